@@ -1,0 +1,41 @@
+// LOCKSTEP_CHECK: for our own mistakes, where going on would only hide the cause. The world's failures are
+// absl::Status.
+//
+//   LOCKSTEP_CHECK(slot < size_) << "slot " << slot << " of " << size_;
+//
+// Prints file, line, the condition and the streamed text to stderr, then aborts. Active in every build.
+
+#ifndef BASE_CHECK_H_
+#define BASE_CHECK_H_
+
+#include <sstream>
+
+namespace lockstep {
+namespace internal {
+
+// Collects the streamed text; its destructor prints and aborts.
+class CheckFailure {
+ public:
+  CheckFailure(const char* file, int line, const char* condition);
+  [[noreturn]] ~CheckFailure();
+
+  std::ostream& stream() { return stream_; }
+
+ private:
+  std::ostringstream stream_;
+};
+
+// Gives both arms of the conditional in LOCKSTEP_CHECK the type void, with a precedence below <<.
+struct Voidify {
+  void operator&(std::ostream&) {}
+};
+
+}  // namespace internal
+}  // namespace lockstep
+
+#define LOCKSTEP_CHECK(condition)                     \
+  (__builtin_expect(static_cast<bool>(condition), 1)) \
+      ? static_cast<void>(0)                          \
+      : ::lockstep::internal::Voidify() & ::lockstep::internal::CheckFailure(__FILE__, __LINE__, #condition).stream()
+
+#endif  // BASE_CHECK_H_

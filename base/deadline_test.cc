@@ -1,0 +1,55 @@
+#include "base/deadline.h"
+
+#include <chrono>
+#include <limits>
+
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::nanoseconds;
+
+TEST(DeadlineTest, NowHasPassedAndInfiniteNeverDoes) {
+  EXPECT_TRUE(Deadline::Now().passed());
+  EXPECT_EQ(Deadline::Now().remaining_ms(), 0);
+  EXPECT_FALSE(Deadline::Infinite().passed());
+  EXPECT_EQ(Deadline::Infinite().remaining_ms(), -1);
+}
+
+TEST(DeadlineTest, RemainingTimeIsRoundedUp) {
+  const Deadline deadline = Deadline::After(hours(1));
+  EXPECT_FALSE(deadline.passed());
+  EXPECT_LE(deadline.remaining_ms(), 3600 * 1000);
+  EXPECT_GT(deadline.remaining_ms(), 3500 * 1000);
+  const Deadline soon = Deadline::After(nanoseconds(1));
+  // Either it has passed by now, or what is left counts as a whole millisecond: a poll never spins on a zero.
+  const int left = soon.remaining_ms();
+  EXPECT_TRUE(left == 1 || soon.passed()) << left;
+}
+
+TEST(DeadlineTest, LongDurationsFitPollsArgument) {
+  EXPECT_EQ(Deadline::After(hours(24 * 365)).remaining_ms(), std::numeric_limits<int>::max());
+}
+
+TEST(DeadlineTest, DurationsBeyondTheClockAreInfinite) {
+  EXPECT_TRUE(Deadline::After(nanoseconds::max()).infinite());
+  EXPECT_TRUE(Deadline::AfterMs(std::numeric_limits<int64_t>::max()).infinite());
+}
+
+TEST(DeadlineTest, NegativeDurationsHavePassed) {
+  EXPECT_TRUE(Deadline::After(nanoseconds(-1)).passed());
+  EXPECT_TRUE(Deadline::After(nanoseconds::min()).passed());
+  EXPECT_TRUE(Deadline::AfterMs(0).passed());
+  EXPECT_TRUE(Deadline::AfterMs(std::numeric_limits<int64_t>::min()).passed());
+}
+
+TEST(DeadlineTest, EarlierPicksTheEarlier) {
+  const Deadline hour = Deadline::After(hours(1));
+  EXPECT_EQ(Deadline::Earlier(hour, Deadline::Infinite()).time(), hour.time());
+  EXPECT_EQ(Deadline::Earlier(Deadline::Now(), hour).time(), Deadline::Now().time());
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,69 @@
+#include "base/env.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace lockstep {
+namespace {
+
+constexpr absl::string_view kPrefix = "LOCKSTEP_";
+
+absl::Status BadValue(absl::string_view name, absl::string_view value, absl::string_view takes) {
+  return absl::InvalidArgumentError(absl::StrCat("environment variable ", name, "=\"", value, "\": takes ", takes));
+}
+
+bool InTable(absl::string_view name) {
+  const auto table = EnvironmentTable();
+  return std::any_of(table.begin(), table.end(), [&](const EnvironmentVariable& row) { return name == row.name; });
+}
+
+}  // namespace
+
+absl::optional<std::string> GetEnv(absl::string_view name) {
+  const char* value = std::getenv(std::string(name).c_str());
+  if (value == nullptr || *value == '\0') return absl::nullopt;
+  return std::string(value);
+}
+
+absl::StatusOr<absl::optional<int64_t>> GetEnvInt(absl::string_view name, int64_t min, int64_t max) {
+  const absl::optional<std::string> text = GetEnv(name);
+  if (!text.has_value()) return absl::optional<int64_t>();
+  int64_t value = 0;
+  if (!absl::SimpleAtoi(*text, &value) || value < min || value > max) {
+    return BadValue(name, *text, absl::StrCat("an integer from ", min, " to ", max));
+  }
+  return absl::optional<int64_t>(value);
+}
+
+absl::StatusOr<absl::optional<bool>> GetEnvBool(absl::string_view name) {
+  const absl::optional<std::string> text = GetEnv(name);
+  if (!text.has_value()) return absl::optional<bool>();
+  for (const char* word : {"1", "true", "yes", "on"}) {
+    if (absl::EqualsIgnoreCase(*text, word)) return absl::optional<bool>(true);
+  }
+  for (const char* word : {"0", "false", "no", "off"}) {
+    if (absl::EqualsIgnoreCase(*text, word)) return absl::optional<bool>(false);
+  }
+  return BadValue(name, *text, "0 or 1, false or true, no or yes, off or on");
+}
+
+std::vector<std::string> UnknownEnvironmentVariables() {
+  std::vector<std::string> unknown;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const absl::string_view name(*entry, std::strcspn(*entry, "="));
+    if (absl::StartsWith(name, kPrefix) && !InTable(name)) unknown.emplace_back(name);
+  }
+  std::sort(unknown.begin(), unknown.end());
+  return unknown;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,49 @@
+#include "base/env.h"
+
+namespace lockstep {
+namespace {
+
+// Sorted by name. docs/environment.md repeats it.
+constexpr EnvironmentVariable kTable[] = {
+    {"LOCKSTEP_ALGORITHM", "an algorithm, or collective:algorithm;...", "chosen by size",
+     "Algorithms to use: ring, recursive_doubling, binomial, dissemination; must be the same on all ranks."},
+    {"LOCKSTEP_BAZEL", "path of a program", "bazel on PATH", "The Bazel that ./bazelw runs; the library ignores it."},
+    {"LOCKSTEP_CHECKED", "0 or 1", "0",
+     "Exchanges the signatures of each collective before it starts, so that a mismatch is an error on every rank."},
+    {"LOCKSTEP_CHECK_OUTPUT", "a folder", "/var/tmp/lockstep-check-UID",
+     "Where tools/check keeps its sanitized builds; the library ignores it."},
+    {"LOCKSTEP_CHUNK_BYTES", "bytes, a multiple of 64 up to 1,073,741,824", "262,144",
+     "Size into which messages are cut; must be the same on all ranks."},
+    {"LOCKSTEP_CPU", "scalar, avx2 or avx512", "the best that the processor has",
+     "Highest variant of the CPU kernels to use; all give the same bits."},
+    {"LOCKSTEP_FLIGHT_RECORDS", "a count, 16 to 1,048,576", "256",
+     "How many of the latest operations a communicator remembers for its error messages."},
+    {"LOCKSTEP_HOST_ID", "any text", "derived from the machine",
+     "Names the host: ranks with the same text are taken to share memory."},
+    {"LOCKSTEP_INTERFACE", "a list of names, ^names, =names and CIDR blocks", "chosen by the route to rank 0",
+     "Network interface whose address a rank listens on; the grammar is below."},
+    {"LOCKSTEP_JOB_ID", "any text", "empty",
+     "Names the job: connections of another job are refused."},
+    {"LOCKSTEP_LOCAL_RANK", "0 to LOCKSTEP_LOCAL_WORLD_SIZE - 1", "unset", "This process's number on its host."},
+    {"LOCKSTEP_LOCAL_WORLD_SIZE", "a count, 1 or more", "unset", "How many processes of the job run on this host."},
+    {"LOCKSTEP_LOG", "error, warning, info, debug or trace", "warning", "Least urgent level that is logged."},
+    {"LOCKSTEP_NO_APT", "0 or 1", "0", "Keeps ./bazelw from installing packages; the library ignores it."},
+    {"LOCKSTEP_PEER_TIMEOUT_MS", "milliseconds, 1 to 86,400,000", "30,000",
+     "Silence of a peer that counts as its death."},
+    {"LOCKSTEP_RANK", "0 to LOCKSTEP_WORLD_SIZE - 1", "unset", "This process's number in the world."},
+    {"LOCKSTEP_RUN", "path of lockstep-run", "found beside the program, then on PATH",
+     "The launcher that programs with --nproc start themselves under; the library ignores it."},
+    {"LOCKSTEP_STORE", "tcp://host:port or file:///path", "unset", "Where the ranks meet."},
+    {"LOCKSTEP_STORE_SERVED", "0 or 1", "0",
+     "Set by the launcher when it serves the store itself, so that rank 0 does not."},
+    {"LOCKSTEP_TIMEOUT_MS", "milliseconds, 1 to 86,400,000", "1,800,000",
+     "Time that one operation may take before it fails everywhere."},
+    {"LOCKSTEP_TRANSPORT", "tcp", "tcp", "Transport that carries the collectives; must be the same on all ranks."},
+    {"LOCKSTEP_WORLD_SIZE", "a count, 1 or more", "unset", "How many processes the world has."},
+};
+
+}  // namespace
+
+absl::Span<const EnvironmentVariable> EnvironmentTable() { return kTable; }
+
+}  // namespace lockstep

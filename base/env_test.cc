@@ -1,0 +1,110 @@
+#include "base/env.h"
+
+#include <cstdlib>
+#include <limits>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/types/optional.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+using testing::AllOf;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::Eq;
+using testing::HasSubstr;
+using testing::Not;
+
+class EnvTest : public testing::Test {
+ protected:
+  ~EnvTest() override {
+    for (const std::string& name : set_) unsetenv(name.c_str());
+  }
+
+  void Set(const std::string& name, const std::string& value) {
+    setenv(name.c_str(), value.c_str(), 1);
+    set_.push_back(name);
+  }
+
+ private:
+  std::vector<std::string> set_;
+};
+
+TEST_F(EnvTest, TableIsSortedAndComplete) {
+  std::string before;
+  for (const EnvironmentVariable& row : EnvironmentTable()) {
+    EXPECT_THAT(row.name, testing::StartsWith("LOCKSTEP_"));
+    EXPECT_LT(before, row.name);
+    EXPECT_STRNE(row.takes, "") << row.name;
+    EXPECT_STRNE(row.default_value, "") << row.name;
+    EXPECT_EQ(std::string(row.meaning).back(), '.') << row.name;
+    before = row.name;
+  }
+}
+
+TEST_F(EnvTest, UnsetAndEmptyAreTheSame) {
+  unsetenv("LOCKSTEP_JOB_ID");
+  EXPECT_EQ(GetEnv("LOCKSTEP_JOB_ID"), absl::nullopt);
+  Set("LOCKSTEP_JOB_ID", "");
+  EXPECT_EQ(GetEnv("LOCKSTEP_JOB_ID"), absl::nullopt);
+  EXPECT_THAT(GetEnvInt("LOCKSTEP_JOB_ID", 0, 1), IsOkAndHolds(Eq(absl::nullopt)));
+  EXPECT_THAT(GetEnvBool("LOCKSTEP_JOB_ID"), IsOkAndHolds(Eq(absl::nullopt)));
+  Set("LOCKSTEP_JOB_ID", " job = 7 ");
+  EXPECT_EQ(GetEnv("LOCKSTEP_JOB_ID"), " job = 7 ");
+}
+
+TEST_F(EnvTest, AViewIntoALongerNameIsEnough) {
+  Set("LOCKSTEP_RANK", "3");
+  EXPECT_EQ(GetEnv(absl::string_view("LOCKSTEP_RANKS").substr(0, 13)), "3");
+}
+
+TEST_F(EnvTest, IntegersAreCheckedAgainstTheirRange) {
+  const auto parse = [&](const std::string& value) {
+    Set("LOCKSTEP_TIMEOUT_MS", value);
+    return GetEnvInt("LOCKSTEP_TIMEOUT_MS", 1, 86400000);
+  };
+  EXPECT_THAT(parse("1"), IsOkAndHolds(Eq(1)));
+  EXPECT_THAT(parse("86400000"), IsOkAndHolds(Eq(86400000)));
+  for (const char* bad : {"0", "-5", "86400001", "5s", "1e3", "0x10", "99999999999999999999", "one"}) {
+    EXPECT_THAT(parse(bad), StatusIs(absl::StatusCode::kInvalidArgument,
+                                     AllOf(HasSubstr(std::string("LOCKSTEP_TIMEOUT_MS=\"") + bad + "\""),
+                                           HasSubstr("an integer from 1 to 86400000"))))
+        << bad;
+  }
+}
+
+TEST_F(EnvTest, IntegersReachTheEndsOfTheirType) {
+  Set("LOCKSTEP_TIMEOUT_MS", "-9223372036854775808");
+  EXPECT_THAT(GetEnvInt("LOCKSTEP_TIMEOUT_MS", std::numeric_limits<int64_t>::min(), 0),
+              IsOkAndHolds(Eq(std::numeric_limits<int64_t>::min())));
+}
+
+TEST_F(EnvTest, BooleansHaveFourSpellingsEach) {
+  const auto parse = [&](const std::string& value) {
+    Set("LOCKSTEP_CHECKED", value);
+    return GetEnvBool("LOCKSTEP_CHECKED");
+  };
+  for (const char* yes : {"1", "true", "yes", "on", "TRUE", "On"}) EXPECT_THAT(parse(yes), IsOkAndHolds(Eq(true)));
+  for (const char* no : {"0", "false", "no", "off", "False"}) EXPECT_THAT(parse(no), IsOkAndHolds(Eq(false)));
+  for (const char* bad : {"2", "y", "enable", " 1"}) {
+    EXPECT_THAT(parse(bad), StatusIs(absl::StatusCode::kInvalidArgument,
+                                     HasSubstr(std::string("LOCKSTEP_CHECKED=\"") + bad + "\": takes 0 or 1")));
+  }
+}
+
+TEST_F(EnvTest, UnknownNamesOfOurFamilyAreListed) {
+  EXPECT_THAT(UnknownEnvironmentVariables(), ElementsAre());
+  Set("LOCKSTEP_RANKK", "1");
+  Set("LOCKSTEP_", "1");
+  Set("LOCKSTEP_RANK", "1");
+  Set("NOT_LOCKSTEP_X", "1");
+  EXPECT_THAT(UnknownEnvironmentVariables(), ElementsAre("LOCKSTEP_", "LOCKSTEP_RANKK"));
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,50 @@
+#include "base/status.h"
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+namespace lockstep {
+
+absl::Status Annotate(const absl::Status& status, absl::string_view context) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat(context, ": ", status.message()));
+}
+
+absl::Status ErrnoStatus(int error, absl::string_view attempt) {
+  char buffer[128];
+  // The GNU strerror_r: thread-safe, and may return a static string instead of filling the buffer.
+  std::string message = absl::StrCat(attempt, ": ", strerror_r(error, buffer, sizeof(buffer)));
+  switch (error) {
+    case ECONNREFUSED:
+    case ECONNRESET:
+    case ECONNABORTED:
+    case EPIPE:
+    case EHOSTUNREACH:
+    case ENETUNREACH:
+    case ENETDOWN:
+    case EAGAIN:
+      return absl::UnavailableError(message);
+    case ETIMEDOUT:
+      return absl::DeadlineExceededError(message);
+    case EADDRINUSE:
+    case EEXIST:
+      return absl::AlreadyExistsError(message);
+    case ENOENT:
+      return absl::NotFoundError(message);
+    case EACCES:
+    case EPERM:
+      return absl::PermissionDeniedError(message);
+    case ENOMEM:
+    case EMFILE:
+    case ENFILE:
+    case ENOBUFS:
+    case ENOSPC:
+      return absl::ResourceExhaustedError(message);
+    default:
+      return absl::InternalError(message);
+  }
+}
+
+}  // namespace lockstep

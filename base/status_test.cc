@@ -1,0 +1,70 @@
+#include "base/status.h"
+
+#include <cerrno>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+using testing::Eq;
+using testing::HasSubstr;
+using testing::Pointee;
+
+TEST(StatusTest, AnnotateKeepsTheCodeAndPutsTheContextFirst) {
+  EXPECT_THAT(Annotate(absl::AbortedError("peer died"), "allreduce #3"),
+              StatusIs(absl::StatusCode::kAborted, Eq("allreduce #3: peer died")));
+  EXPECT_THAT(Annotate(absl::OkStatus(), "allreduce #3"), IsOk());
+}
+
+TEST(StatusTest, ErrnoBecomesTheCodeThatTellsWhatToDo) {
+  const struct {
+    int error;
+    absl::StatusCode code;
+  } cases[] = {
+      {ECONNREFUSED, absl::StatusCode::kUnavailable}, {ECONNRESET, absl::StatusCode::kUnavailable},
+      {EHOSTUNREACH, absl::StatusCode::kUnavailable}, {ETIMEDOUT, absl::StatusCode::kDeadlineExceeded},
+      {EADDRINUSE, absl::StatusCode::kAlreadyExists}, {ENOENT, absl::StatusCode::kNotFound},
+      {EACCES, absl::StatusCode::kPermissionDenied},  {EPERM, absl::StatusCode::kPermissionDenied},
+      {ENOMEM, absl::StatusCode::kResourceExhausted}, {EMFILE, absl::StatusCode::kResourceExhausted},
+      {ENFILE, absl::StatusCode::kResourceExhausted}, {EINVAL, absl::StatusCode::kInternal},
+  };
+  for (const auto& c : cases) {
+    EXPECT_THAT(ErrnoStatus(c.error, "connect"), StatusIs(c.code, HasSubstr("connect: "))) << c.error;
+  }
+  EXPECT_THAT(ErrnoStatus(ECONNREFUSED, "connect to 10.0.0.7:4411"),
+              StatusIs(absl::StatusCode::kUnavailable, Eq("connect to 10.0.0.7:4411: Connection refused")));
+}
+
+absl::Status ReturnIfError(absl::Status status, bool* went_on) {
+  LOCKSTEP_RETURN_IF_ERROR(status);
+  *went_on = true;
+  return absl::OkStatus();
+}
+
+TEST(StatusTest, ReturnIfErrorReturnsOnlyErrors) {
+  bool went_on = false;
+  EXPECT_THAT(ReturnIfError(absl::NotFoundError("x"), &went_on), StatusIs(absl::StatusCode::kNotFound, Eq("x")));
+  EXPECT_FALSE(went_on);
+  EXPECT_THAT(ReturnIfError(absl::OkStatus(), &went_on), IsOk());
+  EXPECT_TRUE(went_on);
+}
+
+absl::StatusOr<std::unique_ptr<int>> AddOne(absl::StatusOr<std::unique_ptr<int>> input) {
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<int> value, std::move(input));
+  ++*value;
+  return value;
+}
+
+TEST(StatusTest, AssignOrReturnMovesTheValueOrReturnsTheError) {
+  EXPECT_THAT(AddOne(std::make_unique<int>(4)), IsOkAndHolds(Pointee(5)));
+  EXPECT_THAT(AddOne(absl::NotFoundError("x")), StatusIs(absl::StatusCode::kNotFound, Eq("x")));
+}
+
+}  // namespace
+}  // namespace lockstep

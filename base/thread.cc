@@ -1,0 +1,62 @@
+#include "base/thread.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <new>
+#include <utility>
+
+#include "base/check.h"
+#include "base/fork.h"
+
+namespace lockstep {
+namespace {
+
+// A new thread inherits the mask of its creator, so that it never runs a moment with signals unblocked.
+class AllSignalsBlocked {
+ public:
+  AllSignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~AllSignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
+
+Thread::Thread(const std::string& name, absl::AnyInvocable<void()> body) : fork_generation_(ForkGeneration()) {
+  const AllSignalsBlocked blocked;
+  thread_ = std::thread(
+      [name = name.substr(0, 15)](absl::AnyInvocable<void()> body) {
+        pthread_setname_np(pthread_self(), name.c_str());
+        body();
+      },
+      std::move(body));
+}
+
+Thread& Thread::operator=(Thread&& other) {
+  if (this != &other) {
+    Join();
+    thread_ = std::move(other.thread_);
+    fork_generation_ = other.fork_generation_;
+  }
+  return *this;
+}
+
+void Thread::Join() {
+  if (!joinable()) return;
+  if (fork_generation_ != ForkGeneration()) {
+    // The thread is the parent's. Neither join nor detach may touch its handle, whose memory the child's libc has
+    // reused: the object is overwritten instead of destroyed.
+    new (&thread_) std::thread;
+    return;
+  }
+  LOCKSTEP_CHECK(thread_.get_id() != std::this_thread::get_id()) << "a thread cannot join itself";
+  thread_.join();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,35 @@
+// A named thread of ours: it blocks every signal, so that the embedding program's handlers never run on it.
+
+#ifndef BASE_THREAD_H_
+#define BASE_THREAD_H_
+
+#include <cstdint>
+#include <string>
+#include <thread>
+
+#include "absl/functional/any_invocable.h"
+
+namespace lockstep {
+
+// Joined by Join() or by the destructor: whoever owns the thread first tells its body to end. In a forked child, where
+// the thread does not exist, both only forget it. Every thread is listed in docs/threading.md.
+class Thread {
+ public:
+  Thread() = default;
+  // Starts at once. `name` shows in ps and gdb; Linux keeps 15 characters.
+  Thread(const std::string& name, absl::AnyInvocable<void()> body);
+  ~Thread() { Join(); }
+  Thread(Thread&& other) = default;
+  Thread& operator=(Thread&& other);
+
+  bool joinable() const { return thread_.joinable(); }
+  void Join();
+
+ private:
+  std::thread thread_;
+  uint64_t fork_generation_ = 0;
+};
+
+}  // namespace lockstep
+
+#endif  // BASE_THREAD_H_

@@ -1,0 +1,48 @@
+"""The rules that our own targets use: strict warnings that stay ours, and layering_check where the compiler has it."""
+
+# -ffp-contract=off: a fused multiply-add rounds once where the scalar code rounds twice, and bits must not depend on the
+# machine. Kept for every target, so that a test's reference is compiled like the code it judges.
+LOCKSTEP_COPTS = [
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-Wno-sign-compare",
+    "-Wno-unused-parameter",
+    "-Wnon-virtual-dtor",
+    "-Woverloaded-virtual",
+    "-ffp-contract=off",
+    "-fvisibility=hidden",
+]
+
+_CXX_ONLY = ["-Wnon-virtual-dtor", "-Woverloaded-virtual"]
+
+LOCKSTEP_C_COPTS = [flag for flag in LOCKSTEP_COPTS if flag not in _CXX_ONLY] + ["-std=c99", "-pedantic"]
+
+_FEATURES = ["layering_check"]
+
+def lockstep_cc_library(copts = [], features = [], **kwargs):
+    native.cc_library(copts = LOCKSTEP_COPTS + copts, features = _FEATURES + features, **kwargs)
+
+def lockstep_cc_binary(copts = [], features = [], **kwargs):
+    native.cc_binary(copts = LOCKSTEP_COPTS + copts, features = _FEATURES + features, **kwargs)
+
+def lockstep_cc_test(deps = [], copts = [], features = [], size = "small", **kwargs):
+    native.cc_test(
+        size = size,
+        copts = LOCKSTEP_COPTS + copts,
+        features = _FEATURES + features,
+        deps = deps + ["@com_google_googletest//:gtest_main"],
+        **kwargs
+    )
+
+def lockstep_cc_benchmark(name, deps = [], copts = [], features = [], tags = [], **kwargs):
+    """A Google Benchmark program: run it with `bazel run -c opt`; it never runs as a test."""
+    native.cc_binary(
+        name = name,
+        testonly = True,
+        copts = LOCKSTEP_COPTS + copts,
+        features = _FEATURES + features,
+        tags = tags + ["benchmark"],
+        deps = deps + ["@com_github_google_benchmark//:benchmark_main"],
+        **kwargs
+    )

@@ -1,0 +1,8 @@
+"""Debian's bazel-rules-cc needs a newer Bazel than Debian's; the native rules are all that is used."""
+
+cc_binary = native.cc_binary
+cc_import = native.cc_import
+cc_library = native.cc_library
+cc_test = native.cc_test
+cc_toolchain = native.cc_toolchain
+cc_toolchain_suite = native.cc_toolchain_suite

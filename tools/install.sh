@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# bazel run -c opt //:install -- DIR: lays down under DIR
+#   include/lockstep.h
+#   lib/liblockstep.so -> liblockstep.so.0 -> liblockstep.so.VERSION, and beside it the Abseil libraries that it needs
+#   lib/pkgconfig/lockstep.pc
+#   lib/cmake/lockstep/lockstep-config.cmake, lockstep-config-version.cmake
+set -euo pipefail
+
+if (($# != 1)) || [[ $1 == --help ]]; then
+  sed -n '2,6s/^# \{0,1\}//p' "$0" >&2
+  exit 2
+fi
+# Bazel runs this in its runfiles; a relative DIR is meant where the user typed it.
+prefix=$1
+[[ $prefix == /* ]] || prefix=${BUILD_WORKING_DIRECTORY:-$PWD}/$prefix
+
+header=capi/lockstep.h
+library=capi/liblockstep.so
+number() { awk -v name="LOCKSTEP_VERSION_$1" '$2 == name {print $3}' "$header"; }
+major=$(number MAJOR)
+version=$major.$(number MINOR).$(number PATCH)
+
+put() { # mode, from, to
+  rm -f "$3" && cp -L "$2" "$3" && chmod "$1" "$3"
+}
+
+mkdir -p "$prefix/include" "$prefix/lib/pkgconfig" "$prefix/lib/cmake/lockstep"
+prefix=$(cd "$prefix" && pwd)
+put 644 "$header" "$prefix/include/lockstep.h"
+put 755 "$library" "$prefix/lib/liblockstep.so.$version"
+ln -sfn "liblockstep.so.$version" "$prefix/lib/liblockstep.so.$major"
+ln -sfn "liblockstep.so.$major" "$prefix/lib/liblockstep.so"
+ldd "$library" | awk '$1 ~ /^libabsl_/ {print $3}' | while read -r needed; do
+  put 644 "$needed" "$prefix/lib/$(basename "$needed")"
+done
+
+cat >"$prefix/lib/pkgconfig/lockstep.pc" <<PC
+prefix=$prefix
+includedir=\${prefix}/include
+libdir=\${prefix}/lib
+
+Name: lockstep
+Description: Gradient synchronisation for data-parallel training
+Version: $version
+Cflags: -I\${includedir}
+Libs: -L\${libdir} -llockstep
+PC
+
+cat >"$prefix/lib/cmake/lockstep/lockstep-config.cmake" <<'CMAKE'
+# find_package(lockstep) gives the target lockstep::lockstep.
+get_filename_component(_lockstep_prefix "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
+if(NOT TARGET lockstep::lockstep)
+  add_library(lockstep::lockstep SHARED IMPORTED)
+  set_target_properties(lockstep::lockstep PROPERTIES
+    IMPORTED_LOCATION "${_lockstep_prefix}/lib/liblockstep.so"
+    INTERFACE_INCLUDE_DIRECTORIES "${_lockstep_prefix}/include")
+endif()
+unset(_lockstep_prefix)
+CMAKE
+cat >"$prefix/lib/cmake/lockstep/lockstep-config-version.cmake" <<CMAKE
+set(PACKAGE_VERSION "$version")
+if("\${PACKAGE_FIND_VERSION_MAJOR}" STREQUAL "$major" AND NOT "\${PACKAGE_FIND_VERSION}" VERSION_GREATER "$version")
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+  if("\${PACKAGE_FIND_VERSION}" VERSION_EQUAL "$version")
+    set(PACKAGE_VERSION_EXACT TRUE)
+  endif()
+else()
+  set(PACKAGE_VERSION_COMPATIBLE FALSE)
+endif()
+CMAKE
+echo "installed Lockstep $version in $prefix"
