@@ -1,0 +1,30 @@
+// Conversion between float formats on the CPU, with a factor applied on the way. NaN as in kernels/cpu/reduce.h.
+
+#ifndef KERNELS_CPU_CAST_H_
+#define KERNELS_CPU_CAST_H_
+
+#include <cstddef>
+
+#include "absl/status/status.h"
+#include "base/dtype.h"
+
+namespace lockstep {
+namespace kernels {
+
+// target[i] = to(source[i] * factor). The product is taken in float32 (the factor rounded to it), or in double if
+// either side is f64; then it is rounded once, to nearest even, so that f64 reaches f16 without a stop at float32.
+// Overflow becomes infinity, or NaN in f8e4m3, which has none.
+//
+// From a dtype to itself: a factor of 1 copies the bytes, NaN payloads and all; another factor is Scale.
+// `target` may equal `source` exactly if the elements have one size, and overlaps it in no other way. Pointers need no
+// alignment beyond a byte. INVALID_ARGUMENT for what CheckCast refuses.
+absl::Status CastScaled(DType to, void* target, DType from, const void* source, size_t count, double factor);
+
+// Whether CastScaled can: INVALID_ARGUMENT between different dtypes that are not both floats, and for a factor other
+// than 1 on integers and bool.
+absl::Status CheckCast(DType to, DType from, double factor);
+
+}  // namespace kernels
+}  // namespace lockstep
+
+#endif  // KERNELS_CPU_CAST_H_

@@ -1,0 +1,107 @@
+// target[i] = To(source[i] * factor) between float formats, rounded once after the product.
+//
+// The product is taken in float32, or in double if either side is double. See lanes_inl.h for who includes this and why
+// everything is internal.
+
+#ifndef KERNELS_CPU_CAST_INL_H_
+#define KERNELS_CPU_CAST_INL_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cpu/lanes_inl.h"
+#include "kernels/cpu/narrow_inl.h"
+
+namespace lockstep {
+namespace kernels {
+namespace {
+
+// Between formats of narrow_inl.h, float32 included.
+template <typename To, typename From>
+struct CastKernel {
+  using Factor = float;
+  static constexpr size_t kSourceBytes = From::kBytes;
+  static constexpr size_t kTargetBytes = To::kBytes;
+  static constexpr size_t kStep = kFloatLanes;
+
+  static LOCKSTEP_LANES_INLINE void Step(uint8_t* target, const uint8_t* source, float factor) {
+    To::StoreOrdered(target, From::LoadOrdered(source) * factor);
+  }
+};
+
+// One side is double: kFloatLanes of them are two vectors, each beside half a vector of floats.
+inline constexpr size_t kHalfBytes = kVectorBytes / 2;
+using HalfF32 = Vec<float, kHalfBytes>;
+using HalfI32 = Vec<int32_t, kHalfBytes>;
+using F64 = Vec<double>;
+using I64 = Vec<int64_t>;
+inline constexpr int64_t kMagnitude64 = 0x7FFFFFFFFFFFFFFF;
+
+template <typename From>
+struct CastToDoubleKernel {
+  using Factor = double;
+  static constexpr size_t kSourceBytes = From::kBytes;
+  static constexpr size_t kTargetBytes = sizeof(double);
+  static constexpr size_t kStep = kFloatLanes;
+
+  static LOCKSTEP_LANES_INLINE void Step(uint8_t* target, const uint8_t* source, double factor) {
+    uint8_t floats[kVectorBytes];
+    Store(floats, From::LoadOrdered(source));
+    for (size_t half = 0; half < 2; ++half) {
+      const F64 value = __builtin_convertvector((Load<float, kHalfBytes>(floats + half * kHalfBytes)), F64);
+      Store(target + half * kVectorBytes, Canonical<double>(value * factor));
+    }
+  }
+};
+
+struct CastDoubleToFloatKernel {
+  using Factor = double;
+  static constexpr size_t kSourceBytes = sizeof(double);
+  static constexpr size_t kTargetBytes = sizeof(float);
+  static constexpr size_t kStep = kFloatLanes / 2;
+
+  static LOCKSTEP_LANES_INLINE void Step(uint8_t* target, const uint8_t* source, double factor) {
+    // A canonical double becomes a canonical float.
+    Store(target, __builtin_convertvector(Canonical<double>(Load<double>(source) * factor), HalfF32));
+  }
+};
+
+// A double rounded to float by "round to odd": where the float is not exact, the neighbour with an odd last place. With
+// at least two places more than a narrower format, rounding that to nearest even gives what rounding the double
+// directly would have: a number on or near a tie of the narrow format keeps its side.
+LOCKSTEP_LANES_INLINE HalfI32 RoundToOddBits(F64 value) {
+  const HalfF32 nearest = __builtin_convertvector(value, HalfF32);
+  const HalfI32 bits = As<int32_t>(nearest);
+  // The signs are equal, so the larger code is the larger magnitude: 1 where the float is too large, -1 where too
+  // small.
+  const I64 exact = As<int64_t>(value) & kMagnitude64;
+  const I64 rounded = As<int64_t>(__builtin_convertvector(nearest, F64)) & kMagnitude64;
+  const I64 error = (rounded < exact) - (rounded > exact);
+  // An even neighbour moves one place towards the double. Beyond the largest float that is infinity, which becomes the
+  // largest float: still overflow for every narrower format. A NaN moves to another NaN.
+  const HalfI32 is_even = (bits & 1) - 1;
+  return bits - (__builtin_convertvector(error, HalfI32) & is_even);
+}
+
+// To a format narrower than float32.
+template <typename To>
+struct CastDoubleToNarrowKernel {
+  using Factor = double;
+  static constexpr size_t kSourceBytes = sizeof(double);
+  static constexpr size_t kTargetBytes = To::kBytes;
+  static constexpr size_t kStep = kFloatLanes;
+
+  static LOCKSTEP_LANES_INLINE void Step(uint8_t* target, const uint8_t* source, double factor) {
+    uint8_t floats[kVectorBytes];
+    for (size_t half = 0; half < 2; ++half) {
+      Store(floats + half * kHalfBytes, RoundToOddBits(Load<double>(source + half * kVectorBytes) * factor));
+    }
+    To::StoreOrdered(target, Load<float>(floats));
+  }
+};
+
+}  // namespace
+}  // namespace kernels
+}  // namespace lockstep
+
+#endif  // KERNELS_CPU_CAST_INL_H_

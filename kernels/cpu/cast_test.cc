@@ -1,0 +1,71 @@
+#include "kernels/cpu/cast.h"
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/bfloat16.h"
+#include "base/dtype.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace kernels {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TEST(CastScaled, ConvertsAndScales) {
+  const std::vector<float> source = {2, -4, 1024};
+  std::vector<uint16_t> target(3);
+  EXPECT_THAT(CastScaled(DType::kBF16, target.data(), DType::kF32, source.data(), 3, 0.5), IsOk());
+  EXPECT_THAT(target, ElementsAre(BFloat16(1).bits(), BFloat16(-2).bits(), BFloat16(512).bits()));
+}
+
+TEST(CastScaled, FactorOfOneToTheSameDTypeCopiesBytesOfEveryDType) {
+  for (DType dtype : kAllDTypes) {
+    // 0xFF...: a NaN with a payload where the dtype has one.
+    const std::vector<uint8_t> source(3 * SizeOf(dtype), 0xFF);
+    std::vector<uint8_t> target(source.size());
+    EXPECT_THAT(CastScaled(dtype, target.data(), dtype, source.data(), 3, 1.0), IsOk()) << Name(dtype);
+    EXPECT_EQ(target, source) << Name(dtype);
+    EXPECT_THAT(CastScaled(dtype, target.data(), dtype, target.data(), 3, 1.0), IsOk()) << Name(dtype);
+    EXPECT_EQ(target, source) << Name(dtype);
+  }
+}
+
+TEST(CastScaled, FactorOnOneComplexDTypeScales) {
+  const std::vector<float> source = {1, 2, 3, 4};
+  std::vector<float> target(4);
+  EXPECT_THAT(CastScaled(DType::kComplex64, target.data(), DType::kComplex64, source.data(), 2, 2.0), IsOk());
+  EXPECT_THAT(target, ElementsAre(2, 4, 6, 8));
+}
+
+TEST(CastScaled, NothingToCastMayBeNull) {
+  EXPECT_THAT(CastScaled(DType::kF16, nullptr, DType::kF64, nullptr, 0, 3.0), IsOk());
+  EXPECT_THAT(CastScaled(DType::kI64, nullptr, DType::kI64, nullptr, 0, 1.0), IsOk());
+}
+
+TEST(CastScaled, RefusesOtherConversions) {
+  uint64_t source = 7;
+  uint64_t target = 42;
+  EXPECT_THAT(CastScaled(DType::kF32, &target, DType::kI32, &source, 1, 1.0),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cannot convert i32 to f32")));
+  EXPECT_THAT(CastScaled(DType::kI64, &target, DType::kU64, &source, 1, 1.0),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cannot convert u64 to i64")));
+  EXPECT_THAT(CastScaled(DType::kF32, &target, DType::kComplex64, &source, 1, 1.0),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cannot convert complex64 to f32")));
+  EXPECT_THAT(CastScaled(DType::kI32, &target, DType::kI32, &source, 1, 0.5),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cannot scale i32 by 0.5")));
+  EXPECT_THAT(CastScaled(DType::kBool, &target, DType::kBool, &source, 1, 2.0),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cannot scale bool by 2")));
+  EXPECT_THAT(CastScaled(static_cast<DType>(200), &target, static_cast<DType>(200), &source, 1, 1.0),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("dtype(200)")));
+  EXPECT_EQ(target, 42u);
+}
+
+}  // namespace
+}  // namespace kernels
+}  // namespace lockstep

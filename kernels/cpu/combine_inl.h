@@ -1,0 +1,189 @@
+// target[i] = left[i] op right[i]. Every operation is commutative to the bit, so that two ranks which combine the same
+// values in opposite roles agree. See lanes_inl.h for who includes this and why everything is internal.
+
+#ifndef KERNELS_CPU_COMBINE_INL_H_
+#define KERNELS_CPU_COMBINE_INL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include "kernels/cpu/lanes_inl.h"
+#include "kernels/cpu/narrow_inl.h"
+
+namespace lockstep {
+namespace kernels {
+namespace {
+
+template <typename Kernel>
+void Combine(void* target, const void* left, const void* right, size_t count) {
+  ForEachPair<Kernel>(target, left, right, count);
+}
+
+// Operations, on lanes of any type that has them.
+struct Add {
+  template <typename V>
+  static LOCKSTEP_LANES_INLINE V Apply(V a, V b) {
+    return a + b;
+  }
+};
+struct Multiply {
+  template <typename V>
+  static LOCKSTEP_LANES_INLINE V Apply(V a, V b) {
+    return a * b;
+  }
+};
+struct And {
+  template <typename V>
+  static LOCKSTEP_LANES_INLINE V Apply(V a, V b) {
+    return a & b;
+  }
+};
+struct Or {
+  template <typename V>
+  static LOCKSTEP_LANES_INLINE V Apply(V a, V b) {
+    return a | b;
+  }
+};
+struct Xor {
+  template <typename V>
+  static LOCKSTEP_LANES_INLINE V Apply(V a, V b) {
+    return a ^ b;
+  }
+};
+struct Lesser {
+  template <typename V>
+  static LOCKSTEP_LANES_INLINE V Apply(V a, V b) {
+    return a < b ? a : b;
+  }
+};
+struct Greater {
+  template <typename V>
+  static LOCKSTEP_LANES_INLINE V Apply(V a, V b) {
+    return a > b ? a : b;
+  }
+};
+
+// Integers. Sums and products take the unsigned type of their size, which wraps around; min and max the real one.
+template <typename T, typename Op>
+struct IntegerKernel {
+  static constexpr size_t kElementBytes = sizeof(T);
+  static constexpr size_t kStep = kVectorBytes / sizeof(T);
+
+  static LOCKSTEP_LANES_INLINE void Step(uint8_t* target, const uint8_t* left, const uint8_t* right) {
+    Store(target, Op::Apply(Load<T>(left), Load<T>(right)));
+  }
+};
+
+// One byte each; any value but 0 is true and the result is 0 or 1.
+template <typename Op>
+struct BoolKernel {
+  static constexpr size_t kElementBytes = 1;
+  static constexpr size_t kStep = kVectorBytes;
+
+  static LOCKSTEP_LANES_INLINE void Step(uint8_t* target, const uint8_t* left, const uint8_t* right) {
+    const auto a = Load<uint8_t>(left) != 0;
+    const auto b = Load<uint8_t>(right) != 0;
+    Store(target, As<uint8_t>(Op::Apply(a, b)) & 1);
+  }
+};
+
+// Sum or product of float or double; complex sums too, as twice as many reals.
+template <typename T, typename Op>
+struct FloatKernel {
+  static constexpr size_t kElementBytes = sizeof(T);
+  static constexpr size_t kStep = kVectorBytes / sizeof(T);
+
+  static LOCKSTEP_LANES_INLINE void Step(uint8_t* target, const uint8_t* left, const uint8_t* right) {
+    Store(target, Canonical<T>(Op::Apply(Load<T>(left), Load<T>(right))));
+  }
+};
+
+// Sum or product of a format of narrow_inl.h: in float32, rounded once.
+template <typename Format, typename Op>
+struct NarrowKernel {
+  static constexpr size_t kElementBytes = Format::kBytes;
+  static constexpr size_t kStep = Format::kStep;
+
+  static LOCKSTEP_LANES_INLINE void Step(uint8_t* target, const uint8_t* left, const uint8_t* right) {
+    auto a = Format::LoadParts(left);
+    const auto b = Format::LoadParts(right);
+    for (int p = 0; p < Format::kParts; ++p) a.part[p] = Op::Apply(a.part[p], b.part[p]);
+    Format::StoreParts(target, a);
+  }
+};
+
+// IEEE 754-2019 minimum and maximum for every float format, on its bits: with the magnitude of negative numbers
+// inverted, codes order as signed integers, -0 right below +0. No conversion, and none of minps's dependence on the
+// order of its operands. `T` is the signed integer of the format's size, kInfinity its largest code that is no NaN.
+template <typename T, T kInfinity, T kNan, typename Op>
+struct FloatOrderKernel {
+  static constexpr size_t kElementBytes = sizeof(T);
+  static constexpr size_t kStep = kVectorBytes / sizeof(T);
+  static constexpr T kMagnitude = static_cast<T>(~(T{1} << (8 * sizeof(T) - 1)));
+
+  static LOCKSTEP_LANES_INLINE void Step(uint8_t* target, const uint8_t* left, const uint8_t* right) {
+    const Vec<T> a = Load<T>(left);
+    const Vec<T> b = Load<T>(right);
+    const Vec<T> chosen = Key(Op::Apply(Key(a), Key(b)));
+    const auto has_nan = ((a & kMagnitude) > kInfinity) | ((b & kMagnitude) > kInfinity);
+    Store(target, has_nan ? Splat<T>(kNan) : chosen);
+  }
+
+ private:
+  // Its own inverse: the sign stays.
+  static LOCKSTEP_LANES_INLINE Vec<T> Key(Vec<T> code) { return code ^ ((code < 0) & kMagnitude); }
+};
+
+template <typename Op>
+using Float16Order = FloatOrderKernel<int16_t, 0x7C00, 0x7E00, Op>;
+template <typename Op>
+using BFloat16Order = FloatOrderKernel<int16_t, 0x7F80, 0x7FC0, Op>;
+template <typename Op>
+using Float32Order = FloatOrderKernel<int32_t, 0x7F800000, 0x7FC00000, Op>;
+template <typename Op>
+using Float64Order = FloatOrderKernel<int64_t, 0x7FF0000000000000, 0x7FF8000000000000, Op>;
+template <typename Op>
+using Float8E4M3Order = FloatOrderKernel<int8_t, 0x7E, 0x7F, Op>;
+template <typename Op>
+using Float8E5M2Order = FloatOrderKernel<int8_t, 0x7C, 0x7E, Op>;
+
+// (a + bi)(c + di) = (ac - bd) + (ad + bc)i, each product and sum rounded. Spelled in lanes because GCC 12 fuses its
+// own vectorisation of the scalar formula into vfmaddsub, -ffp-contract=off or not: adding the negated product gives
+// the difference's bits and is not recognised.
+template <typename T>
+struct ComplexProductKernel {
+  static constexpr size_t kElementBytes = 2 * sizeof(T);
+  static constexpr size_t kStep = kVectorBytes / kElementBytes;
+
+  static LOCKSTEP_LANES_INLINE void Step(uint8_t* target, const uint8_t* left, const uint8_t* right) {
+    StepLanes(target, Load<T>(left), Load<T>(right), std::make_integer_sequence<int, kVectorBytes / sizeof(T)>());
+  }
+
+ private:
+  using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+
+  template <int... kLane>
+  static LOCKSTEP_LANES_INLINE void StepLanes(uint8_t* target, Vec<T> left, Vec<T> right,
+                                              std::integer_sequence<int, kLane...>) {
+    const Vec<T> a = __builtin_shufflevector(left, left, (kLane & ~1)...);
+    const Vec<T> b = __builtin_shufflevector(left, left, (kLane | 1)...);
+    const Vec<T> dc = __builtin_shufflevector(right, right, (kLane ^ 1)...);
+    const Vec<Bits> sign_of_real = {(kLane % 2 == 0 ? Bits{1} << (8 * sizeof(T) - 1) : Bits{0})...};
+    const Vec<T> cross = As<T>(As<Bits>(b * dc) ^ sign_of_real);
+    Store(target, Canonical<T>(a * right + cross));
+  }
+};
+
+// Complex sums see each number as two reals.
+template <typename T>
+void CombineComplexSum(void* target, const void* left, const void* right, size_t count) {
+  ForEachPair<FloatKernel<T, Add>>(target, left, right, 2 * count);
+}
+
+}  // namespace
+}  // namespace kernels
+}  // namespace lockstep
+
+#endif  // KERNELS_CPU_COMBINE_INL_H_

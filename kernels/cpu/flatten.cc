@@ -1,0 +1,184 @@
+#include "kernels/cpu/flatten.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "kernels/cpu/cast.h"
+
+namespace lockstep {
+namespace kernels {
+namespace {
+
+// Between the strided side and the conversion: fits the first-level cache beside what it is converted to.
+constexpr size_t kStagingBytes = 4096;
+constexpr size_t kElementBytesMax = 16;  // complex128
+
+const uint8_t* At(const void* base, size_t element, DType dtype) {
+  return static_cast<const uint8_t*>(base) + element * SizeOf(dtype);
+}
+uint8_t* At(void* base, size_t element, DType dtype) { return static_cast<uint8_t*>(base) + element * SizeOf(dtype); }
+
+// Walks a view's elements in row-major order: a position per dimension, as an odometer.
+class RowMajorCursor {
+ public:
+  explicit RowMajorCursor(const TensorView& view)
+      : shape_(view.shape()), strides_(view.strides()), index_(view.shape().size(), 0) {}
+
+  // In elements from the view's data.
+  int64_t offset() const { return offset_; }
+
+  void Next() {
+    for (size_t d = shape_.size(); d-- > 0;) {
+      offset_ += strides_[d];
+      if (++index_[d] < shape_[d]) return;
+      offset_ -= strides_[d] * shape_[d];
+      index_[d] = 0;
+    }
+  }
+
+ private:
+  const absl::Span<const int64_t> shape_;
+  const absl::Span<const int64_t> strides_;
+  absl::InlinedVector<int64_t, 8> index_;
+  int64_t offset_ = 0;
+};
+
+// Copies `count` elements of `kBytes` between the cursor's places in `data` and contiguous memory.
+template <size_t kBytes>
+void Gather(RowMajorCursor& cursor, const void* data, uint8_t* packed, size_t count) {
+  for (size_t i = 0; i < count; ++i, cursor.Next()) {
+    std::memcpy(packed + i * kBytes, static_cast<const uint8_t*>(data) + cursor.offset() * kBytes, kBytes);
+  }
+}
+template <size_t kBytes>
+void Scatter(RowMajorCursor& cursor, void* data, const uint8_t* packed, size_t count) {
+  for (size_t i = 0; i < count; ++i, cursor.Next()) {
+    std::memcpy(static_cast<uint8_t*>(data) + cursor.offset() * kBytes, packed + i * kBytes, kBytes);
+  }
+}
+
+using GatherFunction = void (*)(RowMajorCursor&, const void*, uint8_t*, size_t);
+using ScatterFunction = void (*)(RowMajorCursor&, void*, const uint8_t*, size_t);
+
+GatherFunction GatherOf(size_t element_bytes) {
+  switch (element_bytes) {
+    case 1:
+      return &Gather<1>;
+    case 2:
+      return &Gather<2>;
+    case 4:
+      return &Gather<4>;
+    case 8:
+      return &Gather<8>;
+    default:
+      return &Gather<kElementBytesMax>;
+  }
+}
+
+ScatterFunction ScatterOf(size_t element_bytes) {
+  switch (element_bytes) {
+    case 1:
+      return &Scatter<1>;
+    case 2:
+      return &Scatter<2>;
+    case 4:
+      return &Scatter<4>;
+    case 8:
+      return &Scatter<8>;
+    default:
+      return &Scatter<kElementBytesMax>;
+  }
+}
+
+absl::Status FlattenView(const TensorView& view, uint8_t* flat, DType flat_dtype, double factor) {
+  const DType dtype = view.dtype();
+  if (view.dense()) return CastScaled(flat_dtype, flat, dtype, view.data(), view.elements(), factor);
+  const GatherFunction gather = GatherOf(SizeOf(dtype));
+  RowMajorCursor cursor(view);
+  uint8_t staging[kStagingBytes];
+  const size_t step = kStagingBytes / SizeOf(dtype);
+  for (size_t done = 0; done < view.elements(); done += step) {
+    const size_t count = std::min(step, view.elements() - done);
+    gather(cursor, view.data(), staging, count);
+    LOCKSTEP_RETURN_IF_ERROR(CastScaled(flat_dtype, At(flat, done, flat_dtype), dtype, staging, count, factor));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status UnflattenView(const TensorView& view, const uint8_t* flat, DType flat_dtype, double factor) {
+  const DType dtype = view.dtype();
+  if (view.dense()) return CastScaled(dtype, view.data(), flat_dtype, flat, view.elements(), factor);
+  const ScatterFunction scatter = ScatterOf(SizeOf(dtype));
+  RowMajorCursor cursor(view);
+  uint8_t staging[kStagingBytes];
+  const size_t step = kStagingBytes / SizeOf(dtype);
+  for (size_t done = 0; done < view.elements(); done += step) {
+    const size_t count = std::min(step, view.elements() - done);
+    LOCKSTEP_RETURN_IF_ERROR(CastScaled(dtype, staging, flat_dtype, At(flat, done, flat_dtype), count, factor));
+    scatter(cursor, view.data(), staging, count);
+  }
+  return absl::OkStatus();
+}
+
+enum class Direction { kFlatten, kUnflatten };
+
+// Before anything is written, so that an error leaves the target whole.
+absl::Status CheckViews(absl::Span<const ViewPiece> pieces, Direction direction, DType flat_dtype, double factor) {
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const TensorView& view = *pieces[i].view;
+    absl::Status status = direction == Direction::kFlatten ? CheckCast(flat_dtype, view.dtype(), factor)
+                                                           : CheckCast(view.dtype(), flat_dtype, factor);
+    if (status.ok() && view.device().kind != DeviceKind::kHost) {
+      status = absl::InvalidArgumentError(absl::StrCat(view.ToString(), " is not memory of the host"));
+    }
+    if (!status.ok()) return Annotate(status, absl::StrCat("piece ", i, " of ", pieces.size()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status Flatten(absl::Span<const SourcePiece> pieces, DType piece_dtype, void* flat, DType flat_dtype,
+                     double factor) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckCast(flat_dtype, piece_dtype, factor));
+  for (const SourcePiece& piece : pieces) {
+    uint8_t* const target = At(flat, piece.offset, flat_dtype);
+    LOCKSTEP_RETURN_IF_ERROR(CastScaled(flat_dtype, target, piece_dtype, piece.data, piece.count, factor));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Unflatten(absl::Span<const TargetPiece> pieces, DType piece_dtype, const void* flat, DType flat_dtype,
+                       double factor) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckCast(piece_dtype, flat_dtype, factor));
+  for (const TargetPiece& piece : pieces) {
+    const uint8_t* const source = At(flat, piece.offset, flat_dtype);
+    LOCKSTEP_RETURN_IF_ERROR(CastScaled(piece_dtype, piece.data, flat_dtype, source, piece.count, factor));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FlattenViews(absl::Span<const ViewPiece> pieces, void* flat, DType flat_dtype, double factor) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckViews(pieces, Direction::kFlatten, flat_dtype, factor));
+  for (const ViewPiece& piece : pieces) {
+    if (piece.view->elements() == 0) continue;
+    LOCKSTEP_RETURN_IF_ERROR(FlattenView(*piece.view, At(flat, piece.offset, flat_dtype), flat_dtype, factor));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status UnflattenViews(absl::Span<const ViewPiece> pieces, const void* flat, DType flat_dtype, double factor) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckViews(pieces, Direction::kUnflatten, flat_dtype, factor));
+  for (const ViewPiece& piece : pieces) {
+    if (piece.view->elements() == 0) continue;
+    LOCKSTEP_RETURN_IF_ERROR(UnflattenView(*piece.view, At(flat, piece.offset, flat_dtype), flat_dtype, factor));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace kernels
+}  // namespace lockstep

@@ -1,0 +1,39 @@
+// All CPU kernels of one variant, as data. Private to kernels/cpu: callers use reduce.h, scale.h, cast.h and flatten.h.
+
+#ifndef KERNELS_CPU_KERNEL_TABLE_H_
+#define KERNELS_CPU_KERNEL_TABLE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "base/reduce_op.h"
+#include "base/reduction.h"
+
+namespace lockstep {
+namespace kernels {
+
+using ScaleFunction = void (*)(void* target, const void* source, size_t count, double factor);
+using DivideFunction = void (*)(void* data, size_t count, int64_t divisor);
+
+// Indexed by the enumerators' values; null where the combination has no meaning. Nothing here is ever written, so a
+// function taken from a table may be called from any thread for ever.
+struct KernelTable {
+  CombineFunction combine[kDTypeCount][kReduceOpCount];
+  ScaleFunction scale[kDTypeCount];
+  DivideFunction divide[kDTypeCount];
+  ScaleFunction cast[kDTypeCount][kDTypeCount];  // [to][from]; to == from is a scaling
+};
+
+// One each in table_scalar.cc, table_avx2.cc and table_avx512.cc. Calling into one that the processor does not support
+// is an illegal instruction: TableOf() in variant.h asks first.
+extern const KernelTable kScalarTable;
+#if defined(__x86_64__)
+extern const KernelTable kAvx2Table;
+extern const KernelTable kAvx512Table;
+#endif
+
+}  // namespace kernels
+}  // namespace lockstep
+
+#endif  // KERNELS_CPU_KERNEL_TABLE_H_

@@ -1,0 +1,132 @@
+// How fast each variant's kernels run beside memcpy, from first-level cache to memory.
+//
+// "bytes/s" counts what a kernel reads and writes: three arrays for a combine, two for the rest. Names are
+// operation/variant/bytes of the target; --benchmark_filter=/avx2/ selects a variant, and variants that the processor
+// lacks are left out. The active variant is printed in the header's context.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/reduce_op.h"
+#include "base/reduction.h"
+#include "benchmark/benchmark.h"
+#include "kernels/cpu/kernel_table.h"
+#include "kernels/cpu/variant.h"
+
+namespace lockstep {
+namespace kernels {
+namespace {
+
+constexpr int64_t kTargetBytes[] = {4 << 10, 256 << 10, 4 << 20, 64 << 20};
+
+// Pieces of a flattened bucket: a small model's mixture of biases and matrices.
+constexpr size_t kPieceElements = 1000;
+
+// Small whole numbers in every format: all-zero bytes would be, too, but an operand that is zero may be special.
+std::vector<uint8_t> Operand(size_t bytes) { return std::vector<uint8_t>(bytes, 0x3C); }
+
+void CountBytes(benchmark::State& state, size_t bytes) {
+  state.SetBytesProcessed(static_cast<int64_t>(state.iterations()) * static_cast<int64_t>(bytes));
+}
+
+void Memcpy(benchmark::State& state) {
+  const size_t bytes = state.range(0);
+  const std::vector<uint8_t> source = Operand(bytes);
+  std::vector<uint8_t> target(bytes);
+  for (auto _ : state) {
+    std::memcpy(target.data(), source.data(), bytes);
+    benchmark::ClobberMemory();
+  }
+  CountBytes(state, 2 * bytes);
+}
+
+// In place, as a receiver that reduces into its own data does.
+void CombineInPlace(benchmark::State& state, CombineFunction combine, DType dtype) {
+  const size_t bytes = state.range(0);
+  const std::vector<uint8_t> source = Operand(bytes);
+  std::vector<uint8_t> target = Operand(bytes);
+  for (auto _ : state) {
+    combine(target.data(), target.data(), source.data(), bytes / SizeOf(dtype));
+    benchmark::ClobberMemory();
+  }
+  CountBytes(state, 3 * bytes);
+}
+
+// `pieces` at a time: one for a cast or a scaling, kPieceElements for a flatten.
+void Convert(benchmark::State& state, ScaleFunction function, DType to, DType from, size_t piece) {
+  const size_t count = state.range(0) / SizeOf(to);
+  const std::vector<uint8_t> source = Operand(count * SizeOf(from));
+  std::vector<uint8_t> target(count * SizeOf(to));
+  for (auto _ : state) {
+    for (size_t done = 0; done < count; done += piece) {
+      const size_t step = count - done < piece ? count - done : piece;
+      function(target.data() + done * SizeOf(to), source.data() + done * SizeOf(from), step, 0.5);
+    }
+    benchmark::ClobberMemory();
+  }
+  CountBytes(state, source.size() + target.size());
+}
+
+struct CombineCase {
+  DType dtype;
+  ReduceOp op;
+};
+constexpr CombineCase kCombines[] = {{DType::kF32, ReduceOp::kSum},  {DType::kF16, ReduceOp::kSum},
+                                     {DType::kBF16, ReduceOp::kSum}, {DType::kF64, ReduceOp::kSum},
+                                     {DType::kI32, ReduceOp::kSum},  {DType::kF32, ReduceOp::kMax},
+                                     {DType::kBF16, ReduceOp::kMax}, {DType::kF8E4M3, ReduceOp::kSum}};
+
+struct CastCase {
+  DType to;
+  DType from;
+};
+constexpr CastCase kCasts[] = {{DType::kBF16, DType::kF32},  {DType::kF16, DType::kF32}, {DType::kF32, DType::kBF16},
+                               {DType::kF32, DType::kF16},   {DType::kF32, DType::kF64}, {DType::kBF16, DType::kF64},
+                               {DType::kF8E4M3, DType::kF32}};
+
+template <typename Body>
+void Register(const std::string& name, Body body) {
+  auto* registered = benchmark::RegisterBenchmark(name.c_str(), body);
+  for (int64_t bytes : kTargetBytes) registered->Arg(bytes);
+}
+
+void RegisterVariant(Variant variant, const KernelTable& table) {
+  const std::string suffix = std::string("/") + Name(variant);
+  for (const CombineCase& c : kCombines) {
+    const CombineFunction combine = table.combine[static_cast<int>(c.dtype)][static_cast<int>(c.op)];
+    Register(Name(c.op) + "_" + Name(c.dtype) + suffix,
+             [combine, c](benchmark::State& state) { CombineInPlace(state, combine, c.dtype); });
+  }
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    const ScaleFunction scale = table.scale[static_cast<int>(dtype)];
+    Register("scale_" + Name(dtype) + suffix,
+             [scale, dtype](benchmark::State& state) { Convert(state, scale, dtype, dtype, SIZE_MAX / 2); });
+  }
+  for (const CastCase& c : kCasts) {
+    const ScaleFunction cast = table.cast[static_cast<int>(c.to)][static_cast<int>(c.from)];
+    Register("cast_" + Name(c.from) + "_to_" + Name(c.to) + suffix,
+             [cast, c](benchmark::State& state) { Convert(state, cast, c.to, c.from, SIZE_MAX / 2); });
+  }
+  for (DType to : {DType::kF32, DType::kBF16}) {
+    const ScaleFunction cast = table.cast[static_cast<int>(to)][static_cast<int>(DType::kF32)];
+    Register("flatten_f32_to_" + Name(to) + suffix,
+             [cast, to](benchmark::State& state) { Convert(state, cast, to, DType::kF32, kPieceElements); });
+  }
+}
+
+const bool kRegistered = [] {
+  benchmark::AddCustomContext("active kernel variant", Name(ActiveVariant()));
+  Register("memcpy", Memcpy);
+  for (Variant variant : kAllVariants) {
+    if (const KernelTable* table = TableOf(variant)) RegisterVariant(variant, *table);
+  }
+  return true;
+}();
+
+}  // namespace
+}  // namespace kernels
+}  // namespace lockstep

@@ -1,0 +1,143 @@
+// Vectors of the width that the including translation unit is compiled for, and loops over memory with them.
+//
+// How one source becomes three variants: every *_inl.h here is included by table_scalar.cc, table_avx2.cc and
+// table_avx512.cc, which differ in their compiler flags (and so in kVectorBytes) and each export one KernelTable.
+// Everything else has internal linkage, and no function of a library is instantiated here: an inline function compiled
+// with AVX-512 would otherwise be a candidate when the linker picks the one copy for the whole program.
+//
+// The compilers' vector extension (GCC and Clang) is used rather than auto-vectorised loops because those give up, or
+// fall back to their scalar version at run time, where the target is one of the operands: our usual case. Intrinsics
+// appear only where an instruction has no other spelling.
+
+#ifndef KERNELS_CPU_LANES_INL_H_
+#define KERNELS_CPU_LANES_INL_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#define LOCKSTEP_LANES_INLINE inline __attribute__((always_inline))
+
+// Independent iterations in flight: enough to hide the latency of an addition behind the loads.
+#if defined(__clang__)
+#define LOCKSTEP_LANES_UNROLL _Pragma("clang loop unroll_count(4)")
+#else
+#define LOCKSTEP_LANES_UNROLL _Pragma("GCC unroll 4")
+#endif
+
+namespace lockstep {
+namespace kernels {
+namespace {
+
+#if defined(__AVX512F__)
+inline constexpr size_t kVectorBytes = 64;
+#elif defined(__AVX2__)
+inline constexpr size_t kVectorBytes = 32;
+#else
+inline constexpr size_t kVectorBytes = 16;
+#endif
+
+// Float32 lanes of one vector: the step of everything that computes in float32.
+inline constexpr size_t kFloatLanes = kVectorBytes / sizeof(float);
+
+template <typename T, size_t kBytes>
+struct VectorType {
+  typedef T type __attribute__((vector_size(kBytes)));
+};
+template <typename T, size_t kBytes = kVectorBytes>
+using Vec = typename VectorType<T, kBytes>::type;
+
+using F32 = Vec<float>;
+using U32 = Vec<uint32_t>;
+using I32 = Vec<int32_t>;
+
+// Memory needs no alignment beyond a byte.
+template <typename T, size_t kBytes = kVectorBytes>
+LOCKSTEP_LANES_INLINE Vec<T, kBytes> Load(const void* source) {
+  Vec<T, kBytes> lanes;
+  __builtin_memcpy(&lanes, source, sizeof(lanes));
+  return lanes;
+}
+
+template <typename V>
+LOCKSTEP_LANES_INLINE void Store(void* target, V lanes) {
+  __builtin_memcpy(target, &lanes, sizeof(lanes));
+}
+
+// The same bits as lanes of another type; the sizes are the same.
+template <typename T, typename V>
+LOCKSTEP_LANES_INLINE Vec<T, sizeof(V)> As(V lanes) {
+  return reinterpret_cast<Vec<T, sizeof(V)>>(lanes);
+}
+
+// Integers only.
+template <typename T>
+LOCKSTEP_LANES_INLINE Vec<T> Splat(T value) {
+  return value + Vec<T>{};
+}
+
+// x86 makes NaNs with the sign bit set and passes payloads on by operand order, so a NaN that depends on neither the
+// order nor the instruction is put in its place.
+template <typename T>
+LOCKSTEP_LANES_INLINE Vec<T> Canonical(Vec<T> lanes);
+
+template <>
+LOCKSTEP_LANES_INLINE Vec<float> Canonical<float>(Vec<float> lanes) {
+  return lanes == lanes ? lanes : As<float>(Splat<uint32_t>(0x7FC00000));
+}
+
+template <>
+LOCKSTEP_LANES_INLINE Vec<double> Canonical<double>(Vec<double> lanes) {
+  return lanes == lanes ? lanes : As<double>(Splat<uint64_t>(0x7FF8000000000000));
+}
+
+// Calls Kernel::Step, which reads Kernel::kStep elements at each source and writes as many at the target, for all of
+// `count` elements. The last, partial step works on copies, so that nothing beyond the arrays is touched. A step reads
+// all its sources before it writes, so the target may be one of them.
+template <typename Kernel>
+LOCKSTEP_LANES_INLINE void ForEachPair(void* target, const void* left, const void* right, size_t count) {
+  constexpr size_t kSize = Kernel::kElementBytes;
+  constexpr size_t kStepBytes = Kernel::kStep * kSize;
+  auto* t = static_cast<uint8_t*>(target);
+  auto* l = static_cast<const uint8_t*>(left);
+  auto* r = static_cast<const uint8_t*>(right);
+  const size_t steps = count / Kernel::kStep;
+  LOCKSTEP_LANES_UNROLL
+  for (size_t i = 0; i < steps; ++i) {
+    Kernel::Step(t + i * kStepBytes, l + i * kStepBytes, r + i * kStepBytes);
+  }
+  if (const size_t rest = count % Kernel::kStep * kSize; rest != 0) {
+    const size_t done = steps * kStepBytes;
+    uint8_t a[kStepBytes] = {};
+    uint8_t b[kStepBytes] = {};
+    __builtin_memcpy(a, l + done, rest);
+    __builtin_memcpy(b, r + done, rest);
+    Kernel::Step(a, a, b);
+    __builtin_memcpy(t + done, a, rest);
+  }
+}
+
+// Likewise for one source, whose elements may be of another size than the target's, and a factor.
+template <typename Kernel>
+LOCKSTEP_LANES_INLINE void ForEachScaled(void* target, const void* source, size_t count, double factor) {
+  constexpr size_t kTargetBytes = Kernel::kStep * Kernel::kTargetBytes;
+  constexpr size_t kSourceBytes = Kernel::kStep * Kernel::kSourceBytes;
+  auto* t = static_cast<uint8_t*>(target);
+  auto* s = static_cast<const uint8_t*>(source);
+  const auto by = static_cast<typename Kernel::Factor>(factor);
+  const size_t steps = count / Kernel::kStep;
+  LOCKSTEP_LANES_UNROLL
+  for (size_t i = 0; i < steps; ++i) Kernel::Step(t + i * kTargetBytes, s + i * kSourceBytes, by);
+  if (const size_t rest = count % Kernel::kStep; rest != 0) {
+    uint8_t in[kSourceBytes] = {};
+    uint8_t out[kTargetBytes];
+    __builtin_memcpy(in, s + steps * kSourceBytes, rest * Kernel::kSourceBytes);
+    Kernel::Step(out, in, by);
+    __builtin_memcpy(t + steps * kTargetBytes, out, rest * Kernel::kTargetBytes);
+  }
+}
+
+}  // namespace
+}  // namespace kernels
+}  // namespace lockstep
+
+#endif  // KERNELS_CPU_LANES_INL_H_

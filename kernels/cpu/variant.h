@@ -1,0 +1,38 @@
+// Which instruction set the CPU kernels use. All variants give the same bits, so this is a matter of speed alone.
+
+#ifndef KERNELS_CPU_VARIANT_H_
+#define KERNELS_CPU_VARIANT_H_
+
+#include "kernels/cpu/kernel_table.h"
+
+namespace lockstep {
+namespace kernels {
+
+// In the order of preference: a higher one is faster.
+enum class Variant {
+  kScalar = 0,  // what the compiler makes of portable code for the baseline processor
+  kAvx2 = 1,    // AVX2 and F16C
+  kAvx512 = 2,  // AVX-512 F, BW, VL and DQ
+};
+
+inline constexpr Variant kAllVariants[] = {Variant::kScalar, Variant::kAvx2, Variant::kAvx512};
+
+// "scalar", "avx2", "avx512": what the environment variable LOCKSTEP_CPU takes.
+const char* Name(Variant variant);
+
+// What the kernels of this process use: the highest variant that the processor (and the operating system, which must
+// save the registers) supports and LOCKSTEP_CPU allows. Decided at the first call; an unknown value of the variable is
+// logged as an error and ignored. Thread-safe.
+Variant ActiveVariant();
+
+// The active variant's kernels.
+const KernelTable& ActiveTable();
+
+// A given variant's kernels, whatever the environment says; null where the processor does not support it. For tests
+// and benchmarks.
+const KernelTable* TableOf(Variant variant);
+
+}  // namespace kernels
+}  // namespace lockstep
+
+#endif  // KERNELS_CPU_VARIANT_H_
