@@ -1,0 +1,152 @@
+// What tests of transports share: operations that remember how they ended, and turns for the ranks that one thread
+// drives.
+
+#ifndef TESTS_TRANSPORT_TESTING_H_
+#define TESTS_TRANSPORT_TESTING_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/deadline.h"
+#include "base/rank.h"
+#include "base/reduction.h"
+#include "base/thread.h"
+#include "gtest/gtest.h"
+#include "transport/transport.h"
+
+namespace lockstep {
+
+// No test waits longer for anything. Generous: sanitizers on a busy machine are slow.
+inline Deadline TestDeadline() { return Deadline::AfterMs(30'000); }
+
+// Counts its completions and keeps the last one's status. Must complete before it is destroyed.
+struct TestOperation : Operation {
+  TestOperation() {
+    complete = [](Operation* operation, const absl::Status& outcome) {
+      auto* const self = static_cast<TestOperation*>(operation);
+      ++self->completions;
+      self->status = outcome;
+      if (self->then) self->then();
+    };
+  }
+  bool done() const { return completions > 0; }
+
+  int completions = 0;
+  absl::Status status;
+  std::function<void()> then;  // runs inside the completion
+};
+
+inline Envelope TestEnvelope(unsigned char first) {
+  Envelope envelope = {};
+  envelope.front() = first;
+  envelope.back() = static_cast<unsigned char>(~first);
+  return envelope;
+}
+
+// Bytes that differ from message to message and from place to place. A word at a time: sanitizers charge by the access.
+inline std::vector<unsigned char> TestPayload(size_t bytes, uint32_t seed) {
+  std::vector<unsigned char> payload(bytes);
+  uint64_t state = seed;
+  for (size_t at = 0; at < bytes; at += sizeof(state)) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    const uint64_t mixed = state ^ state >> 29;
+    std::memcpy(payload.data() + at, &mixed, std::min(sizeof(mixed), bytes - at));
+  }
+  return payload;
+}
+
+// More than any medium buffers.
+inline const std::vector<unsigned char>& LargePayload() {
+  static const auto* const payload = new std::vector<unsigned char>(TestPayload(16 << 20, 1));
+  return *payload;
+}
+
+// Element by element, through memcpy: at any alignment.
+template <typename Element>
+void TestAdd(void* target, const void* left, const void* right, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    Element a, b;
+    std::memcpy(&a, static_cast<const char*>(left) + i * sizeof(Element), sizeof(Element));
+    std::memcpy(&b, static_cast<const char*>(right) + i * sizeof(Element), sizeof(Element));
+    a += b;
+    std::memcpy(static_cast<char*>(target) + i * sizeof(Element), &a, sizeof(Element));
+  }
+}
+
+// Two doubles: the widest element there is.
+struct Wide {
+  double first;
+  double second;
+  Wide& operator+=(const Wide& other) {
+    first += other.first;
+    second += other.second;
+    return *this;
+  }
+  friend bool operator==(const Wide& a, const Wide& b) { return a.first == b.first && a.second == b.second; }
+};
+
+inline const Reduction kAddFloats = {DType::kF32, ReduceOp::kSum, &TestAdd<float>};
+inline const Reduction kAddWide = {DType::kComplex128, ReduceOp::kSum, &TestAdd<Wide>};
+
+inline Sink CopySink(std::vector<unsigned char>* target) {
+  Sink sink;
+  sink.target = target->data();
+  sink.bytes = target->size();
+  return sink;
+}
+
+using Transports = std::vector<std::unique_ptr<Transport>>;
+
+// Drives all ranks in turns on this thread until `done`, or fails the test.
+template <typename Done>
+bool Drive(const std::vector<Transport*>& transports, Done done, Deadline deadline = TestDeadline()) {
+  while (!done()) {
+    if (deadline.passed()) {
+      ADD_FAILURE() << "what was waited for did not happen by the deadline";
+      return false;
+    }
+    bool moved = false;
+    for (Transport* const transport : transports) moved |= transport->Progress();
+    if (!moved) std::this_thread::yield();
+  }
+  return true;
+}
+
+template <typename Done>
+bool DriveAll(const Transports& transports, Done done, Deadline deadline = TestDeadline()) {
+  std::vector<Transport*> borrowed;
+  for (const auto& transport : transports) borrowed.push_back(transport.get());
+  return Drive(borrowed, done, deadline);
+}
+
+// Drives one rank until `done`, sleeping in WaitForEvent: a wake-up that is lost fails the test.
+template <typename Done>
+bool Await(Transport* transport, Done done, Deadline deadline = TestDeadline()) {
+  while (!done()) {
+    if (deadline.passed()) {
+      ADD_FAILURE() << "rank " << transport->rank() << ": what was waited for did not happen by the deadline";
+      return false;
+    }
+    if (!transport->Progress()) transport->WaitForEvent(deadline);
+  }
+  return true;
+}
+
+// One thread for each rank; returns when all have ended.
+inline void RunRanks(const Transports& transports, const std::function<void(Transport* transport)>& body) {
+  std::vector<Thread> threads;
+  for (const auto& transport : transports) {
+    threads.emplace_back("rank", [&body, borrowed = transport.get()] { body(borrowed); });
+  }
+}
+
+}  // namespace lockstep
+
+#endif  // TESTS_TRANSPORT_TESTING_H_

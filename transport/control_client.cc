@@ -1,0 +1,337 @@
+#include "transport/control_client.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "base/fork.h"
+#include "base/log.h"
+
+namespace lockstep {
+namespace control {
+namespace {
+
+using Clock = Deadline::Clock;
+using std::chrono::milliseconds;
+
+// What waits for the thread, or for a hub that does not read, before further messages are dropped.
+constexpr size_t kQueuedBytesMax = size_t{8} << 20;
+// What Join waits beyond its deadline for the hub to say the same to all ranks.
+constexpr milliseconds kVerdictTime(250);
+constexpr size_t kChannelsPerPong = 4096;
+constexpr size_t kTextBytesMax = size_t{64} << 10;
+
+// Messages keep their place on the wire however long a caller's text is.
+absl::Status Shortened(const absl::Status& status) {
+  if (status.message().size() <= kTextBytesMax) return status;
+  return absl::Status(status.code(), status.message().substr(0, kTextBytesMax));
+}
+
+}  // namespace
+
+Client::Client(Setup setup, Connection connection, Wakeup wakeup)
+    : options_(std::move(setup.options)),
+      world_id_(setup.welcome.world),
+      peer_timeout_(setup.welcome.peer_timeout_ms),
+      local_address_(std::move(setup.local_address)),
+      fork_generation_(ForkGeneration()),
+      wakeup_(std::move(wakeup)),
+      connection_(std::move(connection)),
+      last_heard_(Clock::now()),
+      withdraw_(std::move(setup.withdraw)),
+      hub_member_(std::move(setup.welcome.hub)),
+      hub_(std::move(setup.hub)),
+      thread_("lockstep-ctl", [this, early = std::move(setup.early)]() mutable { Loop(std::move(early)); }) {}
+
+Client::~Client() { Leave(); }
+
+bool Client::forked() const { return fork_generation_ != ForkGeneration(); }
+
+// ---- Calls, on any thread.
+
+void Client::Post(const Message& message) {
+  if (forked()) return;
+  MutexLock lock(&mu_);
+  PostLocked(message);
+}
+
+void Client::PostLocked(const Message& message) {
+  if (hub_state_ != HubState::kUp || leaving_) return;
+  auto frame = std::make_shared<const std::string>(Encode(message));
+  if (queued_bytes_ + frame->size() > kQueuedBytesMax) {
+    LOCKSTEP_LOG(kWarning) << "control channel: rank 0 does not read; dropped a message of " << frame->size()
+                           << " bytes";
+    return;
+  }
+  queued_bytes_ += frame->size();
+  queued_.push_back(std::move(frame));
+  wakeup_.Signal();
+}
+
+absl::StatusOr<std::vector<Member>> Client::Join(const Member& self, absl::Span<const AgreedOption> options,
+                                                 Deadline deadline) {
+  if (forked()) return absl::FailedPreconditionError("the control channel belongs to the parent process");
+  if (self.rank != options_.rank) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", options_.rank.value(), " cannot join as ", lockstep::Describe(self)));
+  }
+  control::Join join;
+  join.member = self;
+  join.options.assign(options.begin(), options.end());
+  if (Encode(join).size() > kRankFrameBytesMax) {
+    return absl::InvalidArgumentError("member and options are too long for a message to the control hub");
+  }
+  {
+    MutexLock lock(&mu_);
+    if (join_called_) return absl::FailedPreconditionError("Join was called before");
+    if (leaving_) return absl::FailedPreconditionError("the control channel was left");
+    join_called_ = true;
+    PostLocked(join);
+  }
+  absl::StatusOr<std::vector<Member>> joined = AwaitJoined(deadline);
+  if (withdraw_ != nullptr) withdraw_();
+  withdraw_ = nullptr;
+  return joined;
+}
+
+absl::StatusOr<std::vector<Member>> Client::AwaitJoined(Deadline deadline) {
+  MutexLock lock(&mu_);
+  while (!joined_.has_value() && !leaving_) {
+    if (!changed_.WaitUntil(&mu_, deadline)) break;
+  }
+  if (!joined_.has_value() && !leaving_) {
+    // The hub decides, so that all ranks return the same.
+    PostLocked(GiveUp{});
+    const Deadline verdict = Deadline::After(kVerdictTime);
+    while (!joined_.has_value() && !leaving_) {
+      if (!changed_.WaitUntil(&mu_, verdict)) break;
+    }
+  }
+  if (joined_.has_value()) return *joined_;
+  if (leaving_) return absl::CancelledError("the control channel was left while joining");
+  return absl::DeadlineExceededError(absl::StrCat("the world did not form in time: ", Describe(hub_member_),
+                                                  " does not answer",
+                                                  waiting_text_.empty() ? "" : absl::StrCat("; ", waiting_text_)));
+}
+
+void Client::Report(ChannelId channel, const absl::Status& status, Rank suspect) {
+  if (!status.ok()) Post(control::Report{channel, static_cast<uint32_t>(suspect.value()), Shortened(status)});
+}
+
+void Client::Report(ChannelId channel, const absl::Status& status) {
+  if (!status.ok()) Post(control::Report{channel, kNoRank, Shortened(status)});
+}
+
+void Client::ReportLate(ChannelId channel, uint64_t sequence, const std::string& operation) {
+  Post(Late{channel, sequence, operation.substr(0, kTextBytesMax)});
+}
+
+absl::optional<absl::Status> Client::FailureLocked(ChannelId channel) const {
+  for (const ChannelId key : {channel, kAllChannels}) {
+    const auto found = failures_.find(key);
+    if (found != failures_.end()) return found->second;
+  }
+  return absl::nullopt;
+}
+
+absl::Status Client::AwaitFailure(ChannelId channel, const absl::Status& fallback, Deadline deadline) {
+  if (forked()) return fallback;
+  MutexLock lock(&mu_);
+  for (bool in_time = true;; in_time = changed_.WaitUntil(&mu_, deadline)) {
+    if (const absl::optional<absl::Status> failure = FailureLocked(channel)) return *failure;
+    if (!in_time || leaving_ || hub_state_ != HubState::kUp) return fallback;
+  }
+}
+
+void Client::PostNote(ChannelId channel, uint64_t topic, const std::string& text) {
+  Post(control::PostNote{channel, topic, text.substr(0, kNoteBytesMax)});
+}
+
+absl::StatusOr<Client::NoteList> Client::AwaitNotes(ChannelId channel, uint64_t topic, int count, Deadline deadline) {
+  if (forked()) return absl::FailedPreconditionError("the control channel belongs to the parent process");
+  MutexLock lock(&mu_);
+  const uint64_t request = ++last_request_;
+  absl::optional<NoteList>& notes = requests_[request];
+  PostLocked(control::AwaitNotes{request, channel, topic, static_cast<uint32_t>(std::max(count, 0))});
+  absl::Status failure;
+  while (!notes.has_value() && failure.ok()) {
+    if (const absl::optional<absl::Status> announced = FailureLocked(channel)) {
+      failure = *announced;
+    } else if (leaving_) {
+      failure = absl::CancelledError("the control channel was left while waiting for notes");
+    } else if (hub_state_ != HubState::kUp) {
+      failure = absl::AbortedError(absl::StrCat(Describe(hub_member_), " has closed its communicator"));
+    } else if (!changed_.WaitUntil(&mu_, deadline) && !notes.has_value()) {
+      PostLocked(DropNotes{request});
+      failure = absl::DeadlineExceededError(
+          absl::StrCat("fewer than ", count, " notes on topic ", topic, " of channel ", channel));
+    }
+  }
+  absl::optional<NoteList> received = std::move(notes);
+  requests_.erase(request);
+  if (received.has_value()) return *std::move(received);
+  return failure;
+}
+
+void Client::Leave() {
+  if (!forked()) {
+    MutexLock lock(&mu_);
+    PostLocked(Goodbye{});
+    leaving_ = true;
+    wakeup_.Signal();
+    changed_.SignalAll();
+  }
+  thread_.Join();
+  // After our own goodbye, so that the hub's world sees rank 0 leave before the hub goes.
+  hub_.reset();
+}
+
+// ---- The thread.
+
+void Client::Loop(std::vector<Message> early) {
+  for (Message& message : early) Handle(std::move(message));
+  const milliseconds interval = HeartbeatInterval(peer_timeout_);
+  const milliseconds stall_limit = StallLimit(peer_timeout_);
+  auto last_turn = Clock::now();
+  auto next_beat = last_turn;
+  for (;;) {
+    SendQueued();
+    bool up;
+    {
+      MutexLock lock(&mu_);
+      if (leaving_) break;
+      up = hub_state_ == HubState::kUp;
+    }
+    WaitForInput(up ? next_beat : Clock::time_point::max());
+    const auto now = Clock::now();
+    // We were stopped: the hub's silence is our own doing.
+    if (now - last_turn > stall_limit) last_heard_ = now;
+    last_turn = now;
+    if (!up) continue;
+    ReadFromHub();
+    if (now >= next_beat) {
+      next_beat = now + interval;
+      if (!connection_.wants_to_write()) SendPong(0);
+      if (now - last_heard_ > peer_timeout_) LoseHub(SilenceText(peer_timeout_));
+    }
+  }
+  SendQueued();
+  connection_.FinishWriting();
+}
+
+void Client::WaitForInput(Clock::time_point until) {
+  pollfd entries[2] = {{wakeup_.descriptor(), POLLIN, 0}, {connection_.socket(), POLLIN, 0}};
+  int timeout_ms = -1;
+  nfds_t count = 1;
+  if (until != Clock::time_point::max()) {
+    const auto left = std::chrono::ceil<milliseconds>(until - Clock::now()).count();
+    timeout_ms = static_cast<int>(std::clamp<int64_t>(left, 0, 1000));
+    count = 2;
+    if (connection_.wants_to_write()) entries[1].events |= POLLOUT;
+  }
+  poll(entries, count, timeout_ms);
+  if (entries[0].revents != 0) wakeup_.Clear();
+}
+
+void Client::SendQueued() {
+  std::vector<Connection::Frame> frames;
+  {
+    MutexLock lock(&mu_);
+    frames.swap(queued_);
+    queued_bytes_ = 0;
+  }
+  for (Connection::Frame& frame : frames) connection_.Queue(std::move(frame));
+  connection_.Flush();
+}
+
+void Client::ReadFromHub() {
+  std::vector<Message> messages;
+  const Connection::Input input = connection_.Receive(&messages);
+  if (connection_.heard()) last_heard_ = Clock::now();
+  for (Message& message : messages) Handle(std::move(message));
+  if (input == Connection::Input::kClosed) LoseHub(kClosedText);
+  if (input == Connection::Input::kMalformed) LoseHub("broke the control protocol");
+}
+
+void Client::Handle(Message message) {
+  if (const auto* failure = std::get_if<FailureMessage>(&message)) {
+    return Deliver(failure->channel, failure->status);
+  }
+  if (const auto* ping = std::get_if<Ping>(&message)) {
+    if (ping->nonce != 0) SendPong(ping->nonce);
+    return;
+  }
+  MutexLock lock(&mu_);
+  if (auto* joined = std::get_if<Joined>(&message)) {
+    if (joined_.has_value() || joined->members.size() != static_cast<size_t>(options_.size)) return;
+    hub_member_ = joined->members[0];
+    joined_ = std::move(joined->members);
+  } else if (const auto* failed = std::get_if<JoinFailed>(&message)) {
+    if (!joined_.has_value()) joined_ = failed->status;
+  } else if (auto* waiting = std::get_if<Waiting>(&message)) {
+    const std::string text = absl::StrCat("waiting for the world to form: ", waiting->text);
+    if (options_.rank == Rank(0)) {
+      LOCKSTEP_LOG(kWarning) << text;
+    } else {
+      LOCKSTEP_LOG(kInfo) << text;
+    }
+    waiting_text_ = std::move(waiting->text);
+  } else if (auto* notes = std::get_if<Notes>(&message)) {
+    const auto found = requests_.find(notes->request);
+    if (found != requests_.end()) found->second = std::move(notes->notes);
+  } else if (std::holds_alternative<Goodbye>(message)) {
+    hub_state_ = HubState::kLeft;
+    if (!joined_.has_value()) {
+      joined_ = absl::AbortedError(absl::StrCat(Describe(hub_member_), " left before the world had formed"));
+    }
+  }
+  changed_.SignalAll();
+}
+
+void Client::SendPong(uint64_t nonce) {
+  Pong pong;
+  pong.nonce = nonce;
+  if (options_.progress != nullptr) pong.progress = options_.progress();
+  if (pong.progress.size() > kChannelsPerPong) pong.progress.resize(kChannelsPerPong);
+  connection_.Queue(std::make_shared<const std::string>(Encode(pong)));
+  connection_.Flush();
+}
+
+void Client::LoseHub(absl::string_view how) {
+  absl::Status status;
+  bool news = false;
+  {
+    MutexLock lock(&mu_);
+    if (hub_state_ != HubState::kUp) return;
+    hub_state_ = HubState::kLost;
+    const bool formed = joined_.has_value() && joined_->ok();
+    status =
+        absl::AbortedError(absl::StrCat(Describe(hub_member_), " ", how, formed ? "" : " before the world had formed"));
+    if (!joined_.has_value()) joined_ = status;
+    // In one step with the state: nobody may find the hub gone without the reason.
+    news = formed && RecordLocked(kAllChannels, status);
+    changed_.SignalAll();
+  }
+  // If rank 0 is only stopped it finds this when it wakes up, and says what everybody else says.
+  connection_.Queue(std::make_shared<const std::string>(Encode(control::Report{kAllChannels, kNoRank, status})));
+  connection_.Flush();
+  if (news && options_.on_failure != nullptr) options_.on_failure(Failure{kAllChannels, status});
+}
+
+void Client::Deliver(ChannelId channel, const absl::Status& status) {
+  {
+    MutexLock lock(&mu_);
+    if (!RecordLocked(channel, status)) return;
+    changed_.SignalAll();
+  }
+  if (options_.on_failure != nullptr) options_.on_failure(Failure{channel, status});
+}
+
+bool Client::RecordLocked(ChannelId channel, const absl::Status& status) {
+  return failures_.count(kAllChannels) == 0 && failures_.emplace(channel, status).second;
+}
+
+}  // namespace control
+}  // namespace lockstep

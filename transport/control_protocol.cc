@@ -1,0 +1,229 @@
+#include "transport/control_protocol.h"
+
+#include <type_traits>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/status.h"
+#include "transport/little_endian.h"
+
+namespace lockstep {
+namespace control {
+namespace {
+
+constexpr char kHubRecordName[] = "lockstep-control";
+
+class Writer {
+ public:
+  template <typename... T>
+  void operator()(const T&... values) {
+    (Put(values), ...);
+  }
+  void IgnoreRest() {}
+
+  std::string bytes;
+
+ private:
+  template <typename T>
+  std::enable_if_t<std::is_integral_v<T>> Put(T value) {
+    AppendLittleEndian(static_cast<std::make_unsigned_t<T>>(value), &bytes);
+  }
+  void Put(RejectReason reason) { Put(static_cast<uint8_t>(reason)); }
+  void Put(Rank rank) { Put(static_cast<uint32_t>(rank.value())); }
+  void Put(const std::string& text) {
+    Put(static_cast<uint32_t>(text.size()));
+    bytes += text;
+  }
+  void Put(const SocketAddress& address) { Put(address.length() == 0 ? std::string() : address.ToString()); }
+  void Put(const absl::Status& status) {
+    Put(static_cast<uint32_t>(status.code()));
+    Put(std::string(status.message()));
+  }
+  void Put(const Member& member) { (*this)(member.rank, member.host, member.host_id, member.pid, member.data_address); }
+  void Put(const Progress& progress) { (*this)(progress.started, progress.completed); }
+  template <typename A, typename B>
+  void Put(const std::pair<A, B>& pair) {
+    (*this)(pair.first, pair.second);
+  }
+  template <typename T>
+  void Put(const std::vector<T>& list) {
+    Put(static_cast<uint32_t>(list.size()));
+    for (const T& element : list) Put(element);
+  }
+};
+
+// After the first error everything reads as empty, so that only the end needs a look at error().
+class Reader {
+ public:
+  explicit Reader(absl::string_view bytes) : rest_(bytes) {}
+
+  template <typename... T>
+  void operator()(T&... values) {
+    (Get(&values), ...);
+  }
+  void IgnoreRest() { rest_ = {}; }
+
+  absl::string_view rest() const { return rest_; }
+  const char* error() const { return error_; }
+
+ private:
+  void Fail(const char* error) {
+    if (error_ == nullptr) error_ = error;
+    rest_ = {};
+  }
+  absl::string_view Take(size_t bytes) {
+    if (bytes > rest_.size()) {
+      Fail("it ends too early");
+      return {};
+    }
+    const absl::string_view taken = rest_.substr(0, bytes);
+    rest_.remove_prefix(bytes);
+    return taken;
+  }
+
+  template <typename T>
+  std::enable_if_t<std::is_integral_v<T>> Get(T* value) {
+    const absl::string_view bytes = Take(sizeof(T));
+    *value = bytes.empty() ? T{0} : static_cast<T>(LoadLittleEndian<std::make_unsigned_t<T>>(bytes.data()));
+  }
+  void Get(RejectReason* reason) {
+    uint8_t number = 0;
+    Get(&number);
+    if (number > static_cast<uint8_t>(RejectReason::kSetupFailed)) return Fail("unknown reason");
+    *reason = static_cast<RejectReason>(number);
+  }
+  void Get(Rank* rank) {
+    uint32_t value = 0;
+    Get(&value);
+    if (value > 0x7fffffff) return Fail("a rank out of range");
+    *rank = Rank(static_cast<int>(value));
+  }
+  void Get(std::string* text) {
+    uint32_t length = 0;
+    Get(&length);
+    const absl::string_view bytes = Take(length);
+    text->assign(bytes.data(), bytes.size());
+  }
+  void Get(SocketAddress* address) {
+    std::string text;
+    Get(&text);
+    if (text.empty()) return;
+    absl::StatusOr<SocketAddress> parsed = SocketAddress::Parse(text);
+    if (!parsed.ok()) return Fail("an address that is none");
+    *address = *std::move(parsed);
+  }
+  void Get(absl::Status* status) {
+    uint32_t code = 0;
+    std::string message;
+    (*this)(code, message);
+    if (code == 0 || code > static_cast<uint32_t>(absl::StatusCode::kUnauthenticated)) return Fail("no error code");
+    *status = absl::Status(static_cast<absl::StatusCode>(code), message);
+  }
+  void Get(Member* member) { (*this)(member->rank, member->host, member->host_id, member->pid, member->data_address); }
+  void Get(Progress* progress) { (*this)(progress->started, progress->completed); }
+  template <typename A, typename B>
+  void Get(std::pair<A, B>* pair) {
+    (*this)(pair->first, pair->second);
+  }
+  template <typename T>
+  void Get(std::vector<T>* list) {
+    uint32_t count = 0;
+    Get(&count);
+    // Grows as elements are really there: the count alone allocates nothing.
+    for (uint32_t i = 0; i < count && error_ == nullptr; ++i) {
+      list->emplace_back();
+      Get(&list->back());
+    }
+  }
+
+  absl::string_view rest_;
+  const char* error_ = nullptr;
+};
+
+absl::Status Malformed(int type, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("control message of type ", type, ": ", what));
+}
+
+// Tries the alternatives of Message one after the other until the type fits.
+template <size_t kIndex = 0>
+absl::StatusOr<Message> DecodePayload(uint8_t type, absl::string_view payload) {
+  if constexpr (kIndex < std::variant_size_v<Message>) {
+    using Candidate = std::variant_alternative_t<kIndex, Message>;
+    if (type != static_cast<uint8_t>(Candidate::kType)) return DecodePayload<kIndex + 1>(type, payload);
+    Candidate candidate;
+    Reader reader(payload);
+    Candidate::Fields(candidate, reader);
+    if (reader.error() != nullptr) return Malformed(type, reader.error());
+    if (!reader.rest().empty()) return Malformed(type, "bytes after its end");
+    return Message(std::move(candidate));
+  } else {
+    return Malformed(type, "there is no such type");
+  }
+}
+
+}  // namespace
+
+std::string Encode(const Message& message) {
+  Writer writer;
+  std::visit(
+      [&writer](const auto& body) {
+        using Body = std::decay_t<decltype(body)>;
+        writer(uint32_t{0}, static_cast<uint8_t>(Body::kType));
+        Body::Fields(body, writer);
+      },
+      message);
+  StoreLittleEndian(static_cast<uint32_t>(writer.bytes.size() - kFrameHeaderBytes), &writer.bytes[0]);
+  return std::move(writer.bytes);
+}
+
+absl::StatusOr<Message> Decode(absl::string_view frame) {
+  if (frame.empty()) return absl::InvalidArgumentError("control message without a type");
+  return DecodePayload(static_cast<uint8_t>(frame[0]), frame.substr(1));
+}
+
+absl::StatusOr<bool> FrameReader::Next(absl::string_view* frame) {
+  const absl::string_view rest = absl::string_view(buffer_).substr(begin_);
+  size_t length = 0;
+  if (rest.size() >= kFrameHeaderBytes) {
+    length = LoadLittleEndian<uint32_t>(rest.data());
+    if (length == 0 || length > limit_bytes_) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("control frame of ", length, " bytes; 1 to ", limit_bytes_, " are allowed"));
+    }
+  }
+  if (length == 0 || rest.size() - kFrameHeaderBytes < length) {
+    buffer_.erase(0, begin_);
+    begin_ = 0;
+    return false;
+  }
+  *frame = rest.substr(kFrameHeaderBytes, length);
+  begin_ += kFrameHeaderBytes + length;
+  return true;
+}
+
+std::string EncodeHubRecord(const HubRecord& record) {
+  return absl::StrCat(kHubRecordName, " ", kVersion, " ", record.address.ToString(), " ", record.world, " ", record.pid,
+                      " ", record.host);
+}
+
+absl::StatusOr<HubRecord> DecodeHubRecord(absl::string_view text) {
+  // The host comes last, since nothing else may contain a blank.
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits(' ', 5));
+  const auto wrong = [] { return absl::InvalidArgumentError("not the address of a control hub"); };
+  if (parts.size() != 6 || parts[0] != kHubRecordName) return wrong();
+  int version = 0;
+  if (!absl::SimpleAtoi(parts[1], &version)) return wrong();
+  if (version != kVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("rank 0 speaks control protocol version ", version, ", this rank ", kVersion));
+  }
+  HubRecord record;
+  LOCKSTEP_ASSIGN_OR_RETURN(record.address, SocketAddress::Parse(parts[2]));
+  if (!absl::SimpleAtoi(parts[3], &record.world) || !absl::SimpleAtoi(parts[4], &record.pid)) return wrong();
+  record.host = std::string(parts[5]);
+  return record;
+}
+
+}  // namespace control
+}  // namespace lockstep

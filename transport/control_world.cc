@@ -1,0 +1,296 @@
+#include "transport/control_world.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "transport/control_text.h"
+
+namespace lockstep {
+namespace control {
+namespace {
+
+constexpr std::chrono::milliseconds kSuspectTime(500);
+constexpr std::chrono::seconds kWaitingTextInterval(5);
+
+}  // namespace
+
+World::World(Options options, Output* output, TimePoint now)
+    : options_(std::move(options)),
+      output_(output),
+      seats_(options_.size),
+      next_waiting_text_(now + kWaitingTextInterval) {
+  for (int rank = 0; rank < options_.size; ++rank) seats_[rank].member.rank = Rank(rank);
+}
+
+absl::optional<Reject> World::Connect(const Hello& hello) {
+  const auto refused = [](std::string text) {
+    return Reject{RejectReason::kRefused, absl::FailedPreconditionError(std::move(text))};
+  };
+  if (hello.version != kVersion) {
+    return refused(absl::StrCat("rank 0 speaks control protocol version ", kVersion, ", this rank ", hello.version));
+  }
+  if (hello.world != options_.world_id) {
+    return Reject{RejectReason::kOtherWorld, absl::UnavailableError("another world's control hub has this address")};
+  }
+  if (hello.job_id != options_.job_id) {
+    return refused(
+        absl::StrCat("rank 0 belongs to job '", options_.job_id, "', this rank to job '", hello.job_id, "'"));
+  }
+  if (hello.size != static_cast<uint32_t>(options_.size)) {
+    return refused(absl::StrCat("the world has ", options_.size, " ranks according to rank 0, ", hello.size,
+                                " according to rank ", hello.rank));
+  }
+  if (hello.rank >= hello.size) {
+    return refused(absl::StrCat("there is no rank ", hello.rank, " in a world of ", hello.size));
+  }
+  Seat& seat = seats_[hello.rank];
+  if (seat.standing == Standing::kConnected || seat.standing == Standing::kJoined) {
+    return Reject{RejectReason::kRefused, absl::AlreadyExistsError(absl::StrCat(
+                                              "another process takes part already as ", Describe(seat.member)))};
+  }
+  if (phase_ == Phase::kFailed) return Reject{RejectReason::kSetupFailed, setup_failure_};
+  if (seat.standing != Standing::kAbsent) {
+    return refused(absl::StrCat("the world has formed already, and ", Describe(seat.member),
+                                seat.standing == Standing::kLeft ? " has left it" : " has died in it"));
+  }
+  seat.standing = Standing::kConnected;
+  seat.member.host = hello.host;
+  seat.member.pid = hello.pid;
+  return absl::nullopt;
+}
+
+bool World::Handle(int rank, Message message, TimePoint now) {
+  if (auto* pong = std::get_if<Pong>(&message)) {
+    HandlePong(rank, std::move(*pong));
+  } else if (auto* join = std::get_if<Join>(&message)) {
+    if (seats_[rank].standing == Standing::kJoined) return false;
+    HandleJoin(rank, std::move(*join));
+  } else if (std::holds_alternative<GiveUp>(message)) {
+    if (phase_ == Phase::kGathering) {
+      FailSetup(absl::DeadlineExceededError(
+          absl::StrCat("the world did not form in time: ", MissingText(MissingRanks(), options_.size))));
+    }
+  } else if (auto* report = std::get_if<Report>(&message)) {
+    HandleReport(rank, *report, now);
+  } else if (auto* late = std::get_if<Late>(&message)) {
+    HandleLate(*late, now);
+  } else if (auto* post = std::get_if<PostNote>(&message)) {
+    for (const NoteBoard::Answer& answer : notes_.Post(rank, *post)) output_->Send(answer.rank, answer.notes);
+  } else if (auto* await = std::get_if<AwaitNotes>(&message)) {
+    if (absl::optional<Notes> notes = notes_.Await(rank, *await)) output_->Send(rank, *std::move(notes));
+  } else if (auto* drop = std::get_if<DropNotes>(&message)) {
+    notes_.Drop(rank, drop->request);
+  } else if (std::holds_alternative<Goodbye>(message)) {
+    Left(rank);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+void World::HandleJoin(int rank, Join join) {
+  if (phase_ != Phase::kGathering || !alive(rank)) return;
+  Seat& seat = seats_[rank];
+  seat.standing = Standing::kJoined;
+  seat.member = std::move(join.member);
+  seat.member.rank = Rank(rank);
+  seat.options = std::move(join.options);
+  if (++joined_count_ == options_.size) FormOrFail();
+}
+
+void World::FormOrFail() {
+  std::vector<const std::vector<AgreedOption>*> options;
+  for (const Seat& seat : seats_) options.push_back(&seat.options);
+  const std::string differences = OptionDifferences(options);
+  if (!differences.empty()) {
+    return FailSetup(absl::FailedPreconditionError(absl::StrCat("options differ between ranks: ", differences)));
+  }
+  phase_ = Phase::kFormed;
+  Joined joined;
+  for (Seat& seat : seats_) {
+    joined.members.push_back(seat.member);
+    seat.options = {};
+  }
+  output_->SendToAll(joined);
+}
+
+void World::FailSetup(const absl::Status& status) {
+  phase_ = Phase::kFailed;
+  setup_failure_ = status;
+  output_->SendToAll(JoinFailed{status});
+}
+
+std::vector<int> World::MissingRanks() const {
+  std::vector<int> missing;
+  for (int rank = 0; rank < options_.size; ++rank) {
+    if (seats_[rank].standing != Standing::kJoined) missing.push_back(rank);
+  }
+  return missing;
+}
+
+void World::HandlePong(int rank, Pong pong) {
+  Seat& seat = seats_[rank];
+  seat.progress = std::move(pong.progress);
+  if (pong.nonce <= seat.answered || pong.nonce > last_nonce_ || !alive(rank)) return;
+  for (auto& [channel, poll] : polls_) {
+    if (poll.nonce > seat.answered && poll.nonce <= pong.nonce) --poll.missing;
+  }
+  seat.answered = pong.nonce;
+  AnnounceCompletePolls();
+}
+
+void World::HandleReport(int rank, const Report& report, TimePoint now) {
+  // A rank that took rank 0 for dead while the world gathered.
+  if (phase_ == Phase::kGathering && report.channel == kAllChannels) return FailSetup(report.status);
+  if (phase_ != Phase::kFormed || failed(report.channel)) return;
+  const bool suspected = report.suspect < seats_.size() && static_cast<int>(report.suspect) != rank;
+  if (!suspected) return Announce(report.channel, report.status);
+  const Seat& suspect = seats_[report.suspect];
+  // Its death would have failed all channels.
+  if (suspect.standing == Standing::kLeft) {
+    return Announce(report.channel,
+                    absl::AbortedError(absl::StrCat(Describe(suspect.member), " has closed its communicator")));
+  }
+  // Several ranks may lose connections for one cause: the first report stands, all suspects are watched.
+  const auto [found, added] = reports_.try_emplace(report.channel);
+  PendingReport& pending = found->second;
+  if (added) {
+    pending.status = report.status;
+    pending.due = now + kSuspectTime;
+  }
+  pending.suspects.push_back(static_cast<int>(report.suspect));
+}
+
+void World::HandleLate(const Late& late, TimePoint now) {
+  if (phase_ != Phase::kFormed || failed(late.channel) || polls_.count(late.channel) > 0) return;
+  LatePoll& poll = polls_[late.channel];
+  poll.nonce = ++last_nonce_;
+  poll.sequence = late.sequence;
+  poll.operation = late.operation;
+  poll.due = now + options_.answer_time;
+  for (const Seat& seat : seats_) poll.missing += seat.standing == Standing::kJoined;
+  output_->SendToAll(Ping{poll.nonce});
+}
+
+void World::Left(int rank) {
+  if (!alive(rank)) return;
+  Seat& seat = seats_[rank];
+  seat.standing = Standing::kLeft;
+  notes_.Forget(rank);
+  if (phase_ == Phase::kGathering) {
+    return FailSetup(absl::AbortedError(absl::StrCat(Describe(seat.member), " left before the world had formed")));
+  }
+  // Announcing erases the report: collect first.
+  std::vector<ChannelId> explained;
+  for (const auto& [channel, pending] : reports_) {
+    const auto& suspects = pending.suspects;
+    if (std::find(suspects.begin(), suspects.end(), rank) != suspects.end()) explained.push_back(channel);
+  }
+  for (const ChannelId channel : explained) {
+    Announce(channel, absl::AbortedError(absl::StrCat(Describe(seat.member), " has closed its communicator")));
+  }
+  StopWaitingFor(rank);
+}
+
+void World::Gone(int rank, absl::string_view how) {
+  if (!alive(rank)) return;
+  Seat& seat = seats_[rank];
+  seat.standing = Standing::kDead;
+  notes_.Forget(rank);
+  const std::string text = absl::StrCat(Describe(seat.member), " ", how);
+  if (phase_ == Phase::kGathering)
+    return FailSetup(absl::AbortedError(absl::StrCat(text, " before the world had formed")));
+  if (phase_ == Phase::kFormed) Announce(kAllChannels, absl::AbortedError(text));
+  StopWaitingFor(rank);
+}
+
+void World::StopWaitingFor(int rank) {
+  for (auto& [channel, poll] : polls_) {
+    if (poll.nonce > seats_[rank].answered) --poll.missing;
+  }
+  AnnounceCompletePolls();
+}
+
+bool World::failed(ChannelId channel) const {
+  return failures_.count(kAllChannels) > 0 || failures_.count(channel) > 0;
+}
+
+void World::Announce(ChannelId channel, const absl::Status& status) {
+  if (failed(channel)) return;
+  failures_[channel] = status;
+  if (channel == kAllChannels) {
+    reports_.clear();
+    polls_.clear();
+  } else {
+    reports_.erase(channel);
+    polls_.erase(channel);
+  }
+  output_->SendToAll(FailureMessage{channel, status});
+}
+
+void World::AnnounceCompletePolls() {
+  std::vector<std::pair<ChannelId, LatePoll>> complete;
+  for (const auto& [channel, poll] : polls_) {
+    if (poll.missing <= 0) complete.emplace_back(channel, poll);
+  }
+  for (const auto& [channel, poll] : complete) AnnounceLate(channel, poll);
+}
+
+void World::AnnounceLate(ChannelId channel, const LatePoll& poll) {
+  std::vector<LateRank> ranks;
+  for (const Seat& seat : seats_) {
+    LateRank rank;
+    rank.member = &seat.member;
+    const auto known = std::find_if(seat.progress.begin(), seat.progress.end(),
+                                    [channel = channel](const auto& entry) { return entry.first == channel; });
+    if (known != seat.progress.end()) rank.progress = known->second;
+    if (seat.standing == Standing::kLeft) {
+      rank.state = LateRank::State::kLeft;
+    } else if (known == seat.progress.end()) {
+      rank.state = LateRank::State::kUnaware;
+    } else if (seat.answered < poll.nonce) {
+      rank.state = LateRank::State::kSilent;
+    }
+    ranks.push_back(rank);
+  }
+  Announce(channel, absl::DeadlineExceededError(LateText(poll.operation, poll.sequence, ranks)));
+}
+
+void World::Tick(TimePoint now) {
+  if (phase_ == Phase::kGathering && now >= next_waiting_text_) {
+    next_waiting_text_ = now + kWaitingTextInterval;
+    output_->SendToAll(Waiting{MissingText(MissingRanks(), options_.size)});
+  }
+  AnnounceDue(now);
+}
+
+void World::AnnounceDue(TimePoint now) {
+  std::vector<std::pair<ChannelId, absl::Status>> due_reports;
+  for (const auto& [channel, pending] : reports_) {
+    if (now >= pending.due) due_reports.emplace_back(channel, pending.status);
+  }
+  for (const auto& [channel, status] : due_reports) Announce(channel, status);
+
+  std::vector<std::pair<ChannelId, LatePoll>> due_polls;
+  for (const auto& [channel, poll] : polls_) {
+    if (now >= poll.due) due_polls.emplace_back(channel, poll);
+  }
+  for (const auto& [channel, poll] : due_polls) AnnounceLate(channel, poll);
+}
+
+World::TimePoint World::next_event() const {
+  TimePoint next = phase_ == Phase::kGathering ? next_waiting_text_ : TimePoint::max();
+  for (const auto& [channel, pending] : reports_) next = std::min(next, pending.due);
+  for (const auto& [channel, poll] : polls_) next = std::min(next, poll.due);
+  return next;
+}
+
+void World::Close() { AnnounceDue(TimePoint::max()); }
+
+bool World::alive(int rank) const {
+  return seats_[rank].standing == Standing::kConnected || seats_[rank].standing == Standing::kJoined;
+}
+
+}  // namespace control
+}  // namespace lockstep

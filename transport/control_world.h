@@ -1,0 +1,149 @@
+// What the hub knows of its world, and what it decides: who has joined, what failed first, who is late. A state machine
+// without sockets, threads or clocks: what happens is told to it with the time, and what it says goes to an Output.
+//
+//   the world      becomes               when
+//   gathering      formed                all ranks have joined with equal options: joined to all
+//                  failed                a rank died or left, options differ, a rank gave up: join failed to all
+//   formed         (stays)               failures are announced per channel, the first of a channel only
+//
+//   a rank         becomes               when
+//   absent         connected             its hello was accepted
+//   connected      joined                it sent join
+//   connected,     left                  goodbye
+//   joined         dead                  its connection closed without one; silence; it does not read
+//
+//   a report       is announced          as
+//   no suspect     at once               what the reporter says
+//   a suspect      at once if it left    "rank 2 (...) has closed its communicator"
+//                  when it dies          that death, on all channels
+//                  after 500 ms          what the reporter says
+
+#ifndef TRANSPORT_CONTROL_WORLD_H_
+#define TRANSPORT_CONTROL_WORLD_H_
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
+#include "base/deadline.h"
+#include "transport/control_notes.h"
+#include "transport/control_protocol.h"
+#include "transport/control_types.h"
+
+namespace lockstep {
+namespace control {
+
+class World {
+ public:
+  using TimePoint = Deadline::Clock::time_point;
+
+  // Takes the messages. Must not call back into the world.
+  class Output {
+   public:
+    virtual ~Output() = default;
+    virtual void Send(int rank, const Message& message) = 0;
+    // To every rank with an open connection, the unresponsive included: they find it when they wake up.
+    virtual void SendToAll(const Message& message) = 0;
+  };
+
+  struct Options {
+    int size = 1;
+    std::string job_id;
+    uint64_t world_id = 0;
+    // How long a rank may take to say how far it is when somebody is late.
+    std::chrono::milliseconds answer_time{0};
+  };
+
+  World(Options options, Output* output, TimePoint now);
+
+  // A connection says who it is: accepted, or what to answer.
+  absl::optional<Reject> Connect(const Hello& hello);
+
+  // A message of an accepted rank. False when the message has no place here: the rank does not speak the protocol.
+  bool Handle(int rank, Message message, TimePoint now);
+
+  // The rank can take no further part: "died: control connection closed", "is unresponsive: ...". Nothing for a rank
+  // that is gone already.
+  void Gone(int rank, absl::string_view how);
+  // The same, when it said goodbye.
+  void Left(int rank);
+
+  // Runs what is due, and says when something will be again.
+  void Tick(TimePoint now);
+  TimePoint next_event() const;
+
+  // The hub ends: what is still being looked into is announced as it is known now.
+  void Close();
+
+  // Whether the rank's silence would be news.
+  bool alive(int rank) const;
+
+ private:
+  enum class Phase { kGathering, kFormed, kFailed };
+  enum class Standing { kAbsent, kConnected, kJoined, kLeft, kDead };
+
+  struct Seat {
+    Standing standing = Standing::kAbsent;
+    Member member;
+    std::vector<AgreedOption> options;  // until the world has formed
+    ProgressList progress;
+    uint64_t answered = 0;  // the newest nonce it answered
+  };
+
+  // A report whose suspects may yet turn out to be dead or to have left.
+  struct PendingReport {
+    absl::Status status;
+    std::vector<int> suspects;
+    TimePoint due;
+  };
+
+  struct LatePoll {
+    uint64_t nonce = 0;
+    uint64_t sequence = 0;
+    std::string operation;
+    int missing = 0;  // living ranks that have not answered
+    TimePoint due;
+  };
+
+  void HandleJoin(int rank, Join join);
+  void HandlePong(int rank, Pong pong);
+  void HandleReport(int rank, const Report& report, TimePoint now);
+  void HandleLate(const Late& late, TimePoint now);
+
+  std::vector<int> MissingRanks() const;
+  void FormOrFail();
+  void FailSetup(const absl::Status& status);
+
+  bool failed(ChannelId channel) const;
+  void Announce(ChannelId channel, const absl::Status& status);
+  void AnnounceDue(TimePoint now);
+  void AnnounceLate(ChannelId channel, const LatePoll& poll);
+  void AnnounceCompletePolls();
+  // A rank that is gone will not answer any more.
+  void StopWaitingFor(int rank);
+
+  const Options options_;
+  Output* const output_;
+
+  Phase phase_ = Phase::kGathering;
+  absl::Status setup_failure_;
+  std::vector<Seat> seats_;
+  int joined_count_ = 0;
+  TimePoint next_waiting_text_;
+
+  std::map<ChannelId, absl::Status> failures_;  // kAllChannels is one of its keys
+  std::map<ChannelId, PendingReport> reports_;
+  std::map<ChannelId, LatePoll> polls_;
+  uint64_t last_nonce_ = 0;
+  NoteBoard notes_;
+};
+
+}  // namespace control
+}  // namespace lockstep
+
+#endif  // TRANSPORT_CONTROL_WORLD_H_

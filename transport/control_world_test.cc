@@ -1,0 +1,406 @@
+#include "transport/control_world.h"
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
+#include "base/rank.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "transport/control_notes.h"
+#include "transport/control_protocol.h"
+#include "transport/control_types.h"
+
+namespace lockstep {
+namespace control {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr uint64_t kWorldId = 42;
+
+// A world whose clock is a number here and whose messages end up in lists.
+class WorldTest : public ::testing::Test, public World::Output {
+ protected:
+  void Make(int size) {
+    size_ = size;
+    world_ = std::make_unique<World>(World::Options{size, "job", kWorldId, milliseconds(300)}, this, now_);
+  }
+  static Hello HelloOf(int rank, int size) {
+    Hello hello;
+    hello.job_id = "job";
+    hello.rank = static_cast<uint32_t>(rank);
+    hello.size = static_cast<uint32_t>(size);
+    hello.world = kWorldId;
+    hello.host = "h";
+    hello.pid = 70 + rank;
+    return hello;
+  }
+  void Connect(int rank) { ASSERT_FALSE(world_->Connect(HelloOf(rank, size_)).has_value()) << rank; }
+  void JoinAs(int rank, std::vector<AgreedOption> options = {}) {
+    Join join;
+    join.member.rank = Rank(rank);
+    join.member.host = "h";
+    join.member.pid = 70 + rank;
+    join.options = std::move(options);
+    Tell(rank, join);
+  }
+  void Form(int size) {
+    Make(size);
+    for (int rank = 0; rank < size; ++rank) Connect(rank);
+    for (int rank = 0; rank < size; ++rank) JoinAs(rank);
+    ASSERT_THAT(Broadcasts<Joined>(), SizeIs(1));
+  }
+  void Tell(int rank, Message message) { ASSERT_TRUE(world_->Handle(rank, std::move(message), now_)); }
+  void Pass(milliseconds time) {
+    now_ += time;
+    world_->Tick(now_);
+  }
+
+  template <typename T>
+  std::vector<T> Broadcasts() const {
+    std::vector<T> found;
+    for (const Message& message : to_all_) {
+      if (const T* body = std::get_if<T>(&message)) found.push_back(*body);
+    }
+    return found;
+  }
+  // The one failure announced so far.
+  absl::Status TheFailure(ChannelId channel) const {
+    const auto failures = Broadcasts<FailureMessage>();
+    if (failures.size() != 1) return absl::UnknownError(absl::StrCat(failures.size(), " failures"));
+    if (failures[0].channel != channel) return absl::UnknownError(absl::StrCat("channel ", failures[0].channel));
+    return failures[0].status;
+  }
+  absl::Status TheJoinFailure() const {
+    const auto failures = Broadcasts<JoinFailed>();
+    return failures.size() == 1 ? failures[0].status : absl::UnknownError(absl::StrCat(failures.size(), " failures"));
+  }
+
+  int size_ = 0;
+  World::TimePoint now_{std::chrono::hours(1)};
+  std::unique_ptr<World> world_;
+  std::vector<Message> to_all_;
+  std::vector<std::pair<int, Message>> to_one_;
+
+ private:
+  void Send(int rank, const Message& message) override { to_one_.emplace_back(rank, message); }
+  void SendToAll(const Message& message) override { to_all_.push_back(message); }
+};
+
+const absl::Status kBroken = absl::UnavailableError("recv from rank 2: connection reset");
+const auto kDied = "died: control connection closed";
+
+TEST_F(WorldTest, FormsWhenTheLastRankJoins) {
+  Make(3);
+  for (int rank : {2, 0, 1}) Connect(rank);
+  JoinAs(1);
+  JoinAs(2);
+  EXPECT_THAT(to_all_, IsEmpty());
+  JoinAs(0);
+  const auto joined = Broadcasts<Joined>();
+  ASSERT_THAT(joined, SizeIs(1));
+  ASSERT_THAT(joined[0].members, SizeIs(3));
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(joined[0].members[rank].pid, 70 + rank);
+}
+
+TEST_F(WorldTest, HellosThatDoNotBelongAreRefusedWithTheReason) {
+  Make(2);
+  Connect(1);
+  const auto answer = [this](auto change) {
+    Hello hello = HelloOf(0, 2);
+    change(&hello);
+    const absl::optional<Reject> reject = world_->Connect(hello);
+    return reject.value_or(Reject{RejectReason::kRefused, absl::OkStatus()});
+  };
+  Reject reject = answer([](Hello* hello) { hello->version = 9; });
+  EXPECT_THAT(reject.status, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                      HasSubstr("rank 0 speaks control protocol version 1, this rank 9")));
+  reject = answer([](Hello* hello) { hello->job_id = "other"; });
+  EXPECT_THAT(reject.status, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                      HasSubstr("rank 0 belongs to job 'job', this rank to job 'other'")));
+  reject = answer([](Hello* hello) { hello->size = 4; });
+  EXPECT_THAT(reject.status, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                      HasSubstr("the world has 2 ranks according to rank 0, 4 according to rank 0")));
+  reject = answer([](Hello* hello) { hello->rank = 2; });
+  EXPECT_THAT(reject.status, StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("there is no rank 2")));
+  reject = answer([](Hello* hello) { hello->rank = 1; });
+  EXPECT_EQ(reject.reason, RejectReason::kRefused);
+  EXPECT_THAT(reject.status, StatusIs(absl::StatusCode::kAlreadyExists,
+                                      HasSubstr("another process takes part already as rank 1 (host h, pid 71)")));
+  reject = answer([](Hello* hello) { hello->world = 1; });
+  EXPECT_EQ(reject.reason, RejectReason::kOtherWorld);
+  EXPECT_THAT(reject.status, StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_THAT(to_all_, IsEmpty());  // nobody else was disturbed
+}
+
+TEST_F(WorldTest, DifferentOptionsFailForAll) {
+  Make(2);
+  Connect(0);
+  Connect(1);
+  JoinAs(0, {{"chunk_bytes", "1"}});
+  JoinAs(1, {{"chunk_bytes", "2"}});
+  EXPECT_THAT(TheJoinFailure(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("chunk_bytes: 1 on rank 0, 2 on rank 1")));
+}
+
+TEST_F(WorldTest, WhoeverGivesUpEndsTheWaitForAll) {
+  Make(4);
+  Connect(0);
+  Connect(2);
+  JoinAs(0);
+  Tell(0, GiveUp{});
+  EXPECT_THAT(TheJoinFailure(), StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                         "the world did not form in time: ranks 1-3 of 4 have not joined"));
+  // Those who come later learn the same.
+  const absl::optional<Reject> late = world_->Connect(HelloOf(1, 4));
+  ASSERT_TRUE(late.has_value());
+  EXPECT_EQ(late->reason, RejectReason::kSetupFailed);
+  EXPECT_EQ(late->status, TheJoinFailure());
+}
+
+TEST_F(WorldTest, DeathOrDepartureBeforeJoiningFailsAtOnce) {
+  Make(3);
+  Connect(0);
+  Connect(2);
+  JoinAs(0);
+  world_->Gone(2, kDied);
+  EXPECT_THAT(TheJoinFailure(),
+              StatusIs(absl::StatusCode::kAborted,
+                       "rank 2 (host h, pid 72) died: control connection closed before the world had formed"));
+  to_all_.clear();
+  Make(2);
+  Connect(1);
+  Tell(1, Goodbye{});
+  EXPECT_THAT(TheJoinFailure(),
+              StatusIs(absl::StatusCode::kAborted, "rank 1 (host h, pid 71) left before the world had formed"));
+}
+
+TEST_F(WorldTest, SaysWhomItWaitsFor) {
+  Make(2);
+  Connect(0);
+  JoinAs(0);
+  Pass(milliseconds(5000));
+  const auto waiting = Broadcasts<Waiting>();
+  ASSERT_THAT(waiting, SizeIs(1));
+  EXPECT_EQ(waiting[0].text, "rank 1 of 2 has not joined");
+}
+
+TEST_F(WorldTest, DeathIsAnnouncedOnceForAllChannels) {
+  Form(3);
+  world_->Gone(2, kDied);
+  world_->Gone(2, "again");
+  world_->Gone(1, kDied);
+  Tell(0, Report{5, kNoRank, kBroken});
+  EXPECT_THAT(TheFailure(kAllChannels),
+              StatusIs(absl::StatusCode::kAborted, "rank 2 (host h, pid 72) died: control connection closed"));
+  const absl::optional<Reject> back = world_->Connect(HelloOf(2, 3));
+  ASSERT_TRUE(back.has_value());
+  EXPECT_THAT(back->status, StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("has died in it")));
+}
+
+TEST_F(WorldTest, LeavingIsNoFailure) {
+  Form(2);
+  Tell(1, Goodbye{});
+  world_->Gone(1, kDied);  // its connection closes after the goodbye
+  Pass(milliseconds(10000));
+  EXPECT_THAT(Broadcasts<FailureMessage>(), IsEmpty());
+}
+
+TEST_F(WorldTest, TheFirstReportOfAChannelWinsAndOtherChannelsGoOn) {
+  Form(3);
+  Tell(1, Report{5, kNoRank, absl::InternalError("first")});
+  Tell(2, Report{5, kNoRank, absl::InternalError("second")});
+  EXPECT_THAT(TheFailure(5), StatusIs(absl::StatusCode::kInternal, "first"));
+  Tell(2, Report{6, kNoRank, absl::InternalError("another channel")});
+  world_->Gone(2, kDied);
+  const auto failures = Broadcasts<FailureMessage>();
+  ASSERT_THAT(failures, SizeIs(3));
+  EXPECT_EQ(failures[1].channel, 6u);
+  EXPECT_EQ(failures[2].channel, kAllChannels);
+}
+
+TEST_F(WorldTest, SuspectThatDiesWithinTheGraceIsNamed) {
+  Form(3);
+  Tell(1, Report{5, 2, kBroken});
+  Pass(milliseconds(499));
+  EXPECT_THAT(Broadcasts<FailureMessage>(), IsEmpty());
+  world_->Gone(2, kDied);
+  Pass(milliseconds(1000));
+  EXPECT_THAT(TheFailure(kAllChannels),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 2 (host h, pid 72) died")));
+}
+
+TEST_F(WorldTest, SuspectThatLivesOnIsNotBlamed) {
+  Form(3);
+  Tell(1, Report{5, 2, kBroken});
+  EXPECT_EQ(world_->next_event() - now_, milliseconds(500));
+  Pass(milliseconds(500));
+  EXPECT_EQ(TheFailure(5), kBroken);
+}
+
+TEST_F(WorldTest, SuspectThatLeftIsSaidToHaveLeft) {
+  Form(3);
+  Tell(2, Goodbye{});
+  Tell(1, Report{5, 2, kBroken});
+  EXPECT_THAT(TheFailure(5),
+              StatusIs(absl::StatusCode::kAborted, "rank 2 (host h, pid 72) has closed its communicator"));
+}
+
+TEST_F(WorldTest, AnySuspectThatLeavesWithinTheGraceExplainsTheReport) {
+  Form(4);
+  Tell(0, Report{5, 3, kBroken});
+  Tell(1, Report{5, 2, kBroken});
+  Tell(2, Goodbye{});
+  EXPECT_THAT(TheFailure(5), StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 2 (host h, pid 72) has closed")));
+}
+
+TEST_F(WorldTest, SuspectThatReportsTheCauseItselfIsHeardFirst) {
+  Form(3);
+  Tell(1, Report{5, 2, kBroken});
+  Tell(2, Report{5, kNoRank, absl::InternalError("out of memory")});
+  EXPECT_THAT(TheFailure(5), StatusIs(absl::StatusCode::kInternal, "out of memory"));
+}
+
+TEST_F(WorldTest, SuspectsThatAreNoneCountAsNone) {
+  Form(2);
+  Tell(1, Report{5, 1, kBroken});  // itself
+  EXPECT_EQ(TheFailure(5), kBroken);
+  Tell(1, Report{6, 77, kBroken});
+  EXPECT_THAT(Broadcasts<FailureMessage>(), SizeIs(2));
+}
+
+TEST_F(WorldTest, LateAsksAllRanksAndNamesTheOneBehind) {
+  Form(3);
+  Tell(1, Late{5, 17, "allreduce #17"});
+  Tell(0, Late{5, 17, "allreduce #17"});
+  const auto pings = Broadcasts<Ping>();
+  ASSERT_THAT(pings, SizeIs(1));
+  Tell(0, Pong{pings[0].nonce, {{5, {17, 16}}}});
+  Tell(1, Pong{pings[0].nonce, {{5, {17, 16}}}});
+  EXPECT_THAT(Broadcasts<FailureMessage>(), IsEmpty());
+  Tell(2, Pong{pings[0].nonce, {{4, {99, 99}}, {5, {16, 16}}}});
+  EXPECT_THAT(
+      TheFailure(5),
+      StatusIs(absl::StatusCode::kDeadlineExceeded,
+               "allreduce #17 did not finish in time: rank 2 (host h, pid 72) has not called it (it last completed "
+               "#16); ranks 0-1 have called it and wait"));
+}
+
+TEST_F(WorldTest, LateWithoutAnAnswerUsesWhatWasKnown) {
+  Form(2);
+  Tell(1, Pong{0, {{5, {16, 16}}}});
+  Tell(0, Late{5, 17, "allreduce #17"});
+  Tell(0, Pong{1, {{5, {17, 16}}}});
+  Pass(milliseconds(299));
+  EXPECT_THAT(Broadcasts<FailureMessage>(), IsEmpty());
+  Pass(milliseconds(1));
+  EXPECT_THAT(TheFailure(5),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       HasSubstr("rank 1 (host h, pid 71) does not answer (when last heard, it last completed #16)")));
+}
+
+TEST_F(WorldTest, LateDoesNotWaitForRanksThatLeave) {
+  Form(3);
+  Tell(0, Late{5, 1, "barrier #1"});
+  Tell(0, Pong{1, {{5, {1, 0}}}});
+  Tell(2, Pong{1, {{5, {1, 0}}}});
+  Tell(1, Goodbye{});
+  EXPECT_THAT(TheFailure(5), StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                      HasSubstr("rank 1 (host h, pid 71) has closed its communicator; ranks 0, 2")));
+}
+
+TEST_F(WorldTest, DeathOverridesALateOperationBeingLookedInto) {
+  Form(2);
+  Tell(0, Late{5, 1, "barrier #1"});
+  world_->Gone(1, kDied);
+  Pass(milliseconds(1000));
+  EXPECT_THAT(TheFailure(kAllChannels), StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 1")));
+}
+
+TEST_F(WorldTest, ClosingAnnouncesWhatIsBeingLookedInto) {
+  Form(2);
+  Tell(0, Report{5, 1, kBroken});
+  world_->Close();
+  EXPECT_EQ(TheFailure(5), kBroken);
+}
+
+TEST_F(WorldTest, MessagesOutOfPlaceAreRefused) {
+  Form(2);
+  EXPECT_FALSE(world_->Handle(1, Join{}, now_));
+  EXPECT_FALSE(world_->Handle(1, Welcome{}, now_));
+  EXPECT_FALSE(world_->Handle(1, Hello{}, now_));
+}
+
+TEST_F(WorldTest, NotesAreAnsweredOnceThereAreEnough) {
+  Form(3);
+  Tell(0, AwaitNotes{11, 5, 7, 2});
+  Tell(2, PostNote{5, 7, "two"});
+  Tell(1, PostNote{5, 8, "another topic"});
+  EXPECT_THAT(to_one_, IsEmpty());
+  Tell(1, PostNote{5, 7, "one"});
+  ASSERT_THAT(to_one_, SizeIs(1));
+  EXPECT_EQ(to_one_[0].first, 0);
+  const Notes& notes = std::get<Notes>(to_one_[0].second);
+  EXPECT_EQ(notes.request, 11u);
+  ASSERT_THAT(notes.notes, SizeIs(2));
+  EXPECT_EQ(notes.notes[0], std::make_pair(Rank(1), std::string("one")));
+  EXPECT_EQ(notes.notes[1], std::make_pair(Rank(2), std::string("two")));
+  Tell(1, AwaitNotes{12, 5, 7, 1});
+  EXPECT_THAT(to_one_, SizeIs(2));
+}
+
+TEST(NoteBoard, KeepsTheNewest64Topics) {
+  NoteBoard board;
+  for (uint64_t topic = 0; topic < 65; ++topic) board.Post(0, {1, topic, "x"});
+  EXPECT_EQ(board.topic_count(), 64u);
+  EXPECT_FALSE(board.Await(0, {1, 1, 0, 1}).has_value());
+  EXPECT_TRUE(board.Await(0, {2, 1, 1, 1}).has_value());
+  EXPECT_TRUE(board.Await(0, {3, 1, 64, 1}).has_value());
+}
+
+TEST(NoteBoard, ForgetsWaitsThatAreOver) {
+  NoteBoard board;
+  for (uint64_t request = 0; request < 100; ++request) board.Await(1, {request, 1, 1, 1});
+  EXPECT_EQ(board.wait_count(), 64u);
+  board.Drop(1, 3);
+  EXPECT_EQ(board.wait_count(), 63u);
+  EXPECT_THAT(board.Post(0, {1, 1, "x"}), SizeIs(63));
+  EXPECT_EQ(board.wait_count(), 0u);
+  board.Await(1, {1, 1, 2, 1});
+  board.Forget(1);
+  EXPECT_EQ(board.wait_count(), 0u);
+}
+
+TEST(NoteBoard, ATopicIsBounded) {
+  NoteBoard board;
+  const std::string text(kNoteBytesMax, 'x');
+  for (int rank = 0; rank < 100; ++rank) board.Post(rank, {1, 1, text});
+  const absl::optional<Notes> notes = board.Await(0, {1, 1, 1, 100});
+  ASSERT_TRUE(notes.has_value());
+  EXPECT_LE(Encode(*notes).size(), size_t{3} << 20);
+  EXPECT_EQ(notes->notes[0].second.size(), kNoteBytesMax);
+  EXPECT_EQ(notes->notes[99].second.size(), 64u);
+}
+
+TEST(NoteBoard, ASecondNoteOfARankReplacesItsFirst) {
+  NoteBoard board;
+  board.Post(0, {1, 1, "first"});
+  board.Post(0, {1, 1, "second"});
+  EXPECT_FALSE(board.Await(0, {1, 1, 1, 2}).has_value());
+  EXPECT_EQ(board.Await(0, {2, 1, 1, 1})->notes[0].second, "second");
+}
+
+}  // namespace
+}  // namespace control
+}  // namespace lockstep

@@ -1,0 +1,185 @@
+#include "transport/link.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status.h"
+
+namespace lockstep {
+namespace {
+
+// What a call of the stream costs beside its bytes, in bytes that could have been copied meanwhile.
+constexpr int64_t kCallCharge = 4096;
+
+// One call moves at most this much, so that a budget is kept to roughly.
+constexpr size_t kCallBytesMax = size_t{1} << 20;
+
+size_t Total(const iovec* pieces, int count) {
+  size_t total = 0;
+  for (int i = 0; i < count; ++i) total += pieces[i].iov_len;
+  return total;
+}
+
+// Whatever the errno: the connection is gone. 0 stands for the end of the stream.
+absl::Status Cause(ssize_t error) {
+  if (error == 0 || error == EPIPE) return absl::UnavailableError("connection closed by peer");
+  return absl::UnavailableError(ErrnoStatus(static_cast<int>(error), "connection lost").message());
+}
+
+}  // namespace
+
+Link::Link(const Transport* transport, Direction direction, Rank peer, ChannelId channel, PeerCounters* counters,
+           StagingPiece staging)
+    : transport_(transport),
+      direction_(direction),
+      peer_(peer),
+      channel_(channel),
+      counters_(counters),
+      writer_(staging) {}
+
+void Link::Open(std::unique_ptr<ByteStream> stream) {
+  LOCKSTEP_CHECK(waiting()) << Describe();
+  stream_ = std::move(stream);
+  ready_ = true;
+}
+
+void Link::Break(const absl::Status& status) {
+  LOCKSTEP_CHECK(!status.ok()) << Describe();
+  if (broken()) return;
+  status_ = status;
+  stream_ = nullptr;
+  ready_ = false;
+}
+
+void Link::BreakBecause(const absl::Status& cause) { Break(Annotate(cause, Describe())); }
+
+bool Link::Advance(int64_t* budget) {
+  bool moved = false;
+  if (open()) moved = direction_ == Direction::kSend ? AdvanceSend(budget) : AdvanceReceive(budget);
+  if (broken() && pending()) {
+    *budget -= kCallCharge;
+    queue_.CompleteAll(status_);
+    moved = true;
+  }
+  return moved;
+}
+
+bool Link::AdvanceSend(int64_t* budget) {
+  bool moved = false;
+  // Completions may post to this link or break it: everything is looked at afresh each time round.
+  while (ready_ && pending() && *budget > 0) {
+    Operation* const operation = queue_.front();
+    Operation::Internal& message = operation->internal;
+    if (message.done_bytes == 0) EncodeMessageHeader({message.bytes, message.envelope}, header_);
+
+    iovec pieces[2];
+    int count = 0;
+    const size_t header_left = kMessageHeaderBytes - std::min(message.done_bytes, kMessageHeaderBytes);
+    if (header_left > 0) pieces[count++] = {header_ + message.done_bytes, header_left};
+    const size_t payload_done = message.done_bytes + header_left - kMessageHeaderBytes;
+    const size_t payload_left = std::min(message.bytes - payload_done, kCallBytesMax);
+    if (payload_left > 0) {
+      // sendmsg reads only; its iovec is not const because recvmsg shares the type.
+      void* const source = static_cast<char*>(const_cast<void*>(message.source)) + payload_done;
+      pieces[count++] = {source, payload_left};
+    }
+
+    const ssize_t written = stream_->Write(pieces, count);
+    *budget -= kCallCharge;
+    if (written == -EAGAIN) {
+      ready_ = false;
+      break;
+    }
+    if (written < 0) {
+      BreakBecause(Cause(-written));
+      break;
+    }
+    moved = true;
+    *budget -= written;
+    message.done_bytes += written;
+    counters_->sent_bytes += written - std::min<size_t>(written, header_left);
+    if (written < Total(pieces, count)) ready_ = false;
+    if (message.done_bytes == kMessageHeaderBytes + message.bytes) {
+      ++counters_->sent_messages;
+      queue_.Pop();
+      operation->complete(operation, absl::OkStatus());
+    }
+  }
+  return moved;
+}
+
+bool Link::AdvanceReceive(int64_t* budget) {
+  bool moved = false;
+  while (ready_ && pending() && *budget > 0) {
+    Operation* const operation = queue_.front();
+    Operation::Internal& message = operation->internal;
+    if (message.done_bytes == 0) writer_.Begin(message.sink);
+
+    // Header and payload in one call, never a byte of the next message. A header that turns out not to be the expected
+    // one came with bytes that lie in the sink by then: its contents are unspecified in that case.
+    iovec pieces[2];
+    int count = 0;
+    const size_t header_left = kMessageHeaderBytes - std::min(message.done_bytes, kMessageHeaderBytes);
+    if (header_left > 0) pieces[count++] = {header_ + message.done_bytes, header_left};
+    iovec place = writer_.Next();
+    place.iov_len = std::min(place.iov_len, kCallBytesMax);
+    if (place.iov_len > 0) pieces[count++] = place;
+
+    const ssize_t read = stream_->Read(pieces, count);
+    *budget -= kCallCharge;
+    if (read == -EAGAIN) {
+      ready_ = false;
+      break;
+    }
+    if (read <= 0) {
+      BreakBecause(Cause(-read));
+      break;
+    }
+    moved = true;
+    *budget -= read;
+    message.done_bytes += read;
+    // A stream that gave less than it was asked for is empty, and its readiness will be told anew.
+    if (read < Total(pieces, count)) ready_ = ending_;
+    if (header_left > 0 && message.done_bytes >= kMessageHeaderBytes && !Accept(operation)) break;
+    const size_t payload = read - std::min<size_t>(read, header_left);
+    if (payload > 0) {
+      writer_.Commit(payload);
+      counters_->received_bytes += payload;
+    }
+    if (message.done_bytes == kMessageHeaderBytes + message.bytes) {
+      ++counters_->received_messages;
+      queue_.Pop();
+      operation->complete(operation, absl::OkStatus());
+    }
+  }
+  return moved;
+}
+
+bool Link::Accept(Operation* operation) {
+  const Operation::Internal& expected = operation->internal;
+  MessageHeader header;
+  if (!DecodeMessageHeader(header_, &header)) {
+    BreakBecause(absl::DataLossError(
+        absl::StrCat("channel ", channel_, " is broken: what arrived does not begin as a message does")));
+    return false;
+  }
+  if (header.bytes == expected.bytes && header.envelope == expected.envelope) return true;
+  operation->arrived = header.envelope;
+  operation->arrived_bytes = header.bytes;
+  BreakBecause(absl::FailedPreconditionError(absl::StrCat(
+      "channel ", channel_, " is broken: ",
+      header.bytes == expected.bytes
+          ? std::string("a message with another envelope arrived than the one expected")
+          : absl::StrCat("a message of ", header.bytes, " bytes arrived where ", expected.bytes, " were expected"))));
+  return false;
+}
+
+std::string Link::Describe() const {
+  return absl::StrCat(direction_ == Direction::kSend ? "send to rank " : "recv from rank ", peer_.value(), " over ",
+                      transport_->DescribePeer(peer_));
+}
+
+}  // namespace lockstep

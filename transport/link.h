@@ -1,0 +1,104 @@
+// Link: the messages of one channel from one rank to one other, over a byte stream. Sockets and loopback pipes share
+// it.
+//
+//   state     stream  ready                        Advance does
+//   waiting   none    -                            nothing: operations queue up
+//   open      one     the stream may move bytes    moves them, completes operations
+//   open      one     no: the stream said EAGAIN   nothing, until MarkReady()
+//   broken    none    -                            completes every operation with the reason
+//
+// A broken link stays broken: what was lost on it cannot be known.
+
+#ifndef TRANSPORT_LINK_H_
+#define TRANSPORT_LINK_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "transport/byte_stream.h"
+#include "transport/message_header.h"
+#include "transport/operation_queue.h"
+#include "transport/sink_writer.h"
+#include "transport/transport.h"
+
+namespace lockstep {
+
+// Externally synchronised, as the transport that owns it. Completions run inside Advance only.
+class Link {
+ public:
+  enum class Direction : uint8_t { kSend, kReceive };
+
+  // Borrows the transport (for the peer's description in errors), the counters and the staging piece.
+  Link(const Transport* transport, Direction direction, Rank peer, ChannelId channel, PeerCounters* counters,
+       StagingPiece staging);
+
+  Direction direction() const { return direction_; }
+  Rank peer() const { return peer_; }
+  ChannelId channel() const { return channel_; }
+
+  bool waiting() const { return stream_ == nullptr && status_.ok(); }
+  bool open() const { return stream_ != nullptr; }
+  bool broken() const { return !status_.ok(); }
+  bool pending() const { return !queue_.empty(); }
+  // Whether Advance would do something.
+  bool runnable() const { return pending() && (ready_ ? open() : broken()); }
+
+  // From waiting to open, and ready.
+  void Open(std::unique_ptr<ByteStream> stream);
+
+  // To broken, closing the stream; the first reason counts. Operations complete with it, as it stands, in Advance.
+  void Break(const absl::Status& status);
+  // The same with "recv from rank 5 over tcp 10.0.0.7:4411: " before the cause.
+  void BreakBecause(const absl::Status& cause);
+
+  // The stream may move bytes again. Does nothing to a link that is not open.
+  void MarkReady() { ready_ = open(); }
+  // The stream has ended behind what it still holds: it is worth reading until that end is reached.
+  void MarkEnding() {
+    ending_ = true;
+    MarkReady();
+  }
+
+  void Post(Operation* operation) { queue_.Push(operation); }
+
+  // Moves what can be moved until the budget (bytes, and a fixed charge for each call of the stream) is used up. True
+  // when bytes moved or operations completed.
+  bool Advance(int64_t* budget);
+
+ private:
+  friend class LinkTable;
+
+  bool AdvanceSend(int64_t* budget);
+  bool AdvanceReceive(int64_t* budget);
+  // Whether the header that arrived is what the operation expects; breaks the link when not.
+  bool Accept(Operation* operation);
+  std::string Describe() const;
+
+  const Transport* const transport_;
+  const Direction direction_;
+  const Rank peer_;
+  const ChannelId channel_;
+  PeerCounters* const counters_;
+
+  std::unique_ptr<ByteStream> stream_;
+  absl::Status status_;  // why it is broken
+  bool ready_ = false;   // only while open
+  bool ending_ = false;
+  OperationQueue queue_;
+
+  // Of the front operation.
+  unsigned char header_[kMessageHeaderBytes];
+  SinkWriter writer_;
+
+  // Kept here for LinkTable: where this link stands in its lists, and what is left to it in this round.
+  bool active_ = false;
+  bool scheduled_ = false;
+  uint64_t round_ = 0;
+  int64_t budget_ = 0;
+};
+
+}  // namespace lockstep
+
+#endif  // TRANSPORT_LINK_H_

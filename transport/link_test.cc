@@ -1,0 +1,244 @@
+#include "transport/link.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/transport_testing.h"
+#include "transport/link_table.h"
+#include "transport/loopback.h"
+#include "transport/message_header.h"
+
+namespace lockstep {
+namespace {
+
+using Code = absl::StatusCode;
+
+// What a stream saw, and what it is to answer. Owned by the test, which outlives the stream.
+struct Script {
+  std::string bytes;  // written so far, or left to read
+  size_t call_bytes_max = 1 << 30;
+  size_t room = 1 << 30;      // to write
+  int when_empty = -EAGAIN;   // to a read
+  std::vector<size_t> asked;  // bytes, by call
+  bool closed = false;
+};
+
+class ScriptedStream final : public ByteStream {
+ public:
+  explicit ScriptedStream(Script* script) : script_(script) {}
+  ~ScriptedStream() override { script_->closed = true; }
+
+  ssize_t Write(const iovec* pieces, int count) override {
+    std::string all;
+    for (int i = 0; i < count; ++i) all.append(static_cast<const char*>(pieces[i].iov_base), pieces[i].iov_len);
+    script_->asked.push_back(all.size());
+    if (script_->room == 0) return script_->when_empty;
+    const size_t written = std::min({all.size(), script_->call_bytes_max, script_->room});
+    script_->bytes.append(all, 0, written);
+    script_->room -= written;
+    return static_cast<ssize_t>(written);
+  }
+
+  ssize_t Read(const iovec* pieces, int count) override {
+    size_t asked = 0;
+    for (int i = 0; i < count; ++i) asked += pieces[i].iov_len;
+    script_->asked.push_back(asked);
+    if (script_->bytes.empty()) return script_->when_empty;
+    size_t left = std::min(script_->bytes.size(), script_->call_bytes_max);
+    size_t read = 0;
+    for (int i = 0; i < count; ++i) {
+      const size_t piece = std::min(left, pieces[i].iov_len);
+      std::memcpy(pieces[i].iov_base, script_->bytes.data() + read, piece);
+      read += piece;
+      left -= piece;
+    }
+    script_->bytes.erase(0, read);
+    return static_cast<ssize_t>(read);
+  }
+
+ private:
+  Script* const script_;
+};
+
+class LinkTest : public testing::Test {
+ protected:
+  LinkTest() : transport_(network_.CreateTransport(Rank(0))), table_(transport_.get(), 4096) {}
+
+  Link* Open(Link::Direction direction) {
+    Link* const link = table_.Get(direction, Rank(1), 0);
+    link->Open(std::make_unique<ScriptedStream>(&script_));
+    return link;
+  }
+
+  static std::string Encoded(const std::string& payload, unsigned char envelope) {
+    unsigned char header[kMessageHeaderBytes];
+    EncodeMessageHeader({payload.size(), TestEnvelope(envelope)}, header);
+    return std::string(reinterpret_cast<char*>(header), sizeof(header)) + payload;
+  }
+
+  Script script_;
+  LoopbackNetwork network_{2};
+  std::unique_ptr<Transport> transport_;  // only to describe its peers
+  LinkTable table_;
+};
+
+TEST_F(LinkTest, AHeaderLooksAsTheDocumentSays) {
+  Envelope envelope;
+  for (int i = 0; i < 32; ++i) envelope[i] = static_cast<unsigned char>(0x80 + i);
+  unsigned char bytes[kMessageHeaderBytes];
+  EncodeMessageHeader({0x0102030405060708, envelope}, bytes);
+  const unsigned char expected[16] = {'L', 'M', 'G', '1', 0, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1};
+  EXPECT_EQ(0, std::memcmp(bytes, expected, 16));
+  EXPECT_EQ(0, std::memcmp(bytes + 16, envelope.data(), 32));
+}
+
+TEST_F(LinkTest, AMessageThatFitsTakesOneWrite) {
+  Link* const link = Open(Link::Direction::kSend);
+  TestOperation send;
+  table_.PostSend(link, TestEnvelope(1), "12345678", 8, &send);
+  EXPECT_TRUE(send.done());
+  EXPECT_THAT(send.status, IsOk());
+  EXPECT_THAT(script_.asked, testing::ElementsAre(56));
+  EXPECT_EQ(script_.bytes, Encoded("12345678", 1));
+}
+
+TEST_F(LinkTest, AMessageThatIsThereTakesOneReadAndNothingOfTheNextOne) {
+  Link* const link = Open(Link::Direction::kReceive);
+  script_.bytes = Encoded("12345678", 1) + Encoded("next", 2);
+  char target[8];
+  TestOperation receive;
+  table_.PostReceive(link, TestEnvelope(1), {target, 8}, &receive);
+  EXPECT_THAT(script_.asked, testing::IsEmpty()) << "posting a receive costs no call";
+  EXPECT_TRUE(table_.work_left());
+  EXPECT_TRUE(table_.Run());
+  EXPECT_TRUE(receive.done());
+  EXPECT_THAT(receive.status, IsOk());
+  EXPECT_EQ(std::string(target, 8), "12345678");
+  EXPECT_THAT(script_.asked, testing::ElementsAre(56));
+  EXPECT_EQ(script_.bytes, Encoded("next", 2));
+}
+
+TEST_F(LinkTest, AShortReadIsNotFollowedByAnotherUntilTheStreamIsReady) {
+  Link* const link = Open(Link::Direction::kReceive);
+  const std::string encoded = Encoded("12345678", 1);
+  char target[8];
+  TestOperation receive;
+  table_.PostReceive(link, TestEnvelope(1), {target, 8}, &receive);
+  size_t given = 0;
+  for (size_t bytes : {20, 30, 6}) {
+    script_.bytes = encoded.substr(given, bytes);
+    given += bytes;
+    link->MarkReady();
+    table_.Schedule(link);
+    table_.Run();
+  }
+  EXPECT_TRUE(receive.done());
+  EXPECT_THAT(receive.status, IsOk());
+  EXPECT_THAT(script_.asked, testing::ElementsAre(56, 36, 6));
+}
+
+TEST_F(LinkTest, AnEndingStreamIsReadToItsEnd) {
+  Link* const link = Open(Link::Direction::kReceive);
+  script_.bytes = Encoded("12", 1) + "half a header";
+  script_.when_empty = 0;
+  link->MarkEnding();
+  char target[2];
+  TestOperation receives[2];
+  for (TestOperation& receive : receives) table_.PostReceive(link, TestEnvelope(1), {target, 2}, &receive);
+  table_.Run();
+  EXPECT_THAT(receives[0].status, IsOk());
+  EXPECT_TRUE(receives[1].done());
+  EXPECT_THAT(receives[1].status,
+              StatusIs(Code::kUnavailable, "recv from rank 1 over loopback rank 1: connection closed by peer"));
+  EXPECT_TRUE(script_.closed);
+}
+
+TEST_F(LinkTest, ErrnosAreTold) {
+  Link* const link = Open(Link::Direction::kSend);
+  script_.room = 0;
+  script_.when_empty = -ECONNRESET;
+  TestOperation send;
+  table_.PostSend(link, TestEnvelope(1), "x", 1, &send);
+  EXPECT_TRUE(send.done());
+  EXPECT_THAT(send.status, StatusIs(Code::kUnavailable,
+                                    "send to rank 1 over loopback rank 1: connection lost: "
+                                    "Connection reset by peer"));
+  EXPECT_TRUE(script_.closed);
+}
+
+TEST_F(LinkTest, BytesThatAreNoMessageAreDataLoss) {
+  Link* const link = Open(Link::Direction::kReceive);
+  script_.bytes = std::string(100, 'x');
+  char target[8];
+  TestOperation receive;
+  table_.PostReceive(link, TestEnvelope(1), {target, 8}, &receive);
+  table_.Run();
+  EXPECT_TRUE(receive.done());
+  EXPECT_THAT(receive.status, StatusIs(Code::kDataLoss, testing::HasSubstr("channel 0 is broken")));
+}
+
+TEST_F(LinkTest, OneByteAtATimeArrivesWhole) {
+  Link* const link = Open(Link::Direction::kSend);
+  const std::string payload(300, 'p');
+  TestOperation send;
+  script_.call_bytes_max = 1;
+  table_.PostSend(link, TestEnvelope(1), payload.data(), payload.size(), &send);
+  while (!send.done()) {
+    link->MarkReady();
+    table_.Schedule(link);
+    ASSERT_TRUE(table_.Run());
+  }
+  EXPECT_EQ(script_.bytes, Encoded(payload, 1));
+}
+
+TEST_F(LinkTest, ABusyLinkStopsAtItsShareOfARound) {
+  Link* const link = Open(Link::Direction::kSend);
+  const std::string payload(10 * LinkTable::kRoundBytes, 'p');
+  TestOperation send;
+  table_.PostSend(link, TestEnvelope(1), payload.data(), payload.size(), &send);
+  int rounds = 1;
+  for (size_t before = 0; !send.done(); ++rounds) {
+    EXPECT_LE(script_.bytes.size() - before, 2 * LinkTable::kRoundBytes);
+    EXPECT_TRUE(table_.work_left());
+    before = script_.bytes.size();
+    ASSERT_TRUE(table_.Run());
+  }
+  EXPECT_GE(rounds, 5);
+  EXPECT_EQ(script_.bytes.size(), payload.size() + kMessageHeaderBytes);
+}
+
+// A completion that answers every failure with another operation must not keep Run from returning.
+TEST_F(LinkTest, CompletionsThatPostToABrokenLinkForEverDoNotHangARound) {
+  Link* const link = Open(Link::Direction::kSend);
+  TestOperation send;
+  send.then = [&] { table_.PostSend(link, TestEnvelope(1), "x", 1, &send); };
+  link->Break(absl::AbortedError("over"));
+  table_.PostSend(link, TestEnvelope(1), "x", 1, &send);
+  EXPECT_GT(send.completions, 1);
+  EXPECT_TRUE(table_.work_left());
+  EXPECT_THAT(send.status, StatusIs(Code::kAborted, "over"));
+  send.then = nullptr;
+  EXPECT_TRUE(table_.Run());
+  EXPECT_FALSE(table_.work_left());
+}
+
+TEST_F(LinkTest, LinksOfAnAbortedChannelAreBrokenFromTheStart) {
+  table_.BreakChannel(3, absl::AbortedError("given up"));
+  EXPECT_TRUE(table_.Get(Link::Direction::kReceive, Rank(1), 3)->broken());
+  EXPECT_TRUE(table_.Get(Link::Direction::kReceive, Rank(1), 4)->waiting());
+  table_.BreakAll(absl::AbortedError("all of it"));
+  EXPECT_TRUE(table_.Get(Link::Direction::kReceive, Rank(1), 4)->broken());
+  EXPECT_TRUE(table_.Get(Link::Direction::kSend, Rank(1), 5)->broken());
+}
+
+}  // namespace
+}  // namespace lockstep

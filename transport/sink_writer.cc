@@ -1,0 +1,38 @@
+#include "transport/sink_writer.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/dtype.h"
+
+namespace lockstep {
+
+void SinkWriter::Begin(const Sink& sink) {
+  sink_ = sink;
+  element_bytes_ = sink.reduction == nullptr ? 1 : SizeOf(sink.reduction->dtype);
+  arrived_bytes_ = 0;
+  carried_bytes_ = 0;
+}
+
+iovec SinkWriter::Next() {
+  const size_t left = sink_.bytes - arrived_bytes_;
+  if (sink_.reduction == nullptr) return {static_cast<unsigned char*>(sink_.target) + arrived_bytes_, left};
+  // The carried bytes go in front, so that elements lie aligned in the staging piece whatever lengths arrive.
+  std::memcpy(staging_.data, carried_, carried_bytes_);
+  return {staging_.data + carried_bytes_, std::min(left, staging_.bytes - carried_bytes_)};
+}
+
+void SinkWriter::Commit(size_t bytes) {
+  if (sink_.reduction != nullptr) {
+    const size_t position = arrived_bytes_ - carried_bytes_;
+    const size_t staged = carried_bytes_ + bytes;
+    const size_t count = staged / element_bytes_;
+    sink_.reduction->combine(static_cast<unsigned char*>(sink_.target) + position,
+                             static_cast<const unsigned char*>(sink_.operand) + position, staging_.data, count);
+    carried_bytes_ = staged - count * element_bytes_;
+    std::memcpy(carried_, staging_.data + count * element_bytes_, carried_bytes_);
+  }
+  arrived_bytes_ += bytes;
+}
+
+}  // namespace lockstep

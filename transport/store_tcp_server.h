@@ -1,0 +1,63 @@
+// The serving side of the TCP store: one dictionary, one thread, any number of ranks.
+
+#ifndef TRANSPORT_STORE_TCP_SERVER_H_
+#define TRANSPORT_STORE_TCP_SERVER_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "base/thread.h"
+#include "transport/socket.h"
+
+namespace lockstep {
+
+// Serves TcpStoreClients of any number of jobs until Stop(). Thread-safe.
+//
+// Its thread ("lockstep-store") owns every connection and the dictionary; waits are entries in a table, not threads.
+// Whoever does not speak the protocol, or stays silent before it has said hello, is disconnected with a logged warning,
+// and nobody else notices. A client that does not read its answers is no longer listened to until it does.
+class TcpStoreServer {
+ public:
+  struct Options {
+    // Connections above this are closed at once, with a warning.
+    size_t clients_max = 16384;
+    // Keys and values together; a request that would go beyond answers RESOURCE_EXHAUSTED.
+    size_t bytes_max = size_t{1} << 30;
+    // From accepting a connection to its hello.
+    std::chrono::milliseconds hello_timeout{10000};
+  };
+
+  // Listens and starts serving. With port 0 the system chooses: see address(). ALREADY_EXISTS when the port is taken.
+  static absl::StatusOr<std::unique_ptr<TcpStoreServer>> Create(const SocketAddress& address, const Options& options);
+
+  ~TcpStoreServer();  // stops
+  TcpStoreServer(const TcpStoreServer&) = delete;
+  TcpStoreServer& operator=(const TcpStoreServer&) = delete;
+
+  SocketAddress address() const { return address_; }
+
+  // Closes all connections and the listener, whether or not clients wait (they see UNAVAILABLE at once); waits for
+  // nobody. A second call does nothing.
+  void Stop();
+
+ private:
+  class Loop;
+
+  TcpStoreServer(std::unique_ptr<Loop> loop, const SocketAddress& address);
+
+  const SocketAddress address_;
+  const uint64_t fork_generation_;
+  Mutex mu_;
+  // Everything inside belongs to the thread, but for the request to stop. Null once stopped.
+  std::unique_ptr<Loop> loop_ ABSL_GUARDED_BY(mu_);
+  Thread thread_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace lockstep
+
+#endif  // TRANSPORT_STORE_TCP_SERVER_H_

@@ -1,0 +1,172 @@
+#include "transport/tcp/acceptor.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status.h"
+
+namespace lockstep {
+namespace {
+
+// Accepted in one call at most: the rest stays in the listener's backlog, which stays readable.
+constexpr int kAcceptedPerPoll = 64;
+constexpr std::chrono::milliseconds kAcceptPause(100);
+
+absl::Status Watch(int events, int operation, int descriptor, uint32_t mask) {
+  epoll_event event = {};
+  event.events = mask;
+  event.data.fd = descriptor;
+  if (epoll_ctl(events, operation, descriptor, &event) == 0) return absl::OkStatus();
+  return ErrnoStatus(errno, "epoll_ctl for the listener");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Create(const SocketAddress& bind_address, AcceptorOptions options) {
+  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd listener, Listen(bind_address));
+  LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress address, LocalAddress(listener.get()));
+  const int descriptor = epoll_create1(EPOLL_CLOEXEC);
+  if (descriptor < 0) return ErrnoStatus(errno, "epoll_create1 for the listener");
+  UniqueFd events(descriptor);
+  LOCKSTEP_RETURN_IF_ERROR(Watch(events.get(), EPOLL_CTL_ADD, listener.get(), EPOLLIN));
+  return std::unique_ptr<Acceptor>(new Acceptor(std::move(listener), std::move(events), address, std::move(options)));
+}
+
+Acceptor::Acceptor(UniqueFd listener, UniqueFd events, const SocketAddress& address, AcceptorOptions options)
+    : listener_(std::move(listener)), events_(std::move(events)), address_(address), options_(std::move(options)) {}
+
+Deadline Acceptor::next_deadline() const {
+  return pending_.empty() ? accept_again_ : Deadline::Earlier(accept_again_, pending_.front()->deadline);
+}
+
+std::vector<Acceptor::Arrival> Acceptor::Poll() {
+  std::vector<Arrival> arrivals;
+  if (accept_again_.passed()) {
+    accept_again_ = Deadline::Infinite();
+    (void)Watch(events_.get(), EPOLL_CTL_MOD, listener_.get(), EPOLLIN);
+  }
+  AcceptAll();
+  // Everyone is tried, whoever has an event: they are few, and a new one has usually said its hello already.
+  const auto finished = [this, &arrivals](const std::unique_ptr<Pending>& pending) {
+    Hello hello;
+    Outcome outcome = Read(pending.get(), &hello);
+    if (outcome == Outcome::kArrived) {
+      (void)Watch(events_.get(), EPOLL_CTL_DEL, pending->socket.get(), 0);
+      arrivals.push_back({std::move(hello), std::move(pending->socket)});
+    }
+    if (outcome == Outcome::kWaiting && pending->deadline.passed()) {
+      Log(pending->peer, absl::StrCat("no handshake in ", options_.handshake_timeout.count(), " ms"));
+      outcome = Outcome::kDropped;
+    }
+    return outcome != Outcome::kWaiting;
+  };
+  pending_.erase(std::remove_if(pending_.begin(), pending_.end(), finished), pending_.end());
+  while (pending_.size() > options_.pending_max) {
+    Log(pending_.front()->peer, absl::StrCat("more than ", options_.pending_max, " connections without a handshake"));
+    pending_.erase(pending_.begin());
+  }
+  return arrivals;
+}
+
+void Acceptor::AcceptAll() {
+  if (!accept_again_.infinite()) return;
+  for (int i = 0; i < kAcceptedPerPoll; ++i) {
+    auto pending = std::make_unique<Pending>(Pending{UniqueFd(), SocketAddress(), Deadline::Infinite(), 0, {}});
+    absl::StatusOr<UniqueFd> socket = Accept(listener_.get(), &pending->peer);
+    if (!socket.ok()) {
+      // Out of descriptors, most likely. The listener would stay readable, and waiting for events would spin.
+      Log(address_, socket.status().message());
+      accept_again_ = Deadline::After(kAcceptPause);
+      (void)Watch(events_.get(), EPOLL_CTL_MOD, listener_.get(), 0);
+      return;
+    }
+    if (!socket->valid()) return;
+    pending->socket = *std::move(socket);
+    pending->deadline = Deadline::After(options_.handshake_timeout);
+    const absl::Status watched = Watch(events_.get(), EPOLL_CTL_ADD, pending->socket.get(), EPOLLIN | EPOLLRDHUP);
+    if (!watched.ok()) {
+      Log(pending->peer, watched.message());
+      continue;
+    }
+    pending_.push_back(std::move(pending));
+  }
+}
+
+Acceptor::Outcome Acceptor::Read(Pending* pending, Hello* hello) {
+  HelloPrefix prefix;
+  size_t wanted = kHelloPrefixBytes;
+  // Once for the prefix, once for the body: never a byte of the messages behind.
+  for (;;) {
+    if (pending->hello_bytes >= kHelloPrefixBytes) {
+      prefix = DecodeHelloPrefix(pending->hello.data());
+      if (!prefix.ours) {
+        Log(pending->peer, "not a handshake of ours");
+        return Outcome::kDropped;
+      }
+      if (prefix.version != kTcpProtocolVersion) {
+        return Reject(*pending, {kTcpProtocolVersion, Verdict::kOtherVersion, 0},
+                      absl::StrCat("speaks protocol version ", prefix.version, ", we ", kTcpProtocolVersion));
+      }
+      if (prefix.body_bytes > kHelloBodyBytesMax) {
+        return Reject(*pending, {kTcpProtocolVersion, Verdict::kMalformed, 0}, "its handshake is too long");
+      }
+      wanted = kHelloPrefixBytes + prefix.body_bytes;
+      if (pending->hello_bytes == wanted) break;
+    }
+    const ssize_t read = recv(pending->socket.get(), pending->hello.data() + pending->hello_bytes,
+                              wanted - pending->hello_bytes, MSG_DONTWAIT);
+    if (read > 0) {
+      pending->hello_bytes += read;
+    } else if (read < 0 && errno == EAGAIN) {
+      return Outcome::kWaiting;
+    } else if (read == 0 || errno != EINTR) {
+      Log(pending->peer, "closed before the end of its handshake");
+      return Outcome::kDropped;
+    }
+  }
+  const absl::string_view body(reinterpret_cast<const char*>(pending->hello.data()) + kHelloPrefixBytes,
+                               prefix.body_bytes);
+  if (!DecodeHelloBody(body, hello)) {
+    return Reject(*pending, {kTcpProtocolVersion, Verdict::kMalformed, 0}, "its handshake is malformed");
+  }
+  const Answer answer = JudgeHello(*hello, options_.expectation);
+  if (answer.verdict != Verdict::kAccepted) {
+    return Reject(*pending, answer, RejectionStatus(answer, *hello).message());
+  }
+  return Outcome::kArrived;
+}
+
+Acceptor::Outcome Acceptor::Reject(const Pending& pending, const Answer& answer, absl::string_view why) {
+  Log(pending.peer, absl::StrCat("turned away, told: ", why));
+  SendAnswer(pending.socket.get(), answer);
+  return Outcome::kDropped;
+}
+
+void Acceptor::SendAnswer(int socket, const Answer& answer) {
+  unsigned char bytes[kAnswerBytes];
+  EncodeAnswer(answer, bytes);
+  // The socket is new and its buffer empty: all of it fits.
+  (void)send(socket, bytes, sizeof(bytes), MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (answer.verdict == Verdict::kAccepted) return;
+  char unread[kHelloBodyBytesMax];
+  (void)recv(socket, unread, sizeof(unread), MSG_DONTWAIT);
+}
+
+void Acceptor::Log(const SocketAddress& peer, absl::string_view why) {
+  ++unlogged_;
+  const Deadline::Clock::time_point now = Deadline::Clock::now();
+  if (now < next_log_) return;
+  next_log_ = now + std::chrono::seconds(1);
+  LOCKSTEP_LOG(kWarning) << "listener " << address_.ToString() << ": connection from " << peer.ToString() << ": "
+                         << std::string(why)
+                         << (unlogged_ > 1 ? absl::StrCat(" (and ", unlogged_ - 1, " more since the last line)") : "");
+  unlogged_ = 0;
+}
+
+}  // namespace lockstep

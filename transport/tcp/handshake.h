@@ -1,0 +1,101 @@
+// The handshake that begins each connection of the TCP transport. Pure: bytes in, bytes out.
+//
+//   hello      = hello_prefix hello_body                                   connecting rank -> listening rank
+//   prefix     = magic:u32 version:u16 reserved:u16 body_bytes:u32         the same in every version
+//   body       = world_id:u64 source:u32 target:u32 channel:u32 chunk_bytes:u32
+//                job_id_bytes:u16 authentication_bytes:u16 job_id authentication
+//   answer     = magic:u32 version:u16 verdict:u16 detail:u32 reserved:u32  back; the same in every version
+//
+// Little-endian. Reserved fields are 0 and not looked at. Version 1 has no authentication: the field is empty. After an
+// answer of kAccepted the connecting rank sends messages (transport/message_header.h); otherwise both sides close.
+
+#ifndef TRANSPORT_TCP_HANDSHAKE_H_
+#define TRANSPORT_TCP_HANDSHAKE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "base/rank.h"
+#include "transport/transport.h"
+
+namespace lockstep {
+
+inline constexpr uint16_t kTcpProtocolVersion = 1;
+inline constexpr uint32_t kHelloMagic = 0x31534b4c;   // "LKS1"
+inline constexpr uint32_t kAnswerMagic = 0x41534b4c;  // "LKSA"
+inline constexpr size_t kHelloPrefixBytes = 12;
+inline constexpr size_t kHelloBodyBytesMax = 4096;
+inline constexpr size_t kAnswerBytes = 16;
+inline constexpr size_t kJobIdBytesMax = 1024;
+
+// Who connects to whom, and under which assumptions.
+struct Hello {
+  std::string job_id;
+  uint64_t world_id = 0;
+  Rank source;
+  Rank target;
+  ChannelId channel = 0;
+  uint32_t chunk_bytes = 0;
+  std::string authentication;
+};
+
+// The numbers are part of the wire format: append, never reorder.
+enum class Verdict : uint16_t {
+  kAccepted = 0,
+  kOtherVersion = 1,  // answer.version says which the listener speaks
+  kMalformed = 2,
+  kOtherJob = 3,
+  kOtherWorld = 4,
+  kOtherRank = 5,       // detail: the listener's rank
+  kNoSuchRank = 6,      // detail: the listener's world size
+  kOtherChunkSize = 7,  // detail: the listener's chunk size
+  kDuplicate = 8,       // this rank is connected on this channel already
+  kNotAuthenticated = 9,
+  kAborted = 10,  // the listener gave the channel up
+};
+
+struct Answer {
+  uint16_t version = kTcpProtocolVersion;
+  Verdict verdict = Verdict::kAccepted;
+  uint32_t detail = 0;
+};
+
+// What the listening rank compares a hello with.
+struct HandshakeExpectation {
+  std::string job_id;
+  uint64_t world_id = 0;
+  Rank rank;
+  int size = 1;
+  uint32_t chunk_bytes = 0;
+};
+
+// The whole hello, prefix included. The job id is at most kJobIdBytesMax long.
+std::string EncodeHello(const Hello& hello);
+
+// The first kHelloPrefixBytes of a hello.
+struct HelloPrefix {
+  bool ours = false;  // whether the magic is right: if not, a stranger
+  uint16_t version = 0;
+  uint32_t body_bytes = 0;  // as claimed: not checked against kHelloBodyBytesMax
+};
+HelloPrefix DecodeHelloPrefix(const unsigned char* bytes);
+
+// False when the body of version 1 is not well-formed: lengths that do not add up to its size, ranks beyond an int.
+bool DecodeHelloBody(absl::string_view body, Hello* hello);
+
+// The verdict on a decoded hello, as far as it follows from the hello alone.
+Answer JudgeHello(const Hello& hello, const HandshakeExpectation& expected);
+
+void EncodeAnswer(const Answer& answer, unsigned char* target);
+// False when these bytes are no answer of ours.
+bool DecodeAnswer(const unsigned char* bytes, Answer* answer);
+
+// Why the peer turned `hello` away, for the connecting rank: FAILED_PRECONDITION; UNAVAILABLE for kAborted.
+absl::Status RejectionStatus(const Answer& answer, const Hello& hello);
+
+}  // namespace lockstep
+
+#endif  // TRANSPORT_TCP_HANDSHAKE_H_

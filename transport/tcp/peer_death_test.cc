@@ -1,0 +1,140 @@
+// Processes that die, and processes that fork: what their peers see of it.
+
+#include <signal.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/deadline.h"
+#include "base/fork.h"
+#include "base/fork_testing.h"
+#include "base/rank.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/transport_testing.h"
+#include "transport/socket.h"
+#include "transport/tcp/tcp_testing.h"
+#include "transport/tcp/tcp_transport.h"
+
+namespace lockstep {
+namespace {
+
+using Code = absl::StatusCode;
+
+// Rank 1 of two: a child that sends one byte on channel 0 to the parent and drives its transport until it is killed.
+// With `grandchild`, it first forks one that sleeps, as a data loader might, and sends its process id.
+[[noreturn]] void RunChild(int address_pipe, const SocketAddress& parent, bool grandchild) {
+  absl::StatusOr<std::unique_ptr<TcpTransport>> transport = TcpTransport::Create(TestOptions(1, 2));
+  if (!transport.ok() || !(*transport)->SetPeers({parent, (*transport)->address()}).ok()) _exit(1);
+  const std::string address = (*transport)->address().ToString() + "\n";
+  if (write(address_pipe, address.data(), address.size()) != static_cast<ssize_t>(address.size())) _exit(2);
+
+  TestOperation first, second;
+  (*transport)->Send(Rank(0), 0, TestEnvelope(1), "a", 1, &first);
+  while (!first.done()) (*transport)->Progress();
+  pid_t sleeper = 0;
+  if (grandchild) {
+    sleeper = fork();
+    if (sleeper == 0) {
+      alarm(60);  // should the test die
+      for (;;) pause();
+    }
+  }
+  (*transport)->Send(Rank(0), 0, TestEnvelope(2), &sleeper, sizeof(sleeper), &second);
+  const Deadline end = TestDeadline();
+  while (!end.passed()) {
+    if (!(*transport)->Progress()) (*transport)->WaitForEvent(end);
+  }
+  _exit(3);
+}
+
+class PeerDeathTest : public testing::TestWithParam<bool> {};
+
+// The peer is killed while the survivor waits for its message. Its sockets close with it, whoever else has a copy.
+TEST_P(PeerDeathTest, FailsTheReceivesOfTheSurvivorAtOnce) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto survivor, TcpTransport::Create(TestOptions(0, 2)));
+  int pipes[2];
+  ASSERT_EQ(pipe(pipes), 0);
+  const SocketAddress own = survivor->address();
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) RunChild(pipes[1], own, GetParam());
+  close(pipes[1]);
+  std::string address;
+  for (char c; read(pipes[0], &c, 1) == 1 && c != '\n';) address += c;
+  close(pipes[0]);
+  ASSERT_THAT(survivor->SetPeers({own, TestAddress(address)}), IsOk());
+
+  TestOperation first, second, last, send, later;
+  char byte = 0;
+  pid_t grandchild = 0;
+  survivor->Receive(Rank(1), 0, TestEnvelope(1), {&byte, 1}, &first);
+  survivor->Receive(Rank(1), 0, TestEnvelope(2), {&grandchild, sizeof(grandchild)}, &second);
+  survivor->Receive(Rank(1), 0, TestEnvelope(3), {&byte, 1}, &last);
+  // Nobody receives this one: it stays under way.
+  survivor->Send(Rank(1), 0, TestEnvelope(1), LargePayload().data(), LargePayload().size(), &send);
+  ASSERT_TRUE(Await(survivor.get(), [&] { return second.done(); }));
+  EXPECT_THAT(first.status, IsOk());
+  EXPECT_THAT(second.status, IsOk());
+  EXPECT_EQ(grandchild != 0, GetParam());
+
+  const auto killed = Deadline::Clock::now();
+  ASSERT_EQ(kill(child, SIGKILL), 0);
+  ASSERT_TRUE(Await(survivor.get(), [&] { return last.done() && send.done(); }));
+  EXPECT_LT(Deadline::Clock::now() - killed, std::chrono::seconds(5));
+  EXPECT_THAT(last.status, StatusIs(Code::kUnavailable, testing::HasSubstr("recv from rank 1 over tcp " + address)));
+  EXPECT_THAT(send.status, StatusIs(Code::kUnavailable, testing::HasSubstr("send to rank 1 over tcp " + address)));
+  if (grandchild != 0) {
+    EXPECT_EQ(kill(grandchild, 0), 0) << "it should still live: else this shows nothing";
+    kill(grandchild, SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status));
+}
+
+INSTANTIATE_TEST_SUITE_P(AndItsChild, PeerDeathTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Lives" : "IsNone"; });
+
+// In a forked child the transport is of no use, says so, and disturbs neither the parent nor descriptors of the
+// child's.
+TEST(TcpTransportAfterFork, FailsInTheChildAndWorksInTheParent) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(TcpTransports ranks, CreateTcpWorld(2));
+  const auto exchange = [&ranks] {
+    TestOperation send, receive;
+    char target = 0;
+    ranks[0]->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &send);
+    ranks[1]->Receive(Rank(0), 0, TestEnvelope(1), {&target, 1}, &receive);
+    Drive({ranks[0].get(), ranks[1].get()}, [&] { return send.done() && receive.done(); });
+    return target;
+  };
+  EXPECT_EQ(exchange(), 'x');
+  const int in_child = RunInForkedChild(
+      [&] {
+        TestOperation send, new_send, receive;
+        char target = 0;
+        ranks[0]->Send(Rank(1), 0, TestEnvelope(1), "y", 1, &send);
+        ranks[0]->Send(Rank(1), 1, TestEnvelope(1), "y", 1, &new_send);
+        ranks[1]->Receive(Rank(0), 0, TestEnvelope(1), {&target, 1}, &receive);
+        ranks[0]->Progress();
+        for (const TestOperation* operation : {&send, &new_send, &receive}) {
+          if (!absl::IsFailedPrecondition(operation->status)) return 1;
+        }
+        ranks.clear();
+        return 0;
+      },
+      TestDeadline());
+  EXPECT_EQ(in_child, 0);
+  EXPECT_EQ(exchange(), 'x');
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,335 @@
+#include "transport/tcp/tcp_transport.h"
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "transport/tcp/congestion_control.h"
+#include "transport/tcp/tcp_stream.h"
+
+namespace lockstep {
+namespace {
+
+// Up to this many links with operations, trying each receive is cheaper than asking epoll first.
+constexpr size_t kTriedLinksMax = 8;
+// How often Progress asks epoll all the same: new connections and closed ones are seen nowhere else.
+constexpr int kProgressPerPoll = 32;
+constexpr int kEventsPerPoll = 64;
+
+constexpr uint32_t kClosedEvents = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
+
+absl::StatusOr<UniqueFd> Descriptor(int descriptor, const char* call) {
+  if (descriptor < 0) return ErrnoStatus(errno, call);
+  return UniqueFd(descriptor);
+}
+
+// Takes the count out of a timerfd or eventfd. EAGAIN: there was none.
+void Drain(int descriptor) {
+  uint64_t count;
+  (void)!read(descriptor, &count, sizeof(count));
+}
+
+// `data` comes back with the events: a Link, or the address of a TcpTransport's acceptor_ or armed_ (for its timer).
+absl::Status Watch(int events, int descriptor, uint32_t mask, void* data) {
+  epoll_event event = {};
+  event.events = mask;
+  event.data.ptr = data;
+  if (epoll_ctl(events, EPOLL_CTL_ADD, descriptor, &event) == 0) return absl::OkStatus();
+  return ErrnoStatus(errno, "epoll_ctl");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TcpTransport>> TcpTransport::Create(TcpTransportOptions options) {
+  const auto invalid = [](absl::string_view what) {
+    return absl::InvalidArgumentError(absl::StrCat("tcp transport: ", what));
+  };
+  if (options.size < 1) return invalid(absl::StrCat("a world of ", options.size, " ranks"));
+  if (options.rank.value() < 0 || options.rank.value() >= options.size) {
+    return invalid(absl::StrCat("rank ", options.rank.value(), " in a world of ", options.size));
+  }
+  if (options.job_id.size() > kJobIdBytesMax) {
+    return invalid(absl::StrCat("a job id of ", options.job_id.size(), " bytes, more than ", kJobIdBytesMax));
+  }
+  if (options.bind_address.length() == 0) return invalid("no address to bind");
+  if (options.pending_connections_max < 1) return invalid("no room for connections that have not shaken hands");
+
+  AcceptorOptions accepting;
+  accepting.expectation = {options.job_id, options.world_id, options.rank, options.size, options.chunk_bytes};
+  accepting.handshake_timeout = options.handshake_timeout;
+  accepting.pending_max = options.pending_connections_max;
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Acceptor> acceptor, Acceptor::Create(options.bind_address, accepting));
+  // Tried here, so that a wrong name is an error now, not at the first message.
+  LOCKSTEP_RETURN_IF_ERROR(SetCongestionControl(acceptor->listener(), options.congestion_control));
+  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd events, Descriptor(epoll_create1(EPOLL_CLOEXEC), "epoll_create1"));
+  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd timer,
+                            Descriptor(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC), "timerfd_create"));
+  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd wake, Descriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd"));
+  std::unique_ptr<TcpTransport> transport(
+      new TcpTransport(std::move(options), std::move(acceptor), std::move(events), std::move(timer), std::move(wake)));
+  LOCKSTEP_RETURN_IF_ERROR(
+      Watch(transport->events_.get(), transport->acceptor_->event_descriptor(), EPOLLIN, &transport->acceptor_));
+  LOCKSTEP_RETURN_IF_ERROR(Watch(transport->events_.get(), transport->timer_.get(), EPOLLIN, &transport->armed_));
+  return transport;
+}
+
+TcpTransport::TcpTransport(TcpTransportOptions options, std::unique_ptr<Acceptor> acceptor, UniqueFd events,
+                           UniqueFd timer, UniqueFd wake)
+    : options_(std::move(options)),
+      fork_generation_(ForkGeneration()),
+      address_(acceptor->address()),
+      events_(std::move(events)),
+      timer_(std::move(timer)),
+      wake_(std::move(wake)),
+      links_(this, options_.staging_bytes),
+      acceptor_(std::move(acceptor)) {}
+
+TcpTransport::~TcpTransport() { (void)Close(Deadline::Now()); }
+
+absl::Status TcpTransport::SetPeers(std::vector<SocketAddress> peers) {
+  if (peers.size() != options_.size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tcp transport: ", peers.size(), " addresses for a world of ", options_.size, " ranks"));
+  }
+  peers_ = std::move(peers);
+  return absl::OkStatus();
+}
+
+std::string TcpTransport::DescribePeer(Rank peer) const {
+  if (peers_.empty()) return "tcp (its address is not known yet)";
+  return absl::StrCat("tcp ", peers_[peer.value()].ToString());
+}
+
+void TcpTransport::Send(Rank target, ChannelId channel, const Envelope& envelope, const void* data, size_t bytes,
+                        Operation* operation) {
+  if (absl::Status status = links_.CheckPeer(target); !status.ok()) return operation->complete(operation, status);
+  Forked();
+  Link* link = links_.Find(Link::Direction::kSend, target, channel);
+  if (link == nullptr) {
+    if (peers_.empty()) {
+      return operation->complete(operation, absl::FailedPreconditionError("tcp transport: Send before SetPeers"));
+    }
+    link = OpenSendLink(target, channel);
+  }
+  links_.PostSend(link, envelope, data, bytes, operation);
+  TellWorkLeft();
+}
+
+void TcpTransport::Receive(Rank source, ChannelId channel, const Envelope& expected, const Sink& sink,
+                           Operation* operation) {
+  absl::Status status = links_.CheckPeer(source);
+  if (status.ok()) status = LinkTable::CheckSink(sink);
+  if (!status.ok()) return operation->complete(operation, status);
+  Forked();
+  links_.PostReceive(links_.Get(Link::Direction::kReceive, source, channel), expected, sink, operation);
+  TellWorkLeft();
+}
+
+Link* TcpTransport::OpenSendLink(Rank target, ChannelId channel) {
+  Link* const link = links_.Get(Link::Direction::kSend, target, channel);
+  if (!link->waiting()) return link;
+  Connector::Options connecting;
+  connecting.address = peers_[target.value()];
+  connecting.hello = {options_.job_id, options_.world_id, options_.rank, target, channel, options_.chunk_bytes, ""};
+  connecting.connect_timeout = options_.connect_timeout;
+  connecting.congestion_control = options_.congestion_control;
+  connecting.events = events_.get();
+  connecting.event_data = link;
+  auto connector = std::make_unique<Connector>(std::move(connecting));
+  if (!AdvanceConnector(link, connector.get())) connectors_.emplace(link, std::move(connector));
+  ArmTimer();
+  return link;
+}
+
+bool TcpTransport::Progress() {
+  if (links_.running()) return false;
+  if (Forked()) return Settle();
+  bool moved = false;
+  const bool many = links_.active_count() > kTriedLinksMax;
+  if (many || links_.active_count() == 0 || ++progress_without_poll_ >= kProgressPerPoll ||
+      events_seen_.load(std::memory_order_relaxed) || links_.sends_blocked()) {
+    events_seen_.store(false, std::memory_order_relaxed);
+    progress_without_poll_ = 0;
+    moved = PollEvents();
+  }
+  // A full socket is not tried: it would take a few bytes at a time, while its event comes when a good part is free.
+  links_.ScheduleActive(many ? LinkTable::Try::kReady : LinkTable::Try::kReceives);
+  return Settle() || moved;
+}
+
+bool TcpTransport::Settle() {
+  const bool moved = links_.Run();
+  TellWorkLeft();
+  return moved;
+}
+
+void TcpTransport::TellWorkLeft() {
+  if (links_.running()) return;  // the call that is under way will
+  const bool left = links_.work_left();
+  if (left != work_left_.load(std::memory_order_relaxed)) work_left_.store(left);
+  if (left && waiters_.load() > 0) Wake();
+}
+
+bool TcpTransport::Forked() {
+  if (fork_generation_ == ForkGeneration()) return false;
+  links_.BreakAll(absl::FailedPreconditionError("tcp transport: made before fork(), of no use in the child"));
+  return true;
+}
+
+bool TcpTransport::PollEvents() {
+  epoll_event events[kEventsPerPoll];
+  const int count = epoll_wait(events_.get(), events, kEventsPerPoll, 0);
+  bool changed = false;
+  for (int i = 0; i < count; ++i) {
+    void* const concerned = events[i].data.ptr;
+    if (concerned == &acceptor_) {
+      changed |= AdmitArrivals();
+    } else if (concerned == &armed_) {
+      Drain(timer_.get());
+      armed_ = Deadline::Infinite();
+      changed |= AdvanceConnectors();
+      changed |= AdmitArrivals();
+    } else {
+      OnLinkEvents(static_cast<Link*>(concerned), events[i].events);
+    }
+  }
+  if (count > 0) ArmTimer();
+  return changed;
+}
+
+void TcpTransport::OnLinkEvents(Link* link, uint32_t mask) {
+  if (link->waiting()) {
+    const auto connector = connectors_.find(link);
+    if (connector != connectors_.end() && AdvanceConnector(link, connector->second.get())) connectors_.erase(connector);
+    // What the event says of a connection that was just accepted goes for the link too.
+  }
+  if (!link->open()) return;
+  if ((mask & kClosedEvents) == 0) {
+    link->MarkReady();
+  } else if (link->direction() == Link::Direction::kReceive) {
+    link->MarkEnding();
+  } else {
+    // Nothing comes back on a connection for sending but its end, even when nothing is being sent.
+    link->BreakBecause(absl::UnavailableError("connection closed by peer"));
+  }
+  if (link->runnable()) links_.Schedule(link);
+}
+
+bool TcpTransport::AdmitArrivals() {
+  if (acceptor_ == nullptr) return false;
+  std::vector<Acceptor::Arrival> arrivals = acceptor_->Poll();
+  for (Acceptor::Arrival& arrival : arrivals) {
+    const Hello& hello = arrival.hello;
+    Link* const link = links_.Get(Link::Direction::kReceive, hello.source, hello.channel);
+    Answer answer;
+    if (link->open()) answer.verdict = Verdict::kDuplicate;
+    if (link->broken()) answer.verdict = Verdict::kAborted;
+    if (answer.verdict == Verdict::kAccepted) {
+      const absl::Status watched = Watch(events_.get(), arrival.socket.get(), EPOLLIN | EPOLLRDHUP | EPOLLET, link);
+      if (!watched.ok()) {
+        link->BreakBecause(watched);
+        answer.verdict = Verdict::kAborted;
+      }
+    }
+    Acceptor::SendAnswer(arrival.socket.get(), answer);
+    if (answer.verdict == Verdict::kAccepted) {
+      link->Open(std::make_unique<TcpStream>(std::move(arrival.socket)));
+    } else if (answer.verdict == Verdict::kDuplicate) {
+      LOCKSTEP_LOG(kWarning) << "rank " << options_.rank << ": a second connection from rank " << hello.source
+                             << " on channel " << hello.channel
+                             << " was turned away: is that rank claimed by two processes?";
+    }
+    if (link->runnable()) links_.Schedule(link);
+  }
+  return !arrivals.empty();
+}
+
+bool TcpTransport::AdvanceConnectors() {
+  const size_t before = connectors_.size();
+  absl::erase_if(connectors_, [this](const auto& entry) { return AdvanceConnector(entry.first, entry.second.get()); });
+  return connectors_.size() != before;
+}
+
+bool TcpTransport::AdvanceConnector(Link* link, Connector* connector) {
+  connector->Advance();
+  if (connector->state() == Connector::State::kConnected) {
+    link->Open(std::make_unique<TcpStream>(connector->TakeSocket()));
+  } else if (connector->state() == Connector::State::kFailed) {
+    link->BreakBecause(connector->status());
+  } else {
+    return false;
+  }
+  if (link->runnable()) links_.Schedule(link);
+  return true;
+}
+
+void TcpTransport::ArmTimer() {
+  Deadline next = acceptor_ == nullptr ? Deadline::Infinite() : acceptor_->next_deadline();
+  for (const auto& entry : connectors_) next = Deadline::Earlier(next, entry.second->next_deadline());
+  if (next.time() == armed_.time()) return;
+  armed_ = next;
+  itimerspec setting = {};  // all zero: never
+  if (!next.infinite()) {
+    const auto since_boot = std::max(next.time().time_since_epoch(), Deadline::Clock::duration(1));
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(since_boot);
+    setting.it_value.tv_sec = seconds.count();
+    setting.it_value.tv_nsec = std::chrono::nanoseconds(since_boot - seconds).count();
+  }
+  const int set = timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &setting, nullptr);
+  LOCKSTEP_CHECK(set == 0) << "timerfd_settime: errno " << errno;
+}
+
+void TcpTransport::WaitForEvent(Deadline deadline) {
+  waiters_.fetch_add(1);
+  if (!work_left_.load()) {
+    pollfd descriptors[2] = {{events_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
+    (void)poll(descriptors, 2, deadline.remaining_ms());
+    if (descriptors[0].revents != 0) events_seen_.store(true, std::memory_order_relaxed);
+  }
+  // The last one takes the wake-up away, so that it ends every wait that was under way.
+  if (waiters_.fetch_sub(1) == 1) Drain(wake_.get());
+}
+
+void TcpTransport::Wake() {
+  const uint64_t one = 1;
+  (void)!write(wake_.get(), &one, sizeof(one));  // fails only when 2^64 - 1 wake-ups are waiting
+}
+
+void TcpTransport::AbortChannel(ChannelId channel, const absl::Status& status) {
+  links_.BreakChannel(channel, status);
+  absl::erase_if(connectors_, [](const auto& entry) { return entry.first->broken(); });
+  Settle();
+}
+
+void TcpTransport::Abort(const absl::Status& status) {
+  links_.BreakAll(status);
+  connectors_.clear();
+  acceptor_ = nullptr;
+  Settle();
+}
+
+absl::Status TcpTransport::Close(Deadline deadline) {
+  LOCKSTEP_CHECK(!links_.running()) << "a completion may not close its transport";
+  if (closed_) return absl::OkStatus();
+  while (links_.sends_pending() && !deadline.passed()) {
+    if (!Progress()) WaitForEvent(deadline);
+  }
+  const bool cut_off = links_.sends_pending();
+  closed_ = true;
+  Abort(absl::CancelledError("tcp transport: closed"));
+  if (cut_off) return absl::DeadlineExceededError("tcp transport: closed before every send was under way");
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,146 @@
+// The TCP transport: one socket for each (source, target, channel), on which data flows one way.
+//
+// The sender connects to the receiver's listener with its first message on a channel. So channels are independent by
+// construction, TCP's window is the flow control, and two ranks that connect to each other at once have nothing to
+// resolve. The receiver reads only what receives were posted for: a message nobody receives stays in the kernel's
+// buffers and with its sender. System calls: one sendmsg and one readv for a message that fits, epoll_wait now and
+// then.
+//
+// Events. Sockets are in one epoll set, edge-triggered, and only Progress() takes events out of it. Between calls this
+// holds for each link with operations:
+//   - it is not ready, and every byte (or room) that came since its stream last said EAGAIN is an event still in the
+//   set;
+//   - or it is ready and scheduled, and `work_left_` says so.
+// WaitForEvent therefore sleeps in poll() on the epoll descriptor, which takes no event out, and on an eventfd for
+// Wake; before it sleeps it looks at work_left_, and whoever sets that while someone sleeps, wakes them. An operation
+// posted meanwhile is tried at once, which leaves it in one of the two states too. So nothing is lost, whoever takes
+// the events.
+
+#ifndef TRANSPORT_TCP_TCP_TRANSPORT_H_
+#define TRANSPORT_TCP_TCP_TRANSPORT_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/deadline.h"
+#include "base/fork.h"
+#include "base/rank.h"
+#include "transport/link.h"
+#include "transport/link_table.h"
+#include "transport/socket.h"
+#include "transport/tcp/acceptor.h"
+#include "transport/tcp/connector.h"
+#include "transport/transport.h"
+
+namespace lockstep {
+
+struct TcpTransportOptions {
+  Rank rank;
+  int size = 1;
+  std::string job_id;
+  // A random number that the ranks of one world agree on, so that a process left from an earlier one is turned away.
+  uint64_t world_id = 0;
+  // Port 0 lets the system choose; address() tells.
+  SocketAddress bind_address;
+  // Compared between ranks: the unit into which the layers above cut long messages.
+  uint32_t chunk_bytes = uint32_t{1} << 20;
+  // How long an accepted connection may take to say who it is.
+  std::chrono::milliseconds handshake_timeout{5000};
+  // How long a peer's listener is tried for.
+  std::chrono::milliseconds connect_timeout{10000};
+  // Connections that have not said who they are; beyond that the oldest is dropped.
+  int pending_connections_max = 128;
+  // Through which reductions read: about a quarter of a core's private cache.
+  size_t staging_bytes = size_t{256} << 10;
+  std::string congestion_control;  // empty: the system's default
+};
+
+class TcpTransport final : public Transport {
+ public:
+  // Listens from now on. INVALID_ARGUMENT for a rank outside the world, an over-long job id, an address that this
+  // machine does not have; see SetCongestionControl for that option.
+  static absl::StatusOr<std::unique_ptr<TcpTransport>> Create(TcpTransportOptions options);
+  ~TcpTransport() override;
+
+  // Where this rank listens, to be told to the others.
+  const SocketAddress& address() const { return address_; }
+
+  // Where each rank listens; one's own entry is not used. To be called once, before the first Send. INVALID_ARGUMENT
+  // for another number of addresses than ranks.
+  absl::Status SetPeers(std::vector<SocketAddress> peers);
+
+  const char* name() const override { return "tcp"; }
+  Rank rank() const override { return options_.rank; }
+  int size() const override { return options_.size; }
+  std::string DescribePeer(Rank peer) const override;
+  void Send(Rank target, ChannelId channel, const Envelope& envelope, const void* data, size_t bytes,
+            Operation* operation) override;
+  void Receive(Rank source, ChannelId channel, const Envelope& expected, const Sink& sink,
+               Operation* operation) override;
+  bool Progress() override;
+  void WaitForEvent(Deadline deadline) override;
+  void Wake() override;
+  void AbortChannel(ChannelId channel, const absl::Status& status) override;
+  void Abort(const absl::Status& status) override;
+  // DEADLINE_EXCEEDED when sends were cut off.
+  absl::Status Close(Deadline deadline) override;
+  PeerCounters counters(Rank peer) const override { return links_.counters(peer); }
+
+ private:
+  TcpTransport(TcpTransportOptions options, std::unique_ptr<Acceptor> acceptor, UniqueFd events, UniqueFd timer,
+               UniqueFd wake);
+
+  // True in a forked child, where every descriptor is closed; breaks all links then.
+  bool Forked();
+  // Makes the link and begins to connect it.
+  Link* OpenSendLink(Rank target, ChannelId channel);
+  // Runs what is scheduled. True when anything moved.
+  bool Settle();
+  // Tells waiters when something is left scheduled.
+  void TellWorkLeft();
+  // Takes events out of the epoll set and schedules the links that they concern. True when a connection changed.
+  bool PollEvents();
+  void OnLinkEvents(Link* link, uint32_t mask);
+  // Both return whether a connection changed.
+  bool AdmitArrivals();
+  bool AdvanceConnectors();
+  // True when the link is no longer waiting.
+  bool AdvanceConnector(Link* link, Connector* connector);
+  void ArmTimer();
+
+  // Constant after construction.
+  const TcpTransportOptions options_;
+  const uint64_t fork_generation_;
+  const SocketAddress address_;
+  const UniqueFd events_;
+  const UniqueFd timer_;  // fires when a connector or the acceptor is due
+  const UniqueFd wake_;
+
+  // Externally synchronised.
+  std::vector<SocketAddress> peers_;
+  LinkTable links_;
+  absl::flat_hash_map<Link*, std::unique_ptr<Connector>> connectors_;  // of links that wait
+  std::unique_ptr<Acceptor> acceptor_;                                 // null once aborted or closed
+  Deadline armed_ = Deadline::Infinite();                              // what timer_ is set to
+  int progress_without_poll_ = 0;
+  bool closed_ = false;
+
+  // Shared with WaitForEvent on any thread. work_left_ and waiters_ are sequentially consistent: a waiter counts
+  // itself, then looks at work_left_; TellWorkLeft sets work_left_, then looks at waiters_. One of them sees the other.
+  std::atomic<bool> work_left_{false};
+  std::atomic<int> waiters_{0};
+  // Set by a waiter that was woken by the epoll set, so that the next Progress empties it. Relaxed: only a hint.
+  std::atomic<bool> events_seen_{false};
+};
+
+}  // namespace lockstep
+
+#endif  // TRANSPORT_TCP_TCP_TRANSPORT_H_
