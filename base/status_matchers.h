@@ -43,23 +43,23 @@ MATCHER(IsOk, negation ? "is not OK" : "is OK") { return internal::AsStatus(arg)
 MATCHER_P(IsOkAndHolds, value,
           std::string(negation ? "is not OK, or holds a value that does not match: "
                                : "is OK and holds a value that matches: ") +
-              testing::DescribeMatcher<typename std::decay_t<arg_type>::value_type>(value)) {
-  return arg.ok() && testing::ExplainMatchResult(value, *arg, result_listener);
+              ::testing::DescribeMatcher<typename std::decay_t<arg_type>::value_type>(value)) {
+  return arg.ok() && ::testing::ExplainMatchResult(value, *arg, result_listener);
 }
 
 // `code` and `message` are values or matchers for them.
 MATCHER_P2(StatusIs, code, message,
            std::string(negation ? "does not have" : "has") + " a status code that " +
-               testing::DescribeMatcher<absl::StatusCode>(code) + " and a message that " +
-               testing::DescribeMatcher<std::string>(message)) {
+               ::testing::DescribeMatcher<absl::StatusCode>(code) + " and a message that " +
+               ::testing::DescribeMatcher<std::string>(message)) {
   const absl::Status& status = internal::AsStatus(arg);
-  return testing::ExplainMatchResult(code, status.code(), result_listener) &&
-         testing::ExplainMatchResult(message, std::string(status.message()), result_listener);
+  return ::testing::ExplainMatchResult(code, status.code(), result_listener) &&
+         ::testing::ExplainMatchResult(message, std::string(status.message()), result_listener);
 }
 
 template <typename Code>
 auto StatusIs(Code code) {
-  return StatusIs(code, testing::_);
+  return StatusIs(code, ::testing::_);
 }
 
 }  // namespace lockstep

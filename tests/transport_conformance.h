@@ -15,6 +15,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,10 @@ namespace lockstep {
 struct TransportFactory {
   std::string name;
   std::function<absl::StatusOr<Transports>(int size)> create;
+
+  friend std::ostream& operator<<(std::ostream& stream, const TransportFactory& factory) {
+    return stream << factory.name;
+  }
 };
 
 inline std::string TransportFactoryName(const testing::TestParamInfo<TransportFactory>& info) {
@@ -540,7 +545,6 @@ TEST_P(TransportConformance, WaitEndsWithItsDeadlineAndWithWake) {
     rank(0)->WaitForEvent(TestDeadline());
     woken = true;
   });
-  // The first of these ends the wait, whether it comes before or during it.
   while (!woken) rank(0)->Wake();
   waiter.Join();
   EXPECT_LT(Deadline::Clock::now() - begin, std::chrono::seconds(20));

@@ -76,7 +76,7 @@ class ControlChannel {
 
   // Tells the hub who we are and what must agree; returns everybody, by rank, once all have done so. Errors are the
   // same on all ranks that take part: DEADLINE_EXCEEDED, when the earliest deadline of any rank has passed, lists the
-  // ranks still missing (a hub that does not answer has a quarter of a second more); FAILED_PRECONDITION names each
+  // ranks still missing (a hub that does not answer has two seconds more); FAILED_PRECONDITION names each
   // option that differs, with the value of each rank ("chunk_bytes: 262144 on ranks 0-2, 65536 on rank 3").
   virtual absl::StatusOr<std::vector<Member>> Join(const Member& self, absl::Span<const AgreedOption> options,
                                                    Deadline deadline) = 0;
@@ -86,7 +86,8 @@ class ControlChannel {
 
   // Reports that a channel failed here, with the reason; returns at once. The hub announces the first report of a
   // channel to all. When `suspect` is a rank (a data connection to it broke), the hub first looks whether that rank is
-  // dead or has left, briefly (at most half a second), and says that instead.
+  // dead or has left, briefly (at most half a second), and says that instead. Once the hub has left, only this rank's own
+  // handler is told.
   virtual void Report(ChannelId channel, const absl::Status& status, Rank suspect) = 0;
   virtual void Report(ChannelId channel, const absl::Status& status) = 0;
 

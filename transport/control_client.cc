@@ -19,7 +19,7 @@ using std::chrono::milliseconds;
 // What waits for the thread, or for a hub that does not read, before further messages are dropped.
 constexpr size_t kQueuedBytesMax = size_t{8} << 20;
 // What Join waits beyond its deadline for the hub to say the same to all ranks.
-constexpr milliseconds kVerdictTime(250);
+constexpr milliseconds kVerdictTime(2000);
 constexpr size_t kChannelsPerPong = 4096;
 constexpr size_t kTextBytesMax = size_t{64} << 10;
 
@@ -117,15 +117,43 @@ absl::StatusOr<std::vector<Member>> Client::AwaitJoined(Deadline deadline) {
 }
 
 void Client::Report(ChannelId channel, const absl::Status& status, Rank suspect) {
-  if (!status.ok()) Post(control::Report{channel, static_cast<uint32_t>(suspect.value()), Shortened(status)});
+  if (status.ok()) return;
+  MutexLock lock(&mu_);
+  PostLocked(control::Report{channel, static_cast<uint32_t>(suspect.value()), Shortened(status)});
+  // What the hub would say of a suspect that has left.
+  KeepLocked(channel, suspect != Rank(0)
+                          ? status
+                          : absl::AbortedError(absl::StrCat(Describe(hub_member_), " has closed its communicator")));
 }
 
 void Client::Report(ChannelId channel, const absl::Status& status) {
-  if (!status.ok()) Post(control::Report{channel, kNoRank, Shortened(status)});
+  if (status.ok()) return;
+  MutexLock lock(&mu_);
+  PostLocked(control::Report{channel, kNoRank, Shortened(status)});
+  KeepLocked(channel, status);
 }
 
 void Client::ReportLate(ChannelId channel, uint64_t sequence, const std::string& operation) {
-  Post(Late{channel, sequence, operation.substr(0, kTextBytesMax)});
+  MutexLock lock(&mu_);
+  PostLocked(Late{channel, sequence, operation.substr(0, kTextBytesMax)});
+  KeepLocked(channel, absl::DeadlineExceededError(
+                          absl::StrCat(operation, " did not finish in time; who is late is not known since ",
+                                       Describe(hub_member_), " has closed its communicator")));
+}
+
+void Client::KeepLocked(ChannelId channel, const absl::Status& status) {
+  kept_.emplace(channel, status);
+  if (hub_state_ == HubState::kLeft) wakeup_.Signal();
+}
+
+void Client::DeliverKept() {
+  std::map<ChannelId, absl::Status> kept;
+  {
+    MutexLock lock(&mu_);
+    if (hub_state_ != HubState::kLeft) return;
+    kept.swap(kept_);
+  }
+  for (const auto& [channel, status] : kept) Deliver(channel, status);
 }
 
 absl::optional<absl::Status> Client::FailureLocked(ChannelId channel) const {
@@ -198,6 +226,7 @@ void Client::Loop(std::vector<Message> early) {
   auto next_beat = last_turn;
   for (;;) {
     SendQueued();
+    DeliverKept();
     bool up;
     {
       MutexLock lock(&mu_);

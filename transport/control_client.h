@@ -73,12 +73,16 @@ class Client final : public ControlChannel {
   void SendPong(uint64_t nonce);
   void LoseHub(absl::string_view how);
   void Deliver(ChannelId channel, const absl::Status& status);
+  void DeliverKept();
   // True when it is the channel's first failure.
   bool RecordLocked(ChannelId channel, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Any thread.
   void Post(const Message& message) ABSL_LOCKS_EXCLUDED(mu_);
   void PostLocked(const Message& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Once the hub has left, or when it leaves before it has answered, nobody announces what was reported: this rank is then told
+  // its own report.
+  void KeepLocked(ChannelId channel, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<std::vector<Member>> AwaitJoined(Deadline deadline);
   absl::optional<absl::Status> FailureLocked(ChannelId channel) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool forked() const;
@@ -102,6 +106,7 @@ class Client final : public ControlChannel {
   CondVar changed_;
   std::vector<Connection::Frame> queued_ ABSL_GUARDED_BY(mu_);
   size_t queued_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<ChannelId, absl::Status> kept_ ABSL_GUARDED_BY(mu_);  // see KeepLocked
   bool leaving_ ABSL_GUARDED_BY(mu_) = false;
   HubState hub_state_ ABSL_GUARDED_BY(mu_) = HubState::kUp;
   Member hub_member_ ABSL_GUARDED_BY(mu_);

@@ -406,12 +406,31 @@ TEST(ControlChannel, WhenTheHubHasLeftThereIsNothingToWaitFor) {
   // Ends when the goodbye arrives, long before the deadline.
   EXPECT_THAT(world[1].AwaitFailure(7, absl::CancelledError("fallback"), Deadline::Infinite()),
               StatusIs(absl::StatusCode::kCancelled, "fallback"));
-  world[1].Report(7, absl::InternalError("x"));
-  world[1].ReportLate(7, 1, "x");
   world[1].PostNote(7, 1, "x");
   EXPECT_THAT(world[1].AwaitNotes(7, 1, 1, Deadline::Infinite()),
               StatusIs(absl::StatusCode::kAborted, "rank 0 (host h0, pid 1000) has closed its communicator"));
   EXPECT_THAT(world.log(1).Await(1, Deadline::AfterMs(20)), IsEmpty());
+}
+
+// Nobody is left to announce it to the others; this rank at least need not wait for that.
+TEST(ControlChannel, WhenTheHubHasLeftARankIsToldWhatItReports) {
+  World world(3);
+  world[0].Leave();
+  EXPECT_THAT(world[1].AwaitFailure(7, absl::CancelledError("fallback"), Deadline::Infinite()),
+              StatusIs(absl::StatusCode::kCancelled, "fallback"));
+  world[1].Report(7, absl::UnavailableError("recv from rank 2: closed"), Rank(2));
+  world[1].Report(7, absl::InternalError("and more"));
+  world[1].Report(8, absl::UnavailableError("recv from rank 0: closed"), Rank(0));
+  world[1].ReportLate(9, 1, "barrier #1");
+  const std::vector<Failure> failures = world.log(1).Await(3, Soon());
+  ASSERT_THAT(failures, SizeIs(3));
+  const auto failure_of = [&](ChannelId channel) { return world[1].AwaitFailure(channel, absl::OkStatus(), Soon()); };
+  EXPECT_THAT(failure_of(7), StatusIs(absl::StatusCode::kUnavailable, "recv from rank 2: closed"));
+  EXPECT_THAT(failure_of(8),
+              StatusIs(absl::StatusCode::kAborted, "rank 0 (host h0, pid 1000) has closed its communicator"));
+  EXPECT_THAT(failure_of(9),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("barrier #1 did not finish in time")));
+  EXPECT_THAT(world.log(2).Await(1, Deadline::AfterMs(20)), IsEmpty());
 }
 
 TEST(ControlChannel, TheHubsLastAnnouncementPrecedesItsGoodbye) {

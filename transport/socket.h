@@ -31,8 +31,8 @@ class SocketAddress {
   static absl::StatusOr<SocketAddress> Parse(absl::string_view text);
   static SocketAddress From(const sockaddr* address, socklen_t length);
 
-  std::string ToString() const;      // what Parse takes
-  std::string HostString() const;    // without the port and brackets
+  std::string ToString() const;    // what Parse takes
+  std::string HostString() const;  // without the port and brackets
   uint16_t port() const;
   SocketAddress WithPort(uint16_t port) const;
   int family() const { return storage_.ss_family; }

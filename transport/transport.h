@@ -49,7 +49,7 @@ using Envelope = std::array<unsigned char, 32>;
 struct Sink {
   void* target = nullptr;
   size_t bytes = 0;
-  const void* operand = nullptr;    // read only with a reduction
+  const void* operand = nullptr;         // read only with a reduction
   const Reduction* reduction = nullptr;  // null: copy. Outlives the operation.
 };
 

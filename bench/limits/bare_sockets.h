@@ -1,0 +1,71 @@
+// BareSocket: what two processes get out of one TCP connection over loopback with nothing in between. The limit that
+// Lockstep's TCP transport is measured against: none of its code moves a byte here.
+//
+// Non-blocking and busy-polled: a transfer never sleeps, so both processes need a core of their own. Not thread-safe. A
+// peer that is gone is UNAVAILABLE, one that does not move for half a minute DEADLINE_EXCEEDED.
+
+#ifndef BENCH_LIMITS_BARE_SOCKETS_H_
+#define BENCH_LIMITS_BARE_SOCKETS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/fork.h"
+
+namespace lockstep {
+namespace bench {
+
+class BareSocket {
+ public:
+  static constexpr size_t kCallBytes = size_t{256} << 10;
+
+  // To a BareListener of this machine. `congestion_control`: a name that the kernel knows; empty: its default.
+  static absl::StatusOr<BareSocket> Connect(uint16_t port, const std::string& congestion_control);
+
+  // No system call moves more than this; small and large ones differ by a factor of two.
+  void set_call_bytes(size_t bytes) { call_bytes_ = bytes; }
+
+  absl::Status Send(const void* data, size_t bytes) { return Exchange(data, bytes, nullptr, 0); }
+  absl::Status Receive(void* data, size_t bytes) { return Exchange(nullptr, 0, data, bytes); }
+  // Both ways at once.
+  absl::Status Exchange(const void* out, size_t out_bytes, void* in, size_t in_bytes);
+
+  // What the kernel says that this socket uses.
+  std::string CongestionControl() const;
+
+ private:
+  friend class BareListener;
+
+  explicit BareSocket(UniqueFd socket) : socket_(std::move(socket)) {}
+  // -1: would block; 0: nothing left to do.
+  absl::StatusOr<ssize_t> SendSome(const char* data, size_t bytes);
+  absl::StatusOr<ssize_t> ReceiveSome(char* data, size_t bytes);
+
+  UniqueFd socket_;
+  size_t call_bytes_ = kCallBytes;
+};
+
+class BareListener {
+ public:
+  // On 127.0.0.1, on a port of the kernel's choice.
+  static absl::StatusOr<BareListener> Create(const std::string& congestion_control);
+
+  uint16_t port() const { return port_; }
+  // Waits half a minute at most.
+  absl::StatusOr<BareSocket> Accept();
+
+ private:
+  BareListener(UniqueFd socket, uint16_t port) : socket_(std::move(socket)), port_(port) {}
+
+  UniqueFd socket_;
+  uint16_t port_;
+};
+
+}  // namespace bench
+}  // namespace lockstep
+
+#endif  // BENCH_LIMITS_BARE_SOCKETS_H_

@@ -1,0 +1,134 @@
+#include "bench/limits_comparison.h"
+
+#include <array>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "bench/limits/bare_sockets.h"
+#include "bench/measure.h"
+#include "bench/pattern.h"
+#include "bench/statistics.h"
+
+namespace lockstep {
+namespace bench {
+namespace {
+
+// Above this a ping-pong tells nothing that the exchange does not.
+constexpr int64_t kOneWayBytesMax = 64 << 10;
+
+absl::StatusOr<BareSocket> ConnectBareSockets(const Team& team, const std::string& congestion_control) {
+  if (team.leads()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(BareListener listener, BareListener::Create(congestion_control));
+    LOCKSTEP_RETURN_IF_ERROR(team.FromLeader(listener.port()).status());
+    return listener.Accept();
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t port, team.FromLeader(0));
+  return BareSocket::Connect(static_cast<uint16_t>(port), congestion_control);
+}
+
+// What is compared, in one place for one size.
+class Contest {
+ public:
+  enum Contender { kLockstep = 0, kExchange = 1, kOneWay = 2 };
+  static constexpr int kContenders = 3;
+
+  Contest(const Team& team, int64_t bytes, Subject* subject, BareSocket* socket, Memory* memory)
+      : team_(team), bytes_(static_cast<size_t>(bytes)), subject_(subject), socket_(socket), memory_(memory) {}
+
+  absl::Status Run(Contender contender, int64_t calls) {
+    switch (contender) {
+      case kLockstep:
+        return subject_->Run(calls);
+      case kExchange:
+        for (int64_t i = 0; i < calls; ++i) {
+          LOCKSTEP_RETURN_IF_ERROR(socket_->Exchange(memory_->vector(0), bytes_, memory_->vector(1), bytes_));
+        }
+        return absl::OkStatus();
+      case kOneWay:
+        // Two ways are one call each: an odd last one goes from rank 0 to rank 1.
+        for (int64_t i = 0; i < calls; ++i) {
+          const bool sends = team_.leads() == (i % 2 == 0);
+          LOCKSTEP_RETURN_IF_ERROR(sends ? socket_->Send(memory_->vector(0), bytes_)
+                                         : socket_->Receive(memory_->vector(1), bytes_));
+        }
+        return absl::OkStatus();
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const Team& team_;
+  const size_t bytes_;
+  Subject* const subject_;
+  BareSocket* const socket_;
+  Memory* const memory_;
+};
+
+absl::StatusOr<LimitRow> Compare(const Team& team, const LimitsOptions& options, int64_t bytes, Contest* contest) {
+  const int contenders = bytes <= kOneWayBytesMax ? 3 : 2;
+  MeasureOptions measure;
+  measure.round_time = options.round_time;
+  std::array<int64_t, Contest::kContenders> iterations = {};
+  std::array<std::vector<double>, Contest::kContenders> times;
+  std::array<std::vector<double>, Contest::kContenders> ratios;
+  const auto calls_of = [contest](int contender) {
+    return
+        [contest, contender](int64_t calls) { return contest->Run(static_cast<Contest::Contender>(contender), calls); };
+  };
+  for (int i = 0; i < contenders; ++i) {
+    LOCKSTEP_ASSIGN_OR_RETURN(iterations[i], WarmUp(team, measure, calls_of(i)));
+  }
+  for (int round = 0; round < options.rounds; ++round) {
+    std::array<double, Contest::kContenders> seconds = {};
+    for (int turn = 0; turn < contenders; ++turn) {
+      const int i = (turn + round) % contenders;
+      LOCKSTEP_ASSIGN_OR_RETURN(seconds[i], TimeRound(team, iterations[i], calls_of(i)));
+    }
+    for (int i = 0; i < contenders; ++i) {
+      times[i].push_back(seconds[i]);
+      ratios[i].push_back(seconds[Contest::kLockstep] / seconds[i]);
+    }
+  }
+  LimitRow row;
+  row.bytes = bytes;
+  row.lockstep_seconds = Median(times[Contest::kLockstep]);
+  row.exchange_seconds = Median(times[Contest::kExchange]);
+  row.exchange_ratio = QuartilesOf(ratios[Contest::kExchange]);
+  if (contenders > Contest::kOneWay) {
+    row.one_way_seconds = Median(times[Contest::kOneWay]);
+    row.one_way_ratio = QuartilesOf(ratios[Contest::kOneWay]);
+  }
+  return row;
+}
+
+}  // namespace
+
+std::vector<int64_t> DefaultLimitSizes() {
+  return {8, 1 << 10, 8 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 25 << 20};
+}
+
+absl::Status CompareWithLimits(const Team& team, const LimitsOptions& options, Memory* memory,
+                               absl::FunctionRef<void(const LimitRow&)> on_row) {
+  if (team.size() != 2) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("bare sockets connect two processes, and there are ", team.size(), " ranks"));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(BareSocket socket, ConnectBareSockets(team, options.congestion_control));
+  SubjectKind kind;
+  kind.in_place = true;
+  LOCKSTEP_ASSIGN_OR_RETURN(const Pattern pattern, Pattern::Create(kind.dtype, kind.op, team.size()));
+  for (const int64_t bytes : options.sizes) {
+    const SubjectSize size = SizeOfSubject(kind, team.size(), bytes);
+    Subject subject(kind, size, team.communicator(), &pattern, memory);
+    subject.Fill();
+    Contest contest(team, size.bytes, &subject, &socket, memory);
+    LOCKSTEP_ASSIGN_OR_RETURN(const LimitRow row, Compare(team, options, size.bytes, &contest));
+    on_row(row);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace bench
+}  // namespace lockstep

@@ -1,0 +1,37 @@
+#include "bench/memory.h"
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace lockstep {
+namespace bench {
+namespace {
+
+constexpr size_t kPageBytes = 4096;
+
+}  // namespace
+
+void Memory::Free::operator()(char* memory) const { free(memory); }
+
+absl::StatusOr<Memory> Memory::Create(int vectors, size_t vector_bytes) {
+  Memory memory;
+  memory.vector_bytes_ = std::max(vector_bytes, kPageBytes);
+  for (int i = 0; i < vectors; ++i) {
+    void* allocated = nullptr;
+    if (posix_memalign(&allocated, kPageBytes, memory.vector_bytes_) != 0) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("no memory for ", vectors, " vectors of ", memory.vector_bytes_, " bytes"));
+    }
+    memory.vectors_.emplace_back(static_cast<char*>(allocated));
+    std::memset(allocated, 0, memory.vector_bytes_);
+  }
+  return memory;
+}
+
+}  // namespace bench
+}  // namespace lockstep

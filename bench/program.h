@@ -1,0 +1,50 @@
+// The benchmark program: what the mains share.
+//
+// Started by a user it runs itself again as the ranks of one world on this host; as a rank it joins the world, measures,
+// and on rank 0 prints.
+
+#ifndef BENCH_PROGRAM_H_
+#define BENCH_PROGRAM_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/dtype.h"
+#include "base/reduce_op.h"
+#include "bench/measure.h"
+#include "comm/schedule.h"
+
+namespace lockstep {
+namespace bench {
+
+struct ProgramOptions {
+  int ranks = 2;
+  std::vector<Collective> collectives;
+  std::vector<int64_t> sizes;
+  DType dtype = DType::kF32;
+  ReduceOp op = ReduceOp::kSum;
+  int root = 0;
+  std::string algorithm;  // as LOCKSTEP_ALGORITHM; empty: chosen by size
+  int in_flight = 0;      // calls at once; 0: blocking calls
+  MeasureOptions measure;
+  bool pin = true;
+  bool limits = false;  // also compare with bare sockets; needs two ranks
+  int limit_rounds = 15;
+  std::vector<int64_t> limit_sizes;
+  std::string limits_congestion_control;  // of the bare sockets; empty: the system's default
+  std::string json;                       // a file, or "-" for stdout, where the tables then go to stderr; empty: none
+};
+
+// "all", or names of collectives with commas between. INVALID_ARGUMENT lists the known ones.
+absl::StatusOr<std::vector<Collective>> ParseCollectives(absl::string_view text);
+
+// Returns the program's exit status: 0; 1 for failures and wrong elements; 2 for options that do not go together.
+int RunProgram(const ProgramOptions& options, char** argv);
+
+}  // namespace bench
+}  // namespace lockstep
+
+#endif  // BENCH_PROGRAM_H_

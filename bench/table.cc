@@ -1,0 +1,87 @@
+#include "bench/table.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "bench/bandwidth.h"
+
+namespace lockstep {
+namespace bench {
+namespace {
+
+// Microseconds in seven places.
+std::string TimeText(double seconds) {
+  const double us = seconds * 1e6;
+  if (us >= 10'000) return absl::StrFormat("%.0f", us);
+  return us >= 100 ? absl::StrFormat("%.1f", us) : absl::StrFormat("%.2f", us);
+}
+
+std::string MeasurementText(const Row& row, const Measurement& measurement, int ranks) {
+  const double algbw = AlgorithmBandwidth(row.size.bytes, measurement.seconds);
+  return absl::StrFormat("  %8s  %6.2f  %6.2f  %6d", TimeText(measurement.seconds), algbw,
+                         algbw * BusFactor(row.collective, ranks), measurement.wrong);
+}
+
+}  // namespace
+
+std::string FactsText(const Report& report) {
+  std::string text;
+  for (const auto& fact : report.facts) absl::StrAppend(&text, "# ", fact.first, ": ", fact.second, "\n");
+  return text;
+}
+
+std::string TableHeading(Collective collective) {
+  std::string text = absl::StrFormat("#\n# %s\n", Name(collective));
+  absl::StrAppendFormat(&text, "# %64s  %32s\n", "out-of-place", "in-place");
+  absl::StrAppendFormat(&text, "#%11s %12s %9s %10s %5s", "size", "count", "type", "redop", "root");
+  for (int i = 0; i < 2; ++i) absl::StrAppendFormat(&text, "  %8s  %6s  %6s  %6s", "time", "algbw", "busbw", "#wrong");
+  absl::StrAppendFormat(&text, "\n#%11s %12s %9s %10s %5s", "(B)", "(elements)", "", "", "");
+  for (int i = 0; i < 2; ++i) absl::StrAppendFormat(&text, "  %8s  %6s  %6s  %6s", "(us)", "(GB/s)", "(GB/s)", "");
+  return text + "\n";
+}
+
+std::string TableLine(const Row& row, int ranks) {
+  const bool barrier = row.collective == Collective::kBarrier;
+  std::string text = absl::StrFormat(
+      "%12d %12d %9s %10s %5d", row.size.bytes, row.size.own_count, barrier ? "none" : Name(row.dtype),
+      HasReduction(row.collective) ? Name(row.op) : "none", HasRoot(row.collective) ? row.root.value() : -1);
+  absl::StrAppend(&text, MeasurementText(row, row.out_of_place, ranks));
+  if (row.in_place.has_value()) {
+    absl::StrAppend(&text, MeasurementText(row, *row.in_place, ranks));
+  } else {
+    absl::StrAppendFormat(&text, "  %8s  %6s  %6s  %6s", "-", "-", "-", "-");
+  }
+  return text + "\n";
+}
+
+std::string LimitsHeading() {
+  return absl::StrFormat(
+      "#\n# all_reduce in place beside bare sockets that move the same bytes: both ways at once, and one way (half a "
+      "ping-pong)\n"
+      "#%11s  %12s  %12s  %7s  %13s  %12s  %7s  %13s\n"
+      "#%11s  %12s  %12s  %7s  %13s  %12s  %7s  %13s\n",
+      "size", "lockstep", "both ways", "ratio", "quartiles", "one way", "ratio", "quartiles",  //
+      "(B)", "(us)", "(us)", "", "", "(us)", "", "");
+}
+
+std::string LimitsLine(const LimitRow& row) {
+  const auto spread = [](const Quartiles& ratio) { return absl::StrFormat("%.2f - %.2f", ratio.low, ratio.high); };
+  std::string text =
+      absl::StrFormat("%12d  %12s  %12s  %7.2f  %13s", row.bytes, TimeText(row.lockstep_seconds),
+                      TimeText(row.exchange_seconds), row.exchange_ratio.median, spread(row.exchange_ratio));
+  if (row.one_way_seconds.has_value()) {
+    absl::StrAppendFormat(&text, "  %12s  %7.2f  %13s", TimeText(*row.one_way_seconds), row.one_way_ratio.median,
+                          spread(row.one_way_ratio));
+  } else {
+    absl::StrAppendFormat(&text, "  %12s  %7s  %13s", "-", "-", "-");
+  }
+  return text + "\n";
+}
+
+std::string Summary(const Report& report) {
+  const uint64_t wrong = WrongElements(report);
+  return absl::StrFormat("#\n# wrong elements: %d %s\n# average bus bandwidth: %.3f GB/s\n", wrong,
+                         wrong == 0 ? "OK" : "FAILED", AverageBusBandwidth(report));
+}
+
+}  // namespace bench
+}  // namespace lockstep

@@ -1,0 +1,97 @@
+#include "capi/error.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/fork.h"
+
+struct lockstep_error {
+  lockstep_code code;
+  std::string message;
+};
+
+namespace lockstep {
+namespace capi {
+namespace {
+
+// absl's codes are gRPC's, as ours are, but for two that we never use.
+lockstep_code ToCode(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kUnauthenticated:
+      return LOCKSTEP_PERMISSION_DENIED;
+    case absl::StatusCode::kOk:
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kUnknown:
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kUnimplemented:
+    case absl::StatusCode::kInternal:
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDataLoss:
+      return static_cast<lockstep_code>(code);
+    default:
+      return LOCKSTEP_UNKNOWN;
+  }
+}
+
+static_assert(static_cast<int>(absl::StatusCode::kAborted) == LOCKSTEP_ABORTED, "");
+static_assert(static_cast<int>(absl::StatusCode::kDataLoss) == LOCKSTEP_DATA_LOSS, "");
+
+lockstep_error* OutOfMemory() {
+  static lockstep_error* const error = new lockstep_error{LOCKSTEP_RESOURCE_EXHAUSTED, "out of memory"};
+  return error;
+}
+
+// Made while there is memory, so that there is something to return when there is none.
+[[maybe_unused]] lockstep_error* const kOutOfMemoryMade = OutOfMemory();
+
+}  // namespace
+
+lockstep_error* ToError(const absl::Status& status) {
+  if (status.ok()) return nullptr;
+  try {
+    return new lockstep_error{ToCode(status.code()), std::string(status.message())};
+  } catch (const std::bad_alloc&) {
+    return OutOfMemory();
+  }
+}
+
+absl::Status NullArgument(const char* name) {
+  return absl::InvalidArgumentError(absl::StrCat("argument '", name, "' is NULL"));
+}
+
+char* CopyString(const std::string& text) {
+  char* const copy = static_cast<char*>(std::malloc(text.size() + 1));
+  if (copy == nullptr) throw std::bad_alloc();
+  std::memcpy(copy, text.c_str(), text.size() + 1);
+  return copy;
+}
+
+absl::Status CheckNotForked(uint64_t fork_generation, const char* handle) {
+  if (fork_generation == ForkGeneration()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("this ", handle, " was made before fork() and cannot be used in the child, which may make its own"));
+}
+
+}  // namespace capi
+}  // namespace lockstep
+
+lockstep_code lockstep_error_code(const lockstep_error* error) { return error == nullptr ? LOCKSTEP_OK : error->code; }
+
+const char* lockstep_error_message(const lockstep_error* error) {
+  return error == nullptr ? "" : error->message.c_str();
+}
+
+void lockstep_error_free(lockstep_error* error) {
+  if (error != lockstep::capi::OutOfMemory()) delete error;
+}
+
+void lockstep_string_free(char* string) { std::free(string); }

@@ -1,0 +1,64 @@
+// How our statuses, and whatever the standard library throws, cross the C ABI.
+
+#ifndef CAPI_ERROR_H_
+#define CAPI_ERROR_H_
+
+#include <exception>
+#include <new>
+#include <string>
+
+#include "absl/status/status.h"
+#include "capi/lockstep.h"
+
+namespace lockstep {
+namespace capi {
+
+// NULL for OK; else a new error, or a static one when there is no memory for it.
+lockstep_error* ToError(const absl::Status& status);
+
+// Runs `body`, which returns a Status; no exception leaves.
+template <typename Body>
+lockstep_error* Guard(Body&& body) {
+  try {
+    return ToError(body());
+  } catch (const std::bad_alloc&) {
+    return ToError(absl::ResourceExhaustedError("out of memory"));
+  } catch (const std::exception& error) {
+    return ToError(absl::InternalError(error.what()));
+  }
+}
+
+// "argument 'tensor' is NULL".
+absl::Status NullArgument(const char* name);
+
+// A malloc'ed copy for lockstep_string_free.
+char* CopyString(const std::string& text);
+
+// FAILED_PRECONDITION when a fork lies between the making of a handle and now.
+absl::Status CheckNotForked(uint64_t fork_generation, const char* handle);
+
+// Takes over the options of a caller that may have been built with an older or newer header: what it does not know keeps
+// its default, what we do not know must be left at zero by it.
+template <typename Options>
+absl::Status ReadOptions(const Options* given, const char* name, Options* options) {
+  if (given == nullptr) return absl::OkStatus();
+  if (given->struct_size < sizeof(size_t)) {
+    return absl::InvalidArgumentError(std::string(name) + ": struct_size is not set: call its _init function first");
+  }
+  const size_t known = given->struct_size < sizeof(Options) ? given->struct_size : sizeof(Options);
+  const char* const bytes = reinterpret_cast<const char*>(given);
+  for (size_t i = known; i < given->struct_size; ++i) {
+    if (bytes[i] != 0) {
+      return absl::UnimplementedError(std::string(name) +
+                                      ": a field is set that this version of the library does not know");
+    }
+  }
+  __builtin_memcpy(options, given, known);
+  options->struct_size = sizeof(Options);
+  return absl::OkStatus();
+}
+
+}  // namespace capi
+}  // namespace lockstep
+
+#endif  // CAPI_ERROR_H_

@@ -1,0 +1,424 @@
+/* Every call of lockstep.h from C99, on a world of one and on two processes; the sizes of its structs; handles after fork(). */
+
+#define _POSIX_C_SOURCE 200809L
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "capi/lockstep.h"
+
+#define CHECK(condition)                                                                     \
+  do {                                                                                       \
+    if (!(condition)) {                                                                      \
+      fprintf(stderr, "%s:%d: pid %d: %s\n", __FILE__, __LINE__, (int)getpid(), #condition); \
+      exit(1);                                                                               \
+    }                                                                                        \
+  } while (0)
+
+/* Consumes the error. */
+static void CheckOk(lockstep_error* error, int line) {
+  if (error == NULL) return;
+  fprintf(stderr, "line %d: error %d: %s\n", line, (int)lockstep_error_code(error), lockstep_error_message(error));
+  lockstep_error_free(error);
+  exit(1);
+}
+#define OK(call) CheckOk(call, __LINE__)
+
+static void CheckError(lockstep_error* error, lockstep_code code, const char* part, int line) {
+  if (lockstep_error_code(error) != code || strstr(lockstep_error_message(error), part) == NULL) {
+    fprintf(stderr, "line %d: wanted code %d with '%s', got %d: %s\n", line, (int)code, part,
+            (int)lockstep_error_code(error), lockstep_error_message(error));
+    exit(1);
+  }
+  lockstep_error_free(error);
+}
+#define FAILS(call, code, part) CheckError(call, code, part, __LINE__)
+
+static lockstep_tensor Vector(void* data, const int64_t* count, int32_t dtype) {
+  lockstep_tensor tensor;
+  memset(&tensor, 0, sizeof(tensor));
+  tensor.data = data;
+  tensor.shape = count;
+  tensor.dimensions = 1;
+  tensor.dtype = dtype;
+  return tensor;
+}
+
+/* A change here breaks binaries that are out there: append fields instead, and extend the line in docs/c_abi.md. */
+static void TestSizes(void) {
+  CHECK(sizeof(lockstep_tensor) == 40);
+  CHECK(sizeof(lockstep_stream) == 16);
+  CHECK(sizeof(lockstep_store_callbacks) == 40);
+  CHECK(sizeof(lockstep_communicator_options) == 104);
+  CHECK(sizeof(lockstep_collective_options) == 40);
+  CHECK(sizeof(lockstep_parameter) == 48);
+  CHECK(sizeof(lockstep_reducer_options) == 32);
+  CHECK(sizeof(lockstep_backward_options) == 16);
+  CHECK(sizeof(lockstep_reducer_statistics) == 64);
+  CHECK(sizeof(lockstep_code) == 4);
+  CHECK(sizeof(lockstep_dtype) == 4);
+}
+
+static int logged;
+static void CountLine(void* context, lockstep_log_level level, const char* line) {
+  (void)level;
+  CHECK(context == &logged && line != NULL);
+  ++logged;
+}
+
+static void TestErrorsAndNulls(void) {
+  lockstep_communicator* communicator = NULL;
+  lockstep_communicator_options options;
+  CHECK(lockstep_version() == LOCKSTEP_VERSION);
+  CHECK(lockstep_error_code(NULL) == LOCKSTEP_OK);
+  CHECK(strcmp(lockstep_error_message(NULL), "") == 0);
+  lockstep_error_free(NULL);
+  lockstep_string_free(NULL);
+  lockstep_store_destroy(NULL);
+  lockstep_communicator_destroy(NULL);
+  lockstep_work_destroy(NULL);
+  lockstep_reducer_destroy(NULL);
+
+  FAILS(lockstep_communicator_create(NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "out_communicator");
+  memset(&options, 0, sizeof(options));
+  FAILS(lockstep_communicator_create(&options, &communicator), LOCKSTEP_INVALID_ARGUMENT, "struct_size");
+  lockstep_communicator_options_init(&options);
+  options.world_size = 2;
+  options.rank = 2;
+  FAILS(lockstep_communicator_create(&options, &communicator), LOCKSTEP_INVALID_ARGUMENT, "rank");
+  options.rank = 0;
+  FAILS(lockstep_communicator_create(&options, &communicator), LOCKSTEP_INVALID_ARGUMENT, "LOCKSTEP_STORE");
+  options.store_url = "carrier-pigeon://home";
+  FAILS(lockstep_communicator_create(&options, &communicator), LOCKSTEP_INVALID_ARGUMENT, "carrier-pigeon");
+  options.store_url = NULL;
+  options.world_size = 1;
+  options.algorithm = "quantum";
+  FAILS(lockstep_communicator_create(&options, &communicator), LOCKSTEP_INVALID_ARGUMENT, "ring");
+  CHECK(communicator == NULL);
+  FAILS(lockstep_all_reduce(NULL, NULL, NULL, LOCKSTEP_SUM, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "communicator");
+}
+
+/* An options struct as a newer header would have it. */
+static void TestVersions(void) {
+  struct {
+    lockstep_communicator_options options;
+    int64_t of_the_future;
+  } newer;
+  lockstep_communicator* communicator = NULL;
+  memset(&newer, 0, sizeof(newer));
+  newer.options.struct_size = sizeof(newer);
+  newer.options.world_size = 1;
+  OK(lockstep_communicator_create(&newer.options, &communicator));
+  lockstep_communicator_destroy(communicator);
+  newer.of_the_future = 1;
+  FAILS(lockstep_communicator_create(&newer.options, &communicator), LOCKSTEP_UNIMPLEMENTED, "does not know");
+}
+
+/* What dlpack.h declares, in its order. */
+struct dl_tensor {
+  void* data;
+  int32_t device_type, device_id;
+  int32_t ndim;
+  uint8_t code, bits;
+  uint16_t lanes;
+  int64_t* shape;
+  int64_t* strides;
+  uint64_t byte_offset;
+};
+
+static void TestDlpack(void) {
+  float data[6];
+  int64_t shape[2] = {2, 3};
+  lockstep_tensor tensor;
+  struct dl_tensor source;
+  memset(&source, 0, sizeof(source));
+  source.data = data;
+  source.device_type = 1;
+  source.ndim = 2;
+  source.code = 2;
+  source.bits = 32;
+  source.lanes = 1;
+  source.shape = shape;
+  OK(lockstep_tensor_from_dlpack(&source, &tensor));
+  CHECK(tensor.data == data && tensor.dtype == LOCKSTEP_F32 && tensor.dimensions == 2 && tensor.shape == shape);
+  source.lanes = 4;
+  FAILS(lockstep_tensor_from_dlpack(&source, &tensor), LOCKSTEP_INVALID_ARGUMENT, "lanes");
+}
+
+/* Each collective and the reducer, on a communicator of `size` ranks. */
+static void UseEverything(lockstep_communicator* communicator) {
+  const int32_t rank = lockstep_communicator_rank(communicator);
+  const int32_t size = lockstep_communicator_size(communicator);
+  const int64_t one = 1, two = 2;
+  const int64_t all = size;
+  float mine = (float)(rank + 1), out = 0, sum = 0;
+  float gathered[16] = {0};
+  float values[2];
+  int i;
+  char* text = NULL;
+  lockstep_tensor input = Vector(&mine, &one, LOCKSTEP_F32);
+  lockstep_tensor output = Vector(&out, &one, LOCKSTEP_F32);
+  lockstep_tensor whole = Vector(gathered, &all, LOCKSTEP_F32);
+  lockstep_tensor pair = Vector(values, &two, LOCKSTEP_F32);
+  lockstep_collective_options options;
+  lockstep_work* work = NULL;
+  lockstep_reducer* reducer = NULL;
+  lockstep_parameter parameters[2];
+  lockstep_reducer_options reducer_options;
+  lockstep_backward_options backward;
+  lockstep_reducer_statistics statistics;
+  lockstep_stream stream;
+  CHECK(size <= 16);
+
+  for (i = 1; i <= size; ++i) sum += (float)i;
+  OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_SUM, NULL, NULL));
+  CHECK(out == sum && mine == (float)(rank + 1));
+  OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_AVG, NULL, NULL));
+  CHECK(out == sum / (float)size);
+  lockstep_collective_options_init(&options);
+  options.factor = 2.0;
+  options.algorithm = size > 1 ? "ring" : NULL;
+  OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_PREMUL_SUM, &options, NULL));
+  CHECK(out == 2 * sum);
+  OK(lockstep_all_gather(communicator, &input, &whole, NULL, NULL));
+  for (i = 0; i < size; ++i) CHECK(gathered[i] == (float)(i + 1));
+  OK(lockstep_reduce_scatter(communicator, &whole, &output, LOCKSTEP_SUM, NULL, NULL));
+  CHECK(out == (float)((rank + 1) * size));
+  out = -1;
+  OK(lockstep_reduce(communicator, &input, rank == size - 1 ? &output : NULL, LOCKSTEP_MAX, size - 1, NULL, NULL));
+  CHECK(out == (rank == size - 1 ? (float)size : -1));
+  out = mine;
+  OK(lockstep_broadcast(communicator, &output, size - 1, NULL, NULL));
+  CHECK(out == (float)size);
+  OK(lockstep_barrier(communicator, NULL, NULL));
+
+  OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_SUM, NULL, &work));
+  OK(lockstep_work_wait(work, 60000));
+  CHECK(lockstep_work_done(work) == 1 && out == sum);
+  lockstep_work_destroy(work);
+
+  FAILS(lockstep_all_reduce(communicator, &input, &pair, LOCKSTEP_SUM, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "2");
+  FAILS(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_XOR, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "xor");
+  FAILS(lockstep_broadcast(communicator, &output, size, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "root");
+  memset(&stream, 0, sizeof(stream));
+  stream.device_kind = LOCKSTEP_CUDA;
+  options.stream = &stream;
+  FAILS(lockstep_barrier(communicator, &options, NULL), LOCKSTEP_UNIMPLEMENTED, "stream");
+
+  /* Two parameters, the second of one element; gradients rank + 1 and 10 (rank + 1). */
+  for (i = 0; i < 2; ++i) {
+    lockstep_parameter_init(&parameters[i]);
+    parameters[i].name = i == 0 ? "weight" : "bias";
+    parameters[i].shape = i == 0 ? &two : &one;
+    parameters[i].dimensions = 1;
+  }
+  lockstep_reducer_options_init(&reducer_options);
+  parameters[1].dtype = 99;
+  FAILS(lockstep_reducer_create(communicator, parameters, 2, NULL, &reducer), LOCKSTEP_INVALID_ARGUMENT, "'bias': 99");
+  parameters[1].dtype = LOCKSTEP_F32;
+  reducer_options.bucket_cap_bytes = 4;
+  FAILS(lockstep_reducer_create(communicator, parameters, 0, NULL, &reducer), LOCKSTEP_INVALID_ARGUMENT, "parameter");
+  OK(lockstep_reducer_create(communicator, parameters, 2, &reducer_options, &reducer));
+  CHECK(lockstep_reducer_bucket_count(reducer) == 2);
+  values[0] = values[1] = (float)rank;
+  OK(lockstep_reducer_broadcast(reducer, &pair, 1, 0));
+  CHECK(values[0] == 0 && values[1] == 0);
+
+  lockstep_backward_options_init(&backward);
+  OK(lockstep_reducer_begin_backward(reducer, &backward));
+  FAILS(lockstep_reducer_begin_backward(reducer, NULL), LOCKSTEP_FAILED_PRECONDITION, "not ended");
+  out = 10 * mine;
+  OK(lockstep_reducer_mark_ready(reducer, 1, &output, NULL));
+  FAILS(lockstep_reducer_mark_ready(reducer, 1, &output, NULL), LOCKSTEP_FAILED_PRECONDITION, "bias");
+  FAILS(lockstep_reducer_mark_ready(reducer, 2, &output, NULL), LOCKSTEP_INVALID_ARGUMENT, "out of range");
+  values[0] = values[1] = mine;
+  OK(lockstep_reducer_mark_ready(reducer, 0, &pair, NULL));
+  OK(lockstep_reducer_end_backward(reducer, NULL));
+  CHECK(values[0] == sum / (float)size && values[1] == values[0] && out == 10 * values[0]);
+  FAILS(lockstep_reducer_end_backward(reducer, NULL), LOCKSTEP_FAILED_PRECONDITION, "no backward");
+
+  /* A gradient that never comes, on every rank; then accumulation; then a good step. */
+  OK(lockstep_reducer_begin_backward(reducer, NULL));
+  OK(lockstep_reducer_mark_ready(reducer, 1, &output, NULL));
+  FAILS(lockstep_reducer_end_backward(reducer, NULL), LOCKSTEP_FAILED_PRECONDITION, "weight");
+  backward.no_sync = 1;
+  OK(lockstep_reducer_begin_backward(reducer, &backward));
+  OK(lockstep_reducer_mark_ready(reducer, 0, &pair, NULL));
+  OK(lockstep_reducer_end_backward(reducer, NULL));
+  OK(lockstep_reducer_begin_backward(reducer, NULL));
+  OK(lockstep_reducer_mark_ready(reducer, 1, &output, NULL));
+  OK(lockstep_reducer_mark_ready(reducer, 0, &pair, NULL));
+  OK(lockstep_reducer_end_backward(reducer, NULL));
+
+  lockstep_reducer_statistics_init(&statistics);
+  OK(lockstep_reducer_get_statistics(reducer, &statistics));
+  CHECK(statistics.steps == 3 && statistics.buckets == 2 && statistics.bytes_reduced > 0);
+  lockstep_reducer_destroy(reducer);
+
+  OK(lockstep_communicator_describe(communicator, &text));
+  CHECK(strstr(text, "rank") != NULL);
+  lockstep_string_free(text);
+  OK(lockstep_communicator_flight_records(communicator, &text));
+  CHECK(strstr(text, "all_reduce") != NULL && strstr(text, "barrier") != NULL);
+  lockstep_string_free(text);
+  OK(lockstep_communicator_status(communicator));
+}
+
+static void TestWorldOfOne(void) {
+  lockstep_communicator* communicator = NULL;
+  lockstep_communicator_options options;
+  lockstep_communicator_options_init(&options);
+  options.world_size = 1;
+  OK(lockstep_communicator_create(&options, &communicator));
+  UseEverything(communicator);
+  OK(lockstep_communicator_abort(communicator, "enough"));
+  FAILS(lockstep_barrier(communicator, NULL, NULL), LOCKSTEP_ABORTED, "enough");
+  FAILS(lockstep_communicator_status(communicator), LOCKSTEP_ABORTED, "enough");
+  lockstep_communicator_destroy(communicator);
+}
+
+/* A store of the embedder's, in files of a folder. */
+static void Path(char* path, size_t capacity, const char* folder, const char* key) {
+  size_t length;
+  char* at;
+  snprintf(path, capacity, "%s/", folder);
+  length = strlen(path);
+  snprintf(path + length, capacity - length, "key-%s", key);
+  for (at = path + length; *at != '\0'; ++at) {
+    if (*at == '/') *at = '_';
+  }
+}
+
+static lockstep_code SetKey(void* context, const char* key, const void* value, size_t value_bytes, int64_t timeout_ms) {
+  char path[4096], temporary[4200];
+  FILE* file;
+  (void)timeout_ms;
+  Path(path, sizeof(path), (const char*)context, key);
+  snprintf(temporary, sizeof(temporary), "%s.%d", path, (int)getpid());
+  file = fopen(temporary, "wb");
+  if (file == NULL || fwrite(value, 1, value_bytes, file) != value_bytes || fclose(file) != 0) return LOCKSTEP_INTERNAL;
+  return rename(temporary, path) == 0 ? LOCKSTEP_OK : LOCKSTEP_INTERNAL;
+}
+
+static lockstep_code GetKey(void* context, const char* key, void* buffer, size_t capacity, size_t* out_value_bytes,
+                            int64_t timeout_ms) {
+  char path[4096];
+  FILE* file;
+  (void)timeout_ms;
+  Path(path, sizeof(path), (const char*)context, key);
+  file = fopen(path, "rb");
+  if (file == NULL) return LOCKSTEP_NOT_FOUND;
+  *out_value_bytes = fread(buffer, 1, capacity, file);
+  fclose(file);
+  return LOCKSTEP_OK;
+}
+
+static lockstep_code RemoveKey(void* context, const char* key, int64_t timeout_ms) {
+  char path[4096];
+  (void)timeout_ms;
+  Path(path, sizeof(path), (const char*)context, key);
+  remove(path);
+  return LOCKSTEP_OK;
+}
+
+static void RunRank(int32_t rank, char* folder) {
+  char url[4096];
+  lockstep_communicator* communicator = NULL;
+  lockstep_communicator_options options;
+  lockstep_store_callbacks callbacks;
+  lockstep_store* store = NULL;
+  pid_t child;
+  int status = 0;
+
+  lockstep_store_callbacks_init(&callbacks);
+  FAILS(lockstep_store_create(&callbacks, &store), LOCKSTEP_INVALID_ARGUMENT, "");
+  callbacks.context = folder;
+  callbacks.set = SetKey;
+  callbacks.get = GetKey;
+  callbacks.remove = RemoveKey;
+  OK(lockstep_store_create(&callbacks, &store));
+  lockstep_communicator_options_init(&options);
+  options.world_size = 2;
+  options.rank = rank;
+  options.local_world_size = 2;
+  options.local_rank = rank;
+  options.store = store;
+  options.setup_timeout_ms = 60000;
+  options.timeout_ms = 60000;
+  OK(lockstep_communicator_create(&options, &communicator));
+  lockstep_store_destroy(store);
+  UseEverything(communicator);
+
+  /* The child of a fork cannot use the handle, may forget it, and may make its own. */
+  child = fork();
+  if (child == 0) {
+    lockstep_communicator* own = NULL;
+    FAILS(lockstep_barrier(communicator, NULL, NULL), LOCKSTEP_FAILED_PRECONDITION, "fork");
+    lockstep_communicator_destroy(communicator);
+    lockstep_communicator_options_init(&options);
+    options.world_size = 1;
+    OK(lockstep_communicator_create(&options, &own));
+    UseEverything(own);
+    lockstep_communicator_destroy(own);
+    _exit(0);
+  }
+  CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  OK(lockstep_barrier(communicator, NULL, NULL));
+  lockstep_communicator_destroy(communicator);
+
+  /* Again, through a URL, checked and aborted by rank 1. */
+  snprintf(url, sizeof(url), "file://%s/store", folder);
+  lockstep_communicator_options_init(&options);
+  options.world_size = 2;
+  options.rank = rank;
+  options.store_url = url;
+  options.setup_timeout_ms = 60000;
+  options.checked = 1;
+  OK(lockstep_communicator_create(&options, &communicator));
+  UseEverything(communicator);
+  /* Rank 0 must have looked at its status before rank 1 spoils it. */
+  if (rank == 1) {
+    OK(lockstep_barrier(communicator, NULL, NULL));
+    OK(lockstep_communicator_abort(communicator, "no more"));
+  } else {
+    lockstep_error* error = NULL;
+    while (error == NULL) error = lockstep_barrier(communicator, NULL, NULL);
+    FAILS(error, LOCKSTEP_ABORTED, "no more");
+  }
+  lockstep_communicator_destroy(communicator);
+}
+
+static void TestTwoProcesses(void) {
+  char folder[256];
+  const char* root = getenv("TEST_TMPDIR");
+  pid_t child;
+  int status = 0;
+  snprintf(folder, sizeof(folder), "%s/ranks-XXXXXX", root == NULL ? "/tmp" : root);
+  CHECK(mkdtemp(folder) != NULL);
+  child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    RunRank(1, folder);
+    _exit(0);
+  }
+  RunRank(0, folder);
+  CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+int main(void) {
+  lockstep_set_log_callback(CountLine, &logged);
+  lockstep_set_log_level(LOCKSTEP_LOG_INFO);
+  TestSizes();
+  TestErrorsAndNulls();
+  TestVersions();
+  TestDlpack();
+  TestWorldOfOne();
+  TestTwoProcesses();
+  CHECK(logged > 0);
+  lockstep_set_log_callback(NULL, NULL);
+  printf("passed\n");
+  return 0;
+}

@@ -1,0 +1,79 @@
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "capi/error.h"
+#include "capi/handles.h"
+#include "capi/lockstep.h"
+#include "transport/store_callback.h"
+
+namespace {
+
+using lockstep::StoreCallbackReply;
+using lockstep::capi::Guard;
+
+// Values at set-up are addresses: one call does.
+constexpr size_t kValueBytesUsual = 4096;
+
+const lockstep_store_callbacks& Embedder(void* context) { return static_cast<lockstep_store*>(context)->callbacks; }
+
+std::string CString(const void* key, size_t key_bytes) { return std::string(static_cast<const char*>(key), key_bytes); }
+
+int Set(void* context, const void* key, size_t key_bytes, const void* value, size_t value_bytes, int64_t timeout_ms,
+        StoreCallbackReply* reply) {
+  const lockstep_store_callbacks& embedder = Embedder(context);
+  return embedder.set(embedder.context, CString(key, key_bytes).c_str(), value, value_bytes, timeout_ms);
+}
+
+int Get(void* context, const void* key, size_t key_bytes, int64_t timeout_ms, StoreCallbackReply* reply) {
+  const lockstep_store_callbacks& embedder = Embedder(context);
+  const std::string name = CString(key, key_bytes);
+  std::vector<char> buffer(kValueBytesUsual);
+  while (true) {
+    size_t bytes = 0;
+    const lockstep_code code =
+        embedder.get(embedder.context, name.c_str(), buffer.data(), buffer.size(), &bytes, timeout_ms);
+    if (code != LOCKSTEP_OK) return code;
+    if (bytes > lockstep::kStoreValueBytesMax) return LOCKSTEP_OUT_OF_RANGE;
+    if (bytes <= buffer.size()) {
+      reply->SetValue(buffer.data(), bytes);
+      return LOCKSTEP_OK;
+    }
+    buffer.resize(bytes);  // and once more; the value may have grown meanwhile
+  }
+}
+
+int Remove(void* context, const void* key, size_t key_bytes, int64_t timeout_ms, StoreCallbackReply* reply) {
+  const lockstep_store_callbacks& embedder = Embedder(context);
+  if (embedder.remove == nullptr) return LOCKSTEP_OK;
+  return embedder.remove(embedder.context, CString(key, key_bytes).c_str(), timeout_ms);
+}
+
+}  // namespace
+
+void lockstep_store_callbacks_init(lockstep_store_callbacks* callbacks) {
+  if (callbacks == nullptr) return;
+  *callbacks = lockstep_store_callbacks{};
+  callbacks->struct_size = sizeof(*callbacks);
+}
+
+lockstep_error* lockstep_store_create(const lockstep_store_callbacks* callbacks, lockstep_store** out_store) {
+  return Guard([&]() -> absl::Status {
+    if (callbacks == nullptr) return lockstep::capi::NullArgument("callbacks");
+    if (out_store == nullptr) return lockstep::capi::NullArgument("out_store");
+    auto handle = std::make_unique<lockstep_store>();
+    LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::ReadOptions(callbacks, "lockstep_store_callbacks", &handle->callbacks));
+    lockstep::StoreCallbacks adapted;
+    adapted.context = handle.get();
+    adapted.set = handle->callbacks.set == nullptr ? nullptr : &Set;
+    adapted.get = handle->callbacks.get == nullptr ? nullptr : &Get;
+    adapted.remove = &Remove;
+    LOCKSTEP_ASSIGN_OR_RETURN(handle->store, lockstep::CallbackStore::Create(adapted, "the embedder's store"));
+    *out_store = handle.release();
+    return absl::OkStatus();
+  });
+}
+
+void lockstep_store_destroy(lockstep_store* store) { lockstep::capi::Destroy(store); }

@@ -1,0 +1,82 @@
+#include "capi/tensor.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "base/dlpack.h"
+#include "base/status.h"
+#include "capi/error.h"
+
+namespace lockstep {
+namespace capi {
+
+absl::StatusOr<DType> ToDType(int32_t dtype) {
+  if (dtype < 0 || dtype >= kDTypeCount) {
+    return absl::InvalidArgumentError(absl::StrCat(dtype, " is no lockstep_dtype"));
+  }
+  return static_cast<DType>(dtype);
+}
+
+absl::StatusOr<ReduceOp> ToReduceOp(lockstep_reduce_op op) {
+  const int value = static_cast<int>(op);
+  if (value < 0 || value >= kReduceOpCount) {
+    return absl::InvalidArgumentError(absl::StrCat(value, " is no lockstep_reduce_op"));
+  }
+  return static_cast<ReduceOp>(value);
+}
+
+absl::StatusOr<DeviceId> ToDevice(int32_t kind, int32_t index) {
+  if (kind != LOCKSTEP_HOST && kind != LOCKSTEP_CUDA) {
+    return absl::InvalidArgumentError(absl::StrCat(kind, " is no lockstep_device_kind"));
+  }
+  if (index < 0 || (kind == LOCKSTEP_HOST && index != 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("there is no device with index ", index));
+  }
+  return DeviceId{static_cast<DeviceKind>(kind), index};
+}
+
+absl::StatusOr<TensorView> ToTensorView(const lockstep_tensor* tensor, const char* name) {
+  if (tensor == nullptr) return NullArgument(name);
+  const auto convert = [&]() -> absl::StatusOr<TensorView> {
+    LOCKSTEP_ASSIGN_OR_RETURN(const DType dtype, ToDType(tensor->dtype));
+    LOCKSTEP_ASSIGN_OR_RETURN(const DeviceId device, ToDevice(tensor->device_kind, tensor->device_index));
+    if (tensor->dimensions < 0 || tensor->dimensions > TensorView::kMaxRank) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(tensor->dimensions, " dimensions, which is not between 0 and ", TensorView::kMaxRank));
+    }
+    if (tensor->dimensions > 0 && tensor->shape == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(tensor->dimensions, " dimensions, but shape is NULL"));
+    }
+    const size_t dimensions = tensor->dimensions;
+    absl::Span<const int64_t> strides;
+    if (tensor->strides != nullptr) strides = absl::MakeConstSpan(tensor->strides, dimensions);
+    return TensorView::Create(tensor->data, dtype, absl::MakeConstSpan(tensor->shape, dimensions), strides, device);
+  };
+  absl::StatusOr<TensorView> view = convert();
+  if (!view.ok()) return Annotate(view.status(), absl::StrCat("tensor '", name, "'"));
+  return view;
+}
+
+absl::Status CheckStream(const lockstep_stream* stream) {
+  if (stream == nullptr) return absl::OkStatus();
+  return absl::UnimplementedError("this version takes no streams: pass NULL, which is the host, inline");
+}
+
+}  // namespace capi
+}  // namespace lockstep
+
+lockstep_error* lockstep_tensor_from_dlpack(const void* dl_tensor, lockstep_tensor* out_tensor) {
+  return lockstep::capi::Guard([&]() -> absl::Status {
+    if (dl_tensor == nullptr) return lockstep::capi::NullArgument("dl_tensor");
+    if (out_tensor == nullptr) return lockstep::capi::NullArgument("out_tensor");
+    const auto& source = *static_cast<const lockstep_dl_tensor*>(dl_tensor);
+    LOCKSTEP_ASSIGN_OR_RETURN(const lockstep::TensorView view, lockstep::FromDlpack(source));
+    out_tensor->data = view.data();
+    out_tensor->shape = source.shape;
+    out_tensor->strides = source.strides;
+    out_tensor->dimensions = source.ndim;
+    out_tensor->dtype = static_cast<int32_t>(view.dtype());
+    out_tensor->device_kind = static_cast<int32_t>(view.device().kind);
+    out_tensor->device_index = view.device().index;
+    return absl::OkStatus();
+  });
+}

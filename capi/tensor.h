@@ -1,0 +1,30 @@
+// Tensors and streams of the C ABI as ours.
+
+#ifndef CAPI_TENSOR_H_
+#define CAPI_TENSOR_H_
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/device.h"
+#include "base/dtype.h"
+#include "base/reduce_op.h"
+#include "base/tensor_view.h"
+#include "capi/lockstep.h"
+
+namespace lockstep {
+namespace capi {
+
+// Errors name the argument.
+absl::StatusOr<TensorView> ToTensorView(const lockstep_tensor* tensor, const char* name);
+
+absl::StatusOr<DType> ToDType(int32_t dtype);
+absl::StatusOr<ReduceOp> ToReduceOp(lockstep_reduce_op op);
+absl::StatusOr<DeviceId> ToDevice(int32_t kind, int32_t index);
+
+// OK for NULL, which is the host, inline. UNIMPLEMENTED for every other stream in this version.
+absl::Status CheckStream(const lockstep_stream* stream);
+
+}  // namespace capi
+}  // namespace lockstep
+
+#endif  // CAPI_TENSOR_H_

@@ -1,0 +1,69 @@
+// What the algorithm files share: the list of steps under construction, and their entry points.
+//
+// An entry point is a pure function of one rank's place in the world. It fills in blocks, scratch_blocks and steps;
+// BuildSchedule checks the place beforehand, handles a world of one, and fills in the rest.
+
+#ifndef COMM_ALGORITHMS_ALGORITHMS_H_
+#define COMM_ALGORITHMS_ALGORITHMS_H_
+
+#include <cstdint>
+#include <initializer_list>
+
+#include "comm/schedule.h"
+
+namespace lockstep {
+namespace algorithms {
+
+struct Place {
+  int rank = 0;
+  int size = 1;
+  int root = 0;
+
+  // The rank `distance` places further round the ring; negative distances go back. |distance| <= size.
+  int Neighbour(int distance) const { return (rank + distance + size) % size; }
+  // The place in a numbering that begins at the root, and back.
+  int relative() const { return (rank - root + size) % size; }
+  int absolute(int relative) const { return (relative + root) % size; }
+};
+
+inline Operand Input(int block) { return {Window::kInput, block, 1}; }
+inline Operand Output(int block) { return {Window::kOutput, block, 1}; }
+inline Operand Scratch(int block) { return {Window::kScratch, block, 1}; }
+// The operand of a message without payload, and of a step's side that is not there.
+inline Operand Nothing() { return {Window::kInput, 0, 0}; }
+
+// Each call appends a step and returns its index, for the `after` of later ones. Step::kNone in an `after` is skipped,
+// so that the first round of a loop needs no case of its own.
+class StepList {
+ public:
+  using After = std::initializer_list<int32_t>;
+
+  int32_t Send(Operand source, int peer, After after = {});
+  int32_t Receive(int peer, Operand target, After after = {});
+  int32_t ReceiveReduce(int peer, Operand source, Operand target, After after = {});
+  int32_t Copy(Operand source, Operand target, After after = {});
+  int32_t Reduce(Operand source, Operand target, After after = {});
+
+  // Ends the construction.
+  Schedule Finish(int blocks, int scratch_blocks);
+
+ private:
+  int32_t Append(Step::Kind kind, int peer, Operand source, Operand target, After after);
+
+  Schedule schedule_;
+};
+
+// All take a size of at least 2.
+Schedule RingAllReduce(const Place& place);
+Schedule RingAllGather(const Place& place);
+Schedule RingReduceScatter(const Place& place);
+Schedule RingReduce(const Place& place);
+Schedule RecursiveDoublingAllReduce(const Place& place);
+Schedule BinomialBroadcast(const Place& place);
+Schedule BinomialReduce(const Place& place);
+Schedule DisseminationBarrier(const Place& place);
+
+}  // namespace algorithms
+}  // namespace lockstep
+
+#endif  // COMM_ALGORITHMS_ALGORITHMS_H_

@@ -1,0 +1,184 @@
+#include "comm/collectives.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/device.h"
+#include "base/dtype.h"
+#include "base/rank.h"
+#include "base/reduce_op.h"
+#include "base/status_matchers.h"
+#include "base/tensor_view.h"
+#include "comm/communicator.h"
+#include "comm/schedule.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/ranks.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+template <typename Matcher>
+auto IsRefused(Matcher message) {
+  return StatusIs(absl::StatusCode::kInvalidArgument, message);
+}
+
+// Rank 1 of 3.
+class CollectivesTest : public ::testing::Test {
+ protected:
+  TensorView F32(size_t at, int64_t count) { return *TensorView::Vector(memory_.data() + at, DType::kF32, count); }
+  TensorView I32(size_t at, int64_t count) { return *TensorView::Vector(memory_.data() + at, DType::kI32, count); }
+  TensorView EverySecond(size_t at, int64_t count) {
+    return *TensorView::Create(memory_.data() + at, DType::kF32, {count}, {2}, DeviceId());
+  }
+  TensorView OnGpu(int64_t count) {
+    return *TensorView::Create(memory_.data(), DType::kF32, {count}, {}, DeviceId{DeviceKind::kCuda, 0});
+  }
+
+  std::vector<float> memory_ = std::vector<float>(100);
+  testing::LoopbackWorld world_{3};
+  Communicator& self_ = *world_.communicator(1);
+};
+
+TEST_F(CollectivesTest, AllReduce) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const CollectiveRequest request,
+                                AllReduceRequest(F32(0, 10), F32(10, 10), ReduceOp::kMax));
+  EXPECT_EQ(request.collective, Collective::kAllReduce);
+  EXPECT_EQ(request.dtype, DType::kF32);
+  EXPECT_EQ(request.op, ReduceOp::kMax);
+  EXPECT_EQ(request.count, 10);
+  EXPECT_EQ(request.input, memory_.data());
+  EXPECT_EQ(request.output, memory_.data() + 10);
+  EXPECT_THAT(AllReduceRequest(F32(0, 10), F32(0, 10), ReduceOp::kSum), IsOk()) << "in place";
+  EXPECT_THAT(AllReduceRequest(TensorView(), TensorView(), ReduceOp::kSum), IsOk()) << "nothing";
+  EXPECT_THAT(AllReduceRequest(F32(0, 0), F32(5, 0), ReduceOp::kSum), IsOk());
+}
+
+TEST_F(CollectivesTest, AllReduceRefusals) {
+  const auto request = [](const TensorView& input, const TensorView& output, ReduceOp op = ReduceOp::kSum) {
+    return AllReduceRequest(input, output, op).status();
+  };
+  EXPECT_THAT(request(EverySecond(0, 10), F32(50, 10)), IsRefused(AllOf(HasSubstr("input"), HasSubstr("contiguous"))));
+  EXPECT_THAT(request(F32(50, 10), EverySecond(0, 10)), IsRefused(AllOf(HasSubstr("output"), HasSubstr("contiguous"))));
+  EXPECT_THAT(request(OnGpu(10), F32(50, 10)), IsRefused(AllOf(HasSubstr("input"), HasSubstr("cuda:0"))));
+  EXPECT_THAT(request(F32(50, 10), OnGpu(10)), IsRefused(AllOf(HasSubstr("output"), HasSubstr("cuda:0"))));
+  EXPECT_THAT(request(F32(0, 10), I32(50, 10)), IsRefused("input is f32 and output is i32"));
+  EXPECT_THAT(request(F32(0, 10), F32(50, 9)), IsRefused("input has 10 elements and output has 9"));
+  EXPECT_THAT(request(F32(0, 10), F32(9, 10)), IsRefused(HasSubstr("overlap")));
+  EXPECT_THAT(request(F32(9, 10), F32(0, 10)), IsRefused(HasSubstr("overlap")));
+  EXPECT_THAT(request(F32(0, 10), F32(0, 10), ReduceOp::kXor), IsRefused(AllOf(HasSubstr("f32"), HasSubstr("xor"))));
+}
+
+TEST_F(CollectivesTest, Broadcast) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const CollectiveRequest request, BroadcastRequest(self_, F32(3, 10), Rank(2)));
+  EXPECT_EQ(request.collective, Collective::kBroadcast);
+  EXPECT_EQ(request.count, 10);
+  EXPECT_EQ(request.root, Rank(2));
+  EXPECT_EQ(request.input, memory_.data() + 3);
+  EXPECT_EQ(request.output, memory_.data() + 3);
+  EXPECT_THAT(BroadcastRequest(self_, F32(0, 10), Rank(3)), IsRefused("root 3 is not a rank of a world of 3"));
+  EXPECT_THAT(BroadcastRequest(self_, F32(0, 10), Rank(-1)), IsRefused("root -1 is not a rank of a world of 3"));
+  EXPECT_THAT(BroadcastRequest(self_, EverySecond(0, 10), Rank(0)), IsRefused(HasSubstr("contiguous")));
+  EXPECT_THAT(BroadcastRequest(self_, OnGpu(10), Rank(0)), IsRefused(HasSubstr("not on the host")));
+}
+
+TEST_F(CollectivesTest, ReduceLooksAtTheOutputOnTheRootAlone) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const CollectiveRequest elsewhere,
+                                ReduceRequest(self_, F32(0, 10), TensorView(), ReduceOp::kSum, Rank(0)));
+  EXPECT_EQ(elsewhere.collective, Collective::kReduce);
+  EXPECT_EQ(elsewhere.root, Rank(0));
+  EXPECT_EQ(elsewhere.output, nullptr);
+  EXPECT_THAT(ReduceRequest(self_, F32(0, 10), I32(2, 3), ReduceOp::kSum, Rank(0)), IsOk());
+
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const CollectiveRequest here,
+                                ReduceRequest(self_, F32(0, 10), F32(20, 10), ReduceOp::kProd, Rank(1)));
+  EXPECT_EQ(here.output, memory_.data() + 20);
+  EXPECT_EQ(here.op, ReduceOp::kProd);
+  const auto at_root = [&](const TensorView& output) {
+    return ReduceRequest(self_, F32(0, 10), output, ReduceOp::kSum, Rank(1)).status();
+  };
+  EXPECT_THAT(at_root(TensorView()), IsRefused("input has 10 elements and output has 0"));
+  EXPECT_THAT(at_root(I32(20, 10)), IsRefused("input is f32 and output is i32"));
+  EXPECT_THAT(at_root(F32(5, 10)), IsRefused(HasSubstr("overlap")));
+  EXPECT_THAT(at_root(EverySecond(20, 10)), IsRefused(HasSubstr("contiguous")));
+  EXPECT_THAT(ReduceRequest(self_, F32(0, 10), F32(20, 10), ReduceOp::kSum, Rank(3)), IsRefused(HasSubstr("root 3")));
+  EXPECT_THAT(ReduceRequest(self_, F32(0, 10), TensorView(), ReduceOp::kAnd, Rank(0)), IsRefused(HasSubstr("and")));
+  EXPECT_THAT(ReduceRequest(self_, EverySecond(0, 10), TensorView(), ReduceOp::kSum, Rank(0)),
+              IsRefused(HasSubstr("contiguous")));
+}
+
+TEST_F(CollectivesTest, AllGather) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const CollectiveRequest request, AllGatherRequest(self_, F32(0, 4), F32(20, 12)));
+  EXPECT_EQ(request.collective, Collective::kAllGather);
+  EXPECT_EQ(request.count, 12);
+  EXPECT_EQ(request.input, memory_.data());
+  EXPECT_EQ(request.output, memory_.data() + 20);
+  EXPECT_THAT(AllGatherRequest(self_, F32(24, 4), F32(20, 12)), IsOk()) << "in place";
+  EXPECT_THAT(AllGatherRequest(self_, F32(0, 0), F32(20, 0)), IsOk());
+  const auto refusal = [&](const TensorView& input, const TensorView& output) {
+    return AllGatherRequest(self_, input, output).status();
+  };
+  EXPECT_THAT(refusal(F32(0, 4), F32(20, 13)),
+              IsRefused("output has 13 elements, which is not 3 (world size) x 4 (elements of input)"));
+  EXPECT_THAT(refusal(F32(0, 4), F32(20, 4)), IsRefused(HasSubstr("output has 4 elements")));
+  EXPECT_THAT(refusal(F32(20, 4), F32(20, 12)),
+              IsRefused(HasSubstr("input overlaps output elsewhere than at block 1")));
+  EXPECT_THAT(refusal(F32(25, 4), F32(20, 12)), IsRefused(HasSubstr("overlaps")));
+  EXPECT_THAT(refusal(F32(18, 4), F32(20, 12)), IsRefused(HasSubstr("overlaps")));
+  EXPECT_THAT(refusal(F32(0, 4), I32(20, 12)), IsRefused(HasSubstr("i32")));
+  EXPECT_THAT(refusal(EverySecond(0, 4), F32(20, 12)), IsRefused(HasSubstr("input")));
+  EXPECT_THAT(refusal(F32(0, 4), EverySecond(20, 12)), IsRefused(HasSubstr("output")));
+}
+
+TEST_F(CollectivesTest, ReduceScatter) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const CollectiveRequest request,
+                                ReduceScatterRequest(self_, F32(20, 12), F32(0, 4), ReduceOp::kMin));
+  EXPECT_EQ(request.collective, Collective::kReduceScatter);
+  EXPECT_EQ(request.count, 12);
+  EXPECT_EQ(request.op, ReduceOp::kMin);
+  EXPECT_EQ(request.input, memory_.data() + 20);
+  EXPECT_EQ(request.output, memory_.data());
+  EXPECT_THAT(ReduceScatterRequest(self_, F32(20, 12), F32(24, 4), ReduceOp::kSum), IsOk()) << "in place";
+  const auto refusal = [&](const TensorView& input, const TensorView& output, ReduceOp op = ReduceOp::kSum) {
+    return ReduceScatterRequest(self_, input, output, op).status();
+  };
+  EXPECT_THAT(refusal(F32(20, 11), F32(0, 4)),
+              IsRefused("input has 11 elements, which is not 3 (world size) x 4 (elements of output)"));
+  EXPECT_THAT(refusal(F32(20, 12), F32(20, 4)),
+              IsRefused(HasSubstr("output overlaps input elsewhere than at block 1")));
+  EXPECT_THAT(refusal(F32(20, 12), I32(0, 4)), IsRefused(HasSubstr("i32")));
+  EXPECT_THAT(refusal(F32(20, 12), F32(0, 4), ReduceOp::kOr), IsRefused(HasSubstr("or")));
+  EXPECT_THAT(refusal(EverySecond(20, 12), F32(0, 4)), IsRefused(HasSubstr("input")));
+  EXPECT_THAT(refusal(F32(20, 12), EverySecond(0, 4)), IsRefused(HasSubstr("output")));
+}
+
+TEST_F(CollectivesTest, BarrierHasNoData) {
+  EXPECT_EQ(BarrierRequest().collective, Collective::kBarrier);
+  EXPECT_EQ(BarrierRequest().count, 0);
+}
+
+// The requests are good for what they are made for.
+TEST_F(CollectivesTest, RequestsRun) {
+  world_.Run([](Communicator& self) {
+    std::vector<float> all(3), one = {self.rank().value() + 1.0f};
+    const TensorView block = *TensorView::Vector(one.data(), DType::kF32, 1);
+    const TensorView whole = *TensorView::Vector(all.data(), DType::kF32, 3);
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const CollectiveRequest gather, AllGatherRequest(self, block, whole));
+    ASSERT_THAT(self.Run(gather), IsOk());
+    EXPECT_THAT(all, ::testing::ElementsAre(1, 2, 3));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const CollectiveRequest scatter,
+                                  ReduceScatterRequest(self, whole, block, ReduceOp::kSum));
+    ASSERT_THAT(self.Run(scatter), IsOk());
+    EXPECT_THAT(one, ::testing::ElementsAre(3.0f * (self.rank().value() + 1)));
+    ASSERT_THAT(self.Run(BarrierRequest()), IsOk());
+  });
+}
+
+}  // namespace
+}  // namespace lockstep

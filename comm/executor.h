@@ -1,0 +1,141 @@
+// Executor: carries out schedules over a transport, on one channel. It knows no algorithm.
+//
+// Collectives run in the order in which they were started. The next one begins when every message of the one before has been
+// posted, so messages match on both sides and the tail of one overlaps the head of the next. Blocks are cut into chunks; a
+// step runs chunk by chunk, as far as the steps it depends on have come, with a bounded number of chunks in flight.
+//
+// Externally synchronised by the progress engine's mutex. Posting allocates nothing once the pools have grown.
+
+#ifndef COMM_EXECUTOR_H_
+#define COMM_EXECUTOR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/deadline.h"
+#include "base/reduction.h"
+#include "comm/block_layout.h"
+#include "comm/flight_recorder.h"
+#include "comm/prepared_schedule.h"
+#include "comm/signature.h"
+#include "transport/transport.h"
+
+namespace lockstep {
+
+// One collective in flight: what to do (set by the caller before Start) and how far it is (the executor's). The owner keeps it
+// in place until `owner->OnDone`; it may then be used again, keeping the memory that it has grown.
+struct Job {
+  std::shared_ptr<const PreparedSchedule> schedule;
+  Signature signature;
+  BlockLayout layout;
+  size_t element_bytes = 1;
+  // Where the windows begin, and with which element of the vector: an all-gather's input is one block of it, as a
+  // reduce-scatter's output is. Null where the collective has none on this rank.
+  const char* input = nullptr;
+  char* output = nullptr;
+  size_t input_begin = 0;
+  size_t output_begin = 0;
+  Reduction reduction;  // of the collectives that reduce
+  Deadline deadline = Deadline::Infinite();
+  FlightRecord* record = nullptr;  // may be null; its sequence tells whether it is still ours
+
+  bool late = false;     // the owner has acted on the deadline
+  bool failing = false;  // an operation failed; nothing more is posted until the owner decides
+
+  struct StepState {
+    ChunkLayout layout{0, 1, 1};
+    int32_t chunks = 0;
+    int32_t posted = 0;
+    int32_t completed = 0;
+  };
+  struct Internal {
+    Envelope envelope;
+    std::vector<StepState> steps;
+    std::vector<int32_t> ready;  // steps that may have become postable
+    std::vector<char> scratch;
+    int steps_unposted = 0;
+    int steps_incomplete = 0;
+    bool draining = false;
+  } internal;
+};
+
+class Executor {
+ public:
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    // The job is over and forgotten; its buffers are free. May start other jobs.
+    virtual void OnDone(Job* job, const absl::Status& status) = 0;
+    // An operation of the job failed. Called once a job. The owner finds out what to tell everybody and calls FailAll.
+    // `operation` is the one that failed, for what arrived instead.
+    virtual void OnOperationFailed(Job* job, const absl::Status& status, Rank peer, const Operation& operation) = 0;
+  };
+
+  // Transport and owner must outlive the executor. `chunk_bytes` is equal on all ranks.
+  Executor(Transport* transport, ChannelId channel, size_t chunk_bytes, Owner* owner);
+  // No job may be left.
+  ~Executor();
+
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  // May complete the job before it returns.
+  void Start(Job* job);
+
+  // Ends the channel: every job, started or queued, is done with `status` when this returns, and no memory of theirs is touched
+  // any more. Nothing may be started afterwards.
+  void FailAll(const absl::Status& status);
+
+  const std::deque<Job*>& jobs() const { return jobs_; }
+
+ private:
+  // One message in flight. Pooled.
+  struct Unit {
+    Operation operation;
+    Executor* executor = nullptr;
+    Job* job = nullptr;
+    int32_t step = 0;
+    Rank peer;
+    bool send = false;
+    size_t bytes = 0;
+    Unit* next_free = nullptr;
+  };
+
+  static void OnOperationComplete(Operation* operation, const absl::Status& status);
+
+  void Begin(Job* job);
+  // Posts what can be posted, for as long as posting makes more of it ready.
+  void Drain(Job* job);
+  void PostStep(Job* job, int32_t step);
+  bool Ready(const Job& job, int32_t step, int32_t chunk) const;
+  void PostChunk(Job* job, int32_t step, int32_t chunk);
+  void ChunkCompleted(Job* job, int32_t step);
+  void FinishIfComplete(Job* job);
+  // Starts queued jobs while the newest begun one has posted everything.
+  void BeginQueued();
+
+  char* Address(const Job& job, const Operand& operand) const;
+  int64_t Elements(const Job& job, const Operand& operand) const;
+  Unit* NewUnit();
+
+  // Constant after construction.
+  Transport* const transport_;
+  const ChannelId channel_;
+  const size_t chunk_bytes_;
+  Owner* const owner_;
+
+  std::deque<Job*> jobs_;  // in the order started; the first `begun_` have begun
+  size_t begun_ = 0;
+  bool beginning_ = false;
+  bool failed_ = false;
+  std::deque<Unit> units_;
+  Unit* free_units_ = nullptr;
+};
+
+}  // namespace lockstep
+
+#endif  // COMM_EXECUTOR_H_

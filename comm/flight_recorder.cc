@@ -1,0 +1,87 @@
+#include "comm/flight_recorder.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace lockstep {
+namespace {
+
+FlightRecord::Peer* FindPeer(FlightRecord& record, Rank rank) {
+  for (FlightRecord::Peer& peer : record.peers) {
+    if (!peer.used) {
+      peer.used = true;
+      peer.rank = rank;
+      return &peer;
+    }
+    if (peer.rank == rank) return &peer;
+  }
+  return nullptr;
+}
+
+std::string Milliseconds(FlightRecord::Clock::time_point from, FlightRecord::Clock::time_point to) {
+  return absl::StrFormat("%.3f ms", std::chrono::duration<double, std::milli>(to - from).count());
+}
+
+}  // namespace
+
+void FlightRecord::AddSent(Rank peer, uint64_t bytes) {
+  sent_bytes += bytes;
+  if (Peer* entry = FindPeer(*this, peer)) entry->sent_bytes += bytes;
+}
+
+void FlightRecord::AddReceived(Rank peer, uint64_t bytes) {
+  received_bytes += bytes;
+  if (Peer* entry = FindPeer(*this, peer)) entry->received_bytes += bytes;
+}
+
+std::string ToString(const FlightRecord& record, FlightRecord::Clock::time_point now) {
+  std::string text = absl::StrCat(ToString(record.signature), " ", record.bytes, " B ");
+  switch (record.state) {
+    case FlightRecord::State::kEmpty:
+      return "empty";
+    case FlightRecord::State::kQueued:
+      absl::StrAppend(&text, "queued for ", Milliseconds(record.queued, now));
+      break;
+    case FlightRecord::State::kRunning:
+      absl::StrAppend(&text, "running for ", Milliseconds(record.started, now));
+      break;
+    case FlightRecord::State::kDone:
+      absl::StrAppend(&text, "done in ", Milliseconds(record.queued, record.ended));
+      break;
+    case FlightRecord::State::kFailed:
+      absl::StrAppend(&text, "failed after ", Milliseconds(record.queued, record.ended));
+      break;
+  }
+  absl::StrAppend(&text, ", sent ", record.sent_bytes, " B, received ", record.received_bytes, " B");
+  for (const FlightRecord::Peer& peer : record.peers) {
+    if (!peer.used) break;
+    absl::StrAppend(&text, "; rank ", peer.rank.value(), ": ", peer.sent_bytes, "/", peer.received_bytes);
+  }
+  return text;
+}
+
+FlightRecorder::FlightRecorder(size_t capacity) : records_(std::max<size_t>(capacity, 1)) {}
+
+FlightRecord* FlightRecorder::Add(const Signature& signature, uint64_t bytes) {
+  FlightRecord* record = &records_[added_++ % records_.size()];
+  *record = FlightRecord();
+  record->state = FlightRecord::State::kQueued;
+  record->signature = signature;
+  record->bytes = bytes;
+  record->queued = FlightRecord::Clock::now();
+  return record;
+}
+
+std::string FlightRecorder::ToString(size_t count_max) const {
+  const FlightRecord::Clock::time_point now = FlightRecord::Clock::now();
+  const uint64_t count = std::min<uint64_t>({count_max, added_, records_.size()});
+  std::string text;
+  for (uint64_t i = added_ - count; i < added_; ++i) {
+    absl::StrAppend(&text, lockstep::ToString(records_[i % records_.size()], now), "\n");
+  }
+  return text;
+}
+
+}  // namespace lockstep

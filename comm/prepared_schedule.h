@@ -1,0 +1,58 @@
+// A schedule with what the executor wants to know about it worked out once: who waits for whom, and whether chunk by chunk.
+
+#ifndef COMM_PREPARED_SCHEDULE_H_
+#define COMM_PREPARED_SCHEDULE_H_
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "comm/schedule.h"
+
+namespace lockstep {
+
+// Immutable. Shared by the cache and the operations in flight.
+class PreparedSchedule {
+ public:
+  static constexpr int32_t kNone = Step::kNone;
+
+  struct Links {
+    // Messages of one direction with one peer form a lane and are posted in list order.
+    int32_t lane_previous = kNone;
+    int32_t lane_next = kNone;
+    // For Step::after[k]: chunk c of this step may start when chunk c of that one is complete, rather than all of it.
+    std::array<bool, Step::kAfterMax> chunkwise = {};
+  };
+
+  explicit PreparedSchedule(Schedule schedule);
+
+  const Schedule& schedule() const { return schedule_; }
+  int steps() const { return static_cast<int>(schedule_.steps.size()); }
+  const Step& step(int index) const { return schedule_.steps[index]; }
+  const Links& links(int index) const { return links_[index]; }
+
+  // The steps that name `index` in `after`.
+  absl::Span<const int32_t> dependents(int index) const {
+    return absl::MakeConstSpan(dependents_.data() + dependents_begin_[index],
+                               dependents_begin_[index + 1] - dependents_begin_[index]);
+  }
+
+ private:
+  Schedule schedule_;
+  std::vector<Links> links_;
+  std::vector<int32_t> dependents_begin_;
+  std::vector<int32_t> dependents_;
+};
+
+// The operand by which a step's bytes are counted: the one that is not scratch if there is one (a scratch block may be
+// larger than what a step keeps in it).
+const Operand& SizingOperand(const Step& step);
+
+inline bool IsMessage(const Step& step) {
+  return step.kind == Step::Kind::kSend || step.kind == Step::Kind::kReceive || step.kind == Step::Kind::kReceiveReduce;
+}
+
+}  // namespace lockstep
+
+#endif  // COMM_PREPARED_SCHEDULE_H_

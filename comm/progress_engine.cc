@@ -1,0 +1,124 @@
+#include "comm/progress_engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace lockstep {
+namespace {
+
+// A sleeper looks up at least this often. Deadlines posted while it sleeps are noticed that late at worst.
+constexpr std::chrono::milliseconds kSleepMax{100};
+
+}  // namespace
+
+ProgressEngine::ProgressEngine(Transport* transport, std::chrono::nanoseconds spin)
+    : transport_(transport), spin_(spin) {}
+
+ProgressEngine::~ProgressEngine() {
+  Thread thread;
+  {
+    MutexLock lock(&mu_);
+    LOCKSTEP_CHECK(clients_.empty());
+    stopping_ = true;
+    changed_.SignalAll();
+    transport_->Wake();
+    // With no client left all that was waited for is done.
+    while (waiters_ > 0) changed_.WaitUntil(&mu_, Deadline::Infinite());
+    thread = std::move(thread_);
+  }
+  thread.Join();
+}
+
+void ProgressEngine::AddClient(Client* client) { clients_.push_back(client); }
+
+void ProgressEngine::RemoveClient(Client* client) {
+  clients_.erase(std::remove(clients_.begin(), clients_.end(), client), clients_.end());
+}
+
+void ProgressEngine::AddBackgroundWork() {
+  if (++background_work_ > 1) return;
+  if (!thread_.joinable()) {
+    thread_ = Thread("lockstep-io", [this] { ThreadMain(); });
+  } else {
+    changed_.SignalAll();
+  }
+}
+
+void ProgressEngine::RemoveBackgroundWork() {
+  LOCKSTEP_CHECK(background_work_ > 0);
+  --background_work_;
+}
+
+void ProgressEngine::NoteDeadline(Deadline deadline) { next_check_ = Deadline::Earlier(next_check_, deadline); }
+
+void ProgressEngine::Notify() {
+  if (waiters_ > 0) changed_.SignalAll();
+  if (sleeping_) transport_->Wake();
+}
+
+void ProgressEngine::Drive(const std::atomic<bool>& done, Deadline deadline, bool spin) {
+  if (done.load(std::memory_order_acquire)) return;
+  MutexLock lock(&mu_);
+  ++waiters_;
+  if (thread_has_baton_) transport_->Wake();
+  while (!done.load(std::memory_order_acquire) && !deadline.passed()) {
+    if (!baton_held_) {
+      Run(&done, deadline, spin ? spin_ : std::chrono::nanoseconds::zero());
+    } else {
+      changed_.WaitUntil(&mu_, Deadline::Earlier(deadline, Deadline::After(kSleepMax)));
+    }
+  }
+  --waiters_;
+  // The next waiter takes the baton, or the thread does for what nobody waits for.
+  if (waiters_ > 0 || background_work_ > 0 || stopping_) changed_.SignalAll();
+}
+
+void ProgressEngine::Run(const std::atomic<bool>* done, Deadline deadline, std::chrono::nanoseconds spin) {
+  baton_held_ = true;
+  const auto finished = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (done != nullptr) return done->load(std::memory_order_acquire);
+    return stopping_ || waiters_ > 0 || background_work_ == 0;
+  };
+  Deadline::Clock::time_point spin_end = Deadline::Clock::now() + spin;
+  while (!finished() && !deadline.passed()) {
+    if (next_check_.passed()) {
+      next_check_ = Deadline::After(kSleepMax);
+      for (Client* client : clients_) NoteDeadline(client->CheckDeadlines());
+      if (finished()) break;
+    }
+    const bool moved = transport_->Progress();
+    if (finished()) break;
+    const Deadline::Clock::time_point now = Deadline::Clock::now();
+    if (moved) {
+      spin_end = now + spin;
+      continue;
+    }
+    // Between two polls other threads get to post.
+    sleeping_ = now >= spin_end;
+    const bool sleep = sleeping_;
+    const Deadline wake_up = next_check_;
+    mu_.Unlock();
+    if (sleep) transport_->WaitForEvent(Deadline::Earlier(deadline, wake_up));
+    mu_.Lock();
+    sleeping_ = false;
+  }
+  baton_held_ = false;
+}
+
+void ProgressEngine::ThreadMain() {
+  MutexLock lock(&mu_);
+  while (!stopping_) {
+    if (background_work_ == 0 || waiters_ > 0 || baton_held_) {
+      changed_.WaitUntil(&mu_, Deadline::Infinite());
+      continue;
+    }
+    thread_has_baton_ = true;
+    Run(nullptr, Deadline::Infinite(), std::chrono::nanoseconds::zero());
+    thread_has_baton_ = false;
+    if (waiters_ > 0) changed_.SignalAll();
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,59 @@
+// The memory that one rank's schedule may touch, block by block, as schedule.h defines it: which blocks of which window
+// exist on this rank, and which of them are the same memory.
+
+#ifndef COMM_SCHEDULE_MEMORY_H_
+#define COMM_SCHEDULE_MEMORY_H_
+
+#include <cstdint>
+
+#include "comm/schedule.h"
+
+namespace lockstep {
+
+class ScheduleMemory {
+ public:
+  // `schedule` must outlive it.
+  ScheduleMemory(const Schedule& schedule, bool in_place) : schedule_(schedule), in_place_(in_place) {}
+
+  // Why this rank has no such block, as the end of a sentence that begins with the block; nullptr when it has it.
+  const char* WhyAbsent(Window window, int64_t block) const;
+
+  // A number for each block of memory that exists: from 0 to locations() - 1, equal where memory is the same.
+  int Location(Window window, int block) const {
+    switch (window) {
+      case Window::kInput:
+        return block;
+      case Window::kOutput:
+        return in_place_ ? block : schedule_.blocks + block;
+      case Window::kScratch:
+        break;
+    }
+    return 2 * schedule_.blocks + block;
+  }
+  int Location(const Operand& operand) const { return Location(operand.window, operand.block); }
+  int locations() const { return 2 * schedule_.blocks + schedule_.scratch_blocks; }
+
+  // Whether the step copies memory onto itself.
+  bool IsVoid(const Step& step) const {
+    return step.kind == Step::Kind::kCopy && Location(step.source) == Location(step.target);
+  }
+
+  // Whether blocks may differ in size.
+  bool HasUnequalBlocks() const {
+    return schedule_.blocks > 1 && schedule_.collective != Collective::kAllGather &&
+           schedule_.collective != Collective::kReduceScatter;
+  }
+
+ private:
+  const Schedule& schedule_;
+  const bool in_place_;
+};
+
+// Which operands a step of each kind has, beside what arrives.
+constexpr bool ReadsSource(Step::Kind kind) { return kind != Step::Kind::kReceive; }
+constexpr bool WritesTarget(Step::Kind kind) { return kind != Step::Kind::kSend; }
+constexpr bool IsMessage(Step::Kind kind) { return kind != Step::Kind::kCopy && kind != Step::Kind::kReduce; }
+
+}  // namespace lockstep
+
+#endif  // COMM_SCHEDULE_MEMORY_H_

@@ -1,0 +1,44 @@
+// The signature of a collective: what must be equal on all ranks that call it. It rides in the envelope of every message, so a
+// mismatch is found where the first message arrives. Layout: docs/wire_formats.md, "Collective signature".
+
+#ifndef COMM_SIGNATURE_H_
+#define COMM_SIGNATURE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "base/dtype.h"
+#include "base/rank.h"
+#include "base/reduce_op.h"
+#include "comm/schedule.h"
+#include "transport/transport.h"
+
+namespace lockstep {
+
+struct Signature {
+  uint64_t sequence = 0;  // counts the communicator's collectives from 1
+  uint64_t count = 0;     // elements of the vector (Schedule's comment says which vector)
+  Collective collective = Collective::kBarrier;
+  Algorithm algorithm = Algorithm::kAuto;
+  DType dtype = DType::kU8;
+  ReduceOp op = ReduceOp::kSum;
+  Rank root;
+  bool check = false;  // the exchange of signatures that precedes a collective in checked mode
+
+  friend bool operator==(const Signature& a, const Signature& b) {
+    return a.sequence == b.sequence && a.count == b.count && a.collective == b.collective &&
+           a.algorithm == b.algorithm && a.dtype == b.dtype && a.op == b.op && a.root == b.root && a.check == b.check;
+  }
+};
+
+Envelope Encode(const Signature& signature);
+
+// Never fails: a field that is out of range shows as such in the text.
+Signature DecodeSignature(const Envelope& envelope);
+
+// "all_reduce #17 (6553600 f32 sum, ring)".
+std::string ToString(const Signature& signature);
+
+}  // namespace lockstep
+
+#endif  // COMM_SIGNATURE_H_

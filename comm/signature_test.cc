@@ -1,0 +1,95 @@
+#include "comm/signature.h"
+
+#include <set>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/rank.h"
+#include "base/reduce_op.h"
+#include "comm/schedule.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "transport/transport.h"
+
+namespace lockstep {
+namespace {
+
+Signature Example() {
+  Signature signature;
+  signature.sequence = 17;
+  signature.count = 6553600;
+  signature.collective = Collective::kReduce;
+  signature.algorithm = Algorithm::kBinomial;
+  signature.dtype = DType::kBF16;
+  signature.op = ReduceOp::kMax;
+  signature.root = Rank(3);
+  return signature;
+}
+
+// The example, and one that differs from it in each field, to both ends of the field's range.
+std::vector<Signature> Variants() {
+  std::vector<Signature> variants = {Example()};
+  const auto add = [&](auto change) {
+    Signature signature = Example();
+    change(&signature);
+    variants.push_back(signature);
+  };
+  add([](Signature* s) { s->sequence = 0; });
+  add([](Signature* s) { s->sequence = UINT64_MAX; });
+  add([](Signature* s) { s->count = 0; });
+  add([](Signature* s) { s->count = UINT64_MAX; });
+  add([](Signature* s) { s->collective = Collective::kBarrier; });
+  add([](Signature* s) { s->algorithm = Algorithm::kRing; });
+  add([](Signature* s) { s->dtype = DType::kComplex128; });
+  add([](Signature* s) { s->op = ReduceOp::kXor; });
+  add([](Signature* s) { s->root = Rank(0); });
+  add([](Signature* s) { s->root = Rank(-1); });
+  add([](Signature* s) { s->root = Rank(INT32_MAX); });
+  add([](Signature* s) { s->check = true; });
+  return variants;
+}
+
+TEST(Signature, SurvivesItsEnvelope) {
+  for (const Signature& signature : Variants()) {
+    EXPECT_TRUE(DecodeSignature(Encode(signature)) == signature) << ToString(signature);
+  }
+}
+
+TEST(Signature, EveryFieldChangesTheEnvelope) {
+  std::set<Envelope> envelopes;
+  for (const Signature& signature : Variants()) envelopes.insert(Encode(signature));
+  EXPECT_EQ(envelopes.size(), Variants().size());
+}
+
+// docs/wire_formats.md, "Collective signature".
+TEST(Signature, HasTheLayoutOfTheWireFormat) {
+  Signature signature = Example();
+  signature.sequence = 0x0807060504030201;
+  signature.count = 0x1817161514131211;
+  signature.root = Rank(0x24232221);
+  signature.check = true;
+  EXPECT_THAT(Encode(signature),
+              ::testing::ElementsAre(0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16,
+                                     0x17, 0x18, 0x21, 0x22, 0x23, 0x24, 2, 3, 8, 5, 1, 0, 0, 0, 0, 0, 0, 0));
+}
+
+TEST(Signature, ReadsAsTheCallThatWasMade) {
+  Signature signature = Example();
+  EXPECT_EQ(ToString(signature), "reduce #17 (6553600 bf16 max, root 3, binomial)");
+  signature.collective = Collective::kAllReduce;
+  signature.algorithm = Algorithm::kRing;
+  EXPECT_EQ(ToString(signature), "all_reduce #17 (6553600 bf16 max, ring)");
+  signature.collective = Collective::kAllGather;
+  EXPECT_EQ(ToString(signature), "all_gather #17 (6553600 bf16, ring)");
+  signature.collective = Collective::kBarrier;
+  EXPECT_EQ(ToString(signature), "barrier #17");
+}
+
+TEST(Signature, AnyBytesHaveAText) {
+  Envelope envelope;
+  envelope.fill(0xff);
+  EXPECT_THAT(ToString(DecodeSignature(envelope)), ::testing::HasSubstr("#18446744073709551615"));
+}
+
+}  // namespace
+}  // namespace lockstep

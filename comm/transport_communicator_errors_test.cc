@@ -1,0 +1,404 @@
+// What goes wrong, over loopback and without a control channel: each rank finds out for itself. comm/world_test.cc has what
+// the control channel adds, which is one text for all.
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/deadline.h"
+#include "base/dtype.h"
+#include "base/rank.h"
+#include "base/reduce_op.h"
+#include "base/status_matchers.h"
+#include "comm/communicator.h"
+#include "comm/progress_engine.h"
+#include "comm/schedule.h"
+#include "comm/transport_communicator.h"
+#include "comm/work.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/gate.h"
+#include "tests/ranks.h"
+#include "transport/loopback.h"
+#include "transport/transport.h"
+
+namespace lockstep {
+namespace {
+
+using ::lockstep::testing::LoopbackWorld;
+using std::chrono::milliseconds;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::Each;
+using ::testing::Eq;
+using ::testing::HasSubstr;
+using Code = absl::StatusCode;
+
+Deadline Soon() { return Deadline::AfterMs(30'000); }
+
+// Should anything hang, it ends after this with DEADLINE_EXCEEDED, which no test here but those of deadlines expects.
+TransportCommunicatorOptions Options() {
+  TransportCommunicatorOptions options;
+  options.timeout = milliseconds(30'000);
+  return options;
+}
+
+TransportCommunicatorOptions CheckedOptions() {
+  TransportCommunicatorOptions options = Options();
+  options.checked = true;
+  return options;
+}
+
+// Memory for requests; large enough for any here.
+struct Buffers {
+  std::vector<char> input = std::vector<char>(1 << 20, 1);
+  std::vector<char> output = std::vector<char>(1 << 20, 2);
+
+  CollectiveRequest Request(Collective collective, size_t count = 24, DType dtype = DType::kF32) {
+    CollectiveRequest request;
+    request.collective = collective;
+    request.dtype = dtype;
+    request.count = count;
+    request.input = input.data();
+    request.output = output.data();
+    return request;
+  }
+};
+
+// What one rank calls where the others call something else.
+struct Mismatch {
+  std::string name;
+  std::function<void(CollectiveRequest*)> common;
+  std::function<void(CollectiveRequest*)> different;
+  std::string common_text;
+  std::string different_text;
+};
+
+const std::vector<Mismatch>& Mismatches() {
+  static const auto* const mismatches = new std::vector<Mismatch>{
+      {"Count", [](auto*) {}, [](auto* r) { r->count = 23; }, "(24 f32 sum, ring)", "(23 f32 sum, ring)"},
+      {"DType", [](auto*) {}, [](auto* r) { r->dtype = DType::kI32; }, "(24 f32 sum, ring)", "(24 i32 sum, ring)"},
+      {"Op", [](auto*) {}, [](auto* r) { r->op = ReduceOp::kMax; }, "(24 f32 sum, ring)", "(24 f32 max, ring)"},
+      {"Algorithm", [](auto*) {}, [](auto* r) { r->algorithm = Algorithm::kRecursiveDoubling; }, "(24 f32 sum, ring)",
+       "(24 f32 sum, recursive_doubling)"},
+      {"Collective", [](auto*) {}, [](auto* r) { r->collective = Collective::kReduceScatter; }, "all_reduce #",
+       "reduce_scatter #"},
+      {"Barrier", [](auto*) {},
+       [](auto* r) {
+         r->collective = Collective::kBarrier;
+         r->algorithm = Algorithm::kAuto;
+       },
+       "all_reduce #", "barrier #"},
+      {"Root",
+       [](auto* r) {
+         r->collective = Collective::kBroadcast;
+         r->algorithm = Algorithm::kAuto;
+       },
+       [](auto* r) {
+         r->collective = Collective::kBroadcast;
+         r->algorithm = Algorithm::kAuto;
+         r->root = Rank(1);
+       },
+       "broadcast #", "root 1"},
+  };
+  return *mismatches;
+}
+
+class MismatchTest : public ::testing::TestWithParam<int> {
+ protected:
+  const Mismatch& mismatch() const { return Mismatches()[GetParam()]; }
+
+  // Rank 1 differs.
+  CollectiveRequest RequestOf(const Communicator& self, Buffers* buffers) const {
+    CollectiveRequest request = buffers->Request(Collective::kAllReduce);
+    request.algorithm = Algorithm::kRing;
+    self.rank() == Rank(1) ? mismatch().different(&request) : mismatch().common(&request);
+    return request;
+  }
+};
+
+// With messages in one direction only, a rank may be done before anybody can know; the next call tells it.
+TEST_P(MismatchTest, IsFoundByTheNextCallAtTheLatest) {
+  LoopbackWorld world(2, {}, Options());
+  std::vector<absl::Status> errors(2);
+  world.Run([&](Communicator& self) {
+    Buffers buffers;
+    absl::Status status = self.Run(RequestOf(self, &buffers));
+    if (status.ok()) status = self.Run(buffers.Request(Collective::kAllReduce));
+    errors[self.rank().value()] = status;
+    EXPECT_EQ(self.Run(buffers.Request(Collective::kBarrier)), status) << "the communicator is over";
+    EXPECT_EQ(self.Start(buffers.Request(Collective::kBarrier)).status(), status);
+    EXPECT_EQ(self.status(), status);
+    EXPECT_THAT(self.FlightRecords(), HasSubstr("failed after"));
+  });
+  // Where nobody received in the first call, the second one meets its messages.
+  const auto found = StatusIs(Code::kFailedPrecondition,
+                              AllOf(HasSubstr("rank 0 called "), HasSubstr("; rank 1 called "),
+                                    AnyOf(HasSubstr(mismatch().different_text), HasSubstr("called broadcast #1"))));
+  // Whoever is told by a closed connection knows no more than that.
+  EXPECT_THAT(errors, Each(AnyOf(found, StatusIs(Code::kAborted))));
+  EXPECT_THAT(errors, ::testing::Contains(found));
+}
+
+TEST_P(MismatchTest, InCheckedModeIsTheSameErrorEverywhereBeforeAnythingMoves) {
+  constexpr int kRanks = 4;
+  LoopbackWorld world(kRanks, {}, CheckedOptions());
+  std::vector<absl::Status> errors(kRanks), started(kRanks);
+  world.Run([&](Communicator& self) {
+    const int rank = self.rank().value();
+    Buffers buffers;
+    const Buffers before = buffers;
+    errors[rank] = self.Run(RequestOf(self, &buffers));
+    started[rank] = self.Start(RequestOf(self, &buffers)).status();
+    EXPECT_EQ(buffers.input, before.input);
+    EXPECT_EQ(buffers.output, before.output);
+    EXPECT_THAT(self.status(), IsOk());
+    EXPECT_THAT(self.Run(buffers.Request(Collective::kAllReduce)), IsOk()) << "the communicator stays usable";
+  });
+  for (const auto& statuses : {errors, started}) {
+    EXPECT_THAT(statuses, Each(Eq(statuses[0])));
+    EXPECT_THAT(statuses[0], StatusIs(Code::kFailedPrecondition,
+                                      AllOf(HasSubstr("rank 0 called "), HasSubstr(mismatch().common_text),
+                                            HasSubstr("; rank 1 called "), HasSubstr(mismatch().different_text),
+                                            HasSubstr("; rank 2 called "), HasSubstr("; rank 3 called "))));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, MismatchTest, ::testing::Range(0, static_cast<int>(Mismatches().size())),
+                         [](const ::testing::TestParamInfo<int>& info) { return Mismatches()[info.param].name; });
+
+// The ranks make the same calls; one is a call behind.
+TEST(TransportCommunicatorErrors, ARankThatIsACallBehindIsToldSo) {
+  LoopbackWorld world(2, {}, Options());
+  std::vector<absl::Status> errors(2);
+  world.Run([&](Communicator& self) {
+    Buffers buffers;
+    CollectiveRequest bcast = buffers.Request(Collective::kBroadcast);
+    if (self.rank() == Rank(0)) {
+      EXPECT_THAT(self.Run(bcast), IsOk());
+    }
+    errors[self.rank().value()] = self.Run(buffers.Request(Collective::kAllReduce));
+  });
+  EXPECT_THAT(errors, ::testing::Contains(StatusIs(
+                          Code::kFailedPrecondition,
+                          AllOf(HasSubstr("rank 0 called broadcast #1"), HasSubstr("; rank 1 called all_reduce #1")))));
+}
+
+// What a collective ignores does not make its calls differ.
+TEST(TransportCommunicatorErrors, WhatACollectiveHasNoUseForMayDiffer) {
+  for (const TransportCommunicatorOptions& options : {Options(), CheckedOptions()}) {
+    LoopbackWorld world(3, {}, options);
+    world.Run([&](Communicator& self) {
+      Buffers buffers;
+      CollectiveRequest all_gather = buffers.Request(Collective::kAllGather);
+      all_gather.op = static_cast<ReduceOp>(self.rank().value());
+      all_gather.root = self.rank();
+      EXPECT_THAT(self.Run(all_gather), IsOk());
+      CollectiveRequest all_reduce = buffers.Request(Collective::kAllReduce);
+      all_reduce.root = Rank(self.rank().value() + 100);
+      all_reduce.factor = self.rank().value();
+      EXPECT_THAT(self.Run(all_reduce), IsOk());
+    });
+  }
+}
+
+class DisconnectTest : public ::testing::TestWithParam<Collective> {};
+
+// Rank 2 dies at its first message, or further on. The others may have what they need from it, or not; in the collective after
+// that all miss it.
+TEST_P(DisconnectTest, EndsTheCollectiveOrTheNextOnEveryRank) {
+  constexpr int kRanks = 4;
+  const Rank victim(2);
+  for (const int messages_before : {0, 5}) {
+    LoopbackNetwork* network = nullptr;
+    std::atomic<int> messages{0};
+    LoopbackOptions options;
+    options.observer = [&](const LoopbackMessage& message) {
+      if (message.source == victim && messages++ == messages_before) network->Disconnect(victim);
+    };
+    TransportCommunicatorOptions communicator_options = Options();
+    communicator_options.chunk_bytes = 16 << 10;
+    LoopbackWorld world(kRanks, options, communicator_options);
+    network = &world.network();
+    std::vector<absl::Status> errors(kRanks);
+    world.Run([&](Communicator& self) {
+      Buffers buffers;
+      CollectiveRequest request = buffers.Request(GetParam(), GetParam() == Collective::kBarrier ? 0 : 200'000);
+      request.root = Rank(0);  // from which rank 2 is on the way to rank 3
+      absl::Status status;
+      for (int call = 0; call < 20 && status.ok(); ++call) status = self.Run(request);
+      if (status.ok()) status = self.Run(buffers.Request(Collective::kAllReduce));
+      errors[self.rank().value()] = status;
+      EXPECT_EQ(self.status(), status);
+      EXPECT_EQ(self.Run(request), status);
+    });
+    EXPECT_THAT(errors, Each(StatusIs(Code::kAborted)));
+    EXPECT_THAT(errors, ::testing::Contains(StatusIs(Code::kAborted, HasSubstr("rank 2"))));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DisconnectTest,
+                         ::testing::Values(Collective::kAllReduce, Collective::kBroadcast, Collective::kReduce,
+                                           Collective::kAllGather, Collective::kReduceScatter, Collective::kBarrier),
+                         [](const auto& info) { return Name(info.param); });
+
+TEST(TransportCommunicatorErrors, AnOperationsDeadlineEndsIt) {
+  for (const int wait : {0, 1, 2}) {
+    LoopbackWorld world(2, {}, Options());
+    Communicator& self = *world.communicator(0);
+    Buffers buffers;
+    CollectiveRequest request = buffers.Request(Collective::kAllReduce);
+    request.timeout = milliseconds(40);
+    request.algorithm = Algorithm::kRing;
+    const auto begin = Deadline::Clock::now();
+    absl::Status status;
+    if (wait == 0) {
+      status = self.Run(request);
+    } else {
+      absl::StatusOr<Work> work = self.Start(request);
+      ASSERT_THAT(work.status(), IsOk());
+      const Deadline deadline = Soon();
+      // Somebody waits, or nobody does.
+      while (wait == 1 && !work->done() && !deadline.passed()) std::this_thread::yield();
+      status = work->Wait(Soon());
+    }
+    EXPECT_GE(Deadline::Clock::now() - begin, milliseconds(40));
+    EXPECT_THAT(status, StatusIs(Code::kDeadlineExceeded,
+                                 HasSubstr("all_reduce #1 (24 f32 sum, ring) did not finish in time")));
+    EXPECT_EQ(self.status(), status);
+    EXPECT_EQ(self.Run(request), status);
+    EXPECT_THAT(world.communicator(1)->Run(request), StatusIs(Code::kAborted, HasSubstr("rank 0")))
+        << "who comes later finds the connection closed";
+  }
+}
+
+// The first call has time; the one behind it in the queue has not.
+TEST(TransportCommunicatorErrors, TheEarliestDeadlineCounts) {
+  LoopbackWorld world(2, {}, Options());
+  Communicator& self = *world.communicator(0);
+  Buffers buffers;
+  absl::StatusOr<Work> first = self.Start(buffers.Request(Collective::kAllReduce));
+  ASSERT_THAT(first.status(), IsOk());
+  CollectiveRequest request = buffers.Request(Collective::kAllReduce);
+  request.timeout = milliseconds(40);
+  absl::StatusOr<Work> second = self.Start(request);
+  ASSERT_THAT(second.status(), IsOk());
+  EXPECT_THAT(first->Wait(Deadline::AfterMs(20'000)), StatusIs(Code::kDeadlineExceeded, HasSubstr("#2")));
+  EXPECT_TRUE(first->done());
+  EXPECT_EQ(second->Wait(Soon()), first->Wait(Soon()));
+}
+
+TEST(TransportCommunicatorErrors, AbortEndsABlockingCallOfAnotherThread) {
+  LoopbackWorld world(2, {}, Options());
+  Communicator& self = *world.communicator(0);
+  Buffers buffers;
+  std::thread aborter([&] {
+    const Deadline deadline = Soon();
+    while (self.FlightRecords().empty() && !deadline.passed()) std::this_thread::yield();
+    self.Abort("the user pressed a key");
+  });
+  EXPECT_THAT(self.Run(buffers.Request(Collective::kAllReduce)),
+              StatusIs(Code::kAborted, "rank 0 aborted the communicator: the user pressed a key"));
+  aborter.join();
+}
+
+// One rank whose parts the test takes down by hand.
+struct Member {
+  Member(LoopbackNetwork* network, int rank)
+      : transport(network->CreateTransport(Rank(rank))),
+        engine(std::make_unique<ProgressEngine>(transport.get(), std::chrono::nanoseconds::zero())),
+        communicator(std::make_unique<TransportCommunicator>(engine.get(), nullptr, Options())) {}
+  ~Member() {
+    communicator.reset();
+    engine.reset();
+  }
+
+  std::unique_ptr<Transport> transport;
+  std::unique_ptr<ProgressEngine> engine;
+  std::unique_ptr<TransportCommunicator> communicator;
+};
+
+TEST(TransportCommunicatorErrors, WithoutAControlChannelThereAreNoNotes) {
+  LoopbackNetwork network(2);
+  Member self(&network, 0);
+  self.communicator->PostNote(1, "lost");
+  EXPECT_THAT(self.communicator->AwaitNotes(1, 1, Soon()), StatusIs(Code::kUnimplemented));
+}
+
+TEST(TransportCommunicatorErrors, DestructionCancelsWhatIsInFlightAndWorkOutlivesAll) {
+  LoopbackNetwork network(2);
+  auto self = std::make_unique<Member>(&network, 0);
+  Buffers buffers;
+  std::vector<Work> works;
+  for (int i = 0; i < 3; ++i) {
+    absl::StatusOr<Work> work = self->communicator->Start(buffers.Request(Collective::kAllReduce, 100'000));
+    ASSERT_THAT(work.status(), IsOk());
+    works.push_back(*std::move(work));
+  }
+  std::thread waiter([work = works[0]]() mutable {
+    EXPECT_THAT(work.Wait(Soon()), StatusIs(Code::kCancelled, HasSubstr("destroyed")));
+  });
+  self->communicator.reset();
+  waiter.join();
+  self.reset();
+  for (Work& work : works) EXPECT_THAT(work.Wait(Deadline::Now()), StatusIs(Code::kCancelled, HasSubstr("destroyed")));
+}
+
+TEST(TransportCommunicatorErrors, DestructionAfterAFailureIsQuiet) {
+  LoopbackNetwork network(2);
+  Member self(&network, 0);
+  Buffers buffers;
+  absl::StatusOr<Work> work = self.communicator->Start(buffers.Request(Collective::kAllReduce));
+  ASSERT_THAT(work.status(), IsOk());
+  self.communicator->OnFailure(absl::AbortedError("rank 1 died"));
+  self.communicator->OnFailure(absl::InternalError("and more"));
+  EXPECT_THAT(work->Wait(Deadline::Now()), StatusIs(Code::kAborted, "rank 1 died"));
+  self.communicator.reset();
+  EXPECT_THAT(work->Wait(Deadline::Now()), StatusIs(Code::kAborted, "rank 1 died"));
+}
+
+// Two communicators on one transport: a failure ends one of them.
+TEST(TransportCommunicatorErrors, AFailureEndsOneChannelOnly) {
+  LoopbackNetwork network(2);
+  std::vector<std::unique_ptr<Member>> members;
+  std::vector<std::unique_ptr<TransportCommunicator>> others;
+  for (int rank = 0; rank < 2; ++rank) {
+    members.push_back(std::make_unique<Member>(&network, rank));
+    TransportCommunicatorOptions options = Options();
+    options.channel = 1;
+    others.push_back(std::make_unique<TransportCommunicator>(members.back()->engine.get(), nullptr, options));
+  }
+  members[0]->communicator->Abort("enough");
+  ::lockstep::testing::RunRanks(2, [&](int rank) {
+    Buffers buffers;
+    EXPECT_THAT(members[rank]->communicator->Run(buffers.Request(Collective::kAllReduce)), StatusIs(Code::kAborted));
+    EXPECT_THAT(others[rank]->Run(buffers.Request(Collective::kAllReduce)), IsOk());
+  });
+  others.clear();
+}
+
+TEST(TransportCommunicatorErrors, ProgressCountsWhatWasStartedAndWhatCompleted) {
+  LoopbackNetwork network(2);
+  Member self(&network, 0);
+  Member other(&network, 1);
+  EXPECT_EQ(self.communicator->progress().started, 0);
+  Buffers buffers, other_buffers;
+  absl::StatusOr<Work> work = self.communicator->Start(buffers.Request(Collective::kAllReduce));
+  ASSERT_THAT(work.status(), IsOk());
+  EXPECT_EQ(self.communicator->progress().started, 1);
+  EXPECT_EQ(self.communicator->progress().completed, 0);
+  EXPECT_THAT(other.communicator->Run(other_buffers.Request(Collective::kAllReduce)), IsOk());
+  EXPECT_THAT(work->Wait(Soon()), IsOk());
+  EXPECT_EQ(self.communicator->progress().completed, 1);
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,57 @@
+// Verifier: runs all ranks' schedules of one collective in one thread, on symbols, and proves that
+//
+//   - every message is matched, message for message and block for block, and none is left over;
+//   - nothing deadlocks even where a send completes only when its receive has been started. Steps start as the executor
+//     starts them: when the steps named in `after` are complete and, for a message, when all earlier steps of the list
+//     with the same peer in the same direction have been started;
+//   - any two steps of one rank that touch the same block of the same memory, one of them writing, are ordered by
+//   `after`;
+//   - no step reads memory that was never written, leaves its window, or writes the input;
+//   - every output is the right expression of the inputs: a reduction has every rank's contribution exactly once, and
+//   in
+//     an all-reduce every rank builds the same tree but for the order of a node's two operands, so that all end with
+//     the same bits;
+//   - no rank leaves a barrier before every rank has entered it.
+//
+// Memory is compared by block, so a proof holds for every count.
+
+#ifndef COMM_VERIFIER_H_
+#define COMM_VERIFIER_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/rank.h"
+#include "comm/expression.h"
+#include "comm/schedule.h"
+
+namespace lockstep {
+
+// What has been proved about a set of schedules.
+class Proof {
+ public:
+  Proof(ExpressionTable expressions, std::vector<std::vector<ExpressionTable::Id>> outputs, int message_depth);
+
+  // What a block of a rank's output ends as: "((r2+r1)+r0)", where the left operand is the rank's own in a
+  // receive_reduce and the target in a reduce. "undefined" where the collective leaves it so.
+  std::string Expression(Rank rank, int block) const;
+  // The longest chain of messages of which each had to wait for the one before: the factor of the latency in a cost
+  // model.
+  int message_depth() const { return message_depth_; }
+
+ private:
+  ExpressionTable expressions_;
+  std::vector<std::vector<ExpressionTable::Id>> outputs_;  // [rank][block]
+  int message_depth_;
+};
+
+// all_ranks[r] is rank r's schedule. INTERNAL naming the rank, the step and what is wrong, for the first fault found.
+absl::StatusOr<Proof> Prove(absl::Span<const Schedule> all_ranks, bool in_place);
+absl::Status Verify(absl::Span<const Schedule> all_ranks, bool in_place);
+
+}  // namespace lockstep
+
+#endif  // COMM_VERIFIER_H_

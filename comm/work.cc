@@ -1,0 +1,13 @@
+#include "comm/work.h"
+
+namespace lockstep {
+
+absl::Status Work::Wait(Deadline deadline) {
+  if (!done()) state_->Await(deadline);
+  if (!done()) {
+    return absl::DeadlineExceededError("the collective is not done yet; it goes on, and its buffers stay borrowed");
+  }
+  return state_->status();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,59 @@
+// Completion handle of one asynchronous collective.
+//
+// Thread-safe. The buffers given to the collective stay borrowed until done() is true; it becomes true on success, on error and
+// on abort alike, so a waiter never hangs. What the collective wrote is visible to any thread that has seen done() return
+// true.
+
+#ifndef COMM_WORK_H_
+#define COMM_WORK_H_
+
+#include <atomic>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "base/deadline.h"
+
+namespace lockstep {
+
+// Shared by the handle and by whoever completes it: either may go first.
+class WorkState {
+ public:
+  WorkState() = default;
+  virtual ~WorkState() = default;
+  WorkState(const WorkState&) = delete;
+  WorkState& operator=(const WorkState&) = delete;
+
+  // Once. The release store pairs with the acquire load of whoever sees done().
+  void Complete(absl::Status status) {
+    status_ = std::move(status);
+    done_.store(true, std::memory_order_release);
+  }
+  const std::atomic<bool>& done() const { return done_; }
+  const absl::Status& status() const { return status_; }  // only once done
+
+  // Waits until done or the deadline; drives progress where there is something to drive.
+  virtual void Await(Deadline deadline) = 0;
+
+ private:
+  std::atomic<bool> done_{false};
+  absl::Status status_;
+};
+
+class Work {
+ public:
+  explicit Work(std::shared_ptr<WorkState> state) : state_(std::move(state)) {}
+
+  bool done() const { return state_->done().load(std::memory_order_acquire); }
+
+  // The collective's result once it is done. DEADLINE_EXCEEDED when it is not by then: only the waiting is over, the operation
+  // goes on.
+  absl::Status Wait(Deadline deadline);
+
+ private:
+  std::shared_ptr<WorkState> state_;
+};
+
+}  // namespace lockstep
+
+#endif  // COMM_WORK_H_

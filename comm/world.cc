@@ -1,0 +1,301 @@
+#include "comm/world.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
+#include "base/env.h"
+#include "base/log.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "comm/host_id.h"
+#include "comm/progress_engine.h"
+#include "comm/selector.h"
+#include "comm/self_communicator.h"
+#include "comm/transport_communicator.h"
+#include "transport/control.h"
+#include "transport/interface.h"
+#include "transport/rendezvous.h"
+#include "transport/store_open.h"
+#include "transport/store_url.h"
+#include "transport/tcp/tcp_transport.h"
+
+namespace lockstep {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr int64_t kDayMs = 24 * 3600 * 1000;
+constexpr ChannelId kWorldChannel = 0;
+
+// How long a caller with a core of its own polls before it sleeps: some times what waking up costs.
+constexpr std::chrono::microseconds kSpin{100};
+
+// Everything that may also come from the environment, settled.
+struct Settings {
+  milliseconds setup_timeout{300000};
+  milliseconds timeout{1800000};
+  milliseconds peer_timeout{30000};
+  AlgorithmOverrides algorithms;
+  int64_t chunk_bytes = 256 << 10;
+  bool checked = false;
+  std::string interface;
+  size_t flight_records = 256;
+};
+
+absl::Status ReadMilliseconds(milliseconds option, const char* option_name, const char* variable,
+                              milliseconds* setting) {
+  if (option.count() < 0) return absl::InvalidArgumentError(absl::StrCat(option_name, " is negative"));
+  if (option.count() > 0) {
+    *setting = option;
+    return absl::OkStatus();
+  }
+  if (variable == nullptr) return absl::OkStatus();
+  LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<int64_t> value, GetEnvInt(variable, 1, kDayMs));
+  if (value.has_value()) *setting = milliseconds(*value);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Settings> ReadSettings(const WorldOptions& options) {
+  Settings settings;
+  LOCKSTEP_RETURN_IF_ERROR(ReadMilliseconds(options.setup_timeout, "setup_timeout", nullptr, &settings.setup_timeout));
+  LOCKSTEP_RETURN_IF_ERROR(ReadMilliseconds(options.timeout, "timeout", "LOCKSTEP_TIMEOUT_MS", &settings.timeout));
+  LOCKSTEP_RETURN_IF_ERROR(
+      ReadMilliseconds(options.peer_timeout, "peer_timeout", "LOCKSTEP_PEER_TIMEOUT_MS", &settings.peer_timeout));
+
+  const std::string algorithm =
+      !options.algorithm.empty() ? options.algorithm : GetEnv("LOCKSTEP_ALGORITHM").value_or("");
+  LOCKSTEP_ASSIGN_OR_RETURN(settings.algorithms, ParseAlgorithmOverrides(algorithm));
+
+  if (options.chunk_bytes != 0) {
+    settings.chunk_bytes = options.chunk_bytes;
+  } else {
+    LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<int64_t> chunk, GetEnvInt("LOCKSTEP_CHUNK_BYTES", 64, 1 << 30));
+    if (chunk.has_value()) settings.chunk_bytes = *chunk;
+  }
+  if (settings.chunk_bytes < 64 || settings.chunk_bytes > (1 << 30) || settings.chunk_bytes % 64 != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("chunk_bytes is ", settings.chunk_bytes,
+                                                   ", which is not a multiple of 64 between 64 and 1,073,741,824"));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<bool> checked, GetEnvBool("LOCKSTEP_CHECKED"));
+  settings.checked = options.checked || checked.value_or(false);
+  settings.interface = !options.interface.empty() ? options.interface : GetEnv("LOCKSTEP_INTERFACE").value_or("");
+  LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<int64_t> records, GetEnvInt("LOCKSTEP_FLIGHT_RECORDS", 16, 1 << 20));
+  if (records.has_value()) settings.flight_records = *records;
+  if (const auto transport = GetEnv("LOCKSTEP_TRANSPORT"); transport.has_value() && *transport != "tcp") {
+    return absl::InvalidArgumentError(absl::StrCat("LOCKSTEP_TRANSPORT is '", *transport, "'; known are: tcp"));
+  }
+  return settings;
+}
+
+std::vector<AgreedOption> OptionsToAgreeOn(const Settings& settings) {
+  return {{"algorithm", ToString(settings.algorithms)},
+          {"checked", settings.checked ? "1" : "0"},
+          {"chunk_bytes", absl::StrCat(settings.chunk_bytes)},
+          {"transport", "tcp"}};
+}
+
+int CoresOfThisProcess() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
+}
+
+bool StoreIsOnLoopback(const std::string& url) {
+  const absl::StatusOr<StoreUrl> parsed = ParseStoreUrl(url);
+  if (!parsed.ok() || parsed->scheme != StoreUrl::kTcp) return false;
+  const absl::StatusOr<SocketAddress> address =
+      SocketAddress::Parse(absl::StrCat(parsed->server.host, ":", parsed->server.port));
+  return parsed->server.host == "localhost" || (address.ok() && address->loopback());
+}
+
+// The address at which the others reach this rank, before anything is connected: what the hub binds.
+absl::StatusOr<InterfaceChoice> ChooseBindAddress(const WorldSpec& spec, const Settings& settings) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<InterfaceAddress> candidates, ListInterfaceAddresses());
+  std::string selection = settings.interface;
+  // A job on one host needs no network; one that spans hosts gets loopback only where it asked for it.
+  const bool one_host = spec.local_size == spec.size;
+  if (selection.empty() && (one_host || StoreIsOnLoopback(spec.store_url))) selection = "=lo";
+  absl::StatusOr<InterfaceChoice> choice = ChooseInterface(candidates, selection, /*allow_loopback=*/true);
+  if (!choice.ok()) return choice.status();
+  LOCKSTEP_LOG(kInfo) << "rank " << spec.rank << " uses " << choice->chosen.name << " "
+                      << choice->chosen.address.HostString();
+  for (const std::string& rejected : choice->rejected) LOCKSTEP_LOG(kDebug) << "not " << rejected;
+  return choice;
+}
+
+class SelfWorld : public World {
+ public:
+  explicit SelfWorld(size_t flight_records) : communicator_(flight_records) {}
+  Communicator* communicator() override { return &communicator_; }
+
+ private:
+  SelfCommunicator communicator_;
+};
+
+class ConnectedWorld : public World {
+ public:
+  ConnectedWorld() = default;
+  ~ConnectedWorld() override;
+
+  absl::Status Connect(const WorldSpec& spec, const Settings& settings, Store* store);
+
+  Communicator* communicator() override { return communicator_.get(); }
+
+ private:
+  // Both on the control thread.
+  void OnFailure(const Failure& failure);
+  std::vector<std::pair<ChannelId, Progress>> CurrentProgress();
+
+  std::string Describe(const WorldSpec& spec, const Settings& settings, const Store& store,
+                       const std::vector<Member>& members) const;
+
+  std::unique_ptr<TcpTransport> transport_;
+  std::unique_ptr<ProgressEngine> engine_;
+  std::unique_ptr<ControlChannel> control_;
+  std::unique_ptr<TransportCommunicator> communicator_;
+
+  // Guarded by mu_.
+  Mutex mu_;
+  TransportCommunicator* announced_to_ ABSL_GUARDED_BY(mu_) = nullptr;  // set once it is there
+  absl::Status early_failure_ ABSL_GUARDED_BY(mu_);                     // announced before that
+};
+
+ConnectedWorld::~ConnectedWorld() {
+  // After Leave nobody calls back, so the rest may go.
+  if (control_ != nullptr) control_->Leave();
+  communicator_.reset();
+  engine_.reset();
+  transport_.reset();
+}
+
+void ConnectedWorld::OnFailure(const Failure& failure) {
+  TransportCommunicator* communicator = nullptr;
+  {
+    MutexLock lock(&mu_);
+    communicator = announced_to_;
+    if (communicator == nullptr) early_failure_.Update(failure.status);
+  }
+  if (communicator != nullptr) communicator->OnFailure(failure.status);
+}
+
+std::vector<std::pair<ChannelId, Progress>> ConnectedWorld::CurrentProgress() {
+  MutexLock lock(&mu_);
+  if (announced_to_ == nullptr) return {};
+  return {{kWorldChannel, announced_to_->progress()}};
+}
+
+absl::Status ConnectedWorld::Connect(const WorldSpec& spec, const Settings& settings, Store* store) {
+  const Deadline deadline = Deadline::After(settings.setup_timeout);
+  LOCKSTEP_ASSIGN_OR_RETURN(const InterfaceChoice interface, ChooseBindAddress(spec, settings));
+
+  ControlOptions control;
+  control.rank = spec.rank;
+  control.size = spec.size;
+  control.job_id = spec.job_id;
+  control.hub_bind_address = interface.chosen.address.WithPort(0);
+  control.peer_timeout = settings.peer_timeout;
+  control.on_failure = [this](const Failure& failure) { OnFailure(failure); };
+  control.progress = [this] { return CurrentProgress(); };
+  LOCKSTEP_ASSIGN_OR_RETURN(control_, ControlChannel::Create(std::move(control), store, deadline));
+
+  TcpTransportOptions tcp;
+  tcp.rank = spec.rank;
+  tcp.size = spec.size;
+  tcp.job_id = spec.job_id;
+  tcp.world_id = control_->world_id();
+  // Where no interface was asked for, the one by which rank 0 is reached is known to work.
+  tcp.bind_address =
+      settings.interface.empty() ? control_->local_address().WithPort(0) : interface.chosen.address.WithPort(0);
+  tcp.chunk_bytes = settings.chunk_bytes;
+  LOCKSTEP_ASSIGN_OR_RETURN(transport_, TcpTransport::Create(std::move(tcp)));
+
+  Member self;
+  self.rank = spec.rank;
+  self.host = HostName();
+  self.host_id = HostId();
+  self.pid = getpid();
+  self.data_address = transport_->address();
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Member> members,
+                            control_->Join(self, OptionsToAgreeOn(settings), deadline));
+  std::vector<SocketAddress> addresses;
+  int here = 0;
+  for (const Member& member : members) {
+    addresses.push_back(member.data_address);
+    if (member.host_id == self.host_id) ++here;
+  }
+  LOCKSTEP_RETURN_IF_ERROR(transport_->SetPeers(std::move(addresses)));
+
+  const bool cores_to_spare = here <= CoresOfThisProcess();
+  engine_ =
+      std::make_unique<ProgressEngine>(transport_.get(), cores_to_spare ? kSpin : std::chrono::microseconds::zero());
+  TransportCommunicatorOptions options;
+  options.channel = kWorldChannel;
+  options.chunk_bytes = settings.chunk_bytes;
+  options.algorithms = settings.algorithms;
+  options.checked = settings.checked;
+  options.timeout = settings.timeout;
+  options.flight_records = settings.flight_records;
+  options.description = Describe(spec, settings, *store, members);
+  communicator_ = std::make_unique<TransportCommunicator>(engine_.get(), control_.get(), std::move(options));
+  absl::Status failure;
+  {
+    MutexLock lock(&mu_);
+    announced_to_ = communicator_.get();
+    failure = early_failure_;
+  }
+  if (!failure.ok()) communicator_->OnFailure(failure);
+  return absl::OkStatus();
+}
+
+std::string ConnectedWorld::Describe(const WorldSpec& spec, const Settings& settings, const Store& store,
+                                     const std::vector<Member>& members) const {
+  std::string text = absl::StrCat(
+      "rank ", spec.rank.value(), " of ", spec.size, " (from ", spec.source, "), job '", spec.job_id, "', met at ",
+      store.Describe(), "\ntransport tcp, listening on ", transport_->address().ToString(),
+      "\nalgorithms: ", settings.algorithms == AlgorithmOverrides() ? "chosen by size" : ToString(settings.algorithms),
+      "; chunks of ", settings.chunk_bytes, " B\n");
+  for (const Member& member : members) {
+    absl::StrAppend(&text, lockstep::Describe(member), " at ", member.data_address.ToString(), "\n");
+  }
+  return text;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<World>> World::Create(const WorldOptions& options) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Settings settings, ReadSettings(options));
+  RendezvousOptions rendezvous;
+  if (options.size != 0) {
+    rendezvous.size = options.size;
+    rendezvous.rank = options.rank;
+  }
+  if (options.local_size != 0) {
+    rendezvous.local_size = options.local_size;
+    rendezvous.local_rank = options.local_rank;
+  }
+  rendezvous.store_url = options.store_url;
+  rendezvous.has_store = options.store != nullptr;
+  rendezvous.job_id = options.job_id;
+  LOCKSTEP_ASSIGN_OR_RETURN(const WorldSpec spec, DetermineWorld(rendezvous, Environment::OfThisProcess()));
+  for (const std::string& note : spec.notes) LOCKSTEP_LOG(kWarning) << note;
+  if (spec.size == 1) return std::make_unique<SelfWorld>(settings.flight_records);
+
+  auto world = std::make_unique<ConnectedWorld>();
+  if (options.store != nullptr) {
+    LOCKSTEP_RETURN_IF_ERROR(world->Connect(spec, settings, options.store));
+    return world;
+  }
+  // Once all have joined nobody needs the store any more, so it goes with this scope and another world may use its address.
+  LOCKSTEP_ASSIGN_OR_RETURN(const OpenedStore opened, OpenStore(spec, Deadline::After(settings.setup_timeout)));
+  LOCKSTEP_RETURN_IF_ERROR(world->Connect(spec, settings, opened.store.get()));
+  return world;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,60 @@
+// World: the ranks of a job, connected. Made from options and the environment, by every rank at once.
+//
+// Owns what one rank needs to take part: its seat at the control channel, its transport, the progress engine, and the
+// communicator of all ranks. A world of one has the communicator alone and starts no thread.
+
+#ifndef COMM_WORLD_H_
+#define COMM_WORLD_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "comm/communicator.h"
+#include "transport/store.h"
+
+namespace lockstep {
+
+// What is left at its default is read from the environment (docs/environment.md), and then has the default given here.
+struct WorldOptions {
+  // Who we are. size 0: all of this from the environment; with nothing there either, a world of one.
+  int size = 0;
+  int rank = 0;
+  int local_size = 0;  // 0: unknown
+  int local_rank = 0;
+  std::string store_url;                       // tcp://host:port, served by rank 0; file:///path
+  Store* store = nullptr;                      // instead of a URL; needed until Create returns
+  std::string job_id;                          // "default"
+  std::string interface;                       // any; see ChooseInterface
+  std::chrono::milliseconds setup_timeout{0};  // 300,000
+  std::chrono::milliseconds timeout{0};        // of a collective: 1,800,000
+  std::chrono::milliseconds peer_timeout{0};   // 30,000
+  // These three must be equal on all ranks, and are compared.
+  std::string algorithm;    // chosen by size; see ParseAlgorithmOverrides
+  int64_t chunk_bytes = 0;  // 262,144; a multiple of 64
+  bool checked = false;
+};
+
+class World {
+ public:
+  // Returns when all ranks have met and agreed. Errors: those of ResolveWorld, OpenStore, ChooseInterface and
+  // ControlChannel::Join, which name what is missing, taken, unknown or different, and on which ranks.
+  static absl::StatusOr<std::unique_ptr<World>> Create(const WorldOptions& options);
+
+  // Says goodbye. Operations in flight complete with CANCELLED. Waits for no peer.
+  virtual ~World() = default;
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  virtual Communicator* communicator() = 0;
+
+ protected:
+  World() = default;
+};
+
+}  // namespace lockstep
+
+#endif  // COMM_WORLD_H_

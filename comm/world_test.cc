@@ -1,0 +1,447 @@
+// Real TCP connections between ranks that are threads: how a world comes about, what it refuses, and what its control channel
+// adds to failures: one text for all ranks.
+
+#include "comm/world.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/deadline.h"
+#include "base/dtype.h"
+#include "base/rank.h"
+#include "base/reduce_op.h"
+#include "base/status_matchers.h"
+#include "comm/communicator.h"
+#include "comm/schedule.h"
+#include "comm/work.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/gate.h"
+#include "tests/ranks.h"
+#include "tests/worlds.h"
+#include "transport/store_memory.h"
+
+namespace lockstep {
+namespace {
+
+using ::lockstep::testing::RunRanks;
+using std::chrono::milliseconds;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::Eq;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+using ::testing::StartsWith;
+using Code = absl::StatusCode;
+
+Deadline Soon() { return Deadline::AfterMs(30'000); }
+
+std::vector<absl::Status> StatusesOf(const std::vector<WorldOrError>& worlds) {
+  std::vector<absl::Status> statuses;
+  for (const WorldOrError& world : worlds) statuses.push_back(world.status());
+  return statuses;
+}
+
+CollectiveRequest AllReduce(std::vector<float>* data) {
+  CollectiveRequest request;
+  request.collective = Collective::kAllReduce;
+  request.dtype = DType::kF32;
+  request.count = data->size();
+  request.input = data->data();
+  request.output = data->data();
+  request.algorithm = Algorithm::kRing;
+  return request;
+}
+
+void ExpectUsable(const std::vector<WorldOrError>& worlds) {
+  ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
+  RunRanks(static_cast<int>(worlds.size()), [&](int rank) {
+    std::vector<float> data(1000, 1.0f);
+    EXPECT_THAT((*worlds[rank])->communicator()->Run(AllReduce(&data)), IsOk());
+    EXPECT_THAT(data, Each(static_cast<float>(worlds.size())));
+  });
+}
+
+// The error of each rank: of this call, or of the next one where this one succeeded.
+std::vector<absl::Status> ErrorsOf(const std::vector<WorldOrError>& worlds,
+                                   const std::function<absl::Status(Communicator&)>& call) {
+  std::vector<absl::Status> errors(worlds.size());
+  RunRanks(static_cast<int>(worlds.size()), [&](int rank) {
+    Communicator& self = *(*worlds[rank])->communicator();
+    absl::Status status = call(self);
+    if (status.ok()) status = self.Run(CollectiveRequest());
+    EXPECT_EQ(self.status(), status);
+    EXPECT_EQ(self.Run(CollectiveRequest()), status);
+    errors[rank] = status;
+  });
+  return errors;
+}
+
+// Sets a variable for the time of a scope. Used while the test has one thread.
+class ScopedVariable {
+ public:
+  ScopedVariable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~ScopedVariable() { unsetenv(name_); }
+
+ private:
+  const char* const name_;
+};
+
+TEST(World, OfOneNeedsNothingSet) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<World> world, World::Create(WorldOptions()));
+  Communicator& self = *world->communicator();
+  EXPECT_EQ(self.size(), 1);
+  EXPECT_EQ(self.rank(), Rank(0));
+  std::vector<float> data = {1, 2};
+  EXPECT_THAT(self.Run(AllReduce(&data)), IsOk());
+  EXPECT_THAT(data, ElementsAre(1, 2));
+  EXPECT_THAT(self.Describe(), HasSubstr("one rank"));
+}
+
+TEST(World, ComesFromTheEnvironment) {
+  const std::string url = absl::StrCat("file://", ::testing::TempDir(), "/world_store_", getpid());
+  const ScopedVariable size("LOCKSTEP_WORLD_SIZE", "1"), rank("LOCKSTEP_RANK", "0"),
+      store("LOCKSTEP_STORE", url.c_str());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<World> world, World::Create(WorldOptions()));
+  EXPECT_EQ(world->communicator()->size(), 1);
+}
+
+TEST(World, RefusesOptionsThatCannotBe) {
+  MemoryStore store;
+  const auto refusal = [&](const std::function<void(WorldOptions*)>& change) {
+    WorldOptions options = TestWorldOptions(&store, 0, 2);
+    change(&options);
+    return World::Create(options).status();
+  };
+  const auto refused = [](auto message) { return StatusIs(Code::kInvalidArgument, message); };
+  EXPECT_THAT(refusal([](auto* o) { o->algorithm = "rong"; }),
+              refused(AllOf(HasSubstr("rong"), HasSubstr("ring"), HasSubstr("recursive_doubling"),
+                            HasSubstr("dissemination"))));
+  EXPECT_THAT(refusal([](auto* o) { o->algorithm = "barrier:ring"; }), refused(HasSubstr("barrier")));
+  for (const int64_t chunk_bytes : {int64_t{-64}, int64_t{1}, int64_t{65}, int64_t{1} << 40}) {
+    EXPECT_THAT(refusal([&](auto* o) { o->chunk_bytes = chunk_bytes; }),
+                refused(AllOf(HasSubstr("chunk_bytes"), HasSubstr(absl::StrCat(chunk_bytes)))));
+  }
+  EXPECT_THAT(refusal([](auto* o) { o->timeout = milliseconds(-1); }), refused(HasSubstr("timeout is negative")));
+  EXPECT_THAT(refusal([](auto* o) { o->peer_timeout = milliseconds(-1); }), refused(HasSubstr("peer_timeout")));
+  EXPECT_THAT(refusal([](auto* o) { o->setup_timeout = milliseconds(-1); }), refused(HasSubstr("setup_timeout")));
+  EXPECT_THAT(refusal([](auto* o) { o->rank = 2; }), refused(AllOf(HasSubstr("rank"), HasSubstr("2"))));
+  EXPECT_THAT(refusal([](auto* o) { o->rank = -1; }), refused(HasSubstr("rank")));
+  EXPECT_THAT(refusal([](auto* o) { o->size = -1; }), refused(HasSubstr("size")));
+  EXPECT_THAT(refusal([](auto* o) {
+                o->store = nullptr;
+                o->store_url = "ftp://somewhere";
+              }),
+              refused(HasSubstr("ftp://somewhere")));
+  EXPECT_THAT(refusal([](auto* o) { o->interface = "10.0.0.0/99"; }), refused(HasSubstr("10.0.0.0/99")));
+  EXPECT_THAT(refusal([](auto* o) { o->interface = "=nosuch0"; }),
+              StatusIs(Code::kNotFound, AllOf(HasSubstr("nosuch0"), HasSubstr("lo"))));
+}
+
+TEST(World, RefusesAnEnvironmentThatCannotBe) {
+  MemoryStore store;
+  const auto refusal = [&](const char* name, const char* value) {
+    const ScopedVariable variable(name, value);
+    WorldOptions options = TestWorldOptions(&store, 0, 2);
+    options.timeout = options.peer_timeout = milliseconds(0);
+    return World::Create(options).status();
+  };
+  for (const char* name : {"LOCKSTEP_TRANSPORT", "LOCKSTEP_ALGORITHM", "LOCKSTEP_CHUNK_BYTES", "LOCKSTEP_CHECKED",
+                           "LOCKSTEP_TIMEOUT_MS", "LOCKSTEP_PEER_TIMEOUT_MS", "LOCKSTEP_FLIGHT_RECORDS"}) {
+    EXPECT_THAT(refusal(name, "pigeon"), StatusIs(Code::kInvalidArgument, HasSubstr("pigeon"))) << name;
+  }
+  EXPECT_THAT(refusal("LOCKSTEP_TRANSPORT", "pigeon"),
+              StatusIs(Code::kInvalidArgument, AllOf(HasSubstr("LOCKSTEP_TRANSPORT"), HasSubstr("tcp"))));
+  EXPECT_THAT(refusal("LOCKSTEP_TIMEOUT_MS", "0"), StatusIs(Code::kInvalidArgument, HasSubstr("LOCKSTEP_TIMEOUT_MS")));
+  const ScopedVariable size("LOCKSTEP_WORLD_SIZE", "2");
+  EXPECT_THAT(World::Create(WorldOptions()).status(), StatusIs(Code::kInvalidArgument, HasSubstr("LOCKSTEP_RANK")));
+}
+
+TEST(World, TellsHowTheRanksAreConnected) {
+  MemoryStore store;
+  const std::vector<WorldOrError> worlds = CreateWorlds(&store, 3, [](int, WorldOptions* options) {
+    options->job_id = "job-7";
+    options->algorithm = "all_reduce:ring";
+    options->chunk_bytes = 8192;
+  });
+  ExpectUsable(worlds);
+  for (int rank = 0; rank < 3; ++rank) {
+    const std::string text = (*worlds[rank])->communicator()->Describe();
+    EXPECT_THAT(text, StartsWith(absl::StrCat("rank ", rank, " of 3 (from options), job 'job-7', met at memory")));
+    EXPECT_THAT(text, AllOf(HasSubstr("transport tcp"), HasSubstr("all_reduce:ring"), HasSubstr("chunks of 8192 B")));
+    for (int other = 0; other < 3; ++other) EXPECT_THAT(text, HasSubstr(absl::StrCat("\nrank ", other, " (host ")));
+    EXPECT_THAT(text, HasSubstr(absl::StrCat("pid ", getpid())));
+  }
+}
+
+TEST(World, MeetsAtAFile) {
+  const std::string file = absl::StrCat("file://", ::testing::TempDir(), "/world_test_", getpid());
+  ExpectUsable(CreateWorlds(nullptr, 2, [&](int, WorldOptions* options) { options->store_url = file; }));
+}
+
+// Several jobs at one store at once, and the same job there again.
+TEST(World, SharesItsStoreWithOthersAndLeavesItClean) {
+  MemoryStore store;
+  for (int round = 0; round < 2; ++round) {
+    std::vector<WorldOptions> options;
+    for (int job = 0; job < 2; ++job) {
+      for (int rank = 0; rank < 2; ++rank) {
+        options.push_back(TestWorldOptions(&store, rank, 2));
+        options.back().job_id = absl::StrCat("job", job);
+      }
+    }
+    const std::vector<WorldOrError> worlds = CreateWorlds(options);
+    ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
+    RunRanks(4, [&](int i) {
+      const int job = i / 2;
+      std::vector<float> data(10, job + 1.0f);
+      EXPECT_THAT((*worlds[i])->communicator()->Run(AllReduce(&data)), IsOk());
+      EXPECT_THAT(data, Each(2 * (job + 1.0f)));
+    });
+  }
+}
+
+TEST(World, OptionsThatShapeWhatIsSentMustAgree) {
+  struct Case {
+    std::function<void(WorldOptions*)> change;
+    std::string text;
+  };
+  const std::vector<Case> cases = {
+      {[](auto* o) { o->chunk_bytes = 4096; }, "chunk_bytes: 262144 on ranks 0, 2, 4096 on rank 1"},
+      {[](auto* o) { o->algorithm = "all_reduce:ring"; }, "all_reduce:ring on rank 1"},
+      {[](auto* o) { o->checked = true; }, "checked: 0 on ranks 0, 2, 1 on rank 1"},
+  };
+  for (const Case& c : cases) {
+    MemoryStore store;
+    const std::vector<absl::Status> errors = StatusesOf(CreateWorlds(&store, 3, [&](int rank, WorldOptions* options) {
+      if (rank == 1) c.change(options);
+    }));
+    EXPECT_THAT(errors, Each(StatusIs(Code::kFailedPrecondition, HasSubstr(c.text))));
+    EXPECT_THAT(errors, Each(Eq(errors[0])));
+    ExpectUsable(CreateWorlds(&store, 3));  // the store is good for the next attempt
+  }
+}
+
+TEST(World, OptionsOfEachRankAloneMayDiffer) {
+  MemoryStore store;
+  ExpectUsable(CreateWorlds(&store, 2, [](int rank, WorldOptions* options) {
+    options->timeout = milliseconds(20'000 + rank);
+    options->setup_timeout = milliseconds(20'000 + rank);
+    if (rank == 1) options->local_size = options->local_rank = 0;
+  }));
+}
+
+TEST(World, WorldSizesMustAgree) {
+  MemoryStore store;
+  const std::vector<absl::Status> errors = StatusesOf(CreateWorlds(&store, 2, [](int rank, WorldOptions* options) {
+    if (rank == 1) options->size = options->local_size = 3;
+    options->setup_timeout = milliseconds(1000);
+  }));
+  EXPECT_THAT(errors[1], StatusIs(Code::kFailedPrecondition, AllOf(HasSubstr("2"), HasSubstr("3"))));
+  EXPECT_THAT(errors[0], StatusIs(AnyOf(Code::kFailedPrecondition, Code::kDeadlineExceeded)));
+}
+
+TEST(World, ARankThatNeverComesIsNamed) {
+  MemoryStore store;
+  std::vector<WorldOptions> options;
+  for (const int rank : {0, 2, 4}) {
+    options.push_back(TestWorldOptions(&store, rank, 5));
+    options.back().setup_timeout = milliseconds(400);
+  }
+  EXPECT_THAT(StatusesOf(CreateWorlds(options)),
+              Each(StatusIs(Code::kDeadlineExceeded, HasSubstr("ranks 1, 3 of 5 have not joined"))));
+  for (WorldOptions& other : options) ++other.rank;
+  options.pop_back();
+  EXPECT_THAT(StatusesOf(CreateWorlds(options)), Each(StatusIs(Code::kDeadlineExceeded, HasSubstr("rank 0"))));
+}
+
+TEST(World, TwoProcessesMayNotClaimOneRank) {
+  MemoryStore store;
+  std::vector<WorldOptions> options;
+  for (const int rank : {0, 1, 1}) {
+    options.push_back(TestWorldOptions(&store, rank, 3));
+    options.back().setup_timeout = milliseconds(800);
+  }
+  const std::vector<absl::Status> errors = StatusesOf(CreateWorlds(options));
+  const auto taken =
+      StatusIs(Code::kAlreadyExists, AllOf(HasSubstr("rank 1"), HasSubstr(absl::StrCat("pid ", getpid()))));
+  const auto missing = StatusIs(Code::kDeadlineExceeded, HasSubstr("rank 2"));
+  EXPECT_THAT(errors[0], missing);
+  EXPECT_THAT(std::vector<absl::Status>({errors[1], errors[2]}), ::testing::UnorderedElementsAre(taken, missing));
+}
+
+// Rank 1 calls something else. In a ring of four, rank 3 is no neighbour of it, and hears the same.
+TEST(World, AMismatchIsTheSameTextOnEveryRank) {
+  MemoryStore store;
+  const std::vector<WorldOrError> worlds = CreateWorlds(&store, 4);
+  ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
+  const std::vector<absl::Status> errors = ErrorsOf(worlds, [](Communicator& self) {
+    std::vector<float> data(100'000 - (self.rank() == Rank(1) ? 1 : 0));
+    return self.Run(AllReduce(&data));
+  });
+  EXPECT_THAT(errors[0], StatusIs(Code::kFailedPrecondition,
+                                  AllOf(HasSubstr("rank 1 called all_reduce #1 (99999 f32 sum, ring)"),
+                                        AnyOf(HasSubstr("rank 0 called all_reduce #1 (100000 f32 sum, ring)"),
+                                              HasSubstr("rank 2 called all_reduce #1 (100000 f32 sum, ring)")))));
+  EXPECT_THAT(errors, Each(Eq(errors[0])));
+}
+
+// Ranks whose part is to send are done before anybody knows: the next call tells them.
+TEST(World, AMismatchOfRootsIsToldByTheNextCallAtTheLatest) {
+  MemoryStore store;
+  const std::vector<WorldOrError> worlds = CreateWorlds(&store, 4);
+  ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
+  const std::vector<absl::Status> errors = ErrorsOf(worlds, [](Communicator& self) {
+    std::vector<float> data(10);
+    CollectiveRequest request = AllReduce(&data);
+    request.collective = Collective::kBroadcast;
+    request.algorithm = Algorithm::kAuto;
+    request.root = Rank(self.rank() == Rank(3) ? 3 : 0);
+    return self.Run(request);
+  });
+  EXPECT_THAT(errors[0], StatusIs(Code::kFailedPrecondition, HasSubstr("called broadcast #1 (10 f32, root ")));
+  EXPECT_THAT(errors, Each(Eq(errors[0])));
+}
+
+TEST(World, CheckedModeStaysUsableAfterAMismatch) {
+  MemoryStore store;
+  const std::vector<WorldOrError> worlds =
+      CreateWorlds(&store, 3, [](int, WorldOptions* options) { options->checked = true; });
+  ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
+  std::vector<absl::Status> errors(3);
+  RunRanks(3, [&](int rank) {
+    std::vector<float> data(100 + rank);
+    errors[rank] = (*worlds[rank])->communicator()->Run(AllReduce(&data));
+  });
+  EXPECT_THAT(errors[0],
+              StatusIs(Code::kFailedPrecondition, AllOf(HasSubstr("rank 0 called all_reduce #2 (100 f32 sum, ring)"),
+                                                        HasSubstr("rank 2 called all_reduce #2 (102 f32 sum, ring)"))));
+  EXPECT_THAT(errors, Each(Eq(errors[0])));
+  ExpectUsable(worlds);
+}
+
+TEST(World, ALateRankIsNamedEverywhereWhenADeadlinePasses) {
+  MemoryStore store;
+  const std::vector<WorldOrError> worlds = CreateWorlds(&store, 4);
+  ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
+  Gate announced;
+  std::atomic<int> ended{0};
+  const std::vector<absl::Status> errors = ErrorsOf(worlds, [&](Communicator& self) {
+    std::vector<float> data(10);
+    CollectiveRequest request = AllReduce(&data);
+    request.timeout = milliseconds(200);
+    if (self.rank() == Rank(2)) {
+      EXPECT_THAT(announced.Await(Soon()), IsOk());
+    }
+    const absl::Status status = self.Run(request);
+    if (++ended == 3) announced.Open();
+    return status;
+  });
+  EXPECT_THAT(errors[0], StatusIs(Code::kDeadlineExceeded,
+                                  AllOf(HasSubstr("all_reduce #1 (10 f32 sum, ring) did not finish in time"),
+                                        HasSubstr("rank 2 (host "), HasSubstr("has not called it"))));
+  EXPECT_THAT(errors, Each(Eq(errors[0])));
+}
+
+TEST(World, AnAbortIsTheSameTextOnEveryRank) {
+  MemoryStore store;
+  const std::vector<WorldOrError> worlds = CreateWorlds(&store, 4);
+  ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
+  const std::vector<absl::Status> errors = ErrorsOf(worlds, [](Communicator& self) {
+    if (self.rank() == Rank(2)) self.Abort("loss is NaN");
+    std::vector<float> data(100'000);
+    return self.Run(AllReduce(&data));
+  });
+  EXPECT_THAT(errors, Each(StatusIs(Code::kAborted, "rank 2 aborted the communicator: loss is NaN")));
+}
+
+TEST(World, NotesReachEveryRank) {
+  MemoryStore store;
+  const std::vector<WorldOrError> worlds = CreateWorlds(&store, 3);
+  ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
+  RunRanks(3, [&](int rank) {
+    Communicator& self = *(*worlds[rank])->communicator();
+    if (rank != 1) self.PostNote(77, absl::StrCat("from ", rank));
+    EXPECT_THAT(self.AwaitNotes(77, 2, Soon()),
+                IsOkAndHolds(ElementsAre(Pair(Rank(0), "from 0"), Pair(Rank(2), "from 2"))));
+    EXPECT_THAT(self.AwaitNotes(78, 1, Deadline::AfterMs(10)), StatusIs(Code::kDeadlineExceeded));
+  });
+}
+
+// The job's end, where ranks come to it one by one: rank 0, where the hub is, first.
+TEST(World, ARankThatLeavesAfterTheLastCollectiveDisturbsNobody) {
+  for (int round = 0; round < 5; ++round) {
+    MemoryStore store;
+    std::vector<WorldOrError> worlds = CreateWorlds(&store, 4);
+    ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
+    Gate left;
+    const auto begin = Deadline::Clock::now();
+    RunRanks(4, [&](int rank) {
+      Communicator& self = *(*worlds[rank])->communicator();
+      std::vector<float> data(50'000, 1.0f);
+      EXPECT_THAT(self.Run(AllReduce(&data)), IsOk());
+      EXPECT_THAT(data, Each(4.0f));
+      if (rank == 0) {
+        worlds[0]->reset();
+        left.Open();
+        return;
+      }
+      EXPECT_THAT(left.Await(Soon()), IsOk());
+      EXPECT_THAT(self.status(), IsOk());
+      // Whoever still needs it is told, and soon: no announcement is waited for.
+      EXPECT_THAT(self.Run(AllReduce(&data)), StatusIs(Code::kAborted, HasSubstr("rank ")));
+    });
+    EXPECT_LT(Deadline::Clock::now() - begin, milliseconds(1500)) << "longer than a grace period";
+    worlds.clear();
+  }
+}
+
+TEST(World, ARankThatLeavesInTheMiddleEndsTheOthersByName) {
+  for (const int leaver : {0, 2}) {
+    MemoryStore store;
+    std::vector<WorldOrError> worlds = CreateWorlds(&store, 4);
+    ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
+    std::vector<absl::Status> errors(4);
+    RunRanks(4, [&](int rank) {
+      Communicator* const self = (*worlds[rank])->communicator();
+      std::vector<float> data(500'000), more(10);
+      if (rank == leaver) {
+        absl::StatusOr<Work> work = self->Start(AllReduce(&more));
+        ASSERT_THAT(work.status(), IsOk());
+        worlds[rank]->reset();
+        // The small message of the others may have come in time.
+        EXPECT_THAT(work->Wait(Deadline::Now()), AnyOf(StatusIs(Code::kCancelled), IsOk()));
+        errors[rank] = absl::AbortedError(absl::StrCat("rank ", leaver));
+        return;
+      }
+      absl::Status status = self->Run(AllReduce(&more));
+      if (status.ok()) status = self->Run(AllReduce(&data));
+      errors[rank] = status;
+    });
+    EXPECT_THAT(errors, Each(StatusIs(Code::kAborted)));
+    const int neighbour = (leaver + 1) % 4, opposite = (leaver + 2) % 4;
+    EXPECT_THAT(errors[neighbour], StatusIs(Code::kAborted, AllOf(HasSubstr(absl::StrCat("rank ", leaver, " (host ")),
+                                                                  HasSubstr("has closed its communicator"))));
+    // With rank 0 the hub is gone: who is no neighbour of it only sees its own neighbours leave in turn.
+    if (leaver != 0) {
+      EXPECT_EQ(errors[opposite], errors[neighbour]);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

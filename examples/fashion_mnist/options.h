@@ -1,0 +1,42 @@
+// What the trainer is told on its command line.
+
+#ifndef EXAMPLES_FASHION_MNIST_OPTIONS_H_
+#define EXAMPLES_FASHION_MNIST_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace fashion_mnist {
+
+struct Options {
+  bool help = false;
+  int nproc = 2;
+  int epochs = 5;
+  int batch = 256;  // of all processes together
+  uint64_t seed = 1;
+  float learning_rate = 0.1f;
+  double bucket_mb = 1;
+  bool overlap = true;
+  int64_t steps = 0;  // stop after so many; 0: train all epochs
+  std::string data;
+  std::string log_losses;  // a file; empty: none
+};
+
+// `arguments` without the program's name. Words in a flag's name may be joined by "-" or "_", and a switch is turned
+// off by
+// "--no-". INVALID_ARGUMENT names the flag, its value and what is wrong. Sets process-wide flags: call it once.
+absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& arguments);
+
+// INVALID_ARGUMENT unless so many processes get equal parts of a batch.
+absl::Status CheckDivisible(int batch, int processes);
+
+// Generated from the flags.
+std::string HelpText();
+
+}  // namespace fashion_mnist
+
+#endif  // EXAMPLES_FASHION_MNIST_OPTIONS_H_

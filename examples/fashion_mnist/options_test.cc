@@ -1,0 +1,102 @@
+#include "examples/fashion_mnist/options.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/flags/reflection.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace fashion_mnist {
+namespace {
+
+using ::lockstep::IsOk;
+using ::lockstep::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// The flags are as they were when the result is there.
+absl::StatusOr<Options> Parse(const std::vector<std::string>& arguments) {
+  absl::FlagSaver saver;
+  return ParseOptions(arguments);
+}
+
+TEST(Options, DefaultsNeedNothing) {
+  const absl::StatusOr<Options> options = Parse({});
+  ASSERT_THAT(options.status(), IsOk());
+  EXPECT_EQ(options->nproc, 2);
+  EXPECT_EQ(options->batch % options->nproc, 0);
+  EXPECT_TRUE(options->overlap);
+  EXPECT_EQ(options->data, "/usr/share/datasets/fashion-mnist");
+  EXPECT_FALSE(options->help);
+}
+
+TEST(Options, TakesDashesUnderscoresAndNegation) {
+  absl::StatusOr<Options> options =
+      Parse({"--nproc", "4", "--bucket-mb=0.5", "--no-overlap", "--log-losses=/x", "--lr=1e-2",
+             "--seed=18446744073709551615", "--batch", "64", "--epochs=2", "--steps=9"});
+  ASSERT_THAT(options.status(), IsOk());
+  EXPECT_EQ(options->nproc, 4);
+  EXPECT_EQ(options->bucket_mb, 0.5);
+  EXPECT_FALSE(options->overlap);
+  EXPECT_EQ(options->log_losses, "/x");
+  EXPECT_FLOAT_EQ(options->learning_rate, 0.01f);
+  EXPECT_EQ(options->seed, 18446744073709551615u);
+  EXPECT_EQ(options->batch, 64);
+  EXPECT_EQ(options->epochs, 2);
+  EXPECT_EQ(options->steps, 9);
+
+  options = Parse({"--bucket_mb", "2", "--nooverlap", "--data=/d"});
+  ASSERT_THAT(options.status(), IsOk());
+  EXPECT_EQ(options->bucket_mb, 2);
+  EXPECT_FALSE(options->overlap);
+  EXPECT_EQ(options->data, "/d");
+  EXPECT_TRUE(Parse({"--overlap"})->overlap);
+  EXPECT_FALSE(Parse({"--overlap=false"})->overlap);
+}
+
+TEST(Options, RefusesBadValuesAndNamesTheFlag) {
+  for (const char* bad :
+       {"--nproc=0", "--nproc=-1", "--nproc=4097", "--nproc=two", "--nproc=", "--epochs=0", "--batch=0", "--batch=1.5",
+        "--batch=99999999999", "--steps=-1", "--seed=-1", "--lr=0", "--lr=nan", "--lr=inf", "--bucket-mb=0",
+        "--bucket-mb=-1", "--bucket-mb=nan", "--bucket-mb=x", "--overlap=maybe"}) {
+    const std::string word = bad;
+    EXPECT_THAT(Parse({word}).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr(absl::StrCat(word.substr(0, word.find('=')), " is ")), HasSubstr("--help"))))
+        << bad;
+  }
+}
+
+TEST(Options, RefusesUnknownAndIncompleteFlags) {
+  for (const char* bad : {"--verbose", "--no-batch", "--noepochs", "--no-", "--", "-x", "train", "--flagfile=/x"}) {
+    EXPECT_THAT(Parse({bad}).status(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(bad)));
+  }
+  EXPECT_THAT(Parse({"--no-overlap=1"}).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("takes no value")));
+  EXPECT_THAT(Parse({"--log-losses"}).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--log-losses needs a value")));
+}
+
+TEST(Options, HelpListsEveryFlagWithItsDefault) {
+  EXPECT_TRUE(Parse({"--batch=4", "--help"})->help);
+  const std::string help = HelpText();
+  for (const char* flag : {"--nproc", "--epochs", "--batch", "--seed", "--lr", "--bucket-mb", "--[no-]overlap",
+                           "--steps", "--data", "--log-losses"}) {
+    EXPECT_THAT(help, HasSubstr(flag));
+  }
+  EXPECT_THAT(help, HasSubstr("(default 256)"));
+}
+
+TEST(Options, BatchMustBeDivisible) {
+  EXPECT_THAT(CheckDivisible(256, 2), IsOk());
+  EXPECT_THAT(CheckDivisible(256, 3),
+              StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr("256"), HasSubstr("3 processes"))));
+}
+
+}  // namespace
+}  // namespace fashion_mnist

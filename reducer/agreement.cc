@@ -1,0 +1,98 @@
+#include "reducer/agreement.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "xxhash.h"
+
+namespace lockstep {
+namespace {
+
+// What each rank first tells: cheap, whatever the size of the table.
+struct Digest {
+  uint64_t table = 0;
+  uint64_t table_bytes = 0;
+  uint64_t settings = 0;
+  uint64_t bad = 0;
+
+  friend bool operator==(const Digest& a, const Digest& b) {
+    return a.table == b.table && a.table_bytes == b.table_bytes && a.settings == b.settings && a.bad == b.bad;
+  }
+};
+
+// Room for one complaint a rank; longer ones are cut.
+using Complaint = std::array<char, 1024>;
+
+// Of each rank's settings, so that both fit into a complaint.
+constexpr size_t kSettingsShownMax = 400;
+
+template <typename T>
+absl::StatusOr<std::vector<T>> Gather(Communicator& communicator, const T& mine) {
+  std::vector<T> all(communicator.size());
+  CollectiveRequest request;
+  request.collective = Collective::kAllGather;
+  request.count = all.size() * sizeof(T);
+  request.input = &mine;
+  request.output = all.data();
+  LOCKSTEP_RETURN_IF_ERROR(communicator.Run(request));
+  return all;
+}
+
+absl::Status BroadcastFromZero(Communicator& communicator, std::string& bytes) {
+  CollectiveRequest request;
+  request.collective = Collective::kBroadcast;
+  request.count = bytes.size();
+  request.input = bytes.data();
+  request.output = bytes.data();
+  return communicator.Run(request);
+}
+
+}  // namespace
+
+absl::Status AgreeOnParameters(Communicator& communicator, const absl::Status& local, const std::string& settings,
+                               absl::Span<const Parameter> parameters) {
+  const std::string table = Serialize(parameters);
+  Digest mine;
+  mine.table = XXH3_64bits(table.data(), table.size());
+  mine.table_bytes = table.size();
+  mine.settings = XXH3_64bits(settings.data(), settings.size());
+  mine.bad = local.ok() ? 0 : 1;
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Digest> digests, Gather(communicator, mine));
+  const bool alike = std::all_of(digests.begin(), digests.end(), [&](const Digest& d) { return d == digests[0]; });
+  if (alike && mine.bad == 0) return absl::OkStatus();
+
+  // Somebody differs: compare with rank 0, and let everybody hear what everybody found.
+  std::string reference = communicator.rank() == Rank(0) ? table : std::string(digests[0].table_bytes, '\0');
+  LOCKSTEP_RETURN_IF_ERROR(BroadcastFromZero(communicator, reference));
+  std::string shown = settings.substr(0, kSettingsShownMax);
+  shown.resize(kSettingsShownMax);
+  std::string shown_by_zero = shown;
+  LOCKSTEP_RETURN_IF_ERROR(BroadcastFromZero(communicator, shown_by_zero));
+
+  std::string text;
+  const int rank = communicator.rank().value();
+  if (!local.ok()) {
+    text = absl::StrCat("rank ", rank, " cannot take part: ", local.message());
+  } else if (digests[0].bad == 0 && reference != table) {
+    const auto others = DeserializeParameters(reference);
+    text = others.ok() ? FirstDifference(0, *others, rank, parameters) : std::string(others.status().message());
+  } else if (digests[0].bad == 0 && mine.settings != digests[0].settings) {
+    text =
+        absl::StrCat("the settings differ: ", shown_by_zero.c_str(), " on rank 0, ", shown.c_str(), " on rank ", rank);
+  }
+  Complaint complaint = {};
+  text.copy(complaint.data(), complaint.size() - 1);
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Complaint> complaints, Gather(communicator, complaint));
+  if (!local.ok()) return local;
+  for (const Complaint& other : complaints) {
+    if (other[0] != '\0') return absl::FailedPreconditionError(other.data());
+  }
+  return absl::InternalError("the ranks' parameter tables differ, but no difference was found");
+}
+
+}  // namespace lockstep

@@ -1,0 +1,24 @@
+// Whether all ranks have the same table of parameters (or other tensors) and settings, found out by collectives and told to
+// all of them alike.
+
+#ifndef REDUCER_AGREEMENT_H_
+#define REDUCER_AGREEMENT_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "comm/communicator.h"
+#include "reducer/parameter.h"
+
+namespace lockstep {
+
+// Every rank calls it. `local` is what is wrong with this rank's own arguments, or OK. OK when nobody has a complaint. Otherwise a
+// rank with a complaint of its own returns it, and all ranks whose arguments were good return the same FAILED_PRECONDITION naming
+// the lowest rank that has one, or the first difference from rank 0. `settings` is for people: "average before, ...".
+absl::Status AgreeOnParameters(Communicator& communicator, const absl::Status& local, const std::string& settings,
+                               absl::Span<const Parameter> parameters);
+
+}  // namespace lockstep
+
+#endif  // REDUCER_AGREEMENT_H_

@@ -1,0 +1,24 @@
+// Coalesced broadcast of many tensors, for the initial parameters and for buffers.
+
+#ifndef REDUCER_BROADCAST_H_
+#define REDUCER_BROADCAST_H_
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "base/rank.h"
+#include "base/tensor_view.h"
+#include "comm/communicator.h"
+
+namespace lockstep {
+
+// The root's tensors overwrite the other ranks'. Small tensors travel together in messages of up to 250 MiB, larger ones in
+// place. Blocks.
+//
+// Tensors are host memory and dense (any order of dimensions, no gaps); INVALID_ARGUMENT names one that is not, on its own rank,
+// and the others get a FAILED_PRECONDITION that quotes it. So do all ranks when roots, or number, dtypes, shapes or strides of
+// tensors differ: that is compared first, by one small collective, and nothing is written then.
+absl::Status BroadcastCoalesced(Communicator& communicator, absl::Span<const TensorView> tensors, Rank root);
+
+}  // namespace lockstep
+
+#endif  // REDUCER_BROADCAST_H_

@@ -1,0 +1,44 @@
+// The parameter table: what the embedder says once about every parameter whose gradient is to be reduced.
+
+#ifndef REDUCER_PARAMETER_H_
+#define REDUCER_PARAMETER_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/device.h"
+#include "base/dtype.h"
+
+namespace lockstep {
+
+struct Parameter {
+  std::string name;
+  DType dtype = DType::kF32;
+  DeviceId device;
+  std::vector<int64_t> shape;
+  std::vector<int64_t> strides;  // of the gradient, in elements; empty: row-major
+
+  int64_t elements() const;
+  size_t bytes() const { return static_cast<size_t>(elements()) * SizeOf(dtype); }
+};
+
+// "parameter 3 'layer1.weight' (f32[512, 784])".
+std::string Describe(size_t index, const Parameter& parameter);
+
+// INVALID_ARGUMENT for an empty table, and naming the first parameter that cannot be reduced: a dtype that is no float and not
+// complex (nothing else has a gradient), a bad shape, a device this build cannot reduce on (UNIMPLEMENTED), more bytes than
+// there are addresses.
+absl::Status CheckParameters(absl::Span<const Parameter> parameters);
+
+// The table as bytes, for comparison across ranks, and the first difference between two of them as a sentence.
+std::string Serialize(absl::Span<const Parameter> parameters);
+absl::StatusOr<std::vector<Parameter>> DeserializeParameters(const std::string& bytes);
+std::string FirstDifference(int rank_a, absl::Span<const Parameter> a, int rank_b, absl::Span<const Parameter> b);
+
+}  // namespace lockstep
+
+#endif  // REDUCER_PARAMETER_H_

@@ -1,0 +1,326 @@
+#include "reducer/reducer.h"
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "comm/self_communicator.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "reducer/reducer_testing.h"
+#include "tests/ranks.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::Each;
+using testing::LoopbackWorld;
+using testing::MixedTable;
+using testing::Replica;
+using testing::ShortTimeout;
+using testing::Vectors;
+
+// Small, so that a small model has several buckets of every dtype.
+ReducerOptions SmallBuckets() {
+  ReducerOptions options;
+  options.bucket_caps_bytes = {64, 500};
+  return options;
+}
+
+std::unique_ptr<Reducer> Create(Communicator& communicator, const std::vector<Parameter>& table,
+                                ReducerOptions options) {
+  auto reducer = Reducer::Create(&communicator, table, std::move(options));
+  LOCKSTEP_EXPECT_OK(reducer);
+  return *std::move(reducer);
+}
+
+// An order of its own for every rank and step, the same from run to run.
+std::vector<size_t> Shuffled(std::vector<size_t> order, int rank, int step) {
+  std::mt19937 random(1000 * rank + step);
+  std::shuffle(order.begin(), order.end(), random);
+  return order;
+}
+
+class ReducerNumbers : public ::testing::TestWithParam<std::tuple<int, Average>> {
+ protected:
+  int size() const { return std::get<0>(GetParam()); }
+  ReducerOptions options() const {
+    ReducerOptions options = SmallBuckets();
+    options.average = std::get<1>(GetParam());
+    return options;
+  }
+};
+
+std::string NameOf(const ::testing::TestParamInfo<std::tuple<int, Average>>& info) {
+  const char* const averages[] = {"Before", "After", "None"};
+  return absl::StrCat(std::get<0>(info.param), "Ranks", averages[static_cast<int>(std::get<1>(info.param))]);
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, ReducerNumbers,
+                         ::testing::Combine(::testing::Values(1, 2, 3, 4),
+                                            ::testing::Values(Average::kBefore, Average::kAfter, Average::kNone)),
+                         NameOf);
+
+TEST_P(ReducerNumbers, EqualThoseOfOneProcessAndAreTheSameBitsEverywhere) {
+  LoopbackWorld world(size(), {}, ShortTimeout());
+  std::vector<std::string> bits(size());
+  world.Run([&](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    Replica replica(MixedTable(), rank);
+    const auto reducer = Create(communicator, replica.table(), options());
+    EXPECT_GT(reducer->plan().buckets.size(), 8);
+    for (int step = 0; step < 4; ++step) {
+      LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, step, Shuffled(replica.order(), rank, step)));
+      replica.ExpectAverages(size(), {step}, options().average);
+      bits[rank] += replica.Bytes();
+    }
+  });
+  EXPECT_THAT(bits, Each(bits[0]));
+}
+
+TEST_P(ReducerNumbers, AreTheSameBitsWithAndWithoutOverlap) {
+  std::vector<std::vector<std::string>> bits(2, std::vector<std::string>(size()));
+  for (const bool overlap : {false, true}) {
+    LoopbackWorld world(size(), {}, ShortTimeout());
+    world.Run([&](Communicator& communicator) {
+      const int rank = communicator.rank().value();
+      Replica replica(MixedTable(), rank);
+      ReducerOptions with = options();
+      with.overlap = overlap;
+      const auto reducer = Create(communicator, replica.table(), with);
+      for (int step = 0; step < 2; ++step) {
+        LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, step, Shuffled(replica.order(), rank, step)));
+        bits[overlap][rank] += replica.Bytes();
+      }
+    });
+  }
+  EXPECT_EQ(bits[false], bits[true]);
+}
+
+TEST_P(ReducerNumbers, OfAccumulatedGradientsAreMeansOfSums) {
+  LoopbackWorld world(size(), {}, ShortTimeout());
+  world.Run([&](Communicator& communicator) {
+    Replica replica(MixedTable(), communicator.rank().value());
+    const auto reducer = Create(communicator, replica.table(), options());
+    for (int window = 0; window < 2; ++window) {
+      const int first = 10 * window;
+      replica.Compute(first);
+      for (int more = 1; more < 3; ++more) {
+        LOCKSTEP_EXPECT_OK(reducer->BeginBackward({/*sync=*/false}));
+        replica.MarkAll(*reducer, replica.order());
+        LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
+        replica.Accumulate(first + more);
+      }
+      LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
+      replica.MarkAll(*reducer, replica.order());
+      LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
+      replica.ExpectAverages(size(), {first, first + 1, first + 2}, options().average);
+      EXPECT_EQ(reducer->statistics().steps, window + 1);
+    }
+  });
+}
+
+TEST(Reducer, SendsNothingWhileAccumulating) {
+  std::atomic<int> messages{0};
+  LoopbackOptions network;
+  network.observer = [&](const LoopbackMessage&) { ++messages; };
+  LoopbackWorld world(2, network, ShortTimeout());
+  std::vector<std::unique_ptr<Reducer>> reducers(2);
+  world.Run([&](Communicator& communicator) {
+    reducers[communicator.rank().value()] = Create(communicator, Vectors(3, 10), SmallBuckets());
+  });
+  const int at_creation = messages;
+  testing::RunRanks(2, [&](int rank) {
+    Replica replica(Vectors(3, 10), rank);
+    replica.Compute(0);
+    LOCKSTEP_EXPECT_OK(reducers[rank]->BeginBackward({/*sync=*/false}));
+    replica.MarkAll(*reducers[rank], replica.order());
+    LOCKSTEP_EXPECT_OK(reducers[rank]->EndBackward(nullptr));
+    for (size_t index = 0; index < 3; ++index) replica.ExpectLocal(index, 0);
+  });
+  EXPECT_EQ(messages, at_creation);
+}
+
+TEST(Reducer, WorksInAWorldOfOne) {
+  SelfCommunicator communicator(64);
+  Replica replica(MixedTable(), 0);
+  const auto reducer = Create(communicator, replica.table(), SmallBuckets());
+  for (int step = 0; step < 3; ++step) {
+    LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, step));
+    replica.ExpectAverages(1, {step});
+  }
+}
+
+TEST(Reducer, OfOneEmptyParameterStillSteps) {
+  LoopbackWorld world(2, {}, ShortTimeout());
+  world.Run([&](Communicator& communicator) {
+    Replica replica({testing::MakeParameter("none", DType::kF32, {0})}, communicator.rank().value());
+    const auto reducer = Create(communicator, replica.table(), {});
+    for (int step = 0; step < 2; ++step) LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, step));
+    EXPECT_EQ(reducer->statistics().steps, 2);
+  });
+}
+
+TEST(Reducer, TakesAnEmptyGradientWithoutMemory) {
+  SelfCommunicator communicator(64);
+  const auto reducer = Create(communicator, {testing::MakeParameter("none", DType::kF32, {3, 0})}, {});
+  const auto nowhere = TensorView::Create(nullptr, DType::kF32, {3, 0}, {}, DeviceId());
+  LOCKSTEP_ASSERT_OK(nowhere);
+  LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
+  LOCKSTEP_EXPECT_OK(reducer->MarkReady(0, *nowhere, nullptr));
+  LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
+}
+
+TEST(Reducer, MayHaveAllInOneBucketOrEachInItsOwn) {
+  for (const std::vector<size_t>& caps : {std::vector<size_t>{SIZE_MAX}, std::vector<size_t>{0}}) {
+    LoopbackWorld world(3, {}, ShortTimeout());
+    world.Run([&](Communicator& communicator) {
+      const int rank = communicator.rank().value();
+      Replica replica(MixedTable(), rank);
+      ReducerOptions options;
+      options.bucket_caps_bytes = caps;
+      const auto reducer = Create(communicator, replica.table(), options);
+      for (int step = 0; step < 2; ++step) {
+        LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, step, Shuffled(replica.order(), rank, step)));
+        replica.ExpectAverages(3, {step});
+      }
+    });
+  }
+}
+
+TEST(Reducer, SeveralShareACommunicatorInTurn) {
+  LoopbackWorld world(2, {}, ShortTimeout());
+  world.Run([&](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    Replica generator(Vectors(5, 33), rank);
+    Replica critic(MixedTable(), rank);
+    const auto of_generator = Create(communicator, generator.table(), SmallBuckets());
+    const auto of_critic = Create(communicator, critic.table(), SmallBuckets());
+    for (int step = 0; step < 3; ++step) {
+      LOCKSTEP_EXPECT_OK(generator.RunStep(*of_generator, step));
+      LOCKSTEP_EXPECT_OK(critic.RunStep(*of_critic, step + 1));
+      generator.ExpectAverages(2, {step});
+      critic.ExpectAverages(2, {step + 1});
+    }
+  });
+}
+
+TEST(Reducer, TakesGradientsFromSeveralThreadsAtOnce) {
+  constexpr int kThreads = 4;
+  for (const bool overlap : {true, false}) {
+    LoopbackWorld world(2, {}, ShortTimeout());
+    world.Run([&](Communicator& communicator) {
+      const int rank = communicator.rank().value();
+      Replica replica(Vectors(64, 50), rank);
+      ReducerOptions options;
+      options.bucket_caps_bytes = {0, 400, 2000};
+      options.overlap = overlap;
+      const auto reducer = Create(communicator, replica.table(), options);
+      for (int step = 0; step < 8; ++step) {
+        replica.Compute(step);
+        LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
+        const std::vector<size_t> order = Shuffled(replica.order(), rank, step);
+        std::vector<std::thread> threads;
+        for (int t = 0; t < kThreads; ++t) {
+          threads.emplace_back([&, t] {
+            for (size_t i = t; i < order.size(); i += kThreads) replica.MarkAll(*reducer, {order[i]});
+          });
+        }
+        for (std::thread& thread : threads) thread.join();
+        LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
+        replica.ExpectAverages(2, {step});
+      }
+    });
+  }
+}
+
+TEST(Reducer, OneOfSeveralThreadsWinsWhenAllMarkTheSameGradient) {
+  SelfCommunicator communicator(64);
+  Replica replica(Vectors(3, 50), 0);
+  const auto reducer = Create(communicator, replica.table(), SmallBuckets());
+  for (int step = 0; step < 20; ++step) {
+    replica.Compute(step);
+    LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
+    std::atomic<int> accepted{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([&] {
+        for (size_t index = 0; index < 3; ++index) {
+          if (reducer->MarkReady(index, replica.gradient(index), nullptr).ok()) ++accepted;
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(accepted, 3);
+    LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
+  }
+}
+
+TEST(Reducer, TakesAnyStrideOfADimensionWithOneElement) {
+  // Frameworks disagree on it: a convolution with one input channel is row-major and channels-last at once.
+  SelfCommunicator communicator(64);
+  std::vector<float> memory(18, 4.0f);
+  const auto reducer =
+      Create(communicator, {testing::MakeParameter("conv", DType::kF32, {2, 1, 3, 3}, {9, 1, 3, 1})}, {});
+  for (const std::vector<int64_t>& strides : {std::vector<int64_t>{9, 9, 3, 1}, {9, 1, 3, 1}, {9, 1000, 3, 1}}) {
+    const auto gradient = TensorView::Create(memory.data(), DType::kF32, {2, 1, 3, 3}, strides, DeviceId());
+    LOCKSTEP_ASSERT_OK(gradient);
+    LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
+    LOCKSTEP_EXPECT_OK(reducer->MarkReady(0, *gradient, nullptr));
+    LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
+  }
+  EXPECT_THAT(memory, Each(4.0f));
+}
+
+TEST(Reducer, CountsWhatItDid) {
+  for (const bool overlap : {true, false}) {
+    LoopbackWorld world(2, {}, ShortTimeout());
+    world.Run([&](Communicator& communicator) {
+      Replica replica(MixedTable(), communicator.rank().value());
+      ReducerOptions options = SmallBuckets();
+      options.overlap = overlap;
+      const auto reducer = Create(communicator, replica.table(), options);
+      EXPECT_EQ(reducer->statistics().steps, 0);
+      size_t bytes = 0;
+      for (const BucketPlan::Bucket& bucket : reducer->plan().buckets) bytes += bucket.bytes();
+      for (int step = 0; step < 3; ++step) {
+        LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, step));
+        const ReducerStatistics statistics = reducer->statistics();
+        EXPECT_EQ(statistics.steps, step + 1);
+        EXPECT_EQ(statistics.bytes_reduced, bytes);
+        EXPECT_EQ(statistics.buckets, reducer->plan().buckets.size());
+        EXPECT_EQ(statistics.buckets_launched_in_backward, overlap ? statistics.buckets : 0);
+        EXPECT_GT(statistics.backward_ms, 0);
+        EXPECT_GT(statistics.communication_ms, 0);
+        EXPECT_GE(statistics.exposed_ms, 0);
+        EXPECT_LE(statistics.exposed_ms, statistics.communication_ms);
+        if (!overlap) {
+          EXPECT_EQ(statistics.hidden_ms(), 0);
+        }
+      }
+    });
+  }
+}
+
+TEST(Reducer, BroadcastsFromAnyRank) {
+  LoopbackWorld world(3, {}, ShortTimeout());
+  world.Run([&](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    Replica replica(Vectors(3, 100), rank);
+    const auto reducer = Create(communicator, replica.table(), {});
+    std::vector<float> values(5, static_cast<float>(rank));
+    const auto view = TensorView::Vector(values.data(), DType::kF32, 5);
+    LOCKSTEP_EXPECT_OK(reducer->Broadcast({*view}, Rank(2)));
+    EXPECT_THAT(values, Each(2.0f));
+  });
+}
+
+}  // namespace
+}  // namespace lockstep

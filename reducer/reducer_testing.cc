@@ -1,0 +1,254 @@
+#include "reducer/reducer_testing.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/bfloat16.h"
+#include "base/float16.h"
+#include "base/status.h"
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace testing {
+namespace {
+
+constexpr char kBetweenElements = 0x5A;
+
+template <typename T>
+T Load(const char* at) {
+  T value;
+  std::memcpy(&value, at, sizeof(value));
+  return value;
+}
+
+template <typename T>
+void Store(char* at, T value) {
+  std::memcpy(at, &value, sizeof(value));
+}
+
+// The dtype of the one or two numbers that an element is.
+DType NumberType(DType dtype) {
+  if (dtype == DType::kComplex64) return DType::kF32;
+  if (dtype == DType::kComplex128) return DType::kF64;
+  return dtype;
+}
+size_t NumbersIn(DType dtype) { return IsComplex(dtype) ? 2 : 1; }
+
+double Read(DType dtype, const char* at) {
+  switch (dtype) {
+    case DType::kF16:
+      return static_cast<float>(Load<Float16>(at));
+    case DType::kBF16:
+      return static_cast<float>(Load<BFloat16>(at));
+    case DType::kF32:
+      return Load<float>(at);
+    default:
+      return Load<double>(at);
+  }
+}
+
+void Write(DType dtype, char* at, double value) {
+  switch (dtype) {
+    case DType::kF16:
+      return Store(at, Float16(static_cast<float>(value)));
+    case DType::kBF16:
+      return Store(at, BFloat16(static_cast<float>(value)));
+    case DType::kF32:
+      return Store(at, static_cast<float>(value));
+    default:
+      return Store(at, value);
+  }
+}
+
+double Epsilon(DType dtype) {
+  switch (dtype) {
+    case DType::kF16:
+      return std::ldexp(1, -11);
+    case DType::kBF16:
+      return std::ldexp(1, -8);
+    case DType::kF32:
+      return std::ldexp(1, -24);
+    default:
+      return std::ldexp(1, -53);
+  }
+}
+
+bool IsPowerOfTwo(int size) { return (size & (size - 1)) == 0; }
+
+}  // namespace
+
+Parameter MakeParameter(std::string name, DType dtype, std::vector<int64_t> shape, std::vector<int64_t> strides) {
+  Parameter parameter;
+  parameter.name = std::move(name);
+  parameter.dtype = dtype;
+  parameter.shape = std::move(shape);
+  parameter.strides = std::move(strides);
+  return parameter;
+}
+
+std::vector<Parameter> Vectors(int count, int64_t elements) {
+  std::vector<Parameter> table;
+  for (int i = 0; i < count; ++i) table.push_back(MakeParameter(absl::StrCat("p", i), DType::kF32, {elements}));
+  return table;
+}
+
+std::vector<Parameter> MixedTable() {
+  return {
+      MakeParameter("f32", DType::kF32, {3, 7}),
+      MakeParameter("f16", DType::kF16, {5}),
+      MakeParameter("bf16", DType::kBF16, {7, 1}),
+      MakeParameter("f64", DType::kF64, {2, 2}),
+      MakeParameter("complex64", DType::kComplex64, {3}),
+      MakeParameter("complex128", DType::kComplex128, {1, 2}),
+      MakeParameter("none", DType::kF32, {4, 0}),
+      MakeParameter("none of its dtype in the bucket", DType::kF16, {0}),
+      MakeParameter("scalar", DType::kF32, {}),
+      MakeParameter("channels-last", DType::kF32, {2, 3, 4, 5}, {60, 1, 15, 3}),
+      MakeParameter("channels-last f16", DType::kF16, {1, 2, 3, 3}, {18, 1, 6, 2}),
+      MakeParameter("gaps", DType::kF32, {3, 2}, {5, 1}),
+      MakeParameter("large", DType::kF32, {1001}),
+      MakeParameter("large f16", DType::kF16, {33, 31}),
+      MakeParameter("last", DType::kBF16, {2}),
+  };
+}
+
+Replica::Replica(std::vector<Parameter> table, int rank) : table_(std::move(table)), rank_(rank) {
+  for (const Parameter& parameter : table_) {
+    // Row-major strides where none are given, and the place of each element.
+    std::vector<int64_t> strides = parameter.strides;
+    if (strides.empty()) {
+      strides.assign(parameter.shape.size(), 1);
+      for (size_t d = strides.size(); d-- > 1;) strides[d - 1] = strides[d] * parameter.shape[d];
+    }
+    std::vector<int64_t> offsets;
+    int64_t extent = 1;
+    for (int64_t i = 0; i < parameter.elements(); ++i) {
+      int64_t offset = 0;
+      int64_t rest = i;
+      for (size_t d = strides.size(); d-- > 0; rest /= parameter.shape[d]) {
+        offset += rest % parameter.shape[d] * strides[d];
+      }
+      offsets.push_back(offset);
+      extent = std::max(extent, offset + 1);
+    }
+    offsets_.push_back(std::move(offsets));
+    memory_.emplace_back(extent * SizeOf(parameter.dtype), kBetweenElements);
+    gradients_.push_back(
+        TensorView::Create(memory_.back().data(), parameter.dtype, parameter.shape, parameter.strides, parameter.device)
+            .value());
+  }
+}
+
+std::vector<size_t> Replica::order() const {
+  std::vector<size_t> order(table_.size());
+  std::iota(order.begin(), order.end(), 0);
+  return order;
+}
+
+std::vector<double> Replica::Local(size_t index, int rank, int step) const {
+  std::vector<double> values(offsets_[index].size() * NumbersIn(table_[index].dtype));
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<int>((7 * rank + 11 * step + 3 * index + 5 * i) % 31) - 15;
+  }
+  return values;
+}
+
+void Replica::Set(size_t index, const std::vector<double>& values) {
+  const DType dtype = table_[index].dtype;
+  const size_t numbers = NumbersIn(dtype);
+  for (size_t i = 0; i < values.size(); ++i) {
+    char* const element = memory_[index].data() + offsets_[index][i / numbers] * SizeOf(dtype);
+    Write(NumberType(dtype), element + i % numbers * SizeOf(NumberType(dtype)), values[i]);
+  }
+}
+
+std::vector<double> Replica::Get(size_t index) const {
+  const DType dtype = table_[index].dtype;
+  const size_t numbers = NumbersIn(dtype);
+  std::vector<double> values(offsets_[index].size() * numbers);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const char* const element = memory_[index].data() + offsets_[index][i / numbers] * SizeOf(dtype);
+    values[i] = Read(NumberType(dtype), element + i % numbers * SizeOf(NumberType(dtype)));
+  }
+  return values;
+}
+
+void Replica::Compute(size_t index, int step) { Set(index, Local(index, rank_, step)); }
+
+void Replica::Compute(int step) {
+  for (size_t index = 0; index < table_.size(); ++index) Compute(index, step);
+}
+
+void Replica::Accumulate(int step) {
+  for (size_t index = 0; index < table_.size(); ++index) {
+    std::vector<double> values = Get(index);
+    const std::vector<double> more = Local(index, rank_, step);
+    for (size_t i = 0; i < values.size(); ++i) values[i] += more[i];
+    Set(index, values);
+  }
+}
+
+void Replica::MarkAll(Reducer& reducer, const std::vector<size_t>& order, Stream* stream) const {
+  for (const size_t index : order) LOCKSTEP_EXPECT_OK(reducer.MarkReady(index, gradients_[index], stream));
+}
+
+absl::Status Replica::RunStep(Reducer& reducer, int step, const std::vector<size_t>& order) {
+  Compute(step);
+  LOCKSTEP_RETURN_IF_ERROR(reducer.BeginBackward({}));
+  MarkAll(reducer, order);
+  return reducer.EndBackward(nullptr);
+}
+
+void Replica::ExpectAverage(size_t index, int size, const std::vector<int>& steps, Average average) const {
+  const std::vector<double> got = Get(index);
+  std::vector<double> sums(got.size(), 0.0);
+  double magnitude = 0;
+  for (int rank = 0; rank < size; ++rank) {
+    for (const int step : steps) {
+      const std::vector<double> local = Local(index, rank, step);
+      for (size_t i = 0; i < sums.size(); ++i) sums[i] += local[i];
+      magnitude += 15;
+    }
+  }
+  const bool exact = average == Average::kNone || IsPowerOfTwo(size);
+  const double divisor = average == Average::kNone ? 1 : size;
+  // Every product and every sum rounds once.
+  const double tolerance = exact ? 0 : 2 * size * Epsilon(NumberType(table_[index].dtype)) * magnitude / divisor;
+  size_t wrong = 0;
+  for (size_t i = 0; i < sums.size(); ++i) {
+    if (std::abs(got[i] - sums[i] / divisor) <= tolerance) continue;
+    if (++wrong == 1) {
+      ADD_FAILURE() << "rank " << rank_ << ", " << lockstep::Describe(index, table_[index]) << ", number " << i << ": "
+                    << got[i] << " instead of " << sums[i] / divisor;
+    }
+  }
+  EXPECT_EQ(wrong, 0) << "of " << sums.size();
+
+  std::vector<bool> used(memory_[index].size() / SizeOf(table_[index].dtype), false);
+  for (const int64_t offset : offsets_[index]) used[offset] = true;
+  for (size_t i = 0; i < memory_[index].size(); ++i) {
+    if (used[i / SizeOf(table_[index].dtype)]) continue;
+    ASSERT_EQ(memory_[index][i], kBetweenElements) << "written between elements";
+  }
+}
+
+void Replica::ExpectAverages(int size, const std::vector<int>& steps, Average average) const {
+  for (size_t index = 0; index < table_.size(); ++index) ExpectAverage(index, size, steps, average);
+}
+
+void Replica::ExpectLocal(size_t index, int step) const {
+  EXPECT_EQ(Get(index), Local(index, rank_, step)) << "rank " << rank_ << ", parameter " << index;
+}
+
+std::string Replica::Bytes() const {
+  std::string bytes;
+  for (const std::vector<char>& memory : memory_) bytes.append(memory.data(), memory.size());
+  return bytes;
+}
+
+}  // namespace testing
+}  // namespace lockstep

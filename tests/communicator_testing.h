@@ -1,0 +1,127 @@
+// What tests of communicators share: inputs, the reference that judges outputs, buffers with guards, and collectives as
+// data, so that suites can cover combinations of them.
+
+#ifndef TESTS_COMMUNICATOR_TESTING_H_
+#define TESTS_COMMUNICATOR_TESTING_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/deadline.h"
+#include "base/dtype.h"
+#include "base/rank.h"
+#include "base/reduce_op.h"
+#include "comm/communicator.h"
+#include "comm/schedule.h"
+
+namespace lockstep {
+
+inline constexpr Collective kAllCollectives[kCollectiveCount] = {Collective::kAllReduce,     Collective::kBroadcast,
+                                                                 Collective::kReduce,        Collective::kAllGather,
+                                                                 Collective::kReduceScatter, Collective::kBarrier};
+
+// No test waits longer for anything. Generous: sanitizers on a busy machine are slow.
+inline Deadline CommTestDeadline() { return Deadline::AfterMs(60'000); }
+
+// One collective of all ranks.
+struct CollectiveCase {
+  Collective collective = Collective::kAllReduce;
+  Algorithm algorithm = Algorithm::kAuto;
+  DType dtype = DType::kF32;
+  ReduceOp op = ReduceOp::kSum;
+  int root = 0;
+  size_t count = 0;  // of all-gather and reduce-scatter: of one block
+  bool in_place = false;
+  bool background = false;
+  uint32_t seed = 1;         // of the inputs
+  bool random_bits = false;  // inputs are any bits at all: results differ from the reference by rounding
+};
+
+std::string ToString(const CollectiveCase& c);
+
+// Elements of the whole vector, as CollectiveRequest has it.
+size_t WholeCount(const CollectiveCase& c, int size);
+
+// A rank's factor of a premultiplied sum.
+double FactorOf(int rank);
+
+// The inputs of all ranks, and what each rank's output must be: worked out in rank order by kernels/reference.h. Inputs are
+// such that sums and products of floats are exact, but for averages over an odd number of ranks. Immutable.
+class CaseReference {
+ public:
+  CaseReference(const CollectiveCase& c, int size);
+
+  // The same numbers by another algorithm, in another place or mode.
+  CaseReference(const CaseReference& other, const CollectiveCase& variant) : CaseReference(other) { case_ = variant; }
+  static bool IsVariant(const CollectiveCase& a, const CollectiveCase& b);
+
+  const CollectiveCase& collective() const { return case_; }
+  int size() const { return size_; }
+
+  // The whole vector; of an all-gather, the rank's block.
+  const std::vector<char>& input(int rank) const { return data_->inputs[rank]; }
+
+  // Empty where the rank gets no output.
+  absl::Span<const char> expected(int rank) const;
+
+  // By how much an element of the output may differ; 0: not at all.
+  double tolerance() const;
+
+ private:
+  struct Data {
+    std::vector<std::vector<char>> inputs;
+    std::vector<char> result;  // the whole vector
+  };
+
+  CollectiveCase case_;
+  int size_;
+  std::shared_ptr<const Data> data_;  // shared by variants
+};
+
+// "" when the arrays are equal within the tolerance, else where they differ.
+std::string Difference(DType dtype, absl::Span<const char> expected, const char* actual, double tolerance);
+
+// Bytes with a guard zone on each side that nobody may write. The data begins at an odd multiple of `alignment`.
+class GuardedBuffer {
+ public:
+  GuardedBuffer(size_t bytes, size_t alignment);
+
+  char* data() { return bytes_.data() + begin_; }
+  size_t size() const { return size_; }
+  bool GuardsIntact() const;
+
+ private:
+  std::vector<char> bytes_;
+  size_t begin_ = 0;
+  size_t size_ = 0;
+};
+
+// One rank's buffers of one case, and the verdict on them. The reference outlives it.
+class CaseRun {
+ public:
+  CaseRun(const CaseReference& reference, Rank rank);
+
+  const CollectiveRequest& request() const { return request_; }
+
+  // After the collective succeeded. "" when everything is right: the output, the input where it must be unchanged, and the
+  // memory around both.
+  std::string Check();
+
+  // For comparing ranks with each other.
+  std::vector<char> output() const;
+
+ private:
+  const CaseReference& reference_;
+  const int rank_;
+  GuardedBuffer input_;
+  GuardedBuffer output_;
+  CollectiveRequest request_;
+};
+
+}  // namespace lockstep
+
+#endif  // TESTS_COMMUNICATOR_TESTING_H_

@@ -1,0 +1,70 @@
+// Notes for communicators of ranks that are threads: a board in memory in place of the control channel's hub.
+
+#ifndef TESTS_NOTING_COMMUNICATOR_H_
+#define TESTS_NOTING_COMMUNICATOR_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/deadline.h"
+#include "base/mutex.h"
+#include "base/rank.h"
+#include "comm/communicator.h"
+
+namespace lockstep {
+namespace testing {
+
+// Keeps every note for as long as it lives. Thread-safe.
+class MemoryNoteBoard {
+ public:
+  void Post(Rank rank, uint64_t topic, const std::string& text);
+  absl::StatusOr<std::vector<std::pair<Rank, std::string>>> Await(uint64_t topic, int count, Deadline deadline);
+
+ private:
+  Mutex mu_;
+  CondVar posted_;
+  std::map<uint64_t, std::map<int, std::string>> topics_ ABSL_GUARDED_BY(mu_);  // then by rank
+};
+
+// Everything but notes goes to `communicator`. Both outlive this.
+class NotingCommunicator : public Communicator {
+ public:
+  NotingCommunicator(Communicator* communicator, MemoryNoteBoard* board) : inner_(communicator), board_(board) {}
+
+  Rank rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  absl::Status Run(const CollectiveRequest& request) override { return inner_->Run(request); }
+  absl::StatusOr<Work> Start(const CollectiveRequest& request) override { return inner_->Start(request); }
+  absl::Status Enqueue(const CollectiveRequest& request, Stream* stream,
+                       absl::AnyInvocable<void(const absl::Status&)> done) override {
+    return inner_->Enqueue(request, stream, std::move(done));
+  }
+  absl::Status Supports(Collective collective, DType dtype, ReduceOp op) const override {
+    return inner_->Supports(collective, dtype, op);
+  }
+  absl::Status status() const override { return inner_->status(); }
+  void Abort(const std::string& reason) override { inner_->Abort(reason); }
+  void PostNote(uint64_t topic, const std::string& text) override { board_->Post(rank(), topic, text); }
+  absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitNotes(uint64_t topic, int count,
+                                                                       Deadline deadline) override {
+    return board_->Await(topic, count, deadline);
+  }
+  std::string FlightRecords() const override { return inner_->FlightRecords(); }
+  std::string Describe() const override { return inner_->Describe(); }
+
+ private:
+  Communicator* const inner_;
+  MemoryNoteBoard* const board_;
+};
+
+}  // namespace testing
+}  // namespace lockstep
+
+#endif  // TESTS_NOTING_COMMUNICATOR_H_

@@ -1,0 +1,37 @@
+#include "tests/ranks.h"
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+namespace lockstep {
+namespace testing {
+
+void RunRanks(int size, const std::function<void(int rank)>& body) {
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) threads.emplace_back([&body, rank] { body(rank); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+LoopbackWorld::LoopbackWorld(int size, LoopbackOptions network, TransportCommunicatorOptions options)
+    : network_(size, std::move(network)), ranks_(size) {
+  for (int rank = 0; rank < size; ++rank) {
+    Member& member = ranks_[rank];
+    member.transport = network_.CreateTransport(Rank(rank));
+    member.engine = std::make_unique<ProgressEngine>(member.transport.get(), std::chrono::nanoseconds::zero());
+    member.communicator = std::make_unique<TransportCommunicator>(member.engine.get(), nullptr, options);
+    member.noting = std::make_unique<NotingCommunicator>(member.communicator.get(), &board_);
+  }
+}
+
+LoopbackWorld::~LoopbackWorld() {
+  for (Member& member : ranks_) member.communicator.reset();
+  for (Member& member : ranks_) member.engine.reset();
+}
+
+void LoopbackWorld::Run(const std::function<void(Communicator&)>& body) {
+  RunRanks(size(), [&](int rank) { body(*communicator(rank)); });
+}
+
+}  // namespace testing
+}  // namespace lockstep

@@ -1,0 +1,55 @@
+// Ranks as threads: runs a function once per rank and joins them all.
+
+#ifndef TESTS_RANKS_H_
+#define TESTS_RANKS_H_
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/rank.h"
+#include "comm/communicator.h"
+#include "comm/progress_engine.h"
+#include "comm/transport_communicator.h"
+#include "tests/noting_communicator.h"
+#include "transport/loopback.h"
+#include "transport/transport.h"
+
+namespace lockstep {
+namespace testing {
+
+// Calls body(rank) on `size` threads at once and returns when all have returned. A body reports with EXPECT_ macros; it may not
+// leave the others waiting, so it goes on after a failure or aborts what it shares with them.
+void RunRanks(int size, const std::function<void(int rank)>& body);
+
+// Communicators of `size` ranks over one loopback network, without a control channel: each rank has its own view of a failure.
+// Notes are left on a board in memory.
+class LoopbackWorld {
+ public:
+  explicit LoopbackWorld(int size, LoopbackOptions network = {}, TransportCommunicatorOptions options = {});
+  ~LoopbackWorld();
+
+  int size() const { return static_cast<int>(ranks_.size()); }
+  Communicator* communicator(int rank) { return ranks_[rank].noting.get(); }
+  LoopbackNetwork& network() { return network_; }
+
+  // RunRanks with each rank's communicator.
+  void Run(const std::function<void(Communicator&)>& body);
+
+ private:
+  struct Member {
+    std::unique_ptr<Transport> transport;
+    std::unique_ptr<ProgressEngine> engine;
+    std::unique_ptr<TransportCommunicator> communicator;
+    std::unique_ptr<NotingCommunicator> noting;
+  };
+
+  LoopbackNetwork network_;
+  MemoryNoteBoard board_;
+  std::vector<Member> ranks_;
+};
+
+}  // namespace testing
+}  // namespace lockstep
+
+#endif  // TESTS_RANKS_H_
