@@ -12,7 +12,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/dtype.h"
 #include "base/rank.h"
@@ -25,7 +24,6 @@
 #include "comm/work.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/gate.h"
 #include "tests/ranks.h"
 #include "transport/loopback.h"
 #include "transport/transport.h"

@@ -21,7 +21,6 @@
 #include "base/deadline.h"
 #include "base/dtype.h"
 #include "base/rank.h"
-#include "base/reduce_op.h"
 #include "base/status_matchers.h"
 #include "comm/communicator.h"
 #include "comm/schedule.h"
