@@ -9,9 +9,7 @@
 #ifndef TESTS_COMMUNICATOR_CONFORMANCE_H_
 #define TESTS_COMMUNICATOR_CONFORMANCE_H_
 
-#include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -43,23 +41,6 @@
 #include "tests/ranks.h"
 
 namespace lockstep {
-
-// The communicators of a world, by rank, and what keeps them alive.
-struct TestCommunicators {
-  std::shared_ptr<void> owner;
-  std::vector<Communicator*> ranks;
-};
-
-// UNAVAILABLE: not on this machine or not of this size, which is skipped; any other error fails the test.
-struct CommunicatorFactory {
-  std::string name;
-  std::function<absl::StatusOr<TestCommunicators>(int size)> create;
-  bool checked = false;  // Start waits until all ranks have called
-};
-
-inline std::string CommunicatorFactoryName(const ::testing::TestParamInfo<CommunicatorFactory>& info) {
-  return info.param.name;
-}
 
 class CommunicatorConformance : public ::testing::TestWithParam<CommunicatorFactory> {
  protected:

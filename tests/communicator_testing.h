@@ -6,10 +6,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/deadline.h"
 #include "base/dtype.h"
@@ -17,6 +19,7 @@
 #include "base/reduce_op.h"
 #include "comm/communicator.h"
 #include "comm/schedule.h"
+#include "gtest/gtest.h"
 
 namespace lockstep {
 
@@ -121,6 +124,23 @@ class CaseRun {
   GuardedBuffer output_;
   CollectiveRequest request_;
 };
+
+// The communicators of a world, by rank, and what keeps them alive.
+struct TestCommunicators {
+  std::shared_ptr<void> owner;
+  std::vector<Communicator*> ranks;
+};
+
+// UNAVAILABLE: not on this machine or not of this size, which is skipped; any other error fails the test.
+struct CommunicatorFactory {
+  std::string name;
+  std::function<absl::StatusOr<TestCommunicators>(int size)> create;
+  bool checked = false;  // Start waits until all ranks have called
+};
+
+inline std::string CommunicatorFactoryName(const ::testing::TestParamInfo<CommunicatorFactory>& info) {
+  return info.param.name;
+}
 
 }  // namespace lockstep
 

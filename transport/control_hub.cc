@@ -168,6 +168,7 @@ void HubThread::AcceptAll(TimePoint now) {
     SocketAddress from;
     absl::StatusOr<UniqueFd> socket = Accept(listener_.get(), &from);
     if (socket.ok() && !socket->valid()) return;
+    const absl::Status accepted = socket.status();
     std::unique_ptr<Peer> peer;
     epoll_event event = {};
     if (socket.ok()) {
@@ -178,7 +179,7 @@ void HubThread::AcceptAll(TimePoint now) {
     if (peer == nullptr || epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, peer->connection.socket(), &event) != 0) {
       // Out of descriptors, most likely. Until the next heartbeat the listener is left alone: the connection that
       // waits there would keep this loop spinning.
-      const absl::Status cause = socket.ok() ? ErrnoStatus(errno, "epoll_ctl") : socket.status();
+      const absl::Status cause = accepted.ok() ? ErrnoStatus(errno, "epoll_ctl") : accepted;
       LOCKSTEP_LOG(kWarning) << "control hub " << address_.ToString() << ": " << cause.message();
       accepting_ = false;
       epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
