@@ -1,5 +1,7 @@
 // What belongs to the process rather than to a handle: version and logging.
 
+#include <atomic>
+
 #include "base/log.h"
 #include "capi/lockstep.h"
 
@@ -12,7 +14,10 @@ static_assert(static_cast<int>(lockstep::LogLevel::kTrace) == LOCKSTEP_LOG_TRACE
 struct Sink {
   lockstep_log_callback callback;
   void* context;
+  Sink* replaced;
 };
+
+std::atomic<Sink*> newest_sink{nullptr};
 
 void Write(void* context, lockstep::LogLevel level, const char* line) {
   const Sink* const sink = static_cast<const Sink*>(context);
@@ -27,7 +32,10 @@ void lockstep_set_log_callback(lockstep_log_callback callback, void* context) {
   if (callback == nullptr) {
     lockstep::SetLogSink(nullptr, nullptr);
   } else {
-    lockstep::SetLogSink(&Write, new Sink{callback, context});
+    Sink* const sink = new Sink{callback, context, newest_sink.load()};
+    while (!newest_sink.compare_exchange_weak(sink->replaced, sink)) {
+    }
+    lockstep::SetLogSink(&Write, sink);
   }
 }
 

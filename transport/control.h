@@ -81,7 +81,7 @@ class ControlChannel {
   virtual absl::StatusOr<std::vector<Member>> Join(const Member& self, absl::Span<const AgreedOption> options,
                                                    Deadline deadline) = 0;
 
-  // A number that is equal on all ranks of this world and no other: tells stale connections apart. After Join.
+  // A number that is equal on all ranks of this world and no other: tells stale connections apart. Known from Create on.
   virtual uint64_t world_id() const = 0;
 
   // Reports that a channel failed here, with the reason; returns at once. The hub announces the first report of a
