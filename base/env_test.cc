@@ -14,11 +14,9 @@ namespace lockstep {
 namespace {
 
 using testing::AllOf;
-using testing::Contains;
 using testing::ElementsAre;
 using testing::Eq;
 using testing::HasSubstr;
-using testing::Not;
 
 class EnvTest : public testing::Test {
  protected:

@@ -15,7 +15,6 @@
 namespace lockstep {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::LoopbackWorld;
 

@@ -22,7 +22,6 @@ namespace fashion_mnist {
 namespace {
 
 using ::lockstep::IsOk;
-using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
