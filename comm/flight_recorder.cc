@@ -74,6 +74,12 @@ FlightRecord* FlightRecorder::Add(const Signature& signature, uint64_t bytes) {
   return record;
 }
 
+const FlightRecord* FlightRecorder::Find(uint64_t sequence) const {
+  const FlightRecord& record = records_[(sequence - 1) % records_.size()];
+  const bool found = record.state != FlightRecord::State::kEmpty && record.signature.sequence == sequence;
+  return found ? &record : nullptr;
+}
+
 std::string FlightRecorder::ToString(size_t count_max) const {
   const FlightRecord::Clock::time_point now = FlightRecord::Clock::now();
   const uint64_t count = std::min<uint64_t>({count_max, added_, records_.size()});

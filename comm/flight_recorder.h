@@ -55,6 +55,10 @@ class FlightRecorder {
   // is another collective's: compare the sequence before writing late.
   FlightRecord* Add(const Signature& signature, uint64_t bytes);
 
+  // The record of the collective with that sequence number; null when it is not there yet or was overwritten. For recorders
+  // that are told of every collective.
+  const FlightRecord* Find(uint64_t sequence) const;
+
   // One line each, oldest first, at most `count_max` of the newest.
   std::string ToString(size_t count_max) const;
 

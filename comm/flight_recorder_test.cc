@@ -69,6 +69,16 @@ TEST(FlightRecorder, AnOverwrittenRecordIsAnothers) {
   EXPECT_FALSE(first->peers[0].used);
 }
 
+TEST(FlightRecorder, FindsWhatItStillHas) {
+  FlightRecorder recorder(2);
+  EXPECT_EQ(recorder.Find(1), nullptr);
+  for (uint64_t sequence = 1; sequence <= 3; ++sequence) recorder.Add(AllReduce(sequence), 32);
+  EXPECT_EQ(recorder.Find(1), nullptr) << "overwritten";
+  ASSERT_NE(recorder.Find(2), nullptr);
+  EXPECT_EQ(recorder.Find(2)->signature.sequence, 2);
+  EXPECT_EQ(recorder.Find(4), nullptr);
+}
+
 TEST(FlightRecord, SaysWhatItWaitsForInEachState) {
   FlightRecorder recorder(1);
   FlightRecord* const record = recorder.Add(AllReduce(5), 32);

@@ -265,7 +265,12 @@ void TransportCommunicator::OnDone(Job* job, const absl::Status& status) {
     call->record->state = result.ok() ? FlightRecord::State::kDone : FlightRecord::State::kFailed;
     call->record->ended = FlightRecord::Clock::now();
   }
-  if (result.ok()) completed_.store(call->signature.sequence, std::memory_order_relaxed);
+  if (result.ok()) {
+    // A later one that needs nobody may be done first.
+    const std::deque<Job*>& left = executor_.jobs();
+    completed_.store(left.empty() ? started_.load(std::memory_order_relaxed) : left.front()->signature.sequence - 1,
+                     std::memory_order_relaxed);
+  }
   if (call->background != nullptr) engine_->RemoveBackgroundWork();
   // A waiter may free its state as soon as it sees it complete: it is not touched afterwards.
   const std::shared_ptr<WorkState> background = std::move(call->background);
@@ -376,6 +381,14 @@ std::string TransportCommunicator::FlightRecords() const {
 }
 
 std::string TransportCommunicator::Describe() const { return options_.description; }
+
+std::string TransportCommunicator::CalledAs(uint64_t sequence) const {
+  if (!mu()->TryLock()) return "";
+  const FlightRecord* const record = recorder_.Find(sequence);
+  std::string text = record == nullptr ? "" : ToString(record->signature);
+  mu()->Unlock();
+  return text;
+}
 
 Progress TransportCommunicator::progress() const {
   return {started_.load(std::memory_order_relaxed), completed_.load(std::memory_order_relaxed)};

@@ -65,6 +65,11 @@ class TransportCommunicator : public Communicator, private Executor::Owner, priv
   // For heartbeats. Any thread, never blocks.
   Progress progress() const;
 
+  // What this rank called as collective `sequence`, in words that are equal on all ranks that called the same. Empty when it
+  // has not, when that was too long ago, or when the communicator is busy: nothing that is worth asking about then. Any
+  // thread, never blocks.
+  std::string CalledAs(uint64_t sequence) const ABSL_LOCKS_EXCLUDED(mu());
+
  private:
   struct Call;
   class CallState;
@@ -100,7 +105,7 @@ class TransportCommunicator : public Communicator, private Executor::Owner, priv
 
   // Read by the heartbeat without the lock: each is a number of its own, and a stale one does no harm.
   std::atomic<uint64_t> started_{0};
-  std::atomic<uint64_t> completed_{0};
+  std::atomic<uint64_t> completed_{0};  // and all before it
 
   // Orders whole calls in checked mode, where one call is two collectives.
   Mutex checked_mu_;

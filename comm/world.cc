@@ -1,6 +1,5 @@
 #include "comm/world.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "comm/cores.h"
 #include "comm/host_id.h"
 #include "comm/progress_engine.h"
 #include "comm/selector.h"
@@ -101,12 +101,6 @@ std::vector<AgreedOption> OptionsToAgreeOn(const Settings& settings) {
           {"transport", "tcp"}};
 }
 
-int CoresOfThisProcess() {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
-}
-
 bool StoreIsOnLoopback(const std::string& url) {
   const absl::StatusOr<StoreUrl> parsed = ParseStoreUrl(url);
   if (!parsed.ok() || parsed->scheme != StoreUrl::kTcp) return false;
@@ -149,9 +143,10 @@ class ConnectedWorld : public World {
   Communicator* communicator() override { return communicator_.get(); }
 
  private:
-  // Both on the control thread.
+  // On the control thread.
   void OnFailure(const Failure& failure);
   std::vector<std::pair<ChannelId, Progress>> CurrentProgress();
+  std::string CalledAs(ChannelId channel, uint64_t sequence);
 
   std::string Describe(const WorldSpec& spec, const Settings& settings, const Store& store,
                        const std::vector<Member>& members) const;
@@ -191,6 +186,15 @@ std::vector<std::pair<ChannelId, Progress>> ConnectedWorld::CurrentProgress() {
   return {{kWorldChannel, announced_to_->progress()}};
 }
 
+std::string ConnectedWorld::CalledAs(ChannelId channel, uint64_t sequence) {
+  TransportCommunicator* communicator = nullptr;
+  {
+    MutexLock lock(&mu_);
+    if (channel == kWorldChannel) communicator = announced_to_;
+  }
+  return communicator == nullptr ? "" : communicator->CalledAs(sequence);
+}
+
 absl::Status ConnectedWorld::Connect(const WorldSpec& spec, const Settings& settings, Store* store) {
   const Deadline deadline = Deadline::After(settings.setup_timeout);
   LOCKSTEP_ASSIGN_OR_RETURN(const InterfaceChoice interface, ChooseBindAddress(spec, settings));
@@ -203,6 +207,7 @@ absl::Status ConnectedWorld::Connect(const WorldSpec& spec, const Settings& sett
   control.peer_timeout = settings.peer_timeout;
   control.on_failure = [this](const Failure& failure) { OnFailure(failure); };
   control.progress = [this] { return CurrentProgress(); };
+  control.called = [this](ChannelId channel, uint64_t sequence) { return CalledAs(channel, sequence); };
   LOCKSTEP_ASSIGN_OR_RETURN(control_, ControlChannel::Create(std::move(control), store, deadline));
 
   TcpTransportOptions tcp;
@@ -222,17 +227,21 @@ absl::Status ConnectedWorld::Connect(const WorldSpec& spec, const Settings& sett
   self.host_id = HostId();
   self.pid = getpid();
   self.data_address = transport_->address();
+  self.cores = CoresOfThisThread();
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Member> members,
                             control_->Join(self, OptionsToAgreeOn(settings), deadline));
   std::vector<SocketAddress> addresses;
   int here = 0;
+  CoreSet cores;  // of all ranks here: each may be pinned to one of its own
   for (const Member& member : members) {
     addresses.push_back(member.data_address);
-    if (member.host_id == self.host_id) ++here;
+    if (member.host_id != self.host_id) continue;
+    ++here;
+    AddCores(member.cores, &cores);
   }
   LOCKSTEP_RETURN_IF_ERROR(transport_->SetPeers(std::move(addresses)));
 
-  const bool cores_to_spare = here <= CoresOfThisProcess();
+  const bool cores_to_spare = here <= CountCores(cores);
   engine_ =
       std::make_unique<ProgressEngine>(transport_.get(), cores_to_spare ? kSpin : std::chrono::microseconds::zero());
   TransportCommunicatorOptions options;

@@ -316,6 +316,25 @@ TEST(World, AMismatchOfRootsIsToldByTheNextCallAtTheLatest) {
   EXPECT_THAT(errors, Each(Eq(errors[0])));
 }
 
+// Each believes the other to be the sender, so both only receive: the heartbeats tell, long before the deadline.
+TEST(World, AMismatchInWhichNoMessageMeetsAnotherIsTheSameTextOnEveryRank) {
+  MemoryStore store;
+  const std::vector<WorldOrError> worlds =
+      CreateWorlds(&store, 2, [](int, WorldOptions* options) { options->peer_timeout = milliseconds(5'000); });
+  ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
+  const std::vector<absl::Status> errors = ErrorsOf(worlds, [](Communicator& self) {
+    std::vector<float> data(10);
+    CollectiveRequest request = AllReduce(&data);
+    request.collective = Collective::kReduce;
+    request.root = self.rank();
+    return self.Run(request);
+  });
+  EXPECT_EQ(errors[0], absl::FailedPreconditionError(
+                           "the ranks' collectives differ: rank 0 called reduce #1 (10 f32 sum, root 0, ring); "
+                           "rank 1 called reduce #1 (10 f32 sum, root 1, ring)"));
+  EXPECT_THAT(errors, Each(Eq(errors[0])));
+}
+
 TEST(World, CheckedModeStaysUsableAfterAMismatch) {
   MemoryStore store;
   const std::vector<WorldOrError> worlds =

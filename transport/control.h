@@ -55,6 +55,10 @@ struct ControlOptions {
   std::function<void(const Failure&)> on_failure;
   // Asked for on every heartbeat and when the hub wants to know who is late; must return at once.
   std::function<std::vector<std::pair<ChannelId, Progress>>()> progress;
+  // What this rank called as collective `sequence` of a channel, in words that are equal on all ranks that called the same;
+  // empty when it has not yet, or does not know any more. Where a rank has not got on for a heartbeat the hub asks all ranks,
+  // and announces a difference as FAILED_PRECONDITION. Must return at once; may be null.
+  std::function<std::string(ChannelId, uint64_t sequence)> called;
 };
 
 class ControlChannel {

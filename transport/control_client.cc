@@ -292,6 +292,13 @@ void Client::Handle(Message message) {
     if (ping->nonce != 0) SendPong(ping->nonce);
     return;
   }
+  if (const auto* ask = std::get_if<Ask>(&message)) {
+    Called called{ask->channel, ask->sequence, ""};
+    if (options_.called != nullptr) called.text = options_.called(ask->channel, ask->sequence);
+    connection_.Queue(std::make_shared<const std::string>(Encode(std::move(called))));
+    connection_.Flush();
+    return;
+  }
   MutexLock lock(&mu_);
   if (auto* joined = std::get_if<Joined>(&message)) {
     if (joined_.has_value() || joined->members.size() != static_cast<size_t>(options_.size)) return;

@@ -40,7 +40,9 @@ class Writer {
     Put(static_cast<uint32_t>(status.code()));
     Put(std::string(status.message()));
   }
-  void Put(const Member& member) { (*this)(member.rank, member.host, member.host_id, member.pid, member.data_address); }
+  void Put(const Member& member) {
+    (*this)(member.rank, member.host, member.host_id, member.pid, member.data_address, member.cores);
+  }
   void Put(const Progress& progress) { (*this)(progress.started, progress.completed); }
   template <typename A, typename B>
   void Put(const std::pair<A, B>& pair) {
@@ -120,7 +122,9 @@ class Reader {
     if (code == 0 || code > static_cast<uint32_t>(absl::StatusCode::kUnauthenticated)) return Fail("no error code");
     *status = absl::Status(static_cast<absl::StatusCode>(code), message);
   }
-  void Get(Member* member) { (*this)(member->rank, member->host, member->host_id, member->pid, member->data_address); }
+  void Get(Member* member) {
+    (*this)(member->rank, member->host, member->host_id, member->pid, member->data_address, member->cores);
+  }
   void Get(Progress* progress) { (*this)(progress->started, progress->completed); }
   template <typename A, typename B>
   void Get(std::pair<A, B>* pair) {

@@ -5,7 +5,7 @@
 //   list(x)   = count:u32 x*
 //   status    = code:u32 string                     an absl::StatusCode, never OK
 //   address   = string                              "10.0.0.7:4411", "[fe80::1%eth0]:4411"; empty for none
-//   member    = rank:u32 host:string host_id:string pid:i64 address
+//   member    = rank:u32 host:string host_id:string pid:i64 address list(word:u64)
 //   progress  = channel:u32 started:u64 completed:u64
 //   note      = rank:u32 string
 //
@@ -28,6 +28,8 @@
 //   16 drop notes to hub     request:u64            the sender waits no longer
 //   17 notes      to rank    request:u64 list(note)     in rank order
 //   18 goodbye    both
+//   19 ask        to rank    channel:u32 sequence:u64
+//   20 called     to hub     channel:u32 sequence:u64 string     empty: not called yet, or long ago
 //
 // All integers are little-endian. A connection begins with hello, which welcome or reject answers. Every version keeps
 // the frame, the first two fields of hello, and reject, so that two versions can tell each other what is wrong.
@@ -86,6 +88,8 @@ enum class Type : uint8_t {
   kDropNotes = 16,
   kNotes = 17,
   kGoodbye = 18,
+  kAsk = 19,
+  kCalled = 20,
 };
 
 using ProgressList = std::vector<std::pair<ChannelId, Progress>>;
@@ -280,8 +284,29 @@ struct Goodbye {
   static void Fields(Self&, Codec&) {}
 };
 
+struct Ask {
+  static constexpr Type kType = Type::kAsk;
+  ChannelId channel = 0;
+  uint64_t sequence = 0;
+  template <typename Self, typename Codec>
+  static void Fields(Self& self, Codec& codec) {
+    codec(self.channel, self.sequence);
+  }
+};
+
+struct Called {
+  static constexpr Type kType = Type::kCalled;
+  ChannelId channel = 0;
+  uint64_t sequence = 0;
+  std::string text;
+  template <typename Self, typename Codec>
+  static void Fields(Self& self, Codec& codec) {
+    codec(self.channel, self.sequence, self.text);
+  }
+};
+
 using Message = std::variant<Hello, Welcome, Reject, Join, Joined, JoinFailed, GiveUp, Waiting, Ping, Pong, Report,
-                             Late, FailureMessage, PostNote, AwaitNotes, DropNotes, Notes, Goodbye>;
+                             Late, FailureMessage, PostNote, AwaitNotes, DropNotes, Notes, Goodbye, Ask, Called>;
 
 // A whole frame, its length included.
 std::string Encode(const Message& message);

@@ -28,6 +28,7 @@ Member SomeMember(int rank) {
   member.host_id = std::string("id\0with nul", 11);
   member.pid = 7100 + rank;
   member.data_address = *SocketAddress::Parse("[2001:db8::1]:4411");
+  member.cores = {5, uint64_t{1} << 63};
   return member;
 }
 
@@ -58,7 +59,9 @@ std::vector<Message> Samples() {
           AwaitNotes{6, 4, 5, 2},
           DropNotes{6},
           Notes{6, {{Rank(0), "a"}, {Rank(3), ""}}},
-          Goodbye{}};
+          Goodbye{},
+          Ask{3, 17},
+          Called{3, 17, "all_reduce #17"}};
 }
 
 absl::string_view WithoutLength(const std::string& frame) { return absl::string_view(frame).substr(kFrameHeaderBytes); }
@@ -107,6 +110,7 @@ TEST(ControlProtocol, FieldsArriveAsSent) {
   EXPECT_EQ(join.member.host_id, std::string("id\0with nul", 11));
   EXPECT_EQ(join.member.pid, 7102);
   EXPECT_EQ(join.member.data_address.ToString(), "[2001:db8::1]:4411");
+  EXPECT_EQ(join.member.cores, (std::vector<uint64_t>{5, uint64_t{1} << 63}));
   EXPECT_EQ(join.options, std::vector<AgreedOption>({{"name", "value"}}));
 }
 
@@ -123,7 +127,7 @@ TEST(ControlProtocol, WhatDoesNotFollowTheGrammarIsInvalid) {
   const auto invalid = [](const char* what) { return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what)); };
   EXPECT_THAT(Decode(""), invalid("without a type"));
   EXPECT_THAT(Decode(absl::string_view("\0", 1)), invalid("type 0: there is no such type"));
-  EXPECT_THAT(Decode("\x13"), invalid("type 19: there is no such type"));
+  EXPECT_THAT(Decode("\x15"), invalid("type 21: there is no such type"));
   EXPECT_THAT(Decode("\x12x"), invalid("type 18: bytes after its end"));
   EXPECT_THAT(Decode("\x09xyz"), invalid("type 9: it ends too early"));
   // A failure that is no failure.
@@ -137,11 +141,11 @@ TEST(ControlProtocol, WhatDoesNotFollowTheGrammarIsInvalid) {
   EXPECT_THAT(Decode("\x05\xff\xff\xff\xff"), invalid("it ends too early"));
   // A string that claims as many bytes.
   EXPECT_THAT(Decode("\x08\xff\xff\xff\xff"), invalid("it ends too early"));
-  // An address that is none.
+  // An address that is none, before two empty lists.
   Join join;
   std::string frame = Encode(join);
-  frame.replace(frame.size() - 8, 4, std::string("\x03\0\0\0", 4));
-  frame.insert(frame.size() - 4, "abc");
+  frame.replace(frame.size() - 12, 4, std::string("\x03\0\0\0", 4));
+  frame.insert(frame.size() - 8, "abc");
   EXPECT_THAT(Decode(WithoutLength(frame)), invalid("an address that is none"));
 }
 

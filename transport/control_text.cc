@@ -89,6 +89,19 @@ std::string OptionDifferences(absl::Span<const std::vector<AgreedOption>* const>
   return absl::StrJoin(differences, "; ");
 }
 
+std::string MismatchText(absl::Span<const std::string> called) {
+  std::map<absl::string_view, std::vector<int>> ranks_of;
+  for (size_t rank = 0; rank < called.size(); ++rank) {
+    if (!called[rank].empty()) ranks_of[called[rank]].push_back(static_cast<int>(rank));
+  }
+  std::vector<std::pair<std::vector<int>, absl::string_view>> groups;  // sorts by the lowest rank
+  for (auto& [text, ranks] : ranks_of) groups.emplace_back(std::move(ranks), text);
+  std::sort(groups.begin(), groups.end());
+  std::vector<std::string> parts;
+  for (const auto& [ranks, text] : groups) parts.push_back(absl::StrCat(RankList(ranks), " called ", text));
+  return absl::StrCat("the ranks' collectives differ: ", absl::StrJoin(parts, "; "));
+}
+
 std::string LateText(absl::string_view operation, uint64_t sequence, absl::Span<const LateRank> ranks) {
   // Keyed by where the rank is instead, so that each place makes one sentence.
   using Position = std::pair<uint64_t, uint64_t>;  // completed, started

@@ -43,6 +43,9 @@ struct LateRank {
 // #16); rank 1 has called it and waits": whoever is to blame first. Ranks in one situation share a sentence.
 std::string LateText(absl::string_view operation, uint64_t sequence, absl::Span<const LateRank> ranks);
 
+// "the ranks' collectives differ: rank 0 called reduce #2 (...); ranks 1, 3 called ...". By rank; empty: unknown.
+std::string MismatchText(absl::Span<const std::string> called);
+
 // "300 ms", "30 s".
 std::string DurationText(std::chrono::milliseconds duration);
 

@@ -123,6 +123,10 @@ TEST_F(LateTextTest, RanksThatDoNotKnowTheChannelAreNamedOnlyWhenNobodyElseIsBeh
   EXPECT_THAT(Text(), ::testing::Not(::testing::HasSubstr("takes no part")));
 }
 
+TEST(MismatchText, NamesWhoCalledWhatLowestRankFirst) {
+  EXPECT_EQ(MismatchText({"b", "a", "", "b"}), "the ranks' collectives differ: ranks 0, 3 called b; rank 1 called a");
+}
+
 TEST(DurationText, UsesWholeSecondsWhereItCan) {
   EXPECT_EQ(DurationText(std::chrono::milliseconds(300)), "300 ms");
   EXPECT_EQ(DurationText(std::chrono::milliseconds(30000)), "30 s");

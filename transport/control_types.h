@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "base/rank.h"
@@ -21,6 +22,8 @@ struct Member {
   std::string host_id;  // equal on ranks that share a host: boot id and namespace, or LOCKSTEP_HOST_ID
   int64_t pid = 0;
   SocketAddress data_address;  // where its transport listens
+  // The cores that it may run on: core i is bit i % 64 of word i / 64. Empty: unknown.
+  std::vector<uint64_t> cores;
 };
 
 // "rank 2 (host b, pid 71)".

@@ -1,6 +1,8 @@
 #include "transport/control_world.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +14,13 @@ namespace {
 
 constexpr std::chrono::milliseconds kSuspectTime(500);
 constexpr std::chrono::seconds kWaitingTextInterval(5);
+constexpr int kInquiryAnswerTimes = 4;
+
+// Null when the list does not have the channel.
+const Progress* Find(const ProgressList& list, ChannelId channel) {
+  const auto found = std::find_if(list.begin(), list.end(), [&](const auto& entry) { return entry.first == channel; });
+  return found == list.end() ? nullptr : &found->second;
+}
 
 }  // namespace
 
@@ -62,7 +71,9 @@ absl::optional<Reject> World::Connect(const Hello& hello) {
 
 bool World::Handle(int rank, Message message, TimePoint now) {
   if (auto* pong = std::get_if<Pong>(&message)) {
-    HandlePong(rank, std::move(*pong));
+    HandlePong(rank, std::move(*pong), now);
+  } else if (auto* called = std::get_if<Called>(&message)) {
+    HandleCalled(rank, std::move(*called));
   } else if (auto* join = std::get_if<Join>(&message)) {
     if (seats_[rank].standing == Standing::kJoined) return false;
     HandleJoin(rank, std::move(*join));
@@ -129,15 +140,49 @@ std::vector<int> World::MissingRanks() const {
   return missing;
 }
 
-void World::HandlePong(int rank, Pong pong) {
+void World::HandlePong(int rank, Pong pong, TimePoint now) {
   Seat& seat = seats_[rank];
-  seat.progress = std::move(pong.progress);
+  seat.progress.swap(pong.progress);
+  if (pong.nonce == 0) {
+    const ProgressList& before = pong.progress;
+    for (const auto& [channel, progress] : seat.progress) {
+      const Progress* const then = Find(before, channel);
+      if (then != nullptr && then->started > then->completed && then->completed == progress.completed) {
+        Inquire(channel, progress.completed + 1, now);
+      }
+    }
+  }
   if (pong.nonce <= seat.answered || pong.nonce > last_nonce_ || !alive(rank)) return;
   for (auto& [channel, poll] : polls_) {
     if (poll.nonce > seat.answered && poll.nonce <= pong.nonce) --poll.missing;
   }
   seat.answered = pong.nonce;
   AnnounceCompletePolls();
+}
+
+void World::Inquire(ChannelId channel, uint64_t sequence, TimePoint now) {
+  if (phase_ != Phase::kFormed || failed(channel)) return;
+  const auto [found, added] = inquiries_.try_emplace({channel, sequence});
+  Inquiry& inquiry = found->second;
+  if (added) {
+    inquiry.called.resize(seats_.size());
+  } else if (now < inquiry.asked + options_.answer_time) {
+    return;
+  }
+  inquiry.asked = now;
+  for (int rank = 0; rank < options_.size; ++rank) {
+    if (alive(rank) && inquiry.called[rank].empty()) output_->Send(rank, Ask{channel, sequence});
+  }
+}
+
+void World::HandleCalled(int rank, Called called) {
+  const auto found = inquiries_.find({called.channel, called.sequence});
+  if (found == inquiries_.end() || called.text.empty()) return;
+  std::vector<std::string>& texts = found->second.called;
+  texts[rank] = std::move(called.text);
+  const bool differ = std::any_of(texts.begin(), texts.end(),
+                                  [&](const std::string& text) { return !text.empty() && text != texts[rank]; });
+  if (differ) Announce(called.channel, absl::FailedPreconditionError(MismatchText(texts)));
 }
 
 void World::HandleReport(int rank, const Report& report, TimePoint now) {
@@ -222,9 +267,11 @@ void World::Announce(ChannelId channel, const absl::Status& status) {
   if (channel == kAllChannels) {
     reports_.clear();
     polls_.clear();
+    inquiries_.clear();
   } else {
     reports_.erase(channel);
     polls_.erase(channel);
+    inquiries_.erase(inquiries_.lower_bound({channel, 0}), inquiries_.upper_bound({channel, UINT64_MAX}));
   }
   output_->SendToAll(FailureMessage{channel, status});
 }
@@ -242,12 +289,11 @@ void World::AnnounceLate(ChannelId channel, const LatePoll& poll) {
   for (const Seat& seat : seats_) {
     LateRank rank;
     rank.member = &seat.member;
-    const auto known = std::find_if(seat.progress.begin(), seat.progress.end(),
-                                    [channel = channel](const auto& entry) { return entry.first == channel; });
-    if (known != seat.progress.end()) rank.progress = known->second;
+    const Progress* const known = Find(seat.progress, channel);
+    if (known != nullptr) rank.progress = *known;
     if (seat.standing == Standing::kLeft) {
       rank.state = LateRank::State::kLeft;
-    } else if (known == seat.progress.end()) {
+    } else if (known == nullptr) {
       rank.state = LateRank::State::kUnaware;
     } else if (seat.answered < poll.nonce) {
       rank.state = LateRank::State::kSilent;
@@ -263,6 +309,10 @@ void World::Tick(TimePoint now) {
     output_->SendToAll(Waiting{MissingText(MissingRanks(), options_.size)});
   }
   AnnounceDue(now);
+  // Whoever is still stuck has asked again since.
+  for (auto it = inquiries_.begin(); it != inquiries_.end();) {
+    it = now > it->second.asked + kInquiryAnswerTimes * options_.answer_time ? inquiries_.erase(it) : std::next(it);
+  }
 }
 
 void World::AnnounceDue(TimePoint now) {

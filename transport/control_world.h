@@ -12,6 +12,9 @@
 //   connected,     left                  goodbye
 //   joined         dead                  its connection closed without one; silence; it does not read
 //
+//   stuck: a collective that a rank has not finished for a heartbeat. Every rank is asked what it called there; two answers that
+//   differ are announced as FAILED_PRECONDITION. So a mismatch is told even where no message of the one meets one of the other.
+//
 //   a report       is announced          as
 //   no suspect     at once               what the reporter says
 //   a suspect      at once if it left    "rank 2 (...) has closed its communicator"
@@ -25,6 +28,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -102,6 +106,12 @@ class World {
     TimePoint due;
   };
 
+  // About a collective in which a rank is stuck.
+  struct Inquiry {
+    std::vector<std::string> called;  // by rank; empty: no answer yet
+    TimePoint asked;
+  };
+
   struct LatePoll {
     uint64_t nonce = 0;
     uint64_t sequence = 0;
@@ -111,9 +121,13 @@ class World {
   };
 
   void HandleJoin(int rank, Join join);
-  void HandlePong(int rank, Pong pong);
+  void HandlePong(int rank, Pong pong, TimePoint now);
+  void HandleCalled(int rank, Called called);
   void HandleReport(int rank, const Report& report, TimePoint now);
   void HandleLate(const Late& late, TimePoint now);
+
+  // Asks what every rank called, but for those that have told.
+  void Inquire(ChannelId channel, uint64_t sequence, TimePoint now);
 
   std::vector<int> MissingRanks() const;
   void FormOrFail();
@@ -139,6 +153,8 @@ class World {
   std::map<ChannelId, absl::Status> failures_;  // kAllChannels is one of its keys
   std::map<ChannelId, PendingReport> reports_;
   std::map<ChannelId, LatePoll> polls_;
+  std::map<std::pair<ChannelId, uint64_t>, Inquiry>
+      inquiries_;  // by sequence number; forgotten when nobody is stuck any more
   uint64_t last_nonce_ = 0;
   NoteBoard notes_;
 };

@@ -360,6 +360,63 @@ TEST_F(WorldTest, NotesAreAnsweredOnceThereAreEnough) {
   EXPECT_THAT(to_one_, SizeIs(2));
 }
 
+// A heartbeat of a rank that has started `started` collectives of channel 5 and finished `completed` of them.
+Pong Beat(uint64_t started, uint64_t completed) { return Pong{0, {{5, {started, completed}}}}; }
+
+TEST_F(WorldTest, ARankThatIsStuckHasEveryRankSayWhatItCalled) {
+  Form(3);
+  Tell(0, Beat(4, 2));
+  Tell(0, Beat(4, 3));
+  EXPECT_THAT(to_one_, IsEmpty()) << "it gets on";
+  Tell(0, Beat(4, 3));
+  ASSERT_THAT(to_one_, SizeIs(3));
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(to_one_[rank].first, rank);
+    const Ask* const ask = std::get_if<Ask>(&to_one_[rank].second);
+    ASSERT_NE(ask, nullptr);
+    EXPECT_EQ(ask->channel, 5u);
+    EXPECT_EQ(ask->sequence, 4u);
+  }
+  Tell(0, Called{5, 4, "reduce #4 (8 f32 sum, root 1)"});
+  Tell(2, Called{5, 4, "reduce #4 (8 f32 sum, root 1)"});
+  EXPECT_THAT(Broadcasts<FailureMessage>(), IsEmpty());
+  Tell(1, Called{5, 4, "reduce #4 (8 f32 sum, root 0)"});
+  EXPECT_EQ(TheFailure(5), absl::FailedPreconditionError(
+                               "the ranks' collectives differ: ranks 0, 2 called reduce #4 (8 f32 sum, root 1); "
+                               "rank 1 called reduce #4 (8 f32 sum, root 0)"));
+  to_one_.clear();
+  Tell(0, Beat(4, 3));
+  EXPECT_THAT(to_one_, IsEmpty()) << "the channel is over";
+}
+
+TEST_F(WorldTest, WhoeverIsOnlyLateIsAskedAgainAndBlamedForNothing) {
+  Form(3);
+  for (int i = 0; i < 2; ++i) Tell(1, Beat(1, 0));
+  Tell(0, Called{5, 1, "barrier #1"});
+  Tell(1, Called{5, 1, "barrier #1"});
+  Tell(2, Called{5, 1, ""});
+  to_one_.clear();
+  Tell(1, Beat(1, 0));
+  EXPECT_THAT(to_one_, IsEmpty()) << "too early to ask again";
+  Pass(milliseconds(300));
+  Tell(1, Beat(1, 0));
+  ASSERT_THAT(to_one_, SizeIs(1));
+  EXPECT_EQ(to_one_[0].first, 2);
+  Tell(2, Called{5, 1, "barrier #1"});
+  EXPECT_THAT(Broadcasts<FailureMessage>(), IsEmpty());
+}
+
+TEST_F(WorldTest, AnswersToWhatNobodyAskedAreIgnored) {
+  Form(2);
+  Tell(0, Called{5, 1, "barrier #1"});
+  Tell(1, Called{5, 1, "all_reduce #1"});
+  for (int i = 0; i < 2; ++i) Tell(1, Beat(1, 0));
+  Tell(0, Called{5, 1, "barrier #1"});
+  Pass(std::chrono::seconds(10));
+  Tell(1, Called{5, 1, "all_reduce #1"});
+  EXPECT_THAT(Broadcasts<FailureMessage>(), IsEmpty()) << "nobody has been stuck for long";
+}
+
 TEST(NoteBoard, KeepsTheNewest64Topics) {
   NoteBoard board;
   for (uint64_t topic = 0; topic < 65; ++topic) board.Post(0, {1, topic, "x"});
