@@ -48,15 +48,21 @@ Thread& Thread::operator=(Thread&& other) {
 }
 
 void Thread::Join() {
-  if (!joinable()) return;
-  if (fork_generation_ != ForkGeneration()) {
-    // The thread is the parent's. Neither join nor detach may touch its handle, whose memory the child's libc has
-    // reused: the object is overwritten instead of destroyed.
-    new (&thread_) std::thread;
-    return;
-  }
+  if (!joinable() || ForgetInChild()) return;
   LOCKSTEP_CHECK(thread_.get_id() != std::this_thread::get_id()) << "a thread cannot join itself";
   thread_.join();
+}
+
+void Thread::Detach() {
+  if (joinable() && !ForgetInChild()) thread_.detach();
+}
+
+bool Thread::ForgetInChild() {
+  if (fork_generation_ == ForkGeneration()) return false;
+  // The thread is the parent's. Neither join nor detach may touch its handle, whose memory the child's libc has reused: the
+  // object is overwritten instead of destroyed.
+  new (&thread_) std::thread;
+  return true;
 }
 
 }  // namespace lockstep

@@ -24,8 +24,14 @@ class Thread {
 
   bool joinable() const { return thread_.joinable(); }
   void Join();
+  // Lets it run to its end by itself: for a body that waits for something which cannot be told to end, and that touches nothing
+  // but what it owns.
+  void Detach();
 
  private:
+  // True in a forked child, where there is no thread.
+  bool ForgetInChild();
+
   std::thread thread_;
   uint64_t fork_generation_ = 0;
 };

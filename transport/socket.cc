@@ -2,7 +2,6 @@
 
 #include <arpa/inet.h>
 #include <net/if.h>
-#include <netdb.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <unistd.h>
@@ -226,48 +225,6 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text) {
   result.host = std::string(host);
   result.port = static_cast<uint16_t>(port);
   return result;
-}
-
-absl::StatusOr<std::vector<SocketAddress>> Resolve(absl::string_view host, uint16_t port) {
-  addrinfo hints = {};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(std::string(host).c_str(), std::to_string(port).c_str(), &hints, &found);
-  if (error != 0) {
-    const int system_error = errno;
-    const std::string attempt = absl::StrCat("resolve host '", host, "'");
-    const std::string message = absl::StrCat(attempt, ": ", gai_strerror(error));
-    switch (error) {
-      case EAI_NONAME:
-#ifdef EAI_NODATA
-      case EAI_NODATA:
-      case EAI_ADDRFAMILY:
-#endif
-        return absl::NotFoundError(message);
-      case EAI_AGAIN:
-        return absl::UnavailableError(message);
-      case EAI_MEMORY:
-        return absl::ResourceExhaustedError(message);
-      case EAI_SYSTEM:
-        return ErrnoStatus(system_error, attempt);
-      default:
-        return absl::InternalError(message);
-    }
-  }
-  std::vector<SocketAddress> addresses;
-  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
-    if (entry->ai_family != AF_INET && entry->ai_family != AF_INET6) continue;
-    const SocketAddress address = SocketAddress::From(entry->ai_addr, entry->ai_addrlen);
-    // /etc/hosts may name the same address twice ("localhost" in both its lines).
-    if (std::find(addresses.begin(), addresses.end(), address) == addresses.end()) addresses.push_back(address);
-  }
-  freeaddrinfo(found);
-  if (addresses.empty()) {
-    return absl::NotFoundError(absl::StrCat("resolve host '", host, "': it has neither an IPv4 nor an IPv6 address"));
-  }
-  return addresses;
 }
 
 absl::StatusOr<UniqueFd> Listen(const SocketAddress& address) {

@@ -56,10 +56,6 @@ struct HostPort {
 };
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view text);
 
-// All addresses of a host name or numeric address. NOT_FOUND, with getaddrinfo's words, for an unknown host; UNAVAILABLE
-// when the resolver says to try again. Takes as long as the system's resolver does: it knows no deadlines.
-absl::StatusOr<std::vector<SocketAddress>> Resolve(absl::string_view host, uint16_t port);
-
 // A listening socket; port 0 lets the system choose. ALREADY_EXISTS when the port is taken.
 absl::StatusOr<UniqueFd> Listen(const SocketAddress& address);
 absl::StatusOr<SocketAddress> LocalAddress(int socket);

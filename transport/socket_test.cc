@@ -133,23 +133,6 @@ TEST(ParseHostPort, SaysWhatIsWrong) {
   }
 }
 
-TEST(Resolve, NumericAddressesNeedNoResolver) {
-  const auto v4 = Resolve("10.0.0.7", 4411);
-  ASSERT_THAT(v4, IsOk());
-  ASSERT_EQ(v4->size(), 1);
-  EXPECT_EQ(v4->front().ToString(), "10.0.0.7:4411");
-  const auto v6 = Resolve("::1", 1);
-  ASSERT_THAT(v6, IsOk());
-  EXPECT_EQ(v6->front().ToString(), "[::1]:1");
-}
-
-TEST(Resolve, UnknownHostIsNotFoundInTheResolversWords) {
-  // A name that no resolver may answer, and that is therefore not asked for: works without a network.
-  EXPECT_THAT(
-      Resolve("no such host", 1),
-      StatusIs(absl::StatusCode::kNotFound, AllOf(HasSubstr("resolve host 'no such host': "), HasSubstr("not known"))));
-}
-
 TEST(Listen, TakenPortIsAlreadyExistsAndNamesTheAddress) {
   UniqueFd first = *Listen(Loopback());
   const SocketAddress taken = *LocalAddress(first.get());

@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "transport/rendezvous.h"
+#include "transport/resolve.h"
 #include "transport/socket.h"
 #include "transport/store.h"
 #include "transport/store_tcp_server.h"
@@ -65,7 +66,8 @@ TEST(OpenStore, LocalhostStaysOnThisMachine) {
 TEST(OpenStore, AHostNameIsServedOnEveryAddress) {
   char host[256] = "";
   ASSERT_EQ(gethostname(host, sizeof(host) - 1), 0);
-  if (std::string(host) == "localhost" || !Resolve(host, 1).ok()) GTEST_SKIP() << "this machine has no name of its own";
+  if (std::string(host) == "localhost" || !Resolve(host, 1, Soon()).ok())
+    GTEST_SKIP() << "this machine has no name of its own";
   const std::string url = absl::StrCat("tcp://", host, ":", UnusedPort());
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank0, OpenStore(World(0, url), Soon()));
   EXPECT_TRUE(rank0.server->address().wildcard());

@@ -13,6 +13,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "transport/resolve.h"
 #include "transport/store_map.h"
 #include "transport/store_url.h"
 
@@ -63,7 +64,7 @@ absl::StatusOr<std::unique_ptr<TcpStoreClient>> TcpStoreClient::Connect(const Ho
   std::chrono::milliseconds pause = kPauseMin;
   for (int rounds = 1;; ++rounds) {
     // Asked again each time: the name of a server that is being started may appear late, or move.
-    absl::StatusOr<std::vector<SocketAddress>> addresses = Resolve(server.host, server.port);
+    absl::StatusOr<std::vector<SocketAddress>> addresses = Resolve(server.host, server.port, deadline);
     absl::Status last = addresses.status();
     bool try_again = WorthTryingAgain(last);
     if (!addresses.ok()) addresses = std::vector<SocketAddress>();
