@@ -244,6 +244,26 @@ void ReferenceCombine(DType dtype, ReduceOp op, void* target, const void* left, 
   }
 }
 
+void ReferenceReduceMany(DType dtype, ReduceOp op, void* target, const void* const* sources, size_t source_count,
+                         size_t count) {
+  const size_t size = SizeOf(dtype);
+  for (size_t i = 0; i < count; ++i) {
+    char folded[16];
+    std::memcpy(folded, static_cast<const char*>(sources[0]) + i * size, size);
+    if (IsFloat(dtype) && source_count > 1) {
+      double value = LoadFloatAt(dtype, sources[0], i);
+      for (size_t s = 1; s < source_count; ++s)
+        value = CombineFloat(dtype, op, value, LoadFloatAt(dtype, sources[s], i));
+      StoreFloatAt(dtype, folded, 0, value);
+    } else {
+      for (size_t s = 1; s < source_count; ++s) {
+        ReferenceCombine(dtype, op, folded, folded, static_cast<const char*>(sources[s]) + i * size, 1);
+      }
+    }
+    std::memcpy(static_cast<char*>(target) + i * size, folded, size);
+  }
+}
+
 void ReferenceScale(DType dtype, void* target, const void* source, size_t count, double factor) {
   if (IsComplex(dtype)) return ReferenceCast(PartOf(dtype), target, PartOf(dtype), source, 2 * count, factor);
   ReferenceCast(dtype, target, dtype, source, count, factor);

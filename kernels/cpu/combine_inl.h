@@ -1,5 +1,12 @@
-// target[i] = left[i] op right[i]. Every operation is commutative to the bit, so that two ranks which combine the same
-// values in opposite roles agree. See lanes_inl.h for who includes this and why everything is internal.
+// How elements become one, for every dtype and operation: of two arrays here, of many in reduce_many_inl.h. Every
+// operation is commutative to the bit, so that two ranks which combine the same values in opposite roles agree.
+//
+// A kernel offers
+//   kElementBytes, kStep          one element in memory, and how many a step takes
+//   Values                        what kStep elements are while they are being combined
+//   Read, Apply, Write            from memory; two into one; to memory, rounded once
+// Values may hold more than memory does: Write(Apply(Apply(a, b), c)) rounds narrow floats once.
+// See lanes_inl.h for who includes this and why everything is internal.
 
 #ifndef KERNELS_CPU_COMBINE_INL_H_
 #define KERNELS_CPU_COMBINE_INL_H_
@@ -16,6 +23,7 @@ namespace lockstep {
 namespace kernels {
 namespace {
 
+// target[i] = left[i] op right[i].
 template <typename Kernel>
 void Combine(void* target, const void* left, const void* right, size_t count) {
   ForEachPair<Kernel>(target, left, right, count);
@@ -70,10 +78,11 @@ template <typename T, typename Op>
 struct IntegerKernel {
   static constexpr size_t kElementBytes = sizeof(T);
   static constexpr size_t kStep = kVectorBytes / sizeof(T);
+  using Values = Vec<T>;
 
-  static LOCKSTEP_LANES_INLINE void Step(uint8_t* target, const uint8_t* left, const uint8_t* right) {
-    Store(target, Op::Apply(Load<T>(left), Load<T>(right)));
-  }
+  static LOCKSTEP_LANES_INLINE Values Read(const uint8_t* source) { return Load<T>(source); }
+  static LOCKSTEP_LANES_INLINE Values Apply(Values a, Values b) { return Op::Apply(a, b); }
+  static LOCKSTEP_LANES_INLINE void Write(uint8_t* target, Values values) { Store(target, values); }
 };
 
 // One byte each; any value but 0 is true and the result is 0 or 1.
@@ -81,23 +90,30 @@ template <typename Op>
 struct BoolKernel {
   static constexpr size_t kElementBytes = 1;
   static constexpr size_t kStep = kVectorBytes;
+  using Values = Vec<int8_t>;  // all ones where true
 
-  static LOCKSTEP_LANES_INLINE void Step(uint8_t* target, const uint8_t* left, const uint8_t* right) {
-    const auto a = Load<uint8_t>(left) != 0;
-    const auto b = Load<uint8_t>(right) != 0;
-    Store(target, As<uint8_t>(Op::Apply(a, b)) & 1);
-  }
+  static LOCKSTEP_LANES_INLINE Values Read(const uint8_t* source) { return As<int8_t>(Load<uint8_t>(source) != 0); }
+  static LOCKSTEP_LANES_INLINE Values Apply(Values a, Values b) { return Op::Apply(a, b); }
+  static LOCKSTEP_LANES_INLINE void Write(uint8_t* target, Values values) { Store(target, values & 1); }
 };
 
-// Sum or product of float or double; complex sums too, as twice as many reals.
+// Sum or product of float or double. What was a NaN once stays one, so it is made canonical at the end.
 template <typename T, typename Op>
 struct FloatKernel {
   static constexpr size_t kElementBytes = sizeof(T);
   static constexpr size_t kStep = kVectorBytes / sizeof(T);
+  using Values = Vec<T>;
 
-  static LOCKSTEP_LANES_INLINE void Step(uint8_t* target, const uint8_t* left, const uint8_t* right) {
-    Store(target, Canonical<T>(Op::Apply(Load<T>(left), Load<T>(right))));
-  }
+  static LOCKSTEP_LANES_INLINE Values Read(const uint8_t* source) { return Load<T>(source); }
+  static LOCKSTEP_LANES_INLINE Values Apply(Values a, Values b) { return Op::Apply(a, b); }
+  static LOCKSTEP_LANES_INLINE void Write(uint8_t* target, Values values) { Store(target, Canonical<T>(values)); }
+};
+
+// Two reals an element.
+template <typename T>
+struct ComplexSumKernel : FloatKernel<T, Add> {
+  static constexpr size_t kElementBytes = 2 * sizeof(T);
+  static constexpr size_t kStep = kVectorBytes / kElementBytes;
 };
 
 // Sum or product of a format of narrow_inl.h: in float32, rounded once.
@@ -105,13 +121,14 @@ template <typename Format, typename Op>
 struct NarrowKernel {
   static constexpr size_t kElementBytes = Format::kBytes;
   static constexpr size_t kStep = Format::kStep;
+  using Values = Parts<Format::kParts>;
 
-  static LOCKSTEP_LANES_INLINE void Step(uint8_t* target, const uint8_t* left, const uint8_t* right) {
-    auto a = Format::LoadParts(left);
-    const auto b = Format::LoadParts(right);
+  static LOCKSTEP_LANES_INLINE Values Read(const uint8_t* source) { return Format::LoadParts(source); }
+  static LOCKSTEP_LANES_INLINE Values Apply(Values a, const Values& b) {
     for (int p = 0; p < Format::kParts; ++p) a.part[p] = Op::Apply(a.part[p], b.part[p]);
-    Format::StoreParts(target, a);
+    return a;
   }
+  static LOCKSTEP_LANES_INLINE void Write(uint8_t* target, const Values& values) { Format::StoreParts(target, values); }
 };
 
 // IEEE 754-2019 minimum and maximum for every float format, on its bits: with the magnitude of negative numbers
@@ -122,13 +139,20 @@ struct FloatOrderKernel {
   static constexpr size_t kElementBytes = sizeof(T);
   static constexpr size_t kStep = kVectorBytes / sizeof(T);
   static constexpr T kMagnitude = static_cast<T>(~(T{1} << (8 * sizeof(T) - 1)));
+  struct Values {
+    Vec<T> key;
+    Vec<T> has_nan;  // all ones where true
+  };
 
-  static LOCKSTEP_LANES_INLINE void Step(uint8_t* target, const uint8_t* left, const uint8_t* right) {
-    const Vec<T> a = Load<T>(left);
-    const Vec<T> b = Load<T>(right);
-    const Vec<T> chosen = Key(Op::Apply(Key(a), Key(b)));
-    const auto has_nan = ((a & kMagnitude) > kInfinity) | ((b & kMagnitude) > kInfinity);
-    Store(target, has_nan ? Splat<T>(kNan) : chosen);
+  static LOCKSTEP_LANES_INLINE Values Read(const uint8_t* source) {
+    const Vec<T> code = Load<T>(source);
+    return {Key(code), As<T>((code & kMagnitude) > kInfinity)};
+  }
+  static LOCKSTEP_LANES_INLINE Values Apply(const Values& a, const Values& b) {
+    return {Op::Apply(a.key, b.key), a.has_nan | b.has_nan};
+  }
+  static LOCKSTEP_LANES_INLINE void Write(uint8_t* target, const Values& values) {
+    Store(target, values.has_nan ? Splat<T>(kNan) : Key(values.key));
   }
 
  private:
@@ -156,31 +180,27 @@ template <typename T>
 struct ComplexProductKernel {
   static constexpr size_t kElementBytes = 2 * sizeof(T);
   static constexpr size_t kStep = kVectorBytes / kElementBytes;
+  using Values = Vec<T>;
 
-  static LOCKSTEP_LANES_INLINE void Step(uint8_t* target, const uint8_t* left, const uint8_t* right) {
-    StepLanes(target, Load<T>(left), Load<T>(right), std::make_integer_sequence<int, kVectorBytes / sizeof(T)>());
+  static LOCKSTEP_LANES_INLINE Values Read(const uint8_t* source) { return Load<T>(source); }
+  static LOCKSTEP_LANES_INLINE Values Apply(Values a, Values b) {
+    return ApplyLanes(a, b, std::make_integer_sequence<int, kVectorBytes / sizeof(T)>());
   }
+  static LOCKSTEP_LANES_INLINE void Write(uint8_t* target, Values values) { Store(target, Canonical<T>(values)); }
 
  private:
   using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
 
   template <int... kLane>
-  static LOCKSTEP_LANES_INLINE void StepLanes(uint8_t* target, Vec<T> left, Vec<T> right,
-                                              std::integer_sequence<int, kLane...>) {
+  static LOCKSTEP_LANES_INLINE Vec<T> ApplyLanes(Vec<T> left, Vec<T> right, std::integer_sequence<int, kLane...>) {
     const Vec<T> a = __builtin_shufflevector(left, left, (kLane & ~1)...);
     const Vec<T> b = __builtin_shufflevector(left, left, (kLane | 1)...);
     const Vec<T> dc = __builtin_shufflevector(right, right, (kLane ^ 1)...);
     const Vec<Bits> sign_of_real = {(kLane % 2 == 0 ? Bits{1} << (8 * sizeof(T) - 1) : Bits{0})...};
     const Vec<T> cross = As<T>(As<Bits>(b * dc) ^ sign_of_real);
-    Store(target, Canonical<T>(a * right + cross));
+    return a * right + cross;
   }
 };
-
-// Complex sums see each number as two reals.
-template <typename T>
-void CombineComplexSum(void* target, const void* left, const void* right, size_t count) {
-  ForEachPair<FloatKernel<T, Add>>(target, left, right, 2 * count);
-}
 
 }  // namespace
 }  // namespace kernels

@@ -1,4 +1,5 @@
-// All CPU kernels of one variant, as data. Private to kernels/cpu: callers use reduce.h, scale.h, cast.h and flatten.h.
+// All CPU kernels of one variant, as data. Private to kernels/cpu: callers use reduce.h, reduce_many.h,
+// scale.h, cast.h and flatten.h.
 
 #ifndef KERNELS_CPU_KERNEL_TABLE_H_
 #define KERNELS_CPU_KERNEL_TABLE_H_
@@ -20,6 +21,7 @@ using DivideFunction = void (*)(void* data, size_t count, int64_t divisor);
 // function taken from a table may be called from any thread for ever.
 struct KernelTable {
   CombineFunction combine[kDTypeCount][kReduceOpCount];
+  ReduceManyFunction reduce_many[kDTypeCount][kReduceOpCount];
   ScaleFunction scale[kDTypeCount];
   DivideFunction divide[kDTypeCount];
   ScaleFunction cast[kDTypeCount][kDTypeCount];  // [to][from]; to == from is a scaling

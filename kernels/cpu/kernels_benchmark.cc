@@ -1,6 +1,7 @@
 // How fast each variant's kernels run beside memcpy, from first-level cache to memory.
 //
-// "bytes/s" counts what a kernel reads and writes: three arrays for a combine, two for the rest. Names are
+// "bytes/s" counts what a kernel reads and writes: three arrays for a combine, all sources and targets for a reduction of
+// many, two for the rest. Names are
 // operation/variant/bytes of the target; --benchmark_filter=/avx2/ selects a variant, and variants that the processor
 // lacks are left out. The active variant is printed in the header's context.
 
@@ -56,6 +57,24 @@ void CombineInPlace(benchmark::State& state, CombineFunction combine, DType dtyp
   CountBytes(state, 3 * bytes);
 }
 
+// The first sources are the targets, as for ranks that share memory: each reads everybody's and writes everybody's.
+void ReduceManyInPlace(benchmark::State& state, ReduceManyFunction reduce, DType dtype, int source_count,
+                       int target_count) {
+  const size_t bytes = state.range(0);
+  std::vector<std::vector<uint8_t>> arrays(source_count, Operand(bytes));
+  std::vector<const void*> sources;
+  std::vector<void*> targets;
+  for (std::vector<uint8_t>& array : arrays) {
+    sources.push_back(array.data());
+    if (static_cast<int>(targets.size()) < target_count) targets.push_back(array.data());
+  }
+  for (auto _ : state) {
+    reduce(targets.data(), targets.size(), sources.data(), sources.size(), bytes / SizeOf(dtype));
+    benchmark::ClobberMemory();
+  }
+  CountBytes(state, (sources.size() + targets.size()) * bytes);
+}
+
 // `pieces` at a time: one for a cast or a scaling, kPieceElements for a flatten.
 void Convert(benchmark::State& state, ScaleFunction function, DType to, DType from, size_t piece) {
   const size_t count = state.range(0) / SizeOf(to);
@@ -80,6 +99,15 @@ constexpr CombineCase kCombines[] = {{DType::kF32, ReduceOp::kSum},  {DType::kF1
                                      {DType::kI32, ReduceOp::kSum},  {DType::kF32, ReduceOp::kMax},
                                      {DType::kBF16, ReduceOp::kMax}, {DType::kF8E4M3, ReduceOp::kSum}};
 
+struct ReduceManyCase {
+  DType dtype;
+  int sources;
+  int targets;
+};
+constexpr ReduceManyCase kReduceManys[] = {{DType::kF32, 2, 1},  {DType::kF32, 2, 2},  {DType::kF32, 4, 4},
+                                           {DType::kF32, 8, 1},  {DType::kF32, 64, 1}, {DType::kBF16, 2, 2},
+                                           {DType::kBF16, 8, 8}, {DType::kF16, 8, 8},  {DType::kF8E4M3, 8, 8}};
+
 struct CastCase {
   DType to;
   DType from;
@@ -100,6 +128,12 @@ void RegisterVariant(Variant variant, const KernelTable& table) {
     const CombineFunction combine = table.combine[static_cast<int>(c.dtype)][static_cast<int>(c.op)];
     Register(Name(c.op) + "_" + Name(c.dtype) + suffix,
              [combine, c](benchmark::State& state) { CombineInPlace(state, combine, c.dtype); });
+  }
+  for (const ReduceManyCase& c : kReduceManys) {
+    const ReduceManyFunction reduce = table.reduce_many[static_cast<int>(c.dtype)][static_cast<int>(ReduceOp::kSum)];
+    Register(
+        "sum_" + Name(c.dtype) + "_of_" + std::to_string(c.sources) + "_into_" + std::to_string(c.targets) + suffix,
+        [reduce, c](benchmark::State& state) { ReduceManyInPlace(state, reduce, c.dtype, c.sources, c.targets); });
   }
   for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     const ScaleFunction scale = table.scale[static_cast<int>(dtype)];

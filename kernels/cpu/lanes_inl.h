@@ -90,9 +90,9 @@ LOCKSTEP_LANES_INLINE Vec<double> Canonical<double>(Vec<double> lanes) {
   return lanes == lanes ? lanes : As<double>(Splat<uint64_t>(0x7FF8000000000000));
 }
 
-// Calls Kernel::Step, which reads Kernel::kStep elements at each source and writes as many at the target, for all of
-// `count` elements. The last, partial step works on copies, so that nothing beyond the arrays is touched. A step reads
-// all its sources before it writes, so the target may be one of them.
+// Applies a kernel of combine_inl.h to all of `count` elements, Kernel::kStep at a time. The last, partial step works on
+// copies, so that nothing beyond the arrays is touched. A step reads all its sources before it writes, so the target may
+// be one of them.
 template <typename Kernel>
 LOCKSTEP_LANES_INLINE void ForEachPair(void* target, const void* left, const void* right, size_t count) {
   constexpr size_t kSize = Kernel::kElementBytes;
@@ -103,7 +103,8 @@ LOCKSTEP_LANES_INLINE void ForEachPair(void* target, const void* left, const voi
   const size_t steps = count / Kernel::kStep;
   LOCKSTEP_LANES_UNROLL
   for (size_t i = 0; i < steps; ++i) {
-    Kernel::Step(t + i * kStepBytes, l + i * kStepBytes, r + i * kStepBytes);
+    const size_t at = i * kStepBytes;
+    Kernel::Write(t + at, Kernel::Apply(Kernel::Read(l + at), Kernel::Read(r + at)));
   }
   if (const size_t rest = count % Kernel::kStep * kSize; rest != 0) {
     const size_t done = steps * kStepBytes;
@@ -111,12 +112,12 @@ LOCKSTEP_LANES_INLINE void ForEachPair(void* target, const void* left, const voi
     uint8_t b[kStepBytes] = {};
     __builtin_memcpy(a, l + done, rest);
     __builtin_memcpy(b, r + done, rest);
-    Kernel::Step(a, a, b);
+    Kernel::Write(a, Kernel::Apply(Kernel::Read(a), Kernel::Read(b)));
     __builtin_memcpy(t + done, a, rest);
   }
 }
 
-// Likewise for one source, whose elements may be of another size than the target's, and a factor.
+// Likewise for Kernel::Step, with one source, whose elements may be of another size than the target's, and a factor.
 template <typename Kernel>
 LOCKSTEP_LANES_INLINE void ForEachScaled(void* target, const void* source, size_t count, double factor) {
   constexpr size_t kTargetBytes = Kernel::kStep * Kernel::kTargetBytes;

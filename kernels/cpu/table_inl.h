@@ -13,6 +13,7 @@
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/lanes_inl.h"
 #include "kernels/cpu/narrow_inl.h"
+#include "kernels/cpu/reduce_many_inl.h"
 #include "kernels/cpu/scale_inl.h"
 
 namespace lockstep {
@@ -23,8 +24,10 @@ class TableBuilder {
  public:
   constexpr KernelTable Build() const { return table_; }
 
-  constexpr CombineFunction& At(DType dtype, ReduceOp op) {
-    return table_.combine[static_cast<int>(dtype)][static_cast<int>(op)];
+  template <typename Kernel>
+  constexpr void Operation(DType dtype, ReduceOp op) {
+    table_.combine[static_cast<int>(dtype)][static_cast<int>(op)] = &Combine<Kernel>;
+    table_.reduce_many[static_cast<int>(dtype)][static_cast<int>(op)] = &ReduceMany<Kernel>;
   }
   constexpr ScaleFunction& Scale(DType dtype) { return table_.scale[static_cast<int>(dtype)]; }
   constexpr ScaleFunction& Cast(DType to, DType from) {
@@ -32,23 +35,21 @@ class TableBuilder {
   }
 
   constexpr void Bool() {
-    for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kOr}) At(DType::kBool, op) = &Combine<BoolKernel<Or>>;
-    for (ReduceOp op : {ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kAnd}) {
-      At(DType::kBool, op) = &Combine<BoolKernel<And>>;
-    }
-    At(DType::kBool, ReduceOp::kXor) = &Combine<BoolKernel<Xor>>;
+    for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kOr}) Operation<BoolKernel<Or>>(DType::kBool, op);
+    for (ReduceOp op : {ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kAnd}) Operation<BoolKernel<And>>(DType::kBool, op);
+    Operation<BoolKernel<Xor>>(DType::kBool, ReduceOp::kXor);
   }
 
   // What does not depend on the sign uses the unsigned type, so that both share the code.
   template <typename T, typename Unsigned>
   constexpr void Integer(DType dtype) {
-    At(dtype, ReduceOp::kSum) = &Combine<IntegerKernel<Unsigned, Add>>;
-    At(dtype, ReduceOp::kProd) = &Combine<IntegerKernel<Unsigned, Multiply>>;
-    At(dtype, ReduceOp::kMin) = &Combine<IntegerKernel<T, Lesser>>;
-    At(dtype, ReduceOp::kMax) = &Combine<IntegerKernel<T, Greater>>;
-    At(dtype, ReduceOp::kAnd) = &Combine<IntegerKernel<Unsigned, And>>;
-    At(dtype, ReduceOp::kOr) = &Combine<IntegerKernel<Unsigned, Or>>;
-    At(dtype, ReduceOp::kXor) = &Combine<IntegerKernel<Unsigned, Xor>>;
+    Operation<IntegerKernel<Unsigned, Add>>(dtype, ReduceOp::kSum);
+    Operation<IntegerKernel<Unsigned, Multiply>>(dtype, ReduceOp::kProd);
+    Operation<IntegerKernel<T, Lesser>>(dtype, ReduceOp::kMin);
+    Operation<IntegerKernel<T, Greater>>(dtype, ReduceOp::kMax);
+    Operation<IntegerKernel<Unsigned, And>>(dtype, ReduceOp::kAnd);
+    Operation<IntegerKernel<Unsigned, Or>>(dtype, ReduceOp::kOr);
+    Operation<IntegerKernel<Unsigned, Xor>>(dtype, ReduceOp::kXor);
     if constexpr (sizeof(T) < 8) {
       table_.divide[static_cast<int>(dtype)] = &DivideSmall<T>;
     } else {
@@ -58,24 +59,24 @@ class TableBuilder {
 
   template <typename Format>
   constexpr void Narrow(DType dtype) {
-    At(dtype, ReduceOp::kSum) = &Combine<NarrowKernel<Format, Add>>;
-    At(dtype, ReduceOp::kProd) = &Combine<NarrowKernel<Format, Multiply>>;
+    Operation<NarrowKernel<Format, Add>>(dtype, ReduceOp::kSum);
+    Operation<NarrowKernel<Format, Multiply>>(dtype, ReduceOp::kProd);
     Scale(dtype) = &ScaleAll<NarrowScaleKernel<Format>>;
     Cast(dtype, DType::kF64) = &ScaleAll<CastDoubleToNarrowKernel<Format>>;
   }
 
   template <typename Min, typename Max>
   constexpr void Order(DType dtype) {
-    At(dtype, ReduceOp::kMin) = &Combine<Min>;
-    At(dtype, ReduceOp::kMax) = &Combine<Max>;
+    Operation<Min>(dtype, ReduceOp::kMin);
+    Operation<Max>(dtype, ReduceOp::kMax);
   }
 
   template <typename T>
   constexpr void Real(DType real, DType complex) {
-    At(real, ReduceOp::kSum) = &Combine<FloatKernel<T, Add>>;
-    At(real, ReduceOp::kProd) = &Combine<FloatKernel<T, Multiply>>;
-    At(complex, ReduceOp::kSum) = &CombineComplexSum<T>;
-    At(complex, ReduceOp::kProd) = &Combine<ComplexProductKernel<T>>;
+    Operation<FloatKernel<T, Add>>(real, ReduceOp::kSum);
+    Operation<FloatKernel<T, Multiply>>(real, ReduceOp::kProd);
+    Operation<ComplexSumKernel<T>>(complex, ReduceOp::kSum);
+    Operation<ComplexProductKernel<T>>(complex, ReduceOp::kProd);
     Scale(real) = &ScaleAll<FloatScaleKernel<T>>;
     Scale(complex) = &ScaleComplex<T>;
   }

@@ -1,0 +1,226 @@
+// Every variant's reduce-many functions against the reference: dtype x op x sources x targets x size x alignment x
+// aliasing, and bits beside the arrays left alone. Equal to the reference is equal to each other.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/reduce_op.h"
+#include "base/reduction.h"
+#include "gtest/gtest.h"
+#include "kernels/cpu/kernel_table.h"
+#include "kernels/cpu/variant.h"
+#include "kernels/reference.h"
+#include "kernels/test_arrays.h"
+
+namespace lockstep {
+namespace kernels {
+namespace {
+
+constexpr uint64_t kSeed = 20240929;
+constexpr int kSourcesMax = 8;
+constexpr int kTargetsMax = 3;
+// Around one vector of each variant, around several at once, and long enough for many.
+constexpr size_t kSizes[] = {0, 1, 3, 7, 16, 17, 31, 63, 64, 65, 128, 255, 257, 1027};
+constexpr size_t kSizeMax = 1027;
+
+// Which targets are sources: none, the first is the first source, the first is the last source, or target t is source t
+// as far as there are sources (what ranks that share memory do).
+enum class Alias { kNone, kFirst, kLast, kEach };
+constexpr Alias kAliases[] = {Alias::kNone, Alias::kFirst, Alias::kLast, Alias::kEach};
+
+bool IsReduction(DType dtype, ReduceOp op) {
+  return op != ReduceOp::kAvg && op != ReduceOp::kPremulSum && IsDefined(dtype, op);
+}
+
+using Arrays = std::vector<std::vector<uint8_t>>;
+
+Arrays TestSources(DType dtype, size_t count, std::mt19937_64& random) {
+  Arrays sources;
+  for (int s = 0; s < kSourcesMax; ++s) sources.push_back(TestElements(dtype, count, random));
+  return sources;
+}
+
+std::vector<uint8_t> Expected(DType dtype, ReduceOp op, const Arrays& sources, int source_count) {
+  std::vector<const void*> pointers;
+  for (const std::vector<uint8_t>& source : sources) pointers.push_back(source.data());
+  std::vector<uint8_t> expected(sources[0].size());
+  ReferenceReduceMany(dtype, op, expected.data(), pointers.data(), source_count, expected.size() / SizeOf(dtype));
+  return expected;
+}
+
+class ReduceManyConformance : public testing::TestWithParam<Variant> {
+ protected:
+  void SetUp() override {
+    table_ = TableOf(GetParam());
+    if (table_ == nullptr) GTEST_SKIP() << "this processor does not support " << Name(GetParam());
+  }
+
+  ReduceManyFunction FunctionOf(DType dtype, ReduceOp op) const {
+    return table_->reduce_many[static_cast<int>(dtype)][static_cast<int>(op)];
+  }
+
+  CombineFunction CombineOf(DType dtype, ReduceOp op) const {
+    return table_->combine[static_cast<int>(dtype)][static_cast<int>(op)];
+  }
+
+  // One call: true if every target holds `expected`, sources that are no target are as they were, and so is what
+  // surrounds them all.
+  bool Holds(ReduceManyFunction reduce, const Arrays& values, int source_count, int target_count, size_t bytes,
+             size_t count, Alias alias, size_t offset, const std::vector<uint8_t>& expected) const {
+    std::vector<std::unique_ptr<GuardedBytes>> arrays;
+    std::vector<const void*> sources;
+    std::vector<void*> targets;
+    for (int s = 0; s < source_count; ++s) {
+      // Neighbours differ in alignment, unless all are aligned.
+      arrays.push_back(std::make_unique<GuardedBytes>(bytes, offset == 0 ? 0 : (offset + 3 * s) % 8));
+      arrays.back()->Fill(values[s].data());
+      sources.push_back(arrays.back()->data());
+    }
+    for (int t = 0; t < target_count; ++t) {
+      const int source = alias == Alias::kEach              ? t
+                         : alias == Alias::kFirst && t == 0 ? 0
+                         : alias == Alias::kLast && t == 0  ? source_count - 1
+                                                            : source_count;
+      if (source < source_count) {
+        targets.push_back(arrays[source]->data());
+        continue;
+      }
+      arrays.push_back(std::make_unique<GuardedBytes>(bytes, offset));
+      targets.push_back(arrays.back()->data());
+    }
+    reduce(targets.data(), targets.size(), sources.data(), sources.size(), count);
+    for (const std::unique_ptr<GuardedBytes>& array : arrays) {
+      if (!array->GuardsIntact()) return false;
+    }
+    for (void* target : targets) {
+      if (bytes > 0 && std::memcmp(target, expected.data(), bytes) != 0) return false;
+    }
+    for (int s = 0; s < source_count; ++s) {
+      if (std::find(targets.begin(), targets.end(), sources[s]) != targets.end()) continue;
+      if (bytes > 0 && std::memcmp(sources[s], values[s].data(), bytes) != 0) return false;
+    }
+    return true;
+  }
+
+ private:
+  const KernelTable* table_ = nullptr;
+};
+
+TEST_P(ReduceManyConformance, HasAFunctionExactlyWhereTheOperationIsDefined) {
+  for (DType dtype : kAllDTypes) {
+    for (ReduceOp op : kAllReduceOps) {
+      EXPECT_EQ(FunctionOf(dtype, op) != nullptr, IsReduction(dtype, op)) << Name(op) << " of " << Name(dtype);
+    }
+  }
+}
+
+TEST_P(ReduceManyConformance, EqualsTheReferenceForEveryCountSizeAlignmentAndAlias) {
+  std::mt19937_64 random(kSeed);
+  for (DType dtype : kAllDTypes) {
+    const Arrays values = TestSources(dtype, kSizeMax, random);
+    for (ReduceOp op : kAllReduceOps) {
+      if (!IsReduction(dtype, op)) continue;
+      for (int source_count = 1; source_count <= kSourcesMax; ++source_count) {
+        const std::vector<uint8_t> expected = Expected(dtype, op, values, source_count);
+        for (int target_count = 1; target_count <= kTargetsMax; ++target_count) {
+          for (size_t count : kSizes) {
+            for (Alias alias : kAliases) {
+              for (size_t offset : {0, 5}) {
+                ASSERT_TRUE(Holds(FunctionOf(dtype, op), values, source_count, target_count, count * SizeOf(dtype),
+                                  count, alias, offset, expected))
+                    << Name(op) << " of " << Name(dtype) << ", " << count << " elements, " << source_count
+                    << " sources, " << target_count << " targets, alias " << static_cast<int>(alias) << ", offset "
+                    << offset << ", seed " << kSeed;
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// Many sources: more pointers than registers, and more streams than a processor follows.
+TEST_P(ReduceManyConformance, EqualsTheReferenceForManySources) {
+  std::mt19937_64 random(kSeed + 1);
+  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF8E5M2, DType::kComplex64}) {
+    Arrays values;
+    for (int s = 0; s < 67; ++s) values.push_back(TestElements(dtype, kSizeMax, random));
+    for (int source_count : {16, 33, 67}) {
+      const std::vector<uint8_t> expected = Expected(dtype, ReduceOp::kSum, values, source_count);
+      ASSERT_TRUE(Holds(FunctionOf(dtype, ReduceOp::kSum), values, source_count, /*target_count=*/2,
+                        kSizeMax * SizeOf(dtype), kSizeMax, Alias::kLast, /*offset=*/0, expected))
+          << Name(dtype) << ", " << source_count << " sources, seed " << kSeed + 1;
+    }
+  }
+}
+
+// What ranks exchange pairwise and what they fold at once agree where nothing is rounded in between.
+TEST_P(ReduceManyConformance, OfTwoSourcesEqualsCombine) {
+  std::mt19937_64 random(kSeed + 2);
+  for (DType dtype : kAllDTypes) {
+    const Arrays values = TestSources(dtype, kSizeMax, random);
+    for (ReduceOp op : kAllReduceOps) {
+      if (!IsReduction(dtype, op)) continue;
+      std::vector<uint8_t> combined(values[0].size()), reduced(values[0].size());
+      CombineOf(dtype, op)(combined.data(), values[0].data(), values[1].data(), kSizeMax);
+      const void* sources[] = {values[0].data(), values[1].data()};
+      void* targets[] = {reduced.data()};
+      FunctionOf(dtype, op)(targets, 1, sources, 2, kSizeMax);
+      EXPECT_EQ(reduced, combined) << Name(op) << " of " << Name(dtype) << ", seed " << kSeed + 2;
+    }
+  }
+}
+
+// Wide enough dtypes round alike at every step, so folding one source after the other gives the same bits.
+TEST_P(ReduceManyConformance, OfWideDTypesEqualsCombiningOneAfterTheOther) {
+  std::mt19937_64 random(kSeed + 3);
+  for (DType dtype : kAllDTypes) {
+    if (IsFloat(dtype) && SizeOf(dtype) < 4) continue;
+    const Arrays values = TestSources(dtype, kSizeMax, random);
+    for (ReduceOp op : kAllReduceOps) {
+      if (!IsReduction(dtype, op)) continue;
+      std::vector<uint8_t> combined = values[0], reduced(values[0].size());
+      std::vector<const void*> sources = {values[0].data()};
+      for (int s = 1; s < kSourcesMax; ++s) {
+        CombineOf(dtype, op)(combined.data(), combined.data(), values[s].data(), kSizeMax);
+        sources.push_back(values[s].data());
+      }
+      void* targets[] = {reduced.data()};
+      FunctionOf(dtype, op)(targets, 1, sources.data(), sources.size(), kSizeMax);
+      EXPECT_EQ(reduced, combined) << Name(op) << " of " << Name(dtype) << ", seed " << kSeed + 3;
+    }
+  }
+}
+
+// 256 + 1 is 256 in bf16, so rounding at every hop would lose all seven.
+TEST_P(ReduceManyConformance, NarrowFloatsAreRoundedOnce) {
+  std::vector<uint8_t> large(2 * 100), one(2 * 100), sum(2 * 100);
+  for (size_t i = 0; i < 100; ++i) {
+    PutCode(large, i, 2, ReferenceEncode(DType::kBF16, 256));
+    PutCode(one, i, 2, ReferenceEncode(DType::kBF16, 1));
+  }
+  std::vector<const void*> sources(kSourcesMax, one.data());
+  sources[0] = large.data();
+  void* targets[] = {sum.data()};
+  FunctionOf(DType::kBF16, ReduceOp::kSum)(targets, 1, sources.data(), sources.size(), 100);
+  for (size_t i = 0; i < 100; ++i) {
+    uint16_t code = 0;
+    std::memcpy(&code, &sum[2 * i], 2);
+    ASSERT_EQ(ReferenceDecode(DType::kBF16, code), 264) << "element " << i;  // 263 is between 262 and 264
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cpu, ReduceManyConformance, testing::ValuesIn(kAllVariants),
+                         [](const auto& info) { return std::string(Name(info.param)); });
+
+}  // namespace
+}  // namespace kernels
+}  // namespace lockstep

@@ -1,0 +1,67 @@
+#include "kernels/cpu/reduce_many.h"
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/dtype.h"
+#include "base/reduce_op.h"
+#include "base/reduction.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/cpu/variant.h"
+
+namespace lockstep {
+namespace kernels {
+namespace {
+
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TEST(ReduceManyFor, GivesTheActiveVariantsFunctionForEveryDefinedCombination) {
+  for (DType dtype : kAllDTypes) {
+    for (ReduceOp op : kAllReduceOps) {
+      if (!IsDefined(dtype, op) || op == ReduceOp::kAvg || op == ReduceOp::kPremulSum) continue;
+      EXPECT_THAT(ReduceManyFor(dtype, op),
+                  IsOkAndHolds(ActiveTable().reduce_many[static_cast<int>(dtype)][static_cast<int>(op)]))
+          << Name(op) << " of " << Name(dtype);
+    }
+  }
+}
+
+TEST(ReduceManyFor, WritesEveryTargetInPlaceOfSourcesToo) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const ReduceManyFunction sum, ReduceManyFor(DType::kF32, ReduceOp::kSum));
+  std::vector<float> a = {1, 2, 3}, b = {10, 20, 30}, c = {100, 200, 300}, aside(3);
+  const void* sources[] = {a.data(), b.data(), c.data()};
+  void* targets[] = {b.data(), aside.data()};
+  sum(targets, 2, sources, 3, 3);
+  EXPECT_THAT(a, ElementsAre(1, 2, 3));
+  EXPECT_THAT(b, ElementsAre(111, 222, 333));
+  EXPECT_THAT(aside, ElementsAre(111, 222, 333));
+  EXPECT_THAT(c, ElementsAre(100, 200, 300));
+}
+
+TEST(ReduceManyFor, FoldsFromTheFirstSourceOn) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const ReduceManyFunction sum, ReduceManyFor(DType::kF32, ReduceOp::kSum));
+  // (1e30 - 1e30) + 1, where 1e30 + (-1e30 + 1) would be 0.
+  const std::vector<float> large(70, 1e30f), minus_large(70, -1e30f), one(70, 1);
+  const void* sources[] = {large.data(), minus_large.data(), one.data()};
+  std::vector<float> folded(70);
+  void* targets[] = {folded.data()};
+  sum(targets, 1, sources, 3, folded.size());
+  EXPECT_THAT(folded, Each(1.0f));
+}
+
+TEST(ReduceManyFor, RefusesWhatCombineForRefuses) {
+  EXPECT_THAT(ReduceManyFor(DType::kF32, ReduceOp::kAvg),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a sum and a scaling")));
+  EXPECT_THAT(ReduceManyFor(DType::kComplex64, ReduceOp::kMin),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("complex64")));
+  EXPECT_THAT(ReduceManyFor(static_cast<DType>(200), ReduceOp::kSum),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("200")));
+}
+
+}  // namespace
+}  // namespace kernels
+}  // namespace lockstep
