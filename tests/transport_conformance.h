@@ -93,7 +93,9 @@ TEST_P(TransportConformance, TellsWhoItIs) {
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(rank(i)->rank(), Rank(i));
     EXPECT_EQ(rank(i)->size(), 3);
-    EXPECT_THAT(rank(i)->DescribePeer(Rank((i + 1) % 3)), testing::StartsWith(rank(i)->name()));
+    // Its first word is the transport that reaches the peer, which may be one of several that the name lists.
+    const std::string description = rank(i)->DescribePeer(Rank((i + 1) % 3));
+    EXPECT_THAT(rank(i)->name(), testing::HasSubstr(description.substr(0, description.find(' '))));
   }
 }
 

@@ -41,7 +41,8 @@ class Writer {
     Put(std::string(status.message()));
   }
   void Put(const Member& member) {
-    (*this)(member.rank, member.host, member.host_id, member.pid, member.data_address, member.cores);
+    (*this)(member.rank, member.host, member.host_id, member.pid, member.data_address, member.shm_address,
+            member.cores);
   }
   void Put(const Progress& progress) { (*this)(progress.started, progress.completed); }
   template <typename A, typename B>
@@ -123,7 +124,8 @@ class Reader {
     *status = absl::Status(static_cast<absl::StatusCode>(code), message);
   }
   void Get(Member* member) {
-    (*this)(member->rank, member->host, member->host_id, member->pid, member->data_address, member->cores);
+    (*this)(member->rank, member->host, member->host_id, member->pid, member->data_address, member->shm_address,
+            member->cores);
   }
   void Get(Progress* progress) { (*this)(progress->started, progress->completed); }
   template <typename A, typename B>

@@ -5,7 +5,7 @@
 //   list(x)   = count:u32 x*
 //   status    = code:u32 string                     an absl::StatusCode, never OK
 //   address   = string                              "10.0.0.7:4411", "[fe80::1%eth0]:4411"; empty for none
-//   member    = rank:u32 host:string host_id:string pid:i64 address list(word:u64)
+//   member    = rank:u32 host:string host_id:string pid:i64 address shm_address:string list(word:u64)
 //   progress  = channel:u32 started:u64 completed:u64
 //   note      = rank:u32 string
 //

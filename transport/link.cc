@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -73,15 +74,22 @@ bool Link::AdvanceSend(int64_t* budget) {
   while (ready_ && pending() && *budget > 0) {
     Operation* const operation = queue_.front();
     Operation::Internal& message = operation->internal;
-    if (message.done_bytes == 0) EncodeMessageHeader({message.bytes, message.envelope}, header_);
+    const bool in_head = message.bytes <= kInlineBytesMax;
+    if (message.done_bytes == 0) {
+      EncodeMessageHeader({message.bytes, message.envelope}, head_);
+      if (in_head && message.bytes > 0) std::memcpy(head_ + kMessageHeaderBytes, message.source, message.bytes);
+    }
 
     iovec pieces[2];
     int count = 0;
+    const size_t head_bytes = kMessageHeaderBytes + (in_head ? message.bytes : 0);
     const size_t header_left = kMessageHeaderBytes - std::min(message.done_bytes, kMessageHeaderBytes);
-    if (header_left > 0) pieces[count++] = {header_ + message.done_bytes, header_left};
-    const size_t payload_done = message.done_bytes + header_left - kMessageHeaderBytes;
-    const size_t payload_left = std::min(message.bytes - payload_done, kCallBytesMax);
-    if (payload_left > 0) {
+    if (message.done_bytes < head_bytes) {
+      pieces[count++] = {head_ + message.done_bytes, head_bytes - message.done_bytes};
+    }
+    if (!in_head) {
+      const size_t payload_done = message.done_bytes + header_left - kMessageHeaderBytes;
+      const size_t payload_left = std::min(message.bytes - payload_done, kCallBytesMax);
       // sendmsg reads only; its iovec is not const because recvmsg shares the type.
       void* const source = static_cast<char*>(const_cast<void*>(message.source)) + payload_done;
       pieces[count++] = {source, payload_left};
@@ -119,14 +127,19 @@ bool Link::AdvanceReceive(int64_t* budget) {
     if (message.done_bytes == 0) writer_.Begin(message.sink);
 
     // Header and payload in one call, never a byte of the next message. A header that turns out not to be the expected
-    // one came with bytes that lie in the sink by then: its contents are unspecified in that case.
+    // one came with bytes that may lie in the sink by then: its contents are unspecified in that case.
     iovec pieces[2];
     int count = 0;
     const size_t header_left = kMessageHeaderBytes - std::min(message.done_bytes, kMessageHeaderBytes);
-    if (header_left > 0) pieces[count++] = {header_ + message.done_bytes, header_left};
-    iovec place = writer_.Next();
-    place.iov_len = std::min(place.iov_len, kCallBytesMax);
-    if (place.iov_len > 0) pieces[count++] = place;
+    const bool in_head = header_left > 0 && message.bytes <= kInlineBytesMax;
+    if (in_head) {
+      pieces[count++] = {head_ + message.done_bytes, header_left + message.bytes};
+    } else {
+      if (header_left > 0) pieces[count++] = {head_ + message.done_bytes, header_left};
+      iovec place = writer_.Next();
+      place.iov_len = std::min(place.iov_len, kCallBytesMax);
+      if (place.iov_len > 0) pieces[count++] = place;
+    }
 
     const ssize_t read = stream_->Read(pieces, count);
     *budget -= kCallCharge;
@@ -146,7 +159,11 @@ bool Link::AdvanceReceive(int64_t* budget) {
     if (header_left > 0 && message.done_bytes >= kMessageHeaderBytes && !Accept(operation)) break;
     const size_t payload = read - std::min<size_t>(read, header_left);
     if (payload > 0) {
-      writer_.Commit(payload);
+      if (in_head) {
+        writer_.Put(head_ + kMessageHeaderBytes, payload);
+      } else {
+        writer_.Commit(payload);
+      }
       counters_->received_bytes += payload;
     }
     if (message.done_bytes == kMessageHeaderBytes + message.bytes) {
@@ -161,7 +178,7 @@ bool Link::AdvanceReceive(int64_t* budget) {
 bool Link::Accept(Operation* operation) {
   const Operation::Internal& expected = operation->internal;
   MessageHeader header;
-  if (!DecodeMessageHeader(header_, &header)) {
+  if (!DecodeMessageHeader(head_, &header)) {
     BreakBecause(absl::DataLossError(
         absl::StrCat("channel ", channel_, " is broken: what arrived does not begin as a message does")));
     return false;

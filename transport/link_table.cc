@@ -165,6 +165,13 @@ void LinkTable::BreakChannel(ChannelId channel, const absl::Status& status) {
   }
 }
 
+void LinkTable::Release(Link* link) {
+  LOCKSTEP_CHECK(link->broken() && !link->pending() && !running_) << "channel " << link->channel();
+  if (link->active_) active_.erase(std::find(active_.begin(), active_.end(), link));
+  if (link->scheduled_) scheduled_.erase(std::find(scheduled_.begin(), scheduled_.end(), link));
+  links_.erase(Key(link->direction(), link->peer(), link->channel()));
+}
+
 void LinkTable::BreakAll(const absl::Status& status) {
   LOCKSTEP_CHECK(!status.ok());
   if (status_.ok()) status_ = status;

@@ -68,6 +68,9 @@ class LinkTable {
   // Breaks the links of a channel, or all, now and in future. Their operations complete in the next Run.
   void BreakChannel(ChannelId channel, const absl::Status& status);
   void BreakAll(const absl::Status& status);
+  // Destroys a broken link whose operations have completed. Between two Runs, by who knows that nobody refers to it any
+  // more; a later Get makes it anew.
+  void Release(Link* link);
   // OK, or what BreakAll was told first.
   const absl::Status& status() const { return status_; }
 

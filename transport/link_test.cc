@@ -200,6 +200,55 @@ TEST_F(LinkTest, OneByteAtATimeArrivesWhole) {
   EXPECT_EQ(script_.bytes, Encoded(payload, 1));
 }
 
+// Payloads that travel in one piece with their header and payloads that do not, in parts of every length.
+TEST_F(LinkTest, MessagesAroundTheLengthOfOnePieceArriveWhole) {
+  for (const size_t elements : {0, 1, 255, 256, 257, 1500}) {
+    for (const size_t call_bytes : {1, 47, 48, 49, 100, 1000, 5000}) {
+      SCOPED_TRACE(testing::Message() << elements << " elements, " << call_bytes << " bytes a call");
+      script_ = Script();
+      script_.call_bytes_max = call_bytes;
+      std::vector<float> data(elements), operand(elements), target(elements), expected(elements);
+      for (size_t i = 0; i < elements; ++i) {
+        data[i] = static_cast<float>(i);
+        operand[i] = static_cast<float>(3 * i + 1);
+        expected[i] = static_cast<float>(4 * i + 1);
+      }
+      LinkTable table(transport_.get(), 64);
+      Link* const source = table.Get(Link::Direction::kSend, Rank(1), 0);
+      Link* const sink = table.Get(Link::Direction::kReceive, Rank(1), 0);
+      source->Open(std::make_unique<ScriptedStream>(&script_));
+      sink->Open(std::make_unique<ScriptedStream>(&script_));
+      TestOperation send, receive;
+      table.PostSend(source, TestEnvelope(1), data.data(), elements * sizeof(float), &send);
+      table.PostReceive(sink, TestEnvelope(1), {target.data(), elements * sizeof(float), operand.data(), &kAddFloats},
+                        &receive);
+      for (int turn = 0; turn < 10'000 && !receive.done(); ++turn) {
+        table.ScheduleActive(LinkTable::Try::kAll);
+        table.Run();
+      }
+      ASSERT_TRUE(send.done() && receive.done());
+      EXPECT_THAT(receive.status, IsOk());
+      EXPECT_EQ(target, expected);
+    }
+  }
+}
+
+TEST_F(LinkTest, AReleasedLinkOfAnAbortedChannelIsMadeAnewAndBroken) {
+  Link* const link = Open(Link::Direction::kSend);
+  TestOperation send, later;
+  script_.room = 0;
+  table_.PostSend(link, TestEnvelope(1), "x", 1, &send);
+  table_.BreakChannel(0, absl::AbortedError("given up"));
+  table_.Run();
+  EXPECT_THAT(send.status, StatusIs(Code::kAborted, "given up"));
+  table_.Release(link);
+  EXPECT_EQ(table_.Find(Link::Direction::kSend, Rank(1), 0), nullptr);
+  EXPECT_EQ(table_.active_count(), 0);
+  EXPECT_FALSE(table_.work_left());
+  table_.PostSend(table_.Get(Link::Direction::kSend, Rank(1), 0), TestEnvelope(1), "x", 1, &later);
+  EXPECT_THAT(later.status, StatusIs(Code::kAborted, "given up"));
+}
+
 TEST_F(LinkTest, ABusyLinkStopsAtItsShareOfARound) {
   Link* const link = Open(Link::Direction::kSend);
   const std::string payload(10 * LinkTable::kRoundBytes, 'p');

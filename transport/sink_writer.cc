@@ -35,4 +35,15 @@ void SinkWriter::Commit(size_t bytes) {
   arrived_bytes_ += bytes;
 }
 
+void SinkWriter::Put(const unsigned char* source, size_t bytes) {
+  while (bytes > 0) {
+    const iovec place = Next();
+    const size_t piece = std::min(bytes, place.iov_len);
+    std::memcpy(place.iov_base, source, piece);
+    Commit(piece);
+    source += piece;
+    bytes -= piece;
+  }
+}
+
 }  // namespace lockstep

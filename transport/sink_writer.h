@@ -34,6 +34,9 @@ class SinkWriter {
   // `bytes` arrived where Next() said.
   void Commit(size_t bytes);
 
+  // The same for bytes that arrived elsewhere.
+  void Put(const unsigned char* source, size_t bytes);
+
  private:
   const StagingPiece staging_;
   Sink sink_;

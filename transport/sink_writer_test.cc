@@ -48,10 +48,16 @@ TEST(SinkWriter, FoldsWholeElementsWhateverLengthsArrive) {
       for (iovec place = writer.Next(); place.iov_len > 0; place = writer.Next()) {
         ASSERT_GE(static_cast<unsigned char*>(place.iov_base), memory.bytes);
         ASSERT_LE(static_cast<unsigned char*>(place.iov_base) + place.iov_len, memory.bytes + sizeof(memory.bytes));
-        const size_t bytes = 1 + random() % place.iov_len;
-        std::memcpy(place.iov_base, source, bytes);
+        const size_t left = reinterpret_cast<const unsigned char*>(arriving.data() + count) - source;
+        const bool elsewhere = random() % 2 == 0;
+        const size_t bytes = 1 + random() % (elsewhere ? left : place.iov_len);
+        if (elsewhere) {
+          writer.Put(source, bytes);
+        } else {
+          std::memcpy(place.iov_base, source, bytes);
+          writer.Commit(bytes);
+        }
         source += bytes;
-        writer.Commit(bytes);
         std::memset(memory.bytes, 0xee, sizeof(memory.bytes));
       }
       EXPECT_EQ(source, reinterpret_cast<const unsigned char*>(arriving.data() + count));

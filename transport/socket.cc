@@ -315,17 +315,20 @@ absl::StatusOr<UniqueFd> Connect(const SocketAddress& address, Deadline deadline
   }
 }
 
-absl::StatusOr<UniqueFd> StartConnect(const SocketAddress& address) {
+absl::StatusOr<UniqueFd> StartConnect(const SocketAddress& address, bool* refused) {
+  if (refused != nullptr) *refused = false;
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, NewSocket(address));
   LOCKSTEP_RETURN_IF_ERROR(SetOption(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY"));
   if (const int error = Begin(socket.get(), address); error != 0) {
+    if (refused != nullptr) *refused = error == ECONNREFUSED;
     return ErrnoStatus(error, absl::StrCat("connect to ", address.ToString(), FromLocal(socket.get())));
   }
   return socket;
 }
 
-absl::Status FinishConnect(int socket, const SocketAddress& address) {
+absl::Status FinishConnect(int socket, const SocketAddress& address, bool* refused) {
   const int error = Outcome(socket);
+  if (refused != nullptr) *refused = error == ECONNREFUSED;
   if (error == 0) return absl::OkStatus();
   const std::string attempt = absl::StrCat("connect to ", address.ToString(), FromLocal(socket));
   if (error == EINPROGRESS) {

@@ -68,9 +68,10 @@ absl::StatusOr<UniqueFd> Accept(int listener, SocketAddress* peer);
 // still be starting). Messages name the address, the local address if known, the errno text and the number of attempts.
 absl::StatusOr<UniqueFd> Connect(const SocketAddress& address, Deadline deadline, bool retry_refused);
 
-// Starts a connection and returns at once, for use with poll or epoll; FinishConnect tells how it ended.
-absl::StatusOr<UniqueFd> StartConnect(const SocketAddress& address);
-absl::Status FinishConnect(int socket, const SocketAddress& address);
+// Starts a connection and returns at once, for use with poll or epoll; FinishConnect tells how it ended. On an error
+// `refused`, unless null, says whether it is because nobody listens there.
+absl::StatusOr<UniqueFd> StartConnect(const SocketAddress& address, bool* refused = nullptr);
+absl::Status FinishConnect(int socket, const SocketAddress& address, bool* refused = nullptr);
 
 // Exactly `bytes`, or an error: UNAVAILABLE on end of file or reset, DEADLINE_EXCEEDED. For set-up traffic only.
 absl::Status SendAll(int socket, const void* data, size_t bytes, Deadline deadline);

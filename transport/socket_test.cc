@@ -241,18 +241,22 @@ TEST(StartConnect, FinishTellsHowItEnded) {
   const SocketAddress address = *LocalAddress(listener.get());
   UniqueFd socket = *StartConnect(address);
   ASSERT_TRUE(WaitFor(socket.get(), POLLOUT));
-  EXPECT_THAT(FinishConnect(socket.get(), address), IsOk());
+  bool refused = true;
+  EXPECT_THAT(FinishConnect(socket.get(), address, &refused), IsOk());
+  EXPECT_FALSE(refused);
 
   listener.reset();
-  absl::Status refused;
-  if (absl::StatusOr<UniqueFd> started = StartConnect(address); started.ok()) {
+  absl::Status status;
+  if (absl::StatusOr<UniqueFd> started = StartConnect(address, &refused); started.ok()) {
+    EXPECT_FALSE(refused);
     ASSERT_TRUE(WaitFor(started->get(), POLLOUT));
-    refused = FinishConnect(started->get(), address);
+    status = FinishConnect(started->get(), address, &refused);
   } else {
-    refused = started.status();  // On loopback the refusal may come at once.
+    status = started.status();  // On loopback the refusal may come at once.
   }
-  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kUnavailable,
-                                AllOf(HasSubstr(address.ToString()), HasSubstr("Connection refused"))));
+  EXPECT_TRUE(refused);
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable,
+                               AllOf(HasSubstr(address.ToString()), HasSubstr("Connection refused"))));
 }
 
 TEST(StartConnect, ConnectionToItselfCountsAsRefused) {

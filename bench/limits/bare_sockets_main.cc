@@ -3,7 +3,8 @@
 // Two processes, each on a core of its own, one connection over loopback, non-blocking and busy-polled:
 //   - a stream both ways at once and one way, by congestion control and bytes per system call, in GB/s a direction;
 //   - a ping-pong, in microseconds one way.
-// Usage: bare_sockets [rounds [MiB a stream]]. Each number is the median of the rounds (default 3; 256 MiB).
+// Usage: bare_sockets [rounds [MiB a stream [congestion control...]]]. Each number is the median of the rounds (default 3;
+// 256 MiB; the system's congestion control, then reno).
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -27,8 +28,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Default first; everybody may use reno.
-constexpr const char* kCongestionControls[] = {"", "reno"};
 constexpr size_t kCallSizes[] = {64 << 10, 256 << 10, 1 << 20};
 constexpr size_t kPingSizes[] = {8, 64, 256, 1024, 64 << 10};
 constexpr int kPings = 2000;
@@ -36,6 +35,7 @@ constexpr int kPings = 2000;
 struct Options {
   int rounds = 3;
   int64_t stream_mib = 256;
+  std::vector<std::string> congestion_controls = {"", "reno"};  // the default first; everybody may use reno
 };
 
 // The same on both sides: who is `first` sends first in a ping-pong, and prints.
@@ -113,7 +113,7 @@ absl::Status RunChild(const Options& options, const std::vector<uint16_t>& ports
   LOCKSTEP_RETURN_IF_ERROR(PinToCore(1, 2));
   Side side(options, /*first=*/false);
   for (size_t i = 0; i < ports.size(); ++i) {
-    LOCKSTEP_ASSIGN_OR_RETURN(BareSocket socket, BareSocket::Connect(ports[i], kCongestionControls[i]));
+    LOCKSTEP_ASSIGN_OR_RETURN(BareSocket socket, BareSocket::Connect(ports[i], options.congestion_controls[i]));
     LOCKSTEP_RETURN_IF_ERROR(side.Run(&socket));
   }
   return absl::OkStatus();
@@ -137,14 +137,15 @@ int Report(const absl::Status& status) {
 
 int Main(int argc, char** argv) {
   Options options;
-  if (argc > 3 || (argc > 1 && (!absl::SimpleAtoi(argv[1], &options.rounds) || options.rounds < 1)) ||
+  if ((argc > 1 && (!absl::SimpleAtoi(argv[1], &options.rounds) || options.rounds < 1)) ||
       (argc > 2 && (!absl::SimpleAtoi(argv[2], &options.stream_mib) || options.stream_mib < 1))) {
-    std::fprintf(stderr, "usage: bare_sockets [rounds [MiB a stream]]\n");
+    std::fprintf(stderr, "usage: bare_sockets [rounds [MiB a stream [congestion control...]]]\n");
     return 2;
   }
+  if (argc > 3) options.congestion_controls.assign(argv + 3, argv + argc);
   std::vector<BareListener> listeners;
   std::vector<uint16_t> ports;
-  for (const char* congestion_control : kCongestionControls) {
+  for (const std::string& congestion_control : options.congestion_controls) {
     absl::StatusOr<BareListener> listener = BareListener::Create(congestion_control);
     if (!listener.ok()) return Report(listener.status());
     ports.push_back(listener->port());

@@ -126,7 +126,8 @@ Acceptor::Outcome Acceptor::Read(Pending* pending, Hello* hello) {
     } else if (read < 0 && errno == EAGAIN) {
       return Outcome::kWaiting;
     } else if (read == 0 || errno != EINTR) {
-      Log(pending->peer, "closed before the end of its handshake");
+      // Without a word: a peer whose connection crossed ours gives it up, which is no cause for a warning.
+      if (pending->hello_bytes > 0) Log(pending->peer, "closed before the end of its handshake");
       return Outcome::kDropped;
     }
   }

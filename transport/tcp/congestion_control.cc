@@ -7,8 +7,11 @@
 #include <cerrno>
 #include <fstream>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "base/status.h"
+#include "transport/socket.h"
 
 namespace lockstep {
 
@@ -21,6 +24,26 @@ absl::Status SetCongestionControl(int socket, const std::string& name) {
   std::string allowed;
   std::getline(std::ifstream("/proc/sys/net/ipv4/tcp_allowed_congestion_control"), allowed);
   return ErrnoStatus(error, absl::StrCat("congestion control '", name, "' (this system allows: ", allowed, ")"));
+}
+
+std::string CongestionControlOf(int socket) {
+  char name[16] = "";  // TCP_CA_NAME_MAX
+  socklen_t length = sizeof(name) - 1;
+  if (getsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name, &length) != 0) return "unknown";
+  return name;
+}
+
+bool StaysOnHost(int socket) {
+  const absl::StatusOr<SocketAddress> local = LocalAddress(socket);
+  const absl::StatusOr<SocketAddress> peer = PeerAddress(socket);
+  if (!local.ok() || !peer.ok()) return false;
+  return peer->loopback() || local->WithPort(0) == peer->WithPort(0);
+}
+
+void ChooseCongestionControl(int socket, const std::string& option) {
+  if (option.empty() && !StaysOnHost(socket)) return;
+  const absl::Status set = SetCongestionControl(socket, option.empty() ? "reno" : option);
+  if (!set.ok()) LOCKSTEP_LOG(kDebug) << "tcp transport: " << set.message();
 }
 
 }  // namespace lockstep

@@ -1,4 +1,8 @@
 // Which congestion control a socket uses.
+//
+// Between ranks of one host nothing is ever congested, but the system's default may pace: bbr moves a third of what
+// reno does when both ends send at once. So a connection that stays on the host gets reno, which any user may choose on
+// any Linux, unless the option names something else.
 
 #ifndef TRANSPORT_TCP_CONGESTION_CONTROL_H_
 #define TRANSPORT_TCP_CONGESTION_CONTROL_H_
@@ -12,6 +16,16 @@ namespace lockstep {
 // Does nothing for an empty name. NOT_FOUND when the kernel has none of that name, PERMISSION_DENIED when its
 // administrator does not let everyone use it; both name what is allowed.
 absl::Status SetCongestionControl(int socket, const std::string& name);
+
+// What a connected socket uses: "reno".
+std::string CongestionControlOf(int socket);
+
+// Whether a connected socket's other end is on this host, in the same network namespace.
+bool StaysOnHost(int socket);
+
+// For a connected socket. Names one by the option; empty: reno if the connection stays on the host, else the system's
+// default. Failures are logged at debug level: the connection works with any.
+void ChooseCongestionControl(int socket, const std::string& option);
 
 }  // namespace lockstep
 

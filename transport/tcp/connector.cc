@@ -1,7 +1,5 @@
 #include "transport/tcp/connector.h"
 
-#include <netinet/tcp.h>
-#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -11,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status.h"
-#include "transport/tcp/congestion_control.h"
 
 namespace lockstep {
 namespace {
@@ -57,49 +54,54 @@ Deadline Connector::next_deadline() const {
   return state_ == State::kConnecting ? deadline_ : Deadline::Infinite();
 }
 
-UniqueFd Connector::TakeSocket() {
+std::shared_ptr<TcpSocket> Connector::TakeSocket() {
   LOCKSTEP_CHECK(state_ == State::kConnected);
   return std::move(socket_);
 }
 
 bool Connector::Start() {
   ++attempts_;
-  absl::StatusOr<UniqueFd> socket = StartConnect(options_.address);
+  bool refused = false;
+  absl::StatusOr<UniqueFd> socket = StartConnect(options_.address, &refused);
+  if (refused) {
+    Fail(socket.status());
+    return false;
+  }
   if (!socket.ok()) {
     Retry(socket.status());
     return false;
   }
-  socket_ = *std::move(socket);
-  if (absl::Status set = SetCongestionControl(socket_.get(), options_.congestion_control); !set.ok()) {
-    Fail(set);
+  absl::StatusOr<std::shared_ptr<TcpSocket>> watched =
+      TcpSocket::Create(*std::move(socket), options_.events, options_.event_data);
+  if (!watched.ok()) {
+    Fail(watched.status());
     return false;
   }
-  epoll_event event = {};
-  event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
-  event.data.ptr = options_.event_data;
-  if (epoll_ctl(options_.events, EPOLL_CTL_ADD, socket_.get(), &event) != 0) {
-    Fail(ErrnoStatus(errno, "epoll_ctl"));
-    return false;
-  }
+  socket_ = *std::move(watched);
   state_ = State::kConnecting;
   return true;
 }
 
 bool Connector::Finish() {
-  const absl::Status finished = FinishConnect(socket_.get(), options_.address);
+  bool refused = false;
+  const absl::Status finished = FinishConnect(socket_->get(), options_.address, &refused);
   if (absl::IsFailedPrecondition(finished)) {  // still being made
     if (deadline_.passed()) Retry(absl::UnavailableError("no answer from that address"));
+    return false;
+  }
+  if (refused) {
+    Fail(finished);
     return false;
   }
   if (!finished.ok()) {
     Retry(finished);
     return false;
   }
-  reached_ = true;
+  Tune(socket_->get(), options_.tuning);
   answer_bytes_ = 0;
   state_ = State::kAnswering;
   // The socket is new and its buffer empty: all of it fits.
-  const ssize_t sent = send(socket_.get(), hello_.data(), hello_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  const ssize_t sent = send(socket_->get(), hello_.data(), hello_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent != hello_.size()) {
     Retry(ErrnoStatus(sent < 0 ? errno : EAGAIN, "send the handshake"));
     return false;
@@ -109,7 +111,7 @@ bool Connector::Finish() {
 
 bool Connector::ReadAnswer() {
   while (answer_bytes_ < kAnswerBytes) {
-    const ssize_t read = recv(socket_.get(), answer_ + answer_bytes_, kAnswerBytes - answer_bytes_, MSG_DONTWAIT);
+    const ssize_t read = recv(socket_->get(), answer_ + answer_bytes_, kAnswerBytes - answer_bytes_, MSG_DONTWAIT);
     if (read > 0) {
       answer_bytes_ += read;
     } else if (read < 0 && errno == EINTR) {
@@ -125,9 +127,15 @@ bool Connector::ReadAnswer() {
   Answer answer;
   if (!DecodeAnswer(answer_, &answer)) {
     Fail(absl::FailedPreconditionError("whoever listens there is no Lockstep peer"));
+  } else if (answer.verdict == Verdict::kCrossed) {
+    // The peer may have been long in looking at our hello: the time for its connection to arrive begins now.
+    if (!crossed_) deadline_ = Deadline::After(options_.connect_timeout);
+    crossed_ = true;
+    Retry(RejectionStatus(answer, options_.hello));
   } else if (answer.verdict != Verdict::kAccepted) {
     Fail(RejectionStatus(answer, options_.hello));
   } else {
+    peer_instance_ = answer.detail;
     state_ = State::kConnected;
   }
   return false;
@@ -135,9 +143,7 @@ bool Connector::ReadAnswer() {
 
 void Connector::Retry(const absl::Status& cause) {
   const Deadline resume = Deadline::After(pause_);
-  // Reached before, refused now: the listener has gone, and its process with it. No use trying until the timeout.
-  const bool gone = reached_ && state_ != State::kAnswering && absl::IsUnavailable(cause);
-  if (!Passing(cause) || gone) {
+  if (!Passing(cause)) {
     Fail(cause);
   } else if (resume.time() >= deadline_.time()) {
     // UNAVAILABLE whatever it was: the connection could not be had in the time for it.

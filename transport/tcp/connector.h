@@ -2,27 +2,32 @@
 //
 //   state      waits for                       goes on to
 //   pausing    the end of the pause            connecting
-//   connecting the connection                  answering, its hello sent; pausing when refused or unreachable, or failed
-//                                              when the peer could be reached before: its listener has gone with it
-//   answering  the peer's answer               connected; failed when turned away; pausing when the connection closes
+//   connecting the connection                  answering, its hello sent; pausing when unreachable; failed when refused
+//   answering  the peer's answer               connected; failed when turned away; pausing when the connection closes,
+//                                              or when it crossed one that the peer makes and that is to come
 //   connected  -
 //   failed     -
 //
-// Attempts end `connect_timeout` after the first. A peer that is connected but has not answered is not late: it answers
-// when it next drives its transport, and until then the message stays with its sender like any that nobody receives.
+// All ranks listen before any knows where, so a refusal is final: that rank has gone. Other attempts end
+// `connect_timeout` after the first, or after the first that crossed another. A peer that is connected but has not
+// answered is not late: it answers when it next drives its transport, and until then the message stays with its sender
+// like any that nobody receives.
 
 #ifndef TRANSPORT_TCP_CONNECTOR_H_
 #define TRANSPORT_TCP_CONNECTOR_H_
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "base/deadline.h"
-#include "base/fork.h"
 #include "transport/socket.h"
 #include "transport/tcp/handshake.h"
+#include "transport/tcp/socket_tuning.h"
+#include "transport/tcp/tcp_stream.h"
 
 namespace lockstep {
 
@@ -35,8 +40,8 @@ class Connector {
     SocketAddress address;
     Hello hello;
     std::chrono::milliseconds connect_timeout{10000};
-    std::string congestion_control;  // empty: the system's default
-    // Each socket is added to this epoll instance, edge-triggered for everything, with `event_data`.
+    SocketTuning tuning;
+    // Each socket is added to this epoll instance with `event_data`: see TcpSocket.
     int events = -1;
     void* event_data = nullptr;
   };
@@ -49,7 +54,9 @@ class Connector {
   State state() const { return state_; }
   const absl::Status& status() const { return status_; }  // of kFailed
   Deadline next_deadline() const;
-  UniqueFd TakeSocket();  // of kConnected
+  // Of kConnected.
+  std::shared_ptr<TcpSocket> TakeSocket();
+  uint32_t peer_instance() const { return peer_instance_; }
 
  private:
   // Each returns whether to go on with the new state at once.
@@ -62,16 +69,17 @@ class Connector {
 
   const Options options_;
   const std::string hello_;
-  const Deadline deadline_;  // of the last attempt to connect
 
   State state_ = State::kPausing;
+  Deadline deadline_;                  // of the last attempt to connect
   Deadline resume_ = Deadline::Now();  // end of the pause
   std::chrono::milliseconds pause_;
   int attempts_ = 0;
-  bool reached_ = false;  // a connection was made, if not answered
-  UniqueFd socket_;
+  bool crossed_ = false;  // the peer said once that it connects too
+  std::shared_ptr<TcpSocket> socket_;
   unsigned char answer_[kAnswerBytes];
   size_t answer_bytes_ = 0;
+  uint32_t peer_instance_ = 0;
   absl::Status status_;
 };
 

@@ -9,7 +9,7 @@
 namespace lockstep {
 namespace {
 
-constexpr size_t kBodyFixedBytes = 28;
+constexpr size_t kBodyFixedBytes = 36;
 constexpr uint32_t kRankMax = std::numeric_limits<int>::max();
 
 unsigned char* Bytes(std::string* text) { return reinterpret_cast<unsigned char*>(&(*text)[0]); }
@@ -31,8 +31,11 @@ std::string EncodeHello(const Hello& hello) {
   StoreLittleEndian<uint32_t>(static_cast<uint32_t>(hello.target.value()), body + 12);
   StoreLittleEndian<uint32_t>(hello.channel, body + 16);
   StoreLittleEndian<uint32_t>(hello.chunk_bytes, body + 20);
-  StoreLittleEndian<uint16_t>(static_cast<uint16_t>(hello.job_id.size()), body + 24);
-  StoreLittleEndian<uint16_t>(static_cast<uint16_t>(hello.authentication.size()), body + 26);
+  StoreLittleEndian<uint32_t>(hello.instance, body + 24);
+  StoreLittleEndian<uint16_t>(hello.socket, body + 28);
+  StoreLittleEndian<uint16_t>(hello.sockets, body + 30);
+  StoreLittleEndian<uint16_t>(static_cast<uint16_t>(hello.job_id.size()), body + 32);
+  StoreLittleEndian<uint16_t>(static_cast<uint16_t>(hello.authentication.size()), body + 34);
   absl::StrAppend(&encoded, hello.job_id, hello.authentication);
   return encoded;
 }
@@ -50,8 +53,8 @@ bool DecodeHelloBody(absl::string_view body, Hello* hello) {
   const unsigned char* const bytes = reinterpret_cast<const unsigned char*>(body.data());
   const uint32_t source = LoadLittleEndian<uint32_t>(bytes + 8);
   const uint32_t target = LoadLittleEndian<uint32_t>(bytes + 12);
-  const size_t job_id_bytes = LoadLittleEndian<uint16_t>(bytes + 24);
-  const size_t authentication_bytes = LoadLittleEndian<uint16_t>(bytes + 26);
+  const size_t job_id_bytes = LoadLittleEndian<uint16_t>(bytes + 32);
+  const size_t authentication_bytes = LoadLittleEndian<uint16_t>(bytes + 34);
   if (source > kRankMax || target > kRankMax || job_id_bytes > kJobIdBytesMax) return false;
   if (body.size() != kBodyFixedBytes + job_id_bytes + authentication_bytes) return false;
   hello->world_id = LoadLittleEndian<uint64_t>(bytes);
@@ -59,6 +62,10 @@ bool DecodeHelloBody(absl::string_view body, Hello* hello) {
   hello->target = Rank(static_cast<int>(target));
   hello->channel = LoadLittleEndian<uint32_t>(bytes + 16);
   hello->chunk_bytes = LoadLittleEndian<uint32_t>(bytes + 20);
+  hello->instance = LoadLittleEndian<uint32_t>(bytes + 24);
+  hello->socket = LoadLittleEndian<uint16_t>(bytes + 28);
+  hello->sockets = LoadLittleEndian<uint16_t>(bytes + 30);
+  if (hello->socket >= hello->sockets) return false;
   hello->job_id = std::string(body.substr(kBodyFixedBytes, job_id_bytes));
   hello->authentication = std::string(body.substr(kBodyFixedBytes + job_id_bytes));
   return true;
@@ -74,6 +81,7 @@ Answer JudgeHello(const Hello& hello, const HandshakeExpectation& expected) {
     return answer(Verdict::kNoSuchRank, static_cast<uint32_t>(expected.size));
   }
   if (hello.chunk_bytes != expected.chunk_bytes) return answer(Verdict::kOtherChunkSize, expected.chunk_bytes);
+  if (hello.sockets != expected.sockets) return answer(Verdict::kOtherSockets, expected.sockets);
   return Answer();
 }
 
@@ -125,6 +133,11 @@ absl::Status RejectionStatus(const Answer& answer, const Hello& hello) {
       return absl::FailedPreconditionError("peer does not accept our authentication");
     case Verdict::kAborted:
       return absl::UnavailableError(absl::StrCat("peer has given up channel ", hello.channel));
+    case Verdict::kOtherSockets:
+      return absl::FailedPreconditionError(
+          absl::StrCat("peer uses ", answer.detail, " sockets a connection, we ", hello.sockets));
+    case Verdict::kCrossed:
+      return absl::UnavailableError("peer is connecting to us, and that connection did not arrive");
   }
   return absl::FailedPreconditionError(
       absl::StrCat("peer turned us away with verdict ", static_cast<uint32_t>(answer.verdict), ", unknown to us"));

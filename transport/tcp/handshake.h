@@ -2,12 +2,12 @@
 //
 //   hello      = hello_prefix hello_body                                   connecting rank -> listening rank
 //   prefix     = magic:u32 version:u16 reserved:u16 body_bytes:u32         the same in every version
-//   body       = world_id:u64 source:u32 target:u32 channel:u32 chunk_bytes:u32
-//                job_id_bytes:u16 authentication_bytes:u16 job_id authentication
+//   body       = world_id:u64 source:u32 target:u32 channel:u32 chunk_bytes:u32 instance:u32
+//                socket:u16 sockets:u16 job_id_bytes:u16 authentication_bytes:u16 job_id authentication
 //   answer     = magic:u32 version:u16 verdict:u16 detail:u32 reserved:u32  back; the same in every version
 //
-// Little-endian. Reserved fields are 0 and not looked at. Version 1 has no authentication: the field is empty. After an
-// answer of kAccepted the connecting rank sends messages (transport/message_header.h); otherwise both sides close.
+// Little-endian. Reserved fields are 0 and not looked at. Version 2 has no authentication: the field is empty. After an
+// answer of kAccepted both ranks send messages (transport/message_header.h); otherwise both sides close.
 
 #ifndef TRANSPORT_TCP_HANDSHAKE_H_
 #define TRANSPORT_TCP_HANDSHAKE_H_
@@ -23,7 +23,7 @@
 
 namespace lockstep {
 
-inline constexpr uint16_t kTcpProtocolVersion = 1;
+inline constexpr uint16_t kTcpProtocolVersion = 2;    // 1 had a connection for each direction
 inline constexpr uint32_t kHelloMagic = 0x31534b4c;   // "LKS1"
 inline constexpr uint32_t kAnswerMagic = 0x41534b4c;  // "LKSA"
 inline constexpr size_t kHelloPrefixBytes = 12;
@@ -39,6 +39,12 @@ struct Hello {
   Rank target;
   ChannelId channel = 0;
   uint32_t chunk_bytes = 0;
+  // A random number of the source's transport: tells a second connection of the same process, which crossed another,
+  // from one of a second process that claims its rank.
+  uint32_t instance = 0;
+  // Which of the connection's sockets this is, and of how many.
+  uint16_t socket = 0;
+  uint16_t sockets = 1;
   std::string authentication;
 };
 
@@ -54,13 +60,15 @@ enum class Verdict : uint16_t {
   kOtherChunkSize = 7,  // detail: the listener's chunk size
   kDuplicate = 8,       // this rank is connected on this channel already
   kNotAuthenticated = 9,
-  kAborted = 10,  // the listener gave the channel up
+  kAborted = 10,       // the listener gave the channel up
+  kCrossed = 11,       // the listener is connecting too, and its connection is the one that counts
+  kOtherSockets = 12,  // detail: the listener's number of sockets
 };
 
 struct Answer {
   uint16_t version = kTcpProtocolVersion;
   Verdict verdict = Verdict::kAccepted;
-  uint32_t detail = 0;
+  uint32_t detail = 0;  // with kAccepted: the listener's instance
 };
 
 // What the listening rank compares a hello with.
@@ -70,6 +78,7 @@ struct HandshakeExpectation {
   Rank rank;
   int size = 1;
   uint32_t chunk_bytes = 0;
+  uint16_t sockets = 1;
 };
 
 // The whole hello, prefix included. The job id is at most kJobIdBytesMax long.
@@ -83,7 +92,8 @@ struct HelloPrefix {
 };
 HelloPrefix DecodeHelloPrefix(const unsigned char* bytes);
 
-// False when the body of version 1 is not well-formed: lengths that do not add up to its size, ranks beyond an int.
+// False when the body is not well-formed: lengths that do not add up to its size, ranks beyond an int, a socket that is
+// none of as many.
 bool DecodeHelloBody(absl::string_view body, Hello* hello);
 
 // The verdict on a decoded hello, as far as it follows from the hello alone.
@@ -93,7 +103,8 @@ void EncodeAnswer(const Answer& answer, unsigned char* target);
 // False when these bytes are no answer of ours.
 bool DecodeAnswer(const unsigned char* bytes, Answer* answer);
 
-// Why the peer turned `hello` away, for the connecting rank: FAILED_PRECONDITION; UNAVAILABLE for kAborted.
+// Why the peer turned `hello` away, for the connecting rank: FAILED_PRECONDITION; UNAVAILABLE for kAborted and
+// kCrossed.
 absl::Status RejectionStatus(const Answer& answer, const Hello& hello);
 
 }  // namespace lockstep

@@ -17,15 +17,17 @@ using Code = absl::StatusCode;
 
 const unsigned char* Bytes(const std::string& text) { return reinterpret_cast<const unsigned char*>(text.data()); }
 
-Hello AHello() { return {"job", 0x1122334455667788, Rank(2), Rank(1), 7, 1 << 20, ""}; }
-HandshakeExpectation AnExpectation() { return {"job", 0x1122334455667788, Rank(1), 4, 1 << 20}; }
+Hello AHello() { return {"job", 0x1122334455667788, Rank(2), Rank(1), 7, 1 << 20, 0xa1b2c3d4, 1, 2, ""}; }
+HandshakeExpectation AnExpectation() { return {"job", 0x1122334455667788, Rank(1), 4, 1 << 20, 2}; }
 
 TEST(Handshake, AHelloLooksAsTheDocumentSays) {
   const char expected[] =
-      "LKS1\x01\x00\x00\x00\x1f\x00\x00\x00"  // magic, version, reserved, 31 bytes of body
+      "LKS1\x02\x00\x00\x00\x27\x00\x00\x00"  // magic, version, reserved, 39 bytes of body
       "\x88\x77\x66\x55\x44\x33\x22\x11"      // world
       "\x02\x00\x00\x00\x01\x00\x00\x00"      // source, target
       "\x07\x00\x00\x00\x00\x00\x10\x00"      // channel, chunk size
+      "\xd4\xc3\xb2\xa1"                      // instance
+      "\x01\x00\x02\x00"                      // socket, of how many
       "\x03\x00\x00\x00job";                  // lengths of job id and authentication, job id
   EXPECT_EQ(EncodeHello(AHello()), std::string(expected, sizeof(expected) - 1));
 }
@@ -53,14 +55,21 @@ TEST(Handshake, EveryTruncationAndExtensionIsRefused) {
   EXPECT_FALSE(DecodeHelloBody(body + "x", &decoded));
 }
 
+TEST(Handshake, ASocketThatIsNoneOfAsManyIsRefused) {
+  Hello hello = AHello();
+  hello.socket = hello.sockets;
+  Hello decoded;
+  EXPECT_FALSE(DecodeHelloBody(EncodeHello(hello).substr(kHelloPrefixBytes), &decoded));
+}
+
 TEST(Handshake, RanksBeyondAnIntAndOverlongJobIdsAreRefused) {
   std::string body = EncodeHello(AHello()).substr(kHelloPrefixBytes);
   Hello decoded;
   body[11] = '\x80';
   EXPECT_FALSE(DecodeHelloBody(body, &decoded));
   body = EncodeHello(AHello()).substr(kHelloPrefixBytes) + std::string(kJobIdBytesMax + 1 - 3, 'j');
-  body[24] = '\x01';
-  body[25] = '\x04';
+  body[32] = '\x01';
+  body[33] = '\x04';
   EXPECT_FALSE(DecodeHelloBody(body, &decoded));
 }
 
@@ -118,6 +127,8 @@ TEST(Handshake, JudgesAndSaysWhy) {
       {Verdict::kNoSuchRank, Code::kFailedPrecondition, "from rank 1", [](Hello* h) { h->source = Rank(1); }},
       {Verdict::kOtherChunkSize, Code::kFailedPrecondition, "peer's chunk size is 1048576 bytes, ours 4096",
        [](Hello* h) { h->chunk_bytes = 4096; }},
+      {Verdict::kOtherSockets, Code::kFailedPrecondition, "peer uses 2 sockets a connection, we 4",
+       [](Hello* h) { h->sockets = 4; }},
       {Verdict::kNotAuthenticated, Code::kFailedPrecondition, "authentication",
        [](Hello* h) { h->authentication = "let me in"; }},
   };
@@ -128,13 +139,15 @@ TEST(Handshake, JudgesAndSaysWhy) {
     EXPECT_EQ(answer.verdict, c.verdict) << c.message;
     EXPECT_THAT(RejectionStatus(answer, hello), StatusIs(c.code, testing::HasSubstr(c.message)));
   }
-  EXPECT_THAT(RejectionStatus({2, Verdict::kOtherVersion, 0}, AHello()),
-              StatusIs(Code::kFailedPrecondition, "peer speaks protocol version 2, we 1"));
-  EXPECT_THAT(RejectionStatus({1, Verdict::kDuplicate, 0}, AHello()),
+  EXPECT_THAT(RejectionStatus({3, Verdict::kOtherVersion, 0}, AHello()),
+              StatusIs(Code::kFailedPrecondition, "peer speaks protocol version 3, we 2"));
+  EXPECT_THAT(RejectionStatus({2, Verdict::kDuplicate, 0}, AHello()),
               StatusIs(Code::kFailedPrecondition, testing::HasSubstr("connection from rank 2 on channel 7")));
-  EXPECT_THAT(RejectionStatus({1, Verdict::kAborted, 0}, AHello()),
+  EXPECT_THAT(RejectionStatus({2, Verdict::kAborted, 0}, AHello()),
               StatusIs(Code::kUnavailable, testing::HasSubstr("given up channel 7")));
-  EXPECT_THAT(RejectionStatus({1, static_cast<Verdict>(999), 0}, AHello()),
+  EXPECT_THAT(RejectionStatus({2, Verdict::kCrossed, 0}, AHello()),
+              StatusIs(Code::kUnavailable, testing::HasSubstr("did not arrive")));
+  EXPECT_THAT(RejectionStatus({2, static_cast<Verdict>(999), 0}, AHello()),
               StatusIs(Code::kFailedPrecondition, testing::HasSubstr("verdict 999")));
 }
 

@@ -17,7 +17,8 @@
 namespace lockstep {
 namespace {
 
-TransportFactory Factory(const std::string& name, const std::string& bind_address, size_t staging_bytes) {
+TransportFactory Factory(const std::string& name, const std::string& bind_address, size_t staging_bytes,
+                         int sockets = 1) {
   return {name, [=](int size) -> absl::StatusOr<Transports> {
             const SocketAddress bind = TestAddress(bind_address);
             if (const auto probe = Listen(bind); !probe.ok()) {
@@ -26,6 +27,7 @@ TransportFactory Factory(const std::string& name, const std::string& bind_addres
             LOCKSTEP_ASSIGN_OR_RETURN(TcpTransports ranks, CreateTcpWorld(size, [&](TcpTransportOptions* options) {
                                         options->bind_address = bind;
                                         options->staging_bytes = staging_bytes;
+                                        options->sockets = sockets;
                                       }));
             Transports transports;
             for (auto& rank : ranks) transports.push_back(std::move(rank));
@@ -37,6 +39,7 @@ INSTANTIATE_TEST_SUITE_P(Tcp, TransportConformance,
                          testing::Values(Factory("IPv4", "127.0.0.1:0", 256 << 10),
                                          // So small that most elements arrive in parts.
                                          Factory("IPv4SmallStaging", "127.0.0.1:0", 64),
+                                         Factory("IPv4ThreeSockets", "127.0.0.1:0", 256 << 10, 3),
                                          Factory("IPv6", "[::1]:0", 256 << 10)),
                          TransportFactoryName);
 

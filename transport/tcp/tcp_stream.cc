@@ -1,21 +1,54 @@
 #include "transport/tcp/tcp_stream.h"
 
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
 
+#include "base/status.h"
+
 namespace lockstep {
+namespace {
+
+// Thrown away at most, so that a peer that goes on sending cannot keep a close from returning.
+constexpr int kDiscardCalls = 64;
+constexpr size_t kDiscardBytes = size_t{1} << 20;
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<TcpSocket>> TcpSocket::Create(UniqueFd socket, int events, void* event_data) {
+  epoll_event event = {};
+  event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+  event.data.ptr = event_data;
+  if (epoll_ctl(events, EPOLL_CTL_ADD, socket.get(), &event) != 0) return ErrnoStatus(errno, "epoll_ctl");
+  return std::shared_ptr<TcpSocket>(new TcpSocket(std::move(socket), events));
+}
+
+TcpSocket::TcpSocket(UniqueFd socket, int events)
+    : socket_(std::move(socket)), events_(events), fork_generation_(ForkGeneration()) {}
+
+TcpSocket::~TcpSocket() {
+  // In a forked child the numbers may stand for descriptors of the child's own by now.
+  if (fork_generation_ != ForkGeneration()) return;
+  // Closing does not do this while a child between fork and exec has a copy: late events would name who is gone.
+  (void)epoll_ctl(events_, EPOLL_CTL_DEL, socket_.get(), nullptr);
+  // MSG_TRUNC: TCP drops the bytes without copying them anywhere.
+  for (int i = 0; i < kDiscardCalls; ++i) {
+    if (recv(socket_.get(), nullptr, kDiscardBytes, MSG_TRUNC | MSG_DONTWAIT) <= 0) break;
+  }
+}
 
 ssize_t TcpStream::Write(const iovec* pieces, int count) {
+  if (*ended_) return -EPIPE;
   for (;;) {
     ssize_t written;
     if (count == 1) {
-      written = send(socket_.get(), pieces->iov_base, pieces->iov_len, MSG_NOSIGNAL | MSG_DONTWAIT);
+      written = send(descriptor_, pieces->iov_base, pieces->iov_len, MSG_NOSIGNAL | MSG_DONTWAIT);
     } else {
       msghdr message = {};
       message.msg_iov = const_cast<iovec*>(pieces);  // read only, here
       message.msg_iovlen = count;
-      written = sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+      written = sendmsg(descriptor_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     }
     if (written >= 0) return written;
     if (errno != EINTR) return -errno;
@@ -24,10 +57,13 @@ ssize_t TcpStream::Write(const iovec* pieces, int count) {
 
 ssize_t TcpStream::Read(const iovec* pieces, int count) {
   for (;;) {
-    const ssize_t read = count == 1 ? recv(socket_.get(), pieces->iov_base, pieces->iov_len, MSG_DONTWAIT)
-                                    : readv(socket_.get(), pieces, count);  // the socket does not block
-    if (read >= 0) return read;
-    if (errno != EINTR) return -errno;
+    const ssize_t read = count == 1 ? recv(descriptor_, pieces->iov_base, pieces->iov_len, MSG_DONTWAIT)
+                                    : readv(descriptor_, pieces, count);  // the socket does not block
+    if (read > 0) return read;
+    const int error = read == 0 ? 0 : errno;
+    if (error == EINTR) continue;
+    if (error != EAGAIN) *ended_ = true;
+    return -error;
   }
 }
 

@@ -1,4 +1,7 @@
-// A connected socket as a ByteStream: one system call for each call.
+// A connected socket, and its two directions as ByteStreams: one system call for each call.
+//
+// Data flows both ways on one socket, so that acknowledgements ride on data; but the two directions begin and end by
+// themselves, as the links that use them do. The socket closes with the later one.
 
 #ifndef TRANSPORT_TCP_TCP_STREAM_H_
 #define TRANSPORT_TCP_TCP_STREAM_H_
@@ -6,22 +9,52 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
+#include <cstdint>
+#include <memory>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "base/fork.h"
 #include "transport/byte_stream.h"
 
 namespace lockstep {
 
+// Externally synchronised, with all that share it.
+class TcpSocket {
+ public:
+  // Registered with the epoll instance `events`, edge-triggered for everything, with `event_data`, until it closes.
+  static absl::StatusOr<std::shared_ptr<TcpSocket>> Create(UniqueFd socket, int events, void* event_data);
+  // Throws away what has arrived unread before it closes: a socket that is closed with unread data resets the
+  // connection, and what was sent last would be lost on its way.
+  ~TcpSocket();
+  TcpSocket(const TcpSocket&) = delete;
+  TcpSocket& operator=(const TcpSocket&) = delete;
+
+  int get() const { return socket_.get(); }
+
+ private:
+  TcpSocket(UniqueFd socket, int events);
+
+  const UniqueFd socket_;
+  const int events_;
+  const uint64_t fork_generation_;
+};
+
+// One direction. Shared are the lifetimes of the two links that a socket serves.
 class TcpStream final : public ByteStream {
  public:
-  explicit TcpStream(UniqueFd socket) : socket_(std::move(socket)) {}
+  // `ended` belongs to all streams of a connection, and outlives them: set when one has been read to its end. Peers
+  // close everything at once, so nobody reads what is written from then on; the kernel tells only after the next write.
+  TcpStream(std::shared_ptr<TcpSocket> socket, bool* ended)
+      : socket_(std::move(socket)), descriptor_(socket_->get()), ended_(ended) {}
 
   ssize_t Write(const iovec* pieces, int count) override;
   ssize_t Read(const iovec* pieces, int count) override;
 
  private:
-  const UniqueFd socket_;
+  const std::shared_ptr<TcpSocket> socket_;
+  const int descriptor_;
+  bool* const ended_;
 };
 
 }  // namespace lockstep

@@ -1,6 +1,5 @@
 #include "transport/tcp/tcp_transport.h"
 
-#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -9,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,7 +16,6 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "transport/tcp/congestion_control.h"
-#include "transport/tcp/tcp_stream.h"
 
 namespace lockstep {
 namespace {
@@ -24,10 +23,8 @@ namespace {
 // Up to this many links with operations, trying each receive is cheaper than asking epoll first.
 constexpr size_t kTriedLinksMax = 8;
 // How often Progress asks epoll all the same: new connections and closed ones are seen nowhere else.
-constexpr int kProgressPerPoll = 32;
+constexpr int kProgressPerPoll = 128;
 constexpr int kEventsPerPoll = 64;
-
-constexpr uint32_t kClosedEvents = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
 
 absl::StatusOr<UniqueFd> Descriptor(int descriptor, const char* call) {
   if (descriptor < 0) return ErrnoStatus(errno, call);
@@ -40,13 +37,28 @@ void Drain(int descriptor) {
   (void)!read(descriptor, &count, sizeof(count));
 }
 
-// `data` comes back with the events: a Link, or the address of a TcpTransport's acceptor_ or armed_ (for its timer).
+// `data` comes back with the events: the address of a TcpTransport's acceptor_ or armed_ (for its timer). All others
+// name a Connection.
 absl::Status Watch(int events, int descriptor, uint32_t mask, void* data) {
   epoll_event event = {};
   event.events = mask;
   event.data.ptr = data;
   if (epoll_ctl(events, EPOLL_CTL_ADD, descriptor, &event) == 0) return absl::OkStatus();
   return ErrnoStatus(errno, "epoll_ctl");
+}
+
+ConnectionsOptions ConnectionsOptionsFrom(const TcpTransportOptions& options, int events) {
+  ConnectionsOptions result;
+  result.hello.job_id = options.job_id;
+  result.hello.world_id = options.world_id;
+  result.hello.source = options.rank;
+  result.hello.chunk_bytes = options.chunk_bytes;
+  result.hello.instance = std::random_device()();
+  result.hello.sockets = static_cast<uint16_t>(options.sockets);
+  result.connect_timeout = options.connect_timeout;
+  result.tuning = options.tuning;
+  result.events = events;
+  return result;
 }
 
 }  // namespace
@@ -62,16 +74,23 @@ absl::StatusOr<std::unique_ptr<TcpTransport>> TcpTransport::Create(TcpTransportO
   if (options.job_id.size() > kJobIdBytesMax) {
     return invalid(absl::StrCat("a job id of ", options.job_id.size(), " bytes, more than ", kJobIdBytesMax));
   }
+  if (options.sockets < 1 || options.sockets > kTcpSocketsMax) {
+    return invalid(absl::StrCat(options.sockets, " sockets a connection, not 1 to ", kTcpSocketsMax));
+  }
+  for (const int bytes : {options.tuning.send_buffer_bytes, options.tuning.receive_buffer_bytes}) {
+    if (bytes < 0) return invalid(absl::StrCat("a socket buffer of ", bytes, " bytes"));
+  }
   if (options.bind_address.length() == 0) return invalid("no address to bind");
   if (options.pending_connections_max < 1) return invalid("no room for connections that have not shaken hands");
 
   AcceptorOptions accepting;
-  accepting.expectation = {options.job_id, options.world_id, options.rank, options.size, options.chunk_bytes};
+  accepting.expectation = {options.job_id, options.world_id,    options.rank,
+                           options.size,   options.chunk_bytes, static_cast<uint16_t>(options.sockets)};
   accepting.handshake_timeout = options.handshake_timeout;
   accepting.pending_max = options.pending_connections_max;
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Acceptor> acceptor, Acceptor::Create(options.bind_address, accepting));
   // Tried here, so that a wrong name is an error now, not at the first message.
-  LOCKSTEP_RETURN_IF_ERROR(SetCongestionControl(acceptor->listener(), options.congestion_control));
+  LOCKSTEP_RETURN_IF_ERROR(SetCongestionControl(acceptor->listener(), options.tuning.congestion_control));
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd events, Descriptor(epoll_create1(EPOLL_CLOEXEC), "epoll_create1"));
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd timer,
                             Descriptor(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC), "timerfd_create"));
@@ -93,6 +112,7 @@ TcpTransport::TcpTransport(TcpTransportOptions options, std::unique_ptr<Acceptor
       timer_(std::move(timer)),
       wake_(std::move(wake)),
       links_(this, options_.staging_bytes),
+      connections_(ConnectionsOptionsFrom(options_, events_.get()), &links_),
       acceptor_(std::move(acceptor)) {}
 
 TcpTransport::~TcpTransport() { (void)Close(Deadline::Now()); }
@@ -115,14 +135,14 @@ void TcpTransport::Send(Rank target, ChannelId channel, const Envelope& envelope
                         Operation* operation) {
   if (absl::Status status = links_.CheckPeer(target); !status.ok()) return operation->complete(operation, status);
   Forked();
-  Link* link = links_.Find(Link::Direction::kSend, target, channel);
-  if (link == nullptr) {
+  Connection* const connection = connections_.Get(target, channel);
+  if (connection->waiting()) {
     if (peers_.empty()) {
       return operation->complete(operation, absl::FailedPreconditionError("tcp transport: Send before SetPeers"));
     }
-    link = OpenSendLink(target, channel);
+    if (connections_.Connect(connection, peers_[target.value()])) ArmTimer();
   }
-  links_.PostSend(link, envelope, data, bytes, operation);
+  links_.PostSend(connection->send, envelope, data, bytes, operation);
   TellWorkLeft();
 }
 
@@ -132,24 +152,8 @@ void TcpTransport::Receive(Rank source, ChannelId channel, const Envelope& expec
   if (status.ok()) status = LinkTable::CheckSink(sink);
   if (!status.ok()) return operation->complete(operation, status);
   Forked();
-  links_.PostReceive(links_.Get(Link::Direction::kReceive, source, channel), expected, sink, operation);
+  links_.PostReceive(connections_.Get(source, channel)->receive, expected, sink, operation);
   TellWorkLeft();
-}
-
-Link* TcpTransport::OpenSendLink(Rank target, ChannelId channel) {
-  Link* const link = links_.Get(Link::Direction::kSend, target, channel);
-  if (!link->waiting()) return link;
-  Connector::Options connecting;
-  connecting.address = peers_[target.value()];
-  connecting.hello = {options_.job_id, options_.world_id, options_.rank, target, channel, options_.chunk_bytes, ""};
-  connecting.connect_timeout = options_.connect_timeout;
-  connecting.congestion_control = options_.congestion_control;
-  connecting.events = events_.get();
-  connecting.event_data = link;
-  auto connector = std::make_unique<Connector>(std::move(connecting));
-  if (!AdvanceConnector(link, connector.get())) connectors_.emplace(link, std::move(connector));
-  ArmTimer();
-  return link;
 }
 
 bool TcpTransport::Progress() {
@@ -170,6 +174,7 @@ bool TcpTransport::Progress() {
 
 bool TcpTransport::Settle() {
   const bool moved = links_.Run();
+  if (!links_.running()) connections_.ReleaseAborted();
   TellWorkLeft();
   return moved;
 }
@@ -190,93 +195,41 @@ bool TcpTransport::Forked() {
 bool TcpTransport::PollEvents() {
   epoll_event events[kEventsPerPoll];
   const int count = epoll_wait(events_.get(), events, kEventsPerPoll, 0);
-  bool changed = false;
+  bool arrivals = false;
+  bool due = false;
   for (int i = 0; i < count; ++i) {
     void* const concerned = events[i].data.ptr;
     if (concerned == &acceptor_) {
-      changed |= AdmitArrivals();
+      arrivals = true;
     } else if (concerned == &armed_) {
-      Drain(timer_.get());
-      armed_ = Deadline::Infinite();
-      changed |= AdvanceConnectors();
-      changed |= AdmitArrivals();
+      due = true;
     } else {
-      OnLinkEvents(static_cast<Link*>(concerned), events[i].events);
+      connections_.OnEvents(static_cast<Connection*>(concerned), events[i].events);
     }
   }
-  if (count > 0) ArmTimer();
+  if (count <= 0) return false;
+  // Only now: these replace sockets, and an event of the old one must not be taken for one of the new.
+  bool changed = false;
+  if (due) {
+    Drain(timer_.get());
+    armed_ = Deadline::Infinite();
+    changed |= connections_.Advance();
+  }
+  if (due || arrivals) changed |= AdmitArrivals();
+  ArmTimer();
   return changed;
-}
-
-void TcpTransport::OnLinkEvents(Link* link, uint32_t mask) {
-  if (link->waiting()) {
-    const auto connector = connectors_.find(link);
-    if (connector != connectors_.end() && AdvanceConnector(link, connector->second.get())) connectors_.erase(connector);
-    // What the event says of a connection that was just accepted goes for the link too.
-  }
-  if (!link->open()) return;
-  if ((mask & kClosedEvents) == 0) {
-    link->MarkReady();
-  } else if (link->direction() == Link::Direction::kReceive) {
-    link->MarkEnding();
-  } else {
-    // Nothing comes back on a connection for sending but its end, even when nothing is being sent.
-    link->BreakBecause(absl::UnavailableError("connection closed by peer"));
-  }
-  if (link->runnable()) links_.Schedule(link);
 }
 
 bool TcpTransport::AdmitArrivals() {
   if (acceptor_ == nullptr) return false;
   std::vector<Acceptor::Arrival> arrivals = acceptor_->Poll();
-  for (Acceptor::Arrival& arrival : arrivals) {
-    const Hello& hello = arrival.hello;
-    Link* const link = links_.Get(Link::Direction::kReceive, hello.source, hello.channel);
-    Answer answer;
-    if (link->open()) answer.verdict = Verdict::kDuplicate;
-    if (link->broken()) answer.verdict = Verdict::kAborted;
-    if (answer.verdict == Verdict::kAccepted) {
-      const absl::Status watched = Watch(events_.get(), arrival.socket.get(), EPOLLIN | EPOLLRDHUP | EPOLLET, link);
-      if (!watched.ok()) {
-        link->BreakBecause(watched);
-        answer.verdict = Verdict::kAborted;
-      }
-    }
-    Acceptor::SendAnswer(arrival.socket.get(), answer);
-    if (answer.verdict == Verdict::kAccepted) {
-      link->Open(std::make_unique<TcpStream>(std::move(arrival.socket)));
-    } else if (answer.verdict == Verdict::kDuplicate) {
-      LOCKSTEP_LOG(kWarning) << "rank " << options_.rank << ": a second connection from rank " << hello.source
-                             << " on channel " << hello.channel
-                             << " was turned away: is that rank claimed by two processes?";
-    }
-    if (link->runnable()) links_.Schedule(link);
-  }
+  for (Acceptor::Arrival& arrival : arrivals) connections_.Admit(std::move(arrival));
   return !arrivals.empty();
-}
-
-bool TcpTransport::AdvanceConnectors() {
-  const size_t before = connectors_.size();
-  absl::erase_if(connectors_, [this](const auto& entry) { return AdvanceConnector(entry.first, entry.second.get()); });
-  return connectors_.size() != before;
-}
-
-bool TcpTransport::AdvanceConnector(Link* link, Connector* connector) {
-  connector->Advance();
-  if (connector->state() == Connector::State::kConnected) {
-    link->Open(std::make_unique<TcpStream>(connector->TakeSocket()));
-  } else if (connector->state() == Connector::State::kFailed) {
-    link->BreakBecause(connector->status());
-  } else {
-    return false;
-  }
-  if (link->runnable()) links_.Schedule(link);
-  return true;
 }
 
 void TcpTransport::ArmTimer() {
   Deadline next = acceptor_ == nullptr ? Deadline::Infinite() : acceptor_->next_deadline();
-  for (const auto& entry : connectors_) next = Deadline::Earlier(next, entry.second->next_deadline());
+  next = Deadline::Earlier(next, connections_.next_deadline());
   if (next.time() == armed_.time()) return;
   armed_ = next;
   itimerspec setting = {};  // all zero: never
@@ -290,15 +243,30 @@ void TcpTransport::ArmTimer() {
   LOCKSTEP_CHECK(set == 0) << "timerfd_settime: errno " << errno;
 }
 
-void TcpTransport::WaitForEvent(Deadline deadline) {
+void TcpTransport::AppendDescriptors(std::vector<pollfd>* descriptors) const {
+  descriptors->push_back({events_.get(), POLLIN, 0});
+  descriptors->push_back({wake_.get(), POLLIN, 0});
+}
+
+bool TcpTransport::BeginWait() {
   waiters_.fetch_add(1);
-  if (!work_left_.load()) {
-    pollfd descriptors[2] = {{events_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
-    (void)poll(descriptors, 2, deadline.remaining_ms());
-    if (descriptors[0].revents != 0) events_seen_.store(true, std::memory_order_relaxed);
-  }
+  return !work_left_.load();
+}
+
+void TcpTransport::EndWait(bool event) {
+  if (event) events_seen_.store(true, std::memory_order_relaxed);
   // The last one takes the wake-up away, so that it ends every wait that was under way.
   if (waiters_.fetch_sub(1) == 1) Drain(wake_.get());
+}
+
+void TcpTransport::WaitForEvent(Deadline deadline) {
+  bool event = false;
+  if (BeginWait()) {
+    pollfd descriptors[2] = {{events_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
+    (void)poll(descriptors, 2, deadline.remaining_ms());
+    event = descriptors[0].revents != 0;
+  }
+  EndWait(event);
 }
 
 void TcpTransport::Wake() {
@@ -308,13 +276,13 @@ void TcpTransport::Wake() {
 
 void TcpTransport::AbortChannel(ChannelId channel, const absl::Status& status) {
   links_.BreakChannel(channel, status);
-  absl::erase_if(connectors_, [](const auto& entry) { return entry.first->broken(); });
+  connections_.AbortChannel(channel);
   Settle();
 }
 
 void TcpTransport::Abort(const absl::Status& status) {
   links_.BreakAll(status);
-  connectors_.clear();
+  connections_.AbortAll();
   acceptor_ = nullptr;
   Settle();
 }

@@ -1,10 +1,10 @@
-// The TCP transport: one socket for each (source, target, channel), on which data flows one way.
+// The TCP transport: one socket for each (pair of ranks, channel), on which data flows both ways.
 //
-// The sender connects to the receiver's listener with its first message on a channel. So channels are independent by
-// construction, TCP's window is the flow control, and two ranks that connect to each other at once have nothing to
-// resolve. The receiver reads only what receives were posted for: a message nobody receives stays in the kernel's
-// buffers and with its sender. System calls: one sendmsg and one readv for a message that fits, epoll_wait now and
-// then.
+// Whoever sends first on a channel connects to the other's listener (transport/tcp/connections.h says what happens when
+// both do). So channels are independent by construction, TCP's window is the flow control, and acknowledgements ride on
+// the data that flows back. The receiver reads only what receives were posted for: a message nobody receives stays in
+// the kernel's buffers and with its sender, also after a receive found something else than it expected. System calls:
+// one to send and one to receive a message that fits, header included, and epoll_wait now and then.
 //
 // Events. Sockets are in one epoll set, edge-triggered, and only Progress() takes events out of it. Between calls this
 // holds for each link with operations:
@@ -19,6 +19,8 @@
 #ifndef TRANSPORT_TCP_TCP_TRANSPORT_H_
 #define TRANSPORT_TCP_TCP_TRANSPORT_H_
 
+#include <poll.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -27,20 +29,22 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/deadline.h"
 #include "base/fork.h"
 #include "base/rank.h"
-#include "transport/link.h"
 #include "transport/link_table.h"
+#include "transport/pollable_transport.h"
 #include "transport/socket.h"
 #include "transport/tcp/acceptor.h"
-#include "transport/tcp/connector.h"
+#include "transport/tcp/connections.h"
+#include "transport/tcp/socket_tuning.h"
 #include "transport/transport.h"
 
 namespace lockstep {
+
+inline constexpr int kTcpSocketsMax = 64;
 
 struct TcpTransportOptions {
   Rank rank;
@@ -54,19 +58,25 @@ struct TcpTransportOptions {
   uint32_t chunk_bytes = uint32_t{1} << 20;
   // How long an accepted connection may take to say who it is.
   std::chrono::milliseconds handshake_timeout{5000};
-  // How long a peer's listener is tried for.
+  // How long a peer's listener is tried for that cannot be reached. One that refuses is not tried again.
   std::chrono::milliseconds connect_timeout{10000};
   // Connections that have not said who they are; beyond that the oldest is dropped.
   int pending_connections_max = 128;
   // Through which reductions read: about a quarter of a core's private cache.
   size_t staging_bytes = size_t{256} << 10;
-  std::string congestion_control;  // empty: the system's default
+  // Of every connection. The congestion control, when none is named, is the system's default, but reno between ranks of
+  // one host.
+  SocketTuning tuning;
+  // Over which each connection's bytes are spread, 64 KiB to each in turn; compared between ranks. More than one where
+  // a network limits a single flow; over loopback one is fastest.
+  int sockets = 1;
 };
 
-class TcpTransport final : public Transport {
+class TcpTransport final : public PollableTransport {
  public:
-  // Listens from now on. INVALID_ARGUMENT for a rank outside the world, an over-long job id, an address that this
-  // machine does not have; see SetCongestionControl for that option.
+  // Listens from now on. INVALID_ARGUMENT for a rank outside the world, an over-long job id, a number of sockets
+  // outside of 1 to kTcpSocketsMax, an address that this machine does not have; see SetCongestionControl for that
+  // option.
   static absl::StatusOr<std::unique_ptr<TcpTransport>> Create(TcpTransportOptions options);
   ~TcpTransport() override;
 
@@ -94,26 +104,25 @@ class TcpTransport final : public Transport {
   absl::Status Close(Deadline deadline) override;
   PeerCounters counters(Rank peer) const override { return links_.counters(peer); }
 
+  void AppendDescriptors(std::vector<pollfd>* descriptors) const override;
+  bool BeginWait() override;
+  void EndWait(bool event) override;
+  bool sends_pending() const override { return links_.sends_pending(); }
+
  private:
   TcpTransport(TcpTransportOptions options, std::unique_ptr<Acceptor> acceptor, UniqueFd events, UniqueFd timer,
                UniqueFd wake);
 
   // True in a forked child, where every descriptor is closed; breaks all links then.
   bool Forked();
-  // Makes the link and begins to connect it.
-  Link* OpenSendLink(Rank target, ChannelId channel);
   // Runs what is scheduled. True when anything moved.
   bool Settle();
   // Tells waiters when something is left scheduled.
   void TellWorkLeft();
-  // Takes events out of the epoll set and schedules the links that they concern. True when a connection changed.
+  // Takes events out of the epoll set and schedules the links that they concern. True when a connection was made.
   bool PollEvents();
-  void OnLinkEvents(Link* link, uint32_t mask);
-  // Both return whether a connection changed.
+  // True when there was one.
   bool AdmitArrivals();
-  bool AdvanceConnectors();
-  // True when the link is no longer waiting.
-  bool AdvanceConnector(Link* link, Connector* connector);
   void ArmTimer();
 
   // Constant after construction.
@@ -127,9 +136,9 @@ class TcpTransport final : public Transport {
   // Externally synchronised.
   std::vector<SocketAddress> peers_;
   LinkTable links_;
-  absl::flat_hash_map<Link*, std::unique_ptr<Connector>> connectors_;  // of links that wait
-  std::unique_ptr<Acceptor> acceptor_;                                 // null once aborted or closed
-  Deadline armed_ = Deadline::Infinite();                              // what timer_ is set to
+  Connections connections_;
+  std::unique_ptr<Acceptor> acceptor_;     // null once aborted or closed
+  Deadline armed_ = Deadline::Infinite();  // what timer_ is set to
   int progress_without_poll_ = 0;
   bool closed_ = false;
 

@@ -1,25 +1,23 @@
-// What is TCP's own: strangers at the listener, handshakes that do not fit, connecting, many connections.
-// tests/transport_conformance.h has what every transport promises; peer_death_test.cc has processes that die.
+// What is TCP's own: strangers at the listener, hellos that do not fit, connections that break, and many of them.
+// connections_test.cc has how they are made, tests/transport_conformance.h what every transport promises,
+// peer_death_test.cc processes that die.
 
 #include "transport/tcp/tcp_transport.h"
 
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <deque>
-#include <memory>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "base/deadline.h"
 #include "base/fork.h"
-#include "base/log.h"
 #include "base/rank.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
@@ -28,6 +26,7 @@
 #include "transport/message_header.h"
 #include "transport/socket.h"
 #include "transport/tcp/handshake.h"
+#include "transport/tcp/tcp_fixture.h"
 #include "transport/tcp/tcp_testing.h"
 #include "transport/transport.h"
 
@@ -37,85 +36,7 @@ namespace {
 using Code = absl::StatusCode;
 using testing::HasSubstr;
 
-// Collects log lines while it lives.
-class LogLines {
- public:
-  LogLines() {
-    SetLogSink([](void* lines, LogLevel, const char* line) { static_cast<LogLines*>(lines)->lines_.push_back(line); },
-               this);
-  }
-  ~LogLines() { SetLogSink(nullptr, nullptr); }
-  const std::vector<std::string>& lines() const { return lines_; }
-
- private:
-  std::vector<std::string> lines_;
-};
-
-class TcpTransportTest : public testing::Test {
- protected:
-  void Create(
-      int size, const std::function<void(TcpTransportOptions*)>& change = [](TcpTransportOptions*) {}) {
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(ranks_, CreateTcpWorld(size, change));
-    for (const auto& rank : ranks_) borrowed_.push_back(rank.get());
-  }
-
-  TcpTransport* rank(int index) { return ranks_[index].get(); }
-
-  template <typename Done>
-  bool DriveAll(Done done) {
-    return Drive(borrowed_, done);
-  }
-
-  // A message from 0 to 1, to show that the world is well.
-  void Exchange(ChannelId channel) {
-    const std::vector<unsigned char> data = TestPayload(5000, channel);
-    std::vector<unsigned char> target(data.size());
-    TestOperation send, receive;
-    rank(0)->Send(Rank(1), channel, TestEnvelope(1), data.data(), data.size(), &send);
-    rank(1)->Receive(Rank(0), channel, TestEnvelope(1), CopySink(&target), &receive);
-    ASSERT_TRUE(DriveAll([&] { return send.done() && receive.done(); }));
-    EXPECT_THAT(send.status, IsOk());
-    EXPECT_THAT(receive.status, IsOk());
-    EXPECT_EQ(target, data);
-  }
-
-  // How a send from 0 to 1 ends.
-  absl::Status SendStatus() {
-    TestOperation send;
-    rank(0)->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &send);
-    DriveAll([&] { return send.done(); });
-    return send.status;
-  }
-
-  // Somebody's connection to a rank, which has said `bytes`.
-  UniqueFd Say(int to, absl::string_view bytes) {
-    absl::StatusOr<UniqueFd> socket = Connect(rank(to)->address(), TestDeadline(), false);
-    EXPECT_THAT(socket, IsOk());
-    if (!socket.ok()) return UniqueFd();
-    EXPECT_THAT(SendAll(socket->get(), bytes.data(), bytes.size(), TestDeadline()), IsOk());
-    return *std::move(socket);
-  }
-
-  // What the ranks answer on a connection: a verdict, or why there is none. Drives them meanwhile.
-  absl::StatusOr<Answer> ReadAnswer(int socket) {
-    unsigned char bytes[kAnswerBytes];
-    absl::Status read;
-    DriveAll([&] {
-      read = ReceiveAll(socket, bytes, sizeof(bytes), Deadline::Now());
-      return !absl::IsDeadlineExceeded(read);
-    });
-    if (!read.ok()) return read;
-    Answer answer;
-    EXPECT_TRUE(DecodeAnswer(bytes, &answer));
-    return answer;
-  }
-
-  // A hello that fits from rank 0 to rank 1.
-  static Hello AHello(ChannelId channel) { return {"test", 17, Rank(0), Rank(1), channel, 1 << 20, ""}; }
-
-  TcpTransports ranks_;
-  std::vector<Transport*> borrowed_;
-};
+using TcpTransportTest = TcpFixture;
 
 TEST_F(TcpTransportTest, CreationSaysWhatIsWrong) {
   const auto create = [](const std::function<void(TcpTransportOptions*)>& change) {
@@ -132,9 +53,15 @@ TEST_F(TcpTransportTest, CreationSaysWhatIsWrong) {
               StatusIs(Code::kInvalidArgument, HasSubstr("no address")));
   EXPECT_THAT(create([](auto* o) { o->bind_address = TestAddress("192.0.2.1:0"); }),
               StatusIs(Code::kInvalidArgument, HasSubstr("192.0.2.1")));
-  EXPECT_THAT(create([](auto* o) { o->congestion_control = "nonsense"; }),
+  for (int sockets : {0, -1, 65}) {
+    EXPECT_THAT(create([sockets](auto* o) { o->sockets = sockets; }),
+                StatusIs(Code::kInvalidArgument, HasSubstr(" sockets a connection, not 1 to 64")));
+  }
+  EXPECT_THAT(create([](auto* o) { o->tuning.receive_buffer_bytes = -1; }),
+              StatusIs(Code::kInvalidArgument, HasSubstr("a socket buffer of -1 bytes")));
+  EXPECT_THAT(create([](auto* o) { o->tuning.congestion_control = "nonsense"; }),
               StatusIs(Code::kNotFound, HasSubstr("congestion control 'nonsense' (this system allows: ")));
-  EXPECT_THAT(create([](auto* o) { o->congestion_control = "reno"; }), IsOk());
+  EXPECT_THAT(create([](auto* o) { o->tuning.congestion_control = "reno"; }), IsOk());
 }
 
 TEST_F(TcpTransportTest, TheTableOfPeersIsNeededToSend) {
@@ -232,9 +159,9 @@ TEST_F(TcpTransportTest, HellosThatDoNotFitAreAnswered) {
   other_chunk.chunk_bytes = 1;
   authentic.authentication = "please";
   std::string other_version = EncodeHello(AHello(0)), too_long = other_version, malformed = other_version;
-  other_version[4] = 2;
+  other_version[4] = 1;
   too_long[11] = '\x7f';
-  malformed[kHelloPrefixBytes + 24] = 1;
+  malformed[kHelloPrefixBytes + 32] = 1;
   for (const Case& c :
        {Case{Verdict::kOtherJob, EncodeHello(other_job)}, Case{Verdict::kOtherWorld, EncodeHello(other_world)},
         Case{Verdict::kOtherRank, EncodeHello(other_rank)}, Case{Verdict::kNoSuchRank, EncodeHello(no_rank)},
@@ -250,141 +177,45 @@ TEST_F(TcpTransportTest, HellosThatDoNotFitAreAnswered) {
   Exchange(0);
 }
 
-TEST_F(TcpTransportTest, ASecondConnectionForARankAndChannelIsTurnedAway) {
+TEST_F(TcpTransportTest, AMessageThatWasNotExpectedLeavesTheOtherDirection) {
   Create(2);
-  LogLines log;
-  Exchange(5);
-  const UniqueFd second = Say(1, EncodeHello(AHello(5)));
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Answer answer, ReadAnswer(second.get()));
-  EXPECT_EQ(answer.verdict, Verdict::kDuplicate);
-  EXPECT_THAT(log.lines(), testing::Contains(HasSubstr("a second connection from rank 0 on channel 5")));
-  Exchange(5);
-}
-
-TEST_F(TcpTransportTest, TwoProcessesThatClaimOneRankAreTold) {
-  Create(2);
-  LogLines log;
   Exchange(0);
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto usurper, TcpTransport::Create(TestOptions(0, 2)));
-  ASSERT_THAT(usurper->SetPeers({usurper->address(), rank(1)->address()}), IsOk());
-  TestOperation send;
-  usurper->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &send);
-  borrowed_.push_back(usurper.get());
-  ASSERT_TRUE(DriveAll([&] { return send.done(); }));
-  EXPECT_THAT(send.status, StatusIs(Code::kFailedPrecondition, HasSubstr("claimed by two processes")));
-  EXPECT_THAT(send.status.message(), HasSubstr("send to rank 1 over tcp " + rank(1)->address().ToString()));
+  TestOperation send, receive, back_send, back_receive;
+  std::vector<unsigned char> target(1), back_target(1);
+  rank(1)->Receive(Rank(0), 0, TestEnvelope(1), CopySink(&target), &receive);
+  rank(0)->Send(Rank(1), 0, TestEnvelope(2), "x", 1, &send);
+  ASSERT_TRUE(DriveAll([&] { return receive.done(); }));
+  EXPECT_THAT(receive.status, StatusIs(Code::kFailedPrecondition, HasSubstr("another envelope")));
+  rank(0)->Receive(Rank(1), 0, TestEnvelope(3), CopySink(&back_target), &back_receive);
+  rank(1)->Send(Rank(0), 0, TestEnvelope(3), "y", 1, &back_send);
+  ASSERT_TRUE(DriveAll([&] { return back_receive.done() && back_send.done(); }));
+  EXPECT_THAT(back_receive.status, IsOk());
+  EXPECT_EQ(back_target[0], 'y');
 }
 
-TEST_F(TcpTransportTest, APeerWithOtherOptionsTellsTheSenderWhy) {
-  struct Case {
-    const char* message;
-    std::function<void(TcpTransportOptions*)> change;
-  };
-  const Case cases[] = {
-      {"peer belongs to another job than 'mine'", [](auto* o) { o->job_id = o->rank == Rank(0) ? "mine" : "yours"; }},
-      {"peer belongs to another world of job 'test'", [](auto* o) { o->world_id = o->rank.value(); }},
-      {"peer's chunk size is 1001 bytes, ours 1000", [](auto* o) { o->chunk_bytes = 1000 + o->rank.value(); }},
-      {"peer is rank 2, not rank 1", [](auto* o) { o->rank = o->rank == Rank(1) ? Rank(2) : o->rank; }},
-  };
-  LogLines log;
-  for (const Case& c : cases) {
-    ranks_.clear();
-    borrowed_.clear();
-    Create(3, c.change);
-    EXPECT_THAT(SendStatus(), StatusIs(Code::kFailedPrecondition, HasSubstr(c.message)));
+// Closing a socket on which something lies unread resets the connection, and drops what is still on its way.
+TEST_F(TcpTransportTest, WhatWasSentArrivesThoughItsSenderLeftAMessageUnread) {
+  Create(2);
+  Exchange(0);
+  TestOperation unread;
+  rank(1)->Send(Rank(0), 0, TestEnvelope(1), "x", 1, &unread);
+  ASSERT_TRUE(unread.done());
+  const std::vector<unsigned char> data = TestPayload(64 << 10, 1);
+  std::deque<TestOperation> sends;
+  do {
+    rank(0)->Send(Rank(1), 0, TestEnvelope(1), data.data(), data.size(), &sends.emplace_back());
+  } while (sends.back().done());
+  ranks_[0] = nullptr;
+  ASSERT_GT(sends.size(), 2);
+  for (size_t i = 0; i + 1 < sends.size(); ++i) {
+    ASSERT_THAT(sends[i].status, IsOk());
+    std::vector<unsigned char> target(data.size());
+    TestOperation receive;
+    rank(1)->Receive(Rank(0), 0, TestEnvelope(1), CopySink(&target), &receive);
+    ASSERT_TRUE(Await(rank(1), [&] { return receive.done(); }));
+    ASSERT_THAT(receive.status, IsOk()) << "message " << i << " of " << sends.size() - 1;
+    EXPECT_EQ(target, data);
   }
-}
-
-// A listener of the test's, which answers the first connection with `bytes`.
-class FakeListener {
- public:
-  FakeListener() : listener_(*Listen(TestAddress())) {}
-  SocketAddress address() const { return *LocalAddress(listener_.get()); }
-  // Whether somebody has connected, and was answered.
-  bool Serve(absl::string_view bytes) {
-    if (connection_.valid()) return true;
-    connection_ = *Accept(listener_.get(), nullptr);
-    if (!connection_.valid()) return false;
-    EXPECT_THAT(SendAll(connection_.get(), bytes.data(), bytes.size(), TestDeadline()), IsOk());
-    return true;
-  }
-
- private:
-  UniqueFd listener_;
-  UniqueFd connection_;
-};
-
-TEST_F(TcpTransportTest, ListenersOfAnotherVersionOrKindAreNamed) {
-  unsigned char other_version[kAnswerBytes];
-  EncodeAnswer({2, Verdict::kOtherVersion, 0}, other_version);
-  const std::pair<std::string, const char*> cases[] = {
-      {std::string(reinterpret_cast<char*>(other_version), kAnswerBytes), "peer speaks protocol version 2, we 1"},
-      {"SSH-2.0-OpenSSH_9.2p1\r\n", "no Lockstep peer"},
-  };
-  for (const auto& c : cases) {
-    FakeListener listener;
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto sender, TcpTransport::Create(TestOptions(0, 2)));
-    ASSERT_THAT(sender->SetPeers({sender->address(), listener.address()}), IsOk());
-    TestOperation send;
-    sender->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &send);
-    ASSERT_TRUE(Drive({sender.get()}, [&] {
-      listener.Serve(c.first);
-      return send.done();
-    }));
-    EXPECT_THAT(send.status, StatusIs(Code::kFailedPrecondition, HasSubstr(c.second)));
-    EXPECT_THAT(send.status.message(), HasSubstr("send to rank 1 over tcp " + listener.address().ToString()));
-  }
-}
-
-TEST_F(TcpTransportTest, ARefusedConnectionIsRetriedUntilItsTimeout) {
-  Create(2, [](TcpTransportOptions* options) { options->connect_timeout = std::chrono::milliseconds(60); });
-  const std::string address = rank(1)->address().ToString();
-  ranks_[1] = nullptr;
-  TestOperation send, later;
-  rank(0)->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &send);
-  EXPECT_FALSE(send.done());
-  ASSERT_TRUE(Await(rank(0), [&] { return send.done(); }));
-  EXPECT_THAT(send.status, StatusIs(Code::kUnavailable, HasSubstr("send to rank 1 over tcp " + address)));
-  EXPECT_THAT(send.status.message(), HasSubstr("Connection refused ("));
-  EXPECT_THAT(send.status.message(), HasSubstr(" attempts in 60 ms)"));
-  rank(0)->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &later);
-  EXPECT_EQ(later.status, send.status);
-}
-
-TEST_F(TcpTransportTest, APeerThatDiesBeforeItAnswersIsNotTriedUntilTheTimeout) {
-  auto listener = std::make_unique<FakeListener>();
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto sender, TcpTransport::Create(TestOptions(0, 2)));
-  ASSERT_THAT(sender->SetPeers({sender->address(), listener->address()}), IsOk());
-  TestOperation send;
-  sender->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &send);
-  ASSERT_TRUE(Drive({sender.get()}, [&] { return listener->Serve(""); }));
-  listener = nullptr;
-  const auto died = Deadline::Clock::now();
-  ASSERT_TRUE(Await(sender.get(), [&] { return send.done(); }));
-  EXPECT_LT(Deadline::Clock::now() - died, TestOptions(0, 2).connect_timeout / 2);
-  EXPECT_THAT(send.status, StatusIs(Code::kUnavailable, HasSubstr("Connection refused")));
-}
-
-TEST_F(TcpTransportTest, AListenerMayStartLater) {
-  UniqueFd reserved = *Listen(TestAddress());
-  const SocketAddress address = *LocalAddress(reserved.get());
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto sender, TcpTransport::Create(TestOptions(0, 2)));
-  ASSERT_THAT(sender->SetPeers({sender->address(), address}), IsOk());
-  reserved.reset();
-  TestOperation send, receive;
-  std::vector<unsigned char> target(1);
-  sender->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &send);
-  for (int i = 0; i < 5; ++i) {
-    if (!sender->Progress()) sender->WaitForEvent(Deadline::AfterMs(10));
-  }
-  EXPECT_FALSE(send.done());
-  TcpTransportOptions options = TestOptions(1, 2);
-  options.bind_address = address;
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto receiver, TcpTransport::Create(options));
-  receiver->Receive(Rank(0), 0, TestEnvelope(1), CopySink(&target), &receive);
-  ASSERT_TRUE(Drive({sender.get(), receiver.get()}, [&] { return send.done() && receive.done(); }));
-  EXPECT_THAT(send.status, IsOk());
-  EXPECT_THAT(receive.status, IsOk());
 }
 
 TEST_F(TcpTransportTest, WhatIsNoMessageAfterAGoodHandshakeIsDataLoss) {

@@ -1,0 +1,86 @@
+// Doorbell: how a process that sleeps learns that something lies in its mailboxes, at no cost while it is awake.
+//
+// Each rank has one: a word in a page of shared memory that only it writes, and an eventfd. Peers get both. The word
+// is 0 while the rank looks at its mailboxes anyway; before it sleeps it arms the bell with a number that it has not used
+// before, looks at all its mailboxes once more, and sleeps on the eventfd only if they were empty. Who puts something
+// into a mailbox looks at the word afterwards and rings, once for each number.
+//
+// No wake-up is lost. Putting and looking at the word, arming and looking at the mailbox, are sequentially consistent:
+// of "put, then look at the word" and "arm, then look at the mailbox" at least one sees the other. If the owner sees
+// what was put it does not sleep; if the peer sees the number it rings, unless it rang for this number before, and then
+// the eventfd is readable until the owner takes that away, which it does only just before it arms with another number.
+// A peer that is stopped between looking and ringing delays what it put itself, nothing else: peers do not disarm.
+//
+// An eventfd rather than a futex: it wakes in the same time, but one poll() also covers what else a rank waits for: the
+// death of a peer, sockets of another transport, its own Wake(). A futex wait would need a timeout for each of them.
+
+#ifndef TRANSPORT_SHM_DOORBELL_H_
+#define TRANSPORT_SHM_DOORBELL_H_
+
+#include <atomic>
+#include <cstdint>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "base/fork.h"
+#include "transport/shm/shared_memory.h"
+
+namespace lockstep {
+
+// The owner's end. Externally synchronised, but for armed() and Ring(), which any thread may call. Of no use, and
+// harmless, in a forked child.
+class Doorbell {
+ public:
+  static constexpr size_t kPageBytes = 4096;
+
+  static absl::StatusOr<Doorbell> Create();
+  Doorbell(Doorbell&& other) noexcept;
+
+  int page_descriptor() const { return page_.descriptor(); }
+  int event_descriptor() const { return event_.get(); }
+
+  // From now on peers ring; so look at the mailboxes now.
+  void Arm();
+  void Disarm();
+  bool armed() const { return armed_.load(); }
+
+  void Ring();
+  // Takes the ring away: to be followed by Arm or Disarm.
+  void Silence();
+
+ private:
+  Doorbell(SharedMemory page, UniqueFd event);
+  std::atomic<uint32_t>* word() { return reinterpret_cast<std::atomic<uint32_t>*>(page_.data()); }
+
+  SharedMemory page_;
+  UniqueFd event_;
+  uint64_t fork_generation_ = 0;
+  uint32_t number_ = 0;
+  // Whether the word is set, for threads that must not touch what a forked child does not have.
+  std::atomic<bool> armed_{false};
+};
+
+// A peer's end. Externally synchronised. Movable.
+class PeerDoorbell {
+ public:
+  PeerDoorbell() = default;
+  // As SharedMemory::Attach.
+  static absl::StatusOr<PeerDoorbell> Attach(UniqueFd page, UniqueFd event);
+
+  // After something was put where the owner may be waiting for it.
+  void RingIfArmed() {
+    const uint32_t armed = reinterpret_cast<const std::atomic<uint32_t>*>(page_.data())->load();
+    if (armed != 0 && armed != rung_) Ring(armed);
+  }
+
+ private:
+  void Ring(uint32_t armed);
+
+  SharedMemory page_;
+  UniqueFd event_;
+  uint32_t rung_ = 0;  // the last number that was rung for
+};
+
+}  // namespace lockstep
+
+#endif  // TRANSPORT_SHM_DOORBELL_H_

@@ -1,0 +1,405 @@
+#include "transport/shm/shm_transport.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/dtype.h"
+#include "base/status.h"
+
+namespace lockstep {
+namespace {
+
+// How often Progress looks at the unix sockets: new mailboxes and closed connections are seen nowhere else.
+constexpr int kProgressPerPoll = 64;
+// What one link may move before the others have their turn, and how many turns there are in a call.
+constexpr int64_t kTurnBytes = int64_t{64} << 10;
+constexpr int kTurnsMax = 16;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::Create(ShmTransportOptions options) {
+  const auto invalid = [](auto... what) {
+    return absl::InvalidArgumentError(absl::StrCat("shm transport: ", what...));
+  };
+  if (options.size < 1) return invalid("a world of ", options.size, " ranks");
+  if (options.rank.value() < 0 || options.rank.value() >= options.size) {
+    return invalid("rank ", options.rank.value(), " in a world of ", options.size);
+  }
+  if (options.job_id.size() > kShmJobIdBytesMax) {
+    return invalid("a job id of ", options.job_id.size(), " bytes, more than ", kShmJobIdBytesMax);
+  }
+  if (!options.mailbox.valid()) {
+    return invalid("mailboxes of ", options.mailbox.cells, " cells and ", options.mailbox.ring_bytes, " bytes");
+  }
+  if (options.piece_bytes_max == 0 || options.piece_bytes_max % 64 != 0) {
+    return invalid("pieces of ", options.piece_bytes_max, " bytes");
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(Doorbell bell, Doorbell::Create());
+  const ShmExpectation self = {options.job_id, options.world_id, 0, options.rank, options.size, options.chunk_bytes};
+  std::unique_ptr<ShmTransport> transport(new ShmTransport(std::move(options), std::move(bell)));
+  LOCKSTEP_ASSIGN_OR_RETURN(transport->neighbours_, Neighbours::Create(self, &transport->bell_));
+  return transport;
+}
+
+ShmTransport::ShmTransport(ShmTransportOptions options, Doorbell bell)
+    : options_(std::move(options)), fork_generation_(ForkGeneration()), bell_(std::move(bell)), peers_(options_.size) {}
+
+ShmTransport::~ShmTransport() {
+  if (neighbours_ != nullptr) (void)Close(Deadline::Now());
+}
+
+std::vector<absl::Status> ShmTransport::Connect(const std::vector<std::string>& addresses, Deadline deadline) {
+  return neighbours_->Connect(addresses, deadline);
+}
+
+std::string ShmTransport::DescribePeer(Rank peer) const {
+  const pid_t pid = neighbours_->pid(peer);
+  return pid == 0 ? "shm" : absl::StrCat("shm pid ", pid);
+}
+
+absl::Status ShmTransport::CheckPeer(Rank peer) const {
+  if (peer.value() >= 0 && peer.value() < options_.size && peer != options_.rank) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("shm transport: rank ", options_.rank.value(), " of ", options_.size,
+                                                 " has no peer ", peer.value()));
+}
+
+bool ShmTransport::Forked() {
+  if (fork_generation_ == ForkGeneration()) return false;
+  if (status_.ok()) {
+    status_ = absl::FailedPreconditionError("shm transport: made before fork(), of no use in the child");
+  }
+  ForEachLink([this](ShmLink* link) { link->Forget(status_); });
+  return true;
+}
+
+template <typename Visit>
+void ShmTransport::ForEachLink(Visit visit) {
+  for (PeerState& peer : peers_) {
+    for (auto& links : peer.links) {
+      for (auto& entry : links) visit(entry.second.get());
+    }
+  }
+}
+
+ShmLink* ShmTransport::Get(ShmLink::Direction direction, Rank peer, ChannelId channel) {
+  ShmLink*& last_used = peers_[peer.value()].last_used[static_cast<int>(direction)];
+  if (last_used == nullptr || last_used->channel() != channel) last_used = Make(direction, peer, channel);
+  return last_used;
+}
+
+ShmLink* ShmTransport::Make(ShmLink::Direction direction, Rank peer, ChannelId channel) {
+  PeerState& state = peers_[peer.value()];
+  std::unique_ptr<ShmLink>& link = state.links[static_cast<int>(direction)][channel];
+  if (link != nullptr) return link.get();
+  link = std::make_unique<ShmLink>(this, direction, peer, channel, &state.counters, neighbours_->bell(peer));
+  active_.reserve(++links_count_);  // so that posting allocates nothing
+  if (const auto broken = broken_channels_.find(channel); !status_.ok()) {
+    link->Break(status_);
+  } else if (broken != broken_channels_.end()) {
+    link->Break(broken->second);
+  } else if (!neighbours_->status(peer).ok()) {
+    link->BreakBecause(neighbours_->status(peer));
+  } else if (direction == ShmLink::Direction::kSend) {
+    ShmLink* const made = link.get();
+    OpenMailbox(made);
+    return made;
+  }
+  return link.get();
+}
+
+void ShmTransport::OpenMailbox(ShmLink* link) {
+  // The peer may have given the channel up, or left, and this rank not looked since.
+  if (neighbours_->Poll(this)) KeepAwake();
+  if (link->broken()) return;
+  absl::Status room = CheckMemory(options_.mailbox.bytes());
+  absl::StatusOr<SharedMemory> memory = room.ok() ? SharedMemory::Create(options_.mailbox.bytes()) : room;
+  if (!memory.ok()) {
+    neighbours_->Notify(link->peer(), {ShmNoticeKind::kClosed, link->channel(), {}, 0}, UniqueFd());
+    return link->BreakBecause(memory.status());
+  }
+  neighbours_->Notify(link->peer(), {ShmNoticeKind::kMailbox, link->channel(), options_.mailbox, memory->bytes()},
+                      memory->TakeDescriptor());
+  link->Open(*std::move(memory), options_.mailbox, options_.piece_bytes_max);
+}
+
+absl::Status ShmTransport::CheckMemory(size_t more_bytes) const {
+  size_t mapped = 0;
+  for (const PeerState& peer : peers_) {
+    for (const auto& links : peer.links) {
+      for (const auto& entry : links) mapped += entry.second->memory_bytes();
+    }
+  }
+  if (mapped + more_bytes <= options_.memory_bytes_max) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("another mailbox of ", more_bytes, " bytes beside the ", mapped,
+                                                   " bytes there are: at most ", options_.memory_bytes_max,
+                                                   " are allowed"));
+}
+
+void ShmTransport::Send(Rank target, ChannelId channel, const Envelope& envelope, const void* data, size_t bytes,
+                        Operation* operation) {
+  if (absl::Status status = CheckPeer(target); !status.ok()) return operation->complete(operation, status);
+  Forked();
+  Operation::Internal& message = operation->internal;
+  message.peer = target;
+  message.channel = channel;
+  message.envelope = envelope;
+  message.source = data;
+  message.bytes = bytes;
+  message.done_bytes = 0;
+  Post(Get(ShmLink::Direction::kSend, target, channel), operation);
+}
+
+void ShmTransport::Receive(Rank source, ChannelId channel, const Envelope& expected, const Sink& sink,
+                           Operation* operation) {
+  absl::Status status = CheckPeer(source);
+  if (status.ok() && sink.reduction != nullptr && sink.bytes % SizeOf(sink.reduction->dtype) != 0) {
+    status = absl::InvalidArgumentError(
+        absl::StrCat("a sink of ", sink.bytes, " bytes is no whole number of ", Name(sink.reduction->dtype)));
+  }
+  if (!status.ok()) return operation->complete(operation, status);
+  Forked();
+  Operation::Internal& message = operation->internal;
+  message.peer = source;
+  message.channel = channel;
+  message.envelope = expected;
+  message.sink = sink;
+  message.bytes = sink.bytes;
+  message.done_bytes = 0;
+  Post(Get(ShmLink::Direction::kReceive, source, channel), operation);
+}
+
+void ShmTransport::Post(ShmLink* link, Operation* operation) {
+  link->Post(operation);
+  Activate(link);
+  if (running_) {
+    untried_ = true;  // the call that is under way goes on with it
+    return;
+  }
+  running_ = true;
+  int64_t budget = kTurnBytes * kTurnsMax;
+  if (link->Advance(&budget)) yields_.store(0, std::memory_order_relaxed);
+  running_ = false;
+  if (untried_ || budget <= 0) {
+    untried_ = false;
+    KeepAwake();
+  }
+}
+
+void ShmTransport::Activate(ShmLink* link) {
+  if (link->active_) return;
+  link->active_ = true;
+  active_.push_back(link);
+}
+
+bool ShmTransport::Progress() {
+  if (running_) return false;
+  if (Forked()) return Run();
+  bool moved = false;
+  const bool event_seen = event_seen_.load(std::memory_order_relaxed);
+  if (event_seen || ++progress_without_poll_ >= kProgressPerPoll) {
+    progress_without_poll_ = 0;
+    if (event_seen) {
+      event_seen_.store(false, std::memory_order_relaxed);
+      bell_.Silence();
+      KeepAwake();
+    }
+    moved = neighbours_->Poll(this);
+  }
+  if (sleep_wanted_.load(std::memory_order_relaxed)) {
+    sleep_wanted_.store(false, std::memory_order_relaxed);
+    bell_.Arm();
+  }
+  return Run() || moved;
+}
+
+bool ShmTransport::Run() {
+  running_ = true;
+  bool moved = false;
+  bool moved_lately = true;
+  for (int turn = 0; turn < kTurnsMax && (moved_lately || untried_); ++turn) {
+    moved_lately = false;
+    untried_ = false;
+    for (size_t i = 0; i < active_.size();) {
+      ShmLink* const link = active_[i];
+      int64_t budget = kTurnBytes;
+      moved_lately |= link->Advance(&budget);
+      if (link->pending()) {
+        ++i;
+      } else {
+        link->active_ = false;
+        active_[i] = active_.back();
+        active_.pop_back();
+      }
+    }
+    moved |= moved_lately;
+  }
+  untried_ = false;
+  running_ = false;
+  if (moved) {
+    yields_.store(0, std::memory_order_relaxed);
+    KeepAwake();
+  }
+  return moved;
+}
+
+void ShmTransport::Settle() {
+  // Called by a completion, it leaves the rest to the call that is under way, or to the next.
+  if (running_) {
+    untried_ = true;
+  } else {
+    Run();
+  }
+}
+
+void ShmTransport::KeepAwake() {
+  if (!bell_.armed()) return;
+  bell_.Disarm();
+  if (waiters_.load() > 0) bell_.Ring();
+}
+
+void ShmTransport::WaitForEvent(Deadline deadline) {
+  if (BeginWait()) {
+    pollfd descriptor = {neighbours_->event_descriptor(), POLLIN, 0};
+    (void)poll(&descriptor, 1, deadline.remaining_ms());
+    EndWait(descriptor.revents != 0);
+  } else {
+    EndWait(false);
+  }
+}
+
+void ShmTransport::AppendDescriptors(std::vector<pollfd>* descriptors) const {
+  descriptors->push_back({neighbours_->event_descriptor(), POLLIN, 0});
+}
+
+bool ShmTransport::BeginWait() {
+  waiters_.fetch_add(1);
+  if (fork_generation_ != ForkGeneration()) return false;
+  if (bell_.armed()) return true;
+  if (yields_.load(std::memory_order_relaxed) < options_.yields_max) {
+    yields_.fetch_add(1, std::memory_order_relaxed);
+    (void)sched_yield();
+  } else {
+    sleep_wanted_.store(true, std::memory_order_relaxed);
+  }
+  return false;
+}
+
+void ShmTransport::EndWait(bool event) {
+  if (event) event_seen_.store(true, std::memory_order_relaxed);
+  waiters_.fetch_sub(1);
+}
+
+void ShmTransport::AbortChannel(ChannelId channel, const absl::Status& status) {
+  LOCKSTEP_CHECK(!status.ok()) << "channel " << channel;
+  broken_channels_.emplace(channel, status);
+  const int known_ranks = Forked() ? 0 : options_.size;
+  for (int i = 0; i < known_ranks; ++i) {
+    bool known = false;
+    for (auto& links : peers_[i].links) {
+      const auto found = links.find(channel);
+      if (found == links.end()) continue;
+      known = true;
+      found->second->Break(status);
+    }
+    if (known) neighbours_->Notify(Rank(i), {ShmNoticeKind::kClosed, channel, {}, 0}, UniqueFd());
+  }
+  Settle();
+  if (!running_) ReleaseLinks(channel);
+}
+
+void ShmTransport::ReleaseLinks(ChannelId channel) {
+  for (PeerState& peer : peers_) {
+    for (int direction : {0, 1}) {
+      const auto found = peer.links[direction].find(channel);
+      if (found == peer.links[direction].end() || found->second->active_) continue;
+      if (peer.last_used[direction] == found->second.get()) peer.last_used[direction] = nullptr;
+      peer.links[direction].erase(found);
+      --links_count_;
+    }
+  }
+}
+
+void ShmTransport::Abort(const absl::Status& status) {
+  LOCKSTEP_CHECK(!status.ok());
+  Forked();
+  if (status_.ok()) status_ = status;
+  ForEachLink([this](ShmLink* link) { link->Break(status_); });
+  neighbours_->Leave();
+  Settle();
+}
+
+absl::Status ShmTransport::Close(Deadline deadline) {
+  LOCKSTEP_CHECK(!running_) << "a completion may not close its transport";
+  if (closed_) return absl::OkStatus();
+  while (sends_pending() && !deadline.passed()) {
+    if (!Progress()) WaitForEvent(deadline);
+  }
+  const bool cut_off = sends_pending();
+  closed_ = true;
+  Abort(absl::CancelledError("shm transport: closed"));
+  if (cut_off) return absl::DeadlineExceededError("shm transport: closed before every send was under way");
+  return absl::OkStatus();
+}
+
+bool ShmTransport::sends_pending() const {
+  // A mailbox that was filled but not handed over yet is under way too.
+  return !neighbours_->notices_sent() || std::any_of(active_.begin(), active_.end(), [](const ShmLink* link) {
+    return link->direction() == ShmLink::Direction::kSend && link->pending();
+  });
+}
+
+void ShmTransport::OnNotice(Rank rank, const ShmNotice& notice, UniqueFd memory) {
+  if (notice.kind == ShmNoticeKind::kArena || notice.kind == ShmNoticeKind::kMapped) {
+    PeerArena& arena = peers_[rank.value()].arenas[notice.channel];
+    if (notice.kind == ShmNoticeKind::kMapped) {
+      arena.mapped_known = true;
+      arena.mapped = notice.bytes != 0;
+    } else {
+      arena.offered = true;
+      arena.bytes = notice.bytes;
+      arena.memory = std::move(memory);
+    }
+    return;
+  }
+  const ShmNotice closed = {ShmNoticeKind::kClosed, notice.channel, {}, 0};
+  if (broken_channels_.contains(notice.channel)) {
+    // Given up here, and the peer may not know; the memory is dropped.
+    if (notice.kind == ShmNoticeKind::kMailbox) neighbours_->Notify(rank, closed, UniqueFd());
+    return;
+  }
+  ShmLink* const receives = Get(ShmLink::Direction::kReceive, rank, notice.channel);
+  if (notice.kind == ShmNoticeKind::kClosed) {
+    receives->MarkEnding();
+    const auto& sends = peers_[rank.value()].links[static_cast<int>(ShmLink::Direction::kSend)];
+    if (const auto found = sends.find(notice.channel); found != sends.end()) found->second->MarkEnding();
+    return;
+  }
+  absl::Status status = absl::DataLossError(absl::StrCat("a second mailbox for channel ", notice.channel));
+  if (receives->waiting()) {
+    const size_t bytes = notice.geometry.bytes();
+    absl::Status room = CheckMemory(bytes);
+    absl::StatusOr<SharedMemory> attached = room.ok() ? SharedMemory::Attach(std::move(memory), bytes) : room;
+    if (attached.ok()) return receives->Open(*std::move(attached), notice.geometry, options_.piece_bytes_max);
+    status = attached.status();
+  }
+  receives->BreakBecause(status);
+  neighbours_->Notify(rank, closed, UniqueFd());
+}
+
+void ShmTransport::OnLost(Rank rank, const absl::Status& why) {
+  for (auto& links : peers_[rank.value()].links) {
+    for (auto& entry : links) {
+      if (absl::IsUnavailable(why)) {
+        entry.second->MarkEnding();
+      } else {
+        entry.second->BreakBecause(why);
+      }
+    }
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,294 @@
+// What is shared memory's own: who shares it with whom, limits, strangers, forks. tests/transport_conformance.h has what
+// every transport promises; shm_process_test.cc has processes that die and stop.
+
+#include "transport/shm/shm_transport.h"
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/deadline.h"
+#include "base/fork.h"
+#include "base/fork_testing.h"
+#include "base/rank.h"
+#include "base/status_matchers.h"
+#include "base/thread.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/transport_testing.h"
+#include "transport/shm/greeting.h"
+#include "transport/shm/shm_testing.h"
+#include "transport/shm/unix_socket.h"
+
+namespace lockstep {
+namespace {
+
+using Code = absl::StatusCode;
+using testing::HasSubstr;
+
+// Exchanges one byte from rank `source` to rank `target` of the world, both driven by this thread.
+void ExpectReach(const ShmTransports& ranks, int source, int target) {
+  TestOperation send, receive;
+  char byte = 0;
+  ranks[target]->Receive(Rank(source), 0, TestEnvelope(1), Sink{&byte, 1}, &receive);
+  ranks[source]->Send(Rank(target), 0, TestEnvelope(1), "x", 1, &send);
+  Drive({ranks[source].get(), ranks[target].get()}, [&] { return send.done() && receive.done(); });
+  EXPECT_THAT(send.status, IsOk());
+  EXPECT_THAT(receive.status, IsOk());
+  EXPECT_EQ(byte, 'x');
+}
+
+ShmTransports CreateAlone(int size, const std::function<void(ShmTransportOptions* options)>& change) {
+  ShmTransports ranks;
+  for (int i = 0; i < size; ++i) {
+    ShmTransportOptions options = ShmTestOptions(i, size);
+    change(&options);
+    auto rank = ShmTransport::Create(std::move(options));
+    EXPECT_THAT(rank, IsOk());
+    ranks.push_back(*std::move(rank));
+  }
+  return ranks;
+}
+
+TEST(ShmTransport, CreationSaysWhatIsWrong) {
+  const auto create = [](auto change) {
+    ShmTransportOptions options = ShmTestOptions(0, 2);
+    change(&options);
+    return ShmTransport::Create(std::move(options)).status();
+  };
+  using Options = ShmTransportOptions;
+  EXPECT_THAT(create([](Options* o) { o->size = 0; }), StatusIs(Code::kInvalidArgument, HasSubstr("world of 0")));
+  EXPECT_THAT(create([](Options* o) { o->rank = Rank(2); }),
+              StatusIs(Code::kInvalidArgument, HasSubstr("rank 2 in a world of 2")));
+  EXPECT_THAT(create([](Options* o) { o->job_id = std::string(2000, 'x'); }),
+              StatusIs(Code::kInvalidArgument, HasSubstr("2000 bytes, more than 1024")));
+  EXPECT_THAT(create([](Options* o) { o->mailbox.cells = 7; }), StatusIs(Code::kInvalidArgument, HasSubstr("7 cells")));
+  EXPECT_THAT(create([](Options* o) { o->piece_bytes_max = 100; }),
+              StatusIs(Code::kInvalidArgument, HasSubstr("pieces of 100")));
+}
+
+TEST(ShmTransport, WhoIsNotConnectedCannotBeReached) {
+  ShmTransports ranks = CreateAlone(2, [](ShmTransportOptions*) {});
+  TestOperation send, receive;
+  char byte = 0;
+  ranks[0]->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &send);
+  ranks[0]->Receive(Rank(1), 0, TestEnvelope(1), Sink{&byte, 1}, &receive);
+  EXPECT_THAT(send.status,
+              StatusIs(Code::kUnavailable, "send to rank 1 over shm: its memory is not shared: it was not asked"));
+  EXPECT_THAT(receive.status, StatusIs(Code::kUnavailable, HasSubstr("recv from rank 1 over shm")));
+}
+
+TEST(ShmTransport, ConnectFindsOutWhoSharesMemory) {
+  ShmTransports ranks = CreateAlone(3, [](ShmTransportOptions*) {});
+  std::vector<std::string> addresses = Addresses(ranks);
+  // Nobody listens at rank 2's: as in another network namespace. It cannot reach the others' either.
+  const std::string nowhere = "lockstep-of-another-namespace/0000000000000000";
+  const std::vector<std::vector<std::string>> seen = {
+      {addresses[0], addresses[1], nowhere}, {addresses[0], addresses[1], nowhere}, {nowhere, nowhere, addresses[2]}};
+  std::vector<std::vector<absl::Status>> found(3);
+  {
+    std::vector<Thread> threads;
+    for (int i = 0; i < 3; ++i) {
+      threads.emplace_back("connect", [&, i] { found[i] = ranks[i]->Connect(seen[i], TestDeadline()); });
+    }
+  }
+  for (int i : {0, 1}) {
+    EXPECT_THAT(found[i][0], IsOk());
+    EXPECT_THAT(found[i][1], IsOk());
+    EXPECT_THAT(found[i][2], StatusIs(Code::kUnavailable, HasSubstr("another-namespace: Connection refused")));
+    EXPECT_THAT(found[2][i], StatusIs(Code::kUnavailable, HasSubstr("Connection refused")));
+  }
+  ExpectReach(ranks, 0, 1);
+  ExpectReach(ranks, 1, 0);
+}
+
+// One side cannot reach the other: both find out, and why.
+TEST(ShmTransport, ARankThatCannotReachAPeerTellsIt) {
+  ShmTransports ranks = CreateAlone(2, [](ShmTransportOptions*) {});
+  std::vector<absl::Status> found;
+  std::atomic<bool> answered{false};
+  Thread other("connect", [&] {
+    found = ranks[1]->Connect({ranks[0]->address(), ""}, TestDeadline());
+    answered = true;
+  });
+  EXPECT_THAT(ranks[0]->Connect({"", "nowhere/0000000000000000"}, TestDeadline())[1],
+              StatusIs(Code::kUnavailable, HasSubstr("@nowhere: Connection refused")));
+  // Should the hello come only now, it is answered as the rank goes on.
+  const Deadline deadline = TestDeadline();
+  while (!answered && !deadline.passed()) ranks[0]->Progress();
+  other.Join();
+  EXPECT_THAT(found[0], StatusIs(Code::kUnavailable, HasSubstr("it turned us away: connect to unix socket @nowhere")));
+}
+
+TEST(ShmTransport, DifferencesAreFoundOnBothSides) {
+  struct Case {
+    std::function<void(ShmTransportOptions*)> change;
+    const char* message;
+  };
+  for (const Case& c :
+       {Case{[](ShmTransportOptions* o) { o->job_id = "job of " + std::to_string(o->rank.value()); }, "another job"},
+        Case{[](ShmTransportOptions* o) { o->world_id = o->rank.value(); }, "another world"},
+        Case{[](ShmTransportOptions* o) { o->chunk_bytes = 64 << o->rank.value(); }, "chunk size"}}) {
+    ShmTransports ranks = CreateAlone(2, c.change);
+    const auto found = ConnectAll(ranks, Addresses(ranks));
+    EXPECT_THAT(found[0][1], StatusIs(Code::kFailedPrecondition, HasSubstr(c.message)));
+    EXPECT_THAT(found[1][0], StatusIs(Code::kFailedPrecondition, HasSubstr(c.message)));
+  }
+}
+
+TEST(ShmTransport, ConnectEndsWithItsDeadline) {
+  ShmTransports ranks = CreateAlone(2, [](ShmTransportOptions*) {});
+  const auto found = ranks[0]->Connect(Addresses(ranks), Deadline::AfterMs(20));
+  EXPECT_THAT(found[0], IsOk());
+  EXPECT_THAT(found[1], StatusIs(Code::kDeadlineExceeded, HasSubstr("did not answer in time")));
+  // Who comes later finds out, although rank 0 does nothing any more.
+  const auto late = ranks[1]->Connect(Addresses(ranks), TestDeadline());
+  EXPECT_THAT(late[0], StatusIs(Code::kUnavailable, HasSubstr("it no longer waits")));
+}
+
+TEST(ShmTransport, StrangersAreTurnedAway) {
+  ShmTransports ranks = CreateAlone(2, [](ShmTransportOptions*) {});
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const ShmAddress address, ShmAddress::Parse(ranks[0]->address()));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(UniqueFd silent, ConnectUnix(address.name));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(UniqueFd babbling, ConnectUnix(address.name));
+  EXPECT_THAT(SendUnix(babbling.get(), "who is there?", {}), IsOkAndHolds(true));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(UniqueFd guessing, ConnectUnix(address.name));
+  const ShmHello guess = {"test", 17, address.nonce + 1, Rank(1), Rank(0), 1 << 20};
+  EXPECT_THAT(SendUnix(guessing.get(), EncodeHello(guess), {}), IsOkAndHolds(true));
+  std::vector<UniqueFd> crowd;
+  for (int i = 0; i < 100; ++i) {
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(UniqueFd one, ConnectUnix(address.name));
+    crowd.push_back(std::move(one));
+  }
+  for (const auto& found : ConnectAll(ranks, Addresses(ranks))) {
+    for (const absl::Status& status : found) EXPECT_THAT(status, IsOk());
+  }
+  ExpectReach(ranks, 0, 1);
+  UnixMessage message;
+  EXPECT_THAT(ReceiveUnix(babbling.get(), &message), IsOkAndHolds(true));
+  EXPECT_THAT(DecodeAnswer(message.bytes), StatusIs(Code::kInvalidArgument, HasSubstr("no hello")));
+  EXPECT_THAT(ReceiveUnix(guessing.get(), &message), IsOkAndHolds(true));
+  EXPECT_THAT(DecodeAnswer(message.bytes), StatusIs(Code::kFailedPrecondition, HasSubstr("nonce")));
+}
+
+TEST(ShmTransport, MemoryIsBoundedAndTheBoundIsNamed) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(ShmTransports ranks, CreateShmWorld(2, [](ShmTransportOptions* options) {
+                                  options->memory_bytes_max = MailboxGeometry().bytes() * 5 / 2;
+                                }));
+  std::deque<TestOperation> sends, receives;
+  char byte = 0;
+  for (int channel = 0; channel < 3; ++channel) {
+    ranks[0]->Send(Rank(1), channel, TestEnvelope(1), "x", 1, &sends.emplace_back());
+    ranks[1]->Receive(Rank(0), channel, TestEnvelope(1), Sink{&byte, 1}, &receives.emplace_back());
+  }
+  ASSERT_TRUE(Drive({ranks[0].get(), ranks[1].get()}, [&] { return receives[2].done() && receives[1].done(); }));
+  for (int channel : {0, 1}) {
+    EXPECT_THAT(sends[channel].status, IsOk());
+    EXPECT_THAT(receives[channel].status, IsOk());
+  }
+  EXPECT_THAT(sends[2].status, StatusIs(Code::kResourceExhausted, HasSubstr("at most 1361920 are allowed")));
+  EXPECT_THAT(receives[2].status, StatusIs(Code::kUnavailable, HasSubstr("recv from rank 0")));
+  // A channel that is given up makes room.
+  for (auto& rank : ranks) rank->AbortChannel(0, absl::CancelledError("done with it"));
+  TestOperation send, receive;
+  ranks[0]->Send(Rank(1), 7, TestEnvelope(1), "y", 1, &send);
+  ranks[1]->Receive(Rank(0), 7, TestEnvelope(1), Sink{&byte, 1}, &receive);
+  ASSERT_TRUE(Drive({ranks[0].get(), ranks[1].get()}, [&] { return receive.done() && send.done(); }));
+  EXPECT_THAT(receive.status, IsOk());
+  EXPECT_EQ(byte, 'y');
+}
+
+// A peer whose receive side gave up before this rank's first message on the channel.
+TEST(ShmTransport, AMailboxForAChannelThatWasGivenUpIsRefused) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(ShmTransports ranks, CreateShmWorld(2));
+  ranks[1]->AbortChannel(3, absl::AbortedError("never mind"));
+  TestOperation large;
+  ranks[0]->Send(Rank(1), 3, TestEnvelope(1), LargePayload().data(), LargePayload().size(), &large);
+  ASSERT_TRUE(Drive({ranks[0].get(), ranks[1].get()}, [&] { return large.done(); }));
+  EXPECT_THAT(large.status, StatusIs(Code::kUnavailable, HasSubstr("send to rank 1 over shm pid")));
+  ExpectReach(ranks, 0, 1);
+}
+
+// As a program does that makes and destroys communicators all day: what a channel took is given back on both sides.
+TEST(ShmTransport, ChannelsMayComeAndGo) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(ShmTransports ranks, CreateShmWorld(2, [](ShmTransportOptions* options) {
+                                  options->memory_bytes_max = MailboxGeometry().bytes() * 2;
+                                }));
+  for (ChannelId channel = 0; channel < 50; ++channel) {
+    TestOperation sends[2], receives[2];
+    int values[2] = {};
+    for (int i : {0, 1}) {
+      ranks[i]->Receive(Rank(1 - i), channel, TestEnvelope(1), Sink{&values[i], sizeof(int)}, &receives[i]);
+      ranks[i]->Send(Rank(1 - i), channel, TestEnvelope(1), &channel, sizeof(channel), &sends[i]);
+    }
+    ASSERT_TRUE(Drive({ranks[0].get(), ranks[1].get()}, [&] { return receives[0].done() && receives[1].done(); }));
+    for (int i : {0, 1}) {
+      ASSERT_THAT(receives[i].status, IsOk());
+      EXPECT_EQ(values[i], channel);
+      ranks[i]->AbortChannel(channel, absl::CancelledError("done with it"));
+    }
+    TestOperation later;
+    ranks[0]->Send(Rank(1), channel, TestEnvelope(1), &channel, sizeof(channel), &later);
+    EXPECT_THAT(later.status, StatusIs(Code::kCancelled, "done with it"));
+  }
+}
+
+// More channels than a socket's buffer holds notices, while the peer is not driven.
+TEST(ShmTransport, ManyMailboxesMayBeMadeWhileThePeerSleeps) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(ShmTransports ranks, CreateShmWorld(2, [](ShmTransportOptions* options) {
+                                  options->mailbox = {8, 4096};
+                                }));
+  constexpr int kChannels = 1000;
+  std::deque<TestOperation> sends, receives;
+  std::vector<int> received(kChannels, -1);
+  for (int channel = 0; channel < kChannels; ++channel) {
+    ranks[0]->Send(Rank(1), channel, TestEnvelope(1), &channel, sizeof(channel), &sends.emplace_back());
+    EXPECT_THAT(sends.back().status, IsOk());
+  }
+  for (int channel = 0; channel < kChannels; ++channel) {
+    ranks[1]->Receive(Rank(0), channel, TestEnvelope(1), Sink{&received[channel], sizeof(int)},
+                      &receives.emplace_back());
+  }
+  const auto all = [&] {
+    return std::all_of(receives.begin(), receives.end(), [](const TestOperation& one) { return one.done(); });
+  };
+  ASSERT_TRUE(Drive({ranks[0].get(), ranks[1].get()}, all));
+  for (int channel = 0; channel < kChannels; ++channel) EXPECT_EQ(received[channel], channel);
+}
+
+// In a forked child the transport is of no use, says so, and disturbs nobody.
+TEST(ShmTransport, FailsInAForkedChildAndWorksInTheParent) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(ShmTransports ranks, CreateShmWorld(2));
+  ExpectReach(ranks, 0, 1);
+  ranks[0]->WaitForEvent(Deadline::AfterMs(1));
+  const int in_child = RunInForkedChild(
+      [&] {
+        TestOperation send, new_send, receive;
+        char target = 0;
+        ranks[0]->Send(Rank(1), 0, TestEnvelope(1), "y", 1, &send);
+        ranks[0]->Send(Rank(1), 1, TestEnvelope(1), "y", 1, &new_send);
+        ranks[1]->Receive(Rank(0), 0, TestEnvelope(1), Sink{&target, 1}, &receive);
+        ranks[0]->Progress();
+        ranks[0]->WaitForEvent(Deadline::AfterMs(1));
+        ranks[0]->Wake();
+        for (const TestOperation* operation : {&send, &new_send, &receive}) {
+          if (!absl::IsFailedPrecondition(operation->status)) return 1;
+        }
+        ranks.clear();
+        return 0;
+      },
+      TestDeadline());
+  EXPECT_EQ(in_child, 0);
+  ExpectReach(ranks, 0, 1);
+  ExpectReach(ranks, 1, 0);
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,114 @@
+// Connections: who is connected with whom on which channel, and how that came about.
+//
+// One socket serves two ranks on a channel, both ways. Whoever sends first makes it; when both do at once, the one that
+// the lower rank makes counts:
+//
+//   a hello arrives while this rank     and is answered            because
+//   waits, or pauses between attempts   accepted                   nothing of ours is under way
+//   connects, and is the higher rank    accepted                   ours is given up: it would be answered "crossed"
+//   connects, and is the lower rank     crossed                    ours counts, and gets there
+//   is connected with that process      crossed                    it was given up there, and comes late
+//   is connected with another process   duplicate                  two processes claim one rank
+//   has broken the channel off          aborted
+//
+// No message is lost on the way: none is sent before a connection is accepted, and a pair accepts one. A higher rank
+// that was told "crossed" tries again now and then until the other's connection is there, so that it learns when that
+// never comes. What is learnt in the end goes for both directions.
+//
+// A connection of several sockets begins with the first, which all of that is about; whoever made it makes the others,
+// one after the other, and messages flow when all are there.
+
+#ifndef TRANSPORT_TCP_CONNECTIONS_H_
+#define TRANSPORT_TCP_CONNECTIONS_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "base/deadline.h"
+#include "base/rank.h"
+#include "transport/byte_stream.h"
+#include "transport/link.h"
+#include "transport/link_table.h"
+#include "transport/socket.h"
+#include "transport/tcp/acceptor.h"
+#include "transport/tcp/connector.h"
+#include "transport/tcp/handshake.h"
+#include "transport/tcp/socket_tuning.h"
+#include "transport/tcp/tcp_stream.h"
+#include "transport/transport.h"
+
+namespace lockstep {
+
+// A pair of ranks on a channel, as one of them sees it. Its address is what events of its sockets carry.
+struct Connection {
+  Link* send = nullptr;
+  Link* receive = nullptr;
+  SocketAddress address;                            // where this rank connects to, if it does
+  std::unique_ptr<Connector> connector;             // while it tries
+  uint32_t peer_instance = 0;                       // once the first socket is there
+  std::vector<std::shared_ptr<TcpSocket>> sockets;  // until all are there: the links' then
+  bool ended = false;                               // see TcpStream
+
+  bool waiting() const { return send->waiting() && receive->waiting(); }
+};
+
+struct ConnectionsOptions {
+  Hello hello;  // target, channel and socket are filled in
+  std::chrono::milliseconds connect_timeout{10000};
+  SocketTuning tuning;
+  int events = -1;  // the epoll instance in which sockets are put
+};
+
+// Externally synchronised. Never waits.
+class Connections {
+ public:
+  // Borrows the table, in which the links of connections are.
+  Connections(ConnectionsOptions options, LinkTable* links);
+
+  // Finds it or makes it, waiting for either rank to connect.
+  Connection* Get(Rank peer, ChannelId channel);
+
+  // Begins to connect; false when that is under way or over.
+  bool Connect(Connection* connection, const SocketAddress& address);
+
+  // What epoll says of its socket.
+  void OnEvents(Connection* connection, uint32_t mask);
+
+  // Decides on a hello that fits, as the table above says, and answers it.
+  void Admit(Acceptor::Arrival arrival);
+
+  // Goes on with all that are being made. True when one has ended.
+  bool Advance();
+  Deadline next_deadline() const;
+
+  // Ends what was being made for links that the table has broken, of one channel or all.
+  void AbortChannel(ChannelId channel);
+  void AbortAll();
+  // Forgets connections of aborted channels whose operations have completed. Between two runs of the table.
+  void ReleaseAborted();
+
+ private:
+  void MakeConnector(Connection* connection);
+  // True when connecting has ended, well or not.
+  bool AdvanceConnector(Connection* connection);
+  // Gives the connection its next socket, and opens the links with the last.
+  void Add(Connection* connection, std::shared_ptr<TcpSocket> socket, uint32_t peer_instance);
+  std::unique_ptr<ByteStream> MakeStream(Connection* connection) const;
+  void Break(Connection* connection, const absl::Status& cause);
+  Verdict Judge(const Connection& connection, const Hello& hello) const;
+  void Schedule(Connection* connection);
+
+  const ConnectionsOptions options_;
+  LinkTable* const links_;
+  absl::flat_hash_map<uint64_t, std::unique_ptr<Connection>> connections_;  // by peer and channel
+  std::vector<Connection*> connecting_;                                     // those with a connector
+  std::vector<uint64_t> aborted_;                                           // keys of those to be released
+};
+
+}  // namespace lockstep
+
+#endif  // TRANSPORT_TCP_CONNECTIONS_H_

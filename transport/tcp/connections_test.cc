@@ -1,0 +1,280 @@
+// How connections are made: whoever begins, whatever listens, and what each side is told when there is to be none.
+
+#include "transport/tcp/connections.h"
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/deadline.h"
+#include "base/fork.h"
+#include "base/rank.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/transport_testing.h"
+#include "transport/message_header.h"
+#include "transport/socket.h"
+#include "transport/tcp/handshake.h"
+#include "transport/tcp/tcp_fixture.h"
+#include "transport/tcp/tcp_testing.h"
+#include "transport/tcp/tcp_transport.h"
+#include "transport/transport.h"
+
+namespace lockstep {
+namespace {
+
+using Code = absl::StatusCode;
+using testing::HasSubstr;
+
+using ConnectionsTest = TcpFixture;
+
+TEST_F(ConnectionsTest, ASecondConnectionForARankAndChannelIsTurnedAway) {
+  Create(2);
+  LogLines log;
+  Exchange(5);
+  const UniqueFd second = Say(1, EncodeHello(AHello(5)));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Answer answer, ReadAnswer(second.get()));
+  EXPECT_EQ(answer.verdict, Verdict::kDuplicate);
+  EXPECT_THAT(log.lines(), testing::Contains(HasSubstr("a second connection from rank 0 on channel 5")));
+  Exchange(5);
+}
+
+TEST_F(ConnectionsTest, TwoProcessesThatClaimOneRankAreTold) {
+  Create(2);
+  LogLines log;
+  Exchange(0);
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto usurper, TcpTransport::Create(TestOptions(0, 2)));
+  ASSERT_THAT(usurper->SetPeers({usurper->address(), rank(1)->address()}), IsOk());
+  TestOperation send;
+  usurper->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &send);
+  borrowed_.push_back(usurper.get());
+  ASSERT_TRUE(DriveAll([&] { return send.done(); }));
+  EXPECT_THAT(send.status, StatusIs(Code::kFailedPrecondition, HasSubstr("claimed by two processes")));
+  EXPECT_THAT(send.status.message(), HasSubstr("send to rank 1 over tcp " + rank(1)->address().ToString()));
+}
+
+TEST_F(ConnectionsTest, APeerWithOtherOptionsTellsTheSenderWhy) {
+  struct Case {
+    const char* message;
+    std::function<void(TcpTransportOptions*)> change;
+  };
+  const Case cases[] = {
+      {"peer belongs to another job than 'mine'", [](auto* o) { o->job_id = o->rank == Rank(0) ? "mine" : "yours"; }},
+      {"peer belongs to another world of job 'test'", [](auto* o) { o->world_id = o->rank.value(); }},
+      {"peer's chunk size is 1001 bytes, ours 1000", [](auto* o) { o->chunk_bytes = 1000 + o->rank.value(); }},
+      {"peer uses 3 sockets a connection, we 2", [](auto* o) { o->sockets = 2 + o->rank.value(); }},
+      {"peer is rank 2, not rank 1", [](auto* o) { o->rank = o->rank == Rank(1) ? Rank(2) : o->rank; }},
+  };
+  LogLines log;
+  for (const Case& c : cases) {
+    ranks_.clear();
+    borrowed_.clear();
+    Create(3, c.change);
+    EXPECT_THAT(SendStatus(), StatusIs(Code::kFailedPrecondition, HasSubstr(c.message)));
+  }
+}
+
+TEST_F(ConnectionsTest, ListenersOfAnotherVersionOrKindAreNamed) {
+  const std::pair<std::string, const char*> cases[] = {
+      {Encoded({1, Verdict::kOtherVersion, 0}), "peer speaks protocol version 1, we 2"},
+      {"SSH-2.0-OpenSSH_9.2p1\r\n", "no Lockstep peer"},
+  };
+  for (const auto& c : cases) {
+    FakeListener listener;
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto sender, TcpTransport::Create(TestOptions(0, 2)));
+    ASSERT_THAT(sender->SetPeers({sender->address(), listener.address()}), IsOk());
+    TestOperation send;
+    sender->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &send);
+    ASSERT_TRUE(Drive({sender.get()}, [&] {
+      listener.Serve(c.first);
+      return send.done();
+    }));
+    EXPECT_THAT(send.status, StatusIs(Code::kFailedPrecondition, HasSubstr(c.second)));
+    EXPECT_THAT(send.status.message(), HasSubstr("send to rank 1 over tcp " + listener.address().ToString()));
+  }
+}
+
+TEST_F(ConnectionsTest, ARefusedConnectionFailsBothWaysAtOnce) {
+  Create(2);
+  const std::string address = rank(1)->address().ToString();
+  ranks_[1] = nullptr;
+  TestOperation send, receive, later;
+  char byte;
+  rank(0)->Receive(Rank(1), 0, TestEnvelope(1), {&byte, 1}, &receive);
+  const auto begin = Deadline::Clock::now();
+  rank(0)->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &send);
+  ASSERT_TRUE(Await(rank(0), [&] { return send.done() && receive.done(); }));
+  EXPECT_LT(Deadline::Clock::now() - begin, TestOptions(0, 2).connect_timeout / 2);
+  EXPECT_THAT(send.status, StatusIs(Code::kUnavailable, HasSubstr("send to rank 1 over tcp " + address)));
+  EXPECT_THAT(send.status.message(), HasSubstr("Connection refused"));
+  EXPECT_THAT(receive.status, StatusIs(Code::kUnavailable, HasSubstr("recv from rank 1 over tcp " + address)));
+  rank(0)->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &later);
+  EXPECT_EQ(later.status, send.status);
+}
+
+TEST_F(ConnectionsTest, APeerThatDiesBeforeItAnswersIsNotTriedUntilTheTimeout) {
+  auto listener = std::make_unique<FakeListener>();
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto sender, TcpTransport::Create(TestOptions(0, 2)));
+  ASSERT_THAT(sender->SetPeers({sender->address(), listener->address()}), IsOk());
+  TestOperation send;
+  sender->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &send);
+  ASSERT_TRUE(Drive({sender.get()}, [&] { return listener->Serve(""); }));
+  listener = nullptr;
+  const auto died = Deadline::Clock::now();
+  ASSERT_TRUE(Await(sender.get(), [&] { return send.done(); }));
+  EXPECT_LT(Deadline::Clock::now() - died, TestOptions(0, 2).connect_timeout / 2);
+  EXPECT_THAT(send.status, StatusIs(Code::kUnavailable, HasSubstr("Connection refused")));
+}
+
+// As a listener under a flood does, or one that is out of descriptors.
+TEST_F(ConnectionsTest, AConnectionThatClosesBeforeItsAnswerIsMadeAnew) {
+  FakeListener listener;
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto sender, TcpTransport::Create(TestOptions(0, 2)));
+  ASSERT_THAT(sender->SetPeers({sender->address(), listener.address()}), IsOk());
+  TestOperation send;
+  sender->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &send);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(Drive({sender.get()}, [&] { return listener.Serve(""); }));
+    listener.Drop();
+  }
+  ASSERT_TRUE(Drive({sender.get()}, [&] {
+    return listener.Serve(Encoded({kTcpProtocolVersion, Verdict::kAccepted, 7}));
+  }));
+  ASSERT_TRUE(Await(sender.get(), [&] { return send.done(); }));
+  EXPECT_THAT(send.status, IsOk());
+}
+
+// Whoever sends first, and whoever looks first: one connection serves both ways.
+TEST_F(ConnectionsTest, TwoRanksThatConnectAtOnceShareOneConnection) {
+  Create(2);
+  LogLines log;
+  for (int first = 0; first < 4; ++first) {
+    SCOPED_TRACE(first);
+    const ChannelId channel = first;
+    const auto before = OpenDescriptors();
+    TestOperation sends[2], receives[2];
+    std::vector<unsigned char> targets[2], data[2];
+    for (int i = 0; i < 2; ++i) {
+      const int self = first % 2 == 0 ? i : 1 - i;
+      data[self] = TestPayload(1000, self);
+      targets[self].resize(1000);
+      rank(self)->Receive(Rank(1 - self), channel, TestEnvelope(1), CopySink(&targets[self]), &receives[self]);
+      rank(self)->Send(Rank(1 - self), channel, TestEnvelope(1), data[self].data(), 1000, &sends[self]);
+      // In two of the cases one rank goes as far as it can alone.
+      for (int turn = 0; turn < 100 && first >= 2; ++turn) rank(self)->Progress();
+    }
+    ASSERT_TRUE(
+        DriveAll([&] { return receives[0].done() && receives[1].done() && sends[0].done() && sends[1].done(); }));
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_THAT(sends[i].status, IsOk());
+      EXPECT_THAT(receives[i].status, IsOk());
+      EXPECT_EQ(targets[i], data[1 - i]);
+    }
+    // What crossed lies in a listener's queue perhaps: it goes with the next look.
+    ASSERT_TRUE(DriveAll([&] { return OpenDescriptors() <= before + 2; }));
+    EXPECT_EQ(OpenDescriptors(), before + 2);
+  }
+  EXPECT_THAT(log.lines(), testing::IsEmpty());
+}
+
+// The test is rank 1, which rank 0 connects to.
+TEST_F(ConnectionsTest, TheLowerRanksConnectionCounts) {
+  FakeListener listener;
+  Create(2);
+  LogLines log;
+  ASSERT_THAT(rank(0)->SetPeers({rank(0)->address(), listener.address()}), IsOk());
+  TestOperation send;
+  rank(0)->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &send);
+  ASSERT_TRUE(DriveAll([&] { return listener.Serve(""); }));
+  Hello hello = AHello(0);
+  hello.source = Rank(1);
+  hello.target = Rank(0);
+  const auto verdict = [&] {
+    const UniqueFd socket = Say(0, EncodeHello(hello));
+    const absl::StatusOr<Answer> answer = ReadAnswer(socket.get());
+    EXPECT_THAT(answer, IsOk());
+    return answer.ok() ? answer->verdict : Verdict::kMalformed;
+  };
+  EXPECT_EQ(verdict(), Verdict::kCrossed) << "while it is being made";
+  EXPECT_FALSE(send.done());
+  listener.Say(Encoded({kTcpProtocolVersion, Verdict::kAccepted, hello.instance}));
+  ASSERT_TRUE(DriveAll([&] { return send.done(); }));
+  EXPECT_THAT(send.status, IsOk());
+  EXPECT_EQ(verdict(), Verdict::kCrossed) << "one that was given up comes late";
+  EXPECT_THAT(log.lines(), testing::IsEmpty());
+  ++hello.instance;
+  EXPECT_EQ(verdict(), Verdict::kDuplicate) << "another process";
+}
+
+TEST_F(ConnectionsTest, TheHigherRankGivesItsOwnConnectionUp) {
+  FakeListener listener;
+  Create(2);
+  ASSERT_THAT(rank(1)->SetPeers({listener.address(), rank(1)->address()}), IsOk());
+  TestOperation send;
+  rank(1)->Send(Rank(0), 0, TestEnvelope(1), "x", 1, &send);
+  ASSERT_TRUE(DriveAll([&] { return listener.Serve(""); }));
+  const UniqueFd connection = Say(1, EncodeHello(AHello(0)));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Answer answer, ReadAnswer(connection.get()));
+  EXPECT_EQ(answer.verdict, Verdict::kAccepted);
+  ASSERT_TRUE(DriveAll([&] { return send.done(); }));
+  EXPECT_THAT(send.status, IsOk());
+  char message[kMessageHeaderBytes + 1];
+  EXPECT_THAT(ReceiveAll(connection.get(), message, sizeof(message), TestDeadline()), IsOk());
+  EXPECT_EQ(message[kMessageHeaderBytes], 'x');
+}
+
+// The lower rank says that it connects, and never does: a dead end in the network, say.
+TEST_F(ConnectionsTest, TheHigherRankDoesNotWaitForEverForTheOthersConnection) {
+  TcpTransportOptions options = TestOptions(1, 2);
+  options.connect_timeout = std::chrono::milliseconds(60);
+  FakeListener listener;
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto sender, TcpTransport::Create(options));
+  ASSERT_THAT(sender->SetPeers({listener.address(), sender->address()}), IsOk());
+  TestOperation send, receive;
+  char byte;
+  sender->Receive(Rank(0), 0, TestEnvelope(1), {&byte, 1}, &receive);
+  sender->Send(Rank(0), 0, TestEnvelope(1), "x", 1, &send);
+  ASSERT_TRUE(Drive({sender.get()}, [&] {
+    if (listener.Serve(Encoded({kTcpProtocolVersion, Verdict::kCrossed, 0}))) listener.Drop();
+    return send.done() && receive.done();
+  }));
+  EXPECT_THAT(send.status, StatusIs(Code::kUnavailable, HasSubstr("that connection did not arrive (")));
+  EXPECT_THAT(receive.status, StatusIs(Code::kUnavailable, HasSubstr("did not arrive")));
+}
+
+TEST_F(ConnectionsTest, APeerThatGoesBeforeAllItsSocketsAreThereFailsBothWays) {
+  Create(2, [](TcpTransportOptions* options) { options->sockets = 2; });
+  Hello hello = AHello(0);
+  hello.sockets = 2;
+  UniqueFd first = Say(1, EncodeHello(hello));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Answer answer, ReadAnswer(first.get()));
+  EXPECT_EQ(answer.verdict, Verdict::kAccepted);
+  TestOperation send, receive;
+  char byte;
+  rank(1)->Send(Rank(0), 0, TestEnvelope(1), "x", 1, &send);
+  rank(1)->Receive(Rank(0), 0, TestEnvelope(1), {&byte, 1}, &receive);
+  for (int i = 0; i < 10; ++i) rank(1)->Progress();
+  EXPECT_FALSE(send.done() || receive.done());
+  first.reset();
+  ASSERT_TRUE(Await(rank(1), [&] { return send.done() && receive.done(); }));
+  EXPECT_THAT(send.status, StatusIs(Code::kUnavailable, testing::EndsWith(": connection closed by peer")));
+  EXPECT_THAT(receive.status, StatusIs(Code::kUnavailable, testing::EndsWith(": connection closed by peer")));
+}
+
+TEST_F(ConnectionsTest, SeveralSocketsShareOneConnection) {
+  Create(2, [](TcpTransportOptions* options) { options->sockets = 3; });
+  const auto before = OpenDescriptors();
+  Exchange(0);
+  EXPECT_EQ(OpenDescriptors(), before + 2 * 3);
+  rank(0)->AbortChannel(0, absl::AbortedError("given up"));
+  ASSERT_TRUE(DriveAll([&] { return OpenDescriptors() < before + 2 * 3; }));
+}
+
+}  // namespace
+}  // namespace lockstep

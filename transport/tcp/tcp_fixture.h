@@ -1,0 +1,151 @@
+// What the tests of the TCP transport share: a world in one process, strangers that talk to its ranks, and listeners
+// that are none of its ranks.
+
+#ifndef TRANSPORT_TCP_TCP_FIXTURE_H_
+#define TRANSPORT_TCP_TCP_FIXTURE_H_
+
+#include <cstddef>
+#include <filesystem>
+#include <functional>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/deadline.h"
+#include "base/fork.h"
+#include "base/log.h"
+#include "base/rank.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/transport_testing.h"
+#include "transport/socket.h"
+#include "transport/tcp/handshake.h"
+#include "transport/tcp/tcp_testing.h"
+#include "transport/tcp/tcp_transport.h"
+#include "transport/transport.h"
+
+namespace lockstep {
+
+// Collects log lines while it lives.
+class LogLines {
+ public:
+  LogLines() {
+    SetLogSink([](void* lines, LogLevel, const char* line) { static_cast<LogLines*>(lines)->lines_.push_back(line); },
+               this);
+  }
+  ~LogLines() { SetLogSink(nullptr, nullptr); }
+  const std::vector<std::string>& lines() const { return lines_; }
+
+ private:
+  std::vector<std::string> lines_;
+};
+
+// Of this process: a connection within it has two.
+inline ptrdiff_t OpenDescriptors() {
+  const std::filesystem::directory_iterator entries("/proc/self/fd");
+  return std::distance(begin(entries), end(entries));
+}
+
+inline std::string Encoded(const Answer& answer) {
+  unsigned char bytes[kAnswerBytes];
+  EncodeAnswer(answer, bytes);
+  return std::string(reinterpret_cast<char*>(bytes), kAnswerBytes);
+}
+
+// A listener of the test's, which answers one connection at a time with `bytes`.
+class FakeListener {
+ public:
+  FakeListener() : listener_(*Listen(TestAddress())) {}
+  SocketAddress address() const { return *LocalAddress(listener_.get()); }
+  // Whether somebody has connected, and was answered.
+  bool Serve(absl::string_view bytes) {
+    if (connection_.valid()) return true;
+    connection_ = *Accept(listener_.get(), nullptr);
+    if (!connection_.valid()) return false;
+    Say(bytes);
+    return true;
+  }
+  void Say(absl::string_view bytes) {
+    EXPECT_THAT(SendAll(connection_.get(), bytes.data(), bytes.size(), TestDeadline()), IsOk());
+  }
+  // Closes that connection: the next one is served.
+  void Drop() { connection_.reset(); }
+
+ private:
+  UniqueFd listener_;
+  UniqueFd connection_;
+};
+
+class TcpFixture : public testing::Test {
+ protected:
+  void Create(
+      int size, const std::function<void(TcpTransportOptions*)>& change = [](TcpTransportOptions*) {}) {
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(ranks_, CreateTcpWorld(size, change));
+    for (const auto& rank : ranks_) borrowed_.push_back(rank.get());
+  }
+
+  TcpTransport* rank(int index) { return ranks_[index].get(); }
+
+  template <typename Done>
+  bool DriveAll(Done done) {
+    return Drive(borrowed_, done);
+  }
+
+  // A message from 0 to 1, to show that the world is well.
+  void Exchange(ChannelId channel) {
+    const std::vector<unsigned char> data = TestPayload(5000, channel);
+    std::vector<unsigned char> target(data.size());
+    TestOperation send, receive;
+    rank(0)->Send(Rank(1), channel, TestEnvelope(1), data.data(), data.size(), &send);
+    rank(1)->Receive(Rank(0), channel, TestEnvelope(1), CopySink(&target), &receive);
+    ASSERT_TRUE(DriveAll([&] { return send.done() && receive.done(); }));
+    EXPECT_THAT(send.status, IsOk());
+    EXPECT_THAT(receive.status, IsOk());
+    EXPECT_EQ(target, data);
+  }
+
+  // How a send from 0 to 1 ends.
+  absl::Status SendStatus() {
+    TestOperation send;
+    rank(0)->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &send);
+    DriveAll([&] { return send.done(); });
+    return send.status;
+  }
+
+  // Somebody's connection to a rank, which has said `bytes`.
+  UniqueFd Say(int to, absl::string_view bytes) {
+    absl::StatusOr<UniqueFd> socket = Connect(rank(to)->address(), TestDeadline(), false);
+    EXPECT_THAT(socket, IsOk());
+    if (!socket.ok()) return UniqueFd();
+    EXPECT_THAT(SendAll(socket->get(), bytes.data(), bytes.size(), TestDeadline()), IsOk());
+    return *std::move(socket);
+  }
+
+  // What the ranks answer on a connection: a verdict, or why there is none. Drives them meanwhile.
+  absl::StatusOr<Answer> ReadAnswer(int socket) {
+    unsigned char bytes[kAnswerBytes];
+    absl::Status read;
+    DriveAll([&] {
+      read = ReceiveAll(socket, bytes, sizeof(bytes), Deadline::Now());
+      return !absl::IsDeadlineExceeded(read);
+    });
+    if (!read.ok()) return read;
+    Answer answer;
+    EXPECT_TRUE(DecodeAnswer(bytes, &answer));
+    return answer;
+  }
+
+  // A hello that fits from rank 0 to rank 1.
+  static Hello AHello(ChannelId channel) { return {"test", 17, Rank(0), Rank(1), channel, 1 << 20, 99, 0, 1, ""}; }
+
+  TcpTransports ranks_;
+  std::vector<Transport*> borrowed_;
+};
+
+}  // namespace lockstep
+
+#endif  // TRANSPORT_TCP_TCP_FIXTURE_H_
