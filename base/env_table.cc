@@ -6,7 +6,7 @@ namespace {
 // Sorted by name. docs/environment.md repeats it.
 constexpr EnvironmentVariable kTable[] = {
     {"LOCKSTEP_ALGORITHM", "an algorithm, or collective:algorithm;...", "chosen by size",
-     "Algorithms to use: ring, recursive_doubling, binomial, dissemination; must be the same on all ranks."},
+     "Algorithms to use, whose names a wrong one is answered with; must be the same on all ranks."},
     {"LOCKSTEP_BAZEL", "path of a program", "bazel on PATH", "The Bazel that ./bazelw runs; the library ignores it."},
     {"LOCKSTEP_CHECKED", "0 or 1", "0",
      "Exchanges the signatures of each collective before it starts, so that a mismatch is an error on every rank."},
@@ -16,6 +16,9 @@ constexpr EnvironmentVariable kTable[] = {
      "Size into which messages are cut; must be the same on all ranks."},
     {"LOCKSTEP_CPU", "scalar, avx2 or avx512", "the best that the processor has",
      "Highest variant of the CPU kernels to use; all give the same bits."},
+    {"LOCKSTEP_DETERMINISTIC", "0 or 1", "0",
+     "Every reduction folds in rank order, so that its bits depend on the inputs alone; must be the same on all "
+     "ranks."},
     {"LOCKSTEP_FLIGHT_RECORDS", "a count, 16 to 1,048,576", "256",
      "How many of the latest operations a communicator remembers for its error messages."},
     {"LOCKSTEP_HOST_ID", "any text", "derived from the machine",
@@ -35,9 +38,20 @@ constexpr EnvironmentVariable kTable[] = {
     {"LOCKSTEP_STORE", "tcp://host:port or file:///path", "unset", "Where the ranks meet."},
     {"LOCKSTEP_STORE_SERVED", "0 or 1", "0",
      "Set by the launcher when it serves the store itself, so that rank 0 does not."},
+    {"LOCKSTEP_TCP_CONGESTION", "a congestion control of this system",
+     "reno between ranks of one host, else the system's", "Congestion control of TCP connections between ranks."},
+    {"LOCKSTEP_TCP_RECEIVE_BUFFER", "bytes, 1 to 1,073,741,824", "the kernel's",
+     "Size of each connection's receive buffer, which then does not grow as needed."},
+    {"LOCKSTEP_TCP_SEND_BUFFER", "bytes, 1 to 1,073,741,824", "the kernel's",
+     "Size of each connection's send buffer, which then does not grow as needed."},
+    {"LOCKSTEP_TCP_SOCKETS", "a count, 1 to 64", "1",
+     "Sockets over which the bytes of each connection are spread; must be the same on all ranks."},
     {"LOCKSTEP_TIMEOUT_MS", "milliseconds, 1 to 86,400,000", "1,800,000",
      "Time that one operation may take before it fails everywhere."},
-    {"LOCKSTEP_TRANSPORT", "tcp", "tcp", "Transport that carries the collectives; must be the same on all ranks."},
+    {"LOCKSTEP_TRANSPORT", "auto, tcp or shm", "auto",
+     "What carries the collectives: shared memory inside a host and TCP between hosts, or one of them alone; must be "
+     "the same on "
+     "all ranks."},
     {"LOCKSTEP_WORLD_SIZE", "a count, 1 or more", "unset", "How many processes the world has."},
 };
 

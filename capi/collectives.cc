@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "base/status.h"
 #include "capi/error.h"
 #include "capi/handles.h"
@@ -24,29 +25,51 @@ using lockstep::capi::Guard;
 using lockstep::capi::NullArgument;
 using lockstep::capi::ToTensorView;
 
+absl::Status CheckUsable(const lockstep_communicator* communicator) {
+  if (communicator == nullptr) return NullArgument("communicator");
+  return CheckNotForked(communicator->fork_generation, "communicator");
+}
+
+absl::StatusOr<lockstep_collective_options> Read(const lockstep_collective_options* options) {
+  lockstep_collective_options given = {};
+  LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::ReadOptions(options, "lockstep_collective_options", &given));
+  LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::CheckStream(given.stream));
+  if (given.timeout_ms < 0) return absl::InvalidArgumentError("timeout_ms is negative");
+  return given;
+}
+
 // What every collective call does around its own arguments: `build` makes the request.
 template <typename Build>
 lockstep_error* Call(lockstep_communicator* handle, const lockstep_collective_options* options,
                      lockstep_work** out_work, Build&& build) {
   return Guard([&]() -> absl::Status {
-    if (handle == nullptr) return NullArgument("communicator");
-    LOCKSTEP_RETURN_IF_ERROR(CheckNotForked(handle->fork_generation, "communicator"));
-    lockstep_collective_options given = {};
-    LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::ReadOptions(options, "lockstep_collective_options", &given));
-    LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::CheckStream(given.stream));
-    if (given.timeout_ms < 0) return absl::InvalidArgumentError("timeout_ms is negative");
-    Communicator* const communicator = handle->world->communicator();
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(handle));
+    LOCKSTEP_ASSIGN_OR_RETURN(const lockstep_collective_options given, Read(options));
+    Communicator* const communicator = handle->get();
     LOCKSTEP_ASSIGN_OR_RETURN(CollectiveRequest request, build(*communicator));
     request.timeout = std::chrono::milliseconds(given.timeout_ms);
     request.factor = given.factor;
     if (given.algorithm != nullptr) {
       LOCKSTEP_ASSIGN_OR_RETURN(request.algorithm, lockstep::ParseAlgorithm(given.algorithm));
     }
+    if (given.prepare != 0) {
+      if (out_work == nullptr) return NullArgument("out_work");
+      LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<lockstep::PreparedCollective> prepared, communicator->Prepare(request));
+      *out_work = new lockstep_work(std::move(prepared));
+      return absl::OkStatus();
+    }
     if (out_work == nullptr) return communicator->Run(request);
     LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Work work, communicator->Start(request));
-    *out_work = new lockstep_work{lockstep::ForkGeneration(), std::move(work)};
+    *out_work = new lockstep_work(std::move(work));
     return absl::OkStatus();
   });
+}
+
+// One count for each rank; the request borrows the array.
+absl::StatusOr<absl::Span<const int64_t>> Counts(const Communicator& communicator, const int64_t* counts,
+                                                 const char* name) {
+  if (counts == nullptr) return NullArgument(name);
+  return absl::MakeConstSpan(counts, communicator.size());
 }
 
 }  // namespace
@@ -57,16 +80,29 @@ void lockstep_collective_options_init(lockstep_collective_options* options) {
   options->struct_size = sizeof(*options);
 }
 
+lockstep_error* lockstep_work_start(lockstep_work* work) {
+  return Guard([&]() -> absl::Status {
+    if (work == nullptr) return NullArgument("work");
+    LOCKSTEP_RETURN_IF_ERROR(CheckNotForked(work->fork_generation, "work handle"));
+    if (work->prepared != nullptr) return work->prepared->Start();
+    return absl::FailedPreconditionError("the work is not a prepared collective: it is under way already");
+  });
+}
+
 lockstep_error* lockstep_work_wait(lockstep_work* work, int64_t timeout_ms) {
   return Guard([&]() -> absl::Status {
     if (work == nullptr) return NullArgument("work");
     LOCKSTEP_RETURN_IF_ERROR(CheckNotForked(work->fork_generation, "work handle"));
     if (timeout_ms < 0) return absl::InvalidArgumentError("timeout_ms is negative");
-    return work->work.Wait(lockstep::Deadline::AfterMs(timeout_ms));
+    const lockstep::Deadline deadline = lockstep::Deadline::AfterMs(timeout_ms);
+    return work->prepared != nullptr ? work->prepared->Wait(deadline) : work->work->Wait(deadline);
   });
 }
 
-int32_t lockstep_work_done(const lockstep_work* work) { return work == nullptr || work->work.done() ? 1 : 0; }
+int32_t lockstep_work_done(const lockstep_work* work) {
+  if (work == nullptr) return 1;
+  return (work->prepared != nullptr ? work->prepared->done() : work->work->done()) ? 1 : 0;
+}
 
 void lockstep_work_destroy(lockstep_work* work) { lockstep::capi::Destroy(work); }
 
@@ -124,8 +160,102 @@ lockstep_error* lockstep_reduce_scatter(lockstep_communicator* communicator, con
   });
 }
 
+lockstep_error* lockstep_all_gather_v(lockstep_communicator* communicator, const lockstep_tensor* input,
+                                      const lockstep_tensor* output, const int64_t* counts,
+                                      const lockstep_collective_options* options, lockstep_work** out_work) {
+  return Call(communicator, options, out_work, [&](const Communicator& ranks) -> absl::StatusOr<CollectiveRequest> {
+    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView in, ToTensorView(input, "input"));
+    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView out, ToTensorView(output, "output"));
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto each, Counts(ranks, counts, "counts"));
+    return lockstep::AllGatherRequest(ranks, in, out, each);
+  });
+}
+
+lockstep_error* lockstep_reduce_scatter_v(lockstep_communicator* communicator, const lockstep_tensor* input,
+                                          const lockstep_tensor* output, const int64_t* counts, lockstep_reduce_op op,
+                                          const lockstep_collective_options* options, lockstep_work** out_work) {
+  return Call(communicator, options, out_work, [&](const Communicator& ranks) -> absl::StatusOr<CollectiveRequest> {
+    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView in, ToTensorView(input, "input"));
+    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView out, ToTensorView(output, "output"));
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto each, Counts(ranks, counts, "counts"));
+    LOCKSTEP_ASSIGN_OR_RETURN(const ReduceOp reduce_op, lockstep::capi::ToReduceOp(op));
+    return lockstep::ReduceScatterRequest(ranks, in, out, reduce_op, each);
+  });
+}
+
+lockstep_error* lockstep_gather(lockstep_communicator* communicator, const lockstep_tensor* input,
+                                const lockstep_tensor* output, const int64_t* counts, int32_t root,
+                                const lockstep_collective_options* options, lockstep_work** out_work) {
+  return Call(communicator, options, out_work, [&](const Communicator& ranks) -> absl::StatusOr<CollectiveRequest> {
+    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView in, ToTensorView(input, "input"));
+    TensorView out;
+    if (ranks.rank() == Rank(root)) {
+      LOCKSTEP_ASSIGN_OR_RETURN(out, ToTensorView(output, "output"));
+    }
+    const auto each = absl::MakeConstSpan(counts, counts == nullptr ? 0 : ranks.size());
+    return lockstep::GatherRequest(ranks, in, out, Rank(root), each);
+  });
+}
+
+lockstep_error* lockstep_scatter(lockstep_communicator* communicator, const lockstep_tensor* input,
+                                 const lockstep_tensor* output, const int64_t* counts, int32_t root,
+                                 const lockstep_collective_options* options, lockstep_work** out_work) {
+  return Call(communicator, options, out_work, [&](const Communicator& ranks) -> absl::StatusOr<CollectiveRequest> {
+    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView out, ToTensorView(output, "output"));
+    TensorView in;
+    if (ranks.rank() == Rank(root)) {
+      LOCKSTEP_ASSIGN_OR_RETURN(in, ToTensorView(input, "input"));
+    }
+    const auto each = absl::MakeConstSpan(counts, counts == nullptr ? 0 : ranks.size());
+    return lockstep::ScatterRequest(ranks, in, out, Rank(root), each);
+  });
+}
+
+lockstep_error* lockstep_all_to_all(lockstep_communicator* communicator, const lockstep_tensor* input,
+                                    const lockstep_tensor* output, const lockstep_collective_options* options,
+                                    lockstep_work** out_work) {
+  return Call(communicator, options, out_work, [&](const Communicator& ranks) -> absl::StatusOr<CollectiveRequest> {
+    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView in, ToTensorView(input, "input"));
+    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView out, ToTensorView(output, "output"));
+    return lockstep::AllToAllRequest(ranks, in, out);
+  });
+}
+
+lockstep_error* lockstep_all_to_all_v(lockstep_communicator* communicator, const lockstep_tensor* input,
+                                      const lockstep_tensor* output, const int64_t* input_counts,
+                                      const int64_t* output_counts, const lockstep_collective_options* options,
+                                      lockstep_work** out_work) {
+  return Call(communicator, options, out_work, [&](const Communicator& ranks) -> absl::StatusOr<CollectiveRequest> {
+    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView in, ToTensorView(input, "input"));
+    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView out, ToTensorView(output, "output"));
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto to, Counts(ranks, input_counts, "input_counts"));
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto from, Counts(ranks, output_counts, "output_counts"));
+    return lockstep::AllToAllRequest(ranks, in, out, to, from);
+  });
+}
+
 lockstep_error* lockstep_barrier(lockstep_communicator* communicator, const lockstep_collective_options* options,
                                  lockstep_work** out_work) {
   return Call(communicator, options, out_work,
               [](const Communicator&) -> absl::StatusOr<CollectiveRequest> { return lockstep::BarrierRequest(); });
+}
+
+lockstep_error* lockstep_group_start(lockstep_communicator* communicator) {
+  return Guard([&]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(communicator));
+    return communicator->get()->StartGroup();
+  });
+}
+
+lockstep_error* lockstep_group_end(lockstep_communicator* communicator, lockstep_work** out_work) {
+  return Guard([&]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(communicator));
+    LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Work work, communicator->get()->EndGroup());
+    if (out_work != nullptr) {
+      *out_work = new lockstep_work(std::move(work));
+      return absl::OkStatus();
+    }
+    // A nested end waits for nothing; the calls' own deadlines bound the wait of the outermost.
+    return work.collected() ? absl::OkStatus() : work.Wait(lockstep::Deadline::Infinite());
+  });
 }

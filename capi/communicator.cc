@@ -1,6 +1,8 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "base/status.h"
@@ -8,6 +10,7 @@
 #include "capi/handles.h"
 #include "capi/lockstep.h"
 #include "comm/communicator.h"
+#include "comm/mesh.h"
 #include "comm/world.h"
 
 namespace {
@@ -28,9 +31,17 @@ lockstep_error* CopyOut(const lockstep_communicator* communicator, char** out_te
   return Guard([&]() -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(CheckUsable(communicator));
     if (out_text == nullptr) return NullArgument("out_text");
-    *out_text = lockstep::capi::CopyString((communicator->world->communicator()->*text)());
+    *out_text = lockstep::capi::CopyString((communicator->get()->*text)());
     return absl::OkStatus();
   });
+}
+
+std::unique_ptr<lockstep_communicator> PartOf(const lockstep_communicator& whole,
+                                              std::unique_ptr<lockstep::Communicator> part) {
+  auto handle = std::make_unique<lockstep_communicator>();
+  handle->world = whole.world;
+  handle->part = std::move(part);
+  return handle;
 }
 
 }  // namespace
@@ -65,6 +76,13 @@ lockstep_error* lockstep_communicator_create(const lockstep_communicator_options
     world.algorithm = OrEmpty(given.algorithm);
     world.chunk_bytes = given.chunk_bytes;
     world.checked = given.checked != 0;
+    world.deterministic = given.deterministic != 0;
+    world.transport = OrEmpty(given.transport);
+    world.host_id = OrEmpty(given.host_id);
+    world.tcp_congestion_control = OrEmpty(given.tcp_congestion_control);
+    world.tcp_sockets = given.tcp_sockets;
+    world.tcp_send_buffer_bytes = given.tcp_send_buffer_bytes;
+    world.tcp_receive_buffer_bytes = given.tcp_receive_buffer_bytes;
     auto handle = std::make_unique<lockstep_communicator>();
     LOCKSTEP_ASSIGN_OR_RETURN(handle->world, lockstep::World::Create(world));
     *out_communicator = handle.release();
@@ -74,25 +92,66 @@ lockstep_error* lockstep_communicator_create(const lockstep_communicator_options
 
 void lockstep_communicator_destroy(lockstep_communicator* communicator) { lockstep::capi::Destroy(communicator); }
 
+lockstep_error* lockstep_communicator_split(lockstep_communicator* communicator, int32_t color, int32_t key,
+                                            lockstep_communicator** out_communicator) {
+  return Guard([&]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(communicator));
+    if (out_communicator == nullptr) return NullArgument("out_communicator");
+    LOCKSTEP_ASSIGN_OR_RETURN(auto part, communicator->get()->Split(color, key));
+    *out_communicator = part == nullptr ? nullptr : PartOf(*communicator, std::move(part)).release();
+    return absl::OkStatus();
+  });
+}
+
+lockstep_error* lockstep_communicator_duplicate(lockstep_communicator* communicator,
+                                                lockstep_communicator** out_communicator) {
+  return lockstep_communicator_split(communicator, 0, lockstep_communicator_rank(communicator), out_communicator);
+}
+
+lockstep_error* lockstep_communicator_mesh(lockstep_communicator* communicator, const char* const* names,
+                                           const int32_t* sizes, size_t dimensions,
+                                           lockstep_communicator** out_communicators) {
+  return Guard([&]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(communicator));
+    if (names == nullptr) return NullArgument("names");
+    if (sizes == nullptr) return NullArgument("sizes");
+    if (out_communicators == nullptr) return NullArgument("out_communicators");
+    std::vector<lockstep::MeshDimension> grid;
+    for (size_t i = 0; i < dimensions; ++i) {
+      if (names[i] == nullptr) return NullArgument("names[i]");
+      grid.push_back({names[i], sizes[i]});
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<lockstep::Mesh> mesh,
+                              lockstep::Mesh::Create(communicator->get(), grid));
+    std::vector<std::unique_ptr<lockstep_communicator>> lines;
+    for (const lockstep::MeshDimension& dimension : grid) {
+      LOCKSTEP_ASSIGN_OR_RETURN(auto line, mesh->Take(dimension.name));
+      lines.push_back(PartOf(*communicator, std::move(line)));
+    }
+    for (size_t i = 0; i < dimensions; ++i) out_communicators[i] = lines[i].release();
+    return absl::OkStatus();
+  });
+}
+
 int32_t lockstep_communicator_rank(const lockstep_communicator* communicator) {
-  return communicator == nullptr ? -1 : communicator->world->communicator()->rank().value();
+  return communicator == nullptr ? -1 : communicator->get()->rank().value();
 }
 
 int32_t lockstep_communicator_size(const lockstep_communicator* communicator) {
-  return communicator == nullptr ? -1 : communicator->world->communicator()->size();
+  return communicator == nullptr ? -1 : communicator->get()->size();
 }
 
 lockstep_error* lockstep_communicator_status(const lockstep_communicator* communicator) {
   return Guard([&]() -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(CheckUsable(communicator));
-    return communicator->world->communicator()->status();
+    return communicator->get()->status();
   });
 }
 
 lockstep_error* lockstep_communicator_abort(lockstep_communicator* communicator, const char* reason) {
   return Guard([&]() -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(CheckUsable(communicator));
-    communicator->world->communicator()->Abort(reason == nullptr ? "no reason given" : reason);
+    communicator->get()->Abort(reason == nullptr ? "no reason given" : reason);
     return absl::OkStatus();
   });
 }

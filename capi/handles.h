@@ -5,9 +5,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
+#include "absl/types/optional.h"
 #include "base/fork.h"
 #include "capi/lockstep.h"
+#include "comm/communicator.h"
 #include "comm/work.h"
 #include "comm/world.h"
 #include "reducer/reducer.h"
@@ -20,13 +23,25 @@ struct lockstep_store {
 };
 
 struct lockstep_communicator {
+  // The world goes on for as long as there are parts of it, but not its communicator of all ranks.
+  ~lockstep_communicator() {
+    if (part == nullptr && world != nullptr && world.use_count() > 1) world->CloseCommunicator();
+  }
+  lockstep::Communicator* get() const { return part != nullptr ? part.get() : world->communicator(); }
+
   uint64_t fork_generation = lockstep::ForkGeneration();
-  std::unique_ptr<lockstep::World> world;
+  std::shared_ptr<lockstep::World> world;        // shared by the communicator of all ranks and its parts
+  std::unique_ptr<lockstep::Communicator> part;  // null: all ranks
 };
 
+// A call under way, or a prepared collective.
 struct lockstep_work {
+  explicit lockstep_work(lockstep::Work call) : work(std::move(call)) {}
+  explicit lockstep_work(std::unique_ptr<lockstep::PreparedCollective> collective) : prepared(std::move(collective)) {}
+
   uint64_t fork_generation = lockstep::ForkGeneration();
-  lockstep::Work work;
+  absl::optional<lockstep::Work> work;
+  std::unique_ptr<lockstep::PreparedCollective> prepared;
 };
 
 struct lockstep_reducer {

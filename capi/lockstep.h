@@ -192,7 +192,18 @@ typedef struct lockstep_communicator_options {
   const char* algorithm; /* "ring", "all_reduce:recursive_doubling;broadcast:binomial"; default: chosen by size */
   int64_t chunk_bytes;   /* pipelining unit; default 262,144 */
   int32_t checked;       /* 1: compare every collective's arguments across ranks before it starts (slower) */
-  int32_t reserved;
+  /* 1: every reduction folds in rank order, so that its bits depend on nothing but the inputs: not on the transport, chunks,
+   * buckets or the choice of an algorithm (docs/numerics.md). Equal on all ranks, too. */
+  int32_t deterministic;
+  /* How the ranks reach each other: "auto" (default; or LOCKSTEP_TRANSPORT) is shared memory between ranks of one host, decided by
+   * really connecting, and TCP between hosts; "tcp" and "shm" are one of them alone. Equal on all ranks. */
+  const char* transport;
+  const char* host_id; /* ranks with the same one are taken to share a host; default: derived from the machine */
+  const char* tcp_congestion_control; /* default: reno between ranks of one host, else the system's */
+  int32_t tcp_sockets;                /* over which each connection's bytes are spread; default 1; equal on all ranks */
+  int32_t tcp_send_buffer_bytes;      /* default: the kernel's, which grow as needed */
+  int32_t tcp_receive_buffer_bytes;
+  int32_t reserved; /* 0 */
 } lockstep_communicator_options;
 
 LOCKSTEP_EXPORT void lockstep_communicator_options_init(lockstep_communicator_options* options);
@@ -201,8 +212,26 @@ LOCKSTEP_EXPORT void lockstep_communicator_options_init(lockstep_communicator_op
 LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_create(const lockstep_communicator_options* options,
                                                              lockstep_communicator** out_communicator);
 
-/* Ends operations in flight with CANCELLED, tells the peers, and returns without waiting for them. */
+/* Ends operations in flight with CANCELLED, tells the peers, and returns without waiting for them. Parts made of it go on. */
 LOCKSTEP_EXPORT void lockstep_communicator_destroy(lockstep_communicator* communicator);
+
+/* Parts of a communicator, which are communicators of their own: they share its connections and nothing else, may be used at
+ * the same time from other threads and in another order on each rank, and fail on their own. These calls are collective.
+ *
+ * split: one for each color, of the ranks that gave it, in the order of their keys and then of their ranks. A negative color
+ * is in none: *out_communicator is NULL. duplicate: the same ranks again.
+ *
+ * mesh: the ranks as a grid of named dimensions, the last changing fastest from rank to rank, whose sizes multiply to the
+ * number of ranks. out_communicators has room for one for each dimension: that of this rank's line along it, in which its
+ * rank is its coordinate. {"dp", "tp"} and {2, 4}: ranks 0-3 are one line along tp, ranks 0 and 4 one along dp. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_split(lockstep_communicator* communicator, int32_t color,
+                                                            int32_t key, lockstep_communicator** out_communicator);
+LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_duplicate(lockstep_communicator* communicator,
+                                                                lockstep_communicator** out_communicator);
+LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_mesh(lockstep_communicator* communicator,
+                                                           const char* const* names, const int32_t* sizes,
+                                                           size_t dimensions,
+                                                           lockstep_communicator** out_communicators);
 
 LOCKSTEP_EXPORT int32_t lockstep_communicator_rank(const lockstep_communicator* communicator);
 LOCKSTEP_EXPORT int32_t lockstep_communicator_size(const lockstep_communicator* communicator);
@@ -251,6 +280,10 @@ typedef struct lockstep_collective_options {
   double factor;  /* of LOCKSTEP_PREMUL_SUM; each rank may have its own */
   const char* algorithm;         /* overrides the communicator's choice; equal on all ranks */
   const lockstep_stream* stream; /* NULL: inline on the host */
+  /* 1: only prepare. Nothing starts; *out_work is a collective that lockstep_work_start starts, as often as wanted and without
+   * an allocation. The tensors' memory is borrowed while it is under way; the communicator outlives the work. */
+  int32_t prepare;
+  int32_t reserved;
 } lockstep_collective_options;
 
 LOCKSTEP_EXPORT void lockstep_collective_options_init(lockstep_collective_options* options);
@@ -258,6 +291,8 @@ LOCKSTEP_EXPORT void lockstep_collective_options_init(lockstep_collective_option
 /* A collective in flight. */
 typedef struct lockstep_work lockstep_work;
 
+/* Starts a prepared collective. FAILED_PRECONDITION while its last start is not done. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_work_start(lockstep_work* work);
 /* Waits at most timeout_ms (0: only looks). DEADLINE_EXCEEDED when it is not done yet: the operation goes on and the memory
  * stays borrowed. Otherwise the collective's own result, as often as asked. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_work_wait(lockstep_work* work, int64_t timeout_ms);
@@ -296,9 +331,111 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reduce_scatter(lockstep_communicator* c
                                                         const lockstep_collective_options* options,
                                                         lockstep_work** out_work);
 
+/* The next have a block for each rank. Where they take counts, there is one for each rank, equal on all: block r has counts[r]
+ * elements, and blocks lie one behind the other in rank order. Counts that do not add up are INVALID_ARGUMENT before anything
+ * starts; counts that differ between ranks are a difference as above. Arrays of counts are copied. */
+
+/* As lockstep_all_gather and lockstep_reduce_scatter, with blocks of their own sizes. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_all_gather_v(lockstep_communicator* communicator, const lockstep_tensor* input,
+                                                      const lockstep_tensor* output, const int64_t* counts,
+                                                      const lockstep_collective_options* options,
+                                                      lockstep_work** out_work);
+LOCKSTEP_EXPORT lockstep_error* lockstep_reduce_scatter_v(lockstep_communicator* communicator,
+                                                          const lockstep_tensor* input, const lockstep_tensor* output,
+                                                          const int64_t* counts, lockstep_reduce_op op,
+                                                          const lockstep_collective_options* options,
+                                                          lockstep_work** out_work);
+
+/* output on the root = the inputs in rank order; ignored elsewhere and may be NULL there. counts NULL: equal blocks. In place
+ * at the root: input is block `root` of output. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_gather(lockstep_communicator* communicator, const lockstep_tensor* input,
+                                                const lockstep_tensor* output, const int64_t* counts, int32_t root,
+                                                const lockstep_collective_options* options, lockstep_work** out_work);
+
+/* output = block `rank` of the root's input, which is ignored elsewhere and may be NULL there. counts NULL: equal blocks. In
+ * place at the root: output is block `root` of input. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_scatter(lockstep_communicator* communicator, const lockstep_tensor* input,
+                                                 const lockstep_tensor* output, const int64_t* counts, int32_t root,
+                                                 const lockstep_collective_options* options, lockstep_work** out_work);
+
+/* Block r of input goes to rank r; block r of output comes from rank r. In place: the same tensor (the input is then copied
+ * aside first). */
+LOCKSTEP_EXPORT lockstep_error* lockstep_all_to_all(lockstep_communicator* communicator, const lockstep_tensor* input,
+                                                    const lockstep_tensor* output,
+                                                    const lockstep_collective_options* options,
+                                                    lockstep_work** out_work);
+
+/* The same with input_counts[r] elements to rank r and output_counts[r] from it; each rank has its own arrays. Where a sender and
+ * a receiver disagree, the error says which two ranks and what each expected. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_all_to_all_v(lockstep_communicator* communicator, const lockstep_tensor* input,
+                                                      const lockstep_tensor* output, const int64_t* input_counts,
+                                                      const int64_t* output_counts,
+                                                      const lockstep_collective_options* options,
+                                                      lockstep_work** out_work);
+
 /* Done on no rank before every rank has called it. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_barrier(lockstep_communicator* communicator,
                                                  const lockstep_collective_options* options, lockstep_work** out_work);
+
+/* ---- Groups -------------------------------------------------------------------------------------------------------
+ *
+ * The calls that this thread makes on a communicator between start and end are collected and launched together at the end, so
+ * that none of them waits for another of them: blocking sends and receives in any order cannot deadlock inside. Calls
+ * without out_work return at once. Groups nest, and the outermost end launches. A call that is refused says so, the end
+ * says it again, and nothing is launched. Waiting inside for a work of the group is FAILED_PRECONDITION; destroying the
+ * communicator with a group open gives its works that error. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_group_start(lockstep_communicator* communicator);
+
+/* out_work NULL: returns when all calls of the group are done, with the first error of any. Otherwise *out_work is all of
+ * them. FAILED_PRECONDITION when this thread has no group open. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_group_end(lockstep_communicator* communicator, lockstep_work** out_work);
+
+/* ---- Messages -----------------------------------------------------------------------------------------------------
+ *
+ * From one rank to another, beside the collectives: neither waits for the other. Messages from one rank with one tag are
+ * received in the order in which they were sent. Up to 64 KiB a send is done whether or not anybody receives, until a MiB from
+ * this rank waits there; beyond that it is done once it is received. Rank and target may be the same. Of the options only
+ * timeout_ms is used. */
+
+#define LOCKSTEP_ANY_SOURCE (-1)
+#define LOCKSTEP_ANY_TAG (-1)
+#define LOCKSTEP_EVERY_RANK (-1)
+
+/* What a receive got. */
+typedef struct lockstep_message {
+  int64_t tag;
+  size_t bytes;
+  int32_t source;
+  int32_t reserved;
+} lockstep_message;
+
+/* The tensor's dtype and shape are not sent, only its bytes. Tags are not negative. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_send(lockstep_communicator* communicator, const lockstep_tensor* tensor,
+                                              int32_t target, int64_t tag, const lockstep_collective_options* options,
+                                              lockstep_work** out_work);
+
+/* The tensor may be larger than the message. One that does not fit is FAILED_PRECONDITION, and is lost. out_message may be
+ * NULL; it is written when the call waits, and lockstep_work_message tells it otherwise. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_receive(lockstep_communicator* communicator, const lockstep_tensor* tensor,
+                                                 int32_t source, int64_t tag,
+                                                 const lockstep_collective_options* options,
+                                                 lockstep_message* out_message, lockstep_work** out_work);
+
+/* Of a receive that is done well. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_work_message(const lockstep_work* work, lockstep_message* out_message);
+
+/* Byte objects, for set-up: collectives of bytes whose number the ranks need not know. Blocking; at most 1 GiB each.
+ *
+ * broadcast: *out_data is a copy of the root's bytes, on every rank; data and bytes are looked at on the root alone.
+ * gather: *out_data has the bytes of all ranks in rank order, and out_sizes (one entry for each rank) their sizes; on the
+ * root alone, or, with LOCKSTEP_EVERY_RANK for it, everywhere. Elsewhere both may be NULL.
+ * lockstep_bytes_free what is given out; it takes NULL. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_broadcast_bytes(lockstep_communicator* communicator, const void* data,
+                                                         size_t bytes, int32_t root, void** out_data,
+                                                         size_t* out_bytes);
+LOCKSTEP_EXPORT lockstep_error* lockstep_gather_bytes(lockstep_communicator* communicator, const void* data,
+                                                      size_t bytes, int32_t root, void** out_data, size_t* out_sizes);
+LOCKSTEP_EXPORT void lockstep_bytes_free(void* data);
 
 /* ---- The reducer --------------------------------------------------------------------------------------------------
  *

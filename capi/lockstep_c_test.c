@@ -52,8 +52,9 @@ static void TestSizes(void) {
   CHECK(sizeof(lockstep_tensor) == 40);
   CHECK(sizeof(lockstep_stream) == 16);
   CHECK(sizeof(lockstep_store_callbacks) == 40);
-  CHECK(sizeof(lockstep_communicator_options) == 104);
-  CHECK(sizeof(lockstep_collective_options) == 40);
+  CHECK(sizeof(lockstep_communicator_options) == 144);
+  CHECK(sizeof(lockstep_collective_options) == 48);
+  CHECK(sizeof(lockstep_message) == 24);
   CHECK(sizeof(lockstep_parameter) == 48);
   CHECK(sizeof(lockstep_reducer_options) == 32);
   CHECK(sizeof(lockstep_backward_options) == 16);
@@ -148,6 +149,159 @@ static void TestDlpack(void) {
   FAILS(lockstep_tensor_from_dlpack(&source, &tensor), LOCKSTEP_INVALID_ARGUMENT, "lanes");
 }
 
+/* The collectives with a block for each rank: rank r's has r + 1 elements where they differ. */
+static void UseBlocks(lockstep_communicator* communicator) {
+  const int32_t rank = lockstep_communicator_rank(communicator);
+  const int32_t size = lockstep_communicator_size(communicator);
+  int32_t values[160], blocks[160];
+  int64_t counts[16], same[16], one = 1, mine = rank + 1, sum = 0, all = size, to_all = (int64_t)size * (rank + 1);
+  int i, k;
+  lockstep_tensor input = Vector(values, &one, LOCKSTEP_I32);
+  lockstep_tensor output = Vector(blocks, &all, LOCKSTEP_I32);
+  CHECK(size <= 16);
+  for (i = 0; i < size; ++i) {
+    counts[i] = i + 1;
+    same[i] = rank + 1;
+    sum += counts[i];
+  }
+
+  values[0] = rank;
+  OK(lockstep_gather(communicator, &input, rank == 0 ? &output : NULL, NULL, 0, NULL, NULL));
+  for (i = 0; rank == 0 && i < size; ++i) CHECK(blocks[i] == i);
+  for (i = 0; i < size; ++i) blocks[i] = 10 * i;
+  OK(lockstep_scatter(communicator, rank == 0 ? &output : NULL, &input, NULL, 0, NULL, NULL));
+  CHECK(values[0] == 10 * rank);
+
+  /* Unequal blocks. */
+  for (i = 0; i < rank + 1; ++i) values[i] = 100 * rank + i;
+  input.shape = &mine;
+  output.shape = &sum;
+  OK(lockstep_all_gather_v(communicator, &input, &output, counts, NULL, NULL));
+  for (i = 0, k = 0; i < size; k += ++i) CHECK(blocks[k] == 100 * i && blocks[k + i] == 100 * i + i);
+  blocks[0] = -1;
+  OK(lockstep_gather(communicator, &input, rank == 0 ? &output : NULL, counts, 0, NULL, NULL));
+  CHECK(blocks[0] == (rank == 0 ? 0 : -1));
+  blocks[0] = 0;
+  OK(lockstep_reduce_scatter_v(communicator, &output, &input, counts, LOCKSTEP_SUM, NULL, NULL));
+  CHECK(values[rank] == size * (100 * rank + rank));
+  OK(lockstep_scatter(communicator, &output, &input, counts, size - 1, NULL, NULL));
+  CHECK(values[rank] == 100 * rank + rank);
+
+  /* Rank r sends r + 1 elements to everybody. */
+  for (i = 0; i < size * (rank + 1); ++i) values[i] = rank;
+  input.shape = &to_all;
+  OK(lockstep_all_to_all_v(communicator, &input, &output, same, counts, NULL, NULL));
+  for (i = 0, k = 0; i < size; k += ++i) CHECK(blocks[k] == i && blocks[k + i] == i);
+  for (i = 0; i < size; ++i) blocks[i] = 100 * rank + i;
+  output.shape = &all;
+  OK(lockstep_all_to_all(communicator, &output, &output, NULL, NULL));
+  for (i = 0; i < size; ++i) CHECK(blocks[i] == 100 * i + rank);
+
+  counts[0] = 77;
+  FAILS(lockstep_all_gather_v(communicator, &output, &input, counts, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "counts");
+  counts[0] = -1;
+  FAILS(lockstep_all_gather_v(communicator, &output, &input, counts, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
+        "negative");
+  FAILS(lockstep_all_to_all_v(communicator, &output, &output, same, NULL, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
+        "output_counts");
+}
+
+/* Prepared collectives, groups, messages and byte objects. */
+static void UseCalls(lockstep_communicator* communicator) {
+  const int32_t rank = lockstep_communicator_rank(communicator);
+  const int32_t size = lockstep_communicator_size(communicator);
+  const int32_t next = (rank + 1) % size, previous = (rank + size - 1) % size;
+  static float long_out[50000], long_in[50000];
+  float value = (float)(rank + 1), sum = 0;
+  const int64_t one = 1, many = 50000;
+  int i;
+  size_t bytes = 0, sizes[16];
+  char text[32];
+  void* data = NULL;
+  lockstep_tensor input = Vector(&value, &one, LOCKSTEP_F32);
+  lockstep_tensor output = Vector(&sum, &one, LOCKSTEP_F32);
+  lockstep_tensor out = Vector(long_out, &many, LOCKSTEP_F32);
+  lockstep_tensor in = Vector(long_in, &many, LOCKSTEP_F32);
+  lockstep_collective_options options;
+  lockstep_message message;
+  lockstep_work *work = NULL, *member = NULL;
+
+  lockstep_collective_options_init(&options);
+  options.prepare = 1;
+  FAILS(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_MAX, &options, NULL), LOCKSTEP_INVALID_ARGUMENT,
+        "out_work");
+  OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_MAX, &options, &work));
+  CHECK(lockstep_work_done(work) == 1 && sum == 0);
+  for (i = 1; i <= 3; ++i) {
+    value = (float)(i * (rank + 1));
+    OK(lockstep_work_start(work));
+    OK(lockstep_work_wait(work, 60000));
+    CHECK(sum == (float)(i * size));
+  }
+  lockstep_work_destroy(work);
+
+  /* Everybody sends first: fine in a group. */
+  for (i = 0; i < 50000; ++i) long_out[i] = (float)(rank + i);
+  OK(lockstep_group_start(communicator));
+  OK(lockstep_send(communicator, &out, next, 7, NULL, NULL));
+  OK(lockstep_receive(communicator, &in, previous, 7, NULL, NULL, &member));
+  FAILS(lockstep_work_wait(member, 60000), LOCKSTEP_FAILED_PRECONDITION, "end the group first");
+  FAILS(lockstep_work_start(member), LOCKSTEP_FAILED_PRECONDITION, "prepared");
+  OK(lockstep_group_end(communicator, NULL));
+  OK(lockstep_work_wait(member, 60000));
+  OK(lockstep_work_message(member, &message));
+  CHECK(message.source == previous && message.tag == 7 && message.bytes == sizeof(long_in));
+  for (i = 0; i < 50000; ++i) CHECK(long_in[i] == (float)(previous + i));
+  lockstep_work_destroy(member);
+  FAILS(lockstep_group_end(communicator, NULL), LOCKSTEP_FAILED_PRECONDITION, "no group");
+
+  OK(lockstep_send(communicator, &input, next, 3, NULL, &work));
+  OK(lockstep_receive(communicator, &in, LOCKSTEP_ANY_SOURCE, LOCKSTEP_ANY_TAG, NULL, &message, NULL));
+  CHECK(message.source == previous && message.tag == 3 && message.bytes == sizeof(float));
+  OK(lockstep_work_wait(work, 60000));
+  lockstep_work_destroy(work);
+  FAILS(lockstep_send(communicator, &input, size, 3, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "target");
+
+  OK(lockstep_broadcast_bytes(communicator, rank == 0 ? "configuration" : NULL, rank == 0 ? 13 : 0, 0, &data, &bytes));
+  CHECK(bytes == 13 && memcmp(data, "configuration", 13) == 0);
+  lockstep_bytes_free(data);
+  snprintf(text, sizeof(text), "rank %d%.*s", rank, rank, "!!!!!!!!!!!!!!!!");
+  OK(lockstep_gather_bytes(communicator, text, strlen(text), LOCKSTEP_EVERY_RANK, &data, sizes));
+  CHECK(memcmp(data, "rank 0", 6) == 0 && sizes[rank] == strlen(text));
+  lockstep_bytes_free(data);
+  OK(lockstep_gather_bytes(communicator, text, strlen(text), 0, rank == 0 ? &data : NULL, rank == 0 ? sizes : NULL));
+  if (rank == 0) lockstep_bytes_free(data);
+  lockstep_bytes_free(NULL);
+}
+
+/* Communicators made of a communicator. */
+static void UseParts(lockstep_communicator* communicator) {
+  const int32_t rank = lockstep_communicator_rank(communicator);
+  const int32_t size = lockstep_communicator_size(communicator);
+  const char* const names[2] = {"dp", "tp"};
+  int32_t sizes[2];
+  lockstep_communicator *part = NULL, *lines[2] = {NULL, NULL};
+  sizes[0] = 1;
+  sizes[1] = size;
+  OK(lockstep_communicator_split(communicator, 0, -rank, &part));
+  CHECK(lockstep_communicator_size(part) == size && lockstep_communicator_rank(part) == size - 1 - rank);
+  UseBlocks(part);
+  lockstep_communicator_destroy(part);
+  OK(lockstep_communicator_split(communicator, -1, 0, &part));
+  CHECK(part == NULL);
+  OK(lockstep_communicator_duplicate(communicator, &part));
+  OK(lockstep_barrier(part, NULL, NULL));
+  OK(lockstep_communicator_mesh(part, names, sizes, 2, lines));
+  lockstep_communicator_destroy(part);
+  CHECK(lockstep_communicator_size(lines[0]) == 1 && lockstep_communicator_rank(lines[1]) == rank);
+  OK(lockstep_barrier(lines[0], NULL, NULL));
+  OK(lockstep_barrier(lines[1], NULL, NULL));
+  lockstep_communicator_destroy(lines[0]);
+  lockstep_communicator_destroy(lines[1]);
+  sizes[0] = 3;
+  FAILS(lockstep_communicator_mesh(communicator, names, sizes, 2, lines), LOCKSTEP_INVALID_ARGUMENT, "dp=3");
+}
+
 /* Each collective and the reducer, on a communicator of `size` ranks. */
 static void UseEverything(lockstep_communicator* communicator) {
   const int32_t rank = lockstep_communicator_rank(communicator);
@@ -180,7 +334,7 @@ static void UseEverything(lockstep_communicator* communicator) {
   CHECK(out == sum / (float)size);
   lockstep_collective_options_init(&options);
   options.factor = 2.0;
-  options.algorithm = size > 1 ? "ring" : NULL;
+  options.algorithm = size > 1 ? "chain" : NULL; /* folds in rank order */
   OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_PREMUL_SUM, &options, NULL));
   CHECK(out == 2 * sum);
   OK(lockstep_all_gather(communicator, &input, &whole, NULL, NULL));
@@ -207,6 +361,10 @@ static void UseEverything(lockstep_communicator* communicator) {
   stream.device_kind = LOCKSTEP_CUDA;
   options.stream = &stream;
   FAILS(lockstep_barrier(communicator, &options, NULL), LOCKSTEP_UNIMPLEMENTED, "stream");
+
+  UseBlocks(communicator);
+  UseCalls(communicator);
+  UseParts(communicator);
 
   /* Two parameters, the second of one element; gradients rank + 1 and 10 (rank + 1). */
   for (i = 0; i < 2; ++i) {
@@ -369,7 +527,7 @@ static void RunRank(int32_t rank, char* folder) {
   OK(lockstep_barrier(communicator, NULL, NULL));
   lockstep_communicator_destroy(communicator);
 
-  /* Again, through a URL, checked and aborted by rank 1. */
+  /* Again, through a URL, checked, as if from another host, and aborted by rank 1. */
   snprintf(url, sizeof(url), "file://%s/store", folder);
   lockstep_communicator_options_init(&options);
   options.world_size = 2;
@@ -377,6 +535,15 @@ static void RunRank(int32_t rank, char* folder) {
   options.store_url = url;
   options.setup_timeout_ms = 60000;
   options.checked = 1;
+  options.deterministic = 1;
+  options.transport = "pigeon";
+  FAILS(lockstep_communicator_create(&options, &communicator), LOCKSTEP_INVALID_ARGUMENT, "known are auto, tcp, shm");
+  options.transport = "tcp";
+  options.tcp_sockets = 65;
+  FAILS(lockstep_communicator_create(&options, &communicator), LOCKSTEP_INVALID_ARGUMENT, "tcp_sockets");
+  options.tcp_sockets = 2;
+  options.tcp_congestion_control = "reno";
+  options.host_id = rank == 0 ? "a" : "b";
   OK(lockstep_communicator_create(&options, &communicator));
   UseEverything(communicator);
   /* Rank 0 must have looked at its status before rank 1 spoils it. */

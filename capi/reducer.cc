@@ -118,7 +118,7 @@ lockstep_error* lockstep_reducer_create(lockstep_communicator* communicator, con
     LOCKSTEP_RETURN_IF_ERROR(CheckNotForked(communicator->fork_generation, "communicator"));
     lockstep_reducer_options given = {};
     LOCKSTEP_RETURN_IF_ERROR(ReadOptions(options, "lockstep_reducer_options", &given));
-    lockstep::Communicator* const ranks = communicator->world->communicator();
+    lockstep::Communicator* const ranks = communicator->get();
     absl::StatusOr<lockstep::ReducerOptions> reducer_options = ToOptions(given);
     absl::StatusOr<std::vector<lockstep::Parameter>> table = ToParameters(parameters, parameter_count);
     absl::Status local = reducer_options.status();

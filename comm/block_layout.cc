@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -52,6 +53,36 @@ absl::StatusOr<BlockLayout> BlockLayout::Equal(int64_t count_per_block, int64_t 
   layout.count_ = count_per_block * blocks;
   layout.units_each_ = count_per_block;
   return layout;
+}
+
+absl::StatusOr<BlockLayout> BlockLayout::Explicit(absl::Span<const int64_t> counts, int64_t element_bytes) {
+  auto offsets = std::make_shared<std::vector<int64_t>>();
+  offsets->reserve(counts.size() + 1);
+  int64_t end = 0;
+  offsets->push_back(end);
+  for (size_t block = 0; block < counts.size(); ++block) {
+    if (counts[block] < 0) {
+      return absl::InvalidArgumentError(absl::StrCat("the count of block ", block, " is negative: ", counts[block]));
+    }
+    if (__builtin_add_overflow(end, counts[block], &end)) {
+      return absl::InvalidArgumentError("the counts add up to more than can be addressed");
+    }
+    offsets->push_back(end);
+  }
+  if (absl::Status status = CheckVector(end, element_bytes, /*copies=*/1); !status.ok()) return status;
+  BlockLayout layout;
+  layout.blocks_ = static_cast<int>(counts.size());
+  layout.count_ = end;
+  layout.offsets_ = std::move(offsets);
+  return layout;
+}
+
+int64_t BlockLayout::largest() const {
+  if (blocks_ == 0) return 0;
+  if (offsets_ == nullptr) return Size(0);
+  int64_t largest = 0;
+  for (int block = 0; block < blocks_; ++block) largest = std::max(largest, Size(block));
+  return largest;
 }
 
 ChunkLayout::ChunkLayout(int64_t count, int64_t element_bytes, int64_t chunk_bytes) : count_(count) {

@@ -8,8 +8,11 @@
 #define COMM_BLOCK_LAYOUT_H_
 
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 
 namespace lockstep {
 
@@ -24,21 +27,25 @@ class BlockLayout {
   // INVALID_ARGUMENT for a negative count, or for more bytes than can be addressed; element_bytes is a power of two.
   static absl::StatusOr<BlockLayout> Split(int64_t count, int64_t element_bytes, int blocks);
 
-  // For all-gather and reduce-scatter: `count_per_block` elements in each. Errors as above.
+  // For all-gather, reduce-scatter, gather, scatter and all-to-all: `count_per_block` elements in each. Errors as above.
   static absl::StatusOr<BlockLayout> Equal(int64_t count_per_block, int64_t element_bytes, int blocks);
+
+  // For their v-forms: counts[i] elements in block i, one block behind the other. INVALID_ARGUMENT names a negative count.
+  static absl::StatusOr<BlockLayout> Explicit(absl::Span<const int64_t> counts, int64_t element_bytes);
 
   int blocks() const { return blocks_; }
   int64_t count() const { return count_; }
   // Block in [0, blocks]; Offset(blocks()) == count().
   int64_t Offset(int block) const {
+    if (offsets_ != nullptr) return (*offsets_)[block];
     const int64_t offset = unit_ * (block * units_each_ + (block < units_extra_ ? block : units_extra_));
     return offset < count_ ? offset : count_;
   }
   int64_t Size(int block) const { return Offset(block + 1) - Offset(block); }
   // Of `blocks` blocks from `block` on, which are contiguous.
   int64_t Size(int block, int blocks) const { return Offset(block + blocks) - Offset(block); }
-  // Of the largest block, which is also the first; 0 without blocks.
-  int64_t largest() const { return blocks_ == 0 ? 0 : Size(0); }
+  // Of the largest block; 0 without blocks.
+  int64_t largest() const;
 
  private:
   int blocks_ = 0;
@@ -48,6 +55,8 @@ class BlockLayout {
   int64_t unit_ = 1;
   int64_t units_each_ = 0;
   int64_t units_extra_ = 0;
+  // Of explicit blocks: where each begins, and where the last one ends. Shared by copies of the layout.
+  std::shared_ptr<const std::vector<int64_t>> offsets_;
 };
 
 // The chunks of a contiguous operand: all of one size except the last. An operand without elements is one empty chunk,

@@ -43,10 +43,9 @@ TEST_P(BlockLayoutTest, SplitCoversTheVectorOnceInNearlyEqualBlocks) {
       ASSERT_EQ(layout->Offset(0), 0);
       ASSERT_EQ(layout->Offset(blocks), count);
       ASSERT_EQ(layout->Size(0, blocks), count);
-      ASSERT_EQ(layout->largest(), layout->Size(0));
       const bool is_aligned = count >= blocks * line;
       for (int block = 0; block < blocks; ++block) {
-        ASSERT_LE(layout->Size(block), layout->largest());
+        ASSERT_LE(layout->Size(block), layout->Size(0));
         ASSERT_GE(layout->Size(block), 0);
         ASSERT_EQ(layout->Size(block), layout->Size(block, 1));
         if (block > 0) {
@@ -57,9 +56,9 @@ TEST_P(BlockLayoutTest, SplitCoversTheVectorOnceInNearlyEqualBlocks) {
         }
       }
       // The last block is the one that is cut: by less than a line more than the others may differ.
-      ASSERT_LE(layout->largest() - layout->Size(blocks - 1), is_aligned ? 2 * line - 1 : 1);
+      ASSERT_LE(layout->Size(0) - layout->Size(blocks - 1), is_aligned ? 2 * line - 1 : 1);
       if (blocks > 1) {
-        ASSERT_LE(layout->largest() - layout->Size(blocks - 2), is_aligned ? line : 1);
+        ASSERT_LE(layout->Size(0) - layout->Size(blocks - 2), is_aligned ? line : 1);
       }
     }
   }
@@ -71,7 +70,7 @@ TEST_P(BlockLayoutTest, EqualGivesEveryBlockTheSameSizeWhateverTheAlignment) {
       const absl::StatusOr<BlockLayout> layout = BlockLayout::Equal(count, GetParam(), blocks);
       ASSERT_THAT(layout, IsOk());
       ASSERT_EQ(layout->count(), count * blocks);
-      ASSERT_EQ(layout->largest(), count);
+      ASSERT_EQ(layout->Size(0), count);
       for (int block = 0; block < blocks; ++block) {
         ASSERT_EQ(layout->Offset(block), block * count);
         ASSERT_EQ(layout->Size(block), count);
@@ -142,6 +141,26 @@ TEST(BlockLayout, RefusesWhatCannotBeAddressed) {
   EXPECT_THAT(BlockLayout::Equal(kMax / 8, 1, 9),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("9 times, are more than can be addressed")));
   EXPECT_THAT(BlockLayout::Equal(kMax / 8, 4, 3),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("more than can be addressed")));
+}
+
+TEST(BlockLayout, ExplicitBlocksLieOneBehindTheOther) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const BlockLayout layout, BlockLayout::Explicit({3, 0, 5, 1}, 4));
+  EXPECT_EQ(layout.blocks(), 4);
+  EXPECT_EQ(layout.count(), 9);
+  EXPECT_EQ(layout.Offset(0), 0);
+  EXPECT_EQ(layout.Offset(2), 3);
+  EXPECT_EQ(layout.Offset(4), 9);
+  EXPECT_EQ(layout.Size(1), 0);
+  EXPECT_EQ(layout.Size(2), 5);
+  EXPECT_EQ(layout.Size(0, 3), 8);
+  EXPECT_EQ(layout.largest(), 5);
+  const BlockLayout copy = layout;
+  EXPECT_EQ(copy.Size(3), 1);
+  EXPECT_THAT(BlockLayout::Explicit({1, -2}, 4),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("count of block 1 is negative: -2")));
+  EXPECT_THAT(BlockLayout::Explicit({kMax, 1}, 1), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("add up")));
+  EXPECT_THAT(BlockLayout::Explicit({kMax / 4, 1}, 8),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("more than can be addressed")));
 }
 

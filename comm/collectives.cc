@@ -1,7 +1,10 @@
 #include "comm/collectives.h"
 
+#include <numeric>
+
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "comm/call_plan.h"
 
 namespace lockstep {
 namespace {
@@ -29,20 +32,39 @@ absl::Status CheckRoot(const Communicator& communicator, Rank root) {
       absl::StrCat("root ", root.value(), " is not a rank of a world of ", communicator.size()));
 }
 
-// `whole` is `part` times the world's size, and they share memory exactly as block `rank` or not at all.
-absl::Status CheckBlocks(const Communicator& communicator, const TensorView& part, const char* part_name,
-                         const TensorView& whole, const char* whole_name) {
-  const size_t size = communicator.size();
-  if (whole.elements() / size != part.elements() || whole.elements() % size != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(whole_name, " has ", whole.elements(), " elements, which is not ",
-                                                   size, " (world size) x ", part.elements(), " (elements of ",
-                                                   part_name, ")"));
+// The elements of all blocks, of which this rank's has those of `part`.
+absl::StatusOr<size_t> CheckPart(const Communicator& communicator, const TensorView& part, const char* part_name,
+                                 absl::Span<const int64_t> counts) {
+  size_t whole = 0;
+  if (counts.empty()) {
+    if (!__builtin_mul_overflow(part.elements(), communicator.size(), &whole)) return whole;
+    return absl::InvalidArgumentError(absl::StrCat(part_name, " has ", part.elements(), " elements, which times ",
+                                                   communicator.size(), " are more than can be addressed"));
   }
-  const char* const block = static_cast<const char*>(whole.data()) + part.bytes() * communicator.rank().value();
+  LOCKSTEP_ASSIGN_OR_RETURN(whole, SumOfCounts(counts, "counts", communicator.size()));
+  const int rank = communicator.rank().value();
+  if (static_cast<uint64_t>(counts[rank]) == part.elements()) return whole;
+  return absl::InvalidArgumentError(absl::StrCat(part_name, " has ", part.elements(), " elements, and counts[", rank,
+                                                 "] (this rank's) is ", counts[rank]));
+}
+
+// `whole` is all blocks, and shares memory with `part` exactly as this rank's block or not at all.
+absl::Status CheckWhole(const Communicator& communicator, const TensorView& part, const char* part_name,
+                        const TensorView& whole, const char* whole_name, absl::Span<const int64_t> counts) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const size_t count, CheckPart(communicator, part, part_name, counts));
+  const int rank = communicator.rank().value();
+  if (whole.elements() != count) {
+    return absl::InvalidArgumentError(
+        counts.empty()
+            ? absl::StrCat(whole_name, " has ", whole.elements(), " elements, which is not ", communicator.size(),
+                           " (world size) x ", part.elements(), " (elements of ", part_name, ")")
+            : absl::StrCat(whole_name, " has ", whole.elements(), " elements, and the counts add up to ", count));
+  }
+  const int64_t before = counts.empty() ? part.elements() * rank : std::accumulate(&counts[0], &counts[rank], 0L);
+  const char* const block = static_cast<const char*>(whole.data()) + before * SizeOf(whole.dtype());
   if (Overlap(part, whole) && part.data() != block) {
     return absl::InvalidArgumentError(absl::StrCat(part_name, " overlaps ", whole_name, " elsewhere than at block ",
-                                                   communicator.rank().value(),
-                                                   " (this rank's), which would be in place"));
+                                                   rank, " (this rank's), which would be in place"));
   }
   return absl::OkStatus();
 }
@@ -109,28 +131,98 @@ absl::StatusOr<CollectiveRequest> ReduceRequest(const Communicator& communicator
 }
 
 absl::StatusOr<CollectiveRequest> AllGatherRequest(const Communicator& communicator, const TensorView& input,
-                                                   const TensorView& output) {
+                                                   const TensorView& output, absl::Span<const int64_t> counts) {
   LOCKSTEP_RETURN_IF_ERROR(CheckTensor(input, "input"));
   LOCKSTEP_RETURN_IF_ERROR(CheckTensor(output, "output"));
   LOCKSTEP_RETURN_IF_ERROR(CheckSameDType(input, output));
-  LOCKSTEP_RETURN_IF_ERROR(CheckBlocks(communicator, input, "input", output, "output"));
+  LOCKSTEP_RETURN_IF_ERROR(CheckWhole(communicator, input, "input", output, "output", counts));
   CollectiveRequest request = Request(Collective::kAllGather, output);
+  request.counts = counts;
   request.input = input.data();
   request.output = output.data();
   return request;
 }
 
 absl::StatusOr<CollectiveRequest> ReduceScatterRequest(const Communicator& communicator, const TensorView& input,
-                                                       const TensorView& output, ReduceOp op) {
+                                                       const TensorView& output, ReduceOp op,
+                                                       absl::Span<const int64_t> counts) {
   LOCKSTEP_RETURN_IF_ERROR(CheckTensor(input, "input"));
   LOCKSTEP_RETURN_IF_ERROR(CheckTensor(output, "output"));
   LOCKSTEP_RETURN_IF_ERROR(CheckSameDType(input, output));
   LOCKSTEP_RETURN_IF_ERROR(CheckDefined(input.dtype(), op));
-  LOCKSTEP_RETURN_IF_ERROR(CheckBlocks(communicator, output, "output", input, "input"));
+  LOCKSTEP_RETURN_IF_ERROR(CheckWhole(communicator, output, "output", input, "input", counts));
   CollectiveRequest request = Request(Collective::kReduceScatter, input);
+  request.counts = counts;
   request.op = op;
   request.input = input.data();
   request.output = output.data();
+  return request;
+}
+
+absl::StatusOr<CollectiveRequest> GatherRequest(const Communicator& communicator, const TensorView& input,
+                                                const TensorView& output, Rank root, absl::Span<const int64_t> counts) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckTensor(input, "input"));
+  LOCKSTEP_RETURN_IF_ERROR(CheckRoot(communicator, root));
+  CollectiveRequest request = Request(Collective::kGather, input);
+  LOCKSTEP_ASSIGN_OR_RETURN(request.count, CheckPart(communicator, input, "input", counts));
+  request.counts = counts;
+  request.root = root;
+  request.input = input.data();
+  if (communicator.rank() != root) return request;
+  LOCKSTEP_RETURN_IF_ERROR(CheckTensor(output, "output"));
+  LOCKSTEP_RETURN_IF_ERROR(CheckSameDType(input, output));
+  LOCKSTEP_RETURN_IF_ERROR(CheckWhole(communicator, input, "input", output, "output", counts));
+  request.output = output.data();
+  return request;
+}
+
+absl::StatusOr<CollectiveRequest> ScatterRequest(const Communicator& communicator, const TensorView& input,
+                                                 const TensorView& output, Rank root,
+                                                 absl::Span<const int64_t> counts) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckTensor(output, "output"));
+  LOCKSTEP_RETURN_IF_ERROR(CheckRoot(communicator, root));
+  CollectiveRequest request = Request(Collective::kScatter, output);
+  LOCKSTEP_ASSIGN_OR_RETURN(request.count, CheckPart(communicator, output, "output", counts));
+  request.counts = counts;
+  request.root = root;
+  request.output = output.data();
+  if (communicator.rank() != root) return request;
+  LOCKSTEP_RETURN_IF_ERROR(CheckTensor(input, "input"));
+  LOCKSTEP_RETURN_IF_ERROR(CheckSameDType(input, output));
+  LOCKSTEP_RETURN_IF_ERROR(CheckWhole(communicator, output, "output", input, "input", counts));
+  request.input = input.data();
+  return request;
+}
+
+absl::StatusOr<CollectiveRequest> AllToAllRequest(const Communicator& communicator, const TensorView& input,
+                                                  const TensorView& output, absl::Span<const int64_t> input_counts,
+                                                  absl::Span<const int64_t> output_counts) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckTensor(input, "input"));
+  LOCKSTEP_RETURN_IF_ERROR(CheckTensor(output, "output"));
+  LOCKSTEP_RETURN_IF_ERROR(CheckSameDType(input, output));
+  if (Overlap(input, output) && input.data() != output.data()) {
+    return absl::InvalidArgumentError("input and output overlap without being the same memory");
+  }
+  CollectiveRequest request = Request(Collective::kAllToAll, input);
+  request.counts = input_counts;
+  request.output_counts = output_counts;
+  request.input = input.data();
+  request.output = output.data();
+  if (!input_counts.empty() || !output_counts.empty()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const int64_t in, SumOfCounts(input_counts, "input_counts", communicator.size()));
+    LOCKSTEP_ASSIGN_OR_RETURN(const int64_t out, SumOfCounts(output_counts, "output_counts", communicator.size()));
+    if (static_cast<uint64_t>(in) == input.elements() && static_cast<uint64_t>(out) == output.elements()) {
+      return request;
+    }
+    return absl::InvalidArgumentError(absl::StrCat("input and output have ", input.elements(), " and ",
+                                                   output.elements(), " elements, and their counts add up to ", in,
+                                                   " and ", out));
+  }
+  if (input.elements() != output.elements() || input.elements() % communicator.size() != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("input has ", input.elements(), " elements and output has ",
+                                                   output.elements(), ", which are not equal multiples of ",
+                                                   communicator.size(), " (world size)"));
+  }
   return request;
 }
 

@@ -180,5 +180,62 @@ TEST_F(CollectivesTest, RequestsRun) {
   });
 }
 
+const std::vector<int64_t> kCounts = {4, 2, 0};  // of ranks 0, 1, 2
+
+TEST_F(CollectivesTest, BlocksOfTheirOwnSizes) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const CollectiveRequest gather,
+                                AllGatherRequest(self_, F32(20, 2), F32(0, 6), kCounts));
+  EXPECT_EQ(gather.count, 6);
+  EXPECT_EQ(gather.counts.data(), kCounts.data());
+  EXPECT_THAT(AllGatherRequest(self_, F32(4, 2), F32(0, 6), kCounts), IsOk()) << "in place";
+  EXPECT_THAT(AllGatherRequest(self_, F32(2, 2), F32(0, 6), kCounts), IsRefused(HasSubstr("at block 1")));
+  EXPECT_THAT(AllGatherRequest(self_, F32(20, 3), F32(0, 6), kCounts),
+              IsRefused(AllOf(HasSubstr("input has 3 elements"), HasSubstr("counts[1]"))));
+  EXPECT_THAT(AllGatherRequest(self_, F32(20, 2), F32(0, 7), kCounts),
+              IsRefused(AllOf(HasSubstr("output has 7 elements"), HasSubstr("add up to 6"))));
+  EXPECT_THAT(AllGatherRequest(self_, F32(20, 2), F32(0, 6), {4, 2}), IsRefused(HasSubstr("2 entries for 3 ranks")));
+  EXPECT_THAT(AllGatherRequest(self_, F32(20, 2), F32(0, 6), {5, 2, -1}), IsRefused(HasSubstr("negative: -1")));
+  EXPECT_THAT(ReduceScatterRequest(self_, F32(0, 6), F32(4, 2), ReduceOp::kSum, kCounts), IsOk());
+  EXPECT_THAT(ReduceScatterRequest(self_, F32(0, 6), F32(0, 2), ReduceOp::kSum, kCounts),
+              IsRefused(HasSubstr("at block 1")));
+}
+
+TEST_F(CollectivesTest, GatherAndScatterLookAtTheWholeOnTheRootAlone) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(CollectiveRequest request, GatherRequest(self_, F32(0, 5), TensorView(), Rank(2)));
+  EXPECT_EQ(request.collective, Collective::kGather);
+  EXPECT_EQ(request.count, 15);
+  EXPECT_EQ(request.root, Rank(2));
+  EXPECT_EQ(request.output, nullptr);
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(request, GatherRequest(self_, F32(0, 5), F32(10, 15), Rank(1)));
+  EXPECT_EQ(request.output, memory_.data() + 10);
+  EXPECT_THAT(GatherRequest(self_, F32(15, 5), F32(10, 15), Rank(1)), IsOk()) << "in place";
+  EXPECT_THAT(GatherRequest(self_, F32(0, 5), F32(10, 14), Rank(1)), IsRefused(HasSubstr("14 elements")));
+  EXPECT_THAT(GatherRequest(self_, F32(0, 5), I32(10, 15), Rank(1)), IsRefused(HasSubstr("output is i32")));
+  EXPECT_THAT(GatherRequest(self_, F32(0, 5), TensorView(), Rank(3)), IsRefused(HasSubstr("root 3")));
+
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(request, ScatterRequest(self_, TensorView(), F32(0, 2), Rank(0), kCounts));
+  EXPECT_EQ(request.collective, Collective::kScatter);
+  EXPECT_EQ(request.count, 6);
+  EXPECT_EQ(request.input, nullptr);
+  EXPECT_THAT(ScatterRequest(self_, F32(10, 6), F32(14, 2), Rank(1), kCounts), IsOk()) << "in place";
+  EXPECT_THAT(ScatterRequest(self_, F32(10, 6), F32(13, 2), Rank(1), kCounts), IsRefused(HasSubstr("at block 1")));
+  EXPECT_THAT(ScatterRequest(self_, TensorView(), EverySecond(0, 2), Rank(0)), IsRefused(HasSubstr("contiguous")));
+}
+
+TEST_F(CollectivesTest, AllToAll) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(CollectiveRequest request, AllToAllRequest(self_, F32(0, 6), F32(10, 6)));
+  EXPECT_EQ(request.collective, Collective::kAllToAll);
+  EXPECT_EQ(request.count, 6);
+  EXPECT_THAT(AllToAllRequest(self_, F32(0, 6), F32(0, 6)), IsOk()) << "in place";
+  EXPECT_THAT(AllToAllRequest(self_, F32(0, 6), F32(1, 6)), IsRefused(HasSubstr("overlap")));
+  EXPECT_THAT(AllToAllRequest(self_, F32(0, 7), F32(10, 7)), IsRefused(HasSubstr("multiples of 3")));
+  EXPECT_THAT(AllToAllRequest(self_, F32(0, 6), F32(10, 9)), IsRefused(HasSubstr("9")));
+  const std::vector<int64_t> from = {1, 2, 3};
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(request, AllToAllRequest(self_, F32(0, 6), F32(10, 6), kCounts, from));
+  EXPECT_EQ(request.output_counts.data(), from.data());
+  EXPECT_THAT(AllToAllRequest(self_, F32(0, 6), F32(10, 7), kCounts, from), IsRefused(HasSubstr("add up to 6 and 6")));
+  EXPECT_THAT(AllToAllRequest(self_, F32(0, 6), F32(10, 6), kCounts), IsRefused(HasSubstr("output_counts has 0")));
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace lockstep {
 
 absl::Status Communicator::Enqueue(const CollectiveRequest& request, Stream* stream,
@@ -11,5 +13,50 @@ absl::Status Communicator::Enqueue(const CollectiveRequest& request, Stream* str
     return absl::OkStatus();
   });
 }
+
+namespace {
+
+absl::Status NotHere(const char* what) {
+  return absl::UnimplementedError(absl::StrCat("this communicator has no ", what));
+}
+
+// The operation's own deadline bounds the wait.
+absl::Status Finish(absl::StatusOr<Work> work) {
+  if (!work.ok()) return work.status();
+  return work->collected() ? absl::OkStatus() : work->Wait(Deadline::Infinite());
+}
+
+}  // namespace
+
+absl::Status CheckMessage(const SendRequest& request, int size) {
+  if (request.target.value() < 0 || request.target.value() >= size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("send: target ", request.target.value(), " is not a rank of a world of ", size));
+  }
+  if (request.tag < 0) return absl::InvalidArgumentError(absl::StrCat("send: the tag is negative: ", request.tag));
+  return absl::OkStatus();
+}
+
+absl::Status CheckMessage(const ReceiveRequest& request, int size) {
+  if (request.source != kAnySource && (request.source.value() < 0 || request.source.value() >= size)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("receive: source ", request.source.value(), " is not a rank of a world of ", size));
+  }
+  if (request.tag >= 0 || request.tag == kAnyTag) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("receive: the tag is negative: ", request.tag));
+}
+
+absl::StatusOr<std::unique_ptr<PreparedCollective>> Communicator::Prepare(const CollectiveRequest&) {
+  return NotHere("prepared collectives");
+}
+
+absl::Status Communicator::StartGroup() { return NotHere("groups"); }
+absl::StatusOr<Work> Communicator::EndGroup() { return NotHere("groups"); }
+absl::StatusOr<Work> Communicator::StartSend(const SendRequest&) { return NotHere("messages"); }
+absl::StatusOr<Work> Communicator::StartReceive(const ReceiveRequest&) { return NotHere("messages"); }
+absl::Status Communicator::Send(const SendRequest& request) { return Finish(StartSend(request)); }
+absl::Status Communicator::Receive(const ReceiveRequest& request) { return Finish(StartReceive(request)); }
+
+absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Split(int, int) { return NotHere("parts"); }
 
 }  // namespace lockstep

@@ -9,6 +9,16 @@
 // FAILED_PRECONDITION with the same text on every rank that has not finished, and at the next call on the others; the
 // communicator is over then. In checked mode it is found before anything moves, and the communicator stays usable.
 //
+// Groups. Between StartGroup and EndGroup the calls of that thread are collected: Start returns a Work that is not under way
+// yet, Run and Send and Receive return at once, and EndGroup launches all together, so that nothing in it waits for anything
+// else in it. Groups nest; the outermost end launches. When a call is refused, it says so, the end says it again, and
+// nothing is launched. Waiting inside for a Work of the group is FAILED_PRECONDITION, as a group without its end is at
+// destruction.
+//
+// Messages. Send and Receive are beside the collectives, on a lane of their own: neither waits for the other. Messages from one
+// rank with one tag are received in the order in which they were sent. A small one (64 KiB) is sent whether or not anybody
+// receives it, until a MiB from this rank waits there; a larger one, and everything then, moves when it is received.
+//
 // Failure. When a rank dies, stops answering, aborts, or an operation's deadline passes, every rank's operations complete with
 // the same error and so do later calls: status() tells it. A new communicator over the survivors may be made in the
 // same processes.
@@ -19,6 +29,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +37,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "base/deadline.h"
 #include "base/device.h"
 #include "base/dtype.h"
@@ -42,16 +54,68 @@ struct CollectiveRequest {
   DType dtype = DType::kU8;
   ReduceOp op = ReduceOp::kSum;
   Rank root;
-  // Elements of the whole vector: for all-gather all ranks' blocks together, for reduce-scatter the whole input; both are
-  // multiples of the world's size.
+  // Elements of the whole vector: where each rank has a block of it (all-gather, reduce-scatter, gather, scatter), all
+  // blocks together; for all-to-all the whole input. Those are multiples of the world's size unless `counts` are given.
   size_t count = 0;
-  const void* input = nullptr;  // all-gather: one block. broadcast: the root's vector, ignored elsewhere
-  void* output = nullptr;       // reduce-scatter: one block. reduce: ignored but at the root
-  double factor = 1.0;          // of premul-sum; each rank may have its own
+  // The v-forms of those five: elements of each rank's block, which lie one behind the other in rank order. Empty: equal
+  // blocks. They add up to `count` and, but for all-to-all, are equal on all ranks. Borrowed until the call returns.
+  absl::Span<const int64_t> counts;
+  // All-to-all with counts: `counts` go to each rank, and these come from each. Ranks know only their own; for each pair they
+  // must fit together. Borrowed likewise.
+  absl::Span<const int64_t> output_counts;
+  // all-gather, gather: one block. broadcast, scatter: the root's vector, ignored elsewhere.
+  const void* input = nullptr;
+  // reduce-scatter, scatter: one block. reduce, gather: ignored but at the root.
+  void* output = nullptr;
+  double factor = 1.0;  // of premul-sum; each rank may have its own
   Algorithm algorithm = Algorithm::kAuto;
   std::chrono::milliseconds timeout{0};  // of the operation, which it aborts on every rank; 0: the communicator's
   // The thread that carries it out shares its core with computation: it sleeps rather than polls while nothing moves.
   bool background = false;
+};
+
+inline constexpr Rank kAnySource{-1};
+inline constexpr int64_t kAnyTag = -1;
+
+// Buffers stay borrowed until the work is done.
+struct SendRequest {
+  Rank target;      // may be this rank
+  int64_t tag = 0;  // not negative
+  const void* data = nullptr;
+  size_t bytes = 0;
+  std::chrono::milliseconds timeout{0};  // as of a collective
+};
+
+struct ReceiveRequest {
+  Rank source = kAnySource;
+  int64_t tag = kAnyTag;
+  void* data = nullptr;
+  size_t bytes = 0;             // room; a longer message is FAILED_PRECONDITION for both sides and is lost
+  MessageInfo* info = nullptr;  // written when the work is done well, as the work has it; may be null
+  std::chrono::milliseconds timeout{0};
+};
+
+// INVALID_ARGUMENT for a peer or a tag that cannot be, in a world of this size.
+absl::Status CheckMessage(const SendRequest& request, int size);
+absl::Status CheckMessage(const ReceiveRequest& request, int size);
+
+// A collective that is set up once and started as often as wanted, without an allocation: see Communicator::Prepare. Used by
+// one thread at a time. Destroying it neither waits nor cancels: a started collective goes on.
+class PreparedCollective {
+ public:
+  virtual ~PreparedCollective() = default;
+  PreparedCollective(const PreparedCollective&) = delete;
+  PreparedCollective& operator=(const PreparedCollective&) = delete;
+
+  // Like Communicator::Run and Start, whose errors it has. FAILED_PRECONDITION while the last start is not done.
+  virtual absl::Status Run() = 0;
+  virtual absl::Status Start() = 0;
+  // Of the last start, as Work has them; before the first one, done.
+  virtual bool done() const = 0;
+  virtual absl::Status Wait(Deadline deadline) = 0;
+
+ protected:
+  PreparedCollective() = default;
 };
 
 class Communicator {
@@ -68,6 +132,30 @@ class Communicator {
 
   // Starts the collective and returns; in checked mode, once all ranks have called. On an error nothing was started.
   virtual absl::StatusOr<Work> Start(const CollectiveRequest& request) = 0;
+
+  // Sets the collective up to be started many times with the same buffers and counts. The communicator outlives what is
+  // returned. Not collective: ranks may prepare and start in any form.
+  virtual absl::StatusOr<std::unique_ptr<PreparedCollective>> Prepare(const CollectiveRequest& request);
+
+  // See "Groups" above. The work that EndGroup returns is done when all calls of the group are, with the first error of
+  // any; a nested end returns the same work as the outermost. FAILED_PRECONDITION when this thread has no group open, or at
+  // the start when another thread has one.
+  virtual absl::Status StartGroup();
+  virtual absl::StatusOr<Work> EndGroup();
+
+  // See "Messages" above.
+  virtual absl::StatusOr<Work> StartSend(const SendRequest& request);
+  virtual absl::StatusOr<Work> StartReceive(const ReceiveRequest& request);
+  virtual absl::Status Send(const SendRequest& request);
+  virtual absl::Status Receive(const ReceiveRequest& request);
+
+  // Collective. One communicator for each colour, of the ranks that gave it, in the order of their keys and then of their
+  // ranks here; null for a negative colour. It shares the connections, and must be destroyed before the world; beyond that it
+  // is on its own: it may be used at the same time as this one, from other threads, and a failure of one that is not the
+  // loss of a rank does not reach the other.
+  virtual absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key);
+  // The same ranks again.
+  absl::StatusOr<std::unique_ptr<Communicator>> Duplicate() { return Split(0, rank().value()); }
 
   // Carries out the collective in the order of a stream: after what was enqueued before, before what is enqueued later. Here,
   // for back ends that work on the host, on the stream's own thread. `done` gets the result, on that thread; the stream itself

@@ -14,17 +14,24 @@ constexpr int kChunksInFlightMax = 16;
 
 constexpr size_t kScratchAlignment = 64;
 
+char* AlignUp(char* address) {
+  const size_t misalignment = reinterpret_cast<uintptr_t>(address) % kScratchAlignment;
+  return address + (kScratchAlignment - misalignment) % kScratchAlignment;
+}
+
 }  // namespace
 
-Executor::Executor(Transport* transport, ChannelId channel, size_t chunk_bytes, Owner* owner)
-    : transport_(transport), channel_(channel), chunk_bytes_(chunk_bytes), owner_(owner) {}
+Executor::Executor(Transport* transport, ChannelId channel, absl::Span<const Rank> ranks, Owner* owner)
+    : transport_(transport), channel_(channel), ranks_(ranks), owner_(owner) {}
 
 Executor::~Executor() { LOCKSTEP_CHECK(jobs_.empty()) << jobs_.size() << " jobs left"; }
 
 void Executor::Start(Job* job) {
   LOCKSTEP_CHECK(!failed_);
   jobs_.push_back(job);
+  starting_ = job;
   BeginQueued();
+  starting_ = nullptr;
 }
 
 void Executor::BeginQueued() {
@@ -38,31 +45,30 @@ void Executor::BeginQueued() {
 }
 
 void Executor::Begin(Job* job) {
-  const PreparedSchedule& schedule = *job->schedule;
+  const ExecutionPlan& plan = *job->plan;
+  const int steps = plan.schedule().steps();
   Job::Internal& state = job->internal;
   state.envelope = Encode(job->signature);
-  state.steps.resize(schedule.steps());
+  state.steps.resize(steps);
   state.ready.clear();
-  state.steps_unposted = schedule.steps();
-  state.steps_incomplete = schedule.steps();
+  state.steps_unposted = steps;
+  state.steps_incomplete = steps;
   job->late = false;
   job->failing = false;
-  for (int i = 0; i < schedule.steps(); ++i) {
-    Job::StepState& step = state.steps[i];
-    step.layout = ChunkLayout(Elements(*job, SizingOperand(schedule.step(i))), job->element_bytes, chunk_bytes_);
-    step.chunks = static_cast<int32_t>(step.layout.chunks());
-    step.posted = 0;
-    step.completed = 0;
+  for (int i = 0; i < steps; ++i) state.steps[i] = {static_cast<int32_t>(plan.step(i).chunks.chunks()), 0, 0};
+  if (plan.scratch_bytes() > 0 && state.scratch.size() < plan.scratch_bytes() + kScratchAlignment) {
+    state.scratch.resize(plan.scratch_bytes() + kScratchAlignment);
   }
-  const size_t scratch_bytes =
-      Elements(*job, {Window::kScratch, 0, schedule.schedule().scratch_blocks}) * job->element_bytes;
-  if (state.scratch.size() < scratch_bytes + kScratchAlignment) state.scratch.resize(scratch_bytes + kScratchAlignment);
+  // The input is only ever read: the verifier proves it.
+  state.windows[static_cast<int>(Window::kInput)] = const_cast<char*>(job->input);
+  state.windows[static_cast<int>(Window::kOutput)] = job->output;
+  state.windows[static_cast<int>(Window::kScratch)] = AlignUp(state.scratch.data());
   if (job->record != nullptr) {
     job->record->state = FlightRecord::State::kRunning;
-    job->record->started = FlightRecord::Clock::now();
+    job->record->started = job == starting_ ? job->record->queued : FlightRecord::Clock::now();
   }
   // Taken from the back: the first step is tried first.
-  for (int i = schedule.steps() - 1; i >= 0; --i) state.ready.push_back(i);
+  for (int i = steps - 1; i >= 0; --i) state.ready.push_back(i);
   Drain(job);
 }
 
@@ -80,7 +86,7 @@ void Executor::Drain(Job* job) {
 }
 
 void Executor::PostStep(Job* job, int32_t index) {
-  const PreparedSchedule::Links& links = job->schedule->links(index);
+  const PreparedSchedule::Links& links = job->plan->schedule().links(index);
   Job::StepState& step = job->internal.steps[index];
   if (links.lane_previous != PreparedSchedule::kNone) {
     const Job::StepState& previous = job->internal.steps[links.lane_previous];
@@ -99,10 +105,9 @@ void Executor::PostStep(Job* job, int32_t index) {
 }
 
 bool Executor::Ready(const Job& job, int32_t index, int32_t chunk) const {
-  const Step& step = job.schedule->step(index);
-  const PreparedSchedule::Links& links = job.schedule->links(index);
-  for (int k = 0; k < Step::kAfterMax; ++k) {
-    if (step.after[k] == Step::kNone) continue;
+  const Step& step = job.plan->schedule().step(index);
+  const PreparedSchedule::Links& links = job.plan->schedule().links(index);
+  for (size_t k = 0; k < step.after.size(); ++k) {
     const Job::StepState& earlier = job.internal.steps[step.after[k]];
     if (earlier.completed == earlier.chunks) continue;
     if (!links.chunkwise[k] || earlier.completed <= chunk) return false;
@@ -111,41 +116,65 @@ bool Executor::Ready(const Job& job, int32_t index, int32_t chunk) const {
 }
 
 void Executor::PostChunk(Job* job, int32_t index, int32_t chunk) {
-  const Step& step = job->schedule->step(index);
-  const ChunkLayout& layout = job->internal.steps[index].layout;
-  const size_t offset = layout.Offset(chunk) * job->element_bytes;
-  const size_t bytes = layout.Size(chunk) * job->element_bytes;
+  const ExecutionPlan& plan = *job->plan;
+  const Step& step = plan.schedule().step(index);
   if (!IsMessage(step)) {
-    char* const target = Address(*job, step.target) + offset;
-    const char* const source = Address(*job, step.source) + offset;
-    if (bytes > 0 && step.kind == Step::Kind::kReduce) {
-      job->reduction.combine(target, target, source, bytes / job->element_bytes);
-    } else if (bytes > 0 && source != target) {
-      std::memcpy(target, source, bytes);
-    }
-    ChunkCompleted(job, index);
-    return;
+    Compute(*job, index, chunk);
+    return ChunkCompleted(job, index);
   }
-
+  const ExecutionPlan::StepLayout& layout = plan.step(index);
+  const size_t offset = layout.chunks.Offset(chunk) * plan.element_bytes();
+  const size_t bytes = layout.chunks.Size(chunk) * plan.element_bytes();
   Unit* unit = NewUnit();
   unit->job = job;
   unit->step = index;
   unit->peer = step.peer;
   unit->send = step.kind == Step::Kind::kSend;
   unit->bytes = bytes;
+  const Rank peer = TransportRank(step.peer);
   if (unit->send) {
-    const char* const source = bytes == 0 ? nullptr : Address(*job, step.source) + offset;
-    transport_->Send(step.peer, channel_, job->internal.envelope, source, bytes, &unit->operation);
-    return;
+    const char* const source = Address(*job, step.source, layout.source_offset, offset, bytes);
+    return transport_->Send(peer, channel_, EnvelopeOf(*job, index), source, bytes, &unit->operation);
   }
   Sink sink;
   sink.bytes = bytes;
-  if (bytes > 0) sink.target = Address(*job, step.target) + offset;
+  sink.target = Address(*job, step.target, layout.target_offset, offset, bytes);
   if (bytes > 0 && step.kind == Step::Kind::kReceiveReduce) {
-    sink.operand = Address(*job, step.source) + offset;
-    sink.reduction = &job->reduction;
+    sink.operand = Address(*job, step.source, layout.source_offset, offset, bytes);
+    sink.reduction = &plan.reduction();
   }
-  transport_->Receive(step.peer, channel_, job->internal.envelope, sink, &unit->operation);
+  transport_->Receive(peer, channel_, EnvelopeOf(*job, index), sink, &unit->operation);
+}
+
+void Executor::Compute(const Job& job, int32_t index, int32_t chunk) {
+  const ExecutionPlan& plan = *job.plan;
+  const Step& step = plan.schedule().step(index);
+  const ExecutionPlan::StepLayout& layout = plan.step(index);
+  const size_t elements = layout.chunks.Size(chunk);
+  const size_t offset = layout.chunks.Offset(chunk) * plan.element_bytes();
+  const size_t bytes = elements * plan.element_bytes();
+  if (bytes == 0) return;
+  void* const target = Address(job, step.target, layout.target_offset, offset, bytes);
+  if (step.kind == Step::Kind::kReduceMany) {
+    terms_.clear();
+    for (size_t k = 0; k < step.terms.size(); ++k) {
+      terms_.push_back(Address(job, step.terms[k], layout.term_offsets[k], offset, bytes));
+    }
+    return plan.reduce_many()(&target, 1, terms_.data(), terms_.size(), elements);
+  }
+  const void* const source = Address(job, step.source, layout.source_offset, offset, bytes);
+  if (step.kind == Step::Kind::kReduce) {
+    plan.reduction().combine(target, target, source, elements);
+  } else if (source != target) {
+    std::memcpy(target, source, bytes);
+  }
+}
+
+Envelope Executor::EnvelopeOf(const Job& job, int32_t step) const {
+  if (!job.plan->count_per_message()) return job.internal.envelope;
+  Signature signature = job.signature;
+  signature.count = job.plan->step(step).elements;
+  return Encode(signature);
 }
 
 void Executor::OnOperationComplete(Operation* operation, const absl::Status& status) {
@@ -160,7 +189,7 @@ void Executor::OnOperationComplete(Operation* operation, const absl::Status& sta
   }
   if (!status.ok() && !self->failed_ && !job->failing) {
     job->failing = true;
-    self->owner_->OnOperationFailed(job, status, peer, *operation);
+    self->owner_->OnOperationFailed(job, status, peer, self->EnvelopeOf(*job, step), *operation);
   }
   unit->next_free = self->free_units_;
   self->free_units_ = unit;
@@ -173,7 +202,7 @@ void Executor::ChunkCompleted(Job* job, int32_t index) {
   Job::StepState& step = job->internal.steps[index];
   if (++step.completed == step.chunks) --job->internal.steps_incomplete;
   if (step.posted < step.chunks) job->internal.ready.push_back(index);
-  for (const int32_t dependent : job->schedule->dependents(index)) {
+  for (const int32_t dependent : job->plan->schedule().dependents(index)) {
     const Job::StepState& waiting = job->internal.steps[dependent];
     if (waiting.posted < waiting.chunks) job->internal.ready.push_back(dependent);
   }
@@ -205,31 +234,6 @@ void Executor::FailAll(const absl::Status& status) {
     jobs_.pop_front();
     owner_->OnDone(job, status);
   }
-}
-
-char* Executor::Address(const Job& job, const Operand& operand) const {
-  switch (operand.window) {
-    case Window::kInput:
-      // The input is only ever read: the verifier proves it.
-      return const_cast<char*>(job.input) + (job.layout.Offset(operand.block) - job.input_begin) * job.element_bytes;
-    case Window::kOutput:
-      return job.output + (job.layout.Offset(operand.block) - job.output_begin) * job.element_bytes;
-    case Window::kScratch:
-      break;
-  }
-  const size_t offset = Elements(job, {Window::kScratch, 0, operand.block}) * job.element_bytes;
-  char* const scratch = const_cast<char*>(job.internal.scratch.data());
-  const size_t misalignment = reinterpret_cast<uintptr_t>(scratch) % kScratchAlignment;
-  return scratch + (kScratchAlignment - misalignment) % kScratchAlignment + offset;
-}
-
-int64_t Executor::Elements(const Job& job, const Operand& operand) const {
-  if (operand.window != Window::kScratch) return job.layout.Size(operand.block, operand.blocks);
-  int64_t elements = 0;
-  for (int i = operand.block; i < operand.block + operand.blocks; ++i) {
-    elements += job.layout.Size(i % job.layout.blocks());
-  }
-  return elements;
 }
 
 Executor::Unit* Executor::NewUnit() {

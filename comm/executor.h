@@ -9,6 +9,7 @@
 #ifndef COMM_EXECUTOR_H_
 #define COMM_EXECUTOR_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -16,9 +17,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "base/deadline.h"
-#include "base/reduction.h"
-#include "comm/block_layout.h"
+#include "comm/execution_plan.h"
 #include "comm/flight_recorder.h"
 #include "comm/prepared_schedule.h"
 #include "comm/signature.h"
@@ -29,17 +30,11 @@ namespace lockstep {
 // One collective in flight: what to do (set by the caller before Start) and how far it is (the executor's). The owner keeps it
 // in place until `owner->OnDone`; it may then be used again, keeping the memory that it has grown.
 struct Job {
-  std::shared_ptr<const PreparedSchedule> schedule;
+  const ExecutionPlan* plan = nullptr;  // stays until the owner is told that the job is done
   Signature signature;
-  BlockLayout layout;
-  size_t element_bytes = 1;
-  // Where the windows begin, and with which element of the vector: an all-gather's input is one block of it, as a
-  // reduce-scatter's output is. Null where the collective has none on this rank.
+  // The caller's buffers; null where the collective has none on this rank.
   const char* input = nullptr;
   char* output = nullptr;
-  size_t input_begin = 0;
-  size_t output_begin = 0;
-  Reduction reduction;  // of the collectives that reduce
   Deadline deadline = Deadline::Infinite();
   FlightRecord* record = nullptr;  // may be null; its sequence tells whether it is still ours
 
@@ -47,7 +42,6 @@ struct Job {
   bool failing = false;  // an operation failed; nothing more is posted until the owner decides
 
   struct StepState {
-    ChunkLayout layout{0, 1, 1};
     int32_t chunks = 0;
     int32_t posted = 0;
     int32_t completed = 0;
@@ -57,6 +51,7 @@ struct Job {
     std::vector<StepState> steps;
     std::vector<int32_t> ready;  // steps that may have become postable
     std::vector<char> scratch;
+    std::array<char*, 3> windows = {};  // where each begins, by Window
     int steps_unposted = 0;
     int steps_incomplete = 0;
     bool draining = false;
@@ -71,12 +66,14 @@ class Executor {
     // The job is over and forgotten; its buffers are free. May start other jobs.
     virtual void OnDone(Job* job, const absl::Status& status) = 0;
     // An operation of the job failed. Called once a job. The owner finds out what to tell everybody and calls FailAll.
-    // `operation` is the one that failed, for what arrived instead.
-    virtual void OnOperationFailed(Job* job, const absl::Status& status, Rank peer, const Operation& operation) = 0;
+    // `expected` and `operation`: what it was about, and what arrived instead where that is the failure.
+    virtual void OnOperationFailed(Job* job, const absl::Status& status, Rank peer, const Envelope& expected,
+                                   const Operation& operation) = 0;
   };
 
-  // Transport and owner must outlive the executor. `chunk_bytes` is equal on all ranks.
-  Executor(Transport* transport, ChannelId channel, size_t chunk_bytes, Owner* owner);
+  // Transport and owner must outlive the executor. `ranks`: the transport's rank of each rank of the schedules, where they
+  // are not the same; empty otherwise; borrowed.
+  Executor(Transport* transport, ChannelId channel, absl::Span<const Rank> ranks, Owner* owner);
   // No job may be left.
   ~Executor();
 
@@ -113,27 +110,36 @@ class Executor {
   void PostStep(Job* job, int32_t step);
   bool Ready(const Job& job, int32_t step, int32_t chunk) const;
   void PostChunk(Job* job, int32_t step, int32_t chunk);
+  // A step that is no message: done when this returns.
+  void Compute(const Job& job, int32_t step, int32_t chunk);
   void ChunkCompleted(Job* job, int32_t step);
   void FinishIfComplete(Job* job);
   // Starts queued jobs while the newest begun one has posted everything.
   void BeginQueued();
 
-  char* Address(const Job& job, const Operand& operand) const;
-  int64_t Elements(const Job& job, const Operand& operand) const;
+  // Null for an empty chunk: a window of which nothing is used may be null, and nothing may be added to that.
+  static char* Address(const Job& job, const Operand& operand, size_t step_offset, size_t chunk_offset, size_t bytes) {
+    if (bytes == 0) return nullptr;
+    return job.internal.windows[static_cast<int>(operand.window)] + step_offset + chunk_offset;
+  }
+  Envelope EnvelopeOf(const Job& job, int32_t step) const;
+  Rank TransportRank(Rank rank) const { return ranks_.empty() ? rank : ranks_[rank.value()]; }
   Unit* NewUnit();
 
   // Constant after construction.
   Transport* const transport_;
   const ChannelId channel_;
-  const size_t chunk_bytes_;
+  const absl::Span<const Rank> ranks_;
   Owner* const owner_;
 
   std::deque<Job*> jobs_;  // in the order started; the first `begun_` have begun
   size_t begun_ = 0;
   bool beginning_ = false;
+  const Job* starting_ = nullptr;  // it is begun at the time of which its record says that it was queued
   bool failed_ = false;
   std::deque<Unit> units_;
   Unit* free_units_ = nullptr;
+  std::vector<const void*> terms_;  // of the step that is being computed
 };
 
 }  // namespace lockstep

@@ -19,6 +19,7 @@
 #include "base/reduction.h"
 #include "base/status_matchers.h"
 #include "comm/block_layout.h"
+#include "comm/execution_plan.h"
 #include "comm/flight_recorder.h"
 #include "comm/prepared_schedule.h"
 #include "comm/schedule.h"
@@ -47,6 +48,7 @@ void Add(void* target, const void* left, const void* right, size_t count) {
 
 // One collective of one rank, with its memory and its end.
 struct TestJob : Job {
+  std::unique_ptr<const ExecutionPlan> plan_owner;
   std::vector<float> data;  // in place
   int ends = 0;
   absl::Status end;
@@ -59,7 +61,7 @@ struct TestJob : Job {
 class Member : public Executor::Owner {
  public:
   Member(LoopbackNetwork* network, int rank)
-      : transport_(network->CreateTransport(Rank(rank))), executor_(transport_.get(), kChannel, kChunkBytes, this) {}
+      : transport_(network->CreateTransport(Rank(rank))), executor_(transport_.get(), kChannel, /*ranks=*/{}, this) {}
   ~Member() override { executor_.FailAll(absl::CancelledError("the test is over")); }
 
   Transport& transport() { return *transport_; }
@@ -70,21 +72,24 @@ class Member : public Executor::Owner {
   void Start(TestJob* job, uint64_t sequence, Collective collective, Algorithm algorithm, size_t count, float fill,
              FlightRecord* record = nullptr) {
     const int size = transport_->size();
-    job->schedule = std::make_shared<const PreparedSchedule>(
+    ExecutionPlan::Options plan;
+    plan.schedule = std::make_shared<const PreparedSchedule>(
         *BuildSchedule(collective, algorithm, transport_->rank(), size, Rank(0)));
+    const int blocks = plan.schedule->schedule().blocks;
+    if (blocks > 0) plan.input = plan.output = *BlockLayout::Split(count, sizeof(float), blocks);
+    plan.element_bytes = sizeof(float);
+    plan.chunk_bytes = kChunkBytes;
+    plan.reduction = {DType::kF32, ReduceOp::kSum, &Add};
+    job->plan_owner = std::make_unique<const ExecutionPlan>(std::move(plan));
+    job->plan = job->plan_owner.get();
     job->signature.sequence = sequence;
     job->signature.count = count;
     job->signature.collective = collective;
     job->signature.algorithm = algorithm;
     job->signature.dtype = DType::kF32;
-    job->layout = job->schedule->schedule().blocks == 0
-                      ? BlockLayout()
-                      : *BlockLayout::Split(count, sizeof(float), job->schedule->schedule().blocks);
-    job->element_bytes = sizeof(float);
     job->data.assign(count, fill);
     job->input = reinterpret_cast<const char*>(job->data.data());
     job->output = reinterpret_cast<char*>(job->data.data());
-    job->reduction = {DType::kF32, ReduceOp::kSum, &Add};
     job->record = record;
     executor_.Start(job);
   }
@@ -96,7 +101,7 @@ class Member : public Executor::Owner {
     ended_.push_back(done->signature.sequence);
     if (done->then) done->then();
   }
-  void OnOperationFailed(Job* job, const absl::Status& status, Rank peer, const Operation&) override {
+  void OnOperationFailed(Job* job, const absl::Status& status, Rank peer, const Envelope&, const Operation&) override {
     TestJob* const failing = static_cast<TestJob*>(job);
     ++failing->failures;
     failing->failure = status;

@@ -7,44 +7,48 @@
 
 namespace lockstep {
 
-ExpressionTable::ExpressionTable(int ranks) : ranks_(ranks), words_((ranks + 63) / 64) {}
+ExpressionTable::ExpressionTable(int ranks) : ranks_(ranks), words_((ranks + 63) / 64), leaf_of_rank_(ranks, kNone) {}
 
 ExpressionTable::Id ExpressionTable::Leaf(Rank rank, int block) {
-  const Id next = static_cast<Id>(nodes_.size());
-  const auto [found, is_new] = ids_.try_emplace(Key(-1 - rank.value(), block), next);
-  if (is_new) {
+  TreeId& leaf = leaf_of_rank_[rank.value()];
+  if (leaf == kNone) {
+    leaf = static_cast<TreeId>(nodes_.size());
     Node node;
-    node.canonical = next;
+    node.canonical = leaf;
     node.rank = rank.value();
-    node.block = block;
     nodes_.push_back(node);
     leaves_.resize(leaves_.size() + words_);
-    leaves_[static_cast<size_t>(next) * words_ + rank.value() / 64] |= uint64_t{1} << (rank.value() % 64);
+    leaves_[static_cast<size_t>(leaf) * words_ + rank.value() / 64] |= uint64_t{1} << (rank.value() % 64);
   }
-  return found->second;
+  return Make(leaf, block);
 }
 
-ExpressionTable::Id ExpressionTable::Combine(Id left, Id right) {
+ExpressionTable::Id ExpressionTable::Combine(Id left, Id right) { return Combine(left, right, End::kRounded); }
+
+ExpressionTable::Id ExpressionTable::Accumulate(Id left, Id right) { return Combine(left, right, End::kOpen); }
+
+ExpressionTable::Id ExpressionTable::Combine(Id left, Id right, End end) {
   LOCKSTEP_CHECK(block(left) == block(right)) << "block " << block(left) << " with block " << block(right);
   LOCKSTEP_CHECK(SharedLeaf(left, right) < 0) << "rank " << SharedLeaf(left, right) << " would count twice";
-  const Id id = Intern(left, right);
-  if (nodes_[id].canonical == kUndefined) {
-    const Id a = nodes_[left].canonical, b = nodes_[right].canonical;
-    const Id canonical = a == left && b == right && a < b ? id : Intern(std::min(a, b), std::max(a, b));
+  const TreeId tree = Intern(Tree(left), Tree(right), end);
+  if (nodes_[tree].canonical == kNone) {
+    const TreeId a = nodes_[Tree(left)].canonical, b = nodes_[Tree(right)].canonical;
+    const bool is_canonical = a == Tree(left) && b == Tree(right) && a < b;
+    const TreeId canonical = is_canonical ? tree : Intern(std::min(a, b), std::max(a, b), end);
     nodes_[canonical].canonical = canonical;
-    nodes_[id].canonical = canonical;
+    nodes_[tree].canonical = canonical;
   }
-  return id;
+  return Make(tree, block(left));
 }
 
-ExpressionTable::Id ExpressionTable::Intern(Id left, Id right) {
-  const Id next = static_cast<Id>(nodes_.size());
-  const auto [found, is_new] = ids_.try_emplace(Key(left, right), next);
+ExpressionTable::TreeId ExpressionTable::Intern(TreeId left, TreeId right, End end) {
+  const TreeId next = static_cast<TreeId>(nodes_.size());
+  const auto [found, is_new] = ids_.try_emplace(Key(left, right, end), next);
   if (is_new) {
     Node node;
     node.left = left;
     node.right = right;
-    node.block = nodes_[left].block;
+    node.end = end;
     nodes_.push_back(node);
     for (int word = 0; word < words_; ++word) leaves_.push_back(leaves(left)[word] | leaves(right)[word]);
   }
@@ -52,12 +56,12 @@ ExpressionTable::Id ExpressionTable::Intern(Id left, Id right) {
 }
 
 bool ExpressionTable::HasLeaf(Id id, Rank rank) const {
-  return (leaves(id)[rank.value() / 64] >> (rank.value() % 64) & 1) != 0;
+  return (leaves(Tree(id))[rank.value() / 64] >> (rank.value() % 64) & 1) != 0;
 }
 
 int ExpressionTable::SharedLeaf(Id a, Id b) const {
   for (int word = 0; word < words_; ++word) {
-    const uint64_t shared = leaves(a)[word] & leaves(b)[word];
+    const uint64_t shared = leaves(Tree(a))[word] & leaves(Tree(b))[word];
     if (shared != 0) return word * 64 + __builtin_ctzll(shared);
   }
   return -1;
@@ -65,7 +69,7 @@ int ExpressionTable::SharedLeaf(Id a, Id b) const {
 
 int ExpressionTable::MissingLeaf(Id id) const {
   for (int word = 0; word < words_; ++word) {
-    const uint64_t missing = ~leaves(id)[word];
+    const uint64_t missing = ~leaves(Tree(id))[word];
     if (missing == 0) continue;
     const int rank = word * 64 + __builtin_ctzll(missing);
     return rank < ranks_ ? rank : -1;
@@ -73,11 +77,34 @@ int ExpressionTable::MissingLeaf(Id id) const {
   return -1;
 }
 
-std::string ExpressionTable::ToString(Id id) const {
-  if (id == kUndefined) return "undefined";
-  const Node& node = nodes_[id];
-  if (node.left == kUndefined) return absl::StrCat("r", node.rank);
-  return absl::StrCat("(", ToString(node.left), "+", ToString(node.right), ")");
+bool ExpressionTable::IsFoldInRankOrder(Id id) const {
+  TreeId tree = Tree(id);
+  for (int rank = ranks_ - 1; rank > 0; --rank) {
+    const Node& node = nodes_[tree];
+    const TreeId leaf = leaf_of_rank_[rank];
+    if (leaf == kNone || node.left == kNone || (node.left != leaf && node.right != leaf)) return false;
+    tree = node.right == leaf ? node.left : node.right;
+  }
+  return tree == leaf_of_rank_[0];
+}
+
+bool ExpressionTable::IsRoundedOnce(Id id) const {
+  const Node* node = &nodes_[Tree(id)];
+  while (node->left != kNone) {
+    if (nodes_[node->right].left != kNone) return false;
+    node = &nodes_[node->left];
+    if (node->left != kNone && node->end == End::kRounded) return false;
+  }
+  return true;
+}
+
+std::string ExpressionTable::ToString(Id id) const { return id == kUndefined ? "undefined" : TreeToString(Tree(id)); }
+
+std::string ExpressionTable::TreeToString(TreeId tree) const {
+  const Node& node = nodes_[tree];
+  if (node.left == kNone) return absl::StrCat("r", node.rank);
+  const std::string text = absl::StrCat(TreeToString(node.left), "+", TreeToString(node.right));
+  return node.end == End::kOpen ? text : absl::StrCat("(", text, ")");
 }
 
 }  // namespace lockstep

@@ -28,6 +28,44 @@ TEST(ExpressionTable, IsCanonicalUpToTheOrderOfOperandsButNotUpToTheirGrouping) 
   EXPECT_EQ(table.Canonical(a), a);
 }
 
+TEST(ExpressionTable, TellsWhereSumsAreRounded) {
+  ExpressionTable table(3);
+  const auto a = table.Leaf(Rank(0), 0), b = table.Leaf(Rank(1), 0), c = table.Leaf(Rank(2), 0);
+  const auto once = table.Combine(table.Accumulate(a, b), c), twice = table.Combine(table.Combine(a, b), c);
+  EXPECT_NE(once, twice);
+  EXPECT_NE(table.Canonical(once), table.Canonical(twice));
+  EXPECT_EQ(table.Canonical(once), table.Canonical(table.Combine(table.Accumulate(b, a), c)));
+  EXPECT_NE(table.Canonical(once), table.Canonical(table.Combine(table.Accumulate(a, c), b)));
+  EXPECT_TRUE(table.IsRoundedOnce(once));
+  EXPECT_FALSE(table.IsRoundedOnce(twice));
+  EXPECT_TRUE(table.IsRoundedOnce(table.Combine(a, b)));
+  EXPECT_FALSE(table.IsRoundedOnce(table.Combine(c, table.Combine(a, b))));
+  EXPECT_EQ(table.ToString(once), "(r0+r1+r2)");
+}
+
+TEST(ExpressionTable, KnowsAFoldInRankOrder) {
+  ExpressionTable table(3);
+  const auto a = table.Leaf(Rank(0), 4), b = table.Leaf(Rank(1), 4), c = table.Leaf(Rank(2), 4);
+  EXPECT_TRUE(table.IsFoldInRankOrder(table.Combine(table.Combine(a, b), c)));
+  EXPECT_TRUE(table.IsFoldInRankOrder(table.Combine(c, table.Combine(b, a))));
+  EXPECT_TRUE(table.IsFoldInRankOrder(table.Combine(table.Accumulate(a, b), c)));
+  EXPECT_FALSE(table.IsFoldInRankOrder(table.Combine(table.Combine(a, c), b)));
+  EXPECT_FALSE(table.IsFoldInRankOrder(table.Combine(a, table.Combine(b, c))));
+  EXPECT_FALSE(table.IsFoldInRankOrder(table.Combine(a, b)));
+  EXPECT_FALSE(table.IsFoldInRankOrder(a));
+}
+
+// The trees of different blocks are one, but not their ids.
+TEST(ExpressionTable, KeepsBlocksApart) {
+  ExpressionTable table(2);
+  const auto in = [&](int block) { return table.Combine(table.Leaf(Rank(0), block), table.Leaf(Rank(1), block)); };
+  EXPECT_NE(in(0), in(1));
+  EXPECT_NE(table.Canonical(in(0)), table.Canonical(in(70000)));
+  EXPECT_EQ(table.block(in(70000)), 70000);
+  EXPECT_EQ(table.LeafRank(table.Leaf(Rank(1), 3)), 1);
+  EXPECT_EQ(table.LeafRank(in(3)), -1);
+}
+
 TEST(ExpressionTable, KnowsItsLeavesBeyondOneWord) {
   ExpressionTable table(130);
   const auto low = table.Leaf(Rank(3), 0), high = table.Leaf(Rank(129), 0);

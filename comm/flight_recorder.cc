@@ -64,13 +64,13 @@ std::string ToString(const FlightRecord& record, FlightRecord::Clock::time_point
 
 FlightRecorder::FlightRecorder(size_t capacity) : records_(std::max<size_t>(capacity, 1)) {}
 
-FlightRecord* FlightRecorder::Add(const Signature& signature, uint64_t bytes) {
+FlightRecord* FlightRecorder::Add(const Signature& signature, uint64_t bytes, FlightRecord::Clock::time_point now) {
   FlightRecord* record = &records_[added_++ % records_.size()];
   *record = FlightRecord();
   record->state = FlightRecord::State::kQueued;
   record->signature = signature;
   record->bytes = bytes;
-  record->queued = FlightRecord::Clock::now();
+  record->queued = now;
   return record;
 }
 

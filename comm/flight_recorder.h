@@ -17,7 +17,7 @@ namespace lockstep {
 // One collective. Plain data; the owner of the recorder guards it.
 struct FlightRecord {
   enum class State : uint8_t { kEmpty, kQueued, kRunning, kDone, kFailed };
-  using Clock = std::chrono::system_clock;
+  using Clock = std::chrono::steady_clock;  // of deadlines, so that one reading serves both
 
   struct Peer {
     Rank rank;
@@ -53,7 +53,10 @@ class FlightRecorder {
 
   // The record of a new collective; the oldest is overwritten. The pointer stays valid, but after `capacity` more calls it
   // is another collective's: compare the sequence before writing late.
-  FlightRecord* Add(const Signature& signature, uint64_t bytes);
+  FlightRecord* Add(const Signature& signature, uint64_t bytes, FlightRecord::Clock::time_point now);
+  FlightRecord* Add(const Signature& signature, uint64_t bytes) {
+    return Add(signature, bytes, FlightRecord::Clock::now());
+  }
 
   // The record of the collective with that sequence number; null when it is not there yet or was overwritten. For recorders
   // that are told of every collective.

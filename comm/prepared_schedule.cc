@@ -8,13 +8,11 @@
 namespace lockstep {
 namespace {
 
-bool UsesSource(const Step& step) { return step.kind != Step::Kind::kReceive; }
-bool UsesTarget(const Step& step) { return step.kind != Step::Kind::kSend; }
-
 absl::InlinedVector<Operand, 2> Operands(const Step& step) {
   absl::InlinedVector<Operand, 2> operands;
   if (UsesSource(step)) operands.push_back(step.source);
   if (UsesTarget(step)) operands.push_back(step.target);
+  operands.insert(operands.end(), step.terms.begin(), step.terms.end());
   return operands;
 }
 
@@ -44,11 +42,7 @@ bool Chunkwise(const Step& step, const Step& earlier) {
 
 }  // namespace
 
-const Operand& SizingOperand(const Step& step) {
-  if (!UsesTarget(step)) return step.source;
-  if (!UsesSource(step)) return step.target;
-  return step.source.window != Window::kScratch ? step.source : step.target;
-}
+const Operand& SizingOperand(const Step& step) { return UsesTarget(step) ? step.target : step.source; }
 
 PreparedSchedule::PreparedSchedule(Schedule schedule) : schedule_(std::move(schedule)) {
   const int count = steps();
@@ -57,11 +51,9 @@ PreparedSchedule::PreparedSchedule(Schedule schedule) : schedule_(std::move(sche
   std::map<std::pair<Rank, bool>, int32_t> lane_last;  // by peer and direction
   for (int i = 0; i < count; ++i) {
     const Step& current = step(i);
-    for (int k = 0; k < Step::kAfterMax; ++k) {
-      const int32_t earlier = current.after[k];
-      if (earlier == kNone) continue;
+    for (const int32_t earlier : current.after) {
       dependents[earlier].push_back(i);
-      links_[i].chunkwise[k] = Chunkwise(current, step(earlier));
+      links_[i].chunkwise.push_back(Chunkwise(current, step(earlier)));
     }
     if (!IsMessage(current)) continue;
     const auto lane = std::make_pair(current.peer, current.kind == Step::Kind::kSend);

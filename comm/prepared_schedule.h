@@ -3,10 +3,10 @@
 #ifndef COMM_PREPARED_SCHEDULE_H_
 #define COMM_PREPARED_SCHEDULE_H_
 
-#include <array>
 #include <cstdint>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 #include "comm/schedule.h"
 
@@ -22,7 +22,7 @@ class PreparedSchedule {
     int32_t lane_previous = kNone;
     int32_t lane_next = kNone;
     // For Step::after[k]: chunk c of this step may start when chunk c of that one is complete, rather than all of it.
-    std::array<bool, Step::kAfterMax> chunkwise = {};
+    absl::InlinedVector<bool, 3> chunkwise;
   };
 
   explicit PreparedSchedule(Schedule schedule);
@@ -45,8 +45,13 @@ class PreparedSchedule {
   std::vector<int32_t> dependents_;
 };
 
-// The operand by which a step's bytes are counted: the one that is not scratch if there is one (a scratch block may be
-// larger than what a step keeps in it).
+// Which operands a step has, beside its terms.
+inline bool UsesSource(const Step& step) {
+  return step.kind != Step::Kind::kReceive && step.kind != Step::Kind::kReduceMany;
+}
+inline bool UsesTarget(const Step& step) { return step.kind != Step::Kind::kSend; }
+
+// The operand by which a step's bytes are counted: all of a step's operands are of one size.
 const Operand& SizingOperand(const Step& step);
 
 inline bool IsMessage(const Step& step) {

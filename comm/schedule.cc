@@ -10,27 +10,68 @@
 namespace lockstep {
 namespace {
 
-constexpr const char* kCollectiveNames[kCollectiveCount] = {"all_reduce", "broadcast",      "reduce",
-                                                            "all_gather", "reduce_scatter", "barrier"};
-constexpr const char* kAlgorithmNames[kAlgorithmCount] = {"auto", "ring", "recursive_doubling", "binomial",
-                                                          "dissemination"};
+constexpr const char* kCollectiveNames[kCollectiveCount] = {
+    "all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "barrier", "gather", "scatter", "all_to_all"};
+constexpr const char* kAlgorithmNames[kAlgorithmCount] = {
+    "auto",     "ring",  "recursive_doubling", "binomial", "dissemination", "halving_doubling", "one_shot",
+    "two_shot", "chain", "scatter_all_gather", "bruck",    "pairwise",      "linear",           "two_level"};
+
+// What holds of an entry's schedules, whatever the size: bits.
+constexpr unsigned kEqualBlocks = 1;  // NeedsEqualBlocks()
+constexpr unsigned kRankOrder = 2;    // FoldsInRankOrder()
+constexpr unsigned kOneRounding = 4;  // RoundsOnce()
 
 // Who carries out what. The selector prefers the earlier of two that cost the same.
 struct Entry {
   Collective collective;
   Algorithm algorithm;
   Schedule (*build)(const algorithms::Place& place);
+  unsigned properties = 0;
 };
 constexpr Entry kEntries[] = {
     {Collective::kAllReduce, Algorithm::kRecursiveDoubling, algorithms::RecursiveDoublingAllReduce},
     {Collective::kAllReduce, Algorithm::kRing, algorithms::RingAllReduce},
+    {Collective::kAllReduce, Algorithm::kHalvingDoubling, algorithms::HalvingDoublingAllReduce},
+    {Collective::kAllReduce, Algorithm::kOneShot, algorithms::OneShotAllReduce, kRankOrder | kOneRounding},
+    {Collective::kAllReduce, Algorithm::kTwoShot, algorithms::TwoShotAllReduce, kRankOrder | kOneRounding},
+    {Collective::kAllReduce, Algorithm::kChain, algorithms::ChainAllReduce, kRankOrder},
+    {Collective::kAllReduce, Algorithm::kTwoLevel, algorithms::TwoLevelAllReduce},
     {Collective::kBroadcast, Algorithm::kBinomial, algorithms::BinomialBroadcast},
+    {Collective::kBroadcast, Algorithm::kChain, algorithms::ChainBroadcast},
+    {Collective::kBroadcast, Algorithm::kScatterAllGather, algorithms::ScatterAllGatherBroadcast},
+    {Collective::kBroadcast, Algorithm::kTwoLevel, algorithms::TwoLevelBroadcast},
     {Collective::kReduce, Algorithm::kBinomial, algorithms::BinomialReduce},
     {Collective::kReduce, Algorithm::kRing, algorithms::RingReduce},
+    {Collective::kReduce, Algorithm::kOneShot, algorithms::OneShotReduce, kRankOrder | kOneRounding},
+    {Collective::kReduce, Algorithm::kChain, algorithms::ChainReduce, kRankOrder},
     {Collective::kAllGather, Algorithm::kRing, algorithms::RingAllGather},
+    {Collective::kAllGather, Algorithm::kOneShot, algorithms::OneShotAllGather},
+    {Collective::kAllGather, Algorithm::kBruck, algorithms::BruckAllGather},
+    {Collective::kAllGather, Algorithm::kTwoLevel, algorithms::TwoLevelAllGather},
     {Collective::kReduceScatter, Algorithm::kRing, algorithms::RingReduceScatter},
+    {Collective::kReduceScatter, Algorithm::kHalvingDoubling, algorithms::HalvingDoublingReduceScatter, kEqualBlocks},
+    {Collective::kReduceScatter, Algorithm::kOneShot, algorithms::OneShotReduceScatter, kRankOrder | kOneRounding},
+    {Collective::kReduceScatter, Algorithm::kTwoLevel, algorithms::TwoLevelReduceScatter},
     {Collective::kBarrier, Algorithm::kDissemination, algorithms::DisseminationBarrier},
+    {Collective::kGather, Algorithm::kLinear, algorithms::LinearGather},
+    {Collective::kGather, Algorithm::kBinomial, algorithms::BinomialGather, kEqualBlocks},
+    {Collective::kScatter, Algorithm::kLinear, algorithms::LinearScatter},
+    {Collective::kScatter, Algorithm::kBinomial, algorithms::BinomialScatter, kEqualBlocks},
+    {Collective::kAllToAll, Algorithm::kPairwise, algorithms::PairwiseAllToAll},
+    {Collective::kAllToAll, Algorithm::kBruck, algorithms::BruckAllToAll, kEqualBlocks},
 };
+
+const Entry* FindEntry(Collective collective, Algorithm algorithm) {
+  for (const Entry& entry : kEntries) {
+    if (entry.collective == collective && entry.algorithm == algorithm) return &entry;
+  }
+  return nullptr;
+}
+
+bool Has(Collective collective, Algorithm algorithm, unsigned property) {
+  const Entry* const entry = FindEntry(collective, algorithm);
+  return entry != nullptr && (entry->properties & property) != 0;
+}
 
 // A world of one: whatever the algorithm, the input is the result.
 Schedule BuildAlone(Collective collective) {
@@ -45,8 +86,14 @@ std::string ToString(const Operand& operand) {
   const char* window = operand.window == Window::kInput    ? "input"
                        : operand.window == Window::kOutput ? "output"
                                                            : "scratch";
-  if (operand.blocks == 1) return absl::StrCat(window, "[", operand.block, "]");
-  return absl::StrCat(window, "[", operand.block, "..", operand.block + operand.blocks - 1, "]");
+  const auto range = [&operand](int first) {
+    if (operand.blocks == 1) return absl::StrCat(first);
+    return absl::StrCat(first, "..", first + operand.blocks - 1);
+  };
+  const std::string text = absl::StrCat(window, "[", range(operand.block), "]");
+  // What scratch holds goes without saying where the vector is one block.
+  if (operand.window != Window::kScratch || operand.holds == 0) return text;
+  return absl::StrCat(text, " for [", range(operand.holds), "]");
 }
 
 }  // namespace
@@ -59,12 +106,30 @@ std::string Name(Collective collective) {
 bool IsValid(Collective collective) { return static_cast<int>(collective) < kCollectiveCount; }
 
 bool HasRoot(Collective collective) {
-  return collective == Collective::kBroadcast || collective == Collective::kReduce;
+  return collective == Collective::kBroadcast || collective == Collective::kReduce ||
+         collective == Collective::kGather || collective == Collective::kScatter;
 }
 
 bool HasReduction(Collective collective) {
   return collective == Collective::kAllReduce || collective == Collective::kReduce ||
          collective == Collective::kReduceScatter;
+}
+
+bool IsByRank(Collective collective) {
+  switch (collective) {
+    case Collective::kAllGather:
+    case Collective::kReduceScatter:
+    case Collective::kGather:
+    case Collective::kScatter:
+    case Collective::kAllToAll:
+      return true;
+    case Collective::kAllReduce:
+    case Collective::kBroadcast:
+    case Collective::kReduce:
+    case Collective::kBarrier:
+      break;
+  }
+  return false;
 }
 
 std::string Name(Algorithm algorithm) {
@@ -100,10 +165,14 @@ std::string ToString(const Step& step) {
       text =
           absl::StrCat("reduce ", ToString(step.target), " = ", ToString(step.target), " op ", ToString(step.source));
       break;
+    case Step::Kind::kReduceMany:
+      text = absl::StrCat("reduce_many ", ToString(step.target), " = ",
+                          absl::StrJoin(step.terms, " op ",
+                                        [](std::string* out, const Operand& term) { out->append(ToString(term)); }));
+      break;
   }
   const char* separator = ", after #";
   for (int32_t index : step.after) {
-    if (index == Step::kNone) continue;
     absl::StrAppend(&text, separator, index);
     separator = " #";
   }
@@ -129,28 +198,34 @@ Algorithms AlgorithmsFor(Collective collective) {
   return found;
 }
 
-absl::StatusOr<Schedule> BuildSchedule(Collective collective, Algorithm algorithm, Rank rank, int size, Rank root) {
+bool NeedsEqualBlocks(Collective collective, Algorithm algorithm) { return Has(collective, algorithm, kEqualBlocks); }
+
+bool FoldsInRankOrder(Collective collective, Algorithm algorithm) { return Has(collective, algorithm, kRankOrder); }
+
+bool RoundsOnce(Collective collective, Algorithm algorithm) { return Has(collective, algorithm, kOneRounding); }
+
+absl::StatusOr<Schedule> BuildSchedule(Collective collective, Algorithm algorithm, Rank rank, int size, Rank root,
+                                       const Topology& topology) {
   if (!IsValid(collective)) return absl::InvalidArgumentError(absl::StrCat("unknown ", Name(collective)));
-  if (size < 1 || rank.value() < 0 || rank.value() >= size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(Name(collective), ": rank ", rank.value(), " is outside a world of ", size));
+  const auto error = [&](const auto&... fault) {
+    return absl::InvalidArgumentError(absl::StrCat(Name(collective), ": ", fault...));
+  };
+  const auto is_outside = [size](Rank some) { return some.value() < 0 || some.value() >= size; };
+  if (size < 1 || is_outside(rank)) return error("rank ", rank.value(), " is outside a world of ", size);
+  if (!HasRoot(collective)) root = Rank(0);
+  if (is_outside(root)) return error("root ", root.value(), " is outside a world of ", size);
+  const size_t placed = topology.host_of_rank.size();
+  if (placed != 0 && placed != static_cast<size_t>(size)) {
+    return error("the topology is of ", placed, " ranks, and the world of ", size);
   }
-  if (!HasRoot(collective)) {
-    root = Rank(0);
-  } else if (root.value() < 0 || root.value() >= size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(Name(collective), ": root ", root.value(), " is outside a world of ", size));
-  }
-  const Entry* found = nullptr;
-  for (const Entry& entry : kEntries) {
-    if (entry.collective == collective && entry.algorithm == algorithm) found = &entry;
-  }
-  if (found == nullptr) {
+  const Entry* const entry = FindEntry(collective, algorithm);
+  if (entry == nullptr) {
     const auto name = [](std::string* out, Algorithm known) { out->append(Name(known)); };
-    return absl::InvalidArgumentError(absl::StrCat(Name(algorithm), " does not carry out ", Name(collective), "; ",
-                                                   absl::StrJoin(AlgorithmsFor(collective), ", ", name), " does"));
+    return absl::InvalidArgumentError(absl::StrCat(Name(algorithm), " does not carry out ", Name(collective),
+                                                   "; known are ",
+                                                   absl::StrJoin(AlgorithmsFor(collective), ", ", name)));
   }
-  Schedule schedule = size == 1 ? BuildAlone(collective) : found->build({rank.value(), size, root.value()});
+  Schedule schedule = size == 1 ? BuildAlone(collective) : entry->build({rank.value(), size, root.value(), &topology});
   schedule.collective = collective;
   schedule.algorithm = algorithm;
   schedule.rank = rank;

@@ -1,8 +1,8 @@
 // Schedule: what one rank does in one collective, as data.
 //
-// Who talks to whom, with which block, in which order is a pure function (collective, algorithm, rank, size, root) ->
-// Schedule. Schedules hold blocks, not bytes, so they are small, independent of counts, and cached. The verifier
-// (comm/verifier.h) proves them; the executor (comm/executor.h) carries them out; neither knows an algorithm.
+// Who talks to whom, with which block, in which order is a pure function (collective, algorithm, rank, size, root,
+// topology) -> Schedule. Schedules hold blocks, not bytes, so they are small, independent of counts, and cached. The
+// verifier (comm/verifier.h) proves them; the executor (comm/executor.h) carries them out; neither knows an algorithm.
 //
 // Windows and blocks. A rank sees three windows of memory: the input (read only), the output, and scratch of its own.
 // The vector of a collective is cut into `blocks` blocks, each the same on every rank. What block i of a window is:
@@ -10,19 +10,31 @@
 //   collective       blocks   input             output
 //   all-reduce       B        whole vector      whole vector
 //   broadcast        B        whole vector (1)  whole vector        (1) there on the root alone
-//   reduce           B        whole vector      whole vector (2)    (2) there on the root alone, also as scratch
+//   reduce           B        whole vector      whole vector (1)    on the root, the output also serves as scratch
 //   all-gather       size     block `rank`      whole vector        input block i is valid only for i == rank
 //   reduce-scatter   size     whole vector      block `rank`        output block i is valid only for i == rank
+//   gather           size     block `rank`      whole vector (1)    input block i is valid only for i == rank
+//   scatter          size     whole vector (1)  block `rank`        output block i is valid only for i == rank
+//   all-to-all       size     size blocks       size blocks         input block j goes to rank j, output block j came
+//                                                                   from rank j
 //   barrier          0
 //
-// Scratch block i is as large as block i % blocks, so a step that touches scratch alone has a size too. Blocks of
-// all-reduce, broadcast and reduce may differ in size: there, block i of a window only ever holds what belongs to block
-// i, and scratch block i what belongs to block i % blocks.
+// Sizes. Blocks may differ in size, and may be empty: the same schedules carry out the v-forms, with another layout. The
+// layout is one for all ranks and both windows; an all-to-all has two on each rank, one of its input and one of its
+// output, where input block j of rank i is as large as output block i of rank j. NeedsEqualBlocks() names the algorithms
+// that are only for blocks of one size; every other moves a block only to where a block of that size belongs.
 //
-// In place, input and output are the same memory (for all-gather and reduce-scatter: block `rank` of the whole vector
-// is). A schedule must be right both ways; for reduce and reduce-scatter in place the input may then be overwritten
-// only where the output is. A copy from an input block to the same output block is then nothing at all: no access,
-// complete at once.
+// Scratch block i begins i times the size of the vector's largest block behind the first, whatever is in it. How much an
+// operand in scratch holds is said by Operand::holds: as much as those blocks of the vector, one behind the other. So a
+// scratch block can take any block of the vector, and several in a row are one piece of memory; where blocks may differ
+// in size, all steps that touch such a piece touch the whole of it.
+//
+// In place, input and output are the same memory (for all-gather and gather the input is block `rank` of the output, for
+// reduce-scatter and scatter the output is block `rank` of the input). A schedule must be right both ways; for reduce
+// and reduce-scatter in place the input may then be overwritten only where the output is. A copy from an input block to
+// the same output block is then nothing at all: no access, complete at once. All-to-all is the exception: its input and
+// output are never the same memory, since every algorithm would pay for it with a copy; whoever is asked to run it in
+// place copies the input aside first.
 //
 // Order. Steps of one rank are started in list order as far as `after` allows: a step starts when the steps it names
 // are complete. Messages from one rank to one other are matched in list order, on both sides. Two steps of one rank
@@ -35,9 +47,7 @@
 #ifndef COMM_SCHEDULE_H_
 #define COMM_SCHEDULE_H_
 
-#include <array>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -56,12 +66,16 @@ enum class Collective : uint8_t {
   kAllGather = 3,
   kReduceScatter = 4,
   kBarrier = 5,
+  kGather = 6,
+  kScatter = 7,
+  kAllToAll = 8,
 };
-inline constexpr int kCollectiveCount = 6;
+inline constexpr int kCollectiveCount = 9;
 std::string Name(Collective collective);  // "all_reduce", ...
 bool IsValid(Collective collective);
-bool HasRoot(Collective collective);       // broadcast, reduce
+bool HasRoot(Collective collective);       // broadcast, reduce, gather, scatter
 bool HasReduction(Collective collective);  // all-reduce, reduce, reduce-scatter
+bool IsByRank(Collective collective);      // one block for each rank: `blocks` is the number of ranks
 
 enum class Algorithm : uint8_t {
   kAuto = 0,  // the selector's choice; never in a schedule
@@ -69,8 +83,17 @@ enum class Algorithm : uint8_t {
   kRecursiveDoubling = 2,
   kBinomial = 3,
   kDissemination = 4,
+  kHalvingDoubling = 5,   // reduce-scatter by halves, all-gather by doubling; any size
+  kOneShot = 6,           // direct: one round, everyone sends to everyone what they need; folds in rank order
+  kTwoShot = 7,           // direct: each rank folds a block of its own in rank order, then sends it to everyone
+  kChain = 8,             // along the ranks, chunk by chunk; folds in rank order
+  kScatterAllGather = 9,  // broadcast: a binomial scatter, then a ring
+  kBruck = 10,            // logarithmically many rounds, for any size
+  kPairwise = 11,         // all-to-all: straight to each rank, nearest first
+  kLinear = 12,           // gather, scatter: straight to or from the root
+  kTwoLevel = 13,         // inside each host, then between hosts: see Topology
 };
-inline constexpr int kAlgorithmCount = 5;
+inline constexpr int kAlgorithmCount = 14;
 std::string Name(Algorithm algorithm);  // "ring", ...
 // INVALID_ARGUMENT lists the known names.
 absl::StatusOr<Algorithm> ParseAlgorithm(absl::string_view name);
@@ -82,9 +105,14 @@ struct Operand {
   Window window = Window::kInput;
   int32_t block = 0;
   int32_t blocks = 1;
+  // In scratch: it is as large as blocks [holds, holds + blocks) of the vector. Elsewhere 0.
+  int32_t holds = 0;
+
+  // The first of the vector's blocks whose sizes it has.
+  int32_t sized_as() const { return window == Window::kScratch ? holds : block; }
 
   friend bool operator==(const Operand& a, const Operand& b) {
-    return a.window == b.window && a.block == b.block && a.blocks == b.blocks;
+    return a.window == b.window && a.block == b.block && a.blocks == b.blocks && a.holds == b.holds;
   }
 };
 
@@ -95,16 +123,25 @@ struct Step {
     kReceiveReduce,  // target = source op arriving
     kCopy,           // target = source, locally
     kReduce,         // target = target op source, locally
+    kReduceMany,     // target = ((terms[0] op terms[1]) op terms[2]) ..., locally
   };
-  static constexpr int kAfterMax = 3;
+  static constexpr int kKindCount = 6;
+  // In a list under construction: no step.
   static constexpr int32_t kNone = -1;
+  // Few steps wait for more than three others.
+  using After = absl::InlinedVector<int32_t, 3>;
 
   Kind kind = Kind::kCopy;
   Rank peer;  // kSend, kReceive, kReceiveReduce
   Operand source;
   Operand target;
-  // Indices of earlier steps of this rank that must be complete before this one starts.
-  std::array<int32_t, kAfterMax> after = {kNone, kNone, kNone};
+  // kReduceMany: at least two operands, each of the target's size. One of them may be the target's memory exactly; none
+  // overlaps it otherwise. Element i of the target is the left fold of the terms' elements i, in this order, computed in
+  // the type in which the dtype accumulates (float32 for 16- and 8-bit floats) and rounded once, at the end: what
+  // ReduceManyFunction in base/reduction.h does. Chunk c of the target needs chunk c of every term and nothing else.
+  std::vector<Operand> terms;
+  // Indices of earlier steps of this rank that must be complete before this one starts. No index twice.
+  After after;
 };
 
 // Immutable once built; shared between operations in flight and the cache.
@@ -128,9 +165,31 @@ std::string ToString(const Schedule& schedule);
 using Algorithms = absl::InlinedVector<Algorithm, kAlgorithmCount>;
 Algorithms AlgorithmsFor(Collective collective);
 
+// Whether the algorithm is only for layouts whose blocks are all of one size: not for the v-forms.
+bool NeedsEqualBlocks(Collective collective, Algorithm algorithm);
+
+// Whether every element of the result is the left fold ((r0 op r1) op r2) op ... of the ranks' elements in rank order,
+// whatever the size, the root and the place of the element. Results are then independent of chunks, buckets and
+// transports. False where nothing is reduced.
+bool FoldsInRankOrder(Collective collective, Algorithm algorithm);
+
+// Whether every element of the result is folded in one step straight from the inputs, so that 16- and 8-bit floats are
+// rounded once. Algorithms that fold in rank order give equal bits where they also agree in this, or where
+// the dtype accumulates in itself.
+bool RoundsOnce(Collective collective, Algorithm algorithm);
+
+// Which ranks share a host.
+struct Topology {
+  // host_of_rank[r] is the host of rank r: any numbers, in any order, equal for ranks that share memory. Empty: all on
+  // one host.
+  std::vector<int32_t> host_of_rank;
+};
+
 // Builds one rank's schedule. INVALID_ARGUMENT when the algorithm does not carry out the collective (listing those that
-// do), or for a rank or root outside the world. Collectives without a root ignore `root`.
-absl::StatusOr<Schedule> BuildSchedule(Collective collective, Algorithm algorithm, Rank rank, int size, Rank root);
+// do), for a rank or root outside the world, or for a topology of another number of ranks. Collectives without a root
+// ignore `root`, and all algorithms but two_level the topology.
+absl::StatusOr<Schedule> BuildSchedule(Collective collective, Algorithm algorithm, Rank rank, int size, Rank root,
+                                       const Topology& topology = {});
 
 }  // namespace lockstep
 

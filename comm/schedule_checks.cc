@@ -1,5 +1,6 @@
 #include "comm/schedule_checks.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -14,50 +15,107 @@ const char* WindowName(Window window) {
   return window == Window::kInput ? "input" : window == Window::kOutput ? "output" : "scratch";
 }
 
-absl::Status CheckOperand(const Schedule& schedule, const ScheduleMemory& memory, size_t index,
-                          const Operand& operand) {
-  if (operand.blocks < 0) return StepError(schedule, index, "has an operand of a negative number of blocks");
+// The steps of one schedule, one by one.
+class StepChecker {
+ public:
+  StepChecker(const Schedule& schedule, bool in_place)
+      : schedule_(schedule),
+        memory_(schedule, in_place),
+        blocks_may_differ_(memory_.HasUnequalBlocks()),
+        pieces_(std::max(schedule.scratch_blocks, 0)) {}
+
+  absl::Status Check(size_t index);
+
+ private:
+  // How steps see a block of scratch: as a part of blocks [begin, end).
+  struct Piece {
+    int begin = 0;
+    int end = 0;  // 0: not seen yet
+  };
+
+  absl::Status Error(size_t index, absl::string_view fault) const { return StepError(schedule_, index, fault); }
+  absl::Status CheckOperand(size_t index, const Operand& operand);
+  absl::Status CheckScratch(size_t index, const Operand& operand);
+  // What is read against what is written.
+  absl::Status CheckPair(size_t index, const Operand& read) const;
+
+  const Schedule& schedule_;
+  const ScheduleMemory memory_;
+  const bool blocks_may_differ_;
+  std::vector<Piece> pieces_;
+};
+
+absl::Status StepChecker::CheckOperand(size_t index, const Operand& operand) {
+  if (operand.blocks < 0) return Error(index, "has an operand of a negative number of blocks");
   for (int64_t block = operand.block; block < int64_t{operand.block} + operand.blocks; ++block) {
-    if (const char* why = memory.WhyAbsent(operand.window, block)) {
-      return StepError(schedule, index,
-                       absl::StrCat("uses ", WindowName(operand.window), "[", block, "], which ", why));
+    if (const char* why = memory_.WhyAbsent(operand.window, block)) {
+      return Error(index, absl::StrCat("uses ", WindowName(operand.window), "[", block, "], which ", why));
+    }
+  }
+  return operand.window == Window::kScratch ? CheckScratch(index, operand) : absl::OkStatus();
+}
+
+absl::Status StepChecker::CheckScratch(size_t index, const Operand& operand) {
+  if (operand.holds < 0 || int64_t{operand.holds} + operand.blocks > schedule_.blocks) {
+    return Error(index, "has scratch for blocks outside the vector");
+  }
+  if (!blocks_may_differ_) return absl::OkStatus();
+  if (schedule_.collective == Collective::kAllToAll) {
+    return Error(index, "uses scratch, which has no size where an all-to-all's blocks may differ");
+  }
+  // Blocks that differ in size are packed: where the second of a piece begins depends on the first.
+  for (int i = operand.block; i < operand.block + operand.blocks; ++i) {
+    Piece& piece = pieces_[i];
+    if (piece.end == 0) piece = {operand.block, operand.block + operand.blocks};
+    if (piece.begin != operand.block || piece.end != operand.block + operand.blocks) {
+      return Error(index, absl::StrCat("touches a part of scratch[", piece.begin, "..", piece.end - 1,
+                                       "], or more, which another step touches as one, where blocks may differ in "
+                                       "size"));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckStep(const Schedule& schedule, const ScheduleMemory& memory, size_t index) {
-  const Step& step = schedule.steps[index];
-  if (static_cast<int>(step.kind) > static_cast<int>(Step::Kind::kReduce)) {
-    return StepError(schedule, index, "is of no known kind");
+absl::Status StepChecker::CheckPair(size_t index, const Operand& read) const {
+  const Operand& written = schedule_.steps[index].target;
+  if (read.blocks != written.blocks) {
+    return Error(index,
+                 absl::StrCat("has ", read.blocks, " blocks as its source and ", written.blocks, " as its target"));
   }
+  const int distance = memory_.Location(read) - memory_.Location(written);
+  if (distance != 0 && distance < read.blocks && -distance < read.blocks) {
+    return Error(index, "has a source and a target that overlap");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StepChecker::Check(size_t index) {
+  const Step& step = schedule_.steps[index];
+  if (static_cast<int>(step.kind) >= Step::kKindCount) return Error(index, "is of no known kind");
   if (IsMessage(step.kind)) {
     const int peer = step.peer.value();
-    if (peer < 0 || peer >= schedule.size) return StepError(schedule, index, "has a peer outside the world");
-    if (step.peer == schedule.rank) return StepError(schedule, index, "has the rank itself as its peer");
+    if (peer < 0 || peer >= schedule_.size) return Error(index, "has a peer outside the world");
+    if (step.peer == schedule_.rank) return Error(index, "has the rank itself as its peer");
   }
   for (int32_t earlier : step.after) {
-    if (earlier == Step::kNone) continue;
     if (earlier < 0 || earlier >= static_cast<int64_t>(index)) {
-      return StepError(schedule, index, absl::StrCat("waits for #", earlier, ", which is no earlier step"));
+      return Error(index, absl::StrCat("waits for #", earlier, ", which is no earlier step"));
     }
+  }
+  const bool is_many = step.kind == Step::Kind::kReduceMany;
+  if (is_many ? step.terms.size() < 2 : !step.terms.empty()) {
+    return Error(index, absl::StrCat("has ", step.terms.size(), " terms"));
   }
   const bool reads = ReadsSource(step.kind), writes = WritesTarget(step.kind);
-  if (reads) LOCKSTEP_RETURN_IF_ERROR(CheckOperand(schedule, memory, index, step.source));
-  if (writes) LOCKSTEP_RETURN_IF_ERROR(CheckOperand(schedule, memory, index, step.target));
+  if (reads) LOCKSTEP_RETURN_IF_ERROR(CheckOperand(index, step.source));
+  if (writes) LOCKSTEP_RETURN_IF_ERROR(CheckOperand(index, step.target));
   if (writes && step.target.window == Window::kInput && step.target.blocks > 0) {
-    return StepError(schedule, index, "writes the input");
+    return Error(index, "writes the input");
   }
-  if (reads && writes) {
-    if (step.source.blocks != step.target.blocks) {
-      return StepError(
-          schedule, index,
-          absl::StrCat("has ", step.source.blocks, " blocks as its source and ", step.target.blocks, " as its target"));
-    }
-    const int distance = memory.Location(step.source) - memory.Location(step.target);
-    if (distance != 0 && distance < step.source.blocks && -distance < step.source.blocks) {
-      return StepError(schedule, index, "has a source and a target that overlap");
-    }
+  if (reads && writes) LOCKSTEP_RETURN_IF_ERROR(CheckPair(index, step.source));
+  for (const Operand& term : step.terms) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckOperand(index, term));
+    LOCKSTEP_RETURN_IF_ERROR(CheckPair(index, term));
   }
   return absl::OkStatus();
 }
@@ -78,10 +136,8 @@ absl::Status StepError(const Schedule& schedule, size_t index, absl::string_view
 }
 
 absl::Status CheckSteps(const Schedule& schedule, bool in_place) {
-  const ScheduleMemory memory(schedule, in_place);
-  for (size_t index = 0; index < schedule.steps.size(); ++index) {
-    LOCKSTEP_RETURN_IF_ERROR(CheckStep(schedule, memory, index));
-  }
+  StepChecker checker(schedule, in_place);
+  for (size_t index = 0; index < schedule.steps.size(); ++index) LOCKSTEP_RETURN_IF_ERROR(checker.Check(index));
   return absl::OkStatus();
 }
 
@@ -95,7 +151,6 @@ absl::Status CheckRaces(const Schedule& schedule, bool in_place) {
   for (int step = 0; step < steps; ++step) {
     uint64_t* row = &ancestors[step * words];
     for (int32_t earlier : schedule.steps[step].after) {
-      if (earlier == Step::kNone) continue;
       const uint64_t* earlier_row = &ancestors[earlier * words];
       for (int word = 0; word <= earlier / 64; ++word) row[word] |= earlier_row[word];
       row[earlier / 64] |= uint64_t{1} << (earlier % 64);
@@ -110,6 +165,7 @@ absl::Status CheckRaces(const Schedule& schedule, bool in_place) {
     const Step& step = schedule.steps[index];
     if (memory.IsVoid(step)) continue;
     if (ReadsSource(step.kind)) note(step.source, index, /*writes=*/false);
+    for (const Operand& term : step.terms) note(term, index, /*writes=*/false);
     if (WritesTarget(step.kind)) note(step.target, index, /*writes=*/true);
   }
   for (const std::vector<Access>& at_location : accesses) {

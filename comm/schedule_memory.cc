@@ -11,11 +11,15 @@ const char* ScheduleMemory::WhyAbsent(Window window, int64_t block) const {
   const bool is_root = schedule_.rank == schedule_.root;
   const bool is_own = block == schedule_.rank.value();
   if (window == Window::kInput) {
-    if (collective == Collective::kBroadcast && !is_root) return "is there on the root alone";
-    if (collective == Collective::kAllGather && !is_own) return "is another rank's";
+    const bool is_at_root = collective == Collective::kBroadcast || collective == Collective::kScatter;
+    const bool is_by_rank = collective == Collective::kAllGather || collective == Collective::kGather;
+    if (is_at_root && !is_root) return "is there on the root alone";
+    if (is_by_rank && !is_own) return "is another rank's";
   } else {
-    if (collective == Collective::kReduce && !is_root) return "is there on the root alone";
-    if (collective == Collective::kReduceScatter && !is_own) return "is another rank's";
+    const bool is_at_root = collective == Collective::kReduce || collective == Collective::kGather;
+    const bool is_by_rank = collective == Collective::kReduceScatter || collective == Collective::kScatter;
+    if (is_at_root && !is_root) return "is there on the root alone";
+    if (is_by_rank && !is_own) return "is another rank's";
   }
   return nullptr;
 }

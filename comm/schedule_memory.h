@@ -13,7 +13,8 @@ namespace lockstep {
 class ScheduleMemory {
  public:
   // `schedule` must outlive it.
-  ScheduleMemory(const Schedule& schedule, bool in_place) : schedule_(schedule), in_place_(in_place) {}
+  ScheduleMemory(const Schedule& schedule, bool in_place)
+      : schedule_(schedule), is_one_memory_(in_place && schedule.collective != Collective::kAllToAll) {}
 
   // Why this rank has no such block, as the end of a sentence that begins with the block; nullptr when it has it.
   const char* WhyAbsent(Window window, int64_t block) const;
@@ -24,7 +25,7 @@ class ScheduleMemory {
       case Window::kInput:
         return block;
       case Window::kOutput:
-        return in_place_ ? block : schedule_.blocks + block;
+        return is_one_memory_ ? block : schedule_.blocks + block;
       case Window::kScratch:
         break;
     }
@@ -40,19 +41,20 @@ class ScheduleMemory {
 
   // Whether blocks may differ in size.
   bool HasUnequalBlocks() const {
-    return schedule_.blocks > 1 && schedule_.collective != Collective::kAllGather &&
-           schedule_.collective != Collective::kReduceScatter;
+    return schedule_.blocks > 1 && !NeedsEqualBlocks(schedule_.collective, schedule_.algorithm);
   }
 
  private:
   const Schedule& schedule_;
-  const bool in_place_;
+  const bool is_one_memory_;  // input and output
 };
 
-// Which operands a step of each kind has, beside what arrives.
-constexpr bool ReadsSource(Step::Kind kind) { return kind != Step::Kind::kReceive; }
+// Which operands a step of each kind has, beside its terms and what arrives.
+constexpr bool ReadsSource(Step::Kind kind) { return kind != Step::Kind::kReceive && kind != Step::Kind::kReduceMany; }
 constexpr bool WritesTarget(Step::Kind kind) { return kind != Step::Kind::kSend; }
-constexpr bool IsMessage(Step::Kind kind) { return kind != Step::Kind::kCopy && kind != Step::Kind::kReduce; }
+constexpr bool IsMessage(Step::Kind kind) {
+  return kind == Step::Kind::kSend || kind == Step::Kind::kReceive || kind == Step::Kind::kReceiveReduce;
+}
 
 }  // namespace lockstep
 

@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "base/check.h"
 #include "base/status.h"
+#include "comm/prices.h"
 
 namespace lockstep {
 namespace {
@@ -19,9 +20,8 @@ bool CarriesOut(Algorithm algorithm, Collective collective) {
   return std::find(known.begin(), known.end(), algorithm) != known.end();
 }
 
-std::string KnownAlgorithms(Collective collective) {
-  return absl::StrJoin(AlgorithmsFor(collective), ", ",
-                       [](std::string* out, Algorithm algorithm) { out->append(Name(algorithm)); });
+std::string Names(const Algorithms& algorithms) {
+  return absl::StrJoin(algorithms, ", ", [](std::string* out, Algorithm algorithm) { out->append(Name(algorithm)); });
 }
 
 absl::StatusOr<Collective> ParseCollective(absl::string_view name) {
@@ -62,54 +62,25 @@ absl::StatusOr<AlgorithmOverrides> Parse(absl::string_view text) {
     named[index] = true;
     if (algorithm != Algorithm::kAuto && !CarriesOut(algorithm, collective)) {
       return absl::InvalidArgumentError(absl::StrCat(Name(algorithm), " does not carry out ", Name(collective), "; ",
-                                                     KnownAlgorithms(collective), " does"));
+                                                     Names(AlgorithmsFor(collective)), " does"));
     }
     overrides.by_collective[index] = algorithm;
   }
   return overrides;
 }
 
-int FloorLog2(int size) { return 31 - __builtin_clz(static_cast<unsigned>(size)); }
-int CeilLog2(int size) { return size == 1 ? 0 : FloorLog2(size - 1) + 1; }
-
-// What happens one after the other. Kept apart from the rates, so that algorithms that do the same cost exactly the
-// same.
-struct Path {
-  double messages = 0;
-  double moved_bytes = 0;
-  double reduced_bytes = 0;  // if the collective reduces
-};
-
-Path CriticalPath(Collective collective, Algorithm algorithm, int size, double bytes, const LinkCosts& costs) {
-  switch (algorithm) {
-    case Algorithm::kRing: {
-      if (collective == Collective::kReduce) {
-        // A chain: all links carry the vector at once, but for the first chunk's way down.
-        const double chunk = std::min(bytes, static_cast<double>(costs.chunk_bytes));
-        const double passed = bytes + (size - 2) * chunk;
-        return {size - 1.0, passed, passed};
-      }
-      const double turns = collective == Collective::kAllReduce ? 2 : 1;
-      const double turn_bytes = bytes * (size - 1) / size;
-      return {turns * (size - 1), turns * turn_bytes, turn_bytes};
-    }
-    case Algorithm::kRecursiveDoubling: {
-      const int rounds = FloorLog2(size);
-      const int folds = (1 << rounds) == size ? 0 : 1;  // into the core, and the result back out of it
-      const double messages = rounds + 2 * folds;
-      return {messages, messages * bytes, (rounds + folds) * bytes};
-    }
-    case Algorithm::kBinomial: {
-      const double rounds = CeilLog2(size);
-      return {rounds, rounds * bytes, rounds * bytes};
-    }
-    case Algorithm::kDissemination:
-      return {static_cast<double>(CeilLog2(size)), 0, 0};
-    case Algorithm::kAuto:
-      break;
-  }
-  LOCKSTEP_CHECK(false) << Name(algorithm) << " has no price";
-  return {};
+// The first of those that cost as little as any, give or take what no price is exact to: two that move the same bytes
+// do not take turns as the vector grows.
+Algorithm Cheapest(const Algorithms& candidates, Collective collective, int size, int64_t bytes,
+                   const Network& network) {
+  constexpr double kAsLittle = 1.01;
+  if (candidates.size() == 1) return candidates.front();
+  absl::InlinedVector<double, kAlgorithmCount> prices;
+  for (Algorithm algorithm : candidates) prices.push_back(PriceNs(collective, algorithm, size, bytes, network));
+  const double cheapest = *std::min_element(prices.begin(), prices.end());
+  size_t chosen = 0;
+  while (prices[chosen] > cheapest * kAsLittle) ++chosen;
+  return candidates[chosen];
 }
 
 }  // namespace
@@ -130,29 +101,33 @@ std::string ToString(const AlgorithmOverrides& overrides) {
   return absl::StrJoin(entries, ";");
 }
 
-double EstimateNs(Collective collective, Algorithm algorithm, int size, int64_t bytes, const LinkCosts& costs) {
-  LOCKSTEP_CHECK(CarriesOut(algorithm, collective)) << Name(algorithm) << " does not carry out " << Name(collective);
-  LOCKSTEP_CHECK(size >= 1 && bytes >= 0) << size << " ranks, " << bytes << " bytes";
-  if (size == 1) return 0;
-  const Path path = CriticalPath(collective, algorithm, size, static_cast<double>(bytes), costs);
-  const double reduced_bytes = HasReduction(collective) ? path.reduced_bytes : 0;
-  return path.messages * costs.message_ns + path.moved_bytes * costs.moved_byte_ns +
-         reduced_bytes * costs.reduced_byte_ns;
-}
-
 Algorithm Select(Collective collective, int size, int64_t bytes, const AlgorithmOverrides& overrides,
-                 const LinkCosts& costs) {
+                 const Network& network) {
   const Algorithm fixed = overrides.by_collective[static_cast<int>(collective)];
   if (fixed != Algorithm::kAuto) return fixed;
-  Algorithm cheapest = Algorithm::kAuto;
-  double cheapest_ns = 0;
+  return Cheapest(AlgorithmsFor(collective), collective, size, bytes, network);
+}
+
+absl::StatusOr<Algorithm> SelectDeterministic(Collective collective, int size, int64_t bytes,
+                                              const AlgorithmOverrides& overrides, const Network& network) {
+  if (!HasReduction(collective)) return Select(collective, size, bytes, overrides, network);
+  Algorithms ordered, rounded_once;
   for (Algorithm algorithm : AlgorithmsFor(collective)) {
-    const double ns = EstimateNs(collective, algorithm, size, bytes, costs);
-    if (cheapest != Algorithm::kAuto && ns >= cheapest_ns) continue;
-    cheapest = algorithm;
-    cheapest_ns = ns;
+    if (!FoldsInRankOrder(collective, algorithm)) continue;
+    ordered.push_back(algorithm);
+    if (RoundsOnce(collective, algorithm)) rounded_once.push_back(algorithm);
   }
-  return cheapest;
+  const Algorithms& candidates = rounded_once.empty() ? ordered : rounded_once;
+  if (candidates.empty()) {
+    return absl::UnimplementedError(
+        absl::StrCat("deterministic ", Name(collective), ": no algorithm folds in rank order"));
+  }
+  const Algorithm fixed = overrides.by_collective[static_cast<int>(collective)];
+  if (fixed == Algorithm::kAuto) return Cheapest(candidates, collective, size, bytes, network);
+  if (std::find(candidates.begin(), candidates.end(), fixed) != candidates.end()) return fixed;
+  return absl::FailedPreconditionError(absl::StrCat("deterministic ", Name(collective), ": the algorithm is fixed to ",
+                                                    Name(fixed), ", which does not fold in rank order and round once; ",
+                                                    Names(candidates), " do"));
 }
 
 }  // namespace lockstep

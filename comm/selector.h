@@ -1,5 +1,6 @@
 // Selector: which algorithm carries out a collective. Pure: equal arguments give equal answers on every rank and in
-// every run. The costs are built in for each class of link, never measured behind anyone's back.
+// every run. It takes the cheapest by the prices of comm/prices.h on a described network (comm/link_costs.h), whose
+// numbers are built in for each class of link and never measured behind anyone's back.
 
 #ifndef COMM_SELECTOR_H_
 #define COMM_SELECTOR_H_
@@ -10,23 +11,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "comm/link_costs.h"
 #include "comm/schedule.h"
 
 namespace lockstep {
-
-// What a link costs: latency for each message, then nanoseconds for each byte moved and for each byte reduced.
-struct LinkCosts {
-  double message_ns = 0;
-  double moved_byte_ns = 0;
-  double reduced_byte_ns = 0;
-  // How far a chain of ranks passes on what it receives before all of it has arrived.
-  int64_t chunk_bytes = 1;
-};
-
-// TCP between processes that may sleep: a message costs the wake-up of its receiver rather than the wire. The rates are
-// those of a core that is copying through the kernel in both directions, and that reduces from its caches.
-inline constexpr LinkCosts kTcpCosts = {/*message_ns=*/15'000, /*moved_byte_ns=*/0.3, /*reduced_byte_ns=*/0.08,
-                                        /*chunk_bytes=*/128 << 10};
 
 // What LOCKSTEP_ALGORITHM or an option has fixed; kAuto where nothing.
 struct AlgorithmOverrides {
@@ -48,13 +36,18 @@ absl::StatusOr<AlgorithmOverrides> ParseAlgorithmOverrides(absl::string_view tex
 // In the grammar above, by collective; "" when nothing is overridden. Equal overrides give equal texts.
 std::string ToString(const AlgorithmOverrides& overrides);
 
-// The estimated time in nanoseconds. `bytes` is the size of the whole vector: what all-reduce, broadcast and reduce
-// move, what all-gather makes, what reduce-scatter starts from. The algorithm must carry out the collective.
-double EstimateNs(Collective collective, Algorithm algorithm, int size, int64_t bytes, const LinkCosts& costs);
-
-// The override if there is one, else the cheapest; of equals, the first in AlgorithmsFor().
+// The override if there is one, else the cheapest; of those within 1 % of it, the first in AlgorithmsFor(). `bytes` as
+// for PriceNs().
 Algorithm Select(Collective collective, int size, int64_t bytes, const AlgorithmOverrides& overrides = {},
-                 const LinkCosts& costs = kTcpCosts);
+                 const Network& network = kTcpNetwork);
+
+// Likewise, among the algorithms that fold in rank order (FoldsInRankOrder), so that the result depends on neither the
+// choice nor the size; among all, for collectives without a reduction. Of those that fold alike but round differently,
+// only the ones that round once (RoundsOnce) where there are such. FAILED_PRECONDITION when the override is another
+// algorithm, UNIMPLEMENTED when there is none.
+absl::StatusOr<Algorithm> SelectDeterministic(Collective collective, int size, int64_t bytes,
+                                              const AlgorithmOverrides& overrides = {},
+                                              const Network& network = kTcpNetwork);
 
 }  // namespace lockstep
 

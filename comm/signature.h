@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/rank.h"
 #include "base/reduce_op.h"
@@ -17,26 +18,33 @@ namespace lockstep {
 
 struct Signature {
   uint64_t sequence = 0;  // counts the communicator's collectives from 1
-  uint64_t count = 0;     // elements of the vector (Schedule's comment says which vector)
+  // Elements of the vector (Schedule's comment says which vector). With counts of each pair: of the message; 0 for the call.
+  uint64_t count = 0;
   Collective collective = Collective::kBarrier;
   Algorithm algorithm = Algorithm::kAuto;
   DType dtype = DType::kU8;
   ReduceOp op = ReduceOp::kSum;
   Rank root;
-  bool check = false;  // the exchange of signatures that precedes a collective in checked mode
+  bool check = false;        // the exchange of signatures that precedes a collective in checked mode
+  bool pair_counts = false;  // an all-to-all with counts: each pair of ranks has its own
+  uint32_t counts_hash = 0;  // of the blocks' sizes, HashOfCounts; 0: they are equal
 
   friend bool operator==(const Signature& a, const Signature& b) {
     return a.sequence == b.sequence && a.count == b.count && a.collective == b.collective &&
-           a.algorithm == b.algorithm && a.dtype == b.dtype && a.op == b.op && a.root == b.root && a.check == b.check;
+           a.algorithm == b.algorithm && a.dtype == b.dtype && a.op == b.op && a.root == b.root && a.check == b.check &&
+           a.pair_counts == b.pair_counts && a.counts_hash == b.counts_hash;
   }
 };
+
+// FNV-1a of the counts as 64-bit little-endian numbers, its halves xor-ed; never 0.
+uint32_t HashOfCounts(absl::Span<const int64_t> counts);
 
 Envelope Encode(const Signature& signature);
 
 // Never fails: a field that is out of range shows as such in the text.
 Signature DecodeSignature(const Envelope& envelope);
 
-// "all_reduce #17 (6553600 f32 sum, ring)".
+// "all_reduce #17 (6553600 f32 sum, ring)", "all_gather #18 (12 f32 in blocks of counts 5f2e11a0, ring)".
 std::string ToString(const Signature& signature);
 
 }  // namespace lockstep

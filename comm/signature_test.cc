@@ -46,6 +46,9 @@ std::vector<Signature> Variants() {
   add([](Signature* s) { s->root = Rank(-1); });
   add([](Signature* s) { s->root = Rank(INT32_MAX); });
   add([](Signature* s) { s->check = true; });
+  add([](Signature* s) { s->pair_counts = true; });
+  add([](Signature* s) { s->counts_hash = 1; });
+  add([](Signature* s) { s->counts_hash = UINT32_MAX; });
   return variants;
 }
 
@@ -68,9 +71,11 @@ TEST(Signature, HasTheLayoutOfTheWireFormat) {
   signature.count = 0x1817161514131211;
   signature.root = Rank(0x24232221);
   signature.check = true;
-  EXPECT_THAT(Encode(signature),
-              ::testing::ElementsAre(0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16,
-                                     0x17, 0x18, 0x21, 0x22, 0x23, 0x24, 2, 3, 8, 5, 1, 0, 0, 0, 0, 0, 0, 0));
+  signature.pair_counts = true;
+  signature.counts_hash = 0x34333231;
+  EXPECT_THAT(Encode(signature), ::testing::ElementsAre(0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08, 0x11, 0x12,
+                                                        0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x21, 0x22, 0x23, 0x24, 2,
+                                                        3, 8, 5, 3, 0, 0, 0, 0x31, 0x32, 0x33, 0x34));
 }
 
 TEST(Signature, ReadsAsTheCallThatWasMade) {
@@ -81,8 +86,25 @@ TEST(Signature, ReadsAsTheCallThatWasMade) {
   EXPECT_EQ(ToString(signature), "all_reduce #17 (6553600 bf16 max, ring)");
   signature.collective = Collective::kAllGather;
   EXPECT_EQ(ToString(signature), "all_gather #17 (6553600 bf16, ring)");
+  signature.counts_hash = 0xabc;
+  EXPECT_EQ(ToString(signature), "all_gather #17 (6553600 bf16 in blocks of counts 00000abc, ring)");
+  signature.counts_hash = 0;
   signature.collective = Collective::kBarrier;
   EXPECT_EQ(ToString(signature), "barrier #17");
+  signature.collective = Collective::kAllToAll;
+  signature.algorithm = Algorithm::kPairwise;
+  signature.pair_counts = true;
+  signature.count = 0;
+  EXPECT_EQ(ToString(signature), "all_to_all #17 (bf16 with counts of each pair, pairwise)");
+}
+
+TEST(Signature, CountsThatDifferHashDifferently) {
+  const std::vector<int64_t> counts = {3, 0, 5};
+  EXPECT_EQ(HashOfCounts(counts), HashOfCounts({3, 0, 5}));
+  EXPECT_NE(HashOfCounts(counts), HashOfCounts({3, 5, 0}));
+  EXPECT_NE(HashOfCounts(counts), HashOfCounts({3, 0}));
+  EXPECT_NE(HashOfCounts(counts), HashOfCounts({3, 0, int64_t{5} << 32}));
+  EXPECT_NE(HashOfCounts({}), 0);
 }
 
 TEST(Signature, AnyBytesHaveAText) {

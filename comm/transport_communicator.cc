@@ -7,8 +7,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "comm/block_layout.h"
-#include "kernels/cpu/reduce.h"
+#include "comm/transport_call.h"
 #include "kernels/cpu/scale.h"
 
 namespace lockstep {
@@ -21,37 +20,7 @@ constexpr std::chrono::milliseconds kAnnouncementGrace{2000};
 // The hub first asks every rank how far it is.
 constexpr std::chrono::milliseconds kLateGrace{5000};
 
-constexpr size_t kSchedulesMax = 1024;
 constexpr size_t kFlightRecordsPrinted = 16;
-
-// What an average or a premultiplied sum multiplies each input by; 1 for everything else.
-double InputFactor(const CollectiveRequest& request, int size) {
-  if (!HasReduction(request.collective)) return 1.0;
-  if (request.op == ReduceOp::kPremulSum) return request.factor;
-  if (request.op == ReduceOp::kAvg && !IsInteger(request.dtype)) return 1.0 / size;
-  return 1.0;
-}
-
-// The wire carries sums; what makes them averages happens before and after.
-ReduceOp WireOp(ReduceOp op) { return op == ReduceOp::kAvg || op == ReduceOp::kPremulSum ? ReduceOp::kSum : op; }
-
-bool OneBlockPerRank(Collective collective) {
-  return collective == Collective::kAllGather || collective == Collective::kReduceScatter;
-}
-
-// What the collective has no use for does not make calls differ.
-Signature SignatureOf(const CollectiveRequest& request, Algorithm algorithm, uint64_t sequence, bool check) {
-  Signature signature;
-  signature.sequence = sequence;
-  signature.count = request.count;
-  signature.collective = request.collective;
-  signature.algorithm = algorithm;
-  signature.dtype = request.dtype;
-  if (HasReduction(request.collective)) signature.op = request.op;
-  if (HasRoot(request.collective)) signature.root = request.root;
-  signature.check = check;
-  return signature;
-}
 
 std::string CalledBy(Rank rank, const Signature& signature) {
   return absl::StrCat("rank ", rank.value(), " called ", ToString(signature));
@@ -65,188 +34,217 @@ absl::Status MismatchError(Rank a, const Signature& called_by_a, Rank b, const S
                    "; ", in_order ? CalledBy(b, called_by_b) : CalledBy(a, called_by_a)));
 }
 
+// Calls that differ in nothing but what one sends and the other expects.
+absl::Status PairCountsError(Rank source, Rank target, const Signature& expected, const Signature& arrived) {
+  Signature call = expected;
+  call.count = 0;
+  return absl::FailedPreconditionError(absl::StrCat(ToString(call), ": rank ", source.value(), " sends ", arrived.count,
+                                                    " elements to rank ", target.value(), ", which expects ",
+                                                    expected.count));
+}
+
+bool DifferInCountOnly(Signature a, const Signature& b) {
+  a.count = b.count;
+  return a == b;
+}
+
 }  // namespace
 
-// A job with what goes before and after it.
-struct TransportCommunicator::Call : Job {
-  WorkState* work = nullptr;
-  std::shared_ptr<WorkState> background;  // holds `work` when nobody need wait for it
-  size_t divide_count = 0;                // integer average: elements of the output to divide by the size
-  std::vector<char> prescaled;
-};
+namespace {
 
-class TransportCommunicator::CallState : public WorkState {
- public:
-  explicit CallState(ProgressEngine* engine) : engine_(engine) {}
-  void Await(Deadline deadline) override { engine_->Drive(done(), deadline, /*spin=*/true); }
+Rank RankIn(const std::vector<Rank>& ranks, Rank transport_rank) {
+  if (ranks.empty()) return transport_rank;
+  const auto it = std::find(ranks.begin(), ranks.end(), transport_rank);
+  LOCKSTEP_CHECK(it != ranks.end()) << "rank " << transport_rank << " of the transport is no rank of the communicator";
+  return Rank(static_cast<int>(it - ranks.begin()));
+}
 
- private:
-  ProgressEngine* const engine_;
-};
+}  // namespace
 
 TransportCommunicator::TransportCommunicator(ProgressEngine* engine, ControlChannel* control,
                                              TransportCommunicatorOptions options)
     : engine_(engine),
       control_(control),
       options_(std::move(options)),
-      executor_(engine->transport(), options_.channel, options_.chunk_bytes, this),
-      recorder_(options_.flight_records) {
-  MutexLock lock(mu());
-  engine_->AddClient(this);
+      rank_(RankIn(options_.ranks, engine->transport()->rank())),
+      size_(options_.ranks.empty() ? engine->transport()->size() : static_cast<int>(options_.ranks.size())),
+      executor_(engine->transport(), options_.channel, options_.ranks, this),
+      messages_(engine->transport(), ChannelRegistry::MessagesOf(options_.channel), rank_, size_, options_.ranks, this),
+      recorder_(options_.flight_records),
+      plans_({rank_, size_, options_.chunk_bytes, options_.algorithms, options_.deterministic, options_.shape}) {
+  {
+    MutexLock lock(mu());
+    engine_->AddClient(this);
+  }
+  if (options_.registry != nullptr) options_.registry->Add(options_.channel, this);
 }
 
 TransportCommunicator::~TransportCommunicator() {
+  if (options_.registry != nullptr) options_.registry->Remove(options_.channel);
   MutexLock lock(mu());
+  if (group_ != nullptr) {
+    const absl::Status open = absl::FailedPreconditionError(absl::StrCat(
+        "the communicator was destroyed with a group open: its ", group_->members.size(), " calls were not launched"));
+    LOCKSTEP_LOG(kError) << "rank " << rank_ << ": " << open.message();
+    DropGroup(group_.get(), open);
+  }
   if (status_.ok()) {
+    const std::string left = !executor_.jobs().empty()    ? ToString(executor_.jobs().front()->signature)
+                             : !messages_.calls().empty() ? ToString(*messages_.calls().front())
+                                                          : "";
+    if (control_ != nullptr && !left.empty()) {
+      control_->Report(options_.channel,
+                       absl::AbortedError(absl::StrCat("rank ", rank_.value(), " destroyed the communicator with ",
+                                                       left, " in flight")));
+    }
     status_ = absl::CancelledError("the communicator was destroyed");
     executor_.FailAll(status_);
+    messages_.FailAll(status_);
     engine_->Notify();
   }
   engine_->RemoveClient(this);
 }
 
-Rank TransportCommunicator::rank() const { return engine_->transport()->rank(); }
-int TransportCommunicator::size() const { return engine_->transport()->size(); }
-
-absl::Status TransportCommunicator::Run(const CollectiveRequest& request) {
-  if (!options_.checked) return RunUnchecked(request);
-  MutexLock lock(&checked_mu_);
-  LOCKSTEP_RETURN_IF_ERROR(CompareSignatures(request));
-  return RunUnchecked(request);
-}
-
-absl::Status TransportCommunicator::RunUnchecked(const CollectiveRequest& request, bool check) {
-  CallState state(engine_);
-  {
-    MutexLock lock(mu());
-    LOCKSTEP_RETURN_IF_ERROR(Begin(request, &state, nullptr, check));
-  }
-  // The operation's deadline, not ours, bounds this: the state must stay until the executor is done with it.
-  engine_->Drive(state.done(), Deadline::Infinite(), /*spin=*/!request.background);
-  return state.status();
-}
+absl::Status TransportCommunicator::Run(const CollectiveRequest& request) { return RunPlanned(request, nullptr); }
 
 absl::StatusOr<Work> TransportCommunicator::Start(const CollectiveRequest& request) {
   auto state = std::make_shared<CallState>(engine_);
-  const auto start = [&]() -> absl::Status {
-    MutexLock lock(mu());
-    return Begin(request, state.get(), state);
-  };
-  if (!options_.checked) {
-    LOCKSTEP_RETURN_IF_ERROR(start());
-    return Work(state);
-  }
-  MutexLock lock(&checked_mu_);
-  LOCKSTEP_RETURN_IF_ERROR(CompareSignatures(request));
-  LOCKSTEP_RETURN_IF_ERROR(start());
-  return Work(state);
+  LOCKSTEP_RETURN_IF_ERROR(StartPlanned(request, nullptr, state));
+  return Work(std::move(state));
 }
 
-absl::Status TransportCommunicator::Begin(const CollectiveRequest& request, WorkState* work,
-                                          std::shared_ptr<WorkState> background, bool check) {
-  if (!status_.ok()) return status_;
-  const Algorithm algorithm = ChooseAlgorithm(request);
-  LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<const PreparedSchedule> schedule, FindSchedule(request, algorithm));
-  Reduction reduction;
-  if (HasReduction(request.collective)) {
-    LOCKSTEP_RETURN_IF_ERROR(CheckDefined(request.dtype, request.op));
-    reduction.dtype = request.dtype;
-    reduction.op = WireOp(request.op);
-    LOCKSTEP_ASSIGN_OR_RETURN(reduction.combine, kernels::CombineFor(request.dtype, reduction.op));
+absl::Status TransportCommunicator::RunPlanned(const CollectiveRequest& request, Plan plan) {
+  if (!options_.checked) return RunUnchecked(request, std::move(plan), /*check=*/false);
+  {
+    MutexLock lock(mu());
+    if (Collecting()) return Collect(request, std::move(plan), std::make_shared<CallState>(engine_));
   }
+  MutexLock lock(&checked_mu_);
+  LOCKSTEP_RETURN_IF_ERROR(CompareSignatures(request, plan));
+  return RunUnchecked(request, std::move(plan), /*check=*/false);
+}
 
+absl::Status TransportCommunicator::RunUnchecked(const CollectiveRequest& request, Plan plan, bool check) {
+  CallState state(engine_);
+  size_t divide_count = 0;
+  {
+    MutexLock lock(mu());
+    if (Collecting()) return Collect(request, std::move(plan), std::make_shared<CallState>(engine_));
+    LOCKSTEP_ASSIGN_OR_RETURN(Call* const call, PrepareCall(request, std::move(plan)));
+    divide_count = call->call_plan->divide_count;
+    LaunchCall(call, request, &state, nullptr, check);
+  }
+  // The operation's deadline, not ours, bounds this: the state must stay until the executor is done with it.
+  engine_->Drive(state.done(), Deadline::Infinite(), /*spin=*/!request.background);
+  if (!state.status().ok() || divide_count == 0) return state.status();
+  return kernels::DivideTowardZero(request.dtype, request.output, divide_count, size_);
+}
+
+absl::Status TransportCommunicator::StartPlanned(const CollectiveRequest& request, Plan plan,
+                                                 const std::shared_ptr<CallState>& state) {
+  if (options_.checked) {
+    {
+      MutexLock lock(mu());
+      if (Collecting()) return Collect(request, std::move(plan), state);
+    }
+    MutexLock lock(&checked_mu_);
+    LOCKSTEP_RETURN_IF_ERROR(CompareSignatures(request, plan));
+    MutexLock engine_lock(mu());
+    LOCKSTEP_ASSIGN_OR_RETURN(Call* const call, PrepareCall(request, std::move(plan)));
+    LaunchCall(call, request, state.get(), state, /*check=*/false);
+    return absl::OkStatus();
+  }
+  MutexLock lock(mu());
+  if (Collecting()) return Collect(request, std::move(plan), state);
+  LOCKSTEP_ASSIGN_OR_RETURN(Call* const call, PrepareCall(request, std::move(plan)));
+  LaunchCall(call, request, state.get(), state, /*check=*/false);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TransportCommunicator::Call*> TransportCommunicator::PrepareCall(const CollectiveRequest& request,
+                                                                                Plan plan) {
+  if (!status_.ok()) return status_;
+  if (plan == nullptr) {
+    LOCKSTEP_ASSIGN_OR_RETURN(plan, plans_.Find(request));
+  }
   if (free_calls_.empty()) {
     calls_.push_back(std::make_unique<Call>());
     free_calls_.push_back(calls_.back().get());
   }
   Call* const call = free_calls_.back();
-  const size_t element_bytes = SizeOf(request.dtype);
-  const int blocks = schedule->schedule().blocks;
-  const size_t block_count = OneBlockPerRank(request.collective) ? request.count / size() : 0;
-  if (OneBlockPerRank(request.collective)) {
-    LOCKSTEP_ASSIGN_OR_RETURN(call->layout, BlockLayout::Equal(block_count, element_bytes, blocks));
-  } else if (blocks > 0) {
-    LOCKSTEP_ASSIGN_OR_RETURN(call->layout, BlockLayout::Split(request.count, element_bytes, blocks));
-  } else {
-    call->layout = BlockLayout();
-  }
-  call->schedule = std::move(schedule);
-  call->element_bytes = element_bytes;
+  free_calls_.pop_back();
+  call->call_plan = std::move(plan);
+  call->plan = call->call_plan->execution.get();
   call->input = static_cast<const char*>(request.input);
   call->output = static_cast<char*>(request.output);
-  call->input_begin = request.collective == Collective::kAllGather ? block_count * rank().value() : 0;
-  call->output_begin = request.collective == Collective::kReduceScatter ? block_count * rank().value() : 0;
-  call->reduction = reduction;
-  const bool at_root = request.collective != Collective::kReduce || rank() == request.root;
-  const bool divide = HasReduction(request.collective) && request.op == ReduceOp::kAvg && IsInteger(request.dtype);
-  call->divide_count = !divide || !at_root                                ? 0
-                       : request.collective == Collective::kReduceScatter ? block_count
-                                                                          : request.count;
-  LOCKSTEP_RETURN_IF_ERROR(Prescale(request, call));
+  const double factor = InputFactor(request, size_);
+  const bool exchange_in_place = request.collective == Collective::kAllToAll && request.input == request.output;
+  const size_t count = call->call_plan->input_count;
+  if (count == 0 || (factor == 1.0 && !exchange_in_place)) return call;
 
+  // Other threads get on meanwhile; the call is nobody's but ours.
+  mu()->Unlock();
+  void* target = request.output;
+  if (!call->call_plan->prepare_in_output) {
+    call->prepared.resize(std::max(call->prepared.size(), call->call_plan->vector_bytes));
+    target = call->prepared.data();
+  }
+  absl::Status status;
+  if (exchange_in_place) {
+    std::memcpy(target, request.input, call->call_plan->vector_bytes);
+  } else {
+    status = kernels::Scale(request.dtype, target, request.input, count, factor);
+  }
+  call->input = static_cast<const char*>(target);
+  mu()->Lock();
+  status.Update(status_);
+  if (status.ok()) return call;
+  free_calls_.push_back(call);
+  return status;
+}
+
+void TransportCommunicator::LaunchCall(Call* call, const CollectiveRequest& request, CallState* work,
+                                       std::shared_ptr<CallState> background, bool check) {
   const uint64_t sequence = started_.load(std::memory_order_relaxed) + 1;
-  call->signature = SignatureOf(request, algorithm, sequence, check);
-  call->deadline = Deadline::After(request.timeout.count() > 0 ? request.timeout : options_.timeout);
-  call->record = recorder_.Add(call->signature, request.count * element_bytes);
+  call->signature = call->call_plan->signature;
+  call->signature.sequence = sequence;
+  call->signature.check = check;
+  const std::chrono::milliseconds timeout = request.timeout.count() > 0 ? request.timeout : options_.timeout;
+  call->deadline = Deadline::After(timeout);
+  // Reading the clock is a good part of what posting costs, and the deadline has done it.
+  const auto now = call->deadline.infinite() ? FlightRecord::Clock::now() : call->deadline.time() - timeout;
+  call->record = recorder_.Add(call->signature, call->call_plan->vector_bytes, now);
   call->work = work;
   call->background = std::move(background);
-  free_calls_.pop_back();
   started_.store(sequence, std::memory_order_relaxed);
   engine_->NoteDeadline(call->deadline);
   if (call->background != nullptr) engine_->AddBackgroundWork();
   executor_.Start(call);
-  return absl::OkStatus();
 }
 
-Algorithm TransportCommunicator::ChooseAlgorithm(const CollectiveRequest& request) const {
-  if (request.algorithm != Algorithm::kAuto) return request.algorithm;
-  return Select(request.collective, size(), request.count * SizeOf(request.dtype), options_.algorithms);
-}
-
-absl::StatusOr<std::shared_ptr<const PreparedSchedule>> TransportCommunicator::FindSchedule(
-    const CollectiveRequest& request, Algorithm algorithm) {
-  const Rank root = HasRoot(request.collective) ? request.root : Rank(0);
-  const auto key = std::make_tuple(request.collective, algorithm, root);
-  if (const auto it = schedules_.find(key); it != schedules_.end()) return it->second;
-  LOCKSTEP_ASSIGN_OR_RETURN(Schedule schedule, BuildSchedule(request.collective, algorithm, rank(), size(), root));
-  if (schedules_.size() >= kSchedulesMax) schedules_.clear();
-  auto prepared = std::make_shared<const PreparedSchedule>(std::move(schedule));
-  schedules_.emplace(key, prepared);
-  return prepared;
-}
-
-absl::Status TransportCommunicator::Prescale(const CollectiveRequest& request, Call* call) {
-  const double factor = InputFactor(request, size());
-  if (factor == 1.0) return absl::OkStatus();
-  void* target = request.output;
-  const bool whole_output = request.collective == Collective::kAllReduce ||
-                            (request.collective == Collective::kReduce && rank() == request.root);
-  if (!whole_output) {
-    // The input is not ours to change and the output does not hold a vector.
-    const size_t bytes = request.count * SizeOf(request.dtype);
-    if (call->prescaled.size() < bytes) call->prescaled.resize(bytes);
-    target = call->prescaled.data();
+absl::Status TransportCommunicator::CompareSignatures(const CollectiveRequest& request, Plan plan) {
+  Signature mine;
+  {
+    MutexLock lock(mu());
+    LOCKSTEP_RETURN_IF_ERROR(status_);
+    if (plan == nullptr) {
+      LOCKSTEP_ASSIGN_OR_RETURN(plan, plans_.Find(request));
+    }
+    mine = plan->signature;
+    // The exchange itself comes before it.
+    mine.sequence = started_.load(std::memory_order_relaxed) + 2;
   }
-  LOCKSTEP_RETURN_IF_ERROR(kernels::Scale(request.dtype, target, request.input, request.count, factor));
-  call->input = static_cast<const char*>(target);
-  return absl::OkStatus();
-}
-
-absl::Status TransportCommunicator::CompareSignatures(const CollectiveRequest& request) {
-  // The exchange itself comes before it.
-  const uint64_t sequence = started_.load(std::memory_order_relaxed) + 2;
-  const Signature mine = SignatureOf(request, ChooseAlgorithm(request), sequence, /*check=*/false);
   const Envelope envelope = Encode(mine);
-  std::vector<Envelope> all(size());
+  std::vector<Envelope> all(size_);
   CollectiveRequest exchange;
   exchange.collective = Collective::kAllGather;
   exchange.count = all.size() * sizeof(Envelope);
   exchange.input = envelope.data();
   exchange.output = all.data();
   exchange.timeout = request.timeout;
-  LOCKSTEP_RETURN_IF_ERROR(RunUnchecked(exchange, /*check=*/true));
+  LOCKSTEP_RETURN_IF_ERROR(RunUnchecked(exchange, nullptr, /*check=*/true));
   std::string text;
-  for (int r = 0; r < size(); ++r) {
+  for (int r = 0; r < size_; ++r) {
     absl::StrAppend(&text, r == 0 ? "" : "; ", CalledBy(Rank(r), DecodeSignature(all[r])));
   }
   for (const Envelope& other : all) {
@@ -258,8 +256,10 @@ absl::Status TransportCommunicator::CompareSignatures(const CollectiveRequest& r
 void TransportCommunicator::OnDone(Job* job, const absl::Status& status) {
   Call* const call = static_cast<Call*>(job);
   absl::Status result = status;
-  if (result.ok() && call->divide_count > 0) {
-    result = kernels::DivideTowardZero(call->signature.dtype, call->output, call->divide_count, size());
+  const size_t divide_count = call->call_plan->divide_count;
+  // Where somebody waits, it is done by him, outside the lock.
+  if (result.ok() && divide_count > 0 && call->background != nullptr) {
+    result = kernels::DivideTowardZero(call->signature.dtype, call->output, divide_count, size_);
   }
   if (call->record->signature.sequence == call->signature.sequence) {
     call->record->state = result.ok() ? FlightRecord::State::kDone : FlightRecord::State::kFailed;
@@ -272,31 +272,45 @@ void TransportCommunicator::OnDone(Job* job, const absl::Status& status) {
                      std::memory_order_relaxed);
   }
   if (call->background != nullptr) engine_->RemoveBackgroundWork();
-  // A waiter may free its state as soon as it sees it complete: it is not touched afterwards.
-  const std::shared_ptr<WorkState> background = std::move(call->background);
-  WorkState* const work = call->work;
+  const std::shared_ptr<CallState> background = std::move(call->background);
+  CallState* const work = call->work;
   call->work = nullptr;
   call->background = nullptr;
-  call->schedule = nullptr;
+  call->plan = nullptr;
+  call->call_plan = nullptr;
   free_calls_.push_back(call);
-  work->Complete(std::move(result));
+  Complete(work, std::move(result));
+}
+
+void TransportCommunicator::Complete(CallState* work, absl::Status status) {
+  const std::shared_ptr<CallState> group = std::move(work->group);
+  work->group = nullptr;
+  if (group != nullptr) group->first_error.Update(status);
+  // A waiter may free its state as soon as it sees it complete: it is not touched afterwards.
+  work->Complete(std::move(status));
+  if (group != nullptr && --group->members_left == 0) group->Complete(group->first_error);
   engine_->Notify();
 }
 
-void TransportCommunicator::OnOperationFailed(Job* job, const absl::Status& status, Rank peer,
+void TransportCommunicator::OnOperationFailed(Job* job, const absl::Status& status, Rank peer, const Envelope& expected,
                                               const Operation& operation) {
-  absl::Status error = Annotate(status, ToString(job->signature));
-  const Signature theirs = DecodeSignature(operation.arrived);
-  const bool mismatch = absl::IsFailedPrecondition(status) && operation.arrived != job->internal.envelope;
-  if (mismatch) error = MismatchError(rank(), job->signature, peer, theirs);
-  // A broken connection ends the communicator; that it may come back is of no use to anybody here.
-  if (absl::IsUnavailable(error)) error = absl::AbortedError(error.message());
-  if (control_ == nullptr) {
-    ExpectFailure(error, std::chrono::milliseconds::zero());
-    return;
+  if (!absl::IsFailedPrecondition(status) || operation.arrived == expected) {
+    return ReportBroken(Annotate(status, ToString(job->signature)), peer);
   }
-  mismatch ? control_->Report(options_.channel, error) : control_->Report(options_.channel, error, peer);
-  ExpectFailure(error, kAnnouncementGrace);
+  const Signature theirs = DecodeSignature(operation.arrived);
+  const Signature ours = DecodeSignature(expected);
+  const bool pair_counts = ours.pair_counts && DifferInCountOnly(ours, theirs);
+  const absl::Status error =
+      pair_counts ? PairCountsError(peer, rank_, ours, theirs) : MismatchError(rank_, job->signature, peer, theirs);
+  if (control_ != nullptr) control_->Report(options_.channel, error);
+  ExpectFailure(error, control_ != nullptr ? kAnnouncementGrace : std::chrono::milliseconds::zero());
+}
+
+void TransportCommunicator::ReportBroken(const absl::Status& error, Rank peer) {
+  // A broken connection ends the communicator; that it may come back is of no use to anybody here.
+  const absl::Status report = absl::IsUnavailable(error) ? absl::AbortedError(error.message()) : error;
+  if (control_ != nullptr) control_->Report(options_.channel, report, TransportRank(peer));
+  ExpectFailure(report, control_ != nullptr ? kAnnouncementGrace : std::chrono::milliseconds::zero());
 }
 
 void TransportCommunicator::ExpectFailure(const absl::Status& fallback, std::chrono::milliseconds grace) {
@@ -310,17 +324,25 @@ void TransportCommunicator::ExpectFailure(const absl::Status& fallback, std::chr
 Deadline TransportCommunicator::CheckDeadlines() {
   if (!status_.ok()) return Deadline::Infinite();
   Deadline next = Deadline::Infinite();
+  const auto late = [&](const auto& call) {
+    if (!call.deadline.passed()) next = Deadline::Earlier(next, call.deadline);
+    return call.deadline.passed();
+  };
+  const std::chrono::milliseconds grace = control_ != nullptr ? kLateGrace : std::chrono::milliseconds::zero();
   for (Job* job : executor_.jobs()) {
-    if (job->late) continue;
-    if (!job->deadline.passed()) {
-      next = Deadline::Earlier(next, job->deadline);
-      continue;
-    }
+    if (job->late || !late(*job)) continue;
     job->late = true;
     const std::string operation = ToString(job->signature);
     if (control_ != nullptr) control_->ReportLate(options_.channel, job->signature.sequence, operation);
-    ExpectFailure(absl::DeadlineExceededError(absl::StrCat(operation, " did not finish in time")),
-                  control_ != nullptr ? kLateGrace : std::chrono::milliseconds::zero());
+    ExpectFailure(absl::DeadlineExceededError(absl::StrCat(operation, " did not finish in time")), grace);
+  }
+  for (MessageCall* call : messages_.calls()) {
+    if (call->late || !late(*call)) continue;
+    call->late = true;
+    const absl::Status error = absl::DeadlineExceededError(
+        absl::StrCat("rank ", rank_.value(), ": ", ToString(*call), " did not finish in time"));
+    if (control_ != nullptr) control_->Report(options_.channel, error);
+    ExpectFailure(error, grace);
   }
   if (failure_expected_) {
     if (fallback_deadline_.passed()) {
@@ -335,10 +357,11 @@ Deadline TransportCommunicator::CheckDeadlines() {
 void TransportCommunicator::Fail(const absl::Status& status) {
   if (!status_.ok()) return;
   status_ = status;
-  LOCKSTEP_LOG(kError) << "rank " << rank() << ": communicator failed: " << status.ToString()
+  LOCKSTEP_LOG(kError) << "rank " << rank_ << ": communicator failed: " << status.ToString()
                        << "\nlast collectives, newest last:\n"
                        << recorder_.ToString(kFlightRecordsPrinted);
   executor_.FailAll(status);
+  messages_.FailAll(status);
   engine_->Notify();
 }
 
@@ -348,7 +371,7 @@ void TransportCommunicator::OnFailure(const absl::Status& status) {
 }
 
 void TransportCommunicator::Abort(const std::string& reason) {
-  absl::Status error = absl::AbortedError(absl::StrCat("rank ", rank().value(), " aborted the communicator: ", reason));
+  absl::Status error = absl::AbortedError(absl::StrCat("rank ", rank_.value(), " aborted the communicator: ", reason));
   if (control_ != nullptr) {
     control_->Report(options_.channel, error);
     error = control_->AwaitFailure(options_.channel, error, Deadline::After(kAnnouncementGrace));

@@ -1,4 +1,7 @@
-// A communicator over one channel of a transport, with schedules of our own.
+// A communicator over two channels of a transport, with schedules of our own: one channel for collectives, one for messages.
+//
+// Communicators of one process that share a world share its transport, engine and control channel, and nothing else: each has
+// its own order of calls, its own failure, its own deadlines.
 
 #ifndef COMM_TRANSPORT_COMMUNICATOR_H_
 #define COMM_TRANSPORT_COMMUNICATOR_H_
@@ -6,11 +9,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <deque>
-#include <map>
 #include <memory>
 #include <string>
-#include <tuple>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -18,38 +19,61 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
+#include "comm/call_plan.h"
+#include "comm/channel_registry.h"
 #include "comm/communicator.h"
 #include "comm/executor.h"
 #include "comm/flight_recorder.h"
+#include "comm/plan_cache.h"
+#include "comm/point_to_point.h"
 #include "comm/progress_engine.h"
 #include "comm/selector.h"
+#include "comm/world_shape.h"
 #include "transport/control.h"
 
 namespace lockstep {
 
 struct TransportCommunicatorOptions {
-  ChannelId channel = 0;
+  ChannelId channel = 0;  // even; the next is for messages
+  // The transport's rank of each rank, where these are a part of the world or in another order; empty: all, as they are.
+  std::vector<Rank> ranks;
   size_t chunk_bytes = 256 << 10;
   AlgorithmOverrides algorithms;
   bool checked = false;
+  bool deterministic = false;  // every reduction folds in rank order
   std::chrono::milliseconds timeout{1800000};
   size_t flight_records = 256;
+  WorldShape shape;         // of these ranks
   std::string description;  // how the ranks are connected and why
+  // Of this process's communicators on the world; outlives them. Null: there is no other, and no part of this one.
+  ChannelRegistry* registry = nullptr;
 };
 
-class TransportCommunicator : public Communicator, private Executor::Owner, private ProgressEngine::Client {
+class TransportCommunicator : public Communicator,
+                              private ChannelRegistry::Member,
+                              private Executor::Owner,
+                              private PointToPoint::Owner,
+                              private ProgressEngine::Client {
  public:
   // The engine and the control channel outlive the communicator. Without a control channel (null: ranks that are threads, in
   // tests) a failure is known to this rank alone, and notes are UNIMPLEMENTED.
   TransportCommunicator(ProgressEngine* engine, ControlChannel* control, TransportCommunicatorOptions options);
 
-  // Completes operations in flight with CANCELLED. Waits for no peer.
+  // Completes operations in flight with CANCELLED, and fails them on the other ranks. Waits for no peer.
   ~TransportCommunicator() override;
 
-  Rank rank() const override;
-  int size() const override;
+  Rank rank() const override { return rank_; }
+  int size() const override { return size_; }
   absl::Status Run(const CollectiveRequest& request) override;
   absl::StatusOr<Work> Start(const CollectiveRequest& request) override;
+  absl::StatusOr<std::unique_ptr<PreparedCollective>> Prepare(const CollectiveRequest& request) override;
+  absl::Status StartGroup() override;
+  absl::StatusOr<Work> EndGroup() override;
+  absl::StatusOr<Work> StartSend(const SendRequest& request) override;
+  absl::StatusOr<Work> StartReceive(const ReceiveRequest& request) override;
+  absl::Status Send(const SendRequest& request) override;
+  absl::Status Receive(const ReceiveRequest& request) override;
+  absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key) override;
   absl::Status Supports(Collective collective, DType dtype, ReduceOp op) const override;
   absl::Status status() const override;
   void Abort(const std::string& reason) override;
@@ -60,39 +84,67 @@ class TransportCommunicator : public Communicator, private Executor::Owner, priv
   std::string Describe() const override;
 
   // What the control channel announced for this channel: ends the communicator. Any thread.
-  void OnFailure(const absl::Status& status);
+  void OnFailure(const absl::Status& status) override;
 
   // For heartbeats. Any thread, never blocks.
-  Progress progress() const;
+  Progress progress() const override;
 
   // What this rank called as collective `sequence`, in words that are equal on all ranks that called the same. Empty when it
   // has not, when that was too long ago, or when the communicator is busy: nothing that is worth asking about then. Any
   // thread, never blocks.
-  std::string CalledAs(uint64_t sequence) const ABSL_LOCKS_EXCLUDED(mu());
+  std::string CalledAs(uint64_t sequence) const override ABSL_LOCKS_EXCLUDED(mu());
 
  private:
+  using Plan = std::shared_ptr<const CallPlan>;
   struct Call;
+  struct Message;
+  struct Group;
   class CallState;
+  class Prepared;
 
-  // Checks, prescales, builds the job and hands it to the executor, which completes `work`. With `background`, which is the
-  // same object, nobody need wait for it.
-  absl::Status Begin(const CollectiveRequest& request, WorkState* work, std::shared_ptr<WorkState> background = nullptr,
-                     bool check = false) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
-  absl::StatusOr<std::shared_ptr<const PreparedSchedule>> FindSchedule(const CollectiveRequest& request,
-                                                                       Algorithm algorithm)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
-  absl::Status Prescale(const CollectiveRequest& request, Call* call);
-  // `check`: this is the exchange of signatures that precedes a collective in checked mode.
-  absl::Status RunUnchecked(const CollectiveRequest& request, bool check = false);
+  // Inside a group of this thread's, a call is put into it instead. `plan` may be null: found by the request.
+  absl::Status RunPlanned(const CollectiveRequest& request, Plan plan) ABSL_LOCKS_EXCLUDED(mu());
+  absl::Status StartPlanned(const CollectiveRequest& request, Plan plan, const std::shared_ptr<CallState>& state)
+      ABSL_LOCKS_EXCLUDED(mu());
+  // Without `background`, whoever started it waits for it.
+  absl::Status StartMessage(std::unique_ptr<Message> message, bool background) ABSL_LOCKS_EXCLUDED(mu());
+  absl::StatusOr<std::unique_ptr<Message>> MakeMessage(const SendRequest& request);
+  absl::StatusOr<std::unique_ptr<Message>> MakeMessage(const ReceiveRequest& request);
+  absl::Status FinishMessage(absl::StatusOr<std::unique_ptr<Message>> message);
+  absl::StatusOr<Work> BeginMessage(absl::StatusOr<std::unique_ptr<Message>> message);
+
+  // A call is prepared, then launched, so that a group launches at once what it has prepared. Preparing finds the plan and
+  // scales the input, or copies it aside, for which it gives up the lock. Launching hands the call to the executor, which
+  // completes `work`. With `background`, which is the same object, nobody need wait for it. `check`: this is the exchange
+  // of signatures that precedes a collective in checked mode.
+  absl::StatusOr<Call*> PrepareCall(const CollectiveRequest& request, Plan plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  void LaunchCall(Call* call, const CollectiveRequest& request, CallState* work, std::shared_ptr<CallState> background,
+                  bool check) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  void LaunchMessage(std::unique_ptr<Message> message, bool background) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  absl::Status RunUnchecked(const CollectiveRequest& request, Plan plan, bool check) ABSL_LOCKS_EXCLUDED(mu());
+
   // Checked mode: gathers all ranks' signatures and compares them.
-  absl::Status CompareSignatures(const CollectiveRequest& request);
-  Algorithm ChooseAlgorithm(const CollectiveRequest& request) const;
+  absl::Status CompareSignatures(const CollectiveRequest& request, Plan plan) ABSL_LOCKS_EXCLUDED(mu());
+
+  // Whether this thread has a group open.
+  bool Collecting() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  absl::Status Collect(const CollectiveRequest& request, Plan plan, std::shared_ptr<CallState> state)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  absl::Status LaunchGroup(Group* group) ABSL_LOCKS_EXCLUDED(mu());
+  void DropGroup(Group* group, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+
+  Rank TransportRank(Rank rank) const { return options_.ranks.empty() ? rank : options_.ranks[rank.value()]; }
+  void Complete(CallState* work, absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   void ExpectFailure(const absl::Status& fallback, std::chrono::milliseconds grace) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  void ReportBroken(const absl::Status& error, Rank peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
 
   // Called with the engine's mutex held, which the interfaces cannot name.
   void OnDone(Job* job, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu()) override;
-  void OnOperationFailed(Job* job, const absl::Status& status, Rank peer, const Operation& operation)
+  void OnOperationFailed(Job* job, const absl::Status& status, Rank peer, const Envelope& expected,
+                         const Operation& operation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu()) override;
+  void OnMessageDone(MessageCall* call, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu()) override;
+  void OnMessageFailed(MessageCall* call, const absl::Status& status, Rank peer)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu()) override;
   Deadline CheckDeadlines() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu()) override;
 
@@ -102,6 +154,8 @@ class TransportCommunicator : public Communicator, private Executor::Owner, priv
   ProgressEngine* const engine_;
   ControlChannel* const control_;
   const TransportCommunicatorOptions options_;
+  const Rank rank_;
+  const int size_;
 
   // Read by the heartbeat without the lock: each is a number of its own, and a stale one does no harm.
   std::atomic<uint64_t> started_{0};
@@ -112,15 +166,17 @@ class TransportCommunicator : public Communicator, private Executor::Owner, priv
 
   // Guarded by the engine's mutex.
   Executor executor_;
+  PointToPoint messages_;
   FlightRecorder recorder_;
+  PlanCache plans_;
   absl::Status status_;
   // Set between a failure noticed here and its announcement; passes when none comes.
   bool failure_expected_ = false;
   absl::Status fallback_;
   Deadline fallback_deadline_ = Deadline::Infinite();
-  std::deque<std::unique_ptr<Call>> calls_;
+  std::vector<std::unique_ptr<Call>> calls_;
   std::vector<Call*> free_calls_;
-  std::map<std::tuple<Collective, Algorithm, Rank>, std::shared_ptr<const PreparedSchedule>> schedules_;
+  std::unique_ptr<Group> group_;  // the one that is open
 };
 
 }  // namespace lockstep

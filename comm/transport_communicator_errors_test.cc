@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -69,6 +70,22 @@ struct Buffers {
     request.output = output.data();
     return request;
   }
+};
+
+// One rank whose parts the test takes down by hand.
+struct Member {
+  Member(LoopbackNetwork* network, int rank)
+      : transport(network->CreateTransport(Rank(rank))),
+        engine(std::make_unique<ProgressEngine>(transport.get(), std::chrono::nanoseconds::zero())),
+        communicator(std::make_unique<TransportCommunicator>(engine.get(), nullptr, Options())) {}
+  ~Member() {
+    communicator.reset();
+    engine.reset();
+  }
+
+  std::unique_ptr<Transport> transport;
+  std::unique_ptr<ProgressEngine> engine;
+  std::unique_ptr<TransportCommunicator> communicator;
 };
 
 // What one rank calls where the others call something else.
@@ -190,6 +207,109 @@ TEST(TransportCommunicatorErrors, ARankThatIsACallBehindIsToldSo) {
                           AllOf(HasSubstr("rank 0 called broadcast #1"), HasSubstr("; rank 1 called all_reduce #1")))));
 }
 
+// The sum is the same: the blocks are not.
+TEST(TransportCommunicatorErrors, CountsThatDifferBetweenRanksAreFound) {
+  for (const bool checked : {false, true}) {
+    LoopbackWorld world(2, {}, checked ? CheckedOptions() : Options());
+    std::vector<absl::Status> errors(2);
+    world.Run([&](Communicator& self) {
+      Buffers buffers;
+      const std::vector<int64_t> counts =
+          self.rank() == Rank(0) ? std::vector<int64_t>{10, 14} : std::vector<int64_t>{14, 10};
+      CollectiveRequest request = buffers.Request(Collective::kAllGather);
+      request.counts = counts;
+      errors[self.rank().value()] = self.Run(request);
+      EXPECT_EQ(self.status().ok(), checked);
+    });
+    const auto found = StatusIs(Code::kFailedPrecondition,
+                                AllOf(HasSubstr("rank 0 called all_gather #"), HasSubstr("in blocks of counts")));
+    EXPECT_THAT(errors, Each(AnyOf(found, StatusIs(Code::kAborted))));
+    EXPECT_THAT(errors, ::testing::Contains(found));
+  }
+}
+
+// Rank 1 sends more than rank 0 expects; the pair is named.
+TEST(TransportCommunicatorErrors, CountsOfAPairThatDisagreeAreFoundByTheReceiver) {
+  LoopbackWorld world(3, {}, Options());
+  std::vector<absl::Status> errors(3);
+  world.Run([&](Communicator& self) {
+    Buffers buffers;
+    const int rank = self.rank().value();
+    std::vector<int64_t> to(3, 4), from(3, 4);
+    if (rank == 1) to[0] = 9;
+    CollectiveRequest request = buffers.Request(Collective::kAllToAll, to[0] + to[1] + to[2]);
+    request.counts = to;
+    request.output_counts = from;
+    absl::Status status = self.Run(request);
+    if (status.ok()) status = self.Run(buffers.Request(Collective::kAllReduce));
+    errors[rank] = status;
+  });
+  EXPECT_THAT(errors[0], StatusIs(Code::kFailedPrecondition,
+                                  HasSubstr("all_to_all #1 (f32 with counts of each pair, pairwise): rank 1 sends 9 "
+                                            "elements to rank 0, which expects 4")));
+  EXPECT_THAT(errors, Each(::testing::Not(IsOk())));
+}
+
+TEST(TransportCommunicatorErrors, CountsThatDoNotAddUpAreRefusedAndBreakNothing) {
+  LoopbackWorld world(2, {}, Options());
+  world.Run([&](Communicator& self) {
+    Buffers buffers;
+    const auto run = [&](Collective collective, size_t count, const std::vector<int64_t>& counts,
+                         const std::vector<int64_t>& output_counts = {}) {
+      CollectiveRequest request = buffers.Request(collective, count);
+      request.counts = counts;
+      request.output_counts = output_counts;
+      EXPECT_EQ(self.Start(request).status(), self.Run(request));
+      return self.Run(request);
+    };
+    const auto refused = [](const char* why) { return StatusIs(Code::kInvalidArgument, HasSubstr(why)); };
+    EXPECT_THAT(run(Collective::kAllGather, 24, {10, 13}), refused("the counts add up to 23"));
+    EXPECT_THAT(run(Collective::kAllGather, 24, {24}), refused("counts has 1 entries for 2 ranks"));
+    EXPECT_THAT(run(Collective::kGather, 24, {25, -1}), refused("counts[1] is negative: -1"));
+    EXPECT_THAT(run(Collective::kAllGather, 25, {}), refused("25, is no multiple of the 2 ranks"));
+    EXPECT_THAT(run(Collective::kAllReduce, 24, {12, 12}), refused("all_reduce has no blocks"));
+    EXPECT_THAT(run(Collective::kAllToAll, 24, {12, 12}), refused("output_counts has 0 entries"));
+    EXPECT_THAT(run(Collective::kScatter, 24, {12, 12}, {12, 12}), refused("output_counts belong to an all_to_all"));
+    const bool first = self.rank() == Rank(0);
+    EXPECT_THAT(
+        run(Collective::kAllToAll, 24, {12, 12}, first ? std::vector<int64_t>{11, 12} : std::vector<int64_t>{12, 11}),
+        refused("elements to itself and expects 11"));
+    EXPECT_THAT(self.Run(buffers.Request(Collective::kAllReduce)), IsOk());
+  });
+}
+
+TEST(TransportCommunicatorErrors, DestructionWithAGroupOpenSaysSo) {
+  LoopbackNetwork network(2);
+  Member self(&network, 0);
+  Buffers buffers;
+  ASSERT_THAT(self.communicator->StartGroup(), IsOk());
+  absl::StatusOr<Work> work = self.communicator->Start(buffers.Request(Collective::kAllReduce));
+  ASSERT_THAT(work.status(), IsOk());
+  self.communicator.reset();
+  EXPECT_THAT(work->Wait(Deadline::Now()),
+              StatusIs(Code::kFailedPrecondition, HasSubstr("destroyed with a group open: its 1 calls")));
+}
+
+// Messages: a peer that dies, and one that never sends.
+TEST(TransportCommunicatorErrors, AMessageEndsWithItsPeerOrItsDeadline) {
+  LoopbackWorld world(3, {}, Options());
+  char byte = 0;
+  ReceiveRequest receive;
+  receive.data = &byte;
+  receive.bytes = 1;
+  receive.source = Rank(1);
+  receive.tag = 3;
+  absl::StatusOr<Work> orphan = world.communicator(0)->StartReceive(receive);
+  ASSERT_THAT(orphan.status(), IsOk());
+  receive.source = kAnySource;
+  receive.timeout = milliseconds(40);
+  EXPECT_THAT(world.communicator(2)->Receive(receive),
+              StatusIs(Code::kDeadlineExceeded, HasSubstr("receive from any rank with tag 3 (1 B) did not finish")));
+  world.network().Disconnect(Rank(1));
+  EXPECT_THAT(orphan->Wait(Soon()), StatusIs(Code::kAborted, HasSubstr("receive from rank 1 with tag 3")));
+  EXPECT_THAT(world.communicator(0)->status(), StatusIs(Code::kAborted));
+}
+
 // What a collective ignores does not make its calls differ.
 TEST(TransportCommunicatorErrors, WhatACollectiveHasNoUseForMayDiffer) {
   for (const TransportCommunicatorOptions& options : {Options(), CheckedOptions()}) {
@@ -233,7 +353,8 @@ TEST_P(DisconnectTest, EndsTheCollectiveOrTheNextOnEveryRank) {
       request.root = Rank(0);  // from which rank 2 is on the way to rank 3
       absl::Status status;
       for (int call = 0; call < 20 && status.ok(); ++call) status = self.Run(request);
-      if (status.ok()) status = self.Run(buffers.Request(Collective::kAllReduce));
+      // In a scatter rank 2 sends nothing.
+      for (int call = 0; call < 20 && status.ok(); ++call) status = self.Run(buffers.Request(Collective::kAllReduce));
       errors[self.rank().value()] = status;
       EXPECT_EQ(self.status(), status);
       EXPECT_EQ(self.Run(request), status);
@@ -245,7 +366,8 @@ TEST_P(DisconnectTest, EndsTheCollectiveOrTheNextOnEveryRank) {
 
 INSTANTIATE_TEST_SUITE_P(All, DisconnectTest,
                          ::testing::Values(Collective::kAllReduce, Collective::kBroadcast, Collective::kReduce,
-                                           Collective::kAllGather, Collective::kReduceScatter, Collective::kBarrier),
+                                           Collective::kAllGather, Collective::kReduceScatter, Collective::kBarrier,
+                                           Collective::kGather, Collective::kScatter, Collective::kAllToAll),
                          [](const auto& info) { return Name(info.param); });
 
 TEST(TransportCommunicatorErrors, AnOperationsDeadlineEndsIt) {
@@ -308,22 +430,6 @@ TEST(TransportCommunicatorErrors, AbortEndsABlockingCallOfAnotherThread) {
   aborter.join();
 }
 
-// One rank whose parts the test takes down by hand.
-struct Member {
-  Member(LoopbackNetwork* network, int rank)
-      : transport(network->CreateTransport(Rank(rank))),
-        engine(std::make_unique<ProgressEngine>(transport.get(), std::chrono::nanoseconds::zero())),
-        communicator(std::make_unique<TransportCommunicator>(engine.get(), nullptr, Options())) {}
-  ~Member() {
-    communicator.reset();
-    engine.reset();
-  }
-
-  std::unique_ptr<Transport> transport;
-  std::unique_ptr<ProgressEngine> engine;
-  std::unique_ptr<TransportCommunicator> communicator;
-};
-
 TEST(TransportCommunicatorErrors, WithoutAControlChannelThereAreNoNotes) {
   LoopbackNetwork network(2);
   Member self(&network, 0);
@@ -371,7 +477,7 @@ TEST(TransportCommunicatorErrors, AFailureEndsOneChannelOnly) {
   for (int rank = 0; rank < 2; ++rank) {
     members.push_back(std::make_unique<Member>(&network, rank));
     TransportCommunicatorOptions options = Options();
-    options.channel = 1;
+    options.channel = 2;
     others.push_back(std::make_unique<TransportCommunicator>(members.back()->engine.get(), nullptr, options));
   }
   members[0]->communicator->Abort("enough");

@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
+#include "tests/communicator_calls_conformance.h"
 #include "tests/communicator_conformance.h"
 #include "tests/ranks.h"
 #include "transport/loopback.h"

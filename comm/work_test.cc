@@ -20,11 +20,12 @@ using ::testing::HasSubstr;
 // Completed by the test.
 class TestState : public WorkState {
  public:
-  void Await(Deadline deadline) override {
+  absl::Status Await(Deadline deadline) override {
     MutexLock lock(&mu_);
     ++awaits_;
     while (!done() && changed_.WaitUntil(&mu_, deadline)) {
     }
+    return absl::OkStatus();
   }
   void Finish(absl::Status status) {
     MutexLock lock(&mu_);

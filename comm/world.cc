@@ -6,25 +6,29 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "base/env.h"
 #include "base/log.h"
-#include "base/mutex.h"
 #include "base/status.h"
+#include "comm/channel_registry.h"
 #include "comm/cores.h"
 #include "comm/host_id.h"
 #include "comm/progress_engine.h"
 #include "comm/selector.h"
 #include "comm/self_communicator.h"
 #include "comm/transport_communicator.h"
+#include "comm/world_shape.h"
+#include "comm/world_transport.h"
 #include "transport/control.h"
 #include "transport/interface.h"
 #include "transport/rendezvous.h"
+#include "transport/socket.h"
 #include "transport/store_open.h"
 #include "transport/store_url.h"
+#include "transport/tcp/socket_tuning.h"
 #include "transport/tcp/tcp_transport.h"
+#include "transport/transport.h"
 
 namespace lockstep {
 namespace {
@@ -32,7 +36,6 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr int64_t kDayMs = 24 * 3600 * 1000;
-constexpr ChannelId kWorldChannel = 0;
 
 // How long a caller with a core of its own polls before it sleeps: some times what waking up costs.
 constexpr std::chrono::microseconds kSpin{100};
@@ -45,7 +48,12 @@ struct Settings {
   AlgorithmOverrides algorithms;
   int64_t chunk_bytes = 256 << 10;
   bool checked = false;
+  bool deterministic = false;
+  TransportChoice transport = TransportChoice::kAuto;
   std::string interface;
+  std::string host_id;
+  SocketTuning tcp_tuning;
+  int tcp_sockets = 1;
   size_t flight_records = 256;
 };
 
@@ -59,6 +67,17 @@ absl::Status ReadMilliseconds(milliseconds option, const char* option_name, cons
   if (variable == nullptr) return absl::OkStatus();
   LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<int64_t> value, GetEnvInt(variable, 1, kDayMs));
   if (value.has_value()) *setting = milliseconds(*value);
+  return absl::OkStatus();
+}
+
+// An option of 0 is read from the environment, where 1 to `most` may stand.
+absl::Status ReadCount(int option, const char* option_name, const char* variable, int most, int* setting) {
+  if (option < 0 || option > most) {
+    return absl::InvalidArgumentError(absl::StrCat(option_name, " is ", option, ", not 0 to ", most));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<int64_t> value, GetEnvInt(variable, 1, most));
+  if (option == 0 && !value.has_value()) return absl::OkStatus();
+  *setting = option != 0 ? option : static_cast<int>(*value);
   return absl::OkStatus();
 }
 
@@ -85,20 +104,36 @@ absl::StatusOr<Settings> ReadSettings(const WorldOptions& options) {
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<bool> checked, GetEnvBool("LOCKSTEP_CHECKED"));
   settings.checked = options.checked || checked.value_or(false);
+  LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<bool> deterministic, GetEnvBool("LOCKSTEP_DETERMINISTIC"));
+  settings.deterministic = options.deterministic || deterministic.value_or(false);
+  settings.tcp_tuning.congestion_control = !options.tcp_congestion_control.empty()
+                                               ? options.tcp_congestion_control
+                                               : GetEnv("LOCKSTEP_TCP_CONGESTION").value_or("");
+  LOCKSTEP_RETURN_IF_ERROR(ReadCount(options.tcp_send_buffer_bytes, "tcp_send_buffer_bytes", "LOCKSTEP_TCP_SEND_BUFFER",
+                                     1 << 30, &settings.tcp_tuning.send_buffer_bytes));
+  LOCKSTEP_RETURN_IF_ERROR(ReadCount(options.tcp_receive_buffer_bytes, "tcp_receive_buffer_bytes",
+                                     "LOCKSTEP_TCP_RECEIVE_BUFFER", 1 << 30,
+                                     &settings.tcp_tuning.receive_buffer_bytes));
+  LOCKSTEP_RETURN_IF_ERROR(
+      ReadCount(options.tcp_sockets, "tcp_sockets", "LOCKSTEP_TCP_SOCKETS", kTcpSocketsMax, &settings.tcp_sockets));
+  settings.host_id = !options.host_id.empty() ? options.host_id : HostId();
   settings.interface = !options.interface.empty() ? options.interface : GetEnv("LOCKSTEP_INTERFACE").value_or("");
   LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<int64_t> records, GetEnvInt("LOCKSTEP_FLIGHT_RECORDS", 16, 1 << 20));
   if (records.has_value()) settings.flight_records = *records;
-  if (const auto transport = GetEnv("LOCKSTEP_TRANSPORT"); transport.has_value() && *transport != "tcp") {
-    return absl::InvalidArgumentError(absl::StrCat("LOCKSTEP_TRANSPORT is '", *transport, "'; known are: tcp"));
+  const std::string transport =
+      !options.transport.empty() ? options.transport : GetEnv("LOCKSTEP_TRANSPORT").value_or("");
+  if (!transport.empty()) {
+    const absl::StatusOr<TransportChoice> choice = ParseTransportChoice(transport);
+    if (!choice.ok()) return Annotate(choice.status(), options.transport.empty() ? "LOCKSTEP_TRANSPORT" : "transport");
+    settings.transport = *choice;
   }
   return settings;
 }
 
 std::vector<AgreedOption> OptionsToAgreeOn(const Settings& settings) {
-  return {{"algorithm", ToString(settings.algorithms)},
-          {"checked", settings.checked ? "1" : "0"},
-          {"chunk_bytes", absl::StrCat(settings.chunk_bytes)},
-          {"transport", "tcp"}};
+  return {{"algorithm", ToString(settings.algorithms)},        {"checked", settings.checked ? "1" : "0"},
+          {"chunk_bytes", absl::StrCat(settings.chunk_bytes)}, {"deterministic", settings.deterministic ? "1" : "0"},
+          {"tcp_sockets", absl::StrCat(settings.tcp_sockets)}, {"transport", Name(settings.transport)}};
 }
 
 bool StoreIsOnLoopback(const std::string& url) {
@@ -124,13 +159,48 @@ absl::StatusOr<InterfaceChoice> ChooseBindAddress(const WorldSpec& spec, const S
   return choice;
 }
 
+WorldTransport::Options TransportOptions(const WorldSpec& spec, const Settings& settings, uint64_t world_id,
+                                         const SocketAddress& address) {
+  WorldTransport::Options options;
+  options.choice = settings.transport;
+  options.tcp.rank = spec.rank;
+  options.tcp.size = spec.size;
+  options.tcp.job_id = spec.job_id;
+  options.tcp.world_id = world_id;
+  options.tcp.bind_address = address;
+  options.tcp.chunk_bytes = settings.chunk_bytes;
+  options.tcp.tuning = settings.tcp_tuning;
+  options.tcp.sockets = settings.tcp_sockets;
+  options.shm.rank = spec.rank;
+  options.shm.size = spec.size;
+  options.shm.job_id = spec.job_id;
+  options.shm.world_id = world_id;
+  options.shm.chunk_bytes = settings.chunk_bytes;
+  return options;
+}
+
+std::string Describe(const WorldSpec& spec, const Settings& settings, const Store& store,
+                     const std::vector<Member>& members, const WorldTransport& transport) {
+  std::string text = absl::StrCat(
+      "rank ", spec.rank.value(), " of ", spec.size, " (from ", spec.source, "), job '", spec.job_id, "', met at ",
+      store.Describe(),
+      "\nalgorithms: ", settings.algorithms == AlgorithmOverrides() ? "chosen by size" : ToString(settings.algorithms),
+      "; chunks of ", settings.chunk_bytes, " B\n");
+  for (const Member& member : members) {
+    absl::StrAppend(&text, lockstep::Describe(member), " over ",
+                    member.rank == spec.rank ? "nothing: it is this rank" : transport.DescribeRoute(member), "\n");
+  }
+  return text;
+}
+
 class SelfWorld : public World {
  public:
-  explicit SelfWorld(size_t flight_records) : communicator_(flight_records) {}
-  Communicator* communicator() override { return &communicator_; }
+  explicit SelfWorld(size_t flight_records) : communicator_(std::make_unique<SelfCommunicator>(flight_records)) {}
+  Communicator* communicator() override { return communicator_.get(); }
+  void CloseCommunicator() override { communicator_.reset(); }
 
  private:
-  SelfCommunicator communicator_;
+  std::unique_ptr<SelfCommunicator> communicator_;
 };
 
 class ConnectedWorld : public World {
@@ -141,25 +211,15 @@ class ConnectedWorld : public World {
   absl::Status Connect(const WorldSpec& spec, const Settings& settings, Store* store);
 
   Communicator* communicator() override { return communicator_.get(); }
+  void CloseCommunicator() override { communicator_.reset(); }
 
  private:
-  // On the control thread.
-  void OnFailure(const Failure& failure);
-  std::vector<std::pair<ChannelId, Progress>> CurrentProgress();
-  std::string CalledAs(ChannelId channel, uint64_t sequence);
-
-  std::string Describe(const WorldSpec& spec, const Settings& settings, const Store& store,
-                       const std::vector<Member>& members) const;
-
-  std::unique_ptr<TcpTransport> transport_;
+  // Takes what the control thread says to the communicators, which come and go.
+  ChannelRegistry registry_;
+  std::unique_ptr<Transport> transport_;
   std::unique_ptr<ProgressEngine> engine_;
   std::unique_ptr<ControlChannel> control_;
   std::unique_ptr<TransportCommunicator> communicator_;
-
-  // Guarded by mu_.
-  Mutex mu_;
-  TransportCommunicator* announced_to_ ABSL_GUARDED_BY(mu_) = nullptr;  // set once it is there
-  absl::Status early_failure_ ABSL_GUARDED_BY(mu_);                     // announced before that
 };
 
 ConnectedWorld::~ConnectedWorld() {
@@ -168,31 +228,6 @@ ConnectedWorld::~ConnectedWorld() {
   communicator_.reset();
   engine_.reset();
   transport_.reset();
-}
-
-void ConnectedWorld::OnFailure(const Failure& failure) {
-  TransportCommunicator* communicator = nullptr;
-  {
-    MutexLock lock(&mu_);
-    communicator = announced_to_;
-    if (communicator == nullptr) early_failure_.Update(failure.status);
-  }
-  if (communicator != nullptr) communicator->OnFailure(failure.status);
-}
-
-std::vector<std::pair<ChannelId, Progress>> ConnectedWorld::CurrentProgress() {
-  MutexLock lock(&mu_);
-  if (announced_to_ == nullptr) return {};
-  return {{kWorldChannel, announced_to_->progress()}};
-}
-
-std::string ConnectedWorld::CalledAs(ChannelId channel, uint64_t sequence) {
-  TransportCommunicator* communicator = nullptr;
-  {
-    MutexLock lock(&mu_);
-    if (channel == kWorldChannel) communicator = announced_to_;
-  }
-  return communicator == nullptr ? "" : communicator->CalledAs(sequence);
 }
 
 absl::Status ConnectedWorld::Connect(const WorldSpec& spec, const Settings& settings, Store* store) {
@@ -205,75 +240,54 @@ absl::Status ConnectedWorld::Connect(const WorldSpec& spec, const Settings& sett
   control.job_id = spec.job_id;
   control.hub_bind_address = interface.chosen.address.WithPort(0);
   control.peer_timeout = settings.peer_timeout;
-  control.on_failure = [this](const Failure& failure) { OnFailure(failure); };
-  control.progress = [this] { return CurrentProgress(); };
-  control.called = [this](ChannelId channel, uint64_t sequence) { return CalledAs(channel, sequence); };
+  control.on_failure = [this](const Failure& failure) { registry_.OnFailure(failure); };
+  control.progress = [this] { return registry_.progress(); };
+  control.called = [this](ChannelId channel, uint64_t sequence) { return registry_.CalledAs(channel, sequence); };
   LOCKSTEP_ASSIGN_OR_RETURN(control_, ControlChannel::Create(std::move(control), store, deadline));
 
-  TcpTransportOptions tcp;
-  tcp.rank = spec.rank;
-  tcp.size = spec.size;
-  tcp.job_id = spec.job_id;
-  tcp.world_id = control_->world_id();
   // Where no interface was asked for, the one by which rank 0 is reached is known to work.
-  tcp.bind_address =
+  const SocketAddress address =
       settings.interface.empty() ? control_->local_address().WithPort(0) : interface.chosen.address.WithPort(0);
-  tcp.chunk_bytes = settings.chunk_bytes;
-  LOCKSTEP_ASSIGN_OR_RETURN(transport_, TcpTransport::Create(std::move(tcp)));
+  LOCKSTEP_ASSIGN_OR_RETURN(WorldTransport transport,
+                            WorldTransport::Listen(TransportOptions(spec, settings, control_->world_id(), address)));
 
   Member self;
   self.rank = spec.rank;
   self.host = HostName();
-  self.host_id = HostId();
+  self.host_id = settings.host_id;
   self.pid = getpid();
-  self.data_address = transport_->address();
   self.cores = CoresOfThisThread();
+  transport.Announce(&self);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Member> members,
                             control_->Join(self, OptionsToAgreeOn(settings), deadline));
-  std::vector<SocketAddress> addresses;
   int here = 0;
   CoreSet cores;  // of all ranks here: each may be pinned to one of its own
   for (const Member& member : members) {
-    addresses.push_back(member.data_address);
     if (member.host_id != self.host_id) continue;
     ++here;
     AddCores(member.cores, &cores);
   }
-  LOCKSTEP_RETURN_IF_ERROR(transport_->SetPeers(std::move(addresses)));
+  LOCKSTEP_RETURN_IF_ERROR(transport.Connect(members, deadline));
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool share_memory, transport.AllShareMemory(control_.get(), members, deadline));
+  const std::string description = Describe(spec, settings, *store, members, transport);
+  LOCKSTEP_ASSIGN_OR_RETURN(transport_, transport.Take());
 
   const bool cores_to_spare = here <= CountCores(cores);
   engine_ =
       std::make_unique<ProgressEngine>(transport_.get(), cores_to_spare ? kSpin : std::chrono::microseconds::zero());
   TransportCommunicatorOptions options;
-  options.channel = kWorldChannel;
+  options.channel = ChannelRegistry::kWorldChannel;
+  options.registry = &registry_;
   options.chunk_bytes = settings.chunk_bytes;
   options.algorithms = settings.algorithms;
   options.checked = settings.checked;
+  options.deterministic = settings.deterministic;
   options.timeout = settings.timeout;
   options.flight_records = settings.flight_records;
-  options.description = Describe(spec, settings, *store, members);
+  options.shape = ShapeOf(members, share_memory);
+  options.description = description;
   communicator_ = std::make_unique<TransportCommunicator>(engine_.get(), control_.get(), std::move(options));
-  absl::Status failure;
-  {
-    MutexLock lock(&mu_);
-    announced_to_ = communicator_.get();
-    failure = early_failure_;
-  }
-  if (!failure.ok()) communicator_->OnFailure(failure);
   return absl::OkStatus();
-}
-
-std::string ConnectedWorld::Describe(const WorldSpec& spec, const Settings& settings, const Store& store,
-                                     const std::vector<Member>& members) const {
-  std::string text = absl::StrCat(
-      "rank ", spec.rank.value(), " of ", spec.size, " (from ", spec.source, "), job '", spec.job_id, "', met at ",
-      store.Describe(), "\ntransport tcp, listening on ", transport_->address().ToString(),
-      "\nalgorithms: ", settings.algorithms == AlgorithmOverrides() ? "chosen by size" : ToString(settings.algorithms),
-      "; chunks of ", settings.chunk_bytes, " B\n");
-  for (const Member& member : members) {
-    absl::StrAppend(&text, lockstep::Describe(member), " at ", member.data_address.ToString(), "\n");
-  }
-  return text;
 }
 
 }  // namespace

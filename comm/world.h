@@ -25,17 +25,24 @@ struct WorldOptions {
   int rank = 0;
   int local_size = 0;  // 0: unknown
   int local_rank = 0;
-  std::string store_url;                       // tcp://host:port, served by rank 0; file:///path
-  Store* store = nullptr;                      // instead of a URL; needed until Create returns
-  std::string job_id;                          // "default"
-  std::string interface;                       // any; see ChooseInterface
+  std::string store_url;               // tcp://host:port, served by rank 0; file:///path
+  Store* store = nullptr;              // instead of a URL; needed until Create returns
+  std::string job_id;                  // "default"
+  std::string interface;               // any; see ChooseInterface
+  std::string host_id;                 // ranks with the same one are taken to share a host; see HostId
+  std::string tcp_congestion_control;  // reno between ranks of one host, else the system's
+  int tcp_send_buffer_bytes = 0;       // the kernel's, which grow as needed
+  int tcp_receive_buffer_bytes = 0;
   std::chrono::milliseconds setup_timeout{0};  // 300,000
   std::chrono::milliseconds timeout{0};        // of a collective: 1,800,000
   std::chrono::milliseconds peer_timeout{0};   // 30,000
-  // These three must be equal on all ranks, and are compared.
+  // These must be equal on all ranks, and are compared.
+  std::string transport;    // "auto": shared memory inside a host, TCP between hosts; "tcp"; "shm"
   std::string algorithm;    // chosen by size; see ParseAlgorithmOverrides
   int64_t chunk_bytes = 0;  // 262,144; a multiple of 64
+  int tcp_sockets = 0;      // 1: over which each connection's bytes are spread
   bool checked = false;
+  bool deterministic = false;  // reductions fold in rank order: docs/numerics.md
 };
 
 class World {
@@ -49,7 +56,11 @@ class World {
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
+  // Of all ranks; null once it is closed. Its parts (Communicator::Split) go before the world.
   virtual Communicator* communicator() = 0;
+
+  // Destroys the communicator of all ranks alone: the parts that it was split into go on.
+  virtual void CloseCommunicator() = 0;
 
  protected:
   World() = default;

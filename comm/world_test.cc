@@ -39,6 +39,7 @@ using ::lockstep::testing::RunRanks;
 using std::chrono::milliseconds;
 using ::testing::AllOf;
 using ::testing::AnyOf;
+using ::testing::ContainsRegex;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::Eq;
@@ -163,16 +164,19 @@ TEST(World, RefusesAnEnvironmentThatCannotBe) {
                            "LOCKSTEP_TIMEOUT_MS", "LOCKSTEP_PEER_TIMEOUT_MS", "LOCKSTEP_FLIGHT_RECORDS"}) {
     EXPECT_THAT(refusal(name, "pigeon"), StatusIs(Code::kInvalidArgument, HasSubstr("pigeon"))) << name;
   }
-  EXPECT_THAT(refusal("LOCKSTEP_TRANSPORT", "pigeon"),
-              StatusIs(Code::kInvalidArgument, AllOf(HasSubstr("LOCKSTEP_TRANSPORT"), HasSubstr("tcp"))));
+  EXPECT_THAT(
+      refusal("LOCKSTEP_TRANSPORT", "pigeon"),
+      StatusIs(Code::kInvalidArgument, AllOf(HasSubstr("LOCKSTEP_TRANSPORT"), HasSubstr("known are auto, tcp, shm"))));
   EXPECT_THAT(refusal("LOCKSTEP_TIMEOUT_MS", "0"), StatusIs(Code::kInvalidArgument, HasSubstr("LOCKSTEP_TIMEOUT_MS")));
   const ScopedVariable size("LOCKSTEP_WORLD_SIZE", "2");
   EXPECT_THAT(World::Create(WorldOptions()).status(), StatusIs(Code::kInvalidArgument, HasSubstr("LOCKSTEP_RANK")));
 }
 
-TEST(World, TellsHowTheRanksAreConnected) {
+// `over`: a regular expression for how ranks reach each other.
+void ExpectConnected(const std::string& transport, const std::string& over) {
   MemoryStore store;
-  const std::vector<WorldOrError> worlds = CreateWorlds(&store, 3, [](int, WorldOptions* options) {
+  const std::vector<WorldOrError> worlds = CreateWorlds(&store, 3, [&](int, WorldOptions* options) {
+    options->transport = transport;
     options->job_id = "job-7";
     options->algorithm = "all_reduce:ring";
     options->chunk_bytes = 8192;
@@ -181,10 +185,37 @@ TEST(World, TellsHowTheRanksAreConnected) {
   for (int rank = 0; rank < 3; ++rank) {
     const std::string text = (*worlds[rank])->communicator()->Describe();
     EXPECT_THAT(text, StartsWith(absl::StrCat("rank ", rank, " of 3 (from options), job 'job-7', met at memory")));
-    EXPECT_THAT(text, AllOf(HasSubstr("transport tcp"), HasSubstr("all_reduce:ring"), HasSubstr("chunks of 8192 B")));
-    for (int other = 0; other < 3; ++other) EXPECT_THAT(text, HasSubstr(absl::StrCat("\nrank ", other, " (host ")));
-    EXPECT_THAT(text, HasSubstr(absl::StrCat("pid ", getpid())));
+    EXPECT_THAT(text, AllOf(HasSubstr("all_reduce:ring"), HasSubstr("chunks of 8192 B")));
+    for (int other = 0; other < 3; ++other) {
+      const bool self = other == rank;
+      EXPECT_THAT(text, ContainsRegex(absl::StrCat("\nrank ", other, " \\(host .*, pid ", getpid(), "\\) over ",
+                                                   self ? "nothing: it is this rank" : over, "\n")));
+    }
   }
+}
+
+TEST(World, TellsHowTheRanksAreConnected) {
+  ExpectConnected("auto", "shm");
+  ExpectConnected("shm", "shm");
+  ExpectConnected("tcp", "tcp 127.0.0.1:[0-9]+");
+}
+
+// Ranks 0 and 1 on one host, 2 and 3 on another, as they say.
+TEST(World, UsesSharedMemoryInsideAHostAndTcpBetweenHosts) {
+  MemoryStore store;
+  const auto on_two_hosts = [](int rank, WorldOptions* options) { options->host_id = rank < 2 ? "a" : "b"; };
+  const std::vector<WorldOrError> worlds = CreateWorlds(&store, 4, on_two_hosts);
+  ExpectUsable(worlds);
+  EXPECT_THAT((*worlds[2])->communicator()->Describe(),
+              AllOf(ContainsRegex("\nrank 3 .* over shm\n"),
+                    ContainsRegex("\nrank 0 .* over tcp 127.0.0.1:[0-9]+ \\(not shm: it is on another host\\)\n")));
+  const std::vector<WorldOrError> refused = CreateWorlds(&store, 4, [&](int rank, WorldOptions* options) {
+    on_two_hosts(rank, options);
+    options->transport = "shm";
+  });
+  EXPECT_THAT(refused[1].status(), StatusIs(Code::kUnavailable, AllOf(HasSubstr("no shared memory with rank 2 (host "),
+                                                                      HasSubstr("it is on another host"))));
+  EXPECT_THAT(refused[3].status(), StatusIs(Code::kUnavailable, HasSubstr("no shared memory with rank 0 (host ")));
 }
 
 TEST(World, MeetsAtAFile) {

@@ -174,6 +174,10 @@ TEST_P(CommunicatorConformance, EveryCountRootAndPlace) {
               c.background = cases.size() % 7 == 0;
               c.seed = static_cast<uint32_t>(cases.size());
               cases.push_back(c);
+              if (!IsByRank(collective) || NeedsEqualBlocks(collective, algorithm)) continue;
+              c.unequal = true;
+              c.in_place = in_place && collective != Collective::kAllToAll;  // its output is of another length
+              cases.push_back(c);
             }
           }
         }
@@ -194,7 +198,8 @@ TEST_P(CommunicatorConformance, VectorsOfManyChunks) {
           c.algorithm = algorithm;
           c.root = size() - 1;
           c.count = 300'001;
-          if (collective == Collective::kAllGather || collective == Collective::kReduceScatter) c.count /= size();
+          if (IsByRank(collective)) c.count /= size();
+          c.unequal = IsByRank(collective) && !in_place && !NeedsEqualBlocks(collective, algorithm);
           c.in_place = in_place;
           c.background = in_place;
           cases.push_back(c);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -167,28 +168,83 @@ bool Equal(const char* a, const char* b, size_t bytes) { return bytes == 0 || st
 
 // Whether the case's output is there on this rank.
 bool HasOutput(const CollectiveCase& c, int rank) {
-  return c.collective != Collective::kBarrier && (c.collective != Collective::kReduce || rank == c.root);
+  if (c.collective == Collective::kReduce || c.collective == Collective::kGather) return rank == c.root;
+  return c.collective != Collective::kBarrier;
 }
 
-size_t InputBytes(const CollectiveCase& c, int size) {
-  return (c.collective == Collective::kAllGather ? c.count : WholeCount(c, size)) * SizeOf(c.dtype);
+// In place, the one is a block of the other.
+bool InputIsBlock(Collective collective) {
+  return collective == Collective::kAllGather || collective == Collective::kGather;
+}
+bool OutputIsBlock(Collective collective) {
+  return collective == Collective::kReduceScatter || collective == Collective::kScatter;
 }
 
-size_t OutputBytes(const CollectiveCase& c, int size) {
-  return (c.collective == Collective::kReduceScatter ? c.count : WholeCount(c, size)) * SizeOf(c.dtype);
+int64_t SumBefore(const std::vector<int64_t>& counts, int end) {
+  return std::accumulate(counts.begin(), counts.begin() + end, int64_t{0});
+}
+
+std::vector<int64_t> CountsTo(const CollectiveCase& c, int size, int source) {
+  std::vector<int64_t> counts;
+  for (int target = 0; target < size; ++target) counts.push_back(PairCount(c, source, target));
+  return counts;
+}
+std::vector<int64_t> CountsFrom(const CollectiveCase& c, int size, int target) {
+  std::vector<int64_t> counts;
+  for (int source = 0; source < size; ++source) counts.push_back(PairCount(c, source, target));
+  return counts;
+}
+
+size_t WholeCount(const CollectiveCase& c, int size) {
+  if (c.collective == Collective::kBarrier) return 0;
+  return IsByRank(c.collective) ? SumBefore(BlockCounts(c, size), size) : c.count;
+}
+
+size_t InputBytes(const CollectiveCase& c, int size, int rank) {
+  size_t count = WholeCount(c, size);
+  if (InputIsBlock(c.collective)) count = BlockCounts(c, size)[rank];
+  if (c.collective == Collective::kAllToAll) count = SumBefore(CountsTo(c, size, rank), size);
+  return count * SizeOf(c.dtype);
+}
+
+size_t OutputBytes(const CollectiveCase& c, int size, int rank) {
+  size_t count = WholeCount(c, size);
+  if (OutputIsBlock(c.collective)) count = BlockCounts(c, size)[rank];
+  if (c.collective == Collective::kAllToAll) count = SumBefore(CountsFrom(c, size, rank), size);
+  return count * SizeOf(c.dtype);
+}
+
+// What each rank has after an all-to-all.
+std::vector<std::vector<char>> Exchanged(const CollectiveCase& c, const std::vector<std::vector<char>>& inputs) {
+  const int size = static_cast<int>(inputs.size());
+  std::vector<std::vector<char>> outputs(size);
+  for (int target = 0; target < size; ++target) {
+    for (int source = 0; source < size; ++source) {
+      const char* const block = inputs[source].data() + SumBefore(CountsTo(c, size, source), target) * SizeOf(c.dtype);
+      outputs[target].insert(outputs[target].end(), block, block + PairCount(c, source, target) * SizeOf(c.dtype));
+    }
+  }
+  return outputs;
 }
 
 }  // namespace
 
 std::string ToString(const CollectiveCase& c) {
   return absl::StrCat(Name(c.collective), " by ", Name(c.algorithm), " of ", c.count, " ", Name(c.dtype), " ",
-                      Name(c.op), ", root ", c.root, c.in_place ? ", in place" : ", out of place",
-                      c.background ? ", background" : "", ", seed ", c.seed);
+                      Name(c.op), ", root ", c.root, c.unequal ? ", unequal blocks" : "",
+                      c.in_place ? ", in place" : ", out of place", c.background ? ", background" : "", ", seed ",
+                      c.seed);
 }
 
-size_t WholeCount(const CollectiveCase& c, int size) {
-  const bool blocks = c.collective == Collective::kAllGather || c.collective == Collective::kReduceScatter;
-  return c.collective == Collective::kBarrier ? 0 : blocks ? c.count * size : c.count;
+std::vector<int64_t> BlockCounts(const CollectiveCase& c, int size) {
+  std::vector<int64_t> counts(size, c.count);
+  for (int r = 0; r < size && c.unequal; ++r) counts[r] = r % 3 == 2 ? 0 : c.count + (5 * r + c.seed) % 7;
+  return counts;
+}
+
+int64_t PairCount(const CollectiveCase& c, int source, int target) {
+  if (!c.unequal) return c.count;
+  return (source + target) % 4 == 3 ? 0 : c.count + (3 * source + 5 * target + c.seed) % 7;
 }
 
 double FactorOf(int rank) {
@@ -200,14 +256,16 @@ CaseReference::CaseReference(const CollectiveCase& c, int size) : case_(c), size
   auto data = std::make_shared<Data>();
   const size_t element = SizeOf(c.dtype);
   for (int rank = 0; rank < size; ++rank) {
-    std::vector<char>& input = data->inputs.emplace_back(InputBytes(c, size));
+    std::vector<char>& input = data->inputs.emplace_back(InputBytes(c, size, rank));
     const size_t count = input.size() / element;
     for (size_t i = 0; i < std::min(count, kPeriod); ++i) StoreElement(c, input.data() + i * element, rank, i, size);
     Repeat(count, element, &input);
   }
-  if (c.collective == Collective::kBroadcast) {
+  if (c.collective == Collective::kBroadcast || c.collective == Collective::kScatter) {
     data->result = data->inputs[c.root];
-  } else if (c.collective == Collective::kAllGather) {
+  } else if (c.collective == Collective::kAllToAll) {
+    data->exchanged = Exchanged(c, data->inputs);
+  } else if (InputIsBlock(c.collective)) {
     for (const auto& block : data->inputs) data->result.insert(data->result.end(), block.begin(), block.end());
   } else if (HasReduction(c.collective)) {
     data->result = Reduced(c, data->inputs);
@@ -217,14 +275,16 @@ CaseReference::CaseReference(const CollectiveCase& c, int size) : case_(c), size
 
 bool CaseReference::IsVariant(const CollectiveCase& a, const CollectiveCase& b) {
   return a.collective == b.collective && a.dtype == b.dtype && a.op == b.op && a.root == b.root && a.count == b.count &&
-         a.seed == b.seed && a.random_bits == b.random_bits;
+         a.unequal == b.unequal && a.seed == b.seed && a.random_bits == b.random_bits;
 }
 
 absl::Span<const char> CaseReference::expected(int rank) const {
   if (!HasOutput(case_, rank)) return {};
+  if (case_.collective == Collective::kAllToAll) return data_->exchanged[rank];
   const absl::Span<const char> whole(data_->result);
-  const size_t bytes = OutputBytes(case_, size_);
-  return case_.collective == Collective::kReduceScatter ? whole.subspan(rank * bytes, bytes) : whole;
+  if (!OutputIsBlock(case_.collective)) return whole;
+  const size_t before = SumBefore(BlockCounts(case_, size_), rank) * SizeOf(case_.dtype);
+  return whole.subspan(before, OutputBytes(case_, size_, rank));
 }
 
 double CaseReference::tolerance() const {
@@ -269,14 +329,22 @@ CaseRun::CaseRun(const CaseReference& reference, Rank rank)
     : reference_(reference),
       rank_(rank.value()),
       input_(reference.input(rank_).size(), SizeOf(reference.collective().dtype)),
-      output_(OutputBytes(reference.collective(), reference.size()), SizeOf(reference.collective().dtype)) {
+      output_(OutputBytes(reference.collective(), reference.size(), rank_), SizeOf(reference.collective().dtype)) {
   const CollectiveCase& c = reference.collective();
+  const int size = reference.size();
   const std::vector<char>& input = reference.input(rank_);
+  const bool all_to_all = c.collective == Collective::kAllToAll;
   request_.collective = c.collective;
   request_.dtype = c.dtype;
   request_.op = c.op;
   request_.root = Rank(c.root);
-  request_.count = WholeCount(c, reference.size());
+  request_.count = all_to_all ? input.size() / SizeOf(c.dtype) : WholeCount(c, size);
+  if (c.unequal && IsByRank(c.collective)) {
+    counts_ = all_to_all ? CountsTo(c, size, rank_) : BlockCounts(c, size);
+    if (all_to_all) output_counts_ = CountsFrom(c, size, rank_);
+    request_.counts = counts_;
+    request_.output_counts = output_counts_;
+  }
   request_.factor = FactorOf(rank_);
   request_.algorithm = c.algorithm;
   request_.background = c.background;
@@ -284,27 +352,17 @@ CaseRun::CaseRun(const CaseReference& reference, Rank rank)
   request_.input = input_.data();
   request_.output = output_.data();
   std::copy(input.begin(), input.end(), input_.data());
-  if (c.collective == Collective::kBroadcast && rank_ != c.root && !c.in_place) request_.input = nullptr;
-  if (!c.in_place) return;
-  switch (c.collective) {
-    case Collective::kBarrier:
-      break;
-    case Collective::kAllGather: {
-      char* const block = output_.data() + input.size() * rank_;
-      std::copy(input.begin(), input.end(), block);
-      request_.input = block;
-      break;
-    }
-    case Collective::kReduceScatter:
-      request_.output = input_.data() + output_.size() * rank_;
-      break;
-    case Collective::kReduce:
-      if (rank_ == c.root) request_.output = input_.data();
-      break;
-    case Collective::kAllReduce:
-    case Collective::kBroadcast:
-      request_.output = input_.data();
-      break;
+  const bool from_root = c.collective == Collective::kBroadcast || c.collective == Collective::kScatter;
+  if (from_root && rank_ != c.root && !c.in_place) request_.input = nullptr;
+  if (!HasOutput(c, rank_) && c.collective == Collective::kGather) request_.output = nullptr;
+  if (!c.in_place || !HasOutput(c, rank_) || (c.collective == Collective::kScatter && rank_ != c.root)) return;
+  const size_t before = IsByRank(c.collective) ? SumBefore(BlockCounts(c, size), rank_) * SizeOf(c.dtype) : 0;
+  if (InputIsBlock(c.collective)) {
+    char* const block = output_.data() + before;
+    std::copy(input.begin(), input.end(), block);
+    request_.input = block;
+  } else {
+    request_.output = input_.data() + (OutputIsBlock(c.collective) ? before : 0);
   }
 }
 
@@ -316,14 +374,15 @@ std::string CaseRun::Check() {
   const absl::Span<const char> expected = reference_.expected(rank_);
   const std::string difference = Difference(c.dtype, expected, output, reference_.tolerance());
   if (!difference.empty()) return absl::StrCat("output: ", difference);
-  const bool output_used = HasOutput(c, rank_) && (!c.in_place || c.collective == Collective::kAllGather);
+  const bool in_input = output >= input_.data() && output < input_.data() + input_.size();
+  const bool output_used = HasOutput(c, rank_) && !in_input;
   const std::vector<char> unwritten(output_.size(), kUnwritten);
   if (!output_used && !Equal(unwritten.data(), output_.data(), unwritten.size())) {
     return "the output of a rank that has none was written";
   }
   // The input is unchanged wherever it is not the output.
   const std::vector<char>& before = reference_.input(rank_);
-  const bool shared = c.in_place && !expected.empty() && c.collective != Collective::kAllGather;
+  const bool shared = in_input && !expected.empty();
   const size_t output_begin = shared ? output - input_.data() : before.size();
   const size_t output_end = shared ? output_begin + expected.size() : before.size();
   if (!Equal(before.data(), input_.data(), output_begin) ||
@@ -335,7 +394,7 @@ std::string CaseRun::Check() {
 
 std::vector<char> CaseRun::output() const {
   const char* const begin = static_cast<const char*>(request_.output);
-  return std::vector<char>(begin, begin + OutputBytes(reference_.collective(), reference_.size()));
+  return std::vector<char>(begin, begin + OutputBytes(reference_.collective(), reference_.size(), rank_));
 }
 
 }  // namespace lockstep

@@ -23,9 +23,10 @@
 
 namespace lockstep {
 
-inline constexpr Collective kAllCollectives[kCollectiveCount] = {Collective::kAllReduce,     Collective::kBroadcast,
-                                                                 Collective::kReduce,        Collective::kAllGather,
-                                                                 Collective::kReduceScatter, Collective::kBarrier};
+inline constexpr Collective kAllCollectives[kCollectiveCount] = {
+    Collective::kAllReduce, Collective::kBroadcast,     Collective::kReduce,
+    Collective::kAllGather, Collective::kReduceScatter, Collective::kBarrier,
+    Collective::kGather,    Collective::kScatter,       Collective::kAllToAll};
 
 // No test waits longer for anything. Generous: sanitizers on a busy machine are slow.
 inline Deadline CommTestDeadline() { return Deadline::AfterMs(60'000); }
@@ -37,7 +38,8 @@ struct CollectiveCase {
   DType dtype = DType::kF32;
   ReduceOp op = ReduceOp::kSum;
   int root = 0;
-  size_t count = 0;  // of all-gather and reduce-scatter: of one block
+  size_t count = 0;      // of the collectives with a block for each rank: of one block
+  bool unequal = false;  // of those: blocks are up to six elements longer than that, and some are empty
   bool in_place = false;
   bool background = false;
   uint32_t seed = 1;         // of the inputs
@@ -46,8 +48,11 @@ struct CollectiveCase {
 
 std::string ToString(const CollectiveCase& c);
 
-// Elements of the whole vector, as CollectiveRequest has it.
-size_t WholeCount(const CollectiveCase& c, int size);
+// Elements of each rank's block, of the collectives that have them.
+std::vector<int64_t> BlockCounts(const CollectiveCase& c, int size);
+
+// Of an all-to-all: elements that go from one rank to another.
+int64_t PairCount(const CollectiveCase& c, int source, int target);
 
 // A rank's factor of a premultiplied sum.
 double FactorOf(int rank);
@@ -65,7 +70,7 @@ class CaseReference {
   const CollectiveCase& collective() const { return case_; }
   int size() const { return size_; }
 
-  // The whole vector; of an all-gather, the rank's block.
+  // The whole vector; where the input is the rank's block of it, that.
   const std::vector<char>& input(int rank) const { return data_->inputs[rank]; }
 
   // Empty where the rank gets no output.
@@ -77,7 +82,8 @@ class CaseReference {
  private:
   struct Data {
     std::vector<std::vector<char>> inputs;
-    std::vector<char> result;  // the whole vector
+    std::vector<char> result;                  // the whole vector
+    std::vector<std::vector<char>> exchanged;  // of an all-to-all: each rank's output
   };
 
   CollectiveCase case_;
@@ -122,6 +128,8 @@ class CaseRun {
   const int rank_;
   GuardedBuffer input_;
   GuardedBuffer output_;
+  std::vector<int64_t> counts_;
+  std::vector<int64_t> output_counts_;
   CollectiveRequest request_;
 };
 

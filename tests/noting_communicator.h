@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,6 +47,16 @@ class NotingCommunicator : public Communicator {
                        absl::AnyInvocable<void(const absl::Status&)> done) override {
     return inner_->Enqueue(request, stream, std::move(done));
   }
+  absl::StatusOr<std::unique_ptr<PreparedCollective>> Prepare(const CollectiveRequest& request) override {
+    return inner_->Prepare(request);
+  }
+  absl::Status StartGroup() override { return inner_->StartGroup(); }
+  absl::StatusOr<Work> EndGroup() override { return inner_->EndGroup(); }
+  absl::StatusOr<Work> StartSend(const SendRequest& request) override { return inner_->StartSend(request); }
+  absl::StatusOr<Work> StartReceive(const ReceiveRequest& request) override { return inner_->StartReceive(request); }
+  absl::Status Send(const SendRequest& request) override { return inner_->Send(request); }
+  absl::Status Receive(const ReceiveRequest& request) override { return inner_->Receive(request); }
+  absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key) override { return inner_->Split(color, key); }
   absl::Status Supports(Collective collective, DType dtype, ReduceOp op) const override {
     return inner_->Supports(collective, dtype, op);
   }

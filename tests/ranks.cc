@@ -19,6 +19,8 @@ LoopbackWorld::LoopbackWorld(int size, LoopbackOptions network, TransportCommuni
     Member& member = ranks_[rank];
     member.transport = network_.CreateTransport(Rank(rank));
     member.engine = std::make_unique<ProgressEngine>(member.transport.get(), std::chrono::nanoseconds::zero());
+    member.registry = std::make_unique<ChannelRegistry>();
+    options.registry = member.registry.get();
     member.communicator = std::make_unique<TransportCommunicator>(member.engine.get(), nullptr, options);
     member.noting = std::make_unique<NotingCommunicator>(member.communicator.get(), &board_);
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/rank.h"
+#include "comm/channel_registry.h"
 #include "comm/communicator.h"
 #include "comm/progress_engine.h"
 #include "comm/transport_communicator.h"
@@ -40,6 +41,7 @@ class LoopbackWorld {
   struct Member {
     std::unique_ptr<Transport> transport;
     std::unique_ptr<ProgressEngine> engine;
+    std::unique_ptr<ChannelRegistry> registry;
     std::unique_ptr<TransportCommunicator> communicator;
     std::unique_ptr<NotingCommunicator> noting;
   };

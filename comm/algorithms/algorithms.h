@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <vector>
 
 #include "comm/schedule.h"
 
@@ -18,6 +19,7 @@ struct Place {
   int rank = 0;
   int size = 1;
   int root = 0;
+  const Topology* topology = nullptr;  // of `size` ranks, or empty
 
   // The rank `distance` places further round the ring; negative distances go back. |distance| <= size.
   int Neighbour(int distance) const { return (rank + distance + size) % size; }
@@ -28,12 +30,13 @@ struct Place {
 
 inline Operand Input(int block) { return {Window::kInput, block, 1}; }
 inline Operand Output(int block) { return {Window::kOutput, block, 1}; }
-inline Operand Scratch(int block) { return {Window::kScratch, block, 1}; }
+// With room for block `holds` of the vector.
+inline Operand Scratch(int block, int holds) { return {Window::kScratch, block, 1, holds}; }
 // The operand of a message without payload, and of a step's side that is not there.
 inline Operand Nothing() { return {Window::kInput, 0, 0}; }
 
-// Each call appends a step and returns its index, for the `after` of later ones. Step::kNone in an `after` is skipped,
-// so that the first round of a loop needs no case of its own.
+// A list in which the algorithm says what waits for what. Each call appends a step and returns its index, for the `after`
+// of later ones. Step::kNone in an `after` is skipped, so that the first round of a loop needs no case of its own.
 class StepList {
  public:
   using After = std::initializer_list<int32_t>;
@@ -59,8 +62,30 @@ Schedule RingAllGather(const Place& place);
 Schedule RingReduceScatter(const Place& place);
 Schedule RingReduce(const Place& place);
 Schedule RecursiveDoublingAllReduce(const Place& place);
+Schedule HalvingDoublingAllReduce(const Place& place);
+Schedule HalvingDoublingReduceScatter(const Place& place);
+Schedule OneShotAllReduce(const Place& place);
+Schedule OneShotReduce(const Place& place);
+Schedule OneShotAllGather(const Place& place);
+Schedule OneShotReduceScatter(const Place& place);
+Schedule TwoShotAllReduce(const Place& place);
+Schedule ChainAllReduce(const Place& place);
+Schedule ChainBroadcast(const Place& place);
+Schedule ChainReduce(const Place& place);
 Schedule BinomialBroadcast(const Place& place);
 Schedule BinomialReduce(const Place& place);
+Schedule BinomialGather(const Place& place);
+Schedule BinomialScatter(const Place& place);
+Schedule ScatterAllGatherBroadcast(const Place& place);
+Schedule BruckAllGather(const Place& place);
+Schedule BruckAllToAll(const Place& place);
+Schedule PairwiseAllToAll(const Place& place);
+Schedule LinearGather(const Place& place);
+Schedule LinearScatter(const Place& place);
+Schedule TwoLevelAllReduce(const Place& place);
+Schedule TwoLevelBroadcast(const Place& place);
+Schedule TwoLevelAllGather(const Place& place);
+Schedule TwoLevelReduceScatter(const Place& place);
 Schedule DisseminationBarrier(const Place& place);
 
 }  // namespace algorithms

@@ -1,9 +1,11 @@
 // Binomial trees, in the numbering that begins at the root: the parent of x is x without its lowest bit, so the
 // children of x are x + 2^k for every 2^k below that bit (any, for the root) that stays inside the world.
 
+#include <algorithm>
 #include <vector>
 
 #include "comm/algorithms/algorithms.h"
+#include "comm/algorithms/ordered_steps.h"
 
 namespace lockstep {
 namespace algorithms {
@@ -22,6 +24,29 @@ std::vector<int> Children(const Place& place) {
 int Parent(const Place& place) {
   const int relative = place.relative();
   return place.absolute(relative & (relative - 1));
+}
+
+// The ranks of a subtree are consecutive from its own root on: how many.
+int SubtreeSize(const Place& place, int rank) {
+  const int relative = (rank - place.root + place.size) % place.size;
+  const int room = place.size - relative;
+  return relative == 0 ? place.size : std::min(relative & -relative, room);
+}
+
+// Of a gather or a scatter: the blocks of a subtree, as its root holds them or sends them. They pass the end of the vector
+// where the numbering that begins at the tree's root does: there they are two pieces, and two messages.
+struct Branch {
+  int offset = 0;  // from the first block of the rank that holds them
+  int block = 0;
+  int blocks = 1;
+};
+std::vector<Branch> BranchesOf(const Place& place, int rank) {
+  const int offset = (rank - place.rank + place.size) % place.size;
+  const int blocks = SubtreeSize(place, rank);
+  const int before_end = std::min(blocks, place.size - rank);
+  std::vector<Branch> branches = {{offset, rank, before_end}};
+  if (before_end < blocks) branches.push_back({offset + before_end, 0, blocks - before_end});
+  return branches;
 }
 
 }  // namespace
@@ -47,12 +72,56 @@ Schedule BinomialReduce(const Place& place) {
   Operand sum = Input(0);
   int32_t summed = Step::kNone;
   for (int child : children) {
-    const Operand next = is_root ? Output(0) : Scratch(0);
+    const Operand next = is_root ? Output(0) : Scratch(0, 0);
     summed = steps.ReceiveReduce(child, sum, next, {summed});
     sum = next;
   }
   if (!is_root) steps.Send(sum, Parent(place), {summed});
   return steps.Finish(/*blocks=*/1, /*scratch_blocks=*/is_root || children.empty() ? 0 : 1);
+}
+
+// Blocks that pass through a rank are collected in its scratch, in the order in which they are sent on.
+Schedule BinomialGather(const Place& place) {
+  OrderedSteps steps;
+  const bool is_root = place.rank == place.root;
+  const std::vector<int> children = Children(place);
+  const bool is_leaf = children.empty();
+  const auto held = [&](const Branch& branch) -> Operand {
+    if (is_root) return {Window::kOutput, branch.block, branch.blocks};
+    return {Window::kScratch, branch.offset, branch.blocks, branch.block};
+  };
+  if (!is_leaf) steps.Copy(Input(place.rank), held({0, place.rank, 1}));
+  for (int child : children) {
+    for (const Branch& branch : BranchesOf(place, child)) steps.Receive(child, held(branch));
+  }
+  if (!is_root) {
+    for (const Branch& branch : BranchesOf(place, place.rank)) {
+      steps.Send(is_leaf ? Input(place.rank) : held(branch), Parent(place));
+    }
+  }
+  return steps.Finish(/*blocks=*/place.size, is_root || is_leaf ? 0 : SubtreeSize(place, place.rank));
+}
+
+Schedule BinomialScatter(const Place& place) {
+  OrderedSteps steps;
+  const bool is_root = place.rank == place.root;
+  const std::vector<int> children = Children(place);
+  const bool is_leaf = children.empty();
+  const auto held = [&](const Branch& branch) -> Operand {
+    if (is_root) return {Window::kInput, branch.block, branch.blocks};
+    return {Window::kScratch, branch.offset, branch.blocks, branch.block};
+  };
+  if (!is_root) {
+    for (const Branch& branch : BranchesOf(place, place.rank)) {
+      steps.Receive(Parent(place), is_leaf ? Output(place.rank) : held(branch));
+    }
+  }
+  // The largest subtree has the longest way to go: it is served first.
+  for (auto child = children.rbegin(); child != children.rend(); ++child) {
+    for (const Branch& branch : BranchesOf(place, *child)) steps.Send(held(branch), *child);
+  }
+  if (!is_leaf) steps.Copy(held({0, place.rank, 1}), Output(place.rank));
+  return steps.Finish(/*blocks=*/place.size, is_root || is_leaf ? 0 : SubtreeSize(place, place.rank));
 }
 
 }  // namespace algorithms

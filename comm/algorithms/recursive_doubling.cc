@@ -45,8 +45,8 @@ Schedule RecursiveDoublingAllReduce(const Place& place) {
     const int peer = core.FromCore(core.ToCore(place.rank) ^ 1);
     const int32_t copied = steps.Copy(Input(0), Output(0));
     const int32_t sent = steps.Send(Output(0), peer, {copied});
-    const int32_t received = steps.Receive(peer, Scratch(0));
-    steps.Reduce(Scratch(0), Output(0), {sent, received});
+    const int32_t received = steps.Receive(peer, Scratch(0, 0));
+    steps.Reduce(Scratch(0, 0), Output(0), {sent, received});
     return steps.Finish(/*blocks=*/1, /*scratch_blocks=*/1);
   }
 
@@ -56,7 +56,7 @@ Schedule RecursiveDoublingAllReduce(const Place& place) {
   int32_t summed = Step::kNone;
   int slots_used = 0;
   if (is_paired) {
-    sum = Scratch(0);
+    sum = Scratch(0, 0);
     slots_used = 1;
     summed = steps.ReceiveReduce(place.rank - 1, Input(0), sum);
   }
@@ -64,7 +64,7 @@ Schedule RecursiveDoublingAllReduce(const Place& place) {
   for (int round = 0; round < core.rounds; ++round) {
     const int peer = core.FromCore(core.ToCore(place.rank) ^ (1 << round));
     const bool is_last = round + 1 == core.rounds;
-    const Operand next = is_last ? Output(0) : sum == Scratch(0) ? Scratch(1) : Scratch(0);
+    const Operand next = is_last ? Output(0) : sum == Scratch(0, 0) ? Scratch(1, 0) : Scratch(0, 0);
     if (!is_last) slots_used = std::max(slots_used, next.block + 1);
     const int32_t sent = steps.Send(sum, peer, {summed});
     // The round before sent from the scratch block that is written now. In place, the output is the input, which the

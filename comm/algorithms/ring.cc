@@ -60,10 +60,9 @@ Schedule RingReduceScatter(const Place& place) {
   // The last send from each scratch block.
   std::array<int32_t, 2> last_send = {Step::kNone, Step::kNone};
   for (int round = 0; round + 2 < place.size; ++round) {
-    const int slot = round % 2;
-    const int32_t summed =
-        steps.ReceiveReduce(left, Input(place.Neighbour(-2 - round)), Scratch(slot), {last_send[slot]});
-    last_send[slot] = steps.Send(Scratch(slot), right, {summed});
+    const int slot = round % 2, block = place.Neighbour(-2 - round);
+    const int32_t summed = steps.ReceiveReduce(left, Input(block), Scratch(slot, block), {last_send[slot]});
+    last_send[slot] = steps.Send(Scratch(slot, block), right, {summed});
   }
   steps.ReceiveReduce(left, Input(place.rank), Output(place.rank));
   return steps.Finish(/*blocks=*/place.size, /*scratch_blocks=*/std::min(2, place.size - 2));
@@ -80,7 +79,7 @@ Schedule RingReduce(const Place& place) {
     steps.Send(Input(0), right);
     return steps.Finish(/*blocks=*/1, /*scratch_blocks=*/0);
   }
-  const Operand sum = is_root ? Output(0) : Scratch(0);
+  const Operand sum = is_root ? Output(0) : Scratch(0, 0);
   const int32_t summed = steps.ReceiveReduce(left, Input(0), sum);
   if (!is_root) steps.Send(sum, right, {summed});
   return steps.Finish(/*blocks=*/1, /*scratch_blocks=*/is_root ? 0 : 1);

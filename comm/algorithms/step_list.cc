@@ -1,6 +1,5 @@
 #include <utility>
 
-#include "base/check.h"
 #include "comm/algorithms/algorithms.h"
 
 namespace lockstep {
@@ -38,13 +37,10 @@ int32_t StepList::Append(Step::Kind kind, int peer, Operand source, Operand targ
   step.peer = Rank(peer);
   step.source = source;
   step.target = target;
-  int used = 0;
   for (int32_t index : after) {
-    if (index == Step::kNone) continue;
-    LOCKSTEP_CHECK(used < Step::kAfterMax) << "a step waits for more than " << Step::kAfterMax << " others";
-    step.after[used++] = index;
+    if (index != Step::kNone) step.after.push_back(index);
   }
-  schedule_.steps.push_back(step);
+  schedule_.steps.push_back(std::move(step));
   return static_cast<int32_t>(schedule_.steps.size()) - 1;
 }
 

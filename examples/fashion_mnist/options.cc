@@ -21,6 +21,9 @@ ABSL_FLAG(uint64_t, seed, 1, "of the initial parameters and of the order of the 
 ABSL_FLAG(float, lr, 0.1f, "peak of the learning rate");
 ABSL_FLAG(double, bucket_mb, 1, "size from which a bucket of gradients is sent, in MiB");
 ABSL_FLAG(bool, overlap, true, "send gradients while the backward pass computes the next ones");
+ABSL_FLAG(
+    std::string, transport, "tcp",
+    "tcp: as between hosts; shm: shared memory; auto: shared memory between processes of one host, TCP between hosts");
 ABSL_FLAG(int64_t, steps, 0, "stop after so many steps; 0: after the last epoch");
 ABSL_FLAG(std::string, data, "/usr/share/datasets/fashion-mnist", "folder with the four IDX files, plain or .gz");
 ABSL_FLAG(std::string, log_losses, "", "write each step's loss over all processes to this file");
@@ -28,8 +31,8 @@ ABSL_FLAG(std::string, log_losses, "", "write each step's loss over all processe
 namespace fashion_mnist {
 namespace {
 
-constexpr const char* kFlags[] = {"nproc",     "epochs",  "batch", "seed", "lr",
-                                  "bucket_mb", "overlap", "steps", "data", "log_losses"};
+constexpr const char* kFlags[] = {"nproc",   "epochs",    "batch", "seed", "lr",        "bucket_mb",
+                                  "overlap", "transport", "steps", "data", "log_losses"};
 constexpr int kProcessesMax = 4096;
 constexpr double kBucketMbMax = 65536;
 
@@ -121,6 +124,7 @@ absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& arguments) 
   options.learning_rate = absl::GetFlag(FLAGS_lr);
   options.bucket_mb = absl::GetFlag(FLAGS_bucket_mb);
   options.overlap = absl::GetFlag(FLAGS_overlap);
+  options.transport = absl::GetFlag(FLAGS_transport);
   options.steps = absl::GetFlag(FLAGS_steps);
   options.data = FromUsersFolder(absl::GetFlag(FLAGS_data));
   options.log_losses = FromUsersFolder(absl::GetFlag(FLAGS_log_losses));

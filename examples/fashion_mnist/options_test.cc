@@ -50,11 +50,14 @@ TEST(Options, TakesDashesUnderscoresAndNegation) {
   EXPECT_EQ(options->epochs, 2);
   EXPECT_EQ(options->steps, 9);
 
-  options = Parse({"--bucket_mb", "2", "--nooverlap", "--data=/d"});
+  EXPECT_EQ(options->transport, "tcp");
+
+  options = Parse({"--bucket_mb", "2", "--nooverlap", "--data=/d", "--transport=auto"});
   ASSERT_THAT(options.status(), IsOk());
   EXPECT_EQ(options->bucket_mb, 2);
   EXPECT_FALSE(options->overlap);
   EXPECT_EQ(options->data, "/d");
+  EXPECT_EQ(options->transport, "auto");
   EXPECT_TRUE(Parse({"--overlap"})->overlap);
   EXPECT_FALSE(Parse({"--overlap=false"})->overlap);
 }

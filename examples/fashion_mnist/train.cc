@@ -33,7 +33,7 @@ int RunRank(const Options& options) {
   if (!training.ok()) return Fail(who, training.status(), kFailed);
   const absl::StatusOr<Dataset> test = LoadDataset(options.data, "t10k");
   if (!test.ok()) return Fail(who, test.status(), kFailed);
-  const absl::StatusOr<std::unique_ptr<World>> world = World::Join(/*alone=*/!StartedByLauncher());
+  const absl::StatusOr<std::unique_ptr<World>> world = World::Join(/*alone=*/!StartedByLauncher(), options.transport);
   if (!world.ok()) return Fail(who, world.status(), kFailed);
 
   absl::Status status = CheckSetUp(options, *training, *test, (*world)->size());

@@ -29,9 +29,10 @@ absl::Status TakeStatus(lockstep_error* error) {
   return status;
 }
 
-absl::StatusOr<std::unique_ptr<World>> World::Join(bool alone) {
+absl::StatusOr<std::unique_ptr<World>> World::Join(bool alone, const std::string& transport) {
   lockstep_communicator_options options;
   lockstep_communicator_options_init(&options);
+  options.transport = transport.c_str();
   if (alone) options.world_size = 1;
   lockstep_communicator* communicator = nullptr;
   const absl::Status status = TakeStatus(lockstep_communicator_create(&options, &communicator));

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -19,7 +20,8 @@ absl::Status TakeStatus(lockstep_error* error);
 class World {
  public:
   // A world of one, or the one that the environment describes (LOCKSTEP_*, set by lockstep-run, or another launcher's).
-  static absl::StatusOr<std::unique_ptr<World>> Join(bool alone);
+  // `transport` as in lockstep_communicator_options.
+  static absl::StatusOr<std::unique_ptr<World>> Join(bool alone, const std::string& transport);
 
   int rank() const { return lockstep_communicator_rank(communicator_.get()); }
   int size() const { return lockstep_communicator_size(communicator_.get()); }

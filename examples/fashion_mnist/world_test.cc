@@ -31,7 +31,7 @@ absl::StatusOr<std::unique_ptr<World>> JoinAs(const lockstep::RankProcess& self)
   setenv("LOCKSTEP_RANK", absl::StrCat(self.rank()).c_str(), 1);
   setenv("LOCKSTEP_WORLD_SIZE", absl::StrCat(self.size()).c_str(), 1);
   setenv("LOCKSTEP_STORE", self.arguments()[0].c_str(), 1);
-  return World::Join(/*alone=*/false);
+  return World::Join(/*alone=*/false, "tcp");
 }
 
 LOCKSTEP_RANK_FUNCTION(SumAndMean) {
@@ -80,7 +80,7 @@ TEST_F(WorldTest, EveryRankLearnsWhoseValueDiffers) {
 }
 
 TEST_F(WorldTest, AloneNeedsNoEnvironment) {
-  auto world = World::Join(/*alone=*/true);
+  auto world = World::Join(/*alone=*/true, "tcp");
   ASSERT_THAT(world.status(), IsOk());
   EXPECT_EQ((*world)->size(), 1);
   EXPECT_THAT((*world)->Sum(5), IsOkAndHolds(5));

@@ -1,0 +1,35 @@
+// The hosts of a world, as the two-level algorithms see them.
+
+#ifndef COMM_ALGORITHMS_HOSTS_H_
+#define COMM_ALGORITHMS_HOSTS_H_
+
+#include <vector>
+
+#include "comm/algorithms/algorithms.h"
+
+namespace lockstep {
+namespace algorithms {
+
+struct Hosts {
+  explicit Hosts(const Place& place);
+
+  int count() const { return static_cast<int>(ranks.size()); }
+  const std::vector<int>& mine() const { return ranks[own_host]; }
+  // The rank of `host` that handles there what belongs to `rank`: itself on its own host.
+  int DeputyOf(int rank, int host) const { return ranks[host][local_of[rank] % ranks[host].size()]; }
+
+  // The ranks of each host, in order; hosts in the order of their lowest rank.
+  std::vector<std::vector<int>> ranks;
+  // Of each rank: its host, and its number among the host's ranks.
+  std::vector<int> host_of;
+  std::vector<int> local_of;
+  // Where this rank is.
+  int own_host = 0;
+  int own_local = 0;
+  int ranks_min = 0;  // on any host
+};
+
+}  // namespace algorithms
+}  // namespace lockstep
+
+#endif  // COMM_ALGORITHMS_HOSTS_H_

@@ -1,0 +1,59 @@
+// What moving and combining bytes costs, described: the input of the simulator and of the selector. Nothing here is
+// measured at run time; the built-in numbers are rounded measurements of one machine, and are part of what makes the
+// selector's choice repeat from run to run.
+
+#ifndef COMM_LINK_COSTS_H_
+#define COMM_LINK_COSTS_H_
+
+#include <cstdint>
+
+namespace lockstep {
+
+struct LinkCosts {
+  // From the last byte's departure to its arrival at a receiver that waits: wire, switches, and both ends' software.
+  double latency_ns = 0;
+  // For each byte of a message that has the link to itself.
+  double byte_ns = 0;
+  // What either end does for each message, beside its bytes, before it can do the next.
+  double message_ns = 0;
+};
+
+// Ranks on hosts, and what is between them. Ranks are numbered host by host, every host having `ranks_per_host` of them
+// but the last, which may have fewer.
+struct Network {
+  LinkCosts local;             // between two ranks of one host
+  LinkCosts remote;            // between two hosts: a host's ranks share it, each direction for itself
+  double reduced_byte_ns = 0;  // target = left op right, for each byte of the target
+  double copied_byte_ns = 0;
+  int64_t chunk_bytes = 1;  // how far a step may lag behind the one it passes on: see comm/executor.h
+  int ranks_per_host = 1;
+
+  int HostOf(int rank) const { return rank / ranks_per_host; }
+  const LinkCosts& Between(int a, int b) const { return HostOf(a) == HostOf(b) ? local : remote; }
+};
+
+// Link classes. Latencies are those of ranks that wait busily, as blocking collectives do.
+inline constexpr LinkCosts kTcpBetweenHosts = {/*latency_ns=*/20'000, /*byte_ns=*/0.8,
+                                               /*message_ns=*/2000};  // 10 Gbit/s Ethernet
+inline constexpr LinkCosts kTcpOnOneHost = {/*latency_ns=*/4000, /*byte_ns=*/0.3,
+                                            /*message_ns=*/2000};  // both ends' copies
+inline constexpr LinkCosts kSharedMemory = {/*latency_ns=*/100, /*byte_ns=*/0.08,
+                                            /*message_ns=*/100};  // through a mailbox
+inline constexpr LinkCosts kLoopback = {/*latency_ns=*/1000, /*byte_ns=*/0.15,
+                                        /*message_ns=*/500};  // threads of one process
+
+// A processor's own part: reductions and copies of what is in its caches or on the way there.
+inline constexpr double kReducedByteNs = 0.06;
+inline constexpr double kCopiedByteNs = 0.06;
+inline constexpr int64_t kChunkBytes = 128 << 10;
+
+constexpr Network MakeNetwork(const LinkCosts& local, const LinkCosts& remote, int ranks_per_host) {
+  return {local, remote, kReducedByteNs, kCopiedByteNs, kChunkBytes, ranks_per_host};
+}
+
+// One rank on each host, over TCP.
+inline constexpr Network kTcpNetwork = MakeNetwork(kSharedMemory, kTcpBetweenHosts, /*ranks_per_host=*/1);
+
+}  // namespace lockstep
+
+#endif  // COMM_LINK_COSTS_H_

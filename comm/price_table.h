@@ -1,0 +1,53 @@
+// Price tables: algorithm x size for a described network, as text, with the selector's choice marked. What
+// //comm:simulate prints.
+
+#ifndef COMM_PRICE_TABLE_H_
+#define COMM_PRICE_TABLE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "comm/link_costs.h"
+#include "comm/schedule.h"
+
+namespace lockstep {
+
+struct PriceTableOptions {
+  std::vector<Collective> collectives;
+  std::vector<int64_t> sizes;  // bytes of the whole vector: see PriceNs()
+  int ranks = 1;
+  Network network;
+  // Carry out the schedules of all ranks in virtual time (comm/simulator.h) rather than take the closed forms.
+  bool step_by_step = false;
+};
+
+// One table for each collective, of microseconds:
+//
+//   all_reduce, 4096 ranks, 8 on each of 512 hosts, us
+//   algorithm                   8 B      1 MiB
+//   recursive_doubling       182.4*   120304.1
+//   ring                   12006.3     10423.0*
+//
+// "*" is what Select() takes. INVALID_ARGUMENT for a world without ranks, or (step by step) for one that cannot be
+// simulated in memory, and for negative sizes.
+absl::StatusOr<std::string> FormatPriceTables(const PriceTableOptions& options);
+
+// Texts of the command line. All give INVALID_ARGUMENT that says what is expected.
+//
+//   collectives  "all", or names with commas between
+//   sizes        bytes with commas between; K, M and G behind a number are powers of 1024
+//   bandwidth    "25gbit", "800mbit": decimal, a second; the nanoseconds that a byte takes
+//   latency      "20us", "500ns", "1.5ms"; nanoseconds
+//   link class   "tcp", "shared_memory", "loopback": the built-in costs between ranks of one host
+absl::StatusOr<std::vector<Collective>> ParseCollectiveList(absl::string_view text);
+absl::StatusOr<std::vector<int64_t>> ParseSizeList(absl::string_view text);
+absl::StatusOr<double> ParseBandwidth(absl::string_view text);
+absl::StatusOr<double> ParseLatency(absl::string_view text);
+absl::StatusOr<LinkCosts> ParseLocalLink(absl::string_view text);
+
+}  // namespace lockstep
+
+#endif  // COMM_PRICE_TABLE_H_

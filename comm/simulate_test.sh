@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# The program from end to end: thousands of ranks, and what wrong flags are told.
+set -euo pipefail
+simulate=$1
+output=$TEST_TMPDIR/output
+
+fail() {
+  echo "$1" >&2
+  cat "$output" >&2
+  exit 1
+}
+
+"$simulate" --ranks 4096 --hosts 512 --link 25gbit --latency 20us >"$output" 2>&1 || fail "pricing failed"
+grep -q '^all_reduce, 4096 ranks, 8 on each of 512 hosts, us$' "$output" || fail "no table of all_reduce"
+[[ $(grep -o '\*' "$output" | wc -l) -ge 6 ]] || fail "no choices"
+
+"$simulate" --ranks=12 --hosts=3 --collective=reduce --sizes=4M --step_by_step >"$output" 2>&1 ||
+  fail "simulating failed"
+grep -q '^binomial  *[0-9]' "$output" || fail "no line of binomial"
+
+expect_refusal() {
+  local message=$1 status=0
+  shift
+  "$simulate" "$@" >"$output" 2>&1 || status=$?
+  [[ $status == 2 ]] || fail "$*: exit status $status"
+  grep -q -- "$message" "$output" || fail "$*: no '$message'"
+}
+expect_refusal "does not divide --ranks=10" --ranks=10 --hosts=4
+expect_refusal "'fast' is no bandwidth" --link=fast
+expect_refusal "'20' is no latency" --latency=20
+expect_refusal "no collective 'allreduce'" --collective=allreduce
+expect_refusal "no link class 'rdma'" --local_link=rdma
+expect_refusal "is no size in bytes" --sizes=8,many
+expect_refusal "'25gbit' is no flag" 25gbit

@@ -1,0 +1,217 @@
+// Streams: the times at which the chunks of messages are where they have to be, as two numbers each. What the closed
+// forms of comm/prices.cc are made of; the model is the simulator's (comm/simulator.h).
+//
+// The chunks between the first and the last wait for what is linear in their number, and of linear functions one of the
+// ends is the largest: so two numbers are exact. Times are nanoseconds from the start of the collective.
+
+#ifndef COMM_STREAMS_H_
+#define COMM_STREAMS_H_
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+namespace lockstep {
+namespace prices {
+
+inline constexpr double kNever = -std::numeric_limits<double>::infinity();
+
+inline int FloorLog2(int value) { return 31 - __builtin_clz(static_cast<unsigned>(value)); }
+inline bool IsPowerOfTwo(int value) { return (value & (value - 1)) == 0; }
+inline int CeilLog2(int value) { return value == 1 ? 0 : FloorLog2(value - 1) + 1; }
+
+// When the first and the last chunk of a message are there. That is all there is to know: what the chunks between them
+// wait for is linear in their number, and of linear functions one of the ends is the largest.
+struct Stream {
+  double first = 0;
+  double last = 0;
+
+  Stream Later(double ns) const { return {first + ns, last + ns}; }
+};
+
+// One message between two ranks: its chunks, and what one of them costs.
+struct Message {
+  double chunks = 1;
+  double sending_ns = 0;    // at the sending end, the host's link shared
+  double receiving_ns = 0;  // at the receiving end
+  double reducing_ns = 0;
+  double copying_ns = 0;  // of a local copy, where there is one
+  double latency_ns = 0;
+
+  double hop_ns() const { return sending_ns + latency_ns + reducing_ns; }
+  // From one chunk to the next, where nothing else holds them up.
+  double spacing_ns() const { return std::max(sending_ns, receiving_ns + reducing_ns); }
+};
+
+// The two ends of a rank: until when they are busy.
+struct Ends {
+  double sending = kNever;
+  double receiving = kNever;
+};
+// When what waits for nothing may start.
+inline constexpr Stream kAlways = {kNever, kNever};
+
+// `data` is when the chunks may be sent; returns when they have left.
+inline Stream Send(const Message& message, const Stream& data, Ends& ends) {
+  Stream left;
+  left.first = std::max(data.first, ends.sending) + message.sending_ns;
+  left.last = std::max(data.last + message.sending_ns, left.first + (message.chunks - 1) * message.sending_ns);
+  ends.sending = left.last;
+  return left;
+}
+
+// `left` is what the other side's Send returned, `posted` when the receive of each chunk could start.
+inline Stream Receive(const Message& message, const Stream& left, const Stream& posted, Ends& ends) {
+  const double spacing = message.receiving_ns + message.reducing_ns;
+  const Stream arrived = left.Later(message.latency_ns);
+  Stream there;
+  there.first = std::max(arrived.first, std::max(posted.first, ends.receiving) + message.receiving_ns);
+  there.first += message.reducing_ns;
+  there.last = std::max(arrived.last + message.reducing_ns, posted.last + spacing);
+  there.last = std::max(there.last, there.first + (message.chunks - 1) * spacing);
+  ends.receiving = there.last;
+  return there;
+}
+
+// A copy or a reduction of `chunks` chunks, each of which takes `chunk_ns`.
+inline Stream Work(double chunks, double chunk_ns, const Stream& ready, Ends& ends) {
+  Stream done;
+  done.first = std::max(ready.first, ends.receiving) + chunk_ns;
+  done.last = std::max(ready.last + chunk_ns, done.first + (chunks - 1) * chunk_ns);
+  ends.receiving = done.last;
+  return done;
+}
+
+// The same as it passes `count` ranks that have nothing else to do.
+inline Stream Pass(const Message& message, const Stream& stream, int count) {
+  if (count == 0) return stream;
+  Stream there = stream.Later(count * message.hop_ns());
+  there.last = std::max(there.last, there.first + (message.chunks - 1) * message.spacing_ns());
+  return there;
+}
+
+// What all ranks of a symmetric algorithm do alike, seen from one of them: in each round it sends what it has and
+// receives as much.
+class Symmetric {
+ public:
+  // Sends on what arrived in the round before.
+  void Exchange(const Message& message, int rounds = 1) {
+    Repeat(rounds, [&] { data_ = Receive(message, Send(message, data_, ends_), kAlways, ends_); });
+  }
+  // Sends what it has in every round, and receives what it does not send.
+  void Share(const Message& message, int rounds) {
+    Repeat(rounds, [&] { Receive(message, Send(message, data_, ends_), kAlways, ends_); });
+  }
+  // A copy of something else.
+  void Copy(const Message& message) { Work(message.chunks, message.copying_ns, {0, 0}, ends_); }
+  // What it has then is the reduction of `operands` messages and its own, which it has received.
+  void Reduce(const Message& message, int operands) {
+    data_ = Work(message.chunks, operands * message.reducing_ns, kAlways, ends_);
+  }
+  void Wait(double ns) { ends_.receiving += ns; }
+  double ns() const { return std::max(data_.last, ends_.receiving); }
+
+ private:
+  // Equal rounds soon add the same to the state, each as much as the one before: the rest is a multiplication.
+  template <typename Round>
+  void Repeat(int count, Round round) {
+    constexpr int kToSettle = 4;
+    for (int i = 0; i < std::min(count, kToSettle); ++i) round();
+    if (count <= kToSettle) return;
+    const Stream data = data_;
+    const Ends ends = ends_;
+    round();
+    const auto extrapolate = [more = count - kToSettle - 1](double before, double* after) {
+      *after += (*after - before) * more;
+    };
+    extrapolate(data.first, &data_.first);
+    extrapolate(data.last, &data_.last);
+    extrapolate(ends.sending, &ends_.sending);
+    extrapolate(ends.receiving, &ends_.receiving);
+  }
+
+  Stream data_;
+  Ends ends_;
+};
+
+// Halving and doubling on the circulant graph (comm/algorithms/circulant.h), as a member of it goes through it: it
+// begins with `from` blocks, keeps the first `to`, sends the others away, and adds what arrives to as many from the
+// first on.
+class Circulant {
+ public:
+  // `terms_sent` and `terms_kept`: when what goes in the first round, and what it is added to, may be touched.
+  Circulant(int members, double block_bytes, const Stream& terms_sent, const Stream& terms_kept, Ends* ends)
+      : members_(members), block_bytes_(block_bytes), data_(terms_sent), kept_(terms_kept), ends_(*ends) {}
+
+  // `message(distance, bytes)` is what a message costs. With `copies`, what the first round does not touch is copied.
+  template <typename MessageTo>
+  void Halve(MessageTo message, bool copies) {
+    std::array<Round, 32> rounds;
+    int done = 0;
+    Stream copied = kept_;
+    for (int from = members_, to; from > 1; from = to, ++done) {
+      to = (from + 1) / 2;
+      if (done > 0) {
+        data_ = LastTouched(rounds, done, to, from, copied);
+      }
+      const Message round = message(to, (from - to) * block_bytes_);
+      const Stream left = Send(round, data_, ends_);
+      rounds[done] = {from - to, Receive(round, left, done == 0 ? kept_ : kAlways, ends_)};
+      if (done == 0 && copies && from - to < to) {
+        copied = Work(round.chunks, round.copying_ns / (from - to), kAlways, ends_);
+      }
+    }
+    if (done > 0) own_ = rounds[done - 1].there;
+  }
+
+  template <typename MessageTo>
+  void Double(MessageTo message) {
+    std::array<Round, 32> rounds;
+    int done = 0;
+    for (int bit = CeilLog2(members_) - 1; bit >= 0; --bit, ++done) {
+      // The halvings backwards: the number of members, halved `bit` times and rounded up.
+      const int from = (members_ + (1 << bit) - 1) >> bit, to = (from + 1) / 2;
+      // Its own block goes on chunk by chunk; several go when the last of them is there.
+      kept_ = own_;
+      for (int i = 0; i < done; ++i) {
+        if (rounds[i].blocks < from - to) kept_ = {rounds[i].there.last, rounds[i].there.last};
+      }
+      const Message round = message(to, (from - to) * block_bytes_);
+      const Stream left = Send(round, kept_, ends_);
+      arrived_ = Receive(round, left, kAlways, ends_);
+      rounds[done] = {to, arrived_};
+    }
+  }
+
+  // When its own block is there; after doubling, what it sent in the last round, and what arrived in it.
+  const Stream& own() const { return own_; }
+  const Stream& kept() const { return kept_; }
+  const Stream& arrived() const { return arrived_; }
+
+ private:
+  struct Round {
+    int blocks = 0;  // halving: added to; doubling: the first of those that arrived
+    Stream there;
+  };
+
+  // What blocks [begin, end) wait for: the last round that added to the first of them, and the copy if it is among
+  // them.
+  static Stream LastTouched(const std::array<Round, 32>& rounds, int done, int begin, int end, const Stream& copied) {
+    for (int i = done - 1; i >= 0; --i) {
+      if (rounds[i].blocks <= begin) continue;
+      const double last = std::max(rounds[i].there.last, end > rounds[0].blocks ? copied.last : kNever);
+      return {last, last};
+    }
+    return copied;
+  }
+
+  const int members_;
+  const double block_bytes_;
+  Stream data_, kept_, own_, arrived_;
+  Ends& ends_;
+};
+
+}  // namespace prices
+}  // namespace lockstep
+
+#endif  // COMM_STREAMS_H_

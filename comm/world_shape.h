@@ -1,0 +1,30 @@
+// The shape of a world, as far as it decides which algorithm is best: who shares a host, and what connects the ranks of one.
+// The same on all ranks, since it is made of what all of them know.
+
+#ifndef COMM_WORLD_SHAPE_H_
+#define COMM_WORLD_SHAPE_H_
+
+#include "absl/types/span.h"
+#include "base/rank.h"
+#include "comm/link_costs.h"
+#include "comm/schedule.h"
+#include "transport/control_types.h"
+
+namespace lockstep {
+
+struct WorldShape {
+  Topology topology;  // empty: one host
+  Network network = kTcpNetwork;
+};
+
+// `share_memory`: whether all ranks share memory with all others of their hosts. Hosts are numbered in the order of their lowest
+// ranks. A network has the same number of ranks on every host, numbered host by host; of a world that is not like that only
+// the topology tells, and its network is that of ranks with a host each.
+WorldShape ShapeOf(absl::Span<const Member> members, bool share_memory);
+
+// The shape of a part of the world: `ranks` are the world's ranks of the part's, in its order.
+WorldShape PartOf(const WorldShape& world, absl::Span<const Rank> ranks);
+
+}  // namespace lockstep
+
+#endif  // COMM_WORLD_SHAPE_H_

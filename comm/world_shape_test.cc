@@ -1,0 +1,64 @@
+#include "comm/world_shape.h"
+
+#include <string>
+#include <vector>
+
+#include "base/rank.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "transport/control_types.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::ElementsAre;
+
+// One member for each letter, which names its host.
+std::vector<Member> MembersOn(const std::string& hosts) {
+  std::vector<Member> members;
+  for (const char host : hosts) {
+    Member member;
+    member.rank = Rank(static_cast<int>(members.size()));
+    member.host_id = std::string(1, host);
+    members.push_back(member);
+  }
+  return members;
+}
+
+TEST(WorldShape, HostsAreNumberedByTheirLowestRanks) {
+  EXPECT_THAT(ShapeOf(MembersOn("zazb"), true).topology.host_of_rank, ElementsAre(0, 1, 0, 2));
+}
+
+TEST(WorldShape, OneHostHasOnlyLocalLinks) {
+  const WorldShape shape = ShapeOf(MembersOn("aaa"), true);
+  EXPECT_EQ(shape.network.ranks_per_host, 3);
+  EXPECT_EQ(shape.network.Between(0, 2).latency_ns, kSharedMemory.latency_ns);
+  EXPECT_EQ(ShapeOf(MembersOn("aaa"), false).network.Between(0, 2).latency_ns, kTcpOnOneHost.latency_ns);
+}
+
+TEST(WorldShape, RegularHostsAreSeenAsSuch) {
+  EXPECT_EQ(ShapeOf(MembersOn("aabb"), true).network.ranks_per_host, 2);
+  EXPECT_EQ(ShapeOf(MembersOn("aabbc"), true).network.ranks_per_host, 2);
+  EXPECT_EQ(ShapeOf(MembersOn("abcd"), true).network.ranks_per_host, 1);
+  const WorldShape shape = ShapeOf(MembersOn("aabb"), true);
+  EXPECT_EQ(shape.network.Between(1, 2).latency_ns, kTcpBetweenHosts.latency_ns);
+}
+
+TEST(WorldShape, IrregularHostsCountAsOneRankEach) {
+  for (const char* hosts : {"abab", "abb", "aabbb", "aaba"}) {
+    EXPECT_EQ(ShapeOf(MembersOn(hosts), true).network.ranks_per_host, 1) << hosts;
+  }
+}
+
+TEST(WorldShape, APartHasTheHostsOfItsRanks) {
+  const WorldShape world = ShapeOf(MembersOn("aabbcc"), true);
+  const WorldShape part = PartOf(world, {Rank(4), Rank(5), Rank(0), Rank(1)});
+  EXPECT_THAT(part.topology.host_of_rank, ElementsAre(0, 0, 1, 1));
+  EXPECT_EQ(part.network.ranks_per_host, 2);
+  EXPECT_EQ(part.network.local.latency_ns, kSharedMemory.latency_ns);
+  EXPECT_EQ(PartOf(world, {Rank(0), Rank(2), Rank(4)}).network.ranks_per_host, 1);
+  EXPECT_THAT(PartOf(WorldShape(), {Rank(3), Rank(1)}).topology.host_of_rank, ElementsAre());
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,84 @@
+// How a rank reaches the others of its world: through shared memory where they share a host, over TCP otherwise.
+//
+// Made around ControlChannel::Join: what listens before it, so that every member can be told where; the connections after it.
+// Host ids are only a hint who to try. Ranks share memory when they could really connect and hand each other memory; where
+// they could not, they use TCP, and say to each other why.
+
+#ifndef COMM_WORLD_TRANSPORT_H_
+#define COMM_WORLD_TRANSPORT_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "base/deadline.h"
+#include "base/rank.h"
+#include "transport/control.h"
+#include "transport/control_types.h"
+#include "transport/shm/shm_transport.h"
+#include "transport/tcp/tcp_transport.h"
+#include "transport/transport.h"
+
+namespace lockstep {
+
+enum class TransportChoice {
+  kAuto,  // shared memory with the ranks of this host, TCP with the others
+  kTcp,
+  kShm,  // shared memory or nothing: all ranks are on one host
+};
+// "auto", "tcp", "shm". INVALID_ARGUMENT lists them.
+absl::StatusOr<TransportChoice> ParseTransportChoice(absl::string_view name);
+std::string Name(TransportChoice choice);
+
+class WorldTransport {
+ public:
+  // Both begin with who we are; they must agree in it.
+  struct Options {
+    TransportChoice choice = TransportChoice::kAuto;
+    TcpTransportOptions tcp;
+    ShmTransportOptions shm;
+  };
+
+  // Listens from now on. Errors of the two transports; with kAuto, a process that can make no shared memory says so to the
+  // others and uses TCP.
+  static absl::StatusOr<WorldTransport> Listen(Options options);
+
+  // Fills in where this rank listens.
+  void Announce(Member* self) const;
+
+  // Connects to the ranks of this host; TCP connects when it is first used. Collective. UNAVAILABLE with kShm when some rank
+  // does not share memory with this one; DEADLINE_EXCEEDED when the ranks could not agree in time.
+  absl::Status Connect(absl::Span<const Member> members, Deadline deadline);
+
+  // After Connect. Ranks that this one shares memory with, in order; itself is none of them.
+  const std::vector<Rank>& neighbours() const { return neighbours_; }
+  // "shm", or "tcp 10.0.0.7:4411" and why not shared memory, if that was to be expected.
+  std::string DescribeRoute(const Member& peer) const;
+
+  // Collective: whether every rank of the world shares memory with all other ranks of its host.
+  absl::StatusOr<bool> AllShareMemory(ControlChannel* control, absl::Span<const Member> members,
+                                      Deadline deadline) const;
+
+  // The one transport that all of it makes. Once.
+  absl::StatusOr<std::unique_ptr<Transport>> Take();
+
+ private:
+  WorldTransport(TransportChoice choice, Rank rank) : choice_(choice), rank_(rank) {}
+
+  TransportChoice choice_;
+  Rank rank_;
+  std::unique_ptr<TcpTransport> tcp_;  // null with kShm
+  std::unique_ptr<ShmTransport> shm_;  // null where there is none
+  absl::Status no_shm_;                // why
+  std::vector<absl::Status> shared_;   // by rank: OK, or why it shares no memory with this one
+  std::vector<Rank> neighbours_;
+};
+
+}  // namespace lockstep
+
+#endif  // COMM_WORLD_TRANSPORT_H_
