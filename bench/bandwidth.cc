@@ -14,6 +14,9 @@ double BusFactor(Collective collective, int ranks) {
       return 2 * others;
     case Collective::kAllGather:
     case Collective::kReduceScatter:
+    case Collective::kGather:
+    case Collective::kScatter:
+    case Collective::kAllToAll:
       return others;
     case Collective::kBroadcast:
     case Collective::kReduce:

@@ -33,7 +33,9 @@ ABSL_FLAG(bool, async, false, "start calls and wait for them, several in flight,
 ABSL_FLAG(int, in_flight, 4, "how many, with --async");
 ABSL_FLAG(bool, pin, true, "keep each rank on a core of its own, where there are as many");
 ABSL_FLAG(bool, limits, false, "also print all_reduce beside bare sockets; two ranks");
-ABSL_FLAG(std::string, limits_congestion, "", "congestion control of the bare sockets; empty: the system's default");
+ABSL_FLAG(
+    std::string, limits_congestion, "reno",
+    "congestion control of the bare sockets; reno is what Lockstep uses on one host, empty: the system's default");
 ABSL_FLAG(int, limits_rounds, 15, "rounds of that comparison");
 ABSL_FLAG(std::string, json, "", "also write the results to this file; -: to stdout, and the tables to stderr");
 

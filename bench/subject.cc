@@ -17,10 +17,6 @@ namespace {
 // In no input and no result: none is negative, and none is as large.
 constexpr unsigned char kWrongByte = 0xFB;
 
-bool HasBlocks(Collective collective) {
-  return collective == Collective::kAllGather || collective == Collective::kReduceScatter;
-}
-
 }  // namespace
 
 SubjectSize SizeOfSubject(const SubjectKind& kind, int ranks, int64_t bytes) {
@@ -28,8 +24,8 @@ SubjectSize SizeOfSubject(const SubjectKind& kind, int ranks, int64_t bytes) {
   if (kind.collective == Collective::kBarrier) return size;
   const size_t element_bytes = SizeOf(kind.dtype);
   size.count = static_cast<size_t>(bytes) / element_bytes;
-  if (HasBlocks(kind.collective)) size.count -= size.count % ranks;
-  size.own_count = HasBlocks(kind.collective) ? size.count / ranks : size.count;
+  if (IsByRank(kind.collective)) size.count -= size.count % ranks;
+  size.own_count = IsByRank(kind.collective) ? size.count / ranks : size.count;
   size.bytes = static_cast<int64_t>(size.count * element_bytes);
   return size;
 }
@@ -46,8 +42,12 @@ Subject::Subject(const SubjectKind& kind, const SubjectSize& size, Communicator*
     Place place;
     if (kind_.in_place) {
       place.input = place.output = memory->vector(i);
-      if (kind_.collective == Collective::kAllGather) place.input += own_offset;
-      if (kind_.collective == Collective::kReduceScatter) place.output += own_offset;
+      if (kind_.collective == Collective::kAllGather || kind_.collective == Collective::kGather) {
+        place.input += own_offset;
+      }
+      if (kind_.collective == Collective::kReduceScatter || kind_.collective == Collective::kScatter) {
+        place.output += own_offset;
+      }
     } else {
       place.input = memory->vector(2 * i);
       place.output = memory->vector(2 * i + 1);
@@ -71,12 +71,15 @@ Subject::Part Subject::InputPart() const {
   const int64_t own_begin = static_cast<int64_t>(size_.own_count) * communicator_->rank().value();
   switch (kind_.collective) {
     case Collective::kBroadcast:
+    case Collective::kScatter:
       return {0, communicator_->rank() == kind_.root ? size_.count : 0};
     case Collective::kAllGather:
+    case Collective::kGather:
       return {own_begin, size_.own_count};
     case Collective::kAllReduce:
     case Collective::kReduce:
     case Collective::kReduceScatter:
+    case Collective::kAllToAll:
     case Collective::kBarrier:
       break;
   }
@@ -87,12 +90,15 @@ Subject::Part Subject::OutputPart() const {
   const int64_t own_begin = static_cast<int64_t>(size_.own_count) * communicator_->rank().value();
   switch (kind_.collective) {
     case Collective::kReduce:
+    case Collective::kGather:
       return {0, communicator_->rank() == kind_.root ? size_.count : 0};
     case Collective::kReduceScatter:
+    case Collective::kScatter:
       return {own_begin, size_.own_count};
     case Collective::kAllReduce:
     case Collective::kBroadcast:
     case Collective::kAllGather:
+    case Collective::kAllToAll:
     case Collective::kBarrier:
       break;
   }
@@ -137,7 +143,11 @@ uint64_t Subject::CountWrong() const {
   }
   switch (kind_.collective) {
     case Collective::kBroadcast:
-      return wrong + pattern_->CountWrongInput(kind_.root, 0, place.output, output.count);
+    case Collective::kScatter:
+      return wrong + pattern_->CountWrongInput(kind_.root, output.begin, place.output, output.count);
+    case Collective::kGather:
+      if (communicator_->rank() != kind_.root) return wrong;
+      [[fallthrough]];
     case Collective::kAllGather:
       for (int rank = 0; rank < communicator_->size(); ++rank) {
         const int64_t begin = static_cast<int64_t>(size_.own_count) * rank;
@@ -145,6 +155,15 @@ uint64_t Subject::CountWrong() const {
             pattern_->CountWrongInput(Rank(rank), begin, place.output + begin * SizeOf(kind_.dtype), size_.own_count);
       }
       return wrong;
+    case Collective::kAllToAll: {
+      const int64_t own_begin = static_cast<int64_t>(size_.own_count) * communicator_->rank().value();
+      for (int rank = 0; rank < communicator_->size(); ++rank) {
+        const int64_t block_begin = static_cast<int64_t>(size_.own_count) * rank;
+        wrong += pattern_->CountWrongInput(Rank(rank), own_begin, place.output + block_begin * SizeOf(kind_.dtype),
+                                           size_.own_count);
+      }
+      return wrong;
+    }
     case Collective::kAllReduce:
     case Collective::kReduce:
     case Collective::kReduceScatter:
