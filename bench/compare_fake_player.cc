@@ -35,9 +35,10 @@ int AllReduce(void* context, float* data, size_t count) {
   const int size = fake->player.size;
   // Knows what the others have: the same value everywhere, or the pattern that is checked.
   const bool timed = data[0] == static_cast<float>(fake->player.rank + 1) && (count < 2 || data[1] == data[0]);
+  const int sum_of_timed = size * (size + 1) / 2;
+  const int sum_of_offsets = 3 * size * (size - 1) / 2;
   for (size_t i = 0; i < count; ++i) {
-    data[i] = timed ? static_cast<float>(size * (size + 1) / 2)
-                    : static_cast<float>(size * (i % 251) + 3 * size * (size - 1) / 2);
+    data[i] = static_cast<float>(timed ? sum_of_timed : size * static_cast<int>(i % 251) + sum_of_offsets);
   }
   if (fake->player.rank != 1) return 0;
   if (fake->how == "wrong") data[count / 2] += 1;

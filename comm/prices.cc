@@ -642,9 +642,10 @@ double Price::TwoLevelReduceScatter() const {
   // In list order, the ranks of a host take turns: each sends its sum before it sends its other terms.
   const Message alone = MessageOf(bytes_ / size_, true, Reduces::kYes);
   const int turns = (hosts() - 1) * local_size_;
+  const int full_hosts = size_ / local_size_;
   const double turn = alone.chunks * alone.sending_ns + local.sending_ns + local.latency_ns +
                       (local_size_ - 1) * (reducing_ns + local.chunks * local.receiving_ns) / 2;
-  return turns * turn + remote.latency_ns + remote.chunks * remote.receiving_ns + (size_ / local_size_) * reducing_ns;
+  return turns * turn + remote.latency_ns + remote.chunks * remote.receiving_ns + full_hosts * reducing_ns;
 }
 
 // A chain of messages, each twice as far as the one before; it may begin anywhere on a host.

@@ -208,7 +208,8 @@ static inline int lockstep_player_run(struct lockstep_player* player, size_t byt
     spent += lockstep_player_now() - call_begin - player->clock_cost;
   }
   const int64_t elapsed = lockstep_player_now() - begin;
-  const float sum = (float)(player->size * (player->size + 1) / 2);
+  const int ranks_summed = player->size * (player->size + 1) / 2;
+  const float sum = (float)ranks_summed;
   if (!player->moves_only && (player->data[0] != sum || player->data[count - 1] != sum)) {
     snprintf(player->error, sizeof(player->error), "wrong sums after a timed call: %g and %g where %g belongs",
              (double)player->data[0], (double)player->data[count - 1], (double)sum);
