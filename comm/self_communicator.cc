@@ -81,7 +81,7 @@ class SelfCommunicator::Mailbox : private PointToPoint::Owner {
 
  private:
   // With mu_ held, which the interface cannot name.
-  void OnMessageDone(MessageCall* call, const absl::Status& status) override;
+  void OnMessageDone(MessageCall* call, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) override;
   void OnMessageFailed(MessageCall*, const absl::Status&, Rank) override {}  // no lane can break
   void MemberDone(State* group, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

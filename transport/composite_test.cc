@@ -91,7 +91,7 @@ TEST(CompositeTransport, DescribesAndCountsByRoute) {
   char bytes[2] = {};
   for (int i = 0; i < 2; ++i) {
     ranks[1 + i]->Receive(Rank(0), 0, TestEnvelope(1), Sink{&bytes[i], 1}, &receives[i]);
-    ranks[0]->Send(Rank(1 + i), 0, TestEnvelope(1), "xy" + i, 1, &sends[i]);
+    ranks[0]->Send(Rank(1 + i), 0, TestEnvelope(1), &"xy"[i], 1, &sends[i]);
   }
   ASSERT_TRUE(DriveAll(ranks, [&] { return receives[0].done() && receives[1].done(); }));
   EXPECT_EQ(bytes[0], 'x');
