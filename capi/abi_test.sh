@@ -16,8 +16,10 @@ if [[ -n $others ]]; then
   echo "FAILED: exported besides functions: $others"
   exit 1
 fi
-readelf -d "$library" | grep -q 'SONAME.*\[liblockstep.so.0\]' || { echo 'FAILED: SONAME'; exit 1; }
-readelf -d "$library" | grep -q 'NODELETE' || { echo 'FAILED: not marked nodelete'; exit 1; }
+# Not through a pipe: grep -q ends at the first match, and readelf would be told so by a signal.
+dynamic=$(readelf -d "$library")
+grep -q 'SONAME.*\[liblockstep.so.0\]' <<<"$dynamic" || { echo 'FAILED: SONAME'; exit 1; }
+grep -q 'NODELETE' <<<"$dynamic" || { echo 'FAILED: not marked nodelete'; exit 1; }
 
 program=$(mktemp -d -p "${TEST_TMPDIR:-/tmp}")
 cat >"$program/load.c" <<'C'

@@ -15,7 +15,9 @@ else
   flags=(-I"$prefix/include" -L"$prefix/lib" -llockstep)
 fi
 cc -std=c99 -pedantic -Wall -Wextra -Werror "$example" "${flags[@]}" -Wl,-rpath,"$prefix/lib" -o "$work/two_ranks"
-ldd "$work/two_ranks" | grep -q "$prefix/lib/libabsl_status" || { echo 'FAILED: Abseil is not taken from the prefix'; exit 1; }
+# Not through a pipe: grep -q ends at the first match, and ldd would be told so by a signal.
+needed=$(ldd "$work/two_ranks")
+grep -q "$prefix/lib/libabsl_status" <<<"$needed" || { echo 'FAILED: Abseil is not taken from the prefix'; exit 1; }
 timeout 60 "$work/two_ranks" | tee "$work/output"
 grep -q 'rank 0 of 2: weight gradient 1.5, bias gradient 15' "$work/output"
 grep -q 'rank 1 of 2: weight gradient 1.5, bias gradient 15' "$work/output"
