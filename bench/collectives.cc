@@ -15,9 +15,10 @@
 #include "bench/sweep.h"
 
 ABSL_FLAG(int, nproc, 2, "ranks to start");
-ABSL_FLAG(std::string, collective, "all",
-          "all, or some with commas between: all_reduce, broadcast, reduce, all_gather, reduce_scatter, barrier, gather, "
-          "scatter, all_to_all");
+ABSL_FLAG(
+    std::string, collective, "all",
+    "all, or some with commas between: all_reduce, broadcast, reduce, all_gather, reduce_scatter, barrier, gather, "
+    "scatter, all_to_all");
 ABSL_FLAG(std::string, begin, "8", "smallest size in bytes, of the whole vector; K, M and G are powers of 1024");
 ABSL_FLAG(std::string, end, "64M", "largest size");
 ABSL_FLAG(int64_t, factor, 4, "from one size to the next");
