@@ -20,9 +20,10 @@ for collective in all_reduce broadcast reduce all_gather reduce_scatter barrier;
   grep -q "\"collective\": \"$collective\"" "$json" || fail "nothing about $collective in the JSON file"
 done
 
-"$collectives" --collective=all_reduce --dtype=f16 --op=avg --algorithm=ring --async --begin=2K --end=512K --factor=256 \
+LOCKSTEP_TRANSPORT=tcp "$collectives" --collective=all_reduce --dtype=f16 --op=avg --algorithm=ring --async --begin=2K --end=512K --factor=256 \
   "${quick[@]}" >"$output" 2>&1 || fail "several in flight failed"
 [[ $(grep -c ' f16 ' "$output") == 2 ]] || fail "expected two rows"
+grep -q '^# transport: tcp 127' "$output" || fail "the transport is not told"
 
 "$collectives" --nproc=2 --collective=all_reduce --end=8 --limits --limits_rounds=1 "${quick[@]}" >"$output" 2>&1 ||
   fail "the comparison failed"

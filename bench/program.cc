@@ -9,9 +9,11 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "base/status.h"
 #include "bench/limits_comparison.h"
 #include "bench/machine.h"
@@ -53,6 +55,20 @@ absl::Status CheckOptions(const ProgramOptions& options) {
   if (options.in_flight < 0 || options.in_flight > 1024) return invalid("0 to 1024 calls may be in flight");
   LOCKSTEP_RETURN_IF_ERROR(ParseAlgorithmOverrides(options.algorithm).status());
   return Pattern::Create(options.dtype, options.op, options.ranks).status();
+}
+
+// How this rank reaches the others, from the communicator's description of itself: "shm", "tcp 10.0.0.1:4411"; each route once.
+std::string RoutesIn(const std::string& description, Rank self) {
+  std::vector<std::string> routes;
+  for (const absl::string_view line : absl::StrSplit(description, '\n')) {
+    const size_t over = line.find(" over ");
+    const bool another =
+        absl::StartsWith(line, "rank ") && !absl::StartsWith(line, absl::StrCat("rank ", self.value(), " "));
+    if (over == absl::string_view::npos || !another) continue;
+    const std::string route(line.substr(over + 6));
+    if (std::find(routes.begin(), routes.end(), route) == routes.end()) routes.push_back(route);
+  }
+  return routes.empty() ? "none" : absl::StrJoin(routes, ", ");
 }
 
 // One rank's part in the program.
@@ -102,7 +118,7 @@ class RankProgram {
         "ranks", absl::StrCat(team_.size(), options_.pin ? ", each on a core of its own where there are as many" : "",
                               options_.in_flight == 0 ? ", blocking calls"
                                                       : absl::StrCat(", ", options_.in_flight, " calls in flight")));
-    report_.facts.emplace_back("transport", "tcp");
+    report_.facts.emplace_back("transport", RoutesIn(team_.communicator()->Describe(), team_.communicator()->rank()));
     report_.facts.emplace_back("algorithm", options_.algorithm.empty() ? "chosen by size" : options_.algorithm);
     report_.facts.emplace_back(
         "time",
