@@ -5,11 +5,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/types/optional.h"
 #include "base/check.h"
 #include "base/status.h"
-#include "comm/link_costs.h"
-#include "comm/prices.h"
 
 namespace lockstep {
 namespace {
@@ -58,32 +55,24 @@ bool PlanCache::Allowed(const CollectiveRequest& request, Algorithm algorithm) c
 }
 
 absl::StatusOr<Algorithm> PlanCache::Choose(const CollectiveRequest& request) const {
-  const Algorithm asked_for = request.algorithm != Algorithm::kAuto
-                                  ? request.algorithm
-                                  : options_.algorithms.by_collective[static_cast<int>(request.collective)];
+  const Algorithm fixed = options_.algorithms.by_collective[static_cast<int>(request.collective)];
+  const Algorithm asked_for = request.algorithm != Algorithm::kAuto ? request.algorithm : fixed;
   if (asked_for != Algorithm::kAuto && options_.deterministic && !KeepsRankOrder(request, asked_for)) {
     return absl::InvalidArgumentError(absl::StrCat(Name(asked_for), ", which is asked for, does not fold ",
                                                    Name(request.collective), " of ", Name(request.dtype),
                                                    " in rank order, and the communicator is deterministic"));
   }
   if (request.algorithm != Algorithm::kAuto) return request.algorithm;
+  if (fixed != Algorithm::kAuto && Allowed(request, fixed)) return fixed;
+  Algorithms allowed;
+  for (const Algorithm algorithm : AlgorithmsFor(request.collective)) {
+    if (Allowed(request, algorithm)) allowed.push_back(algorithm);
+  }
+  LOCKSTEP_CHECK(!allowed.empty()) << "nothing carries out this " << Name(request.collective);
   // With counts of each pair no two ranks know the same bytes to choose by.
   const bool same_bytes = request.collective != Collective::kAllToAll || request.counts.empty();
   const size_t bytes = same_bytes ? request.count * SizeOf(request.dtype) : 0;
-  const Algorithm selected =
-      Select(request.collective, options_.size, bytes, options_.algorithms, options_.shape.network);
-  if (Allowed(request, selected)) return selected;
-  absl::optional<Algorithm> cheapest;
-  double cheapest_ns = 0;
-  for (const Algorithm algorithm : AlgorithmsFor(request.collective)) {
-    if (!Allowed(request, algorithm)) continue;
-    const double ns = PriceNs(request.collective, algorithm, options_.size, bytes, options_.shape.network);
-    if (cheapest.has_value() && ns >= cheapest_ns) continue;
-    cheapest = algorithm;
-    cheapest_ns = ns;
-  }
-  LOCKSTEP_CHECK(cheapest.has_value()) << "nothing carries out this " << Name(request.collective);
-  return *cheapest;
+  return Cheapest(allowed, request.collective, options_.size, bytes, options_.shape.network);
 }
 
 absl::StatusOr<std::shared_ptr<const PreparedSchedule>> PlanCache::FindSchedule(const CollectiveRequest& request,

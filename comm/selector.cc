@@ -69,20 +69,6 @@ absl::StatusOr<AlgorithmOverrides> Parse(absl::string_view text) {
   return overrides;
 }
 
-// The first of those that cost as little as any, give or take what no price is exact to: two that move the same bytes
-// do not take turns as the vector grows.
-Algorithm Cheapest(const Algorithms& candidates, Collective collective, int size, int64_t bytes,
-                   const Network& network) {
-  constexpr double kAsLittle = 1.01;
-  if (candidates.size() == 1) return candidates.front();
-  absl::InlinedVector<double, kAlgorithmCount> prices;
-  for (Algorithm algorithm : candidates) prices.push_back(PriceNs(collective, algorithm, size, bytes, network));
-  const double cheapest = *std::min_element(prices.begin(), prices.end());
-  size_t chosen = 0;
-  while (prices[chosen] > cheapest * kAsLittle) ++chosen;
-  return candidates[chosen];
-}
-
 }  // namespace
 
 absl::StatusOr<AlgorithmOverrides> ParseAlgorithmOverrides(absl::string_view text) {
@@ -101,33 +87,24 @@ std::string ToString(const AlgorithmOverrides& overrides) {
   return absl::StrJoin(entries, ";");
 }
 
+Algorithm Cheapest(absl::Span<const Algorithm> candidates, Collective collective, int size, int64_t bytes,
+                   const Network& network) {
+  // What no price is exact to: two that move the same bytes do not take turns as the vector grows.
+  constexpr double kAsLittle = 1.01;
+  if (candidates.size() == 1) return candidates.front();
+  absl::InlinedVector<double, kAlgorithmCount> prices;
+  for (Algorithm algorithm : candidates) prices.push_back(PriceNs(collective, algorithm, size, bytes, network));
+  const double cheapest = *std::min_element(prices.begin(), prices.end());
+  size_t chosen = 0;
+  while (prices[chosen] > cheapest * kAsLittle) ++chosen;
+  return candidates[chosen];
+}
+
 Algorithm Select(Collective collective, int size, int64_t bytes, const AlgorithmOverrides& overrides,
                  const Network& network) {
   const Algorithm fixed = overrides.by_collective[static_cast<int>(collective)];
   if (fixed != Algorithm::kAuto) return fixed;
   return Cheapest(AlgorithmsFor(collective), collective, size, bytes, network);
-}
-
-absl::StatusOr<Algorithm> SelectDeterministic(Collective collective, int size, int64_t bytes,
-                                              const AlgorithmOverrides& overrides, const Network& network) {
-  if (!HasReduction(collective)) return Select(collective, size, bytes, overrides, network);
-  Algorithms ordered, rounded_once;
-  for (Algorithm algorithm : AlgorithmsFor(collective)) {
-    if (!FoldsInRankOrder(collective, algorithm)) continue;
-    ordered.push_back(algorithm);
-    if (RoundsOnce(collective, algorithm)) rounded_once.push_back(algorithm);
-  }
-  const Algorithms& candidates = rounded_once.empty() ? ordered : rounded_once;
-  if (candidates.empty()) {
-    return absl::UnimplementedError(
-        absl::StrCat("deterministic ", Name(collective), ": no algorithm folds in rank order"));
-  }
-  const Algorithm fixed = overrides.by_collective[static_cast<int>(collective)];
-  if (fixed == Algorithm::kAuto) return Cheapest(candidates, collective, size, bytes, network);
-  if (std::find(candidates.begin(), candidates.end(), fixed) != candidates.end()) return fixed;
-  return absl::FailedPreconditionError(absl::StrCat("deterministic ", Name(collective), ": the algorithm is fixed to ",
-                                                    Name(fixed), ", which does not fold in rank order and round once; ",
-                                                    Names(candidates), " do"));
 }
 
 }  // namespace lockstep

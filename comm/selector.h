@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "comm/link_costs.h"
 #include "comm/schedule.h"
 
@@ -36,18 +37,14 @@ absl::StatusOr<AlgorithmOverrides> ParseAlgorithmOverrides(absl::string_view tex
 // In the grammar above, by collective; "" when nothing is overridden. Equal overrides give equal texts.
 std::string ToString(const AlgorithmOverrides& overrides);
 
-// The override if there is one, else the cheapest; of those within 1 % of it, the first in AlgorithmsFor(). `bytes` as
-// for PriceNs().
+// The cheapest of some algorithms, at least one, that carry out the collective; of those within 1 % of it, the first.
+// `bytes` as for PriceNs().
+Algorithm Cheapest(absl::Span<const Algorithm> candidates, Collective collective, int size, int64_t bytes,
+                   const Network& network);
+
+// The override if there is one, else the cheapest of AlgorithmsFor().
 Algorithm Select(Collective collective, int size, int64_t bytes, const AlgorithmOverrides& overrides = {},
                  const Network& network = kTcpNetwork);
-
-// Likewise, among the algorithms that fold in rank order (FoldsInRankOrder), so that the result depends on neither the
-// choice nor the size; among all, for collectives without a reduction. Of those that fold alike but round differently,
-// only the ones that round once (RoundsOnce) where there are such. FAILED_PRECONDITION when the override is another
-// algorithm, UNIMPLEMENTED when there is none.
-absl::StatusOr<Algorithm> SelectDeterministic(Collective collective, int size, int64_t bytes,
-                                              const AlgorithmOverrides& overrides = {},
-                                              const Network& network = kTcpNetwork);
 
 }  // namespace lockstep
 

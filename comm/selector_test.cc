@@ -15,7 +15,6 @@
 namespace lockstep {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr int64_t kKiB = 1024, kMiB = 1024 * kKiB;
@@ -83,34 +82,17 @@ TEST(Selector, DoesNotComeBackToAnAlgorithm) {
   }
 }
 
-TEST(SelectDeterministic, TakesWhatFoldsInRankOrderAndRoundsOnce) {
-  for (Collective collective : {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter}) {
-    for (int size : {2, 3, 9, 64}) {
-      for (int64_t bytes : {int64_t{0}, int64_t{8}, 25 * kMiB}) {
-        LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Algorithm chosen, SelectDeterministic(collective, size, bytes));
-        EXPECT_TRUE(FoldsInRankOrder(collective, chosen)) << Name(chosen) << " " << Name(collective);
-        EXPECT_TRUE(RoundsOnce(collective, chosen)) << Name(chosen) << " " << Name(collective);
-      }
-    }
-  }
-  EXPECT_THAT(SelectDeterministic(Collective::kAllReduce, 8, 64 * kMiB), IsOkAndHolds(Algorithm::kTwoShot));
-}
-
-TEST(SelectDeterministic, LeavesCollectivesWithoutReductionAlone) {
+TEST(Cheapest, IsOneOfTheCandidates) {
+  const Collective collective = Collective::kAllReduce;
   for (int64_t bytes : {int64_t{8}, 25 * kMiB}) {
-    EXPECT_THAT(SelectDeterministic(Collective::kBroadcast, 8, bytes),
-                IsOkAndHolds(Select(Collective::kBroadcast, 8, bytes)));
+    EXPECT_EQ(Cheapest({Algorithm::kChain}, collective, 8, bytes, kTcpNetwork), Algorithm::kChain);
+    EXPECT_EQ(Cheapest(AlgorithmsFor(collective), collective, 8, bytes, kTcpNetwork), Select(collective, 8, bytes));
   }
-}
-
-TEST(SelectDeterministic, RefusesAnotherOverride) {
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const AlgorithmOverrides ring, ParseAlgorithmOverrides("all_reduce:ring"));
-  EXPECT_THAT(SelectDeterministic(Collective::kAllReduce, 8, 8, ring),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       AllOf(HasSubstr("deterministic all_reduce"), HasSubstr("fixed to ring"),
-                             HasSubstr("one_shot, two_shot do"))));
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const AlgorithmOverrides two_shot, ParseAlgorithmOverrides("all_reduce:two_shot"));
-  EXPECT_THAT(SelectDeterministic(Collective::kAllReduce, 8, 8, two_shot), IsOkAndHolds(Algorithm::kTwoShot));
+  const Algorithm candidates[] = {Algorithm::kOneShot, Algorithm::kTwoShot, Algorithm::kChain};
+  EXPECT_EQ(Cheapest(candidates, collective, 8, 64 * kMiB, kTcpNetwork), Algorithm::kTwoShot);
+  // Equal prices: the first.
+  EXPECT_EQ(Cheapest({Algorithm::kTwoShot, Algorithm::kRing}, collective, 1, 8, kTcpNetwork), Algorithm::kTwoShot);
+  EXPECT_EQ(Cheapest({Algorithm::kRing, Algorithm::kTwoShot}, collective, 1, 8, kTcpNetwork), Algorithm::kRing);
 }
 
 TEST(Selector, ChoosesWhatCarriesOutTheCollective) {
