@@ -29,6 +29,9 @@ constexpr EnvironmentVariable kTable[] = {
     {"LOCKSTEP_LOCAL_RANK", "0 to LOCKSTEP_LOCAL_WORLD_SIZE - 1", "unset", "This process's number on its host."},
     {"LOCKSTEP_LOCAL_WORLD_SIZE", "a count, 1 or more", "unset", "How many processes of the job run on this host."},
     {"LOCKSTEP_LOG", "error, warning, info, debug or trace", "warning", "Least urgent level that is logged."},
+    {"LOCKSTEP_MEASURE_LINKS", "0 or 1", "0",
+     "Chooses algorithms by what the links cost as measured at set-up, not by costs built in; must be the same on all "
+     "ranks."},
     {"LOCKSTEP_NO_APT", "0 or 1", "0", "Keeps ./bazelw from installing packages; the library ignores it."},
     {"LOCKSTEP_PEER_TIMEOUT_MS", "milliseconds, 1 to 86,400,000", "30,000",
      "Silence of a peer that counts as its death."},
@@ -46,6 +49,8 @@ constexpr EnvironmentVariable kTable[] = {
      "Size of each connection's send buffer, which then does not grow as needed."},
     {"LOCKSTEP_TCP_SOCKETS", "a count, 1 to 64", "1",
      "Sockets over which the bytes of each connection are spread; must be the same on all ranks."},
+    {"LOCKSTEP_TCP_ZERO_COPY", "0 or 1", "0",
+     "Long messages are sent from where they lie, where the kernel can; of use between hosts only."},
     {"LOCKSTEP_TIMEOUT_MS", "milliseconds, 1 to 86,400,000", "1,800,000",
      "Time that one operation may take before it fails everywhere."},
     {"LOCKSTEP_TRANSPORT", "auto, tcp or shm", "auto",

@@ -1,5 +1,7 @@
 #include "base/status.h"
 
+#include <sys/resource.h>
+
 #include <cerrno>
 #include <cstring>
 
@@ -37,7 +39,11 @@ absl::Status ErrnoStatus(int error, absl::string_view attempt) {
     case EPERM:
       return absl::PermissionDeniedError(message);
     case ENOMEM:
-    case EMFILE:
+    case EMFILE: {
+      rlimit limit = {};
+      getrlimit(RLIMIT_NOFILE, &limit);
+      return absl::ResourceExhaustedError(absl::StrCat(message, ": RLIMIT_NOFILE allows ", limit.rlim_cur));
+    }
     case ENFILE:
     case ENOBUFS:
     case ENOSPC:

@@ -120,10 +120,10 @@ void Client::Report(ChannelId channel, const absl::Status& status, Rank suspect)
   if (status.ok()) return;
   MutexLock lock(&mu_);
   PostLocked(control::Report{channel, static_cast<uint32_t>(suspect.value()), Shortened(status)});
-  // What the hub would say of a suspect that has left.
-  KeepLocked(channel, suspect != Rank(0)
-                          ? status
-                          : absl::AbortedError(absl::StrCat(Describe(hub_member_), " has closed its communicator")));
+  // What the hub would say of a suspect that has left. Another suspect may only have followed rank 0.
+  const std::string left = absl::StrCat(Describe(hub_member_), " has closed its communicator");
+  KeepLocked(channel, suspect == Rank(0) ? absl::AbortedError(left)
+                                         : absl::Status(status.code(), absl::StrCat(status.message(), "; ", left)));
 }
 
 void Client::Report(ChannelId channel, const absl::Status& status) {

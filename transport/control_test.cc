@@ -425,7 +425,9 @@ TEST(ControlChannel, WhenTheHubHasLeftARankIsToldWhatItReports) {
   const std::vector<Failure> failures = world.log(1).Await(3, Soon());
   ASSERT_THAT(failures, SizeIs(3));
   const auto failure_of = [&](ChannelId channel) { return world[1].AwaitFailure(channel, absl::OkStatus(), Soon()); };
-  EXPECT_THAT(failure_of(7), StatusIs(absl::StatusCode::kUnavailable, "recv from rank 2: closed"));
+  EXPECT_THAT(failure_of(7),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       "recv from rank 2: closed; rank 0 (host h0, pid 1000) has closed its communicator"));
   EXPECT_THAT(failure_of(8),
               StatusIs(absl::StatusCode::kAborted, "rank 0 (host h0, pid 1000) has closed its communicator"));
   EXPECT_THAT(failure_of(9),

@@ -22,7 +22,8 @@ struct Member {
   std::string host_id;  // equal on ranks that share a host: boot id and namespace, or LOCKSTEP_HOST_ID
   int64_t pid = 0;
   SocketAddress data_address;  // where it listens for TCP; none when it uses none
-  std::string shm_address;     // where it is met to share memory; empty when it cannot
+  std::string
+      shm_address;  // where it is met to share memory; "none: " and why when it cannot; empty when it does not try
   // The cores that it may run on: core i is bit i % 64 of word i / 64. Empty: unknown.
   std::vector<uint64_t> cores;
 };

@@ -51,8 +51,9 @@ void Link::Break(const absl::Status& status) {
   LOCKSTEP_CHECK(!status.ok()) << Describe();
   if (broken()) return;
   status_ = status;
-  stream_ = nullptr;
   ready_ = false;
+  released_ = false;
+  if (unreleased_.empty()) stream_ = nullptr;
 }
 
 void Link::BreakBecause(const absl::Status& cause) { Break(Annotate(cause, Describe())); }
@@ -60,8 +61,13 @@ void Link::BreakBecause(const absl::Status& cause) { Break(Annotate(cause, Descr
 bool Link::Advance(int64_t* budget) {
   bool moved = false;
   if (open()) moved = direction_ == Direction::kSend ? AdvanceSend(budget) : AdvanceReceive(budget);
-  if (broken() && pending()) {
+  if (!broken()) return moved;
+  if (!unreleased_.empty()) moved |= CompleteReleased();
+  // Before the rest completes: its memory is free then.
+  stream_ = nullptr;
+  if (pending()) {
     *budget -= kCallCharge;
+    unreleased_.CompleteAll(status_);
     queue_.CompleteAll(status_);
     moved = true;
   }
@@ -70,8 +76,13 @@ bool Link::Advance(int64_t* budget) {
 
 bool Link::AdvanceSend(int64_t* budget) {
   bool moved = false;
+  if (released_) {
+    released_ = false;
+    *budget -= kCallCharge;
+    moved = CompleteReleased();
+  }
   // Completions may post to this link or break it: everything is looked at afresh each time round.
-  while (ready_ && pending() && *budget > 0) {
+  while (ready_ && !queue_.empty() && *budget > 0) {
     Operation* const operation = queue_.front();
     Operation::Internal& message = operation->internal;
     const bool in_head = message.bytes <= kInlineBytesMax;
@@ -113,10 +124,29 @@ bool Link::AdvanceSend(int64_t* budget) {
     if (message.done_bytes == kMessageHeaderBytes + message.bytes) {
       ++counters_->sent_messages;
       queue_.Pop();
-      operation->complete(operation, absl::OkStatus());
+      unreleased_.Push(operation);
+      unreleased_bytes_ += message.done_bytes;
+      CompleteReleased();
     }
   }
   return moved;
+}
+
+bool Link::CompleteReleased() {
+  const uint64_t unreleased_in_stream = stream_->UnreleasedBytes();
+  const size_t begun_bytes = queue_.empty() ? 0 : queue_.front()->internal.done_bytes;
+  bool completed = false;
+  while (!unreleased_.empty()) {
+    Operation* const operation = unreleased_.front();
+    const uint64_t bytes = operation->internal.done_bytes;
+    // Those behind this send.
+    if (unreleased_bytes_ - bytes + begun_bytes < unreleased_in_stream) break;
+    unreleased_bytes_ -= bytes;
+    unreleased_.Pop();
+    operation->complete(operation, absl::OkStatus());
+    completed = true;
+  }
+  return completed;
 }
 
 bool Link::AdvanceReceive(int64_t* budget) {

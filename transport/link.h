@@ -5,8 +5,10 @@
 //   waiting   none    -                            nothing: operations queue up
 //   open      one     the stream may move bytes    moves them, completes operations
 //   open      one     no: the stream said EAGAIN   nothing, until MarkReady()
-//   broken    none    -                            completes every operation with the reason
+//   broken    closes  -                            completes every operation with the reason
 //
+// A send completes when the stream has taken it and does not read its memory any more, which a stream that copies never
+// does: MarkReleased() tells of the others.
 // A broken link stays broken: what was lost on it cannot be known.
 
 #ifndef TRANSPORT_LINK_H_
@@ -39,16 +41,20 @@ class Link {
   ChannelId channel() const { return channel_; }
 
   bool waiting() const { return stream_ == nullptr && status_.ok(); }
-  bool open() const { return stream_ != nullptr; }
+  bool open() const { return stream_ != nullptr && status_.ok(); }
   bool broken() const { return !status_.ok(); }
-  bool pending() const { return !queue_.empty(); }
+  bool pending() const { return !queue_.empty() || !unreleased_.empty(); }
   // Whether Advance would do something.
-  bool runnable() const { return pending() && (ready_ ? open() : broken()); }
+  bool runnable() const {
+    if (broken()) return pending();
+    return (ready_ && !queue_.empty()) || (released_ && !unreleased_.empty());
+  }
 
   // From waiting to open, and ready.
   void Open(std::unique_ptr<ByteStream> stream);
 
-  // To broken, closing the stream; the first reason counts. Operations complete with it, as it stands, in Advance.
+  // To broken, closing the stream; the first reason counts. Operations complete with it, as it stands, in Advance, but
+  // for sends that the stream is done with.
   void Break(const absl::Status& status);
   // The same with "recv from rank 5 over tcp 10.0.0.7:4411: " before the cause.
   void BreakBecause(const absl::Status& cause);
@@ -61,6 +67,9 @@ class Link {
     MarkReady();
   }
 
+  // The stream may have released memory of sends. Does nothing to a link that is not open.
+  void MarkReleased() { released_ = open(); }
+
   void Post(Operation* operation) { queue_.Push(operation); }
 
   // Moves what can be moved until the budget (bytes, and a fixed charge for each call of the stream) is used up. True
@@ -72,6 +81,8 @@ class Link {
 
   bool AdvanceSend(int64_t* budget);
   bool AdvanceReceive(int64_t* budget);
+  // Completes the sends whose memory the stream has released. True when there were any.
+  bool CompleteReleased();
   // Whether the header that arrived is what the operation expects; breaks the link when not.
   bool Accept(Operation* operation);
   std::string Describe() const;
@@ -86,7 +97,11 @@ class Link {
   absl::Status status_;  // why it is broken
   bool ready_ = false;   // only while open
   bool ending_ = false;
+  bool released_ = false;  // only while open
   OperationQueue queue_;
+  // Sends that the stream has taken whole, before those in queue_, and may still read; and their bytes, headers included.
+  OperationQueue unreleased_;
+  uint64_t unreleased_bytes_ = 0;
 
   // A payload of up to this many bytes travels in one piece with its header: a second piece costs the system call more
   // than the copy.

@@ -68,7 +68,7 @@ void LinkTable::PostSend(Link* link, const Envelope& envelope, const void* data,
     return;
   }
   running_ = true;
-  AdvanceInRound(link, ++round_);
+  AdvanceInRound(link, round_);
   running_ = false;
   if (link->runnable()) Schedule(link);
 }
@@ -132,6 +132,7 @@ bool LinkTable::Run() {
   }
   scheduled_.clear();
   scheduled_.swap(exhausted_);
+  ++round_;  // of what is posted before the next run
   running_ = false;
   return moved;
 }

@@ -20,7 +20,9 @@ namespace lockstep {
 // Externally synchronised, as the transport that owns it.
 class LinkTable {
  public:
-  // What one link may move per round, so that a busy one does not hold up the others.
+  // What one link may move per round, so that a busy one does not hold up the others. A round is one Run, or all that is
+  // posted between two of them: who posts much gets to receive in between. Two ranks that fill the medium before they
+  // receive keep it full from then on, and all that passes through it is out of the processor's caches by then.
   static constexpr int64_t kRoundBytes = int64_t{1} << 20;
 
   // Borrows the transport, which has a size and a rank by now.
@@ -37,7 +39,7 @@ class LinkTable {
   // Finds the link or makes it; it is broken from the start when its channel was aborted. Allocates when it makes one.
   Link* Get(Link::Direction direction, Rank peer, ChannelId channel);
 
-  // Queues a send and moves what its stream takes at once, of this link alone.
+  // Queues a send and moves what its stream takes at once, of this link alone, within its share of the round.
   void PostSend(Link* link, const Envelope& envelope, const void* data, size_t bytes, Operation* operation);
 
   // Queues a receive. It is left to Run, even when something may be there: who posts receives first and sends then should
@@ -98,7 +100,7 @@ class LinkTable {
   std::vector<Link*> scheduled_;
   std::vector<Link*> exhausted_;
   bool running_ = false;
-  uint64_t round_ = 0;
+  uint64_t round_ = 1;  // links begin in an earlier one
 };
 
 }  // namespace lockstep

@@ -28,6 +28,7 @@ struct Script {
   size_t call_bytes_max = 1 << 30;
   size_t room = 1 << 30;      // to write
   int when_empty = -EAGAIN;   // to a read
+  uint64_t unreleased = 0;    // of what was written
   std::vector<size_t> asked;  // bytes, by call
   bool closed = false;
 };
@@ -64,6 +65,8 @@ class ScriptedStream final : public ByteStream {
     script_->bytes.erase(0, read);
     return static_cast<ssize_t>(read);
   }
+
+  uint64_t UnreleasedBytes() override { return script_->unreleased; }
 
  private:
   Script* const script_;
@@ -200,6 +203,78 @@ TEST_F(LinkTest, OneByteAtATimeArrivesWhole) {
   EXPECT_EQ(script_.bytes, Encoded(payload, 1));
 }
 
+// A stream that reads what it has taken from where it lies: completions wait for it, in order, and nobody spins.
+TEST_F(LinkTest, ASendCompletesWhenTheStreamReleasesItsMemory) {
+  Link* const link = Open(Link::Direction::kSend);
+  const std::string payload(2000, 'p');
+  const size_t message = kMessageHeaderBytes + payload.size();
+  TestOperation sends[3];
+  script_.unreleased = 1 << 20;
+  script_.room = 2 * message + 100;
+  for (TestOperation& send : sends) table_.PostSend(link, TestEnvelope(1), payload.data(), payload.size(), &send);
+  EXPECT_EQ(script_.bytes.size(), 2 * message + 100);
+  EXPECT_FALSE(sends[0].done());
+  EXPECT_TRUE(link->pending());
+  EXPECT_FALSE(table_.work_left());
+  EXPECT_TRUE(table_.sends_blocked());
+
+  const auto release = [&](uint64_t unreleased) {
+    script_.unreleased = unreleased;
+    link->MarkReleased();
+    table_.Schedule(link);
+    table_.Run();
+    EXPECT_FALSE(table_.work_left());
+  };
+  release(message + 101);
+  EXPECT_FALSE(sends[0].done()) << "all but one byte";
+  release(message + 100);
+  EXPECT_TRUE(sends[0].done());
+  EXPECT_FALSE(sends[1].done());
+  script_.room = 10 * message;
+  script_.unreleased = 100;
+  link->MarkReady();
+  table_.Schedule(link);
+  table_.Run();
+  EXPECT_TRUE(sends[1].done());
+  EXPECT_FALSE(sends[2].done()) << "written, but its last 100 bytes may still be read";
+  EXPECT_TRUE(table_.sends_pending());
+  release(0);
+  EXPECT_TRUE(sends[2].done());
+  EXPECT_FALSE(link->pending());
+  for (const TestOperation& send : sends) EXPECT_THAT(send.status, IsOk());
+}
+
+TEST_F(LinkTest, ABrokenLinkClosesItsStreamBeforeItGivesMemoryBack) {
+  Link* const link = Open(Link::Direction::kSend);
+  TestOperation sends[3];
+  script_.unreleased = 1 << 20;
+  for (TestOperation& send : sends) table_.PostSend(link, TestEnvelope(1), "x", 1, &send);
+  script_.unreleased = 2 * (kMessageHeaderBytes + 1);
+  sends[1].then = [&] { EXPECT_TRUE(script_.closed); };
+  table_.BreakChannel(0, absl::AbortedError("given up"));
+  EXPECT_FALSE(sends[0].done());
+  table_.Run();
+  EXPECT_THAT(sends[0].status, IsOk()) << "the stream was done with it";
+  EXPECT_THAT(sends[1].status, StatusIs(Code::kAborted, "given up"));
+  EXPECT_THAT(sends[2].status, StatusIs(Code::kAborted, "given up"));
+  EXPECT_FALSE(link->pending());
+}
+
+TEST_F(LinkTest, AnAbortFromTheLastCompletionClosesTheStream) {
+  Link* const link = Open(Link::Direction::kSend);
+  TestOperation sends[2];
+  script_.unreleased = 1 << 20;
+  for (TestOperation& send : sends) table_.PostSend(link, TestEnvelope(1), "x", 1, &send);
+  sends[0].then = [&] { table_.BreakChannel(0, absl::AbortedError("given up")); };
+  script_.unreleased = 0;
+  link->MarkReleased();
+  table_.Schedule(link);
+  table_.Run();
+  EXPECT_THAT(sends[1].status, IsOk());
+  EXPECT_TRUE(script_.closed);
+  EXPECT_FALSE(link->pending());
+}
+
 // Payloads that travel in one piece with their header and payloads that do not, in parts of every length.
 TEST_F(LinkTest, MessagesAroundTheLengthOfOnePieceArriveWhole) {
   for (const size_t elements : {0, 1, 255, 256, 257, 1500}) {
@@ -263,6 +338,21 @@ TEST_F(LinkTest, ABusyLinkStopsAtItsShareOfARound) {
   }
   EXPECT_GE(rounds, 5);
   EXPECT_EQ(script_.bytes.size(), payload.size() + kMessageHeaderBytes);
+}
+
+TEST_F(LinkTest, SendsPostedBetweenTwoRunsShareARound) {
+  Link* const link = Open(Link::Direction::kSend);
+  const std::string payload(LinkTable::kRoundBytes / 4, 'p');
+  TestOperation sends[20];
+  for (TestOperation& send : sends) table_.PostSend(link, TestEnvelope(1), payload.data(), payload.size(), &send);
+  EXPECT_TRUE(sends[0].done()) << "without a run";
+  EXPECT_LE(script_.bytes.size(), 2 * LinkTable::kRoundBytes);
+  EXPECT_TRUE(table_.work_left());
+  while (!sends[19].done()) ASSERT_TRUE(table_.Run());
+  EXPECT_EQ(script_.bytes.size(), 20 * (payload.size() + kMessageHeaderBytes));
+  TestOperation later;
+  table_.PostSend(link, TestEnvelope(1), "x", 1, &later);
+  EXPECT_TRUE(later.done()) << "a run ends the round";
 }
 
 // A completion that answers every failure with another operation must not keep Run from returning.

@@ -4,6 +4,7 @@
 #define TRANSPORT_LITTLE_ENDIAN_H_
 
 #include <cstddef>
+#include <cstring>
 #include <string>
 #include <type_traits>
 
@@ -12,8 +13,13 @@ namespace lockstep {
 template <typename T>
 void StoreLittleEndian(T value, void* target) {
   static_assert(std::is_unsigned<T>::value, "signed values are converted by the caller");
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+  // One store; not every compiler makes one of the loop.
+  std::memcpy(target, &value, sizeof(T));
+#else
   unsigned char* const bytes = static_cast<unsigned char*>(target);
   for (size_t i = 0; i < sizeof(T); ++i) bytes[i] = static_cast<unsigned char>(value >> (8 * i));
+#endif
 }
 
 template <typename T>

@@ -1,5 +1,6 @@
 #include "transport/shm/neighbours.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
@@ -36,6 +37,8 @@ bool CarriesMemory(const ShmNotice& notice) {
   return notice.kind == ShmNoticeKind::kMailbox || (notice.kind == ShmNoticeKind::kArena && notice.bytes > 0);
 }
 
+UniqueFd CopyOf(const UniqueFd& descriptor) { return UniqueFd(fcntl(descriptor.get(), F_DUPFD_CLOEXEC, 0)); }
+
 absl::StatusOr<uint64_t> Random() {
   uint64_t value;
   if (getrandom(&value, sizeof(value), 0) == sizeof(value)) return value;
@@ -66,6 +69,7 @@ Neighbours::Neighbours(ShmExpectation self, Doorbell* bell, UniqueFd listener, U
       address_(address.ToString()),
       listener_(std::move(listener)),
       events_(std::move(events)),
+      spare_(CopyOf(events_)),
       peers_(self_.size) {
   peers_[self_.rank.value()].status = absl::OkStatus();
 }
@@ -94,7 +98,8 @@ std::vector<absl::Status> Neighbours::Connect(const std::vector<std::string>& ad
     if (!std::any_of(peers_.begin(), peers_.end(), undecided)) break;
     if (deadline.passed()) break;
     pollfd event = {events_.get(), POLLIN, 0};
-    (void)poll(&event, 1, (trying ? Deadline::Earlier(deadline, Deadline::After(kPause)) : deadline).remaining_ms());
+    (void)poll(&event, 1,
+               (trying || deaf_ ? Deadline::Earlier(deadline, Deadline::After(kPause)) : deadline).remaining_ms());
   }
   // Whoever turned this rank away had greeted it before, and need not wait for an answer until the next Poll.
   (void)Poll(nullptr);
@@ -145,8 +150,6 @@ void Neighbours::ReadAnswer(Peer* peer) {
   if (!received.ok()) return FailOwn(peer, received.status());
   const absl::Status answer = DecodeAnswer(message.bytes);
   if (!answer.ok()) return FailOwn(peer, Annotate(answer, "it turned us away"));
-  // From here on it is for notices; the peer's own connection tells of its end.
-  (void)epoll_ctl(events_.get(), EPOLL_CTL_DEL, peer->own_socket.get(), nullptr);
   peer->own = Own::kAnswered;
   Settle(peer);
 }
@@ -161,13 +164,23 @@ void Neighbours::FailOwn(Peer* peer, const absl::Status& why) {
 void Neighbours::AcceptAll() {
   for (;;) {
     absl::StatusOr<UniqueFd> socket = AcceptUnix(listener_.get());
+    const absl::Status refusal = socket.status();
+    if (!refusal.ok()) socket = AcceptOneMore();
     if (!socket.ok()) {
-      // Out of descriptors, most likely. The listener stays readable, and who sleeps should not be woken all the time.
+      // The listener stays readable, and who sleeps should not be woken all the time.
       Log(socket.status().message());
       deaf_ = epoll_ctl(events_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr) == 0;
       return;
     }
     if (!socket->valid()) return;
+    if (!refusal.ok()) {
+      // Out of descriptors, most likely. Whoever it is need not wait in vain.
+      Log(refusal.message());
+      (void)SendUnix(socket->get(), EncodeAnswer(refusal), {});
+      socket->reset();
+      spare_ = CopyOf(events_);
+      continue;
+    }
     const absl::StatusOr<UnixCredentials> credentials = PeerCredentials(socket->get());
     if (!credentials.ok() || credentials->uid != geteuid()) {
       Log("a process of another user was turned away");
@@ -183,12 +196,20 @@ void Neighbours::AcceptAll() {
   }
 }
 
+absl::StatusOr<UniqueFd> Neighbours::AcceptOneMore() {
+  spare_.reset();
+  absl::StatusOr<UniqueFd> socket = AcceptUnix(listener_.get());
+  if (!socket.ok() || !socket->valid()) spare_ = CopyOf(events_);
+  return socket;
+}
+
 bool Neighbours::ReadHello(UniqueFd* socket) {
   UnixMessage message;
   const absl::StatusOr<bool> received = ReceiveUnix(socket->get(), &message);
   if (received.ok() && !*received) return false;
   if (!received.ok()) {
     Log(received.status().message());
+    (void)SendUnix(socket->get(), EncodeAnswer(received.status()), {});
     return true;
   }
   absl::StatusOr<ShmHello> hello = DecodeHello(message.bytes);
@@ -251,9 +272,14 @@ void Neighbours::Settle(Peer* peer) {
 void Neighbours::Decide(Peer* peer, const absl::Status& status) {
   peer->decided = true;
   peer->status = status;
-  if (status.ok()) return;
+  if (status.ok()) {
+    // From here on it is for notices; the peer's own connection tells of its end.
+    (void)epoll_ctl(events_.get(), EPOLL_CTL_DEL, peer->own_socket.get(), nullptr);
+    return;
+  }
   peer->own_socket.reset();
   if (peer->theirs == Theirs::kAnswered) peer->their_socket.reset();
+  peer->bell = PeerDoorbell();
 }
 
 void Neighbours::Notify(Rank rank, const ShmNotice& notice, UniqueFd memory) {
@@ -333,7 +359,8 @@ bool Neighbours::Poll(Observer* observer) {
       moved = true;
     } else if (about == kOwnSocket) {
       Peer& peer = peers_[index];
-      if (peer.own == Own::kGreeted) ReadAnswer(&peer);
+      // A peer that said yes closes the connection if its own was turned away.
+      if (!peer.decided && (peer.own == Own::kGreeted || peer.own == Own::kAnswered)) ReadAnswer(&peer);
       if (peer.own == Own::kAnswered && !peer.unsent.empty()) moved |= SendNotices(&peer, Rank(index));
     } else if (about == kTheirSocket) {
       moved |= ReadNotices(&peers_[index], Rank(index), observer);
@@ -344,6 +371,7 @@ bool Neighbours::Poll(Observer* observer) {
 
 void Neighbours::Leave() {
   deaf_ = false;
+  spare_.reset();
   listener_.reset();
   strangers_.clear();
   for (Peer& peer : peers_) {

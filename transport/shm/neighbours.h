@@ -6,7 +6,8 @@
 //   a rank's own connection   waits for                     goes on to
 //   trying                    room in the peer's queue      greeted, or failed
 //   greeted                   the peer's answer             answered, or failed
-//   answered, failed          -
+//   answered                  the peer's own connection     -, or failed, if the peer takes its answer back
+//   failed                    -
 //
 // A rank answers the hello of a peer once its own connection to that peer is greeted or failed, and says yes only if it
 // is greeted and the hello fits. So two ranks share memory if both said yes, both know it, and neither waits for a
@@ -110,6 +111,8 @@ class Neighbours {
   void ReadAnswer(Peer* peer);
   void FailOwn(Peer* peer, const absl::Status& why);
   void AcceptAll();
+  // With the spare descriptor, when there is no other.
+  absl::StatusOr<UniqueFd> AcceptOneMore();
   // True when the connection is done with: it said hello, or is a stranger's.
   bool ReadHello(UniqueFd* socket);
   void TakeDoorbell(Peer* peer, UnixMessage* hello);
@@ -130,6 +133,7 @@ class Neighbours {
   UniqueFd events_;
   bool asked_ = false;  // Connect was called
   bool deaf_ = false;   // the listener rests until the next Poll
+  UniqueFd spare_;      // given up for a moment to turn somebody away for want of descriptors
   std::vector<Peer> peers_;
   std::vector<UniqueFd> strangers_;  // connected, not heard of yet; oldest first
   int unsent_peers_ = 0;

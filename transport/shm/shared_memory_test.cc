@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/deadline.h"
 #include "base/fork.h"
@@ -19,12 +21,16 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/hindrances.h"
 
 namespace lockstep {
 namespace {
 
 using Code = absl::StatusCode;
 using testing::HasSubstr;
+
+constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which older headers lack
+constexpr int kNoFilter = 99;       // what a child answers in which no call can be refused
 
 UniqueFd Copy(const SharedMemory& memory) { return UniqueFd(fcntl(memory.descriptor(), F_DUPFD_CLOEXEC, 0)); }
 
@@ -89,6 +95,41 @@ TEST(SharedMemory, ALimitOfAddressSpaceIsNamed) {
   // More than this program has, less than it would have with the new memory.
   EXPECT_EQ(CreateUnder(RLIMIT_AS, size_t{1} << 30, size_t{1} << 30, "RLIMIT_AS allows 1073741824"), 0);
 #endif
+}
+
+TEST(SharedMemory, HugePagesAreUsedWhereThereAreAny) {
+  const int in_child = RunInForkedChild(
+      [] {
+        // As a kernel without them answers.
+        for (const int advice : {MADV_HUGEPAGE, kPopulateWrite}) {
+          if (!Refuse({SYS_madvise, EINVAL, 2, static_cast<uint32_t>(advice)}).ok()) return kNoFilter;
+        }
+        absl::StatusOr<SharedMemory> made = SharedMemory::Create(size_t{4} << 20, SharedMemory::Pages::kHuge);
+        if (!made.ok()) return 2;
+        made->data()[made->bytes() - 1] = 1;
+        return 0;
+      },
+      Deadline::AfterMs(30'000));
+  if (in_child == kNoFilter) GTEST_SKIP() << "no filters of system calls here";
+  EXPECT_EQ(in_child, 0);
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(SharedMemory made, SharedMemory::Create(size_t{4} << 20, SharedMemory::Pages::kHuge));
+  made.data()[made.bytes() - 1] = 1;
+}
+
+// As in a container that forbids it, and on a kernel that does not know it.
+TEST(SharedMemory, ThatCannotBeMadeHereIsUnavailable) {
+  for (const int error : {EPERM, ENOSYS}) {
+    const int in_child = RunInForkedChild(
+        [error] {
+          if (!Refuse({SYS_memfd_create, error}).ok()) return kNoFilter;
+          const absl::Status status = SharedMemory::Create(4096).status();
+          if (!absl::IsUnavailable(status)) return 2;
+          return status.message() == absl::StrCat("memfd_create: ", strerror(error)) ? 0 : 3;
+        },
+        Deadline::AfterMs(30'000));
+    if (in_child == kNoFilter) GTEST_SKIP() << "no filters of system calls here";
+    EXPECT_EQ(in_child, 0) << strerror(error);
+  }
 }
 
 TEST(SharedMemory, IsNotInheritedByAForkedChild) {

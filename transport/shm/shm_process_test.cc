@@ -1,5 +1,6 @@
 // Ranks that are processes: one that is killed, one that is stopped and wakes up later.
 
+#include <sched.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -21,6 +22,7 @@
 #include "gtest/gtest.h"
 #include "tests/processes.h"
 #include "tests/transport_testing.h"
+#include "transport/shm/shm_process_testing.h"
 #include "transport/shm/shm_testing.h"
 #include "transport/shm/shm_transport.h"
 
@@ -30,25 +32,7 @@ namespace {
 using Code = absl::StatusCode;
 using testing::HasSubstr;
 
-// A transport of a world that the test brings together: tells it the address, is told all of them.
-absl::StatusOr<std::unique_ptr<ShmTransport>> Meet(RankProcess* self, int rank, int size) {
-  LOCKSTEP_ASSIGN_OR_RETURN(auto transport, ShmTransport::Create(ShmTestOptions(rank, size)));
-  LOCKSTEP_RETURN_IF_ERROR(self->Send(transport->address()));
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::string addresses, self->Receive(TestDeadline()));
-  const auto found = transport->Connect(absl::StrSplit(addresses, ','), TestDeadline());
-  for (const absl::Status& status : found) LOCKSTEP_RETURN_IF_ERROR(status);
-  return transport;
-}
-
-// The test's part of it.
-void Introduce(ProcessGroup* group, const std::vector<int>& members) {
-  std::vector<std::string> addresses;
-  for (const int member : members) {
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::string address, group->Receive(member, TestDeadline()));
-    addresses.push_back(address);
-  }
-  for (const int member : members) ASSERT_THAT(group->Send(member, absl::StrJoin(addresses, ",")), IsOk());
-}
+constexpr char kCannotUnshare[] = "this process may not leave its network namespace";
 
 // Sends without end, and says how the first send that fails does.
 absl::Status SendUntilItFails(ShmTransport* transport, Rank target, ChannelId channel) {
@@ -76,7 +60,7 @@ absl::StatusOr<std::vector<unsigned char>> ReceiveLarge(ShmTransport* transport,
 // Rank 1 sends messages that no mailbox holds until it is killed; rank 0 receives one, says so, and receives on. With an
 // argument, rank 1 has a child by then that lives on, as a data loader might.
 LOCKSTEP_RANK_FUNCTION(KilledInAMessage) {
-  LOCKSTEP_ASSIGN_OR_RETURN(auto transport, Meet(&self, self.rank(), 2));
+  LOCKSTEP_ASSIGN_OR_RETURN(auto transport, MeetInProcess(&self, self.rank(), 2));
   if (self.rank() == 1) {
     if (!self.arguments().empty() && fork() == 0) {
       alarm(60);  // should the test die
@@ -121,7 +105,7 @@ INSTANTIATE_TEST_SUITE_P(AndItsChild, ShmPeerDeathTest, testing::Bool(),
 // Ranks 0 and 1 send to each other; rank 2 sends to both all the time and is stopped. The others give it up, meet again,
 // exchange; it wakes up, writes what it was about to write, finds itself alone; they exchange again.
 LOCKSTEP_RANK_FUNCTION(StoppedAndResumed) {
-  LOCKSTEP_ASSIGN_OR_RETURN(auto first, Meet(&self, self.rank(), 3));
+  LOCKSTEP_ASSIGN_OR_RETURN(auto first, MeetInProcess(&self, self.rank(), 3));
   if (self.rank() == 2) {
     const absl::Status failure = SendUntilItFails(first.get(), Rank(0), 0);
     return self.Send(failure.ToString());
@@ -142,7 +126,7 @@ LOCKSTEP_RANK_FUNCTION(StoppedAndResumed) {
   EXPECT_THAT(receive.status, StatusIs(Code::kAborted, "rank 2 does not answer"));
   target.assign(target.size(), 0xab);
 
-  LOCKSTEP_ASSIGN_OR_RETURN(auto second, Meet(&self, self.rank(), 2));
+  LOCKSTEP_ASSIGN_OR_RETURN(auto second, MeetInProcess(&self, self.rank(), 2));
   const Rank peer(1 - self.rank());
   for (int round = 0; round < 2; ++round) {
     TestOperation send, arrival;
@@ -178,6 +162,29 @@ TEST(ShmProcesses, AStoppedPeerIsGivenUpAndHarmsNobodyWhenItWakes) {
   for (int rank : {0, 1}) EXPECT_THAT(group->Receive(rank, TestDeadline()), IsOkAndHolds("exchanged"));
   for (int rank : {0, 1}) ASSERT_THAT(group->Send(rank, "end"), IsOk());
   for (int rank : {0, 1}) EXPECT_THAT(group->Wait(rank, TestDeadline()), IsOk());
+}
+
+// What each rank finds of the other, where rank 1 is in a network namespace of its own, as a container is: the same kernel, but
+// none of the other's unix sockets.
+LOCKSTEP_RANK_FUNCTION(InANetworkOfItsOwn) {
+  if (self.rank() == 1 && unshare(CLONE_NEWNET) != 0) return self.Send(kCannotUnshare);
+  const absl::StatusOr<std::unique_ptr<ShmTransport>> transport = MeetInProcess(&self, self.rank(), 2);
+  return self.Send(transport.status().ToString());
+}
+
+TEST(ShmProcesses, RanksInDifferentNetworkNamespacesFindThatTheyShareNone) {
+  ProcessGroup::Options options;
+  options.size = 2;
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto group, ProcessGroup::Start("InANetworkOfItsOwn", options));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::string first, group->Receive(0, TestDeadline()));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::string second, group->Receive(1, TestDeadline()));
+  if (second == kCannotUnshare) GTEST_SKIP() << second;
+  for (const int rank : {0, 1}) ASSERT_THAT(group->Send(rank, absl::StrCat(first, ",", second)), IsOk());
+  for (const int rank : {0, 1}) {
+    EXPECT_THAT(group->Receive(rank, TestDeadline()),
+                IsOkAndHolds(testing::ContainsRegex("^UNAVAILABLE: connect to unix socket .*Connection refused")));
+    EXPECT_THAT(group->Wait(rank, TestDeadline()), IsOk());
+  }
 }
 
 }  // namespace

@@ -19,6 +19,12 @@ constexpr int kProgressPerPoll = 64;
 constexpr int64_t kTurnBytes = int64_t{64} << 10;
 constexpr int kTurnsMax = 16;
 
+// What is forbidden here, or unknown to this kernel, is as good as not there.
+absl::Status Unusable(const absl::Status& status) {
+  if (status.ok() || absl::IsResourceExhausted(status)) return status;
+  return absl::UnavailableError(status.message());
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::Create(ShmTransportOptions options) {
@@ -38,10 +44,15 @@ absl::StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::Create(ShmTransportO
   if (options.piece_bytes_max == 0 || options.piece_bytes_max % 64 != 0) {
     return invalid("pieces of ", options.piece_bytes_max, " bytes");
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(Doorbell bell, Doorbell::Create());
+  // Where no mailbox can be made, that is known before anybody counts on it.
+  LOCKSTEP_RETURN_IF_ERROR(Unusable(SharedMemory::Create(options.mailbox.bytes()).status()));
+  absl::StatusOr<Doorbell> bell = Doorbell::Create();
+  LOCKSTEP_RETURN_IF_ERROR(Unusable(bell.status()));
   const ShmExpectation self = {options.job_id, options.world_id, 0, options.rank, options.size, options.chunk_bytes};
-  std::unique_ptr<ShmTransport> transport(new ShmTransport(std::move(options), std::move(bell)));
-  LOCKSTEP_ASSIGN_OR_RETURN(transport->neighbours_, Neighbours::Create(self, &transport->bell_));
+  std::unique_ptr<ShmTransport> transport(new ShmTransport(std::move(options), *std::move(bell)));
+  absl::StatusOr<std::unique_ptr<Neighbours>> neighbours = Neighbours::Create(self, &transport->bell_);
+  LOCKSTEP_RETURN_IF_ERROR(Unusable(neighbours.status()));
+  transport->neighbours_ = *std::move(neighbours);
   return transport;
 }
 
@@ -239,10 +250,7 @@ bool ShmTransport::Run() {
   }
   untried_ = false;
   running_ = false;
-  if (moved) {
-    yields_.store(0, std::memory_order_relaxed);
-    KeepAwake();
-  }
+  if (moved) NoteMovement();
   return moved;
 }
 

@@ -80,6 +80,9 @@ class ShmTransport final : public PollableTransport, private Neighbours::Observe
   // pair come to the same answer unless one of them has DEADLINE_EXCEEDED: then the world should not be formed.
   std::vector<absl::Status> Connect(const std::vector<std::string>& addresses, Deadline deadline);
 
+  // Answers whoever has asked only since Connect: for a rank that waits for something else before the first Progress.
+  void AnswerLatecomers() { (void)neighbours_->Poll(this); }
+
   // OK while a rank shares memory with this one; else why it does not, or how it was lost.
   const absl::Status& status(Rank peer) const { return neighbours_->status(peer); }
 
@@ -108,6 +111,11 @@ class ShmTransport final : public PollableTransport, private Neighbours::Observe
   // For who shares other memory with a neighbour (transport/shm/symmetric_arena.h): ends its WaitForEvent if it sleeps.
   // To be called after a sequentially consistent store; the peer looks for it between Progress and WaitForEvent.
   void Nudge(Rank peer) { neighbours_->bell(peer)->RingIfArmed(); }
+  // For the same: something that a neighbour wrote was found, so nobody need sleep soon. Synchronised as Progress.
+  void NoteMovement() {
+    yields_.store(0, std::memory_order_relaxed);
+    KeepAwake();
+  }
 
  private:
   friend class SymmetricArena;

@@ -12,21 +12,13 @@
 #include "transport/shm/greeting.h"
 
 namespace lockstep {
-namespace {
-
-constexpr size_t kPageBytes = 4096;
-constexpr size_t kLineBytes = 64;
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<SymmetricArena>> SymmetricArena::Create(ShmTransport* transport,
                                                                        SymmetricArenaOptions options) {
   const auto invalid = [&options](auto... what) {
     return absl::InvalidArgumentError(absl::StrCat("symmetric arena ", options.id, ": ", what...));
   };
-  if (options.bytes_per_rank == 0 || options.lanes < 1) {
-    return invalid(options.bytes_per_rank, " bytes and ", options.lanes, " lanes");
-  }
+  if (options.bytes_per_rank == 0) return invalid("0 bytes");
   std::vector<Rank> sorted = options.members;
   std::sort(sorted.begin(), sorted.end(), [](Rank a, Rank b) { return a.value() < b.value(); });
   if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) return invalid("a member is named twice");
@@ -41,10 +33,10 @@ absl::StatusOr<std::unique_ptr<SymmetricArena>> SymmetricArena::Create(ShmTransp
   }
   std::unique_ptr<SymmetricArena> arena(new SymmetricArena(transport, std::move(options)));
   const auto pages = arena->options_.huge_pages ? SharedMemory::Pages::kHuge : SharedMemory::Pages::kSmall;
-  absl::StatusOr<SharedMemory> own = SharedMemory::Create(arena->part_bytes(), pages);
+  absl::StatusOr<SharedMemory> own = SharedMemory::Create(arena->bytes_per_rank(), pages);
   if (own.ok()) {
     arena->parts_[transport->rank().value()] = *std::move(own);
-    arena->Notify({ShmNoticeKind::kArena, arena->options_.id, {}, arena->part_bytes()}, /*with_memory=*/true);
+    arena->Notify({ShmNoticeKind::kArena, arena->options_.id, {}, arena->bytes_per_rank()}, /*with_memory=*/true);
     arena->parts_[transport->rank().value()].TakeDescriptor().reset();
   } else {
     arena->Fail(own.status());
@@ -53,20 +45,7 @@ absl::StatusOr<std::unique_ptr<SymmetricArena>> SymmetricArena::Create(ShmTransp
 }
 
 SymmetricArena::SymmetricArena(ShmTransport* transport, SymmetricArenaOptions options)
-    : transport_(transport),
-      options_(std::move(options)),
-      data_bytes_((options_.bytes_per_rank + kPageBytes - 1) / kPageBytes * kPageBytes),
-      parts_(transport->size()) {}
-
-size_t SymmetricArena::part_bytes() const {
-  const size_t signal_bytes = kLineBytes * options_.lanes * parts_.size();
-  return data_bytes_ + (signal_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-}
-
-std::atomic<uint64_t>* SymmetricArena::Counter(Rank owner, Rank writer, int lane) const {
-  const size_t line = static_cast<size_t>(writer.value()) * options_.lanes + lane;
-  return reinterpret_cast<std::atomic<uint64_t>*>(parts_[owner.value()].data() + data_bytes_ + line * kLineBytes);
-}
+    : transport_(transport), options_(std::move(options)), parts_(transport->size()) {}
 
 void SymmetricArena::Notify(const ShmNotice& notice, bool with_memory) {
   for (const Rank member : options_.members) {
@@ -99,7 +78,7 @@ bool SymmetricArena::MapParts() {
       continue;
     }
     const auto pages = options_.huge_pages ? SharedMemory::Pages::kHuge : SharedMemory::Pages::kSmall;
-    absl::StatusOr<SharedMemory> mapped = SharedMemory::Attach(std::move(offer.memory), part_bytes(), pages);
+    absl::StatusOr<SharedMemory> mapped = SharedMemory::Attach(std::move(offer.memory), bytes_per_rank(), pages);
     if (!mapped.ok()) {
       Fail(Annotate(mapped.status(), absl::StrCat("the part of rank ", member.value())));
       return false;

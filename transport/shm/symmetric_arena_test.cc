@@ -1,5 +1,6 @@
 #include "transport/shm/symmetric_arena.h"
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -40,7 +41,8 @@ void RunAll(const ShmTransports& ranks, const std::function<void(ShmTransport* s
   for (const auto& rank : ranks) threads.emplace_back("rank", [&body, self = rank.get()] { body(self); });
 }
 
-// Every rank writes into every part and reads what the others wrote, kept apart by signals alone, sleeping in between.
+// Every rank writes into every part and reads what the others wrote, kept apart by counters in the parts alone, sleeping in
+// between.
 TEST(SymmetricArena, PeersReadAndWriteEachOthersParts) {
   for (const size_t bytes : {size_t{100}, size_t{3} << 20}) {
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(ShmTransports ranks, CreateShmWorld(3));
@@ -52,12 +54,19 @@ TEST(SymmetricArena, PeersReadAndWriteEachOthersParts) {
       EXPECT_EQ(reinterpret_cast<uintptr_t>(arena->base(Rank(me))) % 4096, 0);
       EXPECT_EQ(arena->base(Rank(me))[bytes / 2], 0);
       const Deadline deadline = TestDeadline();
-      const auto signal_and_wait = [&](int lane, uint64_t value) {
-        for (const Rank member : members) arena->Signal(member, lane, value);
+      // In each part there is one for each writer.
+      const auto counter = [&](Rank owner, Rank writer) -> std::atomic<uint64_t>& {
+        return reinterpret_cast<std::atomic<uint64_t>*>(arena->base(owner) + 32)[writer.value()];
+      };
+      const auto meet = [&](uint64_t meeting) {
         for (const Rank member : members) {
-          while (arena->Signalled(member, lane) < value && !deadline.passed()) {
+          counter(member, self->rank()).store(meeting);
+          if (member != self->rank()) self->Nudge(member);
+        }
+        for (const Rank member : members) {
+          while (counter(self->rank(), member).load() < meeting && !deadline.passed()) {
             self->Progress();
-            if (arena->Signalled(member, lane) < value) self->WaitForEvent(deadline);
+            if (counter(self->rank(), member).load() < meeting) self->WaitForEvent(deadline);
           }
         }
       };
@@ -66,14 +75,14 @@ TEST(SymmetricArena, PeersReadAndWriteEachOthersParts) {
           arena->base(member)[me] = static_cast<char>(round + me);
           arena->base(member)[bytes - 1 - me] = static_cast<char>(round - me);
         }
-        signal_and_wait(0, round);
+        meet(2 * round);
         for (int peer = 0; peer < 3; ++peer) {
           for (const Rank member : members) {
             ASSERT_EQ(arena->base(member)[peer], static_cast<char>(round + peer));
             ASSERT_EQ(arena->base(member)[bytes - 1 - peer], static_cast<char>(round - peer));
           }
         }
-        signal_and_wait(3, round);
+        meet(2 * round + 1);
       }
       EXPECT_FALSE(deadline.passed());
     });

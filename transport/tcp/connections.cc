@@ -8,11 +8,13 @@
 #include "absl/status/statusor.h"
 #include "base/log.h"
 #include "transport/tcp/striped_stream.h"
+#include "transport/tcp/zero_copy_stream.h"
 
 namespace lockstep {
 namespace {
 
-constexpr uint32_t kClosedEvents = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
+// EPOLLERR comes with them when a connection is lost.
+constexpr uint32_t kClosedEvents = EPOLLRDHUP | EPOLLHUP;
 
 // Of a connection of several sockets. The same for all ranks, so it changes with the protocol's version only.
 constexpr size_t kStripeBytes = size_t{64} << 10;
@@ -68,6 +70,8 @@ void Connections::OnEvents(Connection* connection, uint32_t mask) {
     }
     return;
   }
+  // By itself it says that the error queue has something: the kernel has released memory of sends.
+  if ((mask & EPOLLERR) != 0) connection->send->MarkReleased();
   if (closed) {
     if (connection->receive->open()) connection->receive->MarkEnding();
     // A peer closes both ways at once: what is not sent by now goes nowhere.
@@ -151,16 +155,23 @@ void Connections::Add(Connection* connection, std::shared_ptr<TcpSocket> socket,
   connection->peer_instance = peer_instance;
   connection->sockets.push_back(std::move(socket));
   if (connection->sockets.size() < options_.hello.sockets) return;
-  connection->send->Open(MakeStream(connection));
-  connection->receive->Open(MakeStream(connection));
+  connection->send->Open(MakeStream(connection, Link::Direction::kSend));
+  connection->receive->Open(MakeStream(connection, Link::Direction::kReceive));
   connection->sockets.clear();
   Schedule(connection);
 }
 
-std::unique_ptr<ByteStream> Connections::MakeStream(Connection* connection) const {
+std::unique_ptr<ByteStream> Connections::MakeStream(Connection* connection, Link::Direction direction) const {
+  // Of several sockets one closes first: what the others have not released by then could not be told from what is lost.
+  const bool zero_copy =
+      options_.tuning.zero_copy && direction == Link::Direction::kSend && connection->sockets.size() == 1;
   std::vector<std::unique_ptr<ByteStream>> streams;
   for (const auto& socket : connection->sockets) {
-    streams.push_back(std::make_unique<TcpStream>(socket, &connection->ended));
+    if (zero_copy) {
+      streams.push_back(std::make_unique<ZeroCopyStream>(socket, &connection->ended));
+    } else {
+      streams.push_back(std::make_unique<TcpStream>(socket, &connection->ended));
+    }
   }
   if (streams.size() == 1) return std::move(streams.front());
   return std::make_unique<StripedStream>(std::move(streams), kStripeBytes);

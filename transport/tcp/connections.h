@@ -97,7 +97,7 @@ class Connections {
   bool AdvanceConnector(Connection* connection);
   // Gives the connection its next socket, and opens the links with the last.
   void Add(Connection* connection, std::shared_ptr<TcpSocket> socket, uint32_t peer_instance);
-  std::unique_ptr<ByteStream> MakeStream(Connection* connection) const;
+  std::unique_ptr<ByteStream> MakeStream(Connection* connection, Link::Direction direction) const;
   void Break(Connection* connection, const absl::Status& cause);
   Verdict Judge(const Connection& connection, const Hello& hello) const;
   void Schedule(Connection* connection);

@@ -22,6 +22,10 @@ void Tune(int socket, const SocketTuning& tuning) {
   ChooseCongestionControl(socket, tuning.congestion_control);
   SetBuffer(socket, SO_SNDBUF, "SO_SNDBUF", tuning.send_buffer_bytes);
   SetBuffer(socket, SO_RCVBUF, "SO_RCVBUF", tuning.receive_buffer_bytes);
+  const int on = 1;
+  if (tuning.zero_copy && setsockopt(socket, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof(on)) != 0) {
+    LOCKSTEP_LOG(kInfo) << "tcp transport: " << ErrnoStatus(errno, "SO_ZEROCOPY").message();
+  }
 }
 
 }  // namespace lockstep

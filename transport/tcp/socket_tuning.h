@@ -13,6 +13,8 @@ struct SocketTuning {
   // number ends that. The kernel doubles it for its own needs, and caps it (net.core.wmem_max and rmem_max).
   int send_buffer_bytes = 0;
   int receive_buffer_bytes = 0;
+  // SO_ZEROCOPY; see ZeroCopyStream. Connections of several sockets make no use of it.
+  bool zero_copy = false;
 };
 
 // For a connected socket. What cannot be had is logged at debug level: the connection works without.

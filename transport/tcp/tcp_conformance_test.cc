@@ -18,7 +18,7 @@ namespace lockstep {
 namespace {
 
 TransportFactory Factory(const std::string& name, const std::string& bind_address, size_t staging_bytes,
-                         int sockets = 1) {
+                         int sockets = 1, bool zero_copy = false) {
   return {name, [=](int size) -> absl::StatusOr<Transports> {
             const SocketAddress bind = TestAddress(bind_address);
             if (const auto probe = Listen(bind); !probe.ok()) {
@@ -28,6 +28,7 @@ TransportFactory Factory(const std::string& name, const std::string& bind_addres
                                         options->bind_address = bind;
                                         options->staging_bytes = staging_bytes;
                                         options->sockets = sockets;
+                                        options->tuning.zero_copy = zero_copy;
                                       }));
             Transports transports;
             for (auto& rank : ranks) transports.push_back(std::move(rank));
@@ -40,7 +41,9 @@ INSTANTIATE_TEST_SUITE_P(Tcp, TransportConformance,
                                          // So small that most elements arrive in parts.
                                          Factory("IPv4SmallStaging", "127.0.0.1:0", 64),
                                          Factory("IPv4ThreeSockets", "127.0.0.1:0", 256 << 10, 3),
-                                         Factory("IPv6", "[::1]:0", 256 << 10)),
+                                         Factory("IPv6", "[::1]:0", 256 << 10),
+                                         Factory("IPv4ZeroCopy", "127.0.0.1:0", 256 << 10, 1, true),
+                                         Factory("IPv6ZeroCopy", "[::1]:0", 256 << 10, 1, true)),
                          TransportFactoryName);
 
 }  // namespace

@@ -30,8 +30,7 @@ TcpSocket::TcpSocket(UniqueFd socket, int events)
     : socket_(std::move(socket)), events_(events), fork_generation_(ForkGeneration()) {}
 
 TcpSocket::~TcpSocket() {
-  // In a forked child the numbers may stand for descriptors of the child's own by now.
-  if (fork_generation_ != ForkGeneration()) return;
+  if (!ours()) return;
   // Closing does not do this while a child between fork and exec has a copy: late events would name who is gone.
   (void)epoll_ctl(events_, EPOLL_CTL_DEL, socket_.get(), nullptr);
   // MSG_TRUNC: TCP drops the bytes without copying them anywhere. Not through recv(), which ThreadSanitizer takes to write to
@@ -42,17 +41,23 @@ TcpSocket::~TcpSocket() {
   }
 }
 
-ssize_t TcpStream::Write(const iovec* pieces, int count) {
+void TcpSocket::ResetWhenClosed() {
+  const linger reset = {/*l_onoff=*/1, /*l_linger=*/0};
+  if (ours()) (void)setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+}
+
+ssize_t TcpStream::Send(const iovec* pieces, int count, int flags) {
   if (*ended_) return -EPIPE;
+  flags |= MSG_NOSIGNAL | MSG_DONTWAIT;
   for (;;) {
     ssize_t written;
     if (count == 1) {
-      written = send(descriptor_, pieces->iov_base, pieces->iov_len, MSG_NOSIGNAL | MSG_DONTWAIT);
+      written = send(descriptor_, pieces->iov_base, pieces->iov_len, flags);
     } else {
       msghdr message = {};
       message.msg_iov = const_cast<iovec*>(pieces);  // read only, here
       message.msg_iovlen = count;
-      written = sendmsg(descriptor_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+      written = sendmsg(descriptor_, &message, flags);
     }
     if (written >= 0) return written;
     if (errno != EINTR) return -errno;

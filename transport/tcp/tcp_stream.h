@@ -32,6 +32,12 @@ class TcpSocket {
 
   int get() const { return socket_.get(); }
 
+  // Not in a forked child, where the number may stand for a descriptor of the child's own.
+  bool ours() const { return fork_generation_ == ForkGeneration(); }
+
+  // It will drop what it has not sent, and reset the connection, instead of ending it behind that.
+  void ResetWhenClosed();
+
  private:
   TcpSocket(UniqueFd socket, int events);
 
@@ -48,8 +54,11 @@ class TcpStream final : public ByteStream {
   TcpStream(std::shared_ptr<TcpSocket> socket, bool* ended)
       : socket_(std::move(socket)), descriptor_(socket_->get()), ended_(ended) {}
 
-  ssize_t Write(const iovec* pieces, int count) override;
+  ssize_t Write(const iovec* pieces, int count) override { return Send(pieces, count, 0); }
   ssize_t Read(const iovec* pieces, int count) override;
+
+  // Write with flags of sendmsg().
+  ssize_t Send(const iovec* pieces, int count, int flags);
 
  private:
   const std::shared_ptr<TcpSocket> socket_;

@@ -11,6 +11,7 @@
 //   - it is not ready, and every byte (or room) that came since its stream last said EAGAIN is an event still in the
 //   set;
 //   - or it is ready and scheduled, and `work_left_` says so.
+// Memory that zero-copy sends wait for is an event too (EPOLLERR), when the kernel releases it.
 // WaitForEvent therefore sleeps in poll() on the epoll descriptor, which takes no event out, and on an eventfd for
 // Wake; before it sleeps it looks at work_left_, and whoever sets that while someone sleeps, wakes them. An operation
 // posted meanwhile is tried at once, which leaves it in one of the two states too. So nothing is lost, whoever takes

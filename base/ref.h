@@ -1,0 +1,93 @@
+// Ref: shared ownership with the count inside the object.
+//
+// Whoever keeps a Ref to what it hands out can tell that nobody else has one any more, and hand the object out again: that,
+// and the one allocation, is what std::shared_ptr does not do.
+//
+// Like a pointer, one Ref is for one thread at a time; different Refs to one object may be used and dropped by any.
+
+#ifndef BASE_REF_H_
+#define BASE_REF_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+namespace lockstep {
+
+template <typename T>
+class Ref;
+
+// Base of what is held by Ref, which deletes it with the last one. An object that never meets a Ref is like any other.
+class RefCounted {
+ public:
+  RefCounted() = default;
+  RefCounted(const RefCounted&) = delete;
+  RefCounted& operator=(const RefCounted&) = delete;
+
+ protected:
+  ~RefCounted() = default;
+
+ private:
+  template <typename T>
+  friend class Ref;
+
+  mutable std::atomic<int32_t> refs_{0};
+};
+
+template <typename T>
+class Ref {
+ public:
+  Ref() = default;
+  Ref(std::nullptr_t) {}  // NOLINT(google-explicit-constructor): as a pointer
+  explicit Ref(T* object) : object_(object) { Share(); }
+  Ref(const Ref& other) : object_(other.object_) { Share(); }
+  Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+  // Of a class that T is a base of.
+  template <typename U>
+  Ref(const Ref<U>& other) : object_(other.get()) {  // NOLINT(google-explicit-constructor): as a pointer
+    Share();
+  }
+  template <typename U>
+  Ref(Ref<U>&& other) noexcept : object_(other.Give()) {}  // NOLINT(google-explicit-constructor): as a pointer
+  Ref& operator=(Ref other) noexcept {
+    std::swap(object_, other.object_);
+    return *this;
+  }
+  ~Ref() {
+    // What every holder did comes before the end: its release is acquired by the last.
+    if (object_ != nullptr && count().fetch_sub(1, std::memory_order_acq_rel) == 1) delete object_;
+  }
+
+  T* get() const { return object_; }
+  T* operator->() const { return object_; }
+  T& operator*() const { return *object_; }
+  friend bool operator==(const Ref& a, std::nullptr_t) { return a.object_ == nullptr; }
+  friend bool operator!=(const Ref& a, std::nullptr_t) { return a.object_ != nullptr; }
+
+  // Of one that is not null: whether no other Ref holds the object. What its former holders did with it has then happened:
+  // this acquires what they released by dropping theirs.
+  bool unique() const { return count().load(std::memory_order_acquire) == 1; }
+
+ private:
+  template <typename U>
+  friend class Ref;
+
+  std::atomic<int32_t>& count() const { return static_cast<const RefCounted*>(object_)->refs_; }
+  void Share() {
+    // The holder that it is copied from keeps the object alive.
+    if (object_ != nullptr) count().fetch_add(1, std::memory_order_relaxed);
+  }
+  T* Give() { return std::exchange(object_, nullptr); }
+
+  T* object_ = nullptr;
+};
+
+template <typename T, typename... Args>
+Ref<T> MakeRef(Args&&... args) {
+  return Ref<T>(new T(std::forward<Args>(args)...));
+}
+
+}  // namespace lockstep
+
+#endif  // BASE_REF_H_

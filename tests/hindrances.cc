@@ -1,0 +1,48 @@
+#include "tests/hindrances.h"
+
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/status.h"
+
+namespace lockstep {
+namespace {
+
+// Goes on behind this instruction if the word at `offset` of the call equals `value`, and skips `others` more if not.
+void AppendTest(uint32_t offset, uint32_t value, uint8_t others, std::vector<sock_filter>* program) {
+  program->push_back(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offset));
+  program->push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, others));
+}
+
+}  // namespace
+
+absl::Status Refuse(const RefusedCall& call) {
+  const bool any_argument = call.argument < 0;
+  std::vector<sock_filter> program;
+  AppendTest(offsetof(seccomp_data, nr), static_cast<uint32_t>(call.number), any_argument ? 1 : 3, &program);
+  // The lower half of an argument comes first, this being little-endian like everything here.
+  if (!any_argument) AppendTest(offsetof(seccomp_data, args) + 8 * call.argument, call.value, 1, &program);
+  program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<uint32_t>(call.error)));
+  program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
+  const sock_fprog filter = {static_cast<unsigned short>(program.size()), program.data()};
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0) {
+    return absl::UnavailableError(ErrnoStatus(errno, "install a filter of system calls").message());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Limit(__rlimit_resource resource, rlim_t most) {
+  rlimit limit = {};
+  if (getrlimit(resource, &limit) != 0) return ErrnoStatus(errno, "getrlimit");
+  limit.rlim_cur = std::min(most, limit.rlim_max);
+  return setrlimit(resource, &limit) == 0 ? absl::OkStatus() : ErrnoStatus(errno, "setrlimit");
+}
+
+}  // namespace lockstep

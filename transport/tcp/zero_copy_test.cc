@@ -1,0 +1,237 @@
+// Zero-copy sends over sockets. The kernel copies what reaches a socket of the same machine, but not before: what waits
+// for the peer's window lies in the sender's memory, and that is what most of this plays with. tcp_conformance_test.cc has
+// everything else with zero-copy sends on; zero_copy_sends_test.cc what needs no socket.
+
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/deadline.h"
+#include "base/fork.h"
+#include "base/fork_testing.h"
+#include "base/log.h"
+#include "base/rank.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/transport_testing.h"
+#include "transport/message_header.h"
+#include "transport/socket.h"
+#include "transport/tcp/handshake.h"
+#include "transport/tcp/tcp_fixture.h"
+#include "transport/tcp/tcp_testing.h"
+#include "transport/tcp/tcp_transport.h"
+#include "transport/transport.h"
+
+namespace lockstep {
+namespace {
+
+using Code = absl::StatusCode;
+using testing::HasSubstr;
+
+constexpr char kNoMore[] = "no more zero-copy sends to 127.0.0.1:";
+
+// Everything there is to read, and the errno with which it ends: 0 for an orderly end, EAGAIN when none came in time.
+int ReadToEnd(int socket, std::vector<unsigned char>* arrived) {
+  const Deadline deadline = TestDeadline();
+  for (;;) {
+    pollfd readable = {socket, POLLIN, 0};
+    (void)poll(&readable, 1, deadline.remaining_ms());
+    unsigned char piece[4096];
+    const ssize_t bytes = recv(socket, piece, sizeof(piece), MSG_DONTWAIT);
+    if (bytes == 0) return 0;
+    if (bytes < 0 && (errno != EAGAIN || deadline.passed())) return errno;
+    if (bytes > 0) arrived->insert(arrived->end(), piece, piece + bytes);
+  }
+}
+
+class ZeroCopyTest : public TcpFixture {
+ protected:
+  // Less than the kernel takes from us at once, far more than the peer's window.
+  static constexpr size_t kBytes = size_t{1} << 20;
+
+  ZeroCopyTest() : level_(GetLogLevel()) { SetLogLevel(LogLevel::kInfo); }
+  ~ZeroCopyTest() override { SetLogLevel(level_); }
+
+  void CreateWorld(bool zero_copy) {
+    Create(2, [zero_copy](TcpTransportOptions* options) {
+      options->tuning.zero_copy = zero_copy;
+      options->tuning.send_buffer_bytes = 2 << 20;
+    });
+  }
+
+  // Somebody who is rank 0 to rank 1, has little room, and reads only when the test does.
+  UniqueFd ConnectSlowReader() {
+    UniqueFd reader = Say(1, "");
+    // Segments over loopback are of 64 KiB: with room for less than one the kernel waits between any two.
+    const int room = 128 << 10;
+    EXPECT_EQ(setsockopt(reader.get(), SOL_SOCKET, SO_RCVBUF, &room, sizeof(room)), 0);
+    const std::string hello = EncodeHello(AHello(0));
+    EXPECT_THAT(SendAll(reader.get(), hello.data(), hello.size(), TestDeadline()), IsOk());
+    const absl::StatusOr<Answer> answer = ReadAnswer(reader.get());
+    EXPECT_THAT(answer, IsOk());
+    return reader;
+  }
+
+  // Lets rank 1 give the kernel all that it takes.
+  void HandOver() {
+    while (rank(1)->Progress()) {
+    }
+  }
+
+ private:
+  const LogLevel level_;
+};
+
+TEST_F(ZeroCopyTest, ASendCompletesWhenItsMemoryIsFree) {
+  const std::vector<unsigned char> data = TestPayload(kBytes, 1);
+  for (const bool zero_copy : {false, true}) {
+    SCOPED_TRACE(zero_copy);
+    ranks_.clear();
+    borrowed_.clear();
+    CreateWorld(zero_copy);
+    const UniqueFd reader = ConnectSlowReader();
+    TestOperation send, small;
+    rank(1)->Send(Rank(0), 0, TestEnvelope(1), data.data(), data.size(), &send);
+    rank(1)->Send(Rank(0), 0, TestEnvelope(2), "x", 1, &small);
+    HandOver();
+    EXPECT_EQ(send.done(), !zero_copy) << "the kernel has taken all of it";
+    EXPECT_EQ(small.done(), !zero_copy) << "in their order";
+    std::vector<unsigned char> arrived(2 * kMessageHeaderBytes + data.size() + 1);
+    ASSERT_THAT(ReceiveAll(reader.get(), arrived.data(), arrived.size(), TestDeadline()), IsOk());
+    ASSERT_TRUE(Await(rank(1), [&] { return small.done(); }));
+    EXPECT_THAT(send.status, IsOk());
+    EXPECT_THAT(small.status, IsOk());
+    EXPECT_TRUE(std::equal(data.begin(), data.end(), arrived.begin() + kMessageHeaderBytes));
+  }
+}
+
+TEST_F(ZeroCopyTest, TurnsItselfOffWhereTheKernelCopies) {
+  CreateWorld(/*zero_copy=*/true);
+  LogLines log;
+  for (int i = 0; i < 5; ++i) {
+    std::vector<unsigned char> target(LargePayload().size());
+    TestOperation send, receive;
+    rank(0)->Send(Rank(1), 0, TestEnvelope(1), LargePayload().data(), LargePayload().size(), &send);
+    rank(1)->Receive(Rank(0), 0, TestEnvelope(1), CopySink(&target), &receive);
+    ASSERT_TRUE(DriveAll([&] { return send.done() && receive.done(); }));
+    EXPECT_TRUE(target == LargePayload());
+  }
+  EXPECT_THAT(log.lines(), testing::ElementsAre(HasSubstr(kNoMore + std::to_string(rank(1)->address().port()))));
+}
+
+// A sender that gave up may use its memory again: the peer must not be sent what it puts there.
+TEST_F(ZeroCopyTest, AnAbortedSendsMemoryIsNotSentAnyMore) {
+  CreateWorld(/*zero_copy=*/true);
+  const UniqueFd reader = ConnectSlowReader();
+  const std::vector<unsigned char> original = TestPayload(kBytes, 1);
+  std::vector<unsigned char> data = original;
+  TestOperation send;
+  rank(1)->Send(Rank(0), 0, TestEnvelope(1), data.data(), data.size(), &send);
+  HandOver();
+  ASSERT_FALSE(send.done());
+  rank(1)->AbortChannel(0, absl::AbortedError("given up"));
+  EXPECT_THAT(send.status, StatusIs(Code::kAborted, "given up"));
+  std::fill(data.begin(), data.end(), 0);
+
+  std::vector<unsigned char> arrived;
+  EXPECT_EQ(ReadToEnd(reader.get(), &arrived), ECONNRESET);
+  ASSERT_LE(arrived.size(), kMessageHeaderBytes + kBytes);
+  const size_t header = std::min(arrived.size(), kMessageHeaderBytes);
+  EXPECT_TRUE(std::equal(arrived.begin() + header, arrived.end(), original.begin()));
+}
+
+TEST_F(ZeroCopyTest, WhatAPeerTookBeforeItClosedWasSent) {
+  CreateWorld(/*zero_copy=*/true);
+  UniqueFd reader = ConnectSlowReader();
+  const std::vector<unsigned char> data = TestPayload(kBytes, 1);
+  TestOperation send;
+  rank(1)->Send(Rank(0), 0, TestEnvelope(1), data.data(), data.size(), &send);
+  HandOver();
+  ASSERT_FALSE(send.done());
+  std::vector<unsigned char> arrived(kMessageHeaderBytes + data.size());
+  ASSERT_THAT(ReceiveAll(reader.get(), arrived.data(), arrived.size(), TestDeadline()), IsOk());
+  reader.reset();
+  // One event tells of both: that the memory is free, and that the connection is closed.
+  ASSERT_TRUE(Await(rank(1), [&] { return send.done(); }));
+  EXPECT_THAT(send.status, IsOk());
+}
+
+TEST_F(ZeroCopyTest, CloseWaitsForTheMemory) {
+  CreateWorld(/*zero_copy=*/true);
+  const UniqueFd reader = ConnectSlowReader();
+  const std::vector<unsigned char> data = TestPayload(kBytes, 1);
+  TestOperation send;
+  rank(1)->Send(Rank(0), 0, TestEnvelope(1), data.data(), data.size(), &send);
+  EXPECT_THAT(rank(1)->Close(Deadline::AfterMs(20)), StatusIs(Code::kDeadlineExceeded, testing::_));
+  EXPECT_THAT(send.status, StatusIs(Code::kCancelled, testing::_));
+}
+
+TEST_F(ZeroCopyTest, AForkedChildDoesNotDisturbWhatIsUnderWay) {
+  CreateWorld(/*zero_copy=*/true);
+  const UniqueFd reader = ConnectSlowReader();
+  const std::vector<unsigned char> data = TestPayload(kBytes, 1);
+  TestOperation send;
+  rank(1)->Send(Rank(0), 0, TestEnvelope(1), data.data(), data.size(), &send);
+  HandOver();
+  ASSERT_FALSE(send.done());
+  const int in_child = RunInForkedChild(
+      [&] {
+        rank(1)->Progress();
+        if (!absl::IsFailedPrecondition(send.status)) return 1;
+        ranks_.clear();
+        return 0;
+      },
+      TestDeadline());
+  EXPECT_EQ(in_child, 0);
+  std::vector<unsigned char> arrived(kMessageHeaderBytes + data.size());
+  ASSERT_THAT(ReceiveAll(reader.get(), arrived.data(), arrived.size(), TestDeadline()), IsOk());
+  ASSERT_TRUE(Await(rank(1), [&] { return send.done(); }));
+  EXPECT_THAT(send.status, IsOk());
+}
+
+// A process that may lock no memory. That nothing was sent without a copy shows in the log: over loopback the first such
+// send is one that the kernel copies.
+TEST_F(ZeroCopyTest, WhatMayNotBeLockedIsCopied) {
+  constexpr int kNotLimited = 100;
+  const int in_child = RunInForkedChild(
+      [&] {
+        const rlimit none = {0, 0};
+        if (setrlimit(RLIMIT_MEMLOCK, &none) != 0) return 1;
+        // Root may lock as much as it likes; "nobody", and the root of a sandbox, may not.
+        (void)!setresuid(65534, 65534, 65534);
+        if (mlock(&none, sizeof(none)) == 0) return kNotLimited;
+        CreateWorld(/*zero_copy=*/true);
+        LogLines log;
+        for (int i = 0; i < 3; ++i) {
+          std::vector<unsigned char> target(kBytes);
+          const std::vector<unsigned char> data = TestPayload(kBytes, i);
+          TestOperation send, receive;
+          rank(0)->Send(Rank(1), 0, TestEnvelope(1), data.data(), data.size(), &send);
+          rank(1)->Receive(Rank(0), 0, TestEnvelope(1), CopySink(&target), &receive);
+          if (!DriveAll([&] { return send.done() && receive.done(); })) return 2;
+          if (!send.status.ok() || !receive.status.ok() || target != data) return 3;
+        }
+        for (const std::string& line : log.lines()) {
+          if (line.find(kNoMore) != std::string::npos) return 4;
+        }
+        return 0;
+      },
+      TestDeadline());
+  if (in_child == kNotLimited) GTEST_SKIP() << "this process may lock memory whatever its limit";
+  EXPECT_EQ(in_child, 0);
+}
+
+}  // namespace
+}  // namespace lockstep
