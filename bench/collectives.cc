@@ -29,6 +29,7 @@ ABSL_FLAG(int, rounds, 5, "rounds, whose median counts");
 ABSL_FLAG(std::string, dtype, "f32", "element type");
 ABSL_FLAG(std::string, op, "sum", "reduction");
 ABSL_FLAG(int, root, 0, "of broadcast and reduce");
+ABSL_FLAG(bool, symmetric, false, "vectors lie in memory of the communicator's allocator");
 ABSL_FLAG(std::string, algorithm, "",
           "for every collective that it carries out, or collective:algorithm;...; empty: chosen by size");
 ABSL_FLAG(bool, async, false, "start calls and wait for them, several in flight, instead of blocking calls");
@@ -55,6 +56,7 @@ absl::StatusOr<ProgramOptions> OptionsFromFlags() {
   LOCKSTEP_ASSIGN_OR_RETURN(options.dtype, ParseDType(absl::GetFlag(FLAGS_dtype)));
   LOCKSTEP_ASSIGN_OR_RETURN(options.op, ParseReduceOp(absl::GetFlag(FLAGS_op)));
   options.root = absl::GetFlag(FLAGS_root);
+  options.symmetric = absl::GetFlag(FLAGS_symmetric);
   options.algorithm = absl::GetFlag(FLAGS_algorithm);
   options.in_flight = absl::GetFlag(FLAGS_async) ? absl::GetFlag(FLAGS_in_flight) : 0;
   options.measure.iterations = absl::GetFlag(FLAGS_iterations);

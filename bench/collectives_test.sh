@@ -20,6 +20,11 @@ for collective in all_reduce broadcast reduce all_gather reduce_scatter barrier;
   grep -q "\"collective\": \"$collective\"" "$json" || fail "nothing about $collective in the JSON file"
 done
 
+# In memory that the ranks share, nothing is carried.
+LOCKSTEP_TRANSPORT=shm "$collectives" --nproc=3 --symmetric --begin=4 --end=256K --factor=16 "${quick[@]}" >"$output" 2>&1 ||
+  fail "symmetric memory failed"
+grep -q '^# wrong elements: 0 OK$' "$output" || fail "no clean summary in symmetric memory"
+
 LOCKSTEP_TRANSPORT=tcp "$collectives" --collective=all_reduce --dtype=f16 --op=avg --algorithm=ring --async --begin=2K --end=512K --factor=256 \
   "${quick[@]}" >"$output" 2>&1 || fail "several in flight failed"
 [[ $(grep -c ' f16 ' "$output") == 2 ]] || fail "expected two rows"

@@ -1,5 +1,6 @@
-// A rank of Lockstep in bench:compare. Usage: compare_lockstep_player FOLDER BYTES_MAX RANK SIZE; LOCKSTEP_TRANSPORT
-// and other settings come from the environment.
+// A rank of Lockstep in bench:compare. Usage: compare_lockstep_player FOLDER BYTES_MAX RANK SIZE [symmetric], with
+// `symmetric` for a vector in memory of the communicator's allocator; LOCKSTEP_TRANSPORT and other settings come from the
+// environment.
 
 #include <chrono>
 #include <cstdio>
@@ -11,10 +12,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "bench/peers/player.h"
 #include "comm/communicator.h"
+#include "comm/symmetric_buffer.h"
 #include "comm/world.h"
 
 namespace lockstep {
@@ -28,6 +31,7 @@ void SetError(const absl::Status& status, lockstep_player* player) {
 
 struct Rank {
   std::unique_ptr<World> world;
+  std::unique_ptr<SymmetricBuffer> buffer;  // null: ordinary memory
   lockstep_player player = {};
 };
 
@@ -49,9 +53,10 @@ int AllReduce(void* context, float* data, size_t count) {
 int Main(int argc, char** argv) {
   Rank rank;
   lockstep_player& player = rank.player;
-  if (argc != 5 || !absl::SimpleAtoi(argv[2], &player.bytes_max) || !absl::SimpleAtoi(argv[3], &player.rank) ||
-      !absl::SimpleAtoi(argv[4], &player.size)) {
-    std::fprintf(stderr, "usage: compare_lockstep_player FOLDER BYTES_MAX RANK SIZE\n");
+  const bool symmetric = argc == 6 && absl::string_view(argv[5]) == "symmetric";
+  if (argc != (symmetric ? 6 : 5) || !absl::SimpleAtoi(argv[2], &player.bytes_max) ||
+      !absl::SimpleAtoi(argv[3], &player.rank) || !absl::SimpleAtoi(argv[4], &player.size)) {
+    std::fprintf(stderr, "usage: compare_lockstep_player FOLDER BYTES_MAX RANK SIZE [symmetric]\n");
     return 2;
   }
   player.folder = argv[1];
@@ -68,6 +73,15 @@ int Main(int argc, char** argv) {
     return lockstep_player_refuse(&player);
   }
   rank.world = *std::move(world);
+  if (symmetric) {
+    absl::StatusOr<std::unique_ptr<SymmetricBuffer>> buffer = rank.world->communicator()->Allocate(player.bytes_max);
+    if (!buffer.ok()) {
+      SetError(buffer.status(), &player);
+      return lockstep_player_refuse(&player);
+    }
+    rank.buffer = *std::move(buffer);
+    player.data = reinterpret_cast<float*>(rank.buffer->data());
+  }
   return lockstep_player_play(&player);
 }
 

@@ -30,7 +30,12 @@ std::vector<Contender> LockstepContenders(const OwnPlayers& players, const std::
   ordinary.about = absl::StrCat("LOCKSTEP_TRANSPORT=", transport, ", ordinary memory");
   ordinary.command = {players.lockstep};
   ordinary.environment = {{"LOCKSTEP_TRANSPORT", transport}};
-  return {ordinary};
+  if (transport != "shm") return {ordinary};
+  Contender symmetric = ordinary;
+  symmetric.name = "lockstep symm";
+  symmetric.about = absl::StrCat("LOCKSTEP_TRANSPORT=", transport, ", memory of the communicator's allocator");
+  symmetric.options = {"symmetric"};
+  return {ordinary, symmetric};
 }
 
 std::vector<Contender> LimitContenders(const OwnPlayers& players, const std::string& transport, int ranks,

@@ -85,7 +85,9 @@ class RankProgram {
     SubjectKind kind;
     kind.in_flight = options_.in_flight;
     const int vectors = std::max(Subject::VectorsFor(kind), options_.limits ? 2 : 0);
-    LOCKSTEP_ASSIGN_OR_RETURN(Memory memory, Memory::Create(vectors, static_cast<size_t>(largest)));
+    const auto bytes = static_cast<size_t>(largest);
+    LOCKSTEP_ASSIGN_OR_RETURN(Memory memory, options_.symmetric ? Memory::Allocate(team_.communicator(), vectors, bytes)
+                                                                : Memory::Create(vectors, bytes));
     LOCKSTEP_ASSIGN_OR_RETURN(const Pattern pattern, Pattern::Create(options_.dtype, options_.op, team_.size()));
     for (const Collective collective : options_.collectives) {
       Print(TableHeading(collective));
@@ -119,6 +121,7 @@ class RankProgram {
                               options_.in_flight == 0 ? ", blocking calls"
                                                       : absl::StrCat(", ", options_.in_flight, " calls in flight")));
     report_.facts.emplace_back("transport", RoutesIn(team_.communicator()->Describe(), team_.communicator()->rank()));
+    report_.facts.emplace_back("memory", options_.symmetric ? "of the communicator's allocator" : "ordinary");
     report_.facts.emplace_back("algorithm", options_.algorithm.empty() ? "chosen by size" : options_.algorithm);
     report_.facts.emplace_back(
         "time",

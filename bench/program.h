@@ -27,8 +27,9 @@ struct ProgramOptions {
   DType dtype = DType::kF32;
   ReduceOp op = ReduceOp::kSum;
   int root = 0;
-  std::string algorithm;  // as LOCKSTEP_ALGORITHM; empty: chosen by size
-  int in_flight = 0;      // calls at once; 0: blocking calls
+  std::string algorithm;   // as LOCKSTEP_ALGORITHM; empty: chosen by size
+  bool symmetric = false;  // vectors lie in memory of the communicator's allocator
+  int in_flight = 0;       // calls at once; 0: blocking calls
   MeasureOptions measure;
   bool pin = true;
   bool limits = false;  // also compare with bare sockets; needs two ranks

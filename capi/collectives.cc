@@ -65,11 +65,23 @@ lockstep_error* Call(lockstep_communicator* handle, const lockstep_collective_op
   });
 }
 
-// One count for each rank; the request borrows the array.
+// A tensor that is looked at on the root alone.
+absl::StatusOr<TensorView> OnRoot(const Communicator& communicator, int32_t root, const lockstep_tensor* tensor,
+                                  const char* name) {
+  if (communicator.rank() != Rank(root)) return TensorView();
+  return ToTensorView(tensor, name);
+}
+
+// One count for each rank, or none at all; the request borrows the array.
+absl::Span<const int64_t> OptionalCounts(const Communicator& communicator, const int64_t* counts) {
+  return absl::MakeConstSpan(counts, counts == nullptr ? 0 : communicator.size());
+}
+
+// The same where there have to be counts.
 absl::StatusOr<absl::Span<const int64_t>> Counts(const Communicator& communicator, const int64_t* counts,
                                                  const char* name) {
   if (counts == nullptr) return NullArgument(name);
-  return absl::MakeConstSpan(counts, communicator.size());
+  return OptionalCounts(communicator, counts);
 }
 
 }  // namespace
@@ -130,10 +142,7 @@ lockstep_error* lockstep_reduce(lockstep_communicator* communicator, const locks
                                 const lockstep_collective_options* options, lockstep_work** out_work) {
   return Call(communicator, options, out_work, [&](const Communicator& ranks) -> absl::StatusOr<CollectiveRequest> {
     LOCKSTEP_ASSIGN_OR_RETURN(const TensorView in, ToTensorView(input, "input"));
-    TensorView out;
-    if (ranks.rank() == Rank(root)) {
-      LOCKSTEP_ASSIGN_OR_RETURN(out, ToTensorView(output, "output"));
-    }
+    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView out, OnRoot(ranks, root, output, "output"));
     LOCKSTEP_ASSIGN_OR_RETURN(const ReduceOp reduce_op, lockstep::capi::ToReduceOp(op));
     return lockstep::ReduceRequest(ranks, in, out, reduce_op, Rank(root));
   });
@@ -188,12 +197,8 @@ lockstep_error* lockstep_gather(lockstep_communicator* communicator, const locks
                                 const lockstep_collective_options* options, lockstep_work** out_work) {
   return Call(communicator, options, out_work, [&](const Communicator& ranks) -> absl::StatusOr<CollectiveRequest> {
     LOCKSTEP_ASSIGN_OR_RETURN(const TensorView in, ToTensorView(input, "input"));
-    TensorView out;
-    if (ranks.rank() == Rank(root)) {
-      LOCKSTEP_ASSIGN_OR_RETURN(out, ToTensorView(output, "output"));
-    }
-    const auto each = absl::MakeConstSpan(counts, counts == nullptr ? 0 : ranks.size());
-    return lockstep::GatherRequest(ranks, in, out, Rank(root), each);
+    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView out, OnRoot(ranks, root, output, "output"));
+    return lockstep::GatherRequest(ranks, in, out, Rank(root), OptionalCounts(ranks, counts));
   });
 }
 
@@ -202,12 +207,8 @@ lockstep_error* lockstep_scatter(lockstep_communicator* communicator, const lock
                                  const lockstep_collective_options* options, lockstep_work** out_work) {
   return Call(communicator, options, out_work, [&](const Communicator& ranks) -> absl::StatusOr<CollectiveRequest> {
     LOCKSTEP_ASSIGN_OR_RETURN(const TensorView out, ToTensorView(output, "output"));
-    TensorView in;
-    if (ranks.rank() == Rank(root)) {
-      LOCKSTEP_ASSIGN_OR_RETURN(in, ToTensorView(input, "input"));
-    }
-    const auto each = absl::MakeConstSpan(counts, counts == nullptr ? 0 : ranks.size());
-    return lockstep::ScatterRequest(ranks, in, out, Rank(root), each);
+    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView in, OnRoot(ranks, root, input, "input"));
+    return lockstep::ScatterRequest(ranks, in, out, Rank(root), OptionalCounts(ranks, counts));
   });
 }
 

@@ -83,6 +83,8 @@ lockstep_error* lockstep_communicator_create(const lockstep_communicator_options
     world.tcp_sockets = given.tcp_sockets;
     world.tcp_send_buffer_bytes = given.tcp_send_buffer_bytes;
     world.tcp_receive_buffer_bytes = given.tcp_receive_buffer_bytes;
+    world.tcp_zero_copy = given.tcp_zero_copy != 0;
+    world.measure_links = given.measure_links != 0;
     auto handle = std::make_unique<lockstep_communicator>();
     LOCKSTEP_ASSIGN_OR_RETURN(handle->world, lockstep::World::Create(world));
     *out_communicator = handle.release();

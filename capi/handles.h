@@ -11,6 +11,7 @@
 #include "base/fork.h"
 #include "capi/lockstep.h"
 #include "comm/communicator.h"
+#include "comm/symmetric_buffer.h"
 #include "comm/work.h"
 #include "comm/world.h"
 #include "reducer/reducer.h"
@@ -32,6 +33,11 @@ struct lockstep_communicator {
   uint64_t fork_generation = lockstep::ForkGeneration();
   std::shared_ptr<lockstep::World> world;        // shared by the communicator of all ranks and its parts
   std::unique_ptr<lockstep::Communicator> part;  // null: all ranks
+};
+
+struct lockstep_buffer {
+  uint64_t fork_generation = lockstep::ForkGeneration();
+  std::unique_ptr<lockstep::SymmetricBuffer> buffer;
 };
 
 // A call under way, or a prepared collective.

@@ -203,6 +203,12 @@ typedef struct lockstep_communicator_options {
   int32_t tcp_sockets;                /* over which each connection's bytes are spread; default 1; equal on all ranks */
   int32_t tcp_send_buffer_bytes;      /* default: the kernel's, which grow as needed */
   int32_t tcp_receive_buffer_bytes;
+  /* 1: algorithms are chosen by what the links cost as creation measures it, in some tenths of a second, rather than by costs
+   * that are built in; lockstep_communicator_describe has the numbers. Another run may choose others. Equal on all ranks. */
+  int32_t measure_links;
+  /* 1: long messages are sent over TCP from where they lie, where the kernel can (MSG_ZEROCOPY). After an abort, what was under way
+   * may still leave as the memory is then. */
+  int32_t tcp_zero_copy;
   int32_t reserved; /* 0 */
 } lockstep_communicator_options;
 
@@ -250,6 +256,25 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_flight_records(const locks
 /* How ranks are connected and why. lockstep_string_free it. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_describe(const lockstep_communicator* communicator,
                                                                char** out_text);
+
+/* Memory for collectives. Between ranks that share a host's memory, a collective whose tensors all lie in it moves nothing
+ * through a third place: each rank reads its peers' inputs and writes their outputs, in one pass. Whether they lie in it is part
+ * of the call: on all ranks or on none. Elsewhere it is memory like any other.
+ *
+ * create is collective, with the same size on every rank: INVALID_ARGUMENT where sizes differ or are 0, RESOURCE_EXHAUSTED where a
+ * limit does not allow it and UNAVAILABLE on the other ranks; the communicator stays usable. data is aligned to pages and zero
+ * at first. A buffer may outlive its communicator; a forked child has none of it. After a failure of the communicator a
+ * rank that was stopped may still write into it: make a new one for the next communicator. */
+typedef struct lockstep_buffer lockstep_buffer;
+
+LOCKSTEP_EXPORT lockstep_error* lockstep_buffer_create(lockstep_communicator* communicator, size_t bytes,
+                                                       lockstep_buffer** out_buffer);
+LOCKSTEP_EXPORT void lockstep_buffer_destroy(lockstep_buffer* buffer);
+/* NULL in a forked child. */
+LOCKSTEP_EXPORT void* lockstep_buffer_data(const lockstep_buffer* buffer);
+LOCKSTEP_EXPORT size_t lockstep_buffer_bytes(const lockstep_buffer* buffer);
+/* 1 where the other ranks have it before them, else 0. */
+LOCKSTEP_EXPORT int32_t lockstep_buffer_is_shared(const lockstep_buffer* buffer);
 
 /* ---- Collectives --------------------------------------------------------------------------------------------------
  *

@@ -52,7 +52,7 @@ static void TestSizes(void) {
   CHECK(sizeof(lockstep_tensor) == 40);
   CHECK(sizeof(lockstep_stream) == 16);
   CHECK(sizeof(lockstep_store_callbacks) == 40);
-  CHECK(sizeof(lockstep_communicator_options) == 144);
+  CHECK(sizeof(lockstep_communicator_options) == 152);
   CHECK(sizeof(lockstep_collective_options) == 48);
   CHECK(sizeof(lockstep_message) == 24);
   CHECK(sizeof(lockstep_parameter) == 48);
@@ -302,6 +302,40 @@ static void UseParts(lockstep_communicator* communicator) {
   FAILS(lockstep_communicator_mesh(communicator, names, sizes, 2, lines), LOCKSTEP_INVALID_ARGUMENT, "dp=3");
 }
 
+/* Memory of the communicator's allocator, in which every rank may be the first to write. */
+static void UseBuffer(lockstep_communicator* communicator) {
+  const int32_t rank = lockstep_communicator_rank(communicator);
+  const int32_t size = lockstep_communicator_size(communicator);
+  const int64_t count = 10000;
+  const size_t bytes = 2 * (size_t)count * sizeof(float);
+  lockstep_buffer* buffer = NULL;
+  lockstep_tensor input, output;
+  float* values;
+  int i, k;
+  FAILS(lockstep_buffer_create(communicator, 0, &buffer), LOCKSTEP_INVALID_ARGUMENT, "0 bytes");
+  FAILS(lockstep_buffer_create(NULL, bytes, &buffer), LOCKSTEP_INVALID_ARGUMENT, "communicator");
+  FAILS(lockstep_buffer_create(communicator, bytes, NULL), LOCKSTEP_INVALID_ARGUMENT, "out_buffer");
+  OK(lockstep_buffer_create(communicator, bytes, &buffer));
+  CHECK(lockstep_buffer_bytes(buffer) == bytes);
+  CHECK(size > 1 || !lockstep_buffer_is_shared(buffer));
+  values = (float*)lockstep_buffer_data(buffer);
+  for (i = 0; i < 2 * count; ++i) CHECK(values[i] == 0);
+  input = Vector(values, &count, LOCKSTEP_F32);
+  output = Vector(values + count, &count, LOCKSTEP_F32);
+  for (k = 1; k <= 3; ++k) {
+    for (i = 0; i < count; ++i) values[i] = (float)(k * (rank + 1) + i % 7);
+    OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_SUM, NULL, NULL));
+    OK(lockstep_all_reduce(communicator, &input, &input, LOCKSTEP_SUM, NULL, NULL));
+    for (i = 0; i < count; ++i) {
+      CHECK(values[i] == (float)(k * size * (size + 1) / 2 + size * (i % 7)));
+      CHECK(values[count + i] == values[i]);
+    }
+  }
+  lockstep_buffer_destroy(buffer);
+  CHECK(lockstep_buffer_data(NULL) == NULL && lockstep_buffer_bytes(NULL) == 0 && !lockstep_buffer_is_shared(NULL));
+  lockstep_buffer_destroy(NULL);
+}
+
 /* Each collective and the reducer, on a communicator of `size` ranks. */
 static void UseEverything(lockstep_communicator* communicator) {
   const int32_t rank = lockstep_communicator_rank(communicator);
@@ -362,6 +396,7 @@ static void UseEverything(lockstep_communicator* communicator) {
   options.stream = &stream;
   FAILS(lockstep_barrier(communicator, &options, NULL), LOCKSTEP_UNIMPLEMENTED, "stream");
 
+  UseBuffer(communicator);
   UseBlocks(communicator);
   UseCalls(communicator);
   UseParts(communicator);
@@ -488,6 +523,7 @@ static void RunRank(int32_t rank, char* folder) {
   lockstep_communicator_options options;
   lockstep_store_callbacks callbacks;
   lockstep_store* store = NULL;
+  char* text = NULL;
   pid_t child;
   int status = 0;
 
@@ -544,7 +580,12 @@ static void RunRank(int32_t rank, char* folder) {
   options.tcp_sockets = 2;
   options.tcp_congestion_control = "reno";
   options.host_id = rank == 0 ? "a" : "b";
+  options.measure_links = 1;
+  options.tcp_zero_copy = 1;
   OK(lockstep_communicator_create(&options, &communicator));
+  OK(lockstep_communicator_describe(communicator, &text));
+  CHECK(strstr(text, "links measured: remote ") != NULL);
+  lockstep_string_free(text);
   UseEverything(communicator);
   /* Rank 0 must have looked at its status before rank 1 spoils it. */
   if (rank == 1) {

@@ -111,10 +111,6 @@ absl::StatusOr<std::shared_ptr<const CallPlan>> MakeCallPlan(const CollectiveReq
                                                              std::shared_ptr<const PreparedSchedule> schedule,
                                                              size_t chunk_bytes) {
   const Collective collective = request.collective;
-  if (HasUnequalBlocks(request) && NeedsEqualBlocks(collective, schedule->schedule().algorithm)) {
-    return absl::InvalidArgumentError(absl::StrCat(Name(schedule->schedule().algorithm), " carries out ",
-                                                   Name(collective), " with equal blocks only"));
-  }
   const Rank rank = schedule->schedule().rank;
   const int size = schedule->schedule().size;
   auto plan = std::make_shared<CallPlan>();
@@ -135,10 +131,7 @@ absl::StatusOr<std::shared_ptr<const CallPlan>> MakeCallPlan(const CollectiveReq
                                                    " by ", Name(schedule->schedule().algorithm),
                                                    " needs more memory than can be addressed"));
   }
-  const bool block_in = collective == Collective::kAllGather || collective == Collective::kGather;
-  const bool block_out = collective == Collective::kReduceScatter || collective == Collective::kScatter;
-  if (block_in) execution.input_begin = execution.input.Offset(rank.value());
-  if (block_out) execution.output_begin = execution.output.Offset(rank.value());
+  const bool block_out = IsOwnBlock(collective, Window::kOutput);
   execution.schedule = std::move(schedule);
   execution.element_bytes = SizeOf(request.dtype);
   execution.chunk_bytes = chunk_bytes;

@@ -14,6 +14,11 @@ uint32_t ChannelRegistry::TakeNumber() {
   return numbers_ < kNumbersMax ? numbers_++ : kNumbersMax;
 }
 
+uint32_t ChannelRegistry::TakeMemoryNumber() {
+  MutexLock lock(&mu_);
+  return memory_numbers_ < kMemoriesMax ? memory_numbers_++ : kMemoriesMax;
+}
+
 void ChannelRegistry::Add(ChannelId channel, Member* member) {
   MutexLock lock(&mu_);
   LOCKSTEP_CHECK(members_.emplace(channel, member).second) << "channel " << channel << " is taken";

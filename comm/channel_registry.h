@@ -3,7 +3,8 @@
 //
 // Each communicator has two channels: an even one for collectives, by which the control channel knows it, and the next for
 // messages. The world's own are 0 and 1. A part of it gets (1 + its lowest world rank) x 65,536 + 2 x a number that this rank
-// has given to no other: no two communicators share one, wherever they were made, and no rank needs to be asked.
+// has given to no other: no two communicators share one, wherever they were made, and no rank needs to be asked. Memory that
+// ranks make together is numbered likewise.
 //
 // Thread-safe. Called with no communicator's lock held; its own is held while it calls communicators, so that one that has
 // been removed is called no more.
@@ -50,6 +51,16 @@ class ChannelRegistry {
   }
   static ChannelId MessagesOf(ChannelId channel) { return channel + 1; }
 
+  // A number for memory of a communicator that this rank may be the lowest of; kMemoriesMax when there are no more. Never given
+  // again.
+  uint32_t TakeMemoryNumber();
+  static constexpr uint32_t kMemoriesMax = 65536;
+  // Of the lines between all ranks of the world, which is made before anybody can be asked.
+  static constexpr uint32_t kWorldMemory = 0;
+  static uint32_t MemoryOf(Rank lowest_world_rank, uint32_t number) {
+    return static_cast<uint32_t>(lowest_world_rank.value()) << 16 | number;
+  }
+
   // Tells the member at once of a failure that was announced for its channel before it was there.
   void Add(ChannelId channel, Member* member);
   // After this the member is called no more. Not from one of its calls.
@@ -63,6 +74,7 @@ class ChannelRegistry {
  private:
   mutable Mutex mu_;
   uint32_t numbers_ ABSL_GUARDED_BY(mu_) = 0;
+  uint32_t memory_numbers_ ABSL_GUARDED_BY(mu_) = kWorldMemory + 1;
   std::map<ChannelId, Member*> members_ ABSL_GUARDED_BY(mu_);
   absl::Status world_failure_ ABSL_GUARDED_BY(mu_);
   // Announced where no member was: it comes later, or has gone. The newest 256.

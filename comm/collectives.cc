@@ -48,10 +48,10 @@ absl::StatusOr<size_t> CheckPart(const Communicator& communicator, const TensorV
                                                  "] (this rank's) is ", counts[rank]));
 }
 
-// `whole` is all blocks, and shares memory with `part` exactly as this rank's block or not at all.
+// `whole` is all blocks, of `count` elements, and shares memory with `part` exactly as this rank's block or not at all.
 absl::Status CheckWhole(const Communicator& communicator, const TensorView& part, const char* part_name,
-                        const TensorView& whole, const char* whole_name, absl::Span<const int64_t> counts) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const size_t count, CheckPart(communicator, part, part_name, counts));
+                        const TensorView& whole, const char* whole_name, size_t count,
+                        absl::Span<const int64_t> counts) {
   const int rank = communicator.rank().value();
   if (whole.elements() != count) {
     return absl::InvalidArgumentError(
@@ -74,6 +74,33 @@ CollectiveRequest Request(Collective collective, const TensorView& whole) {
   request.collective = collective;
   request.dtype = whole.dtype();
   request.count = whole.elements();
+  return request;
+}
+
+// All-gather and gather make the whole from everyone's part; reduce-scatter and scatter make everyone's part from the
+// whole. Where there is a root, the whole is looked at there alone.
+absl::StatusOr<CollectiveRequest> RequestByRank(Collective collective, const Communicator& communicator,
+                                                const TensorView& input, const TensorView& output,
+                                                absl::Span<const int64_t> counts, Rank root = Rank(0)) {
+  const bool gathers = collective == Collective::kAllGather || collective == Collective::kGather;
+  const TensorView& part = gathers ? input : output;
+  const TensorView& whole = gathers ? output : input;
+  const char* const part_name = gathers ? "input" : "output";
+  const char* const whole_name = gathers ? "output" : "input";
+  const bool has_whole = !HasRoot(collective) || communicator.rank() == root;
+  LOCKSTEP_RETURN_IF_ERROR(CheckTensor(part, part_name));
+  if (HasRoot(collective)) LOCKSTEP_RETURN_IF_ERROR(CheckRoot(communicator, root));
+  CollectiveRequest request = Request(collective, part);
+  LOCKSTEP_ASSIGN_OR_RETURN(request.count, CheckPart(communicator, part, part_name, counts));
+  request.counts = counts;
+  request.root = root;
+  if (has_whole) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckTensor(whole, whole_name));
+    LOCKSTEP_RETURN_IF_ERROR(CheckSameDType(input, output));
+    LOCKSTEP_RETURN_IF_ERROR(CheckWhole(communicator, part, part_name, whole, whole_name, request.count, counts));
+  }
+  if (gathers || has_whole) request.input = input.data();
+  if (!gathers || has_whole) request.output = output.data();
   return request;
 }
 
@@ -132,66 +159,28 @@ absl::StatusOr<CollectiveRequest> ReduceRequest(const Communicator& communicator
 
 absl::StatusOr<CollectiveRequest> AllGatherRequest(const Communicator& communicator, const TensorView& input,
                                                    const TensorView& output, absl::Span<const int64_t> counts) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckTensor(input, "input"));
-  LOCKSTEP_RETURN_IF_ERROR(CheckTensor(output, "output"));
-  LOCKSTEP_RETURN_IF_ERROR(CheckSameDType(input, output));
-  LOCKSTEP_RETURN_IF_ERROR(CheckWhole(communicator, input, "input", output, "output", counts));
-  CollectiveRequest request = Request(Collective::kAllGather, output);
-  request.counts = counts;
-  request.input = input.data();
-  request.output = output.data();
-  return request;
+  return RequestByRank(Collective::kAllGather, communicator, input, output, counts);
 }
 
 absl::StatusOr<CollectiveRequest> ReduceScatterRequest(const Communicator& communicator, const TensorView& input,
                                                        const TensorView& output, ReduceOp op,
                                                        absl::Span<const int64_t> counts) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckTensor(input, "input"));
-  LOCKSTEP_RETURN_IF_ERROR(CheckTensor(output, "output"));
-  LOCKSTEP_RETURN_IF_ERROR(CheckSameDType(input, output));
-  LOCKSTEP_RETURN_IF_ERROR(CheckDefined(input.dtype(), op));
-  LOCKSTEP_RETURN_IF_ERROR(CheckWhole(communicator, output, "output", input, "input", counts));
-  CollectiveRequest request = Request(Collective::kReduceScatter, input);
-  request.counts = counts;
+  LOCKSTEP_ASSIGN_OR_RETURN(CollectiveRequest request,
+                            RequestByRank(Collective::kReduceScatter, communicator, input, output, counts));
+  LOCKSTEP_RETURN_IF_ERROR(CheckDefined(request.dtype, op));
   request.op = op;
-  request.input = input.data();
-  request.output = output.data();
   return request;
 }
 
 absl::StatusOr<CollectiveRequest> GatherRequest(const Communicator& communicator, const TensorView& input,
                                                 const TensorView& output, Rank root, absl::Span<const int64_t> counts) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckTensor(input, "input"));
-  LOCKSTEP_RETURN_IF_ERROR(CheckRoot(communicator, root));
-  CollectiveRequest request = Request(Collective::kGather, input);
-  LOCKSTEP_ASSIGN_OR_RETURN(request.count, CheckPart(communicator, input, "input", counts));
-  request.counts = counts;
-  request.root = root;
-  request.input = input.data();
-  if (communicator.rank() != root) return request;
-  LOCKSTEP_RETURN_IF_ERROR(CheckTensor(output, "output"));
-  LOCKSTEP_RETURN_IF_ERROR(CheckSameDType(input, output));
-  LOCKSTEP_RETURN_IF_ERROR(CheckWhole(communicator, input, "input", output, "output", counts));
-  request.output = output.data();
-  return request;
+  return RequestByRank(Collective::kGather, communicator, input, output, counts, root);
 }
 
 absl::StatusOr<CollectiveRequest> ScatterRequest(const Communicator& communicator, const TensorView& input,
                                                  const TensorView& output, Rank root,
                                                  absl::Span<const int64_t> counts) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckTensor(output, "output"));
-  LOCKSTEP_RETURN_IF_ERROR(CheckRoot(communicator, root));
-  CollectiveRequest request = Request(Collective::kScatter, output);
-  LOCKSTEP_ASSIGN_OR_RETURN(request.count, CheckPart(communicator, output, "output", counts));
-  request.counts = counts;
-  request.root = root;
-  request.output = output.data();
-  if (communicator.rank() != root) return request;
-  LOCKSTEP_RETURN_IF_ERROR(CheckTensor(input, "input"));
-  LOCKSTEP_RETURN_IF_ERROR(CheckSameDType(input, output));
-  LOCKSTEP_RETURN_IF_ERROR(CheckWhole(communicator, output, "output", input, "input", counts));
-  request.input = input.data();
-  return request;
+  return RequestByRank(Collective::kScatter, communicator, input, output, counts, root);
 }
 
 absl::StatusOr<CollectiveRequest> AllToAllRequest(const Communicator& communicator, const TensorView& input,

@@ -57,6 +57,10 @@ absl::StatusOr<Work> Communicator::StartReceive(const ReceiveRequest&) { return 
 absl::Status Communicator::Send(const SendRequest& request) { return Finish(StartSend(request)); }
 absl::Status Communicator::Receive(const ReceiveRequest& request) { return Finish(StartReceive(request)); }
 
+absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Communicator::Allocate(size_t bytes) {
+  return MakePrivateBuffer(bytes);
+}
+
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Split(int, int) { return NotHere("parts"); }
 
 }  // namespace lockstep

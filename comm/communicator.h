@@ -19,6 +19,12 @@
 // rank with one tag are received in the order in which they were sent. A small one (64 KiB) is sent whether or not anybody
 // receives it, until a MiB from this rank waits there; a larger one, and everything then, moves when it is received.
 //
+// Memory. Allocate gives memory that ranks which share a host have before them. A collective whose buffers all lie in it is
+// carried out in one pass: each rank reads its peers' inputs and writes their outputs. Whether they do is part of the call:
+// on all ranks or on none. Between the first rank's call and the last rank's return the buffers are everybody's. (Ordinary
+// calls, wherever the buffers lie: an all-to-all in place or with counts, and a reduce, reduce-scatter or reduce-scatter-v
+// with a factor.)
+//
 // Failure. When a rank dies, stops answering, aborts, or an operation's deadline passes, every rank's operations complete with
 // the same error and so do later calls: status() tells it. A new communicator over the survivors may be made in the
 // same processes.
@@ -44,6 +50,7 @@
 #include "base/rank.h"
 #include "base/reduce_op.h"
 #include "comm/schedule.h"
+#include "comm/symmetric_buffer.h"
 #include "comm/work.h"
 
 namespace lockstep {
@@ -156,6 +163,11 @@ class Communicator {
   virtual absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key);
   // The same ranks again.
   absl::StatusOr<std::unique_ptr<Communicator>> Duplicate() { return Split(0, rank().value()); }
+
+  // Collective. Memory for collectives: see "Memory" above. INVALID_ARGUMENT on every rank when the sizes differ or are 0,
+  // RESOURCE_EXHAUSTED where a limit does not allow it and UNAVAILABLE, naming it, on the other ranks; the communicator
+  // stays usable. After a failure of the communicator a rank that was stopped may still write into it.
+  virtual absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Allocate(size_t bytes);
 
   // Carries out the collective in the order of a stream: after what was enqueued before, before what is enqueued later. Here,
   // for back ends that work on the host, on the stream's own thread. `done` gets the result, on that thread; the stream itself

@@ -13,11 +13,49 @@ ExecutionPlan::ExecutionPlan(Options options)
   for (int i = 0; i < count; ++i) {
     const Step& step = schedule().step(i);
     StepLayout& layout = steps_[i];
+    layout.step = &step;
     layout.elements = Elements(SizingOperand(step));
     layout.chunks = ChunkLayout(layout.elements, options_.element_bytes, options_.chunk_bytes);
     if (UsesSource(step)) layout.source_offset = Offset(step.source);
     if (UsesTarget(step)) layout.target_offset = Offset(step.target);
     for (const Operand& term : step.terms) layout.term_offsets.push_back(Offset(term));
+    for (const Operand& target : step.more_targets) layout.more_target_offsets.push_back(Offset(target));
+  }
+  LinkSteps();
+}
+
+void ExecutionPlan::LinkSteps() {
+  const int count = schedule().steps();
+  std::vector<std::vector<Dependent>> dependents(count);
+  std::vector<std::vector<int32_t>> chunkwise_after(count);
+  for (int i = 0; i < count; ++i) {
+    const PreparedSchedule::Links& links = schedule().links(i);
+    const Step::After& after = steps_[i].step->after;
+    steps_[i].lane_next = links.lane_next;
+    steps_[i].held_by = links.lane_previous == PreparedSchedule::kNone ? 0 : 1;
+    for (size_t k = 0; k < after.size(); ++k) {
+      // A single chunk is the whole of the step.
+      const bool chunkwise = links.chunkwise[k] && steps_[i].chunks.chunks() > 1;
+      dependents[after[k]].push_back({i, chunkwise});
+      if (chunkwise) {
+        chunkwise_after[i].push_back(after[k]);
+      } else {
+        ++steps_[i].held_by;
+      }
+    }
+  }
+  for (int i = 0; i < count; ++i) {
+    dependents_.insert(dependents_.end(), dependents[i].begin(), dependents[i].end());
+    chunkwise_after_.insert(chunkwise_after_.end(), chunkwise_after[i].begin(), chunkwise_after[i].end());
+  }
+  // Now both stay where they are.
+  const Dependent* next_dependent = dependents_.data();
+  const int32_t* next_after = chunkwise_after_.data();
+  for (int i = 0; i < count; ++i) {
+    steps_[i].dependents = absl::MakeConstSpan(next_dependent, dependents[i].size());
+    steps_[i].chunkwise_after = absl::MakeConstSpan(next_after, chunkwise_after[i].size());
+    next_dependent += dependents[i].size();
+    next_after += chunkwise_after[i].size();
   }
 }
 
@@ -27,19 +65,12 @@ int64_t ExecutionPlan::Elements(const Operand& operand) const {
 }
 
 size_t ExecutionPlan::Offset(const Operand& operand) const {
-  int64_t elements = 0;
-  switch (operand.window) {
-    case Window::kInput:
-      elements = options_.input.Offset(operand.block) - options_.input_begin;
-      break;
-    case Window::kOutput:
-      elements = options_.output.Offset(operand.block) - options_.output_begin;
-      break;
-    case Window::kScratch:
-      elements = operand.block * scratch_block_;
-      break;
-  }
-  return static_cast<size_t>(elements * options_.element_bytes);
+  if (operand.window == Window::kScratch) return static_cast<size_t>(operand.block) * scratch_block_bytes();
+  const BlockLayout& layout = operand.window == Window::kInput ? options_.input : options_.output;
+  const Schedule& own = schedule().schedule();
+  const int rank = operand.rank == Operand::kOwn ? own.rank.value() : operand.rank;
+  const int64_t begin = IsOwnBlock(own.collective, operand.window) ? layout.Offset(rank) : 0;
+  return static_cast<size_t>((layout.Offset(operand.block) - begin) * options_.element_bytes);
 }
 
 }  // namespace lockstep

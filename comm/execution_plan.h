@@ -1,7 +1,9 @@
 // ExecutionPlan: a schedule laid over memory: where every step's operands lie, and how they are cut into chunks.
 //
 // All that can be worked out before a collective is called the second time. Immutable; shared by the cache, prepared
-// collectives and the operations in flight. Offsets are in bytes from where the caller's buffers begin.
+// collectives and the operations in flight. Offsets are in bytes from where the caller's buffers begin, and those of
+// operands in another rank's windows from where that rank's caller's begin: the layouts are the same on every rank, but a
+// window that is one block of the vector begins at another place of it on each (IsOwnBlock() in comm/schedule.h).
 
 #ifndef COMM_EXECUTION_PLAN_H_
 #define COMM_EXECUTION_PLAN_H_
@@ -11,9 +13,11 @@
 #include <memory>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "base/reduction.h"
 #include "comm/block_layout.h"
 #include "comm/prepared_schedule.h"
+#include "comm/schedule.h"
 
 namespace lockstep {
 
@@ -23,10 +27,6 @@ class ExecutionPlan {
     std::shared_ptr<const PreparedSchedule> schedule;
     BlockLayout input;
     BlockLayout output;  // of scratch as well; the same as the input's but for an all-to-all with counts
-    // Elements of the layouts before the caller's buffers: an all-gather's input is one block of the vector, as a
-    // reduce-scatter's output is.
-    int64_t input_begin = 0;
-    int64_t output_begin = 0;
     int64_t element_bytes = 1;
     int64_t chunk_bytes = 1;
     // Of the collectives that reduce.
@@ -37,31 +37,56 @@ class ExecutionPlan {
     bool count_per_message = false;
   };
 
+  // Another step that waits for this one.
+  struct Dependent {
+    int32_t step = 0;
+    bool chunkwise = false;  // it waits chunk by chunk, and there is more than one
+  };
+
   struct StepLayout {
+    const Step* step = nullptr;
     ChunkLayout chunks{0, 1, 1};
     int64_t elements = 0;
     // Of the operands that the step has.
     size_t source_offset = 0;
     size_t target_offset = 0;
+    // Before this step begins: steps that must be complete, and one more where its lane has an earlier message, which must be
+    // posted whole.
+    int32_t held_by = 0;
+    int32_t lane_next = PreparedSchedule::kNone;
+    absl::Span<const int32_t>
+        chunkwise_after;  // steps of which chunk c must be complete before chunk c of this one begins
+    absl::Span<const Dependent> dependents;
     std::vector<size_t> term_offsets;
+    std::vector<size_t> more_target_offsets;
   };
 
   explicit ExecutionPlan(Options options);
+
+  ExecutionPlan(const ExecutionPlan&) = delete;
+  ExecutionPlan& operator=(const ExecutionPlan&) = delete;
 
   const PreparedSchedule& schedule() const { return *options_.schedule; }
   const StepLayout& step(int index) const { return steps_[index]; }
   size_t element_bytes() const { return static_cast<size_t>(options_.element_bytes); }
   size_t scratch_bytes() const { return scratch_bytes_; }
+  // From one block of scratch to the next: the size of the vector's largest block. What a rank gives in a kShare step is
+  // no longer.
+  size_t scratch_block_bytes() const { return static_cast<size_t>(scratch_block_ * options_.element_bytes); }
   const Reduction& reduction() const { return options_.reduction; }
   ReduceManyFunction reduce_many() const { return options_.reduce_many; }
   bool count_per_message() const { return options_.count_per_message; }
 
  private:
+  void LinkSteps();
   int64_t Elements(const Operand& operand) const;
   size_t Offset(const Operand& operand) const;
 
   Options options_;
   std::vector<StepLayout> steps_;
+  // What the steps' spans show.
+  std::vector<int32_t> chunkwise_after_;
+  std::vector<Dependent> dependents_;
   int64_t scratch_block_ = 0;  // elements
   size_t scratch_bytes_ = 0;
 };

@@ -42,14 +42,16 @@ struct Job {
   bool failing = false;  // an operation failed; nothing more is posted until the owner decides
 
   struct StepState {
+    const ExecutionPlan::StepLayout* layout = nullptr;
     int32_t chunks = 0;
     int32_t posted = 0;
     int32_t completed = 0;
+    int32_t held_by = 0;  // what is left of the layout's
   };
   struct Internal {
     Envelope envelope;
     std::vector<StepState> steps;
-    std::vector<int32_t> ready;  // steps that may have become postable
+    std::vector<StepState*> ready;  // held by nothing any more, and a chunk may have become postable
     std::vector<char> scratch;
     std::array<char*, 3> windows = {};  // where each begins, by Window
     int steps_unposted = 0;
@@ -87,7 +89,8 @@ class Executor {
   // any more. Nothing may be started afterwards.
   void FailAll(const absl::Status& status);
 
-  const std::deque<Job*>& jobs() const { return jobs_; }
+  // In the order started. Valid until the next call.
+  absl::Span<Job* const> jobs() const { return jobs_; }
 
  private:
   // One message in flight. Pooled.
@@ -95,9 +98,7 @@ class Executor {
     Operation operation;
     Executor* executor = nullptr;
     Job* job = nullptr;
-    int32_t step = 0;
-    Rank peer;
-    bool send = false;
+    Job::StepState* step = nullptr;
     size_t bytes = 0;
     Unit* next_free = nullptr;
   };
@@ -107,12 +108,15 @@ class Executor {
   void Begin(Job* job);
   // Posts what can be posted, for as long as posting makes more of it ready.
   void Drain(Job* job);
-  void PostStep(Job* job, int32_t step);
-  bool Ready(const Job& job, int32_t step, int32_t chunk) const;
-  void PostChunk(Job* job, int32_t step, int32_t chunk);
+  void PostStep(Job* job, Job::StepState* step);
+  // So many of the step's chunks may be posted now, in all.
+  static int32_t ChunksReady(const Job& job, const Job::StepState& step);
+  // One thing less that holds the step.
+  static void Release(Job* job, int32_t step);
+  void PostChunk(Job* job, Job::StepState* step, int32_t chunk);
   // A step that is no message: done when this returns.
-  void Compute(const Job& job, int32_t step, int32_t chunk);
-  void ChunkCompleted(Job* job, int32_t step);
+  void Compute(const Job& job, const ExecutionPlan::StepLayout& layout, size_t chunk_offset, size_t elements);
+  static void ChunkCompleted(Job* job, Job::StepState* step);
   void FinishIfComplete(Job* job);
   // Starts queued jobs while the newest begun one has posted everything.
   void BeginQueued();
@@ -122,9 +126,12 @@ class Executor {
     if (bytes == 0) return nullptr;
     return job.internal.windows[static_cast<int>(operand.window)] + step_offset + chunk_offset;
   }
-  Envelope EnvelopeOf(const Job& job, int32_t step) const;
+  // Good until the next message's.
+  static const Envelope& EnvelopeOf(Job* job, const ExecutionPlan::StepLayout& layout);
+  // Whether nothing of the job is posted any more.
+  bool Stopped(const Job& job) const { return failed_ || job.failing; }
   Rank TransportRank(Rank rank) const { return ranks_.empty() ? rank : ranks_[rank.value()]; }
-  Unit* NewUnit();
+  Unit* TakeUnit();
 
   // Constant after construction.
   Transport* const transport_;
@@ -132,7 +139,7 @@ class Executor {
   const absl::Span<const Rank> ranks_;
   Owner* const owner_;
 
-  std::deque<Job*> jobs_;  // in the order started; the first `begun_` have begun
+  std::vector<Job*> jobs_;  // in the order started; the first `begun_` have begun
   size_t begun_ = 0;
   bool beginning_ = false;
   const Job* starting_ = nullptr;  // it is begun at the time of which its record says that it was queued

@@ -9,15 +9,13 @@ namespace lockstep {
 namespace {
 
 FlightRecord::Peer* FindPeer(FlightRecord& record, Rank rank) {
-  for (FlightRecord::Peer& peer : record.peers) {
-    if (!peer.used) {
-      peer.used = true;
-      peer.rank = rank;
-      return &peer;
-    }
-    if (peer.rank == rank) return &peer;
+  for (int i = 0; i < record.peer_count; ++i) {
+    if (record.peers[i].rank == rank) return &record.peers[i];
   }
-  return nullptr;
+  if (record.peer_count == FlightRecord::kPeersMax) return nullptr;
+  FlightRecord::Peer* const peer = &record.peers[record.peer_count++];
+  *peer = {rank};
+  return peer;
 }
 
 std::string Milliseconds(FlightRecord::Clock::time_point from, FlightRecord::Clock::time_point to) {
@@ -55,8 +53,8 @@ std::string ToString(const FlightRecord& record, FlightRecord::Clock::time_point
       break;
   }
   absl::StrAppend(&text, ", sent ", record.sent_bytes, " B, received ", record.received_bytes, " B");
-  for (const FlightRecord::Peer& peer : record.peers) {
-    if (!peer.used) break;
+  for (int i = 0; i < record.peer_count; ++i) {
+    const FlightRecord::Peer& peer = record.peers[i];
     absl::StrAppend(&text, "; rank ", peer.rank.value(), ": ", peer.sent_bytes, "/", peer.received_bytes);
   }
   return text;
@@ -65,12 +63,16 @@ std::string ToString(const FlightRecord& record, FlightRecord::Clock::time_point
 FlightRecorder::FlightRecorder(size_t capacity) : records_(std::max<size_t>(capacity, 1)) {}
 
 FlightRecord* FlightRecorder::Add(const Signature& signature, uint64_t bytes, FlightRecord::Clock::time_point now) {
-  FlightRecord* record = &records_[added_++ % records_.size()];
-  *record = FlightRecord();
+  FlightRecord* const record = &records_[next_];
+  next_ = next_ + 1 < records_.size() ? next_ + 1 : 0;
+  ++added_;
   record->state = FlightRecord::State::kQueued;
   record->signature = signature;
   record->bytes = bytes;
   record->queued = now;
+  record->started = record->ended = {};
+  record->sent_bytes = record->received_bytes = 0;
+  record->peer_count = 0;
   return record;
 }
 
@@ -84,8 +86,8 @@ std::string FlightRecorder::ToString(size_t count_max) const {
   const FlightRecord::Clock::time_point now = FlightRecord::Clock::now();
   const uint64_t count = std::min<uint64_t>({count_max, added_, records_.size()});
   std::string text;
-  for (uint64_t i = added_ - count; i < added_; ++i) {
-    absl::StrAppend(&text, lockstep::ToString(records_[i % records_.size()], now), "\n");
+  for (uint64_t i = records_.size() - count; i < records_.size(); ++i) {
+    absl::StrAppend(&text, lockstep::ToString(records_[(next_ + i) % records_.size()], now), "\n");
   }
   return text;
 }

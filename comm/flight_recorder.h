@@ -21,7 +21,6 @@ struct FlightRecord {
 
   struct Peer {
     Rank rank;
-    bool used = false;
     uint64_t sent_bytes = 0;
     uint64_t received_bytes = 0;
   };
@@ -34,9 +33,11 @@ struct FlightRecord {
   Clock::time_point queued;
   Clock::time_point started;
   Clock::time_point ended;
+  // In messages; by memory, what this rank wrote to its peers' memory and read from it.
   uint64_t sent_bytes = 0;
   uint64_t received_bytes = 0;
-  std::array<Peer, kPeersMax> peers;
+  int peer_count = 0;
+  std::array<Peer, kPeersMax> peers;  // the first `peer_count`; what is behind them is an older collective's
 
   void AddSent(Rank peer, uint64_t bytes);
   void AddReceived(Rank peer, uint64_t bytes);
@@ -67,6 +68,7 @@ class FlightRecorder {
 
  private:
   std::vector<FlightRecord> records_;
+  size_t next_ = 0;  // where the next one goes
   uint64_t added_ = 0;
 };
 

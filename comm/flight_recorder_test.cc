@@ -66,7 +66,7 @@ TEST(FlightRecorder, AnOverwrittenRecordIsAnothers) {
   recorder.Add(AllReduce(3), 32);
   EXPECT_EQ(first->signature.sequence, 3);
   EXPECT_EQ(first->sent_bytes, 0);
-  EXPECT_FALSE(first->peers[0].used);
+  EXPECT_EQ(first->peer_count, 0);
 }
 
 TEST(FlightRecorder, FindsWhatItStillHas) {

@@ -1,6 +1,6 @@
-// What moving and combining bytes costs, described: the input of the simulator and of the selector. Nothing here is
-// measured at run time; the built-in numbers are rounded measurements of one machine, and are part of what makes the
-// selector's choice repeat from run to run.
+// What moving and combining bytes costs, described: the input of the simulator and of the selector. The built-in
+// numbers are rounded measurements of one machine, and are part of what makes the selector's choice repeat from run to
+// run. Nothing is measured at run time unless all ranks ask for it (comm/link_measurement.h).
 
 #ifndef COMM_LINK_COSTS_H_
 #define COMM_LINK_COSTS_H_

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <tuple>
@@ -35,9 +36,13 @@ class PlanCache {
 
   explicit PlanCache(Options options) : options_(std::move(options)) {}
 
-  // INVALID_ARGUMENT for a request that cannot be carried out, saying why. Plans with counts of their own are made anew each
-  // time: whoever repeats such a call prepares it.
-  absl::StatusOr<std::shared_ptr<const CallPlan>> Find(const CollectiveRequest& request);
+  // The ranks share memory: a few bytes may go by one_line. Before the first Find.
+  void AllowLines() { lines_ = true; }
+
+  // `shared`: all ranks' buffers lie in memory that all of them map. INVALID_ARGUMENT for a request that cannot be carried
+  // out, saying why. Plans with counts of their own are made anew each time: whoever repeats such a call prepares
+  // it. The pointer is good until the next call.
+  absl::StatusOr<const std::shared_ptr<const CallPlan>*> Find(const CollectiveRequest& request, bool shared);
 
  private:
   // What a plan without counts depends on.
@@ -48,10 +53,11 @@ class PlanCache {
     DType dtype = DType::kU8;
     ReduceOp op = ReduceOp::kSum;
     Rank root;
+    bool shared = false;
 
     friend bool operator==(const Key& a, const Key& b) {
       return a.count == b.count && a.collective == b.collective && a.algorithm == b.algorithm && a.dtype == b.dtype &&
-             a.op == b.op && a.root == b.root;
+             a.op == b.op && a.root == b.root && a.shared == b.shared;
     }
   };
   struct Entry {
@@ -61,17 +67,22 @@ class PlanCache {
   // A power of two. A training step has some ten kinds of calls.
   static constexpr size_t kEntries = 64;
   static constexpr size_t kSchedulesMax = 1024;
+  static constexpr size_t kChoicesMax = 1024;
 
-  absl::StatusOr<std::shared_ptr<const CallPlan>> Make(const CollectiveRequest& request);
-  absl::StatusOr<Algorithm> Choose(const CollectiveRequest& request) const;
-  // Whether the algorithm can carry out what the options and the request ask for.
-  bool Allowed(const CollectiveRequest& request, Algorithm algorithm) const;
+  absl::StatusOr<std::shared_ptr<const CallPlan>> Make(const CollectiveRequest& request, bool shared);
+  absl::StatusOr<Algorithm> Choose(const CollectiveRequest& request, bool shared);
+  // INVALID_ARGUMENT saying why the algorithm cannot carry out what the options and the request ask for.
+  absl::Status CheckAllowed(const CollectiveRequest& request, bool shared, Algorithm algorithm) const;
   absl::StatusOr<std::shared_ptr<const PreparedSchedule>> FindSchedule(const CollectiveRequest& request,
                                                                        Algorithm algorithm);
 
   const Options options_;
-  std::array<Entry, kEntries> entries_;  // by the key's hash; a newer one takes the place of an older
+  bool lines_ = false;
+  std::array<Entry, kEntries> entries_;       // by the key's hash; a newer one takes the place of an older
+  std::shared_ptr<const CallPlan> uncached_;  // the last one with counts of its own
   std::map<std::tuple<Collective, Algorithm, Rank>, std::shared_ptr<const PreparedSchedule>> schedules_;
+  // By the algorithms that are allowed, as bits, and the size: pricing them takes milliseconds where there are many ranks.
+  std::map<std::tuple<Collective, uint32_t, size_t>, Algorithm> choices_;
 };
 
 }  // namespace lockstep

@@ -11,6 +11,7 @@
 #include "base/status_matchers.h"
 #include "comm/call_plan.h"
 #include "comm/communicator.h"
+#include "comm/link_costs.h"
 #include "comm/schedule.h"
 #include "comm/selector.h"
 #include "gmock/gmock.h"
@@ -40,23 +41,32 @@ CollectiveRequest RequestOf(Collective collective, DType dtype, size_t count) {
   return request;
 }
 
-// kAuto when there is no plan.
-Algorithm AlgorithmOf(PlanCache& cache, const CollectiveRequest& request) {
-  auto plan = cache.Find(request);
+// Null when there is none.
+std::shared_ptr<const CallPlan> PlanOf(PlanCache& cache, const CollectiveRequest& request, bool shared = false) {
+  const auto plan = cache.Find(request, shared);
   LOCKSTEP_EXPECT_OK(plan);
-  return plan.ok() ? (*plan)->signature.algorithm : Algorithm::kAuto;
+  return plan.ok() ? **plan : nullptr;
+}
+
+// kAuto when there is no plan.
+Algorithm AlgorithmOf(PlanCache& cache, const CollectiveRequest& request, bool shared = false) {
+  const std::shared_ptr<const CallPlan> plan = PlanOf(cache, request, shared);
+  return plan != nullptr ? plan->signature.algorithm : Algorithm::kAuto;
 }
 
 TEST(PlanCache, GivesLikeCallsTheSamePlan) {
   PlanCache cache(OptionsFor(8));
   CollectiveRequest request = RequestOf(Collective::kAllReduce, DType::kF32, 1024);
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<const CallPlan> first, cache.Find(request));
+  const std::shared_ptr<const CallPlan> first = PlanOf(cache, request, /*shared=*/false);
+  ASSERT_NE(first, nullptr);
   std::vector<float> elsewhere(1024);
   request.output = elsewhere.data();
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<const CallPlan> again, cache.Find(request));
+  const std::shared_ptr<const CallPlan> again = PlanOf(cache, request, /*shared=*/false);
+  ASSERT_NE(again, nullptr);
   EXPECT_EQ(first, again);
   request.count = 1025;
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<const CallPlan> other, cache.Find(request));
+  const std::shared_ptr<const CallPlan> other = PlanOf(cache, request, /*shared=*/false);
+  ASSERT_NE(other, nullptr);
   EXPECT_NE(first, other);
 }
 
@@ -94,14 +104,15 @@ TEST(PlanCache, RefusesANamedAlgorithmThatIsNotDeterministic) {
   options.deterministic = true;
   CollectiveRequest request = RequestOf(Collective::kAllReduce, DType::kF32, 64);
   request.algorithm = Algorithm::kRing;
-  const auto refused = StatusIs(absl::StatusCode::kInvalidArgument,
-                                AllOf(HasSubstr("ring"), HasSubstr("all_reduce of f32 in rank order")));
+  const auto refused =
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               AllOf(HasSubstr("ring cannot carry out this all_reduce"), HasSubstr("f32 in rank order")));
   PlanCache by_call(options);
-  EXPECT_THAT(by_call.Find(request), refused);
+  EXPECT_THAT(by_call.Find(request, /*shared=*/false), refused);
   request.algorithm = Algorithm::kAuto;
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(options.algorithms, ParseAlgorithmOverrides("all_reduce:ring"));
   PlanCache by_override(options);
-  EXPECT_THAT(by_override.Find(request), refused);
+  EXPECT_THAT(by_override.Find(request, /*shared=*/false), refused);
   request.algorithm = Algorithm::kTwoShot;
   EXPECT_EQ(AlgorithmOf(by_override, request), Algorithm::kTwoShot) << "the call goes before the override";
 }
@@ -120,11 +131,43 @@ TEST(PlanCache, UnequalBlocksGetAnAlgorithmThatCanDoThem) {
       request.counts = counts;
       const Algorithm chosen = AlgorithmOf(cache, request);
       EXPECT_FALSE(NeedsEqualBlocks(collective, chosen)) << Name(collective) << " by " << Name(chosen);
-      if (!NeedsEqualBlocks(collective, named)) {
+      if (!NeedsEqualBlocks(collective, named) && !IsByMemory(named)) {
         EXPECT_EQ(chosen, named);
       }
     }
   }
+}
+
+TEST(PlanCache, WhatLiesInSharedMemoryGoesInOnePass) {
+  PlanCache::Options options = OptionsFor(4);
+  options.shape.network = MakeNetwork(kSharedMemory, kTcpBetweenHosts, /*ranks_per_host=*/4);
+  PlanCache cache(options);
+  for (size_t count : {size_t{16}, size_t{1024}, size_t{1} << 22}) {
+    const CollectiveRequest request = RequestOf(Collective::kAllReduce, DType::kF32, count);
+    EXPECT_EQ(AlgorithmOf(cache, request, /*shared=*/true), Algorithm::kOnePass);
+    EXPECT_FALSE(IsByMemory(AlgorithmOf(cache, request)));
+  }
+  CollectiveRequest named = RequestOf(Collective::kAllReduce, DType::kF32, 16);
+  named.algorithm = Algorithm::kOnePass;
+  EXPECT_THAT(cache.Find(named, /*shared=*/false),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("communicator's allocator")));
+}
+
+TEST(PlanCache, AFewBytesGoByLinesWhereThereAreSome) {
+  PlanCache::Options options = OptionsFor(4);
+  options.shape.network = MakeNetwork(kSharedMemory, kTcpBetweenHosts, /*ranks_per_host=*/4);
+  PlanCache without(options), with(options);
+  with.AllowLines();
+  const CollectiveRequest six = RequestOf(Collective::kAllReduce, DType::kF32, 6);
+  const CollectiveRequest seven = RequestOf(Collective::kAllReduce, DType::kF32, 7);
+  const CollectiveRequest six_each = RequestOf(Collective::kAllGather, DType::kF32, 24);
+  EXPECT_EQ(AlgorithmOf(with, six), Algorithm::kOneLine);
+  EXPECT_EQ(AlgorithmOf(with, six_each), Algorithm::kOneLine);
+  EXPECT_FALSE(IsByMemory(AlgorithmOf(with, seven)));
+  EXPECT_FALSE(IsByMemory(AlgorithmOf(without, six)));
+  CollectiveRequest named = seven;
+  named.algorithm = Algorithm::kOneLine;
+  EXPECT_THAT(with.Find(named, /*shared=*/false), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("24 bytes")));
 }
 
 }  // namespace

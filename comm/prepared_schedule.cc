@@ -42,7 +42,9 @@ bool Chunkwise(const Step& step, const Step& earlier) {
 
 }  // namespace
 
-const Operand& SizingOperand(const Step& step) { return UsesTarget(step) ? step.target : step.source; }
+const Operand& SizingOperand(const Step& step) {
+  return UsesTarget(step) && step.kind != Step::Kind::kShare ? step.target : step.source;
+}
 
 PreparedSchedule::PreparedSchedule(Schedule schedule) : schedule_(std::move(schedule)) {
   const int count = steps();

@@ -1,4 +1,5 @@
 // A schedule with what the executor wants to know about it worked out once: who waits for whom, and whether chunk by chunk.
+// Of schedules by memory there is nothing to work out: their steps follow one another.
 
 #ifndef COMM_PREPARED_SCHEDULE_H_
 #define COMM_PREPARED_SCHEDULE_H_
@@ -45,13 +46,14 @@ class PreparedSchedule {
   std::vector<int32_t> dependents_;
 };
 
-// Which operands a step has, beside its terms.
+// Which operands a step has, beside its terms and further targets.
 inline bool UsesSource(const Step& step) {
-  return step.kind != Step::Kind::kReceive && step.kind != Step::Kind::kReduceMany;
+  return step.kind != Step::Kind::kReceive && step.kind != Step::Kind::kReduceMany && step.kind != Step::Kind::kMeet;
 }
-inline bool UsesTarget(const Step& step) { return step.kind != Step::Kind::kSend; }
+inline bool UsesTarget(const Step& step) { return step.kind != Step::Kind::kSend && step.kind != Step::Kind::kMeet; }
 
-// The operand by which a step's bytes are counted: all of a step's operands are of one size.
+// The operand by which a step's bytes are counted: all of a step's operands are of one size, but for what a kShare step
+// gives (this one) and gets.
 const Operand& SizingOperand(const Step& step);
 
 inline bool IsMessage(const Step& step) {

@@ -38,15 +38,11 @@ std::string SizeText(int64_t bytes) {
 
 absl::StatusOr<double> Microseconds(const PriceTableOptions& options, Collective collective, Algorithm algorithm,
                                     int64_t bytes) {
-  double ns = 0;
-  if (options.step_by_step) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const Simulation simulation,
-                              Simulate(collective, algorithm, options.ranks, bytes, options.network));
-    ns = simulation.ns;
-  } else {
-    ns = PriceNs(collective, algorithm, options.ranks, bytes, options.network);
-  }
-  return ns / 1000;
+  const double price = PriceNs(collective, algorithm, options.ranks, bytes, options.network);
+  if (!options.step_by_step || std::isinf(price)) return price / 1000;
+  LOCKSTEP_ASSIGN_OR_RETURN(const Simulation simulation,
+                            Simulate(collective, algorithm, options.ranks, bytes, options.network));
+  return simulation.ns / 1000;
 }
 
 absl::StatusOr<std::string> FormatPriceTable(const PriceTableOptions& options, Collective collective) {
@@ -59,12 +55,21 @@ absl::StatusOr<std::string> FormatPriceTable(const PriceTableOptions& options, C
   const std::vector<int64_t> sizes = collective == Collective::kBarrier ? std::vector<int64_t>{0} : options.sizes;
   absl::StrAppendFormat(&text, "%-20s", "algorithm");
   for (int64_t bytes : sizes) absl::StrAppendFormat(&text, " %12s ", SizeText(bytes));
+  Algorithms all, for_ordinary;
   for (Algorithm algorithm : AlgorithmsFor(collective)) {
+    if (IsByMemory(algorithm) && (!options.share_memory || hosts > 1)) continue;
+    all.push_back(algorithm);
+    if (algorithm != Algorithm::kOnePass) for_ordinary.push_back(algorithm);
+  }
+  for (Algorithm algorithm : all) {
     absl::StrAppendFormat(&text, "\n%-20s", Name(algorithm));
     for (int64_t bytes : sizes) {
       LOCKSTEP_ASSIGN_OR_RETURN(const double us, Microseconds(options, collective, algorithm, bytes));
-      const bool chosen = Select(collective, ranks, bytes, {}, options.network) == algorithm;
-      absl::StrAppendFormat(&text, " %12.1f%c", us, chosen ? '*' : ' ');
+      const auto is_chosen_of = [&](const Algorithms& algorithms) {
+        return Cheapest(algorithms, collective, ranks, bytes, options.network) == algorithm;
+      };
+      const char mark = is_chosen_of(for_ordinary) ? '*' : is_chosen_of(all) ? '+' : ' ';
+      absl::StrAppendFormat(&text, " %12s%c", std::isinf(us) ? "-" : absl::StrFormat("%.1f", us), mark);
     }
   }
   text.push_back('\n');

@@ -20,6 +20,8 @@ struct PriceTableOptions {
   std::vector<int64_t> sizes;  // bytes of the whole vector: see PriceNs()
   int ranks = 1;
   Network network;
+  // The ranks of a host map each other's memory: where there is one host, the algorithms by memory too.
+  bool share_memory = false;
   // Carry out the schedules of all ranks in virtual time (comm/simulator.h) rather than take the closed forms.
   bool step_by_step = false;
 };
@@ -31,8 +33,9 @@ struct PriceTableOptions {
 //   recursive_doubling       182.4*   120304.1
 //   ring                   12006.3     10423.0*
 //
-// "*" is what Select() takes. INVALID_ARGUMENT for a world without ranks, or (step by step) for one that cannot be
-// simulated in memory, and for negative sizes.
+// "*" is what the selector takes for ordinary buffers; "+" what it takes for buffers of the communicator's allocator,
+// where that is something else. "-" where the algorithm cannot carry out the collective. INVALID_ARGUMENT for a world
+// without ranks, or (step by step) for one that cannot be simulated in memory, and for negative sizes.
 absl::StatusOr<std::string> FormatPriceTables(const PriceTableOptions& options);
 
 // Texts of the command line. All give INVALID_ARGUMENT that says what is expected.

@@ -1,5 +1,7 @@
 #include "comm/price_table.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -30,11 +32,26 @@ PriceTableOptions Options(int ranks, int ranks_per_host) {
   return options;
 }
 
+size_t Count(bool by_memory) {
+  const Algorithms known = AlgorithmsFor(Collective::kAllReduce);
+  return std::count_if(known.begin(), known.end(),
+                       [&](Algorithm algorithm) { return IsByMemory(algorithm) == by_memory; });
+}
+
+// The line of an algorithm, as words; empty where there is none.
+std::vector<std::string> LineOf(Algorithm algorithm, absl::string_view text) {
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    if (!words.empty() && words[0] == Name(algorithm)) return words;
+  }
+  return {};
+}
+
 TEST(PriceTable, HasALineForEachAlgorithmAndOneMarkForEachSize) {
   const PriceTableOptions options = Options(4096, 8);
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::string text, FormatPriceTables(options));
   std::vector<std::string> lines = absl::StrSplit(text, '\n');
-  ASSERT_EQ(lines.size(), 3 + AlgorithmsFor(Collective::kAllReduce).size());
+  ASSERT_EQ(lines.size(), 3 + Count(/*by_memory=*/false));
   EXPECT_EQ(lines.front(), "all_reduce, 4096 ranks, 8 on each of 512 hosts, us");
   EXPECT_EQ(lines[1], "algorithm                     8 B         1 MiB ");
   EXPECT_EQ(lines.back(), "");
@@ -47,13 +64,27 @@ TEST(PriceTable, MarksWhatTheSelectorChooses) {
   const PriceTableOptions options = Options(64, 1);
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::string text, FormatPriceTables(options));
   const Algorithm chosen = Select(Collective::kAllReduce, 64, 8, {}, options.network);
-  for (absl::string_view line : absl::StrSplit(text, '\n')) {
-    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
-    if (words.empty() || words[0] != Name(chosen)) continue;
-    EXPECT_EQ(words[1].back(), '*') << line;
-    return;
+  const std::vector<std::string> words = LineOf(chosen, text);
+  ASSERT_FALSE(words.empty()) << "no line of " << Name(chosen) << " in\n" << text;
+  EXPECT_EQ(words[1].back(), '*') << text;
+}
+
+// Ordinary buffers can share a few bytes; only those of the allocator can be worked on in one pass.
+TEST(PriceTable, HasTheAlgorithmsByMemoryOfOneHostThatSharesIt) {
+  PriceTableOptions options = Options(4, 4);
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::string apart, FormatPriceTables(options));
+  EXPECT_THAT(LineOf(Algorithm::kOnePass, apart), ElementsAre());
+  options.share_memory = true;
+  for (bool step_by_step : {false, true}) {
+    options.step_by_step = step_by_step;
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::string text, FormatPriceTables(options));
+    EXPECT_THAT(LineOf(Algorithm::kOneLine, text), ElementsAre("one_line", "0.1*", "-"));
+    EXPECT_THAT(LineOf(Algorithm::kOnePass, text), ElementsAre("one_pass", "0.2", HasSubstr("+")));
   }
-  FAIL() << "no line of " << Name(chosen) << " in\n" << text;
+  options = Options(8, 4);
+  options.share_memory = true;
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::string two_hosts, FormatPriceTables(options));
+  EXPECT_THAT(LineOf(Algorithm::kOneLine, two_hosts), ElementsAre());
 }
 
 TEST(PriceTable, IsTheSameStepByStep) {

@@ -1,12 +1,13 @@
-// Prices: what each algorithm costs on a described network, in closed form: the simulator's answer (comm/simulator.h,
-// which defines the model) without the simulation, so that it can be asked for thousands of ranks. Pure.
+// Prices: what each algorithm costs on a described network: the simulator's answer (comm/simulator.h, which defines the
+// model) without schedules and without chunks, so that it can be asked for thousands of ranks. Pure.
 //
-// Most forms are recurrences over an algorithm's rounds or a tree's levels, in which a message is two numbers: when its
-// first chunk is there, and its last. What is equal in all rounds is multiplied rather than repeated.
+// A message is two numbers: when its first chunk is there, and its last (comm/streams.h). What all rounds of an algorithm
+// have in common is multiplied rather than repeated; where ranks differ, they are followed one by one, message by message
+// (comm/prices/followed.h).
 //
-// Equal to the simulator's where there is one kind of link (one host, or one rank on each), and for most algorithms
-// where hosts, and the ranks on each, are powers of two. Elsewhere estimates. comm/prices_test.cc says which, and how
-// far off they are at most.
+// Equal to the simulator's, up to 128 ranks, where there is one kind of link (one host, or one rank on each) and where
+// hosts and the ranks on each are powers of two and messages cost bytes alone. Elsewhere within a few percent.
+// comm/prices_test.cc says of which algorithm. Beyond 128 ranks, one rank or one host's ranks may stand for all.
 
 #ifndef COMM_PRICES_H_
 #define COMM_PRICES_H_

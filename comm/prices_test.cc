@@ -20,9 +20,7 @@ namespace {
 constexpr int64_t kKiB = 1024, kMiB = 1024 * kKiB;
 // Nothing, latency alone, one chunk of it all, a few, many; and what divides by nothing.
 constexpr int64_t kSizes[] = {0, 8, 4 * kKiB, 100'003, 300'000, 3 * kMiB};
-constexpr double kEqual = 1e-6;
-
-bool IsPowerOfTwo(int value) { return (value & (value - 1)) == 0; }
+constexpr double kEqual = 1e-6, kLargeTolerance = 0.1;
 
 std::vector<Schedule> Schedules(Collective collective, Algorithm algorithm, int size, const Network& network) {
   Topology topology;
@@ -37,15 +35,16 @@ std::vector<Schedule> Schedules(Collective collective, Algorithm algorithm, int 
   return schedules;
 }
 
-// Expects the prices of every algorithm to be the simulator's, as far as `tolerance(collective, algorithm, size)` says.
+// Expects the prices of every algorithm that sends messages to be the simulator's, as far as
+// `tolerance(collective, algorithm)` says.
 template <typename Tolerance>
 void ExpectSimulatedPrices(const Network& network, const std::vector<int>& sizes, Tolerance tolerance) {
   for (int index = 0; index < kCollectiveCount; ++index) {
     const auto collective = static_cast<Collective>(index);
     for (Algorithm algorithm : AlgorithmsFor(collective)) {
+      if (IsByMemory(algorithm)) continue;
       for (int size : sizes) {
         const std::vector<Schedule> schedules = Schedules(collective, algorithm, size, network);
-        const double tolerated = tolerance(collective, algorithm, size);
         double messages = 0;
         for (const Schedule& schedule : schedules) messages += static_cast<double>(schedule.steps.size());
         std::vector<int64_t> bytes(std::begin(kSizes), std::end(kSizes));
@@ -57,8 +56,9 @@ void ExpectSimulatedPrices(const Network& network, const std::vector<int>& sizes
           const double simulated = simulations[i].ns;
           const double price = PriceNs(collective, algorithm, size, bytes[i], network);
           const double error = std::abs(price - simulated) / std::max(1.0, simulated);
-          EXPECT_LE(error, tolerated) << Name(algorithm) << " " << Name(collective) << ", " << size << " ranks, "
-                                      << bytes[i] << " bytes: simulated " << simulated << " ns, priced " << price;
+          EXPECT_LE(error, tolerance(collective, algorithm))
+              << Name(algorithm) << " " << Name(collective) << ", " << size << " ranks, " << network.ranks_per_host
+              << " on a host, " << bytes[i] << " bytes: simulated " << simulated << " ns, priced " << price;
         }
       }
     }
@@ -66,7 +66,7 @@ void ExpectSimulatedPrices(const Network& network, const std::vector<int>& sizes
 }
 
 const std::vector<int>& UpTo128() {
-  static const auto& sizes = *new std::vector<int>{1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 33, 64, 128};
+  static const auto& sizes = *new std::vector<int>{1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 33, 64, 100, 128};
   return sizes;
 }
 
@@ -76,92 +76,88 @@ Network WithoutWorkForMessages(Network network) {
   return network;
 }
 
-// Without hosts of several ranks there is one kind of link. Two forms are not exact there: halving and doubling among
-// other than a power of two leaves out which of a message's pieces are cut where, and the broadcast how the scatter's
-// end overlaps the ring's beginning.
-double ToleranceOfOneLink(Collective collective, Algorithm algorithm, int size) {
-  if (algorithm == Algorithm::kScatterAllGather) return 0.03;
-  if (algorithm == Algorithm::kHalvingDoubling && !IsPowerOfTwo(size)) return 0.01;
-  if (algorithm == Algorithm::kTwoLevel && collective == Collective::kAllReduce && !IsPowerOfTwo(size)) return 0.01;
-  return kEqual;
-}
+double Equal(Collective, Algorithm) { return kEqual; }
 
+// One kind of link, with the ends' work for each message and without.
 TEST(Prices, EqualTheSimulationOnOneHost) {
   ExpectSimulatedPrices(WithoutWorkForMessages(MakeNetwork(kSharedMemory, kTcpBetweenHosts, /*ranks_per_host=*/1000)),
-                        UpTo128(), ToleranceOfOneLink);
+                        UpTo128(), Equal);
+  ExpectSimulatedPrices(MakeNetwork(kTcpOnOneHost, kTcpBetweenHosts, /*ranks_per_host=*/1000), UpTo128(), Equal);
 }
 
 TEST(Prices, EqualTheSimulationWithOneRankOnEachHost) {
-  ExpectSimulatedPrices(WithoutWorkForMessages(kTcpNetwork), UpTo128(), ToleranceOfOneLink);
+  ExpectSimulatedPrices(WithoutWorkForMessages(kTcpNetwork), UpTo128(), Equal);
+  ExpectSimulatedPrices(kTcpNetwork, UpTo128(), Equal);
 }
 
-// The ends' work for each message shows which ranks cut what they send at the vector's end: some ranks of these
-// algorithms do, and a rank waits for another such only on part of the way.
-double ToleranceOfMessages(Collective collective, Algorithm algorithm, int size) {
-  const bool cuts = algorithm == Algorithm::kHalvingDoubling ||
-                    (algorithm == Algorithm::kBruck && collective == Collective::kAllGather) ||
-                    (algorithm == Algorithm::kTwoLevel && collective == Collective::kAllReduce);
-  return cuts ? 0.12 : algorithm == Algorithm::kScatterAllGather ? 0.1 : kEqual;
-}
-
-TEST(Prices, EqualTheSimulationWithWorkForEachMessage) {
-  const std::vector<int> sizes = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 33};
-  ExpectSimulatedPrices(kTcpNetwork, sizes, ToleranceOfMessages);
-  ExpectSimulatedPrices(MakeNetwork(kTcpOnOneHost, kTcpBetweenHosts, /*ranks_per_host=*/1000), sizes,
-                        ToleranceOfMessages);
-}
-
-// Powers of two of hosts, and of ranks on them. What is not exact here begins and ends at different times on different
-// ranks of a host, and shares the host's link with changing others.
-double ToleranceOfHosts(Collective collective, Algorithm algorithm, int) {
+// On hosts of several ranks, a price takes the average of the sharers of a host's link for the whole of a message, and
+// leaves out that a link is free while its senders work on the next message or wait for the next chunk. That shows where
+// ranks of a host begin a round at different times. Two algorithms have further reasons: a ring that is slower inside
+// the hosts has more chains of events than are looked at, and the second half of two_shot begins chunk by chunk.
+double ToleranceOfHosts(Collective collective, Algorithm algorithm) {
   switch (algorithm) {
-    case Algorithm::kHalvingDoubling:
-    case Algorithm::kScatterAllGather:
     case Algorithm::kTwoShot:
-    case Algorithm::kPairwise:
+      return 0.06;
+    case Algorithm::kRing:
+      return collective == Collective::kReduce ? kEqual : 0.04;
+    case Algorithm::kBinomial:
+      return collective == Collective::kReduce || collective == Collective::kGather ? 0.04 : kEqual;
+    case Algorithm::kRecursiveDoubling:
+    case Algorithm::kHalvingDoubling:
     case Algorithm::kBruck:
-      return 0.2;
+      return 0.03;
     case Algorithm::kOneShot:
-      return collective == Collective::kReduce ? kEqual : 0.2;
+      return collective == Collective::kReduce ? kEqual : 0.02;
+    case Algorithm::kPairwise:
+      return 0.02;
     case Algorithm::kTwoLevel:
-      if (collective == Collective::kAllGather) return 0.4;
-      return collective == Collective::kReduceScatter ? 0.6 : kEqual;
+      return collective == Collective::kAllReduce ? 0.01 : kEqual;
     default:
       return kEqual;
   }
 }
 
-TEST(Prices, EqualTheSimulationOnHosts) {
+// Hosts, and ranks on them, that are powers of two.
+TEST(Prices, EqualTheSimulationOnEqualHosts) {
+  const auto tolerance = [](Collective, Algorithm algorithm) { return algorithm == Algorithm::kTwoShot ? 0.01 : 1e-3; };
   ExpectSimulatedPrices(WithoutWorkForMessages(MakeNetwork(kSharedMemory, kTcpBetweenHosts, 4)), {4, 8, 16, 64, 128},
-                        ToleranceOfHosts);
-  ExpectSimulatedPrices(WithoutWorkForMessages(MakeNetwork(kTcpOnOneHost, kTcpBetweenHosts, 8)), {16, 64},
-                        ToleranceOfHosts);
+                        tolerance);
+  ExpectSimulatedPrices(WithoutWorkForMessages(MakeNetwork(kTcpOnOneHost, kTcpBetweenHosts, 8)), {16, 64}, tolerance);
 }
 
-// Hosts that are no power of two, that are not full, and that are slower inside than between each other.
-TEST(Prices, AreEstimatesElsewhere) {
-  const std::vector<std::pair<Network, std::vector<int>>> worlds = {
-      {MakeNetwork(kSharedMemory, kTcpBetweenHosts, 6), {12, 18, 36}},
-      {MakeNetwork(kSharedMemory, kTcpBetweenHosts, 4), {6, 22, 35}},
-      {MakeNetwork(kTcpOnOneHost, {/*latency_ns=*/20'000, /*byte_ns=*/0.08, /*message_ns=*/2000}, 4), {8, 32}},
-  };
-  for (const auto& [network, sizes] : worlds) {
-    for (int index = 0; index < kCollectiveCount; ++index) {
-      const auto collective = static_cast<Collective>(index);
-      for (Algorithm algorithm : AlgorithmsFor(collective)) {
-        for (int size : sizes) {
-          const std::vector<Schedule> schedules = Schedules(collective, algorithm, size, network);
-          LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::vector<Simulation> simulations,
-                                        Simulate(schedules, kSizes, network));
-          for (size_t i = 0; i < simulations.size(); ++i) {
-            const double ratio = PriceNs(collective, algorithm, size, kSizes[i], network) / simulations[i].ns;
-            EXPECT_TRUE(ratio > 1 / 2.5 && ratio < 2.5)
-                << Name(algorithm) << " " << Name(collective) << ", " << size << " ranks, " << network.ranks_per_host
-                << " on a host, " << kSizes[i] << " bytes: simulated " << simulations[i].ns << " ns, priced " << ratio
-                << " times that";
-          }
-        }
-      }
+// And with the ends' work for each message, others, a last host with fewer ranks, and hosts that are slower inside than
+// between each other.
+TEST(Prices, AreWithinAFewPercentOfTheSimulationOnAllHosts) {
+  ExpectSimulatedPrices(MakeNetwork(kSharedMemory, kTcpBetweenHosts, 4), {5, 6, 8, 16, 22, 35, 64, 128},
+                        ToleranceOfHosts);
+  ExpectSimulatedPrices(MakeNetwork(kSharedMemory, kTcpBetweenHosts, 3), {6, 7, 12, 15}, ToleranceOfHosts);
+  ExpectSimulatedPrices(MakeNetwork(kSharedMemory, kTcpBetweenHosts, 6), {8, 12, 18, 20, 35, 36, 96}, ToleranceOfHosts);
+  ExpectSimulatedPrices(MakeNetwork(kTcpOnOneHost, kTcpBetweenHosts, 8), {16, 27, 64, 100}, ToleranceOfHosts);
+  ExpectSimulatedPrices(MakeNetwork(kTcpOnOneHost, {/*latency_ns=*/20'000, /*byte_ns=*/0.08, /*message_ns=*/2000}, 4),
+                        {8, 32}, ToleranceOfHosts);
+}
+
+// Beyond 128 ranks, too, as long as simulating them takes seconds: one of the ranks, or of the hosts, stands for all.
+TEST(Prices, AreWithinAFewPercentOfTheSimulationOfLargerWorlds) {
+  const struct {
+    Collective collective;
+    Algorithm algorithm;
+  } kCases[] = {{Collective::kAllReduce, Algorithm::kRecursiveDoubling},
+                {Collective::kAllReduce, Algorithm::kHalvingDoubling},
+                {Collective::kAllReduce, Algorithm::kTwoLevel},
+                {Collective::kBroadcast, Algorithm::kTwoLevel},
+                {Collective::kAllGather, Algorithm::kBruck},
+                {Collective::kAllGather, Algorithm::kTwoLevel},
+                {Collective::kReduceScatter, Algorithm::kTwoLevel}};
+  for (const auto& [network, size] :
+       {std::make_pair(kTcpNetwork, 200), std::make_pair(MakeNetwork(kSharedMemory, kTcpBetweenHosts, 8), 256),
+        std::make_pair(MakeNetwork(kSharedMemory, kTcpBetweenHosts, 8), 205)}) {
+    for (const auto& [collective, algorithm] : kCases) {
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Simulation simulation,
+                                    Simulate(collective, algorithm, size, 300'000, network));
+      EXPECT_NEAR(PriceNs(collective, algorithm, size, 300'000, network) / simulation.ns, 1, kLargeTolerance)
+          << Name(algorithm) << " " << Name(collective) << ", " << size << " ranks, " << network.ranks_per_host
+          << " on a host";
     }
   }
 }
@@ -194,7 +190,8 @@ TEST(Prices, GoOnToThousandsOfRanks) {
     for (int index = 0; index < kCollectiveCount; ++index) {
       const auto collective = static_cast<Collective>(index);
       for (Algorithm algorithm : AlgorithmsFor(collective)) {
-        for (int size : {1000, 4096, 1 << 20}) {
+        if (IsByMemory(algorithm)) continue;
+        for (int size : {1000, 4096, 10'000}) {
           const double small = PriceNs(collective, algorithm, size, 8, network);
           const double large = PriceNs(collective, algorithm, size, int64_t{1} << 33, network);
           EXPECT_TRUE(small > 0 && small <= large && large < 1e18)

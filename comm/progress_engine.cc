@@ -88,15 +88,15 @@ void ProgressEngine::Run(const std::atomic<bool>* done, Deadline deadline, std::
       for (Client* client : clients_) NoteDeadline(client->CheckDeadlines());
       if (finished()) break;
     }
-    const bool moved = transport_->Progress();
+    const bool transport_moved = transport_->Progress();
+    bool client_moved = false;
+    for (Client* client : clients_) client_moved |= client->Poll();
     if (finished()) break;
     const Deadline::Clock::time_point now = Deadline::Clock::now();
-    if (moved) {
-      spin_end = now + spin;
-      continue;
-    }
+    if (transport_moved || client_moved) spin_end = now + spin;
+    if (transport_moved && !client_moved) continue;
     // Between two polls other threads get to post.
-    sleeping_ = now >= spin_end;
+    sleeping_ = !client_moved && now >= spin_end;
     const bool sleep = sleeping_;
     const Deadline wake_up = next_check_;
     mu_.Unlock();

@@ -1,9 +1,9 @@
 // ProgressEngine: who drives a transport, and when.
 //
-// A transport does nothing by itself. One thread at a time holds the baton: it polls the transport, runs completions and
-// sleeps in WaitForEvent when nothing moves. A thread that waits for a result takes the baton if it is free, so a blocking
-// collective is carried out by its caller and wakes nobody. Only when an operation is in flight that nobody waits for does
-// the engine's own thread ("lockstep-io") take it, and it hands it back to the first waiter.
+// A transport does nothing by itself. One thread at a time holds the baton: it polls the transport and the clients, runs
+// completions and sleeps in WaitForEvent when nothing moves. A thread that waits for a result takes the baton if it is
+// free, so a blocking collective is carried out by its caller and wakes nobody. Only when an operation is in flight that
+// nobody waits for does the engine's own thread ("lockstep-io") take it, and it hands it back to the first waiter.
 //
 // The engine's mutex is the lock that Transport's comment asks for. Whoever holds it may post operations; completions run
 // with it held. A baton holder that sleeps does not hold it.
@@ -25,10 +25,14 @@ namespace lockstep {
 
 class ProgressEngine {
  public:
-  // Something with operations in flight whose deadlines must be looked after.
+  // Something with operations in flight that must be looked after.
   class Client {
    public:
     virtual ~Client() = default;
+    // Moves what it can without waiting that the transport knows nothing of; a share of it where it is much, since others wait
+    // for the mutex. True when anything moved, and then it is called again. Called after each Transport::Progress, and
+    // before the holder of the baton sleeps. Adds and removes no clients.
+    virtual bool Poll() { return false; }
     // Acts on deadlines that have passed and returns the next one.
     virtual Deadline CheckDeadlines() = 0;
   };
@@ -45,6 +49,8 @@ class ProgressEngine {
 
   Mutex* mutex() ABSL_LOCK_RETURNED(mu_) { return &mu_; }
   Transport* transport() { return transport_; }
+  // Whether waiters poll before they sleep.
+  bool spins() const { return spin_.count() > 0; }
 
   void AddClient(Client* client) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RemoveClient(Client* client) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

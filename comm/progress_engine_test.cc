@@ -53,6 +53,7 @@ class FakeTransport : public Transport {
   void WaitForEvent(Deadline deadline) override {
     MutexLock lock(&mu_);
     ++sleepers_;
+    ++sleeps_;
     changed_.SignalAll();
     while (!woken_ && arrived_.empty() && changed_.WaitUntil(&mu_, deadline)) {
     }
@@ -81,6 +82,10 @@ class FakeTransport : public Transport {
     MutexLock lock(&mu_);
     return polls_;
   }
+  int sleeps() {
+    MutexLock lock(&mu_);
+    return sleeps_;
+  }
 
   const char* name() const override { return "fake"; }
   Rank rank() const override { return Rank(0); }
@@ -100,6 +105,7 @@ class FakeTransport : public Transport {
   std::set<std::thread::id> drivers_ ABSL_GUARDED_BY(mu_);
   int polls_ ABSL_GUARDED_BY(mu_) = 0;
   int sleepers_ ABSL_GUARDED_BY(mu_) = 0;
+  int sleeps_ ABSL_GUARDED_BY(mu_) = 0;
   bool woken_ ABSL_GUARDED_BY(mu_) = false;
 };
 
@@ -130,6 +136,25 @@ class FakeClient : public ProgressEngine::Client {
   ProgressEngine* const engine_;
   const std::function<void()> act_;
   Deadline deadline_ = Deadline::Infinite();  // under the engine's mutex
+};
+
+// Works on something that the transport knows nothing of.
+class PolledClient : public ProgressEngine::Client {
+ public:
+  PolledClient(ProgressEngine* engine, std::function<bool()> poll) : engine_(engine), poll_(std::move(poll)) {
+    MutexLock lock(engine_->mutex());
+    engine_->AddClient(this);
+  }
+  ~PolledClient() override {
+    MutexLock lock(engine_->mutex());
+    engine_->RemoveClient(this);
+  }
+  bool Poll() override { return poll_(); }
+  Deadline CheckDeadlines() override { return Deadline::Infinite(); }
+
+ private:
+  ProgressEngine* const engine_;
+  const std::function<bool()> poll_;
 };
 
 // Operations that nobody need wait for, until it goes out of scope.
@@ -270,6 +295,55 @@ TEST(ProgressEngine, ItsOwnThreadHandsOverToACallerAndTakesBack) {
   });
   EXPECT_TRUE(AwaitTrue(again));
   EXPECT_NE(driver, caller_id);
+}
+
+// Nobody sleeps while a client moves something, and all clients are asked after each look at the transport.
+TEST(ProgressEngine, ClientsArePolledAsLongAsTheyMove) {
+  FakeTransport transport;
+  ProgressEngine engine(&transport, nanoseconds::zero());
+  std::atomic<bool> done{false};
+  int polls = 0;
+  const PolledClient mover(&engine, [&] {
+    EXPECT_EQ(transport.polls(), ++polls);
+    done = polls == 100;
+    return true;
+  });
+  int others_polls = 0;
+  const PolledClient other(&engine, [&] {
+    ++others_polls;
+    return false;
+  });
+  engine.Drive(done, Soon(), false);
+  EXPECT_EQ(polls, 100);
+  EXPECT_EQ(others_polls, 100);
+  EXPECT_EQ(transport.sleeps(), 0);
+}
+
+// What wakes the driver may be for a client: it is asked before the driver sleeps again, and whatever the transport says.
+TEST(ProgressEngine, ClientsArePolledAfterASleepAndBesideATransportThatMoves) {
+  FakeTransport transport;
+  ProgressEngine engine(&transport, nanoseconds::zero());
+  std::atomic<bool> done{false};
+  std::atomic<bool> there{false};
+  const PolledClient client(&engine, [&] {
+    if (there) done = true;
+    return there.load();
+  });
+  std::thread driver([&] { engine.Drive(done, Soon(), false); });
+  ASSERT_TRUE(transport.AwaitSleeper());
+  there = true;
+  transport.Wake();
+  driver.join();
+  EXPECT_TRUE(done);
+
+  done = there = false;
+  std::function<void()> busy = [&] {
+    there = transport.polls() > 20;
+    if (!done) transport.Arrive(busy);
+  };
+  transport.Arrive(busy);
+  engine.Drive(done, Soon(), false);
+  EXPECT_TRUE(done);
 }
 
 TEST(ProgressEngine, DeadlinesAreLookedAfterByACaller) {

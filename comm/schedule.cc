@@ -13,8 +13,9 @@ namespace {
 constexpr const char* kCollectiveNames[kCollectiveCount] = {
     "all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "barrier", "gather", "scatter", "all_to_all"};
 constexpr const char* kAlgorithmNames[kAlgorithmCount] = {
-    "auto",     "ring",  "recursive_doubling", "binomial", "dissemination", "halving_doubling", "one_shot",
-    "two_shot", "chain", "scatter_all_gather", "bruck",    "pairwise",      "linear",           "two_level"};
+    "auto",     "ring",    "recursive_doubling", "binomial", "dissemination", "halving_doubling", "one_shot",
+    "two_shot", "chain",   "scatter_all_gather", "bruck",    "pairwise",      "linear",           "two_level",
+    "one_pass", "one_line"};
 
 // What holds of an entry's schedules, whatever the size: bits.
 constexpr unsigned kEqualBlocks = 1;  // NeedsEqualBlocks()
@@ -36,29 +37,42 @@ constexpr Entry kEntries[] = {
     {Collective::kAllReduce, Algorithm::kTwoShot, algorithms::TwoShotAllReduce, kRankOrder | kOneRounding},
     {Collective::kAllReduce, Algorithm::kChain, algorithms::ChainAllReduce, kRankOrder},
     {Collective::kAllReduce, Algorithm::kTwoLevel, algorithms::TwoLevelAllReduce},
+    {Collective::kAllReduce, Algorithm::kOnePass, algorithms::OnePassAllReduce, kRankOrder | kOneRounding},
+    {Collective::kAllReduce, Algorithm::kOneLine, algorithms::OneLineAllReduce, kRankOrder | kOneRounding},
     {Collective::kBroadcast, Algorithm::kBinomial, algorithms::BinomialBroadcast},
     {Collective::kBroadcast, Algorithm::kChain, algorithms::ChainBroadcast},
     {Collective::kBroadcast, Algorithm::kScatterAllGather, algorithms::ScatterAllGatherBroadcast},
     {Collective::kBroadcast, Algorithm::kTwoLevel, algorithms::TwoLevelBroadcast},
+    {Collective::kBroadcast, Algorithm::kOnePass, algorithms::OnePassBroadcast},
+    {Collective::kBroadcast, Algorithm::kOneLine, algorithms::OneLineBroadcast},
     {Collective::kReduce, Algorithm::kBinomial, algorithms::BinomialReduce},
     {Collective::kReduce, Algorithm::kRing, algorithms::RingReduce},
     {Collective::kReduce, Algorithm::kOneShot, algorithms::OneShotReduce, kRankOrder | kOneRounding},
     {Collective::kReduce, Algorithm::kChain, algorithms::ChainReduce, kRankOrder},
+    {Collective::kReduce, Algorithm::kOnePass, algorithms::OnePassReduce, kRankOrder | kOneRounding},
+    {Collective::kReduce, Algorithm::kOneLine, algorithms::OneLineReduce, kRankOrder | kOneRounding},
     {Collective::kAllGather, Algorithm::kRing, algorithms::RingAllGather},
     {Collective::kAllGather, Algorithm::kOneShot, algorithms::OneShotAllGather},
     {Collective::kAllGather, Algorithm::kBruck, algorithms::BruckAllGather},
     {Collective::kAllGather, Algorithm::kTwoLevel, algorithms::TwoLevelAllGather},
+    {Collective::kAllGather, Algorithm::kOnePass, algorithms::OnePassAllGather},
+    {Collective::kAllGather, Algorithm::kOneLine, algorithms::OneLineAllGather},
     {Collective::kReduceScatter, Algorithm::kRing, algorithms::RingReduceScatter},
     {Collective::kReduceScatter, Algorithm::kHalvingDoubling, algorithms::HalvingDoublingReduceScatter, kEqualBlocks},
     {Collective::kReduceScatter, Algorithm::kOneShot, algorithms::OneShotReduceScatter, kRankOrder | kOneRounding},
     {Collective::kReduceScatter, Algorithm::kTwoLevel, algorithms::TwoLevelReduceScatter},
+    {Collective::kReduceScatter, Algorithm::kOnePass, algorithms::OnePassReduceScatter, kRankOrder | kOneRounding},
     {Collective::kBarrier, Algorithm::kDissemination, algorithms::DisseminationBarrier},
+    {Collective::kBarrier, Algorithm::kOneLine, algorithms::OneLineBarrier},
     {Collective::kGather, Algorithm::kLinear, algorithms::LinearGather},
     {Collective::kGather, Algorithm::kBinomial, algorithms::BinomialGather, kEqualBlocks},
+    {Collective::kGather, Algorithm::kOnePass, algorithms::OnePassGather},
     {Collective::kScatter, Algorithm::kLinear, algorithms::LinearScatter},
     {Collective::kScatter, Algorithm::kBinomial, algorithms::BinomialScatter, kEqualBlocks},
+    {Collective::kScatter, Algorithm::kOnePass, algorithms::OnePassScatter},
     {Collective::kAllToAll, Algorithm::kPairwise, algorithms::PairwiseAllToAll},
     {Collective::kAllToAll, Algorithm::kBruck, algorithms::BruckAllToAll, kEqualBlocks},
+    {Collective::kAllToAll, Algorithm::kOnePass, algorithms::OnePassAllToAll, kEqualBlocks},
 };
 
 const Entry* FindEntry(Collective collective, Algorithm algorithm) {
@@ -90,10 +104,16 @@ std::string ToString(const Operand& operand) {
     if (operand.blocks == 1) return absl::StrCat(first);
     return absl::StrCat(first, "..", first + operand.blocks - 1);
   };
-  const std::string text = absl::StrCat(window, "[", range(operand.block), "]");
+  const std::string whose = operand.rank == Operand::kOwn ? "" : absl::StrCat("rank ", operand.rank, "'s ");
+  const std::string text = absl::StrCat(whose, window, "[", range(operand.block), "]");
   // What scratch holds goes without saying where the vector is one block.
   if (operand.window != Window::kScratch || operand.holds == 0) return text;
   return absl::StrCat(text, " for [", range(operand.holds), "]");
+}
+
+std::string Join(const std::vector<Operand>& operands, const char* separator) {
+  return absl::StrJoin(operands, separator,
+                       [](std::string* out, const Operand& operand) { out->append(ToString(operand)); });
 }
 
 }  // namespace
@@ -132,6 +152,20 @@ bool IsByRank(Collective collective) {
   return false;
 }
 
+bool IsOwnBlock(Collective collective, Window window) {
+  switch (window) {
+    case Window::kInput:
+      return collective == Collective::kAllGather || collective == Collective::kGather;
+    case Window::kOutput:
+      return collective == Collective::kReduceScatter || collective == Collective::kScatter;
+    case Window::kScratch:
+      break;
+  }
+  return false;
+}
+
+bool IsByMemory(Algorithm algorithm) { return algorithm == Algorithm::kOnePass || algorithm == Algorithm::kOneLine; }
+
 std::string Name(Algorithm algorithm) {
   const int index = static_cast<int>(algorithm);
   return index < kAlgorithmCount ? kAlgorithmNames[index] : absl::StrCat("algorithm ", index);
@@ -166,9 +200,14 @@ std::string ToString(const Step& step) {
           absl::StrCat("reduce ", ToString(step.target), " = ", ToString(step.target), " op ", ToString(step.source));
       break;
     case Step::Kind::kReduceMany:
-      text = absl::StrCat("reduce_many ", ToString(step.target), " = ",
-                          absl::StrJoin(step.terms, " op ",
-                                        [](std::string* out, const Operand& term) { out->append(ToString(term)); }));
+      text = absl::StrCat("reduce_many ", ToString(step.target), step.more_targets.empty() ? "" : ", ",
+                          Join(step.more_targets, ", "), " = ", Join(step.terms, " op "));
+      break;
+    case Step::Kind::kMeet:
+      text = "meet";
+      break;
+    case Step::Kind::kShare:
+      text = absl::StrCat("share ", ToString(step.source), ": ", ToString(step.target), " = everyone's");
       break;
   }
   const char* separator = ", after #";

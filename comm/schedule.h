@@ -43,6 +43,14 @@
 //
 // Chunks. The executor cuts blocks into chunks of an agreed size, so that a step that names exactly the operand which
 // an earlier step produced may start chunk by chunk. Nothing in a schedule depends on it.
+//
+// By memory. Ranks that share a host may work in each other's windows instead of sending messages: IsByMemory() names
+// the algorithms whose schedules do. Such a schedule has no messages; `after` is empty everywhere, and its steps are
+// carried out whole, one after the other, in list order (comm/memory_executor.h). What orders ranks is meetings, which
+// all ranks hold in the same order: everything before a meeting, on any rank, happens before everything after it, on any
+// rank. Between two meetings no two ranks touch the same block of the same memory where one of them writes it, in place
+// and out of place. Where ranks touch each other's memory, every rank's first step is kMeet, in which they learn where
+// it is, and none touches it after its last meeting.
 
 #ifndef COMM_SCHEDULE_H_
 #define COMM_SCHEDULE_H_
@@ -92,40 +100,63 @@ enum class Algorithm : uint8_t {
   kPairwise = 11,         // all-to-all: straight to each rank, nearest first
   kLinear = 12,           // gather, scatter: straight to or from the root
   kTwoLevel = 13,         // inside each host, then between hosts: see Topology
+  kOnePass = 14,          // by memory: everyone reads inputs and writes outputs where they lie; folds in rank order
+  kOneLine = 15,          // by memory: a few bytes of each rank in the meeting itself; folds in rank order
 };
-inline constexpr int kAlgorithmCount = 14;
+inline constexpr int kAlgorithmCount = 16;
 std::string Name(Algorithm algorithm);  // "ring", ...
 // INVALID_ARGUMENT lists the known names.
 absl::StatusOr<Algorithm> ParseAlgorithm(absl::string_view name);
+// Whether its schedules are by memory: only for ranks that all share one host.
+bool IsByMemory(Algorithm algorithm);
 
 enum class Window : uint8_t { kInput, kOutput, kScratch };
+// Whether the window is block `rank` of the vector alone, and so begins there: a rank's input of an all-gather or a
+// gather, its output of a reduce-scatter or a scatter.
+bool IsOwnBlock(Collective collective, Window window);
 
 // Blocks [block, block + blocks) of a window: contiguous in memory.
 struct Operand {
+  static constexpr int32_t kOwn = -1;
+
   Window window = Window::kInput;
   int32_t block = 0;
   int32_t blocks = 1;
   // In scratch: it is as large as blocks [holds, holds + blocks) of the vector. Elsewhere 0.
   int32_t holds = 0;
+  // Whose window it is: that of the rank whose schedule this is, or of another. Another's only by memory, and never its
+  // scratch. Which blocks exist there is as on that rank.
+  int32_t rank = kOwn;
 
   // The first of the vector's blocks whose sizes it has.
   int32_t sized_as() const { return window == Window::kScratch ? holds : block; }
 
   friend bool operator==(const Operand& a, const Operand& b) {
-    return a.window == b.window && a.block == b.block && a.blocks == b.blocks && a.holds == b.holds;
+    return a.window == b.window && a.block == b.block && a.blocks == b.blocks && a.holds == b.holds && a.rank == b.rank;
   }
 };
+
+// The most that a rank can give in a kShare step, in bytes.
+inline constexpr int kShareBytesMax = 24;
 
 struct Step {
   enum class Kind : uint8_t {
     kSend,           // source -> peer
     kReceive,        // peer -> target
     kReceiveReduce,  // target = source op arriving
-    kCopy,           // target = source, locally
+    kCopy,           // target = source; by memory, either may be in another rank's window
     kReduce,         // target = target op source, locally
-    kReduceMany,     // target = ((terms[0] op terms[1]) op terms[2]) ..., locally
+    kReduceMany,     // target = ((terms[0] op terms[1]) op terms[2]) ...; by memory, in any ranks' windows
+    // By memory alone. A meeting tells every other rank that this one is here, and is complete when every other rank has
+    // told so.
+    kMeet,
+    // A meeting in which each rank gives a few bytes to all. What rank r gives, its `source`, arrives in scratch block
+    // target.block + r of every rank, its own too, and is then what that block holds; what the block of a rank that
+    // gives nothing then holds is undefined. `source` is one block of the rank's own input or output, of at most
+    // kShareBytesMax bytes, or none. `target` is `size` blocks of scratch, each a piece of its own; its `holds` is 0.
+    kShare,
   };
-  static constexpr int kKindCount = 6;
+  static constexpr int kKindCount = 8;
   // In a list under construction: no step.
   static constexpr int32_t kNone = -1;
   // Few steps wait for more than three others.
@@ -140,6 +171,9 @@ struct Step {
   // the type in which the dtype accumulates (float32 for 16- and 8-bit floats) and rounded once, at the end: what
   // ReduceManyFunction in base/reduction.h does. Chunk c of the target needs chunk c of every term and nothing else.
   std::vector<Operand> terms;
+  // kReduceMany by memory: further places, each of the target's size, where the same result is written in the same pass.
+  // What is said of the target and the terms holds of each of them; no two places overlap.
+  std::vector<Operand> more_targets;
   // Indices of earlier steps of this rank that must be complete before this one starts. No index twice.
   After after;
 };

@@ -21,6 +21,7 @@ class StepChecker {
   StepChecker(const Schedule& schedule, bool in_place)
       : schedule_(schedule),
         memory_(schedule, in_place),
+        is_by_memory_(IsByMemory(schedule.algorithm)),
         blocks_may_differ_(memory_.HasUnequalBlocks()),
         pieces_(std::max(schedule.scratch_blocks, 0)) {}
 
@@ -34,22 +35,62 @@ class StepChecker {
   };
 
   absl::Status Error(size_t index, absl::string_view fault) const { return StepError(schedule_, index, fault); }
+  // What a step of its kind has, and what only schedules by memory have.
+  absl::Status CheckKind(size_t index) const;
   absl::Status CheckOperand(size_t index, const Operand& operand);
   absl::Status CheckScratch(size_t index, const Operand& operand);
-  // What is read against what is written.
-  absl::Status CheckPair(size_t index, const Operand& read) const;
+  absl::Status CheckShare(size_t index);
+  // All that is read against all that is written.
+  absl::Status CheckOverlap(size_t index) const;
 
   const Schedule& schedule_;
   const ScheduleMemory memory_;
+  const bool is_by_memory_;
   const bool blocks_may_differ_;
   std::vector<Piece> pieces_;
 };
 
+absl::Status StepChecker::CheckKind(size_t index) const {
+  const Step& step = schedule_.steps[index];
+  if (static_cast<int>(step.kind) >= Step::kKindCount) return Error(index, "is of no known kind");
+  if (IsMessage(step.kind)) {
+    if (is_by_memory_) return Error(index, "is a message, in a schedule by memory");
+    const int peer = step.peer.value();
+    if (peer < 0 || peer >= schedule_.size) return Error(index, "has a peer outside the world");
+    if (step.peer == schedule_.rank) return Error(index, "has the rank itself as its peer");
+  }
+  if (IsMeeting(step.kind) && !is_by_memory_) return Error(index, "is a meeting, in a schedule that is not by memory");
+  for (int32_t earlier : step.after) {
+    if (is_by_memory_) return Error(index, "waits for another step, in a schedule by memory");
+    if (earlier < 0 || earlier >= static_cast<int64_t>(index)) {
+      return Error(index, absl::StrCat("waits for #", earlier, ", which is no earlier step"));
+    }
+  }
+  const bool is_many = step.kind == Step::Kind::kReduceMany;
+  if (is_many ? step.terms.size() < 2 : !step.terms.empty()) {
+    return Error(index, absl::StrCat("has ", step.terms.size(), " terms"));
+  }
+  if (!step.more_targets.empty() && (!is_many || !is_by_memory_)) return Error(index, "has more than one target");
+  return absl::OkStatus();
+}
+
 absl::Status StepChecker::CheckOperand(size_t index, const Operand& operand) {
   if (operand.blocks < 0) return Error(index, "has an operand of a negative number of blocks");
+  std::string whose;
+  if (operand.rank != Operand::kOwn) {
+    const Step::Kind kind = schedule_.steps[index].kind;
+    if (!is_by_memory_ || (kind != Step::Kind::kCopy && kind != Step::Kind::kReduceMany)) {
+      return Error(index, "touches another rank's memory, which no such step can");
+    }
+    if (operand.rank < 0 || operand.rank >= schedule_.size || operand.rank == schedule_.rank.value()) {
+      return Error(index, absl::StrCat("names rank ", operand.rank, ", which is no other rank of the world"));
+    }
+    if (operand.window == Window::kScratch) return Error(index, "touches another rank's scratch");
+    whose = absl::StrCat("rank ", operand.rank, "'s ");
+  }
   for (int64_t block = operand.block; block < int64_t{operand.block} + operand.blocks; ++block) {
-    if (const char* why = memory_.WhyAbsent(operand.window, block)) {
-      return Error(index, absl::StrCat("uses ", WindowName(operand.window), "[", block, "], which ", why));
+    if (const char* why = memory_.WhyAbsent(operand.window, block, memory_.OwnerOf(operand))) {
+      return Error(index, absl::StrCat("uses ", whose, WindowName(operand.window), "[", block, "], which ", why));
     }
   }
   return operand.window == Window::kScratch ? CheckScratch(index, operand) : absl::OkStatus();
@@ -76,48 +117,70 @@ absl::Status StepChecker::CheckScratch(size_t index, const Operand& operand) {
   return absl::OkStatus();
 }
 
-absl::Status StepChecker::CheckPair(size_t index, const Operand& read) const {
-  const Operand& written = schedule_.steps[index].target;
-  if (read.blocks != written.blocks) {
-    return Error(index,
-                 absl::StrCat("has ", read.blocks, " blocks as its source and ", written.blocks, " as its target"));
+absl::Status StepChecker::CheckShare(size_t index) {
+  const Operand& source = schedule_.steps[index].source;
+  const Operand& target = schedule_.steps[index].target;
+  if (source.window == Window::kScratch || source.blocks > 1) {
+    return Error(index, "gives something else than a block of its rank's input or output");
   }
-  const int distance = memory_.Location(read) - memory_.Location(written);
-  if (distance != 0 && distance < read.blocks && -distance < read.blocks) {
-    return Error(index, "has a source and a target that overlap");
+  if (target.window != Window::kScratch || target.holds != 0 || target.blocks != schedule_.size) {
+    return Error(index, "does not share into a block of scratch for each rank");
+  }
+  for (int rank = 0; rank < schedule_.size; ++rank) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckOperand(index, {Window::kScratch, target.block + rank, 1}));
+  }
+  return CheckOperand(index, source);
+}
+
+absl::Status StepChecker::CheckOverlap(size_t index) const {
+  const Step& step = schedule_.steps[index];
+  struct Use {
+    int32_t owner;
+    int begin;
+    bool writes;
+  };
+  std::vector<Use> uses;
+  const int blocks = step.target.blocks;
+  const auto note = [&](const Operand& operand, bool writes) {
+    uses.push_back({memory_.OwnerOf(operand), memory_.Location(operand), writes});
+    if (operand.blocks == blocks) return absl::OkStatus();
+    return Error(index, absl::StrCat("has ", operand.blocks, " blocks as ", writes ? "another target" : "its source",
+                                     " and ", blocks, " as its target"));
+  };
+  LOCKSTEP_RETURN_IF_ERROR(note(step.target, /*writes=*/true));
+  for (const Operand& target : step.more_targets) LOCKSTEP_RETURN_IF_ERROR(note(target, /*writes=*/true));
+  if (ReadsSource(step.kind)) LOCKSTEP_RETURN_IF_ERROR(note(step.source, /*writes=*/false));
+  for (const Operand& term : step.terms) LOCKSTEP_RETURN_IF_ERROR(note(term, /*writes=*/false));
+  // Few are of one rank where there are many targets.
+  std::stable_sort(uses.begin(), uses.end(), [](const Use& a, const Use& b) { return a.owner < b.owner; });
+  for (auto first = uses.begin(), last = first; first != uses.end(); first = last) {
+    last = std::find_if(first, uses.end(), [&](const Use& use) { return use.owner != first->owner; });
+    for (auto written = first; written != last && written->writes; ++written) {
+      for (auto other = written + 1; other != last; ++other) {
+        const int distance = other->begin - written->begin;
+        if (distance >= blocks || -distance >= blocks || (distance == 0 && !other->writes)) continue;
+        return Error(index, other->writes ? "has two targets that overlap" : "has a source and a target that overlap");
+      }
+    }
   }
   return absl::OkStatus();
 }
 
 absl::Status StepChecker::Check(size_t index) {
   const Step& step = schedule_.steps[index];
-  if (static_cast<int>(step.kind) >= Step::kKindCount) return Error(index, "is of no known kind");
-  if (IsMessage(step.kind)) {
-    const int peer = step.peer.value();
-    if (peer < 0 || peer >= schedule_.size) return Error(index, "has a peer outside the world");
-    if (step.peer == schedule_.rank) return Error(index, "has the rank itself as its peer");
-  }
-  for (int32_t earlier : step.after) {
-    if (earlier < 0 || earlier >= static_cast<int64_t>(index)) {
-      return Error(index, absl::StrCat("waits for #", earlier, ", which is no earlier step"));
-    }
-  }
-  const bool is_many = step.kind == Step::Kind::kReduceMany;
-  if (is_many ? step.terms.size() < 2 : !step.terms.empty()) {
-    return Error(index, absl::StrCat("has ", step.terms.size(), " terms"));
-  }
-  const bool reads = ReadsSource(step.kind), writes = WritesTarget(step.kind);
-  if (reads) LOCKSTEP_RETURN_IF_ERROR(CheckOperand(index, step.source));
-  if (writes) LOCKSTEP_RETURN_IF_ERROR(CheckOperand(index, step.target));
-  if (writes && step.target.window == Window::kInput && step.target.blocks > 0) {
-    return Error(index, "writes the input");
-  }
-  if (reads && writes) LOCKSTEP_RETURN_IF_ERROR(CheckPair(index, step.source));
-  for (const Operand& term : step.terms) {
-    LOCKSTEP_RETURN_IF_ERROR(CheckOperand(index, term));
-    LOCKSTEP_RETURN_IF_ERROR(CheckPair(index, term));
-  }
-  return absl::OkStatus();
+  LOCKSTEP_RETURN_IF_ERROR(CheckKind(index));
+  if (step.kind == Step::Kind::kShare) return CheckShare(index);
+  if (ReadsSource(step.kind)) LOCKSTEP_RETURN_IF_ERROR(CheckOperand(index, step.source));
+  for (const Operand& term : step.terms) LOCKSTEP_RETURN_IF_ERROR(CheckOperand(index, term));
+  if (!WritesTarget(step.kind)) return absl::OkStatus();
+  const auto check_target = [&](const Operand& target) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckOperand(index, target));
+    if (target.window == Window::kInput && target.blocks > 0) return Error(index, "writes the input");
+    return absl::OkStatus();
+  };
+  LOCKSTEP_RETURN_IF_ERROR(check_target(step.target));
+  for (const Operand& target : step.more_targets) LOCKSTEP_RETURN_IF_ERROR(check_target(target));
+  return CheckOverlap(index);
 }
 
 struct Access {

@@ -1,5 +1,5 @@
 // The memory that one rank's schedule may touch, block by block, as schedule.h defines it: which blocks of which window
-// exist on this rank, and which of them are the same memory.
+// exist on this rank, or by memory on another, and which of them are the same memory.
 
 #ifndef COMM_SCHEDULE_MEMORY_H_
 #define COMM_SCHEDULE_MEMORY_H_
@@ -16,10 +16,16 @@ class ScheduleMemory {
   ScheduleMemory(const Schedule& schedule, bool in_place)
       : schedule_(schedule), is_one_memory_(in_place && schedule.collective != Collective::kAllToAll) {}
 
-  // Why this rank has no such block, as the end of a sentence that begins with the block; nullptr when it has it.
-  const char* WhyAbsent(Window window, int64_t block) const;
+  // Why the rank has no such block, as the end of a sentence that begins with the block; nullptr when it has it.
+  const char* WhyAbsent(Window window, int64_t block, int32_t rank) const;
+  const char* WhyAbsent(Window window, int64_t block) const { return WhyAbsent(window, block, schedule_.rank.value()); }
 
-  // A number for each block of memory that exists: from 0 to locations() - 1, equal where memory is the same.
+  // Whose memory the operand is.
+  int32_t OwnerOf(const Operand& operand) const {
+    return operand.rank == Operand::kOwn ? schedule_.rank.value() : operand.rank;
+  }
+  // A number for each block of a rank's memory: from 0 to locations() - 1, equal where memory is the same. Of input and
+  // output, the numbers are the same on all ranks.
   int Location(Window window, int block) const {
     switch (window) {
       case Window::kInput:
@@ -36,7 +42,8 @@ class ScheduleMemory {
 
   // Whether the step copies memory onto itself.
   bool IsVoid(const Step& step) const {
-    return step.kind == Step::Kind::kCopy && Location(step.source) == Location(step.target);
+    return step.kind == Step::Kind::kCopy && OwnerOf(step.source) == OwnerOf(step.target) &&
+           Location(step.source) == Location(step.target);
   }
 
   // Whether blocks may differ in size.
@@ -49,12 +56,15 @@ class ScheduleMemory {
   const bool is_one_memory_;  // input and output
 };
 
-// Which operands a step of each kind has, beside its terms and what arrives.
-constexpr bool ReadsSource(Step::Kind kind) { return kind != Step::Kind::kReceive && kind != Step::Kind::kReduceMany; }
-constexpr bool WritesTarget(Step::Kind kind) { return kind != Step::Kind::kSend; }
+// Which operands a step of each kind has, beside its terms, further targets and what arrives.
+constexpr bool ReadsSource(Step::Kind kind) {
+  return kind != Step::Kind::kReceive && kind != Step::Kind::kReduceMany && kind != Step::Kind::kMeet;
+}
+constexpr bool WritesTarget(Step::Kind kind) { return kind != Step::Kind::kSend && kind != Step::Kind::kMeet; }
 constexpr bool IsMessage(Step::Kind kind) {
   return kind == Step::Kind::kSend || kind == Step::Kind::kReceive || kind == Step::Kind::kReceiveReduce;
 }
+constexpr bool IsMeeting(Step::Kind kind) { return kind == Step::Kind::kMeet || kind == Step::Kind::kShare; }
 
 }  // namespace lockstep
 

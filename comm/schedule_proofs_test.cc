@@ -82,7 +82,11 @@ TEST(ShippedSchedulesOfLargeWorlds, AreProvedToThousandsOfRanksWhereStepsAreFew)
                 {Collective::kReduce, Algorithm::kRing},
                 {Collective::kReduce, Algorithm::kChain},
                 {Collective::kReduce, Algorithm::kOneShot},
-                {Collective::kBarrier, Algorithm::kDissemination}};
+                {Collective::kBarrier, Algorithm::kDissemination},
+                {Collective::kBroadcast, Algorithm::kOnePass},
+                {Collective::kBroadcast, Algorithm::kOneLine},
+                {Collective::kReduce, Algorithm::kOneLine},
+                {Collective::kBarrier, Algorithm::kOneLine}};
   for (const auto& [collective, algorithm] : kCases) {
     for (int size : {100, 127, 128, 255, 1000, 1024, 4096}) ExpectProved(collective, algorithm, size);
   }
@@ -98,7 +102,13 @@ TEST(ShippedSchedulesOfLargeWorlds, AreProvedToAThousandRanksWhereRoundsAreFew) 
                 {Collective::kGather, Algorithm::kBinomial},
                 {Collective::kScatter, Algorithm::kLinear},
                 {Collective::kScatter, Algorithm::kBinomial},
-                {Collective::kReduceScatter, Algorithm::kHalvingDoubling}};
+                {Collective::kReduceScatter, Algorithm::kHalvingDoubling},
+                {Collective::kAllReduce, Algorithm::kOnePass},
+                {Collective::kAllReduce, Algorithm::kOneLine},
+                {Collective::kReduce, Algorithm::kOnePass},
+                {Collective::kReduceScatter, Algorithm::kOnePass},
+                {Collective::kGather, Algorithm::kOnePass},
+                {Collective::kScatter, Algorithm::kOnePass}};
   for (const auto& [collective, algorithm] : kCases) {
     for (int size : {100, 255, 1000}) ExpectProved(collective, algorithm, size);
   }

@@ -83,15 +83,63 @@ TEST(Schedule, ListsTheAlgorithmsOfEveryCollective) {
     return found;
   };
   EXPECT_THAT(names(Collective::kAllReduce), ElementsAre("recursive_doubling", "ring", "halving_doubling", "one_shot",
-                                                         "two_shot", "chain", "two_level"));
-  EXPECT_THAT(names(Collective::kBroadcast), ElementsAre("binomial", "chain", "scatter_all_gather", "two_level"));
-  EXPECT_THAT(names(Collective::kReduce), ElementsAre("binomial", "ring", "one_shot", "chain"));
-  EXPECT_THAT(names(Collective::kAllGather), ElementsAre("ring", "one_shot", "bruck", "two_level"));
-  EXPECT_THAT(names(Collective::kReduceScatter), ElementsAre("ring", "halving_doubling", "one_shot", "two_level"));
-  EXPECT_THAT(names(Collective::kBarrier), ElementsAre("dissemination"));
-  EXPECT_THAT(names(Collective::kGather), ElementsAre("linear", "binomial"));
-  EXPECT_THAT(names(Collective::kScatter), ElementsAre("linear", "binomial"));
-  EXPECT_THAT(names(Collective::kAllToAll), ElementsAre("pairwise", "bruck"));
+                                                         "two_shot", "chain", "two_level", "one_pass", "one_line"));
+  EXPECT_THAT(names(Collective::kBroadcast),
+              ElementsAre("binomial", "chain", "scatter_all_gather", "two_level", "one_pass", "one_line"));
+  EXPECT_THAT(names(Collective::kReduce), ElementsAre("binomial", "ring", "one_shot", "chain", "one_pass", "one_line"));
+  EXPECT_THAT(names(Collective::kAllGather),
+              ElementsAre("ring", "one_shot", "bruck", "two_level", "one_pass", "one_line"));
+  EXPECT_THAT(names(Collective::kReduceScatter),
+              ElementsAre("ring", "halving_doubling", "one_shot", "two_level", "one_pass"));
+  EXPECT_THAT(names(Collective::kBarrier), ElementsAre("dissemination", "one_line"));
+  EXPECT_THAT(names(Collective::kGather), ElementsAre("linear", "binomial", "one_pass"));
+  EXPECT_THAT(names(Collective::kScatter), ElementsAre("linear", "binomial", "one_pass"));
+  EXPECT_THAT(names(Collective::kAllToAll), ElementsAre("pairwise", "bruck", "one_pass"));
+}
+
+TEST(Schedule, PrintsWhoseWindowAnOperandIsIn) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Schedule pass,
+                                BuildSchedule(Collective::kAllReduce, Algorithm::kOnePass, Rank(1), 3, Rank(0)));
+  EXPECT_EQ(ToString(pass),
+            "all_reduce one_pass, rank 1 of 3, 3 blocks, 0 of scratch\n"
+            "#0 meet\n"
+            "#1 reduce_many output[1], rank 2's output[1], rank 0's output[1] = rank 0's input[1] op input[1] op rank "
+            "2's input[1]\n"
+            "#2 meet\n");
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Schedule line,
+                                BuildSchedule(Collective::kBroadcast, Algorithm::kOneLine, Rank(1), 3, Rank(2)));
+  EXPECT_EQ(ToString(line),
+            "broadcast one_line, rank 1 of 3, root 2, 1 blocks, 3 of scratch\n"
+            "#0 share nothing: scratch[0..2] = everyone's\n"
+            "#1 copy output[0] = scratch[2]\n");
+  EXPECT_FALSE((Operand{Window::kInput, 1, 1} == Operand{Window::kInput, 1, 1, 0, /*rank=*/2}));
+}
+
+// A window that is the rank's own block begins there: by memory its offset depends on whose it is.
+TEST(Schedule, KnowsWhichWindowsAreOneBlock) {
+  for (Collective collective : AllCollectives()) {
+    const bool gathers = collective == Collective::kAllGather || collective == Collective::kGather;
+    const bool scatters = collective == Collective::kReduceScatter || collective == Collective::kScatter;
+    EXPECT_EQ(IsOwnBlock(collective, Window::kInput), gathers) << Name(collective);
+    EXPECT_EQ(IsOwnBlock(collective, Window::kOutput), scatters) << Name(collective);
+    EXPECT_FALSE(IsOwnBlock(collective, Window::kScratch)) << Name(collective);
+  }
+}
+
+// Steps of schedules by memory follow one another: what the executor for messages knows does not hold of them.
+TEST(Schedule, IsByMemoryOrByMessages) {
+  for (Collective collective : AllCollectives()) {
+    for (Algorithm algorithm : AlgorithmsFor(collective)) {
+      for (const Schedule& schedule : BuildAll(collective, algorithm, 5)) {
+        for (const Step& step : schedule.steps) {
+          const bool is_message = step.kind == Step::Kind::kSend || step.kind == Step::Kind::kReceive ||
+                                  step.kind == Step::Kind::kReceiveReduce;
+          const bool is_meeting = step.kind == Step::Kind::kMeet || step.kind == Step::Kind::kShare;
+          EXPECT_FALSE(IsByMemory(algorithm) ? is_message || !step.after.empty() : is_meeting) << ToString(schedule);
+        }
+      }
+    }
+  }
 }
 
 // The v-forms have a choice everywhere: one algorithm of each collective takes any layout.
@@ -101,6 +149,7 @@ TEST(Schedule, HasAnAlgorithmForUnequalBlocksOfEveryCollective) {
     EXPECT_FALSE(NeedsEqualBlocks(collective, AlgorithmsFor(collective)[0])) << Name(collective);
   }
   EXPECT_TRUE(NeedsEqualBlocks(Collective::kAllToAll, Algorithm::kBruck));
+  EXPECT_TRUE(NeedsEqualBlocks(Collective::kAllToAll, Algorithm::kOnePass)) << "where is its block in a peer's input?";
   EXPECT_FALSE(NeedsEqualBlocks(Collective::kAllGather, Algorithm::kBruck));
   EXPECT_FALSE(NeedsEqualBlocks(Collective::kBarrier, Algorithm::kRing)) << "not carried out at all";
 }

@@ -90,6 +90,18 @@ Step ReduceMany(std::vector<Operand> terms, Operand target, After after) {
   return step;
 }
 
+Operand Of(int rank, Operand operand) {
+  operand.rank = rank;
+  return operand;
+}
+Step Meet() { return Make(Step::Kind::kMeet, 0, Input(0, 0), Input(0, 0), {}); }
+Step Share(Operand source, Operand target) { return Make(Step::Kind::kShare, 0, source, target, {}); }
+Step ReduceInto(std::vector<Operand> terms, Operand target, std::vector<Operand> more_targets) {
+  Step step = ReduceMany(std::move(terms), target);
+  step.more_targets = std::move(more_targets);
+  return step;
+}
+
 std::vector<Schedule> World(Collective collective, int blocks, int scratch_blocks,
                             std::vector<std::vector<Step>> steps) {
   std::vector<Schedule> all(steps.size());

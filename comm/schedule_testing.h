@@ -41,6 +41,12 @@ Step Copy(Operand source, Operand target, After after = {});
 Step Reduce(Operand source, Operand target, After after = {});
 Step ReduceMany(std::vector<Operand> terms, Operand target, After after = {});
 
+// By memory: the same operand in another rank's window, and the steps that only such schedules have.
+Operand Of(int rank, Operand operand);
+Step Meet();
+Step Share(Operand source, Operand target);
+Step ReduceInto(std::vector<Operand> terms, Operand target, std::vector<Operand> more_targets);
+
 // With rank 0 as root, and of no algorithm.
 std::vector<Schedule> World(Collective collective, int blocks, int scratch_blocks,
                             std::vector<std::vector<Step>> steps);

@@ -60,7 +60,7 @@ TEST(Selector, CrossesBetweenHostsOnceForEachHost) {
   const Network hosts = MakeNetwork(kSharedMemory, kTcpBetweenHosts, /*ranks_per_host=*/8);
   EXPECT_EQ(Select(Collective::kAllReduce, 64, 25 * kMiB, {}, hosts), Algorithm::kTwoLevel);
   EXPECT_EQ(Select(Collective::kBroadcast, 36, 8, {}, MakeNetwork(kSharedMemory, kTcpBetweenHosts, 6)),
-            Algorithm::kBinomial);
+            Algorithm::kTwoLevel);
 }
 
 TEST(Selector, ReducesLargeVectorsAlongAChain) {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/ref.h"
 #include "base/status.h"
 #include "comm/call_plan.h"
 #include "comm/point_to_point.h"
@@ -47,8 +48,8 @@ absl::Status Copy(const CollectiveRequest& request) {
 class SelfCommunicator::Mailbox : private PointToPoint::Owner {
  public:
   struct Message : MessageCall {
-    std::shared_ptr<State> state;
-    std::shared_ptr<State> group;  // that this is a member of
+    Ref<State> state;
+    Ref<State> group;  // that this is a member of
     MessageInfo* out_info = nullptr;
   };
 
@@ -62,8 +63,8 @@ class SelfCommunicator::Mailbox : private PointToPoint::Owner {
   }
 
   // Starts the messages of a group and completes `work` when all are done; `error` is that of its other members.
-  void StartGroup(std::vector<std::unique_ptr<Message>> messages, const std::shared_ptr<State>& work,
-                  const absl::Status& error) ABSL_LOCKS_EXCLUDED(mu_);
+  void StartGroup(std::vector<std::unique_ptr<Message>> messages, const Ref<State>& work, const absl::Status& error)
+      ABSL_LOCKS_EXCLUDED(mu_);
 
   // Everything under way and to come.
   void Fail(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_) {
@@ -137,8 +138,8 @@ void SelfCommunicator::Mailbox::MemberDone(State* group, const absl::Status& sta
   if (--group->members_left == 0) group->Complete(group->first_error);
 }
 
-void SelfCommunicator::Mailbox::StartGroup(std::vector<std::unique_ptr<Message>> messages,
-                                           const std::shared_ptr<State>& work, const absl::Status& error) {
+void SelfCommunicator::Mailbox::StartGroup(std::vector<std::unique_ptr<Message>> messages, const Ref<State>& work,
+                                           const absl::Status& error) {
   MutexLock lock(&mu_);
   // One more than there are, so that the group is not done before all are started.
   work->members_left = static_cast<int>(messages.size()) + 1;
@@ -156,12 +157,12 @@ void SelfCommunicator::Mailbox::StartGroup(std::vector<std::unique_ptr<Message>>
 
 struct SelfCommunicator::Group {
   struct Member {
-    std::shared_ptr<State> state;
+    Ref<State> state;
     CollectiveRequest request;
   };
   std::thread::id thread;
   int depth = 1;
-  std::shared_ptr<State> work;
+  Ref<State> work;
   std::vector<Member> members;
   std::vector<std::unique_ptr<Mailbox::Message>> messages;
   absl::Status refused;
@@ -186,7 +187,7 @@ class SelfCommunicator::Prepared : public PreparedCollective {
  private:
   SelfCommunicator* const communicator_;
   CollectiveRequest request_;
-  std::shared_ptr<State> work_;
+  Ref<State> work_;
 };
 
 SelfCommunicator::SelfCommunicator(size_t flight_records, std::chrono::milliseconds timeout)
@@ -234,8 +235,8 @@ absl::Status SelfCommunicator::CarryOut(const CollectiveRequest& request) {
 
 bool SelfCommunicator::Collecting() const { return group_ != nullptr && group_->thread == std::this_thread::get_id(); }
 
-absl::StatusOr<std::shared_ptr<SelfCommunicator::State>> SelfCommunicator::Call(const CollectiveRequest& request) {
-  auto state = std::make_shared<State>();
+absl::StatusOr<Ref<SelfCommunicator::State>> SelfCommunicator::Call(const CollectiveRequest& request) {
+  auto state = MakeRef<State>();
   MutexLock lock(&mu_);
   if (!Collecting()) {
     LOCKSTEP_RETURN_IF_ERROR(CarryOut(request));
@@ -261,7 +262,7 @@ absl::Status SelfCommunicator::Run(const CollectiveRequest& request) {
 }
 
 absl::StatusOr<Work> SelfCommunicator::Start(const CollectiveRequest& request) {
-  LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<State> state, Call(request));
+  LOCKSTEP_ASSIGN_OR_RETURN(Ref<State> state, Call(request));
   return Work(std::move(state));
 }
 
@@ -282,7 +283,7 @@ absl::Status SelfCommunicator::StartGroup() {
   }
   LOCKSTEP_RETURN_IF_ERROR(status_);
   group_ = std::make_unique<Group>();
-  group_->work = std::make_shared<State>(mailbox_, Deadline::Infinite());
+  group_->work = MakeRef<State>(mailbox_, Deadline::Infinite());
   group_->thread = std::this_thread::get_id();
   group_->work->set_collector(group_->thread);
   return absl::OkStatus();
@@ -315,7 +316,7 @@ absl::StatusOr<Work> SelfCommunicator::StartMessage(const MessageCall& call, Mes
   auto message = std::make_unique<Mailbox::Message>();
   static_cast<MessageCall&>(*message) = call;
   message->out_info = out_info;
-  const auto state = std::make_shared<State>(mailbox_, Deadline::After(timeout.count() > 0 ? timeout : timeout_));
+  const auto state = MakeRef<State>(mailbox_, Deadline::After(timeout.count() > 0 ? timeout : timeout_));
   message->state = state;
   MutexLock lock(&mu_);
   if (Collecting()) group_->refused.Update(status_);

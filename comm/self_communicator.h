@@ -14,6 +14,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
+#include "base/ref.h"
 #include "comm/communicator.h"
 #include "comm/flight_recorder.h"
 #include "comm/point_to_point.h"
@@ -55,7 +56,7 @@ class SelfCommunicator : public Communicator {
   // Checks and carries out; the group, if there is one, has ended.
   absl::Status CarryOut(const CollectiveRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // A call of this thread's: into its open group, or carried out at once.
-  absl::StatusOr<std::shared_ptr<State>> Call(const CollectiveRequest& request) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<Ref<State>> Call(const CollectiveRequest& request) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<Work> StartMessage(const MessageCall& call, MessageInfo* out_info, std::chrono::milliseconds timeout)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Completes the group's calls without launching them.

@@ -1,6 +1,7 @@
 #include "comm/signature.h"
 
 #include "absl/strings/str_cat.h"
+#include "transport/little_endian.h"
 
 namespace lockstep {
 namespace {
@@ -14,7 +15,7 @@ namespace {
 //     22      1  dtype
 //     23      1  op
 //     24      1  flags: bit 0 check, bit 1 counts of each pair
-//     25      3  zero
+//     25      3  history
 //     28      4  hash of the blocks' counts
 constexpr int kSequenceAt = 0;
 constexpr int kCountAt = 8;
@@ -23,49 +24,42 @@ constexpr int kCollectiveAt = 20;
 constexpr int kAlgorithmAt = 21;
 constexpr int kDTypeAt = 22;
 constexpr int kOpAt = 23;
-constexpr int kFlagsAt = 24;
+constexpr int kFlagsAndHistoryAt = 24;
 constexpr int kCountsHashAt = 28;
-constexpr unsigned char kCheckFlag = 1;
-constexpr unsigned char kPairCountsFlag = 2;
-
-void Store(Envelope& envelope, int at, int bytes, uint64_t value) {
-  for (int i = 0; i < bytes; ++i) envelope[at + i] = static_cast<unsigned char>(value >> (8 * i));
-}
-
-uint64_t Load(const Envelope& envelope, int at, int bytes) {
-  uint64_t value = 0;
-  for (int i = 0; i < bytes; ++i) value |= static_cast<uint64_t>(envelope[at + i]) << (8 * i);
-  return value;
-}
+constexpr uint32_t kCheckFlag = 1;
+constexpr uint32_t kPairCountsFlag = 2;
 
 }  // namespace
 
 Envelope Encode(const Signature& signature) {
   Envelope envelope = {};
-  Store(envelope, kSequenceAt, 8, signature.sequence);
-  Store(envelope, kCountAt, 8, signature.count);
-  Store(envelope, kRootAt, 4, static_cast<uint32_t>(signature.root.value()));
+  StoreLittleEndian<uint64_t>(signature.sequence, &envelope[kSequenceAt]);
+  StoreLittleEndian<uint64_t>(signature.count, &envelope[kCountAt]);
+  StoreLittleEndian(static_cast<uint32_t>(signature.root.value()), &envelope[kRootAt]);
   envelope[kCollectiveAt] = static_cast<unsigned char>(signature.collective);
   envelope[kAlgorithmAt] = static_cast<unsigned char>(signature.algorithm);
   envelope[kDTypeAt] = static_cast<unsigned char>(signature.dtype);
   envelope[kOpAt] = static_cast<unsigned char>(signature.op);
-  envelope[kFlagsAt] = (signature.check ? kCheckFlag : 0) | (signature.pair_counts ? kPairCountsFlag : 0);
-  Store(envelope, kCountsHashAt, 4, signature.counts_hash);
+  const uint32_t flags = (signature.check ? kCheckFlag : 0) | (signature.pair_counts ? kPairCountsFlag : 0);
+  StoreLittleEndian<uint32_t>(flags | signature.history << 8, &envelope[kFlagsAndHistoryAt]);
+  StoreLittleEndian<uint32_t>(signature.counts_hash, &envelope[kCountsHashAt]);
   return envelope;
 }
 
 Signature DecodeSignature(const Envelope& envelope) {
   Signature signature;
-  signature.sequence = Load(envelope, kSequenceAt, 8);
-  signature.count = Load(envelope, kCountAt, 8);
-  signature.root = Rank(static_cast<int32_t>(Load(envelope, kRootAt, 4)));
+  signature.sequence = LoadLittleEndian<uint64_t>(&envelope[kSequenceAt]);
+  signature.count = LoadLittleEndian<uint64_t>(&envelope[kCountAt]);
+  signature.root = Rank(static_cast<int32_t>(LoadLittleEndian<uint32_t>(&envelope[kRootAt])));
   signature.collective = static_cast<Collective>(envelope[kCollectiveAt]);
   signature.algorithm = static_cast<Algorithm>(envelope[kAlgorithmAt]);
   signature.dtype = static_cast<DType>(envelope[kDTypeAt]);
   signature.op = static_cast<ReduceOp>(envelope[kOpAt]);
-  signature.check = (envelope[kFlagsAt] & kCheckFlag) != 0;
-  signature.pair_counts = (envelope[kFlagsAt] & kPairCountsFlag) != 0;
-  signature.counts_hash = static_cast<uint32_t>(Load(envelope, kCountsHashAt, 4));
+  const uint32_t flags_and_history = LoadLittleEndian<uint32_t>(&envelope[kFlagsAndHistoryAt]);
+  signature.check = (flags_and_history & kCheckFlag) != 0;
+  signature.pair_counts = (flags_and_history & kPairCountsFlag) != 0;
+  signature.history = flags_and_history >> 8;
+  signature.counts_hash = LoadLittleEndian<uint32_t>(&envelope[kCountsHashAt]);
   return signature;
 }
 
@@ -83,6 +77,16 @@ std::string ToString(const Signature& signature) {
   if (signature.pair_counts) absl::StrAppend(&text, " with counts of each pair");
   absl::StrAppend(&text, ", ", Name(signature.algorithm), ")");
   return text;
+}
+
+void History::Add(const Signature& signature) {
+  const uint64_t call = static_cast<uint64_t>(signature.collective) | static_cast<uint64_t>(signature.algorithm) << 8 |
+                        static_cast<uint64_t>(signature.dtype) << 16 | static_cast<uint64_t>(signature.op) << 24 |
+                        static_cast<uint64_t>(static_cast<uint32_t>(signature.root.value())) << 32;
+  // Each product takes what is in the low bits to the high ones, which are those that count.
+  for (const uint64_t word : {signature.count, call, static_cast<uint64_t>(signature.counts_hash)}) {
+    hash_ = (hash_ ^ hash_ >> 32 ^ word) * 0x9e3779b97f4a7c15u;
+  }
 }
 
 uint32_t HashOfCounts(absl::Span<const int64_t> counts) {

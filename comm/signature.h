@@ -28,12 +28,25 @@ struct Signature {
   bool check = false;        // the exchange of signatures that precedes a collective in checked mode
   bool pair_counts = false;  // an all-to-all with counts: each pair of ranks has its own
   uint32_t counts_hash = 0;  // of the blocks' sizes, HashOfCounts; 0: they are equal
+  uint32_t history = 0;      // of the calls before, History::bits
 
   friend bool operator==(const Signature& a, const Signature& b) {
     return a.sequence == b.sequence && a.count == b.count && a.collective == b.collective &&
            a.algorithm == b.algorithm && a.dtype == b.dtype && a.op == b.op && a.root == b.root && a.check == b.check &&
-           a.pair_counts == b.pair_counts && a.counts_hash == b.counts_hash;
+           a.pair_counts == b.pair_counts && a.counts_hash == b.counts_hash && a.history == b.history;
   }
+};
+
+// What was called so far, in a few bits. A rank whose part in a collective is only to send learns nothing of a mismatch in it:
+// the next collective, whichever way it goes, tells.
+class History {
+ public:
+  // What is different in two histories is different here, but for one in 2^24.
+  uint32_t bits() const { return static_cast<uint32_t>(hash_ >> 40); }
+  void Add(const Signature& signature);
+
+ private:
+  uint64_t hash_ = 0;
 };
 
 // FNV-1a of the counts as 64-bit little-endian numbers, its halves xor-ed; never 0.

@@ -49,7 +49,41 @@ std::vector<Signature> Variants() {
   add([](Signature* s) { s->pair_counts = true; });
   add([](Signature* s) { s->counts_hash = 1; });
   add([](Signature* s) { s->counts_hash = UINT32_MAX; });
+  add([](Signature* s) { s->history = 1; });
+  add([](Signature* s) { s->history = (1 << 24) - 1; });
   return variants;
+}
+
+TEST(History, TellsWhatWasCalledButNotHow) {
+  History one, other;
+  EXPECT_EQ(one.bits(), other.bits());
+  one.Add(Example());
+  other.Add(Example());
+  EXPECT_EQ(one.bits(), other.bits());
+  for (const Signature& signature : Variants()) {
+    // What distinguishes calls of one kind, by the number and by the bits themselves, is not part of it.
+    Signature call = signature;
+    call.sequence = Example().sequence;
+    call.check = call.pair_counts = false;
+    call.history = 0;
+    History different, after;
+    different.Add(call);
+    after.Add(Example());
+    EXPECT_EQ(different.bits() == after.bits(), call == Example()) << ToString(call);
+    EXPECT_LT(different.bits(), 1U << 24);
+    // It is not forgotten.
+    different.Add(Example());
+    after.Add(Example());
+    EXPECT_EQ(different.bits() == after.bits(), call == Example()) << ToString(call);
+  }
+  // Nor is the order.
+  Signature barrier;
+  History before, behind;
+  before.Add(barrier);
+  before.Add(Example());
+  behind.Add(Example());
+  behind.Add(barrier);
+  EXPECT_NE(before.bits(), behind.bits());
 }
 
 TEST(Signature, SurvivesItsEnvelope) {

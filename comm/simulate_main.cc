@@ -44,6 +44,7 @@ absl::StatusOr<PriceTableOptions> OptionsFromFlags() {
   options.network = MakeNetwork(local, remote, options.ranks / hosts);
   LOCKSTEP_ASSIGN_OR_RETURN(options.collectives, ParseCollectiveList(absl::GetFlag(FLAGS_collective)));
   LOCKSTEP_ASSIGN_OR_RETURN(options.sizes, ParseSizeList(absl::GetFlag(FLAGS_sizes)));
+  options.share_memory = absl::GetFlag(FLAGS_local_link) == "shared_memory";
   options.step_by_step = absl::GetFlag(FLAGS_step_by_step);
   return options;
 }
@@ -56,7 +57,7 @@ absl::StatusOr<std::string> Tables() {
 int Main(int argc, char** argv) {
   absl::SetProgramUsageMessage(
       "prints what every algorithm of every collective costs on a described network, in microseconds, and marks with * "
-      "the one that would be chosen");
+      "the one that would be chosen, and with + the one for buffers of the communicator's allocator");
   const std::vector<char*> words = absl::ParseCommandLine(argc, argv);
   if (words.size() > 1) {
     std::fprintf(stderr, "simulate: '%s' is no flag; see --help\n", words[1]);

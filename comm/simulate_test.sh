@@ -18,6 +18,12 @@ grep -q '^all_reduce, 4096 ranks, 8 on each of 512 hosts, us$' "$output" || fail
   fail "simulating failed"
 grep -q '^binomial  *[0-9]' "$output" || fail "no line of binomial"
 
+"$simulate" --ranks=2 --collective=all_reduce --sizes=8,64K >"$output" 2>&1 || fail "pricing one host failed"
+grep -q '^one_line  *[0-9.]*\* *- $' "$output" || fail "no choice of one_line"
+grep -q '^one_pass  *[0-9.]*  *[0-9.]*+$' "$output" || fail "no choice of one_pass"
+"$simulate" --ranks=2 --local_link=tcp >"$output" 2>&1 || fail "pricing TCP on one host failed"
+! grep '^one_\(pass\|line\)' "$output" || fail "algorithms by memory without shared memory"
+
 expect_refusal() {
   local message=$1 status=0
   shift

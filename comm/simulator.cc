@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "comm/memory_simulator.h"
 #include "comm/prepared_schedule.h"
 
 namespace lockstep {
@@ -29,7 +30,7 @@ class Simulator {
 
   absl::Status Prepare(absl::Span<const Schedule> schedules);
   // As often as wanted.
-  absl::StatusOr<Simulation> Run(int64_t bytes);
+  absl::StatusOr<Simulation> Run(double bytes);
 
  private:
   static constexpr double kUnknown = -1;
@@ -88,7 +89,6 @@ class Simulator {
   void StartFlow(int rank, double bytes);
   void EndFlow(int rank);
   void ShareAnew(int host);
-  double LocalNs(const Step& step, double bytes) const;
 
   const Network network_;
   double now_ = 0;
@@ -100,25 +100,33 @@ class Simulator {
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
 };
 
-absl::Status Simulator::Prepare(absl::Span<const Schedule> schedules) {
+absl::Status CheckWorld(absl::Span<const Schedule> schedules, const Network& network) {
   if (schedules.empty()) return absl::InvalidArgumentError("no schedules");
-  if (network_.ranks_per_host < 1 || network_.chunk_bytes < 1 || network_.local.latency_ns < 0 ||
-      network_.local.byte_ns < 0 || network_.local.message_ns < 0 || network_.remote.message_ns < 0 ||
-      network_.remote.latency_ns < 0 || network_.remote.byte_ns < 0 || network_.reduced_byte_ns < 0 ||
-      network_.copied_byte_ns < 0) {
+  if (network.ranks_per_host < 1 || network.chunk_bytes < 1 || network.local.latency_ns < 0 ||
+      network.local.byte_ns < 0 || network.local.message_ns < 0 || network.remote.message_ns < 0 ||
+      network.remote.latency_ns < 0 || network.remote.byte_ns < 0 || network.reduced_byte_ns < 0 ||
+      network.copied_byte_ns < 0) {
     return absl::InvalidArgumentError(
         "a network has at least one rank on a host, chunks of at least a byte, and no negative costs");
   }
+  const Schedule& first = schedules[0];
+  for (size_t r = 0; r < schedules.size(); ++r) {
+    const Schedule& schedule = schedules[r];
+    if (schedule.size != static_cast<int>(schedules.size()) || schedule.rank.value() != static_cast<int>(r) ||
+        schedule.collective != first.collective || schedule.algorithm != first.algorithm ||
+        schedule.blocks != first.blocks) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "schedule ", r, " of ", schedules.size(), " is that of rank ", schedule.rank.value(), " of ", schedule.size,
+          " in ", Name(schedule.collective), " by ", Name(schedule.algorithm), " with ", schedule.blocks, " blocks"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Simulator::Prepare(absl::Span<const Schedule> schedules) {
   const int size = static_cast<int>(schedules.size());
   ranks_.reserve(size);
-  for (int r = 0; r < size; ++r) {
-    const Schedule& schedule = schedules[r];
-    if (schedule.size != size || schedule.rank.value() != r || schedule.collective != schedules[0].collective ||
-        schedule.blocks != schedules[0].blocks) {
-      return absl::InvalidArgumentError(absl::StrCat("schedule ", r, " of ", size, " is that of rank ",
-                                                     schedule.rank.value(), " of ", schedule.size, " in ",
-                                                     Name(schedule.collective), " with ", schedule.blocks, " blocks"));
-    }
+  for (const Schedule& schedule : schedules) {
     RankState& rank = ranks_.emplace_back(schedule);
     for (int i = 0; i < rank.prepared.steps(); ++i) rank.servers[EndOf(rank.prepared.step(i))].steps.push_back(i);
   }
@@ -192,9 +200,8 @@ absl::Status Simulator::Match() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Simulation> Simulator::Run(int64_t bytes) {
-  if (bytes < 0) return absl::InvalidArgumentError(absl::StrCat("a vector of ", bytes, " bytes"));
-  Begin(static_cast<double>(bytes));
+absl::StatusOr<Simulation> Simulator::Run(double bytes) {
+  Begin(bytes);
   const int size = static_cast<int>(ranks_.size());
   for (int r = 0; r < size; ++r) Advance(r);
   while (!events_.empty()) {
@@ -284,7 +291,7 @@ void Simulator::TryServer(int index, End end) {
     }
     case kReceiving: {
       if (!IsMessage(step)) {
-        complete = now_ + LocalNs(step, bytes);
+        complete = now_ + WorkNs(step, bytes, network_);
         break;
       }
       const double arrived = state.arrived[server.chunk];
@@ -351,21 +358,25 @@ void Simulator::ShareAnew(int host) {
   }
 }
 
-double Simulator::LocalNs(const Step& step, double bytes) const {
-  if (step.kind == Step::Kind::kCopy) return bytes * network_.copied_byte_ns;
-  const double folded = step.kind == Step::Kind::kReduceMany ? static_cast<double>(step.terms.size()) - 1 : 1;
-  return bytes * folded * network_.reduced_byte_ns;
-}
-
 }  // namespace
 
 absl::StatusOr<std::vector<Simulation>> Simulate(absl::Span<const Schedule> schedules, absl::Span<const int64_t> sizes,
                                                  const Network& network) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckWorld(schedules, network));
+  for (int64_t bytes : sizes) {
+    if (bytes < 0) return absl::InvalidArgumentError(absl::StrCat("a vector of ", bytes, " bytes"));
+  }
+  std::vector<Simulation> simulations(sizes.size());
+  if (IsByMemory(schedules[0].algorithm)) {
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      LOCKSTEP_ASSIGN_OR_RETURN(simulations[i].ns, SimulateByMemory(schedules, static_cast<double>(sizes[i]), network));
+    }
+    return simulations;
+  }
   Simulator simulator(network);
   LOCKSTEP_RETURN_IF_ERROR(simulator.Prepare(schedules));
-  std::vector<Simulation> simulations;
-  for (int64_t bytes : sizes) {
-    LOCKSTEP_ASSIGN_OR_RETURN(simulations.emplace_back(), simulator.Run(bytes));
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    LOCKSTEP_ASSIGN_OR_RETURN(simulations[i], simulator.Run(static_cast<double>(sizes[i])));
   }
   return simulations;
 }

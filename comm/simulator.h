@@ -14,7 +14,16 @@
 //   host's link     is shared equally by the messages that its ranks send to other hosts (processor sharing), whose
 //                   bytes leave the slower for it. Ranks of one host have links of their own among each other.
 //
-// What starts when is what the executor does (comm/executor.h): a step waits for those it names, chunk by chunk where
+// By memory (comm/schedule.h) there are no messages. A rank carries out its steps whole, one after the other:
+//
+//   meeting         each rank that comes tells all others, one after the other, message_ns each (kLine in
+//                   comm/meeting_costs.h), and latency_ns after the last has told the last all go on. What is given in
+//                   it comes along.
+//   copy            b * copied_byte_ns, wherever the memory is.
+//   reduction       b * reduced_byte_ns for each operand that it folds in, and b * copied_byte_ns for each place after
+//                   the first that it writes the result to.
+//
+// Else, what starts when is what the executor does (comm/executor.h): a step waits for those it names, chunk by chunk where
 // comm/prepared_schedule.h says so, and the messages of two ranks match in list order. The order in which one rank's
 // end serves several peers is the list's here; the executor takes them as they become ready.
 //
@@ -48,8 +57,9 @@ struct Simulation {
 // all-reduce, broadcast and reduce combine or move, what all-gather and gather make, what reduce-scatter and scatter
 // start from, and what all-to-all has on each rank.
 //
-// INVALID_ARGUMENT for schedules that do not belong together, messages that nobody receives, or a network with negative
-// costs; FAILED_PRECONDITION when the schedules cannot be carried out in list order, naming the step that waits.
+// INVALID_ARGUMENT for schedules that do not belong together, messages that nobody receives, a network with negative
+// costs, schedules by memory of ranks that do not share one host, or more in a meeting than can be given there;
+// FAILED_PRECONDITION when the schedules cannot be carried out in list order, naming the step that waits.
 //
 // For several sizes at once, because preparing thousands of schedules takes longer than carrying them out.
 absl::StatusOr<std::vector<Simulation>> Simulate(absl::Span<const Schedule> schedules, absl::Span<const int64_t> sizes,

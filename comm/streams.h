@@ -1,5 +1,5 @@
-// Streams: the times at which the chunks of messages are where they have to be, as two numbers each. What the closed
-// forms of comm/prices.cc are made of; the model is the simulator's (comm/simulator.h).
+// Streams: the times at which the chunks of messages are where they have to be, as two numbers each. What prices
+// (comm/prices.h) are made of; the model is the simulator's (comm/simulator.h).
 //
 // The chunks between the first and the last wait for what is linear in their number, and of linear functions one of the
 // ends is the largest: so two numbers are exact. Times are nanoseconds from the start of the collective.
@@ -8,7 +8,6 @@
 #define COMM_STREAMS_H_
 
 #include <algorithm>
-#include <array>
 #include <limits>
 
 namespace lockstep {
@@ -17,7 +16,6 @@ namespace prices {
 inline constexpr double kNever = -std::numeric_limits<double>::infinity();
 
 inline int FloorLog2(int value) { return 31 - __builtin_clz(static_cast<unsigned>(value)); }
-inline bool IsPowerOfTwo(int value) { return (value & (value - 1)) == 0; }
 inline int CeilLog2(int value) { return value == 1 ? 0 : FloorLog2(value - 1) + 1; }
 
 // When the first and the last chunk of a message are there. That is all there is to know: what the chunks between them
@@ -108,7 +106,6 @@ class Symmetric {
   void Reduce(const Message& message, int operands) {
     data_ = Work(message.chunks, operands * message.reducing_ns, kAlways, ends_);
   }
-  void Wait(double ns) { ends_.receiving += ns; }
   double ns() const { return std::max(data_.last, ends_.receiving); }
 
  private:
@@ -132,83 +129,6 @@ class Symmetric {
 
   Stream data_;
   Ends ends_;
-};
-
-// Halving and doubling on the circulant graph (comm/algorithms/circulant.h), as a member of it goes through it: it
-// begins with `from` blocks, keeps the first `to`, sends the others away, and adds what arrives to as many from the
-// first on.
-class Circulant {
- public:
-  // `terms_sent` and `terms_kept`: when what goes in the first round, and what it is added to, may be touched.
-  Circulant(int members, double block_bytes, const Stream& terms_sent, const Stream& terms_kept, Ends* ends)
-      : members_(members), block_bytes_(block_bytes), data_(terms_sent), kept_(terms_kept), ends_(*ends) {}
-
-  // `message(distance, bytes)` is what a message costs. With `copies`, what the first round does not touch is copied.
-  template <typename MessageTo>
-  void Halve(MessageTo message, bool copies) {
-    std::array<Round, 32> rounds;
-    int done = 0;
-    Stream copied = kept_;
-    for (int from = members_, to; from > 1; from = to, ++done) {
-      to = (from + 1) / 2;
-      if (done > 0) {
-        data_ = LastTouched(rounds, done, to, from, copied);
-      }
-      const Message round = message(to, (from - to) * block_bytes_);
-      const Stream left = Send(round, data_, ends_);
-      rounds[done] = {from - to, Receive(round, left, done == 0 ? kept_ : kAlways, ends_)};
-      if (done == 0 && copies && from - to < to) {
-        copied = Work(round.chunks, round.copying_ns / (from - to), kAlways, ends_);
-      }
-    }
-    if (done > 0) own_ = rounds[done - 1].there;
-  }
-
-  template <typename MessageTo>
-  void Double(MessageTo message) {
-    std::array<Round, 32> rounds;
-    int done = 0;
-    for (int bit = CeilLog2(members_) - 1; bit >= 0; --bit, ++done) {
-      // The halvings backwards: the number of members, halved `bit` times and rounded up.
-      const int from = (members_ + (1 << bit) - 1) >> bit, to = (from + 1) / 2;
-      // Its own block goes on chunk by chunk; several go when the last of them is there.
-      kept_ = own_;
-      for (int i = 0; i < done; ++i) {
-        if (rounds[i].blocks < from - to) kept_ = {rounds[i].there.last, rounds[i].there.last};
-      }
-      const Message round = message(to, (from - to) * block_bytes_);
-      const Stream left = Send(round, kept_, ends_);
-      arrived_ = Receive(round, left, kAlways, ends_);
-      rounds[done] = {to, arrived_};
-    }
-  }
-
-  // When its own block is there; after doubling, what it sent in the last round, and what arrived in it.
-  const Stream& own() const { return own_; }
-  const Stream& kept() const { return kept_; }
-  const Stream& arrived() const { return arrived_; }
-
- private:
-  struct Round {
-    int blocks = 0;  // halving: added to; doubling: the first of those that arrived
-    Stream there;
-  };
-
-  // What blocks [begin, end) wait for: the last round that added to the first of them, and the copy if it is among
-  // them.
-  static Stream LastTouched(const std::array<Round, 32>& rounds, int done, int begin, int end, const Stream& copied) {
-    for (int i = done - 1; i >= 0; --i) {
-      if (rounds[i].blocks <= begin) continue;
-      const double last = std::max(rounds[i].there.last, end > rounds[0].blocks ? copied.last : kNever);
-      return {last, last};
-    }
-    return copied;
-  }
-
-  const int members_;
-  const double block_bytes_;
-  Stream data_, kept_, own_, arrived_;
-  Ends& ends_;
 };
 
 }  // namespace prices

@@ -18,8 +18,9 @@ SymbolicRun::SymbolicRun(absl::Span<const Schedule> all_ranks, bool in_place)
 
 absl::Status SymbolicRun::Run() {
   NumberSteps();
-  LOCKSTEP_RETURN_IF_ERROR(MatchMessages());
   InitializeMemory();
+  if (IsByMemory(all_[0].algorithm)) return ExecuteByMemory();
+  LOCKSTEP_RETURN_IF_ERROR(MatchMessages());
   return Execute();
 }
 
@@ -124,7 +125,7 @@ void SymbolicRun::InitializeMemory() {
     memory_.emplace_back(memory.locations(), kUndefined);
     for (int block = 0; block < schedule.blocks; ++block) {
       if (memory.WhyAbsent(Window::kInput, block) != nullptr) continue;
-      Memory(schedule, Window::kInput, block) = expressions_.Leaf(schedule.rank, block);
+      Memory(schedule, {Window::kInput, block, 1}, 0) = expressions_.Leaf(schedule.rank, block);
     }
   }
   if (all_[0].collective == Collective::kBarrier) {
@@ -156,6 +157,37 @@ absl::Status SymbolicRun::Execute() {
     }
   }
   return completed == states_.size() ? absl::OkStatus() : Deadlock();
+}
+
+absl::Status SymbolicRun::ExecuteByMemory() {
+  std::vector<int> at = first_step_;
+  const auto end_of = [this](size_t rank) { return first_step_[rank] + static_cast<int>(all_[rank].steps.size()); };
+  int meetings = 0;
+  while (true) {
+    for (size_t rank = 0; rank < all_.size(); ++rank) {
+      for (; at[rank] != end_of(rank) && !IsMeeting(step(at[rank]).kind); ++at[rank]) {
+        states_[at[rank]].depth = meetings;
+        LOCKSTEP_RETURN_IF_ERROR(Apply(at[rank]));
+      }
+    }
+    if (at[0] == end_of(0)) return absl::OkStatus();
+    ++meetings;
+    LOCKSTEP_RETURN_IF_ERROR(Meet(at));
+    for (int& id : at) states_[id++].depth = meetings;
+  }
+}
+
+absl::Status SymbolicRun::Meet(absl::Span<const int> ids) {
+  if (!heard_.empty()) {
+    for (int id : ids) std::fill_n(Heard(id), words_, ~uint64_t{0});
+  }
+  if (step(ids[0]).kind != Step::Kind::kShare) return absl::OkStatus();
+  for (int giver : ids) {
+    Id value = kUndefined;
+    if (step(giver).source.blocks > 0) LOCKSTEP_RETURN_IF_ERROR(Read(giver, step(giver).source, 0, &value));
+    for (int id : ids) Memory(schedule(id), step(id).target, states_[giver].rank) = value;
+  }
+  return absl::OkStatus();
 }
 
 void SymbolicRun::Release(int id) {
@@ -191,7 +223,7 @@ absl::Status SymbolicRun::MoveInto(int writer, int i, int reader) {
       LOCKSTEP_RETURN_IF_ERROR(Read(writer, step(writer).source, i, &own));
       return CombineInto(writer, i, own, value);
     case Step::Kind::kReduce:
-      own = Memory(schedule(writer), target.window, target.block + i);
+      own = Memory(schedule(writer), target, i);
       if (own == kUndefined) return Error(writer, "adds to a target that was never written");
       return CombineInto(writer, i, own, value);
     default:
@@ -200,7 +232,7 @@ absl::Status SymbolicRun::MoveInto(int writer, int i, int reader) {
 }
 
 absl::Status SymbolicRun::Read(int id, const Operand& operand, int i, Id* value) {
-  *value = Memory(schedule(id), operand.window, operand.block + i);
+  *value = Memory(schedule(id), operand, i);
   if (*value == kUndefined) return Error(id, "reads memory that was never written");
   if (!Fits(id, operand, i, *value)) {
     return Error(id, absl::StrCat("reads block ", expressions_.block(*value), " as if it were block ",
@@ -239,21 +271,26 @@ absl::Status SymbolicRun::FoldInto(int id, int i) {
 
 bool SymbolicRun::Fits(int id, const Operand& operand, int i, Id value) const {
   if (!blocks_may_differ_) return true;
-  const Schedule& own = schedule(id);
+  const ScheduleMemory memory(schedule(id), in_place_);
   // What rank r sends to rank s is as large as what s receives from r, and as nothing else.
-  if (own.collective == Collective::kAllToAll && operand.window == Window::kOutput) {
-    return expressions_.LeafRank(value) == operand.block + i && expressions_.block(value) == own.rank.value();
+  if (schedule(id).collective == Collective::kAllToAll && operand.window == Window::kOutput) {
+    return expressions_.LeafRank(value) == operand.block + i && expressions_.block(value) == memory.OwnerOf(operand);
   }
   return expressions_.block(value) == operand.sized_as() + i;
 }
 
 absl::Status SymbolicRun::Write(int id, int i, Id value) {
-  const Operand& target = step(id).target;
+  LOCKSTEP_RETURN_IF_ERROR(WriteTo(id, step(id).target, i, value));
+  for (const Operand& target : step(id).more_targets) LOCKSTEP_RETURN_IF_ERROR(WriteTo(id, target, i, value));
+  return absl::OkStatus();
+}
+
+absl::Status SymbolicRun::WriteTo(int id, const Operand& target, int i, Id value) {
   if (!Fits(id, target, i, value)) {
     return Error(id, absl::StrCat("writes block ", expressions_.block(value), " where block ", target.sized_as() + i,
                                   " belongs, which may be smaller"));
   }
-  Memory(schedule(id), target.window, target.block + i) = value;
+  Memory(schedule(id), target, i) = value;
   return absl::OkStatus();
 }
 

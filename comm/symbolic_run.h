@@ -27,7 +27,8 @@ class SymbolicRun {
  public:
   using Id = ExpressionTable::Id;
 
-  // Not empty. all_ranks[r] is rank r's schedule, in which CheckSteps and CheckRaces have found nothing. Borrowed.
+  // Not empty. all_ranks[r] is rank r's schedule, in which CheckSteps and CheckRaces, or by memory CheckMeetings, have
+  // found nothing. Borrowed.
   SymbolicRun(absl::Span<const Schedule> all_ranks, bool in_place);
 
   // INTERNAL naming the rank, the step and what is wrong, for the first fault found.
@@ -37,7 +38,7 @@ class SymbolicRun {
 
   // Of a block of the output that exists: what it ends as; kUndefined where nobody has written it.
   Id Output(int rank, int block) const;
-  // The longest chain of messages of which each had to wait for the one before.
+  // The longest chain of messages of which each had to wait for the one before; by memory, the meetings.
   int message_depth() const;
   // Of barriers: a rank that need not have begun when this one has completed all its steps, or -1.
   int FirstUnheard(int rank) const;
@@ -68,19 +69,26 @@ class SymbolicRun {
   absl::Status Error(int id, absl::string_view fault) const {
     return StepError(schedule(id), states_[id].index, fault);
   }
-  Id& Memory(const Schedule& schedule, Window window, int block) {
-    return memory_[schedule.rank.value()][ScheduleMemory(schedule, in_place_).Location(window, block)];
+  // Block i of an operand of the rank's.
+  Id& Memory(const Schedule& schedule, const Operand& operand, int i) {
+    const ScheduleMemory memory(schedule, in_place_);
+    return memory_[memory.OwnerOf(operand)][memory.Location(operand) + i];
   }
 
   void NumberSteps();
   absl::Status MatchMessages();
   void InitializeMemory();
   absl::Status Execute();
+  absl::Status ExecuteByMemory();
+  // The step of each rank is the same meeting.
+  absl::Status Meet(absl::Span<const int> ids);
   // One dependency less; starts the step when it was the last.
   void Release(int id);
   // Carries out a local step, or a message with both its ends.
   absl::Status Apply(int id);
+  // Into all targets.
   absl::Status Write(int id, int i, Id value);
+  absl::Status WriteTo(int id, const Operand& target, int i, Id value);
   absl::Status Read(int id, const Operand& operand, int i, Id* value);
   absl::Status CheckCombinable(int id, Id left, Id right) const;
   absl::Status CombineInto(int id, int i, Id left, Id right);

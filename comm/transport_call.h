@@ -12,12 +12,14 @@
 
 #include "absl/status/status.h"
 #include "base/deadline.h"
+#include "base/ref.h"
 #include "comm/communicator.h"
 #include "comm/executor.h"
 #include "comm/point_to_point.h"
 #include "comm/progress_engine.h"
 #include "comm/transport_communicator.h"
 #include "comm/work.h"
+#include "transport/shm/symmetric_arena.h"
 
 namespace lockstep {
 
@@ -42,29 +44,37 @@ class TransportCommunicator::CallState : public WorkState {
   using WorkState::Reset;
 
   // Guarded by the engine's mutex.
-  std::shared_ptr<CallState> group;  // that this is a member of
-  int members_left = 0;              // of a group
-  absl::Status first_error;          // of a group's members
+  Ref<CallState> group;      // that this is a member of
+  int members_left = 0;      // of a group
+  absl::Status first_error;  // of a group's members
 
  private:
   ProgressEngine* const engine_;
   std::atomic<std::thread::id> collector_{};
 };
 
+// An arena that the ranks are making.
+struct TransportCommunicator::AskedArena {
+  explicit AskedArena(ProgressEngine* engine) : state(engine) {}
+
+  CallState state;
+  std::unique_ptr<SymmetricArena> arena;
+};
+
 // A job with what goes before and after it. Pooled.
 struct TransportCommunicator::Call : Job {
-  Plan call_plan;  // of which Job::plan is a part
+  Plan call_plan;  // of which Job::plan is a part; the last one's, too
   CallState* work = nullptr;
-  std::shared_ptr<CallState> background;  // holds `work` when nobody need wait for it
-  std::vector<char> prepared;             // the input, where it had to be read before
+  Ref<CallState> background;   // holds `work` when nobody need wait for it
+  std::vector<char> prepared;  // the input, where it had to be read before
 };
 
 struct TransportCommunicator::Message : MessageCall {
   Message(const MessageCall& call, MessageInfo* info_target, std::chrono::milliseconds given_timeout,
           ProgressEngine* engine)
-      : MessageCall(call), state(std::make_shared<CallState>(engine)), out_info(info_target), timeout(given_timeout) {}
+      : MessageCall(call), state(MakeRef<CallState>(engine)), out_info(info_target), timeout(given_timeout) {}
 
-  const std::shared_ptr<CallState> state;
+  const Ref<CallState> state;
   MessageInfo* const out_info;  // may be null
   const std::chrono::milliseconds timeout;
   bool background = false;
@@ -72,7 +82,7 @@ struct TransportCommunicator::Message : MessageCall {
 
 struct TransportCommunicator::Group {
   struct Member {
-    std::shared_ptr<CallState> state;
+    Ref<CallState> state;
     // A collective, if there is no message.
     CollectiveRequest request;
     Plan plan;
@@ -81,7 +91,7 @@ struct TransportCommunicator::Group {
 
   std::thread::id thread;
   int depth = 1;
-  std::shared_ptr<CallState> work;  // of all members
+  Ref<CallState> work;  // of all members
   std::vector<Member> members;
   absl::Status refused;  // the first call that was
 };

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "base/ref.h"
 #include "base/status.h"
 #include "comm/transport_call.h"
 #include "kernels/cpu/scale.h"
@@ -21,6 +22,12 @@ constexpr std::chrono::milliseconds kAnnouncementGrace{2000};
 constexpr std::chrono::milliseconds kLateGrace{5000};
 
 constexpr size_t kFlightRecordsPrinted = 16;
+
+// More calls than this in flight, or with handles that somebody keeps, and starting one allocates.
+constexpr size_t kStatesMax = 1024;
+
+// How often a caller looks for its peers in memory before it waits like any other: for about a microsecond.
+constexpr int kLooks = 100;
 
 std::string CalledBy(Rank rank, const Signature& signature) {
   return absl::StrCat("rank ", rank.value(), " called ", ToString(signature));
@@ -41,6 +48,11 @@ absl::Status PairCountsError(Rank source, Rank target, const Signature& expected
   return absl::FailedPreconditionError(absl::StrCat(ToString(call), ": rank ", source.value(), " sends ", arrived.count,
                                                     " elements to rank ", target.value(), ", which expects ",
                                                     expected.count));
+}
+
+bool DifferInHistoryOnly(Signature a, const Signature& b) {
+  a.history = b.history;
+  return a == b;
 }
 
 bool DifferInCountOnly(Signature a, const Signature& b) {
@@ -89,7 +101,8 @@ TransportCommunicator::~TransportCommunicator() {
     DropGroup(group_.get(), open);
   }
   if (status_.ok()) {
-    const std::string left = !executor_.jobs().empty()    ? ToString(executor_.jobs().front()->signature)
+    const Job* const job = FirstJob();
+    const std::string left = job != nullptr               ? ToString(job->signature)
                              : !messages_.calls().empty() ? ToString(*messages_.calls().front())
                                                           : "";
     if (control_ != nullptr && !left.empty()) {
@@ -98,9 +111,7 @@ TransportCommunicator::~TransportCommunicator() {
                                                        left, " in flight")));
     }
     status_ = absl::CancelledError("the communicator was destroyed");
-    executor_.FailAll(status_);
-    messages_.FailAll(status_);
-    engine_->Notify();
+    FailCalls(status_);
   }
   engine_->RemoveClient(this);
 }
@@ -108,31 +119,37 @@ TransportCommunicator::~TransportCommunicator() {
 absl::Status TransportCommunicator::Run(const CollectiveRequest& request) { return RunPlanned(request, nullptr); }
 
 absl::StatusOr<Work> TransportCommunicator::Start(const CollectiveRequest& request) {
-  auto state = std::make_shared<CallState>(engine_);
-  LOCKSTEP_RETURN_IF_ERROR(StartPlanned(request, nullptr, state));
+  Ref<CallState> state;
+  LOCKSTEP_RETURN_IF_ERROR(StartPlanned(request, nullptr, &state));
   return Work(std::move(state));
 }
 
-absl::Status TransportCommunicator::RunPlanned(const CollectiveRequest& request, Plan plan) {
-  if (!options_.checked) return RunUnchecked(request, std::move(plan), /*check=*/false);
+absl::Status TransportCommunicator::RunPlanned(const CollectiveRequest& request, const Plan* plan) {
+  if (!options_.checked) return RunUnchecked(request, plan, /*check=*/false);
   {
     MutexLock lock(mu());
-    if (Collecting()) return Collect(request, std::move(plan), std::make_shared<CallState>(engine_));
+    if (Collecting()) return Collect(request, plan, TakeState());
   }
   MutexLock lock(&checked_mu_);
   LOCKSTEP_RETURN_IF_ERROR(CompareSignatures(request, plan));
-  return RunUnchecked(request, std::move(plan), /*check=*/false);
+  return RunUnchecked(request, plan, /*check=*/false);
 }
 
-absl::Status TransportCommunicator::RunUnchecked(const CollectiveRequest& request, Plan plan, bool check) {
+absl::Status TransportCommunicator::RunUnchecked(const CollectiveRequest& request, const Plan* plan, bool check) {
   CallState state(engine_);
   size_t divide_count = 0;
   {
     MutexLock lock(mu());
-    if (Collecting()) return Collect(request, std::move(plan), std::make_shared<CallState>(engine_));
-    LOCKSTEP_ASSIGN_OR_RETURN(Call* const call, PrepareCall(request, std::move(plan)));
+    if (Collecting()) return Collect(request, plan, TakeState());
+    LOCKSTEP_ASSIGN_OR_RETURN(Call* const call, PrepareCall(request, plan));
     divide_count = call->call_plan->divide_count;
+    const bool by_memory = IsByMemory(call->call_plan->signature.algorithm);
     LaunchCall(call, request, &state, nullptr, check);
+    // Ranks in step meet at once, which is less than it takes to begin to wait.
+    int looks = by_memory && engine_->spins() && !request.background ? kLooks : 0;
+    while (looks > 0 && !state.done().load(std::memory_order_acquire)) {
+      if (!memory_executor_->Poll()) --looks;
+    }
   }
   // The operation's deadline, not ours, bounds this: the state must stay until the executor is done with it.
   engine_->Drive(state.done(), Deadline::Infinite(), /*spin=*/!request.background);
@@ -140,32 +157,48 @@ absl::Status TransportCommunicator::RunUnchecked(const CollectiveRequest& reques
   return kernels::DivideTowardZero(request.dtype, request.output, divide_count, size_);
 }
 
-absl::Status TransportCommunicator::StartPlanned(const CollectiveRequest& request, Plan plan,
-                                                 const std::shared_ptr<CallState>& state) {
+absl::Status TransportCommunicator::StartPlanned(const CollectiveRequest& request, const Plan* plan,
+                                                 Ref<CallState>* state) {
   if (options_.checked) {
     {
       MutexLock lock(mu());
-      if (Collecting()) return Collect(request, std::move(plan), state);
+      if (*state == nullptr) *state = TakeState();
+      if (Collecting()) return Collect(request, plan, *state);
     }
     MutexLock lock(&checked_mu_);
     LOCKSTEP_RETURN_IF_ERROR(CompareSignatures(request, plan));
     MutexLock engine_lock(mu());
-    LOCKSTEP_ASSIGN_OR_RETURN(Call* const call, PrepareCall(request, std::move(plan)));
-    LaunchCall(call, request, state.get(), state, /*check=*/false);
+    LOCKSTEP_ASSIGN_OR_RETURN(Call* const call, PrepareCall(request, plan));
+    LaunchCall(call, request, state->get(), *state, /*check=*/false);
     return absl::OkStatus();
   }
   MutexLock lock(mu());
-  if (Collecting()) return Collect(request, std::move(plan), state);
-  LOCKSTEP_ASSIGN_OR_RETURN(Call* const call, PrepareCall(request, std::move(plan)));
-  LaunchCall(call, request, state.get(), state, /*check=*/false);
+  if (*state == nullptr) *state = TakeState();
+  if (Collecting()) return Collect(request, plan, *state);
+  LOCKSTEP_ASSIGN_OR_RETURN(Call* const call, PrepareCall(request, plan));
+  LaunchCall(call, request, state->get(), *state, /*check=*/false);
   return absl::OkStatus();
 }
 
+Ref<TransportCommunicator::CallState> TransportCommunicator::TakeState() {
+  // That of the call that was started longest ago is the likeliest to be free. Some are held for longer: they are passed over.
+  for (int tries = 0; tries < 2 && !states_.empty(); ++tries) {
+    const Ref<CallState>& oldest = states_[next_state_];
+    next_state_ = next_state_ + 1 < states_.size() ? next_state_ + 1 : 0;
+    if (!oldest.unique()) continue;
+    oldest->Reset();
+    return oldest;
+  }
+  Ref<CallState> state = MakeRef<CallState>(engine_);
+  if (states_.size() < kStatesMax) states_.push_back(state);
+  return state;
+}
+
 absl::StatusOr<TransportCommunicator::Call*> TransportCommunicator::PrepareCall(const CollectiveRequest& request,
-                                                                                Plan plan) {
+                                                                                const Plan* plan) {
   if (!status_.ok()) return status_;
   if (plan == nullptr) {
-    LOCKSTEP_ASSIGN_OR_RETURN(plan, plans_.Find(request));
+    LOCKSTEP_ASSIGN_OR_RETURN(plan, FindPlan(request));
   }
   if (free_calls_.empty()) {
     calls_.push_back(std::make_unique<Call>());
@@ -173,7 +206,8 @@ absl::StatusOr<TransportCommunicator::Call*> TransportCommunicator::PrepareCall(
   }
   Call* const call = free_calls_.back();
   free_calls_.pop_back();
-  call->call_plan = std::move(plan);
+  // Most often it has just been used for the like, and counting references is a good part of what posting costs.
+  if (call->call_plan != *plan) call->call_plan = *plan;
   call->plan = call->call_plan->execution.get();
   call->input = static_cast<const char*>(request.input);
   call->output = static_cast<char*>(request.output);
@@ -204,11 +238,13 @@ absl::StatusOr<TransportCommunicator::Call*> TransportCommunicator::PrepareCall(
 }
 
 void TransportCommunicator::LaunchCall(Call* call, const CollectiveRequest& request, CallState* work,
-                                       std::shared_ptr<CallState> background, bool check) {
+                                       Ref<CallState> background, bool check) {
   const uint64_t sequence = started_.load(std::memory_order_relaxed) + 1;
   call->signature = call->call_plan->signature;
   call->signature.sequence = sequence;
   call->signature.check = check;
+  call->signature.history = history_.bits();
+  history_.Add(call->signature);
   const std::chrono::milliseconds timeout = request.timeout.count() > 0 ? request.timeout : options_.timeout;
   call->deadline = Deadline::After(timeout);
   // Reading the clock is a good part of what posting costs, and the deadline has done it.
@@ -219,18 +255,23 @@ void TransportCommunicator::LaunchCall(Call* call, const CollectiveRequest& requ
   started_.store(sequence, std::memory_order_relaxed);
   engine_->NoteDeadline(call->deadline);
   if (call->background != nullptr) engine_->AddBackgroundWork();
-  executor_.Start(call);
+  if (IsByMemory(call->signature.algorithm)) {
+    memory_executor_->Start(call);
+    if (memory_executor_->busy()) engine_->Notify();
+  } else {
+    executor_.Start(call);
+  }
 }
 
-absl::Status TransportCommunicator::CompareSignatures(const CollectiveRequest& request, Plan plan) {
+absl::Status TransportCommunicator::CompareSignatures(const CollectiveRequest& request, const Plan* plan) {
   Signature mine;
   {
     MutexLock lock(mu());
     LOCKSTEP_RETURN_IF_ERROR(status_);
     if (plan == nullptr) {
-      LOCKSTEP_ASSIGN_OR_RETURN(plan, plans_.Find(request));
+      LOCKSTEP_ASSIGN_OR_RETURN(plan, FindPlan(request));
     }
-    mine = plan->signature;
+    mine = (*plan)->signature;
     // The exchange itself comes before it.
     mine.sequence = started_.load(std::memory_order_relaxed) + 2;
   }
@@ -267,23 +308,28 @@ void TransportCommunicator::OnDone(Job* job, const absl::Status& status) {
   }
   if (result.ok()) {
     // A later one that needs nobody may be done first.
-    const std::deque<Job*>& left = executor_.jobs();
-    completed_.store(left.empty() ? started_.load(std::memory_order_relaxed) : left.front()->signature.sequence - 1,
+    const Job* const left = FirstJob();
+    completed_.store(left == nullptr ? started_.load(std::memory_order_relaxed) : left->signature.sequence - 1,
                      std::memory_order_relaxed);
   }
   if (call->background != nullptr) engine_->RemoveBackgroundWork();
-  const std::shared_ptr<CallState> background = std::move(call->background);
+  const Ref<CallState> background = std::move(call->background);
   CallState* const work = call->work;
   call->work = nullptr;
   call->background = nullptr;
-  call->plan = nullptr;
-  call->call_plan = nullptr;
   free_calls_.push_back(call);
   Complete(work, std::move(result));
 }
 
+const Job* TransportCommunicator::FirstJob() const {
+  const Job* first = executor_.jobs().empty() ? nullptr : executor_.jobs().front();
+  if (memory_executor_ == nullptr || memory_executor_->jobs().empty()) return first;
+  const Job* const by_memory = memory_executor_->jobs().front();
+  return first == nullptr || by_memory->signature.sequence < first->signature.sequence ? by_memory : first;
+}
+
 void TransportCommunicator::Complete(CallState* work, absl::Status status) {
-  const std::shared_ptr<CallState> group = std::move(work->group);
+  const Ref<CallState> group = std::move(work->group);
   work->group = nullptr;
   if (group != nullptr) group->first_error.Update(status);
   // A waiter may free its state as soon as it sees it complete: it is not touched afterwards.
@@ -300,16 +346,32 @@ void TransportCommunicator::OnOperationFailed(Job* job, const absl::Status& stat
   const Signature theirs = DecodeSignature(operation.arrived);
   const Signature ours = DecodeSignature(expected);
   const bool pair_counts = ours.pair_counts && DifferInCountOnly(ours, theirs);
-  const absl::Status error =
-      pair_counts ? PairCountsError(peer, rank_, ours, theirs) : MismatchError(rank_, job->signature, peer, theirs);
+  const absl::Status error = pair_counts                         ? PairCountsError(peer, rank_, ours, theirs)
+                             : DifferInHistoryOnly(ours, theirs) ? HistoryError(job->signature.sequence, peer)
+                                                                 : MismatchError(rank_, job->signature, peer, theirs);
   if (control_ != nullptr) control_->Report(options_.channel, error);
   ExpectFailure(error, control_ != nullptr ? kAnnouncementGrace : std::chrono::milliseconds::zero());
 }
 
+absl::Status TransportCommunicator::HistoryError(uint64_t sequence, Rank peer) const {
+  constexpr uint64_t kCallsTold = 4;
+  std::string calls;
+  for (uint64_t i = sequence - std::min(sequence, kCallsTold); i < sequence; ++i) {
+    const FlightRecord* const record = recorder_.Find(i);
+    if (record != nullptr) absl::StrAppend(&calls, calls.empty() ? "" : ", ", ToString(record->signature));
+  }
+  return absl::FailedPreconditionError(absl::StrCat("the ranks' collectives differ: rank ", rank_.value(), " called ",
+                                                    calls, ", which rank ", peer.value(), " did not call alike"));
+}
+
 void TransportCommunicator::ReportBroken(const absl::Status& error, Rank peer) {
-  // A broken connection ends the communicator; that it may come back is of no use to anybody here.
-  const absl::Status report = absl::IsUnavailable(error) ? absl::AbortedError(error.message()) : error;
-  if (control_ != nullptr) control_->Report(options_.channel, report, TransportRank(peer));
+  // A broken connection ends the communicator; that it may come back is of no use to anybody here. What else goes wrong, goes
+  // wrong in this process, and the others hear of it before they suspect it.
+  const bool broken = absl::IsUnavailable(error);
+  const absl::Status report =
+      broken ? absl::AbortedError(error.message()) : Annotate(error, absl::StrCat("rank ", rank_.value()));
+  if (control_ != nullptr && broken) control_->Report(options_.channel, report, TransportRank(peer));
+  if (control_ != nullptr && !broken) control_->Report(options_.channel, report);
   ExpectFailure(report, control_ != nullptr ? kAnnouncementGrace : std::chrono::milliseconds::zero());
 }
 
@@ -329,13 +391,17 @@ Deadline TransportCommunicator::CheckDeadlines() {
     return call.deadline.passed();
   };
   const std::chrono::milliseconds grace = control_ != nullptr ? kLateGrace : std::chrono::milliseconds::zero();
-  for (Job* job : executor_.jobs()) {
-    if (job->late || !late(*job)) continue;
-    job->late = true;
-    const std::string operation = ToString(job->signature);
-    if (control_ != nullptr) control_->ReportLate(options_.channel, job->signature.sequence, operation);
-    ExpectFailure(absl::DeadlineExceededError(absl::StrCat(operation, " did not finish in time")), grace);
-  }
+  const auto check = [&](const auto& jobs) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu()) {
+    for (Job* job : jobs) {
+      if (job->late || !late(*job)) continue;
+      job->late = true;
+      const std::string operation = ToString(job->signature);
+      if (control_ != nullptr) control_->ReportLate(options_.channel, job->signature.sequence, operation);
+      ExpectFailure(absl::DeadlineExceededError(absl::StrCat(operation, " did not finish in time")), grace);
+    }
+  };
+  check(executor_.jobs());
+  if (memory_executor_ != nullptr) check(memory_executor_->jobs());
   for (MessageCall* call : messages_.calls()) {
     if (call->late || !late(*call)) continue;
     call->late = true;
@@ -360,8 +426,15 @@ void TransportCommunicator::Fail(const absl::Status& status) {
   LOCKSTEP_LOG(kError) << "rank " << rank_ << ": communicator failed: " << status.ToString()
                        << "\nlast collectives, newest last:\n"
                        << recorder_.ToString(kFlightRecordsPrinted);
+  FailCalls(status);
+}
+
+void TransportCommunicator::FailCalls(const absl::Status& status) {
   executor_.FailAll(status);
   messages_.FailAll(status);
+  if (memory_executor_ != nullptr) memory_executor_->FailAll(status);
+  for (AskedArena* const asked : asked_arenas_) asked->state.Complete(status);
+  asked_arenas_.clear();
   engine_->Notify();
 }
 

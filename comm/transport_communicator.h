@@ -18,18 +18,25 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/deadline.h"
 #include "base/mutex.h"
+#include "base/ref.h"
 #include "comm/call_plan.h"
 #include "comm/channel_registry.h"
 #include "comm/communicator.h"
 #include "comm/executor.h"
 #include "comm/flight_recorder.h"
+#include "comm/memory_executor.h"
 #include "comm/plan_cache.h"
 #include "comm/point_to_point.h"
 #include "comm/progress_engine.h"
 #include "comm/selector.h"
+#include "comm/signature.h"
+#include "comm/symmetric_memory.h"
 #include "comm/world_shape.h"
 #include "transport/control.h"
+#include "transport/shm/shm_transport.h"
+#include "transport/shm/symmetric_arena.h"
 
 namespace lockstep {
 
@@ -47,6 +54,8 @@ struct TransportCommunicatorOptions {
   std::string description;  // how the ranks are connected and why
   // Of this process's communicators on the world; outlives them. Null: there is no other, and no part of this one.
   ChannelRegistry* registry = nullptr;
+  // Part of the engine's transport, when all ranks of the world that share a host share memory through it; else null.
+  ShmTransport* shared_memory = nullptr;
 };
 
 class TransportCommunicator : public Communicator,
@@ -62,6 +71,11 @@ class TransportCommunicator : public Communicator,
   // Completes operations in flight with CANCELLED, and fails them on the other ranks. Waits for no peer.
   ~TransportCommunicator() override;
 
+  // Makes the lines over which collectives through memory meet, where all ranks share it; elsewhere nothing. Collective, to be
+  // called once, before anything else. `arena` is a number for these ranks alone. When a rank could not make them, all go on
+  // without; an error means that the ranks may not know the same.
+  absl::Status ShareMemory(uint32_t arena, Deadline deadline) ABSL_LOCKS_EXCLUDED(mu());
+
   Rank rank() const override { return rank_; }
   int size() const override { return size_; }
   absl::Status Run(const CollectiveRequest& request) override;
@@ -74,6 +88,7 @@ class TransportCommunicator : public Communicator,
   absl::Status Send(const SendRequest& request) override;
   absl::Status Receive(const ReceiveRequest& request) override;
   absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key) override;
+  absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Allocate(size_t bytes) override;
   absl::Status Supports(Collective collective, DType dtype, ReduceOp op) const override;
   absl::Status status() const override;
   void Abort(const std::string& reason) override;
@@ -101,10 +116,26 @@ class TransportCommunicator : public Communicator,
   struct Group;
   class CallState;
   class Prepared;
+  class SharedBuffer;
+  struct AskedArena;
 
-  // Inside a group of this thread's, a call is put into it instead. `plan` may be null: found by the request.
-  absl::Status RunPlanned(const CollectiveRequest& request, Plan plan) ABSL_LOCKS_EXCLUDED(mu());
-  absl::Status StartPlanned(const CollectiveRequest& request, Plan plan, const std::shared_ptr<CallState>& state)
+  // Whether the topology has all ranks on one host.
+  bool OnOneHost() const;
+  // The transport's ranks, by rank here.
+  std::vector<Rank> Members() const;
+  bool SharesMemory() const ABSL_LOCKS_EXCLUDED(mu());
+  // Good until the next one is looked for.
+  absl::StatusOr<const Plan*> FindPlan(const CollectiveRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  // Whether all memory that the call uses on this rank is the communicator's own.
+  bool InSharedMemory(const CollectiveRequest& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  // Collective. The error is the same on all ranks, but for DEADLINE_EXCEEDED and that of a communicator that has failed.
+  absl::StatusOr<std::unique_ptr<SymmetricArena>> MakeArena(uint32_t arena, size_t bytes, bool huge_pages,
+                                                            Deadline deadline) ABSL_LOCKS_EXCLUDED(mu());
+
+  // Inside a group of this thread's, a call is put into it instead. `plan` may be null: found by the request. `*state` may be
+  // null: taken from those that nobody holds any more.
+  absl::Status RunPlanned(const CollectiveRequest& request, const Plan* plan) ABSL_LOCKS_EXCLUDED(mu());
+  absl::Status StartPlanned(const CollectiveRequest& request, const Plan* plan, Ref<CallState>* state)
       ABSL_LOCKS_EXCLUDED(mu());
   // Without `background`, whoever started it waits for it.
   absl::Status StartMessage(std::unique_ptr<Message> message, bool background) ABSL_LOCKS_EXCLUDED(mu());
@@ -117,26 +148,34 @@ class TransportCommunicator : public Communicator,
   // scales the input, or copies it aside, for which it gives up the lock. Launching hands the call to the executor, which
   // completes `work`. With `background`, which is the same object, nobody need wait for it. `check`: this is the exchange
   // of signatures that precedes a collective in checked mode.
-  absl::StatusOr<Call*> PrepareCall(const CollectiveRequest& request, Plan plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
-  void LaunchCall(Call* call, const CollectiveRequest& request, CallState* work, std::shared_ptr<CallState> background,
-                  bool check) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  absl::StatusOr<Call*> PrepareCall(const CollectiveRequest& request, const Plan* plan)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  void LaunchCall(Call* call, const CollectiveRequest& request, CallState* work, Ref<CallState> background, bool check)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   void LaunchMessage(std::unique_ptr<Message> message, bool background) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
-  absl::Status RunUnchecked(const CollectiveRequest& request, Plan plan, bool check) ABSL_LOCKS_EXCLUDED(mu());
+  absl::Status RunUnchecked(const CollectiveRequest& request, const Plan* plan, bool check) ABSL_LOCKS_EXCLUDED(mu());
 
   // Checked mode: gathers all ranks' signatures and compares them.
-  absl::Status CompareSignatures(const CollectiveRequest& request, Plan plan) ABSL_LOCKS_EXCLUDED(mu());
+  absl::Status CompareSignatures(const CollectiveRequest& request, const Plan* plan) ABSL_LOCKS_EXCLUDED(mu());
+
+  Ref<CallState> TakeState() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
 
   // Whether this thread has a group open.
   bool Collecting() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
-  absl::Status Collect(const CollectiveRequest& request, Plan plan, std::shared_ptr<CallState> state)
+  absl::Status Collect(const CollectiveRequest& request, const Plan* plan, Ref<CallState> state)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   absl::Status LaunchGroup(Group* group) ABSL_LOCKS_EXCLUDED(mu());
   void DropGroup(Group* group, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
 
   Rank TransportRank(Rank rank) const { return options_.ranks.empty() ? rank : options_.ranks[rank.value()]; }
+  // Of those in flight, the first that was called; null when there is none.
+  const Job* FirstJob() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   void Complete(CallState* work, absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  void FailCalls(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   void ExpectFailure(const absl::Status& fallback, std::chrono::milliseconds grace) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  // A peer calls the same now, but called something else before.
+  absl::Status HistoryError(uint64_t sequence, Rank peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   void ReportBroken(const absl::Status& error, Rank peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
 
   // Called with the engine's mutex held, which the interfaces cannot name.
@@ -147,6 +186,7 @@ class TransportCommunicator : public Communicator,
   void OnMessageFailed(MessageCall* call, const absl::Status& status, Rank peer)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu()) override;
   Deadline CheckDeadlines() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu()) override;
+  bool Poll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu()) override;
 
   Mutex* mu() const ABSL_LOCK_RETURNED(engine_->mutex()) { return engine_->mutex(); }
 
@@ -167,7 +207,13 @@ class TransportCommunicator : public Communicator,
   // Guarded by the engine's mutex.
   Executor executor_;
   PointToPoint messages_;
+  // Of ranks that share memory; null elsewhere. Calls are carried out by one of the two executors, each of which has its own
+  // order.
+  std::shared_ptr<SymmetricMemory> memory_;  // shared with buffers, which may outlive the communicator
+  std::unique_ptr<MemoryExecutor> memory_executor_;
+  std::vector<AskedArena*> asked_arenas_;
   FlightRecorder recorder_;
+  History history_;
   PlanCache plans_;
   absl::Status status_;
   // Set between a failure noticed here and its announcement; passes when none comes.
@@ -176,6 +222,9 @@ class TransportCommunicator : public Communicator,
   Deadline fallback_deadline_ = Deadline::Infinite();
   std::vector<std::unique_ptr<Call>> calls_;
   std::vector<Call*> free_calls_;
+  // Of calls that were started. They are given out in turn, again once nobody else holds them.
+  std::vector<Ref<CallState>> states_;
+  size_t next_state_ = 0;
   std::unique_ptr<Group> group_;  // the one that is open
 };
 

@@ -26,18 +26,17 @@ absl::Status TransportCommunicator::StartGroup() {
   LOCKSTEP_RETURN_IF_ERROR(status_);
   group_ = std::make_unique<Group>();
   group_->thread = std::this_thread::get_id();
-  group_->work = std::make_shared<CallState>(engine_);
+  group_->work = MakeRef<CallState>(engine_);
   group_->work->set_collector(group_->thread);
   return absl::OkStatus();
 }
 
-absl::Status TransportCommunicator::Collect(const CollectiveRequest& request, Plan plan,
-                                            std::shared_ptr<CallState> state) {
+absl::Status TransportCommunicator::Collect(const CollectiveRequest& request, const Plan* plan, Ref<CallState> state) {
   absl::Status status = status_;
   if (status.ok() && plan == nullptr) {
-    absl::StatusOr<Plan> found = plans_.Find(request);
+    absl::StatusOr<const Plan*> found = FindPlan(request);
     status = found.status();
-    if (found.ok()) plan = *std::move(found);
+    if (found.ok()) plan = *found;
   }
   group_->refused.Update(status);
   if (!status.ok()) return status;
@@ -47,7 +46,7 @@ absl::Status TransportCommunicator::Collect(const CollectiveRequest& request, Pl
   member.request = request;
   // Only the plan still needs them, and it has its own.
   member.request.counts = member.request.output_counts = {};
-  member.plan = std::move(plan);
+  member.plan = *plan;
   return absl::OkStatus();
 }
 
@@ -68,14 +67,14 @@ absl::Status TransportCommunicator::LaunchGroup(Group* group) {
   if (options_.checked && status.ok()) {
     MutexLock lock(&checked_mu_);
     for (const Group::Member& member : group->members) {
-      if (member.message == nullptr && status.ok()) status = CompareSignatures(member.request, member.plan);
+      if (member.message == nullptr && status.ok()) status = CompareSignatures(member.request, &member.plan);
     }
   }
   MutexLock lock(mu());
   std::vector<Call*> calls;
   for (const Group::Member& member : group->members) {
     if (member.message != nullptr || !status.ok()) continue;
-    absl::StatusOr<Call*> call = PrepareCall(member.request, member.plan);
+    absl::StatusOr<Call*> call = PrepareCall(member.request, &member.plan);
     status = call.status();
     if (call.ok()) calls.push_back(*call);
   }

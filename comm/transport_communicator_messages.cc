@@ -46,7 +46,7 @@ void TransportCommunicator::LaunchMessage(std::unique_ptr<Message> message, bool
 
 absl::Status TransportCommunicator::FinishMessage(absl::StatusOr<std::unique_ptr<Message>> message) {
   LOCKSTEP_RETURN_IF_ERROR(message.status());
-  const std::shared_ptr<CallState> state = (*message)->state;
+  const Ref<CallState> state = (*message)->state;
   LOCKSTEP_RETURN_IF_ERROR(StartMessage(*std::move(message), /*background=*/false));
   // In a group: its end waits.
   if (state->collected()) return absl::OkStatus();
@@ -56,7 +56,7 @@ absl::Status TransportCommunicator::FinishMessage(absl::StatusOr<std::unique_ptr
 
 absl::StatusOr<Work> TransportCommunicator::BeginMessage(absl::StatusOr<std::unique_ptr<Message>> message) {
   LOCKSTEP_RETURN_IF_ERROR(message.status());
-  std::shared_ptr<CallState> state = (*message)->state;
+  Ref<CallState> state = (*message)->state;
   LOCKSTEP_RETURN_IF_ERROR(StartMessage(*std::move(message), /*background=*/true));
   return Work(std::move(state));
 }

@@ -14,20 +14,20 @@ class TransportCommunicator::Prepared : public PreparedCollective {
       : communicator_(communicator),
         request_(request),
         plan_(std::move(plan)),
-        work_(std::make_shared<CallState>(communicator->engine_)) {
+        work_(MakeRef<CallState>(communicator->engine_)) {
     request_.counts = request_.output_counts = {};
     work_->Complete(absl::OkStatus());
   }
 
   absl::Status Run() override {
     LOCKSTEP_RETURN_IF_ERROR(CheckIdle());
-    return communicator_->RunPlanned(request_, plan_);
+    return communicator_->RunPlanned(request_, &plan_);
   }
 
   absl::Status Start() override {
     LOCKSTEP_RETURN_IF_ERROR(CheckIdle());
     work_->Reset();
-    absl::Status status = communicator_->StartPlanned(request_, plan_, work_);
+    absl::Status status = communicator_->StartPlanned(request_, &plan_, &work_);
     if (!status.ok()) work_->Complete(status);
     return status;
   }
@@ -46,14 +46,14 @@ class TransportCommunicator::Prepared : public PreparedCollective {
   TransportCommunicator* const communicator_;
   CollectiveRequest request_;
   const Plan plan_;
-  const std::shared_ptr<CallState> work_;
+  Ref<CallState> work_;  // never null
 };
 
 absl::StatusOr<std::unique_ptr<PreparedCollective>> TransportCommunicator::Prepare(const CollectiveRequest& request) {
   MutexLock lock(mu());
   LOCKSTEP_RETURN_IF_ERROR(status_);
-  LOCKSTEP_ASSIGN_OR_RETURN(Plan plan, plans_.Find(request));
-  return std::make_unique<Prepared>(this, request, std::move(plan));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Plan* plan, FindPlan(request));
+  return std::make_unique<Prepared>(this, request, *plan);
 }
 
 }  // namespace lockstep

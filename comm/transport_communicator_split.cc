@@ -21,9 +21,13 @@ absl::StatusOr<std::unique_ptr<Communicator>> TransportCommunicator::Split(int c
     int32_t color;
     int32_t key;
     uint32_t number;
-    uint32_t zero;
+    uint32_t memory_number;
   };
-  const Wish mine = {color, key, color < 0 ? 0 : options_.registry->TakeNumber(), 0};
+  Wish mine = {color, key, 0, 0};
+  if (color >= 0) {
+    mine.number = options_.registry->TakeNumber();
+    mine.memory_number = options_.registry->TakeMemoryNumber();
+  }
   std::vector<Wish> wishes(size_);
   CollectiveRequest exchange;
   exchange.collective = Collective::kAllGather;
@@ -62,7 +66,13 @@ absl::StatusOr<std::unique_ptr<Communicator>> TransportCommunicator::Split(int c
   const auto self = std::find(members.begin(), members.end(), rank_.value());
   part.description = absl::StrCat("rank ", self - members.begin(), " of ", members.size(),
                                   " in a part of the world: its world ranks are ", names, "\n", options_.description);
-  return std::make_unique<TransportCommunicator>(engine_, control_, std::move(part));
+  const uint32_t memory = wishes[leader].memory_number;
+  if (memory == ChannelRegistry::kMemoriesMax) part.shared_memory = nullptr;
+  auto communicator = std::make_unique<TransportCommunicator>(engine_, control_, std::move(part));
+  LOCKSTEP_RETURN_IF_ERROR(Annotate(
+      communicator->ShareMemory(ChannelRegistry::MemoryOf(leader_rank, memory), Deadline::After(options_.timeout)),
+      "splitting a communicator"));
+  return communicator;
 }
 
 }  // namespace lockstep

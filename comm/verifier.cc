@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "comm/meeting_checks.h"
 #include "comm/schedule_checks.h"
 #include "comm/schedule_memory.h"
 #include "comm/symbolic_run.h"
@@ -115,10 +116,12 @@ std::string Proof::Expression(Rank rank, int block) const {
 
 absl::StatusOr<Proof> Prove(absl::Span<const Schedule> all_ranks, bool in_place) {
   LOCKSTEP_RETURN_IF_ERROR(CheckWorld(all_ranks));
+  const bool by_memory = IsByMemory(all_ranks[0].algorithm);
   for (const Schedule& schedule : all_ranks) {
     LOCKSTEP_RETURN_IF_ERROR(CheckSteps(schedule, in_place));
-    LOCKSTEP_RETURN_IF_ERROR(CheckRaces(schedule, in_place));
+    if (!by_memory) LOCKSTEP_RETURN_IF_ERROR(CheckRaces(schedule, in_place));
   }
+  if (by_memory) LOCKSTEP_RETURN_IF_ERROR(CheckMeetings(all_ranks, in_place));
   SymbolicRun run(all_ranks, in_place);
   LOCKSTEP_RETURN_IF_ERROR(run.Run());
   if (all_ranks[0].collective == Collective::kBarrier) LOCKSTEP_RETURN_IF_ERROR(CheckBarrier(all_ranks, run));

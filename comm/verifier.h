@@ -11,7 +11,10 @@
 //   - every output is the right expression of the inputs: a reduction has every rank's contribution exactly once, and
 //     in an all-reduce every rank builds the same tree but for the order of a node's two operands, so that all end with
 //     the same bits;
-//   - no rank leaves a barrier before every rank has entered it.
+//   - no rank leaves a barrier before every rank has entered it;
+//   - by memory, every rank holds the same meetings in the same order, and touches other ranks' memory, but never their
+//     scratch, between its first step, a meeting, and its last meeting; and what two ranks do to the same block of the
+//     same memory, one of them writing, has a meeting between.
 //
 // Memory is compared by block, so a proof holds for every count.
 

@@ -10,12 +10,12 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "base/deadline.h"
 #include "base/rank.h"
+#include "base/ref.h"
 
 namespace lockstep {
 
@@ -27,12 +27,10 @@ struct MessageInfo {
 };
 
 // Shared by the handle and by whoever completes it: either may go first.
-class WorkState {
+class WorkState : public RefCounted {
  public:
   WorkState() = default;
   virtual ~WorkState() = default;
-  WorkState(const WorkState&) = delete;
-  WorkState& operator=(const WorkState&) = delete;
 
   // Once. The release store pairs with the acquire load of whoever sees done().
   void Complete(absl::Status status) {
@@ -68,7 +66,7 @@ class WorkState {
 
 class Work {
  public:
-  explicit Work(std::shared_ptr<WorkState> state) : state_(std::move(state)) {}
+  explicit Work(Ref<WorkState> state) : state_(std::move(state)) {}
 
   bool done() const { return state_->done().load(std::memory_order_acquire); }
 
@@ -82,7 +80,7 @@ class Work {
   bool collected() const { return state_->collected(); }
 
  private:
-  std::shared_ptr<WorkState> state_;
+  Ref<WorkState> state_;
 };
 
 }  // namespace lockstep

@@ -1,6 +1,5 @@
 #include "comm/work.h"
 
-#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -8,6 +7,7 @@
 #include "absl/status/status.h"
 #include "base/deadline.h"
 #include "base/mutex.h"
+#include "base/ref.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -44,7 +44,7 @@ class TestState : public WorkState {
 };
 
 TEST(Work, GivingUpWaitingLeavesTheOperationAlone) {
-  auto state = std::make_shared<TestState>();
+  auto state = MakeRef<TestState>();
   Work work(state);
   EXPECT_FALSE(work.done());
   EXPECT_THAT(work.Wait(Deadline::Now()), StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("stay borrowed")));
@@ -56,18 +56,18 @@ TEST(Work, GivingUpWaitingLeavesTheOperationAlone) {
 }
 
 TEST(Work, EveryCopyTellsTheResultAsOftenAsAsked) {
-  auto state = std::make_shared<TestState>();
+  auto state = MakeRef<TestState>();
   Work work(state);
   Work copy = work;
   state->Finish(absl::AbortedError("rank 3 died"));
-  state.reset();
+  state = nullptr;
   for (Work* const handle : {&work, &copy, &work}) {
     EXPECT_THAT(handle->Wait(Deadline::Now()), StatusIs(absl::StatusCode::kAborted, "rank 3 died"));
   }
 }
 
 TEST(Work, NobodyWaitsForWhatIsDone) {
-  auto state = std::make_shared<TestState>();
+  auto state = MakeRef<TestState>();
   state->Finish(absl::OkStatus());
   EXPECT_THAT(Work(state).Wait(Deadline::Infinite()), IsOk());
   EXPECT_EQ(state->awaits(), 0);
@@ -75,7 +75,7 @@ TEST(Work, NobodyWaitsForWhatIsDone) {
 
 // Under ThreadSanitizer this shows that done() publishes what the collective wrote.
 TEST(Work, WhatWasWrittenIsVisibleToWhoeverSeesItDone) {
-  auto state = std::make_shared<TestState>();
+  auto state = MakeRef<TestState>();
   std::string output;
   std::vector<std::thread> readers;
   for (int i = 0; i < 2; ++i) {

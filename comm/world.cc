@@ -14,6 +14,7 @@
 #include "comm/channel_registry.h"
 #include "comm/cores.h"
 #include "comm/host_id.h"
+#include "comm/link_measurement.h"
 #include "comm/progress_engine.h"
 #include "comm/selector.h"
 #include "comm/self_communicator.h"
@@ -49,6 +50,7 @@ struct Settings {
   int64_t chunk_bytes = 256 << 10;
   bool checked = false;
   bool deterministic = false;
+  bool measure_links = false;
   TransportChoice transport = TransportChoice::kAuto;
   std::string interface;
   std::string host_id;
@@ -106,6 +108,8 @@ absl::StatusOr<Settings> ReadSettings(const WorldOptions& options) {
   settings.checked = options.checked || checked.value_or(false);
   LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<bool> deterministic, GetEnvBool("LOCKSTEP_DETERMINISTIC"));
   settings.deterministic = options.deterministic || deterministic.value_or(false);
+  LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<bool> measure_links, GetEnvBool("LOCKSTEP_MEASURE_LINKS"));
+  settings.measure_links = options.measure_links || measure_links.value_or(false);
   settings.tcp_tuning.congestion_control = !options.tcp_congestion_control.empty()
                                                ? options.tcp_congestion_control
                                                : GetEnv("LOCKSTEP_TCP_CONGESTION").value_or("");
@@ -114,6 +118,8 @@ absl::StatusOr<Settings> ReadSettings(const WorldOptions& options) {
   LOCKSTEP_RETURN_IF_ERROR(ReadCount(options.tcp_receive_buffer_bytes, "tcp_receive_buffer_bytes",
                                      "LOCKSTEP_TCP_RECEIVE_BUFFER", 1 << 30,
                                      &settings.tcp_tuning.receive_buffer_bytes));
+  LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<bool> zero_copy, GetEnvBool("LOCKSTEP_TCP_ZERO_COPY"));
+  settings.tcp_tuning.zero_copy = options.tcp_zero_copy || zero_copy.value_or(false);
   LOCKSTEP_RETURN_IF_ERROR(
       ReadCount(options.tcp_sockets, "tcp_sockets", "LOCKSTEP_TCP_SOCKETS", kTcpSocketsMax, &settings.tcp_sockets));
   settings.host_id = !options.host_id.empty() ? options.host_id : HostId();
@@ -131,9 +137,13 @@ absl::StatusOr<Settings> ReadSettings(const WorldOptions& options) {
 }
 
 std::vector<AgreedOption> OptionsToAgreeOn(const Settings& settings) {
-  return {{"algorithm", ToString(settings.algorithms)},        {"checked", settings.checked ? "1" : "0"},
-          {"chunk_bytes", absl::StrCat(settings.chunk_bytes)}, {"deterministic", settings.deterministic ? "1" : "0"},
-          {"tcp_sockets", absl::StrCat(settings.tcp_sockets)}, {"transport", Name(settings.transport)}};
+  return {{"algorithm", ToString(settings.algorithms)},
+          {"checked", settings.checked ? "1" : "0"},
+          {"chunk_bytes", absl::StrCat(settings.chunk_bytes)},
+          {"deterministic", settings.deterministic ? "1" : "0"},
+          {"measure_links", settings.measure_links ? "1" : "0"},
+          {"tcp_sockets", absl::StrCat(settings.tcp_sockets)},
+          {"transport", Name(settings.transport)}};
 }
 
 bool StoreIsOnLoopback(const std::string& url) {
@@ -270,6 +280,7 @@ absl::Status ConnectedWorld::Connect(const WorldSpec& spec, const Settings& sett
   LOCKSTEP_RETURN_IF_ERROR(transport.Connect(members, deadline));
   LOCKSTEP_ASSIGN_OR_RETURN(const bool share_memory, transport.AllShareMemory(control_.get(), members, deadline));
   const std::string description = Describe(spec, settings, *store, members, transport);
+  ShmTransport* const shared_memory = share_memory ? transport.shared_memory() : nullptr;
   LOCKSTEP_ASSIGN_OR_RETURN(transport_, transport.Take());
 
   const bool cores_to_spare = here <= CountCores(cores);
@@ -286,8 +297,17 @@ absl::Status ConnectedWorld::Connect(const WorldSpec& spec, const Settings& sett
   options.flight_records = settings.flight_records;
   options.shape = ShapeOf(members, share_memory);
   options.description = description;
+  if (settings.measure_links) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const MeasuredCosts costs, MeasureLinks(engine_.get(), control_.get(), options.channel,
+                                                                      options.shape.topology, deadline));
+    Apply(costs, &options.shape.network);
+    const std::string measured = lockstep::Describe(costs);
+    absl::StrAppend(&options.description, measured, "\n");
+    if (spec.rank == Rank(0)) LOCKSTEP_LOG(kInfo) << measured;
+  }
+  options.shared_memory = shared_memory;
   communicator_ = std::make_unique<TransportCommunicator>(engine_.get(), control_.get(), std::move(options));
-  return absl::OkStatus();
+  return communicator_->ShareMemory(ChannelRegistry::MemoryOf(Rank(0), ChannelRegistry::kWorldMemory), deadline);
 }
 
 }  // namespace

@@ -33,6 +33,7 @@ struct WorldOptions {
   std::string tcp_congestion_control;  // reno between ranks of one host, else the system's
   int tcp_send_buffer_bytes = 0;       // the kernel's, which grow as needed
   int tcp_receive_buffer_bytes = 0;
+  bool tcp_zero_copy = false;                  // long messages are sent from where they lie, where the kernel can
   std::chrono::milliseconds setup_timeout{0};  // 300,000
   std::chrono::milliseconds timeout{0};        // of a collective: 1,800,000
   std::chrono::milliseconds peer_timeout{0};   // 30,000
@@ -43,12 +44,14 @@ struct WorldOptions {
   int tcp_sockets = 0;      // 1: over which each connection's bytes are spread
   bool checked = false;
   bool deterministic = false;  // reductions fold in rank order: docs/numerics.md
+  bool measure_links = false;  // algorithms are chosen by costs measured now, not by those built in
 };
 
 class World {
  public:
   // Returns when all ranks have met and agreed. Errors: those of ResolveWorld, OpenStore, ChooseInterface and
-  // ControlChannel::Join, which name what is missing, taken, unknown or different, and on which ranks.
+  // ControlChannel::Join, which name what is missing, taken, unknown or different, and on which ranks; with measure_links,
+  // those of MeasureLinks.
   static absl::StatusOr<std::unique_ptr<World>> Create(const WorldOptions& options);
 
   // Says goodbye. Operations in flight complete with CANCELLED. Waits for no peer.

@@ -1,9 +1,12 @@
 #include "comm/world_transport.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/types/optional.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "comm/channel_registry.h"
@@ -18,8 +21,20 @@ constexpr int kOverTcp = 1;
 
 // No reducer's: those count up from where they began.
 constexpr uint64_t kSharingTopic = ~uint64_t{0};
-constexpr char kAll[] = "all";
-constexpr char kNotAll[] = "not all";
+constexpr char kAll[] = "all";  // else why not
+
+// Between two looks at who has come late.
+constexpr std::chrono::milliseconds kPause(20);
+
+// In place of the address of a rank that can make no shared memory, before the reason.
+constexpr char kNoAddress[] = "none: ";
+
+// Why a rank can make no shared memory; nothing when it can.
+absl::optional<std::string> WhyNone(const Member& member) {
+  absl::string_view address = member.shm_address;
+  if (absl::ConsumePrefix(&address, kNoAddress)) return std::string(address);
+  return absl::nullopt;
+}
 
 }  // namespace
 
@@ -48,12 +63,14 @@ absl::StatusOr<WorldTransport> WorldTransport::Listen(Options options) {
     absl::StatusOr<std::unique_ptr<ShmTransport>> shm = ShmTransport::Create(std::move(options.shm));
     if (shm.ok()) {
       made.shm_ = *std::move(shm);
-    } else if (options.choice == TransportChoice::kShm || absl::IsInvalidArgument(shm.status())) {
+    } else if (absl::IsInvalidArgument(shm.status())) {
       return shm.status();
     } else {
       made.no_shm_ = shm.status();
-      LOCKSTEP_LOG(kWarning) << "rank " << options.tcp.rank
-                             << " uses TCP with the ranks of its own host too: " << shm.status().message();
+      if (options.choice == TransportChoice::kAuto) {
+        LOCKSTEP_LOG(kWarning) << "rank " << options.tcp.rank
+                               << " uses TCP with the ranks of its own host too: " << shm.status().message();
+      }
     }
   } else {
     made.no_shm_ = absl::UnavailableError("this world uses TCP alone");
@@ -66,7 +83,8 @@ absl::StatusOr<WorldTransport> WorldTransport::Listen(Options options) {
 
 void WorldTransport::Announce(Member* self) const {
   if (tcp_ != nullptr) self->data_address = tcp_->address();
-  if (shm_ != nullptr) self->shm_address = shm_->address();
+  if (choice_ == TransportChoice::kTcp) return;
+  self->shm_address = shm_ != nullptr ? shm_->address() : absl::StrCat(kNoAddress, no_shm_.message());
 }
 
 absl::Status WorldTransport::Connect(absl::Span<const Member> members, Deadline deadline) {
@@ -76,13 +94,16 @@ absl::Status WorldTransport::Connect(absl::Span<const Member> members, Deadline 
     LOCKSTEP_RETURN_IF_ERROR(tcp_->SetPeers(std::move(addresses)));
   }
   shared_.assign(members.size(), no_shm_);
-  if (shm_ == nullptr) return absl::OkStatus();
+  if (shm_ == nullptr) {
+    why_not_all_ = absl::StrCat("rank ", rank_.value(), " can make no shared memory: ", no_shm_.message());
+    return absl::OkStatus();
+  }
 
-  const Member& self = members[shm_->rank().value()];
+  const Member& self = members[rank_.value()];
   std::vector<std::string> addresses;
   for (const Member& member : members) {
     const bool may_share = member.rank != self.rank && member.host_id == self.host_id;
-    addresses.push_back(may_share ? member.shm_address : "");
+    addresses.push_back(may_share && !WhyNone(member).has_value() ? member.shm_address : "");
   }
   shared_ = shm_->Connect(addresses, deadline);
   for (const Member& member : members) {
@@ -98,14 +119,13 @@ absl::Status WorldTransport::Connect(absl::Span<const Member> members, Deadline 
     }
     if (member.host_id != self.host_id) {
       shared = absl::UnavailableError("it is on another host");
-    } else if (member.shm_address.empty()) {
-      shared = absl::UnavailableError("it could make no shared memory");
+    } else if (const absl::optional<std::string> why = WhyNone(member); why.has_value()) {
+      shared = absl::UnavailableError(absl::StrCat("it can make no shared memory: ", *why));
     }
-    if (choice_ == TransportChoice::kShm) {
-      return absl::UnavailableError(absl::StrCat("no shared memory with ", Describe(member), ": ", shared.message(),
-                                                 " (and the transport is shm)"));
+    if (why_not_all_.empty()) {
+      why_not_all_ = absl::StrCat("no shared memory with ", Describe(member), ": ", shared.message());
     }
-    if (member.host_id != self.host_id) continue;
+    if (choice_ == TransportChoice::kShm || member.host_id != self.host_id) continue;
     LOCKSTEP_LOG(kInfo) << "rank " << self.rank << " uses TCP with " << Describe(member)
                         << " of its own host: " << shared.message();
   }
@@ -122,13 +142,32 @@ std::string WorldTransport::DescribeRoute(const Member& peer) const {
 absl::StatusOr<bool> WorldTransport::AllShareMemory(ControlChannel* control, absl::Span<const Member> members,
                                                     Deadline deadline) const {
   if (choice_ == TransportChoice::kTcp) return false;
-  size_t here = 0;
-  for (const Member& member : members) here += member.host_id == members[rank_.value()].host_id;
+  const auto is_here = [&](const Member& member) { return member.host_id == members[rank_.value()].host_id; };
+  const size_t expected =
+      choice_ == TransportChoice::kShm ? members.size() : std::count_if(members.begin(), members.end(), is_here);
   const ChannelId channel = ChannelRegistry::kWorldChannel;
-  control->PostNote(channel, kSharingTopic, neighbours_.size() + 1 == here ? kAll : kNotAll);
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto notes,
-                            control->AwaitNotes(channel, kSharingTopic, static_cast<int>(members.size()), deadline));
-  return std::all_of(notes.begin(), notes.end(), [](const auto& note) { return note.second == kAll; });
+  control->PostNote(channel, kSharingTopic, neighbours_.size() + 1 == expected ? kAll : why_not_all_);
+  const auto await_notes = [&](Deadline until) {
+    return control->AwaitNotes(channel, kSharingTopic, static_cast<int>(members.size()), until);
+  };
+  // A rank that this one has given up may still be waiting for the answer to its own hello.
+  auto notes = await_notes(Deadline::Earlier(deadline, Deadline::After(kPause)));
+  while (absl::IsDeadlineExceeded(notes.status()) && !deadline.passed()) {
+    if (shm_ != nullptr) shm_->AnswerLatecomers();
+    notes = await_notes(Deadline::Earlier(deadline, Deadline::After(kPause)));
+  }
+  const auto refused = [](const std::string& why) {
+    return absl::UnavailableError(absl::StrCat(why, " (and the transport is shm)"));
+  };
+  // Who knows first may have gone already, rank 0 with the notes.
+  if (choice_ == TransportChoice::kShm && !why_not_all_.empty()) return refused(why_not_all_);
+  LOCKSTEP_RETURN_IF_ERROR(notes.status());
+  for (const auto& [rank, note] : *notes) {
+    if (note == kAll) continue;
+    if (choice_ == TransportChoice::kShm) return refused(absl::StrCat(Describe(members[rank.value()]), ": ", note));
+    return false;
+  }
+  return true;
 }
 
 absl::StatusOr<std::unique_ptr<Transport>> WorldTransport::Take() {

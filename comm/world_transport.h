@@ -44,15 +44,15 @@ class WorldTransport {
     ShmTransportOptions shm;
   };
 
-  // Listens from now on. Errors of the two transports; with kAuto, a process that can make no shared memory says so to the
-  // others and uses TCP.
+  // Listens from now on. Errors of TCP, and INVALID_ARGUMENT of both; a process that can make no shared memory tells the
+  // others, and with kAuto uses TCP.
   static absl::StatusOr<WorldTransport> Listen(Options options);
 
   // Fills in where this rank listens.
   void Announce(Member* self) const;
 
-  // Connects to the ranks of this host; TCP connects when it is first used. Collective. UNAVAILABLE with kShm when some rank
-  // does not share memory with this one; DEADLINE_EXCEEDED when the ranks could not agree in time.
+  // Connects to the ranks of this host; TCP connects when it is first used. Collective. DEADLINE_EXCEEDED when the ranks could
+  // not agree in time.
   absl::Status Connect(absl::Span<const Member> members, Deadline deadline);
 
   // After Connect. Ranks that this one shares memory with, in order; itself is none of them.
@@ -60,9 +60,13 @@ class WorldTransport {
   // "shm", or "tcp 10.0.0.7:4411" and why not shared memory, if that was to be expected.
   std::string DescribeRoute(const Member& peer) const;
 
-  // Collective: whether every rank of the world shares memory with all other ranks of its host.
+  // After Connect. Collective: whether every rank of the world shares memory with all other ranks of its host. With kShm,
+  // UNAVAILABLE on every rank when two of them do not share memory, and why.
   absl::StatusOr<bool> AllShareMemory(ControlChannel* control, absl::Span<const Member> members,
                                       Deadline deadline) const;
+
+  // The part of it by which ranks share memory, for as long as the transport lives; null where there is none.
+  ShmTransport* shared_memory() const { return neighbours_.empty() ? nullptr : shm_.get(); }
 
   // The one transport that all of it makes. Once.
   absl::StatusOr<std::unique_ptr<Transport>> Take();
@@ -76,6 +80,7 @@ class WorldTransport {
   std::unique_ptr<ShmTransport> shm_;  // null where there is none
   absl::Status no_shm_;                // why
   std::vector<absl::Status> shared_;   // by rank: OK, or why it shares no memory with this one
+  std::string why_not_all_;            // the first of these
   std::vector<Rank> neighbours_;
 };
 

@@ -87,6 +87,19 @@ Schedule TwoLevelBroadcast(const Place& place);
 Schedule TwoLevelAllGather(const Place& place);
 Schedule TwoLevelReduceScatter(const Place& place);
 Schedule DisseminationBarrier(const Place& place);
+Schedule OnePassAllReduce(const Place& place);
+Schedule OnePassBroadcast(const Place& place);
+Schedule OnePassReduce(const Place& place);
+Schedule OnePassAllGather(const Place& place);
+Schedule OnePassReduceScatter(const Place& place);
+Schedule OnePassGather(const Place& place);
+Schedule OnePassScatter(const Place& place);
+Schedule OnePassAllToAll(const Place& place);
+Schedule OneLineAllReduce(const Place& place);
+Schedule OneLineBroadcast(const Place& place);
+Schedule OneLineReduce(const Place& place);
+Schedule OneLineAllGather(const Place& place);
+Schedule OneLineBarrier(const Place& place);
 
 }  // namespace algorithms
 }  // namespace lockstep

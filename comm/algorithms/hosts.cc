@@ -1,6 +1,7 @@
 #include "comm/algorithms/hosts.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <map>
 
 namespace lockstep {
@@ -21,6 +22,12 @@ Hosts::Hosts(const Place& place) {
   own_local = local_of[place.rank];
   ranks_min = place.size;
   for (const std::vector<int>& of_host : ranks) ranks_min = std::min(ranks_min, static_cast<int>(of_host.size()));
+}
+
+std::vector<int> Hosts::RanksWithDeputy(int host, int local) const {
+  std::vector<int> served;
+  for (size_t i = local; i < ranks[host].size(); i += mine().size()) served.push_back(ranks[host][i]);
+  return served;
 }
 
 }  // namespace algorithms

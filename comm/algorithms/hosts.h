@@ -17,6 +17,15 @@ struct Hosts {
   const std::vector<int>& mine() const { return ranks[own_host]; }
   // The rank of `host` that handles there what belongs to `rank`: itself on its own host.
   int DeputyOf(int rank, int host) const { return ranks[host][local_of[rank] % ranks[host].size()]; }
+  // The other way round: the ranks of `host` whose deputy on the own host is its rank number `local`, in order.
+  std::vector<int> RanksWithDeputy(int host, int local) const;
+  // Round the hosts from the own one on, and round the own host's ranks; negative distances go back. At most as far as
+  // there are.
+  int HostFurtherOn(int distance) const { return (own_host + distance + count()) % count(); }
+  int LocalFurtherOn(int distance) const {
+    const int locals = static_cast<int>(mine().size());
+    return mine()[(own_local + distance + locals) % locals];
+  }
 
   // The ranks of each host, in order; hosts in the order of their lowest rank.
   std::vector<std::vector<int>> ranks;

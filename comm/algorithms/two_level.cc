@@ -161,31 +161,32 @@ Schedule TwoLevelBroadcast(const Place& place) {
 }
 
 // A rank sends its block to every rank of its host and to one of every other, which hands it on inside: so each block
-// reaches a host once, and the ranks of a host share the work.
+// reaches a host once, and the ranks of a host share the work. Nobody waits for what a neighbour hands on before what
+// others wait for is handed on.
 Schedule TwoLevelAllGather(const Place& place) {
   const Hosts hosts(place);
   const int locals = static_cast<int>(hosts.mine().size());
   OrderedSteps steps;
   for (int distance = 1; distance < hosts.count(); ++distance) {
-    steps.Send(Input(place.rank), hosts.DeputyOf(place.rank, (hosts.own_host + distance) % hosts.count()));
+    steps.Send(Input(place.rank), hosts.DeputyOf(place.rank, hosts.HostFurtherOn(distance)));
   }
   for (int distance = 1; distance < locals; ++distance) {
-    steps.Send(Input(place.rank), hosts.mine()[(hosts.own_local + distance) % locals]);
-    const int from = hosts.mine()[(hosts.own_local + locals - distance) % locals];
+    steps.Send(Input(place.rank), hosts.LocalFurtherOn(distance));
+    const int from = hosts.LocalFurtherOn(-distance);
     steps.Receive(from, Output(from));
   }
   steps.Copy(Input(place.rank), Output(place.rank));
   for (int distance = 1; distance < hosts.count(); ++distance) {
-    const int host = (hosts.own_host + hosts.count() - distance) % hosts.count();
-    for (int rank : hosts.ranks[host]) {
-      const int receiver = hosts.DeputyOf(rank, hosts.own_host);
-      if (receiver != place.rank) {
-        steps.Receive(receiver, Output(rank));
-        continue;
-      }
+    for (int rank : hosts.RanksWithDeputy(hosts.HostFurtherOn(-distance), hosts.own_local)) {
       steps.Receive(rank, Output(rank));
-      for (int target : hosts.mine()) {
-        if (target != place.rank) steps.Send(Output(rank), target);
+      for (int local = 1; local < locals; ++local) steps.Send(Output(rank), hosts.LocalFurtherOn(local));
+    }
+  }
+  for (int distance = 1; distance < hosts.count(); ++distance) {
+    for (int local = 1; local < locals; ++local) {
+      const int from = hosts.LocalFurtherOn(-local);
+      for (int rank : hosts.RanksWithDeputy(hosts.HostFurtherOn(-distance), hosts.local_of[from])) {
+        steps.Receive(from, Output(rank));
       }
     }
   }
@@ -193,9 +194,11 @@ Schedule TwoLevelAllGather(const Place& place) {
 }
 
 // The same backwards: on every host, one rank folds the host's terms of a block, and sends the sum to the block's owner.
-// The owner folds the sums of the other hosts and the terms of its own.
+// The owner folds the sums of the other hosts and the terms of its own. Other hosts' blocks come first, since they have
+// further to go; all terms are on their way before the first sum is made.
 Schedule TwoLevelReduceScatter(const Place& place) {
   const Hosts hosts(place);
+  const int locals = static_cast<int>(hosts.mine().size());
   OrderedSteps steps;
   int scratch_blocks = 0;
   const auto receive = [&](int peer, int block) {
@@ -203,35 +206,46 @@ Schedule TwoLevelReduceScatter(const Place& place) {
     steps.Receive(peer, term);
     return term;
   };
+  // This host's, in rank order.
   const auto host_terms = [&](int block) {
-    std::vector<Operand> terms;
-    for (int rank : hosts.mine()) terms.push_back(rank == place.rank ? Input(block) : receive(rank, block));
+    std::vector<Operand> terms(locals);
+    terms[hosts.own_local] = Input(block);
+    for (int distance = 1; distance < locals; ++distance) {
+      const int from = hosts.LocalFurtherOn(-distance);
+      terms[hosts.local_of[from]] = receive(from, block);
+    }
     return terms;
   };
-  // Other hosts' blocks first, since they have further to go; the own host's last.
-  for (int distance = 1; distance <= hosts.count(); ++distance) {
-    const int host = (hosts.own_host + distance) % hosts.count();
-    for (int owner : hosts.ranks[host]) {
-      const int deputy = hosts.DeputyOf(owner, hosts.own_host);
-      if (deputy != place.rank) {
+  for (int distance = 1; distance < hosts.count(); ++distance) {
+    for (int local = 1; local < locals; ++local) {
+      const int deputy = hosts.LocalFurtherOn(local);
+      for (int owner : hosts.RanksWithDeputy(hosts.HostFurtherOn(distance), hosts.local_of[deputy])) {
         steps.Send(Input(owner), deputy);
-      } else if (owner != place.rank) {
-        std::vector<Operand> terms = host_terms(owner);
-        // The sum takes the place of a term that came from elsewhere; a rank alone sends its own as it is.
-        const Operand sum = terms.front().window == Window::kScratch ? terms.front() : terms.back();
-        if (terms.size() > 1) steps.ReduceMany(std::move(terms), sum);
-        steps.Send(sum, owner);
       }
     }
   }
-  std::vector<Operand> terms;
-  for (int host = 0; host < hosts.count(); ++host) {
-    if (host != hosts.own_host) {
-      terms.push_back(receive(hosts.DeputyOf(place.rank, host), place.rank));
-      continue;
-    }
-    for (const Operand& term : host_terms(place.rank)) terms.push_back(term);
+  for (int distance = 1; distance < locals; ++distance) {
+    const int owner = hosts.LocalFurtherOn(distance);
+    steps.Send(Input(owner), owner);
   }
+  for (int distance = 1; distance < hosts.count(); ++distance) {
+    for (int owner : hosts.RanksWithDeputy(hosts.HostFurtherOn(distance), hosts.own_local)) {
+      std::vector<Operand> terms = host_terms(owner);
+      // The sum takes the place of a term that came from elsewhere; a rank alone sends its own as it is.
+      const Operand sum = hosts.own_local == 0 ? terms.back() : terms.front();
+      if (locals > 1) steps.ReduceMany(std::move(terms), sum);
+      steps.Send(sum, owner);
+    }
+  }
+  const std::vector<Operand> own_terms = host_terms(place.rank);
+  std::vector<Operand> sums(hosts.count());
+  for (int distance = 1; distance < hosts.count(); ++distance) {
+    const int host = hosts.HostFurtherOn(-distance);
+    sums[host] = receive(hosts.DeputyOf(place.rank, host), place.rank);
+  }
+  std::vector<Operand> terms(sums.begin(), sums.begin() + hosts.own_host);
+  terms.insert(terms.end(), own_terms.begin(), own_terms.end());
+  terms.insert(terms.end(), sums.begin() + hosts.own_host + 1, sums.end());
   steps.ReduceMany(std::move(terms), Output(place.rank));
   return steps.Finish(/*blocks=*/place.size, scratch_blocks);
 }

@@ -1,0 +1,359 @@
+// Ranks as processes, one of which dies, stops or closes its communicator while a collective is under way: every collective and
+// messages, over every transport. Method: four ranks lose one in the middle of its own call, at a random moment of it; the three
+// survivors must all be told its name, make a new world in the same processes and get the same collective right in it. They
+// then lose another one, which never enters the collective that they are in, and the last two go on.
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
+#include "base/deadline.h"
+#include "base/rank.h"
+#include "base/status.h"
+#include "base/status_matchers.h"
+#include "comm/communicator.h"
+#include "comm/schedule.h"
+#include "comm/work.h"
+#include "comm/world.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/communicator_testing.h"
+#include "tests/processes.h"
+
+namespace lockstep {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr int kRanks = 4;
+constexpr char kMessages[] = "messages";
+constexpr char kKill[] = "kill", kStop[] = "stop", kClose[] = "close";
+
+// Only a stopped rank is found by its silence; the others must be found long before it would be.
+constexpr milliseconds kPatience(60'000);
+constexpr milliseconds kPeerTimeout(1000);
+Deadline Soon() { return Deadline::AfterMs(45'000); }
+
+// ---- In the processes
+
+// One collective, or a message from each rank to the next, with what it needs.
+class Operation {
+ public:
+  Operation(const std::string& name, Communicator* self)
+      : self_(*self),
+        is_collective_(name != kMessages),
+        reference_(CaseOf(name), self->size()),
+        run_(reference_, self->rank()) {
+    if (is_collective_) return;
+    sent_.assign(kMessageBytes, static_cast<char>('a' + self->rank().value()));
+    received_.resize(kMessageBytes);
+  }
+
+  // Waits for it, and checks what came of it.
+  absl::Status Run() {
+    LOCKSTEP_RETURN_IF_ERROR(is_collective_ ? self_.Run(run_.request()) : Exchange());
+    return Check();
+  }
+
+  // One step of it may be waited for at a time.
+  absl::StatusOr<Work> Start() {
+    if (is_collective_) return self_.Start(run_.request());
+    LOCKSTEP_RETURN_IF_ERROR(self_.StartGroup());
+    LOCKSTEP_RETURN_IF_ERROR(self_.StartReceive(Incoming()).status());
+    LOCKSTEP_RETURN_IF_ERROR(self_.StartSend(Outgoing()).status());
+    return self_.EndGroup();
+  }
+
+ private:
+  static constexpr size_t kMessageBytes = size_t{2} << 20;  // four times what a mailbox holds
+
+  static CollectiveCase CaseOf(const std::string& name) {
+    CollectiveCase c;
+    c.collective = Collective::kBarrier;
+    for (const Collective collective : kAllCollectives) {
+      if (Name(collective) == name) c.collective = collective;
+    }
+    c.count = IsByRank(c.collective) ? 150'000 : 500'000;
+    return c;
+  }
+
+  SendRequest Outgoing() const {
+    SendRequest request;
+    request.target = Rank((self_.rank().value() + 1) % self_.size());
+    request.data = sent_.data();
+    request.bytes = sent_.size();
+    return request;
+  }
+  ReceiveRequest Incoming() {
+    ReceiveRequest request;
+    request.source = Rank((self_.rank().value() + self_.size() - 1) % self_.size());
+    request.data = received_.data();
+    request.bytes = received_.size();
+    return request;
+  }
+  absl::Status Exchange() {
+    LOCKSTEP_ASSIGN_OR_RETURN(Work receive, self_.StartReceive(Incoming()));
+    absl::Status status = self_.Send(Outgoing());
+    status.Update(receive.Wait(Deadline::Infinite()));
+    return status;
+  }
+  absl::Status Check() {
+    std::string wrong;
+    if (is_collective_) {
+      wrong = run_.Check();
+    } else if (received_ != std::vector<char>(kMessageBytes, static_cast<char>('a' + Incoming().source.value()))) {
+      wrong = "another message arrived";
+    }
+    return wrong.empty() ? absl::OkStatus() : absl::DataLossError(wrong);
+  }
+
+  Communicator& self_;
+  const bool is_collective_;
+  const CaseReference reference_;
+  CaseRun run_;
+  std::vector<char> sent_, received_;
+};
+
+absl::StatusOr<std::unique_ptr<World>> Meet(const RankProcess& self, int rank, int size, const std::string& job) {
+  const std::vector<std::string>& arguments = self.arguments();
+  int peer_timeout_ms = 0;
+  if (!absl::SimpleAtoi(arguments[2], &peer_timeout_ms)) return absl::InvalidArgumentError(arguments[2]);
+  WorldOptions options;
+  options.rank = options.local_rank = rank;
+  options.size = options.local_size = size;
+  options.job_id = job;
+  options.store_url = arguments[0];
+  options.transport = arguments[1];
+  options.setup_timeout = milliseconds(40'000);
+  options.timeout = milliseconds(120'000);
+  options.peer_timeout = milliseconds(peer_timeout_ms);
+  return World::Create(options);
+}
+
+// Does it to this process. Returns when it has closed its world, or was stopped and is awake again.
+void Commit(const std::string& fault, std::unique_ptr<World>* world) {
+  if (fault == kClose) {
+    world->reset();
+  } else {
+    (void)kill(getpid(), fault == kKill ? SIGKILL : SIGSTOP);
+  }
+}
+
+// Runs the operation until it fails.
+absl::Status RunOn(Operation* operation) {
+  const Deadline deadline = Soon();
+  while (!deadline.passed()) LOCKSTEP_RETURN_IF_ERROR(operation->Run());
+  return absl::OkStatus();
+}
+
+// Commits the fault while the operation is under way here; returns how that ended.
+absl::Status FaultWithin(const std::string& name, const std::string& fault, int seed, std::unique_ptr<World>* world) {
+  Operation operation(name, (*world)->communicator());
+  const auto begin = Deadline::Clock::now();
+  LOCKSTEP_RETURN_IF_ERROR(operation.Run());
+  const std::chrono::nanoseconds whole = Deadline::Clock::now() - begin;
+  std::mt19937 random(seed);
+  std::uniform_int_distribution<int64_t> moment(0, whole.count());
+  if (fault != kClose) {
+    // Wherever this process is by then: waiting, copying, in a system call.
+    std::thread other([&] {
+      std::this_thread::sleep_for(std::chrono::nanoseconds(moment(random)));
+      Commit(fault, world);
+    });
+    const absl::Status status = RunOn(&operation);
+    other.join();
+    return status;
+  }
+  for (;;) {
+    LOCKSTEP_ASSIGN_OR_RETURN(Work work, operation.Start());
+    (void)work.Wait(Deadline::After(std::chrono::nanoseconds(moment(random))));
+    if (work.done()) continue;
+    Commit(fault, world);
+    return work.Wait(Deadline::Now());
+  }
+}
+
+// Commands, each answered with "ok" or a status as text:
+//   world RANK SIZE JOB    makes a world, and only then lets go of the one before
+//   once OPERATION         one of it
+//   until OPERATION        says "entering", then repeats it until it fails
+//   within OPERATION FAULT SEED    commits the fault while it is in the operation
+//   outside FAULT          commits the fault
+//   end
+LOCKSTEP_RANK_FUNCTION(FaultyRank) {
+  std::unique_ptr<World> world;
+  for (;;) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::string command, self.Receive(Soon()));
+    const std::vector<std::string> words = absl::StrSplit(command, ' ');
+    absl::Status result;
+    int first = 0, second = 0;
+    if (words[0] == "world" && absl::SimpleAtoi(words[1], &first) && absl::SimpleAtoi(words[2], &second)) {
+      absl::StatusOr<std::unique_ptr<World>> made = Meet(self, first, second, words[3]);
+      result = made.status();
+      if (made.ok()) world = *std::move(made);
+    } else if (words[0] == "once") {
+      result = Operation(words[1], world->communicator()).Run();
+    } else if (words[0] == "until") {
+      Operation operation(words[1], world->communicator());
+      LOCKSTEP_RETURN_IF_ERROR(self.Send("entering"));
+      result = RunOn(&operation);
+    } else if (words[0] == "within" && absl::SimpleAtoi(words[3], &first)) {
+      result = FaultWithin(words[1], words[2], first, &world);
+    } else if (words[0] == "outside") {
+      Commit(words[1], &world);
+      if (world != nullptr) {  // it was stopped, and finds out what was said about it
+        Operation barrier(Name(Collective::kBarrier), world->communicator());
+        result = RunOn(&barrier);
+      }
+    } else {
+      return absl::OkStatus();
+    }
+    LOCKSTEP_RETURN_IF_ERROR(self.Send(result.ok() ? "ok" : result.ToString()));
+  }
+}
+
+// ---- In the test
+
+// Operation, transport, fault.
+using FaultCase = std::tuple<std::string, std::string, std::string>;
+
+class CollectiveFaultTest : public ::testing::TestWithParam<FaultCase> {
+ protected:
+  CollectiveFaultTest() : path_(absl::StrCat(::testing::TempDir(), "/collective_fault_", getpid())) {}
+  ~CollectiveFaultTest() override { unlink(path_.c_str()); }
+
+  const std::string& operation() const { return std::get<0>(GetParam()); }
+  const std::string& fault() const { return std::get<2>(GetParam()); }
+
+  void Start() {
+    ProcessGroup::Options options;
+    options.size = kRanks;
+    const milliseconds peer_timeout = fault() == kStop ? kPeerTimeout : kPatience;
+    options.arguments = {absl::StrCat("file://", path_), std::get<1>(GetParam()), absl::StrCat(peer_timeout.count())};
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(group_, ProcessGroup::Start("FaultyRank", options));
+    for (int process = 0; process < kRanks; ++process) members_.push_back(process);
+    FormWorld();
+  }
+
+  void Tell(int process, const std::string& command) { ASSERT_THAT(group_->Send(process, command), IsOk()); }
+  void TellAll(const std::string& command) {
+    for (const int process : members_) Tell(process, command);
+  }
+  std::string Answer(int process) {
+    const absl::StatusOr<std::string> answer = group_->Receive(process, Soon());
+    return answer.ok() ? *answer : absl::StrCat("no answer: ", answer.status().ToString());
+  }
+  std::vector<std::string> Answers() {
+    std::vector<std::string> answers;
+    for (const int process : members_) answers.push_back(Answer(process));
+    return answers;
+  }
+
+  // Of the members, in their order, which then get the operation right.
+  void FormWorld() {
+    for (size_t rank = 0; rank < members_.size(); ++rank) {
+      Tell(members_[rank], absl::StrCat("world ", rank, " ", members_.size(), " of-", members_.size()));
+    }
+    EXPECT_THAT(Answers(), Each("ok"));
+    ExpectUsable();
+  }
+  void ExpectUsable() {
+    TellAll(absl::StrCat("once ", operation()));
+    EXPECT_THAT(Answers(), Each("ok"));
+  }
+
+  // Rank `victim` faults, in its call with this seed or without entering one. The others are told so, and go on.
+  void Lose(int victim, absl::optional<int> seed) {
+    const int lost = members_[victim];
+    members_.erase(members_.begin() + victim);
+    TellAll(absl::StrCat("until ", operation()));
+    if (seed.has_value()) Tell(lost, absl::StrCat("within ", operation(), " ", fault(), " ", *seed));
+    EXPECT_THAT(Answers(), Each("entering"));
+    if (!seed.has_value()) Tell(lost, absl::StrCat("outside ", fault()));
+
+    const std::vector<std::string> errors = Answers();
+    const char* const what = fault() == kKill   ? "died"
+                             : fault() == kStop ? "is unresponsive"
+                                                : "has closed its communicator";
+    EXPECT_THAT(errors, Each(AllOf(StartsWith("ABORTED: "), HasSubstr(absl::StrCat("rank ", victim, " (host ")),
+                                   HasSubstr(absl::StrCat("pid ", group_->pid(lost), ") ", what)))));
+    // When rank 0 says goodbye, nobody is left to tell all ranks the same.
+    if (victim != 0 || fault() != kClose) {
+      EXPECT_THAT(errors, Each(errors[0]));
+    }
+    FormWorld();
+    ExpectPeacefulEnd(lost);
+    ExpectUsable();
+  }
+
+  // Of the one that was lost, in the presence of the new world.
+  void ExpectPeacefulEnd(int lost) {
+    if (fault() == kKill) {
+      EXPECT_THAT(group_->Wait(lost, Soon()), StatusIs(absl::StatusCode::kUnknown, HasSubstr("SIGKILL")));
+      return;
+    }
+    if (fault() == kStop) {
+      // It wakes up, learns what was said about it or finds itself alone.
+      ASSERT_THAT(group_->Signal(lost, SIGCONT), IsOk());
+      EXPECT_THAT(Answer(lost), StartsWith("ABORTED: "));
+    } else {
+      EXPECT_THAT(Answer(lost), AnyOf("ok", StartsWith("CANCELLED: ")));
+    }
+    Tell(lost, "end");
+    EXPECT_THAT(group_->Wait(lost, Soon()), IsOk());
+  }
+
+  const std::string path_;
+  std::unique_ptr<ProcessGroup> group_;
+  std::vector<int> members_;  // processes, by rank of the world there is
+};
+
+TEST_P(CollectiveFaultTest, IsToldByNameAndTheSurvivorsGoOn) {
+  const int seed = static_cast<int>(std::random_device()() % 1'000'000);
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  ASSERT_NO_FATAL_FAILURE(Start());
+  // Rank 0 is the root, and hosts what watches the others: it is the first to go, or the second.
+  const bool root_first = seed % 2 == 0;
+  ASSERT_NO_FATAL_FAILURE(Lose(root_first ? 0 : kRanks - 1, seed));
+  ASSERT_NO_FATAL_FAILURE(Lose(root_first ? 1 : 0, absl::nullopt));
+  TellAll("end");
+  for (const int process : members_) EXPECT_THAT(group_->Wait(process, Soon()), IsOk());
+}
+
+std::vector<std::string> Operations() {
+  std::vector<std::string> names = {kMessages};
+  for (const Collective collective : kAllCollectives) names.push_back(Name(collective));
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CollectiveFaultTest,
+                         ::testing::Combine(::testing::ValuesIn(Operations()), ::testing::Values("tcp", "shm"),
+                                            ::testing::Values(kKill, kStop, kClose)),
+                         [](const ::testing::TestParamInfo<FaultCase>& info) {
+                           return absl::StrCat(std::get<0>(info.param), "_over_", std::get<1>(info.param), "_",
+                                               std::get<2>(info.param));
+                         });
+
+}  // namespace
+}  // namespace lockstep

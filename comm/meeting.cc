@@ -1,0 +1,42 @@
+#include "comm/meeting.h"
+
+#include <utility>
+
+#include "base/check.h"
+
+namespace lockstep {
+
+MeetingLines::MeetingLines(ShmTransport* transport, std::unique_ptr<SymmetricArena> arena,
+                           const std::vector<Rank>& ranks, Rank rank)
+    : transport_(transport), arena_(std::move(arena)), rank_(rank) {
+  LOCKSTEP_CHECK(arena_->bytes_per_rank() == BytesPerRank(static_cast<int>(ranks.size())))
+      << arena_->bytes_per_rank() << " bytes for " << ranks.size() << " ranks";
+  for (const Rank member : ranks) {
+    MeetingLine* const lines = reinterpret_cast<MeetingLine*>(arena_->base(member));
+    peers_.push_back({lines + 2 * rank.value(), member});
+  }
+  own_ = reinterpret_cast<const MeetingLine*>(arena_->base(ranks[rank.value()]));
+}
+
+void MeetingLines::Enter(const Envelope& envelope, const MeetingPayload& payload) {
+  ++sequence_;
+  rung_ = false;
+  for (int i = 0; i < size(); ++i) {
+    if (i == rank_.value()) continue;
+    MeetingLine& line = peers_[i].lines[sequence_ & 1];
+    line.envelope = envelope;
+    line.payload = payload;
+    line.sequence.store(sequence_, std::memory_order_release);
+  }
+}
+
+void MeetingLines::RingPeers() {
+  rung_ = true;
+  // std::atomic_thread_fence(std::memory_order_seq_cst), which GCC refuses to compile for ThreadSanitizer.
+  __sync_synchronize();
+  for (int i = 0; i < size(); ++i) {
+    if (i != rank_.value()) transport_->Nudge(peers_[i].transport_rank);
+  }
+}
+
+}  // namespace lockstep

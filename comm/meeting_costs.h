@@ -1,0 +1,19 @@
+// What a meeting of ranks that share memory costs (kMeet and kShare in comm/schedule.h), for the simulator and the prices.
+
+#ifndef COMM_MEETING_COSTS_H_
+#define COMM_MEETING_COSTS_H_
+
+#include "comm/link_costs.h"
+
+namespace lockstep {
+
+// A line of one rank for one other. Rounded measurements of one machine with two cores, like those of link_costs.h: a
+// cache line takes 60 ns from one rank that polls to another, and an all-reduce of nothing but two such meetings 130 ns.
+inline constexpr LinkCosts kLine = {/*latency_ns=*/60, /*byte_ns=*/0, /*message_ns=*/5};
+
+// From when the last rank comes until all may go on: each tells all others, one after the other.
+constexpr double MeetingNs(int size) { return (size - 1) * kLine.message_ns + kLine.latency_ns; }
+
+}  // namespace lockstep
+
+#endif  // COMM_MEETING_COSTS_H_

@@ -1,0 +1,289 @@
+#include "comm/memory_executor.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/fork.h"
+#include "comm/execution_plan.h"
+#include "comm/prepared_schedule.h"
+#include "comm/schedule_memory.h"
+#include "comm/signature.h"
+
+namespace lockstep {
+namespace {
+
+// Bytes that one call reads and writes before it lets others have the engine's mutex.
+constexpr size_t kShareBytes = size_t{1} << 20;
+// Pieces of a step end at whole cache lines, and are no smaller than this for each operand.
+constexpr size_t kLineBytes = 64;
+constexpr size_t kPieceBytesMin = size_t{4} << 10;
+
+// Looks at a line before sleeping peers are woken, which begins with waiting until one's own lines are written: a peer that
+// comes at the same time is there by then.
+constexpr int kLooksBeforeRinging = 50;
+
+static_assert(kShareBytesMax == sizeof(MeetingPayload), "what a schedule shares is what a line holds");
+
+Rank RankIn(const std::vector<Rank>& ranks, Rank transport_rank) {
+  const auto it = std::find(ranks.begin(), ranks.end(), transport_rank);
+  LOCKSTEP_CHECK(it != ranks.end()) << "rank " << transport_rank << " of the transport is no rank of the communicator";
+  return Rank(static_cast<int>(it - ranks.begin()));
+}
+
+}  // namespace
+
+MemoryExecutor::MemoryExecutor(ShmTransport* transport, std::unique_ptr<SymmetricArena> lines,
+                               const std::vector<Rank>& ranks, SymmetricMemory* memory, Executor::Owner* owner)
+    : transport_(transport),
+      ranks_(ranks),
+      memory_(memory),
+      owner_(owner),
+      fork_generation_(ForkGeneration()),
+      lines_(transport, std::move(lines), ranks_, RankIn(ranks_, transport->rank())),
+      places_(ranks_.size()) {}
+
+MemoryExecutor::~MemoryExecutor() {
+  LOCKSTEP_CHECK(jobs_.empty()) << jobs_.size() << " jobs left";
+  memory_->Close();
+}
+
+void MemoryExecutor::Start(Job* job) {
+  LOCKSTEP_CHECK(!failed_);
+  job->late = false;
+  job->failing = false;
+  memory_->OnJobStarted();
+  jobs_.push_back(job);
+  starting_ = job;
+  Advance();
+  starting_ = nullptr;
+}
+
+bool MemoryExecutor::Advance() {
+  // A job that is done may have started another, which the call that is under way goes on with.
+  if (advancing_) return false;
+  advancing_ = true;
+  moved_ = false;
+  busy_ = false;
+  share_bytes_left_ = kShareBytes;
+  while (!jobs_.empty() && !jobs_.front()->failing) {
+    if (!begun_) Begin(jobs_.front());
+    if (!AdvanceJob()) break;
+    EndFirst(absl::OkStatus());
+  }
+  lines_.Ring();
+  if (moved_) transport_->NoteMovement();
+  advancing_ = false;
+  return moved_;
+}
+
+void MemoryExecutor::Begin(Job* job) {
+  begun_ = true;
+  step_ = 0;
+  BeginStep();
+  envelope_ = Encode(job->signature);
+  const ExecutionPlan& plan = *job->plan;
+  if (scratch_.size() < plan.scratch_bytes()) scratch_.resize(plan.scratch_bytes());
+  // The input is only ever read: the verifier proves it.
+  windows_[static_cast<int>(Window::kInput)] = const_cast<char*>(job->input);
+  windows_[static_cast<int>(Window::kOutput)] = job->output;
+  windows_[static_cast<int>(Window::kScratch)] = scratch_.data();
+  if (job->record == nullptr) return;
+  job->record->state = FlightRecord::State::kRunning;
+  job->record->started = job == starting_ ? job->record->queued : FlightRecord::Clock::now();
+}
+
+void MemoryExecutor::BeginStep() {
+  entered_ = false;
+  arrived_ = 0;
+  done_ = 0;
+}
+
+bool MemoryExecutor::AdvanceJob() {
+  // The child has none of the memory.
+  if (fork_generation_ != ForkGeneration()) {
+    Fail(absl::FailedPreconditionError("memory shared before fork() is of no use in the child"), lines_.rank(),
+         envelope_);
+    return false;
+  }
+  const PreparedSchedule& schedule = jobs_.front()->plan->schedule();
+  for (; step_ < schedule.steps(); ++step_) {
+    const Step& step = schedule.step(step_);
+    if (!(IsMeeting(step.kind) ? Meet(step) : Work(step))) return false;
+    BeginStep();
+  }
+  return true;
+}
+
+void MemoryExecutor::EndFirst(const absl::Status& status) {
+  Job* const job = jobs_.front();
+  jobs_.erase(jobs_.begin());
+  begun_ = false;
+  memory_->OnJobDone();
+  owner_->OnDone(job, status);
+}
+
+bool MemoryExecutor::Meet(const Step& step) {
+  if (!entered_) Enter(step);
+  for (; arrived_ < lines_.size() - 1; ++arrived_) {
+    const int neighbour = lines_.rank().value() + 1 + arrived_;
+    const Rank peer(neighbour < lines_.size() ? neighbour : neighbour - lines_.size());
+    const MeetingLine* const line = Look(peer);
+    if (line == nullptr) return false;
+    moved_ = true;
+    if (line->envelope != envelope_) {
+      Fail(absl::FailedPreconditionError(absl::StrCat("rank ", peer.value(), " came with another collective")), peer,
+           line->envelope);
+      return false;
+    }
+    TakeLine(step, peer, line->payload);
+  }
+  return true;
+}
+
+void MemoryExecutor::Enter(const Step& step) {
+  entered_ = true;
+  moved_ = true;
+  const Job& job = *jobs_.front();
+  MeetingPayload payload = {};
+  if (step.kind == Step::Kind::kShare) {
+    const ExecutionPlan::StepLayout& layout = job.plan->step(step_);
+    LOCKSTEP_CHECK(job.plan->scratch_block_bytes() <= payload.size()) << job.plan->scratch_block_bytes() << " bytes";
+    const size_t bytes = layout.elements * job.plan->element_bytes();
+    if (bytes > 0) {
+      std::memcpy(payload.data(), windows_[static_cast<int>(step.source.window)] + layout.source_offset, bytes);
+    }
+    TakeLine(step, lines_.rank(), payload);
+  } else if (step_ == 0) {
+    // One byte: the peers, who know what they need of it, look whether that is there.
+    Places& own = places_[lines_.rank().value()];
+    own[0] = memory_->Find(job.input, 1);
+    own[1] = job.input == job.output ? own[0] : memory_->Find(job.output, 1);
+    std::memcpy(payload.data(), own.data(), sizeof(own));
+  }
+  lines_.Enter(envelope_, payload);
+}
+
+const MeetingLine* MemoryExecutor::Look(Rank peer) {
+  const MeetingLine* line = lines_.Arrived(peer);
+  for (int looks = 1; line == nullptr && !lines_.rung() && looks < kLooksBeforeRinging; ++looks) {
+    line = lines_.Arrived(peer);
+  }
+  if (line != nullptr) return line;
+  const absl::Status& connection = transport_->status(ranks_[peer.value()]);
+  if (connection.ok()) return nullptr;
+  // What it wrote before it ended is there by now.
+  line = lines_.Arrived(peer);
+  if (line == nullptr) {
+    Fail(absl::UnavailableError(absl::StrCat("meet rank ", peer.value(), " over ",
+                                             transport_->DescribePeer(ranks_[peer.value()]), ": ",
+                                             connection.message())),
+         peer, envelope_);
+  }
+  return line;
+}
+
+void MemoryExecutor::TakeLine(const Step& step, Rank peer, const MeetingPayload& payload) {
+  if (step.kind == Step::Kind::kShare) {
+    // No more is given than a block of scratch holds, and what follows in the line does no harm there.
+    const ExecutionPlan& plan = *jobs_.front()->plan;
+    const size_t bytes = plan.scratch_block_bytes();
+    if (bytes == 0) return;
+    std::memcpy(scratch_.data() + plan.step(step_).target_offset + peer.value() * bytes, payload.data(), bytes);
+  } else if (step_ == 0) {
+    std::memcpy(places_[peer.value()].data(), payload.data(), sizeof(Places));
+  }
+}
+
+bool MemoryExecutor::Work(const Step& step) {
+  const ExecutionPlan& plan = *jobs_.front()->plan;
+  const size_t elements = plan.step(step_).elements;
+  const size_t operands = step.kind == Step::Kind::kReduceMany ? 1 + step.terms.size() + step.more_targets.size() : 2;
+  while (done_ < elements) {
+    if (share_bytes_left_ == 0) {
+      busy_ = true;
+      return false;
+    }
+    const size_t left_bytes = (elements - done_) * plan.element_bytes();
+    size_t bytes = left_bytes;
+    if (left_bytes * operands > kShareBytes) {
+      bytes = std::min(left_bytes, std::max(kPieceBytesMin, kShareBytes / operands / kLineBytes * kLineBytes));
+    }
+    if (!Compute(step, done_ * plan.element_bytes(), bytes)) return false;
+    moved_ = true;
+    done_ += bytes / plan.element_bytes();
+    share_bytes_left_ -= std::min(share_bytes_left_, bytes * operands);
+  }
+  return true;
+}
+
+bool MemoryExecutor::Compute(const Step& step, size_t offset, size_t bytes) {
+  const ExecutionPlan& plan = *jobs_.front()->plan;
+  const ExecutionPlan::StepLayout& layout = plan.step(step_);
+  const size_t elements = bytes / plan.element_bytes();
+  char* const target = Address(step.target, layout.target_offset + offset, bytes, /*written=*/true);
+  if (target == nullptr) return false;
+  if (step.kind != Step::Kind::kReduceMany) {
+    const char* const source = Address(step.source, layout.source_offset + offset, bytes, /*written=*/false);
+    if (source == nullptr) return false;
+    if (step.kind == Step::Kind::kReduce) {
+      plan.reduction().combine(target, target, source, elements);
+    } else if (source != target) {
+      std::memcpy(target, source, bytes);
+    }
+    return true;
+  }
+  targets_.assign(1, target);
+  for (size_t k = 0; k < step.more_targets.size(); ++k) {
+    targets_.push_back(Address(step.more_targets[k], layout.more_target_offsets[k] + offset, bytes, /*written=*/true));
+    if (targets_.back() == nullptr) return false;
+  }
+  terms_.clear();
+  for (size_t k = 0; k < step.terms.size(); ++k) {
+    terms_.push_back(Address(step.terms[k], layout.term_offsets[k] + offset, bytes, /*written=*/false));
+    if (terms_.back() == nullptr) return false;
+  }
+  plan.reduce_many()(targets_.data(), targets_.size(), terms_.data(), terms_.size(), elements);
+  return true;
+}
+
+char* MemoryExecutor::Address(const Operand& operand, size_t offset, size_t bytes, bool written) {
+  const int window = static_cast<int>(operand.window);
+  if (operand.rank == Operand::kOwn) return windows_[window] + offset;
+  const Rank peer(operand.rank);
+  char* const begin = memory_->Address(peer, places_[operand.rank][window], offset + bytes);
+  if (begin == nullptr) {
+    Fail(absl::FailedPreconditionError(absl::StrCat("rank ", peer.value(), "'s ",
+                                                    operand.window == Window::kInput ? "input" : "output",
+                                                    " does not lie in memory that the ranks share")),
+         peer, envelope_);
+    return nullptr;
+  }
+  FlightRecord* const record = jobs_.front()->record;
+  if (record != nullptr && record->signature.sequence == jobs_.front()->signature.sequence) {
+    written ? record->AddSent(peer, bytes) : record->AddReceived(peer, bytes);
+  }
+  return begin + offset;
+}
+
+void MemoryExecutor::Fail(const absl::Status& status, Rank peer, const Envelope& arrived) {
+  Job* const job = jobs_.front();
+  job->failing = true;
+  Operation operation;
+  operation.arrived = arrived;
+  // The owner may call FailAll, which ends the job.
+  const Envelope expected = envelope_;
+  owner_->OnOperationFailed(job, status, peer, expected, operation);
+}
+
+void MemoryExecutor::FailAll(const absl::Status& status) {
+  if (failed_) return;
+  failed_ = true;
+  busy_ = false;
+  while (!jobs_.empty()) EndFirst(status);
+  memory_->Close();
+}
+
+}  // namespace lockstep

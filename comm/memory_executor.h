@@ -1,0 +1,127 @@
+// MemoryExecutor: carries out schedules by memory (comm/schedule.h) on memory that the ranks share. It knows no algorithm.
+//
+// Collectives run one after the other in the order in which they were started, which is the same on all ranks, and each of
+// them step by step. Nothing is posted: a step is a look at lines (comm/meeting.h) or work on memory, of which one call does
+// about a MiB, read and written, so that others get the engine's mutex.
+//
+// Where peers' buffers lie is told at a job's first step, where that is a meeting: each line brings the places of its
+// writer's input and output (comm/symmetric_memory.h).
+//
+// What goes wrong is told by Executor::Owner::OnOperationFailed, and the executor then rests until FailAll:
+//   a peer is lost and did not come to a meeting      UNAVAILABLE
+//   a peer came with another collective               FAILED_PRECONDITION, its envelope in Operation::arrived
+//   a peer's buffer is not in a region                FAILED_PRECONDITION, Operation::arrived as expected
+//   this process is a child of the one that began     FAILED_PRECONDITION, Operation::arrived as expected
+// A peer that lives and does not come is waited for: deadlines are the owner's.
+//
+// Externally synchronised by the progress engine's mutex. Allocates nothing once it has grown.
+
+#ifndef COMM_MEMORY_EXECUTOR_H_
+#define COMM_MEMORY_EXECUTOR_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "base/rank.h"
+#include "comm/executor.h"
+#include "comm/meeting.h"
+#include "comm/schedule.h"
+#include "comm/symmetric_memory.h"
+#include "transport/shm/shm_transport.h"
+#include "transport/shm/symmetric_arena.h"
+#include "transport/transport.h"
+
+namespace lockstep {
+
+class MemoryExecutor {
+ public:
+  // `lines`: as MeetingLines takes it. `ranks`: the transport's rank of each rank of the communicator. Memory, transport and
+  // owner must outlive the executor.
+  MemoryExecutor(ShmTransport* transport, std::unique_ptr<SymmetricArena> lines, const std::vector<Rank>& ranks,
+                 SymmetricMemory* memory, Executor::Owner* owner);
+  // No job may be left. Closes the memory.
+  ~MemoryExecutor();
+
+  MemoryExecutor(const MemoryExecutor&) = delete;
+  MemoryExecutor& operator=(const MemoryExecutor&) = delete;
+
+  // Queues the job, whose plan's schedule is by memory, and advances, which may complete it before this returns. Whoever calls
+  // this outside ProgressEngine::Client::Poll goes on with Poll while busy(), or calls ProgressEngine::Notify so that whoever
+  // holds the baton does.
+  void Start(Job* job);
+
+  // Goes on as far as it can without waiting, but for a bounded share of work. Whether anything moved.
+  bool Poll() { return !jobs_.empty() && Advance(); }
+
+  // Whether there is work that waits for nobody: the last Start or Poll had its share.
+  bool busy() const { return busy_; }
+
+  // Every job is done with `status` when this returns, and no memory of theirs is touched any more, but by peers. Peers are
+  // not told. Nothing may be started afterwards. Closes the memory.
+  void FailAll(const absl::Status& status);
+
+  // In the order started. Valid until the next call.
+  absl::Span<Job* const> jobs() const { return jobs_; }
+
+ private:
+  using Places = std::array<SymmetricMemory::Place, 2>;  // of the input and the output
+
+  bool Advance();
+  void Begin(Job* job);
+  void BeginStep();
+  // Each does what can be done of the first job, or of its current step; true when it is complete, false also when it failed.
+  bool AdvanceJob();
+  bool Meet(const Step& step);
+  bool Work(const Step& step);
+  void EndFirst(const absl::Status& status);
+
+  void Enter(const Step& step);
+  // Null when the peer's line is not there.
+  const MeetingLine* Look(Rank peer);
+  void TakeLine(const Step& step, Rank peer, const MeetingPayload& payload);
+  // A piece of the step; false when a peer's memory is not where it should be.
+  bool Compute(const Step& step, size_t offset, size_t bytes);
+  char* Address(const Operand& operand, size_t offset, size_t bytes, bool written);
+  void Fail(const absl::Status& status, Rank peer, const Envelope& arrived);
+
+  // Constant after construction.
+  ShmTransport* const transport_;
+  const std::vector<Rank> ranks_;
+  SymmetricMemory* const memory_;
+  Executor::Owner* const owner_;
+  const uint64_t fork_generation_;
+
+  MeetingLines lines_;
+  std::vector<Job*> jobs_;         // in the order started
+  const Job* starting_ = nullptr;  // it is begun at the time of which its record says that it was queued
+  bool advancing_ = false;
+  bool busy_ = false;
+  bool failed_ = false;
+
+  // Of the call that is under way.
+  bool moved_ = false;
+  size_t share_bytes_left_ = 0;
+  std::vector<void*> targets_;
+  std::vector<const void*> terms_;
+
+  // Of the first job, once it has begun.
+  bool begun_ = false;
+  Envelope envelope_ = {};
+  std::array<char*, 3> windows_ = {};  // where this rank's begin, by Window
+  std::vector<Places> places_;         // by rank
+  std::vector<char> scratch_;
+  // Of its current step.
+  int step_ = 0;
+  bool entered_ = false;  // a meeting
+  int arrived_ = 0;       // peers whose lines were read, beginning with the next neighbour
+  size_t done_ = 0;       // elements
+};
+
+}  // namespace lockstep
+
+#endif  // COMM_MEMORY_EXECUTOR_H_

@@ -1,0 +1,90 @@
+#include "comm/memory_simulator.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "comm/meeting_costs.h"
+#include "comm/prepared_schedule.h"
+#include "comm/schedule_memory.h"
+
+namespace lockstep {
+namespace {
+
+std::string Describe(const Schedule& schedule, size_t index) {
+  return absl::StrCat("#", index, " (", ToString(schedule.steps[index]), ")");
+}
+
+// One rank on its way through its list.
+struct Walker {
+  const Schedule* schedule;
+  size_t at = 0;  // a meeting, or the end
+  double now = 0;
+
+  bool done() const { return at == schedule->steps.size(); }
+
+  // Through all that comes before the next meeting.
+  absl::Status Walk(double bytes, const Network& network) {
+    for (; !done(); ++at) {
+      const Step& step = schedule->steps[at];
+      const double step_bytes = schedule->blocks == 0 ? 0 : bytes / schedule->blocks * SizingOperand(step).blocks;
+      if (!IsMeeting(step.kind)) {
+        now += WorkNs(step, step_bytes, network);
+        continue;
+      }
+      if (step_bytes <= kShareBytesMax) break;
+      return absl::InvalidArgumentError(absl::StrCat("rank ", schedule->rank.value(), " gives ", step_bytes,
+                                                     " bytes in ", Describe(*schedule, at), ", at most ",
+                                                     kShareBytesMax, " can be given in a meeting"));
+    }
+    return absl::OkStatus();
+  }
+};
+
+}  // namespace
+
+double WorkNs(const Step& step, double bytes, const Network& network) {
+  switch (step.kind) {
+    case Step::Kind::kCopy:
+      return bytes * network.copied_byte_ns;
+    case Step::Kind::kReduceMany:
+      return bytes * (static_cast<double>(step.terms.size() - 1) * network.reduced_byte_ns +
+                      static_cast<double>(step.more_targets.size()) * network.copied_byte_ns);
+    default:
+      return bytes * network.reduced_byte_ns;
+  }
+}
+
+absl::StatusOr<double> SimulateByMemory(absl::Span<const Schedule> schedules, double bytes, const Network& network) {
+  const int size = static_cast<int>(schedules.size());
+  if (size > network.ranks_per_host) {
+    return absl::InvalidArgumentError(absl::StrCat(Name(schedules[0].algorithm), " is for ranks that share a host: ",
+                                                   size, " do not, with ", network.ranks_per_host, " on each"));
+  }
+  std::vector<Walker> ranks;
+  for (const Schedule& schedule : schedules) ranks.push_back({&schedule});
+  while (true) {
+    double last = 0;
+    for (Walker& rank : ranks) {
+      LOCKSTEP_RETURN_IF_ERROR(rank.Walk(bytes, network));
+      last = std::max(last, rank.now);
+    }
+    const auto is_done = [](const Walker& rank) { return rank.done(); };
+    const auto waiting = std::find_if_not(ranks.begin(), ranks.end(), is_done);
+    if (waiting == ranks.end()) return last;
+    if (std::any_of(ranks.begin(), ranks.end(), is_done)) {
+      return absl::FailedPreconditionError(absl::StrCat("rank ", waiting->schedule->rank.value(), " waits for ever in ",
+                                                        Describe(*waiting->schedule, waiting->at)));
+    }
+    for (Walker& rank : ranks) {
+      rank.now = last + MeetingNs(size);
+      ++rank.at;
+    }
+  }
+}
+
+}  // namespace lockstep

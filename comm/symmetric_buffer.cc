@@ -1,0 +1,41 @@
+#include "comm/symmetric_buffer.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace lockstep {
+namespace {
+
+class PrivateBuffer : public SymmetricBuffer {
+ public:
+  PrivateBuffer(char* data, size_t bytes) : data_(data), bytes_(bytes) {}
+  ~PrivateBuffer() override { munmap(data_, bytes_); }
+
+  char* data() const override { return data_; }
+  size_t bytes() const override { return bytes_; }
+  bool shared() const override { return false; }
+
+ private:
+  char* const data_;
+  const size_t bytes_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SymmetricBuffer>> MakePrivateBuffer(size_t bytes) {
+  if (bytes == 0) return absl::InvalidArgumentError("a buffer of 0 bytes");
+  void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("allocate ", bytes, " bytes: ", ErrnoStatus(errno, "mmap").message()));
+  }
+  return std::make_unique<PrivateBuffer>(static_cast<char*>(data), bytes);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,181 @@
+// The shared memory of a TransportCommunicator: what its ranks make together, and which calls it carries out.
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "comm/meeting.h"
+#include "comm/transport_call.h"
+#include "comm/transport_communicator.h"
+
+namespace lockstep {
+
+class TransportCommunicator::SharedBuffer : public SymmetricBuffer {
+ public:
+  SharedBuffer(std::shared_ptr<SymmetricMemory> memory, std::shared_ptr<SymmetricArena> arena, Rank transport_rank)
+      : memory_(std::move(memory)), arena_(std::move(arena)), transport_rank_(transport_rank) {}
+  ~SharedBuffer() override { memory_->Remove(*arena_); }
+
+  char* data() const override { return arena_->base(transport_rank_); }
+  size_t bytes() const override { return arena_->bytes_per_rank(); }
+  bool shared() const override { return true; }
+
+ private:
+  const std::shared_ptr<SymmetricMemory> memory_;
+  const std::shared_ptr<SymmetricArena> arena_;
+  const Rank transport_rank_;
+};
+
+bool TransportCommunicator::OnOneHost() const {
+  const std::vector<int32_t>& hosts = options_.shape.topology.host_of_rank;
+  return std::all_of(hosts.begin(), hosts.end(), [&](int32_t host) { return host == hosts.front(); });
+}
+
+bool TransportCommunicator::SharesMemory() const {
+  MutexLock lock(mu());
+  return memory_ != nullptr;
+}
+
+absl::Status TransportCommunicator::ShareMemory(uint32_t arena, Deadline deadline) {
+  if (options_.shared_memory == nullptr || !OnOneHost()) return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<SymmetricArena>> lines =
+      MakeArena(arena, MeetingLines::BytesPerRank(size_), /*huge_pages=*/false, deadline);
+  MutexLock lock(mu());
+  if (!lines.ok()) {
+    if (absl::IsDeadlineExceeded(lines.status()) || !status_.ok()) return lines.status();
+    LOCKSTEP_LOG(kInfo) << "rank " << rank_ << ": no collectives by memory: " << lines.status().message();
+    return absl::OkStatus();
+  }
+  memory_ = std::make_shared<SymmetricMemory>(Members(), rank_);
+  Executor::Owner* const owner = this;
+  memory_executor_ =
+      std::make_unique<MemoryExecutor>(options_.shared_memory, *std::move(lines), Members(), memory_.get(), owner);
+  plans_.AllowLines();
+  return absl::OkStatus();
+}
+
+std::vector<Rank> TransportCommunicator::Members() const {
+  std::vector<Rank> members;
+  for (int r = 0; r < size_; ++r) members.push_back(TransportRank(Rank(r)));
+  return members;
+}
+
+absl::StatusOr<std::unique_ptr<SymmetricArena>> TransportCommunicator::MakeArena(uint32_t arena, size_t bytes,
+                                                                                 bool huge_pages, Deadline deadline) {
+  SymmetricArenaOptions options;
+  options.id = arena;
+  options.bytes_per_rank = bytes;
+  options.members = Members();
+  options.huge_pages = huge_pages;
+  AskedArena asked(engine_);
+  {
+    MutexLock lock(mu());
+    LOCKSTEP_RETURN_IF_ERROR(status_);
+    LOCKSTEP_ASSIGN_OR_RETURN(asked.arena, SymmetricArena::Create(options_.shared_memory, std::move(options)));
+    asked_arenas_.push_back(&asked);
+  }
+  engine_->Drive(asked.state.done(), deadline, /*spin=*/true);
+  MutexLock lock(mu());
+  asked_arenas_.erase(std::remove(asked_arenas_.begin(), asked_arenas_.end(), &asked), asked_arenas_.end());
+  if (!asked.state.done().load(std::memory_order_acquire)) return asked.arena->Await(Deadline::Now());
+  LOCKSTEP_RETURN_IF_ERROR(asked.state.status());
+  return std::move(asked.arena);
+}
+
+absl::StatusOr<std::unique_ptr<SymmetricBuffer>> TransportCommunicator::Allocate(size_t bytes) {
+  if (options_.registry == nullptr) return MakePrivateBuffer(bytes);
+  {
+    MutexLock lock(mu());
+    if (Collecting()) return absl::FailedPreconditionError("memory cannot be allocated inside a group");
+  }
+  // What each rank asks for; bytes on the wire, in the order of this machine and so of all.
+  struct Wish {
+    uint64_t bytes;
+    uint64_t number;
+  };
+  const Wish mine = {bytes, options_.registry->TakeMemoryNumber()};
+  std::vector<Wish> wishes(size_);
+  CollectiveRequest exchange;
+  exchange.collective = Collective::kAllGather;
+  exchange.count = wishes.size() * sizeof(Wish);
+  exchange.input = &mine;
+  exchange.output = wishes.data();
+  LOCKSTEP_RETURN_IF_ERROR(Annotate(Run(exchange), "allocating memory"));
+  std::string sizes;
+  for (const Wish& wish : wishes) absl::StrAppend(&sizes, sizes.empty() ? "" : ", ", wish.bytes);
+  const bool equal = std::all_of(wishes.begin(), wishes.end(), [&](const Wish& wish) { return wish.bytes == bytes; });
+  if (!equal) {
+    return absl::InvalidArgumentError(absl::StrCat("the ranks allocate buffers of different sizes: ", sizes, " bytes"));
+  }
+  if (bytes == 0 || !SharesMemory()) return MakePrivateBuffer(bytes);
+
+  const std::vector<Rank> members = Members();
+  const auto leader = std::min_element(members.begin(), members.end());
+  const uint64_t number = wishes[leader - members.begin()].number;
+  if (number >= ChannelRegistry::kMemoriesMax) {
+    return absl::ResourceExhaustedError(absl::StrCat("world rank ", leader->value(), " has allocated memory ", number,
+                                                     " times: there is no number left"));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<SymmetricArena> arena,
+                            MakeArena(ChannelRegistry::MemoryOf(*leader, static_cast<uint32_t>(number)), bytes,
+                                      /*huge_pages=*/true, Deadline::After(options_.timeout)));
+  {
+    MutexLock lock(mu());
+    LOCKSTEP_RETURN_IF_ERROR(status_);
+    LOCKSTEP_RETURN_IF_ERROR(memory_->Add(arena));
+  }
+  return std::make_unique<SharedBuffer>(memory_, arena, TransportRank(rank_));
+}
+
+bool TransportCommunicator::InSharedMemory(const CollectiveRequest& request) const {
+  if (memory_ == nullptr || request.count == 0) return false;
+  const Collective collective = request.collective;
+  if (!request.counts.empty() && request.counts.size() != static_cast<size_t>(size_)) return false;
+  // What is multiplied by a factor first goes to memory of this rank's own, unless it fits the output.
+  const bool has_factor = request.op == ReduceOp::kPremulSum || request.op == ReduceOp::kAvg;
+  if (HasReduction(collective) && collective != Collective::kAllReduce && has_factor) return false;
+  const bool pair_counts = collective == Collective::kAllToAll && !request.counts.empty();
+  if (pair_counts || (collective == Collective::kAllToAll && request.input == request.output)) return false;
+
+  const bool own_block_in = IsOwnBlock(collective, Window::kInput);
+  const bool own_block_out = IsOwnBlock(collective, Window::kOutput);
+  // With a block of its own that is empty a rank may have nothing by which to tell.
+  const bool some_empty = std::count(request.counts.begin(), request.counts.end(), 0) > 0;
+  if (some_empty && HasRoot(collective)) return false;
+  const size_t block = request.counts.empty() ? request.count / size_ : request.counts[rank_.value()];
+  const size_t element = SizeOf(request.dtype);
+  const bool at_root = !HasRoot(collective) || request.root == rank_;
+  const bool reads = at_root || (collective != Collective::kBroadcast && collective != Collective::kScatter);
+  const bool writes = at_root || (collective != Collective::kReduce && collective != Collective::kGather);
+  const auto within = [&](const void* data, size_t count) {
+    size_t bytes = 0;
+    if (__builtin_mul_overflow(count, element, &bytes)) return false;
+    return count == 0 || memory_->Find(data, bytes) != SymmetricMemory::kNowhere;
+  };
+  return (!reads || within(request.input, own_block_in ? block : request.count)) &&
+         (!writes || within(request.output, own_block_out ? block : request.count));
+}
+
+absl::StatusOr<const TransportCommunicator::Plan*> TransportCommunicator::FindPlan(const CollectiveRequest& request) {
+  return plans_.Find(request, InSharedMemory(request));
+}
+
+bool TransportCommunicator::Poll() {
+  bool moved = memory_executor_ != nullptr && memory_executor_->Poll();
+  for (AskedArena* const asked : asked_arenas_) {
+    if (asked->state.done().load(std::memory_order_relaxed)) continue;
+    const absl::StatusOr<bool> ready = asked->arena->Ready();
+    if (ready.ok() && !*ready) continue;
+    asked->state.Complete(ready.status());
+    engine_->Notify();
+    moved = true;
+  }
+  return moved;
+}
+
+}  // namespace lockstep
