@@ -430,10 +430,11 @@ TEST(OneLine, CarriesAFewBytesOfOrdinaryMemory) {
     Ranks ranks(size);
     ranks.Run([&](Communicator& self) {
       const float rank = static_cast<float>(self.rank().value());
+      const int sum_of_ranks = size * (size - 1) / 2;
       for (int round = 0; round < 50; ++round) {
         float values[6] = {rank, 1, 2, 3, 4, static_cast<float>(round)};
         ASSERT_THAT(self.Run(AllReduceOf(values, 6)), IsOk());
-        EXPECT_EQ(values[0], static_cast<float>(size * (size - 1) / 2));
+        EXPECT_EQ(values[0], static_cast<float>(sum_of_ranks));
         EXPECT_EQ(values[5], static_cast<float>(size * round));
         CollectiveRequest barrier;
         ASSERT_THAT(self.Run(barrier), IsOk());
