@@ -45,7 +45,7 @@ class ContestTest : public ::testing::Test {
     options_.sizes = {8, 4096};
     options_.rounds = 3;
     options_.round_time = std::chrono::milliseconds(1);
-    options_.patience = std::chrono::milliseconds(1500);
+    options_.patience = std::chrono::milliseconds(4000);
     options_.folder = folder_;
   }
 

@@ -68,7 +68,7 @@ lockstep_error* Call(lockstep_communicator* handle, const lockstep_collective_op
 // A tensor that is looked at on the root alone.
 absl::StatusOr<TensorView> OnRoot(const Communicator& communicator, int32_t root, const lockstep_tensor* tensor,
                                   const char* name) {
-  if (communicator.rank() != Rank(root)) return TensorView();
+  if (communicator.rank() != Rank(root)) return absl::StatusOr<TensorView>(absl::in_place);
   return ToTensorView(tensor, name);
 }
 
