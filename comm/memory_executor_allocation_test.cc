@@ -1,6 +1,7 @@
 // Collectives by memory like those that were carried out before allocate nothing. By itself because it replaces the global
 // allocation functions.
 
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -18,7 +19,7 @@
 
 namespace {
 
-int64_t allocations = 0;
+std::atomic<int64_t> allocations{0};
 
 }  // namespace
 
