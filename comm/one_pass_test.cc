@@ -150,7 +150,7 @@ void ExpectTheSame(Communicator& self, const SymmetricBuffer& buffer, Call call,
     shared_output = base + (IsOwnBlock(collective, Window::kOutput) ? offset : 0);
   }
   std::memset(base, 'x', bytes);
-  std::memcpy(shared_input, input.data(), input.size());
+  std::copy(input.begin(), input.end(), shared_input);
   call.request.input = shared_input;
   call.request.output = shared_output;
   ASSERT_THAT(self.Run(call.request), IsOk());
@@ -158,9 +158,9 @@ void ExpectTheSame(Communicator& self, const SymmetricBuffer& buffer, Call call,
   const bool at_root = !HasRoot(collective) || call.request.root == self.rank();
   const bool writes = at_root || collective == Collective::kBroadcast || collective == Collective::kScatter;
   if (!writes) return;
-  EXPECT_EQ(std::memcmp(shared_output, ordinary.data(), call.output_bytes), 0);
+  EXPECT_TRUE(std::equal(shared_output, shared_output + call.output_bytes, ordinary.begin()));
   if (!in_place) {
-    EXPECT_EQ(std::memcmp(shared_input, input.data(), input.size()), 0) << "the input was changed";
+    EXPECT_TRUE(std::equal(input.begin(), input.end(), shared_input)) << "the input was changed";
   }
 }
 
