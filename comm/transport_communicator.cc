@@ -26,7 +26,7 @@ constexpr size_t kFlightRecordsPrinted = 16;
 // More calls than this in flight, or with handles that somebody keeps, and starting one allocates.
 constexpr size_t kStatesMax = 1024;
 
-// How often a caller looks for its peers in memory before it waits like any other: for about a microsecond.
+// How often a caller looks for its peers in memory before it waits like any other.
 constexpr int kLooks = 100;
 
 std::string CalledBy(Rank rank, const Signature& signature) {
