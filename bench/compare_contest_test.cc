@@ -118,6 +118,8 @@ TEST_F(ContestTest, WhatIgnoresSigtermIsKilled) {
   EXPECT_THAT(Outcome(Fake("deaf")).dropped, HasSubstr("did not answer 'run 8 3' in time"));
 }
 
+TEST_F(ContestTest, WhatARankStartedIsEndedWithIt) { EXPECT_EQ(Outcome(Fake("forks")).dropped, ""); }
+
 TEST_F(ContestTest, RanksThatALauncherPutIntoGroupsOfTheirOwnAreEndedToo) {
   EXPECT_THAT(Outcome(Fake("hangs", /*process_per_rank=*/false)).dropped, HasSubstr("did not answer"));
 }

@@ -1,7 +1,7 @@
 // A rank of a contender that misbehaves on purpose. Usage: compare_fake_player FOLDER BYTES_MAX RANK SIZE [HOW]. Rank 1
 // does what HOW says, the others behave:
 //   good, wrong (sums that are off by one), fails (reports an error), dies, hangs, refuses (before it says hello),
-//   silent (never says hello), deaf (hangs, and ignores SIGTERM)
+//   silent (never says hello), deaf (hangs, and ignores SIGTERM), forks (a child that hangs, and behaves)
 // Where RANK is "-" it forks all ranks, each into a process group of its own, as MPI's launchers do.
 
 #include <signal.h>
@@ -67,6 +67,8 @@ int RunRank(char** argv, int rank, const std::string& how) {
   fake.player.context = &fake;
   if (rank == 1 && how == "silent") Hang();
   if (rank == 1 && how == "deaf") signal(SIGTERM, SIG_IGN);
+  // A child in its group, which it leaves behind.
+  if (rank == 1 && how == "forks" && fork() == 0) Hang();
   if (rank == 1 && how == "refuses") {
     std::snprintf(fake.player.error, sizeof(fake.player.error), "no paper");
     return lockstep_player_refuse(&fake.player);

@@ -132,7 +132,9 @@ ProcessFamily::~ProcessFamily() {
   }
   SignalAll(SIGKILL);
   for (const Started& process : started_) {
-    if (!process.reaped) waitpid(process.pid, nullptr, 0);
+    // With what it left in its group: children of a process that has ended are ours.
+    while (waitpid(-process.pid, nullptr, 0) > 0) {
+    }
   }
   // Those whose launcher is gone are our children now; of others there is nothing to reap.
   for (const Adopted& process : adopted_) waitpid(process.pid, nullptr, 0);
