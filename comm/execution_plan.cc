@@ -1,13 +1,26 @@
 #include "comm/execution_plan.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <utility>
+
+#include "comm/stage.h"
 
 namespace lockstep {
 
 ExecutionPlan::ExecutionPlan(Options options)
     : options_(std::move(options)),
-      scratch_block_(options_.output.largest()),
-      scratch_bytes_(schedule().schedule().scratch_blocks * scratch_block_ * options_.element_bytes) {
+      piece_(std::numeric_limits<int64_t>::max()),
+      scratch_block_(options_.output.largest()) {
+  const Schedule& own = schedule().schedule();
+  // A world of one needs no stage.
+  if (IsStaged(own.algorithm) && own.scratch_blocks > 0) {
+    scratch_block_ = piece_ = StagePieceBytes(own.scratch_blocks) / options_.element_bytes;
+    rounds_ = std::max<int64_t>(1, (options_.output.largest() + piece_ - 1) / piece_);
+  } else {
+    scratch_bytes_ = own.scratch_blocks * scratch_block_ * options_.element_bytes;
+  }
   const int count = schedule().steps();
   steps_.resize(count);
   for (int i = 0; i < count; ++i) {

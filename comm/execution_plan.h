@@ -69,10 +69,15 @@ class ExecutionPlan {
   const PreparedSchedule& schedule() const { return *options_.schedule; }
   const StepLayout& step(int index) const { return steps_[index]; }
   size_t element_bytes() const { return static_cast<size_t>(options_.element_bytes); }
+  // Of a rank's own scratch: none where it is a stage.
   size_t scratch_bytes() const { return scratch_bytes_; }
-  // From one block of scratch to the next: the size of the vector's largest block. What a rank gives in a kShare step is
-  // no longer.
+  // From one block of scratch to the next: the size of the vector's largest block, or on a stage of the largest piece of it.
+  // What a rank gives in a kShare step is no longer.
   size_t scratch_block_bytes() const { return static_cast<size_t>(scratch_block_ * options_.element_bytes); }
+  // By memory: in how many rounds the schedule is carried out, and how many elements of each block are moved in each at most.
+  // One round of whole blocks but for staged schedules (comm/stage.h).
+  int64_t rounds() const { return rounds_; }
+  int64_t piece_elements() const { return piece_; }
   const Reduction& reduction() const { return options_.reduction; }
   ReduceManyFunction reduce_many() const { return options_.reduce_many; }
   bool count_per_message() const { return options_.count_per_message; }
@@ -87,6 +92,8 @@ class ExecutionPlan {
   // What the steps' spans show.
   std::vector<int32_t> chunkwise_after_;
   std::vector<Dependent> dependents_;
+  int64_t piece_ = 0;  // elements
+  int64_t rounds_ = 1;
   int64_t scratch_block_ = 0;  // elements
   size_t scratch_bytes_ = 0;
 };

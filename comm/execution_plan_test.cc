@@ -18,6 +18,7 @@
 #include "comm/block_layout.h"
 #include "comm/prepared_schedule.h"
 #include "comm/schedule.h"
+#include "comm/stage.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -234,6 +235,31 @@ TEST(ExecutionPlanByMemory, FindsBlocksInTheWindowsOfAllRanks) {
       ExpectRight(Algorithm::kOnePass, absl::MakeConstSpan(counts).first(size), in_place);
     }
   }
+}
+
+TEST(ExecutionPlanByMemory, GoesInRoundsOverAStage) {
+  const auto plan_of = [](Algorithm algorithm, int64_t count) {
+    ExecutionPlan::Options options;
+    const auto schedule = BuildSchedule(Collective::kAllReduce, algorithm, Rank(1), 4, Rank(0));
+    LOCKSTEP_EXPECT_OK(schedule);
+    options.schedule = std::make_shared<const PreparedSchedule>(*schedule);
+    const auto layout = BlockLayout::Split(count, sizeof(double), schedule->blocks);
+    LOCKSTEP_EXPECT_OK(layout);
+    options.input = options.output = *layout;
+    options.element_bytes = sizeof(double);
+    return ExecutionPlan(std::move(options));
+  };
+  const int64_t piece = StagePieceBytes(4) / sizeof(double);
+  EXPECT_EQ(plan_of(Algorithm::kStagedTwoShot, 4 * piece).piece_elements(), piece);
+  EXPECT_EQ(plan_of(Algorithm::kStagedTwoShot, 0).rounds(), 1);
+  EXPECT_EQ(plan_of(Algorithm::kStagedTwoShot, 4 * piece).rounds(), 1);
+  EXPECT_EQ(plan_of(Algorithm::kStagedTwoShot, 4 * piece + 1).rounds(), 2);
+  EXPECT_EQ(plan_of(Algorithm::kStagedTwoShot, 400 * piece).rounds(), 100);
+  const ExecutionPlan plan = plan_of(Algorithm::kStagedTwoShot, 400 * piece);
+  EXPECT_EQ(plan.scratch_bytes(), 0) << "the stage is not the rank's own";
+  EXPECT_EQ(plan.step(0).target_offset, 2 * piece * sizeof(double)) << "block 2 of a slot";
+  EXPECT_EQ(plan.step(0).source_offset, 200 * piece * sizeof(double));
+  EXPECT_EQ(plan_of(Algorithm::kOnePass, 400 * piece).rounds(), 1);
 }
 
 TEST(ExecutionPlanByMemory, FindsWhatIsSharedInScratch) {

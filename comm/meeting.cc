@@ -1,21 +1,19 @@
 #include "comm/meeting.h"
 
-#include <utility>
-
 #include "base/check.h"
 
 namespace lockstep {
 
-MeetingLines::MeetingLines(ShmTransport* transport, std::unique_ptr<SymmetricArena> arena,
-                           const std::vector<Rank>& ranks, Rank rank)
-    : transport_(transport), arena_(std::move(arena)), rank_(rank) {
-  LOCKSTEP_CHECK(arena_->bytes_per_rank() == BytesPerRank(static_cast<int>(ranks.size())))
-      << arena_->bytes_per_rank() << " bytes for " << ranks.size() << " ranks";
+MeetingLines::MeetingLines(ShmTransport* transport, const SymmetricArena& arena, const std::vector<Rank>& ranks,
+                           Rank rank)
+    : transport_(transport), rank_(rank) {
+  LOCKSTEP_CHECK(arena.bytes_per_rank() >= BytesPerRank(static_cast<int>(ranks.size())))
+      << arena.bytes_per_rank() << " bytes for " << ranks.size() << " ranks";
   for (const Rank member : ranks) {
-    MeetingLine* const lines = reinterpret_cast<MeetingLine*>(arena_->base(member));
+    MeetingLine* const lines = reinterpret_cast<MeetingLine*>(arena.base(member));
     peers_.push_back({lines + 2 * rank.value(), member});
   }
-  own_ = reinterpret_cast<const MeetingLine*>(arena_->base(ranks[rank.value()]));
+  own_ = reinterpret_cast<const MeetingLine*>(arena.base(ranks[rank.value()]));
 }
 
 void MeetingLines::Enter(const Envelope& envelope, const MeetingPayload& payload) {

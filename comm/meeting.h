@@ -25,7 +25,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "base/rank.h"
@@ -47,13 +46,12 @@ static_assert(sizeof(MeetingLine) == 64, "one cache line");
 // Externally synchronised, together with the transport.
 class MeetingLines {
  public:
-  // Of the arena, on small pages, in which `size` ranks meet.
+  // Of an arena, on small pages, in which `size` ranks meet.
   static constexpr size_t BytesPerRank(int size) { return 2 * sizeof(MeetingLine) * static_cast<size_t>(size); }
 
-  // The arena is ready, of BytesPerRank(size) bytes, and used for nothing else. Borrows the transport. `ranks`: the
-  // transport's rank of each rank of the communicator. `rank`: this one's, in the communicator.
-  MeetingLines(ShmTransport* transport, std::unique_ptr<SymmetricArena> arena, const std::vector<Rank>& ranks,
-               Rank rank);
+  // The arena is ready; of each part of it the first BytesPerRank(size) bytes are used for nothing else. Borrows it and the
+  // transport. `ranks`: the transport's rank of each rank of the communicator. `rank`: this one's, in the communicator.
+  MeetingLines(ShmTransport* transport, const SymmetricArena& arena, const std::vector<Rank>& ranks, Rank rank);
 
   MeetingLines(const MeetingLines&) = delete;
   MeetingLines& operator=(const MeetingLines&) = delete;
@@ -88,7 +86,6 @@ class MeetingLines {
 
   // Constant after construction.
   ShmTransport* const transport_;
-  const std::unique_ptr<SymmetricArena> arena_;
   const Rank rank_;
   std::vector<Peer> peers_;  // by rank
   const MeetingLine* own_ = nullptr;

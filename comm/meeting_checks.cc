@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "comm/schedule_checks.h"
 #include "comm/schedule_memory.h"
+#include "comm/stage.h"
 
 namespace lockstep {
 namespace {
@@ -24,8 +25,11 @@ std::vector<int32_t> MeetingsOf(const Schedule& schedule) {
   return meetings;
 }
 
+// Their stage, before everyone's eyes all the time, does not count.
 bool TouchesOthers(const Step& step) {
-  const auto is_of_another = [](const Operand& operand) { return operand.rank != Operand::kOwn; };
+  const auto is_of_another = [](const Operand& operand) {
+    return operand.rank != Operand::kOwn && operand.window != Window::kScratch;
+  };
   for (const Operand& term : step.terms) {
     if (is_of_another(term)) return true;
   }
@@ -70,11 +74,11 @@ absl::Status CheckPresence(absl::Span<const Schedule> all) {
   return absl::OkStatus();
 }
 
-// Who touches which block of whose input and output between two meetings. Scratch is touched by its own rank alone.
+// Who touches which block of whose memory between two meetings.
 class Races {
  public:
   Races(absl::Span<const Schedule> all, bool in_place) : all_(all), in_place_(in_place) {
-    touched_.assign(all.size(), std::vector<Touched>(2 * all[0].blocks));
+    for (const Schedule& schedule : all) touched_.emplace_back(ScheduleMemory(schedule, in_place).locations());
   }
 
   // All ranks' steps between two meetings come before any step after the second.
@@ -113,7 +117,6 @@ absl::Status Races::Add(int rank, int32_t index, int32_t meeting) {
 }
 
 absl::Status Races::Touch(int rank, int32_t index, int32_t meeting, const Operand& operand, bool writes) {
-  if (operand.window == Window::kScratch) return absl::OkStatus();
   const ScheduleMemory memory(all_[rank], in_place_);
   const Access access = {rank, index};
   for (int i = 0; i < operand.blocks; ++i) {
@@ -164,6 +167,21 @@ absl::Status CheckMeetings(absl::Span<const Schedule> all_ranks, bool in_place) 
                               : static_cast<int32_t>(all_ranks[rank].steps.size());
       for (int32_t index = begin; index < end; ++index) LOCKSTEP_RETURN_IF_ERROR(races.Add(rank, index, meeting));
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRounds(absl::Span<const Schedule> all_ranks) {
+  const Schedule& first = all_ranks[0];
+  if (first.size == 1) return absl::OkStatus();
+  const size_t phases = MeetingsOf(first).size() + 1;
+  if (phases < kStagePhasesMin || phases > kStagePhasesMax) {
+    return absl::InternalError(absl::StrCat("a staged schedule of ", phases, " phases"));
+  }
+  for (const Schedule& schedule : all_ranks) {
+    if (schedule.scratch_blocks == first.scratch_blocks && schedule.scratch_blocks <= schedule.size) continue;
+    return absl::InternalError(absl::StrCat("rank ", schedule.rank.value(), " has ", schedule.scratch_blocks,
+                                            " blocks of scratch on a stage, and rank 0 ", first.scratch_blocks));
   }
   return absl::OkStatus();
 }

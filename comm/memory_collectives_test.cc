@@ -129,21 +129,32 @@ class Call {
 constexpr Collective kOneLineCollectives[] = {Collective::kAllReduce, Collective::kReduce, Collective::kBroadcast,
                                               Collective::kAllGather, Collective::kBarrier};
 
+constexpr Collective kStagedCollectives[] = {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter,
+                                             Collective::kAllToAll};
+
 // The same on every rank that draws with the same seed.
 Case Draw(std::mt19937& random, int size, size_t block_max) {
   const auto below = [&](uint32_t limit) { return random() % limit; };
   Case drawn;
   drawn.root = static_cast<int>(below(size));
   drawn.in_place = below(2) == 0;
-  if (below(2) == 0) {
+  const uint32_t way = below(3);
+  if (way == 0) {
     drawn.algorithm = Algorithm::kOneLine;
     drawn.collective = kOneLineCollectives[below(5)];
     drawn.block = drawn.collective == Collective::kBarrier ? 0 : below(kShareBytesMax / sizeof(float) + 1);
     return drawn;
   }
-  do {
-    drawn.collective = static_cast<Collective>(below(kCollectiveCount));
-  } while (drawn.collective == Collective::kBarrier);
+  if (way == 1) {
+    drawn.algorithm = Algorithm::kStaged;
+    drawn.collective = kStagedCollectives[below(4)];
+    const bool two_shot = drawn.collective == Collective::kAllReduce && below(2) == 0;
+    if (two_shot) drawn.algorithm = Algorithm::kStagedTwoShot;
+  } else {
+    do {
+      drawn.collective = static_cast<Collective>(below(kCollectiveCount));
+    } while (drawn.collective == Collective::kBarrier);
+  }
   drawn.block = below(4) == 0 ? below(4) : below(static_cast<uint32_t>(block_max));
   return drawn;
 }
@@ -169,7 +180,7 @@ class MemoryCollectivesTest : public testing::TestWithParam<int> {
 
 INSTANTIATE_TEST_SUITE_P(Sizes, MemoryCollectivesTest, testing::Range(1, 6), testing::PrintToStringParamName());
 
-// Many collectives in flight, of all kinds and either algorithm, some of which finish long before others begin; buffers lie
+// Many collectives in flight, of all kinds and by every algorithm, some of which finish long before others begin; buffers lie
 // elsewhere on each rank.
 TEST_P(MemoryCollectivesTest, PipelinesOfAllCollectives) {
   constexpr int kCalls = 24;
@@ -188,7 +199,7 @@ TEST_P(MemoryCollectivesTest, PipelinesOfAllCollectives) {
         const Case drawn = Draw(random, size, kBlockMax);
         calls.push_back(std::make_unique<Call>(drawn, round * kCalls + i, self->rank().value(), size));
         float* memory = reinterpret_cast<float*>(self->data()) + i * slot + self->rank().value() * 5;
-        if (drawn.algorithm == Algorithm::kOneLine) {
+        if (drawn.algorithm != Algorithm::kOnePass) {
           ordinary[i].resize(calls.back()->room());
           memory = ordinary[i].data();
         }
@@ -225,13 +236,39 @@ TEST_P(MemoryCollectivesTest, LongVectors) {
   });
 }
 
+// Of many rounds and of few, one behind the other: each takes the stage where the one before has left it.
+TEST_P(MemoryCollectivesTest, StagedVectorsOfAllLengths) {
+  constexpr int kCalls = 12;
+  const int size = GetParam();
+  const uint32_t seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  Run(size, 4096, [&](MemoryRank* self) {
+    std::mt19937 random(seed);
+    std::vector<std::unique_ptr<Call>> calls;
+    std::vector<std::vector<float>> memory(kCalls);
+    for (int i = 0; i < kCalls; ++i) {
+      Case what;
+      what.algorithm = i % 5 == 4 ? Algorithm::kStagedTwoShot : Algorithm::kStaged;
+      what.collective = kStagedCollectives[i % 5 % 4];
+      what.block = random() % (i % 3 == 0 ? 300'000 : 20'000) / (IsByRank(what.collective) ? size : 1);
+      what.in_place = random() % 2 == 0;
+      calls.push_back(std::make_unique<Call>(what, i, self->rank().value(), size));
+      memory[i].resize(calls.back()->room());
+      ASSERT_THAT(calls.back()->Begin(self, memory[i].data()), IsOk());
+    }
+    ASSERT_TRUE(self->Await(calls.back()->job(), TestDeadline()));
+    for (const auto& call : calls) call->Check();
+  });
+}
+
 // One after the other, each rank asleep when the next comes.
 TEST_P(MemoryCollectivesTest, SleepersAreWoken) {
   const int size = GetParam();
   Run(size, 4096, [&](MemoryRank* self) {
     for (int i = 0; i < 300; ++i) {
       Case what;
-      what.algorithm = i % 3 == 0 ? Algorithm::kOnePass : Algorithm::kOneLine;
+      constexpr Algorithm kAlgorithms[] = {Algorithm::kOnePass, Algorithm::kOneLine, Algorithm::kStagedTwoShot};
+      what.algorithm = kAlgorithms[i % 3];
       what.block = 3;
       Call call(what, i, self->rank().value(), size);
       ASSERT_THAT(call.Begin(self, reinterpret_cast<float*>(self->data())), IsOk());

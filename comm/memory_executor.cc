@@ -11,6 +11,7 @@
 #include "comm/prepared_schedule.h"
 #include "comm/schedule_memory.h"
 #include "comm/signature.h"
+#include "comm/stage.h"
 
 namespace lockstep {
 namespace {
@@ -27,6 +28,10 @@ constexpr int kLooksBeforeRinging = 50;
 
 static_assert(kShareBytesMax == sizeof(MeetingPayload), "what a schedule shares is what a line holds");
 
+// Of a part of the arena: the lines, then the stage, on pages of its own.
+constexpr size_t kPageBytes = 4096;
+size_t StageOffset(int size) { return (MeetingLines::BytesPerRank(size) + kPageBytes - 1) / kPageBytes * kPageBytes; }
+
 Rank RankIn(const std::vector<Rank>& ranks, Rank transport_rank) {
   const auto it = std::find(ranks.begin(), ranks.end(), transport_rank);
   LOCKSTEP_CHECK(it != ranks.end()) << "rank " << transport_rank << " of the transport is no rank of the communicator";
@@ -35,15 +40,22 @@ Rank RankIn(const std::vector<Rank>& ranks, Rank transport_rank) {
 
 }  // namespace
 
-MemoryExecutor::MemoryExecutor(ShmTransport* transport, std::unique_ptr<SymmetricArena> lines,
+size_t MemoryExecutor::ArenaBytesPerRank(int size) { return StageOffset(size) + kStageSlots * StageSlotBytes(size); }
+
+MemoryExecutor::MemoryExecutor(ShmTransport* transport, std::unique_ptr<SymmetricArena> arena,
                                const std::vector<Rank>& ranks, SymmetricMemory* memory, Executor::Owner* owner)
     : transport_(transport),
       ranks_(ranks),
       memory_(memory),
       owner_(owner),
       fork_generation_(ForkGeneration()),
-      lines_(transport, std::move(lines), ranks_, RankIn(ranks_, transport->rank())),
-      places_(ranks_.size()) {}
+      arena_(std::move(arena)),
+      slot_bytes_(StageSlotBytes(static_cast<int>(ranks_.size()))),
+      lines_(transport, *arena_, ranks_, RankIn(ranks_, transport->rank())),
+      places_(ranks_.size()) {
+  LOCKSTEP_CHECK(arena_->bytes_per_rank() == ArenaBytesPerRank(lines_.size())) << arena_->bytes_per_rank() << " bytes";
+  for (const Rank member : ranks_) stage_.push_back(arena_->base(member) + StageOffset(lines_.size()));
+}
 
 MemoryExecutor::~MemoryExecutor() {
   LOCKSTEP_CHECK(jobs_.empty()) << jobs_.size() << " jobs left";
@@ -81,8 +93,6 @@ bool MemoryExecutor::Advance() {
 
 void MemoryExecutor::Begin(Job* job) {
   begun_ = true;
-  step_ = 0;
-  BeginStep();
   envelope_ = Encode(job->signature);
   const ExecutionPlan& plan = *job->plan;
   if (scratch_.size() < plan.scratch_bytes()) scratch_.resize(plan.scratch_bytes());
@@ -90,14 +100,22 @@ void MemoryExecutor::Begin(Job* job) {
   windows_[static_cast<int>(Window::kInput)] = const_cast<char*>(job->input);
   windows_[static_cast<int>(Window::kOutput)] = job->output;
   windows_[static_cast<int>(Window::kScratch)] = scratch_.data();
+  BeginTick(0);
   if (job->record == nullptr) return;
   job->record->state = FlightRecord::State::kRunning;
   job->record->started = job == starting_ ? job->record->queued : FlightRecord::Clock::now();
 }
 
-void MemoryExecutor::BeginStep() {
+void MemoryExecutor::BeginTick(int64_t tick) {
+  tick_ = tick;
   entered_ = false;
   arrived_ = 0;
+  BeginPhase(static_cast<int>(std::min<int64_t>(tick, jobs_.front()->plan->schedule().phases() - 1)));
+}
+
+void MemoryExecutor::BeginPhase(int phase) {
+  phase_ = phase;
+  step_ = phase < 0 ? 0 : jobs_.front()->plan->schedule().phase(phase).begin;
   done_ = 0;
 }
 
@@ -108,11 +126,26 @@ bool MemoryExecutor::AdvanceJob() {
          envelope_);
     return false;
   }
-  const PreparedSchedule& schedule = jobs_.front()->plan->schedule();
-  for (; step_ < schedule.steps(); ++step_) {
-    const Step& step = schedule.step(step_);
-    if (!(IsMeeting(step.kind) ? Meet(step) : Work(step))) return false;
-    BeginStep();
+  const ExecutionPlan& plan = *jobs_.front()->plan;
+  const int last_phase = plan.schedule().phases() - 1;
+  const int64_t last_tick = plan.rounds() - 1 + last_phase;
+  while (true) {
+    if (!WorkInTick()) return false;
+    if (tick_ == last_tick) return true;
+    // Of a staged schedule all meetings are alike.
+    const auto before_meeting = static_cast<int>(std::min<int64_t>(tick_, last_phase - 1));
+    if (!Meet(plan.schedule().phase(before_meeting).end)) return false;
+    BeginTick(tick_ + 1);
+  }
+}
+
+bool MemoryExecutor::WorkInTick() {
+  const ExecutionPlan& plan = *jobs_.front()->plan;
+  // The round that began first comes first.
+  for (; phase_ >= 0 && tick_ - phase_ < plan.rounds(); BeginPhase(phase_ - 1)) {
+    for (; step_ < plan.schedule().phase(phase_).end; ++step_, done_ = 0) {
+      if (!Work(tick_ - phase_)) return false;
+    }
   }
   return true;
 }
@@ -121,12 +154,15 @@ void MemoryExecutor::EndFirst(const absl::Status& status) {
   Job* const job = jobs_.front();
   jobs_.erase(jobs_.begin());
   begun_ = false;
+  if (IsStaged(job->plan->schedule().schedule().algorithm)) {
+    next_slot_ = static_cast<int>((next_slot_ + job->plan->rounds()) % kStageSlots);
+  }
   memory_->OnJobDone();
   owner_->OnDone(job, status);
 }
 
-bool MemoryExecutor::Meet(const Step& step) {
-  if (!entered_) Enter(step);
+bool MemoryExecutor::Meet(int meeting) {
+  if (!entered_) Enter(meeting);
   for (; arrived_ < lines_.size() - 1; ++arrived_) {
     const int neighbour = lines_.rank().value() + 1 + arrived_;
     const Rank peer(neighbour < lines_.size() ? neighbour : neighbour - lines_.size());
@@ -138,25 +174,31 @@ bool MemoryExecutor::Meet(const Step& step) {
            line->envelope);
       return false;
     }
-    TakeLine(step, peer, line->payload);
+    TakeLine(meeting, peer, line->payload);
   }
   return true;
 }
 
-void MemoryExecutor::Enter(const Step& step) {
+bool MemoryExecutor::TellsPlaces(int meeting) const {
+  const Schedule& schedule = jobs_.front()->plan->schedule().schedule();
+  return meeting == 0 && schedule.steps[0].kind == Step::Kind::kMeet && !IsStaged(schedule.algorithm);
+}
+
+void MemoryExecutor::Enter(int meeting) {
   entered_ = true;
   moved_ = true;
   const Job& job = *jobs_.front();
+  const Step& step = job.plan->schedule().step(meeting);
   MeetingPayload payload = {};
   if (step.kind == Step::Kind::kShare) {
-    const ExecutionPlan::StepLayout& layout = job.plan->step(step_);
+    const ExecutionPlan::StepLayout& layout = job.plan->step(meeting);
     LOCKSTEP_CHECK(job.plan->scratch_block_bytes() <= payload.size()) << job.plan->scratch_block_bytes() << " bytes";
     const size_t bytes = layout.elements * job.plan->element_bytes();
     if (bytes > 0) {
       std::memcpy(payload.data(), windows_[static_cast<int>(step.source.window)] + layout.source_offset, bytes);
     }
-    TakeLine(step, lines_.rank(), payload);
-  } else if (step_ == 0) {
+    TakeLine(meeting, lines_.rank(), payload);
+  } else if (TellsPlaces(meeting)) {
     // One byte: the peers, who know what they need of it, look whether that is there.
     Places& own = places_[lines_.rank().value()];
     own[0] = memory_->Find(job.input, 1);
@@ -185,87 +227,109 @@ const MeetingLine* MemoryExecutor::Look(Rank peer) {
   return line;
 }
 
-void MemoryExecutor::TakeLine(const Step& step, Rank peer, const MeetingPayload& payload) {
-  if (step.kind == Step::Kind::kShare) {
+void MemoryExecutor::TakeLine(int meeting, Rank peer, const MeetingPayload& payload) {
+  const ExecutionPlan& plan = *jobs_.front()->plan;
+  if (plan.schedule().step(meeting).kind == Step::Kind::kShare) {
     // No more is given than a block of scratch holds, and what follows in the line does no harm there.
-    const ExecutionPlan& plan = *jobs_.front()->plan;
     const size_t bytes = plan.scratch_block_bytes();
     if (bytes == 0) return;
-    std::memcpy(scratch_.data() + plan.step(step_).target_offset + peer.value() * bytes, payload.data(), bytes);
-  } else if (step_ == 0) {
+    std::memcpy(scratch_.data() + plan.step(meeting).target_offset + peer.value() * bytes, payload.data(), bytes);
+  } else if (TellsPlaces(meeting)) {
     std::memcpy(places_[peer.value()].data(), payload.data(), sizeof(Places));
   }
 }
 
-bool MemoryExecutor::Work(const Step& step) {
+bool MemoryExecutor::Work(int64_t round) {
   const ExecutionPlan& plan = *jobs_.front()->plan;
-  const size_t elements = plan.step(step_).elements;
+  const Step& step = plan.schedule().step(step_);
+  const int64_t begin = round * plan.piece_elements();
+  const auto elements =
+      static_cast<size_t>(std::clamp<int64_t>(plan.step(step_).elements - begin, 0, plan.piece_elements()));
   const size_t operands = step.kind == Step::Kind::kReduceMany ? 1 + step.terms.size() + step.more_targets.size() : 2;
+  Piece piece;
+  piece.begin = static_cast<size_t>(begin) * plan.element_bytes();
+  piece.slot = static_cast<int>((next_slot_ + round) % kStageSlots);
   while (done_ < elements) {
     if (share_bytes_left_ == 0) {
       busy_ = true;
       return false;
     }
-    const size_t left_bytes = (elements - done_) * plan.element_bytes();
-    size_t bytes = left_bytes;
-    if (left_bytes * operands > kShareBytes) {
-      bytes = std::min(left_bytes, std::max(kPieceBytesMin, kShareBytes / operands / kLineBytes * kLineBytes));
+    piece.at = done_ * plan.element_bytes();
+    piece.bytes = (elements - done_) * plan.element_bytes();
+    if (piece.bytes * operands > kShareBytes) {
+      piece.bytes = std::min(piece.bytes, std::max(kPieceBytesMin, kShareBytes / operands / kLineBytes * kLineBytes));
     }
-    if (!Compute(step, done_ * plan.element_bytes(), bytes)) return false;
+    if (!Compute(step, piece)) return false;
     moved_ = true;
-    done_ += bytes / plan.element_bytes();
-    share_bytes_left_ -= std::min(share_bytes_left_, bytes * operands);
+    done_ += piece.bytes / plan.element_bytes();
+    share_bytes_left_ -= std::min(share_bytes_left_, piece.bytes * operands);
   }
   return true;
 }
 
-bool MemoryExecutor::Compute(const Step& step, size_t offset, size_t bytes) {
+bool MemoryExecutor::Compute(const Step& step, const Piece& piece) {
   const ExecutionPlan& plan = *jobs_.front()->plan;
   const ExecutionPlan::StepLayout& layout = plan.step(step_);
-  const size_t elements = bytes / plan.element_bytes();
-  char* const target = Address(step.target, layout.target_offset + offset, bytes, /*written=*/true);
+  const size_t elements = piece.bytes / plan.element_bytes();
+  char* const target = Address(step.target, layout.target_offset, piece, /*written=*/true);
   if (target == nullptr) return false;
   if (step.kind != Step::Kind::kReduceMany) {
-    const char* const source = Address(step.source, layout.source_offset + offset, bytes, /*written=*/false);
+    const char* const source = Address(step.source, layout.source_offset, piece, /*written=*/false);
     if (source == nullptr) return false;
     if (step.kind == Step::Kind::kReduce) {
       plan.reduction().combine(target, target, source, elements);
     } else if (source != target) {
-      std::memcpy(target, source, bytes);
+      std::memcpy(target, source, piece.bytes);
     }
     return true;
   }
   targets_.assign(1, target);
   for (size_t k = 0; k < step.more_targets.size(); ++k) {
-    targets_.push_back(Address(step.more_targets[k], layout.more_target_offsets[k] + offset, bytes, /*written=*/true));
+    targets_.push_back(Address(step.more_targets[k], layout.more_target_offsets[k], piece, /*written=*/true));
     if (targets_.back() == nullptr) return false;
   }
   terms_.clear();
   for (size_t k = 0; k < step.terms.size(); ++k) {
-    terms_.push_back(Address(step.terms[k], layout.term_offsets[k] + offset, bytes, /*written=*/false));
+    terms_.push_back(Address(step.terms[k], layout.term_offsets[k], piece, /*written=*/false));
     if (terms_.back() == nullptr) return false;
   }
   plan.reduce_many()(targets_.data(), targets_.size(), terms_.data(), terms_.size(), elements);
   return true;
 }
 
-char* MemoryExecutor::Address(const Operand& operand, size_t offset, size_t bytes, bool written) {
-  const int window = static_cast<int>(operand.window);
-  if (operand.rank == Operand::kOwn) return windows_[window] + offset;
+char* MemoryExecutor::Address(const Operand& operand, size_t offset, const Piece& piece, bool written) {
+  if (operand.rank != Operand::kOwn) return AddressOfPeer(operand, offset, piece, written);
+  if (operand.window != Window::kScratch) {
+    return windows_[static_cast<int>(operand.window)] + offset + piece.begin + piece.at;
+  }
+  const bool is_stage = IsStaged(jobs_.front()->plan->schedule().schedule().algorithm);
+  char* const scratch = is_stage ? stage_[lines_.rank().value()] + piece.slot * slot_bytes_ : scratch_.data();
+  return scratch + offset + piece.at;
+}
+
+char* MemoryExecutor::AddressOfPeer(const Operand& operand, size_t offset, const Piece& piece, bool written) {
   const Rank peer(operand.rank);
-  char* const begin = memory_->Address(peer, places_[operand.rank][window], offset + bytes);
-  if (begin == nullptr) {
-    Fail(absl::FailedPreconditionError(absl::StrCat("rank ", peer.value(), "'s ",
-                                                    operand.window == Window::kInput ? "input" : "output",
-                                                    " does not lie in memory that the ranks share")),
-         peer, envelope_);
-    return nullptr;
+  char* address = nullptr;
+  if (operand.window == Window::kScratch) {
+    address = stage_[peer.value()] + piece.slot * slot_bytes_ + offset + piece.at;
+  } else {
+    const size_t before = offset + piece.begin + piece.at;
+    const SymmetricMemory::Place place = places_[peer.value()][static_cast<int>(operand.window)];
+    char* const begin = memory_->Address(peer, place, before + piece.bytes);
+    if (begin == nullptr) {
+      Fail(absl::FailedPreconditionError(absl::StrCat("rank ", peer.value(), "'s ",
+                                                      operand.window == Window::kInput ? "input" : "output",
+                                                      " does not lie in memory that the ranks share")),
+           peer, envelope_);
+      return nullptr;
+    }
+    address = begin + before;
   }
   FlightRecord* const record = jobs_.front()->record;
   if (record != nullptr && record->signature.sequence == jobs_.front()->signature.sequence) {
-    written ? record->AddSent(peer, bytes) : record->AddReceived(peer, bytes);
+    written ? record->AddSent(peer, piece.bytes) : record->AddReceived(peer, piece.bytes);
   }
-  return begin + offset;
+  return address;
 }
 
 void MemoryExecutor::Fail(const absl::Status& status, Rank peer, const Envelope& arrived) {

@@ -1,8 +1,9 @@
 // MemoryExecutor: carries out schedules by memory (comm/schedule.h) on memory that the ranks share. It knows no algorithm.
 //
 // Collectives run one after the other in the order in which they were started, which is the same on all ranks, and each of
-// them step by step. Nothing is posted: a step is a look at lines (comm/meeting.h) or work on memory, of which one call does
-// about a MiB, read and written, so that others get the engine's mutex.
+// them step by step, staged ones in rounds that overlap (comm/stage.h). Nothing is posted: a step is a look at lines
+// (comm/meeting.h) or work on memory, of which one call does about a MiB, read and written, so that others get the engine's
+// mutex.
 //
 // Where peers' buffers lie is told at a job's first step, where that is a meeting: each line brings the places of its
 // writer's input and output (comm/symmetric_memory.h).
@@ -40,9 +41,12 @@ namespace lockstep {
 
 class MemoryExecutor {
  public:
-  // `lines`: as MeetingLines takes it. `ranks`: the transport's rank of each rank of the communicator. Memory, transport and
-  // owner must outlive the executor.
-  MemoryExecutor(ShmTransport* transport, std::unique_ptr<SymmetricArena> lines, const std::vector<Rank>& ranks,
+  // What it needs of an arena, on small pages, for lines and stage.
+  static size_t ArenaBytesPerRank(int size);
+
+  // `arena`: ready, of ArenaBytesPerRank(size) bytes, and used for nothing else. `ranks`: the transport's rank of each rank of
+  // the communicator. Memory, transport and owner must outlive the executor.
+  MemoryExecutor(ShmTransport* transport, std::unique_ptr<SymmetricArena> arena, const std::vector<Rank>& ranks,
                  SymmetricMemory* memory, Executor::Owner* owner);
   // No job may be left. Closes the memory.
   ~MemoryExecutor();
@@ -71,22 +75,37 @@ class MemoryExecutor {
  private:
   using Places = std::array<SymmetricMemory::Place, 2>;  // of the input and the output
 
+  // Some bytes of a step's operands, which lie alike in all of them.
+  struct Piece {
+    size_t begin = 0;  // from where the blocks begin to where the round's pieces of them do
+    size_t at = 0;     // from there
+    size_t bytes = 0;
+    int slot = 0;  // of the stage
+  };
+
   bool Advance();
   void Begin(Job* job);
-  void BeginStep();
-  // Each does what can be done of the first job, or of its current step; true when it is complete, false also when it failed.
+  void BeginTick(int64_t tick);
+  void BeginPhase(int phase);
+  // Each does what can be done of the first job, of its tick, of a meeting or of a step; true when it is complete, false
+  // also when it failed.
   bool AdvanceJob();
-  bool Meet(const Step& step);
-  bool Work(const Step& step);
+  bool WorkInTick();
+  bool Meet(int meeting);
+  bool Work(int64_t round);
   void EndFirst(const absl::Status& status);
 
-  void Enter(const Step& step);
+  void Enter(int meeting);
   // Null when the peer's line is not there.
   const MeetingLine* Look(Rank peer);
-  void TakeLine(const Step& step, Rank peer, const MeetingPayload& payload);
-  // A piece of the step; false when a peer's memory is not where it should be.
-  bool Compute(const Step& step, size_t offset, size_t bytes);
-  char* Address(const Operand& operand, size_t offset, size_t bytes, bool written);
+  void TakeLine(int meeting, Rank peer, const MeetingPayload& payload);
+  // Whether the lines tell where the ranks' buffers lie.
+  bool TellsPlaces(int meeting) const;
+  // False when a peer's memory is not where it should be.
+  bool Compute(const Step& step, const Piece& piece);
+  // `offset`: of the operand, as the plan has it.
+  char* Address(const Operand& operand, size_t offset, const Piece& piece, bool written);
+  char* AddressOfPeer(const Operand& operand, size_t offset, const Piece& piece, bool written);
   void Fail(const absl::Status& status, Rank peer, const Envelope& arrived);
 
   // Constant after construction.
@@ -95,8 +114,12 @@ class MemoryExecutor {
   SymmetricMemory* const memory_;
   Executor::Owner* const owner_;
   const uint64_t fork_generation_;
+  const std::unique_ptr<SymmetricArena> arena_;
+  std::vector<char*> stage_;  // by rank: where its part begins
+  const size_t slot_bytes_;
 
   MeetingLines lines_;
+  int next_slot_ = 0;              // of the stage: that of the next round that begins
   std::vector<Job*> jobs_;         // in the order started
   const Job* starting_ = nullptr;  // it is begun at the time of which its record says that it was queued
   bool advancing_ = false;
@@ -115,11 +138,13 @@ class MemoryExecutor {
   std::array<char*, 3> windows_ = {};  // where this rank's begin, by Window
   std::vector<Places> places_;         // by rank
   std::vector<char> scratch_;
-  // Of its current step.
-  int step_ = 0;
-  bool entered_ = false;  // a meeting
+  // Of its current tick. Where there is one round, a tick is a phase.
+  int64_t tick_ = 0;
+  int phase_ = 0;         // at work; -1: all that have a round in this tick are done
+  int step_ = 0;          // in the schedule
+  size_t done_ = 0;       // elements of the step
+  bool entered_ = false;  // the meeting that ends it
   int arrived_ = 0;       // peers whose lines were read, beginning with the next neighbour
-  size_t done_ = 0;       // elements
 };
 
 }  // namespace lockstep

@@ -14,6 +14,7 @@
 #include "comm/schedule.h"
 #include "comm/schedule_testing.h"
 #include "comm/simulator.h"
+#include "comm/stage.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -59,9 +60,9 @@ TEST(MemoryPrices, AreMeetingsAndBytes) {
   const auto ns = [](Collective collective, Algorithm algorithm, int64_t bytes) {
     return MemoryPriceNs(collective, algorithm, /*size=*/4, bytes, kOneHost);
   };
-  const double meeting = MeetingNs(4), fold = 3 * kReducedByteNs, copy = kCopiedByteNs;
+  const double meeting = MeetingNs(4), fold = 3 * kReducedByteNs, copy = kCopiedByteNs, write = copy / 2;
   EXPECT_DOUBLE_EQ(meeting, 3 * kLine.message_ns + kLine.latency_ns);
-  EXPECT_DOUBLE_EQ(ns(Collective::kAllReduce, Algorithm::kOnePass, 4000), 2 * meeting + 1000 * (fold + 3 * copy));
+  EXPECT_DOUBLE_EQ(ns(Collective::kAllReduce, Algorithm::kOnePass, 4000), 2 * meeting + 1000 * (fold + 3 * write));
   EXPECT_DOUBLE_EQ(ns(Collective::kReduce, Algorithm::kOnePass, 4000), 2 * meeting + 1000 * fold);
   EXPECT_DOUBLE_EQ(ns(Collective::kReduceScatter, Algorithm::kOnePass, 4000), 2 * meeting + 1000 * fold);
   EXPECT_DOUBLE_EQ(ns(Collective::kBroadcast, Algorithm::kOnePass, 4000), 2 * meeting + 4000 * copy);
@@ -72,6 +73,26 @@ TEST(MemoryPrices, AreMeetingsAndBytes) {
   EXPECT_DOUBLE_EQ(ns(Collective::kAllReduce, Algorithm::kOneLine, 24), meeting + 24 * fold);
   EXPECT_DOUBLE_EQ(ns(Collective::kAllGather, Algorithm::kOneLine, 96), meeting + 96 * copy);
   EXPECT_DOUBLE_EQ(ns(Collective::kBarrier, Algorithm::kOneLine, 0), meeting);
+  EXPECT_DOUBLE_EQ(ns(Collective::kAllReduce, Algorithm::kStaged, 4000), meeting + 4000 * (copy + fold));
+  EXPECT_DOUBLE_EQ(ns(Collective::kAllReduce, Algorithm::kStagedTwoShot, 4000),
+                   2 * meeting + 1000 * (3 * copy + fold + write + 3 * copy));
+  EXPECT_DOUBLE_EQ(ns(Collective::kReduceScatter, Algorithm::kStaged, 4000), meeting + 1000 * (3 * copy + fold));
+  EXPECT_DOUBLE_EQ(ns(Collective::kAllGather, Algorithm::kStaged, 4000), meeting + 1000 * (copy + 4 * copy));
+  EXPECT_DOUBLE_EQ(ns(Collective::kAllToAll, Algorithm::kStaged, 4000), meeting + 1000 * (3 * copy + 4 * copy));
+}
+
+// A tick for each piece of a block, and one less than there are phases.
+TEST(MemoryPrices, AStageTakesAMeetingForEachPiece) {
+  const double piece = static_cast<double>(StagePieceBytes(4));
+  const auto meetings = [&](double bytes) {
+    const double work = bytes / 4 * (3 * kReducedByteNs + 6.5 * kCopiedByteNs);
+    const double ns = MemoryPriceNs(Collective::kAllReduce, Algorithm::kStagedTwoShot, /*size=*/4,
+                                    static_cast<int64_t>(bytes), kOneHost);
+    return (ns - work) / MeetingNs(4);
+  };
+  EXPECT_NEAR(meetings(4 * piece), 2, 1e-6);
+  EXPECT_NEAR(meetings(4 * piece + 4), 3, 1e-6);
+  EXPECT_NEAR(meetings(400 * piece), 101, 1e-6);
 }
 
 TEST(MemoryPrices, AreForOneHostAndForWhatALineHolds) {

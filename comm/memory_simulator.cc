@@ -1,7 +1,9 @@
 #include "comm/memory_simulator.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -11,6 +13,7 @@
 #include "comm/meeting_costs.h"
 #include "comm/prepared_schedule.h"
 #include "comm/schedule_memory.h"
+#include "comm/stage.h"
 
 namespace lockstep {
 namespace {
@@ -45,6 +48,42 @@ struct Walker {
   }
 };
 
+// In rounds, as comm/stage.h has them.
+double SimulateStaged(absl::Span<const Schedule> schedules, double bytes, const Network& network) {
+  const int size = static_cast<int>(schedules.size());
+  const double block_bytes = bytes / schedules[0].blocks;
+  const auto piece_bytes = static_cast<double>(StagePieceBytes(schedules[0].scratch_blocks));
+  const auto rounds = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(block_bytes / piece_bytes)));
+  // Of each rank's phases, for each byte of a piece.
+  std::vector<std::vector<double>> byte_ns(size);
+  for (int rank = 0; rank < size; ++rank) {
+    byte_ns[rank].push_back(0);
+    for (const Step& step : schedules[rank].steps) {
+      if (IsMeeting(step.kind)) {
+        byte_ns[rank].push_back(0);
+      } else {
+        byte_ns[rank].back() += WorkNs(step, SizingOperand(step).blocks, network);
+      }
+    }
+  }
+  const auto phases = static_cast<int64_t>(byte_ns[0].size());
+  const auto in_round = [&](int64_t round) {
+    if (round < 0 || round >= rounds) return 0.0;
+    return std::min(piece_bytes, block_bytes - static_cast<double>(round) * piece_bytes);
+  };
+  double now = 0;
+  for (int64_t tick = 0; tick < rounds + phases - 1; ++tick) {
+    double longest = 0;
+    for (const std::vector<double>& of_rank : byte_ns) {
+      double work = 0;
+      for (int64_t phase = 0; phase < phases; ++phase) work += of_rank[phase] * in_round(tick - phase);
+      longest = std::max(longest, work);
+    }
+    now += longest + (tick == 0 ? 0 : MeetingNs(size));
+  }
+  return now;
+}
+
 }  // namespace
 
 double WorkNs(const Step& step, double bytes, const Network& network) {
@@ -53,7 +92,7 @@ double WorkNs(const Step& step, double bytes, const Network& network) {
       return bytes * network.copied_byte_ns;
     case Step::Kind::kReduceMany:
       return bytes * (static_cast<double>(step.terms.size() - 1) * network.reduced_byte_ns +
-                      static_cast<double>(step.more_targets.size()) * network.copied_byte_ns);
+                      static_cast<double>(step.more_targets.size()) * network.copied_byte_ns / 2);
     default:
       return bytes * network.reduced_byte_ns;
   }
@@ -65,6 +104,7 @@ absl::StatusOr<double> SimulateByMemory(absl::Span<const Schedule> schedules, do
     return absl::InvalidArgumentError(absl::StrCat(Name(schedules[0].algorithm), " is for ranks that share a host: ",
                                                    size, " do not, with ", network.ranks_per_host, " on each"));
   }
+  if (IsStaged(schedules[0].algorithm) && size > 1) return SimulateStaged(schedules, bytes, network);
   std::vector<Walker> ranks;
   for (const Schedule& schedule : schedules) ranks.push_back({&schedule});
   while (true) {

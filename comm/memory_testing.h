@@ -19,7 +19,6 @@
 #include "comm/communicator.h"
 #include "comm/executor.h"
 #include "comm/flight_recorder.h"
-#include "comm/meeting.h"
 #include "comm/memory_executor.h"
 #include "comm/prepared_schedule.h"
 #include "comm/schedule.h"
@@ -62,8 +61,8 @@ class MemoryRank : public Executor::Owner {
       for (int i = 0; i < transport->size(); ++i) ranks.emplace_back(i);
     }
     std::unique_ptr<MemoryRank> self(new MemoryRank(transport, std::move(ranks)));
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        auto lines, self->MakeArena(MeetingLines::BytesPerRank(transport->size()), /*huge_pages=*/false, deadline));
+    LOCKSTEP_ASSIGN_OR_RETURN(auto lines, self->MakeArena(MemoryExecutor::ArenaBytesPerRank(transport->size()),
+                                                          /*huge_pages=*/false, deadline));
     LOCKSTEP_RETURN_IF_ERROR(self->AddRegion(region_bytes, deadline).status());
     self->executor_ =
         std::make_unique<MemoryExecutor>(transport, std::move(lines), self->ranks_, &self->memory_, self.get());

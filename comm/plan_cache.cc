@@ -71,8 +71,10 @@ absl::Status PlanCache::CheckAllowed(const CollectiveRequest& request, bool shar
   if (algorithm == Algorithm::kOnePass && !shared) {
     return refused("not all of its buffers lie in memory of the communicator's allocator that the ranks share");
   }
+  if ((algorithm == Algorithm::kOneLine || IsStaged(algorithm)) && !by_memory_) {
+    return refused("the ranks do not share memory");
+  }
   if (algorithm == Algorithm::kOneLine) {
-    if (!lines_) return refused("the ranks do not share memory");
     const bool blocks = request.collective == Collective::kAllGather;
     const size_t bytes = (blocks ? request.count / options_.size : request.count) * SizeOf(request.dtype);
     if (!request.counts.empty() || bytes > kShareBytesMax) {

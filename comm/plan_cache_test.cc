@@ -153,19 +153,26 @@ TEST(PlanCache, WhatLiesInSharedMemoryGoesInOnePass) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("communicator's allocator")));
 }
 
-TEST(PlanCache, AFewBytesGoByLinesWhereThereAreSome) {
+TEST(PlanCache, WhereMemoryIsSharedOrdinaryBuffersGoByLinesAndOverTheStage) {
   PlanCache::Options options = OptionsFor(4);
   options.shape.network = MakeNetwork(kSharedMemory, kTcpBetweenHosts, /*ranks_per_host=*/4);
   PlanCache without(options), with(options);
-  with.AllowLines();
+  with.AllowByMemory();
   const CollectiveRequest six = RequestOf(Collective::kAllReduce, DType::kF32, 6);
   const CollectiveRequest seven = RequestOf(Collective::kAllReduce, DType::kF32, 7);
   const CollectiveRequest six_each = RequestOf(Collective::kAllGather, DType::kF32, 24);
   EXPECT_EQ(AlgorithmOf(with, six), Algorithm::kOneLine);
   EXPECT_EQ(AlgorithmOf(with, six_each), Algorithm::kOneLine);
-  EXPECT_FALSE(IsByMemory(AlgorithmOf(with, seven)));
+  EXPECT_EQ(AlgorithmOf(with, seven), Algorithm::kStaged);
+  EXPECT_EQ(AlgorithmOf(with, RequestOf(Collective::kAllReduce, DType::kF32, 1 << 20)), Algorithm::kStagedTwoShot);
+  // Messages let a rank that only sends go ahead.
+  EXPECT_FALSE(IsByMemory(AlgorithmOf(with, RequestOf(Collective::kBroadcast, DType::kF32, 1 << 20))));
   EXPECT_FALSE(IsByMemory(AlgorithmOf(without, six)));
   CollectiveRequest named = seven;
+  named.algorithm = Algorithm::kStaged;
+  EXPECT_THAT(with.Find(named, /*shared=*/true), IsOk());
+  EXPECT_THAT(without.Find(named, /*shared=*/true),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("the ranks do not share memory")));
   named.algorithm = Algorithm::kOneLine;
   EXPECT_THAT(with.Find(named, /*shared=*/false), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("24 bytes")));
 }

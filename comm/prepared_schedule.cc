@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
+#include "comm/schedule_memory.h"
 
 namespace lockstep {
 namespace {
@@ -64,6 +65,15 @@ PreparedSchedule::PreparedSchedule(Schedule schedule) : schedule_(std::move(sche
       links_[it->second].lane_next = i;
     }
     lane_last[lane] = i;
+  }
+  if (IsByMemory(schedule_.algorithm)) {
+    phases_.emplace_back();
+    for (int i = 0; i < count; ++i) {
+      if (!IsMeeting(step(i).kind)) continue;
+      phases_.back().end = i;
+      phases_.push_back({i + 1, 0});
+    }
+    phases_.back().end = count;
   }
   dependents_begin_.reserve(count + 1);
   dependents_begin_.push_back(0);

@@ -1,5 +1,5 @@
 // A schedule with what the executor wants to know about it worked out once: who waits for whom, and whether chunk by chunk.
-// Of schedules by memory there is nothing to work out: their steps follow one another.
+// Of schedules by memory, whose steps follow one another: the phases between meetings.
 
 #ifndef COMM_PREPARED_SCHEDULE_H_
 #define COMM_PREPARED_SCHEDULE_H_
@@ -26,12 +26,20 @@ class PreparedSchedule {
     absl::InlinedVector<bool, 3> chunkwise;
   };
 
+  // By memory: the steps before the first meeting, between two, or after the last.
+  struct Phase {
+    int32_t begin = 0;
+    int32_t end = 0;  // the meeting, but of the last phase
+  };
+
   explicit PreparedSchedule(Schedule schedule);
 
   const Schedule& schedule() const { return schedule_; }
   int steps() const { return static_cast<int>(schedule_.steps.size()); }
   const Step& step(int index) const { return schedule_.steps[index]; }
   const Links& links(int index) const { return links_[index]; }
+  int phases() const { return static_cast<int>(phases_.size()); }
+  const Phase& phase(int index) const { return phases_[index]; }
 
   // The steps that name `index` in `after`.
   absl::Span<const int32_t> dependents(int index) const {
@@ -42,6 +50,7 @@ class PreparedSchedule {
  private:
   Schedule schedule_;
   std::vector<Links> links_;
+  std::vector<Phase> phases_;
   std::vector<int32_t> dependents_begin_;
   std::vector<int32_t> dependents_;
 };

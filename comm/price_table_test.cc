@@ -69,7 +69,7 @@ TEST(PriceTable, MarksWhatTheSelectorChooses) {
   EXPECT_EQ(words[1].back(), '*') << text;
 }
 
-// Ordinary buffers can share a few bytes; only those of the allocator can be worked on in one pass.
+// Ordinary buffers can share a few bytes, or go over a stage; only those of the allocator can be worked on in one pass.
 TEST(PriceTable, HasTheAlgorithmsByMemoryOfOneHostThatSharesIt) {
   PriceTableOptions options = Options(4, 4);
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::string apart, FormatPriceTables(options));
@@ -79,7 +79,8 @@ TEST(PriceTable, HasTheAlgorithmsByMemoryOfOneHostThatSharesIt) {
     options.step_by_step = step_by_step;
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::string text, FormatPriceTables(options));
     EXPECT_THAT(LineOf(Algorithm::kOneLine, text), ElementsAre("one_line", "0.1*", "-"));
-    EXPECT_THAT(LineOf(Algorithm::kOnePass, text), ElementsAre("one_pass", "0.2", HasSubstr("+")));
+    EXPECT_THAT(LineOf(Algorithm::kOnePass, text), ElementsAre("one_pass", "0.3", HasSubstr("+")));
+    EXPECT_THAT(LineOf(Algorithm::kStagedTwoShot, text), ElementsAre("staged_two_shot", "0.3", HasSubstr("*")));
   }
   options = Options(8, 4);
   options.share_memory = true;

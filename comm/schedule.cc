@@ -12,10 +12,24 @@ namespace {
 
 constexpr const char* kCollectiveNames[kCollectiveCount] = {
     "all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "barrier", "gather", "scatter", "all_to_all"};
-constexpr const char* kAlgorithmNames[kAlgorithmCount] = {
-    "auto",     "ring",    "recursive_doubling", "binomial", "dissemination", "halving_doubling", "one_shot",
-    "two_shot", "chain",   "scatter_all_gather", "bruck",    "pairwise",      "linear",           "two_level",
-    "one_pass", "one_line"};
+constexpr const char* kAlgorithmNames[kAlgorithmCount] = {"auto",
+                                                          "ring",
+                                                          "recursive_doubling",
+                                                          "binomial",
+                                                          "dissemination",
+                                                          "halving_doubling",
+                                                          "one_shot",
+                                                          "two_shot",
+                                                          "chain",
+                                                          "scatter_all_gather",
+                                                          "bruck",
+                                                          "pairwise",
+                                                          "linear",
+                                                          "two_level",
+                                                          "one_pass",
+                                                          "one_line",
+                                                          "staged",
+                                                          "staged_two_shot"};
 
 // What holds of an entry's schedules, whatever the size: bits.
 constexpr unsigned kEqualBlocks = 1;  // NeedsEqualBlocks()
@@ -39,6 +53,8 @@ constexpr Entry kEntries[] = {
     {Collective::kAllReduce, Algorithm::kTwoLevel, algorithms::TwoLevelAllReduce},
     {Collective::kAllReduce, Algorithm::kOnePass, algorithms::OnePassAllReduce, kRankOrder | kOneRounding},
     {Collective::kAllReduce, Algorithm::kOneLine, algorithms::OneLineAllReduce, kRankOrder | kOneRounding},
+    {Collective::kAllReduce, Algorithm::kStaged, algorithms::StagedAllReduce, kRankOrder | kOneRounding},
+    {Collective::kAllReduce, Algorithm::kStagedTwoShot, algorithms::StagedTwoShotAllReduce, kRankOrder | kOneRounding},
     {Collective::kBroadcast, Algorithm::kBinomial, algorithms::BinomialBroadcast},
     {Collective::kBroadcast, Algorithm::kChain, algorithms::ChainBroadcast},
     {Collective::kBroadcast, Algorithm::kScatterAllGather, algorithms::ScatterAllGatherBroadcast},
@@ -57,11 +73,13 @@ constexpr Entry kEntries[] = {
     {Collective::kAllGather, Algorithm::kTwoLevel, algorithms::TwoLevelAllGather},
     {Collective::kAllGather, Algorithm::kOnePass, algorithms::OnePassAllGather},
     {Collective::kAllGather, Algorithm::kOneLine, algorithms::OneLineAllGather},
+    {Collective::kAllGather, Algorithm::kStaged, algorithms::StagedAllGather},
     {Collective::kReduceScatter, Algorithm::kRing, algorithms::RingReduceScatter},
     {Collective::kReduceScatter, Algorithm::kHalvingDoubling, algorithms::HalvingDoublingReduceScatter, kEqualBlocks},
     {Collective::kReduceScatter, Algorithm::kOneShot, algorithms::OneShotReduceScatter, kRankOrder | kOneRounding},
     {Collective::kReduceScatter, Algorithm::kTwoLevel, algorithms::TwoLevelReduceScatter},
     {Collective::kReduceScatter, Algorithm::kOnePass, algorithms::OnePassReduceScatter, kRankOrder | kOneRounding},
+    {Collective::kReduceScatter, Algorithm::kStaged, algorithms::StagedReduceScatter, kRankOrder | kOneRounding},
     {Collective::kBarrier, Algorithm::kDissemination, algorithms::DisseminationBarrier},
     {Collective::kBarrier, Algorithm::kOneLine, algorithms::OneLineBarrier},
     {Collective::kGather, Algorithm::kLinear, algorithms::LinearGather},
@@ -73,6 +91,7 @@ constexpr Entry kEntries[] = {
     {Collective::kAllToAll, Algorithm::kPairwise, algorithms::PairwiseAllToAll},
     {Collective::kAllToAll, Algorithm::kBruck, algorithms::BruckAllToAll, kEqualBlocks},
     {Collective::kAllToAll, Algorithm::kOnePass, algorithms::OnePassAllToAll, kEqualBlocks},
+    {Collective::kAllToAll, Algorithm::kStaged, algorithms::StagedAllToAll, kEqualBlocks},
 };
 
 const Entry* FindEntry(Collective collective, Algorithm algorithm) {
@@ -164,7 +183,11 @@ bool IsOwnBlock(Collective collective, Window window) {
   return false;
 }
 
-bool IsByMemory(Algorithm algorithm) { return algorithm == Algorithm::kOnePass || algorithm == Algorithm::kOneLine; }
+bool IsByMemory(Algorithm algorithm) {
+  return algorithm == Algorithm::kOnePass || algorithm == Algorithm::kOneLine || IsStaged(algorithm);
+}
+
+bool IsStaged(Algorithm algorithm) { return algorithm == Algorithm::kStaged || algorithm == Algorithm::kStagedTwoShot; }
 
 std::string Name(Algorithm algorithm) {
   const int index = static_cast<int>(algorithm);

@@ -49,8 +49,14 @@
 // carried out whole, one after the other, in list order (comm/memory_executor.h). What orders ranks is meetings, which
 // all ranks hold in the same order: everything before a meeting, on any rank, happens before everything after it, on any
 // rank. Between two meetings no two ranks touch the same block of the same memory where one of them writes it, in place
-// and out of place. Where ranks touch each other's memory, every rank's first step is kMeet, in which they learn where
-// it is, and none touches it after its last meeting.
+// and out of place. Where ranks touch each other's input or output, every rank's first step is kMeet, in which they learn
+// where it is, and none touches it after its last meeting.
+//
+// Staged. Where ranks share a host, but not the caller's buffers, IsStaged() names the algorithms by memory whose scratch
+// is a stage before all of them: ranks may touch each other's scratch, and no other window of theirs. Such a schedule
+// moves vectors of any length through a stage of fixed size: the executor carries it out in rounds, one for each piece of
+// the blocks, several at a time (comm/stage.h). So its steps are for single blocks, its meetings are kMeet, and there are
+// one or two of them.
 
 #ifndef COMM_SCHEDULE_H_
 #define COMM_SCHEDULE_H_
@@ -102,13 +108,17 @@ enum class Algorithm : uint8_t {
   kTwoLevel = 13,         // inside each host, then between hosts: see Topology
   kOnePass = 14,          // by memory: everyone reads inputs and writes outputs where they lie; folds in rank order
   kOneLine = 15,          // by memory: a few bytes of each rank in the meeting itself; folds in rank order
+  kStaged = 16,           // by memory: everyone stages what others need, and takes what it needs; folds in rank order
+  kStagedTwoShot = 17,    // as two_shot, over the stage
 };
-inline constexpr int kAlgorithmCount = 16;
+inline constexpr int kAlgorithmCount = 18;
 std::string Name(Algorithm algorithm);  // "ring", ...
 // INVALID_ARGUMENT lists the known names.
 absl::StatusOr<Algorithm> ParseAlgorithm(absl::string_view name);
 // Whether its schedules are by memory: only for ranks that all share one host.
 bool IsByMemory(Algorithm algorithm);
+// Whether the scratch of its schedules is a stage before all ranks. All such algorithms are by memory.
+bool IsStaged(Algorithm algorithm);
 
 enum class Window : uint8_t { kInput, kOutput, kScratch };
 // Whether the window is block `rank` of the vector alone, and so begins there: a rank's input of an all-gather or a
@@ -124,8 +134,8 @@ struct Operand {
   int32_t blocks = 1;
   // In scratch: it is as large as blocks [holds, holds + blocks) of the vector. Elsewhere 0.
   int32_t holds = 0;
-  // Whose window it is: that of the rank whose schedule this is, or of another. Another's only by memory, and never its
-  // scratch. Which blocks exist there is as on that rank.
+  // Whose window it is: that of the rank whose schedule this is, or of another. Another's only by memory: its scratch where
+  // the algorithm is staged, and its input and output where it is not. Which blocks exist there is as on that rank.
   int32_t rank = kOwn;
 
   // The first of the vector's blocks whose sizes it has.

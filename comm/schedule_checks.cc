@@ -22,6 +22,7 @@ class StepChecker {
       : schedule_(schedule),
         memory_(schedule, in_place),
         is_by_memory_(IsByMemory(schedule.algorithm)),
+        is_staged_(IsStaged(schedule.algorithm)),
         blocks_may_differ_(memory_.HasUnequalBlocks()),
         pieces_(std::max(schedule.scratch_blocks, 0)) {}
 
@@ -46,6 +47,7 @@ class StepChecker {
   const Schedule& schedule_;
   const ScheduleMemory memory_;
   const bool is_by_memory_;
+  const bool is_staged_;
   const bool blocks_may_differ_;
   std::vector<Piece> pieces_;
 };
@@ -60,6 +62,7 @@ absl::Status StepChecker::CheckKind(size_t index) const {
     if (step.peer == schedule_.rank) return Error(index, "has the rank itself as its peer");
   }
   if (IsMeeting(step.kind) && !is_by_memory_) return Error(index, "is a meeting, in a schedule that is not by memory");
+  if (is_staged_ && step.kind == Step::Kind::kShare) return Error(index, "shares, in a staged schedule");
   for (int32_t earlier : step.after) {
     if (is_by_memory_) return Error(index, "waits for another step, in a schedule by memory");
     if (earlier < 0 || earlier >= static_cast<int64_t>(index)) {
@@ -76,6 +79,7 @@ absl::Status StepChecker::CheckKind(size_t index) const {
 
 absl::Status StepChecker::CheckOperand(size_t index, const Operand& operand) {
   if (operand.blocks < 0) return Error(index, "has an operand of a negative number of blocks");
+  if (is_staged_ && operand.blocks > 1) return Error(index, "has an operand of several blocks, in a staged schedule");
   std::string whose;
   if (operand.rank != Operand::kOwn) {
     const Step::Kind kind = schedule_.steps[index].kind;
@@ -85,7 +89,10 @@ absl::Status StepChecker::CheckOperand(size_t index, const Operand& operand) {
     if (operand.rank < 0 || operand.rank >= schedule_.size || operand.rank == schedule_.rank.value()) {
       return Error(index, absl::StrCat("names rank ", operand.rank, ", which is no other rank of the world"));
     }
-    if (operand.window == Window::kScratch) return Error(index, "touches another rank's scratch");
+    if (operand.window == Window::kScratch && !is_staged_) return Error(index, "touches another rank's scratch");
+    if (operand.window != Window::kScratch && is_staged_) {
+      return Error(index, "touches another rank's input or output, in a staged schedule");
+    }
     whose = absl::StrCat("rank ", operand.rank, "'s ");
   }
   for (int64_t block = operand.block; block < int64_t{operand.block} + operand.blocks; ++block) {

@@ -24,8 +24,8 @@ class ScheduleMemory {
   int32_t OwnerOf(const Operand& operand) const {
     return operand.rank == Operand::kOwn ? schedule_.rank.value() : operand.rank;
   }
-  // A number for each block of a rank's memory: from 0 to locations() - 1, equal where memory is the same. Of input and
-  // output, the numbers are the same on all ranks.
+  // A number for each block of a rank's memory: from 0 to locations() - 1, equal where memory is the same. The numbers are
+  // the same on all ranks.
   int Location(Window window, int block) const {
     switch (window) {
       case Window::kInput:

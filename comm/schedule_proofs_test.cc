@@ -105,6 +105,8 @@ TEST(ShippedSchedulesOfLargeWorlds, AreProvedToAThousandRanksWhereRoundsAreFew) 
                 {Collective::kReduceScatter, Algorithm::kHalvingDoubling},
                 {Collective::kAllReduce, Algorithm::kOnePass},
                 {Collective::kAllReduce, Algorithm::kOneLine},
+                {Collective::kAllReduce, Algorithm::kStaged},
+                {Collective::kReduceScatter, Algorithm::kStaged},
                 {Collective::kReduce, Algorithm::kOnePass},
                 {Collective::kReduceScatter, Algorithm::kOnePass},
                 {Collective::kGather, Algorithm::kOnePass},

@@ -82,19 +82,20 @@ TEST(Schedule, ListsTheAlgorithmsOfEveryCollective) {
     for (Algorithm algorithm : AlgorithmsFor(collective)) found.push_back(Name(algorithm));
     return found;
   };
-  EXPECT_THAT(names(Collective::kAllReduce), ElementsAre("recursive_doubling", "ring", "halving_doubling", "one_shot",
-                                                         "two_shot", "chain", "two_level", "one_pass", "one_line"));
+  EXPECT_THAT(names(Collective::kAllReduce),
+              ElementsAre("recursive_doubling", "ring", "halving_doubling", "one_shot", "two_shot", "chain",
+                          "two_level", "one_pass", "one_line", "staged", "staged_two_shot"));
   EXPECT_THAT(names(Collective::kBroadcast),
               ElementsAre("binomial", "chain", "scatter_all_gather", "two_level", "one_pass", "one_line"));
   EXPECT_THAT(names(Collective::kReduce), ElementsAre("binomial", "ring", "one_shot", "chain", "one_pass", "one_line"));
   EXPECT_THAT(names(Collective::kAllGather),
-              ElementsAre("ring", "one_shot", "bruck", "two_level", "one_pass", "one_line"));
+              ElementsAre("ring", "one_shot", "bruck", "two_level", "one_pass", "one_line", "staged"));
   EXPECT_THAT(names(Collective::kReduceScatter),
-              ElementsAre("ring", "halving_doubling", "one_shot", "two_level", "one_pass"));
+              ElementsAre("ring", "halving_doubling", "one_shot", "two_level", "one_pass", "staged"));
   EXPECT_THAT(names(Collective::kBarrier), ElementsAre("dissemination", "one_line"));
   EXPECT_THAT(names(Collective::kGather), ElementsAre("linear", "binomial", "one_pass"));
   EXPECT_THAT(names(Collective::kScatter), ElementsAre("linear", "binomial", "one_pass"));
-  EXPECT_THAT(names(Collective::kAllToAll), ElementsAre("pairwise", "bruck", "one_pass"));
+  EXPECT_THAT(names(Collective::kAllToAll), ElementsAre("pairwise", "bruck", "one_pass", "staged"));
 }
 
 TEST(Schedule, PrintsWhoseWindowAnOperandIsIn) {

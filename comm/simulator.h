@@ -20,8 +20,11 @@
 //                   comm/meeting_costs.h), and latency_ns after the last has told the last all go on. What is given in
 //                   it comes along.
 //   copy            b * copied_byte_ns, wherever the memory is.
-//   reduction       b * reduced_byte_ns for each operand that it folds in, and b * copied_byte_ns for each place after
-//                   the first that it writes the result to.
+//   reduction       b * reduced_byte_ns for each operand that it folds in, and for each place after the first that it writes
+//                   the result to half of what a copy takes, which also reads.
+//
+// Staged schedules go in rounds (comm/stage.h): what a rank does in a tick is what it does in its phases, each for the piece
+// of its round.
 //
 // Else, what starts when is what the executor does (comm/executor.h): a step waits for those it names, chunk by chunk where
 // comm/prepared_schedule.h says so, and the messages of two ranks match in list order. The order in which one rank's

@@ -183,7 +183,7 @@ TEST(Simulator, WorkByMemoryIsWhatItReadsAndWrites) {
   fold.target = kOutput;
   fold.terms = {kInput, peers_input};
   fold.more_targets = {peers_output};
-  EXPECT_DOUBLE_EQ(Ns(WorldByMemory({{fold}, {}}), 400, TestNetwork(2)), 40 + 4);
+  EXPECT_DOUBLE_EQ(Ns(WorldByMemory({{fold}, {}}), 400, TestNetwork(2)), 40 + 2);
   EXPECT_DOUBLE_EQ(Ns(WorldByMemory({{Copy(peers_input, kOutput)}, {}}), 400, TestNetwork(2)), 4);
 }
 

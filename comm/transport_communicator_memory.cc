@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "comm/meeting.h"
 #include "comm/transport_call.h"
 #include "comm/transport_communicator.h"
 
@@ -43,19 +42,19 @@ bool TransportCommunicator::SharesMemory() const {
 
 absl::Status TransportCommunicator::ShareMemory(uint32_t arena, Deadline deadline) {
   if (options_.shared_memory == nullptr || !OnOneHost()) return absl::OkStatus();
-  absl::StatusOr<std::unique_ptr<SymmetricArena>> lines =
-      MakeArena(arena, MeetingLines::BytesPerRank(size_), /*huge_pages=*/false, deadline);
+  absl::StatusOr<std::unique_ptr<SymmetricArena>> memory =
+      MakeArena(arena, MemoryExecutor::ArenaBytesPerRank(size_), /*huge_pages=*/false, deadline);
   MutexLock lock(mu());
-  if (!lines.ok()) {
-    if (absl::IsDeadlineExceeded(lines.status()) || !status_.ok()) return lines.status();
-    LOCKSTEP_LOG(kInfo) << "rank " << rank_ << ": no collectives by memory: " << lines.status().message();
+  if (!memory.ok()) {
+    if (absl::IsDeadlineExceeded(memory.status()) || !status_.ok()) return memory.status();
+    LOCKSTEP_LOG(kInfo) << "rank " << rank_ << ": no collectives by memory: " << memory.status().message();
     return absl::OkStatus();
   }
   memory_ = std::make_shared<SymmetricMemory>(Members(), rank_);
   Executor::Owner* const owner = this;
   memory_executor_ =
-      std::make_unique<MemoryExecutor>(options_.shared_memory, *std::move(lines), Members(), memory_.get(), owner);
-  plans_.AllowLines();
+      std::make_unique<MemoryExecutor>(options_.shared_memory, *std::move(memory), Members(), memory_.get(), owner);
+  plans_.AllowByMemory();
   return absl::OkStatus();
 }
 

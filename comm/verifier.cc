@@ -121,6 +121,7 @@ absl::StatusOr<Proof> Prove(absl::Span<const Schedule> all_ranks, bool in_place)
     LOCKSTEP_RETURN_IF_ERROR(CheckSteps(schedule, in_place));
     if (!by_memory) LOCKSTEP_RETURN_IF_ERROR(CheckRaces(schedule, in_place));
   }
+  if (IsStaged(all_ranks[0].algorithm)) LOCKSTEP_RETURN_IF_ERROR(CheckRounds(all_ranks));
   if (by_memory) LOCKSTEP_RETURN_IF_ERROR(CheckMeetings(all_ranks, in_place));
   SymbolicRun run(all_ranks, in_place);
   LOCKSTEP_RETURN_IF_ERROR(run.Run());

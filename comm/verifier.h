@@ -12,9 +12,10 @@
 //     in an all-reduce every rank builds the same tree but for the order of a node's two operands, so that all end with
 //     the same bits;
 //   - no rank leaves a barrier before every rank has entered it;
-//   - by memory, every rank holds the same meetings in the same order, and touches other ranks' memory, but never their
-//     scratch, between its first step, a meeting, and its last meeting; and what two ranks do to the same block of the
-//     same memory, one of them writing, has a meeting between.
+//   - by memory, every rank holds the same meetings in the same order, and touches other ranks' input and output between
+//     its first step, a meeting, and its last meeting, and their scratch only where it is a stage; and what two ranks do
+//     to the same block of the same memory, one of them writing, has a meeting between;
+//   - staged, the schedule has no more phases than a stage has slots, and at least two (comm/stage.h).
 //
 // Memory is compared by block, so a proof holds for every count.
 

@@ -111,9 +111,9 @@ TEST(VerifierByMemory, RefusesAnyOperandOfAnotherBlock) {
     operand->block = (operand->block + 1) % schedule.blocks;
     return true;
   });
-  // One_line's scratch is by rank.
+  // One_line's scratch is by rank, that of two shots by owner.
   ExpectRefusedWithAny([](const Schedule& schedule, Operand* operand) {
-    if (operand->window != Window::kScratch) return false;
+    if (operand->window != Window::kScratch || schedule.scratch_blocks == 1) return false;
     operand->block = (operand->block + 1) % schedule.scratch_blocks;
     return true;
   });
@@ -310,6 +310,43 @@ TEST(VerifierByMemory, RefusesMalformedSteps) {
              {Meet(), Meet()}});
   EXPECT_THAT(Verify(shifted, true), StatusIs(kInternal, HasSubstr("has a source and a target that overlap")));
   EXPECT_THAT(Verify(shifted, false), StatusIs(kInternal, HasSubstr("where block")));
+}
+
+TEST(VerifierByMemory, RefusesStagedSchedulesThatCannotGoInRounds) {
+  const auto staged = [](std::vector<std::vector<Step>> steps) {
+    Schedules all = World(Collective::kAllReduce, 2, 2, std::move(steps));
+    for (Schedule& schedule : all) schedule.algorithm = Algorithm::kStaged;
+    return all;
+  };
+  const auto fault = [&](Step step) { return Verify(staged({{step, Meet()}, {Meet()}}), false); };
+  EXPECT_THAT(fault(Copy(Of(1, Input(0)), Output(0))),
+              StatusIs(kInternal, HasSubstr("touches another rank's input or output, in a staged schedule")));
+  EXPECT_THAT(fault(Copy(Input(0), Of(1, Output(0)))),
+              StatusIs(kInternal, HasSubstr("touches another rank's input or output, in a staged schedule")));
+  EXPECT_THAT(fault(Copy(Input(0, 2), Output(0, 2))),
+              StatusIs(kInternal, HasSubstr("has an operand of several blocks, in a staged schedule")));
+  EXPECT_THAT(fault(Copy(Of(1, Scratch(2)), Output(0))),
+              StatusIs(kInternal, HasSubstr("uses rank 1's scratch[2], which is outside the scratch")));
+  const Step share = Share(Input(0), Scratch(0, 0, 2));
+  EXPECT_THAT(Verify(staged({{share}, {share}}), false),
+              StatusIs(kInternal, HasSubstr("shares, in a staged schedule")));
+  EXPECT_THAT(Verify(staged({{}, {}}), false), StatusIs(kInternal, "a staged schedule of 1 phases"));
+  EXPECT_THAT(Verify(staged({{Meet(), Meet(), Meet()}, {}}), false),
+              StatusIs(kInternal, "a staged schedule of 4 phases"));
+  Schedules all = staged({{Meet()}, {Meet()}});
+  all[1].scratch_blocks = 1;
+  EXPECT_THAT(Verify(all, false), StatusIs(kInternal, "rank 1 has 1 blocks of scratch on a stage, and rank 0 2"));
+}
+
+TEST(VerifierByMemory, RefusesWhatIsTakenFromAStageBeforeItIsThere) {
+  for (const Algorithm algorithm : {Algorithm::kStaged, Algorithm::kStagedTwoShot}) {
+    Schedules all = BuildAll(Collective::kAllReduce, algorithm, 3);
+    auto& steps = all[1].steps;
+    const auto meeting =
+        std::find_if(steps.begin(), steps.end(), [](const Step& step) { return step.kind == Step::Kind::kMeet; });
+    std::swap(*meeting, *(meeting + 1));
+    EXPECT_THAT(Verify(all, false), StatusIs(kInternal, HasSubstr("there is no meeting between")));
+  }
 }
 
 TEST(VerifierByMemory, RefusesMemoryThatAnotherRankDoesNotHave) {

@@ -100,6 +100,11 @@ Schedule OneLineBroadcast(const Place& place);
 Schedule OneLineReduce(const Place& place);
 Schedule OneLineAllGather(const Place& place);
 Schedule OneLineBarrier(const Place& place);
+Schedule StagedAllReduce(const Place& place);
+Schedule StagedAllGather(const Place& place);
+Schedule StagedReduceScatter(const Place& place);
+Schedule StagedAllToAll(const Place& place);
+Schedule StagedTwoShotAllReduce(const Place& place);
 
 }  // namespace algorithms
 }  // namespace lockstep
