@@ -1,6 +1,7 @@
 #include "comm/progress_engine.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "base/check.h"
@@ -10,6 +11,10 @@ namespace {
 
 // A sleeper looks up at least this often. Deadlines posted while it sleeps are noticed that late at worst.
 constexpr std::chrono::milliseconds kSleepMax{100};
+
+// Where ranks outnumber cores, whoever would poll gives its core away instead, so many times without any movement before it
+// sleeps: what it waits for is most often done by the rank that runs then, and going to sleep and being woken costs more.
+constexpr int kYields = 50;
 
 }  // namespace
 
@@ -65,7 +70,7 @@ void ProgressEngine::Drive(const std::atomic<bool>& done, Deadline deadline, boo
   if (thread_has_baton_) transport_->Wake();
   while (!done.load(std::memory_order_acquire) && !deadline.passed()) {
     if (!baton_held_) {
-      Run(&done, deadline, spin ? spin_ : std::chrono::nanoseconds::zero());
+      Run(&done, deadline, spin);
     } else {
       changed_.WaitUntil(&mu_, Deadline::Earlier(deadline, Deadline::After(kSleepMax)));
     }
@@ -75,13 +80,16 @@ void ProgressEngine::Drive(const std::atomic<bool>& done, Deadline deadline, boo
   if (waiters_ > 0 || background_work_ > 0 || stopping_) changed_.SignalAll();
 }
 
-void ProgressEngine::Run(const std::atomic<bool>* done, Deadline deadline, std::chrono::nanoseconds spin) {
+void ProgressEngine::Run(const std::atomic<bool>* done, Deadline deadline, bool eager) {
   baton_held_ = true;
   const auto finished = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (done != nullptr) return done->load(std::memory_order_acquire);
     return stopping_ || waiters_ > 0 || background_work_ == 0;
   };
+  const std::chrono::nanoseconds spin = eager ? spin_ : std::chrono::nanoseconds::zero();
+  const int yields_max = eager && !spins() ? kYields : 0;
   Deadline::Clock::time_point spin_end = Deadline::Clock::now() + spin;
+  int yields = 0;
   while (!finished() && !deadline.passed()) {
     if (next_check_.passed()) {
       next_check_ = Deadline::After(kSleepMax);
@@ -93,13 +101,22 @@ void ProgressEngine::Run(const std::atomic<bool>* done, Deadline deadline, std::
     for (Client* client : clients_) client_moved |= client->Poll();
     if (finished()) break;
     const Deadline::Clock::time_point now = Deadline::Clock::now();
-    if (transport_moved || client_moved) spin_end = now + spin;
+    if (transport_moved || client_moved) {
+      spin_end = now + spin;
+      yields = 0;
+    }
     if (transport_moved && !client_moved) continue;
     // Between two polls other threads get to post.
-    sleeping_ = !client_moved && now >= spin_end;
+    const bool idle = !client_moved && now >= spin_end;
+    const bool yield = idle && yields < yields_max;
+    sleeping_ = idle && !yield;
     const bool sleep = sleeping_;
     const Deadline wake_up = next_check_;
     mu_.Unlock();
+    if (yield) {
+      ++yields;
+      std::this_thread::yield();
+    }
     if (sleep) transport_->WaitForEvent(Deadline::Earlier(deadline, wake_up));
     mu_.Lock();
     sleeping_ = false;
@@ -115,7 +132,7 @@ void ProgressEngine::ThreadMain() {
       continue;
     }
     thread_has_baton_ = true;
-    Run(nullptr, Deadline::Infinite(), std::chrono::nanoseconds::zero());
+    Run(nullptr, Deadline::Infinite(), /*eager=*/false);
     thread_has_baton_ = false;
     if (waiters_ > 0) changed_.SignalAll();
   }

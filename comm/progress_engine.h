@@ -69,9 +69,9 @@ class ProgressEngine {
   void Drive(const std::atomic<bool>& done, Deadline deadline, bool spin) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  // Polls with the baton until `done` (null: until a waiter wants the baton or no background work is left).
-  void Run(const std::atomic<bool>* done, Deadline deadline, std::chrono::nanoseconds spin)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Polls with the baton until `done` (null: until a waiter wants the baton or no background work is left). Who is eager does
+  // not sleep at once when nothing moves: he polls, or gives his core away where ranks outnumber cores.
+  void Run(const std::atomic<bool>* done, Deadline deadline, bool eager) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ThreadMain() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Constant after construction.

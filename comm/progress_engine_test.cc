@@ -197,6 +197,27 @@ TEST(ProgressEngine, TheCallerCarriesOutItsOwnOperation) {
   }
 }
 
+// Where ranks outnumber cores, an eager caller gives his core away before he sleeps, anew whenever something has moved; what
+// comes meanwhile is done without a sleep. Whoever is not eager sleeps at once.
+TEST(ProgressEngine, WhoeverWouldPollGivesHisCoreAwayWhereRanksOutnumberCores) {
+  const auto polls_before_a_sleep = [](bool eager, int moves) {
+    FakeTransport transport;
+    ProgressEngine engine(&transport, nanoseconds::zero());
+    std::atomic<bool> done{false};
+    for (int i = 0; i < moves; ++i) transport.Arrive([] {});
+    std::thread driver([&] { engine.Drive(done, Soon(), eager); });
+    EXPECT_TRUE(transport.AwaitSleeper());
+    const int polls = transport.polls() - moves;
+    transport.Arrive([&] { done = true; });
+    driver.join();
+    return polls;
+  };
+  EXPECT_EQ(polls_before_a_sleep(/*eager=*/false, 0), 1);
+  const int eager = polls_before_a_sleep(/*eager=*/true, 0);
+  EXPECT_GT(eager, 10);
+  EXPECT_EQ(polls_before_a_sleep(/*eager=*/true, 3), eager);
+}
+
 TEST(ProgressEngine, NothingIsDrivenForWhatIsDone) {
   FakeTransport transport;
   ProgressEngine engine(&transport, nanoseconds::zero());
