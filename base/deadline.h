@@ -35,6 +35,7 @@ class Deadline {
 
   bool infinite() const { return time_ == Clock::time_point::max(); }
   bool passed() const { return !infinite() && Clock::now() >= time_; }
+  bool passed(Clock::time_point now) const { return !infinite() && now >= time_; }
   Clock::time_point time() const { return time_; }
 
   // Whole milliseconds left, rounded up, for poll() and its like: 0 once passed, -1 when infinite.

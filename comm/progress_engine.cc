@@ -88,10 +88,18 @@ void ProgressEngine::Run(const std::atomic<bool>* done, Deadline deadline, bool 
   };
   const std::chrono::nanoseconds spin = eager ? spin_ : std::chrono::nanoseconds::zero();
   const int yields_max = eager && !spins() ? kYields : 0;
-  Deadline::Clock::time_point spin_end = Deadline::Clock::now() + spin;
+  Deadline::Clock::time_point spin_end;
   int yields = 0;
-  while (!finished() && !deadline.passed()) {
-    if (next_check_.passed()) {
+  bool moved = true;
+  while (!finished()) {
+    // Once in a turn: reading the clock is a good part of what a turn costs.
+    const Deadline::Clock::time_point now = Deadline::Clock::now();
+    if (deadline.passed(now)) break;
+    if (moved) {
+      spin_end = now + spin;
+      yields = 0;
+    }
+    if (next_check_.passed(now)) {
       next_check_ = Deadline::After(kSleepMax);
       for (Client* client : clients_) NoteDeadline(client->CheckDeadlines());
       if (finished()) break;
@@ -100,14 +108,10 @@ void ProgressEngine::Run(const std::atomic<bool>* done, Deadline deadline, bool 
     bool client_moved = false;
     for (Client* client : clients_) client_moved |= client->Poll();
     if (finished()) break;
-    const Deadline::Clock::time_point now = Deadline::Clock::now();
-    if (transport_moved || client_moved) {
-      spin_end = now + spin;
-      yields = 0;
-    }
+    moved = transport_moved || client_moved;
     if (transport_moved && !client_moved) continue;
     // Between two polls other threads get to post.
-    const bool idle = !client_moved && now >= spin_end;
+    const bool idle = !moved && now >= spin_end;
     const bool yield = idle && yields < yields_max;
     sleeping_ = idle && !yield;
     const bool sleep = sleeping_;
