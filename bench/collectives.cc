@@ -39,6 +39,7 @@ ABSL_FLAG(bool, limits, false, "also print all_reduce beside bare sockets; two r
 ABSL_FLAG(
     std::string, limits_congestion, "reno",
     "congestion control of the bare sockets; reno is what Lockstep uses on one host, empty: the system's default");
+ABSL_FLAG(std::string, limits_host, "127.0.0.1", "where the bare sockets meet: rank 0's IPv4 address");
 ABSL_FLAG(int, limits_rounds, 15, "rounds of that comparison");
 ABSL_FLAG(std::string, json, "", "also write the results to this file; -: to stdout, and the tables to stderr");
 
@@ -68,6 +69,7 @@ absl::StatusOr<ProgramOptions> OptionsFromFlags() {
   options.limit_rounds = absl::GetFlag(FLAGS_limits_rounds);
   options.limit_sizes = DefaultLimitSizes();
   options.limits_congestion_control = absl::GetFlag(FLAGS_limits_congestion);
+  options.limits_host = absl::GetFlag(FLAGS_limits_host);
   options.json = absl::GetFlag(FLAGS_json);
   return options;
 }

@@ -18,14 +18,14 @@ namespace {
 // Above this a ping-pong tells nothing that the exchange does not.
 constexpr int64_t kOneWayBytesMax = 64 << 10;
 
-absl::StatusOr<BareSocket> ConnectBareSockets(const Team& team, const std::string& congestion_control) {
+absl::StatusOr<BareSocket> ConnectBareSockets(const Team& team, const LimitsOptions& options) {
   if (team.leads()) {
-    LOCKSTEP_ASSIGN_OR_RETURN(BareListener listener, BareListener::Create(congestion_control));
+    LOCKSTEP_ASSIGN_OR_RETURN(BareListener listener, BareListener::Create(options.congestion_control, options.host));
     LOCKSTEP_RETURN_IF_ERROR(team.FromLeader(listener.port()).status());
     return listener.Accept();
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const int64_t port, team.FromLeader(0));
-  return BareSocket::Connect(static_cast<uint16_t>(port), congestion_control);
+  return BareSocket::Connect(static_cast<uint16_t>(port), options.congestion_control, options.host);
 }
 
 // What is compared, in one place for one size.
@@ -115,7 +115,7 @@ absl::Status CompareWithLimits(const Team& team, const LimitsOptions& options, M
     return absl::FailedPreconditionError(
         absl::StrCat("bare sockets connect two processes, and there are ", team.size(), " ranks"));
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(BareSocket socket, ConnectBareSockets(team, options.congestion_control));
+  LOCKSTEP_ASSIGN_OR_RETURN(BareSocket socket, ConnectBareSockets(team, options));
   SubjectKind kind;
   kind.in_place = true;
   LOCKSTEP_ASSIGN_OR_RETURN(const Pattern pattern, Pattern::Create(kind.dtype, kind.op, team.size()));

@@ -27,12 +27,13 @@ struct LimitsOptions {
   int rounds = 15;
   std::chrono::milliseconds round_time{10};  // for each of the things compared
   std::string congestion_control;            // of the bare sockets; empty: the system's default
+  std::string host = "127.0.0.1";            // rank 0's IPv4 address, where they meet
 };
 
 // The sizes that are asked about: latency, the middle, gradient buckets.
 std::vector<int64_t> DefaultLimitSizes();
 
-// Collective, of two ranks on one host: FAILED_PRECONDITION for another number of ranks. Needs two vectors of the
+// Collective, of two ranks: FAILED_PRECONDITION for another number of ranks. Needs two vectors of the
 // largest size. Gives `on_row` each row as it is done, on every rank.
 absl::Status CompareWithLimits(const Team& team, const LimitsOptions& options, Memory* memory,
                                absl::FunctionRef<void(const LimitRow&)> on_row);

@@ -99,6 +99,7 @@ class RankProgram {
     limits.sizes = options_.limit_sizes;
     limits.rounds = options_.limit_rounds;
     limits.congestion_control = options_.limits_congestion_control;
+    limits.host = options_.limits_host;
     Print(LimitsHeading());
     return CompareWithLimits(team_, limits, &memory, [this](const LimitRow& row) {
       report_.limits.push_back(row);

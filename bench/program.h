@@ -36,6 +36,7 @@ struct ProgramOptions {
   int limit_rounds = 15;
   std::vector<int64_t> limit_sizes;
   std::string limits_congestion_control;  // of the bare sockets; empty: the system's default
+  std::string limits_host = "127.0.0.1";  // where they meet: rank 0's IPv4 address
   std::string json;                       // a file, or "-" for stdout, where the tables then go to stderr; empty: none
 };
 

@@ -27,6 +27,11 @@ for host in 0 1; do
   ((sent > 10 * (1 << 20) && sent < 15 * (1 << 20))) || fail "host $host sent $sent bytes"
 done
 
+# Beside bare sockets on the same link.
+"$emulated_hosts" --rate 10gbit -- "$collectives" --collective=all_reduce --begin=8 --end=8 --iterations=1 --rounds=1 \
+  --nopin --limits --limits_host=10.77.0.1 --limits_rounds=1 --round_ms=1 >"$output" 2>&1 || fail "no comparison with bare sockets"
+grep -q '^ *26214400 .*[0-9]' "$output" || fail "no row of 25 MiB beside bare sockets"
+
 "$emulated_hosts" --hosts 3 --ranks-per-host 2 -- sh -c 'test $LOCKSTEP_WORLD_SIZE = 6 && exit $LOCKSTEP_RANK' \
   >"$output" 2>&1 && fail "a failing rank goes unnoticed"
 grep -q 'rank 5 failed with 5' "$output" || fail "the rank that failed is not named"

@@ -23,12 +23,12 @@ constexpr std::chrono::seconds kPatience{30};
 // Between looks at the clock: reading it after every poll would show in the shortest transfers.
 constexpr int kIdlePollsPerLook = 4096;
 
-sockaddr_in Loopback(uint16_t port) {
+absl::StatusOr<sockaddr_in> AddressOf(const std::string& host, uint16_t port) {
   sockaddr_in address = {};
   address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   address.sin_port = htons(port);
-  return address;
+  if (inet_pton(AF_INET, host.c_str(), &address.sin_addr) == 1) return address;
+  return absl::InvalidArgumentError("'" + host + "' is no IPv4 address");
 }
 
 absl::StatusOr<UniqueFd> NewSocket(const std::string& congestion_control) {
@@ -54,11 +54,12 @@ bool NothingNow(int error) { return error == EAGAIN || error == EWOULDBLOCK || e
 
 }  // namespace
 
-absl::StatusOr<BareSocket> BareSocket::Connect(uint16_t port, const std::string& congestion_control) {
+absl::StatusOr<BareSocket> BareSocket::Connect(uint16_t port, const std::string& congestion_control,
+                                               const std::string& host) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const sockaddr_in address, AddressOf(host, port));
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, NewSocket(congestion_control));
-  const sockaddr_in address = Loopback(port);
   if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-    return ErrnoStatus(errno, "connect to 127.0.0.1:" + std::to_string(port));
+    return ErrnoStatus(errno, "connect to " + host + ":" + std::to_string(port));
   }
   LOCKSTEP_RETURN_IF_ERROR(PrepareForPolling(socket.get()));
   return BareSocket(std::move(socket));
@@ -116,10 +117,10 @@ std::string BareSocket::CongestionControl() const {
   return name;
 }
 
-absl::StatusOr<BareListener> BareListener::Create(const std::string& congestion_control) {
+absl::StatusOr<BareListener> BareListener::Create(const std::string& congestion_control, const std::string& host) {
+  LOCKSTEP_ASSIGN_OR_RETURN(sockaddr_in address, AddressOf(host, 0));
   // Accepted sockets inherit the congestion control.
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, NewSocket(congestion_control));
-  sockaddr_in address = Loopback(0);
   socklen_t length = sizeof(address);
   if (bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) return ErrnoStatus(errno, "bind");
   if (listen(socket.get(), 1) != 0) return ErrnoStatus(errno, "listen");

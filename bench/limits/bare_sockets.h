@@ -1,4 +1,4 @@
-// BareSocket: what two processes get out of one TCP connection over loopback with nothing in between. The limit that
+// BareSocket: what two processes get out of one TCP connection with nothing in between. The limit that
 // Lockstep's TCP transport is measured against: none of its code moves a byte here.
 //
 // Non-blocking and busy-polled: a transfer never sleeps, so both processes need a core of their own. Not thread-safe. A
@@ -23,8 +23,9 @@ class BareSocket {
  public:
   static constexpr size_t kCallBytes = size_t{256} << 10;
 
-  // To a BareListener of this machine. `congestion_control`: a name that the kernel knows; empty: its default.
-  static absl::StatusOr<BareSocket> Connect(uint16_t port, const std::string& congestion_control);
+  // To a BareListener at an IPv4 address. `congestion_control`: a name that the kernel knows; empty: its default.
+  static absl::StatusOr<BareSocket> Connect(uint16_t port, const std::string& congestion_control,
+                                            const std::string& host = "127.0.0.1");
 
   // No system call moves more than this; small and large ones differ by a factor of two.
   void set_call_bytes(size_t bytes) { call_bytes_ = bytes; }
@@ -51,8 +52,9 @@ class BareSocket {
 
 class BareListener {
  public:
-  // On 127.0.0.1, on a port of the kernel's choice.
-  static absl::StatusOr<BareListener> Create(const std::string& congestion_control);
+  // At an IPv4 address of this machine, on a port of the kernel's choice.
+  static absl::StatusOr<BareListener> Create(const std::string& congestion_control,
+                                             const std::string& host = "127.0.0.1");
 
   uint16_t port() const { return port_; }
   // Waits half a minute at most.

@@ -86,6 +86,10 @@ TEST(BareSocket, UsesTheCongestionControlThatItWasTold) {
   ASSERT_THAT(accepted, IsOk());
   EXPECT_EQ(connected->CongestionControl(), "reno");
   EXPECT_EQ(accepted->CongestionControl(), "reno");
+  EXPECT_THAT(BareListener::Create("", "nowhere"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'nowhere' is no IPv4 address")));
+  EXPECT_THAT(BareSocket::Connect(1, "", "::1"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'::1' is no IPv4 address")));
   EXPECT_THAT(BareListener::Create("no-such"), StatusIs(absl::StatusCode::kNotFound, HasSubstr("no-such")));
 }
 
