@@ -72,8 +72,8 @@ class TransportCommunicator : public Communicator,
   ~TransportCommunicator() override;
 
   // Makes the memory over which collectives by memory meet, and their stage, where all ranks share it; elsewhere nothing.
-  // Collective, to be called once, before anything else. `arena` is a number for these ranks alone. When a rank could not make them, all go on
-  // without; an error means that the ranks may not know the same.
+  // Collective, to be called once, before anything else. `arena` is a number for these ranks alone. When a rank could not make
+  // it, all go on without; an error means that the ranks may not know the same.
   absl::Status ShareMemory(uint32_t arena, Deadline deadline) ABSL_LOCKS_EXCLUDED(mu());
 
   Rank rank() const override { return rank_; }
