@@ -35,7 +35,7 @@ struct Network {
 // Link classes. Latencies are those of ranks that wait busily, as blocking collectives do.
 inline constexpr LinkCosts kTcpBetweenHosts = {/*latency_ns=*/20'000, /*byte_ns=*/0.8,
                                                /*message_ns=*/2000};  // 10 Gbit/s Ethernet
-inline constexpr LinkCosts kTcpOnOneHost = {/*latency_ns=*/5000, /*byte_ns=*/0.3,
+inline constexpr LinkCosts kTcpOnOneHost = {/*latency_ns=*/6000, /*byte_ns=*/0.3,
                                             /*message_ns=*/2000};  // both ends' copies
 inline constexpr LinkCosts kSharedMemory = {/*latency_ns=*/100, /*byte_ns=*/0.11,
                                             /*message_ns=*/100};  // through a mailbox
