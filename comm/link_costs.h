@@ -35,15 +35,15 @@ struct Network {
 // Link classes. Latencies are those of ranks that wait busily, as blocking collectives do.
 inline constexpr LinkCosts kTcpBetweenHosts = {/*latency_ns=*/20'000, /*byte_ns=*/0.8,
                                                /*message_ns=*/2000};  // 10 Gbit/s Ethernet
-inline constexpr LinkCosts kTcpOnOneHost = {/*latency_ns=*/6000, /*byte_ns=*/0.3,
+inline constexpr LinkCosts kTcpOnOneHost = {/*latency_ns=*/4000, /*byte_ns=*/0.3,
                                             /*message_ns=*/2000};  // both ends' copies
-inline constexpr LinkCosts kSharedMemory = {/*latency_ns=*/100, /*byte_ns=*/0.11,
+inline constexpr LinkCosts kSharedMemory = {/*latency_ns=*/100, /*byte_ns=*/0.08,
                                             /*message_ns=*/100};  // through a mailbox
 inline constexpr LinkCosts kLoopback = {/*latency_ns=*/1000, /*byte_ns=*/0.15,
                                         /*message_ns=*/500};  // threads of one process
 
 // A processor's own part: reductions and copies of what is in its caches or on the way there.
-inline constexpr double kReducedByteNs = 0.035;
+inline constexpr double kReducedByteNs = 0.06;
 inline constexpr double kCopiedByteNs = 0.035;
 inline constexpr int64_t kChunkBytes = 128 << 10;
 
