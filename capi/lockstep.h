@@ -248,8 +248,8 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_status(const lockstep_comm
 /* Fails all operations in flight and all later ones, on every rank, with ABORTED and this reason. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_abort(lockstep_communicator* communicator, const char* reason);
 
-/* The last collectives, one line each, newest last: sequence, operation, sizes, state, times, bytes per peer.
- * lockstep_string_free it. */
+/* The last collectives, one line each, newest last: sequence, operation, sizes, state, times, bytes per peer. One
+ * that was over sooner than it takes to read the clock is "done at once". lockstep_string_free it. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_flight_records(const lockstep_communicator* communicator,
                                                                      char** out_text);
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
 
 namespace lockstep {
 namespace {
@@ -36,20 +37,25 @@ void FlightRecord::AddReceived(Rank peer, uint64_t bytes) {
 
 std::string ToString(const FlightRecord& record, FlightRecord::Clock::time_point now) {
   std::string text = absl::StrCat(ToString(record.signature), " ", record.bytes, " B ");
+  const bool timed = record.queued != FlightRecord::Clock::time_point();
+  const auto add = [&](absl::string_view state, FlightRecord::Clock::time_point from,
+                       FlightRecord::Clock::time_point to, absl::string_view untimed) {
+    absl::StrAppend(&text, timed ? absl::StrCat(state, " ", Milliseconds(from, to)) : untimed);
+  };
   switch (record.state) {
     case FlightRecord::State::kEmpty:
       return "empty";
     case FlightRecord::State::kQueued:
-      absl::StrAppend(&text, "queued for ", Milliseconds(record.queued, now));
+      add("queued for", record.queued, now, "just queued");
       break;
     case FlightRecord::State::kRunning:
-      absl::StrAppend(&text, "running for ", Milliseconds(record.started, now));
+      add("running for", record.started, now, "just begun");
       break;
     case FlightRecord::State::kDone:
-      absl::StrAppend(&text, "done in ", Milliseconds(record.queued, record.ended));
+      add("done in", record.queued, record.ended, "done at once");
       break;
     case FlightRecord::State::kFailed:
-      absl::StrAppend(&text, "failed after ", Milliseconds(record.queued, record.ended));
+      add("failed after", record.queued, record.ended, "failed at once");
       break;
   }
   absl::StrAppend(&text, ", sent ", record.sent_bytes, " B, received ", record.received_bytes, " B");

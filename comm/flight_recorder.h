@@ -30,6 +30,7 @@ struct FlightRecord {
   State state = State::kEmpty;
   Signature signature;
   uint64_t bytes = 0;  // of the vector
+  // None where the collective was over sooner than it takes to read the clock.
   Clock::time_point queued;
   Clock::time_point started;
   Clock::time_point ended;
@@ -52,7 +53,7 @@ class FlightRecorder {
   // `capacity` records, at least 1.
   explicit FlightRecorder(size_t capacity);
 
-  // The record of a new collective; the oldest is overwritten. The pointer stays valid, but after `capacity` more calls it
+  // The record of a new collective, queued at `now`; the oldest is overwritten. The pointer stays valid, but after `capacity` more calls it
   // is another collective's: compare the sequence before writing late.
   FlightRecord* Add(const Signature& signature, uint64_t bytes, FlightRecord::Clock::time_point now);
   FlightRecord* Add(const Signature& signature, uint64_t bytes) {

@@ -95,6 +95,19 @@ TEST(FlightRecord, SaysWhatItWaitsForInEachState) {
   EXPECT_THAT(ToString(*record, now), HasSubstr("failed after 4.000 ms"));
 }
 
+TEST(FlightRecord, SaysWhatHadNoTime) {
+  FlightRecorder recorder(1);
+  FlightRecord* const record = recorder.Add(AllReduce(5), 32, {});
+  const auto now = FlightRecord::Clock::now();
+  EXPECT_THAT(ToString(*record, now), HasSubstr("just queued,"));
+  record->state = State::kRunning;
+  EXPECT_THAT(ToString(*record, now), HasSubstr("just begun,"));
+  record->state = State::kDone;
+  EXPECT_THAT(ToString(*record, now), HasSubstr("done at once,"));
+  record->state = State::kFailed;
+  EXPECT_THAT(ToString(*record, now), HasSubstr("failed at once,"));
+}
+
 TEST(FlightRecord, CountsBytesForEachPeer) {
   FlightRecorder recorder(1);
   FlightRecord* const record = recorder.Add(AllReduce(5), 32);

@@ -51,6 +51,15 @@ constexpr Network MakeNetwork(const LinkCosts& local, const LinkCosts& remote, i
   return {local, remote, kReducedByteNs, kCopiedByteNs, kChunkBytes, ranks_per_host};
 }
 
+// The same where ranks share cores, so many to a core: what either end does for a message waits until the others have done
+// theirs. What the bytes take is left as it is, since the algorithms move about as many.
+constexpr Network Crowded(Network network, double ranks_per_core) {
+  if (ranks_per_core <= 1) return network;
+  network.local.message_ns *= ranks_per_core;
+  network.remote.message_ns *= ranks_per_core;
+  return network;
+}
+
 // One rank on each host, over TCP.
 inline constexpr Network kTcpNetwork = MakeNetwork(kSharedMemory, kTcpBetweenHosts, /*ranks_per_host=*/1);
 

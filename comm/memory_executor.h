@@ -54,10 +54,13 @@ class MemoryExecutor {
   MemoryExecutor(const MemoryExecutor&) = delete;
   MemoryExecutor& operator=(const MemoryExecutor&) = delete;
 
-  // Queues the job, whose plan's schedule is by memory, and advances, which may complete it before this returns. Whoever calls
-  // this outside ProgressEngine::Client::Poll goes on with Poll while busy(), or calls ProgressEngine::Notify so that whoever
-  // holds the baton does.
+  // Queues the job, whose plan's schedule is by memory. Where it is the first and begins with a meeting its line is written: what
+  // else the caller has to do for the job is done while the line is under way. Poll must follow before this thread turns to
+  // anything else; whoever calls this outside ProgressEngine::Client::Poll goes on with Poll while busy(), or calls
+  // ProgressEngine::Notify so that whoever holds the baton does.
   void Start(Job* job);
+  // Whether the job that is started next begins at once.
+  bool idle() const { return jobs_.empty(); }
 
   // Goes on as far as it can without waiting, but for a bounded share of work. Whether anything moved.
   bool Poll() { return !jobs_.empty() && Advance(); }
@@ -119,9 +122,8 @@ class MemoryExecutor {
   const size_t slot_bytes_;
 
   MeetingLines lines_;
-  int next_slot_ = 0;              // of the stage: that of the next round that begins
-  std::vector<Job*> jobs_;         // in the order started
-  const Job* starting_ = nullptr;  // it is begun at the time of which its record says that it was queued
+  int next_slot_ = 0;       // of the stage: that of the next round that begins
+  std::vector<Job*> jobs_;  // in the order started
   bool advancing_ = false;
   bool busy_ = false;
   bool failed_ = false;

@@ -103,6 +103,10 @@ class MemoryRank : public Executor::Owner {
   }
 
   void Start(MemoryJob* job, FlightRecord* record = nullptr) {
+    StartUnpolled(job, record);
+    executor_->Poll();
+  }
+  void StartUnpolled(MemoryJob* job, FlightRecord* record = nullptr) {
     job->signature.sequence = ++sequence_;
     job->record = record;
     job->ends = 0;

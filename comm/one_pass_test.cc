@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "base/deadline.h"
 #include "base/dtype.h"
 #include "base/rank.h"
@@ -464,6 +465,25 @@ TEST(OneLine, CarriesAFewBytesOfOrdinaryMemory) {
       EXPECT_THAT(self.FlightRecords(), HasSubstr("one_line"));
     });
   }
+}
+
+// Who comes last does not read the clock, and who waits does.
+TEST(OneLine, IsTimedWhereItWaits) {
+  Ranks ranks(2);
+  std::atomic<Communicator*> first{nullptr};
+  ranks.Run([&](Communicator& self) {
+    float value = 1;
+    if (self.rank() == Rank(0)) first = &self;
+    const Deadline deadline = Soon();
+    while (self.rank() == Rank(1) && !deadline.passed() &&
+           (first == nullptr || !absl::StrContains(LastRecord(*first), "running for"))) {
+      std::this_thread::yield();
+    }
+    ASSERT_THAT(self.Run(AllReduceOf(&value, 1)), IsOk());
+    EXPECT_THAT(
+        LastRecord(self),
+        AllOf(HasSubstr("one_line"), HasSubstr(self.rank() == Rank(0) ? "done in" : "done at once"), HasSubstr("4 B")));
+  });
 }
 
 TEST(OnePass, DeterministicBitsAreThoseOfMessages) {

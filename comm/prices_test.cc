@@ -83,6 +83,11 @@ TEST(Prices, EqualTheSimulationOnOneHost) {
   ExpectSimulatedPrices(WithoutWorkForMessages(MakeNetwork(kSharedMemory, kTcpBetweenHosts, /*ranks_per_host=*/1000)),
                         UpTo128(), Equal);
   ExpectSimulatedPrices(MakeNetwork(kTcpOnOneHost, kTcpBetweenHosts, /*ranks_per_host=*/1000), UpTo128(), Equal);
+  for (const double ranks_per_core : {1.5, 4.0}) {
+    ExpectSimulatedPrices(
+        Crowded(MakeNetwork(kTcpOnOneHost, kTcpBetweenHosts, /*ranks_per_host=*/1000), ranks_per_core), {3, 4, 8, 12},
+        Equal);
+  }
 }
 
 TEST(Prices, EqualTheSimulationWithOneRankOnEachHost) {

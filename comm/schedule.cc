@@ -149,11 +149,6 @@ bool HasRoot(Collective collective) {
          collective == Collective::kGather || collective == Collective::kScatter;
 }
 
-bool HasReduction(Collective collective) {
-  return collective == Collective::kAllReduce || collective == Collective::kReduce ||
-         collective == Collective::kReduceScatter;
-}
-
 bool IsByRank(Collective collective) {
   switch (collective) {
     case Collective::kAllGather:
@@ -182,12 +177,6 @@ bool IsOwnBlock(Collective collective, Window window) {
   }
   return false;
 }
-
-bool IsByMemory(Algorithm algorithm) {
-  return algorithm == Algorithm::kOnePass || algorithm == Algorithm::kOneLine || IsStaged(algorithm);
-}
-
-bool IsStaged(Algorithm algorithm) { return algorithm == Algorithm::kStaged || algorithm == Algorithm::kStagedTwoShot; }
 
 std::string Name(Algorithm algorithm) {
   const int index = static_cast<int>(algorithm);

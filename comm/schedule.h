@@ -87,9 +87,12 @@ enum class Collective : uint8_t {
 inline constexpr int kCollectiveCount = 9;
 std::string Name(Collective collective);  // "all_reduce", ...
 bool IsValid(Collective collective);
-bool HasRoot(Collective collective);       // broadcast, reduce, gather, scatter
-bool HasReduction(Collective collective);  // all-reduce, reduce, reduce-scatter
-bool IsByRank(Collective collective);      // one block for each rank: `blocks` is the number of ranks
+bool HasRoot(Collective collective);  // broadcast, reduce, gather, scatter
+constexpr bool HasReduction(Collective collective) {
+  return collective == Collective::kAllReduce || collective == Collective::kReduce ||
+         collective == Collective::kReduceScatter;
+}
+bool IsByRank(Collective collective);  // one block for each rank: `blocks` is the number of ranks
 
 enum class Algorithm : uint8_t {
   kAuto = 0,  // the selector's choice; never in a schedule
@@ -115,10 +118,14 @@ inline constexpr int kAlgorithmCount = 18;
 std::string Name(Algorithm algorithm);  // "ring", ...
 // INVALID_ARGUMENT lists the known names.
 absl::StatusOr<Algorithm> ParseAlgorithm(absl::string_view name);
-// Whether its schedules are by memory: only for ranks that all share one host.
-bool IsByMemory(Algorithm algorithm);
 // Whether the scratch of its schedules is a stage before all ranks. All such algorithms are by memory.
-bool IsStaged(Algorithm algorithm);
+constexpr bool IsStaged(Algorithm algorithm) {
+  return algorithm == Algorithm::kStaged || algorithm == Algorithm::kStagedTwoShot;
+}
+// Whether its schedules are by memory: only for ranks that all share one host.
+constexpr bool IsByMemory(Algorithm algorithm) {
+  return algorithm == Algorithm::kOnePass || algorithm == Algorithm::kOneLine || IsStaged(algorithm);
+}
 
 enum class Window : uint8_t { kInput, kOutput, kScratch };
 // Whether the window is block `rank` of the vector alone, and so begins there: a rank's input of an all-gather or a

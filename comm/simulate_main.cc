@@ -17,6 +17,7 @@ ABSL_FLAG(int, ranks, 8, "size of the world");
 ABSL_FLAG(int, hosts, 1, "hosts that the ranks are on, equally many on each; must divide --ranks");
 ABSL_FLAG(std::string, link, "10gbit", "bandwidth of a host's link to the others, each way; its ranks share it");
 ABSL_FLAG(std::string, latency, "20us", "of a message between hosts, from one rank's memory to the other's");
+ABSL_FLAG(int, cores, 0, "of each host, for its ranks; 0: as many as there are ranks");
 ABSL_FLAG(std::string, local_link, "shared_memory", "inside a host: shared_memory, tcp or loopback");
 ABSL_FLAG(std::string, collective, "all",
           "all, or some of all_reduce, broadcast, reduce, all_gather, reduce_scatter, barrier, gather, scatter, "
@@ -41,7 +42,11 @@ absl::StatusOr<PriceTableOptions> OptionsFromFlags() {
   LOCKSTEP_ASSIGN_OR_RETURN(remote.byte_ns, ParseBandwidth(absl::GetFlag(FLAGS_link)));
   LOCKSTEP_ASSIGN_OR_RETURN(remote.latency_ns, ParseLatency(absl::GetFlag(FLAGS_latency)));
   LOCKSTEP_ASSIGN_OR_RETURN(const LinkCosts local, ParseLocalLink(absl::GetFlag(FLAGS_local_link)));
-  options.network = MakeNetwork(local, remote, options.ranks / hosts);
+  const int cores = absl::GetFlag(FLAGS_cores);
+  if (cores < 0) return absl::InvalidArgumentError(absl::StrCat("--cores=", cores, " is no number of cores"));
+  const int ranks_per_host = options.ranks / hosts;
+  const double ranks_per_core = cores == 0 ? 1 : static_cast<double>(ranks_per_host) / cores;
+  options.network = Crowded(MakeNetwork(local, remote, ranks_per_host), ranks_per_core);
   LOCKSTEP_ASSIGN_OR_RETURN(options.collectives, ParseCollectiveList(absl::GetFlag(FLAGS_collective)));
   LOCKSTEP_ASSIGN_OR_RETURN(options.sizes, ParseSizeList(absl::GetFlag(FLAGS_sizes)));
   options.share_memory = absl::GetFlag(FLAGS_local_link) == "shared_memory";

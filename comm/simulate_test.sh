@@ -24,6 +24,13 @@ grep -q '^one_pass  *[0-9.]*  *[0-9.]*+$' "$output" || fail "no choice of one_pa
 "$simulate" --ranks=2 --local_link=tcp >"$output" 2>&1 || fail "pricing TCP on one host failed"
 ! grep '^one_\(pass\|line\)' "$output" || fail "algorithms by memory without shared memory"
 
+# Messages cost more where their ends share cores, so that fewer of them are better.
+"$simulate" --ranks=4 --local_link=tcp --collective=all_reduce --sizes=8 >"$output" 2>&1 || fail "pricing spare cores failed"
+grep -q '^one_shot  *[0-9.]*\*' "$output" || fail "no choice of one_shot"
+"$simulate" --ranks=4 --cores=2 --local_link=tcp --collective=all_reduce --sizes=8 >"$output" 2>&1 ||
+  fail "pricing shared cores failed"
+grep -q '^recursive_doubling  *[0-9.]*\*' "$output" || fail "no choice of recursive_doubling"
+
 expect_refusal() {
   local message=$1 status=0
   shift
@@ -32,6 +39,7 @@ expect_refusal() {
   grep -q -- "$message" "$output" || fail "$*: no '$message'"
 }
 expect_refusal "does not divide --ranks=10" --ranks=10 --hosts=4
+expect_refusal "is no number of cores" --cores=-1
 expect_refusal "'fast' is no bandwidth" --link=fast
 expect_refusal "'20' is no latency" --latency=20
 expect_refusal "no collective 'allreduce'" --collective=allreduce

@@ -65,6 +65,7 @@ struct TransportCommunicator::AskedArena {
 struct TransportCommunicator::Call : Job {
   Plan call_plan;  // of which Job::plan is a part; the last one's, too
   CallState* work = nullptr;
+  bool at_once = false;        // not timed yet, and need not be if it is over before its caller waits
   Ref<CallState> background;   // holds `work` when nobody need wait for it
   std::vector<char> prepared;  // the input, where it had to be read before
 };

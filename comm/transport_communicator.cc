@@ -26,7 +26,7 @@ constexpr size_t kFlightRecordsPrinted = 16;
 // More calls than this in flight, or with handles that somebody keeps, and starting one allocates.
 constexpr size_t kStatesMax = 1024;
 
-// How often a caller looks for its peers in memory before it waits like any other.
+// How often the caller of a collective by memory goes on with it before it waits like any other.
 constexpr int kLooks = 100;
 
 std::string CalledBy(Rank rank, const Signature& signature) {
@@ -143,13 +143,7 @@ absl::Status TransportCommunicator::RunUnchecked(const CollectiveRequest& reques
     if (Collecting()) return Collect(request, plan, TakeState());
     LOCKSTEP_ASSIGN_OR_RETURN(Call* const call, PrepareCall(request, plan));
     divide_count = call->call_plan->divide_count;
-    const bool by_memory = IsByMemory(call->call_plan->signature.algorithm);
     LaunchCall(call, request, &state, nullptr, check);
-    // Ranks in step meet at once, which is less than it takes to begin to wait.
-    int looks = by_memory && engine_->spins() && !request.background ? kLooks : 0;
-    while (looks > 0 && !state.done().load(std::memory_order_acquire)) {
-      if (!memory_executor_->Poll()) --looks;
-    }
   }
   // The operation's deadline, not ours, bounds this: the state must stay until the executor is done with it.
   engine_->Drive(state.done(), Deadline::Infinite(), /*spin=*/!request.background);
@@ -244,23 +238,42 @@ void TransportCommunicator::LaunchCall(Call* call, const CollectiveRequest& requ
   call->signature.sequence = sequence;
   call->signature.check = check;
   call->signature.history = history_.bits();
-  history_.Add(call->signature);
+  call->work = work;
+  call->background = std::move(background);
+  call->record = nullptr;
+  started_.store(sequence, std::memory_order_relaxed);
   const std::chrono::milliseconds timeout = request.timeout.count() > 0 ? request.timeout : options_.timeout;
+  const bool by_memory = IsByMemory(call->signature.algorithm);
+  const bool begins = by_memory && memory_executor_->idle();
+  call->at_once = begins && call->signature.algorithm == Algorithm::kOneLine;
+  if (by_memory) memory_executor_->Start(call);
+  // The line that it may have written takes as long to come to a peer as what follows takes.
+  history_.Add(call->signature);
+  call->record = recorder_.Add(call->signature, call->call_plan->vector_bytes, {});
+  if (begins) call->record->state = FlightRecord::State::kRunning;
+  if (!call->at_once) TimeCall(call, timeout);
+  if (call->background != nullptr) engine_->AddBackgroundWork();
+  if (!by_memory) return executor_.Start(call);
+
+  // Ranks in step meet at once, which is less than it takes to begin to wait.
+  const bool stays = call->background == nullptr && engine_->spins() && !request.background;
+  int looks = stays ? kLooks : 1;
+  do {
+    memory_executor_->Poll();
+  } while (!work->done().load(std::memory_order_acquire) && !memory_executor_->busy() && --looks > 0);
+  if (work->done().load(std::memory_order_acquire)) return;
+  if (call->at_once) TimeCall(call, timeout);
+  call->at_once = false;
+  if (memory_executor_->busy()) engine_->Notify();
+}
+
+void TransportCommunicator::TimeCall(Call* call, std::chrono::milliseconds timeout) {
   call->deadline = Deadline::After(timeout);
   // Reading the clock is a good part of what posting costs, and the deadline has done it.
   const auto now = call->deadline.infinite() ? FlightRecord::Clock::now() : call->deadline.time() - timeout;
-  call->record = recorder_.Add(call->signature, call->call_plan->vector_bytes, now);
-  call->work = work;
-  call->background = std::move(background);
-  started_.store(sequence, std::memory_order_relaxed);
+  call->record->queued = now;
+  if (call->record->state == FlightRecord::State::kRunning) call->record->started = now;
   engine_->NoteDeadline(call->deadline);
-  if (call->background != nullptr) engine_->AddBackgroundWork();
-  if (IsByMemory(call->signature.algorithm)) {
-    memory_executor_->Start(call);
-    if (memory_executor_->busy()) engine_->Notify();
-  } else {
-    executor_.Start(call);
-  }
 }
 
 absl::Status TransportCommunicator::CompareSignatures(const CollectiveRequest& request, const Plan* plan) {
@@ -304,7 +317,7 @@ void TransportCommunicator::OnDone(Job* job, const absl::Status& status) {
   }
   if (call->record->signature.sequence == call->signature.sequence) {
     call->record->state = result.ok() ? FlightRecord::State::kDone : FlightRecord::State::kFailed;
-    call->record->ended = FlightRecord::Clock::now();
+    if (!call->at_once) call->record->ended = FlightRecord::Clock::now();
   }
   if (result.ok()) {
     // A later one that needs nobody may be done first.

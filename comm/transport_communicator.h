@@ -152,6 +152,8 @@ class TransportCommunicator : public Communicator,
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   void LaunchCall(Call* call, const CollectiveRequest& request, CallState* work, Ref<CallState> background, bool check)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  // Reads the clock for a launched call: its deadline, and the times of its record.
+  void TimeCall(Call* call, std::chrono::milliseconds timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   void LaunchMessage(std::unique_ptr<Message> message, bool background) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   absl::Status RunUnchecked(const CollectiveRequest& request, const Plan* plan, bool check) ABSL_LOCKS_EXCLUDED(mu());
 

@@ -270,20 +270,14 @@ absl::Status ConnectedWorld::Connect(const WorldSpec& spec, const Settings& sett
   transport.Announce(&self);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Member> members,
                             control_->Join(self, OptionsToAgreeOn(settings), deadline));
-  int here = 0;
-  CoreSet cores;  // of all ranks here: each may be pinned to one of its own
-  for (const Member& member : members) {
-    if (member.host_id != self.host_id) continue;
-    ++here;
-    AddCores(member.cores, &cores);
-  }
   LOCKSTEP_RETURN_IF_ERROR(transport.Connect(members, deadline));
   LOCKSTEP_ASSIGN_OR_RETURN(const bool share_memory, transport.AllShareMemory(control_.get(), members, deadline));
   const std::string description = Describe(spec, settings, *store, members, transport);
   ShmTransport* const shared_memory = share_memory ? transport.shared_memory() : nullptr;
   LOCKSTEP_ASSIGN_OR_RETURN(transport_, transport.Take());
 
-  const bool cores_to_spare = here <= CountCores(cores);
+  const double ranks_per_core = RanksPerCore(members, self.host_id);
+  const bool cores_to_spare = ranks_per_core > 0 && ranks_per_core <= 1;
   engine_ =
       std::make_unique<ProgressEngine>(transport_.get(), cores_to_spare ? kSpin : std::chrono::microseconds::zero());
   TransportCommunicatorOptions options;

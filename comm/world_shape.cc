@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "comm/cores.h"
+
 namespace lockstep {
 namespace {
 
@@ -22,6 +24,18 @@ int RanksPerHost(const std::vector<int32_t>& host_of_rank) {
 
 }  // namespace
 
+double RanksPerCore(absl::Span<const Member> members, absl::string_view host_id) {
+  int ranks = 0;
+  CoreSet cores;  // of all of them: each may be pinned to one of its own
+  for (const Member& member : members) {
+    if (member.host_id != host_id) continue;
+    ++ranks;
+    AddCores(member.cores, &cores);
+  }
+  const int count = CountCores(cores);
+  return count == 0 ? 0 : static_cast<double>(ranks) / count;
+}
+
 WorldShape ShapeOf(absl::Span<const Member> members, bool share_memory) {
   WorldShape shape;
   std::map<std::string, int32_t> numbers;
@@ -29,8 +43,11 @@ WorldShape ShapeOf(absl::Span<const Member> members, bool share_memory) {
     const auto number = static_cast<int32_t>(numbers.size());
     shape.topology.host_of_rank.push_back(numbers.try_emplace(member.host_id, number).first->second);
   }
-  shape.network = MakeNetwork(share_memory ? kSharedMemory : kTcpOnOneHost, kTcpBetweenHosts,
-                              RanksPerHost(shape.topology.host_of_rank));
+  double ranks_per_core = 0;
+  for (const auto& host : numbers) ranks_per_core = std::max(ranks_per_core, RanksPerCore(members, host.first));
+  shape.network = Crowded(MakeNetwork(share_memory ? kSharedMemory : kTcpOnOneHost, kTcpBetweenHosts,
+                                      RanksPerHost(shape.topology.host_of_rank)),
+                          ranks_per_core);
   return shape;
 }
 

@@ -4,6 +4,7 @@
 #ifndef COMM_WORLD_SHAPE_H_
 #define COMM_WORLD_SHAPE_H_
 
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/rank.h"
 #include "comm/link_costs.h"
@@ -19,8 +20,12 @@ struct WorldShape {
 
 // `share_memory`: whether all ranks share memory with all others of their hosts. Hosts are numbered in the order of their lowest
 // ranks. A network has the same number of ranks on every host, numbered host by host; of a world that is not like that only
-// the topology tells, and its network is that of ranks with a host each.
+// the topology tells, and its network is that of ranks with a host each. Where ranks outnumber the cores of a host, the network
+// is as crowded as on the host where they do most.
 WorldShape ShapeOf(absl::Span<const Member> members, bool share_memory);
+
+// How many ranks of a host there are for each core that they may run on. 0 when the cores are not known.
+double RanksPerCore(absl::Span<const Member> members, absl::string_view host_id);
 
 // The shape of a part of the world: `ranks` are the world's ranks of the part's, in its order.
 WorldShape PartOf(const WorldShape& world, absl::Span<const Rank> ranks);

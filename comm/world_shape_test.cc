@@ -1,5 +1,6 @@
 #include "comm/world_shape.h"
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,26 @@ TEST(WorldShape, IrregularHostsCountAsOneRankEach) {
   for (const char* hosts : {"abab", "abb", "aabbb", "aaba"}) {
     EXPECT_EQ(ShapeOf(MembersOn(hosts), true).network.ranks_per_host, 1) << hosts;
   }
+}
+
+// Ranks that may run on two cores, whichever these are.
+TEST(WorldShape, IsCrowdedWhereRanksOutnumberCores) {
+  std::vector<Member> members = MembersOn("aaabb");
+  EXPECT_EQ(RanksPerCore(members, "a"), 0);
+  EXPECT_EQ(ShapeOf(members, true).network.local.message_ns, kSharedMemory.message_ns);
+  for (Member& member : members) member.cores = {member.host_id == "a" ? uint64_t{0b101} : uint64_t{0b11}};
+  EXPECT_EQ(RanksPerCore(members, "a"), 1.5);
+  EXPECT_EQ(RanksPerCore(members, "b"), 1);
+  EXPECT_EQ(RanksPerCore(members, "c"), 0);
+  const Network network = ShapeOf(members, true).network;
+  EXPECT_EQ(network.local.message_ns, 1.5 * kSharedMemory.message_ns);
+  EXPECT_EQ(network.remote.message_ns, 1.5 * kTcpBetweenHosts.message_ns);
+  EXPECT_EQ(network.local.latency_ns, kSharedMemory.latency_ns);
+  // Each may be pinned to a core of its own.
+  members.resize(3);
+  for (Member& member : members) member.cores = {uint64_t{1} << member.rank.value()};
+  EXPECT_EQ(RanksPerCore(members, "a"), 1);
+  EXPECT_EQ(ShapeOf(members, true).network.local.message_ns, kSharedMemory.message_ns);
 }
 
 TEST(WorldShape, APartHasTheHostsOfItsRanks) {

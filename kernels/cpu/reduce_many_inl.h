@@ -38,19 +38,33 @@ LOCKSTEP_LANES_INLINE void ReduceSteps(uint8_t* const* targets, size_t target_co
   }
 }
 
+// As memcpy, without the call where there are so few bytes as in a loss or two.
+LOCKSTEP_LANES_INLINE void CopyRest(uint8_t* target, const uint8_t* source, size_t bytes) {
+  switch (bytes) {
+    case 4:
+      __builtin_memcpy(target, source, 4);
+      break;
+    case 8:
+      __builtin_memcpy(target, source, 8);
+      break;
+    default:
+      __builtin_memcpy(target, source, bytes);
+  }
+}
+
 // The last, partial step: on copies, so that nothing beyond the arrays is touched.
 template <typename Kernel>
 LOCKSTEP_LANES_INLINE void ReduceRest(uint8_t* const* targets, size_t target_count, const uint8_t* const* sources,
                                       size_t source_count, size_t offset, size_t rest) {
   uint8_t piece[Kernel::kStep * Kernel::kElementBytes] = {};
-  __builtin_memcpy(piece, sources[0] + offset, rest);
+  CopyRest(piece, sources[0] + offset, rest);
   auto values = Kernel::Read(piece);
   for (size_t s = 1; s < source_count; ++s) {
-    __builtin_memcpy(piece, sources[s] + offset, rest);
+    CopyRest(piece, sources[s] + offset, rest);
     values = Kernel::Apply(values, Kernel::Read(piece));
   }
   Kernel::Write(piece, values);
-  for (size_t t = 0; t < target_count; ++t) __builtin_memcpy(targets[t] + offset, piece, rest);
+  for (size_t t = 0; t < target_count; ++t) CopyRest(targets[t] + offset, piece, rest);
 }
 
 template <typename Kernel>
