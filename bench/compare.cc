@@ -188,8 +188,7 @@ absl::StatusOr<int> Compare(const CompareOptions& options) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string players, scratch.MakeInside("players"));
   const std::vector<Peer> peers = FindPeers(options, bench, players, &report);
   report.facts.emplace_back(
-      "ranks", absl::StrCat(options.ranks,
-                            options.pin ? ", each on a core of its own where there are as many" : ", not pinned"));
+      "ranks", absl::StrCat(options.ranks, options.pin ? ", each kept on one core, by turns" : ", not pinned"));
   report.facts.emplace_back(
       "rounds", absl::StrCat(options.rounds, " of ", options.round_time.count(), " ms for each contender in turn"));
   Print(ComparisonFactsText(report.facts));

@@ -15,7 +15,7 @@ namespace bench {
 
 struct CompareOptions {
   int ranks = 2;
-  bool pin = true;  // each rank to a core of its own, where there are as many
+  bool pin = true;  // each rank to one core, by turns
   std::vector<std::string> transports = {"shm", "tcp"};
   std::vector<PeerKind> peers;
   std::vector<int64_t> sizes;  // bytes

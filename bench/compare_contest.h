@@ -23,7 +23,7 @@ namespace bench {
 struct ContestOptions {
   std::string transport;  // for the report
   int ranks = 2;
-  bool pin = true;             // each rank to a core of its own, where there are as many
+  bool pin = true;             // each rank to one core, by turns
   std::vector<int64_t> sizes;  // bytes, multiples of 4, ascending
   int rounds = 15;
   std::chrono::milliseconds round_time{20};                  // of one contender

@@ -15,7 +15,8 @@
 #include "bench/sweep.h"
 
 ABSL_FLAG(int, nproc, 2, "ranks of each contender");
-ABSL_FLAG(bool, pin, true, "keep the calling thread of each rank on a core of its own, where there are as many");
+ABSL_FLAG(bool, pin, true,
+          "keep the calling thread of each rank on one core, rank after rank, and round again where there are fewer");
 ABSL_FLAG(std::string, peers, "all", "all, none, or some of gloo, openmpi, mpich, pytorch with commas between");
 ABSL_FLAG(std::string, transports, "shm,tcp", "one contest for each: shm, tcp, or both with a comma between");
 ABSL_FLAG(std::string, sizes, "8,1K,8K,64K,256K,1M,4M,16M,25M,64M",

@@ -27,7 +27,7 @@ namespace bench {
 struct PlayerGroupOptions {
   int ranks = 2;
   int64_t bytes_max = 0;  // of a vector
-  bool pin = true;        // each rank to a core of its own, where there are as many
+  bool pin = true;        // each rank to one core, by turns
   std::string folder;     // to be made
 };
 

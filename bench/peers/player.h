@@ -169,15 +169,17 @@ static inline int lockstep_player_refuse(struct lockstep_player* player) {
   return 1;
 }
 
-/* Keeps the calling thread on a core of its own, the rank-th that it may use, where there are as many. Threads that the
- * library made before keep what they had. */
+/* Keeps the calling thread on one core: the rank-th that it may use, counted round and round where ranks outnumber cores, so
+ * that it does not take luck to have a neighbour or another on the same core. Threads that the library made before keep what
+ * they had. */
 static inline void lockstep_player_pin(const struct lockstep_player* player) {
   cpu_set_t allowed;
   cpu_set_t own;
   CPU_ZERO(&allowed);
-  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0 || CPU_COUNT(&allowed) < player->size) return;
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return;
+  const int place = player->rank % CPU_COUNT(&allowed);
   int core = 0;
-  for (int passed = 0; !CPU_ISSET(core, &allowed) || passed++ < player->rank;) ++core;
+  for (int passed = 0; !CPU_ISSET(core, &allowed) || passed++ < place;) ++core;
   CPU_ZERO(&own);
   CPU_SET(core, &own);
   sched_setaffinity(0, sizeof(own), &own);
