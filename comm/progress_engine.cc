@@ -16,10 +16,6 @@ constexpr std::chrono::milliseconds kSleepMax{100};
 // sleeps: what it waits for is most often done by the rank that runs then, and going to sleep and being woken costs more.
 constexpr int kYields = 50;
 
-// Who polls reads the clock, and lets others have the mutex, once in so many turns: a turn in which nothing moves takes little
-// longer than that.
-constexpr int kTurns = 8;
-
 }  // namespace
 
 ProgressEngine::ProgressEngine(Transport* transport, std::chrono::nanoseconds spin)
@@ -92,35 +88,30 @@ void ProgressEngine::Run(const std::atomic<bool>* done, Deadline deadline, bool 
   };
   const std::chrono::nanoseconds spin = eager ? spin_ : std::chrono::nanoseconds::zero();
   const int yields_max = eager && !spins() ? kYields : 0;
-  Deadline::Clock::time_point now;
   Deadline::Clock::time_point spin_end;
-  int turn = 0;
   int yields = 0;
-  bool moved = true;  // since the clock was read
+  bool moved = true;
   while (!finished()) {
-    const bool brief = spin.count() > 0 && ++turn % kTurns != 0;
-    if (!brief) {
-      now = Deadline::Clock::now();
-      if (deadline.passed(now)) break;
-      if (next_check_.passed(now)) {
-        next_check_ = Deadline::After(kSleepMax);
-        for (Client* client : clients_) NoteDeadline(client->CheckDeadlines());
-        if (finished()) break;
-      }
-      if (moved) {
-        spin_end = now + spin;
-        yields = 0;
-      }
-      moved = false;
+    // Once in a turn: reading the clock is a good part of what a turn costs.
+    const Deadline::Clock::time_point now = Deadline::Clock::now();
+    if (deadline.passed(now)) break;
+    if (moved) {
+      spin_end = now + spin;
+      yields = 0;
+    }
+    if (next_check_.passed(now)) {
+      next_check_ = Deadline::After(kSleepMax);
+      for (Client* client : clients_) NoteDeadline(client->CheckDeadlines());
+      if (finished()) break;
     }
     const bool transport_moved = transport_->Progress();
     bool client_moved = false;
     for (Client* client : clients_) client_moved |= client->Poll();
     if (finished()) break;
-    moved |= transport_moved || client_moved;
-    if (!client_moved && (transport_moved || brief)) continue;
+    moved = transport_moved || client_moved;
+    if (transport_moved && !client_moved) continue;
     // Between two polls other threads get to post.
-    const bool idle = !brief && !moved && now >= spin_end;
+    const bool idle = !moved && now >= spin_end;
     const bool yield = idle && yields < yields_max;
     sleeping_ = idle && !yield;
     const bool sleep = sleeping_;
