@@ -106,7 +106,9 @@ bool MemoryExecutor::Advance() {
   return moved_;
 }
 
-void MemoryExecutor::Begin(Job* job) {
+// What follows is inline where that makes one function of a short call's way: a part of what the shortest take.
+
+inline void MemoryExecutor::Begin(Job* job) {
   begun_ = true;
   envelope_ = Encode(job->signature);
   const ExecutionPlan& plan = *job->plan;
@@ -121,20 +123,20 @@ void MemoryExecutor::Begin(Job* job) {
   job->record->started = FlightRecord::Clock::now();
 }
 
-void MemoryExecutor::BeginTick(int64_t tick) {
+inline void MemoryExecutor::BeginTick(int64_t tick) {
   tick_ = tick;
   entered_ = false;
   arrived_ = 0;
   BeginPhase(static_cast<int>(std::min<int64_t>(tick, jobs_.front()->plan->schedule().phases() - 1)));
 }
 
-void MemoryExecutor::BeginPhase(int phase) {
+inline void MemoryExecutor::BeginPhase(int phase) {
   phase_ = phase;
   step_ = phase < 0 ? 0 : jobs_.front()->plan->schedule().phase(phase).begin;
   done_ = 0;
 }
 
-bool MemoryExecutor::AdvanceJob() {
+inline bool MemoryExecutor::AdvanceJob() {
   // The child has none of the memory.
   if (fork_generation_ != ForkGeneration()) {
     Fail(absl::FailedPreconditionError("memory shared before fork() is of no use in the child"), lines_.rank(),
@@ -154,7 +156,7 @@ bool MemoryExecutor::AdvanceJob() {
   }
 }
 
-bool MemoryExecutor::WorkInTick() {
+inline bool MemoryExecutor::WorkInTick() {
   const ExecutionPlan& plan = *jobs_.front()->plan;
   // The round that began first comes first.
   for (; phase_ >= 0 && tick_ - phase_ < plan.rounds(); BeginPhase(phase_ - 1)) {
@@ -165,7 +167,7 @@ bool MemoryExecutor::WorkInTick() {
   return true;
 }
 
-void MemoryExecutor::EndFirst(const absl::Status& status) {
+inline void MemoryExecutor::EndFirst(const absl::Status& status) {
   Job* const job = jobs_.front();
   jobs_.erase(jobs_.begin());
   begun_ = false;
@@ -176,7 +178,7 @@ void MemoryExecutor::EndFirst(const absl::Status& status) {
   owner_->OnDone(job, status);
 }
 
-bool MemoryExecutor::Meet(int meeting) {
+inline bool MemoryExecutor::Meet(int meeting) {
   if (!entered_) Enter(meeting);
   for (; arrived_ < lines_.size() - 1; ++arrived_) {
     const int neighbour = lines_.rank().value() + 1 + arrived_;
@@ -194,12 +196,12 @@ bool MemoryExecutor::Meet(int meeting) {
   return true;
 }
 
-bool MemoryExecutor::TellsPlaces(int meeting) const {
+inline bool MemoryExecutor::TellsPlaces(int meeting) const {
   const Schedule& schedule = jobs_.front()->plan->schedule().schedule();
   return meeting == 0 && schedule.steps[0].kind == Step::Kind::kMeet && !IsStaged(schedule.algorithm);
 }
 
-void MemoryExecutor::Enter(int meeting) {
+inline void MemoryExecutor::Enter(int meeting) {
   entered_ = true;
   moved_ = true;
   const Job& job = *jobs_.front();
@@ -223,7 +225,7 @@ void MemoryExecutor::Enter(int meeting) {
   lines_.Enter(envelope_, payload);
 }
 
-const MeetingLine* MemoryExecutor::Look(Rank peer) {
+inline const MeetingLine* MemoryExecutor::Look(Rank peer) {
   const MeetingLine* line = lines_.Arrived(peer);
   for (int looks = 1; line == nullptr && !lines_.rung() && looks < kLooksBeforeRinging; ++looks) {
     line = lines_.Arrived(peer);
@@ -242,7 +244,7 @@ const MeetingLine* MemoryExecutor::Look(Rank peer) {
   return line;
 }
 
-void MemoryExecutor::TakeLine(int meeting, Rank peer, const MeetingPayload& payload) {
+inline void MemoryExecutor::TakeLine(int meeting, Rank peer, const MeetingPayload& payload) {
   const ExecutionPlan& plan = *jobs_.front()->plan;
   if (plan.schedule().step(meeting).kind == Step::Kind::kShare) {
     // No more is given than a block of scratch holds, and what follows in the line does no harm there.
@@ -254,7 +256,7 @@ void MemoryExecutor::TakeLine(int meeting, Rank peer, const MeetingPayload& payl
   }
 }
 
-bool MemoryExecutor::Work(int64_t round) {
+inline bool MemoryExecutor::Work(int64_t round) {
   const ExecutionPlan& plan = *jobs_.front()->plan;
   const Step& step = plan.schedule().step(step_);
   const int64_t begin = round * plan.piece_elements();
@@ -282,7 +284,7 @@ bool MemoryExecutor::Work(int64_t round) {
   return true;
 }
 
-bool MemoryExecutor::Compute(const Step& step, const Piece& piece) {
+inline bool MemoryExecutor::Compute(const Step& step, const Piece& piece) {
   const ExecutionPlan& plan = *jobs_.front()->plan;
   const ExecutionPlan::StepLayout& layout = plan.step(step_);
   const size_t elements = piece.bytes / plan.element_bytes();
@@ -312,7 +314,7 @@ bool MemoryExecutor::Compute(const Step& step, const Piece& piece) {
   return true;
 }
 
-char* MemoryExecutor::Address(const Operand& operand, size_t offset, const Piece& piece, bool written) {
+inline char* MemoryExecutor::Address(const Operand& operand, size_t offset, const Piece& piece, bool written) {
   if (operand.rank != Operand::kOwn) return AddressOfPeer(operand, offset, piece, written);
   if (operand.window != Window::kScratch) {
     return windows_[static_cast<int>(operand.window)] + offset + piece.begin + piece.at;
