@@ -484,14 +484,18 @@ typedef struct lockstep_parameter {
   int32_t dtype;
   int32_t device_kind;
   int32_t device_index;
+  int32_t ignored; /* 1: it keeps its index but has no bucket: no gradient, or one that stays this rank's own */
+  int32_t reserved;
 } lockstep_parameter;
 
 LOCKSTEP_EXPORT void lockstep_parameter_init(lockstep_parameter* parameter);
 
 typedef enum lockstep_average {
-  LOCKSTEP_AVERAGE_BEFORE = 0, /* gradients times 1/n while they are copied into the bucket, then the sum */
-  LOCKSTEP_AVERAGE_AFTER = 1,  /* the sum, then times 1/n while it is copied out */
-  LOCKSTEP_AVERAGE_NONE = 2    /* the sum */
+  LOCKSTEP_AVERAGE_BEFORE = 0,        /* gradients times 1/n while they are copied into the bucket, then the sum */
+  LOCKSTEP_AVERAGE_AFTER = 1,         /* the sum, then times 1/n while it is copied out */
+  LOCKSTEP_AVERAGE_NONE = 2,          /* the sum */
+  LOCKSTEP_AVERAGE_IN_COLLECTIVE = 3, /* by the all-reduce, as LOCKSTEP_AVG */
+  LOCKSTEP_AVERAGE_PREDIVIDE = 4      /* times 1/predivide_factor on the way in, predivide_factor/n on the way out */
 } lockstep_average;
 
 typedef struct lockstep_reducer_options {
@@ -501,6 +505,15 @@ typedef struct lockstep_reducer_options {
   int64_t first_bucket_cap_bytes; /* default 1,048,576 (1 MiB), or bucket_cap_bytes where that was given */
   int32_t average;                /* lockstep_average */
   int32_t no_overlap;             /* 1: launch every bucket at end_backward; for comparison */
+  /* Instead of the two caps above: a cap for each bucket of a dtype and device, the last one for all that follow. */
+  const int64_t* bucket_caps_bytes;
+  size_t bucket_cap_count;
+  /* 1: the first cap is that of the bucket that is launched last, and so on backwards: a small last bucket leaves little to wait
+   * for when backward ends. */
+  int32_t caps_from_last;
+  /* How many buckets have memory at a time, taking turns; 0: all. The gradients of the others stay where they are for longer. */
+  int32_t buckets_in_memory_max;
+  double predivide_factor; /* of LOCKSTEP_AVERAGE_PREDIVIDE; above 0 */
 } lockstep_reducer_options;
 
 LOCKSTEP_EXPORT void lockstep_reducer_options_init(lockstep_reducer_options* options);

@@ -55,8 +55,8 @@ static void TestSizes(void) {
   CHECK(sizeof(lockstep_communicator_options) == 152);
   CHECK(sizeof(lockstep_collective_options) == 48);
   CHECK(sizeof(lockstep_message) == 24);
-  CHECK(sizeof(lockstep_parameter) == 48);
-  CHECK(sizeof(lockstep_reducer_options) == 32);
+  CHECK(sizeof(lockstep_parameter) == 56);
+  CHECK(sizeof(lockstep_reducer_options) == 64);
   CHECK(sizeof(lockstep_backward_options) == 16);
   CHECK(sizeof(lockstep_reducer_statistics) == 64);
   CHECK(sizeof(lockstep_code) == 4);
@@ -336,6 +336,53 @@ static void UseBuffer(lockstep_communicator* communicator) {
   lockstep_buffer_destroy(NULL);
 }
 
+/* Three parameters, the second ignored; gradients rank + 1, in two buckets that take turns with one buffer, the small one last. */
+static void UseBucketOptions(lockstep_communicator* communicator) {
+  const int32_t rank = lockstep_communicator_rank(communicator);
+  const int32_t size = lockstep_communicator_size(communicator);
+  const int64_t one = 1;
+  const int64_t caps[2] = {4, 1 << 20};
+  float values[3];
+  float average = (float)(size + 1) / 2;
+  int i;
+  lockstep_tensor gradients[3];
+  lockstep_parameter parameters[3];
+  lockstep_reducer_options options;
+  lockstep_reducer* reducer = NULL;
+  for (i = 0; i < 3; ++i) {
+    lockstep_parameter_init(&parameters[i]);
+    parameters[i].name = "part";
+    parameters[i].shape = &one;
+    parameters[i].dimensions = 1;
+    gradients[i] = Vector(&values[i], &one, LOCKSTEP_F32);
+    values[i] = (float)(rank + 1);
+  }
+  parameters[1].ignored = 1;
+  lockstep_reducer_options_init(&options);
+  options.bucket_caps_bytes = caps;
+  options.bucket_cap_count = 2;
+  options.bucket_cap_bytes = 4;
+  FAILS(lockstep_reducer_create(communicator, parameters, 3, &options, &reducer), LOCKSTEP_INVALID_ARGUMENT, "both");
+  options.bucket_cap_bytes = 0;
+  options.average = LOCKSTEP_AVERAGE_PREDIVIDE;
+  FAILS(lockstep_reducer_create(communicator, parameters, 3, &options, &reducer), LOCKSTEP_INVALID_ARGUMENT, "by 0");
+  options.predivide_factor = 2;
+  options.buckets_in_memory_max = -1;
+  FAILS(lockstep_reducer_create(communicator, parameters, 3, &options, &reducer), LOCKSTEP_INVALID_ARGUMENT,
+        "negative");
+  options.buckets_in_memory_max = 1;
+  options.caps_from_last = 1;
+  OK(lockstep_reducer_create(communicator, parameters, 3, &options, &reducer));
+  CHECK(lockstep_reducer_bucket_count(reducer) == 2);
+  OK(lockstep_reducer_begin_backward(reducer, NULL));
+  OK(lockstep_reducer_mark_ready(reducer, 2, &gradients[2], NULL));
+  FAILS(lockstep_reducer_mark_ready(reducer, 1, &gradients[1], NULL), LOCKSTEP_INVALID_ARGUMENT, "ignored");
+  OK(lockstep_reducer_mark_ready(reducer, 0, &gradients[0], NULL));
+  OK(lockstep_reducer_end_backward(reducer, NULL));
+  CHECK(values[0] == average && values[1] == (float)(rank + 1) && values[2] == average);
+  lockstep_reducer_destroy(reducer);
+}
+
 /* Each collective and the reducer, on a communicator of `size` ranks. */
 static void UseEverything(lockstep_communicator* communicator) {
   const int32_t rank = lockstep_communicator_rank(communicator);
@@ -400,6 +447,7 @@ static void UseEverything(lockstep_communicator* communicator) {
   UseBlocks(communicator);
   UseCalls(communicator);
   UseParts(communicator);
+  UseBucketOptions(communicator);
 
   /* Two parameters, the second of one element; gradients rank + 1 and 10 (rank + 1). */
   for (i = 0; i < 2; ++i) {

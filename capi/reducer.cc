@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "base/status.h"
 #include "capi/error.h"
 #include "capi/handles.h"
@@ -14,6 +15,7 @@
 #include "capi/tensor.h"
 #include "comm/communicator.h"
 #include "reducer/agreement.h"
+#include "reducer/bucket_plan.h"
 #include "reducer/parameter.h"
 #include "reducer/reducer.h"
 
@@ -27,6 +29,7 @@ using lockstep::capi::ReadOptions;
 using lockstep::capi::ToTensorView;
 
 static_assert(static_cast<int>(lockstep::Average::kNone) == LOCKSTEP_AVERAGE_NONE, "");
+static_assert(static_cast<int>(lockstep::Average::kPredivide) == LOCKSTEP_AVERAGE_PREDIVIDE, "");
 
 absl::Status CheckUsable(const lockstep_reducer* reducer) {
   if (reducer == nullptr) return NullArgument("reducer");
@@ -53,6 +56,7 @@ absl::StatusOr<lockstep::Parameter> ToParameter(const lockstep_parameter& given)
   LOCKSTEP_ASSIGN_OR_RETURN(parameter.device, lockstep::capi::ToDevice(given.device_kind, given.device_index));
   LOCKSTEP_ASSIGN_OR_RETURN(parameter.shape, Extents(given.shape, given.dimensions));
   LOCKSTEP_ASSIGN_OR_RETURN(parameter.strides, Extents(given.strides, given.dimensions));
+  parameter.ignored = given.ignored != 0;
   return parameter;
 }
 
@@ -81,7 +85,7 @@ absl::StatusOr<lockstep::ReducerOptions> ToOptions(const lockstep_reducer_option
   if (given.bucket_cap_bytes < 0 || given.first_bucket_cap_bytes < 0) {
     return absl::InvalidArgumentError("a bucket cap is negative");
   }
-  if (given.average < LOCKSTEP_AVERAGE_BEFORE || given.average > LOCKSTEP_AVERAGE_NONE) {
+  if (given.average < LOCKSTEP_AVERAGE_BEFORE || given.average > LOCKSTEP_AVERAGE_PREDIVIDE) {
     return absl::InvalidArgumentError(absl::StrCat(given.average, " is no lockstep_average"));
   }
   // As in DDP, a cap that the user gave holds for the first bucket too.
@@ -89,7 +93,22 @@ absl::StatusOr<lockstep::ReducerOptions> ToOptions(const lockstep_reducer_option
   if (given.first_bucket_cap_bytes > 0) {
     options.bucket_caps_bytes = {static_cast<size_t>(given.first_bucket_cap_bytes), options.bucket_caps_bytes.back()};
   }
+  if (given.bucket_cap_count > 0) {
+    if (given.bucket_caps_bytes == nullptr) return NullArgument("bucket_caps_bytes");
+    if (given.bucket_cap_bytes > 0 || given.first_bucket_cap_bytes > 0) {
+      return absl::InvalidArgumentError("both a list of bucket caps and bucket_cap_bytes or first_bucket_cap_bytes");
+    }
+    const absl::Span<const int64_t> caps(given.bucket_caps_bytes, given.bucket_cap_count);
+    for (const int64_t cap : caps) {
+      if (cap < 0) return absl::InvalidArgumentError("a bucket cap is negative");
+    }
+    options.bucket_caps_bytes.assign(caps.begin(), caps.end());
+  }
+  if (given.caps_from_last != 0) options.caps_from = lockstep::CapsFrom::kLast;
+  if (given.buckets_in_memory_max < 0) return absl::InvalidArgumentError("buckets_in_memory_max is negative");
+  options.buckets_in_memory_max = static_cast<size_t>(given.buckets_in_memory_max);
   options.average = static_cast<lockstep::Average>(given.average);
+  if (options.average == lockstep::Average::kPredivide) options.predivide_factor = given.predivide_factor;
   options.overlap = given.no_overlap == 0;
   return options;
 }

@@ -56,7 +56,7 @@ TEST(BucketPlan, ACapIsALowerBound) {
 }
 
 TEST(BucketPlan, CapsCountGradientsAndNotTheGapsBetweenThem) {
-  // 4 bytes each, in slots of 64.
+  // 4 bytes each, in slots of 256.
   EXPECT_THAT(Contents(PlanBuckets(std::vector<Parameter>(3, F32(1)), {12})), ElementsAre(ElementsAre(2, 1, 0)));
 }
 
@@ -71,6 +71,25 @@ TEST(BucketPlan, CapsAreUsedUpOneByOneAndTheLastRepeats) {
               ElementsAre(ElementsAre(7), ElementsAre(6, 5), ElementsAre(4, 3, 2), ElementsAre(1, 0)));
   EXPECT_THAT(Contents(PlanBuckets(table, {12, 4})), ElementsAre(ElementsAre(7, 6, 5), ElementsAre(4), ElementsAre(3),
                                                                  ElementsAre(2), ElementsAre(1), ElementsAre(0)));
+}
+
+TEST(BucketPlan, CapsFromTheLastGradientsMakeTheLastBucketSmall) {
+  const std::vector<Parameter> table(6, F32(1));
+  EXPECT_THAT(Contents(PlanBuckets(table, {4, 12}, CapsFrom::kLast)),
+              ElementsAre(ElementsAre(5, 4), ElementsAre(3, 2, 1), ElementsAre(0)));
+  // Of the two dtypes each has a small one.
+  const std::vector<Parameter> mixed = {F32(1), Of(DType::kF16, {2}), F32(1), Of(DType::kF16, {2}), F32(1)};
+  EXPECT_THAT(Contents(PlanBuckets(mixed, {4, 8}, CapsFrom::kLast)),
+              ElementsAre(ElementsAre(3), ElementsAre(4, 2), ElementsAre(1), ElementsAre(0)));
+}
+
+TEST(BucketPlan, IgnoredParametersHaveNoPlace) {
+  std::vector<Parameter> table(4, F32(1));
+  table[3].ignored = table[1].ignored = true;
+  const BucketPlan plan = PlanBuckets(table, {4});
+  EXPECT_THAT(Contents(plan), ElementsAre(ElementsAre(2), ElementsAre(0)));
+  EXPECT_EQ(plan.locations[1].bucket, BucketPlan::Location::kIgnored);
+  EXPECT_EQ(plan.locations[0].bucket, 1);
 }
 
 TEST(BucketPlan, EveryDTypeAndDeviceUsesUpTheCapsByItself) {
@@ -123,13 +142,13 @@ TEST(BucketPlan, AScalarIsOneElement) {
   EXPECT_EQ(PlanBuckets({Of(DType::kF32, {})}, {0}).buckets[0].slots[0].elements, 1);
 }
 
-TEST(BucketPlan, SlotsBeginAtMultiplesOf64BytesAndTheMarkIsBehindThem) {
+TEST(BucketPlan, SlotsBeginAtMultiplesOf256BytesAndTheMarkIsBehindThem) {
   for (const DType dtype : {DType::kF8E5M2, DType::kF16, DType::kF32, DType::kF64, DType::kComplex128}) {
-    const size_t unit = 64 / SizeOf(dtype);
-    const BucketPlan plan = PlanBuckets({Of(dtype, {3}), Of(dtype, {1}), Of(dtype, {65})}, {kUnlimited});
+    const size_t unit = 256 / SizeOf(dtype);
+    const BucketPlan plan = PlanBuckets({Of(dtype, {3}), Of(dtype, {1}), Of(dtype, {257})}, {kUnlimited});
     ASSERT_EQ(plan.buckets.size(), 1);
     const BucketPlan::Bucket& bucket = plan.buckets[0];
-    const size_t behind_first = (65 + unit - 1) / unit * unit;
+    const size_t behind_first = (257 + unit - 1) / unit * unit;
     EXPECT_EQ(bucket.slots[0].offset, 0);
     EXPECT_EQ(bucket.slots[1].offset, behind_first);
     EXPECT_EQ(bucket.slots[2].offset, behind_first + unit);
@@ -146,12 +165,13 @@ TEST(BucketPlan, OfNoParametersIsEmpty) {
 
 TEST(BucketPlan, TextHasOneLinePerBucket) {
   const std::string text = ToString(PlanBuckets({F32(1), F32(2)}, {0}));
-  EXPECT_THAT(text, HasSubstr("bucket 0: 68 B f32 on host, parameters 1\n"));
-  EXPECT_THAT(text, HasSubstr("bucket 1: 68 B f32 on host, parameters 0\n"));
+  EXPECT_THAT(text, HasSubstr("bucket 0: 260 B f32 on host, parameters 1\n"));
+  EXPECT_THAT(text, HasSubstr("bucket 1: 260 B f32 on host, parameters 0\n"));
 }
 
 // The rules of the header, for any table. Together with the order of parameters they leave no freedom.
-void CheckRules(const std::vector<Parameter>& table, const std::vector<size_t>& caps, const BucketPlan& plan) {
+void CheckRules(const std::vector<Parameter>& table, const std::vector<size_t>& caps, CapsFrom from,
+                const BucketPlan& plan) {
   ASSERT_EQ(plan.locations.size(), table.size());
   std::vector<int> seen(table.size(), 0);
   std::map<std::tuple<DType, DeviceKind, int>, std::vector<const BucketPlan::Bucket*>> by_key;
@@ -172,9 +192,9 @@ void CheckRules(const std::vector<Parameter>& table, const std::vector<size_t>& 
       EXPECT_EQ(bucket.dtype, parameter.dtype);
       EXPECT_EQ(bucket.device, parameter.device);
       EXPECT_EQ(slot.elements, parameter.elements());
-      EXPECT_EQ(slot.offset * SizeOf(bucket.dtype) % 64, 0);
+      EXPECT_EQ(slot.offset * SizeOf(bucket.dtype) % 256, 0);
       EXPECT_GE(slot.offset, behind) << "slots overlap";
-      EXPECT_LT((slot.offset - behind) * SizeOf(bucket.dtype), 64) << "needless gap";
+      EXPECT_LT((slot.offset - behind) * SizeOf(bucket.dtype), 256) << "needless gap";
       behind = slot.offset + slot.elements;
       if (s > 0) {
         EXPECT_LT(slot.parameter, bucket.slots[s - 1].parameter);
@@ -183,16 +203,22 @@ void CheckRules(const std::vector<Parameter>& table, const std::vector<size_t>& 
     EXPECT_GE(bucket.mark, behind);
     EXPECT_EQ(bucket.elements, bucket.mark + 1);
   }
-  EXPECT_THAT(seen, testing::Each(1));
-  for (const auto& [key, buckets] : by_key) {
+  for (size_t i = 0; i < table.size(); ++i) {
+    EXPECT_EQ(seen[i], table[i].ignored ? 0 : 1);
+    EXPECT_EQ(plan.locations[i].bucket == BucketPlan::Location::kIgnored, table[i].ignored);
+  }
+  for (auto& [key, buckets] : by_key) {
+    if (from == CapsFrom::kLast) std::reverse(buckets.begin(), buckets.end());
     for (size_t b = 0; b < buckets.size(); ++b) {
       const size_t cap = caps[std::min(b, caps.size() - 1)];
+      std::vector<BucketPlan::Slot> slots = buckets[b]->slots;
+      if (from == CapsFrom::kLast) std::reverse(slots.begin(), slots.end());
       size_t bytes = 0;
-      for (size_t s = 0; s < buckets[b]->slots.size(); ++s) {
+      for (size_t s = 0; s < slots.size(); ++s) {
         if (s > 0) {
           EXPECT_LT(bytes, cap) << "a full bucket was filled further";
         }
-        bytes += buckets[b]->slots[s].elements * SizeOf(buckets[b]->dtype);
+        bytes += slots[s].elements * SizeOf(buckets[b]->dtype);
       }
       if (b + 1 < buckets.size()) {
         EXPECT_GE(bytes, cap) << "a bucket was closed too early";
@@ -216,10 +242,12 @@ TEST(BucketPlan, KeepsItsRulesForRandomTables) {
       std::vector<int64_t> shape;
       for (int d = below(4); d > 0; --d) shape.push_back(below(12));
       table.push_back(Of(dtypes[below(kinds)], shape, devices[below(places)]));
+      table.back().ignored = below(8) == 0;
     }
     std::vector<size_t> caps;
     for (int left = 1 + below(4); left > 0; --left) caps.push_back(below(3) == 0 ? 0 : below(4000));
-    CheckRules(table, caps, PlanBuckets(table, caps));
+    const CapsFrom from = below(2) == 0 ? CapsFrom::kFirst : CapsFrom::kLast;
+    CheckRules(table, caps, from, PlanBuckets(table, caps, from));
     if (HasFailure()) return;
   }
 }

@@ -14,7 +14,7 @@ namespace {
 constexpr uint64_t kCountMax = uint64_t{1} << 24;  // of parameters, dimensions, characters: bounds what is allocated
 
 // What a bucket adds to a gradient at most: the gap behind it, and the mark.
-constexpr size_t kRoundingBytesMax = 128;
+constexpr size_t kRoundingBytesMax = 512;
 
 void PutNumber(std::string& bytes, int64_t value) {
   for (int i = 0; i < 8; ++i) bytes.push_back(static_cast<char>(static_cast<uint64_t>(value) >> (8 * i)));
@@ -68,6 +68,8 @@ std::string Layout(const std::vector<int64_t>& strides) {
   return strides.empty() ? "row-major" : absl::StrCat("strides ", Shape(strides));
 }
 
+std::string Use(bool ignored) { return ignored ? "ignored" : "reduced"; }
+
 }  // namespace
 
 int64_t Parameter::elements() const {
@@ -85,10 +87,14 @@ absl::Status CheckParameters(absl::Span<const Parameter> parameters) {
   if (parameters.empty()) {
     return absl::InvalidArgumentError("a reducer needs at least one parameter: the table is empty");
   }
+  if (std::all_of(parameters.begin(), parameters.end(), [](const Parameter& p) { return p.ignored; })) {
+    return absl::InvalidArgumentError("a reducer needs at least one parameter: all of the table are ignored");
+  }
   size_t total_bytes = 0;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& parameter = parameters[i];
     const std::string where = absl::StrCat("parameter ", i, " '", parameter.name, "'");
+    if (parameter.ignored) continue;
     if (!IsFloat(parameter.dtype) && !IsComplex(parameter.dtype)) {
       return absl::InvalidArgumentError(
           absl::StrCat(where, ": gradients are floats or complex numbers, not ", Name(parameter.dtype)));
@@ -120,6 +126,7 @@ std::string Serialize(absl::Span<const Parameter> parameters) {
     PutNumber(bytes, static_cast<int64_t>(parameter.device.kind));
     PutNumbers(bytes, parameter.shape);
     PutNumbers(bytes, parameter.strides);
+    PutNumber(bytes, parameter.ignored ? 1 : 0);
   }
   return bytes;
 }
@@ -134,6 +141,7 @@ absl::StatusOr<std::vector<Parameter>> DeserializeParameters(const std::string& 
     parameter.device.kind = static_cast<DeviceKind>(reader.Number());
     parameter.shape = reader.Numbers();
     parameter.strides = reader.Numbers();
+    parameter.ignored = reader.Number() != 0;
     parameters.push_back(std::move(parameter));
   }
   if (!reader.ok || reader.at != bytes.size()) return absl::DataLossError("a parameter table arrived damaged");
@@ -156,6 +164,7 @@ std::string FirstDifference(int rank_a, absl::Span<const Parameter> a, int rank_
     }
     if (a[i].shape != b[i].shape) return differ("the shape", Shape(a[i].shape), Shape(b[i].shape));
     if (a[i].strides != b[i].strides) return differ("the layout", Layout(a[i].strides), Layout(b[i].strides));
+    if (a[i].ignored != b[i].ignored) return differ("the use", Use(a[i].ignored), Use(b[i].ignored));
   }
   return "";
 }

@@ -21,6 +21,7 @@ struct Parameter {
   DeviceId device;
   std::vector<int64_t> shape;
   std::vector<int64_t> strides;  // of the gradient, in elements; empty: row-major
+  bool ignored = false;          // has no gradient, or one that stays this rank's own
 
   int64_t elements() const;
   size_t bytes() const { return static_cast<size_t>(elements()) * SizeOf(dtype); }
@@ -29,7 +30,7 @@ struct Parameter {
 // "parameter 3 'layer1.weight' (f32[512, 784])".
 std::string Describe(size_t index, const Parameter& parameter);
 
-// INVALID_ARGUMENT for an empty table, and naming the first parameter that cannot be reduced: a dtype that is no float and not
+// INVALID_ARGUMENT for a table in which nothing is to be reduced, and naming the first parameter that cannot be reduced: a dtype that is no float and not
 // complex (nothing else has a gradient), a bad shape, a device this build cannot reduce on (UNIMPLEMENTED), more bytes than
 // there are addresses.
 absl::Status CheckParameters(absl::Span<const Parameter> parameters);

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/host_device.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "kernels/cpu/cast.h"
 #include "kernels/cpu/flatten.h"
@@ -55,6 +58,20 @@ bool SamePlaces(absl::Span<const int64_t> shape, absl::Span<const int64_t> a, ab
   return true;
 }
 
+absl::Status CheckOptions(const ReducerOptions& options) {
+  if (options.bucket_caps_bytes.empty()) return absl::InvalidArgumentError("the list of bucket caps is empty");
+  if (!(options.predivide_factor > 0) || !std::isfinite(options.predivide_factor)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("gradients cannot be divided by ", options.predivide_factor, " before they are summed"));
+  }
+  return absl::OkStatus();
+}
+
+// So that every bucket begins where its slots may.
+size_t RoundedUp(size_t bytes) {
+  return (bytes + BucketPlan::kAlignment - 1) / BucketPlan::kAlignment * BucketPlan::kAlignment;
+}
+
 // Rank 0 counts its process's reducers and tells the others, so that two reducers of one communicator, at a time or one after
 // the other, do not read each other's notes.
 absl::StatusOr<uint64_t> AgreeOnFirstTopic(Communicator& communicator) {
@@ -74,14 +91,16 @@ absl::StatusOr<uint64_t> AgreeOnFirstTopic(Communicator& communicator) {
 
 struct Reducer::Bucket {
   const BucketPlan::Bucket* plan = nullptr;
-  Device* device = nullptr;
   char* flat = nullptr;
+  Bucket* before = nullptr;  // that has the same memory before this one; null where no other has
 
   // Of this backward.
   std::vector<TensorView> gradients;  // by slot; a default view where there is none
   size_t slots_left = 0;              // not yet copied in or staged
-  std::vector<size_t> staged;         // slots whose gradients are ready on a stream
-  std::vector<Stream*> streams;       // of those, each once
+  std::vector<size_t> staged;         // slots that are still to be copied in
+  std::vector<Stream*> streams;       // on which their gradients are ready, each once
+  std::vector<size_t> missing;        // slots that are still to be filled with zeros
+  float mark = 0;                     // to be set where the memory is another bucket's before
   bool full = false;
   bool reduced = false;  // the collective succeeded; written on the collective stream, read after it
   Clock::time_point reduce_started;
@@ -91,10 +110,6 @@ struct Reducer::Bucket {
   std::unique_ptr<Event> copied_in;
   std::unique_ptr<Event> all_reduced;
   std::unique_ptr<Event> copied_out;
-
-  ~Bucket() {
-    if (flat != nullptr) device->Free(flat);
-  }
 
   char* Address(size_t elements) const { return flat + elements * SizeOf(plan->dtype); }
 
@@ -108,23 +123,25 @@ struct Reducer::Bucket {
     (void)kernels::CastScaled(DType::kF64, &value, MarkDType(plan->dtype), Address(plan->mark), 1, 1.0);
     return value;
   }
+  void Clear(size_t slot) {
+    std::memset(Address(plan->slots[slot].offset), 0, plan->slots[slot].elements * SizeOf(plan->dtype));
+  }
 };
 
 absl::StatusOr<std::unique_ptr<Reducer>> Reducer::Create(Communicator* communicator, std::vector<Parameter> parameters,
                                                          ReducerOptions options) {
   // A rank whose own table is bad says so, and the others learn it rather than wait.
   absl::Status local = CheckParameters(parameters);
-  if (local.ok() && options.bucket_caps_bytes.empty())
-    local = absl::InvalidArgumentError("the list of bucket caps is empty");
-  const std::string settings = absl::StrCat("bucket caps ", absl::StrJoin(options.bucket_caps_bytes, ","), " average ",
-                                            static_cast<int>(options.average));
-  std::unique_ptr<Reducer> reducer;
-  if (local.ok()) {
-    BucketPlan plan = PlanBuckets(parameters, options.bucket_caps_bytes);
-    reducer.reset(new Reducer(communicator, parameters, std::move(options), std::move(plan), HostDevice()));
-    local = reducer->Allocate();
-  }
+  local.Update(CheckOptions(options));
+  const std::string settings = absl::StrCat("bucket caps ", absl::StrJoin(options.bucket_caps_bytes, ","), " from the ",
+                                            options.caps_from == CapsFrom::kFirst ? "first" : "last", ", at most ",
+                                            options.buckets_in_memory_max, " in memory, average ",
+                                            static_cast<int>(options.average), " factor ", options.predivide_factor);
   LOCKSTEP_RETURN_IF_ERROR(AgreeOnParameters(*communicator, local, settings, parameters));
+  BucketPlan plan = PlanBuckets(parameters, options.bucket_caps_bytes, options.caps_from);
+  std::unique_ptr<Reducer> reducer(
+      new Reducer(communicator, std::move(parameters), std::move(options), std::move(plan), HostDevice()));
+  LOCKSTEP_RETURN_IF_ERROR(AgreeOnParameters(*communicator, reducer->Allocate(), settings, {}));
   LOCKSTEP_ASSIGN_OR_RETURN(reducer->first_topic_, AgreeOnFirstTopic(*communicator));
   return reducer;
 }
@@ -138,20 +155,48 @@ Reducer::Reducer(Communicator* communicator, std::vector<Parameter> parameters, 
       device_(device) {}
 
 absl::Status Reducer::Allocate() {
+  // First, since the other ranks do.
+  LOCKSTEP_RETURN_IF_ERROR(AllocateBuckets());
   LOCKSTEP_ASSIGN_OR_RETURN(copy_in_, device_->CreateStream("lockstep-in"));
   LOCKSTEP_ASSIGN_OR_RETURN(collective_, device_->CreateStream("lockstep-coll"));
   LOCKSTEP_ASSIGN_OR_RETURN(copy_out_, device_->CreateStream("lockstep-out"));
-  for (const BucketPlan::Bucket& plan : plan_.buckets) {
-    auto bucket = std::make_unique<Bucket>();
-    bucket->plan = &plan;
-    bucket->device = device_;
-    LOCKSTEP_ASSIGN_OR_RETURN(void* const flat, device_->Allocate(plan.bytes()));
-    bucket->flat = static_cast<char*>(flat);
-    // Gaps are reduced like everything else: zero once is zero for ever.
-    std::memset(bucket->flat, 0, plan.bytes());
+  for (const std::unique_ptr<Bucket>& bucket : buckets_) {
     LOCKSTEP_ASSIGN_OR_RETURN(bucket->copied_in, device_->CreateEvent());
     LOCKSTEP_ASSIGN_OR_RETURN(bucket->all_reduced, device_->CreateEvent());
     LOCKSTEP_ASSIGN_OR_RETURN(bucket->copied_out, device_->CreateEvent());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Reducer::AllocateBuckets() {
+  const size_t count = plan_.buckets.size();
+  const size_t in_memory =
+      options_.buckets_in_memory_max == 0 ? count : std::min(count, options_.buckets_in_memory_max);
+  // Of the buckets that take turns with some memory, the largest.
+  std::vector<size_t> bytes(in_memory, 0);
+  for (size_t b = 0; b < count; ++b) {
+    bytes[b % in_memory] = std::max(bytes[b % in_memory], RoundedUp(plan_.buckets[b].bytes()));
+  }
+  const size_t total = std::accumulate(bytes.begin(), bytes.end(), size_t{0});
+  absl::StatusOr<std::unique_ptr<SymmetricBuffer>> memory = communicator_->Allocate(total);
+  if (absl::IsResourceExhausted(memory.status()) || absl::IsUnavailable(memory.status())) {
+    LOCKSTEP_LOG(kWarning) << "rank " << communicator_->rank()
+                           << ": buckets go over memory that ranks do not share: " << memory.status().message();
+    memory = MakePrivateBuffer(total);
+  }
+  LOCKSTEP_RETURN_IF_ERROR(memory.status());
+  memory_ = *std::move(memory);
+  std::vector<char*> begins;
+  char* begin = memory_->data();
+  for (const size_t size : bytes) {
+    begins.push_back(begin);
+    begin += size;
+  }
+  for (size_t b = 0; b < count; ++b) {
+    auto bucket = std::make_unique<Bucket>();
+    bucket->plan = &plan_.buckets[b];
+    bucket->flat = begins[b % in_memory];
+    if (b >= in_memory) bucket->before = buckets_[b - in_memory].get();
     buckets_.push_back(std::move(bucket));
   }
   return absl::OkStatus();
@@ -195,9 +240,11 @@ absl::Status Reducer::BeginBackward(const BackwardOptions& options) {
     bucket->slots_left = bucket->plan->slots.size();
     bucket->staged.clear();
     bucket->streams.clear();
+    bucket->missing.clear();
+    bucket->mark = 0;
     bucket->full = false;
     bucket->reduced = false;
-    bucket->SetMark(0);
+    if (bucket->before == nullptr) bucket->SetMark(0);
   }
   return absl::OkStatus();
 }
@@ -208,6 +255,10 @@ absl::Status Reducer::CheckGradient(size_t index, const TensorView& gradient) co
         absl::StrCat("mark_ready: parameter ", index, " is out of range: there are ", parameters_.size()));
   }
   const Parameter& parameter = parameters_[index];
+  if (parameter.ignored) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("mark_ready: ", Describe(index, parameter), " is ignored, as its table says"));
+  }
   if (gradient.dtype() == parameter.dtype && gradient.device() == parameter.device &&
       gradient.shape() == absl::MakeConstSpan(parameter.shape)) {
     const bool strides_match = parameter.strides.empty()
@@ -237,14 +288,15 @@ absl::Status Reducer::MarkReady(size_t index, const TensorView& gradient, Stream
     if (state_ == State::kAccumulating) return absl::OkStatus();
   }
   bucket.gradients[location.slot] = gradient;
+  const bool copies = stream == nullptr && bucket.before == nullptr;
   // While it is hot in cache.
-  const absl::Status copied = stream == nullptr ? CopyIn(bucket, location.slot) : absl::OkStatus();
+  const absl::Status copied = copies ? CopyIn(bucket, location.slot) : absl::OkStatus();
   bool full = false;
   {
     MutexLock lock(&mu_);
     step_status_.Update(copied);
+    if (!copies) bucket.staged.push_back(location.slot);
     if (stream != nullptr) {
-      bucket.staged.push_back(location.slot);
       if (std::find(bucket.streams.begin(), bucket.streams.end(), stream) == bucket.streams.end()) {
         bucket.streams.push_back(stream);
       }
@@ -256,12 +308,30 @@ absl::Status Reducer::MarkReady(size_t index, const TensorView& gradient, Stream
   return absl::OkStatus();
 }
 
+float Reducer::MarkOfOne() const {
+  return options_.average == Average::kInCollective ? static_cast<float>(communicator_->size()) : 1;
+}
+
 double Reducer::CopyInFactor() const {
-  return options_.average == Average::kBefore ? 1.0 / communicator_->size() : 1.0;
+  switch (options_.average) {
+    case Average::kBefore:
+      return 1.0 / communicator_->size();
+    case Average::kPredivide:
+      return 1 / options_.predivide_factor;
+    default:
+      return 1;
+  }
 }
 
 double Reducer::CopyOutFactor() const {
-  return options_.average == Average::kAfter ? 1.0 / communicator_->size() : 1.0;
+  switch (options_.average) {
+    case Average::kAfter:
+      return 1.0 / communicator_->size();
+    case Average::kPredivide:
+      return options_.predivide_factor / communicator_->size();
+    default:
+      return 1;
+  }
 }
 
 absl::Status Reducer::CopyIn(Bucket& bucket, size_t slot) {
@@ -298,7 +368,7 @@ void Reducer::LaunchFull() {
   }
 }
 
-absl::Status Reducer::StageStreams(Bucket& bucket) {
+absl::Status Reducer::Stage(Bucket& bucket) {
   while (bucket.stream_events.size() < bucket.streams.size()) {
     LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Event> event, device_->CreateEvent());
     bucket.stream_events.push_back(std::move(event));
@@ -308,7 +378,10 @@ absl::Status Reducer::StageStreams(Bucket& bucket) {
     LOCKSTEP_RETURN_IF_ERROR(bucket.streams[i]->Record(ready));
     LOCKSTEP_RETURN_IF_ERROR(copy_in_->Wait(ready));
   }
+  if (bucket.before != nullptr) LOCKSTEP_RETURN_IF_ERROR(copy_in_->Wait(bucket.before->copied_out.get()));
   LOCKSTEP_RETURN_IF_ERROR(copy_in_->Enqueue([this, &bucket] {
+    if (bucket.before != nullptr) bucket.SetMark(bucket.mark);
+    for (const size_t slot : bucket.missing) bucket.Clear(slot);
     for (const Stream* stream : bucket.streams) {
       Fail(Annotate(stream->status(), "the stream of a gradient failed"));
     }
@@ -320,7 +393,7 @@ absl::Status Reducer::StageStreams(Bucket& bucket) {
 }
 
 absl::Status Reducer::Launch(Bucket& bucket) {
-  if (!bucket.staged.empty()) LOCKSTEP_RETURN_IF_ERROR(StageStreams(bucket));
+  if (!bucket.staged.empty() || bucket.before != nullptr) LOCKSTEP_RETURN_IF_ERROR(Stage(bucket));
   LOCKSTEP_RETURN_IF_ERROR(collective_->Enqueue([this, &bucket] {
     MarkIfFailed(bucket);
     bucket.reduce_started = Clock::now();
@@ -329,7 +402,7 @@ absl::Status Reducer::Launch(Bucket& bucket) {
   CollectiveRequest request;
   request.collective = Collective::kAllReduce;
   request.dtype = bucket.plan->dtype;
-  request.op = ReduceOp::kSum;
+  request.op = options_.average == Average::kInCollective ? ReduceOp::kAvg : ReduceOp::kSum;
   request.count = bucket.plan->elements;
   request.input = bucket.flat;
   request.output = bucket.flat;
@@ -360,7 +433,7 @@ void Reducer::MarkIfFailed(Bucket& bucket) {
     step = step_;
   }
   communicator_->PostNote(first_topic_ + step, note);
-  bucket.SetMark(1);
+  bucket.SetMark(MarkOfOne());
 }
 
 void Reducer::Fail(const absl::Status& status) {
@@ -379,11 +452,12 @@ std::string Reducer::FillMissing() {
       const BucketPlan::Slot& slot = bucket->plan->slots[s];
       if (marked_[slot.parameter]) continue;
       if (++missing <= kMissingNamed) names.push_back(Describe(slot.parameter, parameters_[slot.parameter]));
-      std::memset(bucket->Address(slot.offset), 0, slot.elements * SizeOf(bucket->plan->dtype));
+      bucket->before == nullptr ? bucket->Clear(s) : bucket->missing.push_back(s);
     }
     // Everything from the first hole on is not launched yet, the last bucket among it: the one whose mark is counted.
     marking = marking || bucket->slots_left > 0;
-    if (marking) bucket->SetMark(1);
+    if (marking && bucket->before == nullptr) bucket->SetMark(MarkOfOne());
+    if (marking) bucket->mark = MarkOfOne();
     bucket->full = true;
   }
   if (missing == 0) return "";
@@ -429,10 +503,11 @@ absl::Status Reducer::Finish() {
     if (!step_status_.ok()) return step_status_;
     step = step_;
   }
-  const double marks = std::min(buckets_.back()->Mark(), ExactMarks(buckets_.back()->plan->dtype));
-  if (marks == 0) return absl::OkStatus();
-  const auto notes =
-      communicator_->AwaitNotes(first_topic_ + step, static_cast<int>(marks), Deadline::After(kNotesTimeout));
+  const double sum = std::min(buckets_.back()->Mark(), ExactMarks(buckets_.back()->plan->dtype));
+  if (sum == 0) return absl::OkStatus();
+  // Divided by the collective, they may be a little less than whole.
+  const int marks = std::max(1, static_cast<int>(std::lround(sum)));
+  const auto notes = communicator_->AwaitNotes(first_topic_ + step, marks, Deadline::After(kNotesTimeout));
   std::string text = absl::StrCat("backward ", step, " is incomplete: ");
   if (notes.ok()) {
     absl::StrAppend(&text, absl::StrJoin(*notes, "; ", [](std::string* out, const auto& note) {

@@ -24,8 +24,10 @@
 // called by one thread at a time. Between BeginBackward and EndBackward the communicator belongs to the reducer. No lock is held
 // while something is copied or launched.
 //
-// Memory. One flat buffer per bucket, aligned to 256 bytes, allocated at creation and released with the reducer. Gradients and
-// their streams stay the embedder's, borrowed from MarkReady until the backward's end has passed, on its stream if it has one.
+// Memory. One flat buffer per bucket, aligned to 256 bytes, in memory of the communicator's allocator, allocated at creation and
+// released with the reducer. Where fewer buckets are to be in memory at a time, they take turns: bucket b has that of bucket b - n,
+// and its gradients stay where they are until that one has been copied out. Gradients and their streams stay the embedder's,
+// borrowed from MarkReady until the backward's end has passed, on its stream if it has one.
 
 #ifndef REDUCER_REDUCER_H_
 #define REDUCER_REDUCER_H_
@@ -45,6 +47,7 @@
 #include "base/mutex.h"
 #include "base/tensor_view.h"
 #include "comm/communicator.h"
+#include "comm/symmetric_buffer.h"
 #include "reducer/bucket_plan.h"
 #include "reducer/parameter.h"
 #include "reducer/statistics.h"
@@ -53,17 +56,22 @@ namespace lockstep {
 
 // The numbers are part of the C ABI.
 enum class Average : int {
-  kBefore = 0,  // gradients times 1/n as they are copied in, then the sum: no overflow, as DDP does it
-  kAfter = 1,   // the sum, then times 1/n as it is copied out
-  kNone = 2,    // the sum
+  kBefore = 0,        // gradients times 1/n as they are copied in, then the sum: no overflow, as DDP does it
+  kAfter = 1,         // the sum, then times 1/n as it is copied out
+  kNone = 2,          // the sum
+  kInCollective = 3,  // by the all-reduce, as its op: on some back ends in one pass
+  kPredivide = 4,     // gradients times 1/f as they are copied in, the sum times f/n as it is copied out
 };
 
 struct ReducerOptions {
   // Caps in bytes, used up one by one per dtype and device, the last repeated. Default: a small first bucket, so that
   // communication starts early, then 25 MiB.
   std::vector<size_t> bucket_caps_bytes = {size_t{1} << 20, size_t{25} << 20};
+  CapsFrom caps_from = CapsFrom::kFirst;
+  size_t buckets_in_memory_max = 0;  // 0: all of them
   Average average = Average::kBefore;
-  bool overlap = true;  // false: every bucket is launched by EndBackward, for comparison
+  double predivide_factor = 1;  // f of Average::kPredivide: finite, above zero
+  bool overlap = true;          // false: every bucket is launched by EndBackward, for comparison
 };
 
 struct BackwardOptions {
@@ -107,13 +115,15 @@ class Reducer {
 
   Reducer(Communicator* communicator, std::vector<Parameter> parameters, ReducerOptions options, BucketPlan plan,
           Device* device);
+  // Collective: ends well on every rank or on none, but for what this rank alone lacks.
   absl::Status Allocate();
+  absl::Status AllocateBuckets();
 
   absl::Status CheckGradient(size_t index, const TensorView& gradient) const;
   absl::Status CopyIn(Bucket& bucket, size_t slot);
   absl::Status CopyOut(Bucket& bucket);
   // Queues what a full bucket still has to wait for before its collective.
-  absl::Status StageStreams(Bucket& bucket);
+  absl::Status Stage(Bucket& bucket);
   // Launches full buckets in order, for as long as there are any. One thread at a time does; the others leave it to that one.
   void LaunchFull() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Launch(Bucket& bucket);
@@ -124,6 +134,8 @@ class Reducer {
   // Waits for the step's last copy and says how the step went, the same on every rank.
   absl::Status Finish() ABSL_LOCKS_EXCLUDED(mu_);
   void Fail(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
+  // What a bucket's mark is set to, so that the all-reduce adds one to it.
+  float MarkOfOne() const;
   double CopyInFactor() const;
   double CopyOutFactor() const;
 
@@ -137,6 +149,8 @@ class Reducer {
   std::unique_ptr<Stream> copy_in_;
   std::unique_ptr<Stream> collective_;
   std::unique_ptr<Stream> copy_out_;
+
+  std::unique_ptr<SymmetricBuffer> memory_;
 
   // The vector is constant after construction. Of a bucket, what MarkReady counts is guarded by mu_; the rest belongs to whoever
   // fills it (before it is full), launches it, or runs on the streams, one after the other.

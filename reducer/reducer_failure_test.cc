@@ -49,13 +49,29 @@ std::vector<size_t> Without(const Replica& replica, size_t missing) {
   return order;
 }
 
-class MissingGradient : public ::testing::TestWithParam<bool> {
- protected:
-  bool overlap() const { return GetParam(); }
+struct Way {
+  const char* name;
+  ReducerOptions options;
 };
 
-INSTANTIATE_TEST_SUITE_P(Reducer, MissingGradient, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "WithOverlap" : "WithoutOverlap"; });
+Way WayOf(const char* name, bool overlap, size_t in_memory_max, Average average) {
+  Way way{name, BucketEach(overlap)};
+  way.options.buckets_in_memory_max = in_memory_max;
+  way.options.average = average;
+  return way;
+}
+
+class MissingGradient : public ::testing::TestWithParam<Way> {
+ protected:
+  ReducerOptions options() const { return GetParam().options; }
+};
+
+INSTANTIATE_TEST_SUITE_P(Reducer, MissingGradient,
+                         ::testing::Values(WayOf("WithOverlap", true, 0, Average::kBefore),
+                                           WayOf("WithoutOverlap", false, 0, Average::kBefore),
+                                           WayOf("OneInMemory", true, 1, Average::kAfter),
+                                           WayOf("TwoInMemoryWithoutOverlap", false, 2, Average::kInCollective)),
+                         [](const auto& info) { return info.param.name; });
 
 // Five parameters in five buckets, and p2 is missing: its bucket and those behind it, of p1 and p0, must stay as they were.
 TEST_P(MissingGradient, OnAnyRanksIsTheSameErrorOnAllAndTheNextStepIsRight) {
@@ -67,8 +83,7 @@ TEST_P(MissingGradient, OnAnyRanksIsTheSameErrorOnAllAndTheNextStepIsRight) {
       const int rank = communicator.rank().value();
       const bool forgets = std::find(forgetful.begin(), forgetful.end(), rank) != forgetful.end();
       Replica replica(Vectors(5, 20), rank);
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer,
-                                    Reducer::Create(&communicator, replica.table(), BucketEach(overlap())));
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, replica.table(), options()));
       LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, 0));
 
       const absl::Status result = replica.RunStep(*reducer, 1, forgets ? Without(replica, 2) : replica.order());
@@ -101,8 +116,7 @@ TEST_P(MissingGradient, MayBeAnotherOneOnEveryRank) {
   world.Run([&](Communicator& communicator) {
     const int rank = communicator.rank().value();
     Replica replica(Vectors(4, 20), rank);
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer,
-                                  Reducer::Create(&communicator, replica.table(), BucketEach(overlap())));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, replica.table(), options()));
     // The first hole of all is p2's, in the second bucket.
     EXPECT_THAT(replica.RunStep(*reducer, 0, Without(replica, rank)),
                 StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -121,8 +135,7 @@ TEST_P(MissingGradient, MayBeAllOfThem) {
   world.Run([&](Communicator& communicator) {
     const int rank = communicator.rank().value();
     Replica replica(Vectors(30, 2), rank);
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer,
-                                  Reducer::Create(&communicator, replica.table(), BucketEach(overlap())));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, replica.table(), options()));
     EXPECT_THAT(
         replica.RunStep(*reducer, 0, rank == 0 ? replica.order() : std::vector<size_t>()),
         StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -139,9 +152,9 @@ TEST_P(MissingGradient, LeavesItsWholeBucketAlone) {
   world.Run([&](Communicator& communicator) {
     const int rank = communicator.rank().value();
     Replica replica(testing::MixedTable(), rank);
-    ReducerOptions options = BucketEach(overlap());
-    options.bucket_caps_bytes = {SIZE_MAX};
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, replica.table(), options));
+    ReducerOptions one_each = options();
+    one_each.bucket_caps_bytes = {SIZE_MAX};
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, replica.table(), one_each));
     // f32, whose bucket is the last: the other dtypes' are averaged.
     EXPECT_THAT(
         replica.RunStep(*reducer, 0, rank == 0 ? replica.order() : Without(replica, 0)),
@@ -162,8 +175,7 @@ TEST_P(MissingGradient, LosesNothingOnAStream) {
     const int rank = communicator.rank().value();
     Replica replica(Vectors(3, 20), rank);
     const std::unique_ptr<Stream> stream = HostDevice()->CreateStream("test").value();
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer,
-                                  Reducer::Create(&communicator, replica.table(), BucketEach(overlap())));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, replica.table(), options()));
     replica.Compute(0);
     LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
     replica.MarkAll(*reducer, rank == 0 ? replica.order() : Without(replica, 1), stream.get());
@@ -200,14 +212,18 @@ TEST(MissingGradients, AreCountedInEveryDType) {
    private:
     const int awaited_;
   };
-  for (const int size : {3, 10}) {
+  for (const auto& [size, average] :
+       {std::make_pair(3, Average::kBefore), std::make_pair(10, Average::kBefore),
+        std::make_pair(3, Average::kInCollective), std::make_pair(10, Average::kInCollective)}) {
+    ReducerOptions options;
+    options.average = average;
     for (const DType dtype : kAllDTypes) {
       if (!IsFloat(dtype) && !IsComplex(dtype)) continue;
       LoopbackWorld world(size, {}, ShortTimeout());
       testing::MemoryNoteBoard board;
-      world.Run([&](Communicator& communicator) {
-        CheckedNotes noting(&communicator, &board, dtype == DType::kF8E5M2 ? std::min(size, 8) : size);
-        const auto reducer = Reducer::Create(&noting, {testing::MakeParameter("w", dtype, {5})}, ReducerOptions());
+      world.Run([&, ranks = size](Communicator& communicator) {
+        CheckedNotes noting(&communicator, &board, dtype == DType::kF8E5M2 ? std::min(ranks, 8) : ranks);
+        const auto reducer = Reducer::Create(&noting, {testing::MakeParameter("w", dtype, {5})}, options);
         LOCKSTEP_ASSERT_OK(reducer);
         LOCKSTEP_EXPECT_OK((*reducer)->BeginBackward({}));
         EXPECT_THAT((*reducer)->EndBackward(nullptr),

@@ -9,18 +9,27 @@
 #include <tuple>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/host_device.h"
+#include "base/rank.h"
 #include "base/status_matchers.h"
 #include "comm/self_communicator.h"
+#include "comm/symmetric_buffer.h"
+#include "comm/world.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "reducer/reducer_testing.h"
+#include "tests/noting_communicator.h"
 #include "tests/ranks.h"
+#include "tests/worlds.h"
 
 namespace lockstep {
 namespace {
 
 using ::testing::Each;
+using ::testing::HasSubstr;
 using testing::LoopbackWorld;
 using testing::MixedTable;
 using testing::Replica;
@@ -54,18 +63,20 @@ class ReducerNumbers : public ::testing::TestWithParam<std::tuple<int, Average>>
   ReducerOptions options() const {
     ReducerOptions options = SmallBuckets();
     options.average = std::get<1>(GetParam());
+    options.predivide_factor = 2;
     return options;
   }
 };
 
 std::string NameOf(const ::testing::TestParamInfo<std::tuple<int, Average>>& info) {
-  const char* const averages[] = {"Before", "After", "None"};
+  const char* const averages[] = {"Before", "After", "None", "InCollective", "Predivide"};
   return absl::StrCat(std::get<0>(info.param), "Ranks", averages[static_cast<int>(std::get<1>(info.param))]);
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, ReducerNumbers,
                          ::testing::Combine(::testing::Values(1, 2, 3, 4),
-                                            ::testing::Values(Average::kBefore, Average::kAfter, Average::kNone)),
+                                            ::testing::Values(Average::kBefore, Average::kAfter, Average::kNone,
+                                                              Average::kInCollective, Average::kPredivide)),
                          NameOf);
 
 TEST_P(ReducerNumbers, EqualThoseOfOneProcessAndAreTheSameBitsEverywhere) {
@@ -102,6 +113,34 @@ TEST_P(ReducerNumbers, AreTheSameBitsWithAndWithoutOverlap) {
     });
   }
   EXPECT_EQ(bits[false], bits[true]);
+}
+
+TEST_P(ReducerNumbers, AreTheSameBitsHoweverFewBucketsAreInMemory) {
+  std::vector<std::vector<std::string>> bits;
+  for (const size_t in_memory : {0, 1, 2, 5, 1000}) {
+    bits.emplace_back(size());
+    LoopbackWorld world(size(), {}, ShortTimeout());
+    world.Run([&](Communicator& communicator) {
+      const int rank = communicator.rank().value();
+      Replica replica(MixedTable(), rank);
+      ReducerOptions few = options();
+      few.buckets_in_memory_max = in_memory;
+      const auto reducer = Create(communicator, replica.table(), few);
+      for (int step = 0; step < 2; ++step) {
+        LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, step, Shuffled(replica.order(), rank, step)));
+        replica.ExpectAverages(size(), {step}, options().average);
+        bits.back()[rank] += replica.Bytes();
+      }
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto stream, HostDevice()->CreateStream("gradients"));
+      replica.Compute(2);
+      LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
+      replica.MarkAll(*reducer, Shuffled(replica.order(), rank, 2), stream.get());
+      LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
+      replica.ExpectAverages(size(), {2}, options().average);
+      bits.back()[rank] += replica.Bytes();
+    });
+  }
+  EXPECT_THAT(bits, Each(bits[0]));
 }
 
 TEST_P(ReducerNumbers, OfAccumulatedGradientsAreMeansOfSums) {
@@ -193,6 +232,87 @@ TEST(Reducer, MayHaveAllInOneBucketOrEachInItsOwn) {
       }
     });
   }
+}
+
+TEST(Reducer, MayHaveItsSmallBucketLast) {
+  LoopbackWorld world(2, {}, ShortTimeout());
+  world.Run([&](Communicator& communicator) {
+    Replica replica(Vectors(5, 20), communicator.rank().value());
+    ReducerOptions options;
+    options.bucket_caps_bytes = {1, SIZE_MAX};
+    options.caps_from = CapsFrom::kLast;
+    const auto reducer = Create(communicator, replica.table(), options);
+    ASSERT_EQ(reducer->plan().buckets.size(), 2);
+    EXPECT_EQ(reducer->plan().buckets[0].slots.size(), 4);
+    LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, 0));
+    replica.ExpectAverages(2, {0});
+  });
+}
+
+TEST(Reducer, LeavesIgnoredParametersAlone) {
+  LoopbackWorld world(2, {}, ShortTimeout());
+  world.Run([&](Communicator& communicator) {
+    std::vector<Parameter> table = Vectors(5, 20);
+    table[1].ignored = table[4].ignored = true;
+    Replica replica(table, communicator.rank().value());
+    const auto reducer = Create(communicator, table, SmallBuckets());
+    replica.Compute(0);
+    LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
+    EXPECT_THAT(reducer->MarkReady(4, replica.gradient(4), nullptr),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("parameter 4 'p4' (f32[20]) is ignored")));
+    replica.MarkAll(*reducer, {3, 2, 0});
+    LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
+    for (const size_t index : {0, 2, 3}) replica.ExpectAverage(index, 2, {0});
+    for (const size_t index : {1, 4}) replica.ExpectLocal(index, 0);
+  });
+}
+
+// Where ranks share memory, so do buckets: nothing of them is sent.
+TEST(Reducer, TakesBucketsFromTheCommunicatorsAllocator) {
+  std::vector<WorldOptions> options;
+  for (int rank : {0, 1}) {
+    options.push_back(TestWorldOptions(/*store=*/nullptr, rank, 2));
+    options.back().store_url = absl::StrCat("file://", ::testing::TempDir(), "/buckets");
+  }
+  std::vector<std::unique_ptr<World>> worlds;
+  for (WorldOrError& world : CreateWorlds(options)) {
+    LOCKSTEP_ASSERT_OK(world);
+    worlds.push_back(*std::move(world));
+  }
+  testing::RunRanks(2, [&](int rank) {
+    Communicator& communicator = *worlds[rank]->communicator();
+    Replica replica(Vectors(3, 1000), rank);
+    for (const size_t in_memory : {0, 1}) {
+      ReducerOptions options = SmallBuckets();
+      options.buckets_in_memory_max = in_memory;
+      const auto reducer = Create(communicator, replica.table(), options);
+      LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, 0));
+      replica.ExpectAverages(2, {0});
+      EXPECT_THAT(communicator.FlightRecords(), HasSubstr("f32 sum, one_pass) 4100 B"));
+    }
+  });
+}
+
+// Where the memory is refused to one rank, all do without.
+TEST(Reducer, DoesWithoutSharedMemoryWhereThereIsNone) {
+  class Refusing : public testing::NotingCommunicator {
+   public:
+    using NotingCommunicator::NotingCommunicator;
+    absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Allocate(size_t bytes) override {
+      const std::string what = absl::StrCat(bytes, " bytes of shared memory");
+      if (rank() == Rank(1)) return absl::ResourceExhaustedError(what);
+      return absl::UnavailableError(absl::StrCat("rank 1: ", what));
+    }
+  };
+  LoopbackWorld world(2, {}, ShortTimeout());
+  world.Run([&](Communicator& communicator) {
+    testing::MemoryNoteBoard board;
+    Refusing refusing(&communicator, &board);
+    Replica replica(Vectors(3, 1000), communicator.rank().value());
+    const auto reducer = Create(refusing, replica.table(), SmallBuckets());
+    LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, 0));
+    replica.ExpectAverages(2, {0});
+  });
 }
 
 TEST(Reducer, SeveralShareACommunicatorInTurn) {

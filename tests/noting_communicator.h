@@ -18,6 +18,7 @@
 #include "base/mutex.h"
 #include "base/rank.h"
 #include "comm/communicator.h"
+#include "comm/symmetric_buffer.h"
 
 namespace lockstep {
 namespace testing {
@@ -57,6 +58,7 @@ class NotingCommunicator : public Communicator {
   absl::Status Send(const SendRequest& request) override { return inner_->Send(request); }
   absl::Status Receive(const ReceiveRequest& request) override { return inner_->Receive(request); }
   absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key) override { return inner_->Split(color, key); }
+  absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Allocate(size_t bytes) override { return inner_->Allocate(bytes); }
   absl::Status Supports(Collective collective, DType dtype, ReduceOp op) const override {
     return inner_->Supports(collective, dtype, op);
   }
