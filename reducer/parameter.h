@@ -30,9 +30,9 @@ struct Parameter {
 // "parameter 3 'layer1.weight' (f32[512, 784])".
 std::string Describe(size_t index, const Parameter& parameter);
 
-// INVALID_ARGUMENT for a table in which nothing is to be reduced, and naming the first parameter that cannot be reduced: a dtype that is no float and not
-// complex (nothing else has a gradient), a bad shape, a device this build cannot reduce on (UNIMPLEMENTED), more bytes than
-// there are addresses.
+// INVALID_ARGUMENT for a table in which nothing is to be reduced, and naming the first parameter that cannot be reduced: a dtype
+// that is no float and not complex (nothing else has a gradient), a bad shape, a device this build cannot reduce on
+// (UNIMPLEMENTED), more bytes than there are addresses.
 absl::Status CheckParameters(absl::Span<const Parameter> parameters);
 
 // The table as bytes, for comparison across ranks, and the first difference between two of them as a sentence.
