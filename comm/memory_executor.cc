@@ -94,7 +94,7 @@ bool MemoryExecutor::Advance() {
   moved_ = false;
   busy_ = false;
   share_bytes_left_ = kShareBytes;
-  lines_.Ring();  // for Start
+  lines_.Ring();  // of the line that Start has written
   while (!jobs_.empty() && !jobs_.front()->failing) {
     if (!begun_) Begin(jobs_.front());
     if (!AdvanceJob()) break;

@@ -22,29 +22,43 @@ int RanksPerHost(const std::vector<int32_t>& host_of_rank) {
   return ranks_per_host;
 }
 
-}  // namespace
-
-double RanksPerCore(absl::Span<const Member> members, absl::string_view host_id) {
+struct Host {
   int ranks = 0;
   CoreSet cores;  // of all of them: each may be pinned to one of its own
-  for (const Member& member : members) {
-    if (member.host_id != host_id) continue;
+
+  void Add(const Member& member) {
     ++ranks;
     AddCores(member.cores, &cores);
   }
-  const int count = CountCores(cores);
-  return count == 0 ? 0 : static_cast<double>(ranks) / count;
+  double RanksPerCore() const {
+    const int count = CountCores(cores);
+    return count == 0 ? 0 : static_cast<double>(ranks) / count;
+  }
+};
+
+}  // namespace
+
+double RanksPerCore(absl::Span<const Member> members, absl::string_view host_id) {
+  Host host;
+  for (const Member& member : members) {
+    if (member.host_id == host_id) host.Add(member);
+  }
+  return host.RanksPerCore();
 }
 
 WorldShape ShapeOf(absl::Span<const Member> members, bool share_memory) {
   WorldShape shape;
+  std::vector<Host> hosts;
   std::map<std::string, int32_t> numbers;
   for (const Member& member : members) {
     const auto number = static_cast<int32_t>(numbers.size());
-    shape.topology.host_of_rank.push_back(numbers.try_emplace(member.host_id, number).first->second);
+    const int32_t host = numbers.try_emplace(member.host_id, number).first->second;
+    shape.topology.host_of_rank.push_back(host);
+    hosts.resize(numbers.size());
+    hosts[host].Add(member);
   }
   double ranks_per_core = 0;
-  for (const auto& host : numbers) ranks_per_core = std::max(ranks_per_core, RanksPerCore(members, host.first));
+  for (const Host& host : hosts) ranks_per_core = std::max(ranks_per_core, host.RanksPerCore());
   shape.network = Crowded(MakeNetwork(share_memory ? kSharedMemory : kTcpOnOneHost, kTcpBetweenHosts,
                                       RanksPerHost(shape.topology.host_of_rank)),
                           ranks_per_core);

@@ -196,10 +196,10 @@ void Replica::MarkAll(Reducer& reducer, const std::vector<size_t>& order, Stream
   for (const size_t index : order) LOCKSTEP_EXPECT_OK(reducer.MarkReady(index, gradients_[index], stream));
 }
 
-absl::Status Replica::RunStep(Reducer& reducer, int step, const std::vector<size_t>& order) {
+absl::Status Replica::RunStep(Reducer& reducer, int step, const std::vector<size_t>& order, Stream* stream) {
   Compute(step);
   LOCKSTEP_RETURN_IF_ERROR(reducer.BeginBackward({}));
-  MarkAll(reducer, order);
+  MarkAll(reducer, order, stream);
   return reducer.EndBackward(nullptr);
 }
 

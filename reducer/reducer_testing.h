@@ -53,7 +53,7 @@ class Replica {
 
   // In one step: the calls in order, with the results checked.
   void MarkAll(Reducer& reducer, const std::vector<size_t>& order, Stream* stream = nullptr) const;
-  absl::Status RunStep(Reducer& reducer, int step, const std::vector<size_t>& order);
+  absl::Status RunStep(Reducer& reducer, int step, const std::vector<size_t>& order, Stream* stream = nullptr);
   absl::Status RunStep(Reducer& reducer, int step) { return RunStep(reducer, step, order()); }
 
   // EXPECTs what `size` ranks have after the steps, accumulated, and that memory between elements is as it was. Exact where
