@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "base/status.h"
 #include "xxhash.h"
 
@@ -29,7 +31,7 @@ struct Digest {
 using Complaint = std::array<char, 1024>;
 
 // Of each rank's settings, so that both fit into a complaint.
-constexpr size_t kSettingsShownMax = 400;
+constexpr size_t kSettingsShownMax = 480;
 
 template <typename T>
 absl::StatusOr<std::vector<T>> Gather(Communicator& communicator, const T& mine) {
@@ -50,6 +52,21 @@ absl::Status BroadcastFromZero(Communicator& communicator, std::string& bytes) {
   request.input = bytes.data();
   request.output = bytes.data();
   return communicator.Run(request);
+}
+
+// Settings are phrases between ", ", as many on every rank.
+std::string SettingsThatDiffer(const std::string& a, int rank_a, const std::string& b, int rank_b) {
+  const std::vector<std::string> of_a = absl::StrSplit(a, ", ");
+  const std::vector<std::string> of_b = absl::StrSplit(b, ", ");
+  std::vector<std::string> differences;
+  for (size_t i = 0; i < std::min(of_a.size(), of_b.size()); ++i) {
+    if (of_a[i] == of_b[i]) continue;
+    differences.push_back(absl::StrCat(of_a[i], " on rank ", rank_a, ", ", of_b[i], " on rank ", rank_b));
+  }
+  // In what was cut off.
+  if (differences.empty())
+    differences.push_back(absl::StrCat(a, "... on rank ", rank_a, ", ", b, "... on rank ", rank_b));
+  return absl::StrCat("the settings differ: ", absl::StrJoin(differences, "; "));
 }
 
 }  // namespace
@@ -82,8 +99,7 @@ absl::Status AgreeOnParameters(Communicator& communicator, const absl::Status& l
     const auto others = DeserializeParameters(reference);
     text = others.ok() ? FirstDifference(0, *others, rank, parameters) : std::string(others.status().message());
   } else if (digests[0].bad == 0 && mine.settings != digests[0].settings) {
-    text =
-        absl::StrCat("the settings differ: ", shown_by_zero.c_str(), " on rank 0, ", shown.c_str(), " on rank ", rank);
+    text = SettingsThatDiffer(shown_by_zero.c_str(), 0, shown.c_str(), rank);
   }
   Complaint complaint = {};
   text.copy(complaint.data(), complaint.size() - 1);

@@ -11,6 +11,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reducer/bucket_tail.h"
 
 namespace lockstep {
 namespace {
@@ -43,50 +44,50 @@ std::vector<std::vector<size_t>> Contents(const BucketPlan& plan) {
 
 TEST(BucketPlan, TakesParametersInReverseOrder) {
   const std::vector<Parameter> table = {F32(1), F32(2), F32(3)};
-  EXPECT_THAT(Contents(PlanBuckets(table, {kUnlimited})), ElementsAre(ElementsAre(2, 1, 0)));
+  EXPECT_THAT(Contents(PlanBuckets(table, {{kUnlimited}})), ElementsAre(ElementsAre(2, 1, 0)));
 }
 
 TEST(BucketPlan, ACapIsALowerBound) {
   // 40 bytes each: the second reaches 80.
   const std::vector<Parameter> table(5, F32(10));
-  EXPECT_THAT(Contents(PlanBuckets(table, {80})), ElementsAre(ElementsAre(4, 3), ElementsAre(2, 1), ElementsAre(0)));
-  EXPECT_THAT(Contents(PlanBuckets(table, {81})), ElementsAre(ElementsAre(4, 3, 2), ElementsAre(1, 0)));
-  EXPECT_THAT(Contents(PlanBuckets(table, {40})),
+  EXPECT_THAT(Contents(PlanBuckets(table, {{80}})), ElementsAre(ElementsAre(4, 3), ElementsAre(2, 1), ElementsAre(0)));
+  EXPECT_THAT(Contents(PlanBuckets(table, {{81}})), ElementsAre(ElementsAre(4, 3, 2), ElementsAre(1, 0)));
+  EXPECT_THAT(Contents(PlanBuckets(table, {{40}})),
               ElementsAre(ElementsAre(4), ElementsAre(3), ElementsAre(2), ElementsAre(1), ElementsAre(0)));
 }
 
 TEST(BucketPlan, CapsCountGradientsAndNotTheGapsBetweenThem) {
   // 4 bytes each, in slots of 256.
-  EXPECT_THAT(Contents(PlanBuckets(std::vector<Parameter>(3, F32(1)), {12})), ElementsAre(ElementsAre(2, 1, 0)));
+  EXPECT_THAT(Contents(PlanBuckets(std::vector<Parameter>(3, F32(1)), {{12}})), ElementsAre(ElementsAre(2, 1, 0)));
 }
 
 TEST(BucketPlan, ACapOfZeroGivesEveryGradientABucket) {
   const std::vector<Parameter> table = {F32(5), F32(0), F32(7)};
-  EXPECT_THAT(Contents(PlanBuckets(table, {0})), ElementsAre(ElementsAre(2), ElementsAre(1), ElementsAre(0)));
+  EXPECT_THAT(Contents(PlanBuckets(table, {{0}})), ElementsAre(ElementsAre(2), ElementsAre(1), ElementsAre(0)));
 }
 
 TEST(BucketPlan, CapsAreUsedUpOneByOneAndTheLastRepeats) {
   const std::vector<Parameter> table(8, F32(1));
-  EXPECT_THAT(Contents(PlanBuckets(table, {4, 8, 12})),
+  EXPECT_THAT(Contents(PlanBuckets(table, {{4, 8, 12}})),
               ElementsAre(ElementsAre(7), ElementsAre(6, 5), ElementsAre(4, 3, 2), ElementsAre(1, 0)));
-  EXPECT_THAT(Contents(PlanBuckets(table, {12, 4})), ElementsAre(ElementsAre(7, 6, 5), ElementsAre(4), ElementsAre(3),
-                                                                 ElementsAre(2), ElementsAre(1), ElementsAre(0)));
+  EXPECT_THAT(Contents(PlanBuckets(table, {{12, 4}})), ElementsAre(ElementsAre(7, 6, 5), ElementsAre(4), ElementsAre(3),
+                                                                   ElementsAre(2), ElementsAre(1), ElementsAre(0)));
 }
 
 TEST(BucketPlan, CapsFromTheLastGradientsMakeTheLastBucketSmall) {
   const std::vector<Parameter> table(6, F32(1));
-  EXPECT_THAT(Contents(PlanBuckets(table, {4, 12}, CapsFrom::kLast)),
+  EXPECT_THAT(Contents(PlanBuckets(table, {{4, 12}, CapsFrom::kLast})),
               ElementsAre(ElementsAre(5, 4), ElementsAre(3, 2, 1), ElementsAre(0)));
   // Of the two dtypes each has a small one.
   const std::vector<Parameter> mixed = {F32(1), Of(DType::kF16, {2}), F32(1), Of(DType::kF16, {2}), F32(1)};
-  EXPECT_THAT(Contents(PlanBuckets(mixed, {4, 8}, CapsFrom::kLast)),
+  EXPECT_THAT(Contents(PlanBuckets(mixed, {{4, 8}, CapsFrom::kLast})),
               ElementsAre(ElementsAre(3), ElementsAre(4, 2), ElementsAre(1), ElementsAre(0)));
 }
 
 TEST(BucketPlan, IgnoredParametersHaveNoPlace) {
   std::vector<Parameter> table(4, F32(1));
   table[3].ignored = table[1].ignored = true;
-  const BucketPlan plan = PlanBuckets(table, {4});
+  const BucketPlan plan = PlanBuckets(table, {{4}});
   EXPECT_THAT(Contents(plan), ElementsAre(ElementsAre(2), ElementsAre(0)));
   EXPECT_EQ(plan.locations[1].bucket, BucketPlan::Location::kIgnored);
   EXPECT_EQ(plan.locations[0].bucket, 1);
@@ -103,7 +104,7 @@ TEST(BucketPlan, EveryDTypeAndDeviceUsesUpTheCapsByItself) {
     table.push_back(Of(DType::kF32, {1}, gpu1));
   }
   // For each key: one gradient, then two.
-  const BucketPlan plan = PlanBuckets(table, {4, 8});
+  const BucketPlan plan = PlanBuckets(table, {{4, 8}});
   EXPECT_THAT(Contents(plan), ElementsAre(ElementsAre(11), ElementsAre(10), ElementsAre(9), ElementsAre(8),
                                           ElementsAre(7, 3), ElementsAre(6, 2), ElementsAre(5, 1), ElementsAre(4, 0)));
   EXPECT_EQ(plan.buckets[4].device, gpu1);
@@ -113,60 +114,60 @@ TEST(BucketPlan, EveryDTypeAndDeviceUsesUpTheCapsByItself) {
 TEST(BucketPlan, BucketsAreNumberedByTheirLastGradient) {
   // The f16 bucket is opened first and filled last.
   const std::vector<Parameter> table = {Of(DType::kF16, {1}), F32(1), F32(1), Of(DType::kF16, {1})};
-  EXPECT_THAT(Contents(PlanBuckets(table, {kUnlimited})), ElementsAre(ElementsAre(2, 1), ElementsAre(3, 0)));
+  EXPECT_THAT(Contents(PlanBuckets(table, {{kUnlimited}})), ElementsAre(ElementsAre(2, 1), ElementsAre(3, 0)));
 }
 
 TEST(BucketPlan, AGradientAboveTheCapIsNotSplit) {
   const std::vector<Parameter> table = {F32(1), F32(1 << 20), F32(1)};
-  const BucketPlan plan = PlanBuckets(table, {8});
+  const BucketPlan plan = PlanBuckets(table, {{8}});
   EXPECT_THAT(Contents(plan), ElementsAre(ElementsAre(2, 1), ElementsAre(0)));
   EXPECT_EQ(plan.buckets[0].slots[1].elements, size_t{1} << 20);
 }
 
 TEST(BucketPlan, AGradientOfNoElementsHasASlotAndFillsNoCap) {
   const std::vector<Parameter> table = {F32(3), Of(DType::kF32, {4, 0}), F32(3)};
-  const BucketPlan plan = PlanBuckets(table, {16});
+  const BucketPlan plan = PlanBuckets(table, {{16}});
   ASSERT_THAT(Contents(plan), ElementsAre(ElementsAre(2, 1, 0)));
   EXPECT_EQ(plan.buckets[0].slots[1].elements, 0);
   EXPECT_EQ(plan.buckets[0].slots[1].offset, plan.buckets[0].slots[2].offset);
 }
 
 TEST(BucketPlan, ABucketOfNoElementsIsItsMark) {
-  const BucketPlan plan = PlanBuckets({Of(DType::kF64, {0})}, {kUnlimited});
+  const BucketPlan plan = PlanBuckets({Of(DType::kF64, {0})}, {{kUnlimited}});
   ASSERT_EQ(plan.buckets.size(), 1);
-  EXPECT_EQ(plan.buckets[0].mark, 0);
-  EXPECT_EQ(plan.buckets[0].bytes(), 8);
+  EXPECT_EQ(plan.buckets[0].tail, 0);
+  EXPECT_EQ(plan.buckets[0].bytes(), BucketTail::Elements(1) * 8);
 }
 
 TEST(BucketPlan, AScalarIsOneElement) {
-  EXPECT_EQ(PlanBuckets({Of(DType::kF32, {})}, {0}).buckets[0].slots[0].elements, 1);
+  EXPECT_EQ(PlanBuckets({Of(DType::kF32, {})}, {{0}}).buckets[0].slots[0].elements, 1);
 }
 
 TEST(BucketPlan, SlotsBeginAtMultiplesOf256BytesAndTheMarkIsBehindThem) {
   for (const DType dtype : {DType::kF8E5M2, DType::kF16, DType::kF32, DType::kF64, DType::kComplex128}) {
     const size_t unit = 256 / SizeOf(dtype);
-    const BucketPlan plan = PlanBuckets({Of(dtype, {3}), Of(dtype, {1}), Of(dtype, {257})}, {kUnlimited});
+    const BucketPlan plan = PlanBuckets({Of(dtype, {3}), Of(dtype, {1}), Of(dtype, {257})}, {{kUnlimited}});
     ASSERT_EQ(plan.buckets.size(), 1);
     const BucketPlan::Bucket& bucket = plan.buckets[0];
     const size_t behind_first = (257 + unit - 1) / unit * unit;
     EXPECT_EQ(bucket.slots[0].offset, 0);
     EXPECT_EQ(bucket.slots[1].offset, behind_first);
     EXPECT_EQ(bucket.slots[2].offset, behind_first + unit);
-    EXPECT_EQ(bucket.mark, behind_first + 2 * unit) << Name(dtype);
-    EXPECT_EQ(bucket.elements, bucket.mark + 1);
+    EXPECT_EQ(bucket.tail, behind_first + 2 * unit) << Name(dtype);
+    EXPECT_EQ(bucket.elements, bucket.tail + BucketTail::Elements(bucket.slots.size()));
   }
 }
 
 TEST(BucketPlan, OfNoParametersIsEmpty) {
-  const BucketPlan plan = PlanBuckets({}, {0});
+  const BucketPlan plan = PlanBuckets({}, {{0}});
   EXPECT_TRUE(plan.buckets.empty());
   EXPECT_TRUE(plan.locations.empty());
 }
 
 TEST(BucketPlan, TextHasOneLinePerBucket) {
-  const std::string text = ToString(PlanBuckets({F32(1), F32(2)}, {0}));
-  EXPECT_THAT(text, HasSubstr("bucket 0: 260 B f32 on host, parameters 1\n"));
-  EXPECT_THAT(text, HasSubstr("bucket 1: 260 B f32 on host, parameters 0\n"));
+  const std::string text = ToString(PlanBuckets({F32(1), F32(2)}, {{0}}));
+  EXPECT_THAT(text, HasSubstr("bucket 0: 272 B f32 on host, parameters 1\n"));
+  EXPECT_THAT(text, HasSubstr("bucket 1: 272 B f32 on host, parameters 0\n"));
 }
 
 // The rules of the header, for any table. Together with the order of parameters they leave no freedom.
@@ -200,8 +201,8 @@ void CheckRules(const std::vector<Parameter>& table, const std::vector<size_t>& 
         EXPECT_LT(slot.parameter, bucket.slots[s - 1].parameter);
       }
     }
-    EXPECT_GE(bucket.mark, behind);
-    EXPECT_EQ(bucket.elements, bucket.mark + 1);
+    EXPECT_GE(bucket.tail, behind);
+    EXPECT_EQ(bucket.elements, bucket.tail + BucketTail::Elements(bucket.slots.size()));
   }
   for (size_t i = 0; i < table.size(); ++i) {
     EXPECT_EQ(seen[i], table[i].ignored ? 0 : 1);
@@ -247,7 +248,7 @@ TEST(BucketPlan, KeepsItsRulesForRandomTables) {
     std::vector<size_t> caps;
     for (int left = 1 + below(4); left > 0; --left) caps.push_back(below(3) == 0 ? 0 : below(4000));
     const CapsFrom from = below(2) == 0 ? CapsFrom::kFirst : CapsFrom::kLast;
-    CheckRules(table, caps, from, PlanBuckets(table, caps, from));
+    CheckRules(table, caps, from, PlanBuckets(table, {caps, from}));
     if (HasFailure()) return;
   }
 }
@@ -284,7 +285,7 @@ TEST(BucketPlan, OfResNet50StartsSmallAndContinuesNear25MiB) {
                                        [](size_t sum, const Parameter& parameter) { return sum + parameter.bytes(); });
   ASSERT_EQ(total, size_t{4} * 25557032);
 
-  const BucketPlan plan = PlanBuckets(table, {kMiB, 25 * kMiB});
+  const BucketPlan plan = PlanBuckets(table, {{kMiB, 25 * kMiB}});
   ASSERT_EQ(plan.buckets.size(), 5) << ToString(plan);
   // The classifier: its weights alone are more than the small cap.
   EXPECT_THAT(Contents(plan)[0], ElementsAre(160, 159));

@@ -68,7 +68,10 @@ std::string Layout(const std::vector<int64_t>& strides) {
   return strides.empty() ? "row-major" : absl::StrCat("strides ", Shape(strides));
 }
 
-std::string Use(bool ignored) { return ignored ? "ignored" : "reduced"; }
+std::string Use(const Parameter& parameter) {
+  if (parameter.ignored) return "ignored";
+  return parameter.sparse ? "sparse" : "reduced";
+}
 
 }  // namespace
 
@@ -108,6 +111,10 @@ absl::Status CheckParameters(absl::Span<const Parameter> parameters) {
     const auto view =
         TensorView::Create(stand_in, parameter.dtype, parameter.shape, parameter.strides, parameter.device);
     if (!view.ok()) return Annotate(view.status(), where);
+    if (parameter.sparse && (parameter.shape.empty() || !view->contiguous())) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          where, ": a sparse gradient has rows: its shape has a first dimension, and ", "its strides are row-major"));
+    }
     if (__builtin_add_overflow(total_bytes, parameter.bytes() + kRoundingBytesMax, &total_bytes)) {
       return absl::InvalidArgumentError(
           absl::StrCat(where, ": the gradients up to this one have more bytes than there are addresses"));
@@ -127,6 +134,7 @@ std::string Serialize(absl::Span<const Parameter> parameters) {
     PutNumbers(bytes, parameter.shape);
     PutNumbers(bytes, parameter.strides);
     PutNumber(bytes, parameter.ignored ? 1 : 0);
+    PutNumber(bytes, parameter.sparse ? 1 : 0);
   }
   return bytes;
 }
@@ -142,6 +150,7 @@ absl::StatusOr<std::vector<Parameter>> DeserializeParameters(const std::string& 
     parameter.shape = reader.Numbers();
     parameter.strides = reader.Numbers();
     parameter.ignored = reader.Number() != 0;
+    parameter.sparse = reader.Number() != 0;
     parameters.push_back(std::move(parameter));
   }
   if (!reader.ok || reader.at != bytes.size()) return absl::DataLossError("a parameter table arrived damaged");
@@ -164,7 +173,7 @@ std::string FirstDifference(int rank_a, absl::Span<const Parameter> a, int rank_
     }
     if (a[i].shape != b[i].shape) return differ("the shape", Shape(a[i].shape), Shape(b[i].shape));
     if (a[i].strides != b[i].strides) return differ("the layout", Layout(a[i].strides), Layout(b[i].strides));
-    if (a[i].ignored != b[i].ignored) return differ("the use", Use(a[i].ignored), Use(b[i].ignored));
+    if (Use(a[i]) != Use(b[i])) return differ("the use", Use(a[i]), Use(b[i]));
   }
   return "";
 }

@@ -22,6 +22,8 @@ struct Parameter {
   std::vector<int64_t> shape;
   std::vector<int64_t> strides;  // of the gradient, in elements; empty: row-major
   bool ignored = false;          // has no gradient, or one that stays this rank's own
+  // Its gradient comes as rows: of the first dimension, some of which have no gradient. At least one dimension, row-major.
+  bool sparse = false;
 
   int64_t elements() const;
   size_t bytes() const { return static_cast<size_t>(elements()) * SizeOf(dtype); }

@@ -1,0 +1,43 @@
+#include "reducer/average.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+
+namespace lockstep {
+
+AverageFactors FactorsOf(Average average, double predivide_factor, int ranks, bool in_place) {
+  AverageFactors factors;
+  switch (average) {
+    case Average::kBefore:
+      factors.copy_in = 1.0 / ranks;
+      break;
+    case Average::kAfter:
+      factors.copy_out = 1.0 / ranks;
+      break;
+    case Average::kNone:
+      break;
+    case Average::kInCollective:
+      factors.op = ReduceOp::kAvg;
+      factors.one = static_cast<float>(ranks);
+      break;
+    case Average::kPredivide:
+      factors.copy_in = 1 / predivide_factor;
+      factors.copy_out = predivide_factor / ranks;
+      break;
+  }
+  if (in_place && factors.copy_in != 1) {
+    factors.op = ReduceOp::kPremulSum;
+    factors.premultiply = factors.copy_in;
+    factors.one = static_cast<float>(1 / factors.copy_in);
+    factors.copy_in = 1;
+  }
+  return factors;
+}
+
+absl::Status CheckPredivideFactor(double factor) {
+  if (factor > 0 && std::isfinite(factor)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("gradients cannot be divided by ", factor, " before they are summed"));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,81 @@
+#include "reducer/bucket.h"
+
+#include <cstring>
+#include <new>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu/cast.h"
+#include "kernels/cpu/flatten.h"
+
+namespace lockstep {
+
+TensorView DenseView(const Parameter& parameter, void* data) {
+  auto view = TensorView::Create(data, parameter.dtype, parameter.shape, parameter.strides, parameter.device);
+  if (view.ok() && view->dense()) return *std::move(view);
+  return TensorView::Create(data, parameter.dtype, parameter.shape, {}, parameter.device).value();
+}
+
+Bucket::Bucket(const BucketPlan::Bucket& plan, size_t index, char* flat, char* views, Bucket* before)
+    : slots(plan.slots.size()), plan_(&plan), index_(index), flat_(flat), views_(views), before_(before) {}
+
+void Bucket::Reset() {
+  for (Slot& slot : slots) {
+    slot.used = false;
+    slot.used_anywhere = false;
+    slot.gradient = TensorView();
+    slot.target = TensorView();
+  }
+  slots_left = slots.size();
+  staged.clear();
+  streams.clear();
+  full = false;
+  reduced = false;
+  failed = 0;
+  joined = 0;
+  unplanned = 0;
+}
+
+bool Bucket::InPlace(size_t slot) const {
+  return views_ == flat_ && slots[slot].gradient.data() == static_cast<void*>(FlatAt(slot));
+}
+
+absl::Status Bucket::CopyIn(size_t slot, double factor) {
+  if (!slots[slot].used) {
+    std::memset(FlatAt(slot), 0, plan_->slots[slot].elements * SizeOf(plan_->wire));
+    return absl::OkStatus();
+  }
+  if (InPlace(slot)) {
+    return factor == 1 ? absl::OkStatus()
+                       : kernels::CastScaled(plan_->wire, FlatAt(slot), plan_->wire, FlatAt(slot),
+                                             plan_->slots[slot].elements, factor);
+  }
+  const kernels::ViewPiece piece = {&slots[slot].gradient, plan_->slots[slot].offset};
+  return kernels::FlattenViews({&piece, 1}, flat_, plan_->wire, factor);
+}
+
+absl::Status Bucket::CopyOut(size_t index, const char* result, DType dtype, double factor, const Parameter& parameter) {
+  Slot& slot = slots[index];
+  const size_t elements = plan_->slots[index].elements;
+  if (slot.target.data() == nullptr && elements > 0) {
+    char* memory = ViewAt(index);
+    if (memory == nullptr) {
+      if (slot.spare == nullptr) slot.spare.reset(new (std::nothrow) char[parameter.bytes()]);
+      memory = slot.spare.get();
+      if (memory == nullptr) {
+        return absl::ResourceExhaustedError(absl::StrCat("no memory for the average of ",
+                                                         Describe(plan_->slots[index].parameter, parameter),
+                                                         ", which this rank did not use"));
+      }
+    }
+    slot.target = DenseView(parameter, memory);
+  }
+  const char* const from = result + plan_->slots[index].offset * SizeOf(dtype);
+  if (slot.target.data() == static_cast<const void*>(from)) {
+    return factor == 1 ? absl::OkStatus()
+                       : kernels::CastScaled(dtype, slot.target.data(), dtype, from, elements, factor);
+  }
+  const kernels::ViewPiece piece = {&slot.target, plan_->slots[index].offset};
+  return kernels::UnflattenViews({&piece, 1}, result, dtype, factor);
+}
+
+}  // namespace lockstep

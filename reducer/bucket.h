@@ -1,0 +1,96 @@
+// A bucket in memory: the gradients of one backward on their way in, and their averages on their way out.
+//
+// Of a bucket's fields each belongs to whoever has it at the time: those that mark gradients (each slot has one thread, under the
+// reducer's lock where more than one could), then the thread that launches it, then the streams one after the other, then whoever has
+// waited for them.
+
+#ifndef REDUCER_BUCKET_H_
+#define REDUCER_BUCKET_H_
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/device.h"
+#include "base/tensor_view.h"
+#include "reducer/bucket_plan.h"
+#include "reducer/bucket_tail.h"
+#include "reducer/comm_hook.h"
+#include "reducer/parameter.h"
+
+namespace lockstep {
+
+class Bucket {
+ public:
+  // One gradient in a backward.
+  struct Slot {
+    bool used = false;           // this rank has a gradient
+    TensorView gradient;         // it
+    TensorView target;           // where the average goes; no data: to the view or, where there are none, to `spare`
+    bool used_anywhere = false;  // by any rank, once the bucket is reduced: there is an average
+    std::unique_ptr<char[]> spare;
+  };
+
+  // `flat` is the memory of plan.bytes(); `views` that of the gradients where they live in buckets, else null: the same as `flat`
+  // where both have one dtype. Both are aligned to 256 bytes. `before`, or null, has the same memory before this one.
+  Bucket(const BucketPlan::Bucket& plan, size_t index, char* flat, char* views, Bucket* before);
+
+  const BucketPlan::Bucket& plan() const { return *plan_; }
+  size_t index() const { return index_; }
+  Bucket* before() const { return before_; }
+  char* flat() const { return flat_; }
+  char* FlatAt(size_t slot) const { return flat_ + plan_->slots[slot].offset * SizeOf(plan_->wire); }
+  // Null where gradients do not live in buckets.
+  char* ViewAt(size_t slot) const {
+    return views_ == nullptr ? nullptr : views_ + plan_->slots[slot].offset * SizeOf(plan_->dtype);
+  }
+  BucketTail Tail(float one) const { return BucketTail(flat_ + plan_->tail * SizeOf(plan_->wire), plan_->wire, one); }
+
+  // A backward begins.
+  void Reset();
+
+  // The slot's gradient, times the factor, or zeros where there is none, into the flat memory.
+  absl::Status CopyIn(size_t slot, double factor);
+  // The average in `result` (of `dtype`, at the flat memory's offsets) times the factor to where it goes. RESOURCE_EXHAUSTED where
+  // that is to be memory of our own, and there is none.
+  absl::Status CopyOut(size_t slot, const char* result, DType dtype, double factor, const Parameter& parameter);
+  std::vector<Slot> slots;
+  size_t slots_left = 0;         // neither copied in nor staged
+  std::vector<size_t> staged;    // slots that are still to be copied in, by the copy-in stream
+  std::vector<Stream*> streams;  // on which their gradients are ready, each once
+  bool full = false;
+  HookBucket hooked;
+  std::chrono::steady_clock::time_point reduce_started;
+
+  // What the tail told.
+  bool reduced = false;  // anything
+  int failed = 0;        // ranks whose failure makes this no average
+  int joined = 0;        // ranks without inputs
+  int unplanned = 0;     // ranks that do not hold the next plan
+
+  // Kept from step to step.
+  std::vector<std::unique_ptr<Event>> stream_events;  // one per entry of `streams`, grown as needed
+  std::unique_ptr<Event> copied_in;
+  std::unique_ptr<Event> all_reduced;
+  std::unique_ptr<Event> copied_out;
+
+ private:
+  // Whether the gradient lies where it is reduced.
+  bool InPlace(size_t slot) const;
+
+  const BucketPlan::Bucket* plan_;
+  const size_t index_;
+  char* const flat_;
+  char* const views_;
+  Bucket* const before_;
+};
+
+// A gradient of the parameter, which was checked, without gaps at `data`: with the table's strides where those are dense, else
+// row-major. It has the order in which the flat memory has the slot.
+TensorView DenseView(const Parameter& parameter, void* data);
+
+}  // namespace lockstep
+
+#endif  // REDUCER_BUCKET_H_

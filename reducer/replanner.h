@@ -1,0 +1,78 @@
+// Replanner: how all ranks come by a new bucket plan without waiting for each other.
+//
+// Rank 0's order wins. Once it has seen in which order gradients become ready it cuts buckets accordingly and posts the plan as a note; the
+// other ranks fetch it meanwhile. A rank that holds the plan says so in the tail of its next last bucket (unplanned = 0 there), and in
+// the first step whose sum is zero every rank reads that all hold it: the next step begins with it, on all of them.
+
+#ifndef REDUCER_REPLANNER_H_
+#define REDUCER_REPLANNER_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/device.h"
+#include "comm/communicator.h"
+#include "reducer/bucket_plan.h"
+#include "reducer/parameter.h"
+
+namespace lockstep {
+
+// Called by one thread at a time, but for held().
+class Replanner {
+ public:
+  // Plan k is posted under topic first_topic + k. Everything else outlives this.
+  Replanner(Communicator* communicator, uint64_t first_topic, absl::Span<const Parameter> parameters,
+            const PlanRules* rules);
+  ~Replanner();
+
+  Replanner(const Replanner&) = delete;
+  Replanner& operator=(const Replanner&) = delete;
+
+  // From the next order that is recorded a plan is to be made. Every rank calls it; a plan is adopted once all have.
+  void Request();
+
+  // The order in which this rank's gradients became ready in a backward that went well; those that did not come are taken to come
+  // last. Does something only after a request. `fits`: whether a plan can be had with the memory that there is.
+  void Record(const std::vector<size_t>& order, const std::function<bool(const BucketPlan&)>& fits);
+
+  // Whether the next plan has arrived. Thread-safe.
+  bool held() const { return held_.load(std::memory_order_acquire); }
+
+  // The plan, when the ranks have agreed to go over to it. Reports, as a warning, when this rank's order differs much from it.
+  BucketGroups Take();
+
+  // Of the last plan taken: the share of pairs of gradients that were ready here in the other order than planned, 0 to 1.
+  double disorder() const { return disorder_; }
+
+ private:
+  void Fetch(uint64_t topic);
+  std::vector<size_t> Completed(const std::vector<size_t>& order) const;
+
+  Communicator* const communicator_;
+  const uint64_t first_topic_;
+  const absl::Span<const Parameter> parameters_;
+  const PlanRules* const rules_;
+
+  uint64_t plans_ = 0;  // requested so far
+  bool recording_ = false;
+  std::vector<size_t> own_order_;
+  double disorder_ = 0;
+  std::unique_ptr<Stream> fetching_;
+
+  std::atomic<bool> stop_{false};  // says nothing about other memory
+  // Released after groups_ was written, acquired before it is read.
+  std::atomic<bool> held_{false};
+  BucketGroups groups_;
+};
+
+// The share of pairs that have another order in `a` than in `b`, which are permutations of the same things (Kendall's distance).
+double Disorder(absl::Span<const size_t> a, absl::Span<const size_t> b);
+
+}  // namespace lockstep
+
+#endif  // REDUCER_REPLANNER_H_
