@@ -11,8 +11,8 @@ namespace {
 
 using Clock = StepTimer::Clock;
 
-// A rank without inputs waits for ranks that compute, and those may do so for as long as they like: a day is no deadline of a collective.
-constexpr std::chrono::hours kJoinedTimeout{24};
+// A rank without inputs waits for ranks that compute, and those may do so for as long as they like.
+constexpr std::chrono::hours kJoinedTimeout{24 * 365};
 
 absl::Status CheckResult(const HookBucket& bucket) {
   const TensorView& result = *bucket.result;
@@ -180,6 +180,7 @@ absl::Status BucketPipeline::EnqueueHook(Bucket& bucket) {
   hooked.data = bucket.flat();
   hooked.elements = bucket.plan().tail;
   hooked.communicator = hook_communicator_.get();
+  if (settings_.opens_steps && bucket.index() == 0) LOCKSTEP_RETURN_IF_ERROR(EnqueueOpening());
   LOCKSTEP_RETURN_IF_ERROR(collective_->Enqueue([&bucket] {
     bucket.reduce_started = Clock::now();
     return absl::OkStatus();
@@ -198,6 +199,15 @@ absl::Status BucketPipeline::EnqueueHook(Bucket& bucket) {
     return absl::OkStatus();
   }));
   return EnqueueAllReduce(bucket, bucket.plan().tail, bucket.plan().elements, sum_);
+}
+
+absl::Status BucketPipeline::EnqueueOpening() {
+  CollectiveRequest request;
+  request.collective = Collective::kBarrier;
+  request.background = true;
+  if (step_.joined) request.timeout = kJoinedTimeout;
+  return communicator_->Enqueue(request, collective_.get(),
+                                [this](const absl::Status& status) { outcome_->FailCommunication(status); });
 }
 
 void BucketPipeline::FailHook(Bucket& bucket, const absl::Status& status) {

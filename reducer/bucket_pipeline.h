@@ -51,6 +51,7 @@ class BucketPipeline {
   struct Settings {
     AverageFactors factors;
     bool divide_by_live = false;  // an average is that of the ranks which have inputs, not of all
+    bool opens_steps = false;     // ranks may be without inputs, and wait for a step to begin
     std::shared_ptr<CommHook> hook;
     OptimizerStep optimizer;
   };
@@ -95,6 +96,9 @@ class BucketPipeline {
   absl::Status Stage(Bucket& bucket);
   absl::Status EnqueueReduction(Bucket& bucket);
   absl::Status EnqueueHook(Bucket& bucket);
+  // Before the first hook of a step where ranks may have no inputs: those await the others here, not in the hook, whose operations have
+  // deadlines.
+  absl::Status EnqueueOpening();
   absl::Status EnqueueOptimizer(Bucket& bucket);
   absl::Status EnqueueAllReduce(Bucket& bucket, size_t begin, size_t end, const AverageFactors& factors);
   // On the streams' threads.

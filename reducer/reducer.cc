@@ -9,12 +9,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "base/deadline.h"
 #include "base/host_device.h"
 #include "base/log.h"
+#include "base/rank.h"
+#include "base/reduce_op.h"
 #include "base/status.h"
 #include "reducer/agreement.h"
 #include "reducer/broadcast.h"
 #include "reducer/plan_text.h"
+#include "xxhash.h"
 
 namespace lockstep {
 namespace {
@@ -55,15 +59,16 @@ absl::Status CheckOptions(const ReducerOptions& options, absl::Span<const Parame
 
 // For comparison across ranks, and for people.
 std::string Settings(const ReducerOptions& options) {
-  return absl::StrCat("bucket caps ", absl::StrJoin(options.bucket_caps_bytes, ","), " from the ",
-                      options.caps_from == CapsFrom::kFirst ? "first" : "last", ", at most ",
-                      options.buckets_in_memory_max, " in memory, average ", static_cast<int>(options.average),
-                      " factor ", options.predivide_factor, ", compress ",
-                      options.compress.has_value() ? Name(*options.compress) : "no", ", hook ",
-                      options.hook == nullptr ? "none" : options.hook->name(), ", find_unused ", options.find_unused,
-                      ", static_graph ", options.static_graph, ", bucket views ", options.gradient_as_bucket_view,
-                      ", replan ", options.replan, ", optimizer ", static_cast<bool>(options.optimizer), ", delayed ",
-                      absl::StrJoin(options.delayed, ","), " by ", options.delayed_trigger, ", plan ", options.plan);
+  return absl::StrCat(
+      "bucket caps ", absl::StrJoin(options.bucket_caps_bytes, ","), " from the ",
+      options.caps_from == CapsFrom::kFirst ? "first" : "last", ", at most ", options.buckets_in_memory_max,
+      " in memory, average ", static_cast<int>(options.average), " factor ", options.predivide_factor, ", compress ",
+      options.compress.has_value() ? Name(*options.compress) : "no", ", hook ",
+      options.hook == nullptr ? "none" : options.hook->name(), ", find_unused ", options.find_unused, ", static_graph ",
+      options.static_graph, ", uneven inputs ", options.uneven_inputs, options.divide_by_live,
+      options.throw_on_early_end, ", bucket views ", options.gradient_as_bucket_view, ", replan ", options.replan,
+      ", optimizer ", static_cast<bool>(options.optimizer), ", delayed ", absl::StrJoin(options.delayed, ","), " by ",
+      options.delayed_trigger);
 }
 
 BucketPlan FirstPlan(absl::Span<const Parameter> parameters, const ReducerOptions& options) {
@@ -87,26 +92,37 @@ absl::StatusOr<uint64_t> AgreeOnFirstTopic(Communicator& communicator) {
   return topic;
 }
 
+// Of the ranks that joined in the latest step the highest.
+absl::StatusOr<Rank> LastToJoin(Communicator& communicator, uint64_t joined_in) {
+  const uint64_t mine = joined_in << 32 | static_cast<uint32_t>(communicator.rank().value());
+  uint64_t last = 0;
+  CollectiveRequest request;
+  request.collective = Collective::kAllReduce;
+  request.dtype = DType::kU64;
+  request.op = ReduceOp::kMax;
+  request.count = 1;
+  request.input = &mine;
+  request.output = &last;
+  LOCKSTEP_RETURN_IF_ERROR(communicator.Run(request));
+  return Rank(static_cast<int>(last & 0xffffffff));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Reducer>> Reducer::Create(Communicator* communicator, std::vector<Parameter> parameters,
                                                          ReducerOptions options) {
-  // A rank whose own table is bad says so, and the others learn it rather than wait.
+  // A rank whose own arguments are bad says so, and the others learn it rather than wait.
   absl::Status local = CheckParameters(parameters);
   if (local.ok()) local = CheckOptions(options, parameters);
-  const std::string settings = Settings(options);
-  LOCKSTEP_RETURN_IF_ERROR(AgreeOnParameters(*communicator, local, settings, parameters));
+  if (!local.ok()) return AgreeOnParameters(*communicator, local, "", parameters);
   BucketPlan plan = FirstPlan(parameters, options);
-  std::unique_ptr<Reducer> reducer(
-      new Reducer(communicator, std::move(parameters), std::move(options), std::move(plan)));
-  LOCKSTEP_RETURN_IF_ERROR(AgreeOnParameters(*communicator, reducer->Allocate(), settings, {}));
-  LOCKSTEP_RETURN_IF_ERROR(reducer->Connect());
+  std::unique_ptr<Reducer> reducer(new Reducer(std::move(parameters), std::move(options), std::move(plan)));
+  LOCKSTEP_RETURN_IF_ERROR(reducer->Open(communicator, Opening::kCreated));
   return reducer;
 }
 
-Reducer::Reducer(Communicator* communicator, std::vector<Parameter> parameters, ReducerOptions options, BucketPlan plan)
-    : communicator_(communicator),
-      parameters_(std::move(parameters)),
+Reducer::Reducer(std::vector<Parameter> parameters, ReducerOptions options, BucketPlan plan)
+    : parameters_(std::move(parameters)),
       options_(std::move(options)),
       rules_(RulesOf(options_)),
       device_(HostDevice()),
@@ -124,6 +140,46 @@ Reducer::Reducer(Communicator* communicator, std::vector<Parameter> parameters, 
 
 Reducer::~Reducer() = default;
 
+absl::Status Reducer::Open(Communicator* communicator, Opening opening) {
+  communicator_ = communicator;
+  const std::string settings = Settings(options_);
+  LOCKSTEP_RETURN_IF_ERROR(AgreeOnParameters(*communicator_, absl::OkStatus(), settings, parameters_));
+  LOCKSTEP_RETURN_IF_ERROR(AgreeOnPlan(opening));
+  LOCKSTEP_RETURN_IF_ERROR(AgreeOnParameters(*communicator_, Allocate(), settings, {}));
+  LOCKSTEP_ASSIGN_OR_RETURN(const uint64_t first_topic, AgreeOnFirstTopic(*communicator_));
+  outcome_->set_first_topic(first_topic);
+  replanner_ = std::make_unique<Replanner>(communicator_, first_topic + kTopicsOfPlans, parameters_, &rules_);
+  const bool planned_already = !options_.plan.empty() || opening == Opening::kChanged;
+  if (options_.replan && !planned_already && !options_.gradient_as_bucket_view) replanner_->Request();
+  return pipeline_->RenewHookCommunicator();
+}
+
+absl::Status Reducer::AgreeOnPlan(Opening opening) {
+  struct Offer {
+    uint64_t plan = 0;
+    Opening opening = Opening::kCreated;
+  };
+  const std::string text = ExportPlan();
+  const Offer mine = {XXH3_64bits(text.data(), text.size()), opening};
+  std::vector<Offer> offers(communicator_->size());
+  CollectiveRequest request;
+  request.collective = Collective::kAllGather;
+  request.count = offers.size() * sizeof(Offer);
+  request.input = &mine;
+  request.output = offers.data();
+  LOCKSTEP_RETURN_IF_ERROR(communicator_->Run(request));
+  const auto differs = [&](const Offer& offer) { return offer.plan != offers[0].plan; };
+  const auto differing = std::find_if(offers.begin(), offers.end(), differs);
+  if (differing == offers.end()) return absl::OkStatus();
+  const auto created = [](const Offer& offer) { return offer.opening == Opening::kCreated; };
+  if (std::any_of(offers.begin(), offers.end(), created)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the bucket plan differs on rank 0 and rank ", differing - offers.begin()));
+  }
+  plan_ = FirstPlan(parameters_, options_);
+  return absl::OkStatus();
+}
+
 absl::Status Reducer::Allocate() {
   // First, since the other ranks do.
   LOCKSTEP_RETURN_IF_ERROR(AllocateMemory());
@@ -140,20 +196,14 @@ absl::Status Reducer::Allocate() {
   if (options_.hook == nullptr) {
     settings.factors = FactorsOf(options_.average, options_.predivide_factor, communicator_->size(), reduces_in_place);
   }
+  settings.divide_by_live = options_.divide_by_live && options_.average != Average::kNone;
+  settings.opens_steps = options_.uneven_inputs;
   settings.hook = options_.hook;
   settings.optimizer = options_.optimizer;
   pipeline_ =
       std::make_unique<BucketPipeline>(device_, communicator_, parameters_, outcome_.get(), std::move(settings));
   LOCKSTEP_RETURN_IF_ERROR(pipeline_->CreateStreams());
   return MakeBuckets();
-}
-
-absl::Status Reducer::Connect() {
-  LOCKSTEP_ASSIGN_OR_RETURN(const uint64_t first_topic, AgreeOnFirstTopic(*communicator_));
-  outcome_->set_first_topic(first_topic);
-  replanner_ = std::make_unique<Replanner>(communicator_, first_topic + kTopicsOfPlans, parameters_, &rules_);
-  if (options_.replan && options_.plan.empty() && !options_.gradient_as_bucket_view) replanner_->Request();
-  return pipeline_->RenewHookCommunicator();
 }
 
 std::vector<size_t> Reducer::Regions(const BucketPlan& plan) const {
@@ -208,23 +258,27 @@ absl::Status Reducer::MakeBuckets() {
 
 absl::Status Reducer::Adopt(BucketPlan plan) {
   // Both plans use the same memory: what lives in it goes by way of some other.
-  struct Kept {
-    size_t index;
-    const void* view;
-    std::string bytes;
-  };
-  std::vector<Kept> kept;
-  if (options_.gradient_as_bucket_view) {
-    for (size_t index = 0; index < parameters_.size(); ++index) {
-      if (parameters_[index].ignored || parameters_[index].sparse) continue;
-      kept.push_back({index, ViewAt(index), std::string(ViewAt(index), parameters_[index].bytes())});
-    }
-  }
+  const std::vector<Kept> kept = TakeGradients();
   plan_ = std::move(plan);
   LOCKSTEP_RETURN_IF_ERROR(MakeBuckets());
+  PutBack(kept);
+  return absl::OkStatus();
+}
+
+std::vector<Reducer::Kept> Reducer::TakeGradients() const {
+  std::vector<Kept> kept;
+  if (!options_.gradient_as_bucket_view) return kept;
+  for (size_t index = 0; index < parameters_.size(); ++index) {
+    if (parameters_[index].ignored || parameters_[index].sparse) continue;
+    kept.push_back({index, ViewAt(index), std::string(ViewAt(index), parameters_[index].bytes())});
+  }
+  return kept;
+}
+
+void Reducer::PutBack(const std::vector<Kept>& gradients) {
   ++plan_version_;
   MutexLock lock(&mu_);
-  for (const Kept& gradient : kept) {
+  for (const Kept& gradient : gradients) {
     char* const view = ViewAt(gradient.index);
     std::memcpy(view, gradient.bytes.data(), gradient.bytes.size());
     Gradient& window = window_[gradient.index];
@@ -232,7 +286,6 @@ absl::Status Reducer::Adopt(BucketPlan plan) {
     window.data = DenseView(parameters_[gradient.index], view);
     window.target = window.data;
   }
-  return absl::OkStatus();
 }
 
 char* Reducer::ViewAt(size_t index) const {
@@ -241,36 +294,48 @@ char* Reducer::ViewAt(size_t index) const {
   return buckets_[location.bucket]->ViewAt(location.slot);
 }
 
-absl::Status Reducer::BeginBackward(const BackwardOptions& options) {
+absl::Status Reducer::CheckIdle(absl::string_view call) {
   LOCKSTEP_RETURN_IF_ERROR(communicator_->status());
-  {
-    MutexLock lock(&mu_);
-    if (state_ != State::kIdle) {
-      return absl::FailedPreconditionError("begin_backward: the last backward was not ended by end_backward");
-    }
-  }
+  MutexLock lock(&mu_);
+  if (state_ == State::kIdle) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(call, ": the last backward was not ended by end_backward"));
+}
+
+absl::Status Reducer::PrepareStep() {
+  if (std::exchange(hook_failed_, false)) LOCKSTEP_RETURN_IF_ERROR(pipeline_->RenewHookCommunicator());
+  if (!std::exchange(replan_due_, false)) return absl::OkStatus();
+  return Adopt(LayOut(parameters_, rules_, replanner_->Take()));
+}
+
+void Reducer::BeginStep(bool joined) {
+  state_ = State::kArmed;
+  ending_ = false;
+  next_bucket_ = 0;
+  delayed_filled_ = false;
+  ++step_;
+  outcome_->Begin(step_);
+  pipeline_->Begin({step_, buckets_.size(), replanner_->held(), joined});
+  for (const std::unique_ptr<Bucket>& bucket : buckets_) bucket->Reset();
+}
+
+absl::Status Reducer::BeginBackward(const BackwardOptions& options) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckIdle("begin_backward"));
   // The last step may still be under way in our buckets.
   LOCKSTEP_RETURN_IF_ERROR(FinishInFlight());
-  if (std::exchange(hook_failed_, false)) LOCKSTEP_RETURN_IF_ERROR(pipeline_->RenewHookCommunicator());
-  if (options.sync && std::exchange(replan_due_, false)) {
-    LOCKSTEP_RETURN_IF_ERROR(Adopt(LayOut(parameters_, rules_, replanner_->Take())));
-  }
-  std::vector<size_t> unused;
   {
     MutexLock lock(&mu_);
     LOCKSTEP_RETURN_IF_ERROR(marks_.Begin(options.unused));
-    ending_ = false;
     if (!options.sync) {
+      ending_ = false;
       state_ = State::kAccumulating;
       return absl::OkStatus();
     }
-    state_ = State::kArmed;
-    next_bucket_ = 0;
-    delayed_filled_ = false;
-    ++step_;
-    outcome_->Begin(step_);
-    pipeline_->Begin({step_, buckets_.size(), replanner_->held()});
-    for (const std::unique_ptr<Bucket>& bucket : buckets_) bucket->Reset();
+  }
+  LOCKSTEP_RETURN_IF_ERROR(PrepareStep());
+  std::vector<size_t> unused;
+  {
+    MutexLock lock(&mu_);
+    BeginStep(/*joined=*/false);
     unused = marks_.unused();
   }
   for (const size_t index : unused) FillFromWindow(index);
@@ -479,8 +544,12 @@ absl::Status Reducer::Finish() {
     order = marks_.order();
   }
   if (!status.ok()) return status;
+  if (last.joined > 0 && last.joined < communicator_->size() && options_.throw_on_early_end) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("end_backward: ", last.joined, " rank(s) have exhausted their inputs before others"));
+  }
   replan_due_ = last.unplanned == 0;
-  replanner_->Record(order, [this](const BucketPlan& plan) { return Fits(plan); });
+  if (!order.empty()) replanner_->Record(order, [this](const BucketPlan& plan) { return Fits(plan); });
   return absl::OkStatus();
 }
 
@@ -497,6 +566,71 @@ std::string Reducer::Remedy() const {
 bool Reducer::Fits(const BucketPlan& plan) const {
   const std::vector<size_t> regions = Regions(plan);
   return std::accumulate(regions.begin(), regions.end(), size_t{0}) <= memory_->bytes();
+}
+
+absl::Status Reducer::ShadowStep() {
+  LOCKSTEP_RETURN_IF_ERROR(PrepareStep());
+  {
+    MutexLock lock(&mu_);
+    BeginStep(/*joined=*/true);
+    ending_ = true;
+  }
+  for (const BucketPlan::Bucket& bucket : plan_.buckets) {
+    for (const BucketPlan::Slot& slot : bucket.slots) Fill(slot.parameter, nullptr);
+  }
+  pipeline_->EndCalled();
+  LaunchFull();
+  const absl::Status status = Finish();
+  MutexLock lock(&mu_);
+  state_ = State::kIdle;
+  return status;
+}
+
+absl::Status Reducer::Join(absl::Span<const TensorView> model) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckIdle("join"));
+  if (!options_.uneven_inputs) {
+    return absl::FailedPreconditionError("join: the reducer was not made for uneven inputs: set uneven_inputs");
+  }
+  LOCKSTEP_RETURN_IF_ERROR(FinishInFlight());
+  uint64_t joined_in = 0;
+  {
+    MutexLock lock(&mu_);
+    joined_in = step_ + 1;
+  }
+  while (true) {
+    const absl::Status status = ShadowStep();
+    // A step that failed on a rank which has inputs may be tried again by it.
+    if (!status.ok() && !absl::IsFailedPrecondition(status)) return status;
+    LOCKSTEP_RETURN_IF_ERROR(communicator_->status());
+    if (buckets_.back()->joined == communicator_->size()) break;
+    if (options_.throw_on_early_end) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("join: rank ", communicator_->rank().value(), " has exhausted its inputs before others"));
+    }
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const Rank last, LastToJoin(*communicator_, joined_in));
+  return BroadcastCoalesced(*communicator_, model, last);
+}
+
+absl::Status Reducer::ChangeCommunicator(Communicator* communicator) {
+  // Their threads use the old communicator.
+  replanner_.reset();
+  if (pipeline_ != nullptr) (void)pipeline_->Synchronize(Deadline::Infinite());
+  const std::vector<Kept> kept = TakeGradients();
+  buckets_.clear();
+  pipeline_.reset();
+  hook_failed_ = false;
+  replan_due_ = false;
+  {
+    MutexLock lock(&mu_);
+    state_ = State::kIdle;
+    in_flight_ = false;
+    step_ = 0;
+    marks_.EndWindow();
+  }
+  LOCKSTEP_RETURN_IF_ERROR(Open(communicator, Opening::kChanged));
+  PutBack(kept);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<TensorView> Reducer::AverageOf(size_t index) {

@@ -98,6 +98,13 @@ struct ReducerOptions {
   // backward; what was not marked counts as unused.
   std::vector<size_t> delayed;
   size_t delayed_trigger = 0;
+
+  // Ranks may run out of inputs at different times: those that have call Join.
+  bool uneven_inputs = false;
+  // Averages are those of the ranks that have inputs, rather than of all with zeros for the others. Not with a hook, nor for a sum.
+  bool divide_by_live = false;
+  // Instead, as soon as a rank has joined, the step is FAILED_PRECONDITION on all, and so is Join.
+  bool throw_on_early_end = false;
 };
 
 struct BackwardOptions {
@@ -152,6 +159,17 @@ class Reducer {
   // 1 for the first plan. Grows in BeginBackward only.
   int64_t plan_version() const { return plan_version_; }
 
+  // For a rank that has no more inputs, where others have: takes part in their steps with zeros, for as long as it takes (its operations
+  // have no deadline), until all ranks have joined. Then `model` is broadcast from the rank that joined last, the highest if several
+  // did, to all of them. FAILED_PRECONDITION without ReducerOptions::uneven_inputs, and where an early end is to be thrown.
+  absl::Status Join(absl::Span<const TensorView> model);
+
+  // Every rank of the new communicator calls it, or Create with equal arguments and the plan that the others export. Ends what was under
+  // way, whether or not it failed, and begins anew over the other communicator: with the same plan if all ranks have the same, else
+  // with the first one; in fresh memory, so bucket views move, with their contents. Errors as of Create; the reducer must not be used
+  // then but for another ChangeCommunicator.
+  absl::Status ChangeCommunicator(Communicator* communicator);
+
   // Copies the root's tensors to every rank, coalesced into messages of up to 250 MiB. Blocks.
   absl::Status Broadcast(absl::Span<const TensorView> tensors, Rank root);
 
@@ -169,10 +187,15 @@ class Reducer {
     Stream* stream = nullptr;
   };
 
-  Reducer(Communicator* communicator, std::vector<Parameter> parameters, ReducerOptions options, BucketPlan plan);
-  // Collective, both: they end well on every rank or on none, but for what this rank alone lacks in the first one.
+  // How a reducer came to its communicator.
+  enum class Opening : uint64_t { kCreated, kChanged };
+
+  Reducer(std::vector<Parameter> parameters, ReducerOptions options, BucketPlan plan);
+  // Collective: makes everything that depends on the communicator.
+  absl::Status Open(Communicator* communicator, Opening opening);
+  absl::Status AgreeOnPlan(Opening opening);
+  // Ends well on every rank or on none, but for what this rank alone lacks.
   absl::Status Allocate();
-  absl::Status Connect();
   absl::Status AllocateMemory();
   // Bytes of the regions of memory with which a plan's buckets take turns.
   std::vector<size_t> Regions(const BucketPlan& plan) const;
@@ -181,6 +204,21 @@ class Reducer {
   absl::Status MakeBuckets();
   // Goes over to another plan that fits.
   absl::Status Adopt(BucketPlan plan);
+  // Gradients that live in buckets, taken out of them and put back where they live then.
+  struct Kept {
+    size_t index = 0;
+    const void* view = nullptr;
+    std::string bytes;
+  };
+  std::vector<Kept> TakeGradients() const;
+  void PutBack(const std::vector<Kept>& gradients) ABSL_LOCKS_EXCLUDED(mu_);
+
+  absl::Status CheckIdle(absl::string_view call) ABSL_LOCKS_EXCLUDED(mu_);
+  // What a synchronised step begins with, before anything is marked.
+  absl::Status PrepareStep() ABSL_LOCKS_EXCLUDED(mu_);
+  void BeginStep(bool joined) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // A step of a rank without inputs.
+  absl::Status ShadowStep() ABSL_LOCKS_EXCLUDED(mu_);
 
   absl::Status CheckReduced(size_t index, absl::string_view call) const;
   absl::Status CheckGradient(size_t index, const TensorView& gradient) const;
@@ -204,7 +242,6 @@ class Reducer {
   std::string Remedy() const;
 
   // Constant after construction.
-  Communicator* const communicator_;
   const std::vector<Parameter> parameters_;
   const ReducerOptions options_;
   const PlanRules rules_;
@@ -212,7 +249,8 @@ class Reducer {
   Device* const device_;
   const bool holds_last_bucket_;  // a complaint may come after every gradient has: the last bucket is to carry it
 
-  // Constant after creation.
+  // Constant from one opening to the next.
+  Communicator* communicator_ = nullptr;
   std::unique_ptr<StepOutcome> outcome_;
   std::unique_ptr<Replanner> replanner_;
   std::unique_ptr<SymmetricBuffer> memory_;
