@@ -43,7 +43,8 @@ void StepRecorder::Began(Stage stage, size_t bucket, StepTime now) {
 
 void StepRecorder::Ended(Stage stage, size_t bucket, StepTime now) { current_.buckets[bucket].at(stage).end = now; }
 
-void StepRecorder::Finished() {
+void StepRecorder::Finished(StepTime now) {
+  if (!IsRecorded(current_.end)) current_.end = now;
   std::swap(current_, ring_[next_]);
   next_ = (next_ + 1) % kKept;
   kept_ = std::min(kept_ + 1, kKept);

@@ -47,8 +47,9 @@ class StepRecorder {
   void Ended(Stage stage, size_t bucket, StepTime now = StepClock::now());
   void Sent(size_t bucket, int64_t bytes) { current_.buckets[bucket].bytes += bytes; }
 
-  // Everything of this backward is done: its record is the last one now.
-  void Finished();
+  // Everything of this backward is done: its record is the last one from now on. An EndBackward that waited for it, and
+  // for which EndReturned was not called, is taken to return now.
+  void Finished(StepTime now = StepClock::now());
 
   size_t kept() const { return kept_; }
   // The record of the `back`-th backward before the last that finished: 0 is that one itself. Below kept(), but that

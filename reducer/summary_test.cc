@@ -39,15 +39,15 @@ TEST(Summary, ShowsWhatWasWhen) {
   record.backward_begin = At(0);
   record.end_called = At(8000);
   record.buckets = {Bucket(1000, 1250, 2000, 4000, 4500, 1 << 20),  //
-                    Bucket(7900, 8010, 8010, 8020, 8030, 64),       // shorter than a column
+                    Bucket(7900, 8000, 8000, 8000, 8030, 64),       // shorter than the clock
                     Bucket(7000, 8001, 8100, 11900, 12000, 25 << 20)};
   EXPECT_EQ(Summary(record, Plan({3, 1, 120}), Rank(1), 4),
-            "step 12, rank 1 of 4: backward 8.00 ms, communication 5.81 ms (2.00 hidden, 3.81 exposed)\n"
+            "step 12, rank 1 of 4: backward 8.00 ms, communication 5.80 ms (2.00 hidden, 3.80 exposed)\n"
             "1 of 3 buckets launched in backward, 27263040 bytes reduced; times in ms since backward began\n"
             "\n"
             "bucket params        bytes    ready   launch       on the wire     done  |- backward, # on wire   |\n"
             "     0      3      1048576     1.00     1.25     2.00 -    4.00     4.50  |----####--------........|\n"
-            "     1      1           64     7.90     8.01     8.01 -    8.02     8.03  |----------------#.......|\n"
+            "     1      1           64     7.90     8.00     8.00 -    8.00     8.03  |----------------#.......|\n"
             "     2    120     26214400     7.00     8.00     8.10 -   11.90    12.00  |----------------########|\n");
 }
 
