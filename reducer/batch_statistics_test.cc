@@ -92,7 +92,8 @@ std::vector<Elements> RandomBatch(const std::vector<int>& counts, int channels, 
   return ranks;
 }
 
-// Means and variances cross the wire as float32: half a unit in the last place of the mean, and its square in the variance.
+// Means and variances cross the wire as float32: half a unit in the last place of the mean, and its square in the
+// variance.
 void ExpectNear(const WholeBatch& batch, const Reference& expected, double epsilon) {
   EXPECT_EQ(batch.count, expected.count);
   ASSERT_EQ(batch.mean.size(), expected.mean.size());

@@ -104,6 +104,9 @@ TEST(BufferSet, HandsTheRootsBuffersToEveryRankInFreshMemory) {
         for (size_t i = 0; i < fresh.views().size(); ++i) {
           EXPECT_EQ(fresh.views()[i].ToString(), buffers.views()[i].ToString());
           EXPECT_EQ(reinterpret_cast<uintptr_t>(fresh.views()[i].data()) % 256, 0) << "tensor " << i;
+          // What lies before the next one was sent too.
+          const char* at = static_cast<const char*>(fresh.views()[i].data()) + fresh.views()[i].bytes();
+          while (i + 1 < fresh.views().size() && at < fresh.views()[i + 1].data()) EXPECT_EQ(*at++, 0);
         }
       }
     });

@@ -11,8 +11,8 @@
 namespace lockstep {
 namespace {
 
-// The kernels take one side as flat memory: a view of the same elements in the order in which they walk the other, which is that
-// of memory for a dense one and row-major for one with gaps.
+// The kernels take one side as flat memory: a view of the same elements in the order in which they walk the other,
+// which is that of memory for a dense one and row-major for one with gaps.
 bool FlatFor(const TensorView& flat, const TensorView& walked) {
   return walked.dense() ? flat.dense() && SameLayout(flat, walked) : flat.contiguous();
 }

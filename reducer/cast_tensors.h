@@ -10,11 +10,12 @@
 
 namespace lockstep {
 
-// targets[i] = sources[i], element by element, converted as by CastScaled (kernels/cpu/cast.h): between floats, rounded once to
-// nearest even; equal dtypes are copied. Runs on the calling thread, sends nothing.
+// targets[i] = sources[i], element by element, converted as by CastScaled (kernels/cpu/cast.h): between floats, rounded
+// once to nearest even; equal dtypes are copied. Runs on the calling thread, sends nothing.
 //
-// Of each pair, shapes are equal; both have the same layout without gaps, or one is row-major and the other has gaps. They are on
-// the host and share no memory. INVALID_ARGUMENT names the first pair that is not so, and nothing is written then.
+// Of each pair, shapes are equal; both have the same layout without gaps, or one is row-major and the other has gaps.
+// They are on the host and share no memory. INVALID_ARGUMENT names the first pair that is not so, and nothing is
+// written then.
 absl::Status CastTensors(absl::Span<const TensorView> sources, absl::Span<const TensorView> targets);
 
 }  // namespace lockstep

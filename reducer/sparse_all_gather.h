@@ -20,17 +20,18 @@ struct SparseOptions {
 
 // Every rank calls it. Blocks. The result is the same bits on every rank.
 //
-// Each rank coalesces what it has and multiplies it by the factor; then rows are summed in rank order (Coalesce). So a row has
-// the value that the dense gradient would get, scaled as it is copied into its bucket and reduced by an algorithm that folds in
-// rank order and rounds once; but a -0 stays one where the dense sum has +0 from ranks without the row.
+// Each rank coalesces what it has and multiplies it by the factor; then rows are summed in rank order (Coalesce). So a
+// row has the value that the dense gradient would get, scaled as it is copied into its bucket and reduced by an
+// algorithm that folds in rank order and rounds once; but a -0 stays one where the dense sum has +0 from ranks without
+// the row.
 //
-// On the wire: three 64-bit numbers of each rank; then, unless no rank has rows, 8 bytes for each row that a rank has, and
-// row_elements of the dtype. Every rank gets all of it.
+// On the wire: three 64-bit numbers of each rank; then, unless no rank has rows, 8 bytes for each row that a rank has,
+// and row_elements of the dtype. Every rank gets all of it.
 //
-// `local` is why this rank has no gradient to give, or OK. It takes part with no rows then, as it does when its gradient is bad;
-// both are this rank's own error, and FAILED_PRECONDITION on the others, quoting the lowest such rank. dtypes, rows or row
-// elements that differ are the same FAILED_PRECONDITION on all ranks, and more rows than can be addressed RESOURCE_EXHAUSTED.
-// The communicator stays usable after all of these.
+// `local` is why this rank has no gradient to give, or OK. It takes part with no rows then, as it does when its
+// gradient is bad; both are this rank's own error, and FAILED_PRECONDITION on the others, quoting the lowest such rank.
+// dtypes, rows or row elements that differ are the same FAILED_PRECONDITION on all ranks, and more rows than can be
+// addressed RESOURCE_EXHAUSTED. The communicator stays usable after all of these.
 absl::StatusOr<CoalescedGradient> AllGatherSparse(Communicator& communicator, const absl::Status& local,
                                                   const SparseGradient& gradient, const SparseOptions& options);
 

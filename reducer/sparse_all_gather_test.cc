@@ -52,8 +52,8 @@ Rows MakeRows(DType dtype, int64_t rows, int64_t row_elements, std::vector<int64
   return made;
 }
 
-// Rank r has values for rows r, r + 2, r + 4, ... and, in reverse order, for all that are multiples of 3: some rows of all ranks,
-// some of one, some twice of one rank; numbers that make every rounding show.
+// Rank r has values for rows r, r + 2, r + 4, ... and, in reverse order, for all that are multiples of 3: some rows of
+// all ranks, some of one, some twice of one rank; numbers that make every rounding show.
 Rows RowsOf(int rank, DType dtype, int64_t rows, int64_t row_elements) {
   std::vector<int64_t> indices;
   for (int64_t row = rank; row < rows; row += 2) indices.push_back(row);
@@ -171,7 +171,8 @@ TEST(AllGatherSparse, KeepsTheIndicesOfRowsWithoutElements) {
   });
 }
 
-// The results, by rank, of an exchange in which one rank has something of its own; and that another one is right afterwards.
+// The results, by rank, of an exchange in which one rank has something of its own; and that another one is right
+// afterwards.
 std::vector<absl::Status> ExchangeWithOddRank(int size, int odd_rank, const absl::Status& local, const Rows& odd) {
   LoopbackWorld world(size, {}, ShortTimeout());
   std::vector<absl::Status> results(size);

@@ -1,6 +1,6 @@
 // A gradient that has values for some rows of its parameter only, as that of an embedding has, and making one of many
-// values for a row. Pure functions: reducer/sparse_all_gather.h brings the gradients of all ranks together. Nothing here
-// ever takes memory for the rows that have no values.
+// values for a row. Pure functions: reducer/sparse_all_gather.h brings the gradients of all ranks together. Nothing
+// here ever takes memory for the rows that have no values.
 
 #ifndef REDUCER_SPARSE_GRADIENT_H_
 #define REDUCER_SPARSE_GRADIENT_H_
@@ -48,14 +48,15 @@ struct CoalescedGradient {
 // "sparse gradient of 'embedding' (f32, 50000 rows of 512)".
 std::string Describe(const SparseGradient& gradient);
 
-// INVALID_ARGUMENT, naming the parameter, and the position and value of the first index that is no row of it; also for a dtype
-// that is no float and not complex, for negative sizes, missing values, and more bytes than there are addresses.
+// INVALID_ARGUMENT, naming the parameter, and the position and value of the first index that is no row of it; also for
+// a dtype that is no float and not complex, for negative sizes, missing values, and more bytes than there are
+// addresses.
 absl::Status CheckSparseGradient(const SparseGradient& gradient);
 
-// Sums the values of each row in their order, then multiplies the sums by `factor`. The sums of 16- and 8-bit floats are kept
-// in float32 and rounded once, others are rounded with each addition (ReduceManyFor); a row's only value stays as it is. The
-// product is that of CastScaled, as a dense gradient is scaled on its way into a bucket; a factor of 1 changes nothing.
-// Errors of CheckSparseGradient. Time: n log n in the number of indices, n in values.
+// Sums the values of each row in their order, then multiplies the sums by `factor`. The sums of 16- and 8-bit floats
+// are kept in float32 and rounded once, others are rounded with each addition (ReduceManyFor); a row's only value stays
+// as it is. The product is that of CastScaled, as a dense gradient is scaled on its way into a bucket; a factor of 1
+// changes nothing. Errors of CheckSparseGradient. Time: n log n in the number of indices, n in values.
 absl::StatusOr<CoalescedGradient> Coalesce(const SparseGradient& gradient, double factor);
 
 }  // namespace lockstep
