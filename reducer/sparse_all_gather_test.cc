@@ -17,6 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/cast.h"
+#include "tests/noting_communicator.h"
 #include "tests/ranks.h"
 
 namespace lockstep {
@@ -157,6 +158,45 @@ TEST(AllGatherSparse, TakesRanksWithAndWithoutRowsOfAHugeParameter) {
       ASSERT_EQ(result.values.size(), values.size() * sizeof(float));
       EXPECT_TRUE(values.empty() || std::memcmp(result.values.data(), values.data(), result.values.size()) == 0);
     });
+  }
+}
+
+// Notes what is called.
+class RecordingCommunicator : public testing::NotingCommunicator {
+ public:
+  using NotingCommunicator::NotingCommunicator;
+  absl::Status Run(const CollectiveRequest& request) override {
+    requests.push_back(request);
+    return NotingCommunicator::Run(request);
+  }
+  std::vector<CollectiveRequest> requests;
+};
+
+TEST(AllGatherSparse, SendsAnOutlineAndThenOnlyRowsOnce) {
+  SelfCommunicator self(16);
+  testing::MemoryNoteBoard board;
+  RecordingCommunicator communicator(&self, &board);
+  SparseOptions options;
+  options.timeout = std::chrono::seconds(7);
+  options.background = true;
+  const Rows none{DType::kBF16, 100, 3, {}, {}};
+  LOCKSTEP_EXPECT_OK(AllGatherSparse(communicator, absl::OkStatus(), none.gradient(), options).status());
+  ASSERT_EQ(communicator.requests.size(), 1);
+  EXPECT_EQ(communicator.requests[0].count * SizeOf(communicator.requests[0].dtype), 24);
+
+  // Row 5 has two values here: one sum is sent.
+  const Rows rows = MakeRows(DType::kBF16, 100, 3, {5, 7, 5}, std::vector<float>(9, 1));
+  communicator.requests.clear();
+  LOCKSTEP_EXPECT_OK(AllGatherSparse(communicator, absl::OkStatus(), rows.gradient(), options).status());
+  ASSERT_EQ(communicator.requests.size(), 3);
+  EXPECT_EQ(communicator.requests[1].dtype, DType::kI64);
+  EXPECT_EQ(communicator.requests[1].count, 2);
+  EXPECT_EQ(communicator.requests[2].dtype, DType::kBF16);
+  EXPECT_EQ(communicator.requests[2].count, 6);
+  for (const CollectiveRequest& request : communicator.requests) {
+    EXPECT_EQ(request.collective, Collective::kAllGather);
+    EXPECT_EQ(request.timeout, std::chrono::seconds(7));
+    EXPECT_TRUE(request.background);
   }
 }
 
