@@ -1,5 +1,5 @@
-/* "Buffers and normalisation" of lockstep.h from C99, on a world of one and on two processes; the sizes of its structs.
- * */
+/* "Buffers and normalisation" of lockstep.h from C99, on a world of one and on two processes; the sizes of its structs;
+ * handles after fork(). */
 
 #include "capi/c_testing.h"
 
@@ -186,6 +186,32 @@ static void TestWorldOfOne(void) {
   lockstep_communicator_destroy(communicator);
 }
 
+/* The child of a fork cannot use the set, and may forget it; what a broadcast gave out is memory that it has too. */
+static void UseInForkedChild(lockstep_communicator* communicator) {
+  const int64_t one = 1;
+  float value = (float)lockstep_communicator_rank(communicator);
+  const lockstep_tensor tensor = Vector(&value, &one, LOCKSTEP_F32);
+  lockstep_buffer_set* set = NULL;
+  lockstep_fresh_buffers* fresh = NULL;
+  pid_t child;
+  int status = 0;
+  OK(lockstep_buffer_set_create(communicator, &tensor, 1, &set));
+  OK(lockstep_buffer_set_broadcast(set, &tensor, 1, NULL, &fresh));
+  child = fork();
+  if (child == 0) {
+    FAILS(lockstep_buffer_set_broadcast(set, &tensor, 1, NULL, NULL), LOCKSTEP_FAILED_PRECONDITION, "fork");
+    FAILS(lockstep_batch_norm_sum_gradients(communicator, 1, &value, &value, NULL), LOCKSTEP_FAILED_PRECONDITION,
+          "fork");
+    CHECK(*(const float*)lockstep_fresh_buffers_data(fresh, 0) == 0);
+    lockstep_fresh_buffers_destroy(fresh);
+    lockstep_buffer_set_destroy(set);
+    _exit(0);
+  }
+  CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  lockstep_fresh_buffers_destroy(fresh);
+  lockstep_buffer_set_destroy(set);
+}
+
 static void RunRank(int32_t rank, char* folder) {
   char url[4096];
   lockstep_communicator *communicator = NULL, *duplicate = NULL;
@@ -200,6 +226,7 @@ static void RunRank(int32_t rank, char* folder) {
   OK(lockstep_communicator_create(&options, &communicator));
   UseBufferSet(communicator);
   UseBatchNorm(communicator);
+  UseInForkedChild(communicator);
   OK(lockstep_communicator_duplicate(communicator, &duplicate));
   UseBatchNorm(duplicate);
   lockstep_communicator_destroy(duplicate);
