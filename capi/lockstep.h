@@ -572,6 +572,88 @@ LOCKSTEP_EXPORT void lockstep_reducer_statistics_init(lockstep_reducer_statistic
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_get_statistics(const lockstep_reducer* reducer,
                                                                 lockstep_reducer_statistics* out_statistics);
 
+/* ---- Buffers and normalisation ------------------------------------------------------------------------------------
+ *
+ * What a model keeps beside its parameters (running statistics and the like: its buffers, which have nothing to do with
+ * lockstep_buffer), normalisation over the whole batch, and casts for mixed precision. These are collectives of the
+ * communicator unless they say otherwise, and keep its order of calls: use the reducer's communicator between
+ * end_backward and begin_backward, or a duplicate of it at any time. They block.
+ *
+ * A buffer set brings a model's buffers from one rank to all, coalesced, as before each forward pass. They land in
+ * fresh memory, so that a backward pass which is yet to come still finds those of its own forward pass. That the ranks'
+ * buffers are alike is compared once, at creation. A set is used by one thread at a time. */
+typedef struct lockstep_buffer_set lockstep_buffer_set;
+
+/* Every rank calls it. Buffers are on the host and without gaps, in any order of dimensions; the errors are those of
+ * lockstep_reducer_create, a difference being the same error on every rank. Only the tensors' dtypes, shapes and
+ * strides are remembered. The communicator must outlive the set. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_buffer_set_create(lockstep_communicator* communicator,
+                                                           const lockstep_tensor* tensors, size_t tensor_count,
+                                                           lockstep_buffer_set** out_set);
+LOCKSTEP_EXPORT void lockstep_buffer_set_destroy(lockstep_buffer_set* set);
+
+typedef struct lockstep_buffer_set_options {
+  size_t struct_size;
+  int64_t timeout_ms; /* as of a collective */
+  int32_t root;       /* equal on all ranks */
+  int32_t reserved;
+} lockstep_buffer_set_options;
+
+LOCKSTEP_EXPORT void lockstep_buffer_set_options_init(lockstep_buffer_set_options* options);
+
+/* Buffers as they came from the root, on the root as they were there. On its own: it may outlive the set. */
+typedef struct lockstep_fresh_buffers lockstep_fresh_buffers;
+
+/* The tensors are the buffers of now, wherever they lie; only the root's are read. out_fresh NULL: the other ranks'
+ * tensors are overwritten instead. INVALID_ARGUMENT for tensors that are not like those of the creation: on that rank
+ * alone, and FAILED_PRECONDITION on the others if it is the root. Nothing is written then, and the communicator stays
+ * usable. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_buffer_set_broadcast(lockstep_buffer_set* set, const lockstep_tensor* tensors,
+                                                              size_t tensor_count,
+                                                              const lockstep_buffer_set_options* options,
+                                                              lockstep_fresh_buffers** out_fresh);
+
+/* The fresh tensor `index`, laid out as the set's: aligned to 256 bytes, and the caller's to write until it is
+ * destroyed. NULL for an index that there is not. */
+LOCKSTEP_EXPORT void* lockstep_fresh_buffers_data(const lockstep_fresh_buffers* fresh, size_t index);
+LOCKSTEP_EXPORT void lockstep_fresh_buffers_destroy(lockstep_fresh_buffers* fresh);
+
+/* Batch normalisation over the elements of all ranks. Forward: combine; backward: sum_gradients. With the sums of dy
+ * and of dy * (x - mean) over all ranks and N the whole count, by channel:
+ *   dx = (dy - sum_dy / N - (x - mean) * inverse_std^2 * sum_dy_xmu / N) * inverse_std * weight */
+typedef struct lockstep_batch_norm_options {
+  size_t struct_size;
+  int64_t timeout_ms;      /* as of a collective */
+  double epsilon;          /* default 1e-5; finite, above 0 */
+  double momentum;         /* share of this batch in the running statistics; default 0.1; finite */
+  float* running_mean;     /* `channels` values, which combine updates; both or none */
+  float* running_variance; /* unbiased */
+} lockstep_batch_norm_options;
+
+LOCKSTEP_EXPORT void lockstep_batch_norm_options_init(lockstep_batch_norm_options* options);
+
+/* mean, variance (biased) and count: of this rank's elements of each channel, `channels` values each; with a count of 0
+ * they may be anything, but not NULL. The outputs are those of all ranks' elements; any may be NULL, or the input of
+ * the same kind. Channels are equal on all ranks, counts need not be. One all-gather; combined in double by Chan's
+ * formula, in rank order. Without any elements mean and variance are 0 and the running statistics stay as they are; with
+ * a single one, the running variance does. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_batch_norm_combine(lockstep_communicator* communicator, size_t channels,
+                                                            const float* mean, const float* variance, int64_t count,
+                                                            const lockstep_batch_norm_options* options, float* out_mean,
+                                                            float* out_variance, float* out_inverse_std,
+                                                            int64_t* out_count);
+
+/* The two sums by channel, `channels` values each, become those over all ranks. One all-reduce, in double. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_batch_norm_sum_gradients(lockstep_communicator* communicator, size_t channels,
+                                                                  float* sum_dy, float* sum_dy_xmu,
+                                                                  const lockstep_batch_norm_options* options);
+
+/* targets[i] = sources[i], converted between floats and rounded once: parameters into copies of lower precision, their
+ * gradients into float32. Sends nothing. Of a pair, shapes are equal, and layouts too unless one is row-major and the
+ * other has gaps; they share no memory. Nothing is written if a pair is not so: INVALID_ARGUMENT names the first. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_cast_tensors(const lockstep_tensor* sources, const lockstep_tensor* targets,
+                                                      size_t tensor_count);
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

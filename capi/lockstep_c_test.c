@@ -1,51 +1,7 @@
-/* Every call of lockstep.h from C99, on a world of one and on two processes; the sizes of its structs; handles after fork(). */
+/* Every call of lockstep.h from C99 but for "Buffers and normalisation" (lockstep_buffers_c_test.c), on a world of one
+ * and on two processes; the sizes of its structs; handles after fork(). */
 
-#define _POSIX_C_SOURCE 200809L
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include "capi/lockstep.h"
-
-#define CHECK(condition)                                                                     \
-  do {                                                                                       \
-    if (!(condition)) {                                                                      \
-      fprintf(stderr, "%s:%d: pid %d: %s\n", __FILE__, __LINE__, (int)getpid(), #condition); \
-      exit(1);                                                                               \
-    }                                                                                        \
-  } while (0)
-
-/* Consumes the error. */
-static void CheckOk(lockstep_error* error, int line) {
-  if (error == NULL) return;
-  fprintf(stderr, "line %d: error %d: %s\n", line, (int)lockstep_error_code(error), lockstep_error_message(error));
-  lockstep_error_free(error);
-  exit(1);
-}
-#define OK(call) CheckOk(call, __LINE__)
-
-static void CheckError(lockstep_error* error, lockstep_code code, const char* part, int line) {
-  if (lockstep_error_code(error) != code || strstr(lockstep_error_message(error), part) == NULL) {
-    fprintf(stderr, "line %d: wanted code %d with '%s', got %d: %s\n", line, (int)code, part,
-            (int)lockstep_error_code(error), lockstep_error_message(error));
-    exit(1);
-  }
-  lockstep_error_free(error);
-}
-#define FAILS(call, code, part) CheckError(call, code, part, __LINE__)
-
-static lockstep_tensor Vector(void* data, const int64_t* count, int32_t dtype) {
-  lockstep_tensor tensor;
-  memset(&tensor, 0, sizeof(tensor));
-  tensor.data = data;
-  tensor.shape = count;
-  tensor.dimensions = 1;
-  tensor.dtype = dtype;
-  return tensor;
-}
+#include "capi/c_testing.h"
 
 /* A change here breaks binaries that are out there: append fields instead, and extend the line in docs/c_abi.md. */
 static void TestSizes(void) {
@@ -647,23 +603,6 @@ static void RunRank(int32_t rank, char* folder) {
   lockstep_communicator_destroy(communicator);
 }
 
-static void TestTwoProcesses(void) {
-  char folder[256];
-  const char* root = getenv("TEST_TMPDIR");
-  pid_t child;
-  int status = 0;
-  snprintf(folder, sizeof(folder), "%s/ranks-XXXXXX", root == NULL ? "/tmp" : root);
-  CHECK(mkdtemp(folder) != NULL);
-  child = fork();
-  CHECK(child >= 0);
-  if (child == 0) {
-    RunRank(1, folder);
-    _exit(0);
-  }
-  RunRank(0, folder);
-  CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
-}
-
 int main(void) {
   lockstep_set_log_callback(CountLine, &logged);
   lockstep_set_log_level(LOCKSTEP_LOG_INFO);
@@ -672,7 +611,7 @@ int main(void) {
   TestVersions();
   TestDlpack();
   TestWorldOfOne();
-  TestTwoProcesses();
+  RunTwoProcesses(RunRank);
   CHECK(logged > 0);
   lockstep_set_log_callback(NULL, NULL);
   printf("passed\n");

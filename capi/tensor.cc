@@ -1,5 +1,7 @@
 #include "capi/tensor.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/dlpack.h"
@@ -54,6 +56,16 @@ absl::StatusOr<TensorView> ToTensorView(const lockstep_tensor* tensor, const cha
   absl::StatusOr<TensorView> view = convert();
   if (!view.ok()) return Annotate(view.status(), absl::StrCat("tensor '", name, "'"));
   return view;
+}
+
+absl::StatusOr<std::vector<TensorView>> ToTensorViews(const lockstep_tensor* tensors, size_t count, const char* name) {
+  if (tensors == nullptr && count > 0) return NullArgument(name);
+  std::vector<TensorView> views;
+  for (size_t i = 0; i < count; ++i) {
+    LOCKSTEP_ASSIGN_OR_RETURN(TensorView view, ToTensorView(&tensors[i], absl::StrCat(name, "[", i, "]").c_str()));
+    views.push_back(std::move(view));
+  }
+  return views;
 }
 
 absl::Status CheckStream(const lockstep_stream* stream) {

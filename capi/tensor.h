@@ -3,6 +3,9 @@
 #ifndef CAPI_TENSOR_H_
 #define CAPI_TENSOR_H_
 
+#include <cstddef>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/device.h"
@@ -16,6 +19,9 @@ namespace capi {
 
 // Errors name the argument.
 absl::StatusOr<TensorView> ToTensorView(const lockstep_tensor* tensor, const char* name);
+
+// An array of them; may be null when `count` is 0. Errors name the argument and the place.
+absl::StatusOr<std::vector<TensorView>> ToTensorViews(const lockstep_tensor* tensors, size_t count, const char* name);
 
 absl::StatusOr<DType> ToDType(int32_t dtype);
 absl::StatusOr<ReduceOp> ToReduceOp(lockstep_reduce_op op);

@@ -2,13 +2,11 @@
 
 #include <cstddef>
 #include <cstring>
-#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "reducer/agreement.h"
-#include "reducer/parameter.h"
 
 namespace lockstep {
 namespace {
@@ -28,40 +26,17 @@ absl::Status BroadcastBytes(Communicator& communicator, void* data, size_t bytes
   return communicator.Run(request);
 }
 
-absl::Status CheckTensors(const Communicator& communicator, absl::Span<const TensorView> tensors, Rank root) {
-  if (root.value() < 0 || root.value() >= communicator.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("broadcast: root ", root.value(), " is not a rank of a world of ", communicator.size()));
-  }
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].device().kind != DeviceKind::kHost || !tensors[i].dense()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("broadcast: tensor ", i, " ", tensors[i].ToString(), " is not dense memory on the host"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-// Strides too: what is row-major here and channels-last there must not be copied byte by byte.
-std::vector<Parameter> AsTable(absl::Span<const TensorView> tensors) {
-  std::vector<Parameter> table;
-  for (const TensorView& tensor : tensors) {
-    Parameter entry;
-    entry.name = "of a broadcast";
-    entry.dtype = tensor.dtype();
-    entry.device = tensor.device();
-    entry.shape.assign(tensor.shape().begin(), tensor.shape().end());
-    if (!tensor.contiguous()) entry.strides.assign(tensor.strides().begin(), tensor.strides().end());
-    table.push_back(std::move(entry));
-  }
-  return table;
+absl::Status CheckRoot(const Communicator& communicator, Rank root) {
+  if (root.value() >= 0 && root.value() < communicator.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("broadcast: root ", root.value(), " is not a rank of a world of ", communicator.size()));
 }
 
 }  // namespace
 
 absl::Status BroadcastCoalesced(Communicator& communicator, absl::Span<const TensorView> tensors, Rank root) {
-  LOCKSTEP_RETURN_IF_ERROR(AgreeOnParameters(communicator, CheckTensors(communicator, tensors, root),
-                                             absl::StrCat("broadcast from root ", root.value()), AsTable(tensors)));
+  LOCKSTEP_RETURN_IF_ERROR(AgreeOnTensors(communicator, CheckRoot(communicator, root), "broadcast",
+                                          absl::StrCat("broadcast from root ", root.value()), tensors));
   std::vector<char> together;
   std::vector<const TensorView*> waiting;
   size_t waiting_bytes = 0;
