@@ -24,7 +24,9 @@ void Bucket::Reset() {
     slot.used_anywhere = false;
     slot.gradient = TensorView();
     slot.target = TensorView();
+    slot.rows = {};
   }
+  sparse_average = CoalescedGradient();
   slots_left = slots.size();
   staged.clear();
   streams.clear();
@@ -37,6 +39,18 @@ void Bucket::Reset() {
 
 bool Bucket::InPlace(size_t slot) const {
   return views_ == flat_ && slots[slot].gradient.data() == static_cast<void*>(FlatAt(slot));
+}
+
+void Bucket::TakeSparse(const Parameter& parameter) {
+  sparse = SparseGradient();
+  sparse.name = parameter.name;
+  sparse.dtype = parameter.dtype;
+  sparse.rows = parameter.shape[0];
+  sparse.row_elements = 1;
+  for (size_t d = 1; d < parameter.shape.size(); ++d) sparse.row_elements *= parameter.shape[d];
+  if (!slots[0].used) return;
+  sparse.indices = slots[0].rows;
+  sparse.values = slots[0].gradient.data();
 }
 
 absl::Status Bucket::CopyIn(size_t slot, double factor) {

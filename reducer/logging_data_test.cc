@@ -63,7 +63,7 @@ std::vector<Parameter> Table() {
 
 TEST(LoggingData, TellsTheTableAndThePlan) {
   const std::vector<Parameter> table = Table();
-  const BucketPlan plan = PlanBuckets(table, {0});
+  const BucketPlan plan = PlanBuckets(table, {{0}});
   const LoggingData data = ConstructionData(Rank(1), 4, table, plan);
   EXPECT_EQ(data.rank, 1);
   EXPECT_EQ(data.world_size, 4);
@@ -79,15 +79,15 @@ TEST(LoggingData, TellsTheTableAndThePlan) {
 TEST(LoggingData, TellsWhetherParametersAreOnSeveralDevices) {
   std::vector<Parameter> table = Table();
   table[2].device = DeviceId{DeviceKind::kCuda, 1};
-  EXPECT_TRUE(ConstructionData(Rank(0), 1, table, PlanBuckets(table, {0})).is_multi_device_module);
+  EXPECT_TRUE(ConstructionData(Rank(0), 1, table, PlanBuckets(table, {{0}})).is_multi_device_module);
   table[2].ignored = true;
-  EXPECT_FALSE(ConstructionData(Rank(0), 1, table, PlanBuckets(table, {0})).is_multi_device_module);
+  EXPECT_FALSE(ConstructionData(Rank(0), 1, table, PlanBuckets(table, {{0}})).is_multi_device_module);
 }
 
 TEST(LoggingData, TellsTheRebuiltBuckets) {
   const std::vector<Parameter> table = Table();
-  LoggingData data = ConstructionData(Rank(0), 1, table, PlanBuckets(table, {0}));
-  SetRebuiltBuckets(PlanBuckets(table, {1000}), &data);
+  LoggingData data = ConstructionData(Rank(0), 1, table, PlanBuckets(table, {{0}}));
+  SetRebuiltBuckets(PlanBuckets(table, {{1000}}), &data);
   EXPECT_TRUE(data.has_rebuilt_buckets);
   EXPECT_THAT(data.bucket_sizes, ElementsAre(12, 14, 400));
   EXPECT_THAT(data.rebuilt_bucket_sizes, ElementsAre(14, 412));
@@ -192,12 +192,12 @@ TEST(RuntimeSampler, BucketsThatAreNotReducedAreNoCommunication) {
 
 TEST(LoggingData, BecomesJsonWithTheSameNames) {
   const std::vector<Parameter> table = Table();
-  LoggingData data = ConstructionData(Rank(2), 3, table, PlanBuckets(table, {0}));
+  LoggingData data = ConstructionData(Rank(2), 3, table, PlanBuckets(table, {{0}}));
   data.backend_name = "transport";
   data.comm_hook = "bf16";
   data.bucket_cap_bytes = 1 << 20;
   data.error = "not utf-8: \xff";
-  SetRebuiltBuckets(PlanBuckets(table, {1000}), &data);
+  SetRebuiltBuckets(PlanBuckets(table, {{1000}}), &data);
   RuntimeSampler().Publish(Record(1, 40), Anchor(), &data);
 
   auto json = nlohmann::json::parse(ToJson(data), nullptr, /*allow_exceptions=*/false);

@@ -54,6 +54,9 @@ absl::Status CheckOptions(const ReducerOptions& options, absl::Span<const Parame
   }
   if (!options.plan.empty())
     LOCKSTEP_RETURN_IF_ERROR(PlanFromText(parameters, RulesOf(options), options.plan).status());
+  if (options.divide_by_live && (options.hook != nullptr || options.average == Average::kNone)) {
+    return absl::InvalidArgumentError("divide_by_live: with a hook or a sum there is nothing to divide");
+  }
   return CheckPredivideFactor(options.predivide_factor);
 }
 
@@ -128,6 +131,7 @@ Reducer::Reducer(std::vector<Parameter> parameters, ReducerOptions options, Buck
       device_(HostDevice()),
       holds_last_bucket_(options_.find_unused || options_.static_graph),
       plan_(std::move(plan)),
+      recorder_(plan_.buckets.size(), parameters_.size()),
       marks_(parameters_, options_.delayed, {options_.find_unused, options_.static_graph}),
       window_(parameters_.size()) {
   for (const Parameter& parameter : parameters_) {
@@ -196,14 +200,28 @@ absl::Status Reducer::Allocate() {
   if (options_.hook == nullptr) {
     settings.factors = FactorsOf(options_.average, options_.predivide_factor, communicator_->size(), reduces_in_place);
   }
-  settings.divide_by_live = options_.divide_by_live && options_.average != Average::kNone;
+  settings.divide_by_live = options_.divide_by_live;
   settings.opens_steps = options_.uneven_inputs;
   settings.hook = options_.hook;
   settings.optimizer = options_.optimizer;
-  pipeline_ =
-      std::make_unique<BucketPipeline>(device_, communicator_, parameters_, outcome_.get(), std::move(settings));
+  pipeline_ = std::make_unique<BucketPipeline>(device_, communicator_, parameters_, outcome_.get(), &recorder_,
+                                               std::move(settings));
+  log_ = std::make_unique<StepLog>(DescribeForLog());
+  LOCKSTEP_RETURN_IF_ERROR(log_->OpenTrace(options_.trace_path));
   LOCKSTEP_RETURN_IF_ERROR(pipeline_->CreateStreams());
   return MakeBuckets();
+}
+
+LoggingData Reducer::DescribeForLog() const {
+  LoggingData data = ConstructionData(communicator_->rank(), communicator_->size(), parameters_, plan_);
+  data.backend_name = "lockstep";
+  data.bucket_cap_bytes = static_cast<int64_t>(options_.bucket_caps_bytes.back());
+  data.find_unused_parameters = options_.find_unused;
+  data.gradient_as_bucket_view = options_.gradient_as_bucket_view;
+  data.static_graph = options_.static_graph;
+  data.join_uneven_inputs = options_.uneven_inputs;
+  if (options_.hook != nullptr) data.comm_hook = options_.hook->name();
+  return data;
 }
 
 std::vector<size_t> Reducer::Regions(const BucketPlan& plan) const {
@@ -262,6 +280,8 @@ absl::Status Reducer::Adopt(BucketPlan plan) {
   plan_ = std::move(plan);
   LOCKSTEP_RETURN_IF_ERROR(MakeBuckets());
   PutBack(kept);
+  recorder_.Replan(plan_.buckets.size());
+  SetRebuiltBuckets(plan_, &log_->data());
   return absl::OkStatus();
 }
 
@@ -315,6 +335,8 @@ void Reducer::BeginStep(bool joined) {
   ++step_;
   outcome_->Begin(step_);
   pipeline_->Begin({step_, buckets_.size(), replanner_->held(), joined});
+  log_->Publish(recorder_.last());
+  recorder_.BackwardBegan(step_);
   for (const std::unique_ptr<Bucket>& bucket : buckets_) bucket->Reset();
 }
 
@@ -322,6 +344,10 @@ absl::Status Reducer::BeginBackward(const BackwardOptions& options) {
   LOCKSTEP_RETURN_IF_ERROR(CheckIdle("begin_backward"));
   // The last step may still be under way in our buckets.
   LOCKSTEP_RETURN_IF_ERROR(FinishInFlight());
+  if (options.sync && options_.uneven_inputs && buffer_sync_ != nullptr && buffers_due_) {
+    return absl::FailedPreconditionError(
+        "begin_backward: ranks that have joined await this step's buffers: call begin_forward");
+  }
   {
     MutexLock lock(&mu_);
     LOCKSTEP_RETURN_IF_ERROR(marks_.Begin(options.unused));
@@ -357,11 +383,7 @@ absl::Status Reducer::CheckGradient(size_t index, const TensorView& gradient) co
         absl::StrCat("mark_ready: parameter ", index, " is out of range: there are ", parameters_.size()));
   }
   const Parameter& parameter = parameters_[index];
-  if (parameter.ignored || parameter.sparse) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "mark_ready: ", Describe(index, parameter),
-        parameter.ignored ? " is ignored, as its table says" : " is sparse, as its table says: its gradient is rows"));
-  }
+  if (parameter.ignored || parameter.sparse) return CheckReduced(index, /*sparse=*/false, "mark_ready");
   if (gradient.dtype() != parameter.dtype || gradient.device() != parameter.device || !LayoutFits(index, gradient)) {
     return absl::InvalidArgumentError(absl::StrCat("mark_ready: the gradient ", gradient.ToString(), " does not match ",
                                                    Describe(index, parameter), " on ", Name(parameter.device)));
@@ -393,13 +415,37 @@ bool Reducer::LiesInBuckets(const void* data) const {
 
 absl::Status Reducer::MarkReady(size_t index, const TensorView& gradient, Stream* stream) {
   LOCKSTEP_RETURN_IF_ERROR(CheckGradient(index, gradient));
-  return MarkChecked(index, {gradient, gradient, stream});
+  return MarkChecked(index, {gradient, gradient, {}, stream});
 }
 
 absl::Status Reducer::MarkReady(size_t index, const TensorView& gradient, const TensorView& target, Stream* stream) {
   LOCKSTEP_RETURN_IF_ERROR(CheckGradient(index, gradient));
   LOCKSTEP_RETURN_IF_ERROR(CheckTarget(index, target));
-  return MarkChecked(index, {gradient, target, stream});
+  return MarkChecked(index, {gradient, target, {}, stream});
+}
+
+absl::Status Reducer::CheckSparse(size_t index, absl::Span<const int64_t> rows, const TensorView& values) const {
+  LOCKSTEP_RETURN_IF_ERROR(CheckReduced(index, /*sparse=*/true, "mark_ready_sparse"));
+  const Parameter& parameter = parameters_[index];
+  std::vector<int64_t> shape = parameter.shape;
+  shape[0] = static_cast<int64_t>(rows.size());
+  if (values.dtype() != parameter.dtype || values.device() != parameter.device || !values.contiguous() ||
+      values.shape() != absl::MakeConstSpan(shape)) {
+    return absl::InvalidArgumentError(absl::StrCat("mark_ready_sparse: the values ", values.ToString(), " of ",
+                                                   rows.size(), " rows do not match ", Describe(index, parameter)));
+  }
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i] >= 0 && rows[i] < parameter.shape[0]) continue;
+    return absl::InvalidArgumentError(absl::StrCat("mark_ready_sparse: rows[", i, "] is ", rows[i], ", which ",
+                                                   Describe(index, parameter), " has not"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Reducer::MarkReadySparse(size_t index, absl::Span<const int64_t> rows, const TensorView& values,
+                                      Stream* stream) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckSparse(index, rows, values));
+  return MarkChecked(index, {values, {}, rows, stream});
 }
 
 absl::Status Reducer::MarkChecked(size_t index, const Gradient& gradient) {
@@ -414,6 +460,7 @@ absl::Status Reducer::MarkChecked(size_t index, const Gradient& gradient) {
       window_[index] = gradient;
       return absl::OkStatus();
     }
+    recorder_.Marked(index, plan_.locations[index].bucket);
   }
   Fill(index, &gradient);
   if (!options_.delayed.empty() && index == options_.delayed_trigger) FillDelayed();
@@ -429,10 +476,11 @@ void Reducer::Fill(size_t index, const Gradient* gradient) {
   if (slot.used) {
     slot.gradient = gradient->data;
     slot.target = gradient->target;
+    slot.rows = gradient->rows;
   }
   Stream* const stream = slot.used ? gradient->stream : nullptr;
   // While it is hot in cache.
-  const bool copies = stream == nullptr && bucket.before() == nullptr;
+  const bool copies = stream == nullptr && bucket.before() == nullptr && !bucket.plan().sparse;
   const absl::Status copied = copies ? pipeline_->CopyIn(bucket, location.slot) : absl::OkStatus();
   outcome_->Fail(copied, bucket.index());
   MutexLock lock(&mu_);
@@ -441,6 +489,7 @@ void Reducer::Fill(size_t index, const Gradient* gradient) {
     bucket.streams.push_back(stream);
   }
   bucket.full = --bucket.slots_left == 0;
+  if (bucket.full) recorder_.Ready(bucket.index());
 }
 
 void Reducer::FillFromWindow(size_t index) {
@@ -473,6 +522,7 @@ void Reducer::LaunchFull() {
       MutexLock lock(&mu_);
       if (launching_ || next_bucket_ == buckets_.size() || !buckets_[next_bucket_]->full) return;
       if (holds_last_bucket_ && !ending_ && next_bucket_ + 1 == buckets_.size()) return;
+      recorder_.Launched(next_bucket_);
       bucket = buckets_[next_bucket_++].get();
       launching_ = true;
     }
@@ -500,8 +550,11 @@ absl::Status Reducer::EndBackward(Stream* stream) {
       return absl::FailedPreconditionError(absl::StrCat("end_backward: ", rest.complaint));
     }
     ending_ = true;
+    recorder_.EndCalled();
+    int64_t unused_bytes = 0;
+    for (const size_t index : marks_.unused()) unused_bytes += static_cast<int64_t>(parameters_[index].bytes());
+    recorder_.Unused(unused_bytes);
   }
-  pipeline_->EndCalled();
   for (const size_t index : rest.ready) FillFromWindow(index);
   for (const size_t index : rest.unused) FillFromWindow(index);
   for (const size_t index : rest.missing) Fill(index, nullptr);
@@ -515,8 +568,9 @@ absl::Status Reducer::EndBackward(Stream* stream) {
   LaunchFull();
 
   const bool in_flight = stream != nullptr && rest.complaint.empty();
-  const absl::Status result = in_flight ? pipeline_->Join(*stream, *buckets_.back()) : Finish();
+  const absl::Status result = in_flight ? pipeline_->Join(*stream, *buckets_.back()) : Finish(/*joined=*/false);
   MutexLock lock(&mu_);
+  if (in_flight) recorder_.EndReturned();
   in_flight_ = in_flight;
   state_ = State::kIdle;
   return result;
@@ -527,27 +581,35 @@ absl::Status Reducer::FinishInFlight() {
     MutexLock lock(&mu_);
     if (!std::exchange(in_flight_, false)) return absl::OkStatus();
   }
-  return Finish();
+  return Finish(/*joined=*/false);
 }
 
-absl::Status Reducer::Finish() {
+absl::Status Reducer::Finish(bool joined) {
   // Collectives end by their own deadlines, so this does.
   LOCKSTEP_RETURN_IF_ERROR(pipeline_->Synchronize(Deadline::Infinite()));
-  pipeline_->End();
   const Bucket& last = *buckets_.back();
-  const absl::Status status = outcome_->Conclude(last.failed, Remedy());
+  absl::Status status = outcome_->Conclude(last.failed, Remedy());
   hook_failed_ = last.failed > 0;
+  buffers_due_ = true;
   std::vector<size_t> order;
+  bool static_so_far = false;
   {
     MutexLock lock(&mu_);
     marks_.EndWindow();
     order = marks_.order();
+    static_so_far = marks_.can_be_static();
+    recorder_.Finished();
   }
-  if (!status.ok()) return status;
-  if (last.joined > 0 && last.joined < communicator_->size() && options_.throw_on_early_end) {
-    return absl::FailedPreconditionError(
+  if (std::exchange(recorded_version_, plan_version_) != plan_version_) recorded_plan_ = plan_;
+  log_->Finished(recorder_.last(), recorded_plan_);
+  if (options_.find_unused) log_->data().can_set_static_graph = static_so_far;
+  if (status.ok() && last.joined > 0 && last.joined < communicator_->size() && options_.throw_on_early_end) {
+    status = absl::FailedPreconditionError(
         absl::StrCat("end_backward: ", last.joined, " rank(s) have exhausted their inputs before others"));
   }
+  log_->Failed(status);
+  if (last.reduced) LOCKSTEP_RETURN_IF_ERROR(RegroupBuffers(joined));
+  if (!status.ok()) return status;
   replan_due_ = last.unplanned == 0;
   if (!order.empty()) replanner_->Record(order, [this](const BucketPlan& plan) { return Fits(plan); });
   return absl::OkStatus();
@@ -574,19 +636,19 @@ absl::Status Reducer::ShadowStep() {
     MutexLock lock(&mu_);
     BeginStep(/*joined=*/true);
     ending_ = true;
+    recorder_.EndCalled();
   }
   for (const BucketPlan::Bucket& bucket : plan_.buckets) {
     for (const BucketPlan::Slot& slot : bucket.slots) Fill(slot.parameter, nullptr);
   }
-  pipeline_->EndCalled();
   LaunchFull();
-  const absl::Status status = Finish();
+  const absl::Status status = Finish(/*joined=*/true);
   MutexLock lock(&mu_);
   state_ = State::kIdle;
   return status;
 }
 
-absl::Status Reducer::Join(absl::Span<const TensorView> model) {
+absl::Status Reducer::Join(absl::Span<const TensorView> model, absl::Span<const TensorView> buffers) {
   LOCKSTEP_RETURN_IF_ERROR(CheckIdle("join"));
   if (!options_.uneven_inputs) {
     return absl::FailedPreconditionError("join: the reducer was not made for uneven inputs: set uneven_inputs");
@@ -596,6 +658,10 @@ absl::Status Reducer::Join(absl::Span<const TensorView> model) {
   {
     MutexLock lock(&mu_);
     joined_in = step_ + 1;
+  }
+  // Those who have inputs do not know yet.
+  if (buffer_sync_ != nullptr && buffers_due_) {
+    LOCKSTEP_RETURN_IF_ERROR(buffer_sync_->Run(buffers, BucketPipeline::kJoinedTimeout).status());
   }
   while (true) {
     const absl::Status status = ShadowStep();
@@ -608,6 +674,8 @@ absl::Status Reducer::Join(absl::Span<const TensorView> model) {
           absl::StrCat("join: rank ", communicator_->rank().value(), " has exhausted its inputs before others"));
     }
   }
+  if (buffer_sync_ != nullptr) buffer_sync_->Restart();
+  known_joined_ = 0;
   LOCKSTEP_ASSIGN_OR_RETURN(const Rank last, LastToJoin(*communicator_, joined_in));
   return BroadcastCoalesced(*communicator_, model, last);
 }
@@ -621,6 +689,8 @@ absl::Status Reducer::ChangeCommunicator(Communicator* communicator) {
   pipeline_.reset();
   hook_failed_ = false;
   replan_due_ = false;
+  buffer_sync_.reset();
+  known_joined_ = 0;
   {
     MutexLock lock(&mu_);
     state_ = State::kIdle;
@@ -629,26 +699,34 @@ absl::Status Reducer::ChangeCommunicator(Communicator* communicator) {
     marks_.EndWindow();
   }
   LOCKSTEP_RETURN_IF_ERROR(Open(communicator, Opening::kChanged));
+  recorder_.Replan(plan_.buckets.size());
   PutBack(kept);
   return absl::OkStatus();
 }
 
-absl::StatusOr<TensorView> Reducer::AverageOf(size_t index) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckReduced(index, "average"));
+absl::Status Reducer::AwaitAverages(size_t index, bool sparse, absl::string_view call) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckReduced(index, sparse, call));
   LOCKSTEP_RETURN_IF_ERROR(FinishInFlight());
-  {
-    MutexLock lock(&mu_);
-    if (state_ != State::kIdle || step_ == 0) {
-      return absl::FailedPreconditionError("average: there is none before a synchronised backward has ended");
-    }
-  }
+  MutexLock lock(&mu_);
+  if (state_ == State::kIdle && step_ > 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(call, ": there is none before a synchronised backward has ended"));
+}
+
+absl::StatusOr<TensorView> Reducer::AverageOf(size_t index) {
+  LOCKSTEP_RETURN_IF_ERROR(AwaitAverages(index, /*sparse=*/false, "average"));
   const BucketPlan::Location location = plan_.locations[index];
   const Bucket::Slot& slot = buckets_[location.bucket]->slots[location.slot];
   return slot.used_anywhere ? slot.target : TensorView();
 }
 
+absl::StatusOr<const CoalescedGradient*> Reducer::SparseAverageOf(size_t index) {
+  LOCKSTEP_RETURN_IF_ERROR(AwaitAverages(index, /*sparse=*/true, "sparse_average"));
+  const Bucket& bucket = *buckets_[plan_.locations[index].bucket];
+  return bucket.slots[0].used_anywhere ? &bucket.sparse_average : nullptr;
+}
+
 absl::StatusOr<TensorView> Reducer::GradientView(size_t index) const {
-  LOCKSTEP_RETURN_IF_ERROR(CheckReduced(index, "gradient_view"));
+  LOCKSTEP_RETURN_IF_ERROR(CheckReduced(index, /*sparse=*/false, "gradient_view"));
   if (!options_.gradient_as_bucket_view) {
     return absl::FailedPreconditionError(
         "gradient_view: gradients do not live in buckets: set gradient_as_bucket_view");
@@ -656,14 +734,17 @@ absl::StatusOr<TensorView> Reducer::GradientView(size_t index) const {
   return DenseView(parameters_[index], ViewAt(index));
 }
 
-absl::Status Reducer::CheckReduced(size_t index, absl::string_view call) const {
+absl::Status Reducer::CheckReduced(size_t index, bool sparse, absl::string_view call) const {
   if (index >= parameters_.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat(call, ": parameter ", index, " is out of range: there are ", parameters_.size()));
   }
-  if (!parameters_[index].ignored && !parameters_[index].sparse) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(call, ": ", Describe(index, parameters_[index]), " is ",
-                                                 parameters_[index].ignored ? "ignored" : "sparse"));
+  const Parameter& parameter = parameters_[index];
+  const std::string name = absl::StrCat(call, ": ", Describe(index, parameter));
+  if (parameter.ignored) return absl::InvalidArgumentError(absl::StrCat(name, " is ignored, as its table says"));
+  if (parameter.sparse == sparse) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      name, sparse ? " is not sparse, as its table says" : " is sparse, as its table says: its gradient is rows"));
 }
 
 absl::Status Reducer::RequestReplan() {
@@ -678,6 +759,59 @@ absl::Status Reducer::Broadcast(absl::Span<const TensorView> tensors, Rank root)
   return BroadcastCoalesced(*communicator_, tensors, root);
 }
 
-ReducerStatistics Reducer::statistics() const { return pipeline_->statistics(); }
+ReducerStatistics Reducer::statistics() const {
+  MutexLock lock(&mu_);
+  return Statistics(recorder_.last());
+}
+
+absl::StatusOr<BucketStatistics> Reducer::bucket_statistics(size_t bucket) const {
+  MutexLock lock(&mu_);
+  const size_t count = recorder_.last().buckets.size();
+  if (bucket < count) return Statistics(recorder_.last(), bucket);
+  return absl::InvalidArgumentError(absl::StrCat("bucket ", bucket, " is out of range: the last step had ", count));
+}
+
+std::string Reducer::Summary() const {
+  MutexLock lock(&mu_);
+  return log_->Summarize(recorder_.last(), recorded_plan_);
+}
+
+absl::Status Reducer::SetBuffers(absl::Span<const TensorView> buffers, BufferOptions options) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckIdle("set_buffers"));
+  LOCKSTEP_ASSIGN_OR_RETURN(buffer_sync_, BufferSync::Create(communicator_, std::move(options), buffers));
+  buffers_due_ = true;
+  log_->data().broadcast_buffers = true;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<FreshBuffers> Reducer::BeginForward(const ForwardOptions& options) {
+  {
+    MutexLock lock(&mu_);
+    recorder_.ForwardBegan();
+    log_->Publish(recorder_.last());
+  }
+  return SyncBuffers(options, BufferOptions::When::kBeforeForward);
+}
+
+absl::Status Reducer::EndForward(const ForwardOptions& options) {
+  return SyncBuffers(options, BufferOptions::When::kAfterForward).status();
+}
+
+absl::StatusOr<FreshBuffers> Reducer::SyncBuffers(const ForwardOptions& options, BufferOptions::When when) {
+  if (!options.sync || buffer_sync_ == nullptr || buffer_sync_->options().when != when) return FreshBuffers();
+  // The last step says who takes part.
+  if (options_.uneven_inputs) LOCKSTEP_RETURN_IF_ERROR(FinishInFlight());
+  if (!std::exchange(buffers_due_, false)) return FreshBuffers();
+  return buffer_sync_->Run(options.buffers);
+}
+
+absl::Status Reducer::RegroupBuffers(bool joined) {
+  const int now = buckets_.back()->joined;
+  if (options_.throw_on_early_end) return absl::OkStatus();  // then nobody goes on without them
+  const bool grown = now > known_joined_ && now < communicator_->size();
+  known_joined_ = now;
+  if (!grown || buffer_sync_ == nullptr || !buffer_sync_->takes_part()) return absl::OkStatus();
+  return buffer_sync_->Regroup(joined);
+}
 
 }  // namespace lockstep

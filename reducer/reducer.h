@@ -55,12 +55,18 @@
 #include "reducer/bucket.h"
 #include "reducer/bucket_pipeline.h"
 #include "reducer/bucket_plan.h"
+#include "reducer/buffer_sync.h"
+#include "reducer/buffers.h"
 #include "reducer/comm_hook.h"
+#include "reducer/logging_data.h"
 #include "reducer/marks.h"
 #include "reducer/parameter.h"
 #include "reducer/replanner.h"
+#include "reducer/sparse_gradient.h"
 #include "reducer/statistics.h"
+#include "reducer/step_log.h"
 #include "reducer/step_outcome.h"
+#include "reducer/step_recorder.h"
 
 namespace lockstep {
 
@@ -105,6 +111,14 @@ struct ReducerOptions {
   bool divide_by_live = false;
   // Instead, as soon as a rank has joined, the step is FAILED_PRECONDITION on all, and so is Join.
   bool throw_on_early_end = false;
+
+  // Where a trace of every step goes: a folder, or the beginning of a file's name. Empty: where LOCKSTEP_TRACE says, if it does.
+  std::string trace_path;
+};
+
+struct ForwardOptions {
+  bool sync = true;                      // false: a forward whose backward only accumulates, or that has none
+  absl::Span<const TensorView> buffers;  // as SetBuffers got them, wherever they lie now
 };
 
 struct BackwardOptions {
@@ -127,6 +141,16 @@ class Reducer {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
+  // Every rank calls it, once, if a model has buffers that are to be brought from one rank to the others for each step.
+  absl::Status SetBuffers(absl::Span<const TensorView> buffers, BufferOptions options);
+
+  // May be left out where there are no buffers. A forward begins: what is known of the last step is published in the logging data, and
+  // buffers come before the first forward of a synchronised step (blocking; by a channel of their own). Views are empty unless there
+  // are fresh buffers.
+  absl::StatusOr<FreshBuffers> BeginForward(const ForwardOptions& options);
+  // Likewise, for buffers that come after it.
+  absl::Status EndForward(const ForwardOptions& options);
+
   // FAILED_PRECONDITION unless idle, or for unused parameters that cannot be named here; the communicator's error if it is over.
   // Goes over to a new plan when all ranks hold it.
   absl::Status BeginBackward(const BackwardOptions& options);
@@ -139,6 +163,10 @@ class Reducer {
   // another precision than what the optimizer wants. In backwards without sync `target` counts for nothing.
   absl::Status MarkReady(size_t index, const TensorView& gradient, const TensorView& target, Stream* stream);
 
+  // The gradient of a sparse parameter: of row rows[i] (any order, repeated ones are summed) values[i], [rows, the other dimensions],
+  // row-major. Both are only read, and borrowed like a gradient. INVALID_ARGUMENT also for a row that there is not.
+  absl::Status MarkReadySparse(size_t index, absl::Span<const int64_t> rows, const TensorView& values, Stream* stream);
+
   // Null stream: returns when the averages are in the gradients. Otherwise returns when everything is issued, and makes `stream`
   // wait for it; errors of other ranks are then told by the next BeginBackward.
   absl::Status EndBackward(Stream* stream);
@@ -146,6 +174,9 @@ class Reducer {
   // After a synchronised backward, until the next one begins: where the average of a parameter is. No data: no rank used it. Where
   // another rank did and this one did not, it lies in memory of the reducer's. Waits for the backward's end.
   absl::StatusOr<TensorView> AverageOf(size_t index);
+
+  // Likewise of a sparse parameter: null where no rank used it. The same bits on every rank.
+  absl::StatusOr<const CoalescedGradient*> SparseAverageOf(size_t index);
 
   // In bucket views: where the gradient lives. It is an alias of the bucket's memory with the table's strides (row-major where those
   // leave gaps), kept until a new plan: then plan_version() grows in BeginBackward, gradients are moved, and views must be asked for
@@ -162,7 +193,10 @@ class Reducer {
   // For a rank that has no more inputs, where others have: takes part in their steps with zeros, for as long as it takes (its operations
   // have no deadline), until all ranks have joined. Then `model` is broadcast from the rank that joined last, the highest if several
   // did, to all of them. FAILED_PRECONDITION without ReducerOptions::uneven_inputs, and where an early end is to be thrown.
-  absl::Status Join(absl::Span<const TensorView> model);
+  //
+  // Buffers: with SetBuffers each rank with inputs brings them before, or after, each of its synchronised steps' forwards, and this rank
+  // once more as it joins, with `buffers`.
+  absl::Status Join(absl::Span<const TensorView> model, absl::Span<const TensorView> buffers = {});
 
   // Every rank of the new communicator calls it, or Create with equal arguments and the plan that the others export. Ends what was under
   // way, whether or not it failed, and begins anew over the other communicator: with the same plan if all ranks have the same, else
@@ -175,7 +209,15 @@ class Reducer {
 
   // Borrowed until the next BeginBackward.
   const BucketPlan& plan() const { return plan_; }
+
+  // Of the last synchronised backward that is known to be over: totals, a bucket, and a text of one screen.
   ReducerStatistics statistics() const;
+  absl::StatusOr<BucketStatistics> bucket_statistics(size_t bucket) const;
+  std::string Summary() const;
+  // Under DDP's names: see reducer/logging_data.h. Of the first ten steps, then of every `sample_rate`-th (100; INVALID_ARGUMENT
+  // below 1).
+  const LoggingData& logging_data() const { return log_->data(); }
+  absl::Status SetLoggingSampleRate(int64_t sample_rate) { return log_->SetSampleRate(sample_rate); }
 
  private:
   enum class State { kIdle, kArmed, kAccumulating };
@@ -184,6 +226,7 @@ class Reducer {
   struct Gradient {
     TensorView data;
     TensorView target;
+    absl::Span<const int64_t> rows;  // of a sparse one
     Stream* stream = nullptr;
   };
 
@@ -194,6 +237,7 @@ class Reducer {
   // Collective: makes everything that depends on the communicator.
   absl::Status Open(Communicator* communicator, Opening opening);
   absl::Status AgreeOnPlan(Opening opening);
+  LoggingData DescribeForLog() const;
   // Ends well on every rank or on none, but for what this rank alone lacks.
   absl::Status Allocate();
   absl::Status AllocateMemory();
@@ -220,9 +264,12 @@ class Reducer {
   // A step of a rank without inputs.
   absl::Status ShadowStep() ABSL_LOCKS_EXCLUDED(mu_);
 
-  absl::Status CheckReduced(size_t index, absl::string_view call) const;
+  absl::Status CheckReduced(size_t index, bool sparse, absl::string_view call) const;
   absl::Status CheckGradient(size_t index, const TensorView& gradient) const;
   absl::Status CheckTarget(size_t index, const TensorView& target) const;
+  absl::Status CheckSparse(size_t index, absl::Span<const int64_t> rows, const TensorView& values) const;
+  // The end of the last synchronised backward, waited for.
+  absl::Status AwaitAverages(size_t index, bool sparse, absl::string_view call) ABSL_LOCKS_EXCLUDED(mu_);
   bool LayoutFits(size_t index, const TensorView& gradient) const;
   bool LiesInBuckets(const void* data) const;
   char* ViewAt(size_t index) const;  // null where there are none
@@ -236,8 +283,12 @@ class Reducer {
   // Launches full buckets in order, for as long as there are any. One thread at a time does; the others leave it to that one.
   void LaunchFull() ABSL_LOCKS_EXCLUDED(mu_);
   // Waits for the step's last copy and says how the step went, the same on every rank.
-  absl::Status Finish() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Finish(bool joined) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status FinishInFlight() ABSL_LOCKS_EXCLUDED(mu_);
+  // Brings the buffers, if that is due.
+  absl::StatusOr<FreshBuffers> SyncBuffers(const ForwardOptions& options, BufferOptions::When when);
+  // After a step: ranks that have joined take part in the buffers no longer.
+  absl::Status RegroupBuffers(bool joined);
   // What to say of a step that failed.
   std::string Remedy() const;
 
@@ -260,8 +311,15 @@ class Reducer {
   BucketPlan plan_;
   std::vector<std::unique_ptr<Bucket>> buckets_;
   int64_t plan_version_ = 1;
-  bool replan_due_ = false;  // all ranks hold the next plan
+  BucketPlan recorded_plan_;      // of the last step that is over
+  int64_t recorded_version_ = 0;  // its version
+  bool replan_due_ = false;       // all ranks hold the next plan
   bool hook_failed_ = false;
+  int known_joined_ = 0;                     // ranks, as of the last step
+  std::unique_ptr<BufferSync> buffer_sync_;  // null: no buffers
+  bool buffers_due_ = false;
+  std::unique_ptr<StepLog> log_;
+  StepRecorder recorder_;                     // stages of buckets by the streams, everything else under mu_
   std::unique_ptr<BucketPipeline> pipeline_;  // behind the buckets: it ends first
 
   // Guarded by mu_.

@@ -8,10 +8,8 @@
 #ifndef REDUCER_STATISTICS_H_
 #define REDUCER_STATISTICS_H_
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "reducer/step_record.h"
 
@@ -53,33 +51,6 @@ BucketStatistics Statistics(const StepRecord& record, size_t bucket);
 
 // Milliseconds from BeginBackward to `time`; BucketStatistics::kNotRecorded for a time that was not recorded.
 double SinceBackwardBegan(const StepRecord& record, StepTime time);
-
-// Externally synchronised. Buckets are all-reduced one after the other, so their times do not overlap.
-class StepTimer {
- public:
-  using Clock = std::chrono::steady_clock;
-
-  void Begin(Clock::time_point now);
-  void Launched();
-  void Reduced(Clock::time_point started, Clock::time_point ended, size_t bytes);
-  void EndCalled(Clock::time_point now);
-  void End();
-
-  const ReducerStatistics& last() const { return last_; }
-
- private:
-  struct Interval {
-    Clock::time_point started;
-    Clock::time_point ended;
-  };
-
-  Clock::time_point begin_;
-  Clock::time_point end_called_;
-  bool ending_ = false;
-  std::vector<Interval> reduced_;
-  ReducerStatistics current_;
-  ReducerStatistics last_;
-};
 
 }  // namespace lockstep
 
