@@ -324,7 +324,8 @@ absl::Status Reducer::CheckIdle(absl::string_view call) {
 absl::Status Reducer::PrepareStep() {
   if (std::exchange(hook_failed_, false)) LOCKSTEP_RETURN_IF_ERROR(pipeline_->RenewHookCommunicator());
   if (!std::exchange(replan_due_, false)) return absl::OkStatus();
-  return Adopt(LayOut(parameters_, rules_, replanner_->Take()));
+  const BucketGroups groups = replanner_->Take();
+  return groups.empty() ? absl::OkStatus() : Adopt(LayOut(parameters_, rules_, groups));
 }
 
 void Reducer::BeginStep(bool joined) {
