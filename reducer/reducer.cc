@@ -609,9 +609,10 @@ absl::Status Reducer::Finish(bool joined) {
         absl::StrCat("end_backward: ", last.joined, " rank(s) have exhausted their inputs before others"));
   }
   log_->Failed(status);
+  // As the sum says, so on all ranks or on none: also where this rank alone has failed, too late for the others to hear.
+  replan_due_ = last.reduced && last.unplanned == 0;
   if (last.reduced) LOCKSTEP_RETURN_IF_ERROR(RegroupBuffers(joined));
   if (!status.ok()) return status;
-  replan_due_ = last.unplanned == 0;
   if (!order.empty()) replanner_->Record(order, [this](const BucketPlan& plan) { return Fits(plan); });
   return absl::OkStatus();
 }
