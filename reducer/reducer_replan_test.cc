@@ -31,9 +31,9 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::Not;
 using testing::LoopbackWorld;
 using testing::MixedTable;
+using ::testing::Not;
 using testing::Replica;
 using testing::ShortTimeout;
 using testing::Vectors;
@@ -238,8 +238,7 @@ TEST_P(Replan, HappensOnRequestOnlyWhereItIsOff) {
     EXPECT_EQ(reducer->plan_version(), 1);
     LOCKSTEP_EXPECT_OK(reducer->RequestReplan());
     StepUntil(*reducer, 2, 50, run);
-    EXPECT_THAT(GroupsOf(reducer->plan()),
-                ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2), ElementsAre(3)));
+    EXPECT_THAT(GroupsOf(reducer->plan()), ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2), ElementsAre(3)));
   });
 }
 
@@ -346,8 +345,7 @@ TEST_P(Replan, APlanThatNeedsMoreMemoryIsNotTaken) {
       return status;
     };
     StepUntil(*reducer, 2, 0, run);
-    EXPECT_THAT(GroupsOf(reducer->plan()),
-                ElementsAre(ElementsAre(1), ElementsAre(0), ElementsAre(3), ElementsAre(2)));
+    EXPECT_THAT(GroupsOf(reducer->plan()), ElementsAre(ElementsAre(1), ElementsAre(0), ElementsAre(3), ElementsAre(2)));
   });
   history.ExpectTheSameOnAllRanks();
 }
@@ -522,8 +520,7 @@ TEST(ReplanImport, OfABadTextIsAnErrorOnAllRanks) {
                                    AllOf(HasSubstr("rank 1"), HasSubstr("is in no bucket"))));
     }
     // Two good ones that differ.
-    const std::string swapped =
-        absl::StrReplaceAll(good, {{"bucket 2\nbucket 1\n", "bucket 1\nbucket 2\n"}});
+    const std::string swapped = absl::StrReplaceAll(good, {{"bucket 2\nbucket 1\n", "bucket 1\nbucket 2\n"}});
     EXPECT_THAT(create(communicator, table, rank == 1 ? swapped : good),
                 StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("rank 1")));
     LOCKSTEP_EXPECT_OK(create(communicator, table, swapped));

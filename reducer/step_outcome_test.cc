@@ -20,8 +20,8 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::Pair;
 using testing::LoopbackWorld;
+using ::testing::Pair;
 
 constexpr uint64_t kFirstTopic = 1000;
 
