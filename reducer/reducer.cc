@@ -1,320 +1,26 @@
 #include "reducer/reducer.h"
 
 #include <algorithm>
-#include <atomic>
-#include <cstring>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/string_view.h"
 #include "base/deadline.h"
-#include "base/host_device.h"
-#include "base/log.h"
-#include "base/rank.h"
-#include "base/reduce_op.h"
 #include "base/status.h"
-#include "reducer/agreement.h"
 #include "reducer/broadcast.h"
 #include "reducer/plan_text.h"
-#include "xxhash.h"
 
 namespace lockstep {
-namespace {
-
-// Of a reducer's topics for notes the lower half are of steps, the upper half of plans.
-constexpr uint64_t kTopicsOfPlans = uint64_t{1} << 39;
-
-// Whether both strides lead to the same places: what a dimension of one element has does not matter.
-bool SamePlaces(absl::Span<const int64_t> shape, absl::Span<const int64_t> a, absl::Span<const int64_t> b) {
-  for (size_t i = 0; i < shape.size(); ++i) {
-    if (shape[i] > 1 && a[i] != b[i]) return false;
-  }
-  return true;
-}
-
-// So that every bucket begins where its slots may.
-size_t RoundedUp(size_t bytes) {
-  return (bytes + BucketPlan::kAlignment - 1) / BucketPlan::kAlignment * BucketPlan::kAlignment;
-}
-
-size_t ViewBytes(const BucketPlan::Bucket& bucket) {
-  return bucket.dtype == bucket.wire ? 0 : RoundedUp(bucket.tail * SizeOf(bucket.dtype));
-}
-
-PlanRules RulesOf(const ReducerOptions& options) {
-  return {options.bucket_caps_bytes, options.caps_from, options.compress, options.delayed, options.delayed_trigger};
-}
-
-absl::Status CheckOptions(const ReducerOptions& options, absl::Span<const Parameter> parameters) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckRules(RulesOf(options), parameters));
-  if (options.gradient_as_bucket_view && options.buckets_in_memory_max > 0) {
-    return absl::InvalidArgumentError("gradients cannot live in buckets that take turns with their memory");
-  }
-  if (!options.plan.empty())
-    LOCKSTEP_RETURN_IF_ERROR(PlanFromText(parameters, RulesOf(options), options.plan).status());
-  if (options.divide_by_live && (options.hook != nullptr || options.average == Average::kNone)) {
-    return absl::InvalidArgumentError("divide_by_live: with a hook or a sum there is nothing to divide");
-  }
-  return CheckPredivideFactor(options.predivide_factor);
-}
-
-// For comparison across ranks, and for people.
-std::string Settings(const ReducerOptions& options) {
-  return absl::StrCat(
-      "bucket caps ", absl::StrJoin(options.bucket_caps_bytes, ","), " from the ",
-      options.caps_from == CapsFrom::kFirst ? "first" : "last", ", at most ", options.buckets_in_memory_max,
-      " in memory, average ", static_cast<int>(options.average), " factor ", options.predivide_factor, ", compress ",
-      options.compress.has_value() ? Name(*options.compress) : "no", ", hook ",
-      options.hook == nullptr ? "none" : options.hook->name(), ", find_unused ", options.find_unused, ", static_graph ",
-      options.static_graph, ", uneven inputs ", options.uneven_inputs, options.divide_by_live,
-      options.throw_on_early_end, ", bucket views ", options.gradient_as_bucket_view, ", replan ", options.replan,
-      ", optimizer ", static_cast<bool>(options.optimizer), ", delayed ", absl::StrJoin(options.delayed, ","), " by ",
-      options.delayed_trigger);
-}
-
-BucketPlan FirstPlan(absl::Span<const Parameter> parameters, const ReducerOptions& options) {
-  const PlanRules rules = RulesOf(options);
-  if (options.plan.empty()) return PlanBuckets(parameters, rules);
-  return LayOut(parameters, rules, PlanFromText(parameters, rules, options.plan).value());
-}
-
-// Rank 0 counts its process's reducers and tells the others, so that two reducers of one communicator, at a time or one after
-// the other, do not read each other's notes.
-absl::StatusOr<uint64_t> AgreeOnFirstTopic(Communicator& communicator) {
-  static std::atomic<uint64_t> reducers{0};
-  uint64_t topic = reducers.fetch_add(1, std::memory_order_relaxed) << 40;
-  CollectiveRequest request;
-  request.collective = Collective::kBroadcast;
-  request.dtype = DType::kU64;
-  request.count = 1;
-  request.input = &topic;
-  request.output = &topic;
-  LOCKSTEP_RETURN_IF_ERROR(communicator.Run(request));
-  return topic;
-}
-
-// Of the ranks that joined in the latest step the highest.
-absl::StatusOr<Rank> LastToJoin(Communicator& communicator, uint64_t joined_in) {
-  const uint64_t mine = joined_in << 32 | static_cast<uint32_t>(communicator.rank().value());
-  uint64_t last = 0;
-  CollectiveRequest request;
-  request.collective = Collective::kAllReduce;
-  request.dtype = DType::kU64;
-  request.op = ReduceOp::kMax;
-  request.count = 1;
-  request.input = &mine;
-  request.output = &last;
-  LOCKSTEP_RETURN_IF_ERROR(communicator.Run(request));
-  return Rank(static_cast<int>(last & 0xffffffff));
-}
-
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<Reducer>> Reducer::Create(Communicator* communicator, std::vector<Parameter> parameters,
-                                                         ReducerOptions options) {
-  // A rank whose own arguments are bad says so, and the others learn it rather than wait.
-  absl::Status local = CheckParameters(parameters);
-  if (local.ok()) local = CheckOptions(options, parameters);
-  if (!local.ok()) return AgreeOnParameters(*communicator, local, "", parameters);
-  BucketPlan plan = FirstPlan(parameters, options);
-  std::unique_ptr<Reducer> reducer(new Reducer(std::move(parameters), std::move(options), std::move(plan)));
-  LOCKSTEP_RETURN_IF_ERROR(reducer->Open(communicator, Opening::kCreated));
-  return reducer;
-}
-
-Reducer::Reducer(std::vector<Parameter> parameters, ReducerOptions options, BucketPlan plan)
-    : parameters_(std::move(parameters)),
-      options_(std::move(options)),
-      rules_(RulesOf(options_)),
-      device_(HostDevice()),
-      holds_last_bucket_(options_.find_unused || options_.static_graph),
-      plan_(std::move(plan)),
-      recorder_(plan_.buckets.size(), parameters_.size()),
-      marks_(parameters_, options_.delayed, {options_.find_unused, options_.static_graph}),
-      window_(parameters_.size()) {
-  for (const Parameter& parameter : parameters_) {
-    // Any address will do: only the geometry is looked at.
-    void* const stand_in = reinterpret_cast<void*>(uintptr_t{1} << 20);
-    has_gaps_.push_back(!parameter.ignored && !parameter.strides.empty() &&
-                        !SamePlaces(parameter.shape, DenseView(parameter, stand_in).strides(), parameter.strides));
-  }
-}
-
-Reducer::~Reducer() = default;
-
-absl::Status Reducer::Open(Communicator* communicator, Opening opening) {
-  communicator_ = communicator;
-  const std::string settings = Settings(options_);
-  LOCKSTEP_RETURN_IF_ERROR(AgreeOnParameters(*communicator_, absl::OkStatus(), settings, parameters_));
-  LOCKSTEP_RETURN_IF_ERROR(AgreeOnPlan(opening));
-  LOCKSTEP_RETURN_IF_ERROR(AgreeOnParameters(*communicator_, Allocate(), settings, {}));
-  LOCKSTEP_ASSIGN_OR_RETURN(const uint64_t first_topic, AgreeOnFirstTopic(*communicator_));
-  outcome_->set_first_topic(first_topic);
-  replanner_ = std::make_unique<Replanner>(communicator_, first_topic + kTopicsOfPlans, parameters_, &rules_);
-  const bool planned_already = !options_.plan.empty() || opening == Opening::kChanged;
-  if (options_.replan && !planned_already && !options_.gradient_as_bucket_view) replanner_->Request();
-  return pipeline_->RenewHookCommunicator();
-}
-
-absl::Status Reducer::AgreeOnPlan(Opening opening) {
-  struct Offer {
-    uint64_t plan = 0;
-    Opening opening = Opening::kCreated;
-  };
-  const std::string text = ExportPlan();
-  const Offer mine = {XXH3_64bits(text.data(), text.size()), opening};
-  std::vector<Offer> offers(communicator_->size());
-  CollectiveRequest request;
-  request.collective = Collective::kAllGather;
-  request.count = offers.size() * sizeof(Offer);
-  request.input = &mine;
-  request.output = offers.data();
-  LOCKSTEP_RETURN_IF_ERROR(communicator_->Run(request));
-  const auto differs = [&](const Offer& offer) { return offer.plan != offers[0].plan; };
-  const auto differing = std::find_if(offers.begin(), offers.end(), differs);
-  if (differing == offers.end()) return absl::OkStatus();
-  const auto created = [](const Offer& offer) { return offer.opening == Opening::kCreated; };
-  if (std::any_of(offers.begin(), offers.end(), created)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the bucket plan differs on rank 0 and rank ", differing - offers.begin()));
-  }
-  plan_ = FirstPlan(parameters_, options_);
-  return absl::OkStatus();
-}
-
-absl::Status Reducer::Allocate() {
-  // First, since the other ranks do.
-  LOCKSTEP_RETURN_IF_ERROR(AllocateMemory());
-  if (options_.gradient_as_bucket_view) {
-    size_t bytes = 0;
-    for (const BucketPlan::Bucket& bucket : plan_.buckets) bytes += ViewBytes(bucket);
-    if (bytes > 0) {
-      LOCKSTEP_ASSIGN_OR_RETURN(views_, MakePrivateBuffer(bytes));
-    }
-  }
-  outcome_ = std::make_unique<StepOutcome>(communicator_);
-  BucketPipeline::Settings settings;
-  const bool reduces_in_place = options_.gradient_as_bucket_view && !options_.compress.has_value();
-  if (options_.hook == nullptr) {
-    settings.factors = FactorsOf(options_.average, options_.predivide_factor, communicator_->size(), reduces_in_place);
-  }
-  settings.divide_by_live = options_.divide_by_live;
-  settings.opens_steps = options_.uneven_inputs;
-  settings.hook = options_.hook;
-  settings.optimizer = options_.optimizer;
-  pipeline_ = std::make_unique<BucketPipeline>(device_, communicator_, parameters_, outcome_.get(), &recorder_,
-                                               std::move(settings));
-  log_ = std::make_unique<StepLog>(DescribeForLog());
-  LOCKSTEP_RETURN_IF_ERROR(log_->OpenTrace(options_.trace_path));
-  LOCKSTEP_RETURN_IF_ERROR(pipeline_->CreateStreams());
-  return MakeBuckets();
-}
-
-LoggingData Reducer::DescribeForLog() const {
-  LoggingData data = ConstructionData(communicator_->rank(), communicator_->size(), parameters_, plan_);
-  data.backend_name = "lockstep";
-  data.bucket_cap_bytes = static_cast<int64_t>(options_.bucket_caps_bytes.back());
-  data.find_unused_parameters = options_.find_unused;
-  data.gradient_as_bucket_view = options_.gradient_as_bucket_view;
-  data.static_graph = options_.static_graph;
-  data.join_uneven_inputs = options_.uneven_inputs;
-  if (options_.hook != nullptr) data.comm_hook = options_.hook->name();
-  return data;
-}
-
-std::vector<size_t> Reducer::Regions(const BucketPlan& plan) const {
-  const size_t count = plan.buckets.size();
-  const size_t in_memory =
-      options_.buckets_in_memory_max == 0 ? count : std::min(count, options_.buckets_in_memory_max);
-  // Of the buckets that take turns with some memory, the largest.
-  std::vector<size_t> regions(in_memory, 0);
-  for (size_t b = 0; b < count; ++b) {
-    regions[b % in_memory] = std::max(regions[b % in_memory], RoundedUp(plan.buckets[b].bytes()));
-  }
-  return regions;
-}
-
-absl::Status Reducer::AllocateMemory() {
-  const std::vector<size_t> regions = Regions(plan_);
-  const size_t bytes = options_.buckets_in_memory_max == 0 ? PlanBytesMax(parameters_, rules_)
-                                                           : std::accumulate(regions.begin(), regions.end(), size_t{0});
-  absl::StatusOr<std::unique_ptr<SymmetricBuffer>> memory = communicator_->Allocate(bytes);
-  if (absl::IsResourceExhausted(memory.status()) || absl::IsUnavailable(memory.status())) {
-    LOCKSTEP_LOG(kWarning) << "rank " << communicator_->rank()
-                           << ": buckets go over memory that ranks do not share: " << memory.status().message();
-    memory = MakePrivateBuffer(bytes);
-  }
-  LOCKSTEP_RETURN_IF_ERROR(memory.status());
-  memory_ = *std::move(memory);
-  return absl::OkStatus();
-}
-
-absl::Status Reducer::MakeBuckets() {
-  std::vector<char*> begins;
-  char* begin = memory_->data();
-  for (const size_t bytes : Regions(plan_)) {
-    begins.push_back(begin);
-    begin += bytes;
-  }
-  char* view = views_ == nullptr ? nullptr : views_->data();
-  buckets_.clear();
-  for (size_t b = 0; b < plan_.buckets.size(); ++b) {
-    const BucketPlan::Bucket& planned = plan_.buckets[b];
-    char* const flat = begins[b % begins.size()];
-    char* views = nullptr;
-    if (options_.gradient_as_bucket_view) views = ViewBytes(planned) == 0 ? flat : view;
-    if (view != nullptr) view += ViewBytes(planned);
-    Bucket* const before = b < begins.size() ? nullptr : buckets_[b - begins.size()].get();
-    auto bucket = std::make_unique<Bucket>(planned, b, flat, views, before);
-    LOCKSTEP_RETURN_IF_ERROR(pipeline_->CreateEvents(*bucket));
-    buckets_.push_back(std::move(bucket));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Reducer::Adopt(BucketPlan plan) {
-  // Both plans use the same memory: what lives in it goes by way of some other.
-  const std::vector<Kept> kept = TakeGradients();
-  plan_ = std::move(plan);
-  LOCKSTEP_RETURN_IF_ERROR(MakeBuckets());
-  PutBack(kept);
-  recorder_.Replan(plan_.buckets.size());
-  SetRebuiltBuckets(plan_, &log_->data());
-  return absl::OkStatus();
-}
-
-std::vector<Reducer::Kept> Reducer::TakeGradients() const {
-  std::vector<Kept> kept;
-  if (!options_.gradient_as_bucket_view) return kept;
-  for (size_t index = 0; index < parameters_.size(); ++index) {
-    if (parameters_[index].ignored || parameters_[index].sparse) continue;
-    kept.push_back({index, ViewAt(index), std::string(ViewAt(index), parameters_[index].bytes())});
-  }
-  return kept;
-}
-
-void Reducer::PutBack(const std::vector<Kept>& gradients) {
-  ++plan_version_;
-  MutexLock lock(&mu_);
-  for (const Kept& gradient : gradients) {
-    char* const view = ViewAt(gradient.index);
-    std::memcpy(view, gradient.bytes.data(), gradient.bytes.size());
-    Gradient& window = window_[gradient.index];
-    if (window.data.data() != gradient.view) continue;
-    window.data = DenseView(parameters_[gradient.index], view);
-    window.target = window.data;
-  }
-}
-
 char* Reducer::ViewAt(size_t index) const {
-  if (!options_.gradient_as_bucket_view) return nullptr;
+  if (!options_.gradient_as_bucket_view || buckets_.empty()) return nullptr;
   const BucketPlan::Location location = plan_.locations[index];
   return buckets_[location.bucket]->ViewAt(location.slot);
 }
 
 absl::Status Reducer::CheckIdle(absl::string_view call) {
+  if (buckets_.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(call, ": the change of the communicator failed"));
+  }
   LOCKSTEP_RETURN_IF_ERROR(communicator_->status());
   MutexLock lock(&mu_);
   if (state_ == State::kIdle) return absl::OkStatus();
@@ -370,48 +76,15 @@ absl::Status Reducer::BeginBackward(const BackwardOptions& options) {
   return absl::OkStatus();
 }
 
-bool Reducer::LayoutFits(size_t index, const TensorView& gradient) const {
-  const Parameter& parameter = parameters_[index];
-  if (gradient.shape() != absl::MakeConstSpan(parameter.shape)) return false;
-  if (gradient.elements() == 0) return true;
-  const bool row_major = parameter.strides.empty() || (has_gaps_[index] && gradient.data() == ViewAt(index));
-  return row_major ? gradient.contiguous() : SamePlaces(parameter.shape, gradient.strides(), parameter.strides);
-}
-
 absl::Status Reducer::CheckGradient(size_t index, const TensorView& gradient) const {
-  if (index >= parameters_.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("mark_ready: parameter ", index, " is out of range: there are ", parameters_.size()));
-  }
-  const Parameter& parameter = parameters_[index];
-  if (parameter.ignored || parameter.sparse) return CheckReduced(index, /*sparse=*/false, "mark_ready");
-  if (gradient.dtype() != parameter.dtype || gradient.device() != parameter.device || !LayoutFits(index, gradient)) {
-    return absl::InvalidArgumentError(absl::StrCat("mark_ready: the gradient ", gradient.ToString(), " does not match ",
-                                                   Describe(index, parameter), " on ", Name(parameter.device)));
-  }
-  if (options_.gradient_as_bucket_view && gradient.elements() > 0 && gradient.data() != ViewAt(index) &&
-      LiesInBuckets(gradient.data())) {
-    return absl::FailedPreconditionError(absl::StrCat("mark_ready: the gradient of ", Describe(index, parameter),
-                                                      " lies where its bucket view was before plan ", plan_version_,
-                                                      ": ask for its view again"));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Reducer::CheckTarget(size_t index, const TensorView& target) const {
-  const Parameter& parameter = parameters_[index];
-  const bool dtype_fits = IsComplex(parameter.dtype) ? target.dtype() == parameter.dtype : IsFloat(target.dtype());
-  if (dtype_fits && target.device() == parameter.device && LayoutFits(index, target)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("mark_ready: the target ", target.ToString(), " does not fit ",
-                                                 Describe(index, parameter), " on ", Name(parameter.device)));
-}
-
-bool Reducer::LiesInBuckets(const void* data) const {
-  const char* const at = static_cast<const char*>(data);
-  const auto lies_in = [at](const SymmetricBuffer* buffer) {
-    return buffer != nullptr && at >= buffer->data() && at < buffer->data() + buffer->bytes();
-  };
-  return lies_in(memory_.get()) || lies_in(views_.get());
+  if (!options_.gradient_as_bucket_view) return check_.Gradient(index, gradient, nullptr);
+  LOCKSTEP_RETURN_IF_ERROR(check_.Index(index, /*sparse=*/false, "mark_ready"));
+  const char* const view = ViewAt(index);
+  LOCKSTEP_RETURN_IF_ERROR(check_.Gradient(index, gradient, view));
+  if (gradient.elements() == 0 || gradient.data() == view || !memory_->Holds(gradient.data())) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("mark_ready: the gradient of ", Describe(index, parameters_[index]),
+                                                    " lies where its bucket view was before plan ", plan_version_,
+                                                    ": ask for its view again"));
 }
 
 absl::Status Reducer::MarkReady(size_t index, const TensorView& gradient, Stream* stream) {
@@ -421,31 +94,13 @@ absl::Status Reducer::MarkReady(size_t index, const TensorView& gradient, Stream
 
 absl::Status Reducer::MarkReady(size_t index, const TensorView& gradient, const TensorView& target, Stream* stream) {
   LOCKSTEP_RETURN_IF_ERROR(CheckGradient(index, gradient));
-  LOCKSTEP_RETURN_IF_ERROR(CheckTarget(index, target));
+  LOCKSTEP_RETURN_IF_ERROR(check_.Target(index, target, ViewAt(index)));
   return MarkChecked(index, {gradient, target, {}, stream});
-}
-
-absl::Status Reducer::CheckSparse(size_t index, absl::Span<const int64_t> rows, const TensorView& values) const {
-  LOCKSTEP_RETURN_IF_ERROR(CheckReduced(index, /*sparse=*/true, "mark_ready_sparse"));
-  const Parameter& parameter = parameters_[index];
-  std::vector<int64_t> shape = parameter.shape;
-  shape[0] = static_cast<int64_t>(rows.size());
-  if (values.dtype() != parameter.dtype || values.device() != parameter.device || !values.contiguous() ||
-      values.shape() != absl::MakeConstSpan(shape)) {
-    return absl::InvalidArgumentError(absl::StrCat("mark_ready_sparse: the values ", values.ToString(), " of ",
-                                                   rows.size(), " rows do not match ", Describe(index, parameter)));
-  }
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (rows[i] >= 0 && rows[i] < parameter.shape[0]) continue;
-    return absl::InvalidArgumentError(absl::StrCat("mark_ready_sparse: rows[", i, "] is ", rows[i], ", which ",
-                                                   Describe(index, parameter), " has not"));
-  }
-  return absl::OkStatus();
 }
 
 absl::Status Reducer::MarkReadySparse(size_t index, absl::Span<const int64_t> rows, const TensorView& values,
                                       Stream* stream) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckSparse(index, rows, values));
+  LOCKSTEP_RETURN_IF_ERROR(check_.Sparse(index, rows, values));
   return MarkChecked(index, {values, {}, rows, stream});
 }
 
@@ -613,7 +268,7 @@ absl::Status Reducer::Finish(bool joined) {
   replan_due_ = last.reduced && last.unplanned == 0;
   if (last.reduced) LOCKSTEP_RETURN_IF_ERROR(RegroupBuffers(joined));
   if (!status.ok()) return status;
-  if (!order.empty()) replanner_->Record(order, [this](const BucketPlan& plan) { return Fits(plan); });
+  if (!order.empty()) replanner_->Record(order, [this](const BucketPlan& plan) { return memory_->Fits(plan); });
   return absl::OkStatus();
 }
 
@@ -627,87 +282,8 @@ std::string Reducer::Remedy() const {
   return text + "; the next step may be tried.";
 }
 
-bool Reducer::Fits(const BucketPlan& plan) const {
-  const std::vector<size_t> regions = Regions(plan);
-  return std::accumulate(regions.begin(), regions.end(), size_t{0}) <= memory_->bytes();
-}
-
-absl::Status Reducer::ShadowStep() {
-  LOCKSTEP_RETURN_IF_ERROR(PrepareStep());
-  {
-    MutexLock lock(&mu_);
-    BeginStep(/*joined=*/true);
-    ending_ = true;
-    recorder_.EndCalled();
-  }
-  for (const BucketPlan::Bucket& bucket : plan_.buckets) {
-    for (const BucketPlan::Slot& slot : bucket.slots) Fill(slot.parameter, nullptr);
-  }
-  LaunchFull();
-  const absl::Status status = Finish(/*joined=*/true);
-  MutexLock lock(&mu_);
-  state_ = State::kIdle;
-  return status;
-}
-
-absl::Status Reducer::Join(absl::Span<const TensorView> model, absl::Span<const TensorView> buffers) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckIdle("join"));
-  if (!options_.uneven_inputs) {
-    return absl::FailedPreconditionError("join: the reducer was not made for uneven inputs: set uneven_inputs");
-  }
-  LOCKSTEP_RETURN_IF_ERROR(FinishInFlight());
-  uint64_t joined_in = 0;
-  {
-    MutexLock lock(&mu_);
-    joined_in = step_ + 1;
-  }
-  // Those who have inputs do not know yet.
-  if (buffer_sync_ != nullptr && buffers_due_) {
-    LOCKSTEP_RETURN_IF_ERROR(buffer_sync_->Run(buffers, BucketPipeline::kJoinedTimeout).status());
-  }
-  while (true) {
-    const absl::Status status = ShadowStep();
-    // A step that failed on a rank which has inputs may be tried again by it.
-    if (!status.ok() && !absl::IsFailedPrecondition(status)) return status;
-    LOCKSTEP_RETURN_IF_ERROR(communicator_->status());
-    if (buckets_.back()->joined == communicator_->size()) break;
-    if (options_.throw_on_early_end) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("join: rank ", communicator_->rank().value(), " has exhausted its inputs before others"));
-    }
-  }
-  if (buffer_sync_ != nullptr) buffer_sync_->Restart();
-  known_joined_ = 0;
-  LOCKSTEP_ASSIGN_OR_RETURN(const Rank last, LastToJoin(*communicator_, joined_in));
-  return BroadcastCoalesced(*communicator_, model, last);
-}
-
-absl::Status Reducer::ChangeCommunicator(Communicator* communicator) {
-  // Their threads use the old communicator.
-  replanner_.reset();
-  if (pipeline_ != nullptr) (void)pipeline_->Synchronize(Deadline::Infinite());
-  const std::vector<Kept> kept = TakeGradients();
-  buckets_.clear();
-  pipeline_.reset();
-  hook_failed_ = false;
-  replan_due_ = false;
-  buffer_sync_.reset();
-  known_joined_ = 0;
-  {
-    MutexLock lock(&mu_);
-    state_ = State::kIdle;
-    in_flight_ = false;
-    step_ = 0;
-    marks_.EndWindow();
-  }
-  LOCKSTEP_RETURN_IF_ERROR(Open(communicator, Opening::kChanged));
-  recorder_.Replan(plan_.buckets.size());
-  PutBack(kept);
-  return absl::OkStatus();
-}
-
 absl::Status Reducer::AwaitAverages(size_t index, bool sparse, absl::string_view call) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckReduced(index, sparse, call));
+  LOCKSTEP_RETURN_IF_ERROR(check_.Index(index, sparse, call));
   LOCKSTEP_RETURN_IF_ERROR(FinishInFlight());
   MutexLock lock(&mu_);
   if (state_ == State::kIdle && step_ > 0) return absl::OkStatus();
@@ -728,25 +304,13 @@ absl::StatusOr<const CoalescedGradient*> Reducer::SparseAverageOf(size_t index) 
 }
 
 absl::StatusOr<TensorView> Reducer::GradientView(size_t index) const {
-  LOCKSTEP_RETURN_IF_ERROR(CheckReduced(index, /*sparse=*/false, "gradient_view"));
+  LOCKSTEP_RETURN_IF_ERROR(check_.Index(index, /*sparse=*/false, "gradient_view"));
   if (!options_.gradient_as_bucket_view) {
     return absl::FailedPreconditionError(
         "gradient_view: gradients do not live in buckets: set gradient_as_bucket_view");
   }
+  if (buckets_.empty()) return absl::FailedPreconditionError("gradient_view: the change of the communicator failed");
   return DenseView(parameters_[index], ViewAt(index));
-}
-
-absl::Status Reducer::CheckReduced(size_t index, bool sparse, absl::string_view call) const {
-  if (index >= parameters_.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(call, ": parameter ", index, " is out of range: there are ", parameters_.size()));
-  }
-  const Parameter& parameter = parameters_[index];
-  const std::string name = absl::StrCat(call, ": ", Describe(index, parameter));
-  if (parameter.ignored) return absl::InvalidArgumentError(absl::StrCat(name, " is ignored, as its table says"));
-  if (parameter.sparse == sparse) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      name, sparse ? " is not sparse, as its table says" : " is sparse, as its table says: its gradient is rows"));
 }
 
 absl::Status Reducer::RequestReplan() {
@@ -776,44 +340,6 @@ absl::StatusOr<BucketStatistics> Reducer::bucket_statistics(size_t bucket) const
 std::string Reducer::Summary() const {
   MutexLock lock(&mu_);
   return log_->Summarize(recorder_.last(), recorded_plan_);
-}
-
-absl::Status Reducer::SetBuffers(absl::Span<const TensorView> buffers, BufferOptions options) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckIdle("set_buffers"));
-  LOCKSTEP_ASSIGN_OR_RETURN(buffer_sync_, BufferSync::Create(communicator_, std::move(options), buffers));
-  buffers_due_ = true;
-  log_->data().broadcast_buffers = true;
-  return absl::OkStatus();
-}
-
-absl::StatusOr<FreshBuffers> Reducer::BeginForward(const ForwardOptions& options) {
-  {
-    MutexLock lock(&mu_);
-    recorder_.ForwardBegan();
-    log_->Publish(recorder_.last());
-  }
-  return SyncBuffers(options, BufferOptions::When::kBeforeForward);
-}
-
-absl::Status Reducer::EndForward(const ForwardOptions& options) {
-  return SyncBuffers(options, BufferOptions::When::kAfterForward).status();
-}
-
-absl::StatusOr<FreshBuffers> Reducer::SyncBuffers(const ForwardOptions& options, BufferOptions::When when) {
-  if (!options.sync || buffer_sync_ == nullptr || buffer_sync_->options().when != when) return FreshBuffers();
-  // The last step says who takes part.
-  if (options_.uneven_inputs) LOCKSTEP_RETURN_IF_ERROR(FinishInFlight());
-  if (!std::exchange(buffers_due_, false)) return FreshBuffers();
-  return buffer_sync_->Run(options.buffers);
-}
-
-absl::Status Reducer::RegroupBuffers(bool joined) {
-  const int now = buckets_.back()->joined;
-  if (options_.throw_on_early_end) return absl::OkStatus();  // then nobody goes on without them
-  const bool grown = now > known_joined_ && now < communicator_->size();
-  known_joined_ = now;
-  if (!grown || buffer_sync_ == nullptr || !buffer_sync_->takes_part()) return absl::OkStatus();
-  return buffer_sync_->Regroup(joined);
 }
 
 }  // namespace lockstep

@@ -50,17 +50,18 @@
 #include "base/mutex.h"
 #include "base/tensor_view.h"
 #include "comm/communicator.h"
-#include "comm/symmetric_buffer.h"
-#include "reducer/average.h"
 #include "reducer/bucket.h"
+#include "reducer/bucket_memory.h"
 #include "reducer/bucket_pipeline.h"
 #include "reducer/bucket_plan.h"
 #include "reducer/buffer_sync.h"
 #include "reducer/buffers.h"
-#include "reducer/comm_hook.h"
+#include "reducer/gradient_check.h"
 #include "reducer/logging_data.h"
 #include "reducer/marks.h"
+#include "reducer/opening.h"
 #include "reducer/parameter.h"
+#include "reducer/reducer_options.h"
 #include "reducer/replanner.h"
 #include "reducer/sparse_gradient.h"
 #include "reducer/statistics.h"
@@ -69,52 +70,6 @@
 #include "reducer/step_recorder.h"
 
 namespace lockstep {
-
-struct ReducerOptions {
-  // Caps in bytes, used up one by one per dtype and device, the last repeated. Default: a small first bucket, so that
-  // communication starts early, then 25 MiB.
-  std::vector<size_t> bucket_caps_bytes = {size_t{1} << 20, size_t{25} << 20};
-  CapsFrom caps_from = CapsFrom::kFirst;
-  size_t buckets_in_memory_max = 0;  // 0: all of them
-  Average average = Average::kBefore;
-  double predivide_factor = 1;  // f of Average::kPredivide: finite, above zero
-  bool overlap = true;          // false: every bucket is launched by EndBackward, for comparison
-
-  bool find_unused = false;   // not every parameter is used in every backward
-  bool static_graph = false;  // every backward is like the first one: see reducer/marks.h
-
-  // Gradients live in the buckets: see GradientView. Not together with buckets that take turns.
-  bool gradient_as_bucket_view = false;
-
-  // Once the order in which gradients become ready has been seen, buckets are planned anew, by rank 0's order. Without it only after
-  // RequestReplan. In bucket views not by itself, since views move.
-  bool replan = true;
-  // Of an earlier run (ExportPlan): buckets as they were then. Nothing is planned anew without a request.
-  std::string plan;
-
-  // What real floats are sent as, f16 or bf16: half the bytes of f32, and each rank's contribution and the sum round to it.
-  absl::optional<DType> compress;
-  // Instead of the all-reduce; `average` is then the hook's affair. Null: none.
-  std::shared_ptr<CommHook> hook;
-  // Called for each bucket as soon as it is reduced, on a stream of its own, while others are still under way. Afterwards its gradients
-  // are not borrowed any more.
-  OptimizerStep optimizer;
-
-  // Parameters whose gradients are reduced when that of the trigger is ready, with what has been marked of them until then, in whichever
-  // backward; what was not marked counts as unused.
-  std::vector<size_t> delayed;
-  size_t delayed_trigger = 0;
-
-  // Ranks may run out of inputs at different times: those that have call Join.
-  bool uneven_inputs = false;
-  // Averages are those of the ranks that have inputs, rather than of all with zeros for the others. Not with a hook, nor for a sum.
-  bool divide_by_live = false;
-  // Instead, as soon as a rank has joined, the step is FAILED_PRECONDITION on all, and so is Join.
-  bool throw_on_early_end = false;
-
-  // Where a trace of every step goes: a folder, or the beginning of a file's name. Empty: where LOCKSTEP_TRACE says, if it does.
-  std::string trace_path;
-};
 
 struct ForwardOptions {
   bool sync = true;                      // false: a forward whose backward only accumulates, or that has none
@@ -230,20 +185,12 @@ class Reducer {
     Stream* stream = nullptr;
   };
 
-  // How a reducer came to its communicator.
-  enum class Opening : uint64_t { kCreated, kChanged };
-
   Reducer(std::vector<Parameter> parameters, ReducerOptions options, BucketPlan plan);
   // Collective: makes everything that depends on the communicator.
   absl::Status Open(Communicator* communicator, Opening opening);
-  absl::Status AgreeOnPlan(Opening opening);
   LoggingData DescribeForLog() const;
   // Ends well on every rank or on none, but for what this rank alone lacks.
   absl::Status Allocate();
-  absl::Status AllocateMemory();
-  // Bytes of the regions of memory with which a plan's buckets take turns.
-  std::vector<size_t> Regions(const BucketPlan& plan) const;
-  bool Fits(const BucketPlan& plan) const;
   // Lays the plan's buckets out in the memory.
   absl::Status MakeBuckets();
   // Goes over to another plan that fits.
@@ -264,14 +211,9 @@ class Reducer {
   // A step of a rank without inputs.
   absl::Status ShadowStep() ABSL_LOCKS_EXCLUDED(mu_);
 
-  absl::Status CheckReduced(size_t index, bool sparse, absl::string_view call) const;
   absl::Status CheckGradient(size_t index, const TensorView& gradient) const;
-  absl::Status CheckTarget(size_t index, const TensorView& target) const;
-  absl::Status CheckSparse(size_t index, absl::Span<const int64_t> rows, const TensorView& values) const;
   // The end of the last synchronised backward, waited for.
   absl::Status AwaitAverages(size_t index, bool sparse, absl::string_view call) ABSL_LOCKS_EXCLUDED(mu_);
-  bool LayoutFits(size_t index, const TensorView& gradient) const;
-  bool LiesInBuckets(const void* data) const;
   char* ViewAt(size_t index) const;  // null where there are none
 
   absl::Status MarkChecked(size_t index, const Gradient& gradient) ABSL_LOCKS_EXCLUDED(mu_);
@@ -296,16 +238,15 @@ class Reducer {
   const std::vector<Parameter> parameters_;
   const ReducerOptions options_;
   const PlanRules rules_;
-  std::vector<bool> has_gaps_;  // by parameter: its gradient's strides leave gaps
   Device* const device_;
+  const GradientCheck check_;
   const bool holds_last_bucket_;  // a complaint may come after every gradient has: the last bucket is to carry it
 
   // Constant from one opening to the next.
   Communicator* communicator_ = nullptr;
   std::unique_ptr<StepOutcome> outcome_;
   std::unique_ptr<Replanner> replanner_;
-  std::unique_ptr<SymmetricBuffer> memory_;
-  std::unique_ptr<SymmetricBuffer> views_;  // where gradients live, unless that is `memory_`; null without bucket views
+  std::unique_ptr<BucketMemory> memory_;
 
   // Changed between backwards only. Of a bucket, what MarkReady counts is guarded by mu_.
   BucketPlan plan_;
@@ -315,6 +256,7 @@ class Reducer {
   int64_t recorded_version_ = 0;  // its version
   bool replan_due_ = false;       // all ranks hold the next plan
   bool hook_failed_ = false;
+  std::vector<Kept> kept_;                   // while a change of the communicator has failed
   int known_joined_ = 0;                     // ranks, as of the last step
   std::unique_ptr<BufferSync> buffer_sync_;  // null: no buffers
   bool buffers_due_ = false;
