@@ -89,9 +89,9 @@ class OverlapProgram {
   }
 
   absl::Status MakeComputation() {
+    LOCKSTEP_RETURN_IF_ERROR(CommunicationOnly(1).status());
     double seconds = options_.compute_ms / 1e3;
     if (seconds == 0) {
-      LOCKSTEP_RETURN_IF_ERROR(CommunicationOnly(1).status());
       LOCKSTEP_ASSIGN_OR_RETURN(const Replay::WireTimes wire, CommunicationOnly(kWarmUpSteps));
       // Of which backward is two thirds.
       seconds = Total(wire.seconds) * 3 / 2;
@@ -194,6 +194,10 @@ class OverlapProgram {
                         options_.compute_ms == 0 ? ": chosen so that backward takes as long as communication" : ""));
     add("bucket caps", absl::StrCat(absl::StrJoin(options_.reducer.bucket_caps_bytes, ", "), " B, from the ",
                                     options_.reducer.caps_from == CapsFrom::kFirst ? "first" : "last", " gradients"));
+    add("ideal", absl::StrCat("buckets one after the other, each when its gradients are there",
+                              options_.compute == ComputeKind::kBusy
+                                  ? ", on a core that has to spare their processor time (that of the rank's threads)"
+                                  : ""));
     add("time", absl::StrCat("of the slowest rank, a mean of ", steps, " steps of each kind in turn, ", options_.rounds,
                              " rounds"));
     Print(OverlapFactsText(report_));
