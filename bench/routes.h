@@ -10,8 +10,8 @@
 namespace lockstep {
 namespace bench {
 
-// Over what `self` reaches the others, from a communicator's description of itself: "shm", "tcp 10.0.0.1:4411"; each route once,
-// with commas between. "none" where it tells of no other rank.
+// Over what `self` reaches the others, from a communicator's description of itself: "shm", "tcp 10.0.0.1:4411"; each
+// route once, with commas between. "none" where it tells of no other rank.
 std::string RoutesIn(const std::string& description, Rank self);
 
 }  // namespace bench

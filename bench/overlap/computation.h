@@ -40,18 +40,19 @@ class Computation {
   Computation() = default;
 };
 
-// How many units of the arithmetic below this core does in a second of processor time now: the median of a few short tries.
+// How many units of the arithmetic below this core does in a second of processor time now: the median of a few short
+// tries.
 double CalibrateArithmetic();
 
-// Does a number of units for each part of the plan, so that it takes longer when something else has the core. The end of each
-// part of backward is writing `value` into the gradient, which finds out here how long that takes; a part for which it alone
-// takes longer than the plan says takes that long. Borrows the gradients, one for each parameter.
+// Does a number of units for each part of the plan, so that it takes longer when something else has the core. The end
+// of each part of backward is writing `value` into the gradient, which finds out here how long that takes; a part for
+// which it alone takes longer than the plan says takes that long. Borrows the gradients, one for each parameter.
 std::unique_ptr<Computation> MakeBusyComputation(const ComputePlan& plan, double units_per_second,
                                                  std::vector<absl::Span<float>> gradients, float value);
 
-// Sleeps until the parts of the plan, one behind the other from Begin on, would be done elsewhere: what the caller does in between
-// delays nothing. Touches no gradient, as an accelerator writes memory without the core. Makes the calling thread's
-// timers exact (PR_SET_TIMERSLACK).
+// Sleeps until the parts of the plan, one behind the other from Begin on, would be done elsewhere: what the caller does
+// in between delays nothing. Touches no gradient, as an accelerator writes memory without the core. Makes the calling
+// thread's timers exact (PR_SET_TIMERSLACK).
 std::unique_ptr<Computation> MakeAwayComputation(const ComputePlan& plan);
 
 }  // namespace bench

@@ -18,8 +18,8 @@ struct ComputePlan {
   double total_seconds() const;
 };
 
-// Shares `total_seconds` out by multiplications. Backward has two where forward has one, for the gradients of a layer's input and
-// of its weights (Kaplan et al., arXiv:2001.08361, section 2.1), so forward takes a third of it all.
+// Shares `total_seconds` out by multiplications. Backward has two where forward has one, for the gradients of a layer's
+// input and of its weights (Kaplan et al., arXiv:2001.08361, section 2.1), so forward takes a third of it all.
 ComputePlan PlanCompute(const ModelTable& model, double total_seconds);
 
 }  // namespace bench

@@ -15,13 +15,14 @@ struct BucketCost {
   double processor_seconds = 0;  // that it takes from the core that computes; 0 where computation is elsewhere
 };
 
-// Buckets go over the wire in their order, each when its gradients are there and the one before is through: that is the least a
-// pipeline of one wire can take, the last bucket's tail included. Where computation and communication share a core, what is still
-// to be computed meanwhile gets what the bucket leaves of it: no order of the same work on that core ends earlier, since
-// communication put off is wire time at the end, and a bucket takes at least as long as its processor time.
+// Buckets go over the wire in their order, each when its gradients are there and the one before is through: that is the
+// least a pipeline of one wire can take, the last bucket's tail included. Where computation and communication share a
+// core, what is still to be computed meanwhile gets what the bucket leaves of it: no order of the same work on that
+// core ends earlier, since communication put off is wire time at the end, and a bucket takes at least as long as its
+// processor time.
 //
-// `compute_seconds`: of the whole step, not less than any bucket's ready time. Copies into and out of buckets, hand-overs between
-// threads and contention for memory are not in it.
+// `compute_seconds`: of the whole step, not less than any bucket's ready time. Copies into and out of buckets,
+// hand-overs between threads and contention for memory are not in it.
 double IdealStepSeconds(double compute_seconds, absl::Span<const BucketCost> buckets);
 
 }  // namespace bench

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The program from end to end: ranks of its own, right averages, every row, exit statuses. What the times are proves nothing here.
+# The program from end to end: ranks of its own, right averages, every row, exit statuses. Times prove nothing here.
 set -euo pipefail
 overlap=$1
 output=$TEST_TMPDIR/output
@@ -27,11 +27,12 @@ grep -q '^# transport: shm$' "$output" || fail "the transport is not told"
 [[ $(grep -c '"overlapped_ms"' "$json") == 2 ]] || fail "not every round is in the JSON file"
 
 # An odd world, buckets of its own, computation as long as communication.
-"$overlap" --nproc=3 --transport=tcp --compute=away --first_bucket_cap_mb=0.25 --bucket_cap_mb=2 --caps_from_last "${quick[@]}" \
-  --compute_ms=0 >"$output" 2>&1 || fail "away failed"
+"$overlap" --nproc=3 --transport=tcp --compute=away --first_bucket_cap_mb=0.25 --bucket_cap_mb=2 --caps_from_last \
+  "${quick[@]}" --compute_ms=0 >"$output" 2>&1 || fail "away failed"
 expect_rows
 grep -q '^# bucket caps: 262144, 2097152 B, from the last gradients$' "$output" || fail "the caps are not told"
-grep -q '^# compute: away, .*: chosen so that backward takes as long as communication$' "$output" || fail "the choice is not told"
+grep -q '^# compute: away, .*: chosen so that backward takes as long as communication$' "$output" ||
+  fail "the choice is not told"
 
 # Hosts of their own, where that is permitted.
 status=0

@@ -17,8 +17,8 @@ struct OverlapOptions {
   int ranks = 2;
   std::string model = "resnet50";
   ComputeKind compute = ComputeKind::kBusy;
-  // Of a step, forward and backward. 0: backward is to take as long as communication alone, which is where the most can be hidden
-  // and the least goes unnoticed.
+  // Of a step, forward and backward. 0: backward is to take as long as communication alone, which is where the most can
+  // be hidden and the least goes unnoticed.
   double compute_ms = 0;
   std::string transport;  // as LOCKSTEP_TRANSPORT; empty: as that says
   std::string link;       // see BecomeEmulatedHosts; empty: all ranks on this host
@@ -34,8 +34,8 @@ struct OverlapOptions {
 // INVALID_ARGUMENT for options that are out of range or do not go together.
 absl::Status CheckOptions(const OverlapOptions& options);
 
-// Returns the program's exit status: 0; 1 for failures and wrong averages; 2 for what CheckOptions says; 77 where hosts cannot be
-// emulated.
+// Returns the program's exit status: 0; 1 for failures and wrong averages; 2 for what CheckOptions says; 77 where hosts
+// cannot be emulated.
 int RunOverlap(const OverlapOptions& options, char** argv);
 
 }  // namespace bench

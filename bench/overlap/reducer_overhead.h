@@ -16,9 +16,9 @@ struct ReducerOverhead {
   double step_seconds = 0;        // BeginBackward, those, and EndBackward, with nothing computed in between
 };
 
-// Of a reducer in a world of one, with as many parameters and buckets, and as many parameters in each bucket, as `plan`, but one
-// float each: there is nothing to copy, and an all-reduce is a call that returns. What is left are checks, counts, and handing
-// each bucket from thread to thread.
+// Of a reducer in a world of one, with as many parameters and buckets, and as many parameters in each bucket, as
+// `plan`, but one float each: there is nothing to copy, and an all-reduce is a call that returns. What is left are
+// checks, counts, and handing each bucket from thread to thread.
 absl::StatusOr<ReducerOverhead> MeasureReducerOverhead(const BucketPlan& plan, int steps);
 
 }  // namespace bench

@@ -1,7 +1,7 @@
 // Replay: a model's training step without the training. One rank's part of it.
 //
-// The ranks of a team make the same calls in the same order. What is timed begins behind a barrier and counts as the slowest
-// rank's. Used by one thread.
+// The ranks of a team make the same calls in the same order. What is timed begins behind a barrier and counts as the
+// slowest rank's. Used by one thread.
 
 #ifndef BENCH_OVERLAP_REPLAY_H_
 #define BENCH_OVERLAP_REPLAY_H_
@@ -25,8 +25,7 @@ namespace bench {
 
 class Replay {
  public:
-  // Allocates gradients and fills them with the rank's number plus one. Errors: those of memory (RESOURCE_EXHAUSTED).
-  // The team's communicator must outlive it.
+  // Allocates gradients and fills them with the rank's number plus one. The team's communicator must outlive it.
   static absl::StatusOr<std::unique_ptr<Replay>> Create(const Team& team, const ModelTable& model);
 
   // As Reducer::Create. From here on there is a step.
@@ -44,8 +43,8 @@ class Replay {
   };
   absl::StatusOr<ComputeTimes> ComputeOnly(Computation& computation, int steps);
 
-  // The all-reduce of each bucket alone, one after the other, in memory as the reducer's. `background`: as whoever shares its core
-  // with computation asks for it.
+  // The all-reduce of each bucket alone, one after the other, in memory as the reducer's. `background`: as whoever
+  // shares its core with computation asks for it.
   struct WireTimes {
     std::vector<double> seconds;            // by bucket
     std::vector<double> processor_seconds;  // of all threads of the rank's process

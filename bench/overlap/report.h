@@ -56,7 +56,8 @@ std::string OverlapText(const OverlapReport& report);
 
 // {"facts": {"cpu": ..., ...}, "ranks": 2, "parameters": 161,
 //  "buckets": [{"bytes": 8196096, "parameters": 1, "ready_ms": 9.1, "communication_ms": 1.2, "processor_ms": 0.9}],
-//  "rounds": [{"compute_ms": 20.1, "communication_ms": 13.4, "serial_ms": 34.0, "overlapped_ms": 22.0, "ideal_ms": 21.5}],
+//  "rounds": [{"compute_ms": 20.1, "communication_ms": 13.4, "serial_ms": 34.0, "overlapped_ms": 22.0,
+//              "ideal_ms": 21.5}],
 //  "overhead": {"mark_ready_us": 80.5, "step_us": 120.1},                of all parameters
 //  "memory": {"gradient_bytes": ..., "resident_bytes_max": ..., "proportional_bytes": ...}}
 std::string OverlapJson(const OverlapReport& report);
