@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "absl/base/attributes.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "bench/statistics.h"
@@ -33,7 +34,8 @@ int64_t Nanoseconds(double seconds) { return std::llround(seconds * kNanoseconds
 // A unit is one pass over a vector that fits in the innermost cache.
 class Arithmetic {
  public:
-  void Do(int64_t units) {
+  // Not inlined: what was calibrated and what is done later must be the same instructions.
+  ABSL_ATTRIBUTE_NOINLINE void Do(int64_t units) {
     for (int64_t unit = 0; unit < units; ++unit) {
       for (float& value : values_) value = value * 0.5F + 1.0F;
     }
@@ -42,7 +44,7 @@ class Arithmetic {
   }
 
  private:
-  std::array<float, 1024> values_ = {};
+  alignas(64) std::array<float, 1024> values_ = {};
 };
 
 class BusyComputation : public Computation {
