@@ -22,8 +22,8 @@ struct BucketCost {
 // processor time.
 //
 // `compute_seconds`: of the whole step, not less than any bucket's ready time. Copies into and out of buckets,
-// hand-overs between threads and contention for memory are not in it. Neither is what
-// sending one bucket right behind another saves (a link that has not fallen idle): a step may end a little before it.
+// hand-overs between threads and contention for memory are not in it. Neither is what sending one bucket right behind
+// another saves (a link that has not fallen idle): a step may end a little before it.
 double IdealStepSeconds(double compute_seconds, absl::Span<const BucketCost> buckets);
 
 }  // namespace bench
