@@ -49,7 +49,7 @@ class OverlapProgram {
   }
 
   absl::Status Run() {
-    LOCKSTEP_RETURN_IF_ERROR(MakeReducer());
+    LOCKSTEP_RETURN_IF_ERROR(MakeReplay());
     LOCKSTEP_RETURN_IF_ERROR(MakeComputation());
     LOCKSTEP_ASSIGN_OR_RETURN(const int steps, WarmUp());
     if (team_.leads()) Describe(steps);
@@ -68,11 +68,10 @@ class OverlapProgram {
 
  private:
   // Every rank alike, so that the leader's memory stands for all.
-  absl::Status MakeReducer() {
-    LOCKSTEP_ASSIGN_OR_RETURN(replay_, Replay::Create(team_, model_));
+  absl::Status MakeReplay() {
     LOCKSTEP_RETURN_IF_ERROR(ResetPeakMemory());
     LOCKSTEP_ASSIGN_OR_RETURN(const ProcessMemory before, MeasureProcessMemory());
-    LOCKSTEP_RETURN_IF_ERROR(replay_->CreateReducer(options_.reducer));
+    LOCKSTEP_ASSIGN_OR_RETURN(replay_, Replay::Create(team_, model_, options_.reducer));
     for (int step = 0; step < 2; ++step) LOCKSTEP_RETURN_IF_ERROR(replay_->CheckedStep());
     LOCKSTEP_ASSIGN_OR_RETURN(const ProcessMemory after, MeasureProcessMemory());
     report_.memory.gradient_bytes = model_.elements() * static_cast<int64_t>(sizeof(float));

@@ -37,15 +37,17 @@ size_t AlignedElements(size_t elements) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Replay>> Replay::Create(const Team& team, const ModelTable& model) {
+absl::StatusOr<std::unique_ptr<Replay>> Replay::Create(const Team& team, const ModelTable& model,
+                                                       const ReducerOptions& options) {
   std::unique_ptr<Replay> replay(new Replay(team, model));
-  LOCKSTEP_RETURN_IF_ERROR(replay->Allocate());
+  LOCKSTEP_RETURN_IF_ERROR(replay->AllocateGradients());
+  LOCKSTEP_RETURN_IF_ERROR(replay->CreateReducer(options));
   return replay;
 }
 
 Replay::Replay(const Team& team, const ModelTable& model) : team_(team), model_(model) {}
 
-absl::Status Replay::Allocate() {
+absl::Status Replay::AllocateGradients() {
   size_t elements = 0;
   for (const ModelParameter& parameter : model_.parameters) elements += AlignedElements(parameter.elements());
   memory_.assign(elements, own_value());

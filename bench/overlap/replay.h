@@ -25,11 +25,10 @@ namespace bench {
 
 class Replay {
  public:
-  // Allocates gradients and fills them with the rank's number plus one. The team's communicator must outlive it.
-  static absl::StatusOr<std::unique_ptr<Replay>> Create(const Team& team, const ModelTable& model);
+  // With gradients and a reducer of them, whose errors it has. The team's communicator and the model must outlive it.
+  static absl::StatusOr<std::unique_ptr<Replay>> Create(const Team& team, const ModelTable& model,
+                                                        const ReducerOptions& options);
 
-  // As Reducer::Create. From here on there is a step.
-  absl::Status CreateReducer(const ReducerOptions& options);
   const Reducer& reducer() const { return *reducer_; }
 
   // What Computation is made of.
@@ -59,7 +58,8 @@ class Replay {
 
  private:
   Replay(const Team& team, const ModelTable& model);
-  absl::Status Allocate();
+  absl::Status AllocateGradients();
+  absl::Status CreateReducer(const ReducerOptions& options);
   absl::Status MarkReady(size_t parameter) {
     return reducer_->MarkReady(parameter, views_[parameter], /*stream=*/nullptr);
   }

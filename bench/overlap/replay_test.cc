@@ -73,9 +73,8 @@ void OnTwoRanks(const ReducerOptions& options, Body body) {
   lockstep::testing::LoopbackWorld world(2, {}, limits);
   const ModelTable model = SmallModel();
   world.Run([&](Communicator& communicator) {
-    auto replay = Replay::Create(Team(&communicator), model);
+    auto replay = Replay::Create(Team(&communicator), model, options);
     ASSERT_THAT(replay, IsOk());
-    ASSERT_THAT((*replay)->CreateReducer(options), IsOk());
     body(**replay);
   });
 }

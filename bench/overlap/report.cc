@@ -34,8 +34,6 @@ std::string RatioRow(const OverlapReport& report, const char* name, OfRound rati
   return absl::StrFormat("%-24s  %11.3f  %9.3f - %.3f\n", name, of_rounds.median, of_rounds.low, of_rounds.high);
 }
 
-std::string MiB(int64_t bytes) { return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20)); }
-
 std::string BucketsText(const OverlapReport& report) {
   std::string text = absl::StrFormat("#\n#%7s  %12s  %10s  %12s  %16s  %21s\n", "bucket", "size", "parameters", "ready",
                                      "all-reduce alone", "of it, processor time");
@@ -62,11 +60,10 @@ std::string OverheadText(const OverlapReport& report) {
 
 std::string MemoryText(const OverlapMemory& memory) {
   const auto copies = [&](int64_t bytes) {
-    return absl::StrFormat("%s (%.2f copies of the gradients)", MiB(bytes),
+    return absl::StrFormat("%.1f MiB (%.2f copies of the gradients)", static_cast<double>(bytes) / (1 << 20),
                            static_cast<double>(bytes) / static_cast<double>(memory.gradient_bytes));
   };
-  return absl::StrCat("# memory of a rank beyond its gradients (", MiB(memory.gradient_bytes),
-                      "): ", copies(memory.proportional_bytes),
+  return absl::StrCat("# memory of a rank for gradients and reducer: ", copies(memory.proportional_bytes),
                       " when shared pages are divided by those who share them; ", copies(memory.resident_bytes_max),
                       " resident at most, with what it sees of other ranks'\n");
 }

@@ -31,9 +31,9 @@ struct OverlapRound {
   double exposed() const { return overlapped - compute; }
 };
 
-// On rank 0, once the reducer is made and has gone through two steps, less what there was when only the gradients were.
+// On rank 0, once there are gradients and a reducer which has gone through two steps, less what there was before.
 struct OverlapMemory {
-  int64_t gradient_bytes = 0;
+  int64_t gradient_bytes = 0;      // of one copy
   int64_t resident_bytes_max = 0;  // at any time; memory of other ranks that this one has before it counts in full
   int64_t proportional_bytes = 0;  // then; what n ranks share counts for 1/n
 };

@@ -49,9 +49,9 @@ TEST(OverlapText, IsTheTable) {
       "#\n"
       "# the reducer itself, with nothing to move: 0.500 us a parameter in mark_ready, 1.100 us with begin and end; a "
       "step 11.0 us, 0.05 % of one with overlap\n"
-      "# memory of a rank beyond its gradients (4.0 MiB): 2.0 MiB (0.50 copies of the gradients) when shared pages "
-      "are divided by those who share them; 8.0 MiB (2.00 copies of the gradients) resident at most, with what it "
-      "sees of other ranks'\n");
+      "# memory of a rank for gradients and reducer: 2.0 MiB (0.50 copies of the gradients) when shared pages are "
+      "divided by those who share them; 8.0 MiB (2.00 copies of the gradients) resident at most, with what it sees of "
+      "other ranks'\n");
 }
 
 TEST(OverlapJson, HasEveryRoundInMilliseconds) {
