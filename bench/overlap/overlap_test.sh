@@ -28,9 +28,10 @@ grep -q '^# transport: shm$' "$output" || fail "the transport is not told"
 
 # An odd world, buckets of its own, computation as long as communication.
 "$overlap" --nproc=3 --transport=tcp --compute=away --first_bucket_cap_mb=0.25 --bucket_cap_mb=2 --caps_from_last \
-  "${quick[@]}" --compute_ms=0 >"$output" 2>&1 || fail "away failed"
+  --average=after "${quick[@]}" --compute_ms=0 >"$output" 2>&1 || fail "away failed"
 expect_rows
 grep -q '^# bucket caps: 262144, 2097152 B, from the last gradients$' "$output" || fail "the caps are not told"
+grep -q '^# average: divided after$' "$output" || fail "how it is averaged is not told"
 grep -q '^# compute: away, .*: chosen so that backward takes as long as communication$' "$output" ||
   fail "the choice is not told"
 
@@ -55,6 +56,7 @@ expect_refusal() { # message flag...
 }
 expect_refusal "no model 'vgg'" --model=vgg
 expect_refusal "no way to compute 'idle'" --compute=idle
+expect_refusal "no way to average 'never'" --average=never
 expect_refusal 'shared memory has no link' --link=1gbit --transport=shm
 expect_refusal '1 ranks have nothing to average' --nproc=1
 expect_refusal "'mlp' is no flag" mlp

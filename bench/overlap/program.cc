@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -15,6 +16,7 @@
 #include "base/status.h"
 #include "bench/machine.h"
 #include "bench/output_file.h"
+#include "bench/overlap/computation.h"
 #include "bench/overlap/compute_plan.h"
 #include "bench/overlap/emulated_hosts.h"
 #include "bench/overlap/ideal.h"
@@ -193,6 +195,7 @@ class OverlapProgram {
                         options_.compute_ms == 0 ? ": chosen so that backward takes as long as communication" : ""));
     add("bucket caps", absl::StrCat(absl::StrJoin(options_.reducer.bucket_caps_bytes, ", "), " B, from the ",
                                     options_.reducer.caps_from == CapsFrom::kFirst ? "first" : "last", " gradients"));
+    add("average", absl::StrCat("divided ", Name(options_.reducer.average)));
     add("ideal", absl::StrCat("buckets one after the other, each when its gradients are there",
                               options_.compute == ComputeKind::kBusy
                                   ? ", on a core that has to spare their processor time (that of the rank's threads)"
@@ -244,21 +247,6 @@ int Complain(const absl::Status& status, int exit_status) {
 }
 
 }  // namespace
-
-absl::Status CheckOptions(const OverlapOptions& options) {
-  const auto invalid = [](const std::string& what) { return absl::InvalidArgumentError(what); };
-  if (options.ranks < 2) return invalid(absl::StrCat(options.ranks, " ranks have nothing to average; 2 at least have"));
-  LOCKSTEP_RETURN_IF_ERROR(FindModel(options.model).status());
-  if (!(options.compute_ms >= 0) || options.compute_ms > 1e6) {
-    return invalid(absl::StrCat("a step cannot compute for ", options.compute_ms, " ms"));
-  }
-  if (options.rounds < 1 || options.overhead_steps < 1) return invalid("there must be a round at least");
-  if (options.steps < 0 || options.round_time.count() < 1) return invalid("a round has a step or a millisecond");
-  if (!options.link.empty() && options.transport == "shm") {
-    return invalid("shared memory has no link: --link goes with --transport tcp or auto");
-  }
-  return absl::OkStatus();
-}
 
 int RunOverlap(const OverlapOptions& options, char** argv) {
   if (const absl::Status usable = CheckOptions(options); !usable.ok()) return Complain(usable, kWrongUsage);
