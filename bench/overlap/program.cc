@@ -93,9 +93,13 @@ class OverlapProgram {
     LOCKSTEP_RETURN_IF_ERROR(CommunicationOnly(1).status());
     double seconds = options_.compute_ms / 1e3;
     if (seconds == 0) {
-      LOCKSTEP_ASSIGN_OR_RETURN(const Replay::WireTimes wire, CommunicationOnly(kWarmUpSteps));
+      std::vector<double> totals;
+      for (int step = 0; step < kWarmUpSteps; ++step) {
+        LOCKSTEP_ASSIGN_OR_RETURN(const Replay::WireTimes wire, CommunicationOnly(1));
+        totals.push_back(Total(wire.seconds));
+      }
       // Of which backward is two thirds.
-      seconds = Total(wire.seconds) * 3 / 2;
+      seconds = Median(totals) * 3 / 2;
     }
     LOCKSTEP_ASSIGN_OR_RETURN(const int64_t nanoseconds, team_.FromLeader(std::llround(seconds * 1e9)));
     plan_ = PlanCompute(model_, static_cast<double>(nanoseconds) * 1e-9);
