@@ -19,11 +19,12 @@ Bucket::Bucket(const BucketPlan::Bucket& plan, size_t index, char* flat, char* v
     : slots(plan.slots.size()), plan_(&plan), index_(index), flat_(flat), views_(views), before_(before) {}
 
 void Bucket::Reset() {
+  static const TensorView kNone;
   for (Slot& slot : slots) {
     slot.used = false;
     slot.used_anywhere = false;
-    slot.gradient = TensorView();
-    slot.target = TensorView();
+    slot.gradient = kNone;
+    slot.target = kNone;
     slot.rows = {};
   }
   sparse_average = CoalescedGradient();

@@ -24,6 +24,7 @@ struct OverlapOptions {
   double compute_ms = 0;
   std::string transport;  // as LOCKSTEP_TRANSPORT; empty: as that says
   std::string link;       // see BecomeEmulatedHosts; empty: all ranks on this host
+  // Not planned anew: gradients come in the order that the first plan expects.
   ReducerOptions reducer;
   int rounds = 15;
   int steps = 0;  // of each kind in a round; 0: as many as fit in round_time, one at least

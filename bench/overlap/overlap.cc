@@ -33,6 +33,7 @@ ABSL_FLAG(double, first_bucket_cap_mb, -1, "cap of the first bucket in MiB; belo
 ABSL_FLAG(double, bucket_cap_mb, -1, "cap of the other buckets in MiB; below 0: the reducer's default");
 ABSL_FLAG(bool, caps_from_last, false, "the first cap is that of the last bucket, and so on");
 ABSL_FLAG(std::string, average, "before", "when gradients are divided: before the sum, after it, or in_collective");
+ABSL_FLAG(bool, gradient_as_bucket_view, false, "gradients live in the buckets instead of being copied");
 ABSL_FLAG(int, rounds, 15, "rounds, in each of which every kind of step is measured");
 ABSL_FLAG(int, steps, 0, "steps of each kind in a round; 0: as many as fit in --round_ms, one at least");
 ABSL_FLAG(int64_t, round_ms, 100, "see --steps");
@@ -64,6 +65,8 @@ absl::StatusOr<OverlapOptions> OptionsFromFlags() {
   LOCKSTEP_RETURN_IF_ERROR(SetCap(absl::GetFlag(FLAGS_bucket_cap_mb), &caps.back()));
   if (absl::GetFlag(FLAGS_caps_from_last)) options.reducer.caps_from = CapsFrom::kLast;
   LOCKSTEP_ASSIGN_OR_RETURN(options.reducer.average, ParseAverage(absl::GetFlag(FLAGS_average)));
+  options.reducer.gradient_as_bucket_view = absl::GetFlag(FLAGS_gradient_as_bucket_view);
+  options.reducer.replan = false;
   options.rounds = absl::GetFlag(FLAGS_rounds);
   options.steps = absl::GetFlag(FLAGS_steps);
   options.round_time = std::chrono::milliseconds(absl::GetFlag(FLAGS_round_ms));

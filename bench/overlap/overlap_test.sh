@@ -26,6 +26,10 @@ expect_rows
 grep -q '^# transport: shm$' "$output" || fail "the transport is not told"
 [[ $(grep -c '"overlapped_ms"' "$json") == 2 ]] || fail "not every round is in the JSON file"
 
+"$overlap" --transport=shm --gradient_as_bucket_view --compute=busy "${quick[@]}" >"$output" 2>&1 || fail "views failed"
+expect_rows
+grep -q '^# gradients: live in the buckets$' "$output" || fail "where gradients live is not told"
+
 # An odd world, buckets of its own, computation as long as communication.
 "$overlap" --nproc=3 --transport=tcp --compute=away --first_bucket_cap_mb=0.25 --bucket_cap_mb=2 --caps_from_last \
   --average=after "${quick[@]}" --compute_ms=0 >"$output" 2>&1 || fail "away failed"

@@ -199,6 +199,7 @@ class OverlapProgram {
                         options_.compute_ms == 0 ? ": chosen so that backward takes as long as communication" : ""));
     add("bucket caps", absl::StrCat(absl::StrJoin(options_.reducer.bucket_caps_bytes, ", "), " B, from the ",
                                     options_.reducer.caps_from == CapsFrom::kFirst ? "first" : "last", " gradients"));
+    add("gradients", options_.reducer.gradient_as_bucket_view ? "live in the buckets" : "copied into buckets and back");
     add("average", absl::StrCat("divided ", Name(options_.reducer.average)));
     add("ideal", absl::StrCat("buckets one after the other, each when its gradients are there",
                               options_.compute == ComputeKind::kBusy

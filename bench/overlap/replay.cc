@@ -40,8 +40,9 @@ size_t AlignedElements(size_t elements) {
 absl::StatusOr<std::unique_ptr<Replay>> Replay::Create(const Team& team, const ModelTable& model,
                                                        const ReducerOptions& options) {
   std::unique_ptr<Replay> replay(new Replay(team, model));
-  LOCKSTEP_RETURN_IF_ERROR(replay->AllocateGradients());
   LOCKSTEP_RETURN_IF_ERROR(replay->CreateReducer(options));
+  LOCKSTEP_RETURN_IF_ERROR(options.gradient_as_bucket_view ? replay->FindGradientsInBuckets()
+                                                           : replay->AllocateGradients());
   return replay;
 }
 
@@ -57,6 +58,15 @@ absl::Status Replay::AllocateGradients() {
     LOCKSTEP_ASSIGN_OR_RETURN(TensorView view, TensorView::Create(next, DType::kF32, parameter.shape, {}, DeviceId()));
     views_.push_back(std::move(view));
     next += AlignedElements(parameter.elements());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Replay::FindGradientsInBuckets() {
+  for (size_t p = 0; p < model_.parameters.size(); ++p) {
+    LOCKSTEP_ASSIGN_OR_RETURN(TensorView view, reducer_->GradientView(p));
+    gradients_.emplace_back(static_cast<float*>(view.data()), view.elements());
+    views_.push_back(std::move(view));
   }
   return absl::OkStatus();
 }

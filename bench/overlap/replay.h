@@ -58,8 +58,9 @@ class Replay {
 
  private:
   Replay(const Team& team, const ModelTable& model);
-  absl::Status AllocateGradients();
   absl::Status CreateReducer(const ReducerOptions& options);
+  absl::Status AllocateGradients();
+  absl::Status FindGradientsInBuckets();
   absl::Status MarkReady(size_t parameter) {
     return reducer_->MarkReady(parameter, views_[parameter], /*stream=*/nullptr);
   }
@@ -70,7 +71,8 @@ class Replay {
 
   const Team team_;
   const ModelTable& model_;
-  std::vector<float> memory_;                 // the gradients, each beginning a multiple of 256 bytes behind the first
+  // The gradients where they are not in the buckets, each beginning a multiple of 256 bytes behind the first.
+  std::vector<float> memory_;
   std::vector<absl::Span<float>> gradients_;  // by parameter
   std::vector<TensorView> views_;             // the same
   std::unique_ptr<Reducer> reducer_;

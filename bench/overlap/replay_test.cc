@@ -62,6 +62,7 @@ class NotingComputation : public Computation {
 ReducerOptions SmallBuckets() {
   ReducerOptions options;
   options.bucket_caps_bytes = {0};
+  options.replan = false;
   return options;
 }
 
@@ -93,15 +94,19 @@ TEST(Replay, ComputesInTheReverseOrderOfDefinition) {
   });
 }
 
-TEST(Replay, AveragesWithAndWithoutOverlap) {
-  OnTwoRanks(SmallBuckets(), [](Replay& replay) {
-    for (const bool overlap : {false, true}) {
-      NotingComputation computation(replay.gradients(), replay.own_value());
-      EXPECT_THAT(replay.Step(computation, 3, overlap), IsOk());
-      for (const absl::Span<float> gradient : replay.gradients()) EXPECT_THAT(gradient, Each(1.5F));
-    }
-    EXPECT_THAT(replay.CheckedStep(), IsOk());
-  });
+TEST(Replay, AveragesWithAndWithoutOverlapAndCopies) {
+  for (const bool in_buckets : {false, true}) {
+    ReducerOptions options = SmallBuckets();
+    options.gradient_as_bucket_view = in_buckets;
+    OnTwoRanks(options, [](Replay& replay) {
+      for (const bool overlap : {false, true}) {
+        NotingComputation computation(replay.gradients(), replay.own_value());
+        EXPECT_THAT(replay.Step(computation, 3, overlap), IsOk());
+        for (const absl::Span<float> gradient : replay.gradients()) EXPECT_THAT(gradient, Each(1.5F));
+      }
+      EXPECT_THAT(replay.CheckedStep(), IsOk());
+    });
+  }
 }
 
 TEST(Replay, FindsWhatIsNoAverage) {
