@@ -253,7 +253,8 @@ absl::Status Reducer::BeginBackward(const BackwardOptions& options) {
   LOCKSTEP_RETURN_IF_ERROR(FinishInFlight());
   if (std::exchange(hook_failed_, false)) LOCKSTEP_RETURN_IF_ERROR(pipeline_->RenewHookCommunicator());
   if (options.sync && std::exchange(replan_due_, false)) {
-    LOCKSTEP_RETURN_IF_ERROR(Adopt(LayOut(parameters_, rules_, replanner_->Take())));
+    const BucketGroups groups = replanner_->Take();
+    if (!groups.empty()) LOCKSTEP_RETURN_IF_ERROR(Adopt(LayOut(parameters_, rules_, groups)));
   }
   std::vector<size_t> unused;
   {
