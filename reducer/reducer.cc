@@ -479,8 +479,9 @@ absl::Status Reducer::Finish() {
     marks_.EndWindow();
     order = marks_.order();
   }
+  // As the sum says, so on all ranks or on none: also where this rank alone has failed, too late for the others to hear.
+  replan_due_ = last.reduced && last.unplanned == 0;
   if (!status.ok()) return status;
-  replan_due_ = last.unplanned == 0;
   replanner_->Record(order, [this](const BucketPlan& plan) { return Fits(plan); });
   return absl::OkStatus();
 }
