@@ -228,9 +228,9 @@ absl::Status Reducer::Adopt(BucketPlan plan) {
     char* const view = ViewAt(gradient.index);
     std::memcpy(view, gradient.bytes.data(), gradient.bytes.size());
     Gradient& window = window_[gradient.index];
-    if (window.data.data() != gradient.view) continue;
-    window.data = DenseView(parameters_[gradient.index], view);
-    window.target = window.data;
+    for (TensorView* const tensor : {&window.data, &window.target}) {
+      if (tensor->data() == gradient.view) *tensor = DenseView(parameters_[gradient.index], view);
+    }
   }
   return absl::OkStatus();
 }
@@ -302,19 +302,25 @@ absl::Status Reducer::CheckGradient(size_t index, const TensorView& gradient) co
     return absl::InvalidArgumentError(absl::StrCat("mark_ready: the gradient ", gradient.ToString(), " does not match ",
                                                    Describe(index, parameter), " on ", Name(parameter.device)));
   }
-  if (options_.gradient_as_bucket_view && gradient.elements() > 0 && gradient.data() != ViewAt(index) &&
-      LiesInBuckets(gradient.data())) {
-    return absl::FailedPreconditionError(absl::StrCat("mark_ready: the gradient of ", Describe(index, parameter),
-                                                      " lies where its bucket view was before plan ", plan_version_,
-                                                      ": ask for its view again"));
+  return CheckPlace(index, gradient);
+}
+
+absl::Status Reducer::CheckPlace(size_t index, const TensorView& tensor) const {
+  if (!options_.gradient_as_bucket_view || tensor.elements() == 0 || tensor.data() == ViewAt(index) ||
+      !LiesInBuckets(tensor.data())) {
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("mark_ready: ", Describe(index, parameters_[index]),
+                                                    " lies where its bucket view was before plan ", plan_version_,
+                                                    ": ask for its view again"));
 }
 
 absl::Status Reducer::CheckTarget(size_t index, const TensorView& target) const {
   const Parameter& parameter = parameters_[index];
   const bool dtype_fits = IsComplex(parameter.dtype) ? target.dtype() == parameter.dtype : IsFloat(target.dtype());
-  if (dtype_fits && target.device() == parameter.device && LayoutFits(index, target)) return absl::OkStatus();
+  if (dtype_fits && target.device() == parameter.device && LayoutFits(index, target)) {
+    return CheckPlace(index, target);
+  }
   return absl::InvalidArgumentError(absl::StrCat("mark_ready: the target ", target.ToString(), " does not fit ",
                                                  Describe(index, parameter), " on ", Name(parameter.device)));
 }

@@ -185,6 +185,8 @@ class Reducer {
   absl::Status CheckReduced(size_t index, absl::string_view call) const;
   absl::Status CheckGradient(size_t index, const TensorView& gradient) const;
   absl::Status CheckTarget(size_t index, const TensorView& target) const;
+  // FAILED_PRECONDITION for what lies in the buckets, and not where the parameter has its view.
+  absl::Status CheckPlace(size_t index, const TensorView& tensor) const;
   bool LayoutFits(size_t index, const TensorView& gradient) const;
   bool LiesInBuckets(const void* data) const;
   char* ViewAt(size_t index) const;  // null where there are none

@@ -31,9 +31,9 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::Not;
 using testing::LoopbackWorld;
 using testing::MixedTable;
+using ::testing::Not;
 using testing::Replica;
 using testing::ShortTimeout;
 using testing::Vectors;
@@ -238,8 +238,7 @@ TEST_P(Replan, HappensOnRequestOnlyWhereItIsOff) {
     EXPECT_EQ(reducer->plan_version(), 1);
     LOCKSTEP_EXPECT_OK(reducer->RequestReplan());
     StepUntil(*reducer, 2, 50, run);
-    EXPECT_THAT(GroupsOf(reducer->plan()),
-                ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2), ElementsAre(3)));
+    EXPECT_THAT(GroupsOf(reducer->plan()), ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2), ElementsAre(3)));
   });
 }
 
@@ -346,8 +345,7 @@ TEST_P(Replan, APlanThatNeedsMoreMemoryIsNotTaken) {
       return status;
     };
     StepUntil(*reducer, 2, 0, run);
-    EXPECT_THAT(GroupsOf(reducer->plan()),
-                ElementsAre(ElementsAre(1), ElementsAre(0), ElementsAre(3), ElementsAre(2)));
+    EXPECT_THAT(GroupsOf(reducer->plan()), ElementsAre(ElementsAre(1), ElementsAre(0), ElementsAre(3), ElementsAre(2)));
   });
   history.ExpectTheSameOnAllRanks();
 }
@@ -388,7 +386,7 @@ TEST_P(Replan, InTheMiddleOfAWindowLosesNothing) {
 }
 
 // In find_unused a gradient of a backward without sync counts although it is not marked again: also from the place to which the new plan
-// has moved it.
+// has moved it, and to that place where only the average is to go there.
 TEST_P(Replan, MovesGradientsThatTheWindowStillHas) {
   LoopbackWorld world(size(), {}, ShortTimeout());
   world.Run([&](Communicator& communicator) {
@@ -402,15 +400,19 @@ TEST_P(Replan, MovesGradientsThatTheWindowStillHas) {
       LOCKSTEP_EXPECT_OK(reducer->BeginBackward({/*sync=*/false}));
       replica.Compute(step);
       testing::ToViews(replica, *reducer);
-      testing::MarkViews(*reducer, {0, 1, 2});
+      testing::MarkViews(*reducer, {3, 4});
+      LOCKSTEP_EXPECT_OK(reducer->MarkReady(2, replica.gradient(2), testing::ViewOf(*reducer, 2), nullptr));
       LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
       LOCKSTEP_RETURN_IF_ERROR(reducer->BeginBackward({}));
-      testing::MarkViews(*reducer, {4, 3});
+      std::fill_n(static_cast<float*>(testing::ViewOf(*reducer, 2).data()), 33, 1000.0F);
+      testing::MarkViews(*reducer, {0, 1});
       LOCKSTEP_RETURN_IF_ERROR(reducer->EndBackward(nullptr));
       testing::FromViews(*reducer, replica);
       replica.ExpectAverages(size(), {step});
       return absl::OkStatus();
     });
+    EXPECT_THAT(GroupsOf(reducer->plan()),
+                ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(4), ElementsAre(3), ElementsAre(2)));
   });
 }
 
@@ -522,8 +524,7 @@ TEST(ReplanImport, OfABadTextIsAnErrorOnAllRanks) {
                                    AllOf(HasSubstr("rank 1"), HasSubstr("is in no bucket"))));
     }
     // Two good ones that differ.
-    const std::string swapped =
-        absl::StrReplaceAll(good, {{"bucket 2\nbucket 1\n", "bucket 1\nbucket 2\n"}});
+    const std::string swapped = absl::StrReplaceAll(good, {{"bucket 2\nbucket 1\n", "bucket 1\nbucket 2\n"}});
     EXPECT_THAT(create(communicator, table, rank == 1 ? swapped : good),
                 StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("rank 1")));
     LOCKSTEP_EXPECT_OK(create(communicator, table, swapped));
