@@ -63,7 +63,7 @@ Tail Reduced(DType dtype, int ranks, float one, double factor) {
 TEST(BucketTail, EntriesAreApart) {
   for (const DType dtype : kGradientTypes) {
     SCOPED_TRACE(Name(dtype));
-    const size_t entries[] = {BucketTail::kFailed,  BucketTail::kJoined,  BucketTail::kUnplanned,
+    const size_t entries[] = {BucketTail::kFailed, BucketTail::kJoined, BucketTail::kUnplanned,
                               BucketTail::Used(0), BucketTail::Used(1), BucketTail::Used(2)};
     ASSERT_EQ(BucketTail::Elements(kSlots), std::size(entries));
     for (const size_t set : entries) {

@@ -120,10 +120,9 @@ TEST(HostCompletedHook, TheFirstCompletionCounts) {
 
 TEST(HostCompletedHook, ThatNeverCompletesFailsInTimeAndACompletionAfterwardsDoesNothing) {
   std::shared_ptr<HookCompletion> late;
-  auto hook = MakeHostCompletedHook("mine", std::chrono::milliseconds(1),
-                                    [&](HookBucket&, std::shared_ptr<HookCompletion> completion) {
-                                      late = std::move(completion);
-                                    });
+  auto hook = MakeHostCompletedHook(
+      "mine", std::chrono::milliseconds(1),
+      [&](HookBucket&, std::shared_ptr<HookCompletion> completion) { late = std::move(completion); });
   HookBucket bucket;
   std::unique_ptr<Stream> stream = NewStream();
   LOCKSTEP_EXPECT_OK(hook->Issue(bucket, *stream));

@@ -126,7 +126,8 @@ TEST(PlanText, IsRefusedWithGroupsThatCannotBe) {
   ExpectBad(Read("bucket 5 0\nbucket 1\nbucket 2 3 6\n"), "parameter 6 is out of range: there are 6");
   ExpectBad(Read("bucket 5 0\nbucket 1\nbucket 2 3 5\n"), "parameter 5 'p5' (f32[4]) is in two buckets");
   ExpectBad(Read("bucket 5 0\nbucket 1\nbucket 2 3 4\n"), "parameter 4 'p4' (f32[4]) is in two buckets, ignored or");
-  ExpectBad(Read("bucket 5 0 1\nbucket 2 3\n"), "parameter 1 'p1' (f16[4]) differs in dtype or device from parameter 5");
+  ExpectBad(Read("bucket 5 0 1\nbucket 2 3\n"),
+            "parameter 1 'p1' (f16[4]) differs in dtype or device from parameter 5");
 }
 
 TEST(PlanText, IsRefusedWhereItListsDelayedParameters) {

@@ -142,8 +142,7 @@ BucketGroups Replanner::Take() {
   under_way_ = false;
   // Against what this rank would have planned: buckets of one dtype follow no order to the letter.
   const bool comparable = !groups_.empty() && !own_order_.empty();
-  disorder_ =
-      comparable ? Disorder(Joined(groups_), Joined(GroupByCaps(parameters_, *rules_, own_order_))) : 0;
+  disorder_ = comparable ? Disorder(Joined(groups_), Joined(GroupByCaps(parameters_, *rules_, own_order_))) : 0;
   if (disorder_ > kMuchDisorder) {
     LOCKSTEP_LOG(kWarning) << "rank " << communicator_->rank().value()
                            << ": gradients become ready in another order than on rank 0, by "

@@ -60,7 +60,7 @@ class Replanner {
   const absl::Span<const Parameter> parameters_;
   const PlanRules* const rules_;
 
-  uint64_t plans_ = 0;  // requested so far
+  uint64_t plans_ = 0;      // requested so far
   bool under_way_ = false;  // from a request until its plan is taken: the same on all ranks, unlike held()
   bool recording_ = false;
   std::vector<size_t> own_order_;
