@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -211,13 +210,13 @@ absl::Status Reducer::Adopt(BucketPlan plan) {
   struct Kept {
     size_t index;
     const void* view;
-    std::string bytes;
+    std::vector<char> bytes;
   };
   std::vector<Kept> kept;
   if (options_.gradient_as_bucket_view) {
     for (size_t index = 0; index < parameters_.size(); ++index) {
       if (parameters_[index].ignored || parameters_[index].sparse) continue;
-      kept.push_back({index, ViewAt(index), std::string(ViewAt(index), parameters_[index].bytes())});
+      kept.push_back({index, ViewAt(index), {ViewAt(index), ViewAt(index) + parameters_[index].bytes()}});
     }
   }
   plan_ = std::move(plan);
@@ -226,7 +225,7 @@ absl::Status Reducer::Adopt(BucketPlan plan) {
   MutexLock lock(&mu_);
   for (const Kept& gradient : kept) {
     char* const view = ViewAt(gradient.index);
-    std::memcpy(view, gradient.bytes.data(), gradient.bytes.size());
+    std::copy(gradient.bytes.begin(), gradient.bytes.end(), view);
     Gradient& window = window_[gradient.index];
     for (TensorView* const tensor : {&window.data, &window.target}) {
       if (tensor->data() == gradient.view) *tensor = DenseView(parameters_[gradient.index], view);

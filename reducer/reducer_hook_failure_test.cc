@@ -13,7 +13,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/deadline.h"
 #include "base/device.h"
 #include "base/dtype.h"
 #include "base/mutex.h"
@@ -150,8 +149,8 @@ class HookFailureTest : public ::testing::Test {
       const absl::Status status = replica.RunStep(*reducer, 1);
       EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
       messages[rank] = std::string(status.message());
-      // Bucket 1, of parameter 2, and those behind it are as they were. The one before it may still have been under way when the
-      // hook's communicator ended: it is an average, or as it was, on all ranks alike.
+      // Bucket 1, of parameter 2, and those behind it are as they were. The one before it may still have been under way
+      // when the hook's communicator ended: it is an average, or as it was, on all ranks alike.
       for (const size_t index : {0, 1, 2}) replica.ExpectLocal(index, 1);
       own.Compute(1);
       const TensorView first = own.gradient(3);

@@ -1,5 +1,6 @@
 // Gradients whose averages go elsewhere, in another precision: MarkReady with a target.
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -15,8 +16,10 @@
 #include "base/host_device.h"
 #include "base/status_matchers.h"
 #include "base/tensor_view.h"
+#include "comm/communicator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reducer/parameter.h"
 #include "reducer/reducer.h"
 #include "reducer/reducer_testing.h"
 #include "tests/ranks.h"
@@ -72,8 +75,8 @@ class Targets : public ::testing::TestWithParam<std::tuple<int, Average>> {
   int size() const { return std::get<0>(GetParam()); }
   Average average() const { return std::get<1>(GetParam()); }
   double divisor() const { return average() == Average::kNone ? 1 : size(); }
-  // Of what comes before the cast: nothing is rounded to bf16 where the sum is a whole number, and with two or four ranks nothing is
-  // rounded at all.
+  // Of what comes before the cast: nothing is rounded to bf16 where the sum is a whole number, and with two or four
+  // ranks nothing is rounded at all.
   double epsilon() const {
     if (size() != 3 || average() == Average::kNone) return 0;
     const bool divides_in_bf16 = average() == Average::kBefore || average() == Average::kInCollective;

@@ -15,10 +15,12 @@
 #include "base/host_device.h"
 #include "base/status_matchers.h"
 #include "base/tensor_view.h"
+#include "comm/communicator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "reducer/bucket_plan.h"
 #include "reducer/comm_hook.h"
+#include "reducer/parameter.h"
 #include "reducer/reducer.h"
 #include "reducer/reducer_testing.h"
 #include "reducer/reducer_view_testing.h"
@@ -295,7 +297,8 @@ TEST(BucketViews, AreRefusedOnceTheyHaveMoved) {
   });
 }
 
-// Compressed, buckets are of another dtype and views have memory of their own; what is f16 already is reduced where it is.
+// Compressed, buckets are of another dtype and views have memory of their own; what is f16 already is reduced where it
+// is.
 TEST(BucketViews, OfCompressedBucketsKeepTheirDType) {
   for (const DType wire : {DType::kF16, DType::kBF16}) {
     LoopbackWorld world(2, {}, ShortTimeout());
