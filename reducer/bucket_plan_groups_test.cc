@@ -1,5 +1,5 @@
-// Plans by other means than the expected order: orders that were seen, groups that come from elsewhere, delayed and sparse
-// parameters, another dtype on the wire.
+// Plans by other means than the expected order: orders that were seen, groups that come from elsewhere, delayed and
+// sparse parameters, another dtype on the wire.
 
 #include <algorithm>
 #include <map>
