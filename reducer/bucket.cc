@@ -36,6 +36,7 @@ void Bucket::Reset() {
   failed = 0;
   joined = 0;
   unplanned = 0;
+  copied_out_well = false;
 }
 
 bool Bucket::InPlace(size_t slot) const {

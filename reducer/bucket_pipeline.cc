@@ -277,6 +277,7 @@ absl::Status BucketPipeline::CopyOut(Bucket& bucket) {
     }
     LOCKSTEP_RETURN_IF_ERROR(bucket.CopyOut(s, result, dtype, factor, parameter));
   }
+  bucket.copied_out_well = true;
   return absl::OkStatus();
 }
 
@@ -291,7 +292,7 @@ absl::Status BucketPipeline::EnqueueOptimizer(Bucket& bucket) {
 }
 
 absl::Status BucketPipeline::Optimize(Bucket& bucket) {
-  if (!bucket.reduced || bucket.failed > 0 || step_.joined) return absl::OkStatus();
+  if (!bucket.copied_out_well || step_.joined) return absl::OkStatus();
   std::vector<size_t> parameters;
   std::vector<TensorView> gradients;
   for (size_t s = 0; s < bucket.slots.size(); ++s) {

@@ -12,8 +12,9 @@
 
 namespace lockstep {
 char* Reducer::ViewAt(size_t index) const {
-  if (!options_.gradient_as_bucket_view || buckets_.empty()) return nullptr;
+  if (!options_.gradient_as_bucket_view || buckets_.empty() || index >= plan_.locations.size()) return nullptr;
   const BucketPlan::Location location = plan_.locations[index];
+  if (location.bucket == BucketPlan::Location::kIgnored) return nullptr;
   return buckets_[location.bucket]->ViewAt(location.slot);
 }
 
@@ -76,25 +77,28 @@ absl::Status Reducer::BeginBackward(const BackwardOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status Reducer::CheckGradient(size_t index, const TensorView& gradient) const {
-  if (!options_.gradient_as_bucket_view) return check_.Gradient(index, gradient, nullptr);
-  LOCKSTEP_RETURN_IF_ERROR(check_.Index(index, /*sparse=*/false, "mark_ready"));
-  const char* const view = ViewAt(index);
-  LOCKSTEP_RETURN_IF_ERROR(check_.Gradient(index, gradient, view));
-  if (gradient.elements() == 0 || gradient.data() == view || !memory_->Holds(gradient.data())) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("mark_ready: the gradient of ", Describe(index, parameters_[index]),
+absl::Status Reducer::CheckPlace(size_t index, const TensorView& tensor) const {
+  if (!options_.gradient_as_bucket_view || tensor.elements() == 0 || !memory_->Holds(tensor.data())) {
+    return absl::OkStatus();
+  }
+  if (tensor.data() == ViewAt(index) && tensor.dtype() == parameters_[index].dtype) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("mark_ready: ", Describe(index, parameters_[index]),
                                                     " lies where its bucket view was before plan ", plan_version_,
                                                     ": ask for its view again"));
 }
 
 absl::Status Reducer::MarkReady(size_t index, const TensorView& gradient, Stream* stream) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckGradient(index, gradient));
+  LOCKSTEP_RETURN_IF_ERROR(check_.Gradient(index, gradient, ViewAt(index)));
+  LOCKSTEP_RETURN_IF_ERROR(CheckPlace(index, gradient));
   return MarkChecked(index, {gradient, gradient, {}, stream});
 }
 
 absl::Status Reducer::MarkReady(size_t index, const TensorView& gradient, const TensorView& target, Stream* stream) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckGradient(index, gradient));
-  LOCKSTEP_RETURN_IF_ERROR(check_.Target(index, target, ViewAt(index)));
+  const void* const view = ViewAt(index);
+  LOCKSTEP_RETURN_IF_ERROR(check_.Gradient(index, gradient, view));
+  LOCKSTEP_RETURN_IF_ERROR(CheckPlace(index, gradient));
+  LOCKSTEP_RETURN_IF_ERROR(check_.Target(index, target, view));
+  LOCKSTEP_RETURN_IF_ERROR(CheckPlace(index, target));
   return MarkChecked(index, {gradient, target, {}, stream});
 }
 

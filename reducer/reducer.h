@@ -14,7 +14,8 @@
 //
 // Unused parameters. Behind each bucket's data lie bits that say for which parameters this rank has a gradient; the all-reduce counts
 // them. The gradient of a parameter that no rank has used stays as it is. Who has used it in some backward since the last
-// synchronised one has: in find_unused, the gradients of backwards without sync stay borrowed until the next one with.
+// synchronised one has: in find_unused, the gradients of backwards without sync stay borrowed until the next one with, which ends that
+// window also when it fails.
 //
 // A local failure never desynchronises. When gradients are missing at EndBackward, the rank still launches every bucket left, with
 // zeros for what is missing and with a mark behind the data, and leaves a note saying what was missing. Every rank sees the
@@ -135,7 +136,8 @@ class Reducer {
 
   // In bucket views: where the gradient lives. It is an alias of the bucket's memory with the table's strides (row-major where those
   // leave gaps), kept until a new plan: then plan_version() grows in BeginBackward, gradients are moved, and views must be asked for
-  // again. A gradient elsewhere may be marked too: it is copied there and back.
+  // again. A gradient elsewhere may be marked too: it is copied there and back. A view that was not marked is zero after a
+  // synchronised backward in which no rank used it. As views move, nothing may be under way on the embedder's streams that uses them.
   absl::StatusOr<TensorView> GradientView(size_t index) const;
 
   // Every rank calls it: from the next synchronised backward's order buckets are planned anew, and used once all ranks have the plan.
@@ -199,7 +201,7 @@ class Reducer {
   struct Kept {
     size_t index = 0;
     const void* view = nullptr;
-    std::string bytes;
+    std::vector<char> bytes;
   };
   std::vector<Kept> TakeGradients() const;
   void PutBack(const std::vector<Kept>& gradients) ABSL_LOCKS_EXCLUDED(mu_);
@@ -211,7 +213,8 @@ class Reducer {
   // A step of a rank without inputs.
   absl::Status ShadowStep() ABSL_LOCKS_EXCLUDED(mu_);
 
-  absl::Status CheckGradient(size_t index, const TensorView& gradient) const;
+  // FAILED_PRECONDITION for what lies in the buckets, and not where the parameter has its view.
+  absl::Status CheckPlace(size_t index, const TensorView& tensor) const;
   // The end of the last synchronised backward, waited for.
   absl::Status AwaitAverages(size_t index, bool sparse, absl::string_view call) ABSL_LOCKS_EXCLUDED(mu_);
   char* ViewAt(size_t index) const;  // null where there are none

@@ -1,6 +1,6 @@
 // How a reducer comes to a communicator and its buckets to memory: when it is made, goes over to another plan, or to another communicator.
 
-#include <cstring>
+#include <algorithm>
 #include <utility>
 
 #include "base/deadline.h"
@@ -115,7 +115,7 @@ std::vector<Reducer::Kept> Reducer::TakeGradients() const {
   if (!options_.gradient_as_bucket_view) return kept;
   for (size_t index = 0; index < parameters_.size(); ++index) {
     if (parameters_[index].ignored || parameters_[index].sparse) continue;
-    kept.push_back({index, ViewAt(index), std::string(ViewAt(index), parameters_[index].bytes())});
+    kept.push_back({index, ViewAt(index), {ViewAt(index), ViewAt(index) + parameters_[index].bytes()}});
   }
   return kept;
 }
@@ -125,11 +125,11 @@ void Reducer::PutBack(const std::vector<Kept>& gradients) {
   MutexLock lock(&mu_);
   for (const Kept& gradient : gradients) {
     char* const view = ViewAt(gradient.index);
-    std::memcpy(view, gradient.bytes.data(), gradient.bytes.size());
+    std::copy(gradient.bytes.begin(), gradient.bytes.end(), view);
     Gradient& window = window_[gradient.index];
-    if (window.data.data() != gradient.view) continue;
-    window.data = DenseView(parameters_[gradient.index], view);
-    window.target = window.data;
+    for (TensorView* const tensor : {&window.data, &window.target}) {
+      if (tensor->data() == gradient.view) *tensor = DenseView(parameters_[gradient.index], view);
+    }
   }
 }
 

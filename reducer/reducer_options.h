@@ -27,7 +27,7 @@ struct ReducerOptions {
   CapsFrom caps_from = CapsFrom::kFirst;
   size_t buckets_in_memory_max = 0;  // 0: all of them
   Average average = Average::kBefore;
-  double predivide_factor = 1;  // f of Average::kPredivide: finite, above zero
+  double predivide_factor = 1;  // f of Average::kPredivide: from 2^-10 to 2^15
   bool overlap = true;          // false: every bucket is launched by EndBackward, for comparison
 
   bool find_unused = false;   // not every parameter is used in every backward

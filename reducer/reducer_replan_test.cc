@@ -1,7 +1,7 @@
-// Buckets that are planned anew: all ranks go over at the same step, whatever they do meanwhile, and no gradient is lost or wrong.
+// Buckets that are planned anew: all ranks go over at the same step, whatever they do meanwhile, and no gradient is
+// lost or wrong.
 
 #include <algorithm>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,16 +10,18 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "base/dtype.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "base/status_matchers.h"
+#include "comm/communicator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "reducer/bucket_plan.h"
+#include "reducer/parameter.h"
 #include "reducer/reducer.h"
+#include "reducer/reducer_replan_testing.h"
 #include "reducer/reducer_testing.h"
 #include "reducer/reducer_view_testing.h"
 #include "tests/ranks.h"
@@ -36,10 +38,9 @@ using testing::MixedTable;
 using ::testing::Not;
 using testing::Replica;
 using testing::ShortTimeout;
+using testing::StepUntil;
 using testing::Vectors;
-
-// A plan travels beside the data, so nobody can say how many steps it takes; each of them ends by its deadline.
-constexpr int kStepsMax = 20000;
+using testing::Zigzag;
 
 using Order = std::vector<size_t>;
 
@@ -56,16 +57,6 @@ std::unique_ptr<Reducer> Create(Communicator& communicator, const std::vector<Pa
   return *std::move(reducer);
 }
 
-// Every second one, then the others backwards: no plan's order at first.
-Order Zigzag(size_t count) {
-  Order order;
-  for (size_t i = 0; i < count; i += 2) order.push_back(i);
-  for (size_t i = count; i-- > 0;) {
-    if (i % 2 == 1) order.push_back(i);
-  }
-  return order;
-}
-
 // The plan of each step on each rank.
 class History {
  public:
@@ -79,21 +70,6 @@ class History {
  private:
   std::vector<std::vector<std::string>> plans_;
 };
-
-// Runs steps until the plan of that version is in use, on all ranks at the same step. `run` does one, on its own the same thing on
-// each rank, and returns whether it went well.
-int StepUntil(const Reducer& reducer, int64_t version, int step, const std::function<absl::Status(int step)>& run) {
-  for (const int end = step + kStepsMax; reducer.plan_version() < version; ++step) {
-    if (step == end) {
-      ADD_FAILURE() << "after " << kStepsMax << " steps there is no plan " << version;
-      return step;
-    }
-    const absl::Status status = run(step);
-    LOCKSTEP_EXPECT_OK(status);
-    if (!status.ok()) return step;
-  }
-  return step;
-}
 
 // Keeps what is logged while it lives. Thread-safe.
 class LogLines {
@@ -318,8 +294,8 @@ TEST_P(Replan, GoesOnWhereBucketsTakeTurns) {
   history.ExpectTheSameOnAllRanks();
 }
 
-// Large and small buckets take turns with a large and a small piece of memory. An order by which two large ones would be there at
-// once has no plan; the next request has.
+// Large and small buckets take turns with a large and a small piece of memory. An order by which two large ones would
+// be there at once has no plan; the next request has.
 TEST_P(Replan, APlanThatNeedsMoreMemoryIsNotTaken) {
   LoopbackWorld world(size(), {}, ShortTimeout());
   History history(size());
@@ -385,8 +361,8 @@ TEST_P(Replan, InTheMiddleOfAWindowLosesNothing) {
   }
 }
 
-// In find_unused a gradient of a backward without sync counts although it is not marked again: also from the place to which the new plan
-// has moved it.
+// In find_unused a gradient of a backward without sync counts although it is not marked again: also from the place to
+// which the new plan has moved it, and to that place where only the average is to go there.
 TEST_P(Replan, MovesGradientsThatTheWindowStillHas) {
   LoopbackWorld world(size(), {}, ShortTimeout());
   world.Run([&](Communicator& communicator) {
@@ -400,15 +376,19 @@ TEST_P(Replan, MovesGradientsThatTheWindowStillHas) {
       LOCKSTEP_EXPECT_OK(reducer->BeginBackward({/*sync=*/false}));
       replica.Compute(step);
       testing::ToViews(replica, *reducer);
-      testing::MarkViews(*reducer, {0, 1, 2});
+      testing::MarkViews(*reducer, {3, 4});
+      LOCKSTEP_EXPECT_OK(reducer->MarkReady(2, replica.gradient(2), testing::ViewOf(*reducer, 2), nullptr));
       LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
       LOCKSTEP_RETURN_IF_ERROR(reducer->BeginBackward({}));
-      testing::MarkViews(*reducer, {4, 3});
+      std::fill_n(static_cast<float*>(testing::ViewOf(*reducer, 2).data()), 33, 1000.0F);
+      testing::MarkViews(*reducer, {0, 1});
       LOCKSTEP_RETURN_IF_ERROR(reducer->EndBackward(nullptr));
       testing::FromViews(*reducer, replica);
       replica.ExpectAverages(size(), {step});
       return absl::OkStatus();
     });
+    EXPECT_THAT(GroupsOf(reducer->plan()),
+                ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(4), ElementsAre(3), ElementsAre(2)));
   });
 }
 
@@ -440,91 +420,6 @@ TEST(ReplanFailures, OfOneRankAloneDoNotKeepItBehind) {
     LOCKSTEP_EXPECT_OK(run(step));
   });
   history.ExpectTheSameOnAllRanks();
-}
-
-TransportCommunicatorOptions Deterministic() {
-  TransportCommunicatorOptions options = ShortTimeout();
-  options.deterministic = true;
-  return options;
-}
-
-TEST_P(Replan, AnExportedPlanGivesTheSameBucketsAndTheSameBits) {
-  std::vector<std::string> plans(size());
-  std::vector<std::string> texts(size());
-  std::vector<std::string> bits(size());
-  LoopbackWorld first(size(), {}, Deterministic());
-  first.Run([&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
-    Replica replica(MixedTable(), rank);
-    const Order order = Zigzag(replica.table().size());
-    const auto reducer = Create(communicator, replica.table(), Caps({64, 500}));
-    StepUntil(*reducer, 2, 0, [&](int step) { return replica.RunStep(*reducer, step, order); });
-    LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, 1000000, order));
-    plans[rank] = ToString(reducer->plan());
-    texts[rank] = reducer->ExportPlan();
-    bits[rank] = replica.Bytes();
-  });
-  EXPECT_THAT(texts, Each(texts[0]));
-  EXPECT_THAT(bits, Each(bits[0]));
-
-  LoopbackWorld second(size(), {}, Deterministic());
-  second.Run([&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
-    Replica replica(MixedTable(), rank);
-    ReducerOptions options = Caps({64, 500});
-    options.plan = texts[0];
-    const auto reducer = Create(communicator, replica.table(), options);
-    EXPECT_EQ(ToString(reducer->plan()), plans[0]);
-    EXPECT_EQ(reducer->plan_version(), 1);
-    EXPECT_EQ(reducer->ExportPlan(), texts[0]);
-    LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, 1000000));
-    EXPECT_EQ(replica.Bytes(), bits[0]);
-    // It stays.
-    for (int step = 0; step < 50; ++step) LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, step));
-    EXPECT_EQ(reducer->plan_version(), 1);
-    LOCKSTEP_EXPECT_OK(reducer->RequestReplan());
-    StepUntil(*reducer, 2, 50, [&](int step) { return replica.RunStep(*reducer, step); });
-    EXPECT_NE(reducer->ExportPlan(), texts[0]);
-  });
-}
-
-TEST(ReplanImport, OfABadTextIsAnErrorOnAllRanks) {
-  const std::vector<Parameter> table = Vectors(3, 10);
-  LoopbackWorld world(2, {}, ShortTimeout());
-  std::string good;
-  world.Run([&](Communicator& communicator) {
-    const auto reducer = Create(communicator, table, Caps({0}));
-    if (communicator.rank().value() == 0) good = reducer->ExportPlan();
-  });
-  const auto create = [&](Communicator& communicator, const std::vector<Parameter>& parameters,
-                          const std::string& plan) {
-    ReducerOptions options = Caps({0});
-    options.plan = plan;
-    return Reducer::Create(&communicator, parameters, options).status();
-  };
-  const std::string missing = absl::StrReplaceAll(good, {{"bucket 1\n", ""}});
-  world.Run([&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
-    EXPECT_THAT(create(communicator, table, "{}"),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("bucket plan, line 1")));
-    EXPECT_THAT(create(communicator, Vectors(3, 11), good),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("another table of parameters")));
-    EXPECT_THAT(create(communicator, table, missing),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'p1' (f32[10]) is in no bucket")));
-    // On one rank alone: the other hears of it.
-    const absl::Status status = create(communicator, table, rank == 1 ? missing : good);
-    if (rank == 1) {
-      EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is in no bucket")));
-    } else {
-      EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition,
-                                   AllOf(HasSubstr("rank 1"), HasSubstr("is in no bucket"))));
-    }
-    // Two good ones that differ.
-    const std::string swapped = absl::StrReplaceAll(good, {{"bucket 2\nbucket 1\n", "bucket 1\nbucket 2\n"}});
-    EXPECT_THAT(create(communicator, table, rank == 1 ? swapped : good),
-                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("rank 1")));
-    LOCKSTEP_EXPECT_OK(create(communicator, table, swapped));
-  });
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What tests of bucket views share: a replica's gradients that live in a reducer's buckets. The replica's own memory says what they are to
-// be, and what they were.
+// What tests of bucket views share: a replica's gradients that live in a reducer's buckets. The replica's own memory
+// says what they are to be, and what they were.
 
 #ifndef REDUCER_REDUCER_VIEW_TESTING_H_
 #define REDUCER_REDUCER_VIEW_TESTING_H_

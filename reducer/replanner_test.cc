@@ -151,7 +151,8 @@ TEST_F(ReplannerTest, MayBeAskedAgain) {
   }
 }
 
-// Rank 0 holds its plan as soon as it has made it, the others later. A request in between must mean the same on all of them.
+// Rank 0 holds its plan as soon as it has made it, the others later. A request in between must mean the same on all of
+// them.
 TEST_F(ReplannerTest, ARequestWhileOneIsOnItsWayIsThatOne) {
   Create(FloatTable(2), Caps(0));
   RequestOnAll();

@@ -62,10 +62,20 @@ TEST_F(StepOutcomeTest, AFailureConcernsTheBucketsFromTheFirstOn) {
   EXPECT_FALSE(outcome_.Poisons(1));
 }
 
-TEST_F(StepOutcomeTest, TheFirstFailureCounts) {
+TEST_F(StepOutcomeTest, TheFirstFailureIsTold) {
+  outcome_.Fail(absl::InternalError("first"), 1);
+  outcome_.Fail(absl::InternalError("second"), 3);
+  EXPECT_FALSE(outcome_.Poisons(0));
+  EXPECT_TRUE(outcome_.Poisons(1));
+  EXPECT_THAT(NotesOf(world_.communicator(0), 1), IsOkAndHolds(ElementsAre(Pair(Rank(0), "first"))));
+}
+
+// A hook that cannot be issued for bucket 3 ends its communicator, over which that of bucket 1 may be under way.
+TEST_F(StepOutcomeTest, ALaterFailureMayConcernAnEarlierBucket) {
   outcome_.Fail(absl::InternalError("first"), 3);
   outcome_.Fail(absl::InternalError("second"), 1);
-  EXPECT_FALSE(outcome_.Poisons(1));
+  EXPECT_FALSE(outcome_.Poisons(0));
+  EXPECT_TRUE(outcome_.Poisons(1));
   EXPECT_TRUE(outcome_.Poisons(3));
   EXPECT_THAT(NotesOf(world_.communicator(0), 1), IsOkAndHolds(ElementsAre(Pair(Rank(0), "first"))));
 }
