@@ -71,10 +71,11 @@ class Bucket {
   HookBucket hooked;
 
   // What the tail told.
-  bool reduced = false;  // anything
-  int failed = 0;        // ranks whose failure makes this no average
-  int joined = 0;        // ranks without inputs
-  int unplanned = 0;     // ranks that do not hold the next plan
+  bool reduced = false;          // anything
+  int failed = 0;                // ranks whose failure makes this no average
+  int joined = 0;                // ranks without inputs
+  int unplanned = 0;             // ranks that do not hold the next plan
+  bool copied_out_well = false;  // the averages are where they go
 
   // Kept from step to step.
   std::vector<std::unique_ptr<Event>> stream_events;  // one per entry of `streams`, grown as needed
