@@ -539,8 +539,8 @@ typedef struct lockstep_reduced_bucket {
   const lockstep_tensor* gradients;
 } lockstep_reduced_bucket;
 
-/* Steps these parameters, on the thread lockstep-opt, while later buckets are still under way. An error is taken over; the
- * backward fails with it on every rank. */
+/* Steps these parameters, on the thread lockstep-opt, while later buckets are still under way. An error is taken over, and
+ * end_backward fails with it here; on the other ranks where a bucket launched later could still tell them. */
 typedef lockstep_error* (*lockstep_optimizer_step)(void* context, const lockstep_reduced_bucket* bucket);
 
 typedef struct lockstep_reducer_options {
@@ -686,8 +686,8 @@ LOCKSTEP_EXPORT int64_t lockstep_hook_bucket_step(const lockstep_hook_bucket* bu
 /* How many gradients are in the bucket. 0 for NULL. */
 LOCKSTEP_EXPORT size_t lockstep_hook_bucket_gradient_count(const lockstep_hook_bucket* bucket);
 
-/* All of the bucket, as one vector: its gradients with the gaps between them, in which there is nothing of meaning but whose numbers
- * may be reduced along. The shape is borrowed like the bucket. */
+/* All of the bucket, as one vector of a multiple of 256 bytes. Each gradient in it begins at one, too; what lies in the gaps means
+ * nothing, and may be reduced along. The shape is borrowed like the bucket. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_hook_bucket_tensor(const lockstep_hook_bucket* bucket,
                                                             lockstep_tensor* out_tensor);
 /* Gradient `slot` of the bucket, as a vector at its place in it, and its index in the parameter table; either may be NULL. */
@@ -703,7 +703,7 @@ LOCKSTEP_EXPORT lockstep_communicator* lockstep_hook_bucket_communicator(const l
 LOCKSTEP_EXPORT lockstep_error* lockstep_hook_set_result(lockstep_hook_bucket* bucket, const lockstep_tensor* result);
 
 /* Enqueue on the bucket's stream, in hook_issue only (FAILED_PRECONDITION elsewhere). As the collectives of these names, but they
- * always return at once; tensors are borrowed until the backward has ended. Of the options timeout_ms, factor and algorithm
+ * always return at once; the tensors' memory is borrowed until the backward has ended. Of the options timeout_ms, factor and algorithm
  * are used. A collective that fails later fails the hook. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_hook_all_reduce(lockstep_hook_bucket* bucket, const lockstep_tensor* input,
                                                          const lockstep_tensor* output, lockstep_reduce_op op,

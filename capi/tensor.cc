@@ -56,6 +56,18 @@ absl::StatusOr<TensorView> ToTensorView(const lockstep_tensor* tensor, const cha
   return view;
 }
 
+lockstep_tensor ToTensor(const TensorView& view) {
+  lockstep_tensor tensor = {};
+  tensor.data = view.data();
+  tensor.shape = view.shape().data();
+  tensor.strides = view.strides().data();
+  tensor.dimensions = static_cast<int32_t>(view.shape().size());
+  tensor.dtype = static_cast<int32_t>(view.dtype());
+  tensor.device_kind = static_cast<int32_t>(view.device().kind);
+  tensor.device_index = view.device().index;
+  return tensor;
+}
+
 absl::Status CheckStream(const lockstep_stream* stream) {
   if (stream == nullptr) return absl::OkStatus();
   return absl::UnimplementedError("this version takes no streams: pass NULL, which is the host, inline");

@@ -17,6 +17,9 @@ namespace capi {
 // Errors name the argument.
 absl::StatusOr<TensorView> ToTensorView(const lockstep_tensor* tensor, const char* name);
 
+// Borrows the view's shape and strides.
+lockstep_tensor ToTensor(const TensorView& view);
+
 absl::StatusOr<DType> ToDType(int32_t dtype);
 absl::StatusOr<ReduceOp> ToReduceOp(lockstep_reduce_op op);
 absl::StatusOr<DeviceId> ToDevice(int32_t kind, int32_t index);

@@ -1,0 +1,67 @@
+/* What the C99 tests share: checks that end the process, ranks as processes, and a model. */
+
+#ifndef CAPI_C_TESTING_H_
+#define CAPI_C_TESTING_H_
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "capi/lockstep.h"
+
+#define CHECK(condition)                                                      \
+  do {                                                                        \
+    if (!(condition)) {                                                       \
+      fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #condition); \
+      exit(1);                                                                \
+    }                                                                         \
+  } while (0)
+
+/* Both take the error over. */
+#define OK(call) CheckOk(call, __FILE__, __LINE__)
+#define FAILS(call, code, part) CheckError(call, code, part, __FILE__, __LINE__)
+
+void CheckOk(lockstep_error* error, const char* file, int line);
+/* The error has this code, and `part` in its message. */
+void CheckError(lockstep_error* error, lockstep_code code, const char* part, const char* file, int line);
+
+/* Borrows the count. */
+lockstep_tensor Vector(void* data, const int64_t* count, int32_t dtype);
+
+/* Runs rank 0 here and rank 1 in a child, with an empty folder between them; returns when both have passed. To be called
+ * before the process makes any handle. */
+void RunTwoProcesses(void (*run)(int32_t rank, char* folder));
+
+/* A communicator of those two ranks, who meet in a file of the folder. Equal names meet. */
+lockstep_communicator* Join(int32_t rank, const char* folder, const char* name);
+
+/* A world of one. */
+lockstep_communicator* Alone(void);
+
+/* Three parameters of one f32, "zero" to "two", with memory for their gradients, which is -1 at first. */
+#define PARAMETERS 3
+typedef struct Model {
+  lockstep_parameter table[PARAMETERS];
+  float values[PARAMETERS];
+  lockstep_tensor gradients[PARAMETERS];
+} Model;
+
+void InitModel(Model* model);
+
+/* Every gradient in a bucket of its own. */
+lockstep_reducer_options OneEach(void);
+
+lockstep_reducer* CreateReducer(lockstep_communicator* communicator, const Model* model,
+                                const lockstep_reducer_options* options);
+
+void BeginWithoutSync(lockstep_reducer* reducer);
+void Mark(lockstep_reducer* reducer, Model* model, size_t index, float value);
+
+/* A step in which every gradient is `value`, the last parameter's first, and how it ended. */
+lockstep_error* RunStep(lockstep_reducer* reducer, Model* model, float value);
+void CheckAll(const Model* model, float value);
+
+/* The average of a parameter that some rank used. */
+float AverageOf(lockstep_reducer* reducer, size_t index);
+
+#endif /* CAPI_C_TESTING_H_ */
