@@ -1,74 +1,67 @@
-/* What the C99 tests of lockstep.h share: checks that end the process, tensors, and two ranks that are processes. */
+/* What the C99 tests share: checks that end the process, ranks as processes, and a model. */
 
 #ifndef CAPI_C_TESTING_H_
 #define CAPI_C_TESTING_H_
 
-/* Before anything is included: mkdtemp, fork. */
-#ifndef _POSIX_C_SOURCE
-#define _POSIX_C_SOURCE 200809L
-#endif
-
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "capi/lockstep.h"
 
-#define CHECK(condition)                                                                     \
-  do {                                                                                       \
-    if (!(condition)) {                                                                      \
-      fprintf(stderr, "%s:%d: pid %d: %s\n", __FILE__, __LINE__, (int)getpid(), #condition); \
-      exit(1);                                                                               \
-    }                                                                                        \
+#define CHECK(condition)                                                      \
+  do {                                                                        \
+    if (!(condition)) {                                                       \
+      fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #condition); \
+      exit(1);                                                                \
+    }                                                                         \
   } while (0)
 
-/* Consumes the error. */
-static inline void CheckOk(lockstep_error* error, int line) {
-  if (error == NULL) return;
-  fprintf(stderr, "line %d: error %d: %s\n", line, (int)lockstep_error_code(error), lockstep_error_message(error));
-  lockstep_error_free(error);
-  exit(1);
-}
-#define OK(call) CheckOk(call, __LINE__)
+/* Both take the error over. */
+#define OK(call) CheckOk(call, __FILE__, __LINE__)
+#define FAILS(call, code, part) CheckError(call, code, part, __FILE__, __LINE__)
 
-static inline void CheckError(lockstep_error* error, lockstep_code code, const char* part, int line) {
-  if (lockstep_error_code(error) != code || strstr(lockstep_error_message(error), part) == NULL) {
-    fprintf(stderr, "line %d: wanted code %d with '%s', got %d: %s\n", line, (int)code, part,
-            (int)lockstep_error_code(error), lockstep_error_message(error));
-    exit(1);
-  }
-  lockstep_error_free(error);
-}
-#define FAILS(call, code, part) CheckError(call, code, part, __LINE__)
+void CheckOk(lockstep_error* error, const char* file, int line);
+/* The error has this code, and `part` in its message. */
+void CheckError(lockstep_error* error, lockstep_code code, const char* part, const char* file, int line);
 
-static inline lockstep_tensor Vector(void* data, const int64_t* count, int32_t dtype) {
-  lockstep_tensor tensor;
-  memset(&tensor, 0, sizeof(tensor));
-  tensor.data = data;
-  tensor.shape = count;
-  tensor.dimensions = 1;
-  tensor.dtype = dtype;
-  return tensor;
-}
+/* Borrows the count. */
+lockstep_tensor Vector(void* data, const int64_t* count, int32_t dtype);
 
-/* Runs `run` as rank 0 here and as rank 1 in a forked child, with a folder that both may write to. */
-static inline void RunTwoProcesses(void (*run)(int32_t rank, char* folder)) {
-  char folder[256];
-  const char* root = getenv("TEST_TMPDIR");
-  pid_t child;
-  int status = 0;
-  snprintf(folder, sizeof(folder), "%s/ranks-XXXXXX", root == NULL ? "/tmp" : root);
-  CHECK(mkdtemp(folder) != NULL);
-  child = fork();
-  CHECK(child >= 0);
-  if (child == 0) {
-    run(1, folder);
-    _exit(0);
-  }
-  run(0, folder);
-  CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
-}
+/* Runs rank 0 here and rank 1 in a child, with an empty folder between them; returns when both have passed. To be called
+ * before the process makes any handle. */
+void RunTwoProcesses(void (*run)(int32_t rank, char* folder));
+
+/* A communicator of those two ranks, who meet in a file of the folder. Equal names meet. */
+lockstep_communicator* Join(int32_t rank, const char* folder, const char* name);
+
+/* A world of one. */
+lockstep_communicator* Alone(void);
+
+/* Three parameters of one f32, "zero" to "two", with memory for their gradients, which is -1 at first. */
+#define PARAMETERS 3
+typedef struct Model {
+  lockstep_parameter table[PARAMETERS];
+  float values[PARAMETERS];
+  lockstep_tensor gradients[PARAMETERS];
+} Model;
+
+void InitModel(Model* model);
+
+/* Every gradient in a bucket of its own. */
+lockstep_reducer_options OneEach(void);
+
+lockstep_reducer* CreateReducer(lockstep_communicator* communicator, const Model* model,
+                                const lockstep_reducer_options* options);
+
+void BeginWithoutSync(lockstep_reducer* reducer);
+void Mark(lockstep_reducer* reducer, Model* model, size_t index, float value);
+
+/* A step in which every gradient is `value`, the last parameter's first, and how it ended. */
+lockstep_error* RunStep(lockstep_reducer* reducer, Model* model, float value);
+void CheckAll(const Model* model, float value);
+
+/* The average of a parameter that some rank used. */
+float AverageOf(lockstep_reducer* reducer, size_t index);
 
 #endif /* CAPI_C_TESTING_H_ */

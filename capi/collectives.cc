@@ -1,4 +1,3 @@
-#include <chrono>
 #include <memory>
 #include <utility>
 
@@ -6,6 +5,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/status.h"
+#include "capi/collective_options.h"
 #include "capi/error.h"
 #include "capi/handles.h"
 #include "capi/lockstep.h"
@@ -20,22 +20,16 @@ using lockstep::Communicator;
 using lockstep::Rank;
 using lockstep::ReduceOp;
 using lockstep::TensorView;
+using lockstep::capi::ApplyOptions;
 using lockstep::capi::CheckNotForked;
 using lockstep::capi::Guard;
 using lockstep::capi::NullArgument;
+using lockstep::capi::ReadCollectiveOptions;
 using lockstep::capi::ToTensorView;
 
 absl::Status CheckUsable(const lockstep_communicator* communicator) {
   if (communicator == nullptr) return NullArgument("communicator");
   return CheckNotForked(communicator->fork_generation, "communicator");
-}
-
-absl::StatusOr<lockstep_collective_options> Read(const lockstep_collective_options* options) {
-  lockstep_collective_options given = {};
-  LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::ReadOptions(options, "lockstep_collective_options", &given));
-  LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::CheckStream(given.stream));
-  if (given.timeout_ms < 0) return absl::InvalidArgumentError("timeout_ms is negative");
-  return given;
 }
 
 // What every collective call does around its own arguments: `build` makes the request.
@@ -44,14 +38,10 @@ lockstep_error* Call(lockstep_communicator* handle, const lockstep_collective_op
                      lockstep_work** out_work, Build&& build) {
   return Guard([&]() -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(CheckUsable(handle));
-    LOCKSTEP_ASSIGN_OR_RETURN(const lockstep_collective_options given, Read(options));
+    LOCKSTEP_ASSIGN_OR_RETURN(const lockstep_collective_options given, ReadCollectiveOptions(options));
     Communicator* const communicator = handle->get();
     LOCKSTEP_ASSIGN_OR_RETURN(CollectiveRequest request, build(*communicator));
-    request.timeout = std::chrono::milliseconds(given.timeout_ms);
-    request.factor = given.factor;
-    if (given.algorithm != nullptr) {
-      LOCKSTEP_ASSIGN_OR_RETURN(request.algorithm, lockstep::ParseAlgorithm(given.algorithm));
-    }
+    LOCKSTEP_RETURN_IF_ERROR(ApplyOptions(given, &request));
     if (given.prepare != 0) {
       if (out_work == nullptr) return NullArgument("out_work");
       LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<lockstep::PreparedCollective> prepared, communicator->Prepare(request));
@@ -85,12 +75,6 @@ absl::StatusOr<absl::Span<const int64_t>> Counts(const Communicator& communicato
 }
 
 }  // namespace
-
-void lockstep_collective_options_init(lockstep_collective_options* options) {
-  if (options == nullptr) return;
-  *options = lockstep_collective_options{};
-  options->struct_size = sizeof(*options);
-}
 
 lockstep_error* lockstep_work_start(lockstep_work* work) {
   return Guard([&]() -> absl::Status {

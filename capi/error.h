@@ -16,6 +16,9 @@ namespace capi {
 // NULL for OK; else a new error, or a static one when there is no memory for it.
 lockstep_error* ToError(const absl::Status& status);
 
+// What a callback of the embedder's returned; frees it.
+absl::Status TakeError(lockstep_error* error);
+
 // Runs `body`, which returns a Status; no exception leaves.
 template <typename Body>
 lockstep_error* Guard(Body&& body) {

@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/types/optional.h"
 #include "base/fork.h"
+#include "base/tensor_view.h"
 #include "capi/lockstep.h"
 #include "comm/communicator.h"
 #include "comm/symmetric_buffer.h"
@@ -26,13 +28,17 @@ struct lockstep_store {
 struct lockstep_communicator {
   // The world goes on for as long as there are parts of it, but not its communicator of all ranks.
   ~lockstep_communicator() {
-    if (part == nullptr && world != nullptr && world.use_count() > 1) world->CloseCommunicator();
+    if (borrowed == nullptr && part == nullptr && world != nullptr && world.use_count() > 1) world->CloseCommunicator();
   }
-  lockstep::Communicator* get() const { return part != nullptr ? part.get() : world->communicator(); }
+  lockstep::Communicator* get() const {
+    if (borrowed != nullptr) return borrowed;
+    return part != nullptr ? part.get() : world->communicator();
+  }
 
   uint64_t fork_generation = lockstep::ForkGeneration();
   std::shared_ptr<lockstep::World> world;        // shared by the communicator of all ranks and its parts
   std::unique_ptr<lockstep::Communicator> part;  // null: all ranks
+  lockstep::Communicator* borrowed = nullptr;    // a hook's, which belongs to its reducer
 };
 
 struct lockstep_buffer {
@@ -53,6 +59,9 @@ struct lockstep_work {
 struct lockstep_reducer {
   uint64_t fork_generation = lockstep::ForkGeneration();
   std::unique_ptr<lockstep::Reducer> reducer;
+  // By parameter, what was last given out, whose shapes the caller borrows.
+  std::vector<lockstep::TensorView> averages;
+  std::vector<lockstep::TensorView> views;
 };
 
 namespace lockstep {

@@ -75,6 +75,8 @@ LOCKSTEP_EXPORT lockstep_code lockstep_error_code(const lockstep_error* error);
 /* Text for people, valid until the error is freed; "" for NULL. */
 LOCKSTEP_EXPORT const char* lockstep_error_message(const lockstep_error* error);
 LOCKSTEP_EXPORT void lockstep_error_free(lockstep_error* error);
+/* For what a callback of the embedder's returns. NULL for LOCKSTEP_OK; a NULL message is "". */
+LOCKSTEP_EXPORT lockstep_error* lockstep_error_create(lockstep_code code, const char* message);
 
 LOCKSTEP_EXPORT void lockstep_string_free(char* string);
 
@@ -498,6 +500,50 @@ typedef enum lockstep_average {
   LOCKSTEP_AVERAGE_PREDIVIDE = 4      /* times 1/predivide_factor on the way in, predivide_factor/n on the way out */
 } lockstep_average;
 
+/* What is sent of a gradient. Of f32 that is half the bytes; what it costs in precision is in docs/embedding.md. */
+typedef enum lockstep_compress {
+  LOCKSTEP_COMPRESS_NONE = 0,
+  LOCKSTEP_COMPRESS_F16 = 1, /* what is beyond 65504 becomes an infinity */
+  LOCKSTEP_COMPRESS_BF16 = 2
+} lockstep_compress;
+
+/* What is done with a bucket once its gradients are in it. */
+typedef enum lockstep_hook {
+  LOCKSTEP_HOOK_NONE = 0,          /* averaged by an all-reduce, as `average` says */
+  LOCKSTEP_HOOK_ALL_REDUCE = 1,    /* the same */
+  LOCKSTEP_HOOK_FP16_COMPRESS = 2, /* the same, with LOCKSTEP_COMPRESS_F16 */
+  LOCKSTEP_HOOK_BF16_COMPRESS = 3, /* the same, with LOCKSTEP_COMPRESS_BF16 */
+  LOCKSTEP_HOOK_NOOP = 4,          /* nothing: this rank's gradients come back; for comparison of speed */
+  LOCKSTEP_HOOK_CALLBACK = 5       /* hook_issue or hook_start; `average` is theirs to do */
+} lockstep_hook;
+
+/* A bucket as a hook of the embedder's sees it, from the hook's call until the backward has ended. See "Hooks" below. */
+typedef struct lockstep_hook_bucket lockstep_hook_bucket;
+typedef struct lockstep_hook_completion lockstep_hook_completion;
+
+/* hook_issue: enqueues what is to be done with the bucket, by lockstep_hook_all_reduce and its like, and returns without waiting
+ * for it, on a thread that called mark_ready, begin_backward or end_backward. Or a function of lockstep_hook_run's. An error is
+ * taken over and means that the hook failed. */
+typedef lockstep_error* (*lockstep_hook_function)(void* context, lockstep_hook_bucket* bucket);
+
+/* hook_start: does with the bucket what is to be done, or has another thread do it, by whatever means. On the thread lockstep-coll, which
+ * goes on when lockstep_hook_complete is called. */
+typedef void (*lockstep_hook_start)(void* context, lockstep_hook_bucket* bucket, lockstep_hook_completion* completion);
+
+/* What an optimizer gets of a bucket: the parameters in it that some rank used, and their averages. Borrowed until it returns. */
+typedef struct lockstep_reduced_bucket {
+  size_t struct_size; /* set by the library */
+  size_t index;       /* of `count` buckets of the step, in the order of launch */
+  size_t count;
+  size_t parameter_count;
+  const size_t* parameters; /* indexes into the parameter table */
+  const lockstep_tensor* gradients;
+} lockstep_reduced_bucket;
+
+/* Steps these parameters, on the thread lockstep-opt, while later buckets are still under way. An error is taken over, and
+ * end_backward fails with it here; on the other ranks where a bucket launched later could still tell them. */
+typedef lockstep_error* (*lockstep_optimizer_step)(void* context, const lockstep_reduced_bucket* bucket);
+
 typedef struct lockstep_reducer_options {
   size_t struct_size;
   /* A bucket is full when its bytes reach the cap, so a cap is a lower bound but for the last bucket. */
@@ -514,11 +560,42 @@ typedef struct lockstep_reducer_options {
   /* How many buckets have memory at a time, taking turns; 0: all. The gradients of the others stay where they are for longer. */
   int32_t buckets_in_memory_max;
   double predivide_factor; /* of LOCKSTEP_AVERAGE_PREDIVIDE; above 0 */
+  /* 1: not every parameter is used in every backward, on every rank. One that no rank used keeps its gradient as it is; for one
+   * that this rank did not use see lockstep_reducer_average. Gradients of backwards without sync then stay borrowed until
+   * the next one with sync ends, in which they count as used. */
+  int32_t find_unused;
+  /* 1: every backward marks the same parameters, each as often as in the first one, which may be several times (shared weights,
+   * checkpointing). Only the last mark of each counts; unused ones are known from the first backward. */
+  int32_t static_graph;
+  /* 1: gradients live in the buckets, where lockstep_reducer_gradient_view says, and are not copied. Not with
+   * buckets_in_memory_max. */
+  int32_t gradient_as_bucket_view;
+  /* 1: buckets are planned anew only after lockstep_reducer_request_replan. Otherwise also once, by the order in which rank 0's
+   * gradients appeared; not in bucket views, which would move. */
+  int32_t no_replan;
+  /* Of an earlier run, from lockstep_reducer_export_plan: buckets as they were then. Equal on all ranks. */
+  const char* plan;
+  int32_t compress; /* lockstep_compress */
+  int32_t hook;     /* lockstep_hook */
+  /* Of LOCKSTEP_HOOK_CALLBACK: either of the two functions. They and what the context points to must outlive the reducer. */
+  const char* hook_name; /* for messages, and compared across ranks; default "callback" */
+  void* hook_context;
+  lockstep_hook_function hook_issue;
+  lockstep_hook_start hook_start;
+  int64_t hook_timeout_ms; /* from hook_start to lockstep_hook_complete; default 1,800,000 */
+  /* Called for each bucket as soon as its averages are there; NULL: none. Its gradients are not borrowed any more afterwards. */
+  lockstep_optimizer_step optimizer_step;
+  void* optimizer_context;
+  /* Parameters whose gradients are reduced when that of the trigger is ready, with what has been marked of them by then, in
+   * whichever backward; those that were not marked are unused. */
+  const size_t* delayed;
+  size_t delayed_count;
+  size_t delayed_trigger;
 } lockstep_reducer_options;
 
 LOCKSTEP_EXPORT void lockstep_reducer_options_init(lockstep_reducer_options* options);
 
-/* Every rank calls it with its parameter table in the order of definition; the tables are compared and a difference is the
+/* Every rank calls it with its parameter table in the order of definition; tables and options are compared and a difference is the
  * same error on every rank, naming the rank, the parameter and what differs. The communicator must outlive the reducer. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_create(lockstep_communicator* communicator,
                                                         const lockstep_parameter* parameters, size_t parameter_count,
@@ -533,27 +610,125 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_broadcast(lockstep_reducer* red
 typedef struct lockstep_backward_options {
   size_t struct_size;
   int32_t no_sync; /* 1: gradients only accumulate in the embedder's memory; nothing is sent, marks are only checked */
-  int32_t reserved;
+  /* With find_unused. 0: what was not marked by the end is unused. 1: exactly the next are, which may be none; buckets need not
+   * wait for the end then, and a gradient that is neither marked nor named is an error. */
+  int32_t unused_given;
+  const size_t* unused; /* indexes of parameters */
+  size_t unused_count;
 } lockstep_backward_options;
 
 LOCKSTEP_EXPORT void lockstep_backward_options_init(lockstep_backward_options* options);
 
-/* FAILED_PRECONDITION when the last backward was not ended. */
+/* FAILED_PRECONDITION when the last backward was not ended, and for unused parameters without find_unused; INVALID_ARGUMENT
+ * for one that there is not. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_begin_backward(lockstep_reducer* reducer,
                                                                 const lockstep_backward_options* options);
 
 /* The gradient of parameter `index` is final. Its memory stays borrowed until end_backward and is overwritten with the average.
  * With a stream, the gradient is ready once the stream reaches this point. INVALID_ARGUMENT for an index out of range or a
- * gradient that does not match the table; FAILED_PRECONDITION outside a backward or when marked before. */
+ * gradient that does not match the table; FAILED_PRECONDITION outside a backward, when marked before, named as unused or not
+ * as in the first backward of a static graph. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_mark_ready(lockstep_reducer* reducer, size_t index,
                                                             const lockstep_tensor* gradient,
                                                             const lockstep_stream* stream);
+
+/* The same, but the average goes to `target`, of the gradient's shape and strides and of any float dtype (for complex: the
+ * same), and the gradient is only read. In a backward without sync the target counts for nothing. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_mark_ready_into(lockstep_reducer* reducer, size_t index,
+                                                                 const lockstep_tensor* gradient,
+                                                                 const lockstep_tensor* target,
+                                                                 const lockstep_stream* stream);
 
 /* Waits for the averages (with a stream: makes the stream wait for them). A gradient that never came, on any rank, is the same
  * FAILED_PRECONDITION on every rank, naming rank and parameters, and the next step may be tried. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_end_backward(lockstep_reducer* reducer, const lockstep_stream* stream);
 
+/* After a synchronised backward and until the next one begins: *out_used is 1 and *out_tensor the average of the parameter,
+ * where some rank used it; else *out_used is 0 and *out_tensor all zero. Where another rank used it and this one did not, the
+ * average lies in memory of the reducer's. out_used may be NULL. The tensor's shape and strides are borrowed until the
+ * next call for the same parameter. FAILED_PRECONDITION at other times; INVALID_ARGUMENT for an ignored parameter. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_average(lockstep_reducer* reducer, size_t index,
+                                                         lockstep_tensor* out_tensor, int32_t* out_used);
+
+/* With gradient_as_bucket_view: where the gradient of a parameter lives, with the table's strides (row-major where those leave
+ * gaps). The data are kept until plan_version grows; then gradients have been moved, and views must be asked for again. A
+ * gradient elsewhere may be marked too: it is copied there and back. Shape and strides are borrowed as above. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_gradient_view(lockstep_reducer* reducer, size_t index,
+                                                               lockstep_tensor* out_tensor);
+
+/* Every rank calls it: buckets are planned anew, by the order in which rank 0's gradients appear in the next synchronised
+ * backward, and used once all ranks have the plan. Nobody waits. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_request_replan(lockstep_reducer* reducer);
+/* 1 for the first plan. Grows in begin_backward only. 0 for NULL. */
+LOCKSTEP_EXPORT int64_t lockstep_reducer_plan_version(const lockstep_reducer* reducer);
+/* The plan in use, as text for lockstep_reducer_options.plan: a run that starts again adds up in the same order.
+ * lockstep_string_free it. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_export_plan(const lockstep_reducer* reducer, char** out_text);
+
+/* 0 for NULL. */
 LOCKSTEP_EXPORT size_t lockstep_reducer_bucket_count(const lockstep_reducer* reducer);
+
+/* Hooks. With LOCKSTEP_HOOK_CALLBACK every bucket goes through hook_issue or hook_start, in the order of launch, which is the same
+ * on all ranks; also where this rank has only zeros to give. Gradients come as they are, cast to what `compress` says, and
+ * what the hook leaves is taken for the average.
+ *
+ * hook_issue is stream-ordered: it enqueues collectives and host functions, which run one after the other on the thread
+ * lockstep-coll, from when the gradients are in the bucket until the averages are taken out. hook_start is host-completed: it is
+ * called when the gradients are in the bucket, and may use every call of this header on the bucket's communicator.
+ *
+ * That communicator is the hook's own, so the reducer's stays good whatever happens to it. A hook that fails on one rank ends it
+ * on all of them; every rank's end_backward says so, and the next backward begins with a new one. A hook calls nothing of its
+ * reducer. */
+
+/* 0 to count - 1, in the order of launch; how many buckets; synchronised backwards begun so far, from 1. 0 for NULL. */
+LOCKSTEP_EXPORT size_t lockstep_hook_bucket_index(const lockstep_hook_bucket* bucket);
+LOCKSTEP_EXPORT size_t lockstep_hook_bucket_count(const lockstep_hook_bucket* bucket);
+LOCKSTEP_EXPORT int64_t lockstep_hook_bucket_step(const lockstep_hook_bucket* bucket);
+/* How many gradients are in the bucket. 0 for NULL. */
+LOCKSTEP_EXPORT size_t lockstep_hook_bucket_gradient_count(const lockstep_hook_bucket* bucket);
+
+/* All of the bucket, as one vector of a multiple of 256 bytes. Each gradient in it begins at one, too; what lies in the gaps means
+ * nothing, and may be reduced along. The shape is borrowed like the bucket. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_hook_bucket_tensor(const lockstep_hook_bucket* bucket,
+                                                            lockstep_tensor* out_tensor);
+/* Gradient `slot` of the bucket, as a vector at its place in it, and its index in the parameter table; either may be NULL. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_hook_bucket_gradient(const lockstep_hook_bucket* bucket, size_t slot,
+                                                              size_t* out_parameter, lockstep_tensor* out_tensor);
+
+/* The hook's communicator, of the ranks of the reducer's. It belongs to the reducer: never destroy it. A stream-ordered hook must not
+ * call collectives on it directly. NULL for NULL. */
+LOCKSTEP_EXPORT lockstep_communicator* lockstep_hook_bucket_communicator(const lockstep_hook_bucket* bucket);
+
+/* The averages are there rather than in the bucket: contiguous, as many elements as the bucket, of a float dtype (for complex:
+ * the same). The memory stays borrowed until the next backward begins. To be called before the hook is done. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_hook_set_result(lockstep_hook_bucket* bucket, const lockstep_tensor* result);
+
+/* Enqueue on the bucket's stream, in hook_issue only (FAILED_PRECONDITION elsewhere). As the collectives of these names, but they
+ * always return at once; the tensors' memory is borrowed until the backward has ended. Of the options timeout_ms, factor and
+ * algorithm are used. A collective that fails later fails the hook. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_hook_all_reduce(lockstep_hook_bucket* bucket, const lockstep_tensor* input,
+                                                         const lockstep_tensor* output, lockstep_reduce_op op,
+                                                         const lockstep_collective_options* options);
+LOCKSTEP_EXPORT lockstep_error* lockstep_hook_broadcast(lockstep_hook_bucket* bucket, const lockstep_tensor* tensor,
+                                                        int32_t root, const lockstep_collective_options* options);
+LOCKSTEP_EXPORT lockstep_error* lockstep_hook_all_gather(lockstep_hook_bucket* bucket, const lockstep_tensor* input,
+                                                         const lockstep_tensor* output,
+                                                         const lockstep_collective_options* options);
+LOCKSTEP_EXPORT lockstep_error* lockstep_hook_reduce_scatter(lockstep_hook_bucket* bucket, const lockstep_tensor* input,
+                                                             const lockstep_tensor* output, lockstep_reduce_op op,
+                                                             const lockstep_collective_options* options);
+LOCKSTEP_EXPORT lockstep_error* lockstep_hook_all_to_all(lockstep_hook_bucket* bucket, const lockstep_tensor* input,
+                                                         const lockstep_tensor* output,
+                                                         const lockstep_collective_options* options);
+/* Runs the function in the stream's order, on the thread lockstep-coll; not when something enqueued before it for this bucket has
+ * failed. Its error is taken over and fails the hook. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_hook_run(lockstep_hook_bucket* bucket, lockstep_hook_function function,
+                                                  void* context);
+
+/* A host-completed hook is done with its bucket, by success (NULL) or with an error, which is taken over. From any thread, exactly
+ * once: it frees the completion. After hook_timeout_ms the hook has failed with DEADLINE_EXCEEDED, the bucket must not be
+ * touched any more, and this call does nothing else. */
+LOCKSTEP_EXPORT void lockstep_hook_complete(lockstep_hook_completion* completion, lockstep_error* error);
 
 /* Times of the last synchronised backward, by the host's clock. */
 typedef struct lockstep_reducer_statistics {

@@ -1,7 +1,16 @@
-/* Every call of lockstep.h from C99 but for "Buffers and normalisation" (lockstep_buffers_c_test.c), on a world of one
- * and on two processes; the sizes of its structs; handles after fork(). */
+/* The calls of lockstep.h from C99, on a world of one and on two processes; the sizes of its structs; handles after fork(). The
+ * reducer's are in lockstep_reducer_c_test.c, lockstep_unused_c_test.c and lockstep_hook_c_test.c. */
+
+#define _POSIX_C_SOURCE 200809L
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "capi/c_testing.h"
+#include "capi/lockstep.h"
 
 /* A change here breaks binaries that are out there: append fields instead, and extend the line in docs/c_abi.md. */
 static void TestSizes(void) {
@@ -12,8 +21,9 @@ static void TestSizes(void) {
   CHECK(sizeof(lockstep_collective_options) == 48);
   CHECK(sizeof(lockstep_message) == 24);
   CHECK(sizeof(lockstep_parameter) == 56);
-  CHECK(sizeof(lockstep_reducer_options) == 64);
-  CHECK(sizeof(lockstep_backward_options) == 16);
+  CHECK(sizeof(lockstep_reducer_options) == 176);
+  CHECK(sizeof(lockstep_backward_options) == 32);
+  CHECK(sizeof(lockstep_reduced_bucket) == 48);
   CHECK(sizeof(lockstep_reducer_statistics) == 64);
   CHECK(sizeof(lockstep_code) == 4);
   CHECK(sizeof(lockstep_dtype) == 4);
@@ -31,6 +41,10 @@ static void TestErrorsAndNulls(void) {
   lockstep_communicator_options options;
   CHECK(lockstep_version() == LOCKSTEP_VERSION);
   CHECK(lockstep_error_code(NULL) == LOCKSTEP_OK);
+  CHECK(lockstep_error_create(LOCKSTEP_OK, "well") == NULL);
+  FAILS(lockstep_error_create(LOCKSTEP_DATA_LOSS, "it burnt"), LOCKSTEP_DATA_LOSS, "it burnt");
+  FAILS(lockstep_error_create(LOCKSTEP_ABORTED, NULL), LOCKSTEP_ABORTED, "");
+  FAILS(lockstep_error_create((lockstep_code)99, "odd"), LOCKSTEP_UNKNOWN, "odd");
   CHECK(strcmp(lockstep_error_message(NULL), "") == 0);
   lockstep_error_free(NULL);
   lockstep_string_free(NULL);
@@ -292,54 +306,7 @@ static void UseBuffer(lockstep_communicator* communicator) {
   lockstep_buffer_destroy(NULL);
 }
 
-/* Three parameters, the second ignored; gradients rank + 1, in two buckets that take turns with one buffer, the small one last. */
-static void UseBucketOptions(lockstep_communicator* communicator) {
-  const int32_t rank = lockstep_communicator_rank(communicator);
-  const int32_t size = lockstep_communicator_size(communicator);
-  const int64_t one = 1;
-  const int64_t caps[2] = {4, 1 << 20};
-  float values[3];
-  float average = (float)(size + 1) / 2;
-  int i;
-  lockstep_tensor gradients[3];
-  lockstep_parameter parameters[3];
-  lockstep_reducer_options options;
-  lockstep_reducer* reducer = NULL;
-  for (i = 0; i < 3; ++i) {
-    lockstep_parameter_init(&parameters[i]);
-    parameters[i].name = "part";
-    parameters[i].shape = &one;
-    parameters[i].dimensions = 1;
-    gradients[i] = Vector(&values[i], &one, LOCKSTEP_F32);
-    values[i] = (float)(rank + 1);
-  }
-  parameters[1].ignored = 1;
-  lockstep_reducer_options_init(&options);
-  options.bucket_caps_bytes = caps;
-  options.bucket_cap_count = 2;
-  options.bucket_cap_bytes = 4;
-  FAILS(lockstep_reducer_create(communicator, parameters, 3, &options, &reducer), LOCKSTEP_INVALID_ARGUMENT, "both");
-  options.bucket_cap_bytes = 0;
-  options.average = LOCKSTEP_AVERAGE_PREDIVIDE;
-  FAILS(lockstep_reducer_create(communicator, parameters, 3, &options, &reducer), LOCKSTEP_INVALID_ARGUMENT, "by 0");
-  options.predivide_factor = 2;
-  options.buckets_in_memory_max = -1;
-  FAILS(lockstep_reducer_create(communicator, parameters, 3, &options, &reducer), LOCKSTEP_INVALID_ARGUMENT,
-        "negative");
-  options.buckets_in_memory_max = 1;
-  options.caps_from_last = 1;
-  OK(lockstep_reducer_create(communicator, parameters, 3, &options, &reducer));
-  CHECK(lockstep_reducer_bucket_count(reducer) == 2);
-  OK(lockstep_reducer_begin_backward(reducer, NULL));
-  OK(lockstep_reducer_mark_ready(reducer, 2, &gradients[2], NULL));
-  FAILS(lockstep_reducer_mark_ready(reducer, 1, &gradients[1], NULL), LOCKSTEP_INVALID_ARGUMENT, "ignored");
-  OK(lockstep_reducer_mark_ready(reducer, 0, &gradients[0], NULL));
-  OK(lockstep_reducer_end_backward(reducer, NULL));
-  CHECK(values[0] == average && values[1] == (float)(rank + 1) && values[2] == average);
-  lockstep_reducer_destroy(reducer);
-}
-
-/* Each collective and the reducer, on a communicator of `size` ranks. */
+/* Each collective, on a communicator of `size` ranks. */
 static void UseEverything(lockstep_communicator* communicator) {
   const int32_t rank = lockstep_communicator_rank(communicator);
   const int32_t size = lockstep_communicator_size(communicator);
@@ -356,11 +323,6 @@ static void UseEverything(lockstep_communicator* communicator) {
   lockstep_tensor pair = Vector(values, &two, LOCKSTEP_F32);
   lockstep_collective_options options;
   lockstep_work* work = NULL;
-  lockstep_reducer* reducer = NULL;
-  lockstep_parameter parameters[2];
-  lockstep_reducer_options reducer_options;
-  lockstep_backward_options backward;
-  lockstep_reducer_statistics statistics;
   lockstep_stream stream;
   CHECK(size <= 16);
 
@@ -403,57 +365,6 @@ static void UseEverything(lockstep_communicator* communicator) {
   UseBlocks(communicator);
   UseCalls(communicator);
   UseParts(communicator);
-  UseBucketOptions(communicator);
-
-  /* Two parameters, the second of one element; gradients rank + 1 and 10 (rank + 1). */
-  for (i = 0; i < 2; ++i) {
-    lockstep_parameter_init(&parameters[i]);
-    parameters[i].name = i == 0 ? "weight" : "bias";
-    parameters[i].shape = i == 0 ? &two : &one;
-    parameters[i].dimensions = 1;
-  }
-  lockstep_reducer_options_init(&reducer_options);
-  parameters[1].dtype = 99;
-  FAILS(lockstep_reducer_create(communicator, parameters, 2, NULL, &reducer), LOCKSTEP_INVALID_ARGUMENT, "'bias': 99");
-  parameters[1].dtype = LOCKSTEP_F32;
-  reducer_options.bucket_cap_bytes = 4;
-  FAILS(lockstep_reducer_create(communicator, parameters, 0, NULL, &reducer), LOCKSTEP_INVALID_ARGUMENT, "parameter");
-  OK(lockstep_reducer_create(communicator, parameters, 2, &reducer_options, &reducer));
-  CHECK(lockstep_reducer_bucket_count(reducer) == 2);
-  values[0] = values[1] = (float)rank;
-  OK(lockstep_reducer_broadcast(reducer, &pair, 1, 0));
-  CHECK(values[0] == 0 && values[1] == 0);
-
-  lockstep_backward_options_init(&backward);
-  OK(lockstep_reducer_begin_backward(reducer, &backward));
-  FAILS(lockstep_reducer_begin_backward(reducer, NULL), LOCKSTEP_FAILED_PRECONDITION, "not ended");
-  out = 10 * mine;
-  OK(lockstep_reducer_mark_ready(reducer, 1, &output, NULL));
-  FAILS(lockstep_reducer_mark_ready(reducer, 1, &output, NULL), LOCKSTEP_FAILED_PRECONDITION, "bias");
-  FAILS(lockstep_reducer_mark_ready(reducer, 2, &output, NULL), LOCKSTEP_INVALID_ARGUMENT, "out of range");
-  values[0] = values[1] = mine;
-  OK(lockstep_reducer_mark_ready(reducer, 0, &pair, NULL));
-  OK(lockstep_reducer_end_backward(reducer, NULL));
-  CHECK(values[0] == sum / (float)size && values[1] == values[0] && out == 10 * values[0]);
-  FAILS(lockstep_reducer_end_backward(reducer, NULL), LOCKSTEP_FAILED_PRECONDITION, "no backward");
-
-  /* A gradient that never comes, on every rank; then accumulation; then a good step. */
-  OK(lockstep_reducer_begin_backward(reducer, NULL));
-  OK(lockstep_reducer_mark_ready(reducer, 1, &output, NULL));
-  FAILS(lockstep_reducer_end_backward(reducer, NULL), LOCKSTEP_FAILED_PRECONDITION, "weight");
-  backward.no_sync = 1;
-  OK(lockstep_reducer_begin_backward(reducer, &backward));
-  OK(lockstep_reducer_mark_ready(reducer, 0, &pair, NULL));
-  OK(lockstep_reducer_end_backward(reducer, NULL));
-  OK(lockstep_reducer_begin_backward(reducer, NULL));
-  OK(lockstep_reducer_mark_ready(reducer, 1, &output, NULL));
-  OK(lockstep_reducer_mark_ready(reducer, 0, &pair, NULL));
-  OK(lockstep_reducer_end_backward(reducer, NULL));
-
-  lockstep_reducer_statistics_init(&statistics);
-  OK(lockstep_reducer_get_statistics(reducer, &statistics));
-  CHECK(statistics.steps == 3 && statistics.buckets == 2 && statistics.bytes_reduced > 0);
-  lockstep_reducer_destroy(reducer);
 
   OK(lockstep_communicator_describe(communicator, &text));
   CHECK(strstr(text, "rank") != NULL);
@@ -465,11 +376,7 @@ static void UseEverything(lockstep_communicator* communicator) {
 }
 
 static void TestWorldOfOne(void) {
-  lockstep_communicator* communicator = NULL;
-  lockstep_communicator_options options;
-  lockstep_communicator_options_init(&options);
-  options.world_size = 1;
-  OK(lockstep_communicator_create(&options, &communicator));
+  lockstep_communicator* communicator = Alone();
   UseEverything(communicator);
   OK(lockstep_communicator_abort(communicator, "enough"));
   FAILS(lockstep_barrier(communicator, NULL, NULL), LOCKSTEP_ABORTED, "enough");
@@ -553,12 +460,10 @@ static void RunRank(int32_t rank, char* folder) {
   /* The child of a fork cannot use the handle, may forget it, and may make its own. */
   child = fork();
   if (child == 0) {
-    lockstep_communicator* own = NULL;
+    lockstep_communicator* own;
     FAILS(lockstep_barrier(communicator, NULL, NULL), LOCKSTEP_FAILED_PRECONDITION, "fork");
     lockstep_communicator_destroy(communicator);
-    lockstep_communicator_options_init(&options);
-    options.world_size = 1;
-    OK(lockstep_communicator_create(&options, &own));
+    own = Alone();
     UseEverything(own);
     lockstep_communicator_destroy(own);
     _exit(0);

@@ -12,10 +12,10 @@
 #include "capi/error.h"
 #include "capi/handles.h"
 #include "capi/lockstep.h"
+#include "capi/reducer_options.h"
 #include "capi/tensor.h"
 #include "comm/communicator.h"
 #include "reducer/agreement.h"
-#include "reducer/bucket_plan.h"
 #include "reducer/parameter.h"
 #include "reducer/reducer.h"
 
@@ -26,107 +26,17 @@ using lockstep::capi::CheckNotForked;
 using lockstep::capi::Guard;
 using lockstep::capi::NullArgument;
 using lockstep::capi::ReadOptions;
+using lockstep::capi::ToParameters;
+using lockstep::capi::ToReducerOptions;
+using lockstep::capi::ToTensor;
 using lockstep::capi::ToTensorView;
-
-static_assert(static_cast<int>(lockstep::Average::kNone) == LOCKSTEP_AVERAGE_NONE, "");
-static_assert(static_cast<int>(lockstep::Average::kPredivide) == LOCKSTEP_AVERAGE_PREDIVIDE, "");
 
 absl::Status CheckUsable(const lockstep_reducer* reducer) {
   if (reducer == nullptr) return NullArgument("reducer");
   return CheckNotForked(reducer->fork_generation, "reducer");
 }
 
-// Extents that a shape or strides pointer of a parameter names.
-absl::StatusOr<std::vector<int64_t>> Extents(const int64_t* values, int32_t dimensions) {
-  if (dimensions < 0 || dimensions > TensorView::kMaxRank) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(dimensions, " dimensions, which is not between 0 and ", TensorView::kMaxRank));
-  }
-  if (values == nullptr) return std::vector<int64_t>();
-  return std::vector<int64_t>(values, values + dimensions);
-}
-
-absl::StatusOr<lockstep::Parameter> ToParameter(const lockstep_parameter& given) {
-  lockstep::Parameter parameter;
-  parameter.name = given.name == nullptr ? "" : given.name;
-  if (given.dimensions > 0 && given.shape == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(given.dimensions, " dimensions, but shape is NULL"));
-  }
-  LOCKSTEP_ASSIGN_OR_RETURN(parameter.dtype, lockstep::capi::ToDType(given.dtype));
-  LOCKSTEP_ASSIGN_OR_RETURN(parameter.device, lockstep::capi::ToDevice(given.device_kind, given.device_index));
-  LOCKSTEP_ASSIGN_OR_RETURN(parameter.shape, Extents(given.shape, given.dimensions));
-  LOCKSTEP_ASSIGN_OR_RETURN(parameter.strides, Extents(given.strides, given.dimensions));
-  parameter.ignored = given.ignored != 0;
-  return parameter;
-}
-
-absl::StatusOr<std::vector<lockstep::Parameter>> ToParameters(const lockstep_parameter* parameters, size_t count) {
-  std::vector<lockstep::Parameter> table;
-  if (count == 0) return table;  // the reducer says what it thinks of that
-  if (parameters == nullptr) return NullArgument("parameters");
-  const size_t stride = parameters[0].struct_size;
-  const char* at = reinterpret_cast<const char*>(parameters);
-  for (size_t i = 0; i < count; ++i, at += stride) {
-    lockstep_parameter given = {};
-    LOCKSTEP_RETURN_IF_ERROR(
-        ReadOptions(reinterpret_cast<const lockstep_parameter*>(at), "lockstep_parameter", &given));
-    absl::StatusOr<lockstep::Parameter> parameter = ToParameter(given);
-    if (!parameter.ok()) {
-      return lockstep::Annotate(parameter.status(),
-                                absl::StrCat("parameter ", i, " '", given.name == nullptr ? "" : given.name, "'"));
-    }
-    table.push_back(*std::move(parameter));
-  }
-  return table;
-}
-
-absl::StatusOr<lockstep::ReducerOptions> ToOptions(const lockstep_reducer_options& given) {
-  lockstep::ReducerOptions options;
-  if (given.bucket_cap_bytes < 0 || given.first_bucket_cap_bytes < 0) {
-    return absl::InvalidArgumentError("a bucket cap is negative");
-  }
-  if (given.average < LOCKSTEP_AVERAGE_BEFORE || given.average > LOCKSTEP_AVERAGE_PREDIVIDE) {
-    return absl::InvalidArgumentError(absl::StrCat(given.average, " is no lockstep_average"));
-  }
-  // As in DDP, a cap that the user gave holds for the first bucket too.
-  if (given.bucket_cap_bytes > 0) options.bucket_caps_bytes = {static_cast<size_t>(given.bucket_cap_bytes)};
-  if (given.first_bucket_cap_bytes > 0) {
-    options.bucket_caps_bytes = {static_cast<size_t>(given.first_bucket_cap_bytes), options.bucket_caps_bytes.back()};
-  }
-  if (given.bucket_cap_count > 0) {
-    if (given.bucket_caps_bytes == nullptr) return NullArgument("bucket_caps_bytes");
-    if (given.bucket_cap_bytes > 0 || given.first_bucket_cap_bytes > 0) {
-      return absl::InvalidArgumentError("both a list of bucket caps and bucket_cap_bytes or first_bucket_cap_bytes");
-    }
-    const absl::Span<const int64_t> caps(given.bucket_caps_bytes, given.bucket_cap_count);
-    for (const int64_t cap : caps) {
-      if (cap < 0) return absl::InvalidArgumentError("a bucket cap is negative");
-    }
-    options.bucket_caps_bytes.assign(caps.begin(), caps.end());
-  }
-  if (given.caps_from_last != 0) options.caps_from = lockstep::CapsFrom::kLast;
-  if (given.buckets_in_memory_max < 0) return absl::InvalidArgumentError("buckets_in_memory_max is negative");
-  options.buckets_in_memory_max = static_cast<size_t>(given.buckets_in_memory_max);
-  options.average = static_cast<lockstep::Average>(given.average);
-  if (options.average == lockstep::Average::kPredivide) options.predivide_factor = given.predivide_factor;
-  options.overlap = given.no_overlap == 0;
-  return options;
-}
-
 }  // namespace
-
-void lockstep_parameter_init(lockstep_parameter* parameter) {
-  if (parameter == nullptr) return;
-  *parameter = lockstep_parameter{};
-  parameter->struct_size = sizeof(*parameter);
-  parameter->dtype = LOCKSTEP_F32;
-}
-
-void lockstep_reducer_options_init(lockstep_reducer_options* options) {
-  if (options == nullptr) return;
-  *options = lockstep_reducer_options{};
-  options->struct_size = sizeof(*options);
-}
 
 lockstep_error* lockstep_reducer_create(lockstep_communicator* communicator, const lockstep_parameter* parameters,
                                         size_t parameter_count, const lockstep_reducer_options* options,
@@ -138,7 +48,7 @@ lockstep_error* lockstep_reducer_create(lockstep_communicator* communicator, con
     lockstep_reducer_options given = {};
     LOCKSTEP_RETURN_IF_ERROR(ReadOptions(options, "lockstep_reducer_options", &given));
     lockstep::Communicator* const ranks = communicator->get();
-    absl::StatusOr<lockstep::ReducerOptions> reducer_options = ToOptions(given);
+    absl::StatusOr<lockstep::ReducerOptions> reducer_options = ToReducerOptions(given, communicator->world);
     absl::StatusOr<std::vector<lockstep::Parameter>> table = ToParameters(parameters, parameter_count);
     absl::Status local = reducer_options.status();
     local.Update(table.status());
@@ -147,6 +57,8 @@ lockstep_error* lockstep_reducer_create(lockstep_communicator* communicator, con
     auto handle = std::make_unique<lockstep_reducer>();
     LOCKSTEP_ASSIGN_OR_RETURN(handle->reducer,
                               lockstep::Reducer::Create(ranks, *std::move(table), *std::move(reducer_options)));
+    handle->averages.resize(parameter_count);
+    handle->views.resize(parameter_count);
     *out_reducer = handle.release();
     return absl::OkStatus();
   });
@@ -181,6 +93,11 @@ lockstep_error* lockstep_reducer_begin_backward(lockstep_reducer* reducer, const
     LOCKSTEP_RETURN_IF_ERROR(ReadOptions(options, "lockstep_backward_options", &given));
     lockstep::BackwardOptions backward;
     backward.sync = given.no_sync == 0;
+    if (given.unused_count > 0 && given.unused == nullptr) return NullArgument("unused");
+    if (given.unused_count > 0 && given.unused_given == 0) {
+      return absl::InvalidArgumentError("unused parameters without unused_given");
+    }
+    if (given.unused_given != 0) backward.unused = absl::MakeConstSpan(given.unused, given.unused_count);
     return reducer->reducer->BeginBackward(backward);
   });
 }
@@ -195,11 +112,69 @@ lockstep_error* lockstep_reducer_mark_ready(lockstep_reducer* reducer, size_t in
   });
 }
 
+lockstep_error* lockstep_reducer_mark_ready_into(lockstep_reducer* reducer, size_t index,
+                                                 const lockstep_tensor* gradient, const lockstep_tensor* target,
+                                                 const lockstep_stream* stream) {
+  return Guard([&]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
+    LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::CheckStream(stream));
+    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView view, ToTensorView(gradient, "gradient"));
+    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView into, ToTensorView(target, "target"));
+    return reducer->reducer->MarkReady(index, view, into, nullptr);
+  });
+}
+
 lockstep_error* lockstep_reducer_end_backward(lockstep_reducer* reducer, const lockstep_stream* stream) {
   return Guard([&]() -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
     LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::CheckStream(stream));
     return reducer->reducer->EndBackward(nullptr);
+  });
+}
+
+lockstep_error* lockstep_reducer_average(lockstep_reducer* reducer, size_t index, lockstep_tensor* out_tensor,
+                                         int32_t* out_used) {
+  return Guard([&]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
+    if (out_tensor == nullptr) return NullArgument("out_tensor");
+    LOCKSTEP_ASSIGN_OR_RETURN(TensorView average, reducer->reducer->AverageOf(index));
+    // A parameter of no elements has no data either, but a shape.
+    const bool used = average.data() != nullptr || !average.shape().empty();
+    reducer->averages[index] = std::move(average);
+    *out_tensor = used ? ToTensor(reducer->averages[index]) : lockstep_tensor{};
+    if (out_used != nullptr) *out_used = used ? 1 : 0;
+    return absl::OkStatus();
+  });
+}
+
+lockstep_error* lockstep_reducer_gradient_view(lockstep_reducer* reducer, size_t index, lockstep_tensor* out_tensor) {
+  return Guard([&]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
+    if (out_tensor == nullptr) return NullArgument("out_tensor");
+    LOCKSTEP_ASSIGN_OR_RETURN(TensorView view, reducer->reducer->GradientView(index));
+    reducer->views[index] = std::move(view);
+    *out_tensor = ToTensor(reducer->views[index]);
+    return absl::OkStatus();
+  });
+}
+
+lockstep_error* lockstep_reducer_request_replan(lockstep_reducer* reducer) {
+  return Guard([&]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
+    return reducer->reducer->RequestReplan();
+  });
+}
+
+int64_t lockstep_reducer_plan_version(const lockstep_reducer* reducer) {
+  return reducer == nullptr ? 0 : reducer->reducer->plan_version();
+}
+
+lockstep_error* lockstep_reducer_export_plan(const lockstep_reducer* reducer, char** out_text) {
+  return Guard([&]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
+    if (out_text == nullptr) return NullArgument("out_text");
+    *out_text = lockstep::capi::CopyString(reducer->reducer->ExportPlan());
+    return absl::OkStatus();
   });
 }
 

@@ -58,14 +58,16 @@ absl::StatusOr<TensorView> ToTensorView(const lockstep_tensor* tensor, const cha
   return view;
 }
 
-absl::StatusOr<std::vector<TensorView>> ToTensorViews(const lockstep_tensor* tensors, size_t count, const char* name) {
-  if (tensors == nullptr && count > 0) return NullArgument(name);
-  std::vector<TensorView> views;
-  for (size_t i = 0; i < count; ++i) {
-    LOCKSTEP_ASSIGN_OR_RETURN(TensorView view, ToTensorView(&tensors[i], absl::StrCat(name, "[", i, "]").c_str()));
-    views.push_back(std::move(view));
-  }
-  return views;
+lockstep_tensor ToTensor(const TensorView& view) {
+  lockstep_tensor tensor = {};
+  tensor.data = view.data();
+  tensor.shape = view.shape().data();
+  tensor.strides = view.strides().data();
+  tensor.dimensions = static_cast<int32_t>(view.shape().size());
+  tensor.dtype = static_cast<int32_t>(view.dtype());
+  tensor.device_kind = static_cast<int32_t>(view.device().kind);
+  tensor.device_index = view.device().index;
+  return tensor;
 }
 
 absl::Status CheckStream(const lockstep_stream* stream) {

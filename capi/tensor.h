@@ -20,8 +20,8 @@ namespace capi {
 // Errors name the argument.
 absl::StatusOr<TensorView> ToTensorView(const lockstep_tensor* tensor, const char* name);
 
-// An array of them; may be null when `count` is 0. Errors name the argument and the place.
-absl::StatusOr<std::vector<TensorView>> ToTensorViews(const lockstep_tensor* tensors, size_t count, const char* name);
+// Borrows the view's shape and strides.
+lockstep_tensor ToTensor(const TensorView& view);
 
 absl::StatusOr<DType> ToDType(int32_t dtype);
 absl::StatusOr<ReduceOp> ToReduceOp(lockstep_reduce_op op);

@@ -1,0 +1,134 @@
+#define _POSIX_C_SOURCE 200809L
+
+#include "capi/c_testing.h"
+
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+void CheckOk(lockstep_error* error, const char* file, int line) {
+  if (error == NULL) return;
+  fprintf(stderr, "%s:%d: error %d: %s\n", file, line, (int)lockstep_error_code(error), lockstep_error_message(error));
+  lockstep_error_free(error);
+  exit(1);
+}
+
+void CheckError(lockstep_error* error, lockstep_code code, const char* part, const char* file, int line) {
+  if (lockstep_error_code(error) != code || strstr(lockstep_error_message(error), part) == NULL) {
+    fprintf(stderr, "%s:%d: wanted code %d with '%s', got %d: %s\n", file, line, (int)code, part,
+            (int)lockstep_error_code(error), lockstep_error_message(error));
+    exit(1);
+  }
+  lockstep_error_free(error);
+}
+
+lockstep_tensor Vector(void* data, const int64_t* count, int32_t dtype) {
+  lockstep_tensor tensor;
+  memset(&tensor, 0, sizeof(tensor));
+  tensor.data = data;
+  tensor.shape = count;
+  tensor.dimensions = 1;
+  tensor.dtype = dtype;
+  return tensor;
+}
+
+void RunTwoProcesses(void (*run)(int32_t rank, char* folder)) {
+  char folder[256];
+  const char* root = getenv("TEST_TMPDIR");
+  pid_t child;
+  int status = 0;
+  snprintf(folder, sizeof(folder), "%s/ranks-XXXXXX", root == NULL ? "/tmp" : root);
+  CHECK(mkdtemp(folder) != NULL);
+  child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    run(1, folder);
+    _exit(0);
+  }
+  run(0, folder);
+  CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+lockstep_communicator* Join(int32_t rank, const char* folder, const char* name) {
+  char url[512];
+  lockstep_communicator_options options;
+  lockstep_communicator* communicator = NULL;
+  snprintf(url, sizeof(url), "file://%s/%s", folder, name);
+  lockstep_communicator_options_init(&options);
+  options.world_size = 2;
+  options.rank = rank;
+  options.store_url = url;
+  options.setup_timeout_ms = 60000;
+  options.timeout_ms = 60000;
+  OK(lockstep_communicator_create(&options, &communicator));
+  return communicator;
+}
+
+lockstep_communicator* Alone(void) {
+  lockstep_communicator_options options;
+  lockstep_communicator* communicator = NULL;
+  lockstep_communicator_options_init(&options);
+  options.world_size = 1;
+  OK(lockstep_communicator_create(&options, &communicator));
+  return communicator;
+}
+
+void InitModel(Model* model) {
+  static const char* const names[PARAMETERS] = {"zero", "one", "two"};
+  static const int64_t one = 1;
+  int i;
+  for (i = 0; i < PARAMETERS; ++i) {
+    lockstep_parameter_init(&model->table[i]);
+    model->table[i].name = names[i];
+    model->table[i].shape = &one;
+    model->table[i].dimensions = 1;
+    model->values[i] = -1;
+    model->gradients[i] = Vector(&model->values[i], &one, LOCKSTEP_F32);
+  }
+}
+
+lockstep_reducer_options OneEach(void) {
+  lockstep_reducer_options options;
+  lockstep_reducer_options_init(&options);
+  options.bucket_cap_bytes = 1;
+  return options;
+}
+
+lockstep_reducer* CreateReducer(lockstep_communicator* communicator, const Model* model,
+                                const lockstep_reducer_options* options) {
+  lockstep_reducer* reducer = NULL;
+  OK(lockstep_reducer_create(communicator, model->table, PARAMETERS, options, &reducer));
+  return reducer;
+}
+
+void Mark(lockstep_reducer* reducer, Model* model, size_t index, float value) {
+  model->values[index] = value;
+  OK(lockstep_reducer_mark_ready(reducer, index, &model->gradients[index], NULL));
+}
+
+void BeginWithoutSync(lockstep_reducer* reducer) {
+  lockstep_backward_options backward;
+  lockstep_backward_options_init(&backward);
+  backward.no_sync = 1;
+  OK(lockstep_reducer_begin_backward(reducer, &backward));
+}
+
+float AverageOf(lockstep_reducer* reducer, size_t index) {
+  lockstep_tensor tensor;
+  int32_t used = -1;
+  OK(lockstep_reducer_average(reducer, index, &tensor, &used));
+  CHECK(used == 1 && tensor.dimensions == 1 && tensor.shape[0] == 1 && tensor.dtype == LOCKSTEP_F32);
+  return *(const float*)tensor.data;
+}
+
+lockstep_error* RunStep(lockstep_reducer* reducer, Model* model, float value) {
+  size_t i;
+  OK(lockstep_reducer_begin_backward(reducer, NULL));
+  for (i = PARAMETERS; i-- > 0;) Mark(reducer, model, i, value);
+  return lockstep_reducer_end_backward(reducer, NULL);
+}
+
+void CheckAll(const Model* model, float value) {
+  int i;
+  for (i = 0; i < PARAMETERS; ++i) CHECK(model->values[i] == value);
+}

@@ -1,0 +1,24 @@
+// The embedder's hook: callbacks of the C ABI as a CommHook.
+
+#ifndef CAPI_HOOK_H_
+#define CAPI_HOOK_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "capi/lockstep.h"
+#include "comm/world.h"
+#include "reducer/comm_hook.h"
+
+namespace lockstep {
+namespace capi {
+
+// Of options whose hook is LOCKSTEP_HOOK_CALLBACK. INVALID_ARGUMENT unless exactly one of the two functions is there, and for a
+// negative timeout. `world` is that of the reducer's communicator, for parts made of the hook's.
+absl::StatusOr<std::shared_ptr<CommHook>> MakeCallbackHook(const lockstep_reducer_options& options,
+                                                           std::shared_ptr<World> world);
+
+}  // namespace capi
+}  // namespace lockstep
+
+#endif  // CAPI_HOOK_H_

@@ -1,0 +1,357 @@
+/* The embedder's hooks of both kinds, from C99, on two processes, against numbers worked out by hand. */
+
+#define _POSIX_C_SOURCE 200809L
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "capi/c_testing.h"
+#include "capi/lockstep.h"
+
+/* Averages each bucket, and checks what it is told of it. */
+typedef struct Calls {
+  size_t count;
+  int32_t dtype;
+} Calls;
+
+static lockstep_error* AverageBucket(void* context, lockstep_hook_bucket* bucket) {
+  Calls* calls = (Calls*)context;
+  const size_t index = calls->count % PARAMETERS;
+  lockstep_collective_options options;
+  lockstep_tensor whole, gradient;
+  size_t parameter = 99;
+  CHECK(lockstep_hook_bucket_index(bucket) == index && lockstep_hook_bucket_count(bucket) == PARAMETERS);
+  CHECK(lockstep_hook_bucket_step(bucket) == (int64_t)(1 + calls->count / PARAMETERS));
+  CHECK(lockstep_hook_bucket_gradient_count(bucket) == 1);
+  OK(lockstep_hook_bucket_tensor(bucket, &whole));
+  OK(lockstep_hook_bucket_gradient(bucket, 0, &parameter, &gradient));
+  CHECK(parameter == PARAMETERS - 1 - index);
+  CHECK(gradient.data == whole.data && gradient.shape[0] == 1 && gradient.dimensions == 1);
+  CHECK(gradient.dtype == whole.dtype && whole.dtype == calls->dtype);
+  CHECK(whole.shape[0] == (whole.dtype == LOCKSTEP_F32 ? 64 : 128)); /* 256 bytes */
+  FAILS(lockstep_hook_bucket_gradient(bucket, 1, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "out of range");
+  CHECK(lockstep_communicator_size(lockstep_hook_bucket_communicator(bucket)) == 2);
+  ++calls->count;
+  lockstep_collective_options_init(&options);
+  options.prepare = 1;
+  FAILS(lockstep_hook_all_reduce(bucket, &whole, &whole, LOCKSTEP_AVG, &options), LOCKSTEP_INVALID_ARGUMENT,
+        "prepared");
+  options.prepare = 0;
+  if (index == 0) return lockstep_hook_all_reduce(bucket, &whole, &whole, LOCKSTEP_AVG, NULL);
+  options.factor = 0.5;
+  return lockstep_hook_all_reduce(bucket, &whole, &whole, LOCKSTEP_PREMUL_SUM, &options);
+}
+
+/* By itself, and on buckets that are compressed. */
+static void StreamOrderedHook(lockstep_communicator* communicator) {
+  const float mine = (float)(lockstep_communicator_rank(communicator) + 1);
+  const int32_t dtypes[2] = {LOCKSTEP_F32, LOCKSTEP_F16};
+  int i, step;
+  for (i = 0; i < 2; ++i) {
+    lockstep_reducer_options options = OneEach();
+    lockstep_reducer* reducer;
+    Calls calls;
+    Model model;
+    InitModel(&model);
+    calls.count = 0;
+    calls.dtype = dtypes[i];
+    options.no_replan = 1;
+    options.compress = i == 0 ? LOCKSTEP_COMPRESS_NONE : LOCKSTEP_COMPRESS_F16;
+    options.hook = LOCKSTEP_HOOK_CALLBACK;
+    options.hook_issue = AverageBucket;
+    options.hook_context = &calls;
+    reducer = CreateReducer(communicator, &model, &options);
+    for (step = 1; step <= 3; ++step) {
+      OK(RunStep(reducer, &model, mine * (float)step));
+      CheckAll(&model, 1.5F * (float)step);
+    }
+    CHECK(calls.count == 3 * PARAMETERS);
+    lockstep_reducer_destroy(reducer);
+  }
+}
+
+/* Averages a pair in two phases and more: in odd steps by pieces that are summed here, in even ones by a reduce-scatter. */
+typedef struct Phases {
+  float received[2], part, result[64];
+} Phases;
+
+static lockstep_error* SumPart(void* context, lockstep_hook_bucket* bucket) {
+  Phases* phases = (Phases*)context;
+  const int64_t one = 1;
+  lockstep_tensor part = Vector(&phases->part, &one, LOCKSTEP_F32);
+  FAILS(lockstep_hook_all_reduce(bucket, &part, &part, LOCKSTEP_SUM, NULL), LOCKSTEP_FAILED_PRECONDITION, "hook_issue");
+  phases->part = (phases->received[0] + phases->received[1]) / 2;
+  return NULL;
+}
+
+static lockstep_error* IssuePhases(void* context, lockstep_hook_bucket* bucket) {
+  Phases* phases = (Phases*)context;
+  const int64_t one = 1, two = 2;
+  lockstep_tensor received = Vector(phases->received, &two, LOCKSTEP_F32);
+  lockstep_tensor part = Vector(&phases->part, &one, LOCKSTEP_F32);
+  lockstep_tensor pair = Vector(phases->result, &two, LOCKSTEP_F32);
+  lockstep_tensor gradient, result;
+  OK(lockstep_hook_bucket_gradient(bucket, 0, NULL, &gradient));
+  if (lockstep_hook_bucket_step(bucket) % 2 == 0) {
+    OK(lockstep_hook_reduce_scatter(bucket, &gradient, &part, LOCKSTEP_AVG, NULL));
+    return lockstep_hook_all_gather(bucket, &part, &gradient, NULL);
+  }
+  OK(lockstep_hook_bucket_tensor(bucket, &result));
+  CHECK(result.shape[0] == 64);
+  result.data = phases->result;
+  OK(lockstep_hook_all_to_all(bucket, &gradient, &received, NULL));
+  OK(lockstep_hook_run(bucket, SumPart, phases));
+  OK(lockstep_hook_all_gather(bucket, &part, &pair, NULL));
+  OK(lockstep_hook_broadcast(bucket, &result, 1, NULL));
+  FAILS(lockstep_hook_run(bucket, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "function");
+  return lockstep_hook_set_result(bucket, &result);
+}
+
+static void HookOfSeveralPhases(lockstep_communicator* communicator) {
+  const int32_t rank = lockstep_communicator_rank(communicator);
+  const int64_t two = 2;
+  float values[2];
+  lockstep_tensor gradient = Vector(values, &two, LOCKSTEP_F32);
+  lockstep_parameter parameter;
+  lockstep_reducer_options options;
+  lockstep_reducer* reducer = NULL;
+  Phases phases;
+  int step;
+  lockstep_parameter_init(&parameter);
+  parameter.name = "pair";
+  parameter.shape = &two;
+  parameter.dimensions = 1;
+  lockstep_reducer_options_init(&options);
+  options.hook = LOCKSTEP_HOOK_CALLBACK;
+  options.hook_name = "phases";
+  options.hook_issue = IssuePhases;
+  options.hook_context = &phases;
+  OK(lockstep_reducer_create(communicator, &parameter, 1, &options, &reducer));
+  for (step = 1; step <= 4; ++step) {
+    memset(&phases, 0, sizeof(phases));
+    values[0] = rank == 0 ? 1.0F : 3.0F;
+    values[1] = rank == 0 ? 2.0F : 6.0F;
+    OK(lockstep_reducer_begin_backward(reducer, NULL));
+    OK(lockstep_reducer_mark_ready(reducer, 0, &gradient, NULL));
+    OK(lockstep_reducer_end_backward(reducer, NULL));
+    CHECK(values[0] == 2 && values[1] == 4);
+    CHECK(phases.part == (rank == 0 ? 2.0F : 4.0F) && phases.result[1] == (step % 2 == 0 ? 0.0F : 4.0F));
+  }
+  lockstep_reducer_destroy(reducer);
+}
+
+/* Fails on rank 1: in step 1 at once, in step 2 on the stream; in step 3 it leaves a result of the wrong size everywhere, in
+ * step 4 the ranks call different collectives. */
+static lockstep_error* Refuse(void* context, lockstep_hook_bucket* bucket) {
+  (void)context;
+  (void)bucket;
+  return lockstep_error_create(LOCKSTEP_RESOURCE_EXHAUSTED, "no room");
+}
+
+static lockstep_error* IssueClumsily(void* context, lockstep_hook_bucket* bucket) {
+  static float wrong[7];
+  const int64_t seven = 7;
+  const int rank = lockstep_communicator_rank(lockstep_hook_bucket_communicator(bucket));
+  const int64_t step = lockstep_hook_bucket_step(bucket);
+  lockstep_tensor whole, result = Vector(wrong, &seven, LOCKSTEP_F32);
+  lockstep_error* error;
+  OK(lockstep_hook_bucket_tensor(bucket, &whole));
+  if (step == 1 && rank == 1) return Refuse(context, bucket);
+  if (step == 2 && rank == 1) OK(lockstep_hook_run(bucket, Refuse, context));
+  if (step == 3) OK(lockstep_hook_set_result(bucket, &result));
+  /* Whether a failed communicator is found out here or on the stream is a matter of time. */
+  error = lockstep_hook_all_reduce(bucket, &whole, &whole, step == 4 && rank == 1 ? LOCKSTEP_MAX : LOCKSTEP_AVG, NULL);
+  CHECK(error == NULL || step < 5);
+  return error;
+}
+
+static void HookThatFails(lockstep_communicator* communicator) {
+  const float mine = (float)(lockstep_communicator_rank(communicator) + 1);
+  lockstep_reducer_options options = OneEach();
+  lockstep_reducer* reducer;
+  Model model;
+  int step;
+  InitModel(&model);
+  options.hook = LOCKSTEP_HOOK_CALLBACK;
+  options.hook_name = "clumsy";
+  options.hook_issue = IssueClumsily;
+  reducer = CreateReducer(communicator, &model, &options);
+  for (step = 1; step <= 2; ++step) {
+    FAILS(RunStep(reducer, &model, mine), LOCKSTEP_FAILED_PRECONDITION, "rank 1: hook clumsy, bucket 0: no room");
+    CHECK(model.values[2] == mine);
+  }
+  FAILS(RunStep(reducer, &model, mine), LOCKSTEP_FAILED_PRECONDITION, "it returned f32[7]");
+  FAILS(RunStep(reducer, &model, mine), LOCKSTEP_FAILED_PRECONDITION, "hook clumsy");
+  OK(lockstep_communicator_status(communicator));
+  OK(RunStep(reducer, &model, mine));
+  CheckAll(&model, 1.5F);
+  lockstep_reducer_destroy(reducer);
+}
+
+/* Host-completed: by the thread that starts it, by another one, with an error on rank 1, and too late. */
+typedef enum Manner { AT_ONCE, BY_ANOTHER_THREAD, WITH_AN_ERROR, TOO_LATE } Manner;
+
+typedef struct Task {
+  Manner manner;
+  lockstep_hook_bucket* bucket;
+  lockstep_hook_completion* completion;
+  pthread_t thread;
+  int started;
+} Task;
+
+static void* AverageAndComplete(void* context) {
+  Task* task = (Task*)context;
+  lockstep_communicator* communicator = lockstep_hook_bucket_communicator(task->bucket);
+  lockstep_tensor whole;
+  OK(lockstep_hook_bucket_tensor(task->bucket, &whole));
+  lockstep_hook_complete(task->completion, lockstep_all_reduce(communicator, &whole, &whole, LOCKSTEP_AVG, NULL, NULL));
+  return NULL;
+}
+
+static void Start(void* context, lockstep_hook_bucket* bucket, lockstep_hook_completion* completion) {
+  Task* task = (Task*)context + lockstep_hook_bucket_index(bucket);
+  task->bucket = bucket;
+  task->completion = completion;
+  task->started = 1;
+  FAILS(lockstep_hook_run(bucket, Refuse, NULL), LOCKSTEP_FAILED_PRECONDITION, "hook_issue");
+  if (task->manner == AT_ONCE) {
+    AverageAndComplete(task);
+  } else if (task->manner == BY_ANOTHER_THREAD) {
+    CHECK(pthread_create(&task->thread, NULL, AverageAndComplete, task) == 0);
+  } else if (task->manner == WITH_AN_ERROR) {
+    if (lockstep_communicator_rank(lockstep_hook_bucket_communicator(bucket)) == 0) {
+      AverageAndComplete(task);
+    } else {
+      lockstep_hook_complete(completion, Refuse(NULL, bucket));
+    }
+  }
+}
+
+static void HostCompletedHook(lockstep_communicator* communicator) {
+  const float mine = (float)(lockstep_communicator_rank(communicator) + 1);
+  const Manner manners[5] = {AT_ONCE, BY_ANOTHER_THREAD, WITH_AN_ERROR, TOO_LATE, AT_ONCE};
+  lockstep_reducer_options options = OneEach();
+  lockstep_reducer *patient, *hasty;
+  Task tasks[PARAMETERS];
+  Model model;
+  int i, k;
+  InitModel(&model);
+  options.hook = LOCKSTEP_HOOK_CALLBACK;
+  options.hook_start = Start;
+  options.hook_context = tasks;
+  patient = CreateReducer(communicator, &model, &options);
+  options.hook_timeout_ms = 10;
+  hasty = CreateReducer(communicator, &model, &options);
+  for (i = 0; i < 5; ++i) {
+    memset(tasks, 0, sizeof(tasks));
+    for (k = 0; k < PARAMETERS; ++k) tasks[k].manner = manners[i];
+    if (manners[i] == WITH_AN_ERROR) {
+      FAILS(RunStep(patient, &model, mine), LOCKSTEP_FAILED_PRECONDITION, "rank 1: hook callback, bucket 0: no room");
+    } else if (manners[i] == TOO_LATE) {
+      FAILS(RunStep(hasty, &model, mine), LOCKSTEP_FAILED_PRECONDITION, "did not complete in time");
+    } else {
+      OK(RunStep(patient, &model, mine));
+      CheckAll(&model, 1.5F);
+    }
+    for (k = 0; k < PARAMETERS; ++k) {
+      if (manners[i] == BY_ANOTHER_THREAD) CHECK(pthread_join(tasks[k].thread, NULL) == 0);
+      if (manners[i] == TOO_LATE && tasks[k].started) lockstep_hook_complete(tasks[k].completion, NULL);
+    }
+  }
+  lockstep_reducer_destroy(patient);
+  lockstep_reducer_destroy(hasty);
+}
+
+/* Averages gradient by gradient; those of all parameters lie in one bucket, each at a multiple of 256 bytes. */
+static void AverageEach(void* context, lockstep_hook_bucket* bucket, lockstep_hook_completion* completion) {
+  const float mine = *(const float*)context;
+  lockstep_communicator* communicator = lockstep_hook_bucket_communicator(bucket);
+  lockstep_tensor whole;
+  size_t i, seen = 0;
+  CHECK(lockstep_hook_bucket_count(bucket) == 1 && lockstep_hook_bucket_gradient_count(bucket) == PARAMETERS);
+  OK(lockstep_hook_bucket_tensor(bucket, &whole));
+  for (i = 0; i < PARAMETERS; ++i) {
+    lockstep_tensor gradient;
+    size_t parameter = 99;
+    OK(lockstep_hook_bucket_gradient(bucket, i, &parameter, &gradient));
+    CHECK(((char*)gradient.data - (char*)whole.data) % 256 == 0);
+    CHECK(*(const float*)gradient.data == mine * (float)(parameter + 1));
+    OK(lockstep_all_reduce(communicator, &gradient, &gradient, LOCKSTEP_AVG, NULL, NULL));
+    seen |= (size_t)1 << parameter;
+  }
+  CHECK(seen == 7);
+  lockstep_hook_complete(completion, NULL);
+}
+
+static void GradientsOfABucket(lockstep_communicator* communicator) {
+  float mine = (float)(lockstep_communicator_rank(communicator) + 1);
+  lockstep_reducer_options options;
+  lockstep_reducer* reducer;
+  Model model;
+  size_t i;
+  InitModel(&model);
+  lockstep_reducer_options_init(&options);
+  options.hook = LOCKSTEP_HOOK_CALLBACK;
+  options.hook_start = AverageEach;
+  options.hook_context = &mine;
+  reducer = CreateReducer(communicator, &model, &options);
+  OK(lockstep_reducer_begin_backward(reducer, NULL));
+  for (i = 0; i < PARAMETERS; ++i) Mark(reducer, &model, i, mine * (float)(i + 1));
+  OK(lockstep_reducer_end_backward(reducer, NULL));
+  for (i = 0; i < PARAMETERS; ++i) CHECK(model.values[i] == 1.5F * (float)(i + 1));
+  lockstep_reducer_destroy(reducer);
+}
+
+static void HooksThatCannotBe(lockstep_communicator* communicator) {
+  lockstep_reducer_options options = OneEach();
+  lockstep_reducer* reducer = NULL;
+  lockstep_tensor tensor;
+  Model model;
+  InitModel(&model);
+#define REFUSED(text) \
+  FAILS(lockstep_reducer_create(communicator, model.table, 3, &options, &reducer), LOCKSTEP_INVALID_ARGUMENT, text)
+  options.hook_issue = Refuse;
+  REFUSED("not LOCKSTEP_HOOK_CALLBACK");
+  options.hook = LOCKSTEP_HOOK_CALLBACK;
+  options.hook_start = Start;
+  REFUSED("one of hook_issue and hook_start");
+  options.hook_issue = NULL;
+  options.hook_timeout_ms = -1;
+  REFUSED("hook_timeout_ms");
+  options.hook_start = NULL;
+  REFUSED("one of hook_issue and hook_start");
+  options.hook = 99;
+  REFUSED("no lockstep_hook");
+  options.hook = LOCKSTEP_HOOK_FP16_COMPRESS;
+  options.compress = LOCKSTEP_COMPRESS_BF16;
+  REFUSED("different dtypes");
+  options.compress = 99;
+  REFUSED("no lockstep_compress");
+#undef REFUSED
+  CHECK(lockstep_hook_bucket_index(NULL) == 0 && lockstep_hook_bucket_count(NULL) == 0);
+  CHECK(lockstep_hook_bucket_step(NULL) == 0 && lockstep_hook_bucket_gradient_count(NULL) == 0);
+  CHECK(lockstep_hook_bucket_communicator(NULL) == NULL);
+  FAILS(lockstep_hook_bucket_tensor(NULL, &tensor), LOCKSTEP_INVALID_ARGUMENT, "bucket");
+  FAILS(lockstep_hook_set_result(NULL, &tensor), LOCKSTEP_INVALID_ARGUMENT, "bucket");
+  FAILS(lockstep_hook_all_reduce(NULL, NULL, NULL, LOCKSTEP_SUM, NULL), LOCKSTEP_INVALID_ARGUMENT, "bucket");
+  lockstep_hook_complete(NULL, lockstep_error_create(LOCKSTEP_ABORTED, "nobody hears it"));
+}
+
+static void RunRank(int32_t rank, char* folder) {
+  lockstep_communicator* communicator = Join(rank, folder, "store");
+  StreamOrderedHook(communicator);
+  HookOfSeveralPhases(communicator);
+  HookThatFails(communicator);
+  HostCompletedHook(communicator);
+  GradientsOfABucket(communicator);
+  HooksThatCannotBe(communicator);
+  OK(lockstep_communicator_status(communicator));
+  lockstep_communicator_destroy(communicator);
+}
+
+int main(void) {
+  RunTwoProcesses(RunRank);
+  printf("passed\n");
+  return 0;
+}

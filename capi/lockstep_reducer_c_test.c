@@ -1,0 +1,335 @@
+/* The reducer's calls from C99 against numbers worked out by hand: steps, buckets, plans, bucket views, targets, compression, an
+ * optimizer for each bucket. Gradients are one f32 each unless said otherwise, on rank 1 twice what they are on rank 0. */
+
+#include <stdio.h>
+#include <string.h>
+
+#include "capi/c_testing.h"
+#include "capi/lockstep.h"
+
+/* Of any number of ranks: good steps and bad ones, with gradients rank + 1 and 10 (rank + 1). */
+static void Steps(lockstep_communicator* communicator) {
+  const float mine = (float)(lockstep_communicator_rank(communicator) + 1);
+  const float average = (float)(lockstep_communicator_size(communicator) + 1) / 2;
+  lockstep_reducer_options options = OneEach();
+  lockstep_reducer_statistics statistics;
+  lockstep_reducer* reducer = NULL;
+  lockstep_tensor tensor;
+  Model model;
+  InitModel(&model);
+  model.table[1].dtype = 99;
+  FAILS(lockstep_reducer_create(communicator, model.table, 2, NULL, &reducer), LOCKSTEP_INVALID_ARGUMENT, "'one': 99");
+  model.table[1].dtype = LOCKSTEP_F32;
+  FAILS(lockstep_reducer_create(communicator, model.table, 0, NULL, &reducer), LOCKSTEP_INVALID_ARGUMENT, "parameter");
+  OK(lockstep_reducer_create(communicator, model.table, 2, &options, &reducer));
+  CHECK(lockstep_reducer_bucket_count(reducer) == 2 && lockstep_reducer_plan_version(reducer) == 1);
+  FAILS(lockstep_reducer_average(reducer, 0, &tensor, NULL), LOCKSTEP_FAILED_PRECONDITION, "average");
+  FAILS(lockstep_reducer_gradient_view(reducer, 0, &tensor), LOCKSTEP_FAILED_PRECONDITION, "gradient_as_bucket_view");
+  model.values[0] = mine;
+  OK(lockstep_reducer_broadcast(reducer, &model.gradients[0], 1, 0));
+  CHECK(model.values[0] == 1);
+
+  OK(lockstep_reducer_begin_backward(reducer, NULL));
+  FAILS(lockstep_reducer_begin_backward(reducer, NULL), LOCKSTEP_FAILED_PRECONDITION, "not ended");
+  Mark(reducer, &model, 1, 10 * mine);
+  FAILS(lockstep_reducer_mark_ready(reducer, 1, &model.gradients[1], NULL), LOCKSTEP_FAILED_PRECONDITION, "one");
+  FAILS(lockstep_reducer_mark_ready(reducer, 2, &model.gradients[1], NULL), LOCKSTEP_INVALID_ARGUMENT, "out of range");
+  Mark(reducer, &model, 0, mine);
+  OK(lockstep_reducer_end_backward(reducer, NULL));
+  CHECK(model.values[0] == average && model.values[1] == 10 * average);
+  CHECK(AverageOf(reducer, 0) == average);
+  FAILS(lockstep_reducer_end_backward(reducer, NULL), LOCKSTEP_FAILED_PRECONDITION, "no backward");
+
+  /* A gradient that never comes, on every rank; then accumulation; then a good step. */
+  OK(lockstep_reducer_begin_backward(reducer, NULL));
+  Mark(reducer, &model, 1, mine);
+  FAILS(lockstep_reducer_end_backward(reducer, NULL), LOCKSTEP_FAILED_PRECONDITION, "zero");
+  BeginWithoutSync(reducer);
+  Mark(reducer, &model, 0, mine);
+  OK(lockstep_reducer_end_backward(reducer, NULL));
+  CHECK(model.values[0] == mine);
+  OK(lockstep_reducer_begin_backward(reducer, NULL));
+  Mark(reducer, &model, 1, mine);
+  Mark(reducer, &model, 0, mine);
+  OK(lockstep_reducer_end_backward(reducer, NULL));
+  CHECK(model.values[0] == average);
+
+  lockstep_reducer_statistics_init(&statistics);
+  OK(lockstep_reducer_get_statistics(reducer, &statistics));
+  CHECK(statistics.steps == 3 && statistics.buckets == 2 && statistics.bytes_reduced > 0);
+  lockstep_reducer_destroy(reducer);
+  lockstep_reducer_destroy(NULL);
+}
+
+/* The second parameter ignored; two buckets that take turns with one buffer, the small one last. */
+static void BucketOptions(lockstep_communicator* communicator) {
+  const float mine = (float)(lockstep_communicator_rank(communicator) + 1);
+  const float average = (float)(lockstep_communicator_size(communicator) + 1) / 2;
+  const int64_t caps[2] = {4, 1 << 20};
+  lockstep_reducer_options options;
+  lockstep_reducer* reducer = NULL;
+  Model model;
+  InitModel(&model);
+  model.table[1].ignored = 1;
+  lockstep_reducer_options_init(&options);
+  options.bucket_caps_bytes = caps;
+  options.bucket_cap_count = 2;
+  options.bucket_cap_bytes = 4;
+  FAILS(lockstep_reducer_create(communicator, model.table, 3, &options, &reducer), LOCKSTEP_INVALID_ARGUMENT, "both");
+  options.bucket_cap_bytes = 0;
+  options.average = LOCKSTEP_AVERAGE_PREDIVIDE;
+  FAILS(lockstep_reducer_create(communicator, model.table, 3, &options, &reducer), LOCKSTEP_INVALID_ARGUMENT, "by 0");
+  options.predivide_factor = 2;
+  options.buckets_in_memory_max = -1;
+  FAILS(lockstep_reducer_create(communicator, model.table, 3, &options, &reducer), LOCKSTEP_INVALID_ARGUMENT,
+        "negative");
+  options.buckets_in_memory_max = 1;
+  options.caps_from_last = 1;
+  reducer = CreateReducer(communicator, &model, &options);
+  CHECK(lockstep_reducer_bucket_count(reducer) == 2);
+  OK(lockstep_reducer_begin_backward(reducer, NULL));
+  Mark(reducer, &model, 2, mine);
+  FAILS(lockstep_reducer_mark_ready(reducer, 1, &model.gradients[1], NULL), LOCKSTEP_INVALID_ARGUMENT, "ignored");
+  Mark(reducer, &model, 0, mine);
+  OK(lockstep_reducer_end_backward(reducer, NULL));
+  CHECK(model.values[0] == average && model.values[1] == -1 && model.values[2] == average);
+  lockstep_reducer_destroy(reducer);
+}
+
+static void BucketViews(lockstep_communicator* communicator) {
+  const float mine = (float)(lockstep_communicator_rank(communicator) + 1);
+  lockstep_reducer_options options = OneEach();
+  lockstep_reducer* reducer;
+  lockstep_tensor views[PARAMETERS], average;
+  Model model;
+  size_t i;
+  InitModel(&model);
+  options.gradient_as_bucket_view = 1;
+  options.buckets_in_memory_max = 1;
+  reducer = NULL;
+  FAILS(lockstep_reducer_create(communicator, model.table, PARAMETERS, &options, &reducer), LOCKSTEP_INVALID_ARGUMENT,
+        "take turns");
+  options.buckets_in_memory_max = 0;
+  reducer = CreateReducer(communicator, &model, &options);
+  FAILS(lockstep_reducer_gradient_view(reducer, PARAMETERS, &views[0]), LOCKSTEP_INVALID_ARGUMENT, "out of range");
+  for (i = 0; i < PARAMETERS; ++i) OK(lockstep_reducer_gradient_view(reducer, i, &views[i]));
+  OK(lockstep_reducer_begin_backward(reducer, NULL));
+  for (i = 0; i < PARAMETERS; ++i) {
+    CHECK(views[i].dimensions == 1 && views[i].shape[0] == 1 && views[i].data != views[(i + 1) % 3].data);
+    *(float*)views[i].data = mine * (float)(i + 1);
+    /* The last from elsewhere: it is copied there and back. */
+    if (i == 2) {
+      Mark(reducer, &model, i, 10 * mine);
+    } else {
+      OK(lockstep_reducer_mark_ready(reducer, i, &views[i], NULL));
+    }
+  }
+  OK(lockstep_reducer_end_backward(reducer, NULL));
+  CHECK(*(float*)views[0].data == 1.5F && *(float*)views[1].data == 3 && model.values[2] == 15);
+  OK(lockstep_reducer_average(reducer, 1, &average, NULL));
+  CHECK(average.data == views[1].data);
+  lockstep_reducer_destroy(reducer);
+}
+
+/* One step whose gradients appear in the order 0, 1, 2, which is not the one expected at first. */
+static void StepInOrder(lockstep_reducer* reducer, Model* model, float mine) {
+  size_t i;
+  OK(lockstep_reducer_begin_backward(reducer, NULL));
+  for (i = 0; i < PARAMETERS; ++i) Mark(reducer, model, i, mine * (float)(i + 1));
+  OK(lockstep_reducer_end_backward(reducer, NULL));
+  for (i = 0; i < PARAMETERS; ++i) CHECK(model->values[i] == 1.5F * (float)(i + 1));
+}
+
+static void Plans(lockstep_communicator* communicator) {
+  const float mine = (float)(lockstep_communicator_rank(communicator) + 1);
+  lockstep_reducer_options options = OneEach();
+  lockstep_reducer* reducer;
+  char *first = NULL, *second = NULL;
+  Model model;
+  int step;
+  InitModel(&model);
+
+  /* Only when asked to. */
+  options.no_replan = 1;
+  reducer = CreateReducer(communicator, &model, &options);
+  for (step = 0; step < 20; ++step) StepInOrder(reducer, &model, mine);
+  CHECK(lockstep_reducer_plan_version(reducer) == 1);
+  OK(lockstep_reducer_export_plan(reducer, &first));
+  CHECK(strstr(first, "bucket 2\nbucket 1\nbucket 0\n") != NULL);
+  OK(lockstep_reducer_request_replan(reducer));
+  for (step = 0; step < 100000 && lockstep_reducer_plan_version(reducer) == 1; ++step) {
+    StepInOrder(reducer, &model, mine);
+  }
+  CHECK(lockstep_reducer_plan_version(reducer) == 2);
+  OK(lockstep_reducer_export_plan(reducer, &second));
+  CHECK(strstr(second, "bucket 0\nbucket 1\nbucket 2\n") != NULL);
+  lockstep_string_free(first);
+  lockstep_reducer_destroy(reducer);
+
+  /* By itself. */
+  options.no_replan = 0;
+  reducer = CreateReducer(communicator, &model, &options);
+  for (step = 0; step < 100000 && lockstep_reducer_plan_version(reducer) == 1; ++step) {
+    StepInOrder(reducer, &model, mine);
+  }
+  CHECK(lockstep_reducer_plan_version(reducer) == 2);
+  lockstep_reducer_destroy(reducer);
+
+  /* As it was in another run. */
+  options.plan = second;
+  reducer = CreateReducer(communicator, &model, &options);
+  for (step = 0; step < 20; ++step) StepInOrder(reducer, &model, mine);
+  CHECK(lockstep_reducer_plan_version(reducer) == 1);
+  OK(lockstep_reducer_export_plan(reducer, &first));
+  CHECK(strcmp(first, second) == 0);
+  lockstep_string_free(first);
+  lockstep_reducer_destroy(reducer);
+  options.plan = "one bucket, please";
+  FAILS(lockstep_reducer_create(communicator, model.table, PARAMETERS, &options, &reducer), LOCKSTEP_INVALID_ARGUMENT,
+        "plan");
+  lockstep_string_free(second);
+
+  CHECK(lockstep_reducer_plan_version(NULL) == 0 && lockstep_reducer_bucket_count(NULL) == 0);
+  FAILS(lockstep_reducer_request_replan(NULL), LOCKSTEP_INVALID_ARGUMENT, "reducer");
+  FAILS(lockstep_reducer_export_plan(NULL, &first), LOCKSTEP_INVALID_ARGUMENT, "reducer");
+}
+
+/* bf16 gradients, 1.0 and 2.0, averaged into f32. */
+static void IntoTarget(lockstep_communicator* communicator) {
+  const int32_t rank = lockstep_communicator_rank(communicator);
+  const uint16_t mine = rank == 0 ? 0x3F80 : 0x4000;
+  uint16_t gradient = mine;
+  const int64_t one = 1;
+  float average = -1, two[2] = {-1, -1};
+  const int64_t count = 2;
+  lockstep_tensor from = Vector(&gradient, &one, LOCKSTEP_BF16);
+  lockstep_tensor into = Vector(&average, &one, LOCKSTEP_F32);
+  lockstep_tensor wrong = Vector(two, &count, LOCKSTEP_F32);
+  lockstep_parameter parameter;
+  lockstep_reducer* reducer = NULL;
+  lockstep_parameter_init(&parameter);
+  parameter.name = "half";
+  parameter.shape = &one;
+  parameter.dimensions = 1;
+  parameter.dtype = LOCKSTEP_BF16;
+  OK(lockstep_reducer_create(communicator, &parameter, 1, NULL, &reducer));
+  OK(lockstep_reducer_begin_backward(reducer, NULL));
+  FAILS(lockstep_reducer_mark_ready_into(reducer, 0, &from, &wrong, NULL), LOCKSTEP_INVALID_ARGUMENT, "target");
+  FAILS(lockstep_reducer_mark_ready_into(reducer, 0, &from, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "target");
+  OK(lockstep_reducer_mark_ready_into(reducer, 0, &from, &into, NULL));
+  OK(lockstep_reducer_end_backward(reducer, NULL));
+  CHECK(gradient == mine && average == 1.5F);
+  CHECK(AverageOf(reducer, 0) == 1.5F);
+  lockstep_reducer_destroy(reducer);
+}
+
+/* Halves of 1 + 2^-9 and 1 + 2^-12 are averaged on two ranks: f16 has 11 significant bits and bf16 8. */
+static void Compression(lockstep_communicator* communicator) {
+  const float fine = 1.0F + 1.0F / 512, finer = 1.0F + 1.0F / 4096;
+  const struct {
+    int32_t hook, compress;
+    float fine, finer;
+  } cases[] = {
+      {LOCKSTEP_HOOK_NONE, LOCKSTEP_COMPRESS_NONE, fine, finer},
+      {LOCKSTEP_HOOK_ALL_REDUCE, LOCKSTEP_COMPRESS_NONE, fine, finer},
+      {LOCKSTEP_HOOK_NONE, LOCKSTEP_COMPRESS_F16, fine, 1},
+      {LOCKSTEP_HOOK_NONE, LOCKSTEP_COMPRESS_BF16, 1, 1},
+      {LOCKSTEP_HOOK_FP16_COMPRESS, LOCKSTEP_COMPRESS_NONE, fine, 1},
+      {LOCKSTEP_HOOK_FP16_COMPRESS, LOCKSTEP_COMPRESS_F16, fine, 1},
+      {LOCKSTEP_HOOK_BF16_COMPRESS, LOCKSTEP_COMPRESS_NONE, 1, 1},
+  };
+  const float mine = (float)(lockstep_communicator_rank(communicator) + 1);
+  lockstep_reducer_options options = OneEach();
+  lockstep_reducer* reducer = NULL;
+  Model model;
+  size_t i;
+  InitModel(&model);
+  for (i = 0; i < sizeof(cases) / sizeof(cases[0]); ++i) {
+    options.hook = cases[i].hook;
+    options.compress = cases[i].compress;
+    reducer = CreateReducer(communicator, &model, &options);
+    OK(RunStep(reducer, &model, mine));
+    CheckAll(&model, 1.5F);
+    OK(RunStep(reducer, &model, fine));
+    CheckAll(&model, cases[i].fine);
+    OK(RunStep(reducer, &model, finer));
+    CheckAll(&model, cases[i].finer);
+    lockstep_reducer_destroy(reducer);
+  }
+
+  options.compress = LOCKSTEP_COMPRESS_NONE;
+  options.hook = LOCKSTEP_HOOK_NOOP;
+  reducer = CreateReducer(communicator, &model, &options);
+  OK(RunStep(reducer, &model, mine));
+  CheckAll(&model, mine);
+  lockstep_reducer_destroy(reducer);
+}
+
+/* Descends by half of the gradient. */
+typedef struct Descent {
+  float weights[PARAMETERS];
+  int fails;
+} Descent;
+
+static lockstep_error* Descend(void* context, const lockstep_reduced_bucket* bucket) {
+  Descent* descent = (Descent*)context;
+  size_t i;
+  CHECK(bucket->struct_size == sizeof(*bucket) && bucket->index < bucket->count && bucket->count == PARAMETERS);
+  CHECK(bucket->parameter_count <= 1);
+  if (descent->fails) return lockstep_error_create(LOCKSTEP_FAILED_PRECONDITION, "it slipped");
+  for (i = 0; i < bucket->parameter_count; ++i) {
+    CHECK(bucket->gradients[i].dtype == LOCKSTEP_F32 && bucket->gradients[i].shape[0] == 1);
+    descent->weights[bucket->parameters[i]] -= *(const float*)bucket->gradients[i].data / 2;
+  }
+  return NULL;
+}
+
+/* Parameter 0 is used by both ranks, 1 by rank 0 alone, 2 by none. */
+static void OptimizerStep(lockstep_communicator* communicator) {
+  const int32_t rank = lockstep_communicator_rank(communicator);
+  lockstep_reducer_options options = OneEach();
+  lockstep_reducer* reducer;
+  Descent descent = {{10, 10, 10}, 0};
+  Model model;
+  InitModel(&model);
+  options.find_unused = 1;
+  options.optimizer_step = Descend;
+  options.optimizer_context = &descent;
+  reducer = CreateReducer(communicator, &model, &options);
+  OK(lockstep_reducer_begin_backward(reducer, NULL));
+  if (rank == 0) Mark(reducer, &model, 1, 12);
+  Mark(reducer, &model, 0, rank == 0 ? 2.0F : 6.0F);
+  OK(lockstep_reducer_end_backward(reducer, NULL));
+  CHECK(descent.weights[0] == 8 && descent.weights[1] == 7 && descent.weights[2] == 10);
+
+  descent.fails = 1;
+  FAILS(RunStep(reducer, &model, 1), LOCKSTEP_FAILED_PRECONDITION, "it slipped");
+  descent.fails = 0;
+  OK(RunStep(reducer, &model, 1));
+  CHECK(descent.weights[0] == 7.5F && descent.weights[1] == 6.5F && descent.weights[2] == 9.5F);
+  lockstep_reducer_destroy(reducer);
+}
+
+static void RunRank(int32_t rank, char* folder) {
+  lockstep_communicator* communicator = Join(rank, folder, "store");
+  Steps(communicator);
+  BucketOptions(communicator);
+  BucketViews(communicator);
+  Plans(communicator);
+  IntoTarget(communicator);
+  Compression(communicator);
+  OptimizerStep(communicator);
+  OK(lockstep_communicator_status(communicator));
+  lockstep_communicator_destroy(communicator);
+}
+
+int main(void) {
+  lockstep_communicator* alone;
+  RunTwoProcesses(RunRank);
+  alone = Alone();
+  Steps(alone);
+  BucketOptions(alone);
+  lockstep_communicator_destroy(alone);
+  printf("passed\n");
+  return 0;
+}

@@ -1,0 +1,195 @@
+#include "capi/reducer_options.h"
+
+#include <cstdint>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "base/dtype.h"
+#include "base/status.h"
+#include "base/tensor_view.h"
+#include "capi/error.h"
+#include "capi/hook.h"
+#include "capi/tensor.h"
+#include "reducer/average.h"
+#include "reducer/bucket_pipeline.h"
+#include "reducer/bucket_plan.h"
+#include "reducer/comm_hook.h"
+
+namespace lockstep {
+namespace capi {
+namespace {
+
+static_assert(static_cast<int>(Average::kNone) == LOCKSTEP_AVERAGE_NONE, "");
+static_assert(static_cast<int>(Average::kPredivide) == LOCKSTEP_AVERAGE_PREDIVIDE, "");
+
+// Extents that a shape or strides pointer of a parameter names.
+absl::StatusOr<std::vector<int64_t>> Extents(const int64_t* values, int32_t dimensions) {
+  if (dimensions < 0 || dimensions > TensorView::kMaxRank) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(dimensions, " dimensions, which is not between 0 and ", TensorView::kMaxRank));
+  }
+  if (values == nullptr) return std::vector<int64_t>();
+  return std::vector<int64_t>(values, values + dimensions);
+}
+
+absl::StatusOr<Parameter> ToParameter(const lockstep_parameter& given) {
+  Parameter parameter;
+  parameter.name = given.name == nullptr ? "" : given.name;
+  if (given.dimensions > 0 && given.shape == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(given.dimensions, " dimensions, but shape is NULL"));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(parameter.dtype, ToDType(given.dtype));
+  LOCKSTEP_ASSIGN_OR_RETURN(parameter.device, ToDevice(given.device_kind, given.device_index));
+  LOCKSTEP_ASSIGN_OR_RETURN(parameter.shape, Extents(given.shape, given.dimensions));
+  LOCKSTEP_ASSIGN_OR_RETURN(parameter.strides, Extents(given.strides, given.dimensions));
+  parameter.ignored = given.ignored != 0;
+  return parameter;
+}
+
+absl::Status ReadCaps(const lockstep_reducer_options& given, ReducerOptions* options) {
+  if (given.bucket_cap_bytes < 0 || given.first_bucket_cap_bytes < 0) {
+    return absl::InvalidArgumentError("a bucket cap is negative");
+  }
+  // As in DDP, a cap that the user gave holds for the first bucket too.
+  if (given.bucket_cap_bytes > 0) options->bucket_caps_bytes = {static_cast<size_t>(given.bucket_cap_bytes)};
+  if (given.first_bucket_cap_bytes > 0) {
+    options->bucket_caps_bytes = {static_cast<size_t>(given.first_bucket_cap_bytes), options->bucket_caps_bytes.back()};
+  }
+  if (given.bucket_cap_count == 0) return absl::OkStatus();
+  if (given.bucket_caps_bytes == nullptr) return NullArgument("bucket_caps_bytes");
+  if (given.bucket_cap_bytes > 0 || given.first_bucket_cap_bytes > 0) {
+    return absl::InvalidArgumentError("both a list of bucket caps and bucket_cap_bytes or first_bucket_cap_bytes");
+  }
+  const absl::Span<const int64_t> caps(given.bucket_caps_bytes, given.bucket_cap_count);
+  for (const int64_t cap : caps) {
+    if (cap < 0) return absl::InvalidArgumentError("a bucket cap is negative");
+  }
+  options->bucket_caps_bytes.assign(caps.begin(), caps.end());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<absl::optional<DType>> ToWire(int32_t compress) {
+  switch (compress) {
+    case LOCKSTEP_COMPRESS_NONE:
+      return absl::optional<DType>();
+    case LOCKSTEP_COMPRESS_F16:
+      return absl::optional<DType>(DType::kF16);
+    case LOCKSTEP_COMPRESS_BF16:
+      return absl::optional<DType>(DType::kBF16);
+    default:
+      return absl::InvalidArgumentError(absl::StrCat(compress, " is no lockstep_compress"));
+  }
+}
+
+absl::Status ReadHook(const lockstep_reducer_options& given, std::shared_ptr<World> world, ReducerOptions* options) {
+  LOCKSTEP_ASSIGN_OR_RETURN(options->compress, ToWire(given.compress));
+  if (given.hook != LOCKSTEP_HOOK_CALLBACK && (given.hook_issue != nullptr || given.hook_start != nullptr)) {
+    return absl::InvalidArgumentError("a callback of a hook is set, but hook is not LOCKSTEP_HOOK_CALLBACK");
+  }
+  switch (given.hook) {
+    case LOCKSTEP_HOOK_NONE:
+    case LOCKSTEP_HOOK_ALL_REDUCE:
+      return absl::OkStatus();
+    case LOCKSTEP_HOOK_FP16_COMPRESS:
+    case LOCKSTEP_HOOK_BF16_COMPRESS: {
+      const DType wire = given.hook == LOCKSTEP_HOOK_FP16_COMPRESS ? DType::kF16 : DType::kBF16;
+      if (options->compress.value_or(wire) != wire) {
+        return absl::InvalidArgumentError("hook and compress say different dtypes");
+      }
+      options->compress = wire;
+      return absl::OkStatus();
+    }
+    case LOCKSTEP_HOOK_NOOP:
+      options->hook = MakeNoopHook();
+      return absl::OkStatus();
+    case LOCKSTEP_HOOK_CALLBACK: {
+      LOCKSTEP_ASSIGN_OR_RETURN(options->hook, MakeCallbackHook(given, std::move(world)));
+      return absl::OkStatus();
+    }
+    default:
+      return absl::InvalidArgumentError(absl::StrCat(given.hook, " is no lockstep_hook"));
+  }
+}
+
+OptimizerStep ToOptimizer(lockstep_optimizer_step step, void* context) {
+  return [step, context](const ReducedBucket& bucket) {
+    std::vector<lockstep_tensor> gradients;
+    gradients.reserve(bucket.gradients.size());
+    for (const TensorView& gradient : bucket.gradients) gradients.push_back(ToTensor(gradient));
+    lockstep_reduced_bucket reduced = {};
+    reduced.struct_size = sizeof(reduced);
+    reduced.index = bucket.index;
+    reduced.count = bucket.count;
+    reduced.parameter_count = bucket.parameters.size();
+    reduced.parameters = bucket.parameters.data();
+    reduced.gradients = gradients.data();
+    return TakeError(step(context, &reduced));
+  };
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Parameter>> ToParameters(const lockstep_parameter* parameters, size_t count) {
+  std::vector<Parameter> table;
+  if (count == 0) return table;  // the reducer says what it thinks of that
+  if (parameters == nullptr) return NullArgument("parameters");
+  const size_t stride = parameters[0].struct_size;
+  const char* at = reinterpret_cast<const char*>(parameters);
+  for (size_t i = 0; i < count; ++i, at += stride) {
+    lockstep_parameter given = {};
+    LOCKSTEP_RETURN_IF_ERROR(
+        ReadOptions(reinterpret_cast<const lockstep_parameter*>(at), "lockstep_parameter", &given));
+    absl::StatusOr<Parameter> parameter = ToParameter(given);
+    if (!parameter.ok()) {
+      return Annotate(parameter.status(),
+                      absl::StrCat("parameter ", i, " '", given.name == nullptr ? "" : given.name, "'"));
+    }
+    table.push_back(*std::move(parameter));
+  }
+  return table;
+}
+
+absl::StatusOr<ReducerOptions> ToReducerOptions(const lockstep_reducer_options& given, std::shared_ptr<World> world) {
+  ReducerOptions options;
+  LOCKSTEP_RETURN_IF_ERROR(ReadCaps(given, &options));
+  if (given.caps_from_last != 0) options.caps_from = CapsFrom::kLast;
+  if (given.buckets_in_memory_max < 0) return absl::InvalidArgumentError("buckets_in_memory_max is negative");
+  options.buckets_in_memory_max = static_cast<size_t>(given.buckets_in_memory_max);
+  if (given.average < LOCKSTEP_AVERAGE_BEFORE || given.average > LOCKSTEP_AVERAGE_PREDIVIDE) {
+    return absl::InvalidArgumentError(absl::StrCat(given.average, " is no lockstep_average"));
+  }
+  options.average = static_cast<Average>(given.average);
+  if (options.average == Average::kPredivide) options.predivide_factor = given.predivide_factor;
+  options.overlap = given.no_overlap == 0;
+  options.find_unused = given.find_unused != 0;
+  options.static_graph = given.static_graph != 0;
+  options.gradient_as_bucket_view = given.gradient_as_bucket_view != 0;
+  options.replan = given.no_replan == 0;
+  if (given.plan != nullptr) options.plan = given.plan;
+  LOCKSTEP_RETURN_IF_ERROR(ReadHook(given, std::move(world), &options));
+  if (given.optimizer_step != nullptr) {
+    options.optimizer = ToOptimizer(given.optimizer_step, given.optimizer_context);
+  }
+  if (given.delayed == nullptr && given.delayed_count > 0) return NullArgument("delayed");
+  options.delayed.assign(given.delayed, given.delayed + given.delayed_count);
+  options.delayed_trigger = given.delayed_trigger;
+  return options;
+}
+
+}  // namespace capi
+}  // namespace lockstep
+
+void lockstep_parameter_init(lockstep_parameter* parameter) {
+  if (parameter == nullptr) return;
+  *parameter = lockstep_parameter{};
+  parameter->struct_size = sizeof(*parameter);
+  parameter->dtype = LOCKSTEP_F32;
+}
+
+void lockstep_reducer_options_init(lockstep_reducer_options* options) {
+  if (options == nullptr) return;
+  *options = lockstep_reducer_options{};
+  options->struct_size = sizeof(*options);
+}

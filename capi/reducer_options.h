@@ -1,0 +1,28 @@
+// The reducer's table and options of the C ABI as ours.
+
+#ifndef CAPI_REDUCER_OPTIONS_H_
+#define CAPI_REDUCER_OPTIONS_H_
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "capi/lockstep.h"
+#include "comm/world.h"
+#include "reducer/parameter.h"
+#include "reducer/reducer.h"
+
+namespace lockstep {
+namespace capi {
+
+// Errors name the parameter.
+absl::StatusOr<std::vector<Parameter>> ToParameters(const lockstep_parameter* parameters, size_t count);
+
+// INVALID_ARGUMENT for what is no value of its field, and for fields that exclude each other. `world` as in capi/hook.h.
+absl::StatusOr<ReducerOptions> ToReducerOptions(const lockstep_reducer_options& given, std::shared_ptr<World> world);
+
+}  // namespace capi
+}  // namespace lockstep
+
+#endif  // CAPI_REDUCER_OPTIONS_H_
