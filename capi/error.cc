@@ -64,6 +64,13 @@ lockstep_error* ToError(const absl::Status& status) {
   }
 }
 
+absl::Status TakeError(lockstep_error* error) {
+  if (error == nullptr) return absl::OkStatus();
+  const absl::Status status(static_cast<absl::StatusCode>(error->code), error->message);
+  lockstep_error_free(error);
+  return status;
+}
+
 absl::Status NullArgument(const char* name) {
   return absl::InvalidArgumentError(absl::StrCat("argument '", name, "' is NULL"));
 }
@@ -88,6 +95,13 @@ lockstep_code lockstep_error_code(const lockstep_error* error) { return error ==
 
 const char* lockstep_error_message(const lockstep_error* error) {
   return error == nullptr ? "" : error->message.c_str();
+}
+
+lockstep_error* lockstep_error_create(lockstep_code code, const char* message) {
+  if (code == LOCKSTEP_OK) return nullptr;
+  const bool known = code > LOCKSTEP_OK && code <= LOCKSTEP_DATA_LOSS;
+  const auto status = static_cast<absl::StatusCode>(known ? code : LOCKSTEP_UNKNOWN);
+  return lockstep::capi::Guard([&] { return absl::Status(status, message == nullptr ? "" : message); });
 }
 
 void lockstep_error_free(lockstep_error* error) {

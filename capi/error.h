@@ -16,6 +16,9 @@ namespace capi {
 // NULL for OK; else a new error, or a static one when there is no memory for it.
 lockstep_error* ToError(const absl::Status& status);
 
+// What a callback of the embedder's returned; frees it.
+absl::Status TakeError(lockstep_error* error);
+
 // Runs `body`, which returns a Status; no exception leaves.
 template <typename Body>
 lockstep_error* Guard(Body&& body) {
@@ -55,6 +58,18 @@ absl::Status ReadOptions(const Options* given, const char* name, Options* option
   }
   __builtin_memcpy(options, given, known);
   options->struct_size = sizeof(Options);
+  return absl::OkStatus();
+}
+
+// Fills in a struct of the caller's, which may be of another version: what it has room for.
+template <typename Struct>
+absl::Status WriteStruct(const Struct& filled, const char* name, Struct* out) {
+  const size_t room = out->struct_size;
+  if (room < sizeof(size_t)) {
+    return absl::InvalidArgumentError(std::string(name) + ": struct_size is not set: call its _init function first");
+  }
+  __builtin_memcpy(out, &filled, room < sizeof(Struct) ? room : sizeof(Struct));
+  out->struct_size = room;
   return absl::OkStatus();
 }
 

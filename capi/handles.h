@@ -7,13 +7,16 @@
 #include <memory>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/types/optional.h"
 #include "base/fork.h"
+#include "capi/error.h"
 #include "capi/lockstep.h"
 #include "comm/communicator.h"
 #include "comm/symmetric_buffer.h"
 #include "comm/work.h"
 #include "comm/world.h"
+#include "reducer/buffers.h"
 #include "reducer/reducer.h"
 #include "transport/store.h"
 
@@ -26,13 +29,17 @@ struct lockstep_store {
 struct lockstep_communicator {
   // The world goes on for as long as there are parts of it, but not its communicator of all ranks.
   ~lockstep_communicator() {
-    if (part == nullptr && world != nullptr && world.use_count() > 1) world->CloseCommunicator();
+    if (borrowed == nullptr && part == nullptr && world != nullptr && world.use_count() > 1) world->CloseCommunicator();
   }
-  lockstep::Communicator* get() const { return part != nullptr ? part.get() : world->communicator(); }
+  lockstep::Communicator* get() const {
+    if (borrowed != nullptr) return borrowed;
+    return part != nullptr ? part.get() : world->communicator();
+  }
 
   uint64_t fork_generation = lockstep::ForkGeneration();
   std::shared_ptr<lockstep::World> world;        // shared by the communicator of all ranks and its parts
   std::unique_ptr<lockstep::Communicator> part;  // null: all ranks
+  lockstep::Communicator* borrowed = nullptr;    // a hook's, which belongs to its reducer
 };
 
 struct lockstep_buffer {
@@ -52,7 +59,13 @@ struct lockstep_work {
 
 struct lockstep_reducer {
   uint64_t fork_generation = lockstep::ForkGeneration();
+  std::shared_ptr<lockstep::World> world;  // its communicator's, for parts that a buffer hook makes
   std::unique_ptr<lockstep::Reducer> reducer;
+};
+
+// Memory alone: a forked child has it too.
+struct lockstep_fresh_buffers {
+  lockstep::FreshBuffers buffers;
 };
 
 namespace lockstep {
@@ -62,6 +75,11 @@ namespace capi {
 template <typename Handle>
 void Destroy(Handle* handle) {
   if (handle != nullptr && handle->fork_generation == ForkGeneration()) delete handle;
+}
+
+inline absl::Status CheckUsable(const lockstep_reducer* reducer) {
+  if (reducer == nullptr) return NullArgument("reducer");
+  return CheckNotForked(reducer->fork_generation, "reducer");
 }
 
 }  // namespace capi

@@ -58,6 +58,18 @@ absl::StatusOr<TensorView> ToTensorView(const lockstep_tensor* tensor, const cha
   return view;
 }
 
+lockstep_tensor ToTensor(const TensorView& view) {
+  lockstep_tensor tensor = {};
+  tensor.data = view.data();
+  tensor.shape = view.shape().data();
+  tensor.strides = view.strides().data();
+  tensor.dimensions = static_cast<int32_t>(view.shape().size());
+  tensor.dtype = static_cast<int32_t>(view.dtype());
+  tensor.device_kind = static_cast<int32_t>(view.device().kind);
+  tensor.device_index = view.device().index;
+  return tensor;
+}
+
 absl::StatusOr<std::vector<TensorView>> ToTensorViews(const lockstep_tensor* tensors, size_t count, const char* name) {
   if (tensors == nullptr && count > 0) return NullArgument(name);
   std::vector<TensorView> views;
@@ -66,6 +78,10 @@ absl::StatusOr<std::vector<TensorView>> ToTensorViews(const lockstep_tensor* ten
     views.push_back(std::move(view));
   }
   return views;
+}
+
+absl::Span<const TensorView> OrNone(const absl::StatusOr<std::vector<TensorView>>& views) {
+  return views.ok() ? absl::MakeConstSpan(*views) : absl::Span<const TensorView>();
 }
 
 absl::Status CheckStream(const lockstep_stream* stream) {
