@@ -22,25 +22,12 @@ using lockstep::TensorView;
 using lockstep::capi::CheckNotForked;
 using lockstep::capi::Guard;
 using lockstep::capi::NullArgument;
+using lockstep::capi::OrNone;
 
 struct lockstep_buffer_set {
   uint64_t fork_generation = lockstep::ForkGeneration();
   std::unique_ptr<lockstep::BufferSet> set;
 };
-
-// Memory alone: a forked child has it too.
-struct lockstep_fresh_buffers {
-  lockstep::FreshBuffers buffers;
-};
-
-namespace {
-
-// The other ranks wait for this one: it takes part even with tensors that could not be read.
-absl::Span<const TensorView> OrNone(const absl::StatusOr<std::vector<TensorView>>& views) {
-  return views.ok() ? absl::MakeConstSpan(*views) : absl::Span<const TensorView>();
-}
-
-}  // namespace
 
 lockstep_error* lockstep_buffer_set_create(lockstep_communicator* communicator, const lockstep_tensor* tensors,
                                            size_t tensor_count, lockstep_buffer_set** out_set) {

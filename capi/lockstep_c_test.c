@@ -21,9 +21,8 @@ static void TestSizes(void) {
   CHECK(sizeof(lockstep_collective_options) == 48);
   CHECK(sizeof(lockstep_message) == 24);
   CHECK(sizeof(lockstep_parameter) == 56);
-  CHECK(sizeof(lockstep_reducer_options) == 176);
-  CHECK(sizeof(lockstep_backward_options) == 32);
-  CHECK(sizeof(lockstep_reduced_bucket) == 48);
+  CHECK(sizeof(lockstep_reducer_options) == 88);
+  CHECK(sizeof(lockstep_backward_options) == 16);
   CHECK(sizeof(lockstep_reducer_statistics) == 64);
   CHECK(sizeof(lockstep_code) == 4);
   CHECK(sizeof(lockstep_dtype) == 4);

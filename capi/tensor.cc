@@ -70,6 +70,20 @@ lockstep_tensor ToTensor(const TensorView& view) {
   return tensor;
 }
 
+absl::StatusOr<std::vector<TensorView>> ToTensorViews(const lockstep_tensor* tensors, size_t count, const char* name) {
+  if (tensors == nullptr && count > 0) return NullArgument(name);
+  std::vector<TensorView> views;
+  for (size_t i = 0; i < count; ++i) {
+    LOCKSTEP_ASSIGN_OR_RETURN(TensorView view, ToTensorView(&tensors[i], absl::StrCat(name, "[", i, "]").c_str()));
+    views.push_back(std::move(view));
+  }
+  return views;
+}
+
+absl::Span<const TensorView> OrNone(const absl::StatusOr<std::vector<TensorView>>& views) {
+  return views.ok() ? absl::MakeConstSpan(*views) : absl::Span<const TensorView>();
+}
+
 absl::Status CheckStream(const lockstep_stream* stream) {
   if (stream == nullptr) return absl::OkStatus();
   return absl::UnimplementedError("this version takes no streams: pass NULL, which is the host, inline");

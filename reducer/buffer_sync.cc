@@ -9,10 +9,10 @@ namespace lockstep {
 
 absl::StatusOr<std::unique_ptr<BufferSync>> BufferSync::Create(Communicator* communicator, BufferOptions options,
                                                                absl::Span<const TensorView> buffers) {
-  absl::Status local;
+  absl::Status local = options.local;
   if (options.root.value() < 0 || options.root.value() >= communicator->size()) {
-    local = absl::InvalidArgumentError(
-        absl::StrCat("buffers: root ", options.root.value(), " is not a rank of a world of ", communicator->size()));
+    local.Update(absl::InvalidArgumentError(
+        absl::StrCat("buffers: root ", options.root.value(), " is not a rank of a world of ", communicator->size())));
   }
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> channel, communicator->Duplicate());
   std::unique_ptr<BufferSync> sync(new BufferSync(std::move(channel), std::move(options), buffers));

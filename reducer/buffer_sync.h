@@ -35,6 +35,7 @@ struct BufferOptions {
   bool in_place = false;
   When when = When::kBeforeForward;
   BufferHook hook;
+  absl::Status local;  // why this rank cannot take part, which Create then tells the others, or OK
 };
 
 // Used by one thread at a time.
