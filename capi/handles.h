@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
 #include "base/fork.h"
+#include "base/tensor_view.h"
 #include "capi/error.h"
 #include "capi/lockstep.h"
 #include "comm/communicator.h"

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "base/device.h"
 #include "base/dtype.h"
 #include "base/fork.h"
@@ -22,6 +23,7 @@
 #include "capi/tensor.h"
 #include "comm/collectives.h"
 #include "comm/communicator.h"
+#include "reducer/sparse_gradient.h"
 
 // Owned by the hook, one for each index, used again in each step.
 struct lockstep_hook_bucket {
@@ -219,6 +221,40 @@ lockstep_error* lockstep_hook_set_result(lockstep_hook_bucket* bucket, const loc
   return Guard([&]() -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(CheckUsable(bucket));
     LOCKSTEP_ASSIGN_OR_RETURN(bucket->bucket->result, ToTensorView(result, "result"));
+    return absl::OkStatus();
+  });
+}
+
+lockstep_error* lockstep_hook_bucket_rows(const lockstep_hook_bucket* bucket, const int64_t** out_rows,
+                                          const void** out_values, size_t* out_row_count, int32_t* out_sparse) {
+  return Guard([&]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(bucket));
+    if (out_rows == nullptr) return NullArgument("out_rows");
+    if (out_values == nullptr) return NullArgument("out_values");
+    if (out_row_count == nullptr) return NullArgument("out_row_count");
+    const lockstep::SparseGradient none;
+    const lockstep::SparseGradient* const sparse = bucket->bucket->sparse;
+    const lockstep::SparseGradient& given = sparse == nullptr ? none : *sparse;
+    *out_rows = given.indices.data();
+    *out_values = given.values;
+    *out_row_count = given.indices.size();
+    if (out_sparse != nullptr) *out_sparse = sparse == nullptr ? 0 : 1;
+    return absl::OkStatus();
+  });
+}
+
+lockstep_error* lockstep_hook_set_rows(lockstep_hook_bucket* bucket, const int64_t* rows, const void* values,
+                                       size_t row_count) {
+  return Guard([&]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(bucket));
+    if (bucket->bucket->sparse == nullptr) {
+      return absl::FailedPreconditionError("the bucket is not that of a sparse parameter");
+    }
+    if (rows == nullptr && row_count > 0) return NullArgument("rows");
+    lockstep::SparseGradient left = *bucket->bucket->sparse;
+    left.indices = absl::MakeConstSpan(rows, row_count);
+    left.values = values;
+    LOCKSTEP_ASSIGN_OR_RETURN(bucket->bucket->sparse_result, lockstep::Coalesce(left, 1));
     return absl::OkStatus();
   });
 }

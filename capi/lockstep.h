@@ -538,6 +538,11 @@ typedef struct lockstep_reduced_bucket {
   size_t parameter_count;
   const size_t* parameters; /* indexes into the parameter table */
   const lockstep_tensor* gradients;
+  /* Of a sparse parameter, which has a bucket of its own, instead of gradients, of which there is none then: as of
+   * lockstep_reducer_sparse_average. */
+  const int64_t* rows;
+  size_t row_count;
+  const void* row_values;
 } lockstep_reduced_bucket;
 
 /* Steps these parameters, on the thread lockstep-opt, while later buckets are still under way. An error is taken over, and
@@ -560,6 +565,37 @@ typedef struct lockstep_reducer_options {
   /* How many buckets have memory at a time, taking turns; 0: all. The gradients of the others stay where they are for longer. */
   int32_t buckets_in_memory_max;
   double predivide_factor; /* of LOCKSTEP_AVERAGE_PREDIVIDE; above 0 */
+  /* 1: not every parameter is used in every backward, on every rank. One that no rank used keeps its gradient as it is; for one
+   * that this rank did not use see lockstep_reducer_average. Gradients of backwards without sync then stay borrowed until
+   * the next one with sync ends, in which they count as used. */
+  int32_t find_unused;
+  /* 1: every backward marks the same parameters, each as often as in the first one, which may be several times (shared weights,
+   * checkpointing). Only the last mark of each counts; unused ones are known from the first backward. */
+  int32_t static_graph;
+  /* 1: gradients live in the buckets, where lockstep_reducer_gradient_view says, and are not copied. Not with
+   * buckets_in_memory_max. */
+  int32_t gradient_as_bucket_view;
+  /* 1: buckets are planned anew only after lockstep_reducer_request_replan. Otherwise also once, by the order in which rank 0's
+   * gradients appeared; not in bucket views, which would move. */
+  int32_t no_replan;
+  /* Of an earlier run, from lockstep_reducer_export_plan: buckets as they were then. Equal on all ranks. */
+  const char* plan;
+  int32_t compress; /* lockstep_compress */
+  int32_t hook;     /* lockstep_hook */
+  /* Of LOCKSTEP_HOOK_CALLBACK: either of the two functions. They and what the context points to must outlive the reducer. */
+  const char* hook_name; /* for messages, and compared across ranks; default "callback" */
+  void* hook_context;
+  lockstep_hook_function hook_issue;
+  lockstep_hook_start hook_start;
+  int64_t hook_timeout_ms; /* from hook_start to lockstep_hook_complete; default 1,800,000 */
+  /* Called for each bucket as soon as its averages are there; NULL: none. Its gradients are not borrowed any more afterwards. */
+  lockstep_optimizer_step optimizer_step;
+  void* optimizer_context;
+  /* Parameters whose gradients are reduced when that of the trigger is ready, with what has been marked of them by then, in
+   * whichever backward; those that were not marked are unused. */
+  const size_t* delayed;
+  size_t delayed_count;
+  size_t delayed_trigger;
   /* 1: ranks may run out of inputs at different times; those that have call lockstep_reducer_join. With it:
    * divide_by_live 1: averages are those of the ranks that have inputs, rather than of all with zeros for the others. Not with
    * hooks, nor with LOCKSTEP_AVERAGE_NONE. throw_on_early_end 1: as soon as a rank has joined, the step is FAILED_PRECONDITION on all
@@ -674,6 +710,16 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_hook_bucket_tensor(const lockstep_hook_
 /* Gradient `slot` of the bucket, as a vector at its place in it, and its index in the parameter table; either may be NULL. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_hook_bucket_gradient(const lockstep_hook_bucket* bucket, size_t slot,
                                                               size_t* out_parameter, lockstep_tensor* out_tensor);
+
+/* Of a sparse parameter, whose bucket is a vector of no elements: *out_sparse is 1, and the rest this rank's rows and values as they
+ * were marked, or none; the values are there in the order of the stream. Else all are 0 and NULL. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_hook_bucket_rows(const lockstep_hook_bucket* bucket, const int64_t** out_rows,
+                                                          const void** out_values, size_t* out_row_count,
+                                                          int32_t* out_sparse);
+/* The average of a sparse bucket, instead of this rank's rows: values of row_count rows, in any order, those of repeated ones to be
+ * summed. Copied. FAILED_PRECONDITION for another bucket. To be called before the hook is done. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_hook_set_rows(lockstep_hook_bucket* bucket, const int64_t* rows,
+                                                       const void* values, size_t row_count);
 
 /* The hook's communicator, of the ranks of the reducer's. It belongs to the reducer: never destroy it. A stream-ordered hook must not
  * call collectives on it directly. NULL for NULL. */

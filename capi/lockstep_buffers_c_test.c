@@ -1,6 +1,12 @@
 /* "Buffers and normalisation" of lockstep.h from C99, on a world of one and on two processes; the sizes of its structs;
  * handles after fork(). */
 
+#define _POSIX_C_SOURCE 200809L
+
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "capi/c_testing.h"
 
 static void TestSizesAndNulls(void) {

@@ -1,6 +1,8 @@
 /* A reducer that goes over to another communicator, from C99: three processes, of which two go on. */
 
-#include "capi/c_ranks_testing.h"
+#include <stdio.h>
+
+#include "capi/c_testing.h"
 
 static void TestNulls(void) {
   FAILS(lockstep_reducer_change_communicator(NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "reducer");

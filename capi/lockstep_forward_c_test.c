@@ -1,6 +1,8 @@
 /* Buffers before and after the forward pass from C99, over three processes; the sizes of the structs. */
 
-#include "capi/c_ranks_testing.h"
+#include <stdio.h>
+
+#include "capi/c_testing.h"
 
 /* A running mean of two channels and a count of batches, which on rank r begin as {r, 10 r} and 100 + r. */
 typedef struct Buffers {

@@ -1,8 +1,10 @@
 /* What a reducer tells about its steps, from C99 on two processes: statistics of buckets, the summary, logging data. */
 
-#include "capi/c_ranks_testing.h"
-
 #include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "capi/c_testing.h"
 
 static void TestSizesAndNulls(void) {
   lockstep_bucket_statistics statistics;

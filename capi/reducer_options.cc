@@ -45,6 +45,7 @@ absl::StatusOr<Parameter> ToParameter(const lockstep_parameter& given) {
   LOCKSTEP_ASSIGN_OR_RETURN(parameter.shape, Extents(given.shape, given.dimensions));
   LOCKSTEP_ASSIGN_OR_RETURN(parameter.strides, Extents(given.strides, given.dimensions));
   parameter.ignored = given.ignored != 0;
+  parameter.sparse = given.sparse != 0;
   return parameter;
 }
 
@@ -125,6 +126,12 @@ OptimizerStep ToOptimizer(lockstep_optimizer_step step, void* context) {
     reduced.parameter_count = bucket.parameters.size();
     reduced.parameters = bucket.parameters.data();
     reduced.gradients = gradients.data();
+    if (bucket.sparse != nullptr) {
+      reduced.gradients = nullptr;
+      reduced.rows = bucket.sparse->indices.data();
+      reduced.row_count = bucket.sparse->indices.size();
+      reduced.row_values = bucket.sparse->values.data();
+    }
     return TakeError(step(context, &reduced));
   };
 }
@@ -175,6 +182,10 @@ absl::StatusOr<ReducerOptions> ToReducerOptions(const lockstep_reducer_options& 
   if (given.delayed == nullptr && given.delayed_count > 0) return NullArgument("delayed");
   options.delayed.assign(given.delayed, given.delayed + given.delayed_count);
   options.delayed_trigger = given.delayed_trigger;
+  options.uneven_inputs = given.uneven_inputs != 0;
+  options.divide_by_live = given.divide_by_live != 0;
+  options.throw_on_early_end = given.throw_on_early_end != 0;
+  if (given.trace_path != nullptr) options.trace_path = given.trace_path;
   return options;
 }
 
