@@ -53,13 +53,13 @@ using lockstep::capi::ToTensorView;
 // The handles of a reducer's buckets. Used by whichever thread issues hooks, one at a time.
 class BucketHandles {
  public:
-  explicit BucketHandles(std::shared_ptr<lockstep::World> world) : world_(std::move(world)) {}
+  explicit BucketHandles(const std::shared_ptr<lockstep::World>* world) : world_(world) {}
 
   lockstep_hook_bucket* For(lockstep::HookBucket& bucket) {
     while (handles_.size() <= bucket.index) handles_.push_back(std::make_unique<lockstep_hook_bucket>());
     lockstep_hook_bucket* const handle = handles_[bucket.index].get();
     handle->bucket = &bucket;
-    handle->communicator.world = world_;
+    handle->communicator.world = *world_;
     handle->communicator.borrowed = bucket.communicator;
     handle->elements = static_cast<int64_t>(bucket.elements);
     handle->slot_elements.clear();
@@ -68,7 +68,7 @@ class BucketHandles {
   }
 
  private:
-  const std::shared_ptr<lockstep::World> world_;
+  const std::shared_ptr<lockstep::World>* const world_;
   std::vector<std::unique_ptr<lockstep_hook_bucket>> handles_;
 };
 
@@ -82,8 +82,8 @@ thread_local Issuing issuing;
 class StreamOrderedHook : public lockstep::CommHook {
  public:
   StreamOrderedHook(std::string name, lockstep_hook_function issue, void* context,
-                    std::shared_ptr<lockstep::World> world)
-      : name_(std::move(name)), issue_(issue), context_(context), handles_(std::move(world)) {}
+                    const std::shared_ptr<lockstep::World>* world)
+      : name_(std::move(name)), issue_(issue), context_(context), handles_(world) {}
 
   std::string name() const override { return name_; }
 
@@ -148,7 +148,7 @@ namespace lockstep {
 namespace capi {
 
 absl::StatusOr<std::shared_ptr<CommHook>> MakeCallbackHook(const lockstep_reducer_options& options,
-                                                           std::shared_ptr<World> world) {
+                                                           const std::shared_ptr<World>* world) {
   if ((options.hook_issue == nullptr) == (options.hook_start == nullptr)) {
     return absl::InvalidArgumentError("LOCKSTEP_HOOK_CALLBACK takes one of hook_issue and hook_start");
   }
@@ -156,11 +156,11 @@ absl::StatusOr<std::shared_ptr<CommHook>> MakeCallbackHook(const lockstep_reduce
   const std::string name = options.hook_name == nullptr ? "callback" : options.hook_name;
   void* const context = options.hook_context;
   if (options.hook_issue != nullptr) {
-    return std::make_shared<StreamOrderedHook>(name, options.hook_issue, context, std::move(world));
+    return std::make_shared<StreamOrderedHook>(name, options.hook_issue, context, world);
   }
   constexpr std::chrono::milliseconds kTimeout{1800000};
   const std::chrono::milliseconds given(options.hook_timeout_ms);
-  const auto handles = std::make_shared<BucketHandles>(std::move(world));
+  const auto handles = std::make_shared<BucketHandles>(world);
   const lockstep_hook_start start = options.hook_start;
   return std::shared_ptr<CommHook>(
       MakeHostCompletedHook(name, given.count() == 0 ? kTimeout : given,

@@ -41,14 +41,14 @@ lockstep_error* lockstep_reducer_create(lockstep_communicator* communicator, con
     lockstep_reducer_options given = {};
     LOCKSTEP_RETURN_IF_ERROR(ReadOptions(options, "lockstep_reducer_options", &given));
     lockstep::Communicator* const ranks = communicator->get();
-    absl::StatusOr<lockstep::ReducerOptions> reducer_options = ToReducerOptions(given, communicator->world);
+    auto handle = std::make_unique<lockstep_reducer>();
+    handle->world = communicator->world;
+    absl::StatusOr<lockstep::ReducerOptions> reducer_options = ToReducerOptions(given, &handle->world);
     absl::StatusOr<std::vector<lockstep::Parameter>> table = ToParameters(parameters, parameter_count);
     absl::Status local = reducer_options.status();
     local.Update(table.status());
     // The other ranks are about to compare their tables with ours: they are told rather than left waiting.
     if (!local.ok()) return lockstep::AgreeOnParameters(*ranks, local, "", {});
-    auto handle = std::make_unique<lockstep_reducer>();
-    handle->world = communicator->world;
     LOCKSTEP_ASSIGN_OR_RETURN(handle->reducer,
                               lockstep::Reducer::Create(ranks, *std::move(table), *std::move(reducer_options)));
     handle->averages.resize(parameter_count);

@@ -84,7 +84,8 @@ absl::StatusOr<absl::optional<DType>> ToWire(int32_t compress) {
   }
 }
 
-absl::Status ReadHook(const lockstep_reducer_options& given, std::shared_ptr<World> world, ReducerOptions* options) {
+absl::Status ReadHook(const lockstep_reducer_options& given, const std::shared_ptr<World>* world,
+                      ReducerOptions* options) {
   LOCKSTEP_ASSIGN_OR_RETURN(options->compress, ToWire(given.compress));
   if (given.hook != LOCKSTEP_HOOK_CALLBACK && (given.hook_issue != nullptr || given.hook_start != nullptr)) {
     return absl::InvalidArgumentError("a callback of a hook is set, but hook is not LOCKSTEP_HOOK_CALLBACK");
@@ -106,7 +107,7 @@ absl::Status ReadHook(const lockstep_reducer_options& given, std::shared_ptr<Wor
       options->hook = MakeNoopHook();
       return absl::OkStatus();
     case LOCKSTEP_HOOK_CALLBACK: {
-      LOCKSTEP_ASSIGN_OR_RETURN(options->hook, MakeCallbackHook(given, std::move(world)));
+      LOCKSTEP_ASSIGN_OR_RETURN(options->hook, MakeCallbackHook(given, world));
       return absl::OkStatus();
     }
     default:
@@ -158,7 +159,8 @@ absl::StatusOr<std::vector<Parameter>> ToParameters(const lockstep_parameter* pa
   return table;
 }
 
-absl::StatusOr<ReducerOptions> ToReducerOptions(const lockstep_reducer_options& given, std::shared_ptr<World> world) {
+absl::StatusOr<ReducerOptions> ToReducerOptions(const lockstep_reducer_options& given,
+                                                const std::shared_ptr<World>* world) {
   ReducerOptions options;
   LOCKSTEP_RETURN_IF_ERROR(ReadCaps(given, &options));
   if (given.caps_from_last != 0) options.caps_from = CapsFrom::kLast;
@@ -175,7 +177,7 @@ absl::StatusOr<ReducerOptions> ToReducerOptions(const lockstep_reducer_options& 
   options.gradient_as_bucket_view = given.gradient_as_bucket_view != 0;
   options.replan = given.no_replan == 0;
   if (given.plan != nullptr) options.plan = given.plan;
-  LOCKSTEP_RETURN_IF_ERROR(ReadHook(given, std::move(world), &options));
+  LOCKSTEP_RETURN_IF_ERROR(ReadHook(given, world, &options));
   if (given.optimizer_step != nullptr) {
     options.optimizer = ToOptimizer(given.optimizer_step, given.optimizer_context);
   }

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/rank.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -220,37 +221,41 @@ TEST(ChangeOfCommunicator, AfterAFailureGoesOnAmongTheSurvivors) {
   for (const bool views : {false, true}) {
     LoopbackWorld world(3, {}, ShortTimeout());
     LoopbackWorld smaller(2, {}, ShortTimeout());
+    std::vector<std::unique_ptr<Replica>> replicas(3);
+    std::vector<std::unique_ptr<Reducer>> reducers(3);
+    std::vector<std::string> plans(3);
     world.Run([&](Communicator& communicator) {
       const int rank = communicator.rank().value();
-      Replica replica(Vectors(4, 100), rank);
+      replicas[rank] = std::make_unique<Replica>(Vectors(4, 100), rank);
       ReducerOptions options;
       options.bucket_caps_bytes = {800};
       options.gradient_as_bucket_view = views;
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, replica.table(), options));
-      for (int step = 0; step < 6; ++step) LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, step));
-      const std::string plan = reducer->ExportPlan();
-      // In the middle of a backward.
-      LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
-      replica.MarkAll(*reducer, {3, 2});
-      if (rank == 2) {
-        communicator.Abort("rank 2 leaves");
-        return;
-      }
-      EXPECT_FALSE(reducer->EndBackward(nullptr).ok());
-      LOCKSTEP_ASSERT_OK(reducer->ChangeCommunicator(smaller.communicator(rank)));
-      EXPECT_EQ(reducer->ExportPlan(), plan);
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(reducers[rank], Reducer::Create(&communicator, replicas[rank]->table(), options));
+      for (int step = 0; step < 6; ++step) LOCKSTEP_EXPECT_OK(replicas[rank]->RunStep(*reducers[rank], step));
+      plans[rank] = reducers[rank]->ExportPlan();
+      LOCKSTEP_EXPECT_OK(reducers[rank]->BeginBackward({}));
+      replicas[rank]->MarkAll(*reducers[rank], {3, 2});
+    });
+    // In the middle of that backward, on all of them.
+    world.network().Disconnect(Rank(2));
+    testing::RunRanks(2, [&](int rank) {
+      Reducer& reducer = *reducers[rank];
+      Replica& replica = *replicas[rank];
+      EXPECT_THAT(reducer.EndBackward(nullptr), StatusIs(absl::StatusCode::kAborted));
+      LOCKSTEP_ASSERT_OK(reducer.ChangeCommunicator(smaller.communicator(rank)));
+      EXPECT_EQ(reducer.ExportPlan(), plans[rank]);
       for (int step = 7; step < 9; ++step) {
-        LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, step));
+        LOCKSTEP_EXPECT_OK(replica.RunStep(reducer, step));
         replica.ExpectAverages(2, {step});
       }
       // A plan may be asked for again.
-      LOCKSTEP_EXPECT_OK(reducer->RequestReplan());
-      const int64_t version = reducer->plan_version();
-      for (int step = 9; step < 2000 && reducer->plan_version() == version; ++step) {
-        LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, step));
+      LOCKSTEP_EXPECT_OK(reducer.RequestReplan());
+      const int64_t version = reducer.plan_version();
+      for (int step = 9; step < 2000 && reducer.plan_version() == version; ++step) {
+        LOCKSTEP_EXPECT_OK(replica.RunStep(reducer, step));
         replica.ExpectAverages(2, {step});
       }
-      EXPECT_EQ(reducer->plan_version(), version + 1);
+      EXPECT_EQ(reducer.plan_version(), version + 1);
     });
   }
 }

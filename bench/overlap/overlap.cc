@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/dtype.h"
 #include "base/status.h"
 #include "bench/overlap/computation.h"
 #include "bench/overlap/options.h"
@@ -31,6 +32,7 @@ ABSL_FLAG(
     "as fast as the kernel copies; needs root and iproute2, exit status 77 without");
 ABSL_FLAG(double, first_bucket_cap_mb, -1, "cap of the first bucket in MiB; below 0: the reducer's default");
 ABSL_FLAG(double, bucket_cap_mb, -1, "cap of the other buckets in MiB; below 0: the reducer's default");
+ABSL_FLAG(std::string, compress, "", "what gradients are sent as: f16 or bf16; empty: as they are");
 ABSL_FLAG(bool, caps_from_last, false, "the first cap is that of the last bucket, and so on");
 ABSL_FLAG(std::string, average, "before", "when gradients are divided: before the sum, after it, or in_collective");
 ABSL_FLAG(bool, gradient_as_bucket_view, false, "gradients live in the buckets instead of being copied");
@@ -63,6 +65,10 @@ absl::StatusOr<OverlapOptions> OptionsFromFlags() {
   std::vector<size_t>& caps = options.reducer.bucket_caps_bytes;
   LOCKSTEP_RETURN_IF_ERROR(SetCap(absl::GetFlag(FLAGS_first_bucket_cap_mb), &caps.front()));
   LOCKSTEP_RETURN_IF_ERROR(SetCap(absl::GetFlag(FLAGS_bucket_cap_mb), &caps.back()));
+  if (const std::string dtype = absl::GetFlag(FLAGS_compress); !dtype.empty()) {
+    if (dtype != "f16" && dtype != "bf16") return absl::InvalidArgumentError(absl::StrCat("--compress: ", dtype));
+    options.reducer.compress = dtype == "f16" ? DType::kF16 : DType::kBF16;
+  }
   if (absl::GetFlag(FLAGS_caps_from_last)) options.reducer.caps_from = CapsFrom::kLast;
   LOCKSTEP_ASSIGN_OR_RETURN(options.reducer.average, ParseAverage(absl::GetFlag(FLAGS_average)));
   options.reducer.gradient_as_bucket_view = absl::GetFlag(FLAGS_gradient_as_bucket_view);

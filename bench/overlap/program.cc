@@ -201,6 +201,7 @@ class OverlapProgram {
                                     options_.reducer.caps_from == CapsFrom::kFirst ? "first" : "last", " gradients"));
     add("gradients", options_.reducer.gradient_as_bucket_view ? "live in the buckets" : "copied into buckets and back");
     add("average", absl::StrCat("divided ", Name(options_.reducer.average)));
+    if (options_.reducer.compress.has_value()) add("sent as", lockstep::Name(*options_.reducer.compress));
     add("ideal", absl::StrCat("buckets one after the other, each when its gradients are there",
                               options_.compute == ComputeKind::kBusy
                                   ? ", on a core that has to spare their processor time (that of the rank's threads)"
