@@ -17,7 +17,8 @@ namespace lockstep {
 
 // Every rank calls it. `local` is what is wrong with this rank's own arguments, or OK. OK when nobody has a complaint. Otherwise a
 // rank with a complaint of its own returns it, and all ranks whose arguments were good return the same FAILED_PRECONDITION naming
-// the lowest rank that has one, or the first difference from rank 0. `settings` is for people, phrases between ", ": "average 0, hook none, ...".
+// the lowest rank that has one, or the first difference from rank 0. `settings` is for people, phrases between ", ":
+// "average 0, hook none, ...".
 absl::Status AgreeOnParameters(Communicator& communicator, const absl::Status& local, const std::string& settings,
                                absl::Span<const Parameter> parameters);
 
