@@ -12,6 +12,16 @@
 
 namespace fashion_mnist {
 
+// What is done with a bucket of gradients; see lockstep_hook.
+enum class Hook { kNone, kAllReduce, kFp16Compress, kBf16Compress, kCallback };
+
+// When the gradients of a step's micro-batches are averaged.
+enum class SyncStrategy {
+  kSingleAutoSync,  // in the backward pass of the last one
+  kMultiAutoSync,   // in each backward pass
+  kForcedSync,      // all at once, after the last backward pass
+};
+
 struct Options {
   bool help = false;
   int nproc = 2;
@@ -25,15 +35,23 @@ struct Options {
   int64_t steps = 0;  // stop after so many; 0: train all epochs
   std::string data;
   std::string log_losses;  // a file; empty: none
+
+  Hook hook = Hook::kNone;
+  bool find_unused = false;
+  bool static_graph = false;
+  int accumulate = 1;  // micro-batches in a step, of each process
+  SyncStrategy sync_strategy = SyncStrategy::kSingleAutoSync;
+  bool mixed_precision = false;
+  bool optimizer_in_backward = false;
 };
 
 // `arguments` without the program's name. Words in a flag's name may be joined by "-" or "_", and a switch is turned
-// off by
-// "--no-". INVALID_ARGUMENT names the flag, its value and what is wrong. Sets process-wide flags: call it once.
+// off by "--no-". INVALID_ARGUMENT names the flag, its value and what is wrong, or the flags that do not go together.
+// Sets process-wide flags: call it once.
 absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& arguments);
 
-// INVALID_ARGUMENT unless so many processes get equal parts of a batch.
-absl::Status CheckDivisible(int batch, int processes);
+// INVALID_ARGUMENT unless so many processes get equal parts of a batch, and each cuts its part into equal micro-batches.
+absl::Status CheckDivisible(int batch, int processes, int micro_batches);
 
 // Generated from the flags.
 std::string HelpText();
