@@ -1,5 +1,5 @@
-// bfloat16: the upper half of a float. What mixed precision computes with here are floats that were rounded to it, since
-// this example's matrix products are f32 ones; memory and messages that are said to be bf16 are.
+// bfloat16: the upper half of a float. What mixed precision computes with here are floats that were rounded to it, as
+// this example's matrix products are of floats; gradients that are handed to Lockstep are real bf16.
 
 #ifndef EXAMPLES_FASHION_MNIST_BF16_H_
 #define EXAMPLES_FASHION_MNIST_BF16_H_

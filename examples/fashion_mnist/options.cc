@@ -4,64 +4,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/reflection.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-
-namespace fashion_mnist {
-namespace {
-
-constexpr std::pair<const char*, Hook> kHooks[] = {{"none", Hook::kNone},
-                                                   {"all_reduce", Hook::kAllReduce},
-                                                   {"fp16_compress", Hook::kFp16Compress},
-                                                   {"bf16_compress", Hook::kBf16Compress},
-                                                   {"callback", Hook::kCallback}};
-constexpr std::pair<const char*, SyncStrategy> kSyncStrategies[] = {{"single_auto_sync", SyncStrategy::kSingleAutoSync},
-                                                                    {"multi_auto_sync", SyncStrategy::kMultiAutoSync},
-                                                                    {"forced_sync", SyncStrategy::kForcedSync}};
-
-template <typename Value, size_t n>
-bool ParseName(const std::pair<const char*, Value> (&names)[n], absl::string_view text, Value* value,
-               std::string* error) {
-  for (const auto& [name, named] : names) {
-    if (text != name) continue;
-    *value = named;
-    return true;
-  }
-  const auto append_name = [](std::string* out, const auto& entry) { out->append(entry.first); };
-  *error = absl::StrCat("it takes ", absl::StrJoin(names, ", ", append_name));
-  return false;
-}
-
-template <typename Value, size_t n>
-std::string NameOf(const std::pair<const char*, Value> (&names)[n], Value value) {
-  return std::find_if(names, names + n, [value](const auto& entry) { return entry.second == value; })->first;
-}
-
-}  // namespace
-
-// How flags of these types are read and shown.
-bool AbslParseFlag(absl::string_view text, Hook* hook, std::string* error) {
-  if (text != "noop") return ParseName(kHooks, text, hook, error);
-  *error = "it leaves each process its own gradients, so that their parameters drift apart";
-  return false;
-}
-std::string AbslUnparseFlag(Hook hook) { return NameOf(kHooks, hook); }
-
-bool AbslParseFlag(absl::string_view text, SyncStrategy* strategy, std::string* error) {
-  return ParseName(kSyncStrategies, text, strategy, error);
-}
-std::string AbslUnparseFlag(SyncStrategy strategy) { return NameOf(kSyncStrategies, strategy); }
-
-}  // namespace fashion_mnist
 
 ABSL_FLAG(int, nproc, 2, "processes to train with; 1 trains alone");
 ABSL_FLAG(int, epochs, 5, "passes over the training images");
@@ -76,10 +27,9 @@ ABSL_FLAG(
 ABSL_FLAG(int64_t, steps, 0, "stop after so many steps; 0: after the last epoch");
 ABSL_FLAG(std::string, data, "/usr/share/datasets/fashion-mnist", "folder with the four IDX files, plain or .gz");
 ABSL_FLAG(std::string, log_losses, "", "write each step's loss over all processes to this file");
-ABSL_FLAG(
-    fashion_mnist::Hook, hook, fashion_mnist::Hook::kNone,
-    "what averages gradients: none, all_reduce (the same by another way), fp16_compress, bf16_compress, or callback: "
-    "a reduce-scatter and an all-gather, from this program");
+ABSL_FLAG(fashion_mnist::Hook, hook, fashion_mnist::Hook::kNone,
+          "what averages gradients: none, all_reduce (the same), fp16_compress, bf16_compress, or callback: "
+          "a reduce-scatter and an all-gather, from this program");
 ABSL_FLAG(
     bool, find_unused, false,
     "in a quarter of the micro-batches leave out a hidden layer, drawn anew in each process, whose gradients then "
@@ -190,7 +140,7 @@ absl::Status CheckCombinations(const Options& options) {
   const bool compresses = options.hook == Hook::kFp16Compress || options.hook == Hook::kBf16Compress;
   if (options.mixed_precision && compresses) {
     return Invalid(absl::StrCat("--mixed-precision sends gradients as bf16; there is nothing left for --hook=",
-                                NameOf(kHooks, options.hook), " to compress"));
+                                AbslUnparseFlag(options.hook), " to compress"));
   }
   if (!options.optimizer_in_backward) return absl::OkStatus();
   if (!options.overlap) {

@@ -9,18 +9,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "examples/fashion_mnist/choices.h"
 
 namespace fashion_mnist {
-
-// What is done with a bucket of gradients; see lockstep_hook.
-enum class Hook { kNone, kAllReduce, kFp16Compress, kBf16Compress, kCallback };
-
-// When the gradients of a step's micro-batches are averaged.
-enum class SyncStrategy {
-  kSingleAutoSync,  // in the backward pass of the last one
-  kMultiAutoSync,   // in each backward pass
-  kForcedSync,      // all at once, after the last backward pass
-};
 
 struct Options {
   bool help = false;
@@ -50,7 +41,7 @@ struct Options {
 // Sets process-wide flags: call it once.
 absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& arguments);
 
-// INVALID_ARGUMENT unless so many processes get equal parts of a batch, and each cuts its part into equal micro-batches.
+// INVALID_ARGUMENT unless so many processes get equal parts of a batch, which each cuts into equal micro-batches.
 absl::Status CheckDivisible(int batch, int processes, int micro_batches);
 
 // Generated from the flags.

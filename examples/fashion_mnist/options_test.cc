@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
+#include "examples/fashion_mnist/choices.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

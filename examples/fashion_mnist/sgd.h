@@ -17,8 +17,8 @@ class Sgd {
   Sgd(std::vector<Parameter>* parameters, float momentum);
 
   // velocity = momentum x velocity + gradient; value -= rate x velocity. `gradient` has as many elements as the
-  // parameter. With a master copy that is what is stepped, and the value is rounded from it. Different parameters may be
-  // stepped by several threads at once.
+  // parameter. A master copy is what is stepped, where there is one, and the value is rounded from it. Different
+  // parameters may be stepped by several threads at once.
   void Step(size_t index, const float* gradient, float rate);
   // All that have a gradient.
   void StepAll(float rate);

@@ -6,6 +6,7 @@
 
 #include "capi/lockstep.h"
 #include "examples/fashion_mnist/bf16.h"
+#include "examples/fashion_mnist/choices.h"
 #include "examples/fashion_mnist/stochastic_depth.h"
 
 namespace fashion_mnist {

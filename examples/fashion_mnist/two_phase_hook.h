@@ -9,7 +9,8 @@
 
 namespace fashion_mnist {
 
-// A lockstep_hook_function, for lockstep_reducer_options.hook_issue. Stream-ordered: it only enqueues. Needs no context.
+// A lockstep_hook_function, for lockstep_reducer_options.hook_issue: stream-ordered, so it only enqueues. It needs no
+// context.
 lockstep_error* AverageInTwoPhases(void* context, lockstep_hook_bucket* bucket);
 
 }  // namespace fashion_mnist
