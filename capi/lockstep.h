@@ -521,11 +521,12 @@ typedef enum lockstep_hook {
 typedef struct lockstep_hook_bucket lockstep_hook_bucket;
 typedef struct lockstep_hook_completion lockstep_hook_completion;
 
-/* Enqueues what is to be done with the bucket, by lockstep_hook_all_reduce and its like, and returns without waiting for it.
- * On a thread that called mark_ready, begin_backward or end_backward. An error is taken over and means that the hook failed. */
+/* hook_issue: enqueues what is to be done with the bucket, by lockstep_hook_all_reduce and its like, and returns without waiting
+ * for it, on a thread that called mark_ready, begin_backward or end_backward. Or a function of lockstep_hook_run's. An error is
+ * taken over and means that the hook failed. */
 typedef lockstep_error* (*lockstep_hook_function)(void* context, lockstep_hook_bucket* bucket);
 
-/* Does with the bucket what is to be done, or has another thread do it, by whatever means. On the thread lockstep-coll, which
+/* hook_start: does with the bucket what is to be done, or has another thread do it, by whatever means. On the thread lockstep-coll, which
  * goes on when lockstep_hook_complete is called. */
 typedef void (*lockstep_hook_start)(void* context, lockstep_hook_bucket* bucket, lockstep_hook_completion* completion);
 
@@ -594,7 +595,7 @@ typedef struct lockstep_reducer_options {
 
 LOCKSTEP_EXPORT void lockstep_reducer_options_init(lockstep_reducer_options* options);
 
-/* Every rank calls it with its parameter table in the order of definition; the tables are compared and a difference is the
+/* Every rank calls it with its parameter table in the order of definition; tables and options are compared and a difference is the
  * same error on every rank, naming the rank, the parameter and what differs. The communicator must outlive the reducer. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_create(lockstep_communicator* communicator,
                                                         const lockstep_parameter* parameters, size_t parameter_count,
@@ -703,8 +704,8 @@ LOCKSTEP_EXPORT lockstep_communicator* lockstep_hook_bucket_communicator(const l
 LOCKSTEP_EXPORT lockstep_error* lockstep_hook_set_result(lockstep_hook_bucket* bucket, const lockstep_tensor* result);
 
 /* Enqueue on the bucket's stream, in hook_issue only (FAILED_PRECONDITION elsewhere). As the collectives of these names, but they
- * always return at once; the tensors' memory is borrowed until the backward has ended. Of the options timeout_ms, factor and algorithm
- * are used. A collective that fails later fails the hook. */
+ * always return at once; the tensors' memory is borrowed until the backward has ended. Of the options timeout_ms, factor and
+ * algorithm are used. A collective that fails later fails the hook. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_hook_all_reduce(lockstep_hook_bucket* bucket, const lockstep_tensor* input,
                                                          const lockstep_tensor* output, lockstep_reduce_op op,
                                                          const lockstep_collective_options* options);

@@ -141,7 +141,8 @@ static void HookOfSeveralPhases(lockstep_communicator* communicator) {
   lockstep_reducer_destroy(reducer);
 }
 
-/* Fails on rank 1: in step 1 at once, in step 2 on the stream; in step 3 it leaves a result of the wrong size everywhere. */
+/* Fails on rank 1: in step 1 at once, in step 2 on the stream; in step 3 it leaves a result of the wrong size everywhere, in
+ * step 4 the ranks call different collectives. */
 static lockstep_error* Refuse(void* context, lockstep_hook_bucket* bucket) {
   (void)context;
   (void)bucket;
@@ -160,8 +161,8 @@ static lockstep_error* IssueClumsily(void* context, lockstep_hook_bucket* bucket
   if (step == 2 && rank == 1) OK(lockstep_hook_run(bucket, Refuse, context));
   if (step == 3) OK(lockstep_hook_set_result(bucket, &result));
   /* Whether a failed communicator is found out here or on the stream is a matter of time. */
-  error = lockstep_hook_all_reduce(bucket, &whole, &whole, LOCKSTEP_AVG, NULL);
-  CHECK(error == NULL || step < 4);
+  error = lockstep_hook_all_reduce(bucket, &whole, &whole, step == 4 && rank == 1 ? LOCKSTEP_MAX : LOCKSTEP_AVG, NULL);
+  CHECK(error == NULL || step < 5);
   return error;
 }
 
@@ -181,6 +182,7 @@ static void HookThatFails(lockstep_communicator* communicator) {
     CHECK(model.values[2] == mine);
   }
   FAILS(RunStep(reducer, &model, mine), LOCKSTEP_FAILED_PRECONDITION, "it returned f32[7]");
+  FAILS(RunStep(reducer, &model, mine), LOCKSTEP_FAILED_PRECONDITION, "hook clumsy");
   OK(lockstep_communicator_status(communicator));
   OK(RunStep(reducer, &model, mine));
   CheckAll(&model, 1.5F);
@@ -261,6 +263,46 @@ static void HostCompletedHook(lockstep_communicator* communicator) {
   lockstep_reducer_destroy(hasty);
 }
 
+/* Averages gradient by gradient; those of all parameters lie in one bucket, each at a multiple of 256 bytes. */
+static void AverageEach(void* context, lockstep_hook_bucket* bucket, lockstep_hook_completion* completion) {
+  const float mine = *(const float*)context;
+  lockstep_communicator* communicator = lockstep_hook_bucket_communicator(bucket);
+  lockstep_tensor whole;
+  size_t i, seen = 0;
+  CHECK(lockstep_hook_bucket_count(bucket) == 1 && lockstep_hook_bucket_gradient_count(bucket) == PARAMETERS);
+  OK(lockstep_hook_bucket_tensor(bucket, &whole));
+  for (i = 0; i < PARAMETERS; ++i) {
+    lockstep_tensor gradient;
+    size_t parameter = 99;
+    OK(lockstep_hook_bucket_gradient(bucket, i, &parameter, &gradient));
+    CHECK(((char*)gradient.data - (char*)whole.data) % 256 == 0);
+    CHECK(*(const float*)gradient.data == mine * (float)(parameter + 1));
+    OK(lockstep_all_reduce(communicator, &gradient, &gradient, LOCKSTEP_AVG, NULL, NULL));
+    seen |= (size_t)1 << parameter;
+  }
+  CHECK(seen == 7);
+  lockstep_hook_complete(completion, NULL);
+}
+
+static void GradientsOfABucket(lockstep_communicator* communicator) {
+  float mine = (float)(lockstep_communicator_rank(communicator) + 1);
+  lockstep_reducer_options options;
+  lockstep_reducer* reducer;
+  Model model;
+  size_t i;
+  InitModel(&model);
+  lockstep_reducer_options_init(&options);
+  options.hook = LOCKSTEP_HOOK_CALLBACK;
+  options.hook_start = AverageEach;
+  options.hook_context = &mine;
+  reducer = CreateReducer(communicator, &model, &options);
+  OK(lockstep_reducer_begin_backward(reducer, NULL));
+  for (i = 0; i < PARAMETERS; ++i) Mark(reducer, &model, i, mine * (float)(i + 1));
+  OK(lockstep_reducer_end_backward(reducer, NULL));
+  for (i = 0; i < PARAMETERS; ++i) CHECK(model.values[i] == 1.5F * (float)(i + 1));
+  lockstep_reducer_destroy(reducer);
+}
+
 static void HooksThatCannotBe(lockstep_communicator* communicator) {
   lockstep_reducer_options options = OneEach();
   lockstep_reducer* reducer = NULL;
@@ -302,6 +344,7 @@ static void RunRank(int32_t rank, char* folder) {
   HookOfSeveralPhases(communicator);
   HookThatFails(communicator);
   HostCompletedHook(communicator);
+  GradientsOfABucket(communicator);
   HooksThatCannotBe(communicator);
   OK(lockstep_communicator_status(communicator));
   lockstep_communicator_destroy(communicator);

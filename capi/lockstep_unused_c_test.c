@@ -119,8 +119,8 @@ static void Delayed(lockstep_communicator* communicator) {
   reducer = CreateReducer(communicator, &model, &options);
   OK(lockstep_reducer_begin_backward(reducer, NULL));
   Mark(reducer, &model, 2, mine);
-  Mark(reducer, &model, 1, mine);
   Mark(reducer, &model, 0, 10 * mine);
+  Mark(reducer, &model, 1, mine);
   OK(lockstep_reducer_end_backward(reducer, NULL));
   CHECK(model.values[2] == 1.5F && model.values[1] == 1.5F && model.values[0] == 10 * mine);
   OK(lockstep_reducer_begin_backward(reducer, NULL));
