@@ -2,7 +2,7 @@
 //
 // Every LOCKSTEP_* variable is listed in EnvironmentTable(), which docs/environment.md repeats and a test compares. A
 // value that cannot be parsed is INVALID_ARGUMENT naming the variable, its value and what it takes. Variables are read
-// when a world is created, not cached: an embedder may set them from code.
+// when a world, or a reducer, is created, not cached: an embedder may set them from code.
 
 #ifndef BASE_ENV_H_
 #define BASE_ENV_H_

@@ -53,6 +53,8 @@ constexpr EnvironmentVariable kTable[] = {
      "Long messages are sent from where they lie, where the kernel can; of use between hosts only."},
     {"LOCKSTEP_TIMEOUT_MS", "milliseconds, 1 to 86,400,000", "1,800,000",
      "Time that one operation may take before it fails everywhere."},
+    {"LOCKSTEP_TRACE", "a folder, or a prefix of file names", "unset",
+     "Where reducers write a trace of their steps, in a file for each rank."},
     {"LOCKSTEP_TRANSPORT", "auto, tcp or shm", "auto",
      "What carries the collectives: shared memory inside a host and TCP between hosts, or one of them alone; must be "
      "the same on "

@@ -170,4 +170,13 @@ bool Overlap(const TensorView& a, const TensorView& b) {
   return bytes_a.begin < bytes_b.end && bytes_b.begin < bytes_a.end && a.elements() > 0 && b.elements() > 0;
 }
 
+bool SameLayout(const TensorView& a, const TensorView& b) {
+  if (a.shape() != b.shape()) return false;
+  if (a.elements() == 0 && b.elements() == 0) return true;
+  for (size_t i = 0; i < a.shape().size(); ++i) {
+    if (a.shape()[i] > 1 && a.strides()[i] != b.strides()[i]) return false;
+  }
+  return true;
+}
+
 }  // namespace lockstep

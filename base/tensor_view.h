@@ -64,6 +64,10 @@ class TensorView {
 // Whether the byte extents of two views share a byte.
 bool Overlap(const TensorView& a, const TensorView& b);
 
+// Whether the shapes are equal and every element has the same place in both, counted in elements. (Strides of dimensions
+// with a single element mean nothing.) Of any dtypes and devices.
+bool SameLayout(const TensorView& a, const TensorView& b);
+
 }  // namespace lockstep
 
 #endif  // BASE_TENSOR_VIEW_H_

@@ -217,6 +217,18 @@ TEST(TensorViewTest, OverlapOfViewsComparesTheirByteExtents) {
   EXPECT_FALSE(Overlap(TensorView(), TensorView()));
 }
 
+TEST(TensorViewTest, SameLayoutComparesWhereElementsAre) {
+  const TensorView row_major = Make({2, 1, 3}).value();
+  EXPECT_TRUE(SameLayout(row_major, Make({2, 1, 3}, {3, 3, 1}, DType::kF64, memory + 64).value())) << "any dtype";
+  EXPECT_TRUE(SameLayout(row_major, Make({2, 1, 3}, {3, 77, 1}).value())) << "an extent of 1 has no stride";
+  EXPECT_FALSE(SameLayout(row_major, Make({2, 1, 3}, {1, 3, 2}).value()));
+  EXPECT_FALSE(SameLayout(row_major, Make({2, 1, 3}, {4, 4, 1}).value()));
+  EXPECT_FALSE(SameLayout(row_major, Make({2, 3}).value()));
+  EXPECT_FALSE(SameLayout(row_major, Make({1, 2, 3}).value()));
+  EXPECT_TRUE(SameLayout(Make({0, 3}).value(), Make({0, 3}, {7, 7}).value())) << "no elements, no places";
+  EXPECT_FALSE(SameLayout(Make({0, 3}).value(), Make({3, 0}).value()));
+}
+
 TEST(DeviceIdTest, NamesAndEquality) {
   EXPECT_EQ(Name(DeviceId()), "host");
   EXPECT_EQ(Name(DeviceId{DeviceKind::kCuda, 3}), "cuda:3");

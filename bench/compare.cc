@@ -10,7 +10,6 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -26,6 +25,7 @@
 #include "bench/compare_result.h"
 #include "bench/compare_table.h"
 #include "bench/machine.h"
+#include "bench/output_file.h"
 #include "bench/peers/player.h"
 
 namespace lockstep {
@@ -34,12 +34,6 @@ namespace {
 
 constexpr int kFailed = 1;
 constexpr int kWrongUsage = 2;
-
-// `bazel run` changes the folder and says in which one the user is.
-std::string FromUsersFolder(const std::string& path) {
-  const char* const folder = getenv("BUILD_WORKING_DIRECTORY");
-  return path[0] == '/' || folder == nullptr ? path : absl::StrCat(folder, "/", path);
-}
 
 absl::Status CheckOptions(const CompareOptions& options) {
   const auto invalid = [](const std::string& what) { return absl::InvalidArgumentError(what); };
@@ -107,14 +101,6 @@ absl::StatusOr<std::string> FindBench() {
     if (access((folder + "/compare_lockstep_player").c_str(), X_OK) == 0) return folder;
   }
   return absl::NotFoundError(absl::StrCat("no compare_lockstep_player in ", beside, " nor in bench here"));
-}
-
-absl::Status WriteFile(const std::string& path, const std::string& text) {
-  const std::string file = FromUsersFolder(path);
-  std::ofstream stream(file);
-  stream << text;
-  stream.close();
-  return stream ? absl::OkStatus() : absl::UnavailableError(absl::StrCat("cannot write ", file));
 }
 
 volatile std::sig_atomic_t interrupted = 0;

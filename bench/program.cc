@@ -1,15 +1,11 @@
 #include "bench/program.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -18,10 +14,12 @@
 #include "bench/limits_comparison.h"
 #include "bench/machine.h"
 #include "bench/memory.h"
+#include "bench/output_file.h"
 #include "bench/pattern.h"
 #include "bench/ranks.h"
 #include "bench/report.h"
 #include "bench/report_json.h"
+#include "bench/routes.h"
 #include "bench/subject.h"
 #include "bench/table.h"
 #include "bench/team.h"
@@ -34,12 +32,6 @@ namespace {
 
 constexpr int kFailed = 1;
 constexpr int kWrongUsage = 2;
-
-// `bazel run` changes the folder and says in which one the user is.
-std::string FromUsersFolder(const std::string& path) {
-  const char* const folder = getenv("BUILD_WORKING_DIRECTORY");
-  return path[0] == '/' || folder == nullptr ? path : absl::StrCat(folder, "/", path);
-}
 
 absl::Status CheckOptions(const ProgramOptions& options) {
   const auto invalid = [](const std::string& what) { return absl::InvalidArgumentError(what); };
@@ -55,20 +47,6 @@ absl::Status CheckOptions(const ProgramOptions& options) {
   if (options.in_flight < 0 || options.in_flight > 1024) return invalid("0 to 1024 calls may be in flight");
   LOCKSTEP_RETURN_IF_ERROR(ParseAlgorithmOverrides(options.algorithm).status());
   return Pattern::Create(options.dtype, options.op, options.ranks).status();
-}
-
-// How this rank reaches the others, from the communicator's description of itself: "shm", "tcp 10.0.0.1:4411"; each route once.
-std::string RoutesIn(const std::string& description, Rank self) {
-  std::vector<std::string> routes;
-  for (const absl::string_view line : absl::StrSplit(description, '\n')) {
-    const size_t over = line.find(" over ");
-    const bool another =
-        absl::StartsWith(line, "rank ") && !absl::StartsWith(line, absl::StrCat("rank ", self.value(), " "));
-    if (over == absl::string_view::npos || !another) continue;
-    const std::string route(line.substr(over + 6));
-    if (std::find(routes.begin(), routes.end(), route) == routes.end()) routes.push_back(route);
-  }
-  return routes.empty() ? "none" : absl::StrJoin(routes, ", ");
 }
 
 // One rank's part in the program.
@@ -194,11 +172,7 @@ absl::Status WriteJson(const Report& report, const std::string& path) {
     std::fputs(json.c_str(), stdout);
     return absl::OkStatus();
   }
-  const std::string file = FromUsersFolder(path);
-  std::ofstream stream(file);
-  stream << json;
-  stream.close();
-  return stream ? absl::OkStatus() : absl::UnavailableError(absl::StrCat("cannot write ", file));
+  return WriteFile(path, json);
 }
 
 absl::Status RunRank(const ProgramOptions& options) {

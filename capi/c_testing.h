@@ -32,7 +32,13 @@ lockstep_tensor Vector(void* data, const int64_t* count, int32_t dtype);
  * before the process makes any handle. */
 void RunTwoProcesses(void (*run)(int32_t rank, char* folder));
 
-/* A communicator of those two ranks, who meet in a file of the folder. Equal names meet. */
+/* Rank 0 here and any number of others in children. */
+void RunRanks(int32_t size, void (*run)(int32_t rank, int32_t size, const char* folder));
+
+/* A communicator of ranks that meet in a file of the folder. Equal names and sizes meet. */
+lockstep_communicator* Meet(int32_t rank, int32_t size, const char* folder, const char* name);
+
+/* The same of two. */
 lockstep_communicator* Join(int32_t rank, const char* folder, const char* name);
 
 /* A world of one. */
@@ -60,6 +66,13 @@ void Mark(lockstep_reducer* reducer, Model* model, size_t index, float value);
 /* A step in which every gradient is `value`, the last parameter's first, and how it ended. */
 lockstep_error* RunStep(lockstep_reducer* reducer, Model* model, float value);
 void CheckAll(const Model* model, float value);
+
+/* Of `count` weights of one f32 each, at most 2. */
+lockstep_reducer* MakeReducer(lockstep_communicator* communicator, size_t count,
+                              const lockstep_reducer_options* options);
+
+/* A step whose gradients are *value each; *value is their average then. How it ended. */
+lockstep_error* Step(lockstep_reducer* reducer, size_t count, float* value);
 
 /* The average of a parameter that some rank used. */
 float AverageOf(lockstep_reducer* reducer, size_t index);

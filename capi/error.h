@@ -61,6 +61,18 @@ absl::Status ReadOptions(const Options* given, const char* name, Options* option
   return absl::OkStatus();
 }
 
+// Fills in a struct of the caller's, which may be of another version: what it has room for.
+template <typename Struct>
+absl::Status WriteStruct(const Struct& filled, const char* name, Struct* out) {
+  const size_t room = out->struct_size;
+  if (room < sizeof(size_t)) {
+    return absl::InvalidArgumentError(std::string(name) + ": struct_size is not set: call its _init function first");
+  }
+  __builtin_memcpy(out, &filled, room < sizeof(Struct) ? room : sizeof(Struct));
+  out->struct_size = room;
+  return absl::OkStatus();
+}
+
 }  // namespace capi
 }  // namespace lockstep
 

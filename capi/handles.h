@@ -8,14 +8,17 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/types/optional.h"
 #include "base/fork.h"
 #include "base/tensor_view.h"
+#include "capi/error.h"
 #include "capi/lockstep.h"
 #include "comm/communicator.h"
 #include "comm/symmetric_buffer.h"
 #include "comm/work.h"
 #include "comm/world.h"
+#include "reducer/buffers.h"
 #include "reducer/reducer.h"
 #include "transport/store.h"
 
@@ -58,10 +61,16 @@ struct lockstep_work {
 
 struct lockstep_reducer {
   uint64_t fork_generation = lockstep::ForkGeneration();
+  std::shared_ptr<lockstep::World> world;  // its communicator's, for parts that a buffer hook makes
   std::unique_ptr<lockstep::Reducer> reducer;
   // By parameter, what was last given out, whose shapes the caller borrows.
   std::vector<lockstep::TensorView> averages;
   std::vector<lockstep::TensorView> views;
+};
+
+// Memory alone: a forked child has it too.
+struct lockstep_fresh_buffers {
+  lockstep::FreshBuffers buffers;
 };
 
 namespace lockstep {
@@ -71,6 +80,11 @@ namespace capi {
 template <typename Handle>
 void Destroy(Handle* handle) {
   if (handle != nullptr && handle->fork_generation == ForkGeneration()) delete handle;
+}
+
+inline absl::Status CheckUsable(const lockstep_reducer* reducer) {
+  if (reducer == nullptr) return NullArgument("reducer");
+  return CheckNotForked(reducer->fork_generation, "reducer");
 }
 
 }  // namespace capi

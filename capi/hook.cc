@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "base/device.h"
 #include "base/dtype.h"
 #include "base/fork.h"
@@ -22,6 +23,7 @@
 #include "capi/tensor.h"
 #include "comm/collectives.h"
 #include "comm/communicator.h"
+#include "reducer/sparse_gradient.h"
 
 // Owned by the hook, one for each index, used again in each step.
 struct lockstep_hook_bucket {
@@ -51,13 +53,13 @@ using lockstep::capi::ToTensorView;
 // The handles of a reducer's buckets. Used by whichever thread issues hooks, one at a time.
 class BucketHandles {
  public:
-  explicit BucketHandles(std::shared_ptr<lockstep::World> world) : world_(std::move(world)) {}
+  explicit BucketHandles(const std::shared_ptr<lockstep::World>* world) : world_(world) {}
 
   lockstep_hook_bucket* For(lockstep::HookBucket& bucket) {
     while (handles_.size() <= bucket.index) handles_.push_back(std::make_unique<lockstep_hook_bucket>());
     lockstep_hook_bucket* const handle = handles_[bucket.index].get();
     handle->bucket = &bucket;
-    handle->communicator.world = world_;
+    handle->communicator.world = *world_;
     handle->communicator.borrowed = bucket.communicator;
     handle->elements = static_cast<int64_t>(bucket.elements);
     handle->slot_elements.clear();
@@ -66,7 +68,7 @@ class BucketHandles {
   }
 
  private:
-  const std::shared_ptr<lockstep::World> world_;
+  const std::shared_ptr<lockstep::World>* const world_;
   std::vector<std::unique_ptr<lockstep_hook_bucket>> handles_;
 };
 
@@ -80,8 +82,8 @@ thread_local Issuing issuing;
 class StreamOrderedHook : public lockstep::CommHook {
  public:
   StreamOrderedHook(std::string name, lockstep_hook_function issue, void* context,
-                    std::shared_ptr<lockstep::World> world)
-      : name_(std::move(name)), issue_(issue), context_(context), handles_(std::move(world)) {}
+                    const std::shared_ptr<lockstep::World>* world)
+      : name_(std::move(name)), issue_(issue), context_(context), handles_(world) {}
 
   std::string name() const override { return name_; }
 
@@ -146,7 +148,7 @@ namespace lockstep {
 namespace capi {
 
 absl::StatusOr<std::shared_ptr<CommHook>> MakeCallbackHook(const lockstep_reducer_options& options,
-                                                           std::shared_ptr<World> world) {
+                                                           const std::shared_ptr<World>* world) {
   if ((options.hook_issue == nullptr) == (options.hook_start == nullptr)) {
     return absl::InvalidArgumentError("LOCKSTEP_HOOK_CALLBACK takes one of hook_issue and hook_start");
   }
@@ -154,11 +156,11 @@ absl::StatusOr<std::shared_ptr<CommHook>> MakeCallbackHook(const lockstep_reduce
   const std::string name = options.hook_name == nullptr ? "callback" : options.hook_name;
   void* const context = options.hook_context;
   if (options.hook_issue != nullptr) {
-    return std::make_shared<StreamOrderedHook>(name, options.hook_issue, context, std::move(world));
+    return std::make_shared<StreamOrderedHook>(name, options.hook_issue, context, world);
   }
   constexpr std::chrono::milliseconds kTimeout{1800000};
   const std::chrono::milliseconds given(options.hook_timeout_ms);
-  const auto handles = std::make_shared<BucketHandles>(std::move(world));
+  const auto handles = std::make_shared<BucketHandles>(world);
   const lockstep_hook_start start = options.hook_start;
   return std::shared_ptr<CommHook>(
       MakeHostCompletedHook(name, given.count() == 0 ? kTimeout : given,
@@ -219,6 +221,40 @@ lockstep_error* lockstep_hook_set_result(lockstep_hook_bucket* bucket, const loc
   return Guard([&]() -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(CheckUsable(bucket));
     LOCKSTEP_ASSIGN_OR_RETURN(bucket->bucket->result, ToTensorView(result, "result"));
+    return absl::OkStatus();
+  });
+}
+
+lockstep_error* lockstep_hook_bucket_rows(const lockstep_hook_bucket* bucket, const int64_t** out_rows,
+                                          const void** out_values, size_t* out_row_count, int32_t* out_sparse) {
+  return Guard([&]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(bucket));
+    if (out_rows == nullptr) return NullArgument("out_rows");
+    if (out_values == nullptr) return NullArgument("out_values");
+    if (out_row_count == nullptr) return NullArgument("out_row_count");
+    const lockstep::SparseGradient none;
+    const lockstep::SparseGradient* const sparse = bucket->bucket->sparse;
+    const lockstep::SparseGradient& given = sparse == nullptr ? none : *sparse;
+    *out_rows = given.indices.data();
+    *out_values = given.values;
+    *out_row_count = given.indices.size();
+    if (out_sparse != nullptr) *out_sparse = sparse == nullptr ? 0 : 1;
+    return absl::OkStatus();
+  });
+}
+
+lockstep_error* lockstep_hook_set_rows(lockstep_hook_bucket* bucket, const int64_t* rows, const void* values,
+                                       size_t row_count) {
+  return Guard([&]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(bucket));
+    if (bucket->bucket->sparse == nullptr) {
+      return absl::FailedPreconditionError("the bucket is not that of a sparse parameter");
+    }
+    if (rows == nullptr && row_count > 0) return NullArgument("rows");
+    lockstep::SparseGradient left = *bucket->bucket->sparse;
+    left.indices = absl::MakeConstSpan(rows, row_count);
+    left.values = values;
+    LOCKSTEP_ASSIGN_OR_RETURN(bucket->bucket->sparse_result, lockstep::Coalesce(left, 1));
     return absl::OkStatus();
   });
 }

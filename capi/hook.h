@@ -14,9 +14,9 @@ namespace lockstep {
 namespace capi {
 
 // Of options whose hook is LOCKSTEP_HOOK_CALLBACK. INVALID_ARGUMENT unless exactly one of the two functions is there, and for a
-// negative timeout. `world` is that of the reducer's communicator, for parts made of the hook's.
+// negative timeout. `world` is that of the reducer's communicator as it changes, for parts made of the hook's; it outlives the hook.
 absl::StatusOr<std::shared_ptr<CommHook>> MakeCallbackHook(const lockstep_reducer_options& options,
-                                                           std::shared_ptr<World> world);
+                                                           const std::shared_ptr<World>* world);
 
 }  // namespace capi
 }  // namespace lockstep

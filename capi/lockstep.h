@@ -487,7 +487,7 @@ typedef struct lockstep_parameter {
   int32_t device_kind;
   int32_t device_index;
   int32_t ignored; /* 1: it keeps its index but has no bucket: no gradient, or one that stays this rank's own */
-  int32_t reserved;
+  int32_t sparse;  /* 1: its gradient is rows of the first dimension: lockstep_reducer_mark_ready_sparse; row-major */
 } lockstep_parameter;
 
 LOCKSTEP_EXPORT void lockstep_parameter_init(lockstep_parameter* parameter);
@@ -538,6 +538,11 @@ typedef struct lockstep_reduced_bucket {
   size_t parameter_count;
   const size_t* parameters; /* indexes into the parameter table */
   const lockstep_tensor* gradients;
+  /* Of a sparse parameter, which has a bucket of its own, instead of gradients, of which there is none then: as of
+   * lockstep_reducer_sparse_average. */
+  const int64_t* rows;
+  size_t row_count;
+  const void* row_values;
 } lockstep_reduced_bucket;
 
 /* Steps these parameters, on the thread lockstep-opt, while later buckets are still under way. An error is taken over, and
@@ -591,6 +596,17 @@ typedef struct lockstep_reducer_options {
   const size_t* delayed;
   size_t delayed_count;
   size_t delayed_trigger;
+  /* 1: ranks may run out of inputs at different times; those that have call lockstep_reducer_join. With it:
+   * divide_by_live 1: averages are those of the ranks that have inputs, rather than of all with zeros for the others. Not with
+   * hooks, nor with LOCKSTEP_AVERAGE_NONE. throw_on_early_end 1: as soon as a rank has joined, the step is FAILED_PRECONDITION on all
+   * ranks, and so is join. */
+  int32_t uneven_inputs;
+  int32_t divide_by_live;
+  int32_t throw_on_early_end;
+  int32_t reserved;
+  /* Where this rank's trace of every step goes: a folder, or the beginning of a file's name. NULL: where LOCKSTEP_TRACE says, if it
+   * does. */
+  const char* trace_path;
 } lockstep_reducer_options;
 
 LOCKSTEP_EXPORT void lockstep_reducer_options_init(lockstep_reducer_options* options);
@@ -695,6 +711,16 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_hook_bucket_tensor(const lockstep_hook_
 LOCKSTEP_EXPORT lockstep_error* lockstep_hook_bucket_gradient(const lockstep_hook_bucket* bucket, size_t slot,
                                                               size_t* out_parameter, lockstep_tensor* out_tensor);
 
+/* Of a sparse parameter, whose bucket is a vector of no elements: *out_sparse is 1, and the rest this rank's rows and values as they
+ * were marked, or none; the values are there in the order of the stream. Else all are 0 and NULL. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_hook_bucket_rows(const lockstep_hook_bucket* bucket, const int64_t** out_rows,
+                                                          const void** out_values, size_t* out_row_count,
+                                                          int32_t* out_sparse);
+/* The average of a sparse bucket, instead of this rank's rows: values of row_count rows, in any order, those of repeated ones to be
+ * summed. Copied. FAILED_PRECONDITION for another bucket. To be called before the hook is done. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_hook_set_rows(lockstep_hook_bucket* bucket, const int64_t* rows,
+                                                       const void* values, size_t row_count);
+
 /* The hook's communicator, of the ranks of the reducer's. It belongs to the reducer: never destroy it. A stream-ordered hook must not
  * call collectives on it directly. NULL for NULL. */
 LOCKSTEP_EXPORT lockstep_communicator* lockstep_hook_bucket_communicator(const lockstep_hook_bucket* bucket);
@@ -746,6 +772,207 @@ typedef struct lockstep_reducer_statistics {
 LOCKSTEP_EXPORT void lockstep_reducer_statistics_init(lockstep_reducer_statistics* statistics);
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_get_statistics(const lockstep_reducer* reducer,
                                                                 lockstep_reducer_statistics* out_statistics);
+
+/* ---- The reducer beside dense gradients ---------------------------------------------------------------------------
+ *
+ * Sparse gradients, a model's buffers around its forward pass, ranks that run out of inputs or come and go, and what a reducer
+ * tells about its steps. All of it is called by the thread that uses the reducer, but mark_ready_sparse, which is like mark_ready. */
+
+/* Sparse gradients, of parameters whose `sparse` is 1. The gradient of row rows[i] is values[i]; rows come in any order, and the
+ * values of repeated ones are summed. `values` has the parameter's shape but for the first dimension, which is row_count (0 is fine),
+ * row-major. Both are only read, and borrowed like a gradient. INVALID_ARGUMENT for what does not match the table, naming the first
+ * row that there is not; otherwise as lockstep_reducer_mark_ready. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_mark_ready_sparse(lockstep_reducer* reducer, size_t index,
+                                                                   const int64_t* rows, size_t row_count,
+                                                                   const lockstep_tensor* values,
+                                                                   const lockstep_stream* stream);
+
+/* After a synchronised backward: the rows for which any rank had values, ascending and each once, and their averages, one row of the
+ * parameter's dtype behind the other. The same bits on every rank, borrowed until the next begin_backward. *out_used is 0, and the
+ * rest NULL and 0, where no rank used the parameter. FAILED_PRECONDITION before the first such backward has ended, and inside one;
+ * INVALID_ARGUMENT for a parameter that is not sparse. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_sparse_average(lockstep_reducer* reducer, size_t index,
+                                                                const int64_t** out_rows, const void** out_values,
+                                                                size_t* out_row_count, int32_t* out_used);
+
+/* A model's buffers (running statistics and the like), brought from one rank to the others once for each synchronised step: before
+ * its first forward pass, or after. They go over a communicator of their own, so the reducer's order of calls is not disturbed. */
+
+/* Instead of a broadcast: changes the buffers in place, by calls on `communicator`, which has the ranks that take part. It and the
+ * tensors are valid until the callback returns, and are never destroyed by it. On the thread that called begin_forward, end_forward
+ * or join; it calls nothing of its reducer. An error is taken over, and fails that call on this rank alone. */
+typedef lockstep_error* (*lockstep_buffer_hook)(void* context, lockstep_communicator* communicator,
+                                                const lockstep_tensor* buffers, size_t buffer_count);
+
+typedef struct lockstep_reducer_buffer_options {
+  size_t struct_size;
+  int32_t root;
+  /* 1: the other ranks' buffers are overwritten. Otherwise they come in fresh memory, and a backward pass to come still finds
+   * those of its own forward pass. After the forward pass, and by a hook, always in place. */
+  int32_t in_place;
+  int32_t after_forward; /* 1: by end_forward rather than begin_forward */
+  int32_t reserved;
+  lockstep_buffer_hook hook; /* NULL: a broadcast. It and its context must outlive the reducer */
+  void* hook_context;
+} lockstep_reducer_buffer_options;
+
+LOCKSTEP_EXPORT void lockstep_reducer_buffer_options_init(lockstep_reducer_buffer_options* options);
+
+/* Every rank calls it, with equal options, between backwards; again after lockstep_reducer_change_communicator. What the buffers must
+ * be, what of them is remembered, and the errors are those of lockstep_buffer_set_create. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_set_buffers(lockstep_reducer* reducer, const lockstep_tensor* buffers,
+                                                             size_t buffer_count,
+                                                             const lockstep_reducer_buffer_options* options);
+
+typedef struct lockstep_forward_options {
+  size_t struct_size;
+  int32_t no_sync; /* 1: a forward whose backward only accumulates, or that has none: no buffers are brought */
+  int32_t reserved;
+  const lockstep_tensor* buffers; /* those of set_buffers, wherever they lie now */
+  size_t buffer_count;
+} lockstep_forward_options;
+
+LOCKSTEP_EXPORT void lockstep_forward_options_init(lockstep_forward_options* options);
+
+/* Buffers as they came from the root, on the root as they were there. On its own: it may outlive what they came by.
+ * lockstep_fresh_buffers_data and _destroy are below, at the buffer sets. */
+typedef struct lockstep_fresh_buffers lockstep_fresh_buffers;
+
+/* A forward pass begins; ends. Without buffers both may be left out; begin_forward is then for the times in the logging data. They
+ * block while buffers are brought, as every rank must call them then. *out_fresh is NULL unless buffers came in fresh memory;
+ * out_fresh may be NULL where they never do. On tensors that are not as agreed see lockstep_buffer_set_broadcast; a hook gets none
+ * where they cannot be read. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_begin_forward(lockstep_reducer* reducer,
+                                                               const lockstep_forward_options* options,
+                                                               lockstep_fresh_buffers** out_fresh);
+LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_end_forward(lockstep_reducer* reducer,
+                                                             const lockstep_forward_options* options);
+
+/* For a rank that has no more inputs, where others have: takes part in their steps with zeros, for as long as that takes (its
+ * operations have no deadline), and returns when all ranks have joined. By then `model` is, on every rank, that of the rank which
+ * joined last (of several the highest). `buffers` are those of set_buffers, or none: each rank that has inputs brings them for each of
+ * its synchronised steps, a joining one once more, and then without it. INVALID_ARGUMENT for tensors that cannot be read, before
+ * anything has begun; FAILED_PRECONDITION without uneven_inputs, or as throw_on_early_end says. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_join(lockstep_reducer* reducer, const lockstep_tensor* model,
+                                                      size_t model_count, const lockstep_tensor* buffers,
+                                                      size_t buffer_count);
+
+/* The same reducer over another communicator, as after a failure or when ranks come and go: every rank of the new one calls it, or
+ * lockstep_reducer_create with an equal table, equal options and the plan that the others export. Ends what was under way, whether or
+ * not it failed. Keeps the plan if all ranks have the same, else begins with the first one; bucket views move, with what is in them,
+ * and buffers are to be set again. The old communicator may be destroyed afterwards. Errors are those of lockstep_reducer_create;
+ * then the reducer can only be given another communicator, or destroyed. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_change_communicator(lockstep_reducer* reducer,
+                                                                     lockstep_communicator* communicator);
+
+/* One bucket of the last synchronised backward, in milliseconds since its begin_backward by the host's clock. Negative: not
+ * recorded. */
+typedef struct lockstep_bucket_statistics {
+  size_t struct_size;
+  double ready_ms;    /* its last gradient was marked */
+  double launched_ms; /* all before it were launched too */
+  double wire_begin_ms;
+  double wire_end_ms;
+  double done_ms;          /* averages are in the gradients, and stepped with where the reducer does that */
+  double communication_ms; /* between wire_begin_ms and wire_end_ms */
+  double exposed_ms;       /* of that, after end_backward was called */
+  double hidden_ms;        /* communication_ms - exposed_ms */
+  int64_t bytes;           /* that this rank gave to the bucket's collectives */
+} lockstep_bucket_statistics;
+
+LOCKSTEP_EXPORT void lockstep_bucket_statistics_init(lockstep_bucket_statistics* statistics);
+/* INVALID_ARGUMENT for a bucket that the step did not have. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_get_bucket_statistics(const lockstep_reducer* reducer, size_t bucket,
+                                                                       lockstep_bucket_statistics* out_statistics);
+
+/* The last synchronised backward as a text of one screen, for people. lockstep_string_free it. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_summary(const lockstep_reducer* reducer, char** out_text);
+
+/* A JSON object under the names of DDP's logging data (world_size, bucket_sizes, avg_backward_comm_time, ...), times in nanoseconds. Of
+ * steps it has what begin_forward, or else begin_backward, published: each of the first ten, and then every `sample_rate`-th (100;
+ * INVALID_ARGUMENT below 1). lockstep_string_free it. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_logging_data(const lockstep_reducer* reducer, char** out_json);
+LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_set_logging_sample_rate(lockstep_reducer* reducer,
+                                                                         int64_t sample_rate);
+
+/* ---- Buffers and normalisation ------------------------------------------------------------------------------------
+ *
+ * What a model keeps beside its parameters (running statistics and the like: its buffers, which have nothing to do with
+ * lockstep_buffer), normalisation over the whole batch, and casts for mixed precision. These are collectives of the
+ * communicator unless they say otherwise, and keep its order of calls: use the reducer's communicator between
+ * end_backward and begin_backward, or a duplicate of it at any time. They block.
+ *
+ * A buffer set brings a model's buffers from one rank to all, coalesced, as before each forward pass. They land in
+ * fresh memory, so that a backward pass which is yet to come still finds those of its own forward pass. That the ranks'
+ * buffers are alike is compared once, at creation. A set is used by one thread at a time. */
+typedef struct lockstep_buffer_set lockstep_buffer_set;
+
+/* Every rank calls it. Buffers are on the host and without gaps, in any order of dimensions; the errors are those of
+ * lockstep_reducer_create, a difference being the same error on every rank. Only the tensors' dtypes, shapes and
+ * strides are remembered. The communicator must outlive the set. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_buffer_set_create(lockstep_communicator* communicator,
+                                                           const lockstep_tensor* tensors, size_t tensor_count,
+                                                           lockstep_buffer_set** out_set);
+LOCKSTEP_EXPORT void lockstep_buffer_set_destroy(lockstep_buffer_set* set);
+
+typedef struct lockstep_buffer_set_options {
+  size_t struct_size;
+  int64_t timeout_ms; /* as of a collective */
+  int32_t root;       /* equal on all ranks */
+  int32_t reserved;
+} lockstep_buffer_set_options;
+
+LOCKSTEP_EXPORT void lockstep_buffer_set_options_init(lockstep_buffer_set_options* options);
+
+/* The tensors are the buffers of now, wherever they lie; only the root's are read. out_fresh NULL: the other ranks'
+ * tensors are overwritten instead. INVALID_ARGUMENT for tensors that are not like those of the creation: on that rank
+ * alone, and FAILED_PRECONDITION on the others if it is the root. Nothing is written then, and the communicator stays
+ * usable. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_buffer_set_broadcast(lockstep_buffer_set* set, const lockstep_tensor* tensors,
+                                                              size_t tensor_count,
+                                                              const lockstep_buffer_set_options* options,
+                                                              lockstep_fresh_buffers** out_fresh);
+
+/* The fresh tensor `index`, laid out as the set's: aligned to 256 bytes, and the caller's to write until it is
+ * destroyed. NULL for an index that there is not. */
+LOCKSTEP_EXPORT void* lockstep_fresh_buffers_data(const lockstep_fresh_buffers* fresh, size_t index);
+LOCKSTEP_EXPORT void lockstep_fresh_buffers_destroy(lockstep_fresh_buffers* fresh);
+
+/* Batch normalisation over the elements of all ranks. Forward: combine; backward: sum_gradients. With the sums of dy
+ * and of dy * (x - mean) over all ranks and N the whole count, by channel:
+ *   dx = (dy - sum_dy / N - (x - mean) * inverse_std^2 * sum_dy_xmu / N) * inverse_std * weight */
+typedef struct lockstep_batch_norm_options {
+  size_t struct_size;
+  int64_t timeout_ms;      /* as of a collective */
+  double epsilon;          /* default 1e-5; finite, above 0 */
+  double momentum;         /* share of this batch in the running statistics; default 0.1; finite */
+  float* running_mean;     /* `channels` values, which combine updates; both or none */
+  float* running_variance; /* unbiased */
+} lockstep_batch_norm_options;
+
+LOCKSTEP_EXPORT void lockstep_batch_norm_options_init(lockstep_batch_norm_options* options);
+
+/* mean, variance (biased) and count: of this rank's elements of each channel, `channels` values each; with a count of 0
+ * they may be anything, but not NULL. The outputs are those of all ranks' elements; any may be NULL, or the input of
+ * the same kind. Channels are equal on all ranks, counts need not be. One all-gather; combined in double by Chan's
+ * formula, in rank order. Without any elements mean and variance are 0 and the running statistics stay as they are; with
+ * a single one, the running variance does. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_batch_norm_combine(lockstep_communicator* communicator, size_t channels,
+                                                            const float* mean, const float* variance, int64_t count,
+                                                            const lockstep_batch_norm_options* options, float* out_mean,
+                                                            float* out_variance, float* out_inverse_std,
+                                                            int64_t* out_count);
+
+/* The two sums by channel, `channels` values each, become those over all ranks. One all-reduce, in double. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_batch_norm_sum_gradients(lockstep_communicator* communicator, size_t channels,
+                                                                  float* sum_dy, float* sum_dy_xmu,
+                                                                  const lockstep_batch_norm_options* options);
+
+/* targets[i] = sources[i], converted between floats and rounded once: parameters into copies of lower precision, their
+ * gradients into float32. Sends nothing. Of a pair, shapes are equal, and layouts too unless one is row-major and the
+ * other has gaps; they share no memory. Nothing is written if a pair is not so: INVALID_ARGUMENT names the first. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_cast_tensors(const lockstep_tensor* sources, const lockstep_tensor* targets,
+                                                      size_t tensor_count);
 
 #ifdef __cplusplus
 } /* extern "C" */

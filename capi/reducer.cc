@@ -1,12 +1,9 @@
-#include <algorithm>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "capi/error.h"
@@ -23,6 +20,7 @@ namespace {
 
 using lockstep::TensorView;
 using lockstep::capi::CheckNotForked;
+using lockstep::capi::CheckUsable;
 using lockstep::capi::Guard;
 using lockstep::capi::NullArgument;
 using lockstep::capi::ReadOptions;
@@ -30,11 +28,6 @@ using lockstep::capi::ToParameters;
 using lockstep::capi::ToReducerOptions;
 using lockstep::capi::ToTensor;
 using lockstep::capi::ToTensorView;
-
-absl::Status CheckUsable(const lockstep_reducer* reducer) {
-  if (reducer == nullptr) return NullArgument("reducer");
-  return CheckNotForked(reducer->fork_generation, "reducer");
-}
 
 }  // namespace
 
@@ -48,13 +41,14 @@ lockstep_error* lockstep_reducer_create(lockstep_communicator* communicator, con
     lockstep_reducer_options given = {};
     LOCKSTEP_RETURN_IF_ERROR(ReadOptions(options, "lockstep_reducer_options", &given));
     lockstep::Communicator* const ranks = communicator->get();
-    absl::StatusOr<lockstep::ReducerOptions> reducer_options = ToReducerOptions(given, communicator->world);
+    auto handle = std::make_unique<lockstep_reducer>();
+    handle->world = communicator->world;
+    absl::StatusOr<lockstep::ReducerOptions> reducer_options = ToReducerOptions(given, &handle->world);
     absl::StatusOr<std::vector<lockstep::Parameter>> table = ToParameters(parameters, parameter_count);
     absl::Status local = reducer_options.status();
     local.Update(table.status());
     // The other ranks are about to compare their tables with ours: they are told rather than left waiting.
     if (!local.ok()) return lockstep::AgreeOnParameters(*ranks, local, "", {});
-    auto handle = std::make_unique<lockstep_reducer>();
     LOCKSTEP_ASSIGN_OR_RETURN(handle->reducer,
                               lockstep::Reducer::Create(ranks, *std::move(table), *std::move(reducer_options)));
     handle->averages.resize(parameter_count);
@@ -70,12 +64,8 @@ lockstep_error* lockstep_reducer_broadcast(lockstep_reducer* reducer, const lock
                                            size_t tensor_count, int32_t root) {
   return Guard([&]() -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
-    if (tensors == nullptr && tensor_count > 0) return NullArgument("tensors");
-    std::vector<TensorView> views;
-    for (size_t i = 0; i < tensor_count; ++i) {
-      LOCKSTEP_ASSIGN_OR_RETURN(TensorView view, ToTensorView(&tensors[i], absl::StrCat("tensors[", i, "]").c_str()));
-      views.push_back(std::move(view));
-    }
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<TensorView> views,
+                              lockstep::capi::ToTensorViews(tensors, tensor_count, "tensors"));
     return reducer->reducer->Broadcast(views, lockstep::Rank(root));
   });
 }
@@ -193,12 +183,8 @@ lockstep_error* lockstep_reducer_get_statistics(const lockstep_reducer* reducer,
   return Guard([&]() -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
     if (out_statistics == nullptr) return NullArgument("out_statistics");
-    if (out_statistics->struct_size < sizeof(size_t)) {
-      return absl::InvalidArgumentError("lockstep_reducer_statistics: call its _init function first");
-    }
     const lockstep::ReducerStatistics last = reducer->reducer->statistics();
     lockstep_reducer_statistics full = {};
-    full.struct_size = out_statistics->struct_size;
     full.steps = last.steps;
     full.backward_ms = last.backward_ms;
     full.communication_ms = last.communication_ms;
@@ -207,8 +193,6 @@ lockstep_error* lockstep_reducer_get_statistics(const lockstep_reducer* reducer,
     full.bytes_reduced = last.bytes_reduced;
     full.buckets = last.buckets;
     full.buckets_launched_in_backward = last.buckets_launched_in_backward;
-    // The caller's struct may be of another version: what it has room for.
-    std::memcpy(out_statistics, &full, std::min(full.struct_size, sizeof(full)));
-    return absl::OkStatus();
+    return lockstep::capi::WriteStruct(full, "lockstep_reducer_statistics", out_statistics);
   });
 }

@@ -45,6 +45,7 @@ absl::StatusOr<Parameter> ToParameter(const lockstep_parameter& given) {
   LOCKSTEP_ASSIGN_OR_RETURN(parameter.shape, Extents(given.shape, given.dimensions));
   LOCKSTEP_ASSIGN_OR_RETURN(parameter.strides, Extents(given.strides, given.dimensions));
   parameter.ignored = given.ignored != 0;
+  parameter.sparse = given.sparse != 0;
   return parameter;
 }
 
@@ -83,7 +84,8 @@ absl::StatusOr<absl::optional<DType>> ToWire(int32_t compress) {
   }
 }
 
-absl::Status ReadHook(const lockstep_reducer_options& given, std::shared_ptr<World> world, ReducerOptions* options) {
+absl::Status ReadHook(const lockstep_reducer_options& given, const std::shared_ptr<World>* world,
+                      ReducerOptions* options) {
   LOCKSTEP_ASSIGN_OR_RETURN(options->compress, ToWire(given.compress));
   if (given.hook != LOCKSTEP_HOOK_CALLBACK && (given.hook_issue != nullptr || given.hook_start != nullptr)) {
     return absl::InvalidArgumentError("a callback of a hook is set, but hook is not LOCKSTEP_HOOK_CALLBACK");
@@ -105,7 +107,7 @@ absl::Status ReadHook(const lockstep_reducer_options& given, std::shared_ptr<Wor
       options->hook = MakeNoopHook();
       return absl::OkStatus();
     case LOCKSTEP_HOOK_CALLBACK: {
-      LOCKSTEP_ASSIGN_OR_RETURN(options->hook, MakeCallbackHook(given, std::move(world)));
+      LOCKSTEP_ASSIGN_OR_RETURN(options->hook, MakeCallbackHook(given, world));
       return absl::OkStatus();
     }
     default:
@@ -125,6 +127,12 @@ OptimizerStep ToOptimizer(lockstep_optimizer_step step, void* context) {
     reduced.parameter_count = bucket.parameters.size();
     reduced.parameters = bucket.parameters.data();
     reduced.gradients = gradients.data();
+    if (bucket.sparse != nullptr) {
+      reduced.gradients = nullptr;
+      reduced.rows = bucket.sparse->indices.data();
+      reduced.row_count = bucket.sparse->indices.size();
+      reduced.row_values = bucket.sparse->values.data();
+    }
     return TakeError(step(context, &reduced));
   };
 }
@@ -151,7 +159,8 @@ absl::StatusOr<std::vector<Parameter>> ToParameters(const lockstep_parameter* pa
   return table;
 }
 
-absl::StatusOr<ReducerOptions> ToReducerOptions(const lockstep_reducer_options& given, std::shared_ptr<World> world) {
+absl::StatusOr<ReducerOptions> ToReducerOptions(const lockstep_reducer_options& given,
+                                                const std::shared_ptr<World>* world) {
   ReducerOptions options;
   LOCKSTEP_RETURN_IF_ERROR(ReadCaps(given, &options));
   if (given.caps_from_last != 0) options.caps_from = CapsFrom::kLast;
@@ -168,13 +177,17 @@ absl::StatusOr<ReducerOptions> ToReducerOptions(const lockstep_reducer_options& 
   options.gradient_as_bucket_view = given.gradient_as_bucket_view != 0;
   options.replan = given.no_replan == 0;
   if (given.plan != nullptr) options.plan = given.plan;
-  LOCKSTEP_RETURN_IF_ERROR(ReadHook(given, std::move(world), &options));
+  LOCKSTEP_RETURN_IF_ERROR(ReadHook(given, world, &options));
   if (given.optimizer_step != nullptr) {
     options.optimizer = ToOptimizer(given.optimizer_step, given.optimizer_context);
   }
   if (given.delayed == nullptr && given.delayed_count > 0) return NullArgument("delayed");
   options.delayed.assign(given.delayed, given.delayed + given.delayed_count);
   options.delayed_trigger = given.delayed_trigger;
+  options.uneven_inputs = given.uneven_inputs != 0;
+  options.divide_by_live = given.divide_by_live != 0;
+  options.throw_on_early_end = given.throw_on_early_end != 0;
+  if (given.trace_path != nullptr) options.trace_path = given.trace_path;
   return options;
 }
 

@@ -20,7 +20,7 @@ namespace capi {
 absl::StatusOr<std::vector<Parameter>> ToParameters(const lockstep_parameter* parameters, size_t count);
 
 // INVALID_ARGUMENT for what is no value of its field, and for fields that exclude each other. `world` as in capi/hook.h.
-absl::StatusOr<ReducerOptions> ToReducerOptions(const lockstep_reducer_options& given, std::shared_ptr<World> world);
+absl::StatusOr<ReducerOptions> ToReducerOptions(const lockstep_reducer_options& given, const std::shared_ptr<World>* world);
 
 }  // namespace capi
 }  // namespace lockstep

@@ -1,5 +1,7 @@
 #include "capi/tensor.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/dlpack.h"
@@ -66,6 +68,20 @@ lockstep_tensor ToTensor(const TensorView& view) {
   tensor.device_kind = static_cast<int32_t>(view.device().kind);
   tensor.device_index = view.device().index;
   return tensor;
+}
+
+absl::StatusOr<std::vector<TensorView>> ToTensorViews(const lockstep_tensor* tensors, size_t count, const char* name) {
+  if (tensors == nullptr && count > 0) return NullArgument(name);
+  std::vector<TensorView> views;
+  for (size_t i = 0; i < count; ++i) {
+    LOCKSTEP_ASSIGN_OR_RETURN(TensorView view, ToTensorView(&tensors[i], absl::StrCat(name, "[", i, "]").c_str()));
+    views.push_back(std::move(view));
+  }
+  return views;
+}
+
+absl::Span<const TensorView> OrNone(const absl::StatusOr<std::vector<TensorView>>& views) {
+  return views.ok() ? absl::MakeConstSpan(*views) : absl::Span<const TensorView>();
 }
 
 absl::Status CheckStream(const lockstep_stream* stream) {

@@ -3,8 +3,12 @@
 #ifndef CAPI_TENSOR_H_
 #define CAPI_TENSOR_H_
 
+#include <cstddef>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "base/device.h"
 #include "base/dtype.h"
 #include "base/reduce_op.h"
@@ -19,6 +23,12 @@ absl::StatusOr<TensorView> ToTensorView(const lockstep_tensor* tensor, const cha
 
 // Borrows the view's shape and strides.
 lockstep_tensor ToTensor(const TensorView& view);
+
+// An array of them; may be null when `count` is 0. Errors name the argument and the place.
+absl::StatusOr<std::vector<TensorView>> ToTensorViews(const lockstep_tensor* tensors, size_t count, const char* name);
+
+// For a collective that the other ranks are in already: this one takes part even with tensors that could not be read.
+absl::Span<const TensorView> OrNone(const absl::StatusOr<std::vector<TensorView>>& views);
 
 absl::StatusOr<DType> ToDType(int32_t dtype);
 absl::StatusOr<ReduceOp> ToReduceOp(lockstep_reduce_op op);

@@ -171,7 +171,8 @@ class Communicator {
 
   // Carries out the collective in the order of a stream: after what was enqueued before, before what is enqueued later. Here,
   // for back ends that work on the host, on the stream's own thread. `done` gets the result, on that thread; the stream itself
-  // takes no error from it. An error returned means that nothing was enqueued and `done` will not be called.
+  // takes no error from it. An error returned means that nothing was enqueued and `done` will not be called. The request's counts
+  // stay borrowed until then.
   virtual absl::Status Enqueue(const CollectiveRequest& request, Stream* stream,
                                absl::AnyInvocable<void(const absl::Status&)> done);
 

@@ -4,11 +4,13 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/device.h"
 #include "base/status.h"
 #include "xxhash.h"
 
@@ -69,6 +71,31 @@ std::string SettingsThatDiffer(const std::string& a, int rank_a, const std::stri
   return absl::StrCat("the settings differ: ", absl::StrJoin(differences, "; "));
 }
 
+absl::Status CheckDense(absl::string_view what, absl::Span<const TensorView> tensors) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].device().kind != DeviceKind::kHost || !tensors[i].dense()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(what, ": tensor ", i, " ", tensors[i].ToString(), " is not dense memory on the host"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Strides too: what is row-major here and channels-last there must not be copied byte by byte.
+std::vector<Parameter> AsTable(absl::string_view what, absl::Span<const TensorView> tensors) {
+  std::vector<Parameter> table;
+  for (const TensorView& tensor : tensors) {
+    Parameter entry;
+    entry.name = absl::StrCat("of the ", what);
+    entry.dtype = tensor.dtype();
+    entry.device = tensor.device();
+    entry.shape.assign(tensor.shape().begin(), tensor.shape().end());
+    if (!tensor.contiguous()) entry.strides.assign(tensor.strides().begin(), tensor.strides().end());
+    table.push_back(std::move(entry));
+  }
+  return table;
+}
+
 }  // namespace
 
 absl::Status AgreeOnParameters(Communicator& communicator, const absl::Status& local, const std::string& settings,
@@ -109,6 +136,13 @@ absl::Status AgreeOnParameters(Communicator& communicator, const absl::Status& l
     if (other[0] != '\0') return absl::FailedPreconditionError(other.data());
   }
   return absl::InternalError("the ranks' parameter tables differ, but no difference was found");
+}
+
+absl::Status AgreeOnTensors(Communicator& communicator, const absl::Status& local, absl::string_view what,
+                            const std::string& settings, absl::Span<const TensorView> tensors) {
+  absl::Status complaint = local;
+  complaint.Update(CheckDense(what, tensors));
+  return AgreeOnParameters(communicator, complaint, settings, AsTable(what, tensors));
 }
 
 }  // namespace lockstep

@@ -7,7 +7,9 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/tensor_view.h"
 #include "comm/communicator.h"
 #include "reducer/parameter.h"
 
@@ -18,6 +20,12 @@ namespace lockstep {
 // the lowest rank that has one, or the first difference from rank 0. `settings` is for people, phrases between ", ": "average 0, hook none, ...".
 absl::Status AgreeOnParameters(Communicator& communicator, const absl::Status& local, const std::string& settings,
                                absl::Span<const Parameter> parameters);
+
+// The same for tensors without names whose bytes are to be copied from rank to rank: strides are compared too, and a
+// tensor of this rank's that is not dense memory on the host is a complaint (INVALID_ARGUMENT). `what` they are for
+// names them in messages.
+absl::Status AgreeOnTensors(Communicator& communicator, const absl::Status& local, absl::string_view what,
+                            const std::string& settings, absl::Span<const TensorView> tensors);
 
 }  // namespace lockstep
 

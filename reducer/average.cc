@@ -36,8 +36,9 @@ AverageFactors FactorsOf(Average average, double predivide_factor, int ranks, bo
 }
 
 absl::Status CheckPredivideFactor(double factor) {
-  if (factor > 0 && std::isfinite(factor)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("gradients cannot be divided by ", factor, " before they are summed"));
+  if (factor >= std::ldexp(1, -10) && factor <= std::ldexp(1, 15)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("gradients cannot be divided by ", factor, " before they are summed: only by 2^-10 to 2^15"));
 }
 
 }  // namespace lockstep

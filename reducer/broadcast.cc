@@ -2,13 +2,16 @@
 
 #include <cstddef>
 #include <cstring>
-#include <string>
+#include <deque>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
+#include "base/deadline.h"
 #include "base/status.h"
+#include "comm/work.h"
 #include "reducer/agreement.h"
-#include "reducer/parameter.h"
 
 namespace lockstep {
 namespace {
@@ -18,81 +21,114 @@ constexpr size_t kMessageBytesMax = size_t{250} << 20;
 // Above this a tensor goes by itself: a message more costs less than two copies.
 constexpr size_t kCoalescedBytesMax = size_t{1} << 20;
 
-absl::Status BroadcastBytes(Communicator& communicator, void* data, size_t bytes, Rank root) {
-  CollectiveRequest request;
-  request.collective = Collective::kBroadcast;
-  request.root = root;
-  request.count = bytes;
-  request.input = data;
-  request.output = data;
-  return communicator.Run(request);
+absl::Status CheckRoot(const Communicator& communicator, Rank root) {
+  if (root.value() >= 0 && root.value() < communicator.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("broadcast: root ", root.value(), " is not a rank of a world of ", communicator.size()));
 }
 
-absl::Status CheckTensors(const Communicator& communicator, absl::Span<const TensorView> tensors, Rank root) {
-  if (root.value() < 0 || root.value() >= communicator.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("broadcast: root ", root.value(), " is not a rank of a world of ", communicator.size()));
-  }
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].device().kind != DeviceKind::kHost || !tensors[i].dense()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("broadcast: tensor ", i, " ", tensors[i].ToString(), " is not dense memory on the host"));
+// Messages on their way, one behind the other: while one moves the next is packed.
+class Messages {
+ public:
+  Messages(Communicator* communicator, Rank root) : communicator_(communicator), root_(root) {}
+
+  absl::Status Send(const std::vector<const TensorView*>& tensors) {
+    if (in_flight_.size() == kInFlightMax) LOCKSTEP_RETURN_IF_ERROR(FinishOldest());
+    Message message;
+    if (tensors.size() > 1) {
+      message.tensors = tensors;
+      message.together = Pack(tensors);
     }
+    CollectiveRequest request;
+    request.collective = Collective::kBroadcast;
+    request.root = root_;
+    request.count = tensors.size() > 1 ? message.together.size() : tensors[0]->bytes();
+    request.input = tensors.size() > 1 ? message.together.data() : tensors[0]->data();
+    request.output = const_cast<void*>(request.input);
+    LOCKSTEP_ASSIGN_OR_RETURN(message.work, communicator_->Start(request));
+    in_flight_.push_back(std::move(message));
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
-}
 
-// Strides too: what is row-major here and channels-last there must not be copied byte by byte.
-std::vector<Parameter> AsTable(absl::Span<const TensorView> tensors) {
-  std::vector<Parameter> table;
-  for (const TensorView& tensor : tensors) {
-    Parameter entry;
-    entry.name = "of a broadcast";
-    entry.dtype = tensor.dtype();
-    entry.device = tensor.device();
-    entry.shape.assign(tensor.shape().begin(), tensor.shape().end());
-    if (!tensor.contiguous()) entry.strides.assign(tensor.strides().begin(), tensor.strides().end());
-    table.push_back(std::move(entry));
+  // Also after an error: what is on its way still uses the messages' memory.
+  absl::Status Finish() {
+    absl::Status status;
+    while (!in_flight_.empty()) status.Update(FinishOldest());
+    return status;
   }
-  return table;
+
+ private:
+  static constexpr size_t kInFlightMax = 2;
+
+  struct Message {
+    std::vector<const TensorView*> tensors;  // that are in `together`
+    std::vector<char> together;
+    absl::optional<Work> work;
+  };
+
+  static std::vector<char> Pack(const std::vector<const TensorView*>& tensors) {
+    std::vector<char> together;
+    for (const TensorView* tensor : tensors) {
+      const char* const begin = static_cast<const char*>(tensor->data());
+      together.insert(together.end(), begin, begin + tensor->bytes());
+    }
+    return together;
+  }
+
+  absl::Status FinishOldest() {
+    Message message = std::move(in_flight_.front());
+    in_flight_.pop_front();
+    // By the operation's own deadline.
+    LOCKSTEP_RETURN_IF_ERROR(message.work->Wait(Deadline::Infinite()));
+    if (communicator_->rank() == root_) return absl::OkStatus();
+    size_t at = 0;
+    for (const TensorView* tensor : message.tensors) {
+      std::memcpy(tensor->data(), message.together.data() + at, tensor->bytes());
+      at += tensor->bytes();
+    }
+    return absl::OkStatus();
+  }
+
+  Communicator* const communicator_;
+  const Rank root_;
+  std::deque<Message> in_flight_;
+};
+
+// The tensors of each message: small ones together, in their order.
+std::vector<std::vector<const TensorView*>> Cut(absl::Span<const TensorView> tensors) {
+  std::vector<std::vector<const TensorView*>> messages;
+  std::vector<const TensorView*> together;
+  size_t together_bytes = 0;
+  for (const TensorView& tensor : tensors) {
+    if (tensor.bytes() == 0) continue;
+    if (tensor.bytes() > kCoalescedBytesMax) {
+      messages.push_back({&tensor});
+      continue;
+    }
+    if (together_bytes + tensor.bytes() > kMessageBytesMax) {
+      messages.push_back(std::exchange(together, {}));
+      together_bytes = 0;
+    }
+    together.push_back(&tensor);
+    together_bytes += tensor.bytes();
+  }
+  if (!together.empty()) messages.push_back(std::move(together));
+  return messages;
 }
 
 }  // namespace
 
 absl::Status BroadcastCoalesced(Communicator& communicator, absl::Span<const TensorView> tensors, Rank root) {
-  LOCKSTEP_RETURN_IF_ERROR(AgreeOnParameters(communicator, CheckTensors(communicator, tensors, root),
-                                             absl::StrCat("broadcast from root ", root.value()), AsTable(tensors)));
-  std::vector<char> together;
-  std::vector<const TensorView*> waiting;
-  size_t waiting_bytes = 0;
-  const auto flush = [&]() -> absl::Status {
-    together.resize(waiting_bytes);
-    size_t at = 0;
-    for (const TensorView* tensor : waiting) {
-      std::memcpy(together.data() + at, tensor->data(), tensor->bytes());
-      at += tensor->bytes();
-    }
-    LOCKSTEP_RETURN_IF_ERROR(BroadcastBytes(communicator, together.data(), together.size(), root));
-    at = 0;
-    for (const TensorView* tensor : waiting) {
-      if (communicator.rank() != root) std::memcpy(tensor->data(), together.data() + at, tensor->bytes());
-      at += tensor->bytes();
-    }
-    waiting.clear();
-    waiting_bytes = 0;
-    return absl::OkStatus();
-  };
-  for (const TensorView& tensor : tensors) {
-    if (tensor.bytes() == 0) continue;
-    if (tensor.bytes() > kCoalescedBytesMax) {
-      LOCKSTEP_RETURN_IF_ERROR(BroadcastBytes(communicator, tensor.data(), tensor.bytes(), root));
-      continue;
-    }
-    if (waiting_bytes + tensor.bytes() > kMessageBytesMax) LOCKSTEP_RETURN_IF_ERROR(flush());
-    waiting.push_back(&tensor);
-    waiting_bytes += tensor.bytes();
+  LOCKSTEP_RETURN_IF_ERROR(AgreeOnTensors(communicator, CheckRoot(communicator, root), "broadcast",
+                                          absl::StrCat("broadcast from root ", root.value()), tensors));
+  Messages messages(&communicator, root);
+  absl::Status status;
+  for (const std::vector<const TensorView*>& message : Cut(tensors)) {
+    status = messages.Send(message);
+    if (!status.ok()) break;
   }
-  return waiting.empty() ? absl::OkStatus() : flush();
+  status.Update(messages.Finish());
+  return status;
 }
 
 }  // namespace lockstep

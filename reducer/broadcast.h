@@ -12,7 +12,7 @@
 namespace lockstep {
 
 // The root's tensors overwrite the other ranks'. Small tensors travel together in messages of up to 250 MiB, larger ones in
-// place. Blocks.
+// place; two messages are under way at a time. Blocks.
 //
 // Tensors are host memory and dense (any order of dimensions, no gaps); INVALID_ARGUMENT names one that is not, on its own rank,
 // and the others get a FAILED_PRECONDITION that quotes it. So do all ranks when roots, or number, dtypes, shapes or strides of

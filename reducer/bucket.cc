@@ -19,12 +19,15 @@ Bucket::Bucket(const BucketPlan::Bucket& plan, size_t index, char* flat, char* v
     : slots(plan.slots.size()), plan_(&plan), index_(index), flat_(flat), views_(views), before_(before) {}
 
 void Bucket::Reset() {
+  static const TensorView kNone;
   for (Slot& slot : slots) {
     slot.used = false;
     slot.used_anywhere = false;
-    slot.gradient = TensorView();
-    slot.target = TensorView();
+    slot.gradient = kNone;
+    slot.target = kNone;
+    slot.rows = {};
   }
+  sparse_average = CoalescedGradient();
   slots_left = slots.size();
   staged.clear();
   streams.clear();
@@ -33,10 +36,23 @@ void Bucket::Reset() {
   failed = 0;
   joined = 0;
   unplanned = 0;
+  copied_out_well = false;
 }
 
 bool Bucket::InPlace(size_t slot) const {
   return views_ == flat_ && slots[slot].gradient.data() == static_cast<void*>(FlatAt(slot));
+}
+
+void Bucket::TakeSparse(const Parameter& parameter) {
+  sparse = SparseGradient();
+  sparse.name = parameter.name;
+  sparse.dtype = parameter.dtype;
+  sparse.rows = parameter.shape[0];
+  sparse.row_elements = 1;
+  for (size_t d = 1; d < parameter.shape.size(); ++d) sparse.row_elements *= parameter.shape[d];
+  if (!slots[0].used) return;
+  sparse.indices = slots[0].rows;
+  sparse.values = slots[0].gradient.data();
 }
 
 absl::Status Bucket::CopyIn(size_t slot, double factor) {

@@ -7,18 +7,20 @@
 #ifndef REDUCER_BUCKET_H_
 #define REDUCER_BUCKET_H_
 
-#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "base/device.h"
 #include "base/tensor_view.h"
 #include "reducer/bucket_plan.h"
 #include "reducer/bucket_tail.h"
 #include "reducer/comm_hook.h"
 #include "reducer/parameter.h"
+#include "reducer/sparse_gradient.h"
 
 namespace lockstep {
 
@@ -26,8 +28,9 @@ class Bucket {
  public:
   // One gradient in a backward.
   struct Slot {
-    bool used = false;           // this rank has a gradient
-    TensorView gradient;         // it
+    bool used = false;    // this rank has a gradient
+    TensorView gradient;  // it; of a sparse one the rows' values
+    absl::Span<const int64_t> rows;
     TensorView target;           // where the average goes; no data: to the view or, where there are none, to `spare`
     bool used_anywhere = false;  // by any rank, once the bucket is reduced: there is an average
     std::unique_ptr<char[]> spare;
@@ -51,6 +54,8 @@ class Bucket {
   // A backward begins.
   void Reset();
 
+  // Of a sparse bucket: `sparse` from its slot.
+  void TakeSparse(const Parameter& parameter);
   // The slot's gradient, times the factor, or zeros where there is none, into the flat memory.
   absl::Status CopyIn(size_t slot, double factor);
   // The average in `result` (of `dtype`, at the flat memory's offsets) times the factor to where it goes. RESOURCE_EXHAUSTED where
@@ -61,14 +66,16 @@ class Bucket {
   std::vector<size_t> staged;    // slots that are still to be copied in, by the copy-in stream
   std::vector<Stream*> streams;  // on which their gradients are ready, each once
   bool full = false;
+  SparseGradient sparse;  // of a sparse bucket: what this rank gives
+  CoalescedGradient sparse_average;
   HookBucket hooked;
-  std::chrono::steady_clock::time_point reduce_started;
 
   // What the tail told.
-  bool reduced = false;  // anything
-  int failed = 0;        // ranks whose failure makes this no average
-  int joined = 0;        // ranks without inputs
-  int unplanned = 0;     // ranks that do not hold the next plan
+  bool reduced = false;          // anything
+  int failed = 0;                // ranks whose failure makes this no average
+  int joined = 0;                // ranks without inputs
+  int unplanned = 0;             // ranks that do not hold the next plan
+  bool copied_out_well = false;  // the averages are where they go
 
   // Kept from step to step.
   std::vector<std::unique_ptr<Event>> stream_events;  // one per entry of `streams`, grown as needed

@@ -5,14 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "reducer/sparse_all_gather.h"
+#include "reducer/step_record.h"
 
 namespace lockstep {
 namespace {
-
-using Clock = StepTimer::Clock;
-
-// A rank without inputs waits for ranks that compute, and those may do so for as long as they like: a day is no deadline of a collective.
-constexpr std::chrono::hours kJoinedTimeout{24};
 
 absl::Status CheckResult(const HookBucket& bucket) {
   const TensorView& result = *bucket.result;
@@ -25,11 +22,12 @@ absl::Status CheckResult(const HookBucket& bucket) {
 }  // namespace
 
 BucketPipeline::BucketPipeline(Device* device, Communicator* communicator, absl::Span<const Parameter> parameters,
-                               StepOutcome* outcome, Settings settings)
+                               StepOutcome* outcome, StepRecorder* recorder, Settings settings)
     : device_(device),
       communicator_(communicator),
       parameters_(parameters),
       outcome_(outcome),
+      recorder_(recorder),
       settings_(std::move(settings)) {}
 
 BucketPipeline::~BucketPipeline() {
@@ -70,36 +68,22 @@ void BucketPipeline::Begin(const Step& step) {
   step_ = step;
   hook_issue_failed_ = false;
   optimized_.clear();
-  MutexLock lock(&mu_);
-  timer_.Begin(Clock::now());
-}
-
-void BucketPipeline::EndCalled() {
-  MutexLock lock(&mu_);
-  timer_.EndCalled(Clock::now());
-}
-
-void BucketPipeline::End() {
-  MutexLock lock(&mu_);
-  timer_.End();
-}
-
-ReducerStatistics BucketPipeline::statistics() const {
-  MutexLock lock(&mu_);
-  return timer_.last();
 }
 
 absl::Status BucketPipeline::Launch(Bucket& bucket) {
-  {
-    MutexLock lock(&mu_);
-    timer_.Launched();
-  }
   if (!bucket.staged.empty() || bucket.before() != nullptr) LOCKSTEP_RETURN_IF_ERROR(Stage(bucket));
-  LOCKSTEP_RETURN_IF_ERROR(settings_.hook == nullptr ? EnqueueReduction(bucket) : EnqueueHook(bucket));
+  if (bucket.plan().sparse) bucket.TakeSparse(parameters_[bucket.plan().slots[0].parameter]);
+  if (settings_.hook != nullptr) {
+    LOCKSTEP_RETURN_IF_ERROR(EnqueueHook(bucket));
+  } else {
+    LOCKSTEP_RETURN_IF_ERROR(bucket.plan().sparse ? EnqueueSparse(bucket) : EnqueueReduction(bucket));
+  }
   LOCKSTEP_RETURN_IF_ERROR(collective_->Record(bucket.all_reduced.get()));
   LOCKSTEP_RETURN_IF_ERROR(copy_out_->Wait(bucket.all_reduced.get()));
   LOCKSTEP_RETURN_IF_ERROR(copy_out_->Enqueue([this, &bucket] {
+    recorder_->Began(Stage::kCopyOut, bucket.index());
     outcome_->Fail(CopyOut(bucket), bucket.index());
+    recorder_->Ended(Stage::kCopyOut, bucket.index());
     return absl::OkStatus();
   }));
   LOCKSTEP_RETURN_IF_ERROR(copy_out_->Record(bucket.copied_out.get()));
@@ -118,12 +102,14 @@ absl::Status BucketPipeline::Stage(Bucket& bucket) {
   }
   if (bucket.before() != nullptr) LOCKSTEP_RETURN_IF_ERROR(copy_in_->Wait(bucket.before()->copied_out.get()));
   LOCKSTEP_RETURN_IF_ERROR(copy_in_->Enqueue([this, &bucket] {
+    recorder_->Began(Stage::kCopyIn, bucket.index());
     for (const Stream* stream : bucket.streams) {
       outcome_->Fail(Annotate(stream->status(), "the stream of a gradient failed"), bucket.index());
     }
     for (const size_t slot : bucket.staged) {
       outcome_->Fail(bucket.CopyIn(slot, settings_.factors.copy_in), bucket.index());
     }
+    recorder_->Ended(Stage::kCopyIn, bucket.index());
     return absl::OkStatus();
   }));
   LOCKSTEP_RETURN_IF_ERROR(copy_in_->Record(bucket.copied_in.get()));
@@ -152,21 +138,47 @@ absl::Status BucketPipeline::EnqueueAllReduce(Bucket& bucket, size_t begin, size
   request.output = bucket.flat() + begin * SizeOf(request.dtype);
   request.background = true;
   if (step_.joined) request.timeout = kJoinedTimeout;
-  return communicator_->Enqueue(request, collective_.get(), [this, &bucket](const absl::Status& status) {
+  const int64_t bytes = static_cast<int64_t>(request.count * SizeOf(request.dtype));
+  return communicator_->Enqueue(request, collective_.get(), [this, &bucket, bytes](const absl::Status& status) {
     bucket.reduced = status.ok();
     outcome_->FailCommunication(status);
-    MutexLock lock(&mu_);
-    timer_.Reduced(bucket.reduce_started, Clock::now(), bucket.plan().bytes());
+    recorder_->Ended(Stage::kCollective, bucket.index());
+    recorder_->Sent(bucket.index(), bytes);
   });
 }
 
 absl::Status BucketPipeline::EnqueueReduction(Bucket& bucket) {
   LOCKSTEP_RETURN_IF_ERROR(collective_->Enqueue([this, &bucket] {
     WriteTail(bucket, settings_.factors.one);
-    bucket.reduce_started = Clock::now();
+    recorder_->Began(Stage::kCollective, bucket.index());
     return absl::OkStatus();
   }));
   return EnqueueAllReduce(bucket, 0, bucket.plan().elements, settings_.factors);
+}
+
+absl::Status BucketPipeline::EnqueueSparse(Bucket& bucket) {
+  LOCKSTEP_RETURN_IF_ERROR(collective_->Enqueue([this, &bucket] {
+    recorder_->Began(Stage::kCollective, bucket.index());
+    GatherSparse(bucket);
+    WriteTail(bucket, sum_.one);
+    return absl::OkStatus();
+  }));
+  return EnqueueAllReduce(bucket, bucket.plan().tail, bucket.plan().elements, sum_);
+}
+
+void BucketPipeline::GatherSparse(Bucket& bucket) {
+  SparseOptions options;
+  options.factor = settings_.factors.copy_in;
+  options.background = true;
+  if (step_.joined) options.timeout = kJoinedTimeout;
+  auto average = AllGatherSparse(*communicator_, absl::OkStatus(), bucket.sparse, options);
+  recorder_->Sent(bucket.index(),
+                  static_cast<int64_t>(bucket.sparse.bytes() + bucket.sparse.indices.size() * sizeof(int64_t)));
+  if (average.ok()) {
+    bucket.sparse_average = *std::move(average);
+  } else {
+    outcome_->Fail(average.status(), bucket.index());
+  }
 }
 
 absl::Status BucketPipeline::EnqueueHook(Bucket& bucket) {
@@ -180,8 +192,10 @@ absl::Status BucketPipeline::EnqueueHook(Bucket& bucket) {
   hooked.data = bucket.flat();
   hooked.elements = bucket.plan().tail;
   hooked.communicator = hook_communicator_.get();
-  LOCKSTEP_RETURN_IF_ERROR(collective_->Enqueue([&bucket] {
-    bucket.reduce_started = Clock::now();
+  if (bucket.plan().sparse) hooked.sparse = &bucket.sparse;
+  if (settings_.opens_steps && bucket.index() == 0) LOCKSTEP_RETURN_IF_ERROR(EnqueueOpening());
+  LOCKSTEP_RETURN_IF_ERROR(collective_->Enqueue([this, &bucket] {
+    recorder_->Began(Stage::kCollective, bucket.index());
     return absl::OkStatus();
   }));
   // A hook that failed on this rank would meet the others' next one in the middle: it is not issued again in this step.
@@ -200,6 +214,15 @@ absl::Status BucketPipeline::EnqueueHook(Bucket& bucket) {
   return EnqueueAllReduce(bucket, bucket.plan().tail, bucket.plan().elements, sum_);
 }
 
+absl::Status BucketPipeline::EnqueueOpening() {
+  CollectiveRequest request;
+  request.collective = Collective::kBarrier;
+  request.background = true;
+  if (step_.joined) request.timeout = kJoinedTimeout;
+  return communicator_->Enqueue(request, collective_.get(),
+                                [this](const absl::Status& status) { outcome_->FailCommunication(status); });
+}
+
 void BucketPipeline::FailHook(Bucket& bucket, const absl::Status& status) {
   const std::string text =
       absl::StrCat("hook ", settings_.hook->name(), ", bucket ", bucket.index(), ": ", status.message());
@@ -212,7 +235,20 @@ void BucketPipeline::FinishHook(Bucket& bucket) {
   HookBucket& hooked = bucket.hooked;
   absl::Status status = hooked.status;
   if (status.ok() && hooked.result.has_value()) status = CheckResult(hooked);
+  if (status.ok() && bucket.plan().sparse) {
+    absl::StatusOr<CoalescedGradient> left = hooked.sparse_result.has_value()
+                                                 ? Coalesce(hooked.sparse_result->view(bucket.sparse.name), 1)
+                                                 : Coalesce(bucket.sparse, 1);
+    status = left.status();
+    if (left.ok()) bucket.sparse_average = *std::move(left);
+  }
   if (!status.ok()) FailHook(bucket, status);
+}
+
+double BucketPipeline::CopyOutFactor(int joined) const {
+  if (!settings_.divide_by_live || joined == 0) return settings_.factors.copy_out;
+  const int ranks = communicator_->size();
+  return settings_.factors.copy_out * ranks / std::max(1, ranks - joined);
 }
 
 absl::Status BucketPipeline::CopyOut(Bucket& bucket) {
@@ -225,36 +261,38 @@ absl::Status BucketPipeline::CopyOut(Bucket& bucket) {
   if (bucket.failed > 0) return absl::OkStatus();
   const char* result = bucket.flat();
   DType dtype = bucket.plan().wire;
-  double factor = settings_.factors.copy_out;
-  if (settings_.hook != nullptr) {
-    factor = 1;
-    if (bucket.hooked.result.has_value()) {
-      result = static_cast<const char*>(bucket.hooked.result->data());
-      dtype = bucket.hooked.result->dtype();
-    }
-  } else if (settings_.divide_by_live && bucket.joined > 0) {
-    const int ranks = communicator_->size();
-    factor *= static_cast<double>(ranks) / std::max(1, ranks - bucket.joined);
+  if (bucket.hooked.result.has_value()) {
+    result = static_cast<const char*>(bucket.hooked.result->data());
+    dtype = bucket.hooked.result->dtype();
   }
+  const double factor = CopyOutFactor(bucket.joined);
   for (size_t s = 0; s < bucket.slots.size(); ++s) {
     bucket.slots[s].used_anywhere = tail.Count(BucketTail::Used(s)) > 0;
     if (!bucket.slots[s].used_anywhere) continue;
     const Parameter& parameter = parameters_[bucket.plan().slots[s].parameter];
+    if (bucket.plan().sparse) {
+      if (factor == 1) continue;
+      LOCKSTEP_ASSIGN_OR_RETURN(bucket.sparse_average, Coalesce(bucket.sparse_average.view(parameter.name), factor));
+      continue;
+    }
     LOCKSTEP_RETURN_IF_ERROR(bucket.CopyOut(s, result, dtype, factor, parameter));
   }
+  bucket.copied_out_well = true;
   return absl::OkStatus();
 }
 
 absl::Status BucketPipeline::EnqueueOptimizer(Bucket& bucket) {
   LOCKSTEP_RETURN_IF_ERROR(optimizer_->Wait(bucket.copied_out.get()));
   return optimizer_->Enqueue([this, &bucket] {
+    recorder_->Began(Stage::kOptimizer, bucket.index());
     outcome_->Fail(Annotate(Optimize(bucket), absl::StrCat("the optimizer, bucket ", bucket.index())), bucket.index());
+    recorder_->Ended(Stage::kOptimizer, bucket.index());
     return absl::OkStatus();
   });
 }
 
 absl::Status BucketPipeline::Optimize(Bucket& bucket) {
-  if (!bucket.reduced || bucket.failed > 0 || step_.joined) return absl::OkStatus();
+  if (!bucket.copied_out_well || step_.joined) return absl::OkStatus();
   std::vector<size_t> parameters;
   std::vector<TensorView> gradients;
   for (size_t s = 0; s < bucket.slots.size(); ++s) {
@@ -263,7 +301,8 @@ absl::Status BucketPipeline::Optimize(Bucket& bucket) {
     gradients.push_back(bucket.slots[s].target);
   }
   optimized_.push_back(bucket.index());
-  return settings_.optimizer({bucket.index(), step_.buckets, parameters, gradients});
+  return settings_.optimizer(
+      {bucket.index(), step_.buckets, parameters, gradients, bucket.plan().sparse ? &bucket.sparse_average : nullptr});
 }
 
 absl::Status BucketPipeline::Join(Stream& stream, Bucket& last) {

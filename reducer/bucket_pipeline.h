@@ -16,23 +16,21 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "base/deadline.h"
 #include "base/device.h"
-#include "base/mutex.h"
 #include "base/tensor_view.h"
 #include "comm/communicator.h"
 #include "reducer/average.h"
 #include "reducer/bucket.h"
 #include "reducer/comm_hook.h"
 #include "reducer/parameter.h"
-#include "reducer/statistics.h"
+#include "reducer/sparse_gradient.h"
 #include "reducer/step_outcome.h"
+#include "reducer/step_recorder.h"
 
 namespace lockstep {
 
@@ -42,22 +40,27 @@ struct ReducedBucket {
   size_t count = 0;
   absl::Span<const size_t> parameters;
   absl::Span<const TensorView> gradients;
+  const CoalescedGradient* sparse = nullptr;  // instead of a tensor, of a sparse parameter
 };
 using OptimizerStep = std::function<absl::Status(const ReducedBucket& bucket)>;
 
 // Launch is called by one thread at a time, and everything else by one that has nothing under way but what it says.
 class BucketPipeline {
  public:
+  // A rank without inputs waits for ranks that compute, and those may do so for as long as they like.
+  static constexpr std::chrono::hours kJoinedTimeout{24 * 365};
+
   struct Settings {
     AverageFactors factors;
     bool divide_by_live = false;  // an average is that of the ranks which have inputs, not of all
+    bool opens_steps = false;     // ranks may be without inputs, and wait for a step to begin
     std::shared_ptr<CommHook> hook;
     OptimizerStep optimizer;
   };
 
-  // `parameters` and `outcome` outlive this, and so does the communicator.
+  // All that is pointed to outlives this, and so do the parameters.
   BucketPipeline(Device* device, Communicator* communicator, absl::Span<const Parameter> parameters,
-                 StepOutcome* outcome, Settings settings);
+                 StepOutcome* outcome, StepRecorder* recorder, Settings settings);
   // Waits for what was launched, whose collectives end by their own deadlines.
   ~BucketPipeline();
 
@@ -76,8 +79,6 @@ class BucketPipeline {
     bool joined = false;   // this rank has no inputs, and waits for those that do for as long as it takes
   };
   void Begin(const Step& step);
-  void EndCalled();
-  void End();
 
   // A gradient into its slot, on the calling thread.
   absl::Status CopyIn(Bucket& bucket, size_t slot) const { return bucket.CopyIn(slot, settings_.factors.copy_in); }
@@ -89,19 +90,24 @@ class BucketPipeline {
 
   // Buckets of the step on which the optimizer was called. After Synchronize.
   const std::vector<size_t>& optimized() const { return optimized_; }
-  ReducerStatistics statistics() const;
 
  private:
   absl::Status Stage(Bucket& bucket);
   absl::Status EnqueueReduction(Bucket& bucket);
+  absl::Status EnqueueSparse(Bucket& bucket);
   absl::Status EnqueueHook(Bucket& bucket);
+  // Before the first hook of a step where ranks may have no inputs: those await the others here, not in the hook, whose operations have
+  // deadlines.
+  absl::Status EnqueueOpening();
   absl::Status EnqueueOptimizer(Bucket& bucket);
   absl::Status EnqueueAllReduce(Bucket& bucket, size_t begin, size_t end, const AverageFactors& factors);
   // On the streams' threads.
   void WriteTail(Bucket& bucket, float one);
+  void GatherSparse(Bucket& bucket);
   void FinishHook(Bucket& bucket);
   void FailHook(Bucket& bucket, const absl::Status& status);
   absl::Status CopyOut(Bucket& bucket);
+  double CopyOutFactor(int joined) const;
   absl::Status Optimize(Bucket& bucket);
 
   // Constant after construction.
@@ -109,6 +115,7 @@ class BucketPipeline {
   Communicator* const communicator_;
   const absl::Span<const Parameter> parameters_;
   StepOutcome* const outcome_;
+  StepRecorder* const recorder_;
   const Settings settings_;
   const AverageFactors sum_{};  // of what is no gradient
   // Constant once created.
@@ -124,10 +131,6 @@ class BucketPipeline {
 
   bool hook_issue_failed_ = false;  // in this step; of the thread that launches
   std::vector<size_t> optimized_;   // of the optimizer stream's thread, until it has been waited for
-
-  // Guarded by mu_.
-  mutable Mutex mu_;
-  StepTimer timer_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace lockstep

@@ -22,6 +22,7 @@
 #include "base/tensor_view.h"
 #include "comm/communicator.h"
 #include "reducer/bucket_plan.h"
+#include "reducer/sparse_gradient.h"
 
 namespace lockstep {
 
@@ -39,6 +40,10 @@ struct HookBucket {
   // What the hook leaves, where it is not `data`: as many elements of a real float dtype (complex: of the same). It stays there
   // until the next backward begins.
   absl::optional<TensorView> result;
+  // Of a sparse bucket, which has no elements, instead of `data`: this rank's rows and values. What the hook leaves for an average, or
+  // else they are left as they are.
+  const SparseGradient* sparse = nullptr;
+  absl::optional<CoalescedGradient> sparse_result;
   absl::Status status;  // set by a hook, on the stream, that fails after its issue
 
   bool is_last() const { return index + 1 == count; }

@@ -1,276 +1,75 @@
 #include "reducer/reducer.h"
 
 #include <algorithm>
-#include <atomic>
-#include <cstring>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/string_view.h"
-#include "base/host_device.h"
-#include "base/log.h"
+#include "base/deadline.h"
 #include "base/status.h"
-#include "reducer/agreement.h"
 #include "reducer/broadcast.h"
 #include "reducer/plan_text.h"
 
 namespace lockstep {
-namespace {
-
-// Of a reducer's topics for notes the lower half are of steps, the upper half of plans.
-constexpr uint64_t kTopicsOfPlans = uint64_t{1} << 39;
-
-// Whether both strides lead to the same places: what a dimension of one element has does not matter.
-bool SamePlaces(absl::Span<const int64_t> shape, absl::Span<const int64_t> a, absl::Span<const int64_t> b) {
-  for (size_t i = 0; i < shape.size(); ++i) {
-    if (shape[i] > 1 && a[i] != b[i]) return false;
-  }
-  return true;
-}
-
-// So that every bucket begins where its slots may.
-size_t RoundedUp(size_t bytes) {
-  return (bytes + BucketPlan::kAlignment - 1) / BucketPlan::kAlignment * BucketPlan::kAlignment;
-}
-
-size_t ViewBytes(const BucketPlan::Bucket& bucket) {
-  return bucket.dtype == bucket.wire ? 0 : RoundedUp(bucket.tail * SizeOf(bucket.dtype));
-}
-
-PlanRules RulesOf(const ReducerOptions& options) {
-  return {options.bucket_caps_bytes, options.caps_from, options.compress, options.delayed, options.delayed_trigger};
-}
-
-absl::Status CheckOptions(const ReducerOptions& options, absl::Span<const Parameter> parameters) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckRules(RulesOf(options), parameters));
-  if (options.gradient_as_bucket_view && options.buckets_in_memory_max > 0) {
-    return absl::InvalidArgumentError("gradients cannot live in buckets that take turns with their memory");
-  }
-  if (!options.plan.empty())
-    LOCKSTEP_RETURN_IF_ERROR(PlanFromText(parameters, RulesOf(options), options.plan).status());
-  return CheckPredivideFactor(options.predivide_factor);
-}
-
-// For comparison across ranks, and for people.
-std::string Settings(const ReducerOptions& options) {
-  return absl::StrCat("bucket caps ", absl::StrJoin(options.bucket_caps_bytes, ","), " from the ",
-                      options.caps_from == CapsFrom::kFirst ? "first" : "last", ", at most ",
-                      options.buckets_in_memory_max, " in memory, average ", static_cast<int>(options.average),
-                      " factor ", options.predivide_factor, ", compress ",
-                      options.compress.has_value() ? Name(*options.compress) : "no", ", hook ",
-                      options.hook == nullptr ? "none" : options.hook->name(), ", find_unused ", options.find_unused,
-                      ", static_graph ", options.static_graph, ", bucket views ", options.gradient_as_bucket_view,
-                      ", replan ", options.replan, ", optimizer ", static_cast<bool>(options.optimizer), ", delayed ",
-                      absl::StrJoin(options.delayed, ","), " by ", options.delayed_trigger, ", plan ", options.plan);
-}
-
-BucketPlan FirstPlan(absl::Span<const Parameter> parameters, const ReducerOptions& options) {
-  const PlanRules rules = RulesOf(options);
-  if (options.plan.empty()) return PlanBuckets(parameters, rules);
-  return LayOut(parameters, rules, PlanFromText(parameters, rules, options.plan).value());
-}
-
-// Rank 0 counts its process's reducers and tells the others, so that two reducers of one communicator, at a time or one after
-// the other, do not read each other's notes.
-absl::StatusOr<uint64_t> AgreeOnFirstTopic(Communicator& communicator) {
-  static std::atomic<uint64_t> reducers{0};
-  uint64_t topic = reducers.fetch_add(1, std::memory_order_relaxed) << 40;
-  CollectiveRequest request;
-  request.collective = Collective::kBroadcast;
-  request.dtype = DType::kU64;
-  request.count = 1;
-  request.input = &topic;
-  request.output = &topic;
-  LOCKSTEP_RETURN_IF_ERROR(communicator.Run(request));
-  return topic;
-}
-
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<Reducer>> Reducer::Create(Communicator* communicator, std::vector<Parameter> parameters,
-                                                         ReducerOptions options) {
-  // A rank whose own table is bad says so, and the others learn it rather than wait.
-  absl::Status local = CheckParameters(parameters);
-  if (local.ok()) local = CheckOptions(options, parameters);
-  const std::string settings = Settings(options);
-  LOCKSTEP_RETURN_IF_ERROR(AgreeOnParameters(*communicator, local, settings, parameters));
-  BucketPlan plan = FirstPlan(parameters, options);
-  std::unique_ptr<Reducer> reducer(
-      new Reducer(communicator, std::move(parameters), std::move(options), std::move(plan)));
-  LOCKSTEP_RETURN_IF_ERROR(AgreeOnParameters(*communicator, reducer->Allocate(), settings, {}));
-  LOCKSTEP_RETURN_IF_ERROR(reducer->Connect());
-  return reducer;
-}
-
-Reducer::Reducer(Communicator* communicator, std::vector<Parameter> parameters, ReducerOptions options, BucketPlan plan)
-    : communicator_(communicator),
-      parameters_(std::move(parameters)),
-      options_(std::move(options)),
-      rules_(RulesOf(options_)),
-      device_(HostDevice()),
-      holds_last_bucket_(options_.find_unused || options_.static_graph),
-      plan_(std::move(plan)),
-      marks_(parameters_, options_.delayed, {options_.find_unused, options_.static_graph}),
-      window_(parameters_.size()) {
-  for (const Parameter& parameter : parameters_) {
-    // Any address will do: only the geometry is looked at.
-    void* const stand_in = reinterpret_cast<void*>(uintptr_t{1} << 20);
-    has_gaps_.push_back(!parameter.ignored && !parameter.strides.empty() &&
-                        !SamePlaces(parameter.shape, DenseView(parameter, stand_in).strides(), parameter.strides));
-  }
-}
-
-Reducer::~Reducer() = default;
-
-absl::Status Reducer::Allocate() {
-  // First, since the other ranks do.
-  LOCKSTEP_RETURN_IF_ERROR(AllocateMemory());
-  if (options_.gradient_as_bucket_view) {
-    size_t bytes = 0;
-    for (const BucketPlan::Bucket& bucket : plan_.buckets) bytes += ViewBytes(bucket);
-    if (bytes > 0) {
-      LOCKSTEP_ASSIGN_OR_RETURN(views_, MakePrivateBuffer(bytes));
-    }
-  }
-  outcome_ = std::make_unique<StepOutcome>(communicator_);
-  BucketPipeline::Settings settings;
-  const bool reduces_in_place = options_.gradient_as_bucket_view && !options_.compress.has_value();
-  if (options_.hook == nullptr) {
-    settings.factors = FactorsOf(options_.average, options_.predivide_factor, communicator_->size(), reduces_in_place);
-  }
-  settings.hook = options_.hook;
-  settings.optimizer = options_.optimizer;
-  pipeline_ =
-      std::make_unique<BucketPipeline>(device_, communicator_, parameters_, outcome_.get(), std::move(settings));
-  LOCKSTEP_RETURN_IF_ERROR(pipeline_->CreateStreams());
-  return MakeBuckets();
-}
-
-absl::Status Reducer::Connect() {
-  LOCKSTEP_ASSIGN_OR_RETURN(const uint64_t first_topic, AgreeOnFirstTopic(*communicator_));
-  outcome_->set_first_topic(first_topic);
-  replanner_ = std::make_unique<Replanner>(communicator_, first_topic + kTopicsOfPlans, parameters_, &rules_);
-  if (options_.replan && options_.plan.empty() && !options_.gradient_as_bucket_view) replanner_->Request();
-  return pipeline_->RenewHookCommunicator();
-}
-
-std::vector<size_t> Reducer::Regions(const BucketPlan& plan) const {
-  const size_t count = plan.buckets.size();
-  const size_t in_memory =
-      options_.buckets_in_memory_max == 0 ? count : std::min(count, options_.buckets_in_memory_max);
-  // Of the buckets that take turns with some memory, the largest.
-  std::vector<size_t> regions(in_memory, 0);
-  for (size_t b = 0; b < count; ++b) {
-    regions[b % in_memory] = std::max(regions[b % in_memory], RoundedUp(plan.buckets[b].bytes()));
-  }
-  return regions;
-}
-
-absl::Status Reducer::AllocateMemory() {
-  const std::vector<size_t> regions = Regions(plan_);
-  const size_t bytes = options_.buckets_in_memory_max == 0 ? PlanBytesMax(parameters_, rules_)
-                                                           : std::accumulate(regions.begin(), regions.end(), size_t{0});
-  absl::StatusOr<std::unique_ptr<SymmetricBuffer>> memory = communicator_->Allocate(bytes);
-  if (absl::IsResourceExhausted(memory.status()) || absl::IsUnavailable(memory.status())) {
-    LOCKSTEP_LOG(kWarning) << "rank " << communicator_->rank()
-                           << ": buckets go over memory that ranks do not share: " << memory.status().message();
-    memory = MakePrivateBuffer(bytes);
-  }
-  LOCKSTEP_RETURN_IF_ERROR(memory.status());
-  memory_ = *std::move(memory);
-  return absl::OkStatus();
-}
-
-absl::Status Reducer::MakeBuckets() {
-  std::vector<char*> begins;
-  char* begin = memory_->data();
-  for (const size_t bytes : Regions(plan_)) {
-    begins.push_back(begin);
-    begin += bytes;
-  }
-  char* view = views_ == nullptr ? nullptr : views_->data();
-  buckets_.clear();
-  for (size_t b = 0; b < plan_.buckets.size(); ++b) {
-    const BucketPlan::Bucket& planned = plan_.buckets[b];
-    char* const flat = begins[b % begins.size()];
-    char* views = nullptr;
-    if (options_.gradient_as_bucket_view) views = ViewBytes(planned) == 0 ? flat : view;
-    if (view != nullptr) view += ViewBytes(planned);
-    Bucket* const before = b < begins.size() ? nullptr : buckets_[b - begins.size()].get();
-    auto bucket = std::make_unique<Bucket>(planned, b, flat, views, before);
-    LOCKSTEP_RETURN_IF_ERROR(pipeline_->CreateEvents(*bucket));
-    buckets_.push_back(std::move(bucket));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Reducer::Adopt(BucketPlan plan) {
-  // Both plans use the same memory: what lives in it goes by way of some other.
-  struct Kept {
-    size_t index;
-    const void* view;
-    std::string bytes;
-  };
-  std::vector<Kept> kept;
-  if (options_.gradient_as_bucket_view) {
-    for (size_t index = 0; index < parameters_.size(); ++index) {
-      if (parameters_[index].ignored || parameters_[index].sparse) continue;
-      kept.push_back({index, ViewAt(index), std::string(ViewAt(index), parameters_[index].bytes())});
-    }
-  }
-  plan_ = std::move(plan);
-  LOCKSTEP_RETURN_IF_ERROR(MakeBuckets());
-  ++plan_version_;
-  MutexLock lock(&mu_);
-  for (const Kept& gradient : kept) {
-    char* const view = ViewAt(gradient.index);
-    std::memcpy(view, gradient.bytes.data(), gradient.bytes.size());
-    Gradient& window = window_[gradient.index];
-    if (window.data.data() != gradient.view) continue;
-    window.data = DenseView(parameters_[gradient.index], view);
-    window.target = window.data;
-  }
-  return absl::OkStatus();
-}
-
 char* Reducer::ViewAt(size_t index) const {
-  if (!options_.gradient_as_bucket_view) return nullptr;
+  if (!options_.gradient_as_bucket_view || buckets_.empty() || index >= plan_.locations.size()) return nullptr;
   const BucketPlan::Location location = plan_.locations[index];
+  if (location.bucket == BucketPlan::Location::kIgnored) return nullptr;
   return buckets_[location.bucket]->ViewAt(location.slot);
 }
 
-absl::Status Reducer::BeginBackward(const BackwardOptions& options) {
-  LOCKSTEP_RETURN_IF_ERROR(communicator_->status());
-  {
-    MutexLock lock(&mu_);
-    if (state_ != State::kIdle) {
-      return absl::FailedPreconditionError("begin_backward: the last backward was not ended by end_backward");
-    }
+absl::Status Reducer::CheckIdle(absl::string_view call) {
+  if (buckets_.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(call, ": the change of the communicator failed"));
   }
+  LOCKSTEP_RETURN_IF_ERROR(communicator_->status());
+  MutexLock lock(&mu_);
+  if (state_ == State::kIdle) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(call, ": the last backward was not ended by end_backward"));
+}
+
+absl::Status Reducer::PrepareStep() {
+  if (std::exchange(hook_failed_, false)) LOCKSTEP_RETURN_IF_ERROR(pipeline_->RenewHookCommunicator());
+  if (!std::exchange(replan_due_, false)) return absl::OkStatus();
+  const BucketGroups groups = replanner_->Take();
+  return groups.empty() ? absl::OkStatus() : Adopt(LayOut(parameters_, rules_, groups));
+}
+
+void Reducer::BeginStep(bool joined) {
+  state_ = State::kArmed;
+  ending_ = false;
+  next_bucket_ = 0;
+  delayed_filled_ = false;
+  ++step_;
+  outcome_->Begin(step_);
+  pipeline_->Begin({step_, buckets_.size(), replanner_->held(), joined});
+  log_->Publish(recorder_.last());
+  recorder_.BackwardBegan(step_);
+  for (const std::unique_ptr<Bucket>& bucket : buckets_) bucket->Reset();
+}
+
+absl::Status Reducer::BeginBackward(const BackwardOptions& options) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckIdle("begin_backward"));
   // The last step may still be under way in our buckets.
   LOCKSTEP_RETURN_IF_ERROR(FinishInFlight());
-  if (std::exchange(hook_failed_, false)) LOCKSTEP_RETURN_IF_ERROR(pipeline_->RenewHookCommunicator());
-  if (options.sync && std::exchange(replan_due_, false)) {
-    LOCKSTEP_RETURN_IF_ERROR(Adopt(LayOut(parameters_, rules_, replanner_->Take())));
+  if (options.sync && options_.uneven_inputs && buffer_sync_ != nullptr && buffers_due_) {
+    return absl::FailedPreconditionError(
+        "begin_backward: ranks that have joined await this step's buffers: call begin_forward");
   }
-  std::vector<size_t> unused;
   {
     MutexLock lock(&mu_);
     LOCKSTEP_RETURN_IF_ERROR(marks_.Begin(options.unused));
-    ending_ = false;
     if (!options.sync) {
+      ending_ = false;
       state_ = State::kAccumulating;
       return absl::OkStatus();
     }
-    state_ = State::kArmed;
-    next_bucket_ = 0;
-    delayed_filled_ = false;
-    ++step_;
-    outcome_->Begin(step_);
-    pipeline_->Begin({step_, buckets_.size(), replanner_->held()});
-    for (const std::unique_ptr<Bucket>& bucket : buckets_) bucket->Reset();
+  }
+  LOCKSTEP_RETURN_IF_ERROR(PrepareStep());
+  std::vector<size_t> unused;
+  {
+    MutexLock lock(&mu_);
+    BeginStep(/*joined=*/false);
     unused = marks_.unused();
   }
   for (const size_t index : unused) FillFromWindow(index);
@@ -278,63 +77,35 @@ absl::Status Reducer::BeginBackward(const BackwardOptions& options) {
   return absl::OkStatus();
 }
 
-bool Reducer::LayoutFits(size_t index, const TensorView& gradient) const {
-  const Parameter& parameter = parameters_[index];
-  if (gradient.shape() != absl::MakeConstSpan(parameter.shape)) return false;
-  if (gradient.elements() == 0) return true;
-  const bool row_major = parameter.strides.empty() || (has_gaps_[index] && gradient.data() == ViewAt(index));
-  return row_major ? gradient.contiguous() : SamePlaces(parameter.shape, gradient.strides(), parameter.strides);
-}
-
-absl::Status Reducer::CheckGradient(size_t index, const TensorView& gradient) const {
-  if (index >= parameters_.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("mark_ready: parameter ", index, " is out of range: there are ", parameters_.size()));
+absl::Status Reducer::CheckPlace(size_t index, const TensorView& tensor) const {
+  if (!options_.gradient_as_bucket_view || tensor.elements() == 0 || !memory_->Holds(tensor.data())) {
+    return absl::OkStatus();
   }
-  const Parameter& parameter = parameters_[index];
-  if (parameter.ignored || parameter.sparse) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "mark_ready: ", Describe(index, parameter),
-        parameter.ignored ? " is ignored, as its table says" : " is sparse, as its table says: its gradient is rows"));
-  }
-  if (gradient.dtype() != parameter.dtype || gradient.device() != parameter.device || !LayoutFits(index, gradient)) {
-    return absl::InvalidArgumentError(absl::StrCat("mark_ready: the gradient ", gradient.ToString(), " does not match ",
-                                                   Describe(index, parameter), " on ", Name(parameter.device)));
-  }
-  if (options_.gradient_as_bucket_view && gradient.elements() > 0 && gradient.data() != ViewAt(index) &&
-      LiesInBuckets(gradient.data())) {
-    return absl::FailedPreconditionError(absl::StrCat("mark_ready: the gradient of ", Describe(index, parameter),
-                                                      " lies where its bucket view was before plan ", plan_version_,
-                                                      ": ask for its view again"));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Reducer::CheckTarget(size_t index, const TensorView& target) const {
-  const Parameter& parameter = parameters_[index];
-  const bool dtype_fits = IsComplex(parameter.dtype) ? target.dtype() == parameter.dtype : IsFloat(target.dtype());
-  if (dtype_fits && target.device() == parameter.device && LayoutFits(index, target)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("mark_ready: the target ", target.ToString(), " does not fit ",
-                                                 Describe(index, parameter), " on ", Name(parameter.device)));
-}
-
-bool Reducer::LiesInBuckets(const void* data) const {
-  const char* const at = static_cast<const char*>(data);
-  const auto lies_in = [at](const SymmetricBuffer* buffer) {
-    return buffer != nullptr && at >= buffer->data() && at < buffer->data() + buffer->bytes();
-  };
-  return lies_in(memory_.get()) || lies_in(views_.get());
+  if (tensor.data() == ViewAt(index) && tensor.dtype() == parameters_[index].dtype) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("mark_ready: ", Describe(index, parameters_[index]),
+                                                    " lies where its bucket view was before plan ", plan_version_,
+                                                    ": ask for its view again"));
 }
 
 absl::Status Reducer::MarkReady(size_t index, const TensorView& gradient, Stream* stream) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckGradient(index, gradient));
-  return MarkChecked(index, {gradient, gradient, stream});
+  LOCKSTEP_RETURN_IF_ERROR(check_.Gradient(index, gradient, ViewAt(index)));
+  LOCKSTEP_RETURN_IF_ERROR(CheckPlace(index, gradient));
+  return MarkChecked(index, {gradient, gradient, {}, stream});
 }
 
 absl::Status Reducer::MarkReady(size_t index, const TensorView& gradient, const TensorView& target, Stream* stream) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckGradient(index, gradient));
-  LOCKSTEP_RETURN_IF_ERROR(CheckTarget(index, target));
-  return MarkChecked(index, {gradient, target, stream});
+  const void* const view = ViewAt(index);
+  LOCKSTEP_RETURN_IF_ERROR(check_.Gradient(index, gradient, view));
+  LOCKSTEP_RETURN_IF_ERROR(CheckPlace(index, gradient));
+  LOCKSTEP_RETURN_IF_ERROR(check_.Target(index, target, view));
+  LOCKSTEP_RETURN_IF_ERROR(CheckPlace(index, target));
+  return MarkChecked(index, {gradient, target, {}, stream});
+}
+
+absl::Status Reducer::MarkReadySparse(size_t index, absl::Span<const int64_t> rows, const TensorView& values,
+                                      Stream* stream) {
+  LOCKSTEP_RETURN_IF_ERROR(check_.Sparse(index, rows, values));
+  return MarkChecked(index, {values, {}, rows, stream});
 }
 
 absl::Status Reducer::MarkChecked(size_t index, const Gradient& gradient) {
@@ -349,6 +120,7 @@ absl::Status Reducer::MarkChecked(size_t index, const Gradient& gradient) {
       window_[index] = gradient;
       return absl::OkStatus();
     }
+    recorder_.Marked(index, plan_.locations[index].bucket);
   }
   Fill(index, &gradient);
   if (!options_.delayed.empty() && index == options_.delayed_trigger) FillDelayed();
@@ -364,10 +136,11 @@ void Reducer::Fill(size_t index, const Gradient* gradient) {
   if (slot.used) {
     slot.gradient = gradient->data;
     slot.target = gradient->target;
+    slot.rows = gradient->rows;
   }
   Stream* const stream = slot.used ? gradient->stream : nullptr;
   // While it is hot in cache.
-  const bool copies = stream == nullptr && bucket.before() == nullptr;
+  const bool copies = stream == nullptr && bucket.before() == nullptr && !bucket.plan().sparse;
   const absl::Status copied = copies ? pipeline_->CopyIn(bucket, location.slot) : absl::OkStatus();
   outcome_->Fail(copied, bucket.index());
   MutexLock lock(&mu_);
@@ -376,6 +149,7 @@ void Reducer::Fill(size_t index, const Gradient* gradient) {
     bucket.streams.push_back(stream);
   }
   bucket.full = --bucket.slots_left == 0;
+  if (bucket.full) recorder_.Ready(bucket.index());
 }
 
 void Reducer::FillFromWindow(size_t index) {
@@ -408,6 +182,7 @@ void Reducer::LaunchFull() {
       MutexLock lock(&mu_);
       if (launching_ || next_bucket_ == buckets_.size() || !buckets_[next_bucket_]->full) return;
       if (holds_last_bucket_ && !ending_ && next_bucket_ + 1 == buckets_.size()) return;
+      recorder_.Launched(next_bucket_);
       bucket = buckets_[next_bucket_++].get();
       launching_ = true;
     }
@@ -435,8 +210,11 @@ absl::Status Reducer::EndBackward(Stream* stream) {
       return absl::FailedPreconditionError(absl::StrCat("end_backward: ", rest.complaint));
     }
     ending_ = true;
+    recorder_.EndCalled();
+    int64_t unused_bytes = 0;
+    for (const size_t index : marks_.unused()) unused_bytes += static_cast<int64_t>(parameters_[index].bytes());
+    recorder_.Unused(unused_bytes);
   }
-  pipeline_->EndCalled();
   for (const size_t index : rest.ready) FillFromWindow(index);
   for (const size_t index : rest.unused) FillFromWindow(index);
   for (const size_t index : rest.missing) Fill(index, nullptr);
@@ -450,8 +228,9 @@ absl::Status Reducer::EndBackward(Stream* stream) {
   LaunchFull();
 
   const bool in_flight = stream != nullptr && rest.complaint.empty();
-  const absl::Status result = in_flight ? pipeline_->Join(*stream, *buckets_.back()) : Finish();
+  const absl::Status result = in_flight ? pipeline_->Join(*stream, *buckets_.back()) : Finish(/*joined=*/false);
   MutexLock lock(&mu_);
+  if (in_flight) recorder_.EndReturned();
   in_flight_ = in_flight;
   state_ = State::kIdle;
   return result;
@@ -462,25 +241,38 @@ absl::Status Reducer::FinishInFlight() {
     MutexLock lock(&mu_);
     if (!std::exchange(in_flight_, false)) return absl::OkStatus();
   }
-  return Finish();
+  return Finish(/*joined=*/false);
 }
 
-absl::Status Reducer::Finish() {
+absl::Status Reducer::Finish(bool joined) {
   // Collectives end by their own deadlines, so this does.
   LOCKSTEP_RETURN_IF_ERROR(pipeline_->Synchronize(Deadline::Infinite()));
-  pipeline_->End();
   const Bucket& last = *buckets_.back();
-  const absl::Status status = outcome_->Conclude(last.failed, Remedy());
+  absl::Status status = outcome_->Conclude(last.failed, Remedy());
   hook_failed_ = last.failed > 0;
+  buffers_due_ = true;
   std::vector<size_t> order;
+  bool static_so_far = false;
   {
     MutexLock lock(&mu_);
     marks_.EndWindow();
     order = marks_.order();
+    static_so_far = marks_.can_be_static();
+    recorder_.Finished();
   }
+  if (std::exchange(recorded_version_, plan_version_) != plan_version_) recorded_plan_ = plan_;
+  log_->Finished(recorder_.last(), recorded_plan_);
+  if (options_.find_unused) log_->data().can_set_static_graph = static_so_far;
+  if (status.ok() && last.joined > 0 && last.joined < communicator_->size() && options_.throw_on_early_end) {
+    status = absl::FailedPreconditionError(
+        absl::StrCat("end_backward: ", last.joined, " rank(s) have exhausted their inputs before others"));
+  }
+  log_->Failed(status);
+  // As the sum says, so on all ranks or on none: also where this rank alone has failed, too late for the others to hear.
+  replan_due_ = last.reduced && last.unplanned == 0;
+  if (last.reduced) LOCKSTEP_RETURN_IF_ERROR(RegroupBuffers(joined));
   if (!status.ok()) return status;
-  replan_due_ = last.unplanned == 0;
-  replanner_->Record(order, [this](const BucketPlan& plan) { return Fits(plan); });
+  if (!order.empty()) replanner_->Record(order, [this](const BucketPlan& plan) { return memory_->Fits(plan); });
   return absl::OkStatus();
 }
 
@@ -494,42 +286,35 @@ std::string Reducer::Remedy() const {
   return text + "; the next step may be tried.";
 }
 
-bool Reducer::Fits(const BucketPlan& plan) const {
-  const std::vector<size_t> regions = Regions(plan);
-  return std::accumulate(regions.begin(), regions.end(), size_t{0}) <= memory_->bytes();
+absl::Status Reducer::AwaitAverages(size_t index, bool sparse, absl::string_view call) {
+  LOCKSTEP_RETURN_IF_ERROR(check_.Index(index, sparse, call));
+  LOCKSTEP_RETURN_IF_ERROR(FinishInFlight());
+  MutexLock lock(&mu_);
+  if (state_ == State::kIdle && step_ > 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(call, ": there is none before a synchronised backward has ended"));
 }
 
 absl::StatusOr<TensorView> Reducer::AverageOf(size_t index) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckReduced(index, "average"));
-  LOCKSTEP_RETURN_IF_ERROR(FinishInFlight());
-  {
-    MutexLock lock(&mu_);
-    if (state_ != State::kIdle || step_ == 0) {
-      return absl::FailedPreconditionError("average: there is none before a synchronised backward has ended");
-    }
-  }
+  LOCKSTEP_RETURN_IF_ERROR(AwaitAverages(index, /*sparse=*/false, "average"));
   const BucketPlan::Location location = plan_.locations[index];
   const Bucket::Slot& slot = buckets_[location.bucket]->slots[location.slot];
   return slot.used_anywhere ? slot.target : TensorView();
 }
 
+absl::StatusOr<const CoalescedGradient*> Reducer::SparseAverageOf(size_t index) {
+  LOCKSTEP_RETURN_IF_ERROR(AwaitAverages(index, /*sparse=*/true, "sparse_average"));
+  const Bucket& bucket = *buckets_[plan_.locations[index].bucket];
+  return bucket.slots[0].used_anywhere ? &bucket.sparse_average : nullptr;
+}
+
 absl::StatusOr<TensorView> Reducer::GradientView(size_t index) const {
-  LOCKSTEP_RETURN_IF_ERROR(CheckReduced(index, "gradient_view"));
+  LOCKSTEP_RETURN_IF_ERROR(check_.Index(index, /*sparse=*/false, "gradient_view"));
   if (!options_.gradient_as_bucket_view) {
     return absl::FailedPreconditionError(
         "gradient_view: gradients do not live in buckets: set gradient_as_bucket_view");
   }
+  if (buckets_.empty()) return absl::FailedPreconditionError("gradient_view: the change of the communicator failed");
   return DenseView(parameters_[index], ViewAt(index));
-}
-
-absl::Status Reducer::CheckReduced(size_t index, absl::string_view call) const {
-  if (index >= parameters_.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(call, ": parameter ", index, " is out of range: there are ", parameters_.size()));
-  }
-  if (!parameters_[index].ignored && !parameters_[index].sparse) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(call, ": ", Describe(index, parameters_[index]), " is ",
-                                                 parameters_[index].ignored ? "ignored" : "sparse"));
 }
 
 absl::Status Reducer::RequestReplan() {
@@ -544,6 +329,21 @@ absl::Status Reducer::Broadcast(absl::Span<const TensorView> tensors, Rank root)
   return BroadcastCoalesced(*communicator_, tensors, root);
 }
 
-ReducerStatistics Reducer::statistics() const { return pipeline_->statistics(); }
+ReducerStatistics Reducer::statistics() const {
+  MutexLock lock(&mu_);
+  return Statistics(recorder_.last());
+}
+
+absl::StatusOr<BucketStatistics> Reducer::bucket_statistics(size_t bucket) const {
+  MutexLock lock(&mu_);
+  const size_t count = recorder_.last().buckets.size();
+  if (bucket < count) return Statistics(recorder_.last(), bucket);
+  return absl::InvalidArgumentError(absl::StrCat("bucket ", bucket, " is out of range: the last step had ", count));
+}
+
+std::string Reducer::Summary() const {
+  MutexLock lock(&mu_);
+  return log_->Summarize(recorder_.last(), recorded_plan_);
+}
 
 }  // namespace lockstep

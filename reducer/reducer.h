@@ -14,7 +14,8 @@
 //
 // Unused parameters. Behind each bucket's data lie bits that say for which parameters this rank has a gradient; the all-reduce counts
 // them. The gradient of a parameter that no rank has used stays as it is. Who has used it in some backward since the last
-// synchronised one has: in find_unused, the gradients of backwards without sync stay borrowed until the next one with.
+// synchronised one has: in find_unused, the gradients of backwards without sync stay borrowed until the next one with, which ends that
+// window also when it fails.
 //
 // A local failure never desynchronises. When gradients are missing at EndBackward, the rank still launches every bucket left, with
 // zeros for what is missing and with a mark behind the data, and leaves a note saying what was missing. Every rank sees the
@@ -50,54 +51,30 @@
 #include "base/mutex.h"
 #include "base/tensor_view.h"
 #include "comm/communicator.h"
-#include "comm/symmetric_buffer.h"
-#include "reducer/average.h"
 #include "reducer/bucket.h"
+#include "reducer/bucket_memory.h"
 #include "reducer/bucket_pipeline.h"
 #include "reducer/bucket_plan.h"
-#include "reducer/comm_hook.h"
+#include "reducer/buffer_sync.h"
+#include "reducer/buffers.h"
+#include "reducer/gradient_check.h"
+#include "reducer/logging_data.h"
 #include "reducer/marks.h"
+#include "reducer/opening.h"
 #include "reducer/parameter.h"
+#include "reducer/reducer_options.h"
 #include "reducer/replanner.h"
+#include "reducer/sparse_gradient.h"
 #include "reducer/statistics.h"
+#include "reducer/step_log.h"
 #include "reducer/step_outcome.h"
+#include "reducer/step_recorder.h"
 
 namespace lockstep {
 
-struct ReducerOptions {
-  // Caps in bytes, used up one by one per dtype and device, the last repeated. Default: a small first bucket, so that
-  // communication starts early, then 25 MiB.
-  std::vector<size_t> bucket_caps_bytes = {size_t{1} << 20, size_t{25} << 20};
-  CapsFrom caps_from = CapsFrom::kFirst;
-  size_t buckets_in_memory_max = 0;  // 0: all of them
-  Average average = Average::kBefore;
-  double predivide_factor = 1;  // f of Average::kPredivide: finite, above zero
-  bool overlap = true;          // false: every bucket is launched by EndBackward, for comparison
-
-  bool find_unused = false;   // not every parameter is used in every backward
-  bool static_graph = false;  // every backward is like the first one: see reducer/marks.h
-
-  // Gradients live in the buckets: see GradientView. Not together with buckets that take turns.
-  bool gradient_as_bucket_view = false;
-
-  // Once the order in which gradients become ready has been seen, buckets are planned anew, by rank 0's order. Without it only after
-  // RequestReplan. In bucket views not by itself, since views move.
-  bool replan = true;
-  // Of an earlier run (ExportPlan): buckets as they were then. Nothing is planned anew without a request.
-  std::string plan;
-
-  // What real floats are sent as, f16 or bf16: half the bytes of f32, and each rank's contribution and the sum round to it.
-  absl::optional<DType> compress;
-  // Instead of the all-reduce; `average` is then the hook's affair. Null: none.
-  std::shared_ptr<CommHook> hook;
-  // Called for each bucket as soon as it is reduced, on a stream of its own, while others are still under way. Afterwards its gradients
-  // are not borrowed any more.
-  OptimizerStep optimizer;
-
-  // Parameters whose gradients are reduced when that of the trigger is ready, with what has been marked of them until then, in whichever
-  // backward; what was not marked counts as unused.
-  std::vector<size_t> delayed;
-  size_t delayed_trigger = 0;
+struct ForwardOptions {
+  bool sync = true;                      // false: a forward whose backward only accumulates, or that has none
+  absl::Span<const TensorView> buffers;  // as SetBuffers got them, wherever they lie now
 };
 
 struct BackwardOptions {
@@ -120,6 +97,16 @@ class Reducer {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
+  // Every rank calls it, once, if a model has buffers that are to be brought from one rank to the others for each step.
+  absl::Status SetBuffers(absl::Span<const TensorView> buffers, BufferOptions options);
+
+  // May be left out where there are no buffers. A forward begins: what is known of the last step is published in the logging data, and
+  // buffers come before the first forward of a synchronised step (blocking; by a channel of their own). Views are empty unless there
+  // are fresh buffers.
+  absl::StatusOr<FreshBuffers> BeginForward(const ForwardOptions& options);
+  // Likewise, for buffers that come after it.
+  absl::Status EndForward(const ForwardOptions& options);
+
   // FAILED_PRECONDITION unless idle, or for unused parameters that cannot be named here; the communicator's error if it is over.
   // Goes over to a new plan when all ranks hold it.
   absl::Status BeginBackward(const BackwardOptions& options);
@@ -132,6 +119,10 @@ class Reducer {
   // another precision than what the optimizer wants. In backwards without sync `target` counts for nothing.
   absl::Status MarkReady(size_t index, const TensorView& gradient, const TensorView& target, Stream* stream);
 
+  // The gradient of a sparse parameter: of row rows[i] (any order, repeated ones are summed) values[i], [rows, the other dimensions],
+  // row-major. Both are only read, and borrowed like a gradient. INVALID_ARGUMENT also for a row that there is not.
+  absl::Status MarkReadySparse(size_t index, absl::Span<const int64_t> rows, const TensorView& values, Stream* stream);
+
   // Null stream: returns when the averages are in the gradients. Otherwise returns when everything is issued, and makes `stream`
   // wait for it; errors of other ranks are then told by the next BeginBackward.
   absl::Status EndBackward(Stream* stream);
@@ -140,9 +131,13 @@ class Reducer {
   // another rank did and this one did not, it lies in memory of the reducer's. Waits for the backward's end.
   absl::StatusOr<TensorView> AverageOf(size_t index);
 
+  // Likewise of a sparse parameter: null where no rank used it. The same bits on every rank.
+  absl::StatusOr<const CoalescedGradient*> SparseAverageOf(size_t index);
+
   // In bucket views: where the gradient lives. It is an alias of the bucket's memory with the table's strides (row-major where those
   // leave gaps), kept until a new plan: then plan_version() grows in BeginBackward, gradients are moved, and views must be asked for
-  // again. A gradient elsewhere may be marked too: it is copied there and back.
+  // again. A gradient elsewhere may be marked too: it is copied there and back. A view that was not marked is zero after a
+  // synchronised backward in which no rank used it. As views move, nothing may be under way on the embedder's streams that uses them.
   absl::StatusOr<TensorView> GradientView(size_t index) const;
 
   // Every rank calls it: from the next synchronised backward's order buckets are planned anew, and used once all ranks have the plan.
@@ -152,12 +147,34 @@ class Reducer {
   // 1 for the first plan. Grows in BeginBackward only.
   int64_t plan_version() const { return plan_version_; }
 
+  // For a rank that has no more inputs, where others have: takes part in their steps with zeros, for as long as it takes (its operations
+  // have no deadline), until all ranks have joined. Then `model` is broadcast from the rank that joined last, the highest if several
+  // did, to all of them. FAILED_PRECONDITION without ReducerOptions::uneven_inputs, and where an early end is to be thrown.
+  //
+  // Buffers: with SetBuffers each rank with inputs brings them before, or after, each of its synchronised steps' forwards, and this rank
+  // once more as it joins, with `buffers`.
+  absl::Status Join(absl::Span<const TensorView> model, absl::Span<const TensorView> buffers = {});
+
+  // Every rank of the new communicator calls it, or Create with equal arguments and the plan that the others export. Ends what was under
+  // way, whether or not it failed, and begins anew over the other communicator: with the same plan if all ranks have the same, else
+  // with the first one; in fresh memory, so bucket views move, with their contents. Errors as of Create; the reducer must not be used
+  // then but for another ChangeCommunicator.
+  absl::Status ChangeCommunicator(Communicator* communicator);
+
   // Copies the root's tensors to every rank, coalesced into messages of up to 250 MiB. Blocks.
   absl::Status Broadcast(absl::Span<const TensorView> tensors, Rank root);
 
   // Borrowed until the next BeginBackward.
   const BucketPlan& plan() const { return plan_; }
+
+  // Of the last synchronised backward that is known to be over: totals, a bucket, and a text of one screen.
   ReducerStatistics statistics() const;
+  absl::StatusOr<BucketStatistics> bucket_statistics(size_t bucket) const;
+  std::string Summary() const;
+  // Under DDP's names: see reducer/logging_data.h. Of the first ten steps, then of every `sample_rate`-th (100; INVALID_ARGUMENT
+  // below 1).
+  const LoggingData& logging_data() const { return log_->data(); }
+  absl::Status SetLoggingSampleRate(int64_t sample_rate) { return log_->SetSampleRate(sample_rate); }
 
  private:
   enum class State { kIdle, kArmed, kAccumulating };
@@ -166,27 +183,40 @@ class Reducer {
   struct Gradient {
     TensorView data;
     TensorView target;
+    absl::Span<const int64_t> rows;  // of a sparse one
     Stream* stream = nullptr;
   };
 
-  Reducer(Communicator* communicator, std::vector<Parameter> parameters, ReducerOptions options, BucketPlan plan);
-  // Collective, both: they end well on every rank or on none, but for what this rank alone lacks in the first one.
+  Reducer(std::vector<Parameter> parameters, ReducerOptions options, BucketPlan plan);
+  // Collective: makes everything that depends on the communicator.
+  absl::Status Open(Communicator* communicator, Opening opening);
+  LoggingData DescribeForLog() const;
+  // Ends well on every rank or on none, but for what this rank alone lacks.
   absl::Status Allocate();
-  absl::Status Connect();
-  absl::Status AllocateMemory();
-  // Bytes of the regions of memory with which a plan's buckets take turns.
-  std::vector<size_t> Regions(const BucketPlan& plan) const;
-  bool Fits(const BucketPlan& plan) const;
   // Lays the plan's buckets out in the memory.
   absl::Status MakeBuckets();
   // Goes over to another plan that fits.
   absl::Status Adopt(BucketPlan plan);
+  // Gradients that live in buckets, taken out of them and put back where they live then.
+  struct Kept {
+    size_t index = 0;
+    const void* view = nullptr;
+    std::vector<char> bytes;
+  };
+  std::vector<Kept> TakeGradients() const;
+  void PutBack(const std::vector<Kept>& gradients) ABSL_LOCKS_EXCLUDED(mu_);
 
-  absl::Status CheckReduced(size_t index, absl::string_view call) const;
-  absl::Status CheckGradient(size_t index, const TensorView& gradient) const;
-  absl::Status CheckTarget(size_t index, const TensorView& target) const;
-  bool LayoutFits(size_t index, const TensorView& gradient) const;
-  bool LiesInBuckets(const void* data) const;
+  absl::Status CheckIdle(absl::string_view call) ABSL_LOCKS_EXCLUDED(mu_);
+  // What a synchronised step begins with, before anything is marked.
+  absl::Status PrepareStep() ABSL_LOCKS_EXCLUDED(mu_);
+  void BeginStep(bool joined) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // A step of a rank without inputs.
+  absl::Status ShadowStep() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // FAILED_PRECONDITION for what lies in the buckets, and not where the parameter has its view.
+  absl::Status CheckPlace(size_t index, const TensorView& tensor) const;
+  // The end of the last synchronised backward, waited for.
+  absl::Status AwaitAverages(size_t index, bool sparse, absl::string_view call) ABSL_LOCKS_EXCLUDED(mu_);
   char* ViewAt(size_t index) const;  // null where there are none
 
   absl::Status MarkChecked(size_t index, const Gradient& gradient) ABSL_LOCKS_EXCLUDED(mu_);
@@ -198,32 +228,43 @@ class Reducer {
   // Launches full buckets in order, for as long as there are any. One thread at a time does; the others leave it to that one.
   void LaunchFull() ABSL_LOCKS_EXCLUDED(mu_);
   // Waits for the step's last copy and says how the step went, the same on every rank.
-  absl::Status Finish() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Finish(bool joined) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status FinishInFlight() ABSL_LOCKS_EXCLUDED(mu_);
+  // Brings the buffers, if that is due.
+  absl::StatusOr<FreshBuffers> SyncBuffers(const ForwardOptions& options, BufferOptions::When when);
+  // After a step: ranks that have joined take part in the buffers no longer.
+  absl::Status RegroupBuffers(bool joined);
   // What to say of a step that failed.
   std::string Remedy() const;
 
   // Constant after construction.
-  Communicator* const communicator_;
   const std::vector<Parameter> parameters_;
   const ReducerOptions options_;
   const PlanRules rules_;
-  std::vector<bool> has_gaps_;  // by parameter: its gradient's strides leave gaps
   Device* const device_;
+  const GradientCheck check_;
   const bool holds_last_bucket_;  // a complaint may come after every gradient has: the last bucket is to carry it
 
-  // Constant after creation.
+  // Constant from one opening to the next.
+  Communicator* communicator_ = nullptr;
   std::unique_ptr<StepOutcome> outcome_;
   std::unique_ptr<Replanner> replanner_;
-  std::unique_ptr<SymmetricBuffer> memory_;
-  std::unique_ptr<SymmetricBuffer> views_;  // where gradients live, unless that is `memory_`; null without bucket views
+  std::unique_ptr<BucketMemory> memory_;
 
   // Changed between backwards only. Of a bucket, what MarkReady counts is guarded by mu_.
   BucketPlan plan_;
   std::vector<std::unique_ptr<Bucket>> buckets_;
   int64_t plan_version_ = 1;
-  bool replan_due_ = false;  // all ranks hold the next plan
+  BucketPlan recorded_plan_;      // of the last step that is over
+  int64_t recorded_version_ = 0;  // its version
+  bool replan_due_ = false;       // all ranks hold the next plan
   bool hook_failed_ = false;
+  std::vector<Kept> kept_;                   // while a change of the communicator has failed
+  int known_joined_ = 0;                     // ranks, as of the last step
+  std::unique_ptr<BufferSync> buffer_sync_;  // null: no buffers
+  bool buffers_due_ = false;
+  std::unique_ptr<StepLog> log_;
+  StepRecorder recorder_;                     // stages of buckets by the streams, everything else under mu_
   std::unique_ptr<BucketPipeline> pipeline_;  // behind the buckets: it ends first
 
   // Guarded by mu_.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/host_device.h"
@@ -38,6 +39,12 @@ uint64_t SortAndCountInversions(std::vector<size_t>& values, size_t begin, size_
   return inversions;
 }
 
+std::vector<size_t> Joined(const BucketGroups& groups) {
+  std::vector<size_t> order;
+  for (const std::vector<size_t>& group : groups) order.insert(order.end(), group.begin(), group.end());
+  return order;
+}
+
 }  // namespace
 
 double Disorder(absl::Span<const size_t> a, absl::Span<const size_t> b) {
@@ -60,7 +67,7 @@ Replanner::~Replanner() {
 }
 
 void Replanner::Request() {
-  if (recording_ || held()) return;  // one is on its way
+  if (std::exchange(under_way_, true)) return;
   recording_ = true;
   const uint64_t topic = first_topic_ + plans_++;
   if (communicator_->rank() == Rank(0)) return;
@@ -81,8 +88,8 @@ void Replanner::Fetch(uint64_t topic) {
     const auto notes = communicator_->AwaitNotes(topic, 1, Deadline::AfterMs(kFetchSliceMs));
     if (absl::IsDeadlineExceeded(notes.status())) continue;
     if (!notes.ok() || notes->empty()) return;  // the communicator is over
-    if (notes->front().second.empty()) return;  // there is none
-    absl::StatusOr<BucketGroups> groups = PlanFromText(parameters_, *rules_, notes->front().second);
+    const std::string& text = notes->front().second;
+    absl::StatusOr<BucketGroups> groups = text.empty() ? BucketGroups() : PlanFromText(parameters_, *rules_, text);
     if (!groups.ok()) {
       LOCKSTEP_LOG(kError) << "rank 0's bucket plan is not taken: " << groups.status().message();
       return;
@@ -116,12 +123,13 @@ void Replanner::Record(const std::vector<size_t>& order, const std::function<boo
   own_order_ = Completed(order);
   if (communicator_->rank() != Rank(0)) return;
   BucketGroups groups = GroupByCaps(parameters_, *rules_, own_order_);
-  const std::string text = PlanToText(parameters_, groups);
+  std::string text = PlanToText(parameters_, groups);
   if (text.size() > kPlanTextMax || !fits(LayOut(parameters_, *rules_, groups))) {
     LOCKSTEP_LOG(kInfo) << "buckets stay as they are: a plan in the order of gradients "
                         << (text.size() > kPlanTextMax ? "is too long to be sent" : "needs more memory than there is");
-    communicator_->PostNote(first_topic_ + plans_ - 1, "");
-    return;
+    // Told and agreed on like a plan, so that all ranks take the next request for a new one at the same step.
+    text.clear();
+    groups.clear();
   }
   communicator_->PostNote(first_topic_ + plans_ - 1, text);
   groups_ = std::move(groups);
@@ -131,16 +139,17 @@ void Replanner::Record(const std::vector<size_t>& order, const std::function<boo
 BucketGroups Replanner::Take() {
   fetching_.reset();
   held_.store(false, std::memory_order_relaxed);
-  std::vector<size_t> planned;
-  for (const std::vector<size_t>& group : groups_) planned.insert(planned.end(), group.begin(), group.end());
-  disorder_ = own_order_.empty() ? 0 : Disorder(planned, own_order_);
+  under_way_ = false;
+  // Against what this rank would have planned: buckets of one dtype follow no order to the letter.
+  const bool comparable = !groups_.empty() && !own_order_.empty();
+  disorder_ = comparable ? Disorder(Joined(groups_), Joined(GroupByCaps(parameters_, *rules_, own_order_))) : 0;
   if (disorder_ > kMuchDisorder) {
     LOCKSTEP_LOG(kWarning) << "rank " << communicator_->rank().value()
                            << ": gradients become ready in another order than on rank 0, by "
                            << "which buckets are planned: " << static_cast<int>(100 * disorder_)
                            << " % of their pairs. Communication will hardly overlap here.";
   }
-  return std::move(groups_);
+  return std::exchange(groups_, {});
 }
 
 }  // namespace lockstep

@@ -33,7 +33,8 @@ class Replanner {
   Replanner(const Replanner&) = delete;
   Replanner& operator=(const Replanner&) = delete;
 
-  // From the next order that is recorded a plan is to be made. Every rank calls it; a plan is adopted once all have.
+  // From the next order that is recorded a plan is to be made. Every rank calls it; a plan is adopted once all have. Until it is
+  // taken another request is the same one.
   void Request();
 
   // The order in which this rank's gradients became ready in a backward that went well; those that did not come are taken to come
@@ -43,10 +44,11 @@ class Replanner {
   // Whether the next plan has arrived. Thread-safe.
   bool held() const { return held_.load(std::memory_order_acquire); }
 
-  // The plan, when the ranks have agreed to go over to it. Reports, as a warning, when this rank's order differs much from it.
+  // The plan, when the ranks have agreed to go over to it; empty where rank 0 found none that fits, and all stay with what they have.
+  // Reports, as a warning, when this rank's order differs much from it.
   BucketGroups Take();
 
-  // Of the last plan taken: the share of pairs of gradients that were ready here in the other order than planned, 0 to 1.
+  // Of the last plan taken: the share of pairs of gradients that this rank would have planned in the other order, 0 to 1.
   double disorder() const { return disorder_; }
 
  private:
@@ -58,7 +60,8 @@ class Replanner {
   const absl::Span<const Parameter> parameters_;
   const PlanRules* const rules_;
 
-  uint64_t plans_ = 0;  // requested so far
+  uint64_t plans_ = 0;      // requested so far
+  bool under_way_ = false;  // from a request until its plan is taken: the same on all ranks, unlike held()
   bool recording_ = false;
   std::vector<size_t> own_order_;
   double disorder_ = 0;

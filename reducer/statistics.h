@@ -1,12 +1,17 @@
-// Where the time of a synchronised backward went. Pure bookkeeping of time stamps by the host's clock.
+// Where the time of a synchronised backward went. Pure functions of its record, by the host's clock.
+//
+//   bucket 0      |----------|          on the wire
+//   bucket 1           |----------|
+//   backward  |------------|            from BeginBackward to the call of EndBackward
+//                 [ hidden ][ exposed]
 
 #ifndef REDUCER_STATISTICS_H_
 #define REDUCER_STATISTICS_H_
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+
+#include "reducer/step_record.h"
 
 namespace lockstep {
 
@@ -23,32 +28,29 @@ struct ReducerStatistics {
   double hidden_ms() const { return communication_ms - exposed_ms; }
 };
 
-// Externally synchronised. Buckets are all-reduced one after the other, so their times do not overlap.
-class StepTimer {
- public:
-  using Clock = std::chrono::steady_clock;
+// All zero for an empty record.
+ReducerStatistics Statistics(const StepRecord& record);
 
-  void Begin(Clock::time_point now);
-  void Launched();
-  void Reduced(Clock::time_point started, Clock::time_point ended, size_t bytes);
-  void EndCalled(Clock::time_point now);
-  void End();
+// Of one bucket, in milliseconds since BeginBackward.
+struct BucketStatistics {
+  static constexpr double kNotRecorded = -1;
 
-  const ReducerStatistics& last() const { return last_; }
+  double ready_ms = kNotRecorded;
+  double launched_ms = kNotRecorded;
+  double wire_begin_ms = kNotRecorded;
+  double wire_end_ms = kNotRecorded;
+  double done_ms = kNotRecorded;  // the averages are in the gradients, and stepped with where the reducer does that
+  double communication_ms = 0;    // between wire_begin_ms and wire_end_ms
+  double exposed_ms = 0;          // of that, after EndBackward was called
+  int64_t bytes = 0;
 
- private:
-  struct Interval {
-    Clock::time_point started;
-    Clock::time_point ended;
-  };
-
-  Clock::time_point begin_;
-  Clock::time_point end_called_;
-  bool ending_ = false;
-  std::vector<Interval> reduced_;
-  ReducerStatistics current_;
-  ReducerStatistics last_;
+  double hidden_ms() const { return communication_ms - exposed_ms; }
 };
+
+BucketStatistics Statistics(const StepRecord& record, size_t bucket);
+
+// Milliseconds from BeginBackward to `time`; BucketStatistics::kNotRecorded for a time that was not recorded.
+double SinceBackwardBegan(const StepRecord& record, StepTime time);
 
 }  // namespace lockstep
 

@@ -1,5 +1,6 @@
 #include "reducer/step_outcome.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -26,9 +27,11 @@ void StepOutcome::Begin(uint64_t step) {
 void StepOutcome::Fail(const absl::Status& status, size_t first_bucket) {
   if (status.ok()) return;
   MutexLock lock(&mu_);
-  if (!failure_.ok()) return;
-  failure_ = status;
-  first_bucket_ = first_bucket;
+  if (failure_.ok()) {
+    failure_ = status;
+    first_bucket_ = first_bucket;
+  }
+  first_bucket_ = std::min(first_bucket_, first_bucket);
 }
 
 void StepOutcome::FailCommunication(const absl::Status& status) {

@@ -26,7 +26,8 @@ class StepOutcome {
 
   void Begin(uint64_t step);
 
-  // This rank's own failure, which concerns the buckets from `first_bucket` on. The first one counts.
+  // This rank's own failure, which concerns the buckets from `first_bucket` on. The first one is told; buckets are those of any, since
+  // a later failure may concern an earlier bucket.
   void Fail(const absl::Status& status, size_t first_bucket);
   // The communicator's, which all ranks hear of by themselves.
   void FailCommunication(const absl::Status& status);

@@ -1,0 +1,160 @@
+#include "bench/overlap/computation.h"
+
+#include <sys/prctl.h>
+#include <time.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <cstdint>
+#include <utility>
+
+#include "absl/base/attributes.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "bench/statistics.h"
+
+namespace lockstep {
+namespace bench {
+namespace {
+
+constexpr int64_t kNanosecondsPerSecond = 1'000'000'000;
+constexpr int kCalibrations = 5;
+constexpr double kCalibrationSeconds = 0.02;
+
+int64_t Now(clockid_t clock) {
+  timespec time = {};
+  clock_gettime(clock, &time);
+  return static_cast<int64_t>(time.tv_sec) * kNanosecondsPerSecond + time.tv_nsec;
+}
+
+int64_t Nanoseconds(double seconds) { return std::llround(seconds * kNanosecondsPerSecond); }
+
+// A unit is one pass over a vector that fits in the innermost cache.
+class Arithmetic {
+ public:
+  // Not inlined: what was calibrated and what is done later must be the same instructions.
+  ABSL_ATTRIBUTE_NOINLINE void Do(int64_t units) {
+    for (int64_t unit = 0; unit < units; ++unit) {
+      for (float& value : values_) value = value * 0.5F + 1.0F;
+    }
+    // Or the compiler might find that nobody looks at the values.
+    asm volatile("" : : "r"(values_.data()) : "memory");
+  }
+
+ private:
+  alignas(64) std::array<float, 1024> values_ = {};
+};
+
+class BusyComputation : public Computation {
+ public:
+  BusyComputation(const ComputePlan& plan, double units_per_second, std::vector<absl::Span<float>> gradients,
+                  float value)
+      : forward_units_(std::llround(plan.forward_seconds * units_per_second)),
+        gradients_(std::move(gradients)),
+        value_(value) {
+    const double seconds_per_element = MeasureWriting();
+    for (size_t p = 0; p < gradients_.size(); ++p) {
+      const double writing = seconds_per_element * static_cast<double>(gradients_[p].size());
+      backward_units_.push_back(std::llround(std::max(0.0, plan.backward_seconds[p] - writing) * units_per_second));
+    }
+  }
+
+  void Begin() override {}
+  void Forward() override { arithmetic_.Do(forward_units_); }
+  void Backward(size_t parameter) override {
+    arithmetic_.Do(backward_units_[parameter]);
+    Write(parameter);
+  }
+
+ private:
+  void Write(size_t parameter) { std::fill(gradients_[parameter].begin(), gradients_[parameter].end(), value_); }
+
+  // Seconds of processor time per element, over all gradients and so mostly in memory where they are many.
+  double MeasureWriting() {
+    // Once for the pages, which are there only once they were written.
+    for (size_t p = 0; p < gradients_.size(); ++p) Write(p);
+    size_t elements = 0;
+    const int64_t begin = Now(CLOCK_THREAD_CPUTIME_ID);
+    for (size_t p = 0; p < gradients_.size(); ++p) {
+      Write(p);
+      elements += gradients_[p].size();
+    }
+    const auto taken_ns = static_cast<double>(Now(CLOCK_THREAD_CPUTIME_ID) - begin);
+    return elements == 0 ? 0 : taken_ns / kNanosecondsPerSecond / static_cast<double>(elements);
+  }
+
+  const int64_t forward_units_;
+  const std::vector<absl::Span<float>> gradients_;
+  const float value_;
+  std::vector<int64_t> backward_units_;
+  Arithmetic arithmetic_;
+};
+
+class AwayComputation : public Computation {
+ public:
+  explicit AwayComputation(const ComputePlan& plan) : forward_ns_(Nanoseconds(plan.forward_seconds)) {
+    for (const double seconds : plan.backward_seconds) backward_ns_.push_back(Nanoseconds(seconds));
+    // A nanosecond, rather than the 50 us by which the kernel may be late otherwise.
+    prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
+  }
+
+  void Begin() override { done_ns_ = Now(CLOCK_MONOTONIC); }
+  void Forward() override { Await(forward_ns_); }
+  void Backward(size_t parameter) override { Await(backward_ns_[parameter]); }
+
+ private:
+  void Await(int64_t longer_ns) {
+    if (longer_ns == 0) return;
+    done_ns_ += longer_ns;
+    timespec time = {};
+    time.tv_sec = done_ns_ / kNanosecondsPerSecond;
+    time.tv_nsec = done_ns_ % kNanosecondsPerSecond;
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, nullptr) == EINTR) continue;
+  }
+
+  const int64_t forward_ns_;
+  std::vector<int64_t> backward_ns_;
+  int64_t done_ns_ = 0;  // when all parts so far are done, by CLOCK_MONOTONIC
+};
+
+}  // namespace
+
+absl::StatusOr<ComputeKind> ParseComputeKind(absl::string_view text) {
+  if (text == Name(ComputeKind::kBusy)) return ComputeKind::kBusy;
+  if (text == Name(ComputeKind::kAway)) return ComputeKind::kAway;
+  return absl::InvalidArgumentError(absl::StrCat("no way to compute '", text, "'; known are busy, away"));
+}
+
+const char* Name(ComputeKind kind) { return kind == ComputeKind::kBusy ? "busy" : "away"; }
+
+double CalibrateArithmetic() {
+  Arithmetic arithmetic;
+  std::vector<double> rates;
+  for (int i = 0; i < kCalibrations; ++i) {
+    const int64_t begin = Now(CLOCK_THREAD_CPUTIME_ID);
+    int64_t taken = 0;
+    int64_t units = 0;
+    while (taken < Nanoseconds(kCalibrationSeconds)) {
+      constexpr int64_t kUnitsAtOnce = 1000;
+      arithmetic.Do(kUnitsAtOnce);
+      units += kUnitsAtOnce;
+      taken = Now(CLOCK_THREAD_CPUTIME_ID) - begin;
+    }
+    rates.push_back(static_cast<double>(units) / static_cast<double>(taken) * kNanosecondsPerSecond);
+  }
+  return Median(rates);
+}
+
+std::unique_ptr<Computation> MakeBusyComputation(const ComputePlan& plan, double units_per_second,
+                                                 std::vector<absl::Span<float>> gradients, float value) {
+  return std::make_unique<BusyComputation>(plan, units_per_second, std::move(gradients), value);
+}
+
+std::unique_ptr<Computation> MakeAwayComputation(const ComputePlan& plan) {
+  return std::make_unique<AwayComputation>(plan);
+}
+
+}  // namespace bench
+}  // namespace lockstep

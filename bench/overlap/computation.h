@@ -1,0 +1,61 @@
+// Stands in for a framework that computes: takes as long as a plan says, and fills in gradients.
+
+#ifndef BENCH_OVERLAP_COMPUTATION_H_
+#define BENCH_OVERLAP_COMPUTATION_H_
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "bench/overlap/compute_plan.h"
+
+namespace lockstep {
+namespace bench {
+
+enum class ComputeKind {
+  kBusy,  // arithmetic on the calling thread, as a framework that computes on processors does
+  kAway,  // sleep until it is done, as when an accelerator computes
+};
+
+// "busy", "away". INVALID_ARGUMENT for anything else.
+absl::StatusOr<ComputeKind> ParseComputeKind(absl::string_view text);
+const char* Name(ComputeKind kind);
+
+// Used by one thread. A step is Begin, Forward, and Backward of every parameter in the reverse order of definition.
+class Computation {
+ public:
+  virtual ~Computation() = default;
+  Computation(const Computation&) = delete;
+  Computation& operator=(const Computation&) = delete;
+
+  virtual void Begin() = 0;
+  // These return when their part of the plan is done.
+  virtual void Forward() = 0;
+  virtual void Backward(size_t parameter) = 0;
+
+ protected:
+  Computation() = default;
+};
+
+// How many units of the arithmetic below this core does in a second of processor time now: the median of a few short
+// tries.
+double CalibrateArithmetic();
+
+// Does a number of units for each part of the plan, so that it takes longer when something else has the core. The end
+// of each part of backward is writing `value` into the gradient, which finds out here how long that takes; a part for
+// which it alone takes longer than the plan says takes that long. Borrows the gradients, one for each parameter.
+std::unique_ptr<Computation> MakeBusyComputation(const ComputePlan& plan, double units_per_second,
+                                                 std::vector<absl::Span<float>> gradients, float value);
+
+// Sleeps until the parts of the plan, one behind the other from Begin on, would be done elsewhere: what the caller does
+// in between delays nothing. Touches no gradient, as an accelerator writes memory without the core. Makes the calling
+// thread's timers exact (PR_SET_TIMERSLACK).
+std::unique_ptr<Computation> MakeAwayComputation(const ComputePlan& plan);
+
+}  // namespace bench
+}  // namespace lockstep
+
+#endif  // BENCH_OVERLAP_COMPUTATION_H_

@@ -1,0 +1,24 @@
+#include "bench/overlap/ideal.h"
+
+#include <algorithm>
+
+namespace lockstep {
+namespace bench {
+
+double IdealStepSeconds(double compute_seconds, absl::Span<const BucketCost> buckets) {
+  double now = 0;
+  double computed = 0;  // seconds of computation that are done by now
+  for (const BucketCost& bucket : buckets) {
+    const double awaited = std::max(0.0, bucket.ready_seconds - computed);
+    computed += awaited;
+    now += awaited;
+    now += bucket.wire_seconds;
+    // One that keeps more than a core busy leaves nothing of it.
+    computed += std::max(0.0, bucket.wire_seconds - bucket.processor_seconds);
+    computed = std::min(computed, compute_seconds);
+  }
+  return now + compute_seconds - computed;
+}
+
+}  // namespace bench
+}  // namespace lockstep

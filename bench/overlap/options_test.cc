@@ -1,0 +1,67 @@
+#include "bench/overlap/options.h"
+
+#include <limits>
+#include <string>
+
+#include "absl/status/status.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace bench {
+namespace {
+
+using ::testing::HasSubstr;
+
+auto Refusal(const std::string& message) { return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)); }
+
+TEST(OverlapOptions, AreGoodByDefault) { EXPECT_THAT(CheckOptions(OverlapOptions()), IsOk()); }
+
+TEST(OverlapOptions, NeedRanksThatHaveSomethingToAverage) {
+  OverlapOptions options;
+  options.ranks = 1;
+  EXPECT_THAT(CheckOptions(options), Refusal("1 ranks have nothing to average"));
+}
+
+TEST(OverlapOptions, NeedAKnownModel) {
+  OverlapOptions options;
+  options.model = "vgg";
+  EXPECT_THAT(CheckOptions(options), Refusal("no model 'vgg'"));
+}
+
+TEST(OverlapOptions, ComputeForAFiniteTime) {
+  OverlapOptions options;
+  for (const double ms : {-1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    options.compute_ms = ms;
+    EXPECT_THAT(CheckOptions(options), Refusal("a step cannot compute for")) << ms;
+  }
+}
+
+TEST(OverlapOptions, HaveALinkOnlyWhereSomethingGoesOverIt) {
+  OverlapOptions options;
+  options.link = "1gbit";
+  EXPECT_THAT(CheckOptions(options), IsOk());
+  options.transport = "shm";
+  EXPECT_THAT(CheckOptions(options), Refusal("shared memory has no link"));
+}
+
+TEST(OverlapOptions, MeasureSomething) {
+  OverlapOptions options;
+  options.rounds = 0;
+  EXPECT_THAT(CheckOptions(options), Refusal("a round at least"));
+  options = OverlapOptions();
+  options.steps = -1;
+  EXPECT_THAT(CheckOptions(options), Refusal("a step or a millisecond"));
+}
+
+TEST(ParseAverage, ReadsWhatNameWrites) {
+  for (const Average average : {Average::kBefore, Average::kAfter, Average::kInCollective}) {
+    EXPECT_THAT(ParseAverage(Name(average)), IsOkAndHolds(average));
+  }
+  EXPECT_THAT(ParseAverage("none"), Refusal("before, after, in_collective"));
+}
+
+}  // namespace
+}  // namespace bench
+}  // namespace lockstep

@@ -1,0 +1,268 @@
+#include "bench/overlap/program.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/status.h"
+#include "bench/machine.h"
+#include "bench/output_file.h"
+#include "bench/overlap/computation.h"
+#include "bench/overlap/compute_plan.h"
+#include "bench/overlap/emulated_hosts.h"
+#include "bench/overlap/ideal.h"
+#include "bench/overlap/model_table.h"
+#include "bench/overlap/process_memory.h"
+#include "bench/overlap/reducer_overhead.h"
+#include "bench/overlap/replay.h"
+#include "bench/overlap/report.h"
+#include "bench/ranks.h"
+#include "bench/routes.h"
+#include "bench/statistics.h"
+#include "bench/team.h"
+#include "comm/communicator.h"
+#include "comm/world.h"
+
+namespace lockstep {
+namespace bench {
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kWrongUsage = 2;
+
+constexpr int kWarmUpSteps = 3;
+
+// One rank's part in the program.
+class OverlapProgram {
+ public:
+  OverlapProgram(const OverlapOptions& options, const ModelTable& model, Communicator* communicator)
+      : options_(options), model_(model), team_(communicator) {
+    report_.ranks = team_.size();
+    report_.parameters = static_cast<int>(model.parameters.size());
+  }
+
+  absl::Status Run() {
+    LOCKSTEP_RETURN_IF_ERROR(MakeReplay());
+    LOCKSTEP_RETURN_IF_ERROR(MakeComputation());
+    LOCKSTEP_ASSIGN_OR_RETURN(const int steps, WarmUp());
+    if (team_.leads()) Describe(steps);
+    for (int round = 0; round < options_.rounds; ++round) {
+      LOCKSTEP_RETURN_IF_ERROR(RunRound(round, steps));
+    }
+    LOCKSTEP_RETURN_IF_ERROR(replay_->CheckedStep());
+    LOCKSTEP_RETURN_IF_ERROR(team_.Barrier());
+    LOCKSTEP_ASSIGN_OR_RETURN(report_.overhead,
+                              MeasureReducerOverhead(replay_->reducer().plan(), options_.overhead_steps));
+    if (team_.leads()) Print(OverlapText(Summarised()));
+    return absl::OkStatus();
+  }
+
+  const OverlapReport& report() const { return report_; }
+
+ private:
+  // Every rank alike, so that the leader's memory stands for all.
+  absl::Status MakeReplay() {
+    LOCKSTEP_RETURN_IF_ERROR(ResetPeakMemory());
+    LOCKSTEP_ASSIGN_OR_RETURN(const ProcessMemory before, MeasureProcessMemory());
+    LOCKSTEP_ASSIGN_OR_RETURN(replay_, Replay::Create(team_, model_, options_.reducer));
+    for (int step = 0; step < 2; ++step) LOCKSTEP_RETURN_IF_ERROR(replay_->CheckedStep());
+    LOCKSTEP_ASSIGN_OR_RETURN(const ProcessMemory after, MeasureProcessMemory());
+    report_.memory.gradient_bytes = model_.elements() * static_cast<int64_t>(sizeof(float));
+    report_.memory.resident_bytes_max = after.peak_resident_bytes - before.resident_bytes;
+    report_.memory.proportional_bytes = after.proportional_bytes - before.proportional_bytes;
+    for (const BucketPlan::Bucket& bucket : replay_->reducer().plan().buckets) {
+      OverlapBucket row;
+      row.bytes = static_cast<int64_t>(bucket.bytes());
+      row.parameters = static_cast<int>(bucket.slots.size());
+      report_.buckets.push_back(row);
+    }
+    costs_.resize(report_.buckets.size());
+    return absl::OkStatus();
+  }
+
+  absl::Status MakeComputation() {
+    LOCKSTEP_RETURN_IF_ERROR(CommunicationOnly(1).status());
+    double seconds = options_.compute_ms / 1e3;
+    if (seconds == 0) {
+      std::vector<double> totals;
+      for (int step = 0; step < kWarmUpSteps; ++step) {
+        LOCKSTEP_ASSIGN_OR_RETURN(const Replay::WireTimes wire, CommunicationOnly(1));
+        totals.push_back(Total(wire.seconds));
+      }
+      // Of which backward is two thirds.
+      seconds = Median(totals) * 3 / 2;
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(const int64_t nanoseconds, team_.FromLeader(std::llround(seconds * 1e9)));
+    plan_ = PlanCompute(model_, static_cast<double>(nanoseconds) * 1e-9);
+    computation_ = options_.compute == ComputeKind::kAway
+                       ? MakeAwayComputation(plan_)
+                       : MakeBusyComputation(plan_, CalibrateArithmetic(), replay_->gradients(), replay_->own_value());
+    return absl::OkStatus();
+  }
+
+  // Returns the steps of a round, equal on all ranks.
+  absl::StatusOr<int> WarmUp() {
+    double seconds = 0;
+    for (int step = 0; step < kWarmUpSteps; ++step) {
+      LOCKSTEP_ASSIGN_OR_RETURN(seconds, replay_->Step(*computation_, 1, /*overlap=*/true));
+    }
+    if (options_.steps > 0) return options_.steps;
+    const double fitting = std::chrono::duration<double>(options_.round_time).count() / seconds;
+    return std::clamp(static_cast<int>(fitting), 1, 1000);
+  }
+
+  absl::StatusOr<Replay::WireTimes> CommunicationOnly(int steps) {
+    // Who computes beside it lets nobody poll.
+    return replay_->CommunicationOnly(steps, /*background=*/options_.compute == ComputeKind::kBusy);
+  }
+
+  static double Total(const std::vector<double>& values) {
+    double sum = 0;
+    for (const double value : values) sum += value;
+    return sum;
+  }
+
+  // The four kinds of steps in turn, beginning with another one each round.
+  absl::Status RunRound(int number, int steps) {
+    OverlapRound round;
+    Replay::ComputeTimes compute;
+    Replay::WireTimes wire;
+    constexpr int kKinds = 4;
+    for (int i = 0; i < kKinds; ++i) {
+      switch ((number + i) % kKinds) {
+        case 0: {
+          LOCKSTEP_ASSIGN_OR_RETURN(compute, replay_->ComputeOnly(*computation_, steps));
+          break;
+        }
+        case 1: {
+          LOCKSTEP_ASSIGN_OR_RETURN(wire, CommunicationOnly(steps));
+          break;
+        }
+        case 2: {
+          LOCKSTEP_ASSIGN_OR_RETURN(round.serial, replay_->Step(*computation_, steps, /*overlap=*/false));
+          break;
+        }
+        default: {
+          LOCKSTEP_ASSIGN_OR_RETURN(round.overlapped, replay_->Step(*computation_, steps, /*overlap=*/true));
+        }
+      }
+    }
+    std::vector<BucketCost> buckets;
+    for (size_t b = 0; b < report_.buckets.size(); ++b) {
+      const double processor = options_.compute == ComputeKind::kBusy ? wire.processor_seconds[b] : 0;
+      buckets.push_back({compute.ready_seconds[b], wire.seconds[b], processor});
+      costs_[b].push_back({compute.ready_seconds[b], wire.seconds[b], wire.processor_seconds[b]});
+    }
+    round.compute = compute.seconds;
+    round.communication = Total(wire.seconds);
+    round.ideal = IdealStepSeconds(compute.seconds, buckets);
+    report_.rounds.push_back(round);
+    return absl::OkStatus();
+  }
+
+  const OverlapReport& Summarised() {
+    const auto median = [](const std::vector<BucketCost>& costs, double BucketCost::*part) {
+      std::vector<double> values;
+      for (const BucketCost& cost : costs) values.push_back(cost.*part);
+      return Median(values);
+    };
+    for (size_t b = 0; b < costs_.size(); ++b) {
+      BucketCost& cost = report_.buckets[b].cost;
+      cost.ready_seconds = median(costs_[b], &BucketCost::ready_seconds);
+      cost.wire_seconds = median(costs_[b], &BucketCost::wire_seconds);
+      cost.processor_seconds = median(costs_[b], &BucketCost::processor_seconds);
+    }
+    return report_;
+  }
+
+  void Describe(int steps) {
+    report_.facts = MachineFacts();
+    const auto add = [this](const char* name, const std::string& value) { report_.facts.emplace_back(name, value); };
+    add("ranks", absl::StrCat(team_.size(), options_.pin ? ", each on a core of its own where there are as many" : ""));
+    add("transport", absl::StrCat(RoutesIn(team_.communicator()->Describe(), team_.rank()),
+                                  options_.link.empty() ? "" : ", hosts emulated, links of " + options_.link));
+    add("model",
+        absl::StrFormat("%s, %d parameters, %d elements of f32; costs of %s, %.4g multiplications", model_.name,
+                        model_.parameters.size(), model_.elements(), model_.example, model_.multiply_adds()));
+    add("compute",
+        absl::StrFormat("%s, %.3f ms a step, a third of it forward%s", Name(options_.compute),
+                        plan_.total_seconds() * 1e3,
+                        options_.compute_ms == 0 ? ": chosen so that backward takes as long as communication" : ""));
+    add("bucket caps", absl::StrCat(absl::StrJoin(options_.reducer.bucket_caps_bytes, ", "), " B, from the ",
+                                    options_.reducer.caps_from == CapsFrom::kFirst ? "first" : "last", " gradients"));
+    add("gradients", options_.reducer.gradient_as_bucket_view ? "live in the buckets" : "copied into buckets and back");
+    add("average", absl::StrCat("divided ", Name(options_.reducer.average)));
+    if (options_.reducer.compress.has_value()) add("sent as", lockstep::Name(*options_.reducer.compress));
+    add("ideal", absl::StrCat("buckets one after the other, each when its gradients are there",
+                              options_.compute == ComputeKind::kBusy
+                                  ? ", on a core that has to spare their processor time (that of the rank's threads)"
+                                  : ""));
+    add("time", absl::StrCat("of the slowest rank, a mean of ", steps, " steps of each kind in turn, ", options_.rounds,
+                             " rounds"));
+    Print(OverlapFactsText(report_));
+  }
+
+  static void Print(const std::string& text) {
+    std::fputs(text.c_str(), stdout);
+    std::fflush(stdout);
+  }
+
+  const OverlapOptions& options_;
+  const ModelTable& model_;
+  const Team team_;
+  std::unique_ptr<Replay> replay_;
+  ComputePlan plan_;
+  std::unique_ptr<Computation> computation_;
+  std::vector<std::vector<BucketCost>> costs_;  // by bucket and round
+  OverlapReport report_;                        // the facts and the buckets' costs on rank 0 only
+};
+
+absl::Status RunRank(const OverlapOptions& options) {
+  WorldOptions world_options;
+  world_options.transport = options.transport;
+  LOCKSTEP_ASSIGN_OR_RETURN(const ModelTable model, FindModel(options.model));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<World> world, World::Create(world_options));
+  Communicator* const communicator = world->communicator();
+  if (communicator->size() != options.ranks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the launcher started ", communicator->size(), " ranks, not ", options.ranks, " as --nproc says"));
+  }
+  if (options.pin) {
+    const absl::Status pinned = PinToCore(communicator->rank().value(), communicator->size());
+    // Fewer cores than ranks: they share them.
+    if (!pinned.ok() && !absl::IsFailedPrecondition(pinned)) return pinned;
+  }
+  OverlapProgram program(options, model, communicator);
+  LOCKSTEP_RETURN_IF_ERROR(program.Run());
+  if (communicator->rank() != Rank(0) || options.json.empty()) return absl::OkStatus();
+  return WriteFile(options.json, OverlapJson(program.report()));
+}
+
+int Complain(const absl::Status& status, int exit_status) {
+  std::fprintf(stderr, "overlap: %s\n", std::string(status.message()).c_str());
+  return exit_status;
+}
+
+}  // namespace
+
+int RunOverlap(const OverlapOptions& options, char** argv) {
+  if (const absl::Status usable = CheckOptions(options); !usable.ok()) return Complain(usable, kWrongUsage);
+  if (!IsRank()) {
+    if (options.link.empty()) return RunAsRanks(options.ranks, argv);
+    return Complain(BecomeEmulatedHosts(options.ranks, options.link, argv), kFailed);
+  }
+  const absl::Status status = RunRank(options);
+  return status.ok() ? 0 : Complain(status, kFailed);
+}
+
+}  // namespace bench
+}  // namespace lockstep

@@ -1,0 +1,85 @@
+// Replay: a model's training step without the training. One rank's part of it.
+//
+// The ranks of a team make the same calls in the same order. What is timed begins behind a barrier and counts as the
+// slowest rank's. Used by one thread.
+
+#ifndef BENCH_OVERLAP_REPLAY_H_
+#define BENCH_OVERLAP_REPLAY_H_
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/tensor_view.h"
+#include "bench/overlap/computation.h"
+#include "bench/overlap/model_table.h"
+#include "bench/team.h"
+#include "comm/symmetric_buffer.h"
+#include "reducer/reducer.h"
+
+namespace lockstep {
+namespace bench {
+
+class Replay {
+ public:
+  // With gradients and a reducer of them, whose errors it has. The team's communicator and the model must outlive it.
+  static absl::StatusOr<std::unique_ptr<Replay>> Create(const Team& team, const ModelTable& model,
+                                                        const ReducerOptions& options);
+
+  const Reducer& reducer() const { return *reducer_; }
+
+  // What Computation is made of.
+  std::vector<absl::Span<float>> gradients() const { return gradients_; }
+  float own_value() const { return static_cast<float>(team_.rank().value() + 1); }
+
+  // Seconds of a step that computes and sends nothing, and when in it each bucket is ready.
+  struct ComputeTimes {
+    double seconds = 0;
+    std::vector<double> ready_seconds;  // by bucket
+  };
+  absl::StatusOr<ComputeTimes> ComputeOnly(Computation& computation, int steps);
+
+  // The all-reduce of each bucket alone, one after the other, in memory as the reducer's. `background`: as whoever
+  // shares its core with computation asks for it.
+  struct WireTimes {
+    std::vector<double> seconds;            // by bucket
+    std::vector<double> processor_seconds;  // of all threads of the rank's process
+  };
+  absl::StatusOr<WireTimes> CommunicationOnly(int steps, bool background);
+
+  // Seconds of a step. Without overlap the reducer is told of the gradients when all are computed.
+  absl::StatusOr<double> Step(Computation& computation, int steps, bool overlap);
+
+  // A step on gradients that tell the ranks apart; DATA_LOSS when one is not the average afterwards.
+  absl::Status CheckedStep();
+
+ private:
+  Replay(const Team& team, const ModelTable& model);
+  absl::Status CreateReducer(const ReducerOptions& options);
+  absl::Status AllocateGradients();
+  absl::Status FindGradientsInBuckets();
+  absl::Status MarkReady(size_t parameter) {
+    return reducer_->MarkReady(parameter, views_[parameter], /*stream=*/nullptr);
+  }
+  absl::Status Overlapped(Computation& computation);
+  absl::Status OneAfterTheOther(Computation& computation);
+  // Element by element, each the largest of any rank.
+  absl::Status TakeLargest(std::vector<double>* values) const;
+
+  const Team team_;
+  const ModelTable& model_;
+  // The gradients where they are not in the buckets, each beginning a multiple of 256 bytes behind the first.
+  std::vector<float> memory_;
+  std::vector<absl::Span<float>> gradients_;  // by parameter
+  std::vector<TensorView> views_;             // the same
+  std::unique_ptr<Reducer> reducer_;
+  std::unique_ptr<SymmetricBuffer> wire_memory_;  // of CommunicationOnly, from its first call on
+};
+
+}  // namespace bench
+}  // namespace lockstep
+
+#endif  // BENCH_OVERLAP_REPLAY_H_

@@ -1,0 +1,251 @@
+/* "Buffers and normalisation" of lockstep.h from C99, on a world of one and on two processes; the sizes of its structs;
+ * handles after fork(). */
+
+#define _POSIX_C_SOURCE 200809L
+
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "capi/c_testing.h"
+
+static void TestSizesAndNulls(void) {
+  CHECK(sizeof(lockstep_buffer_set_options) == 24);
+  CHECK(sizeof(lockstep_batch_norm_options) == 48);
+  lockstep_buffer_set_destroy(NULL);
+  lockstep_fresh_buffers_destroy(NULL);
+  lockstep_buffer_set_options_init(NULL);
+  lockstep_batch_norm_options_init(NULL);
+  CHECK(lockstep_fresh_buffers_data(NULL, 0) == NULL);
+  FAILS(lockstep_buffer_set_broadcast(NULL, NULL, 0, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "set");
+  FAILS(lockstep_buffer_set_create(NULL, NULL, 0, NULL), LOCKSTEP_INVALID_ARGUMENT, "communicator");
+  FAILS(lockstep_batch_norm_combine(NULL, 0, NULL, NULL, 0, NULL, NULL, NULL, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
+        "communicator");
+  FAILS(lockstep_batch_norm_sum_gradients(NULL, 0, NULL, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "communicator");
+}
+
+/* Needs no ranks. 1 + 2^-10 is a float16 and no bfloat16. */
+static void TestCast(void) {
+  const int64_t two = 2, three = 3;
+  float weights[2] = {1.0009765625F, -2}, back[2] = {0, 0}, longer[3] = {0, 0, 0};
+  uint16_t halves[2] = {0, 0}, brains[2] = {0, 0};
+  lockstep_tensor sources[2], targets[2];
+  sources[0] = sources[1] = Vector(weights, &two, LOCKSTEP_F32);
+  targets[0] = Vector(halves, &two, LOCKSTEP_F16);
+  targets[1] = Vector(brains, &two, LOCKSTEP_BF16);
+  OK(lockstep_cast_tensors(sources, targets, 2));
+  CHECK(halves[0] == 0x3C01 && halves[1] == 0xC000);
+  CHECK(brains[0] == 0x3F80 && brains[1] == 0xC000);
+  sources[0] = Vector(back, &two, LOCKSTEP_F32);
+  OK(lockstep_cast_tensors(targets, sources, 1));
+  CHECK(back[0] == weights[0] && back[1] == weights[1]);
+  OK(lockstep_cast_tensors(NULL, NULL, 0));
+  FAILS(lockstep_cast_tensors(NULL, targets, 1), LOCKSTEP_INVALID_ARGUMENT, "sources");
+  FAILS(lockstep_cast_tensors(sources, NULL, 1), LOCKSTEP_INVALID_ARGUMENT, "targets");
+  sources[1] = Vector(longer, &three, LOCKSTEP_F32);
+  FAILS(lockstep_cast_tensors(targets, sources, 2), LOCKSTEP_INVALID_ARGUMENT, "tensor 1 from bf16[2]");
+  sources[1].dtype = 99;
+  FAILS(lockstep_cast_tensors(sources, targets, 2), LOCKSTEP_INVALID_ARGUMENT, "'sources[1]'");
+}
+
+/* A running mean of two channels and a count of batches. */
+static void UseBufferSet(lockstep_communicator* communicator) {
+  const int32_t rank = lockstep_communicator_rank(communicator);
+  const int32_t size = lockstep_communicator_size(communicator);
+  const int64_t one = 1, two = 2;
+  float means[2];
+  int64_t batches = 100 + rank;
+  lockstep_tensor tensors[2];
+  lockstep_buffer_set_options options;
+  lockstep_buffer_set* set = NULL;
+  lockstep_fresh_buffers *fresh = NULL, *later = NULL;
+  const float* fresh_means;
+
+  means[0] = (float)rank;
+  means[1] = (float)(10 * rank);
+  tensors[0] = Vector(means, &two, LOCKSTEP_F32);
+  tensors[1] = Vector(&batches, &one, LOCKSTEP_I64);
+  FAILS(lockstep_buffer_set_create(communicator, tensors, 2, NULL), LOCKSTEP_INVALID_ARGUMENT, "out_set");
+  FAILS(lockstep_buffer_set_create(communicator, NULL, 2, &set), LOCKSTEP_INVALID_ARGUMENT, "tensors");
+  /* A tensor that only one rank has wrong: the others are told. */
+  if (rank == size - 1) tensors[1].dtype = 99;
+  if (rank == size - 1) {
+    FAILS(lockstep_buffer_set_create(communicator, tensors, 2, &set), LOCKSTEP_INVALID_ARGUMENT, "'tensors[1]': 99");
+  } else {
+    FAILS(lockstep_buffer_set_create(communicator, tensors, 2, &set), LOCKSTEP_FAILED_PRECONDITION, "cannot take part");
+  }
+  CHECK(set == NULL);
+  tensors[1].dtype = LOCKSTEP_I64;
+  OK(lockstep_buffer_set_create(communicator, tensors, 2, &set));
+
+  /* From the last rank into fresh memory, twice. */
+  lockstep_buffer_set_options_init(&options);
+  options.root = size - 1;
+  OK(lockstep_buffer_set_broadcast(set, tensors, 2, &options, &fresh));
+  fresh_means = (const float*)lockstep_fresh_buffers_data(fresh, 0);
+  CHECK(fresh_means[0] == (float)(size - 1) && fresh_means[1] == (float)(10 * (size - 1)));
+  CHECK(*(const int64_t*)lockstep_fresh_buffers_data(fresh, 1) == 100 + size - 1);
+  CHECK(lockstep_fresh_buffers_data(fresh, 2) == NULL);
+  CHECK(means[0] == (float)rank && batches == 100 + rank);
+  batches += 50;
+  OK(lockstep_buffer_set_broadcast(set, tensors, 2, NULL, &later));
+  CHECK(*(const int64_t*)lockstep_fresh_buffers_data(later, 1) == 150);
+  CHECK(*(const int64_t*)lockstep_fresh_buffers_data(fresh, 1) == 100 + size - 1);
+  lockstep_fresh_buffers_destroy(later);
+
+  /* Rank 0 has something else to give. */
+  later = NULL;
+  if (rank == 0) {
+    FAILS(lockstep_buffer_set_broadcast(set, tensors, 1, NULL, &later), LOCKSTEP_INVALID_ARGUMENT, "2 were agreed on");
+  } else {
+    FAILS(lockstep_buffer_set_broadcast(set, tensors, 2, NULL, NULL), LOCKSTEP_FAILED_PRECONDITION, "rank 0, the root");
+  }
+  CHECK(later == NULL && batches == 150 + rank);
+  if (rank == 0) tensors[0].data = NULL;
+  if (rank == 0) {
+    FAILS(lockstep_buffer_set_broadcast(set, tensors, 2, NULL, &later), LOCKSTEP_INVALID_ARGUMENT, "null data");
+  } else {
+    FAILS(lockstep_buffer_set_broadcast(set, tensors, 2, NULL, NULL), LOCKSTEP_FAILED_PRECONDITION, "rank 0, the root");
+  }
+  tensors[0].data = means;
+  options.root = size;
+  FAILS(lockstep_buffer_set_broadcast(set, tensors, 2, &options, NULL), LOCKSTEP_INVALID_ARGUMENT, "root");
+  options.root = 0;
+  options.timeout_ms = -1;
+  FAILS(lockstep_buffer_set_broadcast(set, tensors, 2, &options, NULL), LOCKSTEP_INVALID_ARGUMENT, "timeout_ms");
+
+  /* In place. */
+  options.timeout_ms = 60000;
+  OK(lockstep_buffer_set_broadcast(set, tensors, 2, &options, NULL));
+  CHECK(means[0] == 0 && means[1] == 0 && batches == 150);
+  lockstep_buffer_set_destroy(set);
+  CHECK(fresh_means[1] == (float)(10 * (size - 1)));
+  lockstep_fresh_buffers_destroy(fresh);
+}
+
+/* Two channels. Rank r has r + 1 elements: of channel 0 all of them r, of channel 1 all of them 1. With two ranks
+ * channel 0 is {0, 1, 1}: mean 2/3, variance 2/9, unbiased 1/3. */
+static void UseBatchNorm(lockstep_communicator* communicator) {
+  const int32_t rank = lockstep_communicator_rank(communicator);
+  const int32_t size = lockstep_communicator_size(communicator);
+  float mean[2], variance[2] = {0, 0}, inverse_std[2], sum_dy[2], sum_dy_xmu[2];
+  float running_mean[2] = {3, 1}, running_variance[2] = {3, 1};
+  int64_t count = 0;
+  lockstep_batch_norm_options options;
+  CHECK(size <= 2);
+  mean[0] = (float)rank;
+  mean[1] = 1;
+  lockstep_batch_norm_options_init(&options);
+  options.running_mean = running_mean;
+  FAILS(lockstep_batch_norm_combine(communicator, 2, mean, variance, rank + 1, &options, NULL, NULL, NULL, NULL),
+        LOCKSTEP_INVALID_ARGUMENT, "running_variance");
+  options.running_variance = running_variance;
+  options.momentum = 0.5;
+  options.epsilon = 0.25;
+  /* In place. */
+  OK(lockstep_batch_norm_combine(communicator, 2, mean, variance, rank + 1, &options, mean, variance, inverse_std,
+                                 &count));
+  CHECK(mean[1] == 1 && variance[1] == 0 && inverse_std[1] == 2);
+  if (size == 1) {
+    CHECK(count == 1 && mean[0] == 0 && variance[0] == 0 && inverse_std[0] == 2);
+    /* A single element tells no unbiased variance. */
+    CHECK(running_mean[0] == 1.5F && running_variance[0] == 3 && running_variance[1] == 1);
+  } else {
+    CHECK(count == 3 && mean[0] == (float)(2.0 / 3) && variance[0] == (float)(2.0 / 9));
+    CHECK(running_mean[0] == (float)(1.5 + 1.0 / 3) && running_variance[0] == (float)(1.5 + 1.0 / 6));
+    CHECK(running_mean[1] == 1 && running_variance[1] == 0.5F);
+  }
+  /* Defaults: epsilon 1e-5. */
+  OK(lockstep_batch_norm_combine(communicator, 2, mean, variance, 0, NULL, NULL, NULL, inverse_std, &count));
+  CHECK(count == 0 && inverse_std[0] > 316.2F && inverse_std[0] < 316.3F);
+  FAILS(lockstep_batch_norm_combine(communicator, 2, NULL, variance, 0, NULL, NULL, NULL, NULL, NULL),
+        LOCKSTEP_INVALID_ARGUMENT, "mean");
+  FAILS(lockstep_batch_norm_combine(communicator, 2, mean, NULL, 0, NULL, NULL, NULL, NULL, NULL),
+        LOCKSTEP_INVALID_ARGUMENT, "variance");
+  FAILS(lockstep_batch_norm_combine(communicator, 2, mean, variance, -1, NULL, NULL, NULL, NULL, NULL),
+        LOCKSTEP_INVALID_ARGUMENT, "count");
+  options.epsilon = -1;
+  FAILS(lockstep_batch_norm_combine(communicator, 2, mean, variance, 1, &options, NULL, NULL, NULL, NULL),
+        LOCKSTEP_INVALID_ARGUMENT, "epsilon");
+
+  sum_dy[0] = (float)(rank + 1);
+  sum_dy[1] = 10;
+  sum_dy_xmu[0] = -1;
+  sum_dy_xmu[1] = (float)(100 * rank);
+  OK(lockstep_batch_norm_sum_gradients(communicator, 2, sum_dy, sum_dy_xmu, NULL));
+  CHECK(sum_dy[0] == (float)(size == 1 ? 1 : 3) && sum_dy[1] == (float)(10 * size));
+  CHECK(sum_dy_xmu[0] == (float)-size && sum_dy_xmu[1] == (float)(size == 1 ? 0 : 100));
+  FAILS(lockstep_batch_norm_sum_gradients(communicator, 2, NULL, sum_dy_xmu, NULL), LOCKSTEP_INVALID_ARGUMENT,
+        "sum_dy");
+  FAILS(lockstep_batch_norm_sum_gradients(communicator, 2, sum_dy, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
+        "sum_dy_xmu");
+}
+
+static void TestWorldOfOne(void) {
+  lockstep_communicator* communicator = NULL;
+  lockstep_communicator_options options;
+  lockstep_communicator_options_init(&options);
+  options.world_size = 1;
+  OK(lockstep_communicator_create(&options, &communicator));
+  UseBufferSet(communicator);
+  UseBatchNorm(communicator);
+  lockstep_communicator_destroy(communicator);
+}
+
+/* The child of a fork cannot use the set, and may forget it; what a broadcast gave out is memory that it has too. */
+static void UseInForkedChild(lockstep_communicator* communicator) {
+  const int64_t one = 1;
+  float value = (float)lockstep_communicator_rank(communicator);
+  const lockstep_tensor tensor = Vector(&value, &one, LOCKSTEP_F32);
+  lockstep_buffer_set* set = NULL;
+  lockstep_fresh_buffers* fresh = NULL;
+  pid_t child;
+  int status = 0;
+  OK(lockstep_buffer_set_create(communicator, &tensor, 1, &set));
+  OK(lockstep_buffer_set_broadcast(set, &tensor, 1, NULL, &fresh));
+  child = fork();
+  if (child == 0) {
+    FAILS(lockstep_buffer_set_broadcast(set, &tensor, 1, NULL, NULL), LOCKSTEP_FAILED_PRECONDITION, "fork");
+    FAILS(lockstep_batch_norm_sum_gradients(communicator, 1, &value, &value, NULL), LOCKSTEP_FAILED_PRECONDITION,
+          "fork");
+    CHECK(*(const float*)lockstep_fresh_buffers_data(fresh, 0) == 0);
+    lockstep_fresh_buffers_destroy(fresh);
+    lockstep_buffer_set_destroy(set);
+    _exit(0);
+  }
+  CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  lockstep_fresh_buffers_destroy(fresh);
+  lockstep_buffer_set_destroy(set);
+}
+
+static void RunRank(int32_t rank, char* folder) {
+  char url[4096];
+  lockstep_communicator *communicator = NULL, *duplicate = NULL;
+  lockstep_communicator_options options;
+  snprintf(url, sizeof(url), "file://%s/store", folder);
+  lockstep_communicator_options_init(&options);
+  options.world_size = 2;
+  options.rank = rank;
+  options.store_url = url;
+  options.setup_timeout_ms = 60000;
+  options.timeout_ms = 60000;
+  OK(lockstep_communicator_create(&options, &communicator));
+  UseBufferSet(communicator);
+  UseBatchNorm(communicator);
+  UseInForkedChild(communicator);
+  OK(lockstep_communicator_duplicate(communicator, &duplicate));
+  UseBatchNorm(duplicate);
+  lockstep_communicator_destroy(duplicate);
+  OK(lockstep_communicator_status(communicator));
+  OK(lockstep_barrier(communicator, NULL, NULL));
+  lockstep_communicator_destroy(communicator);
+}
+
+int main(void) {
+  TestSizesAndNulls();
+  TestCast();
+  TestWorldOfOne();
+  RunTwoProcesses(RunRank);
+  printf("passed\n");
+  return 0;
+}

@@ -1,0 +1,118 @@
+/* What a reducer tells about its steps, from C99 on two processes: statistics of buckets, the summary, logging data. */
+
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "capi/c_testing.h"
+
+static void TestSizesAndNulls(void) {
+  lockstep_bucket_statistics statistics;
+  char* text = NULL;
+  CHECK(sizeof(lockstep_bucket_statistics) == 80);
+  lockstep_bucket_statistics_init(NULL);
+  lockstep_bucket_statistics_init(&statistics);
+  FAILS(lockstep_reducer_get_bucket_statistics(NULL, 0, &statistics), LOCKSTEP_INVALID_ARGUMENT, "reducer");
+  FAILS(lockstep_reducer_summary(NULL, &text), LOCKSTEP_INVALID_ARGUMENT, "reducer");
+  FAILS(lockstep_reducer_logging_data(NULL, &text), LOCKSTEP_INVALID_ARGUMENT, "reducer");
+  FAILS(lockstep_reducer_set_logging_sample_rate(NULL, 1), LOCKSTEP_INVALID_ARGUMENT, "reducer");
+}
+
+static void RunSteps(lockstep_reducer* reducer, int32_t rank, int count) {
+  int step;
+  for (step = 0; step < count; ++step) {
+    float value = (float)(2 * rank);
+    OK(Step(reducer, 2, &value));
+    CHECK(value == 1);
+  }
+}
+
+static void CheckLogging(const lockstep_reducer* reducer, const char* part) {
+  char* json = NULL;
+  OK(lockstep_reducer_logging_data(reducer, &json));
+  if (strstr(json, part) == NULL) fprintf(stderr, "no '%s' in\n%s\n", part, json);
+  CHECK(strstr(json, part) != NULL);
+  lockstep_string_free(json);
+}
+
+/* Two buckets. Of times only the order is known. */
+static void UseBucketStatistics(const lockstep_reducer* reducer) {
+  lockstep_reducer_statistics all;
+  lockstep_bucket_statistics of;
+  int64_t bytes = 0;
+  size_t b;
+  lockstep_reducer_statistics_init(&all);
+  OK(lockstep_reducer_get_statistics(reducer, &all));
+  CHECK(all.steps == 1 && all.buckets == 2);
+  for (b = 0; b < 2; ++b) {
+    lockstep_bucket_statistics_init(&of);
+    OK(lockstep_reducer_get_bucket_statistics(reducer, b, &of));
+    CHECK(of.struct_size == sizeof(of));
+    CHECK(0 <= of.ready_ms && of.ready_ms <= of.launched_ms && of.launched_ms <= of.wire_begin_ms);
+    CHECK(of.wire_begin_ms <= of.wire_end_ms && of.wire_end_ms <= of.done_ms);
+    CHECK(0 <= of.exposed_ms && of.exposed_ms <= of.communication_ms);
+    CHECK(of.hidden_ms == of.communication_ms - of.exposed_ms);
+    CHECK(of.bytes >= 4);
+    bytes += of.bytes;
+  }
+  CHECK(bytes == all.bytes_reduced);
+  FAILS(lockstep_reducer_get_bucket_statistics(reducer, 2, &of), LOCKSTEP_INVALID_ARGUMENT, "bucket 2");
+  FAILS(lockstep_reducer_get_bucket_statistics(reducer, 0, NULL), LOCKSTEP_INVALID_ARGUMENT, "out_statistics");
+  /* A caller with an older header has room for less, one that forgot _init for nothing. */
+  lockstep_bucket_statistics_init(&of);
+  of.struct_size = offsetof(lockstep_bucket_statistics, launched_ms);
+  of.launched_ms = -7;
+  OK(lockstep_reducer_get_bucket_statistics(reducer, 0, &of));
+  CHECK(of.struct_size == offsetof(lockstep_bucket_statistics, launched_ms));
+  CHECK(of.ready_ms >= 0 && of.launched_ms == -7);
+  of.struct_size = 0;
+  FAILS(lockstep_reducer_get_bucket_statistics(reducer, 0, &of), LOCKSTEP_INVALID_ARGUMENT, "_init");
+}
+
+static void RunRank(int32_t rank, int32_t size, const char* folder) {
+  lockstep_communicator* communicator = Meet(rank, size, folder, "store");
+  lockstep_reducer_options options;
+  lockstep_bucket_statistics of;
+  lockstep_reducer* reducer;
+  char* text = NULL;
+  lockstep_reducer_options_init(&options);
+  options.bucket_cap_bytes = 1;
+  reducer = MakeReducer(communicator, 2, &options);
+  lockstep_bucket_statistics_init(&of);
+  FAILS(lockstep_reducer_get_bucket_statistics(reducer, 0, &of), LOCKSTEP_INVALID_ARGUMENT, "bucket 0");
+  CheckLogging(reducer, "\"world_size\": 2");
+  CheckLogging(reducer, rank == 0 ? "\"rank\": 0" : "\"rank\": 1");
+  CheckLogging(reducer, "\"total_parameter_size_bytes\": 8");
+  CheckLogging(reducer, "\"iteration\": 0");
+
+  RunSteps(reducer, rank, 1);
+  UseBucketStatistics(reducer);
+  OK(lockstep_reducer_summary(reducer, &text));
+  CHECK(strstr(text, rank == 0 ? "step 1, rank 0 of 2" : "step 1, rank 1 of 2") != NULL);
+  lockstep_string_free(text);
+  FAILS(lockstep_reducer_summary(reducer, NULL), LOCKSTEP_INVALID_ARGUMENT, "out_text");
+  FAILS(lockstep_reducer_logging_data(reducer, NULL), LOCKSTEP_INVALID_ARGUMENT, "out_json");
+
+  /* Published where the next forward begins: all of the first ten, then by the rate. */
+  CheckLogging(reducer, "\"iteration\": 0");
+  OK(lockstep_reducer_begin_forward(reducer, NULL, NULL));
+  CheckLogging(reducer, "\"iteration\": 1,");
+  CheckLogging(reducer, "\"num_buckets_reduced\": 2");
+  FAILS(lockstep_reducer_set_logging_sample_rate(reducer, 0), LOCKSTEP_INVALID_ARGUMENT, "sample rate");
+  OK(lockstep_reducer_set_logging_sample_rate(reducer, 6));
+  RunSteps(reducer, rank, 10);
+  OK(lockstep_reducer_begin_forward(reducer, NULL, NULL));
+  CheckLogging(reducer, "\"iteration\": 10,");
+  RunSteps(reducer, rank, 1);
+  OK(lockstep_reducer_begin_forward(reducer, NULL, NULL));
+  CheckLogging(reducer, "\"iteration\": 12,");
+  lockstep_reducer_destroy(reducer);
+  lockstep_communicator_destroy(communicator);
+}
+
+int main(void) {
+  TestSizesAndNulls();
+  RunRanks(2, RunRank);
+  printf("passed\n");
+  return 0;
+}

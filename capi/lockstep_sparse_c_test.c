@@ -1,0 +1,181 @@
+/* Sparse gradients from C99, on two processes. */
+
+#include <stdio.h>
+
+#include "capi/c_testing.h"
+
+static const int64_t kOne = 1;
+
+/* A dense weight and an embedding of 5 rows of 2. */
+static lockstep_reducer* MakeSparse(lockstep_communicator* communicator, const lockstep_reducer_options* options) {
+  static const int64_t shape[2] = {5, 2};
+  lockstep_parameter table[2];
+  lockstep_reducer* reducer = NULL;
+  lockstep_parameter_init(&table[0]);
+  table[0].name = "weight";
+  table[0].shape = &kOne;
+  table[0].dimensions = 1;
+  lockstep_parameter_init(&table[1]);
+  table[1].name = "embedding";
+  table[1].shape = shape;
+  table[1].dimensions = 2;
+  table[1].sparse = 1;
+  OK(lockstep_reducer_create(communicator, table, 2, options, &reducer));
+  return reducer;
+}
+
+static lockstep_tensor Values(float* values, int64_t* shape) {
+  lockstep_tensor tensor = Vector(values, shape, LOCKSTEP_F32);
+  tensor.dimensions = 2;
+  return tensor;
+}
+
+static void TestNulls(void) {
+  const int64_t* rows = NULL;
+  const void* values = NULL;
+  size_t count = 0;
+  FAILS(lockstep_reducer_mark_ready_sparse(NULL, 0, NULL, 0, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "reducer");
+  FAILS(lockstep_reducer_sparse_average(NULL, 0, &rows, &values, &count, NULL), LOCKSTEP_INVALID_ARGUMENT, "reducer");
+}
+
+/* What the optimizer saw. */
+typedef struct Seen {
+  int dense, sparse;
+} Seen;
+
+/* The averages are those that LeaveRows leaves. */
+static lockstep_error* SeeBucket(void* context, const lockstep_reduced_bucket* bucket) {
+  Seen* const seen = (Seen*)context;
+  CHECK(bucket->parameter_count == 1);
+  if (bucket->parameters[0] == 0) {
+    CHECK(bucket->gradients != NULL && bucket->rows == NULL && bucket->row_count == 0 && bucket->row_values == NULL);
+    ++seen->dense;
+  } else {
+    CHECK(bucket->gradients == NULL && bucket->row_count == 2 && bucket->rows[0] == 1 && bucket->rows[1] == 4);
+    CHECK(((const float*)bucket->row_values)[3] == 7);
+    ++seen->sparse;
+  }
+  return NULL;
+}
+
+/* Every rank leaves two rows, of which one comes twice, instead of what it has; and nothing for the dense bucket. */
+static lockstep_error* LeaveRows(void* context, lockstep_hook_bucket* bucket) {
+  static const int64_t left[3] = {4, 1, 4};
+  static const float numbers[6] = {1, 2, 3, 4, 5, 5};
+  const int64_t* rows = NULL;
+  const void* values = NULL;
+  size_t count = 9;
+  int32_t sparse = -1;
+  (void)context;
+  OK(lockstep_hook_bucket_rows(bucket, &rows, &values, &count, &sparse));
+  if (!sparse) {
+    CHECK(rows == NULL && values == NULL && count == 0);
+    FAILS(lockstep_hook_set_rows(bucket, left, numbers, 3), LOCKSTEP_FAILED_PRECONDITION, "sparse");
+    return NULL;
+  }
+  CHECK(count == 1 && rows[0] == 2 && ((const float*)values)[1] == 9);
+  FAILS(lockstep_hook_set_rows(bucket, NULL, numbers, 3), LOCKSTEP_INVALID_ARGUMENT, "rows");
+  return lockstep_hook_set_rows(bucket, left, numbers, 3);
+}
+
+static void RunHook(int32_t rank, int32_t size, const char* folder) {
+  lockstep_communicator* communicator = Meet(rank, size, folder, "hook");
+  lockstep_reducer_options options;
+  lockstep_reducer* reducer;
+  Seen seen = {0, 0};
+  int64_t row = 2, shape[2] = {1, 2};
+  float numbers[2] = {8, 9}, weight = 1;
+  const lockstep_tensor sparse = Values(numbers, shape);
+  const lockstep_tensor dense = Vector(&weight, &kOne, LOCKSTEP_F32);
+  lockstep_reducer_options_init(&options);
+  options.hook = LOCKSTEP_HOOK_CALLBACK;
+  options.hook_issue = LeaveRows;
+  options.optimizer_step = SeeBucket;
+  options.optimizer_context = &seen;
+  reducer = MakeSparse(communicator, &options);
+  OK(lockstep_reducer_begin_backward(reducer, NULL));
+  OK(lockstep_reducer_mark_ready_sparse(reducer, 1, &row, 1, &sparse, NULL));
+  OK(lockstep_reducer_mark_ready(reducer, 0, &dense, NULL));
+  OK(lockstep_reducer_end_backward(reducer, NULL));
+  CHECK(seen.dense == 1 && seen.sparse == 1);
+  lockstep_reducer_destroy(reducer);
+  lockstep_communicator_destroy(communicator);
+}
+
+static void RunPlain(int32_t rank, int32_t size, const char* folder) {
+  lockstep_communicator* communicator = Meet(rank, size, folder, "plain");
+  lockstep_reducer_options options;
+  lockstep_reducer* reducer;
+  float weight = (float)(2 * rank);
+  const lockstep_tensor dense = Vector(&weight, &kOne, LOCKSTEP_F32);
+  /* Rank r has (1, 2) and (5, 6) for row r, and (2 r + 2, 0) for row 4. */
+  int64_t given[3] = {rank, 4, rank}, shape[2] = {3, 2};
+  float numbers[6] = {1, 2, 0, 0, 5, 6};
+  const int64_t* rows = NULL;
+  const void* values = NULL;
+  const float* averages;
+  size_t count = 0;
+  int32_t used = -1;
+  lockstep_tensor sparse = Values(numbers, shape);
+  numbers[2] = (float)(2 * rank + 2);
+  lockstep_reducer_options_init(&options);
+  options.find_unused = 1;
+  reducer = MakeSparse(communicator, &options);
+  FAILS(lockstep_reducer_sparse_average(reducer, 1, &rows, &values, &count, &used), LOCKSTEP_FAILED_PRECONDITION,
+        "sparse_average");
+
+  OK(lockstep_reducer_begin_backward(reducer, NULL));
+  FAILS(lockstep_reducer_mark_ready(reducer, 1, &dense, NULL), LOCKSTEP_INVALID_ARGUMENT, "is sparse");
+  FAILS(lockstep_reducer_mark_ready_sparse(reducer, 0, given, 3, &sparse, NULL), LOCKSTEP_INVALID_ARGUMENT,
+        "is not sparse");
+  FAILS(lockstep_reducer_mark_ready_sparse(reducer, 1, NULL, 3, &sparse, NULL), LOCKSTEP_INVALID_ARGUMENT, "rows");
+  FAILS(lockstep_reducer_mark_ready_sparse(reducer, 1, given, 2, &sparse, NULL), LOCKSTEP_INVALID_ARGUMENT, "2 rows");
+  given[1] = 5;
+  FAILS(lockstep_reducer_mark_ready_sparse(reducer, 1, given, 3, &sparse, NULL), LOCKSTEP_INVALID_ARGUMENT,
+        "rows[1] is 5");
+  given[1] = 4;
+  OK(lockstep_reducer_mark_ready_sparse(reducer, 1, given, 3, &sparse, NULL));
+  OK(lockstep_reducer_mark_ready(reducer, 0, &dense, NULL));
+  OK(lockstep_reducer_end_backward(reducer, NULL));
+  CHECK(weight == 1);
+  OK(lockstep_reducer_sparse_average(reducer, 1, &rows, &values, &count, &used));
+  CHECK(used == 1 && count == 3 && rows[0] == 0 && rows[1] == 1 && rows[2] == 4);
+  averages = (const float*)values;
+  CHECK(averages[0] == 3 && averages[1] == 4);
+  CHECK(averages[2] == 3 && averages[3] == 4);
+  CHECK(averages[4] == 3 && averages[5] == 0);
+  CHECK(numbers[0] == 1 && numbers[4] == 5);
+  FAILS(lockstep_reducer_sparse_average(reducer, 0, &rows, &values, &count, &used), LOCKSTEP_INVALID_ARGUMENT,
+        "is not sparse");
+  FAILS(lockstep_reducer_sparse_average(reducer, 1, NULL, &values, &count, &used), LOCKSTEP_INVALID_ARGUMENT,
+        "out_rows");
+
+  /* Rank 0 has no row, and then nobody uses it. */
+  OK(lockstep_reducer_begin_backward(reducer, NULL));
+  shape[0] = rank == 0 ? 0 : 3;
+  OK(lockstep_reducer_mark_ready_sparse(reducer, 1, rank == 0 ? NULL : given, (size_t)shape[0], &sparse, NULL));
+  OK(lockstep_reducer_mark_ready(reducer, 0, &dense, NULL));
+  OK(lockstep_reducer_end_backward(reducer, NULL));
+  OK(lockstep_reducer_sparse_average(reducer, 1, &rows, &values, &count, NULL));
+  averages = (const float*)values;
+  CHECK(count == 2 && rows[0] == 1 && rows[1] == 4 && averages[0] == 3 && averages[1] == 4 && averages[2] == 2);
+  OK(lockstep_reducer_begin_backward(reducer, NULL));
+  OK(lockstep_reducer_mark_ready(reducer, 0, &dense, NULL));
+  OK(lockstep_reducer_end_backward(reducer, NULL));
+  OK(lockstep_reducer_sparse_average(reducer, 1, &rows, &values, &count, &used));
+  CHECK(used == 0 && rows == NULL && values == NULL && count == 0);
+  lockstep_reducer_destroy(reducer);
+  lockstep_communicator_destroy(communicator);
+}
+
+static void RunRank(int32_t rank, int32_t size, const char* folder) {
+  RunPlain(rank, size, folder);
+  RunHook(rank, size, folder);
+}
+
+int main(void) {
+  TestNulls();
+  RunRanks(2, RunRank);
+  printf("passed\n");
+  return 0;
+}

@@ -1,0 +1,144 @@
+/* Ranks that run out of inputs, from C99 on three processes; traces. */
+
+#include <stdio.h>
+#include <string.h>
+
+#include "capi/c_testing.h"
+
+static const int64_t kOne = 1;
+
+static lockstep_reducer_options Uneven(void) {
+  lockstep_reducer_options options;
+  lockstep_reducer_options_init(&options);
+  options.uneven_inputs = 1;
+  return options;
+}
+
+/* Rank r has 1 + r steps of gradients 12, and adds up the averages: over all
+ * ranks 12, 8 and 4, over those that are there 12 each. */
+static void UseJoin(lockstep_communicator* communicator, int32_t rank, int32_t live) {
+  lockstep_reducer_options options = Uneven();
+  lockstep_reducer* reducer;
+  int epoch, step;
+  options.divide_by_live = live;
+  reducer = MakeReducer(communicator, 2, &options);
+  for (epoch = 0; epoch < 2; ++epoch) {
+    float weight = 0;
+    lockstep_tensor model = Vector(&weight, &kOne, LOCKSTEP_F32);
+    for (step = 0; step <= rank; ++step) {
+      const float expected = live ? 12 : (float)(12 - 4 * step);
+      float value = 12;
+      OK(Step(reducer, 2, &value));
+      CHECK(value > expected - 1e-4F && value < expected + 1e-4F);
+      weight += value;
+    }
+    model.dtype = 99;
+    FAILS(lockstep_reducer_join(reducer, &model, 1, NULL, 0), LOCKSTEP_INVALID_ARGUMENT, "'model[0]': 99");
+    model.dtype = LOCKSTEP_F32;
+    OK(lockstep_reducer_join(reducer, &model, 1, NULL, 0));
+    CHECK(weight > (float)(live ? 36 : 24) - 1e-3F && weight < (float)(live ? 36 : 24) + 1e-3F);
+  }
+  lockstep_reducer_destroy(reducer);
+}
+
+/* Ranks 0 and 1 have one step, rank 2 has two. In the first all have rank 0's
+ * buffers, in the second too: the others do not know yet that two have joined.
+ */
+static void UseBuffers(lockstep_communicator* communicator, int32_t rank) {
+  const lockstep_reducer_options options = Uneven();
+  lockstep_reducer* reducer = MakeReducer(communicator, 1, &options);
+  lockstep_reducer_buffer_options in_place;
+  lockstep_forward_options forward;
+  float weight = 0, mean = 0;
+  const lockstep_tensor model = Vector(&weight, &kOne, LOCKSTEP_F32);
+  const lockstep_tensor buffer = Vector(&mean, &kOne, LOCKSTEP_F32);
+  int step;
+  lockstep_reducer_buffer_options_init(&in_place);
+  in_place.in_place = 1;
+  OK(lockstep_reducer_set_buffers(reducer, &buffer, 1, &in_place));
+  FAILS(lockstep_reducer_begin_backward(reducer, NULL), LOCKSTEP_FAILED_PRECONDITION, "call begin_forward");
+  lockstep_forward_options_init(&forward);
+  forward.buffers = &buffer;
+  forward.buffer_count = 1;
+  for (step = 0; step < (rank == 2 ? 2 : 1); ++step) {
+    float value = 3;
+    mean = (float)(100 * step + rank + 1);
+    OK(lockstep_reducer_begin_forward(reducer, &forward, NULL));
+    CHECK(mean == (step == 0 ? 1 : 11));
+    mean += (float)(10 * (rank + 1));
+    OK(Step(reducer, 1, &value));
+    CHECK(value > (step == 0 ? 3 : 1) - 1e-5F && value < (step == 0 ? 3 : 1) + 1e-5F);
+    weight += value;
+  }
+  OK(lockstep_reducer_join(reducer, &model, 1, &buffer, 1));
+  /* As each joined: ranks 0 and 1 with what rank 0 had then, rank 2 with its
+   * own. */
+  CHECK(mean == (rank == 2 ? 41 : 11));
+  CHECK(weight > 4 - 1e-5F && weight < 4 + 1e-5F);
+  lockstep_reducer_destroy(reducer);
+}
+
+static void UseEarlyEnd(lockstep_communicator* communicator, int32_t rank) {
+  lockstep_reducer_options options = Uneven();
+  lockstep_reducer* reducer;
+  float value = 3, weight = 0;
+  const lockstep_tensor model = Vector(&weight, &kOne, LOCKSTEP_F32);
+  options.throw_on_early_end = 1;
+  reducer = MakeReducer(communicator, 1, &options);
+  if (rank == 1) {
+    FAILS(lockstep_reducer_join(reducer, &model, 1, NULL, 0), LOCKSTEP_FAILED_PRECONDITION, "rank 1 has exhausted");
+  } else {
+    FAILS(Step(reducer, 1, &value), LOCKSTEP_FAILED_PRECONDITION, "1 rank(s) have exhausted");
+  }
+  value = 3;
+  OK(Step(reducer, 1, &value));
+  CHECK(value > 3 - 1e-5F && value < 3 + 1e-5F);
+  lockstep_reducer_destroy(reducer);
+}
+
+static void RefuseJoin(lockstep_communicator* communicator) {
+  lockstep_reducer* reducer = MakeReducer(communicator, 1, NULL);
+  FAILS(lockstep_reducer_join(reducer, NULL, 0, NULL, 0), LOCKSTEP_FAILED_PRECONDITION, "set uneven_inputs");
+  lockstep_reducer_destroy(reducer);
+}
+
+/* A file for each rank, which is JSON after every step. */
+static void UseTrace(lockstep_communicator* communicator, int32_t rank, const char* folder) {
+  char path[512], text[4096];
+  lockstep_reducer_options options;
+  lockstep_reducer* reducer;
+  float value = 1;
+  size_t length;
+  FILE* file;
+  lockstep_reducer_options_init(&options);
+  snprintf(path, sizeof(path), "%s/steps-", folder);
+  options.trace_path = path;
+  reducer = MakeReducer(communicator, 1, &options);
+  OK(Step(reducer, 1, &value));
+  snprintf(path, sizeof(path), "%s/steps-rank%d.json", folder, (int)rank);
+  file = fopen(path, "r");
+  CHECK(file != NULL);
+  length = fread(text, 1, sizeof(text) - 1, file);
+  text[length] = '\0';
+  CHECK(text[0] == '[' && strcmp(text + length - 3, "\n]\n") == 0 && strstr(text, "backward") != NULL);
+  fclose(file);
+  lockstep_reducer_destroy(reducer);
+}
+
+static void RunRank(int32_t rank, int32_t size, const char* folder) {
+  lockstep_communicator* communicator = Meet(rank, size, folder, "store");
+  UseJoin(communicator, rank, 0);
+  UseJoin(communicator, rank, 1);
+  UseBuffers(communicator, rank);
+  UseEarlyEnd(communicator, rank);
+  RefuseJoin(communicator);
+  UseTrace(communicator, rank, folder);
+  lockstep_communicator_destroy(communicator);
+}
+
+int main(void) {
+  FAILS(lockstep_reducer_join(NULL, NULL, 0, NULL, 0), LOCKSTEP_INVALID_ARGUMENT, "reducer");
+  RunRanks(3, RunRank);
+  printf("passed\n");
+  return 0;
+}

@@ -1,0 +1,40 @@
+#include <cstddef>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/status.h"
+#include "base/tensor_view.h"
+#include "capi/error.h"
+#include "capi/handles.h"
+#include "capi/lockstep.h"
+#include "capi/tensor.h"
+#include "reducer/reducer.h"
+
+using lockstep::TensorView;
+using lockstep::capi::CheckNotForked;
+using lockstep::capi::CheckUsable;
+using lockstep::capi::Guard;
+using lockstep::capi::NullArgument;
+using lockstep::capi::ToTensorViews;
+
+lockstep_error* lockstep_reducer_join(lockstep_reducer* reducer, const lockstep_tensor* model, size_t model_count,
+                                      const lockstep_tensor* buffers, size_t buffer_count) {
+  return Guard([&]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<TensorView> model_views, ToTensorViews(model, model_count, "model"));
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<TensorView> buffer_views,
+                              ToTensorViews(buffers, buffer_count, "buffers"));
+    return reducer->reducer->Join(model_views, buffer_views);
+  });
+}
+
+lockstep_error* lockstep_reducer_change_communicator(lockstep_reducer* reducer, lockstep_communicator* communicator) {
+  return Guard([&]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
+    if (communicator == nullptr) return NullArgument("communicator");
+    LOCKSTEP_RETURN_IF_ERROR(CheckNotForked(communicator->fork_generation, "communicator"));
+    const absl::Status changed = reducer->reducer->ChangeCommunicator(communicator->get());
+    reducer->world = communicator->world;
+    return changed;
+  });
+}

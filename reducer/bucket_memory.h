@@ -1,0 +1,50 @@
+// BucketMemory: where buckets lie, and gradients that live in them. Allocated once; any plan that fits is laid out in it.
+
+#ifndef REDUCER_BUCKET_MEMORY_H_
+#define REDUCER_BUCKET_MEMORY_H_
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "comm/communicator.h"
+#include "comm/symmetric_buffer.h"
+#include "reducer/bucket.h"
+#include "reducer/bucket_plan.h"
+
+namespace lockstep {
+
+class BucketMemory {
+ public:
+  struct Use {
+    size_t buckets_max = 0;  // in memory at a time, taking turns; 0: all of them
+    bool views = false;      // gradients live in buckets
+  };
+
+  // Collective: ends well on every rank or on none, but for what this rank alone lacks (RESOURCE_EXHAUSTED). Memory of the
+  // communicator's allocator for the plan, or `bytes_max` where all buckets are in memory; of this rank alone, with a warning, where
+  // ranks cannot share it. Where buckets are compressed, gradients that live in them have private memory beside.
+  static absl::StatusOr<std::unique_ptr<BucketMemory>> Allocate(Communicator& communicator, const BucketPlan& plan,
+                                                                size_t bytes_max, const Use& use);
+
+  bool Fits(const BucketPlan& plan) const;
+  // Buckets of a plan that fits and outlives them. They have no events yet.
+  std::vector<std::unique_ptr<Bucket>> LayOut(const BucketPlan& plan) const;
+
+  bool Holds(const void* data) const;
+
+ private:
+  explicit BucketMemory(const Use& use) : use_(use) {}
+
+  // Bytes of the regions with which a plan's buckets take turns.
+  std::vector<size_t> Regions(const BucketPlan& plan) const;
+
+  const Use use_;
+  std::unique_ptr<SymmetricBuffer> flat_;
+  std::unique_ptr<SymmetricBuffer> views_;  // null where gradients live in `flat_`, or not in buckets
+};
+
+}  // namespace lockstep
+
+#endif  // REDUCER_BUCKET_MEMORY_H_

@@ -1,0 +1,54 @@
+#include "reducer/buffer_sync.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace lockstep {
+
+absl::StatusOr<std::unique_ptr<BufferSync>> BufferSync::Create(Communicator* communicator, BufferOptions options,
+                                                               absl::Span<const TensorView> buffers) {
+  absl::Status local = options.local;
+  if (options.root.value() < 0 || options.root.value() >= communicator->size()) {
+    local.Update(absl::InvalidArgumentError(
+        absl::StrCat("buffers: root ", options.root.value(), " is not a rank of a world of ", communicator->size())));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> channel, communicator->Duplicate());
+  std::unique_ptr<BufferSync> sync(new BufferSync(std::move(channel), std::move(options), buffers));
+  LOCKSTEP_ASSIGN_OR_RETURN(sync->set_, BufferSet::Create(sync->channel_.get(), local, buffers));
+  return sync;
+}
+
+absl::StatusOr<FreshBuffers> BufferSync::Run(absl::Span<const TensorView> buffers, std::chrono::milliseconds timeout) {
+  if (options_.hook) {
+    LOCKSTEP_RETURN_IF_ERROR(Annotate(options_.hook(channel(), buffers), "the buffer hook"));
+    return FreshBuffers();
+  }
+  BufferSet& set = part_ == nullptr ? *set_ : *part_set_;
+  const Rank root = part_ == nullptr ? options_.root : Rank(part_->size() - 1);
+  if (!options_.in_place && options_.when == BufferOptions::When::kBeforeForward) {
+    return set.Broadcast(absl::OkStatus(), buffers, root, timeout);
+  }
+  LOCKSTEP_RETURN_IF_ERROR(set.BroadcastInPlace(absl::OkStatus(), buffers, root, timeout));
+  return FreshBuffers();
+}
+
+absl::Status BufferSync::Regroup(bool joined) {
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> part,
+                            channel().Split(joined ? -1 : 0, channel().rank().value()));
+  takes_part_ = !joined;
+  part_set_.reset();
+  part_ = std::move(part);
+  if (joined) return absl::OkStatus();
+  LOCKSTEP_ASSIGN_OR_RETURN(part_set_, BufferSet::Create(part_.get(), absl::OkStatus(), like_));
+  return absl::OkStatus();
+}
+
+void BufferSync::Restart() {
+  part_set_.reset();
+  part_.reset();
+  takes_part_ = true;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,89 @@
+#include "reducer/gradient_check.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/device.h"
+#include "base/dtype.h"
+#include "base/status.h"
+#include "reducer/bucket.h"
+
+namespace lockstep {
+namespace {
+
+// Whether both strides lead to the same places: what a dimension of one element has does not matter.
+bool SamePlaces(absl::Span<const int64_t> shape, absl::Span<const int64_t> a, absl::Span<const int64_t> b) {
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (shape[i] > 1 && a[i] != b[i]) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+GradientCheck::GradientCheck(absl::Span<const Parameter> parameters) : parameters_(parameters) {
+  for (const Parameter& parameter : parameters_) {
+    // Any address will do: only the geometry is looked at.
+    void* const stand_in = reinterpret_cast<void*>(uintptr_t{1} << 20);
+    has_gaps_.push_back(!parameter.ignored && !parameter.strides.empty() &&
+                        !SamePlaces(parameter.shape, DenseView(parameter, stand_in).strides(), parameter.strides));
+  }
+}
+
+absl::Status GradientCheck::Index(size_t index, bool sparse, absl::string_view call) const {
+  if (index >= parameters_.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(call, ": parameter ", index, " is out of range: there are ", parameters_.size()));
+  }
+  const Parameter& parameter = parameters_[index];
+  if (!parameter.ignored && parameter.sparse == sparse) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(call, ": ", Describe(index, parameter),
+                                                 parameter.ignored ? " is ignored, as its table says"
+                                                 : sparse          ? " is not sparse, as its table says"
+                                                          : " is sparse, as its table says: its gradient is rows"));
+}
+
+bool GradientCheck::LayoutFits(size_t index, const TensorView& gradient, const void* view) const {
+  const Parameter& parameter = parameters_[index];
+  if (gradient.shape() != absl::MakeConstSpan(parameter.shape)) return false;
+  if (gradient.elements() == 0) return true;
+  const bool row_major = parameter.strides.empty() || (has_gaps_[index] && gradient.data() == view);
+  return row_major ? gradient.contiguous() : SamePlaces(parameter.shape, gradient.strides(), parameter.strides);
+}
+
+absl::Status GradientCheck::Gradient(size_t index, const TensorView& gradient, const void* view) const {
+  LOCKSTEP_RETURN_IF_ERROR(Index(index, /*sparse=*/false, "mark_ready"));
+  const Parameter& parameter = parameters_[index];
+  if (gradient.dtype() == parameter.dtype && gradient.device() == parameter.device &&
+      LayoutFits(index, gradient, view)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("mark_ready: the gradient ", gradient.ToString(), " does not match ",
+                                                 Describe(index, parameter), " on ", Name(parameter.device)));
+}
+
+absl::Status GradientCheck::Target(size_t index, const TensorView& target, const void* view) const {
+  const Parameter& parameter = parameters_[index];
+  const bool dtype_fits = IsComplex(parameter.dtype) ? target.dtype() == parameter.dtype : IsFloat(target.dtype());
+  if (dtype_fits && target.device() == parameter.device && LayoutFits(index, target, view)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("mark_ready: the target ", target.ToString(), " does not fit ",
+                                                 Describe(index, parameter), " on ", Name(parameter.device)));
+}
+
+absl::Status GradientCheck::Sparse(size_t index, absl::Span<const int64_t> rows, const TensorView& values) const {
+  LOCKSTEP_RETURN_IF_ERROR(Index(index, /*sparse=*/true, "mark_ready_sparse"));
+  const Parameter& parameter = parameters_[index];
+  std::vector<int64_t> shape = parameter.shape;
+  shape[0] = static_cast<int64_t>(rows.size());
+  if (values.dtype() != parameter.dtype || values.device() != parameter.device || !values.contiguous() ||
+      values.shape() != absl::MakeConstSpan(shape)) {
+    return absl::InvalidArgumentError(absl::StrCat("mark_ready_sparse: the values ", values.ToString(), " of ",
+                                                   rows.size(), " rows do not match ", Describe(index, parameter)));
+  }
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i] >= 0 && rows[i] < parameter.shape[0]) continue;
+    return absl::InvalidArgumentError(absl::StrCat("mark_ready_sparse: rows[", i, "] is ", rows[i], ", which ",
+                                                   Describe(index, parameter), " has not"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep

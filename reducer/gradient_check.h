@@ -1,0 +1,42 @@
+// Whether a gradient is what its parameter's row of the table says. Pure; cheap where it is.
+
+#ifndef REDUCER_GRADIENT_CHECK_H_
+#define REDUCER_GRADIENT_CHECK_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "base/tensor_view.h"
+#include "reducer/parameter.h"
+
+namespace lockstep {
+
+class GradientCheck {
+ public:
+  // The parameters were checked, and outlive this.
+  explicit GradientCheck(absl::Span<const Parameter> parameters);
+
+  // INVALID_ARGUMENT, naming the call, for an index out of range, an ignored parameter, or one of the other kind.
+  absl::Status Index(size_t index, bool sparse, absl::string_view call) const;
+
+  // INVALID_ARGUMENT saying what does not match. `view` is where the gradient lives in its bucket, or null: there one of a parameter
+  // whose strides leave gaps is row-major.
+  absl::Status Gradient(size_t index, const TensorView& gradient, const void* view) const;
+  // Where an average may go: any real float dtype will do (complex: the same).
+  absl::Status Target(size_t index, const TensorView& target, const void* view) const;
+  absl::Status Sparse(size_t index, absl::Span<const int64_t> rows, const TensorView& values) const;
+
+ private:
+  bool LayoutFits(size_t index, const TensorView& gradient, const void* view) const;
+
+  const absl::Span<const Parameter> parameters_;
+  std::vector<bool> has_gaps_;  // by parameter: its gradient's strides leave gaps
+};
+
+}  // namespace lockstep
+
+#endif  // REDUCER_GRADIENT_CHECK_H_

@@ -1,0 +1,122 @@
+// What a reducer does beside backwards: buffers around the forward, and the steps of a rank that has no inputs.
+
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/dtype.h"
+#include "base/reduce_op.h"
+#include "base/status.h"
+#include "comm/schedule.h"
+#include "reducer/broadcast.h"
+#include "reducer/reducer.h"
+
+namespace lockstep {
+namespace {
+
+// Of the ranks that joined in the latest step the highest.
+absl::StatusOr<Rank> LastToJoin(Communicator& communicator, uint64_t joined_in) {
+  const uint64_t mine = joined_in << 32 | static_cast<uint32_t>(communicator.rank().value());
+  uint64_t last = 0;
+  CollectiveRequest request;
+  request.collective = Collective::kAllReduce;
+  request.dtype = DType::kU64;
+  request.op = ReduceOp::kMax;
+  request.count = 1;
+  request.input = &mine;
+  request.output = &last;
+  LOCKSTEP_RETURN_IF_ERROR(communicator.Run(request));
+  return Rank(static_cast<int>(last & 0xffffffff));
+}
+
+}  // namespace
+
+absl::Status Reducer::SetBuffers(absl::Span<const TensorView> buffers, BufferOptions options) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckIdle("set_buffers"));
+  LOCKSTEP_ASSIGN_OR_RETURN(buffer_sync_, BufferSync::Create(communicator_, std::move(options), buffers));
+  buffers_due_ = true;
+  log_->data().broadcast_buffers = true;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<FreshBuffers> Reducer::BeginForward(const ForwardOptions& options) {
+  {
+    MutexLock lock(&mu_);
+    recorder_.ForwardBegan();
+    log_->Publish(recorder_.last());
+  }
+  return SyncBuffers(options, BufferOptions::When::kBeforeForward);
+}
+
+absl::Status Reducer::EndForward(const ForwardOptions& options) {
+  return SyncBuffers(options, BufferOptions::When::kAfterForward).status();
+}
+
+absl::StatusOr<FreshBuffers> Reducer::SyncBuffers(const ForwardOptions& options, BufferOptions::When when) {
+  if (!options.sync || buffer_sync_ == nullptr || buffer_sync_->options().when != when) return FreshBuffers();
+  // The last step says who takes part.
+  if (options_.uneven_inputs) LOCKSTEP_RETURN_IF_ERROR(FinishInFlight());
+  if (!std::exchange(buffers_due_, false)) return FreshBuffers();
+  return buffer_sync_->Run(options.buffers);
+}
+
+absl::Status Reducer::RegroupBuffers(bool joined) {
+  const int now = buckets_.back()->joined;
+  if (options_.throw_on_early_end) return absl::OkStatus();  // then nobody goes on without them
+  const bool grown = now > known_joined_ && now < communicator_->size();
+  known_joined_ = now;
+  if (!grown || buffer_sync_ == nullptr || !buffer_sync_->takes_part()) return absl::OkStatus();
+  return buffer_sync_->Regroup(joined);
+}
+
+absl::Status Reducer::ShadowStep() {
+  LOCKSTEP_RETURN_IF_ERROR(PrepareStep());
+  {
+    MutexLock lock(&mu_);
+    BeginStep(/*joined=*/true);
+    ending_ = true;
+    recorder_.EndCalled();
+  }
+  for (const BucketPlan::Bucket& bucket : plan_.buckets) {
+    for (const BucketPlan::Slot& slot : bucket.slots) Fill(slot.parameter, nullptr);
+  }
+  LaunchFull();
+  const absl::Status status = Finish(/*joined=*/true);
+  MutexLock lock(&mu_);
+  state_ = State::kIdle;
+  return status;
+}
+
+absl::Status Reducer::Join(absl::Span<const TensorView> model, absl::Span<const TensorView> buffers) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckIdle("join"));
+  if (!options_.uneven_inputs) {
+    return absl::FailedPreconditionError("join: the reducer was not made for uneven inputs: set uneven_inputs");
+  }
+  LOCKSTEP_RETURN_IF_ERROR(FinishInFlight());
+  uint64_t joined_in = 0;
+  {
+    MutexLock lock(&mu_);
+    joined_in = step_ + 1;
+  }
+  // Those who have inputs do not know yet.
+  if (buffer_sync_ != nullptr && buffers_due_) {
+    LOCKSTEP_RETURN_IF_ERROR(buffer_sync_->Run(buffers, BucketPipeline::kJoinedTimeout).status());
+  }
+  while (true) {
+    const absl::Status status = ShadowStep();
+    // A step that failed on a rank which has inputs may be tried again by it.
+    if (!status.ok() && !absl::IsFailedPrecondition(status)) return status;
+    LOCKSTEP_RETURN_IF_ERROR(communicator_->status());
+    if (buckets_.back()->joined == communicator_->size()) break;
+    if (options_.throw_on_early_end) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("join: rank ", communicator_->rank().value(), " has exhausted its inputs before others"));
+    }
+  }
+  if (buffer_sync_ != nullptr) buffer_sync_->Restart();
+  known_joined_ = 0;
+  LOCKSTEP_ASSIGN_OR_RETURN(const Rank last, LastToJoin(*communicator_, joined_in));
+  return BroadcastCoalesced(*communicator_, model, last);
+}
+
+}  // namespace lockstep

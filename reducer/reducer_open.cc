@@ -1,0 +1,165 @@
+// How a reducer comes to a communicator and its buckets to memory: when it is made, goes over to another plan, or to another communicator.
+
+#include <algorithm>
+#include <utility>
+
+#include "base/deadline.h"
+#include "base/host_device.h"
+#include "base/status.h"
+#include "reducer/agreement.h"
+#include "reducer/opening.h"
+#include "reducer/reducer.h"
+
+namespace lockstep {
+namespace {
+
+// Of a reducer's topics for notes the lower half are of steps, the upper half of plans.
+constexpr uint64_t kTopicsOfPlans = uint64_t{1} << 39;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Reducer>> Reducer::Create(Communicator* communicator, std::vector<Parameter> parameters,
+                                                         ReducerOptions options) {
+  // A rank whose own arguments are bad says so, and the others learn it rather than wait.
+  absl::Status local = CheckParameters(parameters);
+  if (local.ok()) local = CheckOptions(options, parameters);
+  if (!local.ok()) return AgreeOnParameters(*communicator, local, "", parameters);
+  BucketPlan plan = FirstPlan(parameters, options);
+  std::unique_ptr<Reducer> reducer(new Reducer(std::move(parameters), std::move(options), std::move(plan)));
+  LOCKSTEP_RETURN_IF_ERROR(reducer->Open(communicator, Opening::kCreated));
+  return reducer;
+}
+
+Reducer::Reducer(std::vector<Parameter> parameters, ReducerOptions options, BucketPlan plan)
+    : parameters_(std::move(parameters)),
+      options_(std::move(options)),
+      rules_(RulesOf(options_)),
+      device_(HostDevice()),
+      check_(parameters_),
+      holds_last_bucket_(options_.find_unused || options_.static_graph),
+      plan_(std::move(plan)),
+      recorder_(plan_.buckets.size(), parameters_.size()),
+      marks_(parameters_, options_.delayed, {options_.find_unused, options_.static_graph}),
+      window_(parameters_.size()) {}
+
+Reducer::~Reducer() = default;
+
+absl::Status Reducer::Open(Communicator* communicator, Opening opening) {
+  communicator_ = communicator;
+  const std::string settings = Settings(options_);
+  LOCKSTEP_RETURN_IF_ERROR(AgreeOnParameters(*communicator_, absl::OkStatus(), settings, parameters_));
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool same_plan, SamePlan(*communicator_, ExportPlan(), opening));
+  if (!same_plan) plan_ = FirstPlan(parameters_, options_);
+  LOCKSTEP_RETURN_IF_ERROR(AgreeOnParameters(*communicator_, Allocate(), settings, {}));
+  LOCKSTEP_ASSIGN_OR_RETURN(const uint64_t first_topic, AgreeOnFirstTopic(*communicator_));
+  outcome_->set_first_topic(first_topic);
+  replanner_ = std::make_unique<Replanner>(communicator_, first_topic + kTopicsOfPlans, parameters_, &rules_);
+  const bool planned_already = !options_.plan.empty() || opening == Opening::kChanged;
+  if (options_.replan && !planned_already && !options_.gradient_as_bucket_view) replanner_->Request();
+  return pipeline_->RenewHookCommunicator();
+}
+
+absl::Status Reducer::Allocate() {
+  const BucketMemory::Use use = {options_.buckets_in_memory_max, options_.gradient_as_bucket_view};
+  LOCKSTEP_ASSIGN_OR_RETURN(memory_,
+                            BucketMemory::Allocate(*communicator_, plan_, PlanBytesMax(parameters_, rules_), use));
+  outcome_ = std::make_unique<StepOutcome>(communicator_);
+  BucketPipeline::Settings settings;
+  const bool reduces_in_place = options_.gradient_as_bucket_view && !options_.compress.has_value();
+  if (options_.hook == nullptr) {
+    settings.factors = FactorsOf(options_.average, options_.predivide_factor, communicator_->size(), reduces_in_place);
+  }
+  settings.divide_by_live = options_.divide_by_live;
+  settings.opens_steps = options_.uneven_inputs;
+  settings.hook = options_.hook;
+  settings.optimizer = options_.optimizer;
+  pipeline_ = std::make_unique<BucketPipeline>(device_, communicator_, parameters_, outcome_.get(), &recorder_,
+                                               std::move(settings));
+  log_ = std::make_unique<StepLog>(DescribeForLog());
+  LOCKSTEP_RETURN_IF_ERROR(log_->OpenTrace(options_.trace_path));
+  LOCKSTEP_RETURN_IF_ERROR(pipeline_->CreateStreams());
+  return MakeBuckets();
+}
+
+LoggingData Reducer::DescribeForLog() const {
+  LoggingData data = ConstructionData(communicator_->rank(), communicator_->size(), parameters_, plan_);
+  data.backend_name = "lockstep";
+  data.bucket_cap_bytes = static_cast<int64_t>(options_.bucket_caps_bytes.back());
+  data.find_unused_parameters = options_.find_unused;
+  data.gradient_as_bucket_view = options_.gradient_as_bucket_view;
+  data.static_graph = options_.static_graph;
+  data.join_uneven_inputs = options_.uneven_inputs;
+  if (options_.hook != nullptr) data.comm_hook = options_.hook->name();
+  return data;
+}
+
+absl::Status Reducer::MakeBuckets() {
+  buckets_ = memory_->LayOut(plan_);
+  for (const std::unique_ptr<Bucket>& bucket : buckets_) LOCKSTEP_RETURN_IF_ERROR(pipeline_->CreateEvents(*bucket));
+  return absl::OkStatus();
+}
+
+absl::Status Reducer::Adopt(BucketPlan plan) {
+  // Both plans use the same memory: what lives in it goes by way of some other.
+  const std::vector<Kept> kept = TakeGradients();
+  plan_ = std::move(plan);
+  LOCKSTEP_RETURN_IF_ERROR(MakeBuckets());
+  PutBack(kept);
+  recorder_.Replan(plan_.buckets.size());
+  SetRebuiltBuckets(plan_, &log_->data());
+  return absl::OkStatus();
+}
+
+std::vector<Reducer::Kept> Reducer::TakeGradients() const {
+  std::vector<Kept> kept;
+  if (!options_.gradient_as_bucket_view) return kept;
+  for (size_t index = 0; index < parameters_.size(); ++index) {
+    if (parameters_[index].ignored || parameters_[index].sparse) continue;
+    kept.push_back({index, ViewAt(index), {ViewAt(index), ViewAt(index) + parameters_[index].bytes()}});
+  }
+  return kept;
+}
+
+void Reducer::PutBack(const std::vector<Kept>& gradients) {
+  ++plan_version_;
+  MutexLock lock(&mu_);
+  for (const Kept& gradient : gradients) {
+    char* const view = ViewAt(gradient.index);
+    std::copy(gradient.bytes.begin(), gradient.bytes.end(), view);
+    Gradient& window = window_[gradient.index];
+    for (TensorView* const tensor : {&window.data, &window.target}) {
+      if (tensor->data() == gradient.view) *tensor = DenseView(parameters_[gradient.index], view);
+    }
+  }
+}
+
+absl::Status Reducer::ChangeCommunicator(Communicator* communicator) {
+  // Their threads use the old communicator.
+  replanner_.reset();
+  if (pipeline_ != nullptr) (void)pipeline_->Synchronize(Deadline::Infinite());
+  // Unless an earlier change failed, which has taken them already.
+  if (!buckets_.empty()) kept_ = TakeGradients();
+  buckets_.clear();
+  pipeline_.reset();
+  hook_failed_ = false;
+  replan_due_ = false;
+  buffer_sync_.reset();
+  known_joined_ = 0;
+  {
+    MutexLock lock(&mu_);
+    state_ = State::kIdle;
+    in_flight_ = false;
+    step_ = 0;
+    marks_.EndWindow();
+  }
+  const absl::Status opened = Open(communicator, Opening::kChanged);
+  if (!opened.ok()) {
+    buckets_.clear();
+    return opened;
+  }
+  recorder_.Replan(plan_.buckets.size());
+  PutBack(std::exchange(kept_, {}));
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep
