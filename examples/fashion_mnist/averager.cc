@@ -1,9 +1,7 @@
 #include "examples/fashion_mnist/averager.h"
 
-#include <algorithm>
 #include <utility>
 
-#include "examples/fashion_mnist/bf16.h"
 #include "examples/fashion_mnist/two_phase_hook.h"
 
 namespace fashion_mnist {
@@ -93,9 +91,9 @@ void Averager::MarkReady(size_t index) {
   const lockstep_tensor f32 = View(parameter, parameter.gradient.data(), LOCKSTEP_F32);
   lockstep_error* error;
   if (options_.bf16_gradients) {
-    ToBf16(parameter.gradient, &bf16_gradients_[index]);
     const lockstep_tensor bf16 = View(parameter, bf16_gradients_[index].data(), LOCKSTEP_BF16);
-    error = lockstep_reducer_mark_ready_into(reducer_.get(), index, &bf16, &f32, nullptr);
+    error = lockstep_cast_tensors(&f32, &bf16, 1);
+    if (error == nullptr) error = lockstep_reducer_mark_ready_into(reducer_.get(), index, &bf16, &f32, nullptr);
   } else {
     error = lockstep_reducer_mark_ready(reducer_.get(), index, &f32, nullptr);
   }
@@ -124,28 +122,31 @@ absl::Status Averager::FetchMissing() {
     if (parameter.has_gradient) continue;
     lockstep_tensor average;
     int32_t used = 0;
-    const absl::Status status = TakeStatus(lockstep_reducer_average(reducer_.get(), i, &average, &used));
+    absl::Status status = TakeStatus(lockstep_reducer_average(reducer_.get(), i, &average, &used));
     if (!status.ok()) return status;
     if (used == 0) continue;
-    std::copy_n(Widened(average, parameter.gradient.size()), parameter.gradient.size(), parameter.gradient.begin());
+    const lockstep_tensor gradient = View(parameter, parameter.gradient.data(), LOCKSTEP_F32);
+    status = TakeStatus(lockstep_cast_tensors(&average, &gradient, 1));
+    if (!status.ok()) return status;
     parameter.has_gradient = true;
   }
   return absl::OkStatus();
-}
-
-const float* Averager::Widened(const lockstep_tensor& average, size_t elements) {
-  if (average.dtype == LOCKSTEP_F32) return static_cast<const float*>(average.data);
-  const uint16_t* bf16 = static_cast<const uint16_t*>(average.data);
-  widened_.resize(elements);
-  std::transform(bf16, bf16 + elements, widened_.begin(), FromBf16);
-  return widened_.data();
 }
 
 lockstep_error* Averager::StepBucket(void* averager, const lockstep_reduced_bucket* bucket) {
   Averager* self = static_cast<Averager*>(averager);
   for (size_t i = 0; i < bucket->parameter_count; ++i) {
     const size_t index = bucket->parameters[i];
-    self->options_.optimizer_step(index, self->Widened(bucket->gradients[i], self->parameters_[index].gradient.size()));
+    const Parameter& parameter = self->parameters_[index];
+    lockstep_tensor average = bucket->gradients[i];
+    // What a rank without a gradient is given is of the dtype of the table.
+    if (average.dtype != LOCKSTEP_F32) {
+      self->widened_.resize(parameter.gradient.size());
+      const lockstep_tensor f32 = View(parameter, self->widened_.data(), LOCKSTEP_F32);
+      if (lockstep_error* error = lockstep_cast_tensors(&average, &f32, 1)) return error;
+      average = f32;
+    }
+    self->options_.optimizer_step(index, static_cast<const float*>(average.data));
   }
   return nullptr;
 }

@@ -70,8 +70,6 @@ class Averager {
   absl::Status CreateReducer(World* world);
   // A lockstep_optimizer_step.
   static lockstep_error* StepBucket(void* averager, const lockstep_reduced_bucket* bucket);
-  // What a rank without a gradient is given is of the dtype of the table.
-  const float* Widened(const lockstep_tensor& average, size_t elements);
   absl::Status FetchMissing();
 
   std::vector<Parameter>& parameters_;

@@ -1,30 +1,25 @@
 #include "examples/fashion_mnist/bf16.h"
 
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 
 namespace fashion_mnist {
+namespace {
 
-uint16_t ToBf16(float value) {
+float Round(float value) {
+  if (value != value) return value;
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
-  if (value != value)
-    return static_cast<uint16_t>((bits >> 16) | 0x40);  // a NaN whose payload is cut off must not be infinite
-  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+  bits = (bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff0000;
+  std::memcpy(&value, &bits, sizeof(bits));
+  return value;
 }
 
-float FromBf16(uint16_t value) {
-  const uint32_t bits = uint32_t{value} << 16;
-  float result;
-  std::memcpy(&result, &bits, sizeof(result));
-  return result;
-}
-
-void ToBf16(const std::vector<float>& source, std::vector<uint16_t>* target) {
-  for (size_t i = 0; i < source.size(); ++i) (*target)[i] = ToBf16(source[i]);
-}
+}  // namespace
 
 void RoundToBf16(const std::vector<float>& source, std::vector<float>* target) {
-  for (size_t i = 0; i < source.size(); ++i) (*target)[i] = FromBf16(ToBf16(source[i]));
+  for (size_t i = 0; i < source.size(); ++i) (*target)[i] = Round(source[i]);
 }
 
 }  // namespace fashion_mnist

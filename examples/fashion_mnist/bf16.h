@@ -4,18 +4,11 @@
 #ifndef EXAMPLES_FASHION_MNIST_BF16_H_
 #define EXAMPLES_FASHION_MNIST_BF16_H_
 
-#include <cstdint>
 #include <vector>
 
 namespace fashion_mnist {
 
-// To the nearest, to even in a tie; NaN stays NaN.
-uint16_t ToBf16(float value);
-float FromBf16(uint16_t value);
-
-// Of as many elements each.
-void ToBf16(const std::vector<float>& source, std::vector<uint16_t>* target);
-// The same value in a float.
+// The nearest bf16 value of each element, in a float; in a tie the even one. NaN stays NaN. Of as many elements each.
 void RoundToBf16(const std::vector<float>& source, std::vector<float>* target);
 
 }  // namespace fashion_mnist
