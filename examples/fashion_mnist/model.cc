@@ -63,11 +63,21 @@ double SoftmaxCrossEntropy(float* row, int classes, int label) {
 
 }  // namespace
 
-Model::Model(const std::vector<int>& widths, uint64_t seed) : widths_(widths), outputs_(widths.size() - 1) {
+Model::Model(const std::vector<int>& widths, uint64_t seed, HiddenWeights hidden)
+    : widths_(widths), outputs_(widths.size() - 1) {
   Gaussian gaussian(seed);
+  int shared_layer = -1;
   for (int layer = 0; layer < layers(); ++layer) {
+    if (hidden == HiddenWeights::kShared && AsWideAsBelow(layer)) {
+      if (shared_layer >= 0 && widths_[layer] == widths_[shared_layer]) {
+        first_parameter_.push_back(first_parameter_[shared_layer]);
+        continue;
+      }
+      shared_layer = layer;
+    }
     const int inputs = widths_[layer];
     const int outputs = widths_[layer + 1];
+    first_parameter_.push_back(parameters_.size());
     parameters_.push_back(MakeParameter(absl::StrCat("layer", layer, ".weight"), {outputs, inputs}));
     // He et al. 2015: keeps the variance through ReLU and its like.
     const double deviation = std::sqrt(2.0 / inputs);
@@ -76,13 +86,26 @@ Model::Model(const std::vector<int>& widths, uint64_t seed) : widths_(widths), o
   }
 }
 
-void Model::Propagate(const float* inputs, int batch) {
+bool Model::AsWideAsBelow(int layer) const {
+  return layer > 0 && layer + 1 < layers() && widths_[layer] == widths_[layer + 1];
+}
+
+std::vector<int> Model::skippable_layers() const {
+  std::vector<int> skippable;
+  for (int layer = 0; layer < layers(); ++layer) {
+    if (AsWideAsBelow(layer)) skippable.push_back(layer);
+  }
+  return skippable;
+}
+
+void Model::Propagate(const float* inputs, int batch, int skipped_layer) {
   const float* below = inputs;
   for (int layer = 0; layer < layers(); ++layer) {
+    if (layer == skipped_layer) continue;
     const int from = widths_[layer];
     const int to = widths_[layer + 1];
-    const std::vector<float>& weight = parameters_[2 * layer].value;
-    const std::vector<float>& bias = parameters_[2 * layer + 1].value;
+    const std::vector<float>& weight = parameters_[first_parameter_[layer]].value;
+    const std::vector<float>& bias = parameters_[first_parameter_[layer] + 1].value;
     std::vector<float>& output = outputs_[layer];
     output.resize(size_t{1} * batch * to);
     for (int row = 0; row < batch; ++row) std::copy(bias.begin(), bias.end(), output.begin() + size_t{1} * row * to);
@@ -95,10 +118,16 @@ void Model::Propagate(const float* inputs, int batch) {
   }
 }
 
-double Model::Forward(const float* inputs, const uint8_t* labels, int batch) {
+const float* Model::InputsOf(int layer) const {
+  if (layer == 0) return inputs_;
+  return layer - 1 == skipped_layer_ ? InputsOf(layer - 1) : outputs_[layer - 1].data();
+}
+
+double Model::Forward(const float* inputs, const uint8_t* labels, int batch, const ForwardOptions& options) {
   inputs_ = inputs;
   batch_ = batch;
-  Propagate(inputs, batch);
+  skipped_layer_ = options.skipped_layer;
+  Propagate(inputs, batch, skipped_layer_);
   const int classes = widths_.back();
   delta_ = outputs_.back();
   double loss = 0;
@@ -107,42 +136,53 @@ double Model::Forward(const float* inputs, const uint8_t* labels, int batch) {
     loss += SoftmaxCrossEntropy(probabilities, classes, labels[row]);
     probabilities[labels[row]] -= 1.0f;
   }
-  const float scale = 1.0f / static_cast<float>(batch);
+  const float scale = options.weight / static_cast<float>(batch);
   for (float& value : delta_) value *= scale;
   return loss / batch;
 }
 
 void Model::Backward(const std::function<void(size_t index)>& on_gradient) {
   for (int layer = layers() - 1; layer >= 0; --layer) {
+    if (layer == skipped_layer_) continue;
     const int from = widths_[layer];
     const int to = widths_[layer + 1];
-    Parameter& weight = parameters_[2 * layer];
-    Parameter& bias = parameters_[2 * layer + 1];
-    const float* below = layer > 0 ? outputs_[layer - 1].data() : inputs_;
+    const size_t weight_index = first_parameter_[layer];
+    const size_t bias_index = weight_index + 1;
+    Parameter& weight = parameters_[weight_index];
+    Parameter& bias = parameters_[bias_index];
+    const float* below = InputsOf(layer);
 
-    std::fill(bias.gradient.begin(), bias.gradient.end(), 0.0f);
+    if (!bias.has_gradient) std::fill(bias.gradient.begin(), bias.gradient.end(), 0.0f);
     for (int row = 0; row < batch_; ++row) {
       const float* delta = delta_.data() + size_t{1} * row * to;
       for (int i = 0; i < to; ++i) bias.gradient[i] += delta[i];
     }
-    on_gradient(2 * layer + 1);
-    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, to, from, batch_, 1.0f, delta_.data(), to, below, from, 0.0f,
-                weight.gradient.data(), from);
-    on_gradient(2 * layer);
+    bias.has_gradient = true;
+    on_gradient(bias_index);
+
+    // The last that is read of this layer's weight, before its gradient is reported.
+    if (layer > 0) {
+      delta_below_.resize(size_t{1} * batch_ * from);
+      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, batch_, from, to, 1.0f, delta_.data(), to,
+                  weight.value.data(), from, 0.0f, delta_below_.data(), from);
+    }
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, to, from, batch_, 1.0f, delta_.data(), to, below, from,
+                weight.has_gradient ? 1.0f : 0.0f, weight.gradient.data(), from);
+    weight.has_gradient = true;
+    on_gradient(weight_index);
 
     if (layer == 0) break;
-    delta_below_.resize(size_t{1} * batch_ * from);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, batch_, from, to, 1.0f, delta_.data(), to,
-                weight.value.data(), from, 0.0f, delta_below_.data(), from);
-    for (size_t i = 0; i < delta_below_.size(); ++i) {
-      delta_below_[i] *= ActivationSlope(below[i]);
-    }
+    for (size_t i = 0; i < delta_below_.size(); ++i) delta_below_[i] *= ActivationSlope(below[i]);
     delta_.swap(delta_below_);
   }
 }
 
+void Model::ClearGradients() {
+  for (Parameter& parameter : parameters_) parameter.has_gradient = false;
+}
+
 int Model::CountCorrect(const float* inputs, const uint8_t* labels, int batch) {
-  Propagate(inputs, batch);
+  Propagate(inputs, batch, /*skipped_layer=*/-1);
   const int classes = widths_.back();
   int correct = 0;
   for (int row = 0; row < batch; ++row) {

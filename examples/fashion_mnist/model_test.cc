@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <random>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "examples/fashion_mnist/sgd.h"
@@ -29,8 +32,8 @@ Batch MakeBatch(int size, int width, int classes) {
   return batch;
 }
 
-double Loss(Model& model, const Batch& batch) {
-  return model.Forward(batch.inputs.data(), batch.labels.data(), batch.size);
+double Loss(Model& model, const Batch& batch, const ForwardOptions& options = {}) {
+  return model.Forward(batch.inputs.data(), batch.labels.data(), batch.size, options);
 }
 
 TEST(Model, ParametersAreInOrderOfDefinition) {
@@ -44,24 +47,110 @@ TEST(Model, ParametersAreInOrderOfDefinition) {
 
 // Compares each derivative with a central difference, whose step is a compromise: wider ones miss the curvature,
 // narrower ones drown in the rounding of float. A wrong formula misses by far more than the bound.
-TEST(Model, GradientsAreTheDerivativesOfTheLoss) {
-  Model model({6, 8, 7, 4}, 3);
+void ExpectDerivatives(Model model, const ForwardOptions& options) {
   const Batch batch = MakeBatch(9, 6, 4);
-  Loss(model, batch);
-  model.Backward([](size_t) {});
+  const auto loss = [&] { return Loss(model, batch, options); };
+  loss();
+  std::set<size_t> reported;
+  model.Backward([&reported](size_t index) { reported.insert(index); });
   constexpr float kStep = 3e-4f;
-  for (Parameter& parameter : model.parameters()) {
+  for (size_t p = 0; p < model.parameters().size(); ++p) {
+    Parameter& parameter = model.parameters()[p];
+    EXPECT_EQ(parameter.has_gradient, reported.count(p) == 1);
     const std::vector<float> gradient = parameter.gradient;
     for (size_t i = 0; i < parameter.value.size(); ++i) {
       const float value = parameter.value[i];
       parameter.value[i] = value + kStep;
-      const double above = Loss(model, batch);
+      const double above = loss();
       parameter.value[i] = value - kStep;
-      const double below = Loss(model, batch);
+      const double below = loss();
       parameter.value[i] = value;
-      EXPECT_NEAR(gradient[i], (above - below) / (2 * kStep), 2e-3) << parameter.name << "[" << i << "]";
+      const double derivative = (above - below) / (2 * kStep);
+      EXPECT_NEAR(parameter.has_gradient ? gradient[i] : 0, options.weight * derivative, 2e-3)
+          << parameter.name << "[" << i << "]";
     }
   }
+}
+
+TEST(Model, GradientsAreTheDerivativesOfTheLoss) { ExpectDerivatives(Model({6, 8, 7, 4}, 3), {}); }
+
+TEST(Model, GradientsAreTimesTheWeight) {
+  ForwardOptions quarter;
+  quarter.weight = 0.25f;
+  ExpectDerivatives(Model({6, 8, 7, 4}, 3), quarter);
+}
+
+// A skipped layer has none, and nothing that it has is seen.
+TEST(Model, GradientsPassASkippedLayerBy) {
+  for (const int layer : {1, 2}) {
+    ForwardOptions options;
+    options.skipped_layer = layer;
+    ExpectDerivatives(Model({6, 8, 8, 8, 4}, 3), options);
+  }
+}
+
+TEST(Model, GradientsOfSharedWeightsAddUp) { ExpectDerivatives(Model({6, 8, 8, 8, 4}, 3, HiddenWeights::kShared), {}); }
+
+TEST(Model, InnerLayersCanBeSkippedAndShareWeightsWhereTheyAreAsWideAsTheLayerBelow) {
+  EXPECT_THAT(Model({8, 8, 8, 8, 4, 4}, 1).skippable_layers(), ElementsAre(1, 2));
+  EXPECT_THAT(Model({4, 4}, 1).skippable_layers(), ElementsAre());
+  const Model model({6, 8, 8, 5, 5, 5, 4}, 1, HiddenWeights::kShared);
+  std::vector<std::string> names;
+  for (const Parameter& parameter : model.parameters()) {
+    if (parameter.shape.size() == 2) names.push_back(parameter.name);
+  }
+  EXPECT_THAT(names, ElementsAre("layer0.weight", "layer1.weight", "layer2.weight", "layer3.weight", "layer5.weight"));
+  EXPECT_EQ(model.parameters_of(4), model.parameters_of(3));
+}
+
+TEST(Model, ReportsSharedGradientsOnceForEachLayer) {
+  Model model({6, 8, 8, 8, 4}, 3, HiddenWeights::kShared);
+  Loss(model, MakeBatch(9, 6, 4));
+  std::vector<size_t> order;
+  model.Backward([&order](size_t index) { order.push_back(index); });
+  EXPECT_THAT(order, ElementsAre(5, 4, 3, 2, 3, 2, 1, 0));
+}
+
+// What an optimizer in the backward pass rests on: once a parameter was reported for the last time, what becomes of its
+// value does not matter to the gradients that follow.
+TEST(Model, DoesNotReadWhatItHasReported) {
+  for (const HiddenWeights hidden : {HiddenWeights::kOwn, HiddenWeights::kShared}) {
+    Model model({6, 8, 8, 8, 4}, 3, hidden);
+    const Batch batch = MakeBatch(9, 6, 4);
+    std::vector<size_t> order;
+    Loss(model, batch);
+    model.Backward([&order](size_t index) { order.push_back(index); });
+    std::vector<std::vector<float>> expected;
+    for (const Parameter& parameter : model.parameters()) expected.push_back(parameter.gradient);
+
+    model.ClearGradients();
+    Loss(model, batch);
+    size_t reports = 0;
+    model.Backward([&](size_t index) {
+      ++reports;
+      if (std::find(order.begin() + reports, order.end(), index) != order.end()) return;
+      for (float& value : model.parameters()[index].value) value = std::numeric_limits<float>::quiet_NaN();
+    });
+    for (size_t p = 0; p < expected.size(); ++p) EXPECT_EQ(model.parameters()[p].gradient, expected[p]);
+  }
+}
+
+TEST(Model, GradientsAccumulateUntilTheyAreCleared) {
+  Model model({6, 8, 4}, 3);
+  const Batch batch = MakeBatch(9, 6, 4);
+  std::vector<float> once;
+  for (const float times : {1.0f, 2.0f, 3.0f}) {
+    Loss(model, batch);
+    model.Backward([](size_t) {});
+    const std::vector<float>& gradient = model.parameters()[0].gradient;
+    if (once.empty()) once = gradient;
+    for (size_t i = 0; i < once.size(); ++i) EXPECT_NEAR(gradient[i], times * once[i], 1e-6);
+  }
+  model.ClearGradients();
+  EXPECT_FALSE(model.parameters()[0].has_gradient);
+  Loss(model, batch);
+  model.Backward([](size_t) {});
+  EXPECT_EQ(model.parameters()[0].gradient, once);
 }
 
 // What overlap rests on: when a gradient is reported it has its final value, and those of the layers below are
@@ -77,6 +166,7 @@ TEST(Model, ReportsEachGradientWhenItIsCompleteAndBeforeTheLayerBelow) {
     std::fill(parameter.gradient.begin(), parameter.gradient.end(), -77.0f);
   }
 
+  model.ClearGradients();
   Loss(model, batch);
   std::vector<size_t> order;
   model.Backward([&](size_t index) {
@@ -111,6 +201,7 @@ TEST(Model, GradientOfABatchIsTheMeanOfItsHalves) {
   double loss_sum = 0;
   for (int half = 0; half < 2; ++half) {
     loss_sum += model.Forward(batch.inputs.data() + half * 5 * 6, batch.labels.data() + half * 5, 5);
+    model.ClearGradients();
     model.Backward([](size_t) {});
     for (size_t p = 0; p < sum.size(); ++p) {
       sum[p].resize(whole[p].size());
@@ -130,14 +221,16 @@ TEST(Model, SameSeedSameBitsAndAnotherSeedOthers) {
   Model other({6, 8, 4}, 6);
   EXPECT_EQ(first.parameters()[0].value, second.parameters()[0].value);
   EXPECT_NE(first.parameters()[0].value, other.parameters()[0].value);
-  Sgd first_sgd(0.9f);
-  Sgd second_sgd(0.9f);
+  Sgd first_sgd(&first.parameters(), 0.9f);
+  Sgd second_sgd(&second.parameters(), 0.9f);
   for (int step = 0; step < 5; ++step) {
     EXPECT_EQ(Loss(first, batch), Loss(second, batch));
-    first.Backward([](size_t) {});
-    second.Backward([](size_t) {});
-    first_sgd.Step(first.parameters(), 0.1f);
-    second_sgd.Step(second.parameters(), 0.1f);
+    for (Model* model : {&first, &second}) {
+      model->ClearGradients();
+      model->Backward([](size_t) {});
+    }
+    first_sgd.StepAll(0.1f);
+    second_sgd.StepAll(0.1f);
   }
   for (size_t p = 0; p < first.parameters().size(); ++p) {
     EXPECT_EQ(first.parameters()[p].value, second.parameters()[p].value);
@@ -170,34 +263,14 @@ TEST(Model, UntrainedLossIsNearThatOfGuessingAndHugeLogitsStayFinite) {
 TEST(Model, LearnsASmallSetByHeart) {
   Model model({6, 32, 4}, 3);
   const Batch batch = MakeBatch(20, 6, 4);
-  Sgd sgd(0.9f);
+  Sgd sgd(&model.parameters(), 0.9f);
   for (int step = 0; step < 400; ++step) {
     Loss(model, batch);
+    model.ClearGradients();
     model.Backward([](size_t) {});
-    sgd.Step(model.parameters(), 0.1f);
+    sgd.StepAll(0.1f);
   }
   EXPECT_EQ(model.CountCorrect(batch.inputs.data(), batch.labels.data(), batch.size), batch.size);
-}
-
-TEST(Sgd, MomentumAccumulates) {
-  Model model({1, 1}, 1);
-  Sgd sgd(0.5f);
-  Parameter& weight = model.parameters()[0];
-  weight.value[0] = 1.0f;
-  weight.gradient[0] = 1.0f;
-  sgd.Step(model.parameters(), 0.25f);
-  EXPECT_EQ(weight.value[0], 0.75f);
-  sgd.Step(model.parameters(), 0.25f);
-  EXPECT_EQ(weight.value[0], 0.75f - 0.25f * 1.5f);
-}
-
-TEST(LearningRate, RisesToItsPeakAndFallsToZero) {
-  EXPECT_FLOAT_EQ(LearningRate(1.0f, 0, 1000), 1.0f / 50);
-  EXPECT_FLOAT_EQ(LearningRate(1.0f, 49, 1000), 1.0f);
-  EXPECT_FLOAT_EQ(LearningRate(1.0f, 50, 1000), 1.0f);
-  EXPECT_FLOAT_EQ(LearningRate(1.0f, 525, 1000), 0.5f);
-  EXPECT_LT(LearningRate(1.0f, 999, 1000), 1e-4f);
-  EXPECT_FLOAT_EQ(LearningRate(0.1f, 0, 1), 0.1f);
 }
 
 }  // namespace

@@ -27,12 +27,46 @@ ABSL_FLAG(
 ABSL_FLAG(int64_t, steps, 0, "stop after so many steps; 0: after the last epoch");
 ABSL_FLAG(std::string, data, "/usr/share/datasets/fashion-mnist", "folder with the four IDX files, plain or .gz");
 ABSL_FLAG(std::string, log_losses, "", "write each step's loss over all processes to this file");
+ABSL_FLAG(fashion_mnist::Hook, hook, fashion_mnist::Hook::kNone,
+          "what averages gradients: none, all_reduce (the same), fp16_compress, bf16_compress, or callback: "
+          "a reduce-scatter and an all-gather, from this program");
+ABSL_FLAG(
+    bool, find_unused, false,
+    "in a quarter of the micro-batches leave out a hidden layer, drawn anew in each process, whose gradients then "
+    "are not there");
+ABSL_FLAG(
+    bool, static_graph, false,
+    "the inner layers share their weights, whose gradients are complete after as many layers as in the first step");
+ABSL_FLAG(int, accumulate, 1, "micro-batches that a process cuts its part of a batch into, whose gradients add up");
+ABSL_FLAG(fashion_mnist::SyncStrategy, sync_strategy, fashion_mnist::SyncStrategy::kSingleAutoSync,
+          "gradients are averaged in the backward pass of the last micro-batch: single_auto_sync, of each one: "
+          "multi_auto_sync, or after all: forced_sync");
+ABSL_FLAG(bool, mixed_precision, false,
+          "compute with copies of the parameters that are rounded to bf16, and send gradients as bf16");
+ABSL_FLAG(bool, optimizer_in_backward, false,
+          "step parameters as soon as their gradients are averaged, while the backward pass goes on");
 
 namespace fashion_mnist {
 namespace {
 
-constexpr const char* kFlags[] = {"nproc",   "epochs",    "batch", "seed", "lr",        "bucket_mb",
-                                  "overlap", "transport", "steps", "data", "log_losses"};
+constexpr const char* kFlags[] = {"nproc",
+                                  "epochs",
+                                  "batch",
+                                  "seed",
+                                  "lr",
+                                  "bucket_mb",
+                                  "overlap",
+                                  "transport",
+                                  "steps",
+                                  "data",
+                                  "log_losses",
+                                  "hook",
+                                  "find_unused",
+                                  "static_graph",
+                                  "accumulate",
+                                  "sync_strategy",
+                                  "mixed_precision",
+                                  "optimizer_in_backward"};
 constexpr int kProcessesMax = 4096;
 constexpr double kBucketMbMax = 65536;
 
@@ -87,6 +121,7 @@ absl::Status CheckRanges(const Options& options) {
   }
   if (options.epochs < 1) return OutOfRange("epochs", options.epochs, "1 or more");
   if (options.batch < 1) return OutOfRange("batch", options.batch, "1 or more");
+  if (options.accumulate < 1) return OutOfRange("accumulate", options.accumulate, "1 or more");
   if (options.steps < 0) return OutOfRange("steps", static_cast<double>(options.steps), "0 or more");
   // The comparisons are false for NaN.
   if (!(options.learning_rate > 0 && std::isfinite(options.learning_rate))) {
@@ -94,6 +129,29 @@ absl::Status CheckRanges(const Options& options) {
   }
   if (!(options.bucket_mb > 0 && options.bucket_mb <= kBucketMbMax)) {
     return OutOfRange("bucket-mb", options.bucket_mb, absl::StrCat("MiB, above 0 and at most ", kBucketMbMax));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckCombinations(const Options& options) {
+  if (options.find_unused && options.static_graph) {
+    return Invalid("--find-unused leaves out other layers in each step, and with --static-graph all steps are alike");
+  }
+  const bool compresses = options.hook == Hook::kFp16Compress || options.hook == Hook::kBf16Compress;
+  if (options.mixed_precision && compresses) {
+    return Invalid(absl::StrCat("--mixed-precision sends gradients as bf16; there is nothing left for --hook=",
+                                AbslUnparseFlag(options.hook), " to compress"));
+  }
+  if (!options.optimizer_in_backward) return absl::OkStatus();
+  if (!options.overlap) {
+    return Invalid("--optimizer-in-backward needs averages during the backward pass; --no-overlap has none");
+  }
+  if (options.sync_strategy == SyncStrategy::kForcedSync) {
+    return Invalid(
+        "--optimizer-in-backward needs averages during the backward pass; --sync-strategy=forced_sync has none");
+  }
+  if (options.sync_strategy == SyncStrategy::kMultiAutoSync && options.accumulate > 1) {
+    return Invalid("--optimizer-in-backward would step once for each micro-batch with --sync-strategy=multi_auto_sync");
   }
   return absl::OkStatus();
 }
@@ -128,15 +186,29 @@ absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& arguments) 
   options.steps = absl::GetFlag(FLAGS_steps);
   options.data = FromUsersFolder(absl::GetFlag(FLAGS_data));
   options.log_losses = FromUsersFolder(absl::GetFlag(FLAGS_log_losses));
-  const absl::Status status = CheckRanges(options);
+  options.hook = absl::GetFlag(FLAGS_hook);
+  options.find_unused = absl::GetFlag(FLAGS_find_unused);
+  options.static_graph = absl::GetFlag(FLAGS_static_graph);
+  options.accumulate = absl::GetFlag(FLAGS_accumulate);
+  options.sync_strategy = absl::GetFlag(FLAGS_sync_strategy);
+  options.mixed_precision = absl::GetFlag(FLAGS_mixed_precision);
+  options.optimizer_in_backward = absl::GetFlag(FLAGS_optimizer_in_backward);
+  absl::Status status = CheckRanges(options);
+  if (status.ok()) status = CheckCombinations(options);
   if (!status.ok()) return status;
   return options;
 }
 
-absl::Status CheckDivisible(int batch, int processes) {
-  if (batch % processes == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("a batch of ", batch, " images cannot be divided equally among ",
-                                                 processes, " processes; choose another --batch or --nproc"));
+absl::Status CheckDivisible(int batch, int processes, int micro_batches) {
+  if (batch % processes != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("a batch of ", batch, " images cannot be divided equally among ",
+                                                   processes, " processes; choose another --batch or --nproc"));
+  }
+  const int part = batch / processes;
+  if (part % micro_batches == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("a process's ", part, " images of a batch cannot be cut into ",
+                                                 micro_batches,
+                                                 " equal micro-batches; choose another --batch or --accumulate"));
 }
 
 std::string HelpText() {
@@ -149,7 +221,7 @@ std::string HelpText() {
     const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
     const std::string shown = flag->IsOfType<bool>() ? absl::StrCat("[no-]", Dashed(name)) : Dashed(name);
     const std::string value = flag->DefaultValue();
-    absl::StrAppendFormat(&text, "  --%-14s %s%s\n", shown, flag->Help(),
+    absl::StrAppendFormat(&text, "  --%-26s %s%s\n", shown, flag->Help(),
                           value.empty() ? "" : absl::StrCat(" (default ", value, ")"));
   }
   return text;

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "examples/fashion_mnist/choices.h"
 
 namespace fashion_mnist {
 
@@ -25,15 +26,23 @@ struct Options {
   int64_t steps = 0;  // stop after so many; 0: train all epochs
   std::string data;
   std::string log_losses;  // a file; empty: none
+
+  Hook hook = Hook::kNone;
+  bool find_unused = false;
+  bool static_graph = false;
+  int accumulate = 1;  // micro-batches in a step, of each process
+  SyncStrategy sync_strategy = SyncStrategy::kSingleAutoSync;
+  bool mixed_precision = false;
+  bool optimizer_in_backward = false;
 };
 
 // `arguments` without the program's name. Words in a flag's name may be joined by "-" or "_", and a switch is turned
-// off by
-// "--no-". INVALID_ARGUMENT names the flag, its value and what is wrong. Sets process-wide flags: call it once.
+// off by "--no-". INVALID_ARGUMENT names the flag, its value and what is wrong, or the flags that do not go together.
+// Sets process-wide flags: call it once.
 absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& arguments);
 
-// INVALID_ARGUMENT unless so many processes get equal parts of a batch.
-absl::Status CheckDivisible(int batch, int processes);
+// INVALID_ARGUMENT unless so many processes get equal parts of a batch, which each cuts into equal micro-batches.
+absl::Status CheckDivisible(int batch, int processes, int micro_batches);
 
 // Generated from the flags.
 std::string HelpText();

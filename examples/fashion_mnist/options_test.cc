@@ -1,6 +1,7 @@
 #include "examples/fashion_mnist/options.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/reflection.h"
@@ -8,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
+#include "examples/fashion_mnist/choices.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -63,16 +65,80 @@ TEST(Options, TakesDashesUnderscoresAndNegation) {
 }
 
 TEST(Options, RefusesBadValuesAndNamesTheFlag) {
-  for (const char* bad :
-       {"--nproc=0", "--nproc=-1", "--nproc=4097", "--nproc=two", "--nproc=", "--epochs=0", "--batch=0", "--batch=1.5",
-        "--batch=99999999999", "--steps=-1", "--seed=-1", "--lr=0", "--lr=nan", "--lr=inf", "--bucket-mb=0",
-        "--bucket-mb=-1", "--bucket-mb=nan", "--bucket-mb=x", "--overlap=maybe"}) {
+  for (const char* bad : {"--nproc=0",
+                          "--nproc=-1",
+                          "--nproc=4097",
+                          "--nproc=two",
+                          "--nproc=",
+                          "--epochs=0",
+                          "--batch=0",
+                          "--batch=1.5",
+                          "--batch=99999999999",
+                          "--steps=-1",
+                          "--seed=-1",
+                          "--lr=0",
+                          "--lr=nan",
+                          "--lr=inf",
+                          "--bucket-mb=0",
+                          "--bucket-mb=-1",
+                          "--bucket-mb=nan",
+                          "--bucket-mb=x",
+                          "--overlap=maybe",
+                          "--accumulate=0",
+                          "--hook=",
+                          "--hook=fp16",
+                          "--sync-strategy=never"}) {
     const std::string word = bad;
     EXPECT_THAT(Parse({word}).status(),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          AllOf(HasSubstr(absl::StrCat(word.substr(0, word.find('=')), " is ")), HasSubstr("--help"))))
         << bad;
   }
+}
+
+TEST(Options, TakesWhatIsDoneWithGradientsByName) {
+  absl::StatusOr<Options> options = Parse({});
+  EXPECT_EQ(options->hook, Hook::kNone);
+  EXPECT_EQ(options->sync_strategy, SyncStrategy::kSingleAutoSync);
+  EXPECT_EQ(options->accumulate, 1);
+  const std::vector<std::pair<std::string, Hook>> hooks = {{"none", Hook::kNone},
+                                                           {"all_reduce", Hook::kAllReduce},
+                                                           {"fp16_compress", Hook::kFp16Compress},
+                                                           {"bf16_compress", Hook::kBf16Compress},
+                                                           {"callback", Hook::kCallback}};
+  for (const auto& [name, hook] : hooks) EXPECT_EQ(Parse({"--hook", name})->hook, hook);
+  EXPECT_EQ(Parse({"--sync-strategy=single_auto_sync"})->sync_strategy, SyncStrategy::kSingleAutoSync);
+  EXPECT_EQ(Parse({"--sync-strategy=multi_auto_sync"})->sync_strategy, SyncStrategy::kMultiAutoSync);
+  options = Parse({"--sync_strategy=forced_sync", "--accumulate=4", "--find-unused", "--mixed-precision"});
+  ASSERT_THAT(options.status(), IsOk());
+  EXPECT_EQ(options->sync_strategy, SyncStrategy::kForcedSync);
+  EXPECT_EQ(options->accumulate, 4);
+  EXPECT_TRUE(options->find_unused && options->mixed_precision);
+  options = Parse({"--static-graph", "--optimizer-in-backward", "--no-find-unused"});
+  ASSERT_THAT(options.status(), IsOk());
+  EXPECT_TRUE(options->static_graph && options->optimizer_in_backward && !options->find_unused);
+}
+
+// It is a hook, but not one to train with.
+TEST(Options, RefusesTheHookThatAveragesNothing) {
+  EXPECT_THAT(Parse({"--hook=noop"}).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("their parameters drift apart")));
+}
+
+TEST(Options, RefusesFlagsThatDoNotGoTogether) {
+  const std::vector<std::vector<std::string>> pairs = {
+      {"--find-unused", "--static-graph"},
+      {"--mixed-precision", "--hook=fp16_compress"},
+      {"--mixed-precision", "--hook=bf16_compress"},
+      {"--optimizer-in-backward", "--no-overlap"},
+      {"--optimizer-in-backward", "--sync-strategy=forced_sync"},
+      {"--optimizer-in-backward", "--sync-strategy=multi_auto_sync", "--accumulate=2"}};
+  for (const std::vector<std::string>& flags : pairs) {
+    EXPECT_THAT(Parse(flags).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr(flags[0]), HasSubstr(flags[1]))));
+  }
+  EXPECT_THAT(Parse({"--optimizer-in-backward", "--sync-strategy=multi_auto_sync"}).status(), IsOk());
+  EXPECT_THAT(Parse({"--mixed-precision", "--hook=callback"}).status(), IsOk());
 }
 
 TEST(Options, RefusesUnknownAndIncompleteFlags) {
@@ -88,17 +154,23 @@ TEST(Options, RefusesUnknownAndIncompleteFlags) {
 TEST(Options, HelpListsEveryFlagWithItsDefault) {
   EXPECT_TRUE(Parse({"--batch=4", "--help"})->help);
   const std::string help = HelpText();
-  for (const char* flag : {"--nproc", "--epochs", "--batch", "--seed", "--lr", "--bucket-mb", "--[no-]overlap",
-                           "--steps", "--data", "--log-losses"}) {
+  for (const char* flag :
+       {"--nproc", "--epochs", "--batch", "--seed", "--lr", "--bucket-mb", "--[no-]overlap", "--steps", "--data",
+        "--log-losses", "--hook", "--[no-]find-unused", "--[no-]static-graph", "--accumulate", "--sync-strategy",
+        "--[no-]mixed-precision", "--[no-]optimizer-in-backward"}) {
     EXPECT_THAT(help, HasSubstr(flag));
   }
   EXPECT_THAT(help, HasSubstr("(default 256)"));
+  EXPECT_THAT(help, HasSubstr("(default single_auto_sync)"));
 }
 
 TEST(Options, BatchMustBeDivisible) {
-  EXPECT_THAT(CheckDivisible(256, 2), IsOk());
-  EXPECT_THAT(CheckDivisible(256, 3),
+  EXPECT_THAT(CheckDivisible(256, 2, 1), IsOk());
+  EXPECT_THAT(CheckDivisible(256, 2, 128), IsOk());
+  EXPECT_THAT(CheckDivisible(256, 3, 1),
               StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr("256"), HasSubstr("3 processes"))));
+  EXPECT_THAT(CheckDivisible(256, 2, 3), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                  AllOf(HasSubstr("128"), HasSubstr("3 equal micro-batches"))));
 }
 
 }  // namespace

@@ -3,20 +3,29 @@
 #include <algorithm>
 #include <cmath>
 
+#include "examples/fashion_mnist/bf16.h"
+
 namespace fashion_mnist {
 
-void Sgd::Step(std::vector<Parameter>& parameters, float rate) {
-  if (velocities_.empty()) {
-    for (const Parameter& parameter : parameters) velocities_.emplace_back(parameter.value.size());
+Sgd::Sgd(std::vector<Parameter>* parameters, float momentum) : parameters_(*parameters), momentum_(momentum) {
+  for (const Parameter& parameter : parameters_) velocities_.emplace_back(parameter.value.size());
+}
+
+void Sgd::Step(size_t index, const float* gradient, float rate) {
+  Parameter& parameter = parameters_[index];
+  const bool mixed = !parameter.master.empty();
+  float* value = mixed ? parameter.master.data() : parameter.value.data();
+  float* velocity = velocities_[index].data();
+  for (size_t i = 0; i < velocities_[index].size(); ++i) {
+    velocity[i] = momentum_ * velocity[i] + gradient[i];
+    value[i] -= rate * velocity[i];
   }
-  for (size_t p = 0; p < parameters.size(); ++p) {
-    float* value = parameters[p].value.data();
-    const float* gradient = parameters[p].gradient.data();
-    float* velocity = velocities_[p].data();
-    for (size_t i = 0; i < velocities_[p].size(); ++i) {
-      velocity[i] = momentum_ * velocity[i] + gradient[i];
-      value[i] -= rate * velocity[i];
-    }
+  if (mixed) RoundToBf16(parameter.master, &parameter.value);
+}
+
+void Sgd::StepAll(float rate) {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].has_gradient) Step(i, parameters_[i].gradient.data(), rate);
   }
 }
 

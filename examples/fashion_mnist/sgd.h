@@ -3,6 +3,7 @@
 #ifndef EXAMPLES_FASHION_MNIST_SGD_H_
 #define EXAMPLES_FASHION_MNIST_SGD_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -12,12 +13,18 @@ namespace fashion_mnist {
 
 class Sgd {
  public:
-  explicit Sgd(float momentum) : momentum_(momentum) {}
+  // Borrows the parameters.
+  Sgd(std::vector<Parameter>* parameters, float momentum);
 
-  // velocity = momentum x velocity + gradient; value -= rate x velocity. Always the same parameters.
-  void Step(std::vector<Parameter>& parameters, float rate);
+  // velocity = momentum x velocity + gradient; value -= rate x velocity. `gradient` has as many elements as the
+  // parameter. A master copy is what is stepped, where there is one, and the value is rounded from it. Different
+  // parameters may be stepped by several threads at once.
+  void Step(size_t index, const float* gradient, float rate);
+  // All that have a gradient.
+  void StepAll(float rate);
 
  private:
+  std::vector<Parameter>& parameters_;
   const float momentum_;
   std::vector<std::vector<float>> velocities_;
 };

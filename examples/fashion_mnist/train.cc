@@ -52,7 +52,7 @@ int Main(int argc, char** argv) {
     return 0;
   }
   if (options->nproc == 1 || StartedByLauncher()) return RunRank(*options);
-  const absl::Status divisible = CheckDivisible(options->batch, options->nproc);
+  const absl::Status divisible = CheckDivisible(options->batch, options->nproc, options->accumulate);
   if (!divisible.ok()) return Fail("train", divisible, kWrongUsage);
   return Fail("train", BecomeLauncher(options->nproc, argv), kFailed);
 }

@@ -5,7 +5,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -19,12 +18,12 @@
 #include "examples/fashion_mnist/progress.h"
 #include "examples/fashion_mnist/sampler.h"
 #include "examples/fashion_mnist/sgd.h"
+#include "examples/fashion_mnist/stepper.h"
 
 namespace fashion_mnist {
 namespace {
 
 constexpr int kHiddenWidth = 512;
-constexpr float kMomentum = 0.9f;
 constexpr size_t kTestBatch = 500;
 
 struct CloseFile {
@@ -36,7 +35,9 @@ uint64_t Hash(const std::vector<Parameter>& parameters) {
   XXH3_state_t state;
   XXH3_64bits_reset(&state);
   for (const Parameter& parameter : parameters) {
-    XXH3_64bits_update(&state, parameter.value.data(), parameter.value.size() * sizeof(float));
+    // Where there is a master copy, the value follows from it.
+    const std::vector<float>& values = parameter.master.empty() ? parameter.value : parameter.master;
+    XXH3_64bits_update(&state, values.data(), values.size() * sizeof(float));
   }
   return XXH3_64bits_digest(&state);
 }
@@ -52,8 +53,8 @@ class Trainer {
         // Seeded differently on every rank on purpose: that they start equal is the broadcast's doing.
         model_({static_cast<int>(training.pixels_per_image()), kHiddenWidth, kHiddenWidth, kHiddenWidth, kHiddenWidth,
                 kClasses},
-               options.seed + static_cast<uint64_t>(world->rank())),
-        sgd_(kMomentum),
+               options.seed + static_cast<uint64_t>(world->rank()),
+               options.static_graph ? HiddenWeights::kShared : HiddenWeights::kOwn),
         progress_(world->rank() == 0 ? stdout : nullptr) {}
 
   absl::Status Run() {
@@ -78,14 +79,10 @@ class Trainer {
         return absl::InvalidArgumentError(absl::StrCat("open ", options_.log_losses, ": ", strerror(errno)));
       }
     }
-    Averager::Options averager_options;
-    averager_options.bucket_bytes = std::max<int64_t>(1, std::llround(options_.bucket_mb * (1 << 20)));
-    averager_options.overlap = options_.overlap;
-    absl::StatusOr<std::unique_ptr<Averager>> averager =
-        Averager::Create(&world_, &model_.parameters(), averager_options);
-    if (!averager.ok()) return averager.status();
-    averager_ = *std::move(averager);
-    return averager_->BroadcastParameters();
+    absl::StatusOr<std::unique_ptr<Stepper>> stepper = Stepper::Create(options_, &world_, &model_);
+    if (!stepper.ok()) return stepper.status();
+    stepper_ = *std::move(stepper);
+    return absl::OkStatus();
   }
 
   absl::Status RunEpoch(int epoch) {
@@ -119,15 +116,12 @@ class Trainer {
   // `samples` are this rank's part of the batch. Returns this rank's loss.
   absl::StatusOr<double> RunStep(const uint32_t* samples) {
     Gather(training_, samples, local_batch_);
-    const double loss = model_.Forward(inputs_.data(), labels_.data(), static_cast<int>(local_batch_));
-    absl::Status status = averager_->BeginBackward();
-    if (!status.ok()) return status;
-    model_.Backward([this](size_t index) { averager_->MarkReady(index); });
-    status = averager_->EndBackward();
-    if (!status.ok()) return status;
-    sgd_.Step(model_.parameters(), LearningRate(options_.learning_rate, step_, options_.epochs * steps_per_epoch()));
+    const absl::StatusOr<double> loss =
+        stepper_->Run(inputs_.data(), labels_.data(), local_batch_,
+                      LearningRate(options_.learning_rate, step_, options_.epochs * steps_per_epoch()));
+    if (!loss.ok()) return loss.status();
     ++step_;
-    status = LogLoss(loss);
+    const absl::Status status = LogLoss(*loss);
     if (!status.ok()) return status;
     return loss;
   }
@@ -170,11 +164,13 @@ class Trainer {
   }
 
   void Report() {
+    const Averager& averager = stepper_->averager();
     progress_.Print(absl::StrFormat("test accuracy           %.2f %%", 100 * accuracy_));
     progress_.Print(absl::StrFormat("images/s                %.0f", progress_.images_per_second()));
     progress_.Print(absl::StrFormat("communication per step  hidden %.3f ms, exposed %.3f ms",
-                                    averager_->hidden_ms_per_step(), averager_->exposed_ms_per_step()));
-    progress_.Print(absl::StrFormat("buckets                 %d", averager_->buckets()));
+                                    averager.hidden_ms() / static_cast<double>(step_),
+                                    averager.exposed_ms() / static_cast<double>(step_)));
+    progress_.Print(absl::StrFormat("buckets                 %d", averager.buckets()));
   }
 
   const Options& options_;
@@ -183,9 +179,8 @@ class Trainer {
   World& world_;
   const size_t local_batch_;
   Model model_;
-  Sgd sgd_;
   Progress progress_;
-  std::unique_ptr<Averager> averager_;
+  std::unique_ptr<Stepper> stepper_;
   File losses_;  // of rank 0
   int64_t step_ = 0;
   double accuracy_ = 0;  // of the last epoch, on the test images
@@ -196,7 +191,7 @@ class Trainer {
 }  // namespace
 
 absl::Status CheckSetUp(const Options& options, const Dataset& training, const Dataset& test, int processes) {
-  const absl::Status divisible = CheckDivisible(options.batch, processes);
+  const absl::Status divisible = CheckDivisible(options.batch, processes, options.accumulate);
   if (!divisible.ok()) return divisible;
   if (static_cast<size_t>(options.batch) > training.count) {
     return absl::InvalidArgumentError(
