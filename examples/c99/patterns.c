@@ -31,6 +31,7 @@ typedef struct Net {
 typedef struct Trainer {
   Net net;
   lockstep_reducer* reducer;
+  int marked[PARAMETERS]; /* in this backward */
 } Trainer;
 
 typedef void (*GradientHook)(Trainer* trainer, size_t index);
@@ -46,11 +47,11 @@ static void Accumulate(Net* net, size_t index, float gradient) {
 }
 
 /* The backward pass calls the hook as each gradient is final. Parameter 0 has rank + 1 times 1, 2 and 3 in the three micro-batches,
- * parameter 1 has 10 in the first of them on rank 0 alone. */
+ * parameter 1 has 10 in the first of them on rank 0 alone, and 4 in the second on rank 1 alone. */
 static void Backward(Trainer* trainer, int micro_batch, GradientHook hook) {
   Net* net = &trainer->net;
-  if (net->rank == 0 && micro_batch == 0) {
-    Accumulate(net, 1, 10);
+  if (net->rank == micro_batch) {
+    Accumulate(net, 1, net->rank == 0 ? 10 : 4);
     if (hook != NULL) hook(trainer, 1);
   }
   Accumulate(net, 0, (float)((net->rank + 1) * (micro_batch + 1)));
@@ -59,6 +60,7 @@ static void Backward(Trainer* trainer, int micro_batch, GradientHook hook) {
 
 static void MarkReady(Trainer* trainer, size_t index) {
   Require(lockstep_reducer_mark_ready(trainer->reducer, index, &trainer->net.gradients[index], NULL));
+  trainer->marked[index] = 1;
 }
 
 /* Gradients that this rank does not have and another one does: their average is this rank's gradient, too. */
@@ -88,12 +90,18 @@ static void SingleAutoSync(Trainer* trainer) {
   TakeAverages(trainer);
 }
 
-/* MULTI_AUTO_SYNC: every micro-batch does. What was averaged before is the same on all ranks, and their average again. */
+/* MULTI_AUTO_SYNC: every micro-batch does. What was averaged before is the same on all ranks, and their average again; so a gradient
+ * that an earlier micro-batch left is marked as well, though this one did not touch it. */
 static void MultiAutoSync(Trainer* trainer) {
+  size_t i;
   int k;
   for (k = 0; k < MICRO_BATCHES; ++k) {
+    memset(trainer->marked, 0, sizeof(trainer->marked));
     Require(lockstep_reducer_begin_backward(trainer->reducer, NULL));
     Backward(trainer, k, MarkReady);
+    for (i = 0; i < PARAMETERS; ++i) {
+      if (trainer->net.has_gradient[i] && !trainer->marked[i]) MarkReady(trainer, i);
+    }
     Require(lockstep_reducer_end_backward(trainer->reducer, NULL));
     TakeAverages(trainer);
   }
@@ -170,8 +178,8 @@ static int Train(int32_t rank, const char* store) {
     for (i = 0; i < 3; ++i) {
       ClearGradients(&trainer.net);
       strategies[i](&trainer);
-      /* (1 + 2 + 3 and 2 + 4 + 6) / 2, and (10 and nothing) / 2. */
-      if (trainer.net.memory[0] != 9 || trainer.net.memory[1] != 5) failed = 1;
+      /* (1 + 2 + 3 and 2 + 4 + 6) / 2, and (10 and 4) / 2. */
+      if (trainer.net.memory[0] != 9 || trainer.net.memory[1] != 7) failed = 1;
     }
     lockstep_reducer_destroy(trainer.reducer);
   }
