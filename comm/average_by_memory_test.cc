@@ -1,6 +1,6 @@
-// Averages of floats and complex numbers by every algorithm that folds in rank order and rounds once: the bits are those of the
-// reference, which scales each input, rounds it to the dtype and folds. By memory the inputs are scaled as they are folded, by
-// messages before; nobody is to see the difference.
+// Averages of floats and complex numbers by every algorithm that folds in rank order and rounds once: the bits are those
+// of the reference, which scales each input, rounds it to the dtype and folds. By memory the inputs are scaled as they
+// are folded, by messages before; nobody is to see the difference.
 
 #include <algorithm>
 #include <cstddef>

@@ -74,8 +74,8 @@ Signature SignatureOf(const CollectiveRequest& request, Algorithm algorithm) {
   return signature;
 }
 
-// Whether the folds apply the factor of an average, which is the same for all ranks' inputs, so that none is scaled before.
-// A schedule by memory reduces only where it folds, every rank's input at once.
+// Whether the folds apply the factor of an average, which is the same for all ranks' inputs, so that none is scaled
+// before. A schedule by memory reduces only where it folds, every rank's input at once.
 bool ScalesInFold(const CollectiveRequest& request, const Schedule& schedule) {
   return request.op == ReduceOp::kAvg && InputFactor(request, schedule.size) != 1.0 && IsByMemory(schedule.algorithm);
 }

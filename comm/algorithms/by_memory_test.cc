@@ -121,8 +121,8 @@ TEST(ByMemory, FoldsInRankOrderAndRoundsOnce) {
   EXPECT_EQ(expression(Collective::kReduce, Algorithm::kOneLine, 2, 0), "(r0+r1+r2+r3)");
 }
 
-// Whatever an input is to be multiplied by, the folds may do it (comm/call_plan.cc): nothing else reads an input to reduce it,
-// and every fold reads all ranks'.
+// Whatever an input is to be multiplied by, the folds may do it (comm/call_plan.cc): nothing else reads an input to reduce
+// it, and every fold reads all ranks'.
 TEST(ByMemory, ReducesNothingButByFoldsOfAllRanks) {
   for (Collective collective : {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter}) {
     for (Algorithm algorithm : AlgorithmsFor(collective)) {

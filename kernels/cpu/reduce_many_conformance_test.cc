@@ -81,8 +81,8 @@ class ReduceManyConformance : public testing::TestWithParam<Variant> {
     return table_->combine[static_cast<int>(dtype)][static_cast<int>(op)];
   }
 
-  // One call of what is called like a ReduceManyFunction: true if every target holds `expected`, sources that are no target
-  // are as they were, and so is what surrounds them all.
+  // One call of what is called like a ReduceManyFunction: true if every target holds `expected`, sources that are no
+  // target are as they were, and so is what surrounds them all.
   template <typename Reduce>
   bool Holds(Reduce reduce, const Arrays& values, int source_count, int target_count, size_t bytes, size_t count,
              Alias alias, size_t offset, const std::vector<uint8_t>& expected) const {
