@@ -22,6 +22,11 @@ using CombineFunction = void (*)(void* target, const void* left, const void* rig
 using ReduceManyFunction = void (*)(void* const* targets, size_t target_count, const void* const* sources,
                                     size_t source_count, size_t count);
 
+// targets[t][i] = ((sources[0][i] * factor) + (sources[1][i] * factor)) + ..., otherwise like a ReduceManyFunction. Has
+// the bits of scaling every source first: each product is rounded to the dtype, also that of a single source.
+using ScaledSumFunction = void (*)(void* const* targets, size_t target_count, const void* const* sources,
+                                   size_t source_count, size_t count, double factor);
+
 struct Reduction {
   DType dtype = DType::kF32;
   ReduceOp op =

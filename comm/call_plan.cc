@@ -74,6 +74,12 @@ Signature SignatureOf(const CollectiveRequest& request, Algorithm algorithm) {
   return signature;
 }
 
+// Whether the folds apply the factor of an average, which is the same for all ranks' inputs, so that none is scaled
+// before. A schedule by memory reduces only where it folds, every rank's input at once.
+bool ScalesInFold(const CollectiveRequest& request, const Schedule& schedule) {
+  return request.op == ReduceOp::kAvg && InputFactor(request, schedule.size) != 1.0 && IsByMemory(schedule.algorithm);
+}
+
 }  // namespace
 
 absl::StatusOr<int64_t> SumOfCounts(absl::Span<const int64_t> counts, const char* name, int size) {
@@ -143,7 +149,12 @@ absl::StatusOr<std::shared_ptr<const CallPlan>> MakeCallPlan(const CollectiveReq
     execution.reduction.op = WireOp(request.op);
     LOCKSTEP_ASSIGN_OR_RETURN(execution.reduction.combine, kernels::CombineFor(request.dtype, execution.reduction.op));
     LOCKSTEP_ASSIGN_OR_RETURN(execution.reduce_many, kernels::ReduceManyFor(request.dtype, execution.reduction.op));
-    plan->input_count = request.count;
+    if (ScalesInFold(request, execution.schedule->schedule())) {
+      LOCKSTEP_ASSIGN_OR_RETURN(execution.scaled_sum, kernels::ScaledSumFor(request.dtype));
+      execution.factor = InputFactor(request, size);
+    } else {
+      plan->input_count = request.count;
+    }
     // The input is not ours to change, and a block has no room for the vector.
     plan->prepare_in_output = !block_out && at_root;
     if (request.op == ReduceOp::kAvg && IsInteger(request.dtype) && at_root) plan->divide_count = output_count;

@@ -24,8 +24,8 @@ struct CallPlan {
   std::shared_ptr<const ExecutionPlan> execution;
   Signature signature;      // but for the sequence
   size_t vector_bytes = 0;  // of the whole vector, for the flight record
-  // Elements of the input where it may have to be read before the collective begins, because it is multiplied by a factor, or
-  // because an all-to-all is in place; and whether what is made of it may lie in the output.
+  // Elements of the input where it may have to be read before the collective begins, because it is multiplied by a factor
+  // and not as it is folded, or because an all-to-all is in place; and whether what is made of it may lie in the output.
   size_t input_count = 0;
   bool prepare_in_output = false;
   // Of an integer average: elements of this rank's output, to be divided by the size once they are summed.
@@ -47,7 +47,8 @@ absl::StatusOr<std::shared_ptr<const CallPlan>> MakeCallPlan(const CollectiveReq
                                                              std::shared_ptr<const PreparedSchedule> schedule,
                                                              size_t chunk_bytes);
 
-// What each element of the input is multiplied by first: an average's 1/size, a premultiplied sum's factor; 1 otherwise.
+// What each element of the input is multiplied by before it is summed: an average's 1/size, a premultiplied sum's factor;
+// 1 otherwise.
 double InputFactor(const CollectiveRequest& request, int size);
 
 }  // namespace lockstep

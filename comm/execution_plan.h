@@ -32,6 +32,9 @@ class ExecutionPlan {
     // Of the collectives that reduce.
     Reduction reduction;
     ReduceManyFunction reduce_many = nullptr;
+    // Of those whose folds multiply what they read by `factor`, in the place of reduce_many.
+    ScaledSumFunction scaled_sum = nullptr;
+    double factor = 1;
     // The envelope says the elements of its message's step, not the vector's: an all-to-all with counts, whose ranks
     // know only their own.
     bool count_per_message = false;
@@ -79,7 +82,12 @@ class ExecutionPlan {
   int64_t rounds() const { return rounds_; }
   int64_t piece_elements() const { return piece_; }
   const Reduction& reduction() const { return options_.reduction; }
-  ReduceManyFunction reduce_many() const { return options_.reduce_many; }
+  // A kReduceMany step's work, on `elements` of each term and target.
+  void Fold(void* const* targets, size_t target_count, const void* const* terms, size_t term_count,
+            size_t elements) const {
+    if (options_.scaled_sum == nullptr) return options_.reduce_many(targets, target_count, terms, term_count, elements);
+    options_.scaled_sum(targets, target_count, terms, term_count, elements, options_.factor);
+  }
   bool count_per_message() const { return options_.count_per_message; }
 
  private:

@@ -170,7 +170,7 @@ class World {
       for (size_t k = 0; k < step.terms.size(); ++k) {
         terms.push_back(Address(rank, step.terms[k], layout.term_offsets[k], layout.elements));
       }
-      own.plan->reduce_many()(targets.data(), targets.size(), terms.data(), terms.size(), layout.elements);
+      own.plan->Fold(targets.data(), targets.size(), terms.data(), terms.size(), layout.elements);
     }
   }
 

@@ -310,7 +310,7 @@ inline bool MemoryExecutor::Compute(const Step& step, const Piece& piece) {
     terms_.push_back(Address(step.terms[k], layout.term_offsets[k], piece, /*written=*/false));
     if (terms_.back() == nullptr) return false;
   }
-  plan.reduce_many()(targets_.data(), targets_.size(), terms_.data(), terms_.size(), elements);
+  plan.Fold(targets_.data(), targets_.size(), terms_.data(), terms_.size(), elements);
   return true;
 }
 

@@ -135,9 +135,9 @@ bool TransportCommunicator::InSharedMemory(const CollectiveRequest& request) con
   if (memory_ == nullptr || request.count == 0) return false;
   const Collective collective = request.collective;
   if (!request.counts.empty() && request.counts.size() != static_cast<size_t>(size_)) return false;
-  // What is multiplied by a factor first goes to memory of this rank's own, unless it fits the output.
-  const bool has_factor = request.op == ReduceOp::kPremulSum || request.op == ReduceOp::kAvg;
-  if (HasReduction(collective) && collective != Collective::kAllReduce && has_factor) return false;
+  // What a premul-sum multiplies first goes to memory of this rank's own, unless it fits the output.
+  const bool has_factor = HasReduction(collective) && request.op == ReduceOp::kPremulSum;
+  if (has_factor && collective != Collective::kAllReduce) return false;
   const bool pair_counts = collective == Collective::kAllToAll && !request.counts.empty();
   if (pair_counts || (collective == Collective::kAllToAll && request.input == request.output)) return false;
 

@@ -26,12 +26,16 @@ AverageFactors FactorsOf(Average average, double predivide_factor, int ranks, bo
       factors.copy_out = predivide_factor / ranks;
       break;
   }
-  if (in_place && factors.copy_in != 1) {
+  if (!in_place || factors.copy_in == 1) return factors;
+  if (average == Average::kBefore) {
+    factors.op = ReduceOp::kAvg;  // has the bits of a premul-sum, and may scale what it reads as it adds it
+    factors.one = static_cast<float>(ranks);
+  } else {
     factors.op = ReduceOp::kPremulSum;
     factors.premultiply = factors.copy_in;
     factors.one = static_cast<float>(1 / factors.copy_in);
-    factors.copy_in = 1;
   }
+  factors.copy_in = 1;
   return factors;
 }
 

@@ -77,8 +77,9 @@ TEST(FactorsOf, InPlaceNothingIsMultipliedOnTheWayIn) {
   for (const Average average : kAll) {
     for (const int ranks : {1, 2, 3}) EXPECT_EQ(FactorsOf(average, 2, ranks, true).copy_in, 1);
   }
-  EXPECT_EQ(FactorsOf(Average::kBefore, 1, 4, true).op, ReduceOp::kPremulSum);
-  EXPECT_EQ(FactorsOf(Average::kBefore, 1, 4, true).premultiply, 0.25);
+  EXPECT_EQ(FactorsOf(Average::kBefore, 1, 4, true).op, ReduceOp::kAvg);
+  EXPECT_EQ(FactorsOf(Average::kBefore, 1, 4, true).one, 4);
+  EXPECT_EQ(FactorsOf(Average::kPredivide, 2, 4, true).op, ReduceOp::kPremulSum);
   EXPECT_EQ(FactorsOf(Average::kPredivide, 2, 4, true).premultiply, 0.5);
   // Nothing to do is nothing done.
   EXPECT_EQ(FactorsOf(Average::kBefore, 1, 1, true).op, ReduceOp::kSum);

@@ -121,5 +121,25 @@ TEST(ByMemory, FoldsInRankOrderAndRoundsOnce) {
   EXPECT_EQ(expression(Collective::kReduce, Algorithm::kOneLine, 2, 0), "(r0+r1+r2+r3)");
 }
 
+// Whatever an input is to be multiplied by, the folds may do it (comm/call_plan.cc): nothing else reads an input to reduce
+// it, and every fold reads all ranks'.
+TEST(ByMemory, ReducesNothingButByFoldsOfAllRanks) {
+  for (Collective collective : {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter}) {
+    for (Algorithm algorithm : AlgorithmsFor(collective)) {
+      if (!IsByMemory(algorithm)) continue;
+      EXPECT_TRUE(RoundsOnce(collective, algorithm)) << Name(collective) << " by " << Name(algorithm);
+      for (int size : kSizes) {
+        for (const Schedule& schedule : BuildAll(collective, algorithm, size)) {
+          for (const Step& step : schedule.steps) {
+            EXPECT_NE(step.kind, Step::Kind::kReduce) << ToString(schedule);
+            if (step.kind != Step::Kind::kReduceMany) continue;
+            EXPECT_EQ(static_cast<int>(step.terms.size()), size) << ToString(schedule);
+          }
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -22,6 +22,7 @@ using DivideFunction = void (*)(void* data, size_t count, int64_t divisor);
 struct KernelTable {
   CombineFunction combine[kDTypeCount][kReduceOpCount];
   ReduceManyFunction reduce_many[kDTypeCount][kReduceOpCount];
+  ScaledSumFunction scaled_sum[kDTypeCount];
   ScaleFunction scale[kDTypeCount];
   DivideFunction divide[kDTypeCount];
   ScaleFunction cast[kDTypeCount][kDTypeCount];  // [to][from]; to == from is a scaling

@@ -58,8 +58,8 @@ void CombineInPlace(benchmark::State& state, CombineFunction combine, DType dtyp
 }
 
 // The first sources are the targets, as for ranks that share memory: each reads everybody's and writes everybody's.
-void ReduceManyInPlace(benchmark::State& state, ReduceManyFunction reduce, DType dtype, int source_count,
-                       int target_count) {
+template <typename Reduce>
+void ReduceManyInPlace(benchmark::State& state, Reduce reduce, DType dtype, int source_count, int target_count) {
   const size_t bytes = state.range(0);
   std::vector<std::vector<uint8_t>> arrays(source_count, Operand(bytes));
   std::vector<const void*> sources;
@@ -134,6 +134,11 @@ void RegisterVariant(Variant variant, const KernelTable& table) {
     Register(
         "sum_" + Name(c.dtype) + "_of_" + std::to_string(c.sources) + "_into_" + std::to_string(c.targets) + suffix,
         [reduce, c](benchmark::State& state) { ReduceManyInPlace(state, reduce, c.dtype, c.sources, c.targets); });
+    const ScaledSumFunction sum = table.scaled_sum[static_cast<int>(c.dtype)];
+    const auto average = [sum](auto... arguments) { sum(arguments..., 0.5); };
+    Register(
+        "avg_" + Name(c.dtype) + "_of_" + std::to_string(c.sources) + "_into_" + std::to_string(c.targets) + suffix,
+        [average, c](benchmark::State& state) { ReduceManyInPlace(state, average, c.dtype, c.sources, c.targets); });
   }
   for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     const ScaleFunction scale = table.scale[static_cast<int>(dtype)];

@@ -20,6 +20,10 @@ namespace kernels {
 // Fails where CombineFor does, with its errors.
 absl::StatusOr<ReduceManyFunction> ReduceManyFor(DType dtype, ReduceOp op);
 
+// Likewise of sums whose sources are scaled as they are read, with the bits that Scale in kernels/cpu/scale.h would give
+// them. INVALID_ARGUMENT where that cannot be: for integers and bool.
+absl::StatusOr<ScaledSumFunction> ScaledSumFor(DType dtype);
+
 }  // namespace kernels
 }  // namespace lockstep
 

@@ -1,5 +1,5 @@
-// Every variant's reduce-many functions against the reference: dtype x op x sources x targets x size x alignment x
-// aliasing, and bits beside the arrays left alone. Equal to the reference is equal to each other.
+// Every variant's reduce-many functions and scaled sums against the reference: dtype x op x sources x targets x size x
+// alignment x aliasing, and bits beside the arrays left alone. Equal to the reference is equal to each other.
 
 #include <algorithm>
 #include <cstddef>
@@ -55,6 +55,15 @@ std::vector<uint8_t> Expected(DType dtype, ReduceOp op, const Arrays& sources, i
   return expected;
 }
 
+// That of each source scaled by itself, each rounded to the dtype.
+std::vector<uint8_t> ExpectedScaled(DType dtype, const Arrays& sources, int source_count, double factor) {
+  Arrays scaled = sources;
+  for (std::vector<uint8_t>& source : scaled) {
+    ReferenceScale(dtype, source.data(), source.data(), source.size() / SizeOf(dtype), factor);
+  }
+  return Expected(dtype, ReduceOp::kSum, scaled, source_count);
+}
+
 class ReduceManyConformance : public testing::TestWithParam<Variant> {
  protected:
   void SetUp() override {
@@ -66,14 +75,17 @@ class ReduceManyConformance : public testing::TestWithParam<Variant> {
     return table_->reduce_many[static_cast<int>(dtype)][static_cast<int>(op)];
   }
 
+  ScaledSumFunction ScaledSumOf(DType dtype) const { return table_->scaled_sum[static_cast<int>(dtype)]; }
+
   CombineFunction CombineOf(DType dtype, ReduceOp op) const {
     return table_->combine[static_cast<int>(dtype)][static_cast<int>(op)];
   }
 
-  // One call: true if every target holds `expected`, sources that are no target are as they were, and so is what
-  // surrounds them all.
-  bool Holds(ReduceManyFunction reduce, const Arrays& values, int source_count, int target_count, size_t bytes,
-             size_t count, Alias alias, size_t offset, const std::vector<uint8_t>& expected) const {
+  // One call of what is called like a ReduceManyFunction: true if every target holds `expected`, sources that are no
+  // target are as they were, and so is what surrounds them all.
+  template <typename Reduce>
+  bool Holds(Reduce reduce, const Arrays& values, int source_count, int target_count, size_t bytes, size_t count,
+             Alias alias, size_t offset, const std::vector<uint8_t>& expected) const {
     std::vector<std::unique_ptr<GuardedBytes>> arrays;
     std::vector<const void*> sources;
     std::vector<void*> targets;
@@ -158,6 +170,43 @@ TEST_P(ReduceManyConformance, EqualsTheReferenceForManySources) {
       ASSERT_TRUE(Holds(FunctionOf(dtype, ReduceOp::kSum), values, source_count, /*target_count=*/2,
                         kSizeMax * SizeOf(dtype), kSizeMax, Alias::kLast, /*offset=*/0, expected))
           << Name(dtype) << ", " << source_count << " sources, seed " << kSeed + 1;
+    }
+  }
+}
+
+TEST_P(ReduceManyConformance, HasAScaledSumExactlyWhereThereAreFractions) {
+  for (DType dtype : kAllDTypes) {
+    EXPECT_EQ(ScaledSumOf(dtype) != nullptr, IsFloat(dtype) || IsComplex(dtype)) << Name(dtype);
+  }
+}
+
+// A third is rounded in every format; of 2^-20 small elements of the narrow formats become subnormal or zero.
+TEST_P(ReduceManyConformance, AScaledSumEqualsTheReferenceForEveryCountSizeAlignmentAndAlias) {
+  std::mt19937_64 random(kSeed + 4);
+  for (DType dtype : kAllDTypes) {
+    const ScaledSumFunction sum = ScaledSumOf(dtype);
+    if (sum == nullptr) continue;
+    const Arrays values = TestSources(dtype, kSizeMax, random);
+    for (double factor : {1.0 / 3, -1.0 / (1 << 20)}) {
+      const auto scaled_sum = [&](void* const* targets, size_t target_count, const void* const* sources,
+                                  size_t source_count,
+                                  size_t count) { sum(targets, target_count, sources, source_count, count, factor); };
+      for (int source_count = 1; source_count <= kSourcesMax; ++source_count) {
+        const std::vector<uint8_t> expected = ExpectedScaled(dtype, values, source_count, factor);
+        for (int target_count = 1; target_count <= kTargetsMax; ++target_count) {
+          for (size_t count : kSizes) {
+            for (Alias alias : kAliases) {
+              for (size_t offset : {0, 5}) {
+                ASSERT_TRUE(Holds(scaled_sum, values, source_count, target_count, count * SizeOf(dtype), count, alias,
+                                  offset, expected))
+                    << Name(dtype) << " by " << factor << ", " << count << " elements, " << source_count << " sources, "
+                    << target_count << " targets, alias " << static_cast<int>(alias) << ", offset " << offset
+                    << ", seed " << kSeed + 4;
+              }
+            }
+          }
+        }
+      }
     }
   }
 }

@@ -62,6 +62,28 @@ TEST(ReduceManyFor, RefusesWhatCombineForRefuses) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("200")));
 }
 
+TEST(ScaledSumFor, ScalesEverySourceAsItIsRead) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const ScaledSumFunction sum, ScaledSumFor(DType::kF32));
+  EXPECT_EQ(sum, ActiveTable().scaled_sum[static_cast<int>(DType::kF32)]);
+  std::vector<float> a = {2, 4, 6}, b = {20, 40, 60}, aside(3);
+  const void* sources[] = {a.data(), b.data()};
+  void* targets[] = {b.data(), aside.data()};
+  sum(targets, 2, sources, 2, 3, 0.5);
+  EXPECT_THAT(a, ElementsAre(2, 4, 6));
+  EXPECT_THAT(b, ElementsAre(11, 22, 33));
+  EXPECT_THAT(aside, ElementsAre(11, 22, 33));
+  // One source is scaled too.
+  sum(targets, 1, sources, 1, 3, 0.5);
+  EXPECT_THAT(b, ElementsAre(1, 2, 3));
+}
+
+TEST(ScaledSumFor, RefusesDTypesWithoutFractions) {
+  for (DType dtype : {DType::kI32, DType::kU8, DType::kBool}) {
+    EXPECT_THAT(ScaledSumFor(dtype), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(Name(dtype))));
+  }
+  EXPECT_THAT(ScaledSumFor(static_cast<DType>(200)), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("200")));
+}
+
 }  // namespace
 }  // namespace kernels
 }  // namespace lockstep

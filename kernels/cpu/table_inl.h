@@ -29,6 +29,11 @@ class TableBuilder {
     table_.combine[static_cast<int>(dtype)][static_cast<int>(op)] = &Combine<Kernel>;
     table_.reduce_many[static_cast<int>(dtype)][static_cast<int>(op)] = &ReduceMany<Kernel>;
   }
+  // A sum, and the scaling of what it sums.
+  template <typename Sum, typename Scaling>
+  constexpr void ScaledSum(DType dtype) {
+    table_.scaled_sum[static_cast<int>(dtype)] = &SumScaled<Sum, Scaling>;
+  }
   constexpr ScaleFunction& Scale(DType dtype) { return table_.scale[static_cast<int>(dtype)]; }
   constexpr ScaleFunction& Cast(DType to, DType from) {
     return table_.cast[static_cast<int>(to)][static_cast<int>(from)];
@@ -61,6 +66,7 @@ class TableBuilder {
   constexpr void Narrow(DType dtype) {
     Operation<NarrowKernel<Format, Add>>(dtype, ReduceOp::kSum);
     Operation<NarrowKernel<Format, Multiply>>(dtype, ReduceOp::kProd);
+    ScaledSum<NarrowKernel<Format, Add>, NarrowScaleKernel<Format>>(dtype);
     Scale(dtype) = &ScaleAll<NarrowScaleKernel<Format>>;
     Cast(dtype, DType::kF64) = &ScaleAll<CastDoubleToNarrowKernel<Format>>;
   }
@@ -77,6 +83,8 @@ class TableBuilder {
     Operation<FloatKernel<T, Multiply>>(real, ReduceOp::kProd);
     Operation<ComplexSumKernel<T>>(complex, ReduceOp::kSum);
     Operation<ComplexProductKernel<T>>(complex, ReduceOp::kProd);
+    ScaledSum<FloatKernel<T, Add>, FloatScaleKernel<T>>(real);
+    ScaledSum<ComplexSumKernel<T>, FloatScaleKernel<T>>(complex);
     Scale(real) = &ScaleAll<FloatScaleKernel<T>>;
     Scale(complex) = &ScaleComplex<T>;
   }
