@@ -66,8 +66,9 @@ std::string SettingsThatDiffer(const std::string& a, int rank_a, const std::stri
     differences.push_back(absl::StrCat(of_a[i], " on rank ", rank_a, ", ", of_b[i], " on rank ", rank_b));
   }
   // In what was cut off.
-  if (differences.empty())
+  if (differences.empty()) {
     differences.push_back(absl::StrCat(a, "... on rank ", rank_a, ", ", b, "... on rank ", rank_b));
+  }
   return absl::StrCat("the settings differ: ", absl::StrJoin(differences, "; "));
 }
 

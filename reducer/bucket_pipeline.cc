@@ -305,7 +305,7 @@ absl::Status BucketPipeline::Optimize(Bucket& bucket) {
       {bucket.index(), step_.buckets, parameters, gradients, bucket.plan().sparse ? &bucket.sparse_average : nullptr});
 }
 
-absl::Status BucketPipeline::Join(Stream& stream, Bucket& last) {
+absl::Status BucketPipeline::MakeWait(Stream& stream, Bucket& last) {
   if (optimizer_ == nullptr) return stream.Wait(last.copied_out.get());
   LOCKSTEP_RETURN_IF_ERROR(optimizer_->Record(optimized_event_.get()));
   return stream.Wait(optimized_event_.get());

@@ -85,7 +85,7 @@ class BucketPipeline {
   // Issues all of the above for the bucket, of which nothing is under way.
   absl::Status Launch(Bucket& bucket);
   // Makes the stream wait for all that was launched.
-  absl::Status Join(Stream& stream, Bucket& last);
+  absl::Status MakeWait(Stream& stream, Bucket& last);
   absl::Status Synchronize(Deadline deadline);
 
   // Buckets of the step on which the optimizer was called. After Synchronize.

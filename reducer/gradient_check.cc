@@ -7,24 +7,17 @@
 #include "reducer/bucket.h"
 
 namespace lockstep {
-namespace {
 
-// Whether both strides lead to the same places: what a dimension of one element has does not matter.
-bool SamePlaces(absl::Span<const int64_t> shape, absl::Span<const int64_t> a, absl::Span<const int64_t> b) {
-  for (size_t i = 0; i < shape.size(); ++i) {
-    if (shape[i] > 1 && a[i] != b[i]) return false;
-  }
-  return true;
-}
-
-}  // namespace
-
-GradientCheck::GradientCheck(absl::Span<const Parameter> parameters) : parameters_(parameters) {
-  for (const Parameter& parameter : parameters_) {
-    // Any address will do: only the geometry is looked at.
-    void* const stand_in = reinterpret_cast<void*>(uintptr_t{1} << 20);
-    has_gaps_.push_back(!parameter.ignored && !parameter.strides.empty() &&
-                        !SamePlaces(parameter.shape, DenseView(parameter, stand_in).strides(), parameter.strides));
+GradientCheck::GradientCheck(absl::Span<const Parameter> parameters)
+    : parameters_(parameters), like_(parameters.size()), like_in_bucket_(parameters.size()) {
+  // Any address will do: only the geometry is looked at.
+  void* const stand_in = reinterpret_cast<void*>(uintptr_t{1} << 20);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const Parameter& parameter = parameters[i];
+    if (parameter.ignored) continue;
+    like_[i] =
+        TensorView::Create(stand_in, parameter.dtype, parameter.shape, parameter.strides, parameter.device).value();
+    like_in_bucket_[i] = DenseView(parameter, stand_in);
   }
 }
 
@@ -42,11 +35,8 @@ absl::Status GradientCheck::Index(size_t index, bool sparse, absl::string_view c
 }
 
 bool GradientCheck::LayoutFits(size_t index, const TensorView& gradient, const void* view) const {
-  const Parameter& parameter = parameters_[index];
-  if (gradient.shape() != absl::MakeConstSpan(parameter.shape)) return false;
-  if (gradient.elements() == 0) return true;
-  const bool row_major = parameter.strides.empty() || (has_gaps_[index] && gradient.data() == view);
-  return row_major ? gradient.contiguous() : SamePlaces(parameter.shape, gradient.strides(), parameter.strides);
+  const bool in_bucket = view != nullptr && gradient.data() == view;
+  return SameLayout(gradient, in_bucket ? like_in_bucket_[index] : like_[index]);
 }
 
 absl::Status GradientCheck::Gradient(size_t index, const TensorView& gradient, const void* view) const {

@@ -34,7 +34,9 @@ class GradientCheck {
   bool LayoutFits(size_t index, const TensorView& gradient, const void* view) const;
 
   const absl::Span<const Parameter> parameters_;
-  std::vector<bool> has_gaps_;  // by parameter: its gradient's strides leave gaps
+  // By parameter; only their geometry is looked at. Nothing for ignored ones.
+  std::vector<TensorView> like_;
+  std::vector<TensorView> like_in_bucket_;
 };
 
 }  // namespace lockstep

@@ -228,7 +228,7 @@ absl::Status Reducer::EndBackward(Stream* stream) {
   LaunchFull();
 
   const bool in_flight = stream != nullptr && rest.complaint.empty();
-  const absl::Status result = in_flight ? pipeline_->Join(*stream, *buckets_.back()) : Finish(/*joined=*/false);
+  const absl::Status result = in_flight ? pipeline_->MakeWait(*stream, *buckets_.back()) : Finish(/*joined=*/false);
   MutexLock lock(&mu_);
   if (in_flight) recorder_.EndReturned();
   in_flight_ = in_flight;
