@@ -32,7 +32,7 @@ inline void CopyView(const TensorView& source, const TensorView& target) {
 inline TensorView ViewOf(const Reducer& reducer, size_t index) {
   const auto view = reducer.GradientView(index);
   LOCKSTEP_EXPECT_OK(view);
-  return view.value_or(TensorView());
+  return view.ok() ? *view : TensorView();
 }
 
 // The replica's gradients into their views, and back.
