@@ -50,9 +50,16 @@ class Stream {
 
   virtual DeviceId device() const = 0;
 
+  // The vendor's handle, of a stream that has one (cudaStream_t); null on the host.
+  virtual void* native() const { return nullptr; }
+
   // Runs `work` on the host after everything enqueued before and before anything enqueued later. On CUDA such work may
   // not call CUDA. RESOURCE_EXHAUSTED when the queue is full (host: 65,536 entries); the closure is destroyed then.
   virtual absl::Status Enqueue(absl::AnyInvocable<absl::Status()> work) = 0;
+
+  // Copies `bytes` bytes in the stream's order, between any memory that the device reaches: its own and the host's. Both stay borrowed
+  // until it is done. RESOURCE_EXHAUSTED as in Enqueue.
+  virtual absl::Status Copy(void* target, const void* source, size_t bytes) = 0;
 
   // Marks the current end of the queue in `event`, replacing what the event stood for before.
   // INVALID_ARGUMENT when the event is null or of another kind of device.
@@ -103,10 +110,18 @@ class Device {
   virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStream(const std::string& name) = 0;
   virtual absl::StatusOr<std::unique_ptr<Event>> CreateEvent() = 0;
 
+  // A stream of the embedder's, by the vendor's handle: it stays theirs, and outlives what is returned. UNIMPLEMENTED on the host,
+  // whose streams have no handles.
+  virtual absl::StatusOr<std::unique_ptr<Stream>> BorrowStream(void* native) = 0;
+
   // Uninitialised memory, aligned to 256 bytes at least; zero bytes give a valid pointer that must still be freed.
   // RESOURCE_EXHAUSTED says how much was asked for.
   virtual absl::StatusOr<void*> Allocate(size_t bytes) = 0;
   virtual void Free(void* memory) = 0;
+
+  // The same on the host, such that the device reaches it and copies to and from it run beside other work (CUDA: pinned).
+  virtual absl::StatusOr<void*> AllocateOnHost(size_t bytes) = 0;
+  virtual void FreeOnHost(void* memory) = 0;
 
  protected:
   Device() = default;

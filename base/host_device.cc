@@ -22,6 +22,10 @@ class Host final : public Device {
 
   absl::StatusOr<std::unique_ptr<Event>> CreateEvent() override { return std::make_unique<internal::HostEvent>(); }
 
+  absl::StatusOr<std::unique_ptr<Stream>> BorrowStream(void*) override {
+    return absl::UnimplementedError("a stream on the host has no handle by which it could be borrowed");
+  }
+
   absl::StatusOr<void*> Allocate(size_t bytes) override {
     void* memory = nullptr;
     size_t rounded = 0;
@@ -33,6 +37,9 @@ class Host final : public Device {
   }
 
   void Free(void* memory) override { std::free(memory); }
+
+  absl::StatusOr<void*> AllocateOnHost(size_t bytes) override { return Allocate(bytes); }
+  void FreeOnHost(void* memory) override { Free(memory); }
 };
 
 }  // namespace

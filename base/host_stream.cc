@@ -1,6 +1,7 @@
 #include "base/host_stream.h"
 
 #include <algorithm>
+#include <cstring>
 #include <exception>
 #include <system_error>
 #include <utility>
@@ -255,6 +256,13 @@ absl::Status HostStream::Enqueue(absl::AnyInvocable<absl::Status()> work) {
   if (absl::Status usable = CheckUsable(); !usable.ok()) return usable;
   if (work == nullptr) return absl::InvalidArgumentError(absl::StrCat("host stream \"", name_, "\": null work"));
   return queue_->Push(std::move(work));
+}
+
+absl::Status HostStream::Copy(void* target, const void* source, size_t bytes) {
+  return Enqueue([target, source, bytes] {
+    if (bytes > 0) std::memcpy(target, source, bytes);
+    return absl::OkStatus();
+  });
 }
 
 absl::Status HostStream::Record(Event* event) {

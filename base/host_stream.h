@@ -7,6 +7,7 @@
 #define BASE_HOST_STREAM_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -140,6 +141,7 @@ class HostStream final : public Stream {
 
   DeviceId device() const override { return DeviceId(); }
   absl::Status Enqueue(absl::AnyInvocable<absl::Status()> work) override;
+  absl::Status Copy(void* target, const void* source, size_t bytes) override;
   absl::Status Record(Event* event) override;
   absl::Status Wait(Event* event) override;
   absl::Status Synchronize(Deadline deadline) override;

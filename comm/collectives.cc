@@ -10,20 +10,20 @@ namespace lockstep {
 namespace {
 
 absl::Status CheckTensor(const TensorView& tensor, const char* name) {
-  if (tensor.device().kind != DeviceKind::kHost) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, " ", tensor.ToString(), " is not on the host, where this communicator works"));
-  }
   if (!tensor.contiguous()) {
     return absl::InvalidArgumentError(absl::StrCat(name, " ", tensor.ToString(), " is not contiguous"));
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckSameDType(const TensorView& input, const TensorView& output) {
-  if (input.dtype() == output.dtype()) return absl::OkStatus();
+absl::Status CheckAlike(const TensorView& input, const TensorView& output) {
+  if (input.dtype() != output.dtype()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("input is ", Name(input.dtype()), " and output is ", Name(output.dtype())));
+  }
+  if (input.device() == output.device() || input.elements() == 0 || output.elements() == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("input is ", Name(input.dtype()), " and output is ", Name(output.dtype())));
+      absl::StrCat("input is on ", Name(input.device()), " and output is on ", Name(output.device())));
 }
 
 absl::Status CheckRoot(const Communicator& communicator, Rank root) {
@@ -74,6 +74,7 @@ CollectiveRequest Request(Collective collective, const TensorView& whole) {
   request.collective = collective;
   request.dtype = whole.dtype();
   request.count = whole.elements();
+  request.device = whole.device();
   return request;
 }
 
@@ -96,7 +97,7 @@ absl::StatusOr<CollectiveRequest> RequestByRank(Collective collective, const Com
   request.root = root;
   if (has_whole) {
     LOCKSTEP_RETURN_IF_ERROR(CheckTensor(whole, whole_name));
-    LOCKSTEP_RETURN_IF_ERROR(CheckSameDType(input, output));
+    LOCKSTEP_RETURN_IF_ERROR(CheckAlike(input, output));
     LOCKSTEP_RETURN_IF_ERROR(CheckWhole(communicator, part, part_name, whole, whole_name, request.count, counts));
   }
   if (gathers || has_whole) request.input = input.data();
@@ -106,7 +107,7 @@ absl::StatusOr<CollectiveRequest> RequestByRank(Collective collective, const Com
 
 absl::Status CheckElementwise(const TensorView& input, const TensorView& output) {
   LOCKSTEP_RETURN_IF_ERROR(CheckTensor(output, "output"));
-  LOCKSTEP_RETURN_IF_ERROR(CheckSameDType(input, output));
+  LOCKSTEP_RETURN_IF_ERROR(CheckAlike(input, output));
   if (input.elements() != output.elements()) {
     return absl::InvalidArgumentError(
         absl::StrCat("input has ", input.elements(), " elements and output has ", output.elements()));
@@ -188,7 +189,7 @@ absl::StatusOr<CollectiveRequest> AllToAllRequest(const Communicator& communicat
                                                   absl::Span<const int64_t> output_counts) {
   LOCKSTEP_RETURN_IF_ERROR(CheckTensor(input, "input"));
   LOCKSTEP_RETURN_IF_ERROR(CheckTensor(output, "output"));
-  LOCKSTEP_RETURN_IF_ERROR(CheckSameDType(input, output));
+  LOCKSTEP_RETURN_IF_ERROR(CheckAlike(input, output));
   if (Overlap(input, output) && input.data() != output.data()) {
     return absl::InvalidArgumentError("input and output overlap without being the same memory");
   }

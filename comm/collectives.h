@@ -1,7 +1,7 @@
 // Checked requests from tensors: what the C ABI and other callers with arguments from outside go through.
 //
 // Each returns a request for Communicator::Run or Start, or INVALID_ARGUMENT saying which argument is wrong and why: a tensor
-// that is not contiguous or not on the host, dtypes or element counts that do not fit together, an op without meaning for the
+// that is not contiguous, dtypes, devices or element counts that do not fit together, an op without meaning for the
 // dtype, a root outside the world, input and output that overlap in another way than in place.
 
 #ifndef COMM_COLLECTIVES_H_

@@ -85,7 +85,15 @@ TEST_F(CollectivesTest, Broadcast) {
   EXPECT_THAT(BroadcastRequest(self_, F32(0, 10), Rank(3)), IsRefused("root 3 is not a rank of a world of 3"));
   EXPECT_THAT(BroadcastRequest(self_, F32(0, 10), Rank(-1)), IsRefused("root -1 is not a rank of a world of 3"));
   EXPECT_THAT(BroadcastRequest(self_, EverySecond(0, 10), Rank(0)), IsRefused(HasSubstr("contiguous")));
-  EXPECT_THAT(BroadcastRequest(self_, OnGpu(10), Rank(0)), IsRefused(HasSubstr("not on the host")));
+}
+
+TEST_F(CollectivesTest, DevicesTravelWithTheRequest) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const CollectiveRequest request, BroadcastRequest(self_, OnGpu(10), Rank(0)));
+  EXPECT_EQ(request.device, (DeviceId{DeviceKind::kCuda, 0}));
+  EXPECT_THAT(self_.Run(request), IsRefused(AllOf(HasSubstr("on cuda:0"), HasSubstr("for the host alone"))));
+  EXPECT_THAT(self_.status(), IsOk());
+  EXPECT_THAT(AllReduceRequest(F32(0, 10), OnGpu(10), ReduceOp::kSum),
+              IsRefused("input is on host and output is on cuda:0"));
 }
 
 TEST_F(CollectivesTest, ReduceLooksAtTheOutputOnTheRootAlone) {

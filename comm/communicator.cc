@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 
 namespace lockstep {
 
@@ -28,7 +29,15 @@ absl::Status Finish(absl::StatusOr<Work> work) {
 
 }  // namespace
 
+absl::Status CheckOnHost(DeviceId device) {
+  if (device.kind == DeviceKind::kHost) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the buffers are on ", Name(device),
+                   ", and this communicator was made for the host alone: name the device at creation"));
+}
+
 absl::Status CheckMessage(const SendRequest& request, int size) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckOnHost(request.device));
   if (request.target.value() < 0 || request.target.value() >= size) {
     return absl::InvalidArgumentError(
         absl::StrCat("send: target ", request.target.value(), " is not a rank of a world of ", size));
@@ -38,6 +47,7 @@ absl::Status CheckMessage(const SendRequest& request, int size) {
 }
 
 absl::Status CheckMessage(const ReceiveRequest& request, int size) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckOnHost(request.device));
   if (request.source != kAnySource && (request.source.value() < 0 || request.source.value() >= size)) {
     return absl::InvalidArgumentError(
         absl::StrCat("receive: source ", request.source.value(), " is not a rank of a world of ", size));
@@ -60,6 +70,8 @@ absl::Status Communicator::Receive(const ReceiveRequest& request) { return Finis
 absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Communicator::Allocate(size_t bytes) {
   return MakePrivateBuffer(bytes);
 }
+
+absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Communicator::AllocateOnDevice(size_t) { return NotHere("device"); }
 
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Split(int, int) { return NotHere("parts"); }
 

@@ -25,6 +25,9 @@
 // calls, wherever the buffers lie: an all-to-all in place or with counts, and a reduce, reduce-scatter or reduce-scatter-v
 // with a factor.)
 //
+// Devices. Every communicator takes buffers on the host; one that was made for a device (comm/device_communicator.h) takes buffers on
+// that device, too, all of one call in one place. Elsewhere they are INVALID_ARGUMENT.
+//
 // Failure. When a rank dies, stops answering, aborts, or an operation's deadline passes, every rank's operations complete with
 // the same error and so do later calls: status() tells it. A new communicator over the survivors may be made in the
 // same processes.
@@ -55,7 +58,7 @@
 
 namespace lockstep {
 
-// One call. Buffers are contiguous, on the host, and at least as long as said here; comm/collectives.h has the checks.
+// One call. Buffers are contiguous, on `device`, and at least as long as said here; comm/collectives.h has the checks.
 struct CollectiveRequest {
   Collective collective = Collective::kBarrier;
   DType dtype = DType::kU8;
@@ -79,6 +82,7 @@ struct CollectiveRequest {
   std::chrono::milliseconds timeout{0};  // of the operation, which it aborts on every rank; 0: the communicator's
   // The thread that carries it out shares its core with computation: it sleeps rather than polls while nothing moves.
   bool background = false;
+  DeviceId device;  // where the buffers are
 };
 
 inline constexpr Rank kAnySource{-1};
@@ -91,6 +95,7 @@ struct SendRequest {
   const void* data = nullptr;
   size_t bytes = 0;
   std::chrono::milliseconds timeout{0};  // as of a collective
+  DeviceId device;
 };
 
 struct ReceiveRequest {
@@ -100,9 +105,13 @@ struct ReceiveRequest {
   size_t bytes = 0;             // room; a longer message is FAILED_PRECONDITION for both sides and is lost
   MessageInfo* info = nullptr;  // written when the work is done well, as the work has it; may be null
   std::chrono::milliseconds timeout{0};
+  DeviceId device;
 };
 
-// INVALID_ARGUMENT for a peer or a tag that cannot be, in a world of this size.
+// What communicators for the host alone say of buffers elsewhere: INVALID_ARGUMENT.
+absl::Status CheckOnHost(DeviceId device);
+
+// INVALID_ARGUMENT for buffers that are not on the host, and for a peer or a tag that cannot be, in a world of this size.
 absl::Status CheckMessage(const SendRequest& request, int size);
 absl::Status CheckMessage(const ReceiveRequest& request, int size);
 
@@ -133,6 +142,9 @@ class Communicator {
 
   virtual Rank rank() const = 0;
   virtual int size() const = 0;
+
+  // Whose memory collectives take beside the host's; the host where there is none.
+  virtual DeviceId device() const { return DeviceId(); }
 
   // Carries out the collective; the caller's thread does the work. Returns by the operation's deadline.
   virtual absl::Status Run(const CollectiveRequest& request) = 0;
@@ -169,10 +181,14 @@ class Communicator {
   // stays usable. After a failure of the communicator a rank that was stopped may still write into it.
   virtual absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Allocate(size_t bytes);
 
-  // Carries out the collective in the order of a stream: after what was enqueued before, before what is enqueued later. Here,
-  // for back ends that work on the host, on the stream's own thread. `done` gets the result, on that thread; the stream itself
-  // takes no error from it. An error returned means that nothing was enqueued and `done` will not be called. The request's counts
-  // stay borrowed until then.
+  // Memory on device() for collectives there, in which they are fastest. Otherwise as Allocate, but its contents are undefined.
+  virtual absl::StatusOr<std::unique_ptr<SymmetricBuffer>> AllocateOnDevice(size_t bytes);
+
+  // Carries out the collective in the order of a stream: after what was enqueued before, before what is enqueued later. An error
+  // returned means that nothing was enqueued and `done` will not be called.
+  // On a stream of the host (buffers there, too) by the stream's own thread: `done` gets the result, on that thread, and the stream
+  // itself takes no error from it. The request's counts stay borrowed until then.
+  // On a stream of device() `done` is called before this returns, once all is issued; a failure after that is status()'s to tell.
   virtual absl::Status Enqueue(const CollectiveRequest& request, Stream* stream,
                                absl::AnyInvocable<void(const absl::Status&)> done);
 

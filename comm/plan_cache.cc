@@ -29,6 +29,7 @@ size_t RoundedUp(size_t bytes) {
 }  // namespace
 
 absl::StatusOr<const std::shared_ptr<const CallPlan>*> PlanCache::Find(const CollectiveRequest& request, bool shared) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckOnHost(request.device));
   if (!request.counts.empty() || !request.output_counts.empty()) {
     LOCKSTEP_ASSIGN_OR_RETURN(uncached_, Make(request, shared));
     return &uncached_;

@@ -21,6 +21,7 @@ constexpr size_t kNoteTopicsMax = 64;
 
 // What would be refused in a larger world is refused here.
 absl::Status Check(const CollectiveRequest& request) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckOnHost(request.device));
   LOCKSTEP_RETURN_IF_ERROR(CheckRequest(request, Rank(0), /*size=*/1));
   if (request.algorithm == Algorithm::kAuto && (!HasRoot(request.collective) || request.root == Rank(0))) {
     return absl::OkStatus();

@@ -10,7 +10,9 @@
 #ifndef TESTS_DEVICE_CONFORMANCE_H_
 #define TESTS_DEVICE_CONFORMANCE_H_
 
+#include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -433,6 +435,24 @@ TEST_P(DeviceConformance, DestroyedStreamReleasesThoseThatWaitForIt) {
   EXPECT_TRUE(ran);
 }
 
+// From the host to the device and back, between two pieces of other work.
+TEST_P(DeviceConformance, CopiesRunInOrder) {
+  constexpr size_t kBytes = 100'003;
+  const auto stream = NewStream();
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(void* const allocated, device_->AllocateOnHost(kBytes));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(void* const on_device, device_->Allocate(kBytes));
+  auto* const on_host = static_cast<unsigned char*>(allocated);
+  EnqueueOk(stream.get(), [on_host] { std::fill_n(on_host, kBytes, static_cast<unsigned char>(7)); });
+  EXPECT_THAT(stream->Copy(on_device, on_host, kBytes), IsOk());
+  EnqueueOk(stream.get(), [on_host] { std::fill_n(on_host, kBytes, static_cast<unsigned char>(0)); });
+  EXPECT_THAT(stream->Copy(on_host, on_device, kBytes), IsOk());
+  EXPECT_THAT(stream->Copy(nullptr, nullptr, 0), IsOk());
+  ASSERT_THAT(stream->Synchronize(Soon()), IsOk());
+  EXPECT_EQ(std::count(on_host, on_host + kBytes, 7), kBytes);
+  device_->Free(on_device);
+  device_->FreeOnHost(on_host);
+}
+
 TEST_P(DeviceConformance, AllocationsAreAlignedAndDistinct) {
   std::vector<void*> blocks;
   for (size_t bytes : {0, 0, 1, 255, 256, 257, 1 << 20}) {
@@ -444,6 +464,16 @@ TEST_P(DeviceConformance, AllocationsAreAlignedAndDistinct) {
   }
   for (void* block : blocks) device_->Free(block);
   device_->Free(nullptr);
+}
+
+TEST_P(DeviceConformance, MemoryOnTheHostIsTheHosts) {
+  for (size_t bytes : {1, 4096, 1 << 20}) {
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(void* const block, device_->AllocateOnHost(bytes));
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(block) % 256, 0) << bytes;
+    std::fill_n(static_cast<char*>(block), bytes, 'x');
+    device_->FreeOnHost(block);
+  }
+  device_->FreeOnHost(nullptr);
 }
 
 TEST_P(DeviceConformance, ImpossibleAllocationSaysHowMuchWasAskedFor) {
