@@ -22,7 +22,7 @@ def _cuda_objects_impl(ctx):
     context = merged.compilation_context
 
     flags = ["-std=c++17", "-O3", "-ccbin", "g++", "-Xcompiler", "-fPIC,-Wall,-Werror", "-Werror", "all-warnings"]
-    flags += _ARCHITECTURES
+    flags += _ARCHITECTURES + ctx.attr.nvcc_copts
     for directory in [".", ctx.bin_dir.path]:
         flags += ["-I", directory]
     for directory in context.includes.to_list() + context.quote_includes.to_list() + context.system_includes.to_list():
@@ -65,6 +65,7 @@ _cuda_objects = rule(
     attrs = {
         "srcs": attr.label_list(allow_files = [".cu"]),
         "hdrs": attr.label_list(allow_files = True),
+        "nvcc_copts": attr.string_list(),
         "deps": attr.label_list(providers = [CcInfo]),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
     },
@@ -72,7 +73,7 @@ _cuda_objects = rule(
     toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
 )
 
-def lockstep_cuda_library(name, srcs, stub_srcs, hdrs, deps = [], **kwargs):
+def lockstep_cuda_library(name, srcs, stub_srcs, hdrs, deps = [], nvcc_copts = [], **kwargs):
     """A library whose sources are CUDA where nvcc was found, and stub_srcs elsewhere.
 
     Args:
@@ -81,6 +82,7 @@ def lockstep_cuda_library(name, srcs, stub_srcs, hdrs, deps = [], **kwargs):
       stub_srcs: .cc files that define the same functions and answer UNAVAILABLE.
       hdrs: plain C++ headers.
       deps: what both include.
+      nvcc_copts: more flags for nvcc.
       **kwargs: passed on to lockstep_cc_library.
     """
     if CUDA_ENABLED:
@@ -88,6 +90,7 @@ def lockstep_cuda_library(name, srcs, stub_srcs, hdrs, deps = [], **kwargs):
             name = name + "_objects",
             srcs = srcs,
             hdrs = hdrs,
+            nvcc_copts = nvcc_copts,
             deps = deps + ["@local_cuda//:cudart_static"],
         )
         lockstep_cc_library(name = name, hdrs = hdrs, deps = deps + [":" + name + "_objects"], **kwargs)

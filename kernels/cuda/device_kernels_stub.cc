@@ -1,0 +1,21 @@
+#include "base/cuda_api.h"
+#include "kernels/cuda/device_kernels.h"
+
+namespace lockstep {
+namespace kernels {
+namespace cuda {
+
+// There is no stream to launch them in either.
+
+const KernelTable& DeviceKernels() {
+  static const KernelTable kNone = {};
+  return kNone;
+}
+
+int LaunchKernel(KernelFunction, uint32_t, const void*, void*) { return kCudaNotSupported; }
+
+int LoadKernels() { return kCudaNotSupported; }
+
+}  // namespace cuda
+}  // namespace kernels
+}  // namespace lockstep

@@ -1,0 +1,154 @@
+// Float formats element by element, and conversion between them with a factor: the arithmetic of kernels/cpu/cast.h and scale.h,
+// to the bit. Compiled without contraction (nvcc: -fmad=false). See execution_inl.h for who includes this.
+//
+// A format offers
+//   Bits, Wide        an element in memory; the type it is computed in (float, double)
+//   Decode, Encode    exact; rounded once to nearest even, with the canonical NaN
+//   kMagnitude        all of Bits but the sign
+//   kNonFinite        the smallest magnitude that is no finite number
+
+#ifndef KERNELS_CUDA_ELEMENTS_INL_H_
+#define KERNELS_CUDA_ELEMENTS_INL_H_
+
+#include <cstdint>
+#include <type_traits>
+
+#include "base/bfloat16.h"
+#include "base/dtype.h"
+#include "base/float16.h"
+#include "base/float8.h"
+#include "kernels/cuda/execution_inl.h"
+
+namespace lockstep {
+namespace kernels {
+namespace cuda {
+namespace {
+
+struct F32 {
+  static constexpr DType kDType = DType::kF32;
+  using Bits = uint32_t;
+  using Wide = float;
+  static constexpr Bits kMagnitude = 0x7FFFFFFF;
+  static constexpr Bits kNonFinite = 0x7F800000;
+  static LOCKSTEP_BODY Wide Decode(Bits bits) { return __builtin_bit_cast(float, bits); }
+  static LOCKSTEP_BODY Bits Encode(Wide value) {
+    return value != value ? 0x7FC00000 : __builtin_bit_cast(uint32_t, value);
+  }
+};
+
+struct F64 {
+  static constexpr DType kDType = DType::kF64;
+  using Bits = uint64_t;
+  using Wide = double;
+  static constexpr Bits kMagnitude = 0x7FFFFFFFFFFFFFFF;
+  static constexpr Bits kNonFinite = 0x7FF0000000000000;
+  static LOCKSTEP_BODY Wide Decode(Bits bits) { return __builtin_bit_cast(double, bits); }
+  static LOCKSTEP_BODY Bits Encode(Wide value) {
+    return value != value ? 0x7FF8000000000000 : __builtin_bit_cast(uint64_t, value);
+  }
+};
+
+// The conversions of base/, which are integer arithmetic and mean the same everywhere.
+template <DType kOfDType, typename Storage, typename StorageBits, StorageBits kInfinity>
+struct Narrow {
+  static constexpr DType kDType = kOfDType;
+  using Bits = StorageBits;
+  using Wide = float;
+  static constexpr Bits kMagnitude = static_cast<Bits>(static_cast<Bits>(~Bits{0}) >> 1);
+  static constexpr Bits kNonFinite = kInfinity;
+  static LOCKSTEP_BODY Wide Decode(Bits bits) { return static_cast<float>(Storage::FromBits(bits)); }
+  static LOCKSTEP_BODY Bits Encode(Wide value) { return Storage(value).bits(); }
+};
+
+struct BF16 : Narrow<DType::kBF16, BFloat16, uint16_t, 0x7F80> {};
+
+// The hardware's conversions differ in nothing but their NaN. (A NaN that is decoded is made canonical where it is encoded.)
+struct F16 : Narrow<DType::kF16, Float16, uint16_t, 0x7C00> {
+#if defined(__CUDA_ARCH__)
+  static LOCKSTEP_BODY Wide Decode(Bits bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+  }
+  static LOCKSTEP_BODY Bits Encode(Wide value) {
+    Bits bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return value != value ? 0x7E00 : bits;
+  }
+#endif
+};
+
+// From sm_89 on there are instructions for these, too. They saturate, so what rounds beyond the largest finite number is put right.
+struct F8E4M3 : Narrow<DType::kF8E4M3, Float8E4M3, uint8_t, 0x7F> {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  static LOCKSTEP_BODY Wide Decode(Bits bits) {
+    uint32_t halves;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<uint16_t>(bits)));
+    return F16::Decode(static_cast<uint16_t>(halves));
+  }
+  static LOCKSTEP_BODY Bits Encode(Wide value) {
+    uint16_t pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
+    // 464 is half way between 448 and 480: a tie, which goes to the even 448. NaN fails the comparison.
+    return fabsf(value) <= 464.0f ? static_cast<Bits>(pair) : Bits{0x7F};
+  }
+#endif
+};
+
+struct F8E5M2 : Narrow<DType::kF8E5M2, Float8E5M2, uint8_t, 0x7C> {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  static LOCKSTEP_BODY Wide Decode(Bits bits) {
+    uint32_t halves;
+    asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"(static_cast<uint16_t>(bits)));
+    return F16::Decode(static_cast<uint16_t>(halves));
+  }
+  static LOCKSTEP_BODY Bits Encode(Wide value) {
+    uint16_t pair;
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
+    // 61,440 is half way between 57,344 and 65,536, whose mantissa is even: infinity.
+    if (fabsf(value) < 61440.0f) return static_cast<Bits>(pair);
+    return value != value ? Bits{0x7E} : static_cast<Bits>(__builtin_bit_cast(uint32_t, value) >> 31 << 7 | 0x7C);
+  }
+#endif
+};
+
+template <typename Format>
+LOCKSTEP_BODY bool IsFinite(typename Format::Bits bits) {
+  return (bits & Format::kMagnitude) < Format::kNonFinite;
+}
+
+// A double rounded to float by "round to odd", so that rounding the result to a narrower format to nearest even gives what rounding
+// the double directly would have: see kernels/cpu/cast_inl.h.
+LOCKSTEP_BODY float RoundToOdd(double value) {
+  const auto nearest = static_cast<float>(value);
+  auto bits = __builtin_bit_cast(uint32_t, nearest);
+  const uint64_t exact = __builtin_bit_cast(uint64_t, value) & F64::kMagnitude;
+  const uint64_t rounded = __builtin_bit_cast(uint64_t, static_cast<double>(nearest)) & F64::kMagnitude;
+  // An even neighbour moves one place towards the double, in magnitude; beyond the largest float that leaves the largest.
+  if ((bits & 1) == 0 && rounded != exact) bits += rounded < exact ? 1 : -1;
+  return __builtin_bit_cast(float, bits);
+}
+
+template <typename To, typename From>
+struct Conversion {
+  static constexpr bool kInDouble = std::is_same<To, F64>::value || std::is_same<From, F64>::value;
+  using Factor = std::conditional_t<kInDouble, double, float>;
+
+  static LOCKSTEP_BODY typename To::Bits Apply(typename From::Bits bits, Factor factor) {
+    const Factor product = static_cast<Factor>(From::Decode(bits)) * factor;
+    if constexpr (!kInDouble || std::is_same<To, F64>::value) {
+      return To::Encode(product);
+    } else if constexpr (std::is_same<To, F32>::value) {
+      return To::Encode(static_cast<float>(product));
+    } else {
+      return To::Encode(RoundToOdd(product));
+    }
+  }
+};
+
+}  // namespace
+}  // namespace cuda
+}  // namespace kernels
+}  // namespace lockstep
+
+#endif  // KERNELS_CUDA_ELEMENTS_INL_H_

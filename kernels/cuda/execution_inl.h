@@ -1,0 +1,123 @@
+// What a kernel body may know of the machine that runs it: nothing but these few wrappers.
+//
+// A body is a function of (arguments, block, thread) that nvcc compiles for devices and any C++ compiler for the host, where tests
+// run it thread by thread, block by block: indices, tails and arithmetic are then proven without a device. So bodies share no
+// memory between threads, and what differs between the two is here and, for speed, in a few conversions of elements_inl.h.
+//
+// Headers named *_inl.h are included by a table*.cu or by host_executor.cc and nothing else; all in them is internal.
+
+#ifndef KERNELS_CUDA_EXECUTION_INL_H_
+#define KERNELS_CUDA_EXECUTION_INL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__CUDACC__)
+#define LOCKSTEP_BODY __device__ __forceinline__
+#define LOCKSTEP_UNROLL _Pragma("unroll")
+#else
+#include "base/check.h"
+#define LOCKSTEP_BODY inline
+#define LOCKSTEP_UNROLL
+#endif
+
+namespace lockstep {
+namespace kernels {
+namespace cuda {
+namespace {
+
+// `kLanes` neighbouring elements, moved as one: sizeof is 1, 2, 4, 8 or 16 bytes, which is also the alignment that the hardware
+// insists on (and the host checks).
+template <typename Bits, int kLanes>
+struct alignas(sizeof(Bits) * kLanes) Vector {
+  Bits lane[kLanes];
+};
+
+#if defined(__CUDACC__)
+
+template <size_t kBytes>
+struct WordOf;
+template <>
+struct WordOf<1> {
+  using Type = unsigned char;
+};
+template <>
+struct WordOf<2> {
+  using Type = unsigned short;
+};
+template <>
+struct WordOf<4> {
+  using Type = unsigned int;
+};
+template <>
+struct WordOf<8> {
+  using Type = uint2;
+};
+template <>
+struct WordOf<16> {
+  using Type = uint4;
+};
+
+// Read once: evicted first, so that what is kept in the cache is what was written, which somebody reads next.
+template <typename V>
+LOCKSTEP_BODY V Load(const V* source) {
+  using Word = typename WordOf<sizeof(V)>::Type;
+  const Word word = __ldcs(reinterpret_cast<const Word*>(source));
+  V value;
+  memcpy(&value, &word, sizeof(V));
+  return value;
+}
+
+template <typename V>
+LOCKSTEP_BODY void Store(V* target, const V& value) {
+  using Word = typename WordOf<sizeof(V)>::Type;
+  Word word;
+  memcpy(&word, &value, sizeof(V));
+  *reinterpret_cast<Word*>(target) = word;
+}
+
+// Adds every thread's `mine` to *counter. All threads of a warp must call it.
+LOCKSTEP_BODY void AddToCounter(uint64_t* counter, uint32_t mine) {
+  const uint32_t sum = __reduce_add_sync(0xFFFFFFFF, mine);
+  if (threadIdx.x % 32 == 0 && sum != 0) atomicAdd(reinterpret_cast<unsigned long long*>(counter), sum);
+}
+
+#else
+
+template <typename V>
+LOCKSTEP_BODY void CheckAligned(const V* address) {
+  LOCKSTEP_CHECK(reinterpret_cast<uintptr_t>(address) % sizeof(V) == 0) << "a device would fault at " << address;
+}
+
+template <typename V>
+LOCKSTEP_BODY V Load(const V* source) {
+  CheckAligned(source);
+  V value;
+  std::memcpy(&value, source, sizeof(V));
+  return value;
+}
+
+template <typename V>
+LOCKSTEP_BODY void Store(V* target, const V& value) {
+  CheckAligned(target);
+  std::memcpy(target, &value, sizeof(V));
+}
+
+LOCKSTEP_BODY void AddToCounter(uint64_t* counter, uint32_t mine) { *counter += mine; }
+
+#endif
+
+// How many elements before `address` is a multiple of `alignment` bytes, both multiples of the element's size.
+template <typename Bits>
+LOCKSTEP_BODY uint32_t ElementsToAlignment(const Bits* address, uint32_t alignment) {
+  const auto low = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(address));
+  return ((0u - low) & (alignment - 1)) / static_cast<uint32_t>(sizeof(Bits));
+}
+
+}  // namespace
+}  // namespace cuda
+}  // namespace kernels
+}  // namespace lockstep
+
+#endif  // KERNELS_CUDA_EXECUTION_INL_H_

@@ -1,0 +1,254 @@
+#include "kernels/cuda/flatten.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "kernels/cpu/cast.h"
+#include "kernels/cuda/arguments.h"
+#include "kernels/cuda/stream_executor.h"
+#include "kernels/cuda/transfer.h"
+
+namespace lockstep {
+namespace kernels {
+namespace cuda {
+namespace {
+
+constexpr size_t kEntryMax = std::numeric_limits<uint32_t>::max();
+
+// A call of either direction.
+struct Call {
+  absl::Span<const ViewPiece> pieces;
+  absl::Span<const FlatValue> values;
+  char* flat;
+  DType flat_dtype;
+  double factor;
+  const UnflattenGate* gate;
+  bool to_flat;
+  uint64_t entry_base = 0;  // the index of the first of the values, in real parts
+
+  bool divides_by_live() const { return gate != nullptr && gate->divide_by_live; }
+};
+
+// Nothing to be done for a view that is the flat array's memory.
+bool IsInPlace(const Call& call, const ViewPiece& piece) {
+  return piece.view->dense() && piece.view->dtype() == call.flat_dtype && call.factor == 1 && !call.divides_by_live() &&
+         piece.view->data() == call.flat + piece.offset * SizeOf(call.flat_dtype);
+}
+
+// What each of the launches has to do.
+struct Totals {
+  size_t dense = 0;
+  size_t strided = 0;
+  uint64_t elements = 0;
+};
+
+using TotalsByDType = Totals[kDTypeCount];
+
+absl::Status CheckPiece(const Call& call, const ViewPiece& piece, const Executor& executor) {
+  const TensorView& view = *piece.view;
+  // Any factor but 1 stands for one that is known only to the device.
+  const double factor = call.divides_by_live() && call.factor == 1 ? 0.5 : call.factor;
+  LOCKSTEP_RETURN_IF_ERROR(call.to_flat ? CheckCast(call.flat_dtype, view.dtype(), factor)
+                                        : CheckCast(view.dtype(), call.flat_dtype, factor));
+  if (view.elements() > 0 && view.device() != executor.device()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(view.ToString(), " is not memory of ", Name(executor.device()), ", where the stream is"));
+  }
+  if (call.gate != nullptr && piece.entry > kEntryMax) {
+    return absl::InvalidArgumentError(absl::StrCat("no tail has an entry ", piece.entry));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPieces(const Call& call, const Executor& executor, TotalsByDType& totals) {
+  for (size_t i = 0; i < call.pieces.size(); ++i) {
+    const ViewPiece& piece = call.pieces[i];
+    if (piece.view == nullptr) {
+      if (!call.to_flat) return absl::InvalidArgumentError(absl::StrCat("piece ", i, " has no view to write to"));
+      continue;
+    }
+    absl::Status status = CheckPiece(call, piece, executor);
+    if (!status.ok()) return Annotate(status, absl::StrCat("piece ", i, " of ", call.pieces.size()));
+    if (piece.view->elements() == 0 || IsInPlace(call, piece)) continue;
+    Totals& total = totals[static_cast<int>(piece.view->dtype())];
+    total.elements += piece.view->elements();
+    ++(piece.view->dense() ? total.dense : total.strided);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckGate(const UnflattenGate& gate) {
+  if (gate.tail == nullptr || !(IsFloat(gate.dtype) || IsComplex(gate.dtype)) || gate.closed_by > kEntryMax ||
+      gate.joined > kEntryMax || gate.ranks < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("no gate: a tail of ", Name(gate.dtype), " with entries ",
+                                                   gate.closed_by, " and ", gate.joined, " of ", gate.ranks, " ranks"));
+  }
+  return CheckAligned("a tail", gate.tail, gate.dtype);
+}
+
+TransferSetup SetupOf(const Call& call, DType dtype) {
+  TransferSetup setup = {};
+  setup.to = RealFormOf(call.to_flat ? call.flat_dtype : dtype).dtype;
+  setup.from = RealFormOf(call.to_flat ? dtype : call.flat_dtype).dtype;
+  setup.header.flat = call.flat;
+  setup.header.factor = call.factor;
+  setup.header.entry_base = call.entry_base;
+  setup.header.to_flat = call.to_flat;
+  setup.header.may_copy = true;
+  if (call.gate != nullptr) {
+    const UnflattenGate& gate = *call.gate;
+    setup.header.gate = {gate.tail,
+                         gate.dtype,
+                         gate.divide_by_live,
+                         static_cast<uint32_t>(gate.closed_by),
+                         static_cast<uint32_t>(gate.joined),
+                         gate.ranks,
+                         gate.count_max};
+  }
+  return setup;
+}
+
+absl::Status CheckValues(Call& call) {
+  if (call.values.empty()) return absl::OkStatus();
+  if (!IsFloat(call.flat_dtype) && !IsComplex(call.flat_dtype)) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot put float values into an array of ", Name(call.flat_dtype)));
+  }
+  const auto by_index = [](const FlatValue& a, const FlatValue& b) { return a.index < b.index; };
+  const auto ends = std::minmax_element(call.values.begin(), call.values.end(), by_index);
+  const uint32_t parts = RealFormOf(call.flat_dtype).parts;
+  call.entry_base = parts * ends.first->index;
+  if (ends.second->index - ends.first->index < kEntryMax / parts) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("values at ", ends.first->index, " and ", ends.second->index,
+                                                 " are too far apart for one array of arguments"));
+}
+
+// Values with indices counted from entry_base.
+template <typename Batch>
+absl::Status AddValues(const Call& call, Batch& batch) {
+  const uint32_t parts = RealFormOf(call.flat_dtype).parts;
+  for (const FlatValue& value : call.values) {
+    const auto index = static_cast<uint32_t>(parts * value.index - call.entry_base);
+    LOCKSTEP_RETURN_IF_ERROR(batch.AddEntry(index, value.value));
+    if (parts == 2) LOCKSTEP_RETURN_IF_ERROR(batch.AddEntry(index + 1, 0));
+  }
+  return absl::OkStatus();
+}
+
+// The views of one dtype, in its launch or launches; with zeros and values if they are to go along.
+absl::Status TransferDense(const Call& call, DType dtype, const Totals& totals, bool with_the_rest,
+                           Executor& executor) {
+  TransferSetup setup = SetupOf(call, dtype);
+  const uint32_t parts = RealFormOf(dtype).parts;
+  setup.elements = parts * totals.elements;
+  setup.pieces = totals.dense;
+  if (with_the_rest) {
+    setup.entries = parts * call.values.size();
+    for (const ViewPiece& piece : call.pieces) {
+      if (piece.view == nullptr) ++setup.pieces;
+    }
+  }
+  return RunTransfer(setup, executor, [&](auto& batch) {
+    for (const ViewPiece& piece : call.pieces) {
+      if (piece.view == nullptr) {
+        if (with_the_rest) {
+          LOCKSTEP_RETURN_IF_ERROR(batch.Add(nullptr, parts * piece.offset, parts * piece.zeros, 0));
+        }
+        continue;
+      }
+      const TensorView& view = *piece.view;
+      if (view.dtype() != dtype || !view.dense() || IsInPlace(call, piece)) continue;
+      LOCKSTEP_RETURN_IF_ERROR(
+          batch.Add(view.data(), parts * piece.offset, parts * view.elements(), static_cast<uint32_t>(piece.entry)));
+    }
+    return with_the_rest ? AddValues(call, batch) : absl::OkStatus();
+  });
+}
+
+// Dimensions of one element left out, and those merged that are one to the next.
+absl::InlinedVector<Dimension, 8> DimensionsOf(const TensorView& view) {
+  const RealForm form = RealFormOf(view.dtype());
+  absl::InlinedVector<Dimension, 8> dimensions;
+  const auto add = [&](uint64_t extent, uint64_t stride) {
+    if (extent == 1) return;
+    if (!dimensions.empty() && dimensions.back().stride == extent * stride) {
+      dimensions.back() = {dimensions.back().extent * extent, stride};
+    } else {
+      dimensions.push_back({extent, stride});
+    }
+  };
+  for (size_t d = 0; d < view.shape().size(); ++d) add(view.shape()[d], view.strides()[d] * form.parts);
+  add(form.parts, 1);
+  return dimensions;
+}
+
+absl::Status TransferStrided(const Call& call, DType dtype, const Totals& totals, Executor& executor) {
+  TransferSetup setup = SetupOf(call, dtype);
+  const uint32_t parts = RealFormOf(dtype).parts;
+  setup.elements = parts * totals.elements;
+  StridedBatch batch(setup, executor);
+  for (const ViewPiece& piece : call.pieces) {
+    if (piece.view == nullptr || piece.view->dtype() != dtype || piece.view->dense()) continue;
+    const TensorView& view = *piece.view;
+    LOCKSTEP_RETURN_IF_ERROR(
+        batch.Add({view.data(), parts * piece.offset, parts * view.elements(), 0, static_cast<uint32_t>(piece.entry)},
+                  DimensionsOf(view)));
+  }
+  return batch.Flush();
+}
+
+absl::Status Run(Call call, Executor& executor) {
+  TotalsByDType totals;
+  LOCKSTEP_RETURN_IF_ERROR(CheckPieces(call, executor, totals));
+  LOCKSTEP_RETURN_IF_ERROR(CheckAligned("a flat array", call.flat, call.flat_dtype));
+  if (call.gate != nullptr) LOCKSTEP_RETURN_IF_ERROR(CheckGate(*call.gate));
+  LOCKSTEP_RETURN_IF_ERROR(CheckValues(call));
+  // Zeros and values need no dtype: they go with the first pieces that have the flat array's parts, or by themselves.
+  bool rest_is_done = false;
+  for (const DType dtype : kAllDTypes) {
+    const Totals& total = totals[static_cast<int>(dtype)];
+    if (total.dense > 0) {
+      LOCKSTEP_RETURN_IF_ERROR(TransferDense(call, dtype, total, !rest_is_done, executor));
+      rest_is_done = true;
+    }
+    if (total.strided > 0) LOCKSTEP_RETURN_IF_ERROR(TransferStrided(call, dtype, total, executor));
+  }
+  return rest_is_done ? absl::OkStatus() : TransferDense(call, call.flat_dtype, Totals(), true, executor);
+}
+
+}  // namespace
+
+namespace internal {
+
+absl::Status FlattenViews(absl::Span<const ViewPiece> pieces, absl::Span<const FlatValue> values, void* flat,
+                          DType flat_dtype, double factor, Executor& executor) {
+  return Run({pieces, values, static_cast<char*>(flat), flat_dtype, factor, nullptr, true}, executor);
+}
+
+absl::Status UnflattenViews(absl::Span<const ViewPiece> pieces, const void* flat, DType flat_dtype, double factor,
+                            const UnflattenGate* gate, Executor& executor) {
+  // Written only through views that are its own memory.
+  char* const array = static_cast<char*>(const_cast<void*>(flat));
+  return Run({pieces, {}, array, flat_dtype, factor, gate, false}, executor);
+}
+
+}  // namespace internal
+
+absl::Status FlattenViews(absl::Span<const ViewPiece> pieces, absl::Span<const FlatValue> values, void* flat,
+                          DType flat_dtype, double factor, Stream& stream) {
+  LOCKSTEP_ASSIGN_OR_RETURN(StreamExecutor executor, StreamExecutor::Create(stream));
+  return internal::FlattenViews(pieces, values, flat, flat_dtype, factor, executor);
+}
+
+absl::Status UnflattenViews(absl::Span<const ViewPiece> pieces, const void* flat, DType flat_dtype, double factor,
+                            const UnflattenGate* gate, Stream& stream) {
+  LOCKSTEP_ASSIGN_OR_RETURN(StreamExecutor executor, StreamExecutor::Create(stream));
+  return internal::UnflattenViews(pieces, flat, flat_dtype, factor, gate, executor);
+}
+
+}  // namespace cuda
+}  // namespace kernels
+}  // namespace lockstep

@@ -1,0 +1,44 @@
+// Which body is which kernel of the table, for the devices and for the host alike: `Entry<Body>::Function()` is the kernel that
+// runs a body. See execution_inl.h for who includes this.
+
+#ifndef KERNELS_CUDA_TABLE_INL_H_
+#define KERNELS_CUDA_TABLE_INL_H_
+
+#include "base/dtype.h"
+#include "kernels/cuda/arguments.h"
+#include "kernels/cuda/elements_inl.h"
+#include "kernels/cuda/kernel_table.h"
+#include "kernels/cuda/strided_inl.h"
+#include "kernels/cuda/transfer_inl.h"
+
+namespace lockstep {
+namespace kernels {
+namespace cuda {
+namespace {
+
+template <template <typename> class Entry, typename To, typename From>
+void AddTransfer(KernelTable& table) {
+  constexpr int kTo = static_cast<int>(To::kDType);
+  constexpr int kFrom = static_cast<int>(From::kDType);
+  table.transfer_small[kTo][kFrom] = Entry<Transfer<To, From, kSmallArgumentBytes, false>>::Function();
+  table.transfer_large[kTo][kFrom] = Entry<Transfer<To, From, kLargeArgumentBytes, false>>::Function();
+  table.transfer_counting[kTo][kFrom] = Entry<Transfer<To, From, kSmallArgumentBytes, true>>::Function();
+  table.transfer_strided[kTo][kFrom] = Entry<StridedTransfer<To, From>>::Function();
+}
+
+template <template <typename> class Entry, typename To>
+void AddTransfersTo(KernelTable& table) {
+  AddTransfer<Entry, To, F16>(table);
+  AddTransfer<Entry, To, BF16>(table);
+  AddTransfer<Entry, To, F32>(table);
+  AddTransfer<Entry, To, F64>(table);
+  AddTransfer<Entry, To, F8E4M3>(table);
+  AddTransfer<Entry, To, F8E5M2>(table);
+}
+
+}  // namespace
+}  // namespace cuda
+}  // namespace kernels
+}  // namespace lockstep
+
+#endif  // KERNELS_CUDA_TABLE_INL_H_

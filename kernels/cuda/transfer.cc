@@ -1,0 +1,172 @@
+#include "kernels/cuda/transfer.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "base/status.h"
+
+namespace lockstep {
+namespace kernels {
+namespace cuda {
+namespace {
+
+// Small totals are spread over all processors; large ones get blocks that live long enough for their beginning to cost nothing.
+constexpr uint64_t kBlocksWanted = 4096;
+constexpr uint64_t kUnitsMax = 4;
+
+uint32_t BlockElements(const TransferSetup& setup) {
+  const uint32_t unit = UnitElements(static_cast<uint32_t>(std::max(SizeOf(setup.to), SizeOf(setup.from))));
+  const uint64_t units = setup.elements / (kBlocksWanted * unit);
+  return unit * static_cast<uint32_t>(std::min(std::max<uint64_t>(units, 1), kUnitsMax));
+}
+
+uint32_t BlocksOf(uint64_t count, uint32_t block_elements) {
+  return static_cast<uint32_t>((count + block_elements - 1) / block_elements);
+}
+
+TransferHeader Begin(const TransferSetup& setup) {
+  TransferHeader header = setup.header;
+  header.pieces = 0;
+  header.piece_blocks = 0;
+  header.entries = 0;
+  header.block_elements = BlockElements(setup);
+  return header;
+}
+
+}  // namespace
+
+RealForm RealFormOf(DType dtype) {
+  switch (dtype) {
+    case DType::kBool:
+    case DType::kU8:
+    case DType::kI8:
+      return {DType::kF8E5M2, 1};
+    case DType::kI32:
+    case DType::kU32:
+      return {DType::kF32, 1};
+    case DType::kI64:
+    case DType::kU64:
+      return {DType::kF64, 1};
+    case DType::kComplex64:
+      return {DType::kF32, 2};
+    case DType::kComplex128:
+      return {DType::kF64, 2};
+    default:
+      return {dtype, 1};
+  }
+}
+
+absl::Status CheckAligned(const char* what, const void* array, DType dtype) {
+  const size_t alignment = SizeOf(RealFormOf(dtype).dtype);
+  if (reinterpret_cast<uintptr_t>(array) % alignment == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s of %s at %p is not aligned to its elements' %d bytes", what, Name(dtype), array, alignment));
+}
+
+template <size_t kBytes>
+TransferBatch<kBytes>::TransferBatch(const TransferSetup& setup, KernelFunction kernel, Executor& executor)
+    : kernel_(kernel), executor_(executor) {
+  arguments_.header = Begin(setup);
+}
+
+template <size_t kBytes>
+absl::Status TransferBatch<kBytes>::Add(void* data, uint64_t offset, uint64_t count, uint32_t entry) {
+  TransferHeader& header = arguments_.header;
+  if (count == 0) return absl::OkStatus();
+  if (header.pieces == TransferArguments<kBytes>::kSlots) LOCKSTEP_RETURN_IF_ERROR(Flush());
+  arguments_.slots[header.pieces++].piece = {data, offset, count, header.piece_blocks, entry};
+  header.piece_blocks += BlocksOf(count, header.block_elements);
+  return absl::OkStatus();
+}
+
+template <size_t kBytes>
+absl::Status TransferBatch<kBytes>::AddEntry(uint32_t index, float value) {
+  TransferHeader& header = arguments_.header;
+  if (header.pieces + header.entries / kEntriesPerSlot == TransferArguments<kBytes>::kSlots) {
+    LOCKSTEP_RETURN_IF_ERROR(Flush());
+  }
+  arguments_.slots[header.pieces + header.entries / kEntriesPerSlot].entries[header.entries % kEntriesPerSlot] = {
+      index, value};
+  ++header.entries;
+  return absl::OkStatus();
+}
+
+template <size_t kBytes>
+absl::Status TransferBatch<kBytes>::Flush() {
+  TransferHeader& header = arguments_.header;
+  const uint32_t blocks = header.piece_blocks + BlocksOf(header.entries, kThreads);
+  if (blocks == 0) return absl::OkStatus();
+  const absl::Status status = executor_.Launch(kernel_, blocks, &arguments_);
+  header.pieces = 0;
+  header.piece_blocks = 0;
+  header.entries = 0;
+  return status;
+}
+
+template class TransferBatch<kSmallArgumentBytes>;
+template class TransferBatch<kLargeArgumentBytes>;
+
+StridedBatch::StridedBatch(const TransferSetup& setup, Executor& executor)
+    : kernel_(executor.kernels().transfer_strided[static_cast<int>(setup.to)][static_cast<int>(setup.from)]),
+      executor_(executor) {
+  static_assert(kDimensionsMax <= StridedArguments::kDimensions, "a piece must fit");
+  arguments_.header = Begin(setup);
+}
+
+absl::Status StridedBatch::Add(const Piece& piece, absl::Span<const Dimension> dimensions) {
+  TransferHeader& header = arguments_.header;
+  LOCKSTEP_CHECK(dimensions.size() <= kDimensionsMax) << dimensions.size() << " dimensions";
+  if (header.pieces == StridedArguments::kPieces || dimensions_ + dimensions.size() > StridedArguments::kDimensions) {
+    LOCKSTEP_RETURN_IF_ERROR(Flush());
+  }
+  StridedPiece& strided = arguments_.pieces[header.pieces++];
+  strided.piece = piece;
+  strided.piece.first_block = header.piece_blocks;
+  strided.first_dimension = dimensions_;
+  strided.dimensions = static_cast<uint32_t>(dimensions.size());
+  std::copy(dimensions.begin(), dimensions.end(), arguments_.dimensions + dimensions_);
+  dimensions_ += strided.dimensions;
+  header.piece_blocks += BlocksOf(piece.count, header.block_elements);
+  return absl::OkStatus();
+}
+
+absl::Status StridedBatch::Flush() {
+  TransferHeader& header = arguments_.header;
+  if (header.pieces == 0) return absl::OkStatus();
+  const absl::Status status = executor_.Launch(kernel_, header.piece_blocks, &arguments_);
+  header.pieces = 0;
+  header.piece_blocks = 0;
+  dimensions_ = 0;
+  return status;
+}
+
+absl::Status TransferArray(DType to, void* target, DType from, const void* source, size_t count, double factor,
+                           bool may_copy, uint64_t* saturated, Executor& executor) {
+  if (count == 0) return absl::OkStatus();  // the pointers may be null
+  LOCKSTEP_RETURN_IF_ERROR(CheckAligned("a target", target, to));
+  LOCKSTEP_RETURN_IF_ERROR(CheckAligned("a source", source, from));
+  const RealForm form = RealFormOf(from);
+  TransferSetup setup = {};
+  setup.to = RealFormOf(to).dtype;
+  setup.from = form.dtype;
+  setup.header.flat = target;
+  setup.header.factor = factor;
+  setup.header.saturated = saturated;
+  setup.header.to_flat = true;
+  setup.header.may_copy = may_copy;
+  setup.elements = count * form.parts;
+  setup.pieces = 1;
+  const KernelTable& kernels = executor.kernels();
+  const auto& table = saturated != nullptr ? kernels.transfer_counting : kernels.transfer_small;
+  TransferBatch<kSmallArgumentBytes> batch(setup, table[static_cast<int>(setup.to)][static_cast<int>(setup.from)],
+                                           executor);
+  LOCKSTEP_RETURN_IF_ERROR(batch.Add(const_cast<void*>(source), 0, setup.elements, 0));
+  return batch.Flush();
+}
+
+}  // namespace cuda
+}  // namespace kernels
+}  // namespace lockstep
