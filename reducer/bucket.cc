@@ -1,9 +1,11 @@
 #include "reducer/bucket.h"
 
 #include <cstring>
-#include <new>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/host_device.h"
+#include "base/status.h"
 #include "kernels/cpu/cast.h"
 #include "kernels/cpu/flatten.h"
 
@@ -31,6 +33,7 @@ void Bucket::Reset() {
   slots_left = slots.size();
   staged.clear();
   streams.clear();
+  points = 0;
   full = false;
   reduced = false;
   failed = 0;
@@ -41,6 +44,19 @@ void Bucket::Reset() {
 
 bool Bucket::InPlace(size_t slot) const {
   return views_ == flat_ && slots[slot].gradient.data() == static_cast<void*>(FlatAt(slot));
+}
+
+Bucket::Result Bucket::result() const {
+  if (!hooked.result.has_value()) return {flat_, plan_->wire};
+  return {static_cast<const char*>(hooked.result->data()), hooked.result->dtype()};
+}
+
+void Bucket::ReadTail(const BucketTail& tail) {
+  failed = tail.Count(BucketTail::kFailed);
+  joined = tail.Count(BucketTail::kJoined);
+  unplanned = tail.Count(BucketTail::kUnplanned);
+  if (failed > 0) return;
+  for (size_t s = 0; s < slots.size(); ++s) slots[s].used_anywhere = tail.Count(BucketTail::Used(s)) > 0;
 }
 
 void Bucket::TakeSparse(const Parameter& parameter) {
@@ -75,13 +91,16 @@ absl::Status Bucket::CopyOut(size_t index, const char* result, DType dtype, doub
   if (slot.target.data() == nullptr && elements > 0) {
     char* memory = ViewAt(index);
     if (memory == nullptr) {
-      if (slot.spare == nullptr) slot.spare.reset(new (std::nothrow) char[parameter.bytes()]);
-      memory = slot.spare.get();
-      if (memory == nullptr) {
-        return absl::ResourceExhaustedError(absl::StrCat("no memory for the average of ",
-                                                         Describe(plan_->slots[index].parameter, parameter),
-                                                         ", which this rank did not use"));
+      if (slot.spare.data() == nullptr) {
+        auto spare = DeviceMemory::Allocate(HostDevice(), parameter.bytes());
+        if (!spare.ok()) {
+          return Annotate(spare.status(),
+                          absl::StrCat("the average of ", Describe(plan_->slots[index].parameter, parameter),
+                                       ", which this rank did not use"));
+        }
+        slot.spare = *std::move(spare);
       }
+      memory = slot.spare.data();
     }
     slot.target = DenseView(parameter, memory);
   }

@@ -15,6 +15,8 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "base/device.h"
+#include "base/device_memory.h"
+#include "base/dtype.h"
 #include "base/tensor_view.h"
 #include "reducer/bucket_plan.h"
 #include "reducer/bucket_tail.h"
@@ -33,7 +35,7 @@ class Bucket {
     absl::Span<const int64_t> rows;
     TensorView target;           // where the average goes; no data: to the view or, where there are none, to `spare`
     bool used_anywhere = false;  // by any rank, once the bucket is reduced: there is an average
-    std::unique_ptr<char[]> spare;
+    DeviceMemory spare;
   };
 
   // `flat` is the memory of plan.bytes(); `views` that of the gradients where they live in buckets, else null: the same as `flat`
@@ -49,6 +51,7 @@ class Bucket {
   char* ViewAt(size_t slot) const {
     return views_ == nullptr ? nullptr : views_ + plan_->slots[slot].offset * SizeOf(plan_->dtype);
   }
+  size_t tail_bytes() const { return BucketTail::Elements(slots.size()) * SizeOf(plan_->wire); }
   BucketTail Tail(float one) const { return BucketTail(flat_ + plan_->tail * SizeOf(plan_->wire), plan_->wire, one); }
 
   // A backward begins.
@@ -61,10 +64,22 @@ class Bucket {
   // The average in `result` (of `dtype`, at the flat memory's offsets) times the factor to where it goes. RESOURCE_EXHAUSTED where
   // that is to be memory of our own, and there is none.
   absl::Status CopyOut(size_t slot, const char* result, DType dtype, double factor, const Parameter& parameter);
+  // Whether the gradient lies where it is reduced.
+  bool InPlace(size_t slot) const;
+  // What is to be copied out: at the flat memory's offsets.
+  struct Result {
+    const char* data;
+    DType dtype;
+  };
+  Result result() const;
+  // Takes what the tail tells, after the reduction.
+  void ReadTail(const BucketTail& tail);
+
   std::vector<Slot> slots;
   size_t slots_left = 0;         // neither copied in nor staged
   std::vector<size_t> staged;    // slots that are still to be copied in, by the copy-in stream
   std::vector<Stream*> streams;  // on which their gradients are ready, each once
+  size_t points = 0;             // of stream_events, marked in this backward
   bool full = false;
   SparseGradient sparse;  // of a sparse bucket: what this rank gives
   CoalescedGradient sparse_average;
@@ -78,15 +93,12 @@ class Bucket {
   bool copied_out_well = false;  // the averages are where they go
 
   // Kept from step to step.
-  std::vector<std::unique_ptr<Event>> stream_events;  // one per entry of `streams`, grown as needed
+  std::vector<std::unique_ptr<Event>> stream_events;  // grown as needed
   std::unique_ptr<Event> copied_in;
   std::unique_ptr<Event> all_reduced;
   std::unique_ptr<Event> copied_out;
 
  private:
-  // Whether the gradient lies where it is reduced.
-  bool InPlace(size_t slot) const;
-
   const BucketPlan::Bucket* plan_;
   const size_t index_;
   char* const flat_;

@@ -1,10 +1,13 @@
 #include "reducer/bucket_memory.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "base/deadline.h"
+#include "base/device.h"
 #include "base/dtype.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -24,15 +27,30 @@ size_t ViewBytes(const BucketPlan::Bucket& bucket) {
 
 size_t Sum(const std::vector<size_t>& sizes) { return std::accumulate(sizes.begin(), sizes.end(), size_t{0}); }
 
+absl::Status Clear(const Accelerator& accelerator, char* data, size_t bytes) {
+  if (accelerator.kernels == nullptr) {
+    std::memset(data, 0, bytes);
+    return absl::OkStatus();
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, accelerator.device->CreateStream("lockstep-clear"));
+  LOCKSTEP_RETURN_IF_ERROR(accelerator.kernels->Gather({{nullptr, 0, bytes}}, {}, data, DType::kU8, 1, *stream));
+  return stream->Synchronize(Deadline::Infinite());
+}
+
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<BucketMemory>> BucketMemory::Allocate(Communicator& communicator, const BucketPlan& plan,
-                                                                     size_t bytes_max, const Use& use) {
+absl::StatusOr<std::unique_ptr<BucketMemory>> BucketMemory::Allocate(Communicator& communicator,
+                                                                     const Accelerator& accelerator,
+                                                                     const BucketPlan& plan, size_t bytes_max,
+                                                                     const Use& use) {
   std::unique_ptr<BucketMemory> memory(new BucketMemory(use));
   const size_t bytes = use.buckets_max == 0 ? bytes_max : Sum(memory->Regions(plan));
   // First, since the other ranks do.
-  absl::StatusOr<std::unique_ptr<SymmetricBuffer>> flat = communicator.Allocate(bytes);
-  if (absl::IsResourceExhausted(flat.status()) || absl::IsUnavailable(flat.status())) {
+  Device* const device = accelerator.device;
+  const bool on_host = device->id().kind == DeviceKind::kHost;
+  absl::StatusOr<std::unique_ptr<SymmetricBuffer>> flat =
+      on_host ? communicator.Allocate(bytes) : communicator.AllocateOnDevice(bytes);
+  if (on_host && (absl::IsResourceExhausted(flat.status()) || absl::IsUnavailable(flat.status()))) {
     LOCKSTEP_LOG(kWarning) << "rank " << communicator.rank()
                            << ": buckets go over memory that ranks do not share: " << flat.status().message();
     flat = MakePrivateBuffer(bytes);
@@ -42,7 +60,10 @@ absl::StatusOr<std::unique_ptr<BucketMemory>> BucketMemory::Allocate(Communicato
   size_t view_bytes = 0;
   for (const BucketPlan::Bucket& bucket : plan.buckets) view_bytes += ViewBytes(bucket);
   if (use.views && view_bytes > 0) {
-    LOCKSTEP_ASSIGN_OR_RETURN(memory->views_, MakePrivateBuffer(view_bytes));
+    LOCKSTEP_ASSIGN_OR_RETURN(memory->views_, DeviceMemory::Allocate(device, view_bytes));
+    LOCKSTEP_RETURN_IF_ERROR(Clear(accelerator, memory->views_.data(), view_bytes));
+  } else if (use.views && !on_host) {
+    LOCKSTEP_RETURN_IF_ERROR(Clear(accelerator, memory->flat_->data(), bytes));
   }
   return memory;
 }
@@ -67,7 +88,7 @@ std::vector<std::unique_ptr<Bucket>> BucketMemory::LayOut(const BucketPlan& plan
     begins.push_back(begin);
     begin += bytes;
   }
-  char* view = views_ == nullptr ? nullptr : views_->data();
+  char* view = views_.data();
   std::vector<std::unique_ptr<Bucket>> buckets;
   for (size_t b = 0; b < plan.buckets.size(); ++b) {
     const BucketPlan::Bucket& planned = plan.buckets[b];
@@ -83,10 +104,8 @@ std::vector<std::unique_ptr<Bucket>> BucketMemory::LayOut(const BucketPlan& plan
 
 bool BucketMemory::Holds(const void* data) const {
   const char* const at = static_cast<const char*>(data);
-  const auto lies_in = [at](const SymmetricBuffer* buffer) {
-    return buffer != nullptr && at >= buffer->data() && at < buffer->data() + buffer->bytes();
-  };
-  return lies_in(flat_.get()) || lies_in(views_.get());
+  const auto lies_in = [at](const char* begin, size_t bytes) { return at >= begin && at < begin + bytes; };
+  return lies_in(flat_->data(), flat_->bytes()) || lies_in(views_.data(), views_.bytes());
 }
 
 }  // namespace lockstep

@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/device_memory.h"
 #include "comm/communicator.h"
 #include "comm/symmetric_buffer.h"
+#include "reducer/accelerator.h"
 #include "reducer/bucket.h"
 #include "reducer/bucket_plan.h"
 
@@ -24,8 +26,9 @@ class BucketMemory {
 
   // Collective: ends well on every rank or on none, but for what this rank alone lacks (RESOURCE_EXHAUSTED). Memory of the
   // communicator's allocator for the plan, or `bytes_max` where all buckets are in memory; of this rank alone, with a warning, where
-  // ranks cannot share it. Where buckets are compressed, gradients that live in them have private memory beside.
-  static absl::StatusOr<std::unique_ptr<BucketMemory>> Allocate(Communicator& communicator, const BucketPlan& plan,
+  // ranks cannot share it; on the accelerator. Gradients that live there are zero at first. Where buckets are compressed, gradients that live in them have private memory beside.
+  static absl::StatusOr<std::unique_ptr<BucketMemory>> Allocate(Communicator& communicator,
+                                                                const Accelerator& accelerator, const BucketPlan& plan,
                                                                 size_t bytes_max, const Use& use);
 
   bool Fits(const BucketPlan& plan) const;
@@ -42,7 +45,7 @@ class BucketMemory {
 
   const Use use_;
   std::unique_ptr<SymmetricBuffer> flat_;
-  std::unique_ptr<SymmetricBuffer> views_;  // null where gradients live in `flat_`, or not in buckets
+  DeviceMemory views_;  // none where gradients live in `flat_`, or not in buckets
 };
 
 }  // namespace lockstep

@@ -7,6 +7,10 @@
 //
 // Each waits for one event of the one before it, so no copy waits for a collective that it does not need. Buckets are launched in the
 // order of the plan, the same on all ranks.
+//
+// That is here. How memory is copied, and who finds out what the tail tells, depends on where the buckets are: on the host (reducer/
+// host_pipeline.h) the streams' threads do both as they come to it; on a device (reducer/device_pipeline.h) kernels copy, and a thread
+// of ours follows them.
 
 #ifndef REDUCER_BUCKET_PIPELINE_H_
 #define REDUCER_BUCKET_PIPELINE_H_
@@ -41,6 +45,7 @@ struct ReducedBucket {
   absl::Span<const size_t> parameters;
   absl::Span<const TensorView> gradients;
   const CoalescedGradient* sparse = nullptr;  // instead of a tensor, of a sparse parameter
+  Stream* stream = nullptr;                   // of a device: where the step is to be enqueued; null: to be taken now
 };
 using OptimizerStep = std::function<absl::Status(const ReducedBucket& bucket)>;
 
@@ -59,17 +64,23 @@ class BucketPipeline {
     OptimizerStep optimizer;
   };
 
-  // All that is pointed to outlives this, and so do the parameters.
-  BucketPipeline(Device* device, Communicator* communicator, absl::Span<const Parameter> parameters,
-                 StepOutcome* outcome, StepRecorder* recorder, Settings settings);
+  // What a pipeline works with. All that is pointed to outlives it, and so do the parameters.
+  struct Parts {
+    Device* device = nullptr;
+    Communicator* communicator = nullptr;
+    absl::Span<const Parameter> parameters;
+    StepOutcome* outcome = nullptr;
+    StepRecorder* recorder = nullptr;
+  };
+
   // Waits for what was launched, whose collectives end by their own deadlines.
-  ~BucketPipeline();
+  virtual ~BucketPipeline() = default;
 
   BucketPipeline(const BucketPipeline&) = delete;
   BucketPipeline& operator=(const BucketPipeline&) = delete;
 
-  absl::Status CreateStreams();
-  absl::Status CreateEvents(Bucket& bucket);
+  virtual absl::Status CreateStreams();
+  virtual absl::Status CreateEvents(Bucket& bucket);
   // Collective where there is a hook that communicates: gives it a communicator of its own, in place of one that failed.
   absl::Status RenewHookCommunicator();
 
@@ -81,37 +92,53 @@ class BucketPipeline {
   };
   void Begin(const Step& step);
 
-  // A gradient into its slot, on the calling thread.
+  // A gradient that is ready now into its slot, on the calling thread: while it is hot in cache. False where that is left to a stream.
+  virtual bool copies_at_once() const = 0;
   absl::Status CopyIn(Bucket& bucket, size_t slot) const { return bucket.CopyIn(slot, settings_.factors.copy_in); }
+  // What the stream has now must be done before the bucket's gradients are copied. Launch does it for all of its streams.
+  absl::Status MarkPoint(Bucket& bucket, Stream& stream) const;
   // Issues all of the above for the bucket, of which nothing is under way.
   absl::Status Launch(Bucket& bucket);
   // Makes the stream wait for all that was launched.
-  absl::Status MakeWait(Stream& stream, Bucket& last);
-  absl::Status Synchronize(Deadline deadline);
+  virtual absl::Status MakeWait(Stream& stream, Bucket& last) = 0;
+  // Until all that was launched is done, and what the tails tell is in the buckets.
+  virtual absl::Status Synchronize(Deadline deadline) = 0;
 
   // Buckets of the step on which the optimizer was called. After Synchronize.
   const std::vector<size_t>& optimized() const { return optimized_; }
 
- private:
-  // One of its own, or that of the collectives where there is little to copy: going over to another thread takes longer then.
-  Stream* CopyOutStream() const { return settings_.in_place ? collective_.get() : copy_out_.get(); }
-  absl::Status Stage(Bucket& bucket);
-  absl::Status EnqueueReduction(Bucket& bucket);
-  absl::Status EnqueueSparse(Bucket& bucket);
-  absl::Status EnqueueHook(Bucket& bucket);
-  // Before the first hook of a step where ranks may have no inputs: those await the others here, not in the hook, whose operations have
-  // deadlines.
-  absl::Status EnqueueOpening();
-  absl::Status EnqueueOptimizer(Bucket& bucket);
-  absl::Status EnqueueAllReduce(Bucket& bucket, size_t begin, size_t end, const AverageFactors& factors);
-  // On the streams' threads.
-  void WriteTail(Bucket& bucket, float one);
-  void GatherSparse(Bucket& bucket);
-  void FinishHook(Bucket& bucket);
+ protected:
+  BucketPipeline(const Parts& parts, Settings settings);
+
+  // ---- What depends on where buckets are. Each is issued in the order of a stream of ours.
+
+  // What must be done before the bucket's memory is used for another.
+  virtual Event* ReleasedBy(Bucket& bucket) { return bucket.copied_out.get(); }
+  // On the copy-in stream: the staged slots, and whatever else can be put into the bucket then.
+  virtual absl::Status EnqueueCopyIn(Bucket& bucket) = 0;
+  // On the collective stream: the bucket's turn begins.
+  virtual absl::Status EnqueueBegan(Bucket& bucket) = 0;
+  virtual absl::Status EnqueueSparse(Bucket& bucket) = 0;
+  // On the collective stream, where it was not done before: an entry of the tail is set to `one`.
+  virtual absl::Status EnqueueTail(Bucket& bucket, float one) = 0;
+  // Behind the hook, which may have failed.
+  virtual absl::Status EnqueueHookEnd(Bucket& bucket) = 0;
+  // How the all-reduce of the tail, or of all, went, as Communicator::Enqueue tells it.
+  virtual void Reduced(Bucket& bucket, int64_t bytes, const absl::Status& status) = 0;
+  // On the copy-out stream.
+  virtual absl::Status EnqueueCopyOut(Bucket& bucket) = 0;
+  // Behind it: the optimizer, and what else is to be done for the bucket.
+  virtual absl::Status EnqueueEnd(Bucket& bucket) = 0;
+
+  // ---- What they have in common.
+
   void FailHook(Bucket& bucket, const absl::Status& status);
-  absl::Status CopyOut(Bucket& bucket);
-  double CopyOutFactor(int joined) const;
-  absl::Status Optimize(Bucket& bucket);
+  // What a hook has left is looked at; on an error the hook has failed.
+  void FinishHook(Bucket& bucket);
+  void CallOptimizer(Bucket& bucket, Stream* stream);
+
+  // One of its own, or that of the collectives where there is little to copy: going over to another thread takes longer then.
+  Stream* copy_out() const { return settings_.in_place ? collective_.get() : copy_out_.get(); }
 
   // Constant after construction.
   Device* const device_;
@@ -126,14 +153,23 @@ class BucketPipeline {
   std::unique_ptr<Stream> collective_;
   std::unique_ptr<Stream> copy_out_;   // null where gradients are reduced in place
   std::unique_ptr<Stream> optimizer_;  // null where there is no optimizer
-  std::unique_ptr<Event> optimized_event_;
 
   // Changed between steps only.
   std::unique_ptr<Communicator> hook_communicator_;
   Step step_;
 
+ private:
+  absl::Status Stage(Bucket& bucket);
+  absl::Status EnqueueReduction(Bucket& bucket);
+  absl::Status EnqueueHook(Bucket& bucket);
+  // Before the first hook of a step where ranks may have no inputs: those await the others here, not in the hook, whose operations have
+  // deadlines.
+  absl::Status EnqueueOpening();
+  absl::Status EnqueueAllReduce(Bucket& bucket, size_t begin, size_t end, const AverageFactors& factors);
+  absl::Status Optimize(Bucket& bucket, Stream* stream);
+
   bool hook_issue_failed_ = false;  // in this step; of the thread that launches
-  std::vector<size_t> optimized_;   // of the optimizer stream's thread, until it has been waited for
+  std::vector<size_t> optimized_;   // of the thread that calls the optimizer, until it has been waited for
 };
 
 }  // namespace lockstep

@@ -94,6 +94,7 @@ absl::Status CheckParameters(absl::Span<const Parameter> parameters) {
     return absl::InvalidArgumentError("a reducer needs at least one parameter: all of the table are ignored");
   }
   size_t total_bytes = 0;
+  const Parameter* first = nullptr;  // that is not ignored
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& parameter = parameters[i];
     const std::string where = absl::StrCat("parameter ", i, " '", parameter.name, "'");
@@ -102,9 +103,15 @@ absl::Status CheckParameters(absl::Span<const Parameter> parameters) {
       return absl::InvalidArgumentError(
           absl::StrCat(where, ": gradients are floats or complex numbers, not ", Name(parameter.dtype)));
     }
-    if (parameter.device.kind != DeviceKind::kHost) {
+    if (first == nullptr) first = &parameter;
+    if (parameter.device != first->device) {
+      return absl::InvalidArgumentError(absl::StrCat(where, " is on ", Name(parameter.device), ", and '", first->name,
+                                                     "' on ", Name(first->device),
+                                                     ": a reducer's gradients are on one device"));
+    }
+    if (parameter.sparse && parameter.device.kind != DeviceKind::kHost) {
       return absl::UnimplementedError(
-          absl::StrCat(where, ": gradients on ", Name(parameter.device), " cannot be reduced by this build"));
+          absl::StrCat(where, ": sparse gradients on ", Name(parameter.device), ": mark them on the host"));
     }
     // Any non-null address serves: only the geometry is looked at, and the check of alignment is satisfied by this one.
     void* const stand_in = reinterpret_cast<void*>(uintptr_t{1} << 20);
@@ -121,6 +128,13 @@ absl::Status CheckParameters(absl::Span<const Parameter> parameters) {
     }
   }
   return absl::OkStatus();
+}
+
+DeviceId DeviceOf(absl::Span<const Parameter> parameters) {
+  for (const Parameter& parameter : parameters) {
+    if (!parameter.ignored) return parameter.device;
+  }
+  return DeviceId();
 }
 
 std::string Serialize(absl::Span<const Parameter> parameters) {

@@ -33,9 +33,12 @@ struct Parameter {
 std::string Describe(size_t index, const Parameter& parameter);
 
 // INVALID_ARGUMENT for a table in which nothing is to be reduced, and naming the first parameter that cannot be reduced: a dtype
-// that is no float and not complex (nothing else has a gradient), a bad shape, a device this build cannot reduce on
-// (UNIMPLEMENTED), more bytes than there are addresses.
+// that is no float and not complex (nothing else has a gradient), a bad shape, another device than the others, a
+// sparse gradient on a device (UNIMPLEMENTED), more bytes than there are addresses.
 absl::Status CheckParameters(absl::Span<const Parameter> parameters);
+
+// Of a table that was checked: where its gradients are.
+DeviceId DeviceOf(absl::Span<const Parameter> parameters);
 
 // The table as bytes, for comparison across ranks, and the first difference between two of them as a sentence.
 std::string Serialize(absl::Span<const Parameter> parameters);

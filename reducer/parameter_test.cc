@@ -103,11 +103,24 @@ TEST(CheckParameters, RefusesATableOfMoreBytesThanThereAreAddresses) {
                        AllOf(HasSubstr("parameter 3 'huge'"), HasSubstr("more bytes than there are addresses"))));
 }
 
-TEST(CheckParameters, SaysWhatThisBuildCannotReduce) {
-  std::vector<Parameter> table = {Of("w", DType::kF32, {1})};
-  table[0].device = {DeviceKind::kCuda, 1};
+TEST(CheckParameters, AreOnOneDevice) {
+  std::vector<Parameter> table = {Of("i", DType::kF32, {1}), Of("w", DType::kF32, {1}), Of("b", DType::kF32, {1})};
+  table[0].ignored = true;
+  table[1].device = table[2].device = {DeviceKind::kCuda, 1};
+  EXPECT_THAT(CheckParameters(table), IsOk());
+  EXPECT_EQ(DeviceOf(table), (DeviceId{DeviceKind::kCuda, 1}));
+  table[2].device.index = 0;
+  EXPECT_THAT(CheckParameters(table), StatusIs(absl::StatusCode::kInvalidArgument,
+                                               HasSubstr("parameter 2 'b' is on cuda:0, and 'w' on cuda:1")));
+}
+
+TEST(CheckParameters, SparseOnesAreOnTheHost) {
+  std::vector<Parameter> table = {Of("w", DType::kF32, {4, 2})};
+  table[0].sparse = true;
+  EXPECT_THAT(CheckParameters(table), IsOk());
+  table[0].device = {DeviceKind::kCuda, 0};
   EXPECT_THAT(CheckParameters(table),
-              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("parameter 0 'w': gradients on cuda:1")));
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("sparse gradients on cuda:0")));
 }
 
 TEST(ParameterTable, SurvivesSerialization) {

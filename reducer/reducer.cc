@@ -140,12 +140,17 @@ void Reducer::Fill(size_t index, const Gradient* gradient) {
   }
   Stream* const stream = slot.used ? gradient->stream : nullptr;
   // While it is hot in cache.
-  const bool copies = stream == nullptr && bucket.before() == nullptr && !bucket.plan().sparse;
+  const bool copies =
+      stream == nullptr && bucket.before() == nullptr && !bucket.plan().sparse && pipeline_->copies_at_once();
   const absl::Status copied = copies ? pipeline_->CopyIn(bucket, location.slot) : absl::OkStatus();
   outcome_->Fail(copied, bucket.index());
   MutexLock lock(&mu_);
   if (!copies) bucket.staged.push_back(location.slot);
-  if (stream != nullptr && std::find(bucket.streams.begin(), bucket.streams.end(), stream) == bucket.streams.end()) {
+  if (stream != nullptr && stream->is_callers()) {
+    // Whoever launches the bucket may be another thread, whose own stream is another.
+    outcome_->Fail(pipeline_->MarkPoint(bucket, *stream), bucket.index());
+  } else if (stream != nullptr &&
+             std::find(bucket.streams.begin(), bucket.streams.end(), stream) == bucket.streams.end()) {
     bucket.streams.push_back(stream);
   }
   bucket.full = --bucket.slots_left == 0;

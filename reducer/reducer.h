@@ -187,7 +187,7 @@ class Reducer {
     Stream* stream = nullptr;
   };
 
-  Reducer(std::vector<Parameter> parameters, ReducerOptions options, BucketPlan plan);
+  Reducer(std::vector<Parameter> parameters, ReducerOptions options, BucketPlan plan, const Accelerator& accelerator);
   // Collective: makes everything that depends on the communicator.
   absl::Status Open(Communicator* communicator, Opening opening);
   LoggingData DescribeForLog() const;
@@ -201,10 +201,14 @@ class Reducer {
   struct Kept {
     size_t index = 0;
     const void* view = nullptr;
-    std::vector<char> bytes;
+    size_t at = 0;  // in `bytes` of all
   };
-  std::vector<Kept> TakeGradients() const;
-  void PutBack(const std::vector<Kept>& gradients) ABSL_LOCKS_EXCLUDED(mu_);
+  struct KeptGradients {
+    std::vector<Kept> gradients;
+    DeviceMemory bytes;
+  };
+  absl::StatusOr<KeptGradients> TakeGradients() const;
+  absl::Status PutBack(const KeptGradients& kept) ABSL_LOCKS_EXCLUDED(mu_);
 
   absl::Status CheckIdle(absl::string_view call) ABSL_LOCKS_EXCLUDED(mu_);
   // What a synchronised step begins with, before anything is marked.
@@ -241,7 +245,7 @@ class Reducer {
   const std::vector<Parameter> parameters_;
   const ReducerOptions options_;
   const PlanRules rules_;
-  Device* const device_;
+  const Accelerator accelerator_;
   const GradientCheck check_;
   const bool holds_last_bucket_;  // a complaint may come after every gradient has: the last bucket is to carry it
 
@@ -259,7 +263,7 @@ class Reducer {
   int64_t recorded_version_ = 0;  // its version
   bool replan_due_ = false;       // all ranks hold the next plan
   bool hook_failed_ = false;
-  std::vector<Kept> kept_;                   // while a change of the communicator has failed
+  KeptGradients kept_;                       // while a change of the communicator has failed
   int known_joined_ = 0;                     // ranks, as of the last step
   std::unique_ptr<BufferSync> buffer_sync_;  // null: no buffers
   bool buffers_due_ = false;

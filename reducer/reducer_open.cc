@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/deadline.h"
-#include "base/host_device.h"
+#include "base/device.h"
+#include "base/device_memory.h"
 #include "base/status.h"
+#include "reducer/accelerator.h"
 #include "reducer/agreement.h"
+#include "reducer/device_pipeline.h"
 #include "reducer/opening.h"
 #include "reducer/reducer.h"
 
@@ -16,6 +20,17 @@ namespace {
 // Of a reducer's topics for notes the lower half are of steps, the upper half of plans.
 constexpr uint64_t kTopicsOfPlans = uint64_t{1} << 39;
 
+absl::StatusOr<Accelerator> ChooseAccelerator(const Communicator& communicator, absl::Span<const Parameter> parameters,
+                                              const ReducerOptions& options) {
+  const DeviceId device = DeviceOf(parameters);
+  if (device.kind != DeviceKind::kHost && device != communicator.device()) {
+    return absl::InvalidArgumentError(absl::StrCat("the gradients are on ", Name(device),
+                                                   ", and the communicator is for ", Name(communicator.device()),
+                                                   ": name the device at its creation"));
+  }
+  return options.accelerator.has_value() ? *options.accelerator : FindAccelerator(device);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Reducer>> Reducer::Create(Communicator* communicator, std::vector<Parameter> parameters,
@@ -24,17 +39,21 @@ absl::StatusOr<std::unique_ptr<Reducer>> Reducer::Create(Communicator* communica
   absl::Status local = CheckParameters(parameters);
   if (local.ok()) local = CheckOptions(options, parameters);
   if (!local.ok()) return AgreeOnParameters(*communicator, local, "", parameters);
+  const absl::StatusOr<Accelerator> accelerator = ChooseAccelerator(*communicator, parameters, options);
+  if (!accelerator.ok()) return AgreeOnParameters(*communicator, accelerator.status(), "", parameters);
   BucketPlan plan = FirstPlan(parameters, options);
-  std::unique_ptr<Reducer> reducer(new Reducer(std::move(parameters), std::move(options), std::move(plan)));
+  std::unique_ptr<Reducer> reducer(
+      new Reducer(std::move(parameters), std::move(options), std::move(plan), *accelerator));
   LOCKSTEP_RETURN_IF_ERROR(reducer->Open(communicator, Opening::kCreated));
   return reducer;
 }
 
-Reducer::Reducer(std::vector<Parameter> parameters, ReducerOptions options, BucketPlan plan)
+Reducer::Reducer(std::vector<Parameter> parameters, ReducerOptions options, BucketPlan plan,
+                 const Accelerator& accelerator)
     : parameters_(std::move(parameters)),
       options_(std::move(options)),
       rules_(RulesOf(options_)),
-      device_(HostDevice()),
+      accelerator_(accelerator),
       check_(parameters_),
       holds_last_bucket_(options_.find_unused || options_.static_graph),
       plan_(std::move(plan)),
@@ -61,8 +80,8 @@ absl::Status Reducer::Open(Communicator* communicator, Opening opening) {
 
 absl::Status Reducer::Allocate() {
   const BucketMemory::Use use = {options_.buckets_in_memory_max, options_.gradient_as_bucket_view};
-  LOCKSTEP_ASSIGN_OR_RETURN(memory_,
-                            BucketMemory::Allocate(*communicator_, plan_, PlanBytesMax(parameters_, rules_), use));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      memory_, BucketMemory::Allocate(*communicator_, accelerator_, plan_, PlanBytesMax(parameters_, rules_), use));
   outcome_ = std::make_unique<StepOutcome>(communicator_);
   BucketPipeline::Settings settings;
   const bool reduces_in_place = options_.gradient_as_bucket_view && !options_.compress.has_value();
@@ -74,8 +93,8 @@ absl::Status Reducer::Allocate() {
   settings.opens_steps = options_.uneven_inputs;
   settings.hook = options_.hook;
   settings.optimizer = options_.optimizer;
-  pipeline_ = std::make_unique<BucketPipeline>(device_, communicator_, parameters_, outcome_.get(), &recorder_,
-                                               std::move(settings));
+  pipeline_ = MakePipeline({accelerator_.device, communicator_, parameters_, outcome_.get(), &recorder_},
+                           accelerator_.kernels, std::move(settings));
   log_ = std::make_unique<StepLog>(DescribeForLog());
   LOCKSTEP_RETURN_IF_ERROR(log_->OpenTrace(options_.trace_path));
   LOCKSTEP_RETURN_IF_ERROR(pipeline_->CreateStreams());
@@ -102,36 +121,52 @@ absl::Status Reducer::MakeBuckets() {
 
 absl::Status Reducer::Adopt(BucketPlan plan) {
   // Both plans use the same memory: what lives in it goes by way of some other.
-  const std::vector<Kept> kept = TakeGradients();
+  LOCKSTEP_ASSIGN_OR_RETURN(const KeptGradients kept, TakeGradients());
   plan_ = std::move(plan);
   LOCKSTEP_RETURN_IF_ERROR(MakeBuckets());
-  PutBack(kept);
+  LOCKSTEP_RETURN_IF_ERROR(PutBack(kept));
   recorder_.Replan(plan_.buckets.size());
   SetRebuiltBuckets(plan_, &log_->data());
   return absl::OkStatus();
 }
 
-std::vector<Reducer::Kept> Reducer::TakeGradients() const {
-  std::vector<Kept> kept;
+absl::StatusOr<Reducer::KeptGradients> Reducer::TakeGradients() const {
+  KeptGradients kept;
   if (!options_.gradient_as_bucket_view) return kept;
+  size_t bytes = 0;
   for (size_t index = 0; index < parameters_.size(); ++index) {
     if (parameters_[index].ignored || parameters_[index].sparse) continue;
-    kept.push_back({index, ViewAt(index), {ViewAt(index), ViewAt(index) + parameters_[index].bytes()}});
+    kept.gradients.push_back({index, ViewAt(index), bytes});
+    bytes += parameters_[index].bytes();
   }
+  LOCKSTEP_ASSIGN_OR_RETURN(kept.bytes, DeviceMemory::Allocate(accelerator_.device, bytes));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, accelerator_.device->CreateStream("lockstep-keep"));
+  for (const Kept& gradient : kept.gradients) {
+    LOCKSTEP_RETURN_IF_ERROR(
+        stream->Copy(kept.bytes.data() + gradient.at, gradient.view, parameters_[gradient.index].bytes()));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(stream->Synchronize(Deadline::Infinite()));
   return kept;
 }
 
-void Reducer::PutBack(const std::vector<Kept>& gradients) {
+absl::Status Reducer::PutBack(const KeptGradients& kept) {
   ++plan_version_;
+  if (kept.gradients.empty()) return absl::OkStatus();
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, accelerator_.device->CreateStream("lockstep-keep"));
+  for (const Kept& gradient : kept.gradients) {
+    LOCKSTEP_RETURN_IF_ERROR(
+        stream->Copy(ViewAt(gradient.index), kept.bytes.data() + gradient.at, parameters_[gradient.index].bytes()));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(stream->Synchronize(Deadline::Infinite()));
   MutexLock lock(&mu_);
-  for (const Kept& gradient : gradients) {
+  for (const Kept& gradient : kept.gradients) {
     char* const view = ViewAt(gradient.index);
-    std::copy(gradient.bytes.begin(), gradient.bytes.end(), view);
     Gradient& window = window_[gradient.index];
     for (TensorView* const tensor : {&window.data, &window.target}) {
       if (tensor->data() == gradient.view) *tensor = DenseView(parameters_[gradient.index], view);
     }
   }
+  return absl::OkStatus();
 }
 
 absl::Status Reducer::ChangeCommunicator(Communicator* communicator) {
@@ -139,7 +174,9 @@ absl::Status Reducer::ChangeCommunicator(Communicator* communicator) {
   replanner_.reset();
   if (pipeline_ != nullptr) (void)pipeline_->Synchronize(Deadline::Infinite());
   // Unless an earlier change failed, which has taken them already.
-  if (!buckets_.empty()) kept_ = TakeGradients();
+  if (!buckets_.empty()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(kept_, TakeGradients());
+  }
   buckets_.clear();
   pipeline_.reset();
   hook_failed_ = false;
@@ -159,8 +196,7 @@ absl::Status Reducer::ChangeCommunicator(Communicator* communicator) {
     return opened;
   }
   recorder_.Replan(plan_.buckets.size());
-  PutBack(std::exchange(kept_, {}));
-  return absl::OkStatus();
+  return PutBack(std::exchange(kept_, {}));
 }
 
 }  // namespace lockstep

@@ -1,0 +1,200 @@
+#include "reducer/device_pipeline.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/host_device.h"
+#include "base/status.h"
+#include "reducer/bucket_tail.h"
+#include "reducer/host_pipeline.h"
+#include "reducer/step_record.h"
+
+namespace lockstep {
+
+DevicePipeline::~DevicePipeline() {
+  // What is on the streams uses buckets.
+  (void)Synchronize(Deadline::Infinite());
+  watch_.reset();
+  copy_in_.reset();
+  collective_.reset();
+  copy_out_.reset();
+  optimizer_.reset();
+}
+
+absl::Status DevicePipeline::CreateStreams() {
+  LOCKSTEP_RETURN_IF_ERROR(BucketPipeline::CreateStreams());
+  LOCKSTEP_ASSIGN_OR_RETURN(watch_, HostDevice()->CreateStream("lockstep-watch"));
+  if (optimizer_ == nullptr) return absl::OkStatus();
+  LOCKSTEP_ASSIGN_OR_RETURN(optimized_event_, device_->CreateEvent());
+  return absl::OkStatus();
+}
+
+absl::Status DevicePipeline::CreateEvents(Bucket& bucket) {
+  LOCKSTEP_RETURN_IF_ERROR(BucketPipeline::CreateEvents(bucket));
+  if (told_.size() <= bucket.index()) told_.resize(bucket.index() + 1);
+  Told& told = told_[bucket.index()];
+  LOCKSTEP_ASSIGN_OR_RETURN(told.event, device_->CreateEvent());
+  LOCKSTEP_ASSIGN_OR_RETURN(told.tail, DeviceMemory::AllocateOnHost(device_, bucket.tail_bytes()));
+  return absl::OkStatus();
+}
+
+absl::Status DevicePipeline::EnqueueCopyIn(Bucket& bucket) {
+  recorder_->Began(Stage::kCopyIn, bucket.index());
+  for (const Stream* stream : bucket.streams) {
+    outcome_->Fail(Annotate(stream->status(), "the stream of a gradient failed"), bucket.index());
+  }
+  std::vector<kernels::BucketPiece> pieces;
+  for (const size_t s : bucket.staged) {
+    const Bucket::Slot& slot = bucket.slots[s];
+    if (slot.used && bucket.InPlace(s) && settings_.factors.copy_in == 1) continue;
+    const BucketPlan::Slot& planned = bucket.plan().slots[s];
+    if (planned.elements == 0) continue;
+    pieces.push_back({slot.used ? &slot.gradient : nullptr, planned.offset, planned.elements});
+  }
+  std::vector<kernels::BucketEntry> entries;
+  // With a hook the tail waits for what becomes of that.
+  if (settings_.hook == nullptr) entries = TailEntries(bucket, settings_.factors.one);
+  return kernels_->Gather(pieces, entries, bucket.flat(), bucket.plan().wire, settings_.factors.copy_in, *copy_in_);
+}
+
+std::vector<kernels::BucketEntry> DevicePipeline::TailEntries(Bucket& bucket, float one) {
+  std::vector<kernels::BucketEntry> entries(BucketTail::Elements(bucket.slots.size()));
+  for (size_t e = 0; e < entries.size(); ++e) entries[e].index = bucket.plan().tail + e;
+  if (outcome_->Poisons(bucket.index())) entries[BucketTail::kFailed].value = one;
+  if (step_.joined) entries[BucketTail::kJoined].value = one;
+  if (!step_.planned) entries[BucketTail::kUnplanned].value = one;
+  for (size_t s = 0; s < bucket.slots.size(); ++s) {
+    if (bucket.slots[s].used) entries[BucketTail::Used(s)].value = one;
+  }
+  return entries;
+}
+
+absl::Status DevicePipeline::EnqueueBegan(Bucket&) { return absl::OkStatus(); }
+
+absl::Status DevicePipeline::EnqueueSparse(Bucket& bucket) {
+  return absl::UnimplementedError(
+      absl::StrCat("bucket ", bucket.index(), ": sparse gradients on ", Name(device_->id())));
+}
+
+absl::Status DevicePipeline::EnqueueTail(Bucket& bucket, float one) {
+  if (settings_.hook == nullptr) return absl::OkStatus();
+  return kernels_->Gather({}, TailEntries(bucket, one), bucket.flat(), bucket.plan().wire, 1, *collective_);
+}
+
+absl::Status DevicePipeline::EnqueueHookEnd(Bucket& bucket) {
+  FinishHook(bucket);
+  return absl::OkStatus();
+}
+
+void DevicePipeline::Reduced(Bucket& bucket, int64_t bytes, const absl::Status& status) {
+  bucket.reduced = status.ok();
+  outcome_->FailCommunication(status);
+  recorder_->Sent(bucket.index(), bytes);
+}
+
+absl::Status DevicePipeline::FindTarget(Bucket& bucket, size_t s) {
+  Bucket::Slot& slot = bucket.slots[s];
+  if (slot.target.data() != nullptr) return absl::OkStatus();
+  const size_t index = bucket.plan().slots[s].parameter;
+  const Parameter& parameter = parameters_[index];
+  char* memory = bucket.ViewAt(s);
+  if (memory == nullptr) {
+    if (slot.spare.data() == nullptr) {
+      absl::StatusOr<DeviceMemory> spare = DeviceMemory::Allocate(device_, parameter.bytes());
+      if (!spare.ok()) {
+        return Annotate(spare.status(),
+                        absl::StrCat("the average of ", Describe(index, parameter), ", which this rank did not use"));
+      }
+      slot.spare = *std::move(spare);
+    }
+    memory = slot.spare.data();
+  }
+  slot.target = DenseView(parameter, memory);
+  return absl::OkStatus();
+}
+
+absl::Status DevicePipeline::EnqueueCopyOut(Bucket& bucket) {
+  const Bucket::Result result = bucket.result();
+  std::vector<kernels::BucketPiece> pieces;
+  for (size_t s = 0; s < bucket.slots.size(); ++s) {
+    const BucketPlan::Slot& planned = bucket.plan().slots[s];
+    // A rank without inputs has no use for averages.
+    if (planned.elements == 0 || (step_.joined && !bucket.slots[s].used)) continue;
+    if (const absl::Status found = FindTarget(bucket, s); !found.ok()) {
+      outcome_->Fail(found, bucket.index());
+      continue;
+    }
+    const TensorView& target = bucket.slots[s].target;
+    const bool there = target.data() == static_cast<const void*>(result.data + planned.offset * SizeOf(result.dtype));
+    if (there && settings_.factors.copy_out == 1 && !settings_.divide_by_live) continue;
+    pieces.push_back({&target, planned.offset, planned.elements, BucketTail::Used(s)});
+  }
+  if (pieces.empty()) return absl::OkStatus();
+  kernels::BucketGate gate;
+  gate.tail = bucket.flat() + bucket.plan().tail * SizeOf(bucket.plan().wire);
+  gate.dtype = bucket.plan().wire;
+  gate.count_max = BucketTail::CountMax(gate.dtype);
+  gate.closed_by = BucketTail::kFailed;
+  gate.divide_by_live = settings_.divide_by_live;
+  gate.joined = BucketTail::kJoined;
+  gate.ranks = communicator_->size();
+  return kernels_->Spread(pieces, result.data, result.dtype, settings_.factors.copy_out, gate, *copy_out());
+}
+
+absl::Status DevicePipeline::EnqueueEnd(Bucket& bucket) {
+  const Told& told = told_[bucket.index()];
+  const char* const tail = bucket.flat() + bucket.plan().tail * SizeOf(bucket.plan().wire);
+  LOCKSTEP_RETURN_IF_ERROR(copy_out()->Copy(told.tail.data(), tail, bucket.tail_bytes()));
+  LOCKSTEP_RETURN_IF_ERROR(copy_out()->Record(told.event.get()));
+  if (optimizer_ != nullptr) LOCKSTEP_RETURN_IF_ERROR(optimizer_->Wait(bucket.copied_out.get()));
+  return watch_->Enqueue([this, &bucket] {
+    Follow(bucket);
+    return absl::OkStatus();
+  });
+}
+
+void DevicePipeline::Follow(Bucket& bucket) {
+  // Collectives end by their own deadlines, and with them what waits for them here.
+  absl::Status status = bucket.copied_in->Synchronize(Deadline::Infinite());
+  recorder_->Ended(Stage::kCopyIn, bucket.index());
+  recorder_->Began(Stage::kCollective, bucket.index());
+  status.Update(bucket.all_reduced->Synchronize(Deadline::Infinite()));
+  recorder_->Ended(Stage::kCollective, bucket.index());
+  recorder_->Began(Stage::kCopyOut, bucket.index());
+  const Told& told = told_[bucket.index()];
+  status.Update(told.event->Synchronize(Deadline::Infinite()));
+  recorder_->Ended(Stage::kCopyOut, bucket.index());
+  for (const Stream* stream : {copy_in_.get(), collective_.get(), copy_out()}) status.Update(stream->status());
+  // What failed on the way says so itself, and it alone knows more than that something did.
+  if (absl::Status told_by_communicator = communicator_->status(); !told_by_communicator.ok()) {
+    status = std::move(told_by_communicator);
+  }
+  outcome_->FailCommunication(status);
+  if (!status.ok()) bucket.reduced = false;
+  if (bucket.reduced) {
+    bucket.ReadTail(BucketTail(told.tail.data(), bucket.plan().wire, 1));
+    bucket.copied_out_well = bucket.failed == 0;
+  }
+  if (optimizer_ != nullptr) CallOptimizer(bucket, optimizer_.get());
+}
+
+absl::Status DevicePipeline::MakeWait(Stream& stream, Bucket& last) {
+  if (optimizer_ == nullptr) return stream.Wait(last.copied_out.get());
+  LOCKSTEP_RETURN_IF_ERROR(watch_->Synchronize(Deadline::Infinite()));
+  LOCKSTEP_RETURN_IF_ERROR(optimizer_->Record(optimized_event_.get()));
+  return stream.Wait(optimized_event_.get());
+}
+
+absl::Status DevicePipeline::Synchronize(Deadline deadline) {
+  if (watch_ != nullptr) LOCKSTEP_RETURN_IF_ERROR(watch_->Synchronize(deadline));
+  return optimizer_ == nullptr ? absl::OkStatus() : optimizer_->Synchronize(deadline);
+}
+
+std::unique_ptr<BucketPipeline> MakePipeline(const BucketPipeline::Parts& parts, const kernels::BucketKernels* kernels,
+                                             BucketPipeline::Settings settings) {
+  if (kernels == nullptr) return std::make_unique<HostPipeline>(parts, std::move(settings));
+  return std::make_unique<DevicePipeline>(parts, kernels, std::move(settings));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,76 @@
+// DevicePipeline: buckets on a device. Kernels copy, in the order of the device's streams, and write averages only where the tail, which
+// they read themselves, says so. Everything is issued without waiting for data; a thread of ours, lockstep-watch, follows the device and
+// reads a copy of each tail: what it tells is known to the host some time after the averages are where they go.
+//
+// So a failure reaches the tail only if it is known when the bucket is launched, and an optimizer is called on the watching thread.
+
+#ifndef REDUCER_DEVICE_PIPELINE_H_
+#define REDUCER_DEVICE_PIPELINE_H_
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/deadline.h"
+#include "base/device.h"
+#include "base/device_memory.h"
+#include "kernels/bucket_kernels.h"
+#include "reducer/bucket.h"
+#include "reducer/bucket_pipeline.h"
+
+namespace lockstep {
+
+class DevicePipeline final : public BucketPipeline {
+ public:
+  // The kernels outlive it.
+  DevicePipeline(const Parts& parts, const kernels::BucketKernels* kernels, Settings settings)
+      : BucketPipeline(parts, std::move(settings)), kernels_(kernels) {}
+  ~DevicePipeline() override;
+
+  absl::Status CreateStreams() override;
+  absl::Status CreateEvents(Bucket& bucket) override;
+  bool copies_at_once() const override { return false; }
+  // With an optimizer, waits until the last bucket is reduced: what the stream is to wait for is only enqueued then.
+  absl::Status MakeWait(Stream& stream, Bucket& last) override;
+  absl::Status Synchronize(Deadline deadline) override;
+
+ private:
+  // Of a bucket, what its tail told, once the event is reached.
+  struct Told {
+    std::unique_ptr<Event> event;
+    DeviceMemory tail;  // on the host
+  };
+
+  Event* ReleasedBy(Bucket& bucket) override { return told_[bucket.index()].event.get(); }
+  absl::Status EnqueueCopyIn(Bucket& bucket) override;
+  absl::Status EnqueueBegan(Bucket& bucket) override;
+  absl::Status EnqueueSparse(Bucket& bucket) override;
+  absl::Status EnqueueTail(Bucket& bucket, float one) override;
+  absl::Status EnqueueHookEnd(Bucket& bucket) override;
+  void Reduced(Bucket& bucket, int64_t bytes, const absl::Status& status) override;
+  absl::Status EnqueueCopyOut(Bucket& bucket) override;
+  absl::Status EnqueueEnd(Bucket& bucket) override;
+
+  std::vector<kernels::BucketEntry> TailEntries(Bucket& bucket, float one);
+  // Where the slot's average goes: in memory of ours if nobody said.
+  absl::Status FindTarget(Bucket& bucket, size_t slot);
+  // On the watching thread.
+  void Follow(Bucket& bucket);
+
+  const kernels::BucketKernels* const kernels_;
+  // Constant once created.
+  std::unique_ptr<Stream> watch_;           // of the host
+  std::unique_ptr<Event> optimized_event_;  // null where there is no optimizer
+  // By bucket; changed between steps only.
+  std::vector<Told> told_;
+};
+
+// The one for where the parts' device has its memory: `kernels` are the device's, and null for the host.
+std::unique_ptr<BucketPipeline> MakePipeline(const BucketPipeline::Parts& parts, const kernels::BucketKernels* kernels,
+                                             BucketPipeline::Settings settings);
+
+}  // namespace lockstep
+
+#endif  // REDUCER_DEVICE_PIPELINE_H_
