@@ -74,7 +74,10 @@ class Cuda final : public Device {
   void FreeOnHost(void* memory) override { FreeWith(api_.free_host, "cudaFreeHost", memory); }
 
  private:
-  absl::Status MayCall() const { return internal::MayCallCuda(fork_generation_, absl::StrCat("cuda:", index_)); }
+  absl::Status MayCall() const {
+    if (internal::MayCallCuda(fork_generation_)) return absl::OkStatus();
+    return internal::MayNotCallCuda(fork_generation_, Name(id()));
+  }
 
   absl::Status CheckStream(void* native) {
     int of_device = -1;

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/cuda_api.h"
+#include "base/cuda_graph_testing.h"
 #include "base/deadline.h"
 #include "base/device.h"
 #include "base/devices.h"
@@ -191,6 +192,50 @@ TEST_F(CudaDeviceTest, WorkMayNotCallCuda) {
   const auto refused = StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("may not call CUDA"));
   EXPECT_THAT(recorded, refused);
   EXPECT_THAT(allocated, refused);
+}
+
+// While another stream is captured in the strictest mode, all that may happen in a step happens beside it.
+TEST_F(CudaDeviceTest, CaptureTakesCopiesAndIsNotBrokenByWhatIsDoneBesideIt) {
+  const auto captured = NewStream();
+  const auto beside = NewStream();
+  const auto event = NewEvent();
+  const auto inner = NewEvent();
+  void* const on_device = device_->Allocate(kBytes).value();
+  auto* const source = static_cast<char*>(device_->AllocateOnHost(kBytes).value());
+  auto* const target = static_cast<char*>(device_->AllocateOnHost(kBytes).value());
+  ASSERT_EQ(BeginCapture(captured->native()), kCudaSuccess);
+  EXPECT_THAT(IsCapturing(*captured), IsOkAndHolds(true));
+  EXPECT_THAT(IsCapturing(*beside), IsOkAndHolds(false));
+  EXPECT_THAT(captured->Copy(on_device, source, kBytes), IsOk());
+  EXPECT_THAT(captured->Record(inner.get()), IsOk());
+  EXPECT_THAT(captured->Wait(inner.get()), IsOk());
+  EXPECT_THAT(captured->Enqueue([] { return absl::OkStatus(); }), StatusIs(absl::StatusCode::kFailedPrecondition));
+  EXPECT_THAT(captured->Synchronize(Soon()), StatusIs(absl::StatusCode::kFailedPrecondition));
+  const auto step = [&] {
+    EXPECT_THAT(beside->Enqueue([] { return absl::OkStatus(); }), IsOk());
+    EXPECT_THAT(beside->Record(event.get()), IsOk());
+    EXPECT_THAT(event->Synchronize(Soon()), IsOk());
+    EXPECT_TRUE(event->Query());
+    EXPECT_THAT(beside->Synchronize(Soon()), IsOk());
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(void* const memory, device_->Allocate(kBytes));
+    device_->Free(memory);
+    EXPECT_THAT(NewEvent()->Synchronize(Soon()), IsOk());
+  };
+  step();
+  { Thread other("other", step); }
+  EXPECT_THAT(captured->Copy(target, on_device, kBytes), IsOk());
+  void* graph = nullptr;
+  ASSERT_EQ(EndCapture(captured->native(), &graph), kCudaSuccess);
+  for (char value : {'a', 'b'}) {
+    std::fill_n(source, kBytes, value);
+    ASSERT_EQ(LaunchGraph(graph, captured->native()), kCudaSuccess);
+    ASSERT_THAT(captured->Synchronize(Soon()), IsOk());
+    EXPECT_EQ(std::count(target, target + kBytes, value), kBytes);
+  }
+  EXPECT_EQ(DestroyGraph(graph), kCudaSuccess);
+  device_->Free(on_device);
+  device_->FreeOnHost(source);
+  device_->FreeOnHost(target);
 }
 
 // More than CUDA's own queue holds, so that Enqueue waits for room while work runs.

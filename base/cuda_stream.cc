@@ -48,15 +48,14 @@ absl::StatusOr<CudaEvent*> AsCudaEvent(Event* event) {
 
 }  // namespace
 
-absl::Status MayCallCuda(uint64_t fork_generation, absl::string_view what) {
-  if (fork_generation != ForkGeneration()) {
-    return absl::FailedPreconditionError(absl::StrCat(what, ": made before fork(), which CUDA does not survive"));
-  }
-  if (CudaHostWork::OnThisThread()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(what, ": used by work in a CUDA stream, which may not call CUDA"));
-  }
-  return absl::OkStatus();
+bool MayCallCuda(uint64_t fork_generation) {
+  return fork_generation == ForkGeneration() && !CudaHostWork::OnThisThread();
+}
+
+absl::Status MayNotCallCuda(uint64_t fork_generation, absl::string_view what) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      what, fork_generation != ForkGeneration() ? ": made before fork(), which CUDA does not survive"
+                                                : ": used by work in a CUDA stream, which may not call CUDA"));
 }
 
 absl::StatusOr<std::unique_ptr<CudaEvent>> CudaEvent::Create(const CudaApi& api, int device) {
@@ -89,7 +88,7 @@ int CudaEvent::Await(Deadline deadline) const {
 }
 
 absl::Status CudaEvent::Synchronize(Deadline deadline) {
-  LOCKSTEP_RETURN_IF_ERROR(MayCallCuda(fork_generation_, "CUDA event"));
+  if (!MayCallCuda(fork_generation_)) return MayNotCallCuda(fork_generation_, "CUDA event");
   const int code = Await(deadline);
   if (code != kCudaNotReady) return CudaStatus(code, "cudaEventQuery(event)", device_);
   return absl::DeadlineExceededError(absl::StrCat("CUDA event: cuda:", device_, " has not reached it"));
@@ -114,6 +113,10 @@ CudaStream::~CudaStream() {
   const CudaGuard guard(api_, device_);
   Drain();
   if (api_.stream_destroy(native_) != kCudaSuccess) api_.get_last_error();
+}
+
+absl::Status CudaStream::MayCall() const {
+  return MayCallCuda(fork_generation_) ? absl::OkStatus() : MayNotCallCuda(fork_generation_, work_->Text());
 }
 
 void CudaStream::Drain() {
@@ -207,7 +210,7 @@ absl::Status CudaStream::AwaitEnd(Deadline deadline) {
 }
 
 absl::Status CudaStream::status() const {
-  if (fork_generation_ != ForkGeneration()) return MayCall();
+  if (fork_generation_ != ForkGeneration()) return MayNotCallCuda(fork_generation_, work_->Text());
   return work_->error();
 }
 

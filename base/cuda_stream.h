@@ -20,9 +20,11 @@
 namespace lockstep {
 namespace internal {
 
-// OK when the caller may call CUDA for what was made at `fork_generation`. FAILED_PRECONDITION in a forked child, which
-// CUDA does not follow, and inside a closure that a stream runs.
-absl::Status MayCallCuda(uint64_t fork_generation, absl::string_view what);
+// Whether the caller may call CUDA for what was made at `fork_generation`: not in a forked child, which CUDA does not follow,
+// nor inside a closure that a stream runs.
+bool MayCallCuda(uint64_t fork_generation);
+// FAILED_PRECONDITION and why not; `what` was to be used.
+absl::Status MayNotCallCuda(uint64_t fork_generation, absl::string_view what);
 
 class CudaEvent final : public Event {
  public:
@@ -71,7 +73,7 @@ class CudaStream final : public Stream {
   absl::StatusOr<bool> IsCapturing();
 
  private:
-  absl::Status MayCall() const { return MayCallCuda(fork_generation_, work_->Text()); }
+  absl::Status MayCall() const;
   absl::Status RefuseCapture(absl::string_view what);
   absl::Status AwaitEnd(Deadline deadline);
   // Waits for the device, but not for ever.
