@@ -56,6 +56,9 @@ class Stream {
   // Whether it stands for each thread's own stream (cudaStreamPerThread): a call means that of the thread which makes it.
   virtual bool is_callers() const { return false; }
 
+  // Whether what is enqueued goes into a graph, to be run later and perhaps again, instead of being run. Never on the host.
+  virtual bool capturing() const { return false; }
+
   // Runs `work` on the host after everything enqueued before and before anything enqueued later. On CUDA such work may
   // not call CUDA. RESOURCE_EXHAUSTED when the queue is full (host: 65,536 entries); the closure is destroyed then.
   virtual absl::Status Enqueue(absl::AnyInvocable<absl::Status()> work) = 0;

@@ -1,0 +1,96 @@
+// A device made of the host: its memory is the host's, its streams are host streams, and it says that it is cuda:0. For
+// tests of what is above devices.
+//
+// As on CUDA, closures of all its streams run one at a time, so that one that waits holds up the others.
+
+#ifndef TESTS_FAKE_DEVICE_H_
+#define TESTS_FAKE_DEVICE_H_
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/deadline.h"
+#include "base/device.h"
+#include "base/host_device.h"
+#include "base/mutex.h"
+#include "base/status.h"
+
+namespace lockstep {
+
+// Outlives what it made.
+class FakeDevice : public Device {
+ public:
+  explicit FakeDevice(int index = 0) : index_(index) {}
+
+  DeviceId id() const override { return {DeviceKind::kCuda, index_}; }
+  absl::StatusOr<std::unique_ptr<Stream>> CreateStream(const std::string& name) override {
+    LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, HostDevice()->CreateStream(name));
+    return std::make_unique<FakeStream>(this, std::move(stream));
+  }
+  absl::StatusOr<std::unique_ptr<Event>> CreateEvent() override { return HostDevice()->CreateEvent(); }
+  absl::StatusOr<std::unique_ptr<Stream>> BorrowStream(void*) override {
+    return absl::UnimplementedError("a fake device");
+  }
+  absl::StatusOr<void*> Allocate(size_t bytes) override { return Take(bytes); }
+  void Free(void* memory) override { FreeOnHost(memory); }
+  absl::StatusOr<void*> AllocateOnHost(size_t bytes) override { return Take(bytes); }
+  void FreeOnHost(void* memory) override {
+    --allocations_;
+    HostDevice()->FreeOnHost(memory);
+  }
+
+  // Allocations that are not freed yet.
+  int allocations() const { return allocations_; }
+  // What every allocation answers from now on, while it is an error.
+  void set_allocation_error(absl::Status error) { allocation_error_ = std::move(error); }
+  // What streams say of themselves.
+  void set_capturing(bool capturing) { capturing_ = capturing; }
+
+ private:
+  class FakeStream : public Stream {
+   public:
+    FakeStream(FakeDevice* device, std::unique_ptr<Stream> stream) : device_(device), stream_(std::move(stream)) {}
+
+    DeviceId device() const override { return device_->id(); }
+    bool capturing() const override { return device_->capturing_; }
+    absl::Status Enqueue(absl::AnyInvocable<absl::Status()> work) override {
+      return stream_->Enqueue([device = device_, work = std::move(work)]() mutable {
+        MutexLock lock(&device->closures_mu_);
+        return work();
+      });
+    }
+    absl::Status Copy(void* target, const void* source, size_t bytes) override {
+      return stream_->Copy(target, source, bytes);
+    }
+    absl::Status Record(Event* event) override { return stream_->Record(event); }
+    absl::Status Wait(Event* event) override { return stream_->Wait(event); }
+    absl::Status Synchronize(Deadline deadline) override { return stream_->Synchronize(deadline); }
+    absl::Status status() const override { return stream_->status(); }
+
+   private:
+    FakeDevice* const device_;
+    const std::unique_ptr<Stream> stream_;
+  };
+
+  absl::StatusOr<void*> Take(size_t bytes) {
+    LOCKSTEP_RETURN_IF_ERROR(allocation_error_);
+    ++allocations_;
+    return HostDevice()->AllocateOnHost(bytes);
+  }
+
+  const int index_;
+  absl::Status allocation_error_;
+  std::atomic<int> allocations_{0};
+  std::atomic<bool> capturing_{false};
+  Mutex closures_mu_;  // held while a closure runs
+};
+
+}  // namespace lockstep
+
+#endif  // TESTS_FAKE_DEVICE_H_
