@@ -1,7 +1,8 @@
 """liblockstep through ctypes: as much of capi/lockstep.h as averaging gradients takes. Any framework's, or none's.
 
-Structures and functions have the header's names and fields, and the header is the reference. Structures that begin with struct_size
-may be older or newer than the library's: the header says how that is understood. A call that fails raises Error.
+Structures and functions have the header's names and fields, and the header is the reference. Structures that begin
+with struct_size may be older or newer than the library's: the header says how that is understood. A call that fails
+raises Error.
 """
 
 import ctypes
@@ -18,9 +19,9 @@ DTYPES = {
 
 # lockstep_code, without LOCKSTEP_
 CODES = (
-    "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE",
-    "DATA_LOSS",
+    "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
+    "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
+    "INTERNAL", "UNAVAILABLE", "DATA_LOSS",
 )
 
 
@@ -133,7 +134,7 @@ _OTHERS = {
 
 
 class Library:
-    """The loaded library, whose functions are attributes without their lockstep_. By default it is on the loader's path."""
+    """The loaded library, whose functions are attributes without their lockstep_. By default on the loader's path."""
 
     def __init__(self, path="liblockstep.so"):
         self._library = ctypes.CDLL(path)
@@ -166,7 +167,7 @@ class Library:
 
 
 class Communicator:
-    """The ranks, as `options` (fields of CommunicatorOptions) or the environment name them. Returns when all have met."""
+    """The ranks, as `options` (fields of CommunicatorOptions) or the environment name them. Made when all have met."""
 
     def __init__(self, library, **options):
         self.library = library
@@ -190,7 +191,10 @@ class Communicator:
 
 
 class Reducer:
-    """Averages the gradients of `parameters` (Parameter of each, in the order of definition). The communicator must outlive it."""
+    """Averages the gradients of `parameters`, a list of Parameter in the order of definition.
+
+    `options` are fields of ReducerOptions. The communicator must outlive it.
+    """
 
     def __init__(self, communicator, parameters, **options):
         self._library = communicator.library

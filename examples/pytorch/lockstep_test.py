@@ -1,4 +1,4 @@
-"""lockstep.py on the CPU without any framework: the sizes of its structures, errors, and two processes that average arrays.
+"""lockstep.py on the CPU without any framework: the sizes of its structures, errors, two processes that average arrays.
 
 Usage: lockstep_test.py LIBRARY. With LOCKSTEP_RANK set it is one of the two processes.
 """
@@ -52,7 +52,7 @@ def gradients():
 
 
 def backward(reducer, arrays, rank, leave_out=(), sync=True):
-    """As autograd does it: the last gradient appears first. Values are whole numbers, so that their averages are exact."""
+    """As autograd does it: the last gradient appears first. Whole numbers, so that their averages are exact."""
     reducer.begin_backward(sync)
     for index, (name, array) in reversed(list(enumerate(arrays.items()))):
         if name not in leave_out:

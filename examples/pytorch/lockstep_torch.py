@@ -1,4 +1,4 @@
-"""PyTorch on Lockstep: the gradients of a module are averaged over ranks while its backward pass runs, on the CPU or on a GPU.
+"""PyTorch on Lockstep: a module's gradients are averaged over ranks while its backward pass runs, on the CPU or a GPU.
 
     library = lockstep.Library()
     with lockstep.Communicator(library) as communicator:
@@ -38,8 +38,8 @@ def dtype_of(tensor):
 class GradientAverager:
     """The reducer of one module and the hooks by which its gradients reach it.
 
-    The module's parameters are on one device. Those that require no gradient when the averager is made are left out. `options` are
-    fields of lockstep.ReducerOptions. The communicator must outlive it; close() ends it and removes the hooks.
+    The module's parameters are on one device. Those that require no gradient when the averager is made are left out.
+    `options` are fields of lockstep.ReducerOptions. The communicator must outlive it; close() removes the hooks.
     """
 
     def __init__(self, module, communicator, **options):
@@ -69,8 +69,8 @@ class GradientAverager:
 
     @contextlib.contextmanager
     def backward(self, sync=True):
-        """One backward pass. Behind it the gradients are averages: on a GPU in the order of the current stream. With sync=False they
-        only accumulate. Outside of it a backward pass stays this rank's own."""
+        """One backward pass. Behind it the gradients are averages, on a GPU in the order of the current stream; with
+        sync=False they only accumulate. Outside of it a backward pass stays this rank's own."""
         self.reducer.begin_backward(sync)
         self._in_backward = True
         try:

@@ -3,18 +3,19 @@
     python3 torch_step.py --device cuda --backend staged
 
 starts --nproc ranks of itself, all on one GPU or on the CPU, and prints PASS where
-  - each averaged gradient is, to --tolerance of its largest value, what torch.distributed makes of the gradients that autograd left on
-    each rank before they were averaged;
-  - it is, to --ddp_tolerance of its norm, the gradient of the same step under DistributedDataParallel, whose kernels need not
-    add up in the same order;
+  - each averaged gradient is, to --tolerance of the largest value in it on any rank, what torch.distributed makes of the
+    gradients that autograd left on each rank before they were averaged;
+  - it is, to --ddp_tolerance of its norm, the gradient of the same step under DistributedDataParallel, whose kernels
+    need not add up in the same order;
   - the ranks' parameters are equal to the bit after each step.
-Then steps without averaging, with Lockstep and with DistributedDataParallel take turns, and their times are printed. Exit status 0:
-as above; 1: not; 77: there is no PyTorch here, or not the device.
+Then steps without averaging, with Lockstep and with DistributedDataParallel take turns, and their times are printed.
+Exit status 0: as above; 1: not; 77: there is no PyTorch here, or not the device.
 """
 
 import argparse
 import functools
 import os
+import select
 import statistics
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from datetime import timedelta
 import lockstep
 
 NOTHING_HERE = 77
+TINY = 1e-30  # instead of a divisor of zero
 
 
 def parse():
@@ -35,7 +37,7 @@ def parse():
     parser.add_argument("--reference", choices=("gloo", "nccl"),
                         help="PyTorch's own; default: nccl beside --backend nccl, else gloo")
     parser.add_argument("--model", choices=("auto", "resnet50", "transformer", "cnn"), default="auto",
-                        help="auto: resnet50 on a GPU with torchvision, the transformer on one without, the cnn on the CPU")
+                        help="auto: on a GPU resnet50, or without torchvision the transformer; on the CPU the cnn")
     parser.add_argument("--batch", type=int, default=16, help="samples of each rank")
     parser.add_argument("--nproc", type=int, default=2, help="ranks")
     parser.add_argument("--steps", type=int, default=3, help="whose gradients are compared")
@@ -56,6 +58,8 @@ def launch(options):
         import torch
     except ImportError as error:
         return skip(f"no PyTorch here: {error}")
+    if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
+        return skip(f"PyTorch {torch.__version__} is too old: its tensors have no register_post_accumulate_grad_hook")
     if options.device == "cuda" and not torch.cuda.is_available():
         return skip("PyTorch sees no GPU here")
     with tempfile.TemporaryDirectory() as folder:
@@ -80,26 +84,25 @@ def start(rank, size, folder):
         # NCCL takes ranks on one GPU only for those of several hosts, which talk by sockets.
         "NCCL_HOSTID": f"rank{rank}", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": 1, "GLOO_SOCKET_IFNAME": "lo",
     }
-    return subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, **{k: str(v) for k, v in variables.items()}})
+    environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
+    return subprocess.Popen([sys.executable, *sys.argv], env=environment)
 
 
 def wait(ranks, deadline):
-    """The exit status of the first rank that failed, or 0."""
-    left = list(ranks)
+    """0 when all have ended well; 1 as soon as one has not, or the deadline has passed."""
+    left = {os.pidfd_open(process.pid): rank for rank, process in enumerate(ranks)}
     while left:
-        for process in left:
-            try:
-                status = process.wait(timeout=0.05)
-            except subprocess.TimeoutExpired:
-                continue
-            if status != 0:
-                print(f"rank {ranks.index(process)} ended with status {status}")
-                return 1
-            left.remove(process)
-            break
-        if time.monotonic() > deadline:
-            print(f"ranks {[ranks.index(process) for process in left]} are not done in time")
+        ended, _, _ = select.select(left, [], [], max(0, deadline - time.monotonic()))
+        if not ended:
+            print(f"ranks {sorted(left.values())} are not done in time")
             return 1
+        for fd in ended:
+            rank = left.pop(fd)
+            os.close(fd)
+            status = ranks[rank].wait()
+            if status != 0:
+                print(f"rank {rank} ended with status {status}")
+                return 1
     return 0
 
 
@@ -182,13 +185,11 @@ class Rank:
         self.torch.distributed.all_reduce(result, op)
         return result
 
-    def average(self, tensor):
-        return self.all_reduced(tensor, self.torch.distributed.ReduceOp.SUM) / self.communicator.size
-
     # ---- Are the gradients right?
 
     def compare(self):
         """Returns what is wrong, a line each."""
+        op = self.torch.distributed.ReduceOp
         wrong, worst, worst_ddp, differing = [], 0.0, 0.0, 0
         self.keep_own = True
         for step in range(self.options.steps):
@@ -202,23 +203,25 @@ class Rank:
             ddp_gradients = {name: it.grad for name, it in self.ddp.module.named_parameters()}
             for name, parameter in self.model.named_parameters():
                 gradient, where = parameter.grad, f"step {step}, {name}"
-                average = self.average(self.own[name])
-                error = float((gradient - average).abs().max() / average.abs().max().clamp_min(1e-30))
+                own = self.own[name]
+                average = self.all_reduced(own, op.SUM) / self.communicator.size
+                largest = self.all_reduced(own.abs().max(), op.MAX).clamp_min(TINY)
+                error = float((gradient - average).abs().max() / largest)
                 # Written so that NaN is wrong.
                 if not error <= self.options.tolerance:
-                    wrong.append(f"{where}: {error:.2g} of its largest value from the average of the ranks' gradients")
-                ddp_error = float((gradient - ddp_gradients[name]).norm() / average.norm().clamp_min(1e-30))
+                    wrong.append(f"{where}: {error:.2g} of the largest value from the average of the ranks' gradients")
+                ddp_error = float((gradient - ddp_gradients[name]).norm() / average.norm().clamp_min(TINY))
                 if not ddp_error <= self.options.ddp_tolerance and not self.vanishes(average):
                     wrong.append(f"{where}: {ddp_error:.2g} of its norm from DistributedDataParallel's")
                 worst, worst_ddp = max(worst, error), max(worst_ddp, ddp_error)
-                differing += not self.torch.equal(self.own[name], average)
+                differing += not self.torch.equal(own, average)
             self.optimizer.step()
             wrong += [f"step {step}, {name}: ranks have other parameters" for name in self.not_equal_on_all_ranks()]
         self.keep_own = False
         if differing == 0:
             wrong.append("the ranks' own gradients are their average: nothing was tested")
-        self.say(f"# largest difference from the average: {worst:.2g} of the largest value; "
-                 f"from DistributedDataParallel: {worst_ddp:.2g} of the norm")
+        self.say(f"# {self.options.steps} steps; largest difference from the average of the ranks' gradients: {worst:.2g} "
+                 f"of the largest value; from DistributedDataParallel: {worst_ddp:.2g} of the norm")
         return wrong
 
     def vanishes(self, gradient):
@@ -279,7 +282,7 @@ class Rank:
 
     def meet(self):
         self.finish()
-        self.average(self.torch.zeros(1, device=self.device)).item()
+        self.all_reduced(self.torch.zeros(1, device=self.device), self.torch.distributed.ReduceOp.SUM).item()
 
     # ---- What is printed
 
@@ -302,20 +305,27 @@ class Rank:
         self.say(f"# PyTorch's own: {reference}")
 
 
+def device_options(options):
+    if options.device == "cpu":
+        return {}
+    return {"device_kind": lockstep.CUDA, "device_index": 0, "device_backend": options.backend}
+
+
 def run_rank(options):
     import torch
     rank, size = int(os.environ["LOCKSTEP_RANK"]), int(os.environ["LOCKSTEP_WORLD_SIZE"])
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // size))
-    # So that the same gradients can be computed twice.
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cudnn.deterministic = True
     reference = options.reference or ("nccl" if options.backend == "nccl" else "gloo")
     torch.distributed.init_process_group(reference, init_method=os.environ["TORCH_STORE"], rank=rank, world_size=size,
                                          timeout=timedelta(seconds=options.timeout_s))
-    with lockstep.Communicator(lockstep.Library(options.library), timeout_ms=int(options.timeout_s * 1000)) as communicator:
+    library = lockstep.Library(options.library)
+    timeout_ms = int(options.timeout_s * 1000)
+    with lockstep.Communicator(library, timeout_ms=timeout_ms, **device_options(options)) as communicator:
         this = Rank(options, communicator)
         this.introduce(reference)
-        wrong = this.compare()
+        # So that the same gradients can be computed twice.
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+            wrong = this.compare()
         if options.rounds > 0 and not wrong:
             this.measure()
             this.say("\n" + this.averager.reducer.summary())
