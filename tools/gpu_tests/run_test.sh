@@ -29,8 +29,10 @@ expect_not() { ! grep -qE "$1" "$output" || fail "there is a line /$1/"; }
 program passes <<<'[[ -d $TEST_TMPDIR && -z $(ls -A "$TEST_TMPDIR") ]] && touch "$TEST_TMPDIR/left behind"'
 program fails <<<'echo the cause; exit 3'
 program skips <<<'echo; echo no device here; exit 77'
-# What it started has to end with it, and its output is not waited for.
 program hangs <<<'echo waiting; sleep infinity'
+# In a process group of its own, as ranks are.
+program leaves_something <<<'set -m; sleep infinity & echo $! >"$PID_FILE"'
+export PID_FILE=$TEST_TMPDIR/pid
 program table <<<'echo "flatten 91 %"'
 program gtest_passes <<<'printf "[==========] 2 tests from 1 test suite ran.\n[  PASSED  ] 2 tests.\n"'
 program gtest_skips_one <<'SCRIPT'
@@ -85,6 +87,10 @@ expect '^waiting$'
 start 0 --filter '^gtest/(passes|skips)'
 expect_not 'base/'
 [[ $(tail -n 1 "$output") == '2 passed, 0 failed, 1 skipped' ]] || fail 'another summary with a filter'
+
+echo 'test leaves_something 30 bin/leaves_something' >>"$folder/entries"
+start 0 --filter leaves_something
+timeout 30 tail --pid="$(<"$PID_FILE")" -f /dev/null || fail 'something is left'
 
 start 0 --list --filter=hangs
 [[ $(<"$output") == base/hangs ]] || fail 'another list'
