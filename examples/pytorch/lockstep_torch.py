@@ -38,7 +38,8 @@ def dtype_of(tensor):
 class GradientAverager:
     """The reducer of one module and the hooks by which its gradients reach it.
 
-    The module's parameters are on one device. Those that require no gradient when the averager is made are left out.
+    The module's parameters are on one device. Those that require no gradient when the averager is made are left out;
+    the others get one in each backward pass. Gradients are dense.
     `options` are fields of lockstep.ReducerOptions. The communicator must outlive it; close() removes the hooks.
     """
 
