@@ -94,20 +94,26 @@ class BusyComputation : public Computation {
 
 class AwayComputation : public Computation {
  public:
-  explicit AwayComputation(const ComputePlan& plan) : forward_ns_(Nanoseconds(plan.forward_seconds)) {
+  AwayComputation(const ComputePlan& plan, std::vector<bool> awaited)
+      : forward_ns_(Nanoseconds(plan.forward_seconds)), awaited_(std::move(awaited)) {
     for (const double seconds : plan.backward_seconds) backward_ns_.push_back(Nanoseconds(seconds));
     // A nanosecond, rather than the 50 us by which the kernel may be late otherwise.
     prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
   }
 
   void Begin() override { done_ns_ = Now(CLOCK_MONOTONIC); }
-  void Forward() override { Await(forward_ns_); }
-  void Backward(size_t parameter) override { Await(backward_ns_[parameter]); }
+  void Forward() override {
+    done_ns_ += forward_ns_;
+    Await();
+  }
+  void Backward(size_t parameter) override {
+    if (backward_ns_[parameter] == 0 && awaited_.empty()) return;
+    done_ns_ += backward_ns_[parameter];
+    if (awaited_.empty() || awaited_[parameter]) Await();
+  }
 
  private:
-  void Await(int64_t longer_ns) {
-    if (longer_ns == 0) return;
-    done_ns_ += longer_ns;
+  void Await() const {
     timespec time = {};
     time.tv_sec = done_ns_ / kNanosecondsPerSecond;
     time.tv_nsec = done_ns_ % kNanosecondsPerSecond;
@@ -115,6 +121,7 @@ class AwayComputation : public Computation {
   }
 
   const int64_t forward_ns_;
+  const std::vector<bool> awaited_;
   std::vector<int64_t> backward_ns_;
   int64_t done_ns_ = 0;  // when all parts so far are done, by CLOCK_MONOTONIC
 };
@@ -152,8 +159,8 @@ std::unique_ptr<Computation> MakeBusyComputation(const ComputePlan& plan, double
   return std::make_unique<BusyComputation>(plan, units_per_second, std::move(gradients), value);
 }
 
-std::unique_ptr<Computation> MakeAwayComputation(const ComputePlan& plan) {
-  return std::make_unique<AwayComputation>(plan);
+std::unique_ptr<Computation> MakeAwayComputation(const ComputePlan& plan, std::vector<bool> awaited) {
+  return std::make_unique<AwayComputation>(plan, std::move(awaited));
 }
 
 }  // namespace bench

@@ -52,8 +52,8 @@ std::unique_ptr<Computation> MakeBusyComputation(const ComputePlan& plan, double
 
 // Sleeps until the parts of the plan, one behind the other from Begin on, would be done elsewhere: what the caller does
 // in between delays nothing. Touches no gradient, as an accelerator writes memory without the core. Makes the calling
-// thread's timers exact (PR_SET_TIMERSLACK).
-std::unique_ptr<Computation> MakeAwayComputation(const ComputePlan& plan);
+// thread's timers exact (PR_SET_TIMERSLACK). `awaited`: for which gradients it sleeps; it is early with the others. Empty: all.
+std::unique_ptr<Computation> MakeAwayComputation(const ComputePlan& plan, std::vector<bool> awaited);
 
 }  // namespace bench
 }  // namespace lockstep

@@ -53,11 +53,22 @@ TEST(BusyComputation, WritesAGradientWhenItIsComputed) {
 TEST(BusyComputation, CanBeCalibrated) { EXPECT_GT(CalibrateArithmetic(), 0); }
 
 TEST(AwayComputation, IsDoneNoEarlierThanThePlanSays) {
-  const std::unique_ptr<Computation> computation = MakeAwayComputation(SmallPlan());
+  const std::unique_ptr<Computation> computation = MakeAwayComputation(SmallPlan(), {});
   const Clock::time_point begin = Clock::now();
   computation->Begin();
   computation->Forward();
   EXPECT_GE(Clock::now() - begin, std::chrono::milliseconds(1));
+  computation->Backward(1);
+  computation->Backward(0);
+  EXPECT_GE(Clock::now() - begin, std::chrono::milliseconds(3));
+}
+
+// The first of the two is not waited for, and takes its time all the same.
+TEST(AwayComputation, AwaitsThoseThatItIsTold) {
+  const std::unique_ptr<Computation> computation = MakeAwayComputation(SmallPlan(), {true, false});
+  const Clock::time_point begin = Clock::now();
+  computation->Begin();
+  computation->Forward();
   computation->Backward(1);
   computation->Backward(0);
   EXPECT_GE(Clock::now() - begin, std::chrono::milliseconds(3));

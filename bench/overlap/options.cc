@@ -29,6 +29,9 @@ absl::Status CheckOptions(const OverlapOptions& options) {
   }
   if (options.rounds < 1 || options.overhead_steps < 1) return invalid("there must be a round at least");
   if (options.steps < 0 || options.round_time.count() < 1) return invalid("a round has a step or a millisecond");
+  if (options.wake_per_bucket && options.compute != ComputeKind::kAway) {
+    return invalid("who computes does not sleep: --wake_per_bucket goes with --compute away");
+  }
   if (!options.link.empty() && options.transport == "shm") {
     return invalid("shared memory has no link: --link goes with --transport tcp or auto");
   }

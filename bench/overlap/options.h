@@ -22,6 +22,8 @@ struct OverlapOptions {
   // Of a step, forward and backward. 0: backward is to take as long as communication alone, which is where the most can
   // be hidden and the least goes unnoticed.
   double compute_ms = 0;
+  // When compute is away: the thread that marks gradients sleeps until the last of each bucket is there, not for every one.
+  bool wake_per_bucket = false;
   std::string transport;  // as LOCKSTEP_TRANSPORT; empty: as that says
   std::string link;       // see BecomeEmulatedHosts; empty: all ranks on this host
   // Not planned anew: gradients come in the order that the first plan expects.

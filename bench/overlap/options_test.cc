@@ -46,6 +46,14 @@ TEST(OverlapOptions, HaveALinkOnlyWhereSomethingGoesOverIt) {
   EXPECT_THAT(CheckOptions(options), Refusal("shared memory has no link"));
 }
 
+TEST(OverlapOptions, SleepOnlyWhereComputationIsElsewhere) {
+  OverlapOptions options;
+  options.wake_per_bucket = true;
+  EXPECT_THAT(CheckOptions(options), Refusal("who computes does not sleep"));
+  options.compute = ComputeKind::kAway;
+  EXPECT_THAT(CheckOptions(options), IsOk());
+}
+
 TEST(OverlapOptions, MeasureSomething) {
   OverlapOptions options;
   options.rounds = 0;

@@ -25,6 +25,8 @@ ABSL_FLAG(std::string, compute, "busy",
           "accelerator computes");
 ABSL_FLAG(double, compute_ms, 0,
           "of a step, a third of it forward; 0: such that backward takes as long as communication alone");
+ABSL_FLAG(bool, wake_per_bucket, false,
+          "with --compute away, the thread that marks gradients wakes for the last of each bucket only");
 ABSL_FLAG(std::string, transport, "", "auto, shm or tcp; empty: as LOCKSTEP_TRANSPORT says");
 ABSL_FLAG(
     std::string, link, "",
@@ -60,6 +62,7 @@ absl::StatusOr<OverlapOptions> OptionsFromFlags() {
   options.model = absl::GetFlag(FLAGS_model);
   LOCKSTEP_ASSIGN_OR_RETURN(options.compute, ParseComputeKind(absl::GetFlag(FLAGS_compute)));
   options.compute_ms = absl::GetFlag(FLAGS_compute_ms);
+  options.wake_per_bucket = absl::GetFlag(FLAGS_wake_per_bucket);
   options.transport = absl::GetFlag(FLAGS_transport);
   options.link = absl::GetFlag(FLAGS_link);
   std::vector<size_t>& caps = options.reducer.bucket_caps_bytes;

@@ -104,9 +104,23 @@ class OverlapProgram {
     LOCKSTEP_ASSIGN_OR_RETURN(const int64_t nanoseconds, team_.FromLeader(std::llround(seconds * 1e9)));
     plan_ = PlanCompute(model_, static_cast<double>(nanoseconds) * 1e-9);
     computation_ = options_.compute == ComputeKind::kAway
-                       ? MakeAwayComputation(plan_)
+                       ? MakeAwayComputation(plan_, AwaitedGradients())
                        : MakeBusyComputation(plan_, CalibrateArithmetic(), replay_->gradients(), replay_->own_value());
     return absl::OkStatus();
+  }
+
+  // The last of each bucket's, in the order of backward, or none in particular.
+  std::vector<bool> AwaitedGradients() const {
+    if (!options_.wake_per_bucket) return {};
+    const BucketPlan& plan = replay_->reducer().plan();
+    std::vector<bool> awaited(plan.locations.size());
+    std::vector<bool> seen(plan.buckets.size());
+    for (size_t p = 0; p < plan.locations.size(); ++p) {
+      const size_t bucket = plan.locations[p].bucket;
+      awaited[p] = !seen[bucket];
+      seen[bucket] = true;
+    }
+    return awaited;
   }
 
   // Returns the steps of a round, equal on all ranks.
@@ -197,6 +211,7 @@ class OverlapProgram {
         absl::StrFormat("%s, %.3f ms a step, a third of it forward%s", Name(options_.compute),
                         plan_.total_seconds() * 1e3,
                         options_.compute_ms == 0 ? ": chosen so that backward takes as long as communication" : ""));
+    if (options_.wake_per_bucket) add("wakes", "once for each bucket");
     add("bucket caps", absl::StrCat(absl::StrJoin(options_.reducer.bucket_caps_bytes, ", "), " B, from the ",
                                     options_.reducer.caps_from == CapsFrom::kFirst ? "first" : "last", " gradients"));
     add("gradients", options_.reducer.gradient_as_bucket_view ? "live in the buckets" : "copied into buckets and back");
