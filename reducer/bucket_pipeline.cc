@@ -43,9 +43,7 @@ BucketPipeline::~BucketPipeline() {
 absl::Status BucketPipeline::CreateStreams() {
   LOCKSTEP_ASSIGN_OR_RETURN(copy_in_, device_->CreateStream("lockstep-in"));
   LOCKSTEP_ASSIGN_OR_RETURN(collective_, device_->CreateStream("lockstep-coll"));
-  if (!settings_.in_place) {
-    LOCKSTEP_ASSIGN_OR_RETURN(copy_out_, device_->CreateStream("lockstep-out"));
-  }
+  LOCKSTEP_ASSIGN_OR_RETURN(copy_out_, device_->CreateStream("lockstep-out"));
   if (!settings_.optimizer) return absl::OkStatus();
   LOCKSTEP_ASSIGN_OR_RETURN(optimizer_, device_->CreateStream("lockstep-opt"));
   LOCKSTEP_ASSIGN_OR_RETURN(optimized_event_, device_->CreateEvent());
@@ -81,15 +79,14 @@ absl::Status BucketPipeline::Launch(Bucket& bucket) {
     LOCKSTEP_RETURN_IF_ERROR(bucket.plan().sparse ? EnqueueSparse(bucket) : EnqueueReduction(bucket));
   }
   LOCKSTEP_RETURN_IF_ERROR(collective_->Record(bucket.all_reduced.get()));
-  Stream* const copy_out = CopyOutStream();
-  LOCKSTEP_RETURN_IF_ERROR(copy_out->Wait(bucket.all_reduced.get()));
-  LOCKSTEP_RETURN_IF_ERROR(copy_out->Enqueue([this, &bucket] {
+  LOCKSTEP_RETURN_IF_ERROR(copy_out_->Wait(bucket.all_reduced.get()));
+  LOCKSTEP_RETURN_IF_ERROR(copy_out_->Enqueue([this, &bucket] {
     recorder_->Began(Stage::kCopyOut, bucket.index());
     outcome_->Fail(CopyOut(bucket), bucket.index());
     recorder_->Ended(Stage::kCopyOut, bucket.index());
     return absl::OkStatus();
   }));
-  LOCKSTEP_RETURN_IF_ERROR(copy_out->Record(bucket.copied_out.get()));
+  LOCKSTEP_RETURN_IF_ERROR(copy_out_->Record(bucket.copied_out.get()));
   return optimizer_ == nullptr ? absl::OkStatus() : EnqueueOptimizer(bucket);
 }
 
@@ -315,7 +312,7 @@ absl::Status BucketPipeline::MakeWait(Stream& stream, Bucket& last) {
 }
 
 absl::Status BucketPipeline::Synchronize(Deadline deadline) {
-  if (CopyOutStream() != nullptr) LOCKSTEP_RETURN_IF_ERROR(CopyOutStream()->Synchronize(deadline));
+  if (copy_out_ != nullptr) LOCKSTEP_RETURN_IF_ERROR(copy_out_->Synchronize(deadline));
   return optimizer_ == nullptr ? absl::OkStatus() : optimizer_->Synchronize(deadline);
 }
 

@@ -53,7 +53,6 @@ class BucketPipeline {
   struct Settings {
     AverageFactors factors;
     bool divide_by_live = false;  // an average is that of the ranks which have inputs, not of all
-    bool in_place = false;        // gradients live where they are reduced: there is little to copy
     bool opens_steps = false;     // ranks may be without inputs, and wait for a step to begin
     std::shared_ptr<CommHook> hook;
     OptimizerStep optimizer;
@@ -93,8 +92,6 @@ class BucketPipeline {
   const std::vector<size_t>& optimized() const { return optimized_; }
 
  private:
-  // One of its own, or that of the collectives where there is little to copy: going over to another thread takes longer then.
-  Stream* CopyOutStream() const { return settings_.in_place ? collective_.get() : copy_out_.get(); }
   absl::Status Stage(Bucket& bucket);
   absl::Status EnqueueReduction(Bucket& bucket);
   absl::Status EnqueueSparse(Bucket& bucket);
@@ -124,7 +121,7 @@ class BucketPipeline {
   // Constant once created.
   std::unique_ptr<Stream> copy_in_;
   std::unique_ptr<Stream> collective_;
-  std::unique_ptr<Stream> copy_out_;   // null where gradients are reduced in place
+  std::unique_ptr<Stream> copy_out_;
   std::unique_ptr<Stream> optimizer_;  // null where there is no optimizer
   std::unique_ptr<Event> optimized_event_;
 

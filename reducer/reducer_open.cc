@@ -69,7 +69,6 @@ absl::Status Reducer::Allocate() {
   if (options_.hook == nullptr) {
     settings.factors = FactorsOf(options_.average, options_.predivide_factor, communicator_->size(), reduces_in_place);
   }
-  settings.in_place = reduces_in_place;
   settings.divide_by_live = options_.divide_by_live;
   settings.opens_steps = options_.uneven_inputs;
   settings.hook = options_.hook;
