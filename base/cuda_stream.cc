@@ -140,6 +140,14 @@ absl::StatusOr<bool> CudaStream::IsCapturing() {
   return capturing;
 }
 
+bool CudaStream::capturing() const {
+  const CudaGuard guard(api_, device_);
+  bool capturing = false;
+  if (!MayCall().ok() || !guard.status().ok()) return false;
+  return work_->Check(api_.stream_is_capturing(native_, &capturing), "cudaStreamIsCapturing(stream, &status)").ok() &&
+         capturing;
+}
+
 absl::Status CudaStream::RefuseCapture(absl::string_view what) {
   LOCKSTEP_ASSIGN_OR_RETURN(const bool capturing, IsCapturing());
   if (!capturing) return absl::OkStatus();

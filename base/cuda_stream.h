@@ -62,6 +62,8 @@ class CudaStream final : public Stream {
   void* native() const override { return native_; }
   // cudaStreamPerThread.
   bool is_callers() const override { return reinterpret_cast<uintptr_t>(native_) == 2; }
+  // Not known counts as not.
+  bool capturing() const override;
   absl::Status Enqueue(absl::AnyInvocable<absl::Status()> work) override;
   absl::Status Copy(void* target, const void* source, size_t bytes) override;
   absl::Status Record(Event* event) override;

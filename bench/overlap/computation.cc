@@ -131,10 +131,21 @@ class AwayComputation : public Computation {
 absl::StatusOr<ComputeKind> ParseComputeKind(absl::string_view text) {
   if (text == Name(ComputeKind::kBusy)) return ComputeKind::kBusy;
   if (text == Name(ComputeKind::kAway)) return ComputeKind::kAway;
-  return absl::InvalidArgumentError(absl::StrCat("no way to compute '", text, "'; known are busy, away"));
+  if (text == Name(ComputeKind::kStream)) return ComputeKind::kStream;
+  return absl::InvalidArgumentError(absl::StrCat("no way to compute '", text, "'; known are busy, away, stream"));
 }
 
-const char* Name(ComputeKind kind) { return kind == ComputeKind::kBusy ? "busy" : "away"; }
+const char* Name(ComputeKind kind) {
+  switch (kind) {
+    case ComputeKind::kBusy:
+      return "busy";
+    case ComputeKind::kAway:
+      return "away";
+    case ComputeKind::kStream:
+      return "stream";
+  }
+  return "unknown";
+}
 
 double CalibrateArithmetic() {
   Arithmetic arithmetic;

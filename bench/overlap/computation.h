@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -16,15 +17,17 @@ namespace lockstep {
 namespace bench {
 
 enum class ComputeKind {
-  kBusy,  // arithmetic on the calling thread, as a framework that computes on processors does
-  kAway,  // sleep until it is done, as when an accelerator computes
+  kBusy,    // arithmetic on the calling thread, as a framework that computes on processors does
+  kAway,    // sleep until it is done, as when an accelerator computes
+  kStream,  // in the order of a stream (bench/overlap/stream_computation.h), as on an accelerator whose streams we know
 };
 
-// "busy", "away". INVALID_ARGUMENT for anything else.
+// "busy", "away", "stream". INVALID_ARGUMENT for anything else.
 absl::StatusOr<ComputeKind> ParseComputeKind(absl::string_view text);
 const char* Name(ComputeKind kind);
 
-// Used by one thread. A step is Begin, Forward, and Backward of every parameter in the reverse order of definition.
+// Used by one thread. A step is Begin, Forward, and Backward of every parameter in the reverse order of definition. Finish
+// comes behind some steps.
 class Computation {
  public:
   virtual ~Computation() = default;
@@ -32,9 +35,11 @@ class Computation {
   Computation& operator=(const Computation&) = delete;
 
   virtual void Begin() = 0;
-  // These return when their part of the plan is done.
+  // These return when their part of the plan is done or, on a stream, issued.
   virtual void Forward() = 0;
   virtual void Backward(size_t parameter) = 0;
+  // Returns when all that was issued is done, or with why it is not.
+  virtual absl::Status Finish() { return absl::OkStatus(); }
 
  protected:
   Computation() = default;

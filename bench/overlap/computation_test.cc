@@ -27,10 +27,10 @@ ComputePlan SmallPlan() {
 }
 
 TEST(ComputeKind, IsReadAsItIsNamed) {
-  for (const ComputeKind kind : {ComputeKind::kBusy, ComputeKind::kAway}) {
+  for (const ComputeKind kind : {ComputeKind::kBusy, ComputeKind::kAway, ComputeKind::kStream}) {
     EXPECT_THAT(ParseComputeKind(Name(kind)), IsOkAndHolds(kind));
   }
-  EXPECT_THAT(ParseComputeKind("idle"), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("busy, away")));
+  EXPECT_THAT(ParseComputeKind("idle"), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("busy, away, stream")));
 }
 
 TEST(BusyComputation, WritesAGradientWhenItIsComputed) {

@@ -22,7 +22,7 @@ ABSL_FLAG(int, nproc, 2, "ranks to start");
 ABSL_FLAG(std::string, model, "resnet50", "whose gradients: resnet50, bert_base, gpt2_small, mlp");
 ABSL_FLAG(std::string, compute, "busy",
           "busy: arithmetic on the rank's own core, as a framework on processors does; away: sleep, as when an "
-          "accelerator computes");
+          "accelerator computes; stream: on a stream, which keeps its device busy while the rank goes on");
 ABSL_FLAG(double, compute_ms, 0,
           "of a step, a third of it forward; 0: such that backward takes as long as communication alone");
 ABSL_FLAG(bool, wake_per_bucket, false,

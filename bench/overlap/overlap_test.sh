@@ -30,6 +30,10 @@ grep -q '^# transport: shm$' "$output" || fail "the transport is not told"
 expect_rows
 grep -q '^# gradients: live in the buckets$' "$output" || fail "where gradients live is not told"
 
+"$overlap" --compute=stream "${quick[@]}" >"$output" 2>&1 || fail "stream failed"
+expect_rows
+grep -q '^# compute: stream, ' "$output" || fail "how it computes is not told"
+
 # An odd world, buckets of its own, computation as long as communication.
 "$overlap" --nproc=3 --transport=tcp --compute=away --first_bucket_cap_mb=0.25 --bucket_cap_mb=2 --caps_from_last \
   --average=after "${quick[@]}" --compute_ms=0 >"$output" 2>&1 || fail "away failed"

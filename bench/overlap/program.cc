@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/device.h"
 #include "base/status.h"
 #include "bench/machine.h"
 #include "bench/output_file.h"
@@ -25,6 +26,7 @@
 #include "bench/overlap/reducer_overhead.h"
 #include "bench/overlap/replay.h"
 #include "bench/overlap/report.h"
+#include "bench/overlap/stream_computation.h"
 #include "bench/ranks.h"
 #include "bench/routes.h"
 #include "bench/statistics.h"
@@ -44,8 +46,9 @@ constexpr int kWarmUpSteps = 3;
 // One rank's part in the program.
 class OverlapProgram {
  public:
-  OverlapProgram(const OverlapOptions& options, const ModelTable& model, Communicator* communicator)
-      : options_(options), model_(model), team_(communicator) {
+  OverlapProgram(const OverlapOptions& options, const ModelTable& model, Communicator* communicator,
+                 const ReplayPlace& place)
+      : options_(options), model_(model), place_(place), team_(communicator) {
     report_.ranks = team_.size();
     report_.parameters = static_cast<int>(model.parameters.size());
   }
@@ -73,7 +76,7 @@ class OverlapProgram {
   absl::Status MakeReplay() {
     LOCKSTEP_RETURN_IF_ERROR(ResetPeakMemory());
     LOCKSTEP_ASSIGN_OR_RETURN(const ProcessMemory before, MeasureProcessMemory());
-    LOCKSTEP_ASSIGN_OR_RETURN(replay_, Replay::Create(team_, model_, options_.reducer));
+    LOCKSTEP_ASSIGN_OR_RETURN(replay_, Replay::Create(team_, model_, options_.reducer, place_));
     for (int step = 0; step < 2; ++step) LOCKSTEP_RETURN_IF_ERROR(replay_->CheckedStep());
     LOCKSTEP_ASSIGN_OR_RETURN(const ProcessMemory after, MeasureProcessMemory());
     report_.memory.gradient_bytes = model_.elements() * static_cast<int64_t>(sizeof(float));
@@ -103,9 +106,16 @@ class OverlapProgram {
     }
     LOCKSTEP_ASSIGN_OR_RETURN(const int64_t nanoseconds, team_.FromLeader(std::llround(seconds * 1e9)));
     plan_ = PlanCompute(model_, static_cast<double>(nanoseconds) * 1e-9);
-    computation_ = options_.compute == ComputeKind::kAway
-                       ? MakeAwayComputation(plan_, AwaitedGradients())
-                       : MakeBusyComputation(plan_, CalibrateArithmetic(), replay_->gradients(), replay_->own_value());
+    switch (options_.compute) {
+      case ComputeKind::kBusy:
+        computation_ = MakeBusyComputation(plan_, CalibrateArithmetic(), replay_->gradients(), replay_->own_value());
+        break;
+      case ComputeKind::kAway:
+        computation_ = MakeAwayComputation(plan_, AwaitedGradients());
+        break;
+      case ComputeKind::kStream:
+        computation_ = MakeStreamComputation(plan_, place_.stream);
+    }
     return absl::OkStatus();
   }
 
@@ -233,6 +243,7 @@ class OverlapProgram {
 
   const OverlapOptions& options_;
   const ModelTable& model_;
+  const ReplayPlace place_;
   const Team team_;
   std::unique_ptr<Replay> replay_;
   ComputePlan plan_;
@@ -256,7 +267,13 @@ absl::Status RunRank(const OverlapOptions& options) {
     // Fewer cores than ranks: they share them.
     if (!pinned.ok() && !absl::IsFailedPrecondition(pinned)) return pinned;
   }
-  OverlapProgram program(options, model, communicator);
+  ReplayPlace place;
+  std::unique_ptr<Stream> stream;
+  if (options.compute == ComputeKind::kStream) {
+    LOCKSTEP_ASSIGN_OR_RETURN(stream, place.device->CreateStream("compute"));
+    place.stream = stream.get();
+  }
+  OverlapProgram program(options, model, communicator, place);
   LOCKSTEP_RETURN_IF_ERROR(program.Run());
   if (communicator->rank() != Rank(0) || options.json.empty()) return absl::OkStatus();
   return WriteFile(options.json, OverlapJson(program.report()));

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/deadline.h"
 #include "base/device.h"
 #include "base/dtype.h"
 #include "base/reduce_op.h"
@@ -21,6 +22,8 @@ namespace bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kPatience{60};  // for what a stream does in a step or two
 
 double SecondsSince(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
@@ -38,25 +41,36 @@ size_t AlignedElements(size_t elements) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Replay>> Replay::Create(const Team& team, const ModelTable& model,
-                                                       const ReducerOptions& options) {
-  std::unique_ptr<Replay> replay(new Replay(team, model));
+                                                       const ReducerOptions& options, const ReplayPlace& place) {
+  std::unique_ptr<Replay> replay(new Replay(team, model, place));
   LOCKSTEP_RETURN_IF_ERROR(replay->CreateReducer(options));
   LOCKSTEP_RETURN_IF_ERROR(options.gradient_as_bucket_view ? replay->FindGradientsInBuckets()
                                                            : replay->AllocateGradients());
   return replay;
 }
 
-Replay::Replay(const Team& team, const ModelTable& model) : team_(team), model_(model) {}
+Replay::Replay(const Team& team, const ModelTable& model, const ReplayPlace& place)
+    : team_(team), model_(model), place_(place) {}
+
+Replay::~Replay() {
+  // Whatever still uses gradients ends with the reducer.
+  reducer_.reset();
+  if (memory_ != nullptr) place_.device->Free(memory_);
+}
 
 absl::Status Replay::AllocateGradients() {
   size_t elements = 0;
   for (const ModelParameter& parameter : model_.parameters) elements += AlignedElements(parameter.elements());
-  memory_.assign(elements, own_value());
-  float* next = memory_.data();
-  for (const ModelParameter& parameter : model_.parameters) {
+  LOCKSTEP_ASSIGN_OR_RETURN(void* const memory, place_.device->Allocate(elements * sizeof(float)));
+  memory_ = static_cast<float*>(memory);
+  float* next = memory_;
+  for (size_t p = 0; p < model_.parameters.size(); ++p) {
+    const ModelParameter& parameter = model_.parameters[p];
     gradients_.emplace_back(next, parameter.elements());
-    LOCKSTEP_ASSIGN_OR_RETURN(TensorView view, TensorView::Create(next, DType::kF32, parameter.shape, {}, DeviceId()));
+    LOCKSTEP_ASSIGN_OR_RETURN(TensorView view,
+                              TensorView::Create(next, DType::kF32, parameter.shape, {}, place_.device->id()));
     views_.push_back(std::move(view));
+    LOCKSTEP_RETURN_IF_ERROR(FillGradient(p, own_value()));
     next += AlignedElements(parameter.elements());
   }
   return absl::OkStatus();
@@ -77,6 +91,7 @@ absl::Status Replay::CreateReducer(const ReducerOptions& options) {
     Parameter parameter;
     parameter.name = of_model.name;
     parameter.shape = of_model.shape;
+    parameter.device = place_.device->id();
     parameters.push_back(std::move(parameter));
   }
   LOCKSTEP_ASSIGN_OR_RETURN(reducer_, Reducer::Create(team_.communicator(), std::move(parameters), options));
@@ -95,6 +110,10 @@ absl::StatusOr<Replay::ComputeTimes> Replay::ComputeOnly(Computation& computatio
   ComputeTimes times;
   times.ready_seconds.assign(plan.buckets.size(), 0);
   std::vector<double> ready(plan.buckets.size());
+  std::vector<std::unique_ptr<Event>> computed(place_.stream == nullptr ? 0 : plan.buckets.size());
+  for (std::unique_ptr<Event>& event : computed) {
+    LOCKSTEP_ASSIGN_OR_RETURN(event, place_.device->CreateEvent());
+  }
   LOCKSTEP_RETURN_IF_ERROR(team_.Barrier());
   const Clock::time_point begin = Clock::now();
   for (int step = 0; step < steps; ++step) {
@@ -104,8 +123,16 @@ absl::StatusOr<Replay::ComputeTimes> Replay::ComputeOnly(Computation& computatio
     for (size_t left = gradients_.size(); left > 0; --left) {
       computation.Backward(left - 1);
       // The last gradient of a bucket has the last word.
-      ready[plan.locations[left - 1].bucket] = SecondsSince(step_begin);
+      const size_t bucket = plan.locations[left - 1].bucket;
+      ready[bucket] = SecondsSince(step_begin);
+      if (place_.stream != nullptr) LOCKSTEP_RETURN_IF_ERROR(place_.stream->Record(computed[bucket].get()));
     }
+    // Issued long before they are reached.
+    for (size_t b = 0; b < computed.size(); ++b) {
+      LOCKSTEP_RETURN_IF_ERROR(computed[b]->Synchronize(Deadline::After(kPatience)));
+      ready[b] = SecondsSince(step_begin);
+    }
+    LOCKSTEP_RETURN_IF_ERROR(computation.Finish());
     for (size_t b = 0; b < ready.size(); ++b) times.ready_seconds[b] += ready[b] / steps;
   }
   LOCKSTEP_ASSIGN_OR_RETURN(times.seconds, team_.Largest(SecondsSince(begin) / steps));
@@ -118,7 +145,9 @@ absl::StatusOr<Replay::WireTimes> Replay::CommunicationOnly(int steps, bool back
   if (wire_memory_ == nullptr) {
     size_t bytes = 0;
     for (const BucketPlan::Bucket& bucket : plan.buckets) bytes += AlignedElements(bucket.elements) * sizeof(float);
-    LOCKSTEP_ASSIGN_OR_RETURN(wire_memory_, team_.communicator()->Allocate(bytes));
+    const bool on_host = place_.device->id().kind == DeviceKind::kHost;
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        wire_memory_, on_host ? team_.communicator()->Allocate(bytes) : team_.communicator()->AllocateOnDevice(bytes));
   }
   WireTimes times;
   times.seconds.assign(plan.buckets.size(), 0);
@@ -133,6 +162,7 @@ absl::StatusOr<Replay::WireTimes> Replay::CommunicationOnly(int steps, bool back
       request.count = plan.buckets[b].elements;
       request.input = next;
       request.output = next;
+      request.device = place_.device->id();
       request.background = background;
       next += AlignedElements(plan.buckets[b].elements) * sizeof(float);
       LOCKSTEP_RETURN_IF_ERROR(team_.Barrier());
@@ -156,7 +186,7 @@ absl::Status Replay::Overlapped(Computation& computation) {
     computation.Backward(left - 1);
     LOCKSTEP_RETURN_IF_ERROR(MarkReady(left - 1));
   }
-  return reducer_->EndBackward(/*stream=*/nullptr);
+  return reducer_->EndBackward(place_.stream);
 }
 
 absl::Status Replay::OneAfterTheOther(Computation& computation) {
@@ -165,7 +195,7 @@ absl::Status Replay::OneAfterTheOther(Computation& computation) {
   for (size_t left = gradients_.size(); left > 0; --left) computation.Backward(left - 1);
   LOCKSTEP_RETURN_IF_ERROR(reducer_->BeginBackward({}));
   for (size_t left = gradients_.size(); left > 0; --left) LOCKSTEP_RETURN_IF_ERROR(MarkReady(left - 1));
-  return reducer_->EndBackward(/*stream=*/nullptr);
+  return reducer_->EndBackward(place_.stream);
 }
 
 absl::StatusOr<double> Replay::Step(Computation& computation, int steps, bool overlap) {
@@ -174,26 +204,52 @@ absl::StatusOr<double> Replay::Step(Computation& computation, int steps, bool ov
   for (int step = 0; step < steps; ++step) {
     LOCKSTEP_RETURN_IF_ERROR(overlap ? Overlapped(computation) : OneAfterTheOther(computation));
   }
+  LOCKSTEP_RETURN_IF_ERROR(computation.Finish());
   return team_.Largest(SecondsSince(begin) / steps);
+}
+
+absl::Status Replay::CopyNow(void* target, const void* source, size_t bytes) {
+  LOCKSTEP_RETURN_IF_ERROR(place_.stream->Copy(target, source, bytes));
+  return place_.stream->Synchronize(Deadline::After(kPatience));
+}
+
+absl::Status Replay::FillGradient(size_t parameter, float value) {
+  const absl::Span<float> gradient = gradients_[parameter];
+  if (place_.stream == nullptr) {
+    std::fill(gradient.begin(), gradient.end(), value);
+    return absl::OkStatus();
+  }
+  on_host_.assign(gradient.size(), value);
+  return CopyNow(gradient.data(), on_host_.data(), gradient.size() * sizeof(float));
+}
+
+absl::Status Replay::CheckGradient(size_t parameter, float average) {
+  absl::Span<const float> gradient = gradients_[parameter];
+  if (place_.stream != nullptr) {
+    on_host_.resize(gradient.size());
+    LOCKSTEP_RETURN_IF_ERROR(CopyNow(on_host_.data(), gradient.data(), gradient.size() * sizeof(float)));
+    gradient = on_host_;
+  }
+  // A few roundings are allowed for where there are not 2, 4, ... ranks.
+  const float tolerance = average * 1e-5F;
+  for (const float value : gradient) {
+    if (std::abs(value - average) <= tolerance) continue;
+    return absl::DataLossError(absl::StrCat("the gradient of '", model_.parameters[parameter].name, "' has ", value,
+                                            " where the average is ", average));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Replay::CheckedStep() {
   LOCKSTEP_RETURN_IF_ERROR(reducer_->BeginBackward({}));
   for (size_t left = gradients_.size(); left > 0; --left) {
-    std::fill(gradients_[left - 1].begin(), gradients_[left - 1].end(), own_value());
+    LOCKSTEP_RETURN_IF_ERROR(FillGradient(left - 1, own_value()));
     LOCKSTEP_RETURN_IF_ERROR(MarkReady(left - 1));
   }
-  LOCKSTEP_RETURN_IF_ERROR(reducer_->EndBackward(/*stream=*/nullptr));
-  // The mean of 1 to n. A few roundings are allowed for where n is no power of two.
+  LOCKSTEP_RETURN_IF_ERROR(reducer_->EndBackward(place_.stream));
+  // The mean of 1 to n.
   const float average = static_cast<float>(team_.size() + 1) / 2;
-  const float tolerance = average * 1e-5F;
-  for (size_t p = 0; p < gradients_.size(); ++p) {
-    for (const float value : gradients_[p]) {
-      if (std::abs(value - average) <= tolerance) continue;
-      return absl::DataLossError(absl::StrCat("the gradient of '", model_.parameters[p].name, "' has ", value,
-                                              " where the average is ", average));
-    }
-  }
+  for (size_t p = 0; p < gradients_.size(); ++p) LOCKSTEP_RETURN_IF_ERROR(CheckGradient(p, average));
   return absl::OkStatus();
 }
 

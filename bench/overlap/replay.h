@@ -2,6 +2,9 @@
 //
 // The ranks of a team make the same calls in the same order. What is timed begins behind a barrier and counts as the
 // slowest rank's. Used by one thread.
+//
+// Gradients are on a device. Where a stream computes them, they are ready in its order, and so are the averages; times are
+// then those of the device, as the host sees them.
 
 #ifndef BENCH_OVERLAP_REPLAY_H_
 #define BENCH_OVERLAP_REPLAY_H_
@@ -13,6 +16,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/device.h"
+#include "base/host_device.h"
 #include "base/tensor_view.h"
 #include "bench/overlap/computation.h"
 #include "bench/overlap/model_table.h"
@@ -23,15 +28,23 @@
 namespace lockstep {
 namespace bench {
 
+// Where gradients are and what computes them.
+struct ReplayPlace {
+  Device* device = HostDevice();
+  Stream* stream = nullptr;  // of the device; null: the caller, which only the host allows
+};
+
 class Replay {
  public:
-  // With gradients and a reducer of them, whose errors it has. The team's communicator and the model must outlive it.
+  // With gradients and a reducer of them, whose errors it has. The team's communicator, which is one for the device, the
+  // model and the stream must outlive it.
   static absl::StatusOr<std::unique_ptr<Replay>> Create(const Team& team, const ModelTable& model,
-                                                        const ReducerOptions& options);
+                                                        const ReducerOptions& options, const ReplayPlace& place = {});
+  ~Replay();
 
   const Reducer& reducer() const { return *reducer_; }
 
-  // What Computation is made of.
+  // What Computation is made of: memory of the device's.
   std::vector<absl::Span<float>> gradients() const { return gradients_; }
   float own_value() const { return static_cast<float>(team_.rank().value() + 1); }
 
@@ -57,13 +70,15 @@ class Replay {
   absl::Status CheckedStep();
 
  private:
-  Replay(const Team& team, const ModelTable& model);
+  Replay(const Team& team, const ModelTable& model, const ReplayPlace& place);
   absl::Status CreateReducer(const ReducerOptions& options);
   absl::Status AllocateGradients();
   absl::Status FindGradientsInBuckets();
-  absl::Status MarkReady(size_t parameter) {
-    return reducer_->MarkReady(parameter, views_[parameter], /*stream=*/nullptr);
-  }
+  absl::Status MarkReady(size_t parameter) { return reducer_->MarkReady(parameter, views_[parameter], place_.stream); }
+  // These return when it is done.
+  absl::Status FillGradient(size_t parameter, float value);
+  absl::Status CheckGradient(size_t parameter, float average);
+  absl::Status CopyNow(void* target, const void* source, size_t bytes);
   absl::Status Overlapped(Computation& computation);
   absl::Status OneAfterTheOther(Computation& computation);
   // Element by element, each the largest of any rank.
@@ -71,8 +86,10 @@ class Replay {
 
   const Team team_;
   const ModelTable& model_;
+  const ReplayPlace place_;
   // The gradients where they are not in the buckets, each beginning a multiple of 256 bytes behind the first.
-  std::vector<float> memory_;
+  float* memory_ = nullptr;
+  std::vector<float> on_host_;                // a copy of one gradient
   std::vector<absl::Span<float>> gradients_;  // by parameter
   std::vector<TensorView> views_;             // the same
   std::unique_ptr<Reducer> reducer_;

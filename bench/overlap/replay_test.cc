@@ -12,9 +12,14 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "base/deadline.h"
+#include "base/device.h"
+#include "base/host_device.h"
 #include "base/status_matchers.h"
 #include "bench/overlap/computation.h"
+#include "bench/overlap/compute_plan.h"
 #include "bench/overlap/model_table.h"
+#include "bench/overlap/stream_computation.h"
 #include "bench/team.h"
 #include "comm/communicator.h"
 #include "comm/transport_communicator.h"
@@ -58,6 +63,29 @@ class NotingComputation : public Computation {
   std::vector<std::string> told_;
 };
 
+// The same in the order of a stream.
+class StreamComputation : public Computation {
+ public:
+  StreamComputation(std::vector<absl::Span<float>> gradients, float value, Stream* stream)
+      : gradients_(std::move(gradients)), value_(value), stream_(stream) {}
+
+  void Begin() override {}
+  void Forward() override {}
+  void Backward(size_t parameter) override {
+    EXPECT_THAT(stream_->Enqueue([gradient = gradients_[parameter], value = value_] {
+      std::fill(gradient.begin(), gradient.end(), value);
+      return absl::OkStatus();
+    }),
+                IsOk());
+  }
+  absl::Status Finish() override { return stream_->Synchronize(Deadline::After(std::chrono::seconds(20))); }
+
+ private:
+  const std::vector<absl::Span<float>> gradients_;
+  const float value_;
+  Stream* const stream_;
+};
+
 // A bucket for each gradient.
 ReducerOptions SmallBuckets() {
   ReducerOptions options;
@@ -66,18 +94,28 @@ ReducerOptions SmallBuckets() {
   return options;
 }
 
-// Runs the body on two ranks, each with its replay.
+// Runs the body on two ranks, each with its replay. The body takes a
+// stream, too: null, or that of the gradients.
 template <typename Body>
-void OnTwoRanks(const ReducerOptions& options, Body body) {
+void OnTwoRanksWithStream(const ReducerOptions& options, bool with_stream, Body body) {
   TransportCommunicatorOptions limits;
   limits.timeout = std::chrono::seconds(20);
   lockstep::testing::LoopbackWorld world(2, {}, limits);
   const ModelTable model = SmallModel();
   world.Run([&](Communicator& communicator) {
-    auto replay = Replay::Create(Team(&communicator), model, options);
+    std::unique_ptr<Stream> stream;
+    if (with_stream) {
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(stream, HostDevice()->CreateStream("compute"));
+    }
+    auto replay = Replay::Create(Team(&communicator), model, options, {HostDevice(), stream.get()});
     ASSERT_THAT(replay, IsOk());
-    body(**replay);
+    body(**replay, stream.get());
   });
+}
+
+template <typename Body>
+void OnTwoRanks(const ReducerOptions& options, Body body) {
+  OnTwoRanksWithStream(options, /*with_stream=*/false, [&body](Replay& replay, Stream*) { body(replay); });
 }
 
 TEST(Replay, ComputesInTheReverseOrderOfDefinition) {
@@ -109,12 +147,44 @@ TEST(Replay, AveragesWithAndWithoutOverlapAndCopies) {
   }
 }
 
+TEST(Replay, AveragesWhatAStreamComputes) {
+  for (const bool in_buckets : {false, true}) {
+    ReducerOptions options = SmallBuckets();
+    options.gradient_as_bucket_view = in_buckets;
+    OnTwoRanksWithStream(options, /*with_stream=*/true, [](Replay& replay, Stream* stream) {
+      EXPECT_THAT(replay.CheckedStep(), IsOk());
+      for (const bool overlap : {false, true}) {
+        StreamComputation computation(replay.gradients(), replay.own_value(), stream);
+        EXPECT_THAT(replay.Step(computation, 3, overlap), IsOk());
+        for (const absl::Span<float> gradient : replay.gradients()) EXPECT_THAT(gradient, Each(1.5F));
+      }
+    });
+  }
+}
+
 TEST(Replay, FindsWhatIsNoAverage) {
   ReducerOptions sums = SmallBuckets();
   sums.average = Average::kNone;
-  OnTwoRanks(sums, [](Replay& replay) {
-    EXPECT_THAT(replay.CheckedStep(),
-                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("'first' has 3 where the average is 1.5")));
+  for (const bool with_stream : {false, true}) {
+    OnTwoRanksWithStream(sums, with_stream, [](Replay& replay, Stream*) {
+      EXPECT_THAT(replay.CheckedStep(),
+                  StatusIs(absl::StatusCode::kDataLoss, HasSubstr("'first' has 3 where the average is 1.5")));
+    });
+  }
+}
+
+TEST(Replay, KnowsWhenAStreamHasComputedABucket) {
+  OnTwoRanksWithStream(SmallBuckets(), /*with_stream=*/true, [](Replay& replay, Stream* stream) {
+    // The last bucket takes the longest by far.
+    ComputePlan plan;
+    plan.backward_seconds = {0.02, 0, 0.001};
+    const std::unique_ptr<Computation> computation = MakeStreamComputation(plan, stream);
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Replay::ComputeTimes compute, replay.ComputeOnly(*computation, 2));
+    ASSERT_EQ(compute.ready_seconds.size(), 3);
+    EXPECT_TRUE(std::is_sorted(compute.ready_seconds.begin(), compute.ready_seconds.end()));
+    EXPECT_GE(compute.ready_seconds[0], 0.001);
+    EXPECT_GE(compute.ready_seconds[2], 0.021);
+    EXPECT_GE(compute.seconds, compute.ready_seconds[2]);
   });
 }
 
