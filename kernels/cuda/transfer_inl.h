@@ -62,15 +62,16 @@ LOCKSTEP_BODY void SweepVectors(ToBits* target, const FromBits* source, uint32_t
     for (int i = 0; i < kLanes; ++i) converted.lane[i] = convert(loaded.lane[i]);
     Store(to + at, converted);
   };
-  Vector<FromBits, kLanes> loaded[kRound];
   uint32_t done = 0;
   for (; count - done >= kRound * kThreads; done += kRound * kThreads) {
+    Vector<FromBits, kLanes> loaded[kRound];
     LOCKSTEP_UNROLL
     for (uint32_t r = 0; r < kRound; ++r) loaded[r] = Load(from + done + r * kThreads);
     LOCKSTEP_UNROLL
     for (uint32_t r = 0; r < kRound; ++r) store(done + r * kThreads, loaded[r]);
   }
   if (done == count) return;
+  Vector<FromBits, kLanes> loaded[kRound] = {};
   LOCKSTEP_UNROLL
   for (uint32_t r = 0; r < kRound; ++r) {
     if (done + r * kThreads + thread < count) loaded[r] = Load(from + done + r * kThreads);

@@ -1,0 +1,442 @@
+// What flatten.h promises, on any rig: instantiate FlattenConformance with a MakeTestRig.
+//
+// Pieces of random sizes and alignments, with gaps between them, from arrays that are poisoned around them; the outcome is compared,
+// gaps included, with kernels/reference.h, which shares nothing with what it judges.
+
+#ifndef KERNELS_CUDA_FLATTEN_CONFORMANCE_H_
+#define KERNELS_CUDA_FLATTEN_CONFORMANCE_H_
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/device.h"
+#include "base/dtype.h"
+#include "base/status_matchers.h"
+#include "base/tensor_view.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/cpu/flatten.h"
+#include "kernels/cuda/flatten.h"
+#include "kernels/cuda/test_rig.h"
+#include "kernels/reference.h"
+#include "kernels/test_arrays.h"
+
+namespace lockstep {
+namespace kernels {
+namespace cuda {
+
+using Bytes = std::vector<uint8_t>;
+
+inline const DType kFloats[] = {DType::kF16, DType::kBF16, DType::kF32, DType::kF64, DType::kF8E4M3, DType::kF8E5M2};
+
+// How kernels/cpu/cast.h defines a conversion: from a dtype to itself by a factor of 1, the bits stay.
+inline Bytes ConvertedByReference(DType to, DType from, const uint8_t* source, size_t count, double factor) {
+  Bytes target(count * SizeOf(to));
+  if (to == from && factor == 1) {
+    std::copy(source, source + target.size(), target.begin());
+  } else if (IsComplex(to)) {
+    ReferenceScale(to, target.data(), source, count, factor);
+  } else {
+    ReferenceCast(to, target.data(), from, source, count, factor);
+  }
+  return target;
+}
+
+class FlattenConformance : public testing::TestWithParam<MakeTestRig> {
+ protected:
+  // Pieces laid out in an array of their own and in a flat one, with gaps in both.
+  struct Layout {
+    std::vector<size_t> counts;
+    std::vector<size_t> begins;   // in the pieces' array, in elements
+    std::vector<size_t> offsets;  // in the flat array
+    size_t pieces_elements = 0;
+    size_t flat_elements = 0;
+  };
+
+  void SetUp() override {
+    auto rig = GetParam()();
+    if (absl::IsUnavailable(rig.status())) GTEST_SKIP() << rig.status();
+    ASSERT_THAT(rig.status(), IsOk());
+    rig_ = *std::move(rig);
+    const uint32_t seed = std::random_device()();
+    RecordProperty("seed", std::to_string(seed));
+    random_.seed(seed);
+    // Shown with every failure.
+    trace_ = std::make_unique<testing::ScopedTrace>(__FILE__, __LINE__, "seed " + std::to_string(seed));
+  }
+
+  size_t Below(size_t end) { return random_() % end; }
+
+  Layout RandomLayout(size_t pieces, size_t count_max) {
+    static constexpr size_t kSizes[] = {0,   1,    2,    3,    15,   16,   17,    64,   255,
+                                        257, 1000, 1024, 4095, 4096, 4097, 16383, 20000};
+    Layout layout;
+    for (size_t i = 0; i < pieces; ++i) {
+      const size_t size = kSizes[Below(sizeof(kSizes) / sizeof(kSizes[0]))];
+      layout.counts.push_back(std::min(size, count_max));
+      // Half of the pieces begin where vectors may.
+      const auto gap = [&](size_t end) { return Below(2) == 0 ? (end + 63) / 64 * 64 : end + Below(5); };
+      layout.begins.push_back(gap(layout.pieces_elements));
+      layout.offsets.push_back(gap(layout.flat_elements));
+      layout.pieces_elements = layout.begins.back() + layout.counts.back();
+      layout.flat_elements = layout.offsets.back() + layout.counts.back();
+    }
+    return layout;
+  }
+
+  TensorView DeviceView(void* data, DType dtype, const std::vector<int64_t>& shape,
+                        const std::vector<int64_t>& strides = {}) {
+    auto view = TensorView::Create(data, dtype, shape, strides, rig_->executor().device());
+    EXPECT_THAT(view.status(), IsOk());
+    return view.value_or(TensorView());
+  }
+
+  std::vector<TensorView> Views(const Layout& layout, char* data, DType dtype) {
+    std::vector<TensorView> views;
+    for (size_t i = 0; i < layout.counts.size(); ++i) {
+      views.push_back(
+          DeviceView(data + layout.begins[i] * SizeOf(dtype), dtype, {static_cast<int64_t>(layout.counts[i])}));
+    }
+    return views;
+  }
+
+  static std::vector<ViewPiece> Pieces(const Layout& layout, const std::vector<TensorView>& views) {
+    std::vector<ViewPiece> pieces(views.size());
+    for (size_t i = 0; i < views.size(); ++i) {
+      pieces[i].view = &views[i];
+      pieces[i].offset = layout.offsets[i];
+    }
+    return pieces;
+  }
+
+  void Flattens(DType to, DType from, double factor, const Layout& layout) {
+    SCOPED_TRACE(testing::Message() << Name(from) << " to " << Name(to) << " times " << factor << ", "
+                                    << layout.counts.size() << " pieces");
+    rig_->Reset();
+    const Bytes source = TestElements(from, layout.pieces_elements, random_);
+    Bytes expected = TestElements(to, layout.flat_elements, random_);
+    const DeviceBytes on_device(*rig_, source, SizeOf(from) * Below(4));
+    const DeviceBytes flat(*rig_, expected, SizeOf(to) * Below(4));
+    const std::vector<TensorView> views = Views(layout, on_device.data(), from);
+    ASSERT_THAT(internal::FlattenViews(Pieces(layout, views), {}, flat.data(), to, factor, rig_->executor()), IsOk());
+    for (size_t i = 0; i < views.size(); ++i) {
+      const Bytes piece =
+          ConvertedByReference(to, from, source.data() + layout.begins[i] * SizeOf(from), layout.counts[i], factor);
+      std::copy(piece.begin(), piece.end(), expected.begin() + layout.offsets[i] * SizeOf(to));
+    }
+    ExpectSameBytes(flat.Read(), expected, SizeOf(to));
+    EXPECT_TRUE(flat.GuardsIntact());
+    ExpectSameBytes(on_device.Read(), source, SizeOf(from));
+  }
+
+  void Unflattens(DType to, DType from, double factor, const Layout& layout) {
+    SCOPED_TRACE(testing::Message() << Name(to) << " from flat " << Name(from) << " times " << factor << ", "
+                                    << layout.counts.size() << " pieces");
+    rig_->Reset();
+    const Bytes source = TestElements(from, layout.flat_elements, random_);
+    Bytes expected = TestElements(to, layout.pieces_elements, random_);
+    const DeviceBytes flat(*rig_, source, SizeOf(from) * Below(4));
+    const DeviceBytes on_device(*rig_, expected, SizeOf(to) * Below(4));
+    const std::vector<TensorView> views = Views(layout, on_device.data(), to);
+    ASSERT_THAT(internal::UnflattenViews(Pieces(layout, views), flat.data(), from, factor, nullptr, rig_->executor()),
+                IsOk());
+    for (size_t i = 0; i < views.size(); ++i) {
+      const Bytes piece =
+          ConvertedByReference(to, from, source.data() + layout.offsets[i] * SizeOf(from), layout.counts[i], factor);
+      std::copy(piece.begin(), piece.end(), expected.begin() + layout.begins[i] * SizeOf(to));
+    }
+    ExpectSameBytes(on_device.Read(), expected, SizeOf(to));
+    EXPECT_TRUE(on_device.GuardsIntact());
+    ExpectSameBytes(flat.Read(), source, SizeOf(from));
+  }
+
+  std::unique_ptr<TestRig> rig_;
+  std::mt19937_64 random_;
+
+ private:
+  std::unique_ptr<testing::ScopedTrace> trace_;
+};
+
+TEST_P(FlattenConformance, BothWaysBetweenAllFloats) {
+  for (const DType to : kFloats) {
+    for (const DType from : kFloats) {
+      for (const double factor : {1.0, 0.125, 1.0 / 3}) {
+        const Layout layout = RandomLayout(20, 20000);
+        Flattens(to, from, factor, layout);
+        Unflattens(to, from, factor, layout);
+      }
+    }
+  }
+}
+
+TEST_P(FlattenConformance, BothWaysOfWhatIsOnlyMoved) {
+  for (const DType dtype : kAllDTypes) {
+    const Layout layout = RandomLayout(30, 20000);
+    Flattens(dtype, dtype, 1, layout);
+    Unflattens(dtype, dtype, 1, layout);
+  }
+}
+
+TEST_P(FlattenConformance, BothWaysOfComplexNumbersWithAFactor) {
+  for (const DType dtype : {DType::kComplex64, DType::kComplex128}) {
+    const Layout layout = RandomLayout(30, 20000);
+    Flattens(dtype, dtype, 1.0 / 3, layout);
+    Unflattens(dtype, dtype, 1.0 / 3, layout);
+  }
+}
+
+TEST_P(FlattenConformance, AnyNumberOfPieces) {
+  for (const size_t pieces : {0, 1, 2, 3, 100, 121, 161, 1000, 1021, 1022, 5000}) {
+    const Layout layout = RandomLayout(pieces, 257);
+    Flattens(DType::kBF16, DType::kF32, 0.25, layout);
+    Unflattens(DType::kF32, DType::kBF16, 0.25, layout);
+  }
+}
+
+TEST_P(FlattenConformance, LargePiecesInSeveralBlocks) {
+  for (const DType dtype : {DType::kF32, DType::kF16}) {
+    Layout layout;
+    layout.counts = {3000001, 1 << 20, 5};
+    layout.begins = {1, 3000064, 5000000};
+    layout.offsets = {3, 3000128, 5000001};
+    layout.pieces_elements = layout.flat_elements = 5000010;
+    Flattens(dtype, DType::kF32, 0.5, layout);
+    Unflattens(DType::kF32, dtype, 0.5, layout);
+  }
+}
+
+// Zeros where there is no view, and values that are written in the same launch.
+TEST_P(FlattenConformance, ZerosAndValuesGoAlong) {
+  for (const DType to : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64, DType::kF8E4M3, DType::kF8E5M2,
+                         DType::kComplex64, DType::kComplex128}) {
+    for (const size_t values : {1, 4, 5, 300, 1500}) {
+      SCOPED_TRACE(testing::Message() << Name(to) << ", " << values << " values");
+      rig_->Reset();
+      const DType from = IsComplex(to) ? to : DType::kF32;
+      constexpr size_t kCount = 5000;
+      constexpr size_t kTail = 2 * kCount + 3;
+      const Bytes source = TestElements(from, kCount, random_);
+      Bytes expected = TestElements(to, kTail + values + 10, random_);
+      const DeviceBytes on_device(*rig_, source, 0);
+      const DeviceBytes flat(*rig_, expected, 0);
+      const TensorView view = DeviceView(on_device.data(), from, {kCount});
+      std::vector<ViewPiece> pieces(3);
+      pieces[0].offset = 1;
+      pieces[0].zeros = kCount - 1;
+      pieces[1].view = &view;
+      pieces[1].offset = kCount;
+      pieces[2].offset = 2 * kCount + 1;  // no zeros at all
+      std::vector<FlatValue> entries;
+      for (size_t i = 0; i < values; ++i) entries.push_back({kTail + values - i, static_cast<float>(i % 5)});
+      ASSERT_THAT(internal::FlattenViews(pieces, entries, flat.data(), to, 1, rig_->executor()), IsOk());
+
+      const size_t size = SizeOf(to);
+      std::fill_n(expected.begin() + size, (kCount - 1) * size, 0);
+      const Bytes piece = ConvertedByReference(to, from, source.data(), kCount, 1);
+      std::copy(piece.begin(), piece.end(), expected.begin() + kCount * size);
+      for (const FlatValue& entry : entries) {
+        uint8_t* const target = expected.data() + entry.index * size;
+        std::fill_n(target, size, 0);
+        const DType real = to == DType::kComplex64 ? DType::kF32 : to == DType::kComplex128 ? DType::kF64 : to;
+        ReferenceCast(real, target, DType::kF32, &entry.value, 1, 1);
+      }
+      ExpectSameBytes(flat.Read(), expected, size);
+      EXPECT_TRUE(flat.GuardsIntact());
+    }
+  }
+}
+
+// Of views with gaps, of any rank, beside dense ones of several dtypes. What the host's FlattenViews makes of the same views is the
+// reference here: it defines their order.
+TEST_P(FlattenConformance, StridedViewsOfSeveralDTypes) {
+  struct Shape {
+    std::vector<int64_t> shape;
+    std::vector<int64_t> strides;
+  };
+  const std::vector<Shape> shapes = {
+      {{5, 7}, {8, 1}},                  // rows with gaps
+      {{7, 5}, {1, 8}},                  // their columns
+      {{3, 1, 4, 5}, {100, 77, 20, 2}},  // a dimension of one; every other element
+      {{64, 3, 7, 7}, {147, 1, 21, 3}},  // channels last: dense
+      {{2, 3, 4}, {12, 4, 1}},           // contiguous
+      {{1000, 33}, {40, 1}},             // more than a block
+      {{0, 4}, {9, 1}},                  // nothing
+      {std::vector<int64_t>(32, 1), std::vector<int64_t>(32, 5)},
+      {{2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2}, {8192, 4096, 2048, 1024, 512, 256, 128, 64, 32, 16, 6, 2}},
+  };
+  for (const DType flat_dtype : {DType::kF32, DType::kF16, DType::kComplex128, DType::kU8}) {
+    for (const bool to_flat : {true, false}) {
+      SCOPED_TRACE(testing::Message() << Name(flat_dtype) << (to_flat ? " flatten" : " unflatten"));
+      rig_->Reset();
+      std::vector<Bytes> contents;
+      std::vector<std::unique_ptr<DeviceBytes>> arrays;
+      std::vector<TensorView> views;
+      std::vector<TensorView> host_views;
+      std::vector<size_t> offsets;
+      size_t flat_elements = 3;
+      constexpr size_t kViews = 90;
+      contents.reserve(kViews);
+      for (size_t i = 0; i < kViews; ++i) {
+        const Shape& shape = shapes[i % shapes.size()];
+        const DType dtype = IsFloat(flat_dtype) ? kFloats[Below(6)] : flat_dtype;
+        contents.push_back(TestElements(dtype, 42000, random_));
+        arrays.push_back(std::make_unique<DeviceBytes>(*rig_, contents.back(), SizeOf(dtype) * Below(3)));
+        views.push_back(DeviceView(arrays.back()->data(), dtype, shape.shape, shape.strides));
+        auto host_view = TensorView::Create(contents.back().data(), dtype, shape.shape, shape.strides, DeviceId());
+        ASSERT_THAT(host_view.status(), IsOk());
+        host_views.push_back(*host_view);
+        offsets.push_back(flat_elements);
+        flat_elements += views.back().elements() + Below(3);
+      }
+      Bytes expected = TestElements(flat_dtype, flat_elements, random_);
+      const DeviceBytes flat(*rig_, expected, 0);
+      std::vector<ViewPiece> pieces(kViews);
+      std::vector<kernels::ViewPiece> host_pieces(kViews);
+      for (size_t i = 0; i < kViews; ++i) {
+        pieces[i].view = &views[i];
+        host_pieces[i].view = &host_views[i];
+        pieces[i].offset = host_pieces[i].offset = offsets[i];
+      }
+      const double factor = flat_dtype == DType::kU8 ? 1 : 0.75;
+      if (to_flat) {
+        ASSERT_THAT(internal::FlattenViews(pieces, {}, flat.data(), flat_dtype, factor, rig_->executor()), IsOk());
+        ASSERT_THAT(kernels::FlattenViews(host_pieces, expected.data(), flat_dtype, factor), IsOk());
+      } else {
+        ASSERT_THAT(internal::UnflattenViews(pieces, flat.data(), flat_dtype, factor, nullptr, rig_->executor()),
+                    IsOk());
+        ASSERT_THAT(kernels::UnflattenViews(host_pieces, expected.data(), flat_dtype, factor), IsOk());
+      }
+      ExpectSameBytes(flat.Read(), expected, SizeOf(flat_dtype));
+      for (size_t i = 0; i < kViews; ++i) {
+        SCOPED_TRACE(views[i].ToString());
+        ExpectSameBytes(arrays[i]->Read(), contents[i], SizeOf(views[i].dtype()));
+      }
+    }
+  }
+}
+
+TEST_P(FlattenConformance, InPlaceStaysOrIsScaled) {
+  for (const double factor : {1.0, 0.5}) {
+    rig_->Reset();
+    const Bytes source = TestElements(DType::kF32, 10000, random_);
+    const DeviceBytes flat(*rig_, source, 0);
+    const TensorView view = DeviceView(flat.data() + 3 * sizeof(float), DType::kF32, {9000});
+    ViewPiece piece;
+    piece.view = &view;
+    piece.offset = 3;
+    ASSERT_THAT(internal::UnflattenViews({&piece, 1}, flat.data(), DType::kF32, factor, nullptr, rig_->executor()),
+                IsOk());
+    Bytes expected = source;
+    const Bytes middle =
+        ConvertedByReference(DType::kF32, DType::kF32, source.data() + 3 * sizeof(float), 9000, factor);
+    std::copy(middle.begin(), middle.end(), expected.begin() + 3 * sizeof(float));
+    ExpectSameBytes(flat.Read(), expected, sizeof(float));
+  }
+}
+
+// What the tail says decides: for every dtype that a bucket's wire may have.
+TEST_P(FlattenConformance, GateDecidesByTheTail) {
+  struct Case {
+    float failed;
+    float joined;
+    std::vector<float> used;  // of three pieces
+    bool divide_by_live;
+    double factor_expected;  // 0: nothing is written
+  };
+  constexpr int kRanks = 4;
+  const std::vector<Case> cases = {
+      {0, 0, {4, 4, 4}, false, 0.25},      {0, 0, {4, 0, 1}, true, 0.25},  {1, 0, {4, 4, 4}, false, 0},
+      {0, 1, {3, 3, 3}, true, 1.0 / 3},    {0, 1, {3, 3, 3}, false, 0.25}, {0, 4, {1, 1, 0}, true, 1},
+      {0, 0.75, {1, 0, 0}, true, 1.0 / 3}, {2, 3, {1, 1, 1}, true, 0},
+  };
+  for (const DType wire : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64, DType::kF8E4M3, DType::kF8E5M2,
+                           DType::kComplex64, DType::kComplex128}) {
+    const DType to = IsComplex(wire) ? wire : DType::kF32;
+    const DType real = wire == DType::kComplex64 ? DType::kF32 : wire == DType::kComplex128 ? DType::kF64 : wire;
+    for (size_t c = 0; c < cases.size(); ++c) {
+      SCOPED_TRACE(testing::Message() << Name(wire) << ", case " << c);
+      rig_->Reset();
+      const Case& test = cases[c];
+      constexpr size_t kCount = 1500;
+      constexpr size_t kTailEntries = 6;
+      const size_t size = SizeOf(wire);
+      Bytes source = TestElements(wire, 3 * kCount + kTailEntries, random_);
+      const float tail[kTailEntries] = {test.failed, test.joined, 1, test.used[0], test.used[1], test.used[2]};
+      for (size_t i = 0; i < kTailEntries; ++i) {
+        ReferenceCast(real, source.data() + (3 * kCount + i) * size, DType::kF32, &tail[i], 1, 1);
+      }
+      Bytes expected = TestElements(to, 3 * kCount, random_);
+      const DeviceBytes flat(*rig_, source, 0);
+      const DeviceBytes targets(*rig_, expected, 0);
+      std::vector<TensorView> views;
+      std::vector<ViewPiece> pieces(3);
+      for (size_t i = 0; i < 3; ++i) {
+        // The second has gaps: every other element of twice as many.
+        views.push_back(i == 1 ? DeviceView(targets.data() + kCount * SizeOf(to), to, {kCount / 2}, {2})
+                               : DeviceView(targets.data() + i * kCount * SizeOf(to), to, {kCount}));
+      }
+      for (size_t i = 0; i < 3; ++i) {
+        pieces[i].view = &views[i];
+        pieces[i].offset = i * kCount;
+        pieces[i].entry = 3 + i;
+      }
+      UnflattenGate gate;
+      gate.tail = flat.data() + 3 * kCount * size;
+      gate.dtype = wire;
+      gate.closed_by = 0;
+      gate.joined = 1;
+      gate.ranks = kRanks;
+      gate.divide_by_live = test.divide_by_live;
+      ASSERT_THAT(internal::UnflattenViews(pieces, flat.data(), wire, 0.25, &gate, rig_->executor()), IsOk());
+      for (size_t i = 0; i < 3; ++i) {
+        if (test.used[i] == 0 || test.factor_expected == 0) continue;
+        const Bytes piece = ConvertedByReference(to, wire, source.data() + i * kCount * size, views[i].elements(),
+                                                 test.factor_expected);
+        const size_t step = i == 1 ? 2 : 1;
+        for (size_t e = 0; e < views[i].elements(); ++e) {
+          std::copy_n(piece.begin() + e * SizeOf(to), SizeOf(to),
+                      expected.begin() + (i * kCount + e * step) * SizeOf(to));
+        }
+      }
+      ExpectSameBytes(targets.Read(), expected, SizeOf(to));
+    }
+  }
+}
+
+TEST_P(FlattenConformance, CountsInATailAreBounded) {
+  rig_->Reset();
+  const float tail[] = {0, 24, 1};
+  const float one = 1;
+  Bytes source(sizeof(tail));
+  std::memcpy(source.data(), tail, sizeof(tail));
+  const DeviceBytes on_device(*rig_, source, 0);
+  const DeviceBytes flat(*rig_,
+                         Bytes(reinterpret_cast<const uint8_t*>(&one), reinterpret_cast<const uint8_t*>(&one + 1)), 0);
+  const DeviceBytes target(*rig_, Bytes(sizeof(float)), 0);
+  const TensorView view = DeviceView(target.data(), DType::kF32, {1});
+  ViewPiece piece;
+  piece.view = &view;
+  piece.entry = 2;
+  UnflattenGate gate;
+  gate.tail = on_device.data();
+  gate.joined = 1;
+  gate.ranks = 32;
+  gate.count_max = 16;
+  gate.divide_by_live = true;
+  ASSERT_THAT(internal::UnflattenViews({&piece, 1}, flat.data(), DType::kF32, 1, &gate, rig_->executor()), IsOk());
+  const Bytes result = target.Read();
+  float value = 0;
+  std::memcpy(&value, result.data(), sizeof(value));
+  EXPECT_EQ(value, 2.0f);  // 32 / (32 - 16)
+}
+
+}  // namespace cuda
+}  // namespace kernels
+}  // namespace lockstep
+
+#endif  // KERNELS_CUDA_FLATTEN_CONFORMANCE_H_
