@@ -44,6 +44,9 @@ class WorkState : public RefCounted {
   // help: the operation has not begun, and this thread would have to begin it.
   virtual absl::Status Await(Deadline deadline) = 0;
 
+  // Looks whether it is done, and completes it then: where nobody does so until asked. Never blocks.
+  virtual void Poll() {}
+
   // Of a receive, set before it is completed.
   const MessageInfo& message() const { return message_; }
   void set_message(const MessageInfo& message) { message_ = message; }
@@ -68,7 +71,11 @@ class Work {
  public:
   explicit Work(Ref<WorkState> state) : state_(std::move(state)) {}
 
-  bool done() const { return state_->done().load(std::memory_order_acquire); }
+  bool done() const {
+    if (state_->done().load(std::memory_order_acquire)) return true;
+    state_->Poll();
+    return state_->done().load(std::memory_order_acquire);
+  }
 
   // The collective's result once it is done. DEADLINE_EXCEEDED when it is not by then: only the waiting is over, the operation
   // goes on. FAILED_PRECONDITION inside the open group that it belongs to.

@@ -1,0 +1,401 @@
+#include "comm/device_communicator.h"
+
+#include <algorithm>
+#include <deque>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/ref.h"
+#include "base/status.h"
+#include "comm/byte_objects.h"
+#include "comm/call_plan.h"
+
+namespace lockstep {
+namespace {
+
+// A call that outlives its caller's counts.
+class KeptCall {
+ public:
+  explicit KeptCall(const DeviceCall& call) : call_(call) {
+    auto* const request = std::get_if<CollectiveRequest>(&call_);
+    if (request == nullptr) return;
+    counts_.assign(request->counts.begin(), request->counts.end());
+    output_counts_.assign(request->output_counts.begin(), request->output_counts.end());
+    request->counts = counts_;
+    request->output_counts = output_counts_;
+  }
+  KeptCall(const KeptCall&) = delete;
+  KeptCall& operator=(const KeptCall&) = delete;
+
+  const DeviceCall& call() const { return call_; }
+
+ private:
+  DeviceCall call_;
+  std::vector<int64_t> counts_;
+  std::vector<int64_t> output_counts_;
+};
+
+class DeviceBuffer : public SymmetricBuffer {
+ public:
+  DeviceBuffer(Device* device, void* data, size_t bytes)
+      : device_(device), data_(static_cast<char*>(data)), bytes_(bytes) {}
+  ~DeviceBuffer() override { device_->Free(data_); }
+
+  char* data() const override { return data_; }
+  size_t bytes() const override { return bytes_; }
+  bool shared() const override { return false; }
+
+ private:
+  Device* const device_;
+  char* const data_;
+  const size_t bytes_;
+};
+
+// The operation's own deadline bounds the wait.
+absl::Status Finish(absl::StatusOr<Work> work) {
+  if (!work.ok()) return work.status();
+  return work->collected() ? absl::OkStatus() : work->Wait(Deadline::Infinite());
+}
+
+}  // namespace
+
+struct DeviceCommunicator::Group {
+  enum class Place { kUndecided, kHost, kDevice };
+  struct Member {
+    explicit Member(const DeviceCall& given, std::thread::id thread)
+        : call(given), work(MakeRef<DeferredWork>(thread)) {}
+    KeptCall call;
+    Ref<DeferredWork> work;
+  };
+
+  std::thread::id thread;
+  int depth = 1;
+  Place place = Place::kUndecided;
+  Ref<DeferredWork> work;
+  std::deque<Member> members;  // on the device
+  absl::Status refused;        // the first call on the device that was
+};
+
+class DeviceCommunicator::Prepared : public PreparedCollective {
+ public:
+  Prepared(DeviceCommunicator* communicator, const CollectiveRequest& request)
+      : communicator_(communicator), call_(request) {}
+
+  absl::Status Run() override {
+    LOCKSTEP_RETURN_IF_ERROR(Start());
+    return work_->collected() ? absl::OkStatus() : work_->Wait(Deadline::Infinite());
+  }
+  absl::Status Start() override {
+    if (!done()) return absl::FailedPreconditionError("the prepared collective is still in flight");
+    LOCKSTEP_ASSIGN_OR_RETURN(work_, communicator_->StartMine(call_.call()));
+    return absl::OkStatus();
+  }
+  bool done() const override { return !work_.has_value() || work_->done(); }
+  absl::Status Wait(Deadline deadline) override { return work_.has_value() ? work_->Wait(deadline) : absl::OkStatus(); }
+
+ private:
+  DeviceCommunicator* const communicator_;
+  const KeptCall call_;
+  std::optional<Work> work_;
+};
+
+DeviceCommunicator::DeviceCommunicator(HostPart host, Device* device, std::chrono::milliseconds timeout)
+    : host_(std::move(host)), device_(device), timeout_(timeout), failure_(std::make_shared<DeviceFailure>()) {}
+
+DeviceCommunicator::~DeviceCommunicator() { failure_->Close(); }
+
+void DeviceCommunicator::Close() {
+  ended_.store(true, std::memory_order_relaxed);
+  failure_->Set(absl::CancelledError("the communicator was destroyed"));
+  MutexLock lock(&group_mu_);
+  if (group_ == nullptr) return;
+  const absl::Status open = absl::FailedPreconditionError(absl::StrCat(
+      "the communicator was destroyed with a group open: its ", group_->members.size(), " calls were not launched"));
+  LOCKSTEP_LOG(kError) << "rank " << rank() << ": " << open.message();
+  for (Group::Member& member : group_->members) member.work->Finish(open);
+  group_->work->Finish(open);
+  group_ = nullptr;
+}
+
+// ---- Where a call goes
+
+absl::StatusOr<bool> DeviceCommunicator::IsMine(DeviceId device) const {
+  if (device == device_->id()) return true;
+  if (device.kind == DeviceKind::kHost) return false;
+  return absl::InvalidArgumentError(absl::StrCat("the buffers are on ", Name(device),
+                                                 ", and this communicator was made for ", Name(device_->id()),
+                                                 " and the host"));
+}
+
+absl::Status DeviceCommunicator::PrepareHostCall() {
+  LOCKSTEP_RETURN_IF_ERROR(failure_->status());
+  MutexLock lock(&group_mu_);
+  if (!Collecting() || group_->place == Group::Place::kHost) return absl::OkStatus();
+  if (group_->place == Group::Place::kUndecided) {
+    LOCKSTEP_RETURN_IF_ERROR(host_->StartGroup());
+    group_->place = Group::Place::kHost;
+    return absl::OkStatus();
+  }
+  const absl::Status mixed = absl::InvalidArgumentError(
+      absl::StrCat("a call with its buffers on the host, in a group of calls on ", Name(device_->id())));
+  group_->refused.Update(mixed);
+  return mixed;
+}
+
+absl::Status DeviceCommunicator::Run(const CollectiveRequest& request) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool mine, IsMine(request.device));
+  if (mine) return Finish(StartMine(request));
+  LOCKSTEP_RETURN_IF_ERROR(PrepareHostCall());
+  return host_->Run(request);
+}
+
+absl::StatusOr<Work> DeviceCommunicator::Start(const CollectiveRequest& request) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool mine, IsMine(request.device));
+  if (mine) return StartMine(request);
+  LOCKSTEP_RETURN_IF_ERROR(PrepareHostCall());
+  return host_->Start(request);
+}
+
+absl::StatusOr<std::unique_ptr<PreparedCollective>> DeviceCommunicator::Prepare(const CollectiveRequest& request) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool mine, IsMine(request.device));
+  if (!mine) return host_->Prepare(request);
+  LOCKSTEP_RETURN_IF_ERROR(Check(request));
+  return std::make_unique<Prepared>(this, request);
+}
+
+absl::Status DeviceCommunicator::Enqueue(const CollectiveRequest& request, Stream* stream,
+                                         absl::AnyInvocable<void(const absl::Status&)> done) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool mine, IsMine(request.device));
+  if (stream == nullptr || stream->device() != request.device) {
+    return absl::InvalidArgumentError(absl::StrCat("the buffers are on ", Name(request.device), ", and the stream is ",
+                                                   stream == nullptr ? "null" : Name(stream->device())));
+  }
+  {
+    MutexLock lock(&group_mu_);
+    if (Collecting()) return absl::FailedPreconditionError("a collective in a stream's order, inside a group");
+  }
+  LOCKSTEP_RETURN_IF_ERROR(failure_->status());
+  if (!mine) return host_->Enqueue(request, stream, std::move(done));
+  const DeviceCall call = request;
+  LOCKSTEP_RETURN_IF_ERROR(Check(call));
+  {
+    MutexLock lock(&issue_mu_);
+    LOCKSTEP_RETURN_IF_ERROR(IssueOnDevice({call}, stream));
+  }
+  done(absl::OkStatus());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Work> DeviceCommunicator::StartSend(const SendRequest& request) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool mine, IsMine(request.device));
+  if (mine) return StartMine(request);
+  LOCKSTEP_RETURN_IF_ERROR(PrepareHostCall());
+  return host_->StartSend(request);
+}
+
+absl::StatusOr<Work> DeviceCommunicator::StartReceive(const ReceiveRequest& request) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool mine, IsMine(request.device));
+  if (mine) return StartMine(request);
+  LOCKSTEP_RETURN_IF_ERROR(PrepareHostCall());
+  return host_->StartReceive(request);
+}
+
+absl::Status DeviceCommunicator::Send(const SendRequest& request) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool mine, IsMine(request.device));
+  if (mine) return Finish(StartMine(request));
+  LOCKSTEP_RETURN_IF_ERROR(PrepareHostCall());
+  return host_->Send(request);
+}
+
+absl::Status DeviceCommunicator::Receive(const ReceiveRequest& request) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool mine, IsMine(request.device));
+  if (mine) return Finish(StartMine(request));
+  LOCKSTEP_RETURN_IF_ERROR(PrepareHostCall());
+  return host_->Receive(request);
+}
+
+// ---- Calls on the device
+
+absl::Status DeviceCommunicator::Supports(Collective collective, DType dtype, ReduceOp op) const {
+  return host_->Supports(collective, dtype, op);
+}
+
+absl::Status DeviceCommunicator::Check(const DeviceCall& call) {
+  LOCKSTEP_RETURN_IF_ERROR(status());
+  if (const auto* const request = std::get_if<CollectiveRequest>(&call)) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckRequest(*request, rank(), size()));
+    if (HasRoot(request->collective) && (request->root.value() < 0 || request->root.value() >= size())) {
+      return absl::InvalidArgumentError(absl::StrCat(Name(request->collective), ": root ", request->root.value(),
+                                                     " is not a rank of a world of ", size()));
+    }
+    LOCKSTEP_RETURN_IF_ERROR(Supports(request->collective, request->dtype, request->op));
+  } else if (const auto* const send = std::get_if<SendRequest>(&call)) {
+    SendRequest message = *send;
+    message.device = DeviceId();
+    LOCKSTEP_RETURN_IF_ERROR(CheckMessage(message, size()));
+  } else {
+    ReceiveRequest message = std::get<ReceiveRequest>(call);
+    message.device = DeviceId();
+    LOCKSTEP_RETURN_IF_ERROR(CheckMessage(message, size()));
+  }
+  return CheckOnDevice(call);
+}
+
+absl::StatusOr<Work> DeviceCommunicator::StartMine(const DeviceCall& call) {
+  {
+    MutexLock lock(&group_mu_);
+    if (Collecting()) return Collect(call);
+  }
+  LOCKSTEP_RETURN_IF_ERROR(Check(call));
+  return Launch({call});
+}
+
+absl::StatusOr<Work> DeviceCommunicator::Launch(absl::Span<const DeviceCall> calls) {
+  MutexLock lock(&issue_mu_);
+  return StartOnDevice(calls);
+}
+
+absl::StatusOr<Work> DeviceCommunicator::StartOnDevice(absl::Span<const DeviceCall> calls) {
+  if (stream_ == nullptr) {
+    LOCKSTEP_ASSIGN_OR_RETURN(stream_, device_->CreateStream("collectives"));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Event> event, device_->CreateEvent());
+  LOCKSTEP_RETURN_IF_ERROR(IssueOnDevice(calls, stream_.get()));
+  LOCKSTEP_RETURN_IF_ERROR(stream_->Record(event.get()));
+  return Work(MakeRef<EventWork>(failure_, std::move(event)));
+}
+
+// ---- Groups
+
+bool DeviceCommunicator::Collecting() const {
+  return group_ != nullptr && group_->thread == std::this_thread::get_id();
+}
+
+absl::Status DeviceCommunicator::StartGroup() {
+  MutexLock lock(&group_mu_);
+  if (Collecting()) {
+    ++group_->depth;
+    return absl::OkStatus();
+  }
+  if (group_ != nullptr) {
+    return absl::FailedPreconditionError("another thread has a group open on this communicator");
+  }
+  LOCKSTEP_RETURN_IF_ERROR(failure_->status());
+  group_ = std::make_unique<Group>();
+  group_->thread = std::this_thread::get_id();
+  group_->work = MakeRef<DeferredWork>(group_->thread);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Work> DeviceCommunicator::Collect(const DeviceCall& call) {
+  if (group_->place == Group::Place::kHost) {
+    // The host communicator refuses it, and with it its group.
+    if (const auto* const send = std::get_if<SendRequest>(&call)) return host_->StartSend(*send);
+    if (const auto* const receive = std::get_if<ReceiveRequest>(&call)) return host_->StartReceive(*receive);
+    return host_->Start(std::get<CollectiveRequest>(call));
+  }
+  group_->place = Group::Place::kDevice;
+  if (absl::Status wrong = Check(call); !wrong.ok()) {
+    group_->refused.Update(wrong);
+    return wrong;
+  }
+  return Work(group_->members.emplace_back(call, group_->thread).work);
+}
+
+absl::StatusOr<Work> DeviceCommunicator::EndGroup() {
+  std::unique_ptr<Group> group;
+  {
+    MutexLock lock(&group_mu_);
+    if (!Collecting()) return absl::FailedPreconditionError("this thread has no group open on this communicator");
+    if (--group_->depth > 0) return Work(group_->work);
+    group = std::move(group_);
+  }
+  if (absl::Status launched = LaunchGroup(group.get()); !launched.ok()) {
+    const absl::Status dropped = absl::CancelledError(absl::StrCat("the group was not launched: ", launched.message()));
+    for (Group::Member& member : group->members) member.work->Finish(dropped);
+    group->work->Finish(dropped);
+    return launched;
+  }
+  return Work(group->work);
+}
+
+absl::Status DeviceCommunicator::LaunchGroup(Group* group) {
+  if (group->place == Group::Place::kHost) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const Work work, host_->EndGroup());
+    group->work->Become(work);
+    return absl::OkStatus();
+  }
+  LOCKSTEP_RETURN_IF_ERROR(group->refused);
+  LOCKSTEP_RETURN_IF_ERROR(failure_->status());
+  if (group->members.empty()) {
+    group->work->Finish(absl::OkStatus());
+    return absl::OkStatus();
+  }
+  std::vector<DeviceCall> calls;
+  for (const Group::Member& member : group->members) calls.push_back(member.call.call());
+  LOCKSTEP_ASSIGN_OR_RETURN(const Work work, Launch(calls));
+  for (Group::Member& member : group->members) member.work->Become(work);
+  group->work->Become(work);
+  return absl::OkStatus();
+}
+
+// ---- The rest
+
+absl::StatusOr<std::unique_ptr<Communicator>> DeviceCommunicator::Split(int color, int key) {
+  {
+    MutexLock lock(&group_mu_);
+    if (Collecting()) return absl::FailedPreconditionError("a communicator cannot be split inside a group");
+  }
+  LOCKSTEP_RETURN_IF_ERROR(status());
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> part, host_->Split(color, key));
+  return MakePart(std::move(part), color, key);
+}
+
+absl::StatusOr<std::unique_ptr<SymmetricBuffer>> DeviceCommunicator::AllocateOnDevice(size_t bytes) {
+  LOCKSTEP_RETURN_IF_ERROR(status());
+  std::unique_ptr<SymmetricBuffer> buffer;
+  absl::Status mine = bytes == 0 ? absl::InvalidArgumentError("a buffer of 0 bytes") : absl::OkStatus();
+  if (mine.ok()) {
+    absl::StatusOr<void*> memory = device_->Allocate(bytes);
+    mine = memory.status();
+    if (memory.ok()) buffer = std::make_unique<DeviceBuffer>(device_, *memory, bytes);
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const std::vector<std::string> answers,
+      AllGatherBytes(host_.get(), absl::StrCat(bytes, " bytes", mine.ok() ? "" : ": ", mine.message())));
+  LOCKSTEP_RETURN_IF_ERROR(mine);
+  for (int r = 0; r < size(); ++r) {
+    if (answers[r] == answers[rank().value()]) continue;
+    const std::string all = absl::StrCat("memory on ", Name(device_->id()), ": rank ", rank().value(), " asks for ",
+                                         answers[rank().value()], ", rank ", r, " for ", answers[r]);
+    if (answers[r].find(':') == std::string::npos) return absl::InvalidArgumentError(all);
+    return absl::UnavailableError(all);
+  }
+  return buffer;
+}
+
+absl::Status DeviceCommunicator::status() const {
+  if (absl::Status failure = failure_->status(); !failure.ok()) return failure;
+  failure_->Set(host_->status());
+  return failure_->status();
+}
+
+void DeviceCommunicator::Fail(const absl::Status& status) {
+  failure_->Set(status);
+  if (ended_.exchange(true, std::memory_order_relaxed)) return;
+  const absl::Status failure = failure_->status();
+  if (host_->status().ok()) {
+    host_->Abort(absl::StrCat("its collectives on ", Name(device_->id()), " failed: ", failure.message()));
+  }
+  OnFailure(failure);
+}
+
+void DeviceCommunicator::Abort(const std::string& reason) {
+  host_->Abort(reason);
+  Fail(host_->status());
+}
+
+std::string DeviceCommunicator::Describe() const { return absl::StrCat(DescribeDevice(), "\n", host_->Describe()); }
+
+}  // namespace lockstep

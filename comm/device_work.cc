@@ -1,0 +1,112 @@
+#include "comm/device_work.h"
+
+namespace lockstep {
+namespace {
+
+// How often a waiter looks whether the communicator has failed or is gone.
+constexpr int64_t kLookMs = 20;
+// A device that has not come to an event this long after the communicator failed hangs.
+constexpr std::chrono::seconds kHangs{10};
+
+}  // namespace
+
+void DeviceFailure::Set(const absl::Status& status) {
+  MutexLock lock(&mu_);
+  if (!status_.ok() || status.ok()) return;
+  status_ = status;
+  since_ = Deadline::After(std::chrono::nanoseconds::zero());
+  failed_.store(true, std::memory_order_release);
+}
+
+absl::Status DeviceFailure::status() const {
+  if (!failed_.load(std::memory_order_acquire)) return absl::OkStatus();
+  MutexLock lock(&mu_);
+  return status_;
+}
+
+Deadline DeviceFailure::since() const {
+  if (!failed_.load(std::memory_order_acquire)) return Deadline::Infinite();
+  MutexLock lock(&mu_);
+  return since_;
+}
+
+bool EventWork::GivenUp() const {
+  const Deadline since = failure_->since();
+  return failure_->closed() || (!since.infinite() && Deadline::Clock::now() - since.time() >= kHangs);
+}
+
+void EventWork::Poll() {
+  if (event_->Query() || GivenUp()) Finish(failure_->status());
+}
+
+absl::Status EventWork::Await(Deadline deadline) {
+  while (!done().load(std::memory_order_acquire)) {
+    const absl::Status reached = event_->Synchronize(Deadline::Earlier(deadline, Deadline::AfterMs(kLookMs)));
+    if (!absl::IsDeadlineExceeded(reached)) {
+      const absl::Status failure = failure_->status();
+      Finish(failure.ok() ? reached : failure);
+    } else if (GivenUp()) {
+      Finish(failure_->status());
+    } else if (deadline.passed()) {
+      break;
+    }
+  }
+  return absl::OkStatus();
+}
+
+void EventWork::Finish(const absl::Status& status) {
+  MutexLock lock(&mu_);
+  if (!done().load(std::memory_order_relaxed)) Complete(status);
+}
+
+void DeferredWork::Become(const Work& work) {
+  {
+    MutexLock lock(&mu_);
+    work_ = work;
+  }
+  collector_.store({}, std::memory_order_relaxed);
+  launched_.SignalAll();
+}
+
+void DeferredWork::Finish(const absl::Status& status) {
+  collector_.store({}, std::memory_order_relaxed);
+  {
+    MutexLock lock(&mu_);
+    if (!done().load(std::memory_order_relaxed)) Complete(status);
+  }
+  launched_.SignalAll();
+}
+
+std::optional<Work> DeferredWork::work() const {
+  MutexLock lock(&mu_);
+  return work_;
+}
+
+void DeferredWork::Poll() {
+  std::optional<Work> work = this->work();
+  if (work.has_value() && work->done()) Finish(work->Wait(Deadline::Now()));
+}
+
+absl::Status DeferredWork::Await(Deadline deadline) {
+  if (collected()) {
+    return absl::FailedPreconditionError(
+        "this waits for a call of a group that is still open on this thread: end the group first");
+  }
+  {
+    MutexLock lock(&mu_);
+    while (!work_.has_value() && !done().load(std::memory_order_relaxed)) {
+      if (!launched_.WaitUntil(&mu_, deadline)) return absl::OkStatus();
+    }
+  }
+  std::optional<Work> work = this->work();
+  if (!work.has_value()) return absl::OkStatus();
+  const absl::Status result = work->Wait(deadline);
+  if (work->done()) Finish(result);
+  return absl::OkStatus();
+}
+
+bool DeferredWork::collected() const {
+  return collector_.load(std::memory_order_relaxed) == std::this_thread::get_id();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,90 @@
+// Works of calls on a device: completed by a point in a stream's order, or standing for a work that is there only later.
+
+#ifndef COMM_DEVICE_WORK_H_
+#define COMM_DEVICE_WORK_H_
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "base/deadline.h"
+#include "base/device.h"
+#include "base/mutex.h"
+#include "comm/work.h"
+
+namespace lockstep {
+
+// Why a communicator's calls on its device fail, once they do. Thread-safe; the first failure stays.
+class DeviceFailure {
+ public:
+  void Set(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status status() const ABSL_LOCKS_EXCLUDED(mu_);
+  // When it was set; infinite before.
+  Deadline since() const ABSL_LOCKS_EXCLUDED(mu_);
+
+  // The communicator is gone, and with it all that its calls did on the device.
+  void Close() { closed_.store(true, std::memory_order_release); }
+  bool closed() const { return closed_.load(std::memory_order_acquire); }
+
+ private:
+  // Released once status_ is written: whoever acquires false need not take the lock.
+  std::atomic<bool> failed_{false};
+  // Released after the last access to a call's buffers, acquired before they are given back.
+  std::atomic<bool> closed_{false};
+
+  mutable Mutex mu_;
+  absl::Status status_ ABSL_GUARDED_BY(mu_);
+  Deadline since_ ABSL_GUARDED_BY(mu_) = Deadline::Infinite();
+};
+
+// Done when an event is reached, with the failure known by then. Whoever polls or waits notices it: no thread does.
+class EventWork : public WorkState {
+ public:
+  // The event was recorded behind the call. The back end ends the call by its deadline; when it has failed and the event
+  // is still not reached 10 s later, as on a device that hangs, the work is done with the failure.
+  EventWork(std::shared_ptr<DeviceFailure> failure, std::unique_ptr<Event> event)
+      : failure_(std::move(failure)), event_(std::move(event)) {}
+
+  absl::Status Await(Deadline deadline) override ABSL_LOCKS_EXCLUDED(mu_);
+  void Poll() override ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  void Finish(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
+  // Whether it is no use to wait for the event any longer.
+  bool GivenUp() const;
+
+  const std::shared_ptr<DeviceFailure> failure_;  // shared with the communicator, which may be gone
+  const std::unique_ptr<Event> event_;
+  Mutex mu_;  // one thread completes
+};
+
+// Stands for the work of a call whose group is open: it becomes that work when the group is launched. Thread-safe.
+class DeferredWork : public WorkState {
+ public:
+  explicit DeferredWork(std::thread::id collector) : collector_(collector) {}
+
+  // Once, one or the other.
+  void Become(const Work& work) ABSL_LOCKS_EXCLUDED(mu_);
+  void Finish(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
+
+  absl::Status Await(Deadline deadline) override ABSL_LOCKS_EXCLUDED(mu_);
+  void Poll() override ABSL_LOCKS_EXCLUDED(mu_);
+  bool collected() const override;
+
+ private:
+  // Null until the group is launched.
+  std::optional<Work> work() const ABSL_LOCKS_EXCLUDED(mu_);
+
+  std::atomic<std::thread::id> collector_;  // only that thread asks whether it is its own
+  mutable Mutex mu_;                        // one thread completes
+  CondVar launched_;
+  std::optional<Work> work_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace lockstep
+
+#endif  // COMM_DEVICE_WORK_H_
