@@ -61,7 +61,6 @@ absl::Status Finish(absl::StatusOr<Work> work) {
 }  // namespace
 
 struct DeviceCommunicator::Group {
-  enum class Place { kUndecided, kHost, kDevice };
   struct Member {
     explicit Member(const DeviceCall& given, std::thread::id thread)
         : call(given), work(MakeRef<DeferredWork>(thread)) {}
@@ -71,7 +70,7 @@ struct DeviceCommunicator::Group {
 
   std::thread::id thread;
   int depth = 1;
-  Place place = Place::kUndecided;
+  bool on_host = false;  // the host communicator has a group open, with the calls there
   Ref<DeferredWork> work;
   std::deque<Member> members;  // on the device
   absl::Status refused;        // the first call on the device that was
@@ -131,16 +130,10 @@ absl::StatusOr<bool> DeviceCommunicator::IsMine(DeviceId device) const {
 absl::Status DeviceCommunicator::PrepareHostCall() {
   LOCKSTEP_RETURN_IF_ERROR(failure_->status());
   MutexLock lock(&group_mu_);
-  if (!Collecting() || group_->place == Group::Place::kHost) return absl::OkStatus();
-  if (group_->place == Group::Place::kUndecided) {
-    LOCKSTEP_RETURN_IF_ERROR(host_->StartGroup());
-    group_->place = Group::Place::kHost;
-    return absl::OkStatus();
-  }
-  const absl::Status mixed = absl::InvalidArgumentError(
-      absl::StrCat("a call with its buffers on the host, in a group of calls on ", Name(device_->id())));
-  group_->refused.Update(mixed);
-  return mixed;
+  if (!Collecting() || group_->on_host) return absl::OkStatus();
+  LOCKSTEP_RETURN_IF_ERROR(host_->StartGroup());
+  group_->on_host = true;
+  return absl::OkStatus();
 }
 
 absl::Status DeviceCommunicator::Run(const CollectiveRequest& request) {
@@ -289,13 +282,6 @@ absl::Status DeviceCommunicator::StartGroup() {
 }
 
 absl::StatusOr<Work> DeviceCommunicator::Collect(const DeviceCall& call) {
-  if (group_->place == Group::Place::kHost) {
-    // The host communicator refuses it, and with it its group.
-    if (const auto* const send = std::get_if<SendRequest>(&call)) return host_->StartSend(*send);
-    if (const auto* const receive = std::get_if<ReceiveRequest>(&call)) return host_->StartReceive(*receive);
-    return host_->Start(std::get<CollectiveRequest>(call));
-  }
-  group_->place = Group::Place::kDevice;
   if (absl::Status wrong = Check(call); !wrong.ok()) {
     group_->refused.Update(wrong);
     return wrong;
@@ -321,22 +307,36 @@ absl::StatusOr<Work> DeviceCommunicator::EndGroup() {
 }
 
 absl::Status DeviceCommunicator::LaunchGroup(Group* group) {
-  if (group->place == Group::Place::kHost) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const Work work, host_->EndGroup());
-    group->work->Become(work);
-    return absl::OkStatus();
+  absl::Status error = group->refused;
+  error.Update(failure_->status());
+  std::vector<Work> works;
+  if (group->on_host) {
+    if (!error.ok()) {
+      // The host communicator refuses this, and with it its part of the group.
+      CollectiveRequest elsewhere;
+      elsewhere.device = device_->id();
+      host_->Start(elsewhere).IgnoreError();
+    }
+    absl::StatusOr<Work> work = host_->EndGroup();
+    error.Update(work.status());
+    if (error.ok()) works.push_back(*std::move(work));
   }
-  LOCKSTEP_RETURN_IF_ERROR(group->refused);
-  LOCKSTEP_RETURN_IF_ERROR(failure_->status());
-  if (group->members.empty()) {
+  LOCKSTEP_RETURN_IF_ERROR(error);
+  if (!group->members.empty()) {
+    std::vector<DeviceCall> calls;
+    for (const Group::Member& member : group->members) calls.push_back(member.call.call());
+    absl::StatusOr<Work> work = Launch(calls);
+    // The calls on the host are under way, and the other ranks wait for these.
+    if (!work.ok() && group->on_host) Fail(work.status());
+    LOCKSTEP_RETURN_IF_ERROR(work);
+    for (Group::Member& member : group->members) member.work->Become({*work});
+    works.push_back(*std::move(work));
+  }
+  if (works.empty()) {
     group->work->Finish(absl::OkStatus());
-    return absl::OkStatus();
+  } else {
+    group->work->Become(std::move(works));
   }
-  std::vector<DeviceCall> calls;
-  for (const Group::Member& member : group->members) calls.push_back(member.call.call());
-  LOCKSTEP_ASSIGN_OR_RETURN(const Work work, Launch(calls));
-  for (Group::Member& member : group->members) member.work->Become(work);
-  group->work->Become(work);
   return absl::OkStatus();
 }
 

@@ -1,14 +1,15 @@
-// DeviceCommunicator: what the communicators that were made for a device share. Calls with buffers on the host, notes and parts go to a
-// host communicator of the same ranks; calls with buffers on the device go to the back end that derives from it.
+// DeviceCommunicator: what the communicators that were made for a device share. Calls with buffers on the host, notes
+// and parts go to a host communicator of the same ranks; calls with buffers on the device go to the back end that
+// derives from it.
 //
-// Thread-safe, as Communicator is. The host communicator is owned, or borrowed and then outlives this; it is part of this one: when a
-// collective on the device fails, it is aborted too, so that nobody waits in it for a rank that has stopped calling.
+// Thread-safe, as Communicator is. The host communicator is owned, or borrowed and then outlives this; it is part of
+// this one: when a collective on the device fails, it is aborted too, so that nobody waits in it for a rank that has
+// stopped calling.
 //
-// Run and Start take buffers that are ready when they are called: they wait for no stream of the caller's. Enqueue is for buffers that a
-// stream has yet to write.
+// Run and Start take buffers that are ready when they are called: they wait for no stream of the caller's. Enqueue is
+// for buffers that a stream has yet to write.
 //
-// Groups. Calls of one group have their buffers all on the host or all on the device; the first one decides, and another is
-// INVALID_ARGUMENT. Enqueue is no call of a group: FAILED_PRECONDITION while this thread has one open.
+// Groups. Enqueue is no call of a group: FAILED_PRECONDITION while this thread has one open.
 
 #ifndef COMM_DEVICE_COMMUNICATOR_H_
 #define COMM_DEVICE_COMMUNICATOR_H_
@@ -39,7 +40,8 @@
 
 namespace lockstep {
 
-// A host communicator with its owner: this, when it is made of a unique_ptr, else somebody who keeps it for as long as this lives.
+// A host communicator with its owner: this, when it is made of a unique_ptr, else somebody who keeps it for as long as
+// this lives.
 class HostPart {
  public:
   HostPart(std::unique_ptr<Communicator> owned)  // NOLINT(google-explicit-constructor): either is a host part
@@ -102,28 +104,29 @@ class DeviceCommunicator : public Communicator {
 
   // ---- What a back end carries out. Its own errors end in Fail.
 
-  // An error for a call that it cannot carry out, before anything is issued: the root, the counts, op and dtype have been
-  // looked at. Any thread.
+  // An error for a call that it cannot carry out, before anything is issued: the root, the counts, op and dtype have
+  // been looked at. Any thread.
   virtual absl::Status CheckOnDevice(const DeviceCall& call) = 0;
 
-  // Issues the calls, all together, in the order of `stream`, and returns; on an error nothing was issued. One call to this at a
-  // time, in the order of the callers'. Counts stay borrowed until it returns.
+  // Issues the calls, all together, in the order of `stream`, and returns; on an error nothing was issued. One call to
+  // this at a time, in the order of the callers'. Counts stay borrowed until it returns.
   virtual absl::Status IssueOnDevice(absl::Span<const DeviceCall> calls, Stream* stream) = 0;
 
-  // Starts the calls without a stream of the caller's; the work is done when all of them are, or at the latest by their deadline. One call at a
-  // time, as above. As it is here: issues them on a stream of the communicator's own, whose event the work waits for.
+  // Starts the calls without a stream of the caller's; the work is done when all of them are, or at the latest by their
+  // deadline. One call at a time, as above. As it is here: issues them on a stream of the communicator's own, whose
+  // event the work waits for.
   virtual absl::StatusOr<Work> StartOnDevice(absl::Span<const DeviceCall> calls);
 
-  // Collective over all ranks: the same kind of communicator over this rank's part. Null, as the result is, where `color` is negative.
-  // `color` and `key` are Split's.
+  // Collective over all ranks: the same kind of communicator over this rank's part. Null, as the result is, where
+  // `color` is negative. `color` and `key` are Split's.
   virtual absl::StatusOr<std::unique_ptr<Communicator>> MakePart(std::unique_ptr<Communicator> part, int color,
                                                                  int key) = 0;
 
   // "cuda:0: NCCL 2.28.9 (libnccl.so.2): all ranks have a GPU of their own"
   virtual std::string DescribeDevice() const = 0;
 
-  // Ends what is in flight on the device, on every rank. Called once, with what status() tells by then, on the thread that noticed it: any,
-  // without locks.
+  // Ends what is in flight on the device, on every rank. Called once, with what status() tells by then, on the thread
+  // that noticed it: any, without locks.
   virtual void OnFailure(const absl::Status& status) = 0;
 
   // ---- What it finds here.
@@ -132,22 +135,23 @@ class DeviceCommunicator : public Communicator {
   Device* the_device() const { return device_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
 
-  // The first failure is status() from then on; aborts the host communicator and calls OnFailure. Any thread, without locks. A failure of
-  // the host communicator alone is the back end's to notice, by status().
+  // The first failure is status() from then on; aborts the host communicator and calls OnFailure. Any thread, without
+  // locks. A failure of the host communicator alone is the back end's to notice, by status().
   void Fail(const absl::Status& status);
 
   // Told of the failure, and outlives this: works share it.
   const std::shared_ptr<DeviceFailure>& failure() const { return failure_; }
 
-  // To be called first in the destructor of a back end: what is not done by the end of that is CANCELLED, and nothing calls the back
-  // end any more.
+  // To be called first in the destructor of a back end: what is not done by the end of that is CANCELLED, and nothing
+  // calls the back end any more.
   void Close() ABSL_LOCKS_EXCLUDED(group_mu_);
 
  private:
   class Prepared;
   struct Group;
 
-  // Whether the call is the back end's, rather than the host communicator's; INVALID_ARGUMENT for buffers on another device.
+  // Whether the call is the back end's, rather than the host communicator's; INVALID_ARGUMENT for buffers on another
+  // device.
   absl::StatusOr<bool> IsMine(DeviceId device) const;
   absl::Status Check(const DeviceCall& call);
   // What goes before a call of the host communicator's.

@@ -59,12 +59,12 @@ void EventWork::Finish(const absl::Status& status) {
   if (!done().load(std::memory_order_relaxed)) Complete(status);
 }
 
-void DeferredWork::Become(const Work& work) {
+void DeferredWork::Become(std::vector<Work> works) {
+  collector_.store({}, std::memory_order_relaxed);
   {
     MutexLock lock(&mu_);
-    work_ = work;
+    works_ = std::move(works);
   }
-  collector_.store({}, std::memory_order_relaxed);
   launched_.SignalAll();
 }
 
@@ -77,14 +77,19 @@ void DeferredWork::Finish(const absl::Status& status) {
   launched_.SignalAll();
 }
 
-std::optional<Work> DeferredWork::work() const {
+std::vector<Work> DeferredWork::works() const {
   MutexLock lock(&mu_);
-  return work_;
+  return works_;
 }
 
 void DeferredWork::Poll() {
-  std::optional<Work> work = this->work();
-  if (work.has_value() && work->done()) Finish(work->Wait(Deadline::Now()));
+  std::vector<Work> works = this->works();
+  absl::Status first_error;
+  for (Work& work : works) {
+    if (!work.done()) return;
+    first_error.Update(work.Wait(Deadline::Now()));
+  }
+  if (!works.empty()) Finish(first_error);
 }
 
 absl::Status DeferredWork::Await(Deadline deadline) {
@@ -94,14 +99,13 @@ absl::Status DeferredWork::Await(Deadline deadline) {
   }
   {
     MutexLock lock(&mu_);
-    while (!work_.has_value() && !done().load(std::memory_order_relaxed)) {
+    while (works_.empty() && !done().load(std::memory_order_relaxed)) {
       if (!launched_.WaitUntil(&mu_, deadline)) return absl::OkStatus();
     }
   }
-  std::optional<Work> work = this->work();
-  if (!work.has_value()) return absl::OkStatus();
-  const absl::Status result = work->Wait(deadline);
-  if (work->done()) Finish(result);
+  // What each says is asked again, once all are done.
+  for (Work& work : works()) work.Wait(deadline).IgnoreError();
+  Poll();
   return absl::OkStatus();
 }
 

@@ -1,13 +1,14 @@
-// Works of calls on a device: completed by a point in a stream's order, or standing for a work that is there only later.
+// Works of calls on a device: completed by a point in a stream's order, or standing for a work that is there only
+// later.
 
 #ifndef COMM_DEVICE_WORK_H_
 #define COMM_DEVICE_WORK_H_
 
 #include <atomic>
 #include <memory>
-#include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -44,8 +45,8 @@ class DeviceFailure {
 // Done when an event is reached, with the failure known by then. Whoever polls or waits notices it: no thread does.
 class EventWork : public WorkState {
  public:
-  // The event was recorded behind the call. The back end ends the call by its deadline; when it has failed and the event
-  // is still not reached 10 s later, as on a device that hangs, the work is done with the failure.
+  // The event was recorded behind the call. The back end ends the call by its deadline; when it has failed and the
+  // event is still not reached 10 s later, as on a device that hangs, the work is done with the failure.
   EventWork(std::shared_ptr<DeviceFailure> failure, std::unique_ptr<Event> event)
       : failure_(std::move(failure)), event_(std::move(event)) {}
 
@@ -62,13 +63,14 @@ class EventWork : public WorkState {
   Mutex mu_;  // one thread completes
 };
 
-// Stands for the work of a call whose group is open: it becomes that work when the group is launched. Thread-safe.
+// Stands for the work of a call whose group is open, or for the group's: it becomes the works of what the group
+// launches. Thread-safe.
 class DeferredWork : public WorkState {
  public:
   explicit DeferredWork(std::thread::id collector) : collector_(collector) {}
 
   // Once, one or the other.
-  void Become(const Work& work) ABSL_LOCKS_EXCLUDED(mu_);
+  void Become(std::vector<Work> works) ABSL_LOCKS_EXCLUDED(mu_);
   void Finish(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
 
   absl::Status Await(Deadline deadline) override ABSL_LOCKS_EXCLUDED(mu_);
@@ -76,13 +78,13 @@ class DeferredWork : public WorkState {
   bool collected() const override;
 
  private:
-  // Null until the group is launched.
-  std::optional<Work> work() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Empty until the group is launched.
+  std::vector<Work> works() const ABSL_LOCKS_EXCLUDED(mu_);
 
   std::atomic<std::thread::id> collector_;  // only that thread asks whether it is its own
   mutable Mutex mu_;                        // one thread completes
   CondVar launched_;
-  std::optional<Work> work_ ABSL_GUARDED_BY(mu_);
+  std::vector<Work> works_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace lockstep

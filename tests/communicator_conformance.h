@@ -72,6 +72,7 @@ class CommunicatorConformance : public ::testing::TestWithParam<CommunicatorFact
   }
 
   int size() const { return static_cast<int>(world_.ranks.size()); }
+  static CaseMemory memory() { return GetParam().memory; }
   Communicator& communicator(int rank) { return *world_.ranks[rank]; }
 
   // `body` on a thread for each rank.
@@ -95,7 +96,7 @@ class CommunicatorConformance : public ::testing::TestWithParam<CommunicatorFact
     }
     OnRanks([&](Communicator& self) {
       for (const CaseReference& reference : references) {
-        CaseRun run(reference, self.rank());
+        CaseRun run(reference, self.rank(), memory());
         const absl::Status status = self.Run(run.request());
         ASSERT_THAT(status, IsOk()) << ToString(reference.collective());
         EXPECT_EQ(run.Check(), "") << "rank " << self.rank() << ": " << ToString(reference.collective());
@@ -235,7 +236,7 @@ TEST_P(CommunicatorConformance, EveryRankGetsTheSameBits) {
           const CaseReference reference(c, size());
           std::vector<std::vector<char>> outputs(size());
           OnRanks([&](Communicator& self) {
-            CaseRun run(reference, self.rank());
+            CaseRun run(reference, self.rank(), memory());
             ASSERT_THAT(self.Run(run.request()), IsOk()) << ToString(c);
             outputs[self.rank().value()] = run.output();
           });
@@ -355,7 +356,7 @@ TEST_P(CommunicatorConformance, ManyInFlightMayBeWaitedForInAnyOrder) {
       std::deque<CaseRun> runs;
       std::vector<Work> works;
       for (const CaseReference& reference : references) {
-        CaseRun& run = runs.emplace_back(reference, self.rank());
+        CaseRun& run = runs.emplace_back(reference, self.rank(), memory());
         absl::StatusOr<Work> work = self.Start(run.request());
         ASSERT_THAT(work.status(), IsOk());
         works.push_back(*std::move(work));
@@ -380,7 +381,7 @@ TEST_P(CommunicatorConformance, WorkMayBeWaitedForOnSeveralOtherThreads) {
       std::deque<CaseRun> runs;
       std::vector<std::thread> waiters;
       for (const CaseReference& reference : references) {
-        CaseRun& run = runs.emplace_back(reference, self.rank());
+        CaseRun& run = runs.emplace_back(reference, self.rank(), memory());
         absl::StatusOr<Work> work = self.Start(run.request());
         ASSERT_THAT(work.status(), IsOk());
         for (int waiter = 0; waiter < 2; ++waiter) {
@@ -400,7 +401,7 @@ TEST_P(CommunicatorConformance, StartedWorkGoesOnWithoutAWaiter) {
   ForSizes({2, 3}, [&] {
     const CaseReference reference(Large(1), size());
     OnRanks([&](Communicator& self) {
-      CaseRun run(reference, self.rank());
+      CaseRun run(reference, self.rank(), memory());
       absl::StatusOr<Work> work = self.Start(run.request());
       ASSERT_THAT(work.status(), IsOk());
       const Deadline deadline = CommTestDeadline();
@@ -418,7 +419,7 @@ TEST_P(CommunicatorConformance, AWaitThatIsGivenUpDoesNotEndTheOperation) {
     const CaseReference reference(Large(3), size());
     Gate given_up;
     OnRanks([&](Communicator& self) {
-      CaseRun run(reference, self.rank());
+      CaseRun run(reference, self.rank(), memory());
       if (self.rank() != Rank(0)) {
         EXPECT_THAT(given_up.Await(CommTestDeadline()), IsOk());
       }
@@ -455,7 +456,7 @@ TEST_P(CommunicatorConformance, TwoThreadsMayTakeTurns) {
         for (int round = first; round < kRounds; round += 2) {
           MutexLock lock(&mu);
           while (turn != round) ASSERT_TRUE(changed.WaitUntil(&mu, CommTestDeadline()));
-          CaseRun run(references[round], self.rank());
+          CaseRun run(references[round], self.rank(), memory());
           EXPECT_THAT(self.Run(run.request()), IsOk());
           EXPECT_EQ(run.Check(), "");
           ++turn;
@@ -481,11 +482,11 @@ TEST_P(CommunicatorConformance, BlockingCallsMixWithStartedWork) {
       std::deque<CaseRun> runs;
       std::vector<std::thread> waiters;
       for (int round = 0; round < kRounds; ++round) {
-        CaseRun& run = runs.emplace_back(round % 4 == 0 ? large : reference, self.rank());
+        CaseRun& run = runs.emplace_back(round % 4 == 0 ? large : reference, self.rank(), memory());
         absl::StatusOr<Work> work = self.Start(run.request());
         ASSERT_THAT(work.status(), IsOk());
         waiters.emplace_back([work = *work]() mutable { EXPECT_THAT(work.Wait(CommTestDeadline()), IsOk()); });
-        CaseRun blocking(reference, self.rank());
+        CaseRun blocking(reference, self.rank(), memory());
         EXPECT_THAT(self.Run(blocking.request()), IsOk());
         EXPECT_EQ(blocking.Check(), "");
       }
@@ -565,7 +566,7 @@ TEST_P(CommunicatorConformance, AbortEndsWhatIsInFlightAndToComeOnEveryRank) {
     const CaseReference reference(Large(1), size());
     Gate aborted;
     OnRanks([&](Communicator& self) {
-      CaseRun run(reference, self.rank());
+      CaseRun run(reference, self.rank(), memory());
       if (size() == 1) {
         self.Abort("enough");
       } else if (self.rank() == Rank(size() - 1)) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "kernels/reference.h"
 
 namespace lockstep {
@@ -313,27 +314,39 @@ std::string Difference(DType dtype, absl::Span<const char> expected, const char*
   return "";
 }
 
-GuardedBuffer::GuardedBuffer(size_t bytes, size_t alignment) : bytes_(bytes + 2 * kGuardBytes, kGuard), size_(bytes) {
-  const size_t misalignment = reinterpret_cast<uintptr_t>(bytes_.data()) % (2 * alignment);
+GuardedBuffer::GuardedBuffer(size_t bytes, size_t alignment, CaseMemory memory) : size_(bytes) {
+  const size_t all = bytes + 2 * kGuardBytes;
+  if (Device* const device = memory.device; device != nullptr) {
+    const absl::StatusOr<void*> allocated = device->AllocateOnHost(all);
+    LOCKSTEP_CHECK(allocated.ok()) << allocated.status();
+    bytes_ = {static_cast<char*>(*allocated), [device](char* data) { device->FreeOnHost(data); }};
+  } else {
+    bytes_ = {new char[all], [](char* data) { delete[] data; }};
+  }
+  std::memset(bytes_.get(), kGuard, all);
+  const size_t misalignment = reinterpret_cast<uintptr_t>(bytes_.get()) % (2 * alignment);
   begin_ = kGuardBytes / 2 + (3 * alignment - misalignment) % (2 * alignment);
   std::memset(data(), kUnwritten, bytes);
 }
 
 bool GuardedBuffer::GuardsIntact() const {
-  const char* const data = bytes_.data() + begin_;
+  const char* const all = bytes_.get();
+  const char* const data = all + begin_;
   const auto intact = [](char byte) { return byte == kGuard; };
-  return std::all_of(bytes_.data(), data, intact) && std::all_of(data + size_, bytes_.data() + bytes_.size(), intact);
+  return std::all_of(all, data, intact) && std::all_of(data + size_, all + size_ + 2 * kGuardBytes, intact);
 }
 
-CaseRun::CaseRun(const CaseReference& reference, Rank rank)
+CaseRun::CaseRun(const CaseReference& reference, Rank rank, CaseMemory memory)
     : reference_(reference),
       rank_(rank.value()),
-      input_(reference.input(rank_).size(), SizeOf(reference.collective().dtype)),
-      output_(OutputBytes(reference.collective(), reference.size(), rank_), SizeOf(reference.collective().dtype)) {
+      input_(reference.input(rank_).size(), SizeOf(reference.collective().dtype), memory),
+      output_(OutputBytes(reference.collective(), reference.size(), rank_), SizeOf(reference.collective().dtype),
+              memory) {
   const CollectiveCase& c = reference.collective();
   const int size = reference.size();
   const std::vector<char>& input = reference.input(rank_);
   const bool all_to_all = c.collective == Collective::kAllToAll;
+  if (memory.device != nullptr) request_.device = memory.device->id();
   request_.collective = c.collective;
   request_.dtype = c.dtype;
   request_.op = c.op;

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/deadline.h"
+#include "base/device.h"
 #include "base/dtype.h"
 #include "base/rank.h"
 #include "base/reduce_op.h"
@@ -57,8 +58,8 @@ int64_t PairCount(const CollectiveCase& c, int source, int target);
 // A rank's factor of a premultiplied sum.
 double FactorOf(int rank);
 
-// The inputs of all ranks, and what each rank's output must be: worked out in rank order by kernels/reference.h. Inputs are
-// such that sums and products of floats are exact, but for averages over an odd number of ranks. Immutable.
+// The inputs of all ranks, and what each rank's output must be: worked out in rank order by kernels/reference.h. Inputs
+// are such that sums and products of floats are exact, but for averages over an odd number of ranks. Immutable.
 class CaseReference {
  public:
   CaseReference(const CollectiveCase& c, int size);
@@ -94,17 +95,24 @@ class CaseReference {
 // "" when the arrays are equal within the tolerance, else where they differ.
 std::string Difference(DType dtype, absl::Span<const char> expected, const char* actual, double tolerance);
 
+// Where the buffers of a case are. With a device: memory of the host that the device reaches as if it were its own
+// (Device::AllocateOnHost), and requests that say so. The device outlives the buffers.
+struct CaseMemory {
+  Device* device = nullptr;
+};
+
 // Bytes with a guard zone on each side that nobody may write. The data begins at an odd multiple of `alignment`.
 class GuardedBuffer {
  public:
-  GuardedBuffer(size_t bytes, size_t alignment);
+  GuardedBuffer(size_t bytes, size_t alignment, CaseMemory memory = {});
 
-  char* data() { return bytes_.data() + begin_; }
+  char* data() { return bytes_.get() + begin_; }
   size_t size() const { return size_; }
   bool GuardsIntact() const;
 
  private:
-  std::vector<char> bytes_;
+  // Of all bytes, guards included.
+  std::unique_ptr<char, std::function<void(char*)>> bytes_;
   size_t begin_ = 0;
   size_t size_ = 0;
 };
@@ -112,12 +120,12 @@ class GuardedBuffer {
 // One rank's buffers of one case, and the verdict on them. The reference outlives it.
 class CaseRun {
  public:
-  CaseRun(const CaseReference& reference, Rank rank);
+  CaseRun(const CaseReference& reference, Rank rank, CaseMemory memory = {});
 
   const CollectiveRequest& request() const { return request_; }
 
-  // After the collective succeeded. "" when everything is right: the output, the input where it must be unchanged, and the
-  // memory around both.
+  // After the collective succeeded. "" when everything is right: the output, the input where it must be unchanged, and
+  // the memory around both.
   std::string Check();
 
   // For comparing ranks with each other.
@@ -144,6 +152,7 @@ struct CommunicatorFactory {
   std::string name;
   std::function<absl::StatusOr<TestCommunicators>(int size)> create;
   bool checked = false;  // Start waits until all ranks have called
+  CaseMemory memory;     // of the cases' buffers
 };
 
 inline std::string CommunicatorFactoryName(const ::testing::TestParamInfo<CommunicatorFactory>& info) {
