@@ -1,23 +1,45 @@
 #include "base/cuda_probe.h"
 
+#include <memory>
+
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/cuda_api.h"
+#include "base/cuda_device.h"
+#include "base/cuda_error.h"
+#include "base/cuda_guard.h"
 #include "base/cuda_probe_internal.h"
+#include "base/deadline.h"
+#include "base/device.h"
+#include "base/status.h"
 
 namespace lockstep {
+namespace {
 
-absl::StatusOr<int> CudaDeviceCount() {
-  const internal::CudaCount devices = internal::CountCudaDevices();
-  if (!devices.error.empty()) return absl::UnavailableError(absl::StrCat("CUDA: ", devices.error));
-  if (devices.count == 0) return absl::UnavailableError("CUDA: no device");
-  return devices.count;
+constexpr int kWritten = 0x10C57E9;
+constexpr int kTimeoutMs = 10000;
+
+absl::Status WriteAndRead(Device& device, int* target) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream("self test"));
+  const CudaGuard guard(TheCudaApi(), device.id().index);
+  LOCKSTEP_RETURN_IF_ERROR(guard.status());
+  int read = 0;
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(internal::LaunchWriteInt(target, kWritten, stream->native()), "kernel launch", device.id().index));
+  LOCKSTEP_RETURN_IF_ERROR(stream->Copy(&read, target, sizeof(read)));
+  LOCKSTEP_RETURN_IF_ERROR(stream->Synchronize(Deadline::AfterMs(kTimeoutMs)));
+  if (read == kWritten) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("the kernel wrote ", read, " instead of ", kWritten));
 }
 
+}  // namespace
+
 absl::Status CudaSelfTest() {
-  const absl::StatusOr<int> count = CudaDeviceCount();
-  if (!count.ok()) return count.status();
-  const std::string error = internal::RunCudaSelfTest();
-  if (!error.empty()) return absl::InternalError(absl::StrCat("CUDA self test on device 0: ", error));
-  return absl::OkStatus();
+  LOCKSTEP_ASSIGN_OR_RETURN(Device* const device, CudaDevice(0));
+  LOCKSTEP_ASSIGN_OR_RETURN(void* const target, device->Allocate(sizeof(int)));
+  const absl::Status result = WriteAndRead(*device, static_cast<int*>(target));
+  device->Free(target);
+  return Annotate(result, "CUDA self test on device 0");
 }
 
 }  // namespace lockstep

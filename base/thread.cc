@@ -12,6 +12,8 @@
 namespace lockstep {
 namespace {
 
+thread_local bool thread_is_ours = false;
+
 // A new thread inherits the mask of its creator, so that it never runs a moment with signals unblocked.
 class AllSignalsBlocked {
  public:
@@ -32,6 +34,7 @@ Thread::Thread(const std::string& name, absl::AnyInvocable<void()> body) : fork_
   const AllSignalsBlocked blocked;
   thread_ = std::thread(
       [name = name.substr(0, 15)](absl::AnyInvocable<void()> body) {
+        thread_is_ours = true;
         pthread_setname_np(pthread_self(), name.c_str());
         body();
       },
@@ -46,6 +49,8 @@ Thread& Thread::operator=(Thread&& other) {
   }
   return *this;
 }
+
+bool Thread::IsOurs() { return thread_is_ours; }
 
 void Thread::Join() {
   if (!joinable() || ForgetInChild()) return;

@@ -28,6 +28,9 @@ class Thread {
   // but what it owns.
   void Detach();
 
+  // Whether the caller is on a thread that was made here, not on one of the embedding program's.
+  static bool IsOurs();
+
  private:
   // True in a forked child, where there is no thread.
   bool ForgetInChild();

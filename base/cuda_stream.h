@@ -1,0 +1,91 @@
+// A CUDA stream and its events; internal to the CUDA device.
+
+#ifndef BASE_CUDA_STREAM_H_
+#define BASE_CUDA_STREAM_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/cuda_api.h"
+#include "base/cuda_host_work.h"
+#include "base/deadline.h"
+#include "base/device.h"
+
+namespace lockstep {
+namespace internal {
+
+// OK when the caller may call CUDA for what was made at `fork_generation`. FAILED_PRECONDITION in a forked child, which
+// CUDA does not follow, and inside a closure that a stream runs.
+absl::Status MayCallCuda(uint64_t fork_generation, absl::string_view what);
+
+class CudaEvent final : public Event {
+ public:
+  // The calling thread is on the device.
+  static absl::StatusOr<std::unique_ptr<CudaEvent>> Create(const CudaApi& api, int device);
+  ~CudaEvent() override;
+
+  // True also when the device is lost or the event is part of a capture: Synchronize() tells. In a forked child, too.
+  bool Query() const override;
+  absl::Status Synchronize(Deadline deadline) override;
+
+  // The same as CUDA's number, which is kCudaNotReady when the deadline has passed.
+  int Await(Deadline deadline) const;
+
+  int device() const { return device_; }
+  void* native() const { return native_; }
+
+ private:
+  CudaEvent(const CudaApi& api, int device, void* native);
+
+  const CudaApi& api_;
+  const int device_;
+  void* const native_;
+  const uint64_t fork_generation_;
+};
+
+class CudaStream final : public Stream {
+ public:
+  enum class Ownership { kOwned, kBorrowed };
+
+  CudaStream(const CudaApi& api, int device, void* native, Ownership ownership, const std::string& name);
+  ~CudaStream() override;
+
+  DeviceId device() const override { return {DeviceKind::kCuda, device_}; }
+  void* native() const override { return native_; }
+  absl::Status Enqueue(absl::AnyInvocable<absl::Status()> work) override;
+  absl::Status Copy(void* target, const void* source, size_t bytes) override;
+  absl::Status Record(Event* event) override;
+  absl::Status Wait(Event* event) override;
+  absl::Status Synchronize(Deadline deadline) override;
+  absl::Status status() const override;
+
+  // AllocateAsync, FreeAsync and IsCapturing of base/cuda_device.h.
+  absl::StatusOr<void*> Allocate(size_t bytes);
+  absl::Status Free(void* memory);
+  absl::StatusOr<bool> IsCapturing();
+
+ private:
+  absl::Status MayCall() const { return MayCallCuda(fork_generation_, work_->text()); }
+  absl::Status RefuseCapture(absl::string_view what);
+  // Waits for the device, but not for ever.
+  void Drain();
+
+  const CudaApi& api_;
+  const int device_;
+  void* const native_;
+  const Ownership ownership_;
+  const uint64_t fork_generation_;
+  // Shared with the closures that CUDA has yet to call, which may be later than the end of the stream.
+  std::shared_ptr<CudaHostWork> work_;
+};
+
+}  // namespace internal
+}  // namespace lockstep
+
+#endif  // BASE_CUDA_STREAM_H_
