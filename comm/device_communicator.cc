@@ -353,14 +353,19 @@ absl::StatusOr<std::unique_ptr<Communicator>> DeviceCommunicator::Split(int colo
   return MakePart(std::move(part), color, key);
 }
 
+absl::StatusOr<std::unique_ptr<SymmetricBuffer>> DeviceCommunicator::AllocateHere(size_t bytes) {
+  LOCKSTEP_ASSIGN_OR_RETURN(void* const memory, device_->Allocate(bytes));
+  return std::make_unique<DeviceBuffer>(device_, memory, bytes);
+}
+
 absl::StatusOr<std::unique_ptr<SymmetricBuffer>> DeviceCommunicator::AllocateOnDevice(size_t bytes) {
   LOCKSTEP_RETURN_IF_ERROR(status());
   std::unique_ptr<SymmetricBuffer> buffer;
   absl::Status mine = bytes == 0 ? absl::InvalidArgumentError("a buffer of 0 bytes") : absl::OkStatus();
   if (mine.ok()) {
-    absl::StatusOr<void*> memory = device_->Allocate(bytes);
-    mine = memory.status();
-    if (memory.ok()) buffer = std::make_unique<DeviceBuffer>(device_, *memory, bytes);
+    absl::StatusOr<std::unique_ptr<SymmetricBuffer>> made = AllocateHere(bytes);
+    mine = made.status();
+    if (made.ok()) buffer = *std::move(made);
   }
   LOCKSTEP_ASSIGN_OR_RETURN(
       const std::vector<std::string> answers,

@@ -82,7 +82,6 @@ class DeviceCommunicator : public Communicator {
   // Of the same kind, over a part of the host communicator.
   absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key) override;
   absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Allocate(size_t bytes) override { return host_->Allocate(bytes); }
-  // Memory of the device's own allocator, where a back end has nothing better.
   absl::StatusOr<std::unique_ptr<SymmetricBuffer>> AllocateOnDevice(size_t bytes) override;
 
   // What the host communicator supports, where a back end has no more to say.
@@ -121,6 +120,9 @@ class DeviceCommunicator : public Communicator {
   // `color` is negative. `color` and `key` are Split's.
   virtual absl::StatusOr<std::unique_ptr<Communicator>> MakePart(std::unique_ptr<Communicator> part, int color,
                                                                  int key) = 0;
+
+  // This rank's memory for AllocateOnDevice; not of 0 bytes. As it is here: of the device's own allocator.
+  virtual absl::StatusOr<std::unique_ptr<SymmetricBuffer>> AllocateHere(size_t bytes);
 
   // "cuda:0: NCCL 2.28.9 (libnccl.so.2): all ranks have a GPU of their own"
   virtual std::string DescribeDevice() const = 0;
