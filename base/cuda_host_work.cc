@@ -21,7 +21,9 @@ thread_local bool inside_closure = false;
 bool CudaHostWork::OnThisThread() { return inside_closure; }
 
 CudaHostWork::CudaHostWork(const CudaApi& api, int device, void* native, const std::string& name)
-    : api_(api), device_(device), native_(native), text_(absl::StrCat("cuda:", device, " stream \"", name, "\"")) {}
+    : api_(api), device_(device), native_(native), name_(name) {}
+
+std::string CudaHostWork::Text() const { return absl::StrCat("cuda:", device_, " stream \"", name_, "\""); }
 
 // The lock is not held while CUDA is called: a call may have to wait for closures to run, which take it.
 absl::Status CudaHostWork::Launch(absl::AnyInvocable<absl::Status()> closure) {
@@ -29,7 +31,7 @@ absl::Status CudaHostWork::Launch(absl::AnyInvocable<absl::Status()> closure) {
   {
     MutexLock lock(&mu_);
     if (waiting_.size() >= kBound) {
-      return absl::ResourceExhaustedError(absl::StrCat(text_, ": its queue is full with ", kBound, " entries"));
+      return absl::ResourceExhaustedError(absl::StrCat(Text(), ": its queue is full with ", kBound, " entries"));
     }
     if (spare_.empty()) spare_.emplace_back();
     waiting_.splice(waiting_.end(), spare_, spare_.begin());
@@ -48,7 +50,7 @@ absl::Status CudaHostWork::Launch(absl::AnyInvocable<absl::Status()> closure) {
 
 absl::Status CudaHostWork::Check(int code, absl::string_view call) {
   if (code == kCudaSuccess) return absl::OkStatus();
-  const absl::Status status = CudaStatus(code, absl::StrCat(call, " in ", text_), device_);
+  const absl::Status status = CudaStatus(code, absl::StrCat(call, " in stream \"", name_, "\""), device_);
   if (IsLostDevice(code)) NoteError(status);
   return status;
 }
@@ -85,7 +87,7 @@ void CudaHostWork::RunClosure(absl::AnyInvocable<absl::Status()> closure) {
     status = closure();
   } catch (const std::exception& exception) {
     // The closure may be an embedder's; the thread is the driver's, and an exception that leaves it ends the process.
-    status = absl::InternalError(absl::StrCat(text_, ": its work threw ", exception.what()));
+    status = absl::InternalError(absl::StrCat(Text(), ": its work threw ", exception.what()));
   }
   if (!status.ok()) NoteError(status);
 }

@@ -46,8 +46,8 @@ class CudaHostWork : public std::enable_shared_from_this<CudaHostWork> {
   // CudaStatus for a call in this stream. The loss of the device is the stream's error, too.
   absl::Status Check(int code, absl::string_view call);
 
-  // Begins every message: cuda:1 stream "copy-in".
-  const std::string& text() const { return text_; }
+  // Begins a message: cuda:1 stream "copy-in".
+  std::string Text() const;
 
   // Whether the caller is inside a closure that CUDA runs, where CUDA may not be called.
   static bool OnThisThread();
@@ -70,7 +70,7 @@ class CudaHostWork : public std::enable_shared_from_this<CudaHostWork> {
   const CudaApi& api_;
   const int device_;
   void* const native_;
-  const std::string text_;
+  const std::string name_;
 
   std::atomic<bool> failed_{
       false};  // released after error_ is written: an acquirer may skip the lock while it is false

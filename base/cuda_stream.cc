@@ -141,12 +141,12 @@ absl::Status CudaStream::RefuseCapture(absl::string_view what) {
   LOCKSTEP_ASSIGN_OR_RETURN(const bool capturing, IsCapturing());
   if (!capturing) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat(work_->text(), ": ", what, " while it is being captured into a graph"));
+      absl::StrCat(work_->Text(), ": ", what, " while it is being captured into a graph"));
 }
 
 absl::Status CudaStream::Enqueue(absl::AnyInvocable<absl::Status()> work) {
   LOCKSTEP_RETURN_IF_ERROR(MayCall());
-  if (work == nullptr) return absl::InvalidArgumentError(absl::StrCat(work_->text(), ": null work"));
+  if (work == nullptr) return absl::InvalidArgumentError(absl::StrCat(work_->Text(), ": null work"));
   const CudaGuard guard(api_, device_);
   LOCKSTEP_RETURN_IF_ERROR(guard.status());
   // A graph would run the closure, which is gone after its first run, at each replay.
@@ -170,7 +170,7 @@ absl::Status CudaStream::Record(Event* event) {
   LOCKSTEP_ASSIGN_OR_RETURN(CudaEvent* const cuda_event, AsCudaEvent(event));
   if (cuda_event->device() != device_) {
     return absl::InvalidArgumentError(
-        absl::StrCat(work_->text(), ": cannot record an event of cuda:", cuda_event->device()));
+        absl::StrCat(work_->Text(), ": cannot record an event of cuda:", cuda_event->device()));
   }
   const CudaGuard guard(api_, device_);
   LOCKSTEP_RETURN_IF_ERROR(guard.status());
@@ -187,18 +187,23 @@ absl::Status CudaStream::Wait(Event* event) {
 
 absl::Status CudaStream::Synchronize(Deadline deadline) {
   LOCKSTEP_RETURN_IF_ERROR(MayCall());
+  const absl::Status waited = AwaitEnd(deadline);
+  return work_->failed() && !absl::IsDeadlineExceeded(waited) ? work_->error() : waited;
+}
+
+absl::Status CudaStream::AwaitEnd(Deadline deadline) {
   const CudaGuard guard(api_, device_);
   LOCKSTEP_RETURN_IF_ERROR(guard.status());
   LOCKSTEP_RETURN_IF_ERROR(RefuseCapture("its end cannot be waited for"));
+  // An event in an idle stream takes a moment to be reached, which a caller without time must not be told.
+  const int idle = Poll(api_, Deadline::Now(), [this] { return api_.stream_query(native_); });
+  if (idle != kCudaNotReady) return work_->Check(idle, "cudaStreamQuery(stream)");
   // A point of its own: what other threads enqueue meanwhile is not waited for.
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<CudaEvent> end, CudaEvent::Create(api_, device_));
   LOCKSTEP_RETURN_IF_ERROR(Record(end.get()));
   const int code = end->Await(deadline);
-  if (code == kCudaNotReady) {
-    return absl::DeadlineExceededError(absl::StrCat(work_->text(), ": its work is not done"));
-  }
-  const absl::Status waited = work_->Check(code, "cudaEventQuery(end)");
-  return work_->failed() ? work_->error() : waited;
+  if (code != kCudaNotReady) return work_->Check(code, "cudaEventQuery(end)");
+  return absl::DeadlineExceededError(absl::StrCat(work_->Text(), ": its work is not done"));
 }
 
 absl::Status CudaStream::status() const {

@@ -71,8 +71,9 @@ class CudaStream final : public Stream {
   absl::StatusOr<bool> IsCapturing();
 
  private:
-  absl::Status MayCall() const { return MayCallCuda(fork_generation_, work_->text()); }
+  absl::Status MayCall() const { return MayCallCuda(fork_generation_, work_->Text()); }
   absl::Status RefuseCapture(absl::string_view what);
+  absl::Status AwaitEnd(Deadline deadline);
   // Waits for the device, but not for ever.
   void Drain();
 

@@ -1,0 +1,453 @@
+#include "base/cuda_api_testing.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/check.h"
+#include "base/deadline.h"
+#include "base/host_device.h"
+
+namespace lockstep {
+namespace {
+
+// Released by the constructor, acquired by the table's functions.
+std::atomic<FakeCuda*> the_fake{nullptr};
+
+thread_local int current_device = 0;
+thread_local int last_error = kCudaSuccess;
+thread_local int capture_mode = 0;  // cudaStreamCaptureModeGlobal
+thread_local bool inside_closure = false;
+
+// A function that CUDA is to call, once at most. CUDA knows the arguments of those that it never calls: kept here, they are
+// no leak.
+class HostFunction {
+ public:
+  HostFunction(void (*function)(void*), void* argument) : function_(function), argument_(argument) {}
+  ~HostFunction() {
+    if (argument_ == nullptr) return;
+    static Mutex* const mu = new Mutex;
+    static std::vector<void*>* const never_called = new std::vector<void*>;
+    MutexLock lock(mu);
+    never_called->push_back(argument_);
+  }
+  HostFunction(HostFunction&& other) noexcept
+      : function_(other.function_), argument_(std::exchange(other.argument_, nullptr)) {}
+
+  void Call() {
+    inside_closure = true;
+    function_(std::exchange(argument_, nullptr));
+    inside_closure = false;
+  }
+
+ private:
+  void (*const function_)(void*);
+  void* argument_;
+};
+
+constexpr size_t kMost = size_t{1} << 40;
+
+}  // namespace
+
+class FakeCuda::Table {
+ public:
+  static CudaApi Make();
+
+ private:
+  static FakeCuda& It() {
+    FakeCuda* const fake = the_fake.load(std::memory_order_acquire);
+    LOCKSTEP_CHECK(fake != nullptr) << "the fake CUDA is gone";
+    return *fake;
+  }
+
+  static int Answer(int code) {
+    if (code != kCudaSuccess) last_error = code;
+    return code;
+  }
+
+  // Begins every function: notes the call, and answers what a test has asked for.
+  static int Enter(const char* function);
+  // The body is what a function does unless it is to fail.
+  template <typename Body>
+  static int Call(const char* function, const Body& body) {
+    if (const int code = Enter(function); code != kCudaSuccess) return Answer(code);
+    return Answer(body(It()));
+  }
+  // Of a function that breaks the captures that are under way, unless its thread has said that it may.
+  template <typename Body>
+  static int CallUnsafeInCapture(const char* function, const Body& body) {
+    return Call(function, [&](FakeCuda& fake) -> int {
+      if (capture_mode != kCudaCaptureRelaxed && fake.capturing()) return kCudaCaptureUnsupported;
+      return body(fake);
+    });
+  }
+
+  // Null when the handle is none of a stream on the calling thread's device.
+  static FakeStream* Find(FakeCuda& fake, void* handle);
+  static FakeEvent* FindEvent(FakeCuda& fake, void* handle);
+
+  static int StreamCreate(void** stream, int priority);
+  static int StreamDestroy(void* stream);
+  static int StreamQuery(void* stream);
+  static int StreamGetDevice(void* stream, int* device);
+  static int EventCreate(void** event);
+  static int EventDestroy(void* event);
+  static int EventRecord(void* event, void* stream);
+  static int EventQuery(void* event);
+  static int StreamWaitEvent(void* stream, void* event);
+  static int LaunchHostFunc(void* stream, void (*function)(void*), void* argument);
+  static int MemcpyAsync(void* target, const void* source, size_t bytes, void* stream);
+  static int NewMemory(FakeCuda& fake, void** memory, size_t bytes, CudaPointer::Kind kind);
+  static int DeleteMemory(FakeCuda& fake, void* memory, CudaPointer::Kind kind);
+  static int PointerGetAttributes(CudaPointer* attributes, const void* pointer);
+};
+
+int FakeCuda::Table::Enter(const char* function) {
+  FakeCuda& fake = It();
+  MutexLock lock(&fake.mu_);
+  ++fake.calls_[function];
+  if (inside_closure) return kCudaNotPermitted;
+  for (auto failure = fake.failures_.begin(); failure != fake.failures_.end(); ++failure) {
+    if (failure->function != function || --failure->nth > 0) continue;
+    const int code = failure->code;
+    fake.failures_.erase(failure);
+    return code;
+  }
+  return fake.lost_;
+}
+
+FakeCuda::FakeStream* FakeCuda::Table::Find(FakeCuda& fake, void* handle) {
+  MutexLock lock(&fake.mu_);
+  const auto number = reinterpret_cast<uintptr_t>(handle);
+  if (number <= kCudaPerThreadStream) {
+    const std::thread::id thread = number == kCudaPerThreadStream ? std::this_thread::get_id() : std::thread::id();
+    FakeStream& stream = fake.default_streams_[{current_device, thread}];
+    if (stream.stream == nullptr) stream.stream = HostDevice()->CreateStream("default").value();
+    return &stream;
+  }
+  const auto found = fake.streams_.find(handle);
+  if (found == fake.streams_.end() || !found->second->exists || found->second->device != current_device) return nullptr;
+  return found->second.get();
+}
+
+FakeCuda::FakeEvent* FakeCuda::Table::FindEvent(FakeCuda& fake, void* handle) {
+  MutexLock lock(&fake.mu_);
+  const auto found = fake.events_.find(handle);
+  return found == fake.events_.end() || !found->second->exists ? nullptr : found->second.get();
+}
+
+int FakeCuda::Table::StreamCreate(void** stream, int priority) {
+  return Call("cudaStreamCreateWithPriority", [&](FakeCuda& fake) {
+    auto created = std::make_unique<FakeStream>();
+    created->stream = HostDevice()->CreateStream("fake").value();
+    created->device = current_device;
+    created->priority = priority;
+    *stream = created.get();
+    MutexLock lock(&fake.mu_);
+    fake.streams_[*stream] = std::move(created);
+    return kCudaSuccess;
+  });
+}
+
+int FakeCuda::Table::StreamDestroy(void* stream) {
+  return Call("cudaStreamDestroy", [&](FakeCuda& fake) {
+    FakeStream* const found = Find(fake, stream);
+    if (found == nullptr) return kCudaInvalidHandle;
+    MutexLock lock(&fake.mu_);
+    found->exists = false;
+    return kCudaSuccess;
+  });
+}
+
+int FakeCuda::Table::StreamQuery(void* stream) {
+  return CallUnsafeInCapture("cudaStreamQuery", [&](FakeCuda& fake) {
+    FakeStream* const found = Find(fake, stream);
+    if (found == nullptr) return kCudaInvalidHandle;
+    {
+      MutexLock lock(&fake.mu_);
+      if (found->capturing) return kCudaCaptureUnsupported;
+    }
+    return found->stream->Synchronize(Deadline::Now()).ok() ? kCudaSuccess : kCudaNotReady;
+  });
+}
+
+int FakeCuda::Table::StreamGetDevice(void* stream, int* device) {
+  return Call("cudaStreamGetDevice", [&](FakeCuda& fake) {
+    MutexLock lock(&fake.mu_);
+    const auto found = fake.streams_.find(stream);
+    if (found == fake.streams_.end()) return kCudaInvalidHandle;
+    *device = found->second->device;
+    return kCudaSuccess;
+  });
+}
+
+int FakeCuda::Table::EventCreate(void** event) {
+  return Call("cudaEventCreateWithFlags", [&](FakeCuda& fake) {
+    auto created = std::make_unique<FakeEvent>();
+    created->event = HostDevice()->CreateEvent().value();
+    created->device = current_device;
+    *event = created.get();
+    MutexLock lock(&fake.mu_);
+    fake.events_[*event] = std::move(created);
+    return kCudaSuccess;
+  });
+}
+
+int FakeCuda::Table::EventDestroy(void* event) {
+  return Call("cudaEventDestroy", [&](FakeCuda& fake) {
+    FakeEvent* const found = FindEvent(fake, event);
+    if (found == nullptr || found->device != current_device) return kCudaInvalidHandle;
+    MutexLock lock(&fake.mu_);
+    found->exists = false;
+    return kCudaSuccess;
+  });
+}
+
+int FakeCuda::Table::EventRecord(void* event, void* stream) {
+  return Call("cudaEventRecord", [&](FakeCuda& fake) {
+    FakeEvent* const found = FindEvent(fake, event);
+    FakeStream* const in = Find(fake, stream);
+    if (found == nullptr || in == nullptr || found->device != current_device) return kCudaInvalidHandle;
+    return in->stream->Record(found->event.get()).ok() ? kCudaSuccess : kCudaOutOfMemory;
+  });
+}
+
+int FakeCuda::Table::EventQuery(void* event) {
+  return CallUnsafeInCapture("cudaEventQuery", [&](FakeCuda& fake) {
+    FakeEvent* const found = FindEvent(fake, event);
+    if (found == nullptr || found->device != current_device) return kCudaInvalidHandle;
+    return found->event->Query() ? kCudaSuccess : kCudaNotReady;
+  });
+}
+
+int FakeCuda::Table::StreamWaitEvent(void* stream, void* event) {
+  return Call("cudaStreamWaitEvent", [&](FakeCuda& fake) {
+    FakeEvent* const found = FindEvent(fake, event);
+    FakeStream* const in = Find(fake, stream);
+    if (found == nullptr || in == nullptr) return kCudaInvalidHandle;
+    return in->stream->Wait(found->event.get()).ok() ? kCudaSuccess : kCudaOutOfMemory;
+  });
+}
+
+int FakeCuda::Table::LaunchHostFunc(void* stream, void (*function)(void*), void* argument) {
+  return Call("cudaLaunchHostFunc", [&](FakeCuda& fake) {
+    FakeStream* const in = Find(fake, stream);
+    if (in == nullptr) return kCudaInvalidHandle;
+    const absl::Status launched = in->stream->Enqueue([&fake, called = HostFunction(function, argument)]() mutable {
+      if (!fake.lost()) called.Call();
+      return absl::OkStatus();
+    });
+    return launched.ok() ? kCudaSuccess : kCudaOutOfMemory;
+  });
+}
+
+int FakeCuda::Table::MemcpyAsync(void* target, const void* source, size_t bytes, void* stream) {
+  return Call("cudaMemcpyAsync", [&](FakeCuda& fake) {
+    FakeStream* const in = Find(fake, stream);
+    if (in == nullptr) return kCudaInvalidHandle;
+    return in->stream->Copy(target, source, bytes).ok() ? kCudaSuccess : kCudaOutOfMemory;
+  });
+}
+
+int FakeCuda::Table::NewMemory(FakeCuda& fake, void** memory, size_t bytes, CudaPointer::Kind kind) {
+  if (bytes == 0) return *memory = nullptr, kCudaSuccess;
+  if (bytes > kMost) return kCudaOutOfMemory;
+  const absl::StatusOr<void*> allocated = HostDevice()->Allocate(bytes);
+  if (!allocated.ok()) return kCudaOutOfMemory;
+  *memory = *allocated;
+  MutexLock lock(&fake.mu_);
+  fake.memory_[*memory] = {{kind, current_device}, bytes};
+  return kCudaSuccess;
+}
+
+int FakeCuda::Table::DeleteMemory(FakeCuda& fake, void* memory, CudaPointer::Kind kind) {
+  MutexLock lock(&fake.mu_);
+  const auto found = fake.memory_.find(memory);
+  if (found == fake.memory_.end() || found->second.pointer.kind != kind) return kCudaInvalidValue;
+  fake.memory_.erase(found);
+  HostDevice()->Free(memory);
+  return kCudaSuccess;
+}
+
+int FakeCuda::Table::PointerGetAttributes(CudaPointer* attributes, const void* pointer) {
+  return Call("cudaPointerGetAttributes", [&](FakeCuda& fake) {
+    MutexLock lock(&fake.mu_);
+    *attributes = CudaPointer();
+    auto found = fake.memory_.upper_bound(pointer);
+    if (found == fake.memory_.begin()) return kCudaSuccess;
+    --found;
+    const auto* const begin = static_cast<const char*>(found->first);
+    if (std::less<const char*>()(static_cast<const char*>(pointer), begin + found->second.bytes)) {
+      *attributes = found->second.pointer;
+    }
+    return kCudaSuccess;
+  });
+}
+
+CudaApi FakeCuda::Table::Make() {
+  CudaApi api = {};
+  api.get_error_name = [](int code) { return code == kCudaNotReady ? "cudaErrorNotReady" : "cudaErrorFake"; };
+  api.get_error_string = [](int) { return "the test asked for this"; };
+  api.get_last_error = [] { return std::exchange(last_error, int{kCudaSuccess}); };
+  api.driver_get_version = [](int* version) { return *version = 12080, int{kCudaSuccess}; };
+  api.runtime_get_version = [](int* version) { return *version = 13000, int{kCudaSuccess}; };
+  api.get_device_count = [](int* count) {
+    return Call("cudaGetDeviceCount", [&](FakeCuda& fake) {
+      *count = fake.devices_;
+      return fake.devices_ == 0 ? kCudaNoDevice : kCudaSuccess;
+    });
+  };
+  api.get_device = [](int* device) {
+    return Call("cudaGetDevice", [&](FakeCuda&) { return *device = current_device, kCudaSuccess; });
+  };
+  api.set_device = [](int device) {
+    return Call("cudaSetDevice", [&](FakeCuda& fake) {
+      if (device < 0 || device >= fake.devices_) return kCudaInvalidDevice;
+      current_device = device;
+      return kCudaSuccess;
+    });
+  };
+  api.device_get_memory_pools_supported = [](int* supported, int) {
+    return Call("cudaDeviceGetAttribute", [&](FakeCuda& fake) {
+      MutexLock lock(&fake.mu_);
+      *supported = fake.memory_pools_supported_ ? 1 : 0;
+      return kCudaSuccess;
+    });
+  };
+  api.device_get_stream_priority_range = [](int* least, int* greatest) {
+    return Call("cudaDeviceGetStreamPriorityRange", [&](FakeCuda&) {
+      *least = kLeastPriority;
+      *greatest = kGreatestPriority;
+      return kCudaSuccess;
+    });
+  };
+  api.stream_create = StreamCreate;
+  api.stream_destroy = StreamDestroy;
+  api.stream_query = StreamQuery;
+  api.stream_wait_event = StreamWaitEvent;
+  api.stream_get_device = StreamGetDevice;
+  api.stream_is_capturing = [](void* stream, bool* capturing) {
+    return Call("cudaStreamIsCapturing", [&](FakeCuda& fake) {
+      FakeStream* const found = Find(fake, stream);
+      if (found == nullptr) return kCudaInvalidHandle;
+      MutexLock lock(&fake.mu_);
+      *capturing = found->capturing;
+      return kCudaSuccess;
+    });
+  };
+  api.thread_exchange_stream_capture_mode = [](int* mode) {
+    return Call("cudaThreadExchangeStreamCaptureMode", [&](FakeCuda&) {
+      std::swap(*mode, capture_mode);
+      return kCudaSuccess;
+    });
+  };
+  api.event_create = EventCreate;
+  api.event_destroy = EventDestroy;
+  api.event_record = EventRecord;
+  api.event_query = EventQuery;
+  api.launch_host_func = LaunchHostFunc;
+  api.memcpy_async = MemcpyAsync;
+  api.malloc = [](void** memory, size_t bytes) {
+    return CallUnsafeInCapture("cudaMalloc",
+                               [&](FakeCuda& fake) { return NewMemory(fake, memory, bytes, CudaPointer::kDevice); });
+  };
+  api.free = [](void* memory) {
+    return CallUnsafeInCapture("cudaFree",
+                               [&](FakeCuda& fake) { return DeleteMemory(fake, memory, CudaPointer::kDevice); });
+  };
+  api.host_alloc = [](void** memory, size_t bytes) {
+    return CallUnsafeInCapture("cudaHostAlloc",
+                               [&](FakeCuda& fake) { return NewMemory(fake, memory, bytes, CudaPointer::kPinned); });
+  };
+  api.free_host = [](void* memory) {
+    return CallUnsafeInCapture("cudaFreeHost",
+                               [&](FakeCuda& fake) { return DeleteMemory(fake, memory, CudaPointer::kPinned); });
+  };
+  api.malloc_async = [](void** memory, size_t bytes, void* stream) {
+    return Call("cudaMallocAsync", [&](FakeCuda& fake) {
+      if (Find(fake, stream) == nullptr) return int{kCudaInvalidHandle};
+      return NewMemory(fake, memory, bytes, CudaPointer::kDevice);
+    });
+  };
+  api.free_async = [](void* memory, void* stream) {
+    return Call("cudaFreeAsync", [&](FakeCuda& fake) {
+      FakeStream* const in = Find(fake, stream);
+      if (in == nullptr) return kCudaInvalidHandle;
+      const absl::Status enqueued = in->stream->Enqueue([&fake, memory] {
+        return DeleteMemory(fake, memory, CudaPointer::kDevice) == kCudaSuccess ? absl::OkStatus()
+                                                                                : absl::InternalError("not allocated");
+      });
+      return enqueued.ok() ? kCudaSuccess : kCudaOutOfMemory;
+    });
+  };
+  api.pointer_get_attributes = PointerGetAttributes;
+  return api;
+}
+
+FakeCuda::FakeCuda(int devices) : api_(Table::Make()), devices_(devices) {
+  LOCKSTEP_CHECK(the_fake.exchange(this, std::memory_order_acq_rel) == nullptr) << "two fakes at once";
+  current_device = 0;
+  last_error = kCudaSuccess;
+  internal::ReplaceCudaApi(&api_);
+}
+
+FakeCuda::~FakeCuda() {
+  internal::ReplaceCudaApi(nullptr);
+  the_fake.store(nullptr, std::memory_order_release);
+}
+
+void FakeCuda::Fail(const std::string& function, int code, int nth) {
+  MutexLock lock(&mu_);
+  failures_.push_back({function, code, nth});
+}
+
+void FakeCuda::LoseDevice(int code) {
+  MutexLock lock(&mu_);
+  lost_ = code;
+}
+
+int FakeCuda::calls(const std::string& function) const {
+  MutexLock lock(&mu_);
+  const auto found = calls_.find(function);
+  return found == calls_.end() ? 0 : found->second;
+}
+
+bool FakeCuda::capturing() const {
+  MutexLock lock(&mu_);
+  return std::any_of(streams_.begin(), streams_.end(), [](const auto& entry) { return entry.second->capturing; });
+}
+
+bool FakeCuda::lost() const {
+  MutexLock lock(&mu_);
+  return lost_ != kCudaSuccess;
+}
+
+int FakeCuda::live() const {
+  MutexLock lock(&mu_);
+  const auto exists = [](const auto& entry) { return entry.second->exists; };
+  return static_cast<int>(std::count_if(streams_.begin(), streams_.end(), exists) +
+                          std::count_if(events_.begin(), events_.end(), exists) + memory_.size());
+}
+
+int FakeCuda::priority(void* stream) const {
+  MutexLock lock(&mu_);
+  return streams_.at(stream)->priority;
+}
+
+bool FakeCuda::LastErrorIsClear() const { return last_error == kCudaSuccess; }
+
+void FakeCuda::set_memory_pools_supported(bool supported) {
+  MutexLock lock(&mu_);
+  memory_pools_supported_ = supported;
+}
+
+void FakeCuda::set_capturing(void* stream, bool capturing) {
+  MutexLock lock(&mu_);
+  streams_.at(stream)->capturing = capturing;
+}
+
+}  // namespace lockstep
