@@ -118,6 +118,9 @@ CudaApi MakeLinkedCudaApi() {
   api.get_device_count = [](int* count) -> int { return cudaGetDeviceCount(count); };
   api.get_device = [](int* device) -> int { return cudaGetDevice(device); };
   api.set_device = [](int device) -> int { return cudaSetDevice(device); };
+  api.device_get_pci_bus_id = [](char* address, int bytes, int device) -> int {
+    return cudaDeviceGetPCIBusId(address, bytes, device);
+  };
   api.device_get_memory_pools_supported = [](int* supported, int device) -> int {
     return cudaDeviceGetAttribute(supported, cudaDevAttrMemoryPoolsSupported, device);
   };

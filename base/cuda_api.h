@@ -78,6 +78,8 @@ struct CudaApi {
   int (*get_device_count)(int* count);
   int (*get_device)(int* device);
   int (*set_device)(int device);
+  // "0000:3b:00.0", NUL-terminated, if `bytes` has room for it (13 do).
+  int (*device_get_pci_bus_id)(char* address, int bytes, int device);
   // cudaDevAttrMemoryPoolsSupported, 0 or 1.
   int (*device_get_memory_pools_supported)(int* supported, int device);
   int (*device_get_stream_priority_range)(int* least, int* greatest);

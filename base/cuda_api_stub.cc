@@ -19,6 +19,7 @@ CudaApi MakeLinkedCudaApi() {
   api.get_device_count = BuiltWithoutCuda;
   api.get_device = BuiltWithoutCuda;
   api.set_device = BuiltWithoutCuda;
+  api.device_get_pci_bus_id = BuiltWithoutCuda;
   api.device_get_memory_pools_supported = BuiltWithoutCuda;
   api.device_get_stream_priority_range = BuiltWithoutCuda;
   api.stream_create = BuiltWithoutCuda;

@@ -32,6 +32,8 @@ constexpr EnvironmentVariable kTable[] = {
     {"LOCKSTEP_MEASURE_LINKS", "0 or 1", "0",
      "Chooses algorithms by what the links cost as measured at set-up, not by costs built in; must be the same on all "
      "ranks."},
+    {"LOCKSTEP_NCCL_LIBRARY", "path or name of a library", "found",
+     "The NCCL to load, 2.14 or newer; the order in which it is looked for otherwise is below."},
     {"LOCKSTEP_NO_APT", "0 or 1", "0", "Keeps ./bazelw from installing packages; the library ignores it."},
     {"LOCKSTEP_PEER_TIMEOUT_MS", "milliseconds, 1 to 86,400,000", "30,000",
      "Silence of a peer that counts as its death."},

@@ -1,0 +1,131 @@
+#include "comm/nccl_operations.h"
+
+#include <cstdint>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "base/dtype.h"
+#include "base/status.h"
+#include "comm/communicator.h"
+#include "comm/schedule.h"
+
+namespace lockstep {
+namespace {
+
+Signature SignatureOf(const CollectiveRequest& request, uint64_t sequence) {
+  Signature signature;
+  signature.sequence = sequence;
+  signature.count = request.count;
+  signature.collective = request.collective;
+  signature.dtype = request.dtype;
+  if (HasReduction(request.collective)) signature.op = request.op;
+  if (HasRoot(request.collective)) signature.root = request.root;
+  if (!request.counts.empty()) signature.counts_hash = HashOfCounts(request.counts);
+  return signature;
+}
+
+std::string NameOfCall(const DeviceCall& call, uint64_t sequence) {
+  if (const auto* const request = std::get_if<CollectiveRequest>(&call)) {
+    return ToString(SignatureOf(*request, sequence));
+  }
+  if (const auto* const send = std::get_if<SendRequest>(&call)) {
+    return absl::StrCat("send of ", send->bytes, " bytes to rank ", send->target.value());
+  }
+  const ReceiveRequest& receive = std::get<ReceiveRequest>(call);
+  return absl::StrCat("receive of ", receive.bytes, " bytes from rank ", receive.source.value());
+}
+
+}  // namespace
+
+NcclOperations::NcclOperations(Device* device, size_t flight_records) : device_(device), recorder_(flight_records) {}
+
+std::string NcclOperations::NameOf(absl::Span<const DeviceCall> calls) const {
+  MutexLock lock(&mu_);
+  std::string name = NameOfCall(calls[0], sequence_ + 1);
+  if (calls.size() > 1) absl::StrAppend(&name, " and ", calls.size() - 1, " more of its group");
+  return name;
+}
+
+std::string NcclOperations::NameOf(const Operation& operation) {
+  return operation.record == nullptr ? "a message" : ToString(operation.signature);
+}
+
+absl::Status NcclOperations::Issued(absl::Span<const DeviceCall> calls, Stream* stream, Deadline deadline,
+                                    std::chrono::milliseconds timeout) {
+  MutexLock lock(&mu_);
+  Retire();
+  std::unique_ptr<Event> event;
+  if (spare_.empty()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(event, device_->CreateEvent());
+  } else {
+    event = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  LOCKSTEP_RETURN_IF_ERROR(stream->Record(event.get()));
+  for (const DeviceCall& call : calls) {
+    Operation operation = {nullptr, deadline, timeout, {}, nullptr};
+    if (const auto* const request = std::get_if<CollectiveRequest>(&call)) {
+      operation.signature = SignatureOf(*request, ++sequence_);
+      operation.record = recorder_.Add(operation.signature, request->count * SizeOf(request->dtype));
+      operation.record->state = FlightRecord::State::kRunning;
+      operation.record->started = operation.record->queued;
+    }
+    operations_.push_back(std::move(operation));
+  }
+  operations_.back().event = std::move(event);
+  return absl::OkStatus();
+}
+
+void NcclOperations::End(const Operation& operation, FlightRecord::State state) {
+  FlightRecord* const record = operation.record;
+  // The ring may have come round to it.
+  if (record == nullptr || record->signature.sequence != operation.signature.sequence) return;
+  record->state = state;
+  record->ended = FlightRecord::Clock::now();
+}
+
+void NcclOperations::Retire() {
+  for (;;) {
+    size_t last = 0;
+    while (last < operations_.size() && operations_[last].event == nullptr) ++last;
+    if (last == operations_.size() || !operations_[last].event->Query()) return;
+    spare_.push_back(std::move(operations_[last].event));
+    for (size_t done = 0; done <= last; ++done) {
+      End(operations_.front(), FlightRecord::State::kDone);
+      operations_.pop_front();
+    }
+  }
+}
+
+absl::Status NcclOperations::Check() {
+  MutexLock lock(&mu_);
+  Retire();
+  const Deadline::Clock::time_point now = Deadline::Clock::now();
+  for (const Operation& operation : operations_) {
+    if (!operation.deadline.passed(now)) continue;
+    return absl::DeadlineExceededError(absl::StrCat(NameOf(operation), " did not finish within ",
+                                                    operation.timeout.count(), " ms on ", Name(device_->id())));
+  }
+  return absl::OkStatus();
+}
+
+bool NcclOperations::Idle() {
+  MutexLock lock(&mu_);
+  Retire();
+  return operations_.empty();
+}
+
+void NcclOperations::Fail() {
+  MutexLock lock(&mu_);
+  Retire();
+  for (const Operation& operation : operations_) End(operation, FlightRecord::State::kFailed);
+  operations_.clear();
+}
+
+std::string NcclOperations::Records() const {
+  MutexLock lock(&mu_);
+  return recorder_.ToString(SIZE_MAX);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,52 @@
+// The one thread of a process that looks after all of its NCCL communicators: NCCL reports failures only to who asks,
+// and a collective on a stream has nobody who waits for it.
+
+#ifndef COMM_NCCL_WATCHDOG_H_
+#define COMM_NCCL_WATCHDOG_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
+#include "base/thread.h"
+
+namespace lockstep {
+
+// Thread-safe. The thread, lockstep-nccl, is there while anybody is watched. What a client asks CUDA there does not
+// break captures of graphs on other threads.
+class NcclWatchdog {
+ public:
+  class Client {
+   public:
+    // Every 20 ms. Waits for nobody but a communicator's abort.
+    virtual void Watch() = 0;
+
+   protected:
+    ~Client() = default;
+  };
+
+  // The process's. Never destroyed.
+  static NcclWatchdog* Get();
+
+  void Add(Client* client) ABSL_LOCKS_EXCLUDED(mu_);
+  // After this the client is called no more. Not from one of its calls.
+  void Remove(Client* client) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  NcclWatchdog() = default;
+
+  void Loop() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Held while clients are called, so that whoever is removed knows that no call is under way.
+  Mutex mu_;
+  CondVar changed_;
+  std::vector<Client*> clients_ ABSL_GUARDED_BY(mu_);
+  // Whether thread_ will look at clients_ once more.
+  bool running_ ABSL_GUARDED_BY(mu_) = false;
+  Thread thread_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace lockstep
+
+#endif  // COMM_NCCL_WATCHDOG_H_
