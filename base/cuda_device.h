@@ -4,7 +4,7 @@
 // - Streams do not synchronise with the legacy default stream, and have the device's greatest priority: they carry
 //   communication, which is short and which computing waits for.
 // - Closures run on a thread of the driver's, possibly one for all streams. They may not call CUDA, so nothing of this header:
-//   such calls answer FAILED_PRECONDITION. Kernels and copies that were issued before a stream had its error do run.
+//   such calls answer FAILED_PRECONDITION, and what is destroyed or freed there is leaked with a warning. Kernels and copies that were issued before a stream had its error do run.
 // - When the device is lost (an illegal address, say), waits end with CUDA's error and events count as reached.
 // - Destroying a stream waits for its running closure, then for what the device has been given, 10 s at most.
 // - A copy to or from pageable host memory may hold up the caller until it is done.

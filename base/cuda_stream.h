@@ -25,6 +25,9 @@ namespace internal {
 bool MayCallCuda(uint64_t fork_generation);
 // FAILED_PRECONDITION and why not; `what` was to be used.
 absl::Status MayNotCallCuda(uint64_t fork_generation, absl::string_view what);
+// The same of a destructor, which can only leave things as they are: in a forked child they are the parent's, and inside a
+// closure it warns of the leak, since destroying there may wait for that very closure.
+bool MayDestroyInCuda(uint64_t fork_generation, absl::string_view what);
 
 class CudaEvent final : public Event {
  public:
