@@ -19,9 +19,8 @@ namespace {
 // How long the end of a stream waits for the device. What still runs then goes on by itself.
 constexpr int64_t kDrainMs = 10000;
 
-// Asks CUDA until it answers something else than "not ready", or the deadline has passed. At first without a pause, since most
-// waits are short and CUDA's answer takes about a microsecond; then with pauses that grow to 50 us, which a wait of a
-// millisecond does not feel.
+// Asks CUDA until it answers something else than "not ready", or the deadline has passed. At first without a pause,
+// since most waits are short; then with pauses that grow to 50 us, which a wait of a millisecond does not feel.
 template <typename Query>
 int Poll(const CudaApi& api, Deadline deadline, const Query& query) {
   constexpr int kEager = 50;
