@@ -1,9 +1,9 @@
 // CUDA's runtime as a table of functions: every entry point of it that code compiled by the host's compiler calls.
 //
-// The types are plain C++ (streams and events are void*, errors are int), so nobody but cuda_api.cu sees CUDA's headers. The
-// table is filled from the statically linked runtime, or, in a build without CUDA, with functions that answer so; tests
-// put a fake in its place (base/cuda_api_testing.h). Each function is CUDA's of the same name in CamelCase, with its
-// semantics, threads and errors, unless it says otherwise.
+// The types are plain C++ (streams and events are void*, errors are int), so nobody but cuda_api.cu sees CUDA's
+// headers. The table is filled from the statically linked runtime, or, in a build without CUDA, with functions that
+// answer so; tests put a fake in its place (base/cuda_api_testing.h). Each function is CUDA's of the same name in
+// CamelCase, with its semantics, threads and errors, unless it says otherwise.
 
 #ifndef BASE_CUDA_API_H_
 #define BASE_CUDA_API_H_
@@ -51,7 +51,7 @@ enum CudaCode : int {
   kCudaCaptureWrongThread = 908,
 };
 
-// Handles with a meaning of their own. Null is the legacy default stream of the current device, as kCudaLegacyStream is.
+// Handles with a meaning of their own. Null is what kCudaLegacyStream is: the current device's legacy default stream.
 constexpr unsigned long kCudaLegacyStream = 0x1;
 constexpr unsigned long kCudaPerThreadStream = 0x2;
 

@@ -23,8 +23,8 @@ thread_local int last_error = kCudaSuccess;
 thread_local int capture_mode = 0;  // cudaStreamCaptureModeGlobal
 thread_local bool inside_closure = false;
 
-// A function that CUDA is to call, once at most. CUDA knows the arguments of those that it never calls: kept here, they are
-// no leak.
+// A function that CUDA is to call, once at most. CUDA knows the arguments of those that it never calls: kept here, they
+// are no leak.
 class HostFunction {
  public:
   HostFunction(void (*function)(void*), void* argument) : function_(function), argument_(argument) {}

@@ -4,9 +4,9 @@
 //   cuda.Fail("cudaEventRecord", kCudaIllegalAddress); // what the next call answers
 //   Device* device = CudaDevice(0).value();
 //
-// Streams and events are the host device's (base/host_device.h), so work really runs beside the test, in order. Memory is
-// the host's, and CUDA's rules are checked where they are easy to break: a call on the wrong device, in a closure of a
-// stream, or with a handle that is no more, answers an error.
+// Streams and events are the host device's (base/host_device.h), so work really runs beside the test, in order. Memory
+// is the host's, and CUDA's rules are checked where they are easy to break: a call on the wrong device, in a closure of
+// a stream, or with a handle that is no more, answers an error.
 
 #ifndef BASE_CUDA_API_TESTING_H_
 #define BASE_CUDA_API_TESTING_H_

@@ -100,7 +100,7 @@ class Cuda final : public Device {
   }
 
   void FreeWith(int (*free)(void*), absl::string_view function, void* memory) {
-    if (memory == nullptr || fork_generation_ != ForkGeneration()) return;
+    if (memory == nullptr || !internal::MayDestroyInCuda(fork_generation_, function)) return;
     const CudaGuard guard(api_, index_);
     const CudaRelaxedCapture relaxed(api_);
     const int code = free(memory);

@@ -3,8 +3,9 @@
 // What Device and Stream promise holds, and this beside it:
 // - Streams do not synchronise with the legacy default stream, and have the device's greatest priority: they carry
 //   communication, which is short and which computing waits for.
-// - Closures run on a thread of the driver's, possibly one for all streams. They may not call CUDA, so nothing of this header:
-//   such calls answer FAILED_PRECONDITION. Kernels and copies that were issued before a stream had its error do run.
+// - Closures run on a thread of the driver's, possibly one for all streams. They may not call CUDA, so nothing of this
+//   header: such calls answer FAILED_PRECONDITION, and what is destroyed or freed there is leaked with a warning.
+//   Kernels and copies that were issued before a stream had its error do run.
 // - When the device is lost (an illegal address, say), waits end with CUDA's error and events count as reached.
 // - Destroying a stream waits for its running closure, then for what the device has been given, 10 s at most.
 // - A copy to or from pageable host memory may hold up the caller until it is done.
@@ -28,18 +29,17 @@ namespace lockstep {
 // versions.
 absl::StatusOr<int> CudaDeviceCount();
 
-// The process's device of that index, never destroyed. Thread-safe. UNAVAILABLE as above; INVALID_ARGUMENT when there are
-// fewer devices. It has no memory that outlives the call: CUDA sets itself up on the device with the first stream, event or
-// allocation.
+// The process's device of that index, never destroyed. Thread-safe. UNAVAILABLE as above; INVALID_ARGUMENT when there
+// are fewer devices. CUDA sets itself up on the device with its first stream, event or allocation, not before.
 //
 // BorrowStream takes any cudaStream_t of this device (INVALID_ARGUMENT for another's, from CUDA 12.8 on). Null and
 // cudaStreamLegacy are the device's default stream; cudaStreamPerThread is at each call the calling thread's.
-// Closures that have not begun when what BorrowStream returned is destroyed are destroyed, too; nothing is waited for but the running one.
+// Destroying what it returned destroys the closures that have not begun, and waits only for the one that runs.
 absl::StatusOr<Device*> CudaDevice(int index);
 
 // Memory that is taken and given back in a CUDA stream's order: to be used by what the stream does in between. Neither
-// waits for the device. UNIMPLEMENTED where the device has no memory pools; INVALID_ARGUMENT when the stream is not CUDA's.
-// RESOURCE_EXHAUSTED says how much was asked for. Zero bytes give a valid pointer.
+// waits for the device. UNIMPLEMENTED where the device has no memory pools; INVALID_ARGUMENT when the stream is not
+// CUDA's. RESOURCE_EXHAUSTED says how much was asked for. Zero bytes give a valid pointer.
 absl::StatusOr<void*> AllocateAsync(size_t bytes, Stream& stream);
 absl::Status FreeAsync(void* memory, Stream& stream);
 

@@ -331,6 +331,30 @@ TEST_F(FakeCudaDeviceTest, DestructorLetsTheRunningClosureFinishAndDropsTheRest)
   EXPECT_FALSE(second_ran);
 }
 
+TEST_F(FakeCudaDeviceTest, WorkThatUsesCudaIsToldAndWhatItDestroysIsLeaked) {
+  const auto stream = NewStream();
+  auto event = NewEvent();
+  auto doomed = NewStream();
+  void* const memory = device_.Allocate(kBytes).value();
+  int live = cuda_.live();
+  std::vector<absl::Status> answers;
+  ASSERT_THAT(stream->Enqueue([&] {
+    answers = {stream->Enqueue(Nothing),       stream->Record(event.get()),   stream->Wait(event.get()),
+               stream->Synchronize(Soon()),    event->Synchronize(Soon()),    device_.Allocate(1).status(),
+               device_.CreateEvent().status(), stream->Copy(&live, &live, 1), IsCapturing(*stream).status()};
+    event.reset();
+    doomed.reset();
+    device_.Free(memory);
+    return absl::OkStatus();
+  }),
+              IsOk());
+  ASSERT_THAT(stream->Synchronize(Soon()), IsOk());
+  EXPECT_THAT(answers, testing::AllOf(testing::SizeIs(9), testing::Each(StatusIs(absl::StatusCode::kFailedPrecondition,
+                                                                                 HasSubstr("may not call CUDA")))));
+  EXPECT_EQ(cuda_.live(), live);
+  device_.Free(memory);
+}
+
 TEST_F(FakeCudaDeviceTest, BorrowedStreamDropsItsWorkAndLeavesTheStream) {
   const auto stream = NewStream();
   Gate gate;

@@ -5,8 +5,9 @@
 
 namespace lockstep {
 
-// All return CUDA's code. The handles are a cudaStream_t and a cudaGraphExec_t. The mode is cudaStreamCaptureModeGlobal, the
-// strictest: until the end, what is unsafe in a capture ends it, on whichever thread it is done.
+// All return CUDA's code. The handles are a cudaStream_t and a cudaGraphExec_t. The mode is
+// cudaStreamCaptureModeGlobal, the strictest: until the end, what is unsafe in a capture ends it, on whichever thread
+// it is done.
 int BeginCapture(void* stream);
 int EndCapture(void* stream, void** graph);
 int LaunchGraph(void* graph, void* stream);

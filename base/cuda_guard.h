@@ -8,10 +8,11 @@
 
 namespace lockstep {
 
-// Puts the calling thread on a device and, at its end, back on the one before: the caller may be a thread of the framework's,
-// which counts on its own. Threads of ours (base/thread.h) stay where they are put: they count on none, and going back to
-// device 0, which they were born on, would give every process a context there, of some hundred MiB, for nothing. A
-// framework's thread that has never used its device gets such a context; let it be on its device before it calls us.
+// Puts the calling thread on a device and, at its end, back on the one before: the caller may be a thread of the
+// framework's, which counts on its own. Threads of ours (base/thread.h) stay where they are put: they count on none,
+// and going back to device 0, which they were born on, would give every process a context with memory there, for
+// nothing. A framework's thread that has never used its device gets such a context: it had better be on the right one
+// before it calls us.
 //
 // Made and destroyed on one thread. Costs one call of CUDA's where the thread is on the device already.
 class CudaGuard {
@@ -35,8 +36,8 @@ class CudaGuard {
   absl::Status status_;
 };
 
-// Lets the calling thread query and allocate while a thread of the framework's captures a graph, which such calls would break
-// otherwise. Made and destroyed on one thread.
+// Lets the calling thread query and allocate while a thread of the framework's captures a graph, which such calls would
+// break otherwise. Made and destroyed on one thread.
 class CudaRelaxedCapture {
  public:
   explicit CudaRelaxedCapture(const CudaApi& api);

@@ -1,8 +1,8 @@
 // The closures that CUDA runs for one stream (cudaLaunchHostFunc); internal to the CUDA stream.
 //
-// CUDA gets a pointer per closure and calls back with it, in the stream's order, on a thread of the driver's. It does not call
-// when the device is lost, and it may call after the stream's handle is gone. So the closures are kept in a list here, of
-// which an entry is taken out by its call, and every entry owns the list that it is in.
+// CUDA gets a pointer per closure and calls back with it, in the stream's order, on a thread of the driver's. It does
+// not call when the device is lost, and it may call after the stream's handle is gone. So the closures are kept in a
+// list here, of which an entry is taken out by its call, and every entry owns the list that it is in.
 
 #ifndef BASE_CUDA_HOST_WORK_H_
 #define BASE_CUDA_HOST_WORK_H_
@@ -26,20 +26,21 @@ namespace internal {
 // Thread-safe, except that nobody else may be inside once Close() is called.
 class CudaHostWork : public std::enable_shared_from_this<CudaHostWork> {
  public:
-  // How many closures may wait. CUDA's own queue is shorter (about a thousand calls of any kind) and makes the caller wait.
+  // How many closures may wait. CUDA's own queue may be shorter, and then makes the caller wait.
   static constexpr size_t kBound = 65536;
 
   // Of the stream `native` on cuda:`device`. The table outlives this.
   CudaHostWork(const CudaApi& api, int device, void* native, const std::string& name);
 
-  // Has CUDA run the closure in the stream's order; it is destroyed when this fails. RESOURCE_EXHAUSTED when kBound wait.
+  // Has CUDA run the closure in the stream's order; it is destroyed when this fails. RESOURCE_EXHAUSTED when kBound
+  // wait.
   absl::Status Launch(absl::AnyInvocable<absl::Status()> closure);
 
   // Lets running closures finish, and destroys the others without running them.
   void Close();
 
-  // The stream's error: what a closure returned first, or what Check() found. From then on closures are destroyed in their
-  // turn without running.
+  // The stream's error: what a closure returned first, or what Check() found. From then on closures are destroyed in
+  // their turn without running.
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   absl::Status error() const;
 

@@ -1,5 +1,5 @@
-// A kernel that writes where there is no memory takes the device from this process. Alone in its binary: nothing of CUDA works
-// after it.
+// A kernel that writes where there is no memory takes the device from this process. Alone in its binary: nothing of
+// CUDA works after it.
 
 #include <memory>
 

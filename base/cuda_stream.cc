@@ -9,6 +9,7 @@
 #include "base/cuda_error.h"
 #include "base/cuda_guard.h"
 #include "base/fork.h"
+#include "base/log.h"
 #include "base/status.h"
 
 namespace lockstep {
@@ -18,9 +19,8 @@ namespace {
 // How long the end of a stream waits for the device. What still runs then goes on by itself.
 constexpr int64_t kDrainMs = 10000;
 
-// Asks CUDA until it answers something else than "not ready", or the deadline has passed. At first without a pause, since most
-// waits are short and CUDA's answer takes about a microsecond; then with pauses that grow to 50 us, which a wait of a
-// millisecond does not feel.
+// Asks CUDA until it answers something else than "not ready", or the deadline has passed. At first without a pause,
+// since most waits are short; then with pauses that grow to 50 us, which a wait of a millisecond does not feel.
 template <typename Query>
 int Poll(const CudaApi& api, Deadline deadline, const Query& query) {
   constexpr int kEager = 50;
@@ -58,6 +58,13 @@ absl::Status MayNotCallCuda(uint64_t fork_generation, absl::string_view what) {
                                                 : ": used by work in a CUDA stream, which may not call CUDA"));
 }
 
+bool MayDestroyInCuda(uint64_t fork_generation, absl::string_view what) {
+  if (MayCallCuda(fork_generation)) return true;
+  if (fork_generation == ForkGeneration())
+    LOCKSTEP_LOG(kWarning) << MayNotCallCuda(fork_generation, what) << ": leaked";
+  return false;
+}
+
 absl::StatusOr<std::unique_ptr<CudaEvent>> CudaEvent::Create(const CudaApi& api, int device) {
   void* native = nullptr;
   LOCKSTEP_RETURN_IF_ERROR(
@@ -69,7 +76,7 @@ CudaEvent::CudaEvent(const CudaApi& api, int device, void* native)
     : api_(api), device_(device), native_(native), fork_generation_(ForkGeneration()) {}
 
 CudaEvent::~CudaEvent() {
-  if (fork_generation_ != ForkGeneration()) return;
+  if (!MayDestroyInCuda(fork_generation_, "CUDA event")) return;
   const CudaGuard guard(api_, device_);
   if (api_.event_destroy(native_) != kCudaSuccess) api_.get_last_error();
 }
@@ -109,7 +116,7 @@ CudaStream::~CudaStream() {
     return;
   }
   work_->Close();
-  if (ownership_ == Ownership::kBorrowed) return;
+  if (ownership_ == Ownership::kBorrowed || !MayDestroyInCuda(fork_generation_, work_->Text())) return;
   const CudaGuard guard(api_, device_);
   Drain();
   if (api_.stream_destroy(native_) != kCudaSuccess) api_.get_last_error();

@@ -20,11 +20,14 @@
 namespace lockstep {
 namespace internal {
 
-// Whether the caller may call CUDA for what was made at `fork_generation`: not in a forked child, which CUDA does not follow,
-// nor inside a closure that a stream runs.
+// Whether the caller may call CUDA for what was made at `fork_generation`: not in a forked child, which CUDA does not
+// follow, nor inside a closure that a stream runs.
 bool MayCallCuda(uint64_t fork_generation);
 // FAILED_PRECONDITION and why not; `what` was to be used.
 absl::Status MayNotCallCuda(uint64_t fork_generation, absl::string_view what);
+// The same of a destructor, which can only leave things as they are: in a forked child they are the parent's, and
+// inside a closure it warns of the leak, since destroying there may wait for that very closure.
+bool MayDestroyInCuda(uint64_t fork_generation, absl::string_view what);
 
 class CudaEvent final : public Event {
  public:

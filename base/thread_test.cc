@@ -45,6 +45,16 @@ TEST(ThreadTest, HasTheFirstFifteenCharactersOfItsName) {
   EXPECT_EQ(name, "a-name-that-is-");
 }
 
+TEST(ThreadTest, KnowsOurThreadsFromTheProgrammes) {
+  bool ours = false;
+  Thread("ours", [&] { ours = Thread::IsOurs(); }).Join();
+  EXPECT_TRUE(ours);
+  bool the_programmes = true;
+  std::thread([&] { the_programmes = Thread::IsOurs(); }).join();
+  EXPECT_FALSE(the_programmes);
+  EXPECT_FALSE(Thread::IsOurs());
+}
+
 TEST(ThreadTest, DestructorAndAssignmentJoin) {
   std::atomic<int> ended{0};
   {
