@@ -143,8 +143,9 @@ class Communicator {
   virtual Rank rank() const = 0;
   virtual int size() const = 0;
 
-  // Whose memory collectives take beside the host's; the host where there is none.
-  virtual DeviceId device() const { return DeviceId(); }
+  // Whose memory collectives take beside the host's; null where there is none. It outlives this.
+  virtual Device* accelerator() const { return nullptr; }
+  DeviceId device() const { return accelerator() == nullptr ? DeviceId() : accelerator()->id(); }
 
   // Carries out the collective; the caller's thread does the work. Returns by the operation's deadline.
   virtual absl::Status Run(const CollectiveRequest& request) = 0;

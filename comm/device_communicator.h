@@ -65,7 +65,7 @@ class DeviceCommunicator : public Communicator {
 
   Rank rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }
-  DeviceId device() const override { return device_->id(); }
+  Device* accelerator() const override { return device_; }
 
   absl::Status Run(const CollectiveRequest& request) override;
   absl::StatusOr<Work> Start(const CollectiveRequest& request) override;
@@ -134,7 +134,6 @@ class DeviceCommunicator : public Communicator {
   // ---- What it finds here.
 
   Communicator* host() const { return host_.get(); }
-  Device* the_device() const { return device_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
 
   // The first failure is status() from then on; aborts the host communicator and calls OnFailure. Any thread, without

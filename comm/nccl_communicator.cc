@@ -142,7 +142,7 @@ NcclCommunicator::~NcclCommunicator() {
   } else {
     comm_->Abort();
   }
-  for (void* const memory : scratch_) the_device()->Free(memory);
+  for (void* const memory : scratch_) accelerator()->Free(memory);
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::MakePart(std::unique_ptr<Communicator> part, int color,
@@ -157,11 +157,11 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::MakePart(std::un
     }
     comm = *std::move(split);
   } else if (part != nullptr) {
-    LOCKSTEP_ASSIGN_OR_RETURN(comm, Connect(part.get(), library_, the_device()->id().index, options_));
+    LOCKSTEP_ASSIGN_OR_RETURN(comm, Connect(part.get(), library_, accelerator()->id().index, options_));
   }
   if (part == nullptr) return nullptr;
   return std::unique_ptr<Communicator>(
-      new NcclCommunicator(std::move(part), the_device(), options_, library_, std::move(comm)));
+      new NcclCommunicator(std::move(part), accelerator(), options_, library_, std::move(comm)));
 }
 
 // ---- Calls
@@ -196,8 +196,8 @@ absl::Status NcclCommunicator::CheckOnDevice(const DeviceCall& call) {
 absl::Status NcclCommunicator::IssueOnDevice(absl::Span<const DeviceCall> calls, Stream* stream) {
   if (stream->native() != reinterpret_cast<void*>(kCudaPerThreadStream)) return Launch(calls, stream);
   if (bridge_ == nullptr) {
-    LOCKSTEP_ASSIGN_OR_RETURN(bridge_event_, the_device()->CreateEvent());
-    LOCKSTEP_ASSIGN_OR_RETURN(bridge_, the_device()->CreateStream("nccl"));
+    LOCKSTEP_ASSIGN_OR_RETURN(bridge_event_, accelerator()->CreateEvent());
+    LOCKSTEP_ASSIGN_OR_RETURN(bridge_, accelerator()->CreateStream("nccl"));
   }
   LOCKSTEP_RETURN_IF_ERROR(stream->Record(bridge_event_.get()));
   LOCKSTEP_RETURN_IF_ERROR(bridge_->Wait(bridge_event_.get()));
@@ -257,12 +257,12 @@ absl::Status NcclCommunicator::Plan(absl::Span<const DeviceCall> calls, Stream* 
 absl::StatusOr<char*> NcclCommunicator::TakeScratch(size_t bytes, Stream* stream) {
   if (bytes > scratch_bytes_) {
     const size_t more = std::max(bytes, 2 * scratch_bytes_);
-    LOCKSTEP_ASSIGN_OR_RETURN(void* const memory, the_device()->Allocate(more));
+    LOCKSTEP_ASSIGN_OR_RETURN(void* const memory, accelerator()->Allocate(more));
     scratch_.push_back(memory);
     scratch_bytes_ = more;
   }
   if (scratch_free_ == nullptr) {
-    LOCKSTEP_ASSIGN_OR_RETURN(scratch_free_, the_device()->CreateEvent());
+    LOCKSTEP_ASSIGN_OR_RETURN(scratch_free_, accelerator()->CreateEvent());
   }
   // Calls before this one may be in other streams.
   LOCKSTEP_RETURN_IF_ERROR(stream->Wait(scratch_free_.get()));
@@ -280,7 +280,7 @@ absl::Status NcclCommunicator::Note(absl::Span<const DeviceCall> calls, Stream* 
 absl::StatusOr<std::unique_ptr<SymmetricBuffer>> NcclCommunicator::AllocateHere(size_t bytes) {
   if (!library_->can_register()) return DeviceCommunicator::AllocateHere(bytes);
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<NcclMemory> memory,
-                            NcclMemory::Allocate(library_, the_device()->id().index, bytes));
+                            NcclMemory::Allocate(library_, accelerator()->id().index, bytes));
   LOCKSTEP_ASSIGN_OR_RETURN(void* const registration, comm_->Register(memory->data(), bytes));
   return std::make_unique<NcclBuffer>(std::move(memory), comm_, registration);
 }
@@ -300,11 +300,11 @@ void NcclCommunicator::OnFailure(const absl::Status&) {
 }
 
 std::string NcclCommunicator::DescribeDevice() const {
-  return absl::StrCat(Name(the_device()->id()), ": ", library_->Describe(), ": each rank has a GPU of its own");
+  return absl::StrCat(Name(accelerator()->id()), ": ", library_->Describe(), ": each rank has a GPU of its own");
 }
 
 std::string NcclCommunicator::FlightRecords() const {
-  return absl::StrCat("on ", Name(the_device()->id()), ":\n", operations_.Records(), "on the host:\n",
+  return absl::StrCat("on ", Name(accelerator()->id()), ":\n", operations_.Records(), "on the host:\n",
                       DeviceCommunicator::FlightRecords());
 }
 

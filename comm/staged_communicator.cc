@@ -103,7 +103,7 @@ std::string StagedCommunicator::DescribeDevice() const {
 absl::StatusOr<std::unique_ptr<Communicator>> StagedCommunicator::MakePart(std::unique_ptr<Communicator> part,
                                                                            int /*color*/, int /*key*/) {
   if (part == nullptr) return nullptr;
-  return Create(std::move(part), the_device(), options_);
+  return Create(std::move(part), accelerator(), options_);
 }
 
 // ---- Calls
@@ -122,7 +122,7 @@ absl::Status StagedCommunicator::CheckOnDevice(const DeviceCall& call) {
 
 absl::StatusOr<Ref<StagedOp>> StagedCommunicator::MakeOp(const CollectiveRequest& request,
                                                          std::unique_ptr<Event> ready) {
-  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Event> left, the_device()->CreateEvent());
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Event> left, accelerator()->CreateEvent());
   return MakeRef<StagedOp>(StagedPlan(request, rank(), size(), pipeline_->slot_bytes()), request, std::move(ready),
                            std::move(left));
 }
@@ -148,7 +148,7 @@ absl::Status StagedCommunicator::IssueOnDevice(absl::Span<const DeviceCall> call
   if (last_ready_ != nullptr) LOCKSTEP_RETURN_IF_ERROR(stream->Wait(last_ready_->ready()));
   std::vector<Ref<StagedOp>> ops;
   for (const DeviceCall& call : calls) {
-    LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Event> ready, the_device()->CreateEvent());
+    LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Event> ready, accelerator()->CreateEvent());
     LOCKSTEP_RETURN_IF_ERROR(stream->Record(ready.get()));
     LOCKSTEP_ASSIGN_OR_RETURN(ops.emplace_back(), MakeOp(std::get<CollectiveRequest>(call), std::move(ready)));
   }

@@ -1,10 +1,11 @@
-// Accelerator: the device that a reducer's gradients are on, with what works there.
+// Accelerator: where a reducer's gradients are, with what works there.
 
 #ifndef REDUCER_ACCELERATOR_H_
 #define REDUCER_ACCELERATOR_H_
 
 #include "absl/status/statusor.h"
 #include "base/device.h"
+#include "comm/communicator.h"
 #include "kernels/bucket_kernels.h"
 
 namespace lockstep {
@@ -14,8 +15,11 @@ struct Accelerator {
   const kernels::BucketKernels* kernels = nullptr;  // null on the host, which needs none
 };
 
-// UNAVAILABLE where there is no such device, or no way to use it in this build.
-absl::StatusOr<Accelerator> FindAccelerator(DeviceId id);
+// The host, or the communicator's device. INVALID_ARGUMENT for any other.
+absl::StatusOr<Accelerator> FindAccelerator(const Communicator& communicator, DeviceId id);
+
+// From now on devices that are not the host use these kernels, which are never destroyed.
+void ReplaceKernelsForTesting(const kernels::BucketKernels* kernels);
 
 }  // namespace lockstep
 

@@ -48,9 +48,11 @@
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "base/device.h"
+#include "base/device_memory.h"
 #include "base/mutex.h"
 #include "base/tensor_view.h"
 #include "comm/communicator.h"
+#include "reducer/accelerator.h"
 #include "reducer/bucket.h"
 #include "reducer/bucket_memory.h"
 #include "reducer/bucket_pipeline.h"
@@ -187,7 +189,7 @@ class Reducer {
     Stream* stream = nullptr;
   };
 
-  Reducer(std::vector<Parameter> parameters, ReducerOptions options, BucketPlan plan, const Accelerator& accelerator);
+  Reducer(std::vector<Parameter> parameters, ReducerOptions options, BucketPlan plan);
   // Collective: makes everything that depends on the communicator.
   absl::Status Open(Communicator* communicator, Opening opening);
   LoggingData DescribeForLog() const;
@@ -245,12 +247,12 @@ class Reducer {
   const std::vector<Parameter> parameters_;
   const ReducerOptions options_;
   const PlanRules rules_;
-  const Accelerator accelerator_;
   const GradientCheck check_;
   const bool holds_last_bucket_;  // a complaint may come after every gradient has: the last bucket is to carry it
 
   // Constant from one opening to the next.
   Communicator* communicator_ = nullptr;
+  Accelerator accelerator_;
   std::unique_ptr<StepOutcome> outcome_;
   std::unique_ptr<Replanner> replanner_;
   std::unique_ptr<BucketMemory> memory_;

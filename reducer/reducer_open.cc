@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/device.h"
 #include "base/device_memory.h"
@@ -20,17 +19,6 @@ namespace {
 // Of a reducer's topics for notes the lower half are of steps, the upper half of plans.
 constexpr uint64_t kTopicsOfPlans = uint64_t{1} << 39;
 
-absl::StatusOr<Accelerator> ChooseAccelerator(const Communicator& communicator, absl::Span<const Parameter> parameters,
-                                              const ReducerOptions& options) {
-  const DeviceId device = DeviceOf(parameters);
-  if (device.kind != DeviceKind::kHost && device != communicator.device()) {
-    return absl::InvalidArgumentError(absl::StrCat("the gradients are on ", Name(device),
-                                                   ", and the communicator is for ", Name(communicator.device()),
-                                                   ": name the device at its creation"));
-  }
-  return options.accelerator.has_value() ? *options.accelerator : FindAccelerator(device);
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Reducer>> Reducer::Create(Communicator* communicator, std::vector<Parameter> parameters,
@@ -39,21 +27,16 @@ absl::StatusOr<std::unique_ptr<Reducer>> Reducer::Create(Communicator* communica
   absl::Status local = CheckParameters(parameters);
   if (local.ok()) local = CheckOptions(options, parameters);
   if (!local.ok()) return AgreeOnParameters(*communicator, local, "", parameters);
-  const absl::StatusOr<Accelerator> accelerator = ChooseAccelerator(*communicator, parameters, options);
-  if (!accelerator.ok()) return AgreeOnParameters(*communicator, accelerator.status(), "", parameters);
   BucketPlan plan = FirstPlan(parameters, options);
-  std::unique_ptr<Reducer> reducer(
-      new Reducer(std::move(parameters), std::move(options), std::move(plan), *accelerator));
+  std::unique_ptr<Reducer> reducer(new Reducer(std::move(parameters), std::move(options), std::move(plan)));
   LOCKSTEP_RETURN_IF_ERROR(reducer->Open(communicator, Opening::kCreated));
   return reducer;
 }
 
-Reducer::Reducer(std::vector<Parameter> parameters, ReducerOptions options, BucketPlan plan,
-                 const Accelerator& accelerator)
+Reducer::Reducer(std::vector<Parameter> parameters, ReducerOptions options, BucketPlan plan)
     : parameters_(std::move(parameters)),
       options_(std::move(options)),
       rules_(RulesOf(options_)),
-      accelerator_(accelerator),
       check_(parameters_),
       holds_last_bucket_(options_.find_unused || options_.static_graph),
       plan_(std::move(plan)),
@@ -66,7 +49,9 @@ Reducer::~Reducer() = default;
 absl::Status Reducer::Open(Communicator* communicator, Opening opening) {
   communicator_ = communicator;
   const std::string settings = Settings(options_);
-  LOCKSTEP_RETURN_IF_ERROR(AgreeOnParameters(*communicator_, absl::OkStatus(), settings, parameters_));
+  const absl::StatusOr<Accelerator> found = FindAccelerator(*communicator_, DeviceOf(parameters_));
+  LOCKSTEP_RETURN_IF_ERROR(AgreeOnParameters(*communicator_, found.status(), settings, parameters_));
+  accelerator_ = *found;
   LOCKSTEP_ASSIGN_OR_RETURN(const bool same_plan, SamePlan(*communicator_, ExportPlan(), opening));
   if (!same_plan) plan_ = FirstPlan(parameters_, options_);
   LOCKSTEP_RETURN_IF_ERROR(AgreeOnParameters(*communicator_, Allocate(), settings, {}));

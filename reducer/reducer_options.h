@@ -12,7 +12,6 @@
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
-#include "reducer/accelerator.h"
 #include "reducer/average.h"
 #include "reducer/bucket_pipeline.h"
 #include "reducer/bucket_plan.h"
@@ -62,9 +61,6 @@ struct ReducerOptions {
   bool divide_by_live = false;
   // Instead, as soon as a rank has joined, the step is FAILED_PRECONDITION on all, and so is Join.
   bool throw_on_early_end = false;
-
-  // Where the gradients are. Null: what FindAccelerator finds for the table's device.
-  absl::optional<Accelerator> accelerator;
 
   // Where a trace of every step goes: a folder, or the beginning of a file's name. Empty: where LOCKSTEP_TRACE says, if it does.
   std::string trace_path;

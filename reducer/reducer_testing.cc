@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <numeric>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +14,9 @@
 #include "base/status.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
+#include "kernels/cpu/bucket_kernels.h"
+#include "reducer/accelerator.h"
+#include "tests/test_device.h"
 
 namespace lockstep {
 namespace testing {
@@ -81,10 +87,18 @@ bool IsPowerOfTwo(int size) { return (size & (size - 1)) == 0; }
 
 }  // namespace
 
+// The tests' ranks reduce on the test's device, and a fake one has the host's kernels.
+const bool kernels_chosen = [] {
+  const char* const kind = std::getenv("LOCKSTEP_TEST_DEVICE");
+  if (kind != nullptr && std::string(kind) == "fake") ReplaceKernelsForTesting(kernels::HostBucketKernels());
+  return true;
+}();
+
 Parameter MakeParameter(std::string name, DType dtype, std::vector<int64_t> shape, std::vector<int64_t> strides) {
   Parameter parameter;
   parameter.name = std::move(name);
   parameter.dtype = dtype;
+  parameter.device = TestDeviceId();
   parameter.shape = std::move(shape);
   parameter.strides = std::move(strides);
   return parameter;
@@ -136,7 +150,8 @@ Replica::Replica(std::vector<Parameter> table, int rank) : table_(std::move(tabl
       extent = std::max(extent, offset + 1);
     }
     offsets_.push_back(std::move(offsets));
-    memory_.emplace_back(extent * SizeOf(parameter.dtype), kBetweenElements);
+    memory_.push_back({DeviceMemory::AllocateOnHost(TestDevice(rank), extent * SizeOf(parameter.dtype)).value()});
+    std::memset(memory_.back().data(), kBetweenElements, memory_.back().size());
     gradients_.push_back(
         TensorView::Create(memory_.back().data(), parameter.dtype, parameter.shape, parameter.strides, parameter.device)
             .value());
@@ -246,7 +261,7 @@ void Replica::ExpectLocal(size_t index, int step) const {
 
 std::string Replica::Bytes() const {
   std::string bytes;
-  for (const std::vector<char>& memory : memory_) bytes.append(memory.data(), memory.size());
+  for (const Memory& memory : memory_) bytes.append(memory.data(), memory.size());
   return bytes;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/device_memory.h"
 #include "base/dtype.h"
 #include "base/tensor_view.h"
 #include "comm/communicator.h"
@@ -74,7 +75,14 @@ class Replica {
 
   const std::vector<Parameter> table_;
   const int rank_;
-  std::vector<std::vector<char>> memory_;
+  // Where the test's device and the host reach it.
+  struct Memory {
+    DeviceMemory owned;
+    char* data() const { return owned.data(); }
+    size_t size() const { return owned.bytes(); }
+    const char& operator[](size_t i) const { return owned.data()[i]; }
+  };
+  std::vector<Memory> memory_;
   std::vector<TensorView> gradients_;
   std::vector<std::vector<int64_t>> offsets_;  // of elements in row-major order, in elements
 };

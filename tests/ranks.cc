@@ -4,6 +4,10 @@
 #include <thread>
 #include <utility>
 
+#include "base/check.h"
+#include "comm/staged_communicator.h"
+#include "tests/test_device.h"
+
 namespace lockstep {
 namespace testing {
 
@@ -24,9 +28,18 @@ LoopbackWorld::LoopbackWorld(int size, LoopbackOptions network, TransportCommuni
     member.communicator = std::make_unique<TransportCommunicator>(member.engine.get(), nullptr, options);
     member.noting = std::make_unique<NotingCommunicator>(member.communicator.get(), &board_);
   }
+  if (OnHost()) return;
+  StagedOptions staged;
+  staged.timeout = options.timeout;
+  RunRanks(size, [&](int rank) {
+    auto created = StagedCommunicator::Create(ranks_[rank].noting.get(), TestDevice(rank), staged);
+    LOCKSTEP_CHECK(created.ok()) << created.status();
+    ranks_[rank].on_device = *std::move(created);
+  });
 }
 
 LoopbackWorld::~LoopbackWorld() {
+  for (Member& member : ranks_) member.on_device.reset();
   for (Member& member : ranks_) member.communicator.reset();
   for (Member& member : ranks_) member.engine.reset();
 }

@@ -24,14 +24,18 @@ namespace testing {
 void RunRanks(int size, const std::function<void(int rank)>& body);
 
 // Communicators of `size` ranks over one loopback network, without a control channel: each rank has its own view of a failure.
-// Notes are left on a board in memory.
+// Notes are left on a board in memory. For tensors on the test's device, too (tests/test_device.h).
 class LoopbackWorld {
  public:
   explicit LoopbackWorld(int size, LoopbackOptions network = {}, TransportCommunicatorOptions options = {});
   ~LoopbackWorld();
 
   int size() const { return static_cast<int>(ranks_.size()); }
-  Communicator* communicator(int rank) { return ranks_[rank].noting.get(); }
+  Communicator* communicator(int rank) {
+    Member& member = ranks_[rank];
+    if (member.on_device != nullptr) return member.on_device.get();
+    return member.noting.get();
+  }
   LoopbackNetwork& network() { return network_; }
 
   // RunRanks with each rank's communicator.
@@ -44,6 +48,7 @@ class LoopbackWorld {
     std::unique_ptr<ChannelRegistry> registry;
     std::unique_ptr<TransportCommunicator> communicator;
     std::unique_ptr<NotingCommunicator> noting;
+    std::unique_ptr<Communicator> on_device;  // null where the device is the host
   };
 
   LoopbackNetwork network_;
