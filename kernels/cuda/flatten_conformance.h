@@ -93,7 +93,7 @@ class FlattenConformance : public testing::TestWithParam<MakeTestRig> {
                         const std::vector<int64_t>& strides = {}) {
     auto view = TensorView::Create(data, dtype, shape, strides, rig_->executor().device());
     EXPECT_THAT(view.status(), IsOk());
-    return view.value_or(TensorView());
+    return *std::move(view);
   }
 
   std::vector<TensorView> Views(const Layout& layout, char* data, DType dtype) {
