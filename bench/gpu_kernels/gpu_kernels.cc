@@ -28,6 +28,7 @@
 #include "base/tensor_view.h"
 #include "bench/gpu_kernels/device_timing.h"
 #include "bench/overlap/model_table.h"
+#include "kernels/bucket_kernels.h"
 #include "kernels/cuda/flatten.h"
 
 ABSL_FLAG(int, device, 0, "which GPU");
@@ -142,14 +143,14 @@ absl::StatusOr<Limits> MeasureLimits(Bench& bench) {
 // A model's gradients, several times over, each an allocation's slot of its own; and buckets of them in reverse order.
 struct Gradients {
   std::vector<TensorView> views;
-  std::vector<kernels::cuda::ViewPiece> pieces;    // of one flat array
-  std::vector<size_t> bucket_begins;               // pieces [begin, next begin)
-  std::vector<kernels::cuda::ViewPiece> bucketed;  // with offsets in their bucket
-  std::vector<size_t> bucket_elements;             // of the flat array
+  std::vector<kernels::BucketPiece> pieces;    // of one flat array
+  std::vector<size_t> bucket_begins;           // pieces [begin, next begin)
+  std::vector<kernels::BucketPiece> bucketed;  // with offsets in their bucket
+  std::vector<size_t> bucket_elements;         // of the flat array
   size_t elements = 0;
   size_t flat_elements = 0;
 
-  absl::Span<const kernels::cuda::ViewPiece> Bucket(size_t index) const {
+  absl::Span<const kernels::BucketPiece> Bucket(size_t index) const {
     return absl::MakeConstSpan(bucketed).subspan(bucket_begins[index], bucket_begins[index + 1] - bucket_begins[index]);
   }
 };
@@ -183,7 +184,7 @@ absl::StatusOr<Gradients> MakeGradients(Bench& bench, const ModelTable& model, D
   size_t in_bucket = 0;
   size_t bucket_offset = 0;
   for (size_t i = 0; i < counts.size(); ++i) {
-    kernels::cuda::ViewPiece piece;
+    kernels::BucketPiece piece;
     piece.view = &gradients.views[i];
     piece.offset = gradients.flat_elements;
     gradients.pieces.push_back(piece);
@@ -215,7 +216,7 @@ const Operation kOperations[] = {
     {"unflatten bf16 to f32", false, DType::kBF16, 0.125},  {"unflatten f16 to f32", false, DType::kF16, 0.125},
 };
 
-absl::Status Run(const Operation& operation, absl::Span<const kernels::cuda::ViewPiece> pieces, void* flat,
+absl::Status Run(const Operation& operation, absl::Span<const kernels::BucketPiece> pieces, void* flat,
                  Stream& stream) {
   return operation.to_flat
              ? kernels::cuda::FlattenViews(pieces, {}, flat, operation.flat_dtype, operation.factor, stream)

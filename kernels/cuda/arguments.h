@@ -27,7 +27,7 @@ constexpr uint32_t UnitElements(uint32_t element_bytes) { return kThreads * kUnr
 inline constexpr size_t kSmallArgumentBytes = 4096;
 inline constexpr size_t kLargeArgumentBytes = 32764;
 
-// flatten.h's UnflattenGate. A null tail is always open.
+// bucket_kernels.h's BucketGate. A null tail is always open.
 struct Gate {
   const void* tail;
   DType dtype;  // a float, or complex: then real parts
@@ -131,6 +131,13 @@ struct FillArguments {
   void* target;
   uint64_t count;
   uint64_t pattern[2];  // the element, as often as it fits
+  uint32_t block_elements;
+};
+
+struct DivideArguments {
+  void* data;
+  uint64_t count;
+  int64_t divisor;  // positive
   uint32_t block_elements;
 };
 

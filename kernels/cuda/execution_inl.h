@@ -16,10 +16,12 @@
 #if defined(__CUDACC__)
 #define LOCKSTEP_BODY __device__ __forceinline__
 #define LOCKSTEP_UNROLL _Pragma("unroll")
+#define LOCKSTEP_UNROLL_BY_4 _Pragma("unroll 4")
 #else
 #include "base/check.h"
 #define LOCKSTEP_BODY inline
 #define LOCKSTEP_UNROLL
+#define LOCKSTEP_UNROLL_BY_4
 #endif
 
 namespace lockstep {

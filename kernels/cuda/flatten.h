@@ -22,56 +22,32 @@
 #include "absl/types/span.h"
 #include "base/device.h"
 #include "base/dtype.h"
-#include "base/tensor_view.h"
+#include "kernels/bucket_kernels.h"
 #include "kernels/cuda/executor.h"
 
 namespace lockstep {
 namespace kernels {
 namespace cuda {
 
-// A dense view is taken as one block in the order of its memory, any other in row-major order.
-struct ViewPiece {
-  const TensorView* view = nullptr;  // borrowed; null when flattening: `zeros` zero elements
-  size_t offset = 0;                 // in the flat array, in elements of its dtype
-  size_t zeros = 0;
-  size_t entry = 0;  // when unflattening with a gate: the tail's element that says whether the piece is written
-};
+// Pieces, entries and the gate are those of kernels/bucket_kernels.h. A dense view is taken as one block in the order of its memory, any
+// other in row-major order.
 
-// flat[index] = value, in float and complex arrays; a complex element's imaginary part becomes 0.
-struct FlatValue {
-  size_t index = 0;
-  float value = 0;
-};
-
-// What a bucket's tail (reducer/bucket_tail.h) says, once it is reduced, decides on the device what is written. Nothing is, if
-// tail[closed_by] is not zero; a piece is not, if tail[piece.entry] is zero. With divide_by_live the factor becomes
-// factor * ranks / max(1, ranks - n), n being tail[joined] rounded to a whole number, at least 1 and at most count_max unless it is 0.
-struct UnflattenGate {
-  const void* tail = nullptr;  // on the device, read when the stream is there
-  DType dtype = DType::kF32;   // a float, or complex: then the real parts count
-  size_t closed_by = 0;
-  size_t joined = 0;
-  int ranks = 1;
-  int count_max = 1 << 24;      // BucketTail::CountMax
-  bool divide_by_live = false;  // INVALID_ARGUMENT on pieces that cannot be scaled
-};
-
-// flat[offset + i] = flat_dtype(view[i] * factor) for every piece, and the values. A view that is its range of the flat array is
+// flat[offset + i] = flat_dtype(view[i] * factor) for every piece, and the entries. A view that is its range of the flat array is
 // left out where the factor is 1.
-absl::Status FlattenViews(absl::Span<const ViewPiece> pieces, absl::Span<const FlatValue> values, void* flat,
+absl::Status FlattenViews(absl::Span<const BucketPiece> pieces, absl::Span<const BucketEntry> entries, void* flat,
                           DType flat_dtype, double factor, Stream& stream);
 
 // view[i] = dtype(flat[offset + i] * factor) for every piece that the gate, if there is one, lets pass. A view may be its range of the
 // flat array, which is then scaled in place.
-absl::Status UnflattenViews(absl::Span<const ViewPiece> pieces, const void* flat, DType flat_dtype, double factor,
-                            const UnflattenGate* gate, Stream& stream);
+absl::Status UnflattenViews(absl::Span<const BucketPiece> pieces, const void* flat, DType flat_dtype, double factor,
+                            const BucketGate* gate, Stream& stream);
 
 namespace internal {
 
-absl::Status FlattenViews(absl::Span<const ViewPiece> pieces, absl::Span<const FlatValue> values, void* flat,
+absl::Status FlattenViews(absl::Span<const BucketPiece> pieces, absl::Span<const BucketEntry> entries, void* flat,
                           DType flat_dtype, double factor, Executor& executor);
-absl::Status UnflattenViews(absl::Span<const ViewPiece> pieces, const void* flat, DType flat_dtype, double factor,
-                            const UnflattenGate* gate, Executor& executor);
+absl::Status UnflattenViews(absl::Span<const BucketPiece> pieces, const void* flat, DType flat_dtype, double factor,
+                            const BucketGate* gate, Executor& executor);
 
 }  // namespace internal
 }  // namespace cuda

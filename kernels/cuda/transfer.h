@@ -25,9 +25,6 @@ struct RealForm {
 };
 RealForm RealFormOf(DType dtype);
 
-// INVALID_ARGUMENT when `array` is not aligned to elements of `dtype` (parts of complex ones): a device would fault. `what` names it.
-absl::Status CheckAligned(const char* what, const void* array, DType dtype);
-
 // One row of transfers: of real forms, all between the same flat array and pieces of one dtype.
 struct TransferSetup {
   DType to;
@@ -91,7 +88,8 @@ absl::Status RunTransfer(const TransferSetup& setup, Executor& executor, const F
   return run(batch);
 }
 
-// One array to another. `saturated` may be null; INVALID_ARGUMENT as CheckAligned.
+// One array to another. `saturated` may be null; INVALID_ARGUMENT when an array is not
+// aligned to its real elements.
 absl::Status TransferArray(DType to, void* target, DType from, const void* source, size_t count, double factor,
                            bool may_copy, uint64_t* saturated, Executor& executor);
 

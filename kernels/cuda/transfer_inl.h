@@ -142,9 +142,9 @@ LOCKSTEP_BODY Passage Pass(const Gate& gate, uint32_t entry, double factor) {
   if (!gate.divide_by_live) return {open, factor};
   const double joined = TailValue(gate, gate.joined);
   if (joined == 0) return {open, factor};
-  // As the host counts: a whole number of ranks, at least one.
-  const double bounded = joined < gate.count_max ? joined : gate.count_max;
-  const auto rounded = static_cast<int32_t>(bounded + 0.5);
+  // As the host counts: a whole number of ranks, at least one, also of what is no number.
+  const double counted = joined > 1 ? joined : 1;
+  const auto rounded = static_cast<int32_t>((counted < gate.count_max ? counted : gate.count_max) + 0.5);
   const int32_t live = gate.ranks - (rounded > 1 ? rounded : 1);
   return {open, factor * gate.ranks / (live > 1 ? live : 1)};
 }

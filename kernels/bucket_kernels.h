@@ -1,0 +1,69 @@
+// BucketKernels: what is done to a bucket's memory on a device, in the order of a stream: gradients and the tail into it, averages out
+// of it. One interface for every device, so that who uses it is tested without one.
+//
+// Everything returns once it is issued; views are borrowed until then, memory until it is done. Elements are converted as by
+// kernels/cpu/flatten.h, to the same bits. Thread-safe.
+
+#ifndef KERNELS_BUCKET_KERNELS_H_
+#define KERNELS_BUCKET_KERNELS_H_
+
+#include <cstddef>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "base/device.h"
+#include "base/dtype.h"
+#include "base/tensor_view.h"
+
+namespace lockstep {
+namespace kernels {
+
+// A range of a flat array, in elements, and the tensor that belongs there.
+struct BucketPiece {
+  const TensorView* view = nullptr;  // null, to be gathered: zeros
+  size_t offset = 0;
+  size_t count = 0;
+  size_t entry = 0;  // of the gate's tail, to be spread
+};
+
+// flat[index] = value; of a complex array its real part, the other one 0.
+struct BucketEntry {
+  size_t index = 0;
+  float value = 0;
+};
+
+// Averages are written only where a bucket's tail, which is there when the stream comes to it, says so. An entry counts ranks, from 0 to
+// `count_max`, beyond which it is taken for that.
+struct BucketGate {
+  const void* tail = nullptr;
+  DType dtype = DType::kF32;
+  int count_max = 0;
+  size_t closed_by = 0;         // the entry that must be zero, or nothing is written; a piece's own entry must not be
+  bool divide_by_live = false;  // the factor is multiplied by ranks / max(1, ranks - entry[joined])
+  size_t joined = 0;
+  int ranks = 1;
+};
+
+class BucketKernels {
+ public:
+  virtual ~BucketKernels() = default;
+  BucketKernels(const BucketKernels&) = delete;
+  BucketKernels& operator=(const BucketKernels&) = delete;
+
+  // flat[offset + i] = flat_dtype(view[i] * factor), then the entries, which lie outside all pieces. INVALID_ARGUMENT for dtypes that
+  // do not go together.
+  virtual absl::Status Gather(absl::Span<const BucketPiece> pieces, absl::Span<const BucketEntry> entries, void* flat,
+                              DType flat_dtype, double factor, Stream& stream) const = 0;
+
+  // view[i] = view_dtype(flat[offset + i] * factor), where the gate is open. A view may be its own range of the flat array.
+  virtual absl::Status Spread(absl::Span<const BucketPiece> pieces, const void* flat, DType flat_dtype, double factor,
+                              const BucketGate& gate, Stream& stream) const = 0;
+
+ protected:
+  BucketKernels() = default;
+};
+
+}  // namespace kernels
+}  // namespace lockstep
+
+#endif  // KERNELS_BUCKET_KERNELS_H_
