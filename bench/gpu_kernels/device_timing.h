@@ -1,6 +1,6 @@
-// What a benchmark needs of CUDA beyond base/device.h: events that tell the time, and the kernels that ours are compared with.
-// Defined by device_timing.cu or, in a build without CUDA, by device_timing_stub.cc. All act on the current device and return CUDA's
-// code, 0 for success; streams and events are CUDA's.
+// What a benchmark needs of CUDA beyond base/device.h: events that tell the time, and the kernels that ours are
+// compared with. Defined by device_timing.cu or, in a build without CUDA, by device_timing_stub.cc. All act on the
+// current device and return CUDA's code, 0 for success; streams and events are CUDA's.
 
 #ifndef BENCH_GPU_KERNELS_DEVICE_TIMING_H_
 #define BENCH_GPU_KERNELS_DEVICE_TIMING_H_

@@ -1,9 +1,10 @@
 // bazel run -c opt //bench/gpu_kernels: how near flatten and unflatten come to what the device can copy.
 //
-// Questions: which part of the device's copy bandwidth they reach on 500 MB and more of gradients, and how many microseconds a bucket
-// takes beyond an empty launch and the time of its bytes. Bytes are counted read and written. A time is the median over the
-// repetitions of CUDA's time between two events around the launch or launches, which are enqueued while the stream is kept busy; the
-// arrays take turns, so that a bucket is read from memory and not from the cache. Exits with 77 where there is no GPU.
+// Questions: which part of the device's copy bandwidth they reach on 500 MB and more of gradients, and how many
+// microseconds a bucket takes beyond an empty launch and the time of its bytes. Bytes are counted read and written. A
+// time is the median over the repetitions of CUDA's time between two events around the launch or launches, which are
+// enqueued while the stream is kept busy; the arrays take turns, so that a bucket is read from memory and not from the
+// cache. Exits with 77 where there is no GPU.
 
 #include <algorithm>
 #include <chrono>

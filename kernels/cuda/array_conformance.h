@@ -28,8 +28,8 @@ namespace cuda {
 
 class ArrayConformance : public KernelConformance {
  protected:
-  // All codes of a narrow dtype; of others, besides what tests of arrays take, numbers near those of narrow dtypes and halfway
-  // between two of them, where rounding decides.
+  // All codes of a narrow dtype; of others, besides what tests of arrays take, numbers near those of narrow dtypes and
+  // halfway between two of them, where rounding decides.
   Bytes TellingElements(DType dtype) {
     const size_t size = SizeOf(dtype);
     Bytes elements;

@@ -1,13 +1,15 @@
-// What is done to one array alone: counting what is not finite, filling, dividing integers. See execution_inl.h for who includes this.
+// What is done to one array alone: counting what is not finite, filling, dividing integers. See execution_inl.h for who
+// includes this.
 //
-// Launch: kThreads threads a block, which does `block_elements`; vectors of kVectorBytes from the first aligned element on, and what is
-// before and behind them element by element.
+// Launch: kThreads threads a block, which does `block_elements`; vectors of kVectorBytes from the first aligned element
+// on, and what is before and behind them element by element.
 
 #ifndef KERNELS_CUDA_ARRAY_INL_H_
 #define KERNELS_CUDA_ARRAY_INL_H_
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/elements_inl.h"
@@ -95,10 +97,12 @@ template <typename T>
 struct DivideTowardZero {
   using Arguments = DivideArguments;
 
+  // Up to 32 bits go through double, as in kernels/cpu/scale_inl.h: exact operands, and a quotient that is not whole is
+  // farther from the next whole number than rounding reaches. 64 bits hold every divisor.
+  using Wide = std::conditional_t<sizeof(T) <= 4, double, T>;
+
   static LOCKSTEP_BODY void Run(const Arguments& arguments, uint32_t block, uint32_t thread) {
-    // A divisor beyond T's range leaves zeros.
-    const auto divisor = static_cast<T>(arguments.divisor);
-    Dividing dividing = {static_cast<int64_t>(divisor) == arguments.divisor ? divisor : T{0}};
+    Dividing dividing = {static_cast<Wide>(arguments.divisor)};
     ForBlock(static_cast<T*>(arguments.data), arguments.count, arguments.block_elements, block, thread, dividing);
   }
 
@@ -110,12 +114,12 @@ struct DivideTowardZero {
       Vector<T, kLanes> values = Load(vector);
       LOCKSTEP_UNROLL
       for (int i = 0; i < kLanes; ++i) {
-        values.lane[i] = divisor == 0 ? T{0} : static_cast<T>(values.lane[i] / divisor);
+        values.lane[i] = static_cast<T>(static_cast<Wide>(values.lane[i]) / divisor);
       }
       Store(vector, values);
     }
 
-    T divisor;
+    Wide divisor;
   };
 };
 

@@ -1,5 +1,5 @@
-// How two elements become one, for every dtype and operation: kernels/cpu/combine_inl.h one element at a time, to the bit. See
-// execution_inl.h for who includes this.
+// How two elements become one, for every dtype and operation: kernels/cpu/combine_inl.h one element at a time, to the
+// bit. See execution_inl.h for who includes this.
 //
 // A combination offers
 //   Bits                  an element in memory
@@ -64,7 +64,8 @@ struct Xor {
   }
 };
 
-// Computed in at least 32 bits. Sums and products take the unsigned type of their size, which wraps around; min and max the real one.
+// Computed in at least 32 bits. Sums and products take the unsigned type of their size, which wraps around; min and max
+// the real one.
 template <typename T, typename Op>
 struct CombineIntegers {
   using Bits = T;
@@ -102,8 +103,8 @@ struct SumScaled : CombineFloats<Format, Add> {
   }
 };
 
-// IEEE 754-2019 minimum and maximum on the codes: with the magnitude of negative numbers inverted they order as signed integers, -0
-// right below +0. NaN propagates, so a NaN's key is the extreme that wins.
+// IEEE 754-2019 minimum and maximum on the codes: with the magnitude of negative numbers inverted they order as signed
+// integers, -0 right below +0. NaN propagates, so a NaN's key is the extreme that wins.
 template <typename Format, typename Op>
 struct OrderFloats {
   using Bits = typename Format::Bits;

@@ -1,5 +1,5 @@
-// Float formats element by element, and conversion between them with a factor: the arithmetic of kernels/cpu/cast.h and scale.h,
-// to the bit. Compiled without contraction (nvcc: -fmad=false). See execution_inl.h for who includes this.
+// Float formats element by element, and conversion between them with a factor: the arithmetic of kernels/cpu/cast.h and
+// scale.h, to the bit. Compiled without contraction (nvcc: -fmad=false). See execution_inl.h for who includes this.
 //
 // A format offers
 //   Bits, Wide        an element in memory; the type it is computed in (float, double)
@@ -66,7 +66,8 @@ struct Narrow {
 
 struct BF16 : Narrow<DType::kBF16, BFloat16, uint16_t, 0x7F80> {};
 
-// The hardware's conversions differ in nothing but their NaN. (A NaN that is decoded is made canonical where it is encoded.)
+// The hardware's conversions differ in nothing but their NaN. (A NaN that is decoded is made canonical where it is
+// encoded.)
 struct F16 : Narrow<DType::kF16, Float16, uint16_t, 0x7C00> {
 #if defined(__CUDA_ARCH__)
   static LOCKSTEP_BODY Wide Decode(Bits bits) {
@@ -82,7 +83,8 @@ struct F16 : Narrow<DType::kF16, Float16, uint16_t, 0x7C00> {
 #endif
 };
 
-// From sm_89 on there are instructions for these, too. They saturate, so what rounds beyond the largest finite number is put right.
+// From sm_89 on there are instructions for these, too. They saturate, so what rounds beyond the largest finite number
+// is put right.
 struct F8E4M3 : Narrow<DType::kF8E4M3, Float8E4M3, uint8_t, 0x7F> {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
   static LOCKSTEP_BODY Wide Decode(Bits bits) {
@@ -121,14 +123,15 @@ LOCKSTEP_BODY bool IsFinite(typename Format::Bits bits) {
   return (bits & Format::kMagnitude) < Format::kNonFinite;
 }
 
-// A double rounded to float by "round to odd", so that rounding the result to a narrower format to nearest even gives what rounding
-// the double directly would have: see kernels/cpu/cast_inl.h.
+// A double rounded to float by "round to odd", so that rounding the result to a narrower format to nearest even gives
+// what rounding the double directly would have: see kernels/cpu/cast_inl.h.
 LOCKSTEP_BODY float RoundToOdd(double value) {
   const auto nearest = static_cast<float>(value);
   auto bits = __builtin_bit_cast(uint32_t, nearest);
   const uint64_t exact = __builtin_bit_cast(uint64_t, value) & F64::kMagnitude;
   const uint64_t rounded = __builtin_bit_cast(uint64_t, static_cast<double>(nearest)) & F64::kMagnitude;
-  // An even neighbour moves one place towards the double, in magnitude; beyond the largest float that leaves the largest.
+  // An even neighbour moves one place towards the double, in magnitude; beyond the largest float that leaves the
+  // largest.
   if ((bits & 1) == 0 && rounded != exact) bits += rounded < exact ? 1 : -1;
   return __builtin_bit_cast(float, bits);
 }

@@ -14,9 +14,9 @@ namespace lockstep {
 namespace kernels {
 namespace cuda {
 
-// target[i] = value, rounded to a float dtype as CastScaled would from f64; of complex numbers the real part, the imaginary one is 0.
-// INVALID_ARGUMENT for a value that an integer or bool (0 or 1) does not have, and for an array that is not aligned to its elements,
-// also of complex numbers.
+// target[i] = value, rounded to a float dtype as CastScaled would from f64; of complex numbers the real part, the
+// imaginary one is 0. INVALID_ARGUMENT for a value that an integer or bool (0 or 1) does not have, and for an array
+// that is not aligned to its elements, also of complex numbers.
 absl::Status Fill(DType dtype, void* target, size_t count, double value, Stream& stream);
 
 namespace internal {

@@ -1,17 +1,18 @@
-// Gathering many tensors on a GPU into one flat array and spreading it out again, with conversion and a factor on the way: gradients
-// into a bucket, and a bucket into gradients.
+// Gathering many tensors on a GPU into one flat array and spreading it out again, with conversion and a factor on the
+// way: gradients into a bucket, and a bucket into gradients.
 //
-// Every element is converted as by CastScaled (cast.h), with the bits of the CPU's kernels/cpu/flatten.h. Functions enqueue and
-// return: what they read and write stays borrowed until the stream has come past it, but views, pieces and entries only until they
-// return. All dense pieces of one dtype that fit the arguments of a launch (about 1,000, or 120 of them where drivers are old) are one
-// launch; pieces with gaps between their elements are another, and several times slower.
+// Every element is converted as by CastScaled (cast.h), with the bits of the CPU's kernels/cpu/flatten.h. Functions
+// enqueue and return: what they read and write stays borrowed until the stream has come past it, but views, pieces and
+// entries only until they return. All dense pieces of one dtype that fit the arguments of a launch (about 1,000, or 120
+// of them where drivers are old) are one launch; pieces with gaps between their elements are another, and several times
+// slower.
 //
-// The views must be on the stream's device, and the flat array, on it as well, hold every piece's range. Pieces may be empty. Each
-// element of the target is written at most once. Thread-safe: nothing is kept between calls.
+// The views must be on the stream's device, and the flat array, on it as well, hold every piece's range. Pieces may be
+// empty. Each element of the target is written at most once. Thread-safe: nothing is kept between calls.
 //
-// INVALID_ARGUMENT, before anything is enqueued: what CheckCast (kernels/cpu/cast.h) refuses; a view elsewhere; a flat array not
-// aligned to its element; a stream that is not CUDA's. UNAVAILABLE in a build without CUDA. INTERNAL with CUDA's words when a launch
-// fails; earlier launches of the call may have been enqueued then.
+// INVALID_ARGUMENT, before anything is enqueued: what CheckCast (kernels/cpu/cast.h) refuses; a view elsewhere; a flat
+// array not aligned to its element; a stream that is not CUDA's. UNAVAILABLE in a build without CUDA. INTERNAL with
+// CUDA's words when a launch fails; earlier launches of the call may have been enqueued then.
 
 #ifndef KERNELS_CUDA_FLATTEN_H_
 #define KERNELS_CUDA_FLATTEN_H_
@@ -29,16 +30,16 @@ namespace lockstep {
 namespace kernels {
 namespace cuda {
 
-// Pieces, entries and the gate are those of kernels/bucket_kernels.h. A dense view is taken as one block in the order of its memory, any
-// other in row-major order.
+// Pieces, entries and the gate are those of kernels/bucket_kernels.h. A dense view is taken as one block in the order
+// of its memory, any other in row-major order.
 
-// flat[offset + i] = flat_dtype(view[i] * factor) for every piece, and the entries. A view that is its range of the flat array is
-// left out where the factor is 1.
+// flat[offset + i] = flat_dtype(view[i] * factor) for every piece, and the entries. A view that is its range of the
+// flat array is left out where the factor is 1.
 absl::Status FlattenViews(absl::Span<const BucketPiece> pieces, absl::Span<const BucketEntry> entries, void* flat,
                           DType flat_dtype, double factor, Stream& stream);
 
-// view[i] = dtype(flat[offset + i] * factor) for every piece that the gate, if there is one, lets pass. A view may be its range of the
-// flat array, which is then scaled in place.
+// view[i] = dtype(flat[offset + i] * factor) for every piece that the gate, if there is one, lets pass. A view may be
+// its range of the flat array, which is then scaled in place.
 absl::Status UnflattenViews(absl::Span<const BucketPiece> pieces, const void* flat, DType flat_dtype, double factor,
                             const BucketGate* gate, Stream& stream);
 

@@ -1,7 +1,7 @@
 // What flatten.h promises, on any rig: instantiate FlattenConformance with a MakeTestRig.
 //
-// Pieces of random sizes and alignments, with gaps between them, from arrays that are poisoned around them; the outcome is compared,
-// gaps included, with kernels/reference.h, which shares nothing with what it judges.
+// Pieces of random sizes and alignments, with gaps between them, from arrays that are poisoned around them; the outcome
+// is compared, gaps included, with kernels/reference.h, which shares nothing with what it judges.
 
 #ifndef KERNELS_CUDA_FLATTEN_CONFORMANCE_H_
 #define KERNELS_CUDA_FLATTEN_CONFORMANCE_H_
@@ -214,8 +214,8 @@ TEST_P(FlattenConformance, ZerosAndValuesGoAlong) {
   }
 }
 
-// Of views with gaps, of any rank, beside dense ones of several dtypes. What the host's FlattenViews makes of the same views is the
-// reference here: it defines their order.
+// Of views with gaps, of any rank, beside dense ones of several dtypes. What the host's FlattenViews makes of the same
+// views is the reference here: it defines their order.
 TEST_P(FlattenConformance, StridedViewsOfSeveralDTypes) {
   struct Shape {
     std::vector<int64_t> shape;

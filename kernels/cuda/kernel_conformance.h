@@ -1,4 +1,5 @@
-// What the conformance suites of kernels share. Each is instantiated with a MakeTestRig: it skips where that answers UNAVAILABLE.
+// What the conformance suites of kernels share. Each is instantiated with a MakeTestRig: it skips where that answers
+// UNAVAILABLE.
 
 #ifndef KERNELS_CUDA_KERNEL_CONFORMANCE_H_
 #define KERNELS_CUDA_KERNEL_CONFORMANCE_H_

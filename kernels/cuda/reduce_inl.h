@@ -1,8 +1,10 @@
-// targets[t][i] = ((sources[0][i] op sources[1][i]) op ...) for up to kReduceArrays of each. See execution_inl.h for who includes this.
+// targets[t][i] = ((sources[0][i] op sources[1][i]) op ...) for up to kReduceArrays of each. See execution_inl.h for
+// who includes this.
 //
-// Launch: kThreads threads a block, which does `block_elements`. Vectors of kVectorBytes where all arrays reach their alignment at the
-// same element; up to a vector before and behind them, and arrays that do not agree, element by element. Every element is read from all
-// sources before it is written, by one thread, so targets may be sources. No fences: nothing is shared.
+// Launch: kThreads threads a block, which does `block_elements`. Vectors of kVectorBytes where all arrays reach their
+// alignment at the same element; up to a vector before and behind them, and arrays that do not agree, element by
+// element. Every element is read from all sources before it is written, by one thread, so targets may be sources. No
+// fences: nothing is shared.
 
 #ifndef KERNELS_CUDA_REDUCE_INL_H_
 #define KERNELS_CUDA_REDUCE_INL_H_
@@ -51,7 +53,9 @@ struct Reduce {
     const uint32_t before = head < count ? head : count;
     const uint32_t vectors = (count - before) / kLanes;
     const uint32_t behind = before + vectors * kLanes;
-    Sweep<kUnroll / 2, kLanes>(arguments, begin + before, vectors, thread, read);
+    // Many lanes are many registers.
+    constexpr uint32_t kRound = kLanes > 8 ? 1 : 2;
+    Sweep<kRound, kLanes>(arguments, begin + before, vectors, thread, read);
     Sweep<1, 1>(arguments, begin, before, thread, read);
     Sweep<1, 1>(arguments, begin + behind, count - behind, thread, read);
   }

@@ -1,5 +1,5 @@
-// Which body is which kernel of the table, for the devices and for the host alike: `Entry<Body>::Function()` is the kernel that
-// runs a body. See execution_inl.h for who includes this.
+// Which body is which kernel of the table, for the devices and for the host alike: `Entry<Body>::Function()` is the
+// kernel that runs a body. See execution_inl.h for who includes this.
 
 #ifndef KERNELS_CUDA_TABLE_INL_H_
 #define KERNELS_CUDA_TABLE_INL_H_

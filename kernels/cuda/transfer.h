@@ -1,5 +1,5 @@
-// Packs pieces into argument blocks of transfer kernels and launches them. What flatten.h, cast.h and scale.h share. Private to
-// kernels/cuda.
+// Packs pieces into argument blocks of transfer kernels and launches them. What flatten.h, cast.h and scale.h share.
+// Private to kernels/cuda.
 
 #ifndef KERNELS_CUDA_TRANSFER_H_
 #define KERNELS_CUDA_TRANSFER_H_
@@ -35,7 +35,8 @@ struct TransferSetup {
   size_t entries;
 };
 
-// Pieces first, then entries; Flush at the end. Launches whenever a block of arguments is full. Empty pieces are left out.
+// Pieces first, then entries; Flush at the end. Launches whenever a block of arguments is full. Empty pieces are left
+// out.
 template <size_t kBytes>
 class TransferBatch {
  public:
