@@ -94,26 +94,25 @@ ModelTable ResNet50() {
 // The scores and the weighted sum, over all heads.
 double Attention(int64_t positions, int64_t width) { return static_cast<double>(2 * positions * positions * width); }
 
-ModelTable BertBase() {
+ModelTable Bert(const std::string& name, int layer_count, int64_t width) {
   constexpr int64_t kPositions = 128;
-  constexpr int64_t kWidth = 768;
-  Layers layers("bert_base", "128 tokens");
-  layers.Tensor("embeddings.word_embeddings.weight", {30522, kWidth});
-  layers.Tensor("embeddings.position_embeddings.weight", {512, kWidth});
-  layers.Tensor("embeddings.token_type_embeddings.weight", {2, kWidth});
-  layers.Norm("embeddings.LayerNorm", kWidth);
-  for (int layer = 0; layer < 12; ++layer) {
+  Layers layers(name, "128 tokens");
+  layers.Tensor("embeddings.word_embeddings.weight", {30522, width});
+  layers.Tensor("embeddings.position_embeddings.weight", {512, width});
+  layers.Tensor("embeddings.token_type_embeddings.weight", {2, width});
+  layers.Norm("embeddings.LayerNorm", width);
+  for (int layer = 0; layer < layer_count; ++layer) {
     const std::string prefix = absl::StrCat("encoder.layer.", layer, ".");
-    layers.Linear(prefix + "attention.self.query", kWidth, kWidth, kPositions);
-    layers.Linear(prefix + "attention.self.key", kWidth, kWidth, kPositions);
-    layers.Linear(prefix + "attention.self.value", kWidth, kWidth, kPositions, Attention(kPositions, kWidth));
-    layers.Linear(prefix + "attention.output.dense", kWidth, kWidth, kPositions);
-    layers.Norm(prefix + "attention.output.LayerNorm", kWidth);
-    layers.Linear(prefix + "intermediate.dense", kWidth, 4 * kWidth, kPositions);
-    layers.Linear(prefix + "output.dense", 4 * kWidth, kWidth, kPositions);
-    layers.Norm(prefix + "output.LayerNorm", kWidth);
+    layers.Linear(prefix + "attention.self.query", width, width, kPositions);
+    layers.Linear(prefix + "attention.self.key", width, width, kPositions);
+    layers.Linear(prefix + "attention.self.value", width, width, kPositions, Attention(kPositions, width));
+    layers.Linear(prefix + "attention.output.dense", width, width, kPositions);
+    layers.Norm(prefix + "attention.output.LayerNorm", width);
+    layers.Linear(prefix + "intermediate.dense", width, 4 * width, kPositions);
+    layers.Linear(prefix + "output.dense", 4 * width, width, kPositions);
+    layers.Norm(prefix + "output.LayerNorm", width);
   }
-  layers.Linear("pooler.dense", kWidth, kWidth, 1);
+  layers.Linear("pooler.dense", width, width, 1);
   return layers.Done();
 }
 
@@ -171,11 +170,12 @@ double ModelTable::multiply_adds() const {
 
 absl::StatusOr<ModelTable> FindModel(absl::string_view name) {
   if (name == "resnet50") return ResNet50();
-  if (name == "bert_base") return BertBase();
+  if (name == "bert_base") return Bert("bert_base", 12, 768);
+  if (name == "bert_large") return Bert("bert_large", 24, 1024);
   if (name == "gpt2_small") return Gpt2Small();
   if (name == "mlp") return Mlp();
   return absl::InvalidArgumentError(
-      absl::StrCat("no model '", name, "'; known are resnet50, bert_base, gpt2_small, mlp"));
+      absl::StrCat("no model '", name, "'; known are resnet50, bert_base, bert_large, gpt2_small, mlp"));
 }
 
 }  // namespace bench

@@ -5,6 +5,7 @@
 //                                       ("v1.5"), names are torchvision's
 //   bert_base     199     109,482,240   Devlin et al., arXiv:1810.04805, the uncased vocabulary of 30,522, with the
 //                                       pooler; names are Hugging Face's (BertModel)
+//   bert_large    391     335,141,888   the same with 24 layers of width 1024
 //   gpt2_small    148     124,439,808   Radford et al. 2019, vocabulary of 50,257, the output layer shares the token
 //                                       embedding's weights; names are Hugging Face's (GPT2LMHeadModel)
 //   mlp            10       1,195,018   the network of examples/fashion_mnist

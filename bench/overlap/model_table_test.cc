@@ -34,6 +34,8 @@ INSTANTIATE_TEST_SUITE_P(
         // 12 layers of 12 x 768^2 x 128 + 2 x 128^2 x 768, and the pooler. Sun et al., arXiv:2004.02984, have 22.5e9
         // operations, two for each.
         Published{"bert_base", 199, 109'482'240, 11.174e9},
+        // Hugging Face's BertModel of bert-large-uncased; 24 layers of 12 x 1024^2 x 128 + 2 x 128^2 x 1024, and the pooler.
+        Published{"bert_large", 391, 335'141'888, 39.461e9},
         // 12 layers of 12 x 768^2 x 1024 + 2 x 1024^2 x 768, and 768 x 50257 x 1024 for the output layer: the formula
         // of Kaplan et al., arXiv:2001.08361, table 1, with both products of attention.
         Published{"gpt2_small", 148, 124'439'808, 145.8e9}, Published{"mlp", 10, 1'195'018, 1.193e6}),

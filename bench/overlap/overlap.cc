@@ -19,7 +19,7 @@
 #include "bench/overlap/program.h"
 
 ABSL_FLAG(int, nproc, 2, "ranks to start");
-ABSL_FLAG(std::string, model, "resnet50", "whose gradients: resnet50, bert_base, gpt2_small, mlp");
+ABSL_FLAG(std::string, model, "resnet50", "whose gradients: resnet50, bert_base, bert_large, gpt2_small, mlp");
 ABSL_FLAG(std::string, compute, "busy",
           "busy: arithmetic on the rank's own core, as a framework on processors does; away: sleep, as when an "
           "accelerator computes; stream: on a stream, which keeps its device busy while the rank goes on");

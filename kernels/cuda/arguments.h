@@ -1,5 +1,5 @@
-// What kernels are given: by value, in the constant memory that holds a launch's arguments, so that no table has to be copied to the
-// device beforehand. Plain C++ that host compilers and nvcc lay out alike. Private to kernels/cuda.
+// What kernels are given: by value, in the constant memory that holds a launch's arguments, so that no table has to be
+// copied to the device beforehand. Plain C++ that host compilers and nvcc lay out alike. Private to kernels/cuda.
 
 #ifndef KERNELS_CUDA_ARGUMENTS_H_
 #define KERNELS_CUDA_ARGUMENTS_H_
@@ -22,12 +22,12 @@ inline constexpr uint32_t kVectorBytes = 16;
 // What a block does in one go, in elements of at most `element_bytes`.
 constexpr uint32_t UnitElements(uint32_t element_bytes) { return kThreads * kUnroll * (kVectorBytes / element_bytes); }
 
-// A launch takes 4 KiB of arguments everywhere, and 32,764 bytes on sm_70 and later with a driver for CUDA 12.1 or later. What
-// needs little takes the small form in any case: a launch copies all the bytes that its kernel declares.
+// A launch takes 4 KiB of arguments everywhere, and 32,764 bytes on sm_70 and later with a driver for CUDA 12.1 or
+// later. What needs little takes the small form in any case: a launch copies all the bytes that its kernel declares.
 inline constexpr size_t kSmallArgumentBytes = 4096;
 inline constexpr size_t kLargeArgumentBytes = 32764;
 
-// flatten.h's UnflattenGate. A null tail is always open.
+// bucket_kernels.h's BucketGate. A null tail is always open.
 struct Gate {
   const void* tail;
   DType dtype;  // a float, or complex: then real parts
@@ -131,6 +131,13 @@ struct FillArguments {
   void* target;
   uint64_t count;
   uint64_t pattern[2];  // the element, as often as it fits
+  uint32_t block_elements;
+};
+
+struct DivideArguments {
+  void* data;
+  uint64_t count;
+  int64_t divisor;  // positive
   uint32_t block_elements;
 };
 

@@ -1,4 +1,4 @@
-// BucketKernels on a GPU.
+// BucketKernels on GPUs: a launch for a bucket's gradients and its tail, and one that asks the tail on the device.
 
 #ifndef KERNELS_CUDA_BUCKET_KERNELS_H_
 #define KERNELS_CUDA_BUCKET_KERNELS_H_
@@ -8,7 +8,7 @@
 namespace lockstep {
 namespace kernels {
 
-// Of CUDA streams, whose device the memory is on. Never destroyed. In a build without CUDA every call is UNAVAILABLE.
+// For streams of CUDA devices (base/cuda_device.h), with the errors of kernels/cuda/flatten.h. Never destroyed.
 const BucketKernels* CudaBucketKernels();
 
 }  // namespace kernels

@@ -1,11 +1,12 @@
-// Float formats element by element, and conversion between them with a factor: the arithmetic of kernels/cpu/cast.h and scale.h,
-// to the bit. Compiled without contraction (nvcc: -fmad=false). See execution_inl.h for who includes this.
+// Float formats element by element, and conversion between them with a factor: the arithmetic of kernels/cpu/cast.h and
+// scale.h, to the bit. Compiled without contraction (nvcc: -fmad=false). See execution_inl.h for who includes this.
 //
 // A format offers
 //   Bits, Wide        an element in memory; the type it is computed in (float, double)
 //   Decode, Encode    exact; rounded once to nearest even, with the canonical NaN
 //   kMagnitude        all of Bits but the sign
 //   kNonFinite        the smallest magnitude that is no finite number
+//   kSmallestNan      the smallest that is no number at all
 
 #ifndef KERNELS_CUDA_ELEMENTS_INL_H_
 #define KERNELS_CUDA_ELEMENTS_INL_H_
@@ -30,6 +31,7 @@ struct F32 {
   using Wide = float;
   static constexpr Bits kMagnitude = 0x7FFFFFFF;
   static constexpr Bits kNonFinite = 0x7F800000;
+  static constexpr Bits kSmallestNan = kNonFinite + 1;
   static LOCKSTEP_BODY Wide Decode(Bits bits) { return __builtin_bit_cast(float, bits); }
   static LOCKSTEP_BODY Bits Encode(Wide value) {
     return value != value ? 0x7FC00000 : __builtin_bit_cast(uint32_t, value);
@@ -42,6 +44,7 @@ struct F64 {
   using Wide = double;
   static constexpr Bits kMagnitude = 0x7FFFFFFFFFFFFFFF;
   static constexpr Bits kNonFinite = 0x7FF0000000000000;
+  static constexpr Bits kSmallestNan = kNonFinite + 1;
   static LOCKSTEP_BODY Wide Decode(Bits bits) { return __builtin_bit_cast(double, bits); }
   static LOCKSTEP_BODY Bits Encode(Wide value) {
     return value != value ? 0x7FF8000000000000 : __builtin_bit_cast(uint64_t, value);
@@ -56,13 +59,15 @@ struct Narrow {
   using Wide = float;
   static constexpr Bits kMagnitude = static_cast<Bits>(static_cast<Bits>(~Bits{0}) >> 1);
   static constexpr Bits kNonFinite = kInfinity;
+  static constexpr Bits kSmallestNan = kInfinity == kMagnitude ? kInfinity : kInfinity + 1;  // f8e4m3 has no infinity
   static LOCKSTEP_BODY Wide Decode(Bits bits) { return static_cast<float>(Storage::FromBits(bits)); }
   static LOCKSTEP_BODY Bits Encode(Wide value) { return Storage(value).bits(); }
 };
 
 struct BF16 : Narrow<DType::kBF16, BFloat16, uint16_t, 0x7F80> {};
 
-// The hardware's conversions differ in nothing but their NaN. (A NaN that is decoded is made canonical where it is encoded.)
+// The hardware's conversions differ in nothing but their NaN. (A NaN that is decoded is made canonical where it is
+// encoded.)
 struct F16 : Narrow<DType::kF16, Float16, uint16_t, 0x7C00> {
 #if defined(__CUDA_ARCH__)
   static LOCKSTEP_BODY Wide Decode(Bits bits) {
@@ -78,7 +83,8 @@ struct F16 : Narrow<DType::kF16, Float16, uint16_t, 0x7C00> {
 #endif
 };
 
-// From sm_89 on there are instructions for these, too. They saturate, so what rounds beyond the largest finite number is put right.
+// From sm_89 on there are instructions for these, too. They saturate, so what rounds beyond the largest finite number
+// is put right.
 struct F8E4M3 : Narrow<DType::kF8E4M3, Float8E4M3, uint8_t, 0x7F> {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
   static LOCKSTEP_BODY Wide Decode(Bits bits) {
@@ -117,14 +123,15 @@ LOCKSTEP_BODY bool IsFinite(typename Format::Bits bits) {
   return (bits & Format::kMagnitude) < Format::kNonFinite;
 }
 
-// A double rounded to float by "round to odd", so that rounding the result to a narrower format to nearest even gives what rounding
-// the double directly would have: see kernels/cpu/cast_inl.h.
+// A double rounded to float by "round to odd", so that rounding the result to a narrower format to nearest even gives
+// what rounding the double directly would have: see kernels/cpu/cast_inl.h.
 LOCKSTEP_BODY float RoundToOdd(double value) {
   const auto nearest = static_cast<float>(value);
   auto bits = __builtin_bit_cast(uint32_t, nearest);
   const uint64_t exact = __builtin_bit_cast(uint64_t, value) & F64::kMagnitude;
   const uint64_t rounded = __builtin_bit_cast(uint64_t, static_cast<double>(nearest)) & F64::kMagnitude;
-  // An even neighbour moves one place towards the double, in magnitude; beyond the largest float that leaves the largest.
+  // An even neighbour moves one place towards the double, in magnitude; beyond the largest float that leaves the
+  // largest.
   if ((bits & 1) == 0 && rounded != exact) bits += rounded < exact ? 1 : -1;
   return __builtin_bit_cast(float, bits);
 }

@@ -1,8 +1,9 @@
 // What a kernel body may know of the machine that runs it: nothing but these few wrappers.
 //
-// A body is a function of (arguments, block, thread) that nvcc compiles for devices and any C++ compiler for the host, where tests
-// run it thread by thread, block by block: indices, tails and arithmetic are then proven without a device. So bodies share no
-// memory between threads, and what differs between the two is here and, for speed, in a few conversions of elements_inl.h.
+// A body is a function of (arguments, block, thread) that nvcc compiles for devices and any C++ compiler for the host,
+// where tests run it thread by thread, block by block: indices, tails and arithmetic are then proven without a device.
+// So bodies share no memory between threads, and what differs between the two is here and, for speed, in a few
+// conversions of elements_inl.h.
 //
 // Headers named *_inl.h are included by a table*.cu or by host_executor.cc and nothing else; all in them is internal.
 
@@ -16,10 +17,12 @@
 #if defined(__CUDACC__)
 #define LOCKSTEP_BODY __device__ __forceinline__
 #define LOCKSTEP_UNROLL _Pragma("unroll")
+#define LOCKSTEP_UNROLL_BY_4 _Pragma("unroll 4")
 #else
 #include "base/check.h"
 #define LOCKSTEP_BODY inline
 #define LOCKSTEP_UNROLL
+#define LOCKSTEP_UNROLL_BY_4
 #endif
 
 namespace lockstep {
@@ -27,8 +30,8 @@ namespace kernels {
 namespace cuda {
 namespace {
 
-// `kLanes` neighbouring elements, moved as one: sizeof is 1, 2, 4, 8 or 16 bytes, which is also the alignment that the hardware
-// insists on (and the host checks).
+// `kLanes` neighbouring elements, moved as one: sizeof is 1, 2, 4, 8 or 16 bytes, which is also the alignment that the
+// hardware insists on (and the host checks).
 template <typename Bits, int kLanes>
 struct alignas(sizeof(Bits) * kLanes) Vector {
   Bits lane[kLanes];

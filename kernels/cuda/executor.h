@@ -1,5 +1,5 @@
-// Who runs a kernel: a CUDA stream (stream_executor.h) or, in tests, the host (host_executor.h). What prepares arguments knows only
-// this, so that tests of it need no device. Private to kernels/cuda.
+// Who runs a kernel: a CUDA stream (stream_executor.h) or, in tests, the host (host_executor.h). What prepares
+// arguments knows only this, so that tests of it need no device. Private to kernels/cuda.
 
 #ifndef KERNELS_CUDA_EXECUTOR_H_
 #define KERNELS_CUDA_EXECUTOR_H_
@@ -24,7 +24,8 @@ class Executor {
   // Whether a launch takes kLargeArgumentBytes of arguments.
   virtual bool takes_large_arguments() const = 0;
 
-  // Enqueues `blocks` blocks, at least one, of a kernel of the table. `arguments` are those that it declares; they are copied.
+  // Enqueues `blocks` blocks, at least one, of a kernel of the table. `arguments` are those that it declares; they are
+  // copied.
   virtual absl::Status Launch(KernelFunction kernel, uint32_t blocks, const void* arguments) = 0;
 };
 

@@ -7,8 +7,10 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "base/tensor_view.h"
 #include "kernels/cpu/cast.h"
 #include "kernels/cuda/arguments.h"
+#include "kernels/cuda/blocks.h"
 #include "kernels/cuda/stream_executor.h"
 #include "kernels/cuda/transfer.h"
 
@@ -21,20 +23,20 @@ constexpr size_t kEntryMax = std::numeric_limits<uint32_t>::max();
 
 // A call of either direction.
 struct Call {
-  absl::Span<const ViewPiece> pieces;
-  absl::Span<const FlatValue> values;
+  absl::Span<const BucketPiece> pieces;
+  absl::Span<const BucketEntry> entries;
   char* flat;
   DType flat_dtype;
   double factor;
-  const UnflattenGate* gate;
+  const BucketGate* gate;
   bool to_flat;
-  uint64_t entry_base = 0;  // the index of the first of the values, in real parts
+  uint64_t entry_base = 0;  // the index of the first of the entries, in real parts
 
   bool divides_by_live() const { return gate != nullptr && gate->divide_by_live; }
 };
 
 // Nothing to be done for a view that is the flat array's memory.
-bool IsInPlace(const Call& call, const ViewPiece& piece) {
+bool IsInPlace(const Call& call, const BucketPiece& piece) {
   return piece.view->dense() && piece.view->dtype() == call.flat_dtype && call.factor == 1 && !call.divides_by_live() &&
          piece.view->data() == call.flat + piece.offset * SizeOf(call.flat_dtype);
 }
@@ -48,7 +50,7 @@ struct Totals {
 
 using TotalsByDType = Totals[kDTypeCount];
 
-absl::Status CheckPiece(const Call& call, const ViewPiece& piece, const Executor& executor) {
+absl::Status CheckPiece(const Call& call, const BucketPiece& piece, const Executor& executor) {
   const TensorView& view = *piece.view;
   // Any factor but 1 stands for one that is known only to the device.
   const double factor = call.divides_by_live() && call.factor == 1 ? 0.5 : call.factor;
@@ -66,7 +68,7 @@ absl::Status CheckPiece(const Call& call, const ViewPiece& piece, const Executor
 
 absl::Status CheckPieces(const Call& call, const Executor& executor, TotalsByDType& totals) {
   for (size_t i = 0; i < call.pieces.size(); ++i) {
-    const ViewPiece& piece = call.pieces[i];
+    const BucketPiece& piece = call.pieces[i];
     if (piece.view == nullptr) {
       if (!call.to_flat) return absl::InvalidArgumentError(absl::StrCat("piece ", i, " has no view to write to"));
       continue;
@@ -81,13 +83,13 @@ absl::Status CheckPieces(const Call& call, const Executor& executor, TotalsByDTy
   return absl::OkStatus();
 }
 
-absl::Status CheckGate(const UnflattenGate& gate) {
+absl::Status CheckGate(const BucketGate& gate) {
   if (gate.tail == nullptr || !(IsFloat(gate.dtype) || IsComplex(gate.dtype)) || gate.closed_by > kEntryMax ||
       gate.joined > kEntryMax || gate.ranks < 1) {
     return absl::InvalidArgumentError(absl::StrCat("no gate: a tail of ", Name(gate.dtype), " with entries ",
                                                    gate.closed_by, " and ", gate.joined, " of ", gate.ranks, " ranks"));
   }
-  return CheckAligned("a tail", gate.tail, gate.dtype);
+  return CheckAligned("a tail", gate.tail, SizeOf(RealFormOf(gate.dtype).dtype));
 }
 
 TransferSetup SetupOf(const Call& call, DType dtype) {
@@ -100,7 +102,7 @@ TransferSetup SetupOf(const Call& call, DType dtype) {
   setup.header.to_flat = call.to_flat;
   setup.header.may_copy = true;
   if (call.gate != nullptr) {
-    const UnflattenGate& gate = *call.gate;
+    const BucketGate& gate = *call.gate;
     setup.header.gate = {gate.tail,
                          gate.dtype,
                          gate.divide_by_live,
@@ -112,33 +114,33 @@ TransferSetup SetupOf(const Call& call, DType dtype) {
   return setup;
 }
 
-absl::Status CheckValues(Call& call) {
-  if (call.values.empty()) return absl::OkStatus();
+absl::Status CheckEntries(Call& call) {
+  if (call.entries.empty()) return absl::OkStatus();
   if (!IsFloat(call.flat_dtype) && !IsComplex(call.flat_dtype)) {
     return absl::InvalidArgumentError(absl::StrCat("cannot put float values into an array of ", Name(call.flat_dtype)));
   }
-  const auto by_index = [](const FlatValue& a, const FlatValue& b) { return a.index < b.index; };
-  const auto ends = std::minmax_element(call.values.begin(), call.values.end(), by_index);
+  const auto by_index = [](const BucketEntry& a, const BucketEntry& b) { return a.index < b.index; };
+  const auto ends = std::minmax_element(call.entries.begin(), call.entries.end(), by_index);
   const uint32_t parts = RealFormOf(call.flat_dtype).parts;
   call.entry_base = parts * ends.first->index;
   if (ends.second->index - ends.first->index < kEntryMax / parts) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("values at ", ends.first->index, " and ", ends.second->index,
+  return absl::InvalidArgumentError(absl::StrCat("entries ", ends.first->index, " and ", ends.second->index,
                                                  " are too far apart for one array of arguments"));
 }
 
 // Values with indices counted from entry_base.
 template <typename Batch>
-absl::Status AddValues(const Call& call, Batch& batch) {
+absl::Status AddEntries(const Call& call, Batch& batch) {
   const uint32_t parts = RealFormOf(call.flat_dtype).parts;
-  for (const FlatValue& value : call.values) {
-    const auto index = static_cast<uint32_t>(parts * value.index - call.entry_base);
-    LOCKSTEP_RETURN_IF_ERROR(batch.AddEntry(index, value.value));
+  for (const BucketEntry& entry : call.entries) {
+    const auto index = static_cast<uint32_t>(parts * entry.index - call.entry_base);
+    LOCKSTEP_RETURN_IF_ERROR(batch.AddEntry(index, entry.value));
     if (parts == 2) LOCKSTEP_RETURN_IF_ERROR(batch.AddEntry(index + 1, 0));
   }
   return absl::OkStatus();
 }
 
-// The views of one dtype, in its launch or launches; with zeros and values if they are to go along.
+// The views of one dtype, in its launch or launches; with zeros and entries if they are to go along.
 absl::Status TransferDense(const Call& call, DType dtype, const Totals& totals, bool with_the_rest,
                            Executor& executor) {
   TransferSetup setup = SetupOf(call, dtype);
@@ -146,16 +148,16 @@ absl::Status TransferDense(const Call& call, DType dtype, const Totals& totals, 
   setup.elements = parts * totals.elements;
   setup.pieces = totals.dense;
   if (with_the_rest) {
-    setup.entries = parts * call.values.size();
-    for (const ViewPiece& piece : call.pieces) {
+    setup.entries = parts * call.entries.size();
+    for (const BucketPiece& piece : call.pieces) {
       if (piece.view == nullptr) ++setup.pieces;
     }
   }
   return RunTransfer(setup, executor, [&](auto& batch) {
-    for (const ViewPiece& piece : call.pieces) {
+    for (const BucketPiece& piece : call.pieces) {
       if (piece.view == nullptr) {
         if (with_the_rest) {
-          LOCKSTEP_RETURN_IF_ERROR(batch.Add(nullptr, parts * piece.offset, parts * piece.zeros, 0));
+          LOCKSTEP_RETURN_IF_ERROR(batch.Add(nullptr, parts * piece.offset, parts * piece.count, 0));
         }
         continue;
       }
@@ -164,7 +166,7 @@ absl::Status TransferDense(const Call& call, DType dtype, const Totals& totals, 
       LOCKSTEP_RETURN_IF_ERROR(
           batch.Add(view.data(), parts * piece.offset, parts * view.elements(), static_cast<uint32_t>(piece.entry)));
     }
-    return with_the_rest ? AddValues(call, batch) : absl::OkStatus();
+    return with_the_rest ? AddEntries(call, batch) : absl::OkStatus();
   });
 }
 
@@ -190,7 +192,7 @@ absl::Status TransferStrided(const Call& call, DType dtype, const Totals& totals
   const uint32_t parts = RealFormOf(dtype).parts;
   setup.elements = parts * totals.elements;
   StridedBatch batch(setup, executor);
-  for (const ViewPiece& piece : call.pieces) {
+  for (const BucketPiece& piece : call.pieces) {
     if (piece.view == nullptr || piece.view->dtype() != dtype || piece.view->dense()) continue;
     const TensorView& view = *piece.view;
     LOCKSTEP_RETURN_IF_ERROR(
@@ -203,10 +205,10 @@ absl::Status TransferStrided(const Call& call, DType dtype, const Totals& totals
 absl::Status Run(Call call, Executor& executor) {
   TotalsByDType totals;
   LOCKSTEP_RETURN_IF_ERROR(CheckPieces(call, executor, totals));
-  LOCKSTEP_RETURN_IF_ERROR(CheckAligned("a flat array", call.flat, call.flat_dtype));
+  LOCKSTEP_RETURN_IF_ERROR(CheckAligned("a flat array", call.flat, SizeOf(RealFormOf(call.flat_dtype).dtype)));
   if (call.gate != nullptr) LOCKSTEP_RETURN_IF_ERROR(CheckGate(*call.gate));
-  LOCKSTEP_RETURN_IF_ERROR(CheckValues(call));
-  // Zeros and values need no dtype: they go with the first pieces that have the flat array's parts, or by themselves.
+  LOCKSTEP_RETURN_IF_ERROR(CheckEntries(call));
+  // Zeros and entries need no dtype: they go with the first pieces that have the flat array's parts, or by themselves.
   bool rest_is_done = false;
   for (const DType dtype : kAllDTypes) {
     const Totals& total = totals[static_cast<int>(dtype)];
@@ -223,13 +225,13 @@ absl::Status Run(Call call, Executor& executor) {
 
 namespace internal {
 
-absl::Status FlattenViews(absl::Span<const ViewPiece> pieces, absl::Span<const FlatValue> values, void* flat,
+absl::Status FlattenViews(absl::Span<const BucketPiece> pieces, absl::Span<const BucketEntry> entries, void* flat,
                           DType flat_dtype, double factor, Executor& executor) {
-  return Run({pieces, values, static_cast<char*>(flat), flat_dtype, factor, nullptr, true}, executor);
+  return Run({pieces, entries, static_cast<char*>(flat), flat_dtype, factor, nullptr, true}, executor);
 }
 
-absl::Status UnflattenViews(absl::Span<const ViewPiece> pieces, const void* flat, DType flat_dtype, double factor,
-                            const UnflattenGate* gate, Executor& executor) {
+absl::Status UnflattenViews(absl::Span<const BucketPiece> pieces, const void* flat, DType flat_dtype, double factor,
+                            const BucketGate* gate, Executor& executor) {
   // Written only through views that are its own memory.
   char* const array = static_cast<char*>(const_cast<void*>(flat));
   return Run({pieces, {}, array, flat_dtype, factor, gate, false}, executor);
@@ -237,14 +239,14 @@ absl::Status UnflattenViews(absl::Span<const ViewPiece> pieces, const void* flat
 
 }  // namespace internal
 
-absl::Status FlattenViews(absl::Span<const ViewPiece> pieces, absl::Span<const FlatValue> values, void* flat,
+absl::Status FlattenViews(absl::Span<const BucketPiece> pieces, absl::Span<const BucketEntry> entries, void* flat,
                           DType flat_dtype, double factor, Stream& stream) {
   LOCKSTEP_ASSIGN_OR_RETURN(StreamExecutor executor, StreamExecutor::Create(stream));
-  return internal::FlattenViews(pieces, values, flat, flat_dtype, factor, executor);
+  return internal::FlattenViews(pieces, entries, flat, flat_dtype, factor, executor);
 }
 
-absl::Status UnflattenViews(absl::Span<const ViewPiece> pieces, const void* flat, DType flat_dtype, double factor,
-                            const UnflattenGate* gate, Stream& stream) {
+absl::Status UnflattenViews(absl::Span<const BucketPiece> pieces, const void* flat, DType flat_dtype, double factor,
+                            const BucketGate* gate, Stream& stream) {
   LOCKSTEP_ASSIGN_OR_RETURN(StreamExecutor executor, StreamExecutor::Create(stream));
   return internal::UnflattenViews(pieces, flat, flat_dtype, factor, gate, executor);
 }

@@ -1,27 +1,29 @@
 // What flatten.h promises, on any rig: instantiate FlattenConformance with a MakeTestRig.
 //
-// Pieces of random sizes and alignments, with gaps between them, from arrays that are poisoned around them; the outcome is compared,
-// gaps included, with kernels/reference.h, which shares nothing with what it judges.
+// Pieces of random sizes and alignments, with gaps between them, from arrays that are poisoned around them; the outcome
+// is compared, gaps included, with kernels/reference.h, which shares nothing with what it judges.
 
 #ifndef KERNELS_CUDA_FLATTEN_CONFORMANCE_H_
 #define KERNELS_CUDA_FLATTEN_CONFORMANCE_H_
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <random>
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "base/device.h"
 #include "base/dtype.h"
 #include "base/status_matchers.h"
 #include "base/tensor_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/bucket_kernels.h"
 #include "kernels/cpu/flatten.h"
 #include "kernels/cuda/flatten.h"
+#include "kernels/cuda/kernel_conformance.h"
 #include "kernels/cuda/test_rig.h"
 #include "kernels/reference.h"
 #include "kernels/test_arrays.h"
@@ -30,24 +32,7 @@ namespace lockstep {
 namespace kernels {
 namespace cuda {
 
-using Bytes = std::vector<uint8_t>;
-
-inline const DType kFloats[] = {DType::kF16, DType::kBF16, DType::kF32, DType::kF64, DType::kF8E4M3, DType::kF8E5M2};
-
-// How kernels/cpu/cast.h defines a conversion: from a dtype to itself by a factor of 1, the bits stay.
-inline Bytes ConvertedByReference(DType to, DType from, const uint8_t* source, size_t count, double factor) {
-  Bytes target(count * SizeOf(to));
-  if (to == from && factor == 1) {
-    std::copy(source, source + target.size(), target.begin());
-  } else if (IsComplex(to)) {
-    ReferenceScale(to, target.data(), source, count, factor);
-  } else {
-    ReferenceCast(to, target.data(), from, source, count, factor);
-  }
-  return target;
-}
-
-class FlattenConformance : public testing::TestWithParam<MakeTestRig> {
+class FlattenConformance : public KernelConformance {
  protected:
   // Pieces laid out in an array of their own and in a flat one, with gaps in both.
   struct Layout {
@@ -58,23 +43,7 @@ class FlattenConformance : public testing::TestWithParam<MakeTestRig> {
     size_t flat_elements = 0;
   };
 
-  void SetUp() override {
-    auto rig = GetParam()();
-    if (absl::IsUnavailable(rig.status())) GTEST_SKIP() << rig.status();
-    ASSERT_THAT(rig.status(), IsOk());
-    rig_ = *std::move(rig);
-    const uint32_t seed = std::random_device()();
-    RecordProperty("seed", std::to_string(seed));
-    random_.seed(seed);
-    // Shown with every failure.
-    trace_ = std::make_unique<testing::ScopedTrace>(__FILE__, __LINE__, "seed " + std::to_string(seed));
-  }
-
-  size_t Below(size_t end) { return random_() % end; }
-
   Layout RandomLayout(size_t pieces, size_t count_max) {
-    static constexpr size_t kSizes[] = {0,   1,    2,    3,    15,   16,   17,    64,   255,
-                                        257, 1000, 1024, 4095, 4096, 4097, 16383, 20000};
     Layout layout;
     for (size_t i = 0; i < pieces; ++i) {
       const size_t size = kSizes[Below(sizeof(kSizes) / sizeof(kSizes[0]))];
@@ -91,9 +60,9 @@ class FlattenConformance : public testing::TestWithParam<MakeTestRig> {
 
   TensorView DeviceView(void* data, DType dtype, const std::vector<int64_t>& shape,
                         const std::vector<int64_t>& strides = {}) {
-    auto view = TensorView::Create(data, dtype, shape, strides, rig_->executor().device());
+    auto view = TensorView::Create(data, dtype, shape, strides, executor().device());
     EXPECT_THAT(view.status(), IsOk());
-    return view.value_or(TensorView());
+    return *std::move(view);
   }
 
   std::vector<TensorView> Views(const Layout& layout, char* data, DType dtype) {
@@ -105,8 +74,8 @@ class FlattenConformance : public testing::TestWithParam<MakeTestRig> {
     return views;
   }
 
-  static std::vector<ViewPiece> Pieces(const Layout& layout, const std::vector<TensorView>& views) {
-    std::vector<ViewPiece> pieces(views.size());
+  static std::vector<BucketPiece> Pieces(const Layout& layout, const std::vector<TensorView>& views) {
+    std::vector<BucketPiece> pieces(views.size());
     for (size_t i = 0; i < views.size(); ++i) {
       pieces[i].view = &views[i];
       pieces[i].offset = layout.offsets[i];
@@ -123,7 +92,7 @@ class FlattenConformance : public testing::TestWithParam<MakeTestRig> {
     const DeviceBytes on_device(*rig_, source, SizeOf(from) * Below(4));
     const DeviceBytes flat(*rig_, expected, SizeOf(to) * Below(4));
     const std::vector<TensorView> views = Views(layout, on_device.data(), from);
-    ASSERT_THAT(internal::FlattenViews(Pieces(layout, views), {}, flat.data(), to, factor, rig_->executor()), IsOk());
+    ASSERT_THAT(internal::FlattenViews(Pieces(layout, views), {}, flat.data(), to, factor, executor()), IsOk());
     for (size_t i = 0; i < views.size(); ++i) {
       const Bytes piece =
           ConvertedByReference(to, from, source.data() + layout.begins[i] * SizeOf(from), layout.counts[i], factor);
@@ -143,7 +112,7 @@ class FlattenConformance : public testing::TestWithParam<MakeTestRig> {
     const DeviceBytes flat(*rig_, source, SizeOf(from) * Below(4));
     const DeviceBytes on_device(*rig_, expected, SizeOf(to) * Below(4));
     const std::vector<TensorView> views = Views(layout, on_device.data(), to);
-    ASSERT_THAT(internal::UnflattenViews(Pieces(layout, views), flat.data(), from, factor, nullptr, rig_->executor()),
+    ASSERT_THAT(internal::UnflattenViews(Pieces(layout, views), flat.data(), from, factor, nullptr, executor()),
                 IsOk());
     for (size_t i = 0; i < views.size(); ++i) {
       const Bytes piece =
@@ -154,12 +123,6 @@ class FlattenConformance : public testing::TestWithParam<MakeTestRig> {
     EXPECT_TRUE(on_device.GuardsIntact());
     ExpectSameBytes(flat.Read(), source, SizeOf(from));
   }
-
-  std::unique_ptr<TestRig> rig_;
-  std::mt19937_64 random_;
-
- private:
-  std::unique_ptr<testing::ScopedTrace> trace_;
 };
 
 TEST_P(FlattenConformance, BothWaysBetweenAllFloats) {
@@ -225,21 +188,21 @@ TEST_P(FlattenConformance, ZerosAndValuesGoAlong) {
       const DeviceBytes on_device(*rig_, source, 0);
       const DeviceBytes flat(*rig_, expected, 0);
       const TensorView view = DeviceView(on_device.data(), from, {kCount});
-      std::vector<ViewPiece> pieces(3);
+      std::vector<BucketPiece> pieces(3);
       pieces[0].offset = 1;
-      pieces[0].zeros = kCount - 1;
+      pieces[0].count = kCount - 1;
       pieces[1].view = &view;
       pieces[1].offset = kCount;
       pieces[2].offset = 2 * kCount + 1;  // no zeros at all
-      std::vector<FlatValue> entries;
+      std::vector<BucketEntry> entries;
       for (size_t i = 0; i < values; ++i) entries.push_back({kTail + values - i, static_cast<float>(i % 5)});
-      ASSERT_THAT(internal::FlattenViews(pieces, entries, flat.data(), to, 1, rig_->executor()), IsOk());
+      ASSERT_THAT(internal::FlattenViews(pieces, entries, flat.data(), to, 1, executor()), IsOk());
 
       const size_t size = SizeOf(to);
       std::fill_n(expected.begin() + size, (kCount - 1) * size, 0);
       const Bytes piece = ConvertedByReference(to, from, source.data(), kCount, 1);
       std::copy(piece.begin(), piece.end(), expected.begin() + kCount * size);
-      for (const FlatValue& entry : entries) {
+      for (const BucketEntry& entry : entries) {
         uint8_t* const target = expected.data() + entry.index * size;
         std::fill_n(target, size, 0);
         const DType real = to == DType::kComplex64 ? DType::kF32 : to == DType::kComplex128 ? DType::kF64 : to;
@@ -251,8 +214,8 @@ TEST_P(FlattenConformance, ZerosAndValuesGoAlong) {
   }
 }
 
-// Of views with gaps, of any rank, beside dense ones of several dtypes. What the host's FlattenViews makes of the same views is the
-// reference here: it defines their order.
+// Of views with gaps, of any rank, beside dense ones of several dtypes. What the host's FlattenViews makes of the same
+// views is the reference here: it defines their order.
 TEST_P(FlattenConformance, StridedViewsOfSeveralDTypes) {
   struct Shape {
     std::vector<int64_t> shape;
@@ -295,7 +258,7 @@ TEST_P(FlattenConformance, StridedViewsOfSeveralDTypes) {
       }
       Bytes expected = TestElements(flat_dtype, flat_elements, random_);
       const DeviceBytes flat(*rig_, expected, 0);
-      std::vector<ViewPiece> pieces(kViews);
+      std::vector<BucketPiece> pieces(kViews);
       std::vector<kernels::ViewPiece> host_pieces(kViews);
       for (size_t i = 0; i < kViews; ++i) {
         pieces[i].view = &views[i];
@@ -304,11 +267,10 @@ TEST_P(FlattenConformance, StridedViewsOfSeveralDTypes) {
       }
       const double factor = flat_dtype == DType::kU8 ? 1 : 0.75;
       if (to_flat) {
-        ASSERT_THAT(internal::FlattenViews(pieces, {}, flat.data(), flat_dtype, factor, rig_->executor()), IsOk());
+        ASSERT_THAT(internal::FlattenViews(pieces, {}, flat.data(), flat_dtype, factor, executor()), IsOk());
         ASSERT_THAT(kernels::FlattenViews(host_pieces, expected.data(), flat_dtype, factor), IsOk());
       } else {
-        ASSERT_THAT(internal::UnflattenViews(pieces, flat.data(), flat_dtype, factor, nullptr, rig_->executor()),
-                    IsOk());
+        ASSERT_THAT(internal::UnflattenViews(pieces, flat.data(), flat_dtype, factor, nullptr, executor()), IsOk());
         ASSERT_THAT(kernels::UnflattenViews(host_pieces, expected.data(), flat_dtype, factor), IsOk());
       }
       ExpectSameBytes(flat.Read(), expected, SizeOf(flat_dtype));
@@ -326,11 +288,10 @@ TEST_P(FlattenConformance, InPlaceStaysOrIsScaled) {
     const Bytes source = TestElements(DType::kF32, 10000, random_);
     const DeviceBytes flat(*rig_, source, 0);
     const TensorView view = DeviceView(flat.data() + 3 * sizeof(float), DType::kF32, {9000});
-    ViewPiece piece;
+    BucketPiece piece;
     piece.view = &view;
     piece.offset = 3;
-    ASSERT_THAT(internal::UnflattenViews({&piece, 1}, flat.data(), DType::kF32, factor, nullptr, rig_->executor()),
-                IsOk());
+    ASSERT_THAT(internal::UnflattenViews({&piece, 1}, flat.data(), DType::kF32, factor, nullptr, executor()), IsOk());
     Bytes expected = source;
     const Bytes middle =
         ConvertedByReference(DType::kF32, DType::kF32, source.data() + 3 * sizeof(float), 9000, factor);
@@ -350,9 +311,10 @@ TEST_P(FlattenConformance, GateDecidesByTheTail) {
   };
   constexpr int kRanks = 4;
   const std::vector<Case> cases = {
-      {0, 0, {4, 4, 4}, false, 0.25},      {0, 0, {4, 0, 1}, true, 0.25},  {1, 0, {4, 4, 4}, false, 0},
-      {0, 1, {3, 3, 3}, true, 1.0 / 3},    {0, 1, {3, 3, 3}, false, 0.25}, {0, 4, {1, 1, 0}, true, 1},
-      {0, 0.75, {1, 0, 0}, true, 1.0 / 3}, {2, 3, {1, 1, 1}, true, 0},
+      {0, 0, {4, 4, 4}, false, 0.25},      {0, 0, {4, 0, 1}, true, 0.25},        {1, 0, {4, 4, 4}, false, 0},
+      {0, 1, {3, 3, 3}, true, 1.0 / 3},    {0, 1, {3, 3, 3}, false, 0.25},       {0, 4, {1, 1, 0}, true, 1},
+      {0, 0.75, {1, 0, 0}, true, 1.0 / 3}, {0, NAN, {1, NAN, 0}, true, 1.0 / 3}, {NAN, 0, {1, 1, 1}, false, 0},
+      {2, 3, {1, 1, 1}, true, 0},
   };
   for (const DType wire : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64, DType::kF8E4M3, DType::kF8E5M2,
                            DType::kComplex64, DType::kComplex128}) {
@@ -374,7 +336,7 @@ TEST_P(FlattenConformance, GateDecidesByTheTail) {
       const DeviceBytes flat(*rig_, source, 0);
       const DeviceBytes targets(*rig_, expected, 0);
       std::vector<TensorView> views;
-      std::vector<ViewPiece> pieces(3);
+      std::vector<BucketPiece> pieces(3);
       for (size_t i = 0; i < 3; ++i) {
         // The second has gaps: every other element of twice as many.
         views.push_back(i == 1 ? DeviceView(targets.data() + kCount * SizeOf(to), to, {kCount / 2}, {2})
@@ -385,14 +347,15 @@ TEST_P(FlattenConformance, GateDecidesByTheTail) {
         pieces[i].offset = i * kCount;
         pieces[i].entry = 3 + i;
       }
-      UnflattenGate gate;
+      BucketGate gate;
       gate.tail = flat.data() + 3 * kCount * size;
       gate.dtype = wire;
       gate.closed_by = 0;
       gate.joined = 1;
       gate.ranks = kRanks;
+      gate.count_max = 1 << 24;
       gate.divide_by_live = test.divide_by_live;
-      ASSERT_THAT(internal::UnflattenViews(pieces, flat.data(), wire, 0.25, &gate, rig_->executor()), IsOk());
+      ASSERT_THAT(internal::UnflattenViews(pieces, flat.data(), wire, 0.25, &gate, executor()), IsOk());
       for (size_t i = 0; i < 3; ++i) {
         if (test.used[i] == 0 || test.factor_expected == 0) continue;
         const Bytes piece = ConvertedByReference(to, wire, source.data() + i * kCount * size, views[i].elements(),
@@ -419,16 +382,16 @@ TEST_P(FlattenConformance, CountsInATailAreBounded) {
                          Bytes(reinterpret_cast<const uint8_t*>(&one), reinterpret_cast<const uint8_t*>(&one + 1)), 0);
   const DeviceBytes target(*rig_, Bytes(sizeof(float)), 0);
   const TensorView view = DeviceView(target.data(), DType::kF32, {1});
-  ViewPiece piece;
+  BucketPiece piece;
   piece.view = &view;
   piece.entry = 2;
-  UnflattenGate gate;
+  BucketGate gate;
   gate.tail = on_device.data();
   gate.joined = 1;
   gate.ranks = 32;
   gate.count_max = 16;
   gate.divide_by_live = true;
-  ASSERT_THAT(internal::UnflattenViews({&piece, 1}, flat.data(), DType::kF32, 1, &gate, rig_->executor()), IsOk());
+  ASSERT_THAT(internal::UnflattenViews({&piece, 1}, flat.data(), DType::kF32, 1, &gate, executor()), IsOk());
   const Bytes result = target.Read();
   float value = 0;
   std::memcpy(&value, result.data(), sizeof(value));

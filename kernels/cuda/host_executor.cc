@@ -35,6 +35,9 @@ const KernelTable& HostExecutor::kernels() const {
     AddTransfersTo<HostEntry, F64>(kernels);
     AddTransfersTo<HostEntry, F8E4M3>(kernels);
     AddTransfersTo<HostEntry, F8E5M2>(kernels);
+    AddIntegers<HostEntry>(kernels);
+    AddFloats<HostEntry>(kernels);
+    AddFills<HostEntry>(kernels);
     return kernels;
   }();
   return table;

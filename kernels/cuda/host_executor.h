@@ -1,5 +1,6 @@
-// Runs the kernels' bodies on the calling thread, block by block and thread by thread, on memory of the host that is said to be a
-// device's: what tests judge without a device. Counts launches, and can refuse large arguments as old drivers do.
+// Runs the kernels' bodies on the calling thread, block by block and thread by thread, on memory of the host that is
+// said to be a device's: what tests judge without a device. Counts launches, and can refuse large arguments as old
+// drivers do.
 
 #ifndef KERNELS_CUDA_HOST_EXECUTOR_H_
 #define KERNELS_CUDA_HOST_EXECUTOR_H_

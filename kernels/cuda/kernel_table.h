@@ -1,4 +1,5 @@
-// All kernels of a device, or their host twins, as data. Private to kernels/cuda: callers use flatten.h, cast.h and the rest.
+// All kernels of a device, or their host twins, as data. Private to kernels/cuda: callers use flatten.h, cast.h and the
+// rest.
 
 #ifndef KERNELS_CUDA_KERNEL_TABLE_H_
 #define KERNELS_CUDA_KERNEL_TABLE_H_
@@ -13,13 +14,21 @@ namespace cuda {
 // Called by nobody: an Executor knows what it stands for.
 using KernelFunction = void (*)();
 
-// Indexed by the enumerators' values; null where the combination has no meaning. What merely moves bits, or computes with the parts
-// of complex numbers, uses the kernels of a float of the size. arguments.h has each kernel's arguments.
+// Elements of 1, 2, 4, 8 and 16 bytes.
+inline constexpr int kFillSizes = 5;
+
+// Indexed by the enumerators' values; null where the combination has no meaning. What merely moves bits, or computes
+// with the parts of complex numbers, uses the kernels of a float of the size. arguments.h has each kernel's arguments.
 struct KernelTable {
   KernelFunction transfer_small[kDTypeCount][kDTypeCount];  // [to][from], of floats; by the size of the arguments
   KernelFunction transfer_large[kDTypeCount][kDTypeCount];
   KernelFunction transfer_counting[kDTypeCount][kDTypeCount];  // small arguments
   KernelFunction transfer_strided[kDTypeCount][kDTypeCount];
+  KernelFunction reduce[kDTypeCount][kReduceOpCount];  // complex numbers: products only
+  KernelFunction scaled_sum[kDTypeCount];              // of floats
+  KernelFunction count_non_finite[kDTypeCount];        // of floats
+  KernelFunction divide[kDTypeCount];                  // of integers
+  KernelFunction fill[kFillSizes];                     // by the logarithm of the element's bytes
 };
 
 }  // namespace cuda

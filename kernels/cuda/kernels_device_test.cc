@@ -1,5 +1,12 @@
+// The kernels on a GPU: their bits are those of the reference, as on the host.
+
+#include "base/cuda_device.h"
+#include "base/status_matchers.h"
 #include "gtest/gtest.h"
+#include "kernels/cuda/array_conformance.h"
 #include "kernels/cuda/flatten_conformance.h"
+#include "kernels/cuda/preload.h"
+#include "kernels/cuda/reduce_conformance.h"
 #include "kernels/cuda/test_rig.h"
 
 namespace lockstep {
@@ -7,7 +14,19 @@ namespace kernels {
 namespace cuda {
 namespace {
 
+INSTANTIATE_TEST_SUITE_P(OnADevice, ArrayConformance, testing::Values(&MakeDeviceRig));
 INSTANTIATE_TEST_SUITE_P(OnADevice, FlattenConformance, testing::Values(&MakeDeviceRig));
+INSTANTIATE_TEST_SUITE_P(OnADevice, ReduceConformance, testing::Values(&MakeDeviceRig));
+
+TEST(Preload, LoadsEveryKernelOrSaysWhyNot) {
+  const auto devices = CudaDeviceCount();
+  if (!devices.ok()) {
+    EXPECT_THAT(Preload(0), StatusIs(devices.status().code()));
+    return;
+  }
+  EXPECT_THAT(Preload(0), IsOk());
+  EXPECT_THAT(Preload(0), IsOk());
+}
 
 }  // namespace
 }  // namespace cuda

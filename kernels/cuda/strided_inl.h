@@ -1,5 +1,5 @@
-// As transfer_inl.h, for pieces whose elements do not lie side by side: element by element, in row-major order on the flat side.
-// See execution_inl.h for who includes this.
+// As transfer_inl.h, for pieces whose elements do not lie side by side: element by element, in row-major order on the
+// flat side. See execution_inl.h for who includes this.
 //
 // Launch: as a Transfer without entries. Neighbouring threads take neighbouring elements of the flat array.
 

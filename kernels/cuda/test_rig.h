@@ -29,7 +29,8 @@ class TestRig {
   virtual absl::Status Write(void* to_device, const void* from_host, size_t bytes) = 0;
   virtual absl::Status Read(void* to_host, const void* from_device, size_t bytes) = 0;
 
-  // Part of kMemoryBytes of the device, aligned to 256 bytes; all of them are given back by Reset. Aborts when there is no more.
+  // Part of kMemoryBytes of the device, aligned to 256 bytes; all of them are given back by Reset. Aborts when there is
+  // no more.
   char* Allocate(size_t bytes);
   void Reset() { used_ = 0; }
 

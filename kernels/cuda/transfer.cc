@@ -1,38 +1,22 @@
 #include "kernels/cuda/transfer.h"
 
 #include <algorithm>
-#include <cstring>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/status.h"
+#include "kernels/cuda/blocks.h"
 
 namespace lockstep {
 namespace kernels {
 namespace cuda {
 namespace {
 
-// Small totals are spread over all processors; large ones get blocks that live long enough for their beginning to cost nothing.
-constexpr uint64_t kBlocksWanted = 4096;
-constexpr uint64_t kUnitsMax = 4;
-
-uint32_t BlockElements(const TransferSetup& setup) {
-  const uint32_t unit = UnitElements(static_cast<uint32_t>(std::max(SizeOf(setup.to), SizeOf(setup.from))));
-  const uint64_t units = setup.elements / (kBlocksWanted * unit);
-  return unit * static_cast<uint32_t>(std::min(std::max<uint64_t>(units, 1), kUnitsMax));
-}
-
-uint32_t BlocksOf(uint64_t count, uint32_t block_elements) {
-  return static_cast<uint32_t>((count + block_elements - 1) / block_elements);
-}
-
 TransferHeader Begin(const TransferSetup& setup) {
   TransferHeader header = setup.header;
   header.pieces = 0;
   header.piece_blocks = 0;
   header.entries = 0;
-  header.block_elements = BlockElements(setup);
+  header.block_elements = BlocksFor(setup.elements, std::max(SizeOf(setup.to), SizeOf(setup.from))).elements;
   return header;
 }
 
@@ -59,13 +43,6 @@ RealForm RealFormOf(DType dtype) {
   }
 }
 
-absl::Status CheckAligned(const char* what, const void* array, DType dtype) {
-  const size_t alignment = SizeOf(RealFormOf(dtype).dtype);
-  if (reinterpret_cast<uintptr_t>(array) % alignment == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrFormat("%s of %s at %p is not aligned to its elements' %d bytes", what, Name(dtype), array, alignment));
-}
-
 template <size_t kBytes>
 TransferBatch<kBytes>::TransferBatch(const TransferSetup& setup, KernelFunction kernel, Executor& executor)
     : kernel_(kernel), executor_(executor) {
@@ -78,7 +55,7 @@ absl::Status TransferBatch<kBytes>::Add(void* data, uint64_t offset, uint64_t co
   if (count == 0) return absl::OkStatus();
   if (header.pieces == TransferArguments<kBytes>::kSlots) LOCKSTEP_RETURN_IF_ERROR(Flush());
   arguments_.slots[header.pieces++].piece = {data, offset, count, header.piece_blocks, entry};
-  header.piece_blocks += BlocksOf(count, header.block_elements);
+  header.piece_blocks += BlockCount(count, header.block_elements);
   return absl::OkStatus();
 }
 
@@ -97,7 +74,7 @@ absl::Status TransferBatch<kBytes>::AddEntry(uint32_t index, float value) {
 template <size_t kBytes>
 absl::Status TransferBatch<kBytes>::Flush() {
   TransferHeader& header = arguments_.header;
-  const uint32_t blocks = header.piece_blocks + BlocksOf(header.entries, kThreads);
+  const uint32_t blocks = header.piece_blocks + BlockCount(header.entries, kThreads);
   if (blocks == 0) return absl::OkStatus();
   const absl::Status status = executor_.Launch(kernel_, blocks, &arguments_);
   header.pieces = 0;
@@ -129,7 +106,7 @@ absl::Status StridedBatch::Add(const Piece& piece, absl::Span<const Dimension> d
   strided.dimensions = static_cast<uint32_t>(dimensions.size());
   std::copy(dimensions.begin(), dimensions.end(), arguments_.dimensions + dimensions_);
   dimensions_ += strided.dimensions;
-  header.piece_blocks += BlocksOf(piece.count, header.block_elements);
+  header.piece_blocks += BlockCount(piece.count, header.block_elements);
   return absl::OkStatus();
 }
 
@@ -146,9 +123,9 @@ absl::Status StridedBatch::Flush() {
 absl::Status TransferArray(DType to, void* target, DType from, const void* source, size_t count, double factor,
                            bool may_copy, uint64_t* saturated, Executor& executor) {
   if (count == 0) return absl::OkStatus();  // the pointers may be null
-  LOCKSTEP_RETURN_IF_ERROR(CheckAligned("a target", target, to));
-  LOCKSTEP_RETURN_IF_ERROR(CheckAligned("a source", source, from));
   const RealForm form = RealFormOf(from);
+  LOCKSTEP_RETURN_IF_ERROR(CheckAligned("a target", target, SizeOf(RealFormOf(to).dtype)));
+  LOCKSTEP_RETURN_IF_ERROR(CheckAligned("a source", source, SizeOf(form.dtype)));
   TransferSetup setup = {};
   setup.to = RealFormOf(to).dtype;
   setup.from = form.dtype;

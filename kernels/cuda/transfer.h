@@ -1,5 +1,5 @@
-// Packs pieces into argument blocks of transfer kernels and launches them. What flatten.h, cast.h and scale.h share. Private to
-// kernels/cuda.
+// Packs pieces into argument blocks of transfer kernels and launches them. What flatten.h, cast.h and scale.h share.
+// Private to kernels/cuda.
 
 #ifndef KERNELS_CUDA_TRANSFER_H_
 #define KERNELS_CUDA_TRANSFER_H_
@@ -25,9 +25,6 @@ struct RealForm {
 };
 RealForm RealFormOf(DType dtype);
 
-// INVALID_ARGUMENT when `array` is not aligned to elements of `dtype` (parts of complex ones): a device would fault. `what` names it.
-absl::Status CheckAligned(const char* what, const void* array, DType dtype);
-
 // One row of transfers: of real forms, all between the same flat array and pieces of one dtype.
 struct TransferSetup {
   DType to;
@@ -38,7 +35,8 @@ struct TransferSetup {
   size_t entries;
 };
 
-// Pieces first, then entries; Flush at the end. Launches whenever a block of arguments is full. Empty pieces are left out.
+// Pieces first, then entries; Flush at the end. Launches whenever a block of arguments is full. Empty pieces are left
+// out.
 template <size_t kBytes>
 class TransferBatch {
  public:
@@ -91,7 +89,8 @@ absl::Status RunTransfer(const TransferSetup& setup, Executor& executor, const F
   return run(batch);
 }
 
-// One array to another. `saturated` may be null; INVALID_ARGUMENT as CheckAligned.
+// One array to another. `saturated` may be null; INVALID_ARGUMENT when an array is not
+// aligned to its real elements.
 absl::Status TransferArray(DType to, void* target, DType from, const void* source, size_t count, double factor,
                            bool may_copy, uint64_t* saturated, Executor& executor);
 

@@ -1,10 +1,11 @@
-// Between many arrays and one flat one, with conversion and a factor on the way: flatten and unflatten are the same walk, in
-// opposite directions. See execution_inl.h for who includes this.
+// Between many arrays and one flat one, with conversion and a factor on the way: flatten and unflatten are the same
+// walk, in opposite directions. See execution_inl.h for who includes this.
 //
-// Launch: kThreads threads a block; a block does `block_elements` of one piece, which it finds by its index, and the blocks behind
-// those of the pieces write entries. Vectors of the wider element's kVectorBytes are used where both arrays reach their alignment at
-// the same element; up to a vector before and behind them go element by element, and so does all of a piece whose arrays do not
-// agree. Every element is read and written by one thread, so a piece may be converted in place. No fences: nothing is shared.
+// Launch: kThreads threads a block; a block does `block_elements` of one piece, which it finds by its index, and the
+// blocks behind those of the pieces write entries. Vectors of the wider element's kVectorBytes are used where both
+// arrays reach their alignment at the same element; up to a vector before and behind them go element by element, and so
+// does all of a piece whose arrays do not agree. Every element is read and written by one thread, so a piece may be
+// converted in place. No fences: nothing is shared.
 
 #ifndef KERNELS_CUDA_TRANSFER_INL_H_
 #define KERNELS_CUDA_TRANSFER_INL_H_
@@ -87,7 +88,7 @@ LOCKSTEP_BODY void ConvertRange(ToBits* target, const FromBits* source, uint32_t
                                 Convert& convert) {
   constexpr int kLanes = kVectorBytes / (sizeof(ToBits) > sizeof(FromBits) ? sizeof(ToBits) : sizeof(FromBits));
   // Many lanes are many registers.
-  constexpr uint32_t kRound = kLanes > 4 ? kUnroll / 2 : kUnroll;
+  constexpr uint32_t kRound = kLanes > 8 ? 1 : kLanes > 4 ? 2 : kUnroll;
   const uint32_t head = ElementsToAlignment(target, kLanes * sizeof(ToBits));
   if (head != ElementsToAlignment(source, kLanes * sizeof(FromBits))) {
     return SweepVectors<2 * kUnroll, 1>(target, source, count, thread, convert);
@@ -142,9 +143,9 @@ LOCKSTEP_BODY Passage Pass(const Gate& gate, uint32_t entry, double factor) {
   if (!gate.divide_by_live) return {open, factor};
   const double joined = TailValue(gate, gate.joined);
   if (joined == 0) return {open, factor};
-  // As the host counts: a whole number of ranks, at least one.
-  const double bounded = joined < gate.count_max ? joined : gate.count_max;
-  const auto rounded = static_cast<int32_t>(bounded + 0.5);
+  // As the host counts: a whole number of ranks, at least one, also of what is no number.
+  const double counted = joined > 1 ? joined : 1;
+  const auto rounded = static_cast<int32_t>((counted < gate.count_max ? counted : gate.count_max) + 0.5);
   const int32_t live = gate.ranks - (rounded > 1 ? rounded : 1);
   return {open, factor * gate.ranks / (live > 1 ? live : 1)};
 }

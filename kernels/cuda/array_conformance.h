@@ -1,0 +1,265 @@
+// What cast.h, scale.h, check.h and fill.h promise, on any rig: instantiate ArrayConformance with a MakeTestRig.
+
+#ifndef KERNELS_CUDA_ARRAY_CONFORMANCE_H_
+#define KERNELS_CUDA_ARRAY_CONFORMANCE_H_
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/dtype.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/cuda/cast.h"
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/fill.h"
+#include "kernels/cuda/kernel_conformance.h"
+#include "kernels/cuda/scale.h"
+#include "kernels/cuda/test_rig.h"
+#include "kernels/reference.h"
+#include "kernels/test_arrays.h"
+
+namespace lockstep {
+namespace kernels {
+namespace cuda {
+
+class ArrayConformance : public KernelConformance {
+ protected:
+  // All codes of a narrow dtype; of others, besides what tests of arrays take, numbers near those of narrow dtypes and
+  // halfway between two of them, where rounding decides.
+  Bytes TellingElements(DType dtype) {
+    const size_t size = SizeOf(dtype);
+    Bytes elements;
+    const auto add = [&](uint64_t code) {
+      elements.resize(elements.size() + size);
+      std::memcpy(elements.data() + elements.size() - size, &code, size);
+    };
+    if (size <= 2) {
+      for (uint64_t code = 0; code >> (8 * size) == 0; ++code) add(code);
+      return elements;
+    }
+    for (const DType narrow : {DType::kF8E4M3, DType::kF8E5M2, DType::kF16, DType::kBF16}) {
+      const uint64_t codes = uint64_t{1} << (8 * SizeOf(narrow));
+      const uint64_t step = codes > 256 ? 7 : 1;
+      for (uint64_t code = 0; code + 1 < codes; code += step) {
+        const double here = ReferenceDecode(narrow, code);
+        const double middle = here + (ReferenceDecode(narrow, code + 1) - here) / 2;
+        const uint64_t at = ReferenceEncode(dtype, middle);
+        for (const uint64_t near : {at - 1, at, at + 1}) add(near);
+      }
+    }
+    const Bytes others = TestElements(dtype, 5000, random_);
+    elements.insert(elements.end(), others.begin(), others.end());
+    return elements;
+  }
+
+  uint64_t* Counter(uint64_t initial) {
+    auto* const counter = reinterpret_cast<uint64_t*>(rig_->Allocate(sizeof(initial)));
+    EXPECT_THAT(rig_->Write(counter, &initial, sizeof(initial)), IsOk());
+    return counter;
+  }
+  uint64_t ReadCounter(const uint64_t* counter) {
+    uint64_t value = 0;
+    EXPECT_THAT(rig_->Read(&value, counter, sizeof(value)), IsOk());
+    return value;
+  }
+
+  static bool IsFiniteAt(DType dtype, const Bytes& elements, size_t index) {
+    uint64_t code = 0;
+    std::memcpy(&code, elements.data() + index * SizeOf(dtype), SizeOf(dtype));
+    return std::isfinite(ReferenceDecode(dtype, code));
+  }
+};
+
+TEST_P(ArrayConformance, CastsEveryFloatToEveryOtherAndCountsWhatSaturates) {
+  for (const DType from : kFloats) {
+    const Bytes source = TellingElements(from);
+    const size_t count = source.size() / SizeOf(from);
+    for (const DType to : kFloats) {
+      for (const double factor : {1.0, 0.125, 1.0 / 3, -3e4, 1e-7, 1e300, static_cast<double>(NAN)}) {
+        SCOPED_TRACE(testing::Message() << Name(from) << " to " << Name(to) << " times " << factor);
+        rig_->Reset();
+        const Bytes expected = ConvertedByReference(to, from, source.data(), count, factor);
+        const DeviceBytes on_device(*rig_, source, 0);
+        const DeviceBytes target(*rig_, Bytes(expected.size(), 0x55), 0);
+        ASSERT_THAT(internal::CastScaled(to, target.data(), from, on_device.data(), count, factor, nullptr, executor()),
+                    IsOk());
+        ExpectSameBytes(target.Read(), expected, SizeOf(to));
+        // Again, counting.
+        uint64_t saturated = 1000;
+        uint64_t* const counter = Counter(saturated);
+        for (size_t i = 0; i < count; ++i) {
+          saturated += IsFiniteAt(from, source, i) && !IsFiniteAt(to, expected, i) ? 1 : 0;
+        }
+        ASSERT_THAT(internal::CastScaled(to, target.data(), from, on_device.data(), count, factor, counter, executor()),
+                    IsOk());
+        ExpectSameBytes(target.Read(), expected, SizeOf(to));
+        EXPECT_EQ(ReadCounter(counter), saturated);
+      }
+    }
+  }
+}
+
+TEST_P(ArrayConformance, CastsArraysOfAnySizeAndAlignment) {
+  for (const DType from : {DType::kF32, DType::kF16, DType::kF8E4M3, DType::kF64}) {
+    for (const DType to : {DType::kF32, DType::kBF16, DType::kF8E5M2}) {
+      for (const size_t count : kSizes) {
+        for (const size_t offset : {0, 1, 3}) {
+          SCOPED_TRACE(testing::Message() << count << " of " << Name(from) << " to " << Name(to) << ", " << offset);
+          rig_->Reset();
+          const Bytes source = TestElements(from, count, random_);
+          const DeviceBytes on_device(*rig_, source, offset * SizeOf(from));
+          const DeviceBytes target(*rig_, Bytes(count * SizeOf(to), 0x55), Below(3) * SizeOf(to));
+          ASSERT_THAT(internal::CastScaled(to, target.data(), from, on_device.data(), count, 0.5, nullptr, executor()),
+                      IsOk());
+          ExpectSameBytes(target.Read(), ConvertedByReference(to, from, source.data(), count, 0.5), SizeOf(to));
+          EXPECT_TRUE(target.GuardsIntact());
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ArrayConformance, CastsInPlaceBetweenDTypesOfOneSize) {
+  rig_->Reset();
+  const Bytes source = TestElements(DType::kF16, 10001, random_);
+  const DeviceBytes array(*rig_, source, 2);
+  ASSERT_THAT(
+      internal::CastScaled(DType::kBF16, array.data(), DType::kF16, array.data(), 10001, 2, nullptr, executor()),
+      IsOk());
+  ExpectSameBytes(array.Read(), ConvertedByReference(DType::kBF16, DType::kF16, source.data(), 10001, 2), 2);
+}
+
+TEST_P(ArrayConformance, CastRefusesWhatTheHostRefuses) {
+  rig_->Reset();
+  char* const memory = rig_->Allocate(64);
+  const auto cast = [&](DType to, void* target, DType from, double factor, uint64_t* saturated = nullptr) {
+    return internal::CastScaled(to, target, from, memory, 1, factor, saturated, executor());
+  };
+  using absl::StatusCode;
+  using testing::HasSubstr;
+  EXPECT_THAT(cast(DType::kI32, memory, DType::kF32, 1),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("f32 to i32")));
+  EXPECT_THAT(cast(DType::kI32, memory, DType::kI32, 2),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("scale i32")));
+  EXPECT_THAT(cast(DType::kF32, memory + 2, DType::kF16, 1),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("not aligned to 4 bytes")));
+  EXPECT_THAT(cast(DType::kI32, memory, DType::kI32, 1, reinterpret_cast<uint64_t*>(memory)),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("infinite in i32")));
+}
+
+TEST_P(ArrayConformance, ScalesFloatsAndComplexNumbers) {
+  for (const DType dtype : kAllDTypes) {
+    if (!IsFloat(dtype) && !IsComplex(dtype)) {
+      EXPECT_THAT(internal::Scale(dtype, nullptr, nullptr, 0, 1, executor()),
+                  StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("cannot scale " + Name(dtype))));
+      continue;
+    }
+    for (const double factor : {1.0, 1.0 / 3, 0.0}) {
+      for (const size_t count : kSizes) {
+        SCOPED_TRACE(testing::Message() << count << " of " << Name(dtype) << " times " << factor);
+        rig_->Reset();
+        const Bytes source = TestElements(dtype, count, random_);
+        // A factor of 1 makes NaNs canonical, unlike a cast.
+        Bytes expected(source.size());
+        ReferenceScale(dtype, expected.data(), source.data(), count, factor);
+        const DeviceBytes array(*rig_, source, Below(3) * SizeOf(dtype));
+        ASSERT_THAT(internal::Scale(dtype, array.data(), array.data(), count, factor, executor()), IsOk());
+        ExpectSameBytes(array.Read(), expected, SizeOf(dtype));
+        EXPECT_TRUE(array.GuardsIntact());
+      }
+    }
+  }
+}
+
+TEST_P(ArrayConformance, DividesIntegersTowardZero) {
+  for (const DType dtype : {DType::kU8, DType::kI8, DType::kI32, DType::kU32, DType::kI64, DType::kU64}) {
+    for (const int64_t divisor : {int64_t{1}, int64_t{3}, int64_t{128}, int64_t{1000000007}, int64_t{1} << 40}) {
+      for (const size_t count : kSizes) {
+        SCOPED_TRACE(testing::Message() << count << " of " << Name(dtype) << " by " << divisor);
+        rig_->Reset();
+        Bytes expected = TestElements(dtype, count, random_);
+        const DeviceBytes array(*rig_, expected, Below(3) * SizeOf(dtype));
+        ReferenceDivideTowardZero(dtype, expected.data(), count, divisor);
+        ASSERT_THAT(internal::DivideTowardZero(dtype, array.data(), count, divisor, executor()), IsOk());
+        ExpectSameBytes(array.Read(), expected, SizeOf(dtype));
+        EXPECT_TRUE(array.GuardsIntact());
+      }
+    }
+  }
+  EXPECT_THAT(internal::DivideTowardZero(DType::kF32, nullptr, 0, 2, executor()),
+              StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("no integer")));
+  EXPECT_THAT(internal::DivideTowardZero(DType::kI32, nullptr, 0, 0, executor()),
+              StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("must be positive")));
+}
+
+TEST_P(ArrayConformance, CountsWhatIsNotFinite) {
+  for (const DType dtype : kAllDTypes) {
+    if (!IsFloat(dtype) && !IsComplex(dtype)) {
+      EXPECT_THAT(internal::CountNonFinite(dtype, nullptr, 0, nullptr, executor()),
+                  StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr(Name(dtype))));
+      continue;
+    }
+    const DType part = dtype == DType::kComplex64 ? DType::kF32 : dtype == DType::kComplex128 ? DType::kF64 : dtype;
+    for (const size_t count : kSizes) {
+      SCOPED_TRACE(testing::Message() << count << " of " << Name(dtype));
+      rig_->Reset();
+      const Bytes source = TestElements(dtype, count, random_);
+      uint64_t expected = 5;
+      uint64_t* const counter = Counter(expected);
+      for (size_t i = 0; i < source.size() / SizeOf(part); ++i) expected += IsFiniteAt(part, source, i) ? 0 : 1;
+      const DeviceBytes array(*rig_, source, Below(3) * SizeOf(dtype));
+      ASSERT_THAT(internal::CountNonFinite(dtype, array.data(), count, counter, executor()), IsOk());
+      EXPECT_EQ(ReadCounter(counter), expected);
+    }
+  }
+}
+
+TEST_P(ArrayConformance, FillsArraysOfEveryDType) {
+  for (const DType dtype : kAllDTypes) {
+    for (const double value : {0.0, 1.0}) {
+      for (const size_t count : kSizes) {
+        SCOPED_TRACE(testing::Message() << count << " of " << Name(dtype));
+        rig_->Reset();
+        const DType part = dtype == DType::kComplex64 ? DType::kF32 : dtype == DType::kComplex128 ? DType::kF64 : dtype;
+        const uint64_t code = IsFloat(part) ? ReferenceEncode(part, value) : static_cast<uint64_t>(value);
+        Bytes expected(count * SizeOf(dtype));
+        for (size_t i = 0; i < count; ++i) std::memcpy(expected.data() + i * SizeOf(dtype), &code, SizeOf(part));
+        const DeviceBytes array(*rig_, Bytes(expected.size(), 0x55), Below(3) * SizeOf(dtype));
+        ASSERT_THAT(internal::Fill(dtype, array.data(), count, value, executor()), IsOk());
+        ExpectSameBytes(array.Read(), expected, SizeOf(dtype));
+        EXPECT_TRUE(array.GuardsIntact());
+      }
+    }
+  }
+}
+
+TEST_P(ArrayConformance, FillTakesTheEndsOfIntegersAndRefusesWhatIsBeyond) {
+  const auto fill = [&](DType dtype, double value) {
+    rig_->Reset();
+    return internal::Fill(dtype, rig_->Allocate(16), 1, value, executor());
+  };
+  EXPECT_THAT(fill(DType::kI8, -128), IsOk());
+  EXPECT_THAT(fill(DType::kU64, 0x1p63), IsOk());
+  for (const auto& refused : std::vector<std::pair<DType, double>>{{DType::kBool, 2},
+                                                                   {DType::kU8, -1},
+                                                                   {DType::kU8, 256},
+                                                                   {DType::kI8, 128},
+                                                                   {DType::kI32, 0.5},
+                                                                   {DType::kI64, 0x1p63},
+                                                                   {DType::kU64, 0x1p64},
+                                                                   {DType::kU32, NAN}}) {
+    EXPECT_THAT(fill(refused.first, refused.second),
+                StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("cannot fill an array of")))
+        << Name(refused.first) << " with " << refused.second;
+  }
+}
+
+}  // namespace cuda
+}  // namespace kernels
+}  // namespace lockstep
+
+#endif  // KERNELS_CUDA_ARRAY_CONFORMANCE_H_

@@ -1,0 +1,15 @@
+#include "gtest/gtest.h"
+#include "kernels/cuda/array_conformance.h"
+#include "kernels/cuda/test_rig.h"
+
+namespace lockstep {
+namespace kernels {
+namespace cuda {
+namespace {
+
+INSTANTIATE_TEST_SUITE_P(OnTheHost, ArrayConformance, testing::Values(&MakeHostRig));
+
+}  // namespace
+}  // namespace cuda
+}  // namespace kernels
+}  // namespace lockstep

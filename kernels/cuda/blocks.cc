@@ -1,0 +1,37 @@
+#include "kernels/cuda/blocks.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+#include "kernels/cuda/arguments.h"
+
+namespace lockstep {
+namespace kernels {
+namespace cuda {
+
+namespace {
+
+constexpr uint64_t kBlocksWanted = 4096;
+constexpr uint64_t kUnitsMax = 4;
+
+}  // namespace
+
+Blocks BlocksFor(uint64_t elements, size_t element_bytes) {
+  const uint32_t unit = UnitElements(static_cast<uint32_t>(element_bytes));
+  const uint64_t units = std::min(std::max<uint64_t>(elements / (kBlocksWanted * unit), 1), kUnitsMax);
+  const uint32_t block_elements = unit * static_cast<uint32_t>(units);
+  return {block_elements, BlockCount(elements, block_elements)};
+}
+
+uint32_t BlockCount(uint64_t elements, uint32_t block_elements) {
+  return static_cast<uint32_t>((elements + block_elements - 1) / block_elements);
+}
+
+absl::Status CheckAligned(const char* what, const void* array, size_t alignment) {
+  if (reinterpret_cast<uintptr_t>(array) % alignment == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat("%s at %p is not aligned to %d bytes", what, array, alignment));
+}
+
+}  // namespace cuda
+}  // namespace kernels
+}  // namespace lockstep

@@ -1,0 +1,75 @@
+// What the conformance suites of kernels share. Each is instantiated with a MakeTestRig: it skips where that answers
+// UNAVAILABLE.
+
+#ifndef KERNELS_CUDA_KERNEL_CONFORMANCE_H_
+#define KERNELS_CUDA_KERNEL_CONFORMANCE_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/dtype.h"
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+#include "kernels/cuda/test_rig.h"
+#include "kernels/reference.h"
+
+namespace lockstep {
+namespace kernels {
+namespace cuda {
+
+using Bytes = std::vector<uint8_t>;
+
+inline constexpr DType kFloats[] = {DType::kF16, DType::kBF16,   DType::kF32,
+                                    DType::kF64, DType::kF8E4M3, DType::kF8E5M2};
+
+// Around vectors, units of blocks and blocks.
+inline constexpr size_t kSizes[] = {0, 1, 2, 3, 15, 16, 17, 64, 255, 257, 1000, 1024, 4095, 4096, 4097, 16383, 20000};
+
+class KernelConformance : public testing::TestWithParam<MakeTestRig> {
+ protected:
+  void SetUp() override {
+    auto rig = GetParam()();
+    if (absl::IsUnavailable(rig.status())) GTEST_SKIP() << rig.status();
+    ASSERT_THAT(rig.status(), IsOk());
+    rig_ = *std::move(rig);
+    const uint32_t seed = std::random_device()();
+    random_.seed(seed);
+    // Shown with every failure.
+    trace_ = std::make_unique<testing::ScopedTrace>(__FILE__, __LINE__, "seed " + std::to_string(seed));
+  }
+
+  Executor& executor() { return rig_->executor(); }
+  size_t Below(size_t end) { return random_() % end; }
+
+  std::unique_ptr<TestRig> rig_;
+  std::mt19937_64 random_;
+
+ private:
+  std::unique_ptr<testing::ScopedTrace> trace_;
+};
+
+// How kernels/cpu/cast.h defines a conversion: from a dtype to itself by a factor of 1, the bits stay.
+inline Bytes ConvertedByReference(DType to, DType from, const uint8_t* source, size_t count, double factor) {
+  Bytes target(count * SizeOf(to));
+  if (to == from && factor == 1) {
+    std::copy(source, source + target.size(), target.begin());
+  } else if (IsComplex(to)) {
+    ReferenceScale(to, target.data(), source, count, factor);
+  } else {
+    ReferenceCast(to, target.data(), from, source, count, factor);
+  }
+  return target;
+}
+
+}  // namespace cuda
+}  // namespace kernels
+}  // namespace lockstep
+
+#endif  // KERNELS_CUDA_KERNEL_CONFORMANCE_H_
