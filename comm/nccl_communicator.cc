@@ -135,7 +135,10 @@ NcclCommunicator::~NcclCommunicator() {
   // CUDA and the watchdog did not come along into a forked child.
   if (fork_generation_ != ForkGeneration()) return;
   NcclWatchdog::Get()->Remove(this);
-  const bool idle = status().ok() && operations_.Idle();
+  const bool good = status().ok();
+  const bool idle = good && operations_.Idle();
+  // The other ranks must not wait for this one's part.
+  if (good && !idle) host()->Abort(absl::StrCat("it was destroyed with calls in flight on ", Name(the_device()->id())));
   Close();
   if (idle) {
     comm_->Destroy();

@@ -1,0 +1,617 @@
+#include "tests/fake_nccl.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "base/deadline.h"
+#include "base/dtype.h"
+#include "base/mutex.h"
+#include "base/reduce_op.h"
+#include "kernels/reference.h"
+
+namespace lockstep {
+namespace nccl {
+
+namespace {
+
+enum class Kind { kAllReduce, kReduce, kBroadcast, kAllGather, kReduceScatter, kSend, kReceive };
+
+struct Call {
+  Kind kind;
+  const char* input;
+  char* output;
+  size_t count;
+  DataType type;
+  int op;
+  int peer;
+  double factor = 1;
+};
+
+// What all ranks' calls number n come together in, or one message.
+struct Meeting {
+  std::map<int, Call> calls;  // by rank
+  int over = 0;               // ranks that have read the others' inputs
+};
+
+struct Clique {
+  int size = 0;
+  int joined = 0;
+  std::map<uint64_t, std::shared_ptr<Meeting>> meetings;
+  std::map<std::pair<int, int>, std::map<uint64_t, std::shared_ptr<Meeting>>> messages;  // by source and target
+  struct Split {
+    std::map<int, std::pair<int, int>> asked;  // rank -> colour, key
+    std::map<int, std::shared_ptr<Clique>> parts;
+  };
+  std::map<uint64_t, Split> splits;
+};
+
+}  // namespace
+
+struct Comm {
+  std::shared_ptr<Clique> clique;
+  int rank = 0;
+  Config config;
+  Result error = kSuccess;
+  bool ready = false;
+  bool aborted = false;
+  int running = 0;  // host functions
+  // What is under way.
+  int looks = 0;
+  std::vector<std::pair<void*, std::vector<Call>>> launches;  // by stream
+  Comm** part = nullptr;
+  uint64_t split = 0;
+  uint64_t splits = 0;
+  uint64_t collectives = 0;
+  std::map<int, uint64_t> sends;
+  std::map<int, uint64_t> receives;
+  std::map<int, double> operators;
+};
+
+namespace {
+
+constexpr int kFirstOperator = 100;
+// No test waits longer.
+constexpr int kLongestMs = 120'000;
+
+DType DTypeOf(DataType type) {
+  static constexpr DType kTypes[] = {DType::kI8,  DType::kU8,   DType::kI32,    DType::kU32,
+                                     DType::kI64, DType::kU64,  DType::kF16,    DType::kF32,
+                                     DType::kF64, DType::kBF16, DType::kF8E4M3, DType::kF8E5M2};
+  return kTypes[type];
+}
+
+bool SameCall(const Call& a, const Call& b) {
+  return a.kind == b.kind && a.count == b.count && a.type == b.type && (a.op == b.op || a.op >= kFirstOperator) &&
+         a.peer == b.peer;
+}
+
+// The sum, or the like, of `count` elements from `offset` on of all ranks' inputs.
+std::vector<char> Reduced(const Meeting& meeting, size_t offset, size_t count) {
+  const Call& first = meeting.calls.begin()->second;
+  const DType dtype = DTypeOf(first.type);
+  const size_t bytes = SizeOf(dtype);
+  const int size = static_cast<int>(meeting.calls.size());
+  static constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMax, ReduceOp::kMin};
+  const bool average = first.op == kAvg;
+  std::vector<char> result;
+  for (const auto& [rank, call] : meeting.calls) {
+    std::vector<char> term(call.input + offset * bytes, call.input + (offset + count) * bytes);
+    const double factor = average && !IsInteger(dtype) ? 1.0 / size : call.factor;
+    if (factor != 1) kernels::ReferenceScale(dtype, term.data(), term.data(), count, factor);
+    if (result.empty() && rank == meeting.calls.begin()->first) {
+      result = std::move(term);
+    } else {
+      const ReduceOp op = first.op < kAvg ? kOps[first.op] : ReduceOp::kSum;
+      kernels::ReferenceCombine(dtype, op, result.data(), result.data(), term.data(), count);
+    }
+  }
+  if (average && IsInteger(dtype)) kernels::ReferenceDivideTowardZero(dtype, result.data(), count, size);
+  return result;
+}
+
+// What the rank's output becomes.
+std::vector<char> OutputOf(const Meeting& meeting, int rank) {
+  const Call& call = meeting.calls.at(rank);
+  const size_t bytes = call.count * SizeOf(DTypeOf(call.type));
+  switch (call.kind) {
+    case Kind::kAllReduce:
+      return Reduced(meeting, 0, call.count);
+    case Kind::kReduce:
+      return rank == call.peer ? Reduced(meeting, 0, call.count) : std::vector<char>();
+    case Kind::kReduceScatter:
+      return Reduced(meeting, rank * call.count, call.count);
+    case Kind::kBroadcast: {
+      const char* const input = meeting.calls.at(call.peer).input;
+      return std::vector<char>(input, input + bytes);
+    }
+    case Kind::kAllGather: {
+      std::vector<char> all;
+      for (const auto& [r, other] : meeting.calls) all.insert(all.end(), other.input, other.input + bytes);
+      return all;
+    }
+    default:
+      return {};
+  }
+}
+
+class Library final : public FakeNccl {
+ public:
+  static Library* Get() {
+    static Library* const library = new Library;
+    return library;
+  }
+
+  void Reset() override {
+    MutexLock lock(&mu_);
+    version_ = VersionCode(2, 28, 9);
+    looks_ = 2;
+    failures_.clear();
+    calls_.clear();
+    hanging_ = -1;
+    misuses_ = 0;
+  }
+  void set_version(int version) override {
+    MutexLock lock(&mu_);
+    version_ = version;
+  }
+  void set_launch(int (*launch)(void*, void (*)(void*), void*)) override {
+    MutexLock lock(&mu_);
+    launch_ = launch;
+  }
+  void set_looks(int looks) override {
+    MutexLock lock(&mu_);
+    looks_ = looks;
+  }
+  void Fail(const char* function, Result result, int nth) override {
+    MutexLock lock(&mu_);
+    failures_[function] = {result, nth};
+  }
+  void HangInit(int rank) override {
+    MutexLock lock(&mu_);
+    hanging_ = rank;
+  }
+  void FailLater(int rank, Result result) override {
+    MutexLock lock(&mu_);
+    for (Comm* const comm : comms_) {
+      if (comm->rank == rank) comm->error = result;
+    }
+  }
+  int calls(const char* function) const override {
+    MutexLock lock(&mu_);
+    const auto it = calls_.find(function);
+    return it == calls_.end() ? 0 : it->second;
+  }
+  int communicators() const override {
+    MutexLock lock(&mu_);
+    return static_cast<int>(comms_.size());
+  }
+  int operators() const override {
+    MutexLock lock(&mu_);
+    int count = 0;
+    for (const Comm* const comm : comms_) count += static_cast<int>(comm->operators.size());
+    return count;
+  }
+  int registrations() const override {
+    MutexLock lock(&mu_);
+    return registrations_;
+  }
+  int misuses() const override {
+    MutexLock lock(&mu_);
+    return misuses_;
+  }
+  Config last_config() const override {
+    MutexLock lock(&mu_);
+    return last_config_;
+  }
+
+  // ---- What NCCL's functions call. Each begins with Enter.
+
+  Result Enter(const char* function) {
+    MutexLock lock(&mu_);
+    ++calls_[function];
+    const auto it = failures_.find(function);
+    if (it == failures_.end() || --it->second.second > 0) return kSuccess;
+    const Result result = it->second.first;
+    failures_.erase(it);
+    return result;
+  }
+
+  int version() const {
+    MutexLock lock(&mu_);
+    return version_;
+  }
+
+  UniqueId NewId() {
+    MutexLock lock(&mu_);
+    UniqueId id = {};
+    const uint64_t number = ++ids_;
+    std::memcpy(id.bytes, &number, sizeof(number));
+    return id;
+  }
+
+  Result Create(Comm** comm, int size, const UniqueId& id, int rank, const Config& config) {
+    MutexLock lock(&mu_);
+    last_config_ = config;
+    uint64_t number = 0;
+    std::memcpy(&number, id.bytes, sizeof(number));
+    std::shared_ptr<Clique>& clique = cliques_[number];
+    if (clique == nullptr) clique = std::make_shared<Clique>();
+    clique->size = size;
+    *comm = NewComm(clique, rank, config);
+    return kInProgress;
+  }
+
+  Result Split(Comm* comm, int color, int key, Comm** part) {
+    MutexLock lock(&mu_);
+    if (!Exists(comm)) return kInvalidArgument;
+    comm->split = comm->splits++;
+    comm->clique->splits[comm->split].asked[comm->rank] = {color, key};
+    comm->part = part;
+    *part = nullptr;
+    comm->looks = looks_;
+    return kInProgress;
+  }
+
+  Result State(Comm* comm, Result* state) {
+    MutexLock lock(&mu_);
+    if (!Exists(comm)) return kInvalidArgument;
+    *state = Progress(comm);
+    return kSuccess;
+  }
+
+  Result End(Comm* comm, bool abort) {
+    MutexLock lock(&mu_);
+    if (!Exists(comm)) return kInvalidArgument;
+    if (!abort && (comm->running > 0 || !comm->launches.empty())) ++misuses_;
+    if (!abort && !comm->operators.empty()) ++misuses_;
+    comm->aborted = true;
+    changed_.SignalAll();
+    const Deadline deadline = Deadline::AfterMs(kLongestMs);
+    while (comm->running > 0 && changed_.WaitUntil(&mu_, deadline)) {
+    }
+    comms_.erase(comm);
+    delete comm;
+    return kSuccess;
+  }
+
+  Result MakeOperator(RedOp* op, const void* scalar, DataType type, Comm* comm) {
+    MutexLock lock(&mu_);
+    if (!Exists(comm)) return kInvalidArgument;
+    const DType dtype = DTypeOf(type);
+    uint64_t code = 0;
+    std::memcpy(&code, scalar, SizeOf(dtype));
+    const int made = kFirstOperator + static_cast<int>(++ids_);
+    comm->operators[made] = kernels::ReferenceDecode(dtype, code);
+    *op = static_cast<RedOp>(made);
+    return kSuccess;
+  }
+
+  Result DeleteOperator(RedOp op, Comm* comm) {
+    MutexLock lock(&mu_);
+    if (Exists(comm) && comm->operators.erase(op) == 1) return kSuccess;
+    ++misuses_;
+    return kInvalidArgument;
+  }
+
+  // Outside a group, and at its end.
+  Result Begin(const std::map<std::pair<Comm*, void*>, std::vector<Call>>& group) {
+    MutexLock lock(&mu_);
+    for (const auto& [where, calls] : group) {
+      Comm* const comm = where.first;
+      if (!Exists(comm)) return kInvalidArgument;
+      // Nothing may be asked of a communicator before it has done what it was asked for.
+      if (!comm->launches.empty()) ++misuses_;
+      comm->launches.emplace_back(where.second, calls);
+      comm->looks = looks_;
+      for (Call& call : comm->launches.back().second) {
+        if (call.op < kFirstOperator) continue;
+        call.factor = comm->operators.at(call.op);
+      }
+    }
+    return group.empty() ? kSuccess : kInProgress;
+  }
+
+  void Registered(int change) {
+    MutexLock lock(&mu_);
+    registrations_ += change;
+  }
+
+ private:
+  // A host function: the calls of one group on one stream.
+  struct Launch {
+    Library* library;
+    Comm* comm;
+    std::vector<std::shared_ptr<Meeting>> meetings;  // of each call
+    std::vector<Call> calls;
+  };
+
+  bool Exists(Comm* comm) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (comms_.count(comm) == 1) return true;
+    ++misuses_;
+    return false;
+  }
+
+  Comm* NewComm(const std::shared_ptr<Clique>& clique, int rank, const Config& config)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    auto* const comm = new Comm;
+    comm->clique = clique;
+    comm->rank = rank;
+    comm->config = config;
+    comm->looks = looks_;
+    ++clique->joined;
+    comms_.insert(comm);
+    return comm;
+  }
+
+  Result Progress(Comm* comm) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (comm->error != kSuccess) return comm->error;
+    if ((comm->rank == hanging_ && !comm->ready) || comm->clique->joined < comm->clique->size) return kInProgress;
+    if (comm->looks > 0) {
+      --comm->looks;
+      return kInProgress;
+    }
+    comm->ready = true;
+    if (comm->part != nullptr) {
+      Clique::Split& split = comm->clique->splits[comm->split];
+      if (static_cast<int>(split.asked.size()) < comm->clique->size) return kInProgress;
+      const auto [color, key] = split.asked[comm->rank];
+      if (color != kNoColor) *comm->part = NewPart(comm, &split, color);
+      comm->part = nullptr;
+    }
+    for (auto& [stream, calls] : comm->launches) Enqueue(comm, stream, std::move(calls));
+    comm->launches.clear();
+    return kSuccess;
+  }
+
+  Comm* NewPart(Comm* comm, Clique::Split* split, int color) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    std::vector<std::pair<int, int>> order;  // key, rank
+    for (const auto& [rank, asked] : split->asked) {
+      if (asked.first == color) order.emplace_back(asked.second, rank);
+    }
+    std::sort(order.begin(), order.end());
+    std::shared_ptr<Clique>& clique = split->parts[color];
+    if (clique == nullptr) clique = std::make_shared<Clique>();
+    clique->size = static_cast<int>(order.size());
+    const auto mine =
+        std::find(order.begin(), order.end(), std::make_pair(split->asked[comm->rank].second, comm->rank));
+    return NewComm(clique, static_cast<int>(mine - order.begin()), comm->config);
+  }
+
+  void Enqueue(Comm* comm, void* stream, std::vector<Call> calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    auto* const launch = new Launch{this, comm, {}, std::move(calls)};
+    Clique& clique = *comm->clique;
+    for (const Call& call : launch->calls) {
+      std::shared_ptr<Meeting>* meeting = nullptr;
+      if (call.kind == Kind::kSend) {
+        meeting = &clique.messages[{comm->rank, call.peer}][comm->sends[call.peer]++];
+      } else if (call.kind == Kind::kReceive) {
+        meeting = &clique.messages[{call.peer, comm->rank}][comm->receives[call.peer]++];
+      } else {
+        meeting = &clique.meetings[comm->collectives++];
+      }
+      if (*meeting == nullptr) *meeting = std::make_shared<Meeting>();
+      launch->meetings.push_back(*meeting);
+    }
+    ++comm->running;
+    if (launch_(
+            stream, [](void* argument) { Run(static_cast<Launch*>(argument)); }, launch) != 0) {
+      ++misuses_;
+      --comm->running;
+      delete launch;
+    }
+  }
+
+  static void Run(Launch* launch) {
+    const std::unique_ptr<Launch> owned(launch);
+    Library& library = *launch->library;
+    MutexLock lock(&library.mu_);
+    library.CarryOut(*launch);
+    --launch->comm->running;
+    library.changed_.SignalAll();
+  }
+
+  // Whether it is over otherwise.
+  template <typename Condition>
+  bool Await(Comm* comm, const Condition& condition) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const Deadline deadline = Deadline::AfterMs(kLongestMs);
+    while (!comm->aborted && !condition() && changed_.WaitUntil(&mu_, deadline)) {
+    }
+    return !comm->aborted;
+  }
+
+  void CarryOut(Launch& launch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    Comm* const comm = launch.comm;
+    if (comm->aborted) return;
+    // In a message the receiver is no rank: it may be the sender, too.
+    constexpr int kReceiver = -1;
+    const auto place = [comm](const Call& call) { return call.kind == Kind::kReceive ? kReceiver : comm->rank; };
+    const auto parties = [comm](const Call& call) {
+      return call.kind == Kind::kSend || call.kind == Kind::kReceive ? 2 : comm->clique->size;
+    };
+    for (size_t i = 0; i < launch.calls.size(); ++i)
+      launch.meetings[i]->calls[place(launch.calls[i])] = launch.calls[i];
+    changed_.SignalAll();
+    std::vector<std::vector<char>> outputs;
+    for (size_t i = 0; i < launch.calls.size(); ++i) {
+      const Call& call = launch.calls[i];
+      Meeting& meeting = *launch.meetings[i];
+      if (!Await(comm, [&] { return static_cast<int>(meeting.calls.size()) == parties(call); })) return;
+      if (call.kind == Kind::kReceive) {
+        const Call& sent = meeting.calls.rbegin()->second;
+        if (sent.count != call.count) ++misuses_;
+        outputs.emplace_back(sent.input, sent.input + std::min(sent.count, call.count));
+      } else if (call.kind == Kind::kSend) {
+        outputs.emplace_back();
+      } else {
+        if (!SameCall(call, meeting.calls.begin()->second)) ++misuses_;
+        outputs.push_back(OutputOf(meeting, comm->rank));
+      }
+      ++meeting.over;
+    }
+    changed_.SignalAll();
+    for (size_t i = 0; i < launch.calls.size(); ++i) {
+      const Meeting& meeting = *launch.meetings[i];
+      if (!Await(comm, [&] { return meeting.over == parties(launch.calls[i]); })) return;
+      if (!outputs[i].empty()) std::memcpy(launch.calls[i].output, outputs[i].data(), outputs[i].size());
+    }
+  }
+
+  mutable Mutex mu_;
+  CondVar changed_;
+  int version_ ABSL_GUARDED_BY(mu_) = VersionCode(2, 28, 9);
+  int looks_ ABSL_GUARDED_BY(mu_) = 2;
+  int hanging_ ABSL_GUARDED_BY(mu_) = -1;
+  int (*launch_)(void*, void (*)(void*), void*) ABSL_GUARDED_BY(mu_) = nullptr;
+  std::map<std::string, std::pair<Result, int>> failures_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, int> calls_ ABSL_GUARDED_BY(mu_);
+  int misuses_ ABSL_GUARDED_BY(mu_) = 0;
+  int registrations_ ABSL_GUARDED_BY(mu_) = 0;
+  Config last_config_ ABSL_GUARDED_BY(mu_);
+  uint64_t ids_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<uint64_t, std::shared_ptr<Clique>> cliques_ ABSL_GUARDED_BY(mu_);
+  std::set<Comm*> comms_ ABSL_GUARDED_BY(mu_);
+};
+
+// The group of this thread.
+thread_local int depth = 0;
+thread_local std::map<std::pair<Comm*, void*>, std::vector<Call>> group;
+
+Result Add(const char* function, const Call& call, Comm* comm, void* stream) {
+  if (const Result result = Library::Get()->Enter(function); result != kSuccess) return result;
+  // NCCL has nothing to do.
+  if (call.count == 0) return kSuccess;
+  group[{comm, stream}].push_back(call);
+  if (depth > 0) return kSuccess;
+  return Library::Get()->Begin(std::exchange(group, {}));
+}
+
+}  // namespace
+}  // namespace nccl
+}  // namespace lockstep
+
+#define LOCKSTEP_EXPORT extern "C" __attribute__((visibility("default")))
+#define LOCKSTEP_ENTER(function)                                                                \
+  if (const Result result = Library::Get()->Enter(function); result != kSuccess) return result; \
+  static_assert(true)
+
+using lockstep::nccl::Add;
+using lockstep::nccl::Call;
+using lockstep::nccl::Comm;
+using lockstep::nccl::Config;
+using lockstep::nccl::DataType;
+using lockstep::nccl::Kind;
+using lockstep::nccl::kSuccess;
+using lockstep::nccl::kSum;
+using lockstep::nccl::Library;
+using lockstep::nccl::RedOp;
+using lockstep::nccl::Result;
+using lockstep::nccl::UniqueId;
+
+LOCKSTEP_EXPORT lockstep::FakeNccl* LockstepFakeNccl() { return Library::Get(); }
+
+LOCKSTEP_EXPORT Result ncclGetVersion(int* version) {
+  LOCKSTEP_ENTER("ncclGetVersion");
+  *version = Library::Get()->version();
+  return kSuccess;
+}
+LOCKSTEP_EXPORT Result ncclGetUniqueId(UniqueId* id) {
+  LOCKSTEP_ENTER("ncclGetUniqueId");
+  *id = Library::Get()->NewId();
+  return kSuccess;
+}
+LOCKSTEP_EXPORT Result ncclCommInitRankConfig(Comm** comm, int size, UniqueId id, int rank, Config* config) {
+  LOCKSTEP_ENTER("ncclCommInitRankConfig");
+  return Library::Get()->Create(comm, size, id, rank, *config);
+}
+LOCKSTEP_EXPORT Result ncclCommSplit(Comm* comm, int color, int key, Comm** part, Config*) {
+  LOCKSTEP_ENTER("ncclCommSplit");
+  return Library::Get()->Split(comm, color, key, part);
+}
+LOCKSTEP_EXPORT Result ncclCommDestroy(Comm* comm) {
+  LOCKSTEP_ENTER("ncclCommDestroy");
+  return Library::Get()->End(comm, /*abort=*/false);
+}
+LOCKSTEP_EXPORT Result ncclCommAbort(Comm* comm) {
+  LOCKSTEP_ENTER("ncclCommAbort");
+  return Library::Get()->End(comm, /*abort=*/true);
+}
+LOCKSTEP_EXPORT Result ncclCommGetAsyncError(Comm* comm, Result* error) {
+  LOCKSTEP_ENTER("ncclCommGetAsyncError");
+  return Library::Get()->State(comm, error);
+}
+LOCKSTEP_EXPORT const char* ncclGetErrorString(Result) { return "words for the result"; }
+LOCKSTEP_EXPORT const char* ncclGetLastError(Comm*) { return "the last error\n"; }
+LOCKSTEP_EXPORT Result ncclRedOpCreatePreMulSum(RedOp* op, void* scalar, DataType type, int, Comm* comm) {
+  LOCKSTEP_ENTER("ncclRedOpCreatePreMulSum");
+  return Library::Get()->MakeOperator(op, scalar, type, comm);
+}
+LOCKSTEP_EXPORT Result ncclRedOpDestroy(RedOp op, Comm* comm) {
+  LOCKSTEP_ENTER("ncclRedOpDestroy");
+  return Library::Get()->DeleteOperator(op, comm);
+}
+LOCKSTEP_EXPORT Result ncclReduce(const char* input, char* output, size_t count, DataType type, RedOp op, int root,
+                                  Comm* comm, void* stream) {
+  return Add("ncclReduce", {Kind::kReduce, input, output, count, type, op, root}, comm, stream);
+}
+LOCKSTEP_EXPORT Result ncclBroadcast(const char* input, char* output, size_t count, DataType type, int root, Comm* comm,
+                                     void* stream) {
+  return Add("ncclBroadcast", {Kind::kBroadcast, input, output, count, type, kSum, root}, comm, stream);
+}
+LOCKSTEP_EXPORT Result ncclAllReduce(const char* input, char* output, size_t count, DataType type, RedOp op, Comm* comm,
+                                     void* stream) {
+  return Add("ncclAllReduce", {Kind::kAllReduce, input, output, count, type, op, 0}, comm, stream);
+}
+LOCKSTEP_EXPORT Result ncclReduceScatter(const char* input, char* output, size_t count, DataType type, RedOp op,
+                                         Comm* comm, void* stream) {
+  return Add("ncclReduceScatter", {Kind::kReduceScatter, input, output, count, type, op, 0}, comm, stream);
+}
+LOCKSTEP_EXPORT Result ncclAllGather(const char* input, char* output, size_t count, DataType type, Comm* comm,
+                                     void* stream) {
+  return Add("ncclAllGather", {Kind::kAllGather, input, output, count, type, kSum, 0}, comm, stream);
+}
+LOCKSTEP_EXPORT Result ncclSend(const char* data, size_t count, DataType type, int peer, Comm* comm, void* stream) {
+  return Add("ncclSend", {Kind::kSend, data, nullptr, count, type, kSum, peer}, comm, stream);
+}
+LOCKSTEP_EXPORT Result ncclRecv(char* data, size_t count, DataType type, int peer, Comm* comm, void* stream) {
+  return Add("ncclRecv", {Kind::kReceive, nullptr, data, count, type, kSum, peer}, comm, stream);
+}
+LOCKSTEP_EXPORT Result ncclGroupStart() {
+  LOCKSTEP_ENTER("ncclGroupStart");
+  ++lockstep::nccl::depth;
+  return kSuccess;
+}
+LOCKSTEP_EXPORT Result ncclGroupEnd() {
+  LOCKSTEP_ENTER("ncclGroupEnd");
+  if (--lockstep::nccl::depth > 0) return kSuccess;
+  return Library::Get()->Begin(std::exchange(lockstep::nccl::group, {}));
+}
+LOCKSTEP_EXPORT Result ncclMemAlloc(void** memory, size_t bytes) {
+  LOCKSTEP_ENTER("ncclMemAlloc");
+  *memory = std::malloc(bytes);
+  return kSuccess;
+}
+LOCKSTEP_EXPORT Result ncclMemFree(void* memory) {
+  LOCKSTEP_ENTER("ncclMemFree");
+  std::free(memory);
+  return kSuccess;
+}
+LOCKSTEP_EXPORT Result ncclCommRegister(Comm*, void* memory, size_t, void** handle) {
+  LOCKSTEP_ENTER("ncclCommRegister");
+  *handle = memory;
+  Library::Get()->Registered(1);
+  return kSuccess;
+}
+LOCKSTEP_EXPORT Result ncclCommDeregister(Comm*, void*) {
+  LOCKSTEP_ENTER("ncclCommDeregister");
+  Library::Get()->Registered(-1);
+  return kSuccess;
+}
