@@ -298,8 +298,9 @@ void NcclCommunicator::Watch() {
 }
 
 void NcclCommunicator::OnFailure(const absl::Status&) {
-  comm_->Abort();
+  // Before the abort, after which their events are reached.
   operations_.Fail();
+  comm_->Abort();
 }
 
 std::string NcclCommunicator::DescribeDevice() const {

@@ -20,6 +20,7 @@
 #include "base/cuda_api_testing.h"
 #include "base/cuda_device.h"
 #include "base/device.h"
+#include "base/status.h"
 #include "comm/nccl_communicator.h"
 #include "comm/world.h"
 #include "tests/fake_nccl.h"
@@ -56,37 +57,43 @@ struct NcclFakes {
 };
 
 struct NcclWorlds {
-  using Change = std::function<void(int rank, WorldOptions* options)>;
   using ChangeNccl = std::function<void(int rank, NcclCommunicatorOptions* options)>;
 
   std::vector<std::unique_ptr<World>> worlds;
   std::vector<std::unique_ptr<NcclCommunicator>> ranks;  // they go first
 
-  // What creating each rank's communicator said, over the host communicators of `worlds`.
+  // What creating each rank's communicator said, over the host communicators of `worlds`, on cuda:0 or on the rank's
+  // own.
   static std::vector<absl::StatusOr<std::unique_ptr<NcclCommunicator>>> Connect(
-      const std::vector<std::unique_ptr<World>>& worlds, const ChangeNccl& change = nullptr) {
+      const std::vector<std::unique_ptr<World>>& worlds, const ChangeNccl& change = nullptr, bool own_devices = false) {
     std::vector<absl::StatusOr<std::unique_ptr<NcclCommunicator>>> made;
     for (size_t r = 0; r < worlds.size(); ++r) made.emplace_back(absl::UnknownError("not created"));
-    Device* const device = NcclFakes::Get().device;
     testing::RunRanks(static_cast<int>(worlds.size()), [&](int rank) {
       NcclCommunicatorOptions options;
       options.timeout = std::chrono::milliseconds(60'000);
       options.setup_timeout = std::chrono::milliseconds(30'000);
       if (change) change(rank, &options);
+      Device* const device = own_devices ? CudaDevice(rank).value() : NcclFakes::Get().device;
       made[rank] = NcclCommunicator::Create(worlds[rank]->communicator(), device, options);
     });
     return made;
   }
 
-  static absl::StatusOr<std::shared_ptr<NcclWorlds>> Create(int size, const Change& change = nullptr,
-                                                            const ChangeNccl& change_nccl = nullptr) {
+  // The ranks are not joined by NCCL yet.
+  static absl::StatusOr<std::shared_ptr<NcclWorlds>> CreateHosts(int size) {
     auto made = std::make_shared<NcclWorlds>();
     MemoryStore store;
-    for (WorldOrError& world : CreateWorlds(&store, size, change)) {
+    for (WorldOrError& world : CreateWorlds(&store, size)) {
       if (!world.ok()) return world.status();
       made->worlds.push_back(*std::move(world));
     }
-    for (auto& communicator : Connect(made->worlds, change_nccl)) {
+    return made;
+  }
+
+  static absl::StatusOr<std::shared_ptr<NcclWorlds>> Create(int size, const ChangeNccl& change = nullptr,
+                                                            bool own_devices = false) {
+    LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<NcclWorlds> made, CreateHosts(size));
+    for (auto& communicator : Connect(made->worlds, change, own_devices)) {
       if (!communicator.ok()) return communicator.status();
       made->ranks.push_back(*std::move(communicator));
     }

@@ -74,6 +74,7 @@ struct Comm {
   std::map<int, uint64_t> sends;
   std::map<int, uint64_t> receives;
   std::map<int, double> operators;
+  std::set<void*> registered;
 };
 
 namespace {
@@ -202,7 +203,9 @@ class Library final : public FakeNccl {
   }
   int registrations() const override {
     MutexLock lock(&mu_);
-    return registrations_;
+    int count = 0;
+    for (const Comm* const comm : comms_) count += static_cast<int>(comm->registered.size());
+    return count;
   }
   int misuses() const override {
     MutexLock lock(&mu_);
@@ -320,9 +323,18 @@ class Library final : public FakeNccl {
     return group.empty() ? kSuccess : kInProgress;
   }
 
-  void Registered(int change) {
+  Result Register(Comm* comm, void* memory) {
     MutexLock lock(&mu_);
-    registrations_ += change;
+    if (!Exists(comm)) return kInvalidArgument;
+    comm->registered.insert(memory);
+    return kSuccess;
+  }
+
+  Result Deregister(Comm* comm, void* memory) {
+    MutexLock lock(&mu_);
+    if (Exists(comm) && comm->registered.erase(memory) == 1) return kSuccess;
+    ++misuses_;
+    return kInvalidArgument;
   }
 
  private:
@@ -474,7 +486,6 @@ class Library final : public FakeNccl {
   std::map<std::string, std::pair<Result, int>> failures_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, int> calls_ ABSL_GUARDED_BY(mu_);
   int misuses_ ABSL_GUARDED_BY(mu_) = 0;
-  int registrations_ ABSL_GUARDED_BY(mu_) = 0;
   Config last_config_ ABSL_GUARDED_BY(mu_);
   uint64_t ids_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<uint64_t, std::shared_ptr<Clique>> cliques_ ABSL_GUARDED_BY(mu_);
@@ -604,14 +615,12 @@ LOCKSTEP_EXPORT Result ncclMemFree(void* memory) {
   std::free(memory);
   return kSuccess;
 }
-LOCKSTEP_EXPORT Result ncclCommRegister(Comm*, void* memory, size_t, void** handle) {
+LOCKSTEP_EXPORT Result ncclCommRegister(Comm* comm, void* memory, size_t, void** handle) {
   LOCKSTEP_ENTER("ncclCommRegister");
   *handle = memory;
-  Library::Get()->Registered(1);
-  return kSuccess;
+  return Library::Get()->Register(comm, memory);
 }
-LOCKSTEP_EXPORT Result ncclCommDeregister(Comm*, void*) {
+LOCKSTEP_EXPORT Result ncclCommDeregister(Comm* comm, void* handle) {
   LOCKSTEP_ENTER("ncclCommDeregister");
-  Library::Get()->Registered(-1);
-  return kSuccess;
+  return Library::Get()->Deregister(comm, handle);
 }
