@@ -304,7 +304,8 @@ void NcclCommunicator::OnFailure(const absl::Status&) {
 }
 
 std::string NcclCommunicator::DescribeDevice() const {
-  return absl::StrCat(Name(the_device()->id()), ": ", library_->Describe(), ": each rank has a GPU of its own");
+  return absl::StrCat(Name(the_device()->id()), ": ", library_->Describe(),
+                      ": every rank has it, and a GPU that it takes");
 }
 
 std::string NcclCommunicator::FlightRecords() const {

@@ -99,7 +99,7 @@ class NcclCommunicatorTest : public ::testing::Test {
 TEST_F(NcclCommunicatorTest, DescribesTheLibraryAndWhy) {
   Create(2);
   EXPECT_THAT(rank(1).Describe(), StartsWith("cuda:0: NCCL 2.31.0 ("));
-  EXPECT_THAT(rank(1).Describe(), HasSubstr("LOCKSTEP_NCCL_LIBRARY): each rank has a GPU of its own\n"));
+  EXPECT_THAT(rank(1).Describe(), HasSubstr("LOCKSTEP_NCCL_LIBRARY): every rank has it, and a GPU that it takes\n"));
   EXPECT_EQ(rank(1).device(), fakes_.device->id());
 }
 
@@ -175,7 +175,7 @@ TEST_F(NcclCommunicatorTest, TheConfigurationReachesNcclAsFarAsItsVersionKnowsIt
 // ---- Calls
 
 TEST_F(NcclCommunicatorTest, WhatIsUnderWayForLongIsAwaited) {
-  fakes_.nccl->set_looks(3000);
+  fakes_.nccl->set_looks(1500);
   Create(2);
   ExpectRight(Small());
 }
