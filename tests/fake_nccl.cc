@@ -39,7 +39,6 @@ Result Add(const char* function, const Call& call, Comm* comm, void* stream) {
   static_assert(true)
 
 using lockstep::nccl::Add;
-using lockstep::nccl::Call;
 using lockstep::nccl::Comm;
 using lockstep::nccl::Config;
 using lockstep::nccl::DataType;
