@@ -65,6 +65,30 @@ class NcclBuffer : public SymmetricBuffer {
   void* const registration_;
 };
 
+// Each rank returns when all have got through, or one has failed.
+absl::StatusOr<std::shared_ptr<NcclComm>> ConnectOver(Communicator* setup, const NcclLibrary* library, int device,
+                                                      const NcclCommunicatorOptions& options) {
+  // The id, or why rank 0 has none.
+  std::string text;
+  if (setup->rank() == Rank(0)) {
+    const absl::StatusOr<nccl::UniqueId> made = NcclComm::MakeUniqueId(library);
+    text = made.ok() ? std::string(made->bytes, sizeof(made->bytes)) : std::string(made.status().message());
+  }
+  LOCKSTEP_RETURN_IF_ERROR(BroadcastBytes(setup, &text, Rank(0)));
+  nccl::UniqueId id = {};
+  if (text.size() != sizeof(id.bytes)) return absl::InternalError(absl::StrCat("rank 0: ", text));
+  std::memcpy(id.bytes, text.data(), sizeof(id.bytes));
+
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      std::shared_ptr<NcclComm> comm,
+      NcclComm::Create(library, id, setup->rank().value(), setup->size(), device, options.nccl,
+                       Deadline::After(options.setup_timeout), [setup] { return setup->status(); }));
+  CollectiveRequest all_are_here;
+  all_are_here.timeout = options.setup_timeout;
+  LOCKSTEP_RETURN_IF_ERROR(setup->Run(all_are_here));
+  return comm;
+}
+
 }  // namespace
 
 // ---- Creation
@@ -85,8 +109,7 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(HostP
   LOCKSTEP_RETURN_IF_ERROR(CheckNcclPeers(peers));
   LOCKSTEP_ASSIGN_OR_RETURN(const NcclLibrary* const library, Nccl());
   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<NcclComm> comm, Connect(host.get(), library, device->id().index, options));
-  return std::unique_ptr<NcclCommunicator>(
-      new NcclCommunicator(std::move(host), device, options, library, std::move(comm)));
+  return Make(std::move(host), device, options, library, std::move(comm));
 }
 
 absl::StatusOr<std::shared_ptr<NcclComm>> NcclCommunicator::Connect(Communicator* host, const NcclLibrary* library,
@@ -95,37 +118,36 @@ absl::StatusOr<std::shared_ptr<NcclComm>> NcclCommunicator::Connect(Communicator
   // Of its own, to be aborted when a rank fails here: that ends the wait of the others, and leaves the host
   // communicator good.
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> setup, host->Duplicate());
-  // The id, or why rank 0 has none.
-  std::string text;
-  if (host->rank() == Rank(0)) {
-    const absl::StatusOr<nccl::UniqueId> made = NcclComm::MakeUniqueId(library);
-    text = made.ok() ? std::string(made->bytes, sizeof(made->bytes)) : std::string(made.status().message());
-  }
-  LOCKSTEP_RETURN_IF_ERROR(BroadcastBytes(setup.get(), &text, Rank(0)));
-  nccl::UniqueId id = {};
-  if (text.size() != sizeof(id.bytes)) return absl::UnavailableError(absl::StrCat("rank 0: ", text));
-  std::memcpy(id.bytes, text.data(), sizeof(id.bytes));
+  absl::StatusOr<std::shared_ptr<NcclComm>> comm = ConnectOver(setup.get(), library, device, options);
+  if (comm.ok()) return comm;
+  const absl::Status verdict = Verdict(comm.status(), *setup);
+  setup->Abort(std::string(verdict.message()));
+  // Where one failed, all did. Those that are here go on without NCCL; the loss of a rank is the host communicator's
+  // error.
+  LOCKSTEP_RETURN_IF_ERROR(host->Run({}));
+  return absl::UnavailableError(verdict.message());
+}
 
-  absl::StatusOr<std::unique_ptr<NcclComm>> comm =
-      NcclComm::Create(library, id, host->rank().value(), host->size(), device, options.nccl,
-                       Deadline::After(options.setup_timeout), [&setup] { return setup->status(); });
-  if (!comm.ok()) {
-    const absl::Status verdict = Verdict(comm.status(), *setup);
-    setup->Abort(std::string(verdict.message()));
-    return verdict;
+absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Make(HostPart host, Device* device,
+                                                                         const NcclCommunicatorOptions& options,
+                                                                         const NcclLibrary* library,
+                                                                         std::shared_ptr<NcclComm> comm) {
+  std::unique_ptr<Communicator> checks;
+  if (options.checked) {
+    LOCKSTEP_ASSIGN_OR_RETURN(checks, host->Duplicate());
   }
-  CollectiveRequest all_are_here;
-  all_are_here.timeout = options.setup_timeout;
-  LOCKSTEP_RETURN_IF_ERROR(setup->Run(all_are_here));
-  return std::shared_ptr<NcclComm>(*std::move(comm));
+  return std::unique_ptr<NcclCommunicator>(
+      new NcclCommunicator(std::move(host), device, options, library, std::move(comm), std::move(checks)));
 }
 
 NcclCommunicator::NcclCommunicator(HostPart host, Device* device, const NcclCommunicatorOptions& options,
-                                   const NcclLibrary* library, std::shared_ptr<NcclComm> comm)
+                                   const NcclLibrary* library, std::shared_ptr<NcclComm> comm,
+                                   std::unique_ptr<Communicator> checks)
     : DeviceCommunicator(std::move(host), device, options.timeout),
       options_(options),
       library_(library),
       comm_(std::move(comm)),
+      checks_(std::move(checks)),
       fork_generation_(ForkGeneration()),
       operations_(device, options.flight_records) {
   NcclWatchdog::Get()->Add(this);
@@ -135,7 +157,10 @@ NcclCommunicator::~NcclCommunicator() {
   // CUDA and the watchdog did not come along into a forked child.
   if (fork_generation_ != ForkGeneration()) return;
   NcclWatchdog::Get()->Remove(this);
-  const bool idle = status().ok() && operations_.Idle();
+  const bool good = status().ok();
+  const bool idle = good && operations_.Idle();
+  // The other ranks must not wait for this one's part.
+  if (good && !idle) host()->Abort(absl::StrCat("it was destroyed with calls in flight on ", Name(accelerator()->id())));
   Close();
   if (idle) {
     comm_->Destroy();
@@ -160,8 +185,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::MakePart(std::un
     LOCKSTEP_ASSIGN_OR_RETURN(comm, Connect(part.get(), library_, accelerator()->id().index, options_));
   }
   if (part == nullptr) return nullptr;
-  return std::unique_ptr<Communicator>(
-      new NcclCommunicator(std::move(part), accelerator(), options_, library_, std::move(comm)));
+  return Make(std::move(part), accelerator(), options_, library_, std::move(comm));
 }
 
 // ---- Calls
@@ -193,7 +217,21 @@ absl::Status NcclCommunicator::CheckOnDevice(const DeviceCall& call) {
   return absl::UnimplementedError(absl::StrCat("NCCL's messages have no tags: one on the device has tag 0, not ", tag));
 }
 
+absl::Status NcclCommunicator::Compare(absl::Span<const DeviceCall> calls) {
+  const std::string mine = operations_.SignaturesOf(calls);
+  // Messages differ from rank to rank.
+  if (mine.empty()) return absl::OkStatus();
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> all, AllGatherBytes(checks_.get(), mine));
+  if (std::all_of(all.begin(), all.end(), [&](const std::string& other) { return other == all[0]; })) {
+    return absl::OkStatus();
+  }
+  std::string text;
+  for (int r = 0; r < size(); ++r) absl::StrAppend(&text, r == 0 ? "" : "; ", "rank ", r, " called ", all[r]);
+  return absl::FailedPreconditionError(absl::StrCat("the ranks' collectives differ: ", text));
+}
+
 absl::Status NcclCommunicator::IssueOnDevice(absl::Span<const DeviceCall> calls, Stream* stream) {
+  if (checks_ != nullptr) LOCKSTEP_RETURN_IF_ERROR(Compare(calls));
   if (stream->native() != reinterpret_cast<void*>(kCudaPerThreadStream)) return Launch(calls, stream);
   if (bridge_ == nullptr) {
     LOCKSTEP_ASSIGN_OR_RETURN(bridge_event_, accelerator()->CreateEvent());
@@ -295,12 +333,14 @@ void NcclCommunicator::Watch() {
 }
 
 void NcclCommunicator::OnFailure(const absl::Status&) {
-  comm_->Abort();
+  // Before the abort, after which their events are reached.
   operations_.Fail();
+  comm_->Abort();
 }
 
 std::string NcclCommunicator::DescribeDevice() const {
-  return absl::StrCat(Name(accelerator()->id()), ": ", library_->Describe(), ": each rank has a GPU of its own");
+  return absl::StrCat(Name(accelerator()->id()), ": ", library_->Describe(),
+                      ": every rank has it, and a GPU that it takes");
 }
 
 std::string NcclCommunicator::FlightRecords() const {

@@ -8,7 +8,8 @@
 //   be the same on all ranks, nor from run to run: a deterministic communicator is UNIMPLEMENTED.
 // - A call on a stream returns when NCCL has put it there. The first one that involves a peer waits until the peer has
 //   come as far; so ranks issue the calls of all their communicators in one order.
-// - NCCL does not compare calls: ranks that make different ones wait until the deadline, or get wrong data.
+// - NCCL does not compare calls: but in checked mode, ranks that make different ones wait until the deadline, or get
+//   wrong data.
 // - Messages on the device have no tag (0, or any at the receiver), name their source, and are as long on both sides.
 //   They go in one order with the collectives, and a send waits for its receive. Two ranks that exchange messages do so
 //   in a group.
@@ -52,6 +53,9 @@ namespace lockstep {
 struct NcclCommunicatorOptions {
   NcclCommOptions nccl;
   bool deterministic = false;
+  // Ranks compare the collectives that they are about to issue, over the host: a difference is FAILED_PRECONDITION on
+  // all of them, and nothing is issued. Equal on all ranks.
+  bool checked = false;
   std::chrono::milliseconds timeout = std::chrono::minutes(30);       // of calls that name none
   std::chrono::milliseconds setup_timeout = std::chrono::minutes(2);  // of creation, and of each split
   size_t flight_records = 256;
@@ -76,8 +80,13 @@ class NcclCommunicator : public DeviceCommunicator, private NcclWatchdog::Client
 
  private:
   NcclCommunicator(HostPart host, Device* device, const NcclCommunicatorOptions& options, const NcclLibrary* library,
-                   std::shared_ptr<NcclComm> comm);
+                   std::shared_ptr<NcclComm> comm, std::unique_ptr<Communicator> checks);
 
+  // Collective over `host`.
+  static absl::StatusOr<std::unique_ptr<NcclCommunicator>> Make(HostPart host, Device* device,
+                                                                const NcclCommunicatorOptions& options,
+                                                                const NcclLibrary* library,
+                                                                std::shared_ptr<NcclComm> comm);
   // Collective over `host`: NCCL's communicator of ranks that can be joined.
   static absl::StatusOr<std::shared_ptr<NcclComm>> Connect(Communicator* host, const NcclLibrary* library, int device,
                                                            const NcclCommunicatorOptions& options);
@@ -92,6 +101,8 @@ class NcclCommunicator : public DeviceCommunicator, private NcclWatchdog::Client
 
   absl::StatusOr<std::unique_ptr<SymmetricBuffer>> AllocateHere(size_t bytes) override;
 
+  // In checked mode, before anything is issued.
+  absl::Status Compare(absl::Span<const DeviceCall> calls);
   absl::Status Launch(absl::Span<const DeviceCall> calls, Stream* stream);
   // Into calls_; what has to be copied beforehand is issued in the stream.
   absl::Status Plan(absl::Span<const DeviceCall> calls, Stream* stream);
@@ -104,7 +115,8 @@ class NcclCommunicator : public DeviceCommunicator, private NcclWatchdog::Client
   // Constant after construction.
   const NcclCommunicatorOptions options_;
   const NcclLibrary* const library_;
-  const std::shared_ptr<NcclComm> comm_;  // shared with registered memory, which may outlive this
+  const std::shared_ptr<NcclComm> comm_;        // shared with registered memory, which may outlive this
+  const std::unique_ptr<Communicator> checks_;  // of the host; null but in checked mode
   const uint64_t fork_generation_;
 
   // Only in IssueOnDevice, of which there is one at a time.

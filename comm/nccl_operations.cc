@@ -16,11 +16,13 @@ namespace {
 Signature SignatureOf(const CollectiveRequest& request, uint64_t sequence) {
   Signature signature;
   signature.sequence = sequence;
-  signature.count = request.count;
   signature.collective = request.collective;
   signature.dtype = request.dtype;
   if (HasReduction(request.collective)) signature.op = request.op;
   if (HasRoot(request.collective)) signature.root = request.root;
+  signature.pair_counts = request.collective == Collective::kAllToAll && !request.counts.empty();
+  if (signature.pair_counts) return signature;  // its counts are this rank's
+  signature.count = request.count;
   if (!request.counts.empty()) signature.counts_hash = HashOfCounts(request.counts);
   return signature;
 }
@@ -45,6 +47,18 @@ std::string NcclOperations::NameOf(absl::Span<const DeviceCall> calls) const {
   std::string name = NameOfCall(calls[0], sequence_ + 1);
   if (calls.size() > 1) absl::StrAppend(&name, " and ", calls.size() - 1, " more of its group");
   return name;
+}
+
+std::string NcclOperations::SignaturesOf(absl::Span<const DeviceCall> calls) const {
+  MutexLock lock(&mu_);
+  uint64_t sequence = sequence_;
+  std::string text;
+  for (const DeviceCall& call : calls) {
+    const auto* const request = std::get_if<CollectiveRequest>(&call);
+    if (request == nullptr) continue;
+    absl::StrAppend(&text, text.empty() ? "" : ", ", ToString(SignatureOf(*request, ++sequence)));
+  }
+  return text;
 }
 
 std::string NcclOperations::NameOf(const Operation& operation) {

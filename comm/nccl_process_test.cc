@@ -1,8 +1,8 @@
 // NCCL itself, with ranks that are processes on one GPU (comm/nccl_processes.h). Skips without a GPU or NCCL.
 //
-// Method: every rank carries out the same cases, with buffers in pinned memory, which NCCL's kernels reach by address, so that
-// inputs and outputs are made and judged as everywhere else (tests/communicator_testing.h). Memory of the device, streams of
-// the caller's, groups, messages and parts have a case each.
+// Method: every rank carries out the same cases, with buffers in pinned memory, which NCCL's kernels reach by
+// address, so that inputs and outputs are made and judged as everywhere else (tests/communicator_testing.h). Memory
+// of the device, streams of the caller's, groups, messages and parts have a case each.
 
 #include <algorithm>
 #include <cstddef>
@@ -92,7 +92,8 @@ absl::Status SumInStream(Communicator& self, Device* device, Stream& stream, cha
   LOCKSTEP_RETURN_IF_ERROR(stream.Copy(memory, ones, kCount * sizeof(float)));
   for (int round = 0; round < rounds; ++round) {
     bool done = false;
-    LOCKSTEP_RETURN_IF_ERROR(self.Enqueue(request, &stream, [&done](const absl::Status& status) { done = status.ok(); }));
+    LOCKSTEP_RETURN_IF_ERROR(
+        self.Enqueue(request, &stream, [&done](const absl::Status& status) { done = status.ok(); }));
     if (!done) return absl::InternalError("not done when Enqueue returned");
     expected *= static_cast<float>(self.size());
   }
@@ -111,8 +112,8 @@ absl::Status RunOnStreams(Communicator& self, Device* device) {
   for (const unsigned long handle : {0ul, kCudaLegacyStream, kCudaPerThreadStream}) {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> borrowed,
                               device->BorrowStream(reinterpret_cast<void*>(handle)));
-    LOCKSTEP_RETURN_IF_ERROR(Annotate(SumInStream(self, device, *borrowed, memory->data(), 3),
-                                      absl::StrCat("borrowed stream ", handle)));
+    LOCKSTEP_RETURN_IF_ERROR(
+        Annotate(SumInStream(self, device, *borrowed, memory->data(), 3), absl::StrCat("borrowed stream ", handle)));
   }
   return absl::OkStatus();
 }

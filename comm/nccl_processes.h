@@ -1,7 +1,8 @@
 // Ranks that are processes and share one GPU, for tests of NCCL where there is no more than one.
 //
-// NCCL refuses two ranks on one GPU of a host. Each process gives itself a host of its own (NCCL_HOSTID), so that NCCL connects
-// them by sockets, over loopback. Kernels of several processes take turns on the GPU while they wait for each other: slow.
+// NCCL refuses two ranks on one GPU of a host. Each process gives itself a host of its own (NCCL_HOSTID), so that
+// NCCL connects them by sockets, over loopback. Kernels of several processes take turns on the GPU while they wait
+// for each other: slow.
 
 #ifndef COMM_NCCL_PROCESSES_H_
 #define COMM_NCCL_PROCESSES_H_

@@ -27,19 +27,24 @@ std::vector<std::string> Glob(const std::string& pattern) {
   return paths;
 }
 
-// The folder above the one that holds the first python3 on PATH, links followed; empty when there is none.
-std::string PrefixOfPython() {
+// The folder above the one that the path's file is in.
+std::string PrefixOf(std::string path) {
+  for (int levels = 0; levels < 2; ++levels) path.resize(std::min(path.rfind('/'), path.size()));
+  return path;
+}
+
+// Of the first python3 on PATH, as it is found there (a virtual environment's own) and with links followed.
+std::vector<std::string> PrefixesOfPython() {
   for (const absl::string_view folder : absl::StrSplit(GetEnv("PATH").value_or(""), ':', absl::SkipEmpty())) {
     const std::string path = absl::StrCat(folder, "/python3");
     if (access(path.c_str(), X_OK) != 0) continue;
+    std::vector<std::string> prefixes = {PrefixOf(path)};
     char* const real = realpath(path.c_str(), nullptr);
-    if (real == nullptr) continue;
-    std::string prefix = real;
+    if (real != nullptr) prefixes.push_back(PrefixOf(real));
     free(real);
-    for (int levels = 0; levels < 2; ++levels) prefix.resize(std::min(prefix.rfind('/'), prefix.size()));
-    return prefix;
+    return prefixes;
   }
-  return "";
+  return {};
 }
 
 class Collector {
@@ -84,7 +89,7 @@ std::vector<NcclPlace> NcclPlaces() {
   for (const absl::string_view folder : absl::StrSplit(python_path, ':', absl::SkipEmpty())) {
     places.AddPackage(folder, "PYTHONPATH");
   }
-  if (const std::string prefix = PrefixOfPython(); !prefix.empty()) places.AddPrefix(prefix, "python3 on PATH");
+  for (const std::string& prefix : PrefixesOfPython()) places.AddPrefix(prefix, "python3 on PATH");
   places.AddPrefix("/usr/local", "Python's packages");  // where Debian's Python installs to, whose prefix is /usr
   if (const auto home = GetEnv("HOME"))
     places.AddPrefix(absl::StrCat(*home, "/.local"), "Python's packages of this user");

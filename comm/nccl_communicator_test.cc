@@ -1,0 +1,398 @@
+// NcclCommunicator where something goes wrong, and what the conformance suite does not know: over a fake of NCCL.
+
+#include "comm/nccl_communicator.h"
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/cuda_api.h"
+#include "base/deadline.h"
+#include "base/device.h"
+#include "base/dtype.h"
+#include "base/rank.h"
+#include "base/reduce_op.h"
+#include "base/status_matchers.h"
+#include "comm/communicator.h"
+#include "comm/nccl_testing.h"
+#include "comm/schedule.h"
+#include "comm/symmetric_buffer.h"
+#include "comm/work.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/communicator_testing.h"
+#include "tests/ranks.h"
+#include "transport/nccl/nccl_abi.h"
+
+namespace lockstep {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using Code = absl::StatusCode;
+
+class NcclCommunicatorTest : public ::testing::Test {
+ protected:
+  void SetUp() override { fakes_.Reset(); }
+  void TearDown() override {
+    world_.reset();
+    EXPECT_EQ(fakes_.nccl->misuses(), 0);
+    EXPECT_EQ(fakes_.nccl->communicators(), 0);
+    EXPECT_EQ(fakes_.nccl->registrations(), 0);
+  }
+
+  void Create(int size, const NcclWorlds::ChangeNccl& change = nullptr) {
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(world_, NcclWorlds::Create(size, change));
+  }
+  // Ranks that are not joined by NCCL yet.
+  void CreateHosts(int size) { LOCKSTEP_ASSERT_OK_AND_ASSIGN(world_, NcclWorlds::CreateHosts(size)); }
+
+  int size() const { return static_cast<int>(world_->worlds.size()); }
+  Communicator& rank(int r) { return *world_->ranks[r]; }
+  void OnRanks(const std::function<void(Communicator&)>& body) {
+    testing::RunRanks(size(), [&](int r) { body(rank(r)); });
+  }
+  CaseMemory memory() { return CaseMemory{fakes_.device}; }
+
+  // A case that must come out right on all ranks.
+  void ExpectRight(const CollectiveCase& c) {
+    const CaseReference reference(c, size());
+    OnRanks([&](Communicator& self) {
+      CaseRun run(reference, self.rank(), memory());
+      EXPECT_THAT(self.Run(run.request()), IsOk());
+      EXPECT_EQ(run.Check(), "");
+    });
+  }
+  // Each rank's host communicator still works.
+  void ExpectHostsGood() {
+    testing::RunRanks(size(), [&](int r) { EXPECT_THAT(world_->worlds[r]->communicator()->Run({}), IsOk()); });
+  }
+  // NCCL is asked to abort each communicator once, whoever finds out.
+  void ExpectAbortedOnce() {
+    const Deadline deadline = CommTestDeadline();
+    while (fakes_.nccl->communicators() > 0 && !deadline.passed()) std::this_thread::yield();
+    EXPECT_EQ(fakes_.nccl->calls("ncclCommAbort"), size());
+    EXPECT_EQ(fakes_.nccl->calls("ncclCommDestroy"), 0);
+    EXPECT_EQ(fakes_.nccl->communicators(), 0);
+  }
+  static CollectiveCase Small() {
+    CollectiveCase c;
+    c.count = 100;
+    return c;
+  }
+
+  NcclFakes& fakes_ = NcclFakes::Get();
+  std::shared_ptr<NcclWorlds> world_;
+};
+
+// ---- Creation
+
+TEST_F(NcclCommunicatorTest, DescribesTheLibraryAndWhy) {
+  Create(2);
+  EXPECT_THAT(rank(1).Describe(), StartsWith("cuda:0: NCCL 2.31.0 ("));
+  EXPECT_THAT(rank(1).Describe(), HasSubstr("LOCKSTEP_NCCL_LIBRARY): every rank has it, and a GPU that it takes\n"));
+  EXPECT_EQ(rank(1).device(), fakes_.device->id());
+}
+
+TEST_F(NcclCommunicatorTest, DeterministicIsUnimplemented) {
+  CreateHosts(2);
+  for (const auto& made :
+       NcclWorlds::Connect(world_->worlds, [](int, auto* options) { options->deterministic = true; })) {
+    EXPECT_THAT(made.status(), StatusIs(Code::kUnimplemented, HasSubstr("deterministic")));
+  }
+  ExpectHostsGood();
+}
+
+TEST_F(NcclCommunicatorTest, ARankThatIsNeverReadyEndsAtTheDeadlineOnEveryRank) {
+  CreateHosts(3);
+  fakes_.nccl->HangInit(1);
+  const auto made = NcclWorlds::Connect(world_->worlds, [](int rank, auto* options) {
+    if (rank == 1) options->setup_timeout = milliseconds(50);
+  });
+  for (const auto& communicator : made) {
+    EXPECT_THAT(communicator.status(),
+                StatusIs(Code::kUnavailable,
+                         HasSubstr("creating NCCL's communicator of rank 1 of 3 on cuda:0 did not finish in time")));
+  }
+  // Nothing is left, and the next attempt is a new one.
+  fakes_.nccl->HangInit(-1);
+  ExpectHostsGood();
+  for (const auto& communicator : NcclWorlds::Connect(world_->worlds)) EXPECT_THAT(communicator.status(), IsOk());
+}
+
+TEST_F(NcclCommunicatorTest, ARankWhoseSetUpFailsIsNamedOnEveryRank) {
+  for (const nccl::Result result : {nccl::kInternalError, nccl::kSystemError, nccl::kUnhandledCudaError}) {
+    CreateHosts(3);
+    fakes_.nccl->Fail("ncclCommInitRankConfig", result, 2);
+    for (const auto& made : NcclWorlds::Connect(world_->worlds)) {
+      EXPECT_THAT(made.status(),
+                  StatusIs(Code::kUnavailable,
+                           AllOf(HasSubstr("creating NCCL's communicator of rank "), HasSubstr("NCCL 2.31.0"),
+                                 HasSubstr("words for the result (nccl"), HasSubstr("): the last error"))));
+    }
+    ExpectHostsGood();
+  }
+}
+
+TEST_F(NcclCommunicatorTest, Rank0sLackOfAnIdIsToldToAll) {
+  CreateHosts(3);
+  fakes_.nccl->Fail("ncclGetUniqueId", nccl::kSystemError, 1);
+  for (const auto& made : NcclWorlds::Connect(world_->worlds)) {
+    EXPECT_THAT(made.status(), StatusIs(Code::kUnavailable, StartsWith("rank 0: ncclGetUniqueId: NCCL 2.31.0")));
+  }
+  ExpectHostsGood();
+}
+
+TEST_F(NcclCommunicatorTest, TheConfigurationReachesNcclAsFarAsItsVersionKnowsIt) {
+  const auto change = [](int, NcclCommunicatorOptions* options) {
+    options->nccl.ctas_min = 1;
+    options->nccl.ctas_max = 4;
+    options->nccl.split_share = true;
+  };
+  Create(2, change);
+  nccl::Config config = fakes_.nccl->last_config();
+  EXPECT_EQ(config.min_ctas, 1);
+  EXPECT_EQ(config.max_ctas, 4);
+  EXPECT_EQ(config.split_share, 1);
+  EXPECT_EQ(config.blocking, 0);
+  world_.reset();
+  Create(2);
+  config = fakes_.nccl->last_config();
+  EXPECT_EQ(config.min_ctas, nccl::kUndefined);
+  EXPECT_EQ(config.max_ctas, nccl::kUndefined);
+  EXPECT_EQ(config.split_share, 0);
+}
+
+// ---- Calls
+
+TEST_F(NcclCommunicatorTest, InCheckedModeADifferenceIsFoundBeforeAnythingIsIssued) {
+  Create(3, [](int, NcclCommunicatorOptions* options) { options->checked = true; });
+  ExpectRight(Small());
+  OnRanks([&](Communicator& self) {
+    CollectiveCase c = Small();
+    if (self.rank() == Rank(2)) c.dtype = DType::kI32;
+    const CaseReference reference(c, self.size());
+    CaseRun run(reference, self.rank(), memory());
+    EXPECT_THAT(self.Run(run.request()), StatusIs(Code::kFailedPrecondition,
+                                                  "the ranks' collectives differ: rank 0 called all_reduce #2 (100 f32 "
+                                                  "sum, auto); rank 1 called all_reduce #2 (100 f32 sum, auto); rank "
+                                                  "2 called all_reduce #2 (100 i32 sum, auto)"));
+    EXPECT_THAT(self.status(), IsOk());
+  });
+  // What each rank has of its own is no difference.
+  CollectiveCase c = Small();
+  c.collective = Collective::kAllToAll;
+  c.unequal = true;
+  ExpectRight(c);
+  OnRanks([&](Communicator& self) { EXPECT_THAT(self.Split(0, 0).status(), IsOk()); });
+}
+
+TEST_F(NcclCommunicatorTest, WhatIsUnderWayForLongIsAwaited) {
+  fakes_.nccl->set_looks(1500);
+  Create(2);
+  ExpectRight(Small());
+}
+
+TEST_F(NcclCommunicatorTest, OperatorsOfPremultipliedSumsAreGivenBack) {
+  Create(3);
+  CollectiveCase c = Small();
+  c.op = ReduceOp::kPremulSum;
+  for (int round = 0; round < 3; ++round) ExpectRight(c);
+  EXPECT_EQ(fakes_.nccl->calls("ncclRedOpCreatePreMulSum"), 9);
+  EXPECT_EQ(fakes_.nccl->operators(), 0);
+}
+
+TEST_F(NcclCommunicatorTest, InPlaceExchangesOfManySizesMayFollowEachOtherOnSeveralStreams) {
+  Create(3);
+  OnRanks([&](Communicator& self) {
+    std::vector<std::unique_ptr<Stream>> streams;
+    for (int i = 0; i < 3; ++i) streams.push_back(fakes_.device->CreateStream("s").value());
+    std::vector<CaseReference> references;
+    for (int i = 0; i < 12; ++i) {
+      CollectiveCase c;
+      c.collective = Collective::kAllToAll;
+      c.count = i * i * 37;
+      c.in_place = true;
+      c.seed = static_cast<uint32_t>(i);
+      references.emplace_back(c, self.size());
+    }
+    std::vector<std::unique_ptr<CaseRun>> runs;
+    for (size_t i = 0; i < references.size(); ++i) {
+      runs.push_back(std::make_unique<CaseRun>(references[i], self.rank(), memory()));
+      EXPECT_THAT(self.Enqueue(runs[i]->request(), streams[i % 3].get(), [](const absl::Status&) {}), IsOk());
+    }
+    for (const auto& stream : streams) EXPECT_THAT(stream->Synchronize(CommTestDeadline()), IsOk());
+    for (const auto& run : runs) EXPECT_EQ(run->Check(), "");
+  });
+}
+
+TEST_F(NcclCommunicatorTest, PerThreadDefaultStreamsAreTheCallers) {
+  Create(2);
+  OnRanks([&](Communicator& self) {
+    const CaseReference reference(Small(), self.size());
+    CaseRun run(reference, self.rank(), memory());
+    const auto stream = fakes_.device->BorrowStream(reinterpret_cast<void*>(kCudaPerThreadStream)).value();
+    EXPECT_THAT(self.Enqueue(run.request(), stream.get(), [](const absl::Status&) {}), IsOk());
+    EXPECT_THAT(stream->Synchronize(CommTestDeadline()), IsOk());
+    EXPECT_EQ(run.Check(), "");
+  });
+}
+
+TEST_F(NcclCommunicatorTest, MessagesThatNcclCannotCarryAreUnimplemented) {
+  Create(1);
+  char byte = 0;
+  ReceiveRequest receive;
+  receive.device = fakes_.device->id();
+  receive.data = &byte;
+  receive.bytes = 1;
+  EXPECT_THAT(rank(0).StartReceive(receive).status(), StatusIs(Code::kUnimplemented, HasSubstr("names its source")));
+  receive.source = Rank(0);
+  receive.tag = 5;
+  EXPECT_THAT(rank(0).StartReceive(receive).status(), StatusIs(Code::kUnimplemented, HasSubstr("tag 0, not 5")));
+  SendRequest send;
+  send.device = fakes_.device->id();
+  send.target = Rank(0);
+  send.tag = 7;
+  EXPECT_THAT(rank(0).StartSend(send).status(), StatusIs(Code::kUnimplemented, HasSubstr("tag 0, not 7")));
+  EXPECT_THAT(rank(0).status(), IsOk());
+}
+
+TEST_F(NcclCommunicatorTest, MemoryIsRegisteredWhereTheVersionCanAndMayOutliveTheCommunicator) {
+  Create(2);
+  std::vector<std::unique_ptr<SymmetricBuffer>> buffers(2);
+  OnRanks([&](Communicator& self) {
+    absl::StatusOr<std::unique_ptr<SymmetricBuffer>> buffer = self.AllocateOnDevice(4096);
+    EXPECT_THAT(buffer.status(), IsOk());
+    if (buffer.ok()) buffers[self.rank().value()] = *std::move(buffer);
+  });
+  EXPECT_EQ(fakes_.nccl->calls("ncclMemAlloc"), 2);
+  EXPECT_EQ(fakes_.nccl->registrations(), 2);
+  buffers[0] = nullptr;
+  EXPECT_EQ(fakes_.nccl->registrations(), 1);
+  world_->ranks.clear();
+  buffers[1] = nullptr;
+  EXPECT_EQ(fakes_.nccl->calls("ncclMemFree"), 2);
+  // The other registration ended with its communicator.
+  EXPECT_EQ(fakes_.nccl->calls("ncclCommDeregister"), 1);
+}
+
+TEST_F(NcclCommunicatorTest, ARankWithoutMemoryIsNamed) {
+  Create(2);
+  fakes_.nccl->Fail("ncclMemAlloc", nccl::kUnhandledCudaError, 1);
+  OnRanks([&](Communicator& self) {
+    EXPECT_THAT(self.AllocateOnDevice(4096).status(),
+                StatusIs(AnyOf(Code::kResourceExhausted, Code::kUnavailable), HasSubstr("ncclMemAlloc of 4096 bytes")));
+  });
+  ExpectRight(Small());
+}
+
+// ---- Failure
+
+TEST_F(NcclCommunicatorTest, ALateErrorOfNcclsEndsEverythingOnEveryRankOnce) {
+  Create(3);
+  const CaseReference reference(Small(), size());
+  OnRanks([&](Communicator& self) {
+    // Rank 2 does not take part, so that the others are in flight.
+    if (self.rank() == Rank(2)) {
+      fakes_.nccl->FailLater(1, nccl::kInternalError);
+      const Deadline deadline = CommTestDeadline();
+      while (self.status().ok() && !deadline.passed()) std::this_thread::yield();
+    } else {
+      CaseRun run(reference, self.rank(), memory());
+      EXPECT_THAT(self.Run(run.request()),
+                  StatusIs(AnyOf(Code::kInternal, Code::kAborted),
+                           HasSubstr("NCCL 2.31.0: words for the result (ncclInternalError): the last error")));
+    }
+    EXPECT_THAT(self.status(), StatusIs(AnyOf(Code::kInternal, Code::kAborted), HasSubstr("(ncclInternalError)")));
+    CaseRun later(reference, self.rank(), memory());
+    EXPECT_EQ(self.Run(later.request()), self.status());
+  });
+  ExpectAbortedOnce();
+}
+
+TEST_F(NcclCommunicatorTest, ALaunchThatFailsEndsEverythingOnEveryRank) {
+  Create(3);
+  fakes_.nccl->Fail("ncclAllReduce", nccl::kInvalidUsage, 2);
+  const CaseReference reference(Small(), size());
+  OnRanks([&](Communicator& self) {
+    CaseRun run(reference, self.rank(), memory());
+    EXPECT_THAT(self.Run(run.request()), StatusIs(AnyOf(Code::kFailedPrecondition, Code::kAborted),
+                                                  AllOf(HasSubstr("all_reduce #1 (100 f32 sum, auto): NCCL 2.31.0"),
+                                                        HasSubstr("(ncclInvalidUsage)"))));
+  });
+  ExpectAbortedOnce();
+}
+
+TEST_F(NcclCommunicatorTest, AnOperationsDeadlineEndsItOnEveryRank) {
+  Create(2);
+  const CaseReference reference(Small(), size());
+  OnRanks([&](Communicator& self) {
+    if (self.rank() == Rank(1)) {
+      const Deadline deadline = CommTestDeadline();
+      while (self.status().ok() && !deadline.passed()) std::this_thread::yield();
+      EXPECT_THAT(self.status(),
+                  StatusIs(Code::kAborted, AllOf(HasSubstr("rank 0 aborted"), HasSubstr("within 40 ms"))));
+    } else {
+      CaseRun run(reference, self.rank(), memory());
+      CollectiveRequest request = run.request();
+      request.timeout = milliseconds(40);
+      EXPECT_THAT(
+          self.Run(request),
+          StatusIs(Code::kDeadlineExceeded, "all_reduce #1 (100 f32 sum, auto) did not finish within 40 ms on cuda:0"));
+      EXPECT_THAT(self.FlightRecords(), HasSubstr("all_reduce #1 (100 f32 sum, auto) 400 B failed"));
+    }
+  });
+  ExpectAbortedOnce();
+}
+
+TEST_F(NcclCommunicatorTest, AFailureOfTheHostCommunicatorEndsWhatIsInFlight) {
+  Create(2);
+  const CaseReference reference(Small(), size());
+  OnRanks([&](Communicator& self) {
+    const int r = self.rank().value();
+    CaseRun run(reference, self.rank(), memory());
+    if (r == 0) {
+      absl::StatusOr<Work> work = self.Start(run.request());
+      ASSERT_THAT(work.status(), IsOk());
+      EXPECT_THAT(work->Wait(CommTestDeadline()),
+                  StatusIs(Code::kAborted, HasSubstr("rank 1 aborted the communicator: enough")));
+    } else {
+      world_->worlds[r]->communicator()->Abort("enough");
+    }
+  });
+  ExpectAbortedOnce();
+}
+
+TEST_F(NcclCommunicatorTest, ASplitThatFailsEndsTheCommunicator) {
+  Create(3);
+  fakes_.nccl->Fail("ncclCommSplit", nccl::kInternalError, 2);
+  OnRanks([&](Communicator& self) {
+    EXPECT_THAT(self.Split(0, 0).status(), StatusIs(AnyOf(Code::kInternal, Code::kAborted),
+                                                    HasSubstr("splitting NCCL's communicator by colour 0")));
+  });
+}
+
+TEST_F(NcclCommunicatorTest, WhatIsCapturedHasNoDeadlineOfItsOwn) {
+  Create(1);
+  const auto stream = fakes_.device->CreateStream("captured").value();
+  fakes_.cuda->set_capturing(stream->native(), true);
+  const CaseReference reference(Small(), 1);
+  CaseRun run(reference, Rank(0), memory());
+  EXPECT_THAT(rank(0).Enqueue(run.request(), stream.get(), [](const absl::Status&) {}), IsOk());
+  EXPECT_THAT(rank(0).FlightRecords(), ::testing::Not(HasSubstr("all_reduce")));
+  fakes_.cuda->set_capturing(stream->native(), false);
+  EXPECT_THAT(stream->Synchronize(CommTestDeadline()), IsOk());
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,106 @@
+// Worlds of NcclCommunicators without a GPU: ranks are threads, CUDA is base/cuda_api_testing.h, NCCL is
+// tests/fake_nccl.h, and the host communicators are over TCP. All ranks are on cuda:0, so that one request fits all:
+// the fake NCCL is one that shares GPUs.
+
+#ifndef COMM_NCCL_TESTING_H_
+#define COMM_NCCL_TESTING_H_
+
+#include <stdlib.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/check.h"
+#include "base/cuda_api.h"
+#include "base/cuda_api_testing.h"
+#include "base/cuda_device.h"
+#include "base/device.h"
+#include "base/status.h"
+#include "comm/nccl_communicator.h"
+#include "comm/world.h"
+#include "tests/fake_nccl.h"
+#include "tests/ranks.h"
+#include "tests/worlds.h"
+#include "transport/nccl/nccl_abi.h"
+#include "transport/store_memory.h"
+
+namespace lockstep {
+
+// What the process has instead of CUDA and NCCL; made when it is first asked for, and never destroyed.
+struct NcclFakes {
+  FakeCuda* cuda;
+  FakeNccl* nccl;
+  Device* device;
+
+  static NcclFakes& Get() {
+    static auto* const fakes = [] {
+      auto* const made = new NcclFakes{new FakeCuda(), FakeNccl::Load(), CudaDevice(0).value()};
+      LOCKSTEP_CHECK(made->nccl != nullptr) << "no fake NCCL at " << FakeNccl::kPath;
+      setenv("LOCKSTEP_NCCL_LIBRARY", FakeNccl::kPath, /*overwrite=*/1);
+      setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", /*overwrite=*/1);
+      made->Reset();
+      return made;
+    }();
+    return *fakes;
+  }
+
+  void Reset() {
+    nccl->Reset();
+    nccl->set_version(nccl::VersionCode(2, 31, 0));
+    nccl->set_launch(TheCudaApi().launch_host_func);
+  }
+};
+
+struct NcclWorlds {
+  using ChangeNccl = std::function<void(int rank, NcclCommunicatorOptions* options)>;
+
+  std::vector<std::unique_ptr<World>> worlds;
+  std::vector<std::unique_ptr<NcclCommunicator>> ranks;  // they go first
+
+  // What creating each rank's communicator said, over the host communicators of `worlds`, on cuda:0 or on the rank's
+  // own.
+  static std::vector<absl::StatusOr<std::unique_ptr<NcclCommunicator>>> Connect(
+      const std::vector<std::unique_ptr<World>>& worlds, const ChangeNccl& change = nullptr, bool own_devices = false) {
+    std::vector<absl::StatusOr<std::unique_ptr<NcclCommunicator>>> made;
+    for (size_t r = 0; r < worlds.size(); ++r) made.emplace_back(absl::UnknownError("not created"));
+    testing::RunRanks(static_cast<int>(worlds.size()), [&](int rank) {
+      NcclCommunicatorOptions options;
+      options.timeout = std::chrono::milliseconds(60'000);
+      options.setup_timeout = std::chrono::milliseconds(30'000);
+      if (change) change(rank, &options);
+      Device* const device = own_devices ? CudaDevice(rank).value() : NcclFakes::Get().device;
+      made[rank] = NcclCommunicator::Create(worlds[rank]->communicator(), device, options);
+    });
+    return made;
+  }
+
+  // The ranks are not joined by NCCL yet.
+  static absl::StatusOr<std::shared_ptr<NcclWorlds>> CreateHosts(int size) {
+    auto made = std::make_shared<NcclWorlds>();
+    MemoryStore store;
+    for (WorldOrError& world : CreateWorlds(&store, size)) {
+      if (!world.ok()) return world.status();
+      made->worlds.push_back(*std::move(world));
+    }
+    return made;
+  }
+
+  static absl::StatusOr<std::shared_ptr<NcclWorlds>> Create(int size, const ChangeNccl& change = nullptr,
+                                                            bool own_devices = false) {
+    LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<NcclWorlds> made, CreateHosts(size));
+    for (auto& communicator : Connect(made->worlds, change, own_devices)) {
+      if (!communicator.ok()) return communicator.status();
+      made->ranks.push_back(*std::move(communicator));
+    }
+    return made;
+  }
+};
+
+}  // namespace lockstep
+
+#endif  // COMM_NCCL_TESTING_H_
