@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/log.h"
 #include "base/ref.h"
 #include "base/status.h"
@@ -379,6 +380,11 @@ absl::StatusOr<std::unique_ptr<SymmetricBuffer>> DeviceCommunicator::AllocateOnD
     return absl::UnavailableError(all);
   }
   return buffer;
+}
+
+void DeviceCommunicator::KeepHost(HostPart host) {
+  LOCKSTEP_CHECK(host.get() == host_.get()) << "not the host communicator that this was made with";
+  host_ = std::move(host);
 }
 
 absl::Status DeviceCommunicator::status() const {

@@ -44,7 +44,8 @@ namespace lockstep {
 // this lives.
 class HostPart {
  public:
-  HostPart(std::unique_ptr<Communicator> owned)  // NOLINT(google-explicit-constructor): either is a host part
+  template <typename C>
+  HostPart(std::unique_ptr<C> owned)  // NOLINT(google-explicit-constructor): either is a host part
       : owned_(std::move(owned)), communicator_(owned_.get()) {}
   HostPart(Communicator* borrowed) : communicator_(borrowed) {}  // NOLINT(google-explicit-constructor)
 
@@ -94,6 +95,9 @@ class DeviceCommunicator : public Communicator {
     return host_->AwaitNotes(topic, count, deadline);
   }
   std::string FlightRecords() const override { return host_->FlightRecords(); }
+  // Takes over the host communicator that this was made with, borrowed so far.
+  void KeepHost(HostPart host);
+
   // How the device's tensors travel and why, and then what the host communicator says.
   std::string Describe() const override;
 
@@ -167,8 +171,8 @@ class DeviceCommunicator : public Communicator {
   absl::StatusOr<Work> Collect(const DeviceCall& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(group_mu_);
   absl::Status LaunchGroup(Group* group) ABSL_LOCKS_EXCLUDED(group_mu_, issue_mu_);
 
-  // Constant after construction.
-  const HostPart host_;
+  // Constant after construction, but for who owns the host communicator.
+  HostPart host_;
   Device* const device_;
   const std::chrono::milliseconds timeout_;
   const std::shared_ptr<DeviceFailure> failure_;  // shared with works, which may outlive this
