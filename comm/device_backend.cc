@@ -99,6 +99,7 @@ absl::StatusOr<std::unique_ptr<DeviceCommunicator>> MakeDeviceCommunicator(HostP
     LOCKSTEP_ASSIGN_OR_RETURN(const Verdict verdict, Compare(host.get(), made.status()));
     if (verdict.rank < 0) {
       (*made)->KeepHost(std::move(host));
+      if (options.checked) (*made)->CheckPointers();
       return made;
     }
     const std::string refusal = absl::StrCat(backend.name, ": rank ", verdict.rank, ": ", verdict.status.message());

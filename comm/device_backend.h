@@ -23,6 +23,7 @@ struct DeviceBackendOptions {
   std::string backend = "auto";
   std::chrono::milliseconds timeout{1800000};  // of a call on the device that names none
   bool deterministic = false;                  // as the host communicator is
+  bool checked = false;  // whether buffers are where calls say, too: DeviceCommunicator::CheckPointers
   size_t flight_records = 256;
   size_t chunk_bytes = size_t{1} << 20;  // of what is staged
 };

@@ -16,12 +16,14 @@
 #include "base/cuda_device.h"
 #include "base/deadline.h"
 #include "base/device.h"
+#include "base/dtype.h"
 #include "base/rank.h"
 #include "base/status.h"
 #include "base/status_matchers.h"
 #include "comm/communicator.h"
 #include "comm/schedule.h"
 #include "comm/staged_communicator.h"
+#include "comm/symmetric_buffer.h"
 #include "comm/work.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -36,6 +38,7 @@ namespace {
 
 using ::lockstep::testing::RunRanks;
 using ::lockstep::testing::StagedWorld;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Code = absl::StatusCode;
 
@@ -300,6 +303,31 @@ TEST_F(StagedGpu, DestroyedWithACallInFlightItLetsTheStreamGoOn) {
   ASSERT_THAT(world_->rank(0)->Enqueue(c.request(), stream.get(), Ignore), IsOk());
   world_->rank(0) = nullptr;
   EXPECT_THAT(stream->Synchronize(CommTestDeadline()), IsOk());
+}
+
+TEST_F(StagedGpu, BuffersThatAreNotWhereCallsSayAreFoundOutWhereThatIsChecked) {
+  Make(2);
+  RunRanks(2, [&](int r) {
+    StagedCommunicator& self = *world_->rank(r);
+    self.CheckPointers();
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Communicator> part, self.Duplicate());
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<SymmetricBuffer> on_gpu, self.AllocateOnDevice(8));
+    std::vector<char> on_host(8);
+    CollectiveRequest request;
+    request.collective = Collective::kAllReduce;
+    request.dtype = DType::kU8;
+    request.count = 8;
+    request.device = device_->id();
+    request.input = on_gpu->data();
+    request.output = on_host.data();
+    EXPECT_THAT(self.Run(request), StatusIs(Code::kInvalidArgument, AllOf(HasSubstr("output"), HasSubstr("of host"))));
+    EXPECT_THAT(part->Run(request), StatusIs(Code::kInvalidArgument));
+    request.device = DeviceId();
+    EXPECT_THAT(self.Run(request),
+                StatusIs(Code::kInvalidArgument, AllOf(HasSubstr("input"), HasSubstr("memory of cuda"))));
+    request.input = on_host.data();
+    EXPECT_THAT(self.Run(request), IsOk());
+  });
 }
 
 TEST_F(StagedGpu, MemoryThatTheGpuHasNotIsAnErrorAndBreaksNothing) {
