@@ -25,7 +25,6 @@ namespace {
 
 using ::lockstep::testing::LoopbackWorld;
 using ::testing::AllOf;
-using ::testing::Each;
 using ::testing::HasSubstr;
 using Code = absl::StatusCode;
 using Made = absl::StatusOr<std::unique_ptr<DeviceCommunicator>>;

@@ -76,11 +76,12 @@ INSTANTIATE_TEST_SUITE_P(StagedGpu, CommunicatorConformance,
 
 // ---- Memory of the GPU
 
-// The buffers of a case on the GPU, copied there and back in a stream's order.
+// The buffers of a case on the GPU, copied there and back in a stream's order; on the host they are pinned, so that no
+// copy holds up the caller.
 class OnGpu {
  public:
   OnGpu(const CaseReference& reference, Rank rank, Device* device)
-      : run_(reference, rank), device_(device), request_(run_.request()) {
+      : run_(reference, rank, CaseMemory{device}), device_(device), request_(run_.request()) {
     input_bytes_ = request_.input == nullptr ? 0 : reference.input(rank.value()).size();
     output_bytes_ = reference.expected(rank.value()).size();
     request_.device = device->id();
