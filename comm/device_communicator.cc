@@ -6,6 +6,8 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/devices.h"
 #include "base/log.h"
 #include "base/ref.h"
 #include "base/status.h"
@@ -52,6 +54,17 @@ class DeviceBuffer : public SymmetricBuffer {
   char* const data_;
   const size_t bytes_;
 };
+
+// Whether the call's buffers are where it says.
+absl::Status CheckBuffers(const DeviceCall& call) {
+  if (const auto* const request = std::get_if<CollectiveRequest>(&call)) {
+    LOCKSTEP_RETURN_IF_ERROR(Annotate(CheckPointer(request->input, request->device), "input"));
+    return Annotate(CheckPointer(request->output, request->device), "output");
+  }
+  if (const auto* const send = std::get_if<SendRequest>(&call)) return CheckPointer(send->data, send->device);
+  const auto& receive = std::get<ReceiveRequest>(call);
+  return CheckPointer(receive.data, receive.device);
+}
 
 // The operation's own deadline bounds the wait.
 absl::Status Finish(absl::StatusOr<Work> work) {
@@ -128,8 +141,9 @@ absl::StatusOr<bool> DeviceCommunicator::IsMine(DeviceId device) const {
                                                  " and the host"));
 }
 
-absl::Status DeviceCommunicator::PrepareHostCall() {
+absl::Status DeviceCommunicator::PrepareHostCall(const DeviceCall& call) {
   LOCKSTEP_RETURN_IF_ERROR(failure_->status());
+  if (check_pointers_) LOCKSTEP_RETURN_IF_ERROR(CheckBuffers(call));
   MutexLock lock(&group_mu_);
   if (!Collecting() || group_->on_host) return absl::OkStatus();
   LOCKSTEP_RETURN_IF_ERROR(host_->StartGroup());
@@ -140,20 +154,23 @@ absl::Status DeviceCommunicator::PrepareHostCall() {
 absl::Status DeviceCommunicator::Run(const CollectiveRequest& request) {
   LOCKSTEP_ASSIGN_OR_RETURN(const bool mine, IsMine(request.device));
   if (mine) return Finish(StartMine(request));
-  LOCKSTEP_RETURN_IF_ERROR(PrepareHostCall());
+  LOCKSTEP_RETURN_IF_ERROR(PrepareHostCall(request));
   return host_->Run(request);
 }
 
 absl::StatusOr<Work> DeviceCommunicator::Start(const CollectiveRequest& request) {
   LOCKSTEP_ASSIGN_OR_RETURN(const bool mine, IsMine(request.device));
   if (mine) return StartMine(request);
-  LOCKSTEP_RETURN_IF_ERROR(PrepareHostCall());
+  LOCKSTEP_RETURN_IF_ERROR(PrepareHostCall(request));
   return host_->Start(request);
 }
 
 absl::StatusOr<std::unique_ptr<PreparedCollective>> DeviceCommunicator::Prepare(const CollectiveRequest& request) {
   LOCKSTEP_ASSIGN_OR_RETURN(const bool mine, IsMine(request.device));
-  if (!mine) return host_->Prepare(request);
+  if (!mine) {
+    if (check_pointers_) LOCKSTEP_RETURN_IF_ERROR(CheckBuffers(request));
+    return host_->Prepare(request);
+  }
   LOCKSTEP_RETURN_IF_ERROR(Check(request));
   return std::make_unique<Prepared>(this, request);
 }
@@ -170,8 +187,11 @@ absl::Status DeviceCommunicator::Enqueue(const CollectiveRequest& request, Strea
     if (Collecting()) return absl::FailedPreconditionError("a collective in a stream's order, inside a group");
   }
   LOCKSTEP_RETURN_IF_ERROR(failure_->status());
-  if (!mine) return host_->Enqueue(request, stream, std::move(done));
   const DeviceCall call = request;
+  if (!mine) {
+    if (check_pointers_) LOCKSTEP_RETURN_IF_ERROR(CheckBuffers(call));
+    return host_->Enqueue(request, stream, std::move(done));
+  }
   LOCKSTEP_RETURN_IF_ERROR(Check(call));
   {
     MutexLock lock(&issue_mu_);
@@ -184,28 +204,28 @@ absl::Status DeviceCommunicator::Enqueue(const CollectiveRequest& request, Strea
 absl::StatusOr<Work> DeviceCommunicator::StartSend(const SendRequest& request) {
   LOCKSTEP_ASSIGN_OR_RETURN(const bool mine, IsMine(request.device));
   if (mine) return StartMine(request);
-  LOCKSTEP_RETURN_IF_ERROR(PrepareHostCall());
+  LOCKSTEP_RETURN_IF_ERROR(PrepareHostCall(request));
   return host_->StartSend(request);
 }
 
 absl::StatusOr<Work> DeviceCommunicator::StartReceive(const ReceiveRequest& request) {
   LOCKSTEP_ASSIGN_OR_RETURN(const bool mine, IsMine(request.device));
   if (mine) return StartMine(request);
-  LOCKSTEP_RETURN_IF_ERROR(PrepareHostCall());
+  LOCKSTEP_RETURN_IF_ERROR(PrepareHostCall(request));
   return host_->StartReceive(request);
 }
 
 absl::Status DeviceCommunicator::Send(const SendRequest& request) {
   LOCKSTEP_ASSIGN_OR_RETURN(const bool mine, IsMine(request.device));
   if (mine) return Finish(StartMine(request));
-  LOCKSTEP_RETURN_IF_ERROR(PrepareHostCall());
+  LOCKSTEP_RETURN_IF_ERROR(PrepareHostCall(request));
   return host_->Send(request);
 }
 
 absl::Status DeviceCommunicator::Receive(const ReceiveRequest& request) {
   LOCKSTEP_ASSIGN_OR_RETURN(const bool mine, IsMine(request.device));
   if (mine) return Finish(StartMine(request));
-  LOCKSTEP_RETURN_IF_ERROR(PrepareHostCall());
+  LOCKSTEP_RETURN_IF_ERROR(PrepareHostCall(request));
   return host_->Receive(request);
 }
 
@@ -233,6 +253,7 @@ absl::Status DeviceCommunicator::Check(const DeviceCall& call) {
     message.device = DeviceId();
     LOCKSTEP_RETURN_IF_ERROR(CheckMessage(message, size()));
   }
+  if (check_pointers_) LOCKSTEP_RETURN_IF_ERROR(CheckBuffers(call));
   return CheckOnDevice(call);
 }
 
@@ -350,7 +371,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> DeviceCommunicator::Split(int colo
   }
   LOCKSTEP_RETURN_IF_ERROR(status());
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> part, host_->Split(color, key));
-  return MakePart(std::move(part), color, key);
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> made, MakePart(std::move(part), color, key));
+  if (made != nullptr && check_pointers_) static_cast<DeviceCommunicator&>(*made).CheckPointers();
+  return made;
 }
 
 absl::StatusOr<std::unique_ptr<SymmetricBuffer>> DeviceCommunicator::AllocateHere(size_t bytes) {
@@ -379,6 +402,11 @@ absl::StatusOr<std::unique_ptr<SymmetricBuffer>> DeviceCommunicator::AllocateOnD
     return absl::UnavailableError(all);
   }
   return buffer;
+}
+
+void DeviceCommunicator::KeepHost(HostPart host) {
+  LOCKSTEP_CHECK(host.get() == host_.get()) << "not the host communicator that this was made with";
+  host_ = std::move(host);
 }
 
 absl::Status DeviceCommunicator::status() const {

@@ -44,7 +44,8 @@ namespace lockstep {
 // this lives.
 class HostPart {
  public:
-  HostPart(std::unique_ptr<Communicator> owned)  // NOLINT(google-explicit-constructor): either is a host part
+  template <typename C>
+  HostPart(std::unique_ptr<C> owned)  // NOLINT(google-explicit-constructor): either is a host part
       : owned_(std::move(owned)), communicator_(owned_.get()) {}
   HostPart(Communicator* borrowed) : communicator_(borrowed) {}  // NOLINT(google-explicit-constructor)
 
@@ -94,6 +95,13 @@ class DeviceCommunicator : public Communicator {
     return host_->AwaitNotes(topic, count, deadline);
   }
   std::string FlightRecords() const override { return host_->FlightRecords(); }
+  // Takes over the host communicator that this was made with, borrowed so far.
+  void KeepHost(HostPart host);
+
+  // From now on buffers are looked at, whether they are where calls say (base/devices.h): INVALID_ARGUMENT otherwise.
+  // In parts made later, too. About a microsecond a buffer. Before the first call.
+  void CheckPointers() { check_pointers_ = true; }
+
   // How the device's tensors travel and why, and then what the host communicator says.
   std::string Describe() const override;
 
@@ -156,7 +164,7 @@ class DeviceCommunicator : public Communicator {
   absl::StatusOr<bool> IsMine(DeviceId device) const;
   absl::Status Check(const DeviceCall& call);
   // What goes before a call of the host communicator's.
-  absl::Status PrepareHostCall() ABSL_LOCKS_EXCLUDED(group_mu_);
+  absl::Status PrepareHostCall(const DeviceCall& call) ABSL_LOCKS_EXCLUDED(group_mu_);
 
   // Calls on the device. In a group of this thread's, the call is put into it.
   absl::StatusOr<Work> StartMine(const DeviceCall& call) ABSL_LOCKS_EXCLUDED(group_mu_, issue_mu_);
@@ -166,8 +174,9 @@ class DeviceCommunicator : public Communicator {
   absl::StatusOr<Work> Collect(const DeviceCall& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(group_mu_);
   absl::Status LaunchGroup(Group* group) ABSL_LOCKS_EXCLUDED(group_mu_, issue_mu_);
 
-  // Constant after construction.
-  const HostPart host_;
+  // Constant once it is set up.
+  HostPart host_;
+  bool check_pointers_ = false;
   Device* const device_;
   const std::chrono::milliseconds timeout_;
   const std::shared_ptr<DeviceFailure> failure_;  // shared with works, which may outlive this

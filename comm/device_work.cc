@@ -36,15 +36,24 @@ bool EventWork::GivenUp() const {
 }
 
 void EventWork::Poll() {
-  if (event_->Query() || GivenUp()) Finish(failure_->status());
+  if (event_->Query()) {
+    // An event that will never be reached, because the device is lost, counts as reached; this tells.
+    Reached(event_->Synchronize(Deadline::Now()));
+  } else if (GivenUp()) {
+    Finish(failure_->status());
+  }
+}
+
+void EventWork::Reached(const absl::Status& reached) {
+  const absl::Status failure = failure_->status();
+  Finish(failure.ok() ? reached : failure);
 }
 
 absl::Status EventWork::Await(Deadline deadline) {
   while (!done().load(std::memory_order_acquire)) {
     const absl::Status reached = event_->Synchronize(Deadline::Earlier(deadline, Deadline::AfterMs(kLookMs)));
     if (!absl::IsDeadlineExceeded(reached)) {
-      const absl::Status failure = failure_->status();
-      Finish(failure.ok() ? reached : failure);
+      Reached(reached);
     } else if (GivenUp()) {
       Finish(failure_->status());
     } else if (deadline.passed()) {

@@ -54,6 +54,8 @@ class EventWork : public WorkState {
   void Poll() override ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  // The event is, or its device is lost.
+  void Reached(const absl::Status& reached) ABSL_LOCKS_EXCLUDED(mu_);
   void Finish(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
   // Whether it is no use to wait for the event any longer.
   bool GivenUp() const;

@@ -7,8 +7,9 @@
 // over the whole vector where the host communicator is deterministic (docs/numerics.md).
 //
 // Enqueue never waits. In the caller's stream a call is an event, which the pipeline waits for, and behind it a closure
-// that returns once the call is done; so CUDA's thread for closures waits while the call is under way. Streams that are
-// being captured are refused: a graph would repeat the closure, but not the collective.
+// that returns once the call is done; so CUDA's thread for closures waits while the call is under way. The Stream
+// itself, a borrowed one, too, outlives the call: closures that have yet to run go with it. Streams that are being
+// captured are refused: a graph would repeat the closure, but not the collective.
 
 #ifndef COMM_STAGED_COMMUNICATOR_H_
 #define COMM_STAGED_COMMUNICATOR_H_

@@ -2,25 +2,23 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/status.h"
-#include "comm/self_communicator.h"
 #include "comm/transport_communicator.h"
 #include "gtest/gtest.h"
 #include "tests/communicator_calls_conformance.h"
 #include "tests/communicator_conformance.h"
 #include "tests/fake_device.h"
-#include "tests/ranks.h"
-#include "transport/loopback.h"
+#include "tests/staged_worlds.h"
 
 namespace lockstep {
 namespace {
 
-using ::lockstep::testing::LoopbackWorld;
-using ::lockstep::testing::RunRanks;
+using ::lockstep::testing::StagedWorld;
 
 // Of the cases' buffers: a device like those of the ranks.
 FakeDevice* CaseDevice() {
@@ -28,60 +26,47 @@ FakeDevice* CaseDevice() {
   return device;
 }
 
-// A device for each rank, as processes have it.
-struct StagedWorld {
-  std::unique_ptr<LoopbackWorld> loopback;  // null in a world of one
-  std::vector<std::unique_ptr<FakeDevice>> devices;
-  std::vector<std::unique_ptr<StagedCommunicator>> ranks;
-};
-
 CommunicatorFactory Factory(const std::string& name, const TransportCommunicatorOptions& transport,
                             const StagedOptions& options) {
+  struct Owner {
+    std::vector<std::unique_ptr<FakeDevice>> devices;
+    std::unique_ptr<StagedWorld> world;
+  };
   CommunicatorFactory factory;
   factory.name = name;
-  factory.checked = false;
   factory.memory.device = CaseDevice();
   factory.create = [transport, options](int size) -> absl::StatusOr<TestCommunicators> {
-    auto world = std::make_shared<StagedWorld>();
-    if (size > 1) world->loopback = std::make_unique<LoopbackWorld>(size, LoopbackOptions(), transport);
-    world->ranks.resize(size);
-    std::vector<absl::Status> created(size);
-    for (int rank = 0; rank < size; ++rank) world->devices.push_back(std::make_unique<FakeDevice>());
-    RunRanks(size, [&](int rank) {
-      HostPart host(size == 1 ? nullptr : world->loopback->communicator(rank));
-      if (size == 1) host = HostPart(std::make_unique<SelfCommunicator>(/*flight_records=*/64));
-      absl::StatusOr<std::unique_ptr<StagedCommunicator>> communicator =
-          StagedCommunicator::Create(std::move(host), world->devices[rank].get(), options);
-      created[rank] = communicator.status();
-      if (communicator.ok()) world->ranks[rank] = *std::move(communicator);
-    });
-    TestCommunicators communicators{world, {}};
-    for (int rank = 0; rank < size; ++rank) {
-      LOCKSTEP_RETURN_IF_ERROR(created[rank]);
-      communicators.ranks.push_back(world->ranks[rank].get());
-    }
+    auto owner = std::make_shared<Owner>();
+    for (int rank = 0; rank < size; ++rank) owner->devices.push_back(std::make_unique<FakeDevice>());
+    LOCKSTEP_ASSIGN_OR_RETURN(owner->world,
+                              StagedWorld::Create(
+                                  size, [&](int rank) { return owner->devices[rank].get(); }, options, transport));
+    LOCKSTEP_RETURN_IF_ERROR(owner->world->FirstError());
+    TestCommunicators communicators{owner, {}};
+    for (int rank = 0; rank < size; ++rank) communicators.ranks.push_back(owner->world->rank(rank).get());
     return communicators;
   };
   return factory;
 }
 
-CommunicatorFactory Whole() { return Factory("Whole", {}, {}); }
-
-// Many pieces, of the least that every dtype and size of these worlds can be cut into.
-CommunicatorFactory Pieces() {
+StagedOptions Chunks(size_t chunk_bytes, int slots) {
   StagedOptions options;
-  options.chunk_bytes = 4096;
-  return Factory("Pieces", {}, options);
+  options.chunk_bytes = chunk_bytes;
+  options.slots = slots;
+  return options;
 }
 
-CommunicatorFactory OneSlot() {
-  StagedOptions options;
-  options.chunk_bytes = 30'000;
-  options.slots = 1;
-  return Factory("OneSlot", {}, options);
+// Each rank has its calls' signatures compared, piece by piece.
+TransportCommunicatorOptions Checked() {
+  TransportCommunicatorOptions options;
+  options.checked = true;
+  return options;
 }
 
-INSTANTIATE_TEST_SUITE_P(Staged, CommunicatorConformance, ::testing::Values(Whole(), Pieces(), OneSlot()),
+INSTANTIATE_TEST_SUITE_P(Staged, CommunicatorConformance,
+                         ::testing::Values(Factory("Whole", {}, {}), Factory("Pieces", {}, Chunks(4096, 3)),
+                                           Factory("OneSlot", {}, Chunks(30'000, 1)),
+                                           Factory("Checked", Checked(), Chunks(50'000, 4))),
                          CommunicatorFactoryName);
 
 }  // namespace

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
 #include "base/dtype.h"
+#include "base/fork.h"
 #include "base/status.h"
 #include "comm/signature.h"
 
@@ -55,12 +55,15 @@ StagedPipeline::StagedPipeline(std::unique_ptr<Staging> staging, std::unique_ptr
       failure_(std::move(failure)),
       fail_(std::move(fail)),
       options_(options),
+      fork_generation_(ForkGeneration()),
       plans_(staging_->slots().size()),
       recorder_(options.flight_records),
-      thread_("staged", [this] { Run(); }),
-      done_thread_("staged-done", [this] { RunDone(); }) {}
+      thread_("lockstep-staged", [this] { Run(); }),
+      done_thread_("lockstep-done", [this] { RunDone(); }) {}
 
 StagedPipeline::~StagedPipeline() {
+  // In a forked child there are no threads, and whoever had the lock in the parent has it for ever.
+  if (fork_generation_ != ForkGeneration()) return;
   size_t in_flight = 0;
   {
     MutexLock lock(&mu_);
@@ -76,6 +79,9 @@ StagedPipeline::~StagedPipeline() {
 }
 
 absl::Status StagedPipeline::CheckRoom(size_t calls) const {
+  if (fork_generation_ != ForkGeneration()) {
+    return absl::FailedPreconditionError("the communicator was made before fork()");
+  }
   MutexLock lock(&mu_);
   if (waiting_.size() + calls <= kWaitingMax) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(waiting_.size(), " collectives on the device wait already"));
@@ -106,7 +112,7 @@ void StagedPipeline::Note(const StagedOp& op, FlightRecord::State state) {
   (state == FlightRecord::State::kRunning ? record->started : record->ended) = FlightRecord::Clock::now();
 }
 
-// ---- The thread "staged"
+// ---- The thread "lockstep-staged"
 
 void StagedPipeline::Run() {
   do {
@@ -257,7 +263,7 @@ void StagedPipeline::Leave(Piece* piece) {
   left_.SignalAll();
 }
 
-// ---- The thread "staged-done"
+// ---- The thread "lockstep-done"
 
 Ref<StagedOp> StagedPipeline::AwaitLeaving() {
   MutexLock lock(&mu_);

@@ -2,14 +2,14 @@
 // overlap:
 //
 //   copy in     device -> slot    a stream of the device's, which waits for the call's stream by an event
-//   collective  slot              the thread "staged"; waits for the copy by an event
+//   collective  slot              the thread "lockstep-staged"; waits for the copy by an event
 //   copy out    slot -> device    a stream of the device's
 //
 // Calls are carried out in the order in which they were submitted, cut into pieces of a slot each (comm/staged_plan.h).
 // While one piece is in the collective, the next ones are copied in, into as many slots as there are, and the last ones
 // are copied out; one call's pieces follow on another's without a gap. A call is done once its last piece is copied
-// out: the thread "staged-done" waits for that, so that the next call's collective, which may wait for a peer, does not
-// hold it up.
+// out: the thread "lockstep-done" waits for that, so that the next call's collective, which may wait for a peer, does
+// not hold it up.
 //
 // Neither thread depends on a closure in a stream of the device's: those may be blocked, one by another.
 
@@ -102,7 +102,8 @@ class StagedPipeline {
   StagedPipeline(const StagedPipeline&) = delete;
   StagedPipeline& operator=(const StagedPipeline&) = delete;
 
-  // RESOURCE_EXHAUSTED when so many more may not wait. Whoever submits is alone in doing so.
+  // RESOURCE_EXHAUSTED when so many more may not wait, FAILED_PRECONDITION in a forked child. Whoever submits is alone
+  // in doing so.
   absl::Status CheckRoom(size_t calls) const ABSL_LOCKS_EXCLUDED(mu_);
   // There is room.
   void Submit(Ref<StagedOp> op) ABSL_LOCKS_EXCLUDED(mu_);
@@ -120,7 +121,7 @@ class StagedPipeline {
     StagedPiece* plan = nullptr;
   };
 
-  // The thread "staged".
+  // The thread "lockstep-staged".
   void Run();
   // Waits for a call or the end; false at the end.
   bool AwaitCall() ABSL_LOCKS_EXCLUDED(mu_);
@@ -137,7 +138,7 @@ class StagedPipeline {
   void Leave(Piece* piece) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status RunOnHost(CollectiveRequest request, StagedOp* op);
 
-  // The thread "staged-done".
+  // The thread "lockstep-done".
   void RunDone();
   Ref<StagedOp> AwaitLeaving() ABSL_LOCKS_EXCLUDED(mu_);
   void Note(const StagedOp& op, FlightRecord::State state) ABSL_LOCKS_EXCLUDED(mu_);
@@ -148,8 +149,9 @@ class StagedPipeline {
   const std::shared_ptr<DeviceFailure> failure_;  // shared with works, which may outlive this
   const std::function<void(const absl::Status&)> fail_;
   const Options options_;
+  const uint64_t fork_generation_;
 
-  // The thread "staged"'s.
+  // The thread "lockstep-staged"'s.
   std::vector<StagedPiece> plans_;  // one for each slot
   std::deque<Piece> pieces_;        // that have a slot, in their order
   Ref<StagedOp> filling_;           // the call whose pieces come next

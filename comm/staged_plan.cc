@@ -69,7 +69,7 @@ size_t StagedPlan::CutBlocks(const std::vector<Block>& blocks, size_t index, std
   for (const Block& block : blocks) {
     counts->push_back(static_cast<int64_t>(std::min(cut_, block.count - std::min(begin, block.count))));
   }
-  return std::accumulate(counts->begin(), counts->end(), size_t{0});
+  return std::accumulate(counts->begin(), counts->end(), int64_t{0});
 }
 
 void StagedPlan::AddCopies(const std::vector<Block>& blocks, bool own_block, size_t index,
@@ -105,7 +105,7 @@ void StagedPlan::MakePiece(size_t index, char* slot, StagedPiece* piece) const {
   const bool whole = (has_input && !block_in) || (has_output && !block_out);
   size_t before = 0;
   if (by_rank && whole) {
-    before = std::accumulate(piece->counts.begin(), piece->counts.begin() + rank_, size_t{0}) * SizeOf(request_.dtype);
+    before = std::accumulate(piece->counts.begin(), piece->counts.begin() + rank_, int64_t{0}) * SizeOf(request_.dtype);
   }
   const size_t output_region = Regions(request_) == 2 ? slot_bytes_ / 2 : 0;
   const size_t input_offset = block_in ? before : 0;

@@ -8,6 +8,8 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -49,6 +51,10 @@ class FakeDevice : public Device {
   int allocations() const { return allocations_; }
   // What every allocation answers from now on, while it is an error.
   void set_allocation_error(absl::Status error) { allocation_error_ = std::move(error); }
+  // Called on a stream's thread before each of its copies, which it may hold up. Before there are any.
+  void set_copy_observer(std::function<void(const void* target, const void* source, size_t bytes)> observer) {
+    copy_observer_ = std::move(observer);
+  }
   // What streams say of themselves.
   void set_capturing(bool capturing) { capturing_ = capturing; }
 
@@ -66,7 +72,11 @@ class FakeDevice : public Device {
       });
     }
     absl::Status Copy(void* target, const void* source, size_t bytes) override {
-      return stream_->Copy(target, source, bytes);
+      return stream_->Enqueue([device = device_, target, source, bytes] {
+        if (device->copy_observer_ != nullptr) device->copy_observer_(target, source, bytes);
+        std::memcpy(target, source, bytes);
+        return absl::OkStatus();
+      });
     }
     absl::Status Record(Event* event) override { return stream_->Record(event); }
     absl::Status Wait(Event* event) override { return stream_->Wait(event); }
@@ -86,6 +96,7 @@ class FakeDevice : public Device {
 
   const int index_;
   absl::Status allocation_error_;
+  std::function<void(const void*, const void*, size_t)> copy_observer_;
   std::atomic<int> allocations_{0};
   std::atomic<bool> capturing_{false};
   Mutex closures_mu_;  // held while a closure runs
