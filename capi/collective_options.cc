@@ -4,7 +4,6 @@
 
 #include "base/status.h"
 #include "capi/error.h"
-#include "capi/tensor.h"
 #include "comm/schedule.h"
 
 namespace lockstep {
@@ -13,7 +12,6 @@ namespace capi {
 absl::StatusOr<lockstep_collective_options> ReadCollectiveOptions(const lockstep_collective_options* options) {
   lockstep_collective_options given = {};
   LOCKSTEP_RETURN_IF_ERROR(ReadOptions(options, "lockstep_collective_options", &given));
-  LOCKSTEP_RETURN_IF_ERROR(CheckStream(given.stream));
   if (given.timeout_ms < 0) return absl::InvalidArgumentError("timeout_ms is negative");
   return given;
 }

@@ -42,6 +42,18 @@ lockstep_error* Call(lockstep_communicator* handle, const lockstep_collective_op
     Communicator* const communicator = handle->get();
     LOCKSTEP_ASSIGN_OR_RETURN(CollectiveRequest request, build(*communicator));
     LOCKSTEP_RETURN_IF_ERROR(ApplyOptions(given, &request));
+    LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Stream* const stream,
+                              handle->streams.Find(given.stream, communicator->accelerator()));
+    if (stream != nullptr) {
+      if (out_work != nullptr || given.prepare != 0) {
+        return absl::InvalidArgumentError(
+            "a collective on a stream has no work: the stream's order says when it is done");
+      }
+      absl::Status issued;
+      LOCKSTEP_RETURN_IF_ERROR(
+          communicator->Enqueue(request, stream, [&issued](const absl::Status& status) { issued = status; }));
+      return issued;
+    }
     if (given.prepare != 0) {
       if (out_work == nullptr) return NullArgument("out_work");
       LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<lockstep::PreparedCollective> prepared, communicator->Prepare(request));

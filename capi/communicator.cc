@@ -9,6 +9,7 @@
 #include "capi/error.h"
 #include "capi/handles.h"
 #include "capi/lockstep.h"
+#include "capi/tensor.h"
 #include "comm/communicator.h"
 #include "comm/mesh.h"
 #include "comm/world.h"
@@ -85,6 +86,8 @@ lockstep_error* lockstep_communicator_create(const lockstep_communicator_options
     world.tcp_receive_buffer_bytes = given.tcp_receive_buffer_bytes;
     world.tcp_zero_copy = given.tcp_zero_copy != 0;
     world.measure_links = given.measure_links != 0;
+    LOCKSTEP_ASSIGN_OR_RETURN(world.device, lockstep::capi::ToDevice(given.device_kind, given.device_index));
+    world.device_backend = OrEmpty(given.device_backend);
     auto handle = std::make_unique<lockstep_communicator>();
     LOCKSTEP_ASSIGN_OR_RETURN(handle->world, lockstep::World::Create(world));
     *out_communicator = handle.release();

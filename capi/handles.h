@@ -9,11 +9,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/optional.h"
+#include "base/device.h"
 #include "base/fork.h"
 #include "base/tensor_view.h"
 #include "capi/error.h"
 #include "capi/lockstep.h"
+#include "capi/streams.h"
 #include "comm/communicator.h"
 #include "comm/symmetric_buffer.h"
 #include "comm/work.h"
@@ -42,6 +45,7 @@ struct lockstep_communicator {
   std::shared_ptr<lockstep::World> world;        // shared by the communicator of all ranks and its parts
   std::unique_ptr<lockstep::Communicator> part;  // null: all ranks
   lockstep::Communicator* borrowed = nullptr;    // a hook's, which belongs to its reducer
+  lockstep::capi::Streams streams;
 };
 
 struct lockstep_buffer {
@@ -62,6 +66,7 @@ struct lockstep_work {
 struct lockstep_reducer {
   uint64_t fork_generation = lockstep::ForkGeneration();
   std::shared_ptr<lockstep::World> world;  // its communicator's, for parts that a buffer hook makes
+  lockstep::capi::Streams streams;         // outlives the reducer, which uses them
   std::unique_ptr<lockstep::Reducer> reducer;
   // By parameter, what was last given out, whose shapes the caller borrows.
   std::vector<lockstep::TensorView> averages;
@@ -85,6 +90,10 @@ void Destroy(Handle* handle) {
 inline absl::Status CheckUsable(const lockstep_reducer* reducer) {
   if (reducer == nullptr) return NullArgument("reducer");
   return CheckNotForked(reducer->fork_generation, "reducer");
+}
+
+inline absl::StatusOr<Stream*> FindStream(lockstep_reducer& reducer, const lockstep_stream* stream) {
+  return reducer.streams.Find(stream, reducer.reducer->device());
 }
 
 }  // namespace capi

@@ -135,7 +135,8 @@ typedef struct lockstep_tensor {
 LOCKSTEP_EXPORT lockstep_error* lockstep_tensor_from_dlpack(const void* dl_tensor, lockstep_tensor* out_tensor);
 
 /* A stream of the embedder's. A NULL lockstep_stream* means the host, inline: the data is ready when the call is made, and
- * what the call is to produce is there when it returns. CUDA streams answer UNIMPLEMENTED in this version. */
+ * what the call is to produce is there when it returns. The handle of a CUDA stream is a cudaStream_t; NULL in it is the legacy default stream,
+ * and cudaStreamPerThread that of the calling thread. A stream must outlive the communicator or reducer that it was passed to. */
 typedef struct lockstep_stream {
   void* handle;
   int32_t device_kind;
@@ -212,6 +213,14 @@ typedef struct lockstep_communicator_options {
    * may still leave as the memory is then. */
   int32_t tcp_zero_copy;
   int32_t reserved; /* 0 */
+  /* This rank's device, whose tensors and streams the communicator takes beside the host's. LOCKSTEP_HOST (0): none. The kind is the same
+   * on all ranks. UNAVAILABLE where there is no driver or no such device. */
+  int32_t device_kind;
+  int32_t device_index;
+  /* How its tensors travel: "nccl", "staged" (through memory of the host, and then as `transport` says), or "auto" (default; or
+   * LOCKSTEP_DEVICE_BACKEND): the first of these that all ranks can use. lockstep_communicator_describe tells which, and why. Equal on all
+   * ranks. */
+  const char* device_backend;
 } lockstep_communicator_options;
 
 LOCKSTEP_EXPORT void lockstep_communicator_options_init(lockstep_communicator_options* options);
@@ -271,6 +280,10 @@ typedef struct lockstep_buffer lockstep_buffer;
 
 LOCKSTEP_EXPORT lockstep_error* lockstep_buffer_create(lockstep_communicator* communicator, size_t bytes,
                                                        lockstep_buffer** out_buffer);
+/* The same on the communicator's device, in memory that its back end likes best; contents are undefined at first. UNIMPLEMENTED where the
+ * communicator has no device. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_buffer_create_on_device(lockstep_communicator* communicator, size_t bytes,
+                                                                 lockstep_buffer** out_buffer);
 LOCKSTEP_EXPORT void lockstep_buffer_destroy(lockstep_buffer* buffer);
 /* NULL in a forked child. */
 LOCKSTEP_EXPORT void* lockstep_buffer_data(const lockstep_buffer* buffer);
@@ -284,7 +297,7 @@ LOCKSTEP_EXPORT int32_t lockstep_buffer_is_shared(const lockstep_buffer* buffer)
  * FAILED_PRECONDITION on every rank that has not finished, telling which rank called what, and at the next call on the
  * others; the communicator is over then (in checked mode it stays usable).
  *
- * Tensors are contiguous and on the host. In place: input and output are the same memory as each call says; any other overlap is
+ * Tensors are contiguous and on the host, or all of a call on the communicator's device. In place: input and output are the same memory as each call says; any other overlap is
  * INVALID_ARGUMENT. out_work NULL: the call returns when the collective is done. Otherwise it returns at once, and the
  * tensors' memory stays borrowed until the work is done. */
 
@@ -306,7 +319,10 @@ typedef struct lockstep_collective_options {
       timeout_ms; /* the whole collective's; after it the communicator is aborted on every rank. 0: the communicator's */
   double factor;  /* of LOCKSTEP_PREMUL_SUM; each rank may have its own */
   const char* algorithm;         /* overrides the communicator's choice; equal on all ranks */
-  const lockstep_stream* stream; /* NULL: inline on the host */
+  /* NULL: inline on the host; a call on a device waits for nothing of the caller's. Else a stream of the communicator's device: the call
+   * returns once the collective is enqueued there, out_work and prepare must be NULL and 0, and what goes wrong after that is told by
+   * lockstep_communicator_status. */
+  const lockstep_stream* stream;
   /* 1: only prepare. Nothing starts; *out_work is a collective that lockstep_work_start starts, as often as wanted and without
    * an allocation. The tensors' memory is borrowed while it is under way; the communicator outlives the work. */
   int32_t prepare;
@@ -543,6 +559,9 @@ typedef struct lockstep_reduced_bucket {
   const int64_t* rows;
   size_t row_count;
   const void* row_values;
+  /* Of gradients on a device: the stream (a cudaStream_t) on which the step is to be enqueued, where the averages are there; the call may
+   * be made before they are. Else NULL: the step is to be taken now. */
+  void* stream;
 } lockstep_reduced_bucket;
 
 /* Steps these parameters, on the thread lockstep-opt, while later buckets are still under way. An error is taken over, and

@@ -39,7 +39,7 @@ absl::StatusOr<Communicator*> Usable(lockstep_communicator* communicator) {
 absl::StatusOr<std::chrono::milliseconds> ReadTimeout(const lockstep_collective_options* options) {
   lockstep_collective_options given = {};
   LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::ReadOptions(options, "lockstep_collective_options", &given));
-  LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::CheckStream(given.stream));
+  if (given.stream != nullptr) return absl::InvalidArgumentError("a message is not on a stream");
   if (given.timeout_ms < 0) return absl::InvalidArgumentError("timeout_ms is negative");
   if (given.algorithm != nullptr || given.prepare != 0) {
     return absl::InvalidArgumentError("a message has no algorithm, and cannot be prepared");
@@ -49,9 +49,8 @@ absl::StatusOr<std::chrono::milliseconds> ReadTimeout(const lockstep_collective_
 
 absl::StatusOr<TensorView> ToBuffer(const lockstep_tensor* tensor) {
   LOCKSTEP_ASSIGN_OR_RETURN(const TensorView view, lockstep::capi::ToTensorView(tensor, "tensor"));
-  if (view.device().kind != lockstep::DeviceKind::kHost || !view.contiguous()) {
-    return absl::InvalidArgumentError(absl::StrCat("tensor ", view.ToString(), " is not contiguous and on the host"));
-  }
+  if (!view.contiguous())
+    return absl::InvalidArgumentError(absl::StrCat("tensor ", view.ToString(), " is not contiguous"));
   return view;
 }
 
@@ -88,6 +87,7 @@ lockstep_error* lockstep_send(lockstep_communicator* communicator, const lockste
     request.tag = tag;
     request.data = view.data();
     request.bytes = view.bytes();
+    request.device = view.device();
     if (out_work == nullptr) return ranks->Send(request);
     LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Work work, ranks->StartSend(request));
     *out_work = new lockstep_work(std::move(work));
@@ -107,6 +107,7 @@ lockstep_error* lockstep_receive(lockstep_communicator* communicator, const lock
     request.tag = tag;
     request.data = view.data();
     request.bytes = view.bytes();
+    request.device = view.device();
     if (out_work != nullptr) {
       LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Work work, ranks->StartReceive(request));
       *out_work = new lockstep_work(std::move(work));

@@ -21,6 +21,7 @@ namespace {
 using lockstep::TensorView;
 using lockstep::capi::CheckNotForked;
 using lockstep::capi::CheckUsable;
+using lockstep::capi::FindStream;
 using lockstep::capi::Guard;
 using lockstep::capi::NullArgument;
 using lockstep::capi::ReadOptions;
@@ -96,9 +97,9 @@ lockstep_error* lockstep_reducer_mark_ready(lockstep_reducer* reducer, size_t in
                                             const lockstep_stream* stream) {
   return Guard([&]() -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
-    LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::CheckStream(stream));
+    LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Stream* const on, FindStream(*reducer, stream));
     LOCKSTEP_ASSIGN_OR_RETURN(const TensorView view, ToTensorView(gradient, "gradient"));
-    return reducer->reducer->MarkReady(index, view, nullptr);
+    return reducer->reducer->MarkReady(index, view, on);
   });
 }
 
@@ -107,18 +108,18 @@ lockstep_error* lockstep_reducer_mark_ready_into(lockstep_reducer* reducer, size
                                                  const lockstep_stream* stream) {
   return Guard([&]() -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
-    LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::CheckStream(stream));
+    LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Stream* const on, FindStream(*reducer, stream));
     LOCKSTEP_ASSIGN_OR_RETURN(const TensorView view, ToTensorView(gradient, "gradient"));
     LOCKSTEP_ASSIGN_OR_RETURN(const TensorView into, ToTensorView(target, "target"));
-    return reducer->reducer->MarkReady(index, view, into, nullptr);
+    return reducer->reducer->MarkReady(index, view, into, on);
   });
 }
 
 lockstep_error* lockstep_reducer_end_backward(lockstep_reducer* reducer, const lockstep_stream* stream) {
   return Guard([&]() -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
-    LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::CheckStream(stream));
-    return reducer->reducer->EndBackward(nullptr);
+    LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Stream* const on, FindStream(*reducer, stream));
+    return reducer->reducer->EndBackward(on);
   });
 }
 

@@ -133,6 +133,7 @@ OptimizerStep ToOptimizer(lockstep_optimizer_step step, void* context) {
       reduced.row_count = bucket.sparse->indices.size();
       reduced.row_values = bucket.sparse->values.data();
     }
+    if (bucket.stream != nullptr) reduced.stream = bucket.stream->native();
     return TakeError(step(context, &reduced));
   };
 }

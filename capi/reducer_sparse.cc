@@ -13,6 +13,7 @@
 #include "reducer/sparse_gradient.h"
 
 using lockstep::capi::CheckUsable;
+using lockstep::capi::FindStream;
 using lockstep::capi::Guard;
 using lockstep::capi::NullArgument;
 
@@ -21,10 +22,10 @@ lockstep_error* lockstep_reducer_mark_ready_sparse(lockstep_reducer* reducer, si
                                                    const lockstep_stream* stream) {
   return Guard([&]() -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
-    LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::CheckStream(stream));
+    LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Stream* const on, FindStream(*reducer, stream));
     if (rows == nullptr && row_count > 0) return NullArgument("rows");
     LOCKSTEP_ASSIGN_OR_RETURN(const lockstep::TensorView view, lockstep::capi::ToTensorView(values, "values"));
-    return reducer->reducer->MarkReadySparse(index, absl::MakeConstSpan(rows, row_count), view, nullptr);
+    return reducer->reducer->MarkReadySparse(index, absl::MakeConstSpan(rows, row_count), view, on);
   });
 }
 

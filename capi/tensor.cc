@@ -84,11 +84,6 @@ absl::Span<const TensorView> OrNone(const absl::StatusOr<std::vector<TensorView>
   return views.ok() ? absl::MakeConstSpan(*views) : absl::Span<const TensorView>();
 }
 
-absl::Status CheckStream(const lockstep_stream* stream) {
-  if (stream == nullptr) return absl::OkStatus();
-  return absl::UnimplementedError("this version takes no streams: pass NULL, which is the host, inline");
-}
-
 }  // namespace capi
 }  // namespace lockstep
 

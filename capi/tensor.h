@@ -34,9 +34,6 @@ absl::StatusOr<DType> ToDType(int32_t dtype);
 absl::StatusOr<ReduceOp> ToReduceOp(lockstep_reduce_op op);
 absl::StatusOr<DeviceId> ToDevice(int32_t kind, int32_t index);
 
-// OK for NULL, which is the host, inline. UNIMPLEMENTED for every other stream in this version.
-absl::Status CheckStream(const lockstep_stream* stream);
-
 }  // namespace capi
 }  // namespace lockstep
 

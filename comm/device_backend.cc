@@ -9,12 +9,22 @@
 #include "base/rank.h"
 #include "base/status.h"
 #include "comm/byte_objects.h"
+#include "comm/nccl_communicator.h"
 #include "comm/staged_communicator.h"
 
 namespace lockstep {
 namespace {
 
 using Made = absl::StatusOr<std::unique_ptr<DeviceCommunicator>>;
+
+Made MakeNccl(Communicator* host, Device* device, const DeviceBackendOptions& options, const std::string&) {
+  NcclCommunicatorOptions nccl;
+  nccl.deterministic = options.deterministic;
+  nccl.checked = options.checked;
+  nccl.timeout = options.timeout;
+  nccl.flight_records = options.flight_records;
+  return NcclCommunicator::Create(host, device, nccl);
+}
 
 Made MakeStaged(Communicator* host, Device* device, const DeviceBackendOptions& options, const std::string& reason) {
   StagedOptions staged;
@@ -72,13 +82,20 @@ absl::StatusOr<Verdict> Compare(Communicator* host, const absl::Status& mine) {
 }  // namespace
 
 const std::vector<DeviceBackend>& DeviceBackends() {
-  static const auto* const backends = new std::vector<DeviceBackend>{{"staged", &MakeStaged}, {"ipc", &MakeIpc}};
+  static const auto* const backends =
+      new std::vector<DeviceBackend>{{"nccl", &MakeNccl}, {"staged", &MakeStaged}, {"ipc", &MakeIpc}};
   return *backends;
 }
 
 absl::StatusOr<std::unique_ptr<DeviceCommunicator>> MakeDeviceCommunicator(HostPart host, Device* device,
                                                                            const DeviceBackendOptions& options) {
   return internal::MakeDeviceCommunicator(std::move(host), device, options, DeviceBackends());
+}
+
+absl::Status AgreeThatAllCan(Communicator* host, const absl::Status& mine) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Verdict verdict, Compare(host, mine));
+  if (verdict.rank < 0 || !mine.ok()) return mine;
+  return absl::UnavailableError(absl::StrCat("rank ", verdict.rank, ": ", verdict.status.message()));
 }
 
 namespace internal {

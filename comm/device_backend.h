@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/device.h"
@@ -47,6 +48,9 @@ const std::vector<DeviceBackend>& DeviceBackends();
 // that was asked for says, or, of the ranks that have nothing to say, UNAVAILABLE, naming one that has.
 absl::StatusOr<std::unique_ptr<DeviceCommunicator>> MakeDeviceCommunicator(HostPart host, Device* device,
                                                                            const DeviceBackendOptions& options);
+
+// Collective over `host`: whether every rank can. This rank's own error where it has one; else UNAVAILABLE, naming one that has.
+absl::Status AgreeThatAllCan(Communicator* host, const absl::Status& mine);
 
 namespace internal {
 

@@ -13,12 +13,14 @@
 #include "base/status.h"
 #include "comm/channel_registry.h"
 #include "comm/cores.h"
+#include "comm/device_backend.h"
 #include "comm/host_id.h"
 #include "comm/link_measurement.h"
 #include "comm/progress_engine.h"
 #include "comm/selector.h"
 #include "comm/self_communicator.h"
 #include "comm/transport_communicator.h"
+#include "comm/world_on_device.h"
 #include "comm/world_shape.h"
 #include "comm/world_transport.h"
 #include "transport/control.h"
@@ -57,6 +59,7 @@ struct Settings {
   SocketTuning tcp_tuning;
   int tcp_sockets = 1;
   size_t flight_records = 256;
+  std::string device_backend;
 };
 
 absl::Status ReadMilliseconds(milliseconds option, const char* option_name, const char* variable,
@@ -126,6 +129,8 @@ absl::StatusOr<Settings> ReadSettings(const WorldOptions& options) {
   settings.interface = !options.interface.empty() ? options.interface : GetEnv("LOCKSTEP_INTERFACE").value_or("");
   LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<int64_t> records, GetEnvInt("LOCKSTEP_FLIGHT_RECORDS", 16, 1 << 20));
   if (records.has_value()) settings.flight_records = *records;
+  settings.device_backend =
+      !options.device_backend.empty() ? options.device_backend : GetEnv("LOCKSTEP_DEVICE_BACKEND").value_or("auto");
   const std::string transport =
       !options.transport.empty() ? options.transport : GetEnv("LOCKSTEP_TRANSPORT").value_or("");
   if (!transport.empty()) {
@@ -304,10 +309,7 @@ absl::Status ConnectedWorld::Connect(const WorldSpec& spec, const Settings& sett
   return communicator_->ShareMemory(ChannelRegistry::MemoryOf(Rank(0), ChannelRegistry::kWorldMemory), deadline);
 }
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<World>> World::Create(const WorldOptions& options) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const Settings settings, ReadSettings(options));
+absl::StatusOr<std::unique_ptr<World>> CreateOnHost(const WorldOptions& options, const Settings& settings) {
   RendezvousOptions rendezvous;
   if (options.size != 0) {
     rendezvous.size = options.size;
@@ -333,6 +335,21 @@ absl::StatusOr<std::unique_ptr<World>> World::Create(const WorldOptions& options
   LOCKSTEP_ASSIGN_OR_RETURN(const OpenedStore opened, OpenStore(spec, Deadline::After(settings.setup_timeout)));
   LOCKSTEP_RETURN_IF_ERROR(world->Connect(spec, settings, opened.store.get()));
   return world;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<World>> World::Create(const WorldOptions& options) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Settings settings, ReadSettings(options));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<World> world, CreateOnHost(options, settings));
+  if (options.device.kind == DeviceKind::kHost) return world;
+  DeviceBackendOptions device;
+  device.backend = settings.device_backend;
+  device.timeout = settings.timeout;
+  device.deterministic = settings.deterministic;
+  device.checked = settings.checked;
+  device.flight_records = settings.flight_records;
+  return MakeWorldOnDevice(std::move(world), options.device, device);
 }
 
 }  // namespace lockstep

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/device.h"
 #include "comm/communicator.h"
 #include "transport/store.h"
 
@@ -45,6 +46,10 @@ struct WorldOptions {
   bool checked = false;
   bool deterministic = false;  // reductions fold in rank order: docs/numerics.md
   bool measure_links = false;  // algorithms are chosen by costs measured now, not by those built in
+  // Whose tensors the communicator takes beside the host's, and how they travel: "auto", "nccl" or "staged" (comm/device_backend.h).
+  // The kind of the device and the way are equal on all ranks.
+  DeviceId device;
+  std::string device_backend;  // "auto"
 };
 
 class World {

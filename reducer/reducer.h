@@ -166,6 +166,9 @@ class Reducer {
   // Copies the root's tensors to every rank, coalesced into messages of up to 250 MiB. Blocks.
   absl::Status Broadcast(absl::Span<const TensorView> tensors, Rank root);
 
+  // Where gradients are.
+  Device* device() const { return accelerator_.device; }
+
   // Borrowed until the next BeginBackward.
   const BucketPlan& plan() const { return plan_; }
 
