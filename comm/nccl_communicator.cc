@@ -339,7 +339,7 @@ void NcclCommunicator::Watch() {
 void NcclCommunicator::OnFailure(const absl::Status& status) {
   // Before the abort, after which their events are reached.
   operations_.Fail();
-  comm_->Abort();
+  comm_->AbortSoon();
   LOCKSTEP_LOG(kError) << "rank " << rank() << ": collectives on " << Name(the_device()->id())
                        << " failed: " << status.ToString() << "\nlast collectives there, newest last:\n"
                        << operations_.Records(kFlightRecordsPrinted);

@@ -28,6 +28,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/communicator_testing.h"
+#include "tests/gate.h"
 #include "tests/ranks.h"
 #include "transport/nccl/nccl_abi.h"
 
@@ -148,7 +149,7 @@ TEST_F(NcclCommunicatorTest, Rank0sLackOfAnIdIsToldToAll) {
   CreateHosts(3);
   fakes_.nccl->Fail("ncclGetUniqueId", nccl::kSystemError, 1);
   for (const auto& made : NcclWorlds::Connect(world_->worlds)) {
-    EXPECT_THAT(made.status(), StatusIs(Code::kUnavailable, StartsWith("rank 0: ncclGetUniqueId: NCCL 2.31.0")));
+    EXPECT_THAT(made.status(), StatusIs(Code::kUnavailable, HasSubstr("rank 0: ncclGetUniqueId: NCCL 2.31.0")));
   }
   ExpectHostsGood();
 }
@@ -371,6 +372,38 @@ TEST_F(NcclCommunicatorTest, AFailureOfTheHostCommunicatorEndsWhatIsInFlight) {
     }
   });
   ExpectAbortedOnce();
+}
+
+// The part's kernel is behind the other's on the stream, and so is the end of its abort.
+TEST_F(NcclCommunicatorTest, OneThatCannotEndBeforeAnotherDoesNotKeepThatFromEnding) {
+  Create(2);
+  const CaseReference reference(Small(), size());
+  Gate enqueued, part_is_aborted;
+  OnRanks([&](Communicator& self) {
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto part, self.Split(0, self.rank().value()));
+    if (self.rank() == Rank(1)) {
+      EXPECT_THAT(enqueued.Await(CommTestDeadline()), IsOk());
+      part->Abort("first");
+      EXPECT_THAT(part_is_aborted.Await(CommTestDeadline()), IsOk());
+      self.Abort("second");
+      return;
+    }
+    const auto stream = fakes_.device->CreateStream("shared").value();
+    CaseRun first(reference, self.rank(), memory());
+    CaseRun second(reference, self.rank(), memory());
+    const auto ignore = [](const absl::Status&) {};
+    EXPECT_THAT(self.Enqueue(first.request(), stream.get(), ignore), IsOk());
+    EXPECT_THAT(part->Enqueue(second.request(), stream.get(), ignore), IsOk());
+    enqueued.Open();
+    // Both ranks' parts.
+    const Deadline deadline = CommTestDeadline();
+    while (fakes_.nccl->calls("ncclCommAbort") < 2 && !deadline.passed()) std::this_thread::yield();
+    EXPECT_THAT(self.status(), IsOk());
+    part_is_aborted.Open();
+    EXPECT_THAT(stream->Synchronize(CommTestDeadline()), IsOk());
+    EXPECT_THAT(part->status(), StatusIs(Code::kAborted, HasSubstr("first")));
+    EXPECT_THAT(self.status(), StatusIs(Code::kAborted, HasSubstr("second")));
+  });
 }
 
 TEST_F(NcclCommunicatorTest, ASplitThatFailsEndsTheCommunicator) {
