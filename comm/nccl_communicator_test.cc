@@ -359,15 +359,18 @@ TEST_F(NcclCommunicatorTest, AnOperationsDeadlineEndsItOnEveryRank) {
 TEST_F(NcclCommunicatorTest, AFailureOfTheHostCommunicatorEndsWhatIsInFlight) {
   Create(2);
   const CaseReference reference(Small(), size());
+  Gate started;
   OnRanks([&](Communicator& self) {
     const int r = self.rank().value();
     CaseRun run(reference, self.rank(), memory());
     if (r == 0) {
       absl::StatusOr<Work> work = self.Start(run.request());
+      started.Open();
       ASSERT_THAT(work.status(), IsOk());
       EXPECT_THAT(work->Wait(CommTestDeadline()),
                   StatusIs(Code::kAborted, HasSubstr("rank 1 aborted the communicator: enough")));
     } else {
+      EXPECT_THAT(started.Await(CommTestDeadline()), IsOk());
       world_->worlds[r]->communicator()->Abort("enough");
     }
   });
