@@ -80,8 +80,9 @@ class NcclComm {
   // itself.
   absl::Status Poll();
 
-  // Ends kernels that are under way, calls of other threads and the communicator. Any thread, any number of times. Waits
-  // for no peer, but for kernels that are ahead of its own on the device: those of another communicator that hangs, too.
+  // Ends kernels that are under way, calls of other threads and the communicator. Any thread, any number of times.
+  // Waits for no peer, but for kernels that are ahead of its own on the device: those of another communicator that
+  // hangs, too.
   void Abort();
   // The same on a thread of its own, lockstep-abort, which the destructor waits for: whoever ends several communicators
   // that may wait for each other's kernels ends them all so.
