@@ -72,7 +72,7 @@ class ClosureCommunicator : public DeviceCommunicator {
                                                          int /*key*/) override {
     EXPECT_EQ(part == nullptr, color < 0);
     if (part == nullptr) return nullptr;
-    return std::make_unique<ClosureCommunicator>(std::move(part), the_device());
+    return std::make_unique<ClosureCommunicator>(std::move(part), accelerator());
   }
   std::string DescribeDevice() const override { return "by closures"; }
   void OnFailure(const absl::Status& status) override { failures.push_back(status.code()); }

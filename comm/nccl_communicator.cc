@@ -1,6 +1,7 @@
 #include "comm/nccl_communicator.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "base/cuda_api.h"
 #include "base/cuda_device.h"
 #include "base/fork.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "comm/byte_objects.h"
 #include "comm/nccl_peers.h"
@@ -23,6 +25,8 @@ namespace {
 // the rank; it has this long for it.
 constexpr std::chrono::milliseconds kVerdictGrace(1000);
 constexpr std::chrono::milliseconds kVerdictPause(1);
+
+constexpr size_t kFlightRecordsPrinted = 16;
 
 // NCCL's error, or the host communicator's when it has one by and by.
 absl::Status Verdict(const absl::Status& error, const Communicator& host) {
@@ -332,10 +336,13 @@ void NcclCommunicator::Watch() {
   if (const absl::Status late = operations_.Check(); !late.ok()) Fail(late);
 }
 
-void NcclCommunicator::OnFailure(const absl::Status&) {
+void NcclCommunicator::OnFailure(const absl::Status& status) {
   // Before the abort, after which their events are reached.
   operations_.Fail();
-  comm_->Abort();
+  comm_->AbortSoon();
+  LOCKSTEP_LOG(kError) << "rank " << rank() << ": collectives on " << Name(accelerator()->id())
+                       << " failed: " << status.ToString() << "\nlast collectives there, newest last:\n"
+                       << operations_.Records(kFlightRecordsPrinted);
 }
 
 std::string NcclCommunicator::DescribeDevice() const {
@@ -344,7 +351,7 @@ std::string NcclCommunicator::DescribeDevice() const {
 }
 
 std::string NcclCommunicator::FlightRecords() const {
-  return absl::StrCat("on ", Name(accelerator()->id()), ":\n", operations_.Records(), "on the host:\n",
+  return absl::StrCat("on ", Name(accelerator()->id()), ":\n", operations_.Records(SIZE_MAX), "on the host:\n",
                       DeviceCommunicator::FlightRecords());
 }
 

@@ -137,9 +137,9 @@ void NcclOperations::Fail() {
   operations_.clear();
 }
 
-std::string NcclOperations::Records() const {
+std::string NcclOperations::Records(size_t count_max) const {
   MutexLock lock(&mu_);
-  return recorder_.ToString(SIZE_MAX);
+  return recorder_.ToString(count_max);
 }
 
 }  // namespace lockstep

@@ -48,8 +48,8 @@ class NcclOperations {
   // What is not done never will be.
   void Fail() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // As FlightRecorder::ToString of all.
-  std::string Records() const ABSL_LOCKS_EXCLUDED(mu_);
+  // As FlightRecorder::ToString.
+  std::string Records(size_t count_max) const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Operation {

@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -19,10 +20,16 @@
 #include "base/cuda_api.h"
 #include "base/cuda_api_testing.h"
 #include "base/cuda_device.h"
+#include "base/deadline.h"
 #include "base/device.h"
 #include "base/status.h"
+#include "base/status_matchers.h"
+#include "comm/communicator.h"
 #include "comm/nccl_communicator.h"
 #include "comm/world.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/communicator_testing.h"
 #include "tests/fake_nccl.h"
 #include "tests/ranks.h"
 #include "tests/worlds.h"
@@ -99,6 +106,61 @@ struct NcclWorlds {
     }
     return made;
   }
+};
+
+// A world of fakes for each test, which may misuse nothing and leaves nothing.
+class NcclTest : public ::testing::Test {
+ protected:
+  void SetUp() override { fakes_.Reset(); }
+  void TearDown() override {
+    world_.reset();
+    EXPECT_EQ(fakes_.nccl->misuses(), 0);
+    EXPECT_EQ(fakes_.nccl->communicators(), 0);
+    EXPECT_EQ(fakes_.nccl->registrations(), 0);
+  }
+
+  void Create(int size, const NcclWorlds::ChangeNccl& change = nullptr) {
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(world_, NcclWorlds::Create(size, change));
+  }
+  // Ranks that are not joined by NCCL yet.
+  void CreateHosts(int size) { LOCKSTEP_ASSERT_OK_AND_ASSIGN(world_, NcclWorlds::CreateHosts(size)); }
+
+  int size() const { return static_cast<int>(world_->worlds.size()); }
+  Communicator& rank(int r) { return *world_->ranks[r]; }
+  void OnRanks(const std::function<void(Communicator&)>& body) {
+    testing::RunRanks(size(), [&](int r) { body(rank(r)); });
+  }
+  CaseMemory memory() { return CaseMemory{fakes_.device}; }
+
+  // A case that must come out right on all ranks.
+  void ExpectRight(const CollectiveCase& c) {
+    const CaseReference reference(c, size());
+    OnRanks([&](Communicator& self) {
+      CaseRun run(reference, self.rank(), memory());
+      EXPECT_THAT(self.Run(run.request()), IsOk());
+      EXPECT_EQ(run.Check(), "");
+    });
+  }
+  // Each rank's host communicator still works.
+  void ExpectHostsGood() {
+    testing::RunRanks(size(), [&](int r) { EXPECT_THAT(world_->worlds[r]->communicator()->Run({}), IsOk()); });
+  }
+  // NCCL is asked to abort each communicator once, whoever finds out.
+  void ExpectAbortedOnce() {
+    const Deadline deadline = CommTestDeadline();
+    while (fakes_.nccl->communicators() > 0 && !deadline.passed()) std::this_thread::yield();
+    EXPECT_EQ(fakes_.nccl->calls("ncclCommAbort"), size());
+    EXPECT_EQ(fakes_.nccl->calls("ncclCommDestroy"), 0);
+    EXPECT_EQ(fakes_.nccl->communicators(), 0);
+  }
+  static CollectiveCase Small() {
+    CollectiveCase c;
+    c.count = 100;
+    return c;
+  }
+
+  NcclFakes& fakes_ = NcclFakes::Get();
+  std::shared_ptr<NcclWorlds> world_;
 };
 
 }  // namespace lockstep

@@ -19,7 +19,7 @@ class NcclWatchdog {
  public:
   class Client {
    public:
-    // Every 20 ms. Waits for nobody but a communicator's abort.
+    // Every 20 ms. Waits for the host communicator's verdict on a lost rank, 1 s at most.
     virtual void Watch() = 0;
 
    protected:

@@ -71,7 +71,13 @@ absl::Status StatusOf(const NcclLibrary& library, nccl::Comm* comm, nccl::Result
 NcclComm::NcclComm(const NcclLibrary* library, int device, const NcclCommOptions& options)
     : library_(library), api_(library->api()), device_(device), options_(options) {}
 
-NcclComm::~NcclComm() { Abort(); }
+NcclComm::~NcclComm() {
+  {
+    MutexLock lock(&aborter_mu_);
+    aborter_.Join();
+  }
+  Abort();
+}
 
 absl::Status NcclComm::Error(nccl::Comm* comm, nccl::Result result, absl::string_view attempt) const {
   return StatusOf(*library_, comm, result, attempt);
@@ -228,6 +234,12 @@ void NcclComm::Abort() {
   aborted_.store(true, std::memory_order_release);
   MutexLock lock(&mu_);
   AbortLocked();
+}
+
+void NcclComm::AbortSoon() {
+  aborted_.store(true, std::memory_order_release);
+  MutexLock lock(&aborter_mu_);
+  if (!aborter_.joinable()) aborter_ = Thread("lockstep-abort", [this] { Abort(); });
 }
 
 void NcclComm::AbortLocked() {

@@ -29,6 +29,7 @@
 #include "absl/types/span.h"
 #include "base/deadline.h"
 #include "base/mutex.h"
+#include "base/thread.h"
 #include "transport/nccl/nccl_abi.h"
 #include "transport/nccl/nccl_call.h"
 #include "transport/nccl/nccl_library.h"
@@ -80,8 +81,12 @@ class NcclComm {
   absl::Status Poll();
 
   // Ends kernels that are under way, calls of other threads and the communicator. Any thread, any number of times.
-  // Does not wait for peers.
+  // Waits for no peer, but for kernels that are ahead of its own on the device: those of another communicator that
+  // hangs, too.
   void Abort();
+  // The same on a thread of its own, lockstep-abort, which the destructor waits for: whoever ends several communicators
+  // that may wait for each other's kernels ends them all so.
+  void AbortSoon();
 
   // The gentle end, when everything issued has completed. Used by nobody else from now on.
   void Destroy();
@@ -118,6 +123,9 @@ class NcclComm {
   Mutex mu_;
   nccl::Comm* comm_ ABSL_GUARDED_BY(mu_) = nullptr;  // null at the end
   std::vector<nccl::RedOp> operators_ ABSL_GUARDED_BY(mu_);
+
+  Mutex aborter_mu_;
+  Thread aborter_ ABSL_GUARDED_BY(aborter_mu_);
 };
 
 }  // namespace lockstep
