@@ -1,9 +1,6 @@
 #include "comm/device_communicator.h"
 
-#include <algorithm>
-#include <deque>
 #include <optional>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -13,31 +10,10 @@
 #include "base/status.h"
 #include "comm/byte_objects.h"
 #include "comm/call_plan.h"
+#include "comm/device_call.h"
 
 namespace lockstep {
 namespace {
-
-// A call that outlives its caller's counts.
-class KeptCall {
- public:
-  explicit KeptCall(const DeviceCall& call) : call_(call) {
-    auto* const request = std::get_if<CollectiveRequest>(&call_);
-    if (request == nullptr) return;
-    counts_.assign(request->counts.begin(), request->counts.end());
-    output_counts_.assign(request->output_counts.begin(), request->output_counts.end());
-    request->counts = counts_;
-    request->output_counts = output_counts_;
-  }
-  KeptCall(const KeptCall&) = delete;
-  KeptCall& operator=(const KeptCall&) = delete;
-
-  const DeviceCall& call() const { return call_; }
-
- private:
-  DeviceCall call_;
-  std::vector<int64_t> counts_;
-  std::vector<int64_t> output_counts_;
-};
 
 class DeviceBuffer : public SymmetricBuffer {
  public:
@@ -73,22 +49,6 @@ absl::Status Finish(absl::StatusOr<Work> work) {
 }
 
 }  // namespace
-
-struct DeviceCommunicator::Group {
-  struct Member {
-    explicit Member(const DeviceCall& given, std::thread::id thread)
-        : call(given), work(MakeRef<DeferredWork>(thread)) {}
-    KeptCall call;
-    Ref<DeferredWork> work;
-  };
-
-  std::thread::id thread;
-  int depth = 1;
-  bool on_host = false;  // the host communicator has a group open, with the calls there
-  Ref<DeferredWork> work;
-  std::deque<Member> members;  // on the device
-  absl::Status refused;        // the first call on the device that was
-};
 
 class DeviceCommunicator::Prepared : public PreparedCollective {
  public:
@@ -279,87 +239,6 @@ absl::StatusOr<Work> DeviceCommunicator::StartOnDevice(absl::Span<const DeviceCa
   LOCKSTEP_RETURN_IF_ERROR(IssueOnDevice(calls, stream_.get()));
   LOCKSTEP_RETURN_IF_ERROR(stream_->Record(event.get()));
   return Work(MakeRef<EventWork>(failure_, std::move(event)));
-}
-
-// ---- Groups
-
-bool DeviceCommunicator::Collecting() const {
-  return group_ != nullptr && group_->thread == std::this_thread::get_id();
-}
-
-absl::Status DeviceCommunicator::StartGroup() {
-  MutexLock lock(&group_mu_);
-  if (Collecting()) {
-    ++group_->depth;
-    return absl::OkStatus();
-  }
-  if (group_ != nullptr) {
-    return absl::FailedPreconditionError("another thread has a group open on this communicator");
-  }
-  LOCKSTEP_RETURN_IF_ERROR(failure_->status());
-  group_ = std::make_unique<Group>();
-  group_->thread = std::this_thread::get_id();
-  group_->work = MakeRef<DeferredWork>(group_->thread);
-  return absl::OkStatus();
-}
-
-absl::StatusOr<Work> DeviceCommunicator::Collect(const DeviceCall& call) {
-  if (absl::Status wrong = Check(call); !wrong.ok()) {
-    group_->refused.Update(wrong);
-    return wrong;
-  }
-  return Work(group_->members.emplace_back(call, group_->thread).work);
-}
-
-absl::StatusOr<Work> DeviceCommunicator::EndGroup() {
-  std::unique_ptr<Group> group;
-  {
-    MutexLock lock(&group_mu_);
-    if (!Collecting()) return absl::FailedPreconditionError("this thread has no group open on this communicator");
-    if (--group_->depth > 0) return Work(group_->work);
-    group = std::move(group_);
-  }
-  if (absl::Status launched = LaunchGroup(group.get()); !launched.ok()) {
-    const absl::Status dropped = absl::CancelledError(absl::StrCat("the group was not launched: ", launched.message()));
-    for (Group::Member& member : group->members) member.work->Finish(dropped);
-    group->work->Finish(dropped);
-    return launched;
-  }
-  return Work(group->work);
-}
-
-absl::Status DeviceCommunicator::LaunchGroup(Group* group) {
-  absl::Status error = group->refused;
-  error.Update(failure_->status());
-  std::vector<Work> works;
-  if (group->on_host) {
-    if (!error.ok()) {
-      // The host communicator refuses this, and with it its part of the group.
-      CollectiveRequest elsewhere;
-      elsewhere.device = device_->id();
-      host_->Start(elsewhere).IgnoreError();
-    }
-    absl::StatusOr<Work> work = host_->EndGroup();
-    error.Update(work.status());
-    if (error.ok()) works.push_back(*std::move(work));
-  }
-  LOCKSTEP_RETURN_IF_ERROR(error);
-  if (!group->members.empty()) {
-    std::vector<DeviceCall> calls;
-    for (const Group::Member& member : group->members) calls.push_back(member.call.call());
-    absl::StatusOr<Work> work = Launch(calls);
-    // The calls on the host are under way, and the other ranks wait for these.
-    if (!work.ok() && group->on_host) Fail(work.status());
-    LOCKSTEP_RETURN_IF_ERROR(work);
-    for (Group::Member& member : group->members) member.work->Become({*work});
-    works.push_back(*std::move(work));
-  }
-  if (works.empty()) {
-    group->work->Finish(absl::OkStatus());
-  } else {
-    group->work->Become(std::move(works));
-  }
-  return absl::OkStatus();
 }
 
 // ---- The rest

@@ -9,7 +9,8 @@
 // Run and Start take buffers that are ready when they are called: they wait for no stream of the caller's. Enqueue is
 // for buffers that a stream has yet to write.
 //
-// Groups. Enqueue is no call of a group: FAILED_PRECONDITION while this thread has one open.
+// Groups. One group may have calls in both places. Enqueue is no call of a group: FAILED_PRECONDITION while this thread
+// has one open.
 
 #ifndef COMM_DEVICE_COMMUNICATOR_H_
 #define COMM_DEVICE_COMMUNICATOR_H_
@@ -95,6 +96,7 @@ class DeviceCommunicator : public Communicator {
     return host_->AwaitNotes(topic, count, deadline);
   }
   std::string FlightRecords() const override { return host_->FlightRecords(); }
+
   // Takes over the host communicator that this was made with, borrowed so far.
   void KeepHost(HostPart host);
 
@@ -188,7 +190,8 @@ class DeviceCommunicator : public Communicator {
 
   // Held while calls are issued: their order is the same on the device and in what the back end notes of them.
   Mutex issue_mu_;
-  std::unique_ptr<Stream> stream_;  // the back end's thread in StartOnDevice; made by the first call
+  // Of StartOnDevice as it is here, which the lock covers; made by its first call.
+  std::unique_ptr<Stream> stream_;
 };
 
 }  // namespace lockstep

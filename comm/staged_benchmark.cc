@@ -3,7 +3,8 @@
 // Two ranks, threads that share a GPU, over shared memory. bytes_per_second is the vector's bytes over the time of a
 // call.
 //
-//   Staged/vector MiB/chunk KiB/slots   one slot of the whole vector does the stages one after the other; three slots overlap them
+//   Staged/vector MiB/chunk KiB/slots   one slot of the whole vector does the stages one after the other, three slots
+//                                       overlap them
 //   HostCollective/vector MiB           the stage in the middle alone, on pinned memory, in one call
 //   Copies/vector MiB                   the two others alone, at the same time
 //

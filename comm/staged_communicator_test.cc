@@ -34,6 +34,7 @@ CommunicatorFactory Factory(const std::string& name, const TransportCommunicator
   };
   CommunicatorFactory factory;
   factory.name = name;
+  factory.checked = transport.checked;  // calls on the host, of which there are some in the suite
   factory.memory.device = CaseDevice();
   factory.create = [transport, options](int size) -> absl::StatusOr<TestCommunicators> {
     auto owner = std::make_shared<Owner>();
