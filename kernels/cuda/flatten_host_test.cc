@@ -1,5 +1,6 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/flatten_conformance.h"
+#include "kernels/cuda/gate_conformance.h"
 #include "kernels/cuda/test_rig.h"
 
 namespace lockstep {
@@ -8,6 +9,7 @@ namespace cuda {
 namespace {
 
 INSTANTIATE_TEST_SUITE_P(OnTheHost, FlattenConformance, testing::Values(&MakeHostRig));
+INSTANTIATE_TEST_SUITE_P(OnTheHost, GateConformance, testing::Values(&MakeHostRig));
 
 }  // namespace
 }  // namespace cuda

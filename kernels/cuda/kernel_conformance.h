@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "base/dtype.h"
 #include "base/status_matchers.h"
+#include "base/tensor_view.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/test_rig.h"
 #include "kernels/reference.h"
@@ -47,6 +48,13 @@ class KernelConformance : public testing::TestWithParam<MakeTestRig> {
 
   Executor& executor() { return rig_->executor(); }
   size_t Below(size_t end) { return random_() % end; }
+
+  TensorView DeviceView(void* data, DType dtype, const std::vector<int64_t>& shape,
+                        const std::vector<int64_t>& strides = {}) {
+    auto view = TensorView::Create(data, dtype, shape, strides, executor().device());
+    EXPECT_THAT(view.status(), IsOk());
+    return *std::move(view);
+  }
 
   std::unique_ptr<TestRig> rig_;
   std::mt19937_64 random_;

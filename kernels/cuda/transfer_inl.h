@@ -10,6 +10,7 @@
 #ifndef KERNELS_CUDA_TRANSFER_INL_H_
 #define KERNELS_CUDA_TRANSFER_INL_H_
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -145,7 +146,7 @@ LOCKSTEP_BODY Passage Pass(const Gate& gate, uint32_t entry, double factor) {
   if (joined == 0) return {open, factor};
   // As the host counts: a whole number of ranks, at least one, also of what is no number.
   const double counted = joined > 1 ? joined : 1;
-  const auto rounded = static_cast<int32_t>((counted < gate.count_max ? counted : gate.count_max) + 0.5);
+  const auto rounded = static_cast<int32_t>(lround(counted < gate.count_max ? counted : gate.count_max));
   const int32_t live = gate.ranks - (rounded > 1 ? rounded : 1);
   return {open, factor * gate.ranks / (live > 1 ? live : 1)};
 }
