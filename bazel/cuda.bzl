@@ -22,7 +22,8 @@ def _cuda_objects_impl(ctx):
     context = merged.compilation_context
 
     flags = ["-std=c++17", "-O3", "-ccbin", "g++", "-Xcompiler", "-fPIC,-Wall,-Werror", "-Werror", "all-warnings"]
-    flags += _ARCHITECTURES + ctx.attr.nvcc_copts
+    # The driver unpacks a kernel when it loads it. What three architectures of many kernels take shrinks to a tenth.
+    flags += _ARCHITECTURES + ["--compress-mode=size"] + ctx.attr.nvcc_copts
     for directory in [".", ctx.bin_dir.path]:
         flags += ["-I", directory]
     for directory in context.includes.to_list() + context.quote_includes.to_list() + context.system_includes.to_list():

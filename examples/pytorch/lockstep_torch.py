@@ -63,10 +63,13 @@ class GradientAverager:
         ]
 
     def broadcast(self, root=0):
-        """The root's parameters and buffers, on every rank."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        self.reducer.broadcast([tensor_of(it) for it in (*self._module.parameters(), *self._module.buffers())], root)
+        """The root's parameters and buffers, on every rank. They travel from host to host: this is done once."""
+        tensors = [tensor.detach() for tensor in (*self._module.parameters(), *self._module.buffers())]
+        on_host = [tensor.cpu() for tensor in tensors]  # itself, where it is there already
+        self.reducer.broadcast([tensor_of(tensor) for tensor in on_host], root)
+        for tensor, received in zip(tensors, on_host):
+            if tensor.is_cuda:
+                tensor.copy_(received)
 
     @contextlib.contextmanager
     def backward(self, sync=True):
