@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/check.h"
 #include "base/cuda_api.h"

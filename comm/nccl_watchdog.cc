@@ -1,6 +1,7 @@
 #include "comm/nccl_watchdog.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/cuda_api.h"
 #include "base/cuda_guard.h"
@@ -21,29 +22,32 @@ NcclWatchdog* NcclWatchdog::Get() {
 void NcclWatchdog::Add(Client* client) {
   MutexLock lock(&mu_);
   clients_.push_back(client);
-  if (running_) return;
-  // The thread before has seen that there is nobody left and needs the mutex no more.
-  thread_.Join();
-  running_ = true;
-  thread_ = Thread("lockstep-nccl", [this] { Loop(); });
+  if (clients_.size() > 1) return;
+  thread_ = Thread("lockstep-nccl", [this, generation = ++generation_] { Loop(generation); });
 }
 
 void NcclWatchdog::Remove(Client* client) {
-  MutexLock lock(&mu_);
-  clients_.erase(std::find(clients_.begin(), clients_.end(), client));
-  if (clients_.empty()) changed_.SignalAll();
+  Thread ended;
+  {
+    MutexLock lock(&mu_);
+    clients_.erase(std::find(clients_.begin(), clients_.end(), client));
+    if (!clients_.empty()) return;
+    ++generation_;
+    changed_.SignalAll();
+    ended = std::move(thread_);
+  }
+  ended.Join();
 }
 
-void NcclWatchdog::Loop() {
+void NcclWatchdog::Loop(uint64_t generation) {
   const CudaRelaxedCapture relaxed(TheCudaApi());
   MutexLock lock(&mu_);
-  while (!clients_.empty()) {
+  while (generation_ == generation) {
     for (Client* const client : clients_) client->Watch();
     const Deadline next = Deadline::AfterMs(kPeriodMs);
-    while (!clients_.empty() && changed_.WaitUntil(&mu_, next)) {
+    while (generation_ == generation && changed_.WaitUntil(&mu_, next)) {
     }
   }
-  running_ = false;
 }
 
 }  // namespace lockstep

@@ -4,7 +4,7 @@
 #ifndef COMM_NCCL_WATCHDOG_H_
 #define COMM_NCCL_WATCHDOG_H_
 
-#include <memory>
+#include <cstdint>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -30,20 +30,21 @@ class NcclWatchdog {
   static NcclWatchdog* Get();
 
   void Add(Client* client) ABSL_LOCKS_EXCLUDED(mu_);
-  // After this the client is called no more. Not from one of its calls.
+  // After this the client is called no more. Not from one of its calls. With the last client the thread ends.
   void Remove(Client* client) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   NcclWatchdog() = default;
 
-  void Loop() ABSL_LOCKS_EXCLUDED(mu_);
+  // As long as that is the generation.
+  void Loop(uint64_t generation) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Held while clients are called, so that whoever is removed knows that no call is under way.
   Mutex mu_;
   CondVar changed_;
   std::vector<Client*> clients_ ABSL_GUARDED_BY(mu_);
-  // Whether thread_ will look at clients_ once more.
-  bool running_ ABSL_GUARDED_BY(mu_) = false;
+  // Counts threads that were begun and ended: the one that is there has the number that is here.
+  uint64_t generation_ ABSL_GUARDED_BY(mu_) = 0;
   Thread thread_ ABSL_GUARDED_BY(mu_);
 };
 
