@@ -151,8 +151,8 @@ struct TestCommunicators {
 struct CommunicatorFactory {
   std::string name;
   std::function<absl::StatusOr<TestCommunicators>(int size)> create;
-  bool checked = false;  // Start waits until all ranks have called
-  CaseMemory memory;     // of the cases' buffers
+  bool checked = false;    // Start waits until all ranks have called
+  CaseMemory memory = {};  // of the cases' buffers
 };
 
 inline std::string CommunicatorFactoryName(const ::testing::TestParamInfo<CommunicatorFactory>& info) {
