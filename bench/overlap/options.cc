@@ -32,10 +32,20 @@ absl::Status CheckOptions(const OverlapOptions& options) {
   if (options.wake_per_bucket && options.compute != ComputeKind::kAway) {
     return invalid("who computes does not sleep: --wake_per_bucket goes with --compute away");
   }
+  if (options.device != DeviceKind::kHost && options.compute != ComputeKind::kStream) {
+    return invalid("gradients on a GPU are computed by a stream: --device cuda goes with --compute stream");
+  }
   if (!options.link.empty() && options.transport == "shm") {
     return invalid("shared memory has no link: --link goes with --transport tcp or auto");
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<DeviceKind> ParseDeviceKind(absl::string_view text) {
+  for (const DeviceKind kind : {DeviceKind::kHost, DeviceKind::kCuda}) {
+    if (text == lockstep::Name(kind)) return kind;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("no device '", text, "'; known are host, cuda"));
 }
 
 absl::StatusOr<Average> ParseAverage(absl::string_view text) {

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/device.h"
 #include "bench/overlap/computation.h"
 #include "reducer/reducer.h"
 
@@ -24,6 +25,9 @@ struct OverlapOptions {
   double compute_ms = 0;
   // When compute is away: the thread that marks gradients sleeps until the last of each bucket is there, not for every one.
   bool wake_per_bucket = false;
+  // Where gradients are. On a GPU a stream computes them, and `backend` brings them to the other ranks (comm/device_backend.h).
+  DeviceKind device = DeviceKind::kHost;
+  std::string backend = "auto";
   std::string transport;  // as LOCKSTEP_TRANSPORT; empty: as that says
   std::string link;       // see BecomeEmulatedHosts; empty: all ranks on this host
   // Not planned anew: gradients come in the order that the first plan expects.
@@ -38,6 +42,9 @@ struct OverlapOptions {
 
 // INVALID_ARGUMENT for options that are out of range or do not go together.
 absl::Status CheckOptions(const OverlapOptions& options);
+
+// "host", "cuda". INVALID_ARGUMENT for anything else.
+absl::StatusOr<DeviceKind> ParseDeviceKind(absl::string_view text);
 
 // "before", "after", "in_collective": when gradients are divided. INVALID_ARGUMENT for anything else: a sum is no
 // average, and a factor of the embedder's changes no time.

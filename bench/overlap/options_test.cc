@@ -4,7 +4,9 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "base/device.h"
 #include "base/status_matchers.h"
+#include "bench/overlap/computation.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -54,6 +56,14 @@ TEST(OverlapOptions, SleepOnlyWhereComputationIsElsewhere) {
   EXPECT_THAT(CheckOptions(options), IsOk());
 }
 
+TEST(OverlapOptions, HaveGradientsOnAGpuComputedByAStream) {
+  OverlapOptions options;
+  options.device = DeviceKind::kCuda;
+  EXPECT_THAT(CheckOptions(options), Refusal("--device cuda goes with --compute stream"));
+  options.compute = ComputeKind::kStream;
+  EXPECT_THAT(CheckOptions(options), IsOk());
+}
+
 TEST(OverlapOptions, MeasureSomething) {
   OverlapOptions options;
   options.rounds = 0;
@@ -61,6 +71,13 @@ TEST(OverlapOptions, MeasureSomething) {
   options = OverlapOptions();
   options.steps = -1;
   EXPECT_THAT(CheckOptions(options), Refusal("a step or a millisecond"));
+}
+
+TEST(ParseDeviceKind, ReadsWhatNameWrites) {
+  for (const DeviceKind kind : {DeviceKind::kHost, DeviceKind::kCuda}) {
+    EXPECT_THAT(ParseDeviceKind(lockstep::Name(kind)), IsOkAndHolds(kind));
+  }
+  EXPECT_THAT(ParseDeviceKind("tpu"), Refusal("host, cuda"));
 }
 
 TEST(ParseAverage, ReadsWhatNameWrites) {

@@ -27,6 +27,10 @@ ABSL_FLAG(double, compute_ms, 0,
           "of a step, a third of it forward; 0: such that backward takes as long as communication alone");
 ABSL_FLAG(bool, wake_per_bucket, false,
           "with --compute away, the thread that marks gradients wakes for the last of each bucket only");
+ABSL_FLAG(std::string, device, "host",
+          "where gradients are: host, or cuda, on the host's GPUs in turn; exit status 77 without one");
+ABSL_FLAG(std::string, backend, "auto",
+          "with --device cuda, what brings gradients to the other ranks: nccl, staged or auto");
 ABSL_FLAG(std::string, transport, "", "auto, shm or tcp; empty: as LOCKSTEP_TRANSPORT says");
 ABSL_FLAG(
     std::string, link, "",
@@ -63,6 +67,8 @@ absl::StatusOr<OverlapOptions> OptionsFromFlags() {
   LOCKSTEP_ASSIGN_OR_RETURN(options.compute, ParseComputeKind(absl::GetFlag(FLAGS_compute)));
   options.compute_ms = absl::GetFlag(FLAGS_compute_ms);
   options.wake_per_bucket = absl::GetFlag(FLAGS_wake_per_bucket);
+  LOCKSTEP_ASSIGN_OR_RETURN(options.device, ParseDeviceKind(absl::GetFlag(FLAGS_device)));
+  options.backend = absl::GetFlag(FLAGS_backend);
   options.transport = absl::GetFlag(FLAGS_transport);
   options.link = absl::GetFlag(FLAGS_link);
   std::vector<size_t>& caps = options.reducer.bucket_caps_bytes;

@@ -54,6 +54,17 @@ else
   grep -q '^# transport: tcp 10.*, hosts emulated, links of none$' "$output" || fail "the link is not told"
 fi
 
+# On a GPU, where there is one.
+status=0
+"$overlap" --device=cuda --compute=stream --backend=staged "${quick[@]}" >"$output" 2>&1 || status=$?
+if ((status == 77)); then
+  grep -q 'overlap: CUDA: ' "$output" || fail "the reason is not told"
+else
+  ((status == 0)) || fail "on a GPU: exit status $status"
+  expect_rows
+  grep -q '^# gradients on: cuda:0' "$output" || fail "the device is not told"
+fi
+
 # Wrong usage is told before any rank starts.
 expect_refusal() { # message flag...
   local message=$1
@@ -66,5 +77,7 @@ expect_refusal "no model 'vgg'" --model=vgg
 expect_refusal "no way to compute 'idle'" --compute=idle
 expect_refusal "no way to average 'never'" --average=never
 expect_refusal 'shared memory has no link' --link=1gbit --transport=shm
+expect_refusal "no device 'tpu'" --device=tpu
+expect_refusal 'gradients on a GPU are computed by a stream' --device=cuda
 expect_refusal '1 ranks have nothing to average' --nproc=1
 expect_refusal "'mlp' is no flag" mlp

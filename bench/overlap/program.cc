@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/cuda_device.h"
 #include "base/device.h"
 #include "base/status.h"
 #include "bench/machine.h"
@@ -22,6 +23,7 @@
 #include "bench/overlap/emulated_hosts.h"
 #include "bench/overlap/ideal.h"
 #include "bench/overlap/model_table.h"
+#include "bench/overlap/place.h"
 #include "bench/overlap/process_memory.h"
 #include "bench/overlap/reducer_overhead.h"
 #include "bench/overlap/replay.h"
@@ -40,15 +42,15 @@ namespace {
 
 constexpr int kFailed = 1;
 constexpr int kWrongUsage = 2;
+constexpr int kNothingHere = 77;
 
 constexpr int kWarmUpSteps = 3;
 
 // One rank's part in the program.
 class OverlapProgram {
  public:
-  OverlapProgram(const OverlapOptions& options, const ModelTable& model, Communicator* communicator,
-                 const ReplayPlace& place)
-      : options_(options), model_(model), place_(place), team_(communicator) {
+  OverlapProgram(const OverlapOptions& options, const ModelTable& model, const Place& place)
+      : options_(options), model_(model), place_(place), team_(place.communicator) {
     report_.ranks = team_.size();
     report_.parameters = static_cast<int>(model.parameters.size());
   }
@@ -76,7 +78,7 @@ class OverlapProgram {
   absl::Status MakeReplay() {
     LOCKSTEP_RETURN_IF_ERROR(ResetPeakMemory());
     LOCKSTEP_ASSIGN_OR_RETURN(const ProcessMemory before, MeasureProcessMemory());
-    LOCKSTEP_ASSIGN_OR_RETURN(replay_, Replay::Create(team_, model_, options_.reducer, place_));
+    LOCKSTEP_ASSIGN_OR_RETURN(replay_, Replay::Create(team_, model_, options_.reducer, place_.replay));
     for (int step = 0; step < 2; ++step) LOCKSTEP_RETURN_IF_ERROR(replay_->CheckedStep());
     LOCKSTEP_ASSIGN_OR_RETURN(const ProcessMemory after, MeasureProcessMemory());
     report_.memory.gradient_bytes = model_.elements() * static_cast<int64_t>(sizeof(float));
@@ -114,7 +116,7 @@ class OverlapProgram {
         computation_ = MakeAwayComputation(plan_, AwaitedGradients());
         break;
       case ComputeKind::kStream:
-        computation_ = MakeStreamComputation(plan_, place_.stream);
+        computation_ = MakeStreamComputation(plan_, place_.replay.stream);
     }
     return absl::OkStatus();
   }
@@ -212,6 +214,7 @@ class OverlapProgram {
     report_.facts = MachineFacts();
     const auto add = [this](const char* name, const std::string& value) { report_.facts.emplace_back(name, value); };
     add("ranks", absl::StrCat(team_.size(), options_.pin ? ", each on a core of its own where there are as many" : ""));
+    if (options_.device != DeviceKind::kHost) add("gradients on", place_.text);
     add("transport", absl::StrCat(RoutesIn(team_.communicator()->Describe(), team_.rank()),
                                   options_.link.empty() ? "" : ", hosts emulated, links of " + options_.link));
     add("model",
@@ -243,7 +246,7 @@ class OverlapProgram {
 
   const OverlapOptions& options_;
   const ModelTable& model_;
-  const ReplayPlace place_;
+  const Place& place_;
   const Team team_;
   std::unique_ptr<Replay> replay_;
   ComputePlan plan_;
@@ -267,13 +270,8 @@ absl::Status RunRank(const OverlapOptions& options) {
     // Fewer cores than ranks: they share them.
     if (!pinned.ok() && !absl::IsFailedPrecondition(pinned)) return pinned;
   }
-  ReplayPlace place;
-  std::unique_ptr<Stream> stream;
-  if (options.compute == ComputeKind::kStream) {
-    LOCKSTEP_ASSIGN_OR_RETURN(stream, place.device->CreateStream("compute"));
-    place.stream = stream.get();
-  }
-  OverlapProgram program(options, model, communicator, place);
+  LOCKSTEP_ASSIGN_OR_RETURN(const Place place, FindPlace(options, communicator));
+  OverlapProgram program(options, model, place);
   LOCKSTEP_RETURN_IF_ERROR(program.Run());
   if (communicator->rank() != Rank(0) || options.json.empty()) return absl::OkStatus();
   return WriteFile(options.json, OverlapJson(program.report()));
@@ -289,6 +287,9 @@ int Complain(const absl::Status& status, int exit_status) {
 int RunOverlap(const OverlapOptions& options, char** argv) {
   if (const absl::Status usable = CheckOptions(options); !usable.ok()) return Complain(usable, kWrongUsage);
   if (!IsRank()) {
+    if (options.device != DeviceKind::kHost) {
+      if (const absl::Status gpus = CudaDeviceCount().status(); !gpus.ok()) return Complain(gpus, kNothingHere);
+    }
     if (options.link.empty()) return RunAsRanks(options.ranks, argv);
     return Complain(BecomeEmulatedHosts(options.ranks, options.link, argv), kFailed);
   }

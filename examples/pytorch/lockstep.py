@@ -56,7 +56,8 @@ class CommunicatorOptions(_Options):
         ("algorithm", c_char_p), ("chunk_bytes", c_int64), ("checked", c_int32), ("deterministic", c_int32),
         ("transport", c_char_p), ("host_id", c_char_p), ("tcp_congestion_control", c_char_p), ("tcp_sockets", c_int32),
         ("tcp_send_buffer_bytes", c_int32), ("tcp_receive_buffer_bytes", c_int32), ("measure_links", c_int32),
-        ("tcp_zero_copy", c_int32), ("reserved", c_int32),
+        ("tcp_zero_copy", c_int32), ("reserved", c_int32), ("device_kind", c_int32), ("device_index", c_int32),
+        ("device_backend", c_char_p),
     ]
 
 

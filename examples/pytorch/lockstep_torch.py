@@ -11,6 +11,7 @@
             optimizer.step()
         averager.close()
 
+On a GPU the communicator is told of it: lockstep.Communicator(library, device_kind=lockstep.CUDA, device_index=0).
 Takes PyTorch 2.1, which brought register_post_accumulate_grad_hook.
 """
 
