@@ -235,9 +235,11 @@ absl::Status NcclSupports(Collective collective, DType dtype, ReduceOp op, bool 
   LOCKSTEP_RETURN_IF_ERROR(CheckDefined(dtype, op));
   const bool bitwise = op == ReduceOp::kXor || (IsInteger(dtype) && (op == ReduceOp::kAnd || op == ReduceOp::kOr));
   const bool is_float8 = dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2;
-  if (bitwise || (IsComplex(dtype) && op == ReduceOp::kProd) || (is_float8 && !has_float8)) {
+  const bool scales_float8 = is_float8 && (op == ReduceOp::kAvg || op == ReduceOp::kPremulSum);
+  const bool new_float8 = is_float8 && !has_float8;
+  if (bitwise || scales_float8 || new_float8 || (IsComplex(dtype) && op == ReduceOp::kProd)) {
     return absl::UnimplementedError(absl::StrCat(Name(collective), ": NCCL has no ", Name(op), " of ", Name(dtype),
-                                                 is_float8 ? " before 2.24" : ""));
+                                                 new_float8 && !scales_float8 ? " before 2.24" : ""));
   }
   return absl::OkStatus();
 }

@@ -30,6 +30,8 @@ Device* FakeDeviceOf(int rank) {
 }
 
 Device* Gpu() {
+  // Ranks as threads have more streams than there are queues otherwise, and one that waits would hold up others.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   absl::StatusOr<Device*> device = CudaDevice(0);
   if (device.ok()) return *device;
   // What a test that is skipped says, for a whole program.
