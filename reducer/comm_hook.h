@@ -81,6 +81,10 @@ class HookCompletion {
 
 // Host-completed: `start` is called on the collective stream's thread when the bucket's data are there; the stream goes on when
 // `completion` is told, by any thread. Past `timeout` the hook has failed with DEADLINE_EXCEEDED.
+//
+// On a device `start` is called on a thread of the hook's, lockstep-hook, where it may use the device; the result is left in `data`. A
+// failure comes after the step was issued there: it ends the hook's communicator, and the collective stream with it, so that this step
+// and all that follow on the reducer return it.
 std::unique_ptr<CommHook> MakeHostCompletedHook(
     std::string name, std::chrono::milliseconds timeout,
     std::function<void(HookBucket& bucket, std::shared_ptr<HookCompletion> completion)> start);

@@ -10,7 +10,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
-#include "base/host_device.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -18,6 +17,7 @@
 #include "reducer/reducer_testing.h"
 #include "tests/noting_communicator.h"
 #include "tests/ranks.h"
+#include "tests/test_device.h"
 
 namespace lockstep {
 namespace {
@@ -174,7 +174,7 @@ TEST_P(MissingGradient, LosesNothingOnAStream) {
   world.Run([&](Communicator& communicator) {
     const int rank = communicator.rank().value();
     Replica replica(Vectors(3, 20), rank);
-    const std::unique_ptr<Stream> stream = HostDevice()->CreateStream("test").value();
+    const std::unique_ptr<Stream> stream = testing::TestDevice(rank)->CreateStream("test").value();
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, replica.table(), options()));
     replica.Compute(0);
     LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
@@ -286,10 +286,14 @@ TEST(ReducerFailure, OfAStreamIsToldToTheOtherRanks) {
       Replica replica(Vectors(3, 20), rank);
       LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, replica.table(), BucketEach()));
       replica.Compute(0);
-      const std::unique_ptr<Stream> stream = HostDevice()->CreateStream("test").value();
+      const std::unique_ptr<Stream> stream = testing::TestDevice(rank)->CreateStream("test").value();
       LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
       if (rank == 1) {
         LOCKSTEP_EXPECT_OK(stream->Enqueue([] { return absl::InternalError("bad kernel"); }));
+        // On a device the others are told what is known when the bucket is launched.
+        if (!testing::OnHost()) {
+          EXPECT_THAT(stream->Synchronize(Soon()), StatusIs(absl::StatusCode::kInternal, HasSubstr("bad kernel")));
+        }
       }
       for (const size_t index : {2, 1, 0}) {
         replica.MarkAll(*reducer, {index}, index == failing ? stream.get() : nullptr);

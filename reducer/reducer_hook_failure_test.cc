@@ -27,6 +27,7 @@
 #include "reducer/reducer.h"
 #include "reducer/reducer_testing.h"
 #include "tests/ranks.h"
+#include "tests/test_device.h"
 #include "tests/worlds.h"
 
 namespace lockstep {
@@ -47,6 +48,7 @@ enum class Failure { kAtIssue, kOnTheStream, kResultOfAnotherSize, kResultOfAnot
 CollectiveRequest AverageOf(const HookBucket& bucket) {
   CollectiveRequest request;
   request.collective = Collective::kAllReduce;
+  request.device = bucket.communicator->device();
   request.dtype = bucket.dtype;
   request.op = ReduceOp::kAvg;
   request.count = bucket.elements;
@@ -74,10 +76,10 @@ class Failing : public CommHook {
           return absl::OkStatus();
         });
       case Failure::kResultOfAnotherSize:
-        bucket.result = TensorView::Vector(bucket.data, bucket.dtype, bucket.elements - 1).value();
+        bucket.result = testing::VectorView(bucket.data, bucket.dtype, bucket.elements - 1);
         return Average(bucket, stream);
       case Failure::kResultOfAnotherDType:
-        bucket.result = TensorView::Vector(bucket.data, DType::kI32, bucket.elements).value();
+        bucket.result = testing::VectorView(bucket.data, DType::kI32, bucket.elements);
         return Average(bucket, stream);
     }
     return absl::OkStatus();
@@ -122,7 +124,10 @@ class HookFailureTest : public ::testing::Test {
     ++worlds_;
     std::vector<WorldOrError> worlds = CreateWorlds(options);
     for (const WorldOrError& world : worlds) LOCKSTEP_ASSERT_OK(world);
-    testing::RunRanks(size, [&](int rank) { body(*(*worlds[rank])->communicator()); });
+    testing::RunRanks(size, [&](int rank) {
+      const testing::ForTestDevice communicator((*worlds[rank])->communicator());
+      body(*communicator);
+    });
   }
 
   static ReducerOptions BucketEach(std::shared_ptr<CommHook> hook) {

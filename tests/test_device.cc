@@ -1,13 +1,20 @@
 #include "tests/test_device.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "base/check.h"
 #include "base/cuda_device.h"
+#include "base/deadline.h"
 #include "base/host_device.h"
 #include "base/mutex.h"
 #include "tests/fake_device.h"
@@ -38,6 +45,45 @@ Device* Gpu() {
   std::_Exit(77);
 }
 
+// Blocks of a GPU's, which the host reaches: cut off one large one, and kept by size.
+class ReachablePool {
+ public:
+  void* Take(size_t bytes) {
+    bytes = Rounded(bytes);
+    MutexLock lock(&mu_);
+    std::vector<void*>& free = free_[bytes];
+    if (!free.empty()) {
+      void* const memory = free.back();
+      free.pop_back();
+      return memory;
+    }
+    if (bytes > left_) {
+      left_ = std::max(bytes, kBlockBytes);
+      next_ = static_cast<char*>(TestDevice(0)->AllocateOnHost(left_).value());
+    }
+    left_ -= bytes;
+    return std::exchange(next_, next_ + bytes);
+  }
+  void GiveBack(void* memory, size_t bytes) {
+    MutexLock lock(&mu_);
+    free_[Rounded(bytes)].push_back(memory);
+  }
+
+ private:
+  static constexpr size_t kBlockBytes = size_t{64} << 20;
+  static size_t Rounded(size_t bytes) { return std::max<size_t>(256, (bytes + 255) / 256 * 256); }
+
+  Mutex mu_;
+  std::map<size_t, std::vector<void*>> free_ ABSL_GUARDED_BY(mu_);
+  char* next_ ABSL_GUARDED_BY(mu_) = nullptr;
+  size_t left_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+ReachablePool& Pool() {
+  static auto* const pool = new ReachablePool;
+  return *pool;
+}
+
 }  // namespace
 
 Device* TestDevice(int rank) {
@@ -49,6 +95,30 @@ Device* TestDevice(int rank) {
   }
   LOCKSTEP_CHECK(kind.empty()) << "LOCKSTEP_TEST_DEVICE is '" << kind << "'; known are fake, cuda";
   return HostDevice();
+}
+
+bool OnGpu() { return Kind() == "cuda"; }
+
+void* AllocateReachable(size_t bytes) {
+  return OnGpu() ? Pool().Take(bytes) : HostDevice()->AllocateOnHost(bytes).value();
+}
+
+void FreeReachable(void* memory, size_t bytes) {
+  if (OnGpu()) {
+    Pool().GiveBack(memory, bytes);
+  } else {
+    HostDevice()->FreeOnHost(memory);
+  }
+}
+
+void CopyAnywhere(void* target, const void* source, size_t bytes) {
+  if (bytes == 0) return;
+  if (!OnGpu()) {
+    std::memcpy(target, source, bytes);
+    return;
+  }
+  static thread_local const std::unique_ptr<Stream> stream = TestDevice(0)->CreateStream("copy").value();
+  LOCKSTEP_CHECK(stream->Copy(target, source, bytes).ok() && stream->Synchronize(Deadline::AfterMs(30000)).ok());
 }
 
 }  // namespace testing
