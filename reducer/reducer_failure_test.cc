@@ -49,6 +49,13 @@ std::vector<size_t> Without(const Replica& replica, size_t missing) {
   return order;
 }
 
+// EXPECTs that the gradients are this rank's own after a failure of the communicator, where that is promised: a device goes on with what
+// was issued, so there they are undefined (reducer/device_pipeline.h).
+void ExpectUntouched(const Replica& replica, int step) {
+  if (!testing::OnHost()) return;
+  for (const size_t index : replica.order()) replica.ExpectLocal(index, step);
+}
+
 struct Way {
   const char* name;
   ReducerOptions options;
@@ -338,7 +345,7 @@ TEST(ReducerFailure, ToLaunchABucketAbortsTheCommunicator) {
     } else {
       EXPECT_THAT(result, StatusIs(absl::StatusCode::kAborted));
     }
-    for (const size_t index : replica.order()) replica.ExpectLocal(index, 0);
+    ExpectUntouched(replica, 0);
   });
 }
 
@@ -361,7 +368,7 @@ TEST(ReducerFailure, OfAPeerInTheMiddleOfAStepEndsItOnTheSurvivors) {
     testing::RunRanks(2, [&](int rank) {
       replicas[rank]->MarkAll(*reducers[rank], {1, 0});
       EXPECT_THAT(reducers[rank]->EndBackward(nullptr), StatusIs(absl::StatusCode::kAborted, HasSubstr("rank ")));
-      for (size_t index = 0; index < 4; ++index) replicas[rank]->ExpectLocal(index, 1);
+      ExpectUntouched(*replicas[rank], 1);
       EXPECT_THAT(reducers[rank]->BeginBackward({}), StatusIs(absl::StatusCode::kAborted));
       EXPECT_THAT(reducers[rank]->MarkReady(0, replicas[rank]->gradient(0), nullptr),
                   StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("outside a backward")));
@@ -424,7 +431,7 @@ TEST(ReducerFailure, DestructionWaitsForNoPeerOnceTheCommunicatorIsAborted) {
   world.communicator(0)->Abort("test");
   reducers[0].reset();
   EXPECT_LT(std::chrono::steady_clock::now() - begun, ShortTimeout().timeout);
-  for (const size_t index : replica.order()) replica.ExpectLocal(index, 0);
+  ExpectUntouched(replica, 0);
 }
 
 TEST(ReducerFailure, ALateRankIsADeadlineExceededOnTheOther) {
@@ -439,7 +446,7 @@ TEST(ReducerFailure, ALateRankIsADeadlineExceededOnTheOther) {
   Replica replica(Vectors(3, 20), 0);
   EXPECT_THAT(replica.RunStep(*reducers[0], 0),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("did not finish in time")));
-  for (const size_t index : replica.order()) replica.ExpectLocal(index, 0);
+  ExpectUntouched(replica, 0);
 }
 
 }  // namespace
