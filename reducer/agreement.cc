@@ -75,8 +75,7 @@ std::string SettingsThatDiffer(const std::string& a, int rank_a, const std::stri
 absl::Status CheckDense(const Communicator& communicator, absl::string_view what,
                         absl::Span<const TensorView> tensors) {
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const bool reached =
-        tensors[i].device().kind == DeviceKind::kHost || tensors[i].device() == communicator.device();
+    const bool reached = tensors[i].device().kind == DeviceKind::kHost || tensors[i].device() == communicator.device();
     if (reached && tensors[i].dense()) continue;
     const std::string or_there =
         communicator.accelerator() == nullptr ? "" : absl::StrCat(" or ", Name(communicator.device()));

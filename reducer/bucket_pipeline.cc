@@ -179,7 +179,9 @@ void BucketPipeline::FinishHook(Bucket& bucket) {
     status = left.status();
     if (left.ok()) bucket.sparse_average = *std::move(left);
   }
-  if (!status.ok()) FailHook(bucket, status);
+  if (status.ok()) return;
+  hooked.result.reset();  // on a device what is behind it is issued all the same
+  FailHook(bucket, status);
 }
 
 void BucketPipeline::CallOptimizer(Bucket& bucket, Stream* stream) {

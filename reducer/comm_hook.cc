@@ -74,6 +74,7 @@ class HostCompletedHook : public CommHook {
 
   // The stream's own closures may not use the device: one of them waits there for what a thread of ours does.
   absl::Status IssueOnDevice(HookBucket& bucket, Stream& stream) {
+    LOCKSTEP_RETURN_IF_ERROR(bucket.communicator->status());  // of an earlier bucket's hook
     LOCKSTEP_ASSIGN_OR_RETURN(Stream* const thread, Thread());
     LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<Event> there, bucket.communicator->accelerator()->CreateEvent());
     LOCKSTEP_RETURN_IF_ERROR(stream.Record(there.get()));
@@ -87,7 +88,10 @@ class HostCompletedHook : public CommHook {
       done->Done(status);
       return absl::OkStatus();
     }));
-    return stream.Enqueue([done] { return done->Wait(Deadline::Infinite()); });
+    return stream.Enqueue([done] {
+      done->Wait(Deadline::Infinite()).IgnoreError();
+      return absl::OkStatus();
+    });
   }
 
   absl::StatusOr<Stream*> Thread() {

@@ -172,9 +172,13 @@ void DevicePipeline::Follow(Bucket& bucket) {
   }
   outcome_->FailCommunication(status);
   if (!status.ok()) bucket.reduced = false;
+  // Too late for the tail. The hook's next issue fails, and that all ranks are told.
+  absl::Status hooked = hook_communicator_ == nullptr ? absl::OkStatus() : hook_communicator_->status();
+  hooked = Annotate(hooked, absl::StrCat("bucket ", bucket.index(), ", the hook's communicator"));
+  outcome_->Fail(hooked, bucket.index());
   if (bucket.reduced) {
     bucket.ReadTail(BucketTail(told.tail.data(), bucket.plan().wire, 1));
-    bucket.copied_out_well = bucket.failed == 0;
+    bucket.copied_out_well = bucket.failed == 0 && hooked.ok();
   }
   if (optimizer_ != nullptr) CallOptimizer(bucket, optimizer_.get());
 }

@@ -42,6 +42,7 @@ using testing::Vectors;
 constexpr size_t kBuckets = 4;
 constexpr uint64_t kFailingStep = 2;
 constexpr size_t kFailingBucket = 1;
+constexpr char kTooLate[] = "on a device a failure after the issue comes too late for the other ranks' step";
 
 enum class Failure { kAtIssue, kOnTheStream, kResultOfAnotherSize, kResultOfAnotherDType };
 
@@ -155,12 +156,12 @@ class HookFailureTest : public ::testing::Test {
       EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
       messages[rank] = std::string(status.message());
       // Bucket 1, of parameter 2, and those behind it are as they were. The one before it may still have been under way
-      // when the hook's communicator ended: it is an average, or as it was, on all ranks alike.
+      // when the hook's communicator ended: it is an average, or as it was, on all ranks alike; on a device it is undefined then.
       for (const size_t index : {0, 1, 2}) replica.ExpectLocal(index, 1);
       own.Compute(1);
       const TensorView first = own.gradient(3);
       kept[rank] = std::memcmp(first.data(), replica.gradient(3).data(), first.bytes()) == 0;
-      if (!kept[rank]) replica.ExpectAverage(3, size, {1});
+      if (!kept[rank] && testing::OnHost()) replica.ExpectAverage(3, size, {1});
 
       // The hook has a new communicator, and the reducer's was good all along.
       LOCKSTEP_EXPECT_OK(communicator.status());
@@ -169,7 +170,9 @@ class HookFailureTest : public ::testing::Test {
         replica.ExpectAverages(size, {step});
       }
     });
-    EXPECT_THAT(kept, Each(kept[0]));
+    if (testing::OnHost()) {
+      EXPECT_THAT(kept, Each(kept[0]));
+    }
     EXPECT_THAT(messages, Each(messages[0]));
     EXPECT_THAT(messages[0], HasSubstr("backward 2 is incomplete"));
     return messages[0];
@@ -204,6 +207,7 @@ INSTANTIATE_TEST_SUITE_P(Reducer, HookFailures,
                          NameOf);
 
 TEST_P(HookFailures, OfOneRankAreTheSameErrorOnAllAndTheNextStepIsRight) {
+  if (!testing::OnHost() && failure() == Failure::kOnTheStream) GTEST_SKIP() << kTooLate;
   const int failing = size() - 1;
   const std::string message =
       ExpectOneFailure(size(), [&](int rank) { return std::make_shared<Failing>(rank == failing, failure()); });
@@ -211,6 +215,7 @@ TEST_P(HookFailures, OfOneRankAreTheSameErrorOnAllAndTheNextStepIsRight) {
 }
 
 TEST_P(HookFailures, OfAllRanksAreOneErrorToo) {
+  if (!testing::OnHost() && failure() == Failure::kOnTheStream) GTEST_SKIP() << kTooLate;
   const std::string message = ExpectOneFailure(size(), [&](int) { return std::make_shared<Failing>(true, failure()); });
   // Whoever is the first ends the others' hooks, where those are under way.
   EXPECT_THAT(message, AllOf(HasSubstr("rank 0: hook failing, bucket "), HasSubstr("rank 1: hook failing, bucket ")));
@@ -219,6 +224,7 @@ TEST_P(HookFailures, OfAllRanksAreOneErrorToo) {
 
 // The others wait in the hook's collective for a rank that never comes to it; that one's own deadline frees them.
 TEST_F(HookFailureTest, OfAHookThatNeverCompletesEndsByItsDeadline) {
+  if (!testing::OnHost()) GTEST_SKIP() << kTooLate;
   for (const int size : {2, 3}) {
     Unfinished unfinished;
     const std::string message = ExpectOneFailure(size, [&](int rank) {
@@ -236,6 +242,7 @@ TEST_F(HookFailureTest, OfAHookThatNeverCompletesEndsByItsDeadline) {
 }
 
 TEST_F(HookFailureTest, OfAHookThatIsCompletedWithAnErrorIsToldToAll) {
+  if (!testing::OnHost()) GTEST_SKIP() << kTooLate;
   for (const int size : {2, 3}) {
     const std::string message = ExpectOneFailure(size, [&](int rank) {
       return MakeHostCompletedHook("told", std::chrono::seconds(20), [rank](HookBucket& bucket, auto completion) {

@@ -133,8 +133,7 @@ class Completers {
   }
   void Complete(HookBucket& bucket, const std::shared_ptr<HookCompletion>& completion) {
     threads_.emplace_back([&bucket, completion] {
-      completion->Done(
-          bucket.communicator->Run(Average(bucket, Collective::kAllReduce, bucket.dtype, bucket.data)));
+      completion->Done(bucket.communicator->Run(Average(bucket, Collective::kAllReduce, bucket.dtype, bucket.data)));
     });
   }
 

@@ -29,8 +29,8 @@ namespace lockstep {
 namespace {
 
 using ::testing::Each;
-using ::testing::HasSubstr;
 using testing::ForTestDevice;
+using ::testing::HasSubstr;
 using testing::LoopbackWorld;
 using testing::MixedTable;
 using testing::ReachableVector;
@@ -393,7 +393,8 @@ TEST(Reducer, TakesAnyStrideOfADimensionWithOneElement) {
   const auto reducer =
       Create(*communicator, {testing::MakeParameter("conv", DType::kF32, {2, 1, 3, 3}, {9, 1, 3, 1})}, {});
   for (const std::vector<int64_t>& strides : {std::vector<int64_t>{9, 9, 3, 1}, {9, 1, 3, 1}, {9, 1000, 3, 1}}) {
-    const auto gradient = TensorView::Create(memory.data(), DType::kF32, {2, 1, 3, 3}, strides, testing::TestDeviceId());
+    const auto gradient =
+        TensorView::Create(memory.data(), DType::kF32, {2, 1, 3, 3}, strides, testing::TestDeviceId());
     LOCKSTEP_ASSERT_OK(gradient);
     LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
     LOCKSTEP_EXPECT_OK(reducer->MarkReady(0, *gradient, nullptr));

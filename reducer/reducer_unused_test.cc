@@ -22,8 +22,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::LoopbackWorld;
-using testing::Replica;
 using testing::ReachableVector;
+using testing::Replica;
 using testing::ShortTimeout;
 using testing::Vectors;
 
@@ -43,9 +43,7 @@ class Model {
  public:
   explicit Model(int parameters) : memory_(parameters, ReachableVector<float>(kElements)) {}
 
-  TensorView gradient(size_t index) {
-    return testing::VectorView(memory_[index].data(), DType::kF32, kElements);
-  }
+  TensorView gradient(size_t index) { return testing::VectorView(memory_[index].data(), DType::kF32, kElements); }
   void Set(size_t index, float value) { memory_[index].assign(kElements, value); }
   void ExpectAll(size_t index, float value) const {
     EXPECT_THAT(memory_[index], ::testing::Each(value)) << "parameter " << index;

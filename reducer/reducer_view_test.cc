@@ -177,7 +177,8 @@ TEST_P(ReducerViews, OfStreamsAreReducedOnceTheStreamIsThere) {
       for (const size_t index : replica.order()) {
         replica.Compute(index, step);
         testing::TakeOut(replica.gradient(index), &computed[index]);
-        LOCKSTEP_EXPECT_OK(stream->Copy(ViewOf(*reducer, index).data(), computed[index].data(), computed[index].size()));
+        LOCKSTEP_EXPECT_OK(
+            stream->Copy(ViewOf(*reducer, index).data(), computed[index].data(), computed[index].size()));
         MarkViews(*reducer, {index}, stream.get());
       }
       LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));

@@ -47,9 +47,7 @@ class LoopbackWorld {
   ~LoopbackWorld();
 
   int size() const { return static_cast<int>(ranks_.size()); }
-  Communicator* communicator(int rank) {
-    return ranks_[rank].for_device->get();
-  }
+  Communicator* communicator(int rank) { return ranks_[rank].for_device->get(); }
   LoopbackNetwork& network() { return network_; }
 
   // RunRanks with each rank's communicator.

@@ -41,7 +41,8 @@ struct ReachableAllocator {
   using value_type = T;
   ReachableAllocator() = default;
   template <typename U>
-  ReachableAllocator(const ReachableAllocator<U>&) {}  // NOLINT(google-explicit-constructor): as allocators are made of others
+  ReachableAllocator(const ReachableAllocator<U>&) {
+  }  // NOLINT(google-explicit-constructor): as allocators are made of others
 
   T* allocate(size_t count) { return static_cast<T*>(AllocateReachable(count * sizeof(T))); }
   void deallocate(T* memory, size_t count) { FreeReachable(memory, count * sizeof(T)); }
