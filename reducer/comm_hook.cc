@@ -83,7 +83,7 @@ class HostCompletedHook : public CommHook {
       // What is before it ends by deadlines of its own.
       absl::Status status = there->Synchronize(Deadline::Infinite());
       if (status.ok()) status = Carry(bucket);
-      status = Annotate(status, absl::StrCat("hook ", name_, ", bucket ", bucket.index));
+      // Which is what the reducer looks at.
       if (!status.ok()) bucket.communicator->Abort(std::string(status.message()));
       done->Done(status);
       return absl::OkStatus();

@@ -84,8 +84,7 @@ class HookCompletion {
 // `completion` is told, by any thread. Past `timeout` the hook has failed with DEADLINE_EXCEEDED.
 //
 // On a device `start` is called on a thread of the hook's, lockstep-hook, where it may use the device; the result is left in `data`. A
-// failure comes after the step was issued there. It ends the hook's communicator, and the ranks that hear of that in time return it from
-// this step; all of them fail in the next one, behind which the hook has a new communicator.
+// failure aborts the hook's communicator.
 std::unique_ptr<CommHook> MakeHostCompletedHook(
     std::string name, std::chrono::milliseconds timeout,
     std::function<void(HookBucket& bucket, std::shared_ptr<HookCompletion> completion)> start);
