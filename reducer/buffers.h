@@ -45,13 +45,14 @@ class BufferSet {
  public:
   // Every rank calls it. Compares dtypes, shapes and strides of the buffers across ranks. They are dense memory (any
   // order of dimensions, no gaps), all on the host or all on the communicator's device: INVALID_ARGUMENT names one that
-  // is not, on its own rank. Otherwise all ranks return the same FAILED_PRECONDITION, about the lowest rank that has such a buffer, or the first that differs
-  // from rank 0. `local` is another reason why this rank cannot take part, or OK.
+  // is not, on its own rank. Otherwise all ranks return the same FAILED_PRECONDITION, about the lowest rank that has such
+  // a buffer, or the first that differs from rank 0. `local` is another reason why this rank cannot take part, or OK.
   static absl::StatusOr<std::unique_ptr<BufferSet>> Create(Communicator* communicator, const absl::Status& local,
                                                            absl::Span<const TensorView> buffers);
 
   // Every rank calls it, with the same root. Blocks. `buffers` are the ones of now, which need not lie where those of
-  // Create did; only the root's are read. Nothing that a stream has yet to do with them may be under way. timeout 0: the communicator's.
+  // Create did; only the root's are read. No stream may still have something to do with them. timeout 0: the
+  // communicator's.
   //
   // INVALID_ARGUMENT for a root that is no rank, before anything is sent. A rank with buffers that are not like those
   // of Create (INVALID_ARGUMENT), or with another reason of its own (`local`), takes part all the same and is alone in

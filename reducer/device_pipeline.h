@@ -2,8 +2,9 @@
 // they read themselves, says so. Everything is issued without waiting for data; a thread of ours, lockstep-watch, follows the device and
 // reads a copy of each tail: what it tells is known to the host some time after the averages are where they go.
 //
-// So a failure reaches the tail only if it is known when the bucket is launched, or is one of a hook's communicator; and an optimizer is called on the watching thread. When a
-// collective fails, what was issued behind it goes on all the same: gradients of that step are undefined then, unlike on the host.
+// So a failure reaches the tail only if it is known when the bucket is launched, or is one of a hook's communicator; and
+// an optimizer is called on the watching thread. When a collective fails, what was issued behind it goes on all the same:
+// gradients of that step are undefined then, unlike on the host.
 
 #ifndef REDUCER_DEVICE_PIPELINE_H_
 #define REDUCER_DEVICE_PIPELINE_H_

@@ -40,9 +40,9 @@ template <typename T>
 struct ReachableAllocator {
   using value_type = T;
   ReachableAllocator() = default;
+  // As containers make allocators of others.
   template <typename U>
-  ReachableAllocator(const ReachableAllocator<U>&) {
-  }  // NOLINT(google-explicit-constructor): as allocators are made of others
+  ReachableAllocator(const ReachableAllocator<U>&) {}  // NOLINT(google-explicit-constructor)
 
   T* allocate(size_t count) { return static_cast<T*>(AllocateReachable(count * sizeof(T))); }
   void deallocate(T* memory, size_t count) { FreeReachable(memory, count * sizeof(T)); }
