@@ -36,19 +36,15 @@ Device* FakeDeviceOf(int rank) {
   return (*devices)[rank];
 }
 
-Device* Gpu() {
-  absl::StatusOr<Device*> device = CudaDevice(0);
-  if (device.ok()) return *device;
-  // What a test that is skipped says, for a whole program.
-  std::printf("[  SKIPPED ] %s\n", device.status().ToString().c_str());
-  std::fflush(stdout);
-  std::_Exit(77);
-}
-
 // Blocks of a GPU's, which the host reaches: cut off one large one, and kept by size.
 class ReachablePool {
  public:
-  void* Take(size_t bytes) {
+  // Before any rank has something under way.
+  void Reserve(Device* device) {
+    MutexLock lock(&mu_);
+    AddBlock(device, kBlockBytes);
+  }
+  void* Take(Device* device, size_t bytes) {
     bytes = Rounded(bytes);
     MutexLock lock(&mu_);
     std::vector<void*>& free = free_[bytes];
@@ -57,10 +53,7 @@ class ReachablePool {
       free.pop_back();
       return memory;
     }
-    if (bytes > left_) {
-      left_ = std::max(bytes, kBlockBytes);
-      next_ = static_cast<char*>(TestDevice(0)->AllocateOnHost(left_).value());
-    }
+    if (bytes > left_) AddBlock(device, std::max(bytes, kBlockBytes));
     left_ -= bytes;
     return std::exchange(next_, next_ + bytes);
   }
@@ -71,6 +64,10 @@ class ReachablePool {
 
  private:
   static constexpr size_t kBlockBytes = size_t{64} << 20;
+  void AddBlock(Device* device, size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    next_ = static_cast<char*>(device->AllocateOnHost(bytes).value());
+    left_ = bytes;
+  }
   static size_t Rounded(size_t bytes) { return std::max<size_t>(256, (bytes + 255) / 256 * 256); }
 
   Mutex mu_;
@@ -82,6 +79,18 @@ class ReachablePool {
 ReachablePool& Pool() {
   static auto* const pool = new ReachablePool;
   return *pool;
+}
+
+Device* Gpu() {
+  absl::StatusOr<Device*> device = CudaDevice(0);
+  if (device.ok()) {
+    Pool().Reserve(*device);
+    return *device;
+  }
+  // What a test that is skipped says, for a whole program.
+  std::printf("[  SKIPPED ] %s\n", device.status().ToString().c_str());
+  std::fflush(stdout);
+  std::_Exit(77);
 }
 
 }  // namespace
@@ -100,7 +109,7 @@ Device* TestDevice(int rank) {
 bool OnGpu() { return Kind() == "cuda"; }
 
 void* AllocateReachable(size_t bytes) {
-  return OnGpu() ? Pool().Take(bytes) : HostDevice()->AllocateOnHost(bytes).value();
+  return OnGpu() ? Pool().Take(TestDevice(0), bytes) : HostDevice()->AllocateOnHost(bytes).value();
 }
 
 void FreeReachable(void* memory, size_t bytes) {
