@@ -35,6 +35,17 @@ def lockstep_cc_test(deps = [], copts = [], features = [], size = "small", **kwa
         **kwargs
     )
 
+def lockstep_test_on_fake_device(test, size = "small", tags = []):
+    """The program of a test of this package once more, on a device made of the host: see tests/test_device.h."""
+    native.sh_test(
+        name = test + "_on_fake_device",
+        size = size,
+        srcs = ["//tests:on_device.sh"],
+        args = ["fake", "$(rootpath :%s)" % test],
+        data = [":" + test],
+        tags = tags,
+    )
+
 def lockstep_cc_benchmark(name, deps = [], copts = [], features = [], tags = [], **kwargs):
     """A Google Benchmark program: run it with `bazel run -c opt`; it never runs as a test."""
     native.cc_binary(

@@ -152,8 +152,12 @@ absl::Status StagedCommunicator::IssueOnDevice(absl::Span<const DeviceCall> call
     LOCKSTEP_RETURN_IF_ERROR(stream->Record(ready.get()));
     LOCKSTEP_ASSIGN_OR_RETURN(ops.emplace_back(), MakeOp(std::get<CollectiveRequest>(call), std::move(ready)));
   }
-  // The pipeline ends every call by its deadline, or when the communicator fails or is destroyed.
-  LOCKSTEP_RETURN_IF_ERROR(stream->Enqueue([op = ops.back()] { return op->Await(Deadline::Infinite()); }));
+  // The pipeline ends every call by its deadline, or when the communicator fails or is destroyed. How it went is status()'s to tell: the
+  // stream is not the communicator's, and goes on.
+  LOCKSTEP_RETURN_IF_ERROR(stream->Enqueue([op = ops.back()] {
+    op->Await(Deadline::Infinite()).IgnoreError();
+    return absl::OkStatus();
+  }));
   last_ready_ = ops.back();
   for (const Ref<StagedOp>& op : ops) pipeline_->Submit(op);
   return absl::OkStatus();

@@ -72,12 +72,15 @@ std::string SettingsThatDiffer(const std::string& a, int rank_a, const std::stri
   return absl::StrCat("the settings differ: ", absl::StrJoin(differences, "; "));
 }
 
-absl::Status CheckDense(absl::string_view what, absl::Span<const TensorView> tensors) {
+absl::Status CheckDense(const Communicator& communicator, absl::string_view what,
+                        absl::Span<const TensorView> tensors) {
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].device().kind != DeviceKind::kHost || !tensors[i].dense()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(what, ": tensor ", i, " ", tensors[i].ToString(), " is not dense memory on the host"));
-    }
+    const bool reached = tensors[i].device().kind == DeviceKind::kHost || tensors[i].device() == communicator.device();
+    if (reached && tensors[i].dense()) continue;
+    const std::string or_there =
+        communicator.accelerator() == nullptr ? "" : absl::StrCat(" or ", Name(communicator.device()));
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": tensor ", i, " ", tensors[i].ToString(), " is not dense memory on the host", or_there));
   }
   return absl::OkStatus();
 }
@@ -142,7 +145,7 @@ absl::Status AgreeOnParameters(Communicator& communicator, const absl::Status& l
 absl::Status AgreeOnTensors(Communicator& communicator, const absl::Status& local, absl::string_view what,
                             const std::string& settings, absl::Span<const TensorView> tensors) {
   absl::Status complaint = local;
-  complaint.Update(CheckDense(what, tensors));
+  complaint.Update(CheckDense(communicator, what, tensors));
   return AgreeOnParameters(communicator, complaint, settings, AsTable(what, tensors));
 }
 

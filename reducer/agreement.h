@@ -23,8 +23,8 @@ absl::Status AgreeOnParameters(Communicator& communicator, const absl::Status& l
                                absl::Span<const Parameter> parameters);
 
 // The same for tensors without names whose bytes are to be copied from rank to rank: strides are compared too, and a
-// tensor of this rank's that is not dense memory on the host is a complaint (INVALID_ARGUMENT). `what` they are for
-// names them in messages.
+// tensor of this rank's that is not dense memory on the host or the communicator's device is a complaint
+// (INVALID_ARGUMENT). `what` they are for names them in messages.
 absl::Status AgreeOnTensors(Communicator& communicator, const absl::Status& local, absl::string_view what,
                             const std::string& settings, absl::Span<const TensorView> tensors);
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "base/deadline.h"
+#include "base/device.h"
 #include "base/status.h"
 #include "comm/work.h"
 #include "reducer/agreement.h"
@@ -41,6 +42,7 @@ class Messages {
     }
     CollectiveRequest request;
     request.collective = Collective::kBroadcast;
+    request.device = tensors[0]->device();
     request.root = root_;
     request.count = tensors.size() > 1 ? message.together.size() : tensors[0]->bytes();
     request.input = tensors.size() > 1 ? message.together.data() : tensors[0]->data();
@@ -94,14 +96,14 @@ class Messages {
   std::deque<Message> in_flight_;
 };
 
-// The tensors of each message: small ones together, in their order.
+// The tensors of each message: small ones of the host together, in their order.
 std::vector<std::vector<const TensorView*>> Cut(absl::Span<const TensorView> tensors) {
   std::vector<std::vector<const TensorView*>> messages;
   std::vector<const TensorView*> together;
   size_t together_bytes = 0;
   for (const TensorView& tensor : tensors) {
     if (tensor.bytes() == 0) continue;
-    if (tensor.bytes() > kCoalescedBytesMax) {
+    if (tensor.bytes() > kCoalescedBytesMax || tensor.device().kind != DeviceKind::kHost) {
       messages.push_back({&tensor});
       continue;
     }

@@ -160,12 +160,15 @@ absl::Status BucketPipeline::EnqueueOpening() {
                                 [this](const absl::Status& status) { outcome_->FailCommunication(status); });
 }
 
+absl::Status BucketPipeline::HookFailure(const Bucket& bucket, const absl::Status& status) const {
+  return Annotate(status, absl::StrCat("hook ", settings_.hook->name(), ", bucket ", bucket.index()));
+}
+
 void BucketPipeline::FailHook(Bucket& bucket, const absl::Status& status) {
-  const std::string text =
-      absl::StrCat("hook ", settings_.hook->name(), ", bucket ", bucket.index(), ": ", status.message());
-  outcome_->Fail(absl::Status(status.code(), text), bucket.index());
+  const absl::Status failure = HookFailure(bucket, status);
+  outcome_->Fail(failure, bucket.index());
   if (hook_communicator_ == nullptr) return;
-  hook_communicator_->Abort(absl::StrCat("rank ", communicator_->rank().value(), ": ", text));
+  hook_communicator_->Abort(absl::StrCat("rank ", communicator_->rank().value(), ": ", failure.message()));
 }
 
 void BucketPipeline::FinishHook(Bucket& bucket) {
@@ -179,7 +182,9 @@ void BucketPipeline::FinishHook(Bucket& bucket) {
     status = left.status();
     if (left.ok()) bucket.sparse_average = *std::move(left);
   }
-  if (!status.ok()) FailHook(bucket, status);
+  if (status.ok()) return;
+  hooked.result.reset();  // on a device what is behind it is issued all the same
+  FailHook(bucket, status);
 }
 
 void BucketPipeline::CallOptimizer(Bucket& bucket, Stream* stream) {

@@ -132,6 +132,7 @@ class BucketPipeline {
 
   // ---- What they have in common.
 
+  absl::Status HookFailure(const Bucket& bucket, const absl::Status& status) const;
   void FailHook(Bucket& bucket, const absl::Status& status);
   // What a hook has left is looked at; on an error the hook has failed.
   void FinishHook(Bucket& bucket);

@@ -18,6 +18,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/device.h"
+#include "base/device_memory.h"
 #include "base/rank.h"
 #include "base/tensor_view.h"
 #include "comm/communicator.h"
@@ -25,7 +27,7 @@
 namespace lockstep {
 
 // Buffers as they came from the root. Owns their memory, one block in which each begins at a multiple of 256 bytes;
-// depends on nothing else.
+// depends on nothing but the device that it is on.
 class FreshBuffers {
  public:
   // Of the buffers' dtypes, shapes and strides, in their order.
@@ -33,26 +35,24 @@ class FreshBuffers {
 
  private:
   friend class BufferSet;
-  struct Free {
-    void operator()(char* memory) const;
-  };
 
-  std::unique_ptr<char, Free> memory_;
+  DeviceMemory memory_;
   std::vector<TensorView> views_;
 };
 
 // Used by one thread at a time. The communicator must outlive it, and its collectives must not be called out of order.
 class BufferSet {
  public:
-  // Every rank calls it. Compares dtypes, shapes and strides of the buffers across ranks. They are dense memory on the
-  // host (any order of dimensions, no gaps): INVALID_ARGUMENT names one that is not, on its own rank. Otherwise all
-  // ranks return the same FAILED_PRECONDITION, about the lowest rank that has such a buffer, or the first that differs
-  // from rank 0. `local` is another reason why this rank cannot take part, or OK.
+  // Every rank calls it. Compares dtypes, shapes and strides of the buffers across ranks. They are dense memory (any
+  // order of dimensions, no gaps), all on the host or all on the communicator's device: INVALID_ARGUMENT names one that
+  // is not, on its own rank. Otherwise all ranks return the same FAILED_PRECONDITION, about the lowest rank that has such
+  // a buffer, or the first that differs from rank 0. `local` is another reason why this rank cannot take part, or OK.
   static absl::StatusOr<std::unique_ptr<BufferSet>> Create(Communicator* communicator, const absl::Status& local,
                                                            absl::Span<const TensorView> buffers);
 
   // Every rank calls it, with the same root. Blocks. `buffers` are the ones of now, which need not lie where those of
-  // Create did; only the root's are read. timeout 0: the communicator's.
+  // Create did; only the root's are read. No stream may still have something to do with them. timeout 0: the
+  // communicator's.
   //
   // INVALID_ARGUMENT for a root that is no rank, before anything is sent. A rank with buffers that are not like those
   // of Create (INVALID_ARGUMENT), or with another reason of its own (`local`), takes part all the same and is alone in
@@ -66,14 +66,24 @@ class BufferSet {
 
  private:
   BufferSet(Communicator* communicator, absl::Span<const TensorView> buffers);
+  // The device's streams and memory, where buffers are on one.
+  absl::Status Open();
   absl::Status CheckBuffers(absl::Span<const TensorView> buffers) const;
   // With undefined contents.
   absl::StatusOr<FreshBuffers> Allocate() const;
+  // The root's block.
+  absl::Status Fill(char* block, absl::Span<const TensorView> buffers) const;
+  absl::Status FillWithNothing(char* block) const;
+  // Between the buffers' device and memory there or on the host. Done once AwaitCopies has returned.
+  absl::Status Copy(void* target, const void* source, size_t bytes) const;
+  absl::Status AwaitCopies() const;
 
   Communicator* const communicator_;
   const std::vector<TensorView> like_;  // only dtypes and geometry are looked at
   std::vector<size_t> offsets_;         // of each in the block, in bytes
   size_t mark_offset_ = 0;              // behind them one byte: 1 when the root had no buffers to give
+  Device* device_;
+  std::unique_ptr<Stream> copies_;  // null on the host
 };
 
 }  // namespace lockstep

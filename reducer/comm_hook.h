@@ -44,7 +44,8 @@ struct HookBucket {
   // else they are left as they are.
   const SparseGradient* sparse = nullptr;
   absl::optional<CoalescedGradient> sparse_result;
-  absl::Status status;  // set by a hook, on the stream, that fails after its issue
+  // Set by a hook, on a stream of the host, that fails after its issue. On a device such a hook aborts its communicator.
+  absl::Status status;
 
   bool is_last() const { return index + 1 == count; }
 };
@@ -81,6 +82,9 @@ class HookCompletion {
 
 // Host-completed: `start` is called on the collective stream's thread when the bucket's data are there; the stream goes on when
 // `completion` is told, by any thread. Past `timeout` the hook has failed with DEADLINE_EXCEEDED.
+//
+// On a device `start` is called on a thread of the hook's, lockstep-hook, where it may use the device; the result is left in `data`. A
+// failure aborts the hook's communicator.
 std::unique_ptr<CommHook> MakeHostCompletedHook(
     std::string name, std::chrono::milliseconds timeout,
     std::function<void(HookBucket& bucket, std::shared_ptr<HookCompletion> completion)> start);

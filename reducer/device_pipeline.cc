@@ -79,7 +79,24 @@ absl::Status DevicePipeline::EnqueueSparse(Bucket& bucket) {
 
 absl::Status DevicePipeline::EnqueueTail(Bucket& bucket, float one) {
   if (settings_.hook == nullptr) return absl::OkStatus();
-  return kernels_->Gather({}, TailEntries(bucket, one), bucket.flat(), bucket.plan().wire, 1, *collective_);
+  const DType wire = bucket.plan().wire;
+  LOCKSTEP_RETURN_IF_ERROR(kernels_->Gather({}, TailEntries(bucket, one), bucket.flat(), wire, 1, *collective_));
+  if (hook_communicator_ == nullptr) return absl::OkStatus();
+  LOCKSTEP_RETURN_IF_ERROR(collective_->Enqueue([this, &bucket, one] {
+    LookAtHook(bucket, one);
+    return absl::OkStatus();
+  }));
+  char* const failed = bucket.flat() + (bucket.plan().tail + BucketTail::kFailed) * SizeOf(wire);
+  return collective_->Copy(failed, told_[bucket.index()].tail.data(), SizeOf(wire));
+}
+
+void DevicePipeline::LookAtHook(Bucket& bucket, float one) {
+  const absl::Status status = hook_communicator_->status();
+  if (!status.ok()) outcome_->Fail(HookFailure(bucket, status), bucket.index());
+  static_assert(BucketTail::kFailed == 0, "it is the first entry that is copied");
+  BucketTail tail(told_[bucket.index()].tail.data(), bucket.plan().wire, one);
+  tail.Clear(bucket.slots.size());
+  if (outcome_->Poisons(bucket.index())) tail.Set(BucketTail::kFailed);
 }
 
 absl::Status DevicePipeline::EnqueueHookEnd(Bucket& bucket) {

@@ -2,7 +2,9 @@
 // they read themselves, says so. Everything is issued without waiting for data; a thread of ours, lockstep-watch, follows the device and
 // reads a copy of each tail: what it tells is known to the host some time after the averages are where they go.
 //
-// So a failure reaches the tail only if it is known when the bucket is launched, and an optimizer is called on the watching thread.
+// So a failure reaches the tail only if it is known when the bucket is launched, or is one of a hook's communicator; and
+// an optimizer is called on the watching thread. When a collective fails, what was issued behind it goes on all the same:
+// gradients of that step are undefined then, unlike on the host.
 
 #ifndef REDUCER_DEVICE_PIPELINE_H_
 #define REDUCER_DEVICE_PIPELINE_H_
@@ -40,7 +42,7 @@ class DevicePipeline final : public BucketPipeline {
   // Of a bucket, what its tail told, once the event is reached.
   struct Told {
     std::unique_ptr<Event> event;
-    DeviceMemory tail;  // on the host
+    DeviceMemory tail;  // on the host; with a hook, before that: whether it failed
   };
 
   Event* ReleasedBy(Bucket& bucket) override { return told_[bucket.index()].event.get(); }
@@ -56,6 +58,8 @@ class DevicePipeline final : public BucketPipeline {
   std::vector<kernels::BucketEntry> TailEntries(Bucket& bucket, float one);
   // Where the slot's average goes: in memory of ours if nobody said.
   absl::Status FindTarget(Bucket& bucket, size_t slot);
+  // In a closure of the stream, behind the hook: whether it failed, for the tail.
+  void LookAtHook(Bucket& bucket, float one);
   // On the watching thread.
   void Follow(Bucket& bucket);
 

@@ -17,6 +17,7 @@
 #include "reducer/reducer.h"
 #include "reducer/reducer_testing.h"
 #include "tests/ranks.h"
+#include "tests/test_device.h"
 
 namespace lockstep {
 namespace {
@@ -24,6 +25,7 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 using testing::LoopbackWorld;
+using testing::ReachableVector;
 using testing::ShortTimeout;
 using testing::Vectors;
 
@@ -31,7 +33,7 @@ using When = BufferOptions::When;
 
 // A parameter and a buffer, three floats each.
 struct Model {
-  TensorView view(std::vector<float>& memory) { return TensorView::Vector(memory.data(), DType::kF32, 3).value(); }
+  TensorView view(ReachableVector<float>& memory) { return testing::VectorView(memory.data(), DType::kF32, 3); }
   std::vector<TensorView> buffers() { return {view(buffer)}; }
 
   absl::Status Backward(Reducer& reducer, bool sync = true) {
@@ -49,11 +51,11 @@ struct Model {
     return options;
   }
 
-  std::vector<float> buffer = std::vector<float>(3);
-  std::vector<float> gradient = std::vector<float>(3);
+  ReachableVector<float> buffer = ReachableVector<float>(3);
+  ReachableVector<float> gradient = ReachableVector<float>(3);
 };
 
-float First(const FreshBuffers& fresh) { return *static_cast<const float*>(fresh.views()[0].data()); }
+float First(const FreshBuffers& fresh) { return testing::Floats(fresh.views()[0])[0]; }
 
 TEST(ReducerBuffers, ComeInFreshMemoryBeforeTheFirstForwardOfAStep) {
   LoopbackWorld world(3, {}, ShortTimeout());
@@ -112,6 +114,7 @@ TEST(ReducerBuffers, ComeInPlaceBeforeOrAfterTheForwardAsAsked) {
 absl::Status MeanHook(Communicator& channel, absl::Span<const TensorView> buffers) {
   CollectiveRequest request;
   request.collective = Collective::kAllReduce;
+  request.device = buffers[0].device();
   request.dtype = buffers[0].dtype();
   request.op = ReduceOp::kAvg;
   request.count = buffers[0].elements();
@@ -184,9 +187,9 @@ TEST(ReducerBuffers, ThatDifferAreRefusedOnAllRanks) {
   LoopbackWorld world(2, {}, ShortTimeout());
   world.Run([&](Communicator& communicator) {
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, Vectors(1, 3), ReducerOptions()));
-    std::vector<float> memory(5);
+    ReachableVector<float> memory(5);
     const int64_t elements = communicator.rank().value() == 0 ? 3 : 5;
-    const std::vector<TensorView> buffers = {TensorView::Vector(memory.data(), DType::kF32, elements).value()};
+    const std::vector<TensorView> buffers = {testing::VectorView(memory.data(), DType::kF32, elements)};
     EXPECT_THAT(reducer->SetBuffers(buffers, {}), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("[5]")));
     BufferOptions nobody;
     nobody.root = Rank(2);

@@ -26,6 +26,7 @@
 #include "reducer/reducer.h"
 #include "reducer/reducer_testing.h"
 #include "tests/ranks.h"
+#include "tests/test_device.h"
 
 namespace lockstep {
 namespace {
@@ -35,6 +36,7 @@ using ::testing::Gt;
 using ::testing::HasSubstr;
 using testing::LoopbackWorld;
 using testing::MixedTable;
+using testing::ReachableVector;
 using testing::Replica;
 using testing::ShortTimeout;
 using testing::Vectors;
@@ -85,11 +87,11 @@ TEST_P(Compression, RoundsOnceForEachContributionAndSum) {
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   const double unit = std::ldexp(1, wire() == DType::kF16 ? -11 : -8);
   const double smallest = wire() == DType::kF16 ? std::ldexp(1, -24) : 0;  // f16 has subnormals in this range
-  std::vector<std::vector<float>> gradients(size(), std::vector<float>(kCount));
+  std::vector<ReachableVector<float>> gradients(size(), ReachableVector<float>(kCount));
   std::vector<double> sums(kCount, 0.0);
   std::vector<double> magnitudes(kCount, 0.0);
   std::mt19937 random(seed);
-  for (std::vector<float>& gradient : gradients) {
+  for (ReachableVector<float>& gradient : gradients) {
     for (int i = 0; i < kCount; ++i) {
       gradient[i] = std::uniform_real_distribution<float>(-1, 1)(random);
       sums[i] += gradient[i];
@@ -98,13 +100,12 @@ TEST_P(Compression, RoundsOnceForEachContributionAndSum) {
   }
   LoopbackWorld world(size(), {}, ShortTimeout());
   world.Run([&](Communicator& communicator) {
-    std::vector<float>& gradient = gradients[communicator.rank().value()];
+    ReachableVector<float>& gradient = gradients[communicator.rank().value()];
     ReducerOptions options;
     options.compress = wire();
     const auto reducer = Create(communicator, {testing::MakeParameter("p", DType::kF32, {kCount})}, options);
     LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
-    LOCKSTEP_EXPECT_OK(
-        reducer->MarkReady(0, TensorView::Vector(gradient.data(), DType::kF32, kCount).value(), nullptr));
+    LOCKSTEP_EXPECT_OK(reducer->MarkReady(0, testing::VectorView(gradient.data(), DType::kF32, kCount), nullptr));
     LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
   });
   EXPECT_THAT(gradients, Each(gradients[0]));

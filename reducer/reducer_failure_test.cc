@@ -10,7 +10,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
-#include "base/host_device.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -18,6 +17,7 @@
 #include "reducer/reducer_testing.h"
 #include "tests/noting_communicator.h"
 #include "tests/ranks.h"
+#include "tests/test_device.h"
 
 namespace lockstep {
 namespace {
@@ -47,6 +47,13 @@ std::vector<size_t> Without(const Replica& replica, size_t missing) {
     if (index != missing) order.push_back(index);
   }
   return order;
+}
+
+// EXPECTs that the gradients are this rank's own after a failure of the communicator, where that is promised: a device goes on with what
+// was issued, so there they are undefined (reducer/device_pipeline.h).
+void ExpectUntouched(const Replica& replica, int step) {
+  if (!testing::OnHost()) return;
+  for (const size_t index : replica.order()) replica.ExpectLocal(index, step);
 }
 
 struct Way {
@@ -174,7 +181,7 @@ TEST_P(MissingGradient, LosesNothingOnAStream) {
   world.Run([&](Communicator& communicator) {
     const int rank = communicator.rank().value();
     Replica replica(Vectors(3, 20), rank);
-    const std::unique_ptr<Stream> stream = HostDevice()->CreateStream("test").value();
+    const std::unique_ptr<Stream> stream = testing::TestDevice(rank)->CreateStream("test").value();
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, replica.table(), options()));
     replica.Compute(0);
     LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
@@ -279,6 +286,7 @@ TEST(MissingGradients, AreAnErrorWithoutNotesToo) {
 }
 
 TEST(ReducerFailure, OfAStreamIsToldToTheOtherRanks) {
+  if (testing::OnGpu()) GTEST_SKIP() << testing::kClosuresShareAThread;
   for (const size_t failing : {0, 1, 2}) {
     LoopbackWorld world(3, {}, ShortTimeout());
     world.Run([&](Communicator& communicator) {
@@ -286,10 +294,14 @@ TEST(ReducerFailure, OfAStreamIsToldToTheOtherRanks) {
       Replica replica(Vectors(3, 20), rank);
       LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, replica.table(), BucketEach()));
       replica.Compute(0);
-      const std::unique_ptr<Stream> stream = HostDevice()->CreateStream("test").value();
+      const std::unique_ptr<Stream> stream = testing::TestDevice(rank)->CreateStream("test").value();
       LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
       if (rank == 1) {
         LOCKSTEP_EXPECT_OK(stream->Enqueue([] { return absl::InternalError("bad kernel"); }));
+        // On a device the others are told what is known when the bucket is launched.
+        if (!testing::OnHost()) {
+          EXPECT_THAT(stream->Synchronize(Soon()), StatusIs(absl::StatusCode::kInternal, HasSubstr("bad kernel")));
+        }
       }
       for (const size_t index : {2, 1, 0}) {
         replica.MarkAll(*reducer, {index}, index == failing ? stream.get() : nullptr);
@@ -334,7 +346,7 @@ TEST(ReducerFailure, ToLaunchABucketAbortsTheCommunicator) {
     } else {
       EXPECT_THAT(result, StatusIs(absl::StatusCode::kAborted));
     }
-    for (const size_t index : replica.order()) replica.ExpectLocal(index, 0);
+    ExpectUntouched(replica, 0);
   });
 }
 
@@ -357,7 +369,7 @@ TEST(ReducerFailure, OfAPeerInTheMiddleOfAStepEndsItOnTheSurvivors) {
     testing::RunRanks(2, [&](int rank) {
       replicas[rank]->MarkAll(*reducers[rank], {1, 0});
       EXPECT_THAT(reducers[rank]->EndBackward(nullptr), StatusIs(absl::StatusCode::kAborted, HasSubstr("rank ")));
-      for (size_t index = 0; index < 4; ++index) replicas[rank]->ExpectLocal(index, 1);
+      ExpectUntouched(*replicas[rank], 1);
       EXPECT_THAT(reducers[rank]->BeginBackward({}), StatusIs(absl::StatusCode::kAborted));
       EXPECT_THAT(reducers[rank]->MarkReady(0, replicas[rank]->gradient(0), nullptr),
                   StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("outside a backward")));
@@ -420,7 +432,7 @@ TEST(ReducerFailure, DestructionWaitsForNoPeerOnceTheCommunicatorIsAborted) {
   world.communicator(0)->Abort("test");
   reducers[0].reset();
   EXPECT_LT(std::chrono::steady_clock::now() - begun, ShortTimeout().timeout);
-  for (const size_t index : replica.order()) replica.ExpectLocal(index, 0);
+  ExpectUntouched(replica, 0);
 }
 
 TEST(ReducerFailure, ALateRankIsADeadlineExceededOnTheOther) {
@@ -435,7 +447,7 @@ TEST(ReducerFailure, ALateRankIsADeadlineExceededOnTheOther) {
   Replica replica(Vectors(3, 20), 0);
   EXPECT_THAT(replica.RunStep(*reducers[0], 0),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("did not finish in time")));
-  for (const size_t index : replica.order()) replica.ExpectLocal(index, 0);
+  ExpectUntouched(replica, 0);
 }
 
 }  // namespace

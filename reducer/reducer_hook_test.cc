@@ -20,12 +20,15 @@
 #include "comm/communicator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/bucket_kernels.h"
 #include "kernels/cpu/cast.h"
+#include "reducer/accelerator.h"
 #include "reducer/comm_hook.h"
 #include "reducer/parameter.h"
 #include "reducer/reducer.h"
 #include "reducer/reducer_testing.h"
 #include "tests/ranks.h"
+#include "tests/test_device.h"
 
 namespace lockstep {
 namespace {
@@ -33,6 +36,7 @@ namespace {
 using ::testing::Each;
 using testing::LoopbackWorld;
 using testing::MixedTable;
+using testing::ReachableVector;
 using testing::Replica;
 using testing::ShortTimeout;
 using testing::Vectors;
@@ -46,12 +50,13 @@ std::unique_ptr<Reducer> Create(Communicator& communicator, const std::vector<Pa
   return *std::move(reducer);
 }
 
-CollectiveRequest Average(Collective collective, DType dtype, void* data, size_t elements) {
+CollectiveRequest Average(const HookBucket& bucket, Collective collective, DType dtype, void* data) {
   CollectiveRequest request;
+  request.device = bucket.communicator->device();
   request.collective = collective;
   request.dtype = dtype;
   request.op = ReduceOp::kAvg;
-  request.count = elements;
+  request.count = bucket.elements;
   request.input = data;
   request.output = data;
   return request;
@@ -74,7 +79,7 @@ class TwoPhases : public CommHook {
     counts.assign(ranks, static_cast<int64_t>(bucket.elements / ranks));
     counts.back() += static_cast<int64_t>(bucket.elements % ranks);
     char* const block = static_cast<char*>(bucket.data) + bucket.elements / ranks * rank * SizeOf(bucket.dtype);
-    CollectiveRequest request = Average(Collective::kReduceScatter, bucket.dtype, bucket.data, bucket.elements);
+    CollectiveRequest request = Average(bucket, Collective::kReduceScatter, bucket.dtype, bucket.data);
     request.output = block;
     request.counts = counts;
     absl::Status status = Enqueue(bucket, stream, request);
@@ -96,19 +101,28 @@ class InFloat32 : public CommHook {
   std::string name() const override { return "in f32"; }
   absl::Status Issue(HookBucket& bucket, Stream& stream) override {
     const DType dtype = SizeOf(bucket.dtype) == 2 ? DType::kF32 : bucket.dtype;
-    std::vector<char>& memory = memory_[bucket.index];
+    ReachableVector<char>& memory = memory_[bucket.index];
     memory.assign(bucket.elements * SizeOf(dtype) + 1, '\x5A');
-    bucket.result = TensorView::Vector(memory.data(), dtype, bucket.elements).value();
     void* const result = memory.data();
-    absl::Status status = stream.Enqueue([&bucket, dtype, result] {
-      return kernels::CastScaled(dtype, result, bucket.dtype, bucket.data, bucket.elements, 1);
-    });
+    bucket.result = testing::VectorView(result, dtype, bucket.elements);
+    const absl::Status status = Cast(bucket, dtype, result, stream);
     if (!status.ok()) return status;
-    return Enqueue(bucket, stream, Average(Collective::kAllReduce, dtype, result, bucket.elements));
+    return Enqueue(bucket, stream, Average(bucket, Collective::kAllReduce, dtype, result));
   }
 
  private:
-  std::map<size_t, std::vector<char>> memory_;  // by bucket
+  static absl::Status Cast(HookBucket& bucket, DType dtype, void* result, Stream& stream) {
+    if (testing::OnHost()) {
+      return stream.Enqueue([&bucket, dtype, result] {
+        return kernels::CastScaled(dtype, result, bucket.dtype, bucket.data, bucket.elements, 1);
+      });
+    }
+    const TensorView data = testing::VectorView(bucket.data, bucket.dtype, bucket.elements);
+    const Accelerator accelerator = FindAccelerator(*bucket.communicator, data.device()).value();
+    return accelerator.kernels->Gather({{&data, 0, bucket.elements}}, {}, result, dtype, 1, stream);
+  }
+
+  std::map<size_t, ReachableVector<char>> memory_;  // by bucket
 };
 
 // Threads that complete hooks; joined in the end.
@@ -119,8 +133,7 @@ class Completers {
   }
   void Complete(HookBucket& bucket, const std::shared_ptr<HookCompletion>& completion) {
     threads_.emplace_back([&bucket, completion] {
-      completion->Done(
-          bucket.communicator->Run(Average(Collective::kAllReduce, bucket.dtype, bucket.data, bucket.elements)));
+      completion->Done(bucket.communicator->Run(Average(bucket, Collective::kAllReduce, bucket.dtype, bucket.data)));
     });
   }
 
@@ -207,13 +220,13 @@ TEST_P(Hooks, WorkOnCompressedBuckets) {
   LoopbackWorld world(size(), {}, ShortTimeout());
   world.Run([&](Communicator& communicator) {
     // Threes: their thirds and halves are exact, whatever the number of ranks.
-    std::vector<float> gradient(1001, 6.0F * (communicator.rank().value() + 1));
+    ReachableVector<float> gradient(1001, 6.0F * (communicator.rank().value() + 1));
     ReducerOptions its_options = options();
     its_options.compress = DType::kBF16;
     const auto reducer = Create(communicator, {testing::MakeParameter("p", DType::kF32, {1001})}, its_options);
     EXPECT_EQ(reducer->plan().buckets[0].wire, DType::kBF16);
     LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
-    LOCKSTEP_EXPECT_OK(reducer->MarkReady(0, TensorView::Vector(gradient.data(), DType::kF32, 1001).value(), nullptr));
+    LOCKSTEP_EXPECT_OK(reducer->MarkReady(0, testing::VectorView(gradient.data(), DType::kF32, 1001), nullptr));
     LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
     EXPECT_THAT(gradient, Each(3.0F * (size() + 1)));
   });

@@ -14,6 +14,7 @@
 #include "reducer/reducer.h"
 #include "reducer/reducer_testing.h"
 #include "tests/ranks.h"
+#include "tests/test_device.h"
 
 namespace lockstep {
 namespace {
@@ -21,9 +22,11 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 using testing::LoopbackWorld;
+using testing::ReachableVector;
 using testing::Replica;
 using testing::ShortTimeout;
 using testing::Vectors;
+using testing::VectorView;
 
 constexpr int kElements = 16;
 
@@ -36,10 +39,10 @@ ReducerOptions Uneven() {
 
 // A model that is trained by plain gradient descent: weights minus averages.
 struct Model {
-  explicit Model(int parameters) : weights(kElements, 0.0F), memory(parameters, std::vector<float>(kElements)) {}
+  explicit Model(int parameters) : weights(kElements, 0.0F), memory(parameters, ReachableVector<float>(kElements)) {}
 
-  TensorView gradient(size_t index) { return TensorView::Vector(memory[index].data(), DType::kF32, kElements).value(); }
-  std::vector<TensorView> all() { return {TensorView::Vector(weights.data(), DType::kF32, kElements).value()}; }
+  TensorView gradient(size_t index) { return VectorView(memory[index].data(), DType::kF32, kElements); }
+  std::vector<TensorView> all() { return {VectorView(weights.data(), DType::kF32, kElements)}; }
 
   // Every gradient is `value`. The step's status.
   absl::Status Step(Reducer& reducer, float value) {
@@ -54,8 +57,8 @@ struct Model {
     return absl::OkStatus();
   }
 
-  std::vector<float> weights;
-  std::vector<std::vector<float>> memory;
+  ReachableVector<float> weights;
+  std::vector<ReachableVector<float>> memory;
 };
 
 struct Way {
@@ -171,6 +174,7 @@ TEST(Joined, TakesPartInAHook) {
     absl::Status Issue(HookBucket& bucket, Stream& stream) override {
       CollectiveRequest request;
       request.collective = Collective::kAllReduce;
+      request.device = bucket.communicator->device();
       request.dtype = bucket.dtype;
       request.count = bucket.elements;
       request.input = bucket.data;
@@ -302,12 +306,14 @@ TEST(ChangeOfCommunicator, KeepsWhatHasAccumulatedInBucketViews) {
     options.gradient_as_bucket_view = true;
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, Vectors(2, kElements), options));
     const auto view = [&](size_t index) { return reducer->GradientView(index).value(); };
-    const auto at = [&](size_t index) { return static_cast<float*>(view(index).data()); };
+    const auto set = [&](size_t index, const std::vector<float>& values) {
+      testing::CopyAnywhere(view(index).data(), values.data(), view(index).bytes());
+    };
     BackwardOptions accumulating;
     accumulating.sync = false;
     LOCKSTEP_EXPECT_OK(reducer->BeginBackward(accumulating));
     for (const size_t index : {1, 0}) {
-      std::fill_n(at(index), kElements, static_cast<float>(rank + 1));
+      set(index, std::vector<float>(kElements, static_cast<float>(rank + 1)));
       LOCKSTEP_EXPECT_OK(reducer->MarkReady(index, view(index), nullptr));
     }
     LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
@@ -315,12 +321,14 @@ TEST(ChangeOfCommunicator, KeepsWhatHasAccumulatedInBucketViews) {
     EXPECT_EQ(reducer->plan_version(), 2);
     LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
     for (const size_t index : {1, 0}) {
-      for (int i = 0; i < kElements; ++i) at(index)[i] += 10;
+      std::vector<float> values = testing::Floats(view(index));
+      for (float& value : values) value += 10;
+      set(index, values);
       LOCKSTEP_EXPECT_OK(reducer->MarkReady(index, view(index), nullptr));
     }
     LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
-    EXPECT_EQ(at(0)[0], 11.5F);
-    EXPECT_EQ(at(1)[kElements - 1], 11.5F);
+    EXPECT_EQ(testing::Floats(view(0)).front(), 11.5F);
+    EXPECT_EQ(testing::Floats(view(1)).back(), 11.5F);
   });
 }
 

@@ -25,6 +25,7 @@
 #include "reducer/reducer_testing.h"
 #include "reducer/reducer_view_testing.h"
 #include "tests/ranks.h"
+#include "tests/test_device.h"
 
 namespace lockstep {
 namespace {
@@ -380,7 +381,8 @@ TEST_P(Replan, MovesGradientsThatTheWindowStillHas) {
       LOCKSTEP_EXPECT_OK(reducer->MarkReady(2, replica.gradient(2), testing::ViewOf(*reducer, 2), nullptr));
       LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
       LOCKSTEP_RETURN_IF_ERROR(reducer->BeginBackward({}));
-      std::fill_n(static_cast<float*>(testing::ViewOf(*reducer, 2).data()), 33, 1000.0F);
+      const std::vector<float> other(33, 1000.0F);
+      testing::CopyAnywhere(testing::ViewOf(*reducer, 2).data(), other.data(), testing::ViewOf(*reducer, 2).bytes());
       testing::MarkViews(*reducer, {0, 1});
       LOCKSTEP_RETURN_IF_ERROR(reducer->EndBackward(nullptr));
       testing::FromViews(*reducer, replica);

@@ -13,7 +13,6 @@
 #include "base/bfloat16.h"
 #include "base/device.h"
 #include "base/dtype.h"
-#include "base/host_device.h"
 #include "base/status_matchers.h"
 #include "base/tensor_view.h"
 #include "comm/communicator.h"
@@ -23,6 +22,7 @@
 #include "reducer/reducer.h"
 #include "reducer/reducer_testing.h"
 #include "tests/ranks.h"
+#include "tests/test_device.h"
 
 namespace lockstep {
 namespace {
@@ -31,8 +31,10 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using testing::LoopbackWorld;
 using testing::MakeParameter;
+using testing::ReachableVector;
 using testing::Replica;
 using testing::ShortTimeout;
+using testing::VectorView;
 
 constexpr int kCount = 500;
 
@@ -44,8 +46,8 @@ class Halves {
  public:
   explicit Halves(int rank) : rank_(rank), gradient_(kCount), target_(kCount) {}
 
-  TensorView gradient() { return TensorView::Vector(gradient_.data(), DType::kBF16, kCount).value(); }
-  TensorView target() { return TensorView::Vector(target_.data(), DType::kF32, kCount).value(); }
+  TensorView gradient() { return VectorView(gradient_.data(), DType::kBF16, kCount); }
+  TensorView target() { return VectorView(target_.data(), DType::kF32, kCount); }
 
   void Compute(int step) {
     for (int i = 0; i < kCount; ++i) gradient_[i] = BFloat16(Number(rank_, step, i));
@@ -62,12 +64,12 @@ class Halves {
       ASSERT_NEAR(target_[i], sum / divisor, epsilon * 2 * size * 16 * size / divisor) << i;
     }
   }
-  const std::vector<float>& averages() const { return target_; }
+  const ReachableVector<float>& averages() const { return target_; }
 
  private:
   const int rank_;
-  std::vector<BFloat16> gradient_;
-  std::vector<float> target_;
+  ReachableVector<BFloat16> gradient_;
+  ReachableVector<float> target_;
 };
 
 class Targets : public ::testing::TestWithParam<std::tuple<int, Average>> {
@@ -103,11 +105,11 @@ INSTANTIATE_TEST_SUITE_P(Worlds, Targets,
 
 TEST_P(Targets, GetTheAverageAndGradientsAreOnlyRead) {
   LoopbackWorld world(size(), {}, ShortTimeout());
-  std::vector<std::vector<float>> averages(size());
+  std::vector<ReachableVector<float>> averages(size());
   world.Run([&](Communicator& communicator) {
     const int rank = communicator.rank().value();
     Halves halves(rank);
-    const std::unique_ptr<Stream> stream = HostDevice()->CreateStream("test").value();
+    const std::unique_ptr<Stream> stream = testing::TestDevice(rank)->CreateStream("test").value();
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(
         const auto reducer, Reducer::Create(&communicator, {MakeParameter("p", DType::kBF16, {kCount})}, options()));
     for (int step = 0; step < 3; ++step) {
@@ -137,7 +139,7 @@ TEST_P(Targets, GetTheAverageOfBucketViews) {
     for (int step = 0; step < 2; ++step) {
       halves.Compute(step);
       LOCKSTEP_ASSERT_OK_AND_ASSIGN(const TensorView view, reducer->GradientView(0));
-      std::copy_n(static_cast<const BFloat16*>(halves.gradient().data()), kCount, static_cast<BFloat16*>(view.data()));
+      testing::CopyAnywhere(view.data(), halves.gradient().data(), view.bytes());
       LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
       LOCKSTEP_EXPECT_OK(reducer->MarkReady(0, view, halves.target(), nullptr));
       LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
@@ -177,9 +179,9 @@ TEST(TargetErrors, AreRefusedAndTheGradientMayBeMarkedAgain) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(world.communicator(0), table, {}));
   Replica replica(table, 0);
   replica.Compute(0);
-  std::vector<double> memory(64, 0.0);
+  ReachableVector<double> memory(64, 0.0);
   const auto view = [&](DType dtype, std::vector<int64_t> shape, std::vector<int64_t> strides = {}) {
-    return TensorView::Create(memory.data(), dtype, shape, strides, {}).value();
+    return TensorView::Create(memory.data(), dtype, shape, strides, testing::TestDeviceId()).value();
   };
   LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
   const auto refused = StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("does not fit parameter"));

@@ -12,7 +12,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "base/host_device.h"
 #include "base/rank.h"
 #include "base/status_matchers.h"
 #include "comm/self_communicator.h"
@@ -23,15 +22,18 @@
 #include "reducer/reducer_testing.h"
 #include "tests/noting_communicator.h"
 #include "tests/ranks.h"
+#include "tests/test_device.h"
 #include "tests/worlds.h"
 
 namespace lockstep {
 namespace {
 
 using ::testing::Each;
+using testing::ForTestDevice;
 using ::testing::HasSubstr;
 using testing::LoopbackWorld;
 using testing::MixedTable;
+using testing::ReachableVector;
 using testing::Replica;
 using testing::ShortTimeout;
 using testing::Vectors;
@@ -126,7 +128,7 @@ TEST_P(ReducerNumbers, AreTheSameBitsHoweverFewBucketsAreInMemory) {
       ReducerOptions few = options();
       few.buckets_in_memory_max = in_memory;
       const auto reducer = Create(communicator, replica.table(), few);
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto stream, HostDevice()->CreateStream("gradients"));
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto stream, testing::TestDevice(rank)->CreateStream("gradients"));
       for (int step = 0; step < 3; ++step) {
         Stream* const ready_on = step == 2 ? stream.get() : nullptr;
         LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, step, Shuffled(replica.order(), rank, step), ready_on));
@@ -183,9 +185,10 @@ TEST(Reducer, SendsNothingWhileAccumulating) {
 }
 
 TEST(Reducer, WorksInAWorldOfOne) {
-  SelfCommunicator communicator(64);
+  SelfCommunicator self(64);
+  const ForTestDevice communicator(&self);
   Replica replica(MixedTable(), 0);
-  const auto reducer = Create(communicator, replica.table(), SmallBuckets());
+  const auto reducer = Create(*communicator, replica.table(), SmallBuckets());
   for (int step = 0; step < 3; ++step) {
     LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, step));
     replica.ExpectAverages(1, {step});
@@ -203,9 +206,10 @@ TEST(Reducer, OfOneEmptyParameterStillSteps) {
 }
 
 TEST(Reducer, TakesAnEmptyGradientWithoutMemory) {
-  SelfCommunicator communicator(64);
-  const auto reducer = Create(communicator, {testing::MakeParameter("none", DType::kF32, {3, 0})}, {});
-  const auto nowhere = TensorView::Create(nullptr, DType::kF32, {3, 0}, {}, DeviceId());
+  SelfCommunicator self(64);
+  const ForTestDevice communicator(&self);
+  const auto reducer = Create(*communicator, {testing::MakeParameter("none", DType::kF32, {3, 0})}, {});
+  const auto nowhere = TensorView::Create(nullptr, DType::kF32, {3, 0}, {}, testing::TestDeviceId());
   LOCKSTEP_ASSERT_OK(nowhere);
   LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
   LOCKSTEP_EXPECT_OK(reducer->MarkReady(0, *nowhere, nullptr));
@@ -264,6 +268,7 @@ TEST(Reducer, LeavesIgnoredParametersAlone) {
 
 // Where ranks share memory, so do buckets: nothing of them is sent.
 TEST(Reducer, TakesBucketsFromTheCommunicatorsAllocator) {
+  if (!testing::OnHost()) GTEST_SKIP() << "the memory that ranks share is the host's";
   std::vector<WorldOptions> options;
   for (int rank : {0, 1}) {
     options.push_back(TestWorldOptions(/*store=*/nullptr, rank, 2));
@@ -290,6 +295,7 @@ TEST(Reducer, TakesBucketsFromTheCommunicatorsAllocator) {
 
 // Where the memory is refused to one rank, all do without.
 TEST(Reducer, DoesWithoutSharedMemoryWhereThereIsNone) {
+  if (!testing::OnHost()) GTEST_SKIP() << "the memory that ranks share is the host's";
   class Refusing : public testing::NotingCommunicator {
    public:
     using NotingCommunicator::NotingCommunicator;
@@ -357,9 +363,10 @@ TEST(Reducer, TakesGradientsFromSeveralThreadsAtOnce) {
 }
 
 TEST(Reducer, OneOfSeveralThreadsWinsWhenAllMarkTheSameGradient) {
-  SelfCommunicator communicator(64);
+  SelfCommunicator self(64);
+  const ForTestDevice communicator(&self);
   Replica replica(Vectors(3, 50), 0);
-  const auto reducer = Create(communicator, replica.table(), SmallBuckets());
+  const auto reducer = Create(*communicator, replica.table(), SmallBuckets());
   for (int step = 0; step < 20; ++step) {
     replica.Compute(step);
     LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
@@ -380,12 +387,14 @@ TEST(Reducer, OneOfSeveralThreadsWinsWhenAllMarkTheSameGradient) {
 
 TEST(Reducer, TakesAnyStrideOfADimensionWithOneElement) {
   // Frameworks disagree on it: a convolution with one input channel is row-major and channels-last at once.
-  SelfCommunicator communicator(64);
-  std::vector<float> memory(18, 4.0f);
+  SelfCommunicator self(64);
+  const ForTestDevice communicator(&self);
+  ReachableVector<float> memory(18, 4.0f);
   const auto reducer =
-      Create(communicator, {testing::MakeParameter("conv", DType::kF32, {2, 1, 3, 3}, {9, 1, 3, 1})}, {});
+      Create(*communicator, {testing::MakeParameter("conv", DType::kF32, {2, 1, 3, 3}, {9, 1, 3, 1})}, {});
   for (const std::vector<int64_t>& strides : {std::vector<int64_t>{9, 9, 3, 1}, {9, 1, 3, 1}, {9, 1000, 3, 1}}) {
-    const auto gradient = TensorView::Create(memory.data(), DType::kF32, {2, 1, 3, 3}, strides, DeviceId());
+    const auto gradient =
+        TensorView::Create(memory.data(), DType::kF32, {2, 1, 3, 3}, strides, testing::TestDeviceId());
     LOCKSTEP_ASSERT_OK(gradient);
     LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
     LOCKSTEP_EXPECT_OK(reducer->MarkReady(0, *gradient, nullptr));
@@ -430,9 +439,8 @@ TEST(Reducer, BroadcastsFromAnyRank) {
     const int rank = communicator.rank().value();
     Replica replica(Vectors(3, 100), rank);
     const auto reducer = Create(communicator, replica.table(), {});
-    std::vector<float> values(5, static_cast<float>(rank));
-    const auto view = TensorView::Vector(values.data(), DType::kF32, 5);
-    LOCKSTEP_EXPECT_OK(reducer->Broadcast({*view}, Rank(2)));
+    ReachableVector<float> values(5, static_cast<float>(rank));
+    LOCKSTEP_EXPECT_OK(reducer->Broadcast({testing::VectorView(values.data(), DType::kF32, 5)}, Rank(2)));
     EXPECT_THAT(values, Each(2.0f));
   });
 }

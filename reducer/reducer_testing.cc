@@ -104,6 +104,16 @@ Parameter MakeParameter(std::string name, DType dtype, std::vector<int64_t> shap
   return parameter;
 }
 
+TensorView VectorView(void* data, DType dtype, int64_t count) {
+  return TensorView::Create(data, dtype, {count}, {}, TestDeviceId()).value();
+}
+
+std::vector<float> Floats(const TensorView& view) {
+  std::vector<float> floats(view.elements());
+  CopyAnywhere(floats.data(), view.data(), view.bytes());
+  return floats;
+}
+
 std::vector<Parameter> Vectors(int count, int64_t elements) {
   std::vector<Parameter> table;
   for (int i = 0; i < count; ++i) table.push_back(MakeParameter(absl::StrCat("p", i), DType::kF32, {elements}));
@@ -150,12 +160,12 @@ Replica::Replica(std::vector<Parameter> table, int rank) : table_(std::move(tabl
       extent = std::max(extent, offset + 1);
     }
     offsets_.push_back(std::move(offsets));
-    memory_.push_back({DeviceMemory::AllocateOnHost(TestDevice(rank), extent * SizeOf(parameter.dtype)).value()});
-    std::memset(memory_.back().data(), kBetweenElements, memory_.back().size());
+    memory_.emplace_back(extent * SizeOf(parameter.dtype), kBetweenElements);
     gradients_.push_back(
         TensorView::Create(memory_.back().data(), parameter.dtype, parameter.shape, parameter.strides, parameter.device)
             .value());
   }
+  computed_ = memory_;
 }
 
 std::vector<size_t> Replica::order() const {
@@ -172,11 +182,11 @@ std::vector<double> Replica::Local(size_t index, int rank, int step) const {
   return values;
 }
 
-void Replica::Set(size_t index, const std::vector<double>& values) {
+void Replica::Set(size_t index, const std::vector<double>& values, Memory* memory) const {
   const DType dtype = table_[index].dtype;
   const size_t numbers = NumbersIn(dtype);
   for (size_t i = 0; i < values.size(); ++i) {
-    char* const element = memory_[index].data() + offsets_[index][i / numbers] * SizeOf(dtype);
+    char* const element = memory->data() + offsets_[index][i / numbers] * SizeOf(dtype);
     Write(NumberType(dtype), element + i % numbers * SizeOf(NumberType(dtype)), values[i]);
   }
 }
@@ -192,7 +202,12 @@ std::vector<double> Replica::Get(size_t index) const {
   return values;
 }
 
-void Replica::Compute(size_t index, int step) { Set(index, Local(index, rank_, step)); }
+void Replica::Compute(size_t index, int step) { Set(index, Local(index, rank_, step), &memory_[index]); }
+
+absl::Status Replica::ComputeOn(Stream& stream, size_t index, int step) {
+  Set(index, Local(index, rank_, step), &computed_[index]);
+  return stream.Copy(memory_[index].data(), computed_[index].data(), memory_[index].size());
+}
 
 void Replica::Compute(int step) {
   for (size_t index = 0; index < table_.size(); ++index) Compute(index, step);
@@ -203,7 +218,7 @@ void Replica::Accumulate(int step) {
     std::vector<double> values = Get(index);
     const std::vector<double> more = Local(index, rank_, step);
     for (size_t i = 0; i < values.size(); ++i) values[i] += more[i];
-    Set(index, values);
+    Set(index, values, &memory_[index]);
   }
 }
 

@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/device_memory.h"
 #include "base/dtype.h"
 #include "base/tensor_view.h"
 #include "comm/communicator.h"
 #include "reducer/parameter.h"
 #include "reducer/reducer.h"
 #include "tests/ranks.h"
+#include "tests/test_device.h"
 
 namespace lockstep {
 namespace testing {
@@ -30,6 +30,12 @@ inline TransportCommunicatorOptions ShortTimeout() {
 }
 
 Parameter MakeParameter(std::string name, DType dtype, std::vector<int64_t> shape, std::vector<int64_t> strides = {});
+
+// `count` elements on the test's device.
+TensorView VectorView(void* data, DType dtype, int64_t count);
+
+// What a dense view has, wherever it is.
+std::vector<float> Floats(const TensorView& view);
 
 // `count` vectors of `elements` f32 each: "p0", "p1", ...
 std::vector<Parameter> Vectors(int count, int64_t elements);
@@ -50,6 +56,8 @@ class Replica {
   // Sets the gradients to those of a step, or adds them.
   void Compute(int step);
   void Compute(size_t index, int step);
+  // The same in the order of a stream: by a copy, since a GPU's closures may have to wait for other ranks'. Not twice before it is done.
+  absl::Status ComputeOn(Stream& stream, size_t index, int step);
   void Accumulate(int step);
 
   // In one step: the calls in order, with the results checked.
@@ -68,21 +76,17 @@ class Replica {
   std::string Bytes() const;
 
  private:
-  void Set(size_t index, const std::vector<double>& values);
+  using Memory = ReachableVector<char>;
+
+  void Set(size_t index, const std::vector<double>& values, Memory* memory) const;
   std::vector<double> Get(size_t index) const;
   // What this rank computes: per element in row-major order, two numbers for a complex one.
   std::vector<double> Local(size_t index, int rank, int step) const;
 
   const std::vector<Parameter> table_;
   const int rank_;
-  // Where the test's device and the host reach it.
-  struct Memory {
-    DeviceMemory owned;
-    char* data() const { return owned.data(); }
-    size_t size() const { return owned.bytes(); }
-    const char& operator[](size_t i) const { return owned.data()[i]; }
-  };
   std::vector<Memory> memory_;
+  std::vector<Memory> computed_;  // on their way into `memory_`
   std::vector<TensorView> gradients_;
   std::vector<std::vector<int64_t>> offsets_;  // of elements in row-major order, in elements
 };

@@ -14,6 +14,7 @@
 #include "reducer/reducer.h"
 #include "reducer/reducer_testing.h"
 #include "tests/ranks.h"
+#include "tests/test_device.h"
 
 namespace lockstep {
 namespace {
@@ -21,6 +22,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::LoopbackWorld;
+using testing::ReachableVector;
 using testing::Replica;
 using testing::ShortTimeout;
 using testing::Vectors;
@@ -34,16 +36,14 @@ ReducerOptions FindUnused(size_t cap_bytes = 0) {
   return options;
 }
 
-float First(const TensorView& view) { return *static_cast<const float*>(view.data()); }
+float First(const TensorView& view) { return testing::Floats(view)[0]; }
 
 // One float each, of which tests know the sum.
 class Model {
  public:
-  explicit Model(int parameters) : memory_(parameters, std::vector<float>(kElements)) {}
+  explicit Model(int parameters) : memory_(parameters, ReachableVector<float>(kElements)) {}
 
-  TensorView gradient(size_t index) {
-    return TensorView::Vector(memory_[index].data(), DType::kF32, kElements).value();
-  }
+  TensorView gradient(size_t index) { return testing::VectorView(memory_[index].data(), DType::kF32, kElements); }
   void Set(size_t index, float value) { memory_[index].assign(kElements, value); }
   void ExpectAll(size_t index, float value) const {
     EXPECT_THAT(memory_[index], ::testing::Each(value)) << "parameter " << index;
@@ -54,7 +54,7 @@ class Model {
   }
 
  private:
-  std::vector<std::vector<float>> memory_;
+  std::vector<ReachableVector<float>> memory_;
 };
 
 class Unused : public ::testing::TestWithParam<bool> {

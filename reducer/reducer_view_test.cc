@@ -12,7 +12,6 @@
 #include "absl/types/span.h"
 #include "base/device.h"
 #include "base/dtype.h"
-#include "base/host_device.h"
 #include "base/status_matchers.h"
 #include "base/tensor_view.h"
 #include "comm/communicator.h"
@@ -25,6 +24,7 @@
 #include "reducer/reducer_testing.h"
 #include "reducer/reducer_view_testing.h"
 #include "tests/ranks.h"
+#include "tests/test_device.h"
 
 namespace lockstep {
 namespace {
@@ -36,6 +36,7 @@ using ::testing::HasSubstr;
 using testing::LoopbackWorld;
 using testing::MarkViews;
 using testing::MixedTable;
+using testing::ReachableVector;
 using testing::Replica;
 using testing::RunStepInViews;
 using testing::ShortTimeout;
@@ -166,17 +167,18 @@ TEST_P(ReducerViews, MayBeLeftForMemoryElsewhere) {
 TEST_P(ReducerViews, OfStreamsAreReducedOnceTheStreamIsThere) {
   LoopbackWorld world(size(), {}, ShortTimeout());
   world.Run([&](Communicator& communicator) {
-    Replica replica(MixedTable(), communicator.rank().value());
-    const std::unique_ptr<Stream> stream = HostDevice()->CreateStream("test").value();
+    const int rank = communicator.rank().value();
+    Replica replica(MixedTable(), rank);
+    const std::unique_ptr<Stream> stream = testing::TestDevice(rank)->CreateStream("test").value();
+    std::vector<ReachableVector<char>> computed(replica.table().size());
     const auto reducer = Create(communicator, replica.table(), options());
     for (int step = 0; step < 3; ++step) {
       LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
       for (const size_t index : replica.order()) {
-        LOCKSTEP_EXPECT_OK(stream->Enqueue([&, index, step] {
-          replica.Compute(index, step);
-          testing::CopyView(replica.gradient(index), ViewOf(*reducer, index));
-          return absl::OkStatus();
-        }));
+        replica.Compute(index, step);
+        testing::TakeOut(replica.gradient(index), &computed[index]);
+        LOCKSTEP_EXPECT_OK(
+            stream->Copy(ViewOf(*reducer, index).data(), computed[index].data(), computed[index].size()));
         MarkViews(*reducer, {index}, stream.get());
       }
       LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
@@ -332,16 +334,21 @@ class TenTimesElsewhere : public CommHook {
   std::string name() const override { return "ten times elsewhere"; }
   bool communicates() const override { return false; }
   absl::Status Issue(HookBucket& bucket, Stream& stream) override {
-    return stream.Enqueue([this, &bucket] {
-      result_.resize(bucket.elements);
-      for (size_t i = 0; i < bucket.elements; ++i) result_[i] = 10 * static_cast<const float*>(bucket.data)[i];
-      bucket.result = TensorView::Vector(result_.data(), DType::kF64, bucket.elements).value();
+    seen_.resize(bucket.elements);
+    result_.resize(bucket.elements);
+    bucket.result = testing::VectorView(result_.data(), DType::kF64, bucket.elements);
+    const absl::Status copied = stream.Copy(seen_.data(), bucket.data, bucket.elements * sizeof(float));
+    if (!copied.ok()) return copied;
+    return stream.Enqueue([this] {
+      for (size_t i = 0; i < seen_.size(); ++i) result_[i] = 10 * seen_[i];
       return absl::OkStatus();
     });
   }
 
  private:
-  std::vector<double> result_;  // of the one bucket that there is
+  // Of the one bucket that there is.
+  ReachableVector<float> seen_;
+  ReachableVector<double> result_;
 };
 
 TEST(BucketViews, GetWhatAHookLeftElsewhere) {
@@ -350,12 +357,12 @@ TEST(BucketViews, GetWhatAHookLeftElsewhere) {
   ReducerOptions options = Views();
   options.hook = std::make_shared<TenTimesElsewhere>();
   const auto reducer = Create(*world.communicator(0), table, options);
-  float* const values = static_cast<float*>(ViewOf(*reducer, 0).data());
-  for (int i = 0; i < 6; ++i) values[i] = i;
+  const float values[] = {0, 1, 2, 3, 4, 5};
+  testing::CopyAnywhere(ViewOf(*reducer, 0).data(), values, sizeof(values));
   LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
   MarkViews(*reducer, {0});
   LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
-  EXPECT_THAT(absl::MakeConstSpan(values, 6), ::testing::ElementsAre(0, 10, 20, 30, 40, 50));
+  EXPECT_THAT(testing::Floats(ViewOf(*reducer, 0)), ::testing::ElementsAre(0, 10, 20, 30, 40, 50));
 }
 
 // Where a rank did not use a parameter and another one did, the average is in the view.
@@ -369,14 +376,14 @@ TEST(BucketViews, OfUnusedParametersGetTheAverage) {
     for (int step = 0; step < 3; ++step) {
       LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
       const size_t used = (rank + step) % 2;
-      std::fill_n(static_cast<float*>(ViewOf(*reducer, used).data()), 10, 4.0F + step);
+      const std::vector<float> gradient(10, 4.0F + step);
+      testing::CopyAnywhere(ViewOf(*reducer, used).data(), gradient.data(), ViewOf(*reducer, used).bytes());
       MarkViews(*reducer, {used});
       LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
       for (const size_t index : {0, 1}) {
-        const float* const values = static_cast<const float*>(ViewOf(*reducer, index).data());
-        EXPECT_THAT(absl::MakeConstSpan(values, 10), Each((4.0F + step) / 2));
+        EXPECT_THAT(testing::Floats(ViewOf(*reducer, index)), Each((4.0F + step) / 2));
         LOCKSTEP_ASSERT_OK_AND_ASSIGN(const TensorView average, reducer->AverageOf(index));
-        EXPECT_EQ(average.data(), values);
+        EXPECT_EQ(average.data(), ViewOf(*reducer, index).data());
       }
     }
   });

@@ -16,17 +16,35 @@
 #include "kernels/cpu/flatten.h"
 #include "reducer/reducer.h"
 #include "reducer/reducer_testing.h"
+#include "tests/test_device.h"
 
 namespace lockstep {
 namespace testing {
 
+// The same elements, which the host reaches, for its kernels.
+inline TensorView HostView(const TensorView& view) {
+  return TensorView::Create(view.data(), view.dtype(), view.shape(), view.strides(), DeviceId()).value();
+}
+
+// The elements of a view as a block, and back: row-major where it has gaps, else as they are in memory. A view with gaps is one that the
+// host reaches.
+inline void TakeOut(const TensorView& view, ReachableVector<char>* flat) {
+  flat->resize(view.bytes());
+  if (view.dense()) return CopyAnywhere(flat->data(), view.data(), view.bytes());
+  const TensorView source = HostView(view);
+  LOCKSTEP_ASSERT_OK(kernels::FlattenViews({{&source, 0}}, flat->data(), view.dtype(), 1));
+}
+inline void PutIn(const ReachableVector<char>& flat, const TensorView& view) {
+  if (view.dense()) return CopyAnywhere(view.data(), flat.data(), view.bytes());
+  const TensorView target = HostView(view);
+  LOCKSTEP_ASSERT_OK(kernels::UnflattenViews({{&target, 0}}, flat.data(), view.dtype(), 1));
+}
+
 // Between views of one dtype and shape, each with the table's strides or, where those leave gaps, row-major.
 inline void CopyView(const TensorView& source, const TensorView& target) {
-  std::vector<char> flat(source.bytes() + 1);
-  const kernels::ViewPiece from = {&source, 0};
-  const kernels::ViewPiece to = {&target, 0};
-  LOCKSTEP_ASSERT_OK(kernels::FlattenViews({&from, 1}, flat.data(), source.dtype(), 1));
-  LOCKSTEP_ASSERT_OK(kernels::UnflattenViews({&to, 1}, flat.data(), source.dtype(), 1));
+  ReachableVector<char> flat;
+  TakeOut(source, &flat);
+  PutIn(flat, target);
 }
 
 inline TensorView ViewOf(const Reducer& reducer, size_t index) {

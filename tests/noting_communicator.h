@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/deadline.h"
+#include "base/device.h"
 #include "base/mutex.h"
 #include "base/rank.h"
 #include "comm/communicator.h"
@@ -42,6 +43,7 @@ class NotingCommunicator : public Communicator {
 
   Rank rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
+  Device* accelerator() const override { return inner_->accelerator(); }
   absl::Status Run(const CollectiveRequest& request) override { return inner_->Run(request); }
   absl::StatusOr<Work> Start(const CollectiveRequest& request) override { return inner_->Start(request); }
   absl::Status Enqueue(const CollectiveRequest& request, Stream* stream,
@@ -59,6 +61,9 @@ class NotingCommunicator : public Communicator {
   absl::Status Receive(const ReceiveRequest& request) override { return inner_->Receive(request); }
   absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key) override { return inner_->Split(color, key); }
   absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Allocate(size_t bytes) override { return inner_->Allocate(bytes); }
+  absl::StatusOr<std::unique_ptr<SymmetricBuffer>> AllocateOnDevice(size_t bytes) override {
+    return inner_->AllocateOnDevice(bytes);
+  }
   absl::Status Supports(Collective collective, DType dtype, ReduceOp op) const override {
     return inner_->Supports(collective, dtype, op);
   }

@@ -17,6 +17,15 @@ void RunRanks(int size, const std::function<void(int rank)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
+ForTestDevice::ForTestDevice(Communicator* host, std::chrono::milliseconds timeout) : host_(host) {
+  if (OnHost()) return;
+  StagedOptions options;
+  options.timeout = timeout;
+  auto staged = StagedCommunicator::Create(host, TestDevice(host->rank().value()), options);
+  LOCKSTEP_CHECK(staged.ok()) << staged.status();
+  staged_ = *std::move(staged);
+}
+
 LoopbackWorld::LoopbackWorld(int size, LoopbackOptions network, TransportCommunicatorOptions options)
     : network_(size, std::move(network)), ranks_(size) {
   for (int rank = 0; rank < size; ++rank) {
@@ -28,18 +37,14 @@ LoopbackWorld::LoopbackWorld(int size, LoopbackOptions network, TransportCommuni
     member.communicator = std::make_unique<TransportCommunicator>(member.engine.get(), nullptr, options);
     member.noting = std::make_unique<NotingCommunicator>(member.communicator.get(), &board_);
   }
-  if (OnHost()) return;
-  StagedOptions staged;
-  staged.timeout = options.timeout;
   RunRanks(size, [&](int rank) {
-    auto created = StagedCommunicator::Create(ranks_[rank].noting.get(), TestDevice(rank), staged);
-    LOCKSTEP_CHECK(created.ok()) << created.status();
-    ranks_[rank].on_device = *std::move(created);
+    Member& member = ranks_[rank];
+    member.for_device = std::make_unique<ForTestDevice>(member.noting.get(), options.timeout);
   });
 }
 
 LoopbackWorld::~LoopbackWorld() {
-  for (Member& member : ranks_) member.on_device.reset();
+  for (Member& member : ranks_) member.for_device.reset();
   for (Member& member : ranks_) member.communicator.reset();
   for (Member& member : ranks_) member.engine.reset();
 }

@@ -3,6 +3,7 @@
 #ifndef TESTS_RANKS_H_
 #define TESTS_RANKS_H_
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -23,6 +24,21 @@ namespace testing {
 // leave the others waiting, so it goes on after a failure or aborts what it shares with them.
 void RunRanks(int size, const std::function<void(int rank)>& body);
 
+// A communicator for tensors on the test's device as well, over one for the host, which outlives it: that itself where the device is
+// the host. Collective.
+class ForTestDevice {
+ public:
+  explicit ForTestDevice(Communicator* host,
+                         std::chrono::milliseconds timeout = TransportCommunicatorOptions().timeout);
+
+  Communicator* get() const { return staged_ == nullptr ? host_ : staged_.get(); }
+  Communicator& operator*() const { return *get(); }
+
+ private:
+  Communicator* const host_;
+  std::unique_ptr<Communicator> staged_;
+};
+
 // Communicators of `size` ranks over one loopback network, without a control channel: each rank has its own view of a failure.
 // Notes are left on a board in memory. For tensors on the test's device, too (tests/test_device.h).
 class LoopbackWorld {
@@ -31,11 +47,7 @@ class LoopbackWorld {
   ~LoopbackWorld();
 
   int size() const { return static_cast<int>(ranks_.size()); }
-  Communicator* communicator(int rank) {
-    Member& member = ranks_[rank];
-    if (member.on_device != nullptr) return member.on_device.get();
-    return member.noting.get();
-  }
+  Communicator* communicator(int rank) { return ranks_[rank].for_device->get(); }
   LoopbackNetwork& network() { return network_; }
 
   // RunRanks with each rank's communicator.
@@ -48,7 +60,7 @@ class LoopbackWorld {
     std::unique_ptr<ChannelRegistry> registry;
     std::unique_ptr<TransportCommunicator> communicator;
     std::unique_ptr<NotingCommunicator> noting;
-    std::unique_ptr<Communicator> on_device;  // null where the device is the host
+    std::unique_ptr<ForTestDevice> for_device;
   };
 
   LoopbackNetwork network_;

@@ -1,13 +1,20 @@
 #include "tests/test_device.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "base/check.h"
 #include "base/cuda_device.h"
+#include "base/deadline.h"
 #include "base/host_device.h"
 #include "base/mutex.h"
 #include "tests/fake_device.h"
@@ -29,11 +36,59 @@ Device* FakeDeviceOf(int rank) {
   return (*devices)[rank];
 }
 
+// Blocks of a GPU's, which the host reaches: cut off one large one, and kept by size.
+class ReachablePool {
+ public:
+  // Before any rank has something under way.
+  void Reserve(Device* device) {
+    MutexLock lock(&mu_);
+    AddBlock(device, kBlockBytes);
+  }
+  void* Take(Device* device, size_t bytes) {
+    bytes = Rounded(bytes);
+    MutexLock lock(&mu_);
+    std::vector<void*>& free = free_[bytes];
+    if (!free.empty()) {
+      void* const memory = free.back();
+      free.pop_back();
+      return memory;
+    }
+    if (bytes > left_) AddBlock(device, std::max(bytes, kBlockBytes));
+    left_ -= bytes;
+    return std::exchange(next_, next_ + bytes);
+  }
+  void GiveBack(void* memory, size_t bytes) {
+    MutexLock lock(&mu_);
+    free_[Rounded(bytes)].push_back(memory);
+  }
+
+ private:
+  static constexpr size_t kBlockBytes = size_t{64} << 20;
+  void AddBlock(Device* device, size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    next_ = static_cast<char*>(device->AllocateOnHost(bytes).value());
+    left_ = bytes;
+  }
+  static size_t Rounded(size_t bytes) { return std::max<size_t>(256, (bytes + 255) / 256 * 256); }
+
+  Mutex mu_;
+  std::map<size_t, std::vector<void*>> free_ ABSL_GUARDED_BY(mu_);
+  char* next_ ABSL_GUARDED_BY(mu_) = nullptr;
+  size_t left_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+ReachablePool& Pool() {
+  static auto* const pool = new ReachablePool;
+  return *pool;
+}
+
 Device* Gpu() {
   // Ranks as threads have more streams than there are queues otherwise, and one that waits would hold up others.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   absl::StatusOr<Device*> device = CudaDevice(0);
-  if (device.ok()) return *device;
+  if (device.ok()) {
+    Pool().Reserve(*device);
+    return *device;
+  }
   // What a test that is skipped says, for a whole program.
   std::printf("[  SKIPPED ] %s\n", device.status().ToString().c_str());
   std::fflush(stdout);
@@ -51,6 +106,30 @@ Device* TestDevice(int rank) {
   }
   LOCKSTEP_CHECK(kind.empty()) << "LOCKSTEP_TEST_DEVICE is '" << kind << "'; known are fake, cuda";
   return HostDevice();
+}
+
+bool OnGpu() { return Kind() == "cuda"; }
+
+void* AllocateReachable(size_t bytes) {
+  return OnGpu() ? Pool().Take(TestDevice(0), bytes) : HostDevice()->AllocateOnHost(bytes).value();
+}
+
+void FreeReachable(void* memory, size_t bytes) {
+  if (OnGpu()) {
+    Pool().GiveBack(memory, bytes);
+  } else {
+    HostDevice()->FreeOnHost(memory);
+  }
+}
+
+void CopyAnywhere(void* target, const void* source, size_t bytes) {
+  if (bytes == 0) return;
+  if (!OnGpu()) {
+    std::memcpy(target, source, bytes);
+    return;
+  }
+  static thread_local const std::unique_ptr<Stream> stream = TestDevice(0)->CreateStream("copy").value();
+  LOCKSTEP_CHECK(stream->Copy(target, source, bytes).ok() && stream->Synchronize(Deadline::AfterMs(30000)).ok());
 }
 
 }  // namespace testing

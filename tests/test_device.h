@@ -8,6 +8,9 @@
 #ifndef TESTS_TEST_DEVICE_H_
 #define TESTS_TEST_DEVICE_H_
 
+#include <cstddef>
+#include <vector>
+
 #include "base/device.h"
 
 namespace lockstep {
@@ -18,6 +21,44 @@ Device* TestDevice(int rank);
 
 inline DeviceId TestDeviceId() { return TestDevice(0)->id(); }
 inline bool OnHost() { return TestDeviceId().kind == DeviceKind::kHost; }
+
+// On a GPU, which all ranks share. Its closures, of all streams, run one at a time, so a test whose closures wait for something that
+// others do cannot run there.
+bool OnGpu();
+inline constexpr char kClosuresShareAThread[] = "closures of a GPU's streams run one at a time, and here one waits";
+
+// Memory that the test's device and the host reach, uninitialised and aligned to 256 bytes. On a GPU, where taking and freeing memory
+// waits for what other ranks have under way, it comes from one large allocation as long as that lasts, and what is freed is kept for
+// more of its size. Thread-safe.
+void* AllocateReachable(size_t bytes);
+void FreeReachable(void* memory, size_t bytes);
+
+// Copies between any memory that the test's device reaches, and waits for it. Not in a stream's closure. Thread-safe.
+void CopyAnywhere(void* target, const void* source, size_t bytes);
+
+template <typename T>
+struct ReachableAllocator {
+  using value_type = T;
+  ReachableAllocator() = default;
+  // As containers make allocators of others.
+  template <typename U>
+  ReachableAllocator(const ReachableAllocator<U>&) {}  // NOLINT(google-explicit-constructor)
+
+  T* allocate(size_t count) { return static_cast<T*>(AllocateReachable(count * sizeof(T))); }
+  void deallocate(T* memory, size_t count) { FreeReachable(memory, count * sizeof(T)); }
+
+  template <typename U>
+  friend bool operator==(const ReachableAllocator&, const ReachableAllocator<U>&) {
+    return true;
+  }
+  template <typename U>
+  friend bool operator!=(const ReachableAllocator&, const ReachableAllocator<U>&) {
+    return false;
+  }
+};
+
+template <typename T>
+using ReachableVector = std::vector<T, ReachableAllocator<T>>;
 
 }  // namespace testing
 }  // namespace lockstep
