@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstdio>
 #include <functional>
 #include <utility>
 
@@ -308,6 +309,12 @@ CudaApi FakeCuda::Table::Make() {
     return Call("cudaSetDevice", [&](FakeCuda& fake) {
       if (device < 0 || device >= fake.devices_) return kCudaInvalidDevice;
       current_device = device;
+      return kCudaSuccess;
+    });
+  };
+  api.device_get_pci_bus_id = [](char* address, int bytes, int device) {
+    return Call("cudaDeviceGetPCIBusId", [&](FakeCuda&) -> int {
+      std::snprintf(address, bytes, "0000:%02x:00.0", device + 1);
       return kCudaSuccess;
     });
   };

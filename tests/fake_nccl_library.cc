@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/dtype.h"
 #include "kernels/reference.h"
@@ -127,6 +128,7 @@ Result Library::Split(Comm* comm, int color, int key, Comm** part) {
   comm->split = comm->splits++;
   comm->clique->splits[comm->split].asked[comm->rank] = {color, key};
   comm->part = part;
+  comm->part_due = false;
   *part = nullptr;
   comm->looks = looks_;
   return kInProgress;
@@ -231,7 +233,10 @@ Result Library::Progress(Comm* comm) {
   comm->ready = true;
   if (comm->part != nullptr) {
     Clique::Split& split = comm->clique->splits[comm->split];
-    if (static_cast<int>(split.asked.size()) < comm->clique->size) return kInProgress;
+    // As with NCCL 2.28, this one says that it is done before the part is there.
+    if (!std::exchange(comm->part_due, true) || static_cast<int>(split.asked.size()) < comm->clique->size) {
+      return kSuccess;
+    }
     const auto [color, key] = split.asked[comm->rank];
     if (color != kNoColor) *comm->part = NewPart(comm, &split, color);
     comm->part = nullptr;

@@ -1,7 +1,5 @@
 #include "kernels/cuda/blocks.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_format.h"
 #include "kernels/cuda/arguments.h"
 
@@ -9,17 +7,8 @@ namespace lockstep {
 namespace kernels {
 namespace cuda {
 
-namespace {
-
-constexpr uint64_t kBlocksWanted = 4096;
-constexpr uint64_t kUnitsMax = 4;
-
-}  // namespace
-
 Blocks BlocksFor(uint64_t elements, size_t element_bytes) {
-  const uint32_t unit = UnitElements(static_cast<uint32_t>(element_bytes));
-  const uint64_t units = std::min(std::max<uint64_t>(elements / (kBlocksWanted * unit), 1), kUnitsMax);
-  const uint32_t block_elements = unit * static_cast<uint32_t>(units);
+  const uint32_t block_elements = UnitElements(static_cast<uint32_t>(element_bytes));
   return {block_elements, BlockCount(elements, block_elements)};
 }
 

@@ -126,14 +126,32 @@ absl::StatusOr<std::unique_ptr<NcclComm>> NcclComm::Split(int color, int key, De
   if (comm_ == nullptr) return absl::AbortedError(absl::StrCat(attempt(), ": it was aborted"));
   MutexLock part_lock(&part->mu_);
   const nccl::Result begun = api_.CommSplit(comm_, color < 0 ? nccl::kNoColor : color, key, &part->comm_, &config);
-  // This one says how the split goes on; the part, which is not filled in before, then says how it gets ready itself.
+  // This one says how the split goes on; the part, which NCCL's thread may fill in after that (2.28), then says how it gets ready itself.
   absl::Status status = Await(comm_, begun, attempt, deadline, interrupted);
-  if (status.ok() && part->comm_ == nullptr) return nullptr;
+  if (status.ok() && color < 0) {
+    without_color_.push_back(std::move(part));
+    return nullptr;
+  }
+  if (status.ok()) status = AwaitPart(&part->comm_, attempt, deadline, interrupted);
   if (status.ok()) status = Await(part->comm_, nccl::kInProgress, attempt, deadline, interrupted);
   if (status.ok()) return part;
   // This one first: the thread that makes the part is its own, and ends with it.
   AbortLocked();
   return status;
+}
+
+absl::Status NcclComm::AwaitPart(nccl::Comm** part, Attempt attempt, Deadline deadline, Interrupted interrupted) {
+  // Pairs with whatever NCCL's thread publishes it by.
+  while (__atomic_load_n(part, __ATOMIC_ACQUIRE) == nullptr) {
+    LOCKSTEP_RETURN_IF_ERROR(Await(comm_, nccl::kInProgress, attempt, deadline, interrupted));
+    if (aborted_.load(std::memory_order_acquire)) {
+      return absl::AbortedError(absl::StrCat(attempt(), ": it was aborted"));
+    }
+    if (deadline.passed()) return absl::DeadlineExceededError(absl::StrCat(attempt(), " did not finish in time"));
+    LOCKSTEP_RETURN_IF_ERROR(interrupted());
+    std::this_thread::sleep_for(kPause);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status NcclComm::Await(nccl::Comm* comm, nccl::Result begun, Attempt attempt, Deadline deadline,

@@ -108,6 +108,9 @@ class NcclComm {
   void AbortLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Until what `begun` says is under way on `comm` is done.
   absl::Status Await(nccl::Comm* comm, nccl::Result begun, Attempt attempt, Deadline deadline, Interrupted interrupted);
+  // Until the part that this one is split into is there.
+  absl::Status AwaitPart(nccl::Comm** part, Attempt attempt, Deadline deadline, Interrupted interrupted)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Error(nccl::Comm* comm, nccl::Result result, absl::string_view attempt) const;
 
   // Constant after construction.
@@ -122,6 +125,8 @@ class NcclComm {
   // Guarded by mu_, which is held during a call of NCCL's and while what it began is awaited.
   Mutex mu_;
   nccl::Comm* comm_ ABSL_GUARDED_BY(mu_) = nullptr;  // null at the end
+  // Of splits in which this rank has no part: NCCL may write into them after it has said that it is done.
+  std::vector<std::unique_ptr<NcclComm>> without_color_ ABSL_GUARDED_BY(mu_);
   std::vector<nccl::RedOp> operators_ ABSL_GUARDED_BY(mu_);
 
   Mutex aborter_mu_;
