@@ -20,7 +20,8 @@ constexpr EnvironmentVariable kTable[] = {
      "Every reduction folds in rank order, so that its bits depend on the inputs alone; must be the same on all "
      "ranks."},
     {"LOCKSTEP_DEVICE_BACKEND", "auto, nccl or staged", "auto",
-     "How tensors on a device travel between ranks: the first of these that all ranks can use, or one of them; must be the "
+     "How tensors on a device travel between ranks: the first of these that all ranks can use, or one of them; must be "
+     "the "
      "same on all ranks."},
     {"LOCKSTEP_FLIGHT_RECORDS", "a count, 16 to 1,048,576", "256",
      "How many of the latest operations a communicator remembers for its error messages."},

@@ -135,8 +135,8 @@ typedef struct lockstep_tensor {
 LOCKSTEP_EXPORT lockstep_error* lockstep_tensor_from_dlpack(const void* dl_tensor, lockstep_tensor* out_tensor);
 
 /* A stream of the embedder's. A NULL lockstep_stream* means the host, inline: the data is ready when the call is made, and
- * what the call is to produce is there when it returns. The handle of a CUDA stream is a cudaStream_t; NULL in it is the legacy default stream,
- * and cudaStreamPerThread that of the calling thread. A stream must outlive the communicator or reducer that it was passed to. */
+ * what the call is to produce is there when it returns. The handle of a CUDA stream is a cudaStream_t; NULL in it is the legacy
+ * default stream, and cudaStreamPerThread that of the calling thread. A stream must outlive the communicator or reducer that it was passed to. */
 typedef struct lockstep_stream {
   void* handle;
   int32_t device_kind;
@@ -297,8 +297,8 @@ LOCKSTEP_EXPORT int32_t lockstep_buffer_is_shared(const lockstep_buffer* buffer)
  * FAILED_PRECONDITION on every rank that has not finished, telling which rank called what, and at the next call on the
  * others; the communicator is over then (in checked mode it stays usable).
  *
- * Tensors are contiguous and on the host, or all of a call on the communicator's device. In place: input and output are the same memory as each call says; any other overlap is
- * INVALID_ARGUMENT. out_work NULL: the call returns when the collective is done. Otherwise it returns at once, and the
+ * Tensors are contiguous and on the host, or all of a call on the communicator's device. In place: input and output are the same
+ * memory as each call says; any other overlap is INVALID_ARGUMENT. out_work NULL: the call returns when the collective is done. Otherwise it returns at once, and the
  * tensors' memory stays borrowed until the work is done. */
 
 typedef enum lockstep_reduce_op {
@@ -318,7 +318,7 @@ typedef struct lockstep_collective_options {
   int64_t
       timeout_ms; /* the whole collective's; after it the communicator is aborted on every rank. 0: the communicator's */
   double factor;  /* of LOCKSTEP_PREMUL_SUM; each rank may have its own */
-  const char* algorithm;         /* overrides the communicator's choice; equal on all ranks */
+  const char* algorithm; /* overrides the communicator's choice; equal on all ranks */
   /* NULL: inline on the host; a call on a device waits for nothing of the caller's. Else a stream of the communicator's device: the call
    * returns once the collective is enqueued there, out_work and prepare must be NULL and 0, and what goes wrong after that is told by
    * lockstep_communicator_status. */

@@ -164,7 +164,8 @@ NcclCommunicator::~NcclCommunicator() {
   const bool good = status().ok();
   const bool idle = good && operations_.Idle();
   // The other ranks must not wait for this one's part.
-  if (good && !idle) host()->Abort(absl::StrCat("it was destroyed with calls in flight on ", Name(accelerator()->id())));
+  if (good && !idle)
+    host()->Abort(absl::StrCat("it was destroyed with calls in flight on ", Name(accelerator()->id())));
   Close();
   if (idle) {
     comm_->Destroy();
