@@ -136,7 +136,8 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_tensor_from_dlpack(const void* dl_tenso
 
 /* A stream of the embedder's. A NULL lockstep_stream* means the host, inline: the data is ready when the call is made, and
  * what the call is to produce is there when it returns. The handle of a CUDA stream is a cudaStream_t; NULL in it is the legacy
- * default stream, and cudaStreamPerThread that of the calling thread. A stream must outlive the communicator or reducer that it was passed to. */
+ * default stream, and cudaStreamPerThread that of the calling thread. A stream must outlive the communicator or
+ * reducer that it was passed to. */
 typedef struct lockstep_stream {
   void* handle;
   int32_t device_kind;
@@ -298,8 +299,8 @@ LOCKSTEP_EXPORT int32_t lockstep_buffer_is_shared(const lockstep_buffer* buffer)
  * others; the communicator is over then (in checked mode it stays usable).
  *
  * Tensors are contiguous and on the host, or all of a call on the communicator's device. In place: input and output are the same
- * memory as each call says; any other overlap is INVALID_ARGUMENT. out_work NULL: the call returns when the collective is done. Otherwise it returns at once, and the
- * tensors' memory stays borrowed until the work is done. */
+ * memory as each call says; any other overlap is INVALID_ARGUMENT. out_work NULL: the call returns when the collective is done.
+ * Otherwise it returns at once, and the tensors' memory stays borrowed until the work is done. */
 
 typedef enum lockstep_reduce_op {
   LOCKSTEP_SUM = 0,        /* bool: or */
