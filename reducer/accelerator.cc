@@ -5,7 +5,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/host_device.h"
+#include "base/status.h"
 #include "kernels/cuda/bucket_kernels.h"
+#include "kernels/cuda/preload.h"
 
 namespace lockstep {
 namespace {
@@ -21,8 +23,11 @@ absl::StatusOr<Accelerator> FindAccelerator(const Communicator& communicator, De
                                                    ", and the communicator was made for ", Name(communicator.device()),
                                                    ": name the device at its creation"));
   }
-  const kernels::BucketKernels* const kernels = replaced.load();
-  return Accelerator{communicator.accelerator(), kernels == nullptr ? kernels::CudaBucketKernels() : kernels};
+  const kernels::BucketKernels* const other = replaced.load();
+  if (other != nullptr) return Accelerator{communicator.accelerator(), other};
+  // Not at their first launch, which may be in the middle of a collective.
+  LOCKSTEP_RETURN_IF_ERROR(kernels::cuda::Preload(id.index));
+  return Accelerator{communicator.accelerator(), kernels::CudaBucketKernels()};
 }
 
 void ReplaceKernelsForTesting(const kernels::BucketKernels* kernels) { replaced = kernels; }
