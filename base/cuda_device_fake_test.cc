@@ -300,37 +300,6 @@ TEST_F(FakeCudaDeviceTest, ThrownExceptionBecomesTheStreamsError) {
               StatusIs(absl::StatusCode::kInternal, HasSubstr("\"throws\": its work threw out of luck")));
 }
 
-TEST_F(FakeCudaDeviceTest, DestructorLetsTheRunningClosureFinishAndDropsTheRest) {
-  auto stream = NewStream();
-  Gate started;
-  Gate gate;
-  bool finished = false;
-  bool second_ran = false;
-  ASSERT_THAT(stream->Enqueue([&] {
-    started.Open();
-    absl::Status opened = gate.Await(Soon());
-    finished = opened.ok();
-    return opened;
-  }),
-              IsOk());
-  ASSERT_THAT(stream->Enqueue([&second_ran] {
-    second_ran = true;
-    return absl::OkStatus();
-  }),
-              IsOk());
-  ASSERT_THAT(started.Await(Soon()), IsOk());
-  Gate destroyed;
-  Thread destroyer("destroyer", [&] {
-    stream.reset();
-    destroyed.Open();
-  });
-  EXPECT_THAT(destroyed.Await(Deadline::AfterMs(5)), StatusIs(absl::StatusCode::kDeadlineExceeded));
-  gate.Open();
-  EXPECT_THAT(destroyed.Await(Soon()), IsOk());
-  EXPECT_TRUE(finished);
-  EXPECT_FALSE(second_ran);
-}
-
 TEST_F(FakeCudaDeviceTest, WorkThatUsesCudaIsToldAndWhatItDestroysIsLeaked) {
   const auto stream = NewStream();
   auto event = NewEvent();

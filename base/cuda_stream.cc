@@ -137,7 +137,7 @@ void CudaStream::Drain() {
   if (code != kCudaSuccess) api_.get_last_error();
 }
 
-absl::StatusOr<bool> CudaStream::IsCapturing() {
+absl::StatusOr<bool> CudaStream::IsCapturing() const {
   LOCKSTEP_RETURN_IF_ERROR(MayCall());
   const CudaGuard guard(api_, device_);
   LOCKSTEP_RETURN_IF_ERROR(guard.status());
@@ -148,11 +148,8 @@ absl::StatusOr<bool> CudaStream::IsCapturing() {
 }
 
 bool CudaStream::capturing() const {
-  const CudaGuard guard(api_, device_);
-  bool capturing = false;
-  if (!MayCall().ok() || !guard.status().ok()) return false;
-  return work_->Check(api_.stream_is_capturing(native_, &capturing), "cudaStreamIsCapturing(stream, &status)").ok() &&
-         capturing;
+  const absl::StatusOr<bool> capturing = IsCapturing();
+  return capturing.ok() && *capturing;
 }
 
 absl::Status CudaStream::RefuseCapture(absl::string_view what) {

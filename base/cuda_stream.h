@@ -77,7 +77,7 @@ class CudaStream final : public Stream {
   // AllocateAsync, FreeAsync and IsCapturing of base/cuda_device.h.
   absl::StatusOr<void*> Allocate(size_t bytes);
   absl::Status Free(void* memory);
-  absl::StatusOr<bool> IsCapturing();
+  absl::StatusOr<bool> IsCapturing() const;
 
  private:
   absl::Status MayCall() const;
