@@ -1,5 +1,7 @@
 #include "base/cuda_api.h"
 
+#include <cuda.h>
+#include <cudaTypedefs.h>
 #include <cuda_runtime.h>
 
 namespace lockstep {
@@ -26,6 +28,8 @@ LOCKSTEP_SAME_CODE(kCudaIllegalAddress, cudaErrorIllegalAddress);
 LOCKSTEP_SAME_CODE(kCudaLaunchTimeout, cudaErrorLaunchTimeout);
 LOCKSTEP_SAME_CODE(kCudaContextDestroyed, cudaErrorContextIsDestroyed);
 LOCKSTEP_SAME_CODE(kCudaAssert, cudaErrorAssert);
+LOCKSTEP_SAME_CODE(kCudaHostMemoryAlreadyRegistered, cudaErrorHostMemoryAlreadyRegistered);
+LOCKSTEP_SAME_CODE(kCudaHostMemoryNotRegistered, cudaErrorHostMemoryNotRegistered);
 LOCKSTEP_SAME_CODE(kCudaHardwareStackError, cudaErrorHardwareStackError);
 LOCKSTEP_SAME_CODE(kCudaIllegalInstruction, cudaErrorIllegalInstruction);
 LOCKSTEP_SAME_CODE(kCudaMisalignedAddress, cudaErrorMisalignedAddress);
@@ -108,6 +112,64 @@ int PointerGetAttributes(CudaPointer* attributes, const void* pointer) {
   return error;
 }
 
+// The driver's function, which is looked up so that programs need no driver to start. Asked of the version in which the
+// function is always enabled; null before that.
+template <typename Function>
+Function DriverFunction(const char* name) {
+  constexpr unsigned int kVersion = 11070;
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+  const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &found, kVersion, cudaEnableLegacyStream, &result);
+#else
+  static_assert(CUDART_VERSION >= kVersion, "cudaGetDriverEntryPoint asks for the version of the runtime");
+  const cudaError_t error = cudaGetDriverEntryPoint(name, &found, cudaEnableLegacyStream, &result);
+#endif
+  if (error == cudaSuccess && result == cudaDriverEntryPointSuccess) return reinterpret_cast<Function>(found);
+  cudaGetLastError();
+  return nullptr;
+}
+
+CUdeviceptr AsDevicePointer(const void* address) { return reinterpret_cast<CUdeviceptr>(address); }
+
+// The driver takes calls only of threads that have made a context their own, which the runtime does for threads of its
+// callers when it must.
+cudaError_t EnterContext(int* device) {
+  const cudaError_t error = cudaGetDevice(device);
+  return error == cudaSuccess ? cudaSetDevice(*device) : error;
+}
+
+// CUresult's numbers are cudaError_t's.
+int StreamWaitValue(void* stream, const void* address, uint32_t value) {
+  static const auto wait = DriverFunction<PFN_cuStreamWaitValue32_v11070>("cuStreamWaitValue32");
+  if (wait == nullptr) return kCudaNotSupported;
+  int device = 0;
+  if (const cudaError_t error = EnterContext(&device); error != cudaSuccess) return error;
+  int flush = 0;
+  const cudaError_t error = cudaDeviceGetAttribute(&flush, cudaDevAttrCanFlushRemoteWrites, device);
+  if (error != cudaSuccess) return error;
+  return wait(AsStream(stream), AsDevicePointer(address), value,
+              CU_STREAM_WAIT_VALUE_GEQ | (flush != 0 ? CU_STREAM_WAIT_VALUE_FLUSH : 0));
+}
+
+int StreamWriteValue(void* stream, void* address, uint32_t value) {
+  static const auto write = DriverFunction<PFN_cuStreamWriteValue32_v11070>("cuStreamWriteValue32");
+  if (write == nullptr) return kCudaNotSupported;
+  int device = 0;
+  if (const cudaError_t error = EnterContext(&device); error != cudaSuccess) return error;
+  return write(AsStream(stream), AsDevicePointer(address), value, CU_STREAM_WRITE_VALUE_DEFAULT);
+}
+
+int HostRegister(void* memory, size_t bytes) {
+  cudaError_t error = cudaHostRegister(memory, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+  if (error != cudaSuccess) return error;
+  void* on_device = nullptr;
+  error = cudaHostGetDevicePointer(&on_device, memory, 0);
+  if (error == cudaSuccess && on_device == memory) return kCudaSuccess;
+  cudaHostUnregister(memory);
+  return error != cudaSuccess ? int{error} : int{kCudaNotSupported};
+}
+
 CudaApi MakeLinkedCudaApi() {
   CudaApi api = {};
   api.get_error_name = [](int code) { return cudaGetErrorName(static_cast<cudaError_t>(code)); };
@@ -146,12 +208,16 @@ CudaApi MakeLinkedCudaApi() {
   api.memcpy_async = [](void* target, const void* source, size_t bytes, void* stream) -> int {
     return cudaMemcpyAsync(target, source, bytes, cudaMemcpyDefault, AsStream(stream));
   };
+  api.stream_wait_value = StreamWaitValue;
+  api.stream_write_value = StreamWriteValue;
   api.malloc = [](void** memory, size_t bytes) -> int { return cudaMalloc(memory, bytes); };
   api.free = [](void* memory) -> int { return cudaFree(memory); };
   api.host_alloc = [](void** memory, size_t bytes) -> int {
     return cudaHostAlloc(memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
   };
   api.free_host = [](void* memory) -> int { return cudaFreeHost(memory); };
+  api.host_register = HostRegister;
+  api.host_unregister = [](void* memory) -> int { return cudaHostUnregister(memory); };
   api.malloc_async = [](void** memory, size_t bytes, void* stream) -> int {
     return cudaMallocAsync(memory, bytes, AsStream(stream));
   };

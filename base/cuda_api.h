@@ -9,6 +9,7 @@
 #define BASE_CUDA_API_H_
 
 #include <cstddef>
+#include <cstdint>
 
 namespace lockstep {
 
@@ -34,6 +35,8 @@ enum CudaCode : int {
   kCudaLaunchTimeout = 702,
   kCudaContextDestroyed = 709,
   kCudaAssert = 710,
+  kCudaHostMemoryAlreadyRegistered = 712,
+  kCudaHostMemoryNotRegistered = 713,
   kCudaHardwareStackError = 714,
   kCudaIllegalInstruction = 715,
   kCudaMisalignedAddress = 716,
@@ -106,11 +109,20 @@ struct CudaApi {
   // cudaMemcpyAsync with cudaMemcpyDefault.
   int (*memcpy_async)(void* target, const void* source, size_t bytes, void* stream);
 
+  // The driver's cuStreamWaitValue32 with CU_STREAM_WAIT_VALUE_GEQ, and with a flush of remote writes where the device
+  // has one; cuStreamWriteValue32 with a memory barrier before it. kCudaNotSupported where the driver has neither. The
+  // address is one that the host and the device share.
+  int (*stream_wait_value)(void* stream, const void* address, uint32_t value);
+  int (*stream_write_value)(void* stream, void* address, uint32_t value);
+
   int (*malloc)(void** memory, size_t bytes);
   int (*free)(void* memory);
   // cudaHostAlloc, portable and mapped.
   int (*host_alloc)(void** memory, size_t bytes);
   int (*free_host)(void* memory);
+  // cudaHostRegister, portable and mapped. kCudaNotSupported where the device would know it by another address.
+  int (*host_register)(void* memory, size_t bytes);
+  int (*host_unregister)(void* memory);
   int (*malloc_async)(void** memory, size_t bytes, void* stream);
   int (*free_async)(void* memory, void* stream);
   int (*pointer_get_attributes)(CudaPointer* attributes, const void* pointer);

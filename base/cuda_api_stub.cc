@@ -35,10 +35,14 @@ CudaApi MakeLinkedCudaApi() {
   api.event_query = BuiltWithoutCuda;
   api.launch_host_func = BuiltWithoutCuda;
   api.memcpy_async = BuiltWithoutCuda;
+  api.stream_wait_value = BuiltWithoutCuda;
+  api.stream_write_value = BuiltWithoutCuda;
   api.malloc = BuiltWithoutCuda;
   api.free = BuiltWithoutCuda;
   api.host_alloc = BuiltWithoutCuda;
   api.free_host = BuiltWithoutCuda;
+  api.host_register = BuiltWithoutCuda;
+  api.host_unregister = BuiltWithoutCuda;
   api.malloc_async = BuiltWithoutCuda;
   api.free_async = BuiltWithoutCuda;
   api.pointer_get_attributes = BuiltWithoutCuda;

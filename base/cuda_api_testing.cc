@@ -102,6 +102,12 @@ class FakeCuda::Table {
   static int StreamWaitEvent(void* stream, void* event);
   static int LaunchHostFunc(void* stream, void (*function)(void*), void* argument);
   static int MemcpyAsync(void* target, const void* source, size_t bytes, void* stream);
+  static int StreamWaitValue(void* stream, const void* address, uint32_t value);
+  static int StreamWriteValue(void* stream, void* address, uint32_t value);
+  static int HostRegister(void* memory, size_t bytes);
+  static int HostUnregister(void* memory);
+  // Whether the device reaches `bytes` bytes there, which are the host's.
+  static bool IsPinned(FakeCuda& fake, const void* address, size_t bytes);
   static int NewMemory(FakeCuda& fake, void** memory, size_t bytes, CudaPointer::Kind kind);
   static int DeleteMemory(FakeCuda& fake, void* memory, CudaPointer::Kind kind);
   static int PointerGetAttributes(CudaPointer* attributes, const void* pointer);
@@ -254,6 +260,55 @@ int FakeCuda::Table::MemcpyAsync(void* target, const void* source, size_t bytes,
   });
 }
 
+int FakeCuda::Table::StreamWaitValue(void* stream, const void* address, uint32_t value) {
+  return Call("cuStreamWaitValue32", [&](FakeCuda& fake) {
+    FakeStream* const in = Find(fake, stream);
+    if (in == nullptr) return kCudaInvalidHandle;
+    if (!IsPinned(fake, address, sizeof(value))) return kCudaInvalidValue;
+    const auto* const word = static_cast<const std::atomic<uint32_t>*>(address);
+    return in->stream->AwaitValue(word, value).ok() ? kCudaSuccess : kCudaOutOfMemory;
+  });
+}
+
+int FakeCuda::Table::StreamWriteValue(void* stream, void* address, uint32_t value) {
+  return Call("cuStreamWriteValue32", [&](FakeCuda& fake) {
+    FakeStream* const in = Find(fake, stream);
+    if (in == nullptr) return kCudaInvalidHandle;
+    if (!IsPinned(fake, address, sizeof(value))) return kCudaInvalidValue;
+    auto* const word = static_cast<std::atomic<uint32_t>*>(address);
+    return in->stream->WriteValue(word, value).ok() ? kCudaSuccess : kCudaOutOfMemory;
+  });
+}
+
+int FakeCuda::Table::HostRegister(void* memory, size_t bytes) {
+  return CallUnsafeInCapture("cudaHostRegister", [&](FakeCuda& fake) {
+    MutexLock lock(&fake.mu_);
+    if (memory == nullptr || bytes == 0) return kCudaInvalidValue;
+    const bool added =
+        fake.memory_.try_emplace(memory, Memory{{CudaPointer::kPinned, current_device}, bytes, true}).second;
+    return added ? kCudaSuccess : kCudaHostMemoryAlreadyRegistered;
+  });
+}
+
+int FakeCuda::Table::HostUnregister(void* memory) {
+  return CallUnsafeInCapture("cudaHostUnregister", [&](FakeCuda& fake) {
+    MutexLock lock(&fake.mu_);
+    const auto found = fake.memory_.find(memory);
+    if (found == fake.memory_.end() || !found->second.registered) return kCudaHostMemoryNotRegistered;
+    fake.memory_.erase(found);
+    return kCudaSuccess;
+  });
+}
+
+bool FakeCuda::Table::IsPinned(FakeCuda& fake, const void* address, size_t bytes) {
+  MutexLock lock(&fake.mu_);
+  auto found = fake.memory_.upper_bound(address);
+  if (found == fake.memory_.begin()) return false;
+  --found;
+  const size_t offset = static_cast<const char*>(address) - static_cast<const char*>(found->first);
+  return found->second.pointer.kind == CudaPointer::kPinned && offset + bytes <= found->second.bytes;
+}
+
 int FakeCuda::Table::NewMemory(FakeCuda& fake, void** memory, size_t bytes, CudaPointer::Kind kind) {
   if (bytes == 0) return *memory = nullptr, kCudaSuccess;
   if (bytes > kMost) return kCudaOutOfMemory;
@@ -261,14 +316,16 @@ int FakeCuda::Table::NewMemory(FakeCuda& fake, void** memory, size_t bytes, Cuda
   if (!allocated.ok()) return kCudaOutOfMemory;
   *memory = *allocated;
   MutexLock lock(&fake.mu_);
-  fake.memory_[*memory] = {{kind, current_device}, bytes};
+  fake.memory_[*memory] = {{kind, current_device}, bytes, /*registered=*/false};
   return kCudaSuccess;
 }
 
 int FakeCuda::Table::DeleteMemory(FakeCuda& fake, void* memory, CudaPointer::Kind kind) {
   MutexLock lock(&fake.mu_);
   const auto found = fake.memory_.find(memory);
-  if (found == fake.memory_.end() || found->second.pointer.kind != kind) return kCudaInvalidValue;
+  if (found == fake.memory_.end() || found->second.pointer.kind != kind || found->second.registered) {
+    return kCudaInvalidValue;
+  }
   fake.memory_.erase(found);
   HostDevice()->Free(memory);
   return kCudaSuccess;
@@ -358,6 +415,10 @@ CudaApi FakeCuda::Table::Make() {
   api.event_query = EventQuery;
   api.launch_host_func = LaunchHostFunc;
   api.memcpy_async = MemcpyAsync;
+  api.stream_wait_value = StreamWaitValue;
+  api.stream_write_value = StreamWriteValue;
+  api.host_register = HostRegister;
+  api.host_unregister = HostUnregister;
   api.malloc = [](void** memory, size_t bytes) {
     return CallUnsafeInCapture("cudaMalloc",
                                [&](FakeCuda& fake) { return NewMemory(fake, memory, bytes, CudaPointer::kDevice); });

@@ -72,6 +72,7 @@ class FakeCuda {
   struct Memory {
     CudaPointer pointer;
     size_t bytes = 0;
+    bool registered = false;  // the test's own
   };
   struct Failure {
     std::string function;

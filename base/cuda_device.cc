@@ -73,6 +73,16 @@ class Cuda final : public Device {
   }
   void FreeOnHost(void* memory) override { FreeWith(api_.free_host, "cudaFreeHost", memory); }
 
+  absl::Status RegisterOnHost(void* memory, size_t bytes) override {
+    LOCKSTEP_RETURN_IF_ERROR(MayCall());
+    const CudaGuard guard(api_, index_);
+    LOCKSTEP_RETURN_IF_ERROR(guard.status());
+    const CudaRelaxedCapture relaxed(api_);
+    return CudaStatus(api_.host_register(memory, bytes), absl::StrCat("cudaHostRegister(memory, ", bytes, " bytes)"),
+                      index_);
+  }
+  void UnregisterOnHost(void* memory) override { FreeWith(api_.host_unregister, "cudaHostUnregister", memory); }
+
  private:
   absl::Status MayCall() const {
     if (internal::MayCallCuda(fork_generation_)) return absl::OkStatus();

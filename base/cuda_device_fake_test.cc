@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -51,6 +52,9 @@ class FakeCudaDeviceTest : public testing::Test {
   Device& device_ = *CudaDevice(1).value();
 };
 
+// Of ordinary memory.
+std::atomic<uint32_t> some_word{0};
+
 struct FailingCall {
   std::string function;
   // Calls the function on the way.
@@ -80,6 +84,9 @@ std::vector<FailingCall> FailingCalls() {
        }},
       {"cudaEventRecord", [](Device&, Stream& stream, Event& event) { return stream.Record(&event); }},
       {"cudaStreamWaitEvent", [](Device&, Stream& stream, Event& event) { return stream.Wait(&event); }},
+      {"cuStreamWaitValue32", [](Device&, Stream& stream, Event&) { return stream.AwaitValue(&some_word, 0); }},
+      {"cuStreamWriteValue32", [](Device&, Stream& stream, Event&) { return stream.WriteValue(&some_word, 0); }},
+      {"cudaHostRegister", [](Device& device, Stream&, Event&) { return device.RegisterOnHost(&some_word, 4); }},
       {"cudaStreamQuery", [](Device&, Stream& stream, Event&) { return stream.Synchronize(Soon()); }},
       {"cudaEventQuery", [](Device&, Stream&, Event& event) { return event.Synchronize(Soon()); }},
       {"cudaDeviceGetAttribute", [](Device&, Stream& stream, Event&) { return AllocateAsync(1, stream).status(); }},
@@ -385,6 +392,38 @@ TEST_F(FakeCudaDeviceTest, CapturedStreamTakesNoClosureAndIsNotWaitedFor) {
   EXPECT_EQ(cuda_.calls("cudaStreamQuery"), 0) << "a query would end the capture";
 }
 
+TEST_F(FakeCudaDeviceTest, CapturedStreamNeitherAwaitsNorWritesValues) {
+  const auto stream = NewStream("captured");
+  cuda_.set_capturing(stream->native(), true);
+  const auto refused = StatusIs(absl::StatusCode::kFailedPrecondition,
+                                AllOf(HasSubstr("\"captured\": a value "), HasSubstr("captured into a graph")));
+  EXPECT_THAT(stream->AwaitValue(&some_word, 0), refused);
+  EXPECT_THAT(stream->WriteValue(&some_word, 0), refused);
+  EXPECT_THAT(stream->status(), IsOk());
+}
+
+TEST_F(FakeCudaDeviceTest, WordsAreInMemoryThatTheDeviceReaches) {
+  const auto stream = NewStream();
+  const auto refused = StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("Value32(stream, address, value)"));
+  EXPECT_THAT(stream->AwaitValue(&some_word, 0), refused);
+  EXPECT_THAT(stream->WriteValue(&some_word, 0), refused);
+  ASSERT_THAT(device_.RegisterOnHost(&some_word, sizeof(some_word)), IsOk());
+  EXPECT_THAT(device_.RegisterOnHost(&some_word, sizeof(some_word)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cudaHostRegister(memory, 4 bytes)")));
+  EXPECT_THAT(stream->AwaitValue(&some_word, 0), IsOk());
+  EXPECT_THAT(stream->WriteValue(&some_word, 0), IsOk());
+  EXPECT_THAT(stream->Synchronize(Soon()), IsOk());
+  device_.UnregisterOnHost(&some_word);
+  EXPECT_THAT(stream->AwaitValue(&some_word, 0), refused);
+}
+
+TEST_F(FakeCudaDeviceTest, DriverWithoutStreamMemoryOperationsIsTold) {
+  const auto stream = NewStream();
+  cuda_.Fail("cuStreamWaitValue32", kCudaNotSupported);
+  EXPECT_THAT(stream->AwaitValue(&some_word, 0),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("cuStreamWaitValue32")));
+}
+
 TEST_F(FakeCudaDeviceTest, QueriesAndAllocationsDoNotBreakCapturesOfOthers) {
   const auto captured = NewStream();
   const auto stream = NewStream();
@@ -446,6 +485,9 @@ TEST_F(FakeCudaDeviceTest, ForkedChildIsToldAndMayDestroyWhatItInherited) {
     if (!absl::IsFailedPrecondition(device_.Allocate(1).status())) return 10;
     if (!absl::IsFailedPrecondition(AllocateAsync(1, *stream).status())) return 11;
     if (!absl::IsFailedPrecondition(stream->Copy(&gate, &gate, 1))) return 12;
+    if (!absl::IsFailedPrecondition(stream->AwaitValue(&some_word, 0))) return 13;
+    if (!absl::IsFailedPrecondition(stream->WriteValue(&some_word, 0))) return 14;
+    if (!absl::IsFailedPrecondition(device_.RegisterOnHost(&some_word, 4))) return 15;
     device_.Free(memory);
     stream.reset();
     event.reset();

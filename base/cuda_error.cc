@@ -25,6 +25,8 @@ absl::StatusCode StatusCodeOf(int code) {
     case kCudaInvalidValue:
     case kCudaInvalidDevice:
     case kCudaInvalidHandle:
+    case kCudaHostMemoryAlreadyRegistered:
+    case kCudaHostMemoryNotRegistered:
       return absl::StatusCode::kInvalidArgument;
     case kCudaNotPermitted:
       return absl::StatusCode::kFailedPrecondition;

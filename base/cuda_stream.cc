@@ -1,8 +1,6 @@
 #include "base/cuda_stream.h"
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +8,7 @@
 #include "base/cuda_guard.h"
 #include "base/fork.h"
 #include "base/log.h"
+#include "base/poll.h"
 #include "base/status.h"
 
 namespace lockstep {
@@ -19,26 +18,21 @@ namespace {
 // How long the end of a stream waits for the device. What still runs then goes on by itself.
 constexpr int64_t kDrainMs = 10000;
 
-// Asks CUDA until it answers something else than "not ready", or the deadline has passed. At first without a pause,
-// since most waits are short; then with pauses that grow to 50 us, which a wait of a millisecond does not feel.
+// Asks CUDA until it answers something else than "not ready", or the deadline has passed.
 template <typename Query>
 int Poll(const CudaApi& api, Deadline deadline, const Query& query) {
-  constexpr int kEager = 50;
-  constexpr std::chrono::microseconds kLongestPause(50);
-  std::chrono::microseconds pause(1);
   const CudaRelaxedCapture relaxed(api);
-  int code = query();
-  for (int asked = 1; code == kCudaNotReady; ++asked) {
-    api.get_last_error();  // "not ready" counts as one
-    if (deadline.passed()) break;
-    if (asked > kEager) {
-      std::this_thread::sleep_for(pause);
-      pause = std::min(2 * pause, kLongestPause);
-    }
+  int code = kCudaNotReady;
+  PollUntil(deadline, [&] {
     code = query();
-  }
+    if (code == kCudaNotReady) api.get_last_error();  // it counts as one
+    return code != kCudaNotReady;
+  });
   return code;
 }
+
+// What a stream awaits and writes is the word itself.
+static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t) && std::atomic<uint32_t>::is_always_lock_free);
 
 absl::StatusOr<CudaEvent*> AsCudaEvent(Event* event) {
   CudaEvent* const cuda_event = dynamic_cast<CudaEvent*>(event);
@@ -198,6 +192,24 @@ absl::Status CudaStream::Wait(Event* event) {
   const CudaGuard guard(api_, device_);
   LOCKSTEP_RETURN_IF_ERROR(guard.status());
   return work_->Check(api_.stream_wait_event(native_, cuda_event->native()), "cudaStreamWaitEvent(stream, event)");
+}
+
+absl::Status CudaStream::AwaitValue(const std::atomic<uint32_t>* word, uint32_t value) {
+  LOCKSTEP_RETURN_IF_ERROR(MayCall());
+  if (word == nullptr) return absl::InvalidArgumentError(absl::StrCat(work_->Text(), ": null word"));
+  const CudaGuard guard(api_, device_);
+  LOCKSTEP_RETURN_IF_ERROR(guard.status());
+  LOCKSTEP_RETURN_IF_ERROR(RefuseCapture("a value cannot be awaited"));
+  return work_->Check(api_.stream_wait_value(native_, word, value), "cuStreamWaitValue32(stream, address, value)");
+}
+
+absl::Status CudaStream::WriteValue(std::atomic<uint32_t>* word, uint32_t value) {
+  LOCKSTEP_RETURN_IF_ERROR(MayCall());
+  if (word == nullptr) return absl::InvalidArgumentError(absl::StrCat(work_->Text(), ": null word"));
+  const CudaGuard guard(api_, device_);
+  LOCKSTEP_RETURN_IF_ERROR(guard.status());
+  LOCKSTEP_RETURN_IF_ERROR(RefuseCapture("a value cannot be written"));
+  return work_->Check(api_.stream_write_value(native_, word, value), "cuStreamWriteValue32(stream, address, value)");
 }
 
 absl::Status CudaStream::Synchronize(Deadline deadline) {

@@ -3,6 +3,7 @@
 #ifndef BASE_CUDA_STREAM_H_
 #define BASE_CUDA_STREAM_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -71,6 +72,8 @@ class CudaStream final : public Stream {
   absl::Status Copy(void* target, const void* source, size_t bytes) override;
   absl::Status Record(Event* event) override;
   absl::Status Wait(Event* event) override;
+  absl::Status AwaitValue(const std::atomic<uint32_t>* word, uint32_t value) override;
+  absl::Status WriteValue(std::atomic<uint32_t>* word, uint32_t value) override;
   absl::Status Synchronize(Deadline deadline) override;
   absl::Status status() const override;
 

@@ -9,7 +9,9 @@
 #ifndef BASE_DEVICE_H_
 #define BASE_DEVICE_H_
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -37,6 +39,9 @@ struct DeviceId {
 std::string Name(DeviceId device);  // "host", "cuda:1"
 
 class Event;
+
+// Whether a counter that goes round has come to `value`, less than half a round from where it is.
+inline bool HasComeTo(uint32_t counter, uint32_t value) { return static_cast<int32_t>(counter - value) >= 0; }
 
 // Thread-safe. Work enqueued by one thread runs in the order in which it was enqueued.
 //
@@ -74,6 +79,23 @@ class Stream {
   // What is enqueued later starts only after the point that `event` marks at this moment. An event never recorded is
   // no point at all: the wait does nothing, as on CUDA. INVALID_ARGUMENT as in Record.
   virtual absl::Status Wait(Event* event) = 0;
+
+  // What is enqueued later starts only once *word has come to `value` (HasComeTo). Whoever stores it releases; what it wrote before is visible to what is enqueued later. The word is in
+  // memory that a device gave by AllocateOnHost or was told of by RegisterOnHost, and outlives the wait, which takes
+  // place after an error of the stream, too.
+  //
+  // Streams may share the queues of a device, which are first in, first out: a wait then holds up what other streams
+  // enqueue after it. So let only the host store the value, or work that was enqueued before the wait, and tell the
+  // device of the order by an event, too, where it is of one piece of its work after another.
+  //
+  // UNIMPLEMENTED where the device cannot; FAILED_PRECONDITION in a stream that is being captured: a graph would repeat
+  // the value. INVALID_ARGUMENT when the word is null.
+  virtual absl::Status AwaitValue(const std::atomic<uint32_t>* word, uint32_t value) = 0;
+
+  // Stores `value` in *word in the stream's order, after an error of the stream, too. What the stream wrote before, or
+  // waited for, is visible to a thread that acquires the value, and to a stream that awaits it. Memory and errors as in
+  // AwaitValue.
+  virtual absl::Status WriteValue(std::atomic<uint32_t>* word, uint32_t value) = 0;
 
   // Blocks the caller until everything enqueued so far is done; the stream's error if it has one; DEADLINE_EXCEEDED.
   virtual absl::Status Synchronize(Deadline deadline) = 0;
@@ -128,6 +150,12 @@ class Device {
   // The same on the host, such that the device reaches it and copies to and from it run beside other work (CUDA: pinned).
   virtual absl::StatusOr<void*> AllocateOnHost(size_t bytes) = 0;
   virtual void FreeOnHost(void* memory) = 0;
+
+  // Makes memory of the caller's, for instance of a file that several processes map, such as AllocateOnHost gives.
+  // Whole pages; not twice. UNIMPLEMENTED where the device cannot.
+  virtual absl::Status RegisterOnHost(void* memory, size_t bytes) = 0;
+  // To be called before the memory goes, and when nothing that was enqueued uses it any more.
+  virtual void UnregisterOnHost(void* memory) = 0;
 
  protected:
   Device() = default;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/fork.h"
+#include "base/poll.h"
 
 namespace lockstep {
 namespace internal {
@@ -123,6 +124,24 @@ absl::Status HostQueue::PushWait(StreamPoint point) {
   return Push(Entry{nullptr, std::move(point)});
 }
 
+absl::Status HostQueue::PushAwait(const std::atomic<uint32_t>* word, uint32_t value) {
+  return Push(Entry{[this, word, value] {
+                      AwaitWord(*word, value);
+                      return absl::OkStatus();
+                    },
+                    {},
+                    /*after_errors=*/true});
+}
+
+absl::Status HostQueue::PushWrite(std::atomic<uint32_t>* word, uint32_t value) {
+  return Push(Entry{[word, value] {
+                      word->store(value, std::memory_order_release);
+                      return absl::OkStatus();
+                    },
+                    {},
+                    /*after_errors=*/true});
+}
+
 absl::Status HostQueue::Push(Entry entry) {
   bool wake = false;
   {
@@ -210,7 +229,7 @@ void HostQueue::Execute(Entry* entry) {
     entry->point = StreamPoint();
     return;
   }
-  if (!failed_.load(std::memory_order_relaxed)) RunWork(&entry->work);
+  if (entry->after_errors || !failed_.load(std::memory_order_relaxed)) RunWork(&entry->work);
   // Now, not with the batch: whoever sees the entry done may count on its captures being gone.
   entry->work = nullptr;
 }
@@ -237,6 +256,12 @@ void HostQueue::AwaitPoint(const StreamPoint& point) {
   point.progress->Await(point.number, Deadline::Infinite(), &stopping_);
   MutexLock lock(&mu_);
   worker_waits_for_ = nullptr;
+}
+
+void HostQueue::AwaitWord(const std::atomic<uint32_t>& word, uint32_t value) const {
+  PollUntil(Deadline::Infinite(), [&] {
+    return HasComeTo(word.load(std::memory_order_acquire), value) || stopping_.load(std::memory_order_acquire);
+  });
 }
 
 HostStream::HostStream(const std::string& name)
@@ -278,6 +303,18 @@ absl::Status HostStream::Wait(Event* event) {
   const absl::StatusOr<HostEvent*> host_event = AsHostEvent(event);
   if (!host_event.ok()) return host_event.status();
   return queue_->PushWait((*host_event)->point());
+}
+
+absl::Status HostStream::AwaitValue(const std::atomic<uint32_t>* word, uint32_t value) {
+  if (absl::Status usable = CheckUsable(); !usable.ok()) return usable;
+  if (word == nullptr) return absl::InvalidArgumentError(absl::StrCat("host stream \"", name_, "\": null word"));
+  return queue_->PushAwait(word, value);
+}
+
+absl::Status HostStream::WriteValue(std::atomic<uint32_t>* word, uint32_t value) {
+  if (absl::Status usable = CheckUsable(); !usable.ok()) return usable;
+  if (word == nullptr) return absl::InvalidArgumentError(absl::StrCat("host stream \"", name_, "\": null word"));
+  return queue_->PushWrite(word, value);
 }
 
 absl::Status HostStream::Synchronize(Deadline deadline) {

@@ -96,6 +96,9 @@ class HostQueue {
 
   absl::Status Push(absl::AnyInvocable<absl::Status()> work);
   absl::Status PushWait(StreamPoint point);
+  // Stream::AwaitValue and Stream::WriteValue.
+  absl::Status PushAwait(const std::atomic<uint32_t>* word, uint32_t value);
+  absl::Status PushWrite(std::atomic<uint32_t>* word, uint32_t value);
   StreamPoint End() const;
   absl::Status Synchronize(Deadline deadline);
   absl::Status error() const;
@@ -105,6 +108,7 @@ class HostQueue {
   struct Entry {
     absl::AnyInvocable<absl::Status()> work;
     StreamPoint point;
+    bool after_errors = false;  // run the work after an error of the stream, too
   };
 
   absl::Status Push(Entry entry);
@@ -115,6 +119,7 @@ class HostQueue {
   void Execute(Entry* entry);
   void RunWork(absl::AnyInvocable<absl::Status()>* work);
   void AwaitPoint(const StreamPoint& point);
+  void AwaitWord(const std::atomic<uint32_t>& word, uint32_t value) const;
 
   // Constant after construction.
   const std::string name_;
@@ -144,6 +149,8 @@ class HostStream final : public Stream {
   absl::Status Copy(void* target, const void* source, size_t bytes) override;
   absl::Status Record(Event* event) override;
   absl::Status Wait(Event* event) override;
+  absl::Status AwaitValue(const std::atomic<uint32_t>* word, uint32_t value) override;
+  absl::Status WriteValue(std::atomic<uint32_t>* word, uint32_t value) override;
   absl::Status Synchronize(Deadline deadline) override;
   absl::Status status() const override;
 

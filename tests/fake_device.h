@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -47,6 +48,11 @@ class FakeDevice : public Device {
     HostDevice()->FreeOnHost(memory);
   }
 
+  absl::Status RegisterOnHost(void* memory, size_t bytes) override {
+    return HostDevice()->RegisterOnHost(memory, bytes);
+  }
+  void UnregisterOnHost(void* memory) override { HostDevice()->UnregisterOnHost(memory); }
+
   // Allocations that are not freed yet.
   int allocations() const { return allocations_; }
   // What every allocation answers from now on, while it is an error.
@@ -80,6 +86,14 @@ class FakeDevice : public Device {
     }
     absl::Status Record(Event* event) override { return stream_->Record(event); }
     absl::Status Wait(Event* event) override { return stream_->Wait(event); }
+    absl::Status AwaitValue(const std::atomic<uint32_t>* word, uint32_t value) override {
+      if (capturing()) return absl::FailedPreconditionError("a value cannot be awaited in a capture");
+      return stream_->AwaitValue(word, value);
+    }
+    absl::Status WriteValue(std::atomic<uint32_t>* word, uint32_t value) override {
+      if (capturing()) return absl::FailedPreconditionError("a value cannot be written in a capture");
+      return stream_->WriteValue(word, value);
+    }
     absl::Status Synchronize(Deadline deadline) override { return stream_->Synchronize(deadline); }
     absl::Status status() const override { return stream_->status(); }
 
