@@ -35,6 +35,19 @@ ExecutionPlan::ExecutionPlan(Options options)
     for (const Operand& target : step.more_targets) layout.more_target_offsets.push_back(Offset(target));
   }
   LinkSteps();
+  exchange_ = FindExchange();
+}
+
+absl::optional<ExecutionPlan::Exchange> ExecutionPlan::FindExchange() const {
+  const Schedule& own = schedule().schedule();
+  const int64_t elements = options_.output.count();
+  const bool whole_vectors = own.algorithm == Algorithm::kOneShot || own.algorithm == Algorithm::kRecursiveDoubling;
+  if (own.collective != Collective::kAllReduce || !whole_vectors || own.size != 2 || elements == 0)
+    return absl::nullopt;
+  for (const StepLayout& layout : steps_) {
+    if (IsMessage(*layout.step) && layout.chunks.chunks() > 1) return absl::nullopt;
+  }
+  return Exchange{Rank(1 - own.rank.value()), static_cast<size_t>(elements * options_.element_bytes)};
 }
 
 void ExecutionPlan::LinkSteps() {

@@ -13,7 +13,9 @@
 #include <memory>
 #include <vector>
 
+#include "absl/types/optional.h"
 #include "absl/types/span.h"
+#include "base/rank.h"
 #include "base/reduction.h"
 #include "comm/block_layout.h"
 #include "comm/prepared_schedule.h"
@@ -90,8 +92,16 @@ class ExecutionPlan {
   }
   bool count_per_message() const { return options_.count_per_message; }
 
+  // Of an all-reduce in which this rank and one other give each other the whole vector, and nobody else takes part.
+  struct Exchange {
+    Rank peer;
+    size_t bytes = 0;
+  };
+  const absl::optional<Exchange>& exchange() const { return exchange_; }
+
  private:
   void LinkSteps();
+  absl::optional<Exchange> FindExchange() const;
   int64_t Elements(const Operand& operand) const;
   size_t Offset(const Operand& operand) const;
 
@@ -104,6 +114,7 @@ class ExecutionPlan {
   int64_t rounds_ = 1;
   int64_t scratch_block_ = 0;  // elements
   size_t scratch_bytes_ = 0;
+  absl::optional<Exchange> exchange_;
 };
 
 }  // namespace lockstep

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 
@@ -32,6 +33,29 @@ void Executor::Start(Job* job) {
   starting_ = job;
   BeginQueued();
   starting_ = nullptr;
+}
+
+bool Executor::StartAtOnce(Job* job, int looks) {
+  const auto& exchange = job->plan->exchange();
+  if (exchange.has_value() && jobs_.empty() && !failed_) {
+    Sink sink;
+    sink.bytes = exchange->bytes;
+    sink.target = job->output;
+    sink.operand = job->input;
+    sink.reduction = &job->plan->reduction();
+    const Transport::Exchanged exchanged =
+        transport_->Exchange(TransportRank(exchange->peer), channel_, Encode(job->signature), job->input, sink, looks);
+    if (exchanged == Transport::Exchanged::kAll) {
+      if (job->record != nullptr) {
+        job->record->AddSent(exchange->peer, sink.bytes);
+        job->record->AddReceived(exchange->peer, sink.bytes);
+      }
+      return true;
+    }
+    job->internal.sent = exchanged == Transport::Exchanged::kSent;
+  }
+  Start(job);
+  return false;
 }
 
 void Executor::BeginQueued() {
@@ -128,6 +152,10 @@ inline void Executor::PostChunk(Job* job, Job::StepState* state, int32_t chunk) 
     return ChunkCompleted(job, state);
   }
   const size_t bytes = elements * plan.element_bytes();
+  if (step.kind == Step::Kind::kSend && std::exchange(job->internal.sent, false)) {
+    if (job->record != nullptr) job->record->AddSent(step.peer, bytes);
+    return ChunkCompleted(job, state);
+  }
   Unit* const unit = TakeUnit();
   unit->job = job;
   unit->step = state;

@@ -57,6 +57,7 @@ struct Job {
     int steps_unposted = 0;
     int steps_incomplete = 0;
     bool draining = false;
+    bool sent = false;  // the next message to be sent has been
   } internal;
 };
 
@@ -84,6 +85,10 @@ class Executor {
 
   // May complete the job before it returns.
   void Start(Job* job);
+
+  // The same of a job that may be over at once: where it is an exchange of short messages, and the only job, it is carried out
+  // without operations, looking so many times for the other's message. True when it was: the owner is not told.
+  bool StartAtOnce(Job* job, int looks);
 
   // Ends the channel: every job, started or queued, is done with `status` when this returns, and no memory of theirs is touched
   // any more. Nothing may be started afterwards.

@@ -46,6 +46,14 @@ void Add(void* target, const void* left, const void* right, size_t count) {
   }
 }
 
+void AddMany(void* const* targets, size_t target_count, const void* const* terms, size_t term_count, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    float sum = 0;
+    for (size_t k = 0; k < term_count; ++k) sum += static_cast<const float*>(terms[k])[i];
+    for (size_t k = 0; k < target_count; ++k) static_cast<float*>(targets[k])[i] = sum;
+  }
+}
+
 // One collective of one rank, with its memory and its end.
 struct TestJob : Job {
   std::unique_ptr<const ExecutionPlan> plan_owner;
@@ -71,6 +79,17 @@ class Member : public Executor::Owner {
   // An all-reduce, or a broadcast from rank 0, of `count` floats, each of value `fill`.
   void Start(TestJob* job, uint64_t sequence, Collective collective, Algorithm algorithm, size_t count, float fill,
              FlightRecord* record = nullptr) {
+    Prepare(job, sequence, collective, algorithm, count, fill, record);
+    executor_.Start(job);
+  }
+  bool AllReduceAtOnce(TestJob* job, uint64_t sequence, Algorithm algorithm, size_t count, float fill,
+                       FlightRecord* record = nullptr) {
+    Prepare(job, sequence, Collective::kAllReduce, algorithm, count, fill, record);
+    return executor_.StartAtOnce(job, /*looks=*/2);
+  }
+
+  void Prepare(TestJob* job, uint64_t sequence, Collective collective, Algorithm algorithm, size_t count, float fill,
+               FlightRecord* record) {
     const int size = transport_->size();
     ExecutionPlan::Options plan;
     plan.schedule = std::make_shared<const PreparedSchedule>(
@@ -80,6 +99,7 @@ class Member : public Executor::Owner {
     plan.element_bytes = sizeof(float);
     plan.chunk_bytes = kChunkBytes;
     plan.reduction = {DType::kF32, ReduceOp::kSum, &Add};
+    plan.reduce_many = &AddMany;
     job->plan_owner = std::make_unique<const ExecutionPlan>(std::move(plan));
     job->plan = job->plan_owner.get();
     job->signature.sequence = sequence;
@@ -91,7 +111,6 @@ class Member : public Executor::Owner {
     job->input = reinterpret_cast<const char*>(job->data.data());
     job->output = reinterpret_cast<char*>(job->data.data());
     job->record = record;
-    executor_.Start(job);
   }
 
   void OnDone(Job* job, const absl::Status& status) override {
@@ -162,6 +181,74 @@ class ExecutorTest : public ::testing::Test {
   std::unique_ptr<LoopbackNetwork> network_;
   std::vector<std::unique_ptr<Member>> ranks_;
 };
+
+// The first rank finds nothing yet and goes on by operations; the second is done when it has begun. One message each way.
+TEST_F(ExecutorTest, AnExchangeOfShortVectorsIsOverAtOnceForWhoComesLast) {
+  MakeRanks(2);
+  uint64_t sequence = 0;
+  for (const Algorithm algorithm : {Algorithm::kRecursiveDoubling, Algorithm::kOneShot}) {
+    for (const size_t count : {1, 64, 256}) {
+      for (const int first : {0, 1}) {
+        messages_.clear();
+        TestJob jobs[2];
+        FlightRecord records[2];
+        ++sequence;
+        for (FlightRecord& record : records) record.signature.sequence = sequence;
+        EXPECT_FALSE(ranks_[first]->AllReduceAtOnce(&jobs[first], sequence, algorithm, count, 1, &records[first]));
+        EXPECT_EQ(jobs[first].ends, 0);
+        const int last = 1 - first;
+        // 256 floats are more than one chunk, and so no exchange.
+        const bool short_enough = count * sizeof(float) <= kChunkBytes;
+        EXPECT_EQ(ranks_[last]->AllReduceAtOnce(&jobs[last], sequence, algorithm, count, 2, &records[last]),
+                  short_enough);
+        ASSERT_TRUE(Drive([&] { return jobs[first].ends == 1 && (short_enough || jobs[last].ends == 1); }));
+        EXPECT_EQ(jobs[last].ends, short_enough ? 0 : 1) << "nobody is told of what he has been told";
+        for (int rank = 0; rank < 2; ++rank) {
+          EXPECT_THAT(jobs[rank].end, IsOk());
+          EXPECT_THAT(jobs[rank].data, Each(3));
+          EXPECT_EQ(records[rank].sent_bytes, count * sizeof(float));
+          EXPECT_EQ(records[rank].received_bytes, count * sizeof(float));
+          if (short_enough) {
+            EXPECT_THAT(BytesSentBy(rank), ElementsAre(count * sizeof(float)));
+          }
+        }
+      }
+    }
+  }
+}
+
+// Others than the two are in it, or halves of the vector go each way.
+TEST_F(ExecutorTest, WhatIsNoExchangeOfTwoIsCarriedOutByOperations) {
+  MakeRanks(3);
+  TestJob jobs[3];
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_FALSE(ranks_[rank]->AllReduceAtOnce(&jobs[rank], 1, Algorithm::kOneShot, 4, 1));
+  }
+  ASSERT_TRUE(Drive([&] { return std::all_of(jobs, jobs + 3, [](const TestJob& job) { return job.ends == 1; }); }));
+  for (const TestJob& job : jobs) EXPECT_THAT(job.data, Each(3));
+}
+
+TEST_F(ExecutorTest, HalvesBetweenTwoAreNoExchange) {
+  MakeRanks(2);
+  TestJob jobs[2];
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_FALSE(ranks_[rank]->AllReduceAtOnce(&jobs[rank], 1, Algorithm::kTwoShot, 64, 1));
+  }
+  ASSERT_TRUE(Drive([&] { return jobs[0].ends == 1 && jobs[1].ends == 1; }));
+  for (const TestJob& job : jobs) EXPECT_THAT(job.data, Each(2));
+}
+
+TEST_F(ExecutorTest, AnExchangeBehindOthersWaitsForItsTurn) {
+  MakeRanks(2);
+  TestJob large[2], small[2];
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks_[rank]->Start(&large[rank], 1, Collective::kAllReduce, Algorithm::kRing, 4096, 1);
+    EXPECT_FALSE(ranks_[rank]->AllReduceAtOnce(&small[rank], 2, Algorithm::kOneShot, 4, 1));
+  }
+  ASSERT_TRUE(Drive([&] { return small[0].ends == 1 && small[1].ends == 1; }));
+  for (const Member* member : {ranks_[0].get(), ranks_[1].get()}) EXPECT_THAT(member->ended(), ElementsAre(1, 2));
+  for (const TestJob& job : small) EXPECT_THAT(job.data, Each(2));
+}
 
 TEST_F(ExecutorTest, CutsBlocksIntoChunks) {
   MakeRanks(2);

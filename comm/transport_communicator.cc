@@ -29,6 +29,9 @@ constexpr size_t kStatesMax = 1024;
 // How often the caller of a collective by memory goes on with it before it waits like any other.
 constexpr int kLooks = 100;
 
+// How often it looks for the other's message in an exchange of short ones: each look is a system call.
+constexpr int kLooksAtMessages = 32;
+
 std::string CalledBy(Rank rank, const Signature& signature) {
   return absl::StrCat("rank ", rank.value(), " called ", ToString(signature));
 }
@@ -245,7 +248,9 @@ void TransportCommunicator::LaunchCall(Call* call, const CollectiveRequest& requ
   const std::chrono::milliseconds timeout = request.timeout.count() > 0 ? request.timeout : options_.timeout;
   const bool by_memory = IsByMemory(call->signature.algorithm);
   const bool begins = by_memory && memory_executor_->idle();
-  call->at_once = begins && call->signature.algorithm == Algorithm::kOneLine;
+  const bool stays = call->background == nullptr && engine_->spins() && !request.background;
+  call->at_once = by_memory ? begins && call->signature.algorithm == Algorithm::kOneLine
+                            : stays && call->plan->exchange().has_value();
   if (by_memory) memory_executor_->Start(call);
   // The line that it may have written takes as long to come to a peer as what follows takes.
   history_.Add(call->signature);
@@ -253,10 +258,16 @@ void TransportCommunicator::LaunchCall(Call* call, const CollectiveRequest& requ
   if (begins) call->record->state = FlightRecord::State::kRunning;
   if (!call->at_once) TimeCall(call, timeout);
   if (call->background != nullptr) engine_->AddBackgroundWork();
-  if (!by_memory) return executor_.Start(call);
+  if (!by_memory) {
+    if (!call->at_once) return executor_.Start(call);
+    if (executor_.StartAtOnce(call, kLooksAtMessages)) return OnDone(call, absl::OkStatus());
+    if (work->done().load(std::memory_order_acquire)) return;
+    TimeCall(call, timeout);
+    call->at_once = false;
+    return;
+  }
 
   // Ranks in step meet at once, which is less than it takes to begin to wait.
-  const bool stays = call->background == nullptr && engine_->spins() && !request.background;
   int looks = stays ? kLooks : 1;
   do {
     memory_executor_->Poll();

@@ -240,6 +240,63 @@ TEST_P(TransportConformance, AnotherEnvelopeOrLengthBreaksTheChannelAndTellsWhat
   Exchange(5, TestPayload(100, 2));
 }
 
+// Whatever a transport does of it by itself, the rest is done by operations; now and then one rank uses only those.
+TEST_P(TransportConformance, ExchangesShortMessagesAtOnceOrByOperations) {
+  if (!Create(2)) return;
+  static constexpr int kRounds = 400;
+  RunRanks(ranks_, [](Transport* self) {
+    const int me = self->rank().value();
+    const Rank peer(1 - me);
+    for (int round = 0; round < kRounds; ++round) {
+      const size_t count = 1 + round % 300;
+      std::vector<float> own(count), other(count), expected(count);
+      for (size_t i = 0; i < count; ++i) {
+        own[i] = static_cast<float>(me * 1000 + round + i);
+        expected[i] = own[i] + static_cast<float>((1 - me) * 1000 + round + i);
+      }
+      std::vector<float>& target = round % 2 == 0 ? own : other;
+      const Sink sink = {target.data(), count * sizeof(float), own.data(), &kAddFloats};
+      const Envelope envelope = TestEnvelope(static_cast<unsigned char>(round));
+      Transport::Exchanged exchanged = Transport::Exchanged::kNothing;
+      if (round % 7 != me) exchanged = self->Exchange(peer, 2, envelope, own.data(), sink, /*looks=*/round % 20);
+      const std::vector<float> sent = own;
+      TestOperation send, receive;
+      if (exchanged == Transport::Exchanged::kNothing) {
+        self->Send(peer, 2, envelope, sent.data(), sink.bytes, &send);
+        ASSERT_TRUE(Await(self, [&] { return send.done(); })) << round;
+        EXPECT_THAT(send.status, IsOk());
+      }
+      if (exchanged != Transport::Exchanged::kAll) {
+        self->Receive(peer, 2, envelope, sink, &receive);
+        ASSERT_TRUE(Await(self, [&] { return receive.done(); })) << round;
+        EXPECT_THAT(receive.status, IsOk());
+      }
+      ASSERT_EQ(target, expected) << "round " << round;
+    }
+    EXPECT_EQ(self->counters(peer).sent_messages, kRounds);
+    EXPECT_EQ(self->counters(peer).received_messages, kRounds);
+    EXPECT_EQ(self->counters(peer).sent_bytes, self->counters(peer).received_bytes);
+    EXPECT_THAT(self->Close(TestDeadline()), IsOk());
+  });
+}
+
+TEST_P(TransportConformance, AnExchangeThatMeetsAnotherMessageTakesNothingAndTheReceiveTells) {
+  if (!Create(2)) return;
+  Exchange(5, {1});
+  unsigned char bytes[4] = {1, 2, 3, 4};
+  unsigned char target[4] = {};
+  TestOperation send, answer, receive;
+  rank(0)->Send(Rank(1), 5, TestEnvelope(1), bytes, 4, &send);
+  const Sink sink = {target, 4};
+  const Transport::Exchanged exchanged = rank(1)->Exchange(Rank(0), 5, TestEnvelope(2), bytes, sink, /*looks=*/100);
+  ASSERT_NE(exchanged, Transport::Exchanged::kAll);
+  if (exchanged == Transport::Exchanged::kNothing) rank(1)->Send(Rank(0), 5, TestEnvelope(2), bytes, 4, &answer);
+  rank(1)->Receive(Rank(0), 5, TestEnvelope(2), sink, &receive);
+  ASSERT_TRUE(DriveAll(ranks_, [&] { return receive.done(); }));
+  EXPECT_THAT(receive.status, StatusIs(Code::kFailedPrecondition, testing::HasSubstr("another envelope")));
+  EXPECT_EQ(receive.arrived, TestEnvelope(1));
+}
+
 TEST_P(TransportConformance, ManyMessagesAreInFlightAtOnce) {
   if (!Create(2)) return;
   constexpr int kMessages = 2000;

@@ -47,6 +47,10 @@ class CompositeTransport final : public Transport {
                Operation* operation) override {
     Route(source)->Receive(source, channel, expected, sink, operation);
   }
+  Exchanged Exchange(Rank peer, ChannelId channel, const Envelope& envelope, const void* data, const Sink& sink,
+                     int looks) override {
+    return Route(peer)->Exchange(peer, channel, envelope, data, sink, looks);
+  }
   bool Progress() override;
   void WaitForEvent(Deadline deadline) override;
   void Wake() override { transports_.front()->Wake(); }

@@ -74,6 +74,30 @@ bool Link::Advance(int64_t* budget) {
   return moved;
 }
 
+void Link::EncodeHead(const Envelope& envelope, const void* data, size_t bytes) {
+  EncodeMessageHeader({bytes, envelope}, head_);
+  if (bytes > 0 && bytes <= kInlineBytesMax) std::memcpy(head_ + kMessageHeaderBytes, data, bytes);
+}
+
+bool Link::SendAtOnce(const Envelope& envelope, const void* data, size_t bytes) {
+  EncodeHead(envelope, data, bytes);
+  const iovec piece = {head_, kMessageHeaderBytes + bytes};
+  const ssize_t written = stream_->Write(&piece, 1);
+  if (written < 0) {
+    // What else is wrong the next one finds, too.
+    if (written == -EAGAIN) ready_ = false;
+    return false;
+  }
+  counters_->sent_bytes += written - std::min<size_t>(written, kMessageHeaderBytes);
+  if (written < piece.iov_len) {
+    early_bytes_ = written;
+    ready_ = false;
+    return false;
+  }
+  ++counters_->sent_messages;
+  return true;
+}
+
 bool Link::AdvanceSend(int64_t* budget) {
   bool moved = false;
   if (released_) {
@@ -87,8 +111,8 @@ bool Link::AdvanceSend(int64_t* budget) {
     Operation::Internal& message = operation->internal;
     const bool in_head = message.bytes <= kInlineBytesMax;
     if (message.done_bytes == 0) {
-      EncodeMessageHeader({message.bytes, message.envelope}, head_);
-      if (in_head && message.bytes > 0) std::memcpy(head_ + kMessageHeaderBytes, message.source, message.bytes);
+      message.done_bytes = std::exchange(early_bytes_, 0);
+      if (message.done_bytes == 0) EncodeHead(message.envelope, message.source, message.bytes);
     }
 
     iovec pieces[2];
@@ -154,7 +178,14 @@ bool Link::AdvanceReceive(int64_t* budget) {
   while (ready_ && pending() && *budget > 0) {
     Operation* const operation = queue_.front();
     Operation::Internal& message = operation->internal;
-    if (message.done_bytes == 0) writer_.Begin(message.sink);
+    if (message.done_bytes == 0) {
+      writer_.Begin(message.sink);
+      if (early_bytes_ > 0) {
+        moved = true;
+        if (!Received(operation, std::exchange(early_bytes_, 0), /*in_head=*/true)) break;
+        continue;
+      }
+    }
 
     // Header and payload in one call, never a byte of the next message. A header that turns out not to be the expected
     // one came with bytes that may lie in the sink by then: its contents are unspecified in that case.
@@ -183,26 +214,54 @@ bool Link::AdvanceReceive(int64_t* budget) {
     }
     moved = true;
     *budget -= read;
-    message.done_bytes += read;
     // A stream that gave less than it was asked for is empty, and its readiness will be told anew.
     if (read < Total(pieces, count)) ready_ = ending_;
-    if (header_left > 0 && message.done_bytes >= kMessageHeaderBytes && !Accept(operation)) break;
-    const size_t payload = read - std::min<size_t>(read, header_left);
-    if (payload > 0) {
-      if (in_head) {
-        writer_.Put(head_ + kMessageHeaderBytes, payload);
-      } else {
-        writer_.Commit(payload);
-      }
-      counters_->received_bytes += payload;
-    }
-    if (message.done_bytes == kMessageHeaderBytes + message.bytes) {
-      ++counters_->received_messages;
-      queue_.Pop();
-      operation->complete(operation, absl::OkStatus());
-    }
+    if (!Received(operation, read, in_head)) break;
   }
   return moved;
+}
+
+bool Link::Received(Operation* operation, size_t bytes, bool in_head) {
+  Operation::Internal& message = operation->internal;
+  const size_t header_left = kMessageHeaderBytes - std::min(message.done_bytes, kMessageHeaderBytes);
+  message.done_bytes += bytes;
+  if (header_left > 0 && message.done_bytes >= kMessageHeaderBytes && !Accept(operation)) return false;
+  const size_t payload = bytes - std::min(bytes, header_left);
+  if (payload > 0) {
+    if (in_head) {
+      writer_.Put(head_ + kMessageHeaderBytes, payload);
+    } else {
+      writer_.Commit(payload);
+    }
+    counters_->received_bytes += payload;
+  }
+  if (message.done_bytes == kMessageHeaderBytes + message.bytes) {
+    ++counters_->received_messages;
+    queue_.Pop();
+    operation->complete(operation, absl::OkStatus());
+  }
+  return true;
+}
+
+bool Link::ReceiveAtOnce(const Envelope& expected, const Sink& sink, int looks) {
+  const iovec piece = {head_, kMessageHeaderBytes + sink.bytes};
+  ssize_t read = -EAGAIN;
+  while (read == -EAGAIN && looks-- > 0) read = stream_->Read(&piece, 1);
+  if (read == -EAGAIN) ready_ = false;
+  // What else is wrong the next one finds, too.
+  if (read <= 0) return false;
+  MessageHeader header;
+  if (read < piece.iov_len || !DecodeMessageHeader(head_, &header) || header.bytes != sink.bytes ||
+      header.envelope != expected) {
+    early_bytes_ = read;
+    if (read < piece.iov_len) ready_ = ending_;
+    return false;
+  }
+  writer_.Begin(sink);
+  writer_.Put(head_ + kMessageHeaderBytes, sink.bytes);
+  counters_->received_bytes += sink.bytes;
+  ++counters_->received_messages;
+  return true;
 }
 
 bool Link::Accept(Operation* operation) {

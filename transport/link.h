@@ -70,6 +70,18 @@ class Link {
   // The stream may have released memory of sends. Does nothing to a link that is not open.
   void MarkReleased() { released_ = open(); }
 
+  // A payload of up to this many bytes travels in one piece with its header: a second piece costs the system call more
+  // than the copy.
+  static constexpr size_t kInlineBytesMax = 1024;
+
+  // Messages of up to kInlineBytesMax that are no operations, moved at once where nothing else is under way on the link.
+  // What is moved of one in vain belongs to the operation that is posted next, which must be of the same message.
+  bool can_move_at_once() const { return open() && !pending() && early_bytes_ == 0; }
+  // True when all of it was sent.
+  bool SendAtOnce(const Envelope& envelope, const void* data, size_t bytes);
+  // Looks so many times. True when the message was received.
+  bool ReceiveAtOnce(const Envelope& expected, const Sink& sink, int looks);
+
   void Post(Operation* operation) { queue_.Push(operation); }
 
   // Moves what can be moved until the budget (bytes, and a fixed charge for each call of the stream) is used up. True
@@ -83,6 +95,10 @@ class Link {
   bool AdvanceReceive(int64_t* budget);
   // Completes the sends whose memory the stream has released. True when there were any.
   bool CompleteReleased();
+  // The header into head_, and behind it a payload that is short enough.
+  void EncodeHead(const Envelope& envelope, const void* data, size_t bytes);
+  // Some of the message's bytes came into head_, or where the writer said. False when the link broke.
+  bool Received(Operation* operation, size_t bytes, bool in_head);
   // Whether the header that arrived is what the operation expects; breaks the link when not.
   bool Accept(Operation* operation);
   std::string Describe() const;
@@ -103,12 +119,9 @@ class Link {
   OperationQueue unreleased_;
   uint64_t unreleased_bytes_ = 0;
 
-  // A payload of up to this many bytes travels in one piece with its header: a second piece costs the system call more
-  // than the copy.
-  static constexpr size_t kInlineBytesMax = 1024;
-
   // Of the front operation: its header, and behind it a payload that is short enough.
   alignas(64) unsigned char head_[kMessageHeaderBytes + kInlineBytesMax];
+  size_t early_bytes_ = 0;  // of the next one's in head_: sent or received before it is posted
   SinkWriter writer_;
 
   // Kept here for LinkTable: where this link stands in its lists, and what is left to it in this round.

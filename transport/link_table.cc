@@ -86,6 +86,14 @@ void LinkTable::PostReceive(Link* link, const Envelope& expected, const Sink& si
   if (link->broken()) Run();
 }
 
+Transport::Exchanged LinkTable::Exchange(Link* send, Link* receive, const Envelope& envelope, const void* data,
+                                         const Sink& sink, int looks) {
+  const bool possible =
+      !running_ && sink.bytes <= Link::kInlineBytesMax && send->can_move_at_once() && receive->can_move_at_once();
+  if (!possible || !send->SendAtOnce(envelope, data, sink.bytes)) return Transport::Exchanged::kNothing;
+  return receive->ReceiveAtOnce(envelope, sink, looks) ? Transport::Exchanged::kAll : Transport::Exchanged::kSent;
+}
+
 void LinkTable::Enqueue(Link* link, Operation* operation) {
   link->Post(operation);
   if (link->active_) return;

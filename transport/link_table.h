@@ -46,6 +46,10 @@ class LinkTable {
   // not pay for a look into an empty stream in between. On a broken link it completes at once.
   void PostReceive(Link* link, const Envelope& expected, const Sink& sink, Operation* operation);
 
+  // Transport::Exchange by the two links of a peer, where they have nothing else to do.
+  Transport::Exchanged Exchange(Link* send, Link* receive, const Envelope& envelope, const void* data, const Sink& sink,
+                                int looks);
+
   // To be tried by the next Run, or by the one that is under way.
   void Schedule(Link* link);
   // The same for every link that has operations and is ready; or for receives and all links that are open, ready or

@@ -130,6 +130,112 @@ TEST_F(LinkTest, AMessageThatIsThereTakesOneReadAndNothingOfTheNextOne) {
   EXPECT_EQ(script_.bytes, Encoded("next", 2));
 }
 
+// A link each way, with streams of their own.
+class ExchangeTest : public LinkTest {
+ protected:
+  ExchangeTest() {
+    receive_->Open(std::make_unique<ScriptedStream>(&arriving_));
+    arriving_.bytes = Encoded("abcd", 1);
+  }
+
+  Transport::Exchanged Exchange(int looks) {
+    return table_.Exchange(send_, receive_, TestEnvelope(1), "1234", {target_, 4}, looks);
+  }
+
+  Script arriving_;
+  Link* const send_ = Open(Link::Direction::kSend);
+  Link* const receive_ = table_.Get(Link::Direction::kReceive, Rank(1), 0);
+  char target_[4] = {};
+};
+
+TEST_F(ExchangeTest, TakesOneCallEachWay) {
+  EXPECT_EQ(Exchange(1), Transport::Exchanged::kAll);
+  EXPECT_EQ(script_.bytes, Encoded("1234", 1));
+  EXPECT_EQ(std::string(target_, 4), "abcd");
+  EXPECT_THAT(script_.asked, testing::ElementsAre(52));
+  EXPECT_THAT(arriving_.asked, testing::ElementsAre(52));
+  EXPECT_EQ(table_.counters(Rank(1)).sent_bytes, 4);
+  EXPECT_EQ(table_.counters(Rank(1)).received_bytes, 4);
+  EXPECT_FALSE(table_.work_left());
+}
+
+TEST_F(ExchangeTest, WhatWasSentInPartIsFinishedByTheSend) {
+  for (const size_t room : {0, 20, 50}) {
+    script_.bytes.clear();
+    script_.room = room;
+    send_->MarkReady();
+    EXPECT_EQ(Exchange(1), Transport::Exchanged::kNothing) << room;
+    TestOperation send;
+    table_.PostSend(send_, TestEnvelope(1), "1234", 4, &send);
+    EXPECT_FALSE(send.done());
+    script_.room = 1000;
+    send_->MarkReady();
+    table_.Schedule(send_);
+    table_.Run();
+    EXPECT_TRUE(send.done());
+    EXPECT_EQ(script_.bytes, Encoded("1234", 1));
+  }
+  EXPECT_EQ(table_.counters(Rank(1)).sent_bytes, 12);
+  EXPECT_EQ(table_.counters(Rank(1)).sent_messages, 3);
+}
+
+TEST_F(ExchangeTest, WhatCameInPartIsFinishedByTheReceive) {
+  const std::string encoded = Encoded("abcd", 1);
+  for (const size_t first : {0, 20, 48, 50}) {
+    arriving_.bytes = encoded.substr(0, first);
+    receive_->MarkReady();
+    EXPECT_EQ(Exchange(3), Transport::Exchanged::kSent) << first;
+    TestOperation receive;
+    std::fill_n(target_, 4, '-');
+    table_.PostReceive(receive_, TestEnvelope(1), {target_, 4}, &receive);
+    table_.Run();
+    EXPECT_FALSE(receive.done());
+    arriving_.bytes = encoded.substr(first);
+    receive_->MarkReady();
+    table_.Schedule(receive_);
+    table_.Run();
+    EXPECT_TRUE(receive.done());
+    EXPECT_THAT(receive.status, IsOk());
+    EXPECT_EQ(std::string(target_, 4), "abcd") << first;
+  }
+  EXPECT_EQ(table_.counters(Rank(1)).received_bytes, 16);
+  EXPECT_EQ(table_.counters(Rank(1)).received_messages, 4);
+}
+
+TEST_F(ExchangeTest, AnotherMessageBreaksTheReceiveThatIsPosted) {
+  arriving_.bytes = Encoded("abcd", 2);
+  EXPECT_EQ(Exchange(1), Transport::Exchanged::kSent);
+  EXPECT_EQ(std::string(target_, 4), std::string(4, '\0'));
+  TestOperation receive;
+  table_.PostReceive(receive_, TestEnvelope(1), {target_, 4}, &receive);
+  table_.Run();
+  EXPECT_THAT(receive.status, StatusIs(Code::kFailedPrecondition, testing::HasSubstr("another envelope")));
+  EXPECT_EQ(receive.arrived, TestEnvelope(2));
+}
+
+TEST_F(ExchangeTest, TheEndOfTheStreamIsToldByTheReceive) {
+  arriving_.bytes.clear();
+  arriving_.when_empty = 0;
+  EXPECT_EQ(Exchange(1), Transport::Exchanged::kSent);
+  TestOperation receive;
+  table_.PostReceive(receive_, TestEnvelope(1), {target_, 4}, &receive);
+  table_.Run();
+  EXPECT_THAT(receive.status, StatusIs(Code::kUnavailable, testing::HasSubstr("closed by peer")));
+}
+
+TEST_F(ExchangeTest, DoesNothingWhereSomethingIsUnderWayOrIsTooLong) {
+  TestOperation receive;
+  char other[4];
+  table_.PostReceive(receive_, TestEnvelope(1), {other, 4}, &receive);
+  EXPECT_EQ(Exchange(1), Transport::Exchanged::kNothing);
+  table_.Run();
+  EXPECT_THAT(receive.status, IsOk());
+  std::vector<char> big(Link::kInlineBytesMax + 1);
+  const Sink sink = {big.data(), big.size()};
+  EXPECT_EQ(table_.Exchange(send_, receive_, TestEnvelope(1), big.data(), sink, 1), Transport::Exchanged::kNothing);
+  EXPECT_THAT(script_.asked, testing::IsEmpty());
+}
+
 TEST_F(LinkTest, AShortReadIsNotFollowedByAnotherUntilTheStreamIsReady) {
   Link* const link = Open(Link::Direction::kReceive);
   const std::string encoded = Encoded("12345678", 1);

@@ -241,6 +241,18 @@ class LoopbackTransport final : public Transport {
     TellWorkLeft();
   }
 
+  Exchanged Exchange(Rank peer, ChannelId channel, const Envelope& envelope, const void* data, const Sink& sink,
+                     int looks) override {
+    if (!links_.CheckPeer(peer).ok() || !LinkTable::CheckSink(sink).ok()) return Exchanged::kNothing;
+    const Exchanged exchanged =
+        links_.Exchange(OpenLink(Link::Direction::kSend, peer, channel),
+                        OpenLink(Link::Direction::kReceive, peer, channel), envelope, data, sink, looks);
+    if (exchanged != Exchanged::kNothing && pipes_->options().observer) {
+      pipes_->options().observer({rank_, peer, channel, sink.bytes, envelope});
+    }
+    return exchanged;
+  }
+
   bool Progress() override {
     if (links_.running()) return false;
     // Before trying, so that what happens meanwhile is an event of its own.

@@ -1,6 +1,7 @@
 #include "transport/sink_writer.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 
 #include "base/dtype.h"
@@ -22,13 +23,16 @@ iovec SinkWriter::Next() {
   return {staging_.data + carried_bytes_, std::min(left, staging_.bytes - carried_bytes_)};
 }
 
+void SinkWriter::Combine(size_t position, const unsigned char* source, size_t count) {
+  sink_.reduction->combine(static_cast<unsigned char*>(sink_.target) + position,
+                           static_cast<const unsigned char*>(sink_.operand) + position, source, count);
+}
+
 void SinkWriter::Commit(size_t bytes) {
   if (sink_.reduction != nullptr) {
-    const size_t position = arrived_bytes_ - carried_bytes_;
     const size_t staged = carried_bytes_ + bytes;
     const size_t count = staged / element_bytes_;
-    sink_.reduction->combine(static_cast<unsigned char*>(sink_.target) + position,
-                             static_cast<const unsigned char*>(sink_.operand) + position, staging_.data, count);
+    Combine(arrived_bytes_ - carried_bytes_, staging_.data, count);
     carried_bytes_ = staged - count * element_bytes_;
     std::memcpy(carried_, staging_.data + count * element_bytes_, carried_bytes_);
   }
@@ -36,6 +40,12 @@ void SinkWriter::Commit(size_t bytes) {
 }
 
 void SinkWriter::Put(const unsigned char* source, size_t bytes) {
+  const bool whole = sink_.reduction != nullptr && arrived_bytes_ == 0 && bytes == sink_.bytes;
+  if (whole && reinterpret_cast<uintptr_t>(source) % kElementBytesMax == 0) {
+    Combine(0, source, bytes / element_bytes_);
+    arrived_bytes_ = bytes;
+    return;
+  }
   while (bytes > 0) {
     const iovec place = Next();
     const size_t piece = std::min(bytes, place.iov_len);

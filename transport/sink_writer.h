@@ -38,6 +38,9 @@ class SinkWriter {
   void Put(const unsigned char* source, size_t bytes);
 
  private:
+  // Whole elements, aligned, of the message from `position` bytes on.
+  void Combine(size_t position, const unsigned char* source, size_t count);
+
   const StagingPiece staging_;
   Sink sink_;
   size_t element_bytes_ = 1;

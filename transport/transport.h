@@ -106,6 +106,20 @@ class Transport {
   virtual void Receive(Rank source, ChannelId channel, const Envelope& expected, const Sink& sink,
                        Operation* operation) = 0;
 
+  // A short message each way between ranks in step, without operations: for what is over before it is worth waiting for.
+  // Sends `sink.bytes` bytes, then looks so many times for a message of as many with the same envelope. `data` may lie in
+  // the sink.
+  //   kNothing  it was not possible, or only in part, or looks wrong. The next message to this peer on the channel must
+  //             be this one, and the next that is received from it
+  //   kSent     the same of what is to be received
+  //   kAll      both were carried out
+  // As it is here: nothing.
+  enum class Exchanged { kNothing, kSent, kAll };
+  virtual Exchanged Exchange(Rank peer, ChannelId channel, const Envelope& envelope, const void* data, const Sink& sink,
+                             int looks) {
+    return Exchanged::kNothing;
+  }
+
   // Moves what can be moved without waiting and runs completions. True when anything moved, so that a caller who spins
   // knows when to stop.
   virtual bool Progress() = 0;

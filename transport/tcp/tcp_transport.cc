@@ -156,6 +156,16 @@ void TcpTransport::Receive(Rank source, ChannelId channel, const Envelope& expec
   TellWorkLeft();
 }
 
+Transport::Exchanged TcpTransport::Exchange(Rank peer, ChannelId channel, const Envelope& envelope, const void* data,
+                                            const Sink& sink, int looks) {
+  // Whatever is not as it should be, Send and Receive say.
+  if (!links_.CheckPeer(peer).ok() || !LinkTable::CheckSink(sink).ok() || Forked()) return Exchanged::kNothing;
+  // Progress is to ask epoll.
+  if (++progress_without_poll_ >= kProgressPerPoll) return Exchanged::kNothing;
+  Connection* const connection = connections_.Get(peer, channel);
+  return links_.Exchange(connection->send, connection->receive, envelope, data, sink, looks);
+}
+
 bool TcpTransport::Progress() {
   if (links_.running()) return false;
   if (Forked()) return Settle();

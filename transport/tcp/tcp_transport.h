@@ -96,6 +96,8 @@ class TcpTransport final : public PollableTransport {
             Operation* operation) override;
   void Receive(Rank source, ChannelId channel, const Envelope& expected, const Sink& sink,
                Operation* operation) override;
+  Exchanged Exchange(Rank peer, ChannelId channel, const Envelope& envelope, const void* data, const Sink& sink,
+                     int looks) override;
   bool Progress() override;
   void WaitForEvent(Deadline deadline) override;
   void Wake() override;
