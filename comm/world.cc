@@ -60,6 +60,7 @@ struct Settings {
   int tcp_sockets = 1;
   size_t flight_records = 256;
   std::string device_backend;
+  double link_bytes_per_second = 0;
 };
 
 absl::Status ReadMilliseconds(milliseconds option, const char* option_name, const char* variable,
@@ -138,6 +139,14 @@ absl::StatusOr<Settings> ReadSettings(const WorldOptions& options) {
     if (!choice.ok()) return Annotate(choice.status(), options.transport.empty() ? "LOCKSTEP_TRANSPORT" : "transport");
     settings.transport = *choice;
   }
+  if (!(options.link_bytes_per_second >= 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("link_bytes_per_second is ", options.link_bytes_per_second));
+  }
+  if (options.link_bytes_per_second != 0 && settings.transport != TransportChoice::kTcp) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("link_bytes_per_second goes with the transport tcp, not with ", Name(settings.transport)));
+  }
+  settings.link_bytes_per_second = options.link_bytes_per_second;
   return settings;
 }
 
@@ -178,6 +187,7 @@ WorldTransport::Options TransportOptions(const WorldSpec& spec, const Settings& 
                                          const SocketAddress& address) {
   WorldTransport::Options options;
   options.choice = settings.transport;
+  options.link_bytes_per_second = settings.link_bytes_per_second;
   options.tcp.rank = spec.rank;
   options.tcp.size = spec.size;
   options.tcp.job_id = spec.job_id;

@@ -50,6 +50,9 @@ struct WorldOptions {
   // The kind of the device and the way are equal on all ranks.
   DeviceId device;
   std::string device_backend;  // "auto"
+  // For measurements, never from the environment: messages leave this rank as over a link of so many bytes a second
+  // (transport/throttled_transport.h). 0: as fast as they can. With "tcp" alone.
+  double link_bytes_per_second = 0;
 };
 
 class World {

@@ -12,6 +12,7 @@
 #include "comm/channel_registry.h"
 #include "transport/composite.h"
 #include "transport/pollable_transport.h"
+#include "transport/throttled_transport.h"
 
 namespace lockstep {
 namespace {
@@ -58,7 +59,7 @@ std::string Name(TransportChoice choice) {
 }
 
 absl::StatusOr<WorldTransport> WorldTransport::Listen(Options options) {
-  WorldTransport made(options.choice, options.tcp.rank);
+  WorldTransport made(options.choice, options.tcp.rank, options.link_bytes_per_second);
   if (options.choice != TransportChoice::kTcp) {
     absl::StatusOr<std::unique_ptr<ShmTransport>> shm = ShmTransport::Create(std::move(options.shm));
     if (shm.ok()) {
@@ -171,6 +172,11 @@ absl::StatusOr<bool> WorldTransport::AllShareMemory(ControlChannel* control, abs
 }
 
 absl::StatusOr<std::unique_ptr<Transport>> WorldTransport::Take() {
+  if (link_bytes_per_second_ != 0) {
+    LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<ThrottledTransport> throttled,
+                              ThrottledTransport::Create(std::move(tcp_), link_bytes_per_second_));
+    return std::unique_ptr<Transport>(std::move(throttled));
+  }
   if (neighbours_.empty()) return std::unique_ptr<Transport>(std::move(tcp_));
   if (neighbours_.size() + 1 == shared_.size()) return std::unique_ptr<Transport>(std::move(shm_));
   std::vector<int> routes(shared_.size(), kOverTcp);

@@ -42,6 +42,7 @@ class WorldTransport {
     TransportChoice choice = TransportChoice::kAuto;
     TcpTransportOptions tcp;
     ShmTransportOptions shm;
+    double link_bytes_per_second = 0;  // with kTcp: what a ThrottledTransport around it lets pass; 0: no such thing
   };
 
   // Listens from now on. Errors of TCP, and INVALID_ARGUMENT of both; a process that can make no shared memory tells the
@@ -72,10 +73,12 @@ class WorldTransport {
   absl::StatusOr<std::unique_ptr<Transport>> Take();
 
  private:
-  WorldTransport(TransportChoice choice, Rank rank) : choice_(choice), rank_(rank) {}
+  WorldTransport(TransportChoice choice, Rank rank, double link_bytes_per_second)
+      : choice_(choice), rank_(rank), link_bytes_per_second_(link_bytes_per_second) {}
 
   TransportChoice choice_;
   Rank rank_;
+  double link_bytes_per_second_;
   std::unique_ptr<TcpTransport> tcp_;  // null with kShm
   std::unique_ptr<ShmTransport> shm_;  // null where there is none
   absl::Status no_shm_;                // why

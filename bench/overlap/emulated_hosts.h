@@ -6,9 +6,13 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace lockstep {
 namespace bench {
+
+// Whether this process may make network namespaces: tools/emulated-hosts is asked. NOT_FOUND as below.
+absl::StatusOr<bool> HostsCanBeEmulated();
 
 // Becomes tools/emulated-hosts, which runs this program again, with the same arguments, as so many ranks in network
 // namespaces with links of `rate` between them ("1gbit"; "none": as fast as the kernel copies). Its exit status is 77,

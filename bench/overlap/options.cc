@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status.h"
 #include "bench/overlap/model_table.h"
+#include "comm/price_table.h"
 
 namespace lockstep {
 namespace bench {
@@ -38,7 +39,17 @@ absl::Status CheckOptions(const OverlapOptions& options) {
   if (!options.link.empty() && options.transport == "shm") {
     return invalid("shared memory has no link: --link goes with --transport tcp or auto");
   }
+  if (options.throttle) {
+    if (options.link.empty()) return invalid("--throttle goes with --link");
+    LOCKSTEP_RETURN_IF_ERROR(LinkBytesPerSecond(options.link).status());
+  }
   return absl::OkStatus();
+}
+
+absl::StatusOr<double> LinkBytesPerSecond(const std::string& link) {
+  if (link == "none") return 0;
+  LOCKSTEP_ASSIGN_OR_RETURN(const double ns_per_byte, ParseBandwidth(link));
+  return 1e9 / ns_per_byte;
 }
 
 absl::StatusOr<DeviceKind> ParseDeviceKind(absl::string_view text) {

@@ -30,6 +30,7 @@ struct OverlapOptions {
   std::string backend = "auto";
   std::string transport;  // as LOCKSTEP_TRANSPORT; empty: as that says
   std::string link;       // see BecomeEmulatedHosts; empty: all ranks on this host
+  bool throttle = false;  // messages are held back as by such links, but the ranks are on this host
   // Not planned anew: gradients come in the order that the first plan expects.
   ReducerOptions reducer;
   int rounds = 15;
@@ -42,6 +43,9 @@ struct OverlapOptions {
 
 // INVALID_ARGUMENT for options that are out of range or do not go together.
 absl::Status CheckOptions(const OverlapOptions& options);
+
+// 0 for "none". INVALID_ARGUMENT for what is no rate.
+absl::StatusOr<double> LinkBytesPerSecond(const std::string& link);
 
 // "host", "cuda". INVALID_ARGUMENT for anything else.
 absl::StatusOr<DeviceKind> ParseDeviceKind(absl::string_view text);

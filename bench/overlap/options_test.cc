@@ -48,6 +48,20 @@ TEST(OverlapOptions, HaveALinkOnlyWhereSomethingGoesOverIt) {
   EXPECT_THAT(CheckOptions(options), Refusal("shared memory has no link"));
 }
 
+TEST(OverlapOptions, ThrottleByARate) {
+  OverlapOptions options;
+  options.throttle = true;
+  EXPECT_THAT(CheckOptions(options), Refusal("--throttle goes with --link"));
+  options.link = "fast";
+  EXPECT_THAT(CheckOptions(options), Refusal("fast"));
+  for (const char* link : {"1gbit", "none"}) {
+    options.link = link;
+    EXPECT_THAT(CheckOptions(options), IsOk()) << link;
+  }
+  EXPECT_THAT(LinkBytesPerSecond("1gbit"), IsOkAndHolds(125e6));
+  EXPECT_THAT(LinkBytesPerSecond("none"), IsOkAndHolds(0));
+}
+
 TEST(OverlapOptions, SleepOnlyWhereComputationIsElsewhere) {
   OverlapOptions options;
   options.wake_per_bucket = true;

@@ -35,7 +35,9 @@ ABSL_FLAG(std::string, transport, "", "auto, shm or tcp; empty: as LOCKSTEP_TRAN
 ABSL_FLAG(
     std::string, link, "",
     "put each rank on an emulated host, with links of this rate between them, as tc writes it (1gbit), or none for "
-    "as fast as the kernel copies; needs root and iproute2, exit status 77 without");
+    "as fast as the kernel copies; needs root and iproute2: without them, as with --throttle");
+ABSL_FLAG(bool, throttle, false,
+          "with --link, messages are held back in the program as over such links, instead of emulating hosts");
 ABSL_FLAG(double, first_bucket_cap_mb, -1, "cap of the first bucket in MiB; below 0: the reducer's default");
 ABSL_FLAG(double, bucket_cap_mb, -1, "cap of the other buckets in MiB; below 0: the reducer's default");
 ABSL_FLAG(std::string, compress, "", "what gradients are sent as: f16 or bf16; empty: as they are");
@@ -71,6 +73,7 @@ absl::StatusOr<OverlapOptions> OptionsFromFlags() {
   options.backend = absl::GetFlag(FLAGS_backend);
   options.transport = absl::GetFlag(FLAGS_transport);
   options.link = absl::GetFlag(FLAGS_link);
+  options.throttle = absl::GetFlag(FLAGS_throttle);
   std::vector<size_t>& caps = options.reducer.bucket_caps_bytes;
   LOCKSTEP_RETURN_IF_ERROR(SetCap(absl::GetFlag(FLAGS_first_bucket_cap_mb), &caps.front()));
   LOCKSTEP_RETURN_IF_ERROR(SetCap(absl::GetFlag(FLAGS_bucket_cap_mb), &caps.back()));

@@ -216,7 +216,9 @@ class OverlapProgram {
     add("ranks", absl::StrCat(team_.size(), options_.pin ? ", each on a core of its own where there are as many" : ""));
     if (options_.device != DeviceKind::kHost) add("gradients on", place_.text);
     add("transport", absl::StrCat(RoutesIn(team_.communicator()->Describe(), team_.rank()),
-                                  options_.link.empty() ? "" : ", hosts emulated, links of " + options_.link));
+                                  options_.link.empty() ? ""
+                                  : options_.throttle   ? ", messages held back as by links of " + options_.link
+                                                        : ", hosts emulated, links of " + options_.link));
     add("model",
         absl::StrFormat("%s, %d parameters, %d elements of f32; costs of %s, %.4g multiplications", model_.name,
                         model_.parameters.size(), model_.elements(), model_.example, model_.multiply_adds()));
@@ -258,6 +260,10 @@ class OverlapProgram {
 absl::Status RunRank(const OverlapOptions& options) {
   WorldOptions world_options;
   world_options.transport = options.transport;
+  if (options.throttle) {
+    world_options.transport = "tcp";
+    LOCKSTEP_ASSIGN_OR_RETURN(world_options.link_bytes_per_second, LinkBytesPerSecond(options.link));
+  }
   LOCKSTEP_ASSIGN_OR_RETURN(const ModelTable model, FindModel(options.model));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<World> world, World::Create(world_options));
   Communicator* const communicator = world->communicator();
@@ -282,6 +288,18 @@ int Complain(const absl::Status& status, int exit_status) {
   return exit_status;
 }
 
+// Without network namespaces.
+int RunThrottled(OverlapOptions options, char** argv) {
+  options.throttle = true;
+  if (const absl::Status usable = CheckOptions(options); !usable.ok()) return Complain(usable, kWrongUsage);
+  std::vector<char*> words;
+  for (char** word = argv; *word != nullptr; ++word) words.push_back(*word);
+  std::string throttle = "--throttle";
+  words.push_back(throttle.data());
+  words.push_back(nullptr);
+  return RunAsRanks(options.ranks, words.data());
+}
+
 }  // namespace
 
 int RunOverlap(const OverlapOptions& options, char** argv) {
@@ -290,8 +308,11 @@ int RunOverlap(const OverlapOptions& options, char** argv) {
     if (options.device != DeviceKind::kHost) {
       if (const absl::Status gpus = CudaDeviceCount().status(); !gpus.ok()) return Complain(gpus, kNothingHere);
     }
-    if (options.link.empty()) return RunAsRanks(options.ranks, argv);
-    return Complain(BecomeEmulatedHosts(options.ranks, options.link, argv), kFailed);
+    if (options.link.empty() || options.throttle) return RunAsRanks(options.ranks, argv);
+    const absl::StatusOr<bool> can_emulate = HostsCanBeEmulated();
+    if (!can_emulate.ok()) return Complain(can_emulate.status(), kFailed);
+    if (*can_emulate) return Complain(BecomeEmulatedHosts(options.ranks, options.link, argv), kFailed);
+    return RunThrottled(options, argv);
   }
   const absl::Status status = RunRank(options);
   return status.ok() ? 0 : Complain(status, kFailed);
