@@ -82,7 +82,8 @@ ReachablePool& Pool() {
 }
 
 Device* Gpu() {
-  // Ranks as threads have more streams than there are queues otherwise, and one that waits would hold up others.
+  // Ranks that are threads share the GPU's queues: in one of them a stream that awaits the host for one rank would hold
+  // up what another rank has issued behind it, for which the host waits. So there is a queue for each stream.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   absl::StatusOr<Device*> device = CudaDevice(0);
   if (device.ok()) {
