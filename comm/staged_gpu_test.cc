@@ -1,8 +1,7 @@
-// Staged collectives on a GPU. Ranks are threads of this process, over loopback, and share the GPU: tests/fake_device.h
-// and comm/staged_queues_test.cc have ranks with devices of their own.
+// Staged collectives on a GPU. Ranks are threads of this process, over loopback, and share the GPU.
 //
-// Ranks as threads share the GPU's queues too, where one rank's wait holds up another's copies, which ranks as processes
-// never do. So a test with two ranks has fewer streams than there are queues.
+// They share its queues, too, where one rank's wait would hold up another's copies, as those of processes never do
+// (comm/staged_queues_test.cc). So a test with two ranks has fewer streams than there are queues.
 
 #include <algorithm>
 #include <cstdint>
