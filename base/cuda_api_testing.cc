@@ -133,7 +133,7 @@ FakeCuda::FakeStream* FakeCuda::Table::Find(FakeCuda& fake, void* handle) {
   if (number <= kCudaPerThreadStream) {
     const std::thread::id thread = number == kCudaPerThreadStream ? std::this_thread::get_id() : std::thread::id();
     FakeStream& stream = fake.default_streams_[{current_device, thread}];
-    if (stream.stream == nullptr) stream.stream = HostDevice()->CreateStream("default").value();
+    if (stream.stream == nullptr) stream.stream = fake.NewStream(current_device);
     return &stream;
   }
   const auto found = fake.streams_.find(handle);
@@ -150,11 +150,11 @@ FakeCuda::FakeEvent* FakeCuda::Table::FindEvent(FakeCuda& fake, void* handle) {
 int FakeCuda::Table::StreamCreate(void** stream, int priority) {
   return Call("cudaStreamCreateWithPriority", [&](FakeCuda& fake) {
     auto created = std::make_unique<FakeStream>();
-    created->stream = HostDevice()->CreateStream("fake").value();
     created->device = current_device;
     created->priority = priority;
     *stream = created.get();
     MutexLock lock(&fake.mu_);
+    created->stream = fake.NewStream(current_device);
     fake.streams_[*stream] = std::move(created);
     return kCudaSuccess;
   });
@@ -471,6 +471,16 @@ FakeCuda::~FakeCuda() {
 void FakeCuda::Fail(const std::string& function, int code, int nth) {
   MutexLock lock(&mu_);
   failures_.push_back({function, code, nth});
+}
+
+void FakeCuda::set_hardware_queues(int queues) {
+  MutexLock lock(&mu_);
+  LOCKSTEP_CHECK(streams_.empty() && default_streams_.empty() && hardware_queues_.empty());
+  for (int device = 0; device < devices_; ++device) hardware_queues_.push_back(std::make_unique<SharedQueues>(queues));
+}
+
+std::unique_ptr<Stream> FakeCuda::NewStream(int device) {
+  return hardware_queues_.empty() ? HostDevice()->CreateStream("fake").value() : hardware_queues_[device]->NewStream();
 }
 
 void FakeCuda::LoseDevice(int code) {

@@ -7,6 +7,8 @@
 // Streams and events are the host device's (base/host_device.h), so work really runs beside the test, in order. Memory
 // is the host's, and CUDA's rules are checked where they are easy to break: a call on the wrong device, in a closure of
 // a stream, or with a handle that is no more, answers an error.
+//
+// Streams are independent of each other unless set_hardware_queues() is called.
 
 #ifndef BASE_CUDA_API_TESTING_H_
 #define BASE_CUDA_API_TESTING_H_
@@ -23,6 +25,7 @@
 #include "base/cuda_api.h"
 #include "base/device.h"
 #include "base/mutex.h"
+#include "base/shared_queues_testing.h"
 
 namespace lockstep {
 
@@ -51,6 +54,9 @@ class FakeCuda {
   // Whether cudaGetLastError has nothing to tell this thread.
   bool LastErrorIsClear() const;
   void set_memory_pools_supported(bool supported);
+  // From now on each device has so many queues, which its streams share (base/shared_queues_testing.h). Once, before any
+  // stream is used.
+  void set_hardware_queues(int queues);
   // While a stream is being captured, calls that break captures are refused to threads that are not relaxed about it.
   void set_capturing(void* stream, bool capturing);
 
@@ -80,6 +86,7 @@ class FakeCuda {
     int nth = 1;
   };
 
+  std::unique_ptr<Stream> NewStream(int device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool lost() const;
   bool capturing() const;
 
@@ -89,6 +96,8 @@ class FakeCuda {
   mutable Mutex mu_;
   int lost_ ABSL_GUARDED_BY(mu_) = kCudaSuccess;
   bool memory_pools_supported_ ABSL_GUARDED_BY(mu_) = true;
+  // Of each device; empty where each stream has a queue of its own.
+  std::vector<std::unique_ptr<SharedQueues>> hardware_queues_ ABSL_GUARDED_BY(mu_);
   std::vector<Failure> failures_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, int> calls_ ABSL_GUARDED_BY(mu_);
   // By handle. What was destroyed stays until the end: work may still run in it, and using its handle is found out.

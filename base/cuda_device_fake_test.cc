@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -422,6 +423,52 @@ TEST_F(FakeCudaDeviceTest, DriverWithoutStreamMemoryOperationsIsTold) {
   cuda_.Fail("cuStreamWaitValue32", kCudaNotSupported);
   EXPECT_THAT(stream->AwaitValue(&some_word, 0),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("cuStreamWaitValue32")));
+}
+
+// What a GPU with few queues does, so that tests of what runs on streams can be had without one.
+TEST_F(FakeCudaDeviceTest, StreamsOfADeviceMayShareItsQueues) {
+  cuda_.set_hardware_queues(2);
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto elsewhere, CudaDevice(0).value()->CreateStream("elsewhere"));
+  const auto first = NewStream(), second = NewStream(), behind_first = NewStream();
+  void* const memory = device_.AllocateOnHost(sizeof(std::atomic<uint32_t>)).value();
+  auto* const word = new (memory) std::atomic<uint32_t>(0);
+  int done = 0;
+  const auto count = [&done] { return ++done, absl::OkStatus(); };
+  const auto before = NewEvent();
+  ASSERT_THAT(behind_first->Enqueue(count), IsOk());
+  ASSERT_THAT(behind_first->Record(before.get()), IsOk());
+  ASSERT_THAT(first->AwaitValue(word, 1), IsOk());
+  EXPECT_THAT(before->Synchronize(Soon()), IsOk()) << "what was issued before is not held up";
+  EXPECT_EQ(done, 1);
+  ASSERT_THAT(behind_first->Enqueue(count), IsOk());
+  for (Stream* const other : {second.get(), elsewhere.get()}) {
+    ASSERT_THAT(other->Enqueue(Nothing), IsOk());
+    EXPECT_THAT(other->Synchronize(Soon()), IsOk()) << "another queue, another device";
+  }
+  EXPECT_THAT(behind_first->Synchronize(Deadline::AfterMs(2)), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_EQ(done, 1);
+  *word = 1;
+  EXPECT_THAT(behind_first->Synchronize(Soon()), IsOk());
+  EXPECT_EQ(done, 2);
+  EXPECT_THAT(first->Synchronize(Soon()), IsOk());
+  device_.FreeOnHost(memory);
+}
+
+TEST_F(FakeCudaDeviceTest, ClosuresOfStreamsThatShareQueuesRunOneAtATime) {
+  cuda_.set_hardware_queues(2);
+  const auto first = NewStream(), second = NewStream();
+  Gate started, gate;
+  ASSERT_THAT(first->Enqueue([&] {
+    started.Open();
+    return gate.Await(Soon());
+  }),
+              IsOk());
+  ASSERT_THAT(started.Await(Soon()), IsOk());
+  ASSERT_THAT(second->Enqueue(Nothing), IsOk());
+  EXPECT_THAT(second->Synchronize(Deadline::AfterMs(2)), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  gate.Open();
+  EXPECT_THAT(second->Synchronize(Soon()), IsOk());
+  EXPECT_THAT(first->Synchronize(Soon()), IsOk());
 }
 
 TEST_F(FakeCudaDeviceTest, QueriesAndAllocationsDoNotBreakCapturesOfOthers) {

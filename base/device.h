@@ -80,13 +80,13 @@ class Stream {
   // no point at all: the wait does nothing, as on CUDA. INVALID_ARGUMENT as in Record.
   virtual absl::Status Wait(Event* event) = 0;
 
-  // What is enqueued later starts only once *word has come to `value` (HasComeTo). Whoever stores it releases; what it wrote before is visible to what is enqueued later. The word is in
-  // memory that a device gave by AllocateOnHost or was told of by RegisterOnHost, and outlives the wait, which takes
-  // place after an error of the stream, too.
+  // What is enqueued later starts only once *word has come to `value` (HasComeTo). Whoever stores it releases; what it
+  // wrote before is visible to what is enqueued later. The word is in memory that a device gave by AllocateOnHost or was
+  // told of by RegisterOnHost, and outlives the wait, which takes place after an error of the stream, too.
   //
   // Streams may share the queues of a device, which are first in, first out: a wait then holds up what other streams
-  // enqueue after it. So let only the host store the value, or work that was enqueued before the wait, and tell the
-  // device of the order by an event, too, where it is of one piece of its work after another.
+  // enqueue after it. So let only the host store the value, or work that was enqueued before the wait. Where one piece
+  // of the device's work is to come after another, tell the device so by an event, too.
   //
   // UNIMPLEMENTED where the device cannot; FAILED_PRECONDITION in a stream that is being captured: a graph would repeat
   // the value. INVALID_ARGUMENT when the word is null.

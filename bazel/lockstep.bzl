@@ -35,13 +35,13 @@ def lockstep_cc_test(deps = [], copts = [], features = [], size = "small", **kwa
         **kwargs
     )
 
-def lockstep_test_on_fake_device(test, size = "small", tags = []):
+def lockstep_test_on_fake_device(test, size = "small", tags = [], one_queue = False):
     """The program of a test of this package once more, on a device made of the host: see tests/test_device.h."""
     native.sh_test(
-        name = test + "_on_fake_device",
+        name = test + ("_on_one_queue" if one_queue else "_on_fake_device"),
         size = size,
         srcs = ["//tests:on_device.sh"],
-        args = ["fake", "$(rootpath :%s)" % test],
+        args = ["one_queue" if one_queue else "fake", "$(rootpath :%s)" % test],
         data = [":" + test],
         tags = tags,
     )

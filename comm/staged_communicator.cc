@@ -5,8 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/rank.h"
+#include "base/ref.h"
 #include "base/status.h"
 #include "comm/byte_objects.h"
+#include "comm/device_work.h"
 #include "comm/staged_plan.h"
 #include "comm/staging.h"
 
@@ -120,22 +122,18 @@ absl::Status StagedCommunicator::CheckOnDevice(const DeviceCall& call) {
   return pipeline_->communicator()->Prepare(on_host).status();
 }
 
-absl::StatusOr<Ref<StagedOp>> StagedCommunicator::MakeOp(const CollectiveRequest& request,
-                                                         std::unique_ptr<Event> ready) {
-  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Event> left, accelerator()->CreateEvent());
-  return MakeRef<StagedOp>(StagedPlan(request, rank(), size(), pipeline_->slot_bytes()), request, std::move(ready),
-                           std::move(left));
+absl::Status StagedCommunicator::FailIfNotOk(const absl::Status& issued) {
+  if (issued.ok()) return issued;
+  Fail(Annotate(issued, absl::StrCat("staging on ", Name(device()))));
+  return status();
 }
 
 absl::StatusOr<Work> StagedCommunicator::StartOnDevice(absl::Span<const DeviceCall> calls) {
   LOCKSTEP_RETURN_IF_ERROR(pipeline_->CheckRoom(calls.size()));
-  std::vector<Ref<StagedOp>> ops;
-  for (const DeviceCall& call : calls) {
-    LOCKSTEP_ASSIGN_OR_RETURN(ops.emplace_back(), MakeOp(std::get<CollectiveRequest>(call), nullptr));
-  }
-  for (const Ref<StagedOp>& op : ops) pipeline_->Submit(op);
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Event> end, accelerator()->CreateEvent());
+  LOCKSTEP_RETURN_IF_ERROR(FailIfNotOk(pipeline_->IssueUntil(calls, end.get())));
   // Calls are done in their order, and fail with all that come later.
-  return Work(ops.back());
+  return Work(MakeRef<EventWork>(failure(), std::move(end)));
 }
 
 absl::Status StagedCommunicator::IssueOnDevice(absl::Span<const DeviceCall> calls, Stream* stream) {
@@ -145,22 +143,7 @@ absl::Status StagedCommunicator::IssueOnDevice(absl::Span<const DeviceCall> call
                      " are staged through the host: a graph cannot repeat them (", options_.reason, ")"));
   }
   LOCKSTEP_RETURN_IF_ERROR(pipeline_->CheckRoom(calls.size()));
-  if (last_ready_ != nullptr) LOCKSTEP_RETURN_IF_ERROR(stream->Wait(last_ready_->ready()));
-  std::vector<Ref<StagedOp>> ops;
-  for (const DeviceCall& call : calls) {
-    LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Event> ready, accelerator()->CreateEvent());
-    LOCKSTEP_RETURN_IF_ERROR(stream->Record(ready.get()));
-    LOCKSTEP_ASSIGN_OR_RETURN(ops.emplace_back(), MakeOp(std::get<CollectiveRequest>(call), std::move(ready)));
-  }
-  // The pipeline ends every call by its deadline, or when the communicator fails or is destroyed. How it went is status()'s to tell: the
-  // stream is not the communicator's, and goes on.
-  LOCKSTEP_RETURN_IF_ERROR(stream->Enqueue([op = ops.back()] {
-    op->Await(Deadline::Infinite()).IgnoreError();
-    return absl::OkStatus();
-  }));
-  last_ready_ = ops.back();
-  for (const Ref<StagedOp>& op : ops) pipeline_->Submit(op);
-  return absl::OkStatus();
+  return FailIfNotOk(pipeline_->Issue(calls, stream));
 }
 
 }  // namespace lockstep

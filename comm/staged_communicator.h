@@ -6,10 +6,11 @@
 // pieces are collectives of their own: the bits are those of the host's collectives over each piece, which are those
 // over the whole vector where the host communicator is deterministic (docs/numerics.md).
 //
-// Enqueue never waits. In the caller's stream a call is an event, which the pipeline waits for, and behind it a closure
-// that returns once the call is done; so CUDA's thread for closures waits while the call is under way. The Stream
-// itself, a borrowed one, too, outlives the call: closures that have yet to run go with it. Streams that are being
-// captured are refused: a graph would repeat the closure, but not the collective.
+// Enqueue and Start issue all of a call's work on the device and wait for none of it (comm/staged_pipeline.h); the
+// caller's stream waits for an event. No closure is put into a stream, and streams may share a device's queues in any
+// way. Ranks that are threads of one process and share a device must not share its queues, though: one rank's wait would
+// hold up another's copy. Streams that are being captured are refused: a graph would repeat the copies, but not the
+// collective.
 
 #ifndef COMM_STAGED_COMMUNICATOR_H_
 #define COMM_STAGED_COMMUNICATOR_H_
@@ -23,7 +24,6 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/device.h"
-#include "base/ref.h"
 #include "comm/communicator.h"
 #include "comm/device_communicator.h"
 #include "comm/staged_pipeline.h"
@@ -44,7 +44,8 @@ struct StagedOptions {
 class StagedCommunicator : public DeviceCommunicator {
  public:
   // Collective over `host`. INVALID_ARGUMENT for options that cannot be; FAILED_PRECONDITION, naming the ranks, when
-  // they differ; RESOURCE_EXHAUSTED where there is no staging memory, and UNAVAILABLE, naming that rank, on the others.
+  // they differ; UNAVAILABLE where the device's streams cannot await and write values (base/device.h); RESOURCE_EXHAUSTED where
+  // there is no staging memory; and UNAVAILABLE, naming that rank, on the others.
   static absl::StatusOr<std::unique_ptr<StagedCommunicator>> Create(HostPart host, Device* device,
                                                                     StagedOptions options = {});
 
@@ -68,13 +69,11 @@ class StagedCommunicator : public DeviceCommunicator {
   StagedCommunicator(HostPart host, Device* device, StagedOptions options)
       : DeviceCommunicator(std::move(host), device, options.timeout), options_(std::move(options)) {}
 
-  absl::StatusOr<Ref<StagedOp>> MakeOp(const CollectiveRequest& request, std::unique_ptr<Event> ready);
+  // Ends all after a call that was issued in part.
+  absl::Status FailIfNotOk(const absl::Status& issued);
 
   const StagedOptions options_;
   std::unique_ptr<StagedPipeline> pipeline_;  // made by Create
-  // What the last call in a stream waits for. The next one's stream waits for it, too, so that a closure that waits for
-  // a call finds all before it ready: they then need no other closure to be run. Used by one call at a time.
-  Ref<StagedOp> last_ready_;
 };
 
 }  // namespace lockstep

@@ -27,7 +27,7 @@ FakeDevice* CaseDevice() {
 }
 
 CommunicatorFactory Factory(const std::string& name, const TransportCommunicatorOptions& transport,
-                            const StagedOptions& options) {
+                            const StagedOptions& options, int queues = 0) {
   struct Owner {
     std::vector<std::unique_ptr<FakeDevice>> devices;
     std::unique_ptr<StagedWorld> world;
@@ -36,9 +36,9 @@ CommunicatorFactory Factory(const std::string& name, const TransportCommunicator
   factory.name = name;
   factory.checked = transport.checked;  // calls on the host, of which there are some in the suite
   factory.memory.device = CaseDevice();
-  factory.create = [transport, options](int size) -> absl::StatusOr<TestCommunicators> {
+  factory.create = [transport, options, queues](int size) -> absl::StatusOr<TestCommunicators> {
     auto owner = std::make_shared<Owner>();
-    for (int rank = 0; rank < size; ++rank) owner->devices.push_back(std::make_unique<FakeDevice>());
+    for (int rank = 0; rank < size; ++rank) owner->devices.push_back(std::make_unique<FakeDevice>(0, queues));
     LOCKSTEP_ASSIGN_OR_RETURN(owner->world,
                               StagedWorld::Create(
                                   size, [&](int rank) { return owner->devices[rank].get(); }, options, transport));
@@ -66,6 +66,7 @@ TransportCommunicatorOptions Checked() {
 
 INSTANTIATE_TEST_SUITE_P(Staged, CommunicatorConformance,
                          ::testing::Values(Factory("Whole", {}, {}), Factory("Pieces", {}, Chunks(4096, 3)),
+                                           Factory("OneQueue", {}, Chunks(8192, 3), /*queues=*/1),
                                            Factory("OneSlot", {}, Chunks(30'000, 1)),
                                            Factory("Checked", Checked(), Chunks(50'000, 4))),
                          CommunicatorFactoryName);

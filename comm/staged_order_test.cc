@@ -165,8 +165,7 @@ TEST_F(StagedOrder, EnqueueNeverWaitsForItsStream) {
   });
 }
 
-// The first call's stream comes to it last. The closure that waits for the second call would otherwise hold up the
-// first one's stream, on a device that runs one closure at a time.
+// The first call's stream comes to it last, on a device that runs one closure at a time.
 TEST_F(StagedOrder, StreamsThatAreReadyInAnotherOrderDoNotBlockEachOther) {
   Make(2);
   RunRanks(2, [&](int r) {
@@ -185,7 +184,7 @@ TEST_F(StagedOrder, StreamsThatAreReadyInAnotherOrderDoNotBlockEachOther) {
                 IsOk());
     ASSERT_THAT(rank(r).Enqueue(SumOf(&first, r), late.get(), Ignore), IsOk());
     ASSERT_THAT(rank(r).Enqueue(SumOf(&second, r), early.get(), Ignore), IsOk());
-    // No closure waits for a call that is not ready: others get on.
+    // No closure waits for a call: others get on.
     std::unique_ptr<Stream> other = NewStream(r);
     for (int i = 0; i < 200; ++i) {
       ASSERT_THAT(other->Enqueue([] { return absl::OkStatus(); }), IsOk());

@@ -1,11 +1,13 @@
 #include "comm/staged_pipeline.h"
 
 #include <algorithm>
-#include <utility>
+#include <atomic>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "base/dtype.h"
 #include "base/fork.h"
+#include "base/poll.h"
 #include "base/status.h"
 #include "comm/signature.h"
 
@@ -27,25 +29,10 @@ Signature SignatureOf(const CollectiveRequest& request, uint64_t sequence) {
   return signature;
 }
 
+// As the words have it.
+uint32_t Word(uint64_t number) { return static_cast<uint32_t>(number); }
+
 }  // namespace
-
-// ---- One call
-
-absl::Status StagedOp::Await(Deadline deadline) {
-  MutexLock lock(&mu_);
-  while (!done().load(std::memory_order_relaxed) && finished_.WaitUntil(&mu_, deadline)) {
-  }
-  return absl::OkStatus();
-}
-
-void StagedOp::Finish(const absl::Status& status) {
-  // Signalled under the lock: a waiter may free this as soon as it sees it done.
-  MutexLock lock(&mu_);
-  Complete(status);
-  finished_.SignalAll();
-}
-
-// ---- The pipeline, from outside
 
 StagedPipeline::StagedPipeline(std::unique_ptr<Staging> staging, std::unique_ptr<Communicator> communicator,
                                std::shared_ptr<DeviceFailure> failure, std::function<void(const absl::Status&)> fail,
@@ -56,13 +43,12 @@ StagedPipeline::StagedPipeline(std::unique_ptr<Staging> staging, std::unique_ptr
       fail_(std::move(fail)),
       options_(options),
       fork_generation_(ForkGeneration()),
-      plans_(staging_->slots().size()),
+      issued_(staging_->slots()),
       recorder_(options.flight_records),
-      thread_("lockstep-staged", [this] { Run(); }),
-      done_thread_("lockstep-done", [this] { RunDone(); }) {}
+      thread_("lockstep-staged", [this] { Run(); }) {}
 
 StagedPipeline::~StagedPipeline() {
-  // In a forked child there are no threads, and whoever had the lock in the parent has it for ever.
+  // In a forked child there is no thread, and whoever had the lock in the parent has it for ever.
   if (fork_generation_ != ForkGeneration()) return;
   size_t in_flight = 0;
   {
@@ -75,7 +61,6 @@ StagedPipeline::~StagedPipeline() {
     communicator_->Abort(absl::StrCat("destroyed with ", in_flight, " collectives on a device in flight"));
   }
   thread_.Join();
-  done_thread_.Join();
 }
 
 absl::Status StagedPipeline::CheckRoom(size_t calls) const {
@@ -87,133 +72,150 @@ absl::Status StagedPipeline::CheckRoom(size_t calls) const {
   return absl::ResourceExhaustedError(absl::StrCat(waiting_.size(), " collectives on the device wait already"));
 }
 
-void StagedPipeline::Submit(Ref<StagedOp> op) {
-  MutexLock lock(&mu_);
-  const CollectiveRequest& request = op->plan_.request();
-  op->pieces_ = op->plan_.pieces();
-  op->pieces_agreed_ = op->plan_.ranks_know_pieces();
-  op->sequence_ = ++sequence_;
-  op->record_ = recorder_.Add(SignatureOf(request, sequence_), request.count * SizeOf(request.dtype));
-  ++in_flight_;
-  waiting_.push_back(std::move(op));
-  arrived_.SignalAll();
-}
-
 std::string StagedPipeline::FlightRecords() const {
   MutexLock lock(&mu_);
   return recorder_.ToString(options_.flight_records);
 }
 
-void StagedPipeline::Note(const StagedOp& op, FlightRecord::State state) {
-  MutexLock lock(&mu_);
-  FlightRecord* const record = op.record_;
-  if (record->signature.sequence != op.sequence_) return;
+void StagedPipeline::Note(const Call& call, FlightRecord::State state) {
+  FlightRecord* const record = call.record;
+  if (record->signature.sequence != call.sequence) return;
   record->state = state;
   (state == FlightRecord::State::kRunning ? record->started : record->ended) = FlightRecord::Clock::now();
+}
+
+// ---- Whoever issues
+
+absl::Status StagedPipeline::Issue(absl::Span<const DeviceCall> calls, Stream* stream) {
+  LOCKSTEP_RETURN_IF_ERROR(stream->Record(staging_->ready()));
+  LOCKSTEP_RETURN_IF_ERROR(staging_->in()->Wait(staging_->ready()));
+  LOCKSTEP_RETURN_IF_ERROR(IssueUntil(calls, staging_->done()));
+  return stream->Wait(staging_->done());
+}
+
+absl::Status StagedPipeline::IssueUntil(absl::Span<const DeviceCall> calls, Event* end) {
+  for (const DeviceCall& call : calls) LOCKSTEP_RETURN_IF_ERROR(IssueCall(std::get<CollectiveRequest>(call)));
+  return staging_->out()->Record(end);
+}
+
+absl::Status StagedPipeline::IssueCall(const CollectiveRequest& request) {
+  // First, or a call that fills the device's queue would wait there for the thread for ever.
+  const std::shared_ptr<Call> call = Submit(request);
+  const auto* const input = static_cast<const char*>(request.input);
+  auto* const output = static_cast<char*>(request.output);
+  // Copies in are ahead by the other slots, so that stages overlap where both streams share a queue, too.
+  const size_t ahead = staging_->slots() - 1;
+  const size_t pieces = call->plan.pieces();
+  for (size_t i = 0; i < pieces + ahead; ++i) {
+    if (i < pieces) LOCKSTEP_RETURN_IF_ERROR(IssueIn(*call, input, i));
+    if (i >= ahead) LOCKSTEP_RETURN_IF_ERROR(IssueOut(*call, output, i - ahead));
+  }
+  return absl::OkStatus();
+}
+
+std::shared_ptr<StagedPipeline::Call> StagedPipeline::Submit(const CollectiveRequest& request) {
+  auto call =
+      std::make_shared<Call>(StagedPlan(request, communicator_->rank(), communicator_->size(), staging_->slot_bytes()));
+  call->first = next_number_;
+  next_number_ += call->plan.pieces();
+  MutexLock lock(&mu_);
+  call->sequence = ++sequence_;
+  call->record = recorder_.Add(SignatureOf(call->plan.request(), sequence_), request.count * SizeOf(request.dtype));
+  ++in_flight_;
+  waiting_.push_back(call);
+  arrived_.SignalAll();
+  return call;
+}
+
+absl::Status StagedPipeline::IssueIn(const Call& call, const char* input, size_t index) {
+  const uint64_t number = call.first + index;
+  Stream* const in = staging_->in();
+  Staging::Slot& slot = staging_->slot(number);
+  StagedPiece& piece = issued_[number % issued_.size()];
+  call.plan.MakePiece(index, slot.data, &piece);
+  LOCKSTEP_RETURN_IF_ERROR(in->Wait(slot.emptied.get()));
+  for (const StagedCopy& copy : piece.in) {
+    LOCKSTEP_RETURN_IF_ERROR(in->Copy(slot.data + copy.slot_offset, input + copy.device_offset, copy.bytes));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(in->WriteValue(staging_->filled(), Word(number)));
+  return in->Record(slot.filled.get());
+}
+
+absl::Status StagedPipeline::IssueOut(const Call& call, char* output, size_t index) {
+  const uint64_t number = call.first + index;
+  Stream* const out = staging_->out();
+  Staging::Slot& slot = staging_->slot(number);
+  LOCKSTEP_RETURN_IF_ERROR(out->Wait(slot.filled.get()));
+  LOCKSTEP_RETURN_IF_ERROR(out->AwaitValue(staging_->exchanged(), Word(number)));
+  for (const StagedCopy& copy : issued_[number % issued_.size()].out) {
+    LOCKSTEP_RETURN_IF_ERROR(out->Copy(output + copy.device_offset, slot.data + copy.slot_offset, copy.bytes));
+  }
+  return out->Record(slot.emptied.get());
 }
 
 // ---- The thread "lockstep-staged"
 
 void StagedPipeline::Run() {
-  do {
-    FillSlots();
-    while (!pieces_.empty()) {
-      CarryOut(&pieces_.front());
-      pieces_.pop_front();
-      FillSlots();
-    }
-  } while (AwaitCall());
-  MutexLock lock(&mu_);
-  all_left_ = true;
-  left_.SignalAll();
+  for (auto call = AwaitCall(); call != nullptr; call = AwaitCall()) CarryOut(call.get());
 }
 
-bool StagedPipeline::AwaitCall() {
+std::shared_ptr<StagedPipeline::Call> StagedPipeline::AwaitCall() {
   MutexLock lock(&mu_);
   while (waiting_.empty() && !stopping_) arrived_.WaitUntil(&mu_, Deadline::Infinite());
-  return !waiting_.empty();
-}
-
-Ref<StagedOp> StagedPipeline::TakeCall() {
-  MutexLock lock(&mu_);
   if (waiting_.empty()) return nullptr;
-  Ref<StagedOp> op = std::move(waiting_.front());
+  std::shared_ptr<Call> call = std::move(waiting_.front());
   waiting_.pop_front();
-  return op;
+  Note(*call, FlightRecord::State::kRunning);
+  return call;
 }
 
-void StagedPipeline::FillSlots() {
-  while (pieces_.size() < staging_->slots().size()) {
-    if (filling_ != nullptr && next_index_ == filling_->pieces_) {
-      // What comes next, more of this call or another one, is known once its first piece is carried out.
-      if (!filling_->pieces_agreed_) return;
-      filling_ = nullptr;
-    }
-    if (filling_ == nullptr) {
-      filling_ = TakeCall();
-      next_index_ = 0;
-      if (filling_ == nullptr) return;
-    }
-    Piece& piece = pieces_.emplace_back();
-    piece.op = filling_;
-    piece.index = next_index_++;
-    piece.slot = &staging_->slots()[next_slot_];
-    piece.plan = &plans_[next_slot_];
-    next_slot_ = (next_slot_ + 1) % staging_->slots().size();
-    if (!failure_->status().ok()) continue;
-    if (absl::Status copied = CopyIn(&piece); !copied.ok()) fail_(copied);
-  }
-}
-
-absl::Status StagedPipeline::CopyIn(Piece* piece) {
-  Stream* const stream = staging_->in();
-  piece->op->plan_.MakePiece(piece->index, piece->slot->data, piece->plan);
-  if (piece->index == 0 && piece->op->ready_ != nullptr) {
-    LOCKSTEP_RETURN_IF_ERROR(stream->Wait(piece->op->ready_.get()));
-  }
-  LOCKSTEP_RETURN_IF_ERROR(stream->Wait(piece->slot->emptied.get()));
-  for (const StagedCopy& copy : piece->plan->in) {
-    LOCKSTEP_RETURN_IF_ERROR(
-        stream->Copy(piece->slot->data + copy.slot_offset, piece->op->input_ + copy.device_offset, copy.bytes));
-  }
-  return stream->Record(piece->slot->filled.get());
-}
-
-void StagedPipeline::CarryOut(Piece* piece) {
-  StagedOp* const op = piece->op.get();
-  if (piece->index == 0) Note(*op, FlightRecord::State::kRunning);
-  absl::Status status = failure_->status();
-  if (status.ok()) {
-    status = Exchange(piece);
+void StagedPipeline::CarryOut(Call* call) {
+  absl::Status status;
+  for (size_t index = 0; status.ok() && index < call->pieces; ++index) {
+    status = failure_->status();
+    if (!status.ok()) break;
+    status = Exchange(call, index);
     if (!status.ok()) {
-      status = Annotate(status, absl::StrCat(ToString(SignatureOf(op->plan_.request(), op->sequence_)), ", piece ",
-                                             piece->index + 1, " of ", op->pieces_));
+      status = Annotate(status, absl::StrCat(ToString(SignatureOf(call->plan.request(), call->sequence)), ", piece ",
+                                             index + 1, " of ", call->pieces));
+    } else if (call->first + index < call->last()) {
+      LetGo(call->first + index);
     }
   }
-  // Each time: it may have been set by somebody who did not tell the others.
+  // Each time: it may have been set by somebody who did not tell the others. Before anybody sees the call done.
   if (!status.ok()) fail_(status);
-  op->pieces_agreed_ = true;
-  if (piece->index + 1 == op->pieces_) Leave(piece);
-}
-
-absl::Status StagedPipeline::Exchange(Piece* piece) {
-  StagedOp* const op = piece->op.get();
-  LOCKSTEP_RETURN_IF_ERROR(AwaitFilled(*piece));
-  if (piece->index == 0) {
-    const std::chrono::milliseconds timeout = op->plan_.request().timeout;
-    op->deadline_ = Deadline::After(timeout.count() > 0 ? timeout : options_.timeout);
-    LOCKSTEP_RETURN_IF_ERROR(AgreeOnPieces(op));
+  {
+    MutexLock lock(&mu_);
+    --in_flight_;
+    Note(*call, status.ok() ? FlightRecord::State::kDone : FlightRecord::State::kFailed);
   }
-  LOCKSTEP_RETURN_IF_ERROR(RunOnHost(piece->plan->request, op));
-  return CopyOut(*piece);
+  // The last piece only now: other ranks may have more, and whoever sees the call done may destroy the communicator.
+  LetGo(call->last());
 }
 
-absl::Status StagedPipeline::AwaitFilled(const Piece& piece) {
+// Pairs with the stream that awaits it: what the collective wrote is there to be copied.
+void StagedPipeline::LetGo(uint64_t number) { staging_->exchanged()->store(Word(number), std::memory_order_release); }
+
+absl::Status StagedPipeline::Exchange(Call* call, size_t index) {
+  const bool own = index < call->plan.pieces();
+  const uint64_t number = own ? call->first + index : call->last();  // one beyond its own has nothing in its slot
+  if (own) LOCKSTEP_RETURN_IF_ERROR(AwaitFilled(number));
+  if (index == 0) {
+    const std::chrono::milliseconds timeout = call->plan.request().timeout;
+    call->deadline = Deadline::After(timeout.count() > 0 ? timeout : options_.timeout);
+    if (!call->plan.ranks_know_pieces()) LOCKSTEP_RETURN_IF_ERROR(AgreeOnPieces(call));
+  }
+  call->plan.MakePiece(index, staging_->slot(number).data, &piece_);
+  return RunOnHost(piece_.request, *call);
+}
+
+// The device writes the word without telling anybody, so the thread looks at it. It does so only while a call that was
+// issued is not copied in; an event for each slot would be no better, since it stands for a later copy once that is
+// issued.
+absl::Status StagedPipeline::AwaitFilled(uint64_t number) {
   const Deadline deadline = Deadline::After(options_.timeout);
-  while (true) {
-    const absl::Status filled =
-        piece.slot->filled->Synchronize(Deadline::Earlier(deadline, Deadline::AfterMs(kLookMs)));
-    if (!absl::IsDeadlineExceeded(filled)) return filled;
+  const auto filled = [&] { return HasComeTo(staging_->filled()->load(std::memory_order_acquire), Word(number)); };
+  while (!PollUntil(Deadline::Earlier(deadline, Deadline::AfterMs(kLookMs)), filled)) {
     LOCKSTEP_RETURN_IF_ERROR(failure_->status());
     LOCKSTEP_RETURN_IF_ERROR(communicator_->status());
     if (deadline.passed()) {
@@ -221,11 +223,11 @@ absl::Status StagedPipeline::AwaitFilled(const Piece& piece) {
           absl::StrCat("the stream that writes its input has not come to it in ", options_.timeout.count(), " ms"));
     }
   }
+  return absl::OkStatus();
 }
 
-absl::Status StagedPipeline::AgreeOnPieces(StagedOp* op) {
-  if (op->pieces_agreed_) return absl::OkStatus();
-  uint64_t pieces = op->pieces_;
+absl::Status StagedPipeline::AgreeOnPieces(Call* call) {
+  uint64_t pieces = call->pieces;
   CollectiveRequest largest;
   largest.collective = Collective::kAllReduce;
   largest.dtype = DType::kU64;
@@ -233,55 +235,15 @@ absl::Status StagedPipeline::AgreeOnPieces(StagedOp* op) {
   largest.count = 1;
   largest.input = &pieces;
   largest.output = &pieces;
-  LOCKSTEP_RETURN_IF_ERROR(RunOnHost(largest, op));
-  op->pieces_ = pieces;
+  LOCKSTEP_RETURN_IF_ERROR(RunOnHost(largest, *call));
+  call->pieces = pieces;
   return absl::OkStatus();
 }
 
-absl::Status StagedPipeline::RunOnHost(CollectiveRequest request, StagedOp* op) {
+absl::Status StagedPipeline::RunOnHost(CollectiveRequest request, const Call& call) {
   // What is left of the whole call's time. A call without time left still says how it fails.
-  request.timeout = std::chrono::milliseconds(op->deadline_.infinite() ? 0 : std::max(1, op->deadline_.remaining_ms()));
+  request.timeout = std::chrono::milliseconds(call.deadline.infinite() ? 0 : std::max(1, call.deadline.remaining_ms()));
   return communicator_->Run(request);
-}
-
-absl::Status StagedPipeline::CopyOut(const Piece& piece) {
-  for (const StagedCopy& copy : piece.plan->out) {
-    LOCKSTEP_RETURN_IF_ERROR(
-        staging_->out()->Copy(piece.op->output_ + copy.device_offset, piece.slot->data + copy.slot_offset, copy.bytes));
-  }
-  return staging_->out()->Record(piece.slot->emptied.get());
-}
-
-void StagedPipeline::Leave(Piece* piece) {
-  // Copies in of a call that failed may still be under way.
-  absl::Status recorded = staging_->out()->Wait(piece->slot->filled.get());
-  recorded.Update(staging_->out()->Record(piece->op->left_.get()));
-  if (!recorded.ok()) fail_(recorded);
-  MutexLock lock(&mu_);
-  --in_flight_;
-  leaving_.push_back(std::move(piece->op));
-  left_.SignalAll();
-}
-
-// ---- The thread "lockstep-done"
-
-Ref<StagedOp> StagedPipeline::AwaitLeaving() {
-  MutexLock lock(&mu_);
-  while (leaving_.empty() && !all_left_) left_.WaitUntil(&mu_, Deadline::Infinite());
-  if (leaving_.empty()) return nullptr;
-  Ref<StagedOp> op = std::move(leaving_.front());
-  leaving_.pop_front();
-  return op;
-}
-
-void StagedPipeline::RunDone() {
-  for (Ref<StagedOp> op = AwaitLeaving(); op != nullptr; op = AwaitLeaving()) {
-    EventWork left(failure_, std::move(op->left_));
-    left.Await(Deadline::Infinite()).IgnoreError();
-    if (!left.status().ok()) fail_(left.status());
-    Note(*op, left.status().ok() ? FlightRecord::State::kDone : FlightRecord::State::kFailed);
-    op->Finish(left.status());
-  }
 }
 
 }  // namespace lockstep

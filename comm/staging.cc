@@ -1,6 +1,6 @@
 #include "comm/staging.h"
 
-#include <cstdint>
+#include <new>
 
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
@@ -11,6 +11,8 @@ namespace lockstep {
 namespace {
 
 constexpr int64_t kDrainMs = 10'000;
+// What a device that does nothing else takes for the first write and wait, and more.
+constexpr int64_t kTryMs = 10'000;
 
 }  // namespace
 
@@ -18,17 +20,38 @@ absl::StatusOr<std::unique_ptr<Staging>> Staging::Create(Device* device, int slo
   auto staging = std::unique_ptr<Staging>(new Staging(device, slot_bytes));
   LOCKSTEP_ASSIGN_OR_RETURN(staging->in_, device->CreateStream("staging-in"));
   LOCKSTEP_ASSIGN_OR_RETURN(staging->out_, device->CreateStream("staging-out"));
-  for (int i = 0; i < slots; ++i) {
-    Slot& slot = staging->slots_.emplace_back();
-    LOCKSTEP_ASSIGN_OR_RETURN(slot.filled, device->CreateEvent());
-    LOCKSTEP_ASSIGN_OR_RETURN(slot.emptied, device->CreateEvent());
-    absl::StatusOr<void*> memory = device->AllocateOnHost(slot_bytes);
-    if (!memory.ok()) {
-      return Annotate(memory.status(), absl::StrCat("staging memory of ", slots, " x ", slot_bytes, " bytes"));
-    }
-    slot.data = static_cast<char*>(*memory);
+  LOCKSTEP_ASSIGN_OR_RETURN(staging->ready_, device->CreateEvent());
+  LOCKSTEP_ASSIGN_OR_RETURN(staging->done_, device->CreateEvent());
+  if (absl::Status allocated = staging->AllocateMemory(slots); !allocated.ok()) {
+    return Annotate(allocated, absl::StrCat("staging memory of ", slots, " x ", slot_bytes, " bytes"));
+  }
+  if (absl::Status tried = staging->TryWords(); !tried.ok()) {
+    return absl::UnavailableError(absl::StrCat("staging needs streams that await and write values: ", tried.message()));
   }
   return staging;
+}
+
+absl::Status Staging::AllocateMemory(int slots) {
+  LOCKSTEP_ASSIGN_OR_RETURN(void* const words, device_->AllocateOnHost(sizeof(Words)));
+  words_ = new (words) Words;
+  for (int i = 0; i < slots; ++i) {
+    Slot& slot = slots_.emplace_back();
+    LOCKSTEP_ASSIGN_OR_RETURN(slot.filled, device_->CreateEvent());
+    LOCKSTEP_ASSIGN_OR_RETURN(slot.emptied, device_->CreateEvent());
+    LOCKSTEP_ASSIGN_OR_RETURN(void* const data, device_->AllocateOnHost(slot_bytes_));
+    slot.data = static_cast<char*>(data);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Staging::TryWords() {
+  const Deadline deadline = Deadline::AfterMs(kTryMs);
+  LOCKSTEP_RETURN_IF_ERROR(in_->WriteValue(filled(), 0));
+  LOCKSTEP_RETURN_IF_ERROR(out_->AwaitValue(exchanged(), 0));
+  LOCKSTEP_RETURN_IF_ERROR(in_->Synchronize(deadline));
+  LOCKSTEP_RETURN_IF_ERROR(out_->Synchronize(deadline));
+  if (filled()->load(std::memory_order_acquire) == 0) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("a value that a stream of ", Name(device_->id()), " wrote is not there"));
 }
 
 Staging::~Staging() {
@@ -45,6 +68,7 @@ Staging::~Staging() {
   for (const Slot& slot : slots_) {
     if (slot.data != nullptr) device_->FreeOnHost(slot.data);
   }
+  if (words_ != nullptr) device_->FreeOnHost(words_);
 }
 
 }  // namespace lockstep

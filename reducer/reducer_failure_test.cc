@@ -286,7 +286,7 @@ TEST(MissingGradients, AreAnErrorWithoutNotesToo) {
 }
 
 TEST(ReducerFailure, OfAStreamIsToldToTheOtherRanks) {
-  if (testing::OnGpu()) GTEST_SKIP() << testing::kClosuresShareAThread;
+  if (testing::StreamsShareQueues()) GTEST_SKIP() << testing::kStreamsShareQueues;
   for (const size_t failing : {0, 1, 2}) {
     LoopbackWorld world(3, {}, ShortTimeout());
     world.Run([&](Communicator& communicator) {

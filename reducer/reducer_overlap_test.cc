@@ -169,7 +169,7 @@ TEST_P(ReducerOverlap, LaunchesBucketsInOrderWhateverTheOrderOfGradients) {
 }
 
 TEST_P(ReducerOverlap, ABucketWaitsForTheStreamsOfItsOwnGradientsOnly) {
-  if (testing::OnGpu()) GTEST_SKIP() << testing::kClosuresShareAThread;
+  if (testing::StreamsShareQueues()) GTEST_SKIP() << testing::kStreamsShareQueues;
   Watch watch(size());
   LoopbackWorld world(size(), Observed(&watch), ShortTimeout());
   world.Run([&](Communicator& communicator) {
@@ -198,7 +198,7 @@ TEST_P(ReducerOverlap, ABucketWaitsForTheStreamsOfItsOwnGradientsOnly) {
 }
 
 TEST_P(ReducerOverlap, EndOnAStreamReturnsBeforeTheGradientsAreReady) {
-  if (testing::OnGpu()) GTEST_SKIP() << testing::kClosuresShareAThread;
+  if (testing::StreamsShareQueues()) GTEST_SKIP() << testing::kStreamsShareQueues;
   LoopbackWorld world(size(), {}, ShortTimeout());
   world.Run([&](Communicator& communicator) {
     Replica replica(testing::MixedTable(), communicator.rank().value());

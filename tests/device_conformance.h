@@ -517,7 +517,16 @@ class SharedWord {
   std::atomic<uint32_t>* word_;
 };
 
+// A driver, or a sandbox around it, may lack what words need.
+#define LOCKSTEP_SKIP_WITHOUT_WORDS()                                 \
+  do {                                                                \
+    const SharedWord any(device_);                                    \
+    const absl::Status taken = NewStream()->AwaitValue(any.get(), 0); \
+    if (absl::IsUnimplemented(taken)) GTEST_SKIP() << taken;          \
+  } while (false)
+
 TEST_P(DeviceConformance, WorkBehindAnAwaitedValueStartsOnceTheHostStoresIt) {
+  LOCKSTEP_SKIP_WITHOUT_WORDS();
   const auto stream = NewStream();
   const auto event = NewEvent();
   SharedWord word(device_);
@@ -536,6 +545,7 @@ TEST_P(DeviceConformance, WorkBehindAnAwaitedValueStartsOnceTheHostStoresIt) {
 }
 
 TEST_P(DeviceConformance, ValuesAreComparedInACircle) {
+  LOCKSTEP_SKIP_WITHOUT_WORDS();
   const auto stream = NewStream();
   SharedWord word(device_, 3);
   for (const uint32_t reached : {3u, 2u, 0u, 0xffffffffu, 0x80000004u}) {
@@ -552,6 +562,7 @@ TEST_P(DeviceConformance, ValuesAreComparedInACircle) {
 }
 
 TEST_P(DeviceConformance, WhoeverAcquiresAWrittenValueSeesWhatTheStreamWroteBefore) {
+  LOCKSTEP_SKIP_WITHOUT_WORDS();
   const auto stream = NewStream();
   Gate gate;
   SharedWord word(device_);
@@ -567,6 +578,7 @@ TEST_P(DeviceConformance, WhoeverAcquiresAWrittenValueSeesWhatTheStreamWroteBefo
 }
 
 TEST_P(DeviceConformance, StreamAwaitsWhatAnotherWrites) {
+  LOCKSTEP_SKIP_WITHOUT_WORDS();
   constexpr uint32_t kRounds = 100;
   const auto ping = NewStream();
   const auto pong = NewStream();
@@ -590,6 +602,7 @@ TEST_P(DeviceConformance, StreamAwaitsWhatAnotherWrites) {
 
 // Or whoever waits for the value would wait for ever, and memory would go that a wait protects.
 TEST_P(DeviceConformance, FailedStreamStillAwaitsAndWritesValues) {
+  LOCKSTEP_SKIP_WITHOUT_WORDS();
   const auto stream = NewStream();
   const auto event = NewEvent();
   SharedWord awaited(device_);
@@ -613,6 +626,7 @@ TEST_P(DeviceConformance, NullWordIsRefused) {
 }
 
 TEST_P(DeviceConformance, RegisteredMemoryHasWordsAndIsCopied) {
+  LOCKSTEP_SKIP_WITHOUT_WORDS();
   constexpr size_t kPage = 4096;
   constexpr int kAnyPlace = -1;
   void* const memory =

@@ -22,6 +22,7 @@
 #include "base/device.h"
 #include "base/host_device.h"
 #include "base/mutex.h"
+#include "base/shared_queues_testing.h"
 #include "base/status.h"
 
 namespace lockstep {
@@ -29,10 +30,13 @@ namespace lockstep {
 // Outlives what it made.
 class FakeDevice : public Device {
  public:
-  explicit FakeDevice(int index = 0) : index_(index) {}
+  // Its streams share so many queues (base/shared_queues_testing.h); 0: each has one of its own.
+  explicit FakeDevice(int index = 0, int queues = 0)
+      : index_(index), queues_(queues == 0 ? nullptr : std::make_unique<SharedQueues>(queues)) {}
 
   DeviceId id() const override { return {DeviceKind::kCuda, index_}; }
   absl::StatusOr<std::unique_ptr<Stream>> CreateStream(const std::string& name) override {
+    if (queues_ != nullptr) return std::make_unique<FakeStream>(this, queues_->NewStream());
     LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, HostDevice()->CreateStream(name));
     return std::make_unique<FakeStream>(this, std::move(stream));
   }
@@ -113,7 +117,8 @@ class FakeDevice : public Device {
   std::function<void(const void*, const void*, size_t)> copy_observer_;
   std::atomic<int> allocations_{0};
   std::atomic<bool> capturing_{false};
-  Mutex closures_mu_;  // held while a closure runs
+  Mutex closures_mu_;                           // held while a closure runs; outlives the queues
+  const std::unique_ptr<SharedQueues> queues_;  // null: each stream has one of its own
 };
 
 }  // namespace lockstep

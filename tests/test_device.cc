@@ -28,11 +28,14 @@ std::string Kind() {
   return kind == nullptr ? "" : kind;
 }
 
+bool OnGpu() { return Kind() == "cuda"; }
+
 Device* FakeDeviceOf(int rank) {
   static auto* const mu = new Mutex;
   static auto* const devices = new std::vector<FakeDevice*>;
   MutexLock lock(mu);
-  while (static_cast<int>(devices->size()) <= rank) devices->push_back(new FakeDevice);
+  const int queues = Kind() == "one_queue" ? 1 : 0;
+  while (static_cast<int>(devices->size()) <= rank) devices->push_back(new FakeDevice(/*index=*/0, queues));
   return (*devices)[rank];
 }
 
@@ -82,7 +85,8 @@ ReachablePool& Pool() {
 }
 
 Device* Gpu() {
-  // Ranks as threads have more streams than there are queues otherwise, and one that waits would hold up others.
+  // Ranks that are threads share the GPU's queues: in one of them a stream that awaits the host for one rank would hold
+  // up what another rank has issued behind it, for which the host waits. So there is a queue for each stream.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   absl::StatusOr<Device*> device = CudaDevice(0);
   if (device.ok()) {
@@ -99,16 +103,17 @@ Device* Gpu() {
 
 Device* TestDevice(int rank) {
   const std::string kind = Kind();
-  if (kind == "fake") return FakeDeviceOf(rank);
+  if (OnFakeDevice()) return FakeDeviceOf(rank);
   if (kind == "cuda") {
     static Device* const gpu = Gpu();
     return gpu;
   }
-  LOCKSTEP_CHECK(kind.empty()) << "LOCKSTEP_TEST_DEVICE is '" << kind << "'; known are fake, cuda";
+  LOCKSTEP_CHECK(kind.empty()) << "LOCKSTEP_TEST_DEVICE is '" << kind << "'; known are fake, one_queue, cuda";
   return HostDevice();
 }
 
-bool OnGpu() { return Kind() == "cuda"; }
+bool OnFakeDevice() { return Kind() == "fake" || Kind() == "one_queue"; }
+bool StreamsShareQueues() { return Kind() == "one_queue" || OnGpu(); }
 
 void* AllocateReachable(size_t bytes) {
   return OnGpu() ? Pool().Take(TestDevice(0), bytes) : HostDevice()->AllocateOnHost(bytes).value();

@@ -1,7 +1,8 @@
 // The device on which tests run that can do with any: the host or, by the environment variable LOCKSTEP_TEST_DEVICE,
 //
-//   fake   devices made of the host, which call themselves cuda:0, with kernels of the host
-//   cuda   the GPU cuda:0; tests that need one say that they are skipped where there is none
+//   fake       devices made of the host, which call themselves cuda:0, with kernels of the host
+//   one_queue  the same, with one queue for all streams of a device (base/shared_queues_testing.h)
+//   cuda       the GPU cuda:0; tests that need one say that they are skipped where there is none
 //
 // So one test proves code above devices on the host, over the seams of a device, and on a GPU.
 
@@ -22,10 +23,13 @@ Device* TestDevice(int rank);
 inline DeviceId TestDeviceId() { return TestDevice(0)->id(); }
 inline bool OnHost() { return TestDeviceId().kind == DeviceKind::kHost; }
 
-// On a GPU, which all ranks share. Its closures, of all streams, run one at a time, so a test whose closures wait for something that
-// others do cannot run there.
-bool OnGpu();
-inline constexpr char kClosuresShareAThread[] = "closures of a GPU's streams run one at a time, and here one waits";
+// A device made of the host, with the host's kernels.
+bool OnFakeDevice();
+// Where a closure that waits holds up other streams, and not only by the closures in them: a test whose closures wait for something
+// that others do cannot run there.
+bool StreamsShareQueues();
+inline constexpr char kStreamsShareQueues[] =
+    "streams of a GPU share queues and a thread for closures, and here one waits";
 
 // Memory that the test's device and the host reach, uninitialised and aligned to 256 bytes. On a GPU, where taking and freeing memory
 // waits for what other ranks have under way, it comes from one large allocation as long as that lasts, and what is freed is kept for

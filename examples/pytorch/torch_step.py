@@ -81,8 +81,6 @@ def start(rank, size, folder):
     variables = {
         "LOCKSTEP_RANK": rank, "LOCKSTEP_WORLD_SIZE": size, "LOCKSTEP_STORE": f"file://{folder}/lockstep",
         "TORCH_STORE": f"file://{folder}/torch",
-        # A stream that waits for the host would hold up those that share one of 8 queues with it.
-        "CUDA_DEVICE_MAX_CONNECTIONS": 32,
         # NCCL takes ranks on one GPU only for those of several hosts, which talk by sockets.
         "NCCL_HOSTID": f"rank{rank}", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": 1, "GLOO_SOCKET_IFNAME": "lo",
     }
