@@ -4,6 +4,9 @@
 //   cuda.Fail("cudaEventRecord", kCudaIllegalAddress); // what the next call answers
 //   Device* device = CudaDevice(0).value();
 //
+// A stream is captured by base/cuda_graph_testing.h, and graphs run in the order of the stream that they are launched
+// in (base/cuda_capture_testing.h).
+//
 // Streams and events are the host device's (base/host_device.h), so work really runs beside the test, in order. Memory
 // is the host's, and CUDA's rules are checked where they are easy to break: a call on the wrong device, in a closure of
 // a stream, or with a handle that is no more, answers an error.
@@ -12,6 +15,7 @@
 #define BASE_CUDA_API_TESTING_H_
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -21,6 +25,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "base/cuda_api.h"
+#include "base/cuda_capture_testing.h"
+#include "base/cuda_graph_testing.h"
 #include "base/device.h"
 #include "base/mutex.h"
 
@@ -51,8 +57,9 @@ class FakeCuda {
   // Whether cudaGetLastError has nothing to tell this thread.
   bool LastErrorIsClear() const;
   void set_memory_pools_supported(bool supported);
-  // While a stream is being captured, calls that break captures are refused to threads that are not relaxed about it.
-  void set_capturing(void* stream, bool capturing);
+
+  // A kernel, in the order of the stream. Answers CUDA's code; what it does is run on the stream's thread.
+  int LaunchKernel(void* stream, std::function<void()> kernel);
 
  private:
   class Table;  // what the table's functions call
@@ -61,7 +68,6 @@ class FakeCuda {
     std::unique_ptr<Stream> stream;
     int device = 0;
     int priority = 0;
-    bool capturing = false;
     bool exists = true;
   };
   struct FakeEvent {
@@ -73,6 +79,11 @@ class FakeCuda {
     CudaPointer pointer;
     size_t bytes = 0;
   };
+  struct Graph {
+    std::shared_ptr<const FakeGraph> nodes;
+    int launches = 0;
+    bool exists = true;
+  };
   struct Failure {
     std::string function;
     int code = kCudaSuccess;
@@ -80,9 +91,9 @@ class FakeCuda {
   };
 
   bool lost() const;
-  bool capturing() const;
 
   const CudaApi api_;
+  const internal::CudaGraphs graphs_api_;
   const int devices_;
 
   mutable Mutex mu_;
@@ -93,6 +104,8 @@ class FakeCuda {
   // By handle. What was destroyed stays until the end: work may still run in it, and using its handle is found out.
   std::map<const void*, std::unique_ptr<FakeStream>> streams_ ABSL_GUARDED_BY(mu_);
   std::map<const void*, std::unique_ptr<FakeEvent>> events_ ABSL_GUARDED_BY(mu_);
+  FakeCaptures captures_ ABSL_GUARDED_BY(mu_);
+  std::map<const void*, std::unique_ptr<Graph>> graphs_ ABSL_GUARDED_BY(mu_);  // by handle
   // By address.
   std::map<const void*, Memory> memory_ ABSL_GUARDED_BY(mu_);
   // Of (device, thread); the legacy stream's thread is none.
