@@ -47,11 +47,6 @@ enum CudaCode : int {
   kCudaSystemDriverMismatch = 803,
   kCudaCompatNotSupported = 804,
   kCudaCaptureUnsupported = 900,
-  kCudaCaptureInvalidated = 901,
-  kCudaCaptureMerge = 902,
-  kCudaCaptureUnmatched = 903,
-  kCudaCaptureUnjoined = 904,
-  kCudaCaptureIsolation = 905,
   kCudaCapturedEvent = 907,
   kCudaCaptureWrongThread = 908,
 };

@@ -59,7 +59,7 @@ int FakeCaptures::End(const void* stream, std::shared_ptr<const FakeGraph>* grap
   Capture& capture = Of(stream);
   if (capture.origin != stream) return kCudaCaptureUnmatched;
   if (capture.thread != std::this_thread::get_id()) return kCudaCaptureWrongThread;
-  int code = capture.valid ? kCudaSuccess : kCudaCaptureInvalidated;
+  int code = capture.valid ? int{kCudaSuccess} : kCudaCaptureInvalidated;
   for (const auto& [joined, ends] : capture.streams) {
     if (code == kCudaSuccess && !capture.graph.Precede(ends, capture.streams[stream])) code = kCudaCaptureUnjoined;
   }

@@ -21,6 +21,13 @@
 
 namespace lockstep {
 
+// The cudaError_t values that only captures have, beside those of base/cuda_api.h.
+constexpr int kCudaCaptureInvalidated = 901;
+constexpr int kCudaCaptureMerge = 902;
+constexpr int kCudaCaptureUnmatched = 903;
+constexpr int kCudaCaptureUnjoined = 904;
+constexpr int kCudaCaptureIsolation = 905;
+
 // Immutable once it is captured.
 class FakeGraph {
  public:

@@ -89,6 +89,9 @@ class BucketPipeline {
     size_t buckets = 0;
     bool planned = false;  // this rank holds the next plan
     bool joined = false;   // this rank has no inputs, and waits for those that do for as long as it takes
+    // Of a step that is captured into a graph: where, on the host, each replay leaves the last bucket's tail; null else. The host then
+    // follows nothing, and every stream of ours is part of the capture from the first bucket to MakeWait.
+    char* replayed_tail = nullptr;
   };
   void Begin(const Step& step);
 
@@ -99,7 +102,7 @@ class BucketPipeline {
   absl::Status MarkPoint(Bucket& bucket, Stream& stream) const;
   // Issues all of the above for the bucket, of which nothing is under way.
   absl::Status Launch(Bucket& bucket);
-  // Makes the stream wait for all that was launched.
+  // Makes the stream wait for all that was launched, and ends our part in a capture.
   virtual absl::Status MakeWait(Stream& stream, Bucket& last) = 0;
   // Until all that was launched is done, and what the tails tell is in the buckets.
   virtual absl::Status Synchronize(Deadline deadline) = 0;

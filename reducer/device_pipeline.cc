@@ -162,8 +162,14 @@ absl::Status DevicePipeline::EnqueueCopyOut(Bucket& bucket) {
 absl::Status DevicePipeline::EnqueueEnd(Bucket& bucket) {
   const Told& told = told_[bucket.index()];
   const char* const tail = bucket.flat() + bucket.plan().tail * SizeOf(bucket.plan().wire);
-  LOCKSTEP_RETURN_IF_ERROR(copy_out()->Copy(told.tail.data(), tail, bucket.tail_bytes()));
+  const bool captured = step_.replayed_tail != nullptr;
+  const bool last = bucket.index() + 1 == step_.buckets;
+  if (!captured || last) {
+    char* const target = captured ? step_.replayed_tail : told.tail.data();
+    LOCKSTEP_RETURN_IF_ERROR(copy_out()->Copy(target, tail, bucket.tail_bytes()));
+  }
   LOCKSTEP_RETURN_IF_ERROR(copy_out()->Record(told.event.get()));
+  if (captured) return absl::OkStatus();
   if (optimizer_ != nullptr) LOCKSTEP_RETURN_IF_ERROR(optimizer_->Wait(bucket.copied_out.get()));
   return watch_->Enqueue([this, &bucket] {
     Follow(bucket);
@@ -197,6 +203,8 @@ void DevicePipeline::Follow(Bucket& bucket) {
 }
 
 absl::Status DevicePipeline::MakeWait(Stream& stream, Bucket& last) {
+  // Nothing of ours may go on behind what ends the capture.
+  if (step_.replayed_tail != nullptr) return stream.Wait(ReleasedBy(last));
   if (optimizer_ == nullptr) return stream.Wait(last.copied_out.get());
   LOCKSTEP_RETURN_IF_ERROR(watch_->Synchronize(Deadline::Infinite()));
   LOCKSTEP_RETURN_IF_ERROR(optimizer_->Record(optimized_event_.get()));

@@ -3,7 +3,8 @@
 // reads a copy of each tail: what it tells is known to the host some time after the averages are where they go.
 //
 // So a failure reaches the tail only if it is known when the bucket is launched, or is one of a hook's communicator; and
-// an optimizer is called on the watching thread. When a collective fails, what was issued behind it goes on all the same:
+// an optimizer is called on the watching thread. Nobody follows a step that is captured into a graph: its replays leave a tail for
+// whoever asks. When a collective fails, what was issued behind it goes on all the same:
 // gradients of that step are undefined then, unlike on the host.
 
 #ifndef REDUCER_DEVICE_PIPELINE_H_

@@ -35,14 +35,16 @@ absl::Status Reducer::PrepareStep() {
   return groups.empty() ? absl::OkStatus() : Adopt(LayOut(parameters_, rules_, groups));
 }
 
-void Reducer::BeginStep(bool joined) {
+void Reducer::BeginStep(bool joined, char* replayed_tail) {
   state_ = State::kArmed;
   ending_ = false;
+  capturing_ = replayed_tail != nullptr;
+  checked_stream_ = nullptr;
   next_bucket_ = 0;
   delayed_filled_ = false;
   ++step_;
   outcome_->Begin(step_);
-  pipeline_->Begin({step_, buckets_.size(), replanner_->held(), joined});
+  pipeline_->Begin({step_, buckets_.size(), replanner_->held(), joined, replayed_tail});
   log_->Publish(recorder_.last());
   recorder_.BackwardBegan(step_);
   for (const std::unique_ptr<Bucket>& bucket : buckets_) bucket->Reset();
@@ -56,6 +58,7 @@ absl::Status Reducer::BeginBackward(const BackwardOptions& options) {
     return absl::FailedPreconditionError(
         "begin_backward: ranks that have joined await this step's buffers: call begin_forward");
   }
+  const bool captured = options.sync && options.stream != nullptr && options.stream->capturing();
   {
     MutexLock lock(&mu_);
     LOCKSTEP_RETURN_IF_ERROR(marks_.Begin(options.unused));
@@ -65,6 +68,7 @@ absl::Status Reducer::BeginBackward(const BackwardOptions& options) {
       return absl::OkStatus();
     }
   }
+  if (captured) return BeginCaptured(options);
   LOCKSTEP_RETURN_IF_ERROR(PrepareStep());
   std::vector<size_t> unused;
   {
@@ -115,6 +119,7 @@ absl::Status Reducer::MarkChecked(size_t index, const Gradient& gradient) {
       return absl::FailedPreconditionError(
           absl::StrCat("mark_ready: ", Describe(index, parameters_[index]), " was marked outside a backward"));
     }
+    if (state_ == State::kArmed) LOCKSTEP_RETURN_IF_ERROR(CheckStream(gradient.stream));
     LOCKSTEP_ASSIGN_OR_RETURN(const Marks::Effect effect, marks_.Mark(index));
     if (effect == Marks::Effect::kWaits || state_ == State::kAccumulating) {
       window_[index] = gradient;
@@ -183,8 +188,10 @@ void Reducer::FillDelayed() {
 void Reducer::LaunchFull() {
   while (true) {
     Bucket* bucket = nullptr;
+    bool captured = false;
     {
       MutexLock lock(&mu_);
+      captured = capturing_;
       if (launching_ || next_bucket_ == buckets_.size() || !buckets_[next_bucket_]->full) return;
       if (holds_last_bucket_ && !ending_ && next_bucket_ + 1 == buckets_.size()) return;
       recorder_.Launched(next_bucket_);
@@ -193,20 +200,26 @@ void Reducer::LaunchFull() {
     }
     const absl::Status launched = pipeline_->Launch(*bucket);
     outcome_->FailCommunication(launched);
-    // The others wait for a collective that this rank will never begin.
-    if (!launched.ok()) communicator_->Abort(absl::StrCat("a bucket cannot be launched: ", launched.message()));
+    // The others wait for a collective that this rank will never begin; but nobody waits for what is only captured.
+    if (!launched.ok() && !captured) {
+      communicator_->Abort(absl::StrCat("a bucket cannot be launched: ", launched.message()));
+    }
     MutexLock lock(&mu_);
     launching_ = false;
+    if (!launched.ok() && captured) next_bucket_ = buckets_.size();
   }
 }
 
 absl::Status Reducer::EndBackward(Stream* stream) {
   Marks::Rest rest;
+  bool captured = false;
   {
     MutexLock lock(&mu_);
     if (state_ == State::kIdle || ending_) {
       return absl::FailedPreconditionError("end_backward: no backward was begun");
     }
+    captured = state_ == State::kArmed && capturing_;
+    if (captured) LOCKSTEP_RETURN_IF_ERROR(CheckEndOfCapture(stream));
     rest = marks_.End();
     if (state_ == State::kAccumulating) {
       state_ = State::kIdle;
@@ -231,6 +244,7 @@ absl::Status Reducer::EndBackward(Stream* stream) {
     outcome_->Fail(absl::FailedPreconditionError(rest.complaint), first);
   }
   LaunchFull();
+  if (captured) return EndCaptured(*stream);
 
   const bool in_flight = stream != nullptr && rest.complaint.empty();
   const absl::Status result = in_flight ? pipeline_->MakeWait(*stream, *buckets_.back()) : Finish(/*joined=*/false);
@@ -295,6 +309,10 @@ absl::Status Reducer::AwaitAverages(size_t index, bool sparse, absl::string_view
   LOCKSTEP_RETURN_IF_ERROR(check_.Index(index, sparse, call));
   LOCKSTEP_RETURN_IF_ERROR(FinishInFlight());
   MutexLock lock(&mu_);
+  if (capturing_) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        call, ": the last backward was captured: once it is replayed, averages are where gradients were marked"));
+  }
   if (state_ == State::kIdle && step_ > 0) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(call, ": there is none before a synchronised backward has ended"));
 }

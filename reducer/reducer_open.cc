@@ -164,6 +164,7 @@ absl::Status Reducer::ChangeCommunicator(Communicator* communicator) {
   }
   buckets_.clear();
   pipeline_.reset();
+  captured_.clear();
   hook_failed_ = false;
   replan_due_ = false;
   buffer_sync_.reset();
@@ -172,6 +173,7 @@ absl::Status Reducer::ChangeCommunicator(Communicator* communicator) {
     MutexLock lock(&mu_);
     state_ = State::kIdle;
     in_flight_ = false;
+    capturing_ = false;
     step_ = 0;
     marks_.EndWindow();
   }
