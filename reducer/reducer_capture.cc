@@ -1,9 +1,11 @@
-// Steps that are captured into a CUDA graph. Capturing one is an ordinary step on streams that are captured, but for what the host does
-// beside the streams: it follows nothing, since nothing happens yet, and leaves nothing in the streams that a graph could not repeat.
+// Steps that are captured into a CUDA graph. Capturing one is an ordinary step on streams that are captured, but for
+// what the host does beside the streams: it follows nothing, since nothing happens yet, and leaves nothing in the
+// streams that a graph could not repeat.
 //
-// Our streams become part of the capture by the first bucket, which waits for the point at which the backward began, and end their part
-// in it where the embedder's stream waits for the last one. In between they wait for events that were recorded in the capture only: CUDA
-// refuses others. What a replay needs stays where it is for as long as the reducer lives, or until it goes over to another communicator.
+// Our streams become part of the capture by the first bucket, which waits for the point at which the backward began,
+// and end their part in it where the embedder's stream waits for the last one. In between they wait for events that
+// were recorded in the capture only: CUDA refuses others. What a replay needs stays where it is for as long as the
+// reducer lives, or until it goes over to another communicator.
 
 #include <cstdint>
 #include <cstring>

@@ -1,5 +1,5 @@
-// Steps in CUDA graphs on a GPU, over NCCL, with ranks that are processes (comm/nccl_processes.h). What the fakes prove in
-// reducer_capture_test, with CUDA's own captures. Skips without a GPU or NCCL.
+// Steps in CUDA graphs on a GPU, over NCCL, with ranks that are processes (comm/nccl_processes.h). What the fakes
+// prove in reducer_capture_test, with CUDA's own captures. Skips without a GPU or NCCL.
 
 #include <memory>
 #include <string>

@@ -1,5 +1,6 @@
-// Steps that are captured into CUDA graphs, over the fake CUDA and the fake NCCL. Ranks are threads. The fake replays a graph's nodes in
-// one order and another by turns, so that what should wait for something else and does not is found out.
+// Steps that are captured into CUDA graphs, over the fake CUDA and the fake NCCL. Ranks are threads. The fake replays
+// a graph's nodes in one order and another by turns, so that what should wait for something else and does not is
+// found out.
 
 #include <functional>
 #include <string>
@@ -132,6 +133,23 @@ TEST_F(ReducerCapture, WaitsUntilBucketsArePlannedAnew) {
       rank.Step(step);
     }
     rank.Replay(rank.CaptureStep(), step);
+  });
+}
+
+TEST_F(ReducerCapture, AGraphOutlivesANewPlan) {
+  OnRanks([](Communicator& self) {
+    CapturingRank rank(self, CapturingRank::Options());
+    void* const graph = rank.CaptureStep();
+    rank.Replay(graph, 0);
+    LOCKSTEP_EXPECT_OK(rank.reducer().RequestReplan());
+    int step = 1;
+    for (; rank.reducer().plan_version() < 2; ++step) {
+      ASSERT_LT(step, 20'000) << "no plan";
+      rank.Step(step);
+    }
+    rank.Replay(graph, step);
+    rank.Replay(rank.CaptureStep(), step + 1);
+    rank.Replay(graph, step + 2);
   });
 }
 
