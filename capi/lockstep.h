@@ -679,7 +679,8 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_mark_ready_into(lockstep_reduce
                                                                  const lockstep_stream* stream);
 
 /* Waits for the averages (with a stream: makes the stream wait for them). A gradient that never came, on any rank, is the same
- * FAILED_PRECONDITION on every rank, naming rank and parameters, and the next step may be tried. */
+ * FAILED_PRECONDITION on every rank, naming rank and parameters, and the next step may be tried. With a stream it is told, once, by a
+ * later call: the next begin_backward, or, where steps run ahead on a device, that of the step behind the next one. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_end_backward(lockstep_reducer* reducer, const lockstep_stream* stream);
 
 /* Steps in CUDA graphs. A backward that begins on a stream which is being captured (lockstep_backward_options.stream), with its

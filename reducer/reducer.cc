@@ -12,14 +12,14 @@
 
 namespace lockstep {
 char* Reducer::ViewAt(size_t index) const {
-  if (!options_.gradient_as_bucket_view || buckets_.empty() || index >= plan_.locations.size()) return nullptr;
+  if (!options_.gradient_as_bucket_view || buckets().empty() || index >= plan_.locations.size()) return nullptr;
   const BucketPlan::Location location = plan_.locations[index];
   if (location.bucket == BucketPlan::Location::kIgnored) return nullptr;
-  return buckets_[location.bucket]->ViewAt(location.slot);
+  return buckets()[location.bucket]->ViewAt(location.slot);
 }
 
 absl::Status Reducer::CheckIdle(absl::string_view call) {
-  if (buckets_.empty()) {
+  if (buckets().empty()) {
     return absl::FailedPreconditionError(absl::StrCat(call, ": the change of the communicator failed"));
   }
   LOCKSTEP_RETURN_IF_ERROR(communicator_->status());
@@ -30,7 +30,15 @@ absl::Status Reducer::CheckIdle(absl::string_view call) {
 
 absl::Status Reducer::PrepareStep() {
   if (std::exchange(hook_failed_, false)) LOCKSTEP_RETURN_IF_ERROR(pipeline_->RenewHookCommunicator());
-  if (!std::exchange(replan_due_, false)) return absl::OkStatus();
+  uint64_t next = 0;
+  {
+    MutexLock lock(&mu_);
+    next = step_ + 1;
+  }
+  // The same step on all ranks, whenever each comes to know: by then all do.
+  if (planned_in_ == 0 || next < planned_in_ + (runs_ahead_ ? 2 : 1)) return absl::OkStatus();
+  LOCKSTEP_RETURN_IF_ERROR(FinishInFlight());
+  planned_in_ = 0;
   const BucketGroups groups = replanner_->Take();
   return groups.empty() ? absl::OkStatus() : Adopt(LayOut(parameters_, rules_, groups));
 }
@@ -43,22 +51,26 @@ void Reducer::BeginStep(bool joined, char* replayed_tail) {
   next_bucket_ = 0;
   delayed_filled_ = false;
   ++step_;
-  outcome_->Begin(step_);
-  pipeline_->Begin({step_, buckets_.size(), replanner_->held(), joined, replayed_tail});
-  log_->Publish(recorder_.last());
-  recorder_.BackwardBegan(step_);
-  for (const std::unique_ptr<Bucket>& bucket : buckets_) bucket->Reset();
+  Event* const after = flight_->under_way ? pipeline_->ReleasedBy(*buckets().back()) : nullptr;
+  flight_ = &next_flight();
+  flight_->step = step_;
+  flight_->outcome->Begin(step_);
+  pipeline_->Begin({flight_->outcome.get(), &flight_->recorder, step_, buckets().size(), replanner_->held(), joined,
+                    replayed_tail, after});
+  log_->Publish(recorded_->last());
+  flight_->recorder.BackwardBegan(step_);
+  for (const std::unique_ptr<Bucket>& bucket : buckets()) bucket->Reset();
 }
 
 absl::Status Reducer::BeginBackward(const BackwardOptions& options) {
   LOCKSTEP_RETURN_IF_ERROR(CheckIdle("begin_backward"));
-  // The last step may still be under way in our buckets.
-  LOCKSTEP_RETURN_IF_ERROR(FinishInFlight());
+  const bool captured = options.sync && options.stream != nullptr && options.stream->capturing();
+  // An earlier step may still be under way in our buckets; and a graph cannot wait for one.
+  LOCKSTEP_RETURN_IF_ERROR(captured ? FinishInFlight() : FinishIfUnderWay(next_flight()));
   if (options.sync && options_.uneven_inputs && buffer_sync_ != nullptr && buffers_due_) {
     return absl::FailedPreconditionError(
         "begin_backward: ranks that have joined await this step's buffers: call begin_forward");
   }
-  const bool captured = options.sync && options.stream != nullptr && options.stream->capturing();
   {
     MutexLock lock(&mu_);
     LOCKSTEP_RETURN_IF_ERROR(marks_.Begin(options.unused));
@@ -125,7 +137,7 @@ absl::Status Reducer::MarkChecked(size_t index, const Gradient& gradient) {
       window_[index] = gradient;
       return absl::OkStatus();
     }
-    recorder_.Marked(index, plan_.locations[index].bucket);
+    flight_->recorder.Marked(index, plan_.locations[index].bucket);
   }
   Fill(index, &gradient);
   if (!options_.delayed.empty() && index == options_.delayed_trigger) FillDelayed();
@@ -135,7 +147,7 @@ absl::Status Reducer::MarkChecked(size_t index, const Gradient& gradient) {
 
 void Reducer::Fill(size_t index, const Gradient* gradient) {
   const BucketPlan::Location location = plan_.locations[index];
-  Bucket& bucket = *buckets_[location.bucket];
+  Bucket& bucket = *buckets()[location.bucket];
   Bucket::Slot& slot = bucket.slots[location.slot];
   slot.used = gradient != nullptr;
   if (slot.used) {
@@ -148,18 +160,18 @@ void Reducer::Fill(size_t index, const Gradient* gradient) {
   const bool copies =
       stream == nullptr && bucket.before() == nullptr && !bucket.plan().sparse && pipeline_->copies_at_once();
   const absl::Status copied = copies ? pipeline_->CopyIn(bucket, location.slot) : absl::OkStatus();
-  outcome_->Fail(copied, bucket.index());
+  flight_->outcome->Fail(copied, bucket.index());
   MutexLock lock(&mu_);
   if (!copies) bucket.staged.push_back(location.slot);
   if (stream != nullptr && stream->is_callers()) {
     // Whoever launches the bucket may be another thread, whose own stream is another.
-    outcome_->Fail(pipeline_->MarkPoint(bucket, *stream), bucket.index());
+    flight_->outcome->Fail(pipeline_->MarkPoint(bucket, *stream), bucket.index());
   } else if (stream != nullptr &&
              std::find(bucket.streams.begin(), bucket.streams.end(), stream) == bucket.streams.end()) {
     bucket.streams.push_back(stream);
   }
   bucket.full = --bucket.slots_left == 0;
-  if (bucket.full) recorder_.Ready(bucket.index());
+  if (bucket.full) flight_->recorder.Ready(bucket.index());
 }
 
 void Reducer::FillFromWindow(size_t index) {
@@ -192,21 +204,21 @@ void Reducer::LaunchFull() {
     {
       MutexLock lock(&mu_);
       captured = capturing_;
-      if (launching_ || next_bucket_ == buckets_.size() || !buckets_[next_bucket_]->full) return;
-      if (holds_last_bucket_ && !ending_ && next_bucket_ + 1 == buckets_.size()) return;
-      recorder_.Launched(next_bucket_);
-      bucket = buckets_[next_bucket_++].get();
+      if (launching_ || next_bucket_ == buckets().size() || !buckets()[next_bucket_]->full) return;
+      if (holds_last_bucket_ && !ending_ && next_bucket_ + 1 == buckets().size()) return;
+      flight_->recorder.Launched(next_bucket_);
+      bucket = buckets()[next_bucket_++].get();
       launching_ = true;
     }
     const absl::Status launched = pipeline_->Launch(*bucket);
-    outcome_->FailCommunication(launched);
+    flight_->outcome->FailCommunication(launched);
     // The others wait for a collective that this rank will never begin; but nobody waits for what is only captured.
     if (!launched.ok() && !captured) {
       communicator_->Abort(absl::StrCat("a bucket cannot be launched: ", launched.message()));
     }
     MutexLock lock(&mu_);
     launching_ = false;
-    if (!launched.ok() && captured) next_bucket_ = buckets_.size();
+    if (!launched.ok() && captured) next_bucket_ = buckets().size();
   }
 }
 
@@ -228,10 +240,10 @@ absl::Status Reducer::EndBackward(Stream* stream) {
       return absl::FailedPreconditionError(absl::StrCat("end_backward: ", rest.complaint));
     }
     ending_ = true;
-    recorder_.EndCalled();
+    flight_->recorder.EndCalled();
     int64_t unused_bytes = 0;
     for (const size_t index : marks_.unused()) unused_bytes += static_cast<int64_t>(parameters_[index].bytes());
-    recorder_.Unused(unused_bytes);
+    flight_->recorder.Unused(unused_bytes);
   }
   for (const size_t index : rest.ready) FillFromWindow(index);
   for (const size_t index : rest.unused) FillFromWindow(index);
@@ -239,59 +251,74 @@ absl::Status Reducer::EndBackward(Stream* stream) {
   FillDelayed();
   if (!rest.complaint.empty()) {
     // The first bucket with a hole was not launched, and nor was one behind it; the last one never was, where holes are no matter.
-    size_t first = buckets_.size() - 1;
+    size_t first = buckets().size() - 1;
     for (const size_t index : rest.missing) first = std::min(first, plan_.locations[index].bucket);
-    outcome_->Fail(absl::FailedPreconditionError(rest.complaint), first);
+    flight_->outcome->Fail(absl::FailedPreconditionError(rest.complaint), first);
   }
   LaunchFull();
   if (captured) return EndCaptured(*stream);
 
-  const bool in_flight = stream != nullptr && rest.complaint.empty();
-  const absl::Status result = in_flight ? pipeline_->MakeWait(*stream, *buckets_.back()) : Finish(/*joined=*/false);
+  {
+    MutexLock lock(&mu_);
+    EndStep();
+  }
+  const bool under_way = stream != nullptr && rest.complaint.empty();
+  const absl::Status result =
+      under_way ? pipeline_->MakeWait(*stream, *buckets().back()) : FinishAll(/*last_too=*/true);
   MutexLock lock(&mu_);
-  if (in_flight) recorder_.EndReturned();
-  in_flight_ = in_flight;
+  if (under_way) flight_->recorder.EndReturned();
+  flight_->under_way = under_way;
   state_ = State::kIdle;
   return result;
 }
 
-absl::Status Reducer::FinishInFlight() {
-  {
-    MutexLock lock(&mu_);
-    if (!std::exchange(in_flight_, false)) return absl::OkStatus();
-  }
-  return Finish(/*joined=*/false);
+void Reducer::EndStep() {
+  buffers_due_ = true;
+  marks_.EndWindow();
+  flight_->order = marks_.order();
+  flight_->can_be_static = marks_.can_be_static();
 }
 
-absl::Status Reducer::Finish(bool joined) {
-  // Collectives end by their own deadlines, so this does.
-  LOCKSTEP_RETURN_IF_ERROR(pipeline_->Synchronize(Deadline::Infinite()));
-  const Bucket& last = *buckets_.back();
-  absl::Status status = outcome_->Conclude(last.failed, Remedy());
+absl::Status Reducer::FinishIfUnderWay(Flight& flight) {
+  return std::exchange(flight.under_way, false) ? Finish(flight, /*joined=*/false) : absl::OkStatus();
+}
+
+absl::Status Reducer::FinishAll(bool last_too) {
+  Flight& before = next_flight();
+  const absl::Status first = &before == flight_ ? absl::OkStatus() : FinishIfUnderWay(before);
+  const absl::Status last = last_too ? Finish(*flight_, /*joined=*/false) : FinishIfUnderWay(*flight_);
+  if (first.ok() || last.ok()) return first.ok() ? last : first;
+  return absl::Status(first.code(), absl::StrCat(first.message(), "; ", last.message()));
+}
+
+absl::Status Reducer::Finish(Flight& flight, bool joined) {
+  Bucket& last = *flight.buckets.back();
+  // Collectives end by their own deadlines, so this does. Where a bucket was not launched, the last one tells nothing.
+  const bool launched = flight.outcome->communication().ok();
+  LOCKSTEP_RETURN_IF_ERROR(launched ? pipeline_->Await(last, Deadline::Infinite())
+                                    : pipeline_->Synchronize(Deadline::Infinite()));
+  absl::Status status = flight.outcome->Conclude(last.failed, Remedy());
   hook_failed_ = last.failed > 0;
-  buffers_due_ = true;
-  std::vector<size_t> order;
-  bool static_so_far = false;
   {
     MutexLock lock(&mu_);
-    marks_.EndWindow();
-    order = marks_.order();
-    static_so_far = marks_.can_be_static();
-    recorder_.Finished();
+    flight.recorder.Finished();
+    recorded_ = &flight.recorder;
   }
   if (std::exchange(recorded_version_, plan_version_) != plan_version_) recorded_plan_ = plan_;
-  log_->Finished(recorder_.last(), recorded_plan_);
-  if (options_.find_unused) log_->data().can_set_static_graph = static_so_far;
+  log_->Finished(recorded_->last(), recorded_plan_);
+  if (options_.find_unused) log_->data().can_set_static_graph = flight.can_be_static;
   if (status.ok() && last.joined > 0 && last.joined < communicator_->size() && options_.throw_on_early_end) {
     status = absl::FailedPreconditionError(
         absl::StrCat("end_backward: ", last.joined, " rank(s) have exhausted their inputs before others"));
   }
   log_->Failed(status);
   // As the sum says, so on all ranks or on none: also where this rank alone has failed, too late for the others to hear.
-  replan_due_ = last.reduced && last.unplanned == 0;
+  if (last.reduced && last.unplanned == 0 && planned_in_ == 0) planned_in_ = flight.step;
   if (last.reduced) LOCKSTEP_RETURN_IF_ERROR(RegroupBuffers(joined));
   if (!status.ok()) return status;
-  if (!order.empty()) replanner_->Record(order, [this](const BucketPlan& plan) { return memory_->Fits(plan); });
+  if (!flight.order.empty()) {
+    replanner_->Record(flight.order, [this](const BucketPlan& plan) { return memory_->Fits(plan); });
+  }
   return absl::OkStatus();
 }
 
@@ -320,13 +347,13 @@ absl::Status Reducer::AwaitAverages(size_t index, bool sparse, absl::string_view
 absl::StatusOr<TensorView> Reducer::AverageOf(size_t index) {
   LOCKSTEP_RETURN_IF_ERROR(AwaitAverages(index, /*sparse=*/false, "average"));
   const BucketPlan::Location location = plan_.locations[index];
-  const Bucket::Slot& slot = buckets_[location.bucket]->slots[location.slot];
+  const Bucket::Slot& slot = buckets()[location.bucket]->slots[location.slot];
   return slot.used_anywhere ? slot.target : TensorView();
 }
 
 absl::StatusOr<const CoalescedGradient*> Reducer::SparseAverageOf(size_t index) {
   LOCKSTEP_RETURN_IF_ERROR(AwaitAverages(index, /*sparse=*/true, "sparse_average"));
-  const Bucket& bucket = *buckets_[plan_.locations[index].bucket];
+  const Bucket& bucket = *buckets()[plan_.locations[index].bucket];
   return bucket.slots[0].used_anywhere ? &bucket.sparse_average : nullptr;
 }
 
@@ -336,7 +363,7 @@ absl::StatusOr<TensorView> Reducer::GradientView(size_t index) const {
     return absl::FailedPreconditionError(
         "gradient_view: gradients do not live in buckets: set gradient_as_bucket_view");
   }
-  if (buckets_.empty()) return absl::FailedPreconditionError("gradient_view: the change of the communicator failed");
+  if (buckets().empty()) return absl::FailedPreconditionError("gradient_view: the change of the communicator failed");
   return DenseView(parameters_[index], ViewAt(index));
 }
 
@@ -354,19 +381,19 @@ absl::Status Reducer::Broadcast(absl::Span<const TensorView> tensors, Rank root)
 
 ReducerStatistics Reducer::statistics() const {
   MutexLock lock(&mu_);
-  return Statistics(recorder_.last());
+  return Statistics(recorded_->last());
 }
 
 absl::StatusOr<BucketStatistics> Reducer::bucket_statistics(size_t bucket) const {
   MutexLock lock(&mu_);
-  const size_t count = recorder_.last().buckets.size();
-  if (bucket < count) return Statistics(recorder_.last(), bucket);
+  const size_t count = recorded_->last().buckets.size();
+  if (bucket < count) return Statistics(recorded_->last(), bucket);
   return absl::InvalidArgumentError(absl::StrCat("bucket ", bucket, " is out of range: the last step had ", count));
 }
 
 std::string Reducer::Summary() const {
   MutexLock lock(&mu_);
-  return log_->Summarize(recorder_.last(), recorded_plan_);
+  return log_->Summarize(recorded_->last(), recorded_plan_);
 }
 
 }  // namespace lockstep

@@ -54,7 +54,7 @@ absl::Status Reducer::CheckCapture(const BackwardOptions& options) {
 
 absl::Status Reducer::BeginCaptured(const BackwardOptions& options) {
   LOCKSTEP_RETURN_IF_ERROR(CheckCapture(options));
-  const Bucket& last = *buckets_.back();
+  const Bucket& last = *buckets().back();
   Captured captured;
   captured.wire = last.plan().wire;
   LOCKSTEP_ASSIGN_OR_RETURN(captured.tail, DeviceMemory::AllocateOnHost(accelerator_.device, last.tail_bytes()));
@@ -63,7 +63,7 @@ absl::Status Reducer::BeginCaptured(const BackwardOptions& options) {
   BeginStep(/*joined=*/false, captured.tail.data());
   captured.step = step_;
   captured_.push_back(std::move(captured));
-  const absl::Status forked = pipeline_->MarkPoint(*buckets_.front(), *options.stream);
+  const absl::Status forked = pipeline_->MarkPoint(*buckets().front(), *options.stream);
   if (!forked.ok()) state_ = State::kIdle;
   return forked;
 }
@@ -94,10 +94,10 @@ absl::Status Reducer::CheckEndOfCapture(const Stream* stream) {
 }
 
 absl::Status Reducer::EndCaptured(Stream& stream) {
-  absl::Status status = outcome_->communication();
-  status.Update(pipeline_->MakeWait(stream, *buckets_.back()));
+  absl::Status status = flight_->outcome->communication();
+  status.Update(pipeline_->MakeWait(stream, *buckets().back()));
   const bool whole = status.ok();
-  if (whole) status = outcome_->Conclude(/*failed_ranks=*/0, "");
+  if (whole) status = flight_->outcome->Conclude(/*failed_ranks=*/0, "");
   MutexLock lock(&mu_);
   marks_.EndWindow();
   state_ = State::kIdle;
@@ -107,14 +107,14 @@ absl::Status Reducer::EndCaptured(Stream& stream) {
 }
 
 absl::Status Reducer::CheckReplays() {
-  if (buckets_.empty()) {
+  if (buckets().empty()) {
     return absl::FailedPreconditionError("check_replays: the change of the communicator failed");
   }
   LOCKSTEP_RETURN_IF_ERROR(communicator_->status());
   for (const Captured& captured : captured_) {
     const int failed = BucketTail(captured.tail.data(), captured.wire, 1).Count(BucketTail::kFailed);
     if (failed == 0) continue;
-    return Annotate(outcome_->Incomplete(captured.step, failed, Remedy()), "a replay");
+    return Annotate(flight_->outcome->Incomplete(captured.step, failed, Remedy()), "a replay");
   }
   return absl::OkStatus();
 }
