@@ -174,6 +174,7 @@ absl::Status Reducer::ChangeCommunicator(Communicator* communicator) {
     flight.buckets.clear();
     flight.under_way = false;
   }
+  flight_ = &flights_[0];
   pipeline_.reset();
   captured_.clear();
   hook_failed_ = false;
