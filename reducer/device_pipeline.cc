@@ -201,9 +201,9 @@ void DevicePipeline::Follow(Bucket& bucket, const Step& step) {
 }
 
 absl::Status DevicePipeline::MakeWait(Stream& stream, Bucket& last) {
-  // Nothing of ours may go on behind what ends the capture.
-  if (step_.replayed_tail != nullptr) return stream.Wait(ReleasedBy(last));
-  if (optimizer_ == nullptr) return stream.Wait(last.copied_out.get());
+  // For the last tail, too: nothing of ours goes on behind what ends a capture, and a graph that is launched next
+  // uses the buckets.
+  if (optimizer_ == nullptr) return stream.Wait(ReleasedBy(last));
   LOCKSTEP_RETURN_IF_ERROR(watch_->Synchronize(Deadline::Infinite()));
   LOCKSTEP_RETURN_IF_ERROR(optimizer_->Record(optimized_event_.get()));
   return stream.Wait(optimized_event_.get());

@@ -303,8 +303,8 @@ class Reducer {
   absl::Span<const std::unique_ptr<Bucket>> buckets() const { return flight_->buckets; }
   // Brings the buffers, if that is due.
   absl::StatusOr<FreshBuffers> SyncBuffers(const ForwardOptions& options, BufferOptions::When when);
-  // After a step: ranks that have joined take part in the buffers no longer.
-  absl::Status RegroupBuffers(bool joined);
+  // After a step: the ranks that have joined by `now`, so many, take part in the buffers no longer.
+  absl::Status RegroupBuffers(int now, bool joined);
   // What to say of a step that failed.
   std::string Remedy() const;
 

@@ -54,7 +54,7 @@ absl::Status Reducer::Finish(Flight& flight, bool joined) {
   log_->Failed(status);
   // As the sum says, so on all ranks or on none: also where this rank alone has failed, too late for the others to hear.
   if (last.reduced && last.unplanned == 0 && planned_in_ == 0) planned_in_ = flight.step;
-  if (last.reduced) LOCKSTEP_RETURN_IF_ERROR(RegroupBuffers(joined));
+  if (last.reduced) LOCKSTEP_RETURN_IF_ERROR(RegroupBuffers(last.joined, joined));
   if (!status.ok()) return status;
   if (!flight.order.empty()) {
     replanner_->Record(flight.order, [this](const BucketPlan& plan) { return memory_->Fits(plan); });

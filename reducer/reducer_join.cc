@@ -60,8 +60,7 @@ absl::StatusOr<FreshBuffers> Reducer::SyncBuffers(const ForwardOptions& options,
   return buffer_sync_->Run(options.buffers);
 }
 
-absl::Status Reducer::RegroupBuffers(bool joined) {
-  const int now = buckets().back()->joined;
+absl::Status Reducer::RegroupBuffers(int now, bool joined) {
   if (options_.throw_on_early_end) return absl::OkStatus();  // then nobody goes on without them
   const bool grown = now > known_joined_ && now < communicator_->size();
   known_joined_ = now;
