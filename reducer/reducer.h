@@ -153,8 +153,8 @@ class Reducer {
   // missing there: averages were not written. The communicator's error if it is over. Before any replay there is nothing to tell.
   absl::Status CheckReplays();
 
-  // After a synchronised backward that was not captured, until the next one begins: where the average of a parameter is. No data: no rank used it. Where
-  // another rank did and this one did not, it lies in memory of the reducer's. Waits for the backward's end.
+  // After a synchronised backward that was not captured, until the next one begins: where the average of a parameter is. No data: no
+  // rank used it. Where another rank did and this one did not, it lies in memory of the reducer's. Waits for the backward's end.
   absl::StatusOr<TensorView> AverageOf(size_t index);
 
   // Likewise of a sparse parameter: null where no rank used it. The same bits on every rank.
