@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <functional>
 #include <utility>
 
@@ -24,6 +25,12 @@ thread_local int last_error = kCudaSuccess;
 thread_local int capture_mode = 0;  // cudaStreamCaptureModeGlobal
 thread_local bool inside_closure = false;
 
+void CallHostFunction(void (*function)(void*), void* argument) {
+  inside_closure = true;
+  function(argument);
+  inside_closure = false;
+}
+
 // A function that CUDA is to call, once at most. CUDA knows the arguments of those that it never calls: kept here, they
 // are no leak.
 class HostFunction {
@@ -39,11 +46,7 @@ class HostFunction {
   HostFunction(HostFunction&& other) noexcept
       : function_(other.function_), argument_(std::exchange(other.argument_, nullptr)) {}
 
-  void Call() {
-    inside_closure = true;
-    function_(std::exchange(argument_, nullptr));
-    inside_closure = false;
-  }
+  void Call() { CallHostFunction(function_, std::exchange(argument_, nullptr)); }
 
  private:
   void (*const function_)(void*);
@@ -82,9 +85,22 @@ class FakeCuda::Table {
   template <typename Body>
   static int CallUnsafeInCapture(const char* function, const Body& body) {
     return Call(function, [&](FakeCuda& fake) -> int {
-      if (capture_mode != kCudaCaptureRelaxed && fake.capturing()) return kCudaCaptureUnsupported;
+      if (BreaksCapture(fake)) return kCudaCaptureUnsupported;
       return body(fake);
     });
+  }
+  static bool BreaksCapture(FakeCuda& fake);
+  // What is put into a stream: `run` goes into the graph where that is captured. Else `enqueue` puts it there.
+  template <typename Enqueue>
+  static int Put(FakeCuda& fake, void* stream, std::function<void()> run, const Enqueue& enqueue) {
+    FakeStream* const in = Find(fake, stream);
+    if (in == nullptr) return kCudaInvalidHandle;
+    {
+      MutexLock lock(&fake.mu_);
+      const auto [captured, code] = fake.captures_.Launch(in, std::move(run));
+      if (captured) return code;
+    }
+    return enqueue(*in->stream).ok() ? kCudaSuccess : kCudaOutOfMemory;
   }
 
   // Null when the handle is none of a stream on the calling thread's device.
@@ -101,6 +117,7 @@ class FakeCuda::Table {
   static int EventQuery(void* event);
   static int StreamWaitEvent(void* stream, void* event);
   static int LaunchHostFunc(void* stream, void (*function)(void*), void* argument);
+  static int Kernel(void* stream, const std::function<void()>& kernel);
   static int MemcpyAsync(void* target, const void* source, size_t bytes, void* stream);
   static int StreamWaitValue(void* stream, const void* address, uint32_t value);
   static int StreamWriteValue(void* stream, void* address, uint32_t value);
@@ -111,6 +128,12 @@ class FakeCuda::Table {
   static int NewMemory(FakeCuda& fake, void** memory, size_t bytes, CudaPointer::Kind kind);
   static int DeleteMemory(FakeCuda& fake, void* memory, CudaPointer::Kind kind);
   static int PointerGetAttributes(CudaPointer* attributes, const void* pointer);
+  static int BeginCapture(void* stream);
+  static int EndCapture(void* stream, void** graph);
+  static int LaunchGraph(void* graph, void* stream);
+  static int DestroyGraph(void* graph);
+
+  friend class FakeCuda;
 };
 
 int FakeCuda::Table::Enter(const char* function) {
@@ -125,6 +148,13 @@ int FakeCuda::Table::Enter(const char* function) {
     return code;
   }
   return fake.lost_;
+}
+
+bool FakeCuda::Table::BreaksCapture(FakeCuda& fake) {
+  MutexLock lock(&fake.mu_);
+  if (capture_mode == kCudaCaptureRelaxed || !fake.captures_.any()) return false;
+  fake.captures_.Invalidate();
+  return true;
 }
 
 FakeCuda::FakeStream* FakeCuda::Table::Find(FakeCuda& fake, void* handle) {
@@ -176,7 +206,10 @@ int FakeCuda::Table::StreamQuery(void* stream) {
     if (found == nullptr) return kCudaInvalidHandle;
     {
       MutexLock lock(&fake.mu_);
-      if (found->capturing) return kCudaCaptureUnsupported;
+      if (fake.captures_.capturing(found)) {
+        fake.captures_.Invalidate();
+        return kCudaCaptureUnsupported;
+      }
     }
     return found->stream->Synchronize(Deadline::Now()).ok() ? kCudaSuccess : kCudaNotReady;
   });
@@ -215,48 +248,73 @@ int FakeCuda::Table::EventDestroy(void* event) {
 }
 
 int FakeCuda::Table::EventRecord(void* event, void* stream) {
-  return Call("cudaEventRecord", [&](FakeCuda& fake) {
+  return Call("cudaEventRecord", [&](FakeCuda& fake) -> int {
     FakeEvent* const found = FindEvent(fake, event);
     FakeStream* const in = Find(fake, stream);
     if (found == nullptr || in == nullptr || found->device != current_device) return kCudaInvalidHandle;
+    {
+      MutexLock lock(&fake.mu_);
+      const auto [captured, code] = fake.captures_.Record(in, found);
+      if (captured) return code;
+    }
     return in->stream->Record(found->event.get()).ok() ? kCudaSuccess : kCudaOutOfMemory;
   });
 }
 
 int FakeCuda::Table::EventQuery(void* event) {
-  return CallUnsafeInCapture("cudaEventQuery", [&](FakeCuda& fake) {
+  return CallUnsafeInCapture("cudaEventQuery", [&](FakeCuda& fake) -> int {
     FakeEvent* const found = FindEvent(fake, event);
     if (found == nullptr || found->device != current_device) return kCudaInvalidHandle;
+    {
+      MutexLock lock(&fake.mu_);
+      const auto [captured, code] = fake.captures_.Query(found);
+      if (captured) return code;
+    }
     return found->event->Query() ? kCudaSuccess : kCudaNotReady;
   });
 }
 
 int FakeCuda::Table::StreamWaitEvent(void* stream, void* event) {
-  return Call("cudaStreamWaitEvent", [&](FakeCuda& fake) {
+  return Call("cudaStreamWaitEvent", [&](FakeCuda& fake) -> int {
     FakeEvent* const found = FindEvent(fake, event);
     FakeStream* const in = Find(fake, stream);
     if (found == nullptr || in == nullptr) return kCudaInvalidHandle;
+    {
+      MutexLock lock(&fake.mu_);
+      const auto [captured, code] = fake.captures_.Wait(in, found);
+      if (captured) return code;
+    }
     return in->stream->Wait(found->event.get()).ok() ? kCudaSuccess : kCudaOutOfMemory;
   });
 }
 
 int FakeCuda::Table::LaunchHostFunc(void* stream, void (*function)(void*), void* argument) {
-  return Call("cudaLaunchHostFunc", [&](FakeCuda& fake) {
-    FakeStream* const in = Find(fake, stream);
-    if (in == nullptr) return kCudaInvalidHandle;
-    const absl::Status launched = in->stream->Enqueue([&fake, called = HostFunction(function, argument)]() mutable {
-      if (!fake.lost()) called.Call();
-      return absl::OkStatus();
+  return Call("cudaLaunchHostFunc", [&](FakeCuda& fake) -> int {
+    const auto run = [function, argument] { CallHostFunction(function, argument); };
+    return Put(fake, stream, run, [&](Stream& in) {
+      return in.Enqueue([&fake, called = HostFunction(function, argument)]() mutable {
+        if (!fake.lost()) called.Call();
+        return absl::OkStatus();
+      });
     });
-    return launched.ok() ? kCudaSuccess : kCudaOutOfMemory;
+  });
+}
+
+int FakeCuda::Table::Kernel(void* stream, const std::function<void()>& kernel) {
+  return Call("cudaLaunchKernel", [&](FakeCuda& fake) -> int {
+    return Put(fake, stream, kernel, [&](Stream& in) {
+      return in.Enqueue([kernel] {
+        kernel();
+        return absl::OkStatus();
+      });
+    });
   });
 }
 
 int FakeCuda::Table::MemcpyAsync(void* target, const void* source, size_t bytes, void* stream) {
-  return Call("cudaMemcpyAsync", [&](FakeCuda& fake) {
-    FakeStream* const in = Find(fake, stream);
-    if (in == nullptr) return kCudaInvalidHandle;
-    return in->stream->Copy(target, source, bytes).ok() ? kCudaSuccess : kCudaOutOfMemory;
+  return Call("cudaMemcpyAsync", [&](FakeCuda& fake) -> int {
+    const auto run = [target, source, bytes] { std::memcpy(target, source, bytes); };
+    return Put(fake, stream, run, [&](Stream& in) { return in.Copy(target, source, bytes); });
   });
 }
 
@@ -346,6 +404,60 @@ int FakeCuda::Table::PointerGetAttributes(CudaPointer* attributes, const void* p
   });
 }
 
+int FakeCuda::Table::BeginCapture(void* stream) {
+  return Call("cudaStreamBeginCapture", [&](FakeCuda& fake) -> int {
+    FakeStream* const found = Find(fake, stream);
+    if (found == nullptr) return kCudaInvalidHandle;
+    MutexLock lock(&fake.mu_);
+    return fake.captures_.Begin(found);
+  });
+}
+
+int FakeCuda::Table::EndCapture(void* stream, void** graph) {
+  return Call("cudaStreamEndCapture", [&](FakeCuda& fake) -> int {
+    FakeStream* const found = Find(fake, stream);
+    if (found == nullptr) return kCudaInvalidHandle;
+    auto made = std::make_unique<Graph>();
+    MutexLock lock(&fake.mu_);
+    const int code = fake.captures_.End(found, &made->nodes);
+    if (code != kCudaSuccess) return code;
+    *graph = made.get();
+    fake.graphs_[*graph] = std::move(made);
+    return code;
+  });
+}
+
+int FakeCuda::Table::LaunchGraph(void* graph, void* stream) {
+  return Call("cudaGraphLaunch", [&](FakeCuda& fake) -> int {
+    FakeStream* const in = Find(fake, stream);
+    std::shared_ptr<const FakeGraph> nodes;
+    FakeGraph::Order order = FakeGraph::Order::kOldestFirst;
+    {
+      MutexLock lock(&fake.mu_);
+      const auto found = fake.graphs_.find(graph);
+      if (in == nullptr || found == fake.graphs_.end() || !found->second->exists) return kCudaInvalidHandle;
+      if (fake.captures_.capturing(in)) return kCudaCaptureUnsupported;
+      nodes = found->second->nodes;
+      if (found->second->launches++ % 2 == 1) order = FakeGraph::Order::kNewestFirst;
+    }
+    const absl::Status launched = in->stream->Enqueue([nodes, order] {
+      nodes->Run(order);
+      return absl::OkStatus();
+    });
+    return launched.ok() ? kCudaSuccess : kCudaOutOfMemory;
+  });
+}
+
+int FakeCuda::Table::DestroyGraph(void* graph) {
+  return Call("cudaGraphExecDestroy", [&](FakeCuda& fake) -> int {
+    MutexLock lock(&fake.mu_);
+    const auto found = fake.graphs_.find(graph);
+    if (found == fake.graphs_.end() || !found->second->exists) return kCudaInvalidHandle;
+    found->second->exists = false;
+    return kCudaSuccess;
+  });
+}
+
 CudaApi FakeCuda::Table::Make() {
   CudaApi api = {};
   api.get_error_name = [](int code) { return code == kCudaNotReady ? "cudaErrorNotReady" : "cudaErrorFake"; };
@@ -399,7 +511,7 @@ CudaApi FakeCuda::Table::Make() {
       FakeStream* const found = Find(fake, stream);
       if (found == nullptr) return kCudaInvalidHandle;
       MutexLock lock(&fake.mu_);
-      *capturing = found->capturing;
+      *capturing = fake.captures_.capturing(found);
       return kCudaSuccess;
     });
   };
@@ -456,14 +568,19 @@ CudaApi FakeCuda::Table::Make() {
   return api;
 }
 
-FakeCuda::FakeCuda(int devices) : api_(Table::Make()), devices_(devices) {
+FakeCuda::FakeCuda(int devices)
+    : api_(Table::Make()),
+      graphs_api_{Table::BeginCapture, Table::EndCapture, Table::LaunchGraph, Table::DestroyGraph},
+      devices_(devices) {
   LOCKSTEP_CHECK(the_fake.exchange(this, std::memory_order_acq_rel) == nullptr) << "two fakes at once";
   current_device = 0;
   last_error = kCudaSuccess;
   internal::ReplaceCudaApi(&api_);
+  internal::ReplaceCudaGraphs(&graphs_api_);
 }
 
 FakeCuda::~FakeCuda() {
+  internal::ReplaceCudaGraphs(nullptr);
   internal::ReplaceCudaApi(nullptr);
   the_fake.store(nullptr, std::memory_order_release);
 }
@@ -494,11 +611,6 @@ int FakeCuda::calls(const std::string& function) const {
   return found == calls_.end() ? 0 : found->second;
 }
 
-bool FakeCuda::capturing() const {
-  MutexLock lock(&mu_);
-  return std::any_of(streams_.begin(), streams_.end(), [](const auto& entry) { return entry.second->capturing; });
-}
-
 bool FakeCuda::lost() const {
   MutexLock lock(&mu_);
   return lost_ != kCudaSuccess;
@@ -523,9 +635,6 @@ void FakeCuda::set_memory_pools_supported(bool supported) {
   memory_pools_supported_ = supported;
 }
 
-void FakeCuda::set_capturing(void* stream, bool capturing) {
-  MutexLock lock(&mu_);
-  streams_.at(stream)->capturing = capturing;
-}
+int FakeCuda::LaunchKernel(void* stream, std::function<void()> kernel) { return Table::Kernel(stream, kernel); }
 
 }  // namespace lockstep

@@ -4,6 +4,9 @@
 //   cuda.Fail("cudaEventRecord", kCudaIllegalAddress); // what the next call answers
 //   Device* device = CudaDevice(0).value();
 //
+// A stream is captured by base/cuda_graph_testing.h, and graphs run in the order of the stream that they are launched
+// in (base/cuda_capture_testing.h).
+//
 // Streams and events are the host device's (base/host_device.h), so work really runs beside the test, in order. Memory
 // is the host's, and CUDA's rules are checked where they are easy to break: a call on the wrong device, in a closure of
 // a stream, or with a handle that is no more, answers an error.
@@ -14,6 +17,7 @@
 #define BASE_CUDA_API_TESTING_H_
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -23,6 +27,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "base/cuda_api.h"
+#include "base/cuda_capture_testing.h"
+#include "base/cuda_graph_testing.h"
 #include "base/device.h"
 #include "base/mutex.h"
 #include "base/shared_queues_testing.h"
@@ -57,8 +63,9 @@ class FakeCuda {
   // From now on each device has so many queues, which its streams share (base/shared_queues_testing.h). Once, before any
   // stream is used.
   void set_hardware_queues(int queues);
-  // While a stream is being captured, calls that break captures are refused to threads that are not relaxed about it.
-  void set_capturing(void* stream, bool capturing);
+
+  // A kernel, in the order of the stream. Answers CUDA's code; what it does is run on the stream's thread.
+  int LaunchKernel(void* stream, std::function<void()> kernel);
 
  private:
   class Table;  // what the table's functions call
@@ -67,7 +74,6 @@ class FakeCuda {
     std::unique_ptr<Stream> stream;
     int device = 0;
     int priority = 0;
-    bool capturing = false;
     bool exists = true;
   };
   struct FakeEvent {
@@ -80,6 +86,11 @@ class FakeCuda {
     size_t bytes = 0;
     bool registered = false;  // the test's own
   };
+  struct Graph {
+    std::shared_ptr<const FakeGraph> nodes;
+    int launches = 0;
+    bool exists = true;
+  };
   struct Failure {
     std::string function;
     int code = kCudaSuccess;
@@ -88,9 +99,9 @@ class FakeCuda {
 
   std::unique_ptr<Stream> NewStream(int device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool lost() const;
-  bool capturing() const;
 
   const CudaApi api_;
+  const internal::CudaGraphs graphs_api_;
   const int devices_;
 
   mutable Mutex mu_;
@@ -103,6 +114,8 @@ class FakeCuda {
   // By handle. What was destroyed stays until the end: work may still run in it, and using its handle is found out.
   std::map<const void*, std::unique_ptr<FakeStream>> streams_ ABSL_GUARDED_BY(mu_);
   std::map<const void*, std::unique_ptr<FakeEvent>> events_ ABSL_GUARDED_BY(mu_);
+  FakeCaptures captures_ ABSL_GUARDED_BY(mu_);
+  std::map<const void*, std::unique_ptr<Graph>> graphs_ ABSL_GUARDED_BY(mu_);  // by handle
   // By address.
   std::map<const void*, Memory> memory_ ABSL_GUARDED_BY(mu_);
   // Of (device, thread); the legacy stream's thread is none.

@@ -14,6 +14,7 @@
 #include "base/cuda_api.h"
 #include "base/cuda_api_testing.h"
 #include "base/cuda_device.h"
+#include "base/cuda_graph_testing.h"
 #include "base/deadline.h"
 #include "base/device.h"
 #include "base/devices.h"
@@ -48,6 +49,12 @@ class FakeCudaDeviceTest : public testing::Test {
  protected:
   std::unique_ptr<Stream> NewStream(const std::string& name = "test") { return device_.CreateStream(name).value(); }
   std::unique_ptr<Event> NewEvent() { return device_.CreateEvent().value(); }
+
+  // Puts the test's thread on cuda:1, for calls that are not ours.
+  struct OnDevice {
+    OnDevice() { TheCudaApi().set_device(1); }
+    ~OnDevice() { TheCudaApi().set_device(0); }
+  };
 
   FakeCuda cuda_;
   Device& device_ = *CudaDevice(1).value();
@@ -377,10 +384,11 @@ TEST_F(FakeCudaDeviceTest, StreamsWaitForEventsOfOtherDevicesButDoNotRecordThem)
 }
 
 TEST_F(FakeCudaDeviceTest, CapturedStreamTakesNoClosureAndIsNotWaitedFor) {
+  const OnDevice on_device;
   auto stream = NewStream("captured");
   const auto event = NewEvent();
   EXPECT_THAT(IsCapturing(*stream), IsOkAndHolds(false));
-  cuda_.set_capturing(stream->native(), true);
+  ASSERT_EQ(BeginCapture(stream->native()), kCudaSuccess);
   EXPECT_THAT(IsCapturing(*stream), IsOkAndHolds(true));
   const auto refused = StatusIs(absl::StatusCode::kFailedPrecondition,
                                 AllOf(HasSubstr("\"captured\": "), HasSubstr("captured into a graph")));
@@ -394,8 +402,9 @@ TEST_F(FakeCudaDeviceTest, CapturedStreamTakesNoClosureAndIsNotWaitedFor) {
 }
 
 TEST_F(FakeCudaDeviceTest, CapturedStreamNeitherAwaitsNorWritesValues) {
+  const OnDevice on_device;
   const auto stream = NewStream("captured");
-  cuda_.set_capturing(stream->native(), true);
+  ASSERT_EQ(BeginCapture(stream->native()), kCudaSuccess);
   const auto refused = StatusIs(absl::StatusCode::kFailedPrecondition,
                                 AllOf(HasSubstr("\"captured\": a value "), HasSubstr("captured into a graph")));
   EXPECT_THAT(stream->AwaitValue(&some_word, 0), refused);
@@ -472,10 +481,11 @@ TEST_F(FakeCudaDeviceTest, ClosuresOfStreamsThatShareQueuesRunOneAtATime) {
 }
 
 TEST_F(FakeCudaDeviceTest, QueriesAndAllocationsDoNotBreakCapturesOfOthers) {
+  const OnDevice on_device;
   const auto captured = NewStream();
   const auto stream = NewStream();
   const auto event = NewEvent();
-  cuda_.set_capturing(captured->native(), true);
+  ASSERT_EQ(BeginCapture(captured->native()), kCudaSuccess);
   EXPECT_THAT(stream->Record(event.get()), IsOk());
   EXPECT_THAT(event->Synchronize(Soon()), IsOk());
   EXPECT_THAT(stream->Synchronize(Soon()), IsOk());
@@ -486,6 +496,8 @@ TEST_F(FakeCudaDeviceTest, QueriesAndAllocationsDoNotBreakCapturesOfOthers) {
   ASSERT_EQ(TheCudaApi().thread_exchange_stream_capture_mode(&mode), kCudaSuccess);
   EXPECT_NE(mode, kCudaCaptureRelaxed) << "the thread's own mode is as before";
   ASSERT_EQ(TheCudaApi().thread_exchange_stream_capture_mode(&mode), kCudaSuccess);
+  void* graph = nullptr;
+  EXPECT_EQ(EndCapture(captured->native(), &graph), kCudaSuccess);
 }
 
 TEST_F(FakeCudaDeviceTest, MemoryIsWhereItWasDeclaredOrTheErrorNamesBoth) {

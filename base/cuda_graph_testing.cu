@@ -3,12 +3,13 @@
 #include <cuda_runtime.h>
 
 namespace lockstep {
+namespace {
 
-int BeginCapture(void* stream) {
+int Begin(void* stream) {
   return cudaStreamBeginCapture(static_cast<cudaStream_t>(stream), cudaStreamCaptureModeGlobal);
 }
 
-int EndCapture(void* stream, void** graph) {
+int End(void* stream, void** graph) {
   cudaGraph_t captured = nullptr;
   cudaError_t error = cudaStreamEndCapture(static_cast<cudaStream_t>(stream), &captured);
   if (error != cudaSuccess) return error;
@@ -19,10 +20,20 @@ int EndCapture(void* stream, void** graph) {
   return error;
 }
 
-int LaunchGraph(void* graph, void* stream) {
+int Launch(void* graph, void* stream) {
   return cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), static_cast<cudaStream_t>(stream));
 }
 
-int DestroyGraph(void* graph) { return cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)); }
+int Destroy(void* graph) { return cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)); }
 
+}  // namespace
+
+namespace internal {
+
+const CudaGraphs& LinkedCudaGraphs() {
+  static const CudaGraphs graphs = {Begin, End, Launch, Destroy};
+  return graphs;
+}
+
+}  // namespace internal
 }  // namespace lockstep

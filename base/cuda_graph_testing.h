@@ -1,4 +1,5 @@
-// Captures what is issued in a CUDA stream into a graph, for tests. Plain C++; a build without CUDA has a stub.
+// Captures what is issued in a CUDA stream into a graph, for tests: by CUDA, or by the fake that stands in for it
+// (base/cuda_api_testing.h).
 
 #ifndef BASE_CUDA_GRAPH_TESTING_H_
 #define BASE_CUDA_GRAPH_TESTING_H_
@@ -13,6 +14,22 @@ int EndCapture(void* stream, void** graph);
 int LaunchGraph(void* graph, void* stream);
 int DestroyGraph(void* graph);
 
+namespace internal {
+
+struct CudaGraphs {
+  int (*begin_capture)(void* stream);
+  int (*end_capture)(void* stream, void** graph);
+  int (*launch)(void* graph, void* stream);
+  int (*destroy)(void* graph);
+};
+
+// CUDA's: defined by cuda_graph_testing.cu or its stub.
+const CudaGraphs& LinkedCudaGraphs();
+
+// Puts others in the place of CUDA's, or those back (null).
+void ReplaceCudaGraphs(const CudaGraphs* graphs);
+
+}  // namespace internal
 }  // namespace lockstep
 
 #endif  // BASE_CUDA_GRAPH_TESTING_H_

@@ -2,10 +2,17 @@
 #include "base/cuda_graph_testing.h"
 
 namespace lockstep {
+namespace internal {
 
-int BeginCapture(void*) { return kCudaNoDevice; }
-int EndCapture(void*, void**) { return kCudaNoDevice; }
-int LaunchGraph(void*, void*) { return kCudaNoDevice; }
-int DestroyGraph(void*) { return kCudaNoDevice; }
+const CudaGraphs& LinkedCudaGraphs() {
+  static const CudaGraphs graphs = {
+      [](void*) -> int { return kCudaNoDevice; },
+      [](void*, void**) -> int { return kCudaNoDevice; },
+      [](void*, void*) -> int { return kCudaNoDevice; },
+      [](void*) -> int { return kCudaNoDevice; },
+  };
+  return graphs;
+}
 
+}  // namespace internal
 }  // namespace lockstep

@@ -651,12 +651,15 @@ typedef struct lockstep_backward_options {
   int32_t unused_given;
   const size_t* unused; /* indexes of parameters */
   size_t unused_count;
+  /* Of the device that gradients are on: where the backward begins; may be NULL. While it is being captured into a CUDA graph, so
+   * is the step: see lockstep_reducer_check_replays. */
+  const lockstep_stream* stream;
 } lockstep_backward_options;
 
 LOCKSTEP_EXPORT void lockstep_backward_options_init(lockstep_backward_options* options);
 
-/* FAILED_PRECONDITION when the last backward was not ended, and for unused parameters without find_unused; INVALID_ARGUMENT
- * for one that there is not. */
+/* FAILED_PRECONDITION when the last backward was not ended, for unused parameters without find_unused, and for a step that is to be
+ * captured and cannot be; INVALID_ARGUMENT for an unused parameter that there is not. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_begin_backward(lockstep_reducer* reducer,
                                                                 const lockstep_backward_options* options);
 
@@ -676,8 +679,22 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_mark_ready_into(lockstep_reduce
                                                                  const lockstep_stream* stream);
 
 /* Waits for the averages (with a stream: makes the stream wait for them). A gradient that never came, on any rank, is the same
- * FAILED_PRECONDITION on every rank, naming rank and parameters, and the next step may be tried. */
+ * FAILED_PRECONDITION on every rank, naming rank and parameters, and the next step may be tried. With a stream it is told, once, by a
+ * later call: the next begin_backward, or, where steps run ahead on a device, that of the step behind the next one. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_end_backward(lockstep_reducer* reducer, const lockstep_stream* stream);
+
+/* Steps in CUDA graphs. A backward that begins on a stream which is being captured (lockstep_backward_options.stream), with its
+ * gradients and its end on streams of the same capture, becomes part of the graph; all ranks capture the same steps. Nothing of it is
+ * done before the graph is launched, and then all of it: gradients at the same addresses are averaged over the ranks again. Only over
+ * NCCL. begin_backward refuses what a graph cannot repeat, FAILED_PRECONDITION, saying why and what to do; nothing was issued then, and
+ * other steps may follow: hooks, optimizers, buffers, uneven inputs, unused and delayed parameters, the first step of a static graph,
+ * and any before buckets are planned anew, unless replanning is off. docs/gpu.md has the whole of it.
+ *
+ * What is known of replays: nothing, until it is asked for here. Of each graph it is told what the last replay has told that is done:
+ * synchronise with the stream that it was launched in first. FAILED_PRECONDITION, on every rank, when gradients were missing as a step
+ * was captured: it names the rank and the parameters, and averages were not written. The communicator's error if it is over. A replay
+ * that hangs has no deadline. Graphs are destroyed before the reducer. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_check_replays(lockstep_reducer* reducer);
 
 /* After a synchronised backward and until the next one begins: *out_used is 1 and *out_tensor the average of the parameter,
  * where some rank used it; else *out_used is 0 and *out_tensor all zero. Where another rank used it and this one did not, the

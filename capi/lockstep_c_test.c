@@ -22,7 +22,7 @@ static void TestSizes(void) {
   CHECK(sizeof(lockstep_message) == 24);
   CHECK(sizeof(lockstep_parameter) == 56);
   CHECK(sizeof(lockstep_reducer_options) == 200);
-  CHECK(sizeof(lockstep_backward_options) == 32);
+  CHECK(sizeof(lockstep_backward_options) == 40);
   CHECK(sizeof(lockstep_reduced_bucket) == 80);
   CHECK(sizeof(lockstep_reducer_statistics) == 64);
   CHECK(sizeof(lockstep_code) == 4);

@@ -22,6 +22,7 @@ static void TestRefusals(void) {
   lockstep_reducer* reducer = NULL;
   lockstep_buffer* buffer = NULL;
   lockstep_collective_options options;
+  lockstep_backward_options backward;
   lockstep_parameter parameter;
   lockstep_stream on_gpu = StreamOn(LOCKSTEP_CUDA, 0);
   lockstep_stream on_host = StreamOn(LOCKSTEP_HOST, 0);
@@ -52,12 +53,21 @@ static void TestRefusals(void) {
   FAILS(lockstep_reducer_create(communicator, &parameter, 1, NULL, &reducer), LOCKSTEP_INVALID_ARGUMENT, "cuda:0");
   parameter.device_kind = LOCKSTEP_HOST;
   OK(lockstep_reducer_create(communicator, &parameter, 1, NULL, &reducer));
-  OK(lockstep_reducer_begin_backward(reducer, NULL));
+  lockstep_backward_options_init(&backward);
+  backward.stream = &on_gpu;
+  FAILS(lockstep_reducer_begin_backward(reducer, &backward), LOCKSTEP_INVALID_ARGUMENT, "cuda:0");
+  backward.stream = &on_host;
+  FAILS(lockstep_reducer_begin_backward(reducer, &backward), LOCKSTEP_UNIMPLEMENTED, "NULL");
+  backward.stream = NULL;
+  OK(lockstep_reducer_begin_backward(reducer, &backward));
   FAILS(lockstep_reducer_mark_ready(reducer, 0, &tensor, &on_gpu), LOCKSTEP_INVALID_ARGUMENT, "cuda:0");
   OK(lockstep_reducer_mark_ready(reducer, 0, &tensor, NULL));
   FAILS(lockstep_reducer_end_backward(reducer, &on_gpu), LOCKSTEP_INVALID_ARGUMENT, "cuda:0");
   OK(lockstep_reducer_end_backward(reducer, NULL));
   CHECK(values[3] == 4);
+  /* Nothing was captured, so nothing was replayed. */
+  OK(lockstep_reducer_check_replays(reducer));
+  FAILS(lockstep_reducer_check_replays(NULL), LOCKSTEP_INVALID_ARGUMENT, "reducer");
   lockstep_reducer_destroy(reducer);
   lockstep_communicator_destroy(communicator);
 }

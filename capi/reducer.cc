@@ -89,6 +89,7 @@ lockstep_error* lockstep_reducer_begin_backward(lockstep_reducer* reducer, const
       return absl::InvalidArgumentError("unused parameters without unused_given");
     }
     if (given.unused_given != 0) backward.unused = absl::MakeConstSpan(given.unused, given.unused_count);
+    LOCKSTEP_ASSIGN_OR_RETURN(backward.stream, FindStream(*reducer, given.stream));
     return reducer->reducer->BeginBackward(backward);
   });
 }
@@ -120,6 +121,13 @@ lockstep_error* lockstep_reducer_end_backward(lockstep_reducer* reducer, const l
     LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
     LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Stream* const on, FindStream(*reducer, stream));
     return reducer->reducer->EndBackward(on);
+  });
+}
+
+lockstep_error* lockstep_reducer_check_replays(lockstep_reducer* reducer) {
+  return Guard([&]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
+    return reducer->reducer->CheckReplays();
   });
 }
 

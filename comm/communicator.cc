@@ -7,6 +7,10 @@
 
 namespace lockstep {
 
+absl::Status Communicator::CanCapture() const {
+  return absl::FailedPreconditionError("the communicator has no device whose streams could be captured");
+}
+
 absl::Status Communicator::Enqueue(const CollectiveRequest& request, Stream* stream,
                                    absl::AnyInvocable<void(const absl::Status&)> done) {
   return stream->Enqueue([this, request, done = std::move(done)]() mutable {

@@ -196,6 +196,10 @@ class Communicator {
   // OK, or UNIMPLEMENTED for what this back end cannot do.
   virtual absl::Status Supports(Collective collective, DType dtype, ReduceOp op) const = 0;
 
+  // Whether Enqueue on a stream of device() may be part of a CUDA graph that is being captured, and repeated with it. If not,
+  // FAILED_PRECONDITION and why. Of a repetition nothing is known here: it has no deadline and no flight record.
+  virtual absl::Status CanCapture() const;
+
   // OK while usable, else why not.
   virtual absl::Status status() const = 0;
 

@@ -288,6 +288,11 @@ void DeviceCommunicator::KeepHost(HostPart host) {
   host_ = std::move(host);
 }
 
+absl::Status DeviceCommunicator::CanCapture() const {
+  return absl::FailedPreconditionError(
+      absl::StrCat("a graph cannot repeat what the host does for collectives on ", DescribeDevice()));
+}
+
 absl::Status DeviceCommunicator::status() const {
   if (absl::Status failure = failure_->status(); !failure.ok()) return failure;
   failure_->Set(host_->status());

@@ -88,6 +88,8 @@ class DeviceCommunicator : public Communicator {
 
   // What the host communicator supports, where a back end has no more to say.
   absl::Status Supports(Collective collective, DType dtype, ReduceOp op) const override;
+  // Refused, where a back end does not know better.
+  absl::Status CanCapture() const override;
   absl::Status status() const override;
   void Abort(const std::string& reason) override;
   void PostNote(uint64_t topic, const std::string& text) override { host_->PostNote(topic, text); }

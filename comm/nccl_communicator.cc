@@ -273,6 +273,12 @@ absl::Status NcclCommunicator::Plan(absl::Span<const DeviceCall> calls, Stream* 
   }
   char* scratch = nullptr;
   if (scratch_bytes > 0) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const bool capturing, IsCapturing(*stream));
+    // Whatever was done with that memory before is not part of the graph.
+    if (capturing) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          operations_.NameOf(calls), ": a call that needs memory of ours cannot be captured into a graph"));
+    }
     LOCKSTEP_ASSIGN_OR_RETURN(scratch, TakeScratch(scratch_bytes, stream));
   }
   scratch_used_ = scratch_bytes > 0;

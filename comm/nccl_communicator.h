@@ -14,6 +14,8 @@
 //   They go in one order with the collectives, and a send waits for its receive. Two ranks that exchange messages do so
 //   in a group.
 // - An in-place all-to-all copies its input first.
+// - All-reduces, and what else needs no memory of ours, may be captured. A repetition has neither deadline nor flight
+//   record: whoever launches a graph knows when it is late. NCCL's errors are noticed all the same.
 //
 // Failure. One thread of the process (comm/nccl_watchdog.h) asks NCCL for errors, looks whether operations have
 // passed their deadlines, which count from the call, and whether the host communicator still stands. Whatever fails
@@ -73,6 +75,7 @@ class NcclCommunicator : public DeviceCommunicator, private NcclWatchdog::Client
   // Waits for nobody: collectives that are under way are aborted.
   ~NcclCommunicator() override;
 
+  absl::Status CanCapture() const override { return absl::OkStatus(); }
   // On the device; on the host more may be supported.
   absl::Status Supports(Collective collective, DType dtype, ReduceOp op) const override;
   // Those on the device, then the host communicator's.

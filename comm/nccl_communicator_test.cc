@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/cuda_api.h"
+#include "base/cuda_graph_testing.h"
 #include "base/deadline.h"
 #include "base/device.h"
 #include "base/dtype.h"
@@ -243,14 +244,36 @@ TEST_F(NcclCommunicatorTest, ARankWithoutMemoryIsNamed) {
 }
 
 TEST_F(NcclCommunicatorTest, WhatIsCapturedHasNoDeadlineOfItsOwn) {
+  Create(2);
+  EXPECT_THAT(rank(0).CanCapture(), IsOk());
+  OnRanks([&](Communicator& self) {
+    const auto stream = fakes_.device->CreateStream("captured").value();
+    const CaseReference reference(Small(), 2);
+    CaseRun run(reference, self.rank(), memory());
+    ASSERT_EQ(BeginCapture(stream->native()), kCudaSuccess);
+    EXPECT_THAT(self.Enqueue(run.request(), stream.get(), [](const absl::Status&) {}), IsOk());
+    void* graph = nullptr;
+    ASSERT_EQ(EndCapture(stream->native(), &graph), kCudaSuccess);
+    EXPECT_THAT(self.FlightRecords(), ::testing::Not(HasSubstr("all_reduce")));
+    for (int replay = 0; replay < 2; ++replay) ASSERT_EQ(LaunchGraph(graph, stream->native()), kCudaSuccess);
+    EXPECT_THAT(stream->Synchronize(CommTestDeadline()), IsOk());
+    EXPECT_EQ(run.Check(), "");
+    EXPECT_EQ(DestroyGraph(graph), kCudaSuccess);
+  });
+  ExpectRight(Small());
+}
+
+TEST_F(NcclCommunicatorTest, ACaptureTakesNoCallThatNeedsMemoryOfOurs) {
   Create(1);
   const auto stream = fakes_.device->CreateStream("captured").value();
-  fakes_.cuda->set_capturing(stream->native(), true);
-  const CaseReference reference(Small(), 1);
-  CaseRun run(reference, Rank(0), memory());
-  EXPECT_THAT(rank(0).Enqueue(run.request(), stream.get(), [](const absl::Status&) {}), IsOk());
-  EXPECT_THAT(rank(0).FlightRecords(), ::testing::Not(HasSubstr("all_reduce")));
-  fakes_.cuda->set_capturing(stream->native(), false);
+  CollectiveRequest barrier;
+  barrier.device = fakes_.device->id();
+  ASSERT_EQ(BeginCapture(stream->native()), kCudaSuccess);
+  EXPECT_THAT(rank(0).Enqueue(barrier, stream.get(), [](const absl::Status&) {}),
+              StatusIs(Code::kFailedPrecondition, AllOf(HasSubstr("barrier #1"), HasSubstr("captured"))));
+  void* graph = nullptr;
+  EXPECT_EQ(EndCapture(stream->native(), &graph), kCudaSuccess);
+  EXPECT_THAT(rank(0).Enqueue(barrier, stream.get(), [](const absl::Status&) {}), IsOk());
   EXPECT_THAT(stream->Synchronize(CommTestDeadline()), IsOk());
 }
 

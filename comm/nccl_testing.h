@@ -60,7 +60,7 @@ struct NcclFakes {
   void Reset() {
     nccl->Reset();
     nccl->set_version(nccl::VersionCode(2, 31, 0));
-    nccl->set_launch(TheCudaApi().launch_host_func);
+    nccl->set_launch(TheCudaApi().launch_host_func, TheCudaApi().stream_is_capturing);
   }
 };
 

@@ -97,6 +97,11 @@ class Bucket {
   std::unique_ptr<Event> copied_in;
   std::unique_ptr<Event> all_reduced;
   std::unique_ptr<Event> copied_out;
+  // On a device: a copy of the tail on the host, once `told` is reached (with a hook, before that: whether it failed). `followed` is of
+  // the host: what the tail told is known.
+  std::unique_ptr<Event> told;
+  DeviceMemory told_tail;
+  std::unique_ptr<Event> followed;
 
  private:
   const BucketPlan::Bucket* plan_;

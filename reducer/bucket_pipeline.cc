@@ -27,8 +27,6 @@ BucketPipeline::BucketPipeline(const Parts& parts, Settings settings)
     : device_(parts.device),
       communicator_(parts.communicator),
       parameters_(parts.parameters),
-      outcome_(parts.outcome),
-      recorder_(parts.recorder),
       settings_(std::move(settings)) {}
 
 absl::Status BucketPipeline::CreateStreams() {
@@ -89,6 +87,7 @@ absl::Status BucketPipeline::Stage(Bucket& bucket) {
   // What their threads have marked already stands before that.
   for (Stream* const stream : bucket.streams) LOCKSTEP_RETURN_IF_ERROR(MarkPoint(bucket, *stream));
   for (size_t i = 0; i < bucket.points; ++i) LOCKSTEP_RETURN_IF_ERROR(copy_in_->Wait(bucket.stream_events[i].get()));
+  if (bucket.index() == 0 && step_.after != nullptr) LOCKSTEP_RETURN_IF_ERROR(copy_in_->Wait(step_.after));
   if (bucket.before() != nullptr) LOCKSTEP_RETURN_IF_ERROR(copy_in_->Wait(ReleasedBy(*bucket.before())));
   LOCKSTEP_RETURN_IF_ERROR(EnqueueCopyIn(bucket));
   LOCKSTEP_RETURN_IF_ERROR(copy_in_->Record(bucket.copied_in.get()));
@@ -157,7 +156,7 @@ absl::Status BucketPipeline::EnqueueOpening() {
   request.background = true;
   if (step_.joined) request.timeout = kJoinedTimeout;
   return communicator_->Enqueue(request, collective_.get(),
-                                [this](const absl::Status& status) { outcome_->FailCommunication(status); });
+                                [this](const absl::Status& status) { step_.outcome->FailCommunication(status); });
 }
 
 absl::Status BucketPipeline::HookFailure(const Bucket& bucket, const absl::Status& status) const {
@@ -166,7 +165,7 @@ absl::Status BucketPipeline::HookFailure(const Bucket& bucket, const absl::Statu
 
 void BucketPipeline::FailHook(Bucket& bucket, const absl::Status& status) {
   const absl::Status failure = HookFailure(bucket, status);
-  outcome_->Fail(failure, bucket.index());
+  step_.outcome->Fail(failure, bucket.index());
   if (hook_communicator_ == nullptr) return;
   hook_communicator_->Abort(absl::StrCat("rank ", communicator_->rank().value(), ": ", failure.message()));
 }
@@ -188,10 +187,10 @@ void BucketPipeline::FinishHook(Bucket& bucket) {
 }
 
 void BucketPipeline::CallOptimizer(Bucket& bucket, Stream* stream) {
-  recorder_->Began(Stage::kOptimizer, bucket.index());
-  outcome_->Fail(Annotate(Optimize(bucket, stream), absl::StrCat("the optimizer, bucket ", bucket.index())),
-                 bucket.index());
-  recorder_->Ended(Stage::kOptimizer, bucket.index());
+  step_.recorder->Began(Stage::kOptimizer, bucket.index());
+  step_.outcome->Fail(Annotate(Optimize(bucket, stream), absl::StrCat("the optimizer, bucket ", bucket.index())),
+                      bucket.index());
+  step_.recorder->Ended(Stage::kOptimizer, bucket.index());
 }
 
 absl::Status BucketPipeline::Optimize(Bucket& bucket, Stream* stream) {

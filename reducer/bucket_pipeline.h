@@ -69,8 +69,6 @@ class BucketPipeline {
     Device* device = nullptr;
     Communicator* communicator = nullptr;
     absl::Span<const Parameter> parameters;
-    StepOutcome* outcome = nullptr;
-    StepRecorder* recorder = nullptr;
   };
 
   // Waits for what was launched, whose collectives end by their own deadlines.
@@ -84,11 +82,19 @@ class BucketPipeline {
   // Collective where there is a hook that communicates: gives it a communicator of its own, in place of one that failed.
   absl::Status RenewHookCommunicator();
 
+  // All that is pointed to is the step's own until it has been awaited.
   struct Step {
+    StepOutcome* outcome = nullptr;
+    StepRecorder* recorder = nullptr;
     uint64_t number = 0;
     size_t buckets = 0;
     bool planned = false;  // this rank holds the next plan
     bool joined = false;   // this rank has no inputs, and waits for those that do for as long as it takes
+    // Of a step that is captured into a graph: where, on the host, each replay leaves the last bucket's tail; null else. The host then
+    // follows nothing, and every stream of ours is part of the capture from the first bucket to MakeWait.
+    char* replayed_tail = nullptr;
+    // The end of the last bucket of the step before, if that was not awaited: it has the same memory. Null else.
+    Event* after = nullptr;
   };
   void Begin(const Step& step);
 
@@ -99,10 +105,14 @@ class BucketPipeline {
   absl::Status MarkPoint(Bucket& bucket, Stream& stream) const;
   // Issues all of the above for the bucket, of which nothing is under way.
   absl::Status Launch(Bucket& bucket);
-  // Makes the stream wait for all that was launched.
+  // Makes the stream wait for all that was launched, and ends our part in a capture.
   virtual absl::Status MakeWait(Stream& stream, Bucket& last) = 0;
+  // What must be done before the bucket's memory is used for another.
+  virtual Event* ReleasedBy(Bucket& bucket) { return bucket.copied_out.get(); }
   // Until all that was launched is done, and what the tails tell is in the buckets.
   virtual absl::Status Synchronize(Deadline deadline) = 0;
+  // The same of the step of which this is the last bucket, while the next one may be under way.
+  virtual absl::Status Await(Bucket& last, Deadline deadline) = 0;
 
   // Buckets of the step on which the optimizer was called. After Synchronize.
   const std::vector<size_t>& optimized() const { return optimized_; }
@@ -112,8 +122,6 @@ class BucketPipeline {
 
   // ---- What depends on where buckets are. Each is issued in the order of a stream of ours.
 
-  // What must be done before the bucket's memory is used for another.
-  virtual Event* ReleasedBy(Bucket& bucket) { return bucket.copied_out.get(); }
   // On the copy-in stream: the staged slots, and whatever else can be put into the bucket then.
   virtual absl::Status EnqueueCopyIn(Bucket& bucket) = 0;
   // On the collective stream: the bucket's turn begins.
@@ -145,8 +153,6 @@ class BucketPipeline {
   Device* const device_;
   Communicator* const communicator_;
   const absl::Span<const Parameter> parameters_;
-  StepOutcome* const outcome_;
-  StepRecorder* const recorder_;
   const Settings settings_;
   const AverageFactors sum_{};  // of what is no gradient
   // Constant once created.

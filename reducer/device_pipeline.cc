@@ -32,17 +32,16 @@ absl::Status DevicePipeline::CreateStreams() {
 
 absl::Status DevicePipeline::CreateEvents(Bucket& bucket) {
   LOCKSTEP_RETURN_IF_ERROR(BucketPipeline::CreateEvents(bucket));
-  if (told_.size() <= bucket.index()) told_.resize(bucket.index() + 1);
-  Told& told = told_[bucket.index()];
-  LOCKSTEP_ASSIGN_OR_RETURN(told.event, device_->CreateEvent());
-  LOCKSTEP_ASSIGN_OR_RETURN(told.tail, DeviceMemory::AllocateOnHost(device_, bucket.tail_bytes()));
+  LOCKSTEP_ASSIGN_OR_RETURN(bucket.told, device_->CreateEvent());
+  LOCKSTEP_ASSIGN_OR_RETURN(bucket.told_tail, DeviceMemory::AllocateOnHost(device_, bucket.tail_bytes()));
+  LOCKSTEP_ASSIGN_OR_RETURN(bucket.followed, HostDevice()->CreateEvent());
   return absl::OkStatus();
 }
 
 absl::Status DevicePipeline::EnqueueCopyIn(Bucket& bucket) {
-  recorder_->Began(Stage::kCopyIn, bucket.index());
+  step_.recorder->Began(Stage::kCopyIn, bucket.index());
   for (const Stream* stream : bucket.streams) {
-    outcome_->Fail(Annotate(stream->status(), "the stream of a gradient failed"), bucket.index());
+    step_.outcome->Fail(Annotate(stream->status(), "the stream of a gradient failed"), bucket.index());
   }
   std::vector<kernels::BucketPiece> pieces;
   for (const size_t s : bucket.staged) {
@@ -61,7 +60,7 @@ absl::Status DevicePipeline::EnqueueCopyIn(Bucket& bucket) {
 std::vector<kernels::BucketEntry> DevicePipeline::TailEntries(Bucket& bucket, float one) {
   std::vector<kernels::BucketEntry> entries(BucketTail::Elements(bucket.slots.size()));
   for (size_t e = 0; e < entries.size(); ++e) entries[e].index = bucket.plan().tail + e;
-  if (outcome_->Poisons(bucket.index())) entries[BucketTail::kFailed].value = one;
+  if (step_.outcome->Poisons(bucket.index())) entries[BucketTail::kFailed].value = one;
   if (step_.joined) entries[BucketTail::kJoined].value = one;
   if (!step_.planned) entries[BucketTail::kUnplanned].value = one;
   for (size_t s = 0; s < bucket.slots.size(); ++s) {
@@ -87,16 +86,16 @@ absl::Status DevicePipeline::EnqueueTail(Bucket& bucket, float one) {
     return absl::OkStatus();
   }));
   char* const failed = bucket.flat() + (bucket.plan().tail + BucketTail::kFailed) * SizeOf(wire);
-  return collective_->Copy(failed, told_[bucket.index()].tail.data(), SizeOf(wire));
+  return collective_->Copy(failed, bucket.told_tail.data(), SizeOf(wire));
 }
 
 void DevicePipeline::LookAtHook(Bucket& bucket, float one) {
   const absl::Status status = hook_communicator_->status();
-  if (!status.ok()) outcome_->Fail(HookFailure(bucket, status), bucket.index());
+  if (!status.ok()) step_.outcome->Fail(HookFailure(bucket, status), bucket.index());
   static_assert(BucketTail::kFailed == 0, "it is the first entry that is copied");
-  BucketTail tail(told_[bucket.index()].tail.data(), bucket.plan().wire, one);
+  BucketTail tail(bucket.told_tail.data(), bucket.plan().wire, one);
   tail.Clear(bucket.slots.size());
-  if (outcome_->Poisons(bucket.index())) tail.Set(BucketTail::kFailed);
+  if (step_.outcome->Poisons(bucket.index())) tail.Set(BucketTail::kFailed);
 }
 
 absl::Status DevicePipeline::EnqueueHookEnd(Bucket& bucket) {
@@ -106,8 +105,8 @@ absl::Status DevicePipeline::EnqueueHookEnd(Bucket& bucket) {
 
 void DevicePipeline::Reduced(Bucket& bucket, int64_t bytes, const absl::Status& status) {
   bucket.reduced = status.ok();
-  outcome_->FailCommunication(status);
-  recorder_->Sent(bucket.index(), bytes);
+  step_.outcome->FailCommunication(status);
+  step_.recorder->Sent(bucket.index(), bytes);
 }
 
 absl::Status DevicePipeline::FindTarget(Bucket& bucket, size_t s) {
@@ -139,7 +138,7 @@ absl::Status DevicePipeline::EnqueueCopyOut(Bucket& bucket) {
     // A rank without inputs has no use for averages.
     if (planned.elements == 0 || (step_.joined && !bucket.slots[s].used)) continue;
     if (const absl::Status found = FindTarget(bucket, s); !found.ok()) {
-      outcome_->Fail(found, bucket.index());
+      step_.outcome->Fail(found, bucket.index());
       continue;
     }
     const TensorView& target = bucket.slots[s].target;
@@ -160,44 +159,51 @@ absl::Status DevicePipeline::EnqueueCopyOut(Bucket& bucket) {
 }
 
 absl::Status DevicePipeline::EnqueueEnd(Bucket& bucket) {
-  const Told& told = told_[bucket.index()];
   const char* const tail = bucket.flat() + bucket.plan().tail * SizeOf(bucket.plan().wire);
-  LOCKSTEP_RETURN_IF_ERROR(copy_out()->Copy(told.tail.data(), tail, bucket.tail_bytes()));
-  LOCKSTEP_RETURN_IF_ERROR(copy_out()->Record(told.event.get()));
+  const bool captured = step_.replayed_tail != nullptr;
+  const bool last = bucket.index() + 1 == step_.buckets;
+  if (!captured || last) {
+    char* const target = captured ? step_.replayed_tail : bucket.told_tail.data();
+    LOCKSTEP_RETURN_IF_ERROR(copy_out()->Copy(target, tail, bucket.tail_bytes()));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(copy_out()->Record(bucket.told.get()));
+  if (captured) return absl::OkStatus();
   if (optimizer_ != nullptr) LOCKSTEP_RETURN_IF_ERROR(optimizer_->Wait(bucket.copied_out.get()));
-  return watch_->Enqueue([this, &bucket] {
-    Follow(bucket);
+  LOCKSTEP_RETURN_IF_ERROR(watch_->Enqueue([this, &bucket, step = step_] {
+    Follow(bucket, step);
     return absl::OkStatus();
-  });
+  }));
+  return watch_->Record(bucket.followed.get());
 }
 
-void DevicePipeline::Follow(Bucket& bucket) {
+void DevicePipeline::Follow(Bucket& bucket, const Step& step) {
   // Collectives end by their own deadlines, and with them what waits for them here.
   absl::Status status = bucket.copied_in->Synchronize(Deadline::Infinite());
-  recorder_->Ended(Stage::kCopyIn, bucket.index());
-  recorder_->Began(Stage::kCollective, bucket.index());
+  step.recorder->Ended(Stage::kCopyIn, bucket.index());
+  step.recorder->Began(Stage::kCollective, bucket.index());
   status.Update(bucket.all_reduced->Synchronize(Deadline::Infinite()));
-  recorder_->Ended(Stage::kCollective, bucket.index());
-  recorder_->Began(Stage::kCopyOut, bucket.index());
-  const Told& told = told_[bucket.index()];
-  status.Update(told.event->Synchronize(Deadline::Infinite()));
-  recorder_->Ended(Stage::kCopyOut, bucket.index());
+  step.recorder->Ended(Stage::kCollective, bucket.index());
+  step.recorder->Began(Stage::kCopyOut, bucket.index());
+  status.Update(bucket.told->Synchronize(Deadline::Infinite()));
+  step.recorder->Ended(Stage::kCopyOut, bucket.index());
   for (const Stream* stream : {copy_in_.get(), collective_.get(), copy_out()}) status.Update(stream->status());
   // What failed on the way says so itself, and it alone knows more than that something did.
   if (absl::Status told_by_communicator = communicator_->status(); !told_by_communicator.ok()) {
     status = std::move(told_by_communicator);
   }
-  outcome_->FailCommunication(status);
+  step.outcome->FailCommunication(status);
   if (!status.ok()) bucket.reduced = false;
   if (bucket.reduced) {
-    bucket.ReadTail(BucketTail(told.tail.data(), bucket.plan().wire, 1));
+    bucket.ReadTail(BucketTail(bucket.told_tail.data(), bucket.plan().wire, 1));
     bucket.copied_out_well = bucket.failed == 0;
   }
   if (optimizer_ != nullptr) CallOptimizer(bucket, optimizer_.get());
 }
 
 absl::Status DevicePipeline::MakeWait(Stream& stream, Bucket& last) {
-  if (optimizer_ == nullptr) return stream.Wait(last.copied_out.get());
+  // For the last tail, too: nothing of ours goes on behind what ends a capture, and a graph that is launched next
+  // uses the buckets.
+  if (optimizer_ == nullptr) return stream.Wait(ReleasedBy(last));
   LOCKSTEP_RETURN_IF_ERROR(watch_->Synchronize(Deadline::Infinite()));
   LOCKSTEP_RETURN_IF_ERROR(optimizer_->Record(optimized_event_.get()));
   return stream.Wait(optimized_event_.get());
@@ -206,6 +212,10 @@ absl::Status DevicePipeline::MakeWait(Stream& stream, Bucket& last) {
 absl::Status DevicePipeline::Synchronize(Deadline deadline) {
   if (watch_ != nullptr) LOCKSTEP_RETURN_IF_ERROR(watch_->Synchronize(deadline));
   return optimizer_ == nullptr ? absl::OkStatus() : optimizer_->Synchronize(deadline);
+}
+
+absl::Status DevicePipeline::Await(Bucket& last, Deadline deadline) {
+  return optimizer_ == nullptr ? last.followed->Synchronize(deadline) : Synchronize(deadline);
 }
 
 std::unique_ptr<BucketPipeline> MakePipeline(const BucketPipeline::Parts& parts, const kernels::BucketKernels* kernels,

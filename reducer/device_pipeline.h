@@ -3,7 +3,8 @@
 // reads a copy of each tail: what it tells is known to the host some time after the averages are where they go.
 //
 // So a failure reaches the tail only if it is known when the bucket is launched, or is one of a hook's communicator; and
-// an optimizer is called on the watching thread. When a collective fails, what was issued behind it goes on all the same:
+// an optimizer is called on the watching thread. Nobody follows a step that is captured into a graph: its replays leave a tail for
+// whoever asks. When a collective fails, what was issued behind it goes on all the same:
 // gradients of that step are undefined then, unlike on the host.
 
 #ifndef REDUCER_DEVICE_PIPELINE_H_
@@ -37,15 +38,10 @@ class DevicePipeline final : public BucketPipeline {
   // With an optimizer, waits until the last bucket is reduced: what the stream is to wait for is only enqueued then.
   absl::Status MakeWait(Stream& stream, Bucket& last) override;
   absl::Status Synchronize(Deadline deadline) override;
+  absl::Status Await(Bucket& last, Deadline deadline) override;
+  Event* ReleasedBy(Bucket& bucket) override { return bucket.told.get(); }
 
  private:
-  // Of a bucket, what its tail told, once the event is reached.
-  struct Told {
-    std::unique_ptr<Event> event;
-    DeviceMemory tail;  // on the host; with a hook, before that: whether it failed
-  };
-
-  Event* ReleasedBy(Bucket& bucket) override { return told_[bucket.index()].event.get(); }
   absl::Status EnqueueCopyIn(Bucket& bucket) override;
   absl::Status EnqueueBegan(Bucket& bucket) override;
   absl::Status EnqueueSparse(Bucket& bucket) override;
@@ -60,15 +56,13 @@ class DevicePipeline final : public BucketPipeline {
   absl::Status FindTarget(Bucket& bucket, size_t slot);
   // In a closure of the stream, behind the hook: whether it failed, for the tail.
   void LookAtHook(Bucket& bucket, float one);
-  // On the watching thread.
-  void Follow(Bucket& bucket);
+  // On the watching thread, while the next step may have begun.
+  void Follow(Bucket& bucket, const Step& step);
 
   const kernels::BucketKernels* const kernels_;
   // Constant once created.
   std::unique_ptr<Stream> watch_;           // of the host
   std::unique_ptr<Event> optimized_event_;  // null where there is no optimizer
-  // By bucket; changed between steps only.
-  std::vector<Told> told_;
 };
 
 // The one for where the parts' device has its memory: `kernels` are the device's, and null for the host.

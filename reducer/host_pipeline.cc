@@ -30,19 +30,19 @@ absl::Status HostPipeline::CreateStreams() {
 
 absl::Status HostPipeline::EnqueueCopyIn(Bucket& bucket) {
   return copy_in_->Enqueue([this, &bucket] {
-    recorder_->Began(Stage::kCopyIn, bucket.index());
+    step_.recorder->Began(Stage::kCopyIn, bucket.index());
     for (const Stream* stream : bucket.streams) {
-      outcome_->Fail(Annotate(stream->status(), "the stream of a gradient failed"), bucket.index());
+      step_.outcome->Fail(Annotate(stream->status(), "the stream of a gradient failed"), bucket.index());
     }
-    for (const size_t slot : bucket.staged) outcome_->Fail(CopyIn(bucket, slot), bucket.index());
-    recorder_->Ended(Stage::kCopyIn, bucket.index());
+    for (const size_t slot : bucket.staged) step_.outcome->Fail(CopyIn(bucket, slot), bucket.index());
+    step_.recorder->Ended(Stage::kCopyIn, bucket.index());
     return absl::OkStatus();
   });
 }
 
 absl::Status HostPipeline::EnqueueBegan(Bucket& bucket) {
   return collective_->Enqueue([this, &bucket] {
-    recorder_->Began(Stage::kCollective, bucket.index());
+    step_.recorder->Began(Stage::kCollective, bucket.index());
     return absl::OkStatus();
   });
 }
@@ -57,7 +57,7 @@ absl::Status HostPipeline::EnqueueTail(Bucket& bucket, float one) {
 void HostPipeline::WriteTail(Bucket& bucket, float one) {
   BucketTail tail = bucket.Tail(one);
   tail.Clear(bucket.slots.size());
-  if (outcome_->Poisons(bucket.index())) tail.Set(BucketTail::kFailed);
+  if (step_.outcome->Poisons(bucket.index())) tail.Set(BucketTail::kFailed);
   if (step_.joined) tail.Set(BucketTail::kJoined);
   if (!step_.planned) tail.Set(BucketTail::kUnplanned);
   for (size_t s = 0; s < bucket.slots.size(); ++s) {
@@ -78,12 +78,12 @@ void HostPipeline::GatherSparse(Bucket& bucket) {
   options.background = true;
   if (step_.joined) options.timeout = kJoinedTimeout;
   auto average = AllGatherSparse(*communicator_, absl::OkStatus(), bucket.sparse, options);
-  recorder_->Sent(bucket.index(),
-                  static_cast<int64_t>(bucket.sparse.bytes() + bucket.sparse.indices.size() * sizeof(int64_t)));
+  step_.recorder->Sent(bucket.index(),
+                       static_cast<int64_t>(bucket.sparse.bytes() + bucket.sparse.indices.size() * sizeof(int64_t)));
   if (average.ok()) {
     bucket.sparse_average = *std::move(average);
   } else {
-    outcome_->Fail(average.status(), bucket.index());
+    step_.outcome->Fail(average.status(), bucket.index());
   }
 }
 
@@ -96,16 +96,16 @@ absl::Status HostPipeline::EnqueueHookEnd(Bucket& bucket) {
 
 void HostPipeline::Reduced(Bucket& bucket, int64_t bytes, const absl::Status& status) {
   bucket.reduced = status.ok();
-  outcome_->FailCommunication(status);
-  recorder_->Ended(Stage::kCollective, bucket.index());
-  recorder_->Sent(bucket.index(), bytes);
+  step_.outcome->FailCommunication(status);
+  step_.recorder->Ended(Stage::kCollective, bucket.index());
+  step_.recorder->Sent(bucket.index(), bytes);
 }
 
 absl::Status HostPipeline::EnqueueCopyOut(Bucket& bucket) {
   return copy_out()->Enqueue([this, &bucket] {
-    recorder_->Began(Stage::kCopyOut, bucket.index());
-    outcome_->Fail(CopyOut(bucket), bucket.index());
-    recorder_->Ended(Stage::kCopyOut, bucket.index());
+    step_.recorder->Began(Stage::kCopyOut, bucket.index());
+    step_.outcome->Fail(CopyOut(bucket), bucket.index());
+    step_.recorder->Ended(Stage::kCopyOut, bucket.index());
     return absl::OkStatus();
   });
 }

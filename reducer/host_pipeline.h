@@ -25,6 +25,7 @@ class HostPipeline final : public BucketPipeline {
   bool copies_at_once() const override { return true; }
   absl::Status MakeWait(Stream& stream, Bucket& last) override;
   absl::Status Synchronize(Deadline deadline) override;
+  absl::Status Await(Bucket&, Deadline deadline) override { return Synchronize(deadline); }
 
  private:
   absl::Status EnqueueCopyIn(Bucket& bucket) override;

@@ -27,6 +27,15 @@
 // called by one thread at a time. Between BeginBackward and EndBackward the communicator belongs to the reducer. No lock is held
 // while something is copied or launched.
 //
+// CUDA graphs. A step that begins on a stream which is being captured becomes part of the graph (reducer/reducer_capture.cc): nothing of
+// it is done before the graph is launched, and then all of it, as often as that is, over the same gradients and with what the host knew
+// when it was captured. The host follows no replay; CheckReplays tells what they told.
+//
+// Running ahead. On a device a step begins without waiting for the last one, unless the host has something to do for it or to decide by it
+// (a hook, an optimizer, uneven inputs). Two steps at most are under way: the next one first waits for the older. Their bookkeeping is
+// apart, their buckets are the same memory, in the order of the streams. What a step's tail decides is decided at the same later step on
+// all ranks.
+//
 // Memory. One flat buffer per bucket, aligned to 256 bytes, in memory of the communicator's allocator, allocated at creation and
 // released with the reducer: another plan is laid out in the same memory. Where fewer buckets are to be in memory at a time, they take
 // turns: bucket b has that of bucket b - n, and its gradients stay where they are until that one has been copied out. Gradients and
@@ -83,6 +92,8 @@ struct BackwardOptions {
   bool sync = true;  // false: gradients only accumulate in the embedder's memory
   // In find_unused: the parameters that will not be marked. Without it those that were not marked by the end.
   absl::optional<absl::Span<const size_t>> unused = absl::nullopt;
+  // Of the gradients' device: where the backward begins. If it is being captured, the step is captured. May be null else.
+  Stream* stream = nullptr;
 };
 
 class Reducer {
@@ -111,11 +122,14 @@ class Reducer {
 
   // FAILED_PRECONDITION unless idle, or for unused parameters that cannot be named here; the communicator's error if it is over.
   // Goes over to a new plan when all ranks hold it.
+  //
+  // On a stream that is being captured, FAILED_PRECONDITION also for a step that cannot be: the message says why, and what to do. Nothing
+  // was issued then, and other steps may follow. All ranks capture the same steps. Without sync nothing is issued, so nothing is refused.
   absl::Status BeginBackward(const BackwardOptions& options);
 
   // The gradient of a parameter is final: now (null stream), or when `stream` reaches this point. INVALID_ARGUMENT for an index out
   // of range or a gradient that does not match the table; FAILED_PRECONDITION outside a backward, or when it was marked before, is
-  // unused, or does not fit a static graph.
+  // unused, or does not fit a static graph; and for a stream that is not being captured in a step that is, or the other way round.
   absl::Status MarkReady(size_t index, const TensorView& gradient, Stream* stream);
   // The average goes to `target`, of any real float dtype (complex: of the same), instead; `gradient` is only read. For gradients in
   // another precision than what the optimizer wants. In backwards without sync `target` counts for nothing.
@@ -126,11 +140,21 @@ class Reducer {
   absl::Status MarkReadySparse(size_t index, absl::Span<const int64_t> rows, const TensorView& values, Stream* stream);
 
   // Null stream: returns when the averages are in the gradients. Otherwise returns when everything is issued, and makes `stream`
-  // wait for it; errors of other ranks are then told by the next BeginBackward.
+  // wait for it. What other ranks have to say of that step is told, once, by a later call: the next BeginBackward; on a device, where
+  // steps run ahead, that of the step behind the next one, or whatever waits for the end before.
+  //
+  // Of a captured step: joins all that was issued to `stream`, where the capture may then end. An error is this rank's own. When
+  // gradients were missing, the step is whole all the same, and each replay fails on every rank; another error says that the graph must
+  // not be launched. Where the capture is over already, so is the step, with FAILED_PRECONDITION.
   absl::Status EndBackward(Stream* stream);
 
-  // After a synchronised backward, until the next one begins: where the average of a parameter is. No data: no rank used it. Where
-  // another rank did and this one did not, it lies in memory of the reducer's. Waits for the backward's end.
+  // What the replays of captured steps have told by now: of each graph the last one that is done. Synchronise with the streams that they
+  // were launched in first. FAILED_PRECONDITION, the same on every rank, names the backward that was captured, the ranks, and what was
+  // missing there: averages were not written. The communicator's error if it is over. Before any replay there is nothing to tell.
+  absl::Status CheckReplays();
+
+  // After a synchronised backward that was not captured, until the next one begins: where the average of a parameter is. No data: no
+  // rank used it. Where another rank did and this one did not, it lies in memory of the reducer's. Waits for the backward's end.
   absl::StatusOr<TensorView> AverageOf(size_t index);
 
   // Likewise of a sparse parameter: null where no rank used it. The same bits on every rank.
@@ -184,6 +208,19 @@ class Reducer {
  private:
   enum class State { kIdle, kArmed, kAccumulating };
 
+  // What is kept of a step until it is known how it went. Buckets of different ones have the same memory.
+  struct Flight {
+    Flight(size_t buckets, size_t parameters) : recorder(buckets, parameters) {}
+
+    std::vector<std::unique_ptr<Bucket>> buckets;
+    std::unique_ptr<StepOutcome> outcome;  // constant from one opening to the next
+    StepRecorder recorder;                 // stages of buckets by the streams, everything else under mu_
+    uint64_t step = 0;
+    std::vector<size_t> order;  // in which its gradients became ready
+    bool can_be_static = false;
+    bool under_way = false;  // EndBackward left its result to a later call
+  };
+
   // As it was marked.
   struct Gradient {
     TensorView data;
@@ -202,6 +239,21 @@ class Reducer {
   absl::Status MakeBuckets();
   // Goes over to another plan that fits.
   absl::Status Adopt(BucketPlan plan);
+  // What a captured step leaves for the host. Kept for as long as graphs may be launched.
+  struct Captured {
+    uint64_t step = 0;
+    DType wire = DType::kF32;
+    DeviceMemory tail;  // of the last bucket; written by replays
+  };
+  // FAILED_PRECONDITION where a graph cannot repeat such a step.
+  absl::Status CheckCapture(const BackwardOptions& options) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status BeginCaptured(const BackwardOptions& options) ABSL_LOCKS_EXCLUDED(mu_);
+  // Gives the step up where the capture is over.
+  absl::Status CheckEndOfCapture(const Stream* stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status EndCaptured(Stream& stream) ABSL_LOCKS_EXCLUDED(mu_);
+  // Whether a gradient may be ready on that stream: captured or not, as the step is.
+  absl::Status CheckStream(Stream* stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
   // Gradients that live in buckets, taken out of them and put back where they live then.
   struct Kept {
     size_t index = 0;
@@ -218,7 +270,8 @@ class Reducer {
   absl::Status CheckIdle(absl::string_view call) ABSL_LOCKS_EXCLUDED(mu_);
   // What a synchronised step begins with, before anything is marked.
   absl::Status PrepareStep() ABSL_LOCKS_EXCLUDED(mu_);
-  void BeginStep(bool joined) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // A captured step has a place for its tail.
+  void BeginStep(bool joined, char* replayed_tail = nullptr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // A step of a rank without inputs.
   absl::Status ShadowStep() ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -236,13 +289,22 @@ class Reducer {
   void FillDelayed() ABSL_LOCKS_EXCLUDED(mu_);
   // Launches full buckets in order, for as long as there are any. One thread at a time does; the others leave it to that one.
   void LaunchFull() ABSL_LOCKS_EXCLUDED(mu_);
+  // The step has issued everything: notes what is known of it on this rank.
+  void EndStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Waits for the step's last copy and says how the step went, the same on every rank.
-  absl::Status Finish(bool joined) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status FinishInFlight() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Finish(Flight& flight, bool joined) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status FinishIfUnderWay(Flight& flight) ABSL_LOCKS_EXCLUDED(mu_);
+  // Every step that is under way, with all that they have to say; and `last_too` the one that has just been issued.
+  absl::Status FinishAll(bool last_too) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status FinishInFlight() ABSL_LOCKS_EXCLUDED(mu_) { return FinishAll(/*last_too=*/false); }
+
+  // The one that the next step is in: while it goes on, the step before may be under way in the other.
+  Flight& next_flight() { return runs_ahead_ && flight_ == &flights_[0] ? flights_[1] : flights_[0]; }
+  absl::Span<const std::unique_ptr<Bucket>> buckets() const { return flight_->buckets; }
   // Brings the buffers, if that is due.
   absl::StatusOr<FreshBuffers> SyncBuffers(const ForwardOptions& options, BufferOptions::When when);
-  // After a step: ranks that have joined take part in the buffers no longer.
-  absl::Status RegroupBuffers(bool joined);
+  // After a step: the ranks that have joined by `now`, so many, take part in the buffers no longer.
+  absl::Status RegroupBuffers(int now, bool joined);
   // What to say of a step that failed.
   std::string Remedy() const;
 
@@ -256,25 +318,27 @@ class Reducer {
   // Constant from one opening to the next.
   Communicator* communicator_ = nullptr;
   Accelerator accelerator_;
-  std::unique_ptr<StepOutcome> outcome_;
+  bool runs_ahead_ = false;  // a step may begin before it is known how the one before it went
   std::unique_ptr<Replanner> replanner_;
   std::unique_ptr<BucketMemory> memory_;
 
   // Changed between backwards only. Of a bucket, what MarkReady counts is guarded by mu_.
   BucketPlan plan_;
-  std::vector<std::unique_ptr<Bucket>> buckets_;
   int64_t plan_version_ = 1;
   BucketPlan recorded_plan_;      // of the last step that is over
   int64_t recorded_version_ = 0;  // its version
-  bool replan_due_ = false;       // all ranks hold the next plan
+  uint64_t planned_in_ = 0;       // the step in which all ranks turned out to hold the next plan; 0: none
   bool hook_failed_ = false;
   KeptGradients kept_;                       // while a change of the communicator has failed
   int known_joined_ = 0;                     // ranks, as of the last step
   std::unique_ptr<BufferSync> buffer_sync_;  // null: no buffers
   bool buffers_due_ = false;
   std::unique_ptr<StepLog> log_;
-  StepRecorder recorder_;                     // stages of buckets by the streams, everything else under mu_
-  std::unique_ptr<BucketPipeline> pipeline_;  // behind the buckets: it ends first
+  Flight flights_[2];                                     // the second one only where steps run ahead
+  Flight* flight_ = &flights_[0];                         // of the last step that was begun
+  const StepRecorder* recorded_ = &flights_[0].recorder;  // which has the last step that is over
+  std::vector<Captured> captured_;                        // steps, oldest first
+  std::unique_ptr<BucketPipeline> pipeline_;              // behind the buckets: it ends first
 
   // Guarded by mu_.
   mutable Mutex mu_;
@@ -286,8 +350,9 @@ class Reducer {
   size_t next_bucket_ ABSL_GUARDED_BY(mu_) = 0;  // the first not launched
   bool launching_ ABSL_GUARDED_BY(mu_) = false;
   bool ending_ ABSL_GUARDED_BY(mu_) = false;
-  bool in_flight_ ABSL_GUARDED_BY(mu_) = false;  // the last EndBackward left its result to the next call
-  uint64_t step_ ABSL_GUARDED_BY(mu_) = 0;       // synchronised backwards begun
+  bool capturing_ ABSL_GUARDED_BY(mu_) = false;            // the last step, or the one under way, is captured
+  Stream* checked_stream_ ABSL_GUARDED_BY(mu_) = nullptr;  // by CheckStream in this step
+  uint64_t step_ ABSL_GUARDED_BY(mu_) = 0;                 // synchronised backwards begun
 };
 
 }  // namespace lockstep

@@ -7,6 +7,8 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "base/deadline.h"
+#include "base/device.h"
 #include "base/rank.h"
 #include "base/status.h"
 #include "base/status_matchers.h"
@@ -36,12 +38,12 @@ struct Model {
   TensorView view(ReachableVector<float>& memory) { return testing::VectorView(memory.data(), DType::kF32, 3); }
   std::vector<TensorView> buffers() { return {view(buffer)}; }
 
-  absl::Status Backward(Reducer& reducer, bool sync = true) {
+  absl::Status Backward(Reducer& reducer, bool sync = true, Stream* stream = nullptr) {
     BackwardOptions options;
     options.sync = sync;
     LOCKSTEP_RETURN_IF_ERROR(reducer.BeginBackward(options));
     LOCKSTEP_RETURN_IF_ERROR(reducer.MarkReady(0, view(gradient), nullptr));
-    return reducer.EndBackward(nullptr);
+    return reducer.EndBackward(stream);
   }
   ForwardOptions Forward(std::vector<TensorView>& views, bool sync = true) {
     views = buffers();
@@ -83,6 +85,26 @@ TEST(ReducerBuffers, ComeInFreshMemoryBeforeTheFirstForwardOfAStep) {
       LOCKSTEP_ASSERT_OK_AND_ASSIGN(const FreshBuffers without,
                                     reducer->BeginForward(model.Forward(views, /*sync=*/false)));
       EXPECT_TRUE(without.views().empty());
+    }
+  });
+}
+
+TEST(ReducerBuffers, ComeForEachStepAlsoWhereTheLastOneEndedOnAStream) {
+  LoopbackWorld world(2, {}, ShortTimeout());
+  world.Run([&](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    const auto stream = testing::TestDevice(rank)->CreateStream("test").value();
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, Vectors(1, 3), ReducerOptions()));
+    Model model;
+    std::vector<TensorView> views;
+    LOCKSTEP_ASSERT_OK(reducer->SetBuffers(model.buffers(), BufferOptions()));
+    for (int step = 0; step < 5; ++step) {
+      model.buffer.assign(3, static_cast<float>(10 * step + rank));
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const FreshBuffers fresh, reducer->BeginForward(model.Forward(views)));
+      ASSERT_EQ(fresh.views().size(), 1) << step;
+      EXPECT_EQ(First(fresh), 10 * step);
+      LOCKSTEP_EXPECT_OK(model.Backward(*reducer, /*sync=*/true, stream.get()));
+      LOCKSTEP_EXPECT_OK(stream->Synchronize(Deadline::AfterMs(20'000)));
     }
   });
 }

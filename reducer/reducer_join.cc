@@ -42,8 +42,8 @@ absl::Status Reducer::SetBuffers(absl::Span<const TensorView> buffers, BufferOpt
 absl::StatusOr<FreshBuffers> Reducer::BeginForward(const ForwardOptions& options) {
   {
     MutexLock lock(&mu_);
-    recorder_.ForwardBegan();
-    log_->Publish(recorder_.last());
+    next_flight().recorder.ForwardBegan();
+    log_->Publish(recorded_->last());
   }
   return SyncBuffers(options, BufferOptions::When::kBeforeForward);
 }
@@ -60,8 +60,7 @@ absl::StatusOr<FreshBuffers> Reducer::SyncBuffers(const ForwardOptions& options,
   return buffer_sync_->Run(options.buffers);
 }
 
-absl::Status Reducer::RegroupBuffers(bool joined) {
-  const int now = buckets_.back()->joined;
+absl::Status Reducer::RegroupBuffers(int now, bool joined) {
   if (options_.throw_on_early_end) return absl::OkStatus();  // then nobody goes on without them
   const bool grown = now > known_joined_ && now < communicator_->size();
   known_joined_ = now;
@@ -75,13 +74,17 @@ absl::Status Reducer::ShadowStep() {
     MutexLock lock(&mu_);
     BeginStep(/*joined=*/true);
     ending_ = true;
-    recorder_.EndCalled();
+    flight_->recorder.EndCalled();
   }
   for (const BucketPlan::Bucket& bucket : plan_.buckets) {
     for (const BucketPlan::Slot& slot : bucket.slots) Fill(slot.parameter, nullptr);
   }
   LaunchFull();
-  const absl::Status status = Finish(/*joined=*/true);
+  {
+    MutexLock lock(&mu_);
+    EndStep();
+  }
+  const absl::Status status = Finish(*flight_, /*joined=*/true);
   MutexLock lock(&mu_);
   state_ = State::kIdle;
   return status;
@@ -107,7 +110,7 @@ absl::Status Reducer::Join(absl::Span<const TensorView> model, absl::Span<const 
     // A step that failed on a rank which has inputs may be tried again by it.
     if (!status.ok() && !absl::IsFailedPrecondition(status)) return status;
     LOCKSTEP_RETURN_IF_ERROR(communicator_->status());
-    if (buckets_.back()->joined == communicator_->size()) break;
+    if (buckets().back()->joined == communicator_->size()) break;
     if (options_.throw_on_early_end) {
       return absl::FailedPreconditionError(
           absl::StrCat("join: rank ", communicator_->rank().value(), " has exhausted its inputs before others"));

@@ -40,7 +40,7 @@ Reducer::Reducer(std::vector<Parameter> parameters, ReducerOptions options, Buck
       check_(parameters_),
       holds_last_bucket_(options_.find_unused || options_.static_graph),
       plan_(std::move(plan)),
-      recorder_(plan_.buckets.size(), parameters_.size()),
+      flights_{Flight(plan_.buckets.size(), parameters_.size()), Flight(plan_.buckets.size(), parameters_.size())},
       marks_(parameters_, options_.delayed, {options_.find_unused, options_.static_graph}),
       window_(parameters_.size()) {}
 
@@ -56,7 +56,7 @@ absl::Status Reducer::Open(Communicator* communicator, Opening opening) {
   if (!same_plan) plan_ = FirstPlan(parameters_, options_);
   LOCKSTEP_RETURN_IF_ERROR(AgreeOnParameters(*communicator_, Allocate(), settings, {}));
   LOCKSTEP_ASSIGN_OR_RETURN(const uint64_t first_topic, AgreeOnFirstTopic(*communicator_));
-  outcome_->set_first_topic(first_topic);
+  for (Flight& flight : flights_) flight.outcome->set_first_topic(first_topic);
   replanner_ = std::make_unique<Replanner>(communicator_, first_topic + kTopicsOfPlans, parameters_, &rules_);
   const bool planned_already = !options_.plan.empty() || opening == Opening::kChanged;
   if (options_.replan && !planned_already && !options_.gradient_as_bucket_view) replanner_->Request();
@@ -67,7 +67,10 @@ absl::Status Reducer::Allocate() {
   const BucketMemory::Use use = {options_.buckets_in_memory_max, options_.gradient_as_bucket_view};
   LOCKSTEP_ASSIGN_OR_RETURN(
       memory_, BucketMemory::Allocate(*communicator_, accelerator_, plan_, PlanBytesMax(parameters_, rules_), use));
-  outcome_ = std::make_unique<StepOutcome>(communicator_);
+  for (Flight& flight : flights_) flight.outcome = std::make_unique<StepOutcome>(communicator_);
+  // Where the host does something for a step, or decides by it what the next one does, that is not put off.
+  runs_ahead_ =
+      accelerator_.kernels != nullptr && options_.hook == nullptr && !options_.optimizer && !options_.uneven_inputs;
   BucketPipeline::Settings settings;
   const bool reduces_in_place = options_.gradient_as_bucket_view && !options_.compress.has_value();
   if (options_.hook == nullptr) {
@@ -78,8 +81,8 @@ absl::Status Reducer::Allocate() {
   settings.opens_steps = options_.uneven_inputs;
   settings.hook = options_.hook;
   settings.optimizer = options_.optimizer;
-  pipeline_ = MakePipeline({accelerator_.device, communicator_, parameters_, outcome_.get(), &recorder_},
-                           accelerator_.kernels, std::move(settings));
+  pipeline_ =
+      MakePipeline({accelerator_.device, communicator_, parameters_}, accelerator_.kernels, std::move(settings));
   log_ = std::make_unique<StepLog>(DescribeForLog());
   LOCKSTEP_RETURN_IF_ERROR(log_->OpenTrace(options_.trace_path));
   LOCKSTEP_RETURN_IF_ERROR(pipeline_->CreateStreams());
@@ -99,8 +102,13 @@ LoggingData Reducer::DescribeForLog() const {
 }
 
 absl::Status Reducer::MakeBuckets() {
-  buckets_ = memory_->LayOut(plan_);
-  for (const std::unique_ptr<Bucket>& bucket : buckets_) LOCKSTEP_RETURN_IF_ERROR(pipeline_->CreateEvents(*bucket));
+  for (Flight& flight : flights_) {
+    if (&flight != &flights_[0] && !runs_ahead_) break;
+    flight.buckets = memory_->LayOut(plan_);
+    for (const std::unique_ptr<Bucket>& bucket : flight.buckets) {
+      LOCKSTEP_RETURN_IF_ERROR(pipeline_->CreateEvents(*bucket));
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -110,7 +118,7 @@ absl::Status Reducer::Adopt(BucketPlan plan) {
   plan_ = std::move(plan);
   LOCKSTEP_RETURN_IF_ERROR(MakeBuckets());
   LOCKSTEP_RETURN_IF_ERROR(PutBack(kept));
-  recorder_.Replan(plan_.buckets.size());
+  for (Flight& flight : flights_) flight.recorder.Replan(plan_.buckets.size());
   SetRebuiltBuckets(plan_, &log_->data());
   return absl::OkStatus();
 }
@@ -159,28 +167,33 @@ absl::Status Reducer::ChangeCommunicator(Communicator* communicator) {
   replanner_.reset();
   if (pipeline_ != nullptr) (void)pipeline_->Synchronize(Deadline::Infinite());
   // Unless an earlier change failed, which has taken them already.
-  if (!buckets_.empty()) {
+  if (!buckets().empty()) {
     LOCKSTEP_ASSIGN_OR_RETURN(kept_, TakeGradients());
   }
-  buckets_.clear();
+  for (Flight& flight : flights_) {
+    flight.buckets.clear();
+    flight.under_way = false;
+  }
+  flight_ = &flights_[0];
   pipeline_.reset();
+  captured_.clear();
   hook_failed_ = false;
-  replan_due_ = false;
+  planned_in_ = 0;
   buffer_sync_.reset();
   known_joined_ = 0;
   {
     MutexLock lock(&mu_);
     state_ = State::kIdle;
-    in_flight_ = false;
+    capturing_ = false;
     step_ = 0;
     marks_.EndWindow();
   }
   const absl::Status opened = Open(communicator, Opening::kChanged);
   if (!opened.ok()) {
-    buckets_.clear();
+    for (Flight& flight : flights_) flight.buckets.clear();
     return opened;
   }
-  recorder_.Replan(plan_.buckets.size());
+  for (Flight& flight : flights_) flight.recorder.Replan(plan_.buckets.size());
   return PutBack(std::exchange(kept_, {}));
 }
 

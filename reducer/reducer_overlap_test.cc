@@ -222,10 +222,45 @@ TEST_P(ReducerOverlap, EndOnAStreamReturnsBeforeTheGradientsAreReady) {
       }));
     }
     LOCKSTEP_EXPECT_OK(stream->Synchronize(Soon()));
-    // The third step's end is told, or waited for, by whatever comes next.
-    LOCKSTEP_EXPECT_OK(reducer->BeginBackward({/*sync=*/false}));
+    // The third step's end is told, or waited for, by whoever asks for what it left.
+    EXPECT_THAT(reducer->AverageOf(0), IsOk());
     EXPECT_EQ(reducer->statistics().steps, 3);
-    LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
+  });
+}
+
+// Each step is held up until the next one has been issued.
+TEST_P(ReducerOverlap, OnADeviceAStepIsIssuedBeforeTheLastOneIsDone) {
+  if (testing::OnHost()) GTEST_SKIP() << "the host waits for its own streams";
+  if (testing::OnGpu()) GTEST_SKIP() << testing::kClosuresShareAThread;
+  constexpr int kSteps = 6;
+  LoopbackWorld world(size(), {}, ShortTimeout());
+  world.Run([&](Communicator& communicator) {
+    Replica replica(testing::MixedTable(), communicator.rank().value());
+    Gate gates[kSteps];
+    const std::unique_ptr<Stream> stream =
+        testing::TestDevice(communicator.rank().value())->CreateStream("test").value();
+    ReducerOptions options = BucketEach();
+    options.replan = false;  // another plan waits for all steps
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, replica.table(), options));
+    for (int step = 0; step < kSteps; ++step) {
+      LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
+      LOCKSTEP_EXPECT_OK(stream->Enqueue([&, step] { return gates[step].Await(Soon()); }));
+      LOCKSTEP_EXPECT_OK(stream->Enqueue([&, step] {
+        replica.Compute(step);
+        return absl::OkStatus();
+      }));
+      replica.MarkAll(*reducer, replica.order(), stream.get());
+      LOCKSTEP_EXPECT_OK(reducer->EndBackward(stream.get()));
+      LOCKSTEP_EXPECT_OK(stream->Enqueue([&, step] {
+        replica.ExpectAverages(size(), {step});
+        return absl::OkStatus();
+      }));
+      if (step > 0) gates[step - 1].Open();
+    }
+    gates[kSteps - 1].Open();
+    LOCKSTEP_EXPECT_OK(stream->Synchronize(Soon()));
+    EXPECT_THAT(reducer->AverageOf(0), IsOk());
+    EXPECT_EQ(reducer->statistics().steps, kSteps);
   });
 }
 

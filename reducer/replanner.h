@@ -44,6 +44,9 @@ class Replanner {
   // Whether the next plan has arrived. Thread-safe.
   bool held() const { return held_.load(std::memory_order_acquire); }
 
+  // Whether a request has not led to a plan yet: the same on all ranks.
+  bool under_way() const { return under_way_; }
+
   // The plan, when the ranks have agreed to go over to it; empty where rank 0 found none that fits, and all stay with what they have.
   // Reports, as a warning, when this rank's order differs much from it.
   BucketGroups Take();

@@ -61,6 +61,15 @@ absl::Status StepOutcome::Conclude(int failed_ranks, const std::string& more) {
     if (failed_ranks == 0) return failure_;
     step = step_;
   }
+  return Incomplete(step, failed_ranks, more);
+}
+
+absl::Status StepOutcome::communication() const {
+  MutexLock lock(&mu_);
+  return communication_;
+}
+
+absl::Status StepOutcome::Incomplete(uint64_t step, int failed_ranks, const std::string& more) const {
   const auto notes = communicator_->AwaitNotes(first_topic_ + step, failed_ranks, Deadline::After(kNotesTimeout));
   std::string text = absl::StrCat("backward ", step, " is incomplete: ");
   if (notes.ok()) {

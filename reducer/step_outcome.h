@@ -39,6 +39,10 @@ class StepOutcome {
   // bucket; else this rank's own failure, too late for the others to hear. `more` is appended to what all say. Waits for notes, which
   // were posted before the marks were sent, up to 5 s.
   absl::Status Conclude(int failed_ranks, const std::string& more);
+  // What FailCommunication was told first.
+  absl::Status communication() const;
+  // FAILED_PRECONDITION with the notes that `failed_ranks` ranks, at least one, have left of a step: likewise.
+  absl::Status Incomplete(uint64_t step, int failed_ranks, const std::string& more) const;
 
  private:
   Communicator* const communicator_;

@@ -2,9 +2,9 @@
 //
 // Its ranks are threads of one process. A group of calls becomes a host function in its stream, which waits for the
 // same calls of the other ranks and then carries them out on memory of the host by kernels/reference.h, in rank
-// order. It is never blocking: what a call began is under way for some looks at the communicator's state. What it is
-// asked for wrongly (a communicator that is no more, calls that differ, operators that are left) is counted as
-// misuse.
+// order. In a capture, a graph repeats it: the replays of all ranks' n-th captured groups meet each other. It is
+// never blocking: what a call began is under way for some looks at the communicator's state. What it is asked for
+// wrongly (a communicator that is no more, calls that differ, operators that are left) is counted as misuse.
 
 #ifndef TESTS_FAKE_NCCL_H_
 #define TESTS_FAKE_NCCL_H_
@@ -31,8 +31,9 @@ class FakeNccl {
 
   // What ncclGetVersion says; 22809 at first.
   virtual void set_version(int version) = 0;
-  // How calls get into a stream: cudaLaunchHostFunc.
-  virtual void set_launch(int (*launch_host_func)(void* stream, void (*function)(void*), void* argument)) = 0;
+  // How calls get into a stream: cudaLaunchHostFunc. And whether that is being captured: cudaStreamIsCapturing.
+  virtual void set_launch(int (*launch_host_func)(void* stream, void (*function)(void*), void* argument),
+                          int (*stream_is_capturing)(void* stream, bool* capturing)) = 0;
   // How often a communicator says that something is under way before it is done; 2 at first.
   virtual void set_looks(int looks) = 0;
 

@@ -25,9 +25,10 @@ void Library::set_version(int version) {
   version_ = version;
 }
 
-void Library::set_launch(int (*launch)(void*, void (*)(void*), void*)) {
+void Library::set_launch(int (*launch)(void*, void (*)(void*), void*), int (*capturing)(void*, bool*)) {
   MutexLock lock(&mu_);
   launch_ = launch;
+  capturing_ = capturing;
 }
 
 void Library::set_looks(int looks) {
@@ -260,6 +261,10 @@ Comm* Library::NewPart(Comm* comm, Clique::Split* split, int color) {
 }
 
 void Library::Enqueue(Comm* comm, void* stream, std::vector<Call> calls) {
+  bool capturing = false;
+  if (capturing_ != nullptr && capturing_(stream, &capturing) == 0 && capturing) {
+    return Capture(std::unique_ptr<Launch>(new Launch{this, comm, {}, std::move(calls)}), stream);
+  }
   auto* const launch = new Launch{this, comm, {}, std::move(calls)};
   Clique& clique = *comm->clique;
   for (const Call& call : launch->calls) {
@@ -269,7 +274,7 @@ void Library::Enqueue(Comm* comm, void* stream, std::vector<Call> calls) {
     } else if (call.kind == Kind::kReceive) {
       meeting = &clique.messages[{call.peer, comm->rank}][comm->receives[call.peer]++];
     } else {
-      meeting = &clique.meetings[comm->collectives++];
+      meeting = &clique.meetings[{0, comm->collectives++}];
     }
     if (*meeting == nullptr) *meeting = std::make_shared<Meeting>();
     launch->meetings.push_back(*meeting);
@@ -281,6 +286,30 @@ void Library::Enqueue(Comm* comm, void* stream, std::vector<Call> calls) {
     --comm->running;
     delete launch;
   }
+}
+
+void Library::Capture(std::unique_ptr<Launch> launch, void* stream) {
+  launch->captured = ++launch->comm->captured;
+  const auto replay = [](void* argument) { Replay(static_cast<Launch*>(argument)); };
+  if (launch_(stream, replay, launch.get()) != 0) ++misuses_;
+  captured_.push_back(std::move(launch));
+}
+
+void Library::Replay(Launch* launch) {
+  Library& library = *launch->library;
+  MutexLock lock(&library.mu_);
+  // A graph may not be launched when its communicator is gone.
+  if (!library.Exists(launch->comm)) return;
+  launch->meetings.clear();
+  for (size_t i = 0; i < launch->calls.size(); ++i) {
+    std::shared_ptr<Meeting>& meeting = launch->comm->clique->meetings[{launch->captured, launch->collectives++}];
+    if (meeting == nullptr) meeting = std::make_shared<Meeting>();
+    launch->meetings.push_back(meeting);
+  }
+  ++launch->comm->running;
+  library.CarryOut(*launch);
+  --launch->comm->running;
+  library.changed_.SignalAll();
 }
 
 void Library::Run(Launch* launch) {

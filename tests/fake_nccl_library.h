@@ -28,7 +28,8 @@ inline constexpr int kLongestMs = 120'000;
 struct Clique {
   int size = 0;
   int joined = 0;
-  std::map<uint64_t, std::shared_ptr<Meeting>> meetings;
+  // By captured group, 0 for all that are not, and how many there were of it before.
+  std::map<std::pair<uint64_t, uint64_t>, std::shared_ptr<Meeting>> meetings;
   std::map<std::pair<int, int>, std::map<uint64_t, std::shared_ptr<Meeting>>> messages;  // by source and target
   struct Split {
     std::map<int, std::pair<int, int>> asked;  // rank -> colour, key
@@ -53,6 +54,7 @@ struct Comm {
   uint64_t split = 0;
   uint64_t splits = 0;
   uint64_t collectives = 0;
+  uint64_t captured = 0;  // groups
   std::map<int, uint64_t> sends;
   std::map<int, uint64_t> receives;
   std::map<int, double> operators;
@@ -68,7 +70,7 @@ class Library final : public FakeNccl {
 
   void Reset() override;
   void set_version(int version) override;
-  void set_launch(int (*launch)(void*, void (*)(void*), void*)) override;
+  void set_launch(int (*launch)(void*, void (*)(void*), void*), int (*capturing)(void*, bool*)) override;
   void set_looks(int looks) override;
   void Fail(const char* function, Result result, int nth) override;
   void HangInit(int rank) override;
@@ -103,6 +105,8 @@ class Library final : public FakeNccl {
     Comm* comm;
     std::vector<std::shared_ptr<Meeting>> meetings;  // of each call
     std::vector<Call> calls;
+    uint64_t captured = 0;     // which group of the communicator's, from 1; 0: none
+    uint64_t collectives = 0;  // of a captured one, that were carried out
   };
 
   bool Exists(Comm* comm) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -112,9 +116,11 @@ class Library final : public FakeNccl {
   // A look at what is under way: moves it on.
   Result Progress(Comm* comm) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Enqueue(Comm* comm, void* stream, std::vector<Call> calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Capture(std::unique_ptr<Launch> launch, void* stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // On the stream.
   static void Run(Launch* launch);
+  static void Replay(Launch* launch);
   void CarryOut(Launch& launch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // False when the communicator was aborted meanwhile.
   template <typename Condition>
@@ -131,6 +137,8 @@ class Library final : public FakeNccl {
   int looks_ ABSL_GUARDED_BY(mu_) = 2;
   int hanging_ ABSL_GUARDED_BY(mu_) = -1;
   int (*launch_)(void*, void (*)(void*), void*) ABSL_GUARDED_BY(mu_) = nullptr;
+  int (*capturing_)(void*, bool*) ABSL_GUARDED_BY(mu_) = nullptr;
+  std::vector<std::unique_ptr<Launch>> captured_ ABSL_GUARDED_BY(mu_);  // graphs may repeat them at any time
   std::map<std::string, std::pair<Result, int>> failures_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, int> calls_ ABSL_GUARDED_BY(mu_);
   int misuses_ ABSL_GUARDED_BY(mu_) = 0;

@@ -87,7 +87,7 @@ class ReducerOptions(_Options):
 class BackwardOptions(_Options):
     _fields_ = [
         ("struct_size", c_size_t), ("no_sync", c_int32), ("unused_given", c_int32), ("unused", POINTER(c_size_t)),
-        ("unused_count", c_size_t),
+        ("unused_count", c_size_t), ("stream", POINTER(Stream)),
     ]
 
 
@@ -116,6 +116,7 @@ _CALLS = {
     "lockstep_reducer_begin_backward": [c_void_p, POINTER(BackwardOptions)],
     "lockstep_reducer_mark_ready": [c_void_p, c_size_t, POINTER(Tensor), POINTER(Stream)],
     "lockstep_reducer_end_backward": [c_void_p, POINTER(Stream)],
+    "lockstep_reducer_check_replays": [c_void_p],
     "lockstep_reducer_get_statistics": [c_void_p, POINTER(ReducerStatistics)],
     "lockstep_reducer_summary": [c_void_p, POINTER(c_void_p)],
 }
@@ -207,8 +208,12 @@ class Reducer:
     def broadcast(self, tensors, root=0):
         self._library.reducer_broadcast(self.handle, (Tensor * len(tensors))(*tensors), len(tensors), root)
 
-    def begin_backward(self, sync=True):
-        self._library.reducer_begin_backward(self.handle, None if sync else BackwardOptions(no_sync=1))
+    # While the stream is being captured into a graph, so is the step.
+    def begin_backward(self, sync=True, stream=None):
+        options = BackwardOptions(no_sync=0 if sync else 1)
+        if stream is not None:
+            options.stream = ctypes.pointer(stream)
+        self._library.reducer_begin_backward(self.handle, options)
 
     # From autograd's thread, for each gradient: nothing but the call.
     def mark_ready(self, index, tensor, stream=None):
@@ -216,6 +221,9 @@ class Reducer:
 
     def end_backward(self, stream=None):
         self._library.reducer_end_backward(self.handle, stream)
+
+    def check_replays(self):
+        self._library.reducer_check_replays(self.handle)
 
     def statistics(self):
         statistics = ReducerStatistics()

@@ -76,7 +76,7 @@ class GradientAverager:
     def backward(self, sync=True):
         """One backward pass. Behind it the gradients are averages, on a GPU in the order of the current stream; with
         sync=False they only accumulate. Outside of it a backward pass stays this rank's own."""
-        self.reducer.begin_backward(sync)
+        self.reducer.begin_backward(sync, self._current_stream())
         self._in_backward = True
         try:
             yield

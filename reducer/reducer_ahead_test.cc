@@ -1,0 +1,143 @@
+// Steps that are issued before the one before them is done, over the fake CUDA and the fake NCCL.
+
+#include <atomic>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "base/cuda_api_testing.h"
+#include "base/cuda_graph_testing.h"
+#include "base/deadline.h"
+#include "base/device.h"
+#include "base/dtype.h"
+#include "base/status_matchers.h"
+#include "comm/communicator.h"
+#include "comm/nccl_testing.h"
+#include "gtest/gtest.h"
+#include "kernels/bucket_kernels.h"
+#include "reducer/accelerator.h"
+#include "reducer/reducer.h"
+#include "reducer/reducer_capture_testing.h"
+#include "reducer/reducer_options.h"
+#include "tests/fake_cuda_kernels.h"
+#include "tests/gate.h"
+
+namespace lockstep {
+namespace testing {
+namespace {
+
+// Holds up the copies of the first step's averages until a gradient of another step is copied in, or has not been for a while.
+class HeldKernels : public FakeCudaKernels {
+ public:
+  explicit HeldKernels(FakeCuda* cuda) : FakeCudaKernels(cuda), cuda_(cuda) {}
+
+  absl::Status Gather(absl::Span<const kernels::BucketPiece> pieces, absl::Span<const kernels::BucketEntry> entries,
+                      void* flat, DType flat_dtype, double factor, Stream& stream) const override {
+    const bool first = first_;
+    cuda_->LaunchKernel(stream.native(), [this, first] {
+      if (!first && !copied_out_) early_ = true;
+      if (!first) copied_in_.Open();
+    });
+    return FakeCudaKernels::Gather(pieces, entries, flat, flat_dtype, factor, stream);
+  }
+  absl::Status Spread(absl::Span<const kernels::BucketPiece> pieces, const void* flat, DType flat_dtype, double factor,
+                      const kernels::BucketGate& gate, Stream& stream) const override {
+    if (first_) {
+      cuda_->LaunchKernel(stream.native(), [this] {
+        (void)copied_in_.Await(Deadline::AfterMs(100));
+        copied_out_ = true;
+      });
+    }
+    return FakeCudaKernels::Spread(pieces, flat, flat_dtype, factor, gate, stream);
+  }
+
+  // What is launched from now on is of another step.
+  void EndFirstStep() { first_ = false; }
+  bool early() const { return early_; }
+
+ private:
+  FakeCuda* const cuda_;
+  std::atomic<bool> first_{true};
+  mutable std::atomic<bool> copied_out_{false};
+  mutable std::atomic<bool> early_{false};
+  mutable Gate copied_in_;
+};
+
+class ReducerAhead : public NcclTest {
+ protected:
+  void SetUp() override {
+    NcclTest::SetUp();
+    static const auto* const kernels = new FakeCudaKernels(fakes_.cuda);
+    ReplaceKernelsForTesting(kernels);
+  }
+};
+
+TEST_F(ReducerAhead, BucketsAreNotFilledBeforeTheLastStepHasLeftThem) {
+  static auto* const kernels = new HeldKernels(fakes_.cuda);
+  ReplaceKernelsForTesting(kernels);
+  Create(1);
+  {
+    ReducerOptions options = CapturingRank::Options();
+    options.bucket_caps_bytes = {size_t{1} << 20};  // one bucket
+    CapturingRank rank(this->rank(0), options);
+    rank.Compute(0);
+    LOCKSTEP_ASSERT_OK(rank.Backward({}));
+    kernels->EndFirstStep();
+    // On a stream that waits for nothing.
+    const auto other = fakes_.device->CreateStream("other").value();
+    LOCKSTEP_ASSERT_OK(rank.reducer().BeginBackward({}));
+    for (const size_t index : rank.replica().order()) {
+      LOCKSTEP_EXPECT_OK(rank.reducer().MarkReady(index, rank.Gradient(index), other.get()));
+    }
+    LOCKSTEP_EXPECT_OK(rank.reducer().EndBackward(other.get()));
+    LOCKSTEP_EXPECT_OK(other->Synchronize(Deadline::AfterMs(60'000)));
+  }
+  EXPECT_FALSE(kernels->early());
+}
+
+TEST_F(ReducerAhead, ManyStepsComeOutRightWhilePlansChange) {
+  Create(2);
+  OnRanks([](Communicator& self) {
+    ReducerOptions options = CapturingRank::Options();
+    options.replan = true;
+    CapturingRank rank(self, options);
+    for (int step = 0; step < 60; ++step) {
+      if (step == 30) {
+        LOCKSTEP_EXPECT_OK(rank.reducer().RequestReplan());
+      }
+      LOCKSTEP_EXPECT_OK(rank.reducer().BeginBackward({}));
+      for (const size_t index : rank.replica().order()) {
+        LOCKSTEP_EXPECT_OK(rank.replica().ComputeOn(rank.stream(), index, step % 2));
+        rank.Mark(index);
+      }
+      // Some ranks wait for the end of some steps: plans change at the same one on all of them.
+      const bool waits = step % 3 == self.rank().value();
+      LOCKSTEP_EXPECT_OK(rank.reducer().EndBackward(waits ? nullptr : &rank.stream()));
+      LOCKSTEP_EXPECT_OK(rank.Synchronize());
+      rank.ExpectAverages(step % 2);
+    }
+  });
+}
+
+TEST_F(ReducerAhead, AStepIsCapturedOnceTheLastOneIsOver) {
+  Create(2);
+  OnRanks([](Communicator& self) {
+    CapturingRank rank(self, CapturingRank::Options());
+    rank.Compute(0);
+    for (int step = 0; step < 2; ++step) LOCKSTEP_EXPECT_OK(rank.Backward({}));
+    void* const graph = rank.CaptureStep();
+    rank.Replay(graph, 1);
+    rank.Compute(2);
+    LOCKSTEP_EXPECT_OK(rank.Backward({}));
+    EXPECT_EQ(LaunchGraph(graph, rank.stream().native()), 0);
+    LOCKSTEP_EXPECT_OK(rank.Backward({}));
+    LOCKSTEP_EXPECT_OK(rank.Synchronize());
+    LOCKSTEP_EXPECT_OK(rank.reducer().CheckReplays());
+    EXPECT_THAT(rank.reducer().AverageOf(0), IsOk());
+    EXPECT_EQ(rank.reducer().statistics().steps, 5);
+  });
+}
+
+}  // namespace
+}  // namespace testing
+}  // namespace lockstep
