@@ -51,6 +51,8 @@ class FakeCuda {
   // Whether cudaGetLastError has nothing to tell this thread.
   bool LastErrorIsClear() const;
   void set_memory_pools_supported(bool supported);
+  // Whether devices reach each other's memory, as they do at first.
+  void set_peer_access(bool access);
   // While a stream is being captured, calls that break captures are refused to threads that are not relaxed about it.
   void set_capturing(void* stream, bool capturing);
 
@@ -89,6 +91,7 @@ class FakeCuda {
   mutable Mutex mu_;
   int lost_ ABSL_GUARDED_BY(mu_) = kCudaSuccess;
   bool memory_pools_supported_ ABSL_GUARDED_BY(mu_) = true;
+  bool peer_access_ ABSL_GUARDED_BY(mu_) = true;
   std::vector<Failure> failures_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, int> calls_ ABSL_GUARDED_BY(mu_);
   // By handle. What was destroyed stays until the end: work may still run in it, and using its handle is found out.
