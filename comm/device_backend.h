@@ -39,7 +39,7 @@ struct DeviceBackend {
       create;
 };
 
-// The best first. A name that is reserved for later says UNIMPLEMENTED.
+// The best first.
 const std::vector<DeviceBackend>& DeviceBackends();
 
 // Collective over `host`. A communicator for the device, as all ranks can have it; on an error none has one.
@@ -48,9 +48,6 @@ const std::vector<DeviceBackend>& DeviceBackends();
 // that was asked for says, or, of the ranks that have nothing to say, UNAVAILABLE, naming one that has.
 absl::StatusOr<std::unique_ptr<DeviceCommunicator>> MakeDeviceCommunicator(HostPart host, Device* device,
                                                                            const DeviceBackendOptions& options);
-
-// Collective over `host`: whether every rank can. This rank's own error where it has one; else UNAVAILABLE, naming one that has.
-absl::Status AgreeThatAllCan(Communicator* host, const absl::Status& mine);
 
 namespace internal {
 

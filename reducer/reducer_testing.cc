@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <numeric>
 #include <string>
@@ -89,8 +88,7 @@ bool IsPowerOfTwo(int size) { return (size & (size - 1)) == 0; }
 
 // The tests' ranks reduce on the test's device, and a fake one has the host's kernels.
 const bool kernels_chosen = [] {
-  const char* const kind = std::getenv("LOCKSTEP_TEST_DEVICE");
-  if (kind != nullptr && std::string(kind) == "fake") ReplaceKernelsForTesting(kernels::HostBucketKernels());
+  if (testing::WithHostKernels()) ReplaceKernelsForTesting(kernels::HostBucketKernels());
   return true;
 }();
 

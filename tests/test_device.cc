@@ -100,15 +100,17 @@ Device* Gpu() {
 Device* TestDevice(int rank) {
   const std::string kind = Kind();
   if (kind == "fake") return FakeDeviceOf(rank);
-  if (kind == "cuda") {
+  if (OnGpu()) {
     static Device* const gpu = Gpu();
     return gpu;
   }
-  LOCKSTEP_CHECK(kind.empty()) << "LOCKSTEP_TEST_DEVICE is '" << kind << "'; known are fake, cuda";
+  LOCKSTEP_CHECK(kind.empty()) << "LOCKSTEP_TEST_DEVICE is '" << kind << "'; known are fake, cuda, fake_cuda";
   return HostDevice();
 }
 
-bool OnGpu() { return Kind() == "cuda"; }
+bool OnGpu() { return Kind() == "cuda" || Kind() == "fake_cuda"; }
+
+bool WithHostKernels() { return Kind() == "fake" || Kind() == "fake_cuda"; }
 
 void* AllocateReachable(size_t bytes) {
   return OnGpu() ? Pool().Take(TestDevice(0), bytes) : HostDevice()->AllocateOnHost(bytes).value();

@@ -2,6 +2,7 @@
 //
 //   fake   devices made of the host, which call themselves cuda:0, with kernels of the host
 //   cuda   the GPU cuda:0; tests that need one say that they are skipped where there is none
+//   fake_cuda   the same of a CUDA in memory that the program brings (tests/with_ipc.cc), with kernels of the host
 //
 // So one test proves code above devices on the host, over the seams of a device, and on a GPU.
 
@@ -25,6 +26,8 @@ inline bool OnHost() { return TestDeviceId().kind == DeviceKind::kHost; }
 // On a GPU, which all ranks share. Its closures, of all streams, run one at a time, so a test whose closures wait for something that
 // others do cannot run there.
 bool OnGpu();
+// Whether the test's device has the host's kernels.
+bool WithHostKernels();
 inline constexpr char kClosuresShareAThread[] = "closures of a GPU's streams run one at a time, and here one waits";
 
 // Memory that the test's device and the host reach, uninitialised and aligned to 256 bytes. On a GPU, where taking and freeing memory
