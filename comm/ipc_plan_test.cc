@@ -203,8 +203,8 @@ TEST(IpcPlan, EachPairOfAnAllToAllHasItsOwnCount) {
       }
       world.counts.push_back(to);
       world.output_counts.push_back(from);
-      world.inputs.push_back(InputOf(r, std::accumulate(to.begin(), to.end(), size_t{0})));
-      world.outputs.emplace_back(std::accumulate(from.begin(), from.end(), size_t{0}), kUnwritten);
+      world.inputs.push_back(InputOf(r, std::accumulate(to.begin(), to.end(), int64_t{0})));
+      world.outputs.emplace_back(std::accumulate(from.begin(), from.end(), int64_t{0}), kUnwritten);
     }
     for (int target = 0; target < size; ++target) {
       for (int source = 0; source < size; ++source) {

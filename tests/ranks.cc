@@ -17,16 +17,16 @@ void RunRanks(int size, const std::function<void(int rank)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-namespace {
-
-absl::StatusOr<std::unique_ptr<Communicator>> MakeStaged(Communicator* host, Device* device,
-                                                         std::chrono::milliseconds timeout) {
+absl::StatusOr<std::unique_ptr<Communicator>> MakeStagedTestCommunicator(Communicator* host, Device* device,
+                                                                         std::chrono::milliseconds timeout) {
   StagedOptions options;
   options.timeout = timeout;
   return StagedCommunicator::Create(host, device, options);
 }
 
-MakeTestCommunicator make_test_communicator = &MakeStaged;
+namespace {
+
+MakeTestCommunicator make_test_communicator = &MakeStagedTestCommunicator;
 
 }  // namespace
 

@@ -29,7 +29,9 @@ void RunRanks(int size, const std::function<void(int rank)>& body);
 // Makes communicators for the test's device, collectively, with that timeout.
 using MakeTestCommunicator = absl::StatusOr<std::unique_ptr<Communicator>> (*)(Communicator* host, Device* device,
                                                                                std::chrono::milliseconds timeout);
-// In the place of staged ones. Before any is made.
+// Staged ones, which are what is made unless that is replaced; before any is.
+absl::StatusOr<std::unique_ptr<Communicator>> MakeStagedTestCommunicator(Communicator* host, Device* device,
+                                                                         std::chrono::milliseconds timeout);
 void ReplaceTestCommunicators(MakeTestCommunicator make);
 
 // A communicator for tensors on the test's device as well, over one for the host, which outlives it: that itself where the device is

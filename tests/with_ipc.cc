@@ -9,6 +9,7 @@
 #include "base/device.h"
 #include "comm/communicator.h"
 #include "comm/ipc_communicator.h"
+#include "comm/ipc_page.h"
 #include "kernels/cpu/fold_kernels.h"
 #include "tests/ranks.h"
 #include "tests/test_device.h"
@@ -18,6 +19,7 @@ namespace {
 
 absl::StatusOr<std::unique_ptr<Communicator>> Make(Communicator* host, Device* device,
                                                    std::chrono::milliseconds timeout) {
+  if (host->size() > kIpcRanksMax) return testing::MakeStagedTestCommunicator(host, device, timeout);
   IpcOptions options;
   options.timeout = timeout;
   options.kernels = testing::WithHostKernels() ? kernels::HostFoldKernels() : nullptr;
