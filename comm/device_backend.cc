@@ -42,6 +42,7 @@ Made MakeIpc(Communicator* host, Device* device, const DeviceBackendOptions& opt
   ipc.timeout = options.timeout;
   ipc.flight_records = options.flight_records;
   ipc.reason = reason;
+  ipc.kernels = options.fold_kernels;
   return IpcCommunicator::Create(host, device, std::move(ipc));
 }
 

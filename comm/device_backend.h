@@ -16,6 +16,7 @@
 #include "base/device.h"
 #include "comm/communicator.h"
 #include "comm/device_communicator.h"
+#include "kernels/fold_kernels.h"
 
 namespace lockstep {
 
@@ -27,6 +28,8 @@ struct DeviceBackendOptions {
   bool checked = false;  // whether buffers are where calls say, too: DeviceCommunicator::CheckPointers
   size_t flight_records = 256;
   size_t chunk_bytes = size_t{1} << 20;  // of what is staged
+  // Of the device, for "ipc", which is UNAVAILABLE without. They outlive the communicator.
+  const kernels::FoldKernels* fold_kernels = nullptr;
 };
 
 struct DeviceBackend {

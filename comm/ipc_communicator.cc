@@ -22,8 +22,6 @@
 #include "comm/host_id.h"
 #include "comm/schedule.h"
 #include "comm/signature.h"
-#include "kernels/cuda/fold_kernels.h"
-#include "kernels/cuda/preload.h"
 
 namespace lockstep {
 namespace {
@@ -111,8 +109,9 @@ absl::Status IpcCommunicator::CheckPeers() {
 
 absl::Status IpcCommunicator::SetUp() {
   // Not at their first launch, which would wait for streams that wait for other ranks.
-  const absl::Status loaded =
-      options_.kernels == nullptr ? kernels::cuda::Preload(accelerator()->id().index) : absl::OkStatus();
+  const absl::Status loaded = options_.kernels == nullptr
+                                  ? absl::UnavailableError("this program has no kernels that fold on a GPU")
+                                  : options_.kernels->Load(*accelerator());
   LOCKSTEP_RETURN_IF_ERROR(AgreeThatAllCan(host(), loaded));
   LOCKSTEP_ASSIGN_OR_RETURN(page_, IpcPage::Join(host(), accelerator()));
   absl::StatusOr<std::unique_ptr<Event>> last = accelerator()->CreateEvent();
@@ -120,8 +119,7 @@ absl::Status IpcCommunicator::SetUp() {
   buffers_ = std::make_shared<IpcBuffers>(*std::move(last));
   LOCKSTEP_ASSIGN_OR_RETURN(
       slots_, IpcMemory::Create(host(), accelerator(), page_, memories_++, IpcSteps::kSlots * options_.slots.bytes));
-  steps_ = std::make_unique<IpcSteps>(rank().value(), size(), page_, slots_.get(), options_.slots,
-                                      options_.kernels == nullptr ? kernels::CudaFoldKernels() : options_.kernels);
+  steps_ = std::make_unique<IpcSteps>(rank().value(), size(), page_, slots_.get(), options_.slots, options_.kernels);
   LOCKSTEP_ASSIGN_OR_RETURN(compare_, host()->Duplicate());
   return absl::OkStatus();
 }

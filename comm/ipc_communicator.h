@@ -61,8 +61,9 @@ struct IpcOptions {
   bool checked = false;
   std::chrono::milliseconds timeout{1800000};  // of calls that name none
   size_t flight_records = 256;
-  std::string reason;                             // why it is this one, for Describe; may be empty
-  const kernels::FoldKernels* kernels = nullptr;  // null: CUDA's. Outlives the communicator
+  std::string reason;  // why it is this one, for Describe; may be empty
+  // Without which Create is UNAVAILABLE: a program that does not use GPUs need not have a GPU's. They outlive the communicator.
+  const kernels::FoldKernels* kernels = nullptr;
 };
 
 class IpcCommunicator : public DeviceCommunicator, private DeviceWatchdog::Client {

@@ -31,6 +31,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/fold_kernels.h"
+#include "kernels/cuda/fold_kernels.h"
 #include "tests/communicator_testing.h"
 #include "tests/process_worlds.h"
 #include "tests/processes.h"
@@ -38,8 +39,10 @@
 namespace lockstep {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 using Code = absl::StatusCode;
 
 bool IsFake() { return &TheCudaApi() != &internal::LinkedCudaApi(); }
@@ -56,7 +59,7 @@ struct IpcWorld {
     ipc.timeout = std::chrono::seconds(60);
     // The largest cases take several pieces.
     ipc.slots = {32 << 10, 4 << 10};
-    ipc.kernels = IsFake() ? kernels::HostFoldKernels() : nullptr;
+    ipc.kernels = IsFake() ? kernels::HostFoldKernels() : kernels::CudaFoldKernels();
     LOCKSTEP_ASSIGN_OR_RETURN(made.communicator,
                               IpcCommunicator::Create(made.world->communicator(), device, std::move(ipc)));
     return made;
@@ -78,12 +81,12 @@ LOCKSTEP_RANK_FUNCTION(IpcEverything) {
   return RunAllCollectives(&communicator);
 }
 
-// Reduces without a pause until that fails, and tells how. The victim tells when it has begun.
-LOCKSTEP_RANK_FUNCTION(IpcUntilItFails) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto store, ConnectToTestStore(self.arguments()[0]));
-  WorldOptions options = ProcessWorldOptions(self, store.get());
-  options.peer_timeout = std::chrono::seconds(5);
-  LOCKSTEP_ASSIGN_OR_RETURN(IpcWorld world, IpcWorld::Create(options));
+constexpr int kRanks = 3;
+constexpr int kVictim = 1;
+
+// Reduces without a pause until that fails. Tells when it has begun, and how it ended.
+absl::Status ReduceUntilItFails(RankProcess& self, const WorldOptions& options) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const IpcWorld world, IpcWorld::Create(options));
   constexpr size_t kCount = 100'000;
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<SymmetricBuffer> memory,
                             world.communicator->AllocateOnDevice(kCount * sizeof(float)));
@@ -97,7 +100,23 @@ LOCKSTEP_RANK_FUNCTION(IpcUntilItFails) {
   LOCKSTEP_RETURN_IF_ERROR(self.Send("begun"));
   absl::Status status;
   while (status.ok()) status = world.communicator->Run(request);
-  return status;
+  return self.Send(status.ToString());
+}
+
+LOCKSTEP_RANK_FUNCTION(IpcSurvivors) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto store, ConnectToTestStore(self.arguments()[0]));
+  WorldOptions options = ProcessWorldOptions(self, store.get());
+  options.peer_timeout = std::chrono::seconds(5);
+  LOCKSTEP_RETURN_IF_ERROR(ReduceUntilItFails(self, options));
+  // What is left of the world goes on in the same processes.
+  options.job_id = "survivors";
+  options.size = options.local_size = kRanks - 1;
+  options.rank = options.local_rank = self.rank() < kVictim ? self.rank() : self.rank() - 1;
+  LOCKSTEP_ASSIGN_OR_RETURN(const IpcWorld world, IpcWorld::Create(options));
+  CollectiveCase c;
+  c.count = 20'000;
+  LOCKSTEP_ASSIGN_OR_RETURN(Device* const device, CudaDevice(0));
+  return RunDeviceCase(*world.communicator, device, c);
 }
 
 LOCKSTEP_RANK_FUNCTION(IpcOnHostsOfTheirOwn) {
@@ -136,10 +155,8 @@ TEST_P(IpcProcess, CarriesOutEveryCall) {
 
 class IpcProcessFault : public IpcProcess {};
 
-TEST_F(IpcProcessFault, ARankThatIsKilledFailsTheOthersSoon) {
-  constexpr int kRanks = 3;
-  constexpr int kVictim = 1;
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto group, ProcessGroup::Start("IpcUntilItFails", Options(kRanks)));
+TEST_F(IpcProcessFault, ARankThatIsKilledFailsTheOthersSoonAndTheyGoOn) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto group, ProcessGroup::Start("IpcSurvivors", Options(kRanks)));
   for (int r = 0; r < kRanks; ++r) {
     const absl::StatusOr<std::string> begun = group->Receive(r, CommTestDeadline());
     if (!begun.ok() && !IsFake() && absl::IsUnavailable(group->Wait(r, CommTestDeadline()))) {
@@ -149,10 +166,11 @@ TEST_F(IpcProcessFault, ARankThatIsKilledFailsTheOthersSoon) {
   }
   EXPECT_THAT(group->Signal(kVictim, SIGKILL), IsOk());
   for (int r = 0; r < kRanks; ++r) {
-    // Long before the deadline of a call.
-    const absl::Status ended = group->Wait(r, Deadline::AfterMs(30'000));
     if (r == kVictim) continue;
-    EXPECT_THAT(ended, StatusIs(AnyOf(Code::kUnavailable, Code::kAborted), HasSubstr("rank 1")));
+    // Long before the deadline of a call.
+    EXPECT_THAT(group->Receive(r, Deadline::AfterMs(30'000)),
+                IsOkAndHolds(AllOf(AnyOf(StartsWith("UNAVAILABLE"), StartsWith("ABORTED")), HasSubstr("rank 1"))));
+    EXPECT_THAT(group->Wait(r, CommTestDeadline()), IsOk());
   }
 }
 

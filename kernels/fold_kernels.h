@@ -28,6 +28,10 @@ class FoldKernels {
   FoldKernels(const FoldKernels&) = delete;
   FoldKernels& operator=(const FoldKernels&) = delete;
 
+  // Has the device load the kernels, which it otherwise does at the first launch of each: that may wait for work which
+  // waits for others. UNAVAILABLE where there are none for it.
+  virtual absl::Status Load(const Device& device) const = 0;
+
   // target[i] = ((sources[0][i] * factor op sources[1][i] * factor) op ...), to the bits of
   // kernels/cpu/reduce_many.h: narrow floats are rounded once, at the end. 1 to kFoldSourcesMax sources; the target
   // may be one of them. A factor other than 1 only of sums of floats and complex numbers.

@@ -11,6 +11,7 @@
 #include "comm/ipc_communicator.h"
 #include "comm/ipc_page.h"
 #include "kernels/cpu/fold_kernels.h"
+#include "kernels/cuda/fold_kernels.h"
 #include "tests/ranks.h"
 #include "tests/test_device.h"
 
@@ -22,7 +23,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Make(Communicator* host, Device* d
   if (host->size() > kIpcRanksMax) return testing::MakeStagedTestCommunicator(host, device, timeout);
   IpcOptions options;
   options.timeout = timeout;
-  options.kernels = testing::WithHostKernels() ? kernels::HostFoldKernels() : nullptr;
+  options.kernels = testing::WithHostKernels() ? kernels::HostFoldKernels() : kernels::CudaFoldKernels();
   return IpcCommunicator::Create(host, device, options);
 }
 

@@ -19,6 +19,8 @@ namespace {
 
 class Host final : public FoldKernels {
  public:
+  absl::Status Load(const Device&) const override { return absl::OkStatus(); }
+
   absl::Status Fold(DType dtype, ReduceOp op, void* target, absl::Span<const void* const> sources, size_t count,
                     double factor, Stream& stream) const override {
     if (sources.empty() || sources.size() > kFoldSourcesMax) {

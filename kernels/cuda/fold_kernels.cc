@@ -5,6 +5,7 @@
 #include "base/device.h"
 #include "base/dtype.h"
 #include "base/reduce_op.h"
+#include "kernels/cuda/preload.h"
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/scale.h"
 
@@ -16,6 +17,8 @@ static_assert(kFoldSourcesMax <= cuda::kReduceArraysMax, "what a launch takes");
 
 class Cuda final : public FoldKernels {
  public:
+  absl::Status Load(const Device& device) const override { return cuda::Preload(device.id().index); }
+
   absl::Status Fold(DType dtype, ReduceOp op, void* target, absl::Span<const void* const> sources, size_t count,
                     double factor, Stream& stream) const override {
     return cuda::ReduceMany(dtype, op, {&target, 1}, sources, count, factor, stream);
