@@ -62,7 +62,8 @@ struct IpcOptions {
   std::chrono::milliseconds timeout{1800000};  // of calls that name none
   size_t flight_records = 256;
   std::string reason;  // why it is this one, for Describe; may be empty
-  // Without which Create is UNAVAILABLE: a program that does not use GPUs need not have a GPU's. They outlive the communicator.
+  // Without which Create is UNAVAILABLE: a program that uses no GPU need not have a GPU's. They outlive the
+  // communicator.
   const kernels::FoldKernels* kernels = nullptr;
 };
 

@@ -4,7 +4,7 @@
 //
 //   put    the rank's input, as much as a slot holds, into its own slot
 //   ---    all ranks' inputs are in place
-//   fold   a part of all ranks' slots, in rank order, into the output (one shot) or into the own slot (the first of two shots)
+//   fold   a part of all ranks' slots, in rank order, into the output (one shot) or the own slot (of two shots)
 //   ---    of two shots: all ranks' parts are folded
 //   get    others' inputs, or their folded parts, into the output
 //   ---    all ranks have read, before the slot is used again
