@@ -35,6 +35,7 @@
 #include "tests/communicator_testing.h"
 #include "tests/process_worlds.h"
 #include "tests/processes.h"
+#include "transport/store_tcp_server.h"
 
 namespace lockstep {
 namespace {
