@@ -139,8 +139,8 @@ absl::StatusOr<std::unique_ptr<IpcMemory>> IpcMemory::Create(Communicator* host,
   std::unique_ptr<IpcMemory> memory(
       new IpcMemory(device, std::move(page), number, host->rank().value(), host->size(), bytes));
   const absl::StatusOr<std::string> offer = memory->Offer();
-  LOCKSTEP_RETURN_IF_ERROR(AgreeThatAllCan(
-      host, Annotate(offer.status(), absl::StrCat(bytes, " bytes that the other ranks are to map"))));
+  LOCKSTEP_RETURN_IF_ERROR(
+      AgreeThatAllCan(host, Annotate(offer.status(), absl::StrCat(bytes, " bytes that the other ranks are to map"))));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> offers, AllGatherBytes(host, *offer));
   absl::Status mapped;
   for (int r = 0; r < host->size() && mapped.ok(); ++r) {
