@@ -4,6 +4,8 @@
 #include <cudaTypedefs.h>
 #include <cuda_runtime.h>
 
+#include <cstring>
+
 namespace lockstep {
 namespace {
 
@@ -19,12 +21,14 @@ LOCKSTEP_SAME_CODE(kCudaInsufficientDriver, cudaErrorInsufficientDriver);
 LOCKSTEP_SAME_CODE(kCudaDevicesUnavailable, cudaErrorDevicesUnavailable);
 LOCKSTEP_SAME_CODE(kCudaNoDevice, cudaErrorNoDevice);
 LOCKSTEP_SAME_CODE(kCudaInvalidDevice, cudaErrorInvalidDevice);
+LOCKSTEP_SAME_CODE(kCudaDeviceUninitialized, cudaErrorDeviceUninitialized);
 LOCKSTEP_SAME_CODE(kCudaNoKernelImage, cudaErrorNoKernelImageForDevice);
 LOCKSTEP_SAME_CODE(kCudaEccUncorrectable, cudaErrorECCUncorrectable);
 LOCKSTEP_SAME_CODE(kCudaNvlinkUncorrectable, cudaErrorNvlinkUncorrectable);
 LOCKSTEP_SAME_CODE(kCudaInvalidHandle, cudaErrorInvalidResourceHandle);
 LOCKSTEP_SAME_CODE(kCudaNotReady, cudaErrorNotReady);
 LOCKSTEP_SAME_CODE(kCudaIllegalAddress, cudaErrorIllegalAddress);
+LOCKSTEP_SAME_CODE(kCudaPeerAccessAlreadyEnabled, cudaErrorPeerAccessAlreadyEnabled);
 LOCKSTEP_SAME_CODE(kCudaLaunchTimeout, cudaErrorLaunchTimeout);
 LOCKSTEP_SAME_CODE(kCudaContextDestroyed, cudaErrorContextIsDestroyed);
 LOCKSTEP_SAME_CODE(kCudaAssert, cudaErrorAssert);
@@ -50,6 +54,7 @@ LOCKSTEP_SAME_CODE(kCudaTensorMemoryLeak, cudaErrorTensorMemoryLeak);
 #endif
 #undef LOCKSTEP_SAME_CODE
 
+static_assert(sizeof(CudaIpcHandle) == sizeof(cudaIpcMemHandle_t), "cudaIpcMemHandle_t");
 static_assert(kCudaCaptureRelaxed == cudaStreamCaptureModeRelaxed, "cudaStreamCaptureModeRelaxed");
 
 cudaStream_t AsStream(void* stream) { return static_cast<cudaStream_t>(stream); }
@@ -170,6 +175,19 @@ int HostRegister(void* memory, size_t bytes) {
   return error != cudaSuccess ? int{error} : int{kCudaNotSupported};
 }
 
+int IpcGetMemHandle(CudaIpcHandle* handle, void* memory) {
+  cudaIpcMemHandle_t native = {};
+  const cudaError_t error = cudaIpcGetMemHandle(&native, memory);
+  std::memcpy(handle->bytes, &native, sizeof(native));
+  return error;
+}
+
+int IpcOpenMemHandle(void** memory, const CudaIpcHandle& handle) {
+  cudaIpcMemHandle_t native = {};
+  std::memcpy(&native, handle.bytes, sizeof(native));
+  return cudaIpcOpenMemHandle(memory, native, cudaIpcMemLazyEnablePeerAccess);
+}
+
 CudaApi MakeLinkedCudaApi() {
   CudaApi api = {};
   api.get_error_name = [](int code) { return cudaGetErrorName(static_cast<cudaError_t>(code)); };
@@ -183,6 +201,13 @@ CudaApi MakeLinkedCudaApi() {
   api.device_get_pci_bus_id = [](char* address, int bytes, int device) -> int {
     return cudaDeviceGetPCIBusId(address, bytes, device);
   };
+  api.device_get_by_pci_bus_id = [](int* device, const char* address) -> int {
+    return cudaDeviceGetByPCIBusId(device, address);
+  };
+  api.device_can_access_peer = [](int* can, int device, int peer) -> int {
+    return cudaDeviceCanAccessPeer(can, device, peer);
+  };
+  api.device_enable_peer_access = [](int peer) -> int { return cudaDeviceEnablePeerAccess(peer, 0); };
   api.device_get_memory_pools_supported = [](int* supported, int device) -> int {
     return cudaDeviceGetAttribute(supported, cudaDevAttrMemoryPoolsSupported, device);
   };
@@ -218,6 +243,9 @@ CudaApi MakeLinkedCudaApi() {
   api.free_host = [](void* memory) -> int { return cudaFreeHost(memory); };
   api.host_register = HostRegister;
   api.host_unregister = [](void* memory) -> int { return cudaHostUnregister(memory); };
+  api.ipc_get_mem_handle = IpcGetMemHandle;
+  api.ipc_open_mem_handle = IpcOpenMemHandle;
+  api.ipc_close_mem_handle = [](void* memory) -> int { return cudaIpcCloseMemHandle(memory); };
   api.malloc_async = [](void** memory, size_t bytes, void* stream) -> int {
     return cudaMallocAsync(memory, bytes, AsStream(stream));
   };

@@ -25,6 +25,7 @@ enum CudaCode : int {
   kCudaDevicesUnavailable = 46,
   kCudaNoDevice = 100,
   kCudaInvalidDevice = 101,
+  kCudaDeviceUninitialized = 201,
   kCudaNoKernelImage = 209,
   kCudaEccUncorrectable = 214,
   kCudaNvlinkUncorrectable = 220,
@@ -33,6 +34,7 @@ enum CudaCode : int {
   kCudaNotReady = 600,  // of a query: no error
   kCudaIllegalAddress = 700,
   kCudaLaunchTimeout = 702,
+  kCudaPeerAccessAlreadyEnabled = 704,
   kCudaContextDestroyed = 709,
   kCudaAssert = 710,
   kCudaHostMemoryAlreadyRegistered = 712,
@@ -68,6 +70,11 @@ struct CudaPointer {
   int device = 0;  // of kDevice
 };
 
+// cudaIpcMemHandle_t.
+struct CudaIpcHandle {
+  char bytes[64];
+};
+
 struct CudaApi {
   // Errors. The last one of the calling thread is cleared by asking for it.
   const char* (*get_error_name)(int code);
@@ -83,6 +90,11 @@ struct CudaApi {
   int (*set_device)(int device);
   // "0000:3b:00.0", NUL-terminated, if `bytes` has room for it (13 do).
   int (*device_get_pci_bus_id)(char* address, int bytes, int device);
+  // For this process to see, by such an address.
+  int (*device_get_by_pci_bus_id)(int* device, const char* address);
+  int (*device_can_access_peer)(int* can, int device, int peer);
+  // Of the current device, without flags.
+  int (*device_enable_peer_access)(int peer);
   // cudaDevAttrMemoryPoolsSupported, 0 or 1.
   int (*device_get_memory_pools_supported)(int* supported, int device);
   int (*device_get_stream_priority_range)(int* least, int* greatest);
@@ -123,6 +135,10 @@ struct CudaApi {
   // cudaHostRegister, portable and mapped. kCudaNotSupported where the device would know it by another address.
   int (*host_register)(void* memory, size_t bytes);
   int (*host_unregister)(void* memory);
+  int (*ipc_get_mem_handle)(CudaIpcHandle* handle, void* memory);
+  // With cudaIpcMemLazyEnablePeerAccess.
+  int (*ipc_open_mem_handle)(void** memory, const CudaIpcHandle& handle);
+  int (*ipc_close_mem_handle)(void* memory);
   int (*malloc_async)(void** memory, size_t bytes, void* stream);
   int (*free_async)(void* memory, void* stream);
   int (*pointer_get_attributes)(CudaPointer* attributes, const void* pointer);

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/check.h"
+#include "base/cuda_ipc_testing.h"
 #include "base/deadline.h"
 #include "base/host_device.h"
 
@@ -370,9 +371,12 @@ bool FakeCuda::Table::IsPinned(FakeCuda& fake, const void* address, size_t bytes
 int FakeCuda::Table::NewMemory(FakeCuda& fake, void** memory, size_t bytes, CudaPointer::Kind kind) {
   if (bytes == 0) return *memory = nullptr, kCudaSuccess;
   if (bytes > kMost) return kCudaOutOfMemory;
-  const absl::StatusOr<void*> allocated = HostDevice()->Allocate(bytes);
-  if (!allocated.ok()) return kCudaOutOfMemory;
-  *memory = *allocated;
+  if (kind == CudaPointer::kDevice && FakeIpc::Takes(bytes)) {
+    *memory = FakeIpc::Allocate(bytes);
+  } else {
+    *memory = HostDevice()->Allocate(bytes).value_or(nullptr);
+  }
+  if (*memory == nullptr) return kCudaOutOfMemory;
   MutexLock lock(&fake.mu_);
   fake.memory_[*memory] = {{kind, current_device}, bytes, /*registered=*/false};
   return kCudaSuccess;
@@ -385,7 +389,7 @@ int FakeCuda::Table::DeleteMemory(FakeCuda& fake, void* memory, CudaPointer::Kin
     return kCudaInvalidValue;
   }
   fake.memory_.erase(found);
-  HostDevice()->Free(memory);
+  if (!FakeIpc::Free(memory)) HostDevice()->Free(memory);
   return kCudaSuccess;
 }
 
@@ -487,6 +491,29 @@ CudaApi FakeCuda::Table::Make() {
       return kCudaSuccess;
     });
   };
+  api.device_get_by_pci_bus_id = [](int* device, const char* address) {
+    return Call("cudaDeviceGetByPCIBusId", [&](FakeCuda& fake) {
+      unsigned bus = 0;
+      if (std::sscanf(address, "0000:%02x:00.0", &bus) != 1 || bus < 1 || bus > static_cast<unsigned>(fake.devices_)) {
+        return kCudaInvalidDevice;
+      }
+      *device = static_cast<int>(bus) - 1;
+      return kCudaSuccess;
+    });
+  };
+  api.device_can_access_peer = [](int* can, int device, int peer) {
+    return Call("cudaDeviceCanAccessPeer", [&](FakeCuda& fake) {
+      MutexLock lock(&fake.mu_);
+      *can = device != peer && fake.peer_access_ ? 1 : 0;
+      return kCudaSuccess;
+    });
+  };
+  api.device_enable_peer_access = [](int) {
+    return Call("cudaDeviceEnablePeerAccess", [&](FakeCuda& fake) {
+      MutexLock lock(&fake.mu_);
+      return fake.peer_access_ ? kCudaSuccess : kCudaInvalidDevice;
+    });
+  };
   api.device_get_memory_pools_supported = [](int* supported, int) {
     return Call("cudaDeviceGetAttribute", [&](FakeCuda& fake) {
       MutexLock lock(&fake.mu_);
@@ -546,6 +573,15 @@ CudaApi FakeCuda::Table::Make() {
   api.free_host = [](void* memory) {
     return CallUnsafeInCapture("cudaFreeHost",
                                [&](FakeCuda& fake) { return DeleteMemory(fake, memory, CudaPointer::kPinned); });
+  };
+  api.ipc_get_mem_handle = [](CudaIpcHandle* handle, void* memory) {
+    return Call("cudaIpcGetMemHandle", [&](FakeCuda&) { return FakeIpc::GetHandle(handle, memory); });
+  };
+  api.ipc_open_mem_handle = [](void** memory, const CudaIpcHandle& handle) {
+    return Call("cudaIpcOpenMemHandle", [&](FakeCuda&) { return FakeIpc::Open(memory, handle); });
+  };
+  api.ipc_close_mem_handle = [](void* memory) {
+    return Call("cudaIpcCloseMemHandle", [&](FakeCuda&) { return FakeIpc::Close(memory); });
   };
   api.malloc_async = [](void** memory, size_t bytes, void* stream) {
     return Call("cudaMallocAsync", [&](FakeCuda& fake) {
@@ -636,5 +672,10 @@ void FakeCuda::set_memory_pools_supported(bool supported) {
 }
 
 int FakeCuda::LaunchKernel(void* stream, std::function<void()> kernel) { return Table::Kernel(stream, kernel); }
+
+void FakeCuda::set_peer_access(bool access) {
+  MutexLock lock(&mu_);
+  peer_access_ = access;
+}
 
 }  // namespace lockstep

@@ -60,6 +60,8 @@ class FakeCuda {
   // Whether cudaGetLastError has nothing to tell this thread.
   bool LastErrorIsClear() const;
   void set_memory_pools_supported(bool supported);
+  // Whether devices reach each other's memory, as they do at first.
+  void set_peer_access(bool access);
   // From now on each device has so many queues, which its streams share (base/shared_queues_testing.h). Once, before any
   // stream is used.
   void set_hardware_queues(int queues);
@@ -109,6 +111,7 @@ class FakeCuda {
   bool memory_pools_supported_ ABSL_GUARDED_BY(mu_) = true;
   // Of each device; empty where each stream has a queue of its own.
   std::vector<std::unique_ptr<SharedQueues>> hardware_queues_ ABSL_GUARDED_BY(mu_);
+  bool peer_access_ ABSL_GUARDED_BY(mu_) = true;
   std::vector<Failure> failures_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, int> calls_ ABSL_GUARDED_BY(mu_);
   // By handle. What was destroyed stays until the end: work may still run in it, and using its handle is found out.

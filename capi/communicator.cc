@@ -13,6 +13,7 @@
 #include "comm/communicator.h"
 #include "comm/mesh.h"
 #include "comm/world.h"
+#include "kernels/cuda/fold_kernels.h"
 
 namespace {
 
@@ -88,6 +89,7 @@ lockstep_error* lockstep_communicator_create(const lockstep_communicator_options
     world.measure_links = given.measure_links != 0;
     LOCKSTEP_ASSIGN_OR_RETURN(world.device, lockstep::capi::ToDevice(given.device_kind, given.device_index));
     world.device_backend = OrEmpty(given.device_backend);
+    world.fold_kernels = lockstep::kernels::CudaFoldKernels();
     auto handle = std::make_unique<lockstep_communicator>();
     LOCKSTEP_ASSIGN_OR_RETURN(handle->world, lockstep::World::Create(world));
     *out_communicator = handle.release();

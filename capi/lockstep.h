@@ -218,9 +218,9 @@ typedef struct lockstep_communicator_options {
    * on all ranks. UNAVAILABLE where there is no driver or no such device. */
   int32_t device_kind;
   int32_t device_index;
-  /* How its tensors travel: "nccl", "staged" (through memory of the host, and then as `transport` says), or "auto" (default; or
-   * LOCKSTEP_DEVICE_BACKEND): the first of these that all ranks can use. lockstep_communicator_describe tells which, and why. Equal on all
-   * ranks. */
+  /* How its tensors travel: "nccl", "ipc" (ranks of one host read each other's memory), "staged" (through memory of the host, and then as
+   * `transport` says), or "auto" (default; or LOCKSTEP_DEVICE_BACKEND): the first of these that all ranks can use.
+   * lockstep_communicator_describe tells which, and why. Equal on all ranks. */
   const char* device_backend;
 } lockstep_communicator_options;
 

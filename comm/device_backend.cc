@@ -3,12 +3,13 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/rank.h"
 #include "base/status.h"
+#include "comm/agreement.h"
 #include "comm/byte_objects.h"
+#include "comm/ipc_communicator.h"
 #include "comm/nccl_communicator.h"
 #include "comm/staged_communicator.h"
 
@@ -35,14 +36,14 @@ Made MakeStaged(Communicator* host, Device* device, const DeviceBackendOptions& 
   return StagedCommunicator::Create(host, device, std::move(staged));
 }
 
-Made MakeIpc(Communicator*, Device*, const DeviceBackendOptions&, const std::string&) {
-  return absl::UnimplementedError("collectives by memory that processes on one GPU share");
-}
-
-// Not the caller's fault, and no other back end's.
-bool MayGoOn(absl::StatusCode code) {
-  return code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kFailedPrecondition ||
-         code == absl::StatusCode::kUnimplemented;
+Made MakeIpc(Communicator* host, Device* device, const DeviceBackendOptions& options, const std::string& reason) {
+  IpcOptions ipc;
+  ipc.checked = options.checked;
+  ipc.timeout = options.timeout;
+  ipc.flight_records = options.flight_records;
+  ipc.reason = reason;
+  ipc.kernels = options.fold_kernels;
+  return IpcCommunicator::Create(host, device, std::move(ipc));
 }
 
 // All ranks asked for the same.
@@ -57,45 +58,17 @@ absl::Status CheckAlike(Communicator* host, const std::string& wish) {
   return absl::OkStatus();
 }
 
-// What the ranks' results come to, alike on all: the first error that another back end could not help; else the first
-// one.
-struct Verdict {
-  int rank = -1;  // all went well
-  absl::Status status;
-};
-
-absl::StatusOr<Verdict> Compare(Communicator* host, const absl::Status& mine) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> codes,
-                            AllGatherBytes(host, absl::StrCat(static_cast<int>(mine.code()))));
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> messages, AllGatherBytes(host, std::string(mine.message())));
-  Verdict verdict;
-  for (int r = 0; r < host->size(); ++r) {
-    int code = 0;
-    if (!absl::SimpleAtoi(codes[r], &code)) return absl::InternalError(absl::StrCat("rank ", r, " sent no code"));
-    const absl::Status status(static_cast<absl::StatusCode>(code), messages[r]);
-    if (status.ok()) continue;
-    if (verdict.rank < 0 || (MayGoOn(verdict.status.code()) && !MayGoOn(status.code()))) verdict = {r, status};
-  }
-  return verdict;
-}
-
 }  // namespace
 
 const std::vector<DeviceBackend>& DeviceBackends() {
   static const auto* const backends =
-      new std::vector<DeviceBackend>{{"nccl", &MakeNccl}, {"staged", &MakeStaged}, {"ipc", &MakeIpc}};
+      new std::vector<DeviceBackend>{{"nccl", &MakeNccl}, {"ipc", &MakeIpc}, {"staged", &MakeStaged}};
   return *backends;
 }
 
 absl::StatusOr<std::unique_ptr<DeviceCommunicator>> MakeDeviceCommunicator(HostPart host, Device* device,
                                                                            const DeviceBackendOptions& options) {
   return internal::MakeDeviceCommunicator(std::move(host), device, options, DeviceBackends());
-}
-
-absl::Status AgreeThatAllCan(Communicator* host, const absl::Status& mine) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const Verdict verdict, Compare(host, mine));
-  if (verdict.rank < 0 || !mine.ok()) return mine;
-  return absl::UnavailableError(absl::StrCat("rank ", verdict.rank, ": ", verdict.status.message()));
 }
 
 namespace internal {
@@ -113,14 +86,14 @@ absl::StatusOr<std::unique_ptr<DeviceCommunicator>> MakeDeviceCommunicator(HostP
     names.push_back(backend.name);
     if (options.backend != "auto" && options.backend != backend.name) continue;
     Made made = backend.create(host.get(), device, options, absl::StrJoin(refusals, "; "));
-    LOCKSTEP_ASSIGN_OR_RETURN(const Verdict verdict, Compare(host.get(), made.status()));
-    if (verdict.rank < 0) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const RankError first, CompareResults(host.get(), made.status()));
+    if (first.rank < 0) {
       (*made)->KeepHost(std::move(host));
       if (options.checked) (*made)->CheckPointers();
       return made;
     }
-    const std::string refusal = absl::StrCat(backend.name, ": rank ", verdict.rank, ": ", verdict.status.message());
-    if (options.backend != "auto" || !MayGoOn(verdict.status.code())) {
+    const std::string refusal = absl::StrCat(backend.name, ": rank ", first.rank, ": ", first.status.message());
+    if (options.backend != "auto" || !IsRefusal(first.status)) {
       LOCKSTEP_RETURN_IF_ERROR(Annotate(made.status(), backend.name));
       return absl::UnavailableError(refusal);
     }

@@ -16,6 +16,7 @@
 #include "base/device.h"
 #include "comm/communicator.h"
 #include "comm/device_communicator.h"
+#include "kernels/fold_kernels.h"
 
 namespace lockstep {
 
@@ -27,6 +28,8 @@ struct DeviceBackendOptions {
   bool checked = false;  // whether buffers are where calls say, too: DeviceCommunicator::CheckPointers
   size_t flight_records = 256;
   size_t chunk_bytes = size_t{1} << 20;  // of what is staged
+  // Of the device, for "ipc", which is UNAVAILABLE without. They outlive the communicator.
+  const kernels::FoldKernels* fold_kernels = nullptr;
 };
 
 struct DeviceBackend {
@@ -39,7 +42,7 @@ struct DeviceBackend {
       create;
 };
 
-// The best first. A name that is reserved for later says UNIMPLEMENTED.
+// The best first.
 const std::vector<DeviceBackend>& DeviceBackends();
 
 // Collective over `host`. A communicator for the device, as all ranks can have it; on an error none has one.
@@ -48,9 +51,6 @@ const std::vector<DeviceBackend>& DeviceBackends();
 // that was asked for says, or, of the ranks that have nothing to say, UNAVAILABLE, naming one that has.
 absl::StatusOr<std::unique_ptr<DeviceCommunicator>> MakeDeviceCommunicator(HostPart host, Device* device,
                                                                            const DeviceBackendOptions& options);
-
-// Collective over `host`: whether every rank can. This rank's own error where it has one; else UNAVAILABLE, naming one that has.
-absl::Status AgreeThatAllCan(Communicator* host, const absl::Status& mine);
 
 namespace internal {
 

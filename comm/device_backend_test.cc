@@ -143,15 +143,26 @@ TEST(DeviceBackend, DifferentWishesAreAnErrorOnEveryRank) {
   }
 }
 
-TEST(DeviceBackend, NamesThatThereAreNotAreRefusedAndReservedOnesSaySo) {
+TEST(DeviceBackend, NamesThatThereAreNotAreRefused) {
   LoopbackWorld world(2);
   for (const Made& each : MakeOn(&world, DeviceBackends(), [](int) { return Wish("telepathy"); })) {
-    EXPECT_THAT(each.status(),
-                StatusIs(Code::kInvalidArgument, AllOf(HasSubstr("\"telepathy\""), HasSubstr("auto, nccl, staged"))));
+    EXPECT_THAT(each.status(), StatusIs(Code::kInvalidArgument,
+                                        AllOf(HasSubstr("\"telepathy\""), HasSubstr("auto, nccl, ipc, staged"))));
   }
+}
+
+// Where there is no CUDA, the ways that need it say so, and the last one does without.
+TEST(DeviceBackend, WhatNeedsCudaIsRefusedWithoutIt) {
+  LoopbackWorld world(2);
   for (const Made& each : MakeOn(&world, DeviceBackends(), [](int) { return Wish("ipc"); })) {
-    EXPECT_THAT(each.status(), StatusIs(Code::kUnimplemented, HasSubstr("ipc")));
+    EXPECT_THAT(each.status(), StatusIs(Code::kUnavailable, HasSubstr("ipc: ")));
   }
+  std::vector<Made> made = MakeOn(&world, DeviceBackends(), [](int) { return Wish("auto"); });
+  for (const Made& each : made) {
+    ASSERT_THAT(each.status(), IsOk());
+    EXPECT_THAT((*each)->Describe(), AllOf(HasSubstr("staged through"), HasSubstr("nccl: "), HasSubstr("ipc: ")));
+  }
+  ExpectUsable(&made);
 }
 
 TEST(DeviceBackend, TheHostHasNoneAndTheHostCommunicatorIsKept) {

@@ -3,11 +3,13 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/check.h"
 #include "base/devices.h"
 #include "base/log.h"
 #include "base/ref.h"
 #include "base/status.h"
+#include "comm/agreement.h"
 #include "comm/byte_objects.h"
 #include "comm/call_plan.h"
 #include "comm/device_call.h"
@@ -262,25 +264,20 @@ absl::StatusOr<std::unique_ptr<SymmetricBuffer>> DeviceCommunicator::AllocateHer
 
 absl::StatusOr<std::unique_ptr<SymmetricBuffer>> DeviceCommunicator::AllocateOnDevice(size_t bytes) {
   LOCKSTEP_RETURN_IF_ERROR(status());
-  std::unique_ptr<SymmetricBuffer> buffer;
-  absl::Status mine = bytes == 0 ? absl::InvalidArgumentError("a buffer of 0 bytes") : absl::OkStatus();
-  if (mine.ok()) {
-    absl::StatusOr<std::unique_ptr<SymmetricBuffer>> made = AllocateHere(bytes);
-    mine = made.status();
-    if (made.ok()) buffer = *std::move(made);
-  }
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      const std::vector<std::string> answers,
-      AllGatherBytes(host_.get(), absl::StrCat(bytes, " bytes", mine.ok() ? "" : ": ", mine.message())));
-  LOCKSTEP_RETURN_IF_ERROR(mine);
+  const auto text = [&](int other, absl::string_view said) {
+    return absl::StrCat("memory on ", Name(device_->id()), ": rank ", rank().value(), " asks for ", bytes,
+                        " bytes, rank ", other, " for ", said);
+  };
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> sizes,
+                            AllGatherBytes(host_.get(), absl::StrCat(bytes, " bytes")));
   for (int r = 0; r < size(); ++r) {
-    if (answers[r] == answers[rank().value()]) continue;
-    const std::string all = absl::StrCat("memory on ", Name(device_->id()), ": rank ", rank().value(), " asks for ",
-                                         answers[rank().value()], ", rank ", r, " for ", answers[r]);
-    if (answers[r].find(':') == std::string::npos) return absl::InvalidArgumentError(all);
-    return absl::UnavailableError(all);
+    if (sizes[r] != sizes[rank().value()]) return absl::InvalidArgumentError(text(r, sizes[r]));
   }
-  return buffer;
+  if (bytes == 0) return absl::InvalidArgumentError("a buffer of 0 bytes");
+  absl::StatusOr<std::unique_ptr<SymmetricBuffer>> buffer = AllocateHere(bytes);
+  LOCKSTEP_ASSIGN_OR_RETURN(const RankError first, CompareResults(host_.get(), buffer.status()));
+  if (first.rank < 0 || !buffer.ok()) return buffer;
+  return absl::UnavailableError(text(first.rank, absl::StrCat(bytes, " bytes: ", first.status.message())));
 }
 
 void DeviceCommunicator::KeepHost(HostPart host) {

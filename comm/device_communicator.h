@@ -133,7 +133,8 @@ class DeviceCommunicator : public Communicator {
   virtual absl::StatusOr<std::unique_ptr<Communicator>> MakePart(std::unique_ptr<Communicator> part, int color,
                                                                  int key) = 0;
 
-  // This rank's memory for AllocateOnDevice; not of 0 bytes. As it is here: of the device's own allocator.
+  // This rank's memory for AllocateOnDevice: all ranks ask for as many bytes, not 0, and come here together. As it is here: of the
+  // device's own allocator.
   virtual absl::StatusOr<std::unique_ptr<SymmetricBuffer>> AllocateHere(size_t bytes);
 
   // "cuda:0: NCCL 2.28.9 (libnccl.so.2): all ranks have a GPU of their own"

@@ -13,6 +13,7 @@
 #include "base/fork.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "comm/agreement.h"
 #include "comm/byte_objects.h"
 #include "comm/nccl_peers.h"
 #include "comm/nccl_plan.h"
@@ -154,13 +155,13 @@ NcclCommunicator::NcclCommunicator(HostPart host, Device* device, const NcclComm
       checks_(std::move(checks)),
       fork_generation_(ForkGeneration()),
       operations_(device, options.flight_records) {
-  NcclWatchdog::Get()->Add(this);
+  DeviceWatchdog::Get()->Add(this);
 }
 
 NcclCommunicator::~NcclCommunicator() {
   // CUDA and the watchdog did not come along into a forked child.
   if (fork_generation_ != ForkGeneration()) return;
-  NcclWatchdog::Get()->Remove(this);
+  DeviceWatchdog::Get()->Remove(this);
   const bool good = status().ok();
   const bool idle = good && operations_.Idle();
   // The other ranks must not wait for this one's part.
@@ -201,13 +202,7 @@ absl::Status NcclCommunicator::Supports(Collective collective, DType dtype, Redu
 
 absl::Status NcclCommunicator::CheckOnDevice(const DeviceCall& call) {
   if (const auto* const request = std::get_if<CollectiveRequest>(&call)) {
-    const Algorithms known = AlgorithmsFor(request->collective);
-    if (request->algorithm == Algorithm::kAuto ||
-        std::find(known.begin(), known.end(), request->algorithm) != known.end()) {
-      return absl::OkStatus();
-    }
-    return absl::InvalidArgumentError(
-        absl::StrCat(Name(request->algorithm), " carries out no ", Name(request->collective)));
+    return CheckAlgorithm(request->collective, request->algorithm);
   }
   int64_t tag = 0;
   if (const auto* const receive = std::get_if<ReceiveRequest>(&call)) {
@@ -226,13 +221,7 @@ absl::Status NcclCommunicator::Compare(absl::Span<const DeviceCall> calls) {
   const std::string mine = operations_.SignaturesOf(calls);
   // Messages differ from rank to rank.
   if (mine.empty()) return absl::OkStatus();
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> all, AllGatherBytes(checks_.get(), mine));
-  if (std::all_of(all.begin(), all.end(), [&](const std::string& other) { return other == all[0]; })) {
-    return absl::OkStatus();
-  }
-  std::string text;
-  for (int r = 0; r < size(); ++r) absl::StrAppend(&text, r == 0 ? "" : "; ", "rank ", r, " called ", all[r]);
-  return absl::FailedPreconditionError(absl::StrCat("the ranks' collectives differ: ", text));
+  return AgreeOnCalls(checks_.get(), mine);
 }
 
 absl::Status NcclCommunicator::IssueOnDevice(absl::Span<const DeviceCall> calls, Stream* stream) {

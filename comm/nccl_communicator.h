@@ -17,7 +17,7 @@
 // - All-reduces, and what else needs no memory of ours, may be captured. A repetition has neither deadline nor flight
 //   record: whoever launches a graph knows when it is late. NCCL's errors are noticed all the same.
 //
-// Failure. One thread of the process (comm/nccl_watchdog.h) asks NCCL for errors, looks whether operations have
+// Failure. One thread of the process (comm/device_watchdog.h) asks NCCL for errors, looks whether operations have
 // passed their deadlines, which count from the call, and whether the host communicator still stands. Whatever fails
 // ends both: NCCL's kernels leave the GPU, streams go on with what is behind them, and all ranks hear of it over the
 // host communicator, whose words for the loss of a rank go before NCCL's own. What the collectives that were under
@@ -42,8 +42,8 @@
 #include "base/reduce_op.h"
 #include "comm/communicator.h"
 #include "comm/device_communicator.h"
-#include "comm/nccl_operations.h"
-#include "comm/nccl_watchdog.h"
+#include "comm/device_operations.h"
+#include "comm/device_watchdog.h"
 #include "comm/schedule.h"
 #include "comm/symmetric_buffer.h"
 #include "transport/nccl/nccl_call.h"
@@ -63,7 +63,7 @@ struct NcclCommunicatorOptions {
   size_t flight_records = 256;
 };
 
-class NcclCommunicator : public DeviceCommunicator, private NcclWatchdog::Client {
+class NcclCommunicator : public DeviceCommunicator, private DeviceWatchdog::Client {
  public:
   // Collective over `host`. UNAVAILABLE and FAILED_PRECONDITION are the same on all ranks and say why they cannot be
   // joined by NCCL (comm/nccl_peers.h), UNIMPLEMENTED when it is to be deterministic; a borrowed host communicator is
@@ -132,7 +132,7 @@ class NcclCommunicator : public DeviceCommunicator, private NcclWatchdog::Client
   std::unique_ptr<Stream> bridge_;
   std::unique_ptr<Event> bridge_event_;
 
-  NcclOperations operations_;
+  mutable DeviceOperations operations_;
 };
 
 }  // namespace lockstep

@@ -1,13 +1,11 @@
 #include "comm/nccl_peers.h"
 
-#include <array>
 #include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "base/cuda_api.h"
-#include "base/cuda_error.h"
+#include "base/cuda_ipc.h"
 #include "base/env.h"
 #include "comm/host_id.h"
 #include "nlohmann/json.hpp"
@@ -18,13 +16,6 @@ namespace {
 
 std::string VersionName(int version) {
   return absl::StrCat(version / 10000, ".", version / 100 % 100, ".", version % 100);
-}
-
-absl::StatusOr<std::string> PciAddress(int device) {
-  std::array<char, 32> address = {};
-  const int code = TheCudaApi().device_get_pci_bus_id(address.data(), static_cast<int>(address.size()), device);
-  if (code != kCudaSuccess) return CudaStatus(code, "cudaDeviceGetPCIBusId", device);
-  return std::string(address.data());
 }
 
 }  // namespace
@@ -40,7 +31,7 @@ NcclPeer ThisNcclPeer(DeviceId device) {
   }
   peer.version = (*library)->version();
   peer.shares_gpu = peer.version >= nccl::VersionCode(2, 30, 3) && GetEnv("NCCL_MULTI_RANK_GPU_ENABLE") == "1";
-  absl::StatusOr<std::string> gpu = PciAddress(device.index);
+  absl::StatusOr<std::string> gpu = CudaPciAddress(device.index);
   if (gpu.ok()) {
     peer.gpu = *std::move(gpu);
   } else {

@@ -1,5 +1,6 @@
 #include "comm/schedule.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -247,6 +248,14 @@ Algorithms AlgorithmsFor(Collective collective) {
     if (entry.collective == collective) found.push_back(entry.algorithm);
   }
   return found;
+}
+
+absl::Status CheckAlgorithm(Collective collective, Algorithm algorithm) {
+  const Algorithms known = AlgorithmsFor(collective);
+  if (algorithm == Algorithm::kAuto || std::find(known.begin(), known.end(), algorithm) != known.end()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(Name(algorithm), " carries out no ", Name(collective)));
 }
 
 bool NeedsEqualBlocks(Collective collective, Algorithm algorithm) { return Has(collective, algorithm, kEqualBlocks); }

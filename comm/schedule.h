@@ -66,6 +66,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/rank.h"
@@ -215,6 +216,9 @@ std::string ToString(const Schedule& schedule);
 // The algorithms that carry out a collective, in a fixed order. Inlined: the selector asks at every call.
 using Algorithms = absl::InlinedVector<Algorithm, kAlgorithmCount>;
 Algorithms AlgorithmsFor(Collective collective);
+
+// INVALID_ARGUMENT for an algorithm that carries out no such collective. kAuto does.
+absl::Status CheckAlgorithm(Collective collective, Algorithm algorithm);
 
 // Whether the algorithm is only for layouts whose blocks are all of one size: not for the v-forms.
 bool NeedsEqualBlocks(Collective collective, Algorithm algorithm);

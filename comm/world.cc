@@ -359,6 +359,7 @@ absl::StatusOr<std::unique_ptr<World>> World::Create(const WorldOptions& options
   device.deterministic = settings.deterministic;
   device.checked = settings.checked;
   device.flight_records = settings.flight_records;
+  device.fold_kernels = options.fold_kernels;
   return MakeWorldOnDevice(std::move(world), options.device, device);
 }
 

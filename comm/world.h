@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "base/device.h"
 #include "comm/communicator.h"
+#include "kernels/fold_kernels.h"
 #include "transport/store.h"
 
 namespace lockstep {
@@ -46,10 +47,12 @@ struct WorldOptions {
   bool checked = false;
   bool deterministic = false;  // reductions fold in rank order: docs/numerics.md
   bool measure_links = false;  // algorithms are chosen by costs measured now, not by those built in
-  // Whose tensors the communicator takes beside the host's, and how they travel: "auto", "nccl" or "staged" (comm/device_backend.h).
+  // Whose tensors the communicator takes beside the host's, and how they travel: "auto", "nccl", "ipc" or "staged"
+  // (comm/device_backend.h).
   // The kind of the device and the way are equal on all ranks.
   DeviceId device;
-  std::string device_backend;  // "auto"
+  std::string device_backend;                          // "auto"
+  const kernels::FoldKernels* fold_kernels = nullptr;  // as DeviceBackendOptions has them
   // For measurements, never from the environment: messages leave this rank as over a link of so many bytes a second
   // (transport/throttled_transport.h). 0: as fast as they can. With "tcp" alone.
   double link_bytes_per_second = 0;

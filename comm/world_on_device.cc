@@ -4,6 +4,7 @@
 
 #include "base/devices.h"
 #include "base/status.h"
+#include "comm/agreement.h"
 #include "comm/communicator.h"
 #include "comm/device_communicator.h"
 

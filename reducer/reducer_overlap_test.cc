@@ -231,7 +231,7 @@ TEST_P(ReducerOverlap, EndOnAStreamReturnsBeforeTheGradientsAreReady) {
 // Each step is held up until the next one has been issued.
 TEST_P(ReducerOverlap, OnADeviceAStepIsIssuedBeforeTheLastOneIsDone) {
   if (testing::OnHost()) GTEST_SKIP() << "the host waits for its own streams";
-  if (testing::OnGpu()) GTEST_SKIP() << testing::kClosuresShareAThread;
+  if (testing::StreamsShareQueues()) GTEST_SKIP() << testing::kStreamsShareQueues;
   constexpr int kSteps = 6;
   LoopbackWorld world(size(), {}, ShortTimeout());
   world.Run([&](Communicator& communicator) {

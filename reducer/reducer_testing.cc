@@ -88,7 +88,7 @@ bool IsPowerOfTwo(int size) { return (size & (size - 1)) == 0; }
 
 // The tests' ranks reduce on the test's device, and a fake one has the host's kernels.
 const bool kernels_chosen = [] {
-  if (OnFakeDevice()) ReplaceKernelsForTesting(kernels::HostBucketKernels());
+  if (testing::WithHostKernels()) ReplaceKernelsForTesting(kernels::HostBucketKernels());
   return true;
 }();
 

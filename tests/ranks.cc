@@ -17,14 +17,27 @@ void RunRanks(int size, const std::function<void(int rank)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-ForTestDevice::ForTestDevice(Communicator* host, std::chrono::milliseconds timeout) : host_(host) {
-  if (OnHost()) return;
+absl::StatusOr<std::unique_ptr<Communicator>> MakeStagedTestCommunicator(Communicator* host, Device* device,
+                                                                         std::chrono::milliseconds timeout) {
   StagedOptions options;
   options.timeout = timeout;
-  auto staged = StagedCommunicator::Create(host, TestDevice(host->rank().value()), options);
-  LOCKSTEP_CHECK(staged.ok()) << staged.status();
-  staged_ = *std::move(staged);
+  return StagedCommunicator::Create(host, device, options);
 }
+
+namespace {
+
+MakeTestCommunicator make_test_communicator = &MakeStagedTestCommunicator;
+
+}  // namespace
+
+ForTestDevice::ForTestDevice(Communicator* host, std::chrono::milliseconds timeout) : host_(host) {
+  if (OnHost()) return;
+  auto made = make_test_communicator(host, TestDevice(host->rank().value()), timeout);
+  LOCKSTEP_CHECK(made.ok()) << made.status();
+  on_device_ = *std::move(made);
+}
+
+void ReplaceTestCommunicators(MakeTestCommunicator make) { make_test_communicator = make; }
 
 LoopbackWorld::LoopbackWorld(int size, LoopbackOptions network, TransportCommunicatorOptions options)
     : network_(size, std::move(network)), ranks_(size) {

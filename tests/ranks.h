@@ -8,6 +8,8 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "base/device.h"
 #include "base/rank.h"
 #include "comm/channel_registry.h"
 #include "comm/communicator.h"
@@ -24,6 +26,14 @@ namespace testing {
 // leave the others waiting, so it goes on after a failure or aborts what it shares with them.
 void RunRanks(int size, const std::function<void(int rank)>& body);
 
+// Makes communicators for the test's device, collectively, with that timeout.
+using MakeTestCommunicator = absl::StatusOr<std::unique_ptr<Communicator>> (*)(Communicator* host, Device* device,
+                                                                               std::chrono::milliseconds timeout);
+// Staged ones, which are what is made unless that is replaced; before any is.
+absl::StatusOr<std::unique_ptr<Communicator>> MakeStagedTestCommunicator(Communicator* host, Device* device,
+                                                                         std::chrono::milliseconds timeout);
+void ReplaceTestCommunicators(MakeTestCommunicator make);
+
 // A communicator for tensors on the test's device as well, over one for the host, which outlives it: that itself where the device is
 // the host. Collective.
 class ForTestDevice {
@@ -31,12 +41,12 @@ class ForTestDevice {
   explicit ForTestDevice(Communicator* host,
                          std::chrono::milliseconds timeout = TransportCommunicatorOptions().timeout);
 
-  Communicator* get() const { return staged_ == nullptr ? host_ : staged_.get(); }
+  Communicator* get() const { return on_device_ == nullptr ? host_ : on_device_.get(); }
   Communicator& operator*() const { return *get(); }
 
  private:
   Communicator* const host_;
-  std::unique_ptr<Communicator> staged_;
+  std::unique_ptr<Communicator> on_device_;
 };
 
 // Communicators of `size` ranks over one loopback network, without a control channel: each rank has its own view of a failure.

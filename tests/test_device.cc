@@ -28,8 +28,6 @@ std::string Kind() {
   return kind == nullptr ? "" : kind;
 }
 
-bool OnGpu() { return Kind() == "cuda"; }
-
 Device* FakeDeviceOf(int rank) {
   static auto* const mu = new Mutex;
   static auto* const devices = new std::vector<FakeDevice*>;
@@ -104,16 +102,19 @@ Device* Gpu() {
 Device* TestDevice(int rank) {
   const std::string kind = Kind();
   if (OnFakeDevice()) return FakeDeviceOf(rank);
-  if (kind == "cuda") {
+  if (OnGpu()) {
     static Device* const gpu = Gpu();
     return gpu;
   }
-  LOCKSTEP_CHECK(kind.empty()) << "LOCKSTEP_TEST_DEVICE is '" << kind << "'; known are fake, one_queue, cuda";
+  LOCKSTEP_CHECK(kind.empty()) << "LOCKSTEP_TEST_DEVICE is '" << kind
+                               << "'; known are fake, one_queue, cuda, fake_cuda";
   return HostDevice();
 }
 
 bool OnFakeDevice() { return Kind() == "fake" || Kind() == "one_queue"; }
+bool OnGpu() { return Kind() == "cuda" || Kind() == "fake_cuda"; }
 bool StreamsShareQueues() { return Kind() == "one_queue" || OnGpu(); }
+bool WithHostKernels() { return OnFakeDevice() || Kind() == "fake_cuda"; }
 
 void* AllocateReachable(size_t bytes) {
   return OnGpu() ? Pool().Take(TestDevice(0), bytes) : HostDevice()->AllocateOnHost(bytes).value();

@@ -3,6 +3,7 @@
 //   fake       devices made of the host, which call themselves cuda:0, with kernels of the host
 //   one_queue  the same, with one queue for all streams of a device (base/shared_queues_testing.h)
 //   cuda       the GPU cuda:0; tests that need one say that they are skipped where there is none
+//   fake_cuda  the same of a CUDA in memory that the program brings (tests/with_ipc.cc), with kernels of the host
 //
 // So one test proves code above devices on the host, over the seams of a device, and on a GPU.
 
@@ -25,11 +26,15 @@ inline bool OnHost() { return TestDeviceId().kind == DeviceKind::kHost; }
 
 // A device made of the host, with the host's kernels.
 bool OnFakeDevice();
+// On a GPU, which all ranks share.
+bool OnGpu();
 // Where a closure that waits holds up other streams, and not only by the closures in them: a test whose closures wait for something
 // that others do cannot run there.
 bool StreamsShareQueues();
 inline constexpr char kStreamsShareQueues[] =
     "streams of a GPU share queues and a thread for closures, and here one waits";
+// Whether the test's device has the host's kernels.
+bool WithHostKernels();
 
 // Memory that the test's device and the host reach, uninitialised and aligned to 256 bytes. On a GPU, where taking and freeing memory
 // waits for what other ranks have under way, it comes from one large allocation as long as that lasts, and what is freed is kept for

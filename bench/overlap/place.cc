@@ -8,6 +8,7 @@
 #include "base/host_device.h"
 #include "base/status.h"
 #include "comm/device_backend.h"
+#include "kernels/cuda/fold_kernels.h"
 
 namespace lockstep {
 namespace bench {
@@ -21,6 +22,7 @@ absl::StatusOr<Place> FindPlaceOnGpu(const OverlapOptions& options, Communicator
   LOCKSTEP_ASSIGN_OR_RETURN(place.replay.device, CudaDevice(rank % gpus));
   DeviceBackendOptions backend;
   backend.backend = options.backend;
+  backend.fold_kernels = kernels::CudaFoldKernels();
   LOCKSTEP_ASSIGN_OR_RETURN(place.on_device, MakeDeviceCommunicator(world, place.replay.device, backend));
   place.communicator = place.on_device.get();
   // The default stream, in which frameworks compute unless they are told otherwise.

@@ -1,8 +1,8 @@
-// What a communicator of NCCL's has under way on streams: when it is done, whether it is in time, and its flight
+// What a communicator has under way on a device's streams: when it is done, whether it is in time, and its flight
 // records.
 
-#ifndef COMM_NCCL_OPERATIONS_H_
-#define COMM_NCCL_OPERATIONS_H_
+#ifndef COMM_DEVICE_OPERATIONS_H_
+#define COMM_DEVICE_OPERATIONS_H_
 
 #include <chrono>
 #include <cstddef>
@@ -24,11 +24,11 @@
 
 namespace lockstep {
 
-// Thread-safe. Calls are done in the order in which they were issued, as those of one communicator of NCCL's are. The
-// device outlives it. Collectives are numbered from 1; messages have neither number nor record.
-class NcclOperations {
+// Thread-safe. Calls are done in the order in which they were issued, as those of one communicator are. The device
+// outlives it. Collectives are numbered from 1; messages have neither number nor record.
+class DeviceOperations {
  public:
-  NcclOperations(Device* device, size_t flight_records);
+  DeviceOperations(Device* device, size_t flight_records);
 
   // What the next calls to be issued are called in messages.
   std::string NameOf(absl::Span<const DeviceCall> calls) const ABSL_LOCKS_EXCLUDED(mu_);
@@ -48,8 +48,8 @@ class NcclOperations {
   // What is not done never will be.
   void Fail() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // As FlightRecorder::ToString.
-  std::string Records(size_t count_max) const ABSL_LOCKS_EXCLUDED(mu_);
+  // As FlightRecorder::ToString, with what is done by now.
+  std::string Records(size_t count_max) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Operation {
@@ -76,4 +76,4 @@ class NcclOperations {
 
 }  // namespace lockstep
 
-#endif  // COMM_NCCL_OPERATIONS_H_
+#endif  // COMM_DEVICE_OPERATIONS_H_

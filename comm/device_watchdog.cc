@@ -1,4 +1,4 @@
-#include "comm/nccl_watchdog.h"
+#include "comm/device_watchdog.h"
 
 #include <algorithm>
 #include <utility>
@@ -14,19 +14,19 @@ constexpr int kPeriodMs = 20;
 
 }  // namespace
 
-NcclWatchdog* NcclWatchdog::Get() {
-  static NcclWatchdog* const watchdog = new NcclWatchdog();
+DeviceWatchdog* DeviceWatchdog::Get() {
+  static DeviceWatchdog* const watchdog = new DeviceWatchdog();
   return watchdog;
 }
 
-void NcclWatchdog::Add(Client* client) {
+void DeviceWatchdog::Add(Client* client) {
   MutexLock lock(&mu_);
   clients_.push_back(client);
   if (clients_.size() > 1) return;
-  thread_ = Thread("lockstep-nccl", [this, generation = ++generation_] { Loop(generation); });
+  thread_ = Thread("lockstep-device", [this, generation = ++generation_] { Loop(generation); });
 }
 
-void NcclWatchdog::Remove(Client* client) {
+void DeviceWatchdog::Remove(Client* client) {
   Thread ended;
   {
     MutexLock lock(&mu_);
@@ -39,7 +39,7 @@ void NcclWatchdog::Remove(Client* client) {
   ended.Join();
 }
 
-void NcclWatchdog::Loop(uint64_t generation) {
+void DeviceWatchdog::Loop(uint64_t generation) {
   const CudaRelaxedCapture relaxed(TheCudaApi());
   MutexLock lock(&mu_);
   while (generation_ == generation) {

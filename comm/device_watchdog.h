@@ -1,8 +1,8 @@
-// The one thread of a process that looks after all of its NCCL communicators: NCCL reports failures only to who asks,
-// and a collective on a stream has nobody who waits for it.
+// The one thread of a process that looks after its communicators that work on devices by themselves: NCCL reports
+// failures only to who asks, and a collective on a stream has nobody who waits for it.
 
-#ifndef COMM_NCCL_WATCHDOG_H_
-#define COMM_NCCL_WATCHDOG_H_
+#ifndef COMM_DEVICE_WATCHDOG_H_
+#define COMM_DEVICE_WATCHDOG_H_
 
 #include <cstdint>
 #include <vector>
@@ -13,9 +13,9 @@
 
 namespace lockstep {
 
-// Thread-safe. The thread, lockstep-nccl, is there while anybody is watched. What a client asks CUDA there does not
+// Thread-safe. The thread, lockstep-device, is there while anybody is watched. What a client asks CUDA there does not
 // break captures of graphs on other threads.
-class NcclWatchdog {
+class DeviceWatchdog {
  public:
   class Client {
    public:
@@ -27,14 +27,14 @@ class NcclWatchdog {
   };
 
   // The process's. Never destroyed.
-  static NcclWatchdog* Get();
+  static DeviceWatchdog* Get();
 
   void Add(Client* client) ABSL_LOCKS_EXCLUDED(mu_);
   // After this the client is called no more. Not from one of its calls. With the last client the thread ends.
   void Remove(Client* client) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  NcclWatchdog() = default;
+  DeviceWatchdog() = default;
 
   // As long as that is the generation.
   void Loop(uint64_t generation) ABSL_LOCKS_EXCLUDED(mu_);
@@ -50,4 +50,4 @@ class NcclWatchdog {
 
 }  // namespace lockstep
 
-#endif  // COMM_NCCL_WATCHDOG_H_
+#endif  // COMM_DEVICE_WATCHDOG_H_

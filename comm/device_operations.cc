@@ -1,4 +1,4 @@
-#include "comm/nccl_operations.h"
+#include "comm/device_operations.h"
 
 #include <cstdint>
 #include <utility>
@@ -40,16 +40,17 @@ std::string NameOfCall(const DeviceCall& call, uint64_t sequence) {
 
 }  // namespace
 
-NcclOperations::NcclOperations(Device* device, size_t flight_records) : device_(device), recorder_(flight_records) {}
+DeviceOperations::DeviceOperations(Device* device, size_t flight_records)
+    : device_(device), recorder_(flight_records) {}
 
-std::string NcclOperations::NameOf(absl::Span<const DeviceCall> calls) const {
+std::string DeviceOperations::NameOf(absl::Span<const DeviceCall> calls) const {
   MutexLock lock(&mu_);
   std::string name = NameOfCall(calls[0], sequence_ + 1);
   if (calls.size() > 1) absl::StrAppend(&name, " and ", calls.size() - 1, " more of its group");
   return name;
 }
 
-std::string NcclOperations::SignaturesOf(absl::Span<const DeviceCall> calls) const {
+std::string DeviceOperations::SignaturesOf(absl::Span<const DeviceCall> calls) const {
   MutexLock lock(&mu_);
   uint64_t sequence = sequence_;
   std::string text;
@@ -61,12 +62,12 @@ std::string NcclOperations::SignaturesOf(absl::Span<const DeviceCall> calls) con
   return text;
 }
 
-std::string NcclOperations::NameOf(const Operation& operation) {
+std::string DeviceOperations::NameOf(const Operation& operation) {
   return operation.record == nullptr ? "a message" : ToString(operation.signature);
 }
 
-absl::Status NcclOperations::Issued(absl::Span<const DeviceCall> calls, Stream* stream, Deadline deadline,
-                                    std::chrono::milliseconds timeout) {
+absl::Status DeviceOperations::Issued(absl::Span<const DeviceCall> calls, Stream* stream, Deadline deadline,
+                                      std::chrono::milliseconds timeout) {
   MutexLock lock(&mu_);
   Retire();
   std::unique_ptr<Event> event;
@@ -91,7 +92,7 @@ absl::Status NcclOperations::Issued(absl::Span<const DeviceCall> calls, Stream* 
   return absl::OkStatus();
 }
 
-void NcclOperations::End(const Operation& operation, FlightRecord::State state) {
+void DeviceOperations::End(const Operation& operation, FlightRecord::State state) {
   FlightRecord* const record = operation.record;
   // The ring may have come round to it.
   if (record == nullptr || record->signature.sequence != operation.signature.sequence) return;
@@ -99,7 +100,7 @@ void NcclOperations::End(const Operation& operation, FlightRecord::State state) 
   record->ended = FlightRecord::Clock::now();
 }
 
-void NcclOperations::Retire() {
+void DeviceOperations::Retire() {
   for (;;) {
     size_t last = 0;
     while (last < operations_.size() && operations_[last].event == nullptr) ++last;
@@ -112,7 +113,7 @@ void NcclOperations::Retire() {
   }
 }
 
-absl::Status NcclOperations::Check() {
+absl::Status DeviceOperations::Check() {
   MutexLock lock(&mu_);
   Retire();
   const Deadline::Clock::time_point now = Deadline::Clock::now();
@@ -124,21 +125,22 @@ absl::Status NcclOperations::Check() {
   return absl::OkStatus();
 }
 
-bool NcclOperations::Idle() {
+bool DeviceOperations::Idle() {
   MutexLock lock(&mu_);
   Retire();
   return operations_.empty();
 }
 
-void NcclOperations::Fail() {
+void DeviceOperations::Fail() {
   MutexLock lock(&mu_);
   Retire();
   for (const Operation& operation : operations_) End(operation, FlightRecord::State::kFailed);
   operations_.clear();
 }
 
-std::string NcclOperations::Records(size_t count_max) const {
+std::string DeviceOperations::Records(size_t count_max) {
   MutexLock lock(&mu_);
+  Retire();
   return recorder_.ToString(count_max);
 }
 
