@@ -4,6 +4,8 @@
 #ifndef TESTS_FAKE_CUDA_KERNELS_H_
 #define TESTS_FAKE_CUDA_KERNELS_H_
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -52,6 +54,8 @@ class FakeCudaKernels : public kernels::BucketKernels {
     absl::Status Copy(void*, const void*, size_t) override { return Unasked(); }
     absl::Status Record(Event*) override { return Unasked(); }
     absl::Status Wait(Event*) override { return Unasked(); }
+    absl::Status AwaitValue(const std::atomic<uint32_t>*, uint32_t) override { return Unasked(); }
+    absl::Status WriteValue(std::atomic<uint32_t>*, uint32_t) override { return Unasked(); }
     absl::Status Synchronize(Deadline) override { return Unasked(); }
     absl::Status status() const override { return Unasked(); }
 
