@@ -88,6 +88,25 @@ TEST_F(NcclFailureTest, AnOperationsDeadlineEndsItOnEveryRank) {
   ExpectAbortedOnce();
 }
 
+// In checked mode ranks compare their calls on the host first: rank 0 does so with one that never calls.
+TEST_F(NcclFailureTest, AFailureEndsTheComparisonOfCalls) {
+  Create(2, [](int, NcclCommunicatorOptions* options) { options->checked = true; });
+  const CaseReference reference(Small(), size());
+  OnRanks([&](Communicator& self) {
+    if (self.rank() == Rank(0)) {
+      CaseRun run(reference, self.rank(), memory());
+      EXPECT_THAT(self.Run(run.request()),
+                  StatusIs(AnyOf(Code::kInternal, Code::kAborted), HasSubstr("(ncclInternalError)")));
+      return;
+    }
+    // Found out by the watchdog, some time after this.
+    fakes_.nccl->FailLater(1, nccl::kInternalError);
+    const Deadline deadline = CommTestDeadline();
+    while (self.status().ok() && !deadline.passed()) std::this_thread::yield();
+  });
+  ExpectAbortedOnce();
+}
+
 TEST_F(NcclFailureTest, AFailureOfTheHostCommunicatorEndsWhatIsInFlight) {
   Create(2);
   const CaseReference reference(Small(), size());
