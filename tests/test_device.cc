@@ -107,12 +107,13 @@ Device* TestDevice(int rank) {
     return gpu;
   }
   LOCKSTEP_CHECK(kind.empty()) << "LOCKSTEP_TEST_DEVICE is '" << kind
-                               << "'; known are fake, one_queue, cuda, fake_cuda";
+                               << "'; known are fake, one_queue, cuda, cuda_ipc, fake_cuda";
   return HostDevice();
 }
 
 bool OnFakeDevice() { return Kind() == "fake" || Kind() == "one_queue"; }
-bool OnGpu() { return Kind() == "cuda" || Kind() == "fake_cuda"; }
+bool OnGpu() { return Kind() == "cuda" || ByIpc(); }
+bool ByIpc() { return Kind() == "cuda_ipc" || Kind() == "fake_cuda"; }
 bool StreamsShareQueues() { return Kind() == "one_queue" || OnGpu(); }
 bool WithHostKernels() { return OnFakeDevice() || Kind() == "fake_cuda"; }
 

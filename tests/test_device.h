@@ -3,7 +3,8 @@
 //   fake       devices made of the host, which call themselves cuda:0, with kernels of the host
 //   one_queue  the same, with one queue for all streams of a device (base/shared_queues_testing.h)
 //   cuda       the GPU cuda:0; tests that need one say that they are skipped where there is none
-//   fake_cuda  the same of a CUDA in memory that the program brings (tests/with_ipc.cc), with kernels of the host
+//   cuda_ipc   the same, and ranks reduce by memory that they map, in programs with tests/with_ipc.cc
+//   fake_cuda  the same of a CUDA in memory that such a program brings, with kernels of the host
 //
 // So one test proves code above devices on the host, over the seams of a device, and on a GPU.
 
@@ -33,6 +34,8 @@ bool OnGpu();
 bool StreamsShareQueues();
 inline constexpr char kStreamsShareQueues[] =
     "streams of a GPU share queues and a thread for closures, and here one waits";
+// Whether ranks reduce by memory that they map.
+bool ByIpc();
 // Whether the test's device has the host's kernels.
 bool WithHostKernels();
 

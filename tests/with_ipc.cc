@@ -1,5 +1,5 @@
 // Linked into a test of what is above devices, this has its ranks reduce by memory that they map
-// (comm/ipc_communicator.h): on a CUDA in memory where LOCKSTEP_TEST_DEVICE is fake_cuda, on a GPU where it is cuda.
+// (comm/ipc_communicator.h): on a CUDA in memory where LOCKSTEP_TEST_DEVICE is fake_cuda, on a GPU where it is cuda_ipc.
 
 #include <chrono>
 #include <memory>
@@ -28,6 +28,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Make(Communicator* host, Device* d
 }
 
 [[maybe_unused]] const bool chosen = [] {
+  if (!testing::ByIpc()) return false;
   if (testing::WithHostKernels()) new FakeCuda;  // for the rest of the process
   testing::ReplaceTestCommunicators(&Make);
   return true;
