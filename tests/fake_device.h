@@ -18,6 +18,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/device.h"
 #include "base/host_device.h"
@@ -84,7 +85,7 @@ class FakeDevice : public Device {
     absl::Status Copy(void* target, const void* source, size_t bytes) override {
       return stream_->Enqueue([device = device_, target, source, bytes] {
         if (device->copy_observer_ != nullptr) device->copy_observer_(target, source, bytes);
-        std::memcpy(target, source, bytes);
+        if (bytes > 0) std::memcpy(target, source, bytes);
         return absl::OkStatus();
       });
     }
@@ -108,9 +109,15 @@ class FakeDevice : public Device {
 
   absl::StatusOr<void*> Take(size_t bytes) {
     LOCKSTEP_RETURN_IF_ERROR(allocation_error_);
+    // More than a device has; the allocators of sanitizers end the process rather than refuse it.
+    if (bytes > kMemoryBytes) {
+      return absl::ResourceExhaustedError(absl::StrCat(Name(id()), ": cannot allocate ", bytes, " bytes"));
+    }
     ++allocations_;
     return HostDevice()->AllocateOnHost(bytes);
   }
+
+  static constexpr size_t kMemoryBytes = size_t{64} << 30;
 
   const int index_;
   absl::Status allocation_error_;
