@@ -1,8 +1,5 @@
 #include "reducer/comm_hook.h"
 
-#include <atomic>
-#include <cstdint>
-#include <new>
 #include <string>
 #include <utility>
 
@@ -10,7 +7,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
-#include "base/device_memory.h"
 #include "base/host_device.h"
 #include "base/mutex.h"
 #include "base/status.h"
@@ -69,8 +65,6 @@ class HostCompletedHook : public CommHook {
   }
 
  private:
-  using Word = std::atomic<uint32_t>;
-
   // Until it is completed or late.
   absl::Status Carry(HookBucket& bucket) {
     const auto completion = std::make_shared<Completion>();
@@ -78,41 +72,41 @@ class HostCompletedHook : public CommHook {
     return completion->Wait(Deadline::After(timeout_));
   }
 
-  // The stream's own closures may not use the device, nor hold up those of other streams: a thread of ours carries the
-  // hook out, and the stream awaits a word that it stores then.
+  // The stream's own closures may not use the device: one of them waits there for what a thread of ours does.
   absl::Status IssueOnDevice(HookBucket& bucket, Stream& stream) {
     LOCKSTEP_RETURN_IF_ERROR(bucket.communicator->status());  // of an earlier bucket's hook
-    Device* const device = bucket.communicator->accelerator();
-    LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<Event> there, device->CreateEvent());
+    LOCKSTEP_ASSIGN_OR_RETURN(Stream* const thread, Thread());
+    LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<Event> there, bucket.communicator->accelerator()->CreateEvent());
     LOCKSTEP_RETURN_IF_ERROR(stream.Record(there.get()));
-    MutexLock lock(&mu_);
-    if (thread_ == nullptr) {
-      LOCKSTEP_ASSIGN_OR_RETURN(done_, DeviceMemory::AllocateOnHost(device, sizeof(Word)));
-      new (done_.data()) Word(0);
-      LOCKSTEP_ASSIGN_OR_RETURN(thread_, HostDevice()->CreateStream("lockstep-hook"));
-    }
-    Word* const done = reinterpret_cast<Word*>(done_.data());
-    const uint32_t number = ++issued_;
-    LOCKSTEP_RETURN_IF_ERROR(thread_->Enqueue([this, &bucket, there, done, number] {
+    const auto done = std::make_shared<Completion>();
+    LOCKSTEP_RETURN_IF_ERROR(thread->Enqueue([this, &bucket, there, done] {
       // What is before it ends by deadlines of its own.
       absl::Status status = there->Synchronize(Deadline::Infinite());
       if (status.ok()) status = Carry(bucket);
       // Which is what the reducer looks at.
       if (!status.ok()) bucket.communicator->Abort(std::string(status.message()));
-      done->store(number, std::memory_order_release);
+      done->Done(status);
       return absl::OkStatus();
     }));
-    return stream.AwaitValue(done, number);
+    return stream.Enqueue([done] {
+      done->Wait(Deadline::Infinite()).IgnoreError();
+      return absl::OkStatus();
+    });
+  }
+
+  absl::StatusOr<Stream*> Thread() {
+    MutexLock lock(&mu_);
+    if (thread_ == nullptr) {
+      LOCKSTEP_ASSIGN_OR_RETURN(thread_, HostDevice()->CreateStream("lockstep-hook"));
+    }
+    return thread_.get();
   }
 
   const std::string name_;
   const std::chrono::milliseconds timeout_;
   const std::function<void(HookBucket&, std::shared_ptr<HookCompletion>)> start_;
-  // Where buckets are on a device: made for the first one.
   Mutex mu_;
-  DeviceMemory done_ ABSL_GUARDED_BY(mu_);               // a word: the number of the last hook that is
-  std::unique_ptr<Stream> thread_ ABSL_GUARDED_BY(mu_);  // goes before the word
-  uint32_t issued_ ABSL_GUARDED_BY(mu_) = 0;
+  std::unique_ptr<Stream> thread_ ABSL_GUARDED_BY(mu_);  // where it is on a device
 };
 
 }  // namespace
