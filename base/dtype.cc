@@ -57,4 +57,10 @@ bool IsFloat(DType dtype) { return IsKind(dtype, Kind::kFloat); }
 bool IsInteger(DType dtype) { return IsKind(dtype, Kind::kInteger); }
 bool IsComplex(DType dtype) { return IsKind(dtype, Kind::kComplex); }
 
+DType RealOf(DType dtype) {
+  if (dtype == DType::kComplex64) return DType::kF32;
+  if (dtype == DType::kComplex128) return DType::kF64;
+  return dtype;
+}
+
 }  // namespace lockstep

@@ -49,6 +49,9 @@ bool IsFloat(DType dtype);    // f16, bf16, f32, f64, f8e4m3, f8e5m2
 bool IsInteger(DType dtype);  // u8, i8, i32, u32, i64, u64
 bool IsComplex(DType dtype);  // complex64, complex128
 
+// Of a complex dtype that of its parts, f32 or f64; others stay what they are.
+DType RealOf(DType dtype);
+
 }  // namespace lockstep
 
 #endif  // BASE_DTYPE_H_

@@ -74,6 +74,9 @@ TEST(DTypeTest, EveryDTypeButBoolIsOfExactlyOneKind) {
   EXPECT_TRUE(IsFloat(DType::kF8E5M2));
   EXPECT_TRUE(IsInteger(DType::kU64));
   EXPECT_TRUE(IsComplex(DType::kComplex64));
+  EXPECT_EQ(RealOf(DType::kComplex64), DType::kF32);
+  EXPECT_EQ(RealOf(DType::kComplex128), DType::kF64);
+  EXPECT_EQ(RealOf(DType::kBF16), DType::kBF16);
 }
 
 }  // namespace

@@ -1,9 +1,8 @@
 #include "comm/device_communicator.h"
 
-#include <optional>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
 #include "base/check.h"
 #include "base/devices.h"
 #include "base/log.h"
@@ -72,7 +71,7 @@ class DeviceCommunicator::Prepared : public PreparedCollective {
  private:
   DeviceCommunicator* const communicator_;
   const KeptCall call_;
-  std::optional<Work> work_;
+  absl::optional<Work> work_;
 };
 
 DeviceCommunicator::DeviceCommunicator(HostPart host, Device* device, std::chrono::milliseconds timeout)

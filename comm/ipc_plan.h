@@ -17,11 +17,11 @@
 #define COMM_IPC_PLAN_H_
 
 #include <cstddef>
-#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/optional.h"
 #include "comm/communicator.h"
 
 namespace lockstep {
@@ -38,7 +38,7 @@ struct IpcCopy {
 struct IpcStep {
   std::vector<IpcCopy> puts;
   // The same elements of all slots: into the output, or, of two shots, into the own slot.
-  std::optional<IpcCopy> fold;
+  absl::optional<IpcCopy> fold;
   bool two_shots = false;
   std::vector<IpcCopy> gets;
 };

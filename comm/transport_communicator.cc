@@ -258,24 +258,21 @@ void TransportCommunicator::LaunchCall(Call* call, const CollectiveRequest& requ
   if (begins) call->record->state = FlightRecord::State::kRunning;
   if (!call->at_once) TimeCall(call, timeout);
   if (call->background != nullptr) engine_->AddBackgroundWork();
-  if (!by_memory) {
-    if (!call->at_once) return executor_.Start(call);
-    if (executor_.StartAtOnce(call, kLooksAtMessages)) return OnDone(call, absl::OkStatus());
-    if (work->done().load(std::memory_order_acquire)) return;
-    TimeCall(call, timeout);
-    call->at_once = false;
-    return;
+  if (by_memory) {
+    // Ranks in step meet at once, which is less than it takes to begin to wait.
+    int looks = stays ? kLooks : 1;
+    do {
+      memory_executor_->Poll();
+    } while (!work->done().load(std::memory_order_acquire) && !memory_executor_->busy() && --looks > 0);
+  } else if (!call->at_once) {
+    return executor_.Start(call);
+  } else if (executor_.StartAtOnce(call, kLooksAtMessages)) {
+    return OnDone(call, absl::OkStatus());
   }
-
-  // Ranks in step meet at once, which is less than it takes to begin to wait.
-  int looks = stays ? kLooks : 1;
-  do {
-    memory_executor_->Poll();
-  } while (!work->done().load(std::memory_order_acquire) && !memory_executor_->busy() && --looks > 0);
   if (work->done().load(std::memory_order_acquire)) return;
   if (call->at_once) TimeCall(call, timeout);
   call->at_once = false;
-  if (memory_executor_->busy()) engine_->Notify();
+  if (by_memory && memory_executor_->busy()) engine_->Notify();
 }
 
 void TransportCommunicator::TimeCall(Call* call, std::chrono::milliseconds timeout) {

@@ -4,20 +4,10 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/dtype.h"
 #include "kernels/cpu/cast.h"
 
 namespace lockstep {
-namespace {
-
-// An entry of a complex bucket is the real part of its element.
-DType RealOf(DType dtype) {
-  if (dtype == DType::kComplex64) return DType::kF32;
-  if (dtype == DType::kComplex128) return DType::kF64;
-  return dtype;
-}
-
-}  // namespace
-
 int BucketTail::CountMax(DType dtype) {
   switch (dtype) {
     case DType::kF8E5M2:

@@ -40,13 +40,6 @@ std::vector<KeptPiece> Keep(absl::Span<const BucketPiece> pieces) {
   return kept;
 }
 
-// An entry of a complex tail is the real part of its element.
-DType RealOf(DType dtype) {
-  if (dtype == DType::kComplex64) return DType::kF32;
-  if (dtype == DType::kComplex128) return DType::kF64;
-  return dtype;
-}
-
 char* At(void* base, size_t index, DType dtype) { return static_cast<char*>(base) + index * SizeOf(dtype); }
 const char* At(const void* base, size_t index, DType dtype) {
   return static_cast<const char*>(base) + index * SizeOf(dtype);

@@ -1,0 +1,409 @@
+// Part of tests/device_conformance.h: streams and events, their order and their errors.
+
+#ifndef TESTS_DEVICE_STREAMS_CONFORMANCE_H_
+#define TESTS_DEVICE_STREAMS_CONFORMANCE_H_
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/deadline.h"
+#include "base/device.h"
+#include "base/status_matchers.h"
+#include "base/thread.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/device_conformance_fixture.h"
+#include "tests/gate.h"
+
+namespace lockstep {
+
+// An event of no device at all.
+class ForeignEvent final : public Event {
+ public:
+  bool Query() const override { return true; }
+  absl::Status Synchronize(Deadline deadline) override { return absl::OkStatus(); }
+};
+
+TEST_P(DeviceConformance, StreamIsOnItsDevice) { EXPECT_EQ(NewStream()->device(), device_->id()); }
+
+TEST_P(DeviceConformance, UnusedStreamIsIdleAndWithoutError) {
+  const auto stream = NewStream();
+  EXPECT_THAT(stream->Synchronize(Deadline::Now()), IsOk());
+  EXPECT_THAT(stream->status(), IsOk());
+}
+
+TEST_P(DeviceConformance, WorkRunsInOrder) {
+  const auto stream = NewStream();
+  std::vector<int> order;  // touched by the stream's work alone until Synchronize
+  for (int i = 0; i < 1000; ++i) EnqueueOk(stream.get(), [&order, i] { order.push_back(i); });
+  ASSERT_THAT(stream->Synchronize(Soon()), IsOk());
+  ASSERT_EQ(order.size(), 1000);
+  for (int i = 0; i < 1000; ++i) ASSERT_EQ(order[i], i);
+}
+
+TEST_P(DeviceConformance, WorkOfEachThreadRunsInItsOrder) {
+  constexpr int kThreads = 4;
+  constexpr int kEach = 500;
+  const auto stream = NewStream();
+  std::vector<std::vector<int>> orders(kThreads);
+  {
+    std::vector<Thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back("enqueuer", [&stream, order = &orders[t]] {
+        for (int i = 0; i < kEach; ++i) EnqueueOk(stream.get(), [order, i] { order->push_back(i); });
+      });
+    }
+  }
+  ASSERT_THAT(stream->Synchronize(Soon()), IsOk());
+  for (const std::vector<int>& order : orders) {
+    ASSERT_EQ(order.size(), kEach);
+    for (int i = 0; i < kEach; ++i) ASSERT_EQ(order[i], i);
+  }
+}
+
+TEST_P(DeviceConformance, EnqueueDoesNotWaitForTheWork) {
+  const auto stream = NewStream();
+  Gate gate;
+  EnqueueGate(stream.get(), &gate);
+  for (int i = 0; i < 100; ++i) EnqueueOk(stream.get(), [] {});
+  gate.Open();
+  EXPECT_THAT(stream->Synchronize(Soon()), IsOk());
+}
+
+TEST_P(DeviceConformance, SynchronizeGivesUpAtItsDeadlineAndTheWorkGoesOn) {
+  const auto stream = NewStream();
+  Gate gate;
+  EnqueueGate(stream.get(), &gate);
+  EXPECT_THAT(stream->Synchronize(Deadline::Now()), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_THAT(stream->Synchronize(Deadline::AfterMs(2)), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_THAT(stream->status(), IsOk()) << "giving up waiting is no error of the stream";
+  gate.Open();
+  EXPECT_THAT(stream->Synchronize(Soon()), IsOk());
+}
+
+TEST_P(DeviceConformance, EventNeverRecordedIsReached) {
+  const auto event = NewEvent();
+  EXPECT_TRUE(event->Query());
+  EXPECT_THAT(event->Synchronize(Deadline::Now()), IsOk());
+}
+
+TEST_P(DeviceConformance, WaitingForAnEventNeverRecordedDoesNothing) {
+  const auto stream = NewStream();
+  const auto event = NewEvent();
+  ASSERT_THAT(stream->Wait(event.get()), IsOk());
+  bool ran = false;
+  EnqueueOk(stream.get(), [&ran] { ran = true; });
+  ASSERT_THAT(stream->Synchronize(Soon()), IsOk());
+  EXPECT_TRUE(ran);
+}
+
+TEST_P(DeviceConformance, EventRecordedInAnIdleStreamIsReached) {
+  const auto stream = NewStream();
+  const auto event = NewEvent();
+  ASSERT_THAT(stream->Record(event.get()), IsOk());
+  EXPECT_THAT(event->Synchronize(Soon()), IsOk());
+  EXPECT_TRUE(event->Query());
+}
+
+TEST_P(DeviceConformance, EventIsReachedWhenTheWorkBeforeItIsDoneAndNotLater) {
+  const auto stream = NewStream();
+  const auto event = NewEvent();
+  Gate before;
+  Gate after;
+  EnqueueGate(stream.get(), &before);
+  ASSERT_THAT(stream->Record(event.get()), IsOk());
+  EnqueueGate(stream.get(), &after);
+  EXPECT_FALSE(event->Query());
+  EXPECT_THAT(event->Synchronize(Deadline::Now()), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_THAT(event->Synchronize(Deadline::AfterMs(2)), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  before.Open();
+  EXPECT_THAT(event->Synchronize(Soon()), IsOk());
+  EXPECT_TRUE(event->Query());
+  after.Open();
+  EXPECT_THAT(stream->Synchronize(Soon()), IsOk());
+}
+
+TEST_P(DeviceConformance, RecordMovesTheEvent) {
+  const auto stream = NewStream();
+  const auto event = NewEvent();
+  const auto first_point = NewEvent();
+  Gate first;
+  Gate second;
+  EnqueueGate(stream.get(), &first);
+  ASSERT_THAT(stream->Record(event.get()), IsOk());
+  ASSERT_THAT(stream->Record(first_point.get()), IsOk());
+  EnqueueGate(stream.get(), &second);
+  ASSERT_THAT(stream->Record(event.get()), IsOk());
+  first.Open();
+  ASSERT_THAT(first_point->Synchronize(Soon()), IsOk());
+  EXPECT_FALSE(event->Query()) << "it stands for the second point now";
+  second.Open();
+  EXPECT_THAT(event->Synchronize(Soon()), IsOk());
+}
+
+TEST_P(DeviceConformance, EventMovesFromOneStreamToAnother) {
+  const auto blocked = NewStream();
+  const auto idle = NewStream();
+  const auto event = NewEvent();
+  Gate gate;
+  EnqueueGate(blocked.get(), &gate);
+  ASSERT_THAT(blocked->Record(event.get()), IsOk());
+  EXPECT_FALSE(event->Query());
+  ASSERT_THAT(idle->Record(event.get()), IsOk());
+  EXPECT_THAT(event->Synchronize(Soon()), IsOk());
+  gate.Open();
+  EXPECT_THAT(blocked->Synchronize(Soon()), IsOk());
+}
+
+TEST_P(DeviceConformance, WorkBehindAWaitSeesWhatTheOtherStreamWrote) {
+  const auto producer = NewStream();
+  const auto consumer = NewStream();
+  const auto event = NewEvent();
+  Gate gate;
+  int value = 0;
+  int seen = -1;
+  EnqueueGate(producer.get(), &gate);
+  EnqueueOk(producer.get(), [&value] { value = 42; });
+  ASSERT_THAT(producer->Record(event.get()), IsOk());
+  ASSERT_THAT(consumer->Wait(event.get()), IsOk());
+  EnqueueOk(consumer.get(), [&value, &seen] { seen = value; });
+  EXPECT_THAT(consumer->Synchronize(Deadline::AfterMs(2)), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  gate.Open();
+  ASSERT_THAT(consumer->Synchronize(Soon()), IsOk());
+  EXPECT_EQ(seen, 42);
+}
+
+// The event is recorded again after the wait; the later record's point lies behind a closed gate.
+TEST_P(DeviceConformance, WaitMeansThePointOfItsOwnMoment) {
+  const auto producer = NewStream();
+  const auto consumer = NewStream();
+  const auto event = NewEvent();
+  const auto consumed = NewEvent();
+  Gate first;
+  Gate second;
+  EnqueueGate(producer.get(), &first);
+  ASSERT_THAT(producer->Record(event.get()), IsOk());
+  ASSERT_THAT(consumer->Wait(event.get()), IsOk());
+  ASSERT_THAT(consumer->Record(consumed.get()), IsOk());
+  EnqueueGate(producer.get(), &second);
+  ASSERT_THAT(producer->Record(event.get()), IsOk());
+  EXPECT_FALSE(consumed->Query());
+  first.Open();
+  EXPECT_THAT(consumed->Synchronize(Soon()), IsOk());
+  EXPECT_FALSE(event->Query());
+  second.Open();
+  EXPECT_THAT(producer->Synchronize(Soon()), IsOk());
+}
+
+TEST_P(DeviceConformance, WaitOutlivesTheEvent) {
+  const auto producer = NewStream();
+  const auto consumer = NewStream();
+  Gate gate;
+  bool produced = false;
+  bool seen = false;
+  EnqueueGate(producer.get(), &gate);
+  EnqueueOk(producer.get(), [&produced] { produced = true; });
+  {
+    const auto event = NewEvent();
+    ASSERT_THAT(producer->Record(event.get()), IsOk());
+    ASSERT_THAT(consumer->Wait(event.get()), IsOk());
+  }
+  EnqueueOk(consumer.get(), [&produced, &seen] { seen = produced; });
+  gate.Open();
+  ASSERT_THAT(consumer->Synchronize(Soon()), IsOk());
+  EXPECT_TRUE(seen);
+}
+
+TEST_P(DeviceConformance, StreamMayWaitForItself) {
+  const auto stream = NewStream();
+  const auto event = NewEvent();
+  EnqueueOk(stream.get(), [] {});
+  ASSERT_THAT(stream->Record(event.get()), IsOk());
+  ASSERT_THAT(stream->Wait(event.get()), IsOk());
+  EXPECT_THAT(stream->Synchronize(Soon()), IsOk());
+}
+
+// A baton goes round many streams, each of which waits for the one before.
+TEST_P(DeviceConformance, ManyStreamsKeepTheOrderOfTheirEvents) {
+  constexpr int kStreams = 16;
+  constexpr int kRounds = 20;
+  std::vector<std::unique_ptr<Stream>> streams;
+  for (int i = 0; i < kStreams; ++i) streams.push_back(NewStream());
+  const auto baton = NewEvent();
+  std::vector<int> order;  // handed on by the events alone
+  for (int i = 0; i < kStreams * kRounds; ++i) {
+    Stream* const stream = streams[i % kStreams].get();
+    ASSERT_THAT(stream->Wait(baton.get()), IsOk());
+    EnqueueOk(stream, [&order, i] { order.push_back(i); });
+    ASSERT_THAT(stream->Record(baton.get()), IsOk());
+  }
+  ASSERT_THAT(baton->Synchronize(Soon()), IsOk());
+  ASSERT_EQ(order.size(), kStreams * kRounds);
+  for (int i = 0; i < kStreams * kRounds; ++i) ASSERT_EQ(order[i], i);
+}
+
+TEST_P(DeviceConformance, QueryThatHoldsMakesTheWorkVisible) {
+  const auto stream = NewStream();
+  const auto event = NewEvent();
+  std::vector<int> written;
+  EnqueueOk(stream.get(), [&written] { written.assign(1000, 7); });
+  ASSERT_THAT(stream->Record(event.get()), IsOk());
+  const Deadline deadline = Soon();
+  while (!event->Query()) {
+    ASSERT_FALSE(deadline.passed());
+    std::this_thread::yield();
+  }
+  EXPECT_THAT(written, testing::AllOf(testing::SizeIs(1000), testing::Each(7)));
+}
+
+TEST_P(DeviceConformance, ManyThreadsWaitForOneEvent) {
+  const auto stream = NewStream();
+  const auto event = NewEvent();
+  Gate gate;
+  int value = 0;
+  EnqueueGate(stream.get(), &gate);
+  EnqueueOk(stream.get(), [&value] { value = 9; });
+  ASSERT_THAT(stream->Record(event.get()), IsOk());
+  std::atomic<int> good{0};
+  {
+    std::vector<Thread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back("waiter", [&] {
+        if (event->Synchronize(Soon()).ok() && value == 9) ++good;
+      });
+    }
+    gate.Open();
+  }
+  EXPECT_EQ(good, 4);
+}
+
+TEST_P(DeviceConformance, FirstErrorSticksAndLaterWorkIsSkipped) {
+  const auto stream = NewStream();
+  int before = 0;
+  int after = 0;
+  const auto captured = std::make_shared<int>(0);
+  EnqueueOk(stream.get(), [&before] { ++before; });
+  EnqueueError(stream.get(), absl::AbortedError("the first"));
+  EnqueueError(stream.get(), absl::InternalError("the second"));
+  EnqueueOk(stream.get(), [&after, captured] { ++after; });
+  const auto is_the_first = StatusIs(absl::StatusCode::kAborted, testing::HasSubstr("the first"));
+  EXPECT_THAT(stream->Synchronize(Soon()), is_the_first);
+  EXPECT_THAT(stream->status(), is_the_first);
+  EXPECT_EQ(before, 1);
+  EXPECT_EQ(after, 0);
+  EXPECT_EQ(captured.use_count(), 1) << "skipped work is destroyed";
+  EnqueueOk(stream.get(), [&after] { ++after; });
+  EXPECT_THAT(stream->Synchronize(Soon()), is_the_first);
+  EXPECT_EQ(after, 0);
+}
+
+TEST_P(DeviceConformance, EventsCompleteAfterAnErrorAndErrorsStayInTheirStream) {
+  const auto failing = NewStream();
+  const auto other = NewStream();
+  const auto event = NewEvent();
+  EnqueueError(failing.get(), absl::AbortedError("failed"));
+  EnqueueOk(failing.get(), [] {});
+  ASSERT_THAT(failing->Record(event.get()), IsOk());
+  EXPECT_THAT(event->Synchronize(Soon()), IsOk());
+  bool ran = false;
+  ASSERT_THAT(other->Wait(event.get()), IsOk());
+  EnqueueOk(other.get(), [&ran] { ran = true; });
+  EXPECT_THAT(other->Synchronize(Soon()), IsOk());
+  EXPECT_TRUE(ran);
+}
+
+// Or a buffer would be freed under the other stream by someone who waited for the failed one.
+TEST_P(DeviceConformance, FailedStreamStillWaitsForOthers) {
+  const auto failing = NewStream();
+  const auto other = NewStream();
+  const auto others_point = NewEvent();
+  const auto event = NewEvent();
+  Gate gate;
+  EnqueueError(failing.get(), absl::AbortedError("failed"));
+  ASSERT_THAT(failing->Synchronize(Soon()), StatusIs(absl::StatusCode::kAborted));
+  EnqueueGate(other.get(), &gate);
+  ASSERT_THAT(other->Record(others_point.get()), IsOk());
+  ASSERT_THAT(failing->Wait(others_point.get()), IsOk());
+  ASSERT_THAT(failing->Record(event.get()), IsOk());
+  EXPECT_THAT(event->Synchronize(Deadline::AfterMs(2)), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  gate.Open();
+  EXPECT_THAT(event->Synchronize(Soon()), IsOk());
+}
+
+TEST_P(DeviceConformance, EventsThatAreNullOrForeignAreRefused) {
+  const auto stream = NewStream();
+  ForeignEvent foreign;
+  EXPECT_THAT(stream->Record(nullptr), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(stream->Wait(nullptr), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(stream->Record(&foreign), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(stream->Wait(&foreign), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(stream->status(), IsOk());
+}
+
+TEST_P(DeviceConformance, DestroyingAStreamDestroysItsWorkAndCompletesItsEvents) {
+  const auto event = NewEvent();
+  const auto captured = std::make_shared<std::atomic<int>>(0);
+  {
+    const auto stream = NewStream();
+    for (int i = 0; i < 2000; ++i) EnqueueOk(stream.get(), [captured] { ++*captured; });
+    ASSERT_THAT(stream->Record(event.get()), IsOk());
+  }
+  EXPECT_EQ(captured.use_count(), 1);
+  EXPECT_TRUE(event->Query());
+  EXPECT_THAT(event->Synchronize(Deadline::Now()), IsOk());
+}
+
+TEST_P(DeviceConformance, DestructorLetsTheRunningClosureFinishAndDropsTheRest) {
+  auto stream = NewStream();
+  Gate started;
+  Gate gate;
+  bool finished = false;
+  bool second_ran = false;
+  ASSERT_THAT(stream->Enqueue([&] {
+    started.Open();
+    absl::Status opened = gate.Await(Soon());
+    finished = opened.ok();
+    return opened;
+  }),
+              IsOk());
+  ASSERT_THAT(stream->Enqueue([&second_ran] {
+    second_ran = true;
+    return absl::OkStatus();
+  }),
+              IsOk());
+  ASSERT_THAT(started.Await(Soon()), IsOk());
+  Gate destroyed;
+  Thread destroyer("destroyer", [&] {
+    stream.reset();
+    destroyed.Open();
+  });
+  EXPECT_THAT(destroyed.Await(Deadline::AfterMs(5)), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  gate.Open();
+  EXPECT_THAT(destroyed.Await(Soon()), IsOk());
+  EXPECT_TRUE(finished);
+  EXPECT_FALSE(second_ran);
+}
+
+TEST_P(DeviceConformance, DestroyedStreamReleasesThoseThatWaitForIt) {
+  auto doomed = NewStream();
+  const auto waiting = NewStream();
+  const auto event = NewEvent();
+  Gate gate;
+  EnqueueGate(doomed.get(), &gate);
+  for (int i = 0; i < 100; ++i) EnqueueOk(doomed.get(), [] {});
+  ASSERT_THAT(doomed->Record(event.get()), IsOk());
+  ASSERT_THAT(waiting->Wait(event.get()), IsOk());
+  bool ran = false;
+  EnqueueOk(waiting.get(), [&ran] { ran = true; });
+  gate.Open();
+  doomed.reset();
+  EXPECT_THAT(waiting->Synchronize(Soon()), IsOk());
+  EXPECT_TRUE(ran);
+}
+
+}  // namespace lockstep
+
+#endif  // TESTS_DEVICE_STREAMS_CONFORMANCE_H_
