@@ -76,7 +76,7 @@ CudaEvent::~CudaEvent() {
 }
 
 bool CudaEvent::Query() const {
-  if (fork_generation_ != ForkGeneration()) return true;
+  if (!MayCallCuda(fork_generation_)) return fork_generation_ != ForkGeneration();
   const int code = Await(Deadline::Now());
   if (code != kCudaSuccess && code != kCudaNotReady) api_.get_last_error();
   return code != kCudaNotReady;

@@ -37,6 +37,7 @@ class CudaEvent final : public Event {
   ~CudaEvent() override;
 
   // True also when the device is lost or the event is part of a capture: Synchronize() tells. In a forked child, too.
+  // False in work of a CUDA stream, too, which may not ask.
   bool Query() const override;
   absl::Status Synchronize(Deadline deadline) override;
 

@@ -12,7 +12,7 @@ constexpr EnvironmentVariable kTable[] = {
      "Exchanges the signatures of each collective before it starts, so that a mismatch is an error on every rank."},
     {"LOCKSTEP_CHECK_OUTPUT", "a folder", "/var/tmp/lockstep-check-UID",
      "Where tools/check keeps its sanitized builds; the library ignores it."},
-    {"LOCKSTEP_CHUNK_BYTES", "bytes, a multiple of 64 up to 1,073,741,824", "262,144",
+    {"LOCKSTEP_CHUNK_BYTES", "bytes, a multiple of 64 up to 1,073,741,824", "262,144; over libfabric 524,288",
      "Size into which messages are cut; must be the same on all ranks."},
     {"LOCKSTEP_CPU", "scalar, avx2 or avx512", "the best that the processor has",
      "Highest variant of the CPU kernels to use; all give the same bits."},
@@ -39,6 +39,9 @@ constexpr EnvironmentVariable kTable[] = {
     {"LOCKSTEP_NCCL_LIBRARY", "path or name of a library", "found",
      "The NCCL to load, 2.14 or newer; the order in which it is looked for otherwise is below."},
     {"LOCKSTEP_NO_APT", "0 or 1", "0", "Keeps ./bazelw from installing packages; the library ignores it."},
+    {"LOCKSTEP_OFI_LIBRARY", "path or name of a library", "libfabric.so.1", "The libfabric to load, 1.12 or newer."},
+    {"LOCKSTEP_OFI_PROVIDER", "the name of a provider, such as tcp;ofi_rxm", "the best that this machine has",
+     "Provider of libfabric to use; must be the same on all ranks."},
     {"LOCKSTEP_PEER_TIMEOUT_MS", "milliseconds, 1 to 86,400,000", "30,000",
      "Silence of a peer that counts as its death."},
     {"LOCKSTEP_RANK", "0 to LOCKSTEP_WORLD_SIZE - 1", "unset", "This process's number in the world."},
@@ -61,10 +64,9 @@ constexpr EnvironmentVariable kTable[] = {
      "Time that one operation may take before it fails everywhere."},
     {"LOCKSTEP_TRACE", "a folder, or a prefix of file names", "unset",
      "Where reducers write a trace of their steps, in a file for each rank."},
-    {"LOCKSTEP_TRANSPORT", "auto, tcp or shm", "auto",
-     "What carries the collectives: shared memory inside a host and TCP between hosts, or one of them alone; must be "
-     "the same on "
-     "all ranks."},
+    {"LOCKSTEP_TRANSPORT", "auto, tcp, shm or ofi", "auto",
+     "What carries the collectives: shared memory inside a host and TCP between hosts, one of them alone, or "
+     "libfabric; must be the same on all ranks."},
     {"LOCKSTEP_WORLD_SIZE", "a count, 1 or more", "unset", "How many processes the world has."},
 };
 

@@ -97,3 +97,20 @@ def lockstep_cuda_library(name, srcs, stub_srcs, hdrs, deps = [], nvcc_copts = [
         lockstep_cc_library(name = name, hdrs = hdrs, deps = deps + [":" + name + "_objects"], **kwargs)
     else:
         lockstep_cc_library(name = name, srcs = stub_srcs, hdrs = hdrs, deps = deps, **kwargs)
+
+def lockstep_cuda_resources_test(name, library, srcs):
+    """A script that is given the toolkit's folder and the objects of a lockstep_cuda_library, none where there is no nvcc.
+
+    Args:
+      name: the target.
+      library: the library, of the same package.
+      srcs: the script.
+    """
+    objects = [":" + library + "_objects"] if CUDA_ENABLED else []
+    native.sh_test(
+        name = name,
+        size = "small",
+        srcs = srcs,
+        args = [CUDA_HOME] + ["$(rootpaths %s)" % label for label in objects],
+        data = objects,
+    )

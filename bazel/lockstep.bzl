@@ -18,6 +18,10 @@ _CXX_ONLY = ["-Wnon-virtual-dtor", "-Woverloaded-virtual"]
 
 LOCKSTEP_C_COPTS = [flag for flag in LOCKSTEP_COPTS if flag not in _CXX_ONLY] + ["-std=c99", "-pedantic"]
 
+# Environment of tests over libfabric, which does not free all that it allocates; //transport/ofi:lsan_suppressions is in
+# their data.
+LEAKS_OF_LIBFABRIC = {"LSAN_OPTIONS": "suppressions=transport/ofi/lsan_suppressions.txt"}
+
 _FEATURES = ["layering_check"]
 
 def lockstep_cc_library(copts = [], features = [], **kwargs):

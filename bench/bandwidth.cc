@@ -7,9 +7,10 @@ double AlgorithmBandwidth(int64_t bytes, double seconds) {
   return seconds > 0 ? static_cast<double>(bytes) / seconds / 1e9 : 0;
 }
 
-double BusFactor(Collective collective, int ranks) {
+double BusFactor(const Exercise& exercise, int ranks) {
   const double others = static_cast<double>(ranks - 1) / ranks;
-  switch (collective) {
+  if (exercise.messages) return 1;
+  switch (exercise.collective) {
     case Collective::kAllReduce:
       return 2 * others;
     case Collective::kAllGather:

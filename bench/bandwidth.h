@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "comm/schedule.h"
+#include "bench/exercise.h"
 
 namespace lockstep {
 namespace bench {
@@ -17,8 +17,8 @@ namespace bench {
 // GB/s, with GB = 10^9 bytes; 0 for no time.
 double AlgorithmBandwidth(int64_t bytes, double seconds);
 
-// The algorithm's bandwidth times this is the bus bandwidth.
-double BusFactor(Collective collective, int ranks);
+// The algorithm's bandwidth times this is the bus bandwidth. Of unequal blocks as of equal ones.
+double BusFactor(const Exercise& exercise, int ranks);
 
 }  // namespace bench
 }  // namespace lockstep

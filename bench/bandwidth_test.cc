@@ -13,12 +13,12 @@ TEST(AlgorithmBandwidth, CountsDecimalGigabytes) {
 }
 
 TEST(BusFactor, IsThatOfNcclTests) {
-  EXPECT_DOUBLE_EQ(BusFactor(Collective::kAllReduce, 2), 1.0);
-  EXPECT_DOUBLE_EQ(BusFactor(Collective::kAllReduce, 4), 1.5);
-  EXPECT_DOUBLE_EQ(BusFactor(Collective::kAllGather, 4), 0.75);
-  EXPECT_DOUBLE_EQ(BusFactor(Collective::kReduceScatter, 8), 0.875);
-  EXPECT_DOUBLE_EQ(BusFactor(Collective::kBroadcast, 8), 1.0);
-  EXPECT_DOUBLE_EQ(BusFactor(Collective::kReduce, 8), 1.0);
+  EXPECT_DOUBLE_EQ(BusFactor({Collective::kAllReduce}, 2), 1.0);
+  EXPECT_DOUBLE_EQ(BusFactor({Collective::kAllReduce}, 4), 1.5);
+  EXPECT_DOUBLE_EQ(BusFactor({Collective::kAllGather}, 4), 0.75);
+  EXPECT_DOUBLE_EQ(BusFactor({Collective::kReduceScatter}, 8), 0.875);
+  EXPECT_DOUBLE_EQ(BusFactor({Collective::kBroadcast}, 8), 1.0);
+  EXPECT_DOUBLE_EQ(BusFactor({Collective::kReduce}, 8), 1.0);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "bench/exercise.h"
 #include "bench/limits_comparison.h"
 #include "bench/program.h"
 #include "bench/sweep.h"
@@ -20,10 +21,10 @@ int Main(int argc, char** argv) {
                  "bench takes no arguments; bazel run -c opt //bench:collectives -- --help tells what can be chosen\n");
     return 2;
   }
-  const absl::StatusOr<std::vector<Collective>> collectives = ParseCollectives("all");
+  const absl::StatusOr<std::vector<Exercise>> exercises = ParseExercises("all");
   const absl::StatusOr<std::vector<int64_t>> sizes = SweepSizes(8, 32 << 20, 16);
   ProgramOptions options;
-  options.collectives = *collectives;
+  options.exercises = *exercises;
   options.sizes = *sizes;
   options.limits = true;
   options.limit_sizes = DefaultLimitSizes();

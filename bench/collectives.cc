@@ -1,5 +1,6 @@
 // Times every collective over a range of sizes and prints the tables of nccl-tests. See --help.
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <string>
@@ -10,6 +11,7 @@
 #include "absl/flags/usage.h"
 #include "absl/status/statusor.h"
 #include "base/status.h"
+#include "bench/exercise.h"
 #include "bench/limits_comparison.h"
 #include "bench/program.h"
 #include "bench/sweep.h"
@@ -18,7 +20,8 @@ ABSL_FLAG(int, nproc, 2, "ranks to start");
 ABSL_FLAG(
     std::string, collective, "all",
     "all, or some with commas between: all_reduce, broadcast, reduce, all_gather, reduce_scatter, barrier, gather, "
-    "scatter, all_to_all");
+    "scatter, all_to_all; with unequal blocks all_gather_v, reduce_scatter_v, gather_v, scatter_v, all_to_all_v; and "
+    "send_receive, from each rank to the next; all but that with --prepared");
 ABSL_FLAG(std::string, begin, "8", "smallest size in bytes, of the whole vector; K, M and G are powers of 1024");
 ABSL_FLAG(std::string, end, "64M", "largest size");
 ABSL_FLAG(int64_t, factor, 4, "from one size to the next");
@@ -28,14 +31,18 @@ ABSL_FLAG(int64_t, warmup, 5, "calls before the first round");
 ABSL_FLAG(int, rounds, 5, "rounds, whose median counts");
 ABSL_FLAG(std::string, dtype, "f32", "element type");
 ABSL_FLAG(std::string, op, "sum", "reduction");
-ABSL_FLAG(int, root, 0, "of broadcast and reduce");
+ABSL_FLAG(int, root, 0, "of broadcast, reduce, gather and scatter");
 ABSL_FLAG(bool, symmetric, false, "vectors lie in memory of the communicator's allocator");
 ABSL_FLAG(std::string, algorithm, "",
           "for every collective that it carries out, or collective:algorithm;...; empty: chosen by size");
 ABSL_FLAG(bool, async, false, "start calls and wait for them, several in flight, instead of blocking calls");
-ABSL_FLAG(int, in_flight, 4, "how many, with --async");
+ABSL_FLAG(bool, group, false, "launch --in_flight calls together as a group and wait for it, again and again");
+ABSL_FLAG(bool, prepared, false, "set collectives up once and start them again and again, blocking or with --async");
+ABSL_FLAG(int, in_flight, 4, "how many, with --async or --group");
 ABSL_FLAG(bool, pin, true, "keep each rank on a core of its own, where there are as many");
-ABSL_FLAG(bool, limits, false, "also print all_reduce beside bare sockets; two ranks");
+ABSL_FLAG(std::string, transport, "", "auto, tcp, shm or ofi; empty: as LOCKSTEP_TRANSPORT says");
+ABSL_FLAG(bool, limits, false,
+          "also print all_reduce beside bare sockets, or with --transport=ofi beside the bare provider; two ranks");
 ABSL_FLAG(
     std::string, limits_congestion, "reno",
     "congestion control of the bare sockets; reno is what Lockstep uses on one host, empty: the system's default");
@@ -50,7 +57,13 @@ namespace {
 absl::StatusOr<ProgramOptions> OptionsFromFlags() {
   ProgramOptions options;
   options.ranks = absl::GetFlag(FLAGS_nproc);
-  LOCKSTEP_ASSIGN_OR_RETURN(options.collectives, ParseCollectives(absl::GetFlag(FLAGS_collective)));
+  options.prepared = absl::GetFlag(FLAGS_prepared);
+  LOCKSTEP_ASSIGN_OR_RETURN(options.exercises, ParseExercises(absl::GetFlag(FLAGS_collective)));
+  if (options.prepared && absl::GetFlag(FLAGS_collective) == "all") {
+    const auto is_message = [](const Exercise& exercise) { return exercise.messages; };
+    options.exercises.erase(std::remove_if(options.exercises.begin(), options.exercises.end(), is_message),
+                            options.exercises.end());
+  }
   LOCKSTEP_ASSIGN_OR_RETURN(const int64_t begin, ParseByteCount(absl::GetFlag(FLAGS_begin)));
   LOCKSTEP_ASSIGN_OR_RETURN(const int64_t end, ParseByteCount(absl::GetFlag(FLAGS_end)));
   LOCKSTEP_ASSIGN_OR_RETURN(options.sizes, SweepSizes(begin, end, absl::GetFlag(FLAGS_factor)));
@@ -59,12 +72,14 @@ absl::StatusOr<ProgramOptions> OptionsFromFlags() {
   options.root = absl::GetFlag(FLAGS_root);
   options.symmetric = absl::GetFlag(FLAGS_symmetric);
   options.algorithm = absl::GetFlag(FLAGS_algorithm);
-  options.in_flight = absl::GetFlag(FLAGS_async) ? absl::GetFlag(FLAGS_in_flight) : 0;
+  options.grouped = absl::GetFlag(FLAGS_group);
+  options.in_flight = absl::GetFlag(FLAGS_async) || options.grouped ? absl::GetFlag(FLAGS_in_flight) : 0;
   options.measure.iterations = absl::GetFlag(FLAGS_iterations);
   options.measure.round_time = std::chrono::milliseconds(absl::GetFlag(FLAGS_round_ms));
   options.measure.warmup = absl::GetFlag(FLAGS_warmup);
   options.measure.rounds = absl::GetFlag(FLAGS_rounds);
   options.pin = absl::GetFlag(FLAGS_pin);
+  options.transport = absl::GetFlag(FLAGS_transport);
   options.limits = absl::GetFlag(FLAGS_limits);
   options.limit_rounds = absl::GetFlag(FLAGS_limits_rounds);
   options.limit_sizes = DefaultLimitSizes();
@@ -76,8 +91,8 @@ absl::StatusOr<ProgramOptions> OptionsFromFlags() {
 
 int Main(int argc, char** argv) {
   absl::SetProgramUsageMessage(
-      "times collectives over TCP between ranks that it starts on this machine, checks every result, and prints the "
-      "columns of nccl-tests");
+      "times collectives and messages between ranks that it starts on this machine, or that a launcher has started "
+      "anywhere, over what LOCKSTEP_TRANSPORT says; checks every result, and prints the columns of nccl-tests");
   // Runs again as each rank with these same words, so they must stay as they are.
   const std::vector<char*> words = absl::ParseCommandLine(argc, argv);
   if (words.size() > 1) {

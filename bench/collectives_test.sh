@@ -12,12 +12,37 @@ fail() {
   exit 1
 }
 
-# Three ranks: blocks of unequal size, and sizes too small for them.
+every=(all_reduce broadcast reduce all_gather reduce_scatter barrier gather scatter all_to_all
+  all_gather_v reduce_scatter_v gather_v scatter_v all_to_all_v send_receive)
+
+expect_tables() { # names
+  local name
+  grep -q '^# wrong elements: 0 OK$' "$output" || fail "no clean summary"
+  for name in "$@"; do
+    grep -q "^# $name\$" "$output" || fail "no table of $name"
+  done
+  [[ $(grep -c 'out-of-place' "$output") == $# ]] || fail "other tables than $*"
+}
+
+# Three ranks: sizes that do not divide among them, or are too small for it.
 "$collectives" --nproc=3 --begin=4 --end=256K --factor=16 --json="$json" "${quick[@]}" >"$output" 2>&1 || fail "f32 sum failed"
-grep -q '^# wrong elements: 0 OK$' "$output" || fail "no clean summary"
-for collective in all_reduce broadcast reduce all_gather reduce_scatter barrier; do
-  grep -q "^# $collective\$" "$output" || fail "no table of $collective"
-  grep -q "\"collective\": \"$collective\"" "$json" || fail "nothing about $collective in the JSON file"
+expect_tables "${every[@]}"
+for name in "${every[@]}"; do
+  grep -q "\"collective\": \"$name\"" "$json" || fail "nothing about $name in the JSON file"
+done
+
+# In other manners than call by call.
+"$collectives" --nproc=3 --async --begin=16K --end=16K "${quick[@]}" >"$output" 2>&1 || fail "several in flight failed"
+expect_tables "${every[@]}"
+grep -q '^# ranks: 3, 4 calls in flight$' "$output" || fail "it is not told that calls are in flight"
+"$collectives" --nproc=3 --group --in_flight=3 --begin=16K --end=16K "${quick[@]}" >"$output" 2>&1 || fail "groups failed"
+expect_tables "${every[@]}"
+grep -q '^# ranks: 3, groups of 3 calls$' "$output" || fail "the groups are not told"
+for manner in --async --noasync; do
+  "$collectives" --nproc=3 --prepared "$manner" --begin=16K --end=16K "${quick[@]}" >"$output" 2>&1 ||
+    fail "prepared collectives failed"
+  expect_tables "${every[@]:0:14}"
+  grep -q '^# ranks: 3, prepared, ' "$output" || fail "it is not told that they are prepared"
 done
 
 # In memory that the ranks share, nothing is carried.
@@ -34,6 +59,13 @@ grep -q '^# transport: tcp 127' "$output" || fail "the transport is not told"
   fail "the comparison failed"
 [[ $(grep -c '^ *26214400 ' "$output") == 1 ]] || fail "no comparison at 25 MiB"
 
+# Over libfabric, beside its bare provider.
+"$collectives" --nproc=2 --collective=all_reduce --end=8 --transport=ofi --limits --limits_rounds=1 "${quick[@]}" \
+  >"$output" 2>&1 || fail "the comparison over libfabric failed"
+grep -q '^# transport: ofi tcp;ofi_rxm 127' "$output" || fail "libfabric is not told"
+grep -q 'beside the bare provider' "$output" || fail "the limit is not told"
+[[ $(grep -c '^ *26214400 ' "$output") == 1 ]] || fail "no comparison over libfabric at 25 MiB"
+
 # Wrong usage is told before any rank starts.
 status=0
 "$collectives" --collective=allreduce >"$output" 2>&1 || status=$?
@@ -41,3 +73,9 @@ status=0
 status=0
 "$collectives" --nproc=3 --op=avg >"$output" 2>&1 || status=$?
 [[ $status == 2 ]] && grep -q 'power of two' "$output" || fail "inexact average: exit status $status"
+status=0
+"$collectives" --prepared --collective=send_receive >"$output" 2>&1 || status=$?
+[[ $status == 2 ]] && grep -q 'cannot be prepared' "$output" || fail "prepared messages: exit status $status"
+status=0
+"$collectives" --prepared --group >"$output" 2>&1 || status=$?
+[[ $status == 2 ]] && grep -q 'in no group' "$output" || fail "prepared in groups: exit status $status"

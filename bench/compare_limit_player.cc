@@ -1,5 +1,6 @@
 // The ranks of a limit in bench:compare. Usage: compare_limit_player FOLDER BYTES_MAX - SIZE KIND [CONGESTION_CONTROL],
-// where KIND is direct or bounce, which sum; or both_ways or one_way, which only move bytes between two bare sockets.
+// where KIND is direct or bounce, which sum; or both_ways or one_way, which only move bytes between two bare sockets; or
+// fabric_both_ways, fabric_in_pieces or fabric_one_way, which do so over a bare provider of libfabric.
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,8 +15,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "base/env.h"
 #include "base/status.h"
+#include "bench/limits/bare_fabric.h"
+#include "bench/limits/bare_link.h"
 #include "bench/limits/bare_sockets.h"
 #include "bench/limits/bounce.h"
 #include "bench/limits/direct.h"
@@ -32,6 +37,11 @@ struct Arguments {
   std::string kind;
   std::string congestion_control;
 };
+
+constexpr char kFabric[] = "fabric_";
+
+// The last one is what bytes are moved over; it was connected by those before.
+using BareLinks = std::vector<std::unique_ptr<BareLink>>;
 
 // One rank of some kind. `Call` is one all-reduce, or what stands for it.
 class Limit {
@@ -65,28 +75,29 @@ class Bounce : public Limit {
 
 class BothWays : public Limit {
  public:
-  BothWays(BareSocket socket, size_t bytes_max) : socket_(std::move(socket)), arriving_(bytes_max / sizeof(float)) {}
+  BothWays(BareLinks links, size_t bytes_max) : links_(std::move(links)), arriving_(bytes_max / sizeof(float)) {}
   absl::Status Call(float* data, size_t count) override {
-    return socket_.Exchange(data, count * sizeof(float), arriving_.data(), count * sizeof(float));
+    return links_.back()->Exchange(data, count * sizeof(float), arriving_.data(), count * sizeof(float));
   }
 
  private:
-  BareSocket socket_;
+  const BareLinks links_;
   std::vector<float> arriving_;
 };
 
 class OneWay : public Limit {
  public:
-  OneWay(BareSocket socket, size_t bytes_max, bool sends)
-      : socket_(std::move(socket)), arriving_(bytes_max / sizeof(float)), sends_(sends) {}
+  OneWay(BareLinks links, size_t bytes_max, bool sends)
+      : links_(std::move(links)), arriving_(bytes_max / sizeof(float)), sends_(sends) {}
   // Two ways are one call each.
   absl::Status Call(float* data, size_t count) override {
     const bool sends = std::exchange(sends_, !sends_);
-    return sends ? socket_.Send(data, count * sizeof(float)) : socket_.Receive(arriving_.data(), count * sizeof(float));
+    BareLink& link = *links_.back();
+    return sends ? link.Send(data, count * sizeof(float)) : link.Receive(arriving_.data(), count * sizeof(float));
   }
 
  private:
-  BareSocket socket_;
+  const BareLinks links_;
   std::vector<float> arriving_;
   bool sends_;
 };
@@ -102,6 +113,19 @@ absl::StatusOr<BareSocket> ConnectBareSockets(const std::string& congestion_cont
   }
   lockstep_player_meet(player);
   return BareSocket::Connect(static_cast<uint16_t>(player->page->note), congestion_control);
+}
+
+absl::StatusOr<BareLinks> ConnectBareLinks(const Arguments& arguments, lockstep_player* player) {
+  BareLinks links;
+  LOCKSTEP_ASSIGN_OR_RETURN(BareSocket socket, ConnectBareSockets(arguments.congestion_control, player));
+  links.push_back(std::make_unique<BareSocket>(std::move(socket)));
+  if (!absl::StartsWith(arguments.kind, kFabric)) return links;
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      std::unique_ptr<BareFabric> fabric,
+      BareFabric::Connect(GetEnv("LOCKSTEP_OFI_PROVIDER").value_or(""), "127.0.0.1", links.back().get()));
+  if (arguments.kind != "fabric_in_pieces") fabric->set_piece_bytes(BareFabric::kWhole);
+  links.push_back(std::move(fabric));
+  return links;
 }
 
 // What the ranks share, made before they are forked.
@@ -123,7 +147,9 @@ absl::StatusOr<Shared> MakeShared(const Arguments& arguments) {
     shared.bounce = std::make_unique<BounceAllReduce>(std::move(bounce));
     return shared;
   }
-  if (arguments.kind == "both_ways" || arguments.kind == "one_way") return shared;
+  for (const char* const kind : {"both_ways", "one_way", "fabric_both_ways", "fabric_in_pieces", "fabric_one_way"}) {
+    if (arguments.kind == kind) return shared;
+  }
   return absl::InvalidArgumentError("no limit '" + arguments.kind + "'");
 }
 
@@ -131,10 +157,12 @@ absl::StatusOr<std::unique_ptr<Limit>> MakeLimit(const Arguments& arguments, con
                                                  lockstep_player* player) {
   if (shared.direct != nullptr) return std::make_unique<Direct>(shared.direct.get(), player->rank);
   if (shared.bounce != nullptr) return std::make_unique<Bounce>(shared.bounce.get(), player->rank);
-  LOCKSTEP_ASSIGN_OR_RETURN(BareSocket socket, ConnectBareSockets(arguments.congestion_control, player));
+  LOCKSTEP_ASSIGN_OR_RETURN(BareLinks links, ConnectBareLinks(arguments, player));
   player->moves_only = 1;
-  if (arguments.kind == "both_ways") return std::make_unique<BothWays>(std::move(socket), arguments.bytes_max);
-  return std::make_unique<OneWay>(std::move(socket), arguments.bytes_max, /*sends=*/player->rank == 0);
+  if (!absl::EndsWith(arguments.kind, "one_way")) {
+    return std::make_unique<BothWays>(std::move(links), arguments.bytes_max);
+  }
+  return std::make_unique<OneWay>(std::move(links), arguments.bytes_max, /*sends=*/player->rank == 0);
 }
 
 struct Rank {

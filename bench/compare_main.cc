@@ -18,13 +18,13 @@ ABSL_FLAG(int, nproc, 2, "ranks of each contender");
 ABSL_FLAG(bool, pin, true,
           "keep the calling thread of each rank on one core, rank after rank, and round again where there are fewer");
 ABSL_FLAG(std::string, peers, "all", "all, none, or some of gloo, openmpi, mpich, pytorch with commas between");
-ABSL_FLAG(std::string, transports, "shm,tcp", "one contest for each: shm, tcp, or both with a comma between");
+ABSL_FLAG(std::string, transports, "shm,tcp", "one contest for each: shm, tcp, ofi, with commas between");
 ABSL_FLAG(std::string, sizes, "8,1K,8K,64K,256K,1M,4M,16M,25M,64M",
           "of the vector in bytes, with commas between; K, M and G are powers of 1024");
 ABSL_FLAG(int, rounds, 15, "rounds, in which every contender is measured once");
 ABSL_FLAG(int64_t, round_ms, 20, "how long one contender is measured in a round");
 ABSL_FLAG(int64_t, patience_s, 30, "a contender that does not answer for so long is dropped");
-ABSL_FLAG(bool, mpi_malloc, false, "MPI also with the malloc settings that keep its temporaries mapped");
+ABSL_FLAG(bool, mpi_malloc, true, "MPI also with the malloc settings that keep its temporaries mapped");
 ABSL_FLAG(std::string, congestion, "reno",
           "congestion control of the bare sockets: what Lockstep uses inside a host; empty: the system's default");
 ABSL_FLAG(std::string, json, "", "also write the results, every round of them, to this file");
@@ -57,8 +57,9 @@ absl::StatusOr<CompareOptions> OptionsFromFlags() {
 
 int Main(int argc, char** argv) {
   absl::SetProgramUsageMessage(
-      "runs Lockstep, prototypes that nothing can beat, and the peers that are installed, in turn round by round, over "
-      "shared memory and TCP; prints medians and the ratios of each round");
+      "runs Lockstep, prototypes of what the machine can do, and the peers that are installed, in turn round by round, "
+      "over "
+      "shared memory, TCP and libfabric; prints medians and the ratios of each round");
   const std::vector<char*> words = absl::ParseCommandLine(argc, argv);
   if (words.size() > 1) {
     std::fprintf(stderr, "compare: '%s' is no flag; see --help\n", words[1]);

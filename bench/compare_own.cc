@@ -59,6 +59,14 @@ std::vector<Contender> LimitContenders(const OwnPlayers& players, const std::str
       limit.moves_only = true;
     }
   }
+  if (transport == "ofi" && ranks == 2) {
+    limits.push_back(Limit(players, "both ways", "fabric_both_ways", "the bare provider, vectors both ways at once"));
+    limits.push_back(
+        Limit(players, "in pieces", "fabric_in_pieces", "the bare provider, both ways at once in pieces of 256 KiB"));
+    limits.push_back(Limit(players, "one way", "fabric_one_way", "the bare provider, half a ping-pong"));
+    limits.back().bytes_max = kOneWayBytesMax;
+    for (Contender& limit : limits) limit.moves_only = true;
+  }
   return limits;
 }
 

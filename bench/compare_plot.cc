@@ -96,8 +96,8 @@ class Panel {
 
   std::string Draw() const {
     std::string svg = Text((kLeft + kRight) / 2, kTop - 16, "middle",
-                           absl::StrCat("all-reduce over ", contest_.transport == "shm" ? "shared memory" : "TCP", ", ",
-                                        contest_.ranks, " ranks: bus bandwidth (GB/s) over size (bytes)"));
+                           absl::StrCat("all-reduce over ", TransportText(contest_.transport), ", ", contest_.ranks,
+                                        " ranks: bus bandwidth (GB/s) over size (bytes)"));
     absl::StrAppend(&svg, Axes());
     // Lockstep first, so that it has the first colours whatever the order of contenders.
     size_t index = 0;

@@ -8,6 +8,12 @@
 namespace lockstep {
 namespace bench {
 
+std::string TransportText(const std::string& transport) {
+  if (transport == "shm") return "shared memory";
+  if (transport == "ofi") return "libfabric";
+  return transport == "tcp" ? "TCP" : transport;
+}
+
 absl::optional<double> MedianSeconds(const ContenderResult& contender, size_t size_index) {
   const std::vector<double>& seconds = contender.trials[size_index].seconds;
   if (seconds.empty()) return absl::nullopt;
@@ -36,7 +42,7 @@ const ContenderResult* FastestPeer(const ContestResult& contest, size_t size_ind
 }
 
 double BusBandwidth(int64_t bytes, int ranks, double seconds) {
-  return AlgorithmBandwidth(bytes, seconds) * BusFactor(Collective::kAllReduce, ranks);
+  return AlgorithmBandwidth(bytes, seconds) * BusFactor({Collective::kAllReduce}, ranks);
 }
 
 }  // namespace bench

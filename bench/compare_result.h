@@ -44,6 +44,9 @@ struct ComparisonReport {
   std::vector<std::string> missing;  // peers that were wished for and are not there, and how to get them
 };
 
+// "shm" -> "shared memory": for people.
+std::string TransportText(const std::string& transport);
+
 // None where the contender has no times at that size.
 absl::optional<double> MedianSeconds(const ContenderResult& contender, size_t size_index);
 

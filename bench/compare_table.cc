@@ -14,11 +14,6 @@ namespace {
 constexpr int kTimeWidth = 14;
 constexpr int kRatioWidth = 20;
 
-std::string Transport(const std::string& name) {
-  if (name == "shm") return "shared memory";
-  return name == "tcp" ? "TCP" : name;
-}
-
 std::string KindText(ContenderKind kind) {
   switch (kind) {
     case ContenderKind::kLockstep:
@@ -50,7 +45,7 @@ std::string Heading(const ContestResult& contest) {
       "#\n# %s, %d ranks: all_reduce, f32 sum in place. Calls are timed one by one, each on a vector just rewritten; "
       "time "
       "of the slowest rank, median of %d rounds.\n",
-      Transport(contest.transport), contest.ranks, Rounds(contest));
+      TransportText(contest.transport), contest.ranks, Rounds(contest));
   for (const ContenderResult& contender : contest.contenders) {
     absl::StrAppendFormat(&text, "#   %-14s %s%s", contender.name, KindText(contender.kind), contender.about);
     if (!contender.congestion_control.empty() && contender.congestion_control != "none") {

@@ -26,6 +26,11 @@ grep -q '"transport": "tcp"' "$json" || fail "nothing in the JSON file"
 grep -q '</svg>' "$plot" || fail "no plot"
 [[ -z $(ls "$TMPDIR") ]] || fail "something is left in the scratch folder: $(ls -R "$TMPDIR")"
 
+# Over libfabric, beside its bare provider.
+"$compare" "${quick[@]}" --transports=ofi --sizes=8,256K >"$output" 2>&1 || fail "libfabric failed"
+grep -q '^# dropped' "$output" && fail "a contender was dropped over libfabric"
+[[ $(grep -cE '^ +8( +[0-9.]+){4}$' "$output") == 1 ]] || fail "no times at 8 bytes over libfabric"
+
 # Over shared memory, for more ranks than a pair: ordinary memory and the allocator's, each beside all others.
 "$compare" "${quick[@]}" --transports=shm --nproc=3 --sizes=8,64K >"$output" 2>&1 || fail "shared memory failed"
 grep -q '^# dropped' "$output" && fail "a contender was dropped over shared memory"

@@ -1,11 +1,15 @@
 #include "bench/limits_comparison.h"
 
 #include <array>
+#include <memory>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/env.h"
 #include "base/status.h"
+#include "bench/limits/bare_fabric.h"
+#include "bench/limits/bare_link.h"
 #include "bench/limits/bare_sockets.h"
 #include "bench/measure.h"
 #include "bench/pattern.h"
@@ -18,6 +22,8 @@ namespace {
 // Above this a ping-pong tells nothing that the exchange does not.
 constexpr int64_t kOneWayBytesMax = 64 << 10;
 
+using BareLinks = std::vector<std::unique_ptr<BareLink>>;
+
 absl::StatusOr<BareSocket> ConnectBareSockets(const Team& team, const LimitsOptions& options) {
   if (team.leads()) {
     LOCKSTEP_ASSIGN_OR_RETURN(BareListener listener, BareListener::Create(options.congestion_control, options.host));
@@ -28,14 +34,27 @@ absl::StatusOr<BareSocket> ConnectBareSockets(const Team& team, const LimitsOpti
   return BareSocket::Connect(static_cast<uint16_t>(port), options.congestion_control, options.host);
 }
 
+// The one that is measured comes last; what it was connected by stays open as long.
+absl::StatusOr<BareLinks> ConnectBareLinks(const Team& team, const LimitsOptions& options) {
+  BareLinks links;
+  LOCKSTEP_ASSIGN_OR_RETURN(BareSocket socket, ConnectBareSockets(team, options));
+  links.push_back(std::make_unique<BareSocket>(std::move(socket)));
+  if (!options.fabric) return links;
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      std::unique_ptr<BareFabric> fabric,
+      BareFabric::Connect(GetEnv("LOCKSTEP_OFI_PROVIDER").value_or(""), options.host, links.back().get()));
+  links.push_back(std::move(fabric));
+  return links;
+}
+
 // What is compared, in one place for one size.
 class Contest {
  public:
   enum Contender { kLockstep = 0, kExchange = 1, kOneWay = 2 };
   static constexpr int kContenders = 3;
 
-  Contest(const Team& team, int64_t bytes, Subject* subject, BareSocket* socket, Memory* memory)
-      : team_(team), bytes_(static_cast<size_t>(bytes)), subject_(subject), socket_(socket), memory_(memory) {}
+  Contest(const Team& team, int64_t bytes, Subject* subject, BareLink* link, Memory* memory)
+      : team_(team), bytes_(static_cast<size_t>(bytes)), subject_(subject), link_(link), memory_(memory) {}
 
   absl::Status Run(Contender contender, int64_t calls) {
     switch (contender) {
@@ -43,15 +62,15 @@ class Contest {
         return subject_->Run(calls);
       case kExchange:
         for (int64_t i = 0; i < calls; ++i) {
-          LOCKSTEP_RETURN_IF_ERROR(socket_->Exchange(memory_->vector(0), bytes_, memory_->vector(1), bytes_));
+          LOCKSTEP_RETURN_IF_ERROR(link_->Exchange(memory_->vector(0), bytes_, memory_->vector(1), bytes_));
         }
         return absl::OkStatus();
       case kOneWay:
         // Two ways are one call each: an odd last one goes from rank 0 to rank 1.
         for (int64_t i = 0; i < calls; ++i) {
           const bool sends = team_.leads() == (i % 2 == 0);
-          LOCKSTEP_RETURN_IF_ERROR(sends ? socket_->Send(memory_->vector(0), bytes_)
-                                         : socket_->Receive(memory_->vector(1), bytes_));
+          LOCKSTEP_RETURN_IF_ERROR(sends ? link_->Send(memory_->vector(0), bytes_)
+                                         : link_->Receive(memory_->vector(1), bytes_));
         }
         return absl::OkStatus();
     }
@@ -62,7 +81,7 @@ class Contest {
   const Team& team_;
   const size_t bytes_;
   Subject* const subject_;
-  BareSocket* const socket_;
+  BareLink* const link_;
   Memory* const memory_;
 };
 
@@ -113,9 +132,9 @@ absl::Status CompareWithLimits(const Team& team, const LimitsOptions& options, M
                                absl::FunctionRef<void(const LimitRow&)> on_row) {
   if (team.size() != 2) {
     return absl::FailedPreconditionError(
-        absl::StrCat("bare sockets connect two processes, and there are ", team.size(), " ranks"));
+        absl::StrCat("a limit is between two processes, and there are ", team.size(), " ranks"));
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(BareSocket socket, ConnectBareSockets(team, options));
+  LOCKSTEP_ASSIGN_OR_RETURN(const BareLinks links, ConnectBareLinks(team, options));
   SubjectKind kind;
   kind.in_place = true;
   LOCKSTEP_ASSIGN_OR_RETURN(const Pattern pattern, Pattern::Create(kind.dtype, kind.op, team.size()));
@@ -123,7 +142,7 @@ absl::Status CompareWithLimits(const Team& team, const LimitsOptions& options, M
     const SubjectSize size = SizeOfSubject(kind, team.size(), bytes);
     Subject subject(kind, size, team.communicator(), &pattern, memory);
     subject.Fill();
-    Contest contest(team, size.bytes, &subject, &socket, memory);
+    Contest contest(team, size.bytes, &subject, links.back().get(), memory);
     LOCKSTEP_ASSIGN_OR_RETURN(const LimitRow row, Compare(team, options, size.bytes, &contest));
     on_row(row);
   }

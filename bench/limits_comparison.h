@@ -1,4 +1,5 @@
-// All-reduce of two ranks beside bare sockets that move the same bytes between the same two processes.
+// All-reduce of two ranks beside bare sockets, or a bare provider of libfabric, that move the same bytes between the same
+// two processes.
 //
 // Two ranks' all-reduce moves the whole vector each way: at once when they swap vectors, in two halves around a ring.
 // So its limit is a bare exchange of as many bytes both ways at once; and for a few bytes, where nothing overlaps,
@@ -28,6 +29,9 @@ struct LimitsOptions {
   std::chrono::milliseconds round_time{10};  // for each of the things compared
   std::string congestion_control;            // of the bare sockets; empty: the system's default
   std::string host = "127.0.0.1";            // rank 0's IPv4 address, where they meet
+  // A provider of libfabric in place of bare sockets: LOCKSTEP_OFI_PROVIDER, or the one that is preferred at `host`,
+  // which is then this rank's own address.
+  bool fabric = false;
 };
 
 // The sizes that are asked about: latency, the middle, gradient buckets.

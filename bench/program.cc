@@ -6,11 +6,10 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
 #include "base/status.h"
+#include "bench/exercise.h"
 #include "bench/limits_comparison.h"
 #include "bench/machine.h"
 #include "bench/memory.h"
@@ -40,11 +39,16 @@ absl::Status CheckOptions(const ProgramOptions& options) {
     return invalid(absl::StrCat("root ", options.root, " is not one of ", options.ranks, " ranks"));
   }
   if (options.limits && options.ranks != 2) {
-    return invalid(absl::StrCat("bare sockets connect two ranks, not ", options.ranks));
+    return invalid(absl::StrCat("limits are between two ranks, not ", options.ranks));
   }
   if (options.measure.rounds < 1 || options.limit_rounds < 1) return invalid("there must be a round at least");
   if (options.measure.iterations < 0 || options.measure.warmup < 0) return invalid("calls are counted from 0");
   if (options.in_flight < 0 || options.in_flight > 1024) return invalid("0 to 1024 calls may be in flight");
+  if (options.grouped && options.in_flight == 0) return invalid("a group has a call at least");
+  if (options.grouped && options.prepared) return invalid("a prepared collective is in no group");
+  const bool messages = std::any_of(options.exercises.begin(), options.exercises.end(),
+                                    [](const Exercise& exercise) { return exercise.messages; });
+  if (options.prepared && messages) return invalid("send_receive cannot be prepared");
   LOCKSTEP_RETURN_IF_ERROR(ParseAlgorithmOverrides(options.algorithm).status());
   return Pattern::Create(options.dtype, options.op, options.ranks).status();
 }
@@ -60,16 +64,15 @@ class RankProgram {
   absl::Status Run() {
     if (team_.leads()) Describe();
     const int64_t largest = std::max(Largest(options_.sizes), options_.limits ? Largest(options_.limit_sizes) : 0);
-    SubjectKind kind;
-    kind.in_flight = options_.in_flight;
+    const SubjectKind kind = Kind();
     const int vectors = std::max(Subject::VectorsFor(kind), options_.limits ? 2 : 0);
     const auto bytes = static_cast<size_t>(largest);
     LOCKSTEP_ASSIGN_OR_RETURN(Memory memory, options_.symmetric ? Memory::Allocate(team_.communicator(), vectors, bytes)
                                                                 : Memory::Create(vectors, bytes));
     LOCKSTEP_ASSIGN_OR_RETURN(const Pattern pattern, Pattern::Create(options_.dtype, options_.op, team_.size()));
-    for (const Collective collective : options_.collectives) {
-      Print(TableHeading(collective));
-      LOCKSTEP_RETURN_IF_ERROR(RunCollective(collective, pattern, &memory));
+    for (const Exercise& exercise : options_.exercises) {
+      Print(TableHeading(exercise));
+      LOCKSTEP_RETURN_IF_ERROR(RunExercise(exercise, pattern, &memory));
     }
     if (!report_.rows.empty()) Print(Summary(report_));
     if (!options_.limits) return absl::OkStatus();
@@ -78,7 +81,8 @@ class RankProgram {
     limits.rounds = options_.limit_rounds;
     limits.congestion_control = options_.limits_congestion_control;
     limits.host = options_.limits_host;
-    Print(LimitsHeading());
+    limits.fabric = options_.transport == "ofi";
+    Print(LimitsHeading(limits.fabric ? "the bare provider" : "bare sockets"));
     return CompareWithLimits(team_, limits, &memory, [this](const LimitRow& row) {
       report_.limits.push_back(row);
       Print(LimitsLine(row));
@@ -97,8 +101,7 @@ class RankProgram {
     const MeasureOptions& measure = options_.measure;
     report_.facts.emplace_back(
         "ranks", absl::StrCat(team_.size(), options_.pin ? ", each on a core of its own where there are as many" : "",
-                              options_.in_flight == 0 ? ", blocking calls"
-                                                      : absl::StrCat(", ", options_.in_flight, " calls in flight")));
+                              ", ", Calls()));
     report_.facts.emplace_back("transport", RoutesIn(team_.communicator()->Describe(), team_.communicator()->rank()));
     report_.facts.emplace_back("memory", options_.symmetric ? "of the communicator's allocator" : "ordinary");
     report_.facts.emplace_back("algorithm", options_.algorithm.empty() ? "chosen by size" : options_.algorithm);
@@ -108,7 +111,7 @@ class RankProgram {
                      measure.iterations > 0 ? absl::StrCat(measure.iterations)
                                             : absl::StrCat("as many as fit in ", measure.round_time.count(), " ms"),
                      " calls back to back, median of ", measure.rounds, " rounds"));
-    if (options_.limits) {
+    if (options_.limits && options_.transport != "ofi") {
       report_.facts.emplace_back(
           "bare sockets", absl::StrCat("congestion control ",
                                        options_.limits_congestion_control.empty() ? "as the system's"
@@ -118,27 +121,42 @@ class RankProgram {
     Print(FactsText(report_));
   }
 
-  absl::Status RunCollective(Collective collective, const Pattern& pattern, Memory* memory) {
+  // What all rows have in common.
+  SubjectKind Kind() const {
+    SubjectKind kind;
+    kind.dtype = options_.dtype;
+    kind.op = options_.op;
+    kind.root = Rank(options_.root);
+    kind.in_flight = options_.in_flight;
+    kind.grouped = options_.grouped;
+    kind.prepared = options_.prepared;
+    return kind;
+  }
+
+  std::string Calls() const {
+    if (options_.grouped) return absl::StrCat("groups of ", options_.in_flight, " calls");
+    return absl::StrCat(
+        options_.prepared ? "prepared, " : "",
+        options_.in_flight == 0 ? "blocking calls" : absl::StrCat(options_.in_flight, " calls in flight"));
+  }
+
+  absl::Status RunExercise(const Exercise& exercise, const Pattern& pattern, Memory* memory) {
     const std::vector<int64_t> one_size = {0};
     int64_t last_bytes = -1;
-    for (const int64_t bytes : collective == Collective::kBarrier ? one_size : options_.sizes) {
+    for (const int64_t bytes : exercise.has_data() ? options_.sizes : one_size) {
       Row row;
-      row.collective = collective;
+      row.exercise = exercise;
       row.dtype = options_.dtype;
       row.op = options_.op;
       row.root = Rank(options_.root);
-      SubjectKind kind;
-      kind.collective = collective;
-      kind.dtype = options_.dtype;
-      kind.op = options_.op;
-      kind.root = row.root;
-      kind.in_flight = options_.in_flight;
+      SubjectKind kind = Kind();
+      kind.exercise = exercise;
       row.size = SizeOfSubject(kind, team_.size(), bytes);
       // Sizes too small for the number of ranks come out equal.
       if (row.size.bytes == last_bytes) continue;
       last_bytes = row.size.bytes;
       LOCKSTEP_ASSIGN_OR_RETURN(row.out_of_place, MeasureOne(kind, row.size, pattern, memory));
-      if (collective != Collective::kBarrier) {
+      if (exercise.has_data() && !exercise.messages) {
         kind.in_place = true;
         LOCKSTEP_ASSIGN_OR_RETURN(row.in_place, MeasureOne(kind, row.size, pattern, memory));
       }
@@ -178,6 +196,7 @@ absl::Status WriteJson(const Report& report, const std::string& path) {
 absl::Status RunRank(const ProgramOptions& options) {
   WorldOptions world_options;
   world_options.algorithm = options.algorithm;
+  world_options.transport = options.transport;
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<World> world, World::Create(world_options));
   Communicator* const communicator = world->communicator();
   if (communicator->size() != options.ranks) {
@@ -199,26 +218,6 @@ absl::Status RunRank(const ProgramOptions& options) {
 }
 
 }  // namespace
-
-absl::StatusOr<std::vector<Collective>> ParseCollectives(absl::string_view text) {
-  std::vector<std::string> known;
-  std::vector<Collective> all;
-  for (int i = 0; i < kCollectiveCount; ++i) {
-    all.push_back(static_cast<Collective>(i));
-    known.push_back(Name(all.back()));
-  }
-  if (text == "all") return all;
-  std::vector<Collective> chosen;
-  for (const absl::string_view name : absl::StrSplit(text, ',')) {
-    const auto it = std::find(known.begin(), known.end(), name);
-    if (it == known.end()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("no collective '", name, "'; known are all, ", absl::StrJoin(known, ", ")));
-    }
-    chosen.push_back(all[it - known.begin()]);
-  }
-  return chosen;
-}
 
 int RunProgram(const ProgramOptions& options, char** argv) {
   const absl::Status usable = CheckOptions(options);

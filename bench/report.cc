@@ -18,7 +18,7 @@ double AverageBusBandwidth(const Report& report) {
   double sum = 0;
   int count = 0;
   const auto add = [&](const Row& row, const Measurement& measurement) {
-    sum += AlgorithmBandwidth(row.size.bytes, measurement.seconds) * BusFactor(row.collective, report.ranks);
+    sum += AlgorithmBandwidth(row.size.bytes, measurement.seconds) * BusFactor(row.exercise, report.ranks);
     ++count;
   };
   for (const Row& row : report.rows) {

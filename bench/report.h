@@ -12,26 +12,26 @@
 #include "base/dtype.h"
 #include "base/rank.h"
 #include "base/reduce_op.h"
+#include "bench/exercise.h"
 #include "bench/measure.h"
 #include "bench/statistics.h"
 #include "bench/subject.h"
-#include "comm/schedule.h"
 
 namespace lockstep {
 namespace bench {
 
-// One collective of one size.
+// One exercise of one size.
 struct Row {
-  Collective collective = Collective::kAllReduce;
+  Exercise exercise;
   DType dtype = DType::kF32;
   ReduceOp op = ReduceOp::kSum;
   Rank root;
   SubjectSize size;
   Measurement out_of_place;
-  absl::optional<Measurement> in_place;  // none for a barrier
+  absl::optional<Measurement> in_place;  // none for a barrier and messages
 };
 
-// All-reduce beside bare sockets that move the same bytes. Ratios are of round by round; below 1 Lockstep is faster.
+// All-reduce beside bare sockets, or a bare provider, that move the same bytes. Ratios are of round by round; below 1 Lockstep is faster.
 struct LimitRow {
   int64_t bytes = 0;
   double lockstep_seconds = 0;

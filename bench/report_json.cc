@@ -14,18 +14,18 @@ Json ToJson(const Row& row, const Measurement& measurement, int ranks) {
   const double algbw = AlgorithmBandwidth(row.size.bytes, measurement.seconds);
   return {{"time_us", measurement.seconds * 1e6},
           {"algbw_gbps", algbw},
-          {"busbw_gbps", algbw * BusFactor(row.collective, ranks)},
+          {"busbw_gbps", algbw * BusFactor(row.exercise, ranks)},
           {"wrong", measurement.wrong},
           {"iterations", measurement.iterations}};
 }
 
 Json ToJson(const Row& row, int ranks) {
-  return {{"collective", Name(row.collective)},
+  return {{"collective", Name(row.exercise)},
           {"size_bytes", row.size.bytes},
           {"count", row.size.own_count},
-          {"dtype", row.collective == Collective::kBarrier ? "none" : Name(row.dtype)},
-          {"op", HasReduction(row.collective) ? Name(row.op) : "none"},
-          {"root", HasRoot(row.collective) ? row.root.value() : -1},
+          {"dtype", row.exercise.has_data() ? Name(row.dtype) : "none"},
+          {"op", row.exercise.reduces() ? Name(row.op) : "none"},
+          {"root", row.exercise.has_root() ? row.root.value() : -1},
           {"out_of_place", ToJson(row, row.out_of_place, ranks)},
           {"in_place", row.in_place.has_value() ? ToJson(row, *row.in_place, ranks) : Json()}};
 }

@@ -17,7 +17,7 @@ TEST(ReportJson, HoldsEveryNumber) {
   row.out_of_place = {2e-6, 100, 0};
   row.in_place = Measurement{4e-6, 50, 1};
   Row barrier;
-  barrier.collective = Collective::kBarrier;
+  barrier.exercise.collective = Collective::kBarrier;
   report.rows = {row, barrier};
   LimitRow limit;
   limit.bytes = 8;

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <numeric>
 #include <utility>
 
 #include "base/check.h"
 #include "base/deadline.h"
 #include "base/status.h"
-#include "comm/work.h"
 
 namespace lockstep {
 namespace bench {
@@ -21,11 +21,11 @@ constexpr unsigned char kWrongByte = 0xFB;
 
 SubjectSize SizeOfSubject(const SubjectKind& kind, int ranks, int64_t bytes) {
   SubjectSize size;
-  if (kind.collective == Collective::kBarrier) return size;
+  if (!kind.exercise.has_data()) return size;
   const size_t element_bytes = SizeOf(kind.dtype);
   size.count = static_cast<size_t>(bytes) / element_bytes;
-  if (IsByRank(kind.collective)) size.count -= size.count % ranks;
-  size.own_count = IsByRank(kind.collective) ? size.count / ranks : size.count;
+  if (kind.exercise.has_blocks()) size.count -= size.count % ranks;
+  size.own_count = kind.exercise.has_blocks() ? size.count / ranks : size.count;
   size.bytes = static_cast<int64_t>(size.count * element_bytes);
   return size;
 }
@@ -34,31 +34,40 @@ int Subject::VectorsFor(const SubjectKind& kind) { return std::max(kind.in_fligh
 
 Subject::Subject(const SubjectKind& kind, const SubjectSize& size, Communicator* communicator, const Pattern* pattern,
                  Memory* memory)
-    : kind_(kind), size_(size), communicator_(communicator), pattern_(pattern) {
+    : kind_(kind),
+      size_(size),
+      communicator_(communicator),
+      pattern_(pattern),
+      counts_(BlockCounts(static_cast<int64_t>(size.count), communicator->size(), kind.exercise.unequal)) {
   LOCKSTEP_CHECK(memory->vectors() >= VectorsFor(kind));
   LOCKSTEP_CHECK(memory->vector_bytes() >= size.bytes);
-  const size_t own_offset = size_.own_count * SizeOf(kind_.dtype) * communicator_->rank().value();
+  const Exercise& exercise = kind_.exercise;
+  const size_t own_offset = OwnBlock().begin * SizeOf(kind_.dtype);
+  for (int rank = 0; rank < communicator_->size(); ++rank) {
+    pair_counts_.push_back(PairCount(communicator_->rank().value(), rank));
+  }
   for (int i = 0; i < std::max(kind_.in_flight, 1); ++i) {
     Place place;
     if (kind_.in_place) {
       place.input = place.output = memory->vector(i);
-      if (kind_.collective == Collective::kAllGather || kind_.collective == Collective::kGather) {
-        place.input += own_offset;
-      }
-      if (kind_.collective == Collective::kReduceScatter || kind_.collective == Collective::kScatter) {
-        place.output += own_offset;
-      }
+      if (exercise.is(Collective::kAllGather) || exercise.is(Collective::kGather)) place.input += own_offset;
+      if (exercise.is(Collective::kReduceScatter) || exercise.is(Collective::kScatter)) place.output += own_offset;
     } else {
       place.input = memory->vector(2 * i);
       place.output = memory->vector(2 * i + 1);
     }
     places_.push_back(place);
     CollectiveRequest request;
-    request.collective = kind_.collective;
+    request.collective = exercise.collective;
     request.dtype = kind_.dtype;
     request.op = kind_.op;
     request.root = kind_.root;
     request.count = size_.count;
+    if (exercise.unequal && exercise.is(Collective::kAllToAll)) {
+      request.counts = request.output_counts = pair_counts_;
+    } else if (exercise.unequal) {
+      request.counts = counts_;
+    }
     request.input = place.input;
     request.output = place.output;
     request.factor = Pattern::kFactor;
@@ -67,15 +76,21 @@ Subject::Subject(const SubjectKind& kind, const SubjectSize& size, Communicator*
   }
 }
 
+Subject::Part Subject::OwnBlock() const {
+  const int rank = communicator_->rank().value();
+  return {std::accumulate(counts_.begin(), counts_.begin() + rank, int64_t{0}), static_cast<size_t>(counts_[rank])};
+}
+
 Subject::Part Subject::InputPart() const {
-  const int64_t own_begin = static_cast<int64_t>(size_.own_count) * communicator_->rank().value();
-  switch (kind_.collective) {
+  const Part whole = {0, size_.count};
+  if (kind_.exercise.messages) return whole;
+  switch (kind_.exercise.collective) {
     case Collective::kBroadcast:
     case Collective::kScatter:
       return {0, communicator_->rank() == kind_.root ? size_.count : 0};
     case Collective::kAllGather:
     case Collective::kGather:
-      return {own_begin, size_.own_count};
+      return OwnBlock();
     case Collective::kAllReduce:
     case Collective::kReduce:
     case Collective::kReduceScatter:
@@ -83,18 +98,19 @@ Subject::Part Subject::InputPart() const {
     case Collective::kBarrier:
       break;
   }
-  return {0, size_.count};
+  return whole;
 }
 
 Subject::Part Subject::OutputPart() const {
-  const int64_t own_begin = static_cast<int64_t>(size_.own_count) * communicator_->rank().value();
-  switch (kind_.collective) {
+  const Part whole = {0, size_.count};
+  if (kind_.exercise.messages) return whole;
+  switch (kind_.exercise.collective) {
     case Collective::kReduce:
     case Collective::kGather:
       return {0, communicator_->rank() == kind_.root ? size_.count : 0};
     case Collective::kReduceScatter:
     case Collective::kScatter:
-      return {own_begin, size_.own_count};
+      return OwnBlock();
     case Collective::kAllReduce:
     case Collective::kBroadcast:
     case Collective::kAllGather:
@@ -102,7 +118,7 @@ Subject::Part Subject::OutputPart() const {
     case Collective::kBarrier:
       break;
   }
-  return {0, size_.count};
+  return whole;
 }
 
 void Subject::Fill() {
@@ -115,62 +131,137 @@ void Subject::Fill() {
 }
 
 absl::Status Subject::Run(int64_t calls) {
-  if (kind_.in_flight == 0) {
-    for (int64_t i = 0; i < calls; ++i) LOCKSTEP_RETURN_IF_ERROR(communicator_->Run(requests_[0]));
-    return absl::OkStatus();
-  }
-  // The operation's own deadline bounds every wait.
+  if (kind_.prepared) return RunPrepared(calls);
+  if (kind_.grouped) return RunGroups(calls);
+  if (kind_.in_flight > 0) return RunInFlight(calls);
+  for (int64_t i = 0; i < calls; ++i) LOCKSTEP_RETURN_IF_ERROR(RunOne());
+  return absl::OkStatus();
+}
+
+// The operation's own deadline bounds every wait, here and below.
+absl::Status Subject::RunOne() {
+  if (!kind_.exercise.messages) return communicator_->Run(requests_[0]);
+  LOCKSTEP_ASSIGN_OR_RETURN(Work receive, StartReceive(0));
+  LOCKSTEP_RETURN_IF_ERROR(communicator_->Send(Outgoing(0)));
+  return receive.Wait(Deadline::Infinite());
+}
+
+absl::Status Subject::RunInFlight(int64_t calls) {
   std::deque<Work> flying;
   for (int64_t i = 0; i < calls; ++i) {
-    if (flying.size() == requests_.size()) {
+    if (flying.size() == places_.size()) {
       LOCKSTEP_RETURN_IF_ERROR(flying.front().Wait(Deadline::Infinite()));
       flying.pop_front();
     }
-    LOCKSTEP_ASSIGN_OR_RETURN(Work work, communicator_->Start(requests_[i % requests_.size()]));
+    LOCKSTEP_ASSIGN_OR_RETURN(Work work, Start(i % places_.size()));
     flying.push_back(std::move(work));
   }
   for (Work& work : flying) LOCKSTEP_RETURN_IF_ERROR(work.Wait(Deadline::Infinite()));
   return absl::OkStatus();
 }
 
+absl::Status Subject::RunGroups(int64_t calls) {
+  while (calls > 0) {
+    const int64_t together = std::min(calls, static_cast<int64_t>(places_.size()));
+    LOCKSTEP_RETURN_IF_ERROR(communicator_->StartGroup());
+    for (int64_t place = 0; place < together; ++place) LOCKSTEP_RETURN_IF_ERROR(Start(place).status());
+    LOCKSTEP_ASSIGN_OR_RETURN(Work group, communicator_->EndGroup());
+    LOCKSTEP_RETURN_IF_ERROR(group.Wait(Deadline::Infinite()));
+    calls -= together;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Subject::RunPrepared(int64_t calls) {
+  while (prepared_.size() < requests_.size()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(prepared_.emplace_back(), communicator_->Prepare(requests_[prepared_.size()]));
+  }
+  for (int64_t i = 0; i < calls; ++i) {
+    PreparedCollective& next = *prepared_[i % prepared_.size()];
+    if (kind_.in_flight == 0) {
+      LOCKSTEP_RETURN_IF_ERROR(next.Run());
+    } else {
+      LOCKSTEP_RETURN_IF_ERROR(next.Wait(Deadline::Infinite()));
+      LOCKSTEP_RETURN_IF_ERROR(next.Start());
+    }
+  }
+  for (const auto& collective : prepared_) LOCKSTEP_RETURN_IF_ERROR(collective->Wait(Deadline::Infinite()));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Work> Subject::Start(size_t place) {
+  if (!kind_.exercise.messages) return communicator_->Start(requests_[place]);
+  LOCKSTEP_RETURN_IF_ERROR(communicator_->StartGroup());
+  LOCKSTEP_RETURN_IF_ERROR(StartReceive(place).status());
+  LOCKSTEP_RETURN_IF_ERROR(communicator_->StartSend(Outgoing(place)).status());
+  return communicator_->EndGroup();
+}
+
+absl::StatusOr<Work> Subject::StartReceive(size_t place) {
+  ReceiveRequest request;
+  request.source = PreviousRank();
+  request.tag = static_cast<int64_t>(place);
+  request.data = places_[place].output;
+  request.bytes = static_cast<size_t>(size_.bytes);
+  return communicator_->StartReceive(request);
+}
+
+SendRequest Subject::Outgoing(size_t place) const {
+  SendRequest request;
+  request.target = Rank((communicator_->rank().value() + 1) % communicator_->size());
+  request.tag = static_cast<int64_t>(place);
+  request.data = places_[place].input;
+  request.bytes = static_cast<size_t>(size_.bytes);
+  return request;
+}
+
+Rank Subject::PreviousRank() const {
+  return Rank((communicator_->rank().value() + communicator_->size() - 1) % communicator_->size());
+}
+
 uint64_t Subject::CountWrong() const {
   const Place& place = places_[0];
   const Part input = InputPart();
-  const Part output = OutputPart();
   uint64_t wrong = 0;
   if (!kind_.in_place) {
     wrong += pattern_->CountWrongInput(communicator_->rank(), input.begin, place.input, input.count);
   }
-  switch (kind_.collective) {
+  return wrong + CountWrongOutput();
+}
+
+uint64_t Subject::CountWrongOutput() const {
+  const char* const data = places_[0].output;
+  const Part output = OutputPart();
+  if (kind_.exercise.messages) return pattern_->CountWrongInput(PreviousRank(), 0, data, output.count);
+  const size_t element_bytes = SizeOf(kind_.dtype);
+  uint64_t wrong = 0;
+  int64_t begin = 0;
+  switch (kind_.exercise.collective) {
     case Collective::kBroadcast:
     case Collective::kScatter:
-      return wrong + pattern_->CountWrongInput(kind_.root, output.begin, place.output, output.count);
+      return pattern_->CountWrongInput(kind_.root, output.begin, data, output.count);
     case Collective::kGather:
-      if (communicator_->rank() != kind_.root) return wrong;
+      if (communicator_->rank() != kind_.root) return 0;
       [[fallthrough]];
     case Collective::kAllGather:
-      for (int rank = 0; rank < communicator_->size(); ++rank) {
-        const int64_t begin = static_cast<int64_t>(size_.own_count) * rank;
-        wrong +=
-            pattern_->CountWrongInput(Rank(rank), begin, place.output + begin * SizeOf(kind_.dtype), size_.own_count);
+      for (int rank = 0; rank < communicator_->size(); begin += counts_[rank++]) {
+        wrong += pattern_->CountWrongInput(Rank(rank), begin, data + begin * element_bytes, counts_[rank]);
       }
       return wrong;
-    case Collective::kAllToAll: {
-      const int64_t own_begin = static_cast<int64_t>(size_.own_count) * communicator_->rank().value();
-      for (int rank = 0; rank < communicator_->size(); ++rank) {
-        const int64_t block_begin = static_cast<int64_t>(size_.own_count) * rank;
-        wrong += pattern_->CountWrongInput(Rank(rank), own_begin, place.output + block_begin * SizeOf(kind_.dtype),
-                                           size_.own_count);
+    case Collective::kAllToAll:
+      for (int rank = 0; rank < communicator_->size(); begin += pair_counts_[rank++]) {
+        int64_t begin_there = 0;
+        for (int before = 0; before < communicator_->rank().value(); ++before) begin_there += PairCount(rank, before);
+        wrong += pattern_->CountWrongInput(Rank(rank), begin_there, data + begin * element_bytes, pair_counts_[rank]);
       }
       return wrong;
-    }
     case Collective::kAllReduce:
     case Collective::kReduce:
     case Collective::kReduceScatter:
     case Collective::kBarrier:
       break;
   }
-  return wrong + pattern_->CountWrongResult(output.begin, place.output, output.count);
+  return pattern_->CountWrongResult(output.begin, data, output.count);
 }
 
 }  // namespace bench

@@ -1,8 +1,10 @@
 #include "bench/subject.h"
 
 #include <cstring>
+#include <vector>
 
 #include "base/status_matchers.h"
+#include "bench/exercise.h"
 #include "comm/self_communicator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -34,7 +36,7 @@ TEST(Subject, OfACorrectCommunicatorNothingIsWrong) {
     for (const bool in_place : {false, true}) {
       for (const int in_flight : {0, 3}) {
         SubjectKind kind;
-        kind.collective = collective;
+        kind.exercise.collective = collective;
         kind.in_place = in_place;
         kind.in_flight = in_flight;
         Fixture fixture(kind);
@@ -45,10 +47,33 @@ TEST(Subject, OfACorrectCommunicatorNothingIsWrong) {
   }
 }
 
+// Every exercise in every manner in which it can be called.
+TEST(Subject, EveryExerciseIsCarriedOut) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::vector<Exercise> exercises, ParseExercises("all"));
+  for (const Exercise& exercise : exercises) {
+    for (const bool prepared : {false, true}) {
+      for (const bool grouped : {false, true}) {
+        for (const int in_flight : {0, 3}) {
+          SubjectKind kind;
+          kind.exercise = exercise;
+          kind.prepared = prepared;
+          kind.grouped = grouped;
+          kind.in_flight = in_flight;
+          if (prepared && (grouped || exercise.messages)) continue;
+          Fixture fixture(kind);
+          ASSERT_THAT(fixture.subject.Run(7), IsOk()) << Name(exercise);
+          ASSERT_THAT(fixture.subject.Run(4), IsOk()) << Name(exercise);
+          EXPECT_EQ(fixture.subject.CountWrong(), 0) << Name(exercise);
+        }
+      }
+    }
+  }
+}
+
 TEST(Subject, WithoutACallTheWholeOutputIsWrong) {
   for (const Collective collective : kWithData) {
     SubjectKind kind;
-    kind.collective = collective;
+    kind.exercise.collective = collective;
     Fixture fixture(kind);
     EXPECT_EQ(fixture.subject.CountWrong(), kBytes / 4) << Name(collective);
   }
@@ -70,13 +95,13 @@ TEST(SizeOfSubject, IsDivisibleWhereRanksHaveBlocks) {
   EXPECT_EQ(size.count, 255);
   EXPECT_EQ(size.own_count, 255);
   EXPECT_EQ(size.bytes, 1020);
-  kind.collective = Collective::kAllGather;
+  kind.exercise.collective = Collective::kAllGather;
   size = SizeOfSubject(kind, 4, 1023);
   EXPECT_EQ(size.count, 252);
   EXPECT_EQ(size.own_count, 63);
   EXPECT_EQ(size.bytes, 1008);
   EXPECT_EQ(SizeOfSubject(kind, 4, 8).bytes, 0);
-  kind.collective = Collective::kBarrier;
+  kind.exercise.collective = Collective::kBarrier;
   EXPECT_EQ(SizeOfSubject(kind, 4, 1023).bytes, 0);
 }
 

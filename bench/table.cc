@@ -18,7 +18,7 @@ std::string TimeText(double seconds) {
 std::string MeasurementText(const Row& row, const Measurement& measurement, int ranks) {
   const double algbw = AlgorithmBandwidth(row.size.bytes, measurement.seconds);
   return absl::StrFormat("  %8s  %6.2f  %6.2f  %6d", TimeText(measurement.seconds), algbw,
-                         algbw * BusFactor(row.collective, ranks), measurement.wrong);
+                         algbw * BusFactor(row.exercise, ranks), measurement.wrong);
 }
 
 }  // namespace
@@ -29,8 +29,8 @@ std::string FactsText(const Report& report) {
   return text;
 }
 
-std::string TableHeading(Collective collective) {
-  std::string text = absl::StrFormat("#\n# %s\n", Name(collective));
+std::string TableHeading(const Exercise& exercise) {
+  std::string text = absl::StrFormat("#\n# %s\n", Name(exercise));
   absl::StrAppendFormat(&text, "# %64s  %32s\n", "out-of-place", "in-place");
   absl::StrAppendFormat(&text, "#%11s %12s %9s %10s %5s", "size", "count", "type", "redop", "root");
   for (int i = 0; i < 2; ++i) absl::StrAppendFormat(&text, "  %8s  %6s  %6s  %6s", "time", "algbw", "busbw", "#wrong");
@@ -40,10 +40,9 @@ std::string TableHeading(Collective collective) {
 }
 
 std::string TableLine(const Row& row, int ranks) {
-  const bool barrier = row.collective == Collective::kBarrier;
   std::string text = absl::StrFormat(
-      "%12d %12d %9s %10s %5d", row.size.bytes, row.size.own_count, barrier ? "none" : Name(row.dtype),
-      HasReduction(row.collective) ? Name(row.op) : "none", HasRoot(row.collective) ? row.root.value() : -1);
+      "%12d %12d %9s %10s %5d", row.size.bytes, row.size.own_count, row.exercise.has_data() ? Name(row.dtype) : "none",
+      row.exercise.reduces() ? Name(row.op) : "none", row.exercise.has_root() ? row.root.value() : -1);
   absl::StrAppend(&text, MeasurementText(row, row.out_of_place, ranks));
   if (row.in_place.has_value()) {
     absl::StrAppend(&text, MeasurementText(row, *row.in_place, ranks));
@@ -53,13 +52,13 @@ std::string TableLine(const Row& row, int ranks) {
   return text + "\n";
 }
 
-std::string LimitsHeading() {
+std::string LimitsHeading(const std::string& limit) {
   return absl::StrFormat(
-      "#\n# all_reduce in place beside bare sockets that move the same bytes: both ways at once, and one way (half a "
+      "#\n# all_reduce in place beside %s that move the same bytes: both ways at once, and one way (half a "
       "ping-pong)\n"
       "#%11s  %12s  %12s  %7s  %13s  %12s  %7s  %13s\n"
       "#%11s  %12s  %12s  %7s  %13s  %12s  %7s  %13s\n",
-      "size", "lockstep", "both ways", "ratio", "quartiles", "one way", "ratio", "quartiles",  //
+      limit, "size", "lockstep", "both ways", "ratio", "quartiles", "one way", "ratio", "quartiles",  //
       "(B)", "(us)", "(us)", "", "", "(us)", "", "");
 }
 

@@ -14,10 +14,11 @@ namespace bench {
 std::string FactsText(const Report& report);
 
 // Every line but the rows begins with "#", as in nccl-tests, so that a row is what a script need not skip.
-std::string TableHeading(Collective collective);
+std::string TableHeading(const Exercise& exercise);
 std::string TableLine(const Row& row, int ranks);
 
-std::string LimitsHeading();
+// `limit`: what all-reduce is beside.
+std::string LimitsHeading(const std::string& limit);
 std::string LimitsLine(const LimitRow& row);
 
 // The wrong elements and the average bus bandwidth.

@@ -32,7 +32,7 @@ TEST(TableLine, HasTheColumnsOfNcclTests) {
 
 TEST(TableLine, WhatACollectiveHasNotIsSaid) {
   Row row;
-  row.collective = Collective::kBroadcast;
+  row.exercise.collective = Collective::kBroadcast;
   row.root = Rank(2);
   row.size = {2, 2, 8};
   row.out_of_place = {12.25e-6, 1, 0};
@@ -40,14 +40,14 @@ TEST(TableLine, WhatACollectiveHasNotIsSaid) {
   EXPECT_THAT(Words(TableLine(row, 4)),
               ElementsAre("8", "2", "f32", "none", "2", "12.25", "0.00", "0.00", "0", "12346", "0.00", "0.00", "0\n"));
   row = Row();
-  row.collective = Collective::kBarrier;
+  row.exercise.collective = Collective::kBarrier;
   row.out_of_place = {8e-6, 1, 0};
   EXPECT_THAT(Words(TableLine(row, 2)),
               ElementsAre("0", "0", "none", "none", "-1", "8.00", "0.00", "0.00", "0", "-", "-", "-", "-\n"));
 }
 
 TEST(TableHeading, LinesUpWithItsRows) {
-  const std::vector<std::string> heading = absl::StrSplit(TableHeading(Collective::kAllReduce), '\n');
+  const std::vector<std::string> heading = absl::StrSplit(TableHeading({}), '\n');
   const std::string line = TableLine(AllReduceRow(), 2);
   ASSERT_EQ(heading.size(), 6);
   EXPECT_THAT(heading[1], HasSubstr("all_reduce"));
@@ -67,7 +67,7 @@ TEST(LimitsLine, HasTheOneWayColumnsForSmallSizesOnly) {
   row.one_way_ratio = {1.9, 2, 2.1};
   EXPECT_THAT(Words(LimitsLine(row)),
               ElementsAre("8", "9.00", "6.00", "1.50", "1.40", "-", "1.75", "4.50", "2.00", "1.90", "-", "2.10\n"));
-  const std::vector<std::string> heading = absl::StrSplit(LimitsHeading(), '\n');
+  const std::vector<std::string> heading = absl::StrSplit(LimitsHeading("bare sockets"), '\n');
   ASSERT_EQ(heading.size(), 5);
   EXPECT_EQ(heading[2].size() + 1, LimitsLine(row).size());
   EXPECT_EQ(heading[3].size() + 1, LimitsLine(row).size());
@@ -87,7 +87,7 @@ TEST(Summary, CountsWrongElementsOfBothPlacements) {
 TEST(Summary, ABarrierHasNoBandwidth) {
   Report report;
   Row barrier;
-  barrier.collective = Collective::kBarrier;
+  barrier.exercise.collective = Collective::kBarrier;
   barrier.out_of_place.seconds = 1e-5;
   report.rows = {barrier};
   EXPECT_DOUBLE_EQ(AverageBusBandwidth(report), 0);

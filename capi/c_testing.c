@@ -69,12 +69,12 @@ void RunRanks(int32_t size, void (*run)(int32_t rank, int32_t size, const char* 
   }
 }
 
-lockstep_communicator* Meet(int32_t rank, int32_t size, const char* folder, const char* name) {
+lockstep_communicator* MeetWith(int32_t rank, int32_t size, const char* folder, const char* name,
+                                const lockstep_communicator_options* others) {
   char url[512];
-  lockstep_communicator_options options;
+  lockstep_communicator_options options = *others;
   lockstep_communicator* communicator = NULL;
   snprintf(url, sizeof(url), "file://%s/%s", folder, name);
-  lockstep_communicator_options_init(&options);
   options.world_size = size;
   options.rank = rank;
   options.store_url = url;
@@ -82,6 +82,12 @@ lockstep_communicator* Meet(int32_t rank, int32_t size, const char* folder, cons
   options.timeout_ms = 60000;
   OK(lockstep_communicator_create(&options, &communicator));
   return communicator;
+}
+
+lockstep_communicator* Meet(int32_t rank, int32_t size, const char* folder, const char* name) {
+  lockstep_communicator_options options;
+  lockstep_communicator_options_init(&options);
+  return MeetWith(rank, size, folder, name, &options);
 }
 
 lockstep_communicator* Join(int32_t rank, const char* folder, const char* name) { return Meet(rank, 2, folder, name); }

@@ -35,7 +35,10 @@ void RunTwoProcesses(void (*run)(int32_t rank, char* folder));
 /* Rank 0 here and any number of others in children. */
 void RunRanks(int32_t size, void (*run)(int32_t rank, int32_t size, const char* folder));
 
-/* A communicator of ranks that meet in a file of the folder. Equal names and sizes meet. */
+/* A communicator of ranks that meet in a file of the folder. Equal names and sizes meet. MeetWith takes what else there is to
+ * say from the options, which are left as they are. */
+lockstep_communicator* MeetWith(int32_t rank, int32_t size, const char* folder, const char* name,
+                                const lockstep_communicator_options* others);
 lockstep_communicator* Meet(int32_t rank, int32_t size, const char* folder, const char* name);
 
 /* The same of two. */

@@ -85,10 +85,14 @@ lockstep_error* lockstep_communicator_create(const lockstep_communicator_options
     world.tcp_sockets = given.tcp_sockets;
     world.tcp_send_buffer_bytes = given.tcp_send_buffer_bytes;
     world.tcp_receive_buffer_bytes = given.tcp_receive_buffer_bytes;
+    world.ofi_provider = OrEmpty(given.ofi_provider);
     world.tcp_zero_copy = given.tcp_zero_copy != 0;
     world.measure_links = given.measure_links != 0;
     LOCKSTEP_ASSIGN_OR_RETURN(world.device, lockstep::capi::ToDevice(given.device_kind, given.device_index));
     world.device_backend = OrEmpty(given.device_backend);
+    world.nccl_ctas_min = given.nccl_ctas_min;
+    world.nccl_ctas_max = given.nccl_ctas_max;
+    world.nccl_split_share = given.nccl_split_share != 0;
     world.fold_kernels = lockstep::kernels::CudaFoldKernels();
     auto handle = std::make_unique<lockstep_communicator>();
     LOCKSTEP_ASSIGN_OR_RETURN(handle->world, lockstep::World::Create(world));
@@ -165,6 +169,15 @@ lockstep_error* lockstep_communicator_abort(lockstep_communicator* communicator,
 
 lockstep_error* lockstep_communicator_flight_records(const lockstep_communicator* communicator, char** out_text) {
   return CopyOut(communicator, out_text, &lockstep::Communicator::FlightRecords);
+}
+
+lockstep_error* lockstep_communicator_nccl(const lockstep_communicator* communicator, void** out_comm) {
+  return Guard([&]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(communicator));
+    if (out_comm == nullptr) return NullArgument("out_comm");
+    LOCKSTEP_ASSIGN_OR_RETURN(*out_comm, communicator->get()->NcclHandle());
+    return absl::OkStatus();
+  });
 }
 
 lockstep_error* lockstep_communicator_describe(const lockstep_communicator* communicator, char** out_text) {

@@ -124,9 +124,11 @@ lockstep_error* Enqueue(lockstep_hook_bucket* handle, const lockstep_collective_
     LOCKSTEP_ASSIGN_OR_RETURN(CollectiveRequest request, build(*bucket->communicator));
     LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::ApplyOptions(given, &request));
     request.background = true;
-    // After a failure on this rank too: the other ranks do not know of it yet, and carry this out.
-    return bucket->communicator->Enqueue(request, stream,
-                                         [bucket](const absl::Status& status) { bucket->status.Update(status); });
+    // After a failure on this rank too: the other ranks do not know of it yet, and carry this out. On a device it is told
+    // well before the stream comes to it, whose work sets the bucket's status.
+    return bucket->communicator->Enqueue(request, stream, [bucket](const absl::Status& status) {
+      if (!status.ok()) bucket->status.Update(status);
+    });
   });
 }
 

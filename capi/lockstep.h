@@ -54,7 +54,9 @@ typedef enum lockstep_code {
   LOCKSTEP_CANCELLED = 1,           /* the handle was closed meanwhile                       [nothing] */
   LOCKSTEP_UNKNOWN = 2,             /* an embedder's callback failed without saying how */
   LOCKSTEP_INVALID_ARGUMENT = 3,    /*                                                       [fix the call] */
-  LOCKSTEP_DEADLINE_EXCEEDED = 4,   /*                                                       [decide] */
+  LOCKSTEP_DEADLINE_EXCEEDED = 4,   /* of a wait: what is waited for goes on                 [wait again];
+                                     * of a collective or message: the communicator is over  [make a new one];
+                                     * of a creation: ranks did not appear in time           [fix the set-up] */
   LOCKSTEP_NOT_FOUND = 5,           /* no such host, key or interface                        [fix the set-up] */
   LOCKSTEP_ALREADY_EXISTS = 6,      /* rank claimed twice, port taken                        [fix the set-up] */
   LOCKSTEP_PERMISSION_DENIED = 7,   /*                                                       [fix the set-up] */
@@ -175,32 +177,39 @@ LOCKSTEP_EXPORT void lockstep_store_destroy(lockstep_store* store);
  * ncclComm_t and PyTorch a ProcessGroup. */
 typedef struct lockstep_communicator lockstep_communicator;
 
+/* What is left at zero is read from the environment first (docs/environment.md), also where world_size is given. A switch that the
+ * environment sets cannot be cleared here. */
 typedef struct lockstep_communicator_options {
   size_t struct_size;
   /* Who we are. world_size 0: rank, size, local rank and size, store and job are read from the environment (LOCKSTEP_*, then
    * torchrun's, Open MPI's, PMI's, Slurm's; docs/environment.md), and with nothing set it is a world of one. */
   int32_t world_size;
   int32_t rank;
-  int32_t local_world_size; /* ranks on this host; 0: found out */
+  /* Ranks on this host, and which of them this is; 0: LOCKSTEP_LOCAL_WORLD_SIZE and LOCKSTEP_LOCAL_RANK, else not known. A world that
+   * is told to be on one host uses the loopback interface. local_rank counts only beside local_world_size. */
+  int32_t local_world_size;
   int32_t local_rank;
   /* Where the ranks meet: a URL (tcp://host:port served by rank 0, file:///path), or a store. The store outlives the
    * creation only. */
   const char* store_url;
   lockstep_store* store;
-  const char* job_id;    /* keeps jobs apart that share a store or a port; default "default" */
+  const char*
+      job_id; /* keeps jobs apart that share a store or a port; at most 256 bytes; default LOCKSTEP_JOB_ID, or "" */
   const char* interface; /* local network interface: eth0, ^docker, 10.0.0.0/8; docs/environment.md has the grammar */
   int64_t setup_timeout_ms; /* for every rank to appear; default 300,000 */
   int64_t timeout_ms;       /* of one collective; default LOCKSTEP_TIMEOUT_MS or 1,800,000 */
   int64_t peer_timeout_ms;  /* a rank silent this long counts as failed; default LOCKSTEP_PEER_TIMEOUT_MS or 30,000 */
   /* The next three shape what goes over the wire: they must be equal on all ranks, and creation checks it. */
   const char* algorithm; /* "ring", "all_reduce:recursive_doubling;broadcast:binomial"; default: chosen by size */
-  int64_t chunk_bytes;   /* pipelining unit; default 262,144 */
+  int64_t chunk_bytes;   /* pipelining unit; default 262,144, over libfabric 524,288 */
   int32_t checked;       /* 1: compare every collective's arguments across ranks before it starts (slower) */
   /* 1: every reduction folds in rank order, so that its bits depend on nothing but the inputs: not on the transport, chunks,
    * buckets or the choice of an algorithm (docs/numerics.md). Equal on all ranks, too. */
   int32_t deterministic;
   /* How the ranks reach each other: "auto" (default; or LOCKSTEP_TRANSPORT) is shared memory between ranks of one host, decided by
-   * really connecting, and TCP between hosts; "tcp" and "shm" are one of them alone. Equal on all ranks. */
+   * really connecting, and TCP between hosts; "tcp" and "shm" are one of them alone; "ofi" is libfabric between all ranks, which is
+   * opened then (UNAVAILABLE without it, NOT_FOUND where no provider will do, FAILED_PRECONDITION where ranks differ in that;
+   * docs/libfabric.md). Equal on all ranks. */
   const char* transport;
   const char* host_id; /* ranks with the same one are taken to share a host; default: derived from the machine */
   const char* tcp_congestion_control; /* default: reno between ranks of one host, else the system's */
@@ -222,6 +231,16 @@ typedef struct lockstep_communicator_options {
    * `transport` says), or "auto" (default; or LOCKSTEP_DEVICE_BACKEND): the first of these that all ranks can use.
    * lockstep_communicator_describe tells which, and why. Equal on all ranks. */
   const char* device_backend;
+  /* With the transport "ofi": the provider of libfabric, "tcp;ofi_rxm"; default LOCKSTEP_OFI_PROVIDER, or the best that there is.
+   * lockstep_communicator_describe tells which, and why none of the others. Equal on all ranks. */
+  const char* ofi_provider;
+  /* With the back end "nccl": how many thread blocks its kernels may have at least and at most (from NCCL 2.17 on; 0: its choice), and 1
+   * for parts of the communicator that share its resources (from 2.18 on): they take less memory, and must not be used at the same time as
+   * it or as each other. Equal on all ranks. */
+  int32_t nccl_ctas_min;
+  int32_t nccl_ctas_max;
+  int32_t nccl_split_share;
+  int32_t reserved_2; /* 0 */
 } lockstep_communicator_options;
 
 LOCKSTEP_EXPORT void lockstep_communicator_options_init(lockstep_communicator_options* options);
@@ -265,18 +284,25 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_abort(lockstep_communicato
 LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_flight_records(const lockstep_communicator* communicator,
                                                                      char** out_text);
 
+/* The communicator of NCCL's, an ncclComm_t, that collectives on the device go over: borrowed, for calls of NCCL's that this header has
+ * not. All ranks make them in the same order beside their collectives here, and none aborts or destroys it. FAILED_PRECONDITION where the
+ * device's tensors do not travel by NCCL. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_nccl(const lockstep_communicator* communicator, void** out_comm);
+
 /* How ranks are connected and why. lockstep_string_free it. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_describe(const lockstep_communicator* communicator,
                                                                char** out_text);
 
 /* Memory for collectives. Between ranks that share a host's memory, a collective whose tensors all lie in it moves nothing
  * through a third place: each rank reads its peers' inputs and writes their outputs, in one pass. Whether they lie in it is part
- * of the call: on all ranks or on none. Elsewhere it is memory like any other.
+ * of the call: on all ranks or on none. Elsewhere it is memory like any other, and so it is for a premultiplied reduce and reduce-scatter,
+ * for an all-to-all in place or with counts of its own, and for gather and scatter with a block that is empty.
  *
  * create is collective, with the same size on every rank: INVALID_ARGUMENT where sizes differ or are 0, RESOURCE_EXHAUSTED where a
- * limit does not allow it and UNAVAILABLE on the other ranks; the communicator stays usable. data is aligned to pages and zero
- * at first. A buffer may outlive its communicator; a forked child has none of it. After a failure of the communicator a
- * rank that was stopped may still write into it: make a new one for the next communicator. */
+ * limit does not allow it and UNAVAILABLE, naming that rank, on the other ranks; the communicator stays usable. (Limits are the
+ * process's and its container's, memory.max: how much of that is in use, by the ranks there together, is not asked.) data is aligned
+ * to pages and zero at first. A buffer may outlive its communicator; a forked child has none of it. After a failure of the
+ * communicator a rank that was stopped may still write into it: make a new one for the next communicator. */
 typedef struct lockstep_buffer lockstep_buffer;
 
 LOCKSTEP_EXPORT lockstep_error* lockstep_buffer_create(lockstep_communicator* communicator, size_t bytes,
@@ -300,7 +326,9 @@ LOCKSTEP_EXPORT int32_t lockstep_buffer_is_shared(const lockstep_buffer* buffer)
  *
  * Tensors are contiguous and on the host, or all of a call on the communicator's device. In place: input and output are the same
  * memory as each call says; any other overlap is INVALID_ARGUMENT. out_work NULL: the call returns when the collective is done.
- * Otherwise it returns at once, and the tensors' memory stays borrowed until the work is done. */
+ * Otherwise it returns at once, in checked mode once all ranks have called, and the tensors' memory stays borrowed until the work
+ * is done. That handle is the one thing that such a call allocates once its like has been carried out; a prepared collective (below) has it
+ * already. */
 
 typedef enum lockstep_reduce_op {
   LOCKSTEP_SUM = 0,        /* bool: or */
@@ -318,7 +346,8 @@ typedef struct lockstep_collective_options {
   size_t struct_size;
   int64_t
       timeout_ms; /* the whole collective's; after it the communicator is aborted on every rank. 0: the communicator's */
-  double factor;  /* of LOCKSTEP_PREMUL_SUM; each rank may have its own */
+  double
+      factor; /* of LOCKSTEP_PREMUL_SUM; each rank may have its own. To be set: 0 is 0, and takes the rank out of the sum */
   const char* algorithm; /* overrides the communicator's choice; equal on all ranks */
   /* NULL: inline on the host; a call on a device waits for nothing of the caller's. Else a stream of the communicator's device: the call
    * returns once the collective is enqueued there, out_work and prepare must be NULL and 0, and what goes wrong after that is told by
@@ -332,13 +361,14 @@ typedef struct lockstep_collective_options {
 
 LOCKSTEP_EXPORT void lockstep_collective_options_init(lockstep_collective_options* options);
 
-/* A collective in flight. */
+/* A collective in flight, or prepared: one of these is used by one thread at a time. */
 typedef struct lockstep_work lockstep_work;
 
 /* Starts a prepared collective. FAILED_PRECONDITION while its last start is not done. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_work_start(lockstep_work* work);
 /* Waits at most timeout_ms (0: only looks). DEADLINE_EXCEEDED when it is not done yet: the operation goes on and the memory
- * stays borrowed. Otherwise the collective's own result, as often as asked. */
+ * stays borrowed. Otherwise the collective's own result, as often as asked. Where that is DEADLINE_EXCEEDED, too, because its own
+ * time has run out, lockstep_work_done says 1, and the communicator is over. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_work_wait(lockstep_work* work, int64_t timeout_ms);
 /* 1 when it is over, well or not. */
 LOCKSTEP_EXPORT int32_t lockstep_work_done(const lockstep_work* work);
@@ -427,7 +457,7 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_barrier(lockstep_communicator* communic
  * that none of them waits for another of them: blocking sends and receives in any order cannot deadlock inside. Calls
  * without out_work return at once. Groups nest, and the outermost end launches. A call that is refused says so, the end
  * says it again, and nothing is launched. Waiting inside for a work of the group is FAILED_PRECONDITION; destroying the
- * communicator with a group open gives its works that error. */
+ * communicator with a group open gives its works that error, and so is starting one while another thread has one open. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_group_start(lockstep_communicator* communicator);
 
 /* out_work NULL: returns when all calls of the group are done, with the first error of any. Otherwise *out_work is all of
@@ -439,7 +469,7 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_group_end(lockstep_communicator* commun
  * From one rank to another, beside the collectives: neither waits for the other. Messages from one rank with one tag are
  * received in the order in which they were sent. Up to 64 KiB a send is done whether or not anybody receives, until a MiB from
  * this rank waits there; beyond that it is done once it is received. Rank and target may be the same. Of the options only
- * timeout_ms is used. */
+ * timeout_ms may be set: stream, algorithm and prepare are INVALID_ARGUMENT, so a device's tensor has to be ready. */
 
 #define LOCKSTEP_ANY_SOURCE (-1)
 #define LOCKSTEP_ANY_TAG (-1)
@@ -500,7 +530,7 @@ typedef struct lockstep_parameter {
   const int64_t* shape;   /* `dimensions` extents; zero elements are allowed */
   const int64_t* strides; /* of the gradient, in elements; NULL: row-major */
   int32_t dimensions;
-  int32_t dtype;
+  int32_t dtype; /* lockstep_parameter_init says LOCKSTEP_F32 */
   int32_t device_kind;
   int32_t device_index;
   int32_t ignored; /* 1: it keeps its index but has no bucket: no gradient, or one that stays this rank's own */
@@ -584,7 +614,7 @@ typedef struct lockstep_reducer_options {
   int32_t caps_from_last;
   /* How many buckets have memory at a time, taking turns; 0: all. The gradients of the others stay where they are for longer. */
   int32_t buckets_in_memory_max;
-  double predivide_factor; /* of LOCKSTEP_AVERAGE_PREDIVIDE; above 0 */
+  double predivide_factor; /* of LOCKSTEP_AVERAGE_PREDIVIDE; from 2^-10 to 2^15 */
   /* 1: not every parameter is used in every backward, on every rank. One that no rank used keeps its gradient as it is; for one
    * that this rank did not use see lockstep_reducer_average. Gradients of backwards without sync then stay borrowed until
    * the next one with sync ends, in which they count as used. */
@@ -726,8 +756,9 @@ LOCKSTEP_EXPORT size_t lockstep_reducer_bucket_count(const lockstep_reducer* red
  * what the hook leaves is taken for the average.
  *
  * hook_issue is stream-ordered: it enqueues collectives and host functions, which run one after the other on the thread
- * lockstep-coll, from when the gradients are in the bucket until the averages are taken out. hook_start is host-completed: it is
- * called when the gradients are in the bucket, and may use every call of this header on the bucket's communicator.
+ * lockstep-coll (of gradients on a device: in the order of a stream of it), from when the gradients are in the bucket until the averages
+ * are taken out. hook_start is host-completed: it is called when the gradients are in the bucket, on a thread where it may use every call
+ * of this header on the bucket's communicator.
  *
  * That communicator is the hook's own, so the reducer's stays good whatever happens to it. A hook that fails on one rank ends it
  * on all of them; every rank's end_backward says so, and the next backward begins with a new one. A hook calls nothing of its
@@ -768,7 +799,8 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_hook_set_result(lockstep_hook_bucket* b
 
 /* Enqueue on the bucket's stream, in hook_issue only (FAILED_PRECONDITION elsewhere). As the collectives of these names, but they
  * always return at once; the tensors' memory is borrowed until the backward has ended. Of the options timeout_ms, factor and
- * algorithm are used. A collective that fails later fails the hook. */
+ * algorithm are used; prepare is INVALID_ARGUMENT, and the stream is the bucket's whatever they say. A collective that fails later
+ * fails the hook. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_hook_all_reduce(lockstep_hook_bucket* bucket, const lockstep_tensor* input,
                                                          const lockstep_tensor* output, lockstep_reduce_op op,
                                                          const lockstep_collective_options* options);
@@ -784,7 +816,8 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_hook_all_to_all(lockstep_hook_bucket* b
                                                          const lockstep_tensor* output,
                                                          const lockstep_collective_options* options);
 /* Runs the function in the stream's order, on the thread lockstep-coll; not when something enqueued before it for this bucket has
- * failed. Its error is taken over and fails the hook. */
+ * failed. Its error is taken over and fails the hook. Of gradients on a device CUDA runs it, on a thread of the driver's, where neither
+ * CUDA nor what uses it may be called (cudaLaunchHostFunc). */
 LOCKSTEP_EXPORT lockstep_error* lockstep_hook_run(lockstep_hook_bucket* bucket, lockstep_hook_function function,
                                                   void* context);
 

@@ -1,5 +1,6 @@
-/* The calls of lockstep.h from C99, on a world of one and on two processes; the sizes of its structs; handles after fork(). The
- * reducer's are in lockstep_reducer_c_test.c and others of its kind beside this one, and so are buffers and normalisation. */
+/* lockstep.h from C99: the sizes of its structs, errors, worlds and how they are made, handles after fork(), and every call on a
+ * communicator once. More of the collectives is in lockstep_collectives_c_test.c and lockstep_in_flight_c_test.c; the reducer,
+ * buffers and normalisation have files of their own, too. */
 
 #define _POSIX_C_SOURCE 200809L
 
@@ -9,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "capi/c_everything.h"
 #include "capi/c_testing.h"
 #include "capi/lockstep.h"
 
@@ -17,7 +19,7 @@ static void TestSizes(void) {
   CHECK(sizeof(lockstep_tensor) == 40);
   CHECK(sizeof(lockstep_stream) == 16);
   CHECK(sizeof(lockstep_store_callbacks) == 40);
-  CHECK(sizeof(lockstep_communicator_options) == 168);
+  CHECK(sizeof(lockstep_communicator_options) == 192);
   CHECK(sizeof(lockstep_collective_options) == 48);
   CHECK(sizeof(lockstep_message) == 24);
   CHECK(sizeof(lockstep_parameter) == 56);
@@ -119,260 +121,9 @@ static void TestDlpack(void) {
   FAILS(lockstep_tensor_from_dlpack(&source, &tensor), LOCKSTEP_INVALID_ARGUMENT, "lanes");
 }
 
-/* The collectives with a block for each rank: rank r's has r + 1 elements where they differ. */
-static void UseBlocks(lockstep_communicator* communicator) {
-  const int32_t rank = lockstep_communicator_rank(communicator);
-  const int32_t size = lockstep_communicator_size(communicator);
-  int32_t values[160], blocks[160];
-  int64_t counts[16], same[16], one = 1, mine = rank + 1, sum = 0, all = size, to_all = (int64_t)size * (rank + 1);
-  int i, k;
-  lockstep_tensor input = Vector(values, &one, LOCKSTEP_I32);
-  lockstep_tensor output = Vector(blocks, &all, LOCKSTEP_I32);
-  CHECK(size <= 16);
-  for (i = 0; i < size; ++i) {
-    counts[i] = i + 1;
-    same[i] = rank + 1;
-    sum += counts[i];
-  }
-
-  values[0] = rank;
-  OK(lockstep_gather(communicator, &input, rank == 0 ? &output : NULL, NULL, 0, NULL, NULL));
-  for (i = 0; rank == 0 && i < size; ++i) CHECK(blocks[i] == i);
-  for (i = 0; i < size; ++i) blocks[i] = 10 * i;
-  OK(lockstep_scatter(communicator, rank == 0 ? &output : NULL, &input, NULL, 0, NULL, NULL));
-  CHECK(values[0] == 10 * rank);
-
-  /* Unequal blocks. */
-  for (i = 0; i < rank + 1; ++i) values[i] = 100 * rank + i;
-  input.shape = &mine;
-  output.shape = &sum;
-  OK(lockstep_all_gather_v(communicator, &input, &output, counts, NULL, NULL));
-  for (i = 0, k = 0; i < size; k += ++i) CHECK(blocks[k] == 100 * i && blocks[k + i] == 100 * i + i);
-  blocks[0] = -1;
-  OK(lockstep_gather(communicator, &input, rank == 0 ? &output : NULL, counts, 0, NULL, NULL));
-  CHECK(blocks[0] == (rank == 0 ? 0 : -1));
-  blocks[0] = 0;
-  OK(lockstep_reduce_scatter_v(communicator, &output, &input, counts, LOCKSTEP_SUM, NULL, NULL));
-  CHECK(values[rank] == size * (100 * rank + rank));
-  OK(lockstep_scatter(communicator, &output, &input, counts, size - 1, NULL, NULL));
-  CHECK(values[rank] == 100 * rank + rank);
-
-  /* Rank r sends r + 1 elements to everybody. */
-  for (i = 0; i < size * (rank + 1); ++i) values[i] = rank;
-  input.shape = &to_all;
-  OK(lockstep_all_to_all_v(communicator, &input, &output, same, counts, NULL, NULL));
-  for (i = 0, k = 0; i < size; k += ++i) CHECK(blocks[k] == i && blocks[k + i] == i);
-  for (i = 0; i < size; ++i) blocks[i] = 100 * rank + i;
-  output.shape = &all;
-  OK(lockstep_all_to_all(communicator, &output, &output, NULL, NULL));
-  for (i = 0; i < size; ++i) CHECK(blocks[i] == 100 * i + rank);
-
-  counts[0] = 77;
-  FAILS(lockstep_all_gather_v(communicator, &output, &input, counts, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "counts");
-  counts[0] = -1;
-  FAILS(lockstep_all_gather_v(communicator, &output, &input, counts, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
-        "negative");
-  FAILS(lockstep_all_to_all_v(communicator, &output, &output, same, NULL, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
-        "output_counts");
-}
-
-/* Prepared collectives, groups, messages and byte objects. */
-static void UseCalls(lockstep_communicator* communicator) {
-  const int32_t rank = lockstep_communicator_rank(communicator);
-  const int32_t size = lockstep_communicator_size(communicator);
-  const int32_t next = (rank + 1) % size, previous = (rank + size - 1) % size;
-  static float long_out[50000], long_in[50000];
-  float value = (float)(rank + 1), sum = 0;
-  const int64_t one = 1, many = 50000;
-  int i;
-  size_t bytes = 0, sizes[16];
-  char text[32];
-  void* data = NULL;
-  lockstep_tensor input = Vector(&value, &one, LOCKSTEP_F32);
-  lockstep_tensor output = Vector(&sum, &one, LOCKSTEP_F32);
-  lockstep_tensor out = Vector(long_out, &many, LOCKSTEP_F32);
-  lockstep_tensor in = Vector(long_in, &many, LOCKSTEP_F32);
-  lockstep_collective_options options;
-  lockstep_message message;
-  lockstep_work *work = NULL, *member = NULL;
-
-  lockstep_collective_options_init(&options);
-  options.prepare = 1;
-  FAILS(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_MAX, &options, NULL), LOCKSTEP_INVALID_ARGUMENT,
-        "out_work");
-  OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_MAX, &options, &work));
-  CHECK(lockstep_work_done(work) == 1 && sum == 0);
-  for (i = 1; i <= 3; ++i) {
-    value = (float)(i * (rank + 1));
-    OK(lockstep_work_start(work));
-    OK(lockstep_work_wait(work, 60000));
-    CHECK(sum == (float)(i * size));
-  }
-  lockstep_work_destroy(work);
-
-  /* Everybody sends first: fine in a group. */
-  for (i = 0; i < 50000; ++i) long_out[i] = (float)(rank + i);
-  OK(lockstep_group_start(communicator));
-  OK(lockstep_send(communicator, &out, next, 7, NULL, NULL));
-  OK(lockstep_receive(communicator, &in, previous, 7, NULL, NULL, &member));
-  FAILS(lockstep_work_wait(member, 60000), LOCKSTEP_FAILED_PRECONDITION, "end the group first");
-  FAILS(lockstep_work_start(member), LOCKSTEP_FAILED_PRECONDITION, "prepared");
-  OK(lockstep_group_end(communicator, NULL));
-  OK(lockstep_work_wait(member, 60000));
-  OK(lockstep_work_message(member, &message));
-  CHECK(message.source == previous && message.tag == 7 && message.bytes == sizeof(long_in));
-  for (i = 0; i < 50000; ++i) CHECK(long_in[i] == (float)(previous + i));
-  lockstep_work_destroy(member);
-  FAILS(lockstep_group_end(communicator, NULL), LOCKSTEP_FAILED_PRECONDITION, "no group");
-
-  OK(lockstep_send(communicator, &input, next, 3, NULL, &work));
-  OK(lockstep_receive(communicator, &in, LOCKSTEP_ANY_SOURCE, LOCKSTEP_ANY_TAG, NULL, &message, NULL));
-  CHECK(message.source == previous && message.tag == 3 && message.bytes == sizeof(float));
-  OK(lockstep_work_wait(work, 60000));
-  lockstep_work_destroy(work);
-  FAILS(lockstep_send(communicator, &input, size, 3, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "target");
-
-  OK(lockstep_broadcast_bytes(communicator, rank == 0 ? "configuration" : NULL, rank == 0 ? 13 : 0, 0, &data, &bytes));
-  CHECK(bytes == 13 && memcmp(data, "configuration", 13) == 0);
-  lockstep_bytes_free(data);
-  snprintf(text, sizeof(text), "rank %d%.*s", rank, rank, "!!!!!!!!!!!!!!!!");
-  OK(lockstep_gather_bytes(communicator, text, strlen(text), LOCKSTEP_EVERY_RANK, &data, sizes));
-  CHECK(memcmp(data, "rank 0", 6) == 0 && sizes[rank] == strlen(text));
-  lockstep_bytes_free(data);
-  OK(lockstep_gather_bytes(communicator, text, strlen(text), 0, rank == 0 ? &data : NULL, rank == 0 ? sizes : NULL));
-  if (rank == 0) lockstep_bytes_free(data);
-  lockstep_bytes_free(NULL);
-}
-
-/* Communicators made of a communicator. */
-static void UseParts(lockstep_communicator* communicator) {
-  const int32_t rank = lockstep_communicator_rank(communicator);
-  const int32_t size = lockstep_communicator_size(communicator);
-  const char* const names[2] = {"dp", "tp"};
-  int32_t sizes[2];
-  lockstep_communicator *part = NULL, *lines[2] = {NULL, NULL};
-  sizes[0] = 1;
-  sizes[1] = size;
-  OK(lockstep_communicator_split(communicator, 0, -rank, &part));
-  CHECK(lockstep_communicator_size(part) == size && lockstep_communicator_rank(part) == size - 1 - rank);
-  UseBlocks(part);
-  lockstep_communicator_destroy(part);
-  OK(lockstep_communicator_split(communicator, -1, 0, &part));
-  CHECK(part == NULL);
-  OK(lockstep_communicator_duplicate(communicator, &part));
-  OK(lockstep_barrier(part, NULL, NULL));
-  OK(lockstep_communicator_mesh(part, names, sizes, 2, lines));
-  lockstep_communicator_destroy(part);
-  CHECK(lockstep_communicator_size(lines[0]) == 1 && lockstep_communicator_rank(lines[1]) == rank);
-  OK(lockstep_barrier(lines[0], NULL, NULL));
-  OK(lockstep_barrier(lines[1], NULL, NULL));
-  lockstep_communicator_destroy(lines[0]);
-  lockstep_communicator_destroy(lines[1]);
-  sizes[0] = 3;
-  FAILS(lockstep_communicator_mesh(communicator, names, sizes, 2, lines), LOCKSTEP_INVALID_ARGUMENT, "dp=3");
-}
-
-/* Memory of the communicator's allocator, in which every rank may be the first to write. */
-static void UseBuffer(lockstep_communicator* communicator) {
-  const int32_t rank = lockstep_communicator_rank(communicator);
-  const int32_t size = lockstep_communicator_size(communicator);
-  const int64_t count = 10000;
-  const size_t bytes = 2 * (size_t)count * sizeof(float);
-  lockstep_buffer* buffer = NULL;
-  lockstep_tensor input, output;
-  float* values;
-  int i, k;
-  FAILS(lockstep_buffer_create(communicator, 0, &buffer), LOCKSTEP_INVALID_ARGUMENT, "0 bytes");
-  FAILS(lockstep_buffer_create(NULL, bytes, &buffer), LOCKSTEP_INVALID_ARGUMENT, "communicator");
-  FAILS(lockstep_buffer_create(communicator, bytes, NULL), LOCKSTEP_INVALID_ARGUMENT, "out_buffer");
-  OK(lockstep_buffer_create(communicator, bytes, &buffer));
-  CHECK(lockstep_buffer_bytes(buffer) == bytes);
-  CHECK(size > 1 || !lockstep_buffer_is_shared(buffer));
-  values = (float*)lockstep_buffer_data(buffer);
-  for (i = 0; i < 2 * count; ++i) CHECK(values[i] == 0);
-  input = Vector(values, &count, LOCKSTEP_F32);
-  output = Vector(values + count, &count, LOCKSTEP_F32);
-  for (k = 1; k <= 3; ++k) {
-    for (i = 0; i < count; ++i) values[i] = (float)(k * (rank + 1) + i % 7);
-    OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_SUM, NULL, NULL));
-    OK(lockstep_all_reduce(communicator, &input, &input, LOCKSTEP_SUM, NULL, NULL));
-    for (i = 0; i < count; ++i) {
-      CHECK(values[i] == (float)(k * size * (size + 1) / 2 + size * (i % 7)));
-      CHECK(values[count + i] == values[i]);
-    }
-  }
-  lockstep_buffer_destroy(buffer);
-  CHECK(lockstep_buffer_data(NULL) == NULL && lockstep_buffer_bytes(NULL) == 0 && !lockstep_buffer_is_shared(NULL));
-  lockstep_buffer_destroy(NULL);
-}
-
-/* Each collective, on a communicator of `size` ranks. */
-static void UseEverything(lockstep_communicator* communicator) {
-  const int32_t rank = lockstep_communicator_rank(communicator);
-  const int32_t size = lockstep_communicator_size(communicator);
-  const int64_t one = 1, two = 2;
-  const int64_t all = size;
-  float mine = (float)(rank + 1), out = 0, sum = 0;
-  float gathered[16] = {0};
-  float values[2];
-  int i;
-  char* text = NULL;
-  lockstep_tensor input = Vector(&mine, &one, LOCKSTEP_F32);
-  lockstep_tensor output = Vector(&out, &one, LOCKSTEP_F32);
-  lockstep_tensor whole = Vector(gathered, &all, LOCKSTEP_F32);
-  lockstep_tensor pair = Vector(values, &two, LOCKSTEP_F32);
-  lockstep_collective_options options;
-  lockstep_work* work = NULL;
-  CHECK(size <= 16);
-
-  for (i = 1; i <= size; ++i) sum += (float)i;
-  OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_SUM, NULL, NULL));
-  CHECK(out == sum && mine == (float)(rank + 1));
-  OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_AVG, NULL, NULL));
-  CHECK(out == sum / (float)size);
-  lockstep_collective_options_init(&options);
-  options.factor = 2.0;
-  options.algorithm = size > 1 ? "chain" : NULL; /* folds in rank order */
-  OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_PREMUL_SUM, &options, NULL));
-  CHECK(out == 2 * sum);
-  OK(lockstep_all_gather(communicator, &input, &whole, NULL, NULL));
-  for (i = 0; i < size; ++i) CHECK(gathered[i] == (float)(i + 1));
-  OK(lockstep_reduce_scatter(communicator, &whole, &output, LOCKSTEP_SUM, NULL, NULL));
-  CHECK(out == (float)((rank + 1) * size));
-  out = -1;
-  OK(lockstep_reduce(communicator, &input, rank == size - 1 ? &output : NULL, LOCKSTEP_MAX, size - 1, NULL, NULL));
-  CHECK(out == (rank == size - 1 ? (float)size : -1));
-  out = mine;
-  OK(lockstep_broadcast(communicator, &output, size - 1, NULL, NULL));
-  CHECK(out == (float)size);
-  OK(lockstep_barrier(communicator, NULL, NULL));
-
-  OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_SUM, NULL, &work));
-  OK(lockstep_work_wait(work, 60000));
-  CHECK(lockstep_work_done(work) == 1 && out == sum);
-  lockstep_work_destroy(work);
-
-  FAILS(lockstep_all_reduce(communicator, &input, &pair, LOCKSTEP_SUM, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "2");
-  FAILS(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_XOR, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "xor");
-  FAILS(lockstep_broadcast(communicator, &output, size, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "root");
-
-  UseBuffer(communicator);
-  UseBlocks(communicator);
-  UseCalls(communicator);
-  UseParts(communicator);
-
-  OK(lockstep_communicator_describe(communicator, &text));
-  CHECK(strstr(text, "rank") != NULL);
-  lockstep_string_free(text);
-  OK(lockstep_communicator_flight_records(communicator, &text));
-  CHECK(strstr(text, "all_reduce") != NULL && strstr(text, "barrier") != NULL);
-  lockstep_string_free(text);
-  OK(lockstep_communicator_status(communicator));
-}
-
 static void TestWorldOfOne(void) {
   lockstep_communicator* communicator = Alone();
-  UseEverything(communicator);
+  UseEverything(communicator, 0);
   OK(lockstep_communicator_abort(communicator, "enough"));
   FAILS(lockstep_barrier(communicator, NULL, NULL), LOCKSTEP_ABORTED, "enough");
   FAILS(lockstep_communicator_status(communicator), LOCKSTEP_ABORTED, "enough");
@@ -448,9 +199,10 @@ static void RunRank(int32_t rank, char* folder) {
   options.store = store;
   options.setup_timeout_ms = 60000;
   options.timeout_ms = 60000;
+  options.transport = "shm";
   OK(lockstep_communicator_create(&options, &communicator));
   lockstep_store_destroy(store);
-  UseEverything(communicator);
+  UseEverything(communicator, 1);
 
   /* The child of a fork cannot use the handle, may forget it, and may make its own. */
   child = fork();
@@ -459,7 +211,7 @@ static void RunRank(int32_t rank, char* folder) {
     FAILS(lockstep_barrier(communicator, NULL, NULL), LOCKSTEP_FAILED_PRECONDITION, "fork");
     lockstep_communicator_destroy(communicator);
     own = Alone();
-    UseEverything(own);
+    UseEverything(own, 0);
     lockstep_communicator_destroy(own);
     _exit(0);
   }
@@ -477,7 +229,11 @@ static void RunRank(int32_t rank, char* folder) {
   options.checked = 1;
   options.deterministic = 1;
   options.transport = "pigeon";
-  FAILS(lockstep_communicator_create(&options, &communicator), LOCKSTEP_INVALID_ARGUMENT, "known are auto, tcp, shm");
+  FAILS(lockstep_communicator_create(&options, &communicator), LOCKSTEP_INVALID_ARGUMENT,
+        "known are auto, tcp, shm, ofi");
+  options.transport = "ofi";
+  options.ofi_provider = "pigeon";
+  FAILS(lockstep_communicator_create(&options, &communicator), LOCKSTEP_NOT_FOUND, "pigeon");
   options.transport = "tcp";
   options.tcp_sockets = 65;
   FAILS(lockstep_communicator_create(&options, &communicator), LOCKSTEP_INVALID_ARGUMENT, "tcp_sockets");
@@ -490,7 +246,7 @@ static void RunRank(int32_t rank, char* folder) {
   OK(lockstep_communicator_describe(communicator, &text));
   CHECK(strstr(text, "links measured: remote ") != NULL);
   lockstep_string_free(text);
-  UseEverything(communicator);
+  UseEverything(communicator, 0);
   /* Rank 0 must have looked at its status before rank 1 spoils it. */
   if (rank == 1) {
     OK(lockstep_barrier(communicator, NULL, NULL));

@@ -1,12 +1,12 @@
 // Ranks as processes, one of which dies, stops or closes its communicator while a collective is under way: every collective and
-// messages, over every transport. Method: four ranks lose one in the middle of its own call, at a random moment of it; the three
-// survivors must all be told its name, make a new world in the same processes and get the same collective right in it. They
-// then lose another one, which never enters the collective that they are in, and the last two go on.
+// messages, over every transport, in memory of the communicator's allocator, and between hosts. Method: four ranks lose one in the
+// middle of its own call, at a random moment of it; the three survivors must all be told its name, make a new world in the same
+// processes and get the same collective right in it. They then lose another one, which never enters the collective that they are
+// in, and the last two go on.
 
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <random>
@@ -18,23 +18,26 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "base/deadline.h"
-#include "base/rank.h"
 #include "base/status.h"
 #include "base/status_matchers.h"
 #include "comm/communicator.h"
+#include "comm/fault_operation.h"
 #include "comm/schedule.h"
+#include "comm/symmetric_buffer.h"
 #include "comm/work.h"
 #include "comm/world.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/communicator_testing.h"
 #include "tests/processes.h"
+#include "tests/transport_flag.h"
 
 namespace lockstep {
 namespace {
@@ -47,129 +50,85 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 constexpr int kRanks = 4;
-constexpr char kMessages[] = "messages";
+// What the ranks share: one transport for all; "symmetric": shared memory in which the vectors lie, too; "two_hosts": two of them
+// share memory, and so do the others, with TCP between.
+constexpr char kTcp[] = "tcp", kShm[] = "shm", kSymmetric[] = "symmetric", kTwoHosts[] = "two_hosts";
 constexpr char kKill[] = "kill", kStop[] = "stop", kClose[] = "close";
 
 // Only a stopped rank is found by its silence; the others must be found long before it would be.
 constexpr milliseconds kPatience(60'000);
 constexpr milliseconds kPeerTimeout(1000);
+// From the fault to the last survivor's answer, silence not counted: a margin so wide that it says nothing of speed, and so far from
+// the operation's deadline that it was not that which ended it.
+constexpr milliseconds kDetectionMargin(30'000);
+constexpr milliseconds kOperationTimeout(120'000);
 Deadline Soon() { return Deadline::AfterMs(45'000); }
 
 // ---- In the processes
 
-// One collective, or a message from each rank to the next, with what it needs.
-class Operation {
- public:
-  Operation(const std::string& name, Communicator* self)
-      : self_(*self),
-        is_collective_(name != kMessages),
-        reference_(CaseOf(name), self->size()),
-        run_(reference_, self->rank()) {
-    if (is_collective_) return;
-    sent_.assign(kMessageBytes, static_cast<char>('a' + self->rank().value()));
-    received_.resize(kMessageBytes);
-  }
+// A world, and with kSymmetric memory of its allocator.
+struct Place {
+  std::unique_ptr<World> world;
+  std::unique_ptr<SymmetricBuffer> symmetric;  // goes before the world
 
-  // Waits for it, and checks what came of it.
-  absl::Status Run() {
-    LOCKSTEP_RETURN_IF_ERROR(is_collective_ ? self_.Run(run_.request()) : Exchange());
-    return Check();
-  }
-
-  // One step of it may be waited for at a time.
-  absl::StatusOr<Work> Start() {
-    if (is_collective_) return self_.Start(run_.request());
-    LOCKSTEP_RETURN_IF_ERROR(self_.StartGroup());
-    LOCKSTEP_RETURN_IF_ERROR(self_.StartReceive(Incoming()).status());
-    LOCKSTEP_RETURN_IF_ERROR(self_.StartSend(Outgoing()).status());
-    return self_.EndGroup();
-  }
-
- private:
-  static constexpr size_t kMessageBytes = size_t{2} << 20;  // four times what a mailbox holds
-
-  static CollectiveCase CaseOf(const std::string& name) {
-    CollectiveCase c;
-    c.collective = Collective::kBarrier;
-    for (const Collective collective : kAllCollectives) {
-      if (Name(collective) == name) c.collective = collective;
-    }
-    c.count = IsByRank(c.collective) ? 150'000 : 500'000;
-    return c;
-  }
-
-  SendRequest Outgoing() const {
-    SendRequest request;
-    request.target = Rank((self_.rank().value() + 1) % self_.size());
-    request.data = sent_.data();
-    request.bytes = sent_.size();
-    return request;
-  }
-  ReceiveRequest Incoming() {
-    ReceiveRequest request;
-    request.source = Rank((self_.rank().value() + self_.size() - 1) % self_.size());
-    request.data = received_.data();
-    request.bytes = received_.size();
-    return request;
-  }
-  absl::Status Exchange() {
-    LOCKSTEP_ASSIGN_OR_RETURN(Work receive, self_.StartReceive(Incoming()));
-    absl::Status status = self_.Send(Outgoing());
-    status.Update(receive.Wait(Deadline::Infinite()));
-    return status;
-  }
-  absl::Status Check() {
-    std::string wrong;
-    if (is_collective_) {
-      wrong = run_.Check();
-    } else if (received_ != std::vector<char>(kMessageBytes, static_cast<char>('a' + Incoming().source.value()))) {
-      wrong = "another message arrived";
-    }
-    return wrong.empty() ? absl::OkStatus() : absl::DataLossError(wrong);
-  }
-
-  Communicator& self_;
-  const bool is_collective_;
-  const CaseReference reference_;
-  CaseRun run_;
-  std::vector<char> sent_, received_;
+  Communicator* communicator() const { return world->communicator(); }
+  FaultOperation Operation(const std::string& name) const { return {name, communicator(), symmetric.get()}; }
 };
 
-absl::StatusOr<std::unique_ptr<World>> Meet(const RankProcess& self, int rank, int size, const std::string& job) {
+// Arguments: the store, what the ranks share, the peer timeout in milliseconds.
+absl::StatusOr<Place> Meet(const RankProcess& self, int rank, int size, const std::string& job) {
   const std::vector<std::string>& arguments = self.arguments();
+  const std::string& shared = arguments[1];
   int peer_timeout_ms = 0;
   if (!absl::SimpleAtoi(arguments[2], &peer_timeout_ms)) return absl::InvalidArgumentError(arguments[2]);
   WorldOptions options;
-  options.rank = options.local_rank = rank;
-  options.size = options.local_size = size;
+  options.rank = rank;
+  options.size = size;
   options.job_id = job;
   options.store_url = arguments[0];
-  options.transport = arguments[1];
+  options.transport = shared == kSymmetric ? "shm" : shared == kTwoHosts ? "auto" : shared;
+  if (shared == kTwoHosts) {
+    options.host_id = self.rank() < self.size() / 2 ? "left" : "right";
+  } else {
+    options.local_rank = rank;
+    options.local_size = size;
+  }
   options.setup_timeout = milliseconds(40'000);
-  options.timeout = milliseconds(120'000);
+  options.timeout = kOperationTimeout;
   options.peer_timeout = milliseconds(peer_timeout_ms);
-  return World::Create(options);
+  Place place;
+  LOCKSTEP_ASSIGN_OR_RETURN(place.world, World::Create(options));
+  if (shared == kTwoHosts && size == self.size()) {
+    const std::string routes = place.communicator()->Describe();
+    const bool both = absl::StrContains(routes, " over shm") && absl::StrContains(routes, " over tcp ");
+    if (!both) return absl::InternalError(absl::StrCat("not over both:\n", routes));
+  }
+  if (shared == kSymmetric) {
+    LOCKSTEP_ASSIGN_OR_RETURN(place.symmetric, place.communicator()->Allocate(FaultOperation::SymmetricBytes(size)));
+    if (!place.symmetric->shared()) return absl::InternalError("the memory is not shared");
+  }
+  return place;
 }
 
 // Does it to this process. Returns when it has closed its world, or was stopped and is awake again.
-void Commit(const std::string& fault, std::unique_ptr<World>* world) {
+void Commit(const std::string& fault, Place* place) {
   if (fault == kClose) {
-    world->reset();
+    *place = Place();
   } else {
     (void)kill(getpid(), fault == kKill ? SIGKILL : SIGSTOP);
   }
 }
 
 // Runs the operation until it fails.
-absl::Status RunOn(Operation* operation) {
+absl::Status RunOn(FaultOperation* operation) {
   const Deadline deadline = Soon();
   while (!deadline.passed()) LOCKSTEP_RETURN_IF_ERROR(operation->Run());
   return absl::OkStatus();
 }
 
 // Commits the fault while the operation is under way here; returns how that ended.
-absl::Status FaultWithin(const std::string& name, const std::string& fault, int seed, std::unique_ptr<World>* world) {
-  Operation operation(name, (*world)->communicator());
+absl::Status FaultWithin(const std::string& name, const std::string& fault, int seed, Place* place) {
+  FaultOperation operation = place->Operation(name);
   const auto begin = Deadline::Clock::now();
   LOCKSTEP_RETURN_IF_ERROR(operation.Run());
   const std::chrono::nanoseconds whole = Deadline::Clock::now() - begin;
@@ -179,7 +138,7 @@ absl::Status FaultWithin(const std::string& name, const std::string& fault, int 
     // Wherever this process is by then: waiting, copying, in a system call.
     std::thread other([&] {
       std::this_thread::sleep_for(std::chrono::nanoseconds(moment(random)));
-      Commit(fault, world);
+      Commit(fault, place);
     });
     const absl::Status status = RunOn(&operation);
     other.join();
@@ -189,7 +148,7 @@ absl::Status FaultWithin(const std::string& name, const std::string& fault, int 
     LOCKSTEP_ASSIGN_OR_RETURN(Work work, operation.Start());
     (void)work.Wait(Deadline::After(std::chrono::nanoseconds(moment(random))));
     if (work.done()) continue;
-    Commit(fault, world);
+    Commit(fault, place);
     return work.Wait(Deadline::Now());
   }
 }
@@ -202,28 +161,31 @@ absl::Status FaultWithin(const std::string& name, const std::string& fault, int 
 //   outside FAULT          commits the fault
 //   end
 LOCKSTEP_RANK_FUNCTION(FaultyRank) {
-  std::unique_ptr<World> world;
+  Place place;
   for (;;) {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::string command, self.Receive(Soon()));
     const std::vector<std::string> words = absl::StrSplit(command, ' ');
     absl::Status result;
     int first = 0, second = 0;
     if (words[0] == "world" && absl::SimpleAtoi(words[1], &first) && absl::SimpleAtoi(words[2], &second)) {
-      absl::StatusOr<std::unique_ptr<World>> made = Meet(self, first, second, words[3]);
+      absl::StatusOr<Place> made = Meet(self, first, second, words[3]);
       result = made.status();
-      if (made.ok()) world = *std::move(made);
+      if (made.ok()) place = *std::move(made);
     } else if (words[0] == "once") {
-      result = Operation(words[1], world->communicator()).Run();
+      result = place.Operation(words[1]).Run();
+      if (place.symmetric != nullptr && !absl::StrContains(place.communicator()->FlightRecords(), "one_pass")) {
+        result.Update(absl::InternalError("not carried out by memory"));
+      }
     } else if (words[0] == "until") {
-      Operation operation(words[1], world->communicator());
+      FaultOperation operation = place.Operation(words[1]);
       LOCKSTEP_RETURN_IF_ERROR(self.Send("entering"));
       result = RunOn(&operation);
     } else if (words[0] == "within" && absl::SimpleAtoi(words[3], &first)) {
-      result = FaultWithin(words[1], words[2], first, &world);
+      result = FaultWithin(words[1], words[2], first, &place);
     } else if (words[0] == "outside") {
-      Commit(words[1], &world);
-      if (world != nullptr) {  // it was stopped, and finds out what was said about it
-        Operation barrier(Name(Collective::kBarrier), world->communicator());
+      Commit(words[1], &place);
+      if (place.world != nullptr) {  // it was stopped, and finds out what was said about it
+        FaultOperation barrier = place.Operation(Name(Collective::kBarrier));
         result = RunOn(&barrier);
       }
     } else {
@@ -235,7 +197,7 @@ LOCKSTEP_RANK_FUNCTION(FaultyRank) {
 
 // ---- In the test
 
-// Operation, transport, fault.
+// Operation, what the ranks share, fault.
 using FaultCase = std::tuple<std::string, std::string, std::string>;
 
 class CollectiveFaultTest : public ::testing::TestWithParam<FaultCase> {
@@ -288,11 +250,16 @@ class CollectiveFaultTest : public ::testing::TestWithParam<FaultCase> {
     const int lost = members_[victim];
     members_.erase(members_.begin() + victim);
     TellAll(absl::StrCat("until ", operation()));
+    Deadline::Clock::time_point told = Deadline::Clock::now();
     if (seed.has_value()) Tell(lost, absl::StrCat("within ", operation(), " ", fault(), " ", *seed));
     EXPECT_THAT(Answers(), Each("entering"));
-    if (!seed.has_value()) Tell(lost, absl::StrCat("outside ", fault()));
+    if (!seed.has_value()) {
+      told = Deadline::Clock::now();
+      Tell(lost, absl::StrCat("outside ", fault()));
+    }
 
     const std::vector<std::string> errors = Answers();
+    EXPECT_LT(Deadline::Clock::now() - told, kDetectionMargin + (fault() == kStop ? kPeerTimeout : milliseconds(0)));
     const char* const what = fault() == kKill   ? "died"
                              : fault() == kStop ? "is unresponsive"
                                                 : "has closed its communicator";
@@ -342,18 +309,36 @@ TEST_P(CollectiveFaultTest, IsToldByNameAndTheSurvivorsGoOn) {
 }
 
 std::vector<std::string> Operations() {
-  std::vector<std::string> names = {kMessages};
+  std::vector<std::string> names = {FaultOperation::kMessages};
   for (const Collective collective : kAllCollectives) names.push_back(Name(collective));
   return names;
 }
 
+std::string CaseName(const ::testing::TestParamInfo<FaultCase>& info) {
+  return absl::StrCat(std::get<0>(info.param), "_over_", std::get<1>(info.param), "_", std::get<2>(info.param));
+}
+
+// The one named on the command line, or those that every machine has.
+std::vector<std::string> Transports() {
+  if (const std::string chosen = ChosenTransport(); !chosen.empty()) return {chosen};
+  return {kTcp, kShm, kTwoHosts};
+}
+
+// Symmetric memory is not what a transport makes.
+std::vector<std::string> ByMemory() {
+  if (!ChosenTransport().empty()) return {};
+  return {kSymmetric};
+}
+
 INSTANTIATE_TEST_SUITE_P(All, CollectiveFaultTest,
-                         ::testing::Combine(::testing::ValuesIn(Operations()), ::testing::Values("tcp", "shm"),
+                         ::testing::Combine(::testing::ValuesIn(Operations()), ::testing::ValuesIn(Transports()),
                                             ::testing::Values(kKill, kStop, kClose)),
-                         [](const ::testing::TestParamInfo<FaultCase>& info) {
-                           return absl::StrCat(std::get<0>(info.param), "_over_", std::get<1>(info.param), "_",
-                                               std::get<2>(info.param));
-                         });
+                         CaseName);
+INSTANTIATE_TEST_SUITE_P(ByMemory, CollectiveFaultTest,
+                         ::testing::Combine(::testing::Values("all_reduce", "reduce_scatter", "all_gather",
+                                                              "broadcast"),
+                                            ::testing::ValuesIn(ByMemory()), ::testing::Values(kKill, kStop, kClose)),
+                         CaseName);
 
 }  // namespace
 }  // namespace lockstep

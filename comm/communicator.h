@@ -23,7 +23,8 @@
 // carried out in one pass: each rank reads its peers' inputs and writes their outputs. Whether they do is part of the call:
 // on all ranks or on none. Between the first rank's call and the last rank's return the buffers are everybody's. (Ordinary
 // calls, wherever the buffers lie: an all-to-all in place or with counts, and a reduce, reduce-scatter or reduce-scatter-v
-// with a factor.)
+// with a factor.) Between hosts, a network device that is to be told of memory is told of the allocator's once, and of
+// other buffers for each message.
 //
 // Devices. Every communicator takes buffers on the host; one that was made for a device (comm/device_communicator.h) takes buffers on
 // that device, too, all of one call in one place. Elsewhere they are INVALID_ARGUMENT.
@@ -145,6 +146,13 @@ class Communicator {
 
   // Whose memory collectives take beside the host's; null where there is none. It outlives this.
   virtual Device* accelerator() const { return nullptr; }
+  // The communicator of NCCL's that collectives on device() go over, an ncclComm_t, borrowed. FAILED_PRECONDITION where they do not go by
+  // NCCL; what status() is once it has failed.
+  virtual absl::StatusOr<void*> NcclHandle() const {
+    return absl::FailedPreconditionError("tensors of this communicator do not travel by NCCL");
+  }
+  // Whether it looks, in checked mode, if buffers are where calls say (CheckPointer).
+  virtual bool checks_pointers() const { return false; }
   DeviceId device() const { return accelerator() == nullptr ? DeviceId() : accelerator()->id(); }
 
   // Carries out the collective; the caller's thread does the work. Returns by the operation's deadline.

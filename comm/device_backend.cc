@@ -23,6 +23,10 @@ Made MakeNccl(Communicator* host, Device* device, const DeviceBackendOptions& op
   nccl.deterministic = options.deterministic;
   nccl.checked = options.checked;
   nccl.timeout = options.timeout;
+  nccl.setup_timeout = options.setup_timeout;
+  nccl.nccl.ctas_min = options.nccl_ctas_min;
+  nccl.nccl.ctas_max = options.nccl_ctas_max;
+  nccl.nccl.split_share = options.nccl_split_share;
   nccl.flight_records = options.flight_records;
   return NcclCommunicator::Create(host, device, nccl);
 }

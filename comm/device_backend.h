@@ -23,11 +23,16 @@ namespace lockstep {
 struct DeviceBackendOptions {
   // "auto": the first of DeviceBackends() that all ranks can use. Or the name of one. Equal on all ranks.
   std::string backend = "auto";
-  std::chrono::milliseconds timeout{1800000};  // of a call on the device that names none
-  bool deterministic = false;                  // as the host communicator is
+  std::chrono::milliseconds timeout{1800000};       // of a call on the device that names none
+  std::chrono::milliseconds setup_timeout{120000};  // of what NCCL does to connect ranks, and parts of them
+  bool deterministic = false;                       // as the host communicator is
   bool checked = false;  // whether buffers are where calls say, too: DeviceCommunicator::CheckPointers
   size_t flight_records = 256;
   size_t chunk_bytes = size_t{1} << 20;  // of what is staged
+  // Of "nccl", as NcclCommOptions has them.
+  int nccl_ctas_min = 0;
+  int nccl_ctas_max = 0;
+  bool nccl_split_share = false;
   // Of the device, for "ipc", which is UNAVAILABLE without. They outlive the communicator.
   const kernels::FoldKernels* fold_kernels = nullptr;
 };

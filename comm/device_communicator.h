@@ -105,6 +105,7 @@ class DeviceCommunicator : public Communicator {
   // From now on buffers are looked at, whether they are where calls say (base/devices.h): INVALID_ARGUMENT otherwise.
   // In parts made later, too. About a microsecond a buffer. Before the first call.
   void CheckPointers() { check_pointers_ = true; }
+  bool checks_pointers() const override { return check_pointers_; }
 
   // How the device's tensors travel and why, and then what the host communicator says.
   std::string Describe() const override;

@@ -12,6 +12,10 @@ namespace {
 
 constexpr int kPeriodMs = 20;
 
+bool Contains(const std::vector<DeviceWatchdog::Client*>& clients, const DeviceWatchdog::Client* client) {
+  return std::find(clients.begin(), clients.end(), client) != clients.end();
+}
+
 }  // namespace
 
 DeviceWatchdog* DeviceWatchdog::Get() {
@@ -31,19 +35,35 @@ void DeviceWatchdog::Remove(Client* client) {
   {
     MutexLock lock(&mu_);
     clients_.erase(std::find(clients_.begin(), clients_.end(), client));
-    if (!clients_.empty()) return;
-    ++generation_;
-    changed_.SignalAll();
-    ended = std::move(thread_);
+    if (clients_.empty()) {
+      ++generation_;
+      changed_.SignalAll();
+      ended = std::move(thread_);
+    }
+    // Calls wait for nobody.
+    while (Contains(called_, client)) changed_.WaitUntil(&mu_, Deadline::Infinite());
   }
   ended.Join();
+}
+
+void DeviceWatchdog::CallAll(uint64_t generation) {
+  for (Client* const client : std::vector<Client*>(clients_)) {
+    if (generation_ != generation) return;
+    if (!Contains(clients_, client)) continue;
+    called_.push_back(client);
+    mu_.Unlock();
+    client->Watch();
+    mu_.Lock();
+    called_.erase(std::find(called_.begin(), called_.end(), client));
+    changed_.SignalAll();
+  }
 }
 
 void DeviceWatchdog::Loop(uint64_t generation) {
   const CudaRelaxedCapture relaxed(TheCudaApi());
   MutexLock lock(&mu_);
   while (generation_ == generation) {
-    for (Client* const client : clients_) client->Watch();
+    CallAll(generation);
     const Deadline next = Deadline::AfterMs(kPeriodMs);
     while (generation_ == generation && changed_.WaitUntil(&mu_, next)) {
     }

@@ -19,7 +19,7 @@ class DeviceWatchdog {
  public:
   class Client {
    public:
-    // Every 20 ms. Waits for the host communicator's verdict on a lost rank, 1 s at most.
+    // Every 20 ms. Waits for nobody: the others of the process are looked after by the same thread.
     virtual void Watch() = 0;
 
    protected:
@@ -30,7 +30,8 @@ class DeviceWatchdog {
   static DeviceWatchdog* Get();
 
   void Add(Client* client) ABSL_LOCKS_EXCLUDED(mu_);
-  // After this the client is called no more. Not from one of its calls. With the last client the thread ends.
+  // After this the client is called no more: waits for the end of a call that is under way to it, but not to others. Not from
+  // one of its calls. With the last client the thread ends.
   void Remove(Client* client) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -38,11 +39,14 @@ class DeviceWatchdog {
 
   // As long as that is the generation.
   void Loop(uint64_t generation) ABSL_LOCKS_EXCLUDED(mu_);
+  // Calls the clients of now, without the lock; those that are removed meanwhile are left out.
+  void CallAll(uint64_t generation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // Held while clients are called, so that whoever is removed knows that no call is under way.
   Mutex mu_;
   CondVar changed_;
   std::vector<Client*> clients_ ABSL_GUARDED_BY(mu_);
+  // To whom a call is under way: one for each thread that has not ended yet.
+  std::vector<Client*> called_ ABSL_GUARDED_BY(mu_);
   // Counts threads that were begun and ended: the one that is there has the number that is here.
   uint64_t generation_ ABSL_GUARDED_BY(mu_) = 0;
   Thread thread_ ABSL_GUARDED_BY(mu_);

@@ -7,10 +7,12 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <iterator>
 #include <map>
 #include <random>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -18,6 +20,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/deadline.h"
 #include "base/fork.h"
 #include "base/mutex.h"
 #include "base/rank.h"
@@ -27,6 +30,9 @@
 
 namespace lockstep {
 namespace {
+
+// How long a rank that tells why it failed is waited for.
+constexpr std::chrono::milliseconds kWritingTime(20);
 
 // Pages of this process, by name, so that its ranks share them.
 struct Pages {
@@ -180,14 +186,15 @@ void IpcPage::TellFailure(const absl::Status& status) {
 
 absl::Status IpcPage::failure() const {
   const Layout& page = layout();
-  switch (page.failure.load(std::memory_order_acquire)) {
-    case Layout::kNone:
-      return absl::OkStatus();
-    case Layout::kTold:
-      return absl::Status(static_cast<absl::StatusCode>(page.failure_code), page.failure_text.data());
-    default:
-      return absl::AbortedError("another rank of this host has failed");
+  uint32_t state = page.failure.load(std::memory_order_acquire);
+  // Some hundred bytes are being copied there, unless who does so was stopped.
+  for (const Deadline deadline = Deadline::After(kWritingTime); state == Layout::kBeingWritten && !deadline.passed();) {
+    std::this_thread::yield();
+    state = page.failure.load(std::memory_order_acquire);
   }
+  if (state == Layout::kNone) return absl::OkStatus();
+  if (state == Layout::kBeingWritten) return absl::AbortedError("another rank of this host has failed");
+  return absl::Status(static_cast<absl::StatusCode>(page.failure_code), page.failure_text.data());
 }
 
 }  // namespace lockstep

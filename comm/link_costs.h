@@ -37,6 +37,8 @@ inline constexpr LinkCosts kTcpBetweenHosts = {/*latency_ns=*/20'000, /*byte_ns=
                                                /*message_ns=*/2000};  // 10 Gbit/s Ethernet
 inline constexpr LinkCosts kTcpOnOneHost = {/*latency_ns=*/4000, /*byte_ns=*/0.3,
                                             /*message_ns=*/2000};  // both ends' copies
+inline constexpr LinkCosts kLibfabricOnOneHost = {/*latency_ns=*/60'000, /*byte_ns=*/0.3,
+                                                  /*message_ns=*/3000};  // tcp;ofi_rxm, of long messages
 inline constexpr LinkCosts kSharedMemory = {/*latency_ns=*/100, /*byte_ns=*/0.08,
                                             /*message_ns=*/100};  // through a mailbox
 inline constexpr LinkCosts kLoopback = {/*latency_ns=*/1000, /*byte_ns=*/0.15,

@@ -29,9 +29,12 @@ constexpr std::chrono::milliseconds kVerdictPause(1);
 
 constexpr size_t kFlightRecordsPrinted = 16;
 
+// Whether NCCL's error may be the loss of a rank.
+bool MayHaveVerdict(const absl::Status& error) { return absl::IsAborted(error) || absl::IsUnavailable(error); }
+
 // NCCL's error, or the host communicator's when it has one by and by.
 absl::Status Verdict(const absl::Status& error, const Communicator& host) {
-  if (!absl::IsAborted(error) && !absl::IsUnavailable(error)) return error;
+  if (!MayHaveVerdict(error)) return error;
   const Deadline deadline = Deadline::After(kVerdictGrace);
   while (host.status().ok() && !deadline.passed()) std::this_thread::sleep_for(kVerdictPause);
   return host.status().ok() ? error : host.status();
@@ -102,7 +105,7 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(HostP
                                                                            const NcclCommunicatorOptions& options) {
   if (options.deterministic) {
     return absl::UnimplementedError(
-        "NCCL does not promise the order in which it adds: deterministic mode has the staged back end");
+        "NCCL does not promise the order in which it adds: deterministic mode has the back ends ipc and staged");
   }
   std::vector<NcclPeer> peers;
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> answers,
@@ -328,7 +331,17 @@ absl::StatusOr<std::unique_ptr<SymmetricBuffer>> NcclCommunicator::AllocateHere(
 void NcclCommunicator::Watch() {
   // Also what the host communicator has heard.
   if (const absl::Status known = status(); !known.ok()) return Fail(known);
-  if (const absl::Status error = comm_->Poll(); !error.ok()) return Fail(Verdict(error, *host()));
+  // The other communicators of the process are not to wait for the verdict on this one.
+  if (!polled_.ok()) {
+    if (verdict_until_.passed()) Fail(polled_);
+    return;
+  }
+  if (const absl::Status error = comm_->Poll(); !error.ok()) {
+    if (!MayHaveVerdict(error)) return Fail(error);
+    polled_ = error;
+    verdict_until_ = Deadline::After(kVerdictGrace);
+    return;
+  }
   if (const absl::Status late = operations_.Check(); !late.ok()) Fail(late);
 }
 
@@ -341,6 +354,11 @@ void NcclCommunicator::OnFailure(const absl::Status& status) {
   LOCKSTEP_LOG(kError) << "rank " << rank() << ": collectives on " << Name(accelerator()->id())
                        << " failed: " << status.ToString() << "\nlast collectives there, newest last:\n"
                        << operations_.Records(kFlightRecordsPrinted);
+}
+
+absl::StatusOr<void*> NcclCommunicator::NcclHandle() const {
+  LOCKSTEP_RETURN_IF_ERROR(status());
+  return comm_->handle();
 }
 
 std::string NcclCommunicator::DescribeDevice() const {

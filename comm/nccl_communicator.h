@@ -76,6 +76,7 @@ class NcclCommunicator : public DeviceCommunicator, private DeviceWatchdog::Clie
   ~NcclCommunicator() override;
 
   absl::Status CanCapture() const override { return absl::OkStatus(); }
+  absl::StatusOr<void*> NcclHandle() const override;
   // On the device; on the host more may be supported.
   absl::Status Supports(Collective collective, DType dtype, ReduceOp op) const override;
   // Those on the device, then the host communicator's.
@@ -131,6 +132,10 @@ class NcclCommunicator : public DeviceCommunicator, private DeviceWatchdog::Clie
   // In the place of per-thread default streams: NCCL would take them for those of its own threads.
   std::unique_ptr<Stream> bridge_;
   std::unique_ptr<Event> bridge_event_;
+
+  // Only in Watch.
+  absl::Status polled_;  // what NCCL said, while the host communicator has time for a verdict
+  Deadline verdict_until_ = Deadline::Infinite();
 
   mutable DeviceOperations operations_;
 };

@@ -2,6 +2,7 @@
 // processes: nccl_process_test.cc.
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -11,6 +12,7 @@
 #include "base/status.h"
 #include "comm/communicator.h"
 #include "comm/nccl_communicator.h"
+#include "comm/nccl_processes.h"
 #include "comm/self_communicator.h"
 #include "gtest/gtest.h"
 #include "tests/communicator_calls_conformance.h"
@@ -22,11 +24,14 @@ namespace {
 
 absl::StatusOr<TestCommunicators> Create(int size) {
   if (size != 1) return absl::UnavailableError("NCCL has one rank for each GPU");
+  if (const std::string why = WhyNoNccl(); !why.empty()) return absl::UnavailableError(why);
   LOCKSTEP_ASSIGN_OR_RETURN(Device* const device, CudaDevice(0));
   std::unique_ptr<Communicator> host = std::make_unique<SelfCommunicator>(16);
-  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<NcclCommunicator> made,
-                            NcclCommunicator::Create(std::move(host), device, NcclCommunicatorOptions()));
-  const std::shared_ptr<NcclCommunicator> communicator = std::move(made);
+  absl::StatusOr<std::unique_ptr<NcclCommunicator>> made =
+      NcclCommunicator::Create(std::move(host), device, NcclCommunicatorOptions());
+  // Both are there, so this is a failure.
+  if (!made.ok()) return absl::InternalError(made.status().message());
+  const std::shared_ptr<NcclCommunicator> communicator = *std::move(made);
   return TestCommunicators{communicator, {communicator.get()}};
 }
 

@@ -163,10 +163,11 @@ absl::StatusOr<double> ParseLatency(absl::string_view text) {
 
 absl::StatusOr<LinkCosts> ParseLocalLink(absl::string_view text) {
   if (text == "tcp") return kTcpOnOneHost;
+  if (text == "libfabric") return kLibfabricOnOneHost;
   if (text == "shared_memory") return kSharedMemory;
   if (text == "loopback") return kLoopback;
   return absl::InvalidArgumentError(
-      absl::StrCat("no link class '", text, "' inside a host; known are tcp, shared_memory, loopback"));
+      absl::StrCat("no link class '", text, "' inside a host; known are tcp, libfabric, shared_memory, loopback"));
 }
 
 }  // namespace lockstep

@@ -156,8 +156,9 @@ TEST(PriceTableText, OfCollectivesListsTheKnownOnes) {
 TEST(PriceTableText, OfLocalLinksAreTheBuiltInClasses) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const LinkCosts tcp, ParseLocalLink("tcp"));
   EXPECT_EQ(tcp.latency_ns, kTcpOnOneHost.latency_ns);
-  EXPECT_THAT(ParseLocalLink("shm"), StatusIs(absl::StatusCode::kInvalidArgument,
-                                              AllOf(HasSubstr("'shm'"), HasSubstr("tcp, shared_memory, loopback"))));
+  EXPECT_THAT(ParseLocalLink("shm"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("'shm'"), HasSubstr("tcp, libfabric, shared_memory, loopback"))));
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 #include "comm/schedule.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -100,6 +99,12 @@ const Entry* FindEntry(Collective collective, Algorithm algorithm) {
     if (entry.collective == collective && entry.algorithm == algorithm) return &entry;
   }
   return nullptr;
+}
+
+absl::Status NotCarriedOut(Collective collective, Algorithm algorithm) {
+  const auto name = [](std::string* out, Algorithm known) { out->append(Name(known)); };
+  return absl::InvalidArgumentError(absl::StrCat(Name(algorithm), " does not carry out ", Name(collective),
+                                                 "; known are ", absl::StrJoin(AlgorithmsFor(collective), ", ", name)));
 }
 
 bool Has(Collective collective, Algorithm algorithm, unsigned property) {
@@ -251,11 +256,8 @@ Algorithms AlgorithmsFor(Collective collective) {
 }
 
 absl::Status CheckAlgorithm(Collective collective, Algorithm algorithm) {
-  const Algorithms known = AlgorithmsFor(collective);
-  if (algorithm == Algorithm::kAuto || std::find(known.begin(), known.end(), algorithm) != known.end()) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat(Name(algorithm), " carries out no ", Name(collective)));
+  const bool known = algorithm == Algorithm::kAuto || FindEntry(collective, algorithm) != nullptr;
+  return known ? absl::OkStatus() : NotCarriedOut(collective, algorithm);
 }
 
 bool NeedsEqualBlocks(Collective collective, Algorithm algorithm) { return Has(collective, algorithm, kEqualBlocks); }
@@ -279,12 +281,7 @@ absl::StatusOr<Schedule> BuildSchedule(Collective collective, Algorithm algorith
     return error("the topology is of ", placed, " ranks, and the world of ", size);
   }
   const Entry* const entry = FindEntry(collective, algorithm);
-  if (entry == nullptr) {
-    const auto name = [](std::string* out, Algorithm known) { out->append(Name(known)); };
-    return absl::InvalidArgumentError(absl::StrCat(Name(algorithm), " does not carry out ", Name(collective),
-                                                   "; known are ",
-                                                   absl::StrJoin(AlgorithmsFor(collective), ", ", name)));
-  }
+  if (entry == nullptr) return NotCarriedOut(collective, algorithm);
   Schedule schedule = size == 1 ? BuildAlone(collective) : entry->build({rank.value(), size, root.value(), &topology});
   schedule.collective = collective;
   schedule.algorithm = algorithm;

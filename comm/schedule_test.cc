@@ -165,6 +165,14 @@ TEST(BuildSchedule, RefusesAnAlgorithmThatDoesNotCarryOutTheCollective) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("unknown collective 77")));
 }
 
+TEST(CheckAlgorithm, ListsThoseThatCarryOutTheCollective) {
+  EXPECT_THAT(CheckAlgorithm(Collective::kBroadcast, Algorithm::kAuto), IsOk());
+  EXPECT_THAT(CheckAlgorithm(Collective::kBroadcast, Algorithm::kBinomial), IsOk());
+  EXPECT_THAT(CheckAlgorithm(Collective::kBroadcast, Algorithm::kTwoShot),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("two_shot does not carry out broadcast; known are binomial, chain, ")));
+}
+
 TEST(BuildSchedule, RefusesRanksRootsAndTopologiesOutsideTheWorld) {
   for (const int rank : {-1, 3}) {
     EXPECT_THAT(

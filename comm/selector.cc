@@ -20,10 +20,6 @@ bool CarriesOut(Algorithm algorithm, Collective collective) {
   return std::find(known.begin(), known.end(), algorithm) != known.end();
 }
 
-std::string Names(const Algorithms& algorithms) {
-  return absl::StrJoin(algorithms, ", ", [](std::string* out, Algorithm algorithm) { out->append(Name(algorithm)); });
-}
-
 absl::StatusOr<Collective> ParseCollective(absl::string_view name) {
   std::vector<std::string> known;
   for (int index = 0; index < kCollectiveCount; ++index) {
@@ -60,10 +56,7 @@ absl::StatusOr<AlgorithmOverrides> Parse(absl::string_view text) {
     const int index = static_cast<int>(collective);
     if (named[index]) return absl::InvalidArgumentError(absl::StrCat(Name(collective), " is named twice"));
     named[index] = true;
-    if (algorithm != Algorithm::kAuto && !CarriesOut(algorithm, collective)) {
-      return absl::InvalidArgumentError(absl::StrCat(Name(algorithm), " does not carry out ", Name(collective), "; ",
-                                                     Names(AlgorithmsFor(collective)), " does"));
-    }
+    LOCKSTEP_RETURN_IF_ERROR(CheckAlgorithm(collective, algorithm));
     overrides.by_collective[index] = algorithm;
   }
   return overrides;

@@ -146,7 +146,7 @@ TEST(AlgorithmOverrides, RefuseUnknownNamesAndListTheKnownOnes) {
 TEST(AlgorithmOverrides, RefuseAnAlgorithmThatCannotCarryOutItsCollective) {
   EXPECT_THAT(ParseAlgorithmOverrides("reduce:ring;broadcast:recursive_doubling"),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("recursive_doubling does not carry out broadcast; binomial, chain, ")));
+                       HasSubstr("recursive_doubling does not carry out broadcast; known are binomial, chain, ")));
 }
 
 TEST(AlgorithmOverrides, RefuseWhatIsNotInTheGrammar) {

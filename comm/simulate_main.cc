@@ -18,7 +18,7 @@ ABSL_FLAG(int, hosts, 1, "hosts that the ranks are on, equally many on each; mus
 ABSL_FLAG(std::string, link, "10gbit", "bandwidth of a host's link to the others, each way; its ranks share it");
 ABSL_FLAG(std::string, latency, "20us", "of a message between hosts, from one rank's memory to the other's");
 ABSL_FLAG(int, cores, 0, "of each host, for its ranks; 0: as many as there are ranks");
-ABSL_FLAG(std::string, local_link, "shared_memory", "inside a host: shared_memory, tcp or loopback");
+ABSL_FLAG(std::string, local_link, "shared_memory", "inside a host: shared_memory, tcp, libfabric or loopback");
 ABSL_FLAG(std::string, collective, "all",
           "all, or some of all_reduce, broadcast, reduce, all_gather, reduce_scatter, barrier, gather, scatter, "
           "all_to_all with commas between");

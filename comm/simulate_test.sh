@@ -12,7 +12,20 @@ fail() {
 
 "$simulate" --ranks 4096 --hosts 512 --link 25gbit --latency 20us >"$output" 2>&1 || fail "pricing failed"
 grep -q '^all_reduce, 4096 ranks, 8 on each of 512 hosts, us$' "$output" || fail "no table of all_reduce"
-[[ $(grep -o '\*' "$output" | wc -l) -ge 6 ]] || fail "no choices"
+# Each table is a line of its title, one of sizes (each a number and its unit), and one for each algorithm: a cell for each size.
+awk '
+  /^$/ { End(); next }
+  / ranks, / { title = $0; next }
+  $1 == "algorithm" { columns = (NF - 1) / 2; split("", marks); next }
+  { cells = NF - 1; if (cells != columns) { print title ": " cells " cells of " $1; wrong = 1 }
+    for (i = 1; i <= cells; i++) marks[i] += gsub(/\*/, "", $(i + 1)) }
+  END { End(); exit wrong || tables != 9 }
+  function End(   i) {
+    if (!columns) return
+    for (i = 1; i <= columns; i++) if (marks[i] != 1) { print title ": " marks[i] + 0 " choices in column " i; wrong = 1 }
+    columns = 0
+    ++tables
+  }' "$output" || fail "not one choice for each size of nine collectives"
 
 "$simulate" --ranks=12 --hosts=3 --collective=reduce --sizes=4M --step_by_step >"$output" 2>&1 ||
   fail "simulating failed"

@@ -83,6 +83,7 @@ TransportCommunicator::TransportCommunicator(ProgressEngine* engine, ControlChan
       options_(std::move(options)),
       rank_(RankIn(options_.ranks, engine->transport()->rank())),
       size_(options_.ranks.empty() ? engine->transport()->size() : static_cast<int>(options_.ranks.size())),
+      kept_(std::make_shared<KeptMemory>(engine)),
       executor_(engine->transport(), options_.channel, options_.ranks, this),
       messages_(engine->transport(), ChannelRegistry::MessagesOf(options_.channel), rank_, size_, options_.ranks, this),
       recorder_(options_.flight_records),
@@ -96,6 +97,7 @@ TransportCommunicator::TransportCommunicator(ProgressEngine* engine, ControlChan
 
 TransportCommunicator::~TransportCommunicator() {
   if (options_.registry != nullptr) options_.registry->Remove(options_.channel);
+  kept_->Close();
   MutexLock lock(mu());
   if (group_ != nullptr) {
     const absl::Status open = absl::FailedPreconditionError(absl::StrCat(
@@ -497,7 +499,10 @@ std::string TransportCommunicator::FlightRecords() const {
   return recorder_.ToString(options_.flight_records);
 }
 
-std::string TransportCommunicator::Describe() const { return options_.description; }
+std::string TransportCommunicator::Describe() const {
+  MutexLock lock(mu());
+  return absl::StrCat(options_.description, no_memory_);
+}
 
 std::string TransportCommunicator::CalledAs(uint64_t sequence) const {
   if (!mu()->TryLock()) return "";

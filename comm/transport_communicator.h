@@ -26,6 +26,7 @@
 #include "comm/communicator.h"
 #include "comm/executor.h"
 #include "comm/flight_recorder.h"
+#include "comm/kept_memory.h"
 #include "comm/memory_executor.h"
 #include "comm/plan_cache.h"
 #include "comm/point_to_point.h"
@@ -75,6 +76,8 @@ class TransportCommunicator : public Communicator,
   // Collective, to be called once, before anything else. `arena` is a number for these ranks alone. When a rank could not make
   // it, all go on without; an error means that the ranks may not know the same.
   absl::Status ShareMemory(uint32_t arena, Deadline deadline) ABSL_LOCKS_EXCLUDED(mu());
+  // Whether it made any.
+  bool SharesMemory() const ABSL_LOCKS_EXCLUDED(mu());
 
   Rank rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -123,7 +126,6 @@ class TransportCommunicator : public Communicator,
   bool OnOneHost() const;
   // The transport's ranks, by rank here.
   std::vector<Rank> Members() const;
-  bool SharesMemory() const ABSL_LOCKS_EXCLUDED(mu());
   // Good until the next one is looked for.
   absl::StatusOr<const Plan*> FindPlan(const CollectiveRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   // Whether all memory that the call uses on this rank is the communicator's own.
@@ -206,6 +208,8 @@ class TransportCommunicator : public Communicator,
   // Orders whole calls in checked mode, where one call is two collectives.
   Mutex checked_mu_;
 
+  const std::shared_ptr<KeptMemory> kept_;  // shared with buffers, which may outlive the communicator
+
   // Guarded by the engine's mutex.
   Executor executor_;
   PointToPoint messages_;
@@ -213,6 +217,7 @@ class TransportCommunicator : public Communicator,
   // order.
   std::shared_ptr<SymmetricMemory> memory_;  // shared with buffers, which may outlive the communicator
   std::unique_ptr<MemoryExecutor> memory_executor_;
+  std::string no_memory_;  // why there is none, though there could be
   std::vector<AskedArena*> asked_arenas_;
   FlightRecorder recorder_;
   History history_;

@@ -47,7 +47,8 @@ absl::Status TransportCommunicator::ShareMemory(uint32_t arena, Deadline deadlin
   MutexLock lock(mu());
   if (!memory.ok()) {
     if (absl::IsDeadlineExceeded(memory.status()) || !status_.ok()) return memory.status();
-    LOCKSTEP_LOG(kInfo) << "rank " << rank_ << ": no collectives by memory: " << memory.status().message();
+    no_memory_ = absl::StrCat("no collectives by memory: ", memory.status().message(), "\n");
+    LOCKSTEP_LOG(kWarning) << "rank " << rank_ << ": " << no_memory_;
     return absl::OkStatus();
   }
   memory_ = std::make_shared<SymmetricMemory>(Members(), rank_);
@@ -87,7 +88,7 @@ absl::StatusOr<std::unique_ptr<SymmetricArena>> TransportCommunicator::MakeArena
 }
 
 absl::StatusOr<std::unique_ptr<SymmetricBuffer>> TransportCommunicator::Allocate(size_t bytes) {
-  if (options_.registry == nullptr) return MakePrivateBuffer(bytes);
+  if (options_.registry == nullptr) return kept_->Allocate(bytes);
   {
     MutexLock lock(mu());
     if (Collecting()) return absl::FailedPreconditionError("memory cannot be allocated inside a group");
@@ -111,7 +112,7 @@ absl::StatusOr<std::unique_ptr<SymmetricBuffer>> TransportCommunicator::Allocate
   if (!equal) {
     return absl::InvalidArgumentError(absl::StrCat("the ranks allocate buffers of different sizes: ", sizes, " bytes"));
   }
-  if (bytes == 0 || !SharesMemory()) return MakePrivateBuffer(bytes);
+  if (bytes == 0 || !SharesMemory()) return kept_->Allocate(bytes);
 
   const std::vector<Rank> members = Members();
   const auto leader = std::min_element(members.begin(), members.end());

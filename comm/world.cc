@@ -15,6 +15,7 @@
 #include "comm/cores.h"
 #include "comm/device_backend.h"
 #include "comm/host_id.h"
+#include "comm/link_costs.h"
 #include "comm/link_measurement.h"
 #include "comm/progress_engine.h"
 #include "comm/selector.h"
@@ -38,6 +39,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// Into which messages are cut. Over libfabric each is asked for, and rxm moves long ones better.
+constexpr int64_t kMessageChunkBytes = 256 << 10;
+constexpr int64_t kOfiMessageChunkBytes = 512 << 10;
+
 constexpr int64_t kDayMs = 24 * 3600 * 1000;
 
 // How long a caller with a core of its own polls before it sleeps: some times what waking up costs.
@@ -49,7 +54,7 @@ struct Settings {
   milliseconds timeout{1800000};
   milliseconds peer_timeout{30000};
   AlgorithmOverrides algorithms;
-  int64_t chunk_bytes = 256 << 10;
+  int64_t chunk_bytes = 0;
   bool checked = false;
   bool deterministic = false;
   bool measure_links = false;
@@ -58,6 +63,7 @@ struct Settings {
   std::string host_id;
   SocketTuning tcp_tuning;
   int tcp_sockets = 1;
+  std::string ofi_provider;
   size_t flight_records = 256;
   std::string device_backend;
   double link_bytes_per_second = 0;
@@ -98,11 +104,19 @@ absl::StatusOr<Settings> ReadSettings(const WorldOptions& options) {
       !options.algorithm.empty() ? options.algorithm : GetEnv("LOCKSTEP_ALGORITHM").value_or("");
   LOCKSTEP_ASSIGN_OR_RETURN(settings.algorithms, ParseAlgorithmOverrides(algorithm));
 
+  const std::string transport =
+      !options.transport.empty() ? options.transport : GetEnv("LOCKSTEP_TRANSPORT").value_or("");
+  if (!transport.empty()) {
+    const absl::StatusOr<TransportChoice> choice = ParseTransportChoice(transport);
+    if (!choice.ok()) return Annotate(choice.status(), options.transport.empty() ? "LOCKSTEP_TRANSPORT" : "transport");
+    settings.transport = *choice;
+  }
   if (options.chunk_bytes != 0) {
     settings.chunk_bytes = options.chunk_bytes;
   } else {
     LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<int64_t> chunk, GetEnvInt("LOCKSTEP_CHUNK_BYTES", 64, 1 << 30));
-    if (chunk.has_value()) settings.chunk_bytes = *chunk;
+    const bool ofi = settings.transport == TransportChoice::kOfi;
+    settings.chunk_bytes = chunk.value_or(ofi ? kOfiMessageChunkBytes : kMessageChunkBytes);
   }
   if (settings.chunk_bytes < 64 || settings.chunk_bytes > (1 << 30) || settings.chunk_bytes % 64 != 0) {
     return absl::InvalidArgumentError(absl::StrCat("chunk_bytes is ", settings.chunk_bytes,
@@ -126,19 +140,14 @@ absl::StatusOr<Settings> ReadSettings(const WorldOptions& options) {
   settings.tcp_tuning.zero_copy = options.tcp_zero_copy || zero_copy.value_or(false);
   LOCKSTEP_RETURN_IF_ERROR(
       ReadCount(options.tcp_sockets, "tcp_sockets", "LOCKSTEP_TCP_SOCKETS", kTcpSocketsMax, &settings.tcp_sockets));
+  settings.ofi_provider =
+      !options.ofi_provider.empty() ? options.ofi_provider : GetEnv("LOCKSTEP_OFI_PROVIDER").value_or("");
   settings.host_id = !options.host_id.empty() ? options.host_id : HostId();
   settings.interface = !options.interface.empty() ? options.interface : GetEnv("LOCKSTEP_INTERFACE").value_or("");
   LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<int64_t> records, GetEnvInt("LOCKSTEP_FLIGHT_RECORDS", 16, 1 << 20));
   if (records.has_value()) settings.flight_records = *records;
   settings.device_backend =
       !options.device_backend.empty() ? options.device_backend : GetEnv("LOCKSTEP_DEVICE_BACKEND").value_or("auto");
-  const std::string transport =
-      !options.transport.empty() ? options.transport : GetEnv("LOCKSTEP_TRANSPORT").value_or("");
-  if (!transport.empty()) {
-    const absl::StatusOr<TransportChoice> choice = ParseTransportChoice(transport);
-    if (!choice.ok()) return Annotate(choice.status(), options.transport.empty() ? "LOCKSTEP_TRANSPORT" : "transport");
-    settings.transport = *choice;
-  }
   if (!(options.link_bytes_per_second >= 0)) {
     return absl::InvalidArgumentError(absl::StrCat("link_bytes_per_second is ", options.link_bytes_per_second));
   }
@@ -147,17 +156,24 @@ absl::StatusOr<Settings> ReadSettings(const WorldOptions& options) {
         absl::StrCat("link_bytes_per_second goes with the transport tcp, not with ", Name(settings.transport)));
   }
   settings.link_bytes_per_second = options.link_bytes_per_second;
+  const bool in_order = options.nccl_ctas_max == 0 || options.nccl_ctas_min <= options.nccl_ctas_max;
+  if (options.nccl_ctas_min < 0 || options.nccl_ctas_max < 0 || !in_order) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("nccl_ctas_min is ", options.nccl_ctas_min, " and nccl_ctas_max is ", options.nccl_ctas_max));
+  }
   return settings;
 }
 
-std::vector<AgreedOption> OptionsToAgreeOn(const Settings& settings) {
-  return {{"algorithm", ToString(settings.algorithms)},
-          {"checked", settings.checked ? "1" : "0"},
-          {"chunk_bytes", absl::StrCat(settings.chunk_bytes)},
-          {"deterministic", settings.deterministic ? "1" : "0"},
-          {"measure_links", settings.measure_links ? "1" : "0"},
-          {"tcp_sockets", absl::StrCat(settings.tcp_sockets)},
-          {"transport", Name(settings.transport)}};
+std::vector<AgreedOption> OptionsToAgreeOn(const Settings& settings, const WorldTransport& transport) {
+  std::vector<AgreedOption> options = {{"transport", Name(settings.transport)},
+                                       {"algorithm", ToString(settings.algorithms)},
+                                       {"checked", settings.checked ? "1" : "0"},
+                                       {"chunk_bytes", absl::StrCat(settings.chunk_bytes)},
+                                       {"deterministic", settings.deterministic ? "1" : "0"},
+                                       {"measure_links", settings.measure_links ? "1" : "0"},
+                                       {"tcp_sockets", absl::StrCat(settings.tcp_sockets)}};
+  for (AgreedOption& option : transport.OptionsToAgreeOn()) options.push_back(std::move(option));
+  return options;
 }
 
 bool StoreIsOnLoopback(const std::string& url) {
@@ -201,6 +217,13 @@ WorldTransport::Options TransportOptions(const WorldSpec& spec, const Settings& 
   options.shm.job_id = spec.job_id;
   options.shm.world_id = world_id;
   options.shm.chunk_bytes = settings.chunk_bytes;
+  options.ofi.rank = spec.rank;
+  options.ofi.size = spec.size;
+  options.ofi.job_id = spec.job_id;
+  options.ofi.world_id = world_id;
+  options.ofi.bind_address = address;
+  options.ofi.chunk_bytes = settings.chunk_bytes;
+  options.ofi.provider = settings.ofi_provider;
   return options;
 }
 
@@ -215,6 +238,8 @@ std::string Describe(const WorldSpec& spec, const Settings& settings, const Stor
     absl::StrAppend(&text, lockstep::Describe(member), " over ",
                     member.rank == spec.rank ? "nothing: it is this rank" : transport.DescribeRoute(member), "\n");
   }
+  const std::string providers = transport.DescribeProviders();
+  if (!providers.empty()) absl::StrAppend(&text, "providers of libfabric:\n", providers);
   return text;
 }
 
@@ -284,7 +309,7 @@ absl::Status ConnectedWorld::Connect(const WorldSpec& spec, const Settings& sett
   self.cores = CoresOfThisThread();
   transport.Announce(&self);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Member> members,
-                            control_->Join(self, OptionsToAgreeOn(settings), deadline));
+                            control_->Join(self, OptionsToAgreeOn(settings, transport), deadline));
   LOCKSTEP_RETURN_IF_ERROR(transport.Connect(members, deadline));
   LOCKSTEP_ASSIGN_OR_RETURN(const bool share_memory, transport.AllShareMemory(control_.get(), members, deadline));
   const std::string description = Describe(spec, settings, *store, members, transport);
@@ -304,7 +329,8 @@ absl::Status ConnectedWorld::Connect(const WorldSpec& spec, const Settings& sett
   options.deterministic = settings.deterministic;
   options.timeout = settings.timeout;
   options.flight_records = settings.flight_records;
-  options.shape = ShapeOf(members, share_memory);
+  const LinkCosts& without_memory = settings.transport == TransportChoice::kOfi ? kLibfabricOnOneHost : kTcpOnOneHost;
+  options.shape = ShapeOf(members, share_memory ? kSharedMemory : without_memory);
   options.description = description;
   if (settings.measure_links) {
     LOCKSTEP_ASSIGN_OR_RETURN(const MeasuredCosts costs, MeasureLinks(engine_.get(), control_.get(), options.channel,
@@ -316,7 +342,15 @@ absl::Status ConnectedWorld::Connect(const WorldSpec& spec, const Settings& sett
   }
   options.shared_memory = shared_memory;
   communicator_ = std::make_unique<TransportCommunicator>(engine_.get(), control_.get(), std::move(options));
-  return communicator_->ShareMemory(ChannelRegistry::MemoryOf(Rank(0), ChannelRegistry::kWorldMemory), deadline);
+  LOCKSTEP_RETURN_IF_ERROR(
+      communicator_->ShareMemory(ChannelRegistry::MemoryOf(Rank(0), ChannelRegistry::kWorldMemory), deadline));
+  for (int i = 0; i < kCollectiveCount && spec.rank == Rank(0) && !communicator_->SharesMemory(); ++i) {
+    const Algorithm named = settings.algorithms.by_collective[i];
+    if (!IsByMemory(named)) continue;
+    LOCKSTEP_LOG(kWarning) << Name(named) << " was asked for, and these ranks do not all share memory: "
+                           << Name(static_cast<Collective>(i)) << " goes by another algorithm";
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<World>> CreateOnHost(const WorldOptions& options, const Settings& settings) {
@@ -359,6 +393,10 @@ absl::StatusOr<std::unique_ptr<World>> World::Create(const WorldOptions& options
   device.deterministic = settings.deterministic;
   device.checked = settings.checked;
   device.flight_records = settings.flight_records;
+  device.setup_timeout = settings.setup_timeout;
+  device.nccl_ctas_min = options.nccl_ctas_min;
+  device.nccl_ctas_max = options.nccl_ctas_max;
+  device.nccl_split_share = options.nccl_split_share;
   device.fold_kernels = options.fold_kernels;
   return MakeWorldOnDevice(std::move(world), options.device, device);
 }

@@ -29,7 +29,7 @@ struct WorldOptions {
   int local_rank = 0;
   std::string store_url;               // tcp://host:port, served by rank 0; file:///path
   Store* store = nullptr;              // instead of a URL; needed until Create returns
-  std::string job_id;                  // "default"
+  std::string job_id;                  // LOCKSTEP_JOB_ID, or ""
   std::string interface;               // any; see ChooseInterface
   std::string host_id;                 // ranks with the same one are taken to share a host; see HostId
   std::string tcp_congestion_control;  // reno between ranks of one host, else the system's
@@ -40,10 +40,11 @@ struct WorldOptions {
   std::chrono::milliseconds timeout{0};        // of a collective: 1,800,000
   std::chrono::milliseconds peer_timeout{0};   // 30,000
   // These must be equal on all ranks, and are compared.
-  std::string transport;    // "auto": shared memory inside a host, TCP between hosts; "tcp"; "shm"
-  std::string algorithm;    // chosen by size; see ParseAlgorithmOverrides
-  int64_t chunk_bytes = 0;  // 262,144; a multiple of 64
-  int tcp_sockets = 0;      // 1: over which each connection's bytes are spread
+  std::string transport;     // "auto": shared memory inside a host, TCP between hosts; "tcp"; "shm"; "ofi"
+  std::string algorithm;     // chosen by size; see ParseAlgorithmOverrides
+  int64_t chunk_bytes = 0;   // 262,144, with "ofi" 524,288; a multiple of 64
+  std::string ofi_provider;  // with "ofi": a provider of libfabric, "tcp;ofi_rxm"; the best that there is
+  int tcp_sockets = 0;       // 1: over which each connection's bytes are spread
   bool checked = false;
   bool deterministic = false;  // reductions fold in rank order: docs/numerics.md
   bool measure_links = false;  // algorithms are chosen by costs measured now, not by those built in
@@ -51,7 +52,10 @@ struct WorldOptions {
   // (comm/device_backend.h).
   // The kind of the device and the way are equal on all ranks.
   DeviceId device;
-  std::string device_backend;                          // "auto"
+  std::string device_backend;  // "auto"
+  int nccl_ctas_min = 0;       // of NCCL's kernels; 0: its choice
+  int nccl_ctas_max = 0;
+  bool nccl_split_share = false;                       // parts share its resources: NcclCommOptions
   const kernels::FoldKernels* fold_kernels = nullptr;  // as DeviceBackendOptions has them
   // For measurements, never from the environment: messages leave this rank as over a link of so many bytes a second
   // (transport/throttled_transport.h). 0: as fast as they can. With "tcp" alone.

@@ -46,7 +46,7 @@ double RanksPerCore(absl::Span<const Member> members, absl::string_view host_id)
   return host.RanksPerCore();
 }
 
-WorldShape ShapeOf(absl::Span<const Member> members, bool share_memory) {
+WorldShape ShapeOf(absl::Span<const Member> members, const LinkCosts& local) {
   WorldShape shape;
   std::vector<Host> hosts;
   std::map<std::string, int32_t> numbers;
@@ -59,9 +59,8 @@ WorldShape ShapeOf(absl::Span<const Member> members, bool share_memory) {
   }
   double ranks_per_core = 0;
   for (const Host& host : hosts) ranks_per_core = std::max(ranks_per_core, host.RanksPerCore());
-  shape.network = Crowded(MakeNetwork(share_memory ? kSharedMemory : kTcpOnOneHost, kTcpBetweenHosts,
-                                      RanksPerHost(shape.topology.host_of_rank)),
-                          ranks_per_core);
+  shape.network =
+      Crowded(MakeNetwork(local, kTcpBetweenHosts, RanksPerHost(shape.topology.host_of_rank)), ranks_per_core);
   return shape;
 }
 

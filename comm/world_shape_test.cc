@@ -27,27 +27,27 @@ std::vector<Member> MembersOn(const std::string& hosts) {
 }
 
 TEST(WorldShape, HostsAreNumberedByTheirLowestRanks) {
-  EXPECT_THAT(ShapeOf(MembersOn("zazb"), true).topology.host_of_rank, ElementsAre(0, 1, 0, 2));
+  EXPECT_THAT(ShapeOf(MembersOn("zazb"), kSharedMemory).topology.host_of_rank, ElementsAre(0, 1, 0, 2));
 }
 
 TEST(WorldShape, OneHostHasOnlyLocalLinks) {
-  const WorldShape shape = ShapeOf(MembersOn("aaa"), true);
+  const WorldShape shape = ShapeOf(MembersOn("aaa"), kSharedMemory);
   EXPECT_EQ(shape.network.ranks_per_host, 3);
   EXPECT_EQ(shape.network.Between(0, 2).latency_ns, kSharedMemory.latency_ns);
-  EXPECT_EQ(ShapeOf(MembersOn("aaa"), false).network.Between(0, 2).latency_ns, kTcpOnOneHost.latency_ns);
+  EXPECT_EQ(ShapeOf(MembersOn("aaa"), kTcpOnOneHost).network.Between(0, 2).latency_ns, kTcpOnOneHost.latency_ns);
 }
 
 TEST(WorldShape, RegularHostsAreSeenAsSuch) {
-  EXPECT_EQ(ShapeOf(MembersOn("aabb"), true).network.ranks_per_host, 2);
-  EXPECT_EQ(ShapeOf(MembersOn("aabbc"), true).network.ranks_per_host, 2);
-  EXPECT_EQ(ShapeOf(MembersOn("abcd"), true).network.ranks_per_host, 1);
-  const WorldShape shape = ShapeOf(MembersOn("aabb"), true);
+  EXPECT_EQ(ShapeOf(MembersOn("aabb"), kSharedMemory).network.ranks_per_host, 2);
+  EXPECT_EQ(ShapeOf(MembersOn("aabbc"), kSharedMemory).network.ranks_per_host, 2);
+  EXPECT_EQ(ShapeOf(MembersOn("abcd"), kSharedMemory).network.ranks_per_host, 1);
+  const WorldShape shape = ShapeOf(MembersOn("aabb"), kSharedMemory);
   EXPECT_EQ(shape.network.Between(1, 2).latency_ns, kTcpBetweenHosts.latency_ns);
 }
 
 TEST(WorldShape, IrregularHostsCountAsOneRankEach) {
   for (const char* hosts : {"abab", "abb", "aabbb", "aaba"}) {
-    EXPECT_EQ(ShapeOf(MembersOn(hosts), true).network.ranks_per_host, 1) << hosts;
+    EXPECT_EQ(ShapeOf(MembersOn(hosts), kSharedMemory).network.ranks_per_host, 1) << hosts;
   }
 }
 
@@ -55,12 +55,12 @@ TEST(WorldShape, IrregularHostsCountAsOneRankEach) {
 TEST(WorldShape, IsCrowdedWhereRanksOutnumberCores) {
   std::vector<Member> members = MembersOn("aaabb");
   EXPECT_EQ(RanksPerCore(members, "a"), 0);
-  EXPECT_EQ(ShapeOf(members, true).network.local.message_ns, kSharedMemory.message_ns);
+  EXPECT_EQ(ShapeOf(members, kSharedMemory).network.local.message_ns, kSharedMemory.message_ns);
   for (Member& member : members) member.cores = {member.host_id == "a" ? uint64_t{0b101} : uint64_t{0b11}};
   EXPECT_EQ(RanksPerCore(members, "a"), 1.5);
   EXPECT_EQ(RanksPerCore(members, "b"), 1);
   EXPECT_EQ(RanksPerCore(members, "c"), 0);
-  const Network network = ShapeOf(members, true).network;
+  const Network network = ShapeOf(members, kSharedMemory).network;
   EXPECT_EQ(network.local.message_ns, 1.5 * kSharedMemory.message_ns);
   EXPECT_EQ(network.remote.message_ns, 1.5 * kTcpBetweenHosts.message_ns);
   EXPECT_EQ(network.local.latency_ns, kSharedMemory.latency_ns);
@@ -68,11 +68,11 @@ TEST(WorldShape, IsCrowdedWhereRanksOutnumberCores) {
   members.resize(3);
   for (Member& member : members) member.cores = {uint64_t{1} << member.rank.value()};
   EXPECT_EQ(RanksPerCore(members, "a"), 1);
-  EXPECT_EQ(ShapeOf(members, true).network.local.message_ns, kSharedMemory.message_ns);
+  EXPECT_EQ(ShapeOf(members, kSharedMemory).network.local.message_ns, kSharedMemory.message_ns);
 }
 
 TEST(WorldShape, APartHasTheHostsOfItsRanks) {
-  const WorldShape world = ShapeOf(MembersOn("aabbcc"), true);
+  const WorldShape world = ShapeOf(MembersOn("aabbcc"), kSharedMemory);
   const WorldShape part = PartOf(world, {Rank(4), Rank(5), Rank(0), Rank(1)});
   EXPECT_THAT(part.topology.host_of_rank, ElementsAre(0, 0, 1, 1));
   EXPECT_EQ(part.network.ranks_per_host, 2);

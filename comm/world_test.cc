@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
 #include "base/deadline.h"
 #include "base/dtype.h"
 #include "base/rank.h"
@@ -91,14 +92,26 @@ std::vector<absl::Status> ErrorsOf(const std::vector<WorldOrError>& worlds,
   return errors;
 }
 
-// Sets a variable for the time of a scope. Used while the test has one thread.
+// Sets a variable for the time of a scope, or unsets it, for null. Used while the test has one thread.
 class ScopedVariable {
  public:
-  ScopedVariable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
-  ~ScopedVariable() { unsetenv(name_); }
+  ScopedVariable(const char* name, const char* value) : name_(name) {
+    if (const char* const before = getenv(name); before != nullptr) before_ = before;
+    Set(value);
+  }
+  ~ScopedVariable() { Set(before_.has_value() ? before_->c_str() : nullptr); }
 
  private:
+  void Set(const char* value) const {
+    if (value == nullptr) {
+      unsetenv(name_);
+    } else {
+      setenv(name_, value, /*overwrite=*/1);
+    }
+  }
+
   const char* const name_;
+  absl::optional<std::string> before_;
 };
 
 TEST(World, OfOneNeedsNothingSet) {
@@ -171,9 +184,9 @@ TEST(World, RefusesAnEnvironmentThatCannotBe) {
                            "LOCKSTEP_TIMEOUT_MS", "LOCKSTEP_PEER_TIMEOUT_MS", "LOCKSTEP_FLIGHT_RECORDS"}) {
     EXPECT_THAT(refusal(name, "pigeon"), StatusIs(Code::kInvalidArgument, HasSubstr("pigeon"))) << name;
   }
-  EXPECT_THAT(
-      refusal("LOCKSTEP_TRANSPORT", "pigeon"),
-      StatusIs(Code::kInvalidArgument, AllOf(HasSubstr("LOCKSTEP_TRANSPORT"), HasSubstr("known are auto, tcp, shm"))));
+  EXPECT_THAT(refusal("LOCKSTEP_TRANSPORT", "pigeon"),
+              StatusIs(Code::kInvalidArgument,
+                       AllOf(HasSubstr("LOCKSTEP_TRANSPORT"), HasSubstr("known are auto, tcp, shm, ofi"))));
   EXPECT_THAT(refusal("LOCKSTEP_TIMEOUT_MS", "0"), StatusIs(Code::kInvalidArgument, HasSubstr("LOCKSTEP_TIMEOUT_MS")));
   const ScopedVariable size("LOCKSTEP_WORLD_SIZE", "2");
   EXPECT_THAT(World::Create(WorldOptions()).status(), StatusIs(Code::kInvalidArgument, HasSubstr("LOCKSTEP_RANK")));
@@ -209,6 +222,7 @@ TEST(World, TellsHowTheRanksAreConnected) {
 
 // Ranks 0 and 1 on one host, 2 and 3 on another, as they say.
 TEST(World, UsesSharedMemoryInsideAHostAndTcpBetweenHosts) {
+  const ScopedVariable nothing_chosen("LOCKSTEP_TRANSPORT", nullptr);
   MemoryStore store;
   const auto on_two_hosts = [](int rank, WorldOptions* options) { options->host_id = rank < 2 ? "a" : "b"; };
   const std::vector<WorldOrError> worlds = CreateWorlds(&store, 4, on_two_hosts);
@@ -258,13 +272,14 @@ TEST(World, OptionsThatShapeWhatIsSentMustAgree) {
     std::string text;
   };
   const std::vector<Case> cases = {
-      {[](auto* o) { o->chunk_bytes = 4096; }, "chunk_bytes: 262144 on ranks 0, 2, 4096 on rank 1"},
+      {[](auto* o) { o->chunk_bytes = 4096; }, "chunk_bytes: 65536 on ranks 0, 2, 4096 on rank 1"},
       {[](auto* o) { o->algorithm = "all_reduce:ring"; }, "all_reduce:ring on rank 1"},
       {[](auto* o) { o->checked = true; }, "checked: 0 on ranks 0, 2, 1 on rank 1"},
   };
   for (const Case& c : cases) {
     MemoryStore store;
     const std::vector<absl::Status> errors = StatusesOf(CreateWorlds(&store, 3, [&](int rank, WorldOptions* options) {
+      options->chunk_bytes = 65536;
       if (rank == 1) c.change(options);
     }));
     EXPECT_THAT(errors, Each(StatusIs(Code::kFailedPrecondition, HasSubstr(c.text))));
@@ -297,7 +312,7 @@ TEST(World, ARankThatNeverComesIsNamed) {
   std::vector<WorldOptions> options;
   for (const int rank : {0, 2, 4}) {
     options.push_back(TestWorldOptions(&store, rank, 5));
-    options.back().setup_timeout = milliseconds(400);
+    options.back().setup_timeout = milliseconds(2500);
   }
   EXPECT_THAT(StatusesOf(CreateWorlds(options)),
               Each(StatusIs(Code::kDeadlineExceeded, HasSubstr("ranks 1, 3 of 5 have not joined"))));
@@ -311,7 +326,7 @@ TEST(World, TwoProcessesMayNotClaimOneRank) {
   std::vector<WorldOptions> options;
   for (const int rank : {0, 1, 1}) {
     options.push_back(TestWorldOptions(&store, rank, 3));
-    options.back().setup_timeout = milliseconds(800);
+    options.back().setup_timeout = milliseconds(2500);
   }
   const std::vector<absl::Status> errors = StatusesOf(CreateWorlds(options));
   const auto taken =

@@ -40,10 +40,11 @@ absl::optional<std::string> WhyNone(const Member& member) {
 }  // namespace
 
 absl::StatusOr<TransportChoice> ParseTransportChoice(absl::string_view name) {
-  for (const TransportChoice choice : {TransportChoice::kAuto, TransportChoice::kTcp, TransportChoice::kShm}) {
+  for (const TransportChoice choice :
+       {TransportChoice::kAuto, TransportChoice::kTcp, TransportChoice::kShm, TransportChoice::kOfi}) {
     if (name == Name(choice)) return choice;
   }
-  return absl::InvalidArgumentError(absl::StrCat("unknown transport '", name, "'; known are auto, tcp, shm"));
+  return absl::InvalidArgumentError(absl::StrCat("unknown transport '", name, "'; known are auto, tcp, shm, ofi"));
 }
 
 std::string Name(TransportChoice choice) {
@@ -54,11 +55,30 @@ std::string Name(TransportChoice choice) {
       return "tcp";
     case TransportChoice::kShm:
       return "shm";
+    case TransportChoice::kOfi:
+      return "ofi";
   }
   return "invalid";
 }
 
+absl::StatusOr<WorldTransport> WorldTransport::ListenOverOfi(Options options) {
+  WorldTransport made(options.choice, options.ofi.rank, /*link_bytes_per_second=*/0);
+  made.no_shm_ = absl::UnavailableError("this world uses libfabric alone");
+  absl::StatusOr<std::unique_ptr<OfiTransport>> ofi = OfiTransport::Create(std::move(options.ofi));
+  if (ofi.ok()) {
+    made.ofi_ = *std::move(ofi);
+    LOCKSTEP_LOG(kInfo) << "rank " << made.rank_ << " uses libfabric's " << made.ofi_->address();
+    LOCKSTEP_LOG(kDebug) << "providers of libfabric:\n" << made.DescribeProviders();
+  } else if (absl::IsInvalidArgument(ofi.status())) {
+    return ofi.status();
+  } else {
+    made.no_ofi_ = ofi.status();
+  }
+  return made;
+}
+
 absl::StatusOr<WorldTransport> WorldTransport::Listen(Options options) {
+  if (options.choice == TransportChoice::kOfi) return ListenOverOfi(std::move(options));
   WorldTransport made(options.choice, options.tcp.rank, options.link_bytes_per_second);
   if (options.choice != TransportChoice::kTcp) {
     absl::StatusOr<std::unique_ptr<ShmTransport>> shm = ShmTransport::Create(std::move(options.shm));
@@ -84,11 +104,28 @@ absl::StatusOr<WorldTransport> WorldTransport::Listen(Options options) {
 
 void WorldTransport::Announce(Member* self) const {
   if (tcp_ != nullptr) self->data_address = tcp_->address();
-  if (choice_ == TransportChoice::kTcp) return;
+  if (ofi_ != nullptr) self->ofi_address = ofi_->address();
+  if (!may_share_memory()) return;
   self->shm_address = shm_ != nullptr ? shm_->address() : absl::StrCat(kNoAddress, no_shm_.message());
 }
 
+std::vector<AgreedOption> WorldTransport::OptionsToAgreeOn() const {
+  if (choice_ != TransportChoice::kOfi) return {};
+  return {
+      {"provider of libfabric", ofi_ != nullptr ? ofi_->provider() : absl::StrCat("none (", no_ofi_.message(), ")")}};
+}
+
+absl::Status WorldTransport::ConnectOverOfi(absl::Span<const Member> members, Deadline deadline) {
+  shared_.assign(members.size(), no_shm_);
+  if (ofi_ == nullptr) return Annotate(no_ofi_, "the transport is ofi");
+  std::vector<std::string> addresses;
+  for (const Member& member : members) addresses.push_back(member.ofi_address);
+  LOCKSTEP_RETURN_IF_ERROR(ofi_->SetPeers(addresses));
+  return ofi_->Connect(deadline);
+}
+
 absl::Status WorldTransport::Connect(absl::Span<const Member> members, Deadline deadline) {
+  if (choice_ == TransportChoice::kOfi) return ConnectOverOfi(members, deadline);
   if (tcp_ != nullptr) {
     std::vector<SocketAddress> addresses;
     for (const Member& member : members) addresses.push_back(member.data_address);
@@ -127,22 +164,27 @@ absl::Status WorldTransport::Connect(absl::Span<const Member> members, Deadline 
       why_not_all_ = absl::StrCat("no shared memory with ", Describe(member), ": ", shared.message());
     }
     if (choice_ == TransportChoice::kShm || member.host_id != self.host_id) continue;
-    LOCKSTEP_LOG(kInfo) << "rank " << self.rank << " uses TCP with " << Describe(member)
-                        << " of its own host: " << shared.message();
+    LOCKSTEP_LOG(kWarning) << "rank " << self.rank << " uses TCP with " << Describe(member)
+                           << " of its own host: " << shared.message();
   }
   return absl::OkStatus();
 }
 
 std::string WorldTransport::DescribeRoute(const Member& peer) const {
   const absl::Status& shared = shared_[peer.rank.value()];
+  if (choice_ == TransportChoice::kOfi) return ofi_->DescribePeer(peer.rank);
   if (shared.ok()) return "shm";
   const std::string tcp = absl::StrCat("tcp ", peer.data_address.ToString());
   return choice_ == TransportChoice::kTcp ? tcp : absl::StrCat(tcp, " (not shm: ", shared.message(), ")");
 }
 
+std::string WorldTransport::DescribeProviders() const {
+  return ofi_ == nullptr ? "" : absl::StrCat(lockstep::Describe(ofi_->candidates()), "\n");
+}
+
 absl::StatusOr<bool> WorldTransport::AllShareMemory(ControlChannel* control, absl::Span<const Member> members,
                                                     Deadline deadline) const {
-  if (choice_ == TransportChoice::kTcp) return false;
+  if (!may_share_memory()) return false;
   const auto is_here = [&](const Member& member) { return member.host_id == members[rank_.value()].host_id; };
   const size_t expected =
       choice_ == TransportChoice::kShm ? members.size() : std::count_if(members.begin(), members.end(), is_here);
@@ -177,6 +219,7 @@ absl::StatusOr<std::unique_ptr<Transport>> WorldTransport::Take() {
                               ThrottledTransport::Create(std::move(tcp_), link_bytes_per_second_));
     return std::unique_ptr<Transport>(std::move(throttled));
   }
+  if (choice_ == TransportChoice::kOfi) return std::unique_ptr<Transport>(std::move(ofi_));
   if (neighbours_.empty()) return std::unique_ptr<Transport>(std::move(tcp_));
   if (neighbours_.size() + 1 == shared_.size()) return std::unique_ptr<Transport>(std::move(shm_));
   std::vector<int> routes(shared_.size(), kOverTcp);

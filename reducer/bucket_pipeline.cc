@@ -133,6 +133,7 @@ absl::Status BucketPipeline::EnqueueHook(Bucket& bucket) {
   hooked.data = bucket.flat();
   hooked.elements = bucket.plan().tail;
   hooked.communicator = hook_communicator_.get();
+  hooked.fail = [this, &bucket](const absl::Status& status) { FailHook(bucket, status); };
   if (bucket.plan().sparse) hooked.sparse = &bucket.sparse;
   if (settings_.opens_steps && bucket.index() == 0) LOCKSTEP_RETURN_IF_ERROR(EnqueueOpening());
   LOCKSTEP_RETURN_IF_ERROR(EnqueueBegan(bucket));
@@ -170,9 +171,8 @@ void BucketPipeline::FailHook(Bucket& bucket, const absl::Status& status) {
   hook_communicator_->Abort(absl::StrCat("rank ", communicator_->rank().value(), ": ", failure.message()));
 }
 
-void BucketPipeline::FinishHook(Bucket& bucket) {
+void BucketPipeline::FinishHook(Bucket& bucket, absl::Status status) {
   HookBucket& hooked = bucket.hooked;
-  absl::Status status = hooked.status;
   if (status.ok() && hooked.result.has_value()) status = CheckResult(hooked);
   if (status.ok() && bucket.plan().sparse) {
     absl::StatusOr<CoalescedGradient> left = hooked.sparse_result.has_value()

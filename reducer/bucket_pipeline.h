@@ -142,8 +142,8 @@ class BucketPipeline {
 
   absl::Status HookFailure(const Bucket& bucket, const absl::Status& status) const;
   void FailHook(Bucket& bucket, const absl::Status& status);
-  // What a hook has left is looked at; on an error the hook has failed.
-  void FinishHook(Bucket& bucket);
+  // What a hook that ended so has left is looked at; on an error the hook has failed.
+  void FinishHook(Bucket& bucket, absl::Status status);
   void CallOptimizer(Bucket& bucket, Stream* stream);
 
   // One of its own, or that of the collectives where there is little to copy: going over to another thread takes longer then.

@@ -1,5 +1,8 @@
 #include "reducer/comm_hook.h"
 
+#include <atomic>
+#include <cstdint>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -7,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
+#include "base/device_memory.h"
 #include "base/host_device.h"
 #include "base/mutex.h"
 #include "base/status.h"
@@ -65,6 +69,8 @@ class HostCompletedHook : public CommHook {
   }
 
  private:
+  using Word = std::atomic<uint32_t>;
+
   // Until it is completed or late.
   absl::Status Carry(HookBucket& bucket) {
     const auto completion = std::make_shared<Completion>();
@@ -72,41 +78,40 @@ class HostCompletedHook : public CommHook {
     return completion->Wait(Deadline::After(timeout_));
   }
 
-  // The stream's own closures may not use the device: one of them waits there for what a thread of ours does.
+  // The stream's own closures may not use the device, nor hold up those of other streams: a thread of ours carries the
+  // hook out, and the stream awaits a word that it stores then.
   absl::Status IssueOnDevice(HookBucket& bucket, Stream& stream) {
     LOCKSTEP_RETURN_IF_ERROR(bucket.communicator->status());  // of an earlier bucket's hook
-    LOCKSTEP_ASSIGN_OR_RETURN(Stream* const thread, Thread());
-    LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<Event> there, bucket.communicator->accelerator()->CreateEvent());
+    Device* const device = bucket.communicator->accelerator();
+    LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<Event> there, device->CreateEvent());
     LOCKSTEP_RETURN_IF_ERROR(stream.Record(there.get()));
-    const auto done = std::make_shared<Completion>();
-    LOCKSTEP_RETURN_IF_ERROR(thread->Enqueue([this, &bucket, there, done] {
+    MutexLock lock(&mu_);
+    if (thread_ == nullptr) {
+      LOCKSTEP_ASSIGN_OR_RETURN(done_, DeviceMemory::AllocateOnHost(device, sizeof(Word)));
+      new (done_.data()) Word(0);
+      LOCKSTEP_ASSIGN_OR_RETURN(thread_, HostDevice()->CreateStream("lockstep-hook"));
+    }
+    Word* const done = reinterpret_cast<Word*>(done_.data());
+    const uint32_t number = ++issued_;
+    LOCKSTEP_RETURN_IF_ERROR(thread_->Enqueue([this, &bucket, there, done, number] {
       // What is before it ends by deadlines of its own.
       absl::Status status = there->Synchronize(Deadline::Infinite());
       if (status.ok()) status = Carry(bucket);
-      // Which is what the reducer looks at.
-      if (!status.ok()) bucket.communicator->Abort(std::string(status.message()));
-      done->Done(status);
+      if (!status.ok()) bucket.fail(status);
+      done->store(number, std::memory_order_release);
       return absl::OkStatus();
     }));
-    return stream.Enqueue([done] {
-      done->Wait(Deadline::Infinite()).IgnoreError();
-      return absl::OkStatus();
-    });
-  }
-
-  absl::StatusOr<Stream*> Thread() {
-    MutexLock lock(&mu_);
-    if (thread_ == nullptr) {
-      LOCKSTEP_ASSIGN_OR_RETURN(thread_, HostDevice()->CreateStream("lockstep-hook"));
-    }
-    return thread_.get();
+    return stream.AwaitValue(done, number);
   }
 
   const std::string name_;
   const std::chrono::milliseconds timeout_;
   const std::function<void(HookBucket&, std::shared_ptr<HookCompletion>)> start_;
+  // Where buckets are on a device: made for the first one.
   Mutex mu_;
-  std::unique_ptr<Stream> thread_ ABSL_GUARDED_BY(mu_);  // where it is on a device
+  DeviceMemory done_ ABSL_GUARDED_BY(mu_);               // a word: the number of the last hook that is
+  std::unique_ptr<Stream> thread_ ABSL_GUARDED_BY(mu_);  // goes before the word
+  uint32_t issued_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace

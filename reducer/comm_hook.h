@@ -44,8 +44,10 @@ struct HookBucket {
   // else they are left as they are.
   const SparseGradient* sparse = nullptr;
   absl::optional<CoalescedGradient> sparse_result;
-  // Set by a hook, on a stream of the host, that fails after its issue. On a device such a hook aborts its communicator.
+  // Set by a hook that fails after its issue, by work in the stream.
   absl::Status status;
+  // The same for a hook on a device, on any other thread, before the stream passes what it enqueued: ends the hook's communicator at once.
+  std::function<void(const absl::Status& status)> fail;
 
   bool is_last() const { return index + 1 == count; }
 };
@@ -83,8 +85,8 @@ class HookCompletion {
 // Host-completed: `start` is called on the collective stream's thread when the bucket's data are there; the stream goes on when
 // `completion` is told, by any thread. Past `timeout` the hook has failed with DEADLINE_EXCEEDED.
 //
-// On a device `start` is called on a thread of the hook's, lockstep-hook, where it may use the device; the result is left in `data`. A
-// failure aborts the hook's communicator.
+// On a device `start` is called on a thread of the hook's, lockstep-hook, where it may use the device; the result is left in `data`. The
+// stream awaits a word meanwhile (Stream::AwaitValue): what the hook issues must not be behind it in a queue of the device.
 std::unique_ptr<CommHook> MakeHostCompletedHook(
     std::string name, std::chrono::milliseconds timeout,
     std::function<void(HookBucket& bucket, std::shared_ptr<HookCompletion> completion)> start);

@@ -80,7 +80,6 @@ absl::Status DevicePipeline::EnqueueTail(Bucket& bucket, float one) {
   if (settings_.hook == nullptr) return absl::OkStatus();
   const DType wire = bucket.plan().wire;
   LOCKSTEP_RETURN_IF_ERROR(kernels_->Gather({}, TailEntries(bucket, one), bucket.flat(), wire, 1, *collective_));
-  if (hook_communicator_ == nullptr) return absl::OkStatus();
   LOCKSTEP_RETURN_IF_ERROR(collective_->Enqueue([this, &bucket, one] {
     LookAtHook(bucket, one);
     return absl::OkStatus();
@@ -90,8 +89,12 @@ absl::Status DevicePipeline::EnqueueTail(Bucket& bucket, float one) {
 }
 
 void DevicePipeline::LookAtHook(Bucket& bucket, float one) {
-  const absl::Status status = hook_communicator_->status();
-  if (!status.ok()) step_.outcome->Fail(HookFailure(bucket, status), bucket.index());
+  if (!bucket.hooked.status.ok()) {
+    FailHook(bucket, bucket.hooked.status);
+  } else if (hook_communicator_ != nullptr) {
+    const absl::Status status = hook_communicator_->status();
+    if (!status.ok()) step_.outcome->Fail(HookFailure(bucket, status), bucket.index());
+  }
   static_assert(BucketTail::kFailed == 0, "it is the first entry that is copied");
   BucketTail tail(bucket.told_tail.data(), bucket.plan().wire, one);
   tail.Clear(bucket.slots.size());
@@ -99,7 +102,7 @@ void DevicePipeline::LookAtHook(Bucket& bucket, float one) {
 }
 
 absl::Status DevicePipeline::EnqueueHookEnd(Bucket& bucket) {
-  FinishHook(bucket);
+  FinishHook(bucket, absl::OkStatus());  // what becomes of it in the stream is not known yet
   return absl::OkStatus();
 }
 
@@ -211,6 +214,12 @@ absl::Status DevicePipeline::MakeWait(Stream& stream, Bucket& last) {
 
 absl::Status DevicePipeline::Synchronize(Deadline deadline) {
   if (watch_ != nullptr) LOCKSTEP_RETURN_IF_ERROR(watch_->Synchronize(deadline));
+  // What was issued of a bucket that could not be launched whole, nobody follows; it may use gradients all the same.
+  for (Stream* const stream : {copy_in_.get(), copy_out()}) {
+    if (stream == nullptr) continue;
+    const absl::Status ended = stream->Synchronize(deadline);
+    if (absl::IsDeadlineExceeded(ended)) return ended;
+  }
   return optimizer_ == nullptr ? absl::OkStatus() : optimizer_->Synchronize(deadline);
 }
 

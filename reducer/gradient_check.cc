@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/device.h"
+#include "base/devices.h"
 #include "base/dtype.h"
 #include "base/status.h"
 #include "reducer/bucket.h"
@@ -44,7 +45,7 @@ absl::Status GradientCheck::Gradient(size_t index, const TensorView& gradient, c
   const Parameter& parameter = parameters_[index];
   if (gradient.dtype() == parameter.dtype && gradient.device() == parameter.device &&
       LayoutFits(index, gradient, view)) {
-    return absl::OkStatus();
+    return Place(index, gradient, "gradient");
   }
   return absl::InvalidArgumentError(absl::StrCat("mark_ready: the gradient ", gradient.ToString(), " does not match ",
                                                  Describe(index, parameter), " on ", Name(parameter.device)));
@@ -53,9 +54,17 @@ absl::Status GradientCheck::Gradient(size_t index, const TensorView& gradient, c
 absl::Status GradientCheck::Target(size_t index, const TensorView& target, const void* view) const {
   const Parameter& parameter = parameters_[index];
   const bool dtype_fits = IsComplex(parameter.dtype) ? target.dtype() == parameter.dtype : IsFloat(target.dtype());
-  if (dtype_fits && target.device() == parameter.device && LayoutFits(index, target, view)) return absl::OkStatus();
+  if (dtype_fits && target.device() == parameter.device && LayoutFits(index, target, view)) {
+    return Place(index, target, "target");
+  }
   return absl::InvalidArgumentError(absl::StrCat("mark_ready: the target ", target.ToString(), " does not fit ",
                                                  Describe(index, parameter), " on ", Name(parameter.device)));
+}
+
+absl::Status GradientCheck::Place(size_t index, const TensorView& tensor, absl::string_view what) const {
+  if (!pointers_) return absl::OkStatus();
+  return Annotate(CheckPointer(tensor.data(), tensor.device()),
+                  absl::StrCat("mark_ready: the ", what, " of ", Describe(index, parameters_[index])));
 }
 
 absl::Status GradientCheck::Sparse(size_t index, absl::Span<const int64_t> rows, const TensorView& values) const {

@@ -89,7 +89,7 @@ void HostPipeline::GatherSparse(Bucket& bucket) {
 
 absl::Status HostPipeline::EnqueueHookEnd(Bucket& bucket) {
   return collective_->Enqueue([this, &bucket] {
-    FinishHook(bucket);
+    FinishHook(bucket, bucket.hooked.status);
     return absl::OkStatus();
   });
 }

@@ -59,6 +59,7 @@
 #include "base/device.h"
 #include "base/device_memory.h"
 #include "base/mutex.h"
+#include "base/reduce_op.h"
 #include "base/tensor_view.h"
 #include "comm/communicator.h"
 #include "reducer/accelerator.h"
@@ -235,6 +236,8 @@ class Reducer {
   LoggingData DescribeForLog() const;
   // Ends well on every rank or on none, but for what this rank alone lacks.
   absl::Status Allocate();
+  // Whether the communicator adds up every bucket so.
+  absl::Status CheckReductions(ReduceOp op) const;
   // Lays the plan's buckets out in the memory.
   absl::Status MakeBuckets();
   // Goes over to another plan that fits.
@@ -312,10 +315,10 @@ class Reducer {
   const std::vector<Parameter> parameters_;
   const ReducerOptions options_;
   const PlanRules rules_;
-  const GradientCheck check_;
   const bool holds_last_bucket_;  // a complaint may come after every gradient has: the last bucket is to carry it
 
   // Constant from one opening to the next.
+  GradientCheck check_;
   Communicator* communicator_ = nullptr;
   Accelerator accelerator_;
   bool runs_ahead_ = false;  // a step may begin before it is known how the one before it went

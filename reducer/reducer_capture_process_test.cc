@@ -45,7 +45,7 @@ TEST_P(ReducerCaptureProcess, ReplaysAverageWhatGradientsAreThen) {
   if (const std::string why = WhyNoNccl(); !why.empty()) GTEST_SKIP() << why;
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, ServeTestStore());
   ProcessGroup::Options options = NcclProcessOptions(GetParam(), store->address().ToString());
-  options.environment.emplace_back("LOCKSTEP_TEST_DEVICE", "cuda");
+  options.environment.emplace_back("DEVICE_UNDER_TEST", "cuda");
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto group, ProcessGroup::Start("CapturesAndReplays", options));
   for (const absl::Status& status : group->WaitAll(Deadline::AfterMs(100'000))) EXPECT_THAT(status, IsOk());
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/synchronization/barrier.h"
 #include "absl/types/span.h"
 #include "base/cuda_api.h"
 #include "base/cuda_capture_testing.h"
@@ -374,9 +375,11 @@ TEST_F(ReducerCapture, AveragesOfACapturedBackwardAreNotToBeAskedFor) {
 }
 
 TEST_F(ReducerCapture, AFailedCommunicatorIsToldByTheCheck) {
-  OnRanks([](Communicator& self) {
+  absl::Barrier captured(2);  // an abort would end the capture of a rank that is not so far
+  OnRanks([&](Communicator& self) {
     CapturingRank rank(self, CapturingRank::Options());
     rank.CaptureStep();
+    captured.Block();
     self.Abort("the test says so");
     EXPECT_THAT(rank.reducer().CheckReplays(), StatusIs(absl::StatusCode::kAborted, HasSubstr("the test says so")));
   });

@@ -10,7 +10,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
+#include "base/dtype.h"
+#include "base/reduce_op.h"
 #include "base/status_matchers.h"
+#include "comm/schedule.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "reducer/reducer.h"
@@ -236,10 +239,18 @@ TEST(MissingGradients, AreCountedInEveryDType) {
     for (const DType dtype : kAllDTypes) {
       if (!IsFloat(dtype) && !IsComplex(dtype)) continue;
       LoopbackWorld world(size, {}, ShortTimeout());
+      const ReduceOp op = average == Average::kInCollective ? ReduceOp::kAvg : ReduceOp::kSum;
+      // Over NCCL, averages of 8-bit floats.
+      const bool supported = world.communicator(0)->Supports(Collective::kAllReduce, dtype, op).ok();
       testing::MemoryNoteBoard board;
       world.Run([&, ranks = size](Communicator& communicator) {
         CheckedNotes noting(&communicator, &board, dtype == DType::kF8E5M2 ? std::min(ranks, 8) : ranks);
         const auto reducer = Reducer::Create(&noting, {testing::MakeParameter("w", dtype, {5})}, options);
+        if (!supported) {
+          EXPECT_THAT(reducer, StatusIs(absl::StatusCode::kUnimplemented,
+                                        HasSubstr(absl::StrCat("averages of parameter 0 'w' (", Name(dtype), "[5])"))));
+          return;
+        }
         LOCKSTEP_ASSERT_OK(reducer);
         LOCKSTEP_EXPECT_OK((*reducer)->BeginBackward({}));
         EXPECT_THAT((*reducer)->EndBackward(nullptr),
@@ -294,7 +305,6 @@ TEST(MissingGradients, AreAnErrorWithoutNotesToo) {
 }
 
 TEST(ReducerFailure, OfAStreamIsToldToTheOtherRanks) {
-  if (testing::StreamsShareQueues()) GTEST_SKIP() << testing::kStreamsShareQueues;
   for (const size_t failing : {0, 1, 2}) {
     LoopbackWorld world(3, {}, ShortTimeout());
     world.Run([&](Communicator& communicator) {
@@ -387,17 +397,26 @@ TEST(ReducerFailure, OfAPeerInTheMiddleOfAStepEndsItOnTheSurvivors) {
 
 TEST(ReducerFailure, AnAbortDuringBackwardIsReturnedAtItsEnd) {
   LoopbackWorld world(2, {}, ShortTimeout());
+  std::vector<std::unique_ptr<Replica>> replicas(2);
+  std::vector<std::unique_ptr<Reducer>> reducers(2);
   world.Run([&](Communicator& communicator) {
-    Replica replica(Vectors(3, 20), communicator.rank().value());
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, replica.table(), BucketEach()));
-    replica.Compute(0);
-    LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
+    const int rank = communicator.rank().value();
+    replicas[rank] = std::make_unique<Replica>(Vectors(3, 20), rank);
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(reducers[rank],
+                                  Reducer::Create(&communicator, replicas[rank]->table(), BucketEach()));
+    replicas[rank]->Compute(0);
+    LOCKSTEP_EXPECT_OK(reducers[rank]->BeginBackward({}));
+  });
+  // Begun on both, since a communicator may tell the other of it at once.
+  world.Run([&](Communicator& communicator) {
+    Replica& replica = *replicas[communicator.rank().value()];
+    Reducer& reducer = *reducers[communicator.rank().value()];
     communicator.Abort("the user lost patience");
-    replica.MarkAll(*reducer, {2, 1, 0});
-    EXPECT_THAT(reducer->EndBackward(nullptr),
+    replica.MarkAll(reducer, {2, 1, 0});
+    EXPECT_THAT(reducer.EndBackward(nullptr),
                 StatusIs(absl::StatusCode::kAborted, HasSubstr("the user lost patience")));
     for (const size_t index : replica.order()) replica.ExpectLocal(index, 0);
-    EXPECT_THAT(reducer->BeginBackward({}), StatusIs(absl::StatusCode::kAborted, HasSubstr("the user lost patience")));
+    EXPECT_THAT(reducer.BeginBackward({}), StatusIs(absl::StatusCode::kAborted, HasSubstr("the user lost patience")));
   });
 }
 
@@ -454,7 +473,7 @@ TEST(ReducerFailure, ALateRankIsADeadlineExceededOnTheOther) {
   });
   Replica replica(Vectors(3, 20), 0);
   EXPECT_THAT(replica.RunStep(*reducers[0], 0),
-              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("did not finish in time")));
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("did not finish")));
   ExpectUntouched(replica, 0);
 }
 

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/device.h"
 #include "base/device_memory.h"
 #include "base/status.h"
+#include "comm/schedule.h"
 #include "reducer/accelerator.h"
 #include "reducer/agreement.h"
 #include "reducer/device_pipeline.h"
@@ -37,8 +39,8 @@ Reducer::Reducer(std::vector<Parameter> parameters, ReducerOptions options, Buck
     : parameters_(std::move(parameters)),
       options_(std::move(options)),
       rules_(RulesOf(options_)),
-      check_(parameters_),
       holds_last_bucket_(options_.find_unused || options_.static_graph),
+      check_(parameters_),
       plan_(std::move(plan)),
       flights_{Flight(plan_.buckets.size(), parameters_.size()), Flight(plan_.buckets.size(), parameters_.size())},
       marks_(parameters_, options_.delayed, {options_.find_unused, options_.static_graph}),
@@ -48,6 +50,7 @@ Reducer::~Reducer() = default;
 
 absl::Status Reducer::Open(Communicator* communicator, Opening opening) {
   communicator_ = communicator;
+  check_.set_pointers(communicator->checks_pointers());
   const std::string settings = Settings(options_);
   const absl::StatusOr<Accelerator> found = FindAccelerator(*communicator_, DeviceOf(parameters_));
   LOCKSTEP_RETURN_IF_ERROR(AgreeOnParameters(*communicator_, found.status(), settings, parameters_));
@@ -75,6 +78,7 @@ absl::Status Reducer::Allocate() {
   const bool reduces_in_place = options_.gradient_as_bucket_view && !options_.compress.has_value();
   if (options_.hook == nullptr) {
     settings.factors = FactorsOf(options_.average, options_.predivide_factor, communicator_->size(), reduces_in_place);
+    LOCKSTEP_RETURN_IF_ERROR(CheckReductions(settings.factors.op));
   }
   settings.in_place = reduces_in_place;
   settings.divide_by_live = options_.divide_by_live;
@@ -87,6 +91,16 @@ absl::Status Reducer::Allocate() {
   LOCKSTEP_RETURN_IF_ERROR(log_->OpenTrace(options_.trace_path));
   LOCKSTEP_RETURN_IF_ERROR(pipeline_->CreateStreams());
   return MakeBuckets();
+}
+
+absl::Status Reducer::CheckReductions(ReduceOp op) const {
+  for (const BucketPlan::Bucket& bucket : plan_.buckets) {
+    if (bucket.sparse || bucket.device.kind == DeviceKind::kHost) continue;  // the host adds whatever there is
+    const size_t first = bucket.slots[0].parameter;
+    LOCKSTEP_RETURN_IF_ERROR(Annotate(communicator_->Supports(Collective::kAllReduce, bucket.wire, op),
+                                      absl::StrCat("averages of ", Describe(first, parameters_[first]))));
+  }
+  return absl::OkStatus();
 }
 
 LoggingData Reducer::DescribeForLog() const {

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
-#include "base/host_device.h"
+#include "base/device.h"
 #include "base/mutex.h"
 #include "base/status_matchers.h"
 #include "comm/signature.h"
@@ -18,8 +18,8 @@
 #include "gtest/gtest.h"
 #include "reducer/reducer.h"
 #include "reducer/reducer_testing.h"
-#include "tests/gate.h"
 #include "tests/ranks.h"
+#include "tests/stream_gate.h"
 #include "tests/test_device.h"
 
 namespace lockstep {
@@ -57,6 +57,11 @@ class Watch {
       }
     }
     return absl::OkStatus();
+  }
+
+  void Forget(int rank) {
+    MutexLock lock(&mu_);
+    counts_[rank].clear();
   }
 
   // Elements of the all-reduces in the order in which the rank sent them.
@@ -99,7 +104,13 @@ std::vector<size_t> BucketSizes(const Reducer& reducer) {
   return sizes;
 }
 
-std::unique_ptr<Stream> NewStream() { return HostDevice()->CreateStream("test").value(); }
+std::unique_ptr<Stream> NewStream(int rank) { return testing::TestDevice(rank)->CreateStream("test").value(); }
+
+// A step after which all ranks have allocated what they need: on a GPU that waits for what the streams of others stand at.
+void WarmUp(Replica& replica, Reducer& reducer, Communicator& communicator) {
+  LOCKSTEP_EXPECT_OK(replica.RunStep(reducer, 0));
+  LOCKSTEP_EXPECT_OK(communicator.Run({}));
+}
 
 class ReducerOverlap : public ::testing::TestWithParam<int> {
  protected:
@@ -169,22 +180,22 @@ TEST_P(ReducerOverlap, LaunchesBucketsInOrderWhateverTheOrderOfGradients) {
 }
 
 TEST_P(ReducerOverlap, ABucketWaitsForTheStreamsOfItsOwnGradientsOnly) {
-  if (testing::StreamsShareQueues()) GTEST_SKIP() << testing::kStreamsShareQueues;
   Watch watch(size());
   LoopbackWorld world(size(), Observed(&watch), ShortTimeout());
   world.Run([&](Communicator& communicator) {
     const int rank = communicator.rank().value();
     Replica replica(FourSizes(), rank);
-    Gate gate;  // outlives the stream that waits at it
-    const std::unique_ptr<Stream> stream = NewStream();
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, replica.table(), BucketEach()));
+    StreamGate gate;
+    const std::unique_ptr<Stream> stream = NewStream(rank);
+    ReducerOptions options = BucketEach();
+    options.replan = false;  // by the order of the first step
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, replica.table(), options));
+    WarmUp(replica, *reducer, communicator);
+    watch.Forget(rank);
     LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
     for (const size_t index : {3, 2, 1, 0}) {
-      LOCKSTEP_EXPECT_OK(stream->Enqueue([&, index]() -> absl::Status {
-        const absl::Status open = index == 1 ? gate.Await(Soon()) : absl::OkStatus();
-        replica.Compute(index, 7);
-        return open;
-      }));
+      LOCKSTEP_EXPECT_OK(index == 1 ? gate.HoldUp(*stream) : absl::OkStatus());
+      LOCKSTEP_EXPECT_OK(replica.ComputeOn(*stream, index, 7));
       LOCKSTEP_EXPECT_OK(reducer->MarkReady(index, replica.gradient(index), stream.get()));
     }
     // The stream stands at the third gradient.
@@ -197,70 +208,84 @@ TEST_P(ReducerOverlap, ABucketWaitsForTheStreamsOfItsOwnGradientsOnly) {
   });
 }
 
+// Steps whose gradients are computed on a stream, each once its gate is open. Every step has gradients of its own, since it is issued
+// before the one before it is done.
+class HeldSteps {
+ public:
+  HeldSteps(int steps, Communicator& communicator)
+      : rank_(communicator.rank().value()), size_(communicator.size()), gates_(steps), stream_(NewStream(rank_)) {
+    for (int step = 0; step < steps; ++step) {
+      replicas_.push_back(std::make_unique<Replica>(testing::MixedTable(), rank_));
+    }
+  }
+
+  void WarmUp(Reducer& reducer, Communicator& communicator) { lockstep::WarmUp(*replicas_[0], reducer, communicator); }
+
+  // Returns when all of the step is issued, and none of it done.
+  void Issue(Reducer& reducer, int step) {
+    Replica& replica = *replicas_[step];
+    LOCKSTEP_EXPECT_OK(reducer.BeginBackward({}));
+    LOCKSTEP_EXPECT_OK(gates_[step].HoldUp(*stream_));
+    for (const size_t index : replica.order()) LOCKSTEP_EXPECT_OK(replica.ComputeOn(*stream_, index, step));
+    replica.MarkAll(reducer, replica.order(), stream_.get());
+    LOCKSTEP_EXPECT_OK(reducer.EndBackward(stream_.get()));
+  }
+  void Open(int step) { gates_[step].Open(); }
+
+  // What follows on the stream, an optimiser say, sees averages.
+  void ExpectAverages() {
+    LOCKSTEP_EXPECT_OK(stream_->Synchronize(Soon()));
+    for (size_t step = 0; step < replicas_.size(); ++step) {
+      replicas_[step]->ExpectAverages(size_, {static_cast<int>(step)});
+    }
+  }
+
+ private:
+  const int rank_;
+  const int size_;
+  std::vector<StreamGate> gates_;
+  std::vector<std::unique_ptr<Replica>> replicas_;
+  const std::unique_ptr<Stream> stream_;  // goes first
+};
+
 TEST_P(ReducerOverlap, EndOnAStreamReturnsBeforeTheGradientsAreReady) {
-  if (testing::StreamsShareQueues()) GTEST_SKIP() << testing::kStreamsShareQueues;
+  constexpr int kSteps = 3;
   LoopbackWorld world(size(), {}, ShortTimeout());
   world.Run([&](Communicator& communicator) {
-    Replica replica(testing::MixedTable(), communicator.rank().value());
-    Gate gates[3];
-    const std::unique_ptr<Stream> stream = NewStream();
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, replica.table(), BucketEach()));
-    for (int step = 0; step < 3; ++step) {
-      LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
-      LOCKSTEP_EXPECT_OK(stream->Enqueue([&, step] { return gates[step].Await(Soon()); }));
-      LOCKSTEP_EXPECT_OK(stream->Enqueue([&, step] {
-        replica.Compute(step);
-        return absl::OkStatus();
-      }));
-      replica.MarkAll(*reducer, replica.order(), stream.get());
-      LOCKSTEP_EXPECT_OK(reducer->EndBackward(stream.get()));
-      gates[step].Open();
-      // What follows on the stream, an optimiser say, sees averages.
-      LOCKSTEP_EXPECT_OK(stream->Enqueue([&, step] {
-        replica.ExpectAverages(size(), {step});
-        return absl::OkStatus();
-      }));
+    HeldSteps steps(kSteps, communicator);
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer,
+                                  Reducer::Create(&communicator, testing::MixedTable(), BucketEach()));
+    steps.WarmUp(*reducer, communicator);
+    for (int step = 0; step < kSteps; ++step) {
+      steps.Issue(*reducer, step);
+      steps.Open(step);
     }
-    LOCKSTEP_EXPECT_OK(stream->Synchronize(Soon()));
-    // The third step's end is told, or waited for, by whoever asks for what it left.
+    steps.ExpectAverages();
+    // The last step's end is told, or waited for, by whoever asks for what it left.
     EXPECT_THAT(reducer->AverageOf(0), IsOk());
-    EXPECT_EQ(reducer->statistics().steps, 3);
+    EXPECT_EQ(reducer->statistics().steps, kSteps + 1);
   });
 }
 
 // Each step is held up until the next one has been issued.
 TEST_P(ReducerOverlap, OnADeviceAStepIsIssuedBeforeTheLastOneIsDone) {
   if (testing::OnHost()) GTEST_SKIP() << "the host waits for its own streams";
-  if (testing::StreamsShareQueues()) GTEST_SKIP() << testing::kStreamsShareQueues;
   constexpr int kSteps = 6;
   LoopbackWorld world(size(), {}, ShortTimeout());
   world.Run([&](Communicator& communicator) {
-    Replica replica(testing::MixedTable(), communicator.rank().value());
-    Gate gates[kSteps];
-    const std::unique_ptr<Stream> stream =
-        testing::TestDevice(communicator.rank().value())->CreateStream("test").value();
+    HeldSteps steps(kSteps, communicator);
     ReducerOptions options = BucketEach();
     options.replan = false;  // another plan waits for all steps
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, replica.table(), options));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, testing::MixedTable(), options));
+    steps.WarmUp(*reducer, communicator);
     for (int step = 0; step < kSteps; ++step) {
-      LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
-      LOCKSTEP_EXPECT_OK(stream->Enqueue([&, step] { return gates[step].Await(Soon()); }));
-      LOCKSTEP_EXPECT_OK(stream->Enqueue([&, step] {
-        replica.Compute(step);
-        return absl::OkStatus();
-      }));
-      replica.MarkAll(*reducer, replica.order(), stream.get());
-      LOCKSTEP_EXPECT_OK(reducer->EndBackward(stream.get()));
-      LOCKSTEP_EXPECT_OK(stream->Enqueue([&, step] {
-        replica.ExpectAverages(size(), {step});
-        return absl::OkStatus();
-      }));
-      if (step > 0) gates[step - 1].Open();
+      steps.Issue(*reducer, step);
+      if (step > 0) steps.Open(step - 1);
     }
-    gates[kSteps - 1].Open();
-    LOCKSTEP_EXPECT_OK(stream->Synchronize(Soon()));
+    steps.Open(kSteps - 1);
+    steps.ExpectAverages();
     EXPECT_THAT(reducer->AverageOf(0), IsOk());
-    EXPECT_EQ(reducer->statistics().steps, kSteps);
+    EXPECT_EQ(reducer->statistics().steps, kSteps + 1);
   });
 }
 
@@ -269,9 +294,7 @@ TEST_P(ReducerOverlap, MixesGradientsOfSeveralStreamsWithThoseReadyNow) {
   world.Run([&](Communicator& communicator) {
     const int rank = communicator.rank().value();
     Replica replica(testing::MixedTable(), rank);
-    Device* const device = testing::TestDevice(rank);
-    const std::unique_ptr<Stream> streams[] = {device->CreateStream("test").value(),
-                                               device->CreateStream("test").value()};
+    const std::unique_ptr<Stream> streams[] = {NewStream(rank), NewStream(rank)};
     ReducerOptions options;
     options.bucket_caps_bytes = {64, 500};
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, replica.table(), options));

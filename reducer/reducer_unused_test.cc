@@ -269,7 +269,7 @@ TEST(StaticGraph, ThatChangesIsAnErrorInTheSameBackwardOnAllRanks) {
       LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
       RunStatic(*reducer, model, 2);
       if (extra >= 0 && rank == 1) {
-        EXPECT_THAT(model.Mark(*reducer, extra, 2),
+        EXPECT_THAT(reducer->MarkReady(extra, model.gradient(extra), nullptr),
                     StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("the graph changed")));
       }
       return reducer->EndBackward(nullptr);

@@ -24,7 +24,7 @@
 #include "comm/work.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/communicator_conformance.h"
+#include "tests/communicator_conformance_fixture.h"
 #include "tests/communicator_testing.h"
 #include "tests/gate.h"
 

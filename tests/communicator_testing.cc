@@ -314,9 +314,18 @@ std::string Difference(DType dtype, absl::Span<const char> expected, const char*
   return "";
 }
 
+char* CaseArena::Take(size_t bytes) {
+  if (taken_ == 0) begin_ = 0;
+  if (bytes > bytes_ - begin_) return nullptr;
+  ++taken_;
+  return data_ + std::exchange(begin_, begin_ + bytes);
+}
+
 GuardedBuffer::GuardedBuffer(size_t bytes, size_t alignment, CaseMemory memory) : size_(bytes) {
   const size_t all = bytes + 2 * kGuardBytes;
-  if (Device* const device = memory.device; device != nullptr) {
+  if (char* const taken = memory.arena == nullptr ? nullptr : memory.arena->Take(all); taken != nullptr) {
+    bytes_ = {taken, [arena = memory.arena](char*) { arena->GiveBack(); }};
+  } else if (Device* const device = memory.device; device != nullptr) {
     const absl::StatusOr<void*> allocated = device->AllocateOnHost(all);
     LOCKSTEP_CHECK(allocated.ok()) << allocated.status();
     bytes_ = {static_cast<char*>(*allocated), [device](char* data) { device->FreeOnHost(data); }};

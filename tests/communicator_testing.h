@@ -95,10 +95,27 @@ class CaseReference {
 // "" when the arrays are equal within the tolerance, else where they differ.
 std::string Difference(DType dtype, absl::Span<const char> expected, const char* actual, double tolerance);
 
+// Memory from which one rank's buffers are taken, one behind the other; from its beginning again when all have gone.
+class CaseArena {
+ public:
+  CaseArena(char* data, size_t bytes) : data_(data), bytes_(bytes) {}
+
+  // Null when there is no room.
+  char* Take(size_t bytes);
+  void GiveBack() { --taken_; }
+
+ private:
+  char* const data_;
+  const size_t bytes_;
+  size_t begin_ = 0;  // of what is free
+  int taken_ = 0;
+};
+
 // Where the buffers of a case are. With a device: memory of the host that the device reaches as if it were its own
-// (Device::AllocateOnHost), and requests that say so. The device outlives the buffers.
+// (Device::AllocateOnHost), and requests that say so. With an arena: there, while it has room. Both outlive the buffers.
 struct CaseMemory {
   Device* device = nullptr;
+  CaseArena* arena = nullptr;
 };
 
 // Bytes with a guard zone on each side that nobody may write. The data begins at an odd multiple of `alignment`.
@@ -145,14 +162,16 @@ class CaseRun {
 struct TestCommunicators {
   std::shared_ptr<void> owner;
   std::vector<Communicator*> ranks;
+  std::vector<CaseArena> symmetric = {};  // memory of the communicator's allocator, by rank; empty: ordinary memory
 };
 
 // UNAVAILABLE: not on this machine or not of this size, which is skipped; any other error fails the test.
 struct CommunicatorFactory {
   std::string name;
   std::function<absl::StatusOr<TestCommunicators>(int size)> create;
-  bool checked = false;    // Start waits until all ranks have called
-  CaseMemory memory = {};  // of the cases' buffers
+  bool checked = false;        // Start waits until all ranks have called
+  CaseMemory memory = {};      // of the cases' buffers
+  bool shares_memory = false;  // ranks of one host: collectives by memory, too
 };
 
 inline std::string CommunicatorFactoryName(const ::testing::TestParamInfo<CommunicatorFactory>& info) {

@@ -45,6 +45,7 @@ using lockstep::nccl::DataType;
 using lockstep::nccl::Kind;
 using lockstep::nccl::kSuccess;
 using lockstep::nccl::kSum;
+using lockstep::nccl::kUnhandledCudaError;
 using lockstep::nccl::Library;
 using lockstep::nccl::RedOp;
 using lockstep::nccl::Result;
@@ -130,8 +131,13 @@ LOCKSTEP_EXPORT Result ncclGroupEnd() {
 }
 LOCKSTEP_EXPORT Result ncclMemAlloc(void** memory, size_t bytes) {
   LOCKSTEP_ENTER("ncclMemAlloc");
-  *memory = std::malloc(bytes);
-  return kSuccess;
+  // NCCL's is aligned to more.
+  constexpr size_t kAlignment = 256;
+  // More than a GPU has, and than a sanitizer lets anybody ask for.
+  constexpr size_t kMemoryBytes = size_t{1} << 39;
+  if (bytes > kMemoryBytes) return kUnhandledCudaError;
+  *memory = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  return *memory == nullptr ? kUnhandledCudaError : kSuccess;
 }
 LOCKSTEP_EXPORT Result ncclMemFree(void* memory) {
   LOCKSTEP_ENTER("ncclMemFree");

@@ -332,11 +332,15 @@ void Library::CarryOut(Launch& launch) {
   };
   for (size_t i = 0; i < launch.calls.size(); ++i) launch.meetings[i]->calls[place(launch.calls[i])] = launch.calls[i];
   changed_.SignalAll();
+  // Nobody may read what an aborted rank brought: its memory is its own again.
+  const auto leave = [&] {
+    for (size_t i = 0; i < launch.calls.size(); ++i) launch.meetings[i]->calls.erase(place(launch.calls[i]));
+  };
   std::vector<std::vector<char>> outputs;
   for (size_t i = 0; i < launch.calls.size(); ++i) {
     const Call& call = launch.calls[i];
     Meeting& meeting = *launch.meetings[i];
-    if (!Await(comm, [&] { return static_cast<int>(meeting.calls.size()) == parties(call); })) return;
+    if (!Await(comm, [&] { return static_cast<int>(meeting.calls.size()) == parties(call); })) return leave();
     if (call.kind == Kind::kReceive) {
       const Call& sent = meeting.calls.rbegin()->second;
       if (sent.count != call.count) ++misuses_;
@@ -352,7 +356,7 @@ void Library::CarryOut(Launch& launch) {
   changed_.SignalAll();
   for (size_t i = 0; i < launch.calls.size(); ++i) {
     const Meeting& meeting = *launch.meetings[i];
-    if (!Await(comm, [&] { return meeting.over == parties(launch.calls[i]); })) return;
+    if (!Await(comm, [&] { return meeting.over == parties(launch.calls[i]); })) return leave();
     if (!outputs[i].empty()) std::memcpy(launch.calls[i].output, outputs[i].data(), outputs[i].size());
   }
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # on_device.sh DEVICE PROGRAM...: runs a test's program on that device (tests/test_device.h).
 set -euo pipefail
-export LOCKSTEP_TEST_DEVICE=$1
+export DEVICE_UNDER_TEST=$1
 shift
 exec "$@"

@@ -24,7 +24,7 @@ namespace testing {
 namespace {
 
 std::string Kind() {
-  const char* const kind = std::getenv("LOCKSTEP_TEST_DEVICE");
+  const char* const kind = std::getenv("DEVICE_UNDER_TEST");
   return kind == nullptr ? "" : kind;
 }
 
@@ -106,16 +106,16 @@ Device* TestDevice(int rank) {
     static Device* const gpu = Gpu();
     return gpu;
   }
-  LOCKSTEP_CHECK(kind.empty()) << "LOCKSTEP_TEST_DEVICE is '" << kind
-                               << "'; known are fake, one_queue, cuda, cuda_ipc, fake_cuda";
+  LOCKSTEP_CHECK(kind.empty()) << "DEVICE_UNDER_TEST is '" << kind
+                               << "'; known are fake, one_queue, cuda, cuda_ipc, fake_cuda, fake_nccl";
   return HostDevice();
 }
 
 bool OnFakeDevice() { return Kind() == "fake" || Kind() == "one_queue"; }
-bool OnGpu() { return Kind() == "cuda" || ByIpc(); }
+bool OnGpu() { return Kind() == "cuda" || ByIpc() || ByNccl(); }
 bool ByIpc() { return Kind() == "cuda_ipc" || Kind() == "fake_cuda"; }
-bool StreamsShareQueues() { return Kind() == "one_queue" || OnGpu(); }
-bool WithHostKernels() { return OnFakeDevice() || Kind() == "fake_cuda"; }
+bool ByNccl() { return Kind() == "fake_nccl"; }
+bool WithHostKernels() { return OnFakeDevice() || Kind() == "fake_cuda" || ByNccl(); }
 
 void* AllocateReachable(size_t bytes) {
   return OnGpu() ? Pool().Take(TestDevice(0), bytes) : HostDevice()->AllocateOnHost(bytes).value();

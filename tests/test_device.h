@@ -1,10 +1,11 @@
-// The device on which tests run that can do with any: the host or, by the environment variable LOCKSTEP_TEST_DEVICE,
+// The device on which tests run that can do with any: the host or, by the environment variable DEVICE_UNDER_TEST,
 //
 //   fake       devices made of the host, which call themselves cuda:0, with kernels of the host
 //   one_queue  the same, with one queue for all streams of a device (base/shared_queues_testing.h)
 //   cuda       the GPU cuda:0; tests that need one say that they are skipped where there is none
 //   cuda_ipc   the same, and ranks reduce by memory that they map, in programs with tests/with_ipc.cc
 //   fake_cuda  the same of a CUDA in memory that such a program brings, with kernels of the host
+//   fake_nccl  the same CUDA, and ranks reduce by a NCCL in memory, in programs with tests/with_nccl.cc
 //
 // So one test proves code above devices on the host, over the seams of a device, and on a GPU.
 
@@ -27,15 +28,12 @@ inline bool OnHost() { return TestDeviceId().kind == DeviceKind::kHost; }
 
 // A device made of the host, with the host's kernels.
 bool OnFakeDevice();
-// On a GPU, which all ranks share.
+// On a GPU, or what stands in for one, which all ranks share.
 bool OnGpu();
-// Where a closure that waits holds up other streams, and not only by the closures in them: a test whose closures wait for something
-// that others do cannot run there.
-bool StreamsShareQueues();
-inline constexpr char kStreamsShareQueues[] =
-    "streams of a GPU share queues and a thread for closures, and here one waits";
 // Whether ranks reduce by memory that they map.
 bool ByIpc();
+// Whether they reduce by NCCL.
+bool ByNccl();
 // Whether the test's device has the host's kernels.
 bool WithHostKernels();
 

@@ -97,6 +97,22 @@ TEST_P(TransportConformance, APeersCloseFailsReceivesAfterWhatHadArrived) {
   }
 }
 
+// Whether there ever was a message between the two, or on the channel, does not matter.
+TEST_P(TransportConformance, APeersCloseFailsReceivesOfWhatItNeverBegan) {
+  if (!Create(3)) return;
+  TestOperation before, after;
+  std::vector<unsigned char> target(8);
+  rank(1)->Receive(Rank(0), 5, TestEnvelope(1), CopySink(&target), &before);
+  ranks_[0] = nullptr;
+  rank(1)->Receive(Rank(0), 6, TestEnvelope(1), CopySink(&target), &after);
+  ASSERT_TRUE(Await(rank(1), [&] { return before.done() && after.done(); }));
+  for (const TestOperation* receive : {&before, &after}) {
+    EXPECT_THAT(receive->status,
+                StatusIs(Code::kUnavailable,
+                         testing::StartsWith("recv from rank 0 over " + rank(1)->DescribePeer(Rank(0)) + ": ")));
+  }
+}
+
 TEST_P(TransportConformance, APeersCloseFailsSendsThatAreUnderWayAndLaterOnes) {
   if (!Create(2)) return;
   const std::vector<unsigned char>& large = LargePayload();

@@ -1,5 +1,5 @@
 // Linked into a test of what is above devices, this has its ranks reduce by memory that they map
-// (comm/ipc_communicator.h): on a CUDA in memory where LOCKSTEP_TEST_DEVICE is fake_cuda, on a GPU where it is cuda_ipc.
+// (comm/ipc_communicator.h): on a CUDA in memory where DEVICE_UNDER_TEST is fake_cuda, on a GPU where it is cuda_ipc.
 
 #include <chrono>
 #include <memory>

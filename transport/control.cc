@@ -19,7 +19,7 @@
 #include "transport/control_connection.h"
 #include "transport/control_hub.h"
 #include "transport/control_protocol.h"
-#include "transport/control_wakeup.h"
+#include "transport/wakeup.h"
 
 namespace lockstep {
 namespace {
@@ -237,7 +237,7 @@ absl::Status Check(const ControlOptions& options) {
 absl::StatusOr<std::unique_ptr<ControlChannel>> ControlChannel::Create(ControlOptions options, Store* store,
                                                                        Deadline deadline) {
   LOCKSTEP_RETURN_IF_ERROR(Check(options));
-  LOCKSTEP_ASSIGN_OR_RETURN(control::Wakeup wakeup, control::Wakeup::Create());
+  LOCKSTEP_ASSIGN_OR_RETURN(Wakeup wakeup, Wakeup::Create());
   control::Client::Setup setup;
   absl::optional<Greeted> greeted;
   std::string record_text;

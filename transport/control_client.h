@@ -26,7 +26,7 @@
 #include "transport/control_connection.h"
 #include "transport/control_hub.h"
 #include "transport/control_protocol.h"
-#include "transport/control_wakeup.h"
+#include "transport/wakeup.h"
 
 namespace lockstep {
 namespace control {

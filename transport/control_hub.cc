@@ -18,8 +18,8 @@
 #include "transport/control_connection.h"
 #include "transport/control_protocol.h"
 #include "transport/control_text.h"
-#include "transport/control_wakeup.h"
 #include "transport/control_world.h"
+#include "transport/wakeup.h"
 
 namespace lockstep {
 namespace control {

@@ -42,7 +42,7 @@ class Writer {
   }
   void Put(const Member& member) {
     (*this)(member.rank, member.host, member.host_id, member.pid, member.data_address, member.shm_address,
-            member.cores);
+            member.ofi_address, member.cores);
   }
   void Put(const Progress& progress) { (*this)(progress.started, progress.completed); }
   template <typename A, typename B>
@@ -125,7 +125,7 @@ class Reader {
   }
   void Get(Member* member) {
     (*this)(member->rank, member->host, member->host_id, member->pid, member->data_address, member->shm_address,
-            member->cores);
+            member->ofi_address, member->cores);
   }
   void Get(Progress* progress) { (*this)(progress->started, progress->completed); }
   template <typename A, typename B>

@@ -5,7 +5,8 @@
 //   list(x)   = count:u32 x*
 //   status    = code:u32 string                     an absl::StatusCode, never OK
 //   address   = string                              "10.0.0.7:4411", "[fe80::1%eth0]:4411"; empty for none
-//   member    = rank:u32 host:string host_id:string pid:i64 address shm_address:string list(word:u64)
+//   member    = rank:u32 host:string host_id:string pid:i64 address shm_address:string ofi_address:string
+//               list(word:u64)
 //   progress  = channel:u32 started:u64 completed:u64
 //   note      = rank:u32 string
 //
@@ -128,7 +129,7 @@ struct Welcome {
 
 enum class RejectReason : uint8_t {
   kRefused = 0,      // this rank cannot take part in this world
-  kOtherWorld = 1,   // the address is stale: another world's hub has it now
+  kOtherWorld = 1,   // the address is stale: another world's hub has it now, or one that this rank has left
   kSetupFailed = 2,  // this world has failed to form
 };
 

@@ -29,6 +29,7 @@ Member SomeMember(int rank) {
   member.pid = 7100 + rank;
   member.data_address = *SocketAddress::Parse("[2001:db8::1]:4411");
   member.shm_address = "lockstep-1-2";
+  member.ofi_address = "tcp;ofi_rxm 0200";
   member.cores = {5, uint64_t{1} << 63};
   return member;
 }
@@ -112,6 +113,7 @@ TEST(ControlProtocol, FieldsArriveAsSent) {
   EXPECT_EQ(join.member.pid, 7102);
   EXPECT_EQ(join.member.data_address.ToString(), "[2001:db8::1]:4411");
   EXPECT_EQ(join.member.shm_address, "lockstep-1-2");
+  EXPECT_EQ(join.member.ofi_address, "tcp;ofi_rxm 0200");
   EXPECT_EQ(join.member.cores, (std::vector<uint64_t>{5, uint64_t{1} << 63}));
   EXPECT_EQ(join.options, std::vector<AgreedOption>({{"name", "value"}}));
 }
@@ -143,11 +145,11 @@ TEST(ControlProtocol, WhatDoesNotFollowTheGrammarIsInvalid) {
   EXPECT_THAT(Decode("\x05\xff\xff\xff\xff"), invalid("it ends too early"));
   // A string that claims as many bytes.
   EXPECT_THAT(Decode("\x08\xff\xff\xff\xff"), invalid("it ends too early"));
-  // An address that is none, before an empty string and two empty lists.
+  // An address that is none, before two empty strings and two empty lists.
   Join join;
   std::string frame = Encode(join);
-  frame.replace(frame.size() - 16, 4, std::string("\x03\0\0\0", 4));
-  frame.insert(frame.size() - 12, "abc");
+  frame.replace(frame.size() - 20, 4, std::string("\x03\0\0\0", 4));
+  frame.insert(frame.size() - 16, "abc");
   EXPECT_THAT(Decode(WithoutLength(frame)), invalid("an address that is none"));
 }
 

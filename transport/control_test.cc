@@ -129,6 +129,28 @@ TEST(ControlChannel, LeavesNothingInTheStoreAndMayBeUsedAgain) {
   EXPECT_NE(ids[0], ids[1]);
 }
 
+TEST(ControlChannel, ARankThatIsBackBeforeRankZeroWaitsForTheNextWorld) {
+  MemoryStore store;
+  Channel first[2];
+  std::string record;
+  InParallel(2, [&](int rank) {
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(first[rank], CreateRank(rank, 2, &store));
+    if (rank == 0) record = *store.Get(kKey, Soon());
+    EXPECT_THAT(first[rank]->Join(MemberOf(rank), {}, Soon()), IsOk());
+  });
+  // As if rank 0 had not come to take the address back.
+  ASSERT_THAT(store.Set(kKey, record, Soon()), IsOk());
+  first[1].reset();
+  InParallel(2, [&](int rank) {
+    if (rank == 0) {
+      std::this_thread::sleep_for(milliseconds(50));
+      first[0].reset();
+    }
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Channel next, CreateRank(rank, 2, &store));
+    EXPECT_THAT(next->Join(MemberOf(rank), {}, Soon()), IsOk());
+  });
+}
+
 TEST(ControlChannel, ArgumentsThatMakeNoSenseAreRefused) {
   MemoryStore store;
   EXPECT_THAT(CreateRank(2, 2, &store), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no rank 2")));

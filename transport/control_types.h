@@ -24,6 +24,7 @@ struct Member {
   SocketAddress data_address;  // where it listens for TCP; none when it uses none
   std::string
       shm_address;  // where it is met to share memory; "none: " and why when it cannot; empty when it does not try
+  std::string ofi_address;  // where its endpoint of libfabric is; empty when it has none
   // The cores that it may run on: core i is bit i % 64 of word i / 64. Empty: unknown.
   std::vector<uint64_t> cores;
 };

@@ -58,10 +58,14 @@ absl::optional<Reject> World::Connect(const Hello& hello) {
     return Reject{RejectReason::kRefused, absl::AlreadyExistsError(absl::StrCat(
                                               "another process takes part already as ", Describe(seat.member)))};
   }
+  // A rank may be back for the next world before rank 0 has taken this one's address out of the store.
+  if (seat.standing == Standing::kLeft) {
+    return Reject{RejectReason::kOtherWorld,
+                  absl::UnavailableError(absl::StrCat(Describe(seat.member), " has left the world that formed there"))};
+  }
   if (phase_ == Phase::kFailed) return Reject{RejectReason::kSetupFailed, setup_failure_};
-  if (seat.standing != Standing::kAbsent) {
-    return refused(absl::StrCat("the world has formed already, and ", Describe(seat.member),
-                                seat.standing == Standing::kLeft ? " has left it" : " has died in it"));
+  if (seat.standing == Standing::kDead) {
+    return refused(absl::StrCat("the world has formed already, and ", Describe(seat.member), " has died in it"));
   }
   seat.standing = Standing::kConnected;
   seat.member.host = hello.host;

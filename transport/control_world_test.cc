@@ -217,6 +217,23 @@ TEST_F(WorldTest, LeavingIsNoFailure) {
   EXPECT_THAT(Broadcasts<FailureMessage>(), IsEmpty());
 }
 
+TEST_F(WorldTest, WhoComesBackIsSentToTheNextWorld) {
+  Form(3);
+  Tell(1, Goodbye{});
+  absl::optional<Reject> back = world_->Connect(HelloOf(1, 3));
+  ASSERT_TRUE(back.has_value());
+  EXPECT_EQ(back->reason, RejectReason::kOtherWorld);
+  EXPECT_THAT(back->status, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1 (host h, pid 71) has left")));
+
+  Make(2);
+  Connect(0);
+  Connect(1);
+  Tell(1, Goodbye{});
+  back = world_->Connect(HelloOf(1, 2));
+  ASSERT_TRUE(back.has_value());
+  EXPECT_EQ(back->reason, RejectReason::kOtherWorld) << "it knows why this one did not form";
+}
+
 TEST_F(WorldTest, TheFirstReportOfAChannelWinsAndOtherChannelsGoOn) {
   Form(3);
   Tell(1, Report{5, kNoRank, absl::InternalError("first")});

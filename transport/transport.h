@@ -21,8 +21,8 @@
 // or Close() on the calling thread; a completion may post further operations.
 //
 // Failure. When a peer's connection closes, what had already arrived is still delivered; then operations with that peer
-// complete with UNAVAILABLE naming the peer and its address. Whether that peer is dead, or merely first to give up, is for
-// the control channel to say. Nothing here waits without being told until when.
+// complete with UNAVAILABLE naming the peer and its address, also where it closed before it ever sent anything. Whether that
+// peer is dead, or merely first to give up, is for the control channel to say. Nothing here waits without being told until when.
 
 #ifndef TRANSPORT_TRANSPORT_H_
 #define TRANSPORT_TRANSPORT_H_
@@ -105,6 +105,12 @@ class Transport {
   // Posts the receive of a message of exactly sink.bytes. The sink's memory stays borrowed until completion.
   virtual void Receive(Rank source, ChannelId channel, const Envelope& expected, const Sink& sink,
                        Operation* operation) = 0;
+
+  // Memory from which messages will be sent and into which they will be received often: a transport whose device is told
+  // of memory tells it once, not for each message. Until ForgetMemory, which comes before it is unmapped, while no message
+  // is under way in it. An error is the device's; messages may lie there all the same.
+  virtual absl::Status KeepMemory(const void* memory, size_t bytes) { return absl::OkStatus(); }
+  virtual void ForgetMemory(const void* memory, size_t bytes) {}
 
   // A short message each way between ranks in step, without operations: for what is over before it is worth waiting for.
   // Sends `sink.bytes` bytes, then looks so many times for a message of as many with the same envelope. `data` may lie in

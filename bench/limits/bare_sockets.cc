@@ -17,12 +17,6 @@ namespace lockstep {
 namespace bench {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-constexpr std::chrono::seconds kPatience{30};
-// Between looks at the clock: reading it after every poll would show in the shortest transfers.
-constexpr int kIdlePollsPerLook = 4096;
-
 absl::StatusOr<sockaddr_in> AddressOf(const std::string& host, uint16_t port) {
   sockaddr_in address = {};
   address.sin_family = AF_INET;
@@ -85,8 +79,7 @@ absl::StatusOr<ssize_t> BareSocket::ReceiveSome(char* data, size_t bytes) {
 absl::Status BareSocket::Exchange(const void* out, size_t out_bytes, void* in, size_t in_bytes) {
   const char* source = static_cast<const char*>(out);
   char* target = static_cast<char*>(in);
-  int idle = 0;
-  Clock::time_point idle_since;
+  BarePatience patience;
   while (out_bytes > 0 || in_bytes > 0) {
     LOCKSTEP_ASSIGN_OR_RETURN(const ssize_t sent, SendSome(source, out_bytes));
     LOCKSTEP_ASSIGN_OR_RETURN(const ssize_t received, ReceiveSome(target, in_bytes));
@@ -99,13 +92,10 @@ absl::Status BareSocket::Exchange(const void* out, size_t out_bytes, void* in, s
       in_bytes -= received;
     }
     if (sent > 0 || received > 0) {
-      idle = 0;
-      continue;
+      patience.Moved();
+    } else {
+      LOCKSTEP_RETURN_IF_ERROR(patience.NothingMoved());
     }
-    if (++idle % kIdlePollsPerLook != 0) continue;
-    const Clock::time_point now = Clock::now();
-    if (idle == kIdlePollsPerLook) idle_since = now;
-    if (now - idle_since > kPatience) return absl::DeadlineExceededError("the peer does not move");
   }
   return absl::OkStatus();
 }
@@ -132,7 +122,7 @@ absl::StatusOr<BareListener> BareListener::Create(const std::string& congestion_
 
 absl::StatusOr<BareSocket> BareListener::Accept() {
   pollfd waiting = {socket_.get(), POLLIN, 0};
-  const int patience_ms = static_cast<int>(std::chrono::milliseconds(kPatience).count());
+  const int patience_ms = static_cast<int>(std::chrono::milliseconds(BarePatience::kPatience).count());
   const int ready = poll(&waiting, 1, patience_ms);
   if (ready < 0) return ErrnoStatus(errno, "poll");
   if (ready == 0) return absl::DeadlineExceededError("the other process does not connect");

@@ -1,8 +1,7 @@
 // BareSocket: what two processes get out of one TCP connection with nothing in between. The limit that
 // Lockstep's TCP transport is measured against: none of its code moves a byte here.
 //
-// Non-blocking and busy-polled: a transfer never sleeps, so both processes need a core of their own. Not thread-safe. A
-// peer that is gone is UNAVAILABLE, one that does not move for half a minute DEADLINE_EXCEEDED.
+// Non-blocking. A peer that is gone is UNAVAILABLE.
 
 #ifndef BENCH_LIMITS_BARE_SOCKETS_H_
 #define BENCH_LIMITS_BARE_SOCKETS_H_
@@ -15,11 +14,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/fork.h"
+#include "bench/limits/bare_link.h"
 
 namespace lockstep {
 namespace bench {
 
-class BareSocket {
+class BareSocket : public BareLink {
  public:
   static constexpr size_t kCallBytes = size_t{256} << 10;
 
@@ -30,10 +30,7 @@ class BareSocket {
   // No system call moves more than this; small and large ones differ by a factor of two.
   void set_call_bytes(size_t bytes) { call_bytes_ = bytes; }
 
-  absl::Status Send(const void* data, size_t bytes) { return Exchange(data, bytes, nullptr, 0); }
-  absl::Status Receive(void* data, size_t bytes) { return Exchange(nullptr, 0, data, bytes); }
-  // Both ways at once.
-  absl::Status Exchange(const void* out, size_t out_bytes, void* in, size_t in_bytes);
+  absl::Status Exchange(const void* out, size_t out_bytes, void* in, size_t in_bytes) override;
 
   // What the kernel says that this socket uses.
   std::string CongestionControl() const;

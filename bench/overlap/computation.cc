@@ -132,7 +132,9 @@ absl::StatusOr<ComputeKind> ParseComputeKind(absl::string_view text) {
   if (text == Name(ComputeKind::kBusy)) return ComputeKind::kBusy;
   if (text == Name(ComputeKind::kAway)) return ComputeKind::kAway;
   if (text == Name(ComputeKind::kStream)) return ComputeKind::kStream;
-  return absl::InvalidArgumentError(absl::StrCat("no way to compute '", text, "'; known are busy, away, stream"));
+  if (text == Name(ComputeKind::kMatmul)) return ComputeKind::kMatmul;
+  return absl::InvalidArgumentError(
+      absl::StrCat("no way to compute '", text, "'; known are busy, away, stream, matmul"));
 }
 
 const char* Name(ComputeKind kind) {
@@ -143,9 +145,13 @@ const char* Name(ComputeKind kind) {
       return "away";
     case ComputeKind::kStream:
       return "stream";
+    case ComputeKind::kMatmul:
+      return "matmul";
   }
   return "unknown";
 }
+
+bool ComputesOnStream(ComputeKind kind) { return kind == ComputeKind::kStream || kind == ComputeKind::kMatmul; }
 
 double CalibrateArithmetic() {
   Arithmetic arithmetic;

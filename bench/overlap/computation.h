@@ -17,14 +17,18 @@ namespace lockstep {
 namespace bench {
 
 enum class ComputeKind {
-  kBusy,    // arithmetic on the calling thread, as a framework that computes on processors does
-  kAway,    // sleep until it is done, as when an accelerator computes
-  kStream,  // in the order of a stream (bench/overlap/stream_computation.h), as on an accelerator whose streams we know
+  kBusy,  // arithmetic on the calling thread, as a framework that computes on processors does
+  kAway,  // sleep until it is done, as when an accelerator computes
+  // In the order of a stream (bench/overlap/stream_computation.h), as on an accelerator whose streams we know:
+  kStream,  // a clock is watched, which leaves the device to communication
+  kMatmul,  // matrices are multiplied (bench/overlap/matmul_work.h), and compete with it
 };
 
-// "busy", "away", "stream". INVALID_ARGUMENT for anything else.
+// "busy", "away", "stream", "matmul". INVALID_ARGUMENT for anything else.
 absl::StatusOr<ComputeKind> ParseComputeKind(absl::string_view text);
 const char* Name(ComputeKind kind);
+// Whether it needs a stream.
+bool ComputesOnStream(ComputeKind kind);
 
 // Used by one thread. A step is Begin, Forward, and Backward of every parameter in the reverse order of definition. Finish
 // comes behind some steps.

@@ -27,10 +27,11 @@ ComputePlan SmallPlan() {
 }
 
 TEST(ComputeKind, IsReadAsItIsNamed) {
-  for (const ComputeKind kind : {ComputeKind::kBusy, ComputeKind::kAway, ComputeKind::kStream}) {
+  for (const ComputeKind kind : {ComputeKind::kBusy, ComputeKind::kAway, ComputeKind::kStream, ComputeKind::kMatmul}) {
     EXPECT_THAT(ParseComputeKind(Name(kind)), IsOkAndHolds(kind));
   }
-  EXPECT_THAT(ParseComputeKind("idle"), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("busy, away, stream")));
+  EXPECT_THAT(ParseComputeKind("idle"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("busy, away, stream, matmul")));
 }
 
 TEST(BusyComputation, WritesAGradientWhenItIsComputed) {

@@ -33,11 +33,11 @@ absl::Status CheckOptions(const OverlapOptions& options) {
   if (options.wake_per_bucket && options.compute != ComputeKind::kAway) {
     return invalid("who computes does not sleep: --wake_per_bucket goes with --compute away");
   }
-  if (options.device != DeviceKind::kHost && options.compute != ComputeKind::kStream) {
-    return invalid("gradients on a GPU are computed by a stream: --device cuda goes with --compute stream");
+  if (options.device != DeviceKind::kHost && !ComputesOnStream(options.compute)) {
+    return invalid("gradients on a GPU are computed by a stream: --device cuda goes with --compute matmul or stream");
   }
-  if (!options.link.empty() && options.transport == "shm") {
-    return invalid("shared memory has no link: --link goes with --transport tcp or auto");
+  if (!options.link.empty() && (options.transport == "shm" || options.transport == "ofi")) {
+    return invalid("shared memory and libfabric have no link: --link goes with --transport tcp or auto");
   }
   if (options.throttle) {
     if (options.link.empty()) return invalid("--throttle goes with --link");

@@ -45,7 +45,7 @@ TEST(OverlapOptions, HaveALinkOnlyWhereSomethingGoesOverIt) {
   options.link = "1gbit";
   EXPECT_THAT(CheckOptions(options), IsOk());
   options.transport = "shm";
-  EXPECT_THAT(CheckOptions(options), Refusal("shared memory has no link"));
+  EXPECT_THAT(CheckOptions(options), Refusal("shared memory and libfabric have no link"));
 }
 
 TEST(OverlapOptions, ThrottleByARate) {
@@ -73,9 +73,11 @@ TEST(OverlapOptions, SleepOnlyWhereComputationIsElsewhere) {
 TEST(OverlapOptions, HaveGradientsOnAGpuComputedByAStream) {
   OverlapOptions options;
   options.device = DeviceKind::kCuda;
-  EXPECT_THAT(CheckOptions(options), Refusal("--device cuda goes with --compute stream"));
-  options.compute = ComputeKind::kStream;
-  EXPECT_THAT(CheckOptions(options), IsOk());
+  EXPECT_THAT(CheckOptions(options), Refusal("--device cuda goes with --compute matmul or stream"));
+  for (const ComputeKind kind : {ComputeKind::kStream, ComputeKind::kMatmul}) {
+    options.compute = kind;
+    EXPECT_THAT(CheckOptions(options), IsOk()) << Name(kind);
+  }
 }
 
 TEST(OverlapOptions, MeasureSomething) {

@@ -22,7 +22,8 @@ ABSL_FLAG(int, nproc, 2, "ranks to start");
 ABSL_FLAG(std::string, model, "resnet50", "whose gradients: resnet50, bert_base, bert_large, gpt2_small, mlp");
 ABSL_FLAG(std::string, compute, "busy",
           "busy: arithmetic on the rank's own core, as a framework on processors does; away: sleep, as when an "
-          "accelerator computes; stream: on a stream, which keeps its device busy while the rank goes on");
+          "accelerator computes; on a stream, while the rank goes on: matmul: products of matrices, which compete with "
+          "communication for the device; stream: a clock, which leaves the device to communication");
 ABSL_FLAG(double, compute_ms, 0,
           "of a step, a third of it forward; 0: such that backward takes as long as communication alone");
 ABSL_FLAG(bool, wake_per_bucket, false,
@@ -31,7 +32,7 @@ ABSL_FLAG(std::string, device, "host",
           "where gradients are: host, or cuda, on the host's GPUs in turn; exit status 77 without one");
 ABSL_FLAG(std::string, backend, "auto",
           "with --device cuda, what brings gradients to the other ranks: nccl, ipc, staged or auto");
-ABSL_FLAG(std::string, transport, "", "auto, shm or tcp; empty: as LOCKSTEP_TRANSPORT says");
+ABSL_FLAG(std::string, transport, "", "auto, shm, tcp or ofi; empty: as LOCKSTEP_TRANSPORT says");
 ABSL_FLAG(
     std::string, link, "",
     "put each rank on an emulated host, with links of this rate between them, as tc writes it (1gbit), or none for "

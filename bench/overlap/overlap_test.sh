@@ -34,6 +34,10 @@ grep -q '^# gradients: live in the buckets$' "$output" || fail "where gradients 
 expect_rows
 grep -q '^# compute: stream, ' "$output" || fail "how it computes is not told"
 
+"$overlap" --compute=matmul "${quick[@]}" >"$output" 2>&1 || fail "matmul failed"
+expect_rows
+grep -q '^# compute: matmul, ' "$output" || fail "that it multiplies matrices is not told"
+
 # An odd world, buckets of its own, computation as long as communication.
 "$overlap" --nproc=3 --transport=tcp --compute=away --first_bucket_cap_mb=0.25 --bucket_cap_mb=2 --caps_from_last \
   --average=after "${quick[@]}" --compute_ms=0 >"$output" 2>&1 || fail "away failed"
@@ -56,7 +60,7 @@ awk '/^communication only/ { exit !($3 >= 38) }' "$output" || fail "faster than 
 
 # On a GPU, where there is one.
 status=0
-"$overlap" --device=cuda --compute=stream --backend=staged "${quick[@]}" >"$output" 2>&1 || status=$?
+"$overlap" --device=cuda --compute=matmul --backend=staged "${quick[@]}" >"$output" 2>&1 || status=$?
 if ((status == 77)); then
   grep -q 'overlap: CUDA: ' "$output" || fail "the reason is not told"
 else
@@ -76,7 +80,7 @@ expect_refusal() { # message flag...
 expect_refusal "no model 'vgg'" --model=vgg
 expect_refusal "no way to compute 'idle'" --compute=idle
 expect_refusal "no way to average 'never'" --average=never
-expect_refusal 'shared memory has no link' --link=1gbit --transport=shm
+expect_refusal 'shared memory and libfabric have no link' --link=1gbit --transport=shm
 expect_refusal 'throttle goes with --link' --throttle
 expect_refusal "'fast'" --throttle --link=fast
 expect_refusal "no device 'tpu'" --device=tpu

@@ -38,7 +38,7 @@ absl::StatusOr<Place> FindPlaceOnHost(const OverlapOptions& options, Communicato
   place.replay.device = HostDevice();
   place.communicator = world;
   place.text = "host";
-  if (options.compute == ComputeKind::kStream) {
+  if (ComputesOnStream(options.compute)) {
     LOCKSTEP_ASSIGN_OR_RETURN(place.stream, place.replay.device->CreateStream("compute"));
   }
   return place;

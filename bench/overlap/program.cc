@@ -22,6 +22,7 @@
 #include "bench/overlap/compute_plan.h"
 #include "bench/overlap/emulated_hosts.h"
 #include "bench/overlap/ideal.h"
+#include "bench/overlap/matmul_work.h"
 #include "bench/overlap/model_table.h"
 #include "bench/overlap/place.h"
 #include "bench/overlap/process_memory.h"
@@ -116,7 +117,13 @@ class OverlapProgram {
         computation_ = MakeAwayComputation(plan_, AwaitedGradients());
         break;
       case ComputeKind::kStream:
-        computation_ = MakeStreamComputation(plan_, place_.replay.stream);
+        computation_ = MakeStreamComputation(plan_, place_.replay.stream, ClockWork(place_.replay.stream));
+        break;
+      case ComputeKind::kMatmul: {
+        LOCKSTEP_ASSIGN_OR_RETURN(matmul_, MatmulWork::Create(place_.replay.device, place_.replay.stream));
+        computation_ = MakeStreamComputation(plan_, place_.replay.stream,
+                                             [this](double seconds) { return matmul_->Enqueue(seconds); });
+      }
     }
     return absl::OkStatus();
   }
@@ -252,6 +259,7 @@ class OverlapProgram {
   const Team team_;
   std::unique_ptr<Replay> replay_;
   ComputePlan plan_;
+  std::unique_ptr<MatmulWork> matmul_;  // with --compute matmul; computation_ borrows it
   std::unique_ptr<Computation> computation_;
   std::vector<std::vector<BucketCost>> costs_;  // by bucket and round
   OverlapReport report_;                        // the facts and the buckets' costs on rank 0 only

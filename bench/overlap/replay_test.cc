@@ -178,7 +178,7 @@ TEST(Replay, KnowsWhenAStreamHasComputedABucket) {
     // The last bucket takes the longest by far.
     ComputePlan plan;
     plan.backward_seconds = {0.02, 0, 0.001};
-    const std::unique_ptr<Computation> computation = MakeStreamComputation(plan, stream);
+    const std::unique_ptr<Computation> computation = MakeStreamComputation(plan, stream, ClockWork(stream));
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Replay::ComputeTimes compute, replay.ComputeOnly(*computation, 2));
     ASSERT_EQ(compute.ready_seconds.size(), 3);
     EXPECT_TRUE(std::is_sorted(compute.ready_seconds.begin(), compute.ready_seconds.end()));

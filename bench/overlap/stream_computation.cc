@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "base/deadline.h"
@@ -15,7 +16,8 @@ constexpr std::chrono::seconds kPatience{60};  // for what a few steps compute
 
 class StreamComputation : public Computation {
  public:
-  StreamComputation(const ComputePlan& plan, Stream* stream) : plan_(plan), stream_(stream) {}
+  StreamComputation(const ComputePlan& plan, Stream* stream, StreamWork work)
+      : plan_(plan), stream_(stream), work_(std::move(work)) {}
 
   void Begin() override {}
   void Forward() override { Compute(plan_.forward_seconds); }
@@ -27,19 +29,25 @@ class StreamComputation : public Computation {
 
  private:
   void Compute(double seconds) {
-    const auto time = std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9));
-    if (time.count() > 0) status_.Update(Occupy(*stream_, time));
+    if (seconds > 0) status_.Update(work_(seconds));
   }
 
   const ComputePlan plan_;
   Stream* const stream_;
+  const StreamWork work_;
   absl::Status status_;  // the first error of issuing
 };
 
 }  // namespace
 
-std::unique_ptr<Computation> MakeStreamComputation(const ComputePlan& plan, Stream* stream) {
-  return std::make_unique<StreamComputation>(plan, stream);
+StreamWork ClockWork(Stream* stream) {
+  return [stream](double seconds) {
+    return Occupy(*stream, std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9)));
+  };
+}
+
+std::unique_ptr<Computation> MakeStreamComputation(const ComputePlan& plan, Stream* stream, StreamWork work) {
+  return std::make_unique<StreamComputation>(plan, stream, std::move(work));
 }
 
 }  // namespace bench

@@ -38,7 +38,8 @@ void TakesItsTimeOn(Device& device) {
   ASSERT_THAT(Occupy(*stream, std::chrono::nanoseconds(1)), IsOk());
   ASSERT_THAT(stream->Synchronize(Soon()), IsOk());
 
-  const std::unique_ptr<Computation> computation = MakeStreamComputation(SmallPlan(), stream.get());
+  const std::unique_ptr<Computation> computation =
+      MakeStreamComputation(SmallPlan(), stream.get(), ClockWork(stream.get()));
   const Clock::time_point begin = Clock::now();
   computation->Begin();
   computation->Forward();
@@ -62,7 +63,8 @@ TEST(StreamComputation, TakesItsTimeOnAGpu) {
 TEST(StreamComputation, TellsWhyTheStreamFailed) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Stream> stream, HostDevice()->CreateStream("compute"));
   ASSERT_THAT(stream->Enqueue([] { return absl::DataLossError("lost"); }), IsOk());
-  const std::unique_ptr<Computation> computation = MakeStreamComputation(SmallPlan(), stream.get());
+  const std::unique_ptr<Computation> computation =
+      MakeStreamComputation(SmallPlan(), stream.get(), ClockWork(stream.get()));
   computation->Begin();
   computation->Forward();
   EXPECT_THAT(computation->Finish(), StatusIs(absl::StatusCode::kDataLoss));

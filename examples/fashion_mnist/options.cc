@@ -21,9 +21,9 @@ ABSL_FLAG(uint64_t, seed, 1, "of the initial parameters and of the order of the 
 ABSL_FLAG(float, lr, 0.1f, "peak of the learning rate");
 ABSL_FLAG(double, bucket_mb, 1, "size from which a bucket of gradients is sent, in MiB");
 ABSL_FLAG(bool, overlap, true, "send gradients while the backward pass computes the next ones");
-ABSL_FLAG(
-    std::string, transport, "tcp",
-    "tcp: as between hosts; shm: shared memory; auto: shared memory between processes of one host, TCP between hosts");
+ABSL_FLAG(std::string, transport, "",
+          "auto: shared memory between processes of one host, TCP between hosts; tcp or shm: one of them alone; ofi: "
+          "libfabric; empty: LOCKSTEP_TRANSPORT, or auto");
 ABSL_FLAG(int64_t, steps, 0, "stop after so many steps; 0: after the last epoch");
 ABSL_FLAG(std::string, data, "/usr/share/datasets/fashion-mnist", "folder with the four IDX files, plain or .gz");
 ABSL_FLAG(std::string, log_losses, "", "write each step's loss over all processes to this file");

@@ -22,8 +22,8 @@ struct Options {
   float learning_rate = 0.1f;
   double bucket_mb = 1;
   bool overlap = true;
-  std::string transport = "tcp";
-  int64_t steps = 0;  // stop after so many; 0: train all epochs
+  std::string transport;  // empty: LOCKSTEP_TRANSPORT, or "auto"
+  int64_t steps = 0;      // stop after so many; 0: train all epochs
   std::string data;
   std::string log_losses;  // a file; empty: none
 

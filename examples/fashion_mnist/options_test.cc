@@ -52,7 +52,7 @@ TEST(Options, TakesDashesUnderscoresAndNegation) {
   EXPECT_EQ(options->epochs, 2);
   EXPECT_EQ(options->steps, 9);
 
-  EXPECT_EQ(options->transport, "tcp");
+  EXPECT_EQ(options->transport, "");
 
   options = Parse({"--bucket_mb", "2", "--nooverlap", "--data=/d", "--transport=auto"});
   ASSERT_THAT(options.status(), IsOk());

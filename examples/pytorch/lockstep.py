@@ -37,7 +37,7 @@ class Stream(ctypes.Structure):
 
 
 class _Options(ctypes.Structure):
-    """A structure that says its own size. Fields that are not given keep their defaults, which are zero."""
+    """A structure that says its own size. Fields that are not given are zero, which is their default; a Parameter needs its dtype."""
 
     def __init__(self, **fields):
         super().__init__(ctypes.sizeof(type(self)))
@@ -57,7 +57,8 @@ class CommunicatorOptions(_Options):
         ("transport", c_char_p), ("host_id", c_char_p), ("tcp_congestion_control", c_char_p), ("tcp_sockets", c_int32),
         ("tcp_send_buffer_bytes", c_int32), ("tcp_receive_buffer_bytes", c_int32), ("measure_links", c_int32),
         ("tcp_zero_copy", c_int32), ("reserved", c_int32), ("device_kind", c_int32), ("device_index", c_int32),
-        ("device_backend", c_char_p),
+        ("device_backend", c_char_p), ("ofi_provider", c_char_p), ("nccl_ctas_min", c_int32),
+        ("nccl_ctas_max", c_int32), ("nccl_split_share", c_int32), ("reserved_2", c_int32),
     ]
 
 

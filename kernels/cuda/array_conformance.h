@@ -67,6 +67,20 @@ class ArrayConformance : public KernelConformance {
     return value;
   }
 
+  // At so many bytes behind a boundary.
+  void Casts(DType to, size_t to_offset, DType from, size_t from_offset, size_t count) {
+    SCOPED_TRACE(testing::Message() << count << " of " << Name(from) << " at " << from_offset << " to " << Name(to)
+                                    << " at " << to_offset);
+    rig_->Reset();
+    const Bytes source = TestElements(from, count, random_);
+    const DeviceBytes on_device(*rig_, source, from_offset);
+    const DeviceBytes target(*rig_, Bytes(count * SizeOf(to), 0x55), to_offset);
+    ASSERT_THAT(internal::CastScaled(to, target.data(), from, on_device.data(), count, 0.5, nullptr, executor()),
+                IsOk());
+    ExpectSameBytes(target.Read(), ConvertedByReference(to, from, source.data(), count, 0.5), SizeOf(to));
+    EXPECT_TRUE(target.GuardsIntact());
+  }
+
   static bool IsFiniteAt(DType dtype, const Bytes& elements, size_t index) {
     uint64_t code = 0;
     std::memcpy(&code, elements.data() + index * SizeOf(dtype), SizeOf(dtype));
@@ -104,33 +118,60 @@ TEST_P(ArrayConformance, CastsEveryFloatToEveryOtherAndCountsWhatSaturates) {
 }
 
 TEST_P(ArrayConformance, CastsArraysOfAnySizeAndAlignment) {
-  for (const DType from : {DType::kF32, DType::kF16, DType::kF8E4M3, DType::kF64}) {
-    for (const DType to : {DType::kF32, DType::kBF16, DType::kF8E5M2}) {
-      for (const size_t count : kSizes) {
-        for (const size_t offset : {0, 1, 3}) {
-          SCOPED_TRACE(testing::Message() << count << " of " << Name(from) << " to " << Name(to) << ", " << offset);
-          rig_->Reset();
-          const Bytes source = TestElements(from, count, random_);
-          const DeviceBytes on_device(*rig_, source, offset * SizeOf(from));
-          const DeviceBytes target(*rig_, Bytes(count * SizeOf(to), 0x55), Below(3) * SizeOf(to));
-          ASSERT_THAT(internal::CastScaled(to, target.data(), from, on_device.data(), count, 0.5, nullptr, executor()),
-                      IsOk());
-          ExpectSameBytes(target.Read(), ConvertedByReference(to, from, source.data(), count, 0.5), SizeOf(to));
-          EXPECT_TRUE(target.GuardsIntact());
-        }
+  for (const DType from : kFloats) {
+    for (const DType to : kFloats) {
+      for (const size_t count : kSizes) Casts(to, AnyOffset(to), from, AnyOffset(from), count);
+      for (const size_t to_offset : AllOffsets(SizeOf(to))) {
+        for (const size_t from_offset : AllOffsets(SizeOf(from))) Casts(to, to_offset, from, from_offset, 101);
       }
     }
   }
 }
 
 TEST_P(ArrayConformance, CastsInPlaceBetweenDTypesOfOneSize) {
+  for (const DType from : kFloats) {
+    for (const DType to : kFloats) {
+      if (SizeOf(to) != SizeOf(from)) continue;
+      for (const size_t count : {1, 257, 10001}) {
+        for (const size_t offset : AllOffsets(SizeOf(to))) {
+          SCOPED_TRACE(testing::Message() << count << " of " << Name(from) << " to " << Name(to) << ", " << offset);
+          rig_->Reset();
+          const Bytes source = TestElements(from, count, random_);
+          const DeviceBytes array(*rig_, source, offset);
+          ASSERT_THAT(internal::CastScaled(to, array.data(), from, array.data(), count, 2, nullptr, executor()),
+                      IsOk());
+          ExpectSameBytes(array.Read(), ConvertedByReference(to, from, source.data(), count, 2), SizeOf(to));
+          EXPECT_TRUE(array.GuardsIntact());
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ArrayConformance, RefusesArraysThatOverlapOtherwiseThanExactly) {
   rig_->Reset();
-  const Bytes source = TestElements(DType::kF16, 10001, random_);
-  const DeviceBytes array(*rig_, source, 2);
-  ASSERT_THAT(
-      internal::CastScaled(DType::kBF16, array.data(), DType::kF16, array.data(), 10001, 2, nullptr, executor()),
-      IsOk());
-  ExpectSameBytes(array.Read(), ConvertedByReference(DType::kBF16, DType::kF16, source.data(), 10001, 2), 2);
+  constexpr size_t kCount = 64;
+  char* const memory = rig_->Allocate(1024);
+  char* const middle = memory + 512;
+  const auto overlap = StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("overlaps a source"));
+  for (const DType from : kFloats) {
+    for (const DType to : kFloats) {
+      SCOPED_TRACE(Name(from) + " to " + Name(to));
+      const auto cast = [&](char* target, const char* source) {
+        return internal::CastScaled(to, target, from, source, kCount, 0.5, nullptr, executor());
+      };
+      const size_t to_bytes = kCount * SizeOf(to);
+      const size_t from_bytes = kCount * SizeOf(from);
+      EXPECT_THAT(cast(middle + from_bytes, middle), IsOk());
+      EXPECT_THAT(cast(middle + from_bytes - SizeOf(to), middle), overlap);
+      EXPECT_THAT(cast(middle - to_bytes, middle), IsOk());
+      EXPECT_THAT(cast(middle - to_bytes + SizeOf(to), middle), overlap);
+      if (to_bytes == from_bytes) continue;
+      EXPECT_THAT(cast(middle, middle), overlap);
+    }
+    EXPECT_THAT(internal::Scale(from, middle + SizeOf(from), middle, kCount, 0.5, executor()), overlap);
+    EXPECT_THAT(internal::Scale(from, middle, middle + SizeOf(from), kCount, 0.5, executor()), overlap);
+  }
 }
 
 TEST_P(ArrayConformance, CastRefusesWhatTheHostRefuses) {
@@ -160,16 +201,22 @@ TEST_P(ArrayConformance, ScalesFloatsAndComplexNumbers) {
     }
     for (const double factor : {1.0, 1.0 / 3, 0.0}) {
       for (const size_t count : kSizes) {
-        SCOPED_TRACE(testing::Message() << count << " of " << Name(dtype) << " times " << factor);
-        rig_->Reset();
         const Bytes source = TestElements(dtype, count, random_);
         // A factor of 1 makes NaNs canonical, unlike a cast.
         Bytes expected(source.size());
         ReferenceScale(dtype, expected.data(), source.data(), count, factor);
-        const DeviceBytes array(*rig_, source, Below(3) * SizeOf(dtype));
-        ASSERT_THAT(internal::Scale(dtype, array.data(), array.data(), count, factor, executor()), IsOk());
-        ExpectSameBytes(array.Read(), expected, SizeOf(dtype));
-        EXPECT_TRUE(array.GuardsIntact());
+        for (const size_t offset : OffsetsFor(count, PartBytes(dtype))) {
+          SCOPED_TRACE(testing::Message() << count << " of " << Name(dtype) << " times " << factor << " at " << offset);
+          rig_->Reset();
+          const DeviceBytes array(*rig_, source, offset);
+          const DeviceBytes target(*rig_, Bytes(source.size(), 0x55), AnyOffset(dtype));
+          ASSERT_THAT(internal::Scale(dtype, target.data(), array.data(), count, factor, executor()), IsOk());
+          ExpectSameBytes(target.Read(), expected, SizeOf(dtype));
+          EXPECT_TRUE(target.GuardsIntact());
+          ASSERT_THAT(internal::Scale(dtype, array.data(), array.data(), count, factor, executor()), IsOk());
+          ExpectSameBytes(array.Read(), expected, SizeOf(dtype));
+          EXPECT_TRUE(array.GuardsIntact());
+        }
       }
     }
   }
@@ -179,14 +226,17 @@ TEST_P(ArrayConformance, DividesIntegersTowardZero) {
   for (const DType dtype : {DType::kU8, DType::kI8, DType::kI32, DType::kU32, DType::kI64, DType::kU64}) {
     for (const int64_t divisor : {int64_t{1}, int64_t{3}, int64_t{128}, int64_t{1000000007}, int64_t{1} << 40}) {
       for (const size_t count : kSizes) {
-        SCOPED_TRACE(testing::Message() << count << " of " << Name(dtype) << " by " << divisor);
-        rig_->Reset();
-        Bytes expected = TestElements(dtype, count, random_);
-        const DeviceBytes array(*rig_, expected, Below(3) * SizeOf(dtype));
+        const Bytes source = TestElements(dtype, count, random_);
+        Bytes expected = source;
         ReferenceDivideTowardZero(dtype, expected.data(), count, divisor);
-        ASSERT_THAT(internal::DivideTowardZero(dtype, array.data(), count, divisor, executor()), IsOk());
-        ExpectSameBytes(array.Read(), expected, SizeOf(dtype));
-        EXPECT_TRUE(array.GuardsIntact());
+        for (const size_t offset : OffsetsFor(count, SizeOf(dtype))) {
+          SCOPED_TRACE(testing::Message() << count << " of " << Name(dtype) << " by " << divisor << " at " << offset);
+          rig_->Reset();
+          const DeviceBytes array(*rig_, source, offset);
+          ASSERT_THAT(internal::DivideTowardZero(dtype, array.data(), count, divisor, executor()), IsOk());
+          ExpectSameBytes(array.Read(), expected, SizeOf(dtype));
+          EXPECT_TRUE(array.GuardsIntact());
+        }
       }
     }
   }
@@ -205,15 +255,18 @@ TEST_P(ArrayConformance, CountsWhatIsNotFinite) {
     }
     const DType part = dtype == DType::kComplex64 ? DType::kF32 : dtype == DType::kComplex128 ? DType::kF64 : dtype;
     for (const size_t count : kSizes) {
-      SCOPED_TRACE(testing::Message() << count << " of " << Name(dtype));
-      rig_->Reset();
       const Bytes source = TestElements(dtype, count, random_);
-      uint64_t expected = 5;
-      uint64_t* const counter = Counter(expected);
+      constexpr uint64_t kBefore = 5;
+      uint64_t expected = kBefore;
       for (size_t i = 0; i < source.size() / SizeOf(part); ++i) expected += IsFiniteAt(part, source, i) ? 0 : 1;
-      const DeviceBytes array(*rig_, source, Below(3) * SizeOf(dtype));
-      ASSERT_THAT(internal::CountNonFinite(dtype, array.data(), count, counter, executor()), IsOk());
-      EXPECT_EQ(ReadCounter(counter), expected);
+      for (const size_t offset : OffsetsFor(count, SizeOf(part))) {
+        SCOPED_TRACE(testing::Message() << count << " of " << Name(dtype) << " at " << offset);
+        rig_->Reset();
+        uint64_t* const counter = Counter(kBefore);
+        const DeviceBytes array(*rig_, source, offset);
+        ASSERT_THAT(internal::CountNonFinite(dtype, array.data(), count, counter, executor()), IsOk());
+        EXPECT_EQ(ReadCounter(counter), expected);
+      }
     }
   }
 }
@@ -222,16 +275,18 @@ TEST_P(ArrayConformance, FillsArraysOfEveryDType) {
   for (const DType dtype : kAllDTypes) {
     for (const double value : {0.0, 1.0}) {
       for (const size_t count : kSizes) {
-        SCOPED_TRACE(testing::Message() << count << " of " << Name(dtype));
-        rig_->Reset();
         const DType part = dtype == DType::kComplex64 ? DType::kF32 : dtype == DType::kComplex128 ? DType::kF64 : dtype;
         const uint64_t code = IsFloat(part) ? ReferenceEncode(part, value) : static_cast<uint64_t>(value);
         Bytes expected(count * SizeOf(dtype));
         for (size_t i = 0; i < count; ++i) std::memcpy(expected.data() + i * SizeOf(dtype), &code, SizeOf(part));
-        const DeviceBytes array(*rig_, Bytes(expected.size(), 0x55), Below(3) * SizeOf(dtype));
-        ASSERT_THAT(internal::Fill(dtype, array.data(), count, value, executor()), IsOk());
-        ExpectSameBytes(array.Read(), expected, SizeOf(dtype));
-        EXPECT_TRUE(array.GuardsIntact());
+        for (const size_t offset : OffsetsFor(count, SizeOf(dtype))) {
+          SCOPED_TRACE(testing::Message() << count << " of " << Name(dtype) << " at " << offset);
+          rig_->Reset();
+          const DeviceBytes array(*rig_, Bytes(expected.size(), 0x55), offset);
+          ASSERT_THAT(internal::Fill(dtype, array.data(), count, value, executor()), IsOk());
+          ExpectSameBytes(array.Read(), expected, SizeOf(dtype));
+          EXPECT_TRUE(array.GuardsIntact());
+        }
       }
     }
   }

@@ -27,6 +27,10 @@ uint32_t BlockCount(uint64_t elements, uint32_t block_elements);
 // INVALID_ARGUMENT when `array` is not a multiple of `alignment`: a device would fault. `what` names it.
 absl::Status CheckAligned(const char* what, const void* array, size_t alignment);
 
+// INVALID_ARGUMENT when a target and a source share memory, unless they begin together and their elements have one size:
+// one thread would write what another is still to read.
+absl::Status CheckOverlap(const void* target, size_t target_bytes, const void* source, size_t source_bytes);
+
 }  // namespace cuda
 }  // namespace kernels
 }  // namespace lockstep

@@ -24,8 +24,8 @@ namespace cuda {
 // `saturated` is not null, it is on the device, and the number of elements that were finite and are no longer is added
 // to it: what rounds beyond the largest value, to infinity or, in f8e4m3, NaN. Then `to` must be a float.
 //
-// `target` may equal `source` exactly if the elements have one size, and overlaps it in no other way. INVALID_ARGUMENT
-// too for arrays that are not aligned to their elements (parts of complex ones).
+// `target` may equal `source` exactly if the elements have one size. INVALID_ARGUMENT where it overlaps it in another way, and
+// for arrays that are not aligned to their elements (parts of complex ones).
 absl::Status CastScaled(DType to, void* target, DType from, const void* source, size_t count, double factor,
                         uint64_t* saturated, Stream& stream);
 

@@ -8,7 +8,11 @@
 // slower.
 //
 // The views must be on the stream's device, and the flat array, on it as well, hold every piece's range. Pieces may be
-// empty. Each element of the target is written at most once. Thread-safe: nothing is kept between calls.
+// empty. Thread-safe: nothing is kept between calls.
+//
+// Callers see to it, since comparing thousands of pieces with each other would cost more than moving them: each element of a
+// target is written at most once, and what is written overlaps nothing that is read, but that a dense view may be its own
+// range of the flat array exactly, where their elements have one size.
 //
 // INVALID_ARGUMENT, before anything is enqueued: what CheckCast (kernels/cpu/cast.h) refuses; a view elsewhere; a flat
 // array not aligned to its element; a stream that is not CUDA's. UNAVAILABLE in a build without CUDA. INTERNAL with

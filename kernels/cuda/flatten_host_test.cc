@@ -1,5 +1,6 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/flatten_conformance.h"
+#include "kernels/cuda/flatten_matrix_conformance.h"
 #include "kernels/cuda/gate_conformance.h"
 #include "kernels/cuda/test_rig.h"
 
@@ -9,6 +10,7 @@ namespace cuda {
 namespace {
 
 INSTANTIATE_TEST_SUITE_P(OnTheHost, FlattenConformance, testing::Values(&MakeHostRig));
+INSTANTIATE_TEST_SUITE_P(OnTheHost, FlattenMatrixConformance, testing::Values(&MakeHostRig));
 INSTANTIATE_TEST_SUITE_P(OnTheHost, GateConformance, testing::Values(&MakeHostRig));
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "base/status_matchers.h"
 #include "base/tensor_view.h"
 #include "gtest/gtest.h"
+#include "kernels/cuda/arguments.h"
 #include "kernels/cuda/test_rig.h"
 #include "kernels/reference.h"
 
@@ -48,6 +49,21 @@ class KernelConformance : public testing::TestWithParam<MakeTestRig> {
 
   Executor& executor() { return rig_->executor(); }
   size_t Below(size_t end) { return random_() % end; }
+
+  // Where an array may begin between two boundaries of vectors, in bytes: all multiples of `unit`.
+  static std::vector<size_t> AllOffsets(size_t unit) {
+    std::vector<size_t> offsets;
+    for (size_t offset = 0; offset < kVectorBytes; offset += unit) offsets.push_back(offset);
+    return offsets;
+  }
+  // All of them for few elements; for many, where it would take long, a boundary and any other.
+  std::vector<size_t> OffsetsFor(size_t count, size_t unit) {
+    if (count <= 300) return AllOffsets(unit);
+    return {0, unit * Below((kVectorBytes + unit - 1) / unit)};
+  }
+  // Any of them, of arrays that are aligned to their elements or, if these are complex, to parts of them.
+  size_t AnyOffset(DType dtype) { return PartBytes(dtype) * Below(kVectorBytes / PartBytes(dtype)); }
+  static size_t PartBytes(DType dtype) { return SizeOf(dtype) / (IsComplex(dtype) ? 2 : 1); }
 
   TensorView DeviceView(void* data, DType dtype, const std::vector<int64_t>& shape,
                         const std::vector<int64_t>& strides = {}) {

@@ -5,6 +5,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/array_conformance.h"
 #include "kernels/cuda/flatten_conformance.h"
+#include "kernels/cuda/flatten_matrix_conformance.h"
 #include "kernels/cuda/gate_conformance.h"
 #include "kernels/cuda/preload.h"
 #include "kernels/cuda/reduce_conformance.h"
@@ -17,6 +18,7 @@ namespace {
 
 INSTANTIATE_TEST_SUITE_P(OnADevice, ArrayConformance, testing::Values(&MakeDeviceRig));
 INSTANTIATE_TEST_SUITE_P(OnADevice, FlattenConformance, testing::Values(&MakeDeviceRig));
+INSTANTIATE_TEST_SUITE_P(OnADevice, FlattenMatrixConformance, testing::Values(&MakeDeviceRig));
 INSTANTIATE_TEST_SUITE_P(OnADevice, GateConformance, testing::Values(&MakeDeviceRig));
 INSTANTIATE_TEST_SUITE_P(OnADevice, ReduceConformance, testing::Values(&MakeDeviceRig));
 

@@ -74,6 +74,10 @@ absl::Status ReduceMany(DType dtype, ReduceOp op, absl::Span<void* const> target
   if (count == 0) return absl::OkStatus();
   for (const void* const target : targets) LOCKSTEP_RETURN_IF_ERROR(CheckAligned("a target", target, SizeOf(dtype)));
   for (const void* const source : sources) LOCKSTEP_RETURN_IF_ERROR(CheckAligned("a source", source, SizeOf(dtype)));
+  const size_t bytes = count * SizeOf(dtype);
+  for (const void* const target : targets) {
+    for (const void* const source : sources) LOCKSTEP_RETURN_IF_ERROR(CheckOverlap(target, bytes, source, bytes));
+  }
   if (sources.size() == 1 && factor == 1) {
     for (void* const target : targets) {
       if (target == sources[0]) continue;

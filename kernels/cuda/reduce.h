@@ -1,8 +1,8 @@
 // Element-wise reduction of arrays on a GPU, in order and in one pass, into any number of targets: the bits of
 // kernels/cpu/reduce.h and reduce_many.h. Streams, threads and errors as in cast.h.
 //
-// Arrays are aligned to their elements, also complex ones: INVALID_ARGUMENT. A target may equal a source exactly and
-// overlaps none in any other way; targets do not overlap each other.
+// Arrays are aligned to their elements, also complex ones. A target may equal a source exactly and overlaps none in any other
+// way. INVALID_ARGUMENT for what is neither. Targets do not overlap each other, which is the caller's duty.
 
 #ifndef KERNELS_CUDA_REDUCE_H_
 #define KERNELS_CUDA_REDUCE_H_

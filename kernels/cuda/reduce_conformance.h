@@ -35,8 +35,9 @@ class ReduceConformance : public KernelConformance {
                                     << " into " << targets << ", " << in_place << " in place, times " << factor);
     rig_->Reset();
     const size_t size = SizeOf(dtype);
-    const size_t offset = Below(5);
-    const auto next_offset = [&] { return size * (same_alignment ? offset : Below(5)); };
+    // Up to a boundary of vectors and beyond.
+    const size_t offset = Below(17);
+    const auto next_offset = [&] { return size * (same_alignment ? offset : Below(17)); };
     std::vector<Bytes> contents;
     std::vector<std::unique_ptr<DeviceBytes>> arrays;
     std::vector<const void*> from;
@@ -83,8 +84,8 @@ TEST_P(ReduceConformance, CombinesTwoOfEveryDTypeByEveryOperation) {
         const Bytes right = TestElements(dtype, count, random_);
         Bytes expected(left.size());
         ReferenceCombine(dtype, op, expected.data(), left.data(), right.data(), count);
-        const DeviceBytes left_array(*rig_, left, Below(3) * size);
-        const DeviceBytes right_array(*rig_, right, Below(3) * size);
+        const DeviceBytes left_array(*rig_, left, Below(17) * size);
+        const DeviceBytes right_array(*rig_, right, Below(17) * size);
         ASSERT_THAT(
             internal::Reduce(dtype, op, left_array.data(), left_array.data(), right_array.data(), count, executor()),
             IsOk());
@@ -162,6 +163,10 @@ TEST_P(ReduceConformance, RefusesWhatCannotBeReduced) {
   EXPECT_THAT(reduce(DType::kI32, ReduceOp::kSum, 1, 2, 2), StatusIs(StatusCode::kInvalidArgument, HasSubstr("i32")));
   EXPECT_THAT(reduce(DType::kComplex128, ReduceOp::kProd, 1, 2, 1, 8),
               StatusIs(StatusCode::kInvalidArgument, HasSubstr("not aligned to 16 bytes")));
+  const void* const sources[] = {memory, memory + 16};
+  EXPECT_THAT(internal::Reduce(DType::kF32, ReduceOp::kSum, memory, sources[0], sources[1], 4, executor()), IsOk());
+  EXPECT_THAT(internal::Reduce(DType::kF32, ReduceOp::kSum, memory, sources[0], sources[1], 5, executor()),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("overlaps a source")));
 }
 
 }  // namespace cuda

@@ -16,7 +16,7 @@ namespace lockstep {
 namespace kernels {
 namespace cuda {
 
-// target[i] = source[i] * factor. `target` may equal `source` exactly and overlaps it in no other way. INVALID_ARGUMENT
+// target[i] = source[i] * factor. `target` may equal `source` exactly. INVALID_ARGUMENT where it overlaps it in another way,
 // for integers and bool, and for arrays that are not aligned to their elements (parts of complex ones).
 absl::Status Scale(DType dtype, void* target, const void* source, size_t count, double factor, Stream& stream);
 

@@ -126,6 +126,7 @@ absl::Status TransferArray(DType to, void* target, DType from, const void* sourc
   const RealForm form = RealFormOf(from);
   LOCKSTEP_RETURN_IF_ERROR(CheckAligned("a target", target, SizeOf(RealFormOf(to).dtype)));
   LOCKSTEP_RETURN_IF_ERROR(CheckAligned("a source", source, SizeOf(form.dtype)));
+  LOCKSTEP_RETURN_IF_ERROR(CheckOverlap(target, count * SizeOf(to), source, count * SizeOf(from)));
   TransferSetup setup = {};
   setup.to = RealFormOf(to).dtype;
   setup.from = form.dtype;

@@ -89,8 +89,8 @@ absl::Status RunTransfer(const TransferSetup& setup, Executor& executor, const F
   return run(batch);
 }
 
-// One array to another. `saturated` may be null; INVALID_ARGUMENT when an array is not
-// aligned to its real elements.
+// One array to another. `saturated` may be null; INVALID_ARGUMENT when an array is not aligned to its real elements, and when
+// they overlap otherwise than exactly.
 absl::Status TransferArray(DType to, void* target, DType from, const void* source, size_t count, double factor,
                            bool may_copy, uint64_t* saturated, Executor& executor);
 

@@ -97,6 +97,11 @@ class NcclComm {
   void Deregister(void* handle);
 
   const NcclLibrary& library() const { return *library_; }
+  // NCCL's own, while it lives; null at the end.
+  nccl::Comm* handle() const ABSL_LOCKS_EXCLUDED(mu_) {
+    MutexLock lock(&mu_);
+    return comm_;
+  }
 
  private:
   NcclComm(const NcclLibrary* library, int device, const NcclCommOptions& options);
@@ -123,7 +128,7 @@ class NcclComm {
   std::atomic<bool> aborted_{false};
 
   // Guarded by mu_, which is held during a call of NCCL's and while what it began is awaited.
-  Mutex mu_;
+  mutable Mutex mu_;
   nccl::Comm* comm_ ABSL_GUARDED_BY(mu_) = nullptr;  // null at the end
   // Of splits in which this rank has no part: NCCL may write into them after it has said that it is done.
   std::vector<std::unique_ptr<NcclComm>> without_color_ ABSL_GUARDED_BY(mu_);

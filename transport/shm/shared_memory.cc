@@ -11,7 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
 #include "base/status.h"
+#include "transport/shm/memory_limit.h"
 
 namespace lockstep {
 namespace {
@@ -64,6 +66,10 @@ absl::StatusOr<SharedMemory> SharedMemory::Create(size_t bytes, Pages pages) {
   rlimit file_size = {};
   if (getrlimit(RLIMIT_FSIZE, &file_size) == 0 && file_size.rlim_cur != RLIM_INFINITY && bytes > file_size.rlim_cur) {
     return Exhausted(bytes, absl::StrCat("RLIMIT_FSIZE allows ", file_size.rlim_cur));
+  }
+  // Beyond this one the kernel ends processes rather than fail a call.
+  if (const absl::optional<MemoryLimit> limit = ContainerMemoryLimit(); limit.has_value() && bytes > limit->bytes) {
+    return Exhausted(bytes, absl::StrCat(limit->file, " allows ", limit->bytes));
   }
   const int made = memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (made < 0) return CreationStatus(errno, bytes);

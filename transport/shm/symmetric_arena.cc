@@ -99,6 +99,8 @@ absl::StatusOr<bool> SymmetricArena::Ready() {
     if (member == transport_->rank()) continue;
     const ShmTransport::PeerArena& said = transport_->peers_[member.value()].arenas[options_.id];
     if (said.mapped_known && !said.mapped) {
+      // It tells everybody itself: from here the others would hear this rank's name for it.
+      told_ = true;
       Fail(absl::UnavailableError(absl::StrCat("rank ", member.value(), " could not make it or map it")));
     } else if (!said.mapped_known && !transport_->status(member).ok()) {
       Fail(Annotate(transport_->status(member), absl::StrCat("rank ", member.value())));

@@ -73,7 +73,7 @@ class SymmetricArena {
   const SymmetricArenaOptions options_;
   std::vector<SharedMemory> parts_;  // by rank; empty where it is no member
   absl::Status status_;
-  bool told_ = false;  // the others were told whether this rank has mapped all
+  bool told_ = false;  // the others were told whether this rank has mapped all, or that it cannot by somebody else
 };
 
 }  // namespace lockstep

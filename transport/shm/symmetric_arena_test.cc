@@ -151,6 +151,21 @@ TEST(SymmetricArena, AMemberThatCannotMakeItsPartTellsTheOthers) {
   EXPECT_THAT(found[1], StatusIs(Code::kResourceExhausted, HasSubstr("bytes of shared memory")));
 }
 
+// The others name the one that failed, not one that heard of it before them.
+TEST(SymmetricArena, AMemberThatFailsForAnothersSakeIsNotBlamed) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(ShmTransports ranks, CreateShmWorld(3));
+  std::unique_ptr<SymmetricArena> arenas[3];
+  for (const int rank : {0, 2, 1}) {
+    const size_t bytes = rank == 1 ? size_t{1} << 50 : 4096;
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(
+        arenas[rank], SymmetricArena::Create(ranks[rank].get(), Members({Rank(0), Rank(1), Rank(2)}, bytes)));
+  }
+  for (const int rank : {0, 2}) {
+    EXPECT_THAT(arenas[rank]->Await(TestDeadline()),
+                StatusIs(Code::kUnavailable, HasSubstr("rank 1 could not make it or map it")));
+  }
+}
+
 TEST(SymmetricArena, AMemberThatLeavesOrIsLateIsNamed) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(ShmTransports ranks, CreateShmWorld(2));
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto arena, SymmetricArena::Create(ranks[0].get(), Members({Rank(0), Rank(1)}, 4096)));

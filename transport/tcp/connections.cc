@@ -35,8 +35,34 @@ Connection* Connections::Get(Rank peer, ChannelId channel) {
   return connection.get();
 }
 
+bool Connections::Untried(const Connection& connection) {
+  return connection.waiting() && connection.connector == nullptr && connection.sockets.empty();
+}
+
+bool Connections::Await(Connection* connection, const SocketAddress& address) {
+  if (!Untried(*connection) || !connection->connect_at.infinite()) return false;
+  connection->address = address;
+  connection->connect_at = Deadline::After(options_.receive_patience);
+  awaited_.push_back(connection);
+  return true;
+}
+
+void Connections::ConnectAwaited() {
+  std::vector<Connection*> due;
+  const auto over = [&due](Connection* connection) {
+    if (Untried(*connection)) {
+      if (!connection->connect_at.passed()) return false;
+      due.push_back(connection);
+    }
+    connection->connect_at = Deadline::Infinite();
+    return true;
+  };
+  awaited_.erase(std::remove_if(awaited_.begin(), awaited_.end(), over), awaited_.end());
+  for (Connection* const connection : due) Connect(connection, connection->address);
+}
+
 bool Connections::Connect(Connection* connection, const SocketAddress& address) {
-  if (!connection->waiting() || connection->connector != nullptr || !connection->sockets.empty()) return false;
+  if (!Untried(*connection)) return false;
   connection->address = address;
   MakeConnector(connection);
   if (!AdvanceConnector(connection)) connecting_.push_back(connection);
@@ -126,6 +152,7 @@ Verdict Connections::Judge(const Connection& connection, const Hello& hello) con
 }
 
 bool Connections::Advance() {
+  ConnectAwaited();
   const size_t before = connecting_.size();
   connecting_.erase(std::remove_if(connecting_.begin(), connecting_.end(),
                                    [this](Connection* connection) { return AdvanceConnector(connection); }),
@@ -195,6 +222,7 @@ Deadline Connections::next_deadline() const {
   for (const Connection* connection : connecting_) {
     next = Deadline::Earlier(next, connection->connector->next_deadline());
   }
+  for (const Connection* connection : awaited_) next = Deadline::Earlier(next, connection->connect_at);
   return next;
 }
 
@@ -209,6 +237,10 @@ void Connections::AbortChannel(ChannelId channel) {
   connecting_.erase(std::remove_if(connecting_.begin(), connecting_.end(),
                                    [](const Connection* connection) { return connection->connector == nullptr; }),
                     connecting_.end());
+  awaited_.erase(
+      std::remove_if(awaited_.begin(), awaited_.end(),
+                     [channel](const Connection* connection) { return connection->send->channel() == channel; }),
+      awaited_.end());
 }
 
 void Connections::AbortAll() {
@@ -217,6 +249,7 @@ void Connections::AbortAll() {
     entry.second->sockets.clear();
   }
   connecting_.clear();
+  awaited_.clear();
 }
 
 void Connections::ReleaseAborted() {

@@ -1,7 +1,8 @@
 // Connections: who is connected with whom on which channel, and how that came about.
 //
-// One socket serves two ranks on a channel, both ways. Whoever sends first makes it; when both do at once, the one that
-// the lower rank makes counts:
+// One socket serves two ranks on a channel, both ways. Whoever sends first makes it, or who has waited for a message for some
+// time: the listener of a peer that has gone refuses, and nothing else would tell. When both do at once, the one that the lower
+// rank makes counts:
 //
 //   a hello arrives while this rank     and is answered            because
 //   waits, or pauses between attempts   accepted                   nothing of ours is under way
@@ -48,6 +49,7 @@ struct Connection {
   Link* send = nullptr;
   Link* receive = nullptr;
   SocketAddress address;                            // where this rank connects to, if it does
+  Deadline connect_at = Deadline::Infinite();       // while it is awaited
   std::unique_ptr<Connector> connector;             // while it tries
   uint32_t peer_instance = 0;                       // once the first socket is there
   std::vector<std::shared_ptr<TcpSocket>> sockets;  // until all are there: the links' then
@@ -59,6 +61,7 @@ struct Connection {
 struct ConnectionsOptions {
   Hello hello;  // target, channel and socket are filled in
   std::chrono::milliseconds connect_timeout{10000};
+  std::chrono::milliseconds receive_patience{1000};
   SocketTuning tuning;
   int events = -1;  // the epoll instance in which sockets are put
 };
@@ -74,6 +77,10 @@ class Connections {
 
   // Begins to connect; false when that is under way or over.
   bool Connect(Connection* connection, const SocketAddress& address);
+
+  // Connects after receive_patience, unless there is a connection or this rank has begun to make one. False when that is so
+  // already, or will be.
+  bool Await(Connection* connection, const SocketAddress& address);
 
   // What epoll says of its socket.
   void OnEvents(Connection* connection, uint32_t mask);
@@ -92,6 +99,10 @@ class Connections {
   void ReleaseAborted();
 
  private:
+  // Whether nothing of it is there or being made.
+  static bool Untried(const Connection& connection);
+  // Begins to connect where the patience is over.
+  void ConnectAwaited();
   void MakeConnector(Connection* connection);
   // True when connecting has ended, well or not.
   bool AdvanceConnector(Connection* connection);
@@ -106,6 +117,7 @@ class Connections {
   LinkTable* const links_;
   absl::flat_hash_map<uint64_t, std::unique_ptr<Connection>> connections_;  // by peer and channel
   std::vector<Connection*> connecting_;                                     // those with a connector
+  std::vector<Connection*> awaited_;                                        // those with connect_at
   std::vector<uint64_t> aborted_;                                           // keys of those to be released
 };
 

@@ -118,6 +118,48 @@ TEST_F(ConnectionsTest, ARefusedConnectionFailsBothWaysAtOnce) {
   EXPECT_EQ(later.status, send.status);
 }
 
+// It will make no connection, so whoever waits for a message has to ask.
+TEST_F(ConnectionsTest, AReceiveFromAPeerThatHasGoneFails) {
+  Create(2, [](TcpTransportOptions* options) { options->receive_patience = std::chrono::milliseconds(20); });
+  ranks_[1] = nullptr;
+  TestOperation receive;
+  char byte;
+  rank(0)->Receive(Rank(1), 0, TestEnvelope(1), {&byte, 1}, &receive);
+  ASSERT_TRUE(Await(rank(0), [&] { return receive.done(); }));
+  EXPECT_THAT(receive.status, StatusIs(Code::kUnavailable, HasSubstr("Connection refused")));
+}
+
+TEST_F(ConnectionsTest, AReceiverThatConnectsMakesTheOneConnectionThereIs) {
+  Create(2, [](TcpTransportOptions* options) { options->receive_patience = std::chrono::milliseconds(20); });
+  const ptrdiff_t before = OpenDescriptors();
+  TestOperation receive, send;
+  char byte = 0;
+  rank(1)->Receive(Rank(0), 0, TestEnvelope(1), {&byte, 1}, &receive);
+  ASSERT_TRUE(DriveAll([&] { return OpenDescriptors() == before + 2; }));
+  EXPECT_FALSE(receive.done());
+  rank(0)->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &send);
+  ASSERT_TRUE(DriveAll([&] { return send.done() && receive.done(); }));
+  EXPECT_THAT(receive.status, IsOk());
+  EXPECT_EQ(byte, 'x');
+  EXPECT_EQ(OpenDescriptors(), before + 2);
+}
+
+// The channel may be broken off, and its connection forgotten, before that.
+TEST_F(ConnectionsTest, AnAbortedReceiveConnectsToNobody) {
+  Create(2, [](TcpTransportOptions* options) { options->receive_patience = std::chrono::milliseconds(1); });
+  TestOperation aborted, receive;
+  char byte = 0;
+  rank(1)->Receive(Rank(0), 7, TestEnvelope(1), {&byte, 1}, &aborted);
+  rank(1)->AbortChannel(7, absl::AbortedError("enough"));
+  EXPECT_THAT(aborted.status, StatusIs(Code::kAborted, "enough"));
+  const ptrdiff_t before = OpenDescriptors();
+  // Later than that one would have.
+  rank(1)->Receive(Rank(0), 8, TestEnvelope(1), {&byte, 1}, &receive);
+  ASSERT_TRUE(DriveAll([&] { return OpenDescriptors() == before + 2; }));
+  rank(1)->Abort(absl::AbortedError("the end"));
+  EXPECT_TRUE(receive.done());
+}
+
 TEST_F(ConnectionsTest, APeerThatDiesBeforeItAnswersIsNotTriedUntilTheTimeout) {
   auto listener = std::make_unique<FakeListener>();
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto sender, TcpTransport::Create(TestOptions(0, 2)));

@@ -1,10 +1,8 @@
 #include "transport/tcp/tcp_transport.h"
 
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -31,12 +29,6 @@ absl::StatusOr<UniqueFd> Descriptor(int descriptor, const char* call) {
   return UniqueFd(descriptor);
 }
 
-// Takes the count out of a timerfd or eventfd. EAGAIN: there was none.
-void Drain(int descriptor) {
-  uint64_t count;
-  (void)!read(descriptor, &count, sizeof(count));
-}
-
 // `data` comes back with the events: the address of a TcpTransport's acceptor_ or armed_ (for its timer). All others
 // name a Connection.
 absl::Status Watch(int events, int descriptor, uint32_t mask, void* data) {
@@ -56,6 +48,7 @@ ConnectionsOptions ConnectionsOptionsFrom(const TcpTransportOptions& options, in
   result.hello.instance = std::random_device()();
   result.hello.sockets = static_cast<uint16_t>(options.sockets);
   result.connect_timeout = options.connect_timeout;
+  result.receive_patience = options.receive_patience;
   result.tuning = options.tuning;
   result.events = events;
   return result;
@@ -94,9 +87,9 @@ absl::StatusOr<std::unique_ptr<TcpTransport>> TcpTransport::Create(TcpTransportO
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd events, Descriptor(epoll_create1(EPOLL_CLOEXEC), "epoll_create1"));
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd timer,
                             Descriptor(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC), "timerfd_create"));
-  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd wake, Descriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd"));
-  std::unique_ptr<TcpTransport> transport(
-      new TcpTransport(std::move(options), std::move(acceptor), std::move(events), std::move(timer), std::move(wake)));
+  LOCKSTEP_ASSIGN_OR_RETURN(Wakeup wakeup, Wakeup::Create());
+  std::unique_ptr<TcpTransport> transport(new TcpTransport(std::move(options), std::move(acceptor), std::move(events),
+                                                           std::move(timer), std::move(wakeup)));
   LOCKSTEP_RETURN_IF_ERROR(
       Watch(transport->events_.get(), transport->acceptor_->event_descriptor(), EPOLLIN, &transport->acceptor_));
   LOCKSTEP_RETURN_IF_ERROR(Watch(transport->events_.get(), transport->timer_.get(), EPOLLIN, &transport->armed_));
@@ -104,16 +97,16 @@ absl::StatusOr<std::unique_ptr<TcpTransport>> TcpTransport::Create(TcpTransportO
 }
 
 TcpTransport::TcpTransport(TcpTransportOptions options, std::unique_ptr<Acceptor> acceptor, UniqueFd events,
-                           UniqueFd timer, UniqueFd wake)
+                           UniqueFd timer, Wakeup wakeup)
     : options_(std::move(options)),
       fork_generation_(ForkGeneration()),
       address_(acceptor->address()),
       events_(std::move(events)),
       timer_(std::move(timer)),
-      wake_(std::move(wake)),
       links_(this, options_.staging_bytes),
       connections_(ConnectionsOptionsFrom(options_, events_.get()), &links_),
-      acceptor_(std::move(acceptor)) {}
+      acceptor_(std::move(acceptor)),
+      sleepers_(std::move(wakeup), events_.get()) {}
 
 TcpTransport::~TcpTransport() { (void)Close(Deadline::Now()); }
 
@@ -152,7 +145,9 @@ void TcpTransport::Receive(Rank source, ChannelId channel, const Envelope& expec
   if (status.ok()) status = LinkTable::CheckSink(sink);
   if (!status.ok()) return operation->complete(operation, status);
   Forked();
-  links_.PostReceive(connections_.Get(source, channel)->receive, expected, sink, operation);
+  Connection* const connection = connections_.Get(source, channel);
+  if (connection->waiting() && !peers_.empty() && connections_.Await(connection, peers_[source.value()])) ArmTimer();
+  links_.PostReceive(connection->receive, expected, sink, operation);
   TellWorkLeft();
 }
 
@@ -171,9 +166,9 @@ bool TcpTransport::Progress() {
   if (Forked()) return Settle();
   bool moved = false;
   const bool many = links_.active_count() > kTriedLinksMax;
-  if (many || links_.active_count() == 0 || ++progress_without_poll_ >= kProgressPerPoll ||
-      events_seen_.load(std::memory_order_relaxed) || links_.sends_blocked()) {
-    events_seen_.store(false, std::memory_order_relaxed);
+  if (many || links_.active_count() == 0 || ++progress_without_poll_ >= kProgressPerPoll || sleepers_.events_seen() ||
+      links_.sends_blocked()) {
+    sleepers_.ForgetEvents();
     progress_without_poll_ = 0;
     moved = PollEvents();
   }
@@ -191,9 +186,7 @@ bool TcpTransport::Settle() {
 
 void TcpTransport::TellWorkLeft() {
   if (links_.running()) return;  // the call that is under way will
-  const bool left = links_.work_left();
-  if (left != work_left_.load(std::memory_order_relaxed)) work_left_.store(left);
-  if (left && waiters_.load() > 0) Wake();
+  sleepers_.TellWorkLeft(links_.work_left());
 }
 
 bool TcpTransport::Forked() {
@@ -221,7 +214,7 @@ bool TcpTransport::PollEvents() {
   // Only now: these replace sockets, and an event of the old one must not be taken for one of the new.
   bool changed = false;
   if (due) {
-    Drain(timer_.get());
+    DrainCount(timer_.get());
     armed_ = Deadline::Infinite();
     changed |= connections_.Advance();
   }
@@ -253,35 +246,9 @@ void TcpTransport::ArmTimer() {
   LOCKSTEP_CHECK(set == 0) << "timerfd_settime: errno " << errno;
 }
 
-void TcpTransport::AppendDescriptors(std::vector<pollfd>* descriptors) const {
-  descriptors->push_back({events_.get(), POLLIN, 0});
-  descriptors->push_back({wake_.get(), POLLIN, 0});
-}
-
-bool TcpTransport::BeginWait() {
-  waiters_.fetch_add(1);
-  return !work_left_.load();
-}
-
-void TcpTransport::EndWait(bool event) {
-  if (event) events_seen_.store(true, std::memory_order_relaxed);
-  // The last one takes the wake-up away, so that it ends every wait that was under way.
-  if (waiters_.fetch_sub(1) == 1) Drain(wake_.get());
-}
-
 void TcpTransport::WaitForEvent(Deadline deadline) {
-  bool event = false;
-  if (BeginWait()) {
-    pollfd descriptors[2] = {{events_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
-    (void)poll(descriptors, 2, deadline.remaining_ms());
-    event = descriptors[0].revents != 0;
-  }
-  EndWait(event);
-}
-
-void TcpTransport::Wake() {
-  const uint64_t one = 1;
-  (void)!write(wake_.get(), &one, sizeof(one));  // fails only when 2^64 - 1 wake-ups are waiting
+  const bool sleep = BeginWait();
+  EndWait(sleep && sleepers_.Sleep(deadline));
 }
 
 void TcpTransport::AbortChannel(ChannelId channel, const absl::Status& status) {

@@ -1,28 +1,26 @@
 // The TCP transport: one socket for each (pair of ranks, channel), on which data flows both ways.
 //
-// Whoever sends first on a channel connects to the other's listener (transport/tcp/connections.h says what happens when
-// both do). So channels are independent by construction, TCP's window is the flow control, and acknowledgements ride on
-// the data that flows back. The receiver reads only what receives were posted for: a message nobody receives stays in
-// the kernel's buffers and with its sender, also after a receive found something else than it expected. System calls:
-// one to send and one to receive a message that fits, header included, and epoll_wait now and then.
+// Whoever sends first on a channel connects to the other's listener, and so does who has waited for a message for some time
+// (transport/tcp/connections.h says why, and what happens when both do). So channels are independent by construction, TCP's
+// window is the flow control, and acknowledgements ride on the data that flows back. The receiver reads only what receives
+// were posted for: a message nobody receives stays in the kernel's buffers and with its sender, also after a receive found
+// something else than it expected. System calls: one to send and one to receive a message that fits, header included, and
+// epoll_wait now and then.
 //
 // Events. Sockets are in one epoll set, edge-triggered, and only Progress() takes events out of it. Between calls this
 // holds for each link with operations:
 //   - it is not ready, and every byte (or room) that came since its stream last said EAGAIN is an event still in the
 //   set;
-//   - or it is ready and scheduled, and `work_left_` says so.
+//   - or it is ready and scheduled, and the sleepers are told that work is left (transport/sleepers.h).
 // Memory that zero-copy sends wait for is an event too (EPOLLERR), when the kernel releases it.
-// WaitForEvent therefore sleeps in poll() on the epoll descriptor, which takes no event out, and on an eventfd for
-// Wake; before it sleeps it looks at work_left_, and whoever sets that while someone sleeps, wakes them. An operation
-// posted meanwhile is tried at once, which leaves it in one of the two states too. So nothing is lost, whoever takes
-// the events.
+// WaitForEvent therefore sleeps in poll() on the epoll descriptor, which takes no event out. An operation posted meanwhile
+// is tried at once, which leaves it in one of the two states too. So nothing is lost, whoever takes the events.
 
 #ifndef TRANSPORT_TCP_TCP_TRANSPORT_H_
 #define TRANSPORT_TCP_TCP_TRANSPORT_H_
 
 #include <poll.h>
 
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -37,11 +35,13 @@
 #include "base/rank.h"
 #include "transport/link_table.h"
 #include "transport/pollable_transport.h"
+#include "transport/sleepers.h"
 #include "transport/socket.h"
 #include "transport/tcp/acceptor.h"
 #include "transport/tcp/connections.h"
 #include "transport/tcp/socket_tuning.h"
 #include "transport/transport.h"
+#include "transport/wakeup.h"
 
 namespace lockstep {
 
@@ -61,6 +61,8 @@ struct TcpTransportOptions {
   std::chrono::milliseconds handshake_timeout{5000};
   // How long a peer's listener is tried for that cannot be reached. One that refuses is not tried again.
   std::chrono::milliseconds connect_timeout{10000};
+  // How long a receive waits for the peer to connect before this rank does. A peer that has gone refuses.
+  std::chrono::milliseconds receive_patience{1000};
   // Connections that have not said who they are; beyond that the oldest is dropped.
   int pending_connections_max = 128;
   // Through which reductions read: about a quarter of a core's private cache.
@@ -100,21 +102,21 @@ class TcpTransport final : public PollableTransport {
                      int looks) override;
   bool Progress() override;
   void WaitForEvent(Deadline deadline) override;
-  void Wake() override;
+  void Wake() override { sleepers_.Wake(); }
   void AbortChannel(ChannelId channel, const absl::Status& status) override;
   void Abort(const absl::Status& status) override;
   // DEADLINE_EXCEEDED when sends were cut off.
   absl::Status Close(Deadline deadline) override;
   PeerCounters counters(Rank peer) const override { return links_.counters(peer); }
 
-  void AppendDescriptors(std::vector<pollfd>* descriptors) const override;
-  bool BeginWait() override;
-  void EndWait(bool event) override;
+  void AppendDescriptors(std::vector<pollfd>* descriptors) const override { sleepers_.AppendDescriptors(descriptors); }
+  bool BeginWait() override { return sleepers_.Begin(); }
+  void EndWait(bool event) override { sleepers_.End(event); }
   bool sends_pending() const override { return links_.sends_pending(); }
 
  private:
   TcpTransport(TcpTransportOptions options, std::unique_ptr<Acceptor> acceptor, UniqueFd events, UniqueFd timer,
-               UniqueFd wake);
+               Wakeup wakeup);
 
   // True in a forked child, where every descriptor is closed; breaks all links then.
   bool Forked();
@@ -134,7 +136,6 @@ class TcpTransport final : public PollableTransport {
   const SocketAddress address_;
   const UniqueFd events_;
   const UniqueFd timer_;  // fires when a connector or the acceptor is due
-  const UniqueFd wake_;
 
   // Externally synchronised.
   std::vector<SocketAddress> peers_;
@@ -145,12 +146,7 @@ class TcpTransport final : public PollableTransport {
   int progress_without_poll_ = 0;
   bool closed_ = false;
 
-  // Shared with WaitForEvent on any thread. work_left_ and waiters_ are sequentially consistent: a waiter counts
-  // itself, then looks at work_left_; TellWorkLeft sets work_left_, then looks at waiters_. One of them sees the other.
-  std::atomic<bool> work_left_{false};
-  std::atomic<int> waiters_{0};
-  // Set by a waiter that was woken by the epoll set, so that the next Progress empties it. Relaxed: only a hint.
-  std::atomic<bool> events_seen_{false};
+  Sleepers sleepers_;  // what they have seen of events, the next Progress takes out
 };
 
 }  // namespace lockstep

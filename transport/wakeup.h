@@ -1,7 +1,7 @@
 // A descriptor by which any thread ends another's poll.
 
-#ifndef TRANSPORT_CONTROL_WAKEUP_H_
-#define TRANSPORT_CONTROL_WAKEUP_H_
+#ifndef TRANSPORT_WAKEUP_H_
+#define TRANSPORT_WAKEUP_H_
 
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -15,7 +15,12 @@
 #include "base/status.h"
 
 namespace lockstep {
-namespace control {
+
+// Takes the count out of an eventfd or timerfd, which is not readable then.
+inline void DrainCount(int descriptor) {
+  uint64_t count;
+  [[maybe_unused]] const ssize_t got = read(descriptor, &count, sizeof(count));  // EAGAIN: there was none
+}
 
 // Readable from Signal() to Clear(). Thread-safe.
 class Wakeup {
@@ -35,10 +40,7 @@ class Wakeup {
     // Fails only when the counter is full, and then it is readable.
     [[maybe_unused]] const ssize_t written = write(descriptor_.get(), &one, sizeof(one));
   }
-  void Clear() const {
-    uint64_t count;
-    [[maybe_unused]] const ssize_t got = read(descriptor_.get(), &count, sizeof(count));
-  }
+  void Clear() const { DrainCount(descriptor_.get()); }
 
  private:
   explicit Wakeup(UniqueFd descriptor) : descriptor_(std::move(descriptor)), fork_generation_(ForkGeneration()) {}
@@ -47,7 +49,6 @@ class Wakeup {
   uint64_t fork_generation_;
 };
 
-}  // namespace control
 }  // namespace lockstep
 
-#endif  // TRANSPORT_CONTROL_WAKEUP_H_
+#endif  // TRANSPORT_WAKEUP_H_

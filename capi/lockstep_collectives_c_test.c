@@ -1,0 +1,326 @@
+/* The collectives of lockstep.h from C99: dtypes and ops, no elements, in place by blocks, and what is refused. On a world of one, and
+ * on two processes over shared memory and over TCP. Expected values are folded here, as integers. */
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "capi/c_testing.h"
+#include "capi/lockstep.h"
+
+/* Odd, and beyond what a small message carries. */
+#define COUNT 12345
+
+/* ---- Elements of any dtype, of values from 0 to 10. */
+
+static size_t SizeOf(int32_t dtype) {
+  switch (dtype) {
+    case LOCKSTEP_BOOL:
+    case LOCKSTEP_U8:
+    case LOCKSTEP_I8:
+      return 1;
+    case LOCKSTEP_F16:
+    case LOCKSTEP_BF16:
+      return 2;
+    case LOCKSTEP_I32:
+    case LOCKSTEP_U32:
+    case LOCKSTEP_F32:
+      return 4;
+    default:
+      return 8;
+  }
+}
+
+static int IsFloat(int32_t dtype) {
+  return dtype == LOCKSTEP_F16 || dtype == LOCKSTEP_BF16 || dtype == LOCKSTEP_F32 || dtype == LOCKSTEP_F64;
+}
+
+static void Put(int32_t dtype, void* values, size_t index, int value) {
+  static const uint16_t halves[11] = {0,      0x3c00, 0x4000, 0x4200, 0x4400, 0x4500,
+                                      0x4600, 0x4700, 0x4800, 0x4880, 0x4900};
+  const float single = (float)value;
+  const double real = value;
+  const int32_t word = value; /* little-endian: its first bytes are the shorter integers */
+  const int64_t whole = value;
+  char* const at = (char*)values + index * SizeOf(dtype);
+  CHECK(value >= 0 && value <= 10);
+  switch (dtype) {
+    case LOCKSTEP_F16:
+      memcpy(at, &halves[value], 2);
+      break;
+    case LOCKSTEP_BF16:
+      memcpy(at, (const char*)&single + 2, 2);
+      break;
+    case LOCKSTEP_F32:
+      memcpy(at, &single, 4);
+      break;
+    case LOCKSTEP_F64:
+      memcpy(at, &real, 8);
+      break;
+    case LOCKSTEP_I64:
+    case LOCKSTEP_U64:
+      memcpy(at, &whole, 8);
+      break;
+    default:
+      memcpy(at, &word, SizeOf(dtype));
+  }
+}
+
+/* What rank `rank` gives as element `index`. */
+static int Given(int32_t dtype, int32_t rank, size_t index) {
+  static const int values[2][3] = {{1, 3, 2}, {2, 1, 3}};
+  static const int truths[2][3] = {{1, 0, 1}, {1, 0, 0}};
+  return (dtype == LOCKSTEP_BOOL ? truths : values)[rank][index % 3];
+}
+
+static int Fold(int32_t dtype, lockstep_reduce_op op, int a, int b) {
+  switch (op) {
+    case LOCKSTEP_PROD:
+      return a * b;
+    case LOCKSTEP_MIN:
+      return a < b ? a : b;
+    case LOCKSTEP_MAX:
+      return a > b ? a : b;
+    case LOCKSTEP_AND:
+      return a & b;
+    case LOCKSTEP_OR:
+      return a | b;
+    case LOCKSTEP_XOR:
+      return a ^ b;
+    default:
+      return dtype == LOCKSTEP_BOOL ? (a | b) : a + b;
+  }
+}
+
+static void ReduceAll(lockstep_communicator* communicator, int32_t dtype, lockstep_reduce_op op) {
+  const int32_t rank = lockstep_communicator_rank(communicator);
+  const int32_t size = lockstep_communicator_size(communicator);
+  const int64_t count = COUNT;
+  const size_t bytes = COUNT * SizeOf(dtype);
+  void* const given = malloc(bytes);
+  void* const got = malloc(bytes);
+  void* const expected = malloc(bytes);
+  const lockstep_tensor input = Vector(given, &count, dtype);
+  const lockstep_tensor output = Vector(got, &count, dtype);
+  lockstep_collective_options options;
+  size_t i;
+  CHECK(given != NULL && got != NULL && expected != NULL);
+  lockstep_collective_options_init(&options);
+  options.factor = 2;
+  for (i = 0; i < COUNT; ++i) {
+    int value = Given(dtype, 0, i);
+    if (size == 2) value = Fold(dtype, op, value, Given(dtype, 1, i));
+    Put(dtype, expected, i, op == LOCKSTEP_PREMUL_SUM ? 2 * value : value);
+    Put(dtype, given, i, Given(dtype, rank, i));
+    Put(dtype, got, i, 0);
+  }
+  OK(lockstep_all_reduce(communicator, &input, &output, op, &options, NULL));
+  CHECK(memcmp(got, expected, bytes) == 0);
+  OK(lockstep_all_reduce(communicator, &input, &input, op, &options, NULL));
+  CHECK(memcmp(given, expected, bytes) == 0);
+  free(given);
+  free(got);
+  free(expected);
+}
+
+static void UseDTypesAndOps(lockstep_communicator* communicator) {
+  static const int32_t dtypes[] = {LOCKSTEP_BOOL, LOCKSTEP_U8,  LOCKSTEP_I8,  LOCKSTEP_I32,  LOCKSTEP_U32, LOCKSTEP_I64,
+                                   LOCKSTEP_U64,  LOCKSTEP_F16, LOCKSTEP_F32, LOCKSTEP_BF16, LOCKSTEP_F64};
+  static const lockstep_reduce_op ops[] = {LOCKSTEP_SUM, LOCKSTEP_PREMUL_SUM, LOCKSTEP_PROD, LOCKSTEP_MIN,
+                                           LOCKSTEP_MAX, LOCKSTEP_AND,        LOCKSTEP_OR,   LOCKSTEP_XOR};
+  const int64_t one = 1;
+  double value = 1;
+  size_t i, k;
+  for (i = 0; i < sizeof(dtypes) / sizeof(dtypes[0]); ++i) {
+    for (k = 0; k < sizeof(ops) / sizeof(ops[0]); ++k) {
+      const int is_bitwise = ops[k] == LOCKSTEP_AND || ops[k] == LOCKSTEP_OR || ops[k] == LOCKSTEP_XOR;
+      const lockstep_tensor tensor = Vector(&value, &one, dtypes[i]);
+      if (is_bitwise ? !IsFloat(dtypes[i]) : IsFloat(dtypes[i]) || ops[k] != LOCKSTEP_PREMUL_SUM) {
+        ReduceAll(communicator, dtypes[i], ops[k]);
+      } else {
+        FAILS(lockstep_all_reduce(communicator, &tensor, &tensor, ops[k], NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
+              "is not defined");
+      }
+    }
+  }
+}
+
+/* ---- No elements. */
+
+static void UseNothing(lockstep_communicator* communicator) {
+  const int32_t rank = lockstep_communicator_rank(communicator);
+  const int32_t size = lockstep_communicator_size(communicator);
+  const int64_t none = 0, one = 1;
+  int64_t counts[2] = {0, 0};
+  float value = 7, got = -1;
+  lockstep_message message;
+  const lockstep_tensor nothing = Vector(NULL, &none, LOCKSTEP_F32);
+  const lockstep_tensor all = Vector(&value, &one, LOCKSTEP_F32);
+  const lockstep_tensor output = Vector(&got, &one, LOCKSTEP_F32);
+  /* Of blocks, only the last rank's has an element. */
+  const lockstep_tensor* const mine = rank == size - 1 ? &all : &nothing;
+  OK(lockstep_all_reduce(communicator, &nothing, &nothing, LOCKSTEP_SUM, NULL, NULL));
+  OK(lockstep_reduce(communicator, &nothing, &nothing, LOCKSTEP_SUM, 0, NULL, NULL));
+  OK(lockstep_broadcast(communicator, &nothing, 0, NULL, NULL));
+  OK(lockstep_all_gather(communicator, &nothing, &nothing, NULL, NULL));
+  OK(lockstep_reduce_scatter(communicator, &nothing, &nothing, LOCKSTEP_SUM, NULL, NULL));
+  OK(lockstep_gather(communicator, &nothing, &nothing, NULL, 0, NULL, NULL));
+  OK(lockstep_scatter(communicator, &nothing, &nothing, NULL, 0, NULL, NULL));
+  OK(lockstep_all_to_all(communicator, &nothing, &nothing, NULL, NULL));
+  OK(lockstep_all_gather_v(communicator, &nothing, &nothing, counts, NULL, NULL));
+  OK(lockstep_all_to_all_v(communicator, &nothing, &nothing, counts, counts, NULL, NULL));
+
+  counts[size - 1] = 1;
+  OK(lockstep_all_gather_v(communicator, mine, &output, counts, NULL, NULL));
+  CHECK(got == 7);
+  got = -1;
+  OK(lockstep_reduce_scatter_v(communicator, &all, rank == size - 1 ? &output : &nothing, counts, LOCKSTEP_SUM, NULL,
+                               NULL));
+  CHECK(got == (rank == size - 1 ? (float)(7 * size) : -1));
+  got = -1;
+  OK(lockstep_gather(communicator, mine, &output, counts, 0, NULL, NULL));
+  CHECK(got == (rank == 0 ? 7 : -1));
+
+  OK(lockstep_group_start(communicator));
+  OK(lockstep_send(communicator, &nothing, (rank + 1) % size, 1, NULL, NULL));
+  OK(lockstep_receive(communicator, &output, LOCKSTEP_ANY_SOURCE, 1, NULL, NULL, NULL));
+  OK(lockstep_group_end(communicator, NULL));
+  OK(lockstep_send(communicator, &nothing, rank, 2, NULL, NULL));
+  OK(lockstep_receive(communicator, &nothing, rank, 2, NULL, &message, NULL));
+  CHECK(message.bytes == 0 && message.source == rank && message.tag == 2);
+}
+
+/* ---- In place: this rank's block of the whole. */
+
+static void UseBlocksInPlace(lockstep_communicator* communicator) {
+  const int32_t rank = lockstep_communicator_rank(communicator);
+  const int32_t size = lockstep_communicator_size(communicator);
+  static int64_t values[2 * COUNT];
+  const int64_t each = COUNT, all = (int64_t)COUNT * size;
+  const int64_t unequal[2] = {3, COUNT}, sum = size == 1 ? 3 : 3 + COUNT;
+  const lockstep_tensor whole = Vector(values, &all, LOCKSTEP_I64);
+  const lockstep_tensor block = Vector(values + (int64_t)COUNT * rank, &each, LOCKSTEP_I64);
+  const lockstep_tensor whole_v = Vector(values, &sum, LOCKSTEP_I64);
+  const lockstep_tensor block_v = Vector(values + 3 * rank, &unequal[rank], LOCKSTEP_I64);
+  const lockstep_tensor misplaced = Vector(values + 1, &each, LOCKSTEP_I64);
+  int64_t i;
+
+  for (i = 0; i < all; ++i) values[i] = i / COUNT == rank ? i : -1;
+  OK(lockstep_all_gather(communicator, &block, &whole, NULL, NULL));
+  for (i = 0; i < all; ++i) CHECK(values[i] == i);
+
+  for (i = 0; i < all; ++i) values[i] = (rank + 1) * i;
+  OK(lockstep_reduce_scatter(communicator, &whole, &block, LOCKSTEP_SUM, NULL, NULL));
+  for (i = 0; i < all; ++i) CHECK(values[i] == (i / COUNT == rank ? size * (size + 1) / 2 : rank + 1) * i);
+
+  for (i = 0; i < all; ++i) values[i] = i / COUNT == rank ? i : -1;
+  OK(lockstep_gather(communicator, &block, &whole, NULL, size - 1, NULL, NULL));
+  for (i = 0; i < all; ++i) CHECK(values[i] == (rank == size - 1 || i / COUNT == rank ? i : -1));
+
+  for (i = 0; i < all; ++i) values[i] = rank == size - 1 ? i : -1;
+  OK(lockstep_scatter(communicator, &whole, &block, NULL, size - 1, NULL, NULL));
+  for (i = 0; i < all; ++i) CHECK(values[i] == (rank == size - 1 || i / COUNT == rank ? i : -1));
+
+  for (i = 0; i < sum; ++i) values[i] = (i >= 3) == rank ? i : -1;
+  OK(lockstep_all_gather_v(communicator, &block_v, &whole_v, unequal, NULL, NULL));
+  for (i = 0; i < sum; ++i) CHECK(values[i] == i);
+  OK(lockstep_reduce_scatter_v(communicator, &whole_v, &block_v, unequal, LOCKSTEP_SUM, NULL, NULL));
+  for (i = 0; i < sum; ++i) CHECK(values[i] == ((i >= 3) == rank ? size * i : i));
+
+  FAILS(lockstep_all_gather(communicator, &misplaced, &whole, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
+        "input overlaps output elsewhere than at block");
+  FAILS(lockstep_reduce_scatter(communicator, &whole, &misplaced, LOCKSTEP_SUM, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
+        "output overlaps input elsewhere than at block");
+  FAILS(lockstep_all_reduce(communicator, &misplaced, &block, LOCKSTEP_SUM, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
+        "overlap without being the same memory");
+  FAILS(lockstep_reduce(communicator, &block, &misplaced, LOCKSTEP_SUM, rank, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
+        "overlap without being the same memory");
+}
+
+static void UseCollectives(lockstep_communicator* communicator) {
+  UseDTypesAndOps(communicator);
+  UseNothing(communicator);
+  UseBlocksInPlace(communicator);
+  OK(lockstep_communicator_status(communicator));
+}
+
+/* ---- Ranks that disagree. */
+
+static void CheckNamesBoth(lockstep_error* error) {
+  const char* const text = lockstep_error_message(error);
+  CHECK(strstr(text, "rank 0 called all_reduce #") != NULL && strstr(text, "(3 f32 max,") != NULL);
+  CHECK(strstr(text, "rank 1 called all_reduce #") != NULL && strstr(text, "(5 f32 max,") != NULL);
+  FAILS(error, LOCKSTEP_FAILED_PRECONDITION, "the ranks' collectives differ: ");
+}
+
+static lockstep_error* DifferInCounts(lockstep_communicator* communicator) {
+  float values[5] = {0};
+  const int64_t count = lockstep_communicator_rank(communicator) == 0 ? 3 : 5;
+  const lockstep_tensor tensor = Vector(values, &count, LOCKSTEP_F32);
+  return lockstep_all_reduce(communicator, &tensor, &tensor, LOCKSTEP_MAX, NULL, NULL);
+}
+
+/* In checked mode the communicator stays usable. */
+static void DisagreeChecked(lockstep_communicator* communicator) {
+  CheckNamesBoth(DifferInCounts(communicator));
+  OK(lockstep_communicator_status(communicator));
+  UseNothing(communicator);
+}
+
+/* Otherwise a rank may have finished before the difference is found, and is told at its next call. */
+static void Disagree(lockstep_communicator* communicator) {
+  lockstep_error* error = DifferInCounts(communicator);
+  if (error == NULL) error = lockstep_barrier(communicator, NULL, NULL);
+  CheckNamesBoth(error);
+  CheckNamesBoth(lockstep_barrier(communicator, NULL, NULL));
+  CheckNamesBoth(lockstep_communicator_status(communicator));
+}
+
+/* Of a pair, the sender and the receiver. */
+static void DisagreeInPair(lockstep_communicator* communicator) {
+  static const char* const text = "rank 1 sends 2 elements";
+  float values[4] = {0}, blocks[4];
+  const int32_t rank = lockstep_communicator_rank(communicator);
+  const int64_t to[2] = {rank + 1, 1}, from[2] = {1, 1}, sum = rank + 2, two = 2;
+  const lockstep_tensor input = Vector(values, &sum, LOCKSTEP_F32);
+  const lockstep_tensor output = Vector(blocks, &two, LOCKSTEP_F32);
+  lockstep_error* error = lockstep_all_to_all_v(communicator, &input, &output, to, from, NULL, NULL);
+  if (error == NULL) error = lockstep_barrier(communicator, NULL, NULL);
+  FAILS(error, LOCKSTEP_FAILED_PRECONDITION, text);
+}
+
+static void RunRank(int32_t rank, char* folder) {
+  static const char* const transports[2] = {"shm", "tcp"};
+  static const char* const names[2][3] = {{"shm-use", "shm-pair", "shm-checked"},
+                                          {"tcp-use", "tcp-pair", "tcp-checked"}};
+  lockstep_communicator_options options;
+  lockstep_communicator* communicator;
+  int i;
+  lockstep_communicator_options_init(&options);
+  for (i = 0; i < 2; ++i) {
+    options.transport = transports[i];
+    options.checked = 0;
+    communicator = MeetWith(rank, 2, folder, names[i][0], &options);
+    UseCollectives(communicator);
+    Disagree(communicator);
+    lockstep_communicator_destroy(communicator);
+    communicator = MeetWith(rank, 2, folder, names[i][1], &options);
+    DisagreeInPair(communicator);
+    lockstep_communicator_destroy(communicator);
+    options.checked = 1;
+    communicator = MeetWith(rank, 2, folder, names[i][2], &options);
+    DisagreeChecked(communicator);
+    OK(lockstep_barrier(communicator, NULL, NULL));
+    lockstep_communicator_destroy(communicator);
+  }
+}
+
+int main(void) {
+  lockstep_communicator* const alone = Alone();
+  UseCollectives(alone);
+  lockstep_communicator_destroy(alone);
+  RunTwoProcesses(RunRank);
+  printf("passed\n");
+  return 0;
+}

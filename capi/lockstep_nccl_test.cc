@@ -1,0 +1,121 @@
+// The C ABI where tensors travel by NCCL: options that reach it, and its own communicator, handed out. Ranks are threads, CUDA is one
+// in memory, and NCCL a fake.
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/device.h"
+#include "base/status_matchers.h"
+#include "capi/lockstep.h"
+#include "comm/nccl_testing.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/ranks.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kRanks = 2;
+constexpr int64_t kElements = 1000;
+
+// What the error says, which is freed; empty for none.
+std::string Text(lockstep_error* error) {
+  if (error == nullptr) return "";
+  const std::string text = lockstep_error_message(error);
+  lockstep_error_free(error);
+  return text;
+}
+
+class CApiNccl : public NcclTest {
+ protected:
+  // Options of one rank of a world that meets in a file of this test's.
+  static lockstep_communicator_options Options(int rank, const std::string& store) {
+    lockstep_communicator_options options;
+    lockstep_communicator_options_init(&options);
+    options.world_size = kRanks;
+    options.rank = rank;
+    options.local_world_size = kRanks;
+    options.local_rank = rank;
+    options.store_url = store.c_str();
+    options.device_kind = LOCKSTEP_CUDA;
+    options.device_backend = "nccl";
+    return options;
+  }
+  static std::string Store(const std::string& name) { return absl::StrCat("file://", ::testing::TempDir(), "/", name); }
+};
+
+TEST_F(CApiNccl, OptionsReachItAndItsCommunicatorIsHandedOut) {
+  const std::string store = Store("options");
+  lockstep::testing::RunRanks(kRanks, [&](int rank) {
+    lockstep_communicator_options options = Options(rank, store);
+    options.nccl_ctas_min = 2;
+    options.nccl_ctas_max = 5;
+    options.nccl_split_share = 1;
+    lockstep_communicator* communicator = nullptr;
+    ASSERT_EQ(Text(lockstep_communicator_create(&options, &communicator)), "");
+
+    void* comm = nullptr;
+    EXPECT_EQ(Text(lockstep_communicator_nccl(communicator, &comm)), "");
+    EXPECT_NE(comm, nullptr);
+    EXPECT_THAT(Text(lockstep_communicator_nccl(communicator, nullptr)), HasSubstr("out_comm"));
+    EXPECT_THAT(Text(lockstep_communicator_nccl(nullptr, &comm)), HasSubstr("communicator"));
+
+    // And it carries out what it is asked for.
+    void* memory = nullptr;
+    Device* const device = NcclFakes::Get().device;
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(memory, device->AllocateOnHost(kElements * sizeof(float)));
+    auto* const values = static_cast<float*>(memory);
+    for (int64_t i = 0; i < kElements; ++i) values[i] = static_cast<float>(i + rank);
+    lockstep_tensor tensor;
+    std::memset(&tensor, 0, sizeof(tensor));
+    tensor.data = memory;
+    tensor.shape = &kElements;
+    tensor.dimensions = 1;
+    tensor.dtype = LOCKSTEP_F32;
+    tensor.device_kind = LOCKSTEP_CUDA;
+    EXPECT_EQ(Text(lockstep_all_reduce(communicator, &tensor, &tensor, LOCKSTEP_SUM, nullptr, nullptr)), "");
+    for (int64_t i = 0; i < kElements; ++i) ASSERT_EQ(values[i], 2 * i + 1) << i;
+    device->FreeOnHost(memory);
+
+    EXPECT_EQ(Text(lockstep_communicator_abort(communicator, "enough")), "");
+    EXPECT_THAT(Text(lockstep_communicator_nccl(communicator, &comm)), HasSubstr("enough"));
+    lockstep_communicator_destroy(communicator);
+  });
+  const auto config = NcclFakes::Get().nccl->last_config();
+  EXPECT_EQ(config.min_ctas, 2);
+  EXPECT_EQ(config.max_ctas, 5);
+  EXPECT_EQ(config.split_share, 1);
+}
+
+TEST_F(CApiNccl, OptionsThatMakeNoSenseAreRefused) {
+  const std::string store = Store("refused");
+  lockstep_communicator* communicator = nullptr;
+  lockstep_communicator_options options = Options(0, store);
+  options.nccl_ctas_min = 5;
+  options.nccl_ctas_max = 2;
+  EXPECT_THAT(Text(lockstep_communicator_create(&options, &communicator)),
+              HasSubstr("nccl_ctas_min is 5 and nccl_ctas_max is 2"));
+  options.nccl_ctas_max = -1;
+  EXPECT_THAT(Text(lockstep_communicator_create(&options, &communicator)), HasSubstr("nccl_ctas_max is -1"));
+}
+
+TEST_F(CApiNccl, OtherBackEndsHaveNoneToHandOut) {
+  const std::string store = Store("staged");
+  lockstep::testing::RunRanks(kRanks, [&](int rank) {
+    lockstep_communicator_options options = Options(rank, store);
+    options.device_backend = "staged";
+    lockstep_communicator* communicator = nullptr;
+    ASSERT_EQ(Text(lockstep_communicator_create(&options, &communicator)), "");
+    void* comm = nullptr;
+    EXPECT_THAT(Text(lockstep_communicator_nccl(communicator, &comm)), HasSubstr("do not travel by NCCL"));
+    lockstep_communicator_destroy(communicator);
+  });
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,38 @@
+// A gate that a stream of the test's device stands at until the host opens it, without a closure: on a GPU all closures run on one thread,
+// which also those of others need.
+
+#ifndef TESTS_STREAM_GATE_H_
+#define TESTS_STREAM_GATE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <new>
+
+#include "absl/status/status.h"
+#include "base/device.h"
+#include "tests/test_device.h"
+
+namespace lockstep {
+
+// Thread-safe. Outlives the streams that stand at it, and is open when they are destroyed.
+class StreamGate {
+ public:
+  StreamGate() : word_(new (testing::AllocateReachable(sizeof(Word))) Word(0)) {}
+  ~StreamGate() { testing::FreeReachable(word_, sizeof(Word)); }
+  StreamGate(const StreamGate&) = delete;
+  StreamGate& operator=(const StreamGate&) = delete;
+
+  // What is enqueued later waits for Open.
+  absl::Status HoldUp(Stream& stream) { return stream.AwaitValue(word_, kOpen); }
+  void Open() { word_->store(kOpen, std::memory_order_release); }
+
+ private:
+  using Word = std::atomic<uint32_t>;
+  static constexpr uint32_t kOpen = 1;
+
+  Word* const word_;
+};
+
+}  // namespace lockstep
+
+#endif  // TESTS_STREAM_GATE_H_

@@ -1,0 +1,97 @@
+// What the two halves of a link share: the parts of the transport that they work with, and what one half tells the peer
+// about the other.
+
+#ifndef TRANSPORT_OFI_LINK_BASE_H_
+#define TRANSPORT_OFI_LINK_BASE_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/rank.h"
+#include "transport/ofi/endpoint.h"
+#include "transport/ofi/memory.h"
+#include "transport/ofi/peers.h"
+#include "transport/ofi/record_pool.h"
+#include "transport/ofi/slot_pool.h"
+#include "transport/ofi/wire.h"
+#include "transport/transport.h"
+
+namespace lockstep {
+
+// A piece of a long message, on its way from or to the memory of an operation, or to a slot.
+struct OfiPiece {
+  OfiPost post;  // first: found again from the post that completes
+  void* link = nullptr;
+  void* record = nullptr;               // null: nobody waits for it any more
+  OfiMemory::Region* region = nullptr;  // of such a one, until the provider has done with it
+  uint32_t index = 0;
+  OfiSlot* staging = nullptr;
+  OfiPiece* next = nullptr;
+};
+
+class OfiReceiver;
+class OfiSender;
+
+// Operations whose completion is due, in order. They run outside of everything else: the transport takes them.
+using OfiDue = std::vector<std::pair<Operation*, absl::Status>>;
+
+// Borrowed by all links of a transport. Externally synchronised, as all that is in it.
+struct OfiParts {
+  const Transport* transport = nullptr;
+  OfiEndpoint* endpoint = nullptr;
+  OfiPeers* peers = nullptr;
+  OfiMemory* memory = nullptr;
+  OfiSlotPool* staging = nullptr;  // where pieces wait for a reduction
+  OfiDue* due = nullptr;
+  OfiRecordPool<OfiPiece>* pieces = nullptr;
+  uint32_t piece_bytes = 0;             // of a message that goes straight into its place
+  uint64_t next_piece = 0;              // without the bit that tells a piece from a notice
+  std::vector<OfiReceiver*> starved;    // that found no staging slot
+  std::vector<OfiSender*> unannounced;  // with messages that nobody has asked for yet
+};
+
+// How many pieces of one message are under way at once.
+inline constexpr uint32_t kOfiPiecesMax = 8;
+// How many messages a receiver may ask for before the sender has announced them.
+inline constexpr int kOfiGrantedEarlyMax = 16;
+
+// The messages of one channel from and to one other rank.
+struct OfiLinkBase {
+  OfiParts* parts = nullptr;
+  PeerCounters* counters = nullptr;
+  Rank peer;
+  ChannelId channel = 0;
+  uint32_t posted = 0;     // receives, modulo 2^32
+  uint32_t completed = 0;  // of these, in order
+  uint32_t received = 0;   // of these, with a message
+  uint32_t told = 0;       // expected(), as the peer knows it
+
+  // Up to which message this rank expects any: as many as receives are posted for, but not all at once.
+  uint32_t expected() const { return std::min(posted - completed, kOfiUnexpectedMax) + completed; }
+
+  // Sends a notice, unless the peer is gone. Every one tells what is expected.
+  void Notify(OfiKind kind, uint32_t number, const Envelope& envelope, const void* payload, size_t bytes) {
+    if (!parts->peers->open(peer)) return;
+    OfiNotice notice;
+    notice.number = number;
+    notice.expected = expected();
+    notice.envelope = envelope;
+    told = notice.expected;
+    parts->peers->Send(peer, kind, channel, notice, payload, bytes);
+  }
+  // "recv from rank 5 over ofi tcp;ofi_rxm 10.0.0.7:4411: " before the cause.
+  absl::Status Because(const char* what, const absl::Status& cause) const {
+    return absl::Status(cause.code(), absl::StrCat(what, " rank ", peer.value(), " over ",
+                                                   parts->transport->DescribePeer(peer), ": ", cause.message()));
+  }
+};
+
+}  // namespace lockstep
+
+#endif  // TRANSPORT_OFI_LINK_BASE_H_

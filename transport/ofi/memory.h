@@ -1,0 +1,83 @@
+// Which memory a provider was told of: registrations of the buffers that messages are sent from and received into,
+// where the provider wants them. One that was asked for stays; others end with the messages that need them, since
+// nobody says when such memory is unmapped, and a registration outlives it: what is mapped there next is other memory to
+// the device. (Providers of fabrics have caches of their own, which watch for that.)
+
+#ifndef TRANSPORT_OFI_MEMORY_H_
+#define TRANSPORT_OFI_MEMORY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <map>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "transport/ofi/endpoint.h"
+
+namespace lockstep {
+
+// Externally synchronised. All registrations that were borrowed are given back before it is destroyed.
+class OfiMemory {
+ public:
+  struct Region {
+    uintptr_t begin = 0;
+    size_t bytes = 0;
+    fid_mr* registration = nullptr;
+    int users = 0;
+    bool device = false;                     // of a CUDA device
+    bool kept = false;                       // stays until it is forgotten
+    bool forgotten = false;                  // closed when its last user gives it back
+    std::list<Region*>::iterator idle = {};  // valid while `users` is 0 and it is not kept
+    void* descriptor() const { return registration == nullptr ? nullptr : registration->mem_desc; }
+  };
+
+  // Borrows the endpoint. `regions_max`: how many stay that nobody uses and nobody asked for; beyond that the one that was
+  // used least lately is closed.
+  OfiMemory(OfiEndpoint* endpoint, size_t regions_max) : endpoint_(endpoint), regions_max_(regions_max) {}
+  ~OfiMemory();
+  OfiMemory(const OfiMemory&) = delete;
+  OfiMemory& operator=(const OfiMemory&) = delete;
+
+  // The region that holds all of this memory, registered now if need be. Null where the provider wants none. To be
+  // given back when no operation uses it any more. Errors are the provider's, RESOURCE_EXHAUSTED for one.
+  absl::StatusOr<Region*> Borrow(const void* memory, size_t bytes);
+  void Return(Region* region);
+  // The same once more, to be given back, too.
+  static Region* Share(Region* region) {
+    if (region != nullptr) ++region->users;
+    return region;
+  }
+
+  // Registers it until it is forgotten, where the provider wants that.
+  absl::Status Keep(const void* memory, size_t bytes);
+  // Memory of a CUDA device: messages may lie in it from now on. UNIMPLEMENTED when the provider does not take any;
+  // INVALID_ARGUMENT when a part of it is known already; else the provider's error.
+  absl::Status AddDevice(const void* memory, size_t bytes, int cuda_device);
+  // Whether it begins in such memory.
+  bool on_device(const void* memory) const { return devices_ > 0 && DeviceRegion(memory, 1) != nullptr; }
+
+  // Closes every registration that overlaps this memory, now or when its last user gives it back.
+  void Forget(const void* memory, size_t bytes);
+
+  size_t registered() const { return regions_.size(); }
+
+ private:
+  using Regions = std::multimap<uintptr_t, Region>;  // by where they begin
+
+  const Region* DeviceRegion(const void* memory, size_t bytes) const;
+  Region* Find(uintptr_t begin, size_t bytes);
+  absl::StatusOr<Region*> Add(const void* memory, size_t bytes, int cuda_device);
+  void Erase(Region* region);
+
+  OfiEndpoint* const endpoint_;
+  const size_t regions_max_;
+  Regions regions_;
+  size_t longest_ = 0;       // of all regions: how far before an address one that holds it may begin
+  std::list<Region*> idle_;  // the one that was used least lately in front
+  int devices_ = 0;
+};
+
+}  // namespace lockstep
+
+#endif  // TRANSPORT_OFI_MEMORY_H_

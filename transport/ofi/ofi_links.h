@@ -1,0 +1,157 @@
+// All links of a transport over one endpoint, and what arrives for them.
+
+#ifndef TRANSPORT_OFI_OFI_LINKS_H_
+#define TRANSPORT_OFI_OFI_LINKS_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "base/deadline.h"
+#include "base/rank.h"
+#include "transport/ofi/endpoint.h"
+#include "transport/ofi/link_base.h"
+#include "transport/ofi/memory.h"
+#include "transport/ofi/peers.h"
+#include "transport/ofi/receiver.h"
+#include "transport/ofi/record_pool.h"
+#include "transport/ofi/sender.h"
+#include "transport/ofi/slot_pool.h"
+#include "transport/ofi/wire.h"
+#include "transport/transport.h"
+
+namespace lockstep {
+
+struct OfiLinksOptions {
+  OfiGreeting greeting;  // what this rank says of itself
+  std::chrono::milliseconds connect_timeout{0};
+  // How long memory may stay with the provider that a peer has left.
+  std::chrono::milliseconds drain_timeout{0};
+  uint32_t piece_bytes = 0;
+  size_t staging_bytes = 0;
+  size_t staging_pieces = 0;
+  size_t registrations_max = 0;
+};
+
+// Externally synchronised. Completions run in RunDue only.
+class OfiLinks final : private OfiPeers::Observer {
+ public:
+  // Borrows the transport, which knows its rank and size by now.
+  OfiLinks(const Transport* transport, std::unique_ptr<OfiEndpoint> endpoint, OfiLinksOptions options);
+  ~OfiLinks() override;
+
+  absl::Status SetAddresses(const std::vector<std::string>& addresses) { return peers_->SetAddresses(addresses); }
+  bool addresses_known() const { return !broken_.ok() || peers_->addresses_known(); }
+  std::string DescribePeer(Rank peer) const { return peers_->Describe(peer); }
+  OfiMemory* memory() { return memory_.get(); }
+  bool on_device(const void* memory) const { return broken_.ok() && memory_->on_device(memory); }
+
+  void Send(Rank target, ChannelId channel, const Envelope& envelope, const void* data, size_t bytes,
+            Operation* operation);
+  void Receive(Rank source, ChannelId channel, const Envelope& expected, const Sink& sink, Operation* operation);
+
+  // As Transport::Exchange, of memory of the host. Calls Poll.
+  Transport::Exchanged Exchange(Rank peer, ChannelId channel, const Envelope& envelope, const void* data,
+                                const Sink& sink, int looks);
+
+  // Whether a peer can be sent to. Greets one that nobody has greeted.
+  bool Open(Rank peer) { return broken_.ok() && peers_->Open(peer); }
+  // OK, or why a peer cannot be reached any more.
+  const absl::Status& status(Rank peer) const { return broken_.ok() ? peers_->status(peer) : broken_; }
+
+  // Moves what can be moved. True when anything did.
+  bool Poll();
+  // OK, or why nothing can be sent or received any more.
+  const absl::Status& status() const { return peers_->status().ok() ? stuck_ : peers_->status(); }
+
+  // Whether nothing tells when there is something to do: a peer is being greeted, or the provider has refused
+  // something.
+  bool restless() const { return broken_.ok() && (endpoint_->refused() || peers_->waiting()); }
+  int wait_descriptor() const { return endpoint_->wait_descriptor(); }
+  // Whether messages wait that are announced by a later Poll, or by AnnounceAll now.
+  bool unannounced() const { return !parts_.unannounced.empty(); }
+  void AnnounceAll();
+  // Whether a waiter may sleep until wait_descriptor() is readable.
+  bool PrepareToWait();
+
+  // Runs the completions that are due; what they make due is run too, within bounds. True when there were any. Called
+  // by a completion it does nothing.
+  bool RunDue();
+  bool running() const { return running_; }
+  bool due() const { return !due_.empty(); }
+
+  // Breaks the links of a channel, now and in future, and tells the peers.
+  void BreakChannel(ChannelId channel, const absl::Status& status);
+  // Whether the provider may still read or write memory of the channel's operations.
+  bool in_flight(ChannelId channel) const;
+
+  // Says goodbye until the deadline, ends the endpoint, and breaks all links, now and in future.
+  void Shutdown(const absl::Status& status, Deadline deadline);
+  // The same without touching anything of the provider, in a forked child. What belongs to the provider is never
+  // released.
+  void Leave(const absl::Status& status);
+
+  bool sends_pending() const;
+  const PeerCounters& counters(Rank peer) const { return counters_[peer.value()]; }
+
+ private:
+  struct Link {
+    Link(OfiRecordPool<OfiOutgoing>* outgoing, OfiRecordPool<OfiIncoming>* incoming)
+        : send(&base, outgoing), receive(&base, incoming) {}
+    OfiLinkBase base;
+    OfiSender send;
+    OfiReceiver receive;
+    bool closing = false;  // the peer is to be told, or was
+    // Until when memory has to be back from the provider, then.
+    Deadline closing_deadline = Deadline::Infinite();
+  };
+
+  Link* Get(Rank peer, ChannelId channel);
+  Link* Make(Rank peer, ChannelId channel);
+  // Operations whose completion is due, of one channel or all, complete with this instead.
+  void Revoke(const absl::Status& status, const ChannelId* channel);
+  // Tells the peer that the channel has ended here, as soon as nothing of its is being received any more.
+  void TellClosed(Link* link);
+  void TellClosed();
+  void DropAll(const absl::Status& status);
+  template <typename Visit>
+  void ForEachLink(Rank peer, Visit visit);
+
+  void OnOpen(Rank peer) override;
+  void OnGone(Rank peer) override;
+  bool OnNotice(Rank peer, OfiKind kind, ChannelId channel, const OfiNotice& notice, const unsigned char* payload,
+                size_t bytes, OfiSlot* slot) override;
+
+  const Transport* const transport_;
+  const std::chrono::milliseconds drain_timeout_;
+  std::vector<PeerCounters> counters_;  // by peer; never resized, links point into it
+  std::unique_ptr<OfiEndpoint> endpoint_;
+  std::unique_ptr<OfiMemory> memory_;
+  std::unique_ptr<OfiSlotPool> staging_;
+  std::unique_ptr<OfiPeers> peers_;
+  OfiRecordPool<OfiPiece> pieces_;
+  OfiRecordPool<OfiOutgoing> outgoing_;
+  OfiRecordPool<OfiIncoming> incoming_;
+  OfiDue due_;
+  OfiParts parts_;
+
+  absl::flat_hash_map<uint64_t, std::unique_ptr<Link>> links_;
+  std::vector<Link*> last_used_;  // by peer
+  int unannounced_polls_ = 0;     // since messages wait that are to be announced
+  std::vector<Link*> closing_;    // whose peers are to be told, when memory is back from the provider
+  absl::Status stuck_;
+  absl::flat_hash_map<ChannelId, absl::Status> broken_channels_;
+  absl::Status broken_;  // what Shutdown or Leave was told
+  bool running_ = false;
+  size_t run_ = 0;     // how many of due_ have been taken
+  bool left_ = false;  // in a forked child
+};
+
+}  // namespace lockstep
+
+#endif  // TRANSPORT_OFI_OFI_LINKS_H_

@@ -1,0 +1,78 @@
+// Worlds of libfabric transports in one process, for tests.
+
+#ifndef TRANSPORT_OFI_OFI_TESTING_H_
+#define TRANSPORT_OFI_OFI_TESTING_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/check.h"
+#include "base/rank.h"
+#include "base/status.h"
+#include "tests/transport_testing.h"
+#include "transport/ofi/ofi_transport.h"
+#include "transport/socket.h"
+
+namespace lockstep {
+
+inline SocketAddress OfiTestAddress() {
+  const absl::StatusOr<SocketAddress> address = SocketAddress::Parse("127.0.0.1:0");
+  LOCKSTEP_CHECK(address.ok()) << address.status();
+  return *address;
+}
+
+inline OfiTransportOptions OfiTestOptions(int rank, int size, const std::string& provider = "") {
+  OfiTransportOptions options;
+  options.rank = Rank(rank);
+  options.size = size;
+  options.job_id = "test";
+  options.world_id = 17;
+  options.bind_address = OfiTestAddress();
+  options.provider = provider;
+  return options;
+}
+
+using OfiTransports = std::vector<std::unique_ptr<OfiTransport>>;
+
+// Ranks that know each other's addresses. `change` sees the options of each rank.
+inline absl::StatusOr<OfiTransports> CreateOfiWorld(
+    int size, const std::string& provider,
+    const std::function<void(OfiTransportOptions* options)>& change = [](OfiTransportOptions*) {}) {
+  OfiTransports ranks;
+  std::vector<std::string> addresses;
+  for (int i = 0; i < size; ++i) {
+    OfiTransportOptions options = OfiTestOptions(i, size, provider);
+    change(&options);
+    LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<OfiTransport> rank, OfiTransport::Create(std::move(options)));
+    addresses.push_back(rank->address());
+    ranks.push_back(std::move(rank));
+  }
+  for (auto& rank : ranks) LOCKSTEP_RETURN_IF_ERROR(rank->SetPeers(addresses));
+  return ranks;
+}
+
+// The same as Transports that have met, as those of a world have.
+inline absl::StatusOr<Transports> CreateConnectedOfiWorld(
+    int size, const std::string& provider, const std::function<void(OfiTransportOptions* options)>& change) {
+  LOCKSTEP_ASSIGN_OR_RETURN(OfiTransports ranks, CreateOfiWorld(size, provider, change));
+  std::vector<absl::Status> connected(ranks.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    threads.emplace_back([&, i] { connected[i] = ranks[i]->Connect(TestDeadline()); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const absl::Status& status : connected) LOCKSTEP_RETURN_IF_ERROR(status);
+  Transports transports;
+  for (auto& rank : ranks) transports.push_back(std::move(rank));
+  return transports;
+}
+
+}  // namespace lockstep
+
+#endif  // TRANSPORT_OFI_OFI_TESTING_H_

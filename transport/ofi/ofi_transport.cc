@@ -1,0 +1,378 @@
+#include "transport/ofi/ofi_transport.h"
+
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "base/check.h"
+#include "base/dtype.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "transport/ofi/endpoint.h"
+#include "transport/ofi/wire.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int kFastTickMs = 1;
+constexpr int kSlowTickMs = 50;
+// A descriptor that has said so often, so fast, that there is something to do when there was not, always says so.
+constexpr int kIdleEventsMax = 256;
+constexpr std::chrono::milliseconds kIdleEventsTime(5);
+// For goodbyes, which a provider takes at once unless it is jammed.
+constexpr std::chrono::milliseconds kGoodbyeTime(50);
+// For short messages that were done when they were posted, and which nobody carries on once this endpoint is closed.
+constexpr std::chrono::seconds kFlushTime(1);
+
+absl::StatusOr<UniqueFd> Descriptor(int descriptor, const char* call) {
+  if (descriptor < 0) return ErrnoStatus(errno, call);
+  return UniqueFd(descriptor);
+}
+
+absl::Status Watch(int events, int descriptor) {
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  if (epoll_ctl(events, EPOLL_CTL_ADD, descriptor, &event) == 0) return absl::OkStatus();
+  return ErrnoStatus(errno, "epoll_ctl");
+}
+
+absl::Status Check(const OfiTransportOptions& options) {
+  const auto invalid = [](auto... what) {
+    return absl::InvalidArgumentError(absl::StrCat("ofi transport: ", what...));
+  };
+  if (options.size < 1) return invalid("a world of ", options.size, " ranks");
+  if (options.rank.value() < 0 || options.rank.value() >= options.size) {
+    return invalid("rank ", options.rank.value(), " in a world of ", options.size);
+  }
+  if (options.job_id.size() > kOfiJobIdBytesMax) {
+    return invalid("a job id of ", options.job_id.size(), " bytes, more than ", kOfiJobIdBytesMax);
+  }
+  const auto too_short = [](size_t bytes) { return bytes != 0 && bytes < 64; };
+  if (too_short(options.piece_bytes) || too_short(options.staging_bytes) || options.staging_pieces < 2) {
+    return invalid("pieces of ", options.piece_bytes, " bytes, and ", options.staging_pieces, " of ",
+                   options.staging_bytes, " for reductions");
+  }
+  return absl::OkStatus();
+}
+
+// Measured on one host (bench/results). In longer pieces net;ofi_rxm stalls now and then, in shorter ones tcp;ofi_rxm
+// takes longer.
+size_t BestPieceBytes(absl::string_view provider) { return provider == "net;ofi_rxm" ? 256 << 10 : 512 << 10; }
+
+// Whole elements of every type, in whole lines of the cache.
+size_t RoundDown(size_t bytes, size_t most) { return std::min(bytes, most) / 64 * 64; }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<OfiTransport>> OfiTransport::Create(OfiTransportOptions options) {
+  LOCKSTEP_RETURN_IF_ERROR(Check(options));
+  if (options.api == nullptr) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const OfiLibrary* library, Ofi());
+    options.api = &library->api;
+  }
+  OfiWish wish;
+  wish.provider = options.provider;
+  wish.address = options.bind_address.WithPort(0);
+  wish.device_memory = options.device_memory;
+  LOCKSTEP_ASSIGN_OR_RETURN(OfiProvider provider, FindProvider(*options.api, wish));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<OfiEndpoint> endpoint,
+                            OfiEndpoint::Create(options.api, std::move(provider.info)));
+  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd events, Descriptor(epoll_create1(EPOLL_CLOEXEC), "epoll_create1"));
+  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd timer,
+                            Descriptor(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC), "timerfd_create"));
+  LOCKSTEP_ASSIGN_OR_RETURN(Wakeup wakeup, Wakeup::Create());
+  LOCKSTEP_RETURN_IF_ERROR(Watch(events.get(), timer.get()));
+  std::unique_ptr<OfiTransport> transport(new OfiTransport(std::move(options), std::move(provider.candidates),
+                                                           std::move(events), std::move(timer), std::move(wakeup)));
+  LOCKSTEP_RETURN_IF_ERROR(transport->Open(std::move(endpoint)));
+  return transport;
+}
+
+OfiTransport::OfiTransport(OfiTransportOptions options, std::vector<OfiCandidate> candidates, UniqueFd events,
+                           UniqueFd timer, Wakeup wakeup)
+    : options_(std::move(options)),
+      fork_generation_(ForkGeneration()),
+      candidates_(std::move(candidates)),
+      events_(std::move(events)),
+      timer_(std::move(timer)),
+      sleepers_(std::move(wakeup), events_.get()) {}
+
+absl::Status OfiTransport::Open(std::unique_ptr<OfiEndpoint> endpoint) {
+  const fi_info& info = endpoint->info();
+  provider_ = info.fabric_attr->prov_name;
+  address_ = absl::StrCat(provider_, " ", absl::BytesToHexString(endpoint->address()));
+  if (endpoint->wait_descriptor() >= 0) {
+    LOCKSTEP_RETURN_IF_ERROR(Watch(events_.get(), endpoint->wait_descriptor()));
+    descriptor_watched_ = true;
+  }
+  fast_tick_ = !descriptor_watched_;
+  SetTick();
+  const size_t best = BestPieceBytes(provider_);
+  const size_t piece_bytes = options_.piece_bytes != 0 ? options_.piece_bytes : best;
+  const size_t staging_bytes = options_.staging_bytes != 0 ? options_.staging_bytes : best;
+  OfiLinksOptions options;
+  options.greeting.world_size = static_cast<uint32_t>(options_.size);
+  options.greeting.chunk_bytes = options_.chunk_bytes;
+  options.greeting.world_id = options_.world_id;
+  options.greeting.job_id = options_.job_id;
+  options.greeting.provider = provider_;
+  options.greeting.address = endpoint->address();
+  options.connect_timeout = options_.connect_timeout;
+  options.drain_timeout = options_.drain_timeout;
+  options.piece_bytes = static_cast<uint32_t>(RoundDown(piece_bytes, info.ep_attr->max_msg_size));
+  options.staging_bytes = RoundDown(staging_bytes, info.ep_attr->max_msg_size);
+  options.staging_pieces = options_.staging_pieces;
+  options.registrations_max = options_.registrations_max;
+  links_ = std::make_unique<OfiLinks>(this, std::move(endpoint), std::move(options));
+  return links_->status();
+}
+
+OfiTransport::~OfiTransport() {
+  if (links_ == nullptr || closed_) return;
+  const absl::Status closed = Close(Deadline::After(kFlushTime));
+  if (!closed.ok()) LOCKSTEP_LOG(kWarning) << "rank " << options_.rank << ": " << closed.message();
+}
+
+absl::Status OfiTransport::SetPeers(const std::vector<std::string>& addresses) {
+  if (addresses.size() != options_.size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ofi transport: ", addresses.size(), " addresses for a world of ", options_.size, " ranks"));
+  }
+  std::vector<std::string> names;
+  for (int i = 0; i < options_.size; ++i) {
+    const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(addresses[i], absl::MaxSplits(' ', 1));
+    names.push_back(absl::HexStringToBytes(parts.second));
+    if (i == options_.rank.value() || parts.first == provider_) continue;
+    return absl::FailedPreconditionError(absl::StrCat("ofi transport: rank ", options_.rank.value(), " uses ",
+                                                      provider_, " and rank ", i, " ",
+                                                      parts.first.empty() ? "no provider" : parts.first,
+                                                      ": all ranks need the same provider (LOCKSTEP_OFI_PROVIDER)"));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(links_->SetAddresses(names));
+  Settle();
+  return absl::OkStatus();
+}
+
+absl::Status OfiTransport::Connect(Deadline deadline) {
+  for (int i = 0; i < options_.size; ++i) {
+    const Rank peer(i);
+    if (peer == options_.rank) continue;
+    const auto because = [&](const absl::Status& cause) {
+      return Annotate(cause, absl::StrCat("connecting to rank ", i, " over ", DescribePeer(peer)));
+    };
+    // All are greeted before any is waited for.
+    for (int other = i; other < options_.size; ++other) {
+      if (other != options_.rank.value()) (void)links_->Open(Rank(other));
+    }
+    while (!links_->Open(peer)) {
+      if (!links_->status(peer).ok()) return because(links_->status(peer));
+      if (deadline.passed()) return because(absl::DeadlineExceededError("it did not answer in time"));
+      if (!Progress()) WaitForEvent(deadline);
+    }
+  }
+  // Answers that others wait for.
+  while (sends_pending() && !deadline.passed()) {
+    if (!Progress()) WaitForEvent(deadline);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status OfiTransport::AddDeviceMemory(const void* memory, size_t bytes, int cuda_device) {
+  if (Forked() || closed_) return absl::FailedPreconditionError("ofi transport: closed");
+  return links_->memory()->AddDevice(memory, bytes, cuda_device);
+}
+
+absl::Status OfiTransport::KeepMemory(const void* memory, size_t bytes) {
+  if (Forked() || closed_) return absl::FailedPreconditionError("ofi transport: closed");
+  return links_->memory()->Keep(memory, bytes);
+}
+
+void OfiTransport::ForgetMemory(const void* memory, size_t bytes) {
+  if (!Forked()) links_->memory()->Forget(memory, bytes);
+}
+
+std::string OfiTransport::DescribePeer(Rank peer) const {
+  return absl::StrCat("ofi ", provider_, " ", links_->DescribePeer(peer));
+}
+
+absl::Status OfiTransport::CheckPeer(Rank peer) const {
+  if (peer.value() >= 0 && peer.value() < options_.size && peer != options_.rank) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("ofi transport: rank ", options_.rank.value(), " of ", options_.size,
+                                                 " has no peer ", peer.value()));
+}
+
+void OfiTransport::Send(Rank target, ChannelId channel, const Envelope& envelope, const void* data, size_t bytes,
+                        Operation* operation) {
+  absl::Status status = CheckPeer(target);
+  Forked();
+  if (status.ok() && !links_->addresses_known()) {
+    status = absl::FailedPreconditionError("ofi transport: Send before SetPeers");
+  }
+  if (!status.ok()) return operation->complete(operation, status);
+  links_->Send(target, channel, envelope, data, bytes, operation);
+  Settle();
+}
+
+void OfiTransport::Receive(Rank source, ChannelId channel, const Envelope& expected, const Sink& sink,
+                           Operation* operation) {
+  absl::Status status = CheckPeer(source);
+  Forked();
+  if (status.ok() && sink.reduction != nullptr) {
+    if (sink.bytes % SizeOf(sink.reduction->dtype) != 0) {
+      status = absl::InvalidArgumentError(
+          absl::StrCat("a sink of ", sink.bytes, " bytes is no whole number of ", Name(sink.reduction->dtype)));
+    } else if (links_->on_device(sink.target) || links_->on_device(sink.operand)) {
+      status = absl::InvalidArgumentError("ofi transport: a reduction into memory of a device");
+    }
+  }
+  if (!status.ok()) return operation->complete(operation, status);
+  links_->Receive(source, channel, expected, sink, operation);
+  Settle();
+}
+
+Transport::Exchanged OfiTransport::Exchange(Rank peer, ChannelId channel, const Envelope& envelope, const void* data,
+                                            const Sink& sink, int looks) {
+  // Whatever is not as it should be, Send and Receive say.
+  if (!CheckPeer(peer).ok() || Forked() || closed_ || links_->running()) return Exchanged::kNothing;
+  if (sink.reduction != nullptr && sink.bytes % SizeOf(sink.reduction->dtype) != 0) return Exchanged::kNothing;
+  const Exchanged exchanged = links_->Exchange(peer, channel, envelope, data, sink, looks);
+  // What was taken from the provider may be all that a sleeper was to be woken for.
+  if (armed_.load(std::memory_order_relaxed)) armed_.store(false);
+  Settle();
+  return exchanged;
+}
+
+bool OfiTransport::Forked() {
+  if (fork_generation_ == ForkGeneration()) return false;
+  links_->Leave(absl::FailedPreconditionError("ofi transport: made before fork(), of no use in the child"));
+  return true;
+}
+
+bool OfiTransport::Progress() {
+  if (links_->running()) return false;
+  if (Forked() || closed_) return Settle();
+  bool moved = links_->Poll();
+  if (!links_->status().ok()) Abort(Annotate(links_->status(), "ofi transport"));
+  moved |= Settle();
+  if (sleepers_.events_seen()) {
+    sleepers_.ForgetEvents();
+    JudgeDescriptor(moved);
+    DrainCount(timer_.get());
+  }
+  if (moved) {
+    if (armed_.load(std::memory_order_relaxed)) armed_.store(false);
+  } else if (sleep_wanted_.load(std::memory_order_relaxed)) {
+    sleep_wanted_.store(false, std::memory_order_relaxed);
+    const bool fast = !descriptor_watched_ || links_->restless();
+    if (fast != fast_tick_) {
+      fast_tick_ = fast;
+      SetTick();
+    }
+    armed_.store(links_->PrepareToWait());
+  }
+  return moved;
+}
+
+void OfiTransport::JudgeDescriptor(bool moved) {
+  if (moved || idle_events_ == 0) {
+    idle_events_ = moved ? 0 : 1;
+    idle_since_ = Deadline::Clock::now();
+    return;
+  }
+  if (++idle_events_ < kIdleEventsMax) return;
+  if (descriptor_watched_ && Deadline::Clock::now() - idle_since_ < kIdleEventsTime) {
+    LOCKSTEP_LOG(kInfo) << "ofi transport: " << provider_ << " never lets a waiting rank sleep: it is asked every "
+                        << kFastTickMs << " ms instead";
+    (void)epoll_ctl(events_.get(), EPOLL_CTL_DEL, links_->wait_descriptor(), nullptr);
+    descriptor_watched_ = false;
+  }
+  idle_events_ = 0;
+}
+
+bool OfiTransport::Settle() {
+  const bool ran = links_->RunDue();
+  if (links_->running()) return ran;  // the call that is under way will
+  const bool left = links_->due();
+  sleepers_.TellWorkLeft(left);
+  // Nobody may be about to poll.
+  if (links_->unannounced()) {
+    if (armed_.load()) armed_.store(false);
+    if (sleepers_.any()) links_->AnnounceAll();
+  }
+  // What the provider refused is tried again by whoever waits, who sleeps for long otherwise.
+  if (!left && !fast_tick_ && links_->restless() && sleepers_.any()) Wake();
+  return ran;
+}
+
+void OfiTransport::SettleAll() {
+  while (Settle() && links_->due()) continue;
+}
+
+void OfiTransport::SetTick() {
+  itimerspec setting = {};
+  setting.it_interval.tv_nsec = (fast_tick_ ? kFastTickMs : kSlowTickMs) * 1'000'000;
+  setting.it_value = setting.it_interval;
+  const int set = timerfd_settime(timer_.get(), 0, &setting, nullptr);
+  LOCKSTEP_CHECK(set == 0) << "timerfd_settime: errno " << errno;
+}
+
+bool OfiTransport::BeginWait() {
+  if (!sleepers_.Begin()) return false;
+  if (armed_.load()) return true;
+  sleep_wanted_.store(true, std::memory_order_relaxed);
+  return false;
+}
+
+void OfiTransport::WaitForEvent(Deadline deadline) {
+  const bool sleep = BeginWait();
+  EndWait(sleep && sleepers_.Sleep(deadline));
+}
+
+void OfiTransport::AbortChannel(ChannelId channel, const absl::Status& status) {
+  if (Forked() || closed_) return (void)Settle();
+  links_->BreakChannel(channel, status);
+  const Deadline deadline = Deadline::After(options_.drain_timeout);
+  while (links_->in_flight(channel)) {
+    // The links may be the first to find that a peer does not move.
+    if (!links_->status().ok() || deadline.passed()) {
+      Abort(absl::Status(status.code(), absl::StrCat(status.message(), "; ofi transport: ", provider_,
+                                                     " did not give back memory of channel ", channel, " within ",
+                                                     options_.drain_timeout.count(), " ms: a peer does not move")));
+      break;
+    }
+    (void)links_->Poll();
+  }
+  SettleAll();
+}
+
+void OfiTransport::Abort(const absl::Status& status) {
+  if (!Forked()) links_->Shutdown(status, Deadline::After(kGoodbyeTime));
+  armed_.store(false);
+  SettleAll();
+}
+
+absl::Status OfiTransport::Close(Deadline deadline) {
+  LOCKSTEP_CHECK(!links_->running()) << "a completion may not close its transport";
+  if (closed_) return absl::OkStatus();
+  while (sends_pending() && !deadline.passed() && !Forked()) {
+    if (!Progress()) WaitForEvent(deadline);
+  }
+  const bool cut_off = sends_pending();
+  closed_ = true;
+  Abort(absl::CancelledError("ofi transport: closed"));
+  if (cut_off) return absl::DeadlineExceededError("ofi transport: closed before every send was under way");
+  return absl::OkStatus();
+}
+
+bool OfiTransport::sends_pending() const { return links_->sends_pending(); }
+
+PeerCounters OfiTransport::counters(Rank peer) const { return links_->counters(peer); }
+
+}  // namespace lockstep

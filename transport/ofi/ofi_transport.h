@@ -1,0 +1,185 @@
+// The transport over libfabric: one reliable-datagram endpoint for a rank, whose provider is chosen by what it can do
+// (transport/ofi/provider.h).
+//
+// Short messages travel whole and wait at the receiver, if need be, within what it has room for. Long ones are asked
+// for by the receiver when their memory waits, as soon as the receive is posted, and arrive where they belong without
+// being copied by us; docs/wire_formats.md has the protocol. A handshake comes before anything else between two ranks.
+//
+// Progress. Every provider is treated as one that moves only when it is called (FI_PROGRESS_MANUAL). A waiter sleeps on
+// the provider's descriptor where it has one that can be slept on, and on a timer: 1 ms where it has none, or while the
+// provider refuses something (a connection is being made), else 50 ms.
+//
+// Memory. Where a provider wants buffers registered (FI_MR_LOCAL), those of messages are, for as long as messages need
+// them; or from KeepMemory to ForgetMemory, before which such memory may not be unmapped: the provider would hold the old
+// pages, and a message from new memory at the same address would be sent from those. (After an abort a provider may hold a
+// message that its receiver gave up, and what it is registered as, until it is closed.)
+//
+// Fork. A child touches nothing of the provider. Its descriptors are the provider's: a child that goes on without exec
+// keeps them open.
+
+#ifndef TRANSPORT_OFI_OFI_TRANSPORT_H_
+#define TRANSPORT_OFI_OFI_TRANSPORT_H_
+
+#include <poll.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/deadline.h"
+#include "base/fork.h"
+#include "base/rank.h"
+#include "transport/ofi/endpoint.h"
+#include "transport/ofi/ofi_library.h"
+#include "transport/ofi/ofi_links.h"
+#include "transport/ofi/provider.h"
+#include "transport/pollable_transport.h"
+#include "transport/sleepers.h"
+#include "transport/socket.h"
+#include "transport/transport.h"
+#include "transport/wakeup.h"
+
+namespace lockstep {
+
+struct OfiTransportOptions {
+  Rank rank;
+  int size = 1;
+  std::string job_id;
+  // A random number that the ranks of one world agree on, so that a process left from an earlier one is turned away.
+  uint64_t world_id = 0;
+  // The interface that providers with IP addresses use; the port is the provider's choice. Without a family: any.
+  SocketAddress bind_address;
+  // As OfiWish::provider: empty for the best that there is.
+  std::string provider;
+  // Compared between ranks: the unit into which the layers above cut long messages.
+  uint32_t chunk_bytes = uint32_t{1} << 20;
+  // The longest piece that a message is received in, and that a reduction reads at a time; a provider may have shorter
+  // messages. 0: what the provider moves best.
+  uint32_t piece_bytes = 0;
+  size_t staging_bytes = 0;
+  // How many such pieces there are at most.
+  size_t staging_pieces = 16;
+  // How long a peer is tried for that does not answer.
+  std::chrono::milliseconds connect_timeout{10000};
+  // How long AbortChannel waits for messages that are on their way into memory or out of it.
+  std::chrono::milliseconds drain_timeout{2000};
+  // How many registrations stay of memory that was not kept, once no message uses them. Only for programs that call
+  // ForgetMemory before any such memory is unmapped.
+  size_t registrations_max = 0;
+  // Memory of CUDA devices is to be sent from and received into: only a provider that takes it will do.
+  bool device_memory = false;
+  // Null: the process's (Ofi()).
+  const OfiApi* api = nullptr;
+};
+
+class OfiTransport final : public PollableTransport {
+ public:
+  // INVALID_ARGUMENT for a rank outside the world or an over-long job id; UNAVAILABLE without libfabric; NOT_FOUND when
+  // no provider will do, with the candidates and why; else what the provider says.
+  static absl::StatusOr<std::unique_ptr<OfiTransport>> Create(OfiTransportOptions options);
+  ~OfiTransport() override;
+
+  // Where this rank is reached, to be told to the others: "tcp;ofi_rxm 02009c4b7f000001", the provider's name and its
+  // own kind of address in hexadecimal.
+  const std::string& address() const { return address_; }
+  const std::string& provider() const { return provider_; }
+  // The chosen one first, and why the others were not.
+  const std::vector<OfiCandidate>& candidates() const { return candidates_; }
+
+  // Where each rank is reached; one's own entry is not used. To be called once, before the first Send. INVALID_ARGUMENT
+  // for another number of addresses than ranks, or what is no address; FAILED_PRECONDITION when a rank uses another
+  // provider than this one, naming both.
+  absl::Status SetPeers(const std::vector<std::string>& addresses);
+
+  // Greets every peer, so that later messages find their way at once: a rank that nobody drives answers no greeting. To
+  // be called by all ranks at about the same time, after SetPeers; optional, the first message to a peer greets it
+  // otherwise. FAILED_PRECONDITION when a peer refuses; UNAVAILABLE when one does not answer within the connect timeout;
+  // DEADLINE_EXCEEDED; each with the rank, its address and why.
+  absl::Status Connect(Deadline deadline);
+
+  // Messages may lie in this memory of a CUDA device from now on, if they are not reduced; both ends of a message must
+  // be such memory. It stays registered until it is forgotten. UNIMPLEMENTED when the provider does not take it;
+  // INVALID_ARGUMENT when a part is registered already.
+  absl::Status AddDeviceMemory(const void* memory, size_t bytes, int cuda_device);
+
+  const char* name() const override { return "ofi"; }
+  Rank rank() const override { return options_.rank; }
+  int size() const override { return options_.size; }
+  std::string DescribePeer(Rank peer) const override;  // "ofi tcp;ofi_rxm 10.0.0.7:4411"
+  void Send(Rank target, ChannelId channel, const Envelope& envelope, const void* data, size_t bytes,
+            Operation* operation) override;
+  void Receive(Rank source, ChannelId channel, const Envelope& expected, const Sink& sink,
+               Operation* operation) override;
+  absl::Status KeepMemory(const void* memory, size_t bytes) override;
+  void ForgetMemory(const void* memory, size_t bytes) override;
+  Exchanged Exchange(Rank peer, ChannelId channel, const Envelope& envelope, const void* data, const Sink& sink,
+                     int looks) override;
+  bool Progress() override;
+  void WaitForEvent(Deadline deadline) override;
+  void Wake() override { sleepers_.Wake(); }
+  // Waits up to the drain timeout for messages of the channel that are on their way into memory or out of it. When they
+  // do not arrive, a peer does not move: the endpoint is closed, which ends them, and with it the whole transport, as
+  // by Abort.
+  void AbortChannel(ChannelId channel, const absl::Status& status) override;
+  void Abort(const absl::Status& status) override;
+  // DEADLINE_EXCEEDED when sends were cut off.
+  absl::Status Close(Deadline deadline) override;
+  PeerCounters counters(Rank peer) const override;
+
+  void AppendDescriptors(std::vector<pollfd>* descriptors) const override { sleepers_.AppendDescriptors(descriptors); }
+  bool BeginWait() override;
+  void EndWait(bool event) override { sleepers_.End(event); }
+  bool sends_pending() const override;
+
+ private:
+  OfiTransport(OfiTransportOptions options, std::vector<OfiCandidate> candidates, UniqueFd events, UniqueFd timer,
+               Wakeup wakeup);
+
+  absl::Status Open(std::unique_ptr<OfiEndpoint> endpoint);
+  absl::Status CheckPeer(Rank peer) const;
+  // True in a forked child; completes everything then.
+  bool Forked();
+  // Runs completions, and tells waiters when something is left to do.
+  bool Settle();
+  // The same until no completion is due, unless a completion calls it: memory of operations is the caller's again then.
+  void SettleAll();
+  void SetTick();
+  // Stops watching a descriptor of the provider that is always readable.
+  void JudgeDescriptor(bool moved);
+
+  // Constant after construction.
+  const OfiTransportOptions options_;
+  const uint64_t fork_generation_;
+  const std::vector<OfiCandidate> candidates_;
+  const UniqueFd events_;  // an epoll set of the timer and the provider's descriptor
+  const UniqueFd timer_;
+
+  // Externally synchronised.
+  std::unique_ptr<OfiLinks> links_;
+  std::string provider_;
+  std::string address_;
+  bool closed_ = false;
+  bool fast_tick_ = false;
+  bool descriptor_watched_ = false;
+  int idle_events_ = 0;  // events in a row after which there was nothing to do, and since when
+  Deadline::Clock::time_point idle_since_;
+
+  Sleepers sleepers_;
+
+  // Shared with WaitForEvent on any thread. Whether the provider's descriptor tells of whatever happens from now on. Set by
+  // Progress when a waiter wants to sleep, which it cannot find out by itself: it holds no lock. Sequentially consistent, as
+  // what Sleepers has: a sleeper counts itself, then looks at this; Settle clears it when it leaves something to later
+  // polls, then looks for sleepers.
+  std::atomic<bool> armed_{false};
+  std::atomic<bool> sleep_wanted_{false};  // a hint from waiters to Progress, relaxed
+};
+
+}  // namespace lockstep
+
+#endif  // TRANSPORT_OFI_OFI_TRANSPORT_H_

@@ -1,0 +1,399 @@
+// What is the libfabric transport's own, over a provider that runs on any machine: hellos that do not fit, strangers,
+// garbage, processes that are not there. tests/transport_conformance.h has what every transport promises,
+// fake_provider_test.cc providers that are difficult.
+
+#include "transport/ofi/ofi_transport.h"
+
+#include <rdma/fabric.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/string_view.h"
+#include "base/deadline.h"
+#include "base/fork_testing.h"
+#include "base/rank.h"
+#include "base/status_matchers.h"
+#include "base/thread.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/transport_testing.h"
+#include "transport/ofi/endpoint.h"
+#include "transport/ofi/ofi_library.h"
+#include "transport/ofi/ofi_testing.h"
+#include "transport/ofi/provider.h"
+#include "transport/ofi/wire.h"
+#include "transport/socket.h"
+#include "transport/transport.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using Code = absl::StatusCode;
+
+constexpr char kProvider[] = "tcp;ofi_rxm";
+
+// The provider's own part of an address.
+std::string NameOf(const std::string& address) { return absl::HexStringToBytes(address.substr(address.find(' ') + 1)); }
+
+// An endpoint that is no rank's.
+class Stranger {
+ public:
+  Stranger() {
+    OfiWish wish;
+    wish.provider = kProvider;
+    wish.address = OfiTestAddress();
+    const OfiApi& api = (*Ofi())->api;
+    endpoint_ = *OfiEndpoint::Create(&api, std::move(FindProvider(api, wish)->info));
+    heard_.complete = [](OfiPost* post, const OfiCompletion& completion) {
+      static_cast<Post*>(post)->done = true;
+      static_cast<Post*>(post)->tag_seen = completion.tag;
+    };
+    heard_.kind = OfiPost::Kind::kReceive;
+    heard_.ignore = kOfiNoticeIgnore;
+    heard_.buffer = heard_.memory;
+    heard_.bytes = sizeof(heard_.memory);
+    endpoint_->Post(&heard_);
+  }
+
+  std::string address() const { return std::string(kProvider) + " " + absl::BytesToHexString(endpoint_->address()); }
+
+  void Say(const std::string& address, uint64_t tag, const std::string& bytes) {
+    if (peer_ < 0) peer_ = *endpoint_->AddPeer(NameOf(address));
+    Post& post = said_.emplace_back();
+    bytes.copy(reinterpret_cast<char*>(post.memory), bytes.size());
+    post.complete = [](OfiPost* one, const OfiCompletion& completion) {
+      static_cast<Post*>(one)->done = true;
+      EXPECT_THAT(completion.status, IsOk());
+    };
+    post.peer = peer_;
+    post.buffer = post.memory;
+    post.bytes = bytes.size();
+    post.tag = tag;
+    endpoint_->Post(&post);
+  }
+  bool said_all() {
+    endpoint_->Poll();
+    return std::all_of(said_.begin(), said_.end(), [](const Post& post) { return post.done; });
+  }
+  bool heard() {
+    endpoint_->Poll();
+    return heard_.done;
+  }
+  uint64_t tag() const { return heard_.tag_seen; }
+  const unsigned char* bytes() const { return heard_.memory; }
+
+ private:
+  struct Post : OfiPost {
+    unsigned char memory[32 << 10] = {};
+    bool done = false;
+    uint64_t tag_seen = 0;
+  };
+  std::unique_ptr<OfiEndpoint> endpoint_;
+  int peer_ = -1;
+  Post heard_;
+  std::deque<Post> said_;
+};
+
+class OfiTransportTest : public testing::Test {
+ protected:
+  // Not in SetUp, so that a test says what it wants. False when the test is to end.
+  bool Create(
+      int size, const std::function<void(OfiTransportOptions*)>& change = [](OfiTransportOptions*) {}) {
+    absl::StatusOr<OfiTransports> ranks = CreateOfiWorld(size, kProvider, change);
+    if (absl::IsUnavailable(ranks.status()) || absl::IsNotFound(ranks.status())) {
+      Skip(ranks.status());
+      return false;
+    }
+    EXPECT_THAT(ranks.status(), IsOk());
+    if (!ranks.ok()) return false;
+    ranks_ = *std::move(ranks);
+    for (const auto& rank : ranks_) borrowed_.push_back(rank.get());
+    return true;
+  }
+
+  OfiTransport* rank(int index) { return ranks_[index].get(); }
+
+  template <typename Done>
+  bool DriveAll(Done done) {
+    return Drive(borrowed_, done);
+  }
+
+  // A message from one rank to another, to show that the world is well.
+  void Exchange(int from, int to, ChannelId channel = 0) {
+    const std::vector<unsigned char> data = TestPayload(50'000, channel);
+    std::vector<unsigned char> target(data.size());
+    TestOperation send, receive;
+    rank(from)->Send(Rank(to), channel, TestEnvelope(1), data.data(), data.size(), &send);
+    rank(to)->Receive(Rank(from), channel, TestEnvelope(1), CopySink(&target), &receive);
+    ASSERT_TRUE(DriveAll([&] { return send.done() && receive.done(); }));
+    EXPECT_THAT(send.status, IsOk());
+    EXPECT_THAT(receive.status, IsOk());
+    EXPECT_TRUE(target == data);
+  }
+
+  absl::Status SendStatus(int from, int to) {
+    TestOperation send;
+    rank(from)->Send(Rank(to), 0, TestEnvelope(1), "x", 1, &send);
+    DriveAll([&] { return send.done(); });
+    return send.status;
+  }
+
+  OfiTransports ranks_;
+  std::vector<Transport*> borrowed_;
+
+ private:
+  static void Skip(const absl::Status& status) { GTEST_SKIP() << status; }
+};
+
+TEST_F(OfiTransportTest, CreationSaysWhatIsWrong) {
+  if (!Create(1)) return;
+  const auto create = [](const std::function<void(OfiTransportOptions*)>& change) {
+    OfiTransportOptions options = OfiTestOptions(0, 2, kProvider);
+    change(&options);
+    return OfiTransport::Create(options).status();
+  };
+  EXPECT_THAT(create([](auto* o) { o->size = 0; }), StatusIs(Code::kInvalidArgument, HasSubstr("world of 0")));
+  EXPECT_THAT(create([](auto* o) { o->rank = Rank(2); }),
+              StatusIs(Code::kInvalidArgument, HasSubstr("rank 2 in a world of 2")));
+  EXPECT_THAT(create([](auto* o) { o->job_id = std::string(1025, 'j'); }),
+              StatusIs(Code::kInvalidArgument, HasSubstr("1025 bytes")));
+  EXPECT_THAT(create([](auto* o) { o->staging_pieces = 1; }), StatusIs(Code::kInvalidArgument, HasSubstr("pieces")));
+  EXPECT_THAT(create([](auto* o) { o->bind_address = *SocketAddress::Parse("192.0.2.77:0"); }),
+              StatusIs(Code::kNotFound, HasSubstr("is not at 192.0.2.77")));
+  EXPECT_THAT(create([](auto* o) { o->provider = "nobody's"; }),
+              StatusIs(Code::kNotFound, AllOf(HasSubstr("(nobody's)"), HasSubstr("tcp;ofi_rxm"))));
+}
+
+TEST_F(OfiTransportTest, TellsItsProviderAndWhyNoOther) {
+  if (!Create(2)) return;
+  EXPECT_EQ(rank(0)->provider(), kProvider);
+  EXPECT_THAT(rank(0)->address(), MatchesRegex("tcp;ofi_rxm [0-9a-f]+"));
+  EXPECT_THAT(rank(0)->DescribePeer(Rank(1)), MatchesRegex("ofi tcp;ofi_rxm 127\\.0\\.0\\.1:[0-9]+"));
+  ASSERT_GT(rank(0)->candidates().size(), 1u);
+  EXPECT_EQ(rank(0)->candidates()[0].provider, kProvider);
+  for (size_t i = 1; i < rank(0)->candidates().size(); ++i) EXPECT_NE(rank(0)->candidates()[i].rejected, "");
+}
+
+TEST_F(OfiTransportTest, AddressesMustBeThoseOfTheWorldAndOfOneProvider) {
+  if (!Create(2)) return;
+  OfiTransportOptions options = OfiTestOptions(0, 2, kProvider);
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto other, OfiTransport::Create(options));
+  EXPECT_THAT(other->SetPeers({other->address()}), StatusIs(Code::kInvalidArgument, HasSubstr("1 addresses")));
+  EXPECT_THAT(other->SetPeers({other->address(), "efa 0011"}),
+              StatusIs(Code::kFailedPrecondition,
+                       AllOf(HasSubstr("rank 0 uses tcp;ofi_rxm and rank 1 efa"), HasSubstr("LOCKSTEP_OFI_PROVIDER"))));
+  EXPECT_THAT(other->SetPeers({other->address(), ""}),
+              StatusIs(Code::kFailedPrecondition, HasSubstr("rank 1 no provider")));
+  EXPECT_THAT(other->SetPeers({other->address(), "tcp;ofi_rxm 0011"}),
+              StatusIs(Code::kInvalidArgument, AllOf(HasSubstr("rank 1"), HasSubstr("no address of this provider"))));
+  TestOperation send;
+  other->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &send);
+  EXPECT_THAT(send.status, StatusIs(Code::kFailedPrecondition, HasSubstr("before SetPeers")));
+}
+
+TEST_F(OfiTransportTest, WhoDoesNotFitIsRefusedAndToldWhyWhileTheOthersGoOn) {
+  struct Case {
+    const char* message;
+    void (*change)(OfiTransportOptions* options);
+  };
+  for (const Case& c : {Case{"it belongs to another job than 'stray'", [](auto* o) { o->job_id = "stray"; }},
+                        Case{"it belongs to another world", [](auto* o) { o->world_id = 18; }},
+                        Case{"it cuts messages into 1048576 bytes", [](auto* o) { o->chunk_bytes = 1 << 18; }}}) {
+    ranks_.clear();
+    borrowed_.clear();
+    if (!Create(3, [&](OfiTransportOptions* options) {
+          if (options->rank == Rank(1)) c.change(options);
+        })) {
+      return;
+    }
+    Exchange(0, 2);
+    EXPECT_THAT(SendStatus(1, 0), StatusIs(Code::kFailedPrecondition,
+                                           AllOf(HasSubstr("send to rank 0 over ofi tcp;ofi_rxm 127.0.0.1:"),
+                                                 HasSubstr("the peer refused the connection"), HasSubstr(c.message))));
+    Exchange(0, 2, 5);
+  }
+}
+
+TEST_F(OfiTransportTest, ASecondProcessOfTheSameRankIsRefused) {
+  if (!Create(2)) return;
+  Exchange(1, 0);
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto second, OfiTransport::Create(OfiTestOptions(1, 2, kProvider)));
+  ASSERT_THAT(second->SetPeers({rank(0)->address(), second->address()}), IsOk());
+  TestOperation send;
+  second->Send(Rank(0), 0, TestEnvelope(1), "x", 1, &send);
+  borrowed_.push_back(second.get());
+  ASSERT_TRUE(DriveAll([&] { return send.done(); }));
+  EXPECT_THAT(send.status, StatusIs(Code::kFailedPrecondition, HasSubstr("another process has this rank already")));
+  Exchange(1, 0, 3);
+}
+
+TEST_F(OfiTransportTest, AnotherVersionIsToldOurs) {
+  if (!Create(1)) return;
+  Stranger stranger;
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto self, OfiTransport::Create(OfiTestOptions(0, 2, kProvider)));
+  ASSERT_THAT(self->SetPeers({self->address(), stranger.address()}), IsOk());
+  OfiGreeting greeting;
+  greeting.version = 9;
+  greeting.token = 4711;
+  OfiNotice notice;
+  notice.source = 1;
+  std::string hello(kOfiNoticeBytes, '\0');
+  EncodeOfiNotice(notice, reinterpret_cast<unsigned char*>(&hello[0]));
+  stranger.Say(self->address(), OfiNoticeTag(OfiKind::kHello, 0), hello + EncodeOfiGreeting(greeting));
+  ASSERT_TRUE(Drive({self.get()}, [&] { return stranger.heard(); }));
+  EXPECT_EQ(OfiKindOf(stranger.tag()), OfiKind::kRefused);
+  EXPECT_EQ(DecodeOfiNotice(stranger.bytes()).token, 4711u);
+  const OfiRefusal refusal = DecodeOfiRefusal(stranger.bytes() + kOfiNoticeBytes);
+  EXPECT_EQ(refusal.verdict, OfiVerdict::kOtherVersion);
+  EXPECT_EQ(refusal.detail, kOfiProtocolVersion);
+}
+
+TEST_F(OfiTransportTest, WhatStrangersSendReachesNobody) {
+  if (!Create(2)) return;
+  Exchange(0, 1);
+  Stranger stranger;
+  const std::vector<unsigned char> noise = TestPayload(20'000, 1);
+  const std::string bytes(noise.begin(), noise.end());
+  std::vector<unsigned char> target(16, 0xab);
+  TestOperation receive;
+  rank(1)->Receive(Rank(0), 7, TestEnvelope(1), CopySink(&target), &receive);
+  for (int kind = 0; kind < 256; kind += kind < 12 ? 1 : 61) {
+    const uint64_t tag = OfiNoticeTag(static_cast<OfiKind>(kind), 7);
+    for (size_t length : {size_t{0}, size_t{10}, kOfiNoticeBytes, kOfiNoticeBytes + 16, kOfiSlotBytes, noise.size()}) {
+      stranger.Say(rank(1)->address(), tag, bytes.substr(0, length));
+    }
+  }
+  ASSERT_TRUE(DriveAll([&] { return stranger.said_all(); }));
+  EXPECT_FALSE(receive.done());
+  Exchange(0, 1, 3);
+  Exchange(1, 0, 4);
+  EXPECT_EQ(target, std::vector<unsigned char>(16, 0xab));
+  ranks_.clear();
+  EXPECT_EQ(receive.completions, 1);
+}
+
+TEST_F(OfiTransportTest, GarbageOnTheProvidersPortStopsNobody) {
+  if (!Create(3)) return;
+  Exchange(0, 1);
+  const std::string name = NameOf(rank(0)->address());
+  const SocketAddress port =
+      SocketAddress::From(reinterpret_cast<const sockaddr*>(name.data()), static_cast<socklen_t>(name.size()));
+  std::vector<UniqueFd> open;
+  for (int i = 0; i < 20; ++i) {
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(UniqueFd socket, Connect(port, TestDeadline(), /*retry_refused=*/false));
+    const std::vector<unsigned char> noise = TestPayload(i * 50, i);
+    (void)!send(socket.get(), noise.data(), noise.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (i % 2 == 0) open.push_back(std::move(socket));
+    rank(0)->Progress();
+  }
+  Exchange(0, 1, 1);
+  Exchange(2, 0, 2);  // a new connection
+}
+
+TEST_F(OfiTransportTest, NobodyAtTheAddressIsUnavailable) {
+  if (!Create(3, [](OfiTransportOptions* o) { o->connect_timeout = std::chrono::milliseconds(300); })) return;
+  ranks_[1] = nullptr;
+  borrowed_.erase(borrowed_.begin() + 1);
+  TestOperation send;
+  rank(0)->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &send);
+  Exchange(0, 2);
+  ASSERT_TRUE(Await(rank(0), [&] { return send.done(); }));
+  EXPECT_THAT(send.status,
+              StatusIs(Code::kUnavailable, AllOf(HasSubstr("send to rank 1 over ofi tcp;ofi_rxm 127.0.0.1:"),
+                                                 HasSubstr("no answer within 300 ms"))));
+}
+
+TEST_F(OfiTransportTest, ConnectMakesAllWaysOrSaysWhichIsMissing) {
+  if (!Create(4, [](OfiTransportOptions* o) { o->connect_timeout = std::chrono::milliseconds(2000); })) return;
+  std::vector<Thread> threads;
+  for (const auto& rank : ranks_) {
+    threads.emplace_back("rank", [&rank] { EXPECT_THAT(rank->Connect(TestDeadline()), IsOk()); });
+  }
+  for (Thread& thread : threads) thread.Join();
+  // Nobody drives rank 3, and still it can be sent to.
+  TestOperation send;
+  rank(0)->Send(Rank(3), 0, TestEnvelope(1), "x", 1, &send);
+  ASSERT_TRUE(Await(rank(0), [&] { return send.done(); }));
+  EXPECT_THAT(send.status, IsOk());
+
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto lonely, OfiTransport::Create(OfiTestOptions(0, 2, kProvider)));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto gone, OfiTransport::Create(OfiTestOptions(1, 2, kProvider)));
+  ASSERT_THAT(lonely->SetPeers({lonely->address(), gone->address()}), IsOk());
+  gone = nullptr;
+  EXPECT_THAT(lonely->Connect(Deadline::AfterMs(50)),
+              StatusIs(Code::kDeadlineExceeded, HasSubstr("connecting to rank 1 over ofi tcp;ofi_rxm 127.0.0.1:")));
+}
+
+TEST_F(OfiTransportTest, ManyChannelsAtOnce) {
+  if (!Create(2)) return;
+  constexpr int kChannels = 500;
+  std::deque<TestOperation> operations;
+  std::vector<std::vector<unsigned char>> sent, received(2 * kChannels);
+  for (int i = 0; i < 2 * kChannels; ++i) sent.push_back(TestPayload(i % 4 == 0 ? 20'000 : i, i));
+  for (int i = 0; i < 2 * kChannels; ++i) {
+    const int from = i % 2;
+    rank(from)->Send(Rank(1 - from), i / 2, TestEnvelope(1), sent[i].data(), sent[i].size(),
+                     &operations.emplace_back());
+  }
+  for (int i = 2 * kChannels - 1; i >= 0; --i) {
+    received[i].resize(sent[i].size());
+    rank(1 - i % 2)->Receive(Rank(i % 2), i / 2, TestEnvelope(1), CopySink(&received[i]), &operations.emplace_back());
+  }
+  ASSERT_TRUE(DriveAll([&] {
+    return std::all_of(operations.begin(), operations.end(), [](const TestOperation& one) { return one.done(); });
+  }));
+  for (const TestOperation& operation : operations) EXPECT_THAT(operation.status, IsOk());
+  EXPECT_TRUE(received == sent);
+}
+
+TEST_F(OfiTransportTest, AForkedChildHasNoUseOfItAndDoesNotDisturbTheParent) {
+  if (!Create(2)) return;
+  Exchange(0, 1);
+  const int outcome = RunInForkedChild(
+      [&] {
+        TestOperation send;
+        rank(0)->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &send);
+        const bool refused = send.done() && absl::IsFailedPrecondition(send.status);
+        ranks_.clear();
+        return refused ? 0 : 1;
+      },
+      TestDeadline());
+  EXPECT_EQ(outcome, 0);
+  Exchange(0, 1, 1);
+  Exchange(1, 0, 2);
+}
+
+// Some milliseconds a message: enough to see that it works.
+TEST(OfiSockets, PassesMessages) {
+  absl::StatusOr<OfiTransports> ranks = CreateOfiWorld(2, "sockets");
+  if (absl::IsUnavailable(ranks.status()) || absl::IsNotFound(ranks.status())) GTEST_SKIP() << ranks.status();
+  ASSERT_THAT(ranks.status(), IsOk());
+  for (size_t bytes : {0, 100, 100'000}) {
+    const std::vector<unsigned char> data = TestPayload(bytes, 1);
+    std::vector<unsigned char> target(bytes);
+    TestOperation send, receive;
+    (*ranks)[0]->Send(Rank(1), 0, TestEnvelope(1), data.data(), bytes, &send);
+    (*ranks)[1]->Receive(Rank(0), 0, TestEnvelope(1), CopySink(&target), &receive);
+    ASSERT_TRUE(Drive({(*ranks)[0].get(), (*ranks)[1].get()}, [&] { return send.done() && receive.done(); }));
+    EXPECT_THAT(send.status, IsOk());
+    EXPECT_THAT(receive.status, IsOk());
+    EXPECT_TRUE(target == data);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

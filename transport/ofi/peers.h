@@ -1,0 +1,146 @@
+// The other ranks as an endpoint reaches them: greetings, and the notices that travel in slots.
+//
+//   state     how it is left
+//   idle      the first Open, or the peer's hello
+//   greeting  the peer's hello or welcome: open; its refusal, or no answer in time: gone
+//   open      its goodbye, or an error of a send to it: gone
+//   gone      never
+//
+// A hello that does not fit is refused and logged; notices that do not begin with this rank's token are dropped.
+
+#ifndef TRANSPORT_OFI_PEERS_H_
+#define TRANSPORT_OFI_PEERS_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "base/deadline.h"
+#include "base/rank.h"
+#include "transport/ofi/endpoint.h"
+#include "transport/ofi/slot_pool.h"
+#include "transport/ofi/wire.h"
+#include "transport/transport.h"
+
+namespace lockstep {
+
+// Externally synchronised.
+class OfiPeers {
+ public:
+  // Called inside the endpoint's Poll, and by Open and Progress.
+  class Observer {
+   public:
+    virtual ~Observer() = default;
+    virtual void OnOpen(Rank peer) = 0;
+    virtual void OnGone(Rank peer) = 0;
+    // A notice of an open peer, of the kinds from kEager to kClosed, with its `bytes` behind the header. True when the
+    // observer keeps the slot until it calls GiveBack.
+    virtual bool OnNotice(Rank peer, OfiKind kind, ChannelId channel, const OfiNotice& notice,
+                          const unsigned char* payload, size_t bytes, OfiSlot* slot) = 0;
+  };
+
+  // `own` is what this rank says of itself; its token and target are filled in here. Borrows the others. Posts
+  // `slots` receives; status() says whether that was possible.
+  OfiPeers(OfiGreeting own, Rank rank, std::chrono::milliseconds connect_timeout, int slots, OfiEndpoint* endpoint,
+           Observer* observer);
+  OfiPeers(const OfiPeers&) = delete;
+  OfiPeers& operator=(const OfiPeers&) = delete;
+
+  // By rank, one's own entry is not used. Once. INVALID_ARGUMENT for what is no address.
+  absl::Status SetAddresses(const std::vector<std::string>& addresses);
+  bool addresses_known() const { return !addresses_.empty(); }
+
+  // "127.0.0.1:4411", or however the provider's addresses look.
+  std::string Describe(Rank peer) const;
+
+  // Whether notices can be sent to it now. Greets a peer that nobody has greeted.
+  bool Open(Rank peer);
+  bool open(Rank peer) const { return peers_[peer.value()].state == State::kOpen; }
+  // OK, or why a peer is gone.
+  const absl::Status& status(Rank peer) const { return peers_[peer.value()].status; }
+  // The number of an open peer at the endpoint.
+  int index(Rank peer) const { return peers_[peer.value()].index; }
+
+  // Sends a notice to an open peer, with `number`, `posted` and the envelope; the payload is copied.
+  void Send(Rank peer, OfiKind kind, ChannelId channel, OfiNotice notice, const void* payload, size_t bytes);
+  // A slot that OnNotice kept.
+  void GiveBack(OfiSlot* slot) { slots_.Give(slot); }
+
+  // An error that came with something sent to this peer.
+  void Lose(Rank peer, const absl::Status& status);
+  // To all that are open: this rank has ended.
+  void SayGoodbye();
+
+  // Ends greetings that took too long, and lets go who has said goodbye. True when there were any.
+  bool Progress();
+  // Whether that is to be looked at soon, without anything that tells.
+  bool waiting() const { return greeting_ > 0 || leaving_ > 0; }
+  // Notices to peers that the provider has not done with.
+  int sends_pending() const { return sends_pending_; }
+  // OK, or why nothing can be sent and received any more.
+  const absl::Status& status() const { return status_; }
+
+ private:
+  enum class State : uint8_t { kIdle, kGreeting, kOpen, kGone };
+  struct Peer {
+    State state = State::kIdle;
+    absl::Status status;
+    int index = -1;            // at the endpoint, once its address is known
+    uint32_t token = 0;        // with which it wants to be spoken to
+    bool greeted = false;      // it said hello before its address was known here
+    OfiSlot* hello = nullptr;  // while the provider has it
+    OfiSlot* early = nullptr;  // notices that came before the welcome, in their order
+    Deadline deadline = Deadline::Infinite();
+    Deadline gone_by = Deadline::Infinite();  // once it has said goodbye
+  };
+
+  static void OnSent(OfiPost* post, const OfiCompletion& completion);
+  static void OnReceived(OfiPost* post, const OfiCompletion& completion);
+  void PostReceive();
+  void PostReceive(OfiSlot* slot);
+  // True when the slot is kept.
+  bool Handle(OfiSlot* slot, const OfiCompletion& completion);
+  void HandleGreeting(OfiKind kind, const OfiNotice& notice, absl::string_view bytes);
+  void HandleHello(uint32_t source, const OfiGreeting& greeting);
+  void Refuse(uint32_t source, const OfiGreeting& greeting, const OfiRefusal& refusal);
+  void HandleRefusal(Rank peer, const OfiRefusal& refusal);
+  void BecomeOpen(Rank peer, uint32_t token);
+  // It has said goodbye: gone, once nothing can come any more that was sent before.
+  void SeeOff(Rank peer);
+  void BecomeGone(Rank peer, absl::Status status);
+  void SendGreeting(Rank peer, OfiKind kind);
+  // To a number at the endpoint. Null when it left at once, or could not be sent.
+  OfiSlot* SendTo(int index, uint64_t tag, const OfiNotice& notice, const void* payload, size_t bytes);
+  // At the endpoint, of somebody who is told that he was refused; -1 when there were too many.
+  int Stranger(const std::string& address);
+  // Of a number at the endpoint; -1 for a stranger.
+  Rank RankOf(int index) const;
+
+  const Rank rank_;
+  const std::chrono::milliseconds connect_timeout_;
+  OfiEndpoint* const endpoint_;
+  Observer* const observer_;
+  OfiGreeting own_;
+  OfiSlotPool slots_;
+  std::vector<Peer> peers_;
+  std::vector<std::string> addresses_;
+  std::vector<Rank> ranks_;  // by number at the endpoint; -1 for strangers
+  absl::flat_hash_map<std::string, int> strangers_;
+  // To whom refusals were sent, by number at the endpoint, and until when they may take to leave.
+  std::deque<std::pair<int, Deadline>> refusals_;
+  int greeting_ = 0;  // how many peers are in that state
+  int leaving_ = 0;   // how many have said goodbye and are not gone
+  int sends_pending_ = 0;
+  absl::Status status_;
+};
+
+}  // namespace lockstep
+
+#endif  // TRANSPORT_OFI_PEERS_H_

@@ -1,0 +1,222 @@
+#include "transport/ofi/provider.h"
+
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace lockstep {
+namespace {
+
+// In order of preference. A provider that is not here comes after these: it may be newer than this list.
+constexpr const char* kPreferred[] = {"cxi",  "efa", "verbs;ofi_rxm", "psm3",       "opx",
+                                      "psm2", "tcp", "tcp;ofi_rxm",   "net;ofi_rxm"};
+// Only when they are named, and why.
+struct NamedOnly {
+  const char* provider;
+  const char* why;
+};
+constexpr NamedOnly kNamedOnly[] = {
+    {"shm", "reaches ranks of this host alone"},
+    {"sm2", "reaches ranks of this host alone"},
+    {"sockets", "takes milliseconds a message"},
+    {"net", "never lets a waiting rank sleep"},
+    {"udp;ofi_rxd", "is no faster than what runs over TCP and much slower for long messages"},
+};
+
+absl::string_view TextOr(const char* text, absl::string_view otherwise) { return text == nullptr ? otherwise : text; }
+
+absl::string_view NameOf(const fi_info& info) {
+  return TextOr(info.fabric_attr == nullptr ? nullptr : info.fabric_attr->prov_name, "(no name)");
+}
+
+int TagBits(uint64_t format) {
+  int bits = 0;
+  for (; format != 0; format >>= 1) ++bits;
+  return bits;
+}
+
+// Why we cannot use it; empty when we can.
+std::string Unfit(const fi_info& info, const OfiWish& wish) {
+  if (info.ep_attr == nullptr || info.domain_attr == nullptr || info.tx_attr == nullptr || info.rx_attr == nullptr) {
+    return "does not say what it can do";
+  }
+  if (info.ep_attr->type != FI_EP_RDM) return "has no reliable datagrams";
+  if ((info.caps & FI_TAGGED) == 0) return "has no tagged messages";
+  if (const uint64_t modes = (info.mode | info.tx_attr->mode | info.rx_attr->mode) & ~kOfiModes; modes != 0) {
+    return absl::StrCat("requires modes that we do not have (0x", absl::Hex(modes), ")");
+  }
+  if (const int modes = info.domain_attr->mr_mode & ~kOfiMrModes; modes != 0) {
+    return absl::StrCat("requires memory registration that we do not have (0x", absl::Hex(modes), ")");
+  }
+  if (const int bits = TagBits(info.ep_attr->mem_tag_format); bits < kOfiTagBits) {
+    return absl::StrCat("has tags of ", bits, " bits, fewer than ", kOfiTagBits);
+  }
+  if (info.ep_attr->max_msg_size < kOfiMessageBytesMin) {
+    return absl::StrCat("has messages of up to ", info.ep_attr->max_msg_size, " bytes, fewer than ",
+                        kOfiMessageBytesMin);
+  }
+  if (info.ep_attr->msg_prefix_size != 0) return "wants a prefix in front of every message";
+  if (info.domain_attr->resource_mgmt == FI_RM_DISABLED) return "drops messages when its queues are full";
+  if (wish.device_memory && (info.caps & FI_HMEM) == 0) return "does not take memory of a device";
+  return "";
+}
+
+bool Named(absl::string_view provider, const OfiWish& wish, bool exactly) {
+  return exactly ? provider == wish.provider : absl::StartsWith(provider, absl::StrCat(wish.provider, ";"));
+}
+
+// The same address, whatever the port.
+bool SameHost(const SocketAddress& a, const SocketAddress& b) {
+  return a.family() == b.family() && a.WithPort(0) == b.WithPort(0);
+}
+
+std::string Refusal(const fi_info& info, const OfiWish& wish, bool exactly) {
+  const absl::string_view name = NameOf(info);
+  if (!wish.provider.empty() && !Named(name, wish, exactly)) {
+    return absl::StrCat("is not the provider that was asked for (", wish.provider, ")");
+  }
+  if (std::string reason = Unfit(info, wish); !reason.empty()) return reason;
+  if (wish.provider.empty()) {
+    for (const NamedOnly& one : kNamedOnly) {
+      if (name == one.provider) return absl::StrCat("must be asked for by name: it ", one.why);
+    }
+    if (absl::StrContains(name, "ofi_mrail") || absl::StrContains(name, "ofi_hook")) {
+      return "must be asked for by name: it is a layer over others";
+    }
+  }
+  const SocketAddress source = SourceOf(info);
+  if (wish.address.length() != 0 && source.length() != 0 && !SameHost(source, wish.address)) {
+    return absl::StrCat("is not at ", wish.address.HostString());
+  }
+  return "";
+}
+
+int Preference(const fi_info& info) {
+  const auto found = std::find(std::begin(kPreferred), std::end(kPreferred), NameOf(info));
+  return static_cast<int>(found - std::begin(kPreferred));
+}
+
+OfiCandidate CandidateOf(const fi_info& info, std::string rejected) {
+  OfiCandidate candidate;
+  candidate.provider = std::string(NameOf(info));
+  candidate.domain = std::string(TextOr(info.domain_attr == nullptr ? nullptr : info.domain_attr->name, "(no name)"));
+  if (const SocketAddress source = SourceOf(info); source.length() != 0) candidate.address = source.HostString();
+  candidate.rejected = std::move(rejected);
+  return candidate;
+}
+
+std::string NameWithPlace(const OfiCandidate& candidate) {
+  return absl::StrCat(candidate.provider, " ", candidate.domain, candidate.address.empty() ? "" : " ",
+                      candidate.address);
+}
+
+// Unless it is there already: fi_getinfo lists a place once for each set of capabilities.
+void AddOnce(OfiCandidate candidate, std::vector<OfiCandidate>* candidates) {
+  const bool there = std::any_of(candidates->begin(), candidates->end(), [&](const OfiCandidate& other) {
+    return NameWithPlace(other) == NameWithPlace(candidate);
+  });
+  if (!there) candidates->push_back(std::move(candidate));
+}
+
+OfiInfo Hints(const OfiApi& api, const OfiWish& wish, uint64_t order) {
+  OfiInfo hints(api.dupinfo(nullptr), {&api});
+  if (hints == nullptr) return hints;
+  hints->caps = FI_TAGGED | (wish.device_memory ? FI_HMEM : 0);
+  hints->mode = kOfiModes;
+  hints->ep_attr->type = FI_EP_RDM;
+  // One thread at a time calls into a domain: whoever holds the transport.
+  hints->domain_attr->threading = FI_THREAD_DOMAIN;
+  hints->domain_attr->mr_mode = kOfiMrModes & ~(wish.device_memory ? 0 : FI_MR_HMEM);
+  hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
+  hints->tx_attr->msg_order = order;
+  hints->rx_attr->msg_order = order;
+  return hints;
+}
+
+}  // namespace
+
+SocketAddress SourceOf(const fi_info& info) {
+  const bool ip =
+      info.addr_format == FI_SOCKADDR || info.addr_format == FI_SOCKADDR_IN || info.addr_format == FI_SOCKADDR_IN6;
+  if (!ip || info.src_addr == nullptr) return SocketAddress();
+  return SocketAddress::From(static_cast<const sockaddr*>(info.src_addr), static_cast<socklen_t>(info.src_addrlen));
+}
+
+std::string Describe(const std::vector<OfiCandidate>& candidates) {
+  std::vector<std::pair<std::pair<std::string, std::string>, std::string>> lines;  // (provider, reason), places
+  for (const OfiCandidate& candidate : candidates) {
+    const std::pair<std::string, std::string> key(candidate.provider, candidate.rejected);
+    const auto same = [&](const auto& line) { return line.first == key; };
+    auto line = std::find_if(lines.begin(), lines.end(), same);
+    if (line == lines.end()) line = lines.insert(lines.end(), {key, ""});
+    absl::StrAppend(&line->second, line->second.empty() ? " " : ", ", candidate.domain,
+                    candidate.address.empty() ? "" : " ", candidate.address);
+  }
+  std::string text;
+  for (const auto& line : lines) {
+    absl::StrAppend(&text, text.empty() ? "" : "\n", line.first.first, line.second, ": ",
+                    line.first.second.empty() ? "chosen" : line.first.second);
+  }
+  return text;
+}
+
+absl::StatusOr<OfiChoice> ChooseProvider(const fi_info* fitting, const fi_info* all, const OfiWish& wish) {
+  bool exactly = false;
+  for (const fi_info* info = fitting; info != nullptr; info = info->next) exactly |= NameOf(*info) == wish.provider;
+  OfiChoice choice;
+  for (const fi_info* info = fitting; info != nullptr; info = info->next) {
+    if (!Refusal(*info, wish, exactly).empty()) continue;
+    if (choice.chosen == nullptr || Preference(*info) < Preference(*choice.chosen)) choice.chosen = info;
+  }
+  if (choice.chosen != nullptr) AddOnce(CandidateOf(*choice.chosen, ""), &choice.candidates);
+  for (const fi_info* info = fitting; info != nullptr; info = info->next) {
+    std::string reason = Refusal(*info, wish, exactly);
+    if (reason.empty()) {
+      reason =
+          absl::StrCat(Preference(*info) == Preference(*choice.chosen) ? "comes after " : "is less preferred than ",
+                       NameWithPlace(choice.candidates.front()));
+    }
+    AddOnce(CandidateOf(*info, std::move(reason)), &choice.candidates);
+  }
+  for (const fi_info* info = all; info != nullptr; info = info->next) {
+    std::string reason = Refusal(*info, wish, exactly);
+    if (reason.empty()) reason = "does not offer what we ask for together";
+    AddOnce(CandidateOf(*info, std::move(reason)), &choice.candidates);
+  }
+  if (choice.chosen != nullptr) return choice;
+  return absl::NotFoundError(absl::StrCat("no provider of libfabric will do",
+                                          choice.candidates.empty() ? ": there is none" : ":\n",
+                                          Describe(choice.candidates)));
+}
+
+absl::StatusOr<OfiProvider> FindProvider(const OfiApi& api, const OfiWish& wish) {
+  const auto list = [&](const fi_info* asked, OfiInfo* answer) {
+    fi_info* found = nullptr;
+    const int result = api.getinfo(kOfiVersion, nullptr, nullptr, 0, asked, &found);
+    if (result == 0) *answer = OfiInfo(found, {&api});
+    if (result == 0 || result == -FI_ENODATA) return absl::OkStatus();
+    return OfiStatus(api, result, "fi_getinfo");
+  };
+  OfiInfo fitting(nullptr, {&api}), all(nullptr, {&api});
+  // Messages bring their numbers along. But a farewell should not overtake them, where a provider can see to that.
+  for (const uint64_t order : {uint64_t{FI_ORDER_SAS}, uint64_t{FI_ORDER_NONE}}) {
+    const OfiInfo hints = Hints(api, wish, order);
+    if (hints == nullptr) return absl::ResourceExhaustedError("libfabric: no memory for hints");
+    LOCKSTEP_RETURN_IF_ERROR(list(hints.get(), &fitting));
+    if (fitting != nullptr) break;
+  }
+  LOCKSTEP_RETURN_IF_ERROR(list(nullptr, &all));
+  LOCKSTEP_ASSIGN_OR_RETURN(OfiChoice choice, ChooseProvider(fitting.get(), all.get(), wish));
+  OfiInfo info(api.dupinfo(choice.chosen), {&api});
+  if (info == nullptr) return absl::ResourceExhaustedError("libfabric: no memory for a copy of an info");
+  return OfiProvider{std::move(info), std::move(choice.candidates)};
+}
+
+}  // namespace lockstep

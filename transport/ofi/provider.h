@@ -1,0 +1,86 @@
+// Which of libfabric's providers carries the messages, on which interface, and why none of the others.
+//
+// Judged by attributes, not by names: what a provider says of itself (fi_getinfo(3)) is compared with what we can do.
+// Names only put those that fit in order: real fabrics first, then what runs over sockets. Which are handled by their
+// attributes alone, and were never run, docs/libfabric.md says.
+
+#ifndef TRANSPORT_OFI_PROVIDER_H_
+#define TRANSPORT_OFI_PROVIDER_H_
+
+#include <rdma/fabric.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "transport/ofi/ofi_library.h"
+#include "transport/socket.h"
+
+namespace lockstep {
+
+// The tags that we use have no more bits than this: some fabrics' have no more.
+inline constexpr int kOfiTagBits = 48;
+// Every message that is not cut into pieces fits in this.
+inline constexpr size_t kOfiMessageBytesMin = 8192;
+
+// Modes of memory registration that we serve (fi_mr(3)). The others are FI_MR_RAW, FI_MR_MMU_NOTIFY, FI_MR_RMA_EVENT
+// and FI_MR_COLLECTIVE, of which only the second concerns messages.
+inline constexpr int kOfiMrModes =
+    FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT | FI_MR_HMEM;
+inline constexpr uint64_t kOfiModes = FI_CONTEXT | FI_CONTEXT2;
+
+struct OfiWish {
+  // Empty: by preference. "tcp;ofi_rxm" is that one; "tcp" is also what is layered over it, when no provider has just
+  // that name.
+  std::string provider;
+  // Of providers with IP addresses only the interface that has this one will do; the port is not looked at. Without a
+  // family: any.
+  SocketAddress address;
+  // Only a provider that takes memory of a CUDA device will do.
+  bool device_memory = false;
+};
+
+struct OfiCandidate {
+  std::string provider;  // "tcp;ofi_rxm"
+  std::string domain;    // "eth0"
+  std::string address;   // "10.0.0.7", where it has an IP address
+  std::string rejected;  // why; empty for the one that was chosen
+};
+
+struct OfiChoice {
+  const fi_info* chosen = nullptr;       // in the list that was chosen from
+  std::vector<OfiCandidate> candidates;  // each once, the chosen one first
+};
+
+// "net eth0 10.0.0.7, lo 127.0.0.1: must be asked for by name: ...": a line for each provider and reason, in the order
+// of the candidates.
+std::string Describe(const std::vector<OfiCandidate>& candidates);
+
+// Chooses from `fitting`, what fi_getinfo answers to our hints. `all`, what it answers without any, or null: the
+// providers that do not fit, to be told why. Pure. NOT_FOUND lists the candidates with the reasons.
+absl::StatusOr<OfiChoice> ChooseProvider(const fi_info* fitting, const fi_info* all, const OfiWish& wish);
+
+struct OfiInfoDeleter {
+  const OfiApi* api = nullptr;
+  void operator()(fi_info* info) const { api->freeinfo(info); }
+};
+using OfiInfo = std::unique_ptr<fi_info, OfiInfoDeleter>;
+
+struct OfiProvider {
+  OfiInfo info;                          // one, of which endpoints are made
+  std::vector<OfiCandidate> candidates;  // as above
+};
+
+// Asks the library and chooses. NOT_FOUND as above; UNAVAILABLE when it has no provider at all.
+absl::StatusOr<OfiProvider> FindProvider(const OfiApi& api, const OfiWish& wish);
+
+// The IP address of an info's source; one without a family when it has another kind.
+SocketAddress SourceOf(const fi_info& info);
+
+}  // namespace lockstep
+
+#endif  // TRANSPORT_OFI_PROVIDER_H_

@@ -1,0 +1,129 @@
+// The receiving half of a link.
+//
+//   record    how it goes on
+//   waiting   its message came whole: done. It was announced, or is long and may be asked for in advance: moving;
+//             starved when no staging slot is free
+//   starved   a slot is free: moving
+//   moving    all pieces have come: done
+//   done      all before it are done: its operation completes
+//   mismatch  all before it are done: the half is broken
+//
+// A message that is copied is received piece by piece where it belongs; one that is reduced passes through staging
+// slots. Both kinds of memory wait under tags that the sender is told, so nothing long arrives unasked. What is asked
+// for in advance takes at most half of the staging slots: the others go to messages whose sender has them ready, so
+// slots always come back.
+
+#ifndef TRANSPORT_OFI_RECEIVER_H_
+#define TRANSPORT_OFI_RECEIVER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "transport/ofi/link_base.h"
+#include "transport/ofi/record_pool.h"
+#include "transport/ofi/wire.h"
+#include "transport/transport.h"
+
+namespace lockstep {
+
+struct OfiIncoming {
+  enum class State : uint8_t { kWaiting, kStarved, kMoving, kDone, kMismatch };
+  Operation* operation = nullptr;
+  State state = State::kWaiting;
+  bool announced = false;
+  uint32_t number = 0;
+  uint64_t first_piece = 0;
+  uint32_t piece_bytes = 0;
+  uint32_t pieces = 0;     // that the message has
+  uint32_t granted = 0;    // of them, told the sender
+  uint32_t posted = 0;     // of them, to the provider
+  uint32_t arrived = 0;    // of these
+  uint32_t in_flight = 0;  // pieces whose memory the provider may write
+  OfiMemory::Region* region = nullptr;
+  OfiIncoming* next = nullptr;
+};
+
+// Externally synchronised.
+class OfiReceiver {
+ public:
+  OfiReceiver(OfiLinkBase* base, OfiRecordPool<OfiIncoming>* records) : base_(base), records_(records) {}
+  OfiReceiver(const OfiReceiver&) = delete;
+  OfiReceiver& operator=(const OfiReceiver&) = delete;
+
+  // The operation's envelope, sink and bytes are filled in.
+  void Post(Operation* operation);
+  // Whether no receive is posted, and the next message would be taken.
+  bool idle() const { return front_ == nullptr && !broken() && !ended_; }
+  // Takes the next message, if it is there, short and what is expected: as Post does, without an operation. Of one that is
+  // idle, into memory of the host.
+  bool ReceiveAtOnce(const Envelope& expected, const Sink& sink);
+  // Asks for long messages in advance, once the peer is open.
+  void Advance();
+  // Staging slots are free again.
+  void Resume();
+
+  // True when the slot is kept until a receive takes the message.
+  bool OnEager(const OfiNotice& notice, const unsigned char* payload, size_t bytes, OfiSlot* slot);
+  void OnAnnounce(const OfiNotice& notice, uint64_t bytes);
+
+  // Every operation completes with this, now and in future, as soon as the provider does not write into its memory any
+  // more. The first reason counts. What the peer may still send stays with it, and with the providers.
+  void Break(const absl::Status& status);
+  // The peer sends nothing more: what has come whole is still delivered, everything else completes with the cause.
+  void End(const absl::Status& cause);
+  // The endpoint is closed, or not to be touched: every operation completes.
+  void Drop(const absl::Status& status);
+
+  bool broken() const { return !status_.ok(); }
+  bool pending() const { return front_ != nullptr; }
+  // Pieces whose memory the provider may write.
+  int in_flight() const { return in_flight_; }
+
+ private:
+  struct Unexpected {
+    uint32_t number = 0;
+    Envelope envelope = {};
+    uint64_t bytes = 0;
+    const unsigned char* payload = nullptr;
+    OfiSlot* slot = nullptr;  // null: only announced
+  };
+
+  static void OnPieceReceived(OfiPost* post, const OfiCompletion& completion);
+  OfiIncoming* Find(uint32_t number) const;
+  // Whether what arrived is what the record expects.
+  bool Fits(OfiIncoming* record, const Envelope& envelope, uint64_t bytes);
+  std::string Mismatch(const Operation& operation) const;
+  void Match(OfiIncoming* record, const Unexpected& message);
+  bool Long(const OfiIncoming& record) const;
+  // If the peer does not know of much that is expected.
+  void TellExpected();
+  // Makes memory wait for the message's pieces, and tells the sender.
+  void Grant(OfiIncoming* record);
+  void GrantMore(OfiIncoming* record);
+  bool PostPiece(OfiIncoming* record);
+  void Arrived(OfiIncoming* record, OfiPiece* piece);
+  void CancelPieces(const OfiIncoming* of);
+  void CompleteFront();
+  void Fail(const absl::Status& status);
+
+  OfiLinkBase* const base_;
+  OfiRecordPool<OfiIncoming>* const records_;
+  OfiIncoming* front_ = nullptr;
+  OfiIncoming* back_ = nullptr;  // valid while front_ is set
+  std::vector<Unexpected> unexpected_;
+  std::vector<OfiPiece*> flying_;
+  int in_flight_ = 0;
+  int granted_early_ = 0;       // messages that were asked for and have shown no sign of life
+  bool more_to_grant_ = false;  // when one of these does
+  bool starving_ = false;       // among the parts' starved
+  bool ended_ = false;
+  absl::Status end_;  // why nothing more comes
+  absl::Status status_;
+};
+
+}  // namespace lockstep
+
+#endif  // TRANSPORT_OFI_RECEIVER_H_

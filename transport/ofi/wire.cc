@@ -1,0 +1,132 @@
+#include "transport/ofi/wire.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "transport/little_endian.h"
+
+namespace lockstep {
+namespace {
+
+constexpr size_t kGreetingBytes = 48;
+
+}  // namespace
+
+void EncodeOfiNotice(const OfiNotice& notice, unsigned char* target) {
+  StoreLittleEndian<uint32_t>(notice.token, target);
+  StoreLittleEndian<uint32_t>(notice.source, target + 4);
+  StoreLittleEndian<uint32_t>(notice.number, target + 8);
+  StoreLittleEndian<uint32_t>(notice.expected, target + 12);
+  std::copy(notice.envelope.begin(), notice.envelope.end(), target + 16);
+}
+
+OfiNotice DecodeOfiNotice(const unsigned char* source) {
+  OfiNotice notice;
+  notice.token = LoadLittleEndian<uint32_t>(source);
+  notice.source = LoadLittleEndian<uint32_t>(source + 4);
+  notice.number = LoadLittleEndian<uint32_t>(source + 8);
+  notice.expected = LoadLittleEndian<uint32_t>(source + 12);
+  std::copy(source + 16, source + kOfiNoticeBytes, notice.envelope.begin());
+  return notice;
+}
+
+void EncodeOfiGrant(const OfiGrant& grant, unsigned char* target) {
+  StoreLittleEndian<uint64_t>(grant.bytes, target);
+  StoreLittleEndian<uint64_t>(grant.piece, target + 8);
+  StoreLittleEndian<uint32_t>(grant.piece_bytes, target + 16);
+  StoreLittleEndian<uint32_t>(grant.pieces, target + 20);
+}
+
+OfiGrant DecodeOfiGrant(const unsigned char* source) {
+  OfiGrant grant;
+  grant.bytes = LoadLittleEndian<uint64_t>(source);
+  grant.piece = LoadLittleEndian<uint64_t>(source + 8);
+  grant.piece_bytes = LoadLittleEndian<uint32_t>(source + 16);
+  grant.pieces = LoadLittleEndian<uint32_t>(source + 20);
+  return grant;
+}
+
+void EncodeOfiRefusal(const OfiRefusal& refusal, unsigned char* target) {
+  StoreLittleEndian<uint32_t>(static_cast<uint32_t>(refusal.verdict), target);
+  StoreLittleEndian<uint64_t>(refusal.detail, target + 4);
+}
+
+OfiRefusal DecodeOfiRefusal(const unsigned char* source) {
+  return {static_cast<OfiVerdict>(LoadLittleEndian<uint32_t>(source)), LoadLittleEndian<uint64_t>(source + 4)};
+}
+
+std::string EncodeOfiGreeting(const OfiGreeting& greeting) {
+  std::string bytes;
+  AppendLittleEndian<uint32_t>(kOfiMagic, &bytes);
+  AppendLittleEndian<uint32_t>(greeting.version, &bytes);
+  AppendLittleEndian<uint32_t>(greeting.token, &bytes);
+  AppendLittleEndian<uint32_t>(greeting.world_size, &bytes);
+  AppendLittleEndian<uint32_t>(greeting.target, &bytes);
+  AppendLittleEndian<uint32_t>(greeting.chunk_bytes, &bytes);
+  AppendLittleEndian<uint64_t>(greeting.world_id, &bytes);
+  AppendLittleEndian<uint32_t>(static_cast<uint32_t>(greeting.job_id.size()), &bytes);
+  AppendLittleEndian<uint32_t>(static_cast<uint32_t>(greeting.provider.size()), &bytes);
+  AppendLittleEndian<uint32_t>(static_cast<uint32_t>(greeting.address.size()), &bytes);
+  AppendLittleEndian<uint32_t>(0, &bytes);
+  absl::StrAppend(&bytes, greeting.job_id, greeting.provider, greeting.address);
+  return bytes;
+}
+
+bool DecodeOfiGreeting(absl::string_view bytes, OfiGreeting* greeting) {
+  if (bytes.size() < kGreetingBytes || LoadLittleEndian<uint32_t>(bytes.data()) != kOfiMagic) return false;
+  greeting->version = LoadLittleEndian<uint32_t>(bytes.data() + 4);
+  greeting->token = LoadLittleEndian<uint32_t>(bytes.data() + 8);
+  if (greeting->version != kOfiProtocolVersion) return true;
+  greeting->world_size = LoadLittleEndian<uint32_t>(bytes.data() + 12);
+  greeting->target = LoadLittleEndian<uint32_t>(bytes.data() + 16);
+  greeting->chunk_bytes = LoadLittleEndian<uint32_t>(bytes.data() + 20);
+  greeting->world_id = LoadLittleEndian<uint64_t>(bytes.data() + 24);
+  const uint64_t job_id_bytes = LoadLittleEndian<uint32_t>(bytes.data() + 32);
+  const uint64_t provider_bytes = LoadLittleEndian<uint32_t>(bytes.data() + 36);
+  const uint64_t address_bytes = LoadLittleEndian<uint32_t>(bytes.data() + 40);
+  absl::string_view rest = bytes.substr(kGreetingBytes);
+  if (job_id_bytes + provider_bytes + address_bytes != rest.size()) return false;
+  greeting->job_id = std::string(rest.substr(0, job_id_bytes));
+  greeting->provider = std::string(rest.substr(job_id_bytes, provider_bytes));
+  greeting->address = std::string(rest.substr(job_id_bytes + provider_bytes));
+  return true;
+}
+
+OfiRefusal JudgeOfiGreeting(const OfiGreeting& greeting, uint32_t source, const OfiGreeting& own, Rank rank) {
+  const uint32_t self = static_cast<uint32_t>(rank.value());
+  if (greeting.version != own.version) return {OfiVerdict::kOtherVersion, own.version};
+  if (greeting.job_id != own.job_id) return {OfiVerdict::kOtherJob, 0};
+  if (greeting.world_id != own.world_id) return {OfiVerdict::kOtherWorld, 0};
+  if (greeting.world_size != own.world_size) return {OfiVerdict::kOtherWorldSize, own.world_size};
+  if (greeting.target != self || source == self || source >= own.world_size) return {OfiVerdict::kOtherRank, self};
+  if (greeting.chunk_bytes != own.chunk_bytes) return {OfiVerdict::kOtherChunkSize, own.chunk_bytes};
+  if (greeting.provider != own.provider) return {OfiVerdict::kOtherProvider, 0};
+  return {};
+}
+
+absl::Status OfiRefusalStatus(const OfiRefusal& refusal, const OfiGreeting& own) {
+  const auto because = [](auto... what) { return absl::FailedPreconditionError(absl::StrCat(what...)); };
+  switch (refusal.verdict) {
+    case OfiVerdict::kOtherVersion:
+      return because("it speaks version ", refusal.detail, " of the protocol, this rank ", own.version);
+    case OfiVerdict::kOtherJob:
+      return because("it belongs to another job than '", own.job_id, "'");
+    case OfiVerdict::kOtherWorld:
+      return because("it belongs to another world of job '", own.job_id, "'");
+    case OfiVerdict::kOtherRank:
+      return because("it is rank ", refusal.detail, ", not ", own.target);
+    case OfiVerdict::kOtherWorldSize:
+      return because("its world has ", refusal.detail, " ranks, not ", own.world_size);
+    case OfiVerdict::kOtherChunkSize:
+      return because("it cuts messages into ", refusal.detail, " bytes, this rank into ", own.chunk_bytes);
+    case OfiVerdict::kOtherProvider:
+      return because("it uses another provider than ", own.provider);
+    case OfiVerdict::kDuplicate:
+      return because("another process has this rank already");
+    case OfiVerdict::kAccepted:
+      break;
+  }
+  return because("it refused for a reason that this rank does not know (", static_cast<uint32_t>(refusal.verdict), ")");
+}
+
+}  // namespace lockstep

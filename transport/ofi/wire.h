@@ -1,0 +1,144 @@
+// What ranks say to each other over an endpoint. Pure: bytes in, bytes out.
+//
+// Two kinds of messages, told apart by their tags, of which 48 bits are used:
+//
+//   tag       = 1:1 nonce:16 piece:31        a piece of a long message, into memory that waits for it
+//             | 0:1 0:7 kind:8 channel:32    a notice: in one slot of up to kOfiSlotBytes
+//   notice    = token:u32 source:u32 number:u32 expected:u32 envelope:32 bytes, and then by kind
+//     eager   = payload                      message `number` of the channel, whole
+//     announce = bytes:u64                   message `number` of the channel is one of so many bytes: may it come?
+//     grant   = bytes:u64 piece:u64 piece_bytes:u32 pieces:u32
+//                                            so many pieces of message `number`, which is so long, have memory that
+//                                            waits, the first under the tag `piece` and each under the next
+//     discard = -                            message `number` is not wanted: take it as received
+//     credit  = -                            for `expected` alone
+//     closed  = -                            the channel has ended on this side: nothing of it is sent any more, and
+//                                            nothing received that has not been: the first `number` messages
+//     goodbye = -                            this rank has ended
+//     hello   = greeting                     who I am, and under which token I am to be spoken to
+//     welcome = greeting                     the same in answer
+//     refused = verdict:u32 detail:u64       in answer to a hello, with the token that it had
+//   greeting  = magic:u32 version:u32 token:u32 world_size:u32 target:u32 chunk_bytes:u32 world_id:u64
+//               job_id_bytes:u32 provider_bytes:u32 address_bytes:u32 reserved:u32 job_id provider address
+//
+// Numbers are little-endian. `number` counts the messages from one rank to another on a channel, modulo 2^32;
+// `expected` is before which of them, from the rank that it is sent to, the sender of the notice has posted receives,
+// but at most kOfiUnexpectedMax after the first that has not completed: a provider may lose what it has no room for. A
+// rank may send eager and announce with numbers up to kOfiUnexpectedMax beyond what is expected. A token is a random
+// number that a rank hands to its peers in the greeting: what does not begin with it is dropped. A fabric may deliver
+// in another order than things were sent in.
+
+#ifndef TRANSPORT_OFI_WIRE_H_
+#define TRANSPORT_OFI_WIRE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "base/rank.h"
+#include "transport/transport.h"
+
+namespace lockstep {
+
+inline constexpr uint32_t kOfiProtocolVersion = 1;
+inline constexpr uint32_t kOfiMagic = 0x314f4b4c;  // "LKO1"
+inline constexpr size_t kOfiSlotBytes = 8192;
+inline constexpr size_t kOfiNoticeBytes = 48;
+// A payload of up to this many bytes is sent without being asked for.
+inline constexpr size_t kOfiEagerBytesMax = kOfiSlotBytes - kOfiNoticeBytes;
+inline constexpr size_t kOfiNoticeBytesMax = kOfiNoticeBytes + 24;  // of the kinds that carry numbers
+inline constexpr size_t kOfiJobIdBytesMax = 1024;
+inline constexpr size_t kOfiAddressBytesMax = 1024;
+// How many messages of a channel may wait at a rank that has posted no receive for them.
+inline constexpr uint32_t kOfiUnexpectedMax = 32;
+
+// Part of the wire format: append, never reorder.
+enum class OfiKind : uint8_t {
+  kEager = 1,
+  kAnnounce = 2,
+  kGrant = 3,
+  kDiscard = 4,
+  kCredit = 5,
+  kClosed = 6,
+  kGoodbye = 7,
+  kHello = 8,
+  kWelcome = 9,
+  kRefused = 10,
+};
+
+inline constexpr uint64_t kOfiPieceTag = uint64_t{1} << 47;
+inline constexpr uint64_t kOfiNoticeIgnore = kOfiPieceTag - 1;  // all notices match a receive with tag 0
+
+constexpr uint64_t OfiNoticeTag(OfiKind kind, ChannelId channel) { return static_cast<uint64_t>(kind) << 32 | channel; }
+constexpr OfiKind OfiKindOf(uint64_t tag) { return static_cast<OfiKind>(tag >> 32 & 0xff); }
+constexpr ChannelId OfiChannelOf(uint64_t tag) { return static_cast<ChannelId>(tag); }
+
+struct OfiNotice {
+  uint32_t token = 0;
+  uint32_t source = 0;
+  uint32_t number = 0;
+  uint32_t expected = 0;
+  Envelope envelope = {};
+};
+void EncodeOfiNotice(const OfiNotice& notice, unsigned char* target);
+OfiNotice DecodeOfiNotice(const unsigned char* source);
+
+struct OfiGrant {
+  uint64_t bytes = 0;
+  uint64_t piece = 0;
+  uint32_t piece_bytes = 0;
+  uint32_t pieces = 0;
+};
+inline constexpr size_t kOfiGrantBytes = 24;
+void EncodeOfiGrant(const OfiGrant& grant, unsigned char* target);
+OfiGrant DecodeOfiGrant(const unsigned char* source);
+
+struct OfiGreeting {
+  uint32_t version = kOfiProtocolVersion;
+  uint32_t token = 0;
+  uint32_t world_size = 0;
+  uint32_t target = 0;
+  uint32_t chunk_bytes = 0;
+  uint64_t world_id = 0;
+  std::string job_id;
+  std::string provider;
+  std::string address;
+};
+// At most kOfiEagerBytesMax long.
+std::string EncodeOfiGreeting(const OfiGreeting& greeting);
+// False when these bytes are no greeting of ours, of whatever version; of another version only `version` and `token`
+// are told.
+bool DecodeOfiGreeting(absl::string_view bytes, OfiGreeting* greeting);
+
+// Part of the wire format: append, never reorder.
+enum class OfiVerdict : uint32_t {
+  kAccepted = 0,
+  kOtherVersion = 1,  // detail: the version of whoever refuses
+  kOtherJob = 2,
+  kOtherWorld = 3,
+  kOtherRank = 4,       // detail: the rank of whoever refuses
+  kOtherWorldSize = 5,  // detail: the world size of whoever refuses; the next three likewise
+  kOtherChunkSize = 6,
+  kOtherProvider = 7,
+  kDuplicate = 8,  // another process has this rank already
+};
+
+struct OfiRefusal {
+  OfiVerdict verdict = OfiVerdict::kAccepted;
+  uint64_t detail = 0;
+};
+inline constexpr size_t kOfiRefusalBytes = 12;
+void EncodeOfiRefusal(const OfiRefusal& refusal, unsigned char* target);
+OfiRefusal DecodeOfiRefusal(const unsigned char* source);
+
+// What a rank that would itself greet with `own` says to `greeting` from `source`.
+OfiRefusal JudgeOfiGreeting(const OfiGreeting& greeting, uint32_t source, const OfiGreeting& own, Rank rank);
+
+// Why the peer refused a rank that greeted with `own`: FAILED_PRECONDITION.
+absl::Status OfiRefusalStatus(const OfiRefusal& refusal, const OfiGreeting& own);
+
+}  // namespace lockstep
+
+#endif  // TRANSPORT_OFI_WIRE_H_

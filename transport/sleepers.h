@@ -1,0 +1,76 @@
+// Sleepers: the waits of any thread for a transport whose events all show on one descriptor, and what ends them.
+//
+// Everything that a transport has to do is an event that is not taken out of the descriptor yet, or is told of by
+// TellWorkLeft. A sleeper counts itself, then looks whether work is left, and sleeps on the descriptor otherwise; whoever
+// leaves work says so, then looks for sleepers, and wakes them. Both are sequentially consistent, so one of them sees
+// the other.
+
+#ifndef TRANSPORT_SLEEPERS_H_
+#define TRANSPORT_SLEEPERS_H_
+
+#include <poll.h>
+
+#include <atomic>
+#include <utility>
+#include <vector>
+
+#include "base/deadline.h"
+#include "transport/wakeup.h"
+
+namespace lockstep {
+
+class Sleepers {
+ public:
+  // Borrows the descriptor of the events.
+  Sleepers(Wakeup wakeup, int events) : wakeup_(std::move(wakeup)), events_(events) {}
+
+  // ---- For who moves the transport, one thread at a time.
+
+  void TellWorkLeft(bool left) {
+    if (left != work_left_.load(std::memory_order_relaxed)) work_left_.store(left);
+    if (left && any()) Wake();
+  }
+  bool any() const { return count_.load() > 0; }
+  // Whether a sleeper was woken by the events since ForgetEvents. Only a hint that it is worth looking at them.
+  bool events_seen() const { return events_seen_.load(std::memory_order_relaxed); }
+  void ForgetEvents() { events_seen_.store(false, std::memory_order_relaxed); }
+
+  // ---- For any thread.
+
+  void Wake() { wakeup_.Signal(); }
+
+  // The parts of PollableTransport's waits. Begin is false when there is work.
+  void AppendDescriptors(std::vector<pollfd>* descriptors) const {
+    descriptors->push_back({events_, POLLIN, 0});
+    descriptors->push_back({wakeup_.descriptor(), POLLIN, 0});
+  }
+  bool Begin() {
+    count_.fetch_add(1);
+    return !work_left_.load();
+  }
+  void End(bool event) {
+    if (event) events_seen_.store(true, std::memory_order_relaxed);
+    // The last one takes the wake-up away, so that it ends every wait that was under way; one that was meant for a wait that
+    // has begun since it gives back.
+    if (count_.fetch_sub(1) != 1) return;
+    wakeup_.Clear();
+    if (any()) wakeup_.Signal();
+  }
+  // Between the two, until there is an event, a wake-up, or the deadline. True for an event.
+  bool Sleep(Deadline deadline) const {
+    pollfd descriptors[2] = {{events_, POLLIN, 0}, {wakeup_.descriptor(), POLLIN, 0}};
+    (void)poll(descriptors, 2, deadline.remaining_ms());
+    return descriptors[0].revents != 0;
+  }
+
+ private:
+  const Wakeup wakeup_;
+  const int events_;
+  std::atomic<bool> work_left_{false};
+  std::atomic<int> count_{0};
+  std::atomic<bool> events_seen_{false};
+};
+
+}  // namespace lockstep
+
+#endif  // TRANSPORT_SLEEPERS_H_
