@@ -356,12 +356,15 @@ TEST_P(DeviceConformance, DestroyingAStreamDestroysItsWorkAndCompletesItsEvents)
   EXPECT_THAT(event->Synchronize(Deadline::Now()), IsOk());
 }
 
+// No test can see the moment when the destructor has begun, so what is behind the running closure is seconds of work.
 TEST_P(DeviceConformance, DestructorLetsTheRunningClosureFinishAndDropsTheRest) {
+  constexpr int kBehind = 2000;
   auto stream = NewStream();
   Gate started;
   Gate gate;
+  Gate never;
   bool finished = false;
-  bool second_ran = false;
+  int ran = 0;
   ASSERT_THAT(stream->Enqueue([&] {
     started.Open();
     absl::Status opened = gate.Await(Soon());
@@ -369,11 +372,12 @@ TEST_P(DeviceConformance, DestructorLetsTheRunningClosureFinishAndDropsTheRest) 
     return opened;
   }),
               IsOk());
-  ASSERT_THAT(stream->Enqueue([&second_ran] {
-    second_ran = true;
-    return absl::OkStatus();
-  }),
-              IsOk());
+  for (int i = 0; i < kBehind; ++i) {
+    EnqueueOk(stream.get(), [&never, &ran] {
+      EXPECT_THAT(never.Await(Deadline::AfterMs(2)), StatusIs(absl::StatusCode::kDeadlineExceeded));
+      ++ran;
+    });
+  }
   ASSERT_THAT(started.Await(Soon()), IsOk());
   Gate destroyed;
   Thread destroyer("destroyer", [&] {
@@ -384,7 +388,7 @@ TEST_P(DeviceConformance, DestructorLetsTheRunningClosureFinishAndDropsTheRest) 
   gate.Open();
   EXPECT_THAT(destroyed.Await(Soon()), IsOk());
   EXPECT_TRUE(finished);
-  EXPECT_FALSE(second_ran);
+  EXPECT_LT(ran, kBehind);
 }
 
 TEST_P(DeviceConformance, DestroyedStreamReleasesThoseThatWaitForIt) {
