@@ -227,8 +227,9 @@ typedef struct lockstep_communicator_options {
    * on all ranks. UNAVAILABLE where there is no driver or no such device. */
   int32_t device_kind;
   int32_t device_index;
-  /* How its tensors travel: "nccl", "ipc" (ranks of one host read each other's memory), "staged" (through memory of the host, and then as
-   * `transport` says), or "auto" (default; or LOCKSTEP_DEVICE_BACKEND): the first of these that all ranks can use.
+  /* How its tensors travel: "nccl", "ipc" (ranks of one host read each other's memory), "fabric" (with the transport "ofi", where the
+   * provider reads and writes the device's memory), "staged" (through memory of the host, and then as `transport` says), or "auto"
+   * (default; or LOCKSTEP_DEVICE_BACKEND): the first of these that all ranks can use.
    * lockstep_communicator_describe tells which, and why. Equal on all ranks. */
   const char* device_backend;
   /* With the transport "ofi": the provider of libfabric, "tcp;ofi_rxm"; default LOCKSTEP_OFI_PROVIDER, or the best that there is.

@@ -57,7 +57,14 @@ absl::StatusOr<BlockLayout> MakeLayout(const CollectiveRequest& request, absl::S
   return BlockLayout::Equal(request.count / size, element_bytes, size);
 }
 
-// What the collective has no use for does not make calls differ.
+// Whether the folds apply the factor of an average, which is the same for all ranks' inputs, so that none is scaled
+// before. A schedule by memory reduces only where it folds, every rank's input at once.
+bool ScalesInFold(const CollectiveRequest& request, const Schedule& schedule) {
+  return request.op == ReduceOp::kAvg && InputFactor(request, schedule.size) != 1.0 && IsByMemory(schedule.algorithm);
+}
+
+}  // namespace
+
 Signature SignatureOf(const CollectiveRequest& request, Algorithm algorithm) {
   Signature signature;
   signature.collective = request.collective;
@@ -73,14 +80,6 @@ Signature SignatureOf(const CollectiveRequest& request, Algorithm algorithm) {
   if (!request.counts.empty() && !AllEqual(request.counts)) signature.counts_hash = HashOfCounts(request.counts);
   return signature;
 }
-
-// Whether the folds apply the factor of an average, which is the same for all ranks' inputs, so that none is scaled
-// before. A schedule by memory reduces only where it folds, every rank's input at once.
-bool ScalesInFold(const CollectiveRequest& request, const Schedule& schedule) {
-  return request.op == ReduceOp::kAvg && InputFactor(request, schedule.size) != 1.0 && IsByMemory(schedule.algorithm);
-}
-
-}  // namespace
 
 absl::StatusOr<int64_t> SumOfCounts(absl::Span<const int64_t> counts, const char* name, int size) {
   if (static_cast<int>(counts.size()) != size) {

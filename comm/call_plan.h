@@ -39,6 +39,10 @@ absl::StatusOr<int64_t> SumOfCounts(absl::Span<const int64_t> counts, const char
 // INVALID_ARGUMENT says what does not.
 absl::Status CheckRequest(const CollectiveRequest& request, Rank rank, int size);
 
+// What has to be equal on all ranks that make the call, but for the sequence. What the collective has no use for makes no
+// difference.
+Signature SignatureOf(const CollectiveRequest& request, Algorithm algorithm);
+
 // Whether the blocks differ in size, or may on other ranks: not every algorithm can do that.
 bool HasUnequalBlocks(const CollectiveRequest& request);
 

@@ -40,6 +40,26 @@ Made MakeStaged(Communicator* host, Device* device, const DeviceBackendOptions& 
   return StagedCommunicator::Create(host, device, std::move(staged));
 }
 
+// A piece goes in parts of its own to each rank, and in two rounds of messages that are asked for first: so much larger than
+// what is staged. Not measured.
+constexpr size_t kFabricChunks = 4;
+
+Made MakeFabric(Communicator* host, Device* device, const DeviceBackendOptions& options, const std::string& reason) {
+  // docs/numerics.md: narrow floats are rounded more than once where there are more ranks.
+  if (options.deterministic && host->size() > static_cast<int>(kernels::kFoldSourcesMax)) {
+    return absl::UnimplementedError(absl::StrCat("deterministic reductions of ", host->size(), " ranks: at most ",
+                                                 kernels::kFoldSourcesMax, " are folded at once on a device"));
+  }
+  StagedOptions fabric;
+  fabric.place = Staging::Place::kOnDevice;
+  fabric.chunk_bytes = kFabricChunks * options.chunk_bytes;
+  fabric.timeout = options.timeout;
+  fabric.flight_records = options.flight_records;
+  fabric.reason = reason;
+  fabric.kernels = options.fold_kernels;
+  return StagedCommunicator::Create(host, device, std::move(fabric));
+}
+
 Made MakeIpc(Communicator* host, Device* device, const DeviceBackendOptions& options, const std::string& reason) {
   IpcOptions ipc;
   ipc.checked = options.checked;
@@ -65,8 +85,8 @@ absl::Status CheckAlike(Communicator* host, const std::string& wish) {
 }  // namespace
 
 const std::vector<DeviceBackend>& DeviceBackends() {
-  static const auto* const backends =
-      new std::vector<DeviceBackend>{{"nccl", &MakeNccl}, {"ipc", &MakeIpc}, {"staged", &MakeStaged}};
+  static const auto* const backends = new std::vector<DeviceBackend>{
+      {"nccl", &MakeNccl}, {"ipc", &MakeIpc}, {"fabric", &MakeFabric}, {"staged", &MakeStaged}};
   return *backends;
 }
 

@@ -33,7 +33,7 @@ struct DeviceBackendOptions {
   int nccl_ctas_min = 0;
   int nccl_ctas_max = 0;
   bool nccl_split_share = false;
-  // Of the device, for "ipc", which is UNAVAILABLE without. They outlive the communicator.
+  // Of the device, for "ipc" and "fabric", which are UNAVAILABLE without. They outlive the communicator.
   const kernels::FoldKernels* fold_kernels = nullptr;
 };
 

@@ -146,8 +146,8 @@ TEST(DeviceBackend, DifferentWishesAreAnErrorOnEveryRank) {
 TEST(DeviceBackend, NamesThatThereAreNotAreRefused) {
   LoopbackWorld world(2);
   for (const Made& each : MakeOn(&world, DeviceBackends(), [](int) { return Wish("telepathy"); })) {
-    EXPECT_THAT(each.status(), StatusIs(Code::kInvalidArgument,
-                                        AllOf(HasSubstr("\"telepathy\""), HasSubstr("auto, nccl, ipc, staged"))));
+    EXPECT_THAT(each.status(), StatusIs(Code::kInvalidArgument, AllOf(HasSubstr("\"telepathy\""),
+                                                                      HasSubstr("auto, nccl, ipc, fabric, staged"))));
   }
 }
 

@@ -7,29 +7,22 @@
 #include "absl/strings/str_cat.h"
 #include "base/dtype.h"
 #include "base/status.h"
+#include "comm/call_plan.h"
 #include "comm/communicator.h"
 #include "comm/schedule.h"
 
 namespace lockstep {
 namespace {
 
-Signature SignatureOf(const CollectiveRequest& request, uint64_t sequence) {
-  Signature signature;
+Signature Numbered(const CollectiveRequest& request, uint64_t sequence) {
+  Signature signature = SignatureOf(request, Algorithm::kAuto);
   signature.sequence = sequence;
-  signature.collective = request.collective;
-  signature.dtype = request.dtype;
-  if (HasReduction(request.collective)) signature.op = request.op;
-  if (HasRoot(request.collective)) signature.root = request.root;
-  signature.pair_counts = request.collective == Collective::kAllToAll && !request.counts.empty();
-  if (signature.pair_counts) return signature;  // its counts are this rank's
-  signature.count = request.count;
-  if (!request.counts.empty()) signature.counts_hash = HashOfCounts(request.counts);
   return signature;
 }
 
 std::string NameOfCall(const DeviceCall& call, uint64_t sequence) {
   if (const auto* const request = std::get_if<CollectiveRequest>(&call)) {
-    return ToString(SignatureOf(*request, sequence));
+    return ToString(Numbered(*request, sequence));
   }
   if (const auto* const send = std::get_if<SendRequest>(&call)) {
     return absl::StrCat("send of ", send->bytes, " bytes to rank ", send->target.value());
@@ -57,7 +50,7 @@ std::string DeviceOperations::SignaturesOf(absl::Span<const DeviceCall> calls) c
   for (const DeviceCall& call : calls) {
     const auto* const request = std::get_if<CollectiveRequest>(&call);
     if (request == nullptr) continue;
-    absl::StrAppend(&text, text.empty() ? "" : ", ", ToString(SignatureOf(*request, ++sequence)));
+    absl::StrAppend(&text, text.empty() ? "" : ", ", ToString(Numbered(*request, ++sequence)));
   }
   return text;
 }
@@ -81,7 +74,7 @@ absl::Status DeviceOperations::Issued(absl::Span<const DeviceCall> calls, Stream
   for (const DeviceCall& call : calls) {
     Operation operation = {nullptr, deadline, timeout, {}, nullptr};
     if (const auto* const request = std::get_if<CollectiveRequest>(&call)) {
-      operation.signature = SignatureOf(*request, ++sequence_);
+      operation.signature = Numbered(*request, ++sequence_);
       operation.record = recorder_.Add(operation.signature, request->count * SizeOf(request->dtype));
       operation.record->state = FlightRecord::State::kRunning;
       operation.record->started = operation.record->queued;

@@ -18,7 +18,7 @@
 #include "base/status.h"
 #include "comm/agreement.h"
 #include "comm/byte_objects.h"
-
+#include "comm/device_fold.h"
 #include "comm/host_id.h"
 #include "comm/schedule.h"
 #include "comm/signature.h"
@@ -185,7 +185,7 @@ absl::Status IpcCommunicator::CheckOnDevice(const DeviceCall& call) {
   const auto is_aligned = [&](const void* data) { return reinterpret_cast<uintptr_t>(data) % alignment == 0; };
   const bool is_written =
       HasReduction(request->collective) && (request->collective != Collective::kReduce || request->root == rank());
-  if ((is_written && !is_aligned(request->output)) || (ScalesPuts(*request) && !is_aligned(request->input))) {
+  if ((is_written && !is_aligned(request->output)) || (ScalesInput(*request) && !is_aligned(request->input))) {
     return absl::InvalidArgumentError(absl::StrCat(Name(request->collective), " of ", Name(request->dtype),
                                                    ": a buffer is not aligned to ", alignment, " bytes"));
   }

@@ -7,14 +7,11 @@
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "base/status.h"
-#include "comm/call_plan.h"
+#include "comm/device_fold.h"
 #include "comm/schedule.h"
 
 namespace lockstep {
 namespace {
-
-// Averages and premultiplied sums are sums of inputs that are scaled first.
-ReduceOp FoldOp(ReduceOp op) { return op == ReduceOp::kAvg || op == ReduceOp::kPremulSum ? ReduceOp::kSum : op; }
 
 char* At(void* base, size_t elements, DType dtype) { return static_cast<char*>(base) + elements * SizeOf(dtype); }
 const char* At(const void* base, size_t elements, DType dtype) {
@@ -22,10 +19,6 @@ const char* At(const void* base, size_t elements, DType dtype) {
 }
 
 }  // namespace
-
-bool ScalesPuts(const CollectiveRequest& request) {
-  return HasReduction(request.collective) && request.op == ReduceOp::kPremulSum && request.factor != 1;
-}
 
 IpcSteps::IpcSteps(int rank, int size, std::shared_ptr<IpcPage> page, const IpcMemory* slot_memory,
                    const IpcSlots& slots, const kernels::FoldKernels* kernels)
@@ -67,7 +60,7 @@ absl::Status IpcSteps::IssueStep(const CollectiveRequest& request, const IpcStep
     if (put.count == 0) continue;
     char* const target = At(slots[put.rank], put.slot_offset, dtype);
     const char* const source = At(request.input, put.offset, dtype);
-    LOCKSTEP_RETURN_IF_ERROR(ScalesPuts(request)
+    LOCKSTEP_RETURN_IF_ERROR(ScalesInput(request)
                                  ? kernels_->Scale(dtype, target, source, put.count, request.factor, *stream)
                                  : stream->Copy(target, source, put.count * SizeOf(dtype)));
   }
@@ -92,11 +85,7 @@ absl::Status IpcSteps::Fold(const CollectiveRequest& request, const IpcStep& ste
   for (int r = 0; r < size_; ++r) sources[r] = At(slots[r], fold.slot_offset, request.dtype);
   char* const target = step.two_shots ? At(slots[rank_], fold.slot_offset, request.dtype)
                                       : At(request.output, fold.offset, request.dtype);
-  const double factor = request.op == ReduceOp::kAvg ? InputFactor(request, size_) : 1.0;
-  LOCKSTEP_RETURN_IF_ERROR(kernels_->Fold(request.dtype, FoldOp(request.op), target,
-                                          absl::MakeConstSpan(sources.data(), size_), fold.count, factor, *stream));
-  if (request.op != ReduceOp::kAvg || !IsInteger(request.dtype)) return absl::OkStatus();
-  return kernels_->DivideTowardZero(request.dtype, target, fold.count, size_, *stream);
+  return FoldOnDevice(request, *kernels_, target, absl::MakeConstSpan(sources.data(), size_), fold.count, *stream);
 }
 
 absl::Status IpcSteps::Meet(Stream* stream) {

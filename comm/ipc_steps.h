@@ -73,9 +73,6 @@ class IpcSteps {
   std::atomic<uint32_t> number_{0};
 };
 
-// Whether a rank's own factor has to be applied to what it puts.
-bool ScalesPuts(const CollectiveRequest& request);
-
 }  // namespace lockstep
 
 #endif  // COMM_IPC_STEPS_H_

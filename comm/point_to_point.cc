@@ -47,6 +47,7 @@ MessageCall ToCall(const SendRequest& request) {
   call.tag = request.tag;
   call.data = static_cast<char*>(const_cast<void*>(request.data));
   call.bytes = request.bytes;
+  call.on_device = request.device.kind != DeviceKind::kHost;
   return call;
 }
 
@@ -56,6 +57,7 @@ MessageCall ToCall(const ReceiveRequest& request) {
   call.tag = request.tag;
   call.data = static_cast<char*>(request.data);
   call.bytes = request.bytes;
+  call.on_device = request.device.kind != DeviceKind::kHost;
   return call;
 }
 
@@ -87,7 +89,8 @@ void PointToPoint::StartSend(MessageCall* call) {
   Header header;
   header.tag = call->tag;
   header.bytes = call->bytes;
-  if (call->bytes <= kEagerBytesMax && to.eager_weight + Weight(call->bytes) <= kEagerWindow) {
+  const bool is_short = call->bytes <= kEagerBytesMax && (!call->on_device || call->bytes == 0);
+  if (is_short && to.eager_weight + Weight(call->bytes) <= kEagerWindow) {
     to.eager_weight += Weight(call->bytes);
     header.kind = Kind::kEager;
     SendHeader(target, header, call->bytes == 0 ? call : nullptr);
@@ -261,7 +264,8 @@ void PointToPoint::OnHeader(Rank source, const Header& header) {
 void PointToPoint::OnEager(Rank source, const Header& header) {
   MessageCall* const receive = TakeReceive(source, header.tag);
   if (receive != nullptr) receive->info = {source, header.tag, header.bytes};
-  if (receive != nullptr && header.bytes <= receive->bytes) {
+  const bool into_place = receive != nullptr && (!receive->on_device || header.bytes == 0);
+  if (into_place && header.bytes <= receive->bytes) {
     Consumed(source, header.bytes);
     if (failed_) return;
     header.bytes == 0 ? Done(receive, absl::OkStatus())
@@ -271,7 +275,7 @@ void PointToPoint::OnEager(Rank source, const Header& header) {
   Arrival& arrival = arrivals_.emplace_back();
   arrival.source = source;
   arrival.header = header;
-  arrival.taken_by = receive;  // which has no room, and hears of it when the message is out of the way
+  arrival.taken_by = receive;  // which cannot have it, and hears of that when the message is out of the way
   arrival.data.resize(header.bytes);
   arrival.complete = header.bytes == 0;
   if (header.bytes > 0) ReceivePayload(source, arrival.data.data(), header.bytes, nullptr, &arrival);
@@ -308,10 +312,17 @@ void PointToPoint::Match(MessageCall* receive, std::list<Arrival>::iterator arri
 void PointToPoint::Deliver(MessageCall* receive, Arrival* arrival) {
   const size_t bytes = arrival->header.bytes;
   const Rank source = arrival->source;
-  const bool fits = bytes <= receive->bytes;
   MessageCall* const own_send = arrival->own_send;
-  if (fits && bytes > 0) std::memcpy(receive->data, own_send != nullptr ? own_send->data : arrival->data.data(), bytes);
-  const absl::Status status = fits ? absl::OkStatus() : NoRoom(arrival->header.tag, bytes, self_, receive->bytes);
+  absl::Status status;
+  if (bytes > receive->bytes) {
+    status = NoRoom(arrival->header.tag, bytes, self_, receive->bytes);
+  } else if (receive->on_device && bytes > 0) {
+    status = absl::FailedPreconditionError(absl::StrCat("the message with tag ", arrival->header.tag,
+                                                        " comes from the memory of rank ", source.value(),
+                                                        "'s host, and the receive is for one from a device"));
+  } else if (bytes > 0) {
+    std::memcpy(receive->data, own_send != nullptr ? own_send->data : arrival->data.data(), bytes);
+  }
   Forget(arrival);
   if (own_send == nullptr) Consumed(source, bytes);
   if (failed_) return;

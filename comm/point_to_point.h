@@ -14,7 +14,8 @@
 //   6 consumed    0, 0, weight              -         so much of what was sent eagerly has been received
 //
 // A message goes eagerly, whether or not anybody receives it, when it is short and what the target has not consumed weighs less
-// than a window. Everything else is announced, and moves when it is received, straight into place. So a receiver holds
+// than a window. Everything else is announced, and moves when it is received, straight into place; whatever lies in a device's
+// memory is, however short. So a receiver holds
 // a bounded amount for each source, and there is always a next header to look at: nothing waits behind a message that nobody
 // receives. Messages with one tag from one source are received in the order in which they were sent.
 //
@@ -52,6 +53,8 @@ struct MessageCall {
   size_t bytes = 0;      // of a receive: room
   Deadline deadline = Deadline::Infinite();
   bool late = false;  // the owner has acted on the deadline
+  // In memory that the transport alone reaches (Transport::AddDeviceMemory).
+  bool on_device = false;
 
   MessageInfo info;  // of a receive that is done, or matched
 

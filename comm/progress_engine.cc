@@ -19,7 +19,7 @@ constexpr int kYields = 50;
 }  // namespace
 
 ProgressEngine::ProgressEngine(Transport* transport, std::chrono::nanoseconds spin)
-    : transport_(transport), spin_(spin) {}
+    : transport_(transport), spin_(spin), sends_may_lag_(transport->sends_may_lag()) {}
 
 ProgressEngine::~ProgressEngine() {
   Thread thread;
@@ -42,8 +42,7 @@ void ProgressEngine::RemoveClient(Client* client) {
   clients_.erase(std::remove(clients_.begin(), clients_.end(), client), clients_.end());
 }
 
-void ProgressEngine::AddBackgroundWork() {
-  if (++background_work_ > 1) return;
+void ProgressEngine::WakeThread() {
   if (!thread_.joinable()) {
     thread_ = Thread("lockstep-io", [this] { ThreadMain(); });
   } else {
@@ -51,9 +50,19 @@ void ProgressEngine::AddBackgroundWork() {
   }
 }
 
+void ProgressEngine::AddBackgroundWork() {
+  if (++background_work_ == 1) WakeThread();
+}
+
 void ProgressEngine::RemoveBackgroundWork() {
   LOCKSTEP_CHECK(background_work_ > 0);
-  --background_work_;
+  if (--background_work_ == 0) HandOver();
+}
+
+void ProgressEngine::HandOver() {
+  if (!sends_may_lag_ || handed_over_ || stopping_ || !transport_->sends_lag()) return;
+  handed_over_ = true;
+  WakeThread();
 }
 
 void ProgressEngine::NoteDeadline(Deadline deadline) { next_check_ = Deadline::Earlier(next_check_, deadline); }
@@ -61,10 +70,16 @@ void ProgressEngine::NoteDeadline(Deadline deadline) { next_check_ = Deadline::E
 void ProgressEngine::Notify() {
   if (waiters_ > 0) changed_.SignalAll();
   if (sleeping_) transport_->Wake();
+  // An abort tells peers, too.
+  if (waiters_ == 0) HandOver();
 }
 
 void ProgressEngine::Drive(const std::atomic<bool>& done, Deadline deadline, bool spin) {
-  if (done.load(std::memory_order_acquire)) return;
+  if (done.load(std::memory_order_acquire)) {
+    if (!sends_may_lag_) return;
+    MutexLock lock(&mu_);
+    return HandOver();
+  }
   MutexLock lock(&mu_);
   ++waiters_;
   if (thread_has_baton_) transport_->Wake();
@@ -76,15 +91,19 @@ void ProgressEngine::Drive(const std::atomic<bool>& done, Deadline deadline, boo
     }
   }
   --waiters_;
+  // Most often a look is enough: the provider has taken it by now.
+  if (sends_may_lag_ && !baton_held_ && transport_->sends_lag()) transport_->Progress();
+  if (waiters_ == 0) HandOver();
   // The next waiter takes the baton, or the thread does for what nobody waits for.
-  if (waiters_ > 0 || background_work_ > 0 || stopping_) changed_.SignalAll();
+  if (waiters_ > 0 || background_work_ > 0 || handed_over_ || stopping_) changed_.SignalAll();
 }
 
 void ProgressEngine::Run(const std::atomic<bool>* done, Deadline deadline, bool eager) {
   baton_held_ = true;
   const auto finished = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (done != nullptr) return done->load(std::memory_order_acquire);
-    return stopping_ || waiters_ > 0 || background_work_ == 0;
+    handed_over_ = handed_over_ && transport_->sends_lag();
+    return stopping_ || waiters_ > 0 || (background_work_ == 0 && !handed_over_);
   };
   const std::chrono::nanoseconds spin = eager ? spin_ : std::chrono::nanoseconds::zero();
   const int yields_max = eager && !spins() ? kYields : 0;
@@ -131,7 +150,7 @@ void ProgressEngine::Run(const std::atomic<bool>* done, Deadline deadline, bool 
 void ProgressEngine::ThreadMain() {
   MutexLock lock(&mu_);
   while (!stopping_) {
-    if (background_work_ == 0 || waiters_ > 0 || baton_held_) {
+    if ((background_work_ == 0 && !handed_over_) || waiters_ > 0 || baton_held_) {
       changed_.WaitUntil(&mu_, Deadline::Infinite());
       continue;
     }

@@ -3,7 +3,8 @@
 // A transport does nothing by itself. One thread at a time holds the baton: it polls the transport and the clients, runs
 // completions and sleeps in WaitForEvent when nothing moves. A thread that waits for a result takes the baton if it is
 // free, so a blocking collective is carried out by its caller and wakes nobody. Only when an operation is in flight that
-// nobody waits for does the engine's own thread ("lockstep-io") take it, and it hands it back to the first waiter.
+// nobody waits for, or what completed operations sent has not left, does the engine's own thread ("lockstep-io") take it, and
+// it hands it back to the first waiter.
 //
 // The engine's mutex is the lock that Transport's comment asks for. Whoever holds it may post operations; completions run
 // with it held. A baton holder that sleeps does not hold it.
@@ -73,10 +74,14 @@ class ProgressEngine {
   // not sleep at once when nothing moves: he polls, or gives his core away where ranks outnumber cores.
   void Run(const std::atomic<bool>* done, Deadline deadline, bool eager) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ThreadMain() ABSL_LOCKS_EXCLUDED(mu_);
+  void WakeThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whoever carried out an operation is about to go: the thread is to see to what has not left, if anything.
+  void HandOver() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Constant after construction.
   Transport* const transport_;
   const std::chrono::nanoseconds spin_;
+  const bool sends_may_lag_;
 
   // Guarded by mu_.
   Mutex mu_;
@@ -88,6 +93,7 @@ class ProgressEngine {
   bool sleeping_ ABSL_GUARDED_BY(mu_) = false;  // the baton holder is in WaitForEvent
   int waiters_ ABSL_GUARDED_BY(mu_) = 0;
   int background_work_ ABSL_GUARDED_BY(mu_) = 0;
+  bool handed_over_ ABSL_GUARDED_BY(mu_) = false;  // to the thread, until all has left
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   Thread thread_ ABSL_GUARDED_BY(mu_);
 };

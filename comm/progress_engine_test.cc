@@ -109,6 +109,24 @@ class FakeTransport : public Transport {
   bool woken_ ABSL_GUARDED_BY(mu_) = false;
 };
 
+// What operations have sent leaves it after so many more polls.
+class LaggingTransport : public FakeTransport {
+ public:
+  void Lag(int polls) { left_ = polls; }
+  bool lagging() const { return left_ > 0; }
+
+  bool Progress() override {
+    const bool moved = FakeTransport::Progress();
+    if (left_ > 0) --left_;
+    return moved;
+  }
+  bool sends_may_lag() const override { return true; }
+  bool sends_lag() const override { return left_ > 0; }
+
+ private:
+  std::atomic<int> left_{0};
+};
+
 // Acts once its deadline has passed.
 class FakeClient : public ProgressEngine::Client {
  public:
@@ -195,6 +213,42 @@ TEST(ProgressEngine, TheCallerCarriesOutItsOwnOperation) {
     EXPECT_TRUE(done);
     EXPECT_EQ(transport.drivers(), std::set<std::thread::id>{std::this_thread::get_id()});
   }
+}
+
+// Its caller may not come back for a long time, and another rank waits for it.
+TEST(ProgressEngine, WhatHasNotLeftWhenItsOperationIsDoneIsSeenToByTheThread) {
+  const auto left = [](const LaggingTransport& transport) {
+    const Deadline deadline = Soon();
+    while (transport.lagging() && !deadline.passed()) std::this_thread::sleep_for(milliseconds(1));
+    return !transport.lagging();
+  };
+  for (const bool was_done : {false, true}) {
+    LaggingTransport transport;
+    ProgressEngine engine(&transport, nanoseconds::zero());
+    std::atomic<bool> done{was_done};
+    if (!was_done) transport.Arrive([&] { done = true; });
+    transport.Lag(was_done ? 3 : 6);
+    engine.Drive(done, Soon(), /*spin=*/true);
+    EXPECT_TRUE(left(transport)) << was_done;
+  }
+  // Of an operation that nobody waited for, which was done as it began.
+  LaggingTransport transport;
+  ProgressEngine engine(&transport, nanoseconds::zero());
+  {
+    const Background operation(&engine);
+    MutexLock lock(engine.mutex());
+    transport.Lag(5);
+  }
+  EXPECT_TRUE(left(transport));
+  // The caller may have come back before: it does the work then, and another time is like the first.
+  for (int i = 0; i < 3; ++i) {
+    transport.Lag(5);
+    std::atomic<bool> done{false};
+    transport.Arrive([&] { done = true; });
+    engine.Drive(done, Soon(), /*spin=*/true);
+    EXPECT_TRUE(done);
+  }
+  EXPECT_TRUE(left(transport));
 }
 
 // Where ranks outnumber cores, an eager caller gives his core away before he sleeps, anew whenever something has moved; what

@@ -9,7 +9,7 @@
 #include "base/fork.h"
 #include "base/poll.h"
 #include "base/status.h"
-#include "comm/signature.h"
+#include "comm/call_plan.h"
 
 namespace lockstep {
 namespace {
@@ -17,28 +17,17 @@ namespace {
 // How often the thread that waits for a copy looks whether waiting is of use.
 constexpr int64_t kLookMs = 20;
 
-Signature SignatureOf(const CollectiveRequest& request, uint64_t sequence) {
-  Signature signature;
-  signature.sequence = sequence;
-  signature.count = request.count;
-  signature.collective = request.collective;
-  signature.algorithm = request.algorithm;
-  signature.dtype = request.dtype;
-  signature.op = request.op;
-  signature.root = request.root;
-  return signature;
-}
-
 // As the words have it.
 uint32_t Word(uint64_t number) { return static_cast<uint32_t>(number); }
 
 }  // namespace
 
 StagedPipeline::StagedPipeline(std::unique_ptr<Staging> staging, std::unique_ptr<Communicator> communicator,
-                               std::shared_ptr<DeviceFailure> failure, std::function<void(const absl::Status&)> fail,
-                               Options options)
+                               std::unique_ptr<StagedExchange> exchange, std::shared_ptr<DeviceFailure> failure,
+                               std::function<void(const absl::Status&)> fail, Options options)
     : staging_(std::move(staging)),
       communicator_(std::move(communicator)),
+      exchange_(std::move(exchange)),
       failure_(std::move(failure)),
       fail_(std::move(fail)),
       options_(options),
@@ -79,7 +68,7 @@ std::string StagedPipeline::FlightRecords() const {
 
 void StagedPipeline::Note(const Call& call, FlightRecord::State state) {
   FlightRecord* const record = call.record;
-  if (record->signature.sequence != call.sequence) return;
+  if (record->signature.sequence != call.signature.sequence) return;
   record->state = state;
   (state == FlightRecord::State::kRunning ? record->started : record->ended) = FlightRecord::Clock::now();
 }
@@ -119,8 +108,9 @@ std::shared_ptr<StagedPipeline::Call> StagedPipeline::Submit(const CollectiveReq
   call->first = next_number_;
   next_number_ += call->plan.pieces();
   MutexLock lock(&mu_);
-  call->sequence = ++sequence_;
-  call->record = recorder_.Add(SignatureOf(call->plan.request(), sequence_), request.count * SizeOf(request.dtype));
+  call->signature = SignatureOf(request, request.algorithm);
+  call->signature.sequence = ++sequence_;
+  call->record = recorder_.Add(call->signature, request.count * SizeOf(request.dtype));
   ++in_flight_;
   waiting_.push_back(call);
   arrived_.SignalAll();
@@ -137,6 +127,7 @@ absl::Status StagedPipeline::IssueIn(const Call& call, const char* input, size_t
   for (const StagedCopy& copy : piece.in) {
     LOCKSTEP_RETURN_IF_ERROR(in->Copy(slot.data + copy.slot_offset, input + copy.device_offset, copy.bytes));
   }
+  if (exchange_ != nullptr) LOCKSTEP_RETURN_IF_ERROR(exchange_->IssueIn(piece, slot.data, in));
   LOCKSTEP_RETURN_IF_ERROR(in->WriteValue(staging_->filled(), Word(number)));
   return in->Record(slot.filled.get());
 }
@@ -145,9 +136,11 @@ absl::Status StagedPipeline::IssueOut(const Call& call, char* output, size_t ind
   const uint64_t number = call.first + index;
   Stream* const out = staging_->out();
   Staging::Slot& slot = staging_->slot(number);
+  const StagedPiece& piece = issued_[number % issued_.size()];
   LOCKSTEP_RETURN_IF_ERROR(out->Wait(slot.filled.get()));
+  if (exchange_ != nullptr) LOCKSTEP_RETURN_IF_ERROR(exchange_->IssueOut(piece, slot.data, number, out));
   LOCKSTEP_RETURN_IF_ERROR(out->AwaitValue(staging_->exchanged(), Word(number)));
-  for (const StagedCopy& copy : issued_[number % issued_.size()].out) {
+  for (const StagedCopy& copy : piece.out) {
     LOCKSTEP_RETURN_IF_ERROR(out->Copy(output + copy.device_offset, slot.data + copy.slot_offset, copy.bytes));
   }
   return out->Record(slot.emptied.get());
@@ -176,8 +169,7 @@ void StagedPipeline::CarryOut(Call* call) {
     if (!status.ok()) break;
     status = Exchange(call, index);
     if (!status.ok()) {
-      status = Annotate(status, absl::StrCat(ToString(SignatureOf(call->plan.request(), call->sequence)), ", piece ",
-                                             index + 1, " of ", call->pieces));
+      status = Annotate(status, absl::StrCat(ToString(call->signature), ", piece ", index + 1, " of ", call->pieces));
     } else if (call->first + index < call->last()) {
       LetGo(call->first + index);
     }
@@ -194,28 +186,35 @@ void StagedPipeline::CarryOut(Call* call) {
 }
 
 // Pairs with the stream that awaits it: what the collective wrote is there to be copied.
-void StagedPipeline::LetGo(uint64_t number) { staging_->exchanged()->store(Word(number), std::memory_order_release); }
+void StagedPipeline::LetGo(uint64_t number) {
+  if (exchange_ != nullptr) exchange_->LetGo(number);
+  staging_->exchanged()->store(Word(number), std::memory_order_release);
+}
 
 absl::Status StagedPipeline::Exchange(Call* call, size_t index) {
   const bool own = index < call->plan.pieces();
   const uint64_t number = own ? call->first + index : call->last();  // one beyond its own has nothing in its slot
-  if (own) LOCKSTEP_RETURN_IF_ERROR(AwaitFilled(number));
+  if (own) LOCKSTEP_RETURN_IF_ERROR(AwaitWord(staging_->filled(), number));
   if (index == 0) {
     const std::chrono::milliseconds timeout = call->plan.request().timeout;
     call->deadline = Deadline::After(timeout.count() > 0 ? timeout : options_.timeout);
+    if (exchange_ != nullptr) LOCKSTEP_RETURN_IF_ERROR(exchange_->Agree(call->signature, call->deadline));
     if (!call->plan.ranks_know_pieces()) LOCKSTEP_RETURN_IF_ERROR(AgreeOnPieces(call));
   }
-  call->plan.MakePiece(index, staging_->slot(number).data, &piece_);
-  return RunOnHost(piece_.request, *call);
+  char* const slot = staging_->slot(number).data;
+  call->plan.MakePiece(index, slot, &piece_);
+  if (exchange_ == nullptr) return RunOnHost(piece_.request, *call);
+  return exchange_->Run(piece_, slot, number, call->deadline,
+                        [this](std::atomic<uint32_t>* word, uint64_t awaited) { return AwaitWord(word, awaited); });
 }
 
 // The device writes the word without telling anybody, so the thread looks at it. It does so only while a call that was
-// issued is not copied in; an event for each slot would be no better, since it stands for a later copy once that is
+// issued is not copied in, or folded; an event for each slot would be no better, since it stands for a later copy once that is
 // issued.
-absl::Status StagedPipeline::AwaitFilled(uint64_t number) {
+absl::Status StagedPipeline::AwaitWord(std::atomic<uint32_t>* word, uint64_t number) {
   const Deadline deadline = Deadline::After(options_.timeout);
-  const auto filled = [&] { return HasComeTo(staging_->filled()->load(std::memory_order_acquire), Word(number)); };
-  while (!PollUntil(Deadline::Earlier(deadline, Deadline::AfterMs(kLookMs)), filled)) {
+  const auto there = [&] { return HasComeTo(word->load(std::memory_order_acquire), Word(number)); };
+  while (!PollUntil(Deadline::Earlier(deadline, Deadline::AfterMs(kLookMs)), there)) {
     LOCKSTEP_RETURN_IF_ERROR(failure_->status());
     LOCKSTEP_RETURN_IF_ERROR(communicator_->status());
     if (deadline.passed()) {

@@ -5,6 +5,9 @@
 //   collective  slot              the thread "lockstep-staged"
 //   copy out    slot -> device    a stream of the device's, for which the call's stream waits by an event
 //
+// Slots on the device that the network reaches have another part in the place of the collective, which needs the device
+// between its messages: comm/staged_exchange.h.
+//
 // Calls are carried out in the order in which they were issued, cut into pieces of a slot each (comm/staged_plan.h),
 // which are numbered. While one piece is in the collective, the next ones are copied in, into as many slots as there
 // are, and the last ones are copied out.
@@ -27,6 +30,7 @@
 #ifndef COMM_STAGED_PIPELINE_H_
 #define COMM_STAGED_PIPELINE_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -48,6 +52,8 @@
 #include "comm/device_communicator.h"
 #include "comm/device_work.h"
 #include "comm/flight_recorder.h"
+#include "comm/signature.h"
+#include "comm/staged_exchange.h"
 #include "comm/staged_plan.h"
 #include "comm/staging.h"
 
@@ -63,11 +69,12 @@ class StagedPipeline {
     size_t flight_records = 256;
   };
 
-  // Takes the staging, and a communicator that nobody else uses. `failure` is what ends calls; `fail` is called on the
+  // Takes the staging, a communicator that nobody else uses, and what carries out pieces in the staging's slots; null: the
+  // communicator does, and the slots are on the host. `failure` is what ends calls; `fail` is called on the
   // pipeline's thread with why a call failed, and sets it.
   StagedPipeline(std::unique_ptr<Staging> staging, std::unique_ptr<Communicator> communicator,
-                 std::shared_ptr<DeviceFailure> failure, std::function<void(const absl::Status&)> fail,
-                 Options options);
+                 std::unique_ptr<StagedExchange> exchange, std::shared_ptr<DeviceFailure> failure,
+                 std::function<void(const absl::Status&)> fail, Options options);
 
   // The failure has been set. Lets go what waits on the device, and fails calls in flight on the other ranks. Waits for
   // no peer, and for the device 30 s at most.
@@ -104,8 +111,9 @@ class StagedPipeline {
     // The thread's.
     size_t pieces;                             // of all ranks; those beyond this rank's own are not on its device
     Deadline deadline = Deadline::Infinite();  // from the first collective on
-    uint64_t sequence = 0;
-    FlightRecord* record = nullptr;  // with that sequence, or another one's by now; the pipeline's mutex guards it
+    Signature signature;
+    // With that signature's sequence, or another one's by now. The pipeline's mutex guards it.
+    FlightRecord* record = nullptr;
   };
 
   // Whoever issues.
@@ -120,7 +128,7 @@ class StagedPipeline {
   std::shared_ptr<Call> AwaitCall() ABSL_LOCKS_EXCLUDED(mu_);
   void CarryOut(Call* call);
   absl::Status Exchange(Call* call, size_t index);
-  absl::Status AwaitFilled(uint64_t number);
+  absl::Status AwaitWord(std::atomic<uint32_t>* word, uint64_t number);
   // All ranks use the largest number of pieces that any has.
   absl::Status AgreeOnPieces(Call* call);
   absl::Status RunOnHost(CollectiveRequest request, const Call& call);
@@ -130,7 +138,8 @@ class StagedPipeline {
   // Constant after construction.
   const std::unique_ptr<Staging> staging_;
   const std::unique_ptr<Communicator> communicator_;
-  const std::shared_ptr<DeviceFailure> failure_;  // shared with works, which may outlive this
+  const std::unique_ptr<StagedExchange> exchange_;  // of both; may be null
+  const std::shared_ptr<DeviceFailure> failure_;    // shared with works, which may outlive this
   const std::function<void(const absl::Status&)> fail_;
   const Options options_;
   const uint64_t fork_generation_;

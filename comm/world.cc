@@ -66,6 +66,7 @@ struct Settings {
   std::string ofi_provider;
   size_t flight_records = 256;
   std::string device_backend;
+  OfiTransportOptions::DeviceMemory device_memory = OfiTransportOptions::DeviceMemory::kNone;
   double link_bytes_per_second = 0;
 };
 
@@ -148,6 +149,12 @@ absl::StatusOr<Settings> ReadSettings(const WorldOptions& options) {
   if (records.has_value()) settings.flight_records = *records;
   settings.device_backend =
       !options.device_backend.empty() ? options.device_backend : GetEnv("LOCKSTEP_DEVICE_BACKEND").value_or("auto");
+  using DeviceMemory = OfiTransportOptions::DeviceMemory;
+  if (options.device.kind == DeviceKind::kCuda && settings.device_backend == "auto") {
+    settings.device_memory = DeviceMemory::kIfTaken;
+  } else if (options.device.kind == DeviceKind::kCuda && settings.device_backend == "fabric") {
+    settings.device_memory = DeviceMemory::kRequired;
+  }
   if (!(options.link_bytes_per_second >= 0)) {
     return absl::InvalidArgumentError(absl::StrCat("link_bytes_per_second is ", options.link_bytes_per_second));
   }
@@ -224,6 +231,7 @@ WorldTransport::Options TransportOptions(const WorldSpec& spec, const Settings& 
   options.ofi.bind_address = address;
   options.ofi.chunk_bytes = settings.chunk_bytes;
   options.ofi.provider = settings.ofi_provider;
+  options.ofi.device_memory = settings.device_memory;
   return options;
 }
 

@@ -48,7 +48,7 @@ struct WorldOptions {
   bool checked = false;
   bool deterministic = false;  // reductions fold in rank order: docs/numerics.md
   bool measure_links = false;  // algorithms are chosen by costs measured now, not by those built in
-  // Whose tensors the communicator takes beside the host's, and how they travel: "auto", "nccl", "ipc" or "staged"
+  // Whose tensors the communicator takes beside the host's, and how they travel: "auto", "nccl", "ipc", "fabric" or "staged"
   // (comm/device_backend.h).
   // The kind of the device and the way are equal on all ranks.
   DeviceId device;

@@ -107,14 +107,15 @@ Device* TestDevice(int rank) {
     return gpu;
   }
   LOCKSTEP_CHECK(kind.empty()) << "DEVICE_UNDER_TEST is '" << kind
-                               << "'; known are fake, one_queue, cuda, cuda_ipc, fake_cuda, fake_nccl";
+                               << "'; known are fake, one_queue, fabric, cuda, cuda_ipc, fake_cuda, fake_nccl";
   return HostDevice();
 }
 
-bool OnFakeDevice() { return Kind() == "fake" || Kind() == "one_queue"; }
+bool OnFakeDevice() { return Kind() == "fake" || Kind() == "one_queue" || ByFabric(); }
 bool OnGpu() { return Kind() == "cuda" || ByIpc() || ByNccl(); }
 bool ByIpc() { return Kind() == "cuda_ipc" || Kind() == "fake_cuda"; }
 bool ByNccl() { return Kind() == "fake_nccl"; }
+bool ByFabric() { return Kind() == "fabric"; }
 bool WithHostKernels() { return OnFakeDevice() || Kind() == "fake_cuda" || ByNccl(); }
 
 void* AllocateReachable(size_t bytes) {

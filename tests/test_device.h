@@ -2,6 +2,7 @@
 //
 //   fake       devices made of the host, which call themselves cuda:0, with kernels of the host
 //   one_queue  the same, with one queue for all streams of a device (base/shared_queues_testing.h)
+//   fabric     as fake; ranks reduce by slots on the device, which the network between them reaches
 //   cuda       the GPU cuda:0; tests that need one say that they are skipped where there is none
 //   cuda_ipc   the same, and ranks reduce by memory that they map, in programs with tests/with_ipc.cc
 //   fake_cuda  the same of a CUDA in memory that such a program brings, with kernels of the host
@@ -34,6 +35,8 @@ bool OnGpu();
 bool ByIpc();
 // Whether they reduce by NCCL.
 bool ByNccl();
+// Whether they reduce by slots on the device that the network reaches.
+bool ByFabric();
 // Whether the test's device has the host's kernels.
 bool WithHostKernels();
 

@@ -33,6 +33,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/rank.h"
 #include "base/reduction.h"
@@ -112,6 +113,13 @@ class Transport {
   virtual absl::Status KeepMemory(const void* memory, size_t bytes) { return absl::OkStatus(); }
   virtual void ForgetMemory(const void* memory, size_t bytes) {}
 
+  // Memory of a CUDA device from which the network's own device sends and into which it receives: messages may lie there
+  // from now on, if they are not reduced, at both ends; nobody here touches it. Until ForgetMemory. 0 bytes only ask.
+  // UNIMPLEMENTED, as it is here, where there is no such way; INVALID_ARGUMENT when a part of it is known already.
+  virtual absl::Status AddDeviceMemory(const void* memory, size_t bytes, int cuda_device) {
+    return absl::UnimplementedError(absl::StrCat(name(), " does not take memory of a device"));
+  }
+
   // A short message each way between ranks in step, without operations: for what is over before it is worth waiting for.
   // Sends `sink.bytes` bytes, then looks so many times for a message of as many with the same envelope. `data` may lie in
   // the sink.
@@ -129,6 +137,11 @@ class Transport {
   // Moves what can be moved without waiting and runs completions. True when anything moved, so that a caller who spins
   // knows when to stop.
   virtual bool Progress() = 0;
+
+  // Whether messages may need Progress() to leave when their operations have completed, as where a provider refuses a post for
+  // now; and whether one does. The first is the same for as long as the transport lives.
+  virtual bool sends_may_lag() const { return false; }
+  virtual bool sends_lag() const { return false; }
 
   // Blocks until Progress() may have something to do, Wake() was called, or the deadline passed. May return early. Holds no
   // lock of the caller's: operations may be posted meanwhile and are covered by this wait.

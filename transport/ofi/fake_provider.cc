@@ -317,6 +317,13 @@ struct FakeCalls {
     }
     Complain(absl::StrCat(bytes, " bytes that are not registered"));
   }
+  // A descriptor is null or that of a registration which is open: CheckMemory has looked.
+  static void* Reach(const void* buffer, const void* descriptor) {
+    const auto* const registration = static_cast<const FakeProvider::Registration*>(descriptor);
+    const bool on_device = registration != nullptr && registration->cuda_device >= 0;
+    const auto reach = the_provider->options_.reach;
+    return on_device && reach != nullptr ? reach(buffer) : const_cast<void*>(buffer);
+  }
   static void Take(void* context) {
     void*& mark = static_cast<fi_context2*>(context)->internal[0];
     if (mark == kTaken) Complain("a context that is in use already");
@@ -358,9 +365,9 @@ struct FakeCalls {
   }
 
   static void Deliver(Endpoint* endpoint, const Endpoint::Receive& receive, const Message& message) {
-    const void* const source = message.data == nullptr ? message.copy.data() : message.data;
+    const void* const source = message.data == nullptr ? message.copy.data() : Reach(message.data, message.descriptor);
     const size_t bytes = std::min(message.bytes, receive.bytes);
-    if (bytes > 0) std::memcpy(receive.buffer, source, bytes);
+    if (bytes > 0) std::memcpy(Reach(receive.buffer, receive.descriptor), source, bytes);
     const int error = std::exchange(the_provider->receive_error_, 0);
     Complete(endpoint, receive.context, bytes, message.tag,
              error != 0                      ? error
@@ -410,7 +417,7 @@ struct FakeCalls {
     message.tag = tag;
     message.bytes = bytes;
     if (bytes <= options.eager_bytes) {
-      if (bytes > 0) message.copy.assign(static_cast<const char*>(data), bytes);
+      if (bytes > 0) message.copy.assign(static_cast<const char*>(Reach(data, descriptor)), bytes);
       Complete(self, context, 0, tag, 0);
     } else {
       message.data = data;

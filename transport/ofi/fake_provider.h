@@ -34,6 +34,8 @@ struct FakeProviderOptions {
   bool scramble = false;
   // Registrations beyond so many fail.
   size_t registrations_max = SIZE_MAX;
+  // What an address in memory that was registered as a CUDA device's stands for; null: itself.
+  void* (*reach)(const void* address) = nullptr;
 };
 
 // One at a time in a process, whose endpoints reach each other. Outlives everything that is made of it. The objects are

@@ -476,7 +476,8 @@ TEST_F(FakeProviderTest, MemoryOfADeviceIsRegisteredAndNeverTouchedByUs) {
   FakeProviderOptions fake;
   fake.caps |= FI_HMEM;
   fake.mr_mode = FI_MR_HMEM;
-  Create(2, fake, [](OfiTransportOptions* options) { options->device_memory = true; });
+  Create(2, fake,
+         [](OfiTransportOptions* options) { options->device_memory = OfiTransportOptions::DeviceMemory::kIfTaken; });
   // The device's memory is the host's here; what counts is how it is registered and that pieces go there.
   std::vector<unsigned char> source = TestPayload(1 << 20, 1), target(source.size());
   ASSERT_THAT(rank(0)->AddDeviceMemory(source.data(), source.size(), 3), IsOk());
@@ -504,13 +505,14 @@ TEST_F(FakeProviderTest, MemoryOfADeviceIsRegisteredAndNeverTouchedByUs) {
 }
 
 TEST_F(FakeProviderTest, ProvidersThatTakeNoDeviceMemorySaySo) {
-  Create(1, {});
+  Create(1, {},
+         [](OfiTransportOptions* options) { options->device_memory = OfiTransportOptions::DeviceMemory::kIfTaken; });
   unsigned char byte;
   EXPECT_THAT(rank(0)->AddDeviceMemory(&byte, 1, 0),
               StatusIs(Code::kUnimplemented, HasSubstr("fake does not take memory of a device")));
   OfiTransportOptions options = OfiTestOptions(0, 1);
   options.api = &fake_->api();
-  options.device_memory = true;
+  options.device_memory = OfiTransportOptions::DeviceMemory::kRequired;
   EXPECT_THAT(OfiTransport::Create(options).status(),
               StatusIs(Code::kNotFound, HasSubstr("fake memory: does not take memory of a device")));
 }

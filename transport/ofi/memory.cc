@@ -91,6 +91,7 @@ absl::Status OfiMemory::AddDevice(const void* memory, size_t bytes, int cuda_dev
     return absl::UnimplementedError(
         absl::StrCat("libfabric ", endpoint_->info().fabric_attr->prov_name, " does not take memory of a device"));
   }
+  if (bytes == 0) return absl::OkStatus();
   for (const auto& entry : regions_) {
     if (!entry.second.forgotten && Overlap(entry.second, AddressOf(memory), bytes)) {
       return absl::InvalidArgumentError("a part of this memory is registered already");

@@ -256,7 +256,7 @@ void OfiLinks::Leave(const absl::Status& status) {
 }
 
 bool OfiLinks::sends_pending() const {
-  if (broken_.ok() && peers_->sends_pending() > 0) return true;
+  if (notices_pending()) return true;
   return std::any_of(links_.begin(), links_.end(), [](const auto& entry) { return entry.second->send.pending(); });
 }
 

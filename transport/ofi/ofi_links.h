@@ -97,6 +97,8 @@ class OfiLinks final : private OfiPeers::Observer {
   void Leave(const absl::Status& status);
 
   bool sends_pending() const;
+  // The same of messages alone whose operations have completed, and of what goes with them.
+  bool notices_pending() const { return broken_.ok() && peers_->sends_pending() > 0; }
   const PeerCounters& counters(Rank peer) const { return counters_[peer.value()]; }
 
  private:

@@ -80,8 +80,15 @@ absl::StatusOr<std::unique_ptr<OfiTransport>> OfiTransport::Create(OfiTransportO
   OfiWish wish;
   wish.provider = options.provider;
   wish.address = options.bind_address.WithPort(0);
-  wish.device_memory = options.device_memory;
+  wish.device_memory = options.device_memory == OfiTransportOptions::DeviceMemory::kRequired;
   LOCKSTEP_ASSIGN_OR_RETURN(OfiProvider provider, FindProvider(*options.api, wish));
+  if (options.device_memory == OfiTransportOptions::DeviceMemory::kIfTaken) {
+    wish.provider = provider.candidates.front().provider;
+    wish.device_memory = true;
+    absl::StatusOr<OfiProvider> taker = FindProvider(*options.api, wish);
+    // Who asks by name may get a layer over what was asked for.
+    if (taker.ok() && taker->candidates.front().provider == wish.provider) provider.info = std::move(taker->info);
+  }
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<OfiEndpoint> endpoint,
                             OfiEndpoint::Create(options.api, std::move(provider.info)));
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd events, Descriptor(epoll_create1(EPOLL_CLOEXEC), "epoll_create1"));

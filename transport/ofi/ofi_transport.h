@@ -72,8 +72,10 @@ struct OfiTransportOptions {
   // How many registrations stay of memory that was not kept, once no message uses them. Only for programs that call
   // ForgetMemory before any such memory is unmapped.
   size_t registrations_max = 0;
-  // Memory of CUDA devices is to be sent from and received into: only a provider that takes it will do.
-  bool device_memory = false;
+  // Whether memory of CUDA devices is to be sent from and received into. kIfTaken: where the provider takes it that is chosen
+  // anyhow.
+  enum class DeviceMemory { kNone, kIfTaken, kRequired };
+  DeviceMemory device_memory = DeviceMemory::kNone;
   // Null: the process's (Ofi()).
   const OfiApi* api = nullptr;
 };
@@ -103,11 +105,6 @@ class OfiTransport final : public PollableTransport {
   // DEADLINE_EXCEEDED; each with the rank, its address and why.
   absl::Status Connect(Deadline deadline);
 
-  // Messages may lie in this memory of a CUDA device from now on, if they are not reduced; both ends of a message must
-  // be such memory. It stays registered until it is forgotten. UNIMPLEMENTED when the provider does not take it;
-  // INVALID_ARGUMENT when a part is registered already.
-  absl::Status AddDeviceMemory(const void* memory, size_t bytes, int cuda_device);
-
   const char* name() const override { return "ofi"; }
   Rank rank() const override { return options_.rank; }
   int size() const override { return options_.size; }
@@ -118,9 +115,12 @@ class OfiTransport final : public PollableTransport {
                Operation* operation) override;
   absl::Status KeepMemory(const void* memory, size_t bytes) override;
   void ForgetMemory(const void* memory, size_t bytes) override;
+  absl::Status AddDeviceMemory(const void* memory, size_t bytes, int cuda_device) override;
   Exchanged Exchange(Rank peer, ChannelId channel, const Envelope& envelope, const void* data, const Sink& sink,
                      int looks) override;
   bool Progress() override;
+  bool sends_may_lag() const override { return true; }
+  bool sends_lag() const override { return links_->notices_pending(); }
   void WaitForEvent(Deadline deadline) override;
   void Wake() override { sleepers_.Wake(); }
   // Waits up to the drain timeout for messages of the channel that are on their way into memory or out of it. When they
