@@ -27,6 +27,9 @@ struct Network {
   double copied_byte_ns = 0;
   int64_t chunk_bytes = 1;  // how far a step may lag behind the one it passes on: see comm/executor.h
   int ranks_per_host = 1;
+  // The ranks of a host do not follow each other in the numbering, as where they are dealt out to the hosts in turn: for
+  // prices, not for the simulator.
+  bool interleaved = false;
 
   int HostOf(int rank) const { return rank / ranks_per_host; }
   const LinkCosts& Between(int a, int b) const { return HostOf(a) == HostOf(b) ? local : remote; }

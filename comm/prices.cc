@@ -16,6 +16,13 @@ double PriceNs(Collective collective, Algorithm algorithm, int size, int64_t byt
   if (std::find(known.begin(), known.end(), algorithm) == known.end()) return std::numeric_limits<double>::infinity();
   if (size == 1) return collective == Collective::kBarrier ? 0 : static_cast<double>(bytes) * network.copied_byte_ns;
   if (IsByMemory(algorithm)) return MemoryPriceNs(collective, algorithm, size, bytes, network);
+  if (network.interleaved && algorithm != Algorithm::kTwoLevel && size > network.ranks_per_host) {
+    Network apart = network;
+    apart.interleaved = false;
+    apart.remote.byte_ns *= network.ranks_per_host;
+    apart.ranks_per_host = 1;
+    return PriceNs(collective, algorithm, size, bytes, apart);
+  }
   const prices::Call call{collective, size, static_cast<double>(bytes), network};
   switch (algorithm) {
     case Algorithm::kRing:

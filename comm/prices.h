@@ -21,6 +21,10 @@ namespace lockstep {
 
 // The time in nanoseconds, with rank 0 as root. `bytes` as for Simulate(). Infinite for an algorithm that does not
 // carry out the collective.
+//
+// Where the ranks of hosts are interleaved, algorithms that know no hosts are priced as if ranks were alone on theirs, with
+// links as slow as those of all a host's ranks together are for one of them: nearly all their messages leave the host. Two
+// levels cost what they cost in any numbering.
 double PriceNs(Collective collective, Algorithm algorithm, int size, int64_t bytes, const Network& network);
 
 }  // namespace lockstep

@@ -106,6 +106,25 @@ TEST(Selector, ChoosesWhatCarriesOutTheCollective) {
   }
 }
 
+// Ranks are dealt out to 8 hosts in turn: each hop of a ring leaves its host, and 8 of them share the way out.
+TEST(Select, TakesTwoLevelsWhereTheRanksOfHostsAreInterleaved) {
+  Network network = MakeNetwork(kSharedMemory, kTcpBetweenHosts, /*ranks_per_host=*/8);
+  const auto ring_ns = [&] { return PriceNs(Collective::kAllReduce, Algorithm::kRing, 64, 256 * kMiB, network); };
+  const auto two_level_ns = [&] {
+    return PriceNs(Collective::kAllReduce, Algorithm::kTwoLevel, 64, 256 * kMiB, network);
+  };
+  const double by_host = ring_ns();
+  const double two_levels = two_level_ns();
+  network.interleaved = true;
+  EXPECT_NEAR(ring_ns() / by_host, 8, 1);
+  EXPECT_EQ(two_level_ns(), two_levels);
+  EXPECT_EQ(Select(Collective::kAllReduce, 64, 256 * kMiB, {}, network), Algorithm::kTwoLevel);
+  EXPECT_EQ(Select(Collective::kAllGather, 64, 256 * kMiB, {}, network), Algorithm::kTwoLevel);
+  EXPECT_EQ(Select(Collective::kAllReduce, 8, 8, {}, network),
+            Select(Collective::kAllReduce, 8, 8, {}, MakeNetwork(kSharedMemory, kTcpBetweenHosts, 8)))
+      << "on one host there is nothing to interleave";
+}
+
 TEST(AlgorithmOverrides, AreEmptyForNothing) {
   for (const char* text : {"", "  ", "auto", "all_reduce:auto"}) {
     EXPECT_THAT(ParseAlgorithmOverrides(text), IsOkAndHolds(AlgorithmOverrides{})) << text;

@@ -11,15 +11,21 @@
 namespace lockstep {
 namespace {
 
-// How many ranks each host has, if they are numbered host by host and all hosts but the last, which may have fewer, have as
-// many; else 1.
-int RanksPerHost(const std::vector<int32_t>& host_of_rank) {
-  const auto first_end = std::find_if(host_of_rank.begin(), host_of_rank.end(), [](int32_t host) { return host != 0; });
-  const auto ranks_per_host = static_cast<int32_t>(first_end - host_of_rank.begin());
+// Of hosts with as many ranks each, but for the last one, which may have fewer where ranks are numbered host by host; of
+// others, as if each rank had a host.
+void SetHosts(const std::vector<int32_t>& host_of_rank, Network* network) {
+  std::vector<int> ranks_of_host;
+  bool by_host = true;
+  for (const int32_t host : host_of_rank) ranks_of_host.resize(std::max<size_t>(ranks_of_host.size(), host + 1));
   for (size_t rank = 0; rank < host_of_rank.size(); ++rank) {
-    if (host_of_rank[rank] != static_cast<int32_t>(rank) / ranks_per_host) return 1;
+    ++ranks_of_host[host_of_rank[rank]];
+    if (rank > 0 && host_of_rank[rank] < host_of_rank[rank - 1]) by_host = false;
   }
-  return ranks_per_host;
+  const auto end = ranks_of_host.end() - (by_host ? 1 : 0);
+  const int each = ranks_of_host.front();
+  const bool equal = std::all_of(ranks_of_host.begin(), end, [each](int ranks) { return ranks == each; });
+  network->ranks_per_host = equal && ranks_of_host.back() <= each ? each : 1;
+  network->interleaved = !by_host && network->ranks_per_host > 1;
 }
 
 struct Host {
@@ -59,8 +65,8 @@ WorldShape ShapeOf(absl::Span<const Member> members, const LinkCosts& local) {
   }
   double ranks_per_core = 0;
   for (const Host& host : hosts) ranks_per_core = std::max(ranks_per_core, host.RanksPerCore());
-  shape.network =
-      Crowded(MakeNetwork(local, kTcpBetweenHosts, RanksPerHost(shape.topology.host_of_rank)), ranks_per_core);
+  shape.network = Crowded(MakeNetwork(local, kTcpBetweenHosts, /*ranks_per_host=*/1), ranks_per_core);
+  SetHosts(shape.topology.host_of_rank, &shape.network);
   return shape;
 }
 
@@ -74,7 +80,7 @@ WorldShape PartOf(const WorldShape& world, absl::Span<const Rank> ranks) {
     part.topology.host_of_rank.push_back(numbers.try_emplace(hosts[rank.value()], number).first->second);
   }
   part.network = world.network;
-  part.network.ranks_per_host = RanksPerHost(part.topology.host_of_rank);
+  SetHosts(part.topology.host_of_rank, &part.network);
   return part;
 }
 

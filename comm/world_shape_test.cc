@@ -45,9 +45,23 @@ TEST(WorldShape, RegularHostsAreSeenAsSuch) {
   EXPECT_EQ(shape.network.Between(1, 2).latency_ns, kTcpBetweenHosts.latency_ns);
 }
 
+TEST(WorldShape, RanksThatAreDealtOutAreSeenAsSuch) {
+  for (const char* hosts : {"abab", "abba"}) {
+    const WorldShape shape = ShapeOf(MembersOn(hosts), kSharedMemory);
+    EXPECT_EQ(shape.network.ranks_per_host, 2) << hosts;
+    EXPECT_TRUE(shape.network.interleaved) << hosts;
+    EXPECT_FALSE(PartOf(shape, {Rank(0), Rank(1)}).network.interleaved) << hosts;
+  }
+  for (const char* hosts : {"aabb", "aabbc", "abcd", "aaa"}) {
+    EXPECT_FALSE(ShapeOf(MembersOn(hosts), kSharedMemory).network.interleaved) << hosts;
+  }
+}
+
 TEST(WorldShape, IrregularHostsCountAsOneRankEach) {
-  for (const char* hosts : {"abab", "abb", "aabbb", "aaba"}) {
-    EXPECT_EQ(ShapeOf(MembersOn(hosts), kSharedMemory).network.ranks_per_host, 1) << hosts;
+  for (const char* hosts : {"ababa", "abb", "aabbb", "aaba"}) {
+    const Network network = ShapeOf(MembersOn(hosts), kSharedMemory).network;
+    EXPECT_EQ(network.ranks_per_host, 1) << hosts;
+    EXPECT_FALSE(network.interleaved) << hosts;
   }
 }
 
