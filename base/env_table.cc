@@ -39,6 +39,8 @@ constexpr EnvironmentVariable kTable[] = {
     {"LOCKSTEP_NCCL_LIBRARY", "path or name of a library", "found",
      "The NCCL to load, 2.14 or newer; the order in which it is looked for otherwise is below."},
     {"LOCKSTEP_NO_APT", "0 or 1", "0", "Keeps ./bazelw from installing packages; the library ignores it."},
+    {"LOCKSTEP_OFI_DOMAIN", "a domain of the provider, such as mlx5_1", "the first at the rank's address",
+     "Device or interface, as the provider of libfabric calls it; each rank may have its own."},
     {"LOCKSTEP_OFI_LIBRARY", "path or name of a library", "libfabric.so.1", "The libfabric to load, 1.12 or newer."},
     {"LOCKSTEP_OFI_PROVIDER", "the name of a provider, such as tcp;ofi_rxm", "the best that this machine has",
      "Provider of libfabric to use; must be the same on all ranks."},

@@ -64,6 +64,7 @@ struct Settings {
   SocketTuning tcp_tuning;
   int tcp_sockets = 1;
   std::string ofi_provider;
+  std::string ofi_domain;
   size_t flight_records = 256;
   std::string device_backend;
   OfiTransportOptions::DeviceMemory device_memory = OfiTransportOptions::DeviceMemory::kNone;
@@ -143,6 +144,7 @@ absl::StatusOr<Settings> ReadSettings(const WorldOptions& options) {
       ReadCount(options.tcp_sockets, "tcp_sockets", "LOCKSTEP_TCP_SOCKETS", kTcpSocketsMax, &settings.tcp_sockets));
   settings.ofi_provider =
       !options.ofi_provider.empty() ? options.ofi_provider : GetEnv("LOCKSTEP_OFI_PROVIDER").value_or("");
+  settings.ofi_domain = !options.ofi_domain.empty() ? options.ofi_domain : GetEnv("LOCKSTEP_OFI_DOMAIN").value_or("");
   settings.host_id = !options.host_id.empty() ? options.host_id : HostId();
   settings.interface = !options.interface.empty() ? options.interface : GetEnv("LOCKSTEP_INTERFACE").value_or("");
   LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<int64_t> records, GetEnvInt("LOCKSTEP_FLIGHT_RECORDS", 16, 1 << 20));
@@ -231,6 +233,7 @@ WorldTransport::Options TransportOptions(const WorldSpec& spec, const Settings& 
   options.ofi.bind_address = address;
   options.ofi.chunk_bytes = settings.chunk_bytes;
   options.ofi.provider = settings.ofi_provider;
+  options.ofi.domain = settings.ofi_domain;
   options.ofi.device_memory = settings.device_memory;
   return options;
 }

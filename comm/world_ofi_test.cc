@@ -86,6 +86,22 @@ TEST(WorldOverOfi, AProviderThatNobodyHasIsToldWithTheOnesThatThereAre) {
                                                            HasSubstr("tcp;ofi_rxm")))));
 }
 
+TEST(WorldOverOfi, ADomainIsPinnedOrToldToBeMissing) {
+  MemoryStore store;
+  const std::vector<absl::Status> statuses = StatusesOf(CreateWorlds(&store, 2, [](int, WorldOptions* options) {
+    options->transport = "ofi";
+    options->interface = "=lo";
+    options->ofi_domain = "lo";
+  }));
+  EXPECT_THAT(statuses, Each(IsOk()));
+  MemoryStore other_store;
+  const std::vector<absl::Status> errors = StatusesOf(CreateWorlds(&other_store, 2, [](int, WorldOptions* options) {
+    options->transport = "ofi";
+    options->ofi_domain = "mlx5_17";
+  }));
+  EXPECT_THAT(errors, Each(StatusIs(Code::kNotFound, HasSubstr("is not the domain that was asked for (mlx5_17)"))));
+}
+
 // Every collective by every algorithm that is carried out with messages. DATA_LOSS for a wrong result.
 absl::Status RunEveryAlgorithm(Communicator* self, size_t count) {
   for (const Collective collective : kAllCollectives) {

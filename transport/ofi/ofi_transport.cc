@@ -80,10 +80,12 @@ absl::StatusOr<std::unique_ptr<OfiTransport>> OfiTransport::Create(OfiTransportO
   OfiWish wish;
   wish.provider = options.provider;
   wish.address = options.bind_address.WithPort(0);
+  wish.domain = options.domain;
   wish.device_memory = options.device_memory == OfiTransportOptions::DeviceMemory::kRequired;
   LOCKSTEP_ASSIGN_OR_RETURN(OfiProvider provider, FindProvider(*options.api, wish));
   if (options.device_memory == OfiTransportOptions::DeviceMemory::kIfTaken) {
     wish.provider = provider.candidates.front().provider;
+    wish.domain = provider.candidates.front().domain;
     wish.device_memory = true;
     absl::StatusOr<OfiProvider> taker = FindProvider(*options.api, wish);
     // Who asks by name may get a layer over what was asked for.

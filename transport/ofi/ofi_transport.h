@@ -57,6 +57,8 @@ struct OfiTransportOptions {
   SocketAddress bind_address;
   // As OfiWish::provider: empty for the best that there is.
   std::string provider;
+  // As OfiWish::domain: empty for the first that the provider lists at the address.
+  std::string domain;
   // Compared between ranks: the unit into which the layers above cut long messages.
   uint32_t chunk_bytes = uint32_t{1} << 20;
   // The longest piece that a message is received in, and that a reduction reads at a time; a provider may have shorter

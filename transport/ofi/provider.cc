@@ -30,10 +30,10 @@ constexpr NamedOnly kNamedOnly[] = {
     {"udp;ofi_rxd", "is no faster than what runs over TCP and much slower for long messages"},
 };
 
-absl::string_view TextOr(const char* text, absl::string_view otherwise) { return text == nullptr ? otherwise : text; }
+absl::string_view NameOr(const char* name) { return name == nullptr ? "(no name)" : name; }
 
 absl::string_view NameOf(const fi_info& info) {
-  return TextOr(info.fabric_attr == nullptr ? nullptr : info.fabric_attr->prov_name, "(no name)");
+  return NameOr(info.fabric_attr == nullptr ? nullptr : info.fabric_attr->prov_name);
 }
 
 int TagBits(uint64_t format) {
@@ -91,6 +91,9 @@ std::string Refusal(const fi_info& info, const OfiWish& wish, bool exactly) {
       return "must be asked for by name: it is a layer over others";
     }
   }
+  if (!wish.domain.empty() && NameOr(info.domain_attr->name) != wish.domain) {
+    return absl::StrCat("is not the domain that was asked for (", wish.domain, ")");
+  }
   const SocketAddress source = SourceOf(info);
   if (wish.address.length() != 0 && source.length() != 0 && !SameHost(source, wish.address)) {
     return absl::StrCat("is not at ", wish.address.HostString());
@@ -106,7 +109,7 @@ int Preference(const fi_info& info) {
 OfiCandidate CandidateOf(const fi_info& info, std::string rejected) {
   OfiCandidate candidate;
   candidate.provider = std::string(NameOf(info));
-  candidate.domain = std::string(TextOr(info.domain_attr == nullptr ? nullptr : info.domain_attr->name, "(no name)"));
+  candidate.domain = std::string(NameOr(info.domain_attr == nullptr ? nullptr : info.domain_attr->name));
   if (const SocketAddress source = SourceOf(info); source.length() != 0) candidate.address = source.HostString();
   candidate.rejected = std::move(rejected);
   return candidate;

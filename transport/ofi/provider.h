@@ -40,6 +40,8 @@ struct OfiWish {
   // Of providers with IP addresses only the interface that has this one will do; the port is not looked at. Without a
   // family: any.
   SocketAddress address;
+  // Only this domain will do, the provider's name for a device or an interface ("mlx5_1", "rdmap0s6-rdm", "eth0"); empty: any.
+  std::string domain;
   // Only a provider that takes memory of a CUDA device will do.
   bool device_memory = false;
 };

@@ -229,6 +229,27 @@ TEST(ChooseProvider, TheInterfaceIsPinnedByItsAddress) {
   EXPECT_EQ(Chosen(infos, wish), "efa rdmap0s6-rdm");
 }
 
+TEST(ChooseProvider, ADomainIsPinnedByItsName) {
+  Infos infos;
+  infos.Add("efa", "rdmap0s6-rdm", "", LikeEfa)
+      .Add("efa", "rdmap16s27-rdm", "", LikeEfa)
+      .Add("tcp;ofi_rxm", "eth0", "10.0.0.7:0");
+  OfiWish wish;
+  wish.address = Address("10.0.0.7:0");
+  EXPECT_EQ(Chosen(infos, wish), "efa rdmap0s6-rdm");
+  wish.domain = "rdmap16s27-rdm";
+  EXPECT_EQ(Chosen(infos, wish), "efa rdmap16s27-rdm");
+  wish.domain = "eth0";
+  EXPECT_EQ(Chosen(infos, wish), "tcp;ofi_rxm eth0");
+  // By its whole name, and at the rank's address where it has such.
+  wish.domain = "rdmap16";
+  EXPECT_THAT(Chosen(infos, wish),
+              AllOf(HasSubstr("no provider"), HasSubstr("is not the domain that was asked for (rdmap16)")));
+  wish.domain = "eth0";
+  wish.address = Address("10.9.9.9:0");
+  EXPECT_THAT(Chosen(infos, wish), HasSubstr("is not at 10.9.9.9"));
+}
+
 TEST(ChooseProvider, DeviceMemoryWantsAProviderThatTakesIt) {
   Infos infos;
   infos.Add("tcp;ofi_rxm", "eth0").Add("efa", "rdmap0s6-rdm", "", LikeEfa).Add("verbs;ofi_rxm", "m", "", LikeVerbs);
