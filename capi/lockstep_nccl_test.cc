@@ -7,12 +7,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/deadline.h"
 #include "base/device.h"
 #include "base/status_matchers.h"
 #include "capi/lockstep.h"
 #include "comm/nccl_testing.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/gate.h"
 #include "tests/ranks.h"
 
 namespace lockstep {
@@ -51,6 +53,7 @@ class CApiNccl : public NcclTest {
 
 TEST_F(CApiNccl, OptionsReachItAndItsCommunicatorIsHandedOut) {
   const std::string store = Store("options");
+  Gate has_its_sum[kRanks];
   lockstep::testing::RunRanks(kRanks, [&](int rank) {
     lockstep_communicator_options options = Options(rank, store);
     options.nccl_ctas_min = 2;
@@ -81,6 +84,9 @@ TEST_F(CApiNccl, OptionsReachItAndItsCommunicatorIsHandedOut) {
     EXPECT_EQ(Text(lockstep_all_reduce(communicator, &tensor, &tensor, LOCKSTEP_SUM, nullptr, nullptr)), "");
     for (int64_t i = 0; i < kElements; ++i) ASSERT_EQ(values[i], 2 * i + 1) << i;
     device->FreeOnHost(memory);
+    // An abort would be the result of a rank that still waits for its own.
+    has_its_sum[rank].Open();
+    EXPECT_THAT(has_its_sum[1 - rank].Await(Deadline::AfterMs(60'000)), IsOk());
 
     EXPECT_EQ(Text(lockstep_communicator_abort(communicator, "enough")), "");
     EXPECT_THAT(Text(lockstep_communicator_nccl(communicator, &comm)), HasSubstr("enough"));

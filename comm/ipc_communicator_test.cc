@@ -197,13 +197,19 @@ TEST_F(IpcTest, CallsOfSeveralStreamsKeepTheirOrder) {
 
 TEST_F(IpcTest, ADeadlineThatPassesReleasesTheStreamsAndFailsAllRanks) {
   Create(3);
+  Gate other_is_in;
   OnRanks([&](Communicator& self) {
     if (self.rank() == Rank(2)) return AwaitFailure(self);
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Stream> stream, device()->CreateStream("waits"));
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(void* const memory, device()->AllocateOnHost(sizeof(float)));
     CollectiveRequest request = SumOf(static_cast<char*>(memory), 1);
-    if (self.rank() == Rank(0)) request.timeout = std::chrono::milliseconds(40);
+    if (self.rank() == Rank(0)) {
+      // Rank 1's call would be refused once this one has failed.
+      EXPECT_THAT(other_is_in.Await(CommTestDeadline()), IsOk());
+      request.timeout = std::chrono::milliseconds(40);
+    }
     ASSERT_THAT(self.Enqueue(request, stream.get(), [](const absl::Status&) {}), IsOk());
+    if (self.rank() == Rank(1)) other_is_in.Open();
     EXPECT_THAT(stream->Synchronize(CommTestDeadline()), IsOk()) << "it goes on";
     AwaitFailure(self);
     device()->FreeOnHost(memory);
