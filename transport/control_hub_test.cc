@@ -132,15 +132,18 @@ TEST(HeartbeatInterval, IsAFifthOfTheTimeoutWithinBounds) {
 }
 
 TEST_F(HubTest, WelcomesAndBeats) {
-  Start(1, milliseconds(1000), milliseconds(5000));
+  Start(1, milliseconds(20000), milliseconds(20000));
   RawPeer peer(hub_->address());
   peer.Send(HelloOf(0));
   const absl::StatusOr<Welcome> welcome = peer.ReceiveA<Welcome>();
   ASSERT_THAT(welcome, IsOk());
   EXPECT_EQ(welcome->world, kWorldId);
-  EXPECT_EQ(welcome->peer_timeout_ms, 1000u);
+  EXPECT_EQ(welcome->peer_timeout_ms, 20000u);
   EXPECT_EQ(welcome->hub.pid, 70);
-  EXPECT_THAT(peer.Receive(Deadline::AfterMs(500)), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  const Deadline deadline = Soon();
+  while (peer.heartbeats() == 0 && !deadline.passed()) {
+    ASSERT_THAT(peer.Receive(Deadline::AfterMs(50)), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  }
   EXPECT_GE(peer.heartbeats(), 1);
 }
 
@@ -222,7 +225,7 @@ TEST_F(HubTest, ARankThatBreaksTheProtocolIsNamed) {
 
 // Rank 1 asks for more than any buffer holds and never reads: the hub stays responsive, and says so to rank 0.
 TEST_F(HubTest, ARankThatDoesNotReadIsUnresponsive) {
-  Start(2, milliseconds(2000), milliseconds(20000));
+  Start(2, milliseconds(20000), milliseconds(20000));
   auto zero = ConnectAs(0);
   auto one = ConnectAs(1);
   JoinAs(zero.get(), 0);
@@ -239,7 +242,7 @@ TEST_F(HubTest, ARankThatDoesNotReadIsUnresponsive) {
 }
 
 TEST_F(HubTest, SilenceOfARankIsAnnounced) {
-  Start(2, milliseconds(200), milliseconds(20000));
+  Start(2, milliseconds(2500), milliseconds(20000));
   auto zero = ConnectAs(0);
   auto one = ConnectAs(1);
   JoinAs(zero.get(), 0);
@@ -255,7 +258,7 @@ TEST_F(HubTest, SilenceOfARankIsAnnounced) {
   ASSERT_THAT(message, IsOk());
   ASSERT_TRUE(std::holds_alternative<FailureMessage>(*message));
   EXPECT_THAT(std::get<FailureMessage>(*message).status,
-              StatusIs(absl::StatusCode::kAborted, "rank 1 (host h, pid 71) is unresponsive: no heartbeat for 200 ms"));
+              StatusIs(absl::StatusCode::kAborted, "rank 1 (host h, pid 71) is unresponsive: no heartbeat for 2500 ms"));
 }
 
 TEST_F(HubTest, SaysGoodbyeWhenItEnds) {
