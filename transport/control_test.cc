@@ -183,12 +183,16 @@ TEST(ControlChannel, WithoutRankZeroTheOthersSaySo) {
 TEST(ControlChannel, MissingRanksAreListedTheSameEverywhere) {
   MemoryStore store;
   std::vector<absl::Status> errors(3);
+  std::atomic<int> joining{0};
   InParallel(3, [&](int i) {
     const int rank = std::vector<int>{0, 1, 4}[i];
     absl::StatusOr<Channel> channel = CreateRank(rank, 6, &store);
     ASSERT_THAT(channel, IsOk());
+    if (rank != 0) ++joining;
+    const Deadline patience = Soon();
+    while (rank == 0 && joining < 2 && !patience.passed()) std::this_thread::yield();
     // Rank 0's deadline is the shortest, and rules.
-    errors[i] = (*channel)->Join(MemberOf(rank), {}, rank == 0 ? Deadline::AfterMs(300) : Soon()).status();
+    errors[i] = (*channel)->Join(MemberOf(rank), {}, rank == 0 ? Deadline::AfterMs(2500) : Soon()).status();
   });
   for (const absl::Status& error : errors) {
     EXPECT_THAT(error, StatusIs(absl::StatusCode::kDeadlineExceeded,
