@@ -70,10 +70,10 @@ pull='until [ "$(cat /sys/class/net/eth0/statistics/rx_bytes)" -gt 8000000 ]; do
 pulled='[ $LOCKSTEP_RANK = 1 ] && (PATH=$PATH:/usr/sbin:/sbin; '$pull') & exec "$0" "$@"'
 for transport in tcp ofi; do
   status=0
-  LOCKSTEP_PEER_TIMEOUT_MS=1000 timeout --kill-after=5 40 "$emulated_hosts" -- sh -c "$pulled" "$collectives" \
+  LOCKSTEP_PEER_TIMEOUT_MS=3000 timeout --kill-after=5 200 "$emulated_hosts" -- sh -c "$pulled" "$collectives" \
     --collective=all_reduce --begin=1M --end=1M --iterations=1000000 --rounds=1000 --nopin --transport=$transport \
     >"$output" 2>&1 || status=$?
   ((status == 1)) || fail "with the cable pulled, over $transport: exit status $status"
-  grep -q 'rank 1 (host .*) is unresponsive: no heartbeat for 1 s' "$output" || fail "rank 0 does not name rank 1"
-  grep -q 'rank 0 (host .*) is unresponsive: no heartbeat for 1 s' "$output" || fail "rank 1 does not name rank 0"
+  grep -q 'rank 1 (host .*) is unresponsive: no heartbeat for 3 s' "$output" || fail "rank 0 does not name rank 1"
+  grep -q 'rank 0 (host .*) is unresponsive: no heartbeat for 3 s' "$output" || fail "rank 1 does not name rank 0"
 done

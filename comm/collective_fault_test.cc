@@ -57,7 +57,7 @@ constexpr char kKill[] = "kill", kStop[] = "stop", kClose[] = "close";
 
 // Only a stopped rank is found by its silence; the others must be found long before it would be.
 constexpr milliseconds kPatience(60'000);
-constexpr milliseconds kPeerTimeout(1000);
+constexpr milliseconds kPeerTimeout(2000);  // longer than a busy machine holds a healthy rank up
 // From the fault to the last survivor's answer, silence not counted: a margin so wide that it says nothing of speed, and so far from
 // the operation's deadline that it was not that which ended it.
 constexpr milliseconds kDetectionMargin(30'000);
