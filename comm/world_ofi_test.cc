@@ -6,7 +6,9 @@
 
 #include <array>
 #include <filesystem>
+#include <fstream>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -199,15 +201,17 @@ LOCKSTEP_RANK_FUNCTION(RankOverShm) {
   for (;;) LOCKSTEP_RETURN_IF_ERROR(SwapMessages(world->communicator(), 32));
 }
 
-// What the provider leaves of a process that was killed.
-void RemoveSharedMemoryOf(pid_t pid) {
-  std::vector<std::filesystem::path> left;
-  for (const auto& file : std::filesystem::directory_iterator("/dev/shm")) {
-    if (absl::StartsWith(file.path().filename().string(), absl::StrCat("lockstep-", pid, "-"))) {
-      left.push_back(file.path());
-    }
+// What a process has of the provider's shared memory, which stays when it is killed. Asked of the process itself: what is
+// called alike in /dev/shm may be another container's.
+std::set<std::filesystem::path> SharedMemoryOf(pid_t pid) {
+  std::set<std::filesystem::path> files;
+  std::ifstream maps(absl::StrCat("/proc/", pid, "/maps"));
+  const std::string own = absl::StrCat("/dev/shm/lockstep-", pid, "-");
+  for (std::string line; std::getline(maps, line);) {
+    const size_t name = line.find('/');
+    if (name != std::string::npos && absl::StartsWith(line.substr(name), own)) files.insert(line.substr(name));
   }
-  for (const std::filesystem::path& file : left) std::filesystem::remove(file);
+  return files;
 }
 
 // The provider's locks lie in memory that the ranks share, and die with who holds one. Method: a rank is killed amid
@@ -225,6 +229,9 @@ TEST(WorldOverOfi, NobodyHangsForARankThatIsKilledInsideTheProviderShm) {
     for (int rank = 0; rank < options.size; ++rank) {
       EXPECT_THAT(group->Receive(rank, CommTestDeadline()), IsOkAndHolds("running"));
     }
+    std::set<std::filesystem::path> shared;
+    for (int rank = 0; rank < options.size; ++rank) shared.merge(SharedMemoryOf(group->pid(rank)));
+    EXPECT_GE(static_cast<int>(shared.size()), options.size);
     ASSERT_THAT(group->Signal(kVictim, SIGKILL), IsOk());
     for (int rank = 0; rank < kVictim; ++rank) {
       const absl::Status end = group->Wait(rank, CommTestDeadline());
@@ -234,7 +241,7 @@ TEST(WorldOverOfi, NobodyHangsForARankThatIsKilledInsideTheProviderShm) {
         EXPECT_THAT(end, StatusIs(Code::kAborted, HasSubstr("rank 2")));
       }
     }
-    for (int rank = 0; rank < options.size; ++rank) RemoveSharedMemoryOf(group->pid(rank));
+    for (const std::filesystem::path& file : shared) std::filesystem::remove(file);
   }
 }
 

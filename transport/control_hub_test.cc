@@ -257,8 +257,9 @@ TEST_F(HubTest, SilenceOfARankIsAnnounced) {
   }
   ASSERT_THAT(message, IsOk());
   ASSERT_TRUE(std::holds_alternative<FailureMessage>(*message));
-  EXPECT_THAT(std::get<FailureMessage>(*message).status,
-              StatusIs(absl::StatusCode::kAborted, "rank 1 (host h, pid 71) is unresponsive: no heartbeat for 2500 ms"));
+  EXPECT_THAT(
+      std::get<FailureMessage>(*message).status,
+      StatusIs(absl::StatusCode::kAborted, "rank 1 (host h, pid 71) is unresponsive: no heartbeat for 2500 ms"));
 }
 
 TEST_F(HubTest, SaysGoodbyeWhenItEnds) {

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/fork.h"
@@ -203,10 +204,17 @@ TEST(Connect, RefusedNamesAddressAndAttempts) {
 }
 
 TEST(Connect, RetriesRefusedUntilTheDeadline) {
-  EXPECT_THAT(Connect(UnusedAddress(), Deadline::AfterMs(60), true),
+  const SocketAddress address = UnusedAddress();
+  // On a busy machine the first attempt may take all of a short time.
+  absl::Status status;
+  for (const int patience_ms : {60, 600, 6000}) {
+    status = Connect(address, Deadline::AfterMs(patience_ms), true).status();
+    if (!absl::StrContains(status.message(), "(1 attempt)")) break;
+  }
+  EXPECT_THAT(status,
               StatusIs(absl::StatusCode::kDeadlineExceeded, AllOf(HasSubstr(" attempts)"), Not(HasSubstr("(1 attempt")),
                                                                   HasSubstr("Connection refused until the deadline"))));
-  EXPECT_THAT(Connect(UnusedAddress(), Deadline::Now(), true),
+  EXPECT_THAT(Connect(address, Deadline::Now(), true),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("(1 attempt)")));
 }
 

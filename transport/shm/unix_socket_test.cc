@@ -4,6 +4,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <cstdint>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,9 +27,11 @@ namespace {
 using Code = absl::StatusCode;
 using testing::HasSubstr;
 
+// Names are the whole host's, and another container's process may have the same number.
 std::string FreshName() {
   static int count = 0;
-  return absl::StrCat("lockstep-test-", getpid(), "-", ++count);
+  static const uint32_t random = std::random_device()();
+  return absl::StrCat("lockstep-test-", getpid(), "-", random, "-", ++count);
 }
 
 class UnixSocketTest : public testing::Test {

@@ -141,6 +141,8 @@ TEST_F(ConnectionsTest, AReceiverThatConnectsMakesTheOneConnectionThereIs) {
   ASSERT_TRUE(DriveAll([&] { return send.done() && receive.done(); }));
   EXPECT_THAT(receive.status, IsOk());
   EXPECT_EQ(byte, 'x');
+  // One that crossed it goes with the next look.
+  ASSERT_TRUE(DriveAll([&] { return OpenDescriptors() <= before + 2; }));
   EXPECT_EQ(OpenDescriptors(), before + 2);
 }
 
@@ -274,7 +276,7 @@ TEST_F(ConnectionsTest, TheHigherRankGivesItsOwnConnectionUp) {
 // The lower rank says that it connects, and never does: a dead end in the network, say.
 TEST_F(ConnectionsTest, TheHigherRankDoesNotWaitForEverForTheOthersConnection) {
   TcpTransportOptions options = TestOptions(1, 2);
-  options.connect_timeout = std::chrono::milliseconds(60);
+  options.connect_timeout = std::chrono::milliseconds(2500);
   FakeListener listener;
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto sender, TcpTransport::Create(options));
   ASSERT_THAT(sender->SetPeers({listener.address(), sender->address()}), IsOk());
@@ -313,7 +315,8 @@ TEST_F(ConnectionsTest, SeveralSocketsShareOneConnection) {
   Create(2, [](TcpTransportOptions* options) { options->sockets = 3; });
   const auto before = OpenDescriptors();
   Exchange(0);
-  EXPECT_EQ(OpenDescriptors(), before + 2 * 3);
+  // A message may have come by the first of them before the others are accepted.
+  ASSERT_TRUE(DriveAll([&] { return OpenDescriptors() == before + 2 * 3; }));
   rank(0)->AbortChannel(0, absl::AbortedError("given up"));
   ASSERT_TRUE(DriveAll([&] { return OpenDescriptors() < before + 2 * 3; }));
 }
