@@ -201,8 +201,8 @@ LOCKSTEP_RANK_FUNCTION(RankOverShm) {
   for (;;) LOCKSTEP_RETURN_IF_ERROR(SwapMessages(world->communicator(), 32));
 }
 
-// What a process has of the provider's shared memory, which stays when it is killed. Asked of the process itself: what is
-// called alike in /dev/shm may be another container's.
+// What a process has of the provider's shared memory, which stays when it is killed. Asked of the process itself: what
+// is called alike in /dev/shm may be another container's.
 std::set<std::filesystem::path> SharedMemoryOf(pid_t pid) {
   std::set<std::filesystem::path> files;
   std::ifstream maps(absl::StrCat("/proc/", pid, "/maps"));

@@ -29,6 +29,7 @@
 #include "reducer/reducer.h"
 #include "reducer/reducer_capture_testing.h"
 #include "reducer/reducer_options.h"
+#include "reducer/reducer_replan_testing.h"
 #include "tests/fake_cuda_kernels.h"
 #include "tests/ranks.h"
 
@@ -39,6 +40,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
+using testing::StepUntil;
 constexpr auto kRefused = absl::StatusCode::kFailedPrecondition;
 constexpr int kRanks = 2;
 
@@ -123,16 +125,15 @@ TEST_F(ReducerCapture, WaitsUntilBucketsArePlannedAnew) {
     ReducerOptions options = CapturingRank::Options();
     options.replan = true;
     CapturingRank rank(self, options);
-    int step = 0;
-    for (; rank.reducer().plan_version() < 2; ++step) {
-      ASSERT_LT(step, 20'000) << "no plan";
-      if (step == 1) {
+    const int step = StepUntil(rank.reducer(), 2, 0, [&](int s) {
+      if (s == 1) {
         rank.Capture([&] {
           EXPECT_THAT(rank.Backward(rank.InStream()), StatusIs(kRefused, HasSubstr("planned anew: run steps until")));
         });
       }
-      rank.Step(step);
-    }
+      rank.Step(s);
+      return absl::OkStatus();
+    });
     rank.Replay(rank.CaptureStep(), step);
   });
 }
@@ -143,11 +144,10 @@ TEST_F(ReducerCapture, AGraphOutlivesANewPlan) {
     void* const graph = rank.CaptureStep();
     rank.Replay(graph, 0);
     LOCKSTEP_EXPECT_OK(rank.reducer().RequestReplan());
-    int step = 1;
-    for (; rank.reducer().plan_version() < 2; ++step) {
-      ASSERT_LT(step, 20'000) << "no plan";
-      rank.Step(step);
-    }
+    const int step = StepUntil(rank.reducer(), 2, 1, [&](int s) {
+      rank.Step(s);
+      return absl::OkStatus();
+    });
     rank.Replay(graph, step);
     rank.Replay(rank.CaptureStep(), step + 1);
     rank.Replay(graph, step + 2);

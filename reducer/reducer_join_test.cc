@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "reducer/comm_hook.h"
 #include "reducer/reducer.h"
+#include "reducer/reducer_replan_testing.h"
 #include "reducer/reducer_testing.h"
 #include "tests/ranks.h"
 #include "tests/test_device.h"
@@ -27,6 +28,7 @@ using testing::LoopbackWorld;
 using testing::ReachableVector;
 using testing::Replica;
 using testing::ShortTimeout;
+using testing::StepUntil;
 using testing::Vectors;
 using testing::VectorView;
 
@@ -146,7 +148,7 @@ TEST(Joined, IsAnErrorOnAllRanksWhereAnEarlyEndIsThrown) {
   });
 }
 
-// Rank 0 joins at once. The other then takes longer than an operation may, which is long enough for whatever else they do.
+// Rank 0 joins at once. The other then takes longer than an operation may, which is long enough for all else they do.
 TEST(Joined, WaitsLongerThanAnOperationMay) {
   TransportCommunicatorOptions short_deadline;
   short_deadline.timeout = std::chrono::milliseconds(2000);
@@ -256,10 +258,11 @@ TEST(ChangeOfCommunicator, AfterAFailureGoesOnAmongTheSurvivors) {
       // A plan may be asked for again.
       LOCKSTEP_EXPECT_OK(reducer.RequestReplan());
       const int64_t version = reducer.plan_version();
-      for (int step = 9; step < 2000 && reducer.plan_version() == version; ++step) {
-        LOCKSTEP_EXPECT_OK(replica.RunStep(reducer, step));
+      StepUntil(reducer, version + 1, 9, [&](int step) {
+        const absl::Status status = replica.RunStep(reducer, step);
         replica.ExpectAverages(2, {step});
-      }
+        return status;
+      });
       EXPECT_EQ(reducer.plan_version(), version + 1);
     });
   }
@@ -276,9 +279,7 @@ TEST(ChangeOfCommunicator, TakesInARankThatIsNew) {
     const int rank = communicator.rank().value();
     Replica replica(Vectors(4, 100), rank);
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(reducers[rank], Reducer::Create(&communicator, replica.table(), options));
-    for (int step = 0; step < 2000 && reducers[rank]->plan_version() == 1; ++step) {
-      LOCKSTEP_EXPECT_OK(replica.RunStep(*reducers[rank], step, {0, 2, 1, 3}));
-    }
+    StepUntil(*reducers[rank], 2, 0, [&](int step) { return replica.RunStep(*reducers[rank], step, {0, 2, 1, 3}); });
     plans[rank] = reducers[rank]->ExportPlan();
   });
   EXPECT_EQ(plans[0], plans[1]);

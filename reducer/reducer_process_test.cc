@@ -38,7 +38,7 @@ constexpr int kParameters = 6;
 constexpr int64_t kElements = 200'000;
 constexpr float kTolerance = 1e-6F;  // a third is not exact
 
-// Only a stopped rank is found by its silence; a rank that is merely held up on a busy machine is not silent for so long.
+// Only a stopped rank is found by its silence; one that is merely held up on a busy machine is not silent for so long.
 constexpr milliseconds kPatience(30'000);
 constexpr milliseconds kPeerTimeout(3000);
 

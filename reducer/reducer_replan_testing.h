@@ -3,9 +3,11 @@
 #ifndef REDUCER_REDUCER_REPLAN_TESTING_H_
 #define REDUCER_REDUCER_REPLAN_TESTING_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,8 +18,10 @@
 namespace lockstep {
 namespace testing {
 
-// A plan travels beside the data, so nobody can say how many steps it takes; each of them ends by its deadline.
+// A plan travels beside the data, so nobody can say how many steps it takes; each of them ends by its deadline. After
+// the first ones they give the thread that makes the plan a core, and so take seconds at least in all.
 inline constexpr int kStepsMax = 20000;
+inline constexpr int kHurriedSteps = 500;
 
 // Every second one, then the others backwards: no plan's order at first.
 inline std::vector<size_t> Zigzag(size_t count) {
@@ -33,8 +37,10 @@ inline std::vector<size_t> Zigzag(size_t count) {
 // `run` does one and returns whether it went well. Returns the number of the next one.
 inline int StepUntil(const Reducer& reducer, int64_t version, int step,
                      const std::function<absl::Status(int step)>& run) {
-  for (const int end = step + kStepsMax; reducer.plan_version() < version; ++step) {
-    if (step == end) {
+  const int begin = step;
+  for (; reducer.plan_version() < version; ++step) {
+    if (step - begin > kHurriedSteps) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (step - begin == kStepsMax) {
       ADD_FAILURE() << "after " << kStepsMax << " steps there is no plan " << version;
       return step;
     }

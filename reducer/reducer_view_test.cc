@@ -21,6 +21,7 @@
 #include "reducer/comm_hook.h"
 #include "reducer/parameter.h"
 #include "reducer/reducer.h"
+#include "reducer/reducer_replan_testing.h"
 #include "reducer/reducer_testing.h"
 #include "reducer/reducer_view_testing.h"
 #include "tests/ranks.h"
@@ -40,6 +41,7 @@ using testing::ReachableVector;
 using testing::Replica;
 using testing::RunStepInViews;
 using testing::ShortTimeout;
+using testing::StepUntil;
 using testing::ToViews;
 using testing::Vectors;
 using testing::ViewOf;
@@ -277,10 +279,9 @@ TEST(BucketViews, AreRefusedOnceTheyHaveMoved) {
     const auto reducer = Create(communicator, replica.table(), Views({0}));
     const TensorView stale = ViewOf(*reducer, 0);
     LOCKSTEP_EXPECT_OK(reducer->RequestReplan());
-    int step = 0;
-    for (; reducer->plan_version() == 1 && step < 20000; ++step) {
-      LOCKSTEP_EXPECT_OK(RunStepInViews(*reducer, replica, step, {0, 1, 2, 3}));
-    }
+    const int step = StepUntil(*reducer, 2, 0, [&](int s) {
+      return RunStepInViews(*reducer, replica, s, {0, 1, 2, 3});
+    });
     ASSERT_EQ(reducer->plan_version(), 2);
     ASSERT_NE(ViewOf(*reducer, 0).data(), stale.data());
 
@@ -317,12 +318,13 @@ TEST(BucketViews, OfCompressedBucketsKeepTheirDType) {
       }
       // Also once they have moved.
       LOCKSTEP_EXPECT_OK(reducer->RequestReplan());
-      int step = 0;
-      for (int left = 3; left > 0 && step < 20000; ++step) {
-        if (reducer->plan_version() == 2) --left;
-        LOCKSTEP_EXPECT_OK(RunStepInViews(*reducer, replica, step, replica.order()));
+      const auto run = [&](int step) {
+        const absl::Status status = RunStepInViews(*reducer, replica, step, replica.order());
         replica.ExpectAverages(2, {step});
-      }
+        return status;
+      };
+      const int moved = StepUntil(*reducer, 2, 0, run);
+      for (int step = moved; step < moved + 3; ++step) LOCKSTEP_EXPECT_OK(run(step));
       EXPECT_EQ(reducer->plan_version(), 2);
     });
   }
