@@ -211,6 +211,15 @@ CudaApi MakeLinkedCudaApi() {
   api.device_get_memory_pools_supported = [](int* supported, int device) -> int {
     return cudaDeviceGetAttribute(supported, cudaDevAttrMemoryPoolsSupported, device);
   };
+  api.device_get_remote_writes = [](bool* ordered, bool* flushed, int device) -> int {
+    int order = 0;
+    int can_flush = 0;
+    cudaError_t error = cudaDeviceGetAttribute(&order, cudaDevAttrGPUDirectRDMAWritesOrdering, device);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&can_flush, cudaDevAttrCanFlushRemoteWrites, device);
+    *ordered = order >= cudaGPUDirectRDMAWritesOrderingOwner;
+    *flushed = can_flush != 0;
+    return error;
+  };
   api.device_get_stream_priority_range = [](int* least, int* greatest) -> int {
     return cudaDeviceGetStreamPriorityRange(least, greatest);
   };

@@ -97,6 +97,9 @@ struct CudaApi {
   int (*device_enable_peer_access)(int peer);
   // cudaDevAttrMemoryPoolsSupported, 0 or 1.
   int (*device_get_memory_pools_supported)(int* supported, int device);
+  // Whether what other devices write to this one is in order for its own work (cudaDevAttrGPUDirectRDMAWritesOrdering, owner
+  // at least), and whether its streams' waits can flush it (cudaDevAttrCanFlushRemoteWrites).
+  int (*device_get_remote_writes)(bool* ordered, bool* flushed, int device);
   int (*device_get_stream_priority_range)(int* least, int* greatest);
 
   // cudaStreamCreateWithPriority with cudaStreamNonBlocking.

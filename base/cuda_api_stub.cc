@@ -24,6 +24,7 @@ CudaApi MakeLinkedCudaApi() {
   api.device_can_access_peer = BuiltWithoutCuda;
   api.device_enable_peer_access = BuiltWithoutCuda;
   api.device_get_memory_pools_supported = BuiltWithoutCuda;
+  api.device_get_remote_writes = BuiltWithoutCuda;
   api.device_get_stream_priority_range = BuiltWithoutCuda;
   api.stream_create = BuiltWithoutCuda;
   api.stream_destroy = BuiltWithoutCuda;

@@ -521,6 +521,14 @@ CudaApi FakeCuda::Table::Make() {
       return kCudaSuccess;
     });
   };
+  api.device_get_remote_writes = [](bool* ordered, bool* flushed, int) {
+    return Call("cudaDeviceGetAttribute", [&](FakeCuda& fake) {
+      MutexLock lock(&fake.mu_);
+      *ordered = fake.orders_remote_writes_;
+      *flushed = fake.flushes_remote_writes_;
+      return kCudaSuccess;
+    });
+  };
   api.device_get_stream_priority_range = [](int* least, int* greatest) {
     return Call("cudaDeviceGetStreamPriorityRange", [&](FakeCuda&) {
       *least = kLeastPriority;
@@ -669,6 +677,12 @@ bool FakeCuda::LastErrorIsClear() const { return last_error == kCudaSuccess; }
 void FakeCuda::set_memory_pools_supported(bool supported) {
   MutexLock lock(&mu_);
   memory_pools_supported_ = supported;
+}
+
+void FakeCuda::set_remote_writes(bool ordered, bool flushed) {
+  MutexLock lock(&mu_);
+  orders_remote_writes_ = ordered;
+  flushes_remote_writes_ = flushed;
 }
 
 int FakeCuda::LaunchKernel(void* stream, std::function<void()> kernel) { return Table::Kernel(stream, kernel); }

@@ -233,7 +233,8 @@ typedef struct lockstep_communicator_options {
    * lockstep_communicator_describe tells which, and why. Equal on all ranks. */
   const char* device_backend;
   /* With the transport "ofi": the provider of libfabric, "tcp;ofi_rxm"; default LOCKSTEP_OFI_PROVIDER, or the best that there is.
-   * lockstep_communicator_describe tells which, and why none of the others. Equal on all ranks. */
+   * lockstep_communicator_describe tells which, and why none of the others. Equal on all ranks. Which of the provider's devices this rank
+   * uses, only LOCKSTEP_OFI_DOMAIN tells. */
   const char* ofi_provider;
   /* With the back end "nccl": how many thread blocks its kernels may have at least and at most (from NCCL 2.17 on; 0: its choice), and 1
    * for parts of the communicator that share its resources (from 2.18 on): they take less memory, and must not be used at the same time as

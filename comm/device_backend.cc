@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/cuda_remote_writes.h"
 #include "base/rank.h"
 #include "base/status.h"
 #include "comm/agreement.h"
@@ -49,6 +50,9 @@ Made MakeFabric(Communicator* host, Device* device, const DeviceBackendOptions& 
   if (options.deterministic && host->size() > static_cast<int>(kernels::kFoldSourcesMax)) {
     return absl::UnimplementedError(absl::StrCat("deterministic reductions of ", host->size(), " ranks: at most ",
                                                  kernels::kFoldSourcesMax, " are folded at once on a device"));
+  }
+  if (device->id().kind == DeviceKind::kCuda) {
+    LOCKSTEP_RETURN_IF_ERROR(AgreeThatAllCan(host, CheckCudaRemoteWrites(device->id().index)));
   }
   StagedOptions fabric;
   fabric.place = Staging::Place::kOnDevice;

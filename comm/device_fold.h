@@ -25,7 +25,7 @@ bool ScalesInput(const CollectiveRequest& request);
 // kFoldSourcesMax ranks are written to as well; else they stay as they are.
 //
 // Narrow floats are accumulated in float32 and rounded once where there are up to kFoldSourcesMax ranks; beyond, once for
-// every kFoldSourcesMax - 1 that come on top.
+// every kFoldSourcesMax - 1 that come on top, and each of an average's operands among those when it is scaled.
 absl::Status FoldOnDevice(const CollectiveRequest& request, const kernels::FoldKernels& kernels, void* target,
                           absl::Span<const void* const> operands, size_t count, Stream& stream);
 

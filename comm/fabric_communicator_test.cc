@@ -1,26 +1,32 @@
 // Collectives by slots on a device that the network reads and writes: who can have them, what they leave behind, and what
 // becomes of calls that do not fit. Method: as in comm/fabric_testing.h; the suites have the results.
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
-#include "base/deadline.h"
+#include "absl/types/span.h"
 #include "base/device.h"
 #include "base/dtype.h"
+#include "base/poll.h"
 #include "base/rank.h"
 #include "base/reduce_op.h"
+#include "base/status.h"
 #include "base/status_matchers.h"
 #include "comm/communicator.h"
 #include "comm/device_backend.h"
 #include "comm/fabric_testing.h"
 #include "comm/schedule.h"
+#include "comm/work.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/fold_kernels.h"
 #include "tests/communicator_testing.h"
+#include "tests/gate.h"
 #include "tests/guarded_device.h"
 #include "tests/ranks.h"
 
@@ -30,9 +36,34 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using Code = absl::StatusCode;
 
 constexpr DeviceId kGpu = {DeviceKind::kCuda, 0};
+
+// Folds behind a gate.
+class StalledKernels : public kernels::FoldKernels {
+ public:
+  explicit StalledKernels(Gate* gate) : gate_(gate) {}
+
+  absl::Status Load(const Device& device) const override { return guarded_.Load(device); }
+  absl::Status Fold(DType dtype, ReduceOp op, void* target, absl::Span<const void* const> sources, size_t count,
+                    double factor, Stream& stream) const override {
+    LOCKSTEP_RETURN_IF_ERROR(stream.Enqueue([gate = gate_] { return gate->Await(CommTestDeadline()); }));
+    return guarded_.Fold(dtype, op, target, sources, count, factor, stream);
+  }
+  absl::Status Scale(DType dtype, void* target, const void* source, size_t count, double factor,
+                     Stream& stream) const override {
+    return guarded_.Scale(dtype, target, source, count, factor, stream);
+  }
+  absl::Status DivideTowardZero(DType dtype, void* data, size_t count, int64_t divisor, Stream& stream) const override {
+    return guarded_.DivideTowardZero(dtype, data, count, divisor, stream);
+  }
+
+ private:
+  const kernels::FoldKernels& guarded_ = *GuardedFoldKernels();
+  Gate* const gate_;
+};
 
 // Of a case, on every rank: whatever it says, and "" from those whose results are right.
 std::vector<absl::Status> RunCase(FabricWorld* world, const CollectiveCase& c) {
@@ -138,7 +169,6 @@ TEST(FabricCommunicator, WithoutKernelsOrAlikeOptionsThereIsNone) {
 TEST(FabricCommunicator, CallsThatDifferAreToldApartBeforeAnythingMoves) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<FabricWorld> world, FabricWorld::CreateHosts(2));
   ASSERT_THAT(world->ConnectAll(), IsOk());
-  std::vector<std::string> errors(2);
   testing::RunRanks(2, [&](int rank) {
     GuardedDevice& device = world->device(rank);
     void* const memory = device.Allocate(4096).value();
@@ -182,6 +212,75 @@ TEST(FabricCommunicator, AnAllToAllWhoseCountsDoNotFitIsAnErrorOnWhoeverSeesIt) 
     device.Free(input);
     device.Free(output);
   });
+}
+
+// What the network or the device has no room or no leave for does not end a world that can do without.
+TEST(FabricCommunicator, WhatCannotBeRegisteredOrHadIsARefusal) {
+  for (const bool without_p2p : {false, true}) {
+    FakeProviderOptions fake = FabricProvider();
+    if (without_p2p) {
+      fake.p2p = false;
+    } else {
+      fake.cuda_registration_error = FI_EFAULT;  // no module of the kernel's brings the two together
+    }
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<FabricWorld> world, FabricWorld::CreateHosts(2, fake));
+    for (const FabricWorld::Made& made : world->Connect()) {
+      EXPECT_THAT(made.status(), without_p2p ? StatusIs(Code::kUnimplemented, HasSubstr("FI_HMEM_P2P_REQUIRED"))
+                                             : StatusIs(Code::kUnavailable, HasSubstr("fi_mr_regattr")));
+    }
+    testing::RunRanks(2, [&](int rank) {
+      DeviceBackendOptions options;
+      options.fold_kernels = GuardedFoldKernels();
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<DeviceCommunicator> made,
+                                    MakeDeviceCommunicator(&world->host(rank), &world->device(rank), options));
+      EXPECT_THAT(made->Describe(), AllOf(HasSubstr("staged through"), HasSubstr("fabric: rank 0: ")));
+    });
+  }
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<FabricWorld> world, FabricWorld::CreateHosts(2));
+  for (const FabricWorld::Made& made :
+       world->Connect([](int, StagedOptions* options) { options->chunk_bytes = size_t{1} << 40; })) {
+    EXPECT_THAT(made.status(), StatusIs(Code::kUnavailable, HasSubstr("staging memory of 3 x ")));
+  }
+}
+
+// A call may end between its two rounds of messages, on whose behalf a stream and the thread wait for each other then.
+TEST(FabricCommunicator, ACallWhoseFoldDoesNotComeEndsAtItsDeadlineAndLetsGoOfItsStreams) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<FabricWorld> world, FabricWorld::CreateHosts(2));
+  Gate gate;
+  StalledKernels stalled(&gate);
+  ASSERT_THAT(world->ConnectAll([&](int rank, StagedOptions* options) {
+    if (rank == 1) options->kernels = &stalled;
+  }),
+              IsOk());
+  testing::RunRanks(2, [&](int rank) {
+    GuardedDevice& device = world->device(rank);
+    constexpr size_t kCount = 1 << 20;
+    void* const memory = device.Allocate(kCount * sizeof(float)).value();
+    CollectiveRequest request;
+    request.collective = Collective::kAllReduce;
+    request.dtype = DType::kF32;
+    request.count = kCount;
+    request.input = request.output = memory;
+    request.device = kGpu;
+    // Rank 0 is in time for the first round, and then waits for what rank 1 folds.
+    if (rank == 1) request.timeout = std::chrono::seconds(3);
+    absl::StatusOr<Work> work = world->rank(rank)->Start(request);
+    ASSERT_THAT(work.status(), IsOk());
+    if (rank == 1) {
+      // The work itself gives a device that hangs some more time.
+      EXPECT_TRUE(PollUntil(CommTestDeadline(), [&] { return !world->rank(1)->status().ok(); }));
+      gate.Open();
+    }
+    const absl::Status ended = work->Wait(CommTestDeadline());
+    if (rank == 1) {
+      EXPECT_THAT(ended, StatusIs(Code::kDeadlineExceeded, HasSubstr("the device has not folded what came in time")));
+    } else {
+      EXPECT_THAT(ended, StatusIs(Code::kAborted));
+    }
+    world->rank(rank) = nullptr;
+    device.Free(memory);
+  });
+  EXPECT_THAT(world->provider().complaints(), IsEmpty());
 }
 
 // What the exchange is made of.
@@ -235,10 +334,32 @@ TEST(FabricCommunicator, MessagesLieInMemoryOfADeviceThatTheNetworkWasToldOf) {
       EXPECT_EQ(info.bytes, bytes);
     }
     EXPECT_EQ(static_cast<char*>(ReachGuarded(memory[1]))[kBytes - 1], static_cast<char>(kBytes - 1));
-    EXPECT_THAT(world->host(1).Receive(receive),
-                StatusIs(Code::kFailedPrecondition, HasSubstr("comes from the memory of rank 0's host")));
+    EXPECT_THAT(
+        world->host(1).Receive(receive),
+        StatusIs(Code::kFailedPrecondition,
+                 HasSubstr("sent from the host's memory, and the receive on rank 1 is into a device's memory")));
     EXPECT_THAT(world->host(1).Receive(receive), IsOk()) << "the lane is still good";
   });
+  // Nor from the host's to itself, whoever comes first.
+  for (const bool receive_first : {true, false}) {
+    ReceiveRequest receive;
+    receive.data = memory[0];
+    receive.bytes = kBytes;
+    receive.device = kGpu;
+    SendRequest to_self;
+    to_self.target = Rank(0);
+    to_self.data = "12345678";
+    to_self.bytes = 8;
+    absl::StatusOr<Work> first =
+        receive_first ? world->host(0).StartReceive(receive) : world->host(0).StartSend(to_self);
+    absl::StatusOr<Work> second =
+        receive_first ? world->host(0).StartSend(to_self) : world->host(0).StartReceive(receive);
+    ASSERT_THAT(first.status(), IsOk());
+    ASSERT_THAT(second.status(), IsOk());
+    absl::StatusOr<Work>& received = receive_first ? first : second;
+    EXPECT_THAT(received->Wait(CommTestDeadline()),
+                StatusIs(Code::kFailedPrecondition, HasSubstr("sent from the host's memory")));
+  }
   for (int rank = 0; rank < 2; ++rank) {
     world->host(rank).ForgetDeviceMemory(memory[rank]);
     world->device(rank).Free(memory[rank]);

@@ -81,7 +81,10 @@ absl::Status FabricExchange::Run(const StagedPiece& piece, char* slot, uint64_t 
   if (!running_.operands.empty()) {
     // Pairs with the stream that awaits it: what has come is there to be folded.
     staging_->scattered()->store(Word(number), std::memory_order_release);
-    LOCKSTEP_RETURN_IF_ERROR(await(staging_->folded(), number));
+    LOCKSTEP_RETURN_IF_ERROR(await(staging_->folded(), number, deadline, "the device has not folded what came"));
+  } else {
+    // Nobody writes it, and numbers go round: it would stay behind until it seemed ahead.
+    staging_->folded()->store(Word(number), std::memory_order_relaxed);
   }
   return Exchange(running_.second_sends, running_.second_receives, deadline);
 }

@@ -10,8 +10,7 @@
 //   thread  awaits `folded`; second messages                               (pipeline: `exchanged`)
 //   out     copies from the slot
 //
-// What the network wrote is there for kernels that come behind a stream's wait: those waits flush writes of other devices
-// where the GPU has to be told (base/cuda_api.h).
+// What the network wrote must be there for kernels that come behind a stream's wait: base/cuda_remote_writes.h.
 
 #ifndef COMM_FABRIC_EXCHANGE_H_
 #define COMM_FABRIC_EXCHANGE_H_

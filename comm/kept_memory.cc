@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "comm/communicator.h"
 #include "transport/transport.h"
 
 namespace lockstep {
@@ -75,11 +76,13 @@ void KeptMemory::ForgetDevice(const void* memory) {
 
 absl::Status KeptMemory::CheckOnDevice(const void* data, size_t bytes, DeviceId device) {
   MutexLock lock(&mu_);
+  if (on_devices_.empty()) return CheckOnHost(device);
   const auto* const begin = static_cast<const char*>(data);
   auto after = on_devices_.upper_bound(begin);
   if (after != on_devices_.begin()) {
     const auto& [region, memory] = *--after;
-    if (memory.device == device && begin + bytes <= region + memory.bytes) return absl::OkStatus();
+    const auto offset = static_cast<size_t>(begin - region);
+    if (memory.device == device && offset <= memory.bytes && bytes <= memory.bytes - offset) return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
       absl::StrCat("a message of ", bytes, " bytes on ", Name(device), ", which the network was not told of"));

@@ -34,6 +34,13 @@ absl::Status NoRoom(int64_t tag, uint64_t bytes, Rank target, uint64_t room) {
                                                     room, " B"));
 }
 
+absl::Status Elsewhere(int64_t tag, bool sent_on_device, Rank target, bool received_on_device) {
+  const auto place = [](bool on_device) { return on_device ? "a device's memory" : "the host's memory"; };
+  return absl::FailedPreconditionError(absl::StrCat("the message with tag ", tag, " is sent from ",
+                                                    place(sent_on_device), ", and the receive on rank ", target.value(),
+                                                    " is into ", place(received_on_device)));
+}
+
 bool Matches(const MessageCall& receive, Rank source, int64_t tag) {
   return (receive.peer == kAnySource || receive.peer == source) && (receive.tag == kAnyTag || receive.tag == tag);
 }
@@ -99,6 +106,7 @@ void PointToPoint::StartSend(MessageCall* call) {
     return;
   }
   header.kind = Kind::kAnnounce;
+  header.on_device = call->on_device;
   header.id = ++to.announcements;
   to.announced.emplace(header.id, call);
   SendHeader(target, header, nullptr);
@@ -109,10 +117,9 @@ void PointToPoint::SendToSelf(MessageCall* call) {
   header.tag = call->tag;
   header.bytes = call->bytes;
   if (MessageCall* const receive = TakeReceive(self_, call->tag)) {
-    const bool fits = call->bytes <= receive->bytes;
-    if (fits && call->bytes > 0) std::memcpy(receive->data, call->data, call->bytes);
     receive->info = {self_, call->tag, call->bytes};
-    const absl::Status status = fits ? absl::OkStatus() : NoRoom(call->tag, call->bytes, self_, receive->bytes);
+    const absl::Status status = Check(*receive, header);
+    if (status.ok() && call->bytes > 0) std::memcpy(receive->data, call->data, call->bytes);
     Done(receive, status);
     Done(call, status);
     return;
@@ -228,7 +235,8 @@ void PointToPoint::OnHeader(Rank source, const Header& header) {
       MessageCall* const call = it->second;
       from.announced.erase(it);
       if (header.kind == Kind::kRefuse) {
-        Done(call, NoRoom(call->tag, call->bytes, source, header.bytes));
+        Done(call, call->bytes > header.bytes ? NoRoom(call->tag, call->bytes, source, header.bytes)
+                                              : Elsewhere(call->tag, call->on_device, source, header.on_device));
         break;
       }
       Header data;
@@ -264,8 +272,7 @@ void PointToPoint::OnHeader(Rank source, const Header& header) {
 void PointToPoint::OnEager(Rank source, const Header& header) {
   MessageCall* const receive = TakeReceive(source, header.tag);
   if (receive != nullptr) receive->info = {source, header.tag, header.bytes};
-  const bool into_place = receive != nullptr && (!receive->on_device || header.bytes == 0);
-  if (into_place && header.bytes <= receive->bytes) {
+  if (receive != nullptr && Check(*receive, header).ok()) {
     Consumed(source, header.bytes);
     if (failed_) return;
     header.bytes == 0 ? Done(receive, absl::OkStatus())
@@ -313,14 +320,8 @@ void PointToPoint::Deliver(MessageCall* receive, Arrival* arrival) {
   const size_t bytes = arrival->header.bytes;
   const Rank source = arrival->source;
   MessageCall* const own_send = arrival->own_send;
-  absl::Status status;
-  if (bytes > receive->bytes) {
-    status = NoRoom(arrival->header.tag, bytes, self_, receive->bytes);
-  } else if (receive->on_device && bytes > 0) {
-    status = absl::FailedPreconditionError(absl::StrCat("the message with tag ", arrival->header.tag,
-                                                        " comes from the memory of rank ", source.value(),
-                                                        "'s host, and the receive is for one from a device"));
-  } else if (bytes > 0) {
+  const absl::Status status = Check(*receive, arrival->header);
+  if (status.ok() && bytes > 0) {
     std::memcpy(receive->data, own_send != nullptr ? own_send->data : arrival->data.data(), bytes);
   }
   Forget(arrival);
@@ -334,15 +335,23 @@ void PointToPoint::Answer(MessageCall* receive, Rank source, const Header& annou
   Header answer;
   answer.id = announced.id;
   receive->info = {source, announced.tag, announced.bytes};
-  if (announced.bytes <= receive->bytes) {
+  const absl::Status status = Check(*receive, announced);
+  if (status.ok()) {
     answer.kind = Kind::kAccept;
     lane(source).accepted.emplace(announced.id, receive);
     return SendHeader(source, answer, nullptr);
   }
   answer.kind = Kind::kRefuse;
+  answer.on_device = receive->on_device;
   answer.bytes = receive->bytes;
   SendHeader(source, answer, nullptr);
-  if (!failed_) Done(receive, NoRoom(announced.tag, announced.bytes, self_, receive->bytes));
+  if (!failed_) Done(receive, status);
+}
+
+absl::Status PointToPoint::Check(const MessageCall& receive, const Header& header) const {
+  if (header.bytes > receive.bytes) return NoRoom(header.tag, header.bytes, self_, receive.bytes);
+  if (header.bytes == 0 || header.on_device == receive.on_device) return absl::OkStatus();
+  return Elsewhere(header.tag, header.on_device, self_, receive.on_device);
 }
 
 void PointToPoint::Consumed(Rank source, size_t bytes) {
@@ -407,6 +416,7 @@ void PointToPoint::FailAll(const absl::Status& status) {
 std::array<unsigned char, PointToPoint::kHeaderBytes> PointToPoint::EncodeHeader(const Header& header) {
   std::array<unsigned char, kHeaderBytes> bytes = {};
   bytes[0] = static_cast<unsigned char>(header.kind);
+  bytes[1] = header.on_device ? 1 : 0;
   Store(&bytes[8], static_cast<uint64_t>(header.tag));
   Store(&bytes[16], header.id);
   Store(&bytes[24], header.bytes);
@@ -416,6 +426,7 @@ std::array<unsigned char, PointToPoint::kHeaderBytes> PointToPoint::EncodeHeader
 PointToPoint::Header PointToPoint::DecodeHeader(const std::array<unsigned char, kHeaderBytes>& bytes) {
   Header header;
   header.kind = static_cast<Kind>(bytes[0]);
+  header.on_device = bytes[1] != 0;
   header.tag = static_cast<int64_t>(Load(&bytes[8]));
   header.id = Load(&bytes[16]);
   header.bytes = Load(&bytes[24]);

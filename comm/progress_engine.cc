@@ -56,7 +56,7 @@ void ProgressEngine::AddBackgroundWork() {
 
 void ProgressEngine::RemoveBackgroundWork() {
   LOCKSTEP_CHECK(background_work_ > 0);
-  if (--background_work_ == 0) HandOver();
+  if (--background_work_ == 0 && waiters_ == 0) HandOver();
 }
 
 void ProgressEngine::HandOver() {
@@ -75,11 +75,7 @@ void ProgressEngine::Notify() {
 }
 
 void ProgressEngine::Drive(const std::atomic<bool>& done, Deadline deadline, bool spin) {
-  if (done.load(std::memory_order_acquire)) {
-    if (!sends_may_lag_) return;
-    MutexLock lock(&mu_);
-    return HandOver();
-  }
+  if (done.load(std::memory_order_acquire)) return;
   MutexLock lock(&mu_);
   ++waiters_;
   if (thread_has_baton_) transport_->Wake();
@@ -91,8 +87,11 @@ void ProgressEngine::Drive(const std::atomic<bool>& done, Deadline deadline, boo
     }
   }
   --waiters_;
-  // Most often a look is enough: the provider has taken it by now.
-  if (sends_may_lag_ && !baton_held_ && transport_->sends_lag()) transport_->Progress();
+  if (sends_may_lag_ && !baton_held_) {
+    // Most often a look is enough: the provider has taken it by now.
+    if (transport_->sends_lag()) transport_->Progress();
+    handed_over_ = handed_over_ && transport_->sends_lag();
+  }
   if (waiters_ == 0) HandOver();
   // The next waiter takes the baton, or the thread does for what nobody waits for.
   if (waiters_ > 0 || background_work_ > 0 || handed_over_ || stopping_) changed_.SignalAll();

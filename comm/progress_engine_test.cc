@@ -228,22 +228,28 @@ TEST(ProgressEngine, WhatHasNotLeftWhenItsOperationIsDoneIsSeenToByTheThread) {
     while (transport.lagging() && !deadline.passed()) std::this_thread::sleep_for(milliseconds(1));
     return !transport.lagging();
   };
-  for (const bool was_done : {false, true}) {
-    LaggingTransport transport;
-    ProgressEngine engine(&transport, nanoseconds::zero());
-    std::atomic<bool> done{was_done};
-    if (!was_done) transport.Arrive([&] { done = true; });
-    transport.Lag(was_done ? 3 : 6);
-    engine.Drive(done, Soon(), /*spin=*/true);
-    EXPECT_TRUE(left(transport)) << was_done;
-  }
-  // Of an operation that nobody waited for, which was done as it began.
   LaggingTransport transport;
   ProgressEngine engine(&transport, nanoseconds::zero());
   {
-    const Background operation(&engine);
+    std::atomic<bool> done{false};
+    transport.Arrive([&] { done = true; });
+    transport.Lag(6);
+    engine.Drive(done, Soon(), /*spin=*/true);
+    EXPECT_TRUE(transport.lagging());
+  }
+  EXPECT_TRUE(left(transport));
+  // Of an operation that nobody waited for, which was done as it began; and of an abort.
+  {
     MutexLock lock(engine.mutex());
-    transport.Lag(5);
+    engine.AddBackgroundWork();
+    transport.Lag(3);
+    engine.RemoveBackgroundWork();
+  }
+  EXPECT_TRUE(left(transport));
+  {
+    MutexLock lock(engine.mutex());
+    transport.Lag(3);
+    engine.Notify();
   }
   EXPECT_TRUE(left(transport));
   // The caller may have come back before: it does the work then, and another time is like the first.

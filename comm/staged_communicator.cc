@@ -32,6 +32,11 @@ absl::Status CheckOptions(const StagedOptions& options, int size) {
   return absl::OkStatus();
 }
 
+// What a device or a network has no room or no leave for, another way may do without.
+absl::Status AsRefusal(const absl::Status& status) {
+  return status.ok() || IsRefusal(status) ? status : absl::UnavailableError(status.message());
+}
+
 // Every rank's part of the set-up went well, and alike. What a rank says is its options and its error.
 absl::Status CheckAlike(Communicator* host, const std::string& options, const absl::Status& mine) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> errors, AllGatherBytes(host, std::string(mine.message())));
@@ -61,7 +66,7 @@ absl::StatusOr<std::unique_ptr<StagedCommunicator>> StagedCommunicator::Create(H
     absl::StatusOr<std::unique_ptr<Staging>> created =
         Staging::Create(device, self->options_.slots, self->options_.chunk_bytes, self->options_.place,
                         self->on_device() ? FabricSpareBytes(self->options_.chunk_bytes, self->size()) : 0);
-    mine = created.status();
+    mine = self->on_device() ? AsRefusal(created.status()) : created.status();
     if (created.ok()) staging = *std::move(created);
   }
   LOCKSTEP_RETURN_IF_ERROR(CheckAlike(self->host(), self->Slots(), mine));
@@ -69,7 +74,7 @@ absl::StatusOr<std::unique_ptr<StagedCommunicator>> StagedCommunicator::Create(H
   std::unique_ptr<FabricExchange> exchange;
   if (self->on_device()) {
     auto reached = FabricExchange::Create(communicator.get(), staging.get(), self->options_.kernels);
-    LOCKSTEP_RETURN_IF_ERROR(AgreeThatAllCan(self->host(), reached.status()));
+    LOCKSTEP_RETURN_IF_ERROR(AgreeThatAllCan(self->host(), AsRefusal(reached.status())));
     exchange = *std::move(reached);
   }
   StagedPipeline::Options pipeline;

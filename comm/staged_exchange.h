@@ -35,8 +35,10 @@ class StagedExchange {
   // when they are not.
   virtual absl::Status Agree(const Signature& call, Deadline deadline) = 0;
 
-  // Returns when the word, which a stream writes, has come to a piece's number; an error when that is not to be expected.
-  using Await = absl::FunctionRef<absl::Status(std::atomic<uint32_t>* word, uint64_t number)>;
+  // Returns when the word, which a stream writes, has come to a piece's number; an error when that is not to be expected, or
+  // the deadline has passed: `what` has not happened then.
+  using Await = absl::FunctionRef<absl::Status(std::atomic<uint32_t>* word, uint64_t number, Deadline deadline,
+                                               const char* what)>;
   // The thread: carries out the piece, which has been copied in.
   virtual absl::Status Run(const StagedPiece& piece, char* slot, uint64_t number, Deadline deadline, Await await) = 0;
   // The thread: what a stream waits for on behalf of pieces up to this one is over.

@@ -194,7 +194,10 @@ void StagedPipeline::LetGo(uint64_t number) {
 absl::Status StagedPipeline::Exchange(Call* call, size_t index) {
   const bool own = index < call->plan.pieces();
   const uint64_t number = own ? call->first + index : call->last();  // one beyond its own has nothing in its slot
-  if (own) LOCKSTEP_RETURN_IF_ERROR(AwaitWord(staging_->filled(), number));
+  if (own) {
+    LOCKSTEP_RETURN_IF_ERROR(AwaitWord(staging_->filled(), number, Deadline::After(options_.timeout),
+                                       "the stream that writes its input has not come to it"));
+  }
   if (index == 0) {
     const std::chrono::milliseconds timeout = call->plan.request().timeout;
     call->deadline = Deadline::After(timeout.count() > 0 ? timeout : options_.timeout);
@@ -205,22 +208,21 @@ absl::Status StagedPipeline::Exchange(Call* call, size_t index) {
   call->plan.MakePiece(index, slot, &piece_);
   if (exchange_ == nullptr) return RunOnHost(piece_.request, *call);
   return exchange_->Run(piece_, slot, number, call->deadline,
-                        [this](std::atomic<uint32_t>* word, uint64_t awaited) { return AwaitWord(word, awaited); });
+                        [this](std::atomic<uint32_t>* word, uint64_t awaited, Deadline deadline, const char* what) {
+                          return AwaitWord(word, awaited, deadline, what);
+                        });
 }
 
 // The device writes the word without telling anybody, so the thread looks at it. It does so only while a call that was
 // issued is not copied in, or folded; an event for each slot would be no better, since it stands for a later copy once that is
 // issued.
-absl::Status StagedPipeline::AwaitWord(std::atomic<uint32_t>* word, uint64_t number) {
-  const Deadline deadline = Deadline::After(options_.timeout);
+absl::Status StagedPipeline::AwaitWord(std::atomic<uint32_t>* word, uint64_t number, Deadline deadline,
+                                       const char* what) {
   const auto there = [&] { return HasComeTo(word->load(std::memory_order_acquire), Word(number)); };
   while (!PollUntil(Deadline::Earlier(deadline, Deadline::AfterMs(kLookMs)), there)) {
     LOCKSTEP_RETURN_IF_ERROR(failure_->status());
     LOCKSTEP_RETURN_IF_ERROR(communicator_->status());
-    if (deadline.passed()) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("the stream that writes its input has not come to it in ", options_.timeout.count(), " ms"));
-    }
+    if (deadline.passed()) return absl::DeadlineExceededError(absl::StrCat(what, " in time"));
   }
   return absl::OkStatus();
 }

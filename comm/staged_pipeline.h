@@ -24,7 +24,8 @@
 // returned when the call was done, ahead of copies that were issued later. `out` waits for an event behind the copy in,
 // too, since CUDA asks that it be told of orders that its own tasks have (cuStreamWaitValue32).
 //
-// A device's queue is finite (CUDA's takes about a thousand entries; a piece is four in each stream). Whoever issues
+// A device's queue is finite (CUDA's takes about a thousand entries; a piece is four in each stream, and more where it is
+// folded there). Whoever issues
 // more waits in the device's call until the thread has carried out some.
 
 #ifndef COMM_STAGED_PIPELINE_H_
@@ -128,7 +129,8 @@ class StagedPipeline {
   std::shared_ptr<Call> AwaitCall() ABSL_LOCKS_EXCLUDED(mu_);
   void CarryOut(Call* call);
   absl::Status Exchange(Call* call, size_t index);
-  absl::Status AwaitWord(std::atomic<uint32_t>* word, uint64_t number);
+  // StagedExchange::Await.
+  absl::Status AwaitWord(std::atomic<uint32_t>* word, uint64_t number, Deadline deadline, const char* what);
   // All ranks use the largest number of pieces that any has.
   absl::Status AgreeOnPieces(Call* call);
   absl::Status RunOnHost(CollectiveRequest request, const Call& call);

@@ -44,9 +44,8 @@ struct WorldOptions {
   std::string algorithm;     // chosen by size; see ParseAlgorithmOverrides
   int64_t chunk_bytes = 0;   // 262,144, with "ofi" 524,288; a multiple of 64
   std::string ofi_provider;  // with "ofi": a provider of libfabric, "tcp;ofi_rxm"; the best that there is
-  std::string
-      ofi_domain;       // with "ofi": this rank's device of the provider's, "mlx5_1"; the first at the rank's address
-  int tcp_sockets = 0;  // 1: over which each connection's bytes are spread
+  std::string ofi_domain;    // with "ofi", each rank's own: a device of the provider's, "mlx5_1"
+  int tcp_sockets = 0;       // 1: over which each connection's bytes are spread
   bool checked = false;
   bool deterministic = false;  // reductions fold in rank order: docs/numerics.md
   bool measure_links = false;  // algorithms are chosen by costs measured now, not by those built in

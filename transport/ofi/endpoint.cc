@@ -101,12 +101,27 @@ absl::Status OfiEndpoint::Open() {
     LOCKSTEP_RETURN_IF_ERROR(done(TakeName(), "fi_setname"));
     guard_ = std::make_unique<OfiCallGuard>(kShm, OfiCallGuard::Options());
   }
+  device_memory_ = AskForDeviceMemory();
   LOCKSTEP_RETURN_IF_ERROR(done(fi_enable(endpoint_), "fi_enable"));
   char name[256];
   size_t bytes = sizeof(name);
   LOCKSTEP_RETURN_IF_ERROR(done(fi_getname(&endpoint_->fid, name, &bytes), "fi_getname"));
   address_.assign(name, bytes);
   return absl::OkStatus();
+}
+
+absl::Status OfiEndpoint::AskForDeviceMemory() {
+  const std::string name = absl::StrCat("libfabric ", info_->fabric_attr->prov_name);
+  if ((info_->caps & FI_HMEM) == 0) {
+    return absl::UnimplementedError(absl::StrCat(name, " does not take memory of a device"));
+  }
+  // Otherwise it may copy by calls to CUDA, which can wait for streams that wait for whoever makes them.
+  int p2p = FI_HMEM_P2P_REQUIRED;
+  const int result = fi_setopt(&endpoint_->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &p2p, sizeof(p2p));
+  if (result == 0) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat(OfiStatus(*api_, result, absl::StrCat(name, ": fi_setopt of FI_HMEM_P2P_REQUIRED")).message(),
+                   ": its device does not reach memory of a device by itself"));
 }
 
 int OfiEndpoint::TakeName() {

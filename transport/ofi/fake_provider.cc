@@ -129,7 +129,9 @@ struct FakeCalls {
     if (hints != nullptr && (hints->caps & ~options.caps) != 0) return -FI_ENODATA;
     auto made = std::make_unique<Info>();
     made->provider = options.name;
-    made->info.caps = options.caps;
+    // What is a primary capability of libfabric's is there for those who ask.
+    const bool asks = hints != nullptr && (hints->caps & FI_HMEM) != 0;
+    made->info.caps = asks ? options.caps : options.caps & ~uint64_t{FI_HMEM};
     made->info.mode = options.mode;
     made->tx.inject_size = options.inject_bytes;
     made->tx.size = made->rx.size = options.queue;
@@ -210,9 +212,18 @@ struct FakeCalls {
   }
   static int OpenEndpoint(fid_domain* domain, fi_info* info, fid_ep** ep, void* context) {
     MutexLock lock(Lock());
+    const bool may_have_device_memory = (info->caps & FI_HMEM) != 0;
+    if (may_have_device_memory && the_provider->options_.hmem_endpoint_error != 0) {
+      return -the_provider->options_.hmem_endpoint_error;
+    }
     static fi_ops_ep ops = {};
     ops.size = sizeof(ops);
     ops.cancel = &Cancel;
+    ops.setopt = [](fid*, int level, int name, const void* value, size_t bytes) {
+      const bool known = level == FI_OPT_ENDPOINT && name == FI_OPT_FI_HMEM_P2P && bytes == sizeof(int) &&
+                         *static_cast<const int*>(value) == FI_HMEM_P2P_REQUIRED;
+      return known && the_provider->options_.p2p ? 0 : -FI_EOPNOTSUPP;
+    };
     static fi_ops_cm cm = {};
     cm.size = sizeof(cm);
     cm.getname = [](fid* fid, void* name, size_t* bytes) {
@@ -275,6 +286,9 @@ struct FakeCalls {
     MutexLock lock(Lock());
     FakeProvider* const provider = the_provider;
     if (provider->registrations_.size() >= provider->options_.registrations_max) return -FI_ENOMEM;
+    if (attributes->iface == FI_HMEM_CUDA && provider->options_.cuda_registration_error != 0) {
+      return -provider->options_.cuda_registration_error;
+    }
     auto* const made = new FakeProvider::Registration();
     made->provider = provider;
     made->begin = reinterpret_cast<uintptr_t>(attributes->mr_iov[0].iov_base);

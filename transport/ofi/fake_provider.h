@@ -34,6 +34,11 @@ struct FakeProviderOptions {
   bool scramble = false;
   // Registrations beyond so many fail.
   size_t registrations_max = SIZE_MAX;
+  // Of memory of devices (FI_HMEM among `caps`): whether it can be had without the help of the device's own library, what
+  // registering it answers, and what opening an endpoint does that may be given some; errors are positive, 0 is none.
+  bool p2p = true;
+  int cuda_registration_error = 0;
+  int hmem_endpoint_error = 0;
   // What an address in memory that was registered as a CUDA device's stands for; null: itself.
   void* (*reach)(const void* address) = nullptr;
 };

@@ -503,6 +503,33 @@ TEST_F(FakeProviderTest, MemoryOfADeviceIsRegisteredAndNeverTouchedByUs) {
   EXPECT_EQ(fake_->registered_cuda(), 1u);
 }
 
+TEST_F(FakeProviderTest, WhereItsEndpointsForDevicesDoNotOpenThereAreOthers) {
+  FakeProviderOptions fake;
+  fake.caps |= FI_HMEM;
+  fake.hmem_endpoint_error = FI_ENOSYS;
+  Create(2, fake,
+         [](OfiTransportOptions* options) { options->device_memory = OfiTransportOptions::DeviceMemory::kIfTaken; });
+  unsigned char byte = 0;
+  EXPECT_THAT(Exchange("x", &byte, 1), IsOk());
+  EXPECT_THAT(rank(0)->AddDeviceMemory(&byte, 1, 0), StatusIs(Code::kUnimplemented, HasSubstr("does not take memory")));
+  OfiTransportOptions options = OfiTestOptions(0, 1);
+  options.api = &fake_->api();
+  options.device_memory = OfiTransportOptions::DeviceMemory::kRequired;
+  EXPECT_THAT(OfiTransport::Create(options).status(), StatusIs(Code::kUnimplemented, HasSubstr("fi_endpoint")));
+}
+
+// A provider that copies by calls to CUDA could wait there for streams that wait for whoever called it.
+TEST_F(FakeProviderTest, DeviceMemoryIsForProvidersWhoseDeviceReachesIt) {
+  FakeProviderOptions fake;
+  fake.caps |= FI_HMEM;
+  fake.p2p = false;
+  Create(1, fake,
+         [](OfiTransportOptions* options) { options->device_memory = OfiTransportOptions::DeviceMemory::kIfTaken; });
+  unsigned char byte = 0;
+  EXPECT_THAT(rank(0)->AddDeviceMemory(&byte, 1, 0),
+              StatusIs(Code::kUnimplemented, AllOf(HasSubstr("FI_HMEM_P2P_REQUIRED"), HasSubstr("by itself"))));
+}
+
 TEST_F(FakeProviderTest, ProvidersThatTakeNoDeviceMemorySaySo) {
   Create(1, {},
          [](OfiTransportOptions* options) { options->device_memory = OfiTransportOptions::DeviceMemory::kIfTaken; });

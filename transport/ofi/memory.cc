@@ -87,10 +87,7 @@ absl::Status OfiMemory::Keep(const void* memory, size_t bytes) {
 }
 
 absl::Status OfiMemory::AddDevice(const void* memory, size_t bytes, int cuda_device) {
-  if ((endpoint_->info().caps & FI_HMEM) == 0) {
-    return absl::UnimplementedError(
-        absl::StrCat("libfabric ", endpoint_->info().fabric_attr->prov_name, " does not take memory of a device"));
-  }
+  LOCKSTEP_RETURN_IF_ERROR(endpoint_->device_memory());
   if (bytes == 0) return absl::OkStatus();
   for (const auto& entry : regions_) {
     if (!entry.second.forgotten && Overlap(entry.second, AddressOf(memory), bytes)) {

@@ -71,6 +71,25 @@ size_t RoundDown(size_t bytes, size_t most) { return std::min(bytes, most) / 64 
 
 }  // namespace
 
+// Of the same provider and domain, for memory of devices, too; null where they have none such.
+std::unique_ptr<OfiEndpoint> OfiTransport::EndpointForDevices(const OfiTransportOptions& options,
+                                                              const OfiCandidate& chosen) {
+  OfiWish wish;
+  wish.provider = chosen.provider;
+  wish.domain = chosen.domain;
+  wish.address = options.bind_address.WithPort(0);
+  wish.device_memory = true;
+  absl::StatusOr<OfiProvider> provider = FindProvider(*options.api, wish);
+  // Who asks by name may get a layer over what was asked for.
+  if (!provider.ok() || provider->candidates.front().provider != chosen.provider) return nullptr;
+  absl::StatusOr<std::unique_ptr<OfiEndpoint>> endpoint = OfiEndpoint::Create(options.api, std::move(provider->info));
+  if (!endpoint.ok()) {
+    LOCKSTEP_LOG(kInfo) << "no memory of devices: " << endpoint.status().message();
+    return nullptr;
+  }
+  return *std::move(endpoint);
+}
+
 absl::StatusOr<std::unique_ptr<OfiTransport>> OfiTransport::Create(OfiTransportOptions options) {
   LOCKSTEP_RETURN_IF_ERROR(Check(options));
   if (options.api == nullptr) {
@@ -83,16 +102,13 @@ absl::StatusOr<std::unique_ptr<OfiTransport>> OfiTransport::Create(OfiTransportO
   wish.domain = options.domain;
   wish.device_memory = options.device_memory == OfiTransportOptions::DeviceMemory::kRequired;
   LOCKSTEP_ASSIGN_OR_RETURN(OfiProvider provider, FindProvider(*options.api, wish));
+  std::unique_ptr<OfiEndpoint> endpoint;
   if (options.device_memory == OfiTransportOptions::DeviceMemory::kIfTaken) {
-    wish.provider = provider.candidates.front().provider;
-    wish.domain = provider.candidates.front().domain;
-    wish.device_memory = true;
-    absl::StatusOr<OfiProvider> taker = FindProvider(*options.api, wish);
-    // Who asks by name may get a layer over what was asked for.
-    if (taker.ok() && taker->candidates.front().provider == wish.provider) provider.info = std::move(taker->info);
+    endpoint = EndpointForDevices(options, provider.candidates.front());
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<OfiEndpoint> endpoint,
-                            OfiEndpoint::Create(options.api, std::move(provider.info)));
+  if (endpoint == nullptr) {
+    LOCKSTEP_ASSIGN_OR_RETURN(endpoint, OfiEndpoint::Create(options.api, std::move(provider.info)));
+  }
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd events, Descriptor(epoll_create1(EPOLL_CLOEXEC), "epoll_create1"));
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd timer,
                             Descriptor(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC), "timerfd_create"));

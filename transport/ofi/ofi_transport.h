@@ -143,6 +143,8 @@ class OfiTransport final : public PollableTransport {
   OfiTransport(OfiTransportOptions options, std::vector<OfiCandidate> candidates, UniqueFd events, UniqueFd timer,
                Wakeup wakeup);
 
+  static std::unique_ptr<OfiEndpoint> EndpointForDevices(const OfiTransportOptions& options,
+                                                         const OfiCandidate& chosen);
   absl::Status Open(std::unique_ptr<OfiEndpoint> endpoint);
   absl::Status CheckPeer(Rank peer) const;
   // True in a forked child; completes everything then.
