@@ -18,10 +18,10 @@ struct WorldShape {
   Network network = kTcpNetwork;
 };
 
-// `local`: what connects the ranks of one host. Hosts are numbered in the order of their lowest
-// ranks. A network has the same number of ranks on every host, numbered host by host (the last may have fewer then) or
-// interleaved; of a world that is not like that only the topology tells, and its network is that of ranks with a host each. Where ranks outnumber the cores of a host, the network
-// is as crowded as on the host where they do most.
+// `local`: what connects the ranks of one host. Hosts are numbered in the order of their lowest ranks. A network has the same
+// number of ranks on every host, numbered host by host (the last may have fewer then) or interleaved; of a world that is not
+// like that only the topology tells, and its network is that of ranks with a host each. Where ranks outnumber the cores of a
+// host, the network is as crowded as on the host where they do most.
 WorldShape ShapeOf(absl::Span<const Member> members, const LinkCosts& local);
 
 // How many ranks of a host there are for each core that they may run on. 0 when the cores are not known.
