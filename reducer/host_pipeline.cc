@@ -153,8 +153,11 @@ absl::Status HostPipeline::MakeWait(Stream& stream, Bucket& last) {
 }
 
 absl::Status HostPipeline::Synchronize(Deadline deadline) {
-  if (copy_out() != nullptr) LOCKSTEP_RETURN_IF_ERROR(copy_out()->Synchronize(deadline));
-  return optimizer_ == nullptr ? absl::OkStatus() : optimizer_->Synchronize(deadline);
+  // All of them: of a bucket that was launched in part, nothing later waits for what is on the earlier streams.
+  for (Stream* const stream : {copy_in_.get(), collective_.get(), copy_out(), optimizer_.get()}) {
+    if (stream != nullptr) LOCKSTEP_RETURN_IF_ERROR(stream->Synchronize(deadline));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace lockstep
