@@ -36,7 +36,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
 using Code = absl::StatusCode;
 
 constexpr DeviceId kGpu = {DeviceKind::kCuda, 0};
