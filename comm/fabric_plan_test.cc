@@ -85,14 +85,15 @@ void CarryOut(std::vector<RankState>* ranks, Round sends, Round receives) {
   EXPECT_EQ(received, sent.size());
 }
 
+// Sums of integers wrap round.
 void Fold(const FabricPlan& plan) {
   if (plan.operands.empty() || plan.count == 0) return;
-  std::vector<int64_t> sum(plan.count);
+  std::vector<uint64_t> sum(plan.count);
   for (const char* const operand : plan.operands) {
-    const auto* const values = reinterpret_cast<const int64_t*>(operand);
+    const auto* const values = reinterpret_cast<const uint64_t*>(operand);
     for (size_t i = 0; i < plan.count; ++i) sum[i] += values[i];
   }
-  std::memcpy(plan.target, sum.data(), plan.count * sizeof(int64_t));
+  std::memcpy(plan.target, sum.data(), plan.count * sizeof(uint64_t));
 }
 
 void CarryOut(const CollectiveCase& c, int size, size_t slot_bytes) {
