@@ -11,22 +11,6 @@
 
 namespace lockstep {
 
-namespace {
-
-// By rank.
-absl::Status CompareCalls(const std::vector<std::string>& calls) {
-  if (std::all_of(calls.begin(), calls.end(), [&](const std::string& other) { return other == calls[0]; })) {
-    return absl::OkStatus();
-  }
-  std::string text;
-  for (size_t r = 0; r < calls.size(); ++r) {
-    absl::StrAppend(&text, r == 0 ? "" : "; ", "rank ", r, " called ", calls[r]);
-  }
-  return absl::FailedPreconditionError(absl::StrCat("the ranks' collectives differ: ", text));
-}
-
-}  // namespace
-
 bool IsRefusal(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsFailedPrecondition(status) || absl::IsUnimplemented(status);
 }
@@ -55,7 +39,14 @@ absl::Status AgreeThatAllCan(Communicator* communicator, const absl::Status& min
 
 absl::Status AgreeOnCalls(Communicator* communicator, const std::string& mine) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> all, AllGatherBytes(communicator, mine));
-  return CompareCalls(all);
+  if (std::all_of(all.begin(), all.end(), [&](const std::string& other) { return other == all[0]; })) {
+    return absl::OkStatus();
+  }
+  std::string text;
+  for (int r = 0; r < communicator->size(); ++r) {
+    absl::StrAppend(&text, r == 0 ? "" : "; ", "rank ", r, " called ", all[r]);
+  }
+  return absl::FailedPreconditionError(absl::StrCat("the ranks' collectives differ: ", text));
 }
 
 absl::Status AgreeOnSignature(Communicator* communicator, const Signature& mine, std::chrono::milliseconds timeout) {
@@ -68,12 +59,7 @@ absl::Status AgreeOnSignature(Communicator* communicator, const Signature& mine,
   exchange.output = all.data();
   exchange.timeout = timeout;
   LOCKSTEP_RETURN_IF_ERROR(communicator->Run(exchange));
-  if (std::all_of(all.begin(), all.end(), [&](const Envelope& other) { return other == all[0]; })) {
-    return absl::OkStatus();
-  }
-  std::vector<std::string> calls;
-  for (const Envelope& other : all) calls.push_back(ToString(DecodeSignature(other)));
-  return CompareCalls(calls);
+  return CompareSignatures(all);
 }
 
 }  // namespace lockstep

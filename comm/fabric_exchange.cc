@@ -60,8 +60,8 @@ absl::Status FabricExchange::IssueOut(const StagedPiece& piece, char* slot, uint
   LOCKSTEP_RETURN_IF_ERROR(Plan(piece, slot, &issued_));
   if (issued_.operands.empty()) return absl::OkStatus();
   LOCKSTEP_RETURN_IF_ERROR(out->AwaitValue(staging_->scattered(), Word(number)));
-  const std::vector<const void*> operands(issued_.operands.begin(), issued_.operands.end());
-  LOCKSTEP_RETURN_IF_ERROR(FoldOnDevice(piece.request, *kernels_, issued_.target, operands, issued_.count, *out));
+  LOCKSTEP_RETURN_IF_ERROR(
+      FoldOnDevice(piece.request, *kernels_, issued_.target, issued_.operands, issued_.count, *out));
   return out->WriteValue(staging_->folded(), Word(number));
 }
 

@@ -131,7 +131,8 @@ class Planner {
     }
     WithOthers([&](int peer) {
       Add(&plan_->sends, peer, slot + Bytes(blocks.Offset(peer)), Bytes(blocks.Size(peer)));
-      Add(&plan_->receives, peer, const_cast<char*>(plan_->operands[peer]), Bytes(blocks.Size(rank_)));
+      Add(&plan_->receives, peer, static_cast<char*>(const_cast<void*>(plan_->operands[peer])),
+          Bytes(blocks.Size(rank_)));
     });
   }
 

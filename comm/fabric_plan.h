@@ -40,7 +40,7 @@ struct FabricPlan {
   std::vector<FabricMessage> receives;
 
   // By rank; the target is this rank's own. None where nothing is folded, on any rank.
-  std::vector<const char*> operands;
+  std::vector<const void*> operands;
   char* target = nullptr;
   size_t count = 0;  // elements; may be 0
 

@@ -89,8 +89,8 @@ void CarryOut(std::vector<RankState>* ranks, Round sends, Round receives) {
 void Fold(const FabricPlan& plan) {
   if (plan.operands.empty() || plan.count == 0) return;
   std::vector<uint64_t> sum(plan.count);
-  for (const char* const operand : plan.operands) {
-    const auto* const values = reinterpret_cast<const uint64_t*>(operand);
+  for (const void* const operand : plan.operands) {
+    const auto* const values = static_cast<const uint64_t*>(operand);
     for (size_t i = 0; i < plan.count; ++i) sum[i] += values[i];
   }
   std::memcpy(plan.target, sum.data(), plan.count * sizeof(uint64_t));

@@ -1,5 +1,7 @@
 #include "comm/signature.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "transport/little_endian.h"
 
@@ -98,6 +100,16 @@ uint32_t HashOfCounts(absl::Span<const int64_t> counts) {
   }
   const uint32_t folded = static_cast<uint32_t>(hash ^ hash >> 32);
   return folded == 0 ? 1 : folded;
+}
+
+absl::Status CompareSignatures(absl::Span<const Envelope> signatures) {
+  const auto is_first = [&](const Envelope& other) { return other == signatures[0]; };
+  if (std::all_of(signatures.begin(), signatures.end(), is_first)) return absl::OkStatus();
+  std::string text;
+  for (size_t r = 0; r < signatures.size(); ++r) {
+    absl::StrAppend(&text, r == 0 ? "" : "; ", "rank ", r, " called ", ToString(DecodeSignature(signatures[r])));
+  }
+  return absl::FailedPreconditionError(absl::StrCat("the ranks' collectives differ: ", text));
 }
 
 }  // namespace lockstep

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/rank.h"
@@ -56,6 +57,9 @@ Envelope Encode(const Signature& signature);
 
 // Never fails: a field that is out of range shows as such in the text.
 Signature DecodeSignature(const Envelope& envelope);
+
+// Whether the ranks' signatures, by rank, are equal; FAILED_PRECONDITION that has all of them otherwise.
+absl::Status CompareSignatures(absl::Span<const Envelope> signatures);
 
 // "all_reduce #17 (6553600 f32 sum, ring)", "all_gather #18 (12 f32 in blocks of counts 5f2e11a0, ring)".
 std::string ToString(const Signature& signature);

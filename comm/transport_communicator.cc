@@ -307,14 +307,7 @@ absl::Status TransportCommunicator::CompareSignatures(const CollectiveRequest& r
   exchange.output = all.data();
   exchange.timeout = request.timeout;
   LOCKSTEP_RETURN_IF_ERROR(RunUnchecked(exchange, nullptr, /*check=*/true));
-  std::string text;
-  for (int r = 0; r < size_; ++r) {
-    absl::StrAppend(&text, r == 0 ? "" : "; ", CalledBy(Rank(r), DecodeSignature(all[r])));
-  }
-  for (const Envelope& other : all) {
-    if (other != all[0]) return absl::FailedPreconditionError(absl::StrCat("the ranks' collectives differ: ", text));
-  }
-  return absl::OkStatus();
+  return lockstep::CompareSignatures(all);
 }
 
 void TransportCommunicator::OnDone(Job* job, const absl::Status& status) {
