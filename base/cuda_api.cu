@@ -138,10 +138,14 @@ Function DriverFunction(const char* name) {
 CUdeviceptr AsDevicePointer(const void* address) { return reinterpret_cast<CUdeviceptr>(address); }
 
 // The driver takes calls only of threads that have made a context their own, which the runtime does for threads of its
-// callers when it must.
+// callers when it must. Who has one stays in it.
 cudaError_t EnterContext(int* device) {
+  static const auto get_current = DriverFunction<PFN_cuCtxGetCurrent_v4000>("cuCtxGetCurrent");
+  CUcontext current = nullptr;
   const cudaError_t error = cudaGetDevice(device);
-  return error == cudaSuccess ? cudaSetDevice(*device) : error;
+  if (error != cudaSuccess) return error;
+  if (get_current != nullptr && get_current(&current) == CUDA_SUCCESS && current != nullptr) return cudaSuccess;
+  return cudaSetDevice(*device);
 }
 
 // CUresult's numbers are cudaError_t's.

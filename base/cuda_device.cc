@@ -167,6 +167,12 @@ absl::StatusOr<Device*> CudaDevice(int index) {
                                                  count == 1 ? "" : "s", " for this process"));
 }
 
+namespace internal {
+
+Device* CudaDeviceOver(const CudaApi& api, int index) { return TheRegistry().Get(api, index); }
+
+}  // namespace internal
+
 absl::StatusOr<void*> AllocateAsync(size_t bytes, Stream& stream) {
   LOCKSTEP_ASSIGN_OR_RETURN(CudaStream* const cuda_stream, AsCudaStream(stream));
   return cuda_stream->Allocate(bytes);

@@ -46,6 +46,14 @@ absl::Status FreeAsync(void* memory, Stream& stream);
 // Whether what is issued in the stream goes into a graph instead of being done. False on the host.
 absl::StatusOr<bool> IsCapturing(Stream& stream);
 
+struct CudaApi;
+
+namespace internal {
+
+// The device of that index over a table of its own, for tests. The table outlives the process.
+Device* CudaDeviceOver(const CudaApi& api, int index);
+
+}  // namespace internal
 }  // namespace lockstep
 
 #endif  // BASE_CUDA_DEVICE_H_

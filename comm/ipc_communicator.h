@@ -16,8 +16,8 @@
 // are read where they are.
 //
 // Streams that are being captured are refused: a graph would repeat the numbers of steps that are long past. Ranks
-// that are threads of one process and share a GPU need a queue of it for each stream (CUDA_DEVICE_MAX_CONNECTIONS): a
-// stream that waits holds up what is behind it in its queue.
+// that are threads of one process need a GPU each: where they share a context, cudaFree of one keeps the others' calls waiting for
+// streams that wait for those calls.
 //
 // Failure. The watchdog (comm/device_watchdog.h) looks whether calls have passed their deadlines and whether the host
 // communicator stands. Then it tells the other ranks, and stores into this rank's words what its streams wait for, as

@@ -3,18 +3,56 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#include <atomic>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/status/status.h"
 #include "base/status.h"
 
 namespace lockstep {
+namespace {
+
+constexpr int kRead[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCHLD};
+
+// The inbox's, read by signal handlers; 0: there is none.
+std::atomic<pid_t> owner_process{0};
+std::atomic<pid_t> owner_thread{0};
+
+// Runs on threads that do not block the signal.
+void SendOn(int signal, siginfo_t* info, void* /*context*/) {
+  const int error_before = errno;
+  if (getpid() == owner_process.load(std::memory_order_relaxed)) {
+    siginfo_t sent_on = *info;
+    sent_on.si_code = SI_QUEUE;  // as whose the kernel does not let one thread send another's
+    syscall(SYS_rt_tgsigqueueinfo, getpid(), owner_thread.load(std::memory_order_relaxed), signal, &sent_on);
+  } else {
+    // In a child that has yet to begin its program.
+    struct sigaction action = {};
+    action.sa_handler = SIG_DFL;
+    sigaction(signal, &action, nullptr);
+    kill(getpid(), signal);
+  }
+  errno = error_before;
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<SignalInbox>> SignalInbox::Open() {
-  std::unique_ptr<SignalInbox> inbox(new SignalInbox());
   sigset_t read;
   sigemptyset(&read);
-  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCHLD}) sigaddset(&read, signal);
+  for (const int signal : kRead) sigaddset(&read, signal);
+  pid_t nobody = 0;
+  if (!owner_process.compare_exchange_strong(nobody, getpid()) && nobody == getpid()) {
+    return absl::FailedPreconditionError("the process's signals are somebody else's to supervise");
+  }
+  // Inherited by a fork, or ours.
+  owner_process.store(getpid());
+  auto no_longer = absl::MakeCleanup([] { owner_process.store(0); });
+  std::unique_ptr<SignalInbox> inbox(new SignalInbox());
   const int fd = signalfd(-1, &read, SFD_CLOEXEC | SFD_NONBLOCK);
   if (fd < 0) return ErrnoStatus(errno, "create a signal descriptor");
 
@@ -22,12 +60,27 @@ absl::StatusOr<std::unique_ptr<SignalInbox>> SignalInbox::Open() {
   sigset_t blocked = read;
   sigaddset(&blocked, SIGPIPE);
   pthread_sigmask(SIG_BLOCK, &blocked, &inbox->mask_before_);
-  // An inherited SIG_IGN would make the kernel reap the children, and their ends would be unknown.
-  struct sigaction action = {};
-  action.sa_handler = SIG_DFL;
-  sigaction(SIGCHLD, &action, &inbox->sigchld_before_);
+  inbox->RedirectToThisThread();
   inbox->fd_ = fd;
+  std::move(no_longer).Cancel();
   return inbox;
+}
+
+void SignalInbox::RedirectToThisThread() {
+  owner_thread.store(static_cast<pid_t>(syscall(SYS_gettid)));
+  struct sigaction action = {};
+  action.sa_sigaction = &SendOn;
+  action.sa_flags = SA_SIGINFO | SA_RESTART;
+  sigfillset(&action.sa_mask);
+  for (const int signal : kRead) {
+    struct sigaction before;
+    sigaction(signal, nullptr, &before);
+    // An inherited SIG_IGN of SIGCHLD would make the kernel reap the children, and their ends would be unknown. Others are for children
+    // to inherit.
+    if (before.sa_handler == SIG_IGN && signal != SIGCHLD) continue;
+    sigaction(signal, &action, nullptr);
+    actions_before_.emplace_back(signal, before);
+  }
 }
 
 SignalInbox::~SignalInbox() {
@@ -39,7 +92,8 @@ SignalInbox::~SignalInbox() {
   const timespec at_once = {};
   while (sigtimedwait(&pipe_signal, nullptr, &at_once) > 0) {
   }
-  sigaction(SIGCHLD, &sigchld_before_, nullptr);
+  for (const auto& [signal, action] : actions_before_) sigaction(signal, &action, nullptr);
+  owner_process.store(0);
   pthread_sigmask(SIG_SETMASK, &mask_before_, nullptr);
 }
 

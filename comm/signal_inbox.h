@@ -7,6 +7,8 @@
 #include <sys/types.h>
 
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
@@ -14,7 +16,9 @@
 namespace lockstep {
 
 // Blocks SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCHLD and SIGPIPE on the thread that creates
-// it, which is the one that uses and destroys it; the destructor puts everything back.
+// it, which is the one that uses and destroys it; the destructor puts everything back. The process may have other threads, a
+// driver's, say, which do not block them: a signal that reaches one of those goes on to the inbox. Of signals that the process ignores,
+// SIGCHLD alone is sure to arrive. One inbox at a time: FAILED_PRECONDITION while there is another.
 class SignalInbox {
  public:
   struct Received {
@@ -38,9 +42,11 @@ class SignalInbox {
  private:
   SignalInbox() = default;
 
+  void RedirectToThisThread();
+
   int fd_ = -1;
   sigset_t mask_before_;
-  struct sigaction sigchld_before_;
+  std::vector<std::pair<int, struct sigaction>> actions_before_;  // by signal
 };
 
 }  // namespace lockstep

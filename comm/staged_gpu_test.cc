@@ -1,11 +1,8 @@
-// Staged collectives on a GPU. Ranks are threads of this process, over loopback, and share the GPU.
-//
-// They share its queues, too, where one rank's wait would hold up another's copies, as those of processes never do
-// (comm/staged_queues_test.cc). So a test with two ranks has fewer streams than there are queues.
+// Staged collectives on a GPU. Ranks are threads of this process, over loopback, and share the GPU, each in a context of its own: as
+// processes do (base/cuda_contexts_testing.h).
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <deque>
 #include <memory>
 #include <string>
@@ -13,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/cuda_device.h"
+#include "base/cuda_contexts_testing.h"
 #include "base/deadline.h"
 #include "base/device.h"
 #include "base/dtype.h"
@@ -42,11 +39,9 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Code = absl::StatusCode;
 
-// With a queue for each of a test's streams.
-absl::StatusOr<Device*> TheGpu() {
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
-  return CudaDevice(0);
-}
+absl::StatusOr<Device*> GpuOf(Rank rank) { return CudaDeviceInContext(rank.value()); }
+
+constexpr int kRanksMax = 4;
 
 StagedOptions Chunks(size_t chunk_bytes) {
   StagedOptions options;
@@ -60,12 +55,13 @@ StagedOptions Chunks(size_t chunk_bytes) {
 CommunicatorFactory Factory(const std::string& name, const StagedOptions& options) {
   CommunicatorFactory factory;
   factory.name = name;
-  factory.memory.device = TheGpu().value_or(nullptr);
+  factory.device_of = [](Rank rank) { return GpuOf(rank).value(); };
   factory.create = [options](int size) -> absl::StatusOr<TestCommunicators> {
-    LOCKSTEP_ASSIGN_OR_RETURN(Device* const device, TheGpu());
-    if (size > 2) return absl::UnavailableError("one GPU is shared by two ranks at most");
-    LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<StagedWorld> world, StagedWorld::Create(
-                                                                      size, [device](int) { return device; }, options));
+    LOCKSTEP_RETURN_IF_ERROR(GpuOf(Rank(0)).status());
+    if (size > kRanksMax) return absl::UnavailableError("more contexts than are worth their time");
+    LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<StagedWorld> world,
+                              StagedWorld::Create(
+                                  size, [](int rank) { return GpuOf(Rank(rank)).value(); }, options));
     LOCKSTEP_RETURN_IF_ERROR(world->FirstError());
     TestCommunicators communicators{world, {}};
     for (int rank = 0; rank < size; ++rank) communicators.ranks.push_back(world->rank(rank).get());
@@ -125,21 +121,19 @@ class OnGpu {
 class StagedGpu : public ::testing::Test {
  protected:
   void SetUp() override {
-    absl::StatusOr<Device*> device = TheGpu();
-    if (absl::IsUnavailable(device.status())) GTEST_SKIP() << device.status();
-    ASSERT_THAT(device.status(), IsOk());
-    device_ = *device;
+    const absl::Status gpu = GpuOf(Rank(0)).status();
+    if (absl::IsUnavailable(gpu)) GTEST_SKIP() << gpu;
+    ASSERT_THAT(gpu, IsOk());
   }
 
   void Make(int size, const StagedOptions& options = Chunks(256 << 10)) {
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(world_, StagedWorld::Create(
-                                              size, [&](int) { return device_; }, options));
+                                              size, [](int rank) { return GpuOf(Rank(rank)).value(); }, options));
     ASSERT_THAT(world_->FirstError(), IsOk());
   }
 
   static void Ignore(const absl::Status&) {}
 
-  Device* device_ = nullptr;
   std::unique_ptr<StagedWorld> world_;
 };
 
@@ -169,10 +163,11 @@ TEST_F(StagedGpu, EveryCollectiveOnMemoryOfTheGpuInAStreamsOrder) {
       }
     }
     RunRanks(size, [&](int r) {
-      std::unique_ptr<Stream> stream = device_->CreateStream("test").value();
+      Device* const device = GpuOf(Rank(r)).value();
+      std::unique_ptr<Stream> stream = device->CreateStream("test").value();
       std::deque<OnGpu> cases;
       for (const CaseReference& reference : references) {
-        OnGpu& c = cases.emplace_back(reference, Rank(r), device_);
+        OnGpu& c = cases.emplace_back(reference, Rank(r), device);
         ASSERT_THAT(c.CopyIn(stream.get()), IsOk());
         ASSERT_THAT(world_->rank(r)->Enqueue(c.request(), stream.get(), Ignore), IsOk());
         ASSERT_THAT(c.CopyOut(stream.get()), IsOk());
@@ -190,14 +185,15 @@ TEST_F(StagedGpu, EveryCollectiveOnMemoryOfTheGpuInAStreamsOrder) {
 // process.
 TEST_F(StagedGpu, ManyStreamsEachWithACollective) {
   constexpr int kStreams = 40;
+  Device* const device = GpuOf(Rank(0)).value();
   Make(1);
   std::deque<CaseReference> references;
   for (int i = 0; i < kStreams; ++i) references.emplace_back(SumOf(300'000 + i, i), 1);
   std::vector<std::unique_ptr<Stream>> streams;
   std::deque<OnGpu> cases;
   for (const CaseReference& reference : references) {
-    Stream* const stream = streams.emplace_back(device_->CreateStream("test").value()).get();
-    OnGpu& c = cases.emplace_back(reference, Rank(0), device_);
+    Stream* const stream = streams.emplace_back(device->CreateStream("test").value()).get();
+    OnGpu& c = cases.emplace_back(reference, Rank(0), device);
     ASSERT_THAT(c.CopyIn(stream), IsOk());
     ASSERT_THAT(world_->rank(0)->Enqueue(c.request(), stream, Ignore), IsOk());
     ASSERT_THAT(c.CopyOut(stream), IsOk());
@@ -214,18 +210,19 @@ TEST_F(StagedGpu, BucketsOverThreeStreams) {
   std::deque<CaseReference> references;
   for (int i = 0; i < kBuckets; ++i) references.emplace_back(SumOf(1'500'000, i), 2);
   RunRanks(2, [&](int r) {
-    std::unique_ptr<Stream> in = device_->CreateStream("in").value();
-    std::unique_ptr<Stream> collective = device_->CreateStream("collective").value();
-    std::unique_ptr<Stream> out = device_->CreateStream("out").value();
+    Device* const device = GpuOf(Rank(r)).value();
+    std::unique_ptr<Stream> in = device->CreateStream("in").value();
+    std::unique_ptr<Stream> collective = device->CreateStream("collective").value();
+    std::unique_ptr<Stream> out = device->CreateStream("out").value();
     std::vector<std::unique_ptr<Event>> events;
     const auto behind = [&](Stream* earlier, Stream* later) {
-      events.push_back(device_->CreateEvent().value());
+      events.push_back(device->CreateEvent().value());
       ASSERT_THAT(earlier->Record(events.back().get()), IsOk());
       ASSERT_THAT(later->Wait(events.back().get()), IsOk());
     };
     std::deque<OnGpu> cases;
     for (const CaseReference& reference : references) {
-      OnGpu& c = cases.emplace_back(reference, Rank(r), device_);
+      OnGpu& c = cases.emplace_back(reference, Rank(r), device);
       ASSERT_THAT(c.CopyIn(in.get()), IsOk());
       behind(in.get(), collective.get());
       ASSERT_THAT(world_->rank(r)->Enqueue(c.request(), collective.get(), Ignore), IsOk());
@@ -244,8 +241,9 @@ TEST_F(StagedGpu, ThePiecesBitsAreTheHosts) {
   c.random_bits = true;
   const CaseReference reference(c, 2);
   RunRanks(2, [&](int r) {
-    std::unique_ptr<Stream> stream = device_->CreateStream("test").value();
-    OnGpu on_gpu(reference, Rank(r), device_);
+    Device* const device = GpuOf(Rank(r)).value();
+    std::unique_ptr<Stream> stream = device->CreateStream("test").value();
+    OnGpu on_gpu(reference, Rank(r), device);
     CaseRun on_host(reference, Rank(r));
     ASSERT_THAT(on_gpu.CopyIn(stream.get()), IsOk());
     ASSERT_THAT(world_->rank(r)->Enqueue(on_gpu.request(), stream.get(), Ignore), IsOk());
@@ -261,8 +259,9 @@ TEST_F(StagedGpu, RunWaitsForNoStream) {
   Make(2);
   const CaseReference reference(SumOf(400'000, 1), 2);
   RunRanks(2, [&](int r) {
-    std::unique_ptr<Stream> stream = device_->CreateStream("test").value();
-    OnGpu c(reference, Rank(r), device_);
+    Device* const device = GpuOf(Rank(r)).value();
+    std::unique_ptr<Stream> stream = device->CreateStream("test").value();
+    OnGpu c(reference, Rank(r), device);
     ASSERT_THAT(c.CopyIn(stream.get()), IsOk());
     ASSERT_THAT(stream->Synchronize(CommTestDeadline()), IsOk());
     ASSERT_THAT(world_->rank(r)->Run(c.request()), IsOk());
@@ -276,8 +275,9 @@ TEST_F(StagedGpu, AfterAnAbortStreamsGoOnAndTheGpuIsGood) {
   Make(2);
   const CaseReference reference(SumOf(400'000, 1), 2);
   {
-    std::unique_ptr<Stream> stream = device_->CreateStream("test").value();
-    OnGpu c(reference, Rank(0), device_);
+    Device* const device = GpuOf(Rank(0)).value();
+    std::unique_ptr<Stream> stream = device->CreateStream("test").value();
+    OnGpu c(reference, Rank(0), device);
     ASSERT_THAT(c.CopyIn(stream.get()), IsOk());
     ASSERT_THAT(world_->rank(0)->Enqueue(c.request(), stream.get(), Ignore), IsOk());
     world_->rank(0)->Abort("enough");
@@ -287,8 +287,9 @@ TEST_F(StagedGpu, AfterAnAbortStreamsGoOnAndTheGpuIsGood) {
   world_ = nullptr;
   Make(2);
   RunRanks(2, [&](int r) {
-    std::unique_ptr<Stream> stream = device_->CreateStream("test").value();
-    OnGpu c(reference, Rank(r), device_);
+    Device* const device = GpuOf(Rank(r)).value();
+    std::unique_ptr<Stream> stream = device->CreateStream("test").value();
+    OnGpu c(reference, Rank(r), device);
     ASSERT_THAT(c.CopyIn(stream.get()), IsOk());
     ASSERT_THAT(world_->rank(r)->Enqueue(c.request(), stream.get(), Ignore), IsOk());
     ASSERT_THAT(c.CopyOut(stream.get()), IsOk());
@@ -300,8 +301,9 @@ TEST_F(StagedGpu, AfterAnAbortStreamsGoOnAndTheGpuIsGood) {
 TEST_F(StagedGpu, DestroyedWithACallInFlightItLetsTheStreamGoOn) {
   Make(2);
   const CaseReference reference(SumOf(400'000, 1), 2);
-  std::unique_ptr<Stream> stream = device_->CreateStream("test").value();
-  OnGpu c(reference, Rank(0), device_);
+  Device* const device = GpuOf(Rank(0)).value();
+  std::unique_ptr<Stream> stream = device->CreateStream("test").value();
+  OnGpu c(reference, Rank(0), device);
   ASSERT_THAT(c.CopyIn(stream.get()), IsOk());
   ASSERT_THAT(world_->rank(0)->Enqueue(c.request(), stream.get(), Ignore), IsOk());
   world_->rank(0) = nullptr;
@@ -311,6 +313,7 @@ TEST_F(StagedGpu, DestroyedWithACallInFlightItLetsTheStreamGoOn) {
 TEST_F(StagedGpu, BuffersThatAreNotWhereCallsSayAreFoundOutWhereThatIsChecked) {
   Make(2);
   RunRanks(2, [&](int r) {
+    Device* const device = GpuOf(Rank(r)).value();
     StagedCommunicator& self = *world_->rank(r);
     self.CheckPointers();
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Communicator> part, self.Duplicate());
@@ -320,7 +323,7 @@ TEST_F(StagedGpu, BuffersThatAreNotWhereCallsSayAreFoundOutWhereThatIsChecked) {
     request.collective = Collective::kAllReduce;
     request.dtype = DType::kU8;
     request.count = 8;
-    request.device = device_->id();
+    request.device = device->id();
     request.input = on_gpu->data();
     request.output = on_host.data();
     EXPECT_THAT(self.Run(request), StatusIs(Code::kInvalidArgument, AllOf(HasSubstr("output"), HasSubstr("of host"))));

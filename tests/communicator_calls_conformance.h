@@ -74,7 +74,7 @@ TEST_P(CommunicatorConformance, AGroupOfBlockingCallsCannotDeadlock) {
         CollectiveCase c;
         c.count = 1000;
         const CaseReference reference(c, size());
-        CaseRun run(reference, self.rank(), memory());
+        CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
         ASSERT_THAT(self.StartGroup(), IsOk());
         EXPECT_THAT(self.Send(SendOf(out, next, round)), IsOk());
         EXPECT_THAT(self.Run(run.request()), IsOk());
@@ -105,7 +105,8 @@ TEST_P(CommunicatorConformance, AGroupLaunchesAtItsOutermostEnd) {
       ASSERT_THAT(self.StartGroup(), IsOk());
       ASSERT_THAT(self.StartGroup(), IsOk());
       for (const CaseReference& reference : references) {
-        absl::StatusOr<Work> work = self.Start(runs.emplace_back(reference, self.rank(), memory()).request());
+        absl::StatusOr<Work> work =
+            self.Start(runs.emplace_back(reference, self.rank(), OrdinaryMemoryOf(self.rank())).request());
         ASSERT_THAT(work.status(), IsOk());
         EXPECT_FALSE(work->done());
         EXPECT_THAT(work->Wait(CommTestDeadline()),
@@ -133,7 +134,7 @@ TEST_P(CommunicatorConformance, ARefusedCallOfAGroupSurfacesAtItsEndAndNothingIs
   ForSizes({1, 2}, [&] {
     const CaseReference reference(Large(1), size());
     OnRanks([&](Communicator& self) {
-      CaseRun run(reference, self.rank(), memory());
+      CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
       ASSERT_THAT(self.StartGroup(), IsOk());
       absl::StatusOr<Work> good = self.Start(run.request());
       ASSERT_THAT(good.status(), IsOk());
@@ -158,7 +159,7 @@ TEST_P(CommunicatorConformance, AGroupBelongsToItsThread) {
       std::thread([&] {
         EXPECT_THAT(self.StartGroup(), StatusIs(Code::kFailedPrecondition, ::testing::HasSubstr("another thread")));
         EXPECT_THAT(self.EndGroup().status(), StatusIs(Code::kFailedPrecondition));
-        CaseRun run(reference, self.rank(), memory());
+        CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
         EXPECT_THAT(self.Run(run.request()), IsOk()) << "other threads' calls are not collected";
         EXPECT_EQ(run.Check(), "");
       }).join();
@@ -180,7 +181,7 @@ TEST_P(CommunicatorConformance, APreparedCollectiveIsStartedAsOftenAsWanted) {
       c.op = ReduceOp::kMax;
       const CaseReference reference(c, size());
       OnRanks([&](Communicator& self) {
-        CaseRun run(reference, self.rank(), memory());
+        CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
         absl::StatusOr<std::unique_ptr<PreparedCollective>> prepared = self.Prepare(run.request());
         ASSERT_THAT(prepared.status(), IsOk());
         EXPECT_TRUE((*prepared)->done());
@@ -204,7 +205,8 @@ TEST_P(CommunicatorConformance, PreparedCollectivesMixWithOthersAndMayBeForgotte
   ForSizes({1, 2, 3}, [&] {
     const CaseReference reference(Large(2), size());
     OnRanks([&](Communicator& self) {
-      CaseRun run(reference, self.rank(), memory()), other(reference, self.rank(), memory());
+      CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank())),
+          other(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
       absl::StatusOr<std::unique_ptr<PreparedCollective>> prepared = self.Prepare(run.request());
       ASSERT_THAT(prepared.status(), IsOk());
       ASSERT_THAT((*prepared)->Start(), IsOk());
@@ -491,7 +493,7 @@ TEST_P(CommunicatorConformance, DestroyingAPartWithACallInFlightFailsItOnEveryRa
     Gate destroyed;
     OnRanks([&](Communicator& self) {
       LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<Communicator> part, self.Duplicate());
-      CaseRun run(reference, self.rank(), memory());
+      CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
       if (self.rank() == Rank(0)) {
         absl::StatusOr<Work> work = part->Start(run.request());
         ASSERT_THAT(work.status(), IsOk());

@@ -74,10 +74,14 @@ class CommunicatorConformance : public ::testing::TestWithParam<CommunicatorFact
   }
 
   int size() const { return static_cast<int>(world_.ranks.size()); }
-  static CaseMemory memory() { return GetParam().memory; }
   bool symmetric() const { return !world_.symmetric.empty(); }
-  CaseMemory MemoryOf(Rank rank) {
+  static CaseMemory OrdinaryMemoryOf(Rank rank) {
     CaseMemory memory = GetParam().memory;
+    if (GetParam().device_of != nullptr) memory.device = GetParam().device_of(rank);
+    return memory;
+  }
+  CaseMemory MemoryOf(Rank rank) {
+    CaseMemory memory = OrdinaryMemoryOf(rank);
     if (symmetric()) memory.arena = &world_.symmetric[rank.value()];
     return memory;
   }

@@ -67,7 +67,7 @@ TEST_P(CommunicatorConformance, ManyInFlightMayBeWaitedForInAnyOrder) {
       std::deque<CaseRun> runs;
       std::vector<Work> works;
       for (const CaseReference& reference : references) {
-        CaseRun& run = runs.emplace_back(reference, self.rank(), memory());
+        CaseRun& run = runs.emplace_back(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
         absl::StatusOr<Work> work = self.Start(run.request());
         ASSERT_THAT(work.status(), IsOk());
         works.push_back(*std::move(work));
@@ -92,7 +92,7 @@ TEST_P(CommunicatorConformance, WorkMayBeWaitedForOnSeveralOtherThreads) {
       std::deque<CaseRun> runs;
       std::vector<std::thread> waiters;
       for (const CaseReference& reference : references) {
-        CaseRun& run = runs.emplace_back(reference, self.rank(), memory());
+        CaseRun& run = runs.emplace_back(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
         absl::StatusOr<Work> work = self.Start(run.request());
         ASSERT_THAT(work.status(), IsOk());
         for (int waiter = 0; waiter < 2; ++waiter) {
@@ -112,7 +112,7 @@ TEST_P(CommunicatorConformance, StartedWorkGoesOnWithoutAWaiter) {
   ForSizes({2, 3}, [&] {
     const CaseReference reference(Large(1), size());
     OnRanks([&](Communicator& self) {
-      CaseRun run(reference, self.rank(), memory());
+      CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
       absl::StatusOr<Work> work = self.Start(run.request());
       ASSERT_THAT(work.status(), IsOk());
       const Deadline deadline = CommTestDeadline();
@@ -130,7 +130,7 @@ TEST_P(CommunicatorConformance, AWaitThatIsGivenUpDoesNotEndTheOperation) {
     const CaseReference reference(Large(3), size());
     Gate given_up;
     OnRanks([&](Communicator& self) {
-      CaseRun run(reference, self.rank(), memory());
+      CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
       if (self.rank() != Rank(0)) {
         EXPECT_THAT(given_up.Await(CommTestDeadline()), IsOk());
       }
@@ -167,7 +167,7 @@ TEST_P(CommunicatorConformance, TwoThreadsMayTakeTurns) {
         for (int round = first; round < kRounds; round += 2) {
           MutexLock lock(&mu);
           while (turn != round) ASSERT_TRUE(changed.WaitUntil(&mu, CommTestDeadline()));
-          CaseRun run(references[round], self.rank(), memory());
+          CaseRun run(references[round], self.rank(), OrdinaryMemoryOf(self.rank()));
           EXPECT_THAT(self.Run(run.request()), IsOk());
           EXPECT_EQ(run.Check(), "");
           ++turn;
@@ -193,11 +193,12 @@ TEST_P(CommunicatorConformance, BlockingCallsMixWithStartedWork) {
       std::deque<CaseRun> runs;
       std::vector<std::thread> waiters;
       for (int round = 0; round < kRounds; ++round) {
-        CaseRun& run = runs.emplace_back(round % 4 == 0 ? large : reference, self.rank(), memory());
+        CaseRun& run =
+            runs.emplace_back(round % 4 == 0 ? large : reference, self.rank(), OrdinaryMemoryOf(self.rank()));
         absl::StatusOr<Work> work = self.Start(run.request());
         ASSERT_THAT(work.status(), IsOk());
         waiters.emplace_back([work = *work]() mutable { EXPECT_THAT(work.Wait(CommTestDeadline()), IsOk()); });
-        CaseRun blocking(reference, self.rank(), memory());
+        CaseRun blocking(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
         EXPECT_THAT(self.Run(blocking.request()), IsOk());
         EXPECT_EQ(blocking.Check(), "");
       }
@@ -277,7 +278,7 @@ TEST_P(CommunicatorConformance, AbortEndsWhatIsInFlightAndToComeOnEveryRank) {
     const CaseReference reference(Large(1), size());
     Gate aborted;
     OnRanks([&](Communicator& self) {
-      CaseRun run(reference, self.rank(), memory());
+      CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
       if (size() == 1) {
         self.Abort("enough");
       } else if (self.rank() == Rank(size() - 1)) {

@@ -172,6 +172,7 @@ struct CommunicatorFactory {
   bool checked = false;        // Start waits until all ranks have called
   CaseMemory memory = {};      // of the cases' buffers
   bool shares_memory = false;  // ranks of one host: collectives by memory, too
+  std::function<Device*(Rank)> device_of = {};  // where ranks have devices of their own, instead of memory.device
 };
 
 inline std::string CommunicatorFactoryName(const ::testing::TestParamInfo<CommunicatorFactory>& info) {

@@ -129,10 +129,10 @@ Result Library::Split(Comm* comm, int color, int key, Comm** part) {
   comm->split = comm->splits++;
   comm->clique->splits[comm->split].asked[comm->rank] = {color, key};
   comm->part = part;
-  comm->part_due = false;
   *part = nullptr;
   comm->looks = looks_;
-  return kInProgress;
+  // As NCCL 2.28 answers, whose communicator is under way all the same.
+  return kSuccess;
 }
 
 Result Library::State(Comm* comm, Result* state) {
@@ -147,6 +147,7 @@ Result Library::End(Comm* comm, bool abort) {
   if (!Exists(comm)) return kInvalidArgument;
   if (!abort && (comm->running > 0 || !comm->launches.empty())) ++misuses_;
   if (!abort && !comm->operators.empty()) ++misuses_;
+  if (!abort && comm->part != nullptr) ++misuses_;
   comm->aborted = true;
   changed_.SignalAll();
   const Deadline deadline = Deadline::AfterMs(kLongestMs);
@@ -183,6 +184,7 @@ Result Library::Begin(const std::map<std::pair<Comm*, void*>, std::vector<Call>>
     if (!Exists(comm)) return kInvalidArgument;
     // Nothing may be asked of a communicator before it has done what it was asked for.
     if (!comm->launches.empty()) ++misuses_;
+    if (comm->part != nullptr) return kInvalidArgument;
     comm->launches.emplace_back(where.second, calls);
     comm->looks = looks_;
     for (Call& call : comm->launches.back().second) {
@@ -234,10 +236,7 @@ Result Library::Progress(Comm* comm) {
   comm->ready = true;
   if (comm->part != nullptr) {
     Clique::Split& split = comm->clique->splits[comm->split];
-    // As with NCCL 2.28, this one says that it is done before the part is there.
-    if (!std::exchange(comm->part_due, true) || static_cast<int>(split.asked.size()) < comm->clique->size) {
-      return kSuccess;
-    }
+    if (static_cast<int>(split.asked.size()) < comm->clique->size) return kInProgress;
     const auto [color, key] = split.asked[comm->rank];
     if (color != kNoColor) *comm->part = NewPart(comm, &split, color);
     comm->part = nullptr;

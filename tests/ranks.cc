@@ -15,7 +15,12 @@ namespace testing {
 
 void RunRanks(int size, const std::function<void(int rank)>& body) {
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) threads.emplace_back([&body, rank] { body(rank); });
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&body, rank] {
+      BecomeTestRank(rank);
+      body(rank);
+    });
+  }
   for (std::thread& thread : threads) thread.join();
 }
 

@@ -11,8 +11,10 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/check.h"
+#include "base/cuda_contexts_testing.h"
 #include "base/cuda_device.h"
 #include "base/deadline.h"
 #include "base/host_device.h"
@@ -36,6 +38,9 @@ Device* FakeDeviceOf(int rank) {
   while (static_cast<int>(devices->size()) <= rank) devices->push_back(new FakeDevice(/*index=*/0, queues));
   return (*devices)[rank];
 }
+
+// A fake in the place of a GPU has its own way with ranks.
+bool InContexts() { return Kind() == "cuda"; }
 
 // Blocks of a GPU's, which the host reaches: cut off one large one, and kept by size.
 class ReachablePool {
@@ -82,38 +87,44 @@ ReachablePool& Pool() {
   return *pool;
 }
 
-Device* Gpu() {
-  // Ranks that are threads share the GPU's queues: in one of them a stream that awaits the host for one rank would hold
-  // up what another rank has issued behind it, for which the host waits. So there is a queue for each stream.
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
-  absl::StatusOr<Device*> device = CudaDevice(0);
-  if (device.ok()) {
-    Pool().Reserve(*device);
-    return *device;
-  }
+absl::StatusOr<Device*> FindGpu(int rank) { return InContexts() ? CudaDeviceInContext(rank) : CudaDevice(0); }
+
+Device* GpuOf(int rank) {
+  static const absl::Status found = [] {
+    const absl::StatusOr<Device*> first = FindGpu(0);
+    if (first.ok()) Pool().Reserve(*first);
+    return first.status();
+  }();
+  if (found.ok()) return FindGpu(rank).value();
   // What a test that is skipped says, for a whole program.
-  std::printf("[  SKIPPED ] %s\n", device.status().ToString().c_str());
+  std::printf("[  SKIPPED ] %s\n", found.ToString().c_str());
   std::fflush(stdout);
   std::_Exit(77);
 }
+
+thread_local int rank_of_this_thread = 0;
 
 }  // namespace
 
 Device* TestDevice(int rank) {
   const std::string kind = Kind();
   if (OnFakeDevice()) return FakeDeviceOf(rank);
-  if (OnGpu()) {
-    static Device* const gpu = Gpu();
-    return gpu;
-  }
+  if (OnGpu()) return GpuOf(rank);
   LOCKSTEP_CHECK(kind.empty()) << "DEVICE_UNDER_TEST is '" << kind
-                               << "'; known are fake, one_queue, fabric, cuda, cuda_ipc, fake_cuda, fake_nccl";
+                               << "'; known are fake, one_queue, fabric, cuda, fake_cuda, fake_nccl";
   return HostDevice();
 }
 
+void BecomeTestRank(int rank) {
+  rank_of_this_thread = rank;
+  if (!InContexts()) return;
+  TestDevice(rank);
+  LOCKSTEP_CHECK(EnterCudaContext(rank) == 0) << "of rank " << rank;
+}
+
 bool OnFakeDevice() { return Kind() == "fake" || Kind() == "one_queue" || ByFabric(); }
-bool OnGpu() { return Kind() == "cuda" || ByIpc() || ByNccl(); }
-bool ByIpc() { return Kind() == "cuda_ipc" || Kind() == "fake_cuda"; }
+bool OnGpu() { return InContexts() || ByIpc() || ByNccl(); }
+bool ByIpc() { return Kind() == "fake_cuda"; }
 bool ByNccl() { return Kind() == "fake_nccl"; }
 bool ByFabric() { return Kind() == "fabric"; }
 bool WithHostKernels() { return OnFakeDevice() || Kind() == "fake_cuda" || ByNccl(); }
@@ -136,7 +147,8 @@ void CopyAnywhere(void* target, const void* source, size_t bytes) {
     std::memcpy(target, source, bytes);
     return;
   }
-  static thread_local const std::unique_ptr<Stream> stream = TestDevice(0)->CreateStream("copy").value();
+  static thread_local const std::unique_ptr<Stream> stream =
+      TestDevice(rank_of_this_thread)->CreateStream("copy").value();
   LOCKSTEP_CHECK(stream->Copy(target, source, bytes).ok() && stream->Synchronize(Deadline::AfterMs(30000)).ok());
 }
 

@@ -3,9 +3,10 @@
 //   fake       devices made of the host, which call themselves cuda:0, with kernels of the host
 //   one_queue  the same, with one queue for all streams of a device (base/shared_queues_testing.h)
 //   fabric     as fake; ranks reduce by slots on the device, which the network between them reaches
-//   cuda       the GPU cuda:0; tests that need one say that they are skipped where there is none
-//   cuda_ipc   the same, and ranks reduce by memory that they map, in programs with tests/with_ipc.cc
-//   fake_cuda  the same of a CUDA in memory that such a program brings, with kernels of the host
+//   cuda       the GPU cuda:0, in which each rank has a context of its own; tests that need one say that they are skipped
+//              where there is none
+//   fake_cuda  a CUDA in memory, with kernels of the host, and ranks reduce by memory that they map, in programs with
+//              tests/with_ipc.cc
 //   fake_nccl  the same CUDA, and ranks reduce by a NCCL in memory, in programs with tests/with_nccl.cc
 //
 // So one test proves code above devices on the host, over the seams of a device, and on a GPU.
@@ -23,6 +24,8 @@ namespace testing {
 
 // One for each rank, since ranks are processes elsewhere and a device's closures wait for each other. Never destroyed.
 Device* TestDevice(int rank);
+// What a thread that stands for a rank begins with.
+void BecomeTestRank(int rank);
 
 inline DeviceId TestDeviceId() { return TestDevice(0)->id(); }
 inline bool OnHost() { return TestDeviceId().kind == DeviceKind::kHost; }

@@ -1,5 +1,5 @@
 // Linked into a test of what is above devices, this has its ranks reduce by memory that they map
-// (comm/ipc_communicator.h): on a CUDA in memory where DEVICE_UNDER_TEST is fake_cuda, on a GPU where it is cuda_ipc.
+// (comm/ipc_communicator.h): on a CUDA in memory, where DEVICE_UNDER_TEST is fake_cuda.
 
 #include <chrono>
 #include <memory>
@@ -11,7 +11,6 @@
 #include "comm/ipc_communicator.h"
 #include "comm/ipc_page.h"
 #include "kernels/cpu/fold_kernels.h"
-#include "kernels/cuda/fold_kernels.h"
 #include "tests/ranks.h"
 #include "tests/test_device.h"
 
@@ -23,13 +22,13 @@ absl::StatusOr<std::unique_ptr<Communicator>> Make(Communicator* host, Device* d
   if (host->size() > kIpcRanksMax) return testing::MakeStagedTestCommunicator(host, device, timeout);
   IpcOptions options;
   options.timeout = timeout;
-  options.kernels = testing::WithHostKernels() ? kernels::HostFoldKernels() : kernels::CudaFoldKernels();
+  options.kernels = kernels::HostFoldKernels();
   return IpcCommunicator::Create(host, device, options);
 }
 
 [[maybe_unused]] const bool chosen = [] {
   if (!testing::ByIpc()) return false;
-  if (testing::WithHostKernels()) new FakeCuda;  // for the rest of the process
+  new FakeCuda;  // for the rest of the process
   testing::ReplaceTestCommunicators(&Make);
   return true;
 }();

@@ -92,6 +92,27 @@ echo 'test leaves_something 30 bin/leaves_something' >>"$folder/entries"
 start 0 --filter leaves_something
 timeout 30 tail --pid="$(<"$PID_FILE")" -f /dev/null || fail 'something is left'
 
+# Two tests that each end when the other has begun, and a bench that begins when both are done.
+program meets <<'SCRIPT'
+touch "$MEETING/$1.begun"
+until [[ -e $MEETING/$2.begun ]]; do sleep 0.01; done
+touch "$MEETING/$1.done"
+SCRIPT
+program comes_after <<<'[[ -e $MEETING/a.done && -e $MEETING/b.done ]] && echo "had it alone"'
+export MEETING=$TEST_TMPDIR/meeting
+mkdir "$MEETING"
+cat >>"$folder/entries" <<'ENTRIES'
+test meeting/a 30 bin/meets a b
+test meeting/b 30 bin/meets b a
+bench meeting/after 30 bin/comes_after
+ENTRIES
+start 0 --jobs 2 --filter meeting
+expect '^had it alone$'
+[[ $(tail -n 1 "$output") == '3 passed, 0 failed, 0 skipped' ]] || fail 'another summary of two jobs'
+start 1 --jobs=3 --filter base/
+[[ $(tail -n 1 "$output") == '2 passed, 2 failed, 1 skipped' ]] || fail 'another summary of three jobs'
+start 2 --jobs none
+
 start 0 --list --filter=hangs
 [[ $(<"$output") == base/hangs ]] || fail 'another list'
 

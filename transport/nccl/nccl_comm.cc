@@ -125,8 +125,11 @@ absl::StatusOr<std::unique_ptr<NcclComm>> NcclComm::Split(int color, int key, De
   MutexLock lock(&mu_);
   if (comm_ == nullptr) return absl::AbortedError(absl::StrCat(attempt(), ": it was aborted"));
   MutexLock part_lock(&part->mu_);
-  const nccl::Result begun = api_.CommSplit(comm_, color < 0 ? nccl::kNoColor : color, key, &part->comm_, &config);
-  // This one says how the split goes on; the part, which NCCL's thread may fill in after that (2.28), then says how it gets ready itself.
+  nccl::Result begun = api_.CommSplit(comm_, color < 0 ? nccl::kNoColor : color, key, &part->comm_, &config);
+  // That the call was taken, not that it is done (2.28): until it is, no other call is taken, and one that is refused then leaves the
+  // thread in a group of NCCL's.
+  if (begun == nccl::kSuccess) begun = nccl::kInProgress;
+  // This one says how the split goes on; the part, which NCCL's thread may fill in after that, then says how it gets ready itself.
   absl::Status status = Await(comm_, begun, attempt, deadline, interrupted);
   if (status.ok() && color < 0) {
     without_color_.push_back(std::move(part));

@@ -1,0 +1,30 @@
+// One GPU as several devices, for tests: each is a context of its own on cuda:0, which is what all of them call themselves. Contexts
+// share neither queues nor locks nor memory of the device, so ranks that are threads have the GPU in common as ranks that are
+// processes do. In one context they would hold each other up: who frees memory there, say, keeps all other callers waiting
+// until the context's streams are idle. Copies between pinned memory, which tests have in the place of the device's, are issued and not
+// awaited, as those of the device's memory are.
+
+#ifndef BASE_CUDA_CONTEXTS_TESTING_H_
+#define BASE_CUDA_CONTEXTS_TESTING_H_
+
+#include "absl/status/statusor.h"
+#include "base/device.h"
+
+namespace lockstep {
+
+constexpr int kCudaContexts = 16;
+
+// The device of that context, of [0, kCudaContexts), which is made when it is first used; the first one is the runtime's own. Never
+// destroyed. From the first call on, a table of this in the place of CUDA's (base/cuda_api.h) leaves each thread in whichever
+// context it is: so a kernel is launched where its stream is. The first call is none while others call CUDA; then
+// thread-safe. Where another CUDA has taken the place of the GPU's before, all are its cuda:0. UNAVAILABLE where there is no
+// GPU or no driver.
+absl::StatusOr<Device*> CudaDeviceInContext(int context);
+
+// Puts the calling thread into a context, as a framework's thread is on its device. A thread that is in none enters that of the
+// first device that it calls. Returns CUDA's code.
+int EnterCudaContext(int context);
+
+}  // namespace lockstep
+
+#endif  // BASE_CUDA_CONTEXTS_TESTING_H_
