@@ -24,6 +24,7 @@
 #include "bench/compare_plot.h"
 #include "bench/compare_result.h"
 #include "bench/compare_table.h"
+#include "bench/limits/pingpong.h"
 #include "bench/machine.h"
 #include "bench/output_file.h"
 #include "bench/peers/player.h"
@@ -179,6 +180,10 @@ absl::StatusOr<int> Compare(const CompareOptions& options) {
   report.facts.emplace_back(
       "rounds", absl::StrCat(options.rounds, " of ", options.round_time.count(), " ms for each contender in turn"));
   Print(ComparisonFactsText(report.facts));
+  if (std::count(options.transports.begin(), options.transports.end(), "ofi") > 0) {
+    const absl::Status pingpong = Pingpong::Installed();
+    if (!pingpong.ok()) report.missing.emplace_back(pingpong.message());
+  }
   for (const std::string& missing : report.missing) Print(absl::StrCat("# ", missing, "\n"));
   int exit_status = 0;
   for (const std::string& transport : options.transports) {

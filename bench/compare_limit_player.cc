@@ -1,6 +1,7 @@
 // The ranks of a limit in bench:compare. Usage: compare_limit_player FOLDER BYTES_MAX - SIZE KIND [CONGESTION_CONTROL],
 // where KIND is direct or bounce, which sum; or both_ways or one_way, which only move bytes between two bare sockets; or
-// fabric_both_ways, fabric_in_pieces or fabric_one_way, which do so over a bare provider of libfabric.
+// fabric_both_ways, fabric_in_pieces or fabric_one_way, which do so over a bare provider of libfabric, or fabric_pingpong, which has
+// libfabric's own program do it.
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "base/deadline.h"
 #include "base/env.h"
 #include "base/status.h"
 #include "bench/limits/bare_fabric.h"
@@ -24,6 +26,7 @@
 #include "bench/limits/bare_sockets.h"
 #include "bench/limits/bounce.h"
 #include "bench/limits/direct.h"
+#include "bench/limits/pingpong.h"
 #include "bench/peers/player.h"
 
 namespace lockstep {
@@ -39,6 +42,8 @@ struct Arguments {
 };
 
 constexpr char kFabric[] = "fabric_";
+constexpr char kFabricPingpong[] = "fabric_pingpong";
+constexpr int64_t kPingpongMs = 20'000;  // of one run
 
 // The last one is what bytes are moved over; it was connected by those before.
 using BareLinks = std::vector<std::unique_ptr<BareLink>>;
@@ -50,6 +55,9 @@ class Limit {
   virtual absl::Status Call(float* data, size_t count) = 0;
   // Where the vector has to lie; null: anywhere.
   virtual float* vector() { return nullptr; }
+  // In place of Call for a limit that times itself: the seconds of one.
+  virtual bool times_itself() const { return false; }
+  virtual absl::StatusOr<double> Measure(int64_t /*bytes*/) { return absl::UnimplementedError("its calls are timed"); }
 };
 
 class Direct : public Limit {
@@ -102,6 +110,32 @@ class OneWay : public Limit {
   bool sends_;
 };
 
+// Rank 0 tells what both run in the page's note.
+class ProvidersOwn : public Limit {
+ public:
+  ProvidersOwn(const std::string& provider, lockstep_player* player)
+      : pingpong_(provider, "127.0.0.1"), player_(player) {}
+  absl::Status Call(float* /*data*/, size_t /*count*/) override { return absl::UnimplementedError("it times itself"); }
+  bool times_itself() const override { return true; }
+  absl::StatusOr<double> Measure(int64_t bytes) override {
+    const bool serves = player_->rank == 0;
+    uint64_t& note = player_->page->note;
+    Pingpong::Run run;
+    if (serves) {
+      LOCKSTEP_ASSIGN_OR_RETURN(run, pingpong_.Plan(bytes));
+      note = static_cast<uint64_t>(run.messages) << 16 | run.port;
+    }
+    lockstep_player_meet(player_);
+    run.port = static_cast<uint16_t>(note);
+    run.messages = static_cast<int64_t>(note >> 16);
+    return pingpong_.Play(run, serves, bytes, Deadline::AfterMs(kPingpongMs));
+  }
+
+ private:
+  Pingpong pingpong_;
+  lockstep_player* const player_;
+};
+
 // Rank 0 tells its port in the page's note.
 absl::StatusOr<BareSocket> ConnectBareSockets(const std::string& congestion_control, lockstep_player* player) {
   if (lockstep_player_open_page(player) != 0) return absl::UnavailableError(player->error);
@@ -115,14 +149,16 @@ absl::StatusOr<BareSocket> ConnectBareSockets(const std::string& congestion_cont
   return BareSocket::Connect(static_cast<uint16_t>(player->page->note), congestion_control);
 }
 
+absl::StatusOr<std::unique_ptr<BareFabric>> ConnectBareFabric(BareLink* socket) {
+  return BareFabric::Connect(GetEnv("LOCKSTEP_OFI_PROVIDER").value_or(""), "127.0.0.1", socket);
+}
+
 absl::StatusOr<BareLinks> ConnectBareLinks(const Arguments& arguments, lockstep_player* player) {
   BareLinks links;
   LOCKSTEP_ASSIGN_OR_RETURN(BareSocket socket, ConnectBareSockets(arguments.congestion_control, player));
   links.push_back(std::make_unique<BareSocket>(std::move(socket)));
   if (!absl::StartsWith(arguments.kind, kFabric)) return links;
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      std::unique_ptr<BareFabric> fabric,
-      BareFabric::Connect(GetEnv("LOCKSTEP_OFI_PROVIDER").value_or(""), "127.0.0.1", links.back().get()));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<BareFabric> fabric, ConnectBareFabric(links.back().get()));
   if (arguments.kind != "fabric_in_pieces") fabric->set_piece_bytes(BareFabric::kWhole);
   links.push_back(std::move(fabric));
   return links;
@@ -147,7 +183,8 @@ absl::StatusOr<Shared> MakeShared(const Arguments& arguments) {
     shared.bounce = std::make_unique<BounceAllReduce>(std::move(bounce));
     return shared;
   }
-  for (const char* const kind : {"both_ways", "one_way", "fabric_both_ways", "fabric_in_pieces", "fabric_one_way"}) {
+  for (const char* const kind :
+       {"both_ways", "one_way", "fabric_both_ways", "fabric_in_pieces", "fabric_one_way", kFabricPingpong}) {
     if (arguments.kind == kind) return shared;
   }
   return absl::InvalidArgumentError("no limit '" + arguments.kind + "'");
@@ -157,8 +194,12 @@ absl::StatusOr<std::unique_ptr<Limit>> MakeLimit(const Arguments& arguments, con
                                                  lockstep_player* player) {
   if (shared.direct != nullptr) return std::make_unique<Direct>(shared.direct.get(), player->rank);
   if (shared.bounce != nullptr) return std::make_unique<Bounce>(shared.bounce.get(), player->rank);
-  LOCKSTEP_ASSIGN_OR_RETURN(BareLinks links, ConnectBareLinks(arguments, player));
   player->moves_only = 1;
+  LOCKSTEP_ASSIGN_OR_RETURN(BareLinks links, ConnectBareLinks(arguments, player));
+  if (arguments.kind == kFabricPingpong) {
+    // Of the provider that the others found.
+    return std::make_unique<ProvidersOwn>(static_cast<BareFabric&>(*links.back()).provider(), player);
+  }
   if (!absl::EndsWith(arguments.kind, "one_way")) {
     return std::make_unique<BothWays>(std::move(links), arguments.bytes_max);
   }
@@ -183,6 +224,17 @@ int Call(void* context, float* data, size_t count) {
   return -1;
 }
 
+int Measure(void* context, size_t bytes, double* seconds) {
+  Rank* const rank = static_cast<Rank*>(context);
+  const absl::StatusOr<double> measured = rank->limit->Measure(static_cast<int64_t>(bytes));
+  if (!measured.ok()) {
+    SetError(measured.status(), &rank->player);
+    return -1;
+  }
+  *seconds = *measured;
+  return 0;
+}
+
 int RunRank(const Arguments& arguments, const Shared& shared, int number) {
   Rank rank;
   rank.player.folder = arguments.folder.c_str();
@@ -200,6 +252,7 @@ int RunRank(const Arguments& arguments, const Shared& shared, int number) {
   }
   rank.limit = *std::move(limit);
   rank.player.data = rank.limit->vector();
+  if (rank.limit->times_itself()) rank.player.measure = &Measure;
   return lockstep_player_play(&rank.player);
 }
 

@@ -1,6 +1,7 @@
 #include "bench/compare_own.h"
 
 #include "absl/strings/str_cat.h"
+#include "bench/limits/pingpong.h"
 
 namespace lockstep {
 namespace bench {
@@ -65,6 +66,9 @@ std::vector<Contender> LimitContenders(const OwnPlayers& players, const std::str
         Limit(players, "in pieces", "fabric_in_pieces", "the bare provider, both ways at once in pieces of 256 KiB"));
     limits.push_back(Limit(players, "one way", "fabric_one_way", "the bare provider, half a ping-pong"));
     limits.back().bytes_max = kOneWayBytesMax;
+    if (Pingpong::Installed().ok()) {
+      limits.push_back(Limit(players, "fi_pingpong", "fabric_pingpong", "libfabric's own program, a message one way"));
+    }
     for (Contender& limit : limits) limit.moves_only = true;
   }
   return limits;

@@ -29,7 +29,12 @@ grep -q '</svg>' "$plot" || fail "no plot"
 # Over libfabric, beside its bare provider.
 "$compare" "${quick[@]}" --transports=ofi --sizes=8,256K >"$output" 2>&1 || fail "libfabric failed"
 grep -q '^# dropped' "$output" && fail "a contender was dropped over libfabric"
-[[ $(grep -cE '^ +8( +[0-9.]+){4}$' "$output") == 1 ]] || fail "no times at 8 bytes over libfabric"
+[[ $(grep -cE '^ +8( +[0-9.]+){4,5}$' "$output") == 1 ]] || fail "no times at 8 bytes over libfabric"
+if command -v fi_pingpong >/dev/null; then
+  grep -qE '^# +fi_pingpong' "$output" || fail "no fi_pingpong"
+else
+  grep -q 'install .*libfabric-bin' "$output" || fail "it is not said how to install fi_pingpong"
+fi
 
 # Over shared memory, for more ranks than a pair: ordinary memory and the allocator's, each beside all others.
 "$compare" "${quick[@]}" --transports=shm --nproc=3 --sizes=8,64K >"$output" 2>&1 || fail "shared memory failed"

@@ -32,6 +32,8 @@ struct LimitsOptions {
   // A provider of libfabric in place of bare sockets: LOCKSTEP_OFI_PROVIDER, or the one that is preferred at `host`,
   // which is then this rank's own address.
   bool fabric = false;
+  // With that, and on all ranks alike: libfabric's own program, too, which is installed.
+  bool pingpong = false;
 };
 
 // The sizes that are asked about: latency, the middle, gradient buckets.

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "bench/exercise.h"
+#include "bench/limits/pingpong.h"
 #include "bench/limits_comparison.h"
 #include "bench/machine.h"
 #include "bench/memory.h"
@@ -82,7 +83,13 @@ class RankProgram {
     limits.congestion_control = options_.limits_congestion_control;
     limits.host = options_.limits_host;
     limits.fabric = options_.transport == "ofi";
-    Print(LimitsHeading(limits.fabric ? "the bare provider" : "bare sockets"));
+    if (limits.fabric) {
+      const absl::Status installed = Pingpong::Installed();
+      LOCKSTEP_ASSIGN_OR_RETURN(const int64_t everywhere, team_.FromLeader(installed.ok() ? 1 : 0));
+      limits.pingpong = everywhere != 0;
+      if (!installed.ok()) Print(absl::StrCat("# ", installed.message(), "\n"));
+    }
+    Print(LimitsHeading(limits.fabric ? "the bare provider" : "bare sockets", limits.pingpong));
     return CompareWithLimits(team_, limits, &memory, [this](const LimitRow& row) {
       report_.limits.push_back(row);
       Print(LimitsLine(row));

@@ -40,6 +40,9 @@ struct LimitRow {
   // A message one way, half of a ping-pong: small sizes only.
   absl::optional<double> one_way_seconds;
   Quartiles one_way_ratio;
+  // A message one way by fi_pingpong, over libfabric and where that is installed.
+  absl::optional<double> pingpong_seconds;
+  Quartiles pingpong_ratio;
 };
 
 struct Report {

@@ -36,12 +36,15 @@ Json ToJson(const Quartiles& quartiles) {
 
 Json ToJson(const LimitRow& row) {
   const bool one_way = row.one_way_seconds.has_value();
+  const bool pingpong = row.pingpong_seconds.has_value();
   return {{"size_bytes", row.bytes},
           {"lockstep_us", row.lockstep_seconds * 1e6},
           {"both_ways_us", row.exchange_seconds * 1e6},
           {"both_ways_ratio", ToJson(row.exchange_ratio)},
           {"one_way_us", one_way ? Json(*row.one_way_seconds * 1e6) : Json()},
-          {"one_way_ratio", one_way ? ToJson(row.one_way_ratio) : Json()}};
+          {"one_way_ratio", one_way ? ToJson(row.one_way_ratio) : Json()},
+          {"fi_pingpong_us", pingpong ? Json(*row.pingpong_seconds * 1e6) : Json()},
+          {"fi_pingpong_ratio", pingpong ? ToJson(row.pingpong_ratio) : Json()}};
 }
 
 }  // namespace

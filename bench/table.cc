@@ -52,27 +52,34 @@ std::string TableLine(const Row& row, int ranks) {
   return text + "\n";
 }
 
-std::string LimitsHeading(const std::string& limit) {
-  return absl::StrFormat(
+std::string LimitsHeading(const std::string& limit, bool with_pingpong) {
+  const auto group = [](const char* name, const char* unit, bool units) {
+    return units ? absl::StrFormat("  %12s  %7s  %13s", unit, "", "")
+                 : absl::StrFormat("  %12s  %7s  %13s", name, "ratio", "quartiles");
+  };
+  std::string text = absl::StrFormat(
       "#\n# all_reduce in place beside %s that move the same bytes: both ways at once, and one way (half a "
-      "ping-pong)\n"
-      "#%11s  %12s  %12s  %7s  %13s  %12s  %7s  %13s\n"
-      "#%11s  %12s  %12s  %7s  %13s  %12s  %7s  %13s\n",
-      limit, "size", "lockstep", "both ways", "ratio", "quartiles", "one way", "ratio", "quartiles",  //
-      "(B)", "(us)", "(us)", "", "", "(us)", "", "");
+      "ping-pong)\n",
+      limit);
+  for (const bool units : {false, true}) {
+    absl::StrAppendFormat(&text, "#%11s  %12s", units ? "(B)" : "size", units ? "(us)" : "lockstep");
+    for (const char* const name : {"both ways", "one way"}) absl::StrAppend(&text, group(name, "(us)", units));
+    if (with_pingpong) absl::StrAppend(&text, group("fi_pingpong", "(us)", units));
+    absl::StrAppend(&text, "\n");
+  }
+  return text;
 }
 
 std::string LimitsLine(const LimitRow& row) {
-  const auto spread = [](const Quartiles& ratio) { return absl::StrFormat("%.2f - %.2f", ratio.low, ratio.high); };
-  std::string text =
-      absl::StrFormat("%12d  %12s  %12s  %7.2f  %13s", row.bytes, TimeText(row.lockstep_seconds),
-                      TimeText(row.exchange_seconds), row.exchange_ratio.median, spread(row.exchange_ratio));
-  if (row.one_way_seconds.has_value()) {
-    absl::StrAppendFormat(&text, "  %12s  %7.2f  %13s", TimeText(*row.one_way_seconds), row.one_way_ratio.median,
-                          spread(row.one_way_ratio));
-  } else {
-    absl::StrAppendFormat(&text, "  %12s  %7s  %13s", "-", "-", "-");
-  }
+  const auto group = [](double seconds, const Quartiles& ratio) {
+    return absl::StrFormat("  %12s  %7.2f  %13s", TimeText(seconds), ratio.median,
+                           absl::StrFormat("%.2f - %.2f", ratio.low, ratio.high));
+  };
+  std::string text = absl::StrFormat("%12d  %12s", row.bytes, TimeText(row.lockstep_seconds));
+  absl::StrAppend(&text, group(row.exchange_seconds, row.exchange_ratio));
+  absl::StrAppend(&text, row.one_way_seconds.has_value() ? group(*row.one_way_seconds, row.one_way_ratio)
+                                                         : absl::StrFormat("  %12s  %7s  %13s", "-", "-", "-"));
+  if (row.pingpong_seconds.has_value()) absl::StrAppend(&text, group(*row.pingpong_seconds, row.pingpong_ratio));
   return text + "\n";
 }
 

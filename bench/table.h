@@ -18,7 +18,8 @@ std::string TableHeading(const Exercise& exercise);
 std::string TableLine(const Row& row, int ranks);
 
 // `limit`: what all-reduce is beside.
-std::string LimitsHeading(const std::string& limit);
+// The latter where lines have the columns of fi_pingpong.
+std::string LimitsHeading(const std::string& limit, bool with_pingpong);
 std::string LimitsLine(const LimitRow& row);
 
 // The wrong elements and the average bus bandwidth.

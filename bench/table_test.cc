@@ -67,10 +67,17 @@ TEST(LimitsLine, HasTheOneWayColumnsForSmallSizesOnly) {
   row.one_way_ratio = {1.9, 2, 2.1};
   EXPECT_THAT(Words(LimitsLine(row)),
               ElementsAre("8", "9.00", "6.00", "1.50", "1.40", "-", "1.75", "4.50", "2.00", "1.90", "-", "2.10\n"));
-  const std::vector<std::string> heading = absl::StrSplit(LimitsHeading("bare sockets"), '\n');
-  ASSERT_EQ(heading.size(), 5);
-  EXPECT_EQ(heading[2].size() + 1, LimitsLine(row).size());
-  EXPECT_EQ(heading[3].size() + 1, LimitsLine(row).size());
+  for (const bool with_pingpong : {false, true}) {
+    if (with_pingpong) {
+      row.pingpong_seconds = 6e-6;
+      row.pingpong_ratio = {1.25, 1.5, 1.75};
+      EXPECT_THAT(LimitsLine(row), HasSubstr("6.00     1.50    1.25 - 1.75\n"));
+    }
+    const std::vector<std::string> heading = absl::StrSplit(LimitsHeading("bare sockets", with_pingpong), '\n');
+    ASSERT_EQ(heading.size(), 5);
+    EXPECT_EQ(heading[2].size() + 1, LimitsLine(row).size());
+    EXPECT_EQ(heading[3].size() + 1, LimitsLine(row).size());
+  }
 }
 
 TEST(Summary, CountsWrongElementsOfBothPlacements) {

@@ -72,6 +72,9 @@ struct lockstep_player {
   /* Sums `count` floats over all ranks in place. Not 0: failed, and `error` may say why. */
   int (*allreduce)(void* context, float* data, size_t count);
   void* context;
+  /* NULL, or instead of `allreduce` for a contender that times itself: one run, however many calls are asked for, and the seconds of
+   * one call in it. Not 0 as above. */
+  int (*measure)(void* context, size_t bytes, double* seconds);
   /* Where the vector of this rank lies; NULL: plain memory, allocated here. */
   float* data;
   /* Not 0: `allreduce` moves bytes and sums nothing, so there is nothing to check. */
@@ -202,6 +205,12 @@ static inline int lockstep_player_run(struct lockstep_player* player, size_t byt
   int64_t spent = 0;
   lockstep_player_meet(player);
   const int64_t begin = lockstep_player_now();
+  if (player->measure != NULL) {
+    double seconds = 0;
+    if (player->measure(player->context, bytes, &seconds) != 0) return -1;
+    dprintf(player->socket, "time %.12g %.12g\n", seconds, (double)(lockstep_player_now() - begin) / 1e9);
+    return 0;
+  }
   for (int64_t call = 0; call < calls; ++call) {
     for (size_t i = 0; i < count; ++i) player->data[i] = value;
     if (bytes >= LOCKSTEP_PLAYER_MEETING_BYTES) lockstep_player_meet(player);
