@@ -103,7 +103,7 @@ export MEETING=$TEST_TMPDIR/meeting
 mkdir "$MEETING"
 cat >>"$folder/entries" <<'ENTRIES'
 test meeting/a 30 bin/meets a b
-test meeting/b 30 bin/meets b a
+fault meeting/b 30 bin/meets b a
 bench meeting/after 30 bin/comes_after
 ENTRIES
 start 0 --jobs 2 --filter meeting
@@ -116,7 +116,7 @@ start 2 --jobs none
 start 0 --list --filter=hangs
 [[ $(<"$output") == base/hangs ]] || fail 'another list'
 
-# Device tests alone, twice each, and what the sanitizer finds is a failure.
+# Device tests alone, and none of a fault, twice each, and what the sanitizer finds is a failure.
 mkdir "$folder/path"
 cat >"$folder/path/compute-sanitizer" <<'SCRIPT'
 #!/usr/bin/env bash
@@ -130,6 +130,7 @@ expect '^FAIL  racecheck:base/passes .* exit status 99$'
 expect '^sanitizer .*--error-exitcode 99 .*--tool racecheck bin/passes$'
 expect_not 'table'
 [[ $(tail -n 1 "$output") == '1 passed, 1 failed, 0 skipped' ]] || fail 'another summary of sanitizers'
+start 2 --sanitize --filter meeting/b
 printf '#!/bin/sh\necho "========= Error: Device not supported. Please refer to the documentation"\nexit 1\n' \
   >"$folder/path/compute-sanitizer"
 start 0 --sanitize --filter 'base/passes$'
