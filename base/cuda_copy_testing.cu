@@ -21,7 +21,7 @@ int CopyByKernel(void* target, const void* source, size_t bytes, void* stream) {
   const size_t blocks_needed = (bytes + kThreads - 1) / kThreads;
   const auto blocks = static_cast<unsigned int>(blocks_needed < 1024 ? blocks_needed : 1024);
   CopyBytes<<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(static_cast<char*>(target),
-                                                                         static_cast<const char*>(source), bytes);
+                                                                        static_cast<const char*>(source), bytes);
   return cudaGetLastError();
 }
 

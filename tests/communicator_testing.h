@@ -169,9 +169,9 @@ struct TestCommunicators {
 struct CommunicatorFactory {
   std::string name;
   std::function<absl::StatusOr<TestCommunicators>(int size)> create;
-  bool checked = false;        // Start waits until all ranks have called
-  CaseMemory memory = {};      // of the cases' buffers
-  bool shares_memory = false;  // ranks of one host: collectives by memory, too
+  bool checked = false;                         // Start waits until all ranks have called
+  CaseMemory memory = {};                       // of the cases' buffers
+  bool shares_memory = false;                   // ranks of one host: collectives by memory, too
   std::function<Device*(Rank)> device_of = {};  // where ranks have devices of their own, instead of memory.device
 };
 
