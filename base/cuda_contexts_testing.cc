@@ -170,6 +170,7 @@ absl::StatusOr<Device*> CudaDeviceInContext(int context) {
 }
 
 int EnterCudaContext(int context) {
+  if (TheContexts().driver.context_set_current == nullptr) return kCudaSuccess;
   Context entered = nullptr;
   const int code = TheContexts().Get(context, &entered);
   return code != kCudaSuccess ? code : TheContexts().driver.context_set_current(entered);

@@ -197,7 +197,8 @@ absl::StatusOr<std::unique_ptr<Limit>> MakeLimit(const Arguments& arguments, con
   player->moves_only = 1;
   LOCKSTEP_ASSIGN_OR_RETURN(BareLinks links, ConnectBareLinks(arguments, player));
   if (arguments.kind == kFabricPingpong) {
-    // Of the provider that the others found.
+    // Of the provider that the others found. No side leaves before the other has connected.
+    lockstep_player_meet(player);
     return std::make_unique<ProvidersOwn>(static_cast<BareFabric&>(*links.back()).provider(), player);
   }
   if (!absl::EndsWith(arguments.kind, "one_way")) {

@@ -32,7 +32,7 @@ struct LimitsOptions {
   // A provider of libfabric in place of bare sockets: LOCKSTEP_OFI_PROVIDER, or the one that is preferred at `host`,
   // which is then this rank's own address.
   bool fabric = false;
-  // With that, and on all ranks alike: libfabric's own program, too, which is installed.
+  // With that, on all ranks alike, and where these are on one host: libfabric's own program, too, which is installed.
   bool pingpong = false;
 };
 

@@ -85,8 +85,8 @@ class RankProgram {
     limits.fabric = options_.transport == "ofi";
     if (limits.fabric) {
       const absl::Status installed = Pingpong::Installed();
-      LOCKSTEP_ASSIGN_OR_RETURN(const int64_t everywhere, team_.FromLeader(installed.ok() ? 1 : 0));
-      limits.pingpong = everywhere != 0;
+      LOCKSTEP_ASSIGN_OR_RETURN(const int64_t ranks, team_.Sum(installed.ok() ? 1 : 0));
+      limits.pingpong = ranks == team_.size();
       if (!installed.ok()) Print(absl::StrCat("# ", installed.message(), "\n"));
     }
     Print(LimitsHeading(limits.fabric ? "the bare provider" : "bare sockets", limits.pingpong));

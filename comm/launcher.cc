@@ -75,7 +75,7 @@ class Job {
   void Turn();
   void HandleSignal(const SignalInbox::Received& received);
   // Collects children that ended. `hint` is the one that the signal named: the kernel merges SIGCHLDs that come while
-  // one is pending and keeps the first, so among several it is the one that ended first.
+  // one is pending and keeps the first, so among several it is most likely the one that ended first.
   void Reap(pid_t hint);
   void SignalGroups(int signal);
   // SIGTERM now, SIGKILL after the grace period.
@@ -199,8 +199,8 @@ void Job::HandleSignal(const SignalInbox::Received& received) {
       return;
     case SIGTSTP:
       SignalGroups(SIGTSTP);
-      kill(getpid(), SIGSTOP);
-      SignalGroups(SIGCONT);  // somebody continued us
+      raise(SIGSTOP);  // to this thread: returns when somebody has continued us
+      SignalGroups(SIGCONT);
       return;
     default:
       if (received.signal == SIGINT) ++interrupts_;

@@ -18,23 +18,30 @@ namespace {
 
 constexpr int kRead[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCHLD};
 
-// The inbox's, read by signal handlers; 0: there is none.
+std::atomic<bool> inbox_open{false};
+// Of the last inbox, also when it is gone: a handler that began before then sends on to its thread, where whatever the process did
+// with the signal before applies.
 std::atomic<pid_t> owner_process{0};
 std::atomic<pid_t> owner_thread{0};
 
 // Runs on threads that do not block the signal.
 void SendOn(int signal, siginfo_t* info, void* /*context*/) {
   const int error_before = errno;
-  if (getpid() == owner_process.load(std::memory_order_relaxed)) {
+  const pid_t process = getpid();
+  if (process == owner_process.load()) {
     siginfo_t sent_on = *info;
     sent_on.si_code = SI_QUEUE;  // as whose the kernel does not let one thread send another's
-    syscall(SYS_rt_tgsigqueueinfo, getpid(), owner_thread.load(std::memory_order_relaxed), signal, &sent_on);
+    const pid_t thread = owner_thread.load();
+    // A filter of system calls may know the older one alone, which does not tell the child.
+    if (syscall(SYS_rt_tgsigqueueinfo, process, thread, signal, &sent_on) != 0) {
+      syscall(SYS_tgkill, process, thread, signal);
+    }
   } else {
     // In a child that has yet to begin its program.
     struct sigaction action = {};
     action.sa_handler = SIG_DFL;
     sigaction(signal, &action, nullptr);
-    kill(getpid(), signal);
+    kill(process, signal);
   }
   errno = error_before;
 }
@@ -45,13 +52,12 @@ absl::StatusOr<std::unique_ptr<SignalInbox>> SignalInbox::Open() {
   sigset_t read;
   sigemptyset(&read);
   for (const int signal : kRead) sigaddset(&read, signal);
-  pid_t nobody = 0;
-  if (!owner_process.compare_exchange_strong(nobody, getpid()) && nobody == getpid()) {
+  const bool taken = inbox_open.exchange(true);
+  // A fork's is its parent's.
+  if (taken && owner_process.load() == getpid()) {
     return absl::FailedPreconditionError("the process's signals are somebody else's to supervise");
   }
-  // Inherited by a fork, or ours.
-  owner_process.store(getpid());
-  auto no_longer = absl::MakeCleanup([] { owner_process.store(0); });
+  auto no_longer = absl::MakeCleanup([] { inbox_open.store(false); });
   std::unique_ptr<SignalInbox> inbox(new SignalInbox());
   const int fd = signalfd(-1, &read, SFD_CLOEXEC | SFD_NONBLOCK);
   if (fd < 0) return ErrnoStatus(errno, "create a signal descriptor");
@@ -68,6 +74,7 @@ absl::StatusOr<std::unique_ptr<SignalInbox>> SignalInbox::Open() {
 
 void SignalInbox::RedirectToThisThread() {
   owner_thread.store(static_cast<pid_t>(syscall(SYS_gettid)));
+  owner_process.store(getpid());
   struct sigaction action = {};
   action.sa_sigaction = &SendOn;
   action.sa_flags = SA_SIGINFO | SA_RESTART;
@@ -75,6 +82,11 @@ void SignalInbox::RedirectToThisThread() {
   for (const int signal : kRead) {
     struct sigaction before;
     sigaction(signal, nullptr, &before);
+    // A parent's inbox, which is not there in a fork.
+    if ((before.sa_flags & SA_SIGINFO) != 0 && before.sa_sigaction == &SendOn) {
+      before = {};
+      before.sa_handler = SIG_DFL;
+    }
     // An inherited SIG_IGN of SIGCHLD would make the kernel reap the children, and their ends would be unknown. Others are for children
     // to inherit.
     if (before.sa_handler == SIG_IGN && signal != SIGCHLD) continue;
@@ -93,7 +105,7 @@ SignalInbox::~SignalInbox() {
   while (sigtimedwait(&pipe_signal, nullptr, &at_once) > 0) {
   }
   for (const auto& [signal, action] : actions_before_) sigaction(signal, &action, nullptr);
-  owner_process.store(0);
+  inbox_open.store(false);
   pthread_sigmask(SIG_SETMASK, &mask_before_, nullptr);
 }
 

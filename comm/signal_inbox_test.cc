@@ -58,9 +58,11 @@ absl::optional<SignalInbox::Received> Next(SignalInbox* inbox) {
 
 TEST(SignalInbox, GetsWhatReachesAnotherThread) {
   const Bystander bystander;
+  // Whatever the test was started with.
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP}) signal(number, SIG_DFL);
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<SignalInbox> inbox, SignalInbox::Open());
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP}) {
-    ASSERT_EQ(kill(getpid(), signal), 0);
+    ASSERT_EQ(kill(getpid(), signal), 0) << signal;
     const absl::optional<SignalInbox::Received> received = Next(inbox.get());
     ASSERT_TRUE(received.has_value()) << signal;
     EXPECT_EQ(received->signal, signal);

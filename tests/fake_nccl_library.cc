@@ -125,7 +125,7 @@ Result Library::Create(Comm** comm, int size, const UniqueId& id, int rank, cons
 
 Result Library::Split(Comm* comm, int color, int key, Comm** part) {
   MutexLock lock(&mu_);
-  if (!Exists(comm)) return kInvalidArgument;
+  if (!MayBeAsked(comm)) return kInvalidArgument;
   comm->split = comm->splits++;
   comm->clique->splits[comm->split].asked[comm->rank] = {color, key};
   comm->part = part;
@@ -160,7 +160,7 @@ Result Library::End(Comm* comm, bool abort) {
 
 Result Library::MakeOperator(RedOp* op, const void* scalar, DataType type, Comm* comm) {
   MutexLock lock(&mu_);
-  if (!Exists(comm)) return kInvalidArgument;
+  if (!MayBeAsked(comm)) return kInvalidArgument;
   const DType dtype = DTypeOf(type);
   uint64_t code = 0;
   std::memcpy(&code, scalar, SizeOf(dtype));
@@ -181,10 +181,8 @@ Result Library::Begin(const std::map<std::pair<Comm*, void*>, std::vector<Call>>
   MutexLock lock(&mu_);
   for (const auto& [where, calls] : group) {
     Comm* const comm = where.first;
-    if (!Exists(comm)) return kInvalidArgument;
-    // Nothing may be asked of a communicator before it has done what it was asked for.
+    if (!MayBeAsked(comm)) return kInvalidArgument;
     if (!comm->launches.empty()) ++misuses_;
-    if (comm->part != nullptr) return kInvalidArgument;
     comm->launches.emplace_back(where.second, calls);
     comm->looks = looks_;
     for (Call& call : comm->launches.back().second) {
@@ -197,7 +195,7 @@ Result Library::Begin(const std::map<std::pair<Comm*, void*>, std::vector<Call>>
 
 Result Library::Register(Comm* comm, void* memory) {
   MutexLock lock(&mu_);
-  if (!Exists(comm)) return kInvalidArgument;
+  if (!MayBeAsked(comm)) return kInvalidArgument;
   comm->registered.insert(memory);
   return kSuccess;
 }
@@ -211,6 +209,13 @@ Result Library::Deregister(Comm* comm, void* memory) {
 
 bool Library::Exists(Comm* comm) {
   if (comms_.count(comm) == 1) return true;
+  ++misuses_;
+  return false;
+}
+
+bool Library::MayBeAsked(Comm* comm) {
+  if (!Exists(comm)) return false;
+  if (comm->part == nullptr) return true;
   ++misuses_;
   return false;
 }

@@ -109,6 +109,8 @@ class Library final : public FakeNccl {
   };
 
   bool Exists(Comm* comm) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Nothing may be asked of a communicator before it has done what it was asked for: before it has split.
+  bool MayBeAsked(Comm* comm) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Comm* NewComm(const std::shared_ptr<Clique>& clique, int rank, const Config& config)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Comm* NewPart(Comm* comm, Clique::Split* split, int color) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -130,7 +130,7 @@ bool ByFabric() { return Kind() == "fabric"; }
 bool WithHostKernels() { return OnFakeDevice() || Kind() == "fake_cuda" || ByNccl(); }
 
 void* AllocateReachable(size_t bytes) {
-  return OnGpu() ? Pool().Take(TestDevice(0), bytes) : HostDevice()->AllocateOnHost(bytes).value();
+  return OnGpu() ? Pool().Take(TestDevice(rank_of_this_thread), bytes) : HostDevice()->AllocateOnHost(bytes).value();
 }
 
 void FreeReachable(void* memory, size_t bytes) {

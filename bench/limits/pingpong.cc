@@ -19,7 +19,7 @@ namespace bench {
 namespace {
 
 constexpr char kProgram[] = "fi_pingpong";
-constexpr double kRunSeconds = 0.3;
+constexpr double kRunSeconds = 1;
 constexpr int64_t kFirstMessages = 500;
 constexpr int64_t kFirstBytes = int64_t{256} << 20;  // which the first run moves at most
 constexpr int64_t kMessagesMax = 1'000'000;

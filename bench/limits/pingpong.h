@@ -1,7 +1,7 @@
 // Pingpong: libfabric's own program fi_pingpong, by which a provider is commonly measured, between two processes of ours.
 //
 // Both sides run the program, which sends a tagged message there and back so many times and tells how long one way took. It counts from
-// before the first message, for which a provider may take 20 ms to connect; so a run lasts long enough to make little of that.
+// before the first message, for which a provider may take 20 ms to connect; so a run lasts a second, of which that is 2 %.
 // Not thread-safe.
 
 #ifndef BENCH_LIMITS_PINGPONG_H_
@@ -33,7 +33,7 @@ class Pingpong {
     uint16_t port = 0;  // where the side that serves is met
     int64_t messages = 0;
   };
-  // On the side that serves: a port that is free at this moment, and as many messages as take 0.3 s, going by earlier runs of as many
+  // On the side that serves: a port that is free at this moment, and as many messages as take 1 s, going by earlier runs of as many
   // bytes, or a few where there was none.
   absl::StatusOr<Run> Plan(int64_t bytes) const;
   // On both sides at once: the seconds of a message one way. Errors of RunCommand (bench/compare_command.h); the side that serves

@@ -129,7 +129,7 @@ absl::StatusOr<std::unique_ptr<NcclComm>> NcclComm::Split(int color, int key, De
   // That the call was taken, not that it is done (2.28): until it is, no other call is taken, and one that is refused then leaves the
   // thread in a group of NCCL's.
   if (begun == nccl::kSuccess) begun = nccl::kInProgress;
-  // This one says how the split goes on; the part, which NCCL's thread may fill in after that, then says how it gets ready itself.
+  // This one says how the split goes on. By NCCL's source (2.28) the part is there then; its manual does not say so.
   absl::Status status = Await(comm_, begun, attempt, deadline, interrupted);
   if (status.ok() && color < 0) {
     without_color_.push_back(std::move(part));

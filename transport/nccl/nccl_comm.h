@@ -130,7 +130,7 @@ class NcclComm {
   // Guarded by mu_, which is held during a call of NCCL's and while what it began is awaited.
   mutable Mutex mu_;
   nccl::Comm* comm_ ABSL_GUARDED_BY(mu_) = nullptr;  // null at the end
-  // Of splits in which this rank has no part: NCCL may write into them after it has said that it is done.
+  // Of splits in which this rank has no part: NCCL's manual does not say until when it writes into them.
   std::vector<std::unique_ptr<NcclComm>> without_color_ ABSL_GUARDED_BY(mu_);
   std::vector<nccl::RedOp> operators_ ABSL_GUARDED_BY(mu_);
 

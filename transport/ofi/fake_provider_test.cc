@@ -220,6 +220,43 @@ TEST_F(FakeProviderTest, AGoodbyeThatOvertakesAMessageLosesNothing) {
   }
 }
 
+// A sender is done with what has left, and may end the channel before the receiver has looked.
+TEST_F(FakeProviderTest, TheEndOfAChannelLosesNothingThatWasSentBefore) {
+  for (const bool scramble : {false, true}) {
+    for (int round = 0; round < 20; ++round) {
+      ranks_.clear();
+      borrowed_.clear();
+      fake_ = nullptr;
+      FakeProviderOptions fake;
+      fake.scramble = scramble;
+      fake.refusals = scramble ? 0 : round % 4;
+      Create(2, fake);
+      const std::vector<unsigned char> data = TestPayload(kOfiEagerBytesMax + 100, 1);
+      std::vector<unsigned char> target(data.size()), short_target(8);
+      for (int i = 0; i <= round; ++i) ASSERT_THAT(Exchange("12345678", short_target.data(), 8), IsOk());
+      TestOperation sends[2], receives[3];
+      rank(1)->Receive(Rank(0), 1, TestEnvelope(1), CopySink(&target), &receives[0]);
+      rank(1)->Receive(Rank(0), 1, TestEnvelope(1), CopySink(&short_target), &receives[1]);
+      rank(1)->Receive(Rank(0), 1, TestEnvelope(1), CopySink(&short_target), &receives[2]);
+      rank(0)->Send(Rank(1), 1, TestEnvelope(1), data.data(), data.size(), &sends[0]);
+      rank(0)->Send(Rank(1), 1, TestEnvelope(1), "abcdefgh", 8, &sends[1]);
+      const auto sent = [&] { return sends[0].done() && sends[1].done(); };
+      // The receiver has asked for the long one, and need not look again.
+      for (int look = 0; look < 100 && !sent(); ++look) rank(0)->Progress();
+      ASSERT_TRUE(DriveAll(sent));
+      rank(0)->AbortChannel(1, absl::CancelledError("over"));
+      for (int look = 0; look < 100; ++look) rank(0)->Progress();
+      ASSERT_TRUE(DriveAll([&] { return receives[2].done(); }));
+      SCOPED_TRACE(scramble ? "scrambled" : "refused");
+      EXPECT_THAT(receives[0].status, IsOk()) << "round " << round;
+      EXPECT_TRUE(target == data);
+      EXPECT_THAT(receives[1].status, IsOk()) << "round " << round;
+      EXPECT_EQ(short_target[7], 'h');
+      EXPECT_THAT(receives[2].status, StatusIs(Code::kUnavailable, HasSubstr("closed by peer")));
+    }
+  }
+}
+
 TEST_F(FakeProviderTest, AShortExchangeIsOverAtOnceAndALongOneIsLeftToOperations) {
   Create(2, FakeProviderOptions());
   ASSERT_THAT(Exchange("x", std::vector<char>(1).data(), 1), IsOk());

@@ -82,7 +82,7 @@ OfiLinks::Link* OfiLinks::Make(Rank peer, ChannelId channel) {
     link->receive.Break(status);
   } else if (const absl::Status& gone = peers_->status(peer); !gone.ok()) {
     link->send.BreakBecause(gone, /*abandon=*/false);
-    link->receive.End(gone);
+    link->receive.End(gone, absl::nullopt);
   }
   return link;
 }
@@ -194,7 +194,9 @@ void OfiLinks::TellClosed() {
       ++i;
       continue;
     }
-    closing_[i]->base.Notify(OfiKind::kClosed, closing_[i]->base.received, {}, nullptr, 0);
+    unsigned char sent[sizeof(uint32_t)];
+    StoreLittleEndian<uint32_t>(closing_[i]->send.sent(), sent);
+    closing_[i]->base.Notify(OfiKind::kClosed, closing_[i]->base.received, {}, sent, sizeof(sent));
     closing_[i] = closing_.back();
     closing_.pop_back();
   }
@@ -271,7 +273,7 @@ void OfiLinks::OnGone(Rank peer) {
   const absl::Status& why = peers_->status(peer);
   ForEachLink(peer, [&](Link* link) {
     link->send.BreakBecause(why, /*abandon=*/true);
-    link->receive.End(why);
+    link->receive.End(why, absl::nullopt);
     TellClosed(link);
   });
 }
@@ -299,7 +301,8 @@ bool OfiLinks::OnNotice(Rank peer, OfiKind kind, ChannelId channel, const OfiNot
       link->send.OnReceived(notice.number);
       // Nothing else of what is under way will be received, so nothing of it is read.
       link->send.BreakBecause(why, /*abandon=*/true);
-      link->receive.End(why);
+      link->receive.End(why,
+                        bytes >= sizeof(uint32_t) ? LoadLittleEndian<uint32_t>(payload) : absl::optional<uint32_t>());
       TellClosed(link);
       break;
     }

@@ -50,7 +50,7 @@ void OfiReceiver::Post(Operation* operation) {
     unexpected_.pop_back();
     Match(record, message);
     if (message.slot != nullptr) base_->parts->peers->GiveBack(message.slot);
-  } else if (ended_) {
+  } else if (!Awaited(*record)) {
     return CompleteFront();
   } else if (Long(*record) && base_->parts->peers->open(base_->peer)) {
     Advance();
@@ -302,7 +302,7 @@ void OfiReceiver::CompleteFront() {
       return Fail(absl::FailedPreconditionError(Mismatch(*record->operation)));
     }
     const bool done = record->state == State::kDone && !broken();
-    if (!done && !broken() && !ended_) break;
+    if (!done && !broken() && Awaited(*record)) break;
     front_ = record->next;
     ++base_->completed;
     base_->parts->memory->Return(record->region);
@@ -332,11 +332,20 @@ void OfiReceiver::Break(const absl::Status& status) {
   CompleteFront();
 }
 
-void OfiReceiver::End(const absl::Status& cause) {
+bool OfiReceiver::Awaited(const OfiIncoming& record) const {
+  return !ended_ || (sent_.has_value() && Before(record.number, *sent_));
+}
+
+void OfiReceiver::End(const absl::Status& cause, absl::optional<uint32_t> sent) {
   if (!ended_) {
     ended_ = true;
     end_ = base_->Because("recv from", cause);
-    CancelPieces(nullptr);
+    sent_ = sent;
+  } else if (!sent.has_value()) {
+    sent_ = absl::nullopt;
+  }
+  for (const OfiIncoming* record = front_; record != nullptr; record = record->next) {
+    if (!Awaited(*record)) CancelPieces(record);
   }
   CompleteFront();
 }

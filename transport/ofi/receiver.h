@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/optional.h"
 #include "transport/ofi/link_base.h"
 #include "transport/ofi/record_pool.h"
 #include "transport/ofi/wire.h"
@@ -72,8 +73,9 @@ class OfiReceiver {
   // Every operation completes with this, now and in future, as soon as the provider does not write into its memory any
   // more. The first reason counts. What the peer may still send stays with it, and with the providers.
   void Break(const absl::Status& status);
-  // The peer sends nothing more: what has come whole is still delivered, everything else completes with the cause.
-  void End(const absl::Status& cause);
+  // The peer sends nothing more. What has come whole is still delivered, and of its first `sent` messages what is yet to arrive;
+  // everything else completes with the cause. Again when the peer is gone: then nothing is waited for.
+  void End(const absl::Status& cause, absl::optional<uint32_t> sent);
   // The endpoint is closed, or not to be touched: every operation completes.
   void Drop(const absl::Status& status);
 
@@ -107,6 +109,8 @@ class OfiReceiver {
   void Arrived(OfiIncoming* record, OfiPiece* piece);
   void CancelPieces(const OfiIncoming* of);
   void CompleteFront();
+  // Whether the peer has sent it, or may do so.
+  bool Awaited(const OfiIncoming& record) const;
   void Fail(const absl::Status& status);
 
   OfiLinkBase* const base_;
@@ -120,7 +124,8 @@ class OfiReceiver {
   bool more_to_grant_ = false;  // when one of these does
   bool starving_ = false;       // among the parts' starved
   bool ended_ = false;
-  absl::Status end_;  // why nothing more comes
+  absl::Status end_;               // why nothing more comes
+  absl::optional<uint32_t> sent_;  // but for the first of these
   absl::Status status_;
 };
 

@@ -33,6 +33,7 @@ bool OfiSender::SendAtOnce(const Envelope& envelope, const void* data, size_t by
                         base_->parts->peers->open(base_->peer) && Expected(next_number_);
   if (!possible) return false;
   base_->Notify(OfiKind::kEager, next_number_++, envelope, data, bytes);
+  sent_ = next_number_;
   base_->counters->sent_bytes += bytes;
   ++base_->counters->sent_messages;
   return true;
@@ -163,6 +164,7 @@ void OfiSender::CompleteFront() {
     front_ = record->next;
     base_->parts->memory->Return(record->region);
     if (done) {
+      sent_ = record->number + 1;
       base_->counters->sent_bytes += record->operation->internal.bytes;
       ++base_->counters->sent_messages;
     }

@@ -73,6 +73,8 @@ class OfiSender {
   bool broken() const { return !status_.ok(); }
 
   bool pending() const { return front_ != nullptr; }
+  // How many messages have left, modulo 2^32: in order, and none of those that were broken off.
+  uint32_t sent() const { return sent_; }
   // Pieces whose memory the provider may be reading.
   int in_flight() const { return in_flight_; }
 
@@ -103,6 +105,7 @@ class OfiSender {
   OfiOutgoing* back_ = nullptr;      // valid while front_ is set
   OfiOutgoing* to_start_ = nullptr;  // the first that is waiting
   uint32_t next_number_ = 0;
+  uint32_t sent_ = 0;
   uint32_t peer_expects_ = 0;
   int in_flight_ = 0;
   std::vector<Early> early_;  // grants of messages that have not been started

@@ -12,8 +12,9 @@
 //                                            waits, the first under the tag `piece` and each under the next
 //     discard = -                            message `number` is not wanted: take it as received
 //     credit  = -                            for `expected` alone
-//     closed  = -                            the channel has ended on this side: nothing of it is sent any more, and
-//                                            nothing received that has not been: the first `number` messages
+//     closed  = sent:u32                     the channel has ended on this side: nothing of it is sent any more, and
+//                                            nothing received that has not been: the first `number` messages. The
+//                                            first `sent` messages have left, whatever of them is yet to arrive
 //     goodbye = -                            this rank has ended
 //     hello   = greeting                     who I am, and under which token I am to be spoken to
 //     welcome = greeting                     the same in answer
