@@ -150,6 +150,23 @@ TEST_F(NcclCommunicatorTest, WhatIsUnderWayForLongIsAwaited) {
   ExpectRight(Small());
 }
 
+// Which NCCL 2.28 says to be done as soon as it has taken the call.
+TEST_F(NcclCommunicatorTest, ASplitIsAwaitedOnRanksWithAPartAndWithout) {
+  Create(2);
+  fakes_.nccl->set_looks(100);
+  const CaseReference reference(Small(), size());
+  OnRanks([&](Communicator& self) {
+    for (const int color : {0, self.rank() == Rank(0) ? -1 : 0}) {
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto part, self.Split(color, 0));
+      EXPECT_EQ(part == nullptr, color < 0);
+      CaseRun run(reference, self.rank(), memory());
+      ASSERT_THAT(self.Run(run.request()), IsOk());
+      EXPECT_EQ(run.Check(), "");
+    }
+  });
+  EXPECT_EQ(fakes_.nccl->misuses(), 0);
+}
+
 TEST_F(NcclCommunicatorTest, OperatorsOfPremultipliedSumsAreGivenBack) {
   Create(3);
   CollectiveCase c = Small();

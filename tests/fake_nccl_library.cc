@@ -129,6 +129,7 @@ Result Library::Split(Comm* comm, int color, int key, Comm** part) {
   comm->split = comm->splits++;
   comm->clique->splits[comm->split].asked[comm->rank] = {color, key};
   comm->part = part;
+  comm->part_there = false;
   *part = nullptr;
   comm->looks = looks_;
   // As NCCL 2.28 answers, whose communicator is under way all the same.
@@ -243,7 +244,12 @@ Result Library::Progress(Comm* comm) {
     Clique::Split& split = comm->clique->splits[comm->split];
     if (static_cast<int>(split.asked.size()) < comm->clique->size) return kInProgress;
     const auto [color, key] = split.asked[comm->rank];
-    if (color != kNoColor) *comm->part = NewPart(comm, &split, color);
+    // As with NCCL 2.28, the part is there before this one is done.
+    if (!std::exchange(comm->part_there, true)) {
+      if (color != kNoColor) *comm->part = NewPart(comm, &split, color);
+      comm->looks = looks_;
+      return kInProgress;
+    }
     comm->part = nullptr;
   }
   for (auto& [stream, calls] : comm->launches) Enqueue(comm, stream, std::move(calls));

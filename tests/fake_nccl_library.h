@@ -50,6 +50,7 @@ struct Comm {
   int looks = 0;
   std::vector<std::pair<void*, std::vector<Call>>> launches;  // by stream
   Comm** part = nullptr;
+  bool part_there = false;
   uint64_t split = 0;
   uint64_t splits = 0;
   uint64_t collectives = 0;
