@@ -17,8 +17,8 @@ constexpr int kCudaContexts = 16;
 // The device of that context, of [0, kCudaContexts), which is made when it is first used; the first one is the runtime's own. Never
 // destroyed. Calling a device puts the calling thread into its context for good. From the first call on, a table of this in the place of
 // CUDA's (base/cuda_api.h) leaves each thread in whichever of these contexts it is: so a kernel is launched where its stream is. The
-// first call is none while others call CUDA; then thread-safe. INVALID_ARGUMENT for another number. Where another CUDA has taken the place of the GPU's before, all are its cuda:0. UNAVAILABLE where there is no
-// GPU or no driver.
+// first call is none while others call CUDA; then thread-safe. Where another CUDA has taken the place of the GPU's before, all are its
+// cuda:0. INVALID_ARGUMENT for another number; UNAVAILABLE where there is no GPU or no driver.
 absl::StatusOr<Device*> CudaDeviceInContext(int context);
 
 // Puts the calling thread into a context, as a framework's thread is on its device. Nothing happens where CudaDeviceInContext has not

@@ -22,7 +22,8 @@ struct OwnPlayers {
 std::vector<Contender> LockstepContenders(const OwnPlayers& players, const std::string& transport);
 
 // What nothing can beat over that transport: "shm", the prototypes; "tcp", bare sockets under that congestion control
-// (empty: the system's default); "ofi", the bare provider, and fi_pingpong where it is installed. Those among them that so many ranks can play.
+// (empty: the system's default); "ofi", the bare provider, and fi_pingpong where it is installed. Those among them that
+// so many ranks can play.
 std::vector<Contender> LimitContenders(const OwnPlayers& players, const std::string& transport, int ranks,
                                        const std::string& congestion_control);
 

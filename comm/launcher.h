@@ -57,10 +57,10 @@ struct LaunchResult {
 // is left of it: INVALID_ARGUMENT for options out of range; for the program NOT_FOUND, PERMISSION_DENIED, or
 // FAILED_PRECONDITION when it cannot run here, or another launch is under way in this process.
 //
-// While it runs it takes over the process's SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP and SIGCHLD, on whichever thread
-// they arrive, and reaps all children of the process. The terminal's
-// signals and SIGTERM go to whole groups, SIGUSR1 and SIGUSR2 to the ranks alone. A second SIGINT ends the job as a
-// failed rank does. When nobody reads the launcher's output any more (EPIPE) the ranks' own writes fail so too.
+// While it runs it takes over the process's SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP and SIGCHLD, on
+// whichever thread they arrive, and reaps all children of the process. The terminal's signals and SIGTERM go to whole
+// groups, SIGUSR1 and SIGUSR2 to the ranks alone. A second SIGINT ends the job as a failed rank does. When nobody reads
+// the launcher's output any more (EPIPE) the ranks' own writes fail so too.
 absl::StatusOr<LaunchResult> Launch(const LaunchOptions& options);
 
 }  // namespace lockstep

@@ -18,7 +18,8 @@ namespace {
 
 constexpr int kRead[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCHLD};
 
-std::atomic<bool> inbox_open{false};
+// The process in which there is an inbox; 0: none.
+std::atomic<pid_t> open_in{0};
 // Of the last inbox, also when it is gone: a handler that began before then sends on to its thread, where whatever the process did
 // with the signal before applies.
 std::atomic<pid_t> owner_process{0};
@@ -52,12 +53,14 @@ absl::StatusOr<std::unique_ptr<SignalInbox>> SignalInbox::Open() {
   sigset_t read;
   sigemptyset(&read);
   for (const int signal : kRead) sigaddset(&read, signal);
-  const bool taken = inbox_open.exchange(true);
-  // A fork's is its parent's.
-  if (taken && owner_process.load() == getpid()) {
-    return absl::FailedPreconditionError("the process's signals are somebody else's to supervise");
-  }
-  auto no_longer = absl::MakeCleanup([] { inbox_open.store(false); });
+  // That of another process is its parent's, in a fork.
+  pid_t holder = open_in.load();
+  do {
+    if (holder == getpid()) {
+      return absl::FailedPreconditionError("the process's signals are somebody else's to supervise");
+    }
+  } while (!open_in.compare_exchange_weak(holder, getpid()));
+  auto no_longer = absl::MakeCleanup([] { open_in.store(0); });
   std::unique_ptr<SignalInbox> inbox(new SignalInbox());
   const int fd = signalfd(-1, &read, SFD_CLOEXEC | SFD_NONBLOCK);
   if (fd < 0) return ErrnoStatus(errno, "create a signal descriptor");
@@ -105,7 +108,7 @@ SignalInbox::~SignalInbox() {
   while (sigtimedwait(&pipe_signal, nullptr, &at_once) > 0) {
   }
   for (const auto& [signal, action] : actions_before_) sigaction(signal, &action, nullptr);
-  inbox_open.store(false);
+  open_in.store(0);
   pthread_sigmask(SIG_SETMASK, &mask_before_, nullptr);
 }
 
