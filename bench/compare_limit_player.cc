@@ -43,7 +43,6 @@ struct Arguments {
 
 constexpr char kFabric[] = "fabric_";
 constexpr char kFabricPingpong[] = "fabric_pingpong";
-constexpr int64_t kPingpongMs = 20'000;  // of one run
 
 // The last one is what bytes are moved over; it was connected by those before.
 using BareLinks = std::vector<std::unique_ptr<BareLink>>;
@@ -111,9 +110,9 @@ class OneWay : public Limit {
 };
 
 // Rank 0 tells what both run in the page's note.
-class ProvidersOwn : public Limit {
+class FabricPingpong : public Limit {
  public:
-  ProvidersOwn(const std::string& provider, lockstep_player* player)
+  FabricPingpong(const std::string& provider, lockstep_player* player)
       : pingpong_(provider, "127.0.0.1"), player_(player) {}
   absl::Status Call(float* /*data*/, size_t /*count*/) override { return absl::UnimplementedError("it times itself"); }
   bool times_itself() const override { return true; }
@@ -128,7 +127,7 @@ class ProvidersOwn : public Limit {
     lockstep_player_meet(player_);
     run.port = static_cast<uint16_t>(note);
     run.messages = static_cast<int64_t>(note >> 16);
-    return pingpong_.Play(run, serves, bytes, Deadline::AfterMs(kPingpongMs));
+    return pingpong_.Play(run, serves, bytes, Deadline::AfterMs(Pingpong::kRunMsMax));
   }
 
  private:
@@ -149,16 +148,14 @@ absl::StatusOr<BareSocket> ConnectBareSockets(const std::string& congestion_cont
   return BareSocket::Connect(static_cast<uint16_t>(player->page->note), congestion_control);
 }
 
-absl::StatusOr<std::unique_ptr<BareFabric>> ConnectBareFabric(BareLink* socket) {
-  return BareFabric::Connect(GetEnv("LOCKSTEP_OFI_PROVIDER").value_or(""), "127.0.0.1", socket);
-}
-
 absl::StatusOr<BareLinks> ConnectBareLinks(const Arguments& arguments, lockstep_player* player) {
   BareLinks links;
   LOCKSTEP_ASSIGN_OR_RETURN(BareSocket socket, ConnectBareSockets(arguments.congestion_control, player));
   links.push_back(std::make_unique<BareSocket>(std::move(socket)));
   if (!absl::StartsWith(arguments.kind, kFabric)) return links;
-  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<BareFabric> fabric, ConnectBareFabric(links.back().get()));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      std::unique_ptr<BareFabric> fabric,
+      BareFabric::Connect(GetEnv("LOCKSTEP_OFI_PROVIDER").value_or(""), "127.0.0.1", links.back().get()));
   if (arguments.kind != "fabric_in_pieces") fabric->set_piece_bytes(BareFabric::kWhole);
   links.push_back(std::move(fabric));
   return links;
@@ -199,7 +196,7 @@ absl::StatusOr<std::unique_ptr<Limit>> MakeLimit(const Arguments& arguments, con
   if (arguments.kind == kFabricPingpong) {
     // Of the provider that the others found. No side leaves before the other has connected.
     lockstep_player_meet(player);
-    return std::make_unique<ProvidersOwn>(static_cast<BareFabric&>(*links.back()).provider(), player);
+    return std::make_unique<FabricPingpong>(static_cast<BareFabric&>(*links.back()).provider(), player);
   }
   if (!absl::EndsWith(arguments.kind, "one_way")) {
     return std::make_unique<BothWays>(std::move(links), arguments.bytes_max);

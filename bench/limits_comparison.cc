@@ -24,7 +24,6 @@ namespace {
 
 // Above this a ping-pong tells nothing that the exchange does not.
 constexpr int64_t kOneWayBytesMax = 64 << 10;
-constexpr int64_t kPingpongMs = 20'000;  // of one run
 
 using BareLinks = std::vector<std::unique_ptr<BareLink>>;
 
@@ -101,7 +100,7 @@ absl::StatusOr<double> PlayPingpong(const Team& team, int64_t bytes, Pingpong* p
   run.port = static_cast<uint16_t>(port);
   LOCKSTEP_ASSIGN_OR_RETURN(run.messages, team.FromLeader(run.messages));
   LOCKSTEP_ASSIGN_OR_RETURN(const double seconds,
-                            pingpong->Play(run, team.leads(), bytes, Deadline::AfterMs(kPingpongMs)));
+                            pingpong->Play(run, team.leads(), bytes, Deadline::AfterMs(Pingpong::kRunMsMax)));
   LOCKSTEP_ASSIGN_OR_RETURN(const int64_t picoseconds, team.FromLeader(std::llround(seconds * 1e12)));
   return static_cast<double>(picoseconds) * 1e-12;
 }

@@ -28,6 +28,9 @@ class Pingpong {
   // `provider` as libfabric calls it; `host` is an IPv4 address of the side that serves.
   Pingpong(std::string provider, std::string host) : provider_(std::move(provider)), host_(std::move(host)) {}
 
+  // What a run may take.
+  static constexpr int64_t kRunMsMax = 20'000;
+
   // What both sides are to do alike.
   struct Run {
     uint16_t port = 0;  // where the side that serves is met
