@@ -112,7 +112,8 @@ class OfiEndpoint {
   const absl::Status& status() const { return status_; }
 
   // Ends everything: no memory is written any more, nothing that was posted completes. Registrations stay, unless the
-  // provider wants them closed first.
+  // provider wants them closed first. Where closing it would crash, what the provider holds stays open, unused, as long as
+  // the process lives: descriptors, connections, buffers.
   void Shutdown();
   // In a forked child: nothing below calls the provider any more.
   void Leave() { left_ = true; }
@@ -154,6 +155,7 @@ class OfiEndpoint {
   absl::Status AskForDeviceMemory();
   int TakeName();
   absl::Status OpenQueue();
+  bool CrashesWhenClosed() const;
   // What the provider says to it.
   int64_t Try(OfiPost* post);
   // True when the provider took it, or refused it for good.
@@ -191,7 +193,8 @@ class OfiEndpoint {
   absl::flat_hash_set<fid_mr*> registrations_;
   absl::Status status_;
   bool left_ = false;
-  Queue failed_;  // refused for good, or cancelled before they were taken: to be completed
+  bool abandoned_ = false;  // by Shutdown, which could not close it
+  Queue failed_;            // refused for good, or cancelled before they were taken: to be completed
 };
 
 }  // namespace lockstep

@@ -315,10 +315,15 @@ void OfiTransport::JudgeDescriptor(bool moved) {
   if (descriptor_watched_ && Deadline::Clock::now() - idle_since_ < kIdleEventsTime) {
     LOCKSTEP_LOG(kInfo) << "ofi transport: " << provider_ << " never lets a waiting rank sleep: it is asked every "
                         << kFastTickMs << " ms instead";
-    (void)epoll_ctl(events_.get(), EPOLL_CTL_DEL, links_->wait_descriptor(), nullptr);
-    descriptor_watched_ = false;
+    StopWatching();
   }
   idle_events_ = 0;
+}
+
+void OfiTransport::StopWatching() {
+  if (!descriptor_watched_) return;
+  (void)epoll_ctl(events_.get(), EPOLL_CTL_DEL, links_->wait_descriptor(), nullptr);
+  descriptor_watched_ = false;
 }
 
 bool OfiTransport::Settle() {
@@ -378,7 +383,11 @@ void OfiTransport::AbortChannel(ChannelId channel, const absl::Status& status) {
 }
 
 void OfiTransport::Abort(const absl::Status& status) {
-  if (!Forked()) links_->Shutdown(status, Deadline::After(kGoodbyeTime));
+  if (!Forked()) {
+    links_->Shutdown(status, Deadline::After(kGoodbyeTime));
+    // An endpoint that could not be closed goes on hearing from its peers.
+    StopWatching();
+  }
   armed_.store(false);
   SettleAll();
 }

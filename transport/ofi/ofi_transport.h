@@ -156,6 +156,7 @@ class OfiTransport final : public PollableTransport {
   void SetTick();
   // Stops watching a descriptor of the provider that is always readable.
   void JudgeDescriptor(bool moved);
+  void StopWatching();
 
   // Constant after construction.
   const OfiTransportOptions options_;

@@ -1,0 +1,106 @@
+// Endpoints of real providers that end while a long message is under way, which is what a peer that is stopped or cut off
+// leaves behind.
+
+#include "transport/ofi/endpoint.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/optional.h"
+#include "base/deadline.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/transport_testing.h"
+#include "transport/ofi/ofi_library.h"
+#include "transport/ofi/ofi_testing.h"
+#include "transport/ofi/provider.h"
+
+namespace lockstep {
+namespace {
+
+// More than sockets hold.
+constexpr size_t kLong = 64 << 20;
+constexpr uint64_t kTag = 7;
+
+class EndpointTest : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    const absl::StatusOr<const OfiLibrary*> library = Ofi();
+    if (!library.ok()) GTEST_SKIP() << library.status();
+    api_ = &(*library)->api;
+    for (std::unique_ptr<OfiEndpoint>* const endpoint : {&sender_, &receiver_}) {
+      OfiWish wish;
+      wish.provider = GetParam();
+      wish.address = OfiTestAddress();
+      absl::StatusOr<OfiProvider> provider = FindProvider(*api_, wish);
+      if (!provider.ok()) GTEST_SKIP() << provider.status();
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(*endpoint, OfiEndpoint::Create(api_, std::move(provider->info)));
+    }
+  }
+
+  struct Message : OfiPost {
+    Message(Kind way, std::vector<char>* memory) {
+      complete = [](OfiPost* post, const OfiCompletion& completion) {
+        static_cast<Message*>(post)->ended = completion.status;
+      };
+      kind = way;
+      buffer = memory->data();
+      bytes = memory->size();
+      tag = kTag;
+    }
+    absl::optional<absl::Status> ended;
+  };
+
+  // Leaves the message under way, and its first bytes there.
+  void BeginToReceive() {
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const int peer, sender_->AddPeer(receiver_->address()));
+    send_.peer = peer;
+    receiver_->Post(&receive_);
+    sender_->Post(&send_);
+    const Deadline deadline = TestDeadline();
+    while (to_.front() == 0) {
+      ASSERT_FALSE(deadline.passed());
+      sender_->Poll();
+      receiver_->Poll();
+    }
+    ASSERT_FALSE(receive_.ended.has_value()) << "the message is there already";
+  }
+
+  const OfiApi* api_ = nullptr;
+  std::unique_ptr<OfiEndpoint> sender_, receiver_;
+  std::vector<char> from_ = std::vector<char>(kLong, 1), to_ = std::vector<char>(kLong, 0);
+  Message send_{OfiPost::Kind::kSend, &from_}, receive_{OfiPost::Kind::kReceive, &to_};
+};
+
+TEST_P(EndpointTest, EndsWhileALongMessageArrives) {
+  BeginToReceive();
+  if (HasFatalFailure()) return;
+  receiver_->Shutdown();
+  const std::vector<char> then = to_;
+  for (int i = 0; i < 1000; ++i) sender_->Poll();
+  EXPECT_TRUE(to_ == then) << "memory was written after the end";
+  receiver_.reset();
+  EXPECT_TRUE(to_ == then) << "memory was written after the end";
+  EXPECT_FALSE(receive_.ended.has_value());
+}
+
+TEST_P(EndpointTest, EndsWhileALongMessageIsSent) {
+  BeginToReceive();
+  if (HasFatalFailure()) return;
+  sender_->Shutdown();
+  sender_.reset();
+  const Deadline deadline = TestDeadline();
+  while (!receive_.ended.has_value() && !deadline.passed()) receiver_->Poll();
+  EXPECT_THAT(receive_.ended, testing::Optional(StatusIs(absl::StatusCode::kUnavailable)));
+  receiver_->Shutdown();
+}
+
+INSTANTIATE_TEST_SUITE_P(Providers, EndpointTest, testing::Values("tcp;ofi_rxm", "net;ofi_rxm"));
+
+}  // namespace
+}  // namespace lockstep
