@@ -5,9 +5,9 @@
 // have in common is multiplied rather than repeated; where ranks differ, they are followed one by one, message by message
 // (comm/prices/followed.h).
 //
-// Equal to the simulator's, up to 128 ranks, where there is one kind of link (one host, or one rank on each) and where
-// hosts and the ranks on each are powers of two and messages cost bytes alone. Elsewhere within a few percent.
-// comm/prices_test.cc says of which algorithm. Beyond 128 ranks, one rank or one host's ranks may stand for all.
+// Equal to the simulator's up to 128 ranks, on any hosts. Beyond, where one rank or one host's ranks may stand for all,
+// still equal for most algorithms, and an estimate for some, within a quarter for a few bytes and a tenth for many:
+// comm/prices_test.cc says which.
 
 #ifndef COMM_PRICES_H_
 #define COMM_PRICES_H_

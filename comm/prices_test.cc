@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kKiB = 1024, kMiB = 1024 * kKiB;
 // Nothing, latency alone, one chunk of it all, a few, many; and what divides by nothing.
 constexpr int64_t kSizes[] = {0, 8, 4 * kKiB, 100'003, 300'000, 3 * kMiB};
-constexpr double kEqual = 1e-6, kLargeTolerance = 0.1;
+constexpr double kEqual = 1e-6;
 
 std::vector<Schedule> Schedules(Collective collective, Algorithm algorithm, int size, const Network& network) {
   Topology topology;
@@ -95,74 +95,52 @@ TEST(Prices, EqualTheSimulationWithOneRankOnEachHost) {
   ExpectSimulatedPrices(kTcpNetwork, UpTo128(), Equal);
 }
 
-// On hosts of several ranks, a price takes the average of the sharers of a host's link for the whole of a message, and
-// leaves out that a link is free while its senders work on the next message or wait for the next chunk. That shows where
-// ranks of a host begin a round at different times. Two algorithms have further reasons: a ring that is slower inside
-// the hosts has more chains of events than are looked at, and the second half of two_shot begins chunk by chunk.
-double ToleranceOfHosts(Collective collective, Algorithm algorithm) {
-  switch (algorithm) {
-    case Algorithm::kTwoShot:
-      return 0.06;
-    case Algorithm::kRing:
-      return collective == Collective::kReduce ? kEqual : 0.04;
-    case Algorithm::kBinomial:
-      return collective == Collective::kReduce || collective == Collective::kGather ? 0.04 : kEqual;
-    case Algorithm::kRecursiveDoubling:
-    case Algorithm::kHalvingDoubling:
-    case Algorithm::kBruck:
-      return 0.03;
-    case Algorithm::kOneShot:
-      return collective == Collective::kReduce ? kEqual : 0.02;
-    case Algorithm::kPairwise:
-      return 0.02;
-    case Algorithm::kTwoLevel:
-      return collective == Collective::kAllReduce ? 0.01 : kEqual;
-    default:
-      return kEqual;
-  }
-}
-
-// Hosts, and ranks on them, that are powers of two.
-TEST(Prices, EqualTheSimulationOnEqualHosts) {
-  const auto tolerance = [](Collective, Algorithm algorithm) { return algorithm == Algorithm::kTwoShot ? 0.01 : 1e-3; };
-  ExpectSimulatedPrices(WithoutWorkForMessages(MakeNetwork(kSharedMemory, kTcpBetweenHosts, 4)), {4, 8, 16, 64, 128},
-                        tolerance);
-  ExpectSimulatedPrices(WithoutWorkForMessages(MakeNetwork(kTcpOnOneHost, kTcpBetweenHosts, 8)), {16, 64}, tolerance);
-}
-
-// And with the ends' work for each message, others, a last host with fewer ranks, and hosts that are slower inside than
-// between each other.
-TEST(Prices, AreWithinAFewPercentOfTheSimulationOnAllHosts) {
-  ExpectSimulatedPrices(MakeNetwork(kSharedMemory, kTcpBetweenHosts, 4), {5, 6, 8, 16, 22, 35, 64, 128},
-                        ToleranceOfHosts);
-  ExpectSimulatedPrices(MakeNetwork(kSharedMemory, kTcpBetweenHosts, 3), {6, 7, 12, 15}, ToleranceOfHosts);
-  ExpectSimulatedPrices(MakeNetwork(kSharedMemory, kTcpBetweenHosts, 6), {8, 12, 18, 20, 35, 36, 96}, ToleranceOfHosts);
-  ExpectSimulatedPrices(MakeNetwork(kTcpOnOneHost, kTcpBetweenHosts, 8), {16, 27, 64, 100}, ToleranceOfHosts);
+// Hosts of several ranks: full ones and a last one with fewer, with any numbers of both, that are faster inside than
+// between each other and slower.
+TEST(Prices, EqualTheSimulationOnHostsOfSeveralRanks) {
+  ExpectSimulatedPrices(MakeNetwork(kSharedMemory, kTcpBetweenHosts, 2), {3, 4, 5, 6, 7, 8, 12, 33, 64, 128}, Equal);
+  ExpectSimulatedPrices(MakeNetwork(kSharedMemory, kTcpBetweenHosts, 3), {4, 5, 6, 7, 12, 15}, Equal);
+  ExpectSimulatedPrices(MakeNetwork(kSharedMemory, kTcpBetweenHosts, 4), {5, 6, 8, 16, 22, 35, 64, 128}, Equal);
+  ExpectSimulatedPrices(MakeNetwork(kSharedMemory, kTcpBetweenHosts, 6), {8, 12, 18, 20, 35, 36, 96}, Equal);
+  ExpectSimulatedPrices(MakeNetwork(kTcpOnOneHost, kTcpBetweenHosts, 8), {16, 27, 64, 100}, Equal);
+  ExpectSimulatedPrices(MakeNetwork(kSharedMemory, kTcpBetweenHosts, 48), {49, 96, 100}, Equal);
+  ExpectSimulatedPrices(WithoutWorkForMessages(MakeNetwork(kSharedMemory, kTcpBetweenHosts, 4)), {7, 16, 64}, Equal);
   ExpectSimulatedPrices(MakeNetwork(kTcpOnOneHost, {/*latency_ns=*/20'000, /*byte_ns=*/0.08, /*message_ns=*/2000}, 4),
-                        {8, 32}, ToleranceOfHosts);
+                        {8, 32}, Equal);
 }
 
-// Beyond 128 ranks, too, as long as simulating them takes seconds: one of the ranks, or of the hosts, stands for all.
-TEST(Prices, AreWithinAFewPercentOfTheSimulationOfLargerWorlds) {
-  const struct {
-    Collective collective;
-    Algorithm algorithm;
-  } kCases[] = {{Collective::kAllReduce, Algorithm::kRecursiveDoubling},
-                {Collective::kAllReduce, Algorithm::kHalvingDoubling},
-                {Collective::kAllReduce, Algorithm::kTwoLevel},
-                {Collective::kBroadcast, Algorithm::kTwoLevel},
-                {Collective::kAllGather, Algorithm::kBruck},
-                {Collective::kAllGather, Algorithm::kTwoLevel},
-                {Collective::kReduceScatter, Algorithm::kTwoLevel}};
+// In a large world, estimated: messages that are cut in two at the end of the vector are left out, as are, in a tree
+// followed by a ring, some of who waits for whom.
+bool IsEstimatedInLargeWorlds(Collective collective, Algorithm algorithm) {
+  return algorithm == Algorithm::kHalvingDoubling || algorithm == Algorithm::kBruck ||
+         algorithm == Algorithm::kScatterAllGather ||
+         (algorithm == Algorithm::kTwoLevel && collective == Collective::kAllReduce);
+}
+
+// Beyond 128 ranks one of the ranks, or of the hosts, stands for all.
+TEST(Prices, EqualTheSimulationOfLargerWorldsUnlessEstimated) {
+  const auto tolerance = [](Collective collective, Algorithm algorithm) {
+    return IsEstimatedInLargeWorlds(collective, algorithm) ? 0.25 : kEqual;
+  };
+  ExpectSimulatedPrices(kTcpNetwork, {129, 200}, tolerance);
+  ExpectSimulatedPrices(MakeNetwork(kSharedMemory, kTcpBetweenHosts, 8), {200, 205, 256}, tolerance);
+  ExpectSimulatedPrices(MakeNetwork(kTcpOnOneHost, kTcpBetweenHosts, 6), {130, 133, 205}, tolerance);
+}
+
+TEST(Prices, EstimatesOfLargerWorldsAreWithinATenthForManyBytes) {
   for (const auto& [network, size] :
        {std::make_pair(kTcpNetwork, 200), std::make_pair(MakeNetwork(kSharedMemory, kTcpBetweenHosts, 8), 256),
         std::make_pair(MakeNetwork(kSharedMemory, kTcpBetweenHosts, 8), 205)}) {
-    for (const auto& [collective, algorithm] : kCases) {
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Simulation simulation,
-                                    Simulate(collective, algorithm, size, 300'000, network));
-      EXPECT_NEAR(PriceNs(collective, algorithm, size, 300'000, network) / simulation.ns, 1, kLargeTolerance)
-          << Name(algorithm) << " " << Name(collective) << ", " << size << " ranks, " << network.ranks_per_host
-          << " on a host";
+    for (int index = 0; index < kCollectiveCount; ++index) {
+      const auto collective = static_cast<Collective>(index);
+      for (Algorithm algorithm : AlgorithmsFor(collective)) {
+        if (!IsEstimatedInLargeWorlds(collective, algorithm)) continue;
+        LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Simulation simulation,
+                                      Simulate(collective, algorithm, size, 300'000, network));
+        EXPECT_NEAR(PriceNs(collective, algorithm, size, 300'000, network) / simulation.ns, 1, 0.1)
+            << Name(algorithm) << " " << Name(collective) << ", " << size << " ranks, " << network.ranks_per_host
+            << " on a host";
+      }
     }
   }
 }

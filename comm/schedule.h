@@ -182,6 +182,10 @@ struct Step {
 
   Kind kind = Kind::kCopy;
   Rank peer;  // kSend, kReceive, kReceiveReduce
+  // kSend: the algorithm's round. It is later than those of all messages that this one waits for, so messages of one round
+  // may be under way at the same time; that they are is what prices assume of the ranks that share a host's link
+  // (comm/simulator.h). Nothing is carried out by it.
+  int32_t round = 0;
   Operand source;
   Operand target;
   // kReduceMany: at least two operands, each of the target's size. One of them may be the target's memory exactly; none

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "comm/link_sharing.h"
 #include "comm/memory_simulator.h"
 #include "comm/prepared_schedule.h"
 
@@ -41,6 +42,12 @@ class Simulator {
     std::vector<double> arrived;   // receives: when each chunk was there
   };
 
+  // A message, at the rank that sends it.
+  struct Sending {
+    int32_t counterpart = 0;  // the receive at the peer
+    double sharers = 1;       // of the host's link: see comm/link_sharing.h
+  };
+
   // One of a rank's resources: which step it is at, and how far.
   struct Server {
     std::vector<int32_t> steps;
@@ -53,32 +60,25 @@ class Simulator {
   struct RankState {
     explicit RankState(const Schedule& schedule) : prepared(schedule) {}
     PreparedSchedule prepared;
-    std::vector<int32_t> counterparts;  // of sends: the receive at the peer
+    std::vector<Sending> sendings;  // by step
     std::vector<StepState> steps;
     std::array<Server, kEnds> servers;
   };
 
-  // A message on a host's link, while its last byte has not left. At most one for each sending rank.
-  struct Flow {
-    double left_ns = 0;  // if it had the link to itself, from `updated` on
-    double updated = 0;
-    size_t sharers = 0;
-    uint32_t version = 0;  // of the sharing: an end computed for an earlier one does not count
-  };
-
   struct Event {
-    enum class Kind { kServed, kFlowBegin, kFlowEnd, kArrival };
+    enum class Kind { kServed, kArrival };
     double time;
     uint64_t number;  // of equal times, the first made is first
     Kind kind;
     int rank;
-    int32_t detail;  // kServed: the server; kFlowEnd: the version; else the step
+    int32_t detail;  // kServed: the server; kArrival: the step
     int32_t chunk;
 
     bool operator>(const Event& other) const { return std::tie(time, number) > std::tie(other.time, other.number); }
   };
 
   absl::Status Match();
+  void ShareLinks();
   void Begin(double bytes);
   void Push(double time, Event::Kind kind, int rank, int32_t detail, int32_t chunk);
   // When chunk `chunk` of the step may start, as far as the steps that it names are concerned; kUnknown if not yet.
@@ -86,16 +86,11 @@ class Simulator {
   void Advance(int rank);
   void TryServer(int rank, End end);
   void Served(int rank, End end);
-  void StartFlow(int rank, double bytes);
-  void EndFlow(int rank);
-  void ShareAnew(int host);
 
   const Network network_;
   double now_ = 0;
   uint64_t next_number_ = 0;
   std::vector<RankState> ranks_;
-  std::vector<Flow> flows_;                     // by sending rank
-  std::vector<std::vector<int>> flows_out_of_;  // by host: the ranks whose flows are under way
   std::vector<double> sent_by_host_, received_by_host_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
 };
@@ -131,11 +126,11 @@ absl::Status Simulator::Prepare(absl::Span<const Schedule> schedules) {
     for (int i = 0; i < rank.prepared.steps(); ++i) rank.servers[EndOf(rank.prepared.step(i))].steps.push_back(i);
   }
   const int hosts = network_.HostOf(size - 1) + 1;
-  flows_.resize(size);
-  flows_out_of_.resize(hosts);
   sent_by_host_.resize(hosts);
   received_by_host_.resize(hosts);
-  return Match();
+  LOCKSTEP_RETURN_IF_ERROR(Match());
+  ShareLinks();
+  return absl::OkStatus();
 }
 
 void Simulator::Begin(double bytes) {
@@ -175,7 +170,7 @@ absl::Status Simulator::Match() {
     }
   }
   for (int r = 0; r < size; ++r) {
-    ranks_[r].counterparts.resize(ranks_[r].prepared.steps());
+    ranks_[r].sendings.resize(ranks_[r].prepared.steps());
     for (int32_t i : ranks_[r].servers[kSending].steps) {
       const Step& send = ranks_[r].prepared.step(i);
       const int peer = send.peer.value();
@@ -184,7 +179,7 @@ absl::Status Simulator::Match() {
         return absl::InvalidArgumentError(absl::StrCat("rank ", peer, " does not receive what rank ", r, " sends in #",
                                                        i, " (", ToString(send), ")"));
       }
-      const int32_t counterpart = ranks_[r].counterparts[i] = receives.front();
+      const int32_t counterpart = ranks_[r].sendings[i].counterpart = receives.front();
       receives.pop_front();
       if (SizingOperand(ranks_[peer].prepared.step(counterpart)).blocks != SizingOperand(send).blocks) {
         return absl::InvalidArgumentError(absl::StrCat(
@@ -200,6 +195,25 @@ absl::Status Simulator::Match() {
   return absl::OkStatus();
 }
 
+void Simulator::ShareLinks() {
+  LinkSharing sharing;
+  const auto for_remote_sends = [&](auto visit) {
+    for (int r = 0; r < static_cast<int>(ranks_.size()); ++r) {
+      const int host = network_.HostOf(r);
+      for (int32_t i : ranks_[r].servers[kSending].steps) {
+        const Step& step = ranks_[r].prepared.step(i);
+        if (network_.HostOf(step.peer.value()) != host) visit(host, r, i, step);
+      }
+    }
+  };
+  for_remote_sends([&](int host, int rank, int32_t, const Step& step) {
+    sharing.Add(host, step.round, rank, SizingOperand(step).blocks);
+  });
+  for_remote_sends([&](int host, int rank, int32_t i, const Step& step) {
+    ranks_[rank].sendings[i].sharers = sharing.Sharers(host, step.round, rank);
+  });
+}
+
 absl::StatusOr<Simulation> Simulator::Run(double bytes) {
   Begin(bytes);
   const int size = static_cast<int>(ranks_.size());
@@ -207,20 +221,10 @@ absl::StatusOr<Simulation> Simulator::Run(double bytes) {
   while (!events_.empty()) {
     const Event event = events_.top();
     events_.pop();
-    if (event.kind == Event::Kind::kFlowEnd && flows_[event.rank].version != static_cast<uint32_t>(event.detail)) {
-      continue;
-    }
     now_ = event.time;
     switch (event.kind) {
       case Event::Kind::kServed:
         Served(event.rank, static_cast<End>(event.detail));
-        break;
-      case Event::Kind::kFlowBegin:
-        StartFlow(event.rank, ranks_[event.rank].steps[event.detail].chunk_bytes);
-        break;
-      case Event::Kind::kFlowEnd:
-        EndFlow(event.rank);
-        Served(event.rank, kSending);
         break;
       case Event::Kind::kArrival:
         ranks_[event.rank].steps[event.detail].arrived[event.chunk] = now_;
@@ -279,14 +283,13 @@ void Simulator::TryServer(int index, End end) {
   double complete = 0;
   switch (end) {
     case kSending: {
+      const LinkCosts& link = network_.Between(index, step.peer.value());
       const int source_host = network_.HostOf(index), target_host = network_.HostOf(step.peer.value());
       if (source_host != target_host) {
         sent_by_host_[source_host] += bytes;
         received_by_host_[target_host] += bytes;
-        server.busy = true;
-        return Push(now_ + network_.remote.message_ns, Event::Kind::kFlowBegin, index, number, 0);
       }
-      complete = now_ + network_.local.message_ns + bytes * network_.local.byte_ns;
+      complete = now_ + link.message_ns + bytes * link.byte_ns * rank.sendings[number].sharers;
       break;
     }
     case kReceiving: {
@@ -318,44 +321,14 @@ void Simulator::Served(int index, End end) {
   state.complete[server.chunk] = now_;
   if (end == kSending) {
     const int peer = step.peer.value();
-    Push(now_ + network_.Between(index, peer).latency_ns, Event::Kind::kArrival, peer, rank.counterparts[number],
-         server.chunk);
+    Push(now_ + network_.Between(index, peer).latency_ns, Event::Kind::kArrival, peer,
+         rank.sendings[number].counterpart, server.chunk);
   }
   server.busy = false;
   server.free_since = now_;
   if (++server.chunk < static_cast<int32_t>(state.complete.size())) return;
   server.chunk = 0;
   ++server.at;
-}
-
-void Simulator::StartFlow(int rank, double bytes) {
-  Flow& flow = flows_[rank];
-  flow.left_ns = bytes * network_.remote.byte_ns;
-  flow.updated = now_;
-  flow.sharers = 0;
-  const int host = network_.HostOf(rank);
-  flows_out_of_[host].push_back(rank);
-  ShareAnew(host);
-}
-
-void Simulator::EndFlow(int rank) {
-  ++flows_[rank].version;
-  const int host = network_.HostOf(rank);
-  std::vector<int>& flows = flows_out_of_[host];
-  flows.erase(std::find(flows.begin(), flows.end(), rank));
-  ShareAnew(host);
-}
-
-// After a change of what is on the host's link.
-void Simulator::ShareAnew(int host) {
-  const size_t sharers = flows_out_of_[host].size();
-  for (int rank : flows_out_of_[host]) {
-    Flow& flow = flows_[rank];
-    if (flow.sharers != 0) flow.left_ns = std::max(0.0, flow.left_ns - (now_ - flow.updated) / flow.sharers);
-    flow.updated = now_;
-    flow.sharers = sharers;
-    Push(now_ + flow.left_ns * sharers, Event::Kind::kFlowEnd, rank, static_cast<int32_t>(++flow.version), 0);
-  }
 }
 
 }  // namespace

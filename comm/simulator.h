@@ -11,8 +11,9 @@
 //                   after what the end did before and after the receive could be posted. A reducing receive then adds
 //                   b * reduced_byte_ns; a local step takes that for each operand that it folds in, or
 //                   b * copied_byte_ns.
-//   host's link     is shared equally by the messages that its ranks send to other hosts (processor sharing), whose
-//                   bytes leave the slower for it. Ranks of one host have links of their own among each other.
+//   host's link     is shared by what its ranks send to other hosts in the same round (Step::round), whose bytes leave the
+//                   slower for it: comm/link_sharing.h says how much. Ranks of one host have links of their own among
+//                   each other.
 //
 // By memory (comm/schedule.h) there are no messages. A rank carries out its steps whole, one after the other:
 //
@@ -31,10 +32,10 @@
 // end serves several peers is the list's here; the executor takes them as they become ready.
 //
 // Left out: the bound on chunks in flight, full socket buffers (the network holds whatever was sent), what differs
-// between the first byte and a byte in a stream, the sharing of a host's link by what arrives for several of its ranks
-// (in symmetric algorithms as much leaves as arrives, and what leaves is shared), the rounding of blocks and chunks to
-// elements (all are taken to be equally large), processor time shared between ranks or between the two ends, and that a
-// copy in place is none.
+// between the first byte and a byte in a stream, that messages of different rounds may meet on a host's link and those of
+// one round may not, the sharing of a host's link by what arrives for several of its ranks (in symmetric algorithms as
+// much leaves as arrives, and what leaves is shared), the rounding of blocks and chunks to elements (all are taken to be
+// equally large), processor time shared between ranks or between the two ends, and that a copy in place is none.
 
 #ifndef COMM_SIMULATOR_H_
 #define COMM_SIMULATOR_H_

@@ -116,10 +116,14 @@ TEST(Simulator, RanksOfAHostShareItsLink) {
   EXPECT_NEAR(shared.ns, 2 * 4000 + 50'000, 1e-6);
   EXPECT_DOUBLE_EQ(shared.remote_sent_bytes, 800);
   EXPECT_DOUBLE_EQ(shared.remote_received_bytes, 800);
+  // In another round, it has the link to itself.
+  std::vector<Schedule> apart = both;
+  apart[1].steps[0].round = 1;
+  EXPECT_DOUBLE_EQ(Ns(apart, 400, TestNetwork(2)), 4000 + 50'000);
   // A rank that has nothing to send leaves the link to the other.
   const std::vector<Schedule> one = World({{Send(2, kInput)}, {}, {Receive(0, kOutput)}, {}});
   EXPECT_NEAR(Ns(one, 400, TestNetwork(2)), 4000 + 50'000, 1e-6);
-  // 10 * 100 bytes for both, as long as both send, and then 3 * 100 for the longer message alone.
+  // Inside a host there is nothing to share.
   const std::vector<Schedule> inside =
       World({{Send(1, kInput)}, {Receive(0, kOutput)}, {Send(3, kInput)}, {Receive(2, kOutput)}});
   EXPECT_DOUBLE_EQ(Ns(inside, 400, TestNetwork(2)), 400 + 1000);

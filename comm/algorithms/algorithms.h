@@ -35,11 +35,22 @@ inline Operand Scratch(int block, int holds) { return {Window::kScratch, block, 
 // The operand of a message without payload, and of a step's side that is not there.
 inline Operand Nothing() { return {Window::kInput, 0, 0}; }
 
+// How many rounds it takes to reach `size` ranks from one when each round doubles them.
+inline int DoublingRounds(int size) {
+  int rounds = 0;
+  while (1 << rounds < size) ++rounds;
+  return rounds;
+}
+
 // A list in which the algorithm says what waits for what. Each call appends a step and returns its index, for the `after`
 // of later ones. Step::kNone in an `after` is skipped, so that the first round of a loop needs no case of its own.
 class StepList {
  public:
   using After = std::initializer_list<int32_t>;
+
+  // What is sent from here on is of this round, or of the next. The first is 0.
+  void InRound(int round) { round_ = round; }
+  void NextRound() { ++round_; }
 
   int32_t Send(Operand source, int peer, After after = {});
   int32_t Receive(int peer, Operand target, After after = {});
@@ -54,6 +65,7 @@ class StepList {
   int32_t Append(Step::Kind kind, int peer, Operand source, Operand target, After after);
 
   Schedule schedule_;
+  int32_t round_ = 0;
 };
 
 // All take a size of at least 2.

@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -500,6 +503,59 @@ TEST(DisseminationBarrier, TakesLogarithmicallyManyRoundsWithoutPayload) {
     }
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Proof proof, Prove(all, /*in_place=*/false));
     ASSERT_EQ(proof.message_depth(), CeilLog2(size));
+  }
+}
+
+// Of every receive of every rank: the round in which its message is sent. By rank, by step.
+std::vector<std::vector<int32_t>> RoundsOfArrivals(const std::vector<Schedule>& all) {
+  std::map<std::pair<int, int>, std::deque<int32_t>> sent;  // by source and target, in list order
+  for (const Schedule& schedule : all) {
+    for (const Step& step : schedule.steps) {
+      if (step.kind != Step::Kind::kSend) continue;
+      sent[{schedule.rank.value(), step.peer.value()}].push_back(step.round);
+    }
+  }
+  std::vector<std::vector<int32_t>> rounds;
+  for (const Schedule& schedule : all) {
+    std::vector<int32_t>& of_rank = rounds.emplace_back(schedule.steps.size(), -1);
+    for (size_t i = 0; i < schedule.steps.size(); ++i) {
+      const Step& step = schedule.steps[i];
+      if (step.kind != Step::Kind::kReceive && step.kind != Step::Kind::kReceiveReduce) continue;
+      std::deque<int32_t>& from_peer = sent.at({step.peer.value(), schedule.rank.value()});
+      of_rank[i] = from_peer.front();
+      from_peer.pop_front();
+    }
+  }
+  return rounds;
+}
+
+// Those that may share a host's link (Step::round).
+TEST(Rounds, AreLaterThanThoseOfAllMessagesThatAreWaitedFor) {
+  for (const Collective collective : AllCollectives()) {
+    for (const Algorithm algorithm : AlgorithmsFor(collective)) {
+      if (IsByMemory(algorithm)) continue;
+      for (const int size : kSizes) {
+        for (const int ranks_per_host : {size, 1, 2, 4, 5}) {
+          // The others know no hosts.
+          if (ranks_per_host != size && algorithm != Algorithm::kTwoLevel) break;
+          for (const int root : {0, size / 2, size - 1}) {
+            const std::vector<Schedule> all =
+                BuildAll(collective, algorithm, size, root, Consecutive(size, ranks_per_host));
+            const std::vector<std::vector<int32_t>> arrivals = RoundsOfArrivals(all);
+            for (int rank = 0; rank < size; ++rank) {
+              std::vector<int32_t> latest(arrivals[rank]);  // of what each step waits for, its own arrival among them
+              for (size_t i = 0; i < latest.size(); ++i) {
+                const Step& step = all[rank].steps[i];
+                for (const int32_t earlier : step.after) latest[i] = std::max(latest[i], latest[earlier]);
+                if (step.kind != Step::Kind::kSend) continue;
+                ASSERT_GT(step.round, latest[i]) << "step " << i << " of " << ToString(all[rank]);
+              }
+            }
+            if (!HasRoot(collective)) break;
+          }
+        }
+      }
+    }
   }
 }
 

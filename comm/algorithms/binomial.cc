@@ -26,6 +26,15 @@ int Parent(const Place& place) {
   return place.absolute(relative & (relative - 1));
 }
 
+// The rounds of a tree, one for each distance between child and parent: growing on the way to the root, shrinking on the
+// way from it. Of the message to this rank's parent, and of the one to number `child` in Children().
+int RoundToRoot(const Place& place) {
+  int round = 0;
+  while ((place.relative() & 1 << round) == 0) ++round;
+  return round;
+}
+int RoundFromRoot(const Place& place, int child) { return DoublingRounds(place.size) - 1 - child; }
+
 // The ranks of a subtree are consecutive from its own root on: how many.
 int SubtreeSize(const Place& place, int rank) {
   const int relative = (rank - place.root + place.size) % place.size;
@@ -58,7 +67,10 @@ Schedule BinomialBroadcast(const Place& place) {
   const int32_t received = is_root ? Step::kNone : steps.Receive(Parent(place), value);
   // The largest subtree has the longest way to go: it is served first.
   const std::vector<int> children = Children(place);
-  for (auto child = children.rbegin(); child != children.rend(); ++child) steps.Send(value, *child, {received});
+  for (int child = static_cast<int>(children.size()) - 1; child >= 0; --child) {
+    steps.InRound(RoundFromRoot(place, child));
+    steps.Send(value, children[child], {received});
+  }
   if (is_root) steps.Copy(Input(0), Output(0));
   return steps.Finish(/*blocks=*/1, /*scratch_blocks=*/0);
 }
@@ -76,7 +88,10 @@ Schedule BinomialReduce(const Place& place) {
     summed = steps.ReceiveReduce(child, sum, next, {summed});
     sum = next;
   }
-  if (!is_root) steps.Send(sum, Parent(place), {summed});
+  if (!is_root) {
+    steps.InRound(RoundToRoot(place));
+    steps.Send(sum, Parent(place), {summed});
+  }
   return steps.Finish(/*blocks=*/1, /*scratch_blocks=*/is_root || children.empty() ? 0 : 1);
 }
 
@@ -95,6 +110,7 @@ Schedule BinomialGather(const Place& place) {
     for (const Branch& branch : BranchesOf(place, child)) steps.Receive(child, held(branch));
   }
   if (!is_root) {
+    steps.InRound(RoundToRoot(place));
     for (const Branch& branch : BranchesOf(place, place.rank)) {
       steps.Send(is_leaf ? Input(place.rank) : held(branch), Parent(place));
     }
@@ -117,8 +133,9 @@ Schedule BinomialScatter(const Place& place) {
     }
   }
   // The largest subtree has the longest way to go: it is served first.
-  for (auto child = children.rbegin(); child != children.rend(); ++child) {
-    for (const Branch& branch : BranchesOf(place, *child)) steps.Send(held(branch), *child);
+  for (int child = static_cast<int>(children.size()) - 1; child >= 0; --child) {
+    steps.InRound(RoundFromRoot(place, child));
+    for (const Branch& branch : BranchesOf(place, children[child])) steps.Send(held(branch), children[child]);
   }
   if (!is_leaf) steps.Copy(held({0, place.rank, 1}), Output(place.rank));
   return steps.Finish(/*blocks=*/place.size, is_root || is_leaf ? 0 : SubtreeSize(place, place.rank));

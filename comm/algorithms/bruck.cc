@@ -32,6 +32,7 @@ Schedule BruckAllGather(const Place& place) {
       steps.Receive(place.Neighbour(distance), {Window::kOutput, piece.block, piece.blocks});
     }
     if (distance == 1) steps.Copy(Input(place.rank), Output(place.rank));
+    steps.NextRound();
   }
   return steps.Finish(/*blocks=*/place.size, /*scratch_blocks=*/0);
 }
@@ -61,6 +62,7 @@ Schedule BruckAllToAll(const Place& place) {
     steps.Receive(place.Neighbour(-bit), {Window::kScratch, scratch_blocks, count});
     for (int i = 0; i < count; ++i) held[going[i]] = Scratch(scratch_blocks + i, 0);
     scratch_blocks += count;
+    steps.NextRound();
   }
   for (int distance = 0; distance < place.size; ++distance) {
     steps.Copy(held[distance], Output(place.Neighbour(-distance)));

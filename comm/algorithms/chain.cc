@@ -10,6 +10,7 @@ namespace {
 
 // The sum of the ranks up to this one, made in `sum`; rank 0's is its input. Passed on, except by the last.
 void FoldAndPassOn(const Place& place, Operand sum, OrderedSteps* steps) {
+  steps->InRound(place.rank);
   if (place.rank > 0) steps->ReceiveReduce(place.rank - 1, Input(0), sum);
   if (place.rank + 1 < place.size) steps->Send(place.rank > 0 ? sum : Input(0), place.rank + 1);
 }
@@ -21,6 +22,7 @@ Schedule ChainAllReduce(const Place& place) {
   OrderedSteps steps;
   FoldAndPassOn(place, Output(0), &steps);
   if (place.rank + 1 < place.size) steps.Receive(place.rank + 1, Output(0));
+  steps.InRound(2 * (place.size - 1) - place.rank);
   if (place.rank > 0) steps.Send(Output(0), place.rank - 1);
   return steps.Finish(/*blocks=*/1, /*scratch_blocks=*/0);
 }
@@ -42,6 +44,7 @@ Schedule ChainBroadcast(const Place& place) {
   const bool is_root = place.rank == place.root;
   OrderedSteps steps;
   const Operand value = is_root ? Input(0) : Output(0);
+  steps.InRound(place.relative());
   if (!is_root) steps.Receive(place.Neighbour(-1), value);
   if (place.relative() + 1 < place.size) steps.Send(value, place.Neighbour(1));
   if (is_root) steps.Copy(Input(0), Output(0));

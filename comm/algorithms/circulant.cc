@@ -28,6 +28,7 @@ std::vector<Halving> Halvings(int size) {
 
 void HalveInOutput(const Group& group, Window terms, OrderedSteps* steps) {
   for (const Halving& round : Halvings(group.size())) {
+    steps->NextRound();
     const bool is_first = round.from == group.size();
     const Window window = is_first ? terms : Window::kOutput;
     for (const Piece& piece : Pieces(group, round.to, round.from)) {
@@ -50,6 +51,7 @@ void DoubleInOutput(const Group& group, OrderedSteps* steps) {
   std::vector<Halving> rounds = Halvings(group.size());
   std::reverse(rounds.begin(), rounds.end());
   for (const Halving& round : rounds) {
+    steps->NextRound();
     for (const Piece& piece : Pieces(group, 0, round.from - round.to)) {
       steps->Send({Window::kOutput, piece.block, piece.blocks}, group.Neighbour(-round.to));
     }

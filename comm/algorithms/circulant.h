@@ -50,6 +50,8 @@ struct Halving {
 // Of a group of `size`: empty for one member.
 std::vector<Halving> Halvings(int size);
 
+// Both begin a new round of the list of steps for each of theirs.
+//
 // Leaves the sum of the group's terms of the member's own block in the output. Sums are made in the output, so all of the
 // group's blocks must be there. `terms`: the window that has this member's terms.
 void HalveInOutput(const Group& group, Window terms, OrderedSteps* steps);

@@ -82,6 +82,7 @@ Schedule OneShotAllGather(const Place& place) {
 Schedule TwoShotAllReduce(const Place& place) {
   OrderedSteps steps;
   const int scratch_blocks = FoldOwnBlock(place, &steps);
+  steps.NextRound();
   ShareBlocks(place, Output(place.rank), &steps);
   return steps.Finish(/*blocks=*/place.size, scratch_blocks);
 }

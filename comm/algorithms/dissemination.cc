@@ -11,6 +11,7 @@ Schedule DisseminationBarrier(const Place& place) {
   for (int distance = 1; distance < place.size; distance *= 2) {
     steps.Send(Nothing(), place.Neighbour(distance), {heard});
     heard = steps.Receive(place.Neighbour(-distance), Nothing(), {heard});
+    steps.NextRound();
   }
   return steps.Finish(/*blocks=*/0, /*scratch_blocks=*/0);
 }

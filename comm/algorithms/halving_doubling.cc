@@ -35,6 +35,7 @@ Schedule HalvingDoublingReduceScatter(const Place& place) {
   OrderedSteps steps;
   int scratch_blocks = 0;
   for (const Halving& round : Halvings(place.size)) {
+    steps.NextRound();
     const bool is_first = round.from == place.size, is_last = round.to == 1;
     const auto in_scratch = [](const Piece& piece) {
       return Operand{Window::kScratch, piece.offset, piece.blocks, piece.block};

@@ -19,7 +19,9 @@ Step OrderedSteps::Make(Step::Kind kind, int peer, Operand source, Operand targe
 }
 
 void OrderedSteps::Send(Operand source, int peer) {
-  Append(Make(Step::Kind::kSend, peer, source, Nothing()), /*reads_source=*/true, /*writes_target=*/false);
+  Step step = Make(Step::Kind::kSend, peer, source, Nothing());
+  step.round = round_;
+  Append(std::move(step), /*reads_source=*/true, /*writes_target=*/false);
 }
 
 void OrderedSteps::Receive(int peer, Operand target) {

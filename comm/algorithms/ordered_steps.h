@@ -23,6 +23,10 @@ class OrderedSteps {
 
   explicit OrderedSteps(InPlace in_place = InPlace::kOneMemory) : in_place_(in_place) {}
 
+  // What is sent from here on is of this round, or of the next. The first is 0.
+  void InRound(int round) { round_ = round; }
+  void NextRound() { ++round_; }
+
   void Send(Operand source, int peer);
   void Receive(int peer, Operand target);
   void ReceiveReduce(int peer, Operand source, Operand target);
@@ -51,6 +55,7 @@ class OrderedSteps {
 
   const InPlace in_place_;
   Schedule schedule_;
+  int32_t round_ = 0;
   std::array<Memory, kModes> memory_;
   std::vector<int32_t> visited_;  // by step: the last step for which Prune came by
 };

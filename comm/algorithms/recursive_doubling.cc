@@ -43,6 +43,7 @@ Schedule RecursiveDoublingAllReduce(const Place& place) {
   // operand is being sent from, and in place there is no third buffer: receive aside, and add when the send is done.
   if (core.rounds == 1 && !is_paired) {
     const int peer = core.FromCore(core.ToCore(place.rank) ^ 1);
+    steps.InRound(1);
     const int32_t copied = steps.Copy(Input(0), Output(0));
     const int32_t sent = steps.Send(Output(0), peer, {copied});
     const int32_t received = steps.Receive(peer, Scratch(0, 0));
@@ -66,6 +67,7 @@ Schedule RecursiveDoublingAllReduce(const Place& place) {
     const bool is_last = round + 1 == core.rounds;
     const Operand next = is_last ? Output(0) : sum == Scratch(0, 0) ? Scratch(1, 0) : Scratch(0, 0);
     if (!is_last) slots_used = std::max(slots_used, next.block + 1);
+    steps.NextRound();  // after that of the extra ranks
     const int32_t sent = steps.Send(sum, peer, {summed});
     // The round before sent from the scratch block that is written now. In place, the output is the input, which the
     // first round sent.
@@ -73,6 +75,7 @@ Schedule RecursiveDoublingAllReduce(const Place& place) {
     (sum == Input(0) ? input_sent : scratch_sent) = sent;
     sum = next;
   }
+  steps.NextRound();
   if (is_paired) steps.Send(sum, place.rank - 1, {summed});
   return steps.Finish(/*blocks=*/1, slots_used);
 }

@@ -26,12 +26,14 @@ Schedule RingAllReduce(const Place& place) {
     const int block = place.Neighbour(-round);
     summed = steps.ReceiveReduce(left, Input(block), Output(block));
     // In the last round, this begins the all-gather with the finished block.
+    steps.NextRound();
     last_send[block] = steps.Send(Output(block), right, {summed});
   }
   for (int round = 0; round + 1 < place.size; ++round) {
     const int block = place.Neighbour(-round);
     const int32_t received = steps.Receive(left, Output(block), {last_send[block]});
     // The right neighbour finished the block that arrives last.
+    steps.NextRound();
     if (round + 2 < place.size) steps.Send(Output(block), right, {received});
   }
   return steps.Finish(/*blocks=*/place.size, /*scratch_blocks=*/0);
@@ -46,6 +48,7 @@ Schedule RingAllGather(const Place& place) {
     const int32_t received = steps.Receive(left, Output(block));
     // Behind the first messages, so that the copy keeps no link waiting.
     if (round == 1) steps.Copy(Input(place.rank), Output(place.rank));
+    steps.NextRound();
     if (round + 1 < place.size) steps.Send(Output(block), right, {received});
   }
   return steps.Finish(/*blocks=*/place.size, /*scratch_blocks=*/0);
@@ -62,6 +65,7 @@ Schedule RingReduceScatter(const Place& place) {
   for (int round = 0; round + 2 < place.size; ++round) {
     const int slot = round % 2, block = place.Neighbour(-2 - round);
     const int32_t summed = steps.ReceiveReduce(left, Input(block), Scratch(slot, block), {last_send[slot]});
+    steps.NextRound();
     last_send[slot] = steps.Send(Scratch(slot, block), right, {summed});
   }
   steps.ReceiveReduce(left, Input(place.rank), Output(place.rank));
@@ -75,6 +79,7 @@ Schedule RingReduce(const Place& place) {
   const int left = place.Neighbour(-1), right = place.Neighbour(1);
   const bool is_root = place.rank == place.root, is_first = left == place.root;
   StepList steps;
+  steps.InRound(place.relative());
   if (is_first) {
     steps.Send(Input(0), right);
     return steps.Finish(/*blocks=*/1, /*scratch_blocks=*/0);

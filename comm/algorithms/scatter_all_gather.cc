@@ -28,7 +28,9 @@ Schedule ScatterAllGatherBroadcast(const Place& place) {
   // The root's subtrees are of every power of two below the size, others' of every one below their own.
   int distance = 1;
   while (distance < held) distance *= 2;
-  for (distance /= 2; distance > 0; distance /= 2) {
+  const int tree_rounds = DoublingRounds(place.size);
+  steps.InRound(tree_rounds - DoublingRounds(held));
+  for (distance /= 2; distance > 0; distance /= 2, steps.NextRound()) {
     const int child = self + distance;
     if (child >= place.size) continue;
     steps.Send({window, child, Held(child, place.size)}, place.absolute(child));
@@ -37,6 +39,7 @@ Schedule ScatterAllGatherBroadcast(const Place& place) {
   const int left = (self + place.size - 1) % place.size, right = (self + 1) % place.size;
   for (int round = 0; round + 1 < place.size; ++round) {
     // What a rank has from the tree, its left neighbour need not send.
+    steps.InRound(tree_rounds + round);
     const int passed = (self - round + place.size) % place.size;
     if (!Holds(right, passed, place.size)) steps.Send({window, passed, 1}, place.absolute(right));
     const int arriving = (left - round + place.size) % place.size;

@@ -37,6 +37,7 @@ int32_t StepList::Append(Step::Kind kind, int peer, Operand source, Operand targ
   step.peer = Rank(peer);
   step.source = source;
   step.target = target;
+  if (kind == Step::Kind::kSend) step.round = round_;
   for (int32_t index : after) {
     if (index != Step::kNone) step.after.push_back(index);
   }

@@ -99,6 +99,7 @@ class AllReduce {
   }
 
   void HandOutResults() {
+    steps_.NextRound();
     const int self = hosts_.own_local;
     for (int distance = 1; distance < locals_; ++distance) {
       const int target = (self + distance) % locals_, owner = (self + locals_ - distance) % locals_;
@@ -125,15 +126,17 @@ class AllReduce {
   OrderedSteps steps_;
 };
 
-// Adds a binomial broadcast among `ranks`, from number `root` among them, to the steps of number `self`.
-void Broadcast(const std::vector<int>& ranks, int root, int self, Operand value, OrderedSteps* steps) {
+// Adds a binomial broadcast among `ranks`, from number `root` among them, to the steps of number `self`. Its rounds begin
+// with number `round`.
+void Broadcast(const std::vector<int>& ranks, int root, int self, Operand value, int round, OrderedSteps* steps) {
   const int size = static_cast<int>(ranks.size());
   const int relative = (self - root + size) % size;
   const auto rank_of = [&](int other) { return ranks[(other + root) % size]; };
   if (relative != 0) steps->Receive(rank_of(relative & (relative - 1)), value);
   int distance = 1;
   while (distance < size && (relative & distance) == 0) distance *= 2;
-  for (distance /= 2; distance > 0; distance /= 2) {
+  steps->InRound(round + DoublingRounds(size) - DoublingRounds(distance));
+  for (distance /= 2; distance > 0; distance /= 2, steps->NextRound()) {
     if (relative + distance < size) steps->Send(value, rank_of(relative + distance));
   }
 }
@@ -153,9 +156,9 @@ Schedule TwoLevelBroadcast(const Place& place) {
   if (hosts.own_local == head_of(hosts.own_host)) {
     std::vector<int> heads;
     for (int host = 0; host < hosts.count(); ++host) heads.push_back(hosts.ranks[host][head_of(host)]);
-    Broadcast(heads, root_host, hosts.own_host, value, &steps);
+    Broadcast(heads, root_host, hosts.own_host, value, /*round=*/0, &steps);
   }
-  Broadcast(hosts.mine(), head_of(hosts.own_host), hosts.own_local, value, &steps);
+  Broadcast(hosts.mine(), head_of(hosts.own_host), hosts.own_local, value, DoublingRounds(hosts.count()), &steps);
   if (is_root) steps.Copy(Input(0), Output(0));
   return steps.Finish(/*blocks=*/1, /*scratch_blocks=*/0);
 }
@@ -176,6 +179,7 @@ Schedule TwoLevelAllGather(const Place& place) {
     steps.Receive(from, Output(from));
   }
   steps.Copy(Input(place.rank), Output(place.rank));
+  steps.NextRound();
   for (int distance = 1; distance < hosts.count(); ++distance) {
     for (int rank : hosts.RanksWithDeputy(hosts.HostFurtherOn(-distance), hosts.own_local)) {
       steps.Receive(rank, Output(rank));
@@ -229,6 +233,7 @@ Schedule TwoLevelReduceScatter(const Place& place) {
     steps.Send(Input(owner), owner);
   }
   for (int distance = 1; distance < hosts.count(); ++distance) {
+    steps.NextRound();
     for (int owner : hosts.RanksWithDeputy(hosts.HostFurtherOn(distance), hosts.own_local)) {
       std::vector<Operand> terms = host_terms(owner);
       // The sum takes the place of a term that came from elsewhere; a rank alone sends its own as it is.

@@ -22,8 +22,8 @@ void Circulant::Round(int distance, int begin, int end, int arriving, Reduces re
     Member& member = members_[i];
     for (const Piece& piece : Pieces(i, begin, end)) {
       const Stream ready = member.blocks.Readable(piece.begin, piece.end);
-      const Message message = messenger_(i, (i + distance + size_) % size_, std::max(ready.first, member.ends.sending),
-                                         (piece.end - piece.begin) * block_bytes_, reduces);
+      const Message message =
+          messenger_(i, (i + distance + size_) % size_, round_, (piece.end - piece.begin) * block_bytes_, reduces);
       sent[i].push_back({message, Send(message, ready, member.ends)});
     }
   }
@@ -36,6 +36,7 @@ void Circulant::Round(int distance, int begin, int end, int arriving, Reduces re
       member.blocks.Write(pieces[k].begin, pieces[k].end, Receive(message, left, posted, member.ends));
     }
   }
+  ++round_;
 }
 
 void Circulant::Halve() {

@@ -21,8 +21,8 @@ class Circulant {
     // Whether what the first round does not touch has to be copied.
     bool copies = false;
   };
-  // A message between two members, the first of which is followed, that could begin at a time.
-  using Messenger = std::function<Message(int source, int target, double begin, double bytes, Reduces reduces)>;
+  // A message between two members, the first of which is followed, in one of the group's rounds.
+  using Messenger = std::function<Message(int source, int target, int round, double bytes, Reduces reduces)>;
 
   // Member i of `size` does what followed member i % followed does. `members` are those followed, with what has become
   // of them so far.
@@ -51,6 +51,7 @@ class Circulant {
   const double block_bytes_;
   const Messenger messenger_;
   std::vector<Member>& members_;
+  int round_ = 0;
 };
 
 }  // namespace prices

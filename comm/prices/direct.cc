@@ -2,10 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <functional>
-#include <limits>
-#include <queue>
-#include <utility>
 #include <vector>
 
 #include "comm/prices/forms.h"
@@ -14,104 +10,77 @@ namespace lockstep {
 namespace prices {
 namespace {
 
-// Everyone sends one message to everyone else, the nearest further on first, and takes what arrives in the same order.
-// A rank of a host sends to its later neighbours, then to other hosts, and at last to the neighbours before it. Its
-// host's ranks begin with other hosts one after the other, and share the link the while.
+// On hosts of several ranks: everyone sends one message to everyone else, the nearest further on first, and takes what
+// arrives in the same order. All that a host sends to others is one round.
+//
+// All full hosts do the same, so that the ranks of the first are followed for all, and those of a smaller last host for
+// themselves.
 class Everyone {
  public:
-  // Rank i of each host may begin at begins[i].
-  Everyone(const Call& call, double message_bytes, const std::vector<double>& begins)
+  explicit Everyone(const Call& call)
       : call_(call),
-        local_(call.MessageOf(message_bytes, false, Reduces::kNo)),
-        remote_(call.MessageOf(message_bytes, true, Reduces::kNo)),
-        full_(SendsOf(call.locals(), begins)),
-        last_(SendsOf(call.last_locals(), begins)) {}
+        is_full_(call.last_locals() == call.locals()),
+        ranks_(call.locals() + (is_full_ ? 0 : call.last_locals())) {}
 
-  // When `rank`, whose end is busy until `begin`, has received everything.
-  double Received(int rank, double begin) const {
-    double received = begin;
-    for (int distance = 1; distance < call_.size; ++distance) {
-      const int source = (rank - distance + call_.size) % call_.size;
-      const bool from_other_host = call_.network.HostOf(source) != call_.network.HostOf(rank);
-      const Message& message = from_other_host ? remote_ : local_;
-      const double arrived = Sent(source, distance) + message.latency_ns;
-      received = std::max(arrived, received + message.chunks * message.receiving_ns);
+  void Exchange(double message_bytes) {
+    const Message local = call_.MessageOf(message_bytes, false, Reduces::kNo);
+    const Message remote = call_.MessageOf(message_bytes, true, Reduces::kNo, call_.locals());
+    const Message of_last = call_.MessageOf(message_bytes, true, Reduces::kNo, call_.last_locals());
+    const auto message_between = [&](int source, int target) -> const Message& {
+      const int host = call_.network.HostOf(source);
+      if (host == call_.network.HostOf(target)) return local;
+      return host + 1 == call_.hosts() ? of_last : remote;
+    };
+    for (size_t i = 0; i < ranks_.size(); ++i) {
+      const int rank = RankOf(i);
+      ranks_[i].left.clear();
+      for (int distance = 1; distance < call_.size; ++distance) {
+        const Message& message = message_between(rank, (rank + distance) % call_.size);
+        ranks_[i].left.push_back(Send(message, ranks_[i].own, ranks_[i].ends));
+      }
     }
-    return received;
+    for (size_t i = 0; i < ranks_.size(); ++i) {
+      const int rank = RankOf(i);
+      for (int distance = 1; distance < call_.size; ++distance) {
+        const int source = (rank - distance + call_.size) % call_.size;
+        const Stream& left = ranks_[IndexOf(source)].left[distance - 1];
+        Receive(message_between(source, rank), left, kAlways, ranks_[i].ends);
+      }
+    }
+  }
+  // Local work on `bytes` at so much for a byte, when everything has arrived.
+  void Work(double bytes, double byte_ns) {
+    const Message whole = call_.MessageOf(bytes, false, Reduces::kNo);
+    for (Followed& rank : ranks_) {
+      rank.own = prices::Work(whole.chunks, bytes / whole.chunks * byte_ns, kAlways, rank.ends);
+    }
+  }
+  double ns() const {
+    double latest = 0;
+    for (const Followed& rank : ranks_) latest = std::max(latest, rank.ends.receiving);
+    return latest;
   }
 
  private:
-  // When the messages of one host's ranks have left, by rank: those to later neighbours take their time from `begins`
-  // on, and those to earlier ones from the last of `between_hosts` on.
-  struct Sends {
-    std::vector<double> begins;
-    std::vector<std::vector<double>> between_hosts;
+  struct Followed {
+    Ends ends;
+    Stream own;                // when what it sends to everyone is there
+    std::vector<Stream> left;  // its messages, by distance from 1 on
   };
 
-  double local_ns() const { return local_.chunks * local_.sending_ns; }
-
-  Sends SendsOf(int ranks, const std::vector<double>& begins) const {
-    Sends sends{{begins.begin(), begins.begin() + ranks}, std::vector<std::vector<double>>(ranks)};
-    const size_t count = call_.size - ranks;
-    const double own_ns = remote_.chunks * call_.network.remote.message_ns;  // before the link, for each message
-    const double link_ns = remote_.chunks * remote_.receiving_ns - own_ns;   // alone on the link
-    // Of those on their own, the time at which each is on the link; of those on the link, how much it will have done
-    // for each of its messages when it is done with this one's.
-    using Queue = std::priority_queue<std::pair<double, int>, std::vector<std::pair<double, int>>, std::greater<>>;
-    Queue off_link, on_link;
-    for (int i = 0; i < ranks; ++i) off_link.push({begins[i] + (ranks - 1 - i) * local_ns() + own_ns, i});
-    double now = 0, done = 0;
-    while (!off_link.empty() || !on_link.empty()) {
-      const double sharers = static_cast<double>(on_link.size());
-      const double left = on_link.empty() ? kEver : now + (on_link.top().first - done) * sharers;
-      if (!off_link.empty() && off_link.top().first <= left) {
-        const auto [joins, rank] = off_link.top();
-        off_link.pop();
-        if (!on_link.empty()) done += (joins - now) / sharers;
-        now = joins;
-        on_link.push({done + link_ns, rank});
-        continue;
-      }
-      const auto [done_then, rank] = on_link.top();
-      on_link.pop();
-      done = done_then;
-      now = left;
-      sends.between_hosts[rank].push_back(now);
-      if (sends.between_hosts[rank].size() < count) off_link.push({now + own_ns, rank});
-    }
-    return sends;
+  int first_of_last() const { return call_.size - call_.last_locals(); }
+  int RankOf(size_t index) const {
+    const int i = static_cast<int>(index);
+    return i < call_.locals() ? i : first_of_last() + i - call_.locals();
   }
-
-  // When the message of `rank` over the distance has left.
-  double Sent(int rank, int distance) const {
-    const Sends& sends = call_.network.HostOf(rank) + 1 == call_.hosts() ? last_ : full_;
-    const std::vector<double>& between_hosts = sends.between_hosts[rank % call_.locals()];
-    const int later = static_cast<int>(sends.begins.size()) - 1 - rank % call_.locals();
-    const int crossing = static_cast<int>(between_hosts.size());
-    if (distance <= later) return sends.begins[rank % call_.locals()] + distance * local_ns();
-    if (distance <= later + crossing) return between_hosts[distance - later - 1];
-    return between_hosts.back() + (distance - later - crossing) * local_ns();
+  size_t IndexOf(int rank) const {
+    return rank >= first_of_last() && !is_full_ ? call_.locals() + rank - first_of_last() : rank % call_.locals();
   }
-
-  static constexpr double kEver = std::numeric_limits<double>::infinity();
 
   const Call& call_;
-  const Message local_, remote_;
-  const Sends full_, last_;
+  const bool is_full_;  // all hosts are
+  std::vector<Followed> ranks_;
 };
-
-// When the ranks of the first host, or the last if it has fewer, have received everything: by rank of a host.
-std::vector<double> ReceivedByAll(const Call& call, double message_bytes, const std::vector<double>& begins) {
-  const Everyone everyone(call, message_bytes, begins);
-  std::vector<double> received(call.locals());
-  for (int i = 0; i < call.locals(); ++i) received[i] = everyone.Received(i, begins[i]);
-  if (call.last_locals() == call.locals()) return received;
-  for (int i = 0; i < call.last_locals(); ++i) {
-    const int rank = (call.hosts() - 1) * call.locals() + i;
-    received[i] = std::max(received[i], everyone.Received(rank, begins[i]));
-  }
-  return received;
-}
 
 double DirectOfOneLink(const Call& call, double message_bytes) {
   const auto message = [&](Reduces reduces) { return call.MessageOf(message_bytes, call.crosses(), reduces); };
@@ -144,18 +113,20 @@ double TwoShotOfOneLink(const Call& call) {
 double Direct(const Call& call) {
   const double message_bytes = call.collective == Collective::kAllReduce ? call.bytes : call.block_bytes();
   if (call.flat()) return DirectOfOneLink(call, message_bytes);
-  const std::vector<double> received = ReceivedByAll(call, message_bytes, std::vector<double>(call.locals(), 0));
-  const double work_ns =
-      HasReduction(call.collective) ? (call.size - 1) * call.network.reduced_byte_ns : call.network.copied_byte_ns;
-  return *std::max_element(received.begin(), received.end()) + message_bytes * work_ns;
+  Everyone everyone(call);
+  everyone.Exchange(message_bytes);
+  everyone.Work(message_bytes, HasReduction(call.collective) ? (call.size - 1) * call.network.reduced_byte_ns
+                                                             : call.network.copied_byte_ns);
+  return everyone.ns();
 }
 
 double TwoShot(const Call& call) {
   if (call.flat()) return TwoShotOfOneLink(call);
-  std::vector<double> folded = ReceivedByAll(call, call.block_bytes(), std::vector<double>(call.locals(), 0));
-  for (double& time : folded) time += (call.size - 1) * call.block_bytes() * call.network.reduced_byte_ns;
-  const std::vector<double> received = ReceivedByAll(call, call.block_bytes(), folded);
-  return *std::max_element(received.begin(), received.end());
+  Everyone everyone(call);
+  everyone.Exchange(call.block_bytes());
+  everyone.Work(call.block_bytes(), (call.size - 1) * call.network.reduced_byte_ns);
+  everyone.Exchange(call.block_bytes());
+  return everyone.ns();
 }
 
 // From everyone to rank 0: nearest first as seen from it, to either side.

@@ -2,14 +2,14 @@
 //
 // Up to kFollowedMax ranks all are followed. In larger worlds, what all ranks or all hosts do alike is followed once:
 // one rank, or the ranks of one host, stand for the others. That is exact but for the ends of the vector, at which some
-// ranks cut what they send, and for a last host with fewer ranks.
+// ranks cut what they send, and for a last host with fewer ranks in some algorithms.
 
 #ifndef COMM_PRICES_FOLLOWED_H_
 #define COMM_PRICES_FOLLOWED_H_
 
-#include <cstddef>
 #include <vector>
 
+#include "comm/link_sharing.h"
 #include "comm/prices/call.h"
 #include "comm/streams.h"
 
@@ -24,34 +24,20 @@ inline int FollowedRanks(const Call& call) {
   return call.flat() ? 1 : call.locals();
 }
 
-// The hosts' links, shared by what their ranks send to other hosts at the same time.
-//
-// Who shares a link depends on when messages begin, and that on who shares links before. So an algorithm is followed
-// again and again, each time with the sharing that the times of the last amount to, until that changes no more.
+// What followed ranks send, over links that the ranks of a host share (comm/link_sharing.h).
 class SharedLinks {
  public:
   explicit SharedLinks(const Call& call) : call_(call) {}
 
-  // A message from a followed rank, which could begin at `begin`. Each time through the algorithm, messages must be
-  // asked for in the same order.
-  Message MessageOf(int source, int target, double begin, double bytes, Reduces reduces);
-  // Ends one time through. Whether another is worth it.
-  bool Changed();
+  // A message from a followed rank. Rounds are numbered as one likes, unlike rounds unlike.
+  Message MessageOf(int source, int target, int round, double bytes, Reduces reduces);
+  // All messages have been asked for once. From now on they cost what they cost where they are shared.
+  void Shared() { shared_ = true; }
 
  private:
-  struct Flow {
-    int host, rank;
-    double begin;
-    double alone_ns;  // on a link of its own
-    double sharers;   // on average, from its begin to its end
-  };
-  // One link's flows, in order of their begin.
-  static void Share(std::vector<Flow*>* flows);
-
   const Call& call_;
-  std::vector<Flow> flows_;
-  size_t asked_ = 0;  // this time
-  int times_ = 0;
+  LinkSharing sharing_;
+  bool shared_ = false;
 };
 
 // A message on its way.
@@ -60,15 +46,14 @@ struct Sent {
   Stream left;
 };
 
-// `follow(links)` goes through the algorithm once and returns its time.
+// `follow(links)` goes through the algorithm and returns its time: where links are shared, once for who shares them, and
+// once more.
 template <typename Follow>
-double Settled(const Call& call, Follow follow) {
+double FollowTwice(const Call& call, Follow follow) {
   SharedLinks links(call);
-  double ns = 0;
-  do {
-    ns = follow(links);
-  } while (links.Changed());
-  return ns;
+  if (!call.flat()) follow(links);
+  links.Shared();
+  return follow(links);
 }
 
 // One rank's blocks: when what it last wrote where is there.

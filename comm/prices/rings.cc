@@ -1,7 +1,9 @@
 // Prices of rings and chains: every rank hands on to the next one.
 
 #include <algorithm>
+#include <vector>
 
+#include "comm/prices/followed.h"
 #include "comm/prices/forms.h"
 
 namespace lockstep {
@@ -33,10 +35,39 @@ double RingOfOneLink(const Call& call, bool remote) {
   return ring.ns();
 }
 
-// A ring of which the last link of every host is slow. The longest chain of events begins at a slow link; round by
-// round it follows the ring to the next link, as long as latency is what keeps that waiting, or stays at a slow link
-// that is never idle. It is longest when it begins before the smallest host, and stays in the first of the two phases,
-// where a reduction makes the link the slower.
+// A ring of which the last link of every host is another, round by round, rank by rank.
+double RingOfRanks(const Call& call) {
+  const Rounds rounds(call);
+  const Message own = call.MessageOf(call.block_bytes(), false, Reduces::kNo);
+  std::vector<Stream> data(call.size);
+  std::vector<Ends> ends(call.size);
+  for (int round = 0; round < rounds.reducing + rounds.copying; ++round) {
+    const Reduces reduces = round < rounds.reducing ? Reduces::kYes : Reduces::kNo;
+    const Message local = call.MessageOf(call.block_bytes(), false, reduces);
+    const Message remote = call.MessageOf(call.block_bytes(), true, reduces);
+    const auto crosses = [&](int rank) {
+      return call.network.HostOf(rank) != call.network.HostOf((rank + 1) % call.size);
+    };
+    std::vector<Stream> left;
+    for (int rank = 0; rank < call.size; ++rank) {
+      left.push_back(Send(crosses(rank) ? remote : local, data[rank], ends[rank]));
+    }
+    for (int rank = 0; rank < call.size; ++rank) {
+      const int source = (rank + call.size - 1) % call.size;
+      data[rank] = Receive(crosses(source) ? remote : local, left[source], kAlways, ends[rank]);
+      const bool copies = round == 0 && call.collective == Collective::kAllGather;
+      if (copies) Work(own.chunks, own.copying_ns, {0, 0}, ends[rank]);
+    }
+  }
+  double latest = 0;
+  for (const Ends& of_rank : ends) latest = std::max(latest, of_rank.receiving);
+  return latest;
+}
+
+// The same in a large world, by its longest chain of events. That begins at a slow link; round by round it follows the ring
+// to the next slow link, as long as latency is what keeps that waiting, or stays at a slow link that is never idle. It is
+// longest when it begins before the smallest host, and stays in the first of the two phases, where a reduction makes the
+// link the slower.
 class RingOfHosts {
  public:
   explicit RingOfHosts(const Call& call) : call_(call), rounds_(call) {}
@@ -99,9 +130,10 @@ Stream Along(const Call& call, const Stream& begin, int hops, int crossings, Red
 }  // namespace
 
 double Ring(const Call& call) {
-  const double of_one_link = RingOfOneLink(call, call.flat() && call.crosses());
+  if (call.flat()) return RingOfOneLink(call, call.crosses());
+  if (call.size <= kFollowedMax) return RingOfRanks(call);
   // A slower link inside the hosts holds up the ring, too.
-  return call.flat() ? of_one_link : std::max(of_one_link, RingOfHosts(call).ns());
+  return std::max(RingOfOneLink(call, /*remote=*/false), RingOfHosts(call).ns());
 }
 
 // From rank 0 (a broadcast), or rank 1 (a reduction by ring), to the rank before.

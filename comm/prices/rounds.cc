@@ -44,14 +44,14 @@ struct Core {
   int extra;
 };
 
-// Once through all of recursive doubling.
+// All of recursive doubling.
 double Follow(const Call& call, const Core& core, SharedLinks* links) {
   const int count = 1 << core.rounds;
   std::vector<Ends> ends(call.size);
   std::vector<Stream> sums(call.size);
+  int round = 0;
   const auto send = [&](int source, int target, Reduces reduces) {
-    const double begin = std::max(sums[source].first, ends[source].sending);
-    const Message message = links->MessageOf(source, target, begin, call.bytes, reduces);
+    const Message message = links->MessageOf(source, target, round, call.bytes, reduces);
     return Sent{message, Send(message, sums[source], ends[source])};
   };
   const auto receive = [&](const Sent& sent, const Stream& posted, int target) {
@@ -62,9 +62,11 @@ double Follow(const Call& call, const Core& core, SharedLinks* links) {
   }
   std::vector<Sent> sent(count);
   for (int bit = 1; bit < count; bit *= 2) {
+    ++round;
     for (int i = 0; i < count; ++i) sent[i] = send(core.rank_of(i), core.rank_of(i ^ bit), Reduces::kYes);
     for (int i = 0; i < count; ++i) receive(sent[i ^ bit], sums[core.rank_of(i)], core.rank_of(i));
   }
+  ++round;
   for (int number = 0; number < core.extra; ++number) {
     receive(send(2 * number + 1, 2 * number, Reduces::kNo), kAlways, 2 * number);
   }
@@ -76,14 +78,14 @@ double Follow(const Call& call, const Core& core, SharedLinks* links) {
 // All ranks as one group; `rounds(circulant, members)` goes through its rounds.
 template <typename Rounds>
 double FollowCirculant(const Call& call, bool copies, Rounds rounds) {
-  return Settled(call, [&](SharedLinks& links) {
+  return FollowTwice(call, [&](SharedLinks& links) {
     Circulant::Member begin;
     begin.copies = copies;
     std::vector<Circulant::Member> members(FollowedRanks(call), begin);
     Circulant circulant(
         call, call.size, call.block_bytes(),
-        [&](int source, int target, double time, double bytes, Reduces reduces) {
-          return links.MessageOf(source, target, time, bytes, reduces);
+        [&](int source, int target, int round, double bytes, Reduces reduces) {
+          return links.MessageOf(source, target, round, bytes, reduces);
         },
         &members);
     rounds(&circulant, &members);
@@ -98,7 +100,7 @@ double FollowCirculant(const Call& call, bool copies, Rounds rounds) {
 double RecursiveDoubling(const Call& call) {
   const Core core(call.size);
   if (core.rounds == 1) return RecursiveDoublingInOneRound(call);
-  return Settled(call, [&](SharedLinks& links) { return Follow(call, core, &links); });
+  return FollowTwice(call, [&](SharedLinks& links) { return Follow(call, core, &links); });
 }
 
 double HalvingDoubling(const Call& call) {
@@ -128,7 +130,7 @@ double BruckAllGather(const Call& call) {
 double BruckAllToAll(const Call& call) {
   const int followed = FollowedRanks(call);
   const double copy_ns = call.block_bytes() * call.network.copied_byte_ns;
-  return Settled(call, [&](SharedLinks& links) {
+  return FollowTwice(call, [&](SharedLinks& links) {
     std::vector<Ends> ends(followed, {kNever, 0});
     for (int bit = 1; bit < call.size; bit *= 2) {
       // Of the numbers below the size, those that have the bit. One alone has not moved before.
@@ -137,8 +139,8 @@ double BruckAllToAll(const Call& call) {
       for (int i = 0; i < followed; ++i) {
         double packed = 0;
         if (going > 1) packed = ends[i].receiving += going * copy_ns;
-        const Message message = links.MessageOf(i, (i + bit) % call.size, std::max(packed, ends[i].sending),
-                                                going * call.block_bytes(), Reduces::kNo);
+        const Message message =
+            links.MessageOf(i, (i + bit) % call.size, /*round=*/bit, going * call.block_bytes(), Reduces::kNo);
         sent.push_back({message, Send(message, {packed, packed}, ends[i])});
       }
       for (int i = 0; i < followed; ++i) {
@@ -153,18 +155,17 @@ double BruckAllToAll(const Call& call) {
 }
 
 double Dissemination(const Call& call) {
-  const int followed = FollowedRanks(call);
-  std::vector<Ends> ends(followed);
-  std::vector<Stream> heard(followed);
+  std::vector<Ends> ends(call.size);
+  std::vector<Stream> heard(call.size);
   for (int distance = 1; distance < call.size; distance *= 2) {
-    std::vector<Stream> left(followed);
-    for (int i = 0; i < followed; ++i) {
+    std::vector<Stream> left(call.size);
+    for (int i = 0; i < call.size; ++i) {
       left[i] = Send(call.Between(i, (i + distance) % call.size, 0, Reduces::kNo), heard[i], ends[i]);
     }
-    for (int i = 0; i < followed; ++i) {
+    for (int i = 0; i < call.size; ++i) {
       const int source = (i - distance + call.size) % call.size;
       const Message message = call.Between(source, i, 0, Reduces::kNo);
-      heard[i] = Receive(message, left[source % followed], heard[i], ends[i]);
+      heard[i] = Receive(message, left[source], heard[i], ends[i]);
     }
   }
   double latest = 0;

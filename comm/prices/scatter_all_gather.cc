@@ -11,7 +11,7 @@ namespace lockstep {
 namespace prices {
 namespace {
 
-// Once through: the tree from the root on, and after a rank's part in it its part in the ring, which waits for the rank
+// The tree from the root on, and after a rank's part in it its part in the ring, which waits for the rank
 // before it alone. The root has everything, and waits for nobody.
 class Walk {
  public:
@@ -23,7 +23,7 @@ class Walk {
       ForChildrenBackwards(rank, call_.size, [&](int child) {
         const Stream& held = scattered_[rank];
         const Stream ready = rank == 0 ? held : Stream{held.last, held.last};
-        scattered_[child] = Pass(rank, child, BinomialSubtree(child, call_.size), ready);
+        scattered_[child] = Pass(rank, child, /*round=*/rank - child, BinomialSubtree(child, call_.size), ready);
       });
       const bool holds_one = BinomialSubtree(rank, call_.size) == 1;
       for (int block = 0; block < call_.size; ++block) {
@@ -45,13 +45,13 @@ class Walk {
   void PassAround(int rank) {
     for (int round = 0; round + 1 < call_.size; ++round) {
       const int block = (rank - round + call_.size) % call_.size;
-      if (!Holds(rank + 1, block)) readable_[block] = Pass(rank, rank + 1, 1, readable_[block]);
+      if (!Holds(rank + 1, block)) readable_[block] = Pass(rank, rank + 1, round, 1, readable_[block]);
     }
   }
 
-  Stream Pass(int source, int target, int blocks, const Stream& ready) {
-    const Message message = links_.MessageOf(source, target, std::max(ready.first, ends_[source].sending),
-                                             blocks * call_.block_bytes(), Reduces::kNo);
+  // The ring's rounds are numbered from 0 up, the tree's below.
+  Stream Pass(int source, int target, int round, int blocks, const Stream& ready) {
+    const Message message = links_.MessageOf(source, target, round, blocks * call_.block_bytes(), Reduces::kNo);
     return Receive(message, Send(message, ready, ends_[source]), kAlways, ends_[target]);
   }
 
@@ -87,7 +87,7 @@ double Estimate(const Call& call) {
 // The ring has as many messages as there are pairs of ranks.
 double ScatterAllGather(const Call& call) {
   if (call.size > kFollowedMax) return Estimate(call);
-  return Settled(call, [&](SharedLinks& links) { return Walk(call, &links).ns(); });
+  return FollowTwice(call, [&](SharedLinks& links) { return Walk(call, &links).ns(); });
 }
 
 }  // namespace prices

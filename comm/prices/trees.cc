@@ -11,12 +11,13 @@ namespace lockstep {
 namespace prices {
 namespace {
 
-// From number 0 of `size` to the others: data[i] is when number i has it, of which data[0] is given.
+// From number 0 of `size` to the others: data[i] is when number i has it, of which data[0] is given. A round for each
+// distance.
 template <typename MessageTo>
 void Broadcast(int size, MessageTo message_to, std::vector<Stream>* data, std::vector<Ends>* ends) {
   for (int rank = 0; rank < size; ++rank) {
     ForChildrenBackwards(rank, size, [&](int child) {
-      const Message message = message_to(rank, child, std::max((*data)[rank].first, (*ends)[rank].sending));
+      const Message message = message_to(rank, child, /*round=*/child - rank);
       const Stream left = Send(message, (*data)[rank], (*ends)[rank]);
       (*data)[child] = Receive(message, left, kAlways, (*ends)[child]);
     });
@@ -35,11 +36,11 @@ double WithCopy(const Call& call, double ns) { return std::max(ns, call.bytes * 
 }  // namespace
 
 double BinomialBroadcast(const Call& call) {
-  return Settled(call, [&](SharedLinks& links) {
+  return FollowTwice(call, [&](SharedLinks& links) {
     std::vector<Stream> data(call.size);
     std::vector<Ends> ends(call.size);
-    const auto message_to = [&](int source, int target, double begin) {
-      return links.MessageOf(source, target, begin, call.bytes, Reduces::kNo);
+    const auto message_to = [&](int source, int target, int round) {
+      return links.MessageOf(source, target, round, call.bytes, Reduces::kNo);
     };
     Broadcast(call.size, message_to, &data, &ends);
     return WithCopy(call, Latest(data));
@@ -53,7 +54,7 @@ double TwoLevelBroadcast(const Call& call) {
   std::vector<Stream> heads(call.hosts());
   std::vector<Ends> ends_of_heads(call.hosts());
   Broadcast(
-      call.hosts(), [&](int, int, double) { return remote; }, &heads, &ends_of_heads);
+      call.hosts(), [&](int, int, int) { return remote; }, &heads, &ends_of_heads);
   double latest = 0;
   for (int host = 0; host < call.hosts(); ++host) {
     const int locals = host + 1 == call.hosts() ? call.last_locals() : call.locals();
@@ -61,19 +62,19 @@ double TwoLevelBroadcast(const Call& call) {
     std::vector<Ends> ends(locals);
     ends[0] = ends_of_heads[host];
     Broadcast(
-        locals, [&](int, int, double) { return local; }, &data, &ends);
+        locals, [&](int, int, int) { return local; }, &data, &ends);
     latest = std::max(latest, Latest(data));
   }
   return WithCopy(call, latest);
 }
 
 double BinomialReduce(const Call& call) {
-  return Settled(call, [&](SharedLinks& links) {
+  return FollowTwice(call, [&](SharedLinks& links) {
     std::vector<Stream> sums(call.size);
     for (int rank = call.size - 1; rank >= 0; --rank) {
       Ends ends;
       ForChildren(rank, call.size, [&](int child) {
-        const Message message = links.MessageOf(child, rank, sums[child].first, call.bytes, Reduces::kYes);
+        const Message message = links.MessageOf(child, rank, /*round=*/child - rank, call.bytes, Reduces::kYes);
         Ends of_child;
         sums[rank] = Receive(message, Send(message, sums[child], of_child), sums[rank], ends);
       });
@@ -85,7 +86,7 @@ double BinomialReduce(const Call& call) {
 // A child sends when it has all of its own.
 double BinomialGather(const Call& call) {
   const double copying_ns = call.block_bytes() * call.network.copied_byte_ns;
-  return Settled(call, [&](SharedLinks& links) {
+  return FollowTwice(call, [&](SharedLinks& links) {
     std::vector<double> complete(call.size);
     for (int rank = call.size - 1; rank >= 0; --rank) {
       if (BinomialSubtree(rank, call.size) == 1) continue;
@@ -93,7 +94,7 @@ double BinomialGather(const Call& call) {
       Work(1, copying_ns, {0, 0}, ends);
       ForChildren(rank, call.size, [&](int child) {
         const double bytes = BinomialSubtree(child, call.size) * call.block_bytes();
-        const Message message = links.MessageOf(child, rank, complete[child], bytes, Reduces::kNo);
+        const Message message = links.MessageOf(child, rank, /*round=*/child - rank, bytes, Reduces::kNo);
         Ends of_child;
         Receive(message, Send(message, {complete[child], complete[child]}, of_child), kAlways, ends);
       });
@@ -105,15 +106,14 @@ double BinomialGather(const Call& call) {
 
 double BinomialScatter(const Call& call) {
   const double copying_ns = call.block_bytes() * call.network.copied_byte_ns;
-  return Settled(call, [&](SharedLinks& links) {
+  return FollowTwice(call, [&](SharedLinks& links) {
     std::vector<double> complete(call.size);
     double latest = 0;
     for (int rank = 0; rank < call.size; ++rank) {
       Ends ends;
       ForChildrenBackwards(rank, call.size, [&](int child) {
         const double bytes = BinomialSubtree(child, call.size) * call.block_bytes();
-        const double begin = std::max(complete[rank], ends.sending);
-        const Message message = links.MessageOf(rank, child, begin, bytes, Reduces::kNo);
+        const Message message = links.MessageOf(rank, child, /*round=*/child - rank, bytes, Reduces::kNo);
         Ends of_child;
         const Stream left = Send(message, {complete[rank], complete[rank]}, ends);
         complete[child] = Receive(message, left, kAlways, of_child).last;

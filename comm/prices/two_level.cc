@@ -12,23 +12,22 @@ namespace prices {
 namespace {
 
 // All-gather and reduce-scatter of blocks, rank by rank. Where all hosts are full, all ranks do alike and one is
-// followed; elsewhere those of all hosts, or in a large world of the first, which stands for all full ones, and the
-// last.
+// followed; elsewhere those of all hosts, or in a large world of the last, of the one before it, which hears from the last
+// at last, and of the first, which stands for the others.
 class BlocksOnHosts {
  public:
-  BlocksOnHosts(const Call& call, SharedLinks* links)
+  explicit BlocksOnHosts(const Call& call)
       : call_(call),
-        links_(*links),
         is_full_(call.last_locals() == call.locals()),
         local_(call.MessageOf(call.block_bytes(), false, Reduces::kNo)),
         remote_(call.MessageOf(call.block_bytes(), true, Reduces::kNo)),
         reducing_ns_(call.MessageOf(call.block_bytes(), false, Reduces::kYes).reducing_ns) {
     if (is_full_) {
       hosts_ = {0};
-    } else if (call.size <= kFollowedMax) {
+    } else if (call.size <= kFollowedMax || call.hosts() <= 3) {
       for (int host = 0; host < call.hosts(); ++host) hosts_.push_back(host);
     } else {
-      hosts_ = {0, call.hosts() - 1};
+      hosts_ = {0, call.hosts() - 2, call.hosts() - 1};
     }
     for (int host : hosts_) ranks_.emplace_back(is_full_ ? 1 : RanksOf(host), Rank(call.hosts(), RanksOf(host)));
   }
@@ -86,7 +85,7 @@ class BlocksOnHosts {
           ReceiveFromNeighbours(host, local, rank);
           Stream sum;
           if (neighbours > 0) sum = Work(local_.chunks, neighbours * reducing_ns_, kAlways, rank.ends);
-          const Message message = SumMessage(host, local, target, std::max(sum.first, rank.ends.sending));
+          const Message message = SumMessage(host, local, target);
           rank.to_host[distance].push_back(Send(message, sum, rank.ends));
         }
       }
@@ -120,13 +119,13 @@ class BlocksOnHosts {
   int RanksOf(int host) const { return host + 1 == call_.hosts() ? call_.last_locals() : call_.locals(); }
   int HostFrom(int host, int distance) const { return (host + distance + call_.hosts()) % call_.hosts(); }
   int Neighbour(int host, int local, int distance) const { return (local + distance + RanksOf(host)) % RanksOf(host); }
-  Message Remote(int sharers) const { return call_.MessageOf(call_.block_bytes(), true, Reduces::kNo, sharers); }
+  Message Remote(double sharers) const { return call_.MessageOf(call_.block_bytes(), true, Reduces::kNo, sharers); }
 
-  // Where not all ranks are followed, the deputies of a host send their sums at the same time.
-  Message SumMessage(int host, int local, int target, double begin) {
-    if (hosts_.size() < static_cast<size_t>(call_.hosts())) return Remote(std::min(RanksOf(host), RanksOf(target)));
-    return links_.MessageOf(host * call_.locals() + local, target * call_.locals(), begin, call_.block_bytes(),
-                            Reduces::kNo);
+  // The sums that a host sends to another are a round. Of their deputies here, some may have one more than the others.
+  Message SumMessage(int host, int local, int target) const {
+    const int all = RanksOf(target) / RanksOf(host), one_more = RanksOf(target) % RanksOf(host);
+    const double others = local < one_more ? static_cast<double>(all) / (all + 1) : 1;
+    return Remote(one_more + (all > 0 ? (RanksOf(host) - one_more) * others : 0));
   }
 
   template <typename Do>
@@ -138,10 +137,8 @@ class BlocksOnHosts {
     }
   }
   Rank& At(int host, int local) {
-    const bool is_last = host + 1 == call_.hosts();
-    const size_t followed = hosts_.size() == static_cast<size_t>(call_.hosts()) ? host
-                            : is_last                                           ? hosts_.size() - 1
-                                                                                : 0;
+    const auto found = std::lower_bound(hosts_.begin(), hosts_.end(), host);
+    const size_t followed = found != hosts_.end() && *found == host ? found - hosts_.begin() : 0;
     return ranks_[followed][local % ranks_[followed].size()];
   }
 
@@ -165,7 +162,6 @@ class BlocksOnHosts {
   }
 
   const Call& call_;
-  SharedLinks& links_;
   const bool is_full_;  // all hosts are
   const Message local_, remote_;
   const double reducing_ns_;
@@ -202,10 +198,10 @@ class AllReduceOnHosts {
   Circulant CirculantOf(int slice) {
     return Circulant(
         call_, call_.hosts(), block_bytes_,
-        [this, slice](int source, int target, double begin, double bytes, Reduces reduces) {
+        [this, slice](int source, int target, int round, double bytes, Reduces reduces) {
           // Where one host stands for all, its owners send at the same time.
           if (followed_ < call_.hosts()) return call_.MessageOf(bytes, /*remote=*/true, reduces, owners_);
-          return links_.MessageOf(source * call_.locals() + slice, target * call_.locals() + slice, begin, bytes,
+          return links_.MessageOf(source * call_.locals() + slice, target * call_.locals() + slice, round, bytes,
                                   reduces);
         },
         &groups_[slice]);
@@ -299,16 +295,12 @@ class AllReduceOnHosts {
 }  // namespace
 
 double TwoLevelAllReduce(const Call& call) {
-  return Settled(call, [&](SharedLinks& links) { return AllReduceOnHosts(call, &links).ns(); });
+  return FollowTwice(call, [&](SharedLinks& links) { return AllReduceOnHosts(call, &links).ns(); });
 }
 
-double TwoLevelAllGather(const Call& call) {
-  return Settled(call, [&](SharedLinks& links) { return BlocksOnHosts(call, &links).AllGather(); });
-}
+double TwoLevelAllGather(const Call& call) { return BlocksOnHosts(call).AllGather(); }
 
-double TwoLevelReduceScatter(const Call& call) {
-  return Settled(call, [&](SharedLinks& links) { return BlocksOnHosts(call, &links).ReduceScatter(); });
-}
+double TwoLevelReduceScatter(const Call& call) { return BlocksOnHosts(call).ReduceScatter(); }
 
 }  // namespace prices
 }  // namespace lockstep
