@@ -64,9 +64,9 @@ void OfiEndpoint::Shutdown() {
   if (endpoint_ == nullptr) return;
   if (CrashesWhenClosed()) {
     // Its providers move data in calls of ours alone, of which there are no more.
-    LOCKSTEP_LOG(kWarning) << info_->fabric_attr->prov_name
-                           << " is in the middle of a message: this version of libfabric "
-                           << "would crash if it were closed, so it stays open, unused, until the process ends";
+    LOCKSTEP_LOG(kWarning)
+        << info_->fabric_attr->prov_name << " may be in the middle of a message: this version of "
+        << "libfabric crashes when it is closed then, so it stays open, unused, until the process ends";
     endpoint_ = nullptr;
     abandoned_ = true;
     return;

@@ -69,6 +69,8 @@ class OfiLinks final : private OfiPeers::Observer {
   // OK, or why nothing can be sent or received any more.
   const absl::Status& status() const { return peers_->status().ok() ? stuck_ : peers_->status(); }
 
+  // Whether Shutdown or Leave was called.
+  bool broken() const { return !broken_.ok(); }
   // Whether nothing tells when there is something to do: a peer is being greeted, or the provider has refused
   // something.
   bool restless() const { return broken_.ok() && (endpoint_->refused() || peers_->waiting()); }

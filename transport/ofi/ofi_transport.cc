@@ -295,7 +295,7 @@ bool OfiTransport::Progress() {
     if (armed_.load(std::memory_order_relaxed)) armed_.store(false);
   } else if (sleep_wanted_.load(std::memory_order_relaxed)) {
     sleep_wanted_.store(false, std::memory_order_relaxed);
-    const bool fast = !descriptor_watched_ || links_->restless();
+    const bool fast = !links_->broken() && (!descriptor_watched_ || links_->restless());
     if (fast != fast_tick_) {
       fast_tick_ = fast;
       SetTick();

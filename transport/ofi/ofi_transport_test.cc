@@ -206,6 +206,27 @@ TEST_F(OfiTransportTest, AddressesMustBeThoseOfTheWorldAndOfOneProvider) {
   EXPECT_THAT(send.status, StatusIs(Code::kFailedPrecondition, HasSubstr("before SetPeers")));
 }
 
+// What the peer sends on wakes nobody, though the endpoint may be one that cannot be closed.
+TEST_F(OfiTransportTest, WhoAbortsInTheMiddleOfAMessageSleeps) {
+  if (!Create(2)) return;
+  const std::vector<unsigned char> data(64 << 20, 1);
+  std::vector<unsigned char> target(data.size());
+  TestOperation send, receive;
+  rank(0)->Send(Rank(1), 0, TestEnvelope(1), data.data(), data.size(), &send);
+  rank(1)->Receive(Rank(0), 0, TestEnvelope(1), CopySink(&target), &receive);
+  ASSERT_TRUE(DriveAll([&] { return target.front() == 1; }));
+  rank(1)->Abort(absl::AbortedError("enough"));
+  EXPECT_THAT(receive.status, StatusIs(Code::kAborted, HasSubstr("enough")));
+  for (int i = 0; i < 1000; ++i) rank(0)->Progress();
+  const Deadline deadline = Deadline::AfterMs(500);
+  int wakes = 0;
+  for (; !deadline.passed(); ++wakes) {
+    rank(1)->Progress();
+    rank(1)->WaitForEvent(deadline);
+  }
+  EXPECT_LT(wakes, 50) << "a tick comes every 50 ms";
+}
+
 TEST_F(OfiTransportTest, WhoDoesNotFitIsRefusedAndToldWhyWhileTheOthersGoOn) {
   struct Case {
     const char* message;
