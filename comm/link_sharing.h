@@ -7,7 +7,7 @@
 //
 //   sum over i of min(m_i, m_r)
 //
-// bytes have left, and its bytes take that many times m_r as long as alone. For equal messages it is the number of senders,
+// bytes have left, and its bytes take that sum divided by m_r times as long as alone. For equal messages it is the number of senders,
 // as in the max-rate model (Gropp, Olson and Samfass, EuroMPI 2016) of processes that can each fill the link.
 
 #ifndef COMM_LINK_SHARING_H_

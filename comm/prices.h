@@ -5,9 +5,9 @@
 // have in common is multiplied rather than repeated; where ranks differ, they are followed one by one, message by message
 // (comm/prices/followed.h).
 //
-// Equal to the simulator's up to 128 ranks, on any hosts. Beyond, where one rank or one host's ranks may stand for all,
-// still equal for most algorithms, and an estimate for some, within a quarter for a few bytes and a tenth for many:
-// comm/prices_test.cc says which.
+// Equal to the simulator's up to 128 ranks, on hosts of any equal number of ranks and a last one with fewer. Beyond, where
+// one rank or one host's ranks may stand for all, still equal for most algorithms; comm/prices_test.cc says how far the
+// others are off.
 
 #ifndef COMM_PRICES_H_
 #define COMM_PRICES_H_

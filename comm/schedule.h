@@ -182,9 +182,9 @@ struct Step {
 
   Kind kind = Kind::kCopy;
   Rank peer;  // kSend, kReceive, kReceiveReduce
-  // kSend: the algorithm's round. It is later than those of all messages that this one waits for, so messages of one round
-  // may be under way at the same time; that they are is what prices assume of the ranks that share a host's link
-  // (comm/simulator.h). Nothing is carried out by it.
+  // kSend: the algorithm's round, numbered alike on all ranks. It is later than those of all messages that this one waits
+  // for, so messages of one round may be under way at the same time; that they are is what prices assume of the ranks that
+  // share a host's link (comm/link_sharing.h). Nothing is carried out by it.
   int32_t round = 0;
   Operand source;
   Operand target;

@@ -2,7 +2,7 @@
 // virtual time. Pure: the same arguments give the same bits.
 //
 // The model is LogGP's (Alexandrov, Ionescu, Schauser and Scheiman, SPAA 1995) for messages, with two resources for
-// each rank and one for each host:
+// each rank, and links that the ranks of a host share:
 //
 //   sending end     carries the rank's sends in list order, one chunk after the other: a chunk of b bytes takes
 //                   message_ns + b * byte_ns. The send is complete when the chunk has left.

@@ -129,6 +129,25 @@ TEST(Simulator, RanksOfAHostShareItsLink) {
   EXPECT_DOUBLE_EQ(Ns(inside, 400, TestNetwork(2)), 400 + 1000);
 }
 
+TEST(Simulator, AShortMessageLeavesASharedLinkBeforeALongOne) {
+  // One block of three to rank 2, two to rank 3.
+  std::vector<Schedule> world = World({{Send(2, {Window::kInput, 0, 1})},
+                                       {Send(3, {Window::kInput, 0, 2})},
+                                       {Receive(0, {Window::kOutput, 0, 1})},
+                                       {Receive(1, {Window::kOutput, 0, 2})}});
+  for (Schedule& schedule : world) schedule.blocks = 3;
+  EXPECT_DOUBLE_EQ(Ns(world, 300, TestNetwork(2)), (100 + 200) * 10 + 50'000);
+  // The same in two messages of the round.
+  std::vector<Schedule> two = world;
+  two[1].steps = {Send(3, {Window::kInput, 0, 1}), Send(3, {Window::kInput, 1, 1})};
+  two[3].steps = {Receive(1, {Window::kOutput, 0, 1}), Receive(1, {Window::kOutput, 1, 1})};
+  EXPECT_DOUBLE_EQ(Ns(two, 300, TestNetwork(2)), (100 + 200) * 10 + 50'000);
+  // The short one, passed on inside the host, is there when both have had their share of 100 bytes.
+  world[2].steps.push_back(Send(3, {Window::kOutput, 0, 1}, {0}));
+  world[3].steps.push_back(Receive(2, {Window::kOutput, 2, 1}));
+  EXPECT_DOUBLE_EQ(Ns(world, 300, TestNetwork(2)), 2 * 100 * 10 + 50'000 + 100 + 1000);
+}
+
 TEST(Simulator, ReducesOnTheReceivingEnd) {
   std::vector<Schedule> world = World({{Send(1, kInput)}, {Receive(0, kOutput)}});
   world[1].steps[0].kind = Step::Kind::kReceiveReduce;

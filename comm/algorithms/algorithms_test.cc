@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -548,11 +549,40 @@ TEST(Rounds, AreLaterThanThoseOfAllMessagesThatAreWaitedFor) {
                 const Step& step = all[rank].steps[i];
                 for (const int32_t earlier : step.after) latest[i] = std::max(latest[i], latest[earlier]);
                 if (step.kind != Step::Kind::kSend) continue;
-                ASSERT_GT(step.round, latest[i]) << "step " << i << " of " << ToString(all[rank]);
+                ASSERT_GT(step.round, latest[i]) << "#" << i << " of " << ToString(all[rank]);
               }
             }
             if (!HasRoot(collective)) break;
           }
+        }
+      }
+    }
+  }
+}
+
+std::set<int32_t> RoundsOf(const Schedule& schedule) {
+  std::set<int32_t> rounds;
+  for (const Step& step : schedule.steps) {
+    if (step.kind == Step::Kind::kSend) rounds.insert(step.round);
+  }
+  return rounds;
+}
+
+// A rank's part depends on its distance from the root, and so do its rounds.
+TEST(Rounds, AreThoseOfTheRankAsFarFromAnotherRoot) {
+  for (const Collective collective : AllCollectives()) {
+    if (!HasRoot(collective)) continue;
+    for (const Algorithm algorithm : AlgorithmsFor(collective)) {
+      // Chains that fold begin at rank 0, whatever the root; two levels have hosts, which do not turn with the root.
+      const bool turns = !(collective == Collective::kReduce && algorithm == Algorithm::kChain);
+      if (IsByMemory(algorithm) || !turns) continue;
+      for (const int size : kSizes) {
+        const std::vector<Schedule> from_first = BuildAll(collective, algorithm, size);
+        const int root = size / 2;
+        const std::vector<Schedule> from_other = BuildAll(collective, algorithm, size, root);
+        for (int rank = 0; rank < size; ++rank) {
+          ASSERT_EQ(RoundsOf(from_first[rank]), RoundsOf(from_other[(rank + root) % size]))
+              << Name(collective) << " by " << Name(algorithm) << ", rank " << rank << " of " << size;
         }
       }
     }

@@ -7,7 +7,7 @@ Message SharedLinks::MessageOf(int source, int target, int round, double bytes, 
   const int host = call_.network.HostOf(source);
   const bool is_remote = host != call_.network.HostOf(target);
   if (!is_remote || call_.flat()) return call_.MessageOf(bytes, is_remote, reduces);
-  if (!shared_) {
+  if (!settled_) {
     sharing_.Add(host, round, source, bytes);
     return call_.MessageOf(bytes, is_remote, reduces);
   }

@@ -1,8 +1,8 @@
 // The ranks of a world, followed one by one through an algorithm's rounds.
 //
 // Up to kFollowedMax ranks all are followed. In larger worlds, what all ranks or all hosts do alike is followed once:
-// one rank, or the ranks of one host, stand for the others. That is exact but for the ends of the vector, at which some
-// ranks cut what they send, and for a last host with fewer ranks in some algorithms.
+// one rank, or the ranks of one host, stand for the others. That leaves out that some ranks cut what they send in two, at
+// the end of the vector, and a last host with fewer ranks (comm/prices_test.cc has what comes of it).
 
 #ifndef COMM_PRICES_FOLLOWED_H_
 #define COMM_PRICES_FOLLOWED_H_
@@ -29,15 +29,16 @@ class SharedLinks {
  public:
   explicit SharedLinks(const Call& call) : call_(call) {}
 
-  // A message from a followed rank. Rounds are numbered as one likes, unlike rounds unlike.
+  // A message from a followed rank; until Settle, as if nobody shared its link. Rounds are numbered as one likes, unlike
+  // rounds unlike.
   Message MessageOf(int source, int target, int round, double bytes, Reduces reduces);
-  // All messages have been asked for once. From now on they cost what they cost where they are shared.
-  void Shared() { shared_ = true; }
+  // All messages have been asked for once. From now on they cost what they do on links that are shared.
+  void Settle() { settled_ = true; }
 
  private:
   const Call& call_;
   LinkSharing sharing_;
-  bool shared_ = false;
+  bool settled_ = false;
 };
 
 // A message on its way.
@@ -49,10 +50,10 @@ struct Sent {
 // `follow(links)` goes through the algorithm and returns its time: where links are shared, once for who shares them, and
 // once more.
 template <typename Follow>
-double FollowTwice(const Call& call, Follow follow) {
+double FollowSharing(const Call& call, Follow follow) {
   SharedLinks links(call);
   if (!call.flat()) follow(links);
-  links.Shared();
+  links.Settle();
   return follow(links);
 }
 

@@ -65,9 +65,9 @@ double RingOfRanks(const Call& call) {
 }
 
 // The same in a large world, by its longest chain of events. That begins at a slow link; round by round it follows the ring
-// to the next slow link, as long as latency is what keeps that waiting, or stays at a slow link that is never idle. It is
+// to the next slow link, as long as latency is what keeps that waiting, or stays at a link that is never idle. It is
 // longest when it begins before the smallest host, and stays in the first of the two phases, where a reduction makes the
-// link the slower.
+// link the slower. (Where the links inside the hosts are the slower ones, it begins at one of those: a hop's difference.)
 class RingOfHosts {
  public:
   explicit RingOfHosts(const Call& call) : call_(call), rounds_(call) {}
@@ -103,7 +103,7 @@ class RingOfHosts {
     Phase phase;
     phase.slow = call_.MessageOf(call_.block_bytes(), true, reduces);
     phase.fast = call_.MessageOf(call_.block_bytes(), false, reduces);
-    phase.stay_ns = phase.slow.chunks * phase.slow.spacing_ns();
+    phase.stay_ns = phase.slow.chunks * std::max(phase.slow.spacing_ns(), phase.fast.spacing_ns());
     return phase;
   }
   // From a slow link, which comes `hops` behind that before the last host, to the next.
@@ -132,8 +132,7 @@ Stream Along(const Call& call, const Stream& begin, int hops, int crossings, Red
 double Ring(const Call& call) {
   if (call.flat()) return RingOfOneLink(call, call.crosses());
   if (call.size <= kFollowedMax) return RingOfRanks(call);
-  // A slower link inside the hosts holds up the ring, too.
-  return std::max(RingOfOneLink(call, /*remote=*/false), RingOfHosts(call).ns());
+  return RingOfHosts(call).ns();
 }
 
 // From rank 0 (a broadcast), or rank 1 (a reduction by ring), to the rank before.

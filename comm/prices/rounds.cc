@@ -78,7 +78,7 @@ double Follow(const Call& call, const Core& core, SharedLinks* links) {
 // All ranks as one group; `rounds(circulant, members)` goes through its rounds.
 template <typename Rounds>
 double FollowCirculant(const Call& call, bool copies, Rounds rounds) {
-  return FollowTwice(call, [&](SharedLinks& links) {
+  return FollowSharing(call, [&](SharedLinks& links) {
     Circulant::Member begin;
     begin.copies = copies;
     std::vector<Circulant::Member> members(FollowedRanks(call), begin);
@@ -100,7 +100,7 @@ double FollowCirculant(const Call& call, bool copies, Rounds rounds) {
 double RecursiveDoubling(const Call& call) {
   const Core core(call.size);
   if (core.rounds == 1) return RecursiveDoublingInOneRound(call);
-  return FollowTwice(call, [&](SharedLinks& links) { return Follow(call, core, &links); });
+  return FollowSharing(call, [&](SharedLinks& links) { return Follow(call, core, &links); });
 }
 
 double HalvingDoubling(const Call& call) {
@@ -130,7 +130,7 @@ double BruckAllGather(const Call& call) {
 double BruckAllToAll(const Call& call) {
   const int followed = FollowedRanks(call);
   const double copy_ns = call.block_bytes() * call.network.copied_byte_ns;
-  return FollowTwice(call, [&](SharedLinks& links) {
+  return FollowSharing(call, [&](SharedLinks& links) {
     std::vector<Ends> ends(followed, {kNever, 0});
     for (int bit = 1; bit < call.size; bit *= 2) {
       // Of the numbers below the size, those that have the bit. One alone has not moved before.

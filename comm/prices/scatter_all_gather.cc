@@ -11,8 +11,8 @@ namespace lockstep {
 namespace prices {
 namespace {
 
-// The tree from the root on, and after a rank's part in it its part in the ring, which waits for the rank
-// before it alone. The root has everything, and waits for nobody.
+// The tree from the root on, and after a rank's part in it its part in the ring, which waits for the rank before it alone.
+// The root has everything, and waits for nobody.
 class Walk {
  public:
   Walk(const Call& call, SharedLinks* links)
@@ -87,7 +87,7 @@ double Estimate(const Call& call) {
 // The ring has as many messages as there are pairs of ranks.
 double ScatterAllGather(const Call& call) {
   if (call.size > kFollowedMax) return Estimate(call);
-  return FollowTwice(call, [&](SharedLinks& links) { return Walk(call, &links).ns(); });
+  return FollowSharing(call, [&](SharedLinks& links) { return Walk(call, &links).ns(); });
 }
 
 }  // namespace prices

@@ -36,7 +36,7 @@ double WithCopy(const Call& call, double ns) { return std::max(ns, call.bytes * 
 }  // namespace
 
 double BinomialBroadcast(const Call& call) {
-  return FollowTwice(call, [&](SharedLinks& links) {
+  return FollowSharing(call, [&](SharedLinks& links) {
     std::vector<Stream> data(call.size);
     std::vector<Ends> ends(call.size);
     const auto message_to = [&](int source, int target, int round) {
@@ -69,7 +69,7 @@ double TwoLevelBroadcast(const Call& call) {
 }
 
 double BinomialReduce(const Call& call) {
-  return FollowTwice(call, [&](SharedLinks& links) {
+  return FollowSharing(call, [&](SharedLinks& links) {
     std::vector<Stream> sums(call.size);
     for (int rank = call.size - 1; rank >= 0; --rank) {
       Ends ends;
@@ -86,7 +86,7 @@ double BinomialReduce(const Call& call) {
 // A child sends when it has all of its own.
 double BinomialGather(const Call& call) {
   const double copying_ns = call.block_bytes() * call.network.copied_byte_ns;
-  return FollowTwice(call, [&](SharedLinks& links) {
+  return FollowSharing(call, [&](SharedLinks& links) {
     std::vector<double> complete(call.size);
     for (int rank = call.size - 1; rank >= 0; --rank) {
       if (BinomialSubtree(rank, call.size) == 1) continue;
@@ -106,7 +106,7 @@ double BinomialGather(const Call& call) {
 
 double BinomialScatter(const Call& call) {
   const double copying_ns = call.block_bytes() * call.network.copied_byte_ns;
-  return FollowTwice(call, [&](SharedLinks& links) {
+  return FollowSharing(call, [&](SharedLinks& links) {
     std::vector<double> complete(call.size);
     double latest = 0;
     for (int rank = 0; rank < call.size; ++rank) {

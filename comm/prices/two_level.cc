@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "comm/prices/circulant.h"
+#include "comm/prices/followed.h"
 #include "comm/prices/forms.h"
 
 namespace lockstep {
@@ -295,7 +296,11 @@ class AllReduceOnHosts {
 }  // namespace
 
 double TwoLevelAllReduce(const Call& call) {
-  return FollowTwice(call, [&](SharedLinks& links) { return AllReduceOnHosts(call, &links).ns(); });
+  const auto follow = [&](SharedLinks& links) { return AllReduceOnHosts(call, &links).ns(); };
+  if (call.size <= kFollowedMax) return FollowSharing(call, follow);
+  // One host stands for all, whose owners share its link.
+  SharedLinks unasked(call);
+  return follow(unasked);
 }
 
 double TwoLevelAllGather(const Call& call) { return BlocksOnHosts(call).AllGather(); }
