@@ -5,13 +5,21 @@
 #include <cerrno>
 #include <cstring>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 
 namespace lockstep {
 
 absl::Status Annotate(const absl::Status& status, absl::string_view context) {
   if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat(context, ": ", status.message()));
+  return Reworded(status, absl::StrCat(context, ": ", status.message()));
+}
+
+absl::Status Reworded(const absl::Status& status, absl::StatusCode code, absl::string_view message) {
+  absl::Status reworded(code, message);
+  status.ForEachPayload(
+      [&](absl::string_view type, const absl::Cord& payload) { reworded.SetPayload(type, payload); });
+  return reworded;
 }
 
 absl::Status ErrnoStatus(int error, absl::string_view attempt) {

@@ -11,8 +11,15 @@
 
 namespace lockstep {
 
-// The same code with "context: " before the message; OK stays OK. Adds what the caller knows on an error's way up.
+// The same code with "context: " before the message; OK stays OK. Adds what the caller knows on an error's way up. What is attached
+// to the error (base/error_info.h) stays with it.
 absl::Status Annotate(const absl::Status& status, absl::string_view context);
+
+// The error in other words, with what is attached to it.
+absl::Status Reworded(const absl::Status& status, absl::StatusCode code, absl::string_view message);
+inline absl::Status Reworded(const absl::Status& status, absl::string_view message) {
+  return Reworded(status, status.code(), message);
+}
 
 // What a failed system call says: "<attempt>: <strerror(error)>", with the code that tells the caller what to do
 // (connection refused or reset, or an unreachable host: UNAVAILABLE; ETIMEDOUT: DEADLINE_EXCEEDED; EADDRINUSE:

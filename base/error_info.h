@@ -1,0 +1,46 @@
+// What an error is about, as data beside its text: for programs, which must not parse the text.
+//
+// It travels as one payload of the absl::Status, so it goes wherever the status goes; Annotate and Reworded (base/status.h) keep it, and
+// between ranks it goes as its text (ToText).
+
+#ifndef BASE_ERROR_INFO_H_
+#define BASE_ERROR_INFO_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
+
+namespace lockstep {
+
+struct ErrorInfo {
+  absl::optional<int> failed_rank;    // in the world: the rank that died, hangs, left, aborted or called something else
+  absl::optional<int64_t> parameter;  // its index in the reducer's table
+  // The operation that returned the error: "all_reduce", "send", ...; empty: none.
+  std::string collective;
+  absl::optional<uint64_t> sequence;  // of that collective; none where it was never started, and of messages
+  absl::optional<int64_t> bucket;     // the reducer's
+
+  bool empty() const;
+  friend bool operator==(const ErrorInfo& a, const ErrorInfo& b) {
+    return a.failed_rank == b.failed_rank && a.parameter == b.parameter && a.collective == b.collective &&
+           a.sequence == b.sequence && a.bucket == b.bucket;
+  }
+};
+
+// The error with what `info` adds to what it carries already: a field that is set stays, and a sequence number stays with its
+// collective. OK stays OK.
+absl::Status WithErrorInfo(absl::Status status, const ErrorInfo& info);
+
+// What the error carries; all unset where that is nothing.
+ErrorInfo GetErrorInfo(const absl::Status& status);
+
+// "failed_rank=1 collective=all_reduce sequence=17"; empty for nothing. What FromText does not understand it leaves unset.
+std::string ToText(const ErrorInfo& info);
+ErrorInfo ErrorInfoFromText(absl::string_view text);
+
+}  // namespace lockstep
+
+#endif  // BASE_ERROR_INFO_H_
