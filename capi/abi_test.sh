@@ -18,7 +18,7 @@ if [[ -n $others ]]; then
 fi
 # Not through a pipe: grep -q ends at the first match, and readelf would be told so by a signal.
 dynamic=$(readelf -d "$library")
-grep -q 'SONAME.*\[liblockstep.so.0\]' <<<"$dynamic" || { echo 'FAILED: SONAME'; exit 1; }
+grep -q 'SONAME.*\[liblockstep.so.1\]' <<<"$dynamic" || { echo 'FAILED: SONAME'; exit 1; }
 grep -q 'NODELETE' <<<"$dynamic" || { echo 'FAILED: not marked nodelete'; exit 1; }
 
 program=$(mktemp -d -p "${TEST_TMPDIR:-/tmp}")

@@ -17,16 +17,12 @@
 
 namespace {
 
+using lockstep::capi::CheckUsable;
 using lockstep::capi::Guard;
 using lockstep::capi::NullArgument;
 
 constexpr double kEpsilonDefault = 1e-5;
 constexpr double kMomentumDefault = 0.1;
-
-absl::Status CheckUsable(const lockstep_communicator* communicator) {
-  if (communicator == nullptr) return NullArgument("communicator");
-  return lockstep::capi::CheckNotForked(communicator->fork_generation, "communicator");
-}
 
 absl::StatusOr<lockstep_batch_norm_options> Read(const lockstep_batch_norm_options* options) {
   lockstep_batch_norm_options given = {};
@@ -47,12 +43,6 @@ void Store(const std::vector<double>& values, float* out_values) {
 }
 
 }  // namespace
-
-void lockstep_batch_norm_options_init(lockstep_batch_norm_options* options) {
-  if (options == nullptr) return;
-  *options = lockstep_batch_norm_options{};
-  options->struct_size = sizeof(*options);
-}
 
 lockstep_error* lockstep_batch_norm_combine(lockstep_communicator* communicator, size_t channels, const float* mean,
                                             const float* variance, int64_t count,

@@ -32,9 +32,8 @@ struct lockstep_buffer_set {
 lockstep_error* lockstep_buffer_set_create(lockstep_communicator* communicator, const lockstep_tensor* tensors,
                                            size_t tensor_count, lockstep_buffer_set** out_set) {
   return Guard([&]() -> absl::Status {
-    if (communicator == nullptr) return NullArgument("communicator");
+    LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::CheckUsable(communicator));
     if (out_set == nullptr) return NullArgument("out_set");
-    LOCKSTEP_RETURN_IF_ERROR(CheckNotForked(communicator->fork_generation, "communicator"));
     const auto views = lockstep::capi::ToTensorViews(tensors, tensor_count, "tensors");
     auto handle = std::make_unique<lockstep_buffer_set>();
     LOCKSTEP_ASSIGN_OR_RETURN(handle->set,
@@ -45,12 +44,6 @@ lockstep_error* lockstep_buffer_set_create(lockstep_communicator* communicator, 
 }
 
 void lockstep_buffer_set_destroy(lockstep_buffer_set* set) { lockstep::capi::Destroy(set); }
-
-void lockstep_buffer_set_options_init(lockstep_buffer_set_options* options) {
-  if (options == nullptr) return;
-  *options = lockstep_buffer_set_options{};
-  options->struct_size = sizeof(*options);
-}
 
 lockstep_error* lockstep_buffer_set_broadcast(lockstep_buffer_set* set, const lockstep_tensor* tensors,
                                               size_t tensor_count, const lockstep_buffer_set_options* options,

@@ -22,43 +22,44 @@ static void UseBlocks(lockstep_communicator* communicator) {
   }
 
   values[0] = rank;
-  OK(lockstep_gather(communicator, &input, rank == 0 ? &output : NULL, NULL, 0, NULL, NULL));
+  OK(lockstep_gather(communicator, &input, rank == 0 ? &output : NULL, NULL, 0, NULL, NULL, NULL));
   for (i = 0; rank == 0 && i < size; ++i) CHECK(blocks[i] == i);
   for (i = 0; i < size; ++i) blocks[i] = 10 * i;
-  OK(lockstep_scatter(communicator, rank == 0 ? &output : NULL, &input, NULL, 0, NULL, NULL));
+  OK(lockstep_scatter(communicator, rank == 0 ? &output : NULL, &input, NULL, 0, NULL, NULL, NULL));
   CHECK(values[0] == 10 * rank);
 
   /* Unequal blocks. */
   for (i = 0; i < rank + 1; ++i) values[i] = 100 * rank + i;
   input.shape = &mine;
   output.shape = &sum;
-  OK(lockstep_all_gather_v(communicator, &input, &output, counts, NULL, NULL));
+  OK(lockstep_all_gather_v(communicator, &input, &output, counts, NULL, NULL, NULL));
   for (i = 0, k = 0; i < size; k += ++i) CHECK(blocks[k] == 100 * i && blocks[k + i] == 100 * i + i);
   blocks[0] = -1;
-  OK(lockstep_gather(communicator, &input, rank == 0 ? &output : NULL, counts, 0, NULL, NULL));
+  OK(lockstep_gather(communicator, &input, rank == 0 ? &output : NULL, counts, 0, NULL, NULL, NULL));
   CHECK(blocks[0] == (rank == 0 ? 0 : -1));
   blocks[0] = 0;
-  OK(lockstep_reduce_scatter_v(communicator, &output, &input, counts, LOCKSTEP_SUM, NULL, NULL));
+  OK(lockstep_reduce_scatter_v(communicator, &output, &input, counts, LOCKSTEP_SUM, NULL, NULL, NULL));
   CHECK(values[rank] == size * (100 * rank + rank));
-  OK(lockstep_scatter(communicator, &output, &input, counts, size - 1, NULL, NULL));
+  OK(lockstep_scatter(communicator, &output, &input, counts, size - 1, NULL, NULL, NULL));
   CHECK(values[rank] == 100 * rank + rank);
 
   /* Rank r sends r + 1 elements to everybody. */
   for (i = 0; i < size * (rank + 1); ++i) values[i] = rank;
   input.shape = &to_all;
-  OK(lockstep_all_to_all_v(communicator, &input, &output, same, counts, NULL, NULL));
+  OK(lockstep_all_to_all_v(communicator, &input, &output, same, counts, NULL, NULL, NULL));
   for (i = 0, k = 0; i < size; k += ++i) CHECK(blocks[k] == i && blocks[k + i] == i);
   for (i = 0; i < size; ++i) blocks[i] = 100 * rank + i;
   output.shape = &all;
-  OK(lockstep_all_to_all(communicator, &output, &output, NULL, NULL));
+  OK(lockstep_all_to_all(communicator, &output, &output, NULL, NULL, NULL));
   for (i = 0; i < size; ++i) CHECK(blocks[i] == 100 * i + rank);
 
   counts[0] = 77;
-  FAILS(lockstep_all_gather_v(communicator, &output, &input, counts, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "counts");
+  FAILS(lockstep_all_gather_v(communicator, &output, &input, counts, NULL, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
+        "counts");
   counts[0] = -1;
-  FAILS(lockstep_all_gather_v(communicator, &output, &input, counts, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
+  FAILS(lockstep_all_gather_v(communicator, &output, &input, counts, NULL, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
         "negative");
-  FAILS(lockstep_all_to_all_v(communicator, &output, &output, same, NULL, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
+  FAILS(lockstep_all_to_all_v(communicator, &output, &output, same, NULL, NULL, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
         "output_counts");
 }
 
@@ -78,31 +79,35 @@ static void UseCalls(lockstep_communicator* communicator) {
   lockstep_tensor output = Vector(&sum, &one, LOCKSTEP_F32);
   lockstep_tensor out = Vector(long_out, &many, LOCKSTEP_F32);
   lockstep_tensor in = Vector(long_in, &many, LOCKSTEP_F32);
-  lockstep_collective_options options;
+  lockstep_collective collective;
+  lockstep_prepared* prepared = NULL;
   lockstep_message message;
   lockstep_work *work = NULL, *member = NULL;
 
-  lockstep_collective_options_init(&options);
-  options.prepare = 1;
-  FAILS(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_MAX, &options, NULL), LOCKSTEP_INVALID_ARGUMENT,
-        "out_work");
-  OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_MAX, &options, &work));
-  CHECK(lockstep_work_done(work) == 1 && sum == 0);
+  LOCKSTEP_INIT(collective);
+  FAILS(lockstep_prepared_create(communicator, &collective, NULL, &prepared), LOCKSTEP_INVALID_ARGUMENT,
+        "0 is no lockstep_collective_kind");
+  collective.kind = LOCKSTEP_COLLECTIVE_ALL_REDUCE;
+  collective.op = LOCKSTEP_MAX;
+  collective.input = &input;
+  FAILS(lockstep_prepared_create(communicator, &collective, NULL, &prepared), LOCKSTEP_INVALID_ARGUMENT, "output");
+  collective.output = &output;
+  OK(lockstep_prepared_create(communicator, &collective, NULL, &prepared));
+  CHECK(lockstep_prepared_done(prepared) == 1 && sum == 0);
   for (i = 1; i <= 3; ++i) {
     value = (float)(i * (rank + 1));
-    OK(lockstep_work_start(work));
-    OK(lockstep_work_wait(work, 60000));
+    OK(lockstep_prepared_start(prepared));
+    OK(lockstep_prepared_wait(prepared, 60000));
     CHECK(sum == (float)(i * size));
   }
-  lockstep_work_destroy(work);
+  lockstep_prepared_destroy(prepared);
 
   /* Everybody sends first: fine in a group. */
   for (i = 0; i < 50000; ++i) long_out[i] = (float)(rank + i);
   OK(lockstep_group_start(communicator));
-  OK(lockstep_send(communicator, &out, next, 7, NULL, NULL));
-  OK(lockstep_receive(communicator, &in, previous, 7, NULL, NULL, &member));
+  OK(lockstep_send(communicator, &out, next, 7, 0, NULL));
+  OK(lockstep_receive(communicator, &in, previous, 7, 0, NULL, &member));
   FAILS(lockstep_work_wait(member, 60000), LOCKSTEP_FAILED_PRECONDITION, "end the group first");
-  FAILS(lockstep_work_start(member), LOCKSTEP_FAILED_PRECONDITION, "prepared");
   OK(lockstep_group_end(communicator, NULL));
   OK(lockstep_work_wait(member, 60000));
   OK(lockstep_work_message(member, &message));
@@ -111,12 +116,12 @@ static void UseCalls(lockstep_communicator* communicator) {
   lockstep_work_destroy(member);
   FAILS(lockstep_group_end(communicator, NULL), LOCKSTEP_FAILED_PRECONDITION, "no group");
 
-  OK(lockstep_send(communicator, &input, next, 3, NULL, &work));
-  OK(lockstep_receive(communicator, &in, LOCKSTEP_ANY_SOURCE, LOCKSTEP_ANY_TAG, NULL, &message, NULL));
+  OK(lockstep_send(communicator, &input, next, 3, 0, &work));
+  OK(lockstep_receive(communicator, &in, LOCKSTEP_ANY_SOURCE, LOCKSTEP_ANY_TAG, 0, &message, NULL));
   CHECK(message.source == previous && message.tag == 3 && message.bytes == sizeof(float));
   OK(lockstep_work_wait(work, 60000));
   lockstep_work_destroy(work);
-  FAILS(lockstep_send(communicator, &input, size, 3, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "target");
+  FAILS(lockstep_send(communicator, &input, size, 3, 0, NULL), LOCKSTEP_INVALID_ARGUMENT, "target");
 
   OK(lockstep_broadcast_bytes(communicator, rank == 0 ? "configuration" : NULL, rank == 0 ? 13 : 0, 0, &data, &bytes));
   CHECK(bytes == 13 && memcmp(data, "configuration", 13) == 0);
@@ -146,12 +151,12 @@ static void UseParts(lockstep_communicator* communicator) {
   OK(lockstep_communicator_split(communicator, -1, 0, &part));
   CHECK(part == NULL);
   OK(lockstep_communicator_duplicate(communicator, &part));
-  OK(lockstep_barrier(part, NULL, NULL));
+  OK(lockstep_barrier(part, NULL, NULL, NULL));
   OK(lockstep_communicator_mesh(part, names, sizes, 2, lines));
   lockstep_communicator_destroy(part);
   CHECK(lockstep_communicator_size(lines[0]) == 1 && lockstep_communicator_rank(lines[1]) == rank);
-  OK(lockstep_barrier(lines[0], NULL, NULL));
-  OK(lockstep_barrier(lines[1], NULL, NULL));
+  OK(lockstep_barrier(lines[0], NULL, NULL, NULL));
+  OK(lockstep_barrier(lines[1], NULL, NULL, NULL));
   lockstep_communicator_destroy(lines[0]);
   lockstep_communicator_destroy(lines[1]);
   sizes[0] = 3;
@@ -164,32 +169,32 @@ static void UseBuffer(lockstep_communicator* communicator, int32_t shared) {
   const int32_t size = lockstep_communicator_size(communicator);
   const int64_t count = 10000;
   const size_t bytes = 2 * (size_t)count * sizeof(float);
-  lockstep_buffer* buffer = NULL;
+  lockstep_memory* buffer = NULL;
   lockstep_tensor input, output;
   float* values;
   int i, k;
-  FAILS(lockstep_buffer_create(communicator, 0, &buffer), LOCKSTEP_INVALID_ARGUMENT, "0 bytes");
-  FAILS(lockstep_buffer_create(NULL, bytes, &buffer), LOCKSTEP_INVALID_ARGUMENT, "communicator");
-  FAILS(lockstep_buffer_create(communicator, bytes, NULL), LOCKSTEP_INVALID_ARGUMENT, "out_buffer");
-  OK(lockstep_buffer_create(communicator, bytes, &buffer));
-  CHECK(lockstep_buffer_bytes(buffer) == bytes);
-  CHECK(lockstep_buffer_is_shared(buffer) == shared);
-  values = (float*)lockstep_buffer_data(buffer);
+  FAILS(lockstep_memory_create(communicator, 0, LOCKSTEP_HOST, &buffer), LOCKSTEP_INVALID_ARGUMENT, "0 bytes");
+  FAILS(lockstep_memory_create(NULL, bytes, LOCKSTEP_HOST, &buffer), LOCKSTEP_INVALID_ARGUMENT, "communicator");
+  FAILS(lockstep_memory_create(communicator, bytes, LOCKSTEP_HOST, NULL), LOCKSTEP_INVALID_ARGUMENT, "out_buffer");
+  OK(lockstep_memory_create(communicator, bytes, LOCKSTEP_HOST, &buffer));
+  CHECK(lockstep_memory_bytes(buffer) == bytes);
+  CHECK(lockstep_memory_is_shared(buffer) == shared);
+  values = (float*)lockstep_memory_data(buffer);
   for (i = 0; i < 2 * count; ++i) CHECK(values[i] == 0);
   input = Vector(values, &count, LOCKSTEP_F32);
   output = Vector(values + count, &count, LOCKSTEP_F32);
   for (k = 1; k <= 3; ++k) {
     for (i = 0; i < count; ++i) values[i] = (float)(k * (rank + 1) + i % 7);
-    OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_SUM, NULL, NULL));
-    OK(lockstep_all_reduce(communicator, &input, &input, LOCKSTEP_SUM, NULL, NULL));
+    OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_SUM, NULL, NULL, NULL));
+    OK(lockstep_all_reduce(communicator, &input, &input, LOCKSTEP_SUM, NULL, NULL, NULL));
     for (i = 0; i < count; ++i) {
       CHECK(values[i] == (float)(k * size * (size + 1) / 2 + size * (i % 7)));
       CHECK(values[count + i] == values[i]);
     }
   }
-  lockstep_buffer_destroy(buffer);
-  CHECK(lockstep_buffer_data(NULL) == NULL && lockstep_buffer_bytes(NULL) == 0 && !lockstep_buffer_is_shared(NULL));
-  lockstep_buffer_destroy(NULL);
+  lockstep_memory_destroy(buffer);
+  CHECK(lockstep_memory_data(NULL) == NULL && lockstep_memory_bytes(NULL) == 0 && !lockstep_memory_is_shared(NULL));
+  lockstep_memory_destroy(NULL);
 }
 
 void UseEverything(lockstep_communicator* communicator, int32_t shared) {
@@ -201,6 +206,7 @@ void UseEverything(lockstep_communicator* communicator, int32_t shared) {
   float gathered[16] = {0};
   float values[2];
   int i;
+  const double twice = 2;
   char* text = NULL;
   lockstep_tensor input = Vector(&mine, &one, LOCKSTEP_F32);
   lockstep_tensor output = Vector(&out, &one, LOCKSTEP_F32);
@@ -211,35 +217,42 @@ void UseEverything(lockstep_communicator* communicator, int32_t shared) {
   CHECK(size <= 16);
 
   for (i = 1; i <= size; ++i) sum += (float)i;
-  OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_SUM, NULL, NULL));
+  OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_SUM, NULL, NULL, NULL));
   CHECK(out == sum && mine == (float)(rank + 1));
-  OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_AVG, NULL, NULL));
+  OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_AVG, NULL, NULL, NULL));
   CHECK(out == sum / (float)size);
-  lockstep_collective_options_init(&options);
-  options.factor = 2.0;
+  LOCKSTEP_INIT(options);
+  FAILS(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_PREMUL_SUM, NULL, NULL, NULL),
+        LOCKSTEP_INVALID_ARGUMENT, "factor");
+  options.factor = &twice;
+  FAILS(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_SUM, &options, NULL, NULL),
+        LOCKSTEP_INVALID_ARGUMENT, "factor");
   options.algorithm = size > 1 ? "chain" : NULL; /* folds in rank order */
-  OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_PREMUL_SUM, &options, NULL));
+  OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_PREMUL_SUM, &options, NULL, NULL));
   CHECK(out == 2 * sum);
-  OK(lockstep_all_gather(communicator, &input, &whole, NULL, NULL));
+  OK(lockstep_all_gather(communicator, &input, &whole, NULL, NULL, NULL));
   for (i = 0; i < size; ++i) CHECK(gathered[i] == (float)(i + 1));
-  OK(lockstep_reduce_scatter(communicator, &whole, &output, LOCKSTEP_SUM, NULL, NULL));
+  OK(lockstep_reduce_scatter(communicator, &whole, &output, LOCKSTEP_SUM, NULL, NULL, NULL));
   CHECK(out == (float)((rank + 1) * size));
   out = -1;
-  OK(lockstep_reduce(communicator, &input, rank == size - 1 ? &output : NULL, LOCKSTEP_MAX, size - 1, NULL, NULL));
+  OK(lockstep_reduce(communicator, &input, rank == size - 1 ? &output : NULL, LOCKSTEP_MAX, size - 1, NULL, NULL,
+                     NULL));
   CHECK(out == (rank == size - 1 ? (float)size : -1));
   out = mine;
-  OK(lockstep_broadcast(communicator, &output, size - 1, NULL, NULL));
+  OK(lockstep_broadcast(communicator, &output, size - 1, NULL, NULL, NULL));
   CHECK(out == (float)size);
-  OK(lockstep_barrier(communicator, NULL, NULL));
+  OK(lockstep_barrier(communicator, NULL, NULL, NULL));
 
-  OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_SUM, NULL, &work));
+  OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_SUM, NULL, NULL, &work));
   OK(lockstep_work_wait(work, 60000));
   CHECK(lockstep_work_done(work) == 1 && out == sum);
   lockstep_work_destroy(work);
 
-  FAILS(lockstep_all_reduce(communicator, &input, &pair, LOCKSTEP_SUM, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "2");
-  FAILS(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_XOR, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "xor");
-  FAILS(lockstep_broadcast(communicator, &output, size, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "root");
+  FAILS(lockstep_all_reduce(communicator, &input, &pair, LOCKSTEP_SUM, NULL, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
+        "2");
+  FAILS(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_XOR, NULL, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
+        "xor");
+  FAILS(lockstep_broadcast(communicator, &output, size, NULL, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "root");
 
   UseBuffer(communicator, shared);
   UseBlocks(communicator);

@@ -86,7 +86,7 @@ lockstep_communicator* MeetWith(int32_t rank, int32_t size, const char* folder, 
 
 lockstep_communicator* Meet(int32_t rank, int32_t size, const char* folder, const char* name) {
   lockstep_communicator_options options;
-  lockstep_communicator_options_init(&options);
+  LOCKSTEP_INIT(options);
   return MeetWith(rank, size, folder, name, &options);
 }
 
@@ -95,7 +95,7 @@ lockstep_communicator* Join(int32_t rank, const char* folder, const char* name) 
 lockstep_communicator* Alone(void) {
   lockstep_communicator_options options;
   lockstep_communicator* communicator = NULL;
-  lockstep_communicator_options_init(&options);
+  LOCKSTEP_INIT(options);
   options.world_size = 1;
   OK(lockstep_communicator_create(&options, &communicator));
   return communicator;
@@ -106,10 +106,11 @@ void InitModel(Model* model) {
   static const int64_t one = 1;
   int i;
   for (i = 0; i < PARAMETERS; ++i) {
-    lockstep_parameter_init(&model->table[i]);
+    LOCKSTEP_INIT(model->table[i]);
     model->table[i].name = names[i];
     model->table[i].shape = &one;
     model->table[i].dimensions = 1;
+    model->table[i].dtype = LOCKSTEP_F32;
     model->values[i] = -1;
     model->gradients[i] = Vector(&model->values[i], &one, LOCKSTEP_F32);
   }
@@ -117,7 +118,7 @@ void InitModel(Model* model) {
 
 lockstep_reducer_options OneEach(void) {
   lockstep_reducer_options options;
-  lockstep_reducer_options_init(&options);
+  LOCKSTEP_INIT(options);
   options.bucket_cap_bytes = 1;
   return options;
 }
@@ -136,7 +137,7 @@ void Mark(lockstep_reducer* reducer, Model* model, size_t index, float value) {
 
 void BeginWithoutSync(lockstep_reducer* reducer) {
   lockstep_backward_options backward;
-  lockstep_backward_options_init(&backward);
+  LOCKSTEP_INIT(backward);
   backward.no_sync = 1;
   OK(lockstep_reducer_begin_backward(reducer, &backward));
 }
@@ -144,7 +145,7 @@ void BeginWithoutSync(lockstep_reducer* reducer) {
 float AverageOf(lockstep_reducer* reducer, size_t index) {
   lockstep_tensor tensor;
   int32_t used = -1;
-  OK(lockstep_reducer_average(reducer, index, &tensor, &used));
+  OK(lockstep_reducer_averaged_gradient(reducer, index, &tensor, &used));
   CHECK(used == 1 && tensor.dimensions == 1 && tensor.shape[0] == 1 && tensor.dtype == LOCKSTEP_F32);
   return *(const float*)tensor.data;
 }
@@ -169,10 +170,11 @@ lockstep_reducer* MakeReducer(lockstep_communicator* communicator, size_t count,
   lockstep_reducer* reducer = NULL;
   size_t i;
   for (i = 0; i < count; ++i) {
-    lockstep_parameter_init(&table[i]);
+    LOCKSTEP_INIT(table[i]);
     table[i].name = names[i];
     table[i].shape = &one;
     table[i].dimensions = 1;
+    table[i].dtype = LOCKSTEP_F32;
   }
   OK(lockstep_reducer_create(communicator, table, count, options, &reducer));
   return reducer;

@@ -1,64 +1,145 @@
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "base/deadline.h"
+#include "base/device.h"
+#include "base/rank.h"
 #include "base/status.h"
-#include "capi/collective_options.h"
+#include "base/tensor_view.h"
 #include "capi/error.h"
 #include "capi/handles.h"
+#include "capi/hook.h"
 #include "capi/lockstep.h"
 #include "capi/tensor.h"
 #include "comm/collectives.h"
 #include "comm/communicator.h"
+#include "comm/schedule.h"
 
 namespace {
 
 using lockstep::CollectiveRequest;
 using lockstep::Communicator;
 using lockstep::Rank;
-using lockstep::ReduceOp;
 using lockstep::TensorView;
-using lockstep::capi::ApplyOptions;
 using lockstep::capi::CheckNotForked;
+using lockstep::capi::CheckUsable;
 using lockstep::capi::Guard;
 using lockstep::capi::NullArgument;
-using lockstep::capi::ReadCollectiveOptions;
+using lockstep::capi::ToReduceOp;
 using lockstep::capi::ToTensorView;
 
-absl::Status CheckUsable(const lockstep_communicator* communicator) {
-  if (communicator == nullptr) return NullArgument("communicator");
-  return CheckNotForked(communicator->fork_generation, "communicator");
+// One count for each rank, or none at all; the request borrows the array.
+absl::Span<const int64_t> Counts(const Communicator& communicator, const int64_t* counts) {
+  return absl::MakeConstSpan(counts, counts == nullptr ? 0 : communicator.size());
 }
 
-// What every collective call does around its own arguments: `build` makes the request.
-template <typename Build>
-lockstep_error* Call(lockstep_communicator* handle, const lockstep_collective_options* options,
-                     lockstep_work** out_work, Build&& build) {
+// A tensor that is looked at on the root alone.
+absl::StatusOr<TensorView> OnRoot(const Communicator& communicator, const lockstep_collective& given,
+                                  const lockstep_tensor* tensor, const char* name) {
+  if (communicator.rank() != Rank(given.root)) return absl::StatusOr<TensorView>(absl::in_place);
+  return ToTensorView(tensor, name);
+}
+
+absl::StatusOr<CollectiveRequest> ToRequest(const Communicator& ranks, const lockstep_collective& given) {
+  const absl::Span<const int64_t> counts = Counts(ranks, given.counts);
+  const Rank root(given.root);
+  switch (given.kind) {
+    case LOCKSTEP_COLLECTIVE_ALL_REDUCE: {
+      LOCKSTEP_ASSIGN_OR_RETURN(const TensorView in, ToTensorView(given.input, "input"));
+      LOCKSTEP_ASSIGN_OR_RETURN(const TensorView out, ToTensorView(given.output, "output"));
+      LOCKSTEP_ASSIGN_OR_RETURN(const lockstep::ReduceOp op, ToReduceOp(given.op));
+      return lockstep::AllReduceRequest(in, out, op);
+    }
+    case LOCKSTEP_COLLECTIVE_BROADCAST: {
+      LOCKSTEP_ASSIGN_OR_RETURN(const TensorView tensor, ToTensorView(given.input, "tensor"));
+      return lockstep::BroadcastRequest(ranks, tensor, root);
+    }
+    case LOCKSTEP_COLLECTIVE_ALL_GATHER: {
+      LOCKSTEP_ASSIGN_OR_RETURN(const TensorView in, ToTensorView(given.input, "input"));
+      LOCKSTEP_ASSIGN_OR_RETURN(const TensorView out, ToTensorView(given.output, "output"));
+      return lockstep::AllGatherRequest(ranks, in, out, counts);
+    }
+    case LOCKSTEP_COLLECTIVE_REDUCE_SCATTER: {
+      LOCKSTEP_ASSIGN_OR_RETURN(const TensorView in, ToTensorView(given.input, "input"));
+      LOCKSTEP_ASSIGN_OR_RETURN(const TensorView out, ToTensorView(given.output, "output"));
+      LOCKSTEP_ASSIGN_OR_RETURN(const lockstep::ReduceOp op, ToReduceOp(given.op));
+      return lockstep::ReduceScatterRequest(ranks, in, out, op, counts);
+    }
+    case LOCKSTEP_COLLECTIVE_ALL_TO_ALL: {
+      LOCKSTEP_ASSIGN_OR_RETURN(const TensorView in, ToTensorView(given.input, "input"));
+      LOCKSTEP_ASSIGN_OR_RETURN(const TensorView out, ToTensorView(given.output, "output"));
+      if ((given.counts == nullptr) != (given.output_counts == nullptr)) {
+        return absl::InvalidArgumentError("an all-to-all takes counts of both its input and its output, or none");
+      }
+      return lockstep::AllToAllRequest(ranks, in, out, counts, Counts(ranks, given.output_counts));
+    }
+    case LOCKSTEP_COLLECTIVE_REDUCE: {
+      LOCKSTEP_ASSIGN_OR_RETURN(const TensorView in, ToTensorView(given.input, "input"));
+      LOCKSTEP_ASSIGN_OR_RETURN(const TensorView out, OnRoot(ranks, given, given.output, "output"));
+      LOCKSTEP_ASSIGN_OR_RETURN(const lockstep::ReduceOp op, ToReduceOp(given.op));
+      return lockstep::ReduceRequest(ranks, in, out, op, root);
+    }
+    case LOCKSTEP_COLLECTIVE_BARRIER:
+      return lockstep::BarrierRequest();
+    case LOCKSTEP_COLLECTIVE_GATHER: {
+      LOCKSTEP_ASSIGN_OR_RETURN(const TensorView in, ToTensorView(given.input, "input"));
+      LOCKSTEP_ASSIGN_OR_RETURN(const TensorView out, OnRoot(ranks, given, given.output, "output"));
+      return lockstep::GatherRequest(ranks, in, out, root, counts);
+    }
+    case LOCKSTEP_COLLECTIVE_SCATTER: {
+      LOCKSTEP_ASSIGN_OR_RETURN(const TensorView out, ToTensorView(given.output, "output"));
+      LOCKSTEP_ASSIGN_OR_RETURN(const TensorView in, OnRoot(ranks, given, given.input, "input"));
+      return lockstep::ScatterRequest(ranks, in, out, root, counts);
+    }
+    default:
+      return absl::InvalidArgumentError(absl::StrCat(given.kind, " is no lockstep_collective_kind"));
+  }
+}
+
+// The whole request: the collective with its options.
+absl::StatusOr<CollectiveRequest> ToRequest(const Communicator& ranks, const lockstep_collective& collective,
+                                            const lockstep_collective_options* options) {
+  lockstep_collective_options given = {};
+  LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::ReadOptions(options, "lockstep_collective_options", &given));
+  if (given.timeout_ms < 0) return absl::InvalidArgumentError("timeout_ms is negative");
+  LOCKSTEP_ASSIGN_OR_RETURN(CollectiveRequest request, ToRequest(ranks, collective));
+  request.timeout = std::chrono::milliseconds(given.timeout_ms);
+  if ((given.factor != nullptr) != (collective.op == LOCKSTEP_PREMUL_SUM)) {
+    return absl::InvalidArgumentError(given.factor == nullptr ? "LOCKSTEP_PREMUL_SUM without a factor in the options"
+                                                              : "a factor in the options, but not LOCKSTEP_PREMUL_SUM");
+  }
+  if (given.factor != nullptr) request.factor = *given.factor;
+  if (given.algorithm != nullptr) {
+    LOCKSTEP_ASSIGN_OR_RETURN(request.algorithm, lockstep::ParseAlgorithm(given.algorithm));
+  }
+  return request;
+}
+
+lockstep_error* Call(lockstep_communicator* handle, const lockstep_collective& collective,
+                     const lockstep_collective_options* options, const lockstep_stream* stream,
+                     lockstep_work** out_work) {
   return Guard([&]() -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(CheckUsable(handle));
-    LOCKSTEP_ASSIGN_OR_RETURN(const lockstep_collective_options given, ReadCollectiveOptions(options));
     Communicator* const communicator = handle->get();
-    LOCKSTEP_ASSIGN_OR_RETURN(CollectiveRequest request, build(*communicator));
-    LOCKSTEP_RETURN_IF_ERROR(ApplyOptions(given, &request));
-    LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Stream* const stream,
-                              handle->streams.Find(given.stream, communicator->accelerator()));
+    LOCKSTEP_ASSIGN_OR_RETURN(const CollectiveRequest request, ToRequest(*communicator, collective, options));
+    if (stream != nullptr && out_work != nullptr) {
+      return absl::InvalidArgumentError(
+          "a collective on a stream has no work: the stream's order says when it is done");
+    }
+    if (handle->hook_bucket != nullptr) return lockstep::capi::EnqueueForHook(handle->hook_bucket, stream, request);
     if (stream != nullptr) {
-      if (out_work != nullptr || given.prepare != 0) {
-        return absl::InvalidArgumentError(
-            "a collective on a stream has no work: the stream's order says when it is done");
-      }
+      LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Stream* const on, handle->streams.Find(stream, communicator->accelerator()));
       absl::Status issued;
       LOCKSTEP_RETURN_IF_ERROR(
-          communicator->Enqueue(request, stream, [&issued](const absl::Status& status) { issued = status; }));
+          communicator->Enqueue(request, on, [&issued](const absl::Status& status) { issued = status; }));
       return issued;
-    }
-    if (given.prepare != 0) {
-      if (out_work == nullptr) return NullArgument("out_work");
-      LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<lockstep::PreparedCollective> prepared, communicator->Prepare(request));
-      *out_work = new lockstep_work(std::move(prepared));
-      return absl::OkStatus();
     }
     if (out_work == nullptr) return communicator->Run(request);
     LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Work work, communicator->Start(request));
@@ -67,175 +148,188 @@ lockstep_error* Call(lockstep_communicator* handle, const lockstep_collective_op
   });
 }
 
-// A tensor that is looked at on the root alone.
-absl::StatusOr<TensorView> OnRoot(const Communicator& communicator, int32_t root, const lockstep_tensor* tensor,
-                                  const char* name) {
-  if (communicator.rank() != Rank(root)) return absl::StatusOr<TensorView>(absl::in_place);
-  return ToTensorView(tensor, name);
+lockstep_collective Collective(lockstep_collective_kind kind, const lockstep_tensor* input,
+                               const lockstep_tensor* output) {
+  lockstep_collective collective = {};
+  collective.kind = kind;
+  collective.input = input;
+  collective.output = output;
+  return collective;
 }
 
-// One count for each rank, or none at all; the request borrows the array.
-absl::Span<const int64_t> OptionalCounts(const Communicator& communicator, const int64_t* counts) {
-  return absl::MakeConstSpan(counts, counts == nullptr ? 0 : communicator.size());
+// What is required of an operation and of a prepared collective alike.
+absl::StatusOr<lockstep::Deadline> WaitUntil(int64_t timeout_ms) {
+  if (timeout_ms < 0) return absl::InvalidArgumentError("timeout_ms is negative");
+  return lockstep::Deadline::AfterMs(timeout_ms);
 }
 
-// The same where there have to be counts.
-absl::StatusOr<absl::Span<const int64_t>> Counts(const Communicator& communicator, const int64_t* counts,
-                                                 const char* name) {
-  if (counts == nullptr) return NullArgument(name);
-  return OptionalCounts(communicator, counts);
+absl::Status CheckUsable(const lockstep_work* work) {
+  if (work == nullptr) return NullArgument("work");
+  return CheckNotForked(work->fork_generation, "work handle");
+}
+
+absl::Status CheckUsable(const lockstep_prepared* prepared) {
+  if (prepared == nullptr) return NullArgument("prepared");
+  return CheckNotForked(prepared->fork_generation, "prepared collective");
 }
 
 }  // namespace
 
-lockstep_error* lockstep_work_start(lockstep_work* work) {
-  return Guard([&]() -> absl::Status {
-    if (work == nullptr) return NullArgument("work");
-    LOCKSTEP_RETURN_IF_ERROR(CheckNotForked(work->fork_generation, "work handle"));
-    if (work->prepared != nullptr) return work->prepared->Start();
-    return absl::FailedPreconditionError("the work is not a prepared collective: it is under way already");
-  });
-}
-
-lockstep_error* lockstep_work_wait(lockstep_work* work, int64_t timeout_ms) {
-  return Guard([&]() -> absl::Status {
-    if (work == nullptr) return NullArgument("work");
-    LOCKSTEP_RETURN_IF_ERROR(CheckNotForked(work->fork_generation, "work handle"));
-    if (timeout_ms < 0) return absl::InvalidArgumentError("timeout_ms is negative");
-    const lockstep::Deadline deadline = lockstep::Deadline::AfterMs(timeout_ms);
-    return work->prepared != nullptr ? work->prepared->Wait(deadline) : work->work->Wait(deadline);
-  });
-}
-
-int32_t lockstep_work_done(const lockstep_work* work) {
-  if (work == nullptr) return 1;
-  return (work->prepared != nullptr ? work->prepared->done() : work->work->done()) ? 1 : 0;
-}
-
-void lockstep_work_destroy(lockstep_work* work) { lockstep::capi::Destroy(work); }
-
 lockstep_error* lockstep_all_reduce(lockstep_communicator* communicator, const lockstep_tensor* input,
                                     const lockstep_tensor* output, lockstep_reduce_op op,
-                                    const lockstep_collective_options* options, lockstep_work** out_work) {
-  return Call(communicator, options, out_work, [&](const Communicator&) -> absl::StatusOr<CollectiveRequest> {
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView in, ToTensorView(input, "input"));
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView out, ToTensorView(output, "output"));
-    LOCKSTEP_ASSIGN_OR_RETURN(const ReduceOp reduce_op, lockstep::capi::ToReduceOp(op));
-    return lockstep::AllReduceRequest(in, out, reduce_op);
-  });
+                                    const lockstep_collective_options* options, const lockstep_stream* stream,
+                                    lockstep_work** out_work) {
+  lockstep_collective collective = Collective(LOCKSTEP_COLLECTIVE_ALL_REDUCE, input, output);
+  collective.op = op;
+  return Call(communicator, collective, options, stream, out_work);
 }
 
 lockstep_error* lockstep_broadcast(lockstep_communicator* communicator, const lockstep_tensor* tensor, int32_t root,
-                                   const lockstep_collective_options* options, lockstep_work** out_work) {
-  return Call(communicator, options, out_work, [&](const Communicator& ranks) -> absl::StatusOr<CollectiveRequest> {
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView view, ToTensorView(tensor, "tensor"));
-    return lockstep::BroadcastRequest(ranks, view, Rank(root));
-  });
-}
-
-lockstep_error* lockstep_reduce(lockstep_communicator* communicator, const lockstep_tensor* input,
-                                const lockstep_tensor* output, lockstep_reduce_op op, int32_t root,
-                                const lockstep_collective_options* options, lockstep_work** out_work) {
-  return Call(communicator, options, out_work, [&](const Communicator& ranks) -> absl::StatusOr<CollectiveRequest> {
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView in, ToTensorView(input, "input"));
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView out, OnRoot(ranks, root, output, "output"));
-    LOCKSTEP_ASSIGN_OR_RETURN(const ReduceOp reduce_op, lockstep::capi::ToReduceOp(op));
-    return lockstep::ReduceRequest(ranks, in, out, reduce_op, Rank(root));
-  });
+                                   const lockstep_collective_options* options, const lockstep_stream* stream,
+                                   lockstep_work** out_work) {
+  lockstep_collective collective = Collective(LOCKSTEP_COLLECTIVE_BROADCAST, tensor, nullptr);
+  collective.root = root;
+  return Call(communicator, collective, options, stream, out_work);
 }
 
 lockstep_error* lockstep_all_gather(lockstep_communicator* communicator, const lockstep_tensor* input,
                                     const lockstep_tensor* output, const lockstep_collective_options* options,
-                                    lockstep_work** out_work) {
-  return Call(communicator, options, out_work, [&](const Communicator& ranks) -> absl::StatusOr<CollectiveRequest> {
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView in, ToTensorView(input, "input"));
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView out, ToTensorView(output, "output"));
-    return lockstep::AllGatherRequest(ranks, in, out);
-  });
+                                    const lockstep_stream* stream, lockstep_work** out_work) {
+  return Call(communicator, Collective(LOCKSTEP_COLLECTIVE_ALL_GATHER, input, output), options, stream, out_work);
 }
 
 lockstep_error* lockstep_reduce_scatter(lockstep_communicator* communicator, const lockstep_tensor* input,
                                         const lockstep_tensor* output, lockstep_reduce_op op,
-                                        const lockstep_collective_options* options, lockstep_work** out_work) {
-  return Call(communicator, options, out_work, [&](const Communicator& ranks) -> absl::StatusOr<CollectiveRequest> {
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView in, ToTensorView(input, "input"));
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView out, ToTensorView(output, "output"));
-    LOCKSTEP_ASSIGN_OR_RETURN(const ReduceOp reduce_op, lockstep::capi::ToReduceOp(op));
-    return lockstep::ReduceScatterRequest(ranks, in, out, reduce_op);
-  });
-}
-
-lockstep_error* lockstep_all_gather_v(lockstep_communicator* communicator, const lockstep_tensor* input,
-                                      const lockstep_tensor* output, const int64_t* counts,
-                                      const lockstep_collective_options* options, lockstep_work** out_work) {
-  return Call(communicator, options, out_work, [&](const Communicator& ranks) -> absl::StatusOr<CollectiveRequest> {
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView in, ToTensorView(input, "input"));
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView out, ToTensorView(output, "output"));
-    LOCKSTEP_ASSIGN_OR_RETURN(const auto each, Counts(ranks, counts, "counts"));
-    return lockstep::AllGatherRequest(ranks, in, out, each);
-  });
-}
-
-lockstep_error* lockstep_reduce_scatter_v(lockstep_communicator* communicator, const lockstep_tensor* input,
-                                          const lockstep_tensor* output, const int64_t* counts, lockstep_reduce_op op,
-                                          const lockstep_collective_options* options, lockstep_work** out_work) {
-  return Call(communicator, options, out_work, [&](const Communicator& ranks) -> absl::StatusOr<CollectiveRequest> {
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView in, ToTensorView(input, "input"));
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView out, ToTensorView(output, "output"));
-    LOCKSTEP_ASSIGN_OR_RETURN(const auto each, Counts(ranks, counts, "counts"));
-    LOCKSTEP_ASSIGN_OR_RETURN(const ReduceOp reduce_op, lockstep::capi::ToReduceOp(op));
-    return lockstep::ReduceScatterRequest(ranks, in, out, reduce_op, each);
-  });
-}
-
-lockstep_error* lockstep_gather(lockstep_communicator* communicator, const lockstep_tensor* input,
-                                const lockstep_tensor* output, const int64_t* counts, int32_t root,
-                                const lockstep_collective_options* options, lockstep_work** out_work) {
-  return Call(communicator, options, out_work, [&](const Communicator& ranks) -> absl::StatusOr<CollectiveRequest> {
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView in, ToTensorView(input, "input"));
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView out, OnRoot(ranks, root, output, "output"));
-    return lockstep::GatherRequest(ranks, in, out, Rank(root), OptionalCounts(ranks, counts));
-  });
-}
-
-lockstep_error* lockstep_scatter(lockstep_communicator* communicator, const lockstep_tensor* input,
-                                 const lockstep_tensor* output, const int64_t* counts, int32_t root,
-                                 const lockstep_collective_options* options, lockstep_work** out_work) {
-  return Call(communicator, options, out_work, [&](const Communicator& ranks) -> absl::StatusOr<CollectiveRequest> {
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView out, ToTensorView(output, "output"));
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView in, OnRoot(ranks, root, input, "input"));
-    return lockstep::ScatterRequest(ranks, in, out, Rank(root), OptionalCounts(ranks, counts));
-  });
+                                        const lockstep_collective_options* options, const lockstep_stream* stream,
+                                        lockstep_work** out_work) {
+  lockstep_collective collective = Collective(LOCKSTEP_COLLECTIVE_REDUCE_SCATTER, input, output);
+  collective.op = op;
+  return Call(communicator, collective, options, stream, out_work);
 }
 
 lockstep_error* lockstep_all_to_all(lockstep_communicator* communicator, const lockstep_tensor* input,
                                     const lockstep_tensor* output, const lockstep_collective_options* options,
-                                    lockstep_work** out_work) {
-  return Call(communicator, options, out_work, [&](const Communicator& ranks) -> absl::StatusOr<CollectiveRequest> {
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView in, ToTensorView(input, "input"));
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView out, ToTensorView(output, "output"));
-    return lockstep::AllToAllRequest(ranks, in, out);
-  });
+                                    const lockstep_stream* stream, lockstep_work** out_work) {
+  return Call(communicator, Collective(LOCKSTEP_COLLECTIVE_ALL_TO_ALL, input, output), options, stream, out_work);
+}
+
+lockstep_error* lockstep_reduce(lockstep_communicator* communicator, const lockstep_tensor* input,
+                                const lockstep_tensor* output, lockstep_reduce_op op, int32_t root,
+                                const lockstep_collective_options* options, const lockstep_stream* stream,
+                                lockstep_work** out_work) {
+  lockstep_collective collective = Collective(LOCKSTEP_COLLECTIVE_REDUCE, input, output);
+  collective.op = op;
+  collective.root = root;
+  return Call(communicator, collective, options, stream, out_work);
+}
+
+lockstep_error* lockstep_barrier(lockstep_communicator* communicator, const lockstep_collective_options* options,
+                                 const lockstep_stream* stream, lockstep_work** out_work) {
+  return Call(communicator, Collective(LOCKSTEP_COLLECTIVE_BARRIER, nullptr, nullptr), options, stream, out_work);
+}
+
+lockstep_error* lockstep_all_gather_v(lockstep_communicator* communicator, const lockstep_tensor* input,
+                                      const lockstep_tensor* output, const int64_t* counts,
+                                      const lockstep_collective_options* options, const lockstep_stream* stream,
+                                      lockstep_work** out_work) {
+  if (counts == nullptr) return Guard([] { return NullArgument("counts"); });
+  lockstep_collective collective = Collective(LOCKSTEP_COLLECTIVE_ALL_GATHER, input, output);
+  collective.counts = counts;
+  return Call(communicator, collective, options, stream, out_work);
+}
+
+lockstep_error* lockstep_reduce_scatter_v(lockstep_communicator* communicator, const lockstep_tensor* input,
+                                          const lockstep_tensor* output, const int64_t* counts, lockstep_reduce_op op,
+                                          const lockstep_collective_options* options, const lockstep_stream* stream,
+                                          lockstep_work** out_work) {
+  if (counts == nullptr) return Guard([] { return NullArgument("counts"); });
+  lockstep_collective collective = Collective(LOCKSTEP_COLLECTIVE_REDUCE_SCATTER, input, output);
+  collective.counts = counts;
+  collective.op = op;
+  return Call(communicator, collective, options, stream, out_work);
+}
+
+lockstep_error* lockstep_gather(lockstep_communicator* communicator, const lockstep_tensor* input,
+                                const lockstep_tensor* output, const int64_t* counts, int32_t root,
+                                const lockstep_collective_options* options, const lockstep_stream* stream,
+                                lockstep_work** out_work) {
+  lockstep_collective collective = Collective(LOCKSTEP_COLLECTIVE_GATHER, input, output);
+  collective.counts = counts;
+  collective.root = root;
+  return Call(communicator, collective, options, stream, out_work);
+}
+
+lockstep_error* lockstep_scatter(lockstep_communicator* communicator, const lockstep_tensor* input,
+                                 const lockstep_tensor* output, const int64_t* counts, int32_t root,
+                                 const lockstep_collective_options* options, const lockstep_stream* stream,
+                                 lockstep_work** out_work) {
+  lockstep_collective collective = Collective(LOCKSTEP_COLLECTIVE_SCATTER, input, output);
+  collective.counts = counts;
+  collective.root = root;
+  return Call(communicator, collective, options, stream, out_work);
 }
 
 lockstep_error* lockstep_all_to_all_v(lockstep_communicator* communicator, const lockstep_tensor* input,
                                       const lockstep_tensor* output, const int64_t* input_counts,
                                       const int64_t* output_counts, const lockstep_collective_options* options,
-                                      lockstep_work** out_work) {
-  return Call(communicator, options, out_work, [&](const Communicator& ranks) -> absl::StatusOr<CollectiveRequest> {
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView in, ToTensorView(input, "input"));
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView out, ToTensorView(output, "output"));
-    LOCKSTEP_ASSIGN_OR_RETURN(const auto to, Counts(ranks, input_counts, "input_counts"));
-    LOCKSTEP_ASSIGN_OR_RETURN(const auto from, Counts(ranks, output_counts, "output_counts"));
-    return lockstep::AllToAllRequest(ranks, in, out, to, from);
+                                      const lockstep_stream* stream, lockstep_work** out_work) {
+  if (input_counts == nullptr) return Guard([] { return NullArgument("input_counts"); });
+  if (output_counts == nullptr) return Guard([] { return NullArgument("output_counts"); });
+  lockstep_collective collective = Collective(LOCKSTEP_COLLECTIVE_ALL_TO_ALL, input, output);
+  collective.counts = input_counts;
+  collective.output_counts = output_counts;
+  return Call(communicator, collective, options, stream, out_work);
+}
+
+lockstep_error* lockstep_work_wait(lockstep_work* work, int64_t timeout_ms) {
+  return Guard([&]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(work));
+    LOCKSTEP_ASSIGN_OR_RETURN(const lockstep::Deadline deadline, WaitUntil(timeout_ms));
+    return work->work.Wait(deadline);
   });
 }
 
-lockstep_error* lockstep_barrier(lockstep_communicator* communicator, const lockstep_collective_options* options,
-                                 lockstep_work** out_work) {
-  return Call(communicator, options, out_work,
-              [](const Communicator&) -> absl::StatusOr<CollectiveRequest> { return lockstep::BarrierRequest(); });
+int32_t lockstep_work_done(const lockstep_work* work) { return work == nullptr || work->work.done() ? 1 : 0; }
+
+void lockstep_work_destroy(lockstep_work* work) { lockstep::capi::Destroy(work); }
+
+lockstep_error* lockstep_prepared_create(lockstep_communicator* communicator, const lockstep_collective* collective,
+                                         const lockstep_collective_options* options, lockstep_prepared** out_prepared) {
+  return Guard([&]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(communicator));
+    if (collective == nullptr) return NullArgument("collective");
+    if (out_prepared == nullptr) return NullArgument("out_prepared");
+    lockstep_collective given = {};
+    LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::ReadOptions(collective, "lockstep_collective", &given));
+    Communicator* const ranks = communicator->get();
+    LOCKSTEP_ASSIGN_OR_RETURN(const CollectiveRequest request, ToRequest(*ranks, given, options));
+    auto handle = std::make_unique<lockstep_prepared>();
+    LOCKSTEP_ASSIGN_OR_RETURN(handle->collective, ranks->Prepare(request));
+    *out_prepared = handle.release();
+    return absl::OkStatus();
+  });
 }
+
+lockstep_error* lockstep_prepared_start(lockstep_prepared* prepared) {
+  return Guard([&]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(prepared));
+    return prepared->collective->Start();
+  });
+}
+
+lockstep_error* lockstep_prepared_wait(lockstep_prepared* prepared, int64_t timeout_ms) {
+  return Guard([&]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(prepared));
+    LOCKSTEP_ASSIGN_OR_RETURN(const lockstep::Deadline deadline, WaitUntil(timeout_ms));
+    return prepared->collective->Wait(deadline);
+  });
+}
+
+int32_t lockstep_prepared_done(const lockstep_prepared* prepared) {
+  return prepared == nullptr || prepared->collective->done() ? 1 : 0;
+}
+
+void lockstep_prepared_destroy(lockstep_prepared* prepared) { lockstep::capi::Destroy(prepared); }
 
 lockstep_error* lockstep_group_start(lockstep_communicator* communicator) {
   return Guard([&]() -> absl::Status {

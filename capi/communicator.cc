@@ -18,13 +18,9 @@
 namespace {
 
 using lockstep::capi::CheckNotForked;
+using lockstep::capi::CheckUsable;
 using lockstep::capi::Guard;
 using lockstep::capi::NullArgument;
-
-absl::Status CheckUsable(const lockstep_communicator* communicator) {
-  if (communicator == nullptr) return NullArgument("communicator");
-  return CheckNotForked(communicator->fork_generation, "communicator");
-}
 
 std::string OrEmpty(const char* text) { return text == nullptr ? "" : text; }
 
@@ -48,12 +44,6 @@ std::unique_ptr<lockstep_communicator> PartOf(const lockstep_communicator& whole
 
 }  // namespace
 
-void lockstep_communicator_options_init(lockstep_communicator_options* options) {
-  if (options == nullptr) return;
-  *options = lockstep_communicator_options{};
-  options->struct_size = sizeof(*options);
-}
-
 lockstep_error* lockstep_communicator_create(const lockstep_communicator_options* options,
                                              lockstep_communicator** out_communicator) {
   return Guard([&]() -> absl::Status {
@@ -71,7 +61,7 @@ lockstep_error* lockstep_communicator_create(const lockstep_communicator_options
     world.store_url = OrEmpty(given.store_url);
     world.store = given.store == nullptr ? nullptr : given.store->store.get();
     world.job_id = OrEmpty(given.job_id);
-    world.interface = OrEmpty(given.interface);
+    world.interface = OrEmpty(given.network_interface);
     world.setup_timeout = std::chrono::milliseconds(given.setup_timeout_ms);
     world.timeout = std::chrono::milliseconds(given.timeout_ms);
     world.peer_timeout = std::chrono::milliseconds(given.peer_timeout_ms);
@@ -87,7 +77,6 @@ lockstep_error* lockstep_communicator_create(const lockstep_communicator_options
     world.tcp_receive_buffer_bytes = given.tcp_receive_buffer_bytes;
     world.ofi_provider = OrEmpty(given.ofi_provider);
     world.tcp_zero_copy = given.tcp_zero_copy != 0;
-    world.measure_links = given.measure_links != 0;
     LOCKSTEP_ASSIGN_OR_RETURN(world.device, lockstep::capi::ToDevice(given.device_kind, given.device_index));
     world.device_backend = OrEmpty(given.device_backend);
     world.nccl_ctas_min = given.nccl_ctas_min;

@@ -4,11 +4,13 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "base/error_info.h"
 #include "base/fork.h"
 
 struct lockstep_error {
   lockstep_code code;
   std::string message;
+  lockstep::ErrorInfo info;
 };
 
 namespace lockstep {
@@ -46,7 +48,7 @@ static_assert(static_cast<int>(absl::StatusCode::kAborted) == LOCKSTEP_ABORTED, 
 static_assert(static_cast<int>(absl::StatusCode::kDataLoss) == LOCKSTEP_DATA_LOSS, "");
 
 lockstep_error* OutOfMemory() {
-  static lockstep_error* const error = new lockstep_error{LOCKSTEP_RESOURCE_EXHAUSTED, "out of memory"};
+  static lockstep_error* const error = new lockstep_error{LOCKSTEP_RESOURCE_EXHAUSTED, "out of memory", {}};
   return error;
 }
 
@@ -58,7 +60,7 @@ lockstep_error* OutOfMemory() {
 lockstep_error* ToError(const absl::Status& status) {
   if (status.ok()) return nullptr;
   try {
-    return new lockstep_error{ToCode(status.code()), std::string(status.message())};
+    return new lockstep_error{ToCode(status.code()), std::string(status.message()), GetErrorInfo(status)};
   } catch (const std::bad_alloc&) {
     return OutOfMemory();
   }
@@ -66,13 +68,19 @@ lockstep_error* ToError(const absl::Status& status) {
 
 absl::Status TakeError(lockstep_error* error) {
   if (error == nullptr) return absl::OkStatus();
-  const absl::Status status(static_cast<absl::StatusCode>(error->code), error->message);
+  const absl::Status status =
+      WithErrorInfo(absl::Status(static_cast<absl::StatusCode>(error->code), error->message), error->info);
   lockstep_error_free(error);
   return status;
 }
 
 absl::Status NullArgument(const char* name) {
   return absl::InvalidArgumentError(absl::StrCat("argument '", name, "' is NULL"));
+}
+
+absl::Status CheckStructSize(size_t struct_size, const char* name) {
+  if (struct_size >= sizeof(size_t)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, ".struct_size is ", struct_size, ": LOCKSTEP_INIT sets it"));
 }
 
 char* CopyString(const std::string& text) {
@@ -95,6 +103,27 @@ lockstep_code lockstep_error_code(const lockstep_error* error) { return error ==
 
 const char* lockstep_error_message(const lockstep_error* error) {
   return error == nullptr ? "" : error->message.c_str();
+}
+
+int32_t lockstep_error_failed_rank(const lockstep_error* error) {
+  return error == nullptr ? -1 : error->info.failed_rank.value_or(-1);
+}
+
+const char* lockstep_error_collective(const lockstep_error* error) {
+  return error == nullptr ? "" : error->info.collective.c_str();
+}
+
+int64_t lockstep_error_sequence(const lockstep_error* error) {
+  if (error == nullptr || !error->info.sequence.has_value()) return -1;
+  return static_cast<int64_t>(*error->info.sequence);
+}
+
+int64_t lockstep_error_bucket(const lockstep_error* error) {
+  return error == nullptr ? -1 : error->info.bucket.value_or(-1);
+}
+
+int64_t lockstep_error_parameter(const lockstep_error* error) {
+  return error == nullptr ? -1 : error->info.parameter.value_or(-1);
 }
 
 lockstep_error* lockstep_error_create(lockstep_code code, const char* message) {

@@ -40,14 +40,16 @@ char* CopyString(const std::string& text);
 // FAILED_PRECONDITION when a fork lies between the making of a handle and now.
 absl::Status CheckNotForked(uint64_t fork_generation, const char* handle);
 
+// What LOCKSTEP_INIT was not used on: every such struct says the size that its caller was compiled with.
+absl::Status CheckStructSize(size_t struct_size, const char* name);
+
 // Takes over the options of a caller that may have been built with an older or newer header: what it does not know keeps
 // its default, what we do not know must be left at zero by it.
 template <typename Options>
 absl::Status ReadOptions(const Options* given, const char* name, Options* options) {
   if (given == nullptr) return absl::OkStatus();
-  if (given->struct_size < sizeof(size_t)) {
-    return absl::InvalidArgumentError(std::string(name) + ": struct_size is not set: call its _init function first");
-  }
+  const absl::Status size_said = CheckStructSize(given->struct_size, name);
+  if (!size_said.ok()) return size_said;
   const size_t known = given->struct_size < sizeof(Options) ? given->struct_size : sizeof(Options);
   const char* const bytes = reinterpret_cast<const char*>(given);
   for (size_t i = known; i < given->struct_size; ++i) {
@@ -65,9 +67,8 @@ absl::Status ReadOptions(const Options* given, const char* name, Options* option
 template <typename Struct>
 absl::Status WriteStruct(const Struct& filled, const char* name, Struct* out) {
   const size_t room = out->struct_size;
-  if (room < sizeof(size_t)) {
-    return absl::InvalidArgumentError(std::string(name) + ": struct_size is not set: call its _init function first");
-  }
+  const absl::Status size_said = CheckStructSize(room, name);
+  if (!size_said.ok()) return size_said;
   __builtin_memcpy(out, &filled, room < sizeof(Struct) ? room : sizeof(Struct));
   out->struct_size = room;
   return absl::OkStatus();

@@ -10,7 +10,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/optional.h"
 #include "base/device.h"
 #include "base/fork.h"
 #include "base/tensor_view.h"
@@ -25,8 +24,35 @@
 #include "reducer/reducer.h"
 #include "transport/store.h"
 
+namespace lockstep {
+namespace capi {
+
+// A context of the embedder's, released when the library has made its last call with it.
+class Context {
+ public:
+  Context() = default;
+  Context(void* context, lockstep_release release) : context_(context), release_(release) {}
+  Context(Context&& other) noexcept { *this = std::move(other); }
+  Context& operator=(Context&& other) noexcept {
+    std::swap(context_, other.context_);
+    std::swap(release_, other.release_);
+    return *this;
+  }
+  ~Context() {
+    if (release_ != nullptr) release_(context_);
+  }
+
+ private:
+  void* context_ = nullptr;
+  lockstep_release release_ = nullptr;
+};
+
+}  // namespace capi
+}  // namespace lockstep
+
 struct lockstep_store {
   uint64_t fork_generation = lockstep::ForkGeneration();
+  lockstep::capi::Context context;          // outlives `store`
   lockstep_store_callbacks callbacks = {};  // what `store` calls
   std::unique_ptr<lockstep::Store> store;
 };
@@ -45,26 +71,33 @@ struct lockstep_communicator {
   std::shared_ptr<lockstep::World> world;        // shared by the communicator of all ranks and its parts
   std::unique_ptr<lockstep::Communicator> part;  // null: all ranks
   lockstep::Communicator* borrowed = nullptr;    // a hook's, which belongs to its reducer
+  lockstep_hook_bucket* hook_bucket = nullptr;   // a stream-ordered hook's: collectives go on this bucket's stream
   lockstep::capi::Streams streams;
 };
 
-struct lockstep_buffer {
+struct lockstep_memory {
   uint64_t fork_generation = lockstep::ForkGeneration();
   std::unique_ptr<lockstep::SymmetricBuffer> buffer;
 };
 
-// A call under way, or a prepared collective.
 struct lockstep_work {
-  explicit lockstep_work(lockstep::Work call) : work(std::move(call)) {}
-  explicit lockstep_work(std::unique_ptr<lockstep::PreparedCollective> collective) : prepared(std::move(collective)) {}
+  explicit lockstep_work(lockstep::Work operation) : work(std::move(operation)) {}
 
   uint64_t fork_generation = lockstep::ForkGeneration();
-  absl::optional<lockstep::Work> work;
-  std::unique_ptr<lockstep::PreparedCollective> prepared;
+  lockstep::Work work;
+};
+
+struct lockstep_prepared {
+  uint64_t fork_generation = lockstep::ForkGeneration();
+  std::unique_ptr<lockstep::PreparedCollective> collective;
 };
 
 struct lockstep_reducer {
   uint64_t fork_generation = lockstep::ForkGeneration();
+  // Of hook, optimizer and buffer hook; they outlive the reducer, which calls these.
+  lockstep::capi::Context hook;
+  lockstep::capi::Context optimizer;
+  lockstep::capi::Context buffer_hook;
   std::shared_ptr<lockstep::World> world;  // its communicator's, for parts that a buffer hook makes
   lockstep::capi::Streams streams;         // outlives the reducer, which uses them
   std::unique_ptr<lockstep::Reducer> reducer;
@@ -85,6 +118,11 @@ namespace capi {
 template <typename Handle>
 void Destroy(Handle* handle) {
   if (handle != nullptr && handle->fork_generation == ForkGeneration()) delete handle;
+}
+
+inline absl::Status CheckUsable(const lockstep_communicator* communicator) {
+  if (communicator == nullptr) return NullArgument("communicator");
+  return CheckNotForked(communicator->fork_generation, "communicator");
 }
 
 inline absl::Status CheckUsable(const lockstep_reducer* reducer) {

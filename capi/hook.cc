@@ -14,14 +14,11 @@
 #include "base/device.h"
 #include "base/dtype.h"
 #include "base/fork.h"
-#include "base/rank.h"
 #include "base/status.h"
-#include "base/tensor_view.h"
-#include "capi/collective_options.h"
 #include "capi/error.h"
 #include "capi/handles.h"
+#include "capi/streams.h"
 #include "capi/tensor.h"
-#include "comm/collectives.h"
 #include "comm/communicator.h"
 #include "reducer/sparse_gradient.h"
 
@@ -40,11 +37,6 @@ struct lockstep_hook_completion {
 
 namespace {
 
-using lockstep::CollectiveRequest;
-using lockstep::Communicator;
-using lockstep::Rank;
-using lockstep::ReduceOp;
-using lockstep::TensorView;
 using lockstep::capi::Guard;
 using lockstep::capi::NullArgument;
 using lockstep::capi::TakeError;
@@ -55,12 +47,13 @@ class BucketHandles {
  public:
   explicit BucketHandles(const std::shared_ptr<lockstep::World>* world) : world_(world) {}
 
-  lockstep_hook_bucket* For(lockstep::HookBucket& bucket) {
+  lockstep_hook_bucket* For(lockstep::HookBucket& bucket, bool stream_ordered) {
     while (handles_.size() <= bucket.index) handles_.push_back(std::make_unique<lockstep_hook_bucket>());
     lockstep_hook_bucket* const handle = handles_[bucket.index].get();
     handle->bucket = &bucket;
     handle->communicator.world = *world_;
     handle->communicator.borrowed = bucket.communicator;
+    handle->communicator.hook_bucket = stream_ordered ? handle : nullptr;
     handle->elements = static_cast<int64_t>(bucket.elements);
     handle->slot_elements.clear();
     for (const auto& slot : bucket.plan->slots) handle->slot_elements.push_back(static_cast<int64_t>(slot.elements));
@@ -76,28 +69,30 @@ class BucketHandles {
 struct Issuing {
   const lockstep_hook_bucket* bucket = nullptr;
   lockstep::Stream* stream = nullptr;
+  const void* stream_handle = nullptr;  // as the hook was given it
 };
 thread_local Issuing issuing;
 
 class StreamOrderedHook : public lockstep::CommHook {
  public:
-  StreamOrderedHook(std::string name, lockstep_hook_function issue, void* context,
+  StreamOrderedHook(std::string name, lockstep_hook_issue issue, void* context,
                     const std::shared_ptr<lockstep::World>* world)
       : name_(std::move(name)), issue_(issue), context_(context), handles_(world) {}
 
   std::string name() const override { return name_; }
 
   absl::Status Issue(lockstep::HookBucket& bucket, lockstep::Stream& stream) override {
-    lockstep_hook_bucket* const handle = handles_.For(bucket);
-    issuing = {handle, &stream};
-    absl::Status issued = TakeError(issue_(context_, handle));
+    lockstep_hook_bucket* const handle = handles_.For(bucket, /*stream_ordered=*/true);
+    const lockstep_stream given = lockstep::capi::ToStream(stream);
+    issuing = {handle, &stream, given.handle};
+    absl::Status issued = TakeError(issue_(context_, handle, &handle->communicator, &given));
     issuing = {};
     return issued;
   }
 
  private:
   const std::string name_;
-  const lockstep_hook_function issue_;
+  const lockstep_hook_issue issue_;
   void* const context_;
   BucketHandles handles_;
 };
@@ -113,32 +108,13 @@ absl::StatusOr<lockstep::Stream*> StreamOf(const lockstep_hook_bucket* bucket) {
   return absl::FailedPreconditionError("only hook_issue may enqueue on a bucket's stream, until it returns");
 }
 
-// What every collective of a hook does around its own arguments: `build` makes the request.
-template <typename Build>
-lockstep_error* Enqueue(lockstep_hook_bucket* handle, const lockstep_collective_options* options, Build&& build) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Stream* const stream, StreamOf(handle));
-    LOCKSTEP_ASSIGN_OR_RETURN(const lockstep_collective_options given, lockstep::capi::ReadCollectiveOptions(options));
-    if (given.prepare != 0) return absl::InvalidArgumentError("a hook's collective cannot be prepared");
-    lockstep::HookBucket* const bucket = handle->bucket;
-    LOCKSTEP_ASSIGN_OR_RETURN(CollectiveRequest request, build(*bucket->communicator));
-    LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::ApplyOptions(given, &request));
-    request.background = true;
-    // After a failure on this rank too: the other ranks do not know of it yet, and carry this out. On a device it is told
-    // well before the stream comes to it, whose work sets the bucket's status.
-    return bucket->communicator->Enqueue(request, stream, [bucket](const absl::Status& status) {
-      if (!status.ok()) bucket->status.Update(status);
-    });
-  });
-}
-
 // A vector in the bucket, which borrows its one extent.
 lockstep_tensor VectorAt(const lockstep::HookBucket& bucket, size_t offset, const int64_t* elements) {
   lockstep_tensor tensor = {};
   tensor.data = static_cast<char*>(bucket.data) + offset * lockstep::SizeOf(bucket.dtype);
   tensor.shape = elements;
   tensor.dimensions = 1;
-  tensor.dtype = static_cast<int32_t>(bucket.dtype);
+  tensor.dtype = lockstep::capi::FromDType(bucket.dtype);
   tensor.device_kind = static_cast<int32_t>(bucket.plan->device.kind);
   tensor.device_index = bucket.plan->device.index;
   return tensor;
@@ -164,11 +140,26 @@ absl::StatusOr<std::shared_ptr<CommHook>> MakeCallbackHook(const lockstep_reduce
   const std::chrono::milliseconds given(options.hook_timeout_ms);
   const auto handles = std::make_shared<BucketHandles>(world);
   const lockstep_hook_start start = options.hook_start;
-  return std::shared_ptr<CommHook>(
-      MakeHostCompletedHook(name, given.count() == 0 ? kTimeout : given,
-                            [handles, start, context](HookBucket& bucket, std::shared_ptr<HookCompletion> completion) {
-                              start(context, handles->For(bucket), new lockstep_hook_completion{std::move(completion)});
-                            }));
+  return std::shared_ptr<CommHook>(MakeHostCompletedHook(
+      name, given.count() == 0 ? kTimeout : given,
+      [handles, start, context](HookBucket& bucket, std::shared_ptr<HookCompletion> completion) {
+        lockstep_hook_bucket* const handle = handles->For(bucket, /*stream_ordered=*/false);
+        start(context, handle, &handle->communicator, new lockstep_hook_completion{std::move(completion)});
+      }));
+}
+
+absl::Status EnqueueForHook(lockstep_hook_bucket* handle, const lockstep_stream* stream, CollectiveRequest request) {
+  LOCKSTEP_ASSIGN_OR_RETURN(Stream* const on, StreamOf(handle));
+  if (stream == nullptr || stream->handle != issuing.stream_handle) {
+    return absl::FailedPreconditionError("a collective of a hook_issue goes on the stream that it was given");
+  }
+  HookBucket* const bucket = handle->bucket;
+  request.background = true;
+  // After a failure on this rank too: the other ranks do not know of it yet, and carry this out. On a device it is told
+  // well before the stream comes to it, whose work sets the bucket's status.
+  return bucket->communicator->Enqueue(request, on, [bucket](const absl::Status& status) {
+    if (!status.ok()) bucket->status.Update(status);
+  });
 }
 
 }  // namespace capi
@@ -215,11 +206,7 @@ lockstep_error* lockstep_hook_bucket_gradient(const lockstep_hook_bucket* bucket
   });
 }
 
-lockstep_communicator* lockstep_hook_bucket_communicator(const lockstep_hook_bucket* bucket) {
-  return bucket == nullptr ? nullptr : &const_cast<lockstep_hook_bucket*>(bucket)->communicator;
-}
-
-lockstep_error* lockstep_hook_set_result(lockstep_hook_bucket* bucket, const lockstep_tensor* result) {
+lockstep_error* lockstep_hook_bucket_set_result(lockstep_hook_bucket* bucket, const lockstep_tensor* result) {
   return Guard([&]() -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(CheckUsable(bucket));
     LOCKSTEP_ASSIGN_OR_RETURN(bucket->bucket->result, ToTensorView(result, "result"));
@@ -245,8 +232,8 @@ lockstep_error* lockstep_hook_bucket_rows(const lockstep_hook_bucket* bucket, co
   });
 }
 
-lockstep_error* lockstep_hook_set_rows(lockstep_hook_bucket* bucket, const int64_t* rows, const void* values,
-                                       size_t row_count) {
+lockstep_error* lockstep_hook_bucket_set_rows(lockstep_hook_bucket* bucket, const int64_t* rows, const void* values,
+                                              size_t row_count) {
   return Guard([&]() -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(CheckUsable(bucket));
     if (bucket->bucket->sparse == nullptr) {
@@ -261,55 +248,7 @@ lockstep_error* lockstep_hook_set_rows(lockstep_hook_bucket* bucket, const int64
   });
 }
 
-lockstep_error* lockstep_hook_all_reduce(lockstep_hook_bucket* bucket, const lockstep_tensor* input,
-                                         const lockstep_tensor* output, lockstep_reduce_op op,
-                                         const lockstep_collective_options* options) {
-  return Enqueue(bucket, options, [&](const Communicator&) -> absl::StatusOr<CollectiveRequest> {
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView in, ToTensorView(input, "input"));
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView out, ToTensorView(output, "output"));
-    LOCKSTEP_ASSIGN_OR_RETURN(const ReduceOp reduce_op, lockstep::capi::ToReduceOp(op));
-    return lockstep::AllReduceRequest(in, out, reduce_op);
-  });
-}
-
-lockstep_error* lockstep_hook_broadcast(lockstep_hook_bucket* bucket, const lockstep_tensor* tensor, int32_t root,
-                                        const lockstep_collective_options* options) {
-  return Enqueue(bucket, options, [&](const Communicator& ranks) -> absl::StatusOr<CollectiveRequest> {
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView view, ToTensorView(tensor, "tensor"));
-    return lockstep::BroadcastRequest(ranks, view, Rank(root));
-  });
-}
-
-lockstep_error* lockstep_hook_all_gather(lockstep_hook_bucket* bucket, const lockstep_tensor* input,
-                                         const lockstep_tensor* output, const lockstep_collective_options* options) {
-  return Enqueue(bucket, options, [&](const Communicator& ranks) -> absl::StatusOr<CollectiveRequest> {
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView in, ToTensorView(input, "input"));
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView out, ToTensorView(output, "output"));
-    return lockstep::AllGatherRequest(ranks, in, out);
-  });
-}
-
-lockstep_error* lockstep_hook_reduce_scatter(lockstep_hook_bucket* bucket, const lockstep_tensor* input,
-                                             const lockstep_tensor* output, lockstep_reduce_op op,
-                                             const lockstep_collective_options* options) {
-  return Enqueue(bucket, options, [&](const Communicator& ranks) -> absl::StatusOr<CollectiveRequest> {
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView in, ToTensorView(input, "input"));
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView out, ToTensorView(output, "output"));
-    LOCKSTEP_ASSIGN_OR_RETURN(const ReduceOp reduce_op, lockstep::capi::ToReduceOp(op));
-    return lockstep::ReduceScatterRequest(ranks, in, out, reduce_op);
-  });
-}
-
-lockstep_error* lockstep_hook_all_to_all(lockstep_hook_bucket* bucket, const lockstep_tensor* input,
-                                         const lockstep_tensor* output, const lockstep_collective_options* options) {
-  return Enqueue(bucket, options, [&](const Communicator& ranks) -> absl::StatusOr<CollectiveRequest> {
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView in, ToTensorView(input, "input"));
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView out, ToTensorView(output, "output"));
-    return lockstep::AllToAllRequest(ranks, in, out);
-  });
-}
-
-lockstep_error* lockstep_hook_run(lockstep_hook_bucket* bucket, lockstep_hook_function function, void* context) {
+lockstep_error* lockstep_hook_bucket_run(lockstep_hook_bucket* bucket, lockstep_hook_function function, void* context) {
   return Guard([&]() -> absl::Status {
     LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Stream* const stream, StreamOf(bucket));
     if (function == nullptr) return NullArgument("function");

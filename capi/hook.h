@@ -5,8 +5,10 @@
 
 #include <memory>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "capi/lockstep.h"
+#include "comm/communicator.h"
 #include "comm/world.h"
 #include "reducer/comm_hook.h"
 
@@ -17,6 +19,10 @@ namespace capi {
 // negative timeout. `world` is that of the reducer's communicator as it changes, for parts made of the hook's; it outlives the hook.
 absl::StatusOr<std::shared_ptr<CommHook>> MakeCallbackHook(const lockstep_reducer_options& options,
                                                            const std::shared_ptr<World>* world);
+
+// What a collective on the communicator of a stream-ordered hook does: enqueues it on the bucket's stream. FAILED_PRECONDITION
+// unless `stream` is the one that hook_issue was given, on its thread and before it returns.
+absl::Status EnqueueForHook(lockstep_hook_bucket* bucket, const lockstep_stream* stream, CollectiveRequest request);
 
 }  // namespace capi
 }  // namespace lockstep

@@ -4,6 +4,7 @@
 
 #define _POSIX_C_SOURCE 200809L
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,17 +19,27 @@
 static void TestSizes(void) {
   CHECK(sizeof(lockstep_tensor) == 40);
   CHECK(sizeof(lockstep_stream) == 16);
-  CHECK(sizeof(lockstep_store_callbacks) == 40);
-  CHECK(sizeof(lockstep_communicator_options) == 192);
-  CHECK(sizeof(lockstep_collective_options) == 48);
   CHECK(sizeof(lockstep_message) == 24);
-  CHECK(sizeof(lockstep_parameter) == 56);
-  CHECK(sizeof(lockstep_reducer_options) == 200);
-  CHECK(sizeof(lockstep_backward_options) == 40);
-  CHECK(sizeof(lockstep_reduced_bucket) == 80);
-  CHECK(sizeof(lockstep_reducer_statistics) == 64);
   CHECK(sizeof(lockstep_code) == 4);
   CHECK(sizeof(lockstep_dtype) == 4);
+  /* Those that grow have no padding at their ends: a new field would lie in that of an older caller. */
+#define GROWS(type, size, last) \
+  CHECK(sizeof(type) == (size) && offsetof(type, last) + sizeof(((type*)NULL)->last) == sizeof(type))
+  GROWS(lockstep_communicator_options, 184, ofi_provider);
+  GROWS(lockstep_collective_options, 32, algorithm);
+  GROWS(lockstep_collective, 56, output_counts);
+  GROWS(lockstep_parameter, 56, sparse);
+  GROWS(lockstep_reduced_bucket, 80, stream);
+  GROWS(lockstep_reducer_options, 216, trace_path);
+  GROWS(lockstep_backward_options, 40, stream);
+  GROWS(lockstep_reducer_statistics, 64, buckets_launched_in_backward);
+  GROWS(lockstep_bucket_statistics, 80, bytes);
+  GROWS(lockstep_reducer_buffer_options, 48, hook_release);
+  GROWS(lockstep_forward_options, 32, buffer_count);
+  GROWS(lockstep_buffer_set_options, 24, timeout_ms);
+  GROWS(lockstep_batch_norm_options, 48, running_variance);
+  GROWS(lockstep_store_callbacks, 48, remove);
+#undef GROWS
 }
 
 static int logged;
@@ -58,7 +69,7 @@ static void TestErrorsAndNulls(void) {
   FAILS(lockstep_communicator_create(NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "out_communicator");
   memset(&options, 0, sizeof(options));
   FAILS(lockstep_communicator_create(&options, &communicator), LOCKSTEP_INVALID_ARGUMENT, "struct_size");
-  lockstep_communicator_options_init(&options);
+  LOCKSTEP_INIT(options);
   options.world_size = 2;
   options.rank = 2;
   FAILS(lockstep_communicator_create(&options, &communicator), LOCKSTEP_INVALID_ARGUMENT, "rank");
@@ -71,7 +82,27 @@ static void TestErrorsAndNulls(void) {
   options.algorithm = "quantum";
   FAILS(lockstep_communicator_create(&options, &communicator), LOCKSTEP_INVALID_ARGUMENT, "ring");
   CHECK(communicator == NULL);
-  FAILS(lockstep_all_reduce(NULL, NULL, NULL, LOCKSTEP_SUM, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "communicator");
+  FAILS(lockstep_all_reduce(NULL, NULL, NULL, LOCKSTEP_SUM, NULL, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
+        "communicator");
+}
+
+static void TestDtypes(void) {
+  static const size_t sizes[16] = {0, 1, 1, 1, 4, 4, 8, 8, 2, 2, 4, 8, 1, 1, 8, 16};
+  lockstep_communicator* communicator = NULL;
+  lockstep_tensor tensor;
+  float value = 1;
+  int32_t i;
+  for (i = 0; i < 16; ++i) CHECK(lockstep_dtype_size(i) == sizes[i]);
+  CHECK(lockstep_dtype_size(-1) == 0 && lockstep_dtype_size(16) == 0);
+  OK(lockstep_communicator_create(NULL, &communicator));
+  memset(&tensor, 0, sizeof(tensor));
+  tensor.data = &value;
+  FAILS(lockstep_broadcast(communicator, &tensor, 0, NULL, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "dtype is not set");
+  tensor.dtype = 16;
+  FAILS(lockstep_broadcast(communicator, &tensor, 0, NULL, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "16 is no");
+  tensor.dtype = LOCKSTEP_F32;
+  OK(lockstep_broadcast(communicator, &tensor, 0, NULL, NULL, NULL));
+  lockstep_communicator_destroy(communicator);
 }
 
 /* An options struct as a newer header would have it. */
@@ -125,7 +156,7 @@ static void TestWorldOfOne(void) {
   lockstep_communicator* communicator = Alone();
   UseEverything(communicator, 0);
   OK(lockstep_communicator_abort(communicator, "enough"));
-  FAILS(lockstep_barrier(communicator, NULL, NULL), LOCKSTEP_ABORTED, "enough");
+  FAILS(lockstep_barrier(communicator, NULL, NULL, NULL), LOCKSTEP_ABORTED, "enough");
   FAILS(lockstep_communicator_status(communicator), LOCKSTEP_ABORTED, "enough");
   lockstep_communicator_destroy(communicator);
 }
@@ -180,18 +211,17 @@ static void RunRank(int32_t rank, char* folder) {
   lockstep_communicator_options options;
   lockstep_store_callbacks callbacks;
   lockstep_store* store = NULL;
-  char* text = NULL;
   pid_t child;
   int status = 0;
 
-  lockstep_store_callbacks_init(&callbacks);
+  LOCKSTEP_INIT(callbacks);
   FAILS(lockstep_store_create(&callbacks, &store), LOCKSTEP_INVALID_ARGUMENT, "");
   callbacks.context = folder;
   callbacks.set = SetKey;
   callbacks.get = GetKey;
   callbacks.remove = RemoveKey;
   OK(lockstep_store_create(&callbacks, &store));
-  lockstep_communicator_options_init(&options);
+  LOCKSTEP_INIT(options);
   options.world_size = 2;
   options.rank = rank;
   options.local_world_size = 2;
@@ -208,7 +238,7 @@ static void RunRank(int32_t rank, char* folder) {
   child = fork();
   if (child == 0) {
     lockstep_communicator* own;
-    FAILS(lockstep_barrier(communicator, NULL, NULL), LOCKSTEP_FAILED_PRECONDITION, "fork");
+    FAILS(lockstep_barrier(communicator, NULL, NULL, NULL), LOCKSTEP_FAILED_PRECONDITION, "fork");
     lockstep_communicator_destroy(communicator);
     own = Alone();
     UseEverything(own, 0);
@@ -216,12 +246,12 @@ static void RunRank(int32_t rank, char* folder) {
     _exit(0);
   }
   CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  OK(lockstep_barrier(communicator, NULL, NULL));
+  OK(lockstep_barrier(communicator, NULL, NULL, NULL));
   lockstep_communicator_destroy(communicator);
 
   /* Again, through a URL, checked, as if from another host, and aborted by rank 1. */
   snprintf(url, sizeof(url), "file://%s/store", folder);
-  lockstep_communicator_options_init(&options);
+  LOCKSTEP_INIT(options);
   options.world_size = 2;
   options.rank = rank;
   options.store_url = url;
@@ -240,36 +270,33 @@ static void RunRank(int32_t rank, char* folder) {
   options.tcp_sockets = 2;
   options.tcp_congestion_control = "reno";
   options.host_id = rank == 0 ? "a" : "b";
-  options.measure_links = 1;
   options.tcp_zero_copy = 1;
   OK(lockstep_communicator_create(&options, &communicator));
-  OK(lockstep_communicator_describe(communicator, &text));
-  CHECK(strstr(text, "links measured: remote ") != NULL);
-  lockstep_string_free(text);
   UseEverything(communicator, 0);
   /* Rank 0 must have looked at its status before rank 1 spoils it. */
   if (rank == 1) {
-    OK(lockstep_barrier(communicator, NULL, NULL));
+    OK(lockstep_barrier(communicator, NULL, NULL, NULL));
     OK(lockstep_communicator_abort(communicator, "no more"));
   } else {
     lockstep_error* error = NULL;
-    while (error == NULL) error = lockstep_barrier(communicator, NULL, NULL);
+    while (error == NULL) error = lockstep_barrier(communicator, NULL, NULL, NULL);
     FAILS(error, LOCKSTEP_ABORTED, "no more");
   }
   lockstep_communicator_destroy(communicator);
 }
 
 int main(void) {
-  lockstep_set_log_callback(CountLine, &logged);
+  lockstep_set_log_callback(CountLine, &logged, NULL);
   lockstep_set_log_level(LOCKSTEP_LOG_INFO);
   TestSizes();
   TestErrorsAndNulls();
+  TestDtypes();
   TestVersions();
   TestDlpack();
   TestWorldOfOne();
   RunTwoProcesses(RunRank);
   CHECK(logged > 0);
-  lockstep_set_log_callback(NULL, NULL);
+  lockstep_set_log_callback(NULL, NULL, NULL);
   printf("passed\n");
   return 0;
 }

@@ -1,6 +1,7 @@
 /* A reducer that goes over to another communicator, from C99: three processes, of which two go on. */
 
 #include <stdio.h>
+#include <string.h>
 
 #include "capi/c_testing.h"
 
@@ -22,12 +23,12 @@ static void RunRank(int32_t rank, int32_t size, const char* folder) {
   lockstep_forward_options forward;
   OK(Step(reducer, 1, &value));
   CHECK(value == 3);
-  lockstep_reducer_buffer_options_init(&in_place);
+  LOCKSTEP_INIT(in_place);
   in_place.in_place = 1;
   OK(lockstep_reducer_set_buffers(reducer, &buffer, 1, &in_place));
   OK(lockstep_communicator_duplicate(communicator, &beside));
   OK(lockstep_reducer_begin_backward(reducer, NULL));
-  OK(lockstep_barrier(beside, NULL, NULL));
+  OK(lockstep_barrier(beside, NULL, NULL, NULL));
   lockstep_communicator_destroy(beside);
   if (rank == 2) {
     OK(lockstep_communicator_abort(communicator, "rank 2 leaves"));
@@ -46,7 +47,7 @@ static void RunRank(int32_t rank, int32_t size, const char* folder) {
   OK(Step(reducer, 1, &value));
   CHECK(value == 1.5F);
   /* Buffers were those of the old ranks. */
-  lockstep_forward_options_init(&forward);
+  LOCKSTEP_INIT(forward);
   forward.buffers = &buffer;
   forward.buffer_count = 1;
   OK(lockstep_reducer_begin_forward(reducer, &forward, NULL));

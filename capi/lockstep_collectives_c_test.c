@@ -14,24 +14,6 @@
 
 /* ---- Elements of any dtype, of values from 0 to 10. */
 
-static size_t SizeOf(int32_t dtype) {
-  switch (dtype) {
-    case LOCKSTEP_BOOL:
-    case LOCKSTEP_U8:
-    case LOCKSTEP_I8:
-      return 1;
-    case LOCKSTEP_F16:
-    case LOCKSTEP_BF16:
-      return 2;
-    case LOCKSTEP_I32:
-    case LOCKSTEP_U32:
-    case LOCKSTEP_F32:
-      return 4;
-    default:
-      return 8;
-  }
-}
-
 static int IsFloat(int32_t dtype) {
   return dtype == LOCKSTEP_F16 || dtype == LOCKSTEP_BF16 || dtype == LOCKSTEP_F32 || dtype == LOCKSTEP_F64;
 }
@@ -43,7 +25,7 @@ static void Put(int32_t dtype, void* values, size_t index, int value) {
   const double real = value;
   const int32_t word = value; /* little-endian: its first bytes are the shorter integers */
   const int64_t whole = value;
-  char* const at = (char*)values + index * SizeOf(dtype);
+  char* const at = (char*)values + index * lockstep_dtype_size(dtype);
   CHECK(value >= 0 && value <= 10);
   switch (dtype) {
     case LOCKSTEP_F16:
@@ -63,7 +45,7 @@ static void Put(int32_t dtype, void* values, size_t index, int value) {
       memcpy(at, &whole, 8);
       break;
     default:
-      memcpy(at, &word, SizeOf(dtype));
+      memcpy(at, &word, lockstep_dtype_size(dtype));
   }
 }
 
@@ -97,17 +79,18 @@ static void ReduceAll(lockstep_communicator* communicator, int32_t dtype, lockst
   const int32_t rank = lockstep_communicator_rank(communicator);
   const int32_t size = lockstep_communicator_size(communicator);
   const int64_t count = COUNT;
-  const size_t bytes = COUNT * SizeOf(dtype);
+  const size_t bytes = COUNT * lockstep_dtype_size(dtype);
   void* const given = malloc(bytes);
   void* const got = malloc(bytes);
   void* const expected = malloc(bytes);
   const lockstep_tensor input = Vector(given, &count, dtype);
   const lockstep_tensor output = Vector(got, &count, dtype);
+  const double twice = 2;
   lockstep_collective_options options;
   size_t i;
   CHECK(given != NULL && got != NULL && expected != NULL);
-  lockstep_collective_options_init(&options);
-  options.factor = 2;
+  LOCKSTEP_INIT(options);
+  if (op == LOCKSTEP_PREMUL_SUM) options.factor = &twice;
   for (i = 0; i < COUNT; ++i) {
     int value = Given(dtype, 0, i);
     if (size == 2) value = Fold(dtype, op, value, Given(dtype, 1, i));
@@ -115,9 +98,9 @@ static void ReduceAll(lockstep_communicator* communicator, int32_t dtype, lockst
     Put(dtype, given, i, Given(dtype, rank, i));
     Put(dtype, got, i, 0);
   }
-  OK(lockstep_all_reduce(communicator, &input, &output, op, &options, NULL));
+  OK(lockstep_all_reduce(communicator, &input, &output, op, &options, NULL, NULL));
   CHECK(memcmp(got, expected, bytes) == 0);
-  OK(lockstep_all_reduce(communicator, &input, &input, op, &options, NULL));
+  OK(lockstep_all_reduce(communicator, &input, &input, op, &options, NULL, NULL));
   CHECK(memcmp(given, expected, bytes) == 0);
   free(given);
   free(got);
@@ -139,7 +122,7 @@ static void UseDTypesAndOps(lockstep_communicator* communicator) {
       if (is_bitwise ? !IsFloat(dtypes[i]) : IsFloat(dtypes[i]) || ops[k] != LOCKSTEP_PREMUL_SUM) {
         ReduceAll(communicator, dtypes[i], ops[k]);
       } else {
-        FAILS(lockstep_all_reduce(communicator, &tensor, &tensor, ops[k], NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
+        FAILS(lockstep_all_reduce(communicator, &tensor, &tensor, ops[k], NULL, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
               "is not defined");
       }
     }
@@ -160,34 +143,34 @@ static void UseNothing(lockstep_communicator* communicator) {
   const lockstep_tensor output = Vector(&got, &one, LOCKSTEP_F32);
   /* Of blocks, only the last rank's has an element. */
   const lockstep_tensor* const mine = rank == size - 1 ? &all : &nothing;
-  OK(lockstep_all_reduce(communicator, &nothing, &nothing, LOCKSTEP_SUM, NULL, NULL));
-  OK(lockstep_reduce(communicator, &nothing, &nothing, LOCKSTEP_SUM, 0, NULL, NULL));
-  OK(lockstep_broadcast(communicator, &nothing, 0, NULL, NULL));
-  OK(lockstep_all_gather(communicator, &nothing, &nothing, NULL, NULL));
-  OK(lockstep_reduce_scatter(communicator, &nothing, &nothing, LOCKSTEP_SUM, NULL, NULL));
-  OK(lockstep_gather(communicator, &nothing, &nothing, NULL, 0, NULL, NULL));
-  OK(lockstep_scatter(communicator, &nothing, &nothing, NULL, 0, NULL, NULL));
-  OK(lockstep_all_to_all(communicator, &nothing, &nothing, NULL, NULL));
-  OK(lockstep_all_gather_v(communicator, &nothing, &nothing, counts, NULL, NULL));
-  OK(lockstep_all_to_all_v(communicator, &nothing, &nothing, counts, counts, NULL, NULL));
+  OK(lockstep_all_reduce(communicator, &nothing, &nothing, LOCKSTEP_SUM, NULL, NULL, NULL));
+  OK(lockstep_reduce(communicator, &nothing, &nothing, LOCKSTEP_SUM, 0, NULL, NULL, NULL));
+  OK(lockstep_broadcast(communicator, &nothing, 0, NULL, NULL, NULL));
+  OK(lockstep_all_gather(communicator, &nothing, &nothing, NULL, NULL, NULL));
+  OK(lockstep_reduce_scatter(communicator, &nothing, &nothing, LOCKSTEP_SUM, NULL, NULL, NULL));
+  OK(lockstep_gather(communicator, &nothing, &nothing, NULL, 0, NULL, NULL, NULL));
+  OK(lockstep_scatter(communicator, &nothing, &nothing, NULL, 0, NULL, NULL, NULL));
+  OK(lockstep_all_to_all(communicator, &nothing, &nothing, NULL, NULL, NULL));
+  OK(lockstep_all_gather_v(communicator, &nothing, &nothing, counts, NULL, NULL, NULL));
+  OK(lockstep_all_to_all_v(communicator, &nothing, &nothing, counts, counts, NULL, NULL, NULL));
 
   counts[size - 1] = 1;
-  OK(lockstep_all_gather_v(communicator, mine, &output, counts, NULL, NULL));
+  OK(lockstep_all_gather_v(communicator, mine, &output, counts, NULL, NULL, NULL));
   CHECK(got == 7);
   got = -1;
   OK(lockstep_reduce_scatter_v(communicator, &all, rank == size - 1 ? &output : &nothing, counts, LOCKSTEP_SUM, NULL,
-                               NULL));
+                               NULL, NULL));
   CHECK(got == (rank == size - 1 ? (float)(7 * size) : -1));
   got = -1;
-  OK(lockstep_gather(communicator, mine, &output, counts, 0, NULL, NULL));
+  OK(lockstep_gather(communicator, mine, &output, counts, 0, NULL, NULL, NULL));
   CHECK(got == (rank == 0 ? 7 : -1));
 
   OK(lockstep_group_start(communicator));
-  OK(lockstep_send(communicator, &nothing, (rank + 1) % size, 1, NULL, NULL));
-  OK(lockstep_receive(communicator, &output, LOCKSTEP_ANY_SOURCE, 1, NULL, NULL, NULL));
+  OK(lockstep_send(communicator, &nothing, (rank + 1) % size, 1, 0, NULL));
+  OK(lockstep_receive(communicator, &output, LOCKSTEP_ANY_SOURCE, 1, 0, NULL, NULL));
   OK(lockstep_group_end(communicator, NULL));
-  OK(lockstep_send(communicator, &nothing, rank, 2, NULL, NULL));
-  OK(lockstep_receive(communicator, &nothing, rank, 2, NULL, &message, NULL));
+  OK(lockstep_send(communicator, &nothing, rank, 2, 0, NULL));
+  OK(lockstep_receive(communicator, &nothing, rank, 2, 0, &message, NULL));
   CHECK(message.bytes == 0 && message.source == rank && message.tag == 2);
 }
 
@@ -207,35 +190,35 @@ static void UseBlocksInPlace(lockstep_communicator* communicator) {
   int64_t i;
 
   for (i = 0; i < all; ++i) values[i] = i / COUNT == rank ? i : -1;
-  OK(lockstep_all_gather(communicator, &block, &whole, NULL, NULL));
+  OK(lockstep_all_gather(communicator, &block, &whole, NULL, NULL, NULL));
   for (i = 0; i < all; ++i) CHECK(values[i] == i);
 
   for (i = 0; i < all; ++i) values[i] = (rank + 1) * i;
-  OK(lockstep_reduce_scatter(communicator, &whole, &block, LOCKSTEP_SUM, NULL, NULL));
+  OK(lockstep_reduce_scatter(communicator, &whole, &block, LOCKSTEP_SUM, NULL, NULL, NULL));
   for (i = 0; i < all; ++i) CHECK(values[i] == (i / COUNT == rank ? size * (size + 1) / 2 : rank + 1) * i);
 
   for (i = 0; i < all; ++i) values[i] = i / COUNT == rank ? i : -1;
-  OK(lockstep_gather(communicator, &block, &whole, NULL, size - 1, NULL, NULL));
+  OK(lockstep_gather(communicator, &block, &whole, NULL, size - 1, NULL, NULL, NULL));
   for (i = 0; i < all; ++i) CHECK(values[i] == (rank == size - 1 || i / COUNT == rank ? i : -1));
 
   for (i = 0; i < all; ++i) values[i] = rank == size - 1 ? i : -1;
-  OK(lockstep_scatter(communicator, &whole, &block, NULL, size - 1, NULL, NULL));
+  OK(lockstep_scatter(communicator, &whole, &block, NULL, size - 1, NULL, NULL, NULL));
   for (i = 0; i < all; ++i) CHECK(values[i] == (rank == size - 1 || i / COUNT == rank ? i : -1));
 
   for (i = 0; i < sum; ++i) values[i] = (i >= 3) == rank ? i : -1;
-  OK(lockstep_all_gather_v(communicator, &block_v, &whole_v, unequal, NULL, NULL));
+  OK(lockstep_all_gather_v(communicator, &block_v, &whole_v, unequal, NULL, NULL, NULL));
   for (i = 0; i < sum; ++i) CHECK(values[i] == i);
-  OK(lockstep_reduce_scatter_v(communicator, &whole_v, &block_v, unequal, LOCKSTEP_SUM, NULL, NULL));
+  OK(lockstep_reduce_scatter_v(communicator, &whole_v, &block_v, unequal, LOCKSTEP_SUM, NULL, NULL, NULL));
   for (i = 0; i < sum; ++i) CHECK(values[i] == ((i >= 3) == rank ? size * i : i));
 
-  FAILS(lockstep_all_gather(communicator, &misplaced, &whole, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
+  FAILS(lockstep_all_gather(communicator, &misplaced, &whole, NULL, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
         "input overlaps output elsewhere than at block");
-  FAILS(lockstep_reduce_scatter(communicator, &whole, &misplaced, LOCKSTEP_SUM, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
-        "output overlaps input elsewhere than at block");
-  FAILS(lockstep_all_reduce(communicator, &misplaced, &block, LOCKSTEP_SUM, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
-        "overlap without being the same memory");
-  FAILS(lockstep_reduce(communicator, &block, &misplaced, LOCKSTEP_SUM, rank, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
-        "overlap without being the same memory");
+  FAILS(lockstep_reduce_scatter(communicator, &whole, &misplaced, LOCKSTEP_SUM, NULL, NULL, NULL),
+        LOCKSTEP_INVALID_ARGUMENT, "output overlaps input elsewhere than at block");
+  FAILS(lockstep_all_reduce(communicator, &misplaced, &block, LOCKSTEP_SUM, NULL, NULL, NULL),
+        LOCKSTEP_INVALID_ARGUMENT, "overlap without being the same memory");
+  FAILS(lockstep_reduce(communicator, &block, &misplaced, LOCKSTEP_SUM, rank, NULL, NULL, NULL),
+        LOCKSTEP_INVALID_ARGUMENT, "overlap without being the same memory");
 }
 
 static void UseCollectives(lockstep_communicator* communicator) {
@@ -258,7 +241,7 @@ static lockstep_error* DifferInCounts(lockstep_communicator* communicator) {
   float values[5] = {0};
   const int64_t count = lockstep_communicator_rank(communicator) == 0 ? 3 : 5;
   const lockstep_tensor tensor = Vector(values, &count, LOCKSTEP_F32);
-  return lockstep_all_reduce(communicator, &tensor, &tensor, LOCKSTEP_MAX, NULL, NULL);
+  return lockstep_all_reduce(communicator, &tensor, &tensor, LOCKSTEP_MAX, NULL, NULL, NULL);
 }
 
 /* In checked mode the communicator stays usable. */
@@ -271,9 +254,9 @@ static void DisagreeChecked(lockstep_communicator* communicator) {
 /* Otherwise a rank may have finished before the difference is found, and is told at its next call. */
 static void Disagree(lockstep_communicator* communicator) {
   lockstep_error* error = DifferInCounts(communicator);
-  if (error == NULL) error = lockstep_barrier(communicator, NULL, NULL);
+  if (error == NULL) error = lockstep_barrier(communicator, NULL, NULL, NULL);
   CheckNamesBoth(error);
-  CheckNamesBoth(lockstep_barrier(communicator, NULL, NULL));
+  CheckNamesBoth(lockstep_barrier(communicator, NULL, NULL, NULL));
   CheckNamesBoth(lockstep_communicator_status(communicator));
 }
 
@@ -285,8 +268,8 @@ static void DisagreeInPair(lockstep_communicator* communicator) {
   const int64_t to[2] = {rank + 1, 1}, from[2] = {1, 1}, sum = rank + 2, two = 2;
   const lockstep_tensor input = Vector(values, &sum, LOCKSTEP_F32);
   const lockstep_tensor output = Vector(blocks, &two, LOCKSTEP_F32);
-  lockstep_error* error = lockstep_all_to_all_v(communicator, &input, &output, to, from, NULL, NULL);
-  if (error == NULL) error = lockstep_barrier(communicator, NULL, NULL);
+  lockstep_error* error = lockstep_all_to_all_v(communicator, &input, &output, to, from, NULL, NULL, NULL);
+  if (error == NULL) error = lockstep_barrier(communicator, NULL, NULL, NULL);
   FAILS(error, LOCKSTEP_FAILED_PRECONDITION, text);
 }
 
@@ -297,7 +280,7 @@ static void RunRank(int32_t rank, char* folder) {
   lockstep_communicator_options options;
   lockstep_communicator* communicator;
   int i;
-  lockstep_communicator_options_init(&options);
+  LOCKSTEP_INIT(options);
   for (i = 0; i < 2; ++i) {
     options.transport = transports[i];
     options.checked = 0;
@@ -311,7 +294,7 @@ static void RunRank(int32_t rank, char* folder) {
     options.checked = 1;
     communicator = MeetWith(rank, 2, folder, names[i][2], &options);
     DisagreeChecked(communicator);
-    OK(lockstep_barrier(communicator, NULL, NULL));
+    OK(lockstep_barrier(communicator, NULL, NULL, NULL));
     lockstep_communicator_destroy(communicator);
   }
 }

@@ -20,8 +20,7 @@ static lockstep_stream StreamOn(int32_t kind, int32_t index) {
 static void TestRefusals(void) {
   lockstep_communicator* communicator = NULL;
   lockstep_reducer* reducer = NULL;
-  lockstep_buffer* buffer = NULL;
-  lockstep_collective_options options;
+  lockstep_memory* buffer = NULL;
   lockstep_backward_options backward;
   lockstep_parameter parameter;
   lockstep_stream on_gpu = StreamOn(LOCKSTEP_CUDA, 0);
@@ -31,20 +30,17 @@ static void TestRefusals(void) {
   lockstep_tensor tensor = Vector(values, shape, LOCKSTEP_F32);
   OK(lockstep_communicator_create(NULL, &communicator));
 
-  lockstep_collective_options_init(&options);
-  options.stream = &on_gpu;
-  FAILS(lockstep_barrier(communicator, &options, NULL), LOCKSTEP_INVALID_ARGUMENT, "cuda:0");
-  options.stream = &on_host;
-  FAILS(lockstep_barrier(communicator, &options, NULL), LOCKSTEP_UNIMPLEMENTED, "NULL");
-  FAILS(lockstep_buffer_create_on_device(communicator, 64, &buffer), LOCKSTEP_UNIMPLEMENTED, "device");
+  FAILS(lockstep_barrier(communicator, NULL, &on_gpu, NULL), LOCKSTEP_INVALID_ARGUMENT, "cuda:0");
+  FAILS(lockstep_barrier(communicator, NULL, &on_host, NULL), LOCKSTEP_UNIMPLEMENTED, "NULL");
+  FAILS(lockstep_memory_create(communicator, 64, LOCKSTEP_CUDA, &buffer), LOCKSTEP_UNIMPLEMENTED, "device");
 
   tensor.device_kind = LOCKSTEP_CUDA;
-  FAILS(lockstep_broadcast(communicator, &tensor, 0, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "cuda:0");
-  FAILS(lockstep_send(communicator, &tensor, 0, 0, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "cuda:0");
+  FAILS(lockstep_broadcast(communicator, &tensor, 0, NULL, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "cuda:0");
+  FAILS(lockstep_send(communicator, &tensor, 0, 0, 0, NULL), LOCKSTEP_INVALID_ARGUMENT, "cuda:0");
   tensor.device_kind = LOCKSTEP_HOST;
-  OK(lockstep_broadcast(communicator, &tensor, 0, NULL, NULL));
+  OK(lockstep_broadcast(communicator, &tensor, 0, NULL, NULL, NULL));
 
-  lockstep_parameter_init(&parameter);
+  LOCKSTEP_INIT(parameter);
   parameter.name = "w";
   parameter.shape = shape;
   parameter.dimensions = 1;
@@ -53,7 +49,7 @@ static void TestRefusals(void) {
   FAILS(lockstep_reducer_create(communicator, &parameter, 1, NULL, &reducer), LOCKSTEP_INVALID_ARGUMENT, "cuda:0");
   parameter.device_kind = LOCKSTEP_HOST;
   OK(lockstep_reducer_create(communicator, &parameter, 1, NULL, &reducer));
-  lockstep_backward_options_init(&backward);
+  LOCKSTEP_INIT(backward);
   backward.stream = &on_gpu;
   FAILS(lockstep_reducer_begin_backward(reducer, &backward), LOCKSTEP_INVALID_ARGUMENT, "cuda:0");
   backward.stream = &on_host;
@@ -77,7 +73,7 @@ static void TestCreation(void) {
   lockstep_communicator_options options;
   lockstep_error* error = NULL;
   char* text = NULL;
-  lockstep_communicator_options_init(&options);
+  LOCKSTEP_INIT(options);
   options.world_size = 1;
   options.device_kind = 7;
   FAILS(lockstep_communicator_create(&options, &communicator), LOCKSTEP_INVALID_ARGUMENT, "7");

@@ -15,10 +15,13 @@ typedef struct Calls {
   int32_t dtype;
 } Calls;
 
-static lockstep_error* AverageBucket(void* context, lockstep_hook_bucket* bucket) {
+static lockstep_error* AverageBucket(void* context, lockstep_hook_bucket* bucket, lockstep_communicator* communicator,
+                                     const lockstep_stream* stream) {
   Calls* calls = (Calls*)context;
   const size_t index = calls->count % PARAMETERS;
   lockstep_collective_options options;
+  const double half = 0.5;
+  lockstep_work* work = NULL;
   lockstep_tensor whole, gradient;
   size_t parameter = 99;
   CHECK(lockstep_hook_bucket_index(bucket) == index && lockstep_hook_bucket_count(bucket) == PARAMETERS);
@@ -31,16 +34,16 @@ static lockstep_error* AverageBucket(void* context, lockstep_hook_bucket* bucket
   CHECK(gradient.dtype == whole.dtype && whole.dtype == calls->dtype);
   CHECK(whole.shape[0] == (whole.dtype == LOCKSTEP_F32 ? 64 : 128)); /* 256 bytes */
   FAILS(lockstep_hook_bucket_gradient(bucket, 1, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "out of range");
-  CHECK(lockstep_communicator_size(lockstep_hook_bucket_communicator(bucket)) == 2);
+  CHECK(lockstep_communicator_size(communicator) == 2);
   ++calls->count;
-  lockstep_collective_options_init(&options);
-  options.prepare = 1;
-  FAILS(lockstep_hook_all_reduce(bucket, &whole, &whole, LOCKSTEP_AVG, &options), LOCKSTEP_INVALID_ARGUMENT,
-        "prepared");
-  options.prepare = 0;
-  if (index == 0) return lockstep_hook_all_reduce(bucket, &whole, &whole, LOCKSTEP_AVG, NULL);
-  options.factor = 0.5;
-  return lockstep_hook_all_reduce(bucket, &whole, &whole, LOCKSTEP_PREMUL_SUM, &options);
+  LOCKSTEP_INIT(options);
+  FAILS(lockstep_all_reduce(communicator, &whole, &whole, LOCKSTEP_AVG, NULL, stream, &work), LOCKSTEP_INVALID_ARGUMENT,
+        "work");
+  FAILS(lockstep_all_reduce(communicator, &whole, &whole, LOCKSTEP_AVG, NULL, NULL, NULL), LOCKSTEP_FAILED_PRECONDITION,
+        "the stream that it was given");
+  if (index == 0) return lockstep_all_reduce(communicator, &whole, &whole, LOCKSTEP_AVG, NULL, stream, NULL);
+  options.factor = &half;
+  return lockstep_all_reduce(communicator, &whole, &whole, LOCKSTEP_PREMUL_SUM, &options, stream, NULL);
 }
 
 /* By itself, and on buckets that are compressed. */
@@ -57,7 +60,7 @@ static void StreamOrderedHook(lockstep_communicator* communicator) {
     calls.count = 0;
     calls.dtype = dtypes[i];
     options.no_replan = 1;
-    options.compress = i == 0 ? LOCKSTEP_COMPRESS_NONE : LOCKSTEP_COMPRESS_F16;
+    options.compression = i == 0 ? LOCKSTEP_COMPRESSION_NONE : LOCKSTEP_COMPRESSION_F16;
     options.hook = LOCKSTEP_HOOK_CALLBACK;
     options.hook_issue = AverageBucket;
     options.hook_context = &calls;
@@ -74,38 +77,45 @@ static void StreamOrderedHook(lockstep_communicator* communicator) {
 /* Averages a pair in two phases and more: in odd steps by pieces that are summed here, in even ones by a reduce-scatter. */
 typedef struct Phases {
   float received[2], part, result[64];
+  lockstep_communicator* communicator;
+  const lockstep_stream* stream;
 } Phases;
 
 static lockstep_error* SumPart(void* context, lockstep_hook_bucket* bucket) {
   Phases* phases = (Phases*)context;
   const int64_t one = 1;
   lockstep_tensor part = Vector(&phases->part, &one, LOCKSTEP_F32);
-  FAILS(lockstep_hook_all_reduce(bucket, &part, &part, LOCKSTEP_SUM, NULL), LOCKSTEP_FAILED_PRECONDITION, "hook_issue");
+  FAILS(lockstep_all_reduce(phases->communicator, &part, &part, LOCKSTEP_SUM, NULL, phases->stream, NULL),
+        LOCKSTEP_FAILED_PRECONDITION, "hook_issue");
+  FAILS(lockstep_hook_bucket_run(bucket, SumPart, context), LOCKSTEP_FAILED_PRECONDITION, "hook_issue");
   phases->part = (phases->received[0] + phases->received[1]) / 2;
   return NULL;
 }
 
-static lockstep_error* IssuePhases(void* context, lockstep_hook_bucket* bucket) {
+static lockstep_error* IssuePhases(void* context, lockstep_hook_bucket* bucket, lockstep_communicator* communicator,
+                                   const lockstep_stream* stream) {
   Phases* phases = (Phases*)context;
   const int64_t one = 1, two = 2;
   lockstep_tensor received = Vector(phases->received, &two, LOCKSTEP_F32);
   lockstep_tensor part = Vector(&phases->part, &one, LOCKSTEP_F32);
   lockstep_tensor pair = Vector(phases->result, &two, LOCKSTEP_F32);
   lockstep_tensor gradient, result;
+  phases->communicator = communicator;
+  phases->stream = stream;
   OK(lockstep_hook_bucket_gradient(bucket, 0, NULL, &gradient));
   if (lockstep_hook_bucket_step(bucket) % 2 == 0) {
-    OK(lockstep_hook_reduce_scatter(bucket, &gradient, &part, LOCKSTEP_AVG, NULL));
-    return lockstep_hook_all_gather(bucket, &part, &gradient, NULL);
+    OK(lockstep_reduce_scatter(communicator, &gradient, &part, LOCKSTEP_AVG, NULL, stream, NULL));
+    return lockstep_all_gather(communicator, &part, &gradient, NULL, stream, NULL);
   }
   OK(lockstep_hook_bucket_tensor(bucket, &result));
   CHECK(result.shape[0] == 64);
   result.data = phases->result;
-  OK(lockstep_hook_all_to_all(bucket, &gradient, &received, NULL));
-  OK(lockstep_hook_run(bucket, SumPart, phases));
-  OK(lockstep_hook_all_gather(bucket, &part, &pair, NULL));
-  OK(lockstep_hook_broadcast(bucket, &result, 1, NULL));
-  FAILS(lockstep_hook_run(bucket, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "function");
-  return lockstep_hook_set_result(bucket, &result);
+  OK(lockstep_all_to_all(communicator, &gradient, &received, NULL, stream, NULL));
+  OK(lockstep_hook_bucket_run(bucket, SumPart, phases));
+  OK(lockstep_all_gather(communicator, &part, &pair, NULL, stream, NULL));
+  OK(lockstep_broadcast(communicator, &result, 1, NULL, stream, NULL));
+  FAILS(lockstep_hook_bucket_run(bucket, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "function");
+  return lockstep_hook_bucket_set_result(bucket, &result);
 }
 
 static void HookOfSeveralPhases(lockstep_communicator* communicator) {
@@ -118,11 +128,12 @@ static void HookOfSeveralPhases(lockstep_communicator* communicator) {
   lockstep_reducer* reducer = NULL;
   Phases phases;
   int step;
-  lockstep_parameter_init(&parameter);
+  LOCKSTEP_INIT(parameter);
   parameter.name = "pair";
   parameter.shape = &two;
   parameter.dimensions = 1;
-  lockstep_reducer_options_init(&options);
+  parameter.dtype = LOCKSTEP_F32;
+  LOCKSTEP_INIT(options);
   options.hook = LOCKSTEP_HOOK_CALLBACK;
   options.hook_name = "phases";
   options.hook_issue = IssuePhases;
@@ -149,19 +160,21 @@ static lockstep_error* Refuse(void* context, lockstep_hook_bucket* bucket) {
   return lockstep_error_create(LOCKSTEP_RESOURCE_EXHAUSTED, "no room");
 }
 
-static lockstep_error* IssueClumsily(void* context, lockstep_hook_bucket* bucket) {
+static lockstep_error* IssueClumsily(void* context, lockstep_hook_bucket* bucket, lockstep_communicator* communicator,
+                                     const lockstep_stream* stream) {
   static float wrong[7];
   const int64_t seven = 7;
-  const int rank = lockstep_communicator_rank(lockstep_hook_bucket_communicator(bucket));
+  const int rank = lockstep_communicator_rank(communicator);
   const int64_t step = lockstep_hook_bucket_step(bucket);
   lockstep_tensor whole, result = Vector(wrong, &seven, LOCKSTEP_F32);
   lockstep_error* error;
   OK(lockstep_hook_bucket_tensor(bucket, &whole));
   if (step == 1 && rank == 1) return Refuse(context, bucket);
-  if (step == 2 && rank == 1) OK(lockstep_hook_run(bucket, Refuse, context));
-  if (step == 3) OK(lockstep_hook_set_result(bucket, &result));
+  if (step == 2 && rank == 1) OK(lockstep_hook_bucket_run(bucket, Refuse, context));
+  if (step == 3) OK(lockstep_hook_bucket_set_result(bucket, &result));
   /* Whether a failed communicator is found out here or on the stream is a matter of time. */
-  error = lockstep_hook_all_reduce(bucket, &whole, &whole, step == 4 && rank == 1 ? LOCKSTEP_MAX : LOCKSTEP_AVG, NULL);
+  error = lockstep_all_reduce(communicator, &whole, &whole, step == 4 && rank == 1 ? LOCKSTEP_MAX : LOCKSTEP_AVG, NULL,
+                              stream, NULL);
   CHECK(error == NULL || step < 5);
   return error;
 }
@@ -195,6 +208,7 @@ typedef enum Manner { AT_ONCE, BY_ANOTHER_THREAD, WITH_AN_ERROR, TOO_LATE } Mann
 typedef struct Task {
   Manner manner;
   lockstep_hook_bucket* bucket;
+  lockstep_communicator* communicator;
   lockstep_hook_completion* completion;
   pthread_t thread;
   int started;
@@ -202,25 +216,27 @@ typedef struct Task {
 
 static void* AverageAndComplete(void* context) {
   Task* task = (Task*)context;
-  lockstep_communicator* communicator = lockstep_hook_bucket_communicator(task->bucket);
   lockstep_tensor whole;
   OK(lockstep_hook_bucket_tensor(task->bucket, &whole));
-  lockstep_hook_complete(task->completion, lockstep_all_reduce(communicator, &whole, &whole, LOCKSTEP_AVG, NULL, NULL));
+  lockstep_hook_complete(task->completion,
+                         lockstep_all_reduce(task->communicator, &whole, &whole, LOCKSTEP_AVG, NULL, NULL, NULL));
   return NULL;
 }
 
-static void Start(void* context, lockstep_hook_bucket* bucket, lockstep_hook_completion* completion) {
+static void Start(void* context, lockstep_hook_bucket* bucket, lockstep_communicator* communicator,
+                  lockstep_hook_completion* completion) {
   Task* task = (Task*)context + lockstep_hook_bucket_index(bucket);
   task->bucket = bucket;
+  task->communicator = communicator;
   task->completion = completion;
   task->started = 1;
-  FAILS(lockstep_hook_run(bucket, Refuse, NULL), LOCKSTEP_FAILED_PRECONDITION, "hook_issue");
+  FAILS(lockstep_hook_bucket_run(bucket, Refuse, NULL), LOCKSTEP_FAILED_PRECONDITION, "hook_issue");
   if (task->manner == AT_ONCE) {
     AverageAndComplete(task);
   } else if (task->manner == BY_ANOTHER_THREAD) {
     CHECK(pthread_create(&task->thread, NULL, AverageAndComplete, task) == 0);
   } else if (task->manner == WITH_AN_ERROR) {
-    if (lockstep_communicator_rank(lockstep_hook_bucket_communicator(bucket)) == 0) {
+    if (lockstep_communicator_rank(communicator) == 0) {
       AverageAndComplete(task);
     } else {
       lockstep_hook_complete(completion, Refuse(NULL, bucket));
@@ -264,9 +280,9 @@ static void HostCompletedHook(lockstep_communicator* communicator) {
 }
 
 /* Averages gradient by gradient; those of all parameters lie in one bucket, each at a multiple of 256 bytes. */
-static void AverageEach(void* context, lockstep_hook_bucket* bucket, lockstep_hook_completion* completion) {
+static void AverageEach(void* context, lockstep_hook_bucket* bucket, lockstep_communicator* communicator,
+                        lockstep_hook_completion* completion) {
   const float mine = *(const float*)context;
-  lockstep_communicator* communicator = lockstep_hook_bucket_communicator(bucket);
   lockstep_tensor whole;
   size_t i, seen = 0;
   CHECK(lockstep_hook_bucket_count(bucket) == 1 && lockstep_hook_bucket_gradient_count(bucket) == PARAMETERS);
@@ -277,7 +293,7 @@ static void AverageEach(void* context, lockstep_hook_bucket* bucket, lockstep_ho
     OK(lockstep_hook_bucket_gradient(bucket, i, &parameter, &gradient));
     CHECK(((char*)gradient.data - (char*)whole.data) % 256 == 0);
     CHECK(*(const float*)gradient.data == mine * (float)(parameter + 1));
-    OK(lockstep_all_reduce(communicator, &gradient, &gradient, LOCKSTEP_AVG, NULL, NULL));
+    OK(lockstep_all_reduce(communicator, &gradient, &gradient, LOCKSTEP_AVG, NULL, NULL, NULL));
     seen |= (size_t)1 << parameter;
   }
   CHECK(seen == 7);
@@ -291,7 +307,7 @@ static void GradientsOfABucket(lockstep_communicator* communicator) {
   Model model;
   size_t i;
   InitModel(&model);
-  lockstep_reducer_options_init(&options);
+  LOCKSTEP_INIT(options);
   options.hook = LOCKSTEP_HOOK_CALLBACK;
   options.hook_start = AverageEach;
   options.hook_context = &mine;
@@ -311,7 +327,7 @@ static void HooksThatCannotBe(lockstep_communicator* communicator) {
   InitModel(&model);
 #define REFUSED(text) \
   FAILS(lockstep_reducer_create(communicator, model.table, 3, &options, &reducer), LOCKSTEP_INVALID_ARGUMENT, text)
-  options.hook_issue = Refuse;
+  options.hook_issue = IssueClumsily;
   REFUSED("not LOCKSTEP_HOOK_CALLBACK");
   options.hook = LOCKSTEP_HOOK_CALLBACK;
   options.hook_start = Start;
@@ -324,17 +340,15 @@ static void HooksThatCannotBe(lockstep_communicator* communicator) {
   options.hook = 99;
   REFUSED("no lockstep_hook");
   options.hook = LOCKSTEP_HOOK_FP16_COMPRESS;
-  options.compress = LOCKSTEP_COMPRESS_BF16;
+  options.compression = LOCKSTEP_COMPRESSION_BF16;
   REFUSED("different dtypes");
-  options.compress = 99;
-  REFUSED("no lockstep_compress");
+  options.compression = 99;
+  REFUSED("no lockstep_compression");
 #undef REFUSED
   CHECK(lockstep_hook_bucket_index(NULL) == 0 && lockstep_hook_bucket_count(NULL) == 0);
   CHECK(lockstep_hook_bucket_step(NULL) == 0 && lockstep_hook_bucket_gradient_count(NULL) == 0);
-  CHECK(lockstep_hook_bucket_communicator(NULL) == NULL);
   FAILS(lockstep_hook_bucket_tensor(NULL, &tensor), LOCKSTEP_INVALID_ARGUMENT, "bucket");
-  FAILS(lockstep_hook_set_result(NULL, &tensor), LOCKSTEP_INVALID_ARGUMENT, "bucket");
-  FAILS(lockstep_hook_all_reduce(NULL, NULL, NULL, LOCKSTEP_SUM, NULL), LOCKSTEP_INVALID_ARGUMENT, "bucket");
+  FAILS(lockstep_hook_bucket_set_result(NULL, &tensor), LOCKSTEP_INVALID_ARGUMENT, "bucket");
   lockstep_hook_complete(NULL, lockstep_error_create(LOCKSTEP_ABORTED, "nobody hears it"));
 }
 

@@ -28,9 +28,9 @@ static void StartMany(lockstep_communicator* communicator) {
     const lockstep_tensor tensor = Vector(values[i], &count, LOCKSTEP_F32);
     for (k = 0; k < COUNT; ++k) values[i][k] = (float)((rank + 1) * (i + 1));
     works[i] = NULL;
-    OK(lockstep_all_reduce(communicator, &tensor, &tensor, LOCKSTEP_SUM, NULL, &works[i]));
+    OK(lockstep_all_reduce(communicator, &tensor, &tensor, LOCKSTEP_SUM, NULL, NULL, &works[i]));
   }
-  OK(lockstep_barrier(communicator, NULL, &barrier));
+  OK(lockstep_barrier(communicator, NULL, NULL, &barrier));
   OK(lockstep_work_wait(barrier, 60000));
   lockstep_work_destroy(barrier);
   for (i = WORKS; i-- > 0;) {
@@ -57,7 +57,7 @@ static void* ReduceOften(void* argument) {
   int call, k;
   for (call = 1; call <= task->calls; ++call) {
     for (k = 0; k < 1000; ++k) values[k] = (float)((rank + 1) * call);
-    OK(lockstep_all_reduce(task->communicator, &tensor, &tensor, LOCKSTEP_SUM, NULL, NULL));
+    OK(lockstep_all_reduce(task->communicator, &tensor, &tensor, LOCKSTEP_SUM, NULL, NULL, NULL));
     for (k = 0; k < 1000; ++k) CHECK(values[k] == Sum(size, (float)call));
   }
   return NULL;
@@ -81,7 +81,7 @@ static void UseParts(lockstep_communicator* communicator) {
     const int part = rank == 0 ? i : PARTS - 1 - i;
     const lockstep_tensor tensor = Vector(values[part], &count, LOCKSTEP_F32);
     for (k = 0; k < COUNT; ++k) values[part][k] = (float)((rank + 1) * (part + 1));
-    OK(lockstep_all_reduce(tasks[part].communicator, &tensor, &tensor, LOCKSTEP_SUM, NULL, &works[part]));
+    OK(lockstep_all_reduce(tasks[part].communicator, &tensor, &tensor, LOCKSTEP_SUM, NULL, NULL, &works[part]));
   }
   for (i = 0; i < PARTS; ++i) {
     OK(lockstep_work_wait(works[i], 60000));
@@ -115,10 +115,10 @@ static void DestroyInFlight(lockstep_communicator* communicator) {
   OK(lockstep_communicator_duplicate(communicator, &part));
   for (i = 0; i < 2; ++i) {
     const lockstep_tensor into = Vector(&received[i], &one, LOCKSTEP_F32);
-    OK(lockstep_receive(part, &into, rank, i, NULL, NULL, &works[i]));
+    OK(lockstep_receive(part, &into, rank, i, 0, NULL, &works[i]));
   }
-  if (size > 1 && rank == 0) OK(lockstep_all_reduce(part, &tensor, &tensor, LOCKSTEP_SUM, NULL, &works[2]));
-  OK(lockstep_barrier(communicator, NULL, NULL)); /* all are under way */
+  if (size > 1 && rank == 0) OK(lockstep_all_reduce(part, &tensor, &tensor, LOCKSTEP_SUM, NULL, NULL, &works[2]));
+  OK(lockstep_barrier(communicator, NULL, NULL, NULL)); /* all are under way */
   if (rank == 0) lockstep_communicator_destroy(part);
   for (i = 0; i < 3; ++i) {
     if (works[i] == NULL) continue;
@@ -133,7 +133,7 @@ static void DestroyInFlight(lockstep_communicator* communicator) {
   if (rank != 0) lockstep_communicator_destroy(part);
   CHECK(received[0] == -1 && received[1] == -1);
   /* What it was made of goes on. */
-  OK(lockstep_barrier(communicator, NULL, NULL));
+  OK(lockstep_barrier(communicator, NULL, NULL, NULL));
   OK(lockstep_communicator_status(communicator));
 }
 
@@ -147,7 +147,7 @@ static void LeaveGroupOpen(lockstep_communicator* communicator) {
   OK(lockstep_communicator_duplicate(communicator, &part));
   OK(lockstep_group_start(part));
   OK(lockstep_group_start(part));
-  OK(lockstep_all_reduce(part, &tensor, &tensor, LOCKSTEP_PROD, NULL, &work));
+  OK(lockstep_all_reduce(part, &tensor, &tensor, LOCKSTEP_PROD, NULL, NULL, &work));
   OK(lockstep_group_end(part, NULL));
   CHECK(lockstep_work_done(work) == 0);
   FAILS(lockstep_work_wait(work, 0), LOCKSTEP_FAILED_PRECONDITION, "end the group first");
@@ -155,7 +155,7 @@ static void LeaveGroupOpen(lockstep_communicator* communicator) {
   CHECK(lockstep_work_done(work) == 1 && value == 5);
   FAILS(lockstep_work_wait(work, 60000), LOCKSTEP_FAILED_PRECONDITION, "destroyed with a group open: its 1 calls");
   lockstep_work_destroy(work);
-  OK(lockstep_barrier(communicator, NULL, NULL));
+  OK(lockstep_barrier(communicator, NULL, NULL, NULL));
 }
 
 /* The whole world, by rank 0, while rank 1 waits for it. */
@@ -165,16 +165,16 @@ static void DestroyWorldInFlight(lockstep_communicator* communicator, int32_t ra
   const lockstep_tensor tensor = Vector(&value, &one, LOCKSTEP_F32);
   lockstep_work *receive = NULL, *reduce = NULL;
   if (rank == 0) {
-    OK(lockstep_receive(communicator, &tensor, 1, 4, NULL, NULL, &receive));
-    OK(lockstep_all_reduce(communicator, &tensor, &tensor, LOCKSTEP_SUM, NULL, &reduce));
+    OK(lockstep_receive(communicator, &tensor, 1, 4, 0, NULL, &receive));
+    OK(lockstep_all_reduce(communicator, &tensor, &tensor, LOCKSTEP_SUM, NULL, NULL, &reduce));
     lockstep_communicator_destroy(communicator);
     FAILS(lockstep_work_wait(receive, 0), LOCKSTEP_CANCELLED, "");
     FAILS(lockstep_work_wait(reduce, 0), LOCKSTEP_CANCELLED, "");
     lockstep_work_destroy(reduce);
     lockstep_work_destroy(receive);
   } else {
-    FAILS(lockstep_receive(communicator, &tensor, 0, 4, NULL, NULL, NULL), LOCKSTEP_ABORTED, "rank 0");
-    FAILS(lockstep_barrier(communicator, NULL, NULL), LOCKSTEP_ABORTED, "rank 0");
+    FAILS(lockstep_receive(communicator, &tensor, 0, 4, 0, NULL, NULL), LOCKSTEP_ABORTED, "rank 0");
+    FAILS(lockstep_barrier(communicator, NULL, NULL, NULL), LOCKSTEP_ABORTED, "rank 0");
     lockstep_communicator_destroy(communicator);
   }
 }
@@ -191,7 +191,7 @@ static void RunRank(int32_t rank, char* folder) {
   lockstep_communicator_options options;
   lockstep_communicator* communicator;
   int i;
-  lockstep_communicator_options_init(&options);
+  LOCKSTEP_INIT(options);
   for (i = 0; i < 2; ++i) {
     options.transport = transports[i];
     communicator = MeetWith(rank, 2, folder, transports[i], &options);

@@ -38,7 +38,7 @@ class CApiNccl : public NcclTest {
   // Options of one rank of a world that meets in a file of this test's.
   static lockstep_communicator_options Options(int rank, const std::string& store) {
     lockstep_communicator_options options;
-    lockstep_communicator_options_init(&options);
+    LOCKSTEP_INIT(options);
     options.world_size = kRanks;
     options.rank = rank;
     options.local_world_size = kRanks;
@@ -81,7 +81,7 @@ TEST_F(CApiNccl, OptionsReachItAndItsCommunicatorIsHandedOut) {
     tensor.dimensions = 1;
     tensor.dtype = LOCKSTEP_F32;
     tensor.device_kind = LOCKSTEP_CUDA;
-    EXPECT_EQ(Text(lockstep_all_reduce(communicator, &tensor, &tensor, LOCKSTEP_SUM, nullptr, nullptr)), "");
+    EXPECT_EQ(Text(lockstep_all_reduce(communicator, &tensor, &tensor, LOCKSTEP_SUM, nullptr, nullptr, nullptr)), "");
     for (int64_t i = 0; i < kElements; ++i) ASSERT_EQ(values[i], 2 * i + 1) << i;
     device->FreeOnHost(memory);
     // An abort would be the result of a rank that still waits for its own.

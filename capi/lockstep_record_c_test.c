@@ -6,15 +6,13 @@
 
 #include "capi/c_testing.h"
 
-static void TestSizesAndNulls(void) {
+static void TestNulls(void) {
   lockstep_bucket_statistics statistics;
   char* text = NULL;
-  CHECK(sizeof(lockstep_bucket_statistics) == 80);
-  lockstep_bucket_statistics_init(NULL);
-  lockstep_bucket_statistics_init(&statistics);
+  LOCKSTEP_INIT(statistics);
   FAILS(lockstep_reducer_get_bucket_statistics(NULL, 0, &statistics), LOCKSTEP_INVALID_ARGUMENT, "reducer");
-  FAILS(lockstep_reducer_summary(NULL, &text), LOCKSTEP_INVALID_ARGUMENT, "reducer");
-  FAILS(lockstep_reducer_logging_data(NULL, &text), LOCKSTEP_INVALID_ARGUMENT, "reducer");
+  FAILS(lockstep_reducer_report(NULL, LOCKSTEP_REPORT_SUMMARY, &text), LOCKSTEP_INVALID_ARGUMENT, "reducer");
+  FAILS(lockstep_reducer_report(NULL, LOCKSTEP_REPORT_LOGGING_DATA, &text), LOCKSTEP_INVALID_ARGUMENT, "reducer");
   FAILS(lockstep_reducer_set_logging_sample_rate(NULL, 1), LOCKSTEP_INVALID_ARGUMENT, "reducer");
 }
 
@@ -29,7 +27,7 @@ static void RunSteps(lockstep_reducer* reducer, int32_t rank, int count) {
 
 static void CheckLogging(const lockstep_reducer* reducer, const char* part) {
   char* json = NULL;
-  OK(lockstep_reducer_logging_data(reducer, &json));
+  OK(lockstep_reducer_report(reducer, LOCKSTEP_REPORT_LOGGING_DATA, &json));
   if (strstr(json, part) == NULL) fprintf(stderr, "no '%s' in\n%s\n", part, json);
   CHECK(strstr(json, part) != NULL);
   lockstep_string_free(json);
@@ -41,11 +39,11 @@ static void UseBucketStatistics(const lockstep_reducer* reducer) {
   lockstep_bucket_statistics of;
   int64_t bytes = 0;
   size_t b;
-  lockstep_reducer_statistics_init(&all);
+  LOCKSTEP_INIT(all);
   OK(lockstep_reducer_get_statistics(reducer, &all));
   CHECK(all.steps == 1 && all.buckets == 2);
   for (b = 0; b < 2; ++b) {
-    lockstep_bucket_statistics_init(&of);
+    LOCKSTEP_INIT(of);
     OK(lockstep_reducer_get_bucket_statistics(reducer, b, &of));
     CHECK(of.struct_size == sizeof(of));
     CHECK(0 <= of.ready_ms && of.ready_ms <= of.launched_ms && of.launched_ms <= of.wire_begin_ms);
@@ -58,15 +56,15 @@ static void UseBucketStatistics(const lockstep_reducer* reducer) {
   CHECK(bytes == all.bytes_reduced);
   FAILS(lockstep_reducer_get_bucket_statistics(reducer, 2, &of), LOCKSTEP_INVALID_ARGUMENT, "bucket 2");
   FAILS(lockstep_reducer_get_bucket_statistics(reducer, 0, NULL), LOCKSTEP_INVALID_ARGUMENT, "out_statistics");
-  /* A caller with an older header has room for less, one that forgot _init for nothing. */
-  lockstep_bucket_statistics_init(&of);
+  /* A caller with an older header has room for less, one that forgot LOCKSTEP_INIT for nothing. */
+  LOCKSTEP_INIT(of);
   of.struct_size = offsetof(lockstep_bucket_statistics, launched_ms);
   of.launched_ms = -7;
   OK(lockstep_reducer_get_bucket_statistics(reducer, 0, &of));
   CHECK(of.struct_size == offsetof(lockstep_bucket_statistics, launched_ms));
   CHECK(of.ready_ms >= 0 && of.launched_ms == -7);
   of.struct_size = 0;
-  FAILS(lockstep_reducer_get_bucket_statistics(reducer, 0, &of), LOCKSTEP_INVALID_ARGUMENT, "_init");
+  FAILS(lockstep_reducer_get_bucket_statistics(reducer, 0, &of), LOCKSTEP_INVALID_ARGUMENT, "LOCKSTEP_INIT");
 }
 
 static void RunRank(int32_t rank, int32_t size, const char* folder) {
@@ -75,10 +73,10 @@ static void RunRank(int32_t rank, int32_t size, const char* folder) {
   lockstep_bucket_statistics of;
   lockstep_reducer* reducer;
   char* text = NULL;
-  lockstep_reducer_options_init(&options);
+  LOCKSTEP_INIT(options);
   options.bucket_cap_bytes = 1;
   reducer = MakeReducer(communicator, 2, &options);
-  lockstep_bucket_statistics_init(&of);
+  LOCKSTEP_INIT(of);
   FAILS(lockstep_reducer_get_bucket_statistics(reducer, 0, &of), LOCKSTEP_INVALID_ARGUMENT, "bucket 0");
   CheckLogging(reducer, "\"world_size\": 2");
   CheckLogging(reducer, rank == 0 ? "\"rank\": 0" : "\"rank\": 1");
@@ -87,11 +85,12 @@ static void RunRank(int32_t rank, int32_t size, const char* folder) {
 
   RunSteps(reducer, rank, 1);
   UseBucketStatistics(reducer);
-  OK(lockstep_reducer_summary(reducer, &text));
+  OK(lockstep_reducer_report(reducer, LOCKSTEP_REPORT_SUMMARY, &text));
   CHECK(strstr(text, rank == 0 ? "step 1, rank 0 of 2" : "step 1, rank 1 of 2") != NULL);
   lockstep_string_free(text);
-  FAILS(lockstep_reducer_summary(reducer, NULL), LOCKSTEP_INVALID_ARGUMENT, "out_text");
-  FAILS(lockstep_reducer_logging_data(reducer, NULL), LOCKSTEP_INVALID_ARGUMENT, "out_json");
+  FAILS(lockstep_reducer_report(reducer, LOCKSTEP_REPORT_SUMMARY, NULL), LOCKSTEP_INVALID_ARGUMENT, "out_text");
+  FAILS(lockstep_reducer_report(reducer, LOCKSTEP_REPORT_LOGGING_DATA, NULL), LOCKSTEP_INVALID_ARGUMENT, "out_text");
+  FAILS(lockstep_reducer_report(reducer, 2, &text), LOCKSTEP_INVALID_ARGUMENT, "2 is no lockstep_report");
 
   /* Published where the next forward begins: all of the first ten, then by the rate. */
   CheckLogging(reducer, "\"iteration\": 0");
@@ -111,7 +110,7 @@ static void RunRank(int32_t rank, int32_t size, const char* folder) {
 }
 
 int main(void) {
-  TestSizesAndNulls();
+  TestNulls();
   RunRanks(2, RunRank);
   printf("passed\n");
   return 0;

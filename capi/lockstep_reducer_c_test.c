@@ -23,7 +23,7 @@ static void Steps(lockstep_communicator* communicator) {
   FAILS(lockstep_reducer_create(communicator, model.table, 0, NULL, &reducer), LOCKSTEP_INVALID_ARGUMENT, "parameter");
   OK(lockstep_reducer_create(communicator, model.table, 2, &options, &reducer));
   CHECK(lockstep_reducer_bucket_count(reducer) == 2 && lockstep_reducer_plan_version(reducer) == 1);
-  FAILS(lockstep_reducer_average(reducer, 0, &tensor, NULL), LOCKSTEP_FAILED_PRECONDITION, "average");
+  FAILS(lockstep_reducer_averaged_gradient(reducer, 0, &tensor, NULL), LOCKSTEP_FAILED_PRECONDITION, "average");
   FAILS(lockstep_reducer_gradient_view(reducer, 0, &tensor), LOCKSTEP_FAILED_PRECONDITION, "gradient_as_bucket_view");
   model.values[0] = mine;
   OK(lockstep_reducer_broadcast(reducer, &model.gradients[0], 1, 0));
@@ -54,7 +54,7 @@ static void Steps(lockstep_communicator* communicator) {
   OK(lockstep_reducer_end_backward(reducer, NULL));
   CHECK(model.values[0] == average);
 
-  lockstep_reducer_statistics_init(&statistics);
+  LOCKSTEP_INIT(statistics);
   OK(lockstep_reducer_get_statistics(reducer, &statistics));
   CHECK(statistics.steps == 3 && statistics.buckets == 2 && statistics.bytes_reduced > 0);
   lockstep_reducer_destroy(reducer);
@@ -71,13 +71,13 @@ static void BucketOptions(lockstep_communicator* communicator) {
   Model model;
   InitModel(&model);
   model.table[1].ignored = 1;
-  lockstep_reducer_options_init(&options);
+  LOCKSTEP_INIT(options);
   options.bucket_caps_bytes = caps;
   options.bucket_cap_count = 2;
   options.bucket_cap_bytes = 4;
   FAILS(lockstep_reducer_create(communicator, model.table, 3, &options, &reducer), LOCKSTEP_INVALID_ARGUMENT, "both");
   options.bucket_cap_bytes = 0;
-  options.average = LOCKSTEP_AVERAGE_PREDIVIDE;
+  options.averaging = LOCKSTEP_AVERAGING_PREDIVIDE;
   FAILS(lockstep_reducer_create(communicator, model.table, 3, &options, &reducer), LOCKSTEP_INVALID_ARGUMENT, "by 0");
   options.predivide_factor = 2;
   options.buckets_in_memory_max = -1;
@@ -126,7 +126,7 @@ static void BucketViews(lockstep_communicator* communicator) {
   }
   OK(lockstep_reducer_end_backward(reducer, NULL));
   CHECK(*(float*)views[0].data == 1.5F && *(float*)views[1].data == 3 && model.values[2] == 15);
-  OK(lockstep_reducer_average(reducer, 1, &average, NULL));
+  OK(lockstep_reducer_averaged_gradient(reducer, 1, &average, NULL));
   CHECK(average.data == views[1].data);
   lockstep_reducer_destroy(reducer);
 }
@@ -207,7 +207,7 @@ static void IntoTarget(lockstep_communicator* communicator) {
   lockstep_tensor wrong = Vector(two, &count, LOCKSTEP_F32);
   lockstep_parameter parameter;
   lockstep_reducer* reducer = NULL;
-  lockstep_parameter_init(&parameter);
+  LOCKSTEP_INIT(parameter);
   parameter.name = "half";
   parameter.shape = &one;
   parameter.dimensions = 1;
@@ -230,13 +230,13 @@ static void Compression(lockstep_communicator* communicator) {
     int32_t hook, compress;
     float fine, finer;
   } cases[] = {
-      {LOCKSTEP_HOOK_NONE, LOCKSTEP_COMPRESS_NONE, fine, finer},
-      {LOCKSTEP_HOOK_ALL_REDUCE, LOCKSTEP_COMPRESS_NONE, fine, finer},
-      {LOCKSTEP_HOOK_NONE, LOCKSTEP_COMPRESS_F16, fine, 1},
-      {LOCKSTEP_HOOK_NONE, LOCKSTEP_COMPRESS_BF16, 1, 1},
-      {LOCKSTEP_HOOK_FP16_COMPRESS, LOCKSTEP_COMPRESS_NONE, fine, 1},
-      {LOCKSTEP_HOOK_FP16_COMPRESS, LOCKSTEP_COMPRESS_F16, fine, 1},
-      {LOCKSTEP_HOOK_BF16_COMPRESS, LOCKSTEP_COMPRESS_NONE, 1, 1},
+      {LOCKSTEP_HOOK_NONE, LOCKSTEP_COMPRESSION_NONE, fine, finer},
+      {LOCKSTEP_HOOK_ALL_REDUCE, LOCKSTEP_COMPRESSION_NONE, fine, finer},
+      {LOCKSTEP_HOOK_NONE, LOCKSTEP_COMPRESSION_F16, fine, 1},
+      {LOCKSTEP_HOOK_NONE, LOCKSTEP_COMPRESSION_BF16, 1, 1},
+      {LOCKSTEP_HOOK_FP16_COMPRESS, LOCKSTEP_COMPRESSION_NONE, fine, 1},
+      {LOCKSTEP_HOOK_FP16_COMPRESS, LOCKSTEP_COMPRESSION_F16, fine, 1},
+      {LOCKSTEP_HOOK_BF16_COMPRESS, LOCKSTEP_COMPRESSION_NONE, 1, 1},
   };
   const float mine = (float)(lockstep_communicator_rank(communicator) + 1);
   lockstep_reducer_options options = OneEach();
@@ -246,7 +246,7 @@ static void Compression(lockstep_communicator* communicator) {
   InitModel(&model);
   for (i = 0; i < sizeof(cases) / sizeof(cases[0]); ++i) {
     options.hook = cases[i].hook;
-    options.compress = cases[i].compress;
+    options.compression = cases[i].compress;
     reducer = CreateReducer(communicator, &model, &options);
     OK(RunStep(reducer, &model, mine));
     CheckAll(&model, 1.5F);
@@ -257,7 +257,7 @@ static void Compression(lockstep_communicator* communicator) {
     lockstep_reducer_destroy(reducer);
   }
 
-  options.compress = LOCKSTEP_COMPRESS_NONE;
+  options.compression = LOCKSTEP_COMPRESSION_NONE;
   options.hook = LOCKSTEP_HOOK_NOOP;
   reducer = CreateReducer(communicator, &model, &options);
   OK(RunStep(reducer, &model, mine));
@@ -292,7 +292,7 @@ static void OptimizerStep(lockstep_communicator* communicator) {
   Descent descent = {{10, 10, 10}, 0};
   Model model;
   InitModel(&model);
-  options.find_unused = 1;
+  options.find_unused_parameters = 1;
   options.optimizer_step = Descend;
   options.optimizer_context = &descent;
   reducer = CreateReducer(communicator, &model, &options);

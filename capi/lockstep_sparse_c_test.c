@@ -1,6 +1,7 @@
 /* Sparse gradients from C99, on two processes. */
 
 #include <stdio.h>
+#include <string.h>
 
 #include "capi/c_testing.h"
 
@@ -11,14 +12,16 @@ static lockstep_reducer* MakeSparse(lockstep_communicator* communicator, const l
   static const int64_t shape[2] = {5, 2};
   lockstep_parameter table[2];
   lockstep_reducer* reducer = NULL;
-  lockstep_parameter_init(&table[0]);
+  LOCKSTEP_INIT(table[0]);
   table[0].name = "weight";
   table[0].shape = &kOne;
   table[0].dimensions = 1;
-  lockstep_parameter_init(&table[1]);
+  table[0].dtype = LOCKSTEP_F32;
+  LOCKSTEP_INIT(table[1]);
   table[1].name = "embedding";
   table[1].shape = shape;
   table[1].dimensions = 2;
+  table[1].dtype = LOCKSTEP_F32;
   table[1].sparse = 1;
   OK(lockstep_reducer_create(communicator, table, 2, options, &reducer));
   return reducer;
@@ -35,7 +38,7 @@ static void TestNulls(void) {
   const void* values = NULL;
   size_t count = 0;
   FAILS(lockstep_reducer_mark_ready_sparse(NULL, 0, NULL, 0, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "reducer");
-  FAILS(lockstep_reducer_sparse_average(NULL, 0, &rows, &values, &count, NULL), LOCKSTEP_INVALID_ARGUMENT, "reducer");
+  FAILS(lockstep_reducer_averaged_rows(NULL, 0, &rows, &values, &count, NULL), LOCKSTEP_INVALID_ARGUMENT, "reducer");
 }
 
 /* What the optimizer saw. */
@@ -59,7 +62,8 @@ static lockstep_error* SeeBucket(void* context, const lockstep_reduced_bucket* b
 }
 
 /* Every rank leaves two rows, of which one comes twice, instead of what it has; and nothing for the dense bucket. */
-static lockstep_error* LeaveRows(void* context, lockstep_hook_bucket* bucket) {
+static lockstep_error* LeaveRows(void* context, lockstep_hook_bucket* bucket, lockstep_communicator* communicator,
+                                 const lockstep_stream* stream) {
   static const int64_t left[3] = {4, 1, 4};
   static const float numbers[6] = {1, 2, 3, 4, 5, 5};
   const int64_t* rows = NULL;
@@ -67,15 +71,17 @@ static lockstep_error* LeaveRows(void* context, lockstep_hook_bucket* bucket) {
   size_t count = 9;
   int32_t sparse = -1;
   (void)context;
+  (void)communicator;
+  (void)stream;
   OK(lockstep_hook_bucket_rows(bucket, &rows, &values, &count, &sparse));
   if (!sparse) {
     CHECK(rows == NULL && values == NULL && count == 0);
-    FAILS(lockstep_hook_set_rows(bucket, left, numbers, 3), LOCKSTEP_FAILED_PRECONDITION, "sparse");
+    FAILS(lockstep_hook_bucket_set_rows(bucket, left, numbers, 3), LOCKSTEP_FAILED_PRECONDITION, "sparse");
     return NULL;
   }
   CHECK(count == 1 && rows[0] == 2 && ((const float*)values)[1] == 9);
-  FAILS(lockstep_hook_set_rows(bucket, NULL, numbers, 3), LOCKSTEP_INVALID_ARGUMENT, "rows");
-  return lockstep_hook_set_rows(bucket, left, numbers, 3);
+  FAILS(lockstep_hook_bucket_set_rows(bucket, NULL, numbers, 3), LOCKSTEP_INVALID_ARGUMENT, "rows");
+  return lockstep_hook_bucket_set_rows(bucket, left, numbers, 3);
 }
 
 static void RunHook(int32_t rank, int32_t size, const char* folder) {
@@ -87,7 +93,7 @@ static void RunHook(int32_t rank, int32_t size, const char* folder) {
   float numbers[2] = {8, 9}, weight = 1;
   const lockstep_tensor sparse = Values(numbers, shape);
   const lockstep_tensor dense = Vector(&weight, &kOne, LOCKSTEP_F32);
-  lockstep_reducer_options_init(&options);
+  LOCKSTEP_INIT(options);
   options.hook = LOCKSTEP_HOOK_CALLBACK;
   options.hook_issue = LeaveRows;
   options.optimizer_step = SeeBucket;
@@ -118,10 +124,10 @@ static void RunPlain(int32_t rank, int32_t size, const char* folder) {
   int32_t used = -1;
   lockstep_tensor sparse = Values(numbers, shape);
   numbers[2] = (float)(2 * rank + 2);
-  lockstep_reducer_options_init(&options);
-  options.find_unused = 1;
+  LOCKSTEP_INIT(options);
+  options.find_unused_parameters = 1;
   reducer = MakeSparse(communicator, &options);
-  FAILS(lockstep_reducer_sparse_average(reducer, 1, &rows, &values, &count, &used), LOCKSTEP_FAILED_PRECONDITION,
+  FAILS(lockstep_reducer_averaged_rows(reducer, 1, &rows, &values, &count, &used), LOCKSTEP_FAILED_PRECONDITION,
         "sparse_average");
 
   OK(lockstep_reducer_begin_backward(reducer, NULL));
@@ -138,16 +144,16 @@ static void RunPlain(int32_t rank, int32_t size, const char* folder) {
   OK(lockstep_reducer_mark_ready(reducer, 0, &dense, NULL));
   OK(lockstep_reducer_end_backward(reducer, NULL));
   CHECK(weight == 1);
-  OK(lockstep_reducer_sparse_average(reducer, 1, &rows, &values, &count, &used));
+  OK(lockstep_reducer_averaged_rows(reducer, 1, &rows, &values, &count, &used));
   CHECK(used == 1 && count == 3 && rows[0] == 0 && rows[1] == 1 && rows[2] == 4);
   averages = (const float*)values;
   CHECK(averages[0] == 3 && averages[1] == 4);
   CHECK(averages[2] == 3 && averages[3] == 4);
   CHECK(averages[4] == 3 && averages[5] == 0);
   CHECK(numbers[0] == 1 && numbers[4] == 5);
-  FAILS(lockstep_reducer_sparse_average(reducer, 0, &rows, &values, &count, &used), LOCKSTEP_INVALID_ARGUMENT,
+  FAILS(lockstep_reducer_averaged_rows(reducer, 0, &rows, &values, &count, &used), LOCKSTEP_INVALID_ARGUMENT,
         "is not sparse");
-  FAILS(lockstep_reducer_sparse_average(reducer, 1, NULL, &values, &count, &used), LOCKSTEP_INVALID_ARGUMENT,
+  FAILS(lockstep_reducer_averaged_rows(reducer, 1, NULL, &values, &count, &used), LOCKSTEP_INVALID_ARGUMENT,
         "out_rows");
 
   /* Rank 0 has no row, and then nobody uses it. */
@@ -156,13 +162,13 @@ static void RunPlain(int32_t rank, int32_t size, const char* folder) {
   OK(lockstep_reducer_mark_ready_sparse(reducer, 1, rank == 0 ? NULL : given, (size_t)shape[0], &sparse, NULL));
   OK(lockstep_reducer_mark_ready(reducer, 0, &dense, NULL));
   OK(lockstep_reducer_end_backward(reducer, NULL));
-  OK(lockstep_reducer_sparse_average(reducer, 1, &rows, &values, &count, NULL));
+  OK(lockstep_reducer_averaged_rows(reducer, 1, &rows, &values, &count, NULL));
   averages = (const float*)values;
   CHECK(count == 2 && rows[0] == 1 && rows[1] == 4 && averages[0] == 3 && averages[1] == 4 && averages[2] == 2);
   OK(lockstep_reducer_begin_backward(reducer, NULL));
   OK(lockstep_reducer_mark_ready(reducer, 0, &dense, NULL));
   OK(lockstep_reducer_end_backward(reducer, NULL));
-  OK(lockstep_reducer_sparse_average(reducer, 1, &rows, &values, &count, &used));
+  OK(lockstep_reducer_averaged_rows(reducer, 1, &rows, &values, &count, &used));
   CHECK(used == 0 && rows == NULL && values == NULL && count == 0);
   lockstep_reducer_destroy(reducer);
   lockstep_communicator_destroy(communicator);

@@ -9,7 +9,7 @@ static const int64_t kOne = 1;
 
 static lockstep_reducer_options Uneven(void) {
   lockstep_reducer_options options;
-  lockstep_reducer_options_init(&options);
+  LOCKSTEP_INIT(options);
   options.uneven_inputs = 1;
   return options;
 }
@@ -20,7 +20,7 @@ static void UseJoin(lockstep_communicator* communicator, int32_t rank, int32_t l
   lockstep_reducer_options options = Uneven();
   lockstep_reducer* reducer;
   int epoch, step;
-  options.divide_by_live = live;
+  options.divide_by_live_ranks = live;
   reducer = MakeReducer(communicator, 2, &options);
   for (epoch = 0; epoch < 2; ++epoch) {
     float weight = 0;
@@ -53,11 +53,11 @@ static void UseBuffers(lockstep_communicator* communicator, int32_t rank) {
   const lockstep_tensor model = Vector(&weight, &kOne, LOCKSTEP_F32);
   const lockstep_tensor buffer = Vector(&mean, &kOne, LOCKSTEP_F32);
   int step;
-  lockstep_reducer_buffer_options_init(&in_place);
+  LOCKSTEP_INIT(in_place);
   in_place.in_place = 1;
   OK(lockstep_reducer_set_buffers(reducer, &buffer, 1, &in_place));
   FAILS(lockstep_reducer_begin_backward(reducer, NULL), LOCKSTEP_FAILED_PRECONDITION, "call begin_forward");
-  lockstep_forward_options_init(&forward);
+  LOCKSTEP_INIT(forward);
   forward.buffers = &buffer;
   forward.buffer_count = 1;
   for (step = 0; step < (rank == 2 ? 2 : 1); ++step) {
@@ -83,7 +83,7 @@ static void UseEarlyEnd(lockstep_communicator* communicator, int32_t rank) {
   lockstep_reducer* reducer;
   float value = 3, weight = 0;
   const lockstep_tensor model = Vector(&weight, &kOne, LOCKSTEP_F32);
-  options.throw_on_early_end = 1;
+  options.throw_on_early_termination = 1;
   reducer = MakeReducer(communicator, 1, &options);
   if (rank == 1) {
     FAILS(lockstep_reducer_join(reducer, &model, 1, NULL, 0), LOCKSTEP_FAILED_PRECONDITION, "rank 1 has exhausted");
@@ -110,7 +110,7 @@ static void UseTrace(lockstep_communicator* communicator, int32_t rank, const ch
   float value = 1;
   size_t length;
   FILE* file;
-  lockstep_reducer_options_init(&options);
+  LOCKSTEP_INIT(options);
   snprintf(path, sizeof(path), "%s/steps-", folder);
   options.trace_path = path;
   reducer = MakeReducer(communicator, 1, &options);

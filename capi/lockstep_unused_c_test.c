@@ -2,6 +2,7 @@
  * trigger; and backwards without sync. */
 
 #include <stdio.h>
+#include <string.h>
 
 #include "capi/c_testing.h"
 #include "capi/lockstep.h"
@@ -9,7 +10,7 @@
 static void CheckUnusedAnywhere(lockstep_reducer* reducer, size_t index) {
   lockstep_tensor tensor;
   int32_t used = -1;
-  OK(lockstep_reducer_average(reducer, index, &tensor, &used));
+  OK(lockstep_reducer_averaged_gradient(reducer, index, &tensor, &used));
   CHECK(used == 0 && tensor.data == NULL && tensor.shape == NULL && tensor.dimensions == 0);
 }
 
@@ -24,10 +25,10 @@ static void Unused(lockstep_communicator* communicator) {
   Model model;
   int given;
   InitModel(&model);
-  options.find_unused = 1;
+  options.find_unused_parameters = 1;
   reducer = CreateReducer(communicator, &model, &options);
   for (given = 0; given <= 1; ++given) {
-    lockstep_backward_options_init(&backward);
+    LOCKSTEP_INIT(backward);
     if (given) {
       backward.unused_given = 1;
       backward.unused = unused;
@@ -60,7 +61,7 @@ static void Unused(lockstep_communicator* communicator) {
   CHECK(AverageOf(reducer, 2) == 3);
   CheckUnusedAnywhere(reducer, 1);
 
-  lockstep_backward_options_init(&backward);
+  LOCKSTEP_INIT(backward);
   backward.unused_count = 1;
   FAILS(lockstep_reducer_begin_backward(reducer, &backward), LOCKSTEP_INVALID_ARGUMENT, "unused");
   backward.unused = &nowhere;
@@ -141,7 +142,7 @@ static void SyncStrategies(lockstep_communicator* communicator) {
   Model model;
   int k;
   InitModel(&model);
-  options.find_unused = 1;
+  options.find_unused_parameters = 1;
   reducer = CreateReducer(communicator, &model, &options);
 
   /* SINGLE_AUTO_SYNC: the last one synchronises what has accumulated. */

@@ -31,20 +31,13 @@ using lockstep::capi::Guard;
 using lockstep::capi::NullArgument;
 
 absl::StatusOr<Communicator*> Usable(lockstep_communicator* communicator) {
-  if (communicator == nullptr) return NullArgument("communicator");
-  LOCKSTEP_RETURN_IF_ERROR(CheckNotForked(communicator->fork_generation, "communicator"));
+  LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::CheckUsable(communicator));
   return communicator->get();
 }
 
-absl::StatusOr<std::chrono::milliseconds> ReadTimeout(const lockstep_collective_options* options) {
-  lockstep_collective_options given = {};
-  LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::ReadOptions(options, "lockstep_collective_options", &given));
-  if (given.stream != nullptr) return absl::InvalidArgumentError("a message is not on a stream");
-  if (given.timeout_ms < 0) return absl::InvalidArgumentError("timeout_ms is negative");
-  if (given.algorithm != nullptr || given.prepare != 0) {
-    return absl::InvalidArgumentError("a message has no algorithm, and cannot be prepared");
-  }
-  return std::chrono::milliseconds(given.timeout_ms);
+absl::StatusOr<std::chrono::milliseconds> ReadTimeout(int64_t timeout_ms) {
+  if (timeout_ms < 0) return absl::InvalidArgumentError("timeout_ms is negative");
+  return std::chrono::milliseconds(timeout_ms);
 }
 
 absl::StatusOr<TensorView> ToBuffer(const lockstep_tensor* tensor) {
@@ -77,11 +70,11 @@ absl::Status CheckBytes(const void* data, size_t bytes) {
 }  // namespace
 
 lockstep_error* lockstep_send(lockstep_communicator* communicator, const lockstep_tensor* tensor, int32_t target,
-                              int64_t tag, const lockstep_collective_options* options, lockstep_work** out_work) {
+                              int64_t tag, int64_t timeout_ms, lockstep_work** out_work) {
   return Guard([&]() -> absl::Status {
     LOCKSTEP_ASSIGN_OR_RETURN(Communicator* const ranks, Usable(communicator));
     lockstep::SendRequest request;
-    LOCKSTEP_ASSIGN_OR_RETURN(request.timeout, ReadTimeout(options));
+    LOCKSTEP_ASSIGN_OR_RETURN(request.timeout, ReadTimeout(timeout_ms));
     LOCKSTEP_ASSIGN_OR_RETURN(const TensorView view, ToBuffer(tensor));
     request.target = Rank(target);
     request.tag = tag;
@@ -96,12 +89,12 @@ lockstep_error* lockstep_send(lockstep_communicator* communicator, const lockste
 }
 
 lockstep_error* lockstep_receive(lockstep_communicator* communicator, const lockstep_tensor* tensor, int32_t source,
-                                 int64_t tag, const lockstep_collective_options* options, lockstep_message* out_message,
+                                 int64_t tag, int64_t timeout_ms, lockstep_message* out_message,
                                  lockstep_work** out_work) {
   return Guard([&]() -> absl::Status {
     LOCKSTEP_ASSIGN_OR_RETURN(Communicator* const ranks, Usable(communicator));
     lockstep::ReceiveRequest request;
-    LOCKSTEP_ASSIGN_OR_RETURN(request.timeout, ReadTimeout(options));
+    LOCKSTEP_ASSIGN_OR_RETURN(request.timeout, ReadTimeout(timeout_ms));
     LOCKSTEP_ASSIGN_OR_RETURN(const TensorView view, ToBuffer(tensor));
     request.source = Rank(source);
     request.tag = tag;
@@ -127,10 +120,10 @@ lockstep_error* lockstep_work_message(const lockstep_work* work, lockstep_messag
     if (work == nullptr) return NullArgument("work");
     if (out_message == nullptr) return NullArgument("out_message");
     LOCKSTEP_RETURN_IF_ERROR(CheckNotForked(work->fork_generation, "work handle"));
-    if (!work->work.has_value() || !work->work->done()) {
+    if (!work->work.done()) {
       return absl::FailedPreconditionError("the work is not a receive that is done");
     }
-    *out_message = ToMessage(work->work->message());
+    *out_message = ToMessage(work->work.message());
     return absl::OkStatus();
   });
 }

@@ -1,42 +1,56 @@
 // What belongs to the process rather than to a handle: version and logging.
 
-#include <atomic>
+#include <memory>
+#include <mutex>
 
 #include "base/log.h"
+#include "capi/handles.h"
 #include "capi/lockstep.h"
 
 namespace {
 
 static_assert(static_cast<int>(lockstep::LogLevel::kTrace) == LOCKSTEP_LOG_TRACE, "");
 
-// The embedder's callback and context, handed to the logger together as one pointer. Replaced ones are kept: another thread may
-// still be writing a line to one, and an embedder sets a handful in its life.
+// The embedder's callback. Whoever writes a line to it holds a reference, so that its context is released after the last one.
 struct Sink {
   lockstep_log_callback callback;
-  void* context;
-  Sink* replaced;
+  void* argument;
+  lockstep::capi::Context context;
 };
 
-std::atomic<Sink*> newest_sink{nullptr};
+// Never destroyed: threads may log while the process ends.
+std::mutex& SinkMutex() {
+  static auto* const mutex = new std::mutex;
+  return *mutex;
+}
 
-void Write(void* context, lockstep::LogLevel level, const char* line) {
-  const Sink* const sink = static_cast<const Sink*>(context);
-  sink->callback(sink->context, static_cast<lockstep_log_level>(level), line);
+std::shared_ptr<Sink>& CurrentSink() {
+  static auto* const sink = new std::shared_ptr<Sink>;
+  return *sink;
+}
+
+void Write(void* /*context*/, lockstep::LogLevel level, const char* line) {
+  std::unique_lock<std::mutex> lock(SinkMutex());
+  const std::shared_ptr<Sink> sink = CurrentSink();
+  lock.unlock();
+  // Null: replaced by stderr meanwhile.
+  if (sink != nullptr) sink->callback(sink->argument, static_cast<lockstep_log_level>(level), line);
 }
 
 }  // namespace
 
 int32_t lockstep_version(void) { return LOCKSTEP_VERSION; }
 
-void lockstep_set_log_callback(lockstep_log_callback callback, void* context) {
-  if (callback == nullptr) {
-    lockstep::SetLogSink(nullptr, nullptr);
-  } else {
-    Sink* const sink = new Sink{callback, context, newest_sink.load()};
-    while (!newest_sink.compare_exchange_weak(sink->replaced, sink)) {
-    }
-    lockstep::SetLogSink(&Write, sink);
+void lockstep_set_log_callback(lockstep_log_callback callback, void* context, lockstep_release release) {
+  std::shared_ptr<Sink> sink;
+  if (callback != nullptr) {
+    sink = std::make_shared<Sink>(Sink{callback, context, lockstep::capi::Context(context, release)});
   }
+  std::unique_lock<std::mutex> lock(SinkMutex());
+  CurrentSink().swap(sink);
+  lockstep::SetLogSink(callback == nullptr ? nullptr : &Write, nullptr);
+  lock.unlock();
+  sink.reset();  // outside the lock: it releases the replaced one's context
 }
 
 void lockstep_set_log_level(lockstep_log_level level) { lockstep::SetLogLevel(static_cast<lockstep::LogLevel>(level)); }

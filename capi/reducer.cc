@@ -19,8 +19,8 @@
 namespace {
 
 using lockstep::TensorView;
-using lockstep::capi::CheckNotForked;
 using lockstep::capi::CheckUsable;
+using lockstep::capi::Context;
 using lockstep::capi::FindStream;
 using lockstep::capi::Guard;
 using lockstep::capi::NullArgument;
@@ -36,9 +36,8 @@ lockstep_error* lockstep_reducer_create(lockstep_communicator* communicator, con
                                         size_t parameter_count, const lockstep_reducer_options* options,
                                         lockstep_reducer** out_reducer) {
   return Guard([&]() -> absl::Status {
-    if (communicator == nullptr) return NullArgument("communicator");
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(communicator));
     if (out_reducer == nullptr) return NullArgument("out_reducer");
-    LOCKSTEP_RETURN_IF_ERROR(CheckNotForked(communicator->fork_generation, "communicator"));
     lockstep_reducer_options given = {};
     LOCKSTEP_RETURN_IF_ERROR(ReadOptions(options, "lockstep_reducer_options", &given));
     lockstep::Communicator* const ranks = communicator->get();
@@ -54,6 +53,8 @@ lockstep_error* lockstep_reducer_create(lockstep_communicator* communicator, con
                               lockstep::Reducer::Create(ranks, *std::move(table), *std::move(reducer_options)));
     handle->averages.resize(parameter_count);
     handle->views.resize(parameter_count);
+    handle->hook = Context(given.hook_context, given.hook_release);
+    handle->optimizer = Context(given.optimizer_context, given.optimizer_release);
     *out_reducer = handle.release();
     return absl::OkStatus();
   });
@@ -69,12 +70,6 @@ lockstep_error* lockstep_reducer_broadcast(lockstep_reducer* reducer, const lock
                               lockstep::capi::ToTensorViews(tensors, tensor_count, "tensors"));
     return reducer->reducer->Broadcast(views, lockstep::Rank(root));
   });
-}
-
-void lockstep_backward_options_init(lockstep_backward_options* options) {
-  if (options == nullptr) return;
-  *options = lockstep_backward_options{};
-  options->struct_size = sizeof(*options);
 }
 
 lockstep_error* lockstep_reducer_begin_backward(lockstep_reducer* reducer, const lockstep_backward_options* options) {
@@ -131,8 +126,8 @@ lockstep_error* lockstep_reducer_check_replays(lockstep_reducer* reducer) {
   });
 }
 
-lockstep_error* lockstep_reducer_average(lockstep_reducer* reducer, size_t index, lockstep_tensor* out_tensor,
-                                         int32_t* out_used) {
+lockstep_error* lockstep_reducer_averaged_gradient(lockstep_reducer* reducer, size_t index, lockstep_tensor* out_tensor,
+                                                   int32_t* out_used) {
   return Guard([&]() -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
     if (out_tensor == nullptr) return NullArgument("out_tensor");
@@ -179,12 +174,6 @@ lockstep_error* lockstep_reducer_export_plan(const lockstep_reducer* reducer, ch
 
 size_t lockstep_reducer_bucket_count(const lockstep_reducer* reducer) {
   return reducer == nullptr ? 0 : reducer->reducer->plan().buckets.size();
-}
-
-void lockstep_reducer_statistics_init(lockstep_reducer_statistics* statistics) {
-  if (statistics == nullptr) return;
-  *statistics = lockstep_reducer_statistics{};
-  statistics->struct_size = sizeof(*statistics);
 }
 
 lockstep_error* lockstep_reducer_get_statistics(const lockstep_reducer* reducer,

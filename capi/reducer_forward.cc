@@ -61,12 +61,6 @@ absl::Status WithForward(const lockstep_reducer* reducer, const lockstep_forward
 
 }  // namespace
 
-void lockstep_reducer_buffer_options_init(lockstep_reducer_buffer_options* options) {
-  if (options == nullptr) return;
-  *options = lockstep_reducer_buffer_options{};
-  options->struct_size = sizeof(*options);
-}
-
 lockstep_error* lockstep_reducer_set_buffers(lockstep_reducer* reducer, const lockstep_tensor* buffers,
                                              size_t buffer_count, const lockstep_reducer_buffer_options* options) {
   return Guard([&]() -> absl::Status {
@@ -80,14 +74,10 @@ lockstep_error* lockstep_reducer_set_buffers(lockstep_reducer* reducer, const lo
     if (given.after_forward != 0) buffer_options.when = BufferOptions::When::kAfterForward;
     buffer_options.hook = ToBufferHook(given.hook, given.hook_context, reducer);
     buffer_options.local = views.status();
-    return reducer->reducer->SetBuffers(OrNone(views), std::move(buffer_options));
+    LOCKSTEP_RETURN_IF_ERROR(reducer->reducer->SetBuffers(OrNone(views), std::move(buffer_options)));
+    reducer->buffer_hook = lockstep::capi::Context(given.hook_context, given.hook_release);
+    return absl::OkStatus();
   });
-}
-
-void lockstep_forward_options_init(lockstep_forward_options* options) {
-  if (options == nullptr) return;
-  *options = lockstep_forward_options{};
-  options->struct_size = sizeof(*options);
 }
 
 lockstep_error* lockstep_reducer_begin_forward(lockstep_reducer* reducer, const lockstep_forward_options* options,

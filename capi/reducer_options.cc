@@ -11,6 +11,7 @@
 #include "base/tensor_view.h"
 #include "capi/error.h"
 #include "capi/hook.h"
+#include "capi/streams.h"
 #include "capi/tensor.h"
 #include "reducer/average.h"
 #include "reducer/bucket_pipeline.h"
@@ -21,8 +22,8 @@ namespace lockstep {
 namespace capi {
 namespace {
 
-static_assert(static_cast<int>(Average::kNone) == LOCKSTEP_AVERAGE_NONE, "");
-static_assert(static_cast<int>(Average::kPredivide) == LOCKSTEP_AVERAGE_PREDIVIDE, "");
+static_assert(static_cast<int>(Average::kNone) == LOCKSTEP_AVERAGING_NONE, "");
+static_assert(static_cast<int>(Average::kPredivide) == LOCKSTEP_AVERAGING_PREDIVIDE, "");
 
 // Extents that a shape or strides pointer of a parameter names.
 absl::StatusOr<std::vector<int64_t>> Extents(const int64_t* values, int32_t dimensions) {
@@ -71,22 +72,22 @@ absl::Status ReadCaps(const lockstep_reducer_options& given, ReducerOptions* opt
   return absl::OkStatus();
 }
 
-absl::StatusOr<absl::optional<DType>> ToWire(int32_t compress) {
-  switch (compress) {
-    case LOCKSTEP_COMPRESS_NONE:
+absl::StatusOr<absl::optional<DType>> ToWire(lockstep_compression compression) {
+  switch (compression) {
+    case LOCKSTEP_COMPRESSION_NONE:
       return absl::optional<DType>();
-    case LOCKSTEP_COMPRESS_F16:
+    case LOCKSTEP_COMPRESSION_F16:
       return absl::optional<DType>(DType::kF16);
-    case LOCKSTEP_COMPRESS_BF16:
+    case LOCKSTEP_COMPRESSION_BF16:
       return absl::optional<DType>(DType::kBF16);
     default:
-      return absl::InvalidArgumentError(absl::StrCat(compress, " is no lockstep_compress"));
+      return absl::InvalidArgumentError(absl::StrCat(compression, " is no lockstep_compression"));
   }
 }
 
 absl::Status ReadHook(const lockstep_reducer_options& given, const std::shared_ptr<World>* world,
                       ReducerOptions* options) {
-  LOCKSTEP_ASSIGN_OR_RETURN(options->compress, ToWire(given.compress));
+  LOCKSTEP_ASSIGN_OR_RETURN(options->compress, ToWire(given.compression));
   if (given.hook != LOCKSTEP_HOOK_CALLBACK && (given.hook_issue != nullptr || given.hook_start != nullptr)) {
     return absl::InvalidArgumentError("a callback of a hook is set, but hook is not LOCKSTEP_HOOK_CALLBACK");
   }
@@ -98,7 +99,7 @@ absl::Status ReadHook(const lockstep_reducer_options& given, const std::shared_p
     case LOCKSTEP_HOOK_BF16_COMPRESS: {
       const DType wire = given.hook == LOCKSTEP_HOOK_FP16_COMPRESS ? DType::kF16 : DType::kBF16;
       if (options->compress.value_or(wire) != wire) {
-        return absl::InvalidArgumentError("hook and compress say different dtypes");
+        return absl::InvalidArgumentError("hook and compression say different dtypes");
       }
       options->compress = wire;
       return absl::OkStatus();
@@ -133,7 +134,11 @@ OptimizerStep ToOptimizer(lockstep_optimizer_step step, void* context) {
       reduced.row_count = bucket.sparse->indices.size();
       reduced.row_values = bucket.sparse->values.data();
     }
-    if (bucket.stream != nullptr) reduced.stream = bucket.stream->native();
+    lockstep_stream stream = {};
+    if (bucket.stream != nullptr) {
+      stream = ToStream(*bucket.stream);
+      reduced.stream = &stream;
+    }
     return TakeError(step(context, &reduced));
   };
 }
@@ -144,12 +149,17 @@ absl::StatusOr<std::vector<Parameter>> ToParameters(const lockstep_parameter* pa
   std::vector<Parameter> table;
   if (count == 0) return table;  // the reducer says what it thinks of that
   if (parameters == nullptr) return NullArgument("parameters");
+  // The caller's size of a row, which may be another than ours.
   const size_t stride = parameters[0].struct_size;
   const char* at = reinterpret_cast<const char*>(parameters);
   for (size_t i = 0; i < count; ++i, at += stride) {
+    const auto* const row = reinterpret_cast<const lockstep_parameter*>(at);
+    if (row->struct_size != stride) {
+      return absl::InvalidArgumentError(absl::StrCat("parameters[", i, "].struct_size is ", row->struct_size,
+                                                     ", but parameters[0].struct_size is ", stride));
+    }
     lockstep_parameter given = {};
-    LOCKSTEP_RETURN_IF_ERROR(
-        ReadOptions(reinterpret_cast<const lockstep_parameter*>(at), "lockstep_parameter", &given));
+    LOCKSTEP_RETURN_IF_ERROR(ReadOptions(row, "lockstep_parameter", &given));
     absl::StatusOr<Parameter> parameter = ToParameter(given);
     if (!parameter.ok()) {
       return Annotate(parameter.status(),
@@ -167,13 +177,13 @@ absl::StatusOr<ReducerOptions> ToReducerOptions(const lockstep_reducer_options& 
   if (given.caps_from_last != 0) options.caps_from = CapsFrom::kLast;
   if (given.buckets_in_memory_max < 0) return absl::InvalidArgumentError("buckets_in_memory_max is negative");
   options.buckets_in_memory_max = static_cast<size_t>(given.buckets_in_memory_max);
-  if (given.average < LOCKSTEP_AVERAGE_BEFORE || given.average > LOCKSTEP_AVERAGE_PREDIVIDE) {
-    return absl::InvalidArgumentError(absl::StrCat(given.average, " is no lockstep_average"));
+  if (given.averaging < LOCKSTEP_AVERAGING_BEFORE || given.averaging > LOCKSTEP_AVERAGING_PREDIVIDE) {
+    return absl::InvalidArgumentError(absl::StrCat(given.averaging, " is no lockstep_averaging"));
   }
-  options.average = static_cast<Average>(given.average);
+  options.average = static_cast<Average>(given.averaging);
   if (options.average == Average::kPredivide) options.predivide_factor = given.predivide_factor;
   options.overlap = given.no_overlap == 0;
-  options.find_unused = given.find_unused != 0;
+  options.find_unused = given.find_unused_parameters != 0;
   options.static_graph = given.static_graph != 0;
   options.gradient_as_bucket_view = given.gradient_as_bucket_view != 0;
   options.replan = given.no_replan == 0;
@@ -186,24 +196,11 @@ absl::StatusOr<ReducerOptions> ToReducerOptions(const lockstep_reducer_options& 
   options.delayed.assign(given.delayed, given.delayed + given.delayed_count);
   options.delayed_trigger = given.delayed_trigger;
   options.uneven_inputs = given.uneven_inputs != 0;
-  options.divide_by_live = given.divide_by_live != 0;
-  options.throw_on_early_end = given.throw_on_early_end != 0;
+  options.divide_by_live = given.divide_by_live_ranks != 0;
+  options.throw_on_early_end = given.throw_on_early_termination != 0;
   if (given.trace_path != nullptr) options.trace_path = given.trace_path;
   return options;
 }
 
 }  // namespace capi
 }  // namespace lockstep
-
-void lockstep_parameter_init(lockstep_parameter* parameter) {
-  if (parameter == nullptr) return;
-  *parameter = lockstep_parameter{};
-  parameter->struct_size = sizeof(*parameter);
-  parameter->dtype = LOCKSTEP_F32;
-}
-
-void lockstep_reducer_options_init(lockstep_reducer_options* options) {
-  if (options == nullptr) return;
-  *options = lockstep_reducer_options{};
-  options->struct_size = sizeof(*options);
-}

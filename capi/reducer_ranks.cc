@@ -11,10 +11,8 @@
 #include "reducer/reducer.h"
 
 using lockstep::TensorView;
-using lockstep::capi::CheckNotForked;
 using lockstep::capi::CheckUsable;
 using lockstep::capi::Guard;
-using lockstep::capi::NullArgument;
 using lockstep::capi::ToTensorViews;
 
 lockstep_error* lockstep_reducer_join(lockstep_reducer* reducer, const lockstep_tensor* model, size_t model_count,
@@ -31,8 +29,7 @@ lockstep_error* lockstep_reducer_join(lockstep_reducer* reducer, const lockstep_
 lockstep_error* lockstep_reducer_change_communicator(lockstep_reducer* reducer, lockstep_communicator* communicator) {
   return Guard([&]() -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
-    if (communicator == nullptr) return NullArgument("communicator");
-    LOCKSTEP_RETURN_IF_ERROR(CheckNotForked(communicator->fork_generation, "communicator"));
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(communicator));
     const absl::Status changed = reducer->reducer->ChangeCommunicator(communicator->get());
     reducer->world = communicator->world;
     return changed;

@@ -1,8 +1,8 @@
 #include <cstddef>
 #include <cstdint>
-#include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "capi/error.h"
 #include "capi/handles.h"
@@ -11,30 +11,10 @@
 #include "reducer/reducer.h"
 #include "reducer/statistics.h"
 
-namespace {
-
 using lockstep::capi::CheckUsable;
+using lockstep::capi::CopyString;
 using lockstep::capi::Guard;
 using lockstep::capi::NullArgument;
-
-// `text` makes it of the reducer.
-template <typename Text>
-lockstep_error* CopyOut(const lockstep_reducer* reducer, const char* name, char** out, Text&& text) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
-    if (out == nullptr) return NullArgument(name);
-    *out = lockstep::capi::CopyString(text(*reducer->reducer));
-    return absl::OkStatus();
-  });
-}
-
-}  // namespace
-
-void lockstep_bucket_statistics_init(lockstep_bucket_statistics* statistics) {
-  if (statistics == nullptr) return;
-  *statistics = lockstep_bucket_statistics{};
-  statistics->struct_size = sizeof(*statistics);
-}
 
 lockstep_error* lockstep_reducer_get_bucket_statistics(const lockstep_reducer* reducer, size_t bucket,
                                                        lockstep_bucket_statistics* out_statistics) {
@@ -56,13 +36,20 @@ lockstep_error* lockstep_reducer_get_bucket_statistics(const lockstep_reducer* r
   });
 }
 
-lockstep_error* lockstep_reducer_summary(const lockstep_reducer* reducer, char** out_text) {
-  return CopyOut(reducer, "out_text", out_text, [](const lockstep::Reducer& of) { return of.Summary(); });
-}
-
-lockstep_error* lockstep_reducer_logging_data(const lockstep_reducer* reducer, char** out_json) {
-  return CopyOut(reducer, "out_json", out_json,
-                 [](const lockstep::Reducer& of) { return lockstep::ToJson(of.logging_data()); });
+lockstep_error* lockstep_reducer_report(const lockstep_reducer* reducer, lockstep_report report, char** out_text) {
+  return Guard([&]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
+    if (out_text == nullptr) return NullArgument("out_text");
+    switch (report) {
+      case LOCKSTEP_REPORT_SUMMARY:
+        *out_text = CopyString(reducer->reducer->Summary());
+        return absl::OkStatus();
+      case LOCKSTEP_REPORT_LOGGING_DATA:
+        *out_text = CopyString(lockstep::ToJson(reducer->reducer->logging_data()));
+        return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(absl::StrCat(report, " is no lockstep_report"));
+  });
 }
 
 lockstep_error* lockstep_reducer_set_logging_sample_rate(lockstep_reducer* reducer, int64_t sample_rate) {

@@ -29,8 +29,8 @@ lockstep_error* lockstep_reducer_mark_ready_sparse(lockstep_reducer* reducer, si
   });
 }
 
-lockstep_error* lockstep_reducer_sparse_average(lockstep_reducer* reducer, size_t index, const int64_t** out_rows,
-                                                const void** out_values, size_t* out_row_count, int32_t* out_used) {
+lockstep_error* lockstep_reducer_averaged_rows(lockstep_reducer* reducer, size_t index, const int64_t** out_rows,
+                                               const void** out_values, size_t* out_row_count, int32_t* out_used) {
   return Guard([&]() -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
     if (out_rows == nullptr) return NullArgument("out_rows");

@@ -53,12 +53,6 @@ int Remove(void* context, const void* key, size_t key_bytes, int64_t timeout_ms,
 
 }  // namespace
 
-void lockstep_store_callbacks_init(lockstep_store_callbacks* callbacks) {
-  if (callbacks == nullptr) return;
-  *callbacks = lockstep_store_callbacks{};
-  callbacks->struct_size = sizeof(*callbacks);
-}
-
 lockstep_error* lockstep_store_create(const lockstep_store_callbacks* callbacks, lockstep_store** out_store) {
   return Guard([&]() -> absl::Status {
     if (callbacks == nullptr) return lockstep::capi::NullArgument("callbacks");
@@ -71,6 +65,7 @@ lockstep_error* lockstep_store_create(const lockstep_store_callbacks* callbacks,
     adapted.get = handle->callbacks.get == nullptr ? nullptr : &Get;
     adapted.remove = &Remove;
     LOCKSTEP_ASSIGN_OR_RETURN(handle->store, lockstep::CallbackStore::Create(adapted, "the embedder's store"));
+    handle->context = lockstep::capi::Context(handle->callbacks.context, handle->callbacks.release);
     *out_store = handle.release();
     return absl::OkStatus();
   });

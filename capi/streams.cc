@@ -14,7 +14,7 @@ absl::StatusOr<Stream*> Streams::Find(const lockstep_stream* stream, Device* dev
   if (stream == nullptr) return nullptr;
   LOCKSTEP_ASSIGN_OR_RETURN(const DeviceId id, ToDevice(stream->device_kind, stream->device_index));
   if (id.kind == DeviceKind::kHost) {
-    return absl::UnimplementedError("the host has no streams to pass: pass NULL, which is the host, inline");
+    return absl::UnimplementedError("the host has no streams but those of hooks: pass NULL, which is the host, inline");
   }
   if (device == nullptr || id != device->id()) {
     return absl::InvalidArgumentError(
@@ -26,6 +26,15 @@ absl::StatusOr<Stream*> Streams::Find(const lockstep_stream* stream, Device* dev
     LOCKSTEP_ASSIGN_OR_RETURN(found, device->BorrowStream(stream->handle));
   }
   return found.get();
+}
+
+lockstep_stream ToStream(const Stream& stream) {
+  const DeviceId id = stream.device();
+  lockstep_stream given = {};
+  given.handle = id.kind == DeviceKind::kHost ? const_cast<Stream*>(&stream) : stream.native();
+  given.device_kind = static_cast<lockstep_device_kind>(id.kind);
+  given.device_index = id.index;
+  return given;
 }
 
 }  // namespace capi

@@ -27,6 +27,9 @@ class Streams {
   std::map<void*, std::unique_ptr<Stream>> streams_ ABSL_GUARDED_BY(mu_);
 };
 
+// As the embedder sees it. A device's by its own handle; a host's, which only a hook is given, by ours.
+lockstep_stream ToStream(const Stream& stream);
+
 }  // namespace capi
 }  // namespace lockstep
 

@@ -11,19 +11,23 @@
 namespace lockstep {
 namespace capi {
 
-absl::StatusOr<DType> ToDType(int32_t dtype) {
-  if (dtype < 0 || dtype >= kDTypeCount) {
+absl::StatusOr<DType> ToDType(lockstep_dtype dtype) {
+  if (dtype == 0) return absl::InvalidArgumentError("dtype is not set");
+  if (dtype < 0 || dtype > kDTypeCount) {
     return absl::InvalidArgumentError(absl::StrCat(dtype, " is no lockstep_dtype"));
   }
-  return static_cast<DType>(dtype);
+  return static_cast<DType>(dtype - 1);
 }
 
+lockstep_dtype FromDType(DType dtype) { return static_cast<lockstep_dtype>(dtype) + 1; }
+static_assert(static_cast<int>(DType::kBool) + 1 == LOCKSTEP_BOOL, "");
+static_assert(static_cast<int>(DType::kComplex128) + 1 == LOCKSTEP_COMPLEX128, "");
+
 absl::StatusOr<ReduceOp> ToReduceOp(lockstep_reduce_op op) {
-  const int value = static_cast<int>(op);
-  if (value < 0 || value >= kReduceOpCount) {
-    return absl::InvalidArgumentError(absl::StrCat(value, " is no lockstep_reduce_op"));
+  if (op < 0 || op >= kReduceOpCount) {
+    return absl::InvalidArgumentError(absl::StrCat(op, " is no lockstep_reduce_op"));
   }
-  return static_cast<ReduceOp>(value);
+  return static_cast<ReduceOp>(op);
 }
 
 absl::StatusOr<DeviceId> ToDevice(int32_t kind, int32_t index) {
@@ -64,7 +68,7 @@ lockstep_tensor ToTensor(const TensorView& view) {
   tensor.shape = view.shape().data();
   tensor.strides = view.strides().data();
   tensor.dimensions = static_cast<int32_t>(view.shape().size());
-  tensor.dtype = static_cast<int32_t>(view.dtype());
+  tensor.dtype = FromDType(view.dtype());
   tensor.device_kind = static_cast<int32_t>(view.device().kind);
   tensor.device_index = view.device().index;
   return tensor;
@@ -87,6 +91,11 @@ absl::Span<const TensorView> OrNone(const absl::StatusOr<std::vector<TensorView>
 }  // namespace capi
 }  // namespace lockstep
 
+size_t lockstep_dtype_size(lockstep_dtype dtype) {
+  const absl::StatusOr<lockstep::DType> known = lockstep::capi::ToDType(dtype);
+  return known.ok() ? lockstep::SizeOf(*known) : 0;
+}
+
 lockstep_error* lockstep_tensor_from_dlpack(const void* dl_tensor, lockstep_tensor* out_tensor) {
   return lockstep::capi::Guard([&]() -> absl::Status {
     if (dl_tensor == nullptr) return lockstep::capi::NullArgument("dl_tensor");
@@ -97,7 +106,7 @@ lockstep_error* lockstep_tensor_from_dlpack(const void* dl_tensor, lockstep_tens
     out_tensor->shape = source.shape;
     out_tensor->strides = source.strides;
     out_tensor->dimensions = source.ndim;
-    out_tensor->dtype = static_cast<int32_t>(view.dtype());
+    out_tensor->dtype = lockstep::capi::FromDType(view.dtype());
     out_tensor->device_kind = static_cast<int32_t>(view.device().kind);
     out_tensor->device_index = view.device().index;
     return absl::OkStatus();

@@ -30,7 +30,10 @@ absl::StatusOr<std::vector<TensorView>> ToTensorViews(const lockstep_tensor* ten
 // For a collective that the other ranks are in already: this one takes part even with tensors that could not be read.
 absl::Span<const TensorView> OrNone(const absl::StatusOr<std::vector<TensorView>>& views);
 
-absl::StatusOr<DType> ToDType(int32_t dtype);
+// The ABI's dtypes are ours plus one, so that zero is none.
+absl::StatusOr<DType> ToDType(lockstep_dtype dtype);
+lockstep_dtype FromDType(DType dtype);
+
 absl::StatusOr<ReduceOp> ToReduceOp(lockstep_reduce_op op);
 absl::StatusOr<DeviceId> ToDevice(int32_t kind, int32_t index);
 

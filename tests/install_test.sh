@@ -7,7 +7,7 @@ prefix=$work/prefix
 example=$PWD/examples/c99/two_ranks.c
 
 ./install "$prefix"
-[[ $(readlink "$prefix/lib/liblockstep.so") == liblockstep.so.0 ]] || { echo 'FAILED: links'; exit 1; }
+[[ $(readlink "$prefix/lib/liblockstep.so") == liblockstep.so.1 ]] || { echo 'FAILED: links'; exit 1; }
 
 if command -v pkg-config >/dev/null; then
   read -r -a flags <<<"$(PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config --cflags --libs lockstep)"
@@ -31,7 +31,7 @@ if command -v cmake >/dev/null; then
   cat >"$work/cmake/CMakeLists.txt" <<CMAKE
 cmake_minimum_required(VERSION 3.10)
 project(example C)
-find_package(lockstep 0.1 REQUIRED)
+find_package(lockstep 0.2 REQUIRED)
 add_executable(two_ranks $example)
 target_link_libraries(two_ranks lockstep::lockstep)
 CMAKE

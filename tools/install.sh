@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # bazel run -c opt //:install -- DIR: lays down under DIR
 #   include/lockstep.h
-#   lib/liblockstep.so -> liblockstep.so.0 -> liblockstep.so.VERSION, and beside it the Abseil libraries that it needs
+#   lib/liblockstep.so -> its SONAME -> liblockstep.so.VERSION, and beside it the Abseil libraries that it needs
 #   lib/pkgconfig/lockstep.pc
 #   lib/cmake/lockstep/lockstep-config.cmake, lockstep-config-version.cmake
 set -euo pipefail
@@ -17,8 +17,8 @@ prefix=$1
 header=capi/lockstep.h
 library=capi/liblockstep.so
 number() { awk -v name="LOCKSTEP_VERSION_$1" '$2 == name {print $3}' "$header"; }
-major=$(number MAJOR)
-version=$major.$(number MINOR).$(number PATCH)
+version=$(number MAJOR).$(number MINOR).$(number PATCH)
+soname=$(readelf -d "$library" | sed -n "s/.*SONAME.*\[\(.*\)\].*/\1/p")
 
 put() { # mode, from, to
   rm -f "$3" && cp -L "$2" "$3" && chmod "$1" "$3"
@@ -28,8 +28,8 @@ mkdir -p "$prefix/include" "$prefix/lib/pkgconfig" "$prefix/lib/cmake/lockstep"
 prefix=$(cd "$prefix" && pwd)
 put 644 "$header" "$prefix/include/lockstep.h"
 put 755 "$library" "$prefix/lib/liblockstep.so.$version"
-ln -sfn "liblockstep.so.$version" "$prefix/lib/liblockstep.so.$major"
-ln -sfn "liblockstep.so.$major" "$prefix/lib/liblockstep.so"
+ln -sfn "liblockstep.so.$version" "$prefix/lib/$soname"
+ln -sfn "$soname" "$prefix/lib/liblockstep.so"
 ldd "$library" | awk '$1 ~ /^libabsl_/ {print $3}' | while read -r needed; do
   put 644 "$needed" "$prefix/lib/$(basename "$needed")"
 done

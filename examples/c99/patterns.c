@@ -71,7 +71,7 @@ static void TakeAverages(Trainer* trainer) {
     lockstep_tensor average;
     int32_t used = 0;
     if (net->has_gradient[i]) continue;
-    Require(lockstep_reducer_average(trainer->reducer, i, &average, &used));
+    Require(lockstep_reducer_averaged_gradient(trainer->reducer, i, &average, &used));
     if (used) Accumulate(net, i, *(const float*)average.data);
   }
 }
@@ -80,7 +80,7 @@ static void TakeAverages(Trainer* trainer) {
 static void SingleAutoSync(Trainer* trainer) {
   lockstep_backward_options backward;
   int k;
-  lockstep_backward_options_init(&backward);
+  LOCKSTEP_INIT(backward);
   for (k = 0; k < MICRO_BATCHES; ++k) {
     backward.no_sync = k + 1 < MICRO_BATCHES;
     Require(lockstep_reducer_begin_backward(trainer->reducer, &backward));
@@ -121,21 +121,22 @@ static void ForcedSync(Trainer* trainer) {
 }
 
 /* Stream-ordered: enqueues, and returns before anything has moved. */
-static lockstep_error* AverageInOrder(void* context, lockstep_hook_bucket* bucket) {
+static lockstep_error* AverageInOrder(void* context, lockstep_hook_bucket* bucket, lockstep_communicator* communicator,
+                                      const lockstep_stream* stream) {
   lockstep_tensor whole;
   lockstep_error* error = lockstep_hook_bucket_tensor(bucket, &whole);
   (void)context;
   if (error != NULL) return error;
-  return lockstep_hook_all_reduce(bucket, &whole, &whole, LOCKSTEP_AVG, NULL);
+  return lockstep_all_reduce(communicator, &whole, &whole, LOCKSTEP_AVG, NULL, stream, NULL);
 }
 
 /* Host-completed: does it here, or has any other thread do it, and says when it is done. */
-static void AverageByHand(void* context, lockstep_hook_bucket* bucket, lockstep_hook_completion* completion) {
-  lockstep_communicator* communicator = lockstep_hook_bucket_communicator(bucket);
+static void AverageByHand(void* context, lockstep_hook_bucket* bucket, lockstep_communicator* communicator,
+                          lockstep_hook_completion* completion) {
   lockstep_tensor whole;
   lockstep_error* error = lockstep_hook_bucket_tensor(bucket, &whole);
   (void)context;
-  if (error == NULL) error = lockstep_all_reduce(communicator, &whole, &whole, LOCKSTEP_AVG, NULL, NULL);
+  if (error == NULL) error = lockstep_all_reduce(communicator, &whole, &whole, LOCKSTEP_AVG, NULL, NULL, NULL);
   lockstep_hook_complete(completion, error);
 }
 
@@ -151,17 +152,18 @@ static int Train(int32_t rank, const char* store) {
   memset(&trainer, 0, sizeof(trainer));
   trainer.net.rank = rank;
   for (i = 0; i < PARAMETERS; ++i) {
-    lockstep_parameter_init(&table[i]);
+    LOCKSTEP_INIT(table[i]);
     table[i].name = names[i];
     table[i].shape = &one;
     table[i].dimensions = 1;
+    table[i].dtype = LOCKSTEP_F32;
     trainer.net.gradients[i].data = &trainer.net.memory[i];
     trainer.net.gradients[i].shape = &one;
     trainer.net.gradients[i].dimensions = 1;
     trainer.net.gradients[i].dtype = LOCKSTEP_F32;
   }
 
-  lockstep_communicator_options_init(&options);
+  LOCKSTEP_INIT(options);
   options.world_size = 2;
   options.rank = rank;
   options.store_url = store;
@@ -169,8 +171,8 @@ static int Train(int32_t rank, const char* store) {
   Require(lockstep_communicator_create(&options, &communicator));
   for (hook = 0; hook < 3; ++hook) {
     lockstep_reducer_options reducer_options;
-    lockstep_reducer_options_init(&reducer_options);
-    reducer_options.find_unused = 1;
+    LOCKSTEP_INIT(reducer_options);
+    reducer_options.find_unused_parameters = 1;
     reducer_options.hook = hook == 0 ? LOCKSTEP_HOOK_NONE : LOCKSTEP_HOOK_CALLBACK;
     reducer_options.hook_issue = hook == 1 ? AverageInOrder : NULL;
     reducer_options.hook_start = hook == 2 ? AverageByHand : NULL;

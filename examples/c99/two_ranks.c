@@ -42,7 +42,7 @@ static int Train(int32_t rank, const char* store) {
   lockstep_reducer* reducer = NULL;
   int i;
 
-  lockstep_communicator_options_init(&options);
+  LOCKSTEP_INIT(options);
   options.world_size = 2;
   options.rank = rank;
   options.store_url = store;
@@ -52,10 +52,11 @@ static int Train(int32_t rank, const char* store) {
   shapes[0] = &weights;
   shapes[1] = &biases;
   for (i = 0; i < 2; ++i) {
-    lockstep_parameter_init(&parameters[i]);
+    LOCKSTEP_INIT(parameters[i]);
     parameters[i].name = names[i];
     parameters[i].shape = shapes[i];
     parameters[i].dimensions = 1;
+    parameters[i].dtype = LOCKSTEP_F32;
   }
   Require(lockstep_reducer_create(communicator, parameters, 2, NULL, &reducer));
 

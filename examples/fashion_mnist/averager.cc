@@ -1,5 +1,6 @@
 #include "examples/fashion_mnist/averager.h"
 
+#include <cstring>
 #include <utility>
 
 #include "examples/fashion_mnist/two_phase_hook.h"
@@ -37,7 +38,7 @@ Averager::Averager(std::vector<Parameter>* parameters, const Options& options)
 absl::Status Averager::CreateReducer(World* world) {
   std::vector<lockstep_parameter> table(parameters_.size());
   for (size_t i = 0; i < table.size(); ++i) {
-    lockstep_parameter_init(&table[i]);
+    LOCKSTEP_INIT(table[i]);
     table[i].name = parameters_[i].name.c_str();
     table[i].shape = parameters_[i].shape.data();
     table[i].dimensions = static_cast<int32_t>(parameters_[i].shape.size());
@@ -45,10 +46,10 @@ absl::Status Averager::CreateReducer(World* world) {
     table[i].device_kind = LOCKSTEP_HOST;
   }
   lockstep_reducer_options options;
-  lockstep_reducer_options_init(&options);
+  LOCKSTEP_INIT(options);
   options.bucket_cap_bytes = options_.bucket_bytes;
   options.no_overlap = options_.overlap ? 0 : 1;
-  options.find_unused = options_.find_unused ? 1 : 0;
+  options.find_unused_parameters = options_.find_unused ? 1 : 0;
   options.static_graph = options_.static_graph ? 1 : 0;
   options.hook = options_.hook;
   if (options_.hook == LOCKSTEP_HOOK_CALLBACK) {
@@ -75,7 +76,7 @@ absl::Status Averager::BroadcastParameters() {
 absl::Status Averager::BeginBackward(Sync sync, const std::vector<size_t>& unused) {
   synchronized_ = sync == Sync::kYes;
   lockstep_backward_options options;
-  lockstep_backward_options_init(&options);
+  LOCKSTEP_INIT(options);
   options.no_sync = synchronized_ ? 0 : 1;
   if (options_.find_unused) {
     // To be told now, rather than to find out at the end, lets buckets leave while the backward pass goes on.
@@ -108,7 +109,7 @@ absl::Status Averager::EndBackward() {
   if (!status.ok() || !synchronized_) return status;
 
   lockstep_reducer_statistics statistics;
-  lockstep_reducer_statistics_init(&statistics);
+  LOCKSTEP_INIT(statistics);
   status = TakeStatus(lockstep_reducer_get_statistics(reducer_.get(), &statistics));
   if (!status.ok()) return status;
   hidden_ms_ += statistics.hidden_ms;
@@ -122,7 +123,7 @@ absl::Status Averager::FetchMissing() {
     if (parameter.has_gradient) continue;
     lockstep_tensor average;
     int32_t used = 0;
-    absl::Status status = TakeStatus(lockstep_reducer_average(reducer_.get(), i, &average, &used));
+    absl::Status status = TakeStatus(lockstep_reducer_averaged_gradient(reducer_.get(), i, &average, &used));
     if (!status.ok()) return status;
     if (used == 0) continue;
     const lockstep_tensor gradient = View(parameter, parameter.gradient.data(), LOCKSTEP_F32);

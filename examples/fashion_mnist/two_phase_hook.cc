@@ -15,16 +15,14 @@ lockstep_tensor Slice(const lockstep_tensor& vector, size_t element_bytes, int64
   return slice;
 }
 
-size_t BytesOf(int32_t dtype) { return dtype == LOCKSTEP_F16 || dtype == LOCKSTEP_BF16 ? 2 : 4; }
-
 }  // namespace
 
-lockstep_error* AverageInTwoPhases(void* /*context*/, lockstep_hook_bucket* bucket) {
+lockstep_error* AverageInTwoPhases(void* /*context*/, lockstep_hook_bucket* bucket, lockstep_communicator* communicator,
+                                   const lockstep_stream* stream) {
   lockstep_tensor all;
   if (lockstep_error* error = lockstep_hook_bucket_tensor(bucket, &all)) return error;
-  lockstep_communicator* const communicator = lockstep_hook_bucket_communicator(bucket);
   const int64_t ranks = lockstep_communicator_size(communicator);
-  const size_t element_bytes = BytesOf(all.dtype);
+  const size_t element_bytes = lockstep_dtype_size(all.dtype);
 
   // Parts of equal size, one for each rank, both phases in place; and what then is left, fewer elements than ranks.
   const int64_t part_count = all.shape[0] / ranks;
@@ -34,13 +32,15 @@ lockstep_error* AverageInTwoPhases(void* /*context*/, lockstep_hook_bucket* buck
     const int64_t begin = part_count * lockstep_communicator_rank(communicator);
     const lockstep_tensor part = Slice(all, element_bytes, begin, &part_count);
     const lockstep_tensor whole = Slice(all, element_bytes, 0, &whole_count);
-    if (lockstep_error* error = lockstep_hook_reduce_scatter(bucket, &whole, &part, LOCKSTEP_AVG, nullptr))
+    if (lockstep_error* error =
+            lockstep_reduce_scatter(communicator, &whole, &part, LOCKSTEP_AVG, nullptr, stream, nullptr))
       return error;
-    if (lockstep_error* error = lockstep_hook_all_gather(bucket, &part, &whole, nullptr)) return error;
+    if (lockstep_error* error = lockstep_all_gather(communicator, &part, &whole, nullptr, stream, nullptr))
+      return error;
   }
   if (rest_count == 0) return nullptr;
   const lockstep_tensor rest = Slice(all, element_bytes, whole_count, &rest_count);
-  return lockstep_hook_all_reduce(bucket, &rest, &rest, LOCKSTEP_AVG, nullptr);
+  return lockstep_all_reduce(communicator, &rest, &rest, LOCKSTEP_AVG, nullptr, stream, nullptr);
 }
 
 }  // namespace fashion_mnist

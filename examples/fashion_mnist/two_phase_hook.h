@@ -9,9 +9,10 @@
 
 namespace fashion_mnist {
 
-// A lockstep_hook_function, for lockstep_reducer_options.hook_issue: stream-ordered, so it only enqueues. It needs no
+// For lockstep_reducer_options.hook_issue: stream-ordered, so it only enqueues. It needs no
 // context.
-lockstep_error* AverageInTwoPhases(void* context, lockstep_hook_bucket* bucket);
+lockstep_error* AverageInTwoPhases(void* context, lockstep_hook_bucket* bucket, lockstep_communicator* communicator,
+                                   const lockstep_stream* stream);
 
 }  // namespace fashion_mnist
 

@@ -1,5 +1,6 @@
 #include "examples/fashion_mnist/world.h"
 
+#include <cstring>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -31,7 +32,7 @@ absl::Status TakeStatus(lockstep_error* error) {
 
 absl::StatusOr<std::unique_ptr<World>> World::Join(bool alone, const std::string& transport) {
   lockstep_communicator_options options;
-  lockstep_communicator_options_init(&options);
+  LOCKSTEP_INIT(options);
   options.transport = transport.c_str();
   if (alone) options.world_size = 1;
   lockstep_communicator* communicator = nullptr;
@@ -42,7 +43,7 @@ absl::StatusOr<std::unique_ptr<World>> World::Join(bool alone, const std::string
 
 absl::Status World::AllReduce(void* scalar, lockstep_dtype dtype, lockstep_reduce_op op) {
   const lockstep_tensor tensor = View(scalar, dtype, nullptr, 0);
-  return TakeStatus(lockstep_all_reduce(communicator_.get(), &tensor, &tensor, op, nullptr, nullptr));
+  return TakeStatus(lockstep_all_reduce(communicator_.get(), &tensor, &tensor, op, nullptr, nullptr, nullptr));
 }
 
 absl::StatusOr<int64_t> World::Sum(int64_t value) {
@@ -63,7 +64,8 @@ absl::Status World::CheckEqual(uint64_t value) {
   const int64_t count = size();
   const lockstep_tensor input = View(&value, LOCKSTEP_U64, &one, 1);
   const lockstep_tensor output = View(values.data(), LOCKSTEP_U64, &count, 1);
-  const absl::Status status = TakeStatus(lockstep_all_gather(communicator_.get(), &input, &output, nullptr, nullptr));
+  const absl::Status status =
+      TakeStatus(lockstep_all_gather(communicator_.get(), &input, &output, nullptr, nullptr, nullptr));
   if (!status.ok()) return status;
 
   std::vector<int> different;

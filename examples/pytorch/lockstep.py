@@ -1,7 +1,6 @@
 """liblockstep through ctypes: as much of capi/lockstep.h as averaging gradients takes. Any framework's, or none's.
 
-Structures and functions have the header's names and fields, and the header is the reference. Structures that begin
-with struct_size may be older or newer than the library's: the header says how that is understood. A call that fails
+Structures and functions have the header's names and fields, and the header is the reference. A call that fails
 raises Error.
 """
 
@@ -11,10 +10,12 @@ from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_size_t, c_vo
 HOST = 0
 CUDA = 1
 
+REPORT_SUMMARY = 0
+
 # lockstep_dtype
 DTYPES = {
-    "bool": 0, "uint8": 1, "int8": 2, "int32": 3, "uint32": 4, "int64": 5, "uint64": 6, "float16": 7, "bfloat16": 8,
-    "float32": 9, "float64": 10, "float8_e4m3fn": 11, "float8_e5m2": 12, "complex64": 13, "complex128": 14,
+    "bool": 1, "uint8": 2, "int8": 3, "int32": 4, "uint32": 5, "int64": 6, "uint64": 7, "float16": 8, "bfloat16": 9,
+    "float32": 10, "float64": 11, "float8_e4m3fn": 12, "float8_e5m2": 13, "complex64": 14, "complex128": 15,
 }
 
 # lockstep_code, without LOCKSTEP_
@@ -52,13 +53,13 @@ class CommunicatorOptions(_Options):
     _fields_ = [
         ("struct_size", c_size_t), ("world_size", c_int32), ("rank", c_int32), ("local_world_size", c_int32),
         ("local_rank", c_int32), ("store_url", c_char_p), ("store", c_void_p), ("job_id", c_char_p),
-        ("interface", c_char_p), ("setup_timeout_ms", c_int64), ("timeout_ms", c_int64), ("peer_timeout_ms", c_int64),
-        ("algorithm", c_char_p), ("chunk_bytes", c_int64), ("checked", c_int32), ("deterministic", c_int32),
-        ("transport", c_char_p), ("host_id", c_char_p), ("tcp_congestion_control", c_char_p), ("tcp_sockets", c_int32),
-        ("tcp_send_buffer_bytes", c_int32), ("tcp_receive_buffer_bytes", c_int32), ("measure_links", c_int32),
-        ("tcp_zero_copy", c_int32), ("reserved", c_int32), ("device_kind", c_int32), ("device_index", c_int32),
-        ("device_backend", c_char_p), ("ofi_provider", c_char_p), ("nccl_ctas_min", c_int32),
-        ("nccl_ctas_max", c_int32), ("nccl_split_share", c_int32), ("reserved_2", c_int32),
+        ("network_interface", c_char_p), ("host_id", c_char_p), ("setup_timeout_ms", c_int64), ("timeout_ms", c_int64),
+        ("peer_timeout_ms", c_int64), ("transport", c_char_p), ("algorithm", c_char_p), ("chunk_bytes", c_int64),
+        ("deterministic", c_int32), ("checked", c_int32), ("device_kind", c_int32), ("device_index", c_int32),
+        ("device_backend", c_char_p), ("tcp_congestion_control", c_char_p), ("tcp_send_buffer_bytes", c_int32),
+        ("tcp_receive_buffer_bytes", c_int32), ("tcp_sockets", c_int32), ("tcp_zero_copy", c_int32),
+        ("nccl_ctas_min", c_int32), ("nccl_ctas_max", c_int32), ("nccl_split_share", c_int32),
+        ("ofi_provider", c_char_p),
     ]
 
 
@@ -73,15 +74,15 @@ class Parameter(_Options):
 class ReducerOptions(_Options):
     _fields_ = [
         ("struct_size", c_size_t), ("bucket_cap_bytes", c_int64), ("first_bucket_cap_bytes", c_int64),
-        ("average", c_int32), ("no_overlap", c_int32), ("bucket_caps_bytes", POINTER(c_int64)),
+        ("find_unused_parameters", c_int32), ("static_graph", c_int32), ("gradient_as_bucket_view", c_int32),
+        ("averaging", c_int32), ("predivide_factor", c_double), ("compression", c_int32), ("hook", c_int32),
+        ("hook_name", c_char_p), ("hook_issue", c_void_p), ("hook_start", c_void_p), ("hook_context", c_void_p),
+        ("hook_release", c_void_p), ("hook_timeout_ms", c_int64), ("optimizer_step", c_void_p),
+        ("optimizer_context", c_void_p), ("optimizer_release", c_void_p), ("bucket_caps_bytes", POINTER(c_int64)),
         ("bucket_cap_count", c_size_t), ("caps_from_last", c_int32), ("buckets_in_memory_max", c_int32),
-        ("predivide_factor", c_double), ("find_unused", c_int32), ("static_graph", c_int32),
-        ("gradient_as_bucket_view", c_int32), ("no_replan", c_int32), ("plan", c_char_p), ("compress", c_int32),
-        ("hook", c_int32), ("hook_name", c_char_p), ("hook_context", c_void_p), ("hook_issue", c_void_p),
-        ("hook_start", c_void_p), ("hook_timeout_ms", c_int64), ("optimizer_step", c_void_p),
-        ("optimizer_context", c_void_p), ("delayed", POINTER(c_size_t)), ("delayed_count", c_size_t),
-        ("delayed_trigger", c_size_t), ("uneven_inputs", c_int32), ("divide_by_live", c_int32),
-        ("throw_on_early_end", c_int32), ("reserved", c_int32), ("trace_path", c_char_p),
+        ("no_overlap", c_int32), ("no_replan", c_int32), ("plan", c_char_p), ("delayed", POINTER(c_size_t)),
+        ("delayed_count", c_size_t), ("delayed_trigger", c_size_t), ("uneven_inputs", c_int32),
+        ("divide_by_live_ranks", c_int32), ("throw_on_early_termination", c_int32), ("trace_path", c_char_p),
     ]
 
 
@@ -119,7 +120,7 @@ _CALLS = {
     "lockstep_reducer_end_backward": [c_void_p, POINTER(Stream)],
     "lockstep_reducer_check_replays": [c_void_p],
     "lockstep_reducer_get_statistics": [c_void_p, POINTER(ReducerStatistics)],
-    "lockstep_reducer_summary": [c_void_p, POINTER(c_void_p)],
+    "lockstep_reducer_report": [c_void_p, c_int32, POINTER(c_void_p)],
 }
 
 _OTHERS = {
@@ -160,10 +161,10 @@ class Library:
         self.error_free(error)
         raise Error(code, message)
 
-    def text(self, function, handle):
+    def text(self, function, *arguments):
         """Of a function that gives out a string."""
         out = c_void_p()
-        function(handle, ctypes.byref(out))
+        function(*arguments, ctypes.byref(out))
         text = ctypes.string_at(out).decode()
         self.string_free(out)
         return text
@@ -196,7 +197,7 @@ class Communicator:
 class Reducer:
     """Averages the gradients of `parameters`, a list of Parameter in the order of definition.
 
-    `options` are fields of ReducerOptions. The communicator must outlive it.
+    `options` are fields of ReducerOptions.
     """
 
     def __init__(self, communicator, parameters, **options):
@@ -232,7 +233,7 @@ class Reducer:
         return statistics
 
     def summary(self):
-        return self._library.text(self._library.reducer_summary, self.handle)
+        return self._library.text(self._library.reducer_report, self.handle, REPORT_SUMMARY)
 
     def bucket_count(self):
         return self._library.reducer_bucket_count(self.handle)
