@@ -130,6 +130,7 @@ class PreparedCollective {
   // Of the last start, as Work has them; before the first one, done.
   virtual bool done() const = 0;
   virtual absl::Status Wait(Deadline deadline) = 0;
+  virtual void OnComplete(CompletionCallback callback) = 0;
 
  protected:
   PreparedCollective() = default;

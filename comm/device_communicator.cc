@@ -67,6 +67,11 @@ class DeviceCommunicator::Prepared : public PreparedCollective {
   }
   bool done() const override { return !work_.has_value() || work_->done(); }
   absl::Status Wait(Deadline deadline) override { return work_.has_value() ? work_->Wait(deadline) : absl::OkStatus(); }
+  void OnComplete(CompletionCallback callback) override {
+    if (!work_.has_value()) return callback(absl::OkStatus());
+    // Starting it again, in the callback or later, replaces the work.
+    Work(*work_).OnComplete(std::move(callback));
+  }
 
  private:
   DeviceCommunicator* const communicator_;

@@ -5,6 +5,7 @@
 #define TESTS_COMMUNICATOR_CALLS_CONFORMANCE_H_
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -25,6 +26,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/communicator_conformance_fixture.h"
+#include "tests/communicator_in_flight_conformance.h"
 #include "tests/communicator_testing.h"
 #include "tests/gate.h"
 
@@ -369,6 +371,53 @@ TEST_P(CommunicatorConformance, AMessageWithoutRoomIsAnErrorAndBreaksNothing) {
   });
 }
 
+TEST_P(CommunicatorConformance, MessagesHaveCallbacks) {
+  ForSizes({1, 2, 3}, [&] {
+    OnRanks([&](Communicator& self) {
+      const int rank = self.rank().value();
+      constexpr size_t kSizes[] = {0, 100, 300'000};
+      std::deque<Completions> sent(3), received(3);
+      std::deque<std::vector<char>> out, in;
+      MessageInfo info[3];
+      for (int i = 0; i < 3; ++i) {
+        out.push_back(MessageOf(rank, i, kSizes[i]));
+        in.emplace_back(kSizes[i]);
+        absl::StatusOr<Work> send = self.StartSend(SendOf(out[i], (rank + 1) % size(), i));
+        ASSERT_THAT(send.status(), IsOk());
+        send->OnComplete(sent[i].Expect());
+      }
+      for (int i = 0; i < 3; ++i) {
+        absl::StatusOr<Work> receive = self.StartReceive(ReceiveOf(&in[i], kAnySource, i, &info[i]));
+        ASSERT_THAT(receive.status(), IsOk());
+        receive->OnComplete(received[i].Expect());
+      }
+      for (int i = 0; i < 3; ++i) {
+        EXPECT_THAT(sent[i].Await(), ::testing::ElementsAre(IsOk()));
+        EXPECT_THAT(received[i].Await(), ::testing::ElementsAre(IsOk()));
+        EXPECT_EQ(info[i].bytes, kSizes[i]);
+        EXPECT_EQ(in[i], MessageOf((rank + size() - 1) % size(), i, kSizes[i]));
+      }
+    });
+  });
+}
+
+// Nobody sends it. A rank's message to itself has a deadline that only looking at it tells.
+TEST_P(CommunicatorConformance, CallbacksTellThatAMessageDidNotComeInTime) {
+  ForSizes({1, 2}, [&] {
+    OnRanks([&](Communicator& self) {
+      if (self.rank() != Rank(0)) return;
+      std::vector<char> data(10);
+      ReceiveRequest request = ReceiveOf(&data, Rank(size() - 1), 5);
+      request.timeout = std::chrono::milliseconds(50);
+      absl::StatusOr<Work> receive = self.StartReceive(request);
+      ASSERT_THAT(receive.status(), IsOk());
+      Completions completions;
+      receive->OnComplete(completions.Expect());
+      EXPECT_THAT(completions.Await(), ::testing::ElementsAre(StatusIs(Code::kDeadlineExceeded)));
+    });
+  });
+}
+
 // ---- Parts
 
 inline CollectiveRequest SumOf(std::vector<int64_t>* data) {
@@ -497,8 +546,11 @@ TEST_P(CommunicatorConformance, DestroyingAPartWithACallInFlightFailsItOnEveryRa
       if (self.rank() == Rank(0)) {
         absl::StatusOr<Work> work = part->Start(run.request());
         ASSERT_THAT(work.status(), IsOk());
+        Completions completions;
+        work->OnComplete(completions.Expect());
         part.reset();
         EXPECT_THAT(work->Wait(Deadline::Now()), StatusIs(Code::kCancelled, ::testing::HasSubstr("destroyed")));
+        EXPECT_THAT(completions.Await(), ::testing::ElementsAre(StatusIs(Code::kCancelled)));
         destroyed.Open();
       } else {
         EXPECT_THAT(destroyed.Await(CommTestDeadline()), IsOk());
