@@ -315,6 +315,11 @@ void DeviceCommunicator::Abort(const std::string& reason) {
   Fail(host_->status());
 }
 
+absl::Status DeviceCommunicator::MonitoredBarrier(std::chrono::milliseconds timeout, std::vector<Rank>* missing) {
+  LOCKSTEP_RETURN_IF_ERROR(status());
+  return host_->MonitoredBarrier(timeout, missing);
+}
+
 std::string DeviceCommunicator::Describe() const { return absl::StrCat(DescribeDevice(), "\n", host_->Describe()); }
 
 }  // namespace lockstep
