@@ -28,6 +28,9 @@ class RefCounted {
  protected:
   ~RefCounted() = default;
 
+  // False of an object that no Ref holds, as one on the stack.
+  bool held() const { return refs_.load(std::memory_order_relaxed) > 0; }
+
  private:
   template <typename T>
   friend class Ref;

@@ -130,6 +130,7 @@ class PreparedCollective {
   // Of the last start, as Work has them; before the first one, done.
   virtual bool done() const = 0;
   virtual absl::Status Wait(Deadline deadline) = 0;
+  virtual void OnComplete(CompletionCallback callback) = 0;
 
  protected:
   PreparedCollective() = default;
@@ -226,6 +227,17 @@ class Communicator {
   virtual void PostNote(uint64_t topic, const std::string& text) = 0;
   virtual absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitNotes(uint64_t topic, int count,
                                                                                Deadline deadline) = 0;
+
+  // A barrier with a timeout of its own (0: the communicator's) that says who has not come. For all ranks, in the same order among
+  // such barriers; collectives and groups have nothing to do with it, and what is in flight is not waited for. It takes two messages
+  // by the coordinator, tens of microseconds.
+  // RETURNS  OK once all ranks have called it.
+  // ERRORS   DEADLINE_EXCEEDED when the first who waits has waited its timeout. Its message names the ranks that had not come, and
+  //          `missing` (may be null) gets them: the same on every rank, those included that come to it later. The communicator
+  //          stays usable, and the next one begins anew. Without the list when the coordinator does not answer.
+  //          What status() tells when the communicator has failed: a rank's death ends the wait at once.
+  //          UNIMPLEMENTED without a control channel.
+  virtual absl::Status MonitoredBarrier(std::chrono::milliseconds timeout, std::vector<Rank>* missing);
 
   // For people: the flight records, oldest first, and how the ranks are connected and why.
   virtual std::string FlightRecords() const = 0;

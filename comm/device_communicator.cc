@@ -67,6 +67,11 @@ class DeviceCommunicator::Prepared : public PreparedCollective {
   }
   bool done() const override { return !work_.has_value() || work_->done(); }
   absl::Status Wait(Deadline deadline) override { return work_.has_value() ? work_->Wait(deadline) : absl::OkStatus(); }
+  void OnComplete(CompletionCallback callback) override {
+    if (!work_.has_value()) return callback(absl::OkStatus());
+    // Starting it again, in the callback or later, replaces the work.
+    Work(*work_).OnComplete(std::move(callback));
+  }
 
  private:
   DeviceCommunicator* const communicator_;
@@ -308,6 +313,11 @@ void DeviceCommunicator::Fail(const absl::Status& status) {
 void DeviceCommunicator::Abort(const std::string& reason) {
   host_->Abort(reason);
   Fail(host_->status());
+}
+
+absl::Status DeviceCommunicator::MonitoredBarrier(std::chrono::milliseconds timeout, std::vector<Rank>* missing) {
+  LOCKSTEP_RETURN_IF_ERROR(status());
+  return host_->MonitoredBarrier(timeout, missing);
 }
 
 std::string DeviceCommunicator::Describe() const { return absl::StrCat(DescribeDevice(), "\n", host_->Describe()); }

@@ -97,6 +97,7 @@ class DeviceCommunicator : public Communicator {
                                                                        Deadline deadline) override {
     return host_->AwaitNotes(topic, count, deadline);
   }
+  absl::Status MonitoredBarrier(std::chrono::milliseconds timeout, std::vector<Rank>* missing) override;
   std::string FlightRecords() const override { return host_->FlightRecords(); }
 
   // Takes over the host communicator that this was made with, borrowed so far.

@@ -5,6 +5,7 @@
 #define COMM_DEVICE_WORK_H_
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -49,7 +50,11 @@ class DeviceFailure {
   Deadline since_ ABSL_GUARDED_BY(mu_) = Deadline::Infinite();
 };
 
-// Done when an event is reached, with the failure known by then. Whoever polls or waits notices it: no thread does.
+// Of what only an event of a device tells.
+inline Deadline NextPollOfDevice() { return Deadline::After(std::chrono::microseconds(200)); }
+
+// Done when an event is reached, with the failure known by then. Whoever polls or waits notices it: no thread does, unless there is
+// a callback.
 class EventWork : public WorkState {
  public:
   // The event was recorded behind the call. The back end ends the call by its deadline; when it has failed and the
@@ -59,6 +64,7 @@ class EventWork : public WorkState {
 
   absl::Status Await(Deadline deadline) override ABSL_LOCKS_EXCLUDED(mu_);
   void Poll() override ABSL_LOCKS_EXCLUDED(mu_);
+  Deadline next_poll() const override { return NextPollOfDevice(); }
 
  private:
   // The event is, or its device is lost.
@@ -84,6 +90,7 @@ class DeferredWork : public WorkState {
 
   absl::Status Await(Deadline deadline) override ABSL_LOCKS_EXCLUDED(mu_);
   void Poll() override ABSL_LOCKS_EXCLUDED(mu_);
+  Deadline next_poll() const override { return NextPollOfDevice(); }
   bool collected() const override;
 
  private:

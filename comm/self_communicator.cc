@@ -110,10 +110,17 @@ class SelfCommunicator::State : public WorkState {
     }
     if (mailbox_ == nullptr) return absl::OkStatus();
     mailbox_->Await(done(), Deadline::Earlier(deadline, deadline_));
-    if (!done().load(std::memory_order_acquire) && deadline_.passed()) {
-      mailbox_->Fail(absl::DeadlineExceededError("a message of this rank to itself did not finish in time"));
-    }
+    Poll();
     return absl::OkStatus();
+  }
+  void Poll() override {
+    const bool launched = collector_.load(std::memory_order_relaxed) == std::thread::id();
+    if (!launched || done().load(std::memory_order_acquire) || !deadline_.passed()) return;
+    mailbox_->Fail(absl::DeadlineExceededError("a message of this rank to itself did not finish in time"));
+  }
+  // Seldom, but while it is waited for at all, for its state is kept until then.
+  Deadline next_poll() const override {
+    return deadline_.infinite() ? deadline_ : Deadline::After(std::chrono::milliseconds(100));
   }
   // Only the thread itself asks about its own group.
   bool collected() const override { return collector_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
@@ -183,6 +190,10 @@ class SelfCommunicator::Prepared : public PreparedCollective {
   bool done() const override { return work_ == nullptr || work_->done().load(std::memory_order_acquire); }
   absl::Status Wait(Deadline deadline) override {
     return work_ == nullptr ? absl::OkStatus() : Work(work_).Wait(deadline);
+  }
+  void OnComplete(CompletionCallback callback) override {
+    if (work_ == nullptr) return callback(absl::OkStatus());
+    Work(work_).OnComplete(std::move(callback));
   }
 
  private:

@@ -487,6 +487,33 @@ absl::StatusOr<std::vector<std::pair<Rank, std::string>>> TransportCommunicator:
   return control_->AwaitNotes(options_.channel, topic, count, deadline);
 }
 
+absl::Status TransportCommunicator::MonitoredBarrier(std::chrono::milliseconds timeout, std::vector<Rank>* missing) {
+  if (missing != nullptr) missing->clear();
+  if (control_ == nullptr) return Communicator::MonitoredBarrier(timeout, missing);
+  LOCKSTEP_RETURN_IF_ERROR(status());
+  if (timeout.count() <= 0) timeout = options_.timeout;
+  const uint64_t sequence = monitored_barriers_.fetch_add(1, std::memory_order_relaxed) + 1;
+  const std::string name = absl::StrCat("monitored barrier #", sequence);
+  const absl::StatusOr<std::vector<Rank>> came = control_->EnterBarrier(options_.channel, sequence, size_, timeout);
+  if (!came.ok()) {
+    LOCKSTEP_RETURN_IF_ERROR(status());
+    return Annotate(came.status(), name);
+  }
+  std::string absent;
+  bool late = false;
+  int count = 0;
+  for (int r = 0; r < size_; ++r) {
+    if (std::find(came->begin(), came->end(), TransportRank(Rank(r))) != came->end()) continue;
+    absl::StrAppend(&absent, count++ == 0 ? "" : ", ", r);
+    if (missing != nullptr) missing->emplace_back(r);
+    late = late || Rank(r) == rank_;
+  }
+  if (count == 0) return absl::OkStatus();
+  return absl::DeadlineExceededError(absl::StrCat(
+      name, ": ", count == 1 ? "rank " : "ranks ", absent, count == 1 ? " has" : " have", " not come in time",
+      late ? absl::StrCat("; this one, rank ", rank_.value(), ", came when it was over") : ""));
+}
+
 std::string TransportCommunicator::FlightRecords() const {
   MutexLock lock(mu());
   return recorder_.ToString(options_.flight_records);

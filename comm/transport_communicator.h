@@ -102,6 +102,7 @@ class TransportCommunicator : public Communicator,
   void PostNote(uint64_t topic, const std::string& text) override;
   absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitNotes(uint64_t topic, int count,
                                                                        Deadline deadline) override;
+  absl::Status MonitoredBarrier(std::chrono::milliseconds timeout, std::vector<Rank>* missing) override;
   std::string FlightRecords() const override;
   std::string Describe() const override;
 
@@ -210,6 +211,8 @@ class TransportCommunicator : public Communicator,
   // Read by the heartbeat without the lock: each is a number of its own, and a stale one does no harm.
   std::atomic<uint64_t> started_{0};
   std::atomic<uint64_t> completed_{0};  // and all before it
+
+  std::atomic<uint64_t> monitored_barriers_{0};  // entered so far
 
   // Orders whole calls in checked mode, where one call is two collectives.
   Mutex checked_mu_;

@@ -34,6 +34,7 @@ class TransportCommunicator::Prepared : public PreparedCollective {
 
   bool done() const override { return work_->done().load(std::memory_order_acquire); }
   absl::Status Wait(Deadline deadline) override { return Work(work_).Wait(deadline); }
+  void OnComplete(CompletionCallback callback) override { Work(work_).OnComplete(std::move(callback)); }
 
  private:
   absl::Status CheckIdle() const {

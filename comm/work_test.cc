@@ -1,5 +1,7 @@
 #include "comm/work.h"
 
+#include <atomic>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -92,6 +94,69 @@ TEST(Work, WhatWasWrittenIsVisibleToWhoeverSeesItDone) {
   output = "written";
   state->Finish(absl::OkStatus());
   for (std::thread& reader : readers) reader.join();
+}
+
+// Callbacks come in the order in which they were registered; after the end they come at once.
+TEST(Work, CallbacksComeInOrder) {
+  auto state = MakeRef<TestState>();
+  const Work work(state);
+  std::vector<int> called;
+  Mutex mu;
+  CondVar changed;
+  for (int i = 0; i < 5; ++i) {
+    work.OnComplete([&, i](const absl::Status& status) {
+      EXPECT_THAT(status, StatusIs(absl::StatusCode::kAborted, "rank 3 died"));
+      MutexLock lock(&mu);
+      called.push_back(i);
+      changed.SignalAll();
+    });
+  }
+  EXPECT_TRUE(called.empty());
+  state->Finish(absl::AbortedError("rank 3 died"));
+  {
+    MutexLock lock(&mu);
+    while (called.size() < 5) ASSERT_TRUE(changed.WaitUntil(&mu, Deadline::AfterMs(30'000)));
+  }
+  EXPECT_THAT(called, ::testing::ElementsAre(0, 1, 2, 3, 4));
+  bool at_once = false;
+  work.OnComplete([&](const absl::Status&) { at_once = true; });
+  EXPECT_TRUE(at_once);
+}
+
+// What a callback holds goes after it was called; of a work that is never completed, with its state.
+TEST(Work, CallbacksAreDestroyed) {
+  auto held = std::make_shared<Mutex>();
+  {
+    const Work work(MakeRef<TestState>());
+    work.OnComplete([held](const absl::Status&) { ADD_FAILURE() << "nothing is done"; });
+    EXPECT_EQ(held.use_count(), 2);
+  }
+  EXPECT_EQ(held.use_count(), 1);
+}
+
+// Each of two threads registers while a third completes: under ThreadSanitizer this shows, too, that callbacks see what was written.
+TEST(Work, CallbacksThatRaceWithTheEndComeOnce) {
+  constexpr int kRounds = 300;
+  std::atomic<int> calls{0};
+  for (int round = 0; round < kRounds; ++round) {
+    auto state = MakeRef<TestState>();
+    std::string output;
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 2; ++i) {
+      threads.emplace_back([&, work = Work(state), expected = std::string("written")] {
+        work.OnComplete([&output, &calls, expected](const absl::Status&) {
+          EXPECT_EQ(output, expected);
+          ++calls;
+        });
+      });
+    }
+    output = "written";
+    state->Finish(absl::OkStatus());
+    for (std::thread& thread : threads) thread.join();
+    const Deadline deadline = Deadline::AfterMs(30'000);
+    while (calls < 2 * (round + 1) && !deadline.passed()) std::this_thread::yield();
+    ASSERT_EQ(calls, 2 * (round + 1));
+  }
 }
 
 }  // namespace

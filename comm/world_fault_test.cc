@@ -68,6 +68,7 @@ absl::Status AllReduceOnes(Communicator& self, size_t count) {
 //   world RANK SIZE JOB   makes a world, and only then lets go of the one before
 //   once                  one all-reduce
 //   run                   all-reduces until one fails; says "running" on the way
+//   barrier MS            a monitored barrier with that timeout; says "running" on the way
 //   fork                  starts a child that lives on
 //   end
 LOCKSTEP_RANK_FUNCTION(WorldRank) {
@@ -101,6 +102,11 @@ LOCKSTEP_RANK_FUNCTION(WorldRank) {
         if (round == 3) LOCKSTEP_RETURN_IF_ERROR(self.Send("running"));
         result = AllReduceOnes(*world->communicator(), 1'000'000);
       }
+    } else if (words[0] == "barrier") {
+      int timeout_ms = 0;
+      if (!absl::SimpleAtoi(words[1], &timeout_ms)) return absl::InvalidArgumentError(command);
+      LOCKSTEP_RETURN_IF_ERROR(self.Send("running"));
+      result = world->communicator()->MonitoredBarrier(milliseconds(timeout_ms), nullptr);
     } else if (words[0] == "fork") {
       if (fork() == 0) {
         for (;;) pause();  // until the test cleans up
@@ -143,6 +149,9 @@ class WorldFaultTest : public ::testing::TestWithParam<int> {
   void ExpectNamedAfter(int signal, const std::string& what) {
     for (int rank = 0; rank < kRanks; ++rank) Tell(rank, "run");
     for (int rank = 0; rank < kRanks; ++rank) ASSERT_EQ(Answer(rank), "running");
+    SignalAndExpectNamed(signal, what);
+  }
+  void SignalAndExpectNamed(int signal, const std::string& what) {
     const auto begin = Deadline::Clock::now();
     ASSERT_THAT(group_->Signal(victim(), signal), IsOk());
     std::vector<std::string> errors;
@@ -193,6 +202,19 @@ TEST_P(WorldFaultTest, ARankThatDiesWhileItsChildLivesIsNoticedAtOnce) {
   Tell(victim(), "fork");
   EXPECT_EQ(Answer(victim()), "ok");
   ExpectNamedAfter(SIGKILL, "died");
+  ExpectSurvivorsGoOn();
+}
+
+// First it does not come in time, and nothing but the barrier is over; then it dies while the others wait.
+TEST_P(WorldFaultTest, AMonitoredBarrierEndsWithARankThatDies) {
+  StartWorld(kPatience);
+  for (const int rank : Survivors()) Tell(rank, "barrier 3000");
+  for (const int rank : Survivors()) EXPECT_EQ(Answer(rank), "running");
+  const std::string late = absl::StrCat("monitored barrier #1: rank ", victim(), " has not come in time");
+  for (const int rank : Survivors()) EXPECT_EQ(Answer(rank), absl::StrCat("DEADLINE_EXCEEDED: ", late));
+  for (const int rank : Survivors()) Tell(rank, "barrier 60000");
+  for (const int rank : Survivors()) EXPECT_EQ(Answer(rank), "running");
+  SignalAndExpectNamed(SIGKILL, "died");
   ExpectSurvivorsGoOn();
 }
 

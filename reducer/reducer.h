@@ -97,6 +97,13 @@ struct BackwardOptions {
   Stream* stream = nullptr;
 };
 
+// Of one parameter: in how many synchronised backwards it was used. One that was used in some backward since the last synchronised one
+// counts as used in it.
+struct ParameterUse {
+  int64_t by_any_rank = 0;
+  int64_t by_this_rank = 0;
+};
+
 class Reducer {
  public:
   // Every rank calls it. Compares the tables and options across ranks; a difference is the same FAILED_PRECONDITION on all of them. A
@@ -204,6 +211,14 @@ class Reducer {
   // Under DDP's names: see reducer/logging_data.h. Of the first ten steps, then of every `sample_rate`-th (100; INVALID_ARGUMENT
   // below 1).
   const LoggingData& logging_data() const { return log_->data(); }
+
+  // How often each parameter was used, by index in the table; ignored ones never. Of the synchronised backwards that succeeded on all
+  // ranks and are known to be over, as in statistics(); replays of a captured one are not counted. What any rank used is equal on all
+  // ranks. Goes on over changes of the plan and of the communicator.
+  // REQUIRES  no other call at the same time.
+  // RETURNS   what is borrowed for as long as the reducer lives, and grows in BeginBackward, EndBackward and whatever waits for one.
+  absl::Span<const ParameterUse> parameter_use() const { return use_; }
+
   absl::Status SetLoggingSampleRate(int64_t sample_rate) { return log_->SetSampleRate(sample_rate); }
 
  private:
@@ -308,6 +323,8 @@ class Reducer {
   absl::StatusOr<FreshBuffers> SyncBuffers(const ForwardOptions& options, BufferOptions::When when);
   // After a step: the ranks that have joined by `now`, so many, take part in the buffers no longer.
   absl::Status RegroupBuffers(int now, bool joined);
+  // A step has succeeded.
+  void CountUse(const Flight& flight);
   // What to say of a step that failed.
   std::string Remedy() const;
 
@@ -332,6 +349,7 @@ class Reducer {
   int64_t recorded_version_ = 0;  // its version
   uint64_t planned_in_ = 0;       // the step in which all ranks turned out to hold the next plan; 0: none
   bool hook_failed_ = false;
+  std::vector<ParameterUse> use_;            // by parameter
   KeptGradients kept_;                       // while a change of the communicator has failed
   int known_joined_ = 0;                     // ranks, as of the last step
   std::unique_ptr<BufferSync> buffer_sync_;  // null: no buffers

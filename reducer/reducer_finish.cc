@@ -53,6 +53,7 @@ absl::Status Reducer::Finish(Flight& flight, bool joined) {
   }
   log_->Failed(status);
   // As the sum says, so on all ranks or on none: also where this rank alone has failed, too late for the others to hear.
+  if (last.reduced && last.failed == 0) CountUse(flight);
   if (last.reduced && last.unplanned == 0 && planned_in_ == 0) planned_in_ = flight.step;
   if (last.reduced) LOCKSTEP_RETURN_IF_ERROR(RegroupBuffers(last.joined, joined));
   if (!status.ok()) return status;
@@ -60,6 +61,16 @@ absl::Status Reducer::Finish(Flight& flight, bool joined) {
     replanner_->Record(flight.order, [this](const BucketPlan& plan) { return memory_->Fits(plan); });
   }
   return absl::OkStatus();
+}
+
+void Reducer::CountUse(const Flight& flight) {
+  for (const std::unique_ptr<Bucket>& bucket : flight.buckets) {
+    for (size_t s = 0; s < bucket->slots.size(); ++s) {
+      ParameterUse& use = use_[bucket->plan().slots[s].parameter];
+      use.by_any_rank += bucket->slots[s].used_anywhere;
+      use.by_this_rank += bucket->slots[s].used;
+    }
+  }
 }
 
 std::string Reducer::Remedy() const {

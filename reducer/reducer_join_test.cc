@@ -214,6 +214,11 @@ TEST(Joined, StaysThroughAStepThatFails) {
     }
     LOCKSTEP_EXPECT_OK(reducer->Join(model.all()));
     EXPECT_THAT(model.weights, Each(4));
+    // The step that failed is not counted, and a rank that has joined knows what the others used.
+    for (const ParameterUse& use : reducer->parameter_use()) {
+      EXPECT_EQ(use.by_any_rank, 1);
+      EXPECT_EQ(use.by_this_rank, communicator.rank().value() == 0 ? 1 : 0);
+    }
   });
 }
 

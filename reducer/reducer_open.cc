@@ -42,6 +42,7 @@ Reducer::Reducer(std::vector<Parameter> parameters, ReducerOptions options, Buck
       holds_last_bucket_(options_.find_unused || options_.static_graph),
       check_(parameters_),
       plan_(std::move(plan)),
+      use_(parameters_.size()),
       flights_{Flight(plan_.buckets.size(), parameters_.size()), Flight(plan_.buckets.size(), parameters_.size())},
       marks_(parameters_, options_.delayed, {options_.find_unused, options_.static_graph}),
       window_(parameters_.size()) {}

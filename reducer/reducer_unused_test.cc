@@ -1,6 +1,7 @@
 // Parameters that are not used in every backward: said by the embedder, found out at the end, recorded by a static graph, or kept for a
 // trigger.
 
+#include <cstdint>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -57,6 +58,17 @@ class Model {
   std::vector<ReachableVector<float>> memory_;
 };
 
+std::vector<int64_t> UseByAnyRank(const Reducer& reducer) {
+  std::vector<int64_t> counts;
+  for (const ParameterUse& use : reducer.parameter_use()) counts.push_back(use.by_any_rank);
+  return counts;
+}
+std::vector<int64_t> UseByThisRank(const Reducer& reducer) {
+  std::vector<int64_t> counts;
+  for (const ParameterUse& use : reducer.parameter_use()) counts.push_back(use.by_this_rank);
+  return counts;
+}
+
 class Unused : public ::testing::TestWithParam<bool> {
  protected:
   // Whether the embedder says which they are.
@@ -101,6 +113,9 @@ TEST_P(Unused, AverageOverAllRanksAndStayUntouchedWhereNobodyUsesThem) {
           LOCKSTEP_ASSERT_OK_AND_ASSIGN(const TensorView of_three, reducer->AverageOf(3));
           EXPECT_EQ(First(of_three), 3);
         }
+        using ::testing::ElementsAre;
+        EXPECT_THAT(UseByAnyRank(*reducer), ElementsAre(3, 3, 0, 3));
+        EXPECT_THAT(UseByThisRank(*reducer), rank == 0 ? ElementsAre(3, 3, 0, 0) : ElementsAre(3, 0, 0, 3));
       });
     }
   }
@@ -157,6 +172,8 @@ TEST_P(Unused, AreUsedWhenTheyWereInABackwardWithoutSync) {
     run_window(0);
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const TensorView unused, reducer->AverageOf(1));
     EXPECT_EQ(unused.data(), nullptr);
+    EXPECT_THAT(UseByAnyRank(*reducer), ::testing::ElementsAre(2, 1));
+    EXPECT_THAT(UseByThisRank(*reducer), ::testing::ElementsAre(2, communicator.rank().value() == 0 ? 1 : 0));
   });
 }
 

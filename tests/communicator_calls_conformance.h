@@ -5,6 +5,8 @@
 #define TESTS_COMMUNICATOR_CALLS_CONFORMANCE_H_
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -16,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/rank.h"
 #include "base/status_matchers.h"
@@ -25,6 +28,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/communicator_conformance_fixture.h"
+#include "tests/communicator_in_flight_conformance.h"
 #include "tests/communicator_testing.h"
 #include "tests/gate.h"
 
@@ -369,6 +373,53 @@ TEST_P(CommunicatorConformance, AMessageWithoutRoomIsAnErrorAndBreaksNothing) {
   });
 }
 
+TEST_P(CommunicatorConformance, MessagesHaveCallbacks) {
+  ForSizes({1, 2, 3}, [&] {
+    OnRanks([&](Communicator& self) {
+      const int rank = self.rank().value();
+      constexpr size_t kSizes[] = {0, 100, 300'000};
+      std::deque<Completions> sent(3), received(3);
+      std::deque<std::vector<char>> out, in;
+      MessageInfo info[3];
+      for (int i = 0; i < 3; ++i) {
+        out.push_back(MessageOf(rank, i, kSizes[i]));
+        in.emplace_back(kSizes[i]);
+        absl::StatusOr<Work> send = self.StartSend(SendOf(out[i], (rank + 1) % size(), i));
+        ASSERT_THAT(send.status(), IsOk());
+        send->OnComplete(sent[i].Expect());
+      }
+      for (int i = 0; i < 3; ++i) {
+        absl::StatusOr<Work> receive = self.StartReceive(ReceiveOf(&in[i], kAnySource, i, &info[i]));
+        ASSERT_THAT(receive.status(), IsOk());
+        receive->OnComplete(received[i].Expect());
+      }
+      for (int i = 0; i < 3; ++i) {
+        EXPECT_THAT(sent[i].Await(), ::testing::ElementsAre(IsOk()));
+        EXPECT_THAT(received[i].Await(), ::testing::ElementsAre(IsOk()));
+        EXPECT_EQ(info[i].bytes, kSizes[i]);
+        EXPECT_EQ(in[i], MessageOf((rank + size() - 1) % size(), i, kSizes[i]));
+      }
+    });
+  });
+}
+
+// Nobody sends it. A rank's message to itself has a deadline that only looking at it tells.
+TEST_P(CommunicatorConformance, CallbacksTellThatAMessageDidNotComeInTime) {
+  ForSizes({1, 2}, [&] {
+    OnRanks([&](Communicator& self) {
+      if (self.rank() != Rank(0)) return;
+      std::vector<char> data(10);
+      ReceiveRequest request = ReceiveOf(&data, Rank(size() - 1), 5);
+      request.timeout = std::chrono::milliseconds(50);
+      absl::StatusOr<Work> receive = self.StartReceive(request);
+      ASSERT_THAT(receive.status(), IsOk());
+      Completions completions;
+      receive->OnComplete(completions.Expect());
+      EXPECT_THAT(completions.Await(), ::testing::ElementsAre(StatusIs(Code::kDeadlineExceeded)));
+    });
+  });
+}
+
 // ---- Parts
 
 inline CollectiveRequest SumOf(std::vector<int64_t>* data) {
@@ -469,6 +520,86 @@ TEST_P(CommunicatorConformance, SeveralCommunicatorsGetOnIndependently) {
   });
 }
 
+// ---- Monitored barriers, where there is a control channel
+
+// Who had not come, for each of them in turn.
+TEST_P(CommunicatorConformance, AMonitoredBarrierSaysWhoHasNotCome) {
+  using std::chrono::milliseconds;
+  ForSizes({1, 2, 4}, [&] {
+    if (absl::IsUnimplemented(communicator(0).MonitoredBarrier(milliseconds(1), nullptr))) {
+      GTEST_SKIP() << "there is no control channel";
+    }
+    // That was the first one: the others find it over, and rank 0 was the only one there.
+    OnRanks([&](Communicator& self) {
+      if (self.rank() == Rank(0)) return;
+      std::vector<Rank> missing;
+      EXPECT_THAT(self.MonitoredBarrier(milliseconds(60'000), &missing),
+                  StatusIs(Code::kDeadlineExceeded, ::testing::HasSubstr("came when it was over")));
+      EXPECT_EQ(missing.size(), size() - 1);
+    });
+    // All come, some later than others; none leaves before.
+    std::atomic<int> entered{0};
+    OnRanks([&](Communicator& self) {
+      for (int round = 1; round <= 20; ++round) {
+        if (round % size() == self.rank().value()) std::this_thread::yield();
+        ++entered;
+        std::vector<Rank> missing = {Rank(7)};
+        ASSERT_THAT(self.MonitoredBarrier(round % 2 == 0 ? milliseconds(60'000) : milliseconds(0), &missing), IsOk());
+        ASSERT_THAT(missing, ::testing::IsEmpty());
+        ASSERT_GE(entered.load(), round * size());
+      }
+    });
+    if (size() == 1) return;
+    // The last ranks come too late, to several in a row: all but the first, and then the last alone.
+    for (const int present : {1, size() - 1}) {
+      std::vector<Rank> expected;
+      for (int r = present; r < size(); ++r) expected.emplace_back(r);
+      Gate over;
+      std::atomic<int> coming{0}, told{0};
+      OnRanks([&](Communicator& self) {
+        const bool late = self.rank().value() >= present;
+        if (late) {
+          EXPECT_THAT(over.Await(CommTestDeadline()), IsOk());
+        }
+        std::vector<Rank> missing;
+        // The first who has no more time ends it for those who have.
+        const milliseconds timeout = self.rank() == Rank(0) ? milliseconds(500) : milliseconds(60'000);
+        if (!late) ++coming;
+        while (self.rank() == Rank(0) && coming < present) std::this_thread::yield();
+        const absl::Status status = self.MonitoredBarrier(timeout, &missing);
+        const std::string names = present == size() - 1 ? absl::StrCat("rank ", present, " has not come in time")
+                                                        : absl::StrCat("ranks ", present, ", ");
+        EXPECT_THAT(status, StatusIs(Code::kDeadlineExceeded, ::testing::HasSubstr(names)));
+        EXPECT_EQ(missing, expected);
+        if (!late && ++told == present) over.Open();
+        // Nothing is over but that, and the next one is everybody's.
+        EXPECT_THAT(self.status(), IsOk());
+        EXPECT_THAT(self.MonitoredBarrier(milliseconds(60'000), &missing), IsOk());
+      });
+      ExpectUsable();
+    }
+    // Of parts: each has its own, with its own ranks.
+    OnRanks([&](Communicator& self) {
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Communicator> part,
+                                    self.Split(self.rank().value() / 2, -self.rank().value()));
+      EXPECT_THAT(part->MonitoredBarrier(milliseconds(60'000), nullptr), IsOk());
+      if (self.rank() == Rank(size() - 1)) {
+        std::vector<Rank> missing;
+        EXPECT_THAT(part->MonitoredBarrier(milliseconds(50), &missing),
+                    StatusIs(Code::kDeadlineExceeded, ::testing::HasSubstr("rank 1 has not come")));
+        EXPECT_THAT(missing, ::testing::ElementsAre(Rank(1)));
+      }
+      EXPECT_THAT(self.MonitoredBarrier(milliseconds(60'000), nullptr), IsOk());
+    });
+    // An abort ends the wait.
+    OnRanks([&](Communicator& self) {
+      if (self.rank() == Rank(size() - 1)) return self.Abort("enough");
+      EXPECT_THAT(self.MonitoredBarrier(milliseconds(60'000), nullptr), StatusIs(Code::kAborted));
+      EXPECT_EQ(self.MonitoredBarrier(milliseconds(60'000), nullptr), self.status());
+    });
+  });
+}
+
 TEST_P(CommunicatorConformance, AFailureOfAPartLeavesTheOthersAlone) {
   ForSizes({2, 3}, [&] {
     OnRanks([&](Communicator& self) {
@@ -497,8 +628,11 @@ TEST_P(CommunicatorConformance, DestroyingAPartWithACallInFlightFailsItOnEveryRa
       if (self.rank() == Rank(0)) {
         absl::StatusOr<Work> work = part->Start(run.request());
         ASSERT_THAT(work.status(), IsOk());
+        Completions completions;
+        work->OnComplete(completions.Expect());
         part.reset();
         EXPECT_THAT(work->Wait(Deadline::Now()), StatusIs(Code::kCancelled, ::testing::HasSubstr("destroyed")));
+        EXPECT_THAT(completions.Await(), ::testing::ElementsAre(StatusIs(Code::kCancelled)));
         destroyed.Open();
       } else {
         EXPECT_THAT(destroyed.Await(CommTestDeadline()), IsOk());

@@ -1,10 +1,13 @@
-// What every communicator promises of calls that are in flight: work and who waits for it, streams, records, and how an abort
-// ends them.
+// What every communicator promises of calls that are in flight: work and who waits for it, callbacks, streams, records, and how an
+// abort ends them.
 
 #ifndef TESTS_COMMUNICATOR_IN_FLIGHT_CONFORMANCE_H_
 #define TESTS_COMMUNICATOR_IN_FLIGHT_CONFORMANCE_H_
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -207,6 +210,260 @@ TEST_P(CommunicatorConformance, BlockingCallsMixWithStartedWork) {
     });
   });
 }
+
+// ---- Callbacks
+
+// The callbacks of one work: how often they came, and with what.
+class Completions {
+ public:
+  CompletionCallback Expect() {
+    MutexLock lock(&mu_);
+    return [this, number = expected_++](const absl::Status& status) {
+      MutexLock lock(&mu_);
+      statuses_.push_back(status);
+      numbers_.push_back(number);
+      threads_.push_back(std::this_thread::get_id());
+      changed_.SignalAll();
+    };
+  }
+
+  // Waits until each has come. What they got, in their order.
+  std::vector<absl::Status> Await() {
+    MutexLock lock(&mu_);
+    while (statuses_.size() < expected_ && changed_.WaitUntil(&mu_, CommTestDeadline())) {
+    }
+    std::vector<size_t> numbers = numbers_;
+    std::sort(numbers.begin(), numbers.end());
+    for (size_t i = 0; i < numbers.size(); ++i) EXPECT_EQ(numbers[i], i) << "called twice, or not at all";
+    EXPECT_EQ(numbers.size(), expected_);
+    return statuses_;
+  }
+  std::vector<size_t> numbers() {
+    MutexLock lock(&mu_);
+    return numbers_;
+  }
+  std::vector<std::thread::id> threads() {
+    MutexLock lock(&mu_);
+    return threads_;
+  }
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  size_t expected_ = 0;
+  std::vector<absl::Status> statuses_;
+  std::vector<size_t> numbers_;
+  std::vector<std::thread::id> threads_;
+};
+
+// Nobody waits, and nobody asks.
+TEST_P(CommunicatorConformance, CallbacksComeOnceWithoutAWaiter) {
+  ForSizes({1, 2, 3}, [&] {
+    constexpr int kWorks = 12;
+    std::deque<CaseReference> references;
+    for (int i = 0; i < kWorks; ++i) {
+      CollectiveCase c = Large(i);
+      if (i % 3 != 0) c.count = i;
+      c.collective = kAllCollectives[i % kCollectiveCount];
+      references.emplace_back(c, size());
+    }
+    OnRanks([&](Communicator& self) {
+      std::deque<CaseRun> runs;
+      std::deque<Completions> completions(kWorks);
+      for (int i = 0; i < kWorks; ++i) {
+        CaseRun& run = runs.emplace_back(references[i], self.rank(), OrdinaryMemoryOf(self.rank()));
+        absl::StatusOr<Work> work = self.Start(run.request());
+        ASSERT_THAT(work.status(), IsOk());
+        work->OnComplete(completions[i].Expect());
+        if (i % 2 == 0) work->OnComplete(completions[i].Expect());
+      }
+      for (int i = 0; i < kWorks; ++i) {
+        EXPECT_THAT(completions[i].Await(), ::testing::Each(IsOk()));
+        EXPECT_EQ(runs[i].Check(), "") << ToString(references[i].collective());
+      }
+    });
+  });
+}
+
+TEST_P(CommunicatorConformance, ACallbackOfWhatIsDoneComesAtOnceOnItsThread) {
+  ForSizes({1, 2}, [&] {
+    const CaseReference reference(Large(1), size());
+    OnRanks([&](Communicator& self) {
+      CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+      absl::StatusOr<Work> work = self.Start(run.request());
+      ASSERT_THAT(work.status(), IsOk());
+      EXPECT_THAT(work->Wait(CommTestDeadline()), IsOk());
+      Completions completions;
+      work->OnComplete(completions.Expect());
+      EXPECT_THAT(completions.threads(), ::testing::ElementsAre(std::this_thread::get_id()));
+      EXPECT_THAT(completions.Await(), ::testing::ElementsAre(IsOk()));
+    });
+  });
+}
+
+// Registered while it is completed: on the thread that started it, on another one, beside one who waits.
+TEST_P(CommunicatorConformance, CallbacksComeOnceHoweverTheyRaceWithTheEnd) {
+  ForSizes({1, 2, 3}, [&] {
+    constexpr int kRounds = 60;
+    CollectiveCase small;
+    small.count = 3;
+    const CaseReference reference(small, size());
+    OnRanks([&](Communicator& self) {
+      std::deque<CaseRun> runs;
+      std::deque<Completions> completions(kRounds);
+      for (int round = 0; round < kRounds; ++round) {
+        CaseRun& run = runs.emplace_back(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+        absl::StatusOr<Work> work = self.Start(run.request());
+        ASSERT_THAT(work.status(), IsOk());
+        std::thread other([&completions, round, work = *work] { work.OnComplete(completions[round].Expect()); });
+        if (round % 2 == 0) work->OnComplete(completions[round].Expect());
+        if (round % 3 == 0) {
+          EXPECT_THAT(work->Wait(CommTestDeadline()), IsOk());
+        }
+        other.join();
+      }
+      for (Completions& one : completions) EXPECT_THAT(one.Await(), ::testing::Each(IsOk()));
+    });
+  });
+}
+
+TEST_P(CommunicatorConformance, ACallbackMayDestroyTheHandleAndStartMore) {
+  if (GetParam().checked) GTEST_SKIP() << "a start waits for all ranks, whose callbacks take turns here";
+  ForSizes({1, 2, 3}, [&] {
+    const CaseReference reference(Large(2), size());
+    OnRanks([&](Communicator& self) {
+      CaseRun first(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+      CaseRun second(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+      absl::StatusOr<Work> started = self.Start(first.request());
+      ASSERT_THAT(started.status(), IsOk());
+      Completions completions;
+      auto handle = std::make_shared<std::unique_ptr<Work>>(std::make_unique<Work>(*std::move(started)));
+      Work* const work = handle->get();
+      work->OnComplete([&, handle, done = completions.Expect()](const absl::Status& status) mutable {
+        handle->reset();
+        EXPECT_THAT(status, IsOk());
+        absl::StatusOr<Work> next = self.Start(second.request());
+        ASSERT_THAT(next.status(), IsOk());
+        next->OnComplete(std::move(done));
+      });
+      EXPECT_THAT(completions.Await(), ::testing::ElementsAre(IsOk()));
+      EXPECT_EQ(first.Check(), "");
+      EXPECT_EQ(second.Check(), "");
+    });
+  });
+}
+
+TEST_P(CommunicatorConformance, EachStartOfAPreparedCollectiveHasCallbacksOfItsOwn) {
+  ForSizes({1, 2, 3}, [&] {
+    constexpr int kRounds = 20;
+    const CaseReference reference(Large(3), size());
+    OnRanks([&](Communicator& self) {
+      CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<PreparedCollective> prepared, self.Prepare(run.request()));
+      std::deque<Completions> completions(kRounds + 1);
+      prepared->OnComplete(completions[kRounds].Expect());
+      EXPECT_THAT(completions[kRounds].Await(), ::testing::ElementsAre(IsOk())) << "before the first start";
+      for (int round = 0; round < kRounds; ++round) {
+        ASSERT_THAT(prepared->Start(), IsOk());
+        prepared->OnComplete(completions[round].Expect());
+        prepared->OnComplete(completions[round].Expect());
+        if (round % 2 == 0) {
+          EXPECT_THAT(completions[round].Await(), ::testing::Each(IsOk()));
+          EXPECT_TRUE(prepared->done());
+        } else {
+          EXPECT_THAT(prepared->Wait(CommTestDeadline()), IsOk());
+        }
+      }
+      for (Completions& one : completions) EXPECT_THAT(one.Await(), ::testing::Each(IsOk()));
+      EXPECT_EQ(run.Check(), "");
+    });
+  });
+}
+
+// Its members' and its own, registered while it is open and afterwards.
+TEST_P(CommunicatorConformance, CallbacksOfAGroupComeOnceItIsLaunched) {
+  ForSizes({1, 2, 3}, [&] {
+    const CaseReference reference(Large(4), size());
+    OnRanks([&](Communicator& self) {
+      CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+      CaseRun other(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+      Completions completions;
+      ASSERT_THAT(self.StartGroup(), IsOk());
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work member, self.Start(run.request()));
+      member.OnComplete(completions.Expect());
+      ASSERT_THAT(self.Start(other.request()).status(), IsOk());
+      EXPECT_TRUE(completions.numbers().empty()) << "nothing is launched yet";
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.EndGroup());
+      member.OnComplete(completions.Expect());
+      work.OnComplete(completions.Expect());
+      EXPECT_THAT(completions.Await(), ::testing::Each(IsOk()));
+      EXPECT_EQ(run.Check(), "");
+      EXPECT_EQ(other.Check(), "");
+      // A group that is refused completes what it has collected, too.
+      ASSERT_THAT(self.StartGroup(), IsOk());
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work dropped, self.Start(run.request()));
+      Completions of_dropped;
+      dropped.OnComplete(of_dropped.Expect());
+      CollectiveRequest wrong = run.request();
+      wrong.op = ReduceOp::kXor;
+      EXPECT_FALSE(self.Start(wrong).ok());
+      EXPECT_FALSE(self.EndGroup().ok());
+      EXPECT_THAT(of_dropped.Await(), ::testing::ElementsAre(StatusIs(Code::kCancelled)));
+    });
+    ExpectUsable();
+  });
+}
+
+// Rank 0 aborts while it waits for a rank that comes only afterwards.
+TEST_P(CommunicatorConformance, CallbacksTellOfAnAbort) {
+  if (GetParam().checked) GTEST_SKIP() << "nothing is in flight before all ranks have called";
+  ForSizes({2, 3}, [&] {
+    const CaseReference reference(Large(5), size());
+    Gate aborted;
+    OnRanks([&](Communicator& self) {
+      CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+      if (self.rank() == Rank(size() - 1)) {
+        EXPECT_THAT(aborted.Await(CommTestDeadline()), IsOk());
+        EXPECT_THAT(self.Run(run.request()), StatusIs(Code::kAborted));
+        return;
+      }
+      absl::StatusOr<Work> work = self.Start(run.request());
+      Completions completions;
+      if (work.ok()) work->OnComplete(completions.Expect());
+      if (self.rank() == Rank(0)) {
+        self.Abort("enough");
+        aborted.Open();
+      }
+      if (!work.ok()) {
+        EXPECT_THAT(work.status(), StatusIs(Code::kAborted));
+        return;
+      }
+      const std::vector<absl::Status> statuses = completions.Await();
+      EXPECT_THAT(statuses, ::testing::ElementsAre(StatusIs(Code::kAborted)));
+      EXPECT_THAT(statuses, ::testing::ElementsAre(work->Wait(Deadline::Now())));
+    });
+  });
+}
+
+TEST_P(CommunicatorConformance, CallbacksTellThatADeadlineHasPassed) {
+  if (GetParam().checked) GTEST_SKIP() << "nothing is in flight before all ranks have called";
+  ForSizes({2}, [&] {
+    const CaseReference reference(Large(6), size());
+    OnRanks([&](Communicator& self) {
+      if (self.rank() == Rank(1)) return;
+      CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+      CollectiveRequest request = run.request();
+      request.timeout = std::chrono::milliseconds(50);
+      absl::StatusOr<Work> work = self.Start(request);
+      ASSERT_THAT(work.status(), IsOk());
+      Completions completions;
+      work->OnComplete(completions.Expect());
+      EXPECT_THAT(completions.Await(), ::testing::ElementsAre(StatusIs(Code::kDeadlineExceeded)));
+    });
+  });
+}
+
+// ---- Streams and records
 
 // The collective sees what the stream's work before it wrote, and what comes later sees the collective's output.
 TEST_P(CommunicatorConformance, EnqueuedCollectivesKeepTheStreamsOrder) {

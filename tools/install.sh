@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bazel run -c opt //:install -- DIR: lays down under DIR
+# bazel run --config=release //:install -- DIR: lays down under DIR
 #   include/lockstep.h
 #   lib/liblockstep.so -> its SONAME -> liblockstep.so.VERSION, and beside it the Abseil libraries that it needs
 #   lib/pkgconfig/lockstep.pc

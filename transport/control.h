@@ -109,6 +109,12 @@ class ControlChannel {
   virtual absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitNotes(ChannelId channel, uint64_t topic,
                                                                                int count, Deadline deadline) = 0;
 
+  // Enters monitored barrier number `sequence` of the channel, which `count` ranks are to enter, and returns those that had when it
+  // was over: all, or fewer, in rank order, when the first who waited had no time left. All ranks get the same list, whoever comes
+  // later included. The channel's failure otherwise; DEADLINE_EXCEEDED when the hub has not answered in time and two seconds more.
+  virtual absl::StatusOr<std::vector<Rank>> EnterBarrier(ChannelId channel, uint64_t sequence, int count,
+                                                         std::chrono::milliseconds timeout) = 0;
+
   // Says goodbye and closes. Waits for no peer. The destructor does it too. After it no callback runs; it may not be
   // called from one.
   virtual void Leave() = 0;

@@ -181,20 +181,40 @@ absl::StatusOr<Client::NoteList> Client::AwaitNotes(ChannelId channel, uint64_t 
   if (forked()) return absl::FailedPreconditionError("the control channel belongs to the parent process");
   MutexLock lock(&mu_);
   const uint64_t request = ++last_request_;
-  absl::optional<NoteList>& notes = requests_[request];
   PostLocked(control::AwaitNotes{request, channel, topic, static_cast<uint32_t>(std::max(count, 0))});
+  absl::StatusOr<NoteList> notes = AwaitAnswer(request, channel, deadline);
+  if (!absl::IsDeadlineExceeded(notes.status())) return notes;
+  PostLocked(DropNotes{request});
+  return absl::DeadlineExceededError(
+      absl::StrCat("fewer than ", count, " notes on topic ", topic, " of channel ", channel));
+}
+
+absl::StatusOr<std::vector<Rank>> Client::EnterBarrier(ChannelId channel, uint64_t sequence, int count,
+                                                       milliseconds timeout) {
+  if (forked()) return absl::FailedPreconditionError("the control channel belongs to the parent process");
+  MutexLock lock(&mu_);
+  const uint64_t request = ++last_request_;
+  PostLocked(control::EnterBarrier{request, channel, sequence, static_cast<uint32_t>(count),
+                                   static_cast<uint64_t>(timeout.count())});
+  const Deadline deadline = Deadline::After(std::min(timeout, milliseconds::max() - kVerdictTime) + kVerdictTime);
+  LOCKSTEP_ASSIGN_OR_RETURN(const NoteList notes, AwaitAnswer(request, channel, deadline));
+  std::vector<Rank> entered;
+  for (const auto& [rank, text] : notes) entered.push_back(rank);
+  return entered;
+}
+
+absl::StatusOr<Client::NoteList> Client::AwaitAnswer(uint64_t request, ChannelId channel, Deadline deadline) {
+  absl::optional<NoteList>& notes = requests_[request];
   absl::Status failure;
   while (!notes.has_value() && failure.ok()) {
     if (const absl::optional<absl::Status> announced = FailureLocked(channel)) {
       failure = *announced;
     } else if (leaving_) {
-      failure = absl::CancelledError("the control channel was left while waiting for notes");
+      failure = absl::CancelledError("the control channel was left while waiting for the hub's answer");
     } else if (hub_state_ != HubState::kUp) {
       failure = absl::AbortedError(absl::StrCat(Describe(hub_member_), " has closed its communicator"));
     } else if (!changed_.WaitUntil(&mu_, deadline) && !notes.has_value()) {
-      PostLocked(DropNotes{request});
-      failure = absl::DeadlineExceededError(
-          absl::StrCat("fewer than ", count, " notes on topic ", topic, " of channel ", channel));
+      failure = absl::DeadlineExceededError("the hub has not answered in time");
     }
   }
   absl::optional<NoteList> received = std::move(notes);

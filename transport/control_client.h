@@ -6,6 +6,7 @@
 #ifndef TRANSPORT_CONTROL_CLIENT_H_
 #define TRANSPORT_CONTROL_CLIENT_H_
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -58,6 +59,8 @@ class Client final : public ControlChannel {
   void PostNote(ChannelId channel, uint64_t topic, const std::string& text) override;
   absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitNotes(ChannelId channel, uint64_t topic, int count,
                                                                        Deadline deadline) override;
+  absl::StatusOr<std::vector<Rank>> EnterBarrier(ChannelId channel, uint64_t sequence, int count,
+                                                 std::chrono::milliseconds timeout) override;
   void Leave() override;
 
  private:
@@ -83,6 +86,9 @@ class Client final : public ControlChannel {
   // Once the hub has left, or when it leaves before it has answered, nobody announces what was reported: this rank is then told
   // its own report.
   void KeepLocked(ChannelId channel, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The notes that answer a request which was posted. The channel's failure otherwise, or DEADLINE_EXCEEDED.
+  absl::StatusOr<NoteList> AwaitAnswer(uint64_t request, ChannelId channel, Deadline deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<std::vector<Member>> AwaitJoined(Deadline deadline);
   absl::optional<absl::Status> FailureLocked(ChannelId channel) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool forked() const;
@@ -115,7 +121,7 @@ class Client final : public ControlChannel {
   std::string waiting_text_ ABSL_GUARDED_BY(mu_);
   std::map<ChannelId, absl::Status> failures_ ABSL_GUARDED_BY(mu_);  // kAllChannels is one of its keys
   uint64_t last_request_ ABSL_GUARDED_BY(mu_) = 0;
-  std::map<uint64_t, absl::optional<NoteList>> requests_ ABSL_GUARDED_BY(mu_);  // of AwaitNotes calls under way
+  std::map<uint64_t, absl::optional<NoteList>> requests_ ABSL_GUARDED_BY(mu_);  // of AwaitAnswer calls under way
 
   std::unique_ptr<Hub> hub_;
   Thread thread_;

@@ -31,6 +31,8 @@
 //   18 goodbye    both
 //   19 ask        to rank    channel:u32 sequence:u64
 //   20 called     to hub     channel:u32 sequence:u64 string     empty: not called yet, or long ago
+//   21 enter barrier to hub  request:u64 channel:u32 sequence:u64 count:u32 timeout_ms:u64    answered by notes: empty ones of the
+//                            ranks that have entered; fewer than `count` when somebody's time is up
 //
 // All integers are little-endian. A connection begins with hello, which welcome or reject answers. Every version keeps
 // the frame, the first two fields of hello, and reject, so that two versions can tell each other what is wrong.
@@ -59,7 +61,7 @@ namespace lockstep {
 namespace control {
 
 inline constexpr uint32_t kMagic = 0x4354534c;  // "LSTC"
-inline constexpr uint16_t kVersion = 1;
+inline constexpr uint16_t kVersion = 2;
 
 // Limits of a frame (its `length`): before the hello was understood, from a rank, from the hub.
 inline constexpr size_t kHelloBytesMax = 4096;
@@ -91,6 +93,7 @@ enum class Type : uint8_t {
   kGoodbye = 18,
   kAsk = 19,
   kCalled = 20,
+  kEnterBarrier = 21,
 };
 
 using ProgressList = std::vector<std::pair<ChannelId, Progress>>;
@@ -306,8 +309,22 @@ struct Called {
   }
 };
 
-using Message = std::variant<Hello, Welcome, Reject, Join, Joined, JoinFailed, GiveUp, Waiting, Ping, Pong, Report,
-                             Late, FailureMessage, PostNote, AwaitNotes, DropNotes, Notes, Goodbye, Ask, Called>;
+struct EnterBarrier {
+  static constexpr Type kType = Type::kEnterBarrier;
+  uint64_t request = 0;
+  ChannelId channel = 0;
+  uint64_t sequence = 0;  // counts the channel's monitored barriers
+  uint32_t count = 0;     // of ranks that are to enter
+  uint64_t timeout_ms = 0;
+  template <typename Self, typename Codec>
+  static void Fields(Self& self, Codec& codec) {
+    codec(self.request, self.channel, self.sequence, self.count, self.timeout_ms);
+  }
+};
+
+using Message =
+    std::variant<Hello, Welcome, Reject, Join, Joined, JoinFailed, GiveUp, Waiting, Ping, Pong, Report, Late,
+                 FailureMessage, PostNote, AwaitNotes, DropNotes, Notes, Goodbye, Ask, Called, EnterBarrier>;
 
 // A whole frame, its length included.
 std::string Encode(const Message& message);

@@ -63,7 +63,8 @@ std::vector<Message> Samples() {
           Notes{6, {{Rank(0), "a"}, {Rank(3), ""}}},
           Goodbye{},
           Ask{3, 17},
-          Called{3, 17, "all_reduce #17"}};
+          Called{3, 17, "all_reduce #17"},
+          EnterBarrier{6, 3, 17, 4, 500}};
 }
 
 absl::string_view WithoutLength(const std::string& frame) { return absl::string_view(frame).substr(kFrameHeaderBytes); }

@@ -96,12 +96,18 @@ bool World::Handle(int rank, Message message, TimePoint now) {
     if (absl::optional<Notes> notes = notes_.Await(rank, *await)) output_->Send(rank, *std::move(notes));
   } else if (auto* drop = std::get_if<DropNotes>(&message)) {
     notes_.Drop(rank, drop->request);
+  } else if (auto* enter = std::get_if<EnterBarrier>(&message)) {
+    Send(barriers_.Enter(rank, *enter, now));
   } else if (std::holds_alternative<Goodbye>(message)) {
     Left(rank);
   } else {
     return false;
   }
   return true;
+}
+
+void World::Send(const std::vector<Barriers::Answer>& answers) {
+  for (const Barriers::Answer& answer : answers) output_->Send(answer.rank, answer.entered);
 }
 
 void World::HandleJoin(int rank, Join join) {
@@ -227,6 +233,7 @@ void World::Left(int rank) {
   Seat& seat = seats_[rank];
   seat.standing = Standing::kLeft;
   notes_.Forget(rank);
+  barriers_.Forget(rank);
   if (phase_ == Phase::kGathering) {
     return FailSetup(absl::AbortedError(absl::StrCat(Describe(seat.member), " left before the world had formed")));
   }
@@ -247,6 +254,7 @@ void World::Gone(int rank, absl::string_view how) {
   Seat& seat = seats_[rank];
   seat.standing = Standing::kDead;
   notes_.Forget(rank);
+  barriers_.Forget(rank);
   const std::string text = absl::StrCat(Describe(seat.member), " ", how);
   if (phase_ == Phase::kGathering)
     return FailSetup(absl::AbortedError(absl::StrCat(text, " before the world had formed")));
@@ -313,6 +321,7 @@ void World::Tick(TimePoint now) {
     output_->SendToAll(Waiting{MissingText(MissingRanks(), options_.size)});
   }
   AnnounceDue(now);
+  Send(barriers_.Expire(now));
   // Whoever is still stuck has asked again since.
   for (auto it = inquiries_.begin(); it != inquiries_.end();) {
     it = now > it->second.asked + kInquiryAnswerTimes * options_.answer_time ? inquiries_.erase(it) : std::next(it);
@@ -335,6 +344,7 @@ void World::AnnounceDue(TimePoint now) {
 
 World::TimePoint World::next_event() const {
   TimePoint next = phase_ == Phase::kGathering ? next_waiting_text_ : TimePoint::max();
+  next = std::min(next, barriers_.next_event());
   for (const auto& [channel, pending] : reports_) next = std::min(next, pending.due);
   for (const auto& [channel, poll] : polls_) next = std::min(next, poll.due);
   return next;

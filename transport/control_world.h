@@ -35,6 +35,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "base/deadline.h"
+#include "transport/control_barriers.h"
 #include "transport/control_notes.h"
 #include "transport/control_protocol.h"
 #include "transport/control_types.h"
@@ -125,6 +126,7 @@ class World {
   void HandleCalled(int rank, Called called);
   void HandleReport(int rank, const Report& report, TimePoint now);
   void HandleLate(const Late& late, TimePoint now);
+  void Send(const std::vector<Barriers::Answer>& answers);
 
   // Asks what every rank called, but for those that have told.
   void Inquire(ChannelId channel, uint64_t sequence, TimePoint now);
@@ -157,6 +159,7 @@ class World {
       inquiries_;  // by sequence number; forgotten when nobody is stuck any more
   uint64_t last_nonce_ = 0;
   NoteBoard notes_;
+  Barriers barriers_;
 };
 
 }  // namespace control

@@ -1,6 +1,7 @@
 #include "transport/control_world.h"
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "transport/control_barriers.h"
 #include "transport/control_notes.h"
 #include "transport/control_protocol.h"
 #include "transport/control_types.h"
@@ -377,6 +379,71 @@ TEST_F(WorldTest, NotesAreAnsweredOnceThereAreEnough) {
   EXPECT_THAT(to_one_, SizeIs(2));
 }
 
+// Who had entered, according to the answers given to these ranks, which are taken out.
+std::map<int, std::vector<int>> EnteredIn(std::vector<std::pair<int, Message>>* sent) {
+  std::map<int, std::vector<int>> answers;
+  for (const auto& [rank, message] : *sent) {
+    for (const auto& [who, text] : std::get<Notes>(message).notes) answers[rank].push_back(who.value());
+  }
+  sent->clear();
+  return answers;
+}
+
+TEST_F(WorldTest, ABarrierIsOverWhenAllHaveEntered) {
+  using Answers = std::map<int, std::vector<int>>;
+  Form(4);
+  // One of all, and one of three on another channel, under the same number.
+  for (const int rank : {3, 0, 2}) Tell(rank, EnterBarrier{7, 5, 1, 4, 1000});
+  for (const int rank : {1, 2}) Tell(rank, EnterBarrier{8, 6, 1, 3, 1000});
+  EXPECT_THAT(to_one_, IsEmpty());
+  Tell(1, EnterBarrier{9, 5, 1, 4, 1000});
+  EXPECT_EQ(std::get<Notes>(to_one_.back().second).request, 7u);
+  const std::vector<int> all = {0, 1, 2, 3};
+  EXPECT_EQ(EnteredIn(&to_one_), (Answers{{0, all}, {1, all}, {2, all}, {3, all}}));
+  Tell(3, EnterBarrier{9, 6, 1, 3, 1000});
+  const std::vector<int> three = {1, 2, 3};
+  EXPECT_EQ(EnteredIn(&to_one_), (Answers{{1, three}, {2, three}, {3, three}}));
+  Pass(milliseconds(5000));
+  EXPECT_THAT(to_one_, IsEmpty());
+}
+
+// The first who has no time left ends it for all; whoever comes then is told the same, and enters the next one like the others.
+TEST_F(WorldTest, ABarrierWhoseTimeIsUpNamesTheSameRanksToAll) {
+  using Answers = std::map<int, std::vector<int>>;
+  Form(4);
+  Tell(0, EnterBarrier{1, 5, 1, 4, 1000});
+  Pass(milliseconds(100));
+  Tell(2, EnterBarrier{1, 5, 1, 4, 400});
+  EXPECT_EQ(world_->next_event(), now_ + milliseconds(400));
+  Pass(milliseconds(399));
+  EXPECT_THAT(to_one_, IsEmpty());
+  Pass(milliseconds(1));
+  const std::vector<int> two = {0, 2};
+  EXPECT_EQ(EnteredIn(&to_one_), (Answers{{0, two}, {2, two}}));
+  Tell(1, EnterBarrier{1, 5, 1, 4, 1000});
+  EXPECT_EQ(EnteredIn(&to_one_), (Answers{{1, two}}));
+  // Those that wait in the next one do not get the last late comer.
+  for (const int rank : {0, 1, 2}) Tell(rank, EnterBarrier{2, 5, 2, 4, 1000});
+  Tell(3, EnterBarrier{1, 5, 1, 4, 1000});
+  EXPECT_EQ(EnteredIn(&to_one_), (Answers{{3, two}}));
+  Tell(3, EnterBarrier{2, 5, 2, 4, 1000});
+  EXPECT_THAT(EnteredIn(&to_one_), SizeIs(4));
+  // Without a limit nothing is due.
+  Tell(0, EnterBarrier{3, 5, 3, 4, UINT64_MAX});
+  EXPECT_EQ(world_->next_event(), World::TimePoint::max());
+}
+
+TEST_F(WorldTest, ARankThatIsGoneHasNoAnswerInABarrier) {
+  Form(3);
+  Tell(0, EnterBarrier{1, 5, 1, 3, 1000});
+  Tell(1, EnterBarrier{1, 5, 1, 3, 1000});
+  world_->Left(1);
+  Pass(milliseconds(1000));
+  ASSERT_THAT(to_one_, SizeIs(1));
+  EXPECT_EQ(to_one_[0].first, 0);
+  EXPECT_THAT(std::get<Notes>(to_one_[0].second).notes, SizeIs(2)) << "it had entered";
+}
+
 // A heartbeat of a rank that has started `started` collectives of channel 5 and finished `completed` of them.
 Pong Beat(uint64_t started, uint64_t completed) { return Pong{0, {{5, {started, completed}}}}; }
 
@@ -473,6 +540,17 @@ TEST(NoteBoard, ASecondNoteOfARankReplacesItsFirst) {
   board.Post(0, {1, 1, "second"});
   EXPECT_FALSE(board.Await(0, {1, 1, 1, 2}).has_value());
   EXPECT_EQ(board.Await(0, {2, 1, 1, 1})->notes[0].second, "second");
+}
+
+TEST(Barriers, KeepNoMoreThanTheyMay) {
+  Barriers barriers;
+  const World::TimePoint now{std::chrono::hours(1)};
+  for (uint64_t sequence = 1; sequence <= 3000; ++sequence) barriers.Enter(0, {sequence, 5, sequence, 2, 1000}, now);
+  EXPECT_EQ(barriers.barrier_count(), 1024u);
+  EXPECT_THAT(barriers.Expire(now + milliseconds(1000)), SizeIs(1024));
+  for (uint64_t sequence = 1; sequence <= 3000; ++sequence) barriers.Enter(1, {sequence, 5, sequence, 2, 1000}, now);
+  for (uint64_t sequence = 1; sequence <= 3000; ++sequence) barriers.Enter(0, {sequence, 5, sequence, 2, 1000}, now);
+  EXPECT_LE(barriers.barrier_count(), 1024u);
 }
 
 }  // namespace
