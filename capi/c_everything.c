@@ -1,5 +1,8 @@
+#define _POSIX_C_SOURCE 200809L
+
 #include "capi/c_everything.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -63,7 +66,24 @@ static void UseBlocks(lockstep_communicator* communicator) {
         "output_counts");
 }
 
-/* Prepared collectives, groups, messages and byte objects. */
+/* What a completion callback was told. */
+typedef struct Told {
+  pthread_mutex_t mutex;
+  pthread_cond_t changed;
+  int count;
+  lockstep_code code;
+} Told;
+
+static void Tell(void* context, const lockstep_error* error) {
+  Told* told = (Told*)context;
+  pthread_mutex_lock(&told->mutex);
+  ++told->count;
+  told->code = lockstep_error_code(error);
+  pthread_cond_signal(&told->changed);
+  pthread_mutex_unlock(&told->mutex);
+}
+
+/* Prepared collectives, groups, messages, callbacks and byte objects. */
 static void UseCalls(lockstep_communicator* communicator) {
   const int32_t rank = lockstep_communicator_rank(communicator);
   const int32_t size = lockstep_communicator_size(communicator);
@@ -81,6 +101,7 @@ static void UseCalls(lockstep_communicator* communicator) {
   lockstep_tensor in = Vector(long_in, &many, LOCKSTEP_F32);
   lockstep_collective collective;
   lockstep_prepared* prepared = NULL;
+  Told told;
   lockstep_message message;
   lockstep_work *work = NULL, *member = NULL;
 
@@ -122,6 +143,24 @@ static void UseCalls(lockstep_communicator* communicator) {
   OK(lockstep_work_wait(work, 60000));
   lockstep_work_destroy(work);
   FAILS(lockstep_send(communicator, &input, size, 3, 0, NULL), LOCKSTEP_INVALID_ARGUMENT, "target");
+
+  /* Told when it is over, though nobody waits; and at once when it is over already. */
+  pthread_mutex_init(&told.mutex, NULL);
+  pthread_cond_init(&told.changed, NULL);
+  told.count = told.code = 0;
+  OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_MAX, NULL, NULL, &work));
+  OK(lockstep_work_on_complete(work, Tell, &told));
+  pthread_mutex_lock(&told.mutex);
+  while (told.count == 0) pthread_cond_wait(&told.changed, &told.mutex);
+  pthread_mutex_unlock(&told.mutex);
+  CHECK(lockstep_work_done(work) == 1 && told.code == LOCKSTEP_OK);
+  OK(lockstep_work_on_complete(work, Tell, &told));
+  CHECK(told.count == 2);
+  FAILS(lockstep_work_on_complete(work, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "callback");
+  lockstep_work_destroy(work);
+
+  OK(lockstep_monitored_barrier(communicator, 60000));
+  FAILS(lockstep_monitored_barrier(communicator, -1), LOCKSTEP_INVALID_ARGUMENT, "timeout_ms");
 
   OK(lockstep_broadcast_bytes(communicator, rank == 0 ? "configuration" : NULL, rank == 0 ? 13 : 0, 0, &data, &bytes));
   CHECK(bytes == 13 && memcmp(data, "configuration", 13) == 0);
@@ -175,7 +214,7 @@ static void UseBuffer(lockstep_communicator* communicator, int32_t shared) {
   int i, k;
   FAILS(lockstep_memory_create(communicator, 0, LOCKSTEP_HOST, &buffer), LOCKSTEP_INVALID_ARGUMENT, "0 bytes");
   FAILS(lockstep_memory_create(NULL, bytes, LOCKSTEP_HOST, &buffer), LOCKSTEP_INVALID_ARGUMENT, "communicator");
-  FAILS(lockstep_memory_create(communicator, bytes, LOCKSTEP_HOST, NULL), LOCKSTEP_INVALID_ARGUMENT, "out_buffer");
+  FAILS(lockstep_memory_create(communicator, bytes, LOCKSTEP_HOST, NULL), LOCKSTEP_INVALID_ARGUMENT, "out_memory");
   OK(lockstep_memory_create(communicator, bytes, LOCKSTEP_HOST, &buffer));
   CHECK(lockstep_memory_bytes(buffer) == bytes);
   CHECK(lockstep_memory_is_shared(buffer) == shared);

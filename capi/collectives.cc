@@ -2,7 +2,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -10,6 +12,7 @@
 #include "absl/types/span.h"
 #include "base/deadline.h"
 #include "base/device.h"
+#include "base/error_info.h"
 #include "base/rank.h"
 #include "base/status.h"
 #include "base/tensor_view.h"
@@ -291,6 +294,25 @@ lockstep_error* lockstep_work_wait(lockstep_work* work, int64_t timeout_ms) {
 
 int32_t lockstep_work_done(const lockstep_work* work) { return work == nullptr || work->work.done() ? 1 : 0; }
 
+lockstep_error* lockstep_work_on_complete(lockstep_work* work, lockstep_work_callback callback, void* context) {
+  return Guard([&]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(work));
+    if (callback == nullptr) return NullArgument("callback");
+    if (work->work.collected())
+      return absl::FailedPreconditionError("the work is of a group that is open: end it first");
+    try {
+      work->work.OnComplete([callback, context](const absl::Status& status) {
+        lockstep_error* const error = lockstep::capi::ToError(status);
+        callback(context, error);
+        lockstep_error_free(error);
+      });
+    } catch (const std::system_error& error) {
+      return absl::ResourceExhaustedError(absl::StrCat("no thread for callbacks: ", error.what()));
+    }
+    return absl::OkStatus();
+  });
+}
+
 void lockstep_work_destroy(lockstep_work* work) { lockstep::capi::Destroy(work); }
 
 lockstep_error* lockstep_prepared_create(lockstep_communicator* communicator, const lockstep_collective* collective,
@@ -330,6 +352,18 @@ int32_t lockstep_prepared_done(const lockstep_prepared* prepared) {
 }
 
 void lockstep_prepared_destroy(lockstep_prepared* prepared) { lockstep::capi::Destroy(prepared); }
+
+lockstep_error* lockstep_monitored_barrier(lockstep_communicator* communicator, int64_t timeout_ms) {
+  return Guard([&]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(communicator));
+    if (timeout_ms < 0) return absl::InvalidArgumentError("timeout_ms is negative");
+    std::vector<Rank> missing;
+    const absl::Status come = communicator->get()->MonitoredBarrier(std::chrono::milliseconds(timeout_ms), &missing);
+    lockstep::ErrorInfo info;
+    if (!missing.empty()) info.failed_rank = missing.front().value();
+    return lockstep::WithErrorInfo(come, info);
+  });
+}
 
 lockstep_error* lockstep_group_start(lockstep_communicator* communicator) {
   return Guard([&]() -> absl::Status {

@@ -415,13 +415,16 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_work_wait(lockstep_work* work, int64_t 
 /* 1 when it is over, well or not, and for NULL; else 0. Does not wait. */
 LOCKSTEP_EXPORT int32_t lockstep_work_done(const lockstep_work* work);
 
-/* Called once when the work is over. `error` is NULL, or its result, borrowed until the callback returns. */
+/* `error` is the work's result, borrowed until the callback returns. */
 typedef void (*lockstep_work_callback)(void* context, const lockstep_error* error);
 
-/* Has `callback` called once when the work is over, well or not, though nobody waits for it.
- *   ERRORS   FAILED_PRECONDITION  the work has a callback already, or belongs to a group that is still open
- *   THREADS  The callback runs on this thread before the call returns, if the work is over already; else on a thread of the
- *            library's. It may destroy the work, and must not wait for an operation. */
+/* Has `callback` called once when the work is over, well or not, though nobody waits for it. A work may be given several; they are
+ * called in that order.
+ *   ERRORS   FAILED_PRECONDITION  the work belongs to a group that is still open
+ *            RESOURCE_EXHAUSTED   there is no thread for it; it is not called
+ *   THREADS  The callback runs on this thread before the call returns, if the work is over already; else on the thread
+ *            lockstep-done. It may start operations and destroy handles, this one included. It must not wait for operations, and
+ *            should be short: all callbacks of the process take turns. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_work_on_complete(lockstep_work* work, lockstep_work_callback callback,
                                                           void* context);
 
@@ -742,9 +745,9 @@ LOCKSTEP_EXPORT int64_t lockstep_reducer_plan_version(const lockstep_reducer* re
  * lockstep_string_free the text. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_export_plan(const lockstep_reducer* reducer, char** out_text);
 
-/* In how many synchronised backwards so far this rank used (marked) the parameter, and in how many some rank did. Either may be
- * NULL.
- *   REQUIRES  no backward is under way */
+/* In how many synchronised backwards so far this rank used (marked) the parameter, and in how many some rank did: of those that
+ * succeeded on all ranks. Use in a backward without sync counts in the next one with. Either output may be NULL.
+ *   REQUIRES  no other call at the same time */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_parameter_uses(const lockstep_reducer* reducer, size_t index,
                                                                 int64_t* out_here, int64_t* out_anywhere);
 
@@ -935,10 +938,11 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_mesh(lockstep_communicator
  *   ERRORS  FAILED_PRECONDITION  the device's tensors do not travel by NCCL */
 LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_nccl(const lockstep_communicator* communicator, void** out_comm);
 
-/* A barrier that knows who is missing, and does not go over the data's connections. timeout_ms is its own; 0: the
- * communicator's. It is apart from the order of collectives, and may be called while some are in flight.
- *   ERRORS  DEADLINE_EXCEEDED  some ranks did not call it in time. The message names them on every rank that did; the communicator
- *                              stays usable. lockstep_error_failed_rank is the first of them. */
+/* A barrier that tells who has not come. It goes by the coordinator (tens of microseconds), apart from the order of collectives,
+ * and may be called while some are in flight. timeout_ms is its own; 0: the communicator's.
+ *   ERRORS  DEADLINE_EXCEEDED  some ranks had not come when the first who waits had waited its timeout. The message names them, on
+ *                              every rank, those included that come later; lockstep_error_failed_rank is the first. The
+ *                              communicator stays usable, and the next such barrier begins anew. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_monitored_barrier(lockstep_communicator* communicator, int64_t timeout_ms);
 
 /* ---- Prepared collectives ----------------------------------------------------------------------------------------

@@ -49,10 +49,18 @@ static void CountLine(void* context, lockstep_log_level level, const char* line)
   ++logged;
 }
 
+static int released;
+
+static void CountRelease(void* context) {
+  CHECK(context == &logged);
+  ++released;
+}
+
 static void TestErrorsAndNulls(void) {
   lockstep_communicator* communicator = NULL;
   lockstep_communicator_options options;
   CHECK(lockstep_version() == LOCKSTEP_VERSION);
+  CHECK(strncmp(lockstep_version_text(), "0.2.0 (commit ", 14) == 0);
   CHECK(lockstep_error_code(NULL) == LOCKSTEP_OK);
   CHECK(lockstep_error_create(LOCKSTEP_OK, "well") == NULL);
   FAILS(lockstep_error_create(LOCKSTEP_DATA_LOSS, "it burnt"), LOCKSTEP_DATA_LOSS, "it burnt");
@@ -286,7 +294,7 @@ static void RunRank(int32_t rank, char* folder) {
 }
 
 int main(void) {
-  lockstep_set_log_callback(CountLine, &logged, NULL);
+  lockstep_set_log_callback(CountLine, &logged, CountRelease);
   lockstep_set_log_level(LOCKSTEP_LOG_INFO);
   TestSizes();
   TestErrorsAndNulls();
@@ -296,7 +304,9 @@ int main(void) {
   TestWorldOfOne();
   RunTwoProcesses(RunRank);
   CHECK(logged > 0);
+  CHECK(released == 0);
   lockstep_set_log_callback(NULL, NULL, NULL);
+  CHECK(released == 1);
   printf("passed\n");
   return 0;
 }

@@ -23,6 +23,8 @@ static void Unused(lockstep_communicator* communicator) {
   lockstep_backward_options backward;
   lockstep_reducer* reducer;
   Model model;
+  int64_t here = -1, anywhere = -1;
+  size_t i;
   int given;
   InitModel(&model);
   options.find_unused_parameters = 1;
@@ -43,6 +45,13 @@ static void Unused(lockstep_communicator* communicator) {
     CHECK(AverageOf(reducer, 0) == 6 && AverageOf(reducer, 1) == 5);
     CheckUnusedAnywhere(reducer, 2);
   }
+
+  for (i = 0; i < PARAMETERS; ++i) {
+    OK(lockstep_reducer_parameter_uses(reducer, i, &here, &anywhere));
+    CHECK(anywhere == (i == 2 ? 0 : 2) && here == (i == 1 && rank == 1 ? 0 : anywhere));
+  }
+  OK(lockstep_reducer_parameter_uses(reducer, 0, NULL, NULL));
+  FAILS(lockstep_reducer_parameter_uses(reducer, PARAMETERS, &here, NULL), LOCKSTEP_INVALID_ARGUMENT, "out of range");
 
   /* An empty list says that all will come; none of the two ranks keeps that. */
   backward.unused = NULL;

@@ -2,7 +2,10 @@
 
 #include <memory>
 #include <mutex>
+#include <string>
 
+#include "absl/strings/str_cat.h"
+#include "base/build_commit.h"
 #include "base/log.h"
 #include "capi/handles.h"
 #include "capi/lockstep.h"
@@ -40,6 +43,13 @@ void Write(void* /*context*/, lockstep::LogLevel level, const char* line) {
 }  // namespace
 
 int32_t lockstep_version(void) { return LOCKSTEP_VERSION; }
+
+const char* lockstep_version_text(void) {
+  static const std::string* const text =
+      new std::string(absl::StrCat(LOCKSTEP_VERSION_MAJOR, ".", LOCKSTEP_VERSION_MINOR, ".", LOCKSTEP_VERSION_PATCH,
+                                   " (commit ", lockstep::BuildCommit(), ")"));
+  return text->c_str();
+}
 
 void lockstep_set_log_callback(lockstep_log_callback callback, void* context, lockstep_release release) {
   std::shared_ptr<Sink> sink;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "capi/error.h"
@@ -168,6 +169,21 @@ lockstep_error* lockstep_reducer_export_plan(const lockstep_reducer* reducer, ch
     LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
     if (out_text == nullptr) return NullArgument("out_text");
     *out_text = lockstep::capi::CopyString(reducer->reducer->ExportPlan());
+    return absl::OkStatus();
+  });
+}
+
+lockstep_error* lockstep_reducer_parameter_uses(const lockstep_reducer* reducer, size_t index, int64_t* out_here,
+                                                int64_t* out_anywhere) {
+  return Guard([&]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
+    const absl::Span<const lockstep::ParameterUse> uses = reducer->reducer->parameter_use();
+    if (index >= uses.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("parameter ", index, " is out of range: the table has ", uses.size()));
+    }
+    if (out_here != nullptr) *out_here = uses[index].by_this_rank;
+    if (out_anywhere != nullptr) *out_anywhere = uses[index].by_any_rank;
     return absl::OkStatus();
   });
 }

@@ -59,7 +59,7 @@ unset(_lockstep_prefix)
 CMAKE
 cat >"$prefix/lib/cmake/lockstep/lockstep-config-version.cmake" <<CMAKE
 set(PACKAGE_VERSION "$version")
-if("\${PACKAGE_FIND_VERSION_MAJOR}" STREQUAL "$major" AND NOT "\${PACKAGE_FIND_VERSION}" VERSION_GREATER "$version")
+if("\${PACKAGE_FIND_VERSION_MAJOR}" STREQUAL "$(number MAJOR)" AND NOT "\${PACKAGE_FIND_VERSION}" VERSION_LESS 0.2 AND NOT "\${PACKAGE_FIND_VERSION}" VERSION_GREATER "$version")
   set(PACKAGE_VERSION_COMPATIBLE TRUE)
   if("\${PACKAGE_FIND_VERSION}" VERSION_EQUAL "$version")
     set(PACKAGE_VERSION_EXACT TRUE)

@@ -1,6 +1,6 @@
 """lockstep.py on the CPU without any framework: the sizes of its structures, errors, two processes that average arrays.
 
-Usage: lockstep_test.py LIBRARY. With LOCKSTEP_RANK set it is one of the two processes.
+Usage: lockstep_test.py LIBRARY HEADER. With LOCKSTEP_RANK set it is one of the two processes.
 """
 
 import ctypes
@@ -13,6 +13,7 @@ import unittest
 import lockstep
 
 PATH = os.path.abspath(sys.argv.pop(1))
+HEADER = os.path.abspath(sys.argv.pop(1))
 LIBRARY = lockstep.Library(PATH)
 SIZE = 2
 TIMEOUT_S = 60
@@ -97,18 +98,27 @@ def run_rank():
 
 
 class LockstepTest(unittest.TestCase):
-    def test_structures_are_the_librarys_to_the_byte(self):
-        functions = ctypes.CDLL(PATH)
-        for structure, init in {
-                lockstep.CommunicatorOptions: functions.lockstep_communicator_options_init,
-                lockstep.Parameter: functions.lockstep_parameter_init,
-                lockstep.ReducerOptions: functions.lockstep_reducer_options_init,
-                lockstep.BackwardOptions: functions.lockstep_backward_options_init,
-                lockstep.ReducerStatistics: functions.lockstep_reducer_statistics_init,
-        }.items():
-            filled = (ctypes.c_size_t * 512)()  # begins with struct_size, which is the library's
-            init(filled)
-            self.assertEqual(ctypes.sizeof(structure), filled[0], structure.__name__)
+    def test_structures_are_the_headers_to_the_byte(self):
+        structures = {
+            "lockstep_tensor": lockstep.Tensor, "lockstep_stream": lockstep.Stream, "lockstep_parameter": lockstep.Parameter,
+            "lockstep_communicator_options": lockstep.CommunicatorOptions,
+            "lockstep_reducer_options": lockstep.ReducerOptions, "lockstep_backward_options": lockstep.BackwardOptions,
+            "lockstep_reducer_statistics": lockstep.ReducerStatistics,
+        }
+        program = [f'#include "{HEADER}"\n#include <stddef.h>\n#include <stdio.h>\nint main(void) {{']
+        ours = []
+        for name, structure in structures.items():
+            program.append(f'printf("%d\\n", (int)sizeof({name}));')
+            ours.append(ctypes.sizeof(structure))
+            for field, _ in structure._fields_:
+                program.append(f'printf("%d\\n", (int)offsetof({name}, {field}));')
+                ours.append(getattr(structure, field).offset)
+        program.append("return 0; }\n")
+        with tempfile.TemporaryDirectory() as folder:
+            compiled = os.path.join(folder, "program")
+            subprocess.run(["cc", "-x", "c", "-o", compiled, "-"], input="\n".join(program), text=True, check=True)
+            printed = subprocess.run([compiled], capture_output=True, text=True, check=True).stdout
+        self.assertEqual([int(line) for line in printed.split()], ours)
 
     def test_an_error_has_code_and_message(self):
         with self.assertRaisesRegex(lockstep.Error, "^INVALID_ARGUMENT: .*rank") as raised:
@@ -133,7 +143,7 @@ class LockstepTest(unittest.TestCase):
     def test_two_processes_average(self):
         with tempfile.TemporaryDirectory() as folder:
             environment = {**os.environ, "LOCKSTEP_WORLD_SIZE": str(SIZE), "LOCKSTEP_STORE": f"file://{folder}/store"}
-            command = [sys.executable, sys.argv[0], PATH]
+            command = [sys.executable, sys.argv[0], PATH, HEADER]
             ranks = [
                 subprocess.Popen(command, env={**environment, "LOCKSTEP_RANK": str(rank)}, text=True,
                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for rank in range(SIZE)
