@@ -41,7 +41,10 @@ class SelfCommunicator : public Communicator {
   // Nobody is there to exchange messages with.
   absl::Status AddDeviceMemory(const void*, size_t, DeviceId) override { return absl::OkStatus(); }
   absl::Status Supports(Collective collective, DType dtype, ReduceOp op) const override;
-  absl::Status MonitoredBarrier(std::chrono::milliseconds, std::vector<Rank>*) override { return status(); }
+  absl::Status MonitoredBarrier(std::chrono::milliseconds, std::vector<Rank>* missing) override {
+    if (missing != nullptr) missing->clear();
+    return status();
+  }
   absl::Status status() const override;
   void Abort(const std::string& reason) override;
   void PostNote(uint64_t topic, const std::string& text) override;

@@ -496,6 +496,9 @@ absl::Status TransportCommunicator::MonitoredBarrier(std::chrono::milliseconds t
   const std::string name = absl::StrCat("monitored barrier #", sequence);
   const absl::StatusOr<std::vector<Rank>> came = control_->EnterBarrier(options_.channel, sequence, size_, timeout);
   if (!came.ok()) {
+    // What was announced may have come here before it came to OnFailure.
+    const absl::Status failure = control_->AwaitFailure(options_.channel, absl::OkStatus(), Deadline::Now());
+    if (!failure.ok()) OnFailure(failure);
     LOCKSTEP_RETURN_IF_ERROR(status());
     return Annotate(came.status(), name);
   }

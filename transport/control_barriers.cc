@@ -37,8 +37,9 @@ std::vector<Barriers::Answer> Barriers::Enter(int rank, const EnterBarrier& ente
     barrier.entered.insert(rank);
     barrier.waiting[rank] = enter.request;
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(TimePoint::max() - now).count();
-    const int64_t timeout_ms = static_cast<int64_t>(std::min<uint64_t>(enter.timeout_ms, left));
-    barrier.due = std::min(barrier.due, now + std::chrono::milliseconds(timeout_ms));
+    if (enter.timeout_ms < static_cast<uint64_t>(left)) {
+      barrier.due = std::min(barrier.due, now + std::chrono::milliseconds(enter.timeout_ms));
+    }
     if (barrier.entered.size() >= barrier.count) answers = End(&barrier);
   }
   // Nobody can come any more.

@@ -197,7 +197,7 @@ TEST_F(HubTest, AHelloThatDoesNotBelongIsAnsweredWithTheReason) {
     ASSERT_THAT(reject, IsOk());
     EXPECT_THAT(reject->status, StatusIs(code, HasSubstr(text)));
   };
-  check(answer([](Hello* hello) { hello->version = 2; }), absl::StatusCode::kFailedPrecondition, "protocol version 1");
+  check(answer([](Hello* hello) { hello->version = 9; }), absl::StatusCode::kFailedPrecondition, "protocol version 2");
   check(answer([](Hello* hello) { hello->job_id = "x"; }), absl::StatusCode::kFailedPrecondition, "job 'x'");
   check(answer([](Hello* hello) { hello->size = 3; }), absl::StatusCode::kFailedPrecondition, "the world has 2 ranks");
   check(answer([](Hello* hello) { hello->world = 3; }), absl::StatusCode::kUnavailable, "another world's");

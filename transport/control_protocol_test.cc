@@ -100,7 +100,7 @@ TEST(ControlProtocol, BytesOnTheWireAreAsDocumented) {
   EXPECT_EQ(Encode(Hello{}).substr(0, 11), std::string("\x27\0\0\0"
                                                        "\x01"
                                                        "LSTC"
-                                                       "\x01\0",
+                                                       "\x02\0",
                                                        11));
 }
 
@@ -132,7 +132,7 @@ TEST(ControlProtocol, WhatDoesNotFollowTheGrammarIsInvalid) {
   const auto invalid = [](const char* what) { return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what)); };
   EXPECT_THAT(Decode(""), invalid("without a type"));
   EXPECT_THAT(Decode(absl::string_view("\0", 1)), invalid("type 0: there is no such type"));
-  EXPECT_THAT(Decode("\x15"), invalid("type 21: there is no such type"));
+  EXPECT_THAT(Decode("\x16"), invalid("type 22: there is no such type"));
   EXPECT_THAT(Decode("\x12x"), invalid("type 18: bytes after its end"));
   EXPECT_THAT(Decode("\x09xyz"), invalid("type 9: it ends too early"));
   // A failure that is no failure.
@@ -239,13 +239,13 @@ TEST(HubRecord, SurvivesTheStore) {
 
 TEST(HubRecord, AnythingElseIsInvalid) {
   for (const char* text :
-       {"", "lockstep-control", "lockstep-control 1 10.0.0.7:4411 x 71 host", "lockstep-control 1 10.0.0.7 5 71 host",
-        "something-else 1 10.0.0.7:4411 5 71 host", "lockstep-control one 10.0.0.7:4411 5 71 host"}) {
+       {"", "lockstep-control", "lockstep-control 2 10.0.0.7:4411 x 71 host", "lockstep-control 2 10.0.0.7 5 71 host",
+        "something-else 2 10.0.0.7:4411 5 71 host", "lockstep-control one 10.0.0.7:4411 5 71 host"}) {
     EXPECT_THAT(DecodeHubRecord(text), StatusIs(absl::StatusCode::kInvalidArgument)) << text;
   }
   EXPECT_THAT(DecodeHubRecord("lockstep-control 9 10.0.0.7:4411 5 71 host"),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("rank 0 speaks control protocol version 9, this rank 1")));
+                       HasSubstr("rank 0 speaks control protocol version 9, this rank 2")));
 }
 
 }  // namespace

@@ -127,7 +127,7 @@ TEST_F(WorldTest, HellosThatDoNotBelongAreRefusedWithTheReason) {
   };
   Reject reject = answer([](Hello* hello) { hello->version = 9; });
   EXPECT_THAT(reject.status, StatusIs(absl::StatusCode::kFailedPrecondition,
-                                      HasSubstr("rank 0 speaks control protocol version 1, this rank 9")));
+                                      HasSubstr("rank 0 speaks control protocol version 2, this rank 9")));
   reject = answer([](Hello* hello) { hello->job_id = "other"; });
   EXPECT_THAT(reject.status, StatusIs(absl::StatusCode::kFailedPrecondition,
                                       HasSubstr("rank 0 belongs to job 'job', this rank to job 'other'")));
