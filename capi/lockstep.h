@@ -1182,7 +1182,7 @@ LOCKSTEP_EXPORT void lockstep_store_destroy(lockstep_store* store);
 
 /* LOCKSTEP_VERSION of the library that was loaded, which may be newer than the header. */
 LOCKSTEP_EXPORT int32_t lockstep_version(void);
-/* The same for people, with the commit it was built from: "0.2.0 (commit 1a9d7a2)". Never freed. */
+/* The same for people, with the commit it was built from: "0.2.0 (commit 1a9d7a2f03be)". Never freed. */
 LOCKSTEP_EXPORT const char* lockstep_version_text(void);
 
 typedef int32_t lockstep_log_level;
