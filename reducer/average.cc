@@ -11,6 +11,7 @@ AverageFactors FactorsOf(Average average, double predivide_factor, int ranks, bo
   switch (average) {
     case Average::kBefore:
       factors.copy_in = 1.0 / ranks;
+      factors.before_sum = factors.copy_in;
       break;
     case Average::kAfter:
       factors.copy_out = 1.0 / ranks;
@@ -20,9 +21,11 @@ AverageFactors FactorsOf(Average average, double predivide_factor, int ranks, bo
     case Average::kInCollective:
       factors.op = ReduceOp::kAvg;
       factors.one = static_cast<float>(ranks);
+      factors.before_sum = 1.0 / ranks;
       break;
     case Average::kPredivide:
       factors.copy_in = 1 / predivide_factor;
+      factors.before_sum = factors.copy_in;
       factors.copy_out = predivide_factor / ranks;
       break;
   }
@@ -41,8 +44,8 @@ AverageFactors FactorsOf(Average average, double predivide_factor, int ranks, bo
 
 absl::Status CheckPredivideFactor(double factor) {
   if (factor >= std::ldexp(1, -10) && factor <= std::ldexp(1, 15)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("gradients cannot be divided by ", factor, " before they are summed: only by 2^-10 to 2^15"));
+  return absl::InvalidArgumentError(absl::StrCat("predivide_factor: gradients cannot be divided by ", factor,
+                                                 " before they are summed: only by 2^-10 to 2^15"));
 }
 
 }  // namespace lockstep

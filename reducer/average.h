@@ -24,6 +24,9 @@ struct AverageFactors {
   double premultiply = 1;  // of a premul-sum
   double copy_out = 1;
   float one = 1;  // what the all-reduce makes a 1 of
+  // What a gradient is multiplied by before the sum, whether as it is copied in or by the collective: rows of a sparse one are neither
+  // copied in nor all-reduced.
+  double before_sum = 1;
 };
 
 // `in_place`: gradients are where they are reduced, and not copied in: what they are to be multiplied by, the collective does.

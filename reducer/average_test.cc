@@ -30,6 +30,7 @@ TEST(FactorsOf, MultiplyUpToTheAverage) {
         for (const double divisor : {0.25, 1.0, 3.0, 8.0}) {
           const AverageFactors factors = FactorsOf(average, divisor, ranks, in_place);
           const double product = factors.copy_in * InCollective(factors, ranks) * factors.copy_out;
+          EXPECT_NEAR(factors.before_sum * factors.copy_out, product, 1e-12);
           EXPECT_NEAR(product * ranks, average == Average::kNone ? ranks : 1, 1e-12)
               << "average " << static_cast<int>(average) << ", " << ranks << " ranks, predivide " << divisor;
         }
@@ -91,8 +92,8 @@ TEST(CheckPredivideFactor, WantsWhatOneCanDivideBy) {
   for (const double good : {1.0, 0.5, 1024.0}) LOCKSTEP_EXPECT_OK(CheckPredivideFactor(good));
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   for (const double bad : {0.0, -0.0, -1.0, kInfinity, -kInfinity, std::nan("")}) {
-    EXPECT_THAT(CheckPredivideFactor(bad),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cannot be divided by")));
+    EXPECT_THAT(CheckPredivideFactor(bad), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                    HasSubstr("predivide_factor: gradients cannot be divided by")));
   }
 }
 

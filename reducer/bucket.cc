@@ -25,6 +25,7 @@ void Bucket::Reset() {
   for (Slot& slot : slots) {
     slot.used = false;
     slot.used_anywhere = false;
+    slot.keeps = false;
     slot.gradient = kNone;
     slot.target = kNone;
     slot.rows = {};
@@ -43,7 +44,7 @@ void Bucket::Reset() {
 }
 
 bool Bucket::InPlace(size_t slot) const {
-  return views_ == flat_ && slots[slot].gradient.data() == static_cast<void*>(FlatAt(slot));
+  return in_place() && slots[slot].gradient.data() == static_cast<void*>(FlatAt(slot));
 }
 
 Bucket::Result Bucket::result() const {
@@ -71,10 +72,33 @@ void Bucket::TakeSparse(const Parameter& parameter) {
   sparse.values = slots[0].gradient.data();
 }
 
-absl::Status Bucket::CopyIn(size_t slot, double factor) {
+absl::StatusOr<char*> Bucket::Spare(size_t index, Device* device, const Parameter& parameter) {
+  Slot& slot = slots[index];
+  if (slot.spare.data() == nullptr) {
+    auto spare = DeviceMemory::Allocate(device, parameter.bytes());
+    if (!spare.ok()) {
+      return Annotate(spare.status(),
+                      absl::StrCat("memory for the gradient of ", Describe(plan_->slots[index].parameter, parameter),
+                                   ", which this rank did not use"));
+    }
+    slot.spare = *std::move(spare);
+  }
+  return slot.spare.data();
+}
+
+absl::Status Bucket::CopyIn(size_t slot, double factor, const Parameter& parameter) {
+  if (plan_->sparse) return absl::OkStatus();
   if (!slots[slot].used) {
-    std::memset(FlatAt(slot), 0, plan_->slots[slot].elements * SizeOf(plan_->wire));
-    return absl::OkStatus();
+    const size_t bytes = plan_->slots[slot].elements * SizeOf(plan_->wire);
+    absl::Status kept;
+    if (slots[slot].keeps) {
+      const absl::StatusOr<char*> spare = Spare(slot, HostDevice(), parameter);
+      slots[slot].keeps = spare.ok();
+      if (spare.ok()) std::memcpy(*spare, FlatAt(slot), bytes);
+      kept = spare.status();
+    }
+    std::memset(FlatAt(slot), 0, bytes);
+    return kept;
   }
   if (InPlace(slot)) {
     return factor == 1 ? absl::OkStatus()
@@ -85,22 +109,20 @@ absl::Status Bucket::CopyIn(size_t slot, double factor) {
   return kernels::FlattenViews({&piece, 1}, flat_, plan_->wire, factor);
 }
 
+void Bucket::PutBack() {
+  for (size_t s = 0; s < slots.size(); ++s) {
+    if (!slots[s].keeps || slots[s].used_anywhere) continue;
+    std::memcpy(FlatAt(s), slots[s].spare.data(), plan_->slots[s].elements * SizeOf(plan_->wire));
+  }
+}
+
 absl::Status Bucket::CopyOut(size_t index, const char* result, DType dtype, double factor, const Parameter& parameter) {
   Slot& slot = slots[index];
   const size_t elements = plan_->slots[index].elements;
   if (slot.target.data() == nullptr && elements > 0) {
     char* memory = ViewAt(index);
     if (memory == nullptr) {
-      if (slot.spare.data() == nullptr) {
-        auto spare = DeviceMemory::Allocate(HostDevice(), parameter.bytes());
-        if (!spare.ok()) {
-          return Annotate(spare.status(),
-                          absl::StrCat("the average of ", Describe(plan_->slots[index].parameter, parameter),
-                                       ", which this rank did not use"));
-        }
-        slot.spare = *std::move(spare);
-      }
-      memory = slot.spare.data();
+      LOCKSTEP_ASSIGN_OR_RETURN(memory, Spare(index, HostDevice(), parameter));
     }
     slot.target = DenseView(parameter, memory);
   }

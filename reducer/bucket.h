@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/device.h"
 #include "base/device_memory.h"
@@ -35,7 +36,9 @@ class Bucket {
     absl::Span<const int64_t> rows;
     TensorView target;           // where the average goes; no data: to the view or, where there are none, to `spare`
     bool used_anywhere = false;  // by any rank, once the bucket is reduced: there is an average
-    DeviceMemory spare;
+    // Not used here, and what lives in the bucket is to stay if no rank uses it: it waits in `spare`, since zeros are reduced where it is.
+    bool keeps = false;
+    DeviceMemory spare;  // of our own for one gradient, taken when it is needed
   };
 
   // `flat` is the memory of plan.bytes(); `views` that of the gradients where they live in buckets, else null: the same as `flat`
@@ -51,6 +54,8 @@ class Bucket {
   char* ViewAt(size_t slot) const {
     return views_ == nullptr ? nullptr : views_ + plan_->slots[slot].offset * SizeOf(plan_->dtype);
   }
+  // Whether gradients live where they are reduced.
+  bool in_place() const { return views_ == flat_; }
   size_t tail_bytes() const { return BucketTail::Elements(slots.size()) * SizeOf(plan_->wire); }
   BucketTail Tail(float one) const { return BucketTail(flat_ + plan_->tail * SizeOf(plan_->wire), plan_->wire, one); }
 
@@ -59,11 +64,16 @@ class Bucket {
 
   // Of a sparse bucket: `sparse` from its slot.
   void TakeSparse(const Parameter& parameter);
-  // The slot's gradient, times the factor, or zeros where there is none, into the flat memory.
-  absl::Status CopyIn(size_t slot, double factor);
+  // On the host: the slot's gradient, times the factor, or zeros where there is none, into the flat memory. Nothing of a sparse one, whose
+  // rows travel from where they are. RESOURCE_EXHAUSTED where there is no memory for what the slot keeps.
+  absl::Status CopyIn(size_t slot, double factor, const Parameter& parameter);
+  // On the host, once the tail is read: what slots have kept, where no rank has a gradient, or none may be written.
+  void PutBack();
   // The average in `result` (of `dtype`, at the flat memory's offsets) times the factor to where it goes. RESOURCE_EXHAUSTED where
   // that is to be memory of our own, and there is none.
   absl::Status CopyOut(size_t slot, const char* result, DType dtype, double factor, const Parameter& parameter);
+  // The slot's spare memory, on the device of its gradient. RESOURCE_EXHAUSTED where there is none.
+  absl::StatusOr<char*> Spare(size_t slot, Device* device, const Parameter& parameter);
   // Whether the gradient lies where it is reduced.
   bool InPlace(size_t slot) const;
   // What is to be copied out: at the flat memory's offsets.

@@ -75,6 +75,10 @@ absl::Status BucketPipeline::Launch(Bucket& bucket) {
   return EnqueueEnd(bucket);
 }
 
+absl::Status BucketPipeline::CopyIn(Bucket& bucket, size_t slot) const {
+  return bucket.CopyIn(slot, settings_.factors.copy_in, parameters_[bucket.plan().slots[slot].parameter]);
+}
+
 absl::Status BucketPipeline::MarkPoint(Bucket& bucket, Stream& stream) const {
   if (bucket.points == bucket.stream_events.size()) {
     LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Event> event, device_->CreateEvent());

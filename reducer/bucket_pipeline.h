@@ -100,7 +100,7 @@ class BucketPipeline {
 
   // A gradient that is ready now into its slot, on the calling thread: while it is hot in cache. False where that is left to a stream.
   virtual bool copies_at_once() const = 0;
-  absl::Status CopyIn(Bucket& bucket, size_t slot) const { return bucket.CopyIn(slot, settings_.factors.copy_in); }
+  absl::Status CopyIn(Bucket& bucket, size_t slot) const;
   // What the stream has now must be done before the bucket's gradients are copied. Launch does it for all of its streams.
   absl::Status MarkPoint(Bucket& bucket, Stream& stream) const;
   // Issues all of the above for the bucket, of which nothing is under way.

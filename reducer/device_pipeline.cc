@@ -46,6 +46,7 @@ absl::Status DevicePipeline::EnqueueCopyIn(Bucket& bucket) {
   std::vector<kernels::BucketPiece> pieces;
   for (const size_t s : bucket.staged) {
     const Bucket::Slot& slot = bucket.slots[s];
+    if (slot.keeps) step_.outcome->Fail(EnqueueKeep(bucket, s), bucket.index());
     if (slot.used && bucket.InPlace(s) && settings_.factors.copy_in == 1) continue;
     const BucketPlan::Slot& planned = bucket.plan().slots[s];
     if (planned.elements == 0) continue;
@@ -55,6 +56,13 @@ absl::Status DevicePipeline::EnqueueCopyIn(Bucket& bucket) {
   // With a hook the tail waits for what becomes of that.
   if (settings_.hook == nullptr) entries = TailEntries(bucket, settings_.factors.one);
   return kernels_->Gather(pieces, entries, bucket.flat(), bucket.plan().wire, settings_.factors.copy_in, *copy_in_);
+}
+
+absl::Status DevicePipeline::EnqueueKeep(Bucket& bucket, size_t s) {
+  const Parameter& parameter = parameters_[bucket.plan().slots[s].parameter];
+  const absl::StatusOr<char*> spare = bucket.Spare(s, device_, parameter);
+  bucket.slots[s].keeps = spare.ok();
+  return spare.ok() ? copy_in_->Copy(*spare, bucket.ViewAt(s), parameter.bytes()) : spare.status();
 }
 
 std::vector<kernels::BucketEntry> DevicePipeline::TailEntries(Bucket& bucket, float one) {
@@ -115,19 +123,10 @@ void DevicePipeline::Reduced(Bucket& bucket, int64_t bytes, const absl::Status& 
 absl::Status DevicePipeline::FindTarget(Bucket& bucket, size_t s) {
   Bucket::Slot& slot = bucket.slots[s];
   if (slot.target.data() != nullptr) return absl::OkStatus();
-  const size_t index = bucket.plan().slots[s].parameter;
-  const Parameter& parameter = parameters_[index];
-  char* memory = bucket.ViewAt(s);
+  const Parameter& parameter = parameters_[bucket.plan().slots[s].parameter];
+  char* memory = slot.keeps ? nullptr : bucket.ViewAt(s);
   if (memory == nullptr) {
-    if (slot.spare.data() == nullptr) {
-      absl::StatusOr<DeviceMemory> spare = DeviceMemory::Allocate(device_, parameter.bytes());
-      if (!spare.ok()) {
-        return Annotate(spare.status(),
-                        absl::StrCat("the average of ", Describe(index, parameter), ", which this rank did not use"));
-      }
-      slot.spare = *std::move(spare);
-    }
-    memory = slot.spare.data();
+    LOCKSTEP_ASSIGN_OR_RETURN(memory, bucket.Spare(s, device_, parameter));
   }
   slot.target = DenseView(parameter, memory);
   return absl::OkStatus();
@@ -158,7 +157,16 @@ absl::Status DevicePipeline::EnqueueCopyOut(Bucket& bucket) {
   gate.divide_by_live = settings_.divide_by_live;
   gate.joined = BucketTail::kJoined;
   gate.ranks = communicator_->size();
-  return kernels_->Spread(pieces, result.data, result.dtype, settings_.factors.copy_out, gate, *copy_out());
+  LOCKSTEP_RETURN_IF_ERROR(
+      kernels_->Spread(pieces, result.data, result.dtype, settings_.factors.copy_out, gate, *copy_out()));
+  // The average has replaced what was kept, or there is none.
+  for (size_t s = 0; s < bucket.slots.size(); ++s) {
+    if (!bucket.slots[s].keeps) continue;
+    const Parameter& parameter = parameters_[bucket.plan().slots[s].parameter];
+    LOCKSTEP_RETURN_IF_ERROR(copy_out()->Copy(bucket.ViewAt(s), bucket.slots[s].spare.data(), parameter.bytes()));
+    bucket.slots[s].target = DenseView(parameter, bucket.ViewAt(s));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status DevicePipeline::EnqueueEnd(Bucket& bucket) {

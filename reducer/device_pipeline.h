@@ -52,7 +52,9 @@ class DevicePipeline final : public BucketPipeline {
   absl::Status EnqueueEnd(Bucket& bucket) override;
 
   std::vector<kernels::BucketEntry> TailEntries(Bucket& bucket, float one);
-  // Where the slot's average goes: in memory of ours if nobody said.
+  // On the copy-in stream: what the slot keeps, into its spare memory.
+  absl::Status EnqueueKeep(Bucket& bucket, size_t slot);
+  // Where the slot's average goes: in memory of ours if nobody said, or if what is there stays without one.
   absl::Status FindTarget(Bucket& bucket, size_t slot);
   // In a closure of the stream, behind the hook: whether it failed, for the tail.
   void LookAtHook(Bucket& bucket, float one);

@@ -74,7 +74,7 @@ absl::Status HostPipeline::EnqueueSparse(Bucket& bucket) {
 
 void HostPipeline::GatherSparse(Bucket& bucket) {
   SparseOptions options;
-  options.factor = settings_.factors.copy_in;
+  options.factor = settings_.factors.before_sum;
   options.background = true;
   if (step_.joined) options.timeout = kJoinedTimeout;
   auto average = AllGatherSparse(*communicator_, absl::OkStatus(), bucket.sparse, options);
@@ -117,10 +117,10 @@ double HostPipeline::CopyOutFactor(int joined) const {
 }
 
 absl::Status HostPipeline::CopyOut(Bucket& bucket) {
-  if (!bucket.reduced) return absl::OkStatus();
+  if (bucket.reduced) bucket.ReadTail(bucket.Tail(1));
+  bucket.PutBack();
   // Nobody may step on what is not an average.
-  bucket.ReadTail(bucket.Tail(1));
-  if (bucket.failed > 0) return absl::OkStatus();
+  if (!bucket.reduced || bucket.failed > 0) return absl::OkStatus();
   const Bucket::Result result = bucket.result();
   const double factor = CopyOutFactor(bucket.joined);
   for (size_t s = 0; s < bucket.slots.size(); ++s) {

@@ -86,7 +86,7 @@ absl::Status Reducer::BeginBackward(const BackwardOptions& options) {
     BeginStep(/*joined=*/false);
     unused = marks_.unused();
   }
-  for (const size_t index : unused) FillFromWindow(index);
+  for (const size_t index : unused) FillFromWindow(index, options.stream);
   if (!unused.empty() && options_.overlap) LaunchFull();
   return absl::OkStatus();
 }
@@ -137,23 +137,27 @@ absl::Status Reducer::MarkChecked(size_t index, const Gradient& gradient) {
     }
     flight_->recorder.Marked(index, plan_.locations[index].bucket);
   }
-  Fill(index, &gradient);
-  if (!options_.delayed.empty() && index == options_.delayed_trigger) FillDelayed();
+  Fill(index, gradient);
+  if (!options_.delayed.empty() && index == options_.delayed_trigger) FillDelayed(gradient.stream);
   if (options_.overlap) LaunchFull();
   return absl::OkStatus();
 }
 
-void Reducer::Fill(size_t index, const Gradient* gradient) {
+void Reducer::Fill(size_t index, const Gradient& gradient) {
+  const BucketPlan::Location location = plan_.locations[index];
+  Bucket::Slot& slot = buckets()[location.bucket]->slots[location.slot];
+  slot.used = true;
+  slot.gradient = gradient.data;
+  slot.target = gradient.target;
+  slot.rows = gradient.rows;
+  Filled(index, gradient.stream);
+}
+
+void Reducer::FillWithNone(size_t index) { Filled(index, nullptr); }
+
+void Reducer::Filled(size_t index, Stream* stream) {
   const BucketPlan::Location location = plan_.locations[index];
   Bucket& bucket = *buckets()[location.bucket];
-  Bucket::Slot& slot = bucket.slots[location.slot];
-  slot.used = gradient != nullptr;
-  if (slot.used) {
-    slot.gradient = gradient->data;
-    slot.target = gradient->target;
-    slot.rows = gradient->rows;
-  }
-  Stream* const stream = slot.used ? gradient->stream : nullptr;
   // While it is hot in cache.
   const bool copies =
       stream == nullptr && bucket.before() == nullptr && !bucket.plan().sparse && pipeline_->copies_at_once();
@@ -172,7 +176,7 @@ void Reducer::Fill(size_t index, const Gradient* gradient) {
   if (bucket.full) flight_->recorder.Ready(bucket.index());
 }
 
-void Reducer::FillFromWindow(size_t index) {
+void Reducer::FillFromWindow(size_t index, Stream* stream) {
   Gradient gradient;
   bool used = false;
   {
@@ -180,16 +184,20 @@ void Reducer::FillFromWindow(size_t index) {
     used = marks_.used_in_window(index);
     if (used) gradient = window_[index];
   }
-  Fill(index, used ? &gradient : nullptr);
+  if (used) return Fill(index, gradient);
+  const BucketPlan::Location location = plan_.locations[index];
+  Bucket& bucket = *buckets()[location.bucket];
+  bucket.slots[location.slot].keeps = bucket.in_place() && bucket.plan().slots[location.slot].elements > 0;
+  Filled(index, bucket.slots[location.slot].keeps ? stream : nullptr);
 }
 
-void Reducer::FillDelayed() {
+void Reducer::FillDelayed(Stream* stream) {
   {
     MutexLock lock(&mu_);
     if (std::exchange(delayed_filled_, true)) return;
   }
   for (const size_t index : options_.delayed) {
-    FillFromWindow(index);
+    FillFromWindow(index, stream);
     MutexLock lock(&mu_);
     marks_.TakeDelayed(index);
   }
@@ -243,10 +251,10 @@ absl::Status Reducer::EndBackward(Stream* stream) {
     for (const size_t index : marks_.unused()) unused_bytes += static_cast<int64_t>(parameters_[index].bytes());
     flight_->recorder.Unused(unused_bytes);
   }
-  for (const size_t index : rest.ready) FillFromWindow(index);
-  for (const size_t index : rest.unused) FillFromWindow(index);
-  for (const size_t index : rest.missing) Fill(index, nullptr);
-  FillDelayed();
+  for (const size_t index : rest.ready) FillFromWindow(index, stream);
+  for (const size_t index : rest.unused) FillFromWindow(index, stream);
+  for (const size_t index : rest.missing) FillWithNone(index);
+  FillDelayed(stream);
   if (!rest.complaint.empty()) {
     // The first bucket with a hole was not launched, and nor was one behind it; the last one never was, where holes are no matter.
     size_t first = buckets().size() - 1;

@@ -93,7 +93,8 @@ struct BackwardOptions {
   bool sync = true;  // false: gradients only accumulate in the embedder's memory
   // In find_unused: the parameters that will not be marked. Without it those that were not marked by the end.
   absl::optional<absl::Span<const size_t>> unused = absl::nullopt;
-  // Of the gradients' device: where the backward begins. If it is being captured, the step is captured. May be null else.
+  // Of the gradients' device: where the backward begins. If it is being captured, the step is captured. May be null else. In bucket views
+  // what may still write the views of `unused` parameters comes before this point.
   Stream* stream = nullptr;
 };
 
@@ -170,8 +171,10 @@ class Reducer {
 
   // In bucket views: where the gradient lives. It is an alias of the bucket's memory with the table's strides (row-major where those
   // leave gaps), kept until a new plan: then plan_version() grows in BeginBackward, gradients are moved, and views must be asked for
-  // again. A gradient elsewhere may be marked too: it is copied there and back. A view that was not marked is zero after a
-  // synchronised backward in which no rank used it. As views move, nothing may be under way on the embedder's streams that uses them.
+  // again. A gradient elsewhere may be marked too: it is copied there and back. The view of a parameter that this rank did not use has the
+  // average after a synchronised backward in which another rank did, and is as it was after one in which nobody did: it was copied aside
+  // meanwhile, which costs memory for what is unused. Such a view is taken when a backward begins with `unused`, behind its stream, or when
+  // it ends, behind EndBackward's: nothing else may be under way that writes it. As views move, nothing may be that uses them.
   absl::StatusOr<TensorView> GradientView(size_t index) const;
 
   // Every rank calls it: from the next synchronised backward's order buckets are planned anew, and used once all ranks have the plan.
@@ -300,11 +303,15 @@ class Reducer {
   char* ViewAt(size_t index) const;  // null where there are none
 
   absl::Status MarkChecked(size_t index, const Gradient& gradient) ABSL_LOCKS_EXCLUDED(mu_);
-  // Puts a gradient, or none (null), into its slot. Then the bucket may be full.
-  void Fill(size_t index, const Gradient* gradient) ABSL_LOCKS_EXCLUDED(mu_);
-  // With what the window has of it, if anything.
-  void FillFromWindow(size_t index) ABSL_LOCKS_EXCLUDED(mu_);
-  void FillDelayed() ABSL_LOCKS_EXCLUDED(mu_);
+  // Puts a gradient into its slot. Then the bucket may be full.
+  void Fill(size_t index, const Gradient& gradient) ABSL_LOCKS_EXCLUDED(mu_);
+  // With zeros, where what lives in the bucket means nothing after the step: a gradient is missing, or this rank has no inputs.
+  void FillWithNone(size_t index) ABSL_LOCKS_EXCLUDED(mu_);
+  // With what the window has of it; else it is unused. `stream`, or null: behind which nobody writes what lives in the bucket then.
+  void FillFromWindow(size_t index, Stream* stream) ABSL_LOCKS_EXCLUDED(mu_);
+  void FillDelayed(Stream* stream) ABSL_LOCKS_EXCLUDED(mu_);
+  // The slot's memory is ready on the stream, or now (null).
+  void Filled(size_t index, Stream* stream) ABSL_LOCKS_EXCLUDED(mu_);
   // Launches full buckets in order, for as long as there are any. One thread at a time does; the others leave it to that one.
   void LaunchFull() ABSL_LOCKS_EXCLUDED(mu_);
   // The step has issued everything: notes what is known of it on this rank.

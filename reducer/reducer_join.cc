@@ -77,7 +77,7 @@ absl::Status Reducer::ShadowStep() {
     flight_->recorder.EndCalled();
   }
   for (const BucketPlan::Bucket& bucket : plan_.buckets) {
-    for (const BucketPlan::Slot& slot : bucket.slots) Fill(slot.parameter, nullptr);
+    for (const BucketPlan::Slot& slot : bucket.slots) FillWithNone(slot.parameter);
   }
   LaunchFull();
   {

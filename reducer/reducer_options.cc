@@ -14,13 +14,18 @@ PlanRules RulesOf(const ReducerOptions& options) {
 absl::Status CheckOptions(const ReducerOptions& options, absl::Span<const Parameter> parameters) {
   LOCKSTEP_RETURN_IF_ERROR(CheckRules(RulesOf(options), parameters));
   if (options.gradient_as_bucket_view && options.buckets_in_memory_max > 0) {
-    return absl::InvalidArgumentError("gradients cannot live in buckets that take turns with their memory");
+    return absl::InvalidArgumentError(
+        "gradient_as_bucket_view and buckets_in_memory_max: gradients cannot live in buckets that take turns with "
+        "their memory");
   }
   if (!options.plan.empty()) {
     LOCKSTEP_RETURN_IF_ERROR(PlanFromText(parameters, RulesOf(options), options.plan).status());
   }
-  if (options.divide_by_live && (options.hook != nullptr || options.average == Average::kNone)) {
-    return absl::InvalidArgumentError("divide_by_live: with a hook or a sum there is nothing to divide");
+  if (options.divide_by_live && options.hook != nullptr) {
+    return absl::InvalidArgumentError("divide_by_live and hook: what a hook leaves is taken for the average");
+  }
+  if (options.divide_by_live && options.average == Average::kNone) {
+    return absl::InvalidArgumentError("divide_by_live and average none: a sum is not divided");
   }
   return CheckPredivideFactor(options.predivide_factor);
 }

@@ -1,5 +1,6 @@
 // Sparse gradients among dense ones: averages against a dense single-process computation, and what is told of bad ones.
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -9,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "base/host_device.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
@@ -202,6 +204,32 @@ TEST(SparseGradients, GiveAHookBothParts) {
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const CoalescedGradient* const got, reducer->SparseAverageOf(1));
     ASSERT_NE(got, nullptr);
     EXPECT_EQ(AsMap(*got).at(49)[1], -ValueOf(0, 0, 2, 1));
+  });
+}
+
+// Longer than any bucket beside it.
+TEST(SparseGradients, LeaveTheBucketsBesideTheirsAlone) {
+  LoopbackWorld world(2, {}, ShortTimeout());
+  world.Run([&](Communicator& communicator) {
+    ReducerOptions options;
+    options.bucket_caps_bytes = {0};
+    options.gradient_as_bucket_view = true;
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, Table(), options));
+    Model model;
+    Rows rows(0, 0);
+    for (int i = 0; i < 500; ++i) {
+      rows.indices.push_back(i % kRows);
+      rows.values.insert(rows.values.end(), kWidth, 1.0F);
+    }
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const TensorView view, reducer->GradientView(0));
+    std::fill_n(static_cast<float*>(view.data()), 4, 8.0F);
+    LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
+    LOCKSTEP_EXPECT_OK(model.MarkDense(*reducer, 2, 6));
+    LOCKSTEP_EXPECT_OK(reducer->MarkReady(0, view, nullptr));
+    LOCKSTEP_EXPECT_OK(reducer->MarkReadySparse(1, rows.indices, rows.view(), nullptr));
+    LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
+    EXPECT_THAT(absl::MakeConstSpan(static_cast<float*>(view.data()), 4), ::testing::Each(8));
+    model.ExpectDense(2, 6);
   });
 }
 

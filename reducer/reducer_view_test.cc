@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "base/deadline.h"
 #include "base/device.h"
 #include "base/dtype.h"
 #include "base/status_matchers.h"
@@ -24,7 +25,9 @@
 #include "reducer/reducer_replan_testing.h"
 #include "reducer/reducer_testing.h"
 #include "reducer/reducer_view_testing.h"
+#include "tests/gate.h"
 #include "tests/ranks.h"
+#include "tests/stream_gate.h"
 #include "tests/test_device.h"
 
 namespace lockstep {
@@ -255,8 +258,9 @@ TEST(BucketViews, AreThereOnRequestOnly) {
   EXPECT_THAT(reducer->GradientView(1), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is ignored")));
   ReducerOptions options = Views();
   options.buckets_in_memory_max = 2;
-  EXPECT_THAT(Reducer::Create(world.communicator(0), table, options),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cannot live in buckets that take turns")));
+  EXPECT_THAT(
+      Reducer::Create(world.communicator(0), table, options),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("gradient_as_bucket_view and buckets_in_memory_max")));
 }
 
 TEST(BucketViews, DoNotMoveUnasked) {
@@ -389,6 +393,77 @@ TEST(BucketViews, OfUnusedParametersGetTheAverage) {
       }
     }
   });
+}
+
+// Nor does a delayed parameter that was not marked lose its gradient, or one that nobody used in a step that failed.
+TEST(BucketViews, OfWhatNobodyUsedStayAsTheyAre) {
+  LoopbackWorld world(2, {}, ShortTimeout());
+  world.Run([&](Communicator& communicator) {
+    ReducerOptions options = Views({0});
+    options.find_unused = true;
+    options.delayed = {0};
+    options.delayed_trigger = 2;
+    const auto reducer = Create(communicator, Vectors(4, 10), options);
+    for (const bool fails : {false, true, false}) {
+      for (const size_t index : {0, 1, 2, 3}) {
+        const std::vector<float> gradient(10, 4.0F + index);
+        testing::CopyAnywhere(ViewOf(*reducer, index).data(), gradient.data(), ViewOf(*reducer, index).bytes());
+      }
+      const std::vector<size_t> unused = {1};
+      BackwardOptions backward;
+      backward.unused = unused;
+      LOCKSTEP_EXPECT_OK(reducer->BeginBackward(backward));
+      MarkViews(*reducer, {2});
+      if (!fails || communicator.rank().value() == 1) MarkViews(*reducer, {3});
+      EXPECT_EQ(reducer->EndBackward(nullptr).ok(), !fails);
+      EXPECT_THAT(testing::Floats(ViewOf(*reducer, 0)), Each(4));
+      EXPECT_THAT(testing::Floats(ViewOf(*reducer, 1)), Each(5));
+      if (fails) continue;
+      EXPECT_THAT(testing::Floats(ViewOf(*reducer, 2)), Each(6));
+    }
+  });
+}
+
+// On rank 0 a stream is still to write a view that rank 0 does not use, and rank 1 does: the average comes behind it.
+TEST(BucketViews, OfUnusedParametersAreTakenBehindTheStreamOfTheBackward) {
+  for (const bool said : {true, false}) {
+    LoopbackWorld world(2, {}, ShortTimeout());
+    Gate over;
+    world.Run([&](Communicator& communicator) {
+      const int rank = communicator.rank().value();
+      ReducerOptions options = Views({0});
+      options.find_unused = true;
+      const auto reducer = Create(communicator, Vectors(2, 10), options);
+      const std::unique_ptr<Stream> stream = testing::TestDevice(rank)->CreateStream("test").value();
+      const ReachableVector<float> gradient(10, 6.0F);
+      for (const size_t index : {0, 1}) {
+        testing::CopyAnywhere(ViewOf(*reducer, index).data(), gradient.data(), ViewOf(*reducer, index).bytes());
+      }
+      if (rank == 1) {
+        LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
+        MarkViews(*reducer, {1, 0});
+        LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
+        over.Open();
+      } else {
+        StreamGate written;
+        LOCKSTEP_EXPECT_OK(written.HoldUp(*stream));
+        LOCKSTEP_EXPECT_OK(stream->Copy(ViewOf(*reducer, 1).data(), gradient.data(), gradient.size() * sizeof(float)));
+        const std::vector<size_t> unused = {1};
+        BackwardOptions backward;
+        backward.stream = stream.get();
+        if (said) backward.unused = unused;
+        LOCKSTEP_EXPECT_OK(reducer->BeginBackward(backward));
+        MarkViews(*reducer, {0});
+        LOCKSTEP_EXPECT_OK(reducer->EndBackward(stream.get()));
+        EXPECT_THAT(over.Await(Deadline::AfterMs(200)), StatusIs(absl::StatusCode::kDeadlineExceeded));
+        written.Open();
+        LOCKSTEP_EXPECT_OK(stream->Synchronize(Deadline::AfterMs(20000)));
+      }
+      LOCKSTEP_EXPECT_OK(reducer->AverageOf(0));
+      EXPECT_THAT(testing::Floats(ViewOf(*reducer, 0)), Each(6));
+      EXPECT_THAT(testing::Floats(ViewOf(*reducer, 1)), Each(3));
+    });
+  }
 }
 
 }  // namespace

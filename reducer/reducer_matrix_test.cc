@@ -1,0 +1,569 @@
+// Every way to average gradients against one process that has all of them. The ways are generated: each combination of how the average is
+// taken, where gradients live, the hook, whose inputs end, and which parameters are used, deterministic and not, over worlds of two
+// sizes. Each is run with dense and sparse parameters of every dtype through steps of one backward and of three, of which the last is
+// synchronised; or it is refused by an error that names the options, as RefusedBy says. Gradients are such that every average is exact
+// in every dtype, whatever the order of the sum: results are compared for equality.
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/deadline.h"
+#include "base/device.h"
+#include "base/dtype.h"
+#include "base/reduce_op.h"
+#include "base/status.h"
+#include "base/status_matchers.h"
+#include "base/tensor_view.h"
+#include "comm/communicator.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/cpu/cast.h"
+#include "reducer/comm_hook.h"
+#include "reducer/parameter.h"
+#include "reducer/reducer.h"
+#include "reducer/reducer_testing.h"
+#include "reducer/sparse_all_gather.h"
+#include "reducer/sparse_gradient.h"
+#include "tests/ranks.h"
+#include "tests/test_device.h"
+
+namespace lockstep {
+namespace {
+
+using testing::CopyAnywhere;
+using ::testing::HasSubstr;
+using testing::LoopbackWorld;
+using testing::OnHost;
+using testing::ReachableVector;
+
+// ---- The ways.
+
+enum class Memory { kCopied, kCopiedInTurns, kViews, kViewsInTurns };
+enum class Hook { kNone, kF16, kBF16, kNoop, kOrdered, kOrderedF16, kElsewhere, kHostCompleted };
+enum class Inputs { kEven, kUneven, kUnevenByLive };
+enum class Use { kAll, kFindUnused, kStaticGraph };
+
+constexpr Average kAverages[] = {Average::kBefore, Average::kAfter, Average::kNone, Average::kInCollective,
+                                 Average::kPredivide};
+constexpr Memory kMemories[] = {Memory::kCopied, Memory::kCopiedInTurns, Memory::kViews, Memory::kViewsInTurns};
+constexpr Hook kHooks[] = {Hook::kNone,    Hook::kF16,        Hook::kBF16,      Hook::kNoop,
+                           Hook::kOrdered, Hook::kOrderedF16, Hook::kElsewhere, Hook::kHostCompleted};
+constexpr Inputs kInputs[] = {Inputs::kEven, Inputs::kUneven, Inputs::kUnevenByLive};
+constexpr Use kUses[] = {Use::kAll, Use::kFindUnused, Use::kStaticGraph};
+
+struct Way {
+  Average average;
+  Memory memory;
+  Hook hook;
+  Inputs inputs;
+  Use use;
+
+  // Whether a hook, rather than the reducer, makes the average.
+  bool hooked() const { return hook != Hook::kNone && hook != Hook::kF16 && hook != Hook::kBF16; }
+  bool views() const { return memory == Memory::kViews || memory == Memory::kViewsInTurns; }
+};
+
+std::string ToString(const Way& way) {
+  const char* const averages[] = {"before", "after", "none", "in_collective", "predivide"};
+  const char* const memories[] = {"copied", "copied, in turns", "views", "views, in turns"};
+  const char* const hooks[] = {"no hook",      "compress f16",      "compress bf16",  "noop",
+                               "ordered hook", "ordered hook, f16", "hook elsewhere", "host-completed hook"};
+  const char* const inputs[] = {"even", "uneven", "uneven by live"};
+  const char* const uses[] = {"all used", "find_unused", "static_graph"};
+  return absl::StrCat("average ", averages[static_cast<int>(way.average)], ", ", memories[static_cast<int>(way.memory)],
+                      ", ", hooks[static_cast<int>(way.hook)], ", ", inputs[static_cast<int>(way.inputs)], ", ",
+                      uses[static_cast<int>(way.use)]);
+}
+
+std::vector<Way> AllWays() {
+  std::vector<Way> ways;
+  for (const Average average : kAverages) {
+    for (const Memory memory : kMemories) {
+      for (const Hook hook : kHooks) {
+        for (const Inputs inputs : kInputs) {
+          for (const Use use : kUses) ways.push_back({average, memory, hook, inputs, use});
+        }
+      }
+    }
+  }
+  return ways;
+}
+
+// The options that cannot go together, which the error names. None: the way is legal.
+std::vector<std::string> RefusedBy(const Way& way) {
+  if (way.memory == Memory::kViewsInTurns) return {"gradient_as_bucket_view", "buckets_in_memory_max"};
+  if (way.inputs != Inputs::kUnevenByLive) return {};
+  if (way.hooked()) return {"divide_by_live", "hook"};
+  if (way.average == Average::kNone) return {"divide_by_live", "average none"};
+  return {};
+}
+
+// ---- Gradients, and what one process makes of them.
+
+constexpr int kSteps = 3;
+constexpr int64_t kRows = 8;
+constexpr int64_t kWidth = 2;
+
+// Two dense parameters of each dtype, in one bucket, and a sparse one, on the host, which of 8-bit floats nobody has.
+std::vector<Parameter> Table(int ranks) {
+  std::vector<DType> dtypes = {DType::kF16,       DType::kBF16,       DType::kF32,    DType::kF64,
+                               DType::kComplex64, DType::kComplex128, DType::kF8E4M3, DType::kF8E5M2};
+  if (ranks == 3) dtypes.resize(6);  // thirds of what they are exact for are not
+  std::vector<Parameter> table;
+  for (const DType dtype : dtypes) {
+    table.push_back(testing::MakeParameter(absl::StrCat(Name(dtype), " five"), dtype, {5}));
+    table.push_back(testing::MakeParameter(absl::StrCat(Name(dtype), " three"), dtype, {3}));
+    if (!OnHost() || SizeOf(dtype) == 1) continue;
+    table.push_back(testing::MakeParameter(absl::StrCat(Name(dtype), " rows"), dtype, {kRows, kWidth}));
+    table.back().sparse = true;
+  }
+  return table;
+}
+
+int NumbersOf(const Parameter& parameter) { return IsComplex(parameter.dtype) ? 2 : 1; }
+
+// The same training run as every rank sees it.
+struct Training {
+  Way way;
+  int ranks;
+  size_t turn;  // so that each way has other parameters that nobody uses
+  std::vector<Parameter> table;
+
+  int StepsOf(int rank) const { return way.inputs == Inputs::kEven ? kSteps : std::max(1, kSteps - rank); }
+  bool HasInputs(int rank, int step) const { return step < StepsOf(rank); }
+  // The second step accumulates.
+  int Micros(int step) const { return step == 1 ? 3 : 1; }
+
+  bool Uses(int rank, size_t index, int step, int micro) const {
+    if (way.use == Use::kAll) return micro + 1 == Micros(step) || (rank + index + micro) % 2 == 0;
+    const bool is_static = way.use == Use::kStaticGraph;
+    switch ((index + turn + (is_static ? 0 : step)) % 4) {
+      case 0:
+        return false;
+      case 1:
+        return true;
+      case 2:
+        return rank == static_cast<int>(index % ranks) &&
+               (is_static || micro == static_cast<int>(index) % Micros(step));
+      default:
+        return (rank + (is_static ? 0 : micro)) % 2 == 0;
+    }
+  }
+  bool UsesInStep(int rank, size_t index, int step) const {
+    if (!HasInputs(rank, step)) return false;
+    for (int micro = 0; micro < Micros(step); ++micro) {
+      if (Uses(rank, index, step, micro)) return true;
+    }
+    return false;
+  }
+  bool AnyUses(size_t index, int step) const {
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (UsesInStep(rank, index, step)) return true;
+    }
+    return false;
+  }
+
+  // Of two ranks or more the sums of these have at most three binary digits (for three ranks six), and so have their averages.
+  double Number(int rank, size_t index, int step, int micro, size_t number) const {
+    const double of_four[] = {1, 1, 2, 4};
+    const double of_three[] = {3, 3, 6};
+    const size_t which = (rank + index + step + number) % ranks;
+    const double weight = ranks == 3 ? of_three[which] : of_four[which];
+    const double sign = number % 3 == 0 ? -1 : 1;
+    const double scale = number % 2 == 0 ? 1 : 2;
+    const bool last = micro + 1 == Micros(step);
+    // An 8-bit float has no digits for sums over micro-batches.
+    const bool tiny = SizeOf(table[index].dtype) == 1;
+    return sign * scale * weight * (last ? 1 : tiny ? 0 : micro + 1);
+  }
+
+  // Of a sparse parameter: rows that all have, that one rank has, that come twice, and that come with some micro-batches only.
+  std::vector<int64_t> Rows(int rank, int micro) const {
+    std::vector<int64_t> rows = {6, rank, 5, 6};
+    if (micro == 1) rows.push_back(7);
+    return rows;
+  }
+  // One backward's gradient of a rank, of a sparse parameter row by row as in Rows.
+  std::vector<double> Gradient(int rank, size_t index, int step, int micro) const {
+    const int numbers = NumbersOf(table[index]);
+    std::vector<double> gradient;
+    if (!table[index].sparse) {
+      for (size_t i = 0; i < static_cast<size_t>(table[index].elements() * numbers); ++i) {
+        gradient.push_back(Number(rank, index, step, micro, i));
+      }
+      return gradient;
+    }
+    for (const int64_t row : Rows(rank, micro)) {
+      for (int64_t i = 0; i < kWidth * numbers; ++i) {
+        const double number = Number(rank, index, step, micro, row * kWidth * numbers + i);
+        gradient.push_back(row == 6 ? number / 2 : number);
+      }
+    }
+    return gradient;
+  }
+
+  // What the step leaves of a parameter on a rank. By row of a sparse one; all under 0 of a dense one.
+  using Result = std::map<int64_t, std::vector<double>>;
+  Result Expected(int rank, size_t index, int step) const {
+    const bool sparse = table[index].sparse;
+    const size_t width = (sparse ? kWidth : table[index].elements()) * NumbersOf(table[index]);
+    Result result;
+    if (!sparse) result[0].assign(width, 0);
+    int live = 0;
+    for (int r = 0; r < ranks; ++r) {
+      if (!HasInputs(r, step)) continue;
+      ++live;
+      if (way.hook == Hook::kNoop && r != rank) continue;
+      for (int micro = 0; micro < Micros(step); ++micro) {
+        if (!Uses(r, index, step, micro)) continue;
+        const std::vector<double> gradient = Gradient(r, index, step, micro);
+        const std::vector<int64_t> rows = sparse ? Rows(r, micro) : std::vector<int64_t>{0};
+        for (size_t i = 0; i < gradient.size(); ++i) {
+          std::vector<double>& row = result[rows[i / width]];
+          row.resize(width);
+          row[i % width] += gradient[i];
+        }
+      }
+    }
+    double divisor = way.inputs == Inputs::kUnevenByLive ? live : ranks;
+    if (way.hook == Hook::kNoop || (!way.hooked() && way.average == Average::kNone)) divisor = 1;
+    for (auto& [row, numbers] : result) {
+      for (double& number : numbers) number /= divisor;
+    }
+    return result;
+  }
+};
+
+// ---- Hooks that average.
+
+// By the communicator, in the order of the stream.
+class OrderedHook : public CommHook {
+ public:
+  // Leaves it in memory of its own.
+  explicit OrderedHook(bool elsewhere) : elsewhere_(elsewhere) {}
+
+  std::string name() const override { return elsewhere_ ? "elsewhere" : "ordered"; }
+  absl::Status Issue(HookBucket& bucket, Stream& stream) override {
+    if (bucket.sparse != nullptr) {
+      return stream.Enqueue([&bucket] {
+        GatherRows(bucket);
+        return absl::OkStatus();
+      });
+    }
+    LOCKSTEP_RETURN_IF_ERROR(
+        bucket.communicator->Enqueue(AllReduceOf(bucket), &stream, [&bucket](const absl::Status& status) {
+          if (!status.ok()) bucket.status = status;
+        }));
+    if (!elsewhere_) return absl::OkStatus();
+    ReachableVector<char>& memory = memory_[bucket.index];
+    memory.resize(bucket.elements * SizeOf(bucket.dtype));
+    bucket.result = testing::VectorView(memory.data(), bucket.dtype, bucket.elements);
+    return stream.Copy(memory.data(), bucket.data, memory.size());
+  }
+
+  static CollectiveRequest AllReduceOf(const HookBucket& bucket) {
+    CollectiveRequest request;
+    request.collective = Collective::kAllReduce;
+    request.device = bucket.plan->device;
+    request.dtype = bucket.dtype;
+    request.op = ReduceOp::kAvg;
+    request.count = bucket.elements;
+    request.input = bucket.data;
+    request.output = bucket.data;
+    return request;
+  }
+  static void GatherRows(HookBucket& bucket) {
+    SparseOptions options;
+    options.factor = 1.0 / bucket.communicator->size();
+    auto rows = AllGatherSparse(*bucket.communicator, absl::OkStatus(), *bucket.sparse, options);
+    bucket.status = rows.status();
+    if (rows.ok()) bucket.sparse_result = *std::move(rows);
+  }
+
+ private:
+  const bool elsewhere_;
+  std::map<size_t, ReachableVector<char>> memory_;
+};
+
+std::shared_ptr<CommHook> MakeHook(Hook hook) {
+  switch (hook) {
+    case Hook::kNoop:
+      return MakeNoopHook();
+    case Hook::kOrdered:
+    case Hook::kOrderedF16:
+      return std::make_shared<OrderedHook>(/*elsewhere=*/false);
+    case Hook::kElsewhere:
+      return std::make_shared<OrderedHook>(/*elsewhere=*/true);
+    case Hook::kHostCompleted:
+      return MakeHostCompletedHook("host-completed", std::chrono::seconds(20),
+                                   [](HookBucket& bucket, std::shared_ptr<HookCompletion> completion) {
+                                     if (bucket.sparse != nullptr) {
+                                       OrderedHook::GatherRows(bucket);
+                                       return completion->Done(bucket.status);
+                                     }
+                                     completion->Done(bucket.communicator->Run(OrderedHook::AllReduceOf(bucket)));
+                                   });
+    default:
+      return nullptr;
+  }
+}
+
+ReducerOptions OptionsOf(const Way& way) {
+  ReducerOptions options;
+  options.bucket_caps_bytes = {100};
+  options.average = way.average;
+  options.predivide_factor = 2;
+  options.gradient_as_bucket_view = way.views();
+  if (way.memory == Memory::kCopiedInTurns || way.memory == Memory::kViewsInTurns) options.buckets_in_memory_max = 3;
+  if (way.hook == Hook::kF16 || way.hook == Hook::kOrderedF16) options.compress = DType::kF16;
+  if (way.hook == Hook::kBF16) options.compress = DType::kBF16;
+  options.hook = MakeHook(way.hook);
+  options.uneven_inputs = way.inputs != Inputs::kEven;
+  options.divide_by_live = way.inputs == Inputs::kUnevenByLive;
+  options.find_unused = way.use == Use::kFindUnused;
+  options.static_graph = way.use == Use::kStaticGraph;
+  return options;
+}
+
+// ---- One rank.
+
+void Write(const TensorView& view, const std::vector<double>& numbers) {
+  ReachableVector<char> encoded(view.bytes());
+  LOCKSTEP_EXPECT_OK(
+      kernels::CastScaled(RealOf(view.dtype()), encoded.data(), DType::kF64, numbers.data(), numbers.size(), 1));
+  CopyAnywhere(view.data(), encoded.data(), encoded.size());
+}
+
+std::vector<double> Decode(DType dtype, const char* data, size_t elements) {
+  std::vector<double> numbers(elements * (IsComplex(dtype) ? 2 : 1));
+  LOCKSTEP_EXPECT_OK(kernels::CastScaled(DType::kF64, numbers.data(), RealOf(dtype), data, numbers.size(), 1));
+  return numbers;
+}
+
+std::vector<double> Read(const TensorView& view) {
+  ReachableVector<char> encoded(view.bytes());
+  CopyAnywhere(encoded.data(), view.data(), encoded.size());
+  return Decode(view.dtype(), encoded.data(), view.elements());
+}
+
+class Trainer {
+ public:
+  Trainer(const Training& run, int rank, Reducer* reducer, Stream* stream)
+      : run_(run),
+        rank_(rank),
+        reducer_(reducer),
+        stream_(stream),
+        own_(run.table.size()),
+        sums_(run.table.size()),
+        rows_(run.table.size()) {}
+
+  absl::Status Train() {
+    for (int step = 0; step < run_.StepsOf(rank_); ++step) {
+      LOCKSTEP_RETURN_IF_ERROR(Step(step));
+      LOCKSTEP_RETURN_IF_ERROR(Check(step));
+    }
+    return run_.way.inputs == Inputs::kEven ? absl::OkStatus() : reducer_->Join({});
+  }
+
+  size_t compared() const { return compared_; }
+  const std::string& wrong() const { return wrong_; }
+
+ private:
+  // Where the gradient is.
+  absl::StatusOr<TensorView> Place(size_t index) {
+    if (run_.way.views()) return reducer_->GradientView(index);
+    own_[index].resize(run_.table[index].bytes());
+    return testing::VectorView(own_[index].data(), run_.table[index].dtype, run_.table[index].elements());
+  }
+  // What an earlier step left there, which is nobody's now.
+  std::vector<double> Stale(size_t index) const {
+    return std::vector<double>(run_.table[index].elements() * NumbersOf(run_.table[index]), 16 + 4 * rank_);
+  }
+
+  absl::Status Step(int step) {
+    for (size_t index = 0; index < run_.table.size(); ++index) {
+      sums_[index].clear();
+      rows_[index].clear();
+      if (run_.table[index].sparse) continue;
+      LOCKSTEP_ASSIGN_OR_RETURN(const TensorView place, Place(index));
+      Write(place, Stale(index));
+    }
+    for (int micro = 0; micro < run_.Micros(step); ++micro) LOCKSTEP_RETURN_IF_ERROR(Backward(step, micro));
+    return stream_->Synchronize(Deadline::Infinite());
+  }
+
+  absl::Status Backward(int step, int micro) {
+    BackwardOptions options;
+    options.sync = micro + 1 == run_.Micros(step);
+    std::vector<size_t> unused;
+    for (size_t index = 0; index < run_.table.size(); ++index) {
+      if (!run_.Uses(rank_, index, step, micro)) unused.push_back(index);
+    }
+    // Ranks say beforehand what is unused, or do not.
+    if (options.sync && run_.way.use == Use::kFindUnused && (rank_ + step) % 2 == 0) options.unused = unused;
+    LOCKSTEP_RETURN_IF_ERROR(reducer_->BeginBackward(options));
+    for (size_t index = run_.table.size(); index-- > 0;) {
+      if (run_.Uses(rank_, index, step, micro)) LOCKSTEP_RETURN_IF_ERROR(Mark(index, step, micro));
+    }
+    return reducer_->EndBackward(options.sync && step == 2 ? stream_ : nullptr);
+  }
+
+  // Adds the backward's gradient to what there is in this step.
+  absl::Status Mark(size_t index, int step, int micro) {
+    const Parameter& parameter = run_.table[index];
+    Stream* const stream = (index + step) % 3 == 0 ? stream_ : nullptr;
+    const std::vector<double> gradient = run_.Gradient(rank_, index, step, micro);
+    std::vector<double>& sum = sums_[index];
+    if (!parameter.sparse) {
+      sum.resize(gradient.size());
+      for (size_t i = 0; i < gradient.size(); ++i) sum[i] += gradient[i];
+      LOCKSTEP_ASSIGN_OR_RETURN(const TensorView place, Place(index));
+      Write(place, sum);
+      return reducer_->MarkReady(index, place, stream);
+    }
+    const std::vector<int64_t> rows = run_.Rows(rank_, micro);
+    rows_[index].insert(rows_[index].end(), rows.begin(), rows.end());
+    sum.insert(sum.end(), gradient.begin(), gradient.end());
+    const int64_t count = static_cast<int64_t>(rows_[index].size());
+    own_[index].resize(count * kWidth * SizeOf(parameter.dtype));
+    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView values, TensorView::Create(own_[index].data(), parameter.dtype,
+                                                                          {count, kWidth}, {}, parameter.device));
+    Write(values, sum);
+    return reducer_->MarkReadySparse(index, rows_[index], values, stream);
+  }
+
+  void Expect(const Training::Result& got, const Training::Result& expected, absl::string_view what, size_t index,
+              int step) {
+    ++compared_;
+    if (got == expected || !wrong_.empty()) return;
+    const auto text = [](const Training::Result& result) {
+      return absl::StrJoin(result, "; ", [](std::string* out, const auto& row) {
+        absl::StrAppend(out, row.first, ": ", absl::StrJoin(row.second, " "));
+      });
+    };
+    wrong_ = absl::StrCat("rank ", rank_, ", step ", step, ", ", what, " of ", Describe(index, run_.table[index]),
+                          ": {", text(got), "} instead of {", text(expected), "}");
+  }
+
+  absl::Status Check(int step) {
+    for (size_t index = 0; index < run_.table.size(); ++index) {
+      const bool any = run_.AnyUses(index, step);
+      const Training::Result expected = any ? run_.Expected(rank_, index, step) : Training::Result();
+      LOCKSTEP_RETURN_IF_ERROR(run_.table[index].sparse ? CheckRows(index, step, any, expected)
+                                                        : CheckDense(index, step, any, expected));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckRows(size_t index, int step, bool any, const Training::Result& expected) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const CoalescedGradient* const average, reducer_->SparseAverageOf(index));
+    if ((average != nullptr) != any) return absl::InternalError("an average of what nobody uses, or none");
+    Training::Result got;
+    if (any) {
+      const size_t row_bytes = kWidth * SizeOf(average->dtype);
+      for (size_t i = 0; i < average->indices.size(); ++i) {
+        got[average->indices[i]] = Decode(average->dtype, average->values.data() + i * row_bytes, kWidth);
+      }
+    }
+    Expect(got, expected, "the rows", index, step);
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckDense(size_t index, int step, bool any, const Training::Result& expected) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView average, reducer_->AverageOf(index));
+    if ((average.data() != nullptr) != any) return absl::InternalError("an average of what nobody uses, or none");
+    if (any) Expect({{0, Read(average)}}, expected, "the average", index, step);
+    // Without copies the average is the gradient. A gradient that nobody uses stays as it is.
+    const bool changes = run_.way.views() ? any : run_.UsesInStep(rank_, index, step);
+    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView place, Place(index));
+    Expect({{0, Read(place)}}, changes ? expected : Training::Result{{0, Stale(index)}}, "the gradient", index, step);
+    return absl::OkStatus();
+  }
+
+  const Training& run_;
+  const int rank_;
+  Reducer* const reducer_;
+  Stream* const stream_;
+  std::vector<ReachableVector<char>> own_;  // gradients that are copied, and values of rows
+  std::vector<std::vector<double>> sums_;   // over micro-batches; of a sparse parameter, of each of rows_
+  std::vector<std::vector<int64_t>> rows_;
+  size_t compared_ = 0;
+  std::string wrong_;  // the first one
+};
+
+// ---- All of it.
+
+class Matrix : public ::testing::TestWithParam<std::tuple<int, bool>> {};
+
+INSTANTIATE_TEST_SUITE_P(Reducer, Matrix, ::testing::Combine(::testing::Values(3, 4), ::testing::Bool()),
+                         [](const auto& info) {
+                           return absl::StrCat(std::get<0>(info.param), "Ranks",
+                                               std::get<1>(info.param) ? "Deterministic" : "");
+                         });
+
+TEST_P(Matrix, EveryWayIsThatOfOneProcessOrIsRefusedByName) {
+  const auto [ranks, deterministic] = GetParam();
+  // Each way once with a deterministic communicator and once with another: of three ranks and of four, or the other way round.
+  std::vector<Way> ways = AllWays();
+  size_t number = 0;
+  ways.erase(
+      std::remove_if(ways.begin(), ways.end(),
+                     [&, odd = (ranks == 3) == deterministic](const Way&) { return (number++ % 2 == 0) == odd; }),
+      ways.end());
+  TransportCommunicatorOptions options = testing::ShortTimeout();
+  options.deterministic = deterministic;
+  LoopbackWorld world(ranks, {}, options);
+  size_t run_count = 0;
+  size_t refused = 0;
+  size_t compared = 0;  // on rank 0, as are the others
+  world.Run([&, size = ranks](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    const std::unique_ptr<Stream> stream = testing::TestDevice(rank)->CreateStream("test").value();
+    for (size_t w = 0; w < ways.size(); ++w) {
+      const Training run = {ways[w], size, w, Table(size)};
+      const std::vector<std::string> names = RefusedBy(run.way);
+      const auto reducer = Reducer::Create(&communicator, run.table, OptionsOf(run.way));
+      if (!names.empty()) {
+        EXPECT_EQ(reducer.status().code(), absl::StatusCode::kInvalidArgument) << ToString(run.way);
+        for (const std::string& name : names) {
+          EXPECT_THAT(std::string(reducer.status().message()), HasSubstr(name)) << ToString(run.way);
+        }
+        if (rank == 0) ++refused;
+        continue;
+      }
+      absl::Status status = reducer.status();
+      if (status.ok()) {
+        Trainer trainer(run, rank, reducer->get(), stream.get());
+        status = trainer.Train();
+        EXPECT_EQ(trainer.wrong(), "") << ToString(run.way);
+        if (rank == 0) compared += trainer.compared();
+      }
+      EXPECT_EQ(status, absl::OkStatus()) << ToString(run.way) << ", rank " << rank;
+      if (!status.ok()) return communicator.Abort("a way that is legal failed");
+      if (rank == 0) ++run_count;
+    }
+  });
+  EXPECT_EQ(run_count + refused, ways.size());
+  const size_t parameters = Table(ranks).size();
+  std::cout << ways.size() << " ways over " << ranks << (deterministic ? " deterministic" : "")
+            << " ranks: " << run_count << " run with " << parameters << " parameters in " << kSteps << " steps, "
+            << refused << " refused; " << compared << " results of rank 0 compared\n";
+  // A gradient of every parameter in every step, and beside it an average unless nobody used it.
+  EXPECT_GE(compared, run_count * parameters * kSteps);
+}
+
+}  // namespace
+}  // namespace lockstep
