@@ -114,6 +114,8 @@ TransportCommunicator::~TransportCommunicator() {
       control_->Report(options_.channel,
                        absl::AbortedError(absl::StrCat("rank ", rank_.value(), " destroyed the communicator with ",
                                                        left, " in flight")));
+    } else if (control_ != nullptr) {
+      control_->CloseChannel(options_.channel, size_, started_.load(std::memory_order_relaxed));
     }
     status_ = absl::CancelledError("the communicator was destroyed");
     FailCalls(status_);

@@ -69,7 +69,8 @@ class TransportCommunicator : public Communicator,
   // tests) a failure is known to this rank alone, and notes are UNIMPLEMENTED.
   TransportCommunicator(ProgressEngine* engine, ControlChannel* control, TransportCommunicatorOptions options);
 
-  // Completes operations in flight with CANCELLED, and fails them on the other ranks. Waits for no peer.
+  // Completes operations in flight with CANCELLED, and fails them on the other ranks. Where there are none, peers may still finish what
+  // this rank has finished; what they call beyond that fails with ABORTED. Waits for no peer.
   ~TransportCommunicator() override;
 
   // Makes the memory over which collectives by memory meet, and their stage, where all ranks share it; elsewhere nothing.
