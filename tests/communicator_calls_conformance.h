@@ -643,6 +643,45 @@ TEST_P(CommunicatorConformance, DestroyingAPartWithACallInFlightFailsItOnEveryRa
   });
 }
 
+// As destroying it, but for what is still there.
+TEST_P(CommunicatorConformance, WhoHasLeftHasItsCallsCancelledAndTheOthersHearOfIt) {
+  if (GetParam().checked) GTEST_SKIP() << "nothing is in flight before all ranks have called";
+  ForSizes({1, 2, 3}, [&] {
+    const CaseReference reference(Large(4), size());
+    Gate left;
+    OnRanks([&](Communicator& self) {
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<Communicator> part, self.Duplicate());
+      CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<PreparedCollective> prepared, part->Prepare(run.request()));
+      if (self.rank() != Rank(0)) {
+        EXPECT_THAT(left.Await(CommTestDeadline()), IsOk());
+        EXPECT_THAT(part->Run(run.request()), StatusIs(Code::kAborted));
+        return;
+      }
+      const auto cancelled = StatusIs(Code::kCancelled, ::testing::HasSubstr("the communicator was destroyed"));
+      absl::StatusOr<Work> work = part->Start(run.request());
+      ASSERT_THAT(work.status(), IsOk());
+      EXPECT_FALSE(part->left());
+      part->Leave();
+      EXPECT_TRUE(part->left());
+      if (size() > 1) {
+        EXPECT_THAT(work->Wait(CommTestDeadline()), cancelled);
+      }
+      EXPECT_THAT(part->status(), cancelled);
+      EXPECT_THAT(part->Run(run.request()), cancelled);
+      EXPECT_THAT(part->Run(CollectiveRequest()), cancelled);
+      EXPECT_THAT(part->Start(run.request()).status(), cancelled);
+      EXPECT_THAT(prepared->Start(), cancelled);
+      EXPECT_THAT(part->StartGroup(), ::testing::Not(IsOk()));
+      EXPECT_THAT(part->Duplicate().status(), ::testing::Not(IsOk()));
+      part->Leave();
+      left.Open();
+      EXPECT_THAT(part->status(), cancelled);
+    });
+    ExpectUsable();
+  });
+}
+
 // A rank destroys a duplicate that the others use: in a collective already, or only afterwards. The duplicate is new, or was used.
 TEST_P(CommunicatorConformance, DestroyingADuplicateEndsWhatPeersCallThere) {
   ForSizes({2, 3, 5}, [&] {
