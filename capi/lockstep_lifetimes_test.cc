@@ -286,9 +286,13 @@ class Handles {
     return error;
   }
 
+  // From the other rank: the root of a broadcast may be done by itself.
   lockstep_error* Broadcast() {
     const lockstep_tensor tensor = Floats(set_values_.data(), &kElements);
-    return lockstep_buffer_set_broadcast(buffer_set_, &tensor, 1, nullptr, nullptr);
+    lockstep_buffer_set_options options;
+    LOCKSTEP_INIT(options);
+    options.root = 1;
+    return lockstep_buffer_set_broadcast(buffer_set_, &tensor, 1, &options, nullptr);
   }
 
  private:
