@@ -26,6 +26,7 @@ using lockstep::capi::OrNone;
 
 struct lockstep_buffer_set {
   uint64_t fork_generation = lockstep::ForkGeneration();
+  std::shared_ptr<lockstep::Communicator> communicator;  // outlives the set
   std::unique_ptr<lockstep::BufferSet> set;
 };
 
@@ -36,6 +37,7 @@ lockstep_error* lockstep_buffer_set_create(lockstep_communicator* communicator, 
     if (out_set == nullptr) return NullArgument("out_set");
     const auto views = lockstep::capi::ToTensorViews(tensors, tensor_count, "tensors");
     auto handle = std::make_unique<lockstep_buffer_set>();
+    handle->communicator = communicator->Share();
     LOCKSTEP_ASSIGN_OR_RETURN(handle->set,
                               lockstep::BufferSet::Create(communicator->get(), views.status(), OrNone(views)));
     *out_set = handle.release();

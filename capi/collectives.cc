@@ -146,7 +146,7 @@ lockstep_error* Call(lockstep_communicator* handle, const lockstep_collective& c
     }
     if (out_work == nullptr) return communicator->Run(request);
     LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Work work, communicator->Start(request));
-    *out_work = new lockstep_work(std::move(work));
+    *out_work = new lockstep_work(handle->Share(), std::move(work));
     return absl::OkStatus();
   });
 }
@@ -326,6 +326,7 @@ lockstep_error* lockstep_prepared_create(lockstep_communicator* communicator, co
     Communicator* const ranks = communicator->get();
     LOCKSTEP_ASSIGN_OR_RETURN(const CollectiveRequest request, ToRequest(*ranks, given, options));
     auto handle = std::make_unique<lockstep_prepared>();
+    handle->communicator = communicator->Share();
     LOCKSTEP_ASSIGN_OR_RETURN(handle->collective, ranks->Prepare(request));
     *out_prepared = handle.release();
     return absl::OkStatus();
@@ -377,7 +378,7 @@ lockstep_error* lockstep_group_end(lockstep_communicator* communicator, lockstep
     LOCKSTEP_RETURN_IF_ERROR(CheckUsable(communicator));
     LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Work work, communicator->get()->EndGroup());
     if (out_work != nullptr) {
-      *out_work = new lockstep_work(std::move(work));
+      *out_work = new lockstep_work(communicator->Share(), std::move(work));
       return absl::OkStatus();
     }
     // A nested end waits for nothing; the calls' own deadlines bound the wait of the outermost.

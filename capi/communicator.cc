@@ -37,8 +37,23 @@ lockstep_error* CopyOut(const lockstep_communicator* communicator, char** out_te
 std::unique_ptr<lockstep_communicator> PartOf(const lockstep_communicator& whole,
                                               std::unique_ptr<lockstep::Communicator> part) {
   auto handle = std::make_unique<lockstep_communicator>();
+  handle->open = whole.open;
   handle->world = whole.world;
-  handle->part = std::move(part);
+  // A part goes before its world.
+  handle->ranks = std::shared_ptr<lockstep::Communicator>(
+      part.release(), [world = whole.world](lockstep::Communicator* ranks) { delete ranks; });
+  return handle;
+}
+
+std::unique_ptr<lockstep_communicator> AllOf(std::shared_ptr<lockstep::World> world) {
+  auto handle = std::make_unique<lockstep_communicator>();
+  handle->world = std::move(world);
+  handle->ranks = std::shared_ptr<lockstep::Communicator>(
+      handle->world->communicator(), [world = handle->world](lockstep::Communicator*) { world->CloseCommunicator(); });
+  // Unless nothing shares it, and it is destroyed now.
+  handle->open = std::shared_ptr<void>(handle->world.get(), [world = handle->world](void*) {
+    if (world.use_count() > 1) world->Close();
+  });
   return handle;
 }
 
@@ -83,14 +98,16 @@ lockstep_error* lockstep_communicator_create(const lockstep_communicator_options
     world.nccl_ctas_max = given.nccl_ctas_max;
     world.nccl_split_share = given.nccl_split_share != 0;
     world.fold_kernels = lockstep::kernels::CudaFoldKernels();
-    auto handle = std::make_unique<lockstep_communicator>();
-    LOCKSTEP_ASSIGN_OR_RETURN(handle->world, lockstep::World::Create(world));
-    *out_communicator = handle.release();
+    LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<lockstep::World> created, lockstep::World::Create(world));
+    *out_communicator = AllOf(std::move(created)).release();
     return absl::OkStatus();
   });
 }
 
-void lockstep_communicator_destroy(lockstep_communicator* communicator) { lockstep::capi::Destroy(communicator); }
+void lockstep_communicator_destroy(lockstep_communicator* communicator) {
+  // A hook's is its reducer's.
+  if (communicator != nullptr && communicator->borrowed == nullptr) lockstep::capi::Destroy(communicator);
+}
 
 lockstep_error* lockstep_communicator_split(lockstep_communicator* communicator, int32_t color, int32_t key,
                                             lockstep_communicator** out_communicator) {

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "base/device.h"
 #include "base/fork.h"
+#include "base/status.h"
 #include "base/tensor_view.h"
 #include "capi/error.h"
 #include "capi/lockstep.h"
@@ -57,21 +58,26 @@ struct lockstep_store {
   std::unique_ptr<lockstep::Store> store;
 };
 
+// Handles may be destroyed in any order. What is made of a communicator's handle (a work, a reducer, a buffer set) shares the
+// communicator with it. With the handle the communicator ends: its peers are told, and whatever shares it answers CANCELLED or
+// FAILED_PRECONDITION. The world ends with the last handle of any of its communicators, and is destroyed with whatever shares them.
 struct lockstep_communicator {
-  // The world goes on for as long as there are parts of it, but not its communicator of all ranks.
   ~lockstep_communicator() {
-    if (borrowed == nullptr && part == nullptr && world != nullptr && world.use_count() > 1) world->CloseCommunicator();
+    if (ranks != nullptr && ranks.use_count() > 1) ranks->Leave();
   }
-  lockstep::Communicator* get() const {
-    if (borrowed != nullptr) return borrowed;
-    return part != nullptr ? part.get() : world->communicator();
+  lockstep::Communicator* get() const { return borrowed != nullptr ? borrowed : ranks.get(); }
+  // For what is made of this. A hook's communicator goes with its reducer: only the world is kept then.
+  std::shared_ptr<lockstep::Communicator> Share() const {
+    return borrowed != nullptr ? std::shared_ptr<lockstep::Communicator>(world, borrowed) : ranks;
   }
 
   uint64_t fork_generation = lockstep::ForkGeneration();
-  std::shared_ptr<lockstep::World> world;        // shared by the communicator of all ranks and its parts
-  std::unique_ptr<lockstep::Communicator> part;  // null: all ranks
-  lockstep::Communicator* borrowed = nullptr;    // a hook's, which belongs to its reducer
-  lockstep_hook_bucket* hook_bucket = nullptr;   // a stream-ordered hook's: collectives go on this bucket's stream
+  // The last one is destroyed first.
+  std::shared_ptr<void> open;                     // of the handles of the world's communicators: closes it
+  std::shared_ptr<lockstep::World> world;         // shared by the communicator of all ranks and its parts
+  std::shared_ptr<lockstep::Communicator> ranks;  // of all ranks, or a part; null where it is borrowed
+  lockstep::Communicator* borrowed = nullptr;     // a hook's, which belongs to its reducer
+  lockstep_hook_bucket* hook_bucket = nullptr;    // a stream-ordered hook's: collectives go on this bucket's stream
   lockstep::capi::Streams streams;
 };
 
@@ -81,14 +87,17 @@ struct lockstep_memory {
 };
 
 struct lockstep_work {
-  explicit lockstep_work(lockstep::Work operation) : work(std::move(operation)) {}
+  lockstep_work(std::shared_ptr<lockstep::Communicator> ranks, lockstep::Work operation)
+      : communicator(std::move(ranks)), work(std::move(operation)) {}
 
   uint64_t fork_generation = lockstep::ForkGeneration();
+  const std::shared_ptr<lockstep::Communicator> communicator;  // which a wait drives
   lockstep::Work work;
 };
 
 struct lockstep_prepared {
   uint64_t fork_generation = lockstep::ForkGeneration();
+  std::shared_ptr<lockstep::Communicator> communicator;  // outlives the collective
   std::unique_ptr<lockstep::PreparedCollective> collective;
 };
 
@@ -99,7 +108,8 @@ struct lockstep_reducer {
   lockstep::capi::Context optimizer;
   lockstep::capi::Context buffer_hook;
   std::shared_ptr<lockstep::World> world;  // its communicator's, for parts that a buffer hook makes
-  lockstep::capi::Streams streams;         // outlives the reducer, which uses them
+  std::shared_ptr<lockstep::Communicator> communicator;
+  lockstep::capi::Streams streams;  // outlives the reducer, which uses them
   std::unique_ptr<lockstep::Reducer> reducer;
   // By parameter, what was last given out, whose shapes the caller borrows.
   std::vector<lockstep::TensorView> averages;
@@ -127,7 +137,10 @@ inline absl::Status CheckUsable(const lockstep_communicator* communicator) {
 
 inline absl::Status CheckUsable(const lockstep_reducer* reducer) {
   if (reducer == nullptr) return NullArgument("reducer");
-  return CheckNotForked(reducer->fork_generation, "reducer");
+  LOCKSTEP_RETURN_IF_ERROR(CheckNotForked(reducer->fork_generation, "reducer"));
+  if (!reducer->communicator->left()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "the reducer's communicator was destroyed: the reducer can only be given another communicator, or destroyed");
 }
 
 inline absl::StatusOr<Stream*> FindStream(lockstep_reducer& reducer, const lockstep_stream* stream) {

@@ -83,7 +83,7 @@ lockstep_error* lockstep_send(lockstep_communicator* communicator, const lockste
     request.device = view.device();
     if (out_work == nullptr) return ranks->Send(request);
     LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Work work, ranks->StartSend(request));
-    *out_work = new lockstep_work(std::move(work));
+    *out_work = new lockstep_work(communicator->Share(), std::move(work));
     return absl::OkStatus();
   });
 }
@@ -103,7 +103,7 @@ lockstep_error* lockstep_receive(lockstep_communicator* communicator, const lock
     request.device = view.device();
     if (out_work != nullptr) {
       LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Work work, ranks->StartReceive(request));
-      *out_work = new lockstep_work(std::move(work));
+      *out_work = new lockstep_work(communicator->Share(), std::move(work));
       return absl::OkStatus();
     }
     if (out_message == nullptr) return ranks->Receive(request);

@@ -44,6 +44,7 @@ lockstep_error* lockstep_reducer_create(lockstep_communicator* communicator, con
     lockstep::Communicator* const ranks = communicator->get();
     auto handle = std::make_unique<lockstep_reducer>();
     handle->world = communicator->world;
+    handle->communicator = communicator->Share();
     absl::StatusOr<lockstep::ReducerOptions> reducer_options = ToReducerOptions(given, &handle->world);
     absl::StatusOr<std::vector<lockstep::Parameter>> table = ToParameters(parameters, parameter_count);
     absl::Status local = reducer_options.status();

@@ -28,10 +28,15 @@ lockstep_error* lockstep_reducer_join(lockstep_reducer* reducer, const lockstep_
 
 lockstep_error* lockstep_reducer_change_communicator(lockstep_reducer* reducer, lockstep_communicator* communicator) {
   return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
+    if (reducer == nullptr) return lockstep::capi::NullArgument("reducer");
+    LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::CheckNotForked(reducer->fork_generation, "reducer"));
     LOCKSTEP_RETURN_IF_ERROR(CheckUsable(communicator));
     const absl::Status changed = reducer->reducer->ChangeCommunicator(communicator->get());
-    reducer->world = communicator->world;
+    // Unless that failed before it began.
+    if (reducer->reducer->communicator() == communicator->get()) {
+      reducer->world = communicator->world;
+      reducer->communicator = communicator->Share();
+    }
     return changed;
   });
 }

@@ -36,6 +36,7 @@
 #ifndef COMM_COMMUNICATOR_H_
 #define COMM_COMMUNICATOR_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -222,6 +223,17 @@ class Communicator {
   // Fails everything in flight and to come, on every rank, with ABORTED and this reason.
   virtual void Abort(const std::string& reason) = 0;
 
+  // This rank leaves, as the destructor does: what is in flight ends with CANCELLED here and with ABORTED on the other ranks. With
+  // nothing in flight they may still finish what this rank has finished; what they call beyond that is ABORTED and names this rank.
+  // Every later call here is CANCELLED, as status() is, also of what was made of this communicator, but for its parts. Waits for no
+  // peer. Idempotent.
+  void Leave() {
+    left_.store(true, std::memory_order_relaxed);
+    OnLeave();
+  }
+  // Relaxed: who needs more asks for status().
+  bool left() const { return left_.load(std::memory_order_relaxed); }
+
   // Notes: small texts that ranks leave for each other under a topic, beside the data (see ControlChannel). Posting returns at
   // once; AwaitNotes returns the notes in rank order once there are `count`.
   virtual void PostNote(uint64_t topic, const std::string& text) = 0;
@@ -245,6 +257,11 @@ class Communicator {
 
  protected:
   Communicator() = default;
+
+ private:
+  virtual void OnLeave() = 0;
+
+  std::atomic<bool> left_{false};
 };
 
 }  // namespace lockstep

@@ -84,6 +84,16 @@ DeviceCommunicator::DeviceCommunicator(HostPart host, Device* device, std::chron
 
 DeviceCommunicator::~DeviceCommunicator() { failure_->Close(); }
 
+void DeviceCommunicator::OnLeave() {
+  const bool good = status().ok();
+  const bool ends = !ended_.exchange(true, std::memory_order_relaxed) && !IdleOnDevice();
+  Close();
+  // The other ranks must not wait for this one's part.
+  if (ends && good) host_->Abort(absl::StrCat("it was destroyed with calls in flight on ", Name(device_->id())));
+  if (ends) OnFailure(failure_->status());
+  host_->Leave();
+}
+
 void DeviceCommunicator::Close() {
   ended_.store(true, std::memory_order_relaxed);
   failure_->Set(absl::CancelledError("the communicator was destroyed"));

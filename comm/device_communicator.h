@@ -146,6 +146,9 @@ class DeviceCommunicator : public Communicator {
   // that noticed it: any, without locks.
   virtual void OnFailure(const absl::Status& status) = 0;
 
+  // Whether all that it has issued is done on the device.
+  virtual bool IdleOnDevice() { return true; }
+
   // ---- What it finds here.
 
   Communicator* host() const { return host_.get(); }
@@ -154,6 +157,9 @@ class DeviceCommunicator : public Communicator {
   // The first failure is status() from then on; aborts the host communicator and calls OnFailure. Any thread, without
   // locks. A failure of the host communicator alone is the back end's to notice, by status().
   void Fail(const absl::Status& status);
+
+  // What is in flight on the device ends, on the other ranks, too; then the host communicator is left.
+  void OnLeave() override;
 
   // Told of the failure, and outlives this: works share it.
   const std::shared_ptr<DeviceFailure>& failure() const { return failure_; }

@@ -97,6 +97,7 @@ class IpcCommunicator : public DeviceCommunicator, private DeviceWatchdog::Clien
                                                          int key) override;
   std::string DescribeDevice() const override;
   void OnFailure(const absl::Status& status) override;
+  bool IdleOnDevice() override { return buffers_->last()->Query(); }
   void Watch() override;
 
   // Over the host, before anything is issued: what calls the others make, in checked mode; and for each call PlanIpc's

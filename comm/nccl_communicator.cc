@@ -165,7 +165,7 @@ NcclCommunicator::~NcclCommunicator() {
   // CUDA and the watchdog did not come along into a forked child.
   if (fork_generation_ != ForkGeneration()) return;
   DeviceWatchdog::Get()->Remove(this);
-  const bool good = status().ok();
+  const bool good = left() || status().ok();
   const bool idle = good && operations_.Idle();
   // The other ranks must not wait for this one's part.
   if (good && !idle)

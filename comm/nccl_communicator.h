@@ -101,6 +101,7 @@ class NcclCommunicator : public DeviceCommunicator, private DeviceWatchdog::Clie
                                                          int key) override;
   std::string DescribeDevice() const override;
   void OnFailure(const absl::Status& status) override;
+  bool IdleOnDevice() override { return operations_.Idle(); }
   void Watch() override;
 
   absl::StatusOr<std::unique_ptr<SymmetricBuffer>> AllocateHere(size_t bytes) override;

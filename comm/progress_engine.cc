@@ -22,14 +22,20 @@ ProgressEngine::ProgressEngine(Transport* transport, std::chrono::nanoseconds sp
     : transport_(transport), spin_(spin), sends_may_lag_(transport->sends_may_lag()) {}
 
 ProgressEngine::~ProgressEngine() {
-  Thread thread;
   {
     MutexLock lock(&mu_);
     LOCKSTEP_CHECK(clients_.empty());
+  }
+  Stop();
+}
+
+void ProgressEngine::Stop() {
+  Thread thread;
+  {
+    MutexLock lock(&mu_);
     stopping_ = true;
     changed_.SignalAll();
     transport_->Wake();
-    // With no client left all that was waited for is done.
     while (waiters_ > 0) changed_.WaitUntil(&mu_, Deadline::Infinite());
     thread = std::move(thread_);
   }

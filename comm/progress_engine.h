@@ -42,11 +42,15 @@ class ProgressEngine {
   // ranks outnumber cores.
   ProgressEngine(Transport* transport, std::chrono::nanoseconds spin);
 
-  // Ends the thread. No client may be left, so that all that anybody waits for is done; waits until they have left Drive.
+  // Stops. No client may be left.
   ~ProgressEngine();
 
   ProgressEngine(const ProgressEngine&) = delete;
   ProgressEngine& operator=(const ProgressEngine&) = delete;
+
+  // All that anybody waits for is done, and nothing will be begun any more: waits until they have left Drive, and ends the thread.
+  // Idempotent.
+  void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
   Mutex* mutex() ABSL_LOCK_RETURNED(mu_) { return &mu_; }
   Transport* transport() { return transport_; }

@@ -208,9 +208,13 @@ SelfCommunicator::SelfCommunicator(size_t flight_records, std::chrono::milliseco
       mailbox_(std::make_shared<Mailbox>()),
       recorder_(flight_records) {}
 
-SelfCommunicator::~SelfCommunicator() {
-  mailbox_->Fail(absl::CancelledError("the communicator was destroyed"));
+SelfCommunicator::~SelfCommunicator() { SelfCommunicator::OnLeave(); }
+
+void SelfCommunicator::OnLeave() {
+  const absl::Status destroyed = absl::CancelledError("the communicator was destroyed");
+  mailbox_->Fail(destroyed);
   MutexLock lock(&mu_);
+  if (status_.ok()) status_ = destroyed;
   if (group_ == nullptr) return;
   const absl::Status open = absl::FailedPreconditionError(
       absl::StrCat("the communicator was destroyed with a group open: its ",

@@ -25,7 +25,7 @@ class SelfCommunicator : public Communicator {
  public:
   // `timeout`: of a message, where the request names none.
   explicit SelfCommunicator(size_t flight_records, std::chrono::milliseconds timeout = std::chrono::minutes(30));
-  // Completes messages in flight with CANCELLED.
+  // Leaves.
   ~SelfCommunicator() override;
 
   Rank rank() const override { return Rank(0); }
@@ -68,6 +68,8 @@ class SelfCommunicator : public Communicator {
   // Completes the group's calls without launching them.
   static void Drop(std::unique_ptr<Group> group, const absl::Status& status);
   bool Collecting() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Completes messages in flight with CANCELLED.
+  void OnLeave() override ABSL_LOCKS_EXCLUDED(mu_);
 
   const size_t flight_records_;
   const std::chrono::milliseconds timeout_;

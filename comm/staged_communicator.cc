@@ -107,6 +107,12 @@ void StagedCommunicator::OnFailure(const absl::Status& status) {
   if (communicator->status().ok()) communicator->Abort(std::string(status.message()));
 }
 
+void StagedCommunicator::OnLeave() {
+  DeviceCommunicator::OnLeave();
+  // What it has in flight ends there.
+  pipeline_->communicator()->Leave();
+}
+
 std::string StagedCommunicator::FlightRecords() const {
   return absl::StrCat(DeviceCommunicator::FlightRecords(), "on ", Name(device()), ":\n", pipeline_->FlightRecords(),
                       "in pieces:\n", pipeline_->communicator()->FlightRecords());

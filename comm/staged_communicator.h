@@ -73,6 +73,7 @@ class StagedCommunicator : public DeviceCommunicator {
                                                          int key) override;
   std::string DescribeDevice() const override;
   void OnFailure(const absl::Status& status) override;
+  void OnLeave() override;
 
  private:
   StagedCommunicator(HostPart host, Device* device, StagedOptions options)

@@ -96,29 +96,40 @@ TransportCommunicator::TransportCommunicator(ProgressEngine* engine, ControlChan
 }
 
 TransportCommunicator::~TransportCommunicator() {
-  if (options_.registry != nullptr) options_.registry->Remove(options_.channel);
-  kept_->Close();
+  TransportCommunicator::OnLeave();
   MutexLock lock(mu());
-  if (group_ != nullptr) {
-    const absl::Status open = absl::FailedPreconditionError(absl::StrCat(
-        "the communicator was destroyed with a group open: its ", group_->members.size(), " calls were not launched"));
-    LOCKSTEP_LOG(kError) << "rank " << rank_ << ": " << open.message();
-    DropGroup(group_.get(), open);
-  }
-  if (status_.ok()) {
-    const Job* const job = FirstJob();
-    const std::string left = job != nullptr               ? ToString(job->signature)
-                             : !messages_.calls().empty() ? ToString(*messages_.calls().front())
-                                                          : "";
-    if (control_ != nullptr && !left.empty()) {
-      control_->Report(options_.channel,
-                       absl::AbortedError(absl::StrCat("rank ", rank_.value(), " destroyed the communicator with ",
-                                                       left, " in flight")));
-    }
-    status_ = absl::CancelledError("the communicator was destroyed");
-    FailCalls(status_);
-  }
   engine_->RemoveClient(this);
+}
+
+void TransportCommunicator::OnLeave() {
+  if (options_.registry != nullptr) options_.registry->Remove(options_.channel);
+  {
+    MutexLock lock(mu());
+    if (group_ != nullptr) {
+      const absl::Status open =
+          absl::FailedPreconditionError(absl::StrCat("the communicator was destroyed with a group open: its ",
+                                                     group_->members.size(), " calls were not launched"));
+      LOCKSTEP_LOG(kError) << "rank " << rank_ << ": " << open.message();
+      DropGroup(group_.get(), open);
+      group_ = nullptr;
+    }
+    if (status_.ok()) {
+      const Job* const job = FirstJob();
+      const std::string left = job != nullptr               ? ToString(job->signature)
+                               : !messages_.calls().empty() ? ToString(*messages_.calls().front())
+                                                            : "";
+      if (control_ != nullptr && !left.empty()) {
+        control_->Report(options_.channel,
+                         absl::AbortedError(absl::StrCat("rank ", rank_.value(), " destroyed the communicator with ",
+                                                         left, " in flight")));
+      } else if (control_ != nullptr) {
+        control_->CloseChannel(options_.channel, size_, started_.load(std::memory_order_relaxed));
+      }
+      status_ = absl::CancelledError("the communicator was destroyed");
+      FailCalls(status_);
+    }
+  }
+  kept_->Close();
 }
 
 absl::Status TransportCommunicator::Run(const CollectiveRequest& request) { return RunPlanned(request, nullptr); }
@@ -439,9 +450,12 @@ Deadline TransportCommunicator::CheckDeadlines() {
 void TransportCommunicator::Fail(const absl::Status& status) {
   if (!status_.ok()) return;
   status_ = status;
-  LOCKSTEP_LOG(kError) << "rank " << rank_ << ": communicator failed: " << status.ToString()
-                       << "\nlast collectives, newest last:\n"
-                       << recorder_.ToString(kFlightRecordsPrinted);
+  // That this rank's world was closed is no failure.
+  if (!absl::IsCancelled(status)) {
+    LOCKSTEP_LOG(kError) << "rank " << rank_ << ": communicator failed: " << status.ToString()
+                         << "\nlast collectives, newest last:\n"
+                         << recorder_.ToString(kFlightRecordsPrinted);
+  }
   FailCalls(status);
 }
 
@@ -460,6 +474,7 @@ void TransportCommunicator::OnFailure(const absl::Status& status) {
 }
 
 void TransportCommunicator::Abort(const std::string& reason) {
+  if (left()) return;  // the others have been told already
   absl::Status error = absl::AbortedError(absl::StrCat("rank ", rank_.value(), " aborted the communicator: ", reason));
   if (control_ != nullptr) {
     control_->Report(options_.channel, error);

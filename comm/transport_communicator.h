@@ -69,7 +69,7 @@ class TransportCommunicator : public Communicator,
   // tests) a failure is known to this rank alone, and notes are UNIMPLEMENTED.
   TransportCommunicator(ProgressEngine* engine, ControlChannel* control, TransportCommunicatorOptions options);
 
-  // Completes operations in flight with CANCELLED, and fails them on the other ranks. Waits for no peer.
+  // Leaves.
   ~TransportCommunicator() override;
 
   // Makes the memory over which collectives by memory meet, and their stage, where all ranks share it; elsewhere nothing.
@@ -177,6 +177,8 @@ class TransportCommunicator : public Communicator,
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   absl::Status LaunchGroup(Group* group) ABSL_LOCKS_EXCLUDED(mu());
   void DropGroup(Group* group, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+
+  void OnLeave() override ABSL_LOCKS_EXCLUDED(mu());
 
   Rank TransportRank(Rank rank) const { return options_.ranks.empty() ? rank : options_.ranks[rank.value()]; }
   // Of those in flight, the first that was called; null when there is none.

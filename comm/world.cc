@@ -10,6 +10,7 @@
 #include "absl/types/optional.h"
 #include "base/env.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "comm/channel_registry.h"
 #include "comm/cores.h"
@@ -258,9 +259,17 @@ class SelfWorld : public World {
  public:
   explicit SelfWorld(size_t flight_records) : communicator_(std::make_unique<SelfCommunicator>(flight_records)) {}
   Communicator* communicator() override { return communicator_.get(); }
-  void CloseCommunicator() override { communicator_.reset(); }
+  void CloseCommunicator() override {
+    MutexLock lock(&mu_);
+    communicator_.reset();
+  }
+  void Close() override {
+    MutexLock lock(&mu_);
+    if (communicator_ != nullptr) communicator_->Leave();
+  }
 
  private:
+  Mutex mu_;  // of those that end the communicator
   std::unique_ptr<SelfCommunicator> communicator_;
 };
 
@@ -272,7 +281,11 @@ class ConnectedWorld : public World {
   absl::Status Connect(const WorldSpec& spec, const Settings& settings, Store* store);
 
   Communicator* communicator() override { return communicator_.get(); }
-  void CloseCommunicator() override { communicator_.reset(); }
+  void CloseCommunicator() override {
+    MutexLock lock(&mu_);
+    communicator_.reset();
+  }
+  void Close() override;
 
  private:
   // Takes what the control thread says to the communicators, which come and go.
@@ -280,12 +293,25 @@ class ConnectedWorld : public World {
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<ProgressEngine> engine_;
   std::unique_ptr<ControlChannel> control_;
+  Mutex mu_;  // of those that end the communicator, or all of it
   std::unique_ptr<TransportCommunicator> communicator_;
 };
 
-ConnectedWorld::~ConnectedWorld() {
-  // After Leave nobody calls back, so the rest may go.
+void ConnectedWorld::Close() {
+  MutexLock lock(&mu_);
+  // After Leave nobody calls back, so the rest may end.
   if (control_ != nullptr) control_->Leave();
+  if (communicator_ != nullptr) communicator_->Leave();
+  // What is left are parts that objects of ours have made for themselves.
+  registry_.OnFailure({kAllChannels, absl::CancelledError("the communicator was destroyed")});
+  if (engine_ == nullptr) return;
+  engine_->Stop();
+  MutexLock engine_lock(engine_->mutex());
+  (void)transport_->Close(Deadline::Now());
+}
+
+ConnectedWorld::~ConnectedWorld() {
+  Close();
   communicator_.reset();
   engine_.reset();
   transport_.reset();

@@ -70,7 +70,7 @@ class World {
   // those of MeasureLinks.
   static absl::StatusOr<std::unique_ptr<World>> Create(const WorldOptions& options);
 
-  // Says goodbye. Operations in flight complete with CANCELLED. Waits for no peer.
+  // Closes.
   virtual ~World() = default;
   World(const World&) = delete;
   World& operator=(const World&) = delete;
@@ -80,6 +80,11 @@ class World {
 
   // Destroys the communicator of all ranks alone: the parts that it was split into go on.
   virtual void CloseCommunicator() = 0;
+
+  // Says goodbye, and ends all communicators of the world: operations in flight complete with CANCELLED, and later calls are. For
+  // when something that was made of them is still there; it may go at any time afterwards, and the communicators with it. Waits
+  // for no peer. Idempotent; any thread.
+  virtual void Close() = 0;
 
  protected:
   World() = default;

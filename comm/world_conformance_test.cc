@@ -61,6 +61,7 @@ CommunicatorFactory Factory(const std::string& name, const Change& change, Memor
   };
   CommunicatorFactory factory{name, create};
   factory.shares_memory = memory != Memory::kOfEachRank;
+  factory.announces_failures = true;
   return factory;
 }
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/devices.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "comm/agreement.h"
 #include "comm/communicator.h"
@@ -18,11 +19,18 @@ class WorldOnDevice : public World {
 
   Communicator* communicator() override { return communicator_.get(); }
   void CloseCommunicator() override {
+    MutexLock lock(&mu_);
     communicator_.reset();
     host_->CloseCommunicator();
   }
+  void Close() override {
+    MutexLock lock(&mu_);
+    if (communicator_ != nullptr) communicator_->Leave();
+    host_->Close();
+  }
 
  private:
+  Mutex mu_;  // of those that end the communicator
   const std::unique_ptr<World> host_;
   std::unique_ptr<Communicator> communicator_;  // over the host's, so it goes first
 };

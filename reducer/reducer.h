@@ -201,6 +201,9 @@ class Reducer {
   // Copies the root's tensors to every rank, coalesced into messages of up to 250 MiB. Blocks.
   absl::Status Broadcast(absl::Span<const TensorView> tensors, Rank root);
 
+  // The one that it was made with, or was changed to.
+  Communicator* communicator() const { return communicator_; }
+
   // Where gradients are.
   Device* device() const { return accelerator_.device; }
 

@@ -643,6 +643,114 @@ TEST_P(CommunicatorConformance, DestroyingAPartWithACallInFlightFailsItOnEveryRa
   });
 }
 
+// As destroying it, but for what is still there.
+TEST_P(CommunicatorConformance, WhoHasLeftHasItsCallsCancelledAndTheOthersHearOfIt) {
+  if (GetParam().checked) GTEST_SKIP() << "nothing is in flight before all ranks have called";
+  ForSizes({1, 2, 3}, [&] {
+    const CaseReference reference(Large(4), size());
+    Gate left;
+    OnRanks([&](Communicator& self) {
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<Communicator> part, self.Duplicate());
+      CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<PreparedCollective> prepared, part->Prepare(run.request()));
+      if (self.rank() != Rank(0)) {
+        EXPECT_THAT(left.Await(CommTestDeadline()), IsOk());
+        EXPECT_THAT(part->Run(run.request()), StatusIs(Code::kAborted));
+        return;
+      }
+      const auto cancelled = StatusIs(Code::kCancelled, ::testing::HasSubstr("the communicator was destroyed"));
+      absl::StatusOr<Work> work = part->Start(run.request());
+      ASSERT_THAT(work.status(), IsOk());
+      EXPECT_FALSE(part->left());
+      part->Leave();
+      EXPECT_TRUE(part->left());
+      if (size() > 1) {
+        EXPECT_THAT(work->Wait(CommTestDeadline()), cancelled);
+      }
+      EXPECT_THAT(part->status(), cancelled);
+      EXPECT_THAT(part->Run(run.request()), cancelled);
+      EXPECT_THAT(part->Run(CollectiveRequest()), cancelled);
+      EXPECT_THAT(part->Start(run.request()).status(), cancelled);
+      EXPECT_THAT(prepared->Start(), cancelled);
+      EXPECT_THAT(part->StartGroup(), ::testing::Not(IsOk()));
+      EXPECT_THAT(part->Duplicate().status(), ::testing::Not(IsOk()));
+      part->Leave();
+      left.Open();
+      EXPECT_THAT(part->status(), cancelled);
+    });
+    ExpectUsable();
+  });
+}
+
+// A rank destroys a duplicate that the others use: in a collective already, or only afterwards. The duplicate is new, or was used.
+TEST_P(CommunicatorConformance, DestroyingADuplicateEndsWhatPeersCallThere) {
+  ForSizes({2, 3, 5}, [&] {
+    for (const bool used : {false, true}) {
+      for (const bool inside : {false, true}) {
+        SCOPED_TRACE(absl::StrCat(used ? "used" : "new", inside ? ", called before" : ", called afterwards"));
+        const Rank leaver(size() - 1);
+        std::atomic<int> waiting{0};  // ranks that have finished what they all call
+        Gate destroyed;
+        OnRanks([&](Communicator& self) {
+          LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<Communicator> part, self.Duplicate());
+          std::vector<int64_t> data = {1, 2, 3};
+          if (used) {
+            EXPECT_THAT(part->Run(SumOf(&data)), IsOk());
+          }
+          if (self.rank() == leaver) {
+            const Deadline deadline = CommTestDeadline();
+            while (waiting < size() - 1 && !deadline.passed()) std::this_thread::yield();
+            part.reset();
+            destroyed.Open();
+            return;
+          }
+          const auto begin = Deadline::Clock::now();
+          ++waiting;
+          if (!inside) {
+            EXPECT_THAT(destroyed.Await(CommTestDeadline()), IsOk());
+          }
+          const absl::Status status = part->Run(SumOf(&data));
+          const std::string name =
+              GetParam().announces_failures || size() == 2 ? absl::StrCat("rank ", leaver.value()) : "";
+          EXPECT_THAT(status, StatusIs(Code::kAborted, ::testing::HasSubstr(name)));
+          EXPECT_EQ(part->status(), status);
+          EXPECT_LT(Deadline::Clock::now() - begin, std::chrono::seconds(20));
+        });
+        ExpectUsable();
+      }
+    }
+  });
+}
+
+// Whoever is first to be done may destroy its part while others have yet to call what all call last.
+TEST_P(CommunicatorConformance, DestroyingAPartInGoodOrderFailsNobody) {
+  ForSizes({2, 3}, [&] {
+    OnRanks([&](Communicator& self) {
+      const Rank root(0);
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<Communicator> part, self.Duplicate());
+      EXPECT_THAT(part->Run(CollectiveRequest()), IsOk());
+      // The root of a small broadcast needs nobody to be done with it, unless it goes by memory.
+      std::vector<int64_t> data(2, self.rank() == root ? 7 : 0);
+      CollectiveRequest last = SumOf(&data);
+      last.collective = Collective::kBroadcast;
+      last.root = root;
+      if (self.rank() == root) {
+        EXPECT_THAT(part->Run(last), IsOk());
+        part.reset();
+      } else {
+        // Longer than the hub needs to notice anything.
+        Gate never;
+        EXPECT_THAT(never.Await(Deadline::AfterMs(GetParam().announces_failures ? 1'500 : 10)), ::testing::Not(IsOk()));
+        EXPECT_THAT(part->status(), IsOk());
+        EXPECT_THAT(part->Run(last), IsOk());
+        EXPECT_THAT(data, ::testing::Each(7));
+        EXPECT_THAT(part->status(), IsOk());
+      }
+    });
+    ExpectUsable();
+  });
+}
+
 }  // namespace lockstep
 
 #endif  // TESTS_COMMUNICATOR_CALLS_CONFORMANCE_H_

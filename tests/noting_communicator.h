@@ -82,6 +82,8 @@ class NotingCommunicator : public Communicator {
   std::string Describe() const override { return inner_->Describe(); }
 
  private:
+  void OnLeave() override { inner_->Leave(); }
+
   Communicator* const inner_;
   MemoryNoteBoard* const board_;
 };

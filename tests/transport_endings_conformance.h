@@ -183,6 +183,25 @@ TEST_P(TransportConformance, AbortChannelLeavesTheOthers) {
   Exchange(2, TestPayload(300'000, 1));
 }
 
+// Whether there ever was a message on the channel, and whether the receive comes first, does not matter.
+TEST_P(TransportConformance, AbortChannelEndsReceivesOfWhatItNeverBegan) {
+  if (!Create(3)) return;
+  std::vector<unsigned char> target(8);
+  TestOperation before, after, others;
+  rank(1)->Receive(Rank(0), 5, TestEnvelope(1), CopySink(&target), &before);
+  rank(1)->Receive(Rank(2), 5, TestEnvelope(1), CopySink(&target), &others);
+  rank(0)->AbortChannel(5, absl::AbortedError("given up"));
+  rank(0)->AbortChannel(6, absl::AbortedError("given up"));
+  rank(1)->Receive(Rank(0), 6, TestEnvelope(1), CopySink(&target), &after);
+  ASSERT_TRUE(DriveAll(ranks_, [&] { return before.done() && after.done(); }));
+  for (const TestOperation* receive : {&before, &after}) {
+    EXPECT_THAT(receive->status, StatusIs(Code::kUnavailable, testing::HasSubstr("recv from rank 0")));
+  }
+  EXPECT_FALSE(others.done());
+  Exchange(7, TestPayload(100, 1));
+  ranks_[1] = nullptr;  // before what it refers to
+}
+
 TEST_P(TransportConformance, ACompletionMayAbortItsChannel) {
   if (!Create(2)) return;
   const std::vector<unsigned char> data = TestPayload(64, 1);

@@ -12,6 +12,8 @@
 //   late               heartbeats arrive, but an operation's         DEADLINE_EXCEEDED, naming the operation and which
 //                      deadline passed elsewhere                     ranks have not called or not finished it
 //   left               said goodbye                                  nothing; only whoever still needs it is told
+//   closed a channel   said so                                       nothing, until another rank goes on there: ABORTED
+//                                                                    "rank 2 (host b, pid 71) has closed its communicator"
 //
 // The hub announces the first failure of a channel and no other, so that all ranks return the same error. Rank 0's own
 // death is seen by each rank as the loss of its connection. A rank that was itself stopped and wakes up finds the
@@ -98,6 +100,11 @@ class ControlChannel {
   // Reports that an operation's deadline passed. The hub asks all ranks how far they are and announces
   // DEADLINE_EXCEEDED with "operation" and which ranks have not started or not finished sequence number `sequence`.
   virtual void ReportLate(ChannelId channel, uint64_t sequence, const std::string& operation) = 0;
+
+  // This rank has ended its use of a channel of `members` ranks in good order, after `started` collectives; returns at once. Once
+  // another rank has called one more on it, the hub announces ABORTED, naming this rank: after a heartbeat or two. Where all
+  // ranks end it after the same collectives, nothing is said.
+  virtual void CloseChannel(ChannelId channel, int members, uint64_t started) = 0;
 
   // What was announced for the channel (or for all), waiting for it until the deadline; `fallback` if nothing was.
   virtual absl::Status AwaitFailure(ChannelId channel, const absl::Status& fallback, Deadline deadline) = 0;

@@ -141,6 +141,10 @@ void Client::ReportLate(ChannelId channel, uint64_t sequence, const std::string&
                                        Describe(hub_member_), " has closed its communicator")));
 }
 
+void Client::CloseChannel(ChannelId channel, int members, uint64_t started) {
+  Post(Closed{channel, static_cast<uint32_t>(members), started});
+}
+
 void Client::KeepLocked(ChannelId channel, const absl::Status& status) {
   kept_.emplace(channel, status);
   if (hub_state_ == HubState::kLeft) wakeup_.Signal();

@@ -55,6 +55,7 @@ class Client final : public ControlChannel {
   void Report(ChannelId channel, const absl::Status& status, Rank suspect) override;
   void Report(ChannelId channel, const absl::Status& status) override;
   void ReportLate(ChannelId channel, uint64_t sequence, const std::string& operation) override;
+  void CloseChannel(ChannelId channel, int members, uint64_t started) override;
   absl::Status AwaitFailure(ChannelId channel, const absl::Status& fallback, Deadline deadline) override;
   void PostNote(ChannelId channel, uint64_t topic, const std::string& text) override;
   absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitNotes(ChannelId channel, uint64_t topic, int count,

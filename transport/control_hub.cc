@@ -286,7 +286,8 @@ void HubThread::RemoveClosed() {
 }
 
 void HubThread::SayGoodbye() {
-  // Its goodbye may not have been read yet.
+  // What rank 0 said last may not have been read yet: its goodbye, and before it that it left a communicator with calls in flight.
+  if (by_rank_[0] != nullptr) ReadFrom(by_rank_[0], Clock::now());
   world_.Left(0);
   world_.Close();
   SendToAll(Goodbye{});

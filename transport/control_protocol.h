@@ -33,6 +33,7 @@
 //   20 called     to hub     channel:u32 sequence:u64 string     empty: not called yet, or long ago
 //   21 enter barrier to hub  request:u64 channel:u32 sequence:u64 count:u32 timeout_ms:u64    answered by notes: empty ones of the
 //                            ranks that have entered; fewer than `count` when somebody's time is up
+//   22 closed     to hub     channel:u32 members:u32 started:u64
 //
 // All integers are little-endian. A connection begins with hello, which welcome or reject answers. Every version keeps
 // the frame, the first two fields of hello, and reject, so that two versions can tell each other what is wrong.
@@ -94,6 +95,7 @@ enum class Type : uint8_t {
   kAsk = 19,
   kCalled = 20,
   kEnterBarrier = 21,
+  kClosed = 22,
 };
 
 using ProgressList = std::vector<std::pair<ChannelId, Progress>>;
@@ -322,9 +324,21 @@ struct EnterBarrier {
   }
 };
 
+struct Closed {
+  static constexpr Type kType = Type::kClosed;
+  ChannelId channel = 0;
+  uint32_t members = 0;
+  uint64_t started = 0;
+  template <typename Self, typename Codec>
+  static void Fields(Self& self, Codec& codec) {
+    codec(self.channel, self.members, self.started);
+  }
+};
+
 using Message =
     std::variant<Hello, Welcome, Reject, Join, Joined, JoinFailed, GiveUp, Waiting, Ping, Pong, Report, Late,
-                 FailureMessage, PostNote, AwaitNotes, DropNotes, Notes, Goodbye, Ask, Called, EnterBarrier>;
+                 FailureMessage, PostNote, AwaitNotes, DropNotes, Notes, Goodbye, Ask, Called, EnterBarrier,
+                 Closed>;
 
 // A whole frame, its length included.
 std::string Encode(const Message& message);

@@ -472,6 +472,16 @@ TEST(ControlChannel, TheHubsLastAnnouncementPrecedesItsGoodbye) {
               StatusIs(absl::StatusCode::kAborted, "rank 0 (host h0, pid 1000) has closed its communicator"));
 }
 
+TEST(ControlChannel, WhatRankZeroReportsAsItLeavesIsAnnounced) {
+  for (int i = 0; i < 20; ++i) {
+    World world(2);
+    world[0].Report(7, absl::AbortedError("rank 0 destroyed it"));
+    world[0].Leave();
+    EXPECT_THAT(world[1].AwaitFailure(7, absl::CancelledError(), Soon()),
+                StatusIs(absl::StatusCode::kAborted, "rank 0 destroyed it"));
+  }
+}
+
 TEST(ControlChannel, NotesComeInRankOrderOnceThereAreEnough) {
   World world(3);
   world[2].PostNote(7, 100, "gradient 5 missing");

@@ -22,6 +22,10 @@ const Progress* Find(const ProgressList& list, ChannelId channel) {
   return found == list.end() ? nullptr : &found->second;
 }
 
+absl::Status HasClosed(const Member& member) {
+  return absl::AbortedError(absl::StrCat(Describe(member), " has closed its communicator"));
+}
+
 }  // namespace
 
 World::World(Options options, Output* output, TimePoint now)
@@ -90,6 +94,8 @@ bool World::Handle(int rank, Message message, TimePoint now) {
     HandleReport(rank, *report, now);
   } else if (auto* late = std::get_if<Late>(&message)) {
     HandleLate(*late, now);
+  } else if (auto* closed = std::get_if<Closed>(&message)) {
+    HandleClosed(rank, *closed);
   } else if (auto* post = std::get_if<PostNote>(&message)) {
     for (const NoteBoard::Answer& answer : notes_.Post(rank, *post)) output_->Send(answer.rank, answer.notes);
   } else if (auto* await = std::get_if<AwaitNotes>(&message)) {
@@ -153,6 +159,9 @@ std::vector<int> World::MissingRanks() const {
 void World::HandlePong(int rank, Pong pong, TimePoint now) {
   Seat& seat = seats_[rank];
   seat.progress.swap(pong.progress);
+  if (!closings_.empty()) {
+    for (const auto& [channel, progress] : seat.progress) CheckClosed(rank, channel, progress);
+  }
   if (pong.nonce == 0) {
     const ProgressList& before = pong.progress;
     for (const auto& [channel, progress] : seat.progress) {
@@ -203,10 +212,9 @@ void World::HandleReport(int rank, const Report& report, TimePoint now) {
   if (!suspected) return Announce(report.channel, report.status);
   const Seat& suspect = seats_[report.suspect];
   // Its death would have failed all channels.
-  if (suspect.standing == Standing::kLeft) {
-    return Announce(report.channel,
-                    absl::AbortedError(absl::StrCat(Describe(suspect.member), " has closed its communicator")));
-  }
+  const auto closing = closings_.find(report.channel);
+  const bool closed = closing != closings_.end() && closing->second.started.count(suspect.member.rank.value()) > 0;
+  if (closed || suspect.standing == Standing::kLeft) return Announce(report.channel, HasClosed(suspect.member));
   // Several ranks may lose connections for one cause: the first report stands, all suspects are watched.
   const auto [found, added] = reports_.try_emplace(report.channel);
   PendingReport& pending = found->second;
@@ -228,6 +236,40 @@ void World::HandleLate(const Late& late, TimePoint now) {
   output_->SendToAll(Ping{poll.nonce});
 }
 
+void World::HandleClosed(int rank, const Closed& closed) {
+  if (phase_ != Phase::kFormed || failed(closed.channel)) return;
+  Closing& closing = closings_[closed.channel];
+  closing.members = closed.members;
+  closing.started[rank] = closed.started;
+  if (closing.started.size() >= closing.members) {
+    closings_.erase(closed.channel);
+    return;
+  }
+  Explain(rank, {closed.channel});
+  for (int other = 0; other < options_.size; ++other) {
+    const Progress* const progress = Find(seats_[other].progress, closed.channel);
+    if (progress != nullptr) CheckClosed(other, closed.channel, *progress);
+  }
+}
+
+void World::CheckClosed(int rank, ChannelId channel, const Progress& progress) {
+  const auto closing = closings_.find(channel);
+  if (closing == closings_.end() || closing->second.started.count(rank) > 0) return;
+  for (const auto& [closer, started] : closing->second.started) {
+    if (progress.started > started) return Announce(channel, HasClosed(seats_[closer].member));
+  }
+}
+
+void World::Explain(int rank, const std::vector<ChannelId>& channels) {
+  for (const ChannelId channel : channels) {
+    const auto pending = reports_.find(channel);
+    if (pending == reports_.end()) continue;
+    const std::vector<int>& suspects = pending->second.suspects;
+    if (std::find(suspects.begin(), suspects.end(), rank) == suspects.end()) continue;
+    Announce(channel, HasClosed(seats_[rank].member));
+  }
+}
+
 void World::Left(int rank) {
   if (!alive(rank)) return;
   Seat& seat = seats_[rank];
@@ -238,14 +280,9 @@ void World::Left(int rank) {
     return FailSetup(absl::AbortedError(absl::StrCat(Describe(seat.member), " left before the world had formed")));
   }
   // Announcing erases the report: collect first.
-  std::vector<ChannelId> explained;
-  for (const auto& [channel, pending] : reports_) {
-    const auto& suspects = pending.suspects;
-    if (std::find(suspects.begin(), suspects.end(), rank) != suspects.end()) explained.push_back(channel);
-  }
-  for (const ChannelId channel : explained) {
-    Announce(channel, absl::AbortedError(absl::StrCat(Describe(seat.member), " has closed its communicator")));
-  }
+  std::vector<ChannelId> reported;
+  for (const auto& [channel, pending] : reports_) reported.push_back(channel);
+  Explain(rank, reported);
   StopWaitingFor(rank);
 }
 
@@ -279,10 +316,12 @@ void World::Announce(ChannelId channel, const absl::Status& status) {
   if (channel == kAllChannels) {
     reports_.clear();
     polls_.clear();
+    closings_.clear();
     inquiries_.clear();
   } else {
     reports_.erase(channel);
     polls_.erase(channel);
+    closings_.erase(channel);
     inquiries_.erase(inquiries_.lower_bound({channel, 0}), inquiries_.upper_bound({channel, UINT64_MAX}));
   }
   output_->SendToAll(FailureMessage{channel, status});

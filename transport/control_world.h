@@ -15,9 +15,13 @@
 //   stuck: a collective that a rank has not finished for a heartbeat. Every rank is asked what it called there; two answers that
 //   differ are announced as FAILED_PRECONDITION. So a mismatch is told even where no message of the one meets one of the other.
 //
+//   closed: a rank has ended its use of a channel after so many collectives. Nothing is announced until another rank's progress says
+//   that it has called more: those cannot end. Forgotten when all members have closed the channel.
+//
 //   a report       is announced          as
 //   no suspect     at once               what the reporter says
-//   a suspect      at once if it left    "rank 2 (...) has closed its communicator"
+//   a suspect      at once if it left,   "rank 2 (...) has closed its communicator"
+//                  or closed the channel
 //                  when it dies          that death, on all channels
 //                  after 500 ms          what the reporter says
 
@@ -113,6 +117,12 @@ class World {
     TimePoint asked;
   };
 
+  // A channel that some of its ranks have ended.
+  struct Closing {
+    uint32_t members = 0;
+    std::map<int, uint64_t> started;  // collectives, by the ranks that have
+  };
+
   struct LatePoll {
     uint64_t nonce = 0;
     uint64_t sequence = 0;
@@ -127,6 +137,11 @@ class World {
   void HandleReport(int rank, const Report& report, TimePoint now);
   void HandleLate(const Late& late, TimePoint now);
   void Send(const std::vector<Barriers::Answer>& answers);
+  void HandleClosed(int rank, const Closed& closed);
+  // Announces that a rank has closed the channel, if this one has called a collective there that the other has not.
+  void CheckClosed(int rank, ChannelId channel, const Progress& progress);
+  // The suspect of reports that are being looked into has gone in good order.
+  void Explain(int rank, const std::vector<ChannelId>& channels);
 
   // Asks what every rank called, but for those that have told.
   void Inquire(ChannelId channel, uint64_t sequence, TimePoint now);
@@ -155,6 +170,7 @@ class World {
   std::map<ChannelId, absl::Status> failures_;  // kAllChannels is one of its keys
   std::map<ChannelId, PendingReport> reports_;
   std::map<ChannelId, LatePoll> polls_;
+  std::map<ChannelId, Closing> closings_;
   std::map<std::pair<ChannelId, uint64_t>, Inquiry>
       inquiries_;  // by sequence number; forgotten when nobody is stuck any more
   uint64_t last_nonce_ = 0;

@@ -69,6 +69,12 @@ class WorldTest : public ::testing::Test, public World::Output {
     world_->Tick(now_);
   }
 
+  static Pong PongWith(ChannelId channel, Progress progress) {
+    Pong pong;
+    pong.progress = {{channel, progress}};
+    return pong;
+  }
+
   template <typename T>
   std::vector<T> Broadcasts() const {
     std::vector<T> found;
@@ -282,6 +288,46 @@ TEST_F(WorldTest, AnySuspectThatLeavesWithinTheGraceExplainsTheReport) {
   Tell(1, Report{5, 2, kBroken});
   Tell(2, Goodbye{});
   EXPECT_THAT(TheFailure(5), StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 2 (host h, pid 72) has closed")));
+}
+
+TEST_F(WorldTest, WhoHasClosedAChannelIsNamedOnceAnotherGoesOnThere) {
+  Form(3);
+  Tell(1, Closed{6, 3, 4});
+  Tell(0, PongWith(6, {4, 3}));  // in what is its last, too
+  Tell(2, PongWith(7, {9, 9}));
+  Pass(milliseconds(5000));
+  EXPECT_THAT(Broadcasts<FailureMessage>(), IsEmpty());
+  Tell(0, PongWith(6, {5, 4}));
+  EXPECT_THAT(TheFailure(6),
+              StatusIs(absl::StatusCode::kAborted, "rank 1 (host h, pid 71) has closed its communicator"));
+}
+
+TEST_F(WorldTest, WhoGoesOnBeforeTheOthersCloseLearnsItThen) {
+  Form(2);
+  Tell(0, PongWith(6, {5, 4}));
+  Tell(1, Closed{6, 2, 4});
+  EXPECT_THAT(TheFailure(6), StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 1 ")));
+}
+
+TEST_F(WorldTest, WhereAllCloseAChannelNothingIsSaid) {
+  Form(2);
+  Tell(0, Closed{6, 2, 4});
+  Tell(1, PongWith(6, {4, 3}));
+  Tell(1, Closed{6, 2, 4});
+  Pass(milliseconds(5000));
+  EXPECT_THAT(Broadcasts<FailureMessage>(), IsEmpty());
+}
+
+TEST_F(WorldTest, ASuspectThatHasClosedTheChannelIsSaidToHave) {
+  Form(3);
+  Tell(2, Closed{6, 3, 4});
+  Tell(0, Report{6, 2, kBroken});
+  EXPECT_THAT(TheFailure(6), StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 2 (host h, pid 72) has closed")));
+  to_all_.clear();
+  Tell(0, Report{8, 2, kBroken});
+  EXPECT_THAT(Broadcasts<FailureMessage>(), IsEmpty());
+  Tell(2, Closed{8, 3, 4});
+  EXPECT_THAT(TheFailure(8), StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 2 (host h, pid 72) has closed")));
 }
 
 TEST_F(WorldTest, SuspectThatReportsTheCauseItselfIsHeardFirst) {

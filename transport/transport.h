@@ -151,7 +151,7 @@ class Transport {
   virtual void Wake() = 0;
 
   // Completes all operations of a channel with `status`; later ones on it fail with the same. Memory of sinks is not written
-  // after this returns. Peers see the channel's connections close.
+  // after this returns. Peers see the channel's connections close, also those that have had none.
   virtual void AbortChannel(ChannelId channel, const absl::Status& status) = 0;
 
   // The same for every channel and for ever.

@@ -114,6 +114,8 @@ ShmLink* ShmTransport::Make(ShmLink::Direction direction, Rank peer, ChannelId c
     link->Break(broken->second);
   } else if (!neighbours_->status(peer).ok()) {
     link->BreakBecause(neighbours_->status(peer));
+  } else if (state.closed.count(channel) > 0) {
+    link->MarkEnding();
   } else if (direction == ShmLink::Direction::kSend) {
     ShmLink* const made = link.get();
     OpenMailbox(made);
@@ -306,14 +308,13 @@ void ShmTransport::AbortChannel(ChannelId channel, const absl::Status& status) {
   broken_channels_.emplace(channel, status);
   const int known_ranks = Forked() ? 0 : options_.size;
   for (int i = 0; i < known_ranks; ++i) {
-    bool known = false;
     for (auto& links : peers_[i].links) {
       const auto found = links.find(channel);
-      if (found == links.end()) continue;
-      known = true;
-      found->second->Break(status);
+      if (found != links.end()) found->second->Break(status);
     }
-    if (known) neighbours_->Notify(Rank(i), {ShmNoticeKind::kClosed, channel, {}, 0}, UniqueFd());
+    peers_[i].closed.erase(channel);
+    // Also who has had nothing to do with this rank on the channel: it may wait for a first message.
+    neighbours_->Notify(Rank(i), {ShmNoticeKind::kClosed, channel, {}, 0}, UniqueFd());
   }
   Settle();
   if (!running_) ReleaseLinks(channel);
@@ -379,13 +380,14 @@ void ShmTransport::OnNotice(Rank rank, const ShmNotice& notice, UniqueFd memory)
     if (notice.kind == ShmNoticeKind::kMailbox) neighbours_->Notify(rank, closed, UniqueFd());
     return;
   }
-  ShmLink* const receives = Get(ShmLink::Direction::kReceive, rank, notice.channel);
   if (notice.kind == ShmNoticeKind::kClosed) {
-    receives->MarkEnding();
-    const auto& sends = peers_[rank.value()].links[static_cast<int>(ShmLink::Direction::kSend)];
-    if (const auto found = sends.find(notice.channel); found != sends.end()) found->second->MarkEnding();
+    peers_[rank.value()].closed.insert(notice.channel);
+    for (auto& links : peers_[rank.value()].links) {
+      if (const auto found = links.find(notice.channel); found != links.end()) found->second->MarkEnding();
+    }
     return;
   }
+  ShmLink* const receives = Get(ShmLink::Direction::kReceive, rank, notice.channel);
   absl::Status status = absl::DataLossError(absl::StrCat("a second mailbox for channel ", notice.channel));
   if (receives->waiting()) {
     const size_t bytes = notice.geometry.bytes();

@@ -28,6 +28,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -132,6 +133,7 @@ class ShmTransport final : public PollableTransport, private Neighbours::Observe
   struct PeerState {
     PeerCounters counters;
     absl::flat_hash_map<uint32_t, PeerArena> arenas;
+    std::set<ChannelId> closed;  // what it gave up before there was a link
     // By direction.
     absl::flat_hash_map<ChannelId, std::unique_ptr<ShmLink>> links[2];
     ShmLink* last_used[2] = {nullptr, nullptr};
