@@ -367,7 +367,9 @@ void TransportCommunicator::Complete(CallState* work, absl::Status status) {
 
 void TransportCommunicator::OnOperationFailed(Job* job, const absl::Status& status, Rank peer, const Envelope& expected,
                                               const Operation& operation) {
-  if (!absl::IsFailedPrecondition(status) || operation.arrived == expected) {
+  // Of a connection that was refused, which is FAILED_PRECONDITION as well, nothing has arrived.
+  const bool mismatch = operation.arrived != expected && operation.arrived != Envelope();
+  if (!absl::IsFailedPrecondition(status) || !mismatch) {
     return ReportBroken(Annotate(status, ToString(job->signature)), peer);
   }
   const Signature theirs = DecodeSignature(operation.arrived);

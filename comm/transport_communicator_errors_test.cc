@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "base/deadline.h"
 #include "base/dtype.h"
+#include "base/fork.h"
 #include "base/rank.h"
 #include "base/reduce_op.h"
 #include "base/status_matchers.h"
@@ -27,6 +28,10 @@
 #include "gtest/gtest.h"
 #include "tests/ranks.h"
 #include "transport/loopback.h"
+#include "transport/socket.h"
+#include "transport/tcp/handshake.h"
+#include "transport/tcp/tcp_testing.h"
+#include "transport/tcp/tcp_transport.h"
 #include "transport/transport.h"
 
 namespace lockstep {
@@ -39,6 +44,7 @@ using ::testing::AnyOf;
 using ::testing::Each;
 using ::testing::Eq;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Code = absl::StatusCode;
 
 Deadline Soon() { return Deadline::AfterMs(30'000); }
@@ -189,6 +195,79 @@ TEST_P(MismatchTest, InCheckedModeIsTheSameErrorEverywhereBeforeAnythingMoves) {
 
 INSTANTIATE_TEST_SUITE_P(All, MismatchTest, ::testing::Range(0, static_cast<int>(Mismatches().size())),
                          [](const ::testing::TestParamInfo<int>& info) { return Mismatches()[info.param].name; });
+
+// Ranks whose data connections go over TCP, made of options that `change` may spoil.
+class TcpMembers {
+ public:
+  explicit TcpMembers(const std::function<void(TcpTransportOptions*)>& change)
+      : transports_(*CreateTcpWorld(2, change)) {
+    TransportCommunicatorOptions options = Options();
+    options.timeout = milliseconds(3'000);
+    for (const auto& transport : transports_) {
+      engines_.push_back(std::make_unique<ProgressEngine>(transport.get(), std::chrono::nanoseconds::zero()));
+      communicators_.push_back(std::make_unique<TransportCommunicator>(engines_.back().get(), nullptr, options));
+    }
+  }
+  ~TcpMembers() {
+    communicators_.clear();
+    engines_.clear();
+  }
+
+  // Rank 1 sends to rank 0.
+  std::vector<absl::Status> Reduce() {
+    std::vector<absl::Status> errors(2);
+    testing::RunRanks(2, [&](int rank) {
+      Buffers buffers;
+      errors[rank] = communicators_[rank]->Run(buffers.Request(Collective::kReduce));
+    });
+    return errors;
+  }
+  SocketAddress address(int rank) const { return transports_[rank]->address(); }
+
+ private:
+  TcpTransports transports_;
+  std::vector<std::unique_ptr<ProgressEngine>> engines_;
+  std::vector<std::unique_ptr<TransportCommunicator>> communicators_;
+};
+
+TEST(TransportCommunicatorErrors, ARefusedConnectionIsNoMismatchOfCollectives) {
+  struct Case {
+    const char* text;
+    std::function<void(TcpTransportOptions*)> change;
+  };
+  const Case cases[] = {
+      {"peer belongs to another job than '1'", [](auto* o) { o->job_id = o->rank == Rank(0) ? "0" : "1"; }},
+      {"peer belongs to another world of job 'test'", [](auto* o) { o->world_id = o->rank.value(); }},
+      {"peer's chunk size is 1000 bytes, ours 1001", [](auto* o) { o->chunk_bytes = 1000 + o->rank.value(); }},
+      {"peer uses 2 sockets a connection, we 3", [](auto* o) { o->sockets = 2 + o->rank.value(); }},
+  };
+  for (const Case& c : cases) {
+    const std::vector<absl::Status> errors = TcpMembers(c.change).Reduce();
+    EXPECT_THAT(errors[1], StatusIs(Code::kFailedPrecondition, AllOf(HasSubstr("rank 1: reduce #1"), HasSubstr(c.text),
+                                                                     Not(HasSubstr("collectives differ")))));
+  }
+}
+
+// Of two processes that claim rank 1 the second is told so.
+TEST(TransportCommunicatorErrors, ASecondProcessInARanksPlaceIsNoMismatchOfCollectives) {
+  TcpMembers members([](TcpTransportOptions*) {});
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const UniqueFd first, Connect(members.address(0), Soon(), false));
+  const TcpTransportOptions known = TestOptions(1, 2);
+  Hello hello;
+  hello.job_id = known.job_id;
+  hello.world_id = known.world_id;
+  hello.source = Rank(1);
+  hello.target = Rank(0);
+  hello.channel = Options().channel;
+  hello.chunk_bytes = static_cast<uint32_t>(known.chunk_bytes);
+  hello.instance = 99;
+  const std::string bytes = EncodeHello(hello);
+  ASSERT_THAT(SendAll(first.get(), bytes.data(), bytes.size(), Soon()), IsOk());
+  EXPECT_THAT(members.Reduce()[1],
+              StatusIs(Code::kFailedPrecondition,
+                       AllOf(HasSubstr("peer already had a connection from rank 1"),
+                             HasSubstr("claimed by two processes"), Not(HasSubstr("collectives differ")))));
+}
 
 // The ranks make the same calls; one is a call behind.
 TEST(TransportCommunicatorErrors, ARankThatIsACallBehindIsToldSo) {

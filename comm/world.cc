@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/types/optional.h"
 #include "base/env.h"
 #include "base/log.h"
@@ -30,6 +31,7 @@
 #include "transport/rendezvous.h"
 #include "transport/socket.h"
 #include "transport/store_open.h"
+#include "transport/store_tcp_server.h"
 #include "transport/store_url.h"
 #include "transport/tcp/socket_tuning.h"
 #include "transport/tcp/tcp_transport.h"
@@ -48,6 +50,11 @@ constexpr int64_t kDayMs = 24 * 3600 * 1000;
 
 // How long a caller with a core of its own polls before it sleeps: some times what waking up costs.
 constexpr std::chrono::microseconds kSpin{100};
+
+// How long rank 0, when the set-up has failed, goes on serving the store that it serves, for others to read why.
+constexpr milliseconds kParting{3000};
+// How long a rank that cannot go on looks for rank 0, to tell it.
+constexpr milliseconds kTellingTime{1000};
 
 // Everything that may also come from the environment, settled.
 struct Settings {
@@ -194,19 +201,30 @@ bool StoreIsOnLoopback(const std::string& url) {
   return parsed->server.host == "localhost" || (address.ok() && address->loopback());
 }
 
+WorldHosts HostsOf(const WorldSpec& spec) {
+  // A store on loopback keeps everybody else out.
+  if (spec.local_size == spec.size || StoreIsOnLoopback(spec.store_url)) return WorldHosts::kOne;
+  return spec.local_size > 0 ? WorldHosts::kSeveral : WorldHosts::kUnknown;
+}
+
 // The address at which the others reach this rank, before anything is connected: what the hub binds.
 absl::StatusOr<InterfaceChoice> ChooseBindAddress(const WorldSpec& spec, const Settings& settings) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<InterfaceAddress> candidates, ListInterfaceAddresses());
-  std::string selection = settings.interface;
-  // A job on one host needs no network; one that spans hosts gets loopback only where it asked for it.
-  const bool one_host = spec.local_size == spec.size;
-  if (selection.empty() && (one_host || StoreIsOnLoopback(spec.store_url))) selection = "=lo";
-  absl::StatusOr<InterfaceChoice> choice = ChooseInterface(candidates, selection, /*allow_loopback=*/true);
+  absl::StatusOr<InterfaceChoice> choice = ChooseInterface(candidates, settings.interface, HostsOf(spec));
   if (!choice.ok()) return choice.status();
   LOCKSTEP_LOG(kInfo) << "rank " << spec.rank << " uses " << choice->chosen.name << " "
                       << choice->chosen.address.HostString();
   for (const std::string& rejected : choice->rejected) LOCKSTEP_LOG(kDebug) << "not " << rejected;
   return choice;
+}
+
+// Where rank 0 has taken loopback though there may be other hosts: what else it found.
+std::string WhyLoopback(const WorldSpec& spec, const Settings& settings, const InterfaceChoice& interface) {
+  const bool last_resort = HostsOf(spec) == WorldHosts::kUnknown && settings.interface.empty();
+  if (spec.rank != Rank(0) || !interface.chosen.address.loopback() || !last_resort) return "";
+  return absl::StrCat(
+      "rank 0 found no interface but loopback",
+      interface.rejected.empty() ? "" : absl::StrCat(" (", absl::StrJoin(interface.rejected, "; "), ")"));
 }
 
 WorldTransport::Options TransportOptions(const WorldSpec& spec, const Settings& settings, uint64_t world_id,
@@ -278,7 +296,8 @@ class ConnectedWorld : public World {
   ConnectedWorld() = default;
   ~ConnectedWorld() override;
 
-  absl::Status Connect(const WorldSpec& spec, const Settings& settings, Store* store);
+  // `server` is the store's where this rank serves it, else null. An error is told to all other ranks, as far as they can be reached.
+  absl::Status Connect(const WorldSpec& spec, const Settings& settings, Store* store, TcpStoreServer* server);
 
   Communicator* communicator() override { return communicator_.get(); }
   void CloseCommunicator() override {
@@ -288,6 +307,10 @@ class ConnectedWorld : public World {
   void Close() override;
 
  private:
+  // All that needs control_.
+  absl::Status ConnectThrough(const WorldSpec& spec, const Settings& settings, const InterfaceChoice& interface,
+                              const Store& store, Deadline deadline);
+
   // Takes what the control thread says to the communicators, which come and go.
   ChannelRegistry registry_;
   std::unique_ptr<Transport> transport_;
@@ -317,21 +340,45 @@ ConnectedWorld::~ConnectedWorld() {
   transport_.reset();
 }
 
-absl::Status ConnectedWorld::Connect(const WorldSpec& spec, const Settings& settings, Store* store) {
+absl::Status ConnectedWorld::Connect(const WorldSpec& spec, const Settings& settings, Store* store,
+                                     TcpStoreServer* server) {
   const Deadline deadline = Deadline::After(settings.setup_timeout);
-  LOCKSTEP_ASSIGN_OR_RETURN(const InterfaceChoice interface, ChooseBindAddress(spec, settings));
-
   ControlOptions control;
   control.rank = spec.rank;
   control.size = spec.size;
   control.job_id = spec.job_id;
-  control.hub_bind_address = interface.chosen.address.WithPort(0);
+  if (server != nullptr) {
+    control.hindrance = [server] { return server->status(); };
+    control.parting = kParting;
+  }
   control.peer_timeout = settings.peer_timeout;
   control.on_failure = [this](const Failure& failure) { registry_.OnFailure(failure); };
   control.progress = [this] { return registry_.progress(); };
   control.called = [this](ChannelId channel, uint64_t sequence) { return registry_.CalledAs(channel, sequence); };
-  LOCKSTEP_ASSIGN_OR_RETURN(control_, ControlChannel::Create(std::move(control), store, deadline));
 
+  const absl::StatusOr<InterfaceChoice> interface = ChooseBindAddress(spec, settings);
+  if (interface.ok()) {
+    control.hub_bind_address = interface->chosen.address.WithPort(0);
+    control.why_loopback = WhyLoopback(spec, settings, *interface);
+    if (!control.why_loopback.empty()) LOCKSTEP_LOG(kWarning) << control.why_loopback << ": no other host can reach it";
+  } else if (spec.rank == Rank(0)) {
+    ControlChannel::Refuse(control, store, interface.status());
+    return interface.status();
+  }
+  // Who cannot go on goes to the hub all the same, if it is there, to say why.
+  absl::StatusOr<std::unique_ptr<ControlChannel>> created =
+      ControlChannel::Create(std::move(control), store,
+                             interface.ok() ? deadline : Deadline::Earlier(deadline, Deadline::After(kTellingTime)));
+  absl::Status status = interface.ok() ? created.status() : interface.status();
+  if (!created.ok()) return status;
+  control_ = *std::move(created);
+  if (status.ok()) status = ConnectThrough(spec, settings, *interface, *store, deadline);
+  if (!status.ok()) control_->LeaveBecause(status);
+  return status;
+}
+
+absl::Status ConnectedWorld::ConnectThrough(const WorldSpec& spec, const Settings& settings,
+                                            const InterfaceChoice& interface, const Store& store, Deadline deadline) {
   // Where no interface was asked for, the one by which rank 0 is reached is known to work.
   const SocketAddress address =
       settings.interface.empty() ? control_->local_address().WithPort(0) : interface.chosen.address.WithPort(0);
@@ -349,7 +396,7 @@ absl::Status ConnectedWorld::Connect(const WorldSpec& spec, const Settings& sett
                             control_->Join(self, OptionsToAgreeOn(settings, transport), deadline));
   LOCKSTEP_RETURN_IF_ERROR(transport.Connect(members, deadline));
   LOCKSTEP_ASSIGN_OR_RETURN(const bool share_memory, transport.AllShareMemory(control_.get(), members, deadline));
-  const std::string description = Describe(spec, settings, *store, members, transport);
+  const std::string description = Describe(spec, settings, store, members, transport);
   ShmTransport* const shared_memory = share_memory ? transport.shared_memory() : nullptr;
   LOCKSTEP_ASSIGN_OR_RETURN(transport_, transport.Take());
 
@@ -409,12 +456,12 @@ absl::StatusOr<std::unique_ptr<World>> CreateOnHost(const WorldOptions& options,
 
   auto world = std::make_unique<ConnectedWorld>();
   if (options.store != nullptr) {
-    LOCKSTEP_RETURN_IF_ERROR(world->Connect(spec, settings, options.store));
+    LOCKSTEP_RETURN_IF_ERROR(world->Connect(spec, settings, options.store, nullptr));
     return world;
   }
   // Once all have joined nobody needs the store any more, so it goes with this scope and another world may use its address.
   LOCKSTEP_ASSIGN_OR_RETURN(const OpenedStore opened, OpenStore(spec, Deadline::After(settings.setup_timeout)));
-  LOCKSTEP_RETURN_IF_ERROR(world->Connect(spec, settings, opened.store.get()));
+  LOCKSTEP_RETURN_IF_ERROR(world->Connect(spec, settings, opened.store.get(), opened.server.get()));
   return world;
 }
 

@@ -32,6 +32,8 @@
 #include "tests/gate.h"
 #include "tests/ranks.h"
 #include "tests/worlds.h"
+#include "transport/interface.h"
+#include "transport/socket.h"
 #include "transport/store_memory.h"
 
 namespace lockstep {
@@ -301,18 +303,68 @@ TEST(World, OptionsOfEachRankAloneMayDiffer) {
   }));
 }
 
-// Whoever has another size is turned away, and its place is still free.
+// The hub knows at once, and so does everybody: rank 0 would wait for a rank that cannot come.
 TEST(World, WorldSizesMustAgree) {
   MemoryStore store;
-  std::vector<WorldOrError> worlds(2);
-  RunRanks(2, [&](int rank) {
-    if (rank == 1) {
-      EXPECT_THAT(World::Create(TestWorldOptions(&store, 1, 3)).status(),
-                  StatusIs(Code::kFailedPrecondition, AllOf(HasSubstr("2"), HasSubstr("3"))));
+  const auto begin = Deadline::Clock::now();
+  std::vector<WorldOptions> options = {TestWorldOptions(&store, 0, 3), TestWorldOptions(&store, 1, 2),
+                                       TestWorldOptions(&store, 2, 3)};
+  EXPECT_THAT(
+      StatusesOf(CreateWorlds(options)),
+      Each(StatusIs(Code::kFailedPrecondition,
+                    ContainsRegex(absl::StrCat("the world has 3 ranks according to rank 0 \\(host .*, pid ", getpid(),
+                                               "\\), 2 according to rank 1 \\(host .*, pid ", getpid(), "\\)")))));
+  EXPECT_LT(Deadline::Clock::now() - begin, options[0].setup_timeout / 2);
+  ExpectUsable(CreateWorlds(&store, 3));
+}
+
+// What one rank finds wrong before it has met the others.
+TEST(World, ARankThatCannotGoOnTellsTheOthersAtOnce) {
+  for (const int failing : {0, 1, 2}) {
+    MemoryStore store;
+    const auto begin = Deadline::Clock::now();
+    const std::vector<absl::Status> errors = StatusesOf(CreateWorlds(&store, 3, [&](int rank, WorldOptions* options) {
+      if (rank == failing) options->interface = "=no_such_interface";
+    }));
+    EXPECT_LT(Deadline::Clock::now() - begin, TestWorldOptions(&store, 0, 3).setup_timeout / 2);
+    EXPECT_THAT(errors[failing],
+                StatusIs(Code::kNotFound, HasSubstr("no network interface fits '=no_such_interface'")));
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank == failing) continue;
+      EXPECT_THAT(errors[rank], StatusIs(Code::kNotFound, AllOf(StartsWith(absl::StrCat("rank ", failing, " (host ")),
+                                                                HasSubstr(errors[failing].message()))))
+          << rank << " of " << failing;
     }
-    worlds[rank] = World::Create(TestWorldOptions(&store, rank, 2));
-  });
-  ExpectUsable(worlds);
+    ExpectUsable(CreateWorlds(&store, 3));
+  }
+}
+
+// The store goes with rank 0, but not before the others have read why.
+TEST(World, ARankZeroThatServesTheStoreTellsTheOthersWhyItGoes) {
+  const int port = LocalAddress(Listen(*SocketAddress::Parse("127.0.0.1:0"))->get())->port();
+  const std::vector<absl::Status> errors = StatusesOf(CreateWorlds(nullptr, 3, [&](int rank, WorldOptions* options) {
+    options->store_url = absl::StrCat("tcp://127.0.0.1:", port);
+    if (rank == 0) options->interface = "=no_such_interface";
+  }));
+  for (const int rank : {1, 2}) {
+    EXPECT_THAT(errors[rank], StatusIs(Code::kNotFound, HasSubstr(errors[0].message())));
+  }
+}
+
+// As where a network comes up while the job starts.
+TEST(World, OverSeveralHostsNoRankTellsTheOthersOfLoopback) {
+  const ScopedVariable nothing_chosen("LOCKSTEP_TRANSPORT", nullptr);
+  MemoryStore store;
+  const absl::StatusOr<InterfaceChoice> other = ChooseInterface(*ListInterfaceAddresses(), "", WorldHosts::kSeveral);
+  if (!other.ok()) GTEST_SKIP() << "this machine has loopback alone: " << other.status();
+  const std::vector<absl::Status> errors = StatusesOf(CreateWorlds(&store, 2, [&](int rank, WorldOptions* options) {
+    options->local_size = 1;
+    options->local_rank = 0;
+    options->host_id = rank == 0 ? "a" : "b";
+    if (rank == 1) options->interface = "=lo";
+  }));
+  EXPECT_THAT(errors, Each(StatusIs(Code::kFailedPrecondition,
+                                    AllOf(HasSubstr("rank 1 (host "), HasSubstr("listens on loopback (127.0.0.1:")))));
 }
 
 TEST(World, ARankThatNeverComesIsNamed) {

@@ -51,6 +51,14 @@ struct ControlOptions {
   std::string job_id;
   // Address that the hub binds (rank 0), port 0; what it listens on is published in the store.
   SocketAddress hub_bind_address;
+  // Rank 0's, where it had nothing better than loopback: what it found. For ranks of other hosts, who cannot reach it.
+  std::string why_loopback;
+  // Rank 0's, asked now and then until all have joined: OK, or why they cannot, as where the store that it serves does not let
+  // them in.
+  std::function<absl::Status()> hindrance;
+  // How long rank 0 stays at most, when the set-up has failed, for others to read why in the store: for a store that ends with
+  // this set-up.
+  std::chrono::milliseconds parting{0};
   // Rank 0's is used by all.
   std::chrono::milliseconds peer_timeout{30000};
   // Called at most once a channel, and at most once with kAllChannels.
@@ -68,9 +76,16 @@ class ControlChannel {
   // Rank 0 starts the hub and publishes its address in the store; the others wait for that and connect. Keys are
   // removed again, so that a later world may use the same store and job id. Errors: DEADLINE_EXCEEDED ("rank 0 has not
   // appeared"), ALREADY_EXISTS when another process holds our rank (naming its host and pid), FAILED_PRECONDITION for a
-  // hub of another version, job or world size. The store is used until Join has returned.
+  // hub of another version, job or world size, or on loopback of another host; whatever another rank could not set up, with its
+  // code and name. The store is used until Join has returned, or the channel was left.
+  //
+  // What goes wrong here or in Join is told to all ranks: by the hub, and by the store to those that have not reached it.
   static absl::StatusOr<std::unique_ptr<ControlChannel>> Create(ControlOptions options, Store* store,
                                                                 Deadline deadline);
+
+  // Rank 0's, when it fails before it can create its channel: those that wait for it at the store are told why. Waits for them as
+  // `parting` says.
+  static void Refuse(const ControlOptions& options, Store* store, const absl::Status& why);
 
   virtual ~ControlChannel() = default;
   ControlChannel(const ControlChannel&) = delete;
@@ -90,7 +105,8 @@ class ControlChannel {
   // A number that is equal on all ranks of this world and no other: tells stale connections apart. Known from Create on.
   virtual uint64_t world_id() const = 0;
 
-  // Reports that a channel failed here, with the reason; returns at once. The hub announces the first report of a
+  // Reports that a channel failed here, with the reason; returns at once. Before the world has formed a report on all channels
+  // fails the set-up of all ranks. The hub announces the first report of a
   // channel to all. When `suspect` is a rank (a data connection to it broke), the hub first looks whether that rank is
   // dead or has left, briefly (at most half a second), and says that instead. Once the hub has left, only this rank's own
   // handler is told.
@@ -125,6 +141,9 @@ class ControlChannel {
   // Says goodbye and closes. Waits for no peer. The destructor does it too. After it no callback runs; it may not be
   // called from one.
   virtual void Leave() = 0;
+
+  // Leaves since this rank cannot go on with the set-up, which fails on all ranks with what it says.
+  virtual void LeaveBecause(const absl::Status& why) = 0;
 
  protected:
   ControlChannel() = default;

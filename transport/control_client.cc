@@ -3,11 +3,13 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "base/fork.h"
 #include "base/log.h"
+#include "transport/control_store.h"
 
 namespace lockstep {
 namespace control {
@@ -20,6 +22,7 @@ using std::chrono::milliseconds;
 constexpr size_t kQueuedBytesMax = size_t{8} << 20;
 // What Join waits beyond its deadline for the hub to say the same to all ranks.
 constexpr milliseconds kVerdictTime(2000);
+constexpr milliseconds kHindranceInterval(250);
 constexpr size_t kChannelsPerPong = 4096;
 constexpr size_t kTextBytesMax = size_t{64} << 10;
 
@@ -40,12 +43,17 @@ Client::Client(Setup setup, Connection connection, Wakeup wakeup)
       wakeup_(std::move(wakeup)),
       connection_(std::move(connection)),
       last_heard_(Clock::now()),
-      withdraw_(std::move(setup.withdraw)),
+      end_setup_(std::move(setup.end_setup)),
+      hindrance_(std::move(setup.hindrance)),
       hub_member_(std::move(setup.welcome.hub)),
-      hub_(std::move(setup.hub)),
-      thread_("lockstep-ctl", [this, early = std::move(setup.early)]() mutable { Loop(std::move(early)); }) {}
+      hub_(std::move(setup.hub)) {}
 
 Client::~Client() { Leave(); }
+
+absl::Status Client::Start(std::vector<Message> early) {
+  thread_ = Thread("lockstep-ctl", [this, early = std::move(early)]() mutable { Loop(std::move(early)); });
+  return absl::OkStatus();
+}
 
 bool Client::forked() const { return fork_generation_ != ForkGeneration(); }
 
@@ -91,12 +99,35 @@ absl::StatusOr<std::vector<Member>> Client::Join(const Member& self, absl::Span<
     PostLocked(join);
   }
   absl::StatusOr<std::vector<Member>> joined = AwaitJoined(deadline);
-  if (withdraw_ != nullptr) withdraw_();
-  withdraw_ = nullptr;
+  if (const auto end_setup = std::exchange(end_setup_, nullptr); end_setup != nullptr) {
+    std::vector<int> untold;
+    {
+      MutexLock lock(&mu_);
+      if (!leaving_) untold = hub_->untold();  // else it may have gone
+    }
+    end_setup(joined.status(), std::move(untold));
+  }
   return joined;
 }
 
+void Client::WatchForHindrances(Deadline deadline) {
+  while (hindrance_ != nullptr && !deadline.passed()) {
+    const Deadline look = Deadline::Earlier(deadline, Deadline::After(kHindranceInterval));
+    {
+      MutexLock lock(&mu_);
+      while (!joined_.has_value() && !leaving_ && changed_.WaitUntil(&mu_, look)) {
+      }
+      if (joined_.has_value() || leaving_) return;
+    }
+    const absl::Status status = hindrance_();
+    if (status.ok()) continue;
+    Report(kAllChannels, status);
+    hindrance_ = nullptr;
+  }
+}
+
 absl::StatusOr<std::vector<Member>> Client::AwaitJoined(Deadline deadline) {
+  WatchForHindrances(deadline);
   MutexLock lock(&mu_);
   while (!joined_.has_value() && !leaving_) {
     if (!changed_.WaitUntil(&mu_, deadline)) break;
@@ -228,16 +259,34 @@ absl::StatusOr<Client::NoteList> Client::AwaitAnswer(uint64_t request, ChannelId
 }
 
 void Client::Leave() {
+  std::function<void(const absl::Status& result, std::vector<int> untold)> end_setup;
+  absl::Status why = absl::AbortedError("it left before the world had formed");
   if (!forked()) {
     MutexLock lock(&mu_);
+    if (!join_called_) end_setup = std::exchange(end_setup_, nullptr);
+    if (const auto reported = kept_.find(kAllChannels); reported != kept_.end()) why = reported->second;
     PostLocked(Goodbye{});
     leaving_ = true;
     wakeup_.Signal();
     changed_.SignalAll();
   }
   thread_.Join();
+  if (!forked()) {
+    // The thread's last words, or, where there was none, all of them.
+    SendQueued();
+    connection_.FinishWriting();
+  }
+  std::vector<int> untold;
+  if (end_setup != nullptr) untold = hub_->untold();
   // After our own goodbye, so that the hub's world sees rank 0 leave before the hub goes.
   hub_.reset();
+  // Without the hub, whose descriptors others may need to come and read it.
+  if (end_setup != nullptr) end_setup(why, std::move(untold));
+}
+
+void Client::LeaveBecause(const absl::Status& why) {
+  Report(kAllChannels, SaidBy(ThisProcess(options_.rank), why));
+  Leave();
 }
 
 // ---- The thread.
@@ -270,8 +319,6 @@ void Client::Loop(std::vector<Message> early) {
       if (now - last_heard_ > peer_timeout_) LoseHub(SilenceText(peer_timeout_));
     }
   }
-  SendQueued();
-  connection_.FinishWriting();
 }
 
 void Client::WaitForInput(Clock::time_point until) {

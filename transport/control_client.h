@@ -40,13 +40,18 @@ class Client final : public ControlChannel {
     SocketAddress local_address;
     // Rank 0's: ends after its own client has.
     std::unique_ptr<Hub> hub;
-    std::vector<Message> early;  // what the hub said along with the welcome
-    // Called once, when Join has ended: takes the hub's address out of the store.
-    std::function<void()> withdraw;
+    // Rank 0's. Called once, when Join has ended, or when the channel is left before: takes the hub's address out of the store,
+    // or tells there why there is no world to those that the hub has told nothing.
+    std::function<void(const absl::Status& result, std::vector<int> untold)> end_setup;
+    // Rank 0's. Called now and then by Join: OK, or why the world cannot form.
+    std::function<absl::Status()> hindrance;
   };
 
   Client(Setup setup, Connection connection, Wakeup wakeup);
   ~Client() override;
+
+  // Before anything but Leave. `early` is what the hub said along with the welcome.
+  absl::Status Start(std::vector<Message> early);
 
   SocketAddress local_address() const override { return local_address_; }
   absl::StatusOr<std::vector<Member>> Join(const Member& self, absl::Span<const AgreedOption> options,
@@ -63,6 +68,7 @@ class Client final : public ControlChannel {
   absl::StatusOr<std::vector<Rank>> EnterBarrier(ChannelId channel, uint64_t sequence, int count,
                                                  std::chrono::milliseconds timeout) override;
   void Leave() override;
+  void LeaveBecause(const absl::Status& why) override;
 
  private:
   using NoteList = std::vector<std::pair<Rank, std::string>>;
@@ -91,6 +97,9 @@ class Client final : public ControlChannel {
   absl::StatusOr<NoteList> AwaitAnswer(uint64_t request, ChannelId channel, Deadline deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<std::vector<Member>> AwaitJoined(Deadline deadline);
+  // Reports what keeps the world from forming, if rank 0 learns of something. Returns when Join has an answer, or at the
+  // deadline.
+  void WatchForHindrances(Deadline deadline);
   absl::optional<absl::Status> FailureLocked(ChannelId channel) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool forked() const;
 
@@ -106,8 +115,9 @@ class Client final : public ControlChannel {
   Connection connection_;
   Deadline::Clock::time_point last_heard_;
 
-  // Join's own.
-  std::function<void()> withdraw_;
+  // Join's own, and Leave's where it was not called.
+  std::function<void(const absl::Status& result, std::vector<int> untold)> end_setup_;
+  std::function<absl::Status()> hindrance_;
 
   Mutex mu_;
   CondVar changed_;

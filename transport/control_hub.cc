@@ -9,10 +9,12 @@
 #include <variant>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/fork.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "base/thread.h"
 #include "transport/control_connection.h"
@@ -57,6 +59,11 @@ class HubThread final : public Hub, private World::Output {
 
   absl::Status Run();
   const SocketAddress& address() const override { return address_; }
+  std::vector<int> untold() const override;
+  absl::Status status() const override {
+    MutexLock lock(&mu_);
+    return status_;
+  }
 
  private:
   void Loop();
@@ -64,6 +71,8 @@ class HubThread final : public Hub, private World::Output {
   void AcceptAll(TimePoint now);
   void ReadFrom(Peer* peer, TimePoint now);
   void Greet(Peer* peer, const Message& message, TimePoint now);
+  void MarkTold(const Hello& hello);
+  void FailSetup(const absl::Status& cause);
   void Close(Peer* peer);
   void Beat(TimePoint now, bool all_heard);
   void RemoveClosed();
@@ -85,6 +94,10 @@ class HubThread final : public Hub, private World::Output {
   // Relaxed: the thread looks at it on every turn, and nothing else is handed over with it.
   std::atomic<bool> stopping_{false};
 
+  mutable Mutex mu_;
+  std::vector<bool> told_ ABSL_GUARDED_BY(mu_);  // by rank
+  absl::Status status_ ABSL_GUARDED_BY(mu_);
+
   // The thread's own.
   World world_;
   std::vector<std::unique_ptr<Peer>> peers_;  // in the order in which they came, strangers too
@@ -92,6 +105,7 @@ class HubThread final : public Hub, private World::Output {
   size_t stranger_count_ = 0;
   bool any_closed_ = false;
   bool accepting_ = true;
+  bool was_accepting_ = true;  // from the last heartbeat but one to the last
   TimePoint next_beat_;
 
   Thread thread_;
@@ -104,6 +118,7 @@ HubThread::HubThread(Options options, UniqueFd listener, const SocketAddress& ad
       address_(address),
       epoll_(std::move(epoll)),
       wakeup_(std::move(wakeup)),
+      told_(options_.size),
       world_({options_.size, options_.job_id, options_.world_id, interval_ + milliseconds(200)}, this, Clock::now()),
       by_rank_(options_.size, nullptr),
       next_beat_(Clock::now() + interval_) {}
@@ -181,7 +196,9 @@ void HubThread::AcceptAll(TimePoint now) {
       // waits there would keep this loop spinning.
       const absl::Status cause = accepted.ok() ? ErrnoStatus(errno, "epoll_ctl") : accepted;
       LOCKSTEP_LOG(kWarning) << "control hub " << address_.ToString() << ": " << cause.message();
-      accepting_ = false;
+      // What lasts from one heartbeat to the next keeps ranks out that would wait, and be waited for, until a deadline.
+      if (!was_accepting_) FailSetup(cause);
+      accepting_ = was_accepting_ = false;
       epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
       return;
     }
@@ -226,9 +243,11 @@ void HubThread::Greet(Peer* peer, const Message& message, TimePoint now) {
                         << reject->status.message();
     // Stays until it hangs up or expires, so that closing does not overtake the answer.
     peer->rejected = true;
+    if (reject->reason != RejectReason::kOtherWorld) MarkTold(*hello);
     return Push(peer, std::make_shared<const std::string>(Encode(*std::move(reject))));
   }
   --stranger_count_;
+  MarkTold(*hello);
   peer->rank = static_cast<int>(hello->rank);
   peer->last_heard = now;
   peer->connection.set_limit_bytes(kRankFrameBytesMax);
@@ -238,6 +257,30 @@ void HubThread::Greet(Peer* peer, const Message& message, TimePoint now) {
   welcome.peer_timeout_ms = static_cast<uint64_t>(options_.peer_timeout.count());
   welcome.hub = options_.self;
   Send(peer->rank, welcome);
+}
+
+void HubThread::FailSetup(const absl::Status& cause) {
+  const absl::Status why = Annotate(
+      cause, absl::StrCat("the control hub of ", lockstep::Describe(options_.self), " cannot take connections"));
+  {
+    MutexLock lock(&mu_);
+    status_ = why;
+  }
+  world_.Fail(why);
+}
+
+void HubThread::MarkTold(const Hello& hello) {
+  MutexLock lock(&mu_);
+  if (hello.job_id == options_.job_id && hello.rank < told_.size()) told_[hello.rank] = true;
+}
+
+std::vector<int> HubThread::untold() const {
+  MutexLock lock(&mu_);
+  std::vector<int> ranks;
+  for (int rank = 0; rank < options_.size; ++rank) {
+    if (!told_[rank]) ranks.push_back(rank);
+  }
+  return ranks;
 }
 
 void HubThread::Close(Peer* peer) {
@@ -253,7 +296,9 @@ void HubThread::Close(Peer* peer) {
 
 void HubThread::Beat(TimePoint now, bool all_heard) {
   next_beat_ = now + interval_;
-  if (!accepting_) {
+  if (accepting_) {
+    was_accepting_ = true;
+  } else {
     accepting_ = true;
     epoll_event event = {};
     event.events = EPOLLIN;
@@ -286,7 +331,7 @@ void HubThread::RemoveClosed() {
 }
 
 void HubThread::SayGoodbye() {
-  // What rank 0 said last may not have been read yet: its goodbye, and before it that it left a communicator with calls in flight.
+  // What rank 0 said last may not have been read yet: why it leaves, or that it left a communicator with calls in flight.
   if (by_rank_[0] != nullptr) ReadFrom(by_rank_[0], Clock::now());
   world_.Left(0);
   world_.Close();

@@ -4,7 +4,8 @@
 // Its thread ("lockstep-hub") accepts, tells strangers from ranks, moves messages between connections and the World,
 // sends heartbeats and listens for silence. It never blocks on a peer: what a rank does not read queues up to a bound,
 // beyond which the rank counts as unresponsive. Strangers have a few seconds for a proper hello and only so many may
-// try at a time. A hub that was itself stopped (SIGSTOP, a frozen machine) starts its clocks anew instead of blaming
+// try at a time. While the world gathers, a hub that cannot take connections from one heartbeat to the next fails the set-up.
+// A hub that was itself stopped (SIGSTOP, a frozen machine) starts its clocks anew instead of blaming
 // everybody.
 
 #ifndef TRANSPORT_CONTROL_HUB_H_
@@ -14,7 +15,9 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "transport/control_types.h"
 #include "transport/socket.h"
@@ -53,6 +56,12 @@ class Hub {
   Hub& operator=(const Hub&) = delete;
 
   virtual const SocketAddress& address() const = 0;
+
+  // OK, or why it cannot take connections, which has failed the set-up. Any thread.
+  virtual absl::Status status() const = 0;
+
+  // Ranks that the hub has told nothing yet, neither a welcome nor why not, in order. Any thread.
+  virtual std::vector<int> untold() const = 0;
 
  protected:
   Hub() = default;

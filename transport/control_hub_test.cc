@@ -2,7 +2,11 @@
 
 #include "transport/control_hub.h"
 
+#include <errno.h>
 #include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <memory>
@@ -30,6 +34,7 @@ namespace control {
 namespace {
 
 using std::chrono::milliseconds;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr uint64_t kWorldId = 42;
@@ -199,13 +204,52 @@ TEST_F(HubTest, AHelloThatDoesNotBelongIsAnsweredWithTheReason) {
   };
   check(answer([](Hello* hello) { hello->version = 9; }), absl::StatusCode::kFailedPrecondition, "protocol version 2");
   check(answer([](Hello* hello) { hello->job_id = "x"; }), absl::StatusCode::kFailedPrecondition, "job 'x'");
-  check(answer([](Hello* hello) { hello->size = 3; }), absl::StatusCode::kFailedPrecondition, "the world has 2 ranks");
   check(answer([](Hello* hello) { hello->world = 3; }), absl::StatusCode::kUnavailable, "another world's");
   check(answer([](Hello* hello) { hello->rank = 0; }), absl::StatusCode::kAlreadyExists, "rank 0 (host h, pid 70)");
   auto one = ConnectAs(1);
   JoinAs(zero.get(), 0);
   JoinAs(one.get(), 1);
   EXPECT_THAT(zero->ReceiveA<Joined>(), IsOk());
+}
+
+TEST_F(HubTest, AnotherWorldSizeIsToldToAll) {
+  Start(3, milliseconds(20000), milliseconds(20000));
+  auto zero = ConnectAs(0);
+  RawPeer other(hub_->address());
+  Hello hello = HelloOf(1);
+  hello.size = 4;
+  other.Send(hello);
+  const absl::StatusOr<Reject> reject = other.ReceiveA<Reject>();
+  const absl::StatusOr<JoinFailed> failed = zero->ReceiveA<JoinFailed>();
+  ASSERT_THAT(reject, IsOk());
+  ASSERT_THAT(failed, IsOk());
+  EXPECT_THAT(failed->status, StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("4 according to rank 1")));
+  EXPECT_EQ(reject->status, failed->status);
+  EXPECT_EQ(hub_->untold(), std::vector<int>({2}));
+}
+
+// Whoever connects meanwhile would wait for a welcome, and everybody for them.
+TEST_F(HubTest, AHubWithoutDescriptorsFailsTheSetUp) {
+  Start(3, milliseconds(1000), milliseconds(20000));
+  auto zero = ConnectAs(0);
+  RawPeer one(hub_->address());
+  ASSERT_THAT(one.Receive(Deadline::AfterMs(50)), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  UniqueFd spare(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const UniqueFd lowest_free(dup(0));
+  rlimit few = before;
+  few.rlim_cur = static_cast<rlim_t>(lowest_free.get());
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  const SocketAddress address = hub_->address();
+  ASSERT_EQ(connect(spare.get(), address.get(), address.length()) == 0 || errno == EINPROGRESS, true);
+  const absl::StatusOr<JoinFailed> failed = zero->ReceiveA<JoinFailed>();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_THAT(failed, IsOk());
+  EXPECT_THAT(failed->status,
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("the control hub of rank 0 (host h, pid 70) cannot take connections"),
+                             HasSubstr("Too many open files"))));
 }
 
 TEST_F(HubTest, ARankThatBreaksTheProtocolIsNamed) {

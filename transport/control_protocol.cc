@@ -4,6 +4,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/status.h"
 #include "transport/little_endian.h"
@@ -13,6 +14,9 @@ namespace control {
 namespace {
 
 constexpr char kHubRecordName[] = "lockstep-control";
+constexpr char kFailureRecordName[] = "lockstep-failed";
+constexpr size_t kFailureTextBytesMax = 4096;
+constexpr int kFailureRanksMax = 1 << 20;
 
 class Writer {
  public:
@@ -228,6 +232,40 @@ absl::StatusOr<HubRecord> DecodeHubRecord(absl::string_view text) {
   LOCKSTEP_ASSIGN_OR_RETURN(record.address, SocketAddress::Parse(parts[2]));
   if (!absl::SimpleAtoi(parts[3], &record.world) || !absl::SimpleAtoi(parts[4], &record.pid)) return wrong();
   record.host = std::string(parts[5]);
+  return record;
+}
+
+std::string EncodeFailureRecord(const FailureRecord& record) {
+  std::vector<std::string> ranges;  // "1-3"
+  for (size_t begin = 0, end; begin < record.untold.size(); begin = end) {
+    for (end = begin + 1; end < record.untold.size() && record.untold[end] == record.untold[end - 1] + 1;) ++end;
+    ranges.push_back(absl::StrCat(record.untold[begin], "-", record.untold[end - 1]));
+  }
+  return absl::StrCat(kFailureRecordName, " ", record.seconds, " ", static_cast<int>(record.status.code()), " ",
+                      absl::StrJoin(ranges, ","), " ", record.status.message().substr(0, kFailureTextBytesMax));
+}
+
+absl::StatusOr<FailureRecord> DecodeFailureRecord(absl::string_view text) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits(' ', 4));
+  const auto wrong = [] { return absl::InvalidArgumentError("not the end of a set-up"); };
+  FailureRecord record;
+  int code = 0;
+  if (parts.size() != 5 || parts[0] != kFailureRecordName || !absl::SimpleAtoi(parts[1], &record.seconds) ||
+      !absl::SimpleAtoi(parts[2], &code) || code == 0) {
+    return wrong();
+  }
+  for (const absl::string_view range : absl::StrSplit(parts[3], ',', absl::SkipEmpty())) {
+    const std::vector<absl::string_view> ends = absl::StrSplit(range, '-');
+    int first = 0;
+    int last = 0;
+    if (ends.size() != 2 || !absl::SimpleAtoi(ends[0], &first) || !absl::SimpleAtoi(ends[1], &last) || first < 0 ||
+        last < first || last - first >= kFailureRanksMax) {
+      return wrong();
+    }
+    for (int rank = first; rank <= last; ++rank) record.untold.push_back(rank);
+    if (record.untold.size() > kFailureRanksMax) return wrong();
+  }
+  record.status = absl::Status(static_cast<absl::StatusCode>(code), parts[4]);
   return record;
 }
 

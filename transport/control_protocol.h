@@ -377,6 +377,16 @@ struct HubRecord {
 std::string EncodeHubRecord(const HubRecord& record);
 absl::StatusOr<HubRecord> DecodeHubRecord(absl::string_view text);
 
+// What stands in its place once it is known that there will be no world: why, and which ranks have not read it yet. The same in
+// every version.
+struct FailureRecord {
+  int64_t seconds = 0;      // since 1970, by the clock of who wrote it
+  std::vector<int> untold;  // sorted
+  absl::Status status;      // names the rank that says so
+};
+std::string EncodeFailureRecord(const FailureRecord& record);
+absl::StatusOr<FailureRecord> DecodeFailureRecord(absl::string_view text);
+
 }  // namespace control
 }  // namespace lockstep
 

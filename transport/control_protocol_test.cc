@@ -1,5 +1,6 @@
 #include "transport/control_protocol.h"
 
+#include <numeric>
 #include <random>
 #include <string>
 #include <variant>
@@ -247,6 +248,31 @@ TEST(HubRecord, AnythingElseIsInvalid) {
   EXPECT_THAT(DecodeHubRecord("lockstep-control 9 10.0.0.7:4411 5 71 host"),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("rank 0 speaks control protocol version 9, this rank 2")));
+}
+
+TEST(FailureRecord, SurvivesTheStore) {
+  for (const std::vector<int>& untold : {std::vector<int>(), {3}, {1, 2, 3, 7, 9, 10}}) {
+    const FailureRecord record = {1'700'000'000, untold, absl::ResourceExhaustedError("rank 0: too many  open files")};
+    const absl::StatusOr<FailureRecord> read = DecodeFailureRecord(EncodeFailureRecord(record));
+    ASSERT_THAT(read, IsOk());
+    EXPECT_EQ(read->seconds, record.seconds);
+    EXPECT_EQ(read->untold, untold);
+    EXPECT_EQ(read->status, record.status);
+  }
+  std::vector<int> all(100'000);
+  std::iota(all.begin(), all.end(), 1);
+  EXPECT_EQ(EncodeFailureRecord({5, all, absl::AbortedError("x")}), "lockstep-failed 5 10 1-100000 x");
+  // It has to fit into a store, whatever the text.
+  EXPECT_LT(EncodeFailureRecord({5, {1}, absl::AbortedError(std::string(1 << 20, 'x'))}).size(), 8192);
+}
+
+TEST(FailureRecord, AnythingElseIsInvalid) {
+  for (const char* text :
+       {"", "x", "lockstep-failed", "lockstep-failed 5 10 1-2", "lockstep-failed x 10 1-2 why",
+        "lockstep-failed 5 0 1-2 why", "lockstep-failed 5 10 2-1 why", "lockstep-failed 5 10 -1-1 why",
+        "lockstep-failed 5 10 0-2000000000 why", "lockstep-control 1 10.0.0.7:4411 5 71 host"}) {
+    EXPECT_THAT(DecodeFailureRecord(text), StatusIs(absl::StatusCode::kInvalidArgument)) << text;
+  }
 }
 
 }  // namespace

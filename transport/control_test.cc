@@ -3,6 +3,7 @@
 
 #include "transport/control.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -27,10 +28,12 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "transport/control_protocol.h"
+#include "transport/control_store.h"
 #include "transport/control_testing.h"
 #include "transport/control_types.h"
 #include "transport/socket.h"
 #include "transport/store.h"
+#include "transport/store_file.h"
 #include "transport/store_memory.h"
 #include "transport/transport.h"
 
@@ -39,8 +42,10 @@ namespace {
 
 using std::chrono::milliseconds;
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
@@ -198,7 +203,147 @@ TEST(ControlChannel, MissingRanksAreListedTheSameEverywhere) {
     EXPECT_THAT(error, StatusIs(absl::StatusCode::kDeadlineExceeded,
                                 "the world did not form in time: ranks 2-3, 5 of 6 have not joined"));
   }
+  // Those who are missing find it in the store, each once, and then it is gone.
+  for (const int rank : {2, 3, 5}) {
+    EXPECT_THAT(
+        CreateRank(rank, 6, &store),
+        StatusIs(absl::StatusCode::kDeadlineExceeded,
+                 AllOf(StartsWith("rank 0 (host "),
+                       HasSubstr("could not set up the world: the world did not form in time: ranks 2-3, 5 of 6"))));
+  }
   EXPECT_THAT(store.Get(kKey, Soon()), StatusIs(absl::StatusCode::kNotFound));
+}
+
+// All at once: nobody waits for a deadline.
+TEST(ControlChannel, RankZeroThatFailsBeforeItHasAHubTellsWhoeverWaitsForIt) {
+  MemoryStore store;
+  std::vector<absl::Status> errors(4);
+  InParallel(4, [&](int rank) {
+    ControlOptions options = OptionsOf(rank, 4, kPatient, nullptr);
+    // No machine has it.
+    if (rank == 0) options.hub_bind_address = *SocketAddress::Parse("192.0.2.1:0");
+    errors[rank] = ControlChannel::Create(std::move(options), &store, Soon()).status();
+  });
+  EXPECT_THAT(errors[0], StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("listen on 192.0.2.1:0")));
+  for (int rank = 1; rank < 4; ++rank) {
+    EXPECT_THAT(errors[rank],
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(StartsWith("rank 0 (host "), HasSubstr(absl::StrCat("pid ", getpid())),
+                               HasSubstr("could not set up the world: "), HasSubstr(errors[0].message()))));
+  }
+  EXPECT_THAT(store.Get(kKey, Soon()), StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST(ControlChannel, ASetUpThatIsTriedAgainHeedsNoEarlierFailure) {
+  MemoryStore store;
+  ControlChannel::Refuse(OptionsOf(0, 3, kPatient, nullptr), &store, absl::InternalError("first attempt"));
+  EXPECT_THAT(CreateRank(1, 3, &store), StatusIs(absl::StatusCode::kInternal, HasSubstr("first attempt")));
+  // Rank 1 has heard of it, rank 2 comes only now: both take part in the next one.
+  InParallel(3, [&](int rank) {
+    absl::StatusOr<Channel> channel = CreateRank(rank, 3, &store);
+    ASSERT_THAT(channel, IsOk());
+    EXPECT_THAT((*channel)->Join(MemberOf(rank), {}, Soon()), IsOk());
+  });
+  // One of long ago is none either.
+  ASSERT_THAT(
+      store.Set(kKey, control::EncodeFailureRecord({1'700'000'000, {1}, absl::InternalError("long ago")}), Soon()),
+      IsOk());
+  EXPECT_THAT(CreateRank(1, 2, &store, Deadline::AfterMs(1000)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 0 has not appeared")));
+}
+
+TEST(ControlChannel, WhyARankLeavesBeforeItJoinsIsEverybodysError) {
+  for (const int failing : {0, 1}) {
+    MemoryStore store;
+    std::vector<absl::Status> errors(3);
+    std::atomic<int> created{0};
+    const absl::Status why = absl::ResourceExhaustedError("no descriptor is left");
+    InParallel(2, [&](int rank) {
+      absl::StatusOr<Channel> channel = CreateRank(rank, 3, &store);
+      ASSERT_THAT(channel, IsOk());
+      const Deadline patience = Soon();
+      for (++created; created < 2 && !patience.passed();) std::this_thread::yield();
+      if (rank == failing) {
+        (*channel)->LeaveBecause(why);
+      } else {
+        errors[rank] = (*channel)->Join(MemberOf(rank), {}, Soon()).status();
+      }
+    });
+    const auto told = StatusIs(why.code(), AllOf(StartsWith(absl::StrCat("rank ", failing, " (host ")),
+                                                 HasSubstr(absl::StrCat("pid ", getpid())),
+                                                 EndsWith("could not set up the world: no descriptor is left")));
+    EXPECT_THAT(errors[1 - failing], told);
+    // Rank 2 was not there.
+    EXPECT_THAT(CreateRank(2, 3, &store), StatusIs(why.code(), HasSubstr(errors[1 - failing].message())));
+  }
+}
+
+// A rank that cannot even connect to the hub says so in the store, where rank 0 looks while it waits.
+TEST(ControlChannel, ARankThatFailsBeforeItHasReachedTheHubTellsRankZero) {
+  MemoryStore store;
+  absl::StatusOr<Channel> zero = CreateRank(0, 3, &store);
+  ASSERT_THAT(zero, IsOk());
+  control::TellFailure(&store, kKey, Rank(1), 3, absl::ResourceExhaustedError("rank 1: socket: Too many open files"));
+  EXPECT_THAT((*zero)->Join(MemberOf(0), {}, Soon()),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("rank 1: socket: Too many open files")));
+  EXPECT_THAT(CreateRank(2, 3, &store),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("rank 1: socket: Too many open files")));
+  EXPECT_THAT(store.Get(kKey, Soon()), StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST(ControlChannel, WhatHindersRankZeroIsEverybodysError) {
+  MemoryStore store;
+  const absl::Status why = absl::ResourceExhaustedError("the store lets nobody in");
+  ControlOptions options = OptionsOf(0, 3, kPatient, nullptr);
+  options.hindrance = [&] { return why; };
+  absl::StatusOr<Channel> zero = ControlChannel::Create(options, &store, Soon());
+  ASSERT_THAT(zero, IsOk());
+  absl::StatusOr<Channel> one = CreateRank(1, 3, &store);
+  ASSERT_THAT(one, IsOk());
+  InParallel(2,
+             [&](int rank) { EXPECT_EQ((rank == 0 ? *zero : *one)->Join(MemberOf(rank), {}, Soon()).status(), why); });
+}
+
+// With its interface down rank 0 may have had nothing else.
+TEST(ControlChannel, AHubOnLoopbackOfAnotherHostIsAnErrorOnBoth) {
+  MemoryStore store;
+  ControlOptions options = OptionsOf(0, 2, kPatient, nullptr);
+  options.why_loopback = "rank 0 found no other address: eth0 10.0.0.1: is down";
+  absl::StatusOr<Channel> zero = ControlChannel::Create(options, &store, Soon());
+  ASSERT_THAT(zero, IsOk());
+  // As it looks from the other host, where nobody has that port.
+  control::HubRecord record = *control::DecodeHubRecord(*store.Get(kKey, Soon()));
+  record.host = "elsewhere";
+  record.address = *LocalAddress(Listen(LoopbackAddress())->get());
+  const std::string theirs = control::EncodeHubRecord(record);
+  ASSERT_THAT(store.Set(kKey, theirs, Soon()), IsOk());
+  std::vector<absl::Status> errors(2);
+  InParallel(2, [&](int rank) {
+    errors[rank] = rank == 1 ? CreateRank(1, 2, &store).status() : (*zero)->Join(MemberOf(0), {}, Soon()).status();
+  });
+  const std::string what = absl::StrCat("rank 0 (host elsewhere, pid ", getpid(), ") listens on loopback (127.0.0.1:");
+  for (const absl::Status& error : errors) {
+    EXPECT_THAT(error, StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(what)));
+  }
+  EXPECT_THAT(errors[0].message(), AllOf(HasSubstr("rank 1 (host "), HasSubstr("eth0 10.0.0.1: is down")));
+}
+
+// Ranks whose job ids differ wait for each other in vain. Neither learns the other's.
+TEST(ControlChannel, AnotherJobAtTheSameStoreIsNamedWhereARankIsMissing) {
+  MemoryStore store;
+  absl::StatusOr<Channel> zero = CreateRank(0, 2, &store);
+  ASSERT_THAT(zero, IsOk());
+  ControlOptions options = OptionsOf(1, 2, kPatient, nullptr);
+  options.job_id = "typo";
+  const std::string pid = absl::StrCat("pid ", getpid());
+  EXPECT_THAT(ControlChannel::Create(options, &store, Deadline::AfterMs(50)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(StartsWith("rank 0 has not appeared in store memory; "),
+                             HasSubstr("another job is here, that of rank 0 (host "), HasSubstr(pid))));
+  EXPECT_THAT((*zero)->Join(MemberOf(0), {}, Deadline::AfterMs(100)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr("rank 1 of 2 has not joined; rank 1 (host "),
+                             HasSubstr("came with another job id"), Not(HasSubstr("typo")))));
 }
 
 TEST(ControlChannel, ALateRankLearnsWhyThereIsNoWorld) {
@@ -271,13 +416,16 @@ TEST(ControlChannel, ASecondProcessOfARankIsTurnedAway) {
   InParallel(2, [&](int rank) { EXPECT_THAT((rank == 0 ? *zero : *one)->Join(MemberOf(rank), {}, Soon()), IsOk()); });
 }
 
-TEST(ControlChannel, AnotherWorldSizeIsRefused) {
+TEST(ControlChannel, AnotherWorldSizeIsEverybodysError) {
   MemoryStore store;
   absl::StatusOr<Channel> zero = CreateRank(0, 2, &store);
   ASSERT_THAT(zero, IsOk());
-  EXPECT_THAT(CreateRank(1, 3, &store),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("the world has 2 ranks according to rank 0, 3 according to rank 1")));
+  const std::string who = absl::StrCat(", pid ", getpid(), ")");
+  const auto differ = StatusIs(absl::StatusCode::kFailedPrecondition,
+                               AllOf(HasSubstr("the world has 2 ranks according to rank 0 (host "),
+                                     HasSubstr(who + ", 3 according to rank 1 (host ")));
+  EXPECT_THAT(CreateRank(1, 3, &store), differ);
+  EXPECT_THAT((*zero)->Join(MemberOf(0), {}, Soon()), differ);
 }
 
 // What a crashed world may have left in the store: an address where nobody listens, one where another world's hub is
@@ -334,6 +482,20 @@ TEST(ControlChannel, AStoreThatKnowsOnlySetAndGetIsEnough) {
       ASSERT_THAT(channel, IsOk());
       EXPECT_THAT((*channel)->Join(MemberOf(rank), {}, Soon()), IsOk());
     });
+  }
+}
+
+TEST(ControlChannel, AFileDoesNotGrowWithTheWorldsThatMeetThere) {
+  const std::string path = absl::StrCat(::testing::TempDir(), "/control_test_", getpid());
+  struct stat status = {};
+  for (int round = 0; round < 100; ++round) {
+    InParallel(2, [&](int rank) {
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, FileStore::Open(path, Soon()));
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Channel channel, CreateRank(rank, 2, store.get()));
+      EXPECT_THAT(channel->Join(MemberOf(rank), {}, Soon()), IsOk());
+    });
+    ASSERT_EQ(stat(path.c_str(), &status), 0);
+    ASSERT_LT(status.st_size, 32 << 10) << round;
   }
 }
 

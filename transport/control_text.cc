@@ -89,6 +89,19 @@ std::string OptionDifferences(absl::Span<const std::vector<AgreedOption>* const>
   return absl::StrJoin(differences, "; ");
 }
 
+std::string UnreachableText(absl::Span<const Member* const> by_rank) {
+  const auto listens = [](const Member& member) { return member.data_address.length() != 0; };
+  for (const Member* const member : by_rank) {
+    if (!listens(*member) || !member->data_address.loopback()) continue;
+    for (const Member* const other : by_rank) {
+      if (!listens(*other) || other->data_address.loopback() || other->host_id == member->host_id) continue;
+      return absl::StrCat(Describe(*member), " listens on loopback (", member->data_address.ToString(), "), where ",
+                          Describe(*other), ", on another host, cannot reach it: see LOCKSTEP_INTERFACE");
+    }
+  }
+  return "";
+}
+
 std::string MismatchText(absl::Span<const std::string> called) {
   std::map<absl::string_view, std::vector<int>> ranks_of;
   for (size_t rank = 0; rank < called.size(); ++rank) {

@@ -26,6 +26,11 @@ std::string MissingText(absl::Span<const int> ranks, int size);
 // ranks have the same options; their order does not matter.
 std::string OptionDifferences(absl::Span<const std::vector<AgreedOption>* const> by_rank);
 
+// "rank 1 (host b, pid 7) listens on loopback (127.0.0.1:4411), where rank 0 (host a, pid 5), on another host, ...": the first
+// rank that announces such an address to a host that has others. Empty when there is none; several hosts that all have
+// loopback alone are one machine under several names. By rank.
+std::string UnreachableText(absl::Span<const Member* const> by_rank);
+
 // What is known of one rank when an operation is late.
 struct LateRank {
   enum class State {

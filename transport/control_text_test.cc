@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "transport/control_types.h"
+#include "transport/socket.h"
 
 namespace lockstep {
 namespace control {
@@ -130,6 +131,34 @@ TEST(MismatchText, NamesWhoCalledWhatLowestRankFirst) {
 TEST(DurationText, UsesWholeSecondsWhereItCan) {
   EXPECT_EQ(DurationText(std::chrono::milliseconds(300)), "300 ms");
   EXPECT_EQ(DurationText(std::chrono::milliseconds(30000)), "30 s");
+}
+
+TEST(UnreachableText, NamesWhoTellsAnotherHostOfLoopback) {
+  std::vector<Member> members(3);
+  const auto set = [&](int rank, const char* host, const char* address) {
+    members[rank].rank = Rank(rank);
+    members[rank].host = members[rank].host_id = host;
+    members[rank].pid = 70 + rank;
+    members[rank].data_address = address[0] == '\0' ? SocketAddress() : *SocketAddress::Parse(address);
+  };
+  const auto text = [&] { return UnreachableText({&members[0], &members[1], &members[2]}); };
+  set(0, "a", "10.0.0.1:1");
+  set(1, "b", "127.0.0.1:2");
+  set(2, "b", "10.0.0.2:3");
+  EXPECT_EQ(
+      text(),
+      "rank 1 (host b, pid 71) listens on loopback (127.0.0.1:2), where rank 0 (host a, pid 70), on another host, "
+      "cannot reach it: see LOCKSTEP_INTERFACE");
+  // It is only told to its own host.
+  set(0, "b", "10.0.0.1:1");
+  EXPECT_EQ(text(), "");
+  // One machine that plays several hosts.
+  set(0, "a", "127.0.0.1:1");
+  set(2, "c", "[::1]:3");
+  EXPECT_EQ(text(), "");
+  // Without TCP.
+  for (int rank = 0; rank < 3; ++rank) set(rank, rank == 0 ? "a" : "b", "");
+  EXPECT_EQ(text(), "");
 }
 
 }  // namespace

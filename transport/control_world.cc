@@ -46,13 +46,22 @@ absl::optional<Reject> World::Connect(const Hello& hello) {
   if (hello.world != options_.world_id) {
     return Reject{RejectReason::kOtherWorld, absl::UnavailableError("another world's control hub has this address")};
   }
+  Member caller;
+  caller.rank = Rank(static_cast<int>(hello.rank));
+  caller.host = hello.host;
+  caller.pid = hello.pid;
   if (hello.job_id != options_.job_id) {
-    return refused(
-        absl::StrCat("rank 0 belongs to job '", options_.job_id, "', this rank to job '", hello.job_id, "'"));
+    // Neither learns the other's job id: it may be a secret of another user's.
+    stranger_ = Describe(caller);
+    return refused(absl::StrCat("another job is here, that of ", Describe(seats_[0].member), ", and not job '",
+                                hello.job_id, "'"));
   }
   if (hello.size != static_cast<uint32_t>(options_.size)) {
-    return refused(absl::StrCat("the world has ", options_.size, " ranks according to rank 0, ", hello.size,
-                                " according to rank ", hello.rank));
+    const absl::Status differ = absl::FailedPreconditionError(
+        absl::StrCat("the world has ", options_.size, " ranks according to ", Describe(seats_[0].member), ", ",
+                     hello.size, " according to ", Describe(caller)));
+    Fail(differ);
+    return Reject{RejectReason::kRefused, differ};
   }
   if (hello.rank >= hello.size) {
     return refused(absl::StrCat("there is no rank ", hello.rank, " in a world of ", hello.size));
@@ -87,8 +96,7 @@ bool World::Handle(int rank, Message message, TimePoint now) {
     HandleJoin(rank, std::move(*join));
   } else if (std::holds_alternative<GiveUp>(message)) {
     if (phase_ == Phase::kGathering) {
-      FailSetup(absl::DeadlineExceededError(
-          absl::StrCat("the world did not form in time: ", MissingText(MissingRanks(), options_.size))));
+      FailSetup(absl::DeadlineExceededError(absl::StrCat("the world did not form in time: ", MissingText())));
     }
   } else if (auto* report = std::get_if<Report>(&message)) {
     HandleReport(rank, *report, now);
@@ -128,10 +136,17 @@ void World::HandleJoin(int rank, Join join) {
 
 void World::FormOrFail() {
   std::vector<const std::vector<AgreedOption>*> options;
-  for (const Seat& seat : seats_) options.push_back(&seat.options);
+  std::vector<const Member*> members;
+  for (const Seat& seat : seats_) {
+    options.push_back(&seat.options);
+    members.push_back(&seat.member);
+  }
   const std::string differences = OptionDifferences(options);
   if (!differences.empty()) {
     return FailSetup(absl::FailedPreconditionError(absl::StrCat("options differ between ranks: ", differences)));
+  }
+  if (const std::string unreachable = UnreachableText(members); !unreachable.empty()) {
+    return FailSetup(absl::FailedPreconditionError(unreachable));
   }
   phase_ = Phase::kFormed;
   Joined joined;
@@ -148,12 +163,18 @@ void World::FailSetup(const absl::Status& status) {
   output_->SendToAll(JoinFailed{status});
 }
 
-std::vector<int> World::MissingRanks() const {
+void World::Fail(const absl::Status& status) {
+  if (phase_ == Phase::kGathering) FailSetup(status);
+}
+
+std::string World::MissingText() const {
   std::vector<int> missing;
   for (int rank = 0; rank < options_.size; ++rank) {
     if (seats_[rank].standing != Standing::kJoined) missing.push_back(rank);
   }
-  return missing;
+  std::string text = control::MissingText(missing, options_.size);
+  if (!stranger_.empty()) absl::StrAppend(&text, "; ", stranger_, " came with another job id");
+  return text;
 }
 
 void World::HandlePong(int rank, Pong pong, TimePoint now) {
@@ -205,7 +226,7 @@ void World::HandleCalled(int rank, Called called) {
 }
 
 void World::HandleReport(int rank, const Report& report, TimePoint now) {
-  // A rank that took rank 0 for dead while the world gathered.
+  // A rank that cannot go on, or took rank 0 for dead while the world gathered.
   if (phase_ == Phase::kGathering && report.channel == kAllChannels) return FailSetup(report.status);
   if (phase_ != Phase::kFormed || failed(report.channel)) return;
   const bool suspected = report.suspect < seats_.size() && static_cast<int>(report.suspect) != rank;
@@ -357,7 +378,7 @@ void World::AnnounceLate(ChannelId channel, const LatePoll& poll) {
 void World::Tick(TimePoint now) {
   if (phase_ == Phase::kGathering && now >= next_waiting_text_) {
     next_waiting_text_ = now + kWaitingTextInterval;
-    output_->SendToAll(Waiting{MissingText(MissingRanks(), options_.size)});
+    output_->SendToAll(Waiting{MissingText()});
   }
   AnnounceDue(now);
   Send(barriers_.Expire(now));

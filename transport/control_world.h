@@ -3,7 +3,8 @@
 //
 //   the world      becomes               when
 //   gathering      formed                all ranks have joined with equal options: joined to all
-//                  failed                a rank died or left, options differ, a rank gave up: join failed to all
+//                  failed                a rank died, left, gave up, failed or has another world size, options differ, a rank
+//                                        cannot be reached: join failed to all
 //   formed         (stays)               failures are announced per channel, the first of a channel only
 //
 //   a rank         becomes               when
@@ -86,6 +87,9 @@ class World {
   void Tick(TimePoint now);
   TimePoint next_event() const;
 
+  // The hub cannot do its part. Nothing once the world has formed.
+  void Fail(const absl::Status& status);
+
   // The hub ends: what is still being looked into is announced as it is known now.
   void Close();
 
@@ -146,7 +150,8 @@ class World {
   // Asks what every rank called, but for those that have told.
   void Inquire(ChannelId channel, uint64_t sequence, TimePoint now);
 
-  std::vector<int> MissingRanks() const;
+  // Who has not joined, and, if somebody of another job came here meanwhile, that.
+  std::string MissingText() const;
   void FormOrFail();
   void FailSetup(const absl::Status& status);
 
@@ -165,6 +170,7 @@ class World {
   absl::Status setup_failure_;
   std::vector<Seat> seats_;
   int joined_count_ = 0;
+  std::string stranger_;  // the newest rank of another job that came here
   TimePoint next_waiting_text_;
 
   std::map<ChannelId, absl::Status> failures_;  // kAllChannels is one of its keys

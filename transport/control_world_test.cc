@@ -19,12 +19,14 @@
 #include "transport/control_notes.h"
 #include "transport/control_protocol.h"
 #include "transport/control_types.h"
+#include "transport/socket.h"
 
 namespace lockstep {
 namespace control {
 namespace {
 
 using std::chrono::milliseconds;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -136,10 +138,7 @@ TEST_F(WorldTest, HellosThatDoNotBelongAreRefusedWithTheReason) {
                                       HasSubstr("rank 0 speaks control protocol version 2, this rank 9")));
   reject = answer([](Hello* hello) { hello->job_id = "other"; });
   EXPECT_THAT(reject.status, StatusIs(absl::StatusCode::kFailedPrecondition,
-                                      HasSubstr("rank 0 belongs to job 'job', this rank to job 'other'")));
-  reject = answer([](Hello* hello) { hello->size = 4; });
-  EXPECT_THAT(reject.status, StatusIs(absl::StatusCode::kFailedPrecondition,
-                                      HasSubstr("the world has 2 ranks according to rank 0, 4 according to rank 0")));
+                                      AllOf(HasSubstr("another job is here"), HasSubstr("and not job 'other'"))));
   reject = answer([](Hello* hello) { hello->rank = 2; });
   EXPECT_THAT(reject.status, StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("there is no rank 2")));
   reject = answer([](Hello* hello) { hello->rank = 1; });
@@ -150,6 +149,72 @@ TEST_F(WorldTest, HellosThatDoNotBelongAreRefusedWithTheReason) {
   EXPECT_EQ(reject.reason, RejectReason::kOtherWorld);
   EXPECT_THAT(reject.status, StatusIs(absl::StatusCode::kUnavailable));
   EXPECT_THAT(to_all_, IsEmpty());  // nobody else was disturbed
+}
+
+// Nobody else knows, and all would wait for a rank that cannot come.
+TEST_F(WorldTest, AnotherWorldSizeFailsForAll) {
+  Make(2);
+  Connect(0);
+  const absl::optional<Reject> reject = world_->Connect(HelloOf(2, 3));
+  ASSERT_TRUE(reject.has_value());
+  EXPECT_EQ(reject->reason, RejectReason::kRefused);
+  EXPECT_EQ(reject->status,
+            absl::FailedPreconditionError("the world has 2 ranks according to rank 0 (host h, pid 70), 3 "
+                                          "according to rank 2 (host h, pid 72)"));
+  EXPECT_EQ(TheJoinFailure(), reject->status);
+  EXPECT_EQ(world_->Connect(HelloOf(1, 2))->status, reject->status);
+}
+
+TEST_F(WorldTest, AnotherWorldSizeDoesNotDisturbAWorldThatHasFormed) {
+  Form(2);
+  ASSERT_TRUE(world_->Connect(HelloOf(2, 3)).has_value());
+  EXPECT_THAT(Broadcasts<JoinFailed>(), IsEmpty());
+  EXPECT_THAT(Broadcasts<FailureMessage>(), IsEmpty());
+}
+
+TEST_F(WorldTest, ARankOfAnotherJobIsMentionedWhereARankIsMissing) {
+  Make(2);
+  Connect(0);
+  JoinAs(0);
+  Hello hello = HelloOf(1, 2);
+  hello.job_id = "secret";
+  const absl::optional<Reject> reject = world_->Connect(hello);
+  ASSERT_TRUE(reject.has_value());
+  EXPECT_EQ(reject->status.message(), "another job is here, that of rank 0 (host h, pid 70), and not job 'secret'");
+  const std::string missing = "rank 1 of 2 has not joined; rank 1 (host h, pid 71) came with another job id";
+  Pass(std::chrono::seconds(5));
+  ASSERT_THAT(Broadcasts<Waiting>(), SizeIs(1));
+  EXPECT_EQ(Broadcasts<Waiting>()[0].text, missing);
+  Tell(0, GiveUp{});
+  EXPECT_EQ(TheJoinFailure(), absl::DeadlineExceededError(absl::StrCat("the world did not form in time: ", missing)));
+}
+
+// With the interface down at that moment a rank has nothing else.
+TEST_F(WorldTest, LoopbackToldToAnotherHostFailsForAll) {
+  Make(2);
+  for (int rank : {0, 1}) {
+    Connect(rank);
+    Join join;
+    join.member.rank = Rank(rank);
+    join.member.host = join.member.host_id = rank == 0 ? "a" : "b";
+    join.member.pid = 70 + rank;
+    join.member.data_address = *SocketAddress::Parse(rank == 0 ? "127.0.0.1:4411" : "10.0.0.2:4411");
+    Tell(rank, join);
+  }
+  EXPECT_THAT(TheJoinFailure(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("rank 0 (host a, pid 70) listens on loopback (127.0.0.1:4411), where rank 1 (host b, "
+                                 "pid 71), on another host, cannot reach it")));
+}
+
+TEST_F(WorldTest, WhatARankReportsWhileTheWorldGathersFailsForAll) {
+  Make(3);
+  Connect(0);
+  Connect(2);
+  Tell(2, Report{kAllChannels, kNoRank, absl::ResourceExhaustedError("rank 2: no descriptor is left")});
+  EXPECT_EQ(TheJoinFailure(), absl::ResourceExhaustedError("rank 2: no descriptor is left"));
+  world_->Fail(absl::InternalError("later"));
+  EXPECT_THAT(Broadcasts<JoinFailed>(), SizeIs(1));
 }
 
 TEST_F(WorldTest, DifferentOptionsFailForAll) {

@@ -242,4 +242,14 @@ absl::StatusOr<InterfaceChoice> ChooseInterface(const std::vector<InterfaceAddre
   return choice;
 }
 
+absl::StatusOr<InterfaceChoice> ChooseInterface(const std::vector<InterfaceAddress>& candidates,
+                                                absl::string_view selection, WorldHosts hosts) {
+  if (hosts == WorldHosts::kOne && selection.empty()) selection = "=lo";
+  absl::StatusOr<InterfaceChoice> choice = ChooseInterface(candidates, selection, hosts != WorldHosts::kSeveral);
+  if (absl::IsNotFound(choice.status()) && hosts == WorldHosts::kSeveral && selection.empty()) {
+    return Annotate(choice.status(), "the ranks are on several hosts, which reach each other by no loopback");
+  }
+  return choice;
+}
+
 }  // namespace lockstep

@@ -37,6 +37,14 @@ struct InterfaceChoice {
 absl::StatusOr<InterfaceChoice> ChooseInterface(const std::vector<InterfaceAddress>& candidates,
                                                 absl::string_view selection, bool allow_loopback);
 
+// Where the ranks of a world are, as far as one of them knows before it has met the others.
+enum class WorldHosts { kOne, kSeveral, kUnknown };
+
+// ChooseInterface for a rank of such a world. Without a selection: on one host loopback, on several never loopback, and where that
+// is not known loopback when nothing else is there. Errors: also NOT_FOUND, saying that the world has several hosts.
+absl::StatusOr<InterfaceChoice> ChooseInterface(const std::vector<InterfaceAddress>& candidates,
+                                                absl::string_view selection, WorldHosts hosts);
+
 }  // namespace lockstep
 
 #endif  // TRANSPORT_INTERFACE_H_

@@ -123,6 +123,27 @@ TEST(ChooseInterface, NotFoundListsEveryCandidate) {
   EXPECT_THAT(ChooseInterface({}, "", true), StatusIs(absl::StatusCode::kNotFound, HasSubstr("this machine has none")));
 }
 
+// As it is for a moment when a network comes up, or its cable is out.
+TEST(ChooseInterface, AWorldOverSeveralHostsNeverChoosesLoopback) {
+  const std::vector<InterfaceAddress> down = {Make("lo", "127.0.0.1"), Make("eth0", "10.1.0.2", false)};
+  const auto chosen = [](const std::vector<InterfaceAddress>& machine, absl::string_view selection, WorldHosts hosts) {
+    const auto choice = ChooseInterface(machine, selection, hosts);
+    return choice.ok() ? choice->chosen.name : choice.status().ToString();
+  };
+  EXPECT_THAT(chosen(down, "", WorldHosts::kSeveral),
+              AllOf(HasSubstr("NOT_FOUND: the ranks are on several hosts"), HasSubstr("lo 127.0.0.1: loopback"),
+                    HasSubstr("eth0 10.1.0.2: is down")));
+  EXPECT_EQ(chosen(down, "", WorldHosts::kUnknown), "lo");
+  EXPECT_EQ(chosen(down, "", WorldHosts::kOne), "lo");
+  // Whoever names it has a reason.
+  EXPECT_EQ(chosen(down, "=lo", WorldHosts::kSeveral), "lo");
+  for (const WorldHosts hosts : {WorldHosts::kSeveral, WorldHosts::kUnknown}) {
+    EXPECT_EQ(chosen(Machine(), "", hosts), "docker0");
+  }
+  EXPECT_EQ(chosen(Machine(), "", WorldHosts::kOne), "lo");
+  EXPECT_EQ(chosen(Machine(), "eth", WorldHosts::kOne), "eth0");
+}
+
 TEST(ChooseInterface, EntriesThatCannotBeParsedAreInvalid) {
   const struct {
     const char* selection;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <limits>
 #include <thread>
 #include <utility>
@@ -21,6 +22,8 @@
 namespace lockstep {
 namespace {
 
+// A shorter file is of no use.
+constexpr int64_t kCompactBytesMin = 16 << 10;
 constexpr std::chrono::milliseconds kPauseMin(1);
 constexpr std::chrono::milliseconds kPauseMax(20);
 
@@ -71,10 +74,11 @@ absl::StatusOr<std::unique_ptr<FileStore>> FileStore::Open(const std::string& pa
 }
 
 FileStore::FileStore(UniqueFd file, std::string path)
-    : file_(std::move(file)),
-      path_(std::move(path)),
+    : path_(std::move(path)),
       fork_generation_(ForkGeneration()),
-      map_(std::numeric_limits<size_t>::max()) {}
+      file_(std::move(file)),
+      map_(std::numeric_limits<size_t>::max()),
+      compact_at_bytes_(kCompactBytesMin) {}
 
 std::string FileStore::Describe() const { return absl::StrCat("store file://", path_); }
 
@@ -164,14 +168,66 @@ absl::Status FileStore::Locked(int lock, absl::string_view key, Deadline deadlin
     free_.SignalOne();
   });
 
-  for (auto pause = kPauseMin; flock(file_.get(), lock | LOCK_NB) != 0;) {
-    if (errno != EWOULDBLOCK && errno != EINTR) return ErrnoStatus(errno, absl::StrCat(Describe(), ": flock"));
-    if (!Pause(&pause, deadline)) return too_late("another process");
+  // The lock of a file whose place another has taken keeps nobody out.
+  for (absl::StatusOr<bool> moved = true; *moved;) {
+    for (auto pause = kPauseMin; flock(file_.get(), lock | LOCK_NB) != 0;) {
+      if (errno != EWOULDBLOCK && errno != EINTR) return ErrnoStatus(errno, absl::StrCat(Describe(), ": flock"));
+      if (!Pause(&pause, deadline)) return too_late("another process");
+    }
+    moved = Follow();
+    if (!moved.ok()) {
+      (void)flock(file_.get(), LOCK_UN);
+      return Annotate(moved.status(), Describe());
+    }
   }
   absl::Status status = CatchUp(lock == LOCK_EX);
   if (status.ok()) status = body();
+  if (status.ok() && lock == LOCK_EX) Compact();
   (void)flock(file_.get(), LOCK_UN);
   return Annotate(status, Describe());
+}
+
+absl::StatusOr<bool> FileStore::Follow() {
+  struct stat open_file = {};
+  struct stat there = {};
+  if (fstat(file_.get(), &open_file) != 0) return ErrnoStatus(errno, "fstat");
+  // Opened, not looked up by name alone: a network's file system may remember names for some seconds.
+  UniqueFd file(open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  if (!file.valid() && errno != EMFILE && errno != ENFILE) return false;  // removed; who has it open goes on with it
+  if ((file.valid() ? fstat(file.get(), &there) : stat(path_.c_str(), &there)) != 0) return false;
+  if (there.st_dev == open_file.st_dev && there.st_ino == open_file.st_ino) return false;
+  if (!file.valid()) return ErrnoStatus(EMFILE, "open what has taken the file's place");
+  file_ = std::move(file);
+  map_ = StoreMap(std::numeric_limits<size_t>::max());
+  replayed_bytes_ = 0;
+  return true;
+}
+
+void FileStore::Compact() {
+  if (replayed_bytes_ < compact_at_bytes_) return;
+  std::string rest = StoreFileHeader();
+  for (const auto& [key, value] : map_.values()) {
+    absl::StrAppend(&rest, EncodeStoreRecord(StoreRecordKind::kSet, key, value));
+  }
+  const int64_t rest_bytes = static_cast<int64_t>(rest.size());
+  compact_at_bytes_ = std::max(kCompactBytesMin, 4 * rest_bytes);
+  if (replayed_bytes_ < compact_at_bytes_) return;
+  compact_at_bytes_ = 2 * replayed_bytes_;  // if it cannot be done now
+  struct stat status = {};
+  if (lstat(path_.c_str(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_uid != geteuid()) return;
+  // The lock keeps out everybody who would do the same: what is there was left by one who was killed.
+  const std::string next = absl::StrCat(path_, ".next");
+  (void)unlink(next.c_str());
+  UniqueFd file(open(next.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW, 0600));
+  if (!file.valid()) return;
+  if (fchmod(file.get(), status.st_mode & 07777) != 0 || !WriteAt(file.get(), 0, rest).ok() ||
+      rename(next.c_str(), path_.c_str()) != 0) {
+    (void)unlink(next.c_str());
+    return;
+  }
+  file_ = std::move(file);
+  replayed_bytes_ = rest_bytes;
+  compact_at_bytes_ = std::max(kCompactBytesMin, 4 * rest_bytes);
 }
 
 absl::Status FileStore::CatchUp(bool exclusive) {
@@ -184,8 +240,8 @@ absl::Status FileStore::CatchUp(bool exclusive) {
     LOCKSTEP_RETURN_IF_ERROR(ReadAt(file_.get(), 0, std::min<int64_t>(file_bytes, kStoreFileHeaderBytes), &bytes));
     LOCKSTEP_ASSIGN_OR_RETURN(const bool complete, CheckStoreFileHeader(bytes));
     if (!complete) {
-      // Whoever was creating the file was killed in the middle, or it is us. Open() begins with an exclusive lock.
-      if (!exclusive) return absl::InternalError("the file lost its header");
+      // Whoever was creating the file was killed in the middle, or it is us. Nothing has been stored yet.
+      if (!exclusive) return absl::OkStatus();
       LOCKSTEP_RETURN_IF_ERROR(WriteAt(file_.get(), 0, StoreFileHeader()));
       file_bytes = kStoreFileHeaderBytes;
     }

@@ -163,6 +163,58 @@ TEST(FileStore, ALockHeldElsewhereMeetsTheDeadlineAndNamesTheKey) {
   EXPECT_THAT(store->Set("k", "v", Soon()), IsOk());
 }
 
+TEST(FileStore, ForgetsWhatWasDeletedAndKeepsTheRest) {
+  constexpr size_t kBytesMax = 32 << 10;
+  const std::string path = NewPath();
+  AppendTo(path + ".next", "left by one who was killed");
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto writer, FileStore::Open(path, Soon()));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto other, FileStore::Open(path, Soon()));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto sleeper, FileStore::Open(path, Soon()));
+  ASSERT_EQ(chmod(path.c_str(), 0640), 0);
+  ASSERT_THAT(sleeper->Set("kept", "1", Soon()), IsOk());
+  for (int i = 0; i < 2000; ++i) {
+    FileStore* const store = i % 3 == 0 ? other.get() : writer.get();
+    const std::string key = absl::StrCat("key", i);
+    ASSERT_THAT(store->Set(key, "value", Soon()), IsOk());
+    ASSERT_THAT((i % 2 == 0 ? other : writer)->Get(key, Soon()), IsOkAndHolds("value"));
+    ASSERT_THAT(store->Delete(key, Soon()), IsOk());
+    ASSERT_LT(Contents(path).size(), kBytesMax) << i;
+  }
+  // Who has not looked for long finds what there is, and so does who comes now.
+  EXPECT_THAT(sleeper->Get("kept", Soon()), IsOkAndHolds("1"));
+  EXPECT_THAT(sleeper->Add("kept", 1, Soon()), IsOkAndHolds(2));
+  EXPECT_THAT(writer->Get("kept", Soon()), IsOkAndHolds("2"));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto late, FileStore::Open(path, Soon()));
+  EXPECT_THAT(late->Get("kept", Soon()), IsOkAndHolds("2"));
+  struct stat status = {};
+  ASSERT_EQ(stat(path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0640u);
+  EXPECT_NE(stat((path + ".next").c_str(), &status), 0);
+}
+
+TEST(FileStore, WhatIsAllInUseIsNotWrittenAgainAndAgain) {
+  const std::string path = NewPath();
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, FileStore::Open(path, Soon()));
+  struct stat before = {}, after = {};
+  ASSERT_EQ(stat(path.c_str(), &before), 0);
+  for (int i = 0; i < 100; ++i) ASSERT_THAT(store->Set(absl::StrCat(i), std::string(1000, 'x'), Soon()), IsOk());
+  ASSERT_EQ(stat(path.c_str(), &after), 0);
+  EXPECT_EQ(after.st_ino, before.st_ino);
+}
+
+// It grows there, which is better than no store.
+TEST(FileStore, BehindASymbolicLinkTheFileStaysWhereItIs) {
+  const std::string path = NewPath();
+  const std::string link = NewPath();
+  ASSERT_EQ(symlink(path.c_str(), link.c_str()), 0);
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, FileStore::Open(link, Soon()));
+  for (int i = 0; i < 1000; ++i) ASSERT_THAT(store->Set("key", absl::StrCat(i), Soon()), IsOk());
+  struct stat status = {};
+  ASSERT_EQ(lstat(link.c_str(), &status), 0);
+  EXPECT_TRUE(S_ISLNK(status.st_mode));
+  EXPECT_THAT(store->Get("key", Soon()), IsOkAndHolds("999"));
+}
+
 TEST(FileStore, AKilledProcessGivesUpItsLock) {
   const std::string path = NewPath();
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, FileStore::Open(path, Soon()));
@@ -189,7 +241,7 @@ TEST(FileStore, AKilledProcessGivesUpItsLock) {
 
 TEST(FileStore, SeveralProcessesAddToOneSum) {
   constexpr int kProcesses = 3;
-  constexpr int kAdds = 40;
+  constexpr int kAdds = 400;  // so many that the file is written anew on the way
   const std::string path = NewPath();
   std::vector<pid_t> children;
   for (int p = 0; p < kProcesses; ++p) {

@@ -42,9 +42,10 @@ class StoreMap {
   void Delete(absl::string_view key);
 
   size_t bytes() const { return bytes_; }
+  const std::unordered_map<std::string, std::string>& values() const { return values_; }
 
  private:
-  const size_t bytes_max_;
+  size_t bytes_max_;
   size_t bytes_ = 0;
   std::unordered_map<std::string, std::string> values_;
 };

@@ -4,10 +4,13 @@
 #define TRANSPORT_STORE_OPEN_H_
 
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/deadline.h"
+#include "transport/interface.h"
 #include "transport/rendezvous.h"
+#include "transport/socket.h"
 #include "transport/store.h"
 #include "transport/store_tcp_server.h"
 
@@ -22,14 +25,19 @@ struct OpenedStore {
 };
 
 // tcp: rank 0 serves, unless the launcher does (`store_served`), and every rank connects, waiting for the server until
-// the deadline. The server binds the URL's address. For a host name that is every address of the machine (what the name
-// means here may differ from what it means elsewhere: 127.0.1.1, a service's address), but for "localhost"; likewise,
-// with a warning, for an address that this machine does not have (behind NAT). file: opens or creates it. A world of
-// one without a URL: a store in memory.
+// the deadline. The server binds the URL's address, or the addresses of this machine that its host name has. Where that is none by
+// which others can come (StoreListenAddresses), it binds all addresses, with a warning. file: opens or creates it. A world of one
+// without a URL: a store in memory.
 //
-// Errors: ALREADY_EXISTS when rank 0 finds the port taken; NOT_FOUND for an unknown host; DEADLINE_EXCEEDED when no
+// Errors: ALREADY_EXISTS when rank 0 finds the port taken, and by what; NOT_FOUND for an unknown host; DEADLINE_EXCEEDED when no
 // server could be reached; all say where the URL came from.
 absl::StatusOr<OpenedStore> OpenStore(const WorldSpec& world, Deadline deadline);
+
+// Of the addresses of a host name, those to listen on: the machine's own. None where it has none of them (behind NAT, the address of
+// a service, an unknown name), or loopback alone (127.0.1.1 in /etc/hosts) and others may have other hosts, to which the name means
+// something else. A function of its arguments.
+std::vector<SocketAddress> StoreListenAddresses(const std::vector<SocketAddress>& named,
+                                                const std::vector<InterfaceAddress>& machine, bool one_host);
 
 }  // namespace lockstep
 

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -13,6 +14,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "transport/interface.h"
 #include "transport/rendezvous.h"
 #include "transport/resolve.h"
 #include "transport/socket.h"
@@ -23,6 +25,7 @@ namespace lockstep {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 
 Deadline Soon() { return Deadline::AfterMs(20'000); }
@@ -63,16 +66,72 @@ TEST(OpenStore, LocalhostStaysOnThisMachine) {
   ExpectSameStore(rank0.store.get(), rank1.store.get());
 }
 
-TEST(OpenStore, AHostNameIsServedOnEveryAddress) {
+TEST(OpenStore, AHostNameIsServedWhereItLeads) {
   char host[256] = "";
   ASSERT_EQ(gethostname(host, sizeof(host) - 1), 0);
   if (std::string(host) == "localhost" || !Resolve(host, 1, Soon()).ok())
     GTEST_SKIP() << "this machine has no name of its own";
   const std::string url = absl::StrCat("tcp://", host, ":", UnusedPort());
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank0, OpenStore(World(0, url), Soon()));
-  EXPECT_TRUE(rank0.server->address().wildcard());
+  WorldSpec world = World(0, url);
+  world.local_size = world.size;
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank0, OpenStore(world, Soon()));
+  const std::vector<SocketAddress> named = *Resolve(host, rank0.server->address().port(), Soon());
+  for (const SocketAddress& address : rank0.server->addresses()) EXPECT_THAT(named, Contains(address));
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank1, OpenStore(World(1, url), Soon()));
   ExpectSameStore(rank0.store.get(), rank1.store.get());
+}
+
+// What it means elsewhere this machine does not know.
+TEST(OpenStore, AHostNameThatLeadsElsewhereIsServedOnEveryAddress) {
+  const std::string url = absl::StrCat("tcp://no.such.host.invalid:", UnusedPort());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank0, OpenStore(World(0, url), Soon()));
+  EXPECT_TRUE(rank0.server->address().wildcard());
+}
+
+TEST(StoreListenAddresses, AreThoseOfTheNameThatThisMachineHas) {
+  const auto address = [](const char* text) { return *SocketAddress::Parse(text); };
+  std::vector<InterfaceAddress> machine;
+  for (const char* text : {"127.0.0.1:0", "10.0.0.7:0", "10.1.0.7:0", "[2001:db8::7]:0"}) {
+    machine.push_back({"eth", address(text), true, 8});
+  }
+  const auto chosen = [&](std::vector<const char*> named, bool one_host) {
+    std::vector<SocketAddress> addresses;
+    for (const char* text : named) addresses.push_back(address(text));
+    std::string texts;
+    for (const SocketAddress& one : StoreListenAddresses(addresses, machine, one_host)) texts += one.ToString() + " ";
+    return texts;
+  };
+  for (const bool one_host : {false, true}) {
+    EXPECT_EQ(chosen({"10.0.0.7:5"}, one_host), "10.0.0.7:5 ");
+    // Another machine's, or that of a service, beside our own.
+    EXPECT_EQ(chosen({"10.9.9.9:5", "[2001:db8::7]:5", "10.0.0.7:5"}, one_host), "[2001:db8::7]:5 10.0.0.7:5 ");
+    EXPECT_EQ(chosen({"10.9.9.9:5"}, one_host), "");
+    EXPECT_EQ(chosen({}, one_host), "");
+    EXPECT_EQ(chosen({"127.0.1.1:5", "10.0.0.7:5"}, one_host), "127.0.1.1:5 10.0.0.7:5 ");
+  }
+  // As /etc/hosts may have it; the other hosts ask elsewhere.
+  EXPECT_EQ(chosen({"127.0.1.1:5"}, /*one_host=*/false), "");
+  EXPECT_EQ(chosen({"127.0.1.1:5"}, /*one_host=*/true), "127.0.1.1:5 ");
+}
+
+TEST(OpenStore, SeveralAddressesLeadToOneStore) {
+  const int port = UnusedPort();
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto server,
+                                TcpStoreServer::Create({*SocketAddress::Parse(absl::StrCat("127.0.0.1:", port)),
+                                                        *SocketAddress::Parse(absl::StrCat("127.0.0.2:", port))},
+                                                       {}));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore one,
+                                OpenStore(World(1, absl::StrCat("tcp://127.0.0.1:", port)), Soon()));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore two,
+                                OpenStore(World(1, absl::StrCat("tcp://127.0.0.2:", port)), Soon()));
+  ExpectSameStore(one.store.get(), two.store.get());
+}
+
+TEST(OpenStore, APortThatAnotherJobHasSaysSo) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto other, TcpStoreServer::Create(*SocketAddress::Parse("127.0.0.1:0"), {}));
+  EXPECT_THAT(OpenStore(World(0, absl::StrCat("tcp://", other->address().ToString())), Soon()),
+              StatusIs(absl::StatusCode::kAlreadyExists,
+                       AllOf(HasSubstr("another job is here"), HasSubstr("set LOCKSTEP_STORE to another port"))));
 }
 
 TEST(OpenStore, Rank0LeavesServingToTheLauncherThatDoes) {

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/memory/memory.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -20,6 +21,7 @@
 #include "base/deadline.h"
 #include "base/fork.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "transport/store_service.h"
 #include "transport/store_wire.h"
@@ -48,17 +50,17 @@ constexpr uint64_t kFirstClient = 2;
 
 class TcpStoreServer::Loop {
  public:
-  Loop(const Options& options, UniqueFd listener, UniqueFd epoll, UniqueFd stop_event)
+  Loop(const Options& options, std::vector<UniqueFd> listeners, UniqueFd epoll, UniqueFd stop_event)
       : options_(options),
-        listener_(std::move(listener)),
+        listeners_(std::move(listeners)),
         epoll_(std::move(epoll)),
         stop_event_(std::move(stop_event)),
         service_(options.bytes_max) {}
 
-  // Before Run: puts listener and stop event into the epoll set.
+  // Before Run: puts listeners and stop event into the epoll set.
   absl::Status Prepare() {
     LOCKSTEP_RETURN_IF_ERROR(Control(EPOLL_CTL_ADD, stop_event_.get(), EPOLLIN, kStopEvent));
-    return Control(EPOLL_CTL_ADD, listener_.get(), EPOLLIN, kListener);
+    return ControlListeners(EPOLL_CTL_ADD);
   }
 
   // Any thread.
@@ -66,6 +68,12 @@ class TcpStoreServer::Loop {
     const uint64_t one = 1;
     while (write(stop_event_.get(), &one, sizeof(one)) < 0 && errno == EINTR) {
     }
+  }
+
+  // Any thread.
+  absl::Status status() const {
+    MutexLock lock(&mu_);
+    return status_;
   }
 
   void Run();
@@ -94,7 +102,19 @@ class TcpStoreServer::Loop {
     return ErrnoStatus(errno, "epoll_ctl");
   }
 
+  absl::Status ControlListeners(int operation) {
+    absl::Status status;
+    for (const UniqueFd& listener : listeners_) status.Update(Control(operation, listener.get(), EPOLLIN, kListener));
+    return status;
+  }
+
   void AcceptSome();
+  // False when none could be accepted though some wait.
+  bool AcceptFrom(const UniqueFd& listener);
+  void SetStatus(const absl::Status& status) {
+    MutexLock lock(&mu_);
+    status_ = status;
+  }
   // These return why the client is to be dropped, or OK. UNAVAILABLE: it has left, which needs no warning.
   absl::Status Serve(Client* client, uint32_t events);
   absl::Status Read(Client* client);
@@ -112,16 +132,20 @@ class TcpStoreServer::Loop {
   int TickMs() const;
 
   const Options options_;
-  UniqueFd listener_;
+  std::vector<UniqueFd> listeners_;
   UniqueFd epoll_;
   UniqueFd stop_event_;
   bool listening_ = true;
+  bool was_listening_ = true;  // when it was last tried
   StoreService service_;
   uint64_t next_client_ = kFirstClient;
   Clients clients_;
   size_t strangers_ = 0;  // connected, no hello yet
   Clock::time_point next_tick_ = Clock::time_point::min();
   uint64_t warnings_ = 0;
+
+  mutable Mutex mu_;
+  absl::Status status_ ABSL_GUARDED_BY(mu_);
 };
 
 void TcpStoreServer::Loop::Run() {
@@ -131,7 +155,7 @@ void TcpStoreServer::Loop::Run() {
     if (count < 0 && errno != EINTR) {
       // Our own descriptor is broken: nothing can be served any more. Clients learn it by their connections closing.
       LOCKSTEP_LOG(kError) << "store server: " << ErrnoStatus(errno, "epoll_wait");
-      listener_.reset();
+      listeners_.clear();
       clients_.clear();
       return;
     }
@@ -158,16 +182,28 @@ int TcpStoreServer::Loop::TickMs() const {
 }
 
 void TcpStoreServer::Loop::AcceptSome() {
+  for (const UniqueFd& listener : listeners_) {
+    if (AcceptFrom(listener)) continue;
+    // The listeners would report readiness for ever: look again at the next tick.
+    was_listening_ = false;
+    listening_ = !ControlListeners(EPOLL_CTL_DEL).ok();
+    return;
+  }
+  was_listening_ = true;
+  SetStatus(absl::OkStatus());
+}
+
+bool TcpStoreServer::Loop::AcceptFrom(const UniqueFd& listener) {
   for (int i = 0; i < kAcceptsPerTurn; ++i) {
     SocketAddress peer;
-    absl::StatusOr<UniqueFd> socket = Accept(listener_.get(), &peer);
+    absl::StatusOr<UniqueFd> socket = Accept(listener.get(), &peer);
     if (!socket.ok()) {
-      // Out of descriptors, most likely. The listener would report readiness for ever: look again at the next tick.
+      // Out of descriptors, most likely.
       LOCKSTEP_LOG(kWarning) << "store server: " << socket.status();
-      listening_ = !Control(EPOLL_CTL_DEL, listener_.get(), 0, kListener).ok();
-      return;
+      if (!was_listening_) SetStatus(Annotate(socket.status(), "the store's server cannot take connections"));
+      return false;
     }
-    if (!socket->valid()) return;
+    if (!socket->valid()) break;
     if (clients_.size() >= options_.clients_max) {
       Warn(peer, absl::StrCat("refused: there are ", clients_.size(), " connections already"));
       continue;
@@ -187,6 +223,7 @@ void TcpStoreServer::Loop::AcceptSome() {
     client.hello_deadline = Clock::now() + options_.hello_timeout;
     ++strangers_;
   }
+  return true;
 }
 
 absl::Status TcpStoreServer::Loop::Serve(Client* client, uint32_t events) {
@@ -320,7 +357,7 @@ void TcpStoreServer::Loop::Tick() {
     }
   }
   service_.DropExpired(now);
-  if (!listening_) listening_ = Control(EPOLL_CTL_ADD, listener_.get(), EPOLLIN, kListener).ok();
+  if (!listening_) listening_ = ControlListeners(EPOLL_CTL_ADD).ok();
 }
 
 void TcpStoreServer::Loop::Warn(const SocketAddress& peer, absl::string_view what) {
@@ -333,27 +370,43 @@ void TcpStoreServer::Loop::Warn(const SocketAddress& peer, absl::string_view wha
 
 absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Create(const SocketAddress& address,
                                                                        const Options& options) {
-  const auto context = [&] { return absl::StrCat("store server at ", address.ToString()); };
-  absl::StatusOr<UniqueFd> listener = Listen(address);
-  if (!listener.ok()) return Annotate(listener.status(), context());
-  LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress bound, LocalAddress(listener->get()));
+  return Create(std::vector<SocketAddress>{address}, options);
+}
+
+absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Create(const std::vector<SocketAddress>& addresses,
+                                                                       const Options& options) {
+  const auto context = [&] { return absl::StrCat("store server at ", addresses.front().ToString()); };
+  std::vector<UniqueFd> listeners;
+  std::vector<SocketAddress> bound;
+  for (const SocketAddress& address : addresses) {
+    absl::StatusOr<UniqueFd> listener = Listen(address);
+    if (!listener.ok()) return Annotate(listener.status(), context());
+    LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress local, LocalAddress(listener->get()));
+    listeners.push_back(*std::move(listener));
+    bound.push_back(local);
+  }
   const int epoll = epoll_create1(EPOLL_CLOEXEC);
   if (epoll < 0) return ErrnoStatus(errno, "epoll_create1");
   UniqueFd owned_epoll(epoll);
   const int stop_event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (stop_event < 0) return ErrnoStatus(errno, "eventfd");
-  auto loop = std::make_unique<Loop>(options, *std::move(listener), std::move(owned_epoll), UniqueFd(stop_event));
+  auto loop = std::make_unique<Loop>(options, std::move(listeners), std::move(owned_epoll), UniqueFd(stop_event));
   if (const absl::Status status = loop->Prepare(); !status.ok()) return Annotate(status, context());
-  return absl::WrapUnique(new TcpStoreServer(std::move(loop), bound));
+  return absl::WrapUnique(new TcpStoreServer(std::move(loop), std::move(bound)));
 }
 
-TcpStoreServer::TcpStoreServer(std::unique_ptr<Loop> loop, const SocketAddress& address)
-    : address_(address), fork_generation_(ForkGeneration()), loop_(std::move(loop)) {
+TcpStoreServer::TcpStoreServer(std::unique_ptr<Loop> loop, std::vector<SocketAddress> addresses)
+    : addresses_(std::move(addresses)), fork_generation_(ForkGeneration()), loop_(std::move(loop)) {
   Loop* const running = loop_.get();
   thread_ = Thread("lockstep-store", [running] { running->Run(); });
 }
 
 TcpStoreServer::~TcpStoreServer() { Stop(); }
+
+absl::Status TcpStoreServer::status() const {
+  MutexLock lock(&mu_);
+  return loop_ == nullptr ? absl::OkStatus() : loop_->status();
+}
 
 void TcpStoreServer::Stop() {
   // In a forked child there is no thread, its descriptors are closed, and what it was changing is in no known state.

@@ -7,8 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "base/thread.h"
@@ -34,12 +36,19 @@ class TcpStoreServer {
 
   // Listens and starts serving. With port 0 the system chooses: see address(). ALREADY_EXISTS when the port is taken.
   static absl::StatusOr<std::unique_ptr<TcpStoreServer>> Create(const SocketAddress& address, const Options& options);
+  // The same on each of these; at least one.
+  static absl::StatusOr<std::unique_ptr<TcpStoreServer>> Create(const std::vector<SocketAddress>& addresses,
+                                                                const Options& options);
 
   ~TcpStoreServer();  // stops
   TcpStoreServer(const TcpStoreServer&) = delete;
   TcpStoreServer& operator=(const TcpStoreServer&) = delete;
 
-  SocketAddress address() const { return address_; }
+  const std::vector<SocketAddress>& addresses() const { return addresses_; }
+  SocketAddress address() const { return addresses_.front(); }
+
+  // OK, or why it has not been able to take connections for some time; those who wait for one know nothing of it.
+  absl::Status status() const;
 
   // Closes all connections and the listener, whether or not clients wait (they see UNAVAILABLE at once); waits for
   // nobody. A second call does nothing.
@@ -48,12 +57,12 @@ class TcpStoreServer {
  private:
   class Loop;
 
-  TcpStoreServer(std::unique_ptr<Loop> loop, const SocketAddress& address);
+  TcpStoreServer(std::unique_ptr<Loop> loop, std::vector<SocketAddress> addresses);
 
-  const SocketAddress address_;
+  const std::vector<SocketAddress> addresses_;
   const uint64_t fork_generation_;
-  Mutex mu_;
-  // Everything inside belongs to the thread, but for the request to stop. Null once stopped.
+  mutable Mutex mu_;
+  // Everything inside belongs to the thread, but for the request to stop and for status(). Null once stopped.
   std::unique_ptr<Loop> loop_ ABSL_GUARDED_BY(mu_);
   Thread thread_ ABSL_GUARDED_BY(mu_);
 };

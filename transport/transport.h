@@ -60,7 +60,8 @@ struct Operation {
   // Called exactly once. OK, or why not; on an error the target's contents are unspecified, and the buffer is free.
   void (*complete)(Operation* operation, const absl::Status& status) = nullptr;
 
-  // Set by a receive that failed with FAILED_PRECONDITION because something else arrived.
+  // Set by a receive that failed with FAILED_PRECONDITION because something else arrived; zeros where nothing did, as where the
+  // peer refused the connection.
   Envelope arrived = {};
   uint64_t arrived_bytes = 0;
 

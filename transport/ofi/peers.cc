@@ -25,6 +25,20 @@ constexpr std::chrono::milliseconds kOvertakenTime(100);
 
 absl::Status Closed() { return absl::UnavailableError("connection closed by peer"); }
 
+// As whoever refuses says it, whose `seen` has the other's numbers.
+std::string RefuserText(const OfiRefusal& seen, const OfiGreeting& greeting, const OfiGreeting& own) {
+  switch (seen.verdict) {
+    case OfiVerdict::kOtherRank:
+      return absl::StrCat("it is for rank ", greeting.target);
+    case OfiVerdict::kNoSuchRank:
+      return absl::StrCat("there is no such peer in this world of ", own.world_size);
+    case OfiVerdict::kGone:
+      return "this rank has lost that one, or given it up";
+    default:
+      return std::string(OfiRefusalStatus(seen, own).message());
+  }
+}
+
 uint32_t RandomToken() {
   std::random_device random;
   uint32_t token = 0;
@@ -234,7 +248,9 @@ void OfiPeers::HandleHello(uint32_t source, const OfiGreeting& greeting) {
   if (refusal.verdict == OfiVerdict::kAccepted) {
     const Peer& state = peers_[source];
     const bool known = state.state == State::kOpen || state.greeted;
-    if (state.state == State::kGone || (known && state.token != greeting.token)) {
+    if (state.state == State::kGone) {
+      refusal.verdict = OfiVerdict::kGone;
+    } else if (known && state.token != greeting.token) {
       refusal.verdict = OfiVerdict::kDuplicate;
     }
   }
@@ -261,9 +277,7 @@ void OfiPeers::Refuse(uint32_t source, const OfiGreeting& greeting, const OfiRef
   if (refusal.verdict == OfiVerdict::kOtherWorldSize) seen.detail = greeting.world_size;
   if (refusal.verdict == OfiVerdict::kOtherChunkSize) seen.detail = greeting.chunk_bytes;
   LOCKSTEP_LOG(kWarning) << "ofi transport: rank " << rank_ << " refuses a hello from rank " << source << ": "
-                         << (refusal.verdict == OfiVerdict::kOtherRank
-                                 ? "it is for another rank, or from one that is none"
-                                 : OfiRefusalStatus(seen, own_).message());
+                         << RefuserText(seen, greeting, own_);
   int index = -1;
   if (!greeting.address.empty()) {
     index = Stranger(greeting.address);

@@ -98,7 +98,8 @@ OfiRefusal JudgeOfiGreeting(const OfiGreeting& greeting, uint32_t source, const 
   if (greeting.job_id != own.job_id) return {OfiVerdict::kOtherJob, 0};
   if (greeting.world_id != own.world_id) return {OfiVerdict::kOtherWorld, 0};
   if (greeting.world_size != own.world_size) return {OfiVerdict::kOtherWorldSize, own.world_size};
-  if (greeting.target != self || source == self || source >= own.world_size) return {OfiVerdict::kOtherRank, self};
+  if (greeting.target != self) return {OfiVerdict::kOtherRank, self};
+  if (source == self || source >= own.world_size) return {OfiVerdict::kNoSuchRank, own.world_size};
   if (greeting.chunk_bytes != own.chunk_bytes) return {OfiVerdict::kOtherChunkSize, own.chunk_bytes};
   if (greeting.provider != own.provider) return {OfiVerdict::kOtherProvider, 0};
   return {};
@@ -122,7 +123,11 @@ absl::Status OfiRefusalStatus(const OfiRefusal& refusal, const OfiGreeting& own)
     case OfiVerdict::kOtherProvider:
       return because("it uses another provider than ", own.provider);
     case OfiVerdict::kDuplicate:
-      return because("another process has this rank already");
+      return because("another process has this rank already: is it claimed by two processes?");
+    case OfiVerdict::kNoSuchRank:
+      return because("it is in a world of ", refusal.detail, " ranks and expects no greeting from this one");
+    case OfiVerdict::kGone:
+      return because("it has lost this rank, or given it up");
     case OfiVerdict::kAccepted:
       break;
   }

@@ -115,8 +115,8 @@ TEST(OfiWire, GreetingsThatDoNotFitAreRefusedWithTheReason) {
            Case{[](OfiGreeting* g) { g->world_id = 1; }, 1, OfiVerdict::kOtherWorld, "another world of job"},
            Case{[](OfiGreeting* g) { g->world_size = 3; }, 1, OfiVerdict::kOtherWorldSize, "has 4 ranks, not 3"},
            Case{[](OfiGreeting* g) { g->target = 3; }, 1, OfiVerdict::kOtherRank, "it is rank 2, not 3"},
-           Case{[](OfiGreeting*) {}, 2, OfiVerdict::kOtherRank, "it is rank 2"},
-           Case{[](OfiGreeting*) {}, 4, OfiVerdict::kOtherRank, "it is rank 2"},
+           Case{[](OfiGreeting*) {}, 2, OfiVerdict::kNoSuchRank, "in a world of 4 ranks and expects no greeting"},
+           Case{[](OfiGreeting*) {}, 4, OfiVerdict::kNoSuchRank, "in a world of 4 ranks and expects no greeting"},
            Case{[](OfiGreeting* g) { g->chunk_bytes = 64; }, 1, OfiVerdict::kOtherChunkSize, "262144 bytes, this rank"},
            Case{[](OfiGreeting* g) { g->provider = "efa"; }, 1, OfiVerdict::kOtherProvider, "provider than efa"},
        }) {
@@ -129,6 +129,10 @@ TEST(OfiWire, GreetingsThatDoNotFitAreRefusedWithTheReason) {
     EXPECT_THAT(OfiRefusalStatus(DecodeOfiRefusal(bytes), greeting),
                 StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(c.message)));
   }
+  EXPECT_THAT(OfiRefusalStatus({OfiVerdict::kDuplicate, 0}, own),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("claimed by two processes")));
+  EXPECT_THAT(OfiRefusalStatus({OfiVerdict::kGone, 0}, own),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("has lost this rank")));
   EXPECT_THAT(OfiRefusalStatus({static_cast<OfiVerdict>(77), 0}, own),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("does not know (77)")));
 }

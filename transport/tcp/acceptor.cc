@@ -138,13 +138,13 @@ Acceptor::Outcome Acceptor::Read(Pending* pending, Hello* hello) {
   }
   const Answer answer = JudgeHello(*hello, options_.expectation);
   if (answer.verdict != Verdict::kAccepted) {
-    return Reject(*pending, answer, RejectionStatus(answer, *hello).message());
+    return Reject(*pending, answer, RefusalText(answer, *hello));
   }
   return Outcome::kArrived;
 }
 
 Acceptor::Outcome Acceptor::Reject(const Pending& pending, const Answer& answer, absl::string_view why) {
-  Log(pending.peer, absl::StrCat("turned away, told: ", why));
+  Log(pending.peer, absl::StrCat("turned away: ", why));
   SendAnswer(pending.socket.get(), answer);
   return Outcome::kDropped;
 }

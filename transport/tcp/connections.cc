@@ -131,9 +131,8 @@ void Connections::Admit(Acceptor::Arrival arrival) {
   Acceptor::SendAnswer(socket != nullptr ? socket->get() : arrival.socket.get(), answer);
   if (socket != nullptr) Add(connection, std::move(socket), hello.instance);
   if (answer.verdict == Verdict::kDuplicate) {
-    LOCKSTEP_LOG(kWarning) << "rank " << options_.hello.source << ": a second connection from rank " << hello.source
-                           << " on channel " << hello.channel
-                           << " was turned away: is that rank claimed by two processes?";
+    LOCKSTEP_LOG(kWarning) << "rank " << options_.hello.source
+                           << ": a connection was turned away: " << RefusalText(answer, hello);
   }
 }
 

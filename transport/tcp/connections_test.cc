@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/fork.h"
 #include "base/rank.h"
@@ -41,7 +42,9 @@ TEST_F(ConnectionsTest, ASecondConnectionForARankAndChannelIsTurnedAway) {
   const UniqueFd second = Say(1, EncodeHello(AHello(5)));
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Answer answer, ReadAnswer(second.get()));
   EXPECT_EQ(answer.verdict, Verdict::kDuplicate);
-  EXPECT_THAT(log.lines(), testing::Contains(HasSubstr("a second connection from rank 0 on channel 5")));
+  EXPECT_THAT(log.lines(),
+              testing::Contains(HasSubstr("rank 1: a connection was turned away: it says that it is rank 0, as which "
+                                          "another process is connected on channel 5 already")));
   Exchange(5);
 }
 
@@ -62,21 +65,28 @@ TEST_F(ConnectionsTest, TwoProcessesThatClaimOneRankAreTold) {
 TEST_F(ConnectionsTest, APeerWithOtherOptionsTellsTheSenderWhy) {
   struct Case {
     const char* message;
+    const char* refuser;  // as it logs it, at most once a second
     std::function<void(TcpTransportOptions*)> change;
   };
   const Case cases[] = {
-      {"peer belongs to another job than 'mine'", [](auto* o) { o->job_id = o->rank == Rank(0) ? "mine" : "yours"; }},
-      {"peer belongs to another world of job 'test'", [](auto* o) { o->world_id = o->rank.value(); }},
-      {"peer's chunk size is 1001 bytes, ours 1000", [](auto* o) { o->chunk_bytes = 1000 + o->rank.value(); }},
-      {"peer uses 3 sockets a connection, we 2", [](auto* o) { o->sockets = 2 + o->rank.value(); }},
-      {"peer is rank 2, not rank 1", [](auto* o) { o->rank = o->rank == Rank(1) ? Rank(2) : o->rank; }},
+      {"peer belongs to another job than 'mine'", "it says that it is rank 0 of another job",
+       [](auto* o) { o->job_id = o->rank == Rank(0) ? "mine" : "yours"; }},
+      {"peer belongs to another world of job 'test'", "it says that it is rank 0 of another world of this job",
+       [](auto* o) { o->world_id = o->rank.value(); }},
+      {"peer's chunk size is 1001 bytes, ours 1000", "rank 0 has a chunk size of 1000 bytes, we 1001",
+       [](auto* o) { o->chunk_bytes = 1000 + o->rank.value(); }},
+      {"peer uses 3 sockets a connection, we 2", "rank 0 uses 2 sockets a connection, we 3",
+       [](auto* o) { o->sockets = 2 + o->rank.value(); }},
+      {"peer is rank 2, not rank 1", "it looks for rank 1, this is rank 2",
+       [](auto* o) { o->rank = o->rank == Rank(1) ? Rank(2) : o->rank; }},
   };
-  LogLines log;
   for (const Case& c : cases) {
+    LogLines log;
     ranks_.clear();
     borrowed_.clear();
     Create(3, c.change);
     EXPECT_THAT(SendStatus(), StatusIs(Code::kFailedPrecondition, HasSubstr(c.message)));
+    EXPECT_THAT(log.lines(), testing::Contains(HasSubstr(absl::StrCat(" turned away: ", c.refuser))));
   }
 }
 

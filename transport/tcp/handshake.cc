@@ -143,4 +143,30 @@ absl::Status RejectionStatus(const Answer& answer, const Hello& hello) {
       absl::StrCat("peer turned us away with verdict ", static_cast<uint32_t>(answer.verdict), ", unknown to us"));
 }
 
+std::string RefusalText(const Answer& answer, const Hello& hello) {
+  const int source = hello.source.value();
+  switch (answer.verdict) {
+    case Verdict::kOtherJob:
+      return absl::StrCat("it says that it is rank ", source, " of another job");
+    case Verdict::kOtherWorld:
+      return absl::StrCat("it says that it is rank ", source,
+                          " of another world of this job: one of us is left from an earlier one");
+    case Verdict::kOtherRank:
+      return absl::StrCat("it looks for rank ", hello.target.value(), ", this is rank ", answer.detail);
+    case Verdict::kNoSuchRank:
+      return absl::StrCat("it says that it is rank ", source, ", which is no peer in this world of ", answer.detail);
+    case Verdict::kOtherChunkSize:
+      return absl::StrCat("rank ", source, " has a chunk size of ", hello.chunk_bytes, " bytes, we ", answer.detail);
+    case Verdict::kOtherSockets:
+      return absl::StrCat("rank ", source, " uses ", hello.sockets, " sockets a connection, we ", answer.detail);
+    case Verdict::kDuplicate:
+      return absl::StrCat("it says that it is rank ", source, ", as which another process is connected on channel ",
+                          hello.channel, " already: is that rank claimed by two processes?");
+    case Verdict::kNotAuthenticated:
+      return absl::StrCat("it says that it is rank ", source, ", with an authentication that we do not know");
+    default:
+      return absl::StrCat("verdict ", static_cast<uint32_t>(answer.verdict));
+  }
+}
+
 }  // namespace lockstep

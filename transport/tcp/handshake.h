@@ -107,6 +107,9 @@ bool DecodeAnswer(const unsigned char* bytes, Answer* answer);
 // kCrossed.
 absl::Status RejectionStatus(const Answer& answer, const Hello& hello);
 
+// The same for whoever turned it away: "it says that it is rank 1, as which another process is connected already: ...".
+std::string RefusalText(const Answer& answer, const Hello& hello);
+
 }  // namespace lockstep
 
 #endif  // TRANSPORT_TCP_HANDSHAKE_H_
