@@ -137,7 +137,7 @@ Attempt TryHub(const ControlOptions& options, const HubRecord& record, Deadline 
 // to a rank 0 that is alive: only asking it tells.
 absl::Status Publish(const ControlOptions& options, Store* store, const std::string& record, Deadline deadline) {
   const std::string key = StoreKey(options.job_id);
-  const std::string attempt = absl::StrCat("publish the control hub in store ", store->Describe());
+  const std::string attempt = absl::StrCat("publish the control hub in ", store->Describe());
   for (;;) {
     absl::StatusOr<std::string> before = store->Get(key, deadline);
     if (absl::IsNotFound(before.status())) before = std::string();
@@ -148,7 +148,7 @@ absl::Status Publish(const ControlOptions& options, Store* store, const std::str
         const Attempt answer = TryHub(options, *other, probe, [] { return true; });
         if (answer.rejected == control::RejectReason::kRefused) return answer.status;
       }
-      LOCKSTEP_LOG(kInfo) << "replaces the left-over address of a control hub in store " << store->Describe();
+      LOCKSTEP_LOG(kInfo) << "replaces the left-over address of a control hub in " << store->Describe();
     }
     const absl::StatusOr<std::string> after = store->CompareAndSet(key, *before, record, deadline);
     // An embedder's store may know no more than set and get; of two rank 0s that start at the same moment the later one
@@ -179,14 +179,14 @@ absl::StatusOr<Greeted> FindHub(const ControlOptions& options, Store* store, Dea
   const auto log_now_and_then = [&] {
     if (!next_log.passed()) return;
     next_log = Deadline::After(kLogInterval);
-    LOCKSTEP_LOG(kInfo) << "rank " << options.rank << " waits for rank 0 to appear in store " << store->Describe()
+    LOCKSTEP_LOG(kInfo) << "rank " << options.rank << " waits for rank 0 to appear in " << store->Describe()
                         << (last_failure.ok() ? "" : "; ") << last_failure.message();
   };
   for (;;) {
     const absl::StatusOr<std::string> text =
         store->Wait(key, Deadline::Earlier(deadline, Deadline::After(kLogInterval)));
     if (!text.ok() && !absl::IsDeadlineExceeded(text.status())) {
-      return Annotate(text.status(), absl::StrCat("wait for rank 0 in store ", store->Describe()));
+      return Annotate(text.status(), absl::StrCat("wait for rank 0 in ", store->Describe()));
     }
     if (text.ok()) {
       const absl::StatusOr<HubRecord> record = control::DecodeHubRecord(*text);
@@ -208,7 +208,7 @@ absl::StatusOr<Greeted> FindHub(const ControlOptions& options, Store* store, Dea
     }
     if (deadline.passed()) {
       return absl::DeadlineExceededError(
-          absl::StrCat("rank 0 has not appeared in store ", store->Describe(),
+          absl::StrCat("rank 0 has not appeared in ", store->Describe(),
                        last_failure.ok() ? "" : "; the address there is of no use: ", last_failure.message()));
     }
     log_now_and_then();
