@@ -85,7 +85,6 @@
 namespace lockstep {
 
 struct ForwardOptions {
-  bool sync = true;                      // false: a forward whose backward only accumulates, or that has none
   absl::Span<const TensorView> buffers;  // as SetBuffers got them, wherever they lie now
 };
 
@@ -122,8 +121,9 @@ class Reducer {
   absl::Status SetBuffers(absl::Span<const TensorView> buffers, BufferOptions options);
 
   // May be left out where there are no buffers. A forward begins: what is known of the last step is published in the logging data, and
-  // buffers come before the first forward of a synchronised step (blocking; by a channel of their own). Views are empty unless there
-  // are fresh buffers.
+  // buffers come (blocking; by a channel of their own) if it is the first forward since the last synchronised backward, whether or not
+  // its own backward will be one: as in DDP. Every rank calls it then. A forward that no backward follows needs none of this. Views
+  // are empty unless there are fresh buffers.
   absl::StatusOr<FreshBuffers> BeginForward(const ForwardOptions& options);
   // Likewise, for buffers that come after it.
   absl::Status EndForward(const ForwardOptions& options);
@@ -185,8 +185,8 @@ class Reducer {
   // have no deadline), until all ranks have joined. Then `model` is broadcast from the rank that joined last, the highest if several
   // did, to all of them. FAILED_PRECONDITION without ReducerOptions::uneven_inputs, and where an early end is to be thrown.
   //
-  // Buffers: with SetBuffers each rank with inputs brings them before, or after, each of its synchronised steps' forwards, and this rank
-  // once more as it joins, with `buffers`.
+  // Buffers: with SetBuffers each rank with inputs brings them once for each of its synchronised steps, and this rank once more as it
+  // joins, with `buffers`. They are those of the highest rank that has inputs then, as in DDP.
   absl::Status Join(absl::Span<const TensorView> model, absl::Span<const TensorView> buffers = {});
 
   // Every rank of the new communicator calls it, or Create with equal arguments and the plan that the others export. Ends what was under
