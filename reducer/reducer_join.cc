@@ -71,6 +71,7 @@ absl::Status Reducer::RegroupBuffers(int now, bool joined) {
 
 absl::Status Reducer::ShadowStep() {
   LOCKSTEP_RETURN_IF_ERROR(PrepareStep());
+  LOCKSTEP_RETURN_IF_ERROR(HoldCommunicator("join"));
   {
     MutexLock lock(&mu_);
     BeginStep(/*joined=*/true);
@@ -87,7 +88,7 @@ absl::Status Reducer::ShadowStep() {
   }
   const absl::Status status = Finish(*flight_, /*joined=*/true);
   MutexLock lock(&mu_);
-  state_ = State::kIdle;
+  BecomeIdle();
   return status;
 }
 
