@@ -32,13 +32,19 @@ static void Steps(lockstep_communicator* communicator) {
   OK(lockstep_reducer_begin_backward(reducer, NULL));
   FAILS(lockstep_reducer_begin_backward(reducer, NULL), LOCKSTEP_FAILED_PRECONDITION, "not ended");
   Mark(reducer, &model, 1, 10 * mine);
-  FAILS(lockstep_reducer_mark_ready(reducer, 1, &model.gradients[1], NULL), LOCKSTEP_FAILED_PRECONDITION, "one");
   FAILS(lockstep_reducer_mark_ready(reducer, 2, &model.gradients[1], NULL), LOCKSTEP_INVALID_ARGUMENT, "out of range");
   Mark(reducer, &model, 0, mine);
   OK(lockstep_reducer_end_backward(reducer, NULL));
   CHECK(model.values[0] == average && model.values[1] == 10 * average);
   CHECK(AverageOf(reducer, 0) == average);
   FAILS(lockstep_reducer_end_backward(reducer, NULL), LOCKSTEP_FAILED_PRECONDITION, "no backward");
+
+  /* One that is marked twice, which the end says, too. */
+  OK(lockstep_reducer_begin_backward(reducer, NULL));
+  Mark(reducer, &model, 1, mine);
+  FAILS(lockstep_reducer_mark_ready(reducer, 1, &model.gradients[1], NULL), LOCKSTEP_FAILED_PRECONDITION, "one");
+  Mark(reducer, &model, 0, mine);
+  FAILS(lockstep_reducer_end_backward(reducer, NULL), LOCKSTEP_FAILED_PRECONDITION, "'one' (f32[1]) was marked ready twice");
 
   /* A gradient that never comes, on every rank; then accumulation; then a good step. */
   OK(lockstep_reducer_begin_backward(reducer, NULL));
@@ -56,7 +62,7 @@ static void Steps(lockstep_communicator* communicator) {
 
   LOCKSTEP_INIT(statistics);
   OK(lockstep_reducer_get_statistics(reducer, &statistics));
-  CHECK(statistics.steps == 3 && statistics.buckets == 2 && statistics.bytes_reduced > 0);
+  CHECK(statistics.steps == 4 && statistics.buckets == 2 && statistics.bytes_reduced > 0);
   lockstep_reducer_destroy(reducer);
   lockstep_reducer_destroy(NULL);
 }

@@ -41,9 +41,8 @@ static void UseJoin(lockstep_communicator* communicator, int32_t rank, int32_t l
   lockstep_reducer_destroy(reducer);
 }
 
-/* Ranks 0 and 1 have one step, rank 2 has two. In the first all have rank 0's
- * buffers, in the second too: the others do not know yet that two have joined.
- */
+/* Ranks 0 and 1 have one step, rank 2 has two. In each all have the buffers of
+ * the highest rank that has inputs. */
 static void UseBuffers(lockstep_communicator* communicator, int32_t rank) {
   const lockstep_reducer_options options = Uneven();
   lockstep_reducer* reducer = MakeReducer(communicator, 1, &options);
@@ -64,16 +63,16 @@ static void UseBuffers(lockstep_communicator* communicator, int32_t rank) {
     float value = 3;
     mean = (float)(100 * step + rank + 1);
     OK(lockstep_reducer_begin_forward(reducer, &forward, NULL));
-    CHECK(mean == (step == 0 ? 1 : 11));
+    CHECK(mean == (step == 0 ? 3 : 103));
     mean += (float)(10 * (rank + 1));
     OK(Step(reducer, 1, &value));
     CHECK(value > (step == 0 ? 3 : 1) - 1e-5F && value < (step == 0 ? 3 : 1) + 1e-5F);
     weight += value;
   }
   OK(lockstep_reducer_join(reducer, &model, 1, &buffer, 1));
-  /* As each joined: ranks 0 and 1 with what rank 0 had then, rank 2 with its
+  /* As each joined: ranks 0 and 1 with what rank 2 had then, rank 2 with its
    * own. */
-  CHECK(mean == (rank == 2 ? 41 : 11));
+  CHECK(mean == (rank == 2 ? 133 : 103));
   CHECK(weight > 4 - 1e-5F && weight < 4 + 1e-5F);
   lockstep_reducer_destroy(reducer);
 }

@@ -106,7 +106,8 @@ static void StaticGraph(lockstep_communicator* communicator) {
   Mark(reducer, &model, 0, mine);
   FAILS(lockstep_reducer_mark_ready(reducer, 2, &model.gradients[2], NULL), LOCKSTEP_FAILED_PRECONDITION,
         "the graph changed");
-  FAILS(lockstep_reducer_end_backward(reducer, NULL), LOCKSTEP_FAILED_PRECONDITION, "rank 1: the graph changed");
+  FAILS(lockstep_reducer_end_backward(reducer, NULL), LOCKSTEP_FAILED_PRECONDITION,
+        "rank 1: a mark was refused (mark_ready: the graph changed");
   lockstep_reducer_destroy(reducer);
 }
 

@@ -52,7 +52,6 @@ absl::Status WithForward(const lockstep_reducer* reducer, const lockstep_forward
   LOCKSTEP_RETURN_IF_ERROR(ReadOptions(options, "lockstep_forward_options", &given));
   const auto views = ToTensorViews(given.buffers, given.buffer_count, "buffers");
   lockstep::ForwardOptions forward;
-  forward.sync = given.no_sync == 0;
   forward.buffers = OrNone(views);
   const absl::Status result = body(forward);
   // It is the reason for whatever the call had to say.

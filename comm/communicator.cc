@@ -7,13 +7,22 @@
 
 namespace lockstep {
 
+absl::Status Communicator::HeldError(const char* holder) {
+  return absl::FailedPreconditionError(absl::StrCat("the communicator is in use by ", holder,
+                                                    ", which is under way: call this before or after it, or on a ",
+                                                    "duplicate of the communicator"));
+}
+
 absl::Status Communicator::CanCapture() const {
   return absl::FailedPreconditionError("the communicator has no device whose streams could be captured");
 }
 
 absl::Status Communicator::Enqueue(const CollectiveRequest& request, Stream* stream,
                                    absl::AnyInvocable<void(const absl::Status&)> done) {
-  return stream->Enqueue([this, request, done = std::move(done)]() mutable {
+  LOCKSTEP_RETURN_IF_ERROR(CheckHeld(request.by_holder));
+  return stream->Enqueue([this, request = request, done = std::move(done)]() mutable {
+    // The stream's order says when, whoever holds the communicator then.
+    request.by_holder = true;
     done(Run(request));
     return absl::OkStatus();
   });

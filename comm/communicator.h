@@ -84,7 +84,8 @@ struct CollectiveRequest {
   std::chrono::milliseconds timeout{0};  // of the operation, which it aborts on every rank; 0: the communicator's
   // The thread that carries it out shares its core with computation: it sleeps rather than polls while nothing moves.
   bool background = false;
-  DeviceId device;  // where the buffers are
+  bool by_holder = false;  // of whoever holds the communicator: see Hold
+  DeviceId device;         // where the buffers are
 };
 
 inline constexpr Rank kAnySource{-1};
@@ -210,6 +211,16 @@ class Communicator {
   virtual absl::Status Enqueue(const CollectiveRequest& request, Stream* stream,
                                absl::AnyInvocable<void(const absl::Status&)> done);
 
+  // From Hold to Release the order of collectives is the holder's affair: those of others (CollectiveRequest::by_holder is not set) and
+  // what else is collective (Split, Allocate) are FAILED_PRECONDITION, before anything is issued. What was enqueued on a stream or
+  // put into a group before goes on, and messages are free. `holder` names it in errors, and is a literal. False: it is held already.
+  // THREADS  any; Release by whoever holds it.
+  virtual bool Hold(const char* holder) {
+    const char* nobody = nullptr;
+    return holder_.compare_exchange_strong(nobody, holder, std::memory_order_relaxed);
+  }
+  virtual void Release() { holder_.store(nullptr, std::memory_order_relaxed); }
+
   // OK, or UNIMPLEMENTED for what this back end cannot do.
   virtual absl::Status Supports(Collective collective, DType dtype, ReduceOp op) const = 0;
 
@@ -258,9 +269,17 @@ class Communicator {
  protected:
   Communicator() = default;
 
+  // What every call begins with that is one of those which Hold speaks of.
+  absl::Status CheckHeld(bool by_holder) const {
+    const char* const holder = holder_.load(std::memory_order_relaxed);
+    return holder == nullptr || by_holder ? absl::OkStatus() : HeldError(holder);
+  }
+
  private:
   virtual void OnLeave() = 0;
+  static absl::Status HeldError(const char* holder);
 
+  std::atomic<const char*> holder_{nullptr};  // says nothing about other memory
   std::atomic<bool> left_{false};
 };
 

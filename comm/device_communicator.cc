@@ -120,7 +120,13 @@ absl::StatusOr<bool> DeviceCommunicator::IsMine(DeviceId device) const {
 absl::Status DeviceCommunicator::PrepareHostCall(const DeviceCall& call) {
   LOCKSTEP_RETURN_IF_ERROR(failure_->status());
   if (check_pointers_) LOCKSTEP_RETURN_IF_ERROR(CheckBuffers(call));
+  const auto* const request = std::get_if<CollectiveRequest>(&call);
+  const absl::Status held = request == nullptr ? absl::OkStatus() : CheckHeld(request->by_holder);
   MutexLock lock(&group_mu_);
+  if (!held.ok()) {
+    if (Collecting()) group_->refused.Update(held);
+    return held;
+  }
   if (!Collecting() || group_->on_host) return absl::OkStatus();
   LOCKSTEP_RETURN_IF_ERROR(host_->StartGroup());
   group_->on_host = true;
@@ -147,12 +153,15 @@ absl::StatusOr<std::unique_ptr<PreparedCollective>> DeviceCommunicator::Prepare(
     if (check_pointers_) LOCKSTEP_RETURN_IF_ERROR(CheckBuffers(request));
     return host_->Prepare(request);
   }
-  LOCKSTEP_RETURN_IF_ERROR(Check(request));
+  CollectiveRequest whenever = request;
+  whenever.by_holder = true;  // who holds the communicator matters when it is started
+  LOCKSTEP_RETURN_IF_ERROR(Check(whenever));
   return std::make_unique<Prepared>(this, request);
 }
 
 absl::Status DeviceCommunicator::Enqueue(const CollectiveRequest& request, Stream* stream,
                                          absl::AnyInvocable<void(const absl::Status&)> done) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckHeld(request.by_holder));
   LOCKSTEP_ASSIGN_OR_RETURN(const bool mine, IsMine(request.device));
   if (stream == nullptr || stream->device() != request.device) {
     return absl::InvalidArgumentError(absl::StrCat("the buffers are on ", Name(request.device), ", and the stream is ",
@@ -214,6 +223,7 @@ absl::Status DeviceCommunicator::Supports(Collective collective, DType dtype, Re
 absl::Status DeviceCommunicator::Check(const DeviceCall& call) {
   LOCKSTEP_RETURN_IF_ERROR(status());
   if (const auto* const request = std::get_if<CollectiveRequest>(&call)) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckHeld(request->by_holder));
     LOCKSTEP_RETURN_IF_ERROR(CheckRequest(*request, rank(), size()));
     if (HasRoot(request->collective) && (request->root.value() < 0 || request->root.value() >= size())) {
       return absl::InvalidArgumentError(absl::StrCat(Name(request->collective), ": root ", request->root.value(),
@@ -260,6 +270,7 @@ absl::StatusOr<Work> DeviceCommunicator::StartOnDevice(absl::Span<const DeviceCa
 // ---- The rest
 
 absl::StatusOr<std::unique_ptr<Communicator>> DeviceCommunicator::Split(int color, int key) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckHeld(/*by_holder=*/false));
   {
     MutexLock lock(&group_mu_);
     if (Collecting()) return absl::FailedPreconditionError("a communicator cannot be split inside a group");
@@ -277,6 +288,7 @@ absl::StatusOr<std::unique_ptr<SymmetricBuffer>> DeviceCommunicator::AllocateHer
 }
 
 absl::StatusOr<std::unique_ptr<SymmetricBuffer>> DeviceCommunicator::AllocateOnDevice(size_t bytes) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckHeld(/*by_holder=*/false));
   LOCKSTEP_RETURN_IF_ERROR(status());
   const auto text = [&](int other, absl::string_view said) {
     return absl::StrCat("memory on ", Name(device_->id()), ": rank ", rank().value(), " asks for ", bytes,

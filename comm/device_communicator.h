@@ -34,6 +34,7 @@
 #include "base/device.h"
 #include "base/mutex.h"
 #include "base/rank.h"
+#include "base/status.h"
 #include "comm/communicator.h"
 #include "comm/device_work.h"
 #include "comm/symmetric_buffer.h"
@@ -83,7 +84,10 @@ class DeviceCommunicator : public Communicator {
 
   // Of the same kind, over a part of the host communicator.
   absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key) override;
-  absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Allocate(size_t bytes) override { return host_->Allocate(bytes); }
+  absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Allocate(size_t bytes) override {
+    LOCKSTEP_RETURN_IF_ERROR(CheckHeld(/*by_holder=*/false));
+    return host_->Allocate(bytes);
+  }
   absl::StatusOr<std::unique_ptr<SymmetricBuffer>> AllocateOnDevice(size_t bytes) override;
 
   // What the host communicator supports, where a back end has no more to say.

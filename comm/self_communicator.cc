@@ -255,11 +255,13 @@ absl::StatusOr<Ref<SelfCommunicator::State>> SelfCommunicator::Call(const Collec
   auto state = MakeRef<State>();
   MutexLock lock(&mu_);
   if (!Collecting()) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckHeld(request.by_holder));
     LOCKSTEP_RETURN_IF_ERROR(CarryOut(request));
     state->Complete(absl::OkStatus());
     return state;
   }
   absl::Status status = status_;
+  status.Update(CheckHeld(request.by_holder));
   status.Update(Check(request));
   group_->refused.Update(status);
   LOCKSTEP_RETURN_IF_ERROR(status);
@@ -272,7 +274,10 @@ absl::StatusOr<Ref<SelfCommunicator::State>> SelfCommunicator::Call(const Collec
 absl::Status SelfCommunicator::Run(const CollectiveRequest& request) {
   {
     MutexLock lock(&mu_);
-    if (!Collecting()) return CarryOut(request);
+    if (!Collecting()) {
+      LOCKSTEP_RETURN_IF_ERROR(CheckHeld(request.by_holder));
+      return CarryOut(request);
+    }
   }
   return Call(request).status();
 }
@@ -357,6 +362,7 @@ absl::StatusOr<Work> SelfCommunicator::StartReceive(const ReceiveRequest& reques
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> SelfCommunicator::Split(int color, int) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckHeld(/*by_holder=*/false));
   LOCKSTEP_RETURN_IF_ERROR(status());
   if (color < 0) return nullptr;
   return std::make_unique<SelfCommunicator>(flight_records_, timeout_);

@@ -140,7 +140,14 @@ absl::StatusOr<Work> TransportCommunicator::Start(const CollectiveRequest& reque
   return Work(std::move(state));
 }
 
+absl::Status TransportCommunicator::Refuse(const absl::Status& status) {
+  MutexLock lock(mu());
+  if (Collecting()) group_->refused.Update(status);
+  return status;
+}
+
 absl::Status TransportCommunicator::RunPlanned(const CollectiveRequest& request, const Plan* plan) {
+  if (const absl::Status held = CheckHeld(request.by_holder); !held.ok()) return Refuse(held);
   if (!options_.checked) return RunUnchecked(request, plan, /*check=*/false);
   {
     MutexLock lock(mu());
@@ -169,6 +176,7 @@ absl::Status TransportCommunicator::RunUnchecked(const CollectiveRequest& reques
 
 absl::Status TransportCommunicator::StartPlanned(const CollectiveRequest& request, const Plan* plan,
                                                  Ref<CallState>* state) {
+  if (const absl::Status held = CheckHeld(request.by_holder); !held.ok()) return Refuse(held);
   if (options_.checked) {
     {
       MutexLock lock(mu());

@@ -173,6 +173,8 @@ class TransportCommunicator : public Communicator,
 
   // Whether this thread has a group open.
   bool Collecting() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  // What a call returns that is refused, in or out of a group.
+  absl::Status Refuse(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu());
   absl::Status Collect(const CollectiveRequest& request, const Plan* plan, Ref<CallState> state)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   absl::Status LaunchGroup(Group* group) ABSL_LOCKS_EXCLUDED(mu());

@@ -88,6 +88,7 @@ absl::StatusOr<std::unique_ptr<SymmetricArena>> TransportCommunicator::MakeArena
 }
 
 absl::StatusOr<std::unique_ptr<SymmetricBuffer>> TransportCommunicator::Allocate(size_t bytes) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckHeld(/*by_holder=*/false));
   if (options_.registry == nullptr) return kept_->Allocate(bytes);
   {
     MutexLock lock(mu());

@@ -182,12 +182,15 @@ absl::StatusOr<Settings> ReadSettings(const WorldOptions& options) {
 }
 
 std::vector<AgreedOption> OptionsToAgreeOn(const Settings& settings, const WorldTransport& transport) {
+  // Named as the fields of lockstep_communicator_options are.
+  const auto yes_or_no = [](bool value) { return value ? "yes" : "no"; };
+  const std::string algorithms = ToString(settings.algorithms);
   std::vector<AgreedOption> options = {{"transport", Name(settings.transport)},
-                                       {"algorithm", ToString(settings.algorithms)},
-                                       {"checked", settings.checked ? "1" : "0"},
+                                       {"algorithm", algorithms.empty() ? "chosen by size" : algorithms},
+                                       {"checked", yes_or_no(settings.checked)},
                                        {"chunk_bytes", absl::StrCat(settings.chunk_bytes)},
-                                       {"deterministic", settings.deterministic ? "1" : "0"},
-                                       {"measure_links", settings.measure_links ? "1" : "0"},
+                                       {"deterministic", yes_or_no(settings.deterministic)},
+                                       {"measure_links", yes_or_no(settings.measure_links)},
                                        {"tcp_sockets", absl::StrCat(settings.tcp_sockets)}};
   for (AgreedOption& option : transport.OptionsToAgreeOn()) options.push_back(std::move(option));
   return options;

@@ -210,7 +210,7 @@ void ExpectConnected(const std::string& transport, const std::string& over) {
   ExpectUsable(worlds);
   for (int rank = 0; rank < 3; ++rank) {
     const std::string text = (*worlds[rank])->communicator()->Describe();
-    EXPECT_THAT(text, StartsWith(absl::StrCat("rank ", rank, " of 3 (from options), job 'job-7', met at memory")));
+    EXPECT_THAT(text, StartsWith(absl::StrCat("rank ", rank, " of 3 (from options), job 'job-7', met at store memory")));
     EXPECT_THAT(text, AllOf(HasSubstr("all_reduce:ring"), HasSubstr("chunks of 8192 B")));
     for (int other = 0; other < 3; ++other) {
       const bool self = other == rank;
@@ -279,8 +279,11 @@ TEST(World, OptionsThatShapeWhatIsSentMustAgree) {
   };
   const std::vector<Case> cases = {
       {[](auto* o) { o->chunk_bytes = 4096; }, "chunk_bytes: 65536 on ranks 0, 2, 4096 on rank 1"},
-      {[](auto* o) { o->algorithm = "all_reduce:ring"; }, "all_reduce:ring on rank 1"},
-      {[](auto* o) { o->checked = true; }, "checked: 0 on ranks 0, 2, 1 on rank 1"},
+      {[](auto* o) { o->algorithm = "all_reduce:ring"; },
+       "algorithm: chosen by size on ranks 0, 2, all_reduce:ring on rank 1"},
+      {[](auto* o) { o->checked = true; }, "checked: no on ranks 0, 2, yes on rank 1"},
+      {[](auto* o) { o->deterministic = o->measure_links = true; },
+       "deterministic: no on ranks 0, 2, yes on rank 1; measure_links: no on ranks 0, 2, yes on rank 1"},
   };
   for (const Case& c : cases) {
     MemoryStore store;

@@ -111,8 +111,7 @@ void WorldTransport::Announce(Member* self) const {
 
 std::vector<AgreedOption> WorldTransport::OptionsToAgreeOn() const {
   if (choice_ != TransportChoice::kOfi) return {};
-  return {
-      {"provider of libfabric", ofi_ != nullptr ? ofi_->provider() : absl::StrCat("none (", no_ofi_.message(), ")")}};
+  return {{"ofi_provider", ofi_ != nullptr ? ofi_->provider() : absl::StrCat("none (", no_ofi_.message(), ")")}};
 }
 
 absl::Status WorldTransport::ConnectOverOfi(absl::Span<const Member> members, Deadline deadline) {

@@ -4,12 +4,14 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "base/device.h"
 #include "base/status.h"
 #include "xxhash.h"
@@ -32,44 +34,80 @@ struct Digest {
 // Room for one complaint a rank; longer ones are cut.
 using Complaint = std::array<char, 1024>;
 
-// Of each rank's settings, so that both fit into a complaint.
-constexpr size_t kSettingsShownMax = 480;
+// Of each rank's settings; likewise.
+using ShownSettings = std::array<char, 2048>;
+
+template <typename Text>
+Text Cut(const std::string& text) {
+  Text cut = {};
+  text.copy(cut.data(), cut.size() - 1);
+  return cut;
+}
 
 template <typename T>
-absl::StatusOr<std::vector<T>> Gather(Communicator& communicator, const T& mine) {
+absl::StatusOr<std::vector<T>> Gather(Communicator& communicator, const T& mine, bool by_holder) {
   std::vector<T> all(communicator.size());
   CollectiveRequest request;
   request.collective = Collective::kAllGather;
   request.count = all.size() * sizeof(T);
   request.input = &mine;
   request.output = all.data();
+  request.by_holder = by_holder;
   LOCKSTEP_RETURN_IF_ERROR(communicator.Run(request));
   return all;
 }
 
-absl::Status BroadcastFromZero(Communicator& communicator, std::string& bytes) {
+absl::Status BroadcastFromZero(Communicator& communicator, std::string& bytes, bool by_holder) {
   CollectiveRequest request;
   request.collective = Collective::kBroadcast;
   request.count = bytes.size();
   request.input = bytes.data();
   request.output = bytes.data();
+  request.by_holder = by_holder;
   return communicator.Run(request);
 }
 
-// Settings are phrases between ", ", as many on every rank.
-std::string SettingsThatDiffer(const std::string& a, int rank_a, const std::string& b, int rank_b) {
-  const std::vector<std::string> of_a = absl::StrSplit(a, ", ");
-  const std::vector<std::string> of_b = absl::StrSplit(b, ", ");
+// "rank 3", "ranks 0, 2-5".
+std::string RankList(const std::vector<int>& ranks) {
+  std::vector<std::string> runs;
+  for (size_t begin = 0, end = 0; begin < ranks.size(); begin = end) {
+    while (end < ranks.size() && ranks[end] - ranks[begin] == static_cast<int>(end - begin)) ++end;
+    runs.push_back(end - begin == 1 ? absl::StrCat(ranks[begin]) : absl::StrCat(ranks[begin], "-", ranks[end - 1]));
+  }
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(runs, ", "));
+}
+
+// Of each setting that differs the values, in the order of the lowest ranks that have them.
+std::string SettingsThatDiffer(const std::vector<ShownSettings>& by_rank) {
+  struct Group {
+    std::string value;
+    std::vector<int> ranks;
+  };
+  std::vector<std::string> names;
+  std::map<std::string, std::vector<Group>> groups_of;
+  for (size_t rank = 0; rank < by_rank.size(); ++rank) {
+    for (const absl::string_view setting : absl::StrSplit(by_rank[rank].data(), "; ", absl::SkipEmpty())) {
+      const std::pair<std::string, std::string> parts = absl::StrSplit(setting, absl::MaxSplits(": ", 1));
+      std::vector<Group>& groups = groups_of[parts.first];
+      if (groups.empty()) names.push_back(parts.first);
+      auto group =
+          std::find_if(groups.begin(), groups.end(), [&](const Group& other) { return other.value == parts.second; });
+      if (group == groups.end()) group = groups.insert(group, {parts.second, {}});
+      group->ranks.push_back(static_cast<int>(rank));
+    }
+  }
   std::vector<std::string> differences;
-  for (size_t i = 0; i < std::min(of_a.size(), of_b.size()); ++i) {
-    if (of_a[i] == of_b[i]) continue;
-    differences.push_back(absl::StrCat(of_a[i], " on rank ", rank_a, ", ", of_b[i], " on rank ", rank_b));
+  for (const std::string& name : names) {
+    const std::vector<Group>& groups = groups_of[name];
+    if (groups.size() == 1) continue;
+    differences.push_back(
+        absl::StrCat(name, ": ", absl::StrJoin(groups, ", ", [](std::string* out, const Group& group) {
+                       absl::StrAppend(out, group.value, " on ", RankList(group.ranks));
+                     })));
   }
   // In what was cut off.
-  if (differences.empty()) {
-    differences.push_back(absl::StrCat(a, "... on rank ", rank_a, ", ", b, "... on rank ", rank_b));
-  }
-  return absl::StrCat("the settings differ: ", absl::StrJoin(differences, "; "));
+  if (differences.empty()) differences.push_back(absl::StrCat("behind ", by_rank[0].data(), "..."));
+  return absl::StrCat("the options differ: ", absl::StrJoin(differences, "; "));
 }
 
 absl::Status CheckDense(const Communicator& communicator, absl::string_view what,
@@ -103,24 +141,20 @@ std::vector<Parameter> AsTable(absl::string_view what, absl::Span<const TensorVi
 }  // namespace
 
 absl::Status AgreeOnParameters(Communicator& communicator, const absl::Status& local, const std::string& settings,
-                               absl::Span<const Parameter> parameters) {
+                               absl::Span<const Parameter> parameters, bool by_holder) {
   const std::string table = Serialize(parameters);
   Digest mine;
   mine.table = XXH3_64bits(table.data(), table.size());
   mine.table_bytes = table.size();
   mine.settings = XXH3_64bits(settings.data(), settings.size());
   mine.bad = local.ok() ? 0 : 1;
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Digest> digests, Gather(communicator, mine));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Digest> digests, Gather(communicator, mine, by_holder));
   const bool alike = std::all_of(digests.begin(), digests.end(), [&](const Digest& d) { return d == digests[0]; });
   if (alike && mine.bad == 0) return absl::OkStatus();
 
   // Somebody differs: compare with rank 0, and let everybody hear what everybody found.
   std::string reference = communicator.rank() == Rank(0) ? table : std::string(digests[0].table_bytes, '\0');
-  LOCKSTEP_RETURN_IF_ERROR(BroadcastFromZero(communicator, reference));
-  std::string shown = settings.substr(0, kSettingsShownMax);
-  shown.resize(kSettingsShownMax);
-  std::string shown_by_zero = shown;
-  LOCKSTEP_RETURN_IF_ERROR(BroadcastFromZero(communicator, shown_by_zero));
+  LOCKSTEP_RETURN_IF_ERROR(BroadcastFromZero(communicator, reference, by_holder));
 
   std::string text;
   const int rank = communicator.rank().value();
@@ -129,16 +163,18 @@ absl::Status AgreeOnParameters(Communicator& communicator, const absl::Status& l
   } else if (digests[0].bad == 0 && reference != table) {
     const auto others = DeserializeParameters(reference);
     text = others.ok() ? FirstDifference(0, *others, rank, parameters) : std::string(others.status().message());
-  } else if (digests[0].bad == 0 && mine.settings != digests[0].settings) {
-    text = SettingsThatDiffer(shown_by_zero.c_str(), 0, shown.c_str(), rank);
   }
-  Complaint complaint = {};
-  text.copy(complaint.data(), complaint.size() - 1);
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Complaint> complaints, Gather(communicator, complaint));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Complaint> complaints,
+                            Gather(communicator, Cut<Complaint>(text), by_holder));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<ShownSettings> shown,
+                            Gather(communicator, Cut<ShownSettings>(settings), by_holder));
   if (!local.ok()) return local;
   for (const Complaint& other : complaints) {
     if (other[0] != '\0') return absl::FailedPreconditionError(other.data());
   }
+  const bool same_settings = std::all_of(digests.begin(), digests.end(),
+                                         [&](const Digest& digest) { return digest.settings == digests[0].settings; });
+  if (!same_settings) return absl::FailedPreconditionError(SettingsThatDiffer(shown));
   return absl::InternalError("the ranks' parameter tables differ, but no difference was found");
 }
 

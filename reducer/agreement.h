@@ -17,10 +17,10 @@ namespace lockstep {
 
 // Every rank calls it. `local` is what is wrong with this rank's own arguments, or OK. OK when nobody has a complaint. Otherwise a
 // rank with a complaint of its own returns it, and all ranks whose arguments were good return the same FAILED_PRECONDITION naming
-// the lowest rank that has one, or the first difference from rank 0. `settings` is for people, phrases between ", ":
-// "average 0, hook none, ...".
+// the lowest rank that has one, the first difference from rank 0 of a table, or which ranks have which of the settings that differ.
+// Those are for people: "average: before; hook: none; ...", named as the embedder knows them. `by_holder` as in CollectiveRequest.
 absl::Status AgreeOnParameters(Communicator& communicator, const absl::Status& local, const std::string& settings,
-                               absl::Span<const Parameter> parameters);
+                               absl::Span<const Parameter> parameters, bool by_holder = false);
 
 // The same for tensors without names whose bytes are to be copied from rank to rank: strides are compared too, and a
 // tensor of this rank's that is not dense memory on the host or the communicator's device is a complaint

@@ -39,7 +39,7 @@ std::vector<Parameter> SomeTable() {
 // What a rank brings along.
 struct Argument {
   absl::Status local;
-  std::string settings = "average before";
+  std::string settings = "average: before; hook: none";
   std::vector<Parameter> table = SomeTable();
 };
 
@@ -87,8 +87,7 @@ TEST_P(Agreement, TellsAllRanksTheSameFirstDifference) {
          a.table[1].strides = {1, 4};
        },
        "the layout of parameter 1 'weight' differs: row-major on rank 0, strides [1, 4] on rank "},
-      {[](Argument& a) { a.settings = "average after"; },
-       "the settings differ: average before on rank 0, average after on rank "},
+      {[](Argument& a) { a.settings = "average: after; hook: none"; }, ", after on rank "},
   };
   const int last = size() - 1;
   for (const auto& difference : cases) {
@@ -98,6 +97,25 @@ TEST_P(Agreement, TellsAllRanksTheSameFirstDifference) {
       EXPECT_THAT(result,
                   StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(absl::StrCat(difference.says, last))));
     }
+  }
+}
+
+TEST_P(Agreement, TellsTheSettingsOfEachGroupOfRanks) {
+  std::vector<Argument> arguments = Arguments();
+  for (int rank = 0; rank < size(); rank += 2) arguments[rank].settings = "average: after: all; hook: none";
+  const char* const says[] = {"after: all on rank 0, before on rank 1", "after: all on ranks 0, 2, before on rank 1",
+                              "after: all on ranks 0, 2, before on ranks 1, 3"};
+  for (const absl::Status& result : Agree(arguments)) {
+    EXPECT_THAT(result, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                 absl::StrCat("the options differ: average: ", says[size() - 2])));
+  }
+  arguments = Arguments();
+  for (int rank = 1; rank < size(); ++rank)
+    arguments[rank].settings = absl::StrCat("average: before; hook: h", rank / 2);
+  const char* const groups[] = {"h0 on rank 1", "h0 on rank 1, h1 on rank 2", "h0 on rank 1, h1 on ranks 2-3"};
+  for (const absl::Status& result : Agree(arguments)) {
+    EXPECT_THAT(result, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                 absl::StrCat("the options differ: hook: none on rank 0, ", groups[size() - 2])));
   }
 }
 
@@ -162,7 +180,7 @@ TEST_P(Agreement, SettingsThatDifferFarBehindAreADifferenceToo) {
   for (Argument& argument : arguments) argument.settings = beginning;
   arguments[1].settings += "t";
   for (const absl::Status& result : Agree(arguments)) {
-    EXPECT_THAT(result, StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("the settings differ: sss")));
+    EXPECT_THAT(result, StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("the options differ: behind sss")));
   }
 }
 

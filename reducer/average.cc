@@ -6,6 +6,22 @@
 
 namespace lockstep {
 
+const char* Name(Average average) {
+  switch (average) {
+    case Average::kBefore:
+      return "LOCKSTEP_AVERAGING_BEFORE";
+    case Average::kAfter:
+      return "LOCKSTEP_AVERAGING_AFTER";
+    case Average::kNone:
+      return "LOCKSTEP_AVERAGING_NONE";
+    case Average::kInCollective:
+      return "LOCKSTEP_AVERAGING_IN_COLLECTIVE";
+    case Average::kPredivide:
+      return "LOCKSTEP_AVERAGING_PREDIVIDE";
+  }
+  return "an unknown average";
+}
+
 AverageFactors FactorsOf(Average average, double predivide_factor, int ranks, bool in_place) {
   AverageFactors factors;
   switch (average) {

@@ -18,6 +18,9 @@ enum class Average : int {
   kPredivide = 4,     // gradients times 1/f as they are copied in, the sum times f/n as it is copied out
 };
 
+// As the C ABI names it: "LOCKSTEP_AVERAGING_BEFORE".
+const char* Name(Average average);
+
 struct AverageFactors {
   double copy_in = 1;
   ReduceOp op = ReduceOp::kSum;

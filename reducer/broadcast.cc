@@ -122,7 +122,7 @@ std::vector<std::vector<const TensorView*>> Cut(absl::Span<const TensorView> ten
 
 absl::Status BroadcastCoalesced(Communicator& communicator, absl::Span<const TensorView> tensors, Rank root) {
   LOCKSTEP_RETURN_IF_ERROR(AgreeOnTensors(communicator, CheckRoot(communicator, root), "broadcast",
-                                          absl::StrCat("broadcast from root ", root.value()), tensors));
+                                          absl::StrCat("root of the broadcast: ", root.value()), tensors));
   Messages messages(&communicator, root);
   absl::Status status;
   for (const std::vector<const TensorView*>& message : Cut(tensors)) {

@@ -163,7 +163,7 @@ TEST(Broadcast, TellsEveryRankHowItsArgumentsDifferAndWritesNothing) {
       {{layouts[0], {DType::kF32, {5}, {}}}, Rank(0), "differs: [4] on rank 0, [5] on rank 2"},
       // Equal in bytes: the copy would transpose it.
       {{{DType::kF32, {2, 3}, {1, 2}}, layouts[1]}, Rank(0), "row-major on rank 0, strides [1, 2] on rank 2"},
-      {layouts, Rank(1), "broadcast from root 0 on rank 0, broadcast from root 1 on rank 2"},
+      {layouts, Rank(1), "the options differ: root of the broadcast: 0 on ranks 0-1, 1 on rank 2"},
   };
   for (const auto& bad : cases) {
     for (const absl::Status& result : BroadcastWithOddRank(3, layouts, Rank(0), bad.odd, bad.odd_root)) {

@@ -109,6 +109,7 @@ absl::Status BucketPipeline::EnqueueAllReduce(Bucket& bucket, size_t begin, size
   request.input = bucket.flat() + begin * SizeOf(request.dtype);
   request.output = bucket.flat() + begin * SizeOf(request.dtype);
   request.background = true;
+  request.by_holder = true;
   if (step_.joined) request.timeout = kJoinedTimeout;
   const int64_t bytes = static_cast<int64_t>(request.count * SizeOf(request.dtype));
   return communicator_->Enqueue(request, collective_.get(),
@@ -159,6 +160,7 @@ absl::Status BucketPipeline::EnqueueOpening() {
   request.collective = Collective::kBarrier;
   request.device = device_->id();
   request.background = true;
+  request.by_holder = true;
   if (step_.joined) request.timeout = kJoinedTimeout;
   return communicator_->Enqueue(request, collective_.get(),
                                 [this](const absl::Status& status) { step_.outcome->FailCommunication(status); });

@@ -121,16 +121,16 @@ TEST(CheckGroups, SaysWhatIsWrong) {
     return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
   };
   EXPECT_THAT(with(0, {}), bad("a bucket without parameters"));
-  EXPECT_THAT(with(0, {2}), bad("parameter 0 '' (f32[1]) is in no bucket"));
+  EXPECT_THAT(with(0, {2}), bad("parameter 0 (f32[1]) is in no bucket"));
   EXPECT_THAT(with(0, {2, 0, 7}), bad("parameter 7 is out of range: there are 7"));
   EXPECT_THAT(with(0, {2, 0, SIZE_MAX}), bad("is out of range"));
-  EXPECT_THAT(with(0, {2, 0, 2}), bad("parameter 2 '' (f32[1]) is in two buckets, ignored or delayed"));
-  EXPECT_THAT(with(0, {2, 0, 1}), bad("parameter 1 '' (f32[1]) is in two buckets, ignored or delayed"));
-  EXPECT_THAT(with(0, {2, 0, 4}), bad("parameter 4 '' (f32[1]) is in two buckets, ignored or delayed"));
-  EXPECT_THAT(with(0, {2, 0, 3}), bad("parameter 3 '' (f16[1]) differs in dtype or device from parameter 2"));
-  EXPECT_THAT(with(0, {2, 0, 5}), bad("parameter 5 '' (f32[1]) differs in dtype or device from parameter 2"));
-  EXPECT_THAT(with(0, {2, 0, 6}), bad("parameter 6 '' (f32[1]) is sparse and is to share a bucket"));
-  EXPECT_THAT(with(3, {6, 2}), bad("parameter 6 '' (f32[1]) is sparse and is to share a bucket"));
+  EXPECT_THAT(with(0, {2, 0, 2}), bad("parameter 2 (f32[1]) is in two buckets, ignored or delayed"));
+  EXPECT_THAT(with(0, {2, 0, 1}), bad("parameter 1 (f32[1]) is in two buckets, ignored or delayed"));
+  EXPECT_THAT(with(0, {2, 0, 4}), bad("parameter 4 (f32[1]) is in two buckets, ignored or delayed"));
+  EXPECT_THAT(with(0, {2, 0, 3}), bad("parameter 3 (f16[1]) differs in dtype or device from parameter 2"));
+  EXPECT_THAT(with(0, {2, 0, 5}), bad("parameter 5 (f32[1]) differs in dtype or device from parameter 2"));
+  EXPECT_THAT(with(0, {2, 0, 6}), bad("parameter 6 (f32[1]) is sparse and is to share a bucket"));
+  EXPECT_THAT(with(3, {6, 2}), bad("parameter 6 (f32[1]) is sparse and is to share a bucket"));
   EXPECT_THAT(CheckGroups(table, rules, {}), bad("is in no bucket"));
 }
 
@@ -149,9 +149,9 @@ TEST(CheckRules, SaysWhatIsWrong) {
     EXPECT_THAT(CheckRules(rules, table), bad(absl::StrCat("to f16 or bf16, not to ", Name(dtype))));
   }
   EXPECT_THAT(CheckRules(Delayed({4}, 0), table), bad("delayed parameter 4 is out of range: there are 4"));
-  EXPECT_THAT(CheckRules(Delayed({1, 1}, 0), table), bad("delayed parameter 1 '' (f32[1]) is named twice"));
-  EXPECT_THAT(CheckRules(Delayed({2}, 0), table), bad("delayed parameter 2 '' (f32[1]) is ignored"));
-  EXPECT_THAT(CheckRules(Delayed({3}, 0), table), bad("delayed parameter 3 '' (f32[1]) is sparse"));
+  EXPECT_THAT(CheckRules(Delayed({1, 1}, 0), table), bad("delayed parameter 1 (f32[1]) is named twice"));
+  EXPECT_THAT(CheckRules(Delayed({2}, 0), table), bad("delayed parameter 2 (f32[1]) is ignored"));
+  EXPECT_THAT(CheckRules(Delayed({3}, 0), table), bad("delayed parameter 3 (f32[1]) is sparse"));
   EXPECT_THAT(CheckRules(Delayed({1}, 4), table), bad("parameter 4, is out of range: there are 4"));
   EXPECT_THAT(CheckRules(Delayed({1}, 1), table), bad("is itself delayed"));
   EXPECT_THAT(CheckRules(Delayed({1}, 2), table), bad("is itself ignored"));

@@ -1,8 +1,8 @@
 // BufferSync: brings a model's buffers from one rank to the others once per synchronised step, on a channel of its own.
 //
 // With uneven inputs, ranks that have joined take part in it no longer: in the step in which a rank joins, of which the others hear when
-// it is over, it still does; then the ranks with inputs form a part of their own. So nobody has to ask, before each forward pass,
-// who is still there. Of a part the highest rank is the root.
+// it is over, it still does; then the ranks with inputs form a part of their own. The root is the highest rank that has inputs, as
+// in DDP: a small all-reduce before each broadcast tells which that is.
 
 #ifndef REDUCER_BUFFER_SYNC_H_
 #define REDUCER_BUFFER_SYNC_H_
@@ -30,6 +30,7 @@ struct BufferOptions {
   enum class When { kBeforeForward, kAfterForward };
 
   Rank root{0};
+  bool highest_with_inputs = false;  // is the root instead: of reducers with uneven inputs
   // Otherwise what arrives is handed back in fresh memory, and nothing that a backward pass to come still reads is overwritten. After
   // the forward pass, and by a hook, always in place.
   bool in_place = false;
@@ -47,8 +48,9 @@ class BufferSync {
 
   const BufferOptions& options() const { return options_; }
 
-  // Every rank that takes part calls it. Views are empty where everything is in place. timeout 0: the communicator's.
-  absl::StatusOr<FreshBuffers> Run(absl::Span<const TensorView> buffers,
+  // Every rank that takes part calls it, `joined` if it has no inputs. Views are empty where everything is in place, and where all ranks
+  // have joined at once. timeout 0: the communicator's.
+  absl::StatusOr<FreshBuffers> Run(absl::Span<const TensorView> buffers, bool joined,
                                    std::chrono::milliseconds timeout = std::chrono::milliseconds(0));
 
   // Every rank that takes part calls it: those that have joined take part no longer.

@@ -37,12 +37,13 @@ BufferSet::BufferSet(Communicator* communicator, absl::Span<const TensorView> bu
 }
 
 absl::StatusOr<std::unique_ptr<BufferSet>> BufferSet::Create(Communicator* communicator, const absl::Status& local,
-                                                             absl::Span<const TensorView> buffers) {
+                                                             absl::Span<const TensorView> buffers,
+                                                             const std::string& settings) {
   std::unique_ptr<BufferSet> set(new BufferSet(communicator, buffers));
   absl::Status mine = local;
   mine.Update(CheckOneDevice(buffers));
   if (mine.ok()) mine = set->Open();
-  LOCKSTEP_RETURN_IF_ERROR(AgreeOnTensors(*communicator, mine, "buffers", "", buffers));
+  LOCKSTEP_RETURN_IF_ERROR(AgreeOnTensors(*communicator, mine, "buffers", settings, buffers));
   return set;
 }
 

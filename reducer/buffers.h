@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -47,8 +48,10 @@ class BufferSet {
   // order of dimensions, no gaps), all on the host or all on the communicator's device: INVALID_ARGUMENT names one that
   // is not, on its own rank. Otherwise all ranks return the same FAILED_PRECONDITION, about the lowest rank that has such
   // a buffer, or the first that differs from rank 0. `local` is another reason why this rank cannot take part, or OK.
+  // `settings` are compared, too, as by AgreeOnParameters.
   static absl::StatusOr<std::unique_ptr<BufferSet>> Create(Communicator* communicator, const absl::Status& local,
-                                                           absl::Span<const TensorView> buffers);
+                                                           absl::Span<const TensorView> buffers,
+                                                           const std::string& settings = "");
 
   // Every rank calls it, with the same root. Blocks. `buffers` are the ones of now, which need not lie where those of
   // Create did; only the root's are read. No stream may still have something to do with them. timeout 0: the

@@ -76,6 +76,7 @@ void HostPipeline::GatherSparse(Bucket& bucket) {
   SparseOptions options;
   options.factor = settings_.factors.before_sum;
   options.background = true;
+  options.by_holder = true;
   if (step_.joined) options.timeout = kJoinedTimeout;
   auto average = AllGatherSparse(*communicator_, absl::OkStatus(), bucket.sparse, options);
   step_.recorder->Sent(bucket.index(),

@@ -143,8 +143,9 @@ void RuntimeSampler::Publish(const StepRecord& last, const ClockAnchor& anchor, 
           &data->avg_backward_compute_time);
   Measure(communication.begin, communication.end, &backward_comm_, &data->backward_comm_time,
           &data->avg_backward_comm_time);
-  Measure(communication.begin, last.end_called, &overlap_, &data->backward_compute_comm_overlap_time,
-          &data->avg_backward_compute_comm_overlap_time);
+  // The last bucket may be done before the backward is.
+  Measure(communication.begin, std::min(last.end_called, communication.end), &overlap_,
+          &data->backward_compute_comm_overlap_time, &data->avg_backward_compute_comm_overlap_time);
 
   data->forward_compute_time_start = anchor.UnixNanoseconds(last.forward_begin);
   data->backward_compute_time_start = anchor.UnixNanoseconds(last.backward_begin);

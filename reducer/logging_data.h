@@ -59,8 +59,9 @@ struct LoggingData {
   int64_t forward_compute_time = 0;   // the forward began, to: the backward began
   int64_t backward_compute_time = 0;  // to: EndBackward was called
   int64_t backward_comm_time = 0;     // the first bucket was launched, to: the last one was done
-  // From the first launch to the call of EndBackward: as in DDP, whether or not something was on the wire all the
-  // while. ReducerStatistics has the time that communication took and was hidden.
+  // What the two have in common: from the first launch to the call of EndBackward, or until the last bucket was done if
+  // that was sooner. As in DDP, whether or not something was on the wire all the while: ReducerStatistics has the time
+  // that communication took and was hidden.
   int64_t backward_compute_comm_overlap_time = 0;
 
   // Means over the published iterations in which they are known.

@@ -1,5 +1,6 @@
 #include "reducer/logging_data.h"
 
+#include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
 
@@ -129,7 +130,7 @@ TEST(RuntimeSampler, AveragesOverWhatIsKnown) {
   EXPECT_EQ(data.avg_forward_compute_time, 20 * kMillisecond);
   EXPECT_EQ(data.avg_backward_compute_time, (100 + 100 + 150) * kMillisecond / 3);
   EXPECT_EQ(data.avg_backward_comm_time, 105 * kMillisecond);
-  EXPECT_EQ(data.avg_backward_compute_comm_overlap_time, (80 + 80 + 130) * kMillisecond / 3);
+  EXPECT_EQ(data.avg_backward_compute_comm_overlap_time, (80 + 80 + 105) * kMillisecond / 3);
 }
 
 TEST(RuntimeSampler, PublishesTheFirstTenAndThenEveryHundredth) {
@@ -176,6 +177,20 @@ TEST(RuntimeSampler, ABackwardWithoutOverlapHasNone) {
   EXPECT_EQ(data.backward_compute_comm_overlap_time, 0);
   EXPECT_EQ(data.avg_backward_compute_comm_overlap_time, 0);
   EXPECT_EQ(data.backward_comm_time, 105 * kMillisecond);
+}
+
+// As over a fast network, when the first layers take long.
+TEST(RuntimeSampler, CommunicationThatEndsBeforeTheBackwardIsHiddenAsAWhole) {
+  LoggingData data;
+  RuntimeSampler sampler;
+  for (const int end_called : {200, 135, 134, 100}) {
+    StepRecord record = Record(data.iteration + 1, 10);  // from 30 ms to 135 ms
+    record.end_called = At(end_called);
+    sampler.Publish(record, Anchor(), &data);
+    EXPECT_EQ(data.backward_comm_time, 105 * kMillisecond);
+    EXPECT_EQ(data.backward_compute_comm_overlap_time, (std::min(end_called, 135) - 30) * kMillisecond);
+    EXPECT_LE(data.avg_backward_compute_comm_overlap_time, data.avg_backward_comm_time);
+  }
 }
 
 TEST(RuntimeSampler, BucketsThatAreNotReducedAreNoCommunication) {

@@ -29,7 +29,7 @@ absl::Status Marks::Begin(absl::optional<absl::Span<const size_t>> unused) {
     }
     if (!rules_.find_unused) {
       return absl::FailedPreconditionError(
-          "unused parameters were named, but the reducer was not made to find them: set find_unused");
+          "unused parameters were named, but the reducer was not made to find them: set find_unused_parameters");
     }
     for (const size_t index : *unused) {
       if (index < parameters_.size()) continue;
@@ -40,7 +40,7 @@ absl::Status Marks::Begin(absl::optional<absl::Span<const size_t>> unused) {
   states_ = initial_;
   order_.clear();
   marks_.assign(parameters_.size(), 0);
-  complaints_.clear();
+  refused_.clear();
   unused_are_known_ = unused.has_value();
   for (const size_t index : unused.value_or(absl::Span<const size_t>())) {
     if (states_[index] == State::kExpected) states_[index] = State::kUnused;
@@ -52,28 +52,30 @@ absl::Status Marks::Begin(absl::optional<absl::Span<const size_t>> unused) {
   return absl::OkStatus();
 }
 
-absl::Status Marks::Complain(const std::string& complaint) {
-  complaints_.push_back(complaint);
-  return absl::FailedPreconditionError(absl::StrCat("mark_ready: ", complaint));
+absl::Status Marks::Refused(size_t index, const std::string& why) {
+  absl::Status error = absl::FailedPreconditionError(absl::StrCat("mark_ready: ", why));
+  Refuse(index, error);
+  return error;
 }
+
+void Marks::Refuse(size_t index, const absl::Status& error) { refused_.emplace(index, error.message()); }
 
 absl::StatusOr<Marks::Effect> Marks::Mark(size_t index) {
   State& state = states_[index];
   if (state == State::kUnused) {
-    return Complain(rules_.static_graph
-                        ? absl::StrCat("the graph changed: ", Named(index), " was not used in the first backward")
-                        : absl::StrCat(Named(index), " was said to be unused in this backward"));
+    return Refused(index, rules_.static_graph
+                              ? absl::StrCat("the graph changed: ", Named(index), " was not used in the first backward")
+                              : absl::StrCat(Named(index), " was said to be unused in this backward"));
   }
   if (state == State::kReady) {
-    if (rules_.static_graph) {
-      return Complain(absl::StrCat("the graph changed: ", Named(index), " was marked more than the ", counts_[index],
-                                   " time(s) of the first backward"));
-    }
-    return absl::FailedPreconditionError(
-        absl::StrCat("mark_ready: ", Named(index),
-                     " was marked ready twice in this backward; if it is shared, or computed again by checkpointing, ",
-                     "set static_graph"));
+    return Refused(index,
+                   rules_.static_graph
+                       ? absl::StrCat("the graph changed: ", Named(index), " was marked more than the ", counts_[index],
+                                      " time(s) of the first backward")
+                       : absl::StrCat(Named(index), " was marked ready twice in this backward; if it is shared, or ",
+                                      "computed again by checkpointing, set static_graph"));
   }
+  if (!refused_.empty()) refused_.erase(index);
   window_[index] = true;
   ++marks_[index];
   if (state == State::kDelayed) return Effect::kWaits;
@@ -89,12 +91,12 @@ absl::StatusOr<Marks::Effect> Marks::Mark(size_t index) {
   return Effect::kReady;
 }
 
-Marks::Rest Marks::End() {
+Marks::Rest Marks::End(bool accumulates) {
   Rest rest;
   const bool counting_now = counting();
   if (counting_now) {
     counts_ = marks_;
-    counted_ = true;
+    counted_ = refused_.empty();  // else they are counted again
     rest.ready = order_;
   }
   std::vector<bool> used(states_.size(), false);
@@ -103,6 +105,8 @@ Marks::Rest Marks::End() {
     if (states_[i] != State::kExpected) continue;
     if (counting_now && marks_[i] > 0) {
       states_[i] = State::kReady;
+    } else if (refused_.count(i) > 0) {
+      rest.missing.push_back(i);
     } else if (counting_now || (rules_.find_unused && !rules_.static_graph && !unused_are_known_)) {
       states_[i] = State::kUnused;
       rest.unused.push_back(i);
@@ -110,16 +114,29 @@ Marks::Rest Marks::End() {
       rest.missing.push_back(i);
     }
   }
-  AddMissing(rest.missing);
-  rest.complaint = absl::StrJoin(complaints_, "; ");
+  const bool may_lack = accumulates && !rules_.static_graph;
+  rest.complaint = Complaint(may_lack ? absl::Span<const size_t>() : rest.missing);
   if (backwards_ > 0 && used != used_before_) varied_ = true;
   used_before_ = std::move(used);
   ++backwards_;
   return rest;
 }
 
-void Marks::AddMissing(absl::Span<const size_t> missing) {
-  if (missing.empty()) return;
+std::string Marks::Complaint(absl::Span<const size_t> missing) const {
+  std::vector<std::string> complaints;
+  for (const auto& [index, error] : refused_) {
+    if (complaints.size() < kNamed) complaints.push_back(absl::StrCat("a mark was refused (", error, ")"));
+  }
+  if (refused_.size() > kNamed) complaints.push_back(absl::StrCat("and ", refused_.size() - kNamed, " more were"));
+  std::vector<size_t> never_came;
+  for (const size_t index : missing) {
+    if (refused_.count(index) == 0) never_came.push_back(index);
+  }
+  if (!never_came.empty()) complaints.push_back(NoGradientCame(never_came));
+  return absl::StrJoin(complaints, "; ");
+}
+
+std::string Marks::NoGradientCame(absl::Span<const size_t> missing) const {
   std::vector<std::string> names;
   for (const size_t index : missing.first(std::min(missing.size(), kNamed))) {
     names.push_back(rules_.static_graph && marks_[index] > 0
@@ -127,9 +144,9 @@ void Marks::AddMissing(absl::Span<const size_t> missing) {
                         : Named(index));
   }
   if (missing.size() > kNamed) names.push_back(absl::StrCat("and ", missing.size() - kNamed, " more"));
-  complaints_.push_back(absl::StrCat(
+  return absl::StrCat(
       rules_.static_graph ? "the graph changed: " : "", "no gradient came for ", absl::StrJoin(names, ", "),
-      rules_.find_unused || rules_.static_graph ? "" : " (set find_unused if that is meant)"));
+      rules_.find_unused || rules_.static_graph ? "" : " (set find_unused_parameters if that is meant)");
 }
 
 std::vector<size_t> Marks::unused() const {

@@ -6,6 +6,9 @@
 //   ready      all its marks came
 //   missing    by the end, none of those
 //
+// A mark that is refused counts as if it had not come, and is on record until a mark of the same parameter is accepted. Where one is
+// still on record at the end, the backward is incomplete, whatever else came: the embedder had a gradient, and it is not in the average.
+//
 // Static graph: the first backward counts the marks of each parameter, and nothing is ready before its end. Later ones expect as
 // many: a parameter is ready at its last mark, and one with another count is a changed graph.
 //
@@ -16,6 +19,7 @@
 #define REDUCER_MARKS_H_
 
 #include <cstddef>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -48,19 +52,21 @@ class Marks {
     kWaits,  // it is kept until more marks have come, the end, or (a delayed one) the trigger
   };
 
-  // Of a parameter in range and not ignored. FAILED_PRECONDITION, naming it and what
-  // may be the matter, when it was marked before, is unused, or shows that a static graph is none; in the latter cases the end
-  // complains as well.
+  // Of a parameter in range and not ignored. FAILED_PRECONDITION, naming it and what may be the matter, when it was marked before, is
+  // unused, or shows that a static graph is none: no later mark of it can be accepted in this backward then.
   absl::StatusOr<Effect> Mark(size_t index);
+  // Such a parameter's mark was refused elsewhere, with that error.
+  void Refuse(size_t index, const absl::Status& error);
 
   // What the end of a backward finds out.
   struct Rest {
     std::vector<size_t> ready;    // where nothing was ready before
     std::vector<size_t> unused;   // which nobody had said to be
-    std::vector<size_t> missing;  // what should have come
+    std::vector<size_t> missing;  // what should have come, or was refused
     std::string complaint;        // what is wrong with this backward, or ""
   };
-  Rest End();
+  // `accumulates`: a backward without sync. What did not come in it may have come before, or come yet, unless the graph is static.
+  Rest End(bool accumulates = false);
 
   // Whether marks are being counted, so that nothing is ready before the end.
   bool counting() const { return rules_.static_graph && !counted_; }
@@ -83,8 +89,9 @@ class Marks {
   static constexpr size_t kNamed = 20;  // in a complaint
 
   std::string Named(size_t index) const;
-  absl::Status Complain(const std::string& complaint);
-  void AddMissing(absl::Span<const size_t> missing);
+  absl::Status Refused(size_t index, const std::string& why);
+  std::string Complaint(absl::Span<const size_t> missing) const;
+  std::string NoGradientCame(absl::Span<const size_t> missing) const;
 
   const absl::Span<const Parameter> parameters_;
   const Rules rules_;
@@ -97,7 +104,7 @@ class Marks {
   std::vector<State> states_;
   std::vector<int> marks_;
   std::vector<size_t> order_;
-  std::vector<std::string> complaints_;
+  std::map<size_t, std::string> refused_;  // by parameter, the first error since a mark of it was accepted
   bool unused_are_known_ = false;
 
   // Of all so far.

@@ -16,9 +16,11 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 constexpr absl::StatusCode kRefused = absl::StatusCode::kFailedPrecondition;
 
@@ -57,7 +59,7 @@ TEST(Marks, AreReadyAtOnceAndInOrder) {
   }
 }
 
-TEST(Marks, TwiceIsRefusedWithAHintAndHarmsNothing) {
+TEST(Marks, TwiceIsRefusedWithAHintAndTheEndSaysSo) {
   const std::vector<Parameter> table = Table(2);
   Marks marks(table, {}, {});
   LOCKSTEP_EXPECT_OK(marks.Begin(absl::nullopt));
@@ -65,8 +67,53 @@ TEST(Marks, TwiceIsRefusedWithAHintAndHarmsNothing) {
   EXPECT_THAT(marks.Mark(1), StatusIs(kRefused, AllOf(HasSubstr("parameter 1 'p1' (f32[2]) was marked ready twice"),
                                                       HasSubstr("set static_graph"))));
   LOCKSTEP_EXPECT_OK(marks.Mark(0));
-  EXPECT_EQ(marks.End().complaint, "");
+  const Marks::Rest rest = marks.End();
+  EXPECT_THAT(rest.missing, IsEmpty());
+  EXPECT_THAT(rest.complaint, AllOf(StartsWith("a mark was refused (mark_ready: parameter 1 'p1' (f32[2]) was marked"),
+                                    EndsWith("set static_graph)")));
   EXPECT_THAT(marks.order(), ElementsAre(1, 0));
+  EXPECT_EQ(RunBackward(marks, {0, 1}).complaint, "") << "nothing of it is left in the next backward";
+}
+
+TEST(Marks, ThatAreRefusedAreToldOfUnlessTheyComeAgain) {
+  const std::vector<Parameter> table = Table(4);
+  const absl::Status wrong = absl::InvalidArgumentError("mark_ready: wrong dtype");
+  const absl::Status wrong_again = absl::InvalidArgumentError("mark_ready: wrong shape");
+  for (const Marks::Rules& rules : {Marks::Rules(), FindUnused(), StaticGraph()}) {
+    Marks marks(table, {}, rules);
+    // A static graph is counted in the first backward of which nothing was refused.
+    for (int step = 0; step < 2; ++step) {
+      LOCKSTEP_EXPECT_OK(marks.Begin(absl::nullopt));
+      marks.Refuse(3, wrong);
+      marks.Refuse(2, wrong);
+      marks.Refuse(2, wrong_again);
+      for (const size_t index : {3, 1, 0}) LOCKSTEP_EXPECT_OK(marks.Mark(index));
+      const Marks::Rest rest = marks.End();
+      EXPECT_THAT(rest.missing, ElementsAre(2));
+      EXPECT_THAT(rest.unused, IsEmpty());
+      EXPECT_EQ(rest.complaint, "a mark was refused (mark_ready: wrong dtype)");
+    }
+    EXPECT_EQ(marks.counting(), rules.static_graph);
+    EXPECT_EQ(RunBackward(marks, {0, 1, 2, 3}).complaint, "");
+    EXPECT_FALSE(marks.counting());
+    // Behind an accepted mark, too: it shows that the gradient went on.
+    LOCKSTEP_EXPECT_OK(marks.Begin(absl::nullopt));
+    for (const size_t index : {3, 2, 1, 0}) LOCKSTEP_EXPECT_OK(marks.Mark(index));
+    marks.Refuse(1, wrong);
+    const Marks::Rest rest = marks.End();
+    EXPECT_THAT(rest.missing, IsEmpty());
+    EXPECT_EQ(rest.complaint, "a mark was refused (mark_ready: wrong dtype)");
+  }
+}
+
+TEST(Marks, OfManyRefusedTwentyAreTold) {
+  const std::vector<Parameter> table = Table(25);
+  Marks marks(table, {}, {});
+  LOCKSTEP_EXPECT_OK(marks.Begin(absl::nullopt));
+  for (size_t i = 0; i < 24; ++i) marks.Refuse(i, absl::InvalidArgumentError(absl::StrCat("bad ", i)));
+  EXPECT_THAT(marks.End().complaint,
+              AllOf(HasSubstr("a mark was refused (bad 19); and 4 more were; no gradient came for parameter 24 'p24'"),
+                    Not(HasSubstr("bad 20"))));
 }
 
 TEST(Marks, ThatDoNotComeAreMissing) {
@@ -77,7 +124,7 @@ TEST(Marks, ThatDoNotComeAreMissing) {
   EXPECT_THAT(rest.unused, IsEmpty());
   EXPECT_EQ(rest.complaint,
             "no gradient came for parameter 0 'p0' (f32[2]), parameter 1 'p1' (f32[2]), parameter 3 'p3' (f32[2]) "
-            "(set find_unused if that is meant)");
+            "(set find_unused_parameters if that is meant)");
   // Nothing of it is left in the next backward.
   EXPECT_EQ(RunBackward(marks, {0, 1, 2, 3}).complaint, "");
 }
@@ -131,7 +178,7 @@ TEST(MarksFindUnused, KnowsWhatItWasTold) {
   EXPECT_THAT(rest.unused, IsEmpty());
   EXPECT_THAT(rest.missing, ElementsAre(3));
   EXPECT_EQ(rest.complaint,
-            "parameter 2 'p2' (f32[2]) was said to be unused in this backward; "
+            "a mark was refused (mark_ready: parameter 2 'p2' (f32[2]) was said to be unused in this backward); "
             "no gradient came for parameter 3 'p3' (f32[2])");
   EXPECT_THAT(marks.order(), ElementsAre(1));
 }
@@ -200,11 +247,14 @@ TEST(MarksStaticGraph, ComplainsOfEveryOtherCount) {
   LOCKSTEP_EXPECT_OK(marks.Mark(1));
   const Marks::Rest rest = marks.End();
   EXPECT_THAT(rest.missing, ElementsAre(1, 2));
-  EXPECT_EQ(rest.complaint,
-            "the graph changed: parameter 0 'p0' (f32[2]) was marked more than the 1 time(s) of the first backward; "
-            "the graph changed: parameter 3 'p3' (f32[2]) was not used in the first backward; "
-            "the graph changed: no gradient came for parameter 1 'p1' (f32[2]) after 1 of 2 marks, "
-            "parameter 2 'p2' (f32[2])");
+  EXPECT_EQ(
+      rest.complaint,
+      "a mark was refused (mark_ready: the graph changed: parameter 0 'p0' (f32[2]) was marked more than the 1 time(s) "
+      "of the first backward); "
+      "a mark was refused (mark_ready: the graph changed: parameter 3 'p3' (f32[2]) was not used in the first "
+      "backward); "
+      "the graph changed: no gradient came for parameter 1 'p1' (f32[2]) after 1 of 2 marks, "
+      "parameter 2 'p2' (f32[2])");
   EXPECT_EQ(RunBackward(marks, {1, 2, 0, 1}).complaint, "") << "the counts are still those of the first backward";
 }
 

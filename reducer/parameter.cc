@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "base/status.h"
 #include "base/tensor_view.h"
 
@@ -64,6 +67,26 @@ struct Reader {
 
 std::string Shape(const std::vector<int64_t>& values) { return absl::StrCat("[", absl::StrJoin(values, ", "), "]"); }
 
+// "parameter 3 'layer1.weight'", "parameter 3".
+std::string Named(size_t index, const Parameter& parameter) {
+  return parameter.name.empty() ? absl::StrCat("parameter ", index)
+                                : absl::StrCat("parameter ", index, " '", parameter.name, "'");
+}
+
+// A shared weight that is listed once for each of its uses would be reduced as often.
+absl::Status CheckNames(absl::Span<const Parameter> parameters) {
+  std::map<absl::string_view, size_t> index_of;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].name.empty()) continue;
+    const auto [first, added] = index_of.emplace(parameters[i].name, i);
+    if (added) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("parameters ", first->second, " and ", i, " have the same name '", parameters[i].name,
+                     "': a shared weight is listed once, and other parameters have different names or none"));
+  }
+  return absl::OkStatus();
+}
+
 std::string Layout(const std::vector<int64_t>& strides) {
   return strides.empty() ? "row-major" : absl::StrCat("strides ", Shape(strides));
 }
@@ -82,8 +105,7 @@ int64_t Parameter::elements() const {
 }
 
 std::string Describe(size_t index, const Parameter& parameter) {
-  return absl::StrCat("parameter ", index, " '", parameter.name, "' (", Name(parameter.dtype), Shape(parameter.shape),
-                      ")");
+  return absl::StrCat(Named(index, parameter), " (", Name(parameter.dtype), Shape(parameter.shape), ")");
 }
 
 absl::Status CheckParameters(absl::Span<const Parameter> parameters) {
@@ -93,11 +115,12 @@ absl::Status CheckParameters(absl::Span<const Parameter> parameters) {
   if (std::all_of(parameters.begin(), parameters.end(), [](const Parameter& p) { return p.ignored; })) {
     return absl::InvalidArgumentError("a reducer needs at least one parameter: all of the table are ignored");
   }
+  LOCKSTEP_RETURN_IF_ERROR(CheckNames(parameters));
   size_t total_bytes = 0;
   const Parameter* first = nullptr;  // that is not ignored
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& parameter = parameters[i];
-    const std::string where = absl::StrCat("parameter ", i, " '", parameter.name, "'");
+    const std::string where = Named(i, parameter);
     if (parameter.ignored) continue;
     if (!IsFloat(parameter.dtype) && !IsComplex(parameter.dtype)) {
       return absl::InvalidArgumentError(
@@ -177,10 +200,13 @@ std::string FirstDifference(int rank_a, absl::Span<const Parameter> a, int rank_
   }
   for (size_t i = 0; i < a.size(); ++i) {
     const auto differ = [&](absl::string_view what, absl::string_view of_a, absl::string_view of_b) {
-      return absl::StrCat(what, " of parameter ", i, " '", a[i].name, "' differs: ", of_a, " on rank ", rank_a, ", ",
-                          of_b, " on rank ", rank_b);
+      return absl::StrCat(what, " of ", Named(i, a[i]), " differs: ", of_a, " on rank ", rank_a, ", ", of_b,
+                          " on rank ", rank_b);
     };
-    if (a[i].name != b[i].name) return differ("the name", a[i].name, b[i].name);
+    if (a[i].name != b[i].name) {
+      const auto or_none = [](const std::string& name) { return name.empty() ? "none" : name; };
+      return differ("the name", or_none(a[i].name), or_none(b[i].name));
+    }
     if (a[i].dtype != b[i].dtype) return differ("the dtype", Name(a[i].dtype), Name(b[i].dtype));
     if (a[i].device.kind != b[i].device.kind) {
       return differ("the device", Name(a[i].device.kind), Name(b[i].device.kind));

@@ -16,6 +16,7 @@
 namespace lockstep {
 
 struct Parameter {
+  // For people, and compared across ranks. Empty: it has none, and is known by its index. Others are unique in a table.
   std::string name;
   DType dtype = DType::kF32;
   DeviceId device;
@@ -29,12 +30,13 @@ struct Parameter {
   size_t bytes() const { return static_cast<size_t>(elements()) * SizeOf(dtype); }
 };
 
-// "parameter 3 'layer1.weight' (f32[512, 784])".
+// "parameter 3 'layer1.weight' (f32[512, 784])", "parameter 3 (f32[512, 784])" without a name.
 std::string Describe(size_t index, const Parameter& parameter);
 
-// INVALID_ARGUMENT for a table in which nothing is to be reduced, and naming the first parameter that cannot be reduced: a dtype
-// that is no float and not complex (nothing else has a gradient), a bad shape, another device than the others, a
-// sparse gradient on a device (UNIMPLEMENTED), more bytes than there are addresses.
+// INVALID_ARGUMENT for a table in which nothing is to be reduced or two parameters have the same name (a shared weight is one
+// parameter), and naming the first parameter that cannot be reduced: a dtype that is no float and not complex (nothing else
+// has a gradient), a bad shape, another device than the others, a sparse gradient on a device (UNIMPLEMENTED), more bytes
+// than there are addresses.
 absl::Status CheckParameters(absl::Span<const Parameter> parameters);
 
 // Of a table that was checked: where its gradients are.

@@ -53,8 +53,34 @@ TEST(CheckParameters, AcceptsEveryFloatAndComplexDTypeAndAnyGoodShape) {
   table.push_back(Of("empty", DType::kF32, {0, 3}));
   table.push_back(Of("channels-last", DType::kF32, {2, 3, 4, 5}, {60, 1, 15, 3}));
   table.push_back(Of("with gaps", DType::kF32, {2, 3}, {8, 1}));
-  table.push_back(Of("empty", DType::kF32, {4}));  // names need not differ
   LOCKSTEP_EXPECT_OK(CheckParameters(table));
+}
+
+TEST(CheckParameters, ANameIsOneParameters) {
+  std::vector<Parameter> table = {Of("embedding", DType::kF32, {4, 2}), Of("layer", DType::kF32, {2}),
+                                  Of("embedding", DType::kF32, {4, 2})};
+  for (const bool ignored : {false, true}) {
+    table[2].ignored = ignored;
+    EXPECT_THAT(
+        CheckParameters(table),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 HasSubstr("parameters 0 and 2 have the same name 'embedding': a shared weight is listed once")));
+  }
+}
+
+TEST(CheckParameters, ParametersNeedNoNames) {
+  std::vector<Parameter> table = {Of("", DType::kF32, {4, 2}), Of("", DType::kF32, {2}), Of("named", DType::kF32, {2})};
+  LOCKSTEP_EXPECT_OK(CheckParameters(table));
+  EXPECT_EQ(Describe(1, table[1]), "parameter 1 (f32[2])");
+  std::vector<Parameter> other = table;
+  other[1].name = "bias";
+  EXPECT_EQ(FirstDifference(0, table, 1, other), "the name of parameter 1 differs: none on rank 0, bias on rank 1");
+  other = table;
+  other[0].dtype = DType::kF16;
+  EXPECT_EQ(FirstDifference(0, table, 1, other), "the dtype of parameter 0 differs: f32 on rank 0, f16 on rank 1");
+  table[1].dtype = DType::kI32;
+  EXPECT_THAT(CheckParameters(table),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("parameter 1: gradients")));
 }
 
 TEST(CheckParameters, RefusesAnEmptyTable) {
@@ -96,11 +122,11 @@ TEST(CheckParameters, RefusesBadShapesAndStrides) {
 
 TEST(CheckParameters, RefusesATableOfMoreBytesThanThereAreAddresses) {
   // Each by itself could be addressed; offsets into their bucket would wrap around.
-  const Parameter huge = Of("huge", DType::kF32, {int64_t{1} << 60});
+  const Parameter huge = Of("", DType::kF32, {int64_t{1} << 60});
   LOCKSTEP_EXPECT_OK(CheckParameters({huge}));
   EXPECT_THAT(CheckParameters({huge, huge, huge, huge, huge}),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("parameter 3 'huge'"), HasSubstr("more bytes than there are addresses"))));
+                       AllOf(HasSubstr("parameter 3:"), HasSubstr("more bytes than there are addresses"))));
 }
 
 TEST(CheckParameters, AreOnOneDevice) {

@@ -41,6 +41,26 @@ absl::Status Reducer::PrepareStep() {
   return groups.empty() ? absl::OkStatus() : Adopt(LayOut(parameters_, rules_, groups));
 }
 
+absl::Status Reducer::HoldCommunicator(absl::string_view call) {
+  if (communicator_->Hold("the backward of a reducer")) {
+    holds_ = true;
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      call, ": the backward of another reducer is under way on this communicator: end it first, or give each ",
+      "reducer a duplicate of the communicator"));
+}
+
+void Reducer::BecomeIdle() {
+  state_ = State::kIdle;
+  if (std::exchange(holds_, false)) communicator_->Release();
+}
+
+void Reducer::EndWindow() {
+  marks_.EndWindow();
+  written_.Forget();
+}
+
 void Reducer::BeginStep(bool joined, char* replayed_tail) {
   state_ = State::kArmed;
   ending_ = false;
@@ -72,6 +92,8 @@ absl::Status Reducer::BeginBackward(const BackwardOptions& options) {
   {
     MutexLock lock(&mu_);
     LOCKSTEP_RETURN_IF_ERROR(marks_.Begin(options.unused));
+    // Then gradients stay borrowed for the whole window.
+    if (!options_.find_unused) written_.Forget();
     if (!options.sync) {
       ending_ = false;
       state_ = State::kAccumulating;
@@ -80,6 +102,7 @@ absl::Status Reducer::BeginBackward(const BackwardOptions& options) {
   }
   if (captured) return BeginCaptured(options);
   LOCKSTEP_RETURN_IF_ERROR(PrepareStep());
+  LOCKSTEP_RETURN_IF_ERROR(HoldCommunicator("begin_backward"));
   std::vector<size_t> unused;
   {
     MutexLock lock(&mu_);
@@ -101,25 +124,57 @@ absl::Status Reducer::CheckPlace(size_t index, const TensorView& tensor) const {
                                                     ": ask for its view again"));
 }
 
-absl::Status Reducer::MarkReady(size_t index, const TensorView& gradient, Stream* stream) {
-  LOCKSTEP_RETURN_IF_ERROR(check_.Gradient(index, gradient, ViewAt(index)));
-  LOCKSTEP_RETURN_IF_ERROR(CheckPlace(index, gradient));
-  return MarkChecked(index, {gradient, gradient, {}, stream});
-}
-
-absl::Status Reducer::MarkReady(size_t index, const TensorView& gradient, const TensorView& target, Stream* stream) {
+absl::Status Reducer::CheckMark(size_t index, const TensorView& gradient, const TensorView* target) const {
   const void* const view = ViewAt(index);
   LOCKSTEP_RETURN_IF_ERROR(check_.Gradient(index, gradient, view));
   LOCKSTEP_RETURN_IF_ERROR(CheckPlace(index, gradient));
-  LOCKSTEP_RETURN_IF_ERROR(check_.Target(index, target, view));
-  LOCKSTEP_RETURN_IF_ERROR(CheckPlace(index, target));
-  return MarkChecked(index, {gradient, target, {}, stream});
+  if (target == nullptr) return absl::OkStatus();
+  LOCKSTEP_RETURN_IF_ERROR(check_.Target(index, *target, view));
+  return CheckPlace(index, *target);
+}
+
+absl::Status Reducer::MarkReady(size_t index, const TensorView& gradient, Stream* stream) {
+  absl::Status status = CheckMark(index, gradient, nullptr);
+  return status.ok() ? MarkChecked(index, {gradient, gradient, {}, stream}) : RefuseMark(index, std::move(status));
+}
+
+absl::Status Reducer::MarkReady(size_t index, const TensorView& gradient, const TensorView& target, Stream* stream) {
+  absl::Status status = CheckMark(index, gradient, &target);
+  return status.ok() ? MarkChecked(index, {gradient, target, {}, stream}) : RefuseMark(index, std::move(status));
 }
 
 absl::Status Reducer::MarkReadySparse(size_t index, absl::Span<const int64_t> rows, const TensorView& values,
                                       Stream* stream) {
-  LOCKSTEP_RETURN_IF_ERROR(check_.Sparse(index, rows, values));
-  return MarkChecked(index, {values, {}, rows, stream});
+  absl::Status status = check_.Sparse(index, rows, values);
+  return status.ok() ? MarkChecked(index, {values, {}, rows, stream}) : RefuseMark(index, std::move(status));
+}
+
+absl::Status Reducer::RefuseMark(size_t index, absl::Status error) {
+  MutexLock lock(&mu_);
+  const bool expected = index < parameters_.size() && !parameters_[index].ignored;
+  if (expected && state_ != State::kIdle && !ending_) marks_.Refuse(index, error);
+  return error;
+}
+
+absl::StatusOr<Marks::Effect> Reducer::TakeMark(size_t index, const Gradient& gradient) {
+  if (state_ == State::kArmed) LOCKSTEP_RETURN_IF_ERROR(CheckStream(gradient.stream));
+  // What lives in its bucket is apart from everything else, and moves with a new plan.
+  const bool in_view = gradient.target.data() != nullptr && gradient.target.data() == ViewAt(index);
+  const absl::optional<size_t> other = written_.Add(index, in_view ? TensorView() : gradient.target);
+  if (other.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "mark_ready: ", Describe(index, parameters_[index]), " has memory of ", Describe(*other, parameters_[*other]),
+        ", whose average goes there in this backward: a weight that is ",
+        "shared is one parameter, and others have memory of their own until end_backward"));
+  }
+  absl::StatusOr<Marks::Effect> effect = marks_.Mark(index);
+  // No later mark can make up for it. What has not been sent yet tells the other ranks.
+  if (!effect.ok() && state_ == State::kArmed) {
+    flight_->outcome->Fail(
+        absl::FailedPreconditionError(absl::StrCat("a mark was refused (", effect.status().message(), ")")),
+        buckets().size() - 1);
+  }
+  return effect;
 }
 
 absl::Status Reducer::MarkChecked(size_t index, const Gradient& gradient) {
@@ -129,9 +184,12 @@ absl::Status Reducer::MarkChecked(size_t index, const Gradient& gradient) {
       return absl::FailedPreconditionError(
           absl::StrCat("mark_ready: ", Describe(index, parameters_[index]), " was marked outside a backward"));
     }
-    if (state_ == State::kArmed) LOCKSTEP_RETURN_IF_ERROR(CheckStream(gradient.stream));
-    LOCKSTEP_ASSIGN_OR_RETURN(const Marks::Effect effect, marks_.Mark(index));
-    if (effect == Marks::Effect::kWaits || state_ == State::kAccumulating) {
+    const absl::StatusOr<Marks::Effect> effect = TakeMark(index, gradient);
+    if (!effect.ok()) {
+      marks_.Refuse(index, effect.status());
+      return effect.status();
+    }
+    if (*effect == Marks::Effect::kWaits || state_ == State::kAccumulating) {
       window_[index] = gradient;
       return absl::OkStatus();
     }
@@ -238,11 +296,10 @@ absl::Status Reducer::EndBackward(Stream* stream) {
     }
     captured = state_ == State::kArmed && capturing_;
     if (captured) LOCKSTEP_RETURN_IF_ERROR(CheckEndOfCapture(stream));
-    rest = marks_.End();
+    rest = marks_.End(/*accumulates=*/state_ == State::kAccumulating);
     if (state_ == State::kAccumulating) {
-      state_ = State::kIdle;
-      // What did not come now may have come before; but each backward of a static graph is like the others.
-      if (!options_.static_graph || rest.complaint.empty()) return absl::OkStatus();
+      BecomeIdle();
+      if (rest.complaint.empty()) return absl::OkStatus();
       return absl::FailedPreconditionError(absl::StrCat("end_backward: ", rest.complaint));
     }
     ending_ = true;
@@ -274,7 +331,7 @@ absl::Status Reducer::EndBackward(Stream* stream) {
   MutexLock lock(&mu_);
   if (under_way) flight_->recorder.EndReturned();
   flight_->under_way = under_way;
-  state_ = State::kIdle;
+  BecomeIdle();
   return result;
 }
 

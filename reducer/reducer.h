@@ -20,12 +20,16 @@
 // A local failure never desynchronises. When gradients are missing at EndBackward, the rank still launches every bucket left, with
 // zeros for what is missing and with a mark behind the data, and leaves a note saying what was missing. Every rank sees the
 // mark in the sum, reads the notes, and returns the same FAILED_PRECONDITION; the next step may be tried. A stream with an error,
-// a changed graph and a failed hook are told to the others in the same way. Only a rank that cannot launch a bucket at all aborts the
-// communicator.
+// a refused mark (reducer/marks.h) and a failed hook are told to the others in the same way. Only a rank that cannot launch a bucket at
+// all aborts the communicator. What this rank learns when its last bucket has left, it alone returns.
 //
 // Threads. MarkReady may be called by several threads at once; they have returned when EndBackward is called. Everything else is
-// called by one thread at a time. Between BeginBackward and EndBackward the communicator belongs to the reducer. No lock is held
-// while something is copied or launched.
+// called by one thread at a time. No lock is held while something is copied or launched.
+//
+// The communicator. Between a synchronised BeginBackward and its EndBackward it belongs to the reducer: it holds it (Communicator::Hold),
+// so collectives of others are refused at their call, and so is another reducer's BeginBackward. A backward without sync leaves it free, and
+// duplicates of it are free at any time. Several reducers may have the same communicator, whose backwards follow each other in
+// the same order on all ranks.
 //
 // CUDA graphs. A step that begins on a stream which is being captured becomes part of the graph (reducer/reducer_capture.cc): nothing of
 // it is done before the graph is launched, and then all of it, as often as that is, over the same gradients and with what the host knew
@@ -81,11 +85,11 @@
 #include "reducer/step_log.h"
 #include "reducer/step_outcome.h"
 #include "reducer/step_recorder.h"
+#include "reducer/written_ranges.h"
 
 namespace lockstep {
 
 struct ForwardOptions {
-  bool sync = true;                      // false: a forward whose backward only accumulates, or that has none
   absl::Span<const TensorView> buffers;  // as SetBuffers got them, wherever they lie now
 };
 
@@ -123,22 +127,27 @@ class Reducer {
   absl::Status SetBuffers(absl::Span<const TensorView> buffers, BufferOptions options);
 
   // May be left out where there are no buffers. A forward begins: what is known of the last step is published in the logging data, and
-  // buffers come before the first forward of a synchronised step (blocking; by a channel of their own). Views are empty unless there
-  // are fresh buffers.
+  // buffers come (blocking; by a channel of their own) if it is the first forward since the last synchronised backward, whether or not
+  // its own backward will be one: as in DDP. Every rank calls it then. A forward that no backward follows needs none of this. Views
+  // are empty unless there are fresh buffers.
   absl::StatusOr<FreshBuffers> BeginForward(const ForwardOptions& options);
   // Likewise, for buffers that come after it.
   absl::Status EndForward(const ForwardOptions& options);
 
-  // FAILED_PRECONDITION unless idle, or for unused parameters that cannot be named here; the communicator's error if it is over.
-  // Goes over to a new plan when all ranks hold it.
+  // FAILED_PRECONDITION unless idle, for unused parameters that cannot be named here, and, with sync, while another reducer's backward
+  // is under way on the communicator; the communicator's error if it is over. Goes over to a new plan when all ranks hold it.
   //
   // On a stream that is being captured, FAILED_PRECONDITION also for a step that cannot be: the message says why, and what to do. Nothing
   // was issued then, and other steps may follow. All ranks capture the same steps. Without sync nothing is issued, so nothing is refused.
   absl::Status BeginBackward(const BackwardOptions& options);
 
   // The gradient of a parameter is final: now (null stream), or when `stream` reaches this point. INVALID_ARGUMENT for an index out
-  // of range or a gradient that does not match the table; FAILED_PRECONDITION outside a backward, or when it was marked before, is
-  // unused, or does not fit a static graph; and for a stream that is not being captured in a step that is, or the other way round.
+  // of range, a gradient that does not match the table, and memory into which another parameter's average goes in this backward;
+  // FAILED_PRECONDITION outside a backward, or when it was marked before, is unused, or does not fit a static graph; and for a
+  // stream that is not being captured in a step that is, or the other way round.
+  //
+  // A refused mark counts as none. Unless a later one of the same parameter is accepted, EndBackward returns FAILED_PRECONDITION
+  // with the refusal: on every rank, or, if it came when everything had been sent, on this one.
   absl::Status MarkReady(size_t index, const TensorView& gradient, Stream* stream);
   // The average goes to `target`, of any real float dtype (complex: of the same), instead; `gradient` is only read. For gradients in
   // another precision than what the optimizer wants. In backwards without sync `target` counts for nothing.
@@ -147,6 +156,9 @@ class Reducer {
   // The gradient of a sparse parameter: of row rows[i] (any order, repeated ones are summed) values[i], [rows, the other dimensions],
   // row-major. Both are only read, and borrowed like a gradient. INVALID_ARGUMENT also for a row that there is not.
   absl::Status MarkReadySparse(size_t index, absl::Span<const int64_t> rows, const TensorView& values, Stream* stream);
+
+  // For marks that are refused before they come here, with that error, which is returned.
+  absl::Status RefuseMark(size_t index, absl::Status error) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Null stream: returns when the averages are in the gradients. Otherwise returns when everything is issued, and makes `stream`
   // wait for it. What other ranks have to say of that step is told, once, by a later call: the next BeginBackward; on a device, where
@@ -188,8 +200,8 @@ class Reducer {
   // have no deadline), until all ranks have joined. Then `model` is broadcast from the rank that joined last, the highest if several
   // did, to all of them. FAILED_PRECONDITION without ReducerOptions::uneven_inputs, and where an early end is to be thrown.
   //
-  // Buffers: with SetBuffers each rank with inputs brings them before, or after, each of its synchronised steps' forwards, and this rank
-  // once more as it joins, with `buffers`.
+  // Buffers: with SetBuffers each rank with inputs brings them once for each of its synchronised steps, and this rank once more as it
+  // joins, with `buffers`. They are those of the highest rank that has inputs then, as in DDP.
   absl::Status Join(absl::Span<const TensorView> model, absl::Span<const TensorView> buffers = {});
 
   // Every rank of the new communicator calls it, or Create with equal arguments and the plan that the others export. Ends what was under
@@ -299,6 +311,14 @@ class Reducer {
   // A step of a rank without inputs.
   absl::Status ShadowStep() ABSL_LOCKS_EXCLUDED(mu_);
 
+  // The communicator, until BecomeIdle.
+  absl::Status HoldCommunicator(absl::string_view call);
+  void BecomeIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The gradients of a window are done with.
+  void EndWindow() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // What is wrong with a mark by itself; null: the average goes to the gradient.
+  absl::Status CheckMark(size_t index, const TensorView& gradient, const TensorView* target) const;
   // FAILED_PRECONDITION for what lies in the buckets, and not where the parameter has its view.
   absl::Status CheckPlace(size_t index, const TensorView& tensor) const;
   // The end of the last synchronised backward, waited for.
@@ -306,6 +326,7 @@ class Reducer {
   char* ViewAt(size_t index) const;  // null where there are none
 
   absl::Status MarkChecked(size_t index, const Gradient& gradient) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<Marks::Effect> TakeMark(size_t index, const Gradient& gradient) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Puts a gradient into its slot. Then the bucket may be full.
   void Fill(size_t index, const Gradient& gradient) ABSL_LOCKS_EXCLUDED(mu_);
   // With zeros, where what lives in the bucket means nothing after the step: a gradient is missing, or this rank has no inputs.
@@ -362,6 +383,7 @@ class Reducer {
   std::vector<ParameterUse> use_;            // by parameter
   KeptGradients kept_;                       // while a change of the communicator has failed
   int known_joined_ = 0;                     // ranks, as of the last step
+  bool holds_ = false;                       // the communicator
   std::unique_ptr<BufferSync> buffer_sync_;  // null: no buffers
   bool buffers_due_ = false;
   std::unique_ptr<StepLog> log_;
@@ -375,6 +397,7 @@ class Reducer {
   mutable Mutex mu_;
   State state_ ABSL_GUARDED_BY(mu_) = State::kIdle;
   Marks marks_ ABSL_GUARDED_BY(mu_);
+  WrittenRanges written_ ABSL_GUARDED_BY(mu_);
   // By parameter: gradients of backwards without sync, delayed ones, and those of a static graph's first backward.
   std::vector<Gradient> window_ ABSL_GUARDED_BY(mu_);
   bool delayed_filled_ ABSL_GUARDED_BY(mu_) = false;

@@ -45,10 +45,9 @@ struct Model {
     LOCKSTEP_RETURN_IF_ERROR(reducer.MarkReady(0, view(gradient), nullptr));
     return reducer.EndBackward(stream);
   }
-  ForwardOptions Forward(std::vector<TensorView>& views, bool sync = true) {
+  ForwardOptions Forward(std::vector<TensorView>& views) {
     views = buffers();
     ForwardOptions options;
-    options.sync = sync;
     options.buffers = views;
     return options;
   }
@@ -77,14 +76,14 @@ TEST(ReducerBuffers, ComeInFreshMemoryBeforeTheFirstForwardOfAStep) {
       EXPECT_EQ(First(fresh), 10 * step + 1);
       // What a backward pass to come may read is as it was.
       EXPECT_THAT(model.buffer, Each(10 * step + rank));
-      // A second forward of the step, and one without a backward, bring nothing.
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const FreshBuffers none, reducer->BeginForward(model.Forward(views)));
-      EXPECT_TRUE(none.views().empty());
-      LOCKSTEP_EXPECT_OK(model.Backward(*reducer, /*sync=*/false));
+      // Other forwards of the step bring nothing, as in DDP: not even the last one of several micro-batches.
+      for (int micro_batch = 1; micro_batch < 3; ++micro_batch) {
+        LOCKSTEP_EXPECT_OK(model.Backward(*reducer, /*sync=*/false));
+        LOCKSTEP_ASSERT_OK_AND_ASSIGN(const FreshBuffers none, reducer->BeginForward(model.Forward(views)));
+        EXPECT_TRUE(none.views().empty());
+      }
       LOCKSTEP_EXPECT_OK(model.Backward(*reducer));
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const FreshBuffers without,
-                                    reducer->BeginForward(model.Forward(views, /*sync=*/false)));
-      EXPECT_TRUE(without.views().empty());
+      // A forward that no backward follows is none of its business.
     }
   });
 }
@@ -163,7 +162,7 @@ TEST(ReducerBuffers, MayBeAHooksAffair) {
 TEST(ReducerBuffers, OfRanksThatRunOutOfInputsCountNoLonger) {
   for (const bool hooked : {false, true}) {
     const std::vector<float> expected =
-        hooked ? std::vector<float>{1.5F, 77.125F, 160.375F, 231.1875F} : std::vector<float>{0, 100, 103, 105};
+        hooked ? std::vector<float>{1.5F, 77.125F, 160.375F, 231.1875F} : std::vector<float>{3, 102, 201, 300};
     LoopbackWorld world(4, {}, ShortTimeout());
     world.Run([&](Communicator& communicator) {
       const int rank = communicator.rank().value();
@@ -177,8 +176,8 @@ TEST(ReducerBuffers, OfRanksThatRunOutOfInputsCountNoLonger) {
       if (hooked) options.hook = MeanHook;
       LOCKSTEP_ASSERT_OK(reducer->SetBuffers(model.buffers(), options));
       for (int epoch = 0; epoch < 2; ++epoch) {
-        // Rank 3 has one step, 2 two, 1 three, 0 four. In the step after its last one a rank takes part once more, with what its
-        // last forward left; from then on the highest rank that is known to be there is the root.
+        // Rank 3 has one step, 2 two, 1 three, 0 four. In the step after its last one a rank takes part once more: a hook still gets
+        // what its last forward left. The root is the highest rank that has this step.
         for (int step = 0; step < 4 - rank; ++step) {
           model.buffer.assign(3, static_cast<float>(100 * step + rank));
           LOCKSTEP_ASSERT_OK(reducer->BeginForward(model.Forward(views)));
@@ -191,6 +190,39 @@ TEST(ReducerBuffers, OfRanksThatRunOutOfInputsCountNoLonger) {
       }
     });
   }
+}
+
+TEST(ReducerBuffers, AreNobodysWhereAllRanksJoinAtOnce) {
+  LoopbackWorld world(3, {}, ShortTimeout());
+  world.Run([&](Communicator& communicator) {
+    ReducerOptions reducer_options;
+    reducer_options.uneven_inputs = true;
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, Vectors(1, 3), reducer_options));
+    Model model;
+    BufferOptions options;
+    options.in_place = true;
+    LOCKSTEP_ASSERT_OK(reducer->SetBuffers(model.buffers(), options));
+    model.buffer.assign(3, static_cast<float>(communicator.rank().value()));
+    LOCKSTEP_EXPECT_OK(reducer->Join({}, model.buffers()));
+    EXPECT_THAT(model.buffer, Each(communicator.rank().value()));
+    // The model that all get has them.
+    LOCKSTEP_EXPECT_OK(reducer->Join(model.buffers(), model.buffers()));
+    EXPECT_THAT(model.buffer, Each(2));
+  });
+}
+
+TEST(ReducerBuffers, WithOptionsThatDifferAreRefusedOnAllRanks) {
+  LoopbackWorld world(3, {}, ShortTimeout());
+  world.Run([&](Communicator& communicator) {
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, Vectors(1, 3), ReducerOptions()));
+    Model model;
+    BufferOptions options;
+    options.in_place = communicator.rank().value() == 1;  // this rank's own affair
+    options.root = Rank(communicator.rank().value() == 2 ? 1 : 0);
+    EXPECT_THAT(
+        reducer->SetBuffers(model.buffers(), options),
+        StatusIs(absl::StatusCode::kFailedPrecondition, "the options differ: root: 0 on ranks 0-1, 1 on rank 2"));
+  });
 }
 
 TEST(ReducerBuffers, MustComeBeforeABackwardWhereJoinedRanksAwaitThem) {

@@ -59,12 +59,13 @@ absl::Status Reducer::BeginCaptured(const BackwardOptions& options) {
   captured.wire = last.plan().wire;
   LOCKSTEP_ASSIGN_OR_RETURN(captured.tail, DeviceMemory::AllocateOnHost(accelerator_.device, last.tail_bytes()));
   std::memset(captured.tail.data(), 0, last.tail_bytes());
+  LOCKSTEP_RETURN_IF_ERROR(HoldCommunicator("begin_backward"));
   MutexLock lock(&mu_);
   BeginStep(/*joined=*/false, captured.tail.data());
   captured.step = step_;
   captured_.push_back(std::move(captured));
   const absl::Status forked = pipeline_->MarkPoint(*buckets().front(), *options.stream);
-  if (!forked.ok()) state_ = State::kIdle;
+  if (!forked.ok()) BecomeIdle();
   return forked;
 }
 
@@ -85,8 +86,8 @@ absl::Status Reducer::CheckStream(Stream* stream) {
 absl::Status Reducer::CheckEndOfCapture(const Stream* stream) {
   if (stream != nullptr && stream->capturing()) return absl::OkStatus();
   (void)marks_.End();
-  marks_.EndWindow();
-  state_ = State::kIdle;
+  EndWindow();
+  BecomeIdle();
   return absl::FailedPreconditionError(
       absl::StrCat("end_backward: backward ", step_, " was being captured, and ",
                    stream == nullptr ? "no stream is named" : "its stream is not any more",
@@ -99,11 +100,12 @@ absl::Status Reducer::EndCaptured(Stream& stream) {
   const bool whole = status.ok();
   if (whole) status = flight_->outcome->Conclude(/*failed_ranks=*/0, "");
   MutexLock lock(&mu_);
-  marks_.EndWindow();
-  state_ = State::kIdle;
-  return Annotate(status, absl::StrCat("end_backward: captured backward ", step_,
-                                       whole ? ", each launch of which fails on every rank"
-                                             : ", which is not whole: its graph must not be launched"));
+  EndWindow();
+  BecomeIdle();
+  const char* const launched = !whole                     ? ", which is not whole: its graph must not be launched"
+                               : flight_->outcome->told() ? ", each launch of which fails on every rank"
+                                                          : ", in which that came last: its graph must not be launched";
+  return Annotate(status, absl::StrCat("end_backward: captured backward ", step_, launched));
 }
 
 absl::Status Reducer::CheckReplays() {

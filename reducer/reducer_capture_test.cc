@@ -323,18 +323,43 @@ TEST_F(ReducerCapture, GradientsThatWereMissingFailEachReplayOnEveryRank) {
   }
 }
 
+// What would tell the other ranks has been captured by then.
+TEST_F(ReducerCapture, AMarkTooManyIsThisRanksErrorAndItsGraphIsNotToBeLaunched) {
+  OnRanks([](Communicator& self) {
+    CapturingRank rank(self, CapturingRank::Options());
+    rank.Step(0);
+    rank.Capture([&] {
+      LOCKSTEP_EXPECT_OK(rank.reducer().BeginBackward(rank.InStream()));
+      for (const size_t index : rank.replica().order()) rank.Mark(index);
+      const bool failing = self.rank() == Rank(1);
+      if (failing) {
+        EXPECT_THAT(rank.reducer().MarkReady(2, rank.replica().gradient(2), &rank.stream()),
+                    StatusIs(kRefused, HasSubstr("marked ready twice")));
+      }
+      const absl::Status ended = rank.reducer().EndBackward(&rank.stream());
+      EXPECT_EQ(ended.ok(), !failing) << ended;
+      if (failing) {
+        EXPECT_THAT(ended, StatusIs(kRefused, AllOf(HasSubstr("its graph must not be launched"),
+                                                    HasSubstr("'p2' (f32[90]) was marked ready twice"))));
+      }
+    });
+    rank.Step(6);
+  });
+}
+
 TEST_F(ReducerCapture, WhatEndsTheCaptureEndsTheStepAndNothingElse) {
   OnRanks([](Communicator& self) {
     CapturingRank rank(self, CapturingRank::Options());
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto barrier, self.Duplicate());
     rank.Step(0);
     ASSERT_EQ(BeginCapture(rank.stream().native()), 0);
     LOCKSTEP_EXPECT_OK(rank.reducer().BeginBackward(rank.InStream()));
     for (size_t index = 0; index < 5; ++index) rank.Mark(index);
     // On either rank it ends the captures of both.
-    LOCKSTEP_EXPECT_OK(self.Run({}));
+    LOCKSTEP_EXPECT_OK(barrier->Run({}));
     void* memory = nullptr;
     EXPECT_EQ(TheCudaApi().malloc(&memory, 64), kCudaCaptureUnsupported);
-    LOCKSTEP_EXPECT_OK(self.Run({}));
+    LOCKSTEP_EXPECT_OK(barrier->Run({}));
     for (size_t index = 5; index < 7; ++index) rank.Mark(index);
     EXPECT_THAT(
         rank.reducer().EndBackward(&rank.stream()),

@@ -261,6 +261,91 @@ TEST(MissingGradients, AreCountedInEveryDType) {
   }
 }
 
+// Rank 1 marks p2 as another dtype, and does not look at the error.
+TEST(RefusedMark, IsToldOnAllRanksUnlessItComesAgain) {
+  ReducerOptions find_unused = BucketEach();
+  find_unused.find_unused = true;
+  ReducerOptions static_graph = BucketEach();
+  static_graph.static_graph = true;
+  ReducerOptions views = BucketEach();
+  views.gradient_as_bucket_view = true;
+  for (const ReducerOptions& options :
+       {BucketEach(), BucketEach(/*overlap=*/false), find_unused, static_graph, views}) {
+    for (const bool again : {false, true}) {
+      LoopbackWorld world(3, {}, ShortTimeout());
+      std::vector<std::string> messages(3);
+      world.Run([&](Communicator& communicator) {
+        const int rank = communicator.rank().value();
+        Replica replica(Vectors(4, 20), rank);
+        LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, replica.table(), options));
+        LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, 0));
+        testing::ReachableVector<double> memory(20);
+        replica.Compute(1);
+        LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
+        if (rank == 1) {
+          EXPECT_THAT(reducer->MarkReady(2, testing::VectorView(memory.data(), DType::kF64, 20), nullptr),
+                      StatusIs(absl::StatusCode::kInvalidArgument));
+        }
+        replica.MarkAll(*reducer, rank == 1 && !again ? Without(replica, 2) : replica.order());
+        const absl::Status result = reducer->EndBackward(nullptr);
+        messages[rank] = std::string(result.message());
+        if (again) {
+          LOCKSTEP_EXPECT_OK(result);
+          replica.ExpectAverages(3, {1});
+        } else {
+          EXPECT_EQ(result.code(), absl::StatusCode::kFailedPrecondition);
+        }
+        LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, 2));
+        replica.ExpectAverages(3, {2});
+      });
+      EXPECT_THAT(messages, Each(messages[0]));
+      if (again) continue;
+      EXPECT_THAT(messages[0],
+                  AllOf(HasSubstr("rank 1: a mark was refused (mark_ready: the gradient f64[20] "),
+                        HasSubstr("does not match parameter 2 'p2' (f32[20])"), Not(HasSubstr("no gradient came")),
+                        Not(HasSubstr("find_unused")), Not(HasSubstr("rank 0")), Not(HasSubstr("rank 2"))));
+    }
+  }
+}
+
+// A second mark says that the gradient went on after the first: what is averaged is not all of it.
+TEST(RefusedMark, ThatIsOneTooManyIsToldOnAllRanksWhileSomethingIsLeftToSend) {
+  ReducerOptions static_graph = BucketEach();
+  static_graph.static_graph = true;
+  for (const ReducerOptions& options : {BucketEach(), static_graph}) {
+    for (const bool late : {false, true}) {
+      LoopbackWorld world(2, {}, ShortTimeout());
+      world.Run([&](Communicator& communicator) {
+        const int rank = communicator.rank().value();
+        Replica replica(Vectors(3, 20), rank);
+        LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, replica.table(), options));
+        LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, 0));
+        replica.Compute(1);
+        LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
+        const auto mark = [&](size_t index) { return reducer->MarkReady(index, replica.gradient(index), nullptr); };
+        LOCKSTEP_EXPECT_OK(mark(2));
+        if (rank == 1 && !late) {
+          EXPECT_THAT(mark(2), StatusIs(absl::StatusCode::kFailedPrecondition));
+        }
+        LOCKSTEP_EXPECT_OK(mark(1));
+        LOCKSTEP_EXPECT_OK(mark(0));
+        if (rank == 1 && late) {
+          EXPECT_THAT(mark(2), StatusIs(absl::StatusCode::kFailedPrecondition));
+        }
+        const absl::Status result = reducer->EndBackward(nullptr);
+        // Of a static graph the last bucket waits for the end. Otherwise it may have left by then.
+        const bool may_have_left = late && !options.static_graph && rank == 0;
+        if (!may_have_left || !result.ok()) {
+          EXPECT_THAT(result, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                       AllOf(HasSubstr("a mark was refused (mark_ready: "), HasSubstr("'p2'"))));
+        }
+        LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, 2));
+        replica.ExpectAverages(2, {2});
+      });
+    }
+  }
+}
+
 TEST(MissingGradients, OfOneReducerAreNotTakenForAnothers) {
   LoopbackWorld world(2, {}, ShortTimeout());
   world.Run([&](Communicator& communicator) {

@@ -14,7 +14,7 @@ namespace lockstep {
 
 void Reducer::EndStep() {
   buffers_due_ = true;
-  marks_.EndWindow();
+  EndWindow();
   flight_->order = marks_.order();
   flight_->can_be_static = marks_.can_be_static();
 }

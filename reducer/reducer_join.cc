@@ -33,6 +33,7 @@ absl::StatusOr<Rank> LastToJoin(Communicator& communicator, uint64_t joined_in) 
 
 absl::Status Reducer::SetBuffers(absl::Span<const TensorView> buffers, BufferOptions options) {
   LOCKSTEP_RETURN_IF_ERROR(CheckIdle("set_buffers"));
+  options.highest_with_inputs = options_.uneven_inputs;
   LOCKSTEP_ASSIGN_OR_RETURN(buffer_sync_, BufferSync::Create(communicator_, std::move(options), buffers));
   buffers_due_ = true;
   log_->data().broadcast_buffers = true;
@@ -53,11 +54,11 @@ absl::Status Reducer::EndForward(const ForwardOptions& options) {
 }
 
 absl::StatusOr<FreshBuffers> Reducer::SyncBuffers(const ForwardOptions& options, BufferOptions::When when) {
-  if (!options.sync || buffer_sync_ == nullptr || buffer_sync_->options().when != when) return FreshBuffers();
+  if (buffer_sync_ == nullptr || buffer_sync_->options().when != when) return FreshBuffers();
   // The last step says who takes part.
   if (options_.uneven_inputs) LOCKSTEP_RETURN_IF_ERROR(FinishInFlight());
   if (!std::exchange(buffers_due_, false)) return FreshBuffers();
-  return buffer_sync_->Run(options.buffers);
+  return buffer_sync_->Run(options.buffers, /*joined=*/false);
 }
 
 absl::Status Reducer::RegroupBuffers(int now, bool joined) {
@@ -70,6 +71,7 @@ absl::Status Reducer::RegroupBuffers(int now, bool joined) {
 
 absl::Status Reducer::ShadowStep() {
   LOCKSTEP_RETURN_IF_ERROR(PrepareStep());
+  LOCKSTEP_RETURN_IF_ERROR(HoldCommunicator("join"));
   {
     MutexLock lock(&mu_);
     BeginStep(/*joined=*/true);
@@ -86,7 +88,7 @@ absl::Status Reducer::ShadowStep() {
   }
   const absl::Status status = Finish(*flight_, /*joined=*/true);
   MutexLock lock(&mu_);
-  state_ = State::kIdle;
+  BecomeIdle();
   return status;
 }
 
@@ -103,7 +105,7 @@ absl::Status Reducer::Join(absl::Span<const TensorView> model, absl::Span<const 
   }
   // Those who have inputs do not know yet.
   if (buffer_sync_ != nullptr && buffers_due_) {
-    LOCKSTEP_RETURN_IF_ERROR(buffer_sync_->Run(buffers, BucketPipeline::kJoinedTimeout).status());
+    LOCKSTEP_RETURN_IF_ERROR(buffer_sync_->Run(buffers, /*joined=*/true, BucketPipeline::kJoinedTimeout).status());
   }
   while (true) {
     const absl::Status status = ShadowStep();

@@ -107,7 +107,7 @@ std::vector<std::string> RefusedBy(const Way& way) {
   if (way.memory == Memory::kViewsInTurns) return {"gradient_as_bucket_view", "buckets_in_memory_max"};
   if (way.inputs != Inputs::kUnevenByLive) return {};
   if (way.hooked()) return {"divide_by_live", "hook"};
-  if (way.average == Average::kNone) return {"divide_by_live", "average none"};
+  if (way.average == Average::kNone) return {"divide_by_live_ranks", "averaging none"};
   return {};
 }
 

@@ -45,9 +45,12 @@ Reducer::Reducer(std::vector<Parameter> parameters, ReducerOptions options, Buck
       use_(parameters_.size()),
       flights_{Flight(plan_.buckets.size(), parameters_.size()), Flight(plan_.buckets.size(), parameters_.size())},
       marks_(parameters_, options_.delayed, {options_.find_unused, options_.static_graph}),
+      written_(parameters_.size()),
       window_(parameters_.size()) {}
 
-Reducer::~Reducer() = default;
+Reducer::~Reducer() {
+  if (holds_) communicator_->Release();
+}
 
 absl::Status Reducer::Open(Communicator* communicator, Opening opening) {
   communicator_ = communicator;
@@ -198,10 +201,10 @@ absl::Status Reducer::ChangeCommunicator(Communicator* communicator) {
   known_joined_ = 0;
   {
     MutexLock lock(&mu_);
-    state_ = State::kIdle;
+    BecomeIdle();
     capturing_ = false;
     step_ = 0;
-    marks_.EndWindow();
+    EndWindow();
   }
   const absl::Status opened = Open(communicator, Opening::kChanged);
   if (!opened.ok()) {

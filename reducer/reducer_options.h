@@ -71,7 +71,8 @@ PlanRules RulesOf(const ReducerOptions& options);
 // INVALID_ARGUMENT for options that contradict each other or cannot be had for this table.
 absl::Status CheckOptions(const ReducerOptions& options, absl::Span<const Parameter> parameters);
 
-// For comparison across ranks, and for people: phrases between ", ". All but the plan, which may change.
+// For comparison across ranks, and for people: "averaging: LOCKSTEP_AVERAGING_BEFORE; hook: none; ...", named as the fields of
+// lockstep_reducer_options are. All but the plan, which may change.
 std::string Settings(const ReducerOptions& options);
 
 // As the options say, which were checked.

@@ -250,13 +250,25 @@ TEST(SparseGradients, ThatAreBadAreRefusedAndTheStepGoesOn) {
     EXPECT_THAT(reducer->MarkReadySparse(1, beyond, rows.view(), nullptr),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rows[2] is 50, which parameter 1")));
     LOCKSTEP_EXPECT_OK(reducer->MarkReadySparse(1, rows.indices, rows.view(), nullptr));
-    EXPECT_THAT(reducer->MarkReadySparse(1, rows.indices, rows.view(), nullptr),
-                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("marked ready twice")));
     LOCKSTEP_EXPECT_OK(model.MarkDense(*reducer, 0, 1));
     LOCKSTEP_EXPECT_OK(model.MarkDense(*reducer, 2, 1));
     LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
     EXPECT_THAT(reducer->SparseAverageOf(0).status(), StatusIs(absl::StatusCode::kInvalidArgument));
     EXPECT_THAT(reducer->AverageOf(1).status(), StatusIs(absl::StatusCode::kInvalidArgument));
+
+    // One that is refused and does not come again is told at the end; so is one too many.
+    for (const bool twice : {false, true}) {
+      LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
+      LOCKSTEP_EXPECT_OK(model.MarkDense(*reducer, 0, 1));
+      if (twice) {
+        LOCKSTEP_EXPECT_OK(reducer->MarkReadySparse(1, rows.indices, rows.view(), nullptr));
+      }
+      const auto refused = twice ? HasSubstr("'embedding' (f32[50, 3]) was marked ready twice")
+                                 : HasSubstr("mark_ready_sparse: rows[2] is 50, which parameter 1 'embedding'");
+      EXPECT_THAT(reducer->MarkReadySparse(1, twice ? rows.indices : beyond, rows.view(), nullptr).message(), refused);
+      LOCKSTEP_EXPECT_OK(model.MarkDense(*reducer, 2, 1));
+      EXPECT_THAT(reducer->EndBackward(nullptr), StatusIs(absl::StatusCode::kFailedPrecondition, refused));
+    }
   });
 }
 

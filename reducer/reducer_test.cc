@@ -381,8 +381,11 @@ TEST(Reducer, OneOfSeveralThreadsWinsWhenAllMarkTheSameGradient) {
     }
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(accepted, 3);
-    LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
+    EXPECT_THAT(reducer->EndBackward(nullptr),
+                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("marked ready twice")));
   }
+  LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, 20));
+  replica.ExpectAverages(1, {20});
 }
 
 TEST(Reducer, TakesAnyStrideOfADimensionWithOneElement) {

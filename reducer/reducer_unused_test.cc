@@ -195,7 +195,8 @@ TEST(UnusedSaidBeforehand, ThatCameAfterAllIsAnErrorOnAllRanks) {
     }
     EXPECT_THAT(reducer->EndBackward(nullptr),
                 StatusIs(absl::StatusCode::kFailedPrecondition,
-                         HasSubstr("rank 1: parameter 1 'p1' (f32[20]) was said to be unused in this backward")));
+                         HasSubstr("rank 1: a mark was refused (mark_ready: parameter 1 'p1' (f32[20]) was said to be "
+                                   "unused in this backward)")));
     LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
     LOCKSTEP_EXPECT_OK(model.Mark(*reducer, 0, 1));
     LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
@@ -292,12 +293,14 @@ TEST(StaticGraph, ThatChangesIsAnErrorInTheSameBackwardOnAllRanks) {
       return reducer->EndBackward(nullptr);
     };
     LOCKSTEP_EXPECT_OK(run(-1));
-    EXPECT_THAT(run(1), StatusIs(absl::StatusCode::kFailedPrecondition,
-                                 HasSubstr("rank 1: the graph changed: parameter 1 'p1' (f32[20]) was marked more than "
-                                           "the 3 time(s) of the first backward")));
-    EXPECT_THAT(run(2), StatusIs(absl::StatusCode::kFailedPrecondition,
-                                 HasSubstr("rank 1: the graph changed: parameter 2 'p2' (f32[20]) was not used in the "
-                                           "first backward")));
+    EXPECT_THAT(run(1),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         HasSubstr("rank 1: a mark was refused (mark_ready: the graph changed: parameter 1 'p1' "
+                                   "(f32[20]) was marked more than the 3 time(s) of the first backward)")));
+    EXPECT_THAT(run(2),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         HasSubstr("rank 1: a mark was refused (mark_ready: the graph changed: parameter 2 'p2' "
+                                   "(f32[20]) was not used in the first backward)")));
     // Too few.
     LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
     LOCKSTEP_EXPECT_OK(model.Mark(*reducer, 0, 2));

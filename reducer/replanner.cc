@@ -136,6 +136,21 @@ void Replanner::Record(const std::vector<size_t>& order, const std::function<boo
   held_.store(true, std::memory_order_release);
 }
 
+void Replanner::WarnOfDisorder() const {
+  const std::vector<size_t> planned = Joined(groups_);
+  const std::vector<size_t> own = Joined(GroupByCaps(parameters_, *rules_, own_order_));
+  const size_t first = std::mismatch(planned.begin(), planned.end(), own.begin()).first - planned.begin();
+  LOCKSTEP_LOG(kWarning)
+      << "rank " << communicator_->rank().value()
+      << " computes its gradients in another order than rank 0, as when ranks take different branches "
+      << "of a model: where " << Describe(planned[first], parameters_[planned[first]]) << " comes next on rank 0, "
+      << Describe(own[first], parameters_[own[first]]) << " does here, and so on for "
+      << static_cast<int>(100 * disorder_)
+      << " % of all pairs of parameters. The averages are right all the same. But buckets are filled "
+      << "and sent in rank 0's order, so this rank sends late, all ranks wait for it, and little of the "
+      << "communication is hidden behind the backward pass. (Said once, whatever other reducers do.)";
+}
+
 BucketGroups Replanner::Take() {
   fetching_.reset();
   held_.store(false, std::memory_order_relaxed);
@@ -143,12 +158,8 @@ BucketGroups Replanner::Take() {
   // Against what this rank would have planned: buckets of one dtype follow no order to the letter.
   const bool comparable = !groups_.empty() && !own_order_.empty();
   disorder_ = comparable ? Disorder(Joined(groups_), Joined(GroupByCaps(parameters_, *rules_, own_order_))) : 0;
-  if (disorder_ > kMuchDisorder) {
-    LOCKSTEP_LOG(kWarning) << "rank " << communicator_->rank().value()
-                           << ": gradients become ready in another order than on rank 0, by "
-                           << "which buckets are planned: " << static_cast<int>(100 * disorder_)
-                           << " % of their pairs. Communication will hardly overlap here.";
-  }
+  static std::atomic<bool> warned{false};  // says nothing about other memory
+  if (disorder_ > kMuchDisorder && !warned.exchange(true, std::memory_order_relaxed)) WarnOfDisorder();
   return std::exchange(groups_, {});
 }
 

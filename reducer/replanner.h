@@ -48,7 +48,7 @@ class Replanner {
   bool under_way() const { return under_way_; }
 
   // The plan, when the ranks have agreed to go over to it; empty where rank 0 found none that fits, and all stay with what they have.
-  // Reports, as a warning, when this rank's order differs much from it.
+  // Warns when this rank's order differs much from it, once in the life of the process.
   BucketGroups Take();
 
   // Of the last plan taken: the share of pairs of gradients that this rank would have planned in the other order, 0 to 1.
@@ -57,6 +57,7 @@ class Replanner {
  private:
   void Fetch(uint64_t topic);
   std::vector<size_t> Completed(const std::vector<size_t>& order) const;
+  void WarnOfDisorder() const;
 
   Communicator* const communicator_;
   const uint64_t first_topic_;

@@ -46,6 +46,7 @@ absl::Status Gather(Communicator& communicator, DType dtype, const void* mine, v
   request.output = all;
   request.timeout = options.timeout;
   request.background = options.background;
+  request.by_holder = options.by_holder;
   return communicator.Run(request);
 }
 
@@ -85,7 +86,7 @@ absl::StatusOr<CoalescedGradient> AllGatherSparse(Communicator& communicator, co
   LOCKSTEP_RETURN_IF_ERROR(
       Gather(communicator, DType::kU8, &outline, outlines.data(), {}, outlines.size() * sizeof(Outline), options));
   if (std::any_of(outlines.begin(), outlines.end(), [](const Outline& o) { return o.given == kFailed; })) {
-    return AgreeOnParameters(communicator, mine.status(), "", {});  // they hear why
+    return AgreeOnParameters(communicator, mine.status(), "", {}, options.by_holder);  // they hear why
   }
 
   LOCKSTEP_ASSIGN_OR_RETURN(std::vector<int64_t> counts, CheckOutlines(outlines, gradient.name));

@@ -16,6 +16,7 @@ struct SparseOptions {
   double factor = 1;                     // of this rank's rows, before they are sent: 1/n for an average
   std::chrono::milliseconds timeout{0};  // of each collective; 0: the communicator's
   bool background = false;               // as in CollectiveRequest
+  bool by_holder = false;                // likewise
 };
 
 // Every rank calls it. Blocks. The result is the same bits on every rank.

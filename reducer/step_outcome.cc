@@ -53,6 +53,11 @@ bool StepOutcome::Poisons(size_t bucket) {
   return true;
 }
 
+bool StepOutcome::told() const {
+  MutexLock lock(&mu_);
+  return noted_;
+}
+
 absl::Status StepOutcome::Conclude(int failed_ranks, const std::string& more) {
   uint64_t step = 0;
   {

@@ -34,6 +34,8 @@ class StepOutcome {
 
   // Whether the bucket, about to be sent, must carry the mark. What it stands for was noted before this returns.
   bool Poisons(size_t bucket);
+  // Whether some bucket did.
+  bool told() const;
 
   // How the step went: OK, or FAILED_PRECONDITION with the same text on all ranks when `failed_ranks` have sent their mark by the last
   // bucket; else this rank's own failure, too late for the others to hear. `more` is appended to what all say. Waits for notes, which

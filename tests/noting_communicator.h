@@ -71,6 +71,8 @@ class NotingCommunicator : public Communicator {
   absl::Status Supports(Collective collective, DType dtype, ReduceOp op) const override {
     return inner_->Supports(collective, dtype, op);
   }
+  bool Hold(const char* holder) override { return inner_->Hold(holder); }
+  void Release() override { inner_->Release(); }
   absl::Status status() const override { return inner_->status(); }
   void Abort(const std::string& reason) override { inner_->Abort(reason); }
   void PostNote(uint64_t topic, const std::string& text) override { board_->Post(rank(), topic, text); }

@@ -126,7 +126,7 @@ Attempt TryHub(const ControlOptions& options, const HubRecord& record, Deadline 
 // to a rank 0 that is alive: only asking it tells.
 absl::Status Publish(const ControlOptions& options, Store* store, const std::string& record, Deadline deadline) {
   const std::string key = control::StoreKey(options.job_id);
-  const std::string attempt = absl::StrCat("publish the control hub in store ", store->Describe());
+  const std::string attempt = absl::StrCat("publish the control hub in ", store->Describe());
   for (;;) {
     absl::StatusOr<std::string> before = store->Get(key, deadline);
     if (absl::IsNotFound(before.status())) before = std::string();
@@ -137,7 +137,7 @@ absl::Status Publish(const ControlOptions& options, Store* store, const std::str
         const Attempt answer = TryHub(options, *other, probe, [] { return true; });
         if (answer.rejected == control::RejectReason::kRefused) return answer.status;
       }
-      LOCKSTEP_LOG(kInfo) << "replaces the left-over address of a control hub in store " << store->Describe();
+      LOCKSTEP_LOG(kInfo) << "replaces the left-over address of a control hub in " << store->Describe();
     }
     const absl::StatusOr<std::string> after = store->CompareAndSet(key, *before, record, deadline);
     // An embedder's store may know no more than set and get; of two rank 0s that start at the same moment the later one
@@ -187,7 +187,7 @@ class Search {
 void Search::LogNowAndThen() {
   if (!next_log_.passed()) return;
   next_log_ = Deadline::After(kLogInterval);
-  LOCKSTEP_LOG(kInfo) << "rank " << options_.rank << " waits for rank 0 to appear in store " << store_->Describe()
+  LOCKSTEP_LOG(kInfo) << "rank " << options_.rank << " waits for rank 0 to appear in " << store_->Describe()
                       << (last_failure_.ok() ? "" : "; ") << last_failure_.message() << next_door_;
 }
 
@@ -247,7 +247,7 @@ absl::StatusOr<Greeted> Search::Run() {
     const absl::StatusOr<std::string> text =
         store_->Wait(key_, Deadline::Earlier(deadline_, Deadline::After(kLogInterval)));
     if (!text.ok() && !absl::IsDeadlineExceeded(text.status())) {
-      return Annotate(text.status(), absl::StrCat("wait for rank 0 in store ", store_->Describe()));
+      return Annotate(text.status(), absl::StrCat("wait for rank 0 in ", store_->Describe()));
     }
     if (text.ok()) {
       if (absl::optional<absl::StatusOr<Greeted>> taken = Take(*text)) return *std::move(taken);
@@ -258,7 +258,7 @@ absl::StatusOr<Greeted> Search::Run() {
     }
     if (deadline_.passed()) {
       return absl::DeadlineExceededError(absl::StrCat(
-          "rank 0 has not appeared in store ", store_->Describe(),
+          "rank 0 has not appeared in ", store_->Describe(),
           last_failure_.ok() ? "" : "; the address there is of no use: ", last_failure_.message(), next_door_));
     }
     LogNowAndThen();

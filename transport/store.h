@@ -46,7 +46,7 @@ class Store {
   // Deleting what is not there is OK.
   virtual absl::Status Delete(absl::string_view key, Deadline deadline) = 0;
 
-  // "tcp://10.0.0.1:29400", "file:///tmp/job": for messages to people.
+  // "store tcp://10.0.0.1:29400", "store file:///tmp/job": for messages to people.
   virtual std::string Describe() const = 0;
 
  protected:

@@ -73,7 +73,7 @@ class CallbackStore : public Store {
                                             absl::string_view desired, Deadline deadline) override;
   absl::StatusOr<std::string> Wait(absl::string_view key, Deadline deadline) override;
   absl::Status Delete(absl::string_view key, Deadline deadline) override;
-  std::string Describe() const override { return name_; }
+  std::string Describe() const override { return "store " + name_; }
 
  private:
   CallbackStore(const StoreCallbacks& callbacks, std::string name);

@@ -29,7 +29,7 @@ class MemoryStore : public Store {
                                             absl::string_view desired, Deadline deadline) override;
   absl::StatusOr<std::string> Wait(absl::string_view key, Deadline deadline) override;
   absl::Status Delete(absl::string_view key, Deadline deadline) override;
-  std::string Describe() const override { return "memory"; }
+  std::string Describe() const override { return "store memory"; }
 
  private:
   Mutex mu_;

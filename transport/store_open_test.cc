@@ -182,7 +182,7 @@ TEST(OpenStore, UnknownSchemesAreInvalidAndListTheKnownOnes) {
 TEST(OpenStore, AWorldOfOneNeedsNone) {
   WorldSpec world;
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore opened, OpenStore(world, Soon()));
-  EXPECT_EQ(opened.store->Describe(), "memory");
+  EXPECT_EQ(opened.store->Describe(), "store memory");
   world.size = 2;
   EXPECT_THAT(OpenStore(world, Soon()), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a world of 2")));
 }

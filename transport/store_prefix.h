@@ -27,7 +27,7 @@ class PrefixStore : public Store {
                                             absl::string_view desired, Deadline deadline) override;
   absl::StatusOr<std::string> Wait(absl::string_view key, Deadline deadline) override;
   absl::Status Delete(absl::string_view key, Deadline deadline) override;
-  std::string Describe() const override;  // "tcp://10.0.0.1:29400, keys prefix/..."
+  std::string Describe() const override;  // "store tcp://10.0.0.1:29400, keys prefix/..."
 
  private:
   std::string Full(absl::string_view key) const;

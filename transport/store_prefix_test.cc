@@ -67,7 +67,7 @@ TEST(PrefixStore, NestsAndNamesTheWholeKey) {
   ASSERT_THAT(inner.Set("rank0", "x", kNow), IsOk());
   EXPECT_THAT(store.Get("job/world/rank0", kNow), IsOkAndHolds("x"));
   EXPECT_THAT(inner.Wait("rank1", kNow), StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("'job/world/rank1'")));
-  EXPECT_EQ(inner.Describe(), "memory, keys job/..., keys world/...");
+  EXPECT_EQ(inner.Describe(), "store memory, keys job/..., keys world/...");
 }
 
 }  // namespace
