@@ -291,7 +291,8 @@ absl::StatusOr<std::unique_ptr<SymmetricBuffer>> DeviceCommunicator::AllocateOnD
   absl::StatusOr<std::unique_ptr<SymmetricBuffer>> buffer = AllocateHere(bytes);
   LOCKSTEP_ASSIGN_OR_RETURN(const RankError first, CompareResults(host_.get(), buffer.status()));
   if (first.rank < 0 || !buffer.ok()) return buffer;
-  return absl::UnavailableError(text(first.rank, absl::StrCat(bytes, " bytes: ", first.status.message())));
+  return Reworded(first.status, absl::StatusCode::kUnavailable,
+                  text(first.rank, absl::StrCat(bytes, " bytes: ", first.status.message())));
 }
 
 void DeviceCommunicator::KeepHost(HostPart host) {

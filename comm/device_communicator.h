@@ -67,6 +67,7 @@ class DeviceCommunicator : public Communicator {
 
   Rank rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }
+  Rank WorldRank(Rank rank) const override { return host_->WorldRank(rank); }
   Device* accelerator() const override { return device_; }
 
   absl::Status Run(const CollectiveRequest& request) override;

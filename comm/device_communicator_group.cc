@@ -50,7 +50,8 @@ absl::StatusOr<Work> DeviceCommunicator::EndGroup() {
     group = std::move(group_);
   }
   if (absl::Status launched = LaunchGroup(group.get()); !launched.ok()) {
-    const absl::Status dropped = absl::CancelledError(absl::StrCat("the group was not launched: ", launched.message()));
+    const absl::Status dropped = Reworded(launched, absl::StatusCode::kCancelled,
+                                          absl::StrCat("the group was not launched: ", launched.message()));
     for (Group::Member& member : group->members) member.work->Finish(dropped);
     group->work->Finish(dropped);
     return launched;

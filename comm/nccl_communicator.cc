@@ -133,7 +133,7 @@ absl::StatusOr<std::shared_ptr<NcclComm>> NcclCommunicator::Connect(Communicator
   // Where one failed, all did. Those that are here go on without NCCL; the loss of a rank is the host communicator's
   // error.
   LOCKSTEP_RETURN_IF_ERROR(host->Run({}));
-  return absl::UnavailableError(verdict.message());
+  return Reworded(verdict, absl::StatusCode::kUnavailable, verdict.message());
 }
 
 absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Make(HostPart host, Device* device,

@@ -313,7 +313,8 @@ absl::StatusOr<Work> SelfCommunicator::EndGroup() {
   absl::Status error = group->refused;
   error.Update(status_);
   if (!error.ok()) {
-    Drop(std::move(group), absl::CancelledError(absl::StrCat("the group was not launched: ", error.message())));
+    Drop(std::move(group),
+         Reworded(error, absl::StatusCode::kCancelled, absl::StrCat("the group was not launched: ", error.message())));
     return error;
   }
   for (const Group::Member& member : group->members) {

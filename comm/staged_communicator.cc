@@ -34,7 +34,7 @@ absl::Status CheckOptions(const StagedOptions& options, int size) {
 
 // What a device or a network has no room or no leave for, another way may do without.
 absl::Status AsRefusal(const absl::Status& status) {
-  return status.ok() || IsRefusal(status) ? status : absl::UnavailableError(status.message());
+  return status.ok() || IsRefusal(status) ? status : Reworded(status, absl::StatusCode::kUnavailable, status.message());
 }
 
 // Every rank's part of the set-up went well, and alike. What a rank says is its options and its error.

@@ -397,8 +397,8 @@ void TransportCommunicator::ReportBroken(const absl::Status& error, Rank peer) {
   // A broken connection ends the communicator; that it may come back is of no use to anybody here. What else goes wrong, goes
   // wrong in this process, and the others hear of it before they suspect it.
   const bool broken = absl::IsUnavailable(error);
-  const absl::Status report =
-      broken ? absl::AbortedError(error.message()) : Annotate(error, absl::StrCat("rank ", rank_.value()));
+  const absl::Status report = broken ? Reworded(error, absl::StatusCode::kAborted, error.message())
+                                     : Annotate(error, absl::StrCat("rank ", rank_.value()));
   if (control_ != nullptr && broken) control_->Report(options_.channel, report, TransportRank(peer));
   if (control_ != nullptr && !broken) control_->Report(options_.channel, report);
   ExpectFailure(report, control_ != nullptr ? kAnnouncementGrace : std::chrono::milliseconds::zero());

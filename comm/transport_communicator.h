@@ -81,6 +81,7 @@ class TransportCommunicator : public Communicator,
 
   Rank rank() const override { return rank_; }
   int size() const override { return size_; }
+  Rank WorldRank(Rank rank) const override { return TransportRank(rank); }
   absl::Status Run(const CollectiveRequest& request) override;
   absl::StatusOr<Work> Start(const CollectiveRequest& request) override;
   absl::StatusOr<std::unique_ptr<PreparedCollective>> Prepare(const CollectiveRequest& request) override;

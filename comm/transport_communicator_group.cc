@@ -82,7 +82,8 @@ absl::Status TransportCommunicator::LaunchGroup(Group* group) {
   status.Update(status_);
   if (!status.ok()) {
     free_calls_.insert(free_calls_.end(), calls.begin(), calls.end());
-    DropGroup(group, absl::CancelledError(absl::StrCat("the group was not launched: ", status.message())));
+    DropGroup(group, Reworded(status, absl::StatusCode::kCancelled,
+                              absl::StrCat("the group was not launched: ", status.message())));
     return status;
   }
   // One more than there are, so that the group is not done before all of it is launched.

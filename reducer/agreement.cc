@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/device.h"
+#include "base/error_info.h"
 #include "base/status.h"
 #include "xxhash.h"
 
@@ -125,7 +126,7 @@ absl::Status AgreeOnParameters(Communicator& communicator, const absl::Status& l
   std::string text;
   const int rank = communicator.rank().value();
   if (!local.ok()) {
-    text = absl::StrCat("rank ", rank, " cannot take part: ", local.message());
+    text = PackMessage(Annotate(local, absl::StrCat("rank ", rank, " cannot take part")));
   } else if (digests[0].bad == 0 && reference != table) {
     const auto others = DeserializeParameters(reference);
     text = others.ok() ? FirstDifference(0, *others, rank, parameters) : std::string(others.status().message());
@@ -136,8 +137,10 @@ absl::Status AgreeOnParameters(Communicator& communicator, const absl::Status& l
   text.copy(complaint.data(), complaint.size() - 1);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Complaint> complaints, Gather(communicator, complaint));
   if (!local.ok()) return local;
-  for (const Complaint& other : complaints) {
-    if (other[0] != '\0') return absl::FailedPreconditionError(other.data());
+  for (size_t r = 0; r < complaints.size(); ++r) {
+    if (complaints[r][0] == '\0') continue;
+    return WithFailedRank(UnpackMessage(absl::StatusCode::kFailedPrecondition, complaints[r].data()),
+                          communicator.WorldRank(Rank(static_cast<int>(r))).value());
   }
   return absl::InternalError("the ranks' parameter tables differ, but no difference was found");
 }

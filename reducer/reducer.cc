@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/error_info.h"
 #include "base/status.h"
 #include "reducer/broadcast.h"
 #include "reducer/plan_text.h"
@@ -102,24 +103,24 @@ absl::Status Reducer::CheckPlace(size_t index, const TensorView& tensor) const {
 }
 
 absl::Status Reducer::MarkReady(size_t index, const TensorView& gradient, Stream* stream) {
-  LOCKSTEP_RETURN_IF_ERROR(check_.Gradient(index, gradient, ViewAt(index)));
-  LOCKSTEP_RETURN_IF_ERROR(CheckPlace(index, gradient));
-  return MarkChecked(index, {gradient, gradient, {}, stream});
+  absl::Status refused = check_.Gradient(index, gradient, ViewAt(index));
+  if (refused.ok()) refused = CheckPlace(index, gradient);
+  return WithParameter(refused.ok() ? MarkChecked(index, {gradient, gradient, {}, stream}) : refused, index);
 }
 
 absl::Status Reducer::MarkReady(size_t index, const TensorView& gradient, const TensorView& target, Stream* stream) {
   const void* const view = ViewAt(index);
-  LOCKSTEP_RETURN_IF_ERROR(check_.Gradient(index, gradient, view));
-  LOCKSTEP_RETURN_IF_ERROR(CheckPlace(index, gradient));
-  LOCKSTEP_RETURN_IF_ERROR(check_.Target(index, target, view));
-  LOCKSTEP_RETURN_IF_ERROR(CheckPlace(index, target));
-  return MarkChecked(index, {gradient, target, {}, stream});
+  absl::Status refused = check_.Gradient(index, gradient, view);
+  if (refused.ok()) refused = CheckPlace(index, gradient);
+  if (refused.ok()) refused = check_.Target(index, target, view);
+  if (refused.ok()) refused = CheckPlace(index, target);
+  return WithParameter(refused.ok() ? MarkChecked(index, {gradient, target, {}, stream}) : refused, index);
 }
 
 absl::Status Reducer::MarkReadySparse(size_t index, absl::Span<const int64_t> rows, const TensorView& values,
                                       Stream* stream) {
-  LOCKSTEP_RETURN_IF_ERROR(check_.Sparse(index, rows, values));
-  return MarkChecked(index, {values, {}, rows, stream});
+  const absl::Status refused = check_.Sparse(index, rows, values);
+  return WithParameter(refused.ok() ? MarkChecked(index, {values, {}, rows, stream}) : refused, index);
 }
 
 absl::Status Reducer::MarkChecked(size_t index, const Gradient& gradient) {
@@ -259,7 +260,9 @@ absl::Status Reducer::EndBackward(Stream* stream) {
     // The first bucket with a hole was not launched, and nor was one behind it; the last one never was, where holes are no matter.
     size_t first = buckets().size() - 1;
     for (const size_t index : rest.missing) first = std::min(first, plan_.locations[index].bucket);
-    flight_->outcome->Fail(absl::FailedPreconditionError(rest.complaint), first);
+    absl::Status complaint = absl::FailedPreconditionError(rest.complaint);
+    if (!rest.missing.empty()) complaint = WithParameter(std::move(complaint), rest.missing.front());
+    flight_->outcome->Fail(complaint, first);
   }
   LaunchFull();
   if (captured) return EndCaptured(*stream);
@@ -279,7 +282,7 @@ absl::Status Reducer::EndBackward(Stream* stream) {
 }
 
 absl::StatusOr<TensorView> Reducer::GradientView(size_t index) const {
-  LOCKSTEP_RETURN_IF_ERROR(check_.Index(index, /*sparse=*/false, "gradient_view"));
+  LOCKSTEP_RETURN_IF_ERROR(WithParameter(check_.Index(index, /*sparse=*/false, "gradient_view"), index));
   if (!options_.gradient_as_bucket_view) {
     return absl::FailedPreconditionError(
         "gradient_view: gradients do not live in buckets: set gradient_as_bucket_view");

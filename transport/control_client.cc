@@ -7,8 +7,10 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "base/error_info.h"
 #include "base/fork.h"
 #include "base/log.h"
+#include "base/status.h"
 #include "transport/control_store.h"
 
 namespace lockstep {
@@ -29,7 +31,7 @@ constexpr size_t kTextBytesMax = size_t{64} << 10;
 // Messages keep their place on the wire however long a caller's text is.
 absl::Status Shortened(const absl::Status& status) {
   if (status.message().size() <= kTextBytesMax) return status;
-  return absl::Status(status.code(), status.message().substr(0, kTextBytesMax));
+  return Reworded(status, status.message().substr(0, kTextBytesMax));
 }
 
 }  // namespace
@@ -153,8 +155,8 @@ void Client::Report(ChannelId channel, const absl::Status& status, Rank suspect)
   PostLocked(control::Report{channel, static_cast<uint32_t>(suspect.value()), Shortened(status)});
   // What the hub would say of a suspect that has left. Another suspect may only have followed rank 0.
   const std::string left = absl::StrCat(Describe(hub_member_), " has closed its communicator");
-  KeepLocked(channel, suspect == Rank(0) ? absl::AbortedError(left)
-                                         : absl::Status(status.code(), absl::StrCat(status.message(), "; ", left)));
+  KeepLocked(channel, suspect == Rank(0) ? WithFailedRank(Reworded(status, absl::StatusCode::kAborted, left), 0)
+                                         : Reworded(status, absl::StrCat(status.message(), "; ", left)));
 }
 
 void Client::Report(ChannelId channel, const absl::Status& status) {
@@ -247,7 +249,8 @@ absl::StatusOr<Client::NoteList> Client::AwaitAnswer(uint64_t request, ChannelId
     } else if (leaving_) {
       failure = absl::CancelledError("the control channel was left while waiting for the hub's answer");
     } else if (hub_state_ != HubState::kUp) {
-      failure = absl::AbortedError(absl::StrCat(Describe(hub_member_), " has closed its communicator"));
+      failure =
+          WithFailedRank(absl::AbortedError(absl::StrCat(Describe(hub_member_), " has closed its communicator")), 0);
     } else if (!changed_.WaitUntil(&mu_, deadline) && !notes.has_value()) {
       failure = absl::DeadlineExceededError("the hub has not answered in time");
     }
@@ -414,8 +417,9 @@ void Client::LoseHub(absl::string_view how) {
     if (hub_state_ != HubState::kUp) return;
     hub_state_ = HubState::kLost;
     const bool formed = joined_.has_value() && joined_->ok();
-    status =
-        absl::AbortedError(absl::StrCat(Describe(hub_member_), " ", how, formed ? "" : " before the world had formed"));
+    status = WithFailedRank(
+        absl::AbortedError(absl::StrCat(Describe(hub_member_), " ", how, formed ? "" : " before the world had formed")),
+        0);
     if (!joined_.has_value()) joined_ = status;
     // In one step with the state: nobody may find the hub gone without the reason.
     news = formed && RecordLocked(kAllChannels, status);
