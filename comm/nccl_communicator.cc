@@ -352,7 +352,8 @@ void NcclCommunicator::OnFailure(const absl::Status& status) {
   // Somebody may be comparing calls with a rank that has stopped calling.
   if (checks_ != nullptr && checks_->status().ok()) checks_->Abort(std::string(status.message()));
   LOCKSTEP_LOG(kError) << "rank " << rank() << ": collectives on " << Name(accelerator()->id())
-                       << " failed: " << status.ToString() << "\nlast collectives there, newest last:\n"
+                       << " failed: " << status.ToString(absl::StatusToStringMode::kWithNoExtraData)
+                       << "\nlast collectives there, newest last:\n"
                        << operations_.Records(kFlightRecordsPrinted);
 }
 

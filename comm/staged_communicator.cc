@@ -159,7 +159,7 @@ absl::StatusOr<Work> StagedCommunicator::StartOnDevice(absl::Span<const DeviceCa
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Event> end, accelerator()->CreateEvent());
   LOCKSTEP_RETURN_IF_ERROR(FailIfNotOk(pipeline_->IssueUntil(calls, end.get())));
   // Calls are done in their order, and fail with all that come later.
-  return Work(MakeRef<EventWork>(failure(), std::move(end)));
+  return Work(MakeRef<EventWork>(failure(), std::move(end), NameNext(calls)));
 }
 
 absl::Status StagedCommunicator::IssueOnDevice(absl::Span<const DeviceCall> calls, Stream* stream) {

@@ -21,7 +21,7 @@ absl::Status Reducer::CheckIdle(absl::string_view call) {
   if (buckets().empty()) {
     return absl::FailedPreconditionError(absl::StrCat(call, ": the change of the communicator failed"));
   }
-  LOCKSTEP_RETURN_IF_ERROR(communicator_->status());
+  LOCKSTEP_RETURN_IF_ERROR(Annotate(communicator_->status(), call));
   MutexLock lock(&mu_);
   if (state_ == State::kIdle) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(call, ": the last backward was not ended by end_backward"));
@@ -217,7 +217,7 @@ void Reducer::LaunchFull() {
       bucket = buckets()[next_bucket_++].get();
       launching_ = true;
     }
-    const absl::Status launched = pipeline_->Launch(*bucket);
+    const absl::Status launched = InBucket(*bucket, pipeline_->Launch(*bucket));
     flight_->outcome->FailCommunication(launched);
     // The others wait for a collective that this rank will never begin; but nobody waits for what is only captured.
     if (!launched.ok() && !captured) {

@@ -35,6 +35,7 @@
 //   21 enter barrier to hub  request:u64 channel:u32 sequence:u64 count:u32 timeout_ms:u64    answered by notes: empty ones of the
 //                            ranks that have entered; fewer than `count` when somebody's time is up
 //   22 closed     to hub     channel:u32 members:u32 started:u64
+//   23 exiting    to hub                            the process exits, and nobody has said goodbye
 //
 // All integers are little-endian. A connection begins with hello, which welcome or reject answers. Every version keeps
 // the frame, the first two fields of hello, and reject, so that two versions can tell each other what is wrong.
@@ -97,6 +98,7 @@ enum class Type : uint8_t {
   kCalled = 20,
   kEnterBarrier = 21,
   kClosed = 22,
+  kExiting = 23,
 };
 
 using ProgressList = std::vector<std::pair<ChannelId, Progress>>;
@@ -338,10 +340,15 @@ struct Closed {
   }
 };
 
-using Message =
-    std::variant<Hello, Welcome, Reject, Join, Joined, JoinFailed, GiveUp, Waiting, Ping, Pong, Report, Late,
-                 FailureMessage, PostNote, AwaitNotes, DropNotes, Notes, Goodbye, Ask, Called, EnterBarrier,
-                 Closed>;
+struct Exiting {
+  static constexpr Type kType = Type::kExiting;
+  template <typename Self, typename Codec>
+  static void Fields(Self&, Codec&) {}
+};
+
+using Message = std::variant<Hello, Welcome, Reject, Join, Joined, JoinFailed, GiveUp, Waiting, Ping, Pong, Report,
+                             Late, FailureMessage, PostNote, AwaitNotes, DropNotes, Notes, Goodbye, Ask, Called,
+                             EnterBarrier, Closed, Exiting>;
 
 // A whole frame, its length included.
 std::string Encode(const Message& message);

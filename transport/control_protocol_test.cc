@@ -70,7 +70,8 @@ std::vector<Message> Samples() {
           Ask{3, 17},
           Called{3, 17, "all_reduce #17"},
           EnterBarrier{6, 3, 17, 4, 500},
-          Closed{3, 4, 17}};
+          Closed{3, 4, 17},
+          Exiting{}};
 }
 
 absl::string_view WithoutLength(const std::string& frame) { return absl::string_view(frame).substr(kFrameHeaderBytes); }
@@ -139,7 +140,7 @@ TEST(ControlProtocol, WhatDoesNotFollowTheGrammarIsInvalid) {
   const auto invalid = [](const char* what) { return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what)); };
   EXPECT_THAT(Decode(""), invalid("without a type"));
   EXPECT_THAT(Decode(absl::string_view("\0", 1)), invalid("type 0: there is no such type"));
-  EXPECT_THAT(Decode("\x17"), invalid("type 23: there is no such type"));
+  EXPECT_THAT(Decode("\x18"), invalid("type 24: there is no such type"));
   EXPECT_THAT(Decode("\x12x"), invalid("type 18: bytes after its end"));
   EXPECT_THAT(Decode("\x09xyz"), invalid("type 9: it ends too early"));
   // A failure that is no failure.

@@ -116,6 +116,8 @@ bool World::Handle(int rank, Message message, TimePoint now) {
     Send(barriers_.Enter(rank, *enter, now));
   } else if (std::holds_alternative<Goodbye>(message)) {
     Left(rank);
+  } else if (std::holds_alternative<Exiting>(message)) {
+    Gone(rank, "exited: its process ended without destroying its communicator");
   } else {
     return false;
   }
