@@ -13,6 +13,9 @@ namespace {
 // Shows in the status's own ToString, before the text.
 constexpr char kTypeUrl[] = "lockstep";
 
+// The record separator, which is in no text of ours. The message comes behind it, so that it is what gets cut where room is short.
+constexpr char kInfoEnds[] = "\x1e";
+
 template <typename T>
 void Append(absl::string_view name, const absl::optional<T>& value, std::string* text) {
   if (value.has_value()) absl::StrAppend(text, text->empty() ? "" : " ", name, "=", *value);
@@ -43,6 +46,19 @@ absl::Status WithErrorInfo(absl::Status status, const ErrorInfo& info) {
   return status;
 }
 
+absl::Status WithFailedRank(absl::Status status, int rank) {
+  ErrorInfo info;
+  info.failed_rank = rank;
+  return WithErrorInfo(std::move(status), info);
+}
+
+absl::Status WithParameter(absl::Status status, size_t index) {
+  if (status.ok()) return status;
+  ErrorInfo info;
+  info.parameter = static_cast<int64_t>(index);
+  return WithErrorInfo(std::move(status), info);
+}
+
 ErrorInfo GetErrorInfo(const absl::Status& status) {
   const absl::optional<absl::Cord> payload = status.GetPayload(kTypeUrl);
   return payload.has_value() ? ErrorInfoFromText(std::string(*payload)) : ErrorInfo();
@@ -70,6 +86,17 @@ ErrorInfo ErrorInfoFromText(absl::string_view text) {
     if (name == "bucket") info.bucket = ToNumber<int64_t>(value);
   }
   return info;
+}
+
+std::string PackMessage(const absl::Status& status) {
+  const std::string info = ToText(GetErrorInfo(status));
+  return absl::StrCat(info, info.empty() ? "" : kInfoEnds, status.message());
+}
+
+absl::Status UnpackMessage(absl::StatusCode code, absl::string_view packed) {
+  const size_t end = packed.find(kInfoEnds);
+  if (end == absl::string_view::npos) return absl::Status(code, packed);
+  return WithErrorInfo(absl::Status(code, packed.substr(end + 1)), ErrorInfoFromText(packed.substr(0, end)));
 }
 
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 #ifndef BASE_ERROR_INFO_H_
 #define BASE_ERROR_INFO_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -16,7 +17,8 @@
 namespace lockstep {
 
 struct ErrorInfo {
-  absl::optional<int> failed_rank;    // in the world: the rank that died, hangs, left, aborted or called something else
+  // In the world: the rank that died, hangs, left, aborted, or did not do what the others did; of several the one that is named first.
+  absl::optional<int> failed_rank;
   absl::optional<int64_t> parameter;  // its index in the reducer's table
   // The operation that returned the error: "all_reduce", "send", ...; empty: none.
   std::string collective;
@@ -34,12 +36,21 @@ struct ErrorInfo {
 // collective. OK stays OK.
 absl::Status WithErrorInfo(absl::Status status, const ErrorInfo& info);
 
+// The error, which is the rank's doing unless it carries another's number already.
+absl::Status WithFailedRank(absl::Status status, int rank);
+
+absl::Status WithParameter(absl::Status status, size_t index);
+
 // What the error carries; all unset where that is nothing.
 ErrorInfo GetErrorInfo(const absl::Status& status);
 
 // "failed_rank=1 collective=all_reduce sequence=17"; empty for nothing. What FromText does not understand it leaves unset.
 std::string ToText(const ErrorInfo& info);
 ErrorInfo ErrorInfoFromText(absl::string_view text);
+
+// The error's text with what it carries, to be told another rank in place of the bare text, which it is where it carries nothing.
+std::string PackMessage(const absl::Status& status);
+absl::Status UnpackMessage(absl::StatusCode code, absl::string_view packed);
 
 }  // namespace lockstep
 

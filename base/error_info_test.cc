@@ -52,5 +52,13 @@ TEST(ErrorInfoTest, TextComesBackAndNonsenseIsNothing) {
   }
 }
 
+TEST(ErrorInfoTest, MessagesAreToldAnotherRankWithIt) {
+  const absl::Status with = WithErrorInfo(absl::AbortedError("rank 0 died"), Everything());
+  const absl::Status without = absl::AbortedError("rank 0 died");
+  EXPECT_EQ(PackMessage(without), "rank 0 died");
+  EXPECT_EQ(UnpackMessage(absl::StatusCode::kAborted, PackMessage(with)), with);
+  EXPECT_EQ(UnpackMessage(absl::StatusCode::kAborted, PackMessage(without)), without);
+}
+
 }  // namespace
 }  // namespace lockstep

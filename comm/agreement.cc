@@ -6,6 +6,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/error_info.h"
 #include "base/status.h"
 #include "comm/byte_objects.h"
 
@@ -18,14 +19,14 @@ bool IsRefusal(const absl::Status& status) {
 absl::StatusOr<RankError> CompareResults(Communicator* communicator, const absl::Status& mine) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> codes,
                             AllGatherBytes(communicator, absl::StrCat(static_cast<int>(mine.code()))));
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> messages,
-                            AllGatherBytes(communicator, std::string(mine.message())));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> messages, AllGatherBytes(communicator, PackMessage(mine)));
   RankError first;
   for (int r = 0; r < communicator->size(); ++r) {
     int code = 0;
     if (!absl::SimpleAtoi(codes[r], &code)) return absl::InternalError(absl::StrCat("rank ", r, " sent no code"));
-    const absl::Status status(static_cast<absl::StatusCode>(code), messages[r]);
-    if (status.ok()) continue;
+    if (code == 0) continue;
+    const absl::Status status = WithFailedRank(UnpackMessage(static_cast<absl::StatusCode>(code), messages[r]),
+                                               communicator->WorldRank(Rank(r)).value());
     if (first.rank < 0 || (IsRefusal(first.status) && !IsRefusal(status))) first = {r, status};
   }
   return first;
@@ -34,7 +35,8 @@ absl::StatusOr<RankError> CompareResults(Communicator* communicator, const absl:
 absl::Status AgreeThatAllCan(Communicator* communicator, const absl::Status& mine) {
   LOCKSTEP_ASSIGN_OR_RETURN(const RankError first, CompareResults(communicator, mine));
   if (first.rank < 0 || !mine.ok()) return mine;
-  return absl::UnavailableError(absl::StrCat("rank ", first.rank, ": ", first.status.message()));
+  return Reworded(first.status, absl::StatusCode::kUnavailable,
+                  absl::StrCat("rank ", first.rank, ": ", first.status.message()));
 }
 
 absl::Status AgreeOnCalls(Communicator* communicator, const std::string& mine) {

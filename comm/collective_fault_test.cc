@@ -45,6 +45,7 @@ namespace {
 using std::chrono::milliseconds;
 using ::testing::AllOf;
 using ::testing::AnyOf;
+using ::testing::ContainsRegex;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -245,6 +246,12 @@ class CollectiveFaultTest : public ::testing::TestWithParam<FaultCase> {
     EXPECT_THAT(Answers(), Each("ok"));
   }
 
+  // From the rank's name on, without what is attached.
+  static std::string CauseIn(const std::string& error, int rank) {
+    const size_t begin = error.rfind(absl::StrCat("rank ", rank, " (host "));
+    return begin == std::string::npos ? error : error.substr(begin, error.find(" [lockstep=", begin) - begin);
+  }
+
   // Rank `victim` faults, in its call with this seed or without entering one. The others are told so, and go on.
   void Lose(int victim, absl::optional<int> seed) {
     const int lost = members_[victim];
@@ -265,9 +272,19 @@ class CollectiveFaultTest : public ::testing::TestWithParam<FaultCase> {
                                                 : "has closed its communicator";
     EXPECT_THAT(errors, Each(AllOf(StartsWith("ABORTED: "), HasSubstr(absl::StrCat("rank ", victim, " (host ")),
                                    HasSubstr(absl::StrCat("pid ", group_->pid(lost), ") ", what)))));
+    // Which call it was, and how far it had come; or that it came too late to be started.
+    const std::string call = operation() == FaultOperation::kMessages ? "(send|receive)" : operation();
+    EXPECT_THAT(errors, Each(ContainsRegex(absl::StrCat(
+                            "^ABORTED: ", call,
+                            "( #[0-9]+.* B, (not begun|sent [0-9]+ B, received [0-9]+ B)|.* with any tag|.* with tag "
+                            "[0-9]+|.*: the communicator has ended)"))));
+    EXPECT_THAT(errors, Each(ContainsRegex(absl::StrCat("collective=", call))));
     // When rank 0 says goodbye, nobody is left to tell all ranks the same.
     if (victim != 0 || fault() != kClose) {
-      EXPECT_THAT(errors, Each(errors[0]));
+      std::vector<std::string> causes;
+      for (const std::string& error : errors) causes.push_back(CauseIn(error, victim));
+      EXPECT_THAT(causes, Each(causes[0]));
+      EXPECT_THAT(errors, Each(HasSubstr(absl::StrCat("failed_rank=", victim))));
     }
     FormWorld();
     ExpectPeacefulEnd(lost);

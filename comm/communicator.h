@@ -146,6 +146,8 @@ class Communicator {
 
   virtual Rank rank() const = 0;
   virtual int size() const = 0;
+  // The number of one of its ranks in the world that it is a part of.
+  virtual Rank WorldRank(Rank rank) const { return rank; }
 
   // Whose memory collectives take beside the host's; null where there is none. It outlives this.
   virtual Device* accelerator() const { return nullptr; }

@@ -5,6 +5,7 @@
 #include "absl/types/optional.h"
 #include "base/check.h"
 #include "base/devices.h"
+#include "base/error_info.h"
 #include "base/log.h"
 #include "base/ref.h"
 #include "base/status.h"
@@ -12,6 +13,8 @@
 #include "comm/byte_objects.h"
 #include "comm/call_plan.h"
 #include "comm/device_call.h"
+#include "comm/operation_error.h"
+#include "comm/point_to_point.h"
 
 namespace lockstep {
 namespace {
@@ -118,7 +121,7 @@ absl::StatusOr<bool> DeviceCommunicator::IsMine(DeviceId device) const {
 }
 
 absl::Status DeviceCommunicator::PrepareHostCall(const DeviceCall& call) {
-  LOCKSTEP_RETURN_IF_ERROR(failure_->status());
+  LOCKSTEP_RETURN_IF_ERROR(CheckGood(failure_->status(), call));
   if (check_pointers_) LOCKSTEP_RETURN_IF_ERROR(CheckBuffers(call));
   const auto* const request = std::get_if<CollectiveRequest>(&call);
   const absl::Status held = request == nullptr ? absl::OkStatus() : CheckHeld(request->by_holder);
@@ -171,8 +174,8 @@ absl::Status DeviceCommunicator::Enqueue(const CollectiveRequest& request, Strea
     MutexLock lock(&group_mu_);
     if (Collecting()) return absl::FailedPreconditionError("a collective in a stream's order, inside a group");
   }
-  LOCKSTEP_RETURN_IF_ERROR(failure_->status());
   const DeviceCall call = request;
+  LOCKSTEP_RETURN_IF_ERROR(CheckGood(failure_->status(), call));
   if (!mine) {
     if (check_pointers_) LOCKSTEP_RETURN_IF_ERROR(CheckBuffers(call));
     return host_->Enqueue(request, stream, std::move(done));
@@ -180,7 +183,9 @@ absl::Status DeviceCommunicator::Enqueue(const CollectiveRequest& request, Strea
   LOCKSTEP_RETURN_IF_ERROR(Check(call));
   {
     MutexLock lock(&issue_mu_);
-    LOCKSTEP_RETURN_IF_ERROR(IssueOnDevice({call}, stream));
+    const absl::Status issued = IssueOnDevice({call}, stream);
+    // What is put into a graph has no number.
+    if (!issued.ok() || !stream->capturing()) LOCKSTEP_RETURN_IF_ERROR(Issued({call}, issued));
   }
   done(absl::OkStatus());
   return absl::OkStatus();
@@ -220,8 +225,18 @@ absl::Status DeviceCommunicator::Supports(Collective collective, DType dtype, Re
   return host_->Supports(collective, dtype, op);
 }
 
+absl::Status DeviceCommunicator::CheckGood(const absl::Status& status, const DeviceCall& call) const {
+  if (status.ok()) return status;
+  if (const auto* const request = std::get_if<CollectiveRequest>(&call)) {
+    return NotStarted(status, NameOf(*request), OperationName());
+  }
+  const auto* const send = std::get_if<SendRequest>(&call);
+  return NotStarted(status, NameOf(send != nullptr ? ToCall(*send) : ToCall(std::get<ReceiveRequest>(call))),
+                    OperationName());
+}
+
 absl::Status DeviceCommunicator::Check(const DeviceCall& call) {
-  LOCKSTEP_RETURN_IF_ERROR(status());
+  LOCKSTEP_RETURN_IF_ERROR(CheckGood(status(), call));
   if (const auto* const request = std::get_if<CollectiveRequest>(&call)) {
     LOCKSTEP_RETURN_IF_ERROR(CheckHeld(request->by_holder));
     LOCKSTEP_RETURN_IF_ERROR(CheckRequest(*request, rank(), size()));
@@ -254,7 +269,29 @@ absl::StatusOr<Work> DeviceCommunicator::StartMine(const DeviceCall& call) {
 
 absl::StatusOr<Work> DeviceCommunicator::Launch(absl::Span<const DeviceCall> calls) {
   MutexLock lock(&issue_mu_);
-  return StartOnDevice(calls);
+  absl::StatusOr<Work> work = StartOnDevice(calls);
+  LOCKSTEP_RETURN_IF_ERROR(Issued(calls, work.status()));
+  return work;
+}
+
+IssuedCalls DeviceCommunicator::NameNext(absl::Span<const DeviceCall> calls) const {
+  IssuedCalls named;
+  named.more = calls.size() - 1;
+  if (const auto* const request = std::get_if<CollectiveRequest>(&calls[0])) {
+    named.signature = SignatureOf(*request, request->algorithm);
+    named.signature.sequence = collectives_ + 1;
+  } else if (const auto* const send = std::get_if<SendRequest>(&calls[0])) {
+    named.message = ToCall(*send);
+  } else {
+    named.message = ToCall(std::get<ReceiveRequest>(calls[0]));
+  }
+  return named;
+}
+
+absl::Status DeviceCommunicator::Issued(absl::Span<const DeviceCall> calls, const absl::Status& error) {
+  if (!error.ok()) return failure_->status().ok() ? error : NameNext(calls).Error(error);
+  for (const DeviceCall& call : calls) collectives_ += std::holds_alternative<CollectiveRequest>(call) ? 1 : 0;
+  return error;
 }
 
 absl::StatusOr<Work> DeviceCommunicator::StartOnDevice(absl::Span<const DeviceCall> calls) {
@@ -264,7 +301,7 @@ absl::StatusOr<Work> DeviceCommunicator::StartOnDevice(absl::Span<const DeviceCa
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Event> event, device_->CreateEvent());
   LOCKSTEP_RETURN_IF_ERROR(IssueOnDevice(calls, stream_.get()));
   LOCKSTEP_RETURN_IF_ERROR(stream_->Record(event.get()));
-  return Work(MakeRef<EventWork>(failure_, std::move(event)));
+  return Work(MakeRef<EventWork>(failure_, std::move(event), NameNext(calls)));
 }
 
 // ---- The rest
@@ -303,7 +340,8 @@ absl::StatusOr<std::unique_ptr<SymmetricBuffer>> DeviceCommunicator::AllocateOnD
   absl::StatusOr<std::unique_ptr<SymmetricBuffer>> buffer = AllocateHere(bytes);
   LOCKSTEP_ASSIGN_OR_RETURN(const RankError first, CompareResults(host_.get(), buffer.status()));
   if (first.rank < 0 || !buffer.ok()) return buffer;
-  return absl::UnavailableError(text(first.rank, absl::StrCat(bytes, " bytes: ", first.status.message())));
+  return Reworded(first.status, absl::StatusCode::kUnavailable,
+                  text(first.rank, absl::StrCat(bytes, " bytes: ", first.status.message())));
 }
 
 void DeviceCommunicator::KeepHost(HostPart host) {
@@ -338,7 +376,9 @@ void DeviceCommunicator::Abort(const std::string& reason) {
 }
 
 absl::Status DeviceCommunicator::MonitoredBarrier(std::chrono::milliseconds timeout, std::vector<Rank>* missing) {
-  LOCKSTEP_RETURN_IF_ERROR(status());
+  ErrorInfo info;
+  info.collective = "monitored_barrier";
+  LOCKSTEP_RETURN_IF_ERROR(NotStarted(status(), {"monitored barrier", info}, OperationName()));
   return host_->MonitoredBarrier(timeout, missing);
 }
 

@@ -68,6 +68,7 @@ class DeviceCommunicator : public Communicator {
 
   Rank rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }
+  Rank WorldRank(Rank rank) const override { return host_->WorldRank(rank); }
   Device* accelerator() const override { return device_; }
 
   absl::Status Run(const CollectiveRequest& request) override;
@@ -168,6 +169,9 @@ class DeviceCommunicator : public Communicator {
   // Told of the failure, and outlives this: works share it.
   const std::shared_ptr<DeviceFailure>& failure() const { return failure_; }
 
+  // What calls that are issued next are called in errors. Inside StartOnDevice and IssueOnDevice.
+  IssuedCalls NameNext(absl::Span<const DeviceCall> calls) const;
+
   // To be called first in the destructor of a back end: what is not done by the end of that is CANCELLED, and nothing
   // calls the back end any more.
   void Close() ABSL_LOCKS_EXCLUDED(group_mu_);
@@ -180,6 +184,8 @@ class DeviceCommunicator : public Communicator {
   // device.
   absl::StatusOr<bool> IsMine(DeviceId device) const;
   absl::Status Check(const DeviceCall& call);
+  // The status, if it is an error as that of a call that finds the communicator so.
+  absl::Status CheckGood(const absl::Status& status, const DeviceCall& call) const;
   // What goes before a call of the host communicator's.
   absl::Status PrepareHostCall(const DeviceCall& call) ABSL_LOCKS_EXCLUDED(group_mu_);
 
@@ -203,8 +209,13 @@ class DeviceCommunicator : public Communicator {
   Mutex group_mu_;
   std::unique_ptr<Group> group_ ABSL_GUARDED_BY(group_mu_);  // the one that is open
 
+  // Counts collectives that were issued; `error` as that of the first of the calls, where the communicator has failed.
+  absl::Status Issued(absl::Span<const DeviceCall> calls, const absl::Status& error)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(issue_mu_);
+
   // Held while calls are issued: their order is the same on the device and in what the back end notes of them.
   Mutex issue_mu_;
+  uint64_t collectives_ = 0;  // that were issued, but for those into graphs; written under the lock
   // Of StartOnDevice as it is here, which the lock covers; made by its first call.
   std::unique_ptr<Stream> stream_;
 };

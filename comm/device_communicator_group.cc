@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "comm/device_call.h"
 #include "comm/device_communicator.h"
+#include "comm/operation_error.h"
 
 namespace lockstep {
 
@@ -26,7 +27,7 @@ absl::Status DeviceCommunicator::StartGroup() {
   if (group_ != nullptr) {
     return absl::FailedPreconditionError("another thread has a group open on this communicator");
   }
-  LOCKSTEP_RETURN_IF_ERROR(failure_->status());
+  LOCKSTEP_RETURN_IF_ERROR(NotStarted(failure_->status(), {"a group", {}}, OperationName()));
   group_ = std::make_unique<Group>();
   group_->thread = std::this_thread::get_id();
   group_->work = MakeRef<DeferredWork>(group_->thread);
@@ -50,7 +51,8 @@ absl::StatusOr<Work> DeviceCommunicator::EndGroup() {
     group = std::move(group_);
   }
   if (absl::Status launched = LaunchGroup(group.get()); !launched.ok()) {
-    const absl::Status dropped = absl::CancelledError(absl::StrCat("the group was not launched: ", launched.message()));
+    const absl::Status dropped = Reworded(launched, absl::StatusCode::kCancelled,
+                                          absl::StrCat("the group was not launched: ", launched.message()));
     for (Group::Member& member : group->members) member.work->Finish(dropped);
     group->work->Finish(dropped);
     return launched;
@@ -60,7 +62,8 @@ absl::StatusOr<Work> DeviceCommunicator::EndGroup() {
 
 absl::Status DeviceCommunicator::LaunchGroup(Group* group) {
   absl::Status error = group->refused;
-  error.Update(failure_->status());
+  const absl::Status failure = failure_->status();
+  if (!failure.ok()) error.Update(NotStarted(failure, {"a group", {}}, OperationName()));
   std::vector<Work> works;
   if (group->on_host) {
     if (!error.ok()) {

@@ -200,9 +200,9 @@ TEST_F(DeviceCommunicatorTest, AFailureIsTheSameEverywhereAndToldOnce) {
   ranks_[0]->Fail(absl::InternalError("second"));
   EXPECT_FALSE(work.done()) << "its buffers are in use until the stream gets there";
   gate.Open();
-  EXPECT_THAT(work.Wait(CommTestDeadline()), StatusIs(Code::kInternal, "first"));
-  EXPECT_EQ(ranks_[0]->Run(SumOf(&values)), ranks_[0]->status());
-  EXPECT_EQ(ranks_[0]->Run(SumOf(&values, DeviceId())), ranks_[0]->status());
+  EXPECT_THAT(work.Wait(CommTestDeadline()), StatusIs(Code::kInternal, "all_reduce #1 (10 i32 sum, auto): first"));
+  ExpectErrorOf(Collective::kAllReduce, ranks_[0]->Run(SumOf(&values)), ranks_[0]->status());
+  ExpectErrorOf(Collective::kAllReduce, ranks_[0]->Run(SumOf(&values, DeviceId())), ranks_[0]->status());
   EXPECT_THAT(ranks_[0]->failures, ::testing::ElementsAre(Code::kInternal));
   EXPECT_THAT(world_.communicator(0)->status(), StatusIs(Code::kAborted, HasSubstr("first")));
 }

@@ -1,5 +1,8 @@
 #include "comm/device_work.h"
 
+#include "absl/strings/str_cat.h"
+#include "comm/operation_error.h"
+
 namespace lockstep {
 namespace {
 
@@ -32,6 +35,11 @@ Deadline DeviceFailure::since() const {
   if (!failed_.load(std::memory_order_acquire)) return Deadline::Infinite();
   MutexLock lock(&mu_);
   return since_;
+}
+
+absl::Status IssuedCalls::Error(const absl::Status& cause) const {
+  return OperationError(cause, signature.sequence > 0 ? NameOf(signature) : NameOf(message),
+                        more == 0 ? "" : absl::StrCat("and ", more, " more of its group"));
 }
 
 bool EventWork::GivenUp() const {
@@ -69,7 +77,7 @@ absl::Status EventWork::Await(Deadline deadline) {
 
 void EventWork::Finish(const absl::Status& status) {
   MutexLock lock(&mu_);
-  if (!done().load(std::memory_order_relaxed)) Complete(status);
+  if (!done().load(std::memory_order_relaxed)) Complete(status.ok() ? status : calls_.Error(status));
 }
 
 void DeferredWork::Become(std::vector<Work> works) {

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -17,6 +18,8 @@
 #include "base/deadline.h"
 #include "base/device.h"
 #include "base/mutex.h"
+#include "comm/point_to_point.h"
+#include "comm/signature.h"
 #include "comm/work.h"
 
 namespace lockstep {
@@ -53,14 +56,24 @@ class DeviceFailure {
 // Of what only an event of a device tells.
 inline Deadline NextPollOfDevice() { return Deadline::After(std::chrono::microseconds(200)); }
 
+// The first of calls that are issued together, for what their error says.
+struct IssuedCalls {
+  Signature signature;  // of a collective
+  MessageCall message;  // else, where the signature has no number
+  size_t more = 0;      // calls of its group
+
+  absl::Status Error(const absl::Status& cause) const;
+};
+
 // Done when an event is reached, with the failure known by then. Whoever polls or waits notices it: no thread does, unless there is
 // a callback.
 class EventWork : public WorkState {
  public:
   // The event was recorded behind the call. The back end ends the call by its deadline; when it has failed and the
   // event is still not reached 10 s later, as on a device that hangs, the work is done with the failure.
-  EventWork(std::shared_ptr<DeviceFailure> failure, std::unique_ptr<Event> event)
-      : failure_(std::move(failure)), event_(std::move(event)) {}
+  // `calls` says what an error is of.
+  EventWork(std::shared_ptr<DeviceFailure> failure, std::unique_ptr<Event> event, const IssuedCalls& calls)
+      : failure_(std::move(failure)), event_(std::move(event)), calls_(calls) {}
 
   absl::Status Await(Deadline deadline) override ABSL_LOCKS_EXCLUDED(mu_);
   void Poll() override ABSL_LOCKS_EXCLUDED(mu_);
@@ -75,6 +88,7 @@ class EventWork : public WorkState {
 
   const std::shared_ptr<DeviceFailure> failure_;  // shared with the communicator, which may be gone
   const std::unique_ptr<Event> event_;
+  const IssuedCalls calls_;
   Mutex mu_;  // one thread completes
 };
 

@@ -300,7 +300,8 @@ void IpcCommunicator::OnFailure(const absl::Status& status) {
   failed_.store(true, std::memory_order_release);
   steps_->Release();
   if (compare_->status().ok()) compare_->Abort(std::string(status.message()));
-  LOCKSTEP_LOG(kError) << "rank " << rank() << ": collectives on " << Name(device()) << " failed: " << status
+  LOCKSTEP_LOG(kError) << "rank " << rank() << ": collectives on " << Name(device())
+                       << " failed: " << status.ToString(absl::StatusToStringMode::kWithNoExtraData)
                        << "\nlast collectives there, newest last:\n"
                        << operations_.Records(kFlightRecordsPrinted);
 }

@@ -21,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/deadline.h"
+#include "base/error_info.h"
 #include "base/fork.h"
 #include "base/mutex.h"
 #include "base/rank.h"
@@ -71,7 +72,8 @@ struct IpcPage::Layout {
   // Released with kTold, after the text was written.
   std::atomic<uint32_t> failure;
   int32_t failure_code;
-  std::array<char, 1024> failure_text;  // NUL-terminated
+  std::array<char, 256> failure_info;  // ToText of its ErrorInfo; both are NUL-terminated
+  std::array<char, 1024> failure_text;
   std::array<Inbox, kIpcRanksMax> inboxes;
   std::array<std::atomic<uint32_t>, kMemoriesMax> left;
   std::array<std::array<std::atomic<uint64_t>, kCallsKept>, kIpcRanksMax> calls;
@@ -179,6 +181,8 @@ void IpcPage::TellFailure(const absl::Status& status) {
   uint32_t none = Layout::kNone;
   if (!page.failure.compare_exchange_strong(none, Layout::kBeingWritten)) return;
   page.failure_code = static_cast<int32_t>(status.code());
+  // The page began as zeros.
+  ToText(GetErrorInfo(status)).copy(page.failure_info.data(), page.failure_info.size() - 1);
   const size_t bytes = std::min(status.message().size(), page.failure_text.size() - 1);
   std::memcpy(page.failure_text.data(), status.message().data(), bytes);
   page.failure.store(Layout::kTold, std::memory_order_release);
@@ -194,7 +198,8 @@ absl::Status IpcPage::failure() const {
   }
   if (state == Layout::kNone) return absl::OkStatus();
   if (state == Layout::kBeingWritten) return absl::AbortedError("another rank of this host has failed");
-  return absl::Status(static_cast<absl::StatusCode>(page.failure_code), page.failure_text.data());
+  return WithErrorInfo(absl::Status(static_cast<absl::StatusCode>(page.failure_code), page.failure_text.data()),
+                       ErrorInfoFromText(page.failure_info.data()));
 }
 
 }  // namespace lockstep

@@ -133,7 +133,7 @@ absl::StatusOr<std::shared_ptr<NcclComm>> NcclCommunicator::Connect(Communicator
   // Where one failed, all did. Those that are here go on without NCCL; the loss of a rank is the host communicator's
   // error.
   LOCKSTEP_RETURN_IF_ERROR(host->Run({}));
-  return absl::UnavailableError(verdict.message());
+  return Reworded(verdict, absl::StatusCode::kUnavailable, verdict.message());
 }
 
 absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Make(HostPart host, Device* device,
@@ -352,7 +352,8 @@ void NcclCommunicator::OnFailure(const absl::Status& status) {
   // Somebody may be comparing calls with a rank that has stopped calling.
   if (checks_ != nullptr && checks_->status().ok()) checks_->Abort(std::string(status.message()));
   LOCKSTEP_LOG(kError) << "rank " << rank() << ": collectives on " << Name(accelerator()->id())
-                       << " failed: " << status.ToString() << "\nlast collectives there, newest last:\n"
+                       << " failed: " << status.ToString(absl::StatusToStringMode::kWithNoExtraData)
+                       << "\nlast collectives there, newest last:\n"
                        << operations_.Records(kFlightRecordsPrinted);
 }
 

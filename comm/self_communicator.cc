@@ -6,10 +6,12 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "base/error_info.h"
 #include "base/log.h"
 #include "base/ref.h"
 #include "base/status.h"
 #include "comm/call_plan.h"
+#include "comm/operation_error.h"
 #include "comm/point_to_point.h"
 #include "comm/selector.h"
 #include "kernels/cpu/scale.h"
@@ -58,7 +60,7 @@ class SelfCommunicator::Mailbox : private PointToPoint::Owner {
 
   absl::Status Start(std::unique_ptr<Message> message) ABSL_LOCKS_EXCLUDED(mu_) {
     MutexLock lock(&mu_);
-    LOCKSTEP_RETURN_IF_ERROR(status_);
+    if (!status_.ok()) return NotStarted(status_, NameOf(*message), {});
     messages_.Start(message.release());
     return absl::OkStatus();
   }
@@ -136,8 +138,9 @@ void SelfCommunicator::Mailbox::OnMessageDone(MessageCall* call, const absl::Sta
   const std::unique_ptr<Message> message(static_cast<Message*>(call));
   if (status.ok() && message->out_info != nullptr) *message->out_info = message->info;
   message->state->set_message(message->info);
-  message->state->Complete(status);
-  if (message->group != nullptr) MemberDone(message->group.get(), status);
+  const absl::Status result = status.ok() ? status : OperationError(status, NameOf(*message));
+  message->state->Complete(result);
+  if (message->group != nullptr) MemberDone(message->group.get(), result);
   changed_.SignalAll();
 }
 
@@ -233,7 +236,7 @@ void SelfCommunicator::Drop(std::unique_ptr<Group> group, const absl::Status& st
 }
 
 absl::Status SelfCommunicator::CarryOut(const CollectiveRequest& request) {
-  LOCKSTEP_RETURN_IF_ERROR(status_);
+  if (!status_.ok()) return NotStarted(status_, NameOf(request), {});
   LOCKSTEP_RETURN_IF_ERROR(Check(request));
   Signature signature;
   signature.sequence = ++sequence_;
@@ -260,7 +263,7 @@ absl::StatusOr<Ref<SelfCommunicator::State>> SelfCommunicator::Call(const Collec
     state->Complete(absl::OkStatus());
     return state;
   }
-  absl::Status status = status_;
+  absl::Status status = status_.ok() ? status_ : NotStarted(status_, NameOf(request), {});
   status.Update(CheckHeld(request.by_holder));
   status.Update(Check(request));
   group_->refused.Update(status);
@@ -288,7 +291,7 @@ absl::StatusOr<Work> SelfCommunicator::Start(const CollectiveRequest& request) {
 }
 
 absl::StatusOr<std::unique_ptr<PreparedCollective>> SelfCommunicator::Prepare(const CollectiveRequest& request) {
-  LOCKSTEP_RETURN_IF_ERROR(status());
+  LOCKSTEP_RETURN_IF_ERROR(NotStarted(status(), NameOf(request), {}));
   LOCKSTEP_RETURN_IF_ERROR(Check(request));
   return std::make_unique<Prepared>(this, request);
 }
@@ -318,7 +321,8 @@ absl::StatusOr<Work> SelfCommunicator::EndGroup() {
   absl::Status error = group->refused;
   error.Update(status_);
   if (!error.ok()) {
-    Drop(std::move(group), absl::CancelledError(absl::StrCat("the group was not launched: ", error.message())));
+    Drop(std::move(group),
+         Reworded(error, absl::StatusCode::kCancelled, absl::StrCat("the group was not launched: ", error.message())));
     return error;
   }
   for (const Group::Member& member : group->members) {
@@ -341,7 +345,7 @@ absl::StatusOr<Work> SelfCommunicator::StartMessage(const MessageCall& call, Mes
   message->state = state;
   MutexLock lock(&mu_);
   if (Collecting()) group_->refused.Update(status_);
-  LOCKSTEP_RETURN_IF_ERROR(status_);
+  if (!status_.ok()) return NotStarted(status_, NameOf(call), {});
   if (Collecting()) {
     state->set_collector(group_->thread);
     group_->messages.push_back(std::move(message));
@@ -380,7 +384,7 @@ absl::Status SelfCommunicator::status() const {
 void SelfCommunicator::Abort(const std::string& reason) {
   MutexLock lock(&mu_);
   if (!status_.ok()) return;
-  status_ = absl::AbortedError(absl::StrCat("rank 0 aborted the communicator: ", reason));
+  status_ = WithFailedRank(absl::AbortedError(absl::StrCat("rank 0 aborted the communicator: ", reason)), 0);
   mailbox_->Fail(status_);
 }
 

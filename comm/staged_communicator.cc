@@ -34,7 +34,7 @@ absl::Status CheckOptions(const StagedOptions& options, int size) {
 
 // What a device or a network has no room or no leave for, another way may do without.
 absl::Status AsRefusal(const absl::Status& status) {
-  return status.ok() || IsRefusal(status) ? status : absl::UnavailableError(status.message());
+  return status.ok() || IsRefusal(status) ? status : Reworded(status, absl::StatusCode::kUnavailable, status.message());
 }
 
 // Every rank's part of the set-up went well, and alike. What a rank says is its options and its error.
@@ -159,7 +159,7 @@ absl::StatusOr<Work> StagedCommunicator::StartOnDevice(absl::Span<const DeviceCa
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Event> end, accelerator()->CreateEvent());
   LOCKSTEP_RETURN_IF_ERROR(FailIfNotOk(pipeline_->IssueUntil(calls, end.get())));
   // Calls are done in their order, and fail with all that come later.
-  return Work(MakeRef<EventWork>(failure(), std::move(end)));
+  return Work(MakeRef<EventWork>(failure(), std::move(end), NameNext(calls)));
 }
 
 absl::Status StagedCommunicator::IssueOnDevice(absl::Span<const DeviceCall> calls, Stream* stream) {

@@ -267,10 +267,11 @@ TEST_F(StagedOrder, AFailureEndsCallsOfStreamsAndOnTheHostAlike) {
   ASSERT_THAT(stream->Synchronize(CommTestDeadline()), IsOk()) << "the stream goes on and takes no error";
   const absl::Status error = work.Wait(CommTestDeadline());
   EXPECT_THAT(error, StatusIs(Code::kAborted, HasSubstr("rank 1")));
-  EXPECT_EQ(rank(0).status(), error);
-  EXPECT_EQ(rank(0).Run(SumOf(&values, 0)), error);
-  EXPECT_EQ(rank(0).Enqueue(SumOf(&values, 0), stream.get(), Ignore), error);
-  EXPECT_EQ(rank(0).Run(CollectiveRequest()), error) << "on the host, too";
+  const absl::Status ended = rank(0).status();
+  ExpectErrorOf(Collective::kAllReduce, error, ended);
+  ExpectErrorOf(Collective::kAllReduce, rank(0).Run(SumOf(&values, 0)), ended);
+  ExpectErrorOf(Collective::kAllReduce, rank(0).Enqueue(SumOf(&values, 0), stream.get(), Ignore), ended);
+  ExpectErrorOf(Collective::kBarrier, rank(0).Run(CollectiveRequest()), ended);  // on the host, too
 }
 
 TEST_F(StagedOrder, ACallThatIsLateIsNamed) {

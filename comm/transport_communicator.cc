@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/error_info.h"
 #include "base/log.h"
 #include "base/ref.h"
 #include "base/status.h"
@@ -114,14 +115,13 @@ void TransportCommunicator::OnLeave() {
       group_ = nullptr;
     }
     if (status_.ok()) {
-      const Job* const job = FirstJob();
-      const std::string left = job != nullptr               ? ToString(job->signature)
-                               : !messages_.calls().empty() ? ToString(*messages_.calls().front())
-                                                            : "";
+      const std::string left = FirstInFlight().text;
       if (control_ != nullptr && !left.empty()) {
-        control_->Report(options_.channel,
-                         absl::AbortedError(absl::StrCat("rank ", rank_.value(), " destroyed the communicator with ",
-                                                         left, " in flight")));
+        control_->Report(
+            options_.channel,
+            WithFailedRank(absl::AbortedError(absl::StrCat("rank ", rank_.value(), " destroyed the communicator with ",
+                                                           left, " in flight")),
+                           TransportRank(rank_).value()));
       } else if (control_ != nullptr) {
         control_->CloseChannel(options_.channel, size_, started_.load(std::memory_order_relaxed));
       }
@@ -214,7 +214,7 @@ Ref<TransportCommunicator::CallState> TransportCommunicator::TakeState() {
 
 absl::StatusOr<TransportCommunicator::Call*> TransportCommunicator::PrepareCall(const CollectiveRequest& request,
                                                                                 const Plan* plan) {
-  if (!status_.ok()) return status_;
+  if (!status_.ok()) return Over(NameOf(request));
   if (plan == nullptr) {
     LOCKSTEP_ASSIGN_OR_RETURN(plan, FindPlan(request));
   }
@@ -249,7 +249,7 @@ absl::StatusOr<TransportCommunicator::Call*> TransportCommunicator::PrepareCall(
   }
   call->input = static_cast<const char*>(target);
   mu()->Lock();
-  status.Update(status_);
+  if (!status_.ok()) status.Update(Over(NameOf(request)));
   if (status.ok()) return call;
   free_calls_.push_back(call);
   return status;
@@ -309,7 +309,7 @@ absl::Status TransportCommunicator::CompareSignatures(const CollectiveRequest& r
   Signature mine;
   {
     MutexLock lock(mu());
-    LOCKSTEP_RETURN_IF_ERROR(status_);
+    if (!status_.ok()) return Over(NameOf(request));
     if (plan == nullptr) {
       LOCKSTEP_ASSIGN_OR_RETURN(plan, FindPlan(request));
     }
@@ -326,7 +326,7 @@ absl::Status TransportCommunicator::CompareSignatures(const CollectiveRequest& r
   exchange.output = all.data();
   exchange.timeout = request.timeout;
   LOCKSTEP_RETURN_IF_ERROR(RunUnchecked(exchange, nullptr, /*check=*/true));
-  return lockstep::CompareSignatures(all);
+  return WithErrorInfo(lockstep::CompareSignatures(all), NameOf(mine).info);
 }
 
 void TransportCommunicator::OnDone(Job* job, const absl::Status& status) {
@@ -337,7 +337,11 @@ void TransportCommunicator::OnDone(Job* job, const absl::Status& status) {
   if (result.ok() && divide_count > 0 && call->background != nullptr) {
     result = kernels::DivideTowardZero(call->signature.dtype, call->output, divide_count, size_);
   }
-  if (call->record->signature.sequence == call->signature.sequence) {
+  const bool recorded = call->record->signature.sequence == call->signature.sequence;
+  if (!result.ok()) {
+    result = OperationError(result, NameOf(call->signature), recorded ? ProgressOf(*call->record) : "");
+  }
+  if (recorded) {
     call->record->state = result.ok() ? FlightRecord::State::kDone : FlightRecord::State::kFailed;
     if (!call->at_once) call->record->ended = FlightRecord::Clock::now();
   }
@@ -363,6 +367,11 @@ const Job* TransportCommunicator::FirstJob() const {
   return first == nullptr || by_memory->signature.sequence < first->signature.sequence ? by_memory : first;
 }
 
+OperationName TransportCommunicator::FirstInFlight() const {
+  if (const Job* const job = FirstJob()) return NameOf(job->signature);
+  return messages_.calls().empty() ? OperationName() : NameOf(*messages_.calls().front());
+}
+
 void TransportCommunicator::Complete(CallState* work, absl::Status status) {
   const Ref<CallState> group = std::move(work->group);
   work->group = nullptr;
@@ -378,7 +387,7 @@ void TransportCommunicator::OnOperationFailed(Job* job, const absl::Status& stat
   // Of a connection that was refused, which is FAILED_PRECONDITION as well, nothing has arrived.
   const bool mismatch = operation.arrived != expected && operation.arrived != Envelope();
   if (!absl::IsFailedPrecondition(status) || !mismatch) {
-    return ReportBroken(Annotate(status, ToString(job->signature)), peer);
+    return ReportBroken(status, NameOf(job->signature), peer);
   }
   const Signature theirs = DecodeSignature(operation.arrived);
   const Signature ours = DecodeSignature(expected);
@@ -401,12 +410,14 @@ absl::Status TransportCommunicator::HistoryError(uint64_t sequence, Rank peer) c
                                                     calls, ", which rank ", peer.value(), " did not call alike"));
 }
 
-void TransportCommunicator::ReportBroken(const absl::Status& error, Rank peer) {
+void TransportCommunicator::ReportBroken(const absl::Status& error, const OperationName& operation, Rank peer) {
   // A broken connection ends the communicator; that it may come back is of no use to anybody here. What else goes wrong, goes
   // wrong in this process, and the others hear of it before they suspect it.
   const bool broken = absl::IsUnavailable(error);
-  const absl::Status report =
-      broken ? absl::AbortedError(error.message()) : Annotate(error, absl::StrCat("rank ", rank_.value()));
+  absl::Status report = OperationError(error, operation);
+  report = broken ? Reworded(report, absl::StatusCode::kAborted, report.message())
+                  : Annotate(report, absl::StrCat("rank ", rank_.value()));
+  report = WithFailedRank(std::move(report), TransportRank(broken ? peer : rank_).value());
   if (control_ != nullptr && broken) control_->Report(options_.channel, report, TransportRank(peer));
   if (control_ != nullptr && !broken) control_->Report(options_.channel, report);
   ExpectFailure(report, control_ != nullptr ? kAnnouncementGrace : std::chrono::milliseconds::zero());
@@ -442,8 +453,12 @@ Deadline TransportCommunicator::CheckDeadlines() {
   for (MessageCall* call : messages_.calls()) {
     if (call->late || !late(*call)) continue;
     call->late = true;
-    const absl::Status error = absl::DeadlineExceededError(
-        absl::StrCat("rank ", rank_.value(), ": ", ToString(*call), " did not finish in time"));
+    ErrorInfo info = NameOf(*call).info;
+    if (call->peer != kAnySource) info.failed_rank = TransportRank(call->peer).value();
+    const absl::Status error =
+        WithErrorInfo(absl::DeadlineExceededError(
+                          absl::StrCat("rank ", rank_.value(), ": ", ToString(*call), " did not finish in time")),
+                      info);
     if (control_ != nullptr) control_->Report(options_.channel, error);
     ExpectFailure(error, grace);
   }
@@ -460,9 +475,11 @@ Deadline TransportCommunicator::CheckDeadlines() {
 void TransportCommunicator::Fail(const absl::Status& status) {
   if (!status_.ok()) return;
   status_ = status;
+  ended_in_ = FirstInFlight();
   // That this rank's world was closed is no failure.
   if (!absl::IsCancelled(status)) {
-    LOCKSTEP_LOG(kError) << "rank " << rank_ << ": communicator failed: " << status.ToString()
+    LOCKSTEP_LOG(kError) << "rank " << rank_ << ": communicator failed" << (ended_in_.text.empty() ? "" : " in ")
+                         << ended_in_.text << ": " << status.ToString(absl::StatusToStringMode::kWithNoExtraData)
                          << "\nlast collectives, newest last:\n"
                          << recorder_.ToString(kFlightRecordsPrinted);
   }
@@ -485,7 +502,9 @@ void TransportCommunicator::OnFailure(const absl::Status& status) {
 
 void TransportCommunicator::Abort(const std::string& reason) {
   if (left()) return;  // the others have been told already
-  absl::Status error = absl::AbortedError(absl::StrCat("rank ", rank_.value(), " aborted the communicator: ", reason));
+  absl::Status error =
+      WithFailedRank(absl::AbortedError(absl::StrCat("rank ", rank_.value(), " aborted the communicator: ", reason)),
+                     TransportRank(rank_).value());
   if (control_ != nullptr) {
     control_->Report(options_.channel, error);
     error = control_->AwaitFailure(options_.channel, error, Deadline::After(kAnnouncementGrace));
@@ -515,31 +534,40 @@ absl::StatusOr<std::vector<std::pair<Rank, std::string>>> TransportCommunicator:
 absl::Status TransportCommunicator::MonitoredBarrier(std::chrono::milliseconds timeout, std::vector<Rank>* missing) {
   if (missing != nullptr) missing->clear();
   if (control_ == nullptr) return Communicator::MonitoredBarrier(timeout, missing);
-  LOCKSTEP_RETURN_IF_ERROR(status());
+  OperationName operation;
+  operation.text = "monitored barrier";
+  operation.info.collective = "monitored_barrier";
+  {
+    MutexLock lock(mu());
+    if (!status_.ok()) return Over(operation);
+  }
   if (timeout.count() <= 0) timeout = options_.timeout;
   const uint64_t sequence = monitored_barriers_.fetch_add(1, std::memory_order_relaxed) + 1;
-  const std::string name = absl::StrCat("monitored barrier #", sequence);
+  absl::StrAppend(&operation.text, " #", sequence);
+  operation.info.sequence = sequence;
   const absl::StatusOr<std::vector<Rank>> came = control_->EnterBarrier(options_.channel, sequence, size_, timeout);
   if (!came.ok()) {
     // What was announced may have come here before it came to OnFailure.
     const absl::Status failure = control_->AwaitFailure(options_.channel, absl::OkStatus(), Deadline::Now());
     if (!failure.ok()) OnFailure(failure);
-    LOCKSTEP_RETURN_IF_ERROR(status());
-    return Annotate(came.status(), name);
+    const absl::Status ended = status();
+    return OperationError(ended.ok() ? came.status() : ended, operation);
   }
   std::string absent;
   bool late = false;
   int count = 0;
   for (int r = 0; r < size_; ++r) {
     if (std::find(came->begin(), came->end(), TransportRank(Rank(r))) != came->end()) continue;
+    if (count == 0) operation.info.failed_rank = TransportRank(Rank(r)).value();
     absl::StrAppend(&absent, count++ == 0 ? "" : ", ", r);
     if (missing != nullptr) missing->emplace_back(r);
     late = late || Rank(r) == rank_;
   }
   if (count == 0) return absl::OkStatus();
-  return absl::DeadlineExceededError(absl::StrCat(
-      name, ": ", count == 1 ? "rank " : "ranks ", absent, count == 1 ? " has" : " have", " not come in time",
+  const absl::Status error = absl::DeadlineExceededError(absl::StrCat(
+      operation.text, ": ", count == 1 ? "rank " : "ranks ", absent, count == 1 ? " has" : " have", " not come in time",
       late ? absl::StrCat("; this one, rank ", rank_.value(), ", came when it was over") : ""));
+  return WithErrorInfo(error, operation.info);
 }
 
 std::string TransportCommunicator::FlightRecords() const {

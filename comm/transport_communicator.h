@@ -28,6 +28,7 @@
 #include "comm/flight_recorder.h"
 #include "comm/kept_memory.h"
 #include "comm/memory_executor.h"
+#include "comm/operation_error.h"
 #include "comm/plan_cache.h"
 #include "comm/point_to_point.h"
 #include "comm/progress_engine.h"
@@ -81,6 +82,7 @@ class TransportCommunicator : public Communicator,
 
   Rank rank() const override { return rank_; }
   int size() const override { return size_; }
+  Rank WorldRank(Rank rank) const override { return TransportRank(rank); }
   absl::Status Run(const CollectiveRequest& request) override;
   absl::StatusOr<Work> Start(const CollectiveRequest& request) override;
   absl::StatusOr<std::unique_ptr<PreparedCollective>> Prepare(const CollectiveRequest& request) override;
@@ -185,13 +187,20 @@ class TransportCommunicator : public Communicator,
   Rank TransportRank(Rank rank) const { return options_.ranks.empty() ? rank : options_.ranks[rank.value()]; }
   // Of those in flight, the first that was called; null when there is none.
   const Job* FirstJob() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  // That, or the first message; nothing where nothing is in flight.
+  OperationName FirstInFlight() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  // The error of a call that finds the communicator over.
+  absl::Status Over(const OperationName& call) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu()) {
+    return NotStarted(status_, call, ended_in_);
+  }
   void Complete(CallState* work, absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   void FailCalls(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   void ExpectFailure(const absl::Status& fallback, std::chrono::milliseconds grace) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   // A peer calls the same now, but called something else before.
   absl::Status HistoryError(uint64_t sequence, Rank peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
-  void ReportBroken(const absl::Status& error, Rank peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  void ReportBroken(const absl::Status& error, const OperationName& operation, Rank peer)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
 
   // Called with the engine's mutex held, which the interfaces cannot name.
   void OnDone(Job* job, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu()) override;
@@ -236,6 +245,7 @@ class TransportCommunicator : public Communicator,
   History history_;
   PlanCache plans_;
   absl::Status status_;
+  OperationName ended_in_;  // what was in flight when that was set
   // Set between a failure noticed here and its announcement; passes when none comes.
   bool failure_expected_ = false;
   absl::Status fallback_;

@@ -23,7 +23,7 @@ absl::Status TransportCommunicator::StartGroup() {
   if (group_ != nullptr) {
     return absl::FailedPreconditionError("another thread has a group open on this communicator");
   }
-  LOCKSTEP_RETURN_IF_ERROR(status_);
+  if (!status_.ok()) return Over({"a group", {}});
   group_ = std::make_unique<Group>();
   group_->thread = std::this_thread::get_id();
   group_->work = MakeRef<CallState>(engine_);
@@ -32,7 +32,7 @@ absl::Status TransportCommunicator::StartGroup() {
 }
 
 absl::Status TransportCommunicator::Collect(const CollectiveRequest& request, const Plan* plan, Ref<CallState> state) {
-  absl::Status status = status_;
+  absl::Status status = status_.ok() ? status_ : Over(NameOf(request));
   if (status.ok() && plan == nullptr) {
     absl::StatusOr<const Plan*> found = FindPlan(request);
     status = found.status();
@@ -79,10 +79,11 @@ absl::Status TransportCommunicator::LaunchGroup(Group* group) {
     if (call.ok()) calls.push_back(*call);
   }
   // Preparing gives up the lock now and then.
-  status.Update(status_);
+  if (!status_.ok()) status.Update(Over({absl::StrCat("a group of ", group->members.size(), " calls"), {}}));
   if (!status.ok()) {
     free_calls_.insert(free_calls_.end(), calls.begin(), calls.end());
-    DropGroup(group, absl::CancelledError(absl::StrCat("the group was not launched: ", status.message())));
+    DropGroup(group, Reworded(status, absl::StatusCode::kCancelled,
+                              absl::StrCat("the group was not launched: ", status.message())));
     return status;
   }
   // One more than there are, so that the group is not done before all of it is launched.

@@ -75,7 +75,7 @@ absl::StatusOr<std::unique_ptr<SymmetricArena>> TransportCommunicator::MakeArena
   AskedArena asked(engine_);
   {
     MutexLock lock(mu());
-    LOCKSTEP_RETURN_IF_ERROR(status_);
+    if (!status_.ok()) return Over({"allocating memory", {}});
     LOCKSTEP_ASSIGN_OR_RETURN(asked.arena, SymmetricArena::Create(options_.shared_memory, std::move(options)));
     asked_arenas_.push_back(&asked);
   }
@@ -83,7 +83,7 @@ absl::StatusOr<std::unique_ptr<SymmetricArena>> TransportCommunicator::MakeArena
   MutexLock lock(mu());
   asked_arenas_.erase(std::remove(asked_arenas_.begin(), asked_arenas_.end(), &asked), asked_arenas_.end());
   if (!asked.state.done().load(std::memory_order_acquire)) return asked.arena->Await(Deadline::Now());
-  LOCKSTEP_RETURN_IF_ERROR(asked.state.status());
+  LOCKSTEP_RETURN_IF_ERROR(Annotate(asked.state.status(), "allocating memory"));
   return std::move(asked.arena);
 }
 
@@ -127,7 +127,7 @@ absl::StatusOr<std::unique_ptr<SymmetricBuffer>> TransportCommunicator::Allocate
                                       /*huge_pages=*/true, Deadline::After(options_.timeout)));
   {
     MutexLock lock(mu());
-    LOCKSTEP_RETURN_IF_ERROR(status_);
+    if (!status_.ok()) return Over({"allocating memory", {}});
     LOCKSTEP_RETURN_IF_ERROR(memory_->Add(arena));
   }
   return std::make_unique<SharedBuffer>(memory_, arena, TransportRank(rank_));

@@ -38,16 +38,17 @@ absl::StatusOr<std::unique_ptr<TransportCommunicator::Message>> TransportCommuni
 
 absl::Status TransportCommunicator::StartMessage(std::unique_ptr<Message> message, bool background) {
   MutexLock lock(mu());
+  const absl::Status over = status_.ok() ? absl::OkStatus() : Over(NameOf(*message));
   if (Collecting()) {
-    group_->refused.Update(status_);
-    LOCKSTEP_RETURN_IF_ERROR(status_);
+    group_->refused.Update(over);
+    LOCKSTEP_RETURN_IF_ERROR(over);
     message->state->set_collector(group_->thread);
     Group::Member& member = group_->members.emplace_back();
     member.state = message->state;
     member.message = std::move(message);
     return absl::OkStatus();
   }
-  LOCKSTEP_RETURN_IF_ERROR(status_);
+  LOCKSTEP_RETURN_IF_ERROR(over);
   LaunchMessage(std::move(message), background);
   return absl::OkStatus();
 }
@@ -93,11 +94,11 @@ void TransportCommunicator::OnMessageDone(MessageCall* call, const absl::Status&
   if (status.ok() && message->out_info != nullptr) *message->out_info = message->info;
   message->state->set_message(message->info);
   if (message->background) engine_->RemoveBackgroundWork();
-  Complete(message->state.get(), status);
+  Complete(message->state.get(), status.ok() ? status : OperationError(status, NameOf(*message)));
 }
 
 void TransportCommunicator::OnMessageFailed(MessageCall* call, const absl::Status& status, Rank peer) {
-  ReportBroken(Annotate(status, ToString(*call)), peer);
+  ReportBroken(status, NameOf(*call), peer);
 }
 
 }  // namespace lockstep

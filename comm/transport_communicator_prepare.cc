@@ -52,7 +52,7 @@ class TransportCommunicator::Prepared : public PreparedCollective {
 
 absl::StatusOr<std::unique_ptr<PreparedCollective>> TransportCommunicator::Prepare(const CollectiveRequest& request) {
   MutexLock lock(mu());
-  LOCKSTEP_RETURN_IF_ERROR(status_);
+  if (!status_.ok()) return Over(NameOf(request));
   LOCKSTEP_ASSIGN_OR_RETURN(const Plan* plan, FindPlan(request));
   return std::make_unique<Prepared>(this, request, *plan);
 }

@@ -3,9 +3,11 @@
 // victim, soon, and the same processes must be able to go on without it.
 
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -70,6 +72,8 @@ absl::Status AllReduceOnes(Communicator& self, size_t count) {
 //   run                   all-reduces until one fails; says "running" on the way
 //   barrier MS            a monitored barrier with that timeout; says "running" on the way
 //   fork                  starts a child that lives on
+//   fork_exit             starts a child that exits at once
+//   exit                  leaves the process without destroying the world
 //   end
 LOCKSTEP_RANK_FUNCTION(WorldRank) {
   int peer_timeout_ms = 0;
@@ -107,6 +111,13 @@ LOCKSTEP_RANK_FUNCTION(WorldRank) {
       if (!absl::SimpleAtoi(words[1], &timeout_ms)) return absl::InvalidArgumentError(command);
       LOCKSTEP_RETURN_IF_ERROR(self.Send("running"));
       result = world->communicator()->MonitoredBarrier(milliseconds(timeout_ms), nullptr);
+    } else if (words[0] == "fork_exit") {
+      const pid_t child = fork();
+      if (child == 0) std::exit(0);
+      int status = 0;
+      if (waitpid(child, &status, 0) != child || status != 0) result = absl::InternalError("the child");
+    } else if (words[0] == "exit") {
+      std::exit(0);
     } else if (words[0] == "fork") {
       if (fork() == 0) {
         for (;;) pause();  // until the test cleans up
@@ -151,15 +162,20 @@ class WorldFaultTest : public ::testing::TestWithParam<int> {
     for (int rank = 0; rank < kRanks; ++rank) ASSERT_EQ(Answer(rank), "running");
     SignalAndExpectNamed(signal, what);
   }
-  void SignalAndExpectNamed(int signal, const std::string& what) {
+  void SignalAndExpectNamed(int signal, const std::string& what, const std::string& operation = "all_reduce") {
     const auto begin = Deadline::Clock::now();
     ASSERT_THAT(group_->Signal(victim(), signal), IsOk());
     std::vector<std::string> errors;
     for (const int rank : Survivors()) errors.push_back(Answer(rank));
     EXPECT_LT(Deadline::Clock::now() - begin, kNoticedWithin);
-    EXPECT_THAT(errors[0], AllOf(StartsWith(absl::StrCat("ABORTED: rank ", victim(), " (host ")),
-                                 HasSubstr(absl::StrCat("pid ", group_->pid(victim()), ")")), HasSubstr(what)));
-    EXPECT_THAT(errors, Each(errors[0]));
+    ExpectNamed(errors, what, operation);
+  }
+
+  void ExpectNamed(const std::vector<std::string>& errors, const std::string& what, const std::string& operation) {
+    EXPECT_THAT(errors, Each(AllOf(StartsWith(absl::StrCat("ABORTED: ", operation)),
+                                   HasSubstr(absl::StrCat("rank ", victim(), " (host ")),
+                                   HasSubstr(absl::StrCat("pid ", group_->pid(victim()), ") ", what)),
+                                   HasSubstr(absl::StrCat("failed_rank=", victim(), " collective=")))));
   }
 
   void ExpectSurvivorsGoOn() {
@@ -211,10 +227,28 @@ TEST_P(WorldFaultTest, AMonitoredBarrierEndsWithARankThatDies) {
   for (const int rank : Survivors()) Tell(rank, "barrier 3000");
   for (const int rank : Survivors()) EXPECT_EQ(Answer(rank), "running");
   const std::string late = absl::StrCat("monitored barrier #1: rank ", victim(), " has not come in time");
-  for (const int rank : Survivors()) EXPECT_EQ(Answer(rank), absl::StrCat("DEADLINE_EXCEEDED: ", late));
+  for (const int rank : Survivors()) EXPECT_THAT(Answer(rank), StartsWith(absl::StrCat("DEADLINE_EXCEEDED: ", late)));
   for (const int rank : Survivors()) Tell(rank, "barrier 60000");
   for (const int rank : Survivors()) EXPECT_EQ(Answer(rank), "running");
-  SignalAndExpectNamed(SIGKILL, "died");
+  SignalAndExpectNamed(SIGKILL, "died", "monitored barrier #2");
+  ExpectSurvivorsGoOn();
+}
+
+// Neither a death nor a goodbye. A child that exits before says nothing, though it has the parent's exit handlers.
+TEST_P(WorldFaultTest, ARankThatExitsWithoutDestroyingItsWorldIsToldFromOneThatDied) {
+  StartWorld(kPatience);
+  Tell(victim(), "fork_exit");
+  EXPECT_EQ(Answer(victim()), "ok");
+  for (int rank = 0; rank < kRanks; ++rank) Tell(rank, "once");
+  for (int rank = 0; rank < kRanks; ++rank) ASSERT_EQ(Answer(rank), "ok");
+  for (const int rank : Survivors()) Tell(rank, "once");
+  const auto begin = Deadline::Clock::now();
+  Tell(victim(), "exit");
+  std::vector<std::string> errors;
+  for (const int rank : Survivors()) errors.push_back(Answer(rank));
+  EXPECT_LT(Deadline::Clock::now() - begin, kNoticedWithin);
+  ExpectNamed(errors, "exited: its process ended without destroying its communicator", "all_reduce");
+  EXPECT_THAT(group_->Wait(victim(), Soon()), StatusIs(absl::StatusCode::kUnknown, HasSubstr("exited with status 0")));
   ExpectSurvivorsGoOn();
 }
 

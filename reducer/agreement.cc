@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "base/device.h"
+#include "base/error_info.h"
 #include "base/status.h"
 #include "xxhash.h"
 
@@ -159,7 +160,7 @@ absl::Status AgreeOnParameters(Communicator& communicator, const absl::Status& l
   std::string text;
   const int rank = communicator.rank().value();
   if (!local.ok()) {
-    text = absl::StrCat("rank ", rank, " cannot take part: ", local.message());
+    text = PackMessage(Annotate(local, absl::StrCat("rank ", rank, " cannot take part")));
   } else if (digests[0].bad == 0 && reference != table) {
     const auto others = DeserializeParameters(reference);
     text = others.ok() ? FirstDifference(0, *others, rank, parameters) : std::string(others.status().message());
@@ -169,8 +170,10 @@ absl::Status AgreeOnParameters(Communicator& communicator, const absl::Status& l
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<ShownSettings> shown,
                             Gather(communicator, Cut<ShownSettings>(settings), by_holder));
   if (!local.ok()) return local;
-  for (const Complaint& other : complaints) {
-    if (other[0] != '\0') return absl::FailedPreconditionError(other.data());
+  for (size_t r = 0; r < complaints.size(); ++r) {
+    if (complaints[r][0] == '\0') continue;
+    return WithFailedRank(UnpackMessage(absl::StatusCode::kFailedPrecondition, complaints[r].data()),
+                          communicator.WorldRank(Rank(static_cast<int>(r))).value());
   }
   const bool same_settings = std::all_of(digests.begin(), digests.end(),
                                          [&](const Digest& digest) { return digest.settings == digests[0].settings; });

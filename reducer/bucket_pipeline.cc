@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/error_info.h"
 #include "base/status.h"
 #include "reducer/step_record.h"
 
@@ -112,8 +113,16 @@ absl::Status BucketPipeline::EnqueueAllReduce(Bucket& bucket, size_t begin, size
   request.by_holder = true;
   if (step_.joined) request.timeout = kJoinedTimeout;
   const int64_t bytes = static_cast<int64_t>(request.count * SizeOf(request.dtype));
-  return communicator_->Enqueue(request, collective_.get(),
-                                [this, &bucket, bytes](const absl::Status& status) { Reduced(bucket, bytes, status); });
+  return communicator_->Enqueue(request, collective_.get(), [this, &bucket, bytes](const absl::Status& status) {
+    Reduced(bucket, bytes, InBucket(bucket, status));
+  });
+}
+
+absl::Status InBucket(const Bucket& bucket, const absl::Status& status) {
+  if (status.ok()) return status;
+  ErrorInfo info;
+  info.bucket = static_cast<int64_t>(bucket.index());
+  return WithErrorInfo(Annotate(status, absl::StrCat("bucket ", bucket.index())), info);
 }
 
 absl::Status BucketPipeline::EnqueueReduction(Bucket& bucket) {

@@ -49,6 +49,9 @@ struct ReducedBucket {
 };
 using OptimizerStep = std::function<absl::Status(const ReducedBucket& bucket)>;
 
+// An error in a collective of the bucket.
+absl::Status InBucket(const Bucket& bucket, const absl::Status& status);
+
 // Launch is called by one thread at a time, and everything else by one that has nothing under way but what it says.
 class BucketPipeline {
  public:

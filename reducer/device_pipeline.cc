@@ -4,8 +4,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/error_info.h"
 #include "base/host_device.h"
 #include "base/status.h"
+#include "comm/schedule.h"
 #include "reducer/bucket_tail.h"
 #include "reducer/host_pipeline.h"
 #include "reducer/step_record.h"
@@ -200,8 +202,11 @@ void DevicePipeline::Follow(Bucket& bucket, const Step& step) {
   for (const Stream* stream : {copy_in_.get(), collective_.get(), copy_out()}) status.Update(stream->status());
   // What failed on the way says so itself, and it alone knows more than that something did.
   if (absl::Status told_by_communicator = communicator_->status(); !told_by_communicator.ok()) {
-    status = std::move(told_by_communicator);
+    ErrorInfo info;
+    info.collective = Name(Collective::kAllReduce);
+    status = WithErrorInfo(Annotate(told_by_communicator, Name(Collective::kAllReduce)), info);
   }
+  status = InBucket(bucket, status);
   step.outcome->FailCommunication(status);
   if (!status.ok()) bucket.reduced = false;
   if (bucket.reduced) {

@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
+#include "base/error_info.h"
 #include "base/status.h"
 #include "base/tensor_view.h"
 
@@ -108,7 +110,8 @@ std::string Describe(size_t index, const Parameter& parameter) {
   return absl::StrCat(Named(index, parameter), " (", Name(parameter.dtype), Shape(parameter.shape), ")");
 }
 
-absl::Status CheckParameters(absl::Span<const Parameter> parameters) {
+// As CheckParameters; `*at` is the parameter that an error is about, if it is about one.
+static absl::Status CheckTable(absl::Span<const Parameter> parameters, absl::optional<size_t>* at) {
   if (parameters.empty()) {
     return absl::InvalidArgumentError("a reducer needs at least one parameter: the table is empty");
   }
@@ -122,6 +125,7 @@ absl::Status CheckParameters(absl::Span<const Parameter> parameters) {
     const Parameter& parameter = parameters[i];
     const std::string where = Named(i, parameter);
     if (parameter.ignored) continue;
+    *at = i;
     if (!IsFloat(parameter.dtype) && !IsComplex(parameter.dtype)) {
       return absl::InvalidArgumentError(
           absl::StrCat(where, ": gradients are floats or complex numbers, not ", Name(parameter.dtype)));
@@ -151,6 +155,12 @@ absl::Status CheckParameters(absl::Span<const Parameter> parameters) {
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckParameters(absl::Span<const Parameter> parameters) {
+  absl::optional<size_t> at;
+  const absl::Status status = CheckTable(parameters, &at);
+  return at.has_value() ? WithParameter(status, *at) : status;
 }
 
 DeviceId DeviceOf(absl::Span<const Parameter> parameters) {

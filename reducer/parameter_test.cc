@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/error_info.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -95,6 +96,7 @@ TEST(CheckParameters, NamesTheFirstParameterThatHasNoGradient) {
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          AllOf(HasSubstr("parameter 1 'steps': gradients are floats or complex numbers, not"),
                                HasSubstr(Name(dtype)))));
+    EXPECT_EQ(GetErrorInfo(CheckParameters(table)).parameter, 1);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/error_info.h"
 #include "base/status.h"
 #include "reducer/broadcast.h"
 #include "reducer/plan_text.h"
@@ -20,7 +21,7 @@ absl::Status Reducer::CheckIdle(absl::string_view call) {
   if (buckets().empty()) {
     return absl::FailedPreconditionError(absl::StrCat(call, ": the change of the communicator failed"));
   }
-  LOCKSTEP_RETURN_IF_ERROR(communicator_->status());
+  LOCKSTEP_RETURN_IF_ERROR(Annotate(communicator_->status(), call));
   MutexLock lock(&mu_);
   if (state_ == State::kIdle) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(call, ": the last backward was not ended by end_backward"));
@@ -135,18 +136,21 @@ absl::Status Reducer::CheckMark(size_t index, const TensorView& gradient, const 
 
 absl::Status Reducer::MarkReady(size_t index, const TensorView& gradient, Stream* stream) {
   absl::Status status = CheckMark(index, gradient, nullptr);
-  return status.ok() ? MarkChecked(index, {gradient, gradient, {}, stream}) : RefuseMark(index, std::move(status));
+  return WithParameter(
+      status.ok() ? MarkChecked(index, {gradient, gradient, {}, stream}) : RefuseMark(index, std::move(status)), index);
 }
 
 absl::Status Reducer::MarkReady(size_t index, const TensorView& gradient, const TensorView& target, Stream* stream) {
   absl::Status status = CheckMark(index, gradient, &target);
-  return status.ok() ? MarkChecked(index, {gradient, target, {}, stream}) : RefuseMark(index, std::move(status));
+  return WithParameter(
+      status.ok() ? MarkChecked(index, {gradient, target, {}, stream}) : RefuseMark(index, std::move(status)), index);
 }
 
 absl::Status Reducer::MarkReadySparse(size_t index, absl::Span<const int64_t> rows, const TensorView& values,
                                       Stream* stream) {
   absl::Status status = check_.Sparse(index, rows, values);
-  return status.ok() ? MarkChecked(index, {values, {}, rows, stream}) : RefuseMark(index, std::move(status));
+  return WithParameter(
+      status.ok() ? MarkChecked(index, {values, {}, rows, stream}) : RefuseMark(index, std::move(status)), index);
 }
 
 absl::Status Reducer::RefuseMark(size_t index, absl::Status error) {
@@ -274,7 +278,7 @@ void Reducer::LaunchFull() {
       bucket = buckets()[next_bucket_++].get();
       launching_ = true;
     }
-    const absl::Status launched = pipeline_->Launch(*bucket);
+    const absl::Status launched = InBucket(*bucket, pipeline_->Launch(*bucket));
     flight_->outcome->FailCommunication(launched);
     // The others wait for a collective that this rank will never begin; but nobody waits for what is only captured.
     if (!launched.ok() && !captured) {
@@ -316,7 +320,9 @@ absl::Status Reducer::EndBackward(Stream* stream) {
     // The first bucket with a hole was not launched, and nor was one behind it; the last one never was, where holes are no matter.
     size_t first = buckets().size() - 1;
     for (const size_t index : rest.missing) first = std::min(first, plan_.locations[index].bucket);
-    flight_->outcome->Fail(absl::FailedPreconditionError(rest.complaint), first);
+    absl::Status complaint = absl::FailedPreconditionError(rest.complaint);
+    if (!rest.missing.empty()) complaint = WithParameter(std::move(complaint), rest.missing.front());
+    flight_->outcome->Fail(complaint, first);
   }
   LaunchFull();
   if (captured) return EndCaptured(*stream);
@@ -336,7 +342,7 @@ absl::Status Reducer::EndBackward(Stream* stream) {
 }
 
 absl::StatusOr<TensorView> Reducer::GradientView(size_t index) const {
-  LOCKSTEP_RETURN_IF_ERROR(check_.Index(index, /*sparse=*/false, "gradient_view"));
+  LOCKSTEP_RETURN_IF_ERROR(WithParameter(check_.Index(index, /*sparse=*/false, "gradient_view"), index));
   if (!options_.gradient_as_bucket_view) {
     return absl::FailedPreconditionError(
         "gradient_view: gradients do not live in buckets: set gradient_as_bucket_view");

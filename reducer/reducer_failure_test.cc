@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/dtype.h"
+#include "base/error_info.h"
 #include "base/reduce_op.h"
 #include "base/status_matchers.h"
 #include "comm/schedule.h"
@@ -443,9 +444,9 @@ TEST(ReducerFailure, ToLaunchABucketAbortsTheCommunicator) {
                                                   replica.table(), BucketEach()));
     const absl::Status result = replica.RunStep(*reducer, 0);
     if (rank == 0) {
-      EXPECT_THAT(result, StatusIs(absl::StatusCode::kResourceExhausted, "no room"));
+      EXPECT_THAT(result, StatusIs(absl::StatusCode::kResourceExhausted, "bucket 0: no room"));
       EXPECT_THAT(reducer->BeginBackward({}),
-                  StatusIs(absl::StatusCode::kAborted, HasSubstr("a bucket cannot be launched: no room")));
+                  StatusIs(absl::StatusCode::kAborted, HasSubstr("a bucket cannot be launched: bucket 0: no room")));
     } else {
       EXPECT_THAT(result, StatusIs(absl::StatusCode::kAborted));
     }
@@ -471,7 +472,13 @@ TEST(ReducerFailure, OfAPeerInTheMiddleOfAStepEndsItOnTheSurvivors) {
     world.network().Disconnect(Rank(2));
     testing::RunRanks(2, [&](int rank) {
       replicas[rank]->MarkAll(*reducers[rank], {1, 0});
-      EXPECT_THAT(reducers[rank]->EndBackward(nullptr), StatusIs(absl::StatusCode::kAborted, HasSubstr("rank ")));
+      const absl::Status error = reducers[rank]->EndBackward(nullptr);
+      const ErrorInfo info = GetErrorInfo(error);
+      EXPECT_THAT(error, StatusIs(absl::StatusCode::kAborted,
+                                  AllOf(HasSubstr(absl::StrCat("bucket ", info.bucket.value_or(-1), ": all_reduce")),
+                                        HasSubstr("rank "))));
+      EXPECT_EQ(info.collective, "all_reduce");
+      EXPECT_TRUE(info.failed_rank.has_value()) << error;
       ExpectUntouched(*replicas[rank], 1);
       EXPECT_THAT(reducers[rank]->BeginBackward({}), StatusIs(absl::StatusCode::kAborted));
       EXPECT_THAT(reducers[rank]->MarkReady(0, replicas[rank]->gradient(0), nullptr),
@@ -557,8 +564,13 @@ TEST(ReducerFailure, ALateRankIsADeadlineExceededOnTheOther) {
                                   Reducer::Create(&communicator, Vectors(3, 20), BucketEach()));
   });
   Replica replica(Vectors(3, 20), 0);
-  EXPECT_THAT(replica.RunStep(*reducers[0], 0),
-              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("did not finish")));
+  const absl::Status error = replica.RunStep(*reducers[0], 0);
+  EXPECT_THAT(
+      error, StatusIs(absl::StatusCode::kDeadlineExceeded,
+                      AllOf(HasSubstr("bucket 0: all_reduce #"), HasSubstr(" B, sent "), HasSubstr("did not finish"))));
+  EXPECT_EQ(GetErrorInfo(error).bucket, 0);
+  EXPECT_EQ(GetErrorInfo(error).collective, "all_reduce");
+  EXPECT_TRUE(GetErrorInfo(error).sequence.has_value());
   ExpectUntouched(replica, 0);
 }
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/deadline.h"
+#include "base/error_info.h"
 #include "base/status.h"
 #include "reducer/reducer.h"
 
@@ -28,7 +29,7 @@ absl::Status Reducer::FinishAll(bool last_too) {
   const absl::Status first = &before == flight_ ? absl::OkStatus() : FinishIfUnderWay(before);
   const absl::Status last = last_too ? Finish(*flight_, /*joined=*/false) : FinishIfUnderWay(*flight_);
   if (first.ok() || last.ok()) return first.ok() ? last : first;
-  return absl::Status(first.code(), absl::StrCat(first.message(), "; ", last.message()));
+  return Reworded(first, absl::StrCat(first.message(), "; ", last.message()));
 }
 
 absl::Status Reducer::Finish(Flight& flight, bool joined) {
@@ -84,7 +85,7 @@ std::string Reducer::Remedy() const {
 }
 
 absl::Status Reducer::AwaitAverages(size_t index, bool sparse, absl::string_view call) {
-  LOCKSTEP_RETURN_IF_ERROR(check_.Index(index, sparse, call));
+  LOCKSTEP_RETURN_IF_ERROR(WithParameter(check_.Index(index, sparse, call), index));
   LOCKSTEP_RETURN_IF_ERROR(FinishInFlight());
   MutexLock lock(&mu_);
   if (capturing_) {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/deadline.h"
+#include "base/error_info.h"
 
 namespace lockstep {
 namespace {
@@ -47,7 +48,7 @@ bool StepOutcome::Poisons(size_t bucket) {
     if (failure_.ok() || bucket < first_bucket_) return false;
     if (std::exchange(noted_, true)) return true;
     topic = first_topic_ + step_;
-    note = std::string(failure_.message());
+    note = PackMessage(failure_);
   }
   communicator_->PostNote(topic, note);
   return true;
@@ -77,16 +78,20 @@ absl::Status StepOutcome::communication() const {
 absl::Status StepOutcome::Incomplete(uint64_t step, int failed_ranks, const std::string& more) const {
   const auto notes = communicator_->AwaitNotes(first_topic_ + step, failed_ranks, Deadline::After(kNotesTimeout));
   std::string text = absl::StrCat("backward ", step, " is incomplete: ");
+  ErrorInfo first;
   if (notes.ok()) {
-    absl::StrAppend(&text, absl::StrJoin(*notes, "; ", [](std::string* out, const auto& note) {
-      absl::StrAppend(out, "rank ", note.first.value(), ": ", note.second);
+    absl::StrAppend(&text, absl::StrJoin(*notes, "; ", [&](std::string* out, const auto& note) {
+      const absl::Status failure = WithFailedRank(UnpackMessage(absl::StatusCode::kFailedPrecondition, note.second),
+                                                  communicator_->WorldRank(note.first).value());
+      if (first.empty()) first = GetErrorInfo(failure);
+      absl::StrAppend(out, "rank ", note.first.value(), ": ", failure.message());
     }));
   } else {
     absl::StrAppend(&text, failed_ranks, " rank(s) failed, whose notes did not arrive (", notes.status().message(),
                     ")");
   }
   absl::StrAppend(&text, ". ", more);
-  return absl::FailedPreconditionError(text);
+  return WithErrorInfo(absl::FailedPreconditionError(text), first);
 }
 
 }  // namespace lockstep

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/deadline.h"
+#include "base/error_info.h"
 #include "base/rank.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
@@ -95,6 +96,16 @@ TEST_F(StepOutcomeTest, ARankThatDidNotFailConcludesItToo) {
   EXPECT_TRUE(others_.Poisons(0));
   EXPECT_THAT(outcome_.Conclude(1, "More."),
               StatusIs(absl::StatusCode::kFailedPrecondition, "backward 1 is incomplete: rank 1: one broke. More."));
+}
+
+TEST_F(StepOutcomeTest, WhatTheFailureIsAboutTravelsBesideItsText) {
+  others_.Fail(WithParameter(absl::InvalidArgumentError("parameter 3 is wrong"), 3), 0);
+  EXPECT_TRUE(others_.Poisons(0));
+  const absl::Status concluded = outcome_.Conclude(1, "More.");
+  EXPECT_THAT(concluded, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                  "backward 1 is incomplete: rank 1: parameter 3 is wrong. More."));
+  EXPECT_EQ(GetErrorInfo(concluded).failed_rank, 1);
+  EXPECT_EQ(GetErrorInfo(concluded).parameter, 3);
 }
 
 TEST_F(StepOutcomeTest, AFailureThatCameTooLateIsThisRanksOwn) {

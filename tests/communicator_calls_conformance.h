@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
+#include "base/error_info.h"
 #include "base/rank.h"
 #include "base/status_matchers.h"
 #include "comm/communicator.h"
@@ -595,7 +596,10 @@ TEST_P(CommunicatorConformance, AMonitoredBarrierSaysWhoHasNotCome) {
     OnRanks([&](Communicator& self) {
       if (self.rank() == Rank(size() - 1)) return self.Abort("enough");
       EXPECT_THAT(self.MonitoredBarrier(milliseconds(60'000), nullptr), StatusIs(Code::kAborted));
-      EXPECT_EQ(self.MonitoredBarrier(milliseconds(60'000), nullptr), self.status());
+      const absl::Status refused = self.MonitoredBarrier(milliseconds(60'000), nullptr);
+      EXPECT_THAT(refused, StatusIs(Code::kAborted, ::testing::AllOf(::testing::StartsWith("monitored barrier: the "),
+                                                                     ::testing::HasSubstr("aborted"))));
+      EXPECT_EQ(GetErrorInfo(refused).failed_rank, size() - 1);
     });
   });
 }

@@ -21,6 +21,7 @@
 #include "base/deadline.h"
 #include "base/device.h"
 #include "base/dtype.h"
+#include "base/error_info.h"
 #include "base/host_device.h"
 #include "base/mutex.h"
 #include "base/rank.h"
@@ -554,12 +555,24 @@ TEST_P(CommunicatorConformance, AbortEndsWhatIsInFlightAndToComeOnEveryRank) {
           });
         }
         absl::StatusOr<Work> work = self.Start(run.request());
-        EXPECT_THAT(work.ok() ? work->Wait(CommTestDeadline()) : work.status(), StatusIs(Code::kAborted));
+        const absl::Status error = work.ok() ? work->Wait(CommTestDeadline()) : work.status();
+        EXPECT_THAT(error, StatusIs(Code::kAborted));
+        ExpectErrorOf(reference.collective().collective, error, self.status());
         if (aborter.joinable()) aborter.join();
       }
       EXPECT_THAT(self.status(), StatusIs(Code::kAborted));
-      EXPECT_EQ(self.Run(run.request()), self.status());
-      EXPECT_EQ(self.Start(run.request()).status(), self.status());
+      EXPECT_EQ(GetErrorInfo(self.status()).failed_rank, 0);
+      const Collective collective = reference.collective().collective;
+      ExpectErrorOf(collective, self.Run(run.request()), self.status());
+      ExpectErrorOf(collective, self.Start(run.request()).status(), self.status());
+      ExpectErrorOf(collective, self.Prepare(run.request()).status(), self.status());
+      ReceiveRequest receive;
+      receive.source = Rank(0);
+      receive.tag = 3;
+      const absl::Status refused = self.Receive(receive);
+      EXPECT_THAT(refused,
+                  StatusIs(Code::kAborted, ::testing::StartsWith("receive from rank 0 with tag 3 (0 B): the ")));
+      EXPECT_EQ(GetErrorInfo(refused).collective, "receive");
     });
     communicator(0).Abort("again");
     EXPECT_THAT(communicator(0).status(),

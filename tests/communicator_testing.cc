@@ -10,6 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/error_info.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 #include "kernels/reference.h"
 
 namespace lockstep {
@@ -417,6 +420,24 @@ std::string CaseRun::Check() {
 std::vector<char> CaseRun::output() const {
   const char* const begin = static_cast<const char*>(request_.output);
   return std::vector<char>(begin, begin + OutputBytes(reference_.collective(), reference_.size(), rank_));
+}
+
+void ExpectErrorOf(Collective collective, const absl::Status& error, const absl::Status& ended) {
+  EXPECT_EQ(error.code(), ended.code()) << error << "; " << ended;
+  const std::string text(error.message());
+  const ErrorInfo info = GetErrorInfo(error);
+  EXPECT_EQ(info.collective, Name(collective)) << error;
+  EXPECT_EQ(info.failed_rank, GetErrorInfo(ended).failed_rank) << error;
+  if (info.sequence.has_value()) {
+    EXPECT_THAT(text, ::testing::StartsWith(absl::StrCat(Name(collective), " #", *info.sequence)));
+  } else {
+    EXPECT_THAT(text, ::testing::StartsWith(Name(collective)));
+    EXPECT_THAT(text, ::testing::HasSubstr(": the communicator has ended"));
+  }
+  // Where the cause begins with the collective's name that is not said twice.
+  constexpr size_t kTailCharacters = 20;
+  const std::string cause(ended.message());
+  EXPECT_THAT(text, ::testing::EndsWith(cause.substr(cause.size() - std::min(cause.size(), kTailCharacters))));
 }
 
 }  // namespace lockstep

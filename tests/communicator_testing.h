@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/deadline.h"
@@ -179,6 +180,10 @@ struct CommunicatorFactory {
 inline std::string CommunicatorFactoryName(const ::testing::TestParamInfo<CommunicatorFactory>& info) {
   return info.param.name;
 }
+
+// What an error of a collective says: which it was and, if it was started, how far it had come on this rank, and at the end what ended
+// the communicator, whose status() is `ended`; and the same as data beside it.
+void ExpectErrorOf(Collective collective, const absl::Status& error, const absl::Status& ended);
 
 }  // namespace lockstep
 

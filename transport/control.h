@@ -7,6 +7,7 @@
 //   state of a rank    how it is known                              announced to all as
 //   dead               its control connection closed without a      ABORTED   "rank 2 (host b, pid 71) died: ..."
 //                      goodbye
+//   exited             its process said so as it exited           ABORTED   "rank 2 (host b, pid 71) exited: its process ended ..."
 //   unresponsive       no heartbeat for peer_timeout (SIGSTOP, a     ABORTED   "rank 2 (host b, pid 71) is unresponsive: ..."
 //                      frozen or unreachable host)
 //   late               heartbeats arrive, but an operation's         DEADLINE_EXCEEDED, naming the operation and which

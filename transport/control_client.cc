@@ -3,12 +3,16 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <thread>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "base/error_info.h"
 #include "base/fork.h"
 #include "base/log.h"
+#include "base/status.h"
 #include "transport/control_store.h"
 
 namespace lockstep {
@@ -26,11 +30,69 @@ constexpr milliseconds kHindranceInterval(250);
 constexpr size_t kChannelsPerPong = 4096;
 constexpr size_t kTextBytesMax = size_t{64} << 10;
 
+// How long all of a process's clients may hold up its exit.
+constexpr milliseconds kExitTime(300);
+constexpr milliseconds kLockPause(1);
+
+// False when somebody has held it for so long.
+bool LockBy(Mutex* mu, Deadline deadline) ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true, mu) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  while (!mu->TryLock()) {
+    if (deadline.passed()) return false;
+    std::this_thread::sleep_for(kLockPause);
+  }
+  return true;
+}
+
 // Messages keep their place on the wire however long a caller's text is.
 absl::Status Shortened(const absl::Status& status) {
   if (status.message().size() <= kTextBytesMax) return status;
-  return absl::Status(status.code(), status.message().substr(0, kTextBytesMax));
+  return Reworded(status, status.message().substr(0, kTextBytesMax));
 }
+
+}  // namespace
+
+namespace {
+
+// The clients of this process, which tell the hub when it exits: a rank that leaves without destroying its communicator has not died.
+// In exit() other threads still run, and any of them may hold a lock; a forked child has none of this.
+class ExitNotes {
+ public:
+  // Never destroyed: whatever exit() calls may come to it.
+  static ExitNotes& Get() {
+    static ExitNotes* const notes = new ExitNotes;
+    return *notes;
+  }
+
+  void Add(Client* client) ABSL_LOCKS_EXCLUDED(mu_) {
+    MutexLock lock(&mu_);
+    clients_.push_back(client);
+  }
+  void Remove(Client* client) ABSL_LOCKS_EXCLUDED(mu_) {
+    // The parent may have held the lock.
+    if (fork_generation_ != ForkGeneration()) return;
+    MutexLock lock(&mu_);
+    clients_.erase(std::remove(clients_.begin(), clients_.end(), client), clients_.end());
+  }
+
+ private:
+  ExitNotes() : fork_generation_(ForkGeneration()) {
+    // Without it, a rank that exits is said to have died.
+    if (std::atexit([] { Get().Tell(); }) != 0) LOCKSTEP_LOG(kInfo) << "control channel: no room for an exit handler";
+  }
+
+  void Tell() ABSL_LOCKS_EXCLUDED(mu_) {
+    if (fork_generation_ != ForkGeneration()) return;
+    const Deadline deadline = Deadline::After(kExitTime);
+    if (!LockBy(&mu_, deadline)) return;
+    for (Client* client : clients_) client->TellExit(deadline);
+    for (Client* client : clients_) client->AwaitExitTold(deadline);
+    mu_.Unlock();
+  }
+
+  const uint64_t fork_generation_;
+  Mutex mu_;
+  std::vector<Client*> clients_ ABSL_GUARDED_BY(mu_);
+};
 
 }  // namespace
 
@@ -46,9 +108,14 @@ Client::Client(Setup setup, Connection connection, Wakeup wakeup)
       end_setup_(std::move(setup.end_setup)),
       hindrance_(std::move(setup.hindrance)),
       hub_member_(std::move(setup.welcome.hub)),
-      hub_(std::move(setup.hub)) {}
+      hub_(std::move(setup.hub)) {
+  ExitNotes::Get().Add(this);
+}
 
-Client::~Client() { Leave(); }
+Client::~Client() {
+  ExitNotes::Get().Remove(this);
+  Leave();
+}
 
 absl::Status Client::Start(std::vector<Message> early) {
   thread_ = Thread("lockstep-ctl", [this, early = std::move(early)]() mutable { Loop(std::move(early)); });
@@ -153,8 +220,8 @@ void Client::Report(ChannelId channel, const absl::Status& status, Rank suspect)
   PostLocked(control::Report{channel, static_cast<uint32_t>(suspect.value()), Shortened(status)});
   // What the hub would say of a suspect that has left. Another suspect may only have followed rank 0.
   const std::string left = absl::StrCat(Describe(hub_member_), " has closed its communicator");
-  KeepLocked(channel, suspect == Rank(0) ? absl::AbortedError(left)
-                                         : absl::Status(status.code(), absl::StrCat(status.message(), "; ", left)));
+  KeepLocked(channel, suspect == Rank(0) ? WithFailedRank(Reworded(status, absl::StatusCode::kAborted, left), 0)
+                                         : Reworded(status, absl::StrCat(status.message(), "; ", left)));
 }
 
 void Client::Report(ChannelId channel, const absl::Status& status) {
@@ -247,7 +314,8 @@ absl::StatusOr<Client::NoteList> Client::AwaitAnswer(uint64_t request, ChannelId
     } else if (leaving_) {
       failure = absl::CancelledError("the control channel was left while waiting for the hub's answer");
     } else if (hub_state_ != HubState::kUp) {
-      failure = absl::AbortedError(absl::StrCat(Describe(hub_member_), " has closed its communicator"));
+      failure =
+          WithFailedRank(absl::AbortedError(absl::StrCat(Describe(hub_member_), " has closed its communicator")), 0);
     } else if (!changed_.WaitUntil(&mu_, deadline) && !notes.has_value()) {
       failure = absl::DeadlineExceededError("the hub has not answered in time");
     }
@@ -287,6 +355,24 @@ void Client::Leave() {
 void Client::LeaveBecause(const absl::Status& why) {
   Report(kAllChannels, SaidBy(ThisProcess(options_.rank), why));
   Leave();
+}
+
+void Client::TellExit(Deadline deadline) {
+  if (forked()) return;
+  if (!LockBy(&mu_, deadline)) return;
+  exiting_ = true;
+  PostLocked(Exiting{});
+  mu_.Unlock();
+}
+
+void Client::AwaitExitTold(Deadline deadline) {
+  if (forked()) return;
+  if (!LockBy(&mu_, deadline)) return;
+  while (hub_state_ == HubState::kUp && !leaving_ && failures_.count(kAllChannels) == 0) {
+    if (joined_.has_value() && !joined_->ok()) break;
+    if (!changed_.WaitUntil(&mu_, deadline)) break;
+  }
+  mu_.Unlock();
 }
 
 // ---- The thread.
@@ -414,11 +500,12 @@ void Client::LoseHub(absl::string_view how) {
     if (hub_state_ != HubState::kUp) return;
     hub_state_ = HubState::kLost;
     const bool formed = joined_.has_value() && joined_->ok();
-    status =
-        absl::AbortedError(absl::StrCat(Describe(hub_member_), " ", how, formed ? "" : " before the world had formed"));
+    status = WithFailedRank(
+        absl::AbortedError(absl::StrCat(Describe(hub_member_), " ", how, formed ? "" : " before the world had formed")),
+        0);
     if (!joined_.has_value()) joined_ = status;
     // In one step with the state: nobody may find the hub gone without the reason.
-    news = formed && RecordLocked(kAllChannels, status);
+    news = formed && RecordLocked(kAllChannels, status) && !exiting_;
     changed_.SignalAll();
   }
   // If rank 0 is only stopped it finds this when it wakes up, and says what everybody else says.
@@ -432,6 +519,7 @@ void Client::Deliver(ChannelId channel, const absl::Status& status) {
     MutexLock lock(&mu_);
     if (!RecordLocked(channel, status)) return;
     changed_.SignalAll();
+    if (exiting_) return;
   }
   if (options_.on_failure != nullptr) options_.on_failure(Failure{channel, status});
 }

@@ -70,6 +70,11 @@ class Client final : public ControlChannel {
   void Leave() override;
   void LeaveBecause(const absl::Status& why) override;
 
+  // The process exits. The first tells the hub and returns at once; the second waits until the hub has told all ranks, or cannot.
+  // After the first, nobody is called back. Neither blocks on a lock beyond the deadline.
+  void TellExit(Deadline deadline) ABSL_LOCKS_EXCLUDED(mu_);
+  void AwaitExitTold(Deadline deadline) ABSL_LOCKS_EXCLUDED(mu_);
+
  private:
   using NoteList = std::vector<std::pair<Rank, std::string>>;
   enum class HubState { kUp, kLeft, kLost };
@@ -125,6 +130,7 @@ class Client final : public ControlChannel {
   size_t queued_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<ChannelId, absl::Status> kept_ ABSL_GUARDED_BY(mu_);  // see KeepLocked
   bool leaving_ ABSL_GUARDED_BY(mu_) = false;
+  bool exiting_ ABSL_GUARDED_BY(mu_) = false;
   HubState hub_state_ ABSL_GUARDED_BY(mu_) = HubState::kUp;
   Member hub_member_ ABSL_GUARDED_BY(mu_);
   bool join_called_ ABSL_GUARDED_BY(mu_) = false;

@@ -345,8 +345,9 @@ void HubThread::Send(int rank, const Message& message) {
 
 void HubThread::SendToAll(const Message& message) {
   const auto frame = std::make_shared<const std::string>(Encode(message));
-  for (Peer* const peer : by_rank_) {
-    if (peer != nullptr) Push(peer, frame);
+  // Rank 0 last: when its process exits, it waits until it has heard that, and so until the others were told.
+  for (auto peer = by_rank_.rbegin(); peer != by_rank_.rend(); ++peer) {
+    if (*peer != nullptr) Push(*peer, frame);
   }
 }
 

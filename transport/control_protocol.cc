@@ -1,11 +1,13 @@
 #include "transport/control_protocol.h"
 
 #include <type_traits>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/error_info.h"
 #include "base/status.h"
 #include "transport/little_endian.h"
 
@@ -25,6 +27,7 @@ class Writer {
     (Put(values), ...);
   }
   void IgnoreRest() {}
+  void Error(const absl::Status& status) { (*this)(status, ToText(GetErrorInfo(status))); }
 
   std::string bytes;
 
@@ -70,6 +73,11 @@ class Reader {
     (Get(&values), ...);
   }
   void IgnoreRest() { rest_ = {}; }
+  void Error(absl::Status& status) {
+    std::string info;
+    (*this)(status, info);
+    status = WithErrorInfo(std::move(status), ErrorInfoFromText(info));
+  }
 
   absl::string_view rest() const { return rest_; }
   const char* error() const { return error_; }

@@ -4,6 +4,7 @@
 //   string    = length:u32 byte*
 //   list(x)   = count:u32 x*
 //   status    = code:u32 string                     an absl::StatusCode, never OK
+//   error     = status info:string                  info is what base/error_info.h says of the error
 //   address   = string                              "10.0.0.7:4411", "[fe80::1%eth0]:4411"; empty for none
 //   member    = rank:u32 host:string host_id:string pid:i64 address shm_address:string ofi_address:string
 //               list(word:u64)
@@ -16,14 +17,14 @@
 //    3 reject     to rank    reason:u8 status
 //    4 join       to hub     member list(name:string value:string)
 //    5 joined     to rank    list(member)           in rank order
-//    6 join failed to rank   status
+//    6 join failed to rank   error
 //    7 give up    to hub                            the sender's deadline for joining has passed
 //    8 waiting    to rank    string                 whom everybody waits for
 //    9 ping       to rank    nonce:u64              0: a heartbeat; else to be answered with that nonce
 //   10 pong       to hub     nonce:u64 list(progress)   0: a heartbeat
-//   11 report     to hub     channel:u32 suspect:u32 status     suspect 0xffffffff: nobody
+//   11 report     to hub     channel:u32 suspect:u32 error     suspect 0xffffffff: nobody
 //   12 late       to hub     channel:u32 sequence:u64 operation:string
-//   13 failure    to rank    channel:u32 status     channel 0xffffffff: all
+//   13 failure    to rank    channel:u32 error      channel 0xffffffff: all
 //   14 post note  to hub     channel:u32 topic:u64 string
 //   15 await notes to hub    request:u64 channel:u32 topic:u64 count:u32
 //   16 drop notes to hub     request:u64            the sender waits no longer
@@ -34,6 +35,7 @@
 //   21 enter barrier to hub  request:u64 channel:u32 sequence:u64 count:u32 timeout_ms:u64    answered by notes: empty ones of the
 //                            ranks that have entered; fewer than `count` when somebody's time is up
 //   22 closed     to hub     channel:u32 members:u32 started:u64
+//   23 exiting    to hub                            the process exits, and nobody has said goodbye
 //
 // All integers are little-endian. A connection begins with hello, which welcome or reject answers. Every version keeps
 // the frame, the first two fields of hello, and reject, so that two versions can tell each other what is wrong.
@@ -96,6 +98,7 @@ enum class Type : uint8_t {
   kCalled = 20,
   kEnterBarrier = 21,
   kClosed = 22,
+  kExiting = 23,
 };
 
 using ProgressList = std::vector<std::pair<ChannelId, Progress>>;
@@ -172,7 +175,7 @@ struct JoinFailed {
   absl::Status status;
   template <typename Self, typename Codec>
   static void Fields(Self& self, Codec& codec) {
-    codec(self.status);
+    codec.Error(self.status);
   }
 };
 
@@ -217,7 +220,8 @@ struct Report {
   absl::Status status;
   template <typename Self, typename Codec>
   static void Fields(Self& self, Codec& codec) {
-    codec(self.channel, self.suspect, self.status);
+    codec(self.channel, self.suspect);
+    codec.Error(self.status);
   }
 };
 
@@ -238,7 +242,8 @@ struct FailureMessage {
   absl::Status status;
   template <typename Self, typename Codec>
   static void Fields(Self& self, Codec& codec) {
-    codec(self.channel, self.status);
+    codec(self.channel);
+    codec.Error(self.status);
   }
 };
 
@@ -335,10 +340,15 @@ struct Closed {
   }
 };
 
-using Message =
-    std::variant<Hello, Welcome, Reject, Join, Joined, JoinFailed, GiveUp, Waiting, Ping, Pong, Report, Late,
-                 FailureMessage, PostNote, AwaitNotes, DropNotes, Notes, Goodbye, Ask, Called, EnterBarrier,
-                 Closed>;
+struct Exiting {
+  static constexpr Type kType = Type::kExiting;
+  template <typename Self, typename Codec>
+  static void Fields(Self&, Codec&) {}
+};
+
+using Message = std::variant<Hello, Welcome, Reject, Join, Joined, JoinFailed, GiveUp, Waiting, Ping, Pong, Report,
+                             Late, FailureMessage, PostNote, AwaitNotes, DropNotes, Notes, Goodbye, Ask, Called,
+                             EnterBarrier, Closed, Exiting>;
 
 // A whole frame, its length included.
 std::string Encode(const Message& message);

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/error_info.h"
 #include "base/rank.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
@@ -37,7 +38,10 @@ Member SomeMember(int rank) {
 
 // One of each type, with every field set.
 std::vector<Message> Samples() {
-  const absl::Status status = absl::AbortedError("rank 2 died");
+  ErrorInfo info;
+  info.failed_rank = 2;
+  info.collective = "all_reduce";
+  const absl::Status status = WithErrorInfo(absl::AbortedError("rank 2 died"), info);
   Hello hello;
   hello.job_id = "job";
   hello.rank = 3;
@@ -66,7 +70,8 @@ std::vector<Message> Samples() {
           Ask{3, 17},
           Called{3, 17, "all_reduce #17"},
           EnterBarrier{6, 3, 17, 4, 500},
-          Closed{3, 4, 17}};
+          Closed{3, 4, 17},
+          Exiting{}};
 }
 
 absl::string_view WithoutLength(const std::string& frame) { return absl::string_view(frame).substr(kFrameHeaderBytes); }
@@ -89,13 +94,14 @@ TEST(ControlProtocol, BytesOnTheWireAreAsDocumented) {
                                               "\x09"
                                               "\x02\x01\0\0\0\0\0\0",
                                               13));
-  EXPECT_EQ(Encode(FailureMessage{5, absl::AbortedError("no")}), std::string("\x0f\0\0\0"
+  EXPECT_EQ(Encode(FailureMessage{5, absl::AbortedError("no")}), std::string("\x13\0\0\0"
                                                                              "\x0d"
                                                                              "\x05\0\0\0"
                                                                              "\x0a\0\0\0"
                                                                              "\x02\0\0\0"
-                                                                             "no",
-                                                                             19));
+                                                                             "no"
+                                                                             "\0\0\0\0",
+                                                                             23));
   EXPECT_EQ(Encode(Goodbye{}), std::string("\x01\0\0\0"
                                            "\x12",
                                            5));
@@ -134,7 +140,7 @@ TEST(ControlProtocol, WhatDoesNotFollowTheGrammarIsInvalid) {
   const auto invalid = [](const char* what) { return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what)); };
   EXPECT_THAT(Decode(""), invalid("without a type"));
   EXPECT_THAT(Decode(absl::string_view("\0", 1)), invalid("type 0: there is no such type"));
-  EXPECT_THAT(Decode("\x17"), invalid("type 23: there is no such type"));
+  EXPECT_THAT(Decode("\x18"), invalid("type 24: there is no such type"));
   EXPECT_THAT(Decode("\x12x"), invalid("type 18: bytes after its end"));
   EXPECT_THAT(Decode("\x09xyz"), invalid("type 9: it ends too early"));
   // A failure that is no failure.

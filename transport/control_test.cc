@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/deadline.h"
+#include "base/error_info.h"
 #include "base/fork.h"
 #include "base/fork_testing.h"
 #include "base/mutex.h"
@@ -571,9 +572,10 @@ TEST(ControlChannel, ALateOperationNamesTheRankBehind) {
   world.SetProgress(2, 7, 16, 16);
   world[0].ReportLate(7, 17, "allreduce #17 (25 MiB f32 sum)");
   world.ExpectFailureEverywhere(
-      7,
-      absl::DeadlineExceededError("allreduce #17 (25 MiB f32 sum) did not finish in time: rank 2 (host h2, pid 1002) "
-                                  "has not called it (it last completed #16); ranks 0-1 have called it and wait"));
+      7, WithFailedRank(absl::DeadlineExceededError(
+                            "allreduce #17 (25 MiB f32 sum) did not finish in time: rank 2 (host h2, pid 1002) has not "
+                            "called it (it last completed #16); ranks 0-1 have called it and wait"),
+                        2));
 }
 
 TEST(ControlChannel, LeavingIsNoFailureForTheOthers) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -27,6 +28,18 @@ std::string Who(const std::vector<const Member*>& group) {
   std::vector<int> ranks;
   for (const Member* member : group) ranks.push_back(member->rank.value());
   return RankList(ranks);
+}
+
+// Called texts with the ranks that called them, by the lowest rank. By rank; empty: unknown.
+std::vector<std::pair<std::vector<int>, absl::string_view>> GroupByCall(absl::Span<const std::string> called) {
+  std::map<absl::string_view, std::vector<int>> ranks_of;
+  for (size_t rank = 0; rank < called.size(); ++rank) {
+    if (!called[rank].empty()) ranks_of[called[rank]].push_back(static_cast<int>(rank));
+  }
+  std::vector<std::pair<std::vector<int>, absl::string_view>> groups;
+  for (auto& [text, ranks] : ranks_of) groups.emplace_back(std::move(ranks), text);
+  std::sort(groups.begin(), groups.end());
+  return groups;
 }
 
 // Where a rank that has not called the operation is instead.
@@ -103,16 +116,44 @@ std::string UnreachableText(absl::Span<const Member* const> by_rank) {
 }
 
 std::string MismatchText(absl::Span<const std::string> called) {
-  std::map<absl::string_view, std::vector<int>> ranks_of;
-  for (size_t rank = 0; rank < called.size(); ++rank) {
-    if (!called[rank].empty()) ranks_of[called[rank]].push_back(static_cast<int>(rank));
-  }
-  std::vector<std::pair<std::vector<int>, absl::string_view>> groups;  // sorts by the lowest rank
-  for (auto& [text, ranks] : ranks_of) groups.emplace_back(std::move(ranks), text);
-  std::sort(groups.begin(), groups.end());
   std::vector<std::string> parts;
-  for (const auto& [ranks, text] : groups) parts.push_back(absl::StrCat(RankList(ranks), " called ", text));
+  for (const auto& [ranks, text] : GroupByCall(called))
+    parts.push_back(absl::StrCat(RankList(ranks), " called ", text));
   return absl::StrCat("the ranks' collectives differ: ", absl::StrJoin(parts, "; "));
+}
+
+absl::optional<int> OddOne(absl::Span<const std::string> called) {
+  const auto groups = GroupByCall(called);
+  if (groups.size() != 2 || groups[0].first.size() == groups[1].first.size()) return absl::nullopt;
+  for (const auto& [ranks, text] : groups) {
+    if (ranks.size() == 1) return ranks[0];
+  }
+  return absl::nullopt;
+}
+
+absl::optional<int> FirstLate(uint64_t sequence, absl::Span<const LateRank> ranks) {
+  // In the order of the text's sentences.
+  enum class Blame { kLeft, kSilent, kNotCalled, kUnaware, kNone };
+  std::tuple<Blame, uint64_t, uint64_t, int> first = {Blame::kNone, 0, 0, 0};
+  bool waiting = false;
+  bool done = false;
+  for (const LateRank& rank : ranks) {
+    Blame blame = Blame::kNone;
+    if (rank.state == LateRank::State::kLeft) blame = Blame::kLeft;
+    if (rank.state == LateRank::State::kSilent) blame = Blame::kSilent;
+    if (rank.state == LateRank::State::kUnaware) blame = Blame::kUnaware;
+    if (rank.state == LateRank::State::kAnswered) {
+      if (rank.progress.started < sequence) blame = Blame::kNotCalled;
+      waiting |= rank.progress.started >= sequence && rank.progress.completed < sequence;
+      done |= rank.progress.completed >= sequence;
+    }
+    const bool placed = blame == Blame::kSilent || blame == Blame::kNotCalled;
+    first = std::min(first, {blame, placed ? rank.progress.completed : 0, placed ? rank.progress.started : 0,
+                             rank.member->rank.value()});
+  }
+  const Blame blame = std::get<0>(first);
+  if (blame == Blame::kNone || (blame == Blame::kUnaware && done && !waiting)) return absl::nullopt;
+  return std::get<3>(first);
 }
 
 std::string LateText(absl::string_view operation, uint64_t sequence, absl::Span<const LateRank> ranks) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "transport/control_types.h"
 
@@ -47,9 +48,13 @@ struct LateRank {
 // "allreduce #17 (25 MiB f32 sum) did not finish in time: rank 2 (host b, pid 71) has not called it (it last completed
 // #16); rank 1 has called it and waits": whoever is to blame first. Ranks in one situation share a sentence.
 std::string LateText(absl::string_view operation, uint64_t sequence, absl::Span<const LateRank> ranks);
+// The rank that the text names first, unless all have called the operation.
+absl::optional<int> FirstLate(uint64_t sequence, absl::Span<const LateRank> ranks);
 
 // "the ranks' collectives differ: rank 0 called reduce #2 (...); ranks 1, 3 called ...". By rank; empty: unknown.
 std::string MismatchText(absl::Span<const std::string> called);
+// The one rank that called something else than all others, where there are more than two.
+absl::optional<int> OddOne(absl::Span<const std::string> called);
 
 // "300 ms", "30 s".
 std::string DurationText(std::chrono::milliseconds duration);

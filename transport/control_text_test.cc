@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
 #include "base/rank.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -73,6 +74,7 @@ class LateTextTest : public ::testing::Test {
     ranks_.push_back({members_.back().get(), state, {started, completed}});
   }
   std::string Text() const { return LateText("allreduce #17", 17, ranks_); }
+  absl::optional<int> First() const { return FirstLate(17, ranks_); }
 
  private:
   std::vector<std::unique_ptr<Member>> members_;
@@ -88,6 +90,14 @@ TEST_F(LateTextTest, NamesWhoHasNotCalledAndWhoWaits) {
   EXPECT_EQ(Text(),
             "allreduce #17 did not finish in time: rank 2 (host b, pid 71) has not called it (it last completed #16); "
             "ranks 0-1 have called it and wait");
+  EXPECT_EQ(First(), 2);
+}
+
+TEST_F(LateTextTest, WhereAllHaveCalledNobodyIsFirst) {
+  Add(State::kAnswered, 17, 16);
+  Add(State::kAnswered, 18, 17);
+  EXPECT_EQ(Text(), "allreduce #17 did not finish in time: rank 0 has called it and waits; rank 1 has completed it");
+  EXPECT_EQ(First(), absl::nullopt);
 }
 
 TEST_F(LateTextTest, TellsStagesApart) {
@@ -103,6 +113,7 @@ TEST_F(LateTextTest, TellsStagesApart) {
             "rank 2 (host b, pid 71) has not called it (it has completed none); "
             "rank 1 (host b, pid 70) has not called it (it is still in #15); "
             "rank 0 has called it and waits; rank 3 has completed it");
+  EXPECT_EQ(First(), 5);
 }
 
 TEST_F(LateTextTest, RanksAtTheSamePlaceShareASentence) {
@@ -111,6 +122,7 @@ TEST_F(LateTextTest, RanksAtTheSamePlaceShareASentence) {
   EXPECT_EQ(Text(),
             "allreduce #17 did not finish in time: ranks 1-5 have not called it (they last completed #16); "
             "rank 0 has called it and waits");
+  EXPECT_EQ(First(), 1);
 }
 
 TEST_F(LateTextTest, RanksThatDoNotKnowTheChannelAreNamedOnlyWhenNobodyElseIsBehind) {
@@ -120,12 +132,21 @@ TEST_F(LateTextTest, RanksThatDoNotKnowTheChannelAreNamedOnlyWhenNobodyElseIsBeh
       Text(),
       "allreduce #17 did not finish in time: rank 1 (host b, pid 70) has not opened this communicator, or takes no "
       "part in it; rank 0 has called it and waits");
+  EXPECT_EQ(First(), 1);
   Add(State::kAnswered, 16, 16);
+  EXPECT_EQ(First(), 2);
   EXPECT_THAT(Text(), ::testing::Not(::testing::HasSubstr("takes no part")));
 }
 
 TEST(MismatchText, NamesWhoCalledWhatLowestRankFirst) {
   EXPECT_EQ(MismatchText({"b", "a", "", "b"}), "the ranks' collectives differ: ranks 0, 3 called b; rank 1 called a");
+}
+
+TEST(OddOne, IsTheRankThatDiffersFromAllOthers) {
+  EXPECT_EQ(OddOne({"b", "a", "", "b"}), 1);
+  EXPECT_EQ(OddOne({"b", "a"}), absl::nullopt);
+  EXPECT_EQ(OddOne({"b", "a", "c"}), absl::nullopt);
+  EXPECT_EQ(OddOne({"b", "a", "b", "a"}), absl::nullopt);
 }
 
 TEST(DurationText, UsesWholeSecondsWhereItCan) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/error_info.h"
 #include "transport/control_text.h"
 
 namespace lockstep {
@@ -23,7 +24,8 @@ const Progress* Find(const ProgressList& list, ChannelId channel) {
 }
 
 absl::Status HasClosed(const Member& member) {
-  return absl::AbortedError(absl::StrCat(Describe(member), " has closed its communicator"));
+  return WithFailedRank(absl::AbortedError(absl::StrCat(Describe(member), " has closed its communicator")),
+                        member.rank.value());
 }
 
 }  // namespace
@@ -114,6 +116,8 @@ bool World::Handle(int rank, Message message, TimePoint now) {
     Send(barriers_.Enter(rank, *enter, now));
   } else if (std::holds_alternative<Goodbye>(message)) {
     Left(rank);
+  } else if (std::holds_alternative<Exiting>(message)) {
+    Gone(rank, "exited: its process ended without destroying its communicator");
   } else {
     return false;
   }
@@ -222,7 +226,10 @@ void World::HandleCalled(int rank, Called called) {
   texts[rank] = std::move(called.text);
   const bool differ = std::any_of(texts.begin(), texts.end(),
                                   [&](const std::string& text) { return !text.empty() && text != texts[rank]; });
-  if (differ) Announce(called.channel, absl::FailedPreconditionError(MismatchText(texts)));
+  if (!differ) return;
+  ErrorInfo info;
+  info.failed_rank = OddOne(texts);
+  Announce(called.channel, WithErrorInfo(absl::FailedPreconditionError(MismatchText(texts)), info));
 }
 
 void World::HandleReport(int rank, const Report& report, TimePoint now) {
@@ -298,7 +305,8 @@ void World::Left(int rank) {
   notes_.Forget(rank);
   barriers_.Forget(rank);
   if (phase_ == Phase::kGathering) {
-    return FailSetup(absl::AbortedError(absl::StrCat(Describe(seat.member), " left before the world had formed")));
+    return FailSetup(WithFailedRank(
+        absl::AbortedError(absl::StrCat(Describe(seat.member), " left before the world had formed")), rank));
   }
   // Announcing erases the report: collect first.
   std::vector<ChannelId> reported;
@@ -315,8 +323,8 @@ void World::Gone(int rank, absl::string_view how) {
   barriers_.Forget(rank);
   const std::string text = absl::StrCat(Describe(seat.member), " ", how);
   if (phase_ == Phase::kGathering)
-    return FailSetup(absl::AbortedError(absl::StrCat(text, " before the world had formed")));
-  if (phase_ == Phase::kFormed) Announce(kAllChannels, absl::AbortedError(text));
+    return FailSetup(WithFailedRank(absl::AbortedError(absl::StrCat(text, " before the world had formed")), rank));
+  if (phase_ == Phase::kFormed) Announce(kAllChannels, WithFailedRank(absl::AbortedError(text), rank));
   StopWaitingFor(rank);
 }
 
@@ -372,7 +380,9 @@ void World::AnnounceLate(ChannelId channel, const LatePoll& poll) {
     }
     ranks.push_back(rank);
   }
-  Announce(channel, absl::DeadlineExceededError(LateText(poll.operation, poll.sequence, ranks)));
+  ErrorInfo info;
+  info.failed_rank = FirstLate(poll.sequence, ranks);
+  Announce(channel, WithErrorInfo(absl::DeadlineExceededError(LateText(poll.operation, poll.sequence, ranks)), info));
 }
 
 void World::Tick(TimePoint now) {

@@ -11,7 +11,7 @@
 //   absent         connected             its hello was accepted
 //   connected      joined                it sent join
 //   connected,     left                  goodbye
-//   joined         dead                  its connection closed without one; silence; it does not read
+//   joined         dead                  its connection closed without one; silence; it does not read; it said that it exits
 //
 //   stuck: a collective that a rank has not finished for a heartbeat. Every rank is asked what it called there; two answers that
 //   differ are announced as FAILED_PRECONDITION. So a mismatch is told even where no message of the one meets one of the other.

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
+#include "base/error_info.h"
 #include "base/rank.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
@@ -277,6 +278,7 @@ TEST_F(WorldTest, DeathIsAnnouncedOnceForAllChannels) {
   Tell(0, Report{5, kNoRank, kBroken});
   EXPECT_THAT(TheFailure(kAllChannels),
               StatusIs(absl::StatusCode::kAborted, "rank 2 (host h, pid 72) died: control connection closed"));
+  EXPECT_EQ(GetErrorInfo(TheFailure(kAllChannels)).failed_rank, 2);
   const absl::optional<Reject> back = world_->Connect(HelloOf(2, 3));
   ASSERT_TRUE(back.has_value());
   EXPECT_THAT(back->status, StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("has died in it")));
@@ -345,6 +347,7 @@ TEST_F(WorldTest, SuspectThatLeftIsSaidToHaveLeft) {
   Tell(1, Report{5, 2, kBroken});
   EXPECT_THAT(TheFailure(5),
               StatusIs(absl::StatusCode::kAborted, "rank 2 (host h, pid 72) has closed its communicator"));
+  EXPECT_EQ(GetErrorInfo(TheFailure(5)).failed_rank, 2);
 }
 
 TEST_F(WorldTest, AnySuspectThatLeavesWithinTheGraceExplainsTheReport) {
@@ -576,9 +579,11 @@ TEST_F(WorldTest, ARankThatIsStuckHasEveryRankSayWhatItCalled) {
   Tell(2, Called{5, 4, "reduce #4 (8 f32 sum, root 1)"});
   EXPECT_THAT(Broadcasts<FailureMessage>(), IsEmpty());
   Tell(1, Called{5, 4, "reduce #4 (8 f32 sum, root 0)"});
-  EXPECT_EQ(TheFailure(5), absl::FailedPreconditionError(
+  EXPECT_EQ(TheFailure(5),
+            WithFailedRank(absl::FailedPreconditionError(
                                "the ranks' collectives differ: ranks 0, 2 called reduce #4 (8 f32 sum, root 1); "
-                               "rank 1 called reduce #4 (8 f32 sum, root 0)"));
+                               "rank 1 called reduce #4 (8 f32 sum, root 0)"),
+                           1));
   to_one_.clear();
   Tell(0, Beat(4, 3));
   EXPECT_THAT(to_one_, IsEmpty()) << "the channel is over";

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/rank.h"
+#include "base/status.h"
 #include "transport/ofi/endpoint.h"
 #include "transport/ofi/memory.h"
 #include "transport/ofi/peers.h"
@@ -87,8 +88,8 @@ struct OfiLinkBase {
   }
   // "recv from rank 5 over ofi tcp;ofi_rxm 10.0.0.7:4411: " before the cause.
   absl::Status Because(const char* what, const absl::Status& cause) const {
-    return absl::Status(cause.code(), absl::StrCat(what, " rank ", peer.value(), " over ",
-                                                   parts->transport->DescribePeer(peer), ": ", cause.message()));
+    return Reworded(cause, absl::StrCat(what, " rank ", peer.value(), " over ", parts->transport->DescribePeer(peer),
+                                        ": ", cause.message()));
   }
 };
 
