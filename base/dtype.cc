@@ -2,6 +2,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/clipped.h"
 
 namespace lockstep {
 namespace {
@@ -50,7 +51,7 @@ absl::StatusOr<DType> ParseDType(absl::string_view name) {
     if (name == kTraits[static_cast<int>(dtype)].name) return dtype;
     absl::StrAppend(&names, names.empty() ? "" : ", ", kTraits[static_cast<int>(dtype)].name);
   }
-  return absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is no dtype; there are ", names));
+  return absl::InvalidArgumentError(absl::StrCat("\"", Clipped(name), "\" is no dtype; there are ", names));
 }
 
 bool IsFloat(DType dtype) { return IsKind(dtype, Kind::kFloat); }

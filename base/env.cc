@@ -11,6 +11,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/clipped.h"
 
 namespace lockstep {
 namespace {
@@ -18,7 +20,8 @@ namespace {
 constexpr absl::string_view kPrefix = "LOCKSTEP_";
 
 absl::Status BadValue(absl::string_view name, absl::string_view value, absl::string_view takes) {
-  return absl::InvalidArgumentError(absl::StrCat("environment variable ", name, "=\"", value, "\": takes ", takes));
+  return absl::InvalidArgumentError(
+      absl::StrCat("environment variable ", name, "=\"", Clipped(value), "\": takes ", takes));
 }
 
 bool InTable(absl::string_view name) {
@@ -34,11 +37,26 @@ absl::optional<std::string> GetEnv(absl::string_view name) {
   return std::string(value);
 }
 
+absl::StatusOr<absl::optional<int>> GetEnvWord(absl::string_view name, absl::Span<const char* const> words) {
+  const absl::optional<std::string> text = GetEnv(name);
+  if (!text.has_value()) return absl::optional<int>();
+  const auto found = std::find(words.begin(), words.end(), absl::string_view(*text));
+  if (found == words.end()) return BadValue(name, *text, absl::StrJoin(words, ", "));
+  return absl::optional<int>(found - words.begin());
+}
+
+bool ParseInteger(absl::string_view text, int64_t* value) {
+  const absl::string_view digits = text.substr(absl::StartsWith(text, "-") ? 1 : 0);
+  // SimpleAtoi takes white space and a plus, too.
+  return !digits.empty() && std::all_of(digits.begin(), digits.end(), absl::ascii_isdigit) &&
+         absl::SimpleAtoi(text, value);
+}
+
 absl::StatusOr<absl::optional<int64_t>> GetEnvInt(absl::string_view name, int64_t min, int64_t max) {
   const absl::optional<std::string> text = GetEnv(name);
   if (!text.has_value()) return absl::optional<int64_t>();
   int64_t value = 0;
-  if (!absl::SimpleAtoi(*text, &value) || value < min || value > max) {
+  if (!ParseInteger(*text, &value) || value < min || value > max) {
     return BadValue(name, *text, absl::StrCat("an integer from ", min, " to ", max));
   }
   return absl::optional<int64_t>(value);

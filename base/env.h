@@ -30,6 +30,12 @@ absl::Span<const EnvironmentVariable> EnvironmentTable();
 // The value of a variable of any family; nothing when unset. An empty value counts as unset.
 absl::optional<std::string> GetEnv(absl::string_view name);
 
+// The index of the word that it is; any other value is an error.
+absl::StatusOr<absl::optional<int>> GetEnvWord(absl::string_view name, absl::Span<const char* const> words);
+
+// Digits, after a minus where it is negative, and nothing else. False when it is no such number or fits no int64_t.
+bool ParseInteger(absl::string_view text, int64_t* value);
+
 absl::StatusOr<absl::optional<int64_t>> GetEnvInt(absl::string_view name, int64_t min, int64_t max);
 absl::StatusOr<absl::optional<bool>> GetEnvBool(absl::string_view name);  // 0/1, false/true, no/yes, off/on
 

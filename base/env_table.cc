@@ -15,7 +15,7 @@ constexpr EnvironmentVariable kTable[] = {
     {"LOCKSTEP_CHUNK_BYTES", "bytes, a multiple of 64 up to 1,073,741,824", "262,144; over libfabric 524,288",
      "Size into which messages are cut; must be the same on all ranks."},
     {"LOCKSTEP_CPU", "scalar, avx2 or avx512", "the best that the processor has",
-     "Highest variant of the CPU kernels to use; all give the same bits."},
+     "Highest variant of the CPU kernels to use, which a process chooses once; all give the same bits."},
     {"LOCKSTEP_DETERMINISTIC", "0 or 1", "0",
      "Every reduction folds in rank order, so that its bits depend on the inputs alone; must be the same on all "
      "ranks."},
@@ -32,7 +32,8 @@ constexpr EnvironmentVariable kTable[] = {
     {"LOCKSTEP_JOB_ID", "any text", "empty", "Names the job: connections of another job are refused."},
     {"LOCKSTEP_LOCAL_RANK", "0 to LOCKSTEP_LOCAL_WORLD_SIZE - 1", "unset", "This process's number on its host."},
     {"LOCKSTEP_LOCAL_WORLD_SIZE", "a count, 1 or more", "unset", "How many processes of the job run on this host."},
-    {"LOCKSTEP_LOG", "error, warning, info, debug or trace", "warning", "Least urgent level that is logged."},
+    {"LOCKSTEP_LOG", "error, warning, info, debug or trace", "warning",
+     "Least urgent level that is logged, read when a process first logs."},
     {"LOCKSTEP_MEASURE_LINKS", "0 or 1", "0",
      "Chooses algorithms by what the links cost as measured at set-up, not by costs built in; must be the same on all "
      "ranks."},

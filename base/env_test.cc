@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
+#include "base/clipped.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -68,7 +69,8 @@ TEST_F(EnvTest, IntegersAreCheckedAgainstTheirRange) {
   };
   EXPECT_THAT(parse("1"), IsOkAndHolds(Eq(1)));
   EXPECT_THAT(parse("86400000"), IsOkAndHolds(Eq(86400000)));
-  for (const char* bad : {"0", "-5", "86400001", "5s", "1e3", "0x10", "99999999999999999999", "one"}) {
+  for (const char* bad :
+       {"0", "-5", "86400001", "5s", "1e3", "0x10", "99999999999999999999", "one", " 5", "5 ", "+5", "-", "- 5"}) {
     EXPECT_THAT(parse(bad), StatusIs(absl::StatusCode::kInvalidArgument,
                                      AllOf(HasSubstr(std::string("LOCKSTEP_TIMEOUT_MS=\"") + bad + "\""),
                                            HasSubstr("an integer from 1 to 86400000"))))
@@ -93,6 +95,35 @@ TEST_F(EnvTest, BooleansHaveFourSpellingsEach) {
     EXPECT_THAT(parse(bad), StatusIs(absl::StatusCode::kInvalidArgument,
                                      HasSubstr(std::string("LOCKSTEP_CHECKED=\"") + bad + "\": takes 0 or 1")));
   }
+}
+
+TEST_F(EnvTest, WordsAreThoseAndNoOthers) {
+  const auto parse = [&](const std::string& value) {
+    Set("LOCKSTEP_CPU", value);
+    return GetEnvWord("LOCKSTEP_CPU", {"scalar", "avx2"});
+  };
+  EXPECT_THAT(parse("scalar"), IsOkAndHolds(Eq(0)));
+  EXPECT_THAT(parse("avx2"), IsOkAndHolds(Eq(1)));
+  EXPECT_THAT(parse(""), IsOkAndHolds(Eq(absl::nullopt)));
+  for (const char* bad : {"AVX2", "avx", "avx2 ", "scalar, avx2"}) {
+    EXPECT_THAT(parse(bad), StatusIs(absl::StatusCode::kInvalidArgument,
+                                     HasSubstr(std::string("LOCKSTEP_CPU=\"") + bad + "\": takes scalar, avx2")));
+  }
+}
+
+TEST_F(EnvTest, LongValuesAreNotEchoedWhole) {
+  Set("LOCKSTEP_TIMEOUT_MS", std::string(100'000, '7'));
+  const absl::Status status = GetEnvInt("LOCKSTEP_TIMEOUT_MS", 1, 86400000).status();
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("777... (100000 bytes)"), testing::SizeIs(testing::Lt(300))));
+}
+
+TEST_F(EnvTest, WhatIsEchoedIsClipped) {
+  EXPECT_EQ(Clipped("as it \"is\" \xC3\xA4"), "as it \"is\" \xC3\xA4");
+  EXPECT_EQ(Clipped("a\nb\x1B"), "a\\x0ab\\x1b");
+  EXPECT_EQ(Clipped(std::string(100, 'x')), std::string(100, 'x'));
+  EXPECT_EQ(Clipped(std::string(101, 'x')), std::string(100, 'x') + "... (101 bytes)");
+  // Never half a character.
+  EXPECT_EQ(Clipped(std::string(99, 'x') + "\xC3\xA4y"), std::string(99, 'x') + "... (102 bytes)");
 }
 
 TEST_F(EnvTest, UnknownNamesOfOurFamilyAreListed) {

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/fork.h"
 #include "base/poll.h"
+#include "base/status.h"
 
 namespace lockstep {
 namespace internal {
@@ -162,13 +162,7 @@ absl::Status HostQueue::Push(Entry entry) {
 }
 
 absl::Status HostQueue::StartWorker() {
-  try {
-    worker_ = Thread(name_, [this] { Run(); });
-    return absl::OkStatus();
-  } catch (const std::system_error& error) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("host stream \"", name_, "\": cannot start its thread: ", error.what()));
-  }
+  return Annotate(worker_.Start(name_, [this] { Run(); }), absl::StrCat("host stream \"", name_, "\""));
 }
 
 StreamPoint HostQueue::End() const {

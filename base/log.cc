@@ -14,8 +14,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/clipped.h"
 #include "base/env.h"
 #include "base/mutex.h"
+#include "base/status.h"
 
 namespace lockstep {
 namespace {
@@ -70,15 +72,14 @@ class State {
 int CurrentLevel() {
   const int level = current_level.load(std::memory_order_relaxed);
   if (level != kUnset) return level;
-  const std::string name = GetEnv("LOCKSTEP_LOG").value_or("warning");
-  const absl::StatusOr<LogLevel> parsed = ParseLogLevel(name);
+  const absl::StatusOr<absl::optional<LogLevel>> read = LogLevelOfEnvironment();
+  const LogLevel found = read.ok() ? read->value_or(LogLevel::kWarning) : LogLevel::kWarning;
   int expected = kUnset;
   // One thread's attempt succeeds; a SetLogLevel that came first stays.
-  if (current_level.compare_exchange_strong(expected, static_cast<int>(parsed.value_or(LogLevel::kWarning)),
-                                            std::memory_order_relaxed) &&
-      !parsed.ok()) {
+  if (current_level.compare_exchange_strong(expected, static_cast<int>(found), std::memory_order_relaxed) &&
+      !read.ok()) {
     internal::LogLine(LogLevel::kWarning, __FILE__, __LINE__).stream()
-        << "environment variable LOCKSTEP_LOG: " << parsed.status().message() << "; logging at warning";
+        << read.status().message() << "; logging at warning";
   }
   return current_level.load(std::memory_order_relaxed);
 }
@@ -110,7 +111,13 @@ absl::StatusOr<LogLevel> ParseLogLevel(absl::string_view name) {
     if (name == kNames[level]) return static_cast<LogLevel>(level);
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("\"", name, "\" is no log level; there are error, warning, info, debug, trace"));
+      absl::StrCat("\"", Clipped(name), "\" is no log level; there are error, warning, info, debug, trace"));
+}
+
+absl::StatusOr<absl::optional<LogLevel>> LogLevelOfEnvironment() {
+  LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<int> level, GetEnvWord("LOCKSTEP_LOG", kNames));
+  if (!level.has_value()) return absl::optional<LogLevel>();
+  return absl::make_optional(static_cast<LogLevel>(*level));
 }
 
 const char* LogLevelName(LogLevel level) {

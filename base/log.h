@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
 
 namespace lockstep {
 
@@ -21,6 +22,9 @@ enum class LogLevel { kError = 0, kWarning = 1, kInfo = 2, kDebug = 3, kTrace = 
 // "error", "warning", "info", "debug", "trace"; anything else is INVALID_ARGUMENT and lists these.
 absl::StatusOr<LogLevel> ParseLogLevel(absl::string_view name);
 const char* LogLevelName(LogLevel level);
+
+// What LOCKSTEP_LOG says, or that it takes something else. Whoever logs earlier takes the default; creating a world fails.
+absl::StatusOr<absl::optional<LogLevel>> LogLevelOfEnvironment();
 
 LogLevel GetLogLevel();
 void SetLogLevel(LogLevel level);

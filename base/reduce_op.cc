@@ -1,6 +1,7 @@
 #include "base/reduce_op.h"
 
 #include "absl/strings/str_cat.h"
+#include "base/clipped.h"
 
 namespace lockstep {
 namespace {
@@ -22,7 +23,7 @@ absl::StatusOr<ReduceOp> ParseReduceOp(absl::string_view name) {
     if (name == kNames[static_cast<int>(op)]) return op;
     absl::StrAppend(&names, names.empty() ? "" : ", ", kNames[static_cast<int>(op)]);
   }
-  return absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is no reduction; there are ", names));
+  return absl::InvalidArgumentError(absl::StrCat("\"", Clipped(name), "\" is no reduction; there are ", names));
 }
 
 bool IsDefined(DType dtype, ReduceOp op) {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "base/limits.h"
 
 namespace lockstep {
 
@@ -47,6 +48,7 @@ absl::Status ErrnoStatus(int error, absl::string_view attempt) {
     case EPERM:
       return absl::PermissionDeniedError(message);
     case ENOMEM:
+      return absl::ResourceExhaustedError(absl::StrCat(message, ": ", LimitsOnMemory()));
     case EMFILE: {
       rlimit limit = {};
       getrlimit(RLIMIT_NOFILE, &limit);

@@ -1,5 +1,8 @@
 #include "base/status.h"
 
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <cerrno>
 #include <memory>
 
@@ -12,8 +15,10 @@
 namespace lockstep {
 namespace {
 
+using testing::AllOf;
 using testing::Eq;
 using testing::HasSubstr;
+using testing::Not;
 using testing::Pointee;
 
 TEST(StatusTest, AnnotateKeepsTheCodeAndPutsTheContextFirst) {
@@ -39,6 +44,21 @@ TEST(StatusTest, ErrnoBecomesTheCodeThatTellsWhatToDo) {
   }
   EXPECT_THAT(ErrnoStatus(ECONNREFUSED, "connect to 10.0.0.7:4411"),
               StatusIs(absl::StatusCode::kUnavailable, Eq("connect to 10.0.0.7:4411: Connection refused")));
+}
+
+TEST(StatusTest, WhatIsExhaustedIsNamed) {
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  rlimit limited = before;
+  limited.rlim_cur = std::min<rlim_t>(before.rlim_max, rlim_t{1} << 46);
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &limited), 0);
+  EXPECT_THAT(ErrnoStatus(ENOMEM, "mmap"),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("RLIMIT_AS allows 70368744177664 bytes of address space, "),
+                             Not(HasSubstr("RLIMIT_NOFILE")))));
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_THAT(ErrnoStatus(ENOMEM, "mmap").message(), Not(HasSubstr("RLIMIT_NOFILE")));
+  EXPECT_THAT(ErrnoStatus(EMFILE, "socket").message(), HasSubstr("RLIMIT_NOFILE allows "));
 }
 
 absl::Status ReturnIfError(absl::Status status, bool* went_on) {

@@ -4,10 +4,13 @@
 #include <signal.h>
 
 #include <new>
+#include <system_error>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/fork.h"
+#include "base/limits.h"
 
 namespace lockstep {
 namespace {
@@ -39,6 +42,17 @@ Thread::Thread(const std::string& name, absl::AnyInvocable<void()> body) : fork_
         body();
       },
       std::move(body));
+}
+
+absl::Status Thread::Start(const std::string& name, absl::AnyInvocable<void()> body) {
+  try {
+    *this = Thread(name, std::move(body));
+    return absl::OkStatus();
+  } catch (const std::system_error& error) {
+    Join();
+    return absl::ResourceExhaustedError(
+        absl::StrCat("start the thread ", name, ": ", error.code().message(), ": ", LimitsOnThreads()));
+  }
 }
 
 Thread& Thread::operator=(Thread&& other) {

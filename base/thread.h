@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
 
 namespace lockstep {
 
@@ -16,11 +17,15 @@ namespace lockstep {
 class Thread {
  public:
   Thread() = default;
-  // Starts at once. `name` shows in ps and gdb; Linux keeps 15 characters.
+  // Starts at once. `name` shows in ps and gdb; Linux keeps 15 characters. REQUIRES that a thread can be had: otherwise it throws what
+  // std::thread does.
   Thread(const std::string& name, absl::AnyInvocable<void()> body);
   ~Thread() { Join(); }
   Thread(Thread&& other) = default;
   Thread& operator=(Thread&& other);
+
+  // Joins what it was and starts this. RESOURCE_EXHAUSTED, with what limits threads, when none can be had: then it is no thread.
+  absl::Status Start(const std::string& name, absl::AnyInvocable<void()> body);
 
   bool joinable() const { return thread_.joinable(); }
   void Join();

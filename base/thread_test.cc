@@ -1,20 +1,29 @@
 #include "base/thread.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/syscall.h>
 
 #include <atomic>
 #include <string>
 #include <thread>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
 #include "base/deadline.h"
 #include "base/fork_testing.h"
+#include "base/status_matchers.h"
 #include "gtest/gtest.h"
+#include "tests/hindrances.h"
 
 namespace lockstep {
 namespace {
+
+constexpr int kNoFilter = 77;  // an exit status: this system has none
 
 TEST(ThreadTest, BlocksEverySignalFromItsFirstMoment) {
   sigset_t before;
@@ -76,6 +85,32 @@ TEST(ThreadTest, MovedFromAndDefaultThreadsAreNotJoinable) {
   target.Join();
   EXPECT_FALSE(target.joinable());
   target.Join();
+}
+
+// As where pids.max or RLIMIT_NPROC is reached.
+TEST(ThreadTest, StartSaysWhatLimitsThreads) {
+  const int in_child = RunInForkedChild(
+      [] {
+        for (const int call : {SYS_clone3, SYS_clone}) {
+          if (!Refuse({call, EAGAIN}).ok()) return kNoFilter;
+        }
+        Thread thread;
+        const absl::Status status = thread.Start("lockstep-test", [] {});
+        if (!absl::IsResourceExhausted(status) || thread.joinable()) return 2;
+        const auto says = [&](absl::string_view text) { return absl::StrContains(status.message(), text); };
+        return says("start the thread lockstep-test: Resource temporarily unavailable: ") &&
+                       says("RLIMIT_NPROC allows ")
+                   ? 0
+                   : 3;
+      },
+      Deadline::AfterMs(20'000));
+  if (in_child == kNoFilter) GTEST_SKIP() << "no filters of system calls here";
+  EXPECT_EQ(in_child, 0);
+  Thread thread;
+  bool ran = false;
+  ASSERT_THAT(thread.Start("lockstep-test", [&] { ran = true; }), IsOk());
+  thread.Join();
+  EXPECT_TRUE(ran);
 }
 
 TEST(ThreadTest, ForkedChildForgetsTheParentsThread) {

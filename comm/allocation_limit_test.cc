@@ -3,17 +3,22 @@
 // out what comes next; where the limit is lifted, memory too.
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstddef>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <ostream>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/deadline.h"
+#include "base/limits.h"
 #include "base/status.h"
 #include "base/status_matchers.h"
 #include "comm/communicator.h"
@@ -89,6 +94,93 @@ LOCKSTEP_RANK_FUNCTION(Allocator) {
   EXPECT_TRUE(buffer->shared());
   return RunAllCollectives(communicator);
 }
+
+// ---- Memory itself
+
+// What the kernel shows to each rank, in a folder: to rank 1 perhaps a control group of its own.
+class ShownMemory {
+ public:
+  ShownMemory() : folder_(std::filesystem::path(::testing::TempDir()) / absl::StrCat("allocation_limit_", getpid())) {}
+  ~ShownMemory() { std::filesystem::remove_all(folder_); }
+
+  void Write(const std::string& path, const std::string& text) const {
+    std::filesystem::create_directories((folder_ / path).parent_path());
+    std::ofstream(folder_ / path) << text << "\n";
+  }
+  std::string folder() const { return folder_.string(); }
+
+ private:
+  const std::filesystem::path folder_;
+};
+
+// Arguments: the address of the store, the folder, sizes. Says how allocating each went, then that all the rest went well.
+LOCKSTEP_RANK_FUNCTION(AllocatorOfWhatIsLeft) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto store, ConnectToTestStore(self.arguments()[0]));
+  WorldOptions options = ProcessWorldOptions(self, store.get());
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<World> world, World::Create(options));
+  Communicator* const communicator = world->communicator();
+  const std::string folder = absl::StrCat(self.arguments()[1], "/", self.rank());
+  SetLimitFilesForTesting({folder, folder});
+  for (size_t i = 2; i < self.arguments().size(); ++i) {
+    const size_t bytes = std::stoull(self.arguments()[i]);
+    LOCKSTEP_RETURN_IF_ERROR(self.Send(communicator->Allocate(bytes).status().ToString()));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(communicator->status());
+  return RunAllCollectives(communicator);
+}
+
+class MemoryLeftTest : public ::testing::Test {
+ protected:
+  // Answers of the ranks, by size and rank.
+  std::vector<std::vector<std::string>> Allocate(const std::vector<std::string>& sizes) {
+    std::vector<std::vector<std::string>> answers;
+    absl::StatusOr<std::unique_ptr<TcpStoreServer>> store = ServeTestStore();
+    EXPECT_THAT(store, IsOk());
+    ProcessGroup::Options options;
+    options.size = kRanks;
+    options.arguments = {(*store)->address().ToString(), shown_.folder()};
+    options.arguments.insert(options.arguments.end(), sizes.begin(), sizes.end());
+    absl::StatusOr<std::unique_ptr<ProcessGroup>> group = ProcessGroup::Start("AllocatorOfWhatIsLeft", options);
+    EXPECT_THAT(group, IsOk());
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      answers.emplace_back();
+      for (int rank = 0; rank < kRanks; ++rank) {
+        const absl::StatusOr<std::string> answer = (*group)->Receive(rank, Soon());
+        answers.back().push_back(answer.ok() ? *answer : answer.status().ToString());
+      }
+    }
+    EXPECT_THAT((*group)->WaitAll(Soon()), Each(IsOk()));
+    return answers;
+  }
+
+  const ShownMemory shown_;
+};
+
+// Each part alone would fit.
+TEST_F(MemoryLeftTest, OfTheMachineIsForAllRanksThere) {
+  for (int rank = 0; rank < kRanks; ++rank) shown_.Write(absl::StrCat(rank, "/meminfo"), "MemAvailable: 10240 kB");
+  const auto answers = Allocate({"4194304", "3145728"});
+  EXPECT_THAT(answers[0], Each(AllOf(StartsWith("RESOURCE_EXHAUSTED: "),
+                                     HasSubstr("need 12582912 bytes of memory together, 4194304 of them this rank; "
+                                               "10485760 bytes are left by MemAvailable"))));
+  EXPECT_THAT(answers[1], Each("OK"));
+}
+
+TEST_F(MemoryLeftTest, OfAControlGroupIsForTheRanksInIt) {
+  shown_.Write("1/self/cgroup", "0::/");
+  shown_.Write("1/memory.max", "5000000");
+  shown_.Write("1/memory.current", "1000000");
+  const auto answers = Allocate({"4194304", "3145728"});
+  EXPECT_THAT(answers[0][1], AllOf(StartsWith("RESOURCE_EXHAUSTED: "), HasSubstr("need 4194304 bytes of memory"),
+                                   HasSubstr("; 4000000 bytes are left by "), HasSubstr("/1/memory.max")));
+  for (const int other : {0, 2}) {
+    EXPECT_THAT(answers[0][other], AllOf(StartsWith("UNAVAILABLE: "), HasSubstr("rank 1 has no memory"),
+                                         HasSubstr("4194304"), HasSubstr("4000000")));
+  }
+  EXPECT_THAT(answers[1], Each("OK"));
+}
+
+// ---- Limits of a process
 
 class AllocationLimitTest : public ::testing::TestWithParam<Case> {};
 

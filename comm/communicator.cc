@@ -1,8 +1,10 @@
 #include "comm/communicator.h"
 
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/limits.h"
 #include "base/status.h"
 
 namespace lockstep {
@@ -79,6 +81,12 @@ absl::StatusOr<Work> Communicator::StartSend(const SendRequest&) { return NotHer
 absl::StatusOr<Work> Communicator::StartReceive(const ReceiveRequest&) { return NotHere("messages"); }
 absl::Status Communicator::Send(const SendRequest& request) { return Finish(StartSend(request)); }
 absl::Status Communicator::Receive(const ReceiveRequest& request) { return Finish(StartReceive(request)); }
+
+absl::Status Communicator::CheckMemory(size_t bytes) {
+  const std::string why = WhyNoMemory(bytes);
+  if (why.empty()) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes of memory are needed, ", why));
+}
 
 absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Communicator::Allocate(size_t bytes) {
   return MakePrivateBuffer(bytes);

@@ -195,6 +195,11 @@ class Communicator {
   // stays usable. After a failure of the communicator a rank that was stopped may still write into it.
   virtual absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Allocate(size_t bytes);
 
+  // Collective. Whether this rank can touch `bytes` more of the host's memory while the other ranks of its host touch what they
+  // ask for: the kernel ends processes where more is touched than there is. ERRORS on every rank when one of them cannot:
+  // RESOURCE_EXHAUSTED there, with what is needed and what is left, UNAVAILABLE, naming it, on the others.
+  virtual absl::Status CheckMemory(size_t bytes);
+
   // Memory on device() for collectives there, in which they are fastest. Otherwise as Allocate, but its contents are undefined.
   virtual absl::StatusOr<std::unique_ptr<SymmetricBuffer>> AllocateOnDevice(size_t bytes);
 

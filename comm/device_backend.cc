@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/clipped.h"
 #include "base/cuda_remote_writes.h"
 #include "base/rank.h"
 #include "base/status.h"
@@ -129,7 +130,7 @@ absl::StatusOr<std::unique_ptr<DeviceCommunicator>> MakeDeviceCommunicator(HostP
   }
   if (options.backend != "auto") {
     return absl::InvalidArgumentError(absl::StrCat("there is no way for a device's tensors by the name of \"",
-                                                   options.backend, "\": there are auto, ",
+                                                   Clipped(options.backend), "\": there are auto, ",
                                                    absl::StrJoin(names, ", ")));
   }
   return absl::UnavailableError(

@@ -89,6 +89,7 @@ class DeviceCommunicator : public Communicator {
     LOCKSTEP_RETURN_IF_ERROR(CheckHeld(/*by_holder=*/false));
     return host_->Allocate(bytes);
   }
+  absl::Status CheckMemory(size_t bytes) override { return host_->CheckMemory(bytes); }
   absl::StatusOr<std::unique_ptr<SymmetricBuffer>> AllocateOnDevice(size_t bytes) override;
 
   // What the host communicator supports, where a back end has no more to say.

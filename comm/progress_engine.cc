@@ -4,7 +4,9 @@
 #include <thread>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "base/check.h"
+#include "base/log.h"
 
 namespace lockstep {
 namespace {
@@ -50,7 +52,9 @@ void ProgressEngine::RemoveClient(Client* client) {
 
 void ProgressEngine::WakeThread() {
   if (!thread_.joinable()) {
-    thread_ = Thread("lockstep-io", [this] { ThreadMain(); });
+    // Without it collectives still get on while somebody waits for one.
+    const absl::Status started = thread_.Start("lockstep-io", [this] { ThreadMain(); });
+    if (!started.ok()) LOCKSTEP_LOG(kError) << "nothing goes on in the background: " << started.message();
   } else {
     changed_.SignalAll();
   }

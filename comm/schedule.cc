@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/clipped.h"
 #include "comm/algorithms/algorithms.h"
 
 namespace lockstep {
@@ -194,7 +195,7 @@ absl::StatusOr<Algorithm> ParseAlgorithm(absl::string_view name) {
     if (name == kAlgorithmNames[index]) return static_cast<Algorithm>(index);
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("unknown algorithm '", name, "'; known are ", absl::StrJoin(kAlgorithmNames, ", ")));
+      absl::StrCat("unknown algorithm '", Clipped(name), "'; known are ", absl::StrJoin(kAlgorithmNames, ", ")));
 }
 
 std::string ToString(const Step& step) {

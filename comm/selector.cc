@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/clipped.h"
 #include "base/status.h"
 #include "comm/prices.h"
 
@@ -27,7 +28,7 @@ absl::StatusOr<Collective> ParseCollective(absl::string_view name) {
     if (name == known.back()) return static_cast<Collective>(index);
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("unknown collective '", name, "'; known are ", absl::StrJoin(known, ", ")));
+      absl::StrCat("unknown collective '", Clipped(name), "'; known are ", absl::StrJoin(known, ", ")));
 }
 
 absl::StatusOr<AlgorithmOverrides> ParseForAll(absl::string_view name) {
@@ -48,8 +49,8 @@ absl::StatusOr<AlgorithmOverrides> Parse(absl::string_view text) {
   for (absl::string_view entry : absl::StrSplit(text, ';')) {
     const std::vector<absl::string_view> words = absl::StrSplit(entry, ':');
     if (words.size() != 2) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("'", entry, "' is not collective:algorithm (an algorithm alone has no others beside it)"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "'", Clipped(entry), "' is not collective:algorithm (an algorithm alone has no others beside it)"));
     }
     LOCKSTEP_ASSIGN_OR_RETURN(const Collective collective, ParseCollective(absl::StripAsciiWhitespace(words[0])));
     LOCKSTEP_ASSIGN_OR_RETURN(const Algorithm algorithm, ParseAlgorithm(absl::StripAsciiWhitespace(words[1])));
@@ -66,7 +67,7 @@ absl::StatusOr<AlgorithmOverrides> Parse(absl::string_view text) {
 
 absl::StatusOr<AlgorithmOverrides> ParseAlgorithmOverrides(absl::string_view text) {
   absl::StatusOr<AlgorithmOverrides> overrides = Parse(text);
-  if (!overrides.ok()) return Annotate(overrides.status(), absl::StrCat("algorithm overrides '", text, "'"));
+  if (!overrides.ok()) return Annotate(overrides.status(), absl::StrCat("algorithm overrides '", Clipped(text), "'"));
   return overrides;
 }
 

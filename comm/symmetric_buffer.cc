@@ -5,8 +5,10 @@
 #include <cerrno>
 #include <cstddef>
 #include <memory>
+#include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/limits.h"
 #include "base/status.h"
 
 namespace lockstep {
@@ -30,6 +32,9 @@ class PrivateBuffer : public SymmetricBuffer {
 
 absl::StatusOr<std::unique_ptr<SymmetricBuffer>> MakePrivateBuffer(size_t bytes) {
   if (bytes == 0) return absl::InvalidArgumentError("a buffer of 0 bytes");
+  if (const std::string why = WhyNoMemory(bytes); !why.empty()) {
+    return absl::ResourceExhaustedError(absl::StrCat("allocate ", bytes, " bytes: ", why));
+  }
   void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) {
     return absl::ResourceExhaustedError(

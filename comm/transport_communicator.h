@@ -94,6 +94,7 @@ class TransportCommunicator : public Communicator,
   absl::Status Receive(const ReceiveRequest& request) override;
   absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key) override;
   absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Allocate(size_t bytes) override;
+  absl::Status CheckMemory(size_t bytes) override;
   absl::Status AddDeviceMemory(const void* memory, size_t bytes, DeviceId device) override {
     return kept_->AddDevice(memory, bytes, device);
   }

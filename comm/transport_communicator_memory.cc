@@ -7,12 +7,65 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "comm/transport_call.h"
 #include "comm/transport_communicator.h"
 
 namespace lockstep {
+
+namespace {
+
+// What a rank is about to touch, and what there is for it: looked at before any rank can have touched its own. On the wire, in the
+// order of this machine and so of all.
+struct Room {
+  Room() = default;
+  Room(size_t wanted, const MemoryLeft& left)
+      : bytes(wanted), machine(left.machine), group(left.group), group_id(left.group_id) {}
+
+  uint64_t bytes = 0;
+  uint64_t machine = 0;
+  uint64_t group = 0;
+  uint64_t group_id = 0;
+};
+
+void Add(uint64_t more, uint64_t* sum) {
+  if (__builtin_add_overflow(*sum, more, sum)) *sum = MemoryLeft::kUnknown - 1;
+}
+
+// What all ranks' rooms come to, as Communicator::CheckMemory says it. `left`: this rank's.
+absl::Status Judge(const std::vector<Room>& rooms, Rank rank, const std::vector<int32_t>& hosts,
+                   const MemoryLeft& left) {
+  absl::Status of_another;
+  for (size_t r = 0; r < rooms.size(); ++r) {
+    const Room& room = rooms[r];
+    uint64_t on_machine = 0;
+    uint64_t in_group = 0;
+    for (size_t other = 0; other < rooms.size(); ++other) {
+      if (!hosts.empty() && hosts[other] != hosts[r]) continue;
+      Add(rooms[other].bytes, &on_machine);
+      if (other == r || (room.group_id != 0 && rooms[other].group_id == room.group_id)) {
+        Add(rooms[other].bytes, &in_group);
+      }
+    }
+    const std::string why =
+        WhyNoMemory({room.machine, room.group, room.group_id, "its control group"}, on_machine, in_group);
+    if (why.empty()) continue;
+    const uint64_t needed = in_group > room.group ? in_group : on_machine;
+    if (Rank(static_cast<int>(r)) == rank) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the ranks of this host need ", needed, " bytes of memory together, ", room.bytes,
+                       " of them this rank; ", WhyNoMemory(left, on_machine, in_group)));
+    }
+    if (!of_another.ok()) continue;
+    of_another = absl::UnavailableError(
+        absl::StrCat("rank ", r, " has no memory: the ranks of its host need ", needed, " bytes together; ", why));
+  }
+  return of_another;
+}
+
+}  // namespace
 
 class TransportCommunicator::SharedBuffer : public SymmetricBuffer {
  public:
@@ -87,6 +140,19 @@ absl::StatusOr<std::unique_ptr<SymmetricArena>> TransportCommunicator::MakeArena
   return std::move(asked.arena);
 }
 
+absl::Status TransportCommunicator::CheckMemory(size_t bytes) {
+  const MemoryLeft left = ReadMemoryLeft();
+  const Room mine(bytes, left);
+  std::vector<Room> rooms(size_);
+  CollectiveRequest exchange;
+  exchange.collective = Collective::kAllGather;
+  exchange.count = rooms.size() * sizeof(Room);
+  exchange.input = &mine;
+  exchange.output = rooms.data();
+  LOCKSTEP_RETURN_IF_ERROR(Annotate(Run(exchange), "looking for memory"));
+  return Judge(rooms, rank_, options_.shape.topology.host_of_rank, left);
+}
+
 absl::StatusOr<std::unique_ptr<SymmetricBuffer>> TransportCommunicator::Allocate(size_t bytes) {
   LOCKSTEP_RETURN_IF_ERROR(CheckHeld(/*by_holder=*/false));
   if (options_.registry == nullptr) return kept_->Allocate(bytes);
@@ -96,10 +162,11 @@ absl::StatusOr<std::unique_ptr<SymmetricBuffer>> TransportCommunicator::Allocate
   }
   // What each rank asks for; bytes on the wire, in the order of this machine and so of all.
   struct Wish {
-    uint64_t bytes;
-    uint64_t number;
+    Room room;
+    uint64_t number = 0;
   };
-  const Wish mine = {bytes, options_.registry->TakeMemoryNumber()};
+  const MemoryLeft left = ReadMemoryLeft();
+  const Wish mine = {Room(bytes, left), options_.registry->TakeMemoryNumber()};
   std::vector<Wish> wishes(size_);
   CollectiveRequest exchange;
   exchange.collective = Collective::kAllGather;
@@ -108,11 +175,15 @@ absl::StatusOr<std::unique_ptr<SymmetricBuffer>> TransportCommunicator::Allocate
   exchange.output = wishes.data();
   LOCKSTEP_RETURN_IF_ERROR(Annotate(Run(exchange), "allocating memory"));
   std::string sizes;
-  for (const Wish& wish : wishes) absl::StrAppend(&sizes, sizes.empty() ? "" : ", ", wish.bytes);
-  const bool equal = std::all_of(wishes.begin(), wishes.end(), [&](const Wish& wish) { return wish.bytes == bytes; });
+  for (const Wish& wish : wishes) absl::StrAppend(&sizes, sizes.empty() ? "" : ", ", wish.room.bytes);
+  std::vector<Room> rooms;
+  for (const Wish& wish : wishes) rooms.push_back(wish.room);
+  const bool equal =
+      std::all_of(wishes.begin(), wishes.end(), [&](const Wish& wish) { return wish.room.bytes == bytes; });
   if (!equal) {
     return absl::InvalidArgumentError(absl::StrCat("the ranks allocate buffers of different sizes: ", sizes, " bytes"));
   }
+  LOCKSTEP_RETURN_IF_ERROR(Judge(rooms, rank_, options_.shape.topology.host_of_rank, left));
   if (bytes == 0 || !SharesMemory()) return kept_->Allocate(bytes);
 
   const std::vector<Rank> members = Members();

@@ -26,6 +26,7 @@
 #include "comm/world_on_device.h"
 #include "comm/world_shape.h"
 #include "comm/world_transport.h"
+#include "kernels/cpu/variant.h"
 #include "transport/control.h"
 #include "transport/interface.h"
 #include "transport/rendezvous.h"
@@ -33,6 +34,7 @@
 #include "transport/store_open.h"
 #include "transport/store_tcp_server.h"
 #include "transport/store_url.h"
+#include "transport/tcp/congestion_control.h"
 #include "transport/tcp/socket_tuning.h"
 #include "transport/tcp/tcp_transport.h"
 #include "transport/transport.h"
@@ -56,6 +58,17 @@ constexpr milliseconds kParting{3000};
 // How long a rank that cannot go on looks for rank 0, to tell it.
 constexpr milliseconds kTellingTime{1000};
 
+// A text that an option gives, or else a variable.
+struct Text {
+  std::string value;
+  const char* from = "";  // what gave it, for errors
+};
+
+Text ReadText(const std::string& option, const char* option_name, const char* variable) {
+  if (!option.empty()) return {option, option_name};
+  return {GetEnv(variable).value_or(""), variable};
+}
+
 // Everything that may also come from the environment, settled.
 struct Settings {
   milliseconds setup_timeout{300000};
@@ -67,7 +80,7 @@ struct Settings {
   bool deterministic = false;
   bool measure_links = false;
   TransportChoice transport = TransportChoice::kAuto;
-  std::string interface;
+  Text interface;
   std::string host_id;
   SocketTuning tcp_tuning;
   int tcp_sockets = 1;
@@ -110,15 +123,19 @@ absl::StatusOr<Settings> ReadSettings(const WorldOptions& options) {
   LOCKSTEP_RETURN_IF_ERROR(
       ReadMilliseconds(options.peer_timeout, "peer_timeout", "LOCKSTEP_PEER_TIMEOUT_MS", &settings.peer_timeout));
 
-  const std::string algorithm =
-      !options.algorithm.empty() ? options.algorithm : GetEnv("LOCKSTEP_ALGORITHM").value_or("");
-  LOCKSTEP_ASSIGN_OR_RETURN(settings.algorithms, ParseAlgorithmOverrides(algorithm));
+  // Decided elsewhere, at first use, where a value that means nothing can only be ignored.
+  LOCKSTEP_RETURN_IF_ERROR(LogLevelOfEnvironment());
+  LOCKSTEP_RETURN_IF_ERROR(kernels::VariantOfEnvironment());
 
-  const std::string transport =
-      !options.transport.empty() ? options.transport : GetEnv("LOCKSTEP_TRANSPORT").value_or("");
-  if (!transport.empty()) {
-    const absl::StatusOr<TransportChoice> choice = ParseTransportChoice(transport);
-    if (!choice.ok()) return Annotate(choice.status(), options.transport.empty() ? "LOCKSTEP_TRANSPORT" : "transport");
+  const Text algorithm = ReadText(options.algorithm, "algorithm", "LOCKSTEP_ALGORITHM");
+  const absl::StatusOr<AlgorithmOverrides> overrides = ParseAlgorithmOverrides(algorithm.value);
+  if (!overrides.ok()) return Annotate(overrides.status(), algorithm.from);
+  settings.algorithms = *overrides;
+
+  const Text transport = ReadText(options.transport, "transport", "LOCKSTEP_TRANSPORT");
+  if (!transport.value.empty()) {
+    const absl::StatusOr<TransportChoice> choice = ParseTransportChoice(transport.value);
+    if (!choice.ok()) return Annotate(choice.status(), transport.from);
     settings.transport = *choice;
   }
   if (options.chunk_bytes != 0) {
@@ -138,9 +155,9 @@ absl::StatusOr<Settings> ReadSettings(const WorldOptions& options) {
   settings.deterministic = options.deterministic || deterministic.value_or(false);
   LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<bool> measure_links, GetEnvBool("LOCKSTEP_MEASURE_LINKS"));
   settings.measure_links = options.measure_links || measure_links.value_or(false);
-  settings.tcp_tuning.congestion_control = !options.tcp_congestion_control.empty()
-                                               ? options.tcp_congestion_control
-                                               : GetEnv("LOCKSTEP_TCP_CONGESTION").value_or("");
+  const Text congestion = ReadText(options.tcp_congestion_control, "tcp_congestion_control", "LOCKSTEP_TCP_CONGESTION");
+  LOCKSTEP_RETURN_IF_ERROR(Annotate(CheckCongestionControl(congestion.value), congestion.from));
+  settings.tcp_tuning.congestion_control = congestion.value;
   LOCKSTEP_RETURN_IF_ERROR(ReadCount(options.tcp_send_buffer_bytes, "tcp_send_buffer_bytes", "LOCKSTEP_TCP_SEND_BUFFER",
                                      1 << 30, &settings.tcp_tuning.send_buffer_bytes));
   LOCKSTEP_RETURN_IF_ERROR(ReadCount(options.tcp_receive_buffer_bytes, "tcp_receive_buffer_bytes",
@@ -154,7 +171,7 @@ absl::StatusOr<Settings> ReadSettings(const WorldOptions& options) {
       !options.ofi_provider.empty() ? options.ofi_provider : GetEnv("LOCKSTEP_OFI_PROVIDER").value_or("");
   settings.ofi_domain = !options.ofi_domain.empty() ? options.ofi_domain : GetEnv("LOCKSTEP_OFI_DOMAIN").value_or("");
   settings.host_id = !options.host_id.empty() ? options.host_id : HostId();
-  settings.interface = !options.interface.empty() ? options.interface : GetEnv("LOCKSTEP_INTERFACE").value_or("");
+  settings.interface = ReadText(options.interface, "interface", "LOCKSTEP_INTERFACE");
   LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<int64_t> records, GetEnvInt("LOCKSTEP_FLIGHT_RECORDS", 16, 1 << 20));
   if (records.has_value()) settings.flight_records = *records;
   settings.device_backend =
@@ -213,7 +230,8 @@ WorldHosts HostsOf(const WorldSpec& spec) {
 // The address at which the others reach this rank, before anything is connected: what the hub binds.
 absl::StatusOr<InterfaceChoice> ChooseBindAddress(const WorldSpec& spec, const Settings& settings) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<InterfaceAddress> candidates, ListInterfaceAddresses());
-  absl::StatusOr<InterfaceChoice> choice = ChooseInterface(candidates, settings.interface, HostsOf(spec));
+  absl::StatusOr<InterfaceChoice> choice = ChooseInterface(candidates, settings.interface.value, HostsOf(spec));
+  if (!choice.ok() && !settings.interface.value.empty()) return Annotate(choice.status(), settings.interface.from);
   if (!choice.ok()) return choice.status();
   LOCKSTEP_LOG(kInfo) << "rank " << spec.rank << " uses " << choice->chosen.name << " "
                       << choice->chosen.address.HostString();
@@ -223,7 +241,7 @@ absl::StatusOr<InterfaceChoice> ChooseBindAddress(const WorldSpec& spec, const S
 
 // Where rank 0 has taken loopback though there may be other hosts: what else it found.
 std::string WhyLoopback(const WorldSpec& spec, const Settings& settings, const InterfaceChoice& interface) {
-  const bool last_resort = HostsOf(spec) == WorldHosts::kUnknown && settings.interface.empty();
+  const bool last_resort = HostsOf(spec) == WorldHosts::kUnknown && settings.interface.value.empty();
   if (spec.rank != Rank(0) || !interface.chosen.address.loopback() || !last_resort) return "";
   return absl::StrCat(
       "rank 0 found no interface but loopback",
@@ -384,7 +402,7 @@ absl::Status ConnectedWorld::ConnectThrough(const WorldSpec& spec, const Setting
                                             const InterfaceChoice& interface, const Store& store, Deadline deadline) {
   // Where no interface was asked for, the one by which rank 0 is reached is known to work.
   const SocketAddress address =
-      settings.interface.empty() ? control_->local_address().WithPort(0) : interface.chosen.address.WithPort(0);
+      settings.interface.value.empty() ? control_->local_address().WithPort(0) : interface.chosen.address.WithPort(0);
   LOCKSTEP_ASSIGN_OR_RETURN(WorldTransport transport,
                             WorldTransport::Listen(TransportOptions(spec, settings, control_->world_id(), address)));
 

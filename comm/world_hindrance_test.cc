@@ -120,7 +120,16 @@ const Hindrance kHindrances[] = {
     {"OtherUsers", [] { return Unshare(CLONE_NEWUSER); }, nullptr, nullptr},
 };
 
+// In the way of any world: not one of the above.
+const Hindrance kNoThreads = {"NoThreads",
+                              [] {
+                                LOCKSTEP_RETURN_IF_ERROR(Refuse({SYS_clone3, EAGAIN}));
+                                return Refuse({SYS_clone, EAGAIN});
+                              },
+                              nullptr, nullptr};
+
 const Hindrance& Find(absl::string_view name) {
+  if (name == kNoThreads.name) return kNoThreads;
   for (const Hindrance& hindrance : kHindrances) {
     if (hindrance.name == name) return hindrance;
   }
@@ -158,6 +167,12 @@ class WorldHindranceTest : public ::testing::TestWithParam<Hindrance> {
  protected:
   // What each rank says of its world. Empty when rank 1 could not be hindered.
   std::vector<std::string> Create(const std::string& transport) {
+    Start(transport);
+    if (why_not_ != "hindered") return {};
+    TellAll();
+    return Answers();
+  }
+  void Start(const std::string& transport) {
     absl::StatusOr<std::unique_ptr<TcpStoreServer>> store = ServeTestStore();
     EXPECT_THAT(store, IsOk());
     store_ = *std::move(store);
@@ -169,10 +184,8 @@ class WorldHindranceTest : public ::testing::TestWithParam<Hindrance> {
     group_ = *std::move(group);
     for (int rank = 0; rank < kRanks; ++rank) {
       why_not_ = Answer(rank);
-      if (why_not_ != "hindered") return {};
+      if (why_not_ != "hindered") return;
     }
-    TellAll();
-    return Answers();
   }
   std::string Answer(int rank) {
     const absl::StatusOr<std::string> answer = group_->Receive(rank, Soon());
@@ -230,6 +243,22 @@ TEST_P(WorldHindranceTest, WhoAskedForSharedMemoryByNameIsToldWhyThereIsNone) {
   }
   ExpectGoodEnd();
 }
+
+class WorldWithoutThreadsTest : public WorldHindranceTest {};
+
+TEST_P(WorldWithoutThreadsTest, WhoCanHaveNoneIsToldWhatLimitsThem) {
+  Start("auto");
+  if (absl::StartsWith(why_not_, kCannotBeHindered)) GTEST_SKIP() << why_not_;
+  TellAll();
+  EXPECT_THAT(
+      Answer(kHindered),
+      AllOf(ContainsRegex("^RESOURCE_EXHAUSTED: .*start the thread lockstep-ctl: Resource temporarily unavailable: "),
+            HasSubstr("RLIMIT_NPROC allows ")));
+  for (const int other : {0, 2}) EXPECT_THAT(Answer(other), HasSubstr("start the thread lockstep-ctl"));
+}
+
+INSTANTIATE_TEST_SUITE_P(By, WorldWithoutThreadsTest, ::testing::Values(kNoThreads),
+                         [](const ::testing::TestParamInfo<Hindrance>& info) { return info.param.name; });
 
 INSTANTIATE_TEST_SUITE_P(By, WorldHindranceTest, ::testing::ValuesIn(kHindrances),
                          [](const ::testing::TestParamInfo<Hindrance>& info) { return info.param.name; });

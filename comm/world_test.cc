@@ -48,7 +48,9 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::Eq;
 using ::testing::HasSubstr;
+using ::testing::Lt;
 using ::testing::Pair;
+using ::testing::SizeIs;
 using ::testing::StartsWith;
 using Code = absl::StatusCode;
 
@@ -186,12 +188,25 @@ TEST(World, RefusesAnEnvironmentThatCannotBe) {
     const ScopedVariable variable(name, value);
     WorldOptions options = TestWorldOptions(&store, 0, 2);
     options.timeout = options.peer_timeout = milliseconds(0);
+    options.interface.clear();
     return World::Create(options).status();
   };
-  for (const char* name : {"LOCKSTEP_TRANSPORT", "LOCKSTEP_ALGORITHM", "LOCKSTEP_CHUNK_BYTES", "LOCKSTEP_CHECKED",
-                           "LOCKSTEP_TIMEOUT_MS", "LOCKSTEP_PEER_TIMEOUT_MS", "LOCKSTEP_FLIGHT_RECORDS"}) {
-    EXPECT_THAT(refusal(name, "pigeon"), StatusIs(Code::kInvalidArgument, HasSubstr("pigeon"))) << name;
+  const std::string long_value(100'000, '9');
+  for (const char* name :
+       {"LOCKSTEP_TRANSPORT", "LOCKSTEP_ALGORITHM", "LOCKSTEP_CHUNK_BYTES", "LOCKSTEP_CHECKED", "LOCKSTEP_TIMEOUT_MS",
+        "LOCKSTEP_PEER_TIMEOUT_MS", "LOCKSTEP_FLIGHT_RECORDS", "LOCKSTEP_CPU", "LOCKSTEP_LOG"}) {
+    EXPECT_THAT(refusal(name, "pigeon"), StatusIs(Code::kInvalidArgument, AllOf(HasSubstr("pigeon"), HasSubstr(name))));
+    EXPECT_THAT(refusal(name, long_value.c_str()),
+                StatusIs(Code::kInvalidArgument, AllOf(HasSubstr("(100000 bytes)"), SizeIs(Lt(1000)))));
   }
+  // What is not on this machine.
+  for (const char* name : {"LOCKSTEP_INTERFACE", "LOCKSTEP_TCP_CONGESTION"}) {
+    EXPECT_THAT(refusal(name, "pigeon"), StatusIs(Code::kNotFound, AllOf(HasSubstr("pigeon"), StartsWith(name))));
+    EXPECT_THAT(refusal(name, long_value.c_str()).message(), AllOf(HasSubstr("(100000 bytes)"), SizeIs(Lt(4000))))
+        << name;
+  }
+  EXPECT_THAT(refusal("LOCKSTEP_INTERFACE", "10.0.0.0/99"),
+              StatusIs(Code::kInvalidArgument, StartsWith("LOCKSTEP_INTERFACE: ")));
   EXPECT_THAT(refusal("LOCKSTEP_TRANSPORT", "pigeon"),
               StatusIs(Code::kInvalidArgument,
                        AllOf(HasSubstr("LOCKSTEP_TRANSPORT"), HasSubstr("known are auto, tcp, shm, ofi"))));

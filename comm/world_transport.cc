@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/types/optional.h"
+#include "base/clipped.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "comm/channel_registry.h"
@@ -44,7 +45,8 @@ absl::StatusOr<TransportChoice> ParseTransportChoice(absl::string_view name) {
        {TransportChoice::kAuto, TransportChoice::kTcp, TransportChoice::kShm, TransportChoice::kOfi}) {
     if (name == Name(choice)) return choice;
   }
-  return absl::InvalidArgumentError(absl::StrCat("unknown transport '", name, "'; known are auto, tcp, shm, ofi"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown transport '", Clipped(name), "'; known are auto, tcp, shm, ofi"));
 }
 
 std::string Name(TransportChoice choice) {

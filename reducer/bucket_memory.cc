@@ -45,9 +45,17 @@ absl::StatusOr<std::unique_ptr<BucketMemory>> BucketMemory::Allocate(Communicato
                                                                      const Use& use) {
   std::unique_ptr<BucketMemory> memory(new BucketMemory(use));
   const size_t bytes = use.buckets_max == 0 ? bytes_max : Sum(memory->Regions(plan));
-  // First, since the other ranks do.
+  size_t view_bytes = 0;
+  for (const BucketPlan::Bucket& bucket : plan.buckets) view_bytes += use.views ? ViewBytes(bucket) : 0;
   Device* const device = accelerator.device;
   const bool on_host = device->id().kind == DeviceKind::kHost;
+  if (on_host) {
+    const absl::Status fits = communicator.CheckMemory(bytes + view_bytes);
+    // Of another rank's lack.
+    if (absl::IsUnavailable(fits)) return absl::FailedPreconditionError(fits.message());
+    LOCKSTEP_RETURN_IF_ERROR(fits);
+  }
+  // First, since the other ranks do.
   absl::StatusOr<std::unique_ptr<SymmetricBuffer>> flat =
       on_host ? communicator.Allocate(bytes) : communicator.AllocateOnDevice(bytes);
   if (on_host && (absl::IsResourceExhausted(flat.status()) || absl::IsUnavailable(flat.status()))) {
@@ -57,9 +65,7 @@ absl::StatusOr<std::unique_ptr<BucketMemory>> BucketMemory::Allocate(Communicato
   }
   LOCKSTEP_RETURN_IF_ERROR(flat.status());
   memory->flat_ = *std::move(flat);
-  size_t view_bytes = 0;
-  for (const BucketPlan::Bucket& bucket : plan.buckets) view_bytes += ViewBytes(bucket);
-  if (use.views && view_bytes > 0) {
+  if (view_bytes > 0) {
     LOCKSTEP_ASSIGN_OR_RETURN(memory->views_, DeviceMemory::Allocate(device, view_bytes));
     LOCKSTEP_RETURN_IF_ERROR(Clear(accelerator, memory->views_.data(), view_bytes));
   } else if (use.views && !on_host) {

@@ -27,7 +27,8 @@ class BucketMemory {
   // Collective: ends well on every rank or on none, but for what this rank alone lacks (RESOURCE_EXHAUSTED). Memory of the
   // communicator's allocator on the accelerator for the plan, or `bytes_max` where all buckets are in memory; on the host of this rank
   // alone, with a warning, where ranks cannot share it. Gradients that live there are zero at first. Where buckets are compressed,
-  // gradients that live in them have private memory beside.
+  // gradients that live in them have private memory beside. Where the ranks of a host would together touch more than it has left,
+  // nothing is allocated: RESOURCE_EXHAUSTED, with both figures, on a rank that lacks it, FAILED_PRECONDITION on the others.
   static absl::StatusOr<std::unique_ptr<BucketMemory>> Allocate(Communicator& communicator,
                                                                 const Accelerator& accelerator, const BucketPlan& plan,
                                                                 size_t bytes_max, const Use& use);

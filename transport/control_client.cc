@@ -118,8 +118,7 @@ Client::~Client() {
 }
 
 absl::Status Client::Start(std::vector<Message> early) {
-  thread_ = Thread("lockstep-ctl", [this, early = std::move(early)]() mutable { Loop(std::move(early)); });
-  return absl::OkStatus();
+  return thread_.Start("lockstep-ctl", [this, early = std::move(early)]() mutable { Loop(std::move(early)); });
 }
 
 bool Client::forked() const { return fork_generation_ != ForkGeneration(); }

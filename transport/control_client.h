@@ -50,7 +50,7 @@ class Client final : public ControlChannel {
   Client(Setup setup, Connection connection, Wakeup wakeup);
   ~Client() override;
 
-  // Before anything but Leave. `early` is what the hub said along with the welcome.
+  // Before anything but Leave. `early` is what the hub said along with the welcome. RESOURCE_EXHAUSTED when there is no thread to be had.
   absl::Status Start(std::vector<Message> early);
 
   SocketAddress local_address() const override { return local_address_; }

@@ -136,8 +136,7 @@ absl::Status HubThread::Run() {
     event.data.ptr = descriptor == listener_.get() ? static_cast<void*>(&peers_) : nullptr;
     if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) return ErrnoStatus(errno, "epoll_ctl");
   }
-  thread_ = Thread("lockstep-hub", [this] { Loop(); });
-  return absl::OkStatus();
+  return thread_.Start("lockstep-hub", [this] { Loop(); });
 }
 
 void HubThread::Loop() {

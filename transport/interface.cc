@@ -20,6 +20,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/clipped.h"
 #include "base/status.h"
 
 namespace lockstep {
@@ -87,13 +88,13 @@ struct Entry {
   std::string Mismatch() const {
     switch (kind) {
       case kNamePrefix:
-        return absl::StrCat("does not begin with ", text);
+        return absl::StrCat("does not begin with ", Clipped(text));
       case kNameExactly:
-        return absl::StrCat("is not ", text);
+        return absl::StrCat("is not ", Clipped(text));
       case kSubnet:
         break;
     }
-    return absl::StrCat("not in ", text);
+    return absl::StrCat("not in ", Clipped(text));
   }
 };
 
@@ -147,7 +148,8 @@ absl::StatusOr<Selection> ParseSelection(absl::string_view text) {
     const bool negative = absl::ConsumePrefix(&rest, "^");
     absl::StatusOr<Entry> entry = ParseEntry(rest);
     if (!entry.ok())
-      return Annotate(entry.status(), absl::StrCat("interface selection '", text, "', entry '", part, "'"));
+      return Annotate(entry.status(),
+                      absl::StrCat("interface selection '", Clipped(text), "', entry '", Clipped(part), "'"));
     (negative ? selection.unwanted : selection.wanted).push_back(*std::move(entry));
   }
   return selection;
@@ -235,7 +237,7 @@ absl::StatusOr<InterfaceChoice> ChooseInterface(const std::vector<InterfaceAddre
   if (best == nullptr) {
     return absl::NotFoundError(
         absl::StrCat("no network interface fits ",
-                     selection_text.empty() ? "(no selection)" : absl::StrCat("'", selection_text, "'"), ": ",
+                     selection_text.empty() ? "(no selection)" : absl::StrCat("'", Clipped(selection_text), "'"), ": ",
                      choice.rejected.empty() ? "this machine has none" : absl::StrJoin(choice.rejected, "; ")));
   }
   choice.chosen = *best;

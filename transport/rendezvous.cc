@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/clipped.h"
 #include "base/env.h"
 #include "base/status.h"
 #include "transport/socket.h"
@@ -87,10 +88,11 @@ absl::StatusOr<Setting> Determination::Number(const char* variable) const {
   if (variable == nullptr) return setting;
   const absl::optional<std::string> text = Lookup(variable);
   if (!text.has_value()) return setting;
-  setting.text = absl::StrCat(variable, "=", *text);
+  setting.text = absl::StrCat(variable, "=", Clipped(*text));
   int64_t value = 0;
-  if (!absl::SimpleAtoi(*text, &value))
+  if (!ParseInteger(*text, &value)) {
     return absl::InvalidArgumentError(absl::StrCat(setting.text, ": takes a number"));
+  }
   setting.value = value;
   return setting;
 }
@@ -108,7 +110,7 @@ std::string Determination::SetAndMissing(const std::vector<const char*>& variabl
   std::vector<std::string> missing;
   for (const char* const variable : variables) {
     if (const absl::optional<std::string> value = Lookup(variable)) {
-      set.push_back(absl::StrCat(variable, "=", *value));
+      set.push_back(absl::StrCat(variable, "=", Clipped(*value)));
     } else {
       missing.push_back(variable);
     }
@@ -259,7 +261,7 @@ absl::Status Determination::TakeStore() {
   if (const absl::optional<std::string> url = Lookup("LOCKSTEP_STORE")) {
     if (const absl::optional<std::string> served = Lookup("LOCKSTEP_STORE_SERVED")) {
       if (!absl::SimpleAtob(*served, &world_.store_served)) {
-        return absl::InvalidArgumentError(absl::StrCat("LOCKSTEP_STORE_SERVED=", *served, ": takes 0 or 1"));
+        return absl::InvalidArgumentError(absl::StrCat("LOCKSTEP_STORE_SERVED=", Clipped(*served), ": takes 0 or 1"));
       }
     }
     return TakeStoreUrl(*url, "LOCKSTEP_STORE");

@@ -146,6 +146,7 @@ TEST(DetermineWorld, WrongNumbersAreNamedWithTheirValues) {
       {{{"LOCKSTEP_RANK", "8"}}, {"LOCKSTEP_RANK=8", "from 0 to 7", "LOCKSTEP_WORLD_SIZE=8"}},
       {{{"LOCKSTEP_RANK", "-1"}}, {"LOCKSTEP_RANK=-1", "from 0 to 7"}},
       {{{"LOCKSTEP_RANK", "3.0"}}, {"LOCKSTEP_RANK=3.0", "takes a number"}},
+      {{{"LOCKSTEP_RANK", " 3"}}, {"LOCKSTEP_RANK= 3", "takes a number"}},
       {{{"LOCKSTEP_RANK", "99999999999999999999"}}, {"LOCKSTEP_RANK=9999", "takes a number"}},
       {{{"LOCKSTEP_LOCAL_RANK", "2"}}, {"LOCKSTEP_LOCAL_RANK=2", "from 0 to 1", "LOCKSTEP_LOCAL_WORLD_SIZE=2"}},
       {{{"LOCKSTEP_LOCAL_RANK", "-1"}}, {"LOCKSTEP_LOCAL_RANK=-1"}},

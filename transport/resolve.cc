@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
+#include "base/clipped.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "base/thread.h"
@@ -22,7 +23,7 @@ namespace {
 using Addresses = std::vector<SocketAddress>;
 
 absl::Status ResolverError(absl::string_view host, int error, int system_error) {
-  const std::string attempt = absl::StrCat("resolve host '", host, "'");
+  const std::string attempt = absl::StrCat("resolve host '", Clipped(host), "'");
   const std::string message = absl::StrCat(attempt, ": ", gai_strerror(error));
   switch (error) {
     case EAI_NONAME:
@@ -61,7 +62,8 @@ absl::StatusOr<absl::optional<Addresses>> LookUp(const std::string& host, uint16
   }
   freeaddrinfo(found);
   if (addresses.empty()) {
-    return absl::NotFoundError(absl::StrCat("resolve host '", host, "': it has neither an IPv4 nor an IPv6 address"));
+    return absl::NotFoundError(
+        absl::StrCat("resolve host '", Clipped(host), "': it has neither an IPv4 nor an IPv6 address"));
   }
   return absl::make_optional(std::move(addresses));
 }
@@ -81,16 +83,18 @@ absl::StatusOr<std::vector<SocketAddress>> Resolve(absl::string_view host, uint1
   if (numeric.has_value()) return *std::move(numeric);
 
   const auto late = [&] {
-    return absl::DeadlineExceededError(absl::StrCat("resolve host '", host, "': the resolver has not answered"));
+    return absl::DeadlineExceededError(
+        absl::StrCat("resolve host '", Clipped(host), "': the resolver has not answered"));
   };
   if (deadline.passed()) return late();
   const auto answer = std::make_shared<Answer>();
-  Thread thread("lockstep-dns", [answer, name, port] {
+  Thread thread;
+  LOCKSTEP_RETURN_IF_ERROR(thread.Start("lockstep-dns", [answer, name, port] {
     auto result = LookUp(name, port, /*numeric_only=*/false);
     MutexLock lock(&answer->mu);
     answer->result = std::move(result);
     answer->arrived.SignalAll();
-  });
+  }));
   // Whatever becomes of it, it touches nothing but its own copies.
   thread.Detach();
   MutexLock lock(&answer->mu);

@@ -15,6 +15,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/clipped.h"
 #include "base/status.h"
 
 namespace lockstep {
@@ -113,7 +114,7 @@ absl::StatusOr<SocketAddress> SocketAddress::Parse(absl::string_view text) {
   auto& v6 = reinterpret_cast<sockaddr_in6&>(result.storage_);
   if (inet_pton(AF_INET6, parts.host.substr(0, percent).c_str(), &v6.sin6_addr) != 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("'", text, "': '", parts.host, "' is no numeric IPv4 or IPv6 address"));
+        absl::StrCat("'", Clipped(text), "': '", Clipped(parts.host), "' is no numeric IPv4 or IPv6 address"));
   }
   v6.sin6_family = AF_INET6;
   v6.sin6_port = htons(parts.port);
@@ -123,7 +124,8 @@ absl::StatusOr<SocketAddress> SocketAddress::Parse(absl::string_view text) {
     uint32_t index = 0;
     if (v6.sin6_scope_id == 0 && absl::SimpleAtoi(scope, &index)) v6.sin6_scope_id = index;
     if (v6.sin6_scope_id == 0) {
-      return absl::InvalidArgumentError(absl::StrCat("'", text, "': there is no interface '", scope, "'"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", Clipped(text), "': there is no interface '", Clipped(scope), "'"));
     }
   }
   return result;
@@ -196,7 +198,8 @@ bool operator==(const SocketAddress& a, const SocketAddress& b) {
 
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view text) {
   const auto wrong = [text](absl::string_view what) {
-    return absl::InvalidArgumentError(absl::StrCat("'", text, "': ", what, "; expected host:port or [v6]:port"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", Clipped(text), "': ", what, "; expected host:port or [v6]:port"));
   };
   absl::string_view host;
   absl::string_view port_text;
@@ -219,7 +222,7 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text) {
   int port = 0;
   const bool digits = !port_text.empty() && port_text.find_first_not_of("0123456789") == absl::string_view::npos;
   if (!digits || !absl::SimpleAtoi(port_text, &port) || port > 65535) {
-    return wrong(absl::StrCat("'", port_text, "' is no port (0 to 65535)"));
+    return wrong(absl::StrCat("'", Clipped(port_text), "' is no port (0 to 65535)"));
   }
   HostPort result;
   result.host = std::string(host);

@@ -392,14 +392,14 @@ absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Create(const std
   if (stop_event < 0) return ErrnoStatus(errno, "eventfd");
   auto loop = std::make_unique<Loop>(options, std::move(listeners), std::move(owned_epoll), UniqueFd(stop_event));
   if (const absl::Status status = loop->Prepare(); !status.ok()) return Annotate(status, context());
-  return absl::WrapUnique(new TcpStoreServer(std::move(loop), std::move(bound)));
+  auto server = absl::WrapUnique(new TcpStoreServer(std::move(loop), std::move(bound)));
+  Loop* const running = server->loop_.get();
+  LOCKSTEP_RETURN_IF_ERROR(server->thread_.Start("lockstep-store", [running] { running->Run(); }));
+  return server;
 }
 
 TcpStoreServer::TcpStoreServer(std::unique_ptr<Loop> loop, std::vector<SocketAddress> addresses)
-    : addresses_(std::move(addresses)), fork_generation_(ForkGeneration()), loop_(std::move(loop)) {
-  Loop* const running = loop_.get();
-  thread_ = Thread("lockstep-store", [running] { running->Run(); });
-}
+    : addresses_(std::move(addresses)), fork_generation_(ForkGeneration()), loop_(std::move(loop)) {}
 
 TcpStoreServer::~TcpStoreServer() { Stop(); }
 

@@ -4,19 +4,20 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/clipped.h"
 #include "base/status.h"
 
 namespace lockstep {
 
 absl::StatusOr<StoreUrl> ParseStoreUrl(absl::string_view url) {
   const auto wrong = [url](absl::string_view what) {
-    return absl::InvalidArgumentError(absl::StrCat("store URL '", url, "': ", what));
+    return absl::InvalidArgumentError(absl::StrCat("store URL '", Clipped(url), "': ", what));
   };
   StoreUrl result;
   absl::string_view rest = url;
   if (absl::ConsumePrefix(&rest, "tcp://")) {
     const absl::StatusOr<HostPort> server = ParseHostPort(rest);
-    if (!server.ok()) return Annotate(server.status(), absl::StrCat("store URL '", url, "'"));
+    if (!server.ok()) return Annotate(server.status(), absl::StrCat("store URL '", Clipped(url), "'"));
     if (server->port == 0) return wrong("port 0 is nothing that other ranks could connect to");
     result.scheme = StoreUrl::kTcp;
     result.server = *server;

@@ -1,10 +1,10 @@
 #include "kernels/cpu/variant.h"
 
-#include <string>
+#include <vector>
 
-#include "absl/types/optional.h"
 #include "base/env.h"
 #include "base/log.h"
+#include "base/status.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -32,14 +32,10 @@ Variant HighestSupported() {
 
 Variant ChooseVariant() {
   const Variant supported = HighestSupported();
-  const absl::optional<std::string> allowed = GetEnv("LOCKSTEP_CPU");
-  if (!allowed.has_value()) return supported;
-  for (Variant variant : kAllVariants) {
-    if (*allowed == Name(variant)) return variant < supported ? variant : supported;
-  }
-  LOCKSTEP_LOG(kError) << "LOCKSTEP_CPU=" << *allowed << " is ignored: it takes scalar, avx2 or avx512; using "
-                       << Name(supported);
-  return supported;
+  const absl::StatusOr<absl::optional<Variant>> allowed = VariantOfEnvironment();
+  if (!allowed.ok()) LOCKSTEP_LOG(kError) << allowed.status().message() << "; using " << Name(supported);
+  if (!allowed.ok() || !allowed->has_value()) return supported;
+  return **allowed < supported ? **allowed : supported;
 }
 
 }  // namespace
@@ -54,6 +50,14 @@ const char* Name(Variant variant) {
       return "avx512";
   }
   return "unknown";
+}
+
+absl::StatusOr<absl::optional<Variant>> VariantOfEnvironment() {
+  std::vector<const char*> names;
+  for (const Variant variant : kAllVariants) names.push_back(Name(variant));
+  LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<int> index, GetEnvWord("LOCKSTEP_CPU", names));
+  if (!index.has_value()) return absl::optional<Variant>();
+  return absl::make_optional(kAllVariants[*index]);
 }
 
 Variant ActiveVariant() {

@@ -3,6 +3,8 @@
 #ifndef KERNELS_CPU_VARIANT_H_
 #define KERNELS_CPU_VARIANT_H_
 
+#include "absl/status/statusor.h"
+#include "absl/types/optional.h"
 #include "kernels/cpu/kernel_table.h"
 
 namespace lockstep {
@@ -20,9 +22,12 @@ inline constexpr Variant kAllVariants[] = {Variant::kScalar, Variant::kAvx2, Var
 // "scalar", "avx2", "avx512": what the environment variable LOCKSTEP_CPU takes.
 const char* Name(Variant variant);
 
+// What LOCKSTEP_CPU says, or that it takes something else.
+absl::StatusOr<absl::optional<Variant>> VariantOfEnvironment();
+
 // What the kernels of this process use: the highest variant that the processor (and the operating system, which must
 // save the registers) supports and LOCKSTEP_CPU allows. Decided at the first call; an unknown value of the variable is
-// logged as an error and ignored. Thread-safe.
+// ignored here; creating a world fails. Thread-safe.
 Variant ActiveVariant();
 
 // The active variant's kernels.

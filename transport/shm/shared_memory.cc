@@ -7,13 +7,13 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/types/optional.h"
+#include "base/limits.h"
 #include "base/status.h"
-#include "transport/shm/memory_limit.h"
 
 namespace lockstep {
 namespace {
@@ -41,7 +41,7 @@ absl::Status Exhausted(size_t bytes, absl::string_view why) {
 absl::Status CreationStatus(int error, size_t bytes) {
   if (error == EMFILE) return Exhausted(bytes, absl::StrCat("RLIMIT_NOFILE allows ", LimitText(RLIMIT_NOFILE)));
   if (error == ENFILE) return Exhausted(bytes, "the system's table of open files is full");
-  if (error == ENOMEM) return Exhausted(bytes, "out of memory");
+  if (error == ENOMEM) return Exhausted(bytes, absl::StrCat("out of memory: ", LimitsOnMemory()));
   // Forbidden or unknown here, as in some containers.
   return absl::UnavailableError(ErrnoStatus(error, "memfd_create").message());
 }
@@ -67,10 +67,8 @@ absl::StatusOr<SharedMemory> SharedMemory::Create(size_t bytes, Pages pages) {
   if (getrlimit(RLIMIT_FSIZE, &file_size) == 0 && file_size.rlim_cur != RLIM_INFINITY && bytes > file_size.rlim_cur) {
     return Exhausted(bytes, absl::StrCat("RLIMIT_FSIZE allows ", file_size.rlim_cur));
   }
-  // Beyond this one the kernel ends processes rather than fail a call.
-  if (const absl::optional<MemoryLimit> limit = ContainerMemoryLimit(); limit.has_value() && bytes > limit->bytes) {
-    return Exhausted(bytes, absl::StrCat(limit->file, " allows ", limit->bytes));
-  }
+  // Beyond what is left the kernel ends processes rather than fail a call.
+  if (const std::string why = WhyNoMemory(bytes); !why.empty()) return Exhausted(bytes, why);
   const int made = memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (made < 0) return CreationStatus(errno, bytes);
   UniqueFd descriptor(made);
@@ -109,8 +107,7 @@ absl::StatusOr<SharedMemory> SharedMemory::Map(UniqueFd descriptor, size_t bytes
   void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor.get(), 0);
   if (data == MAP_FAILED) {
     if (errno == ENOMEM) {
-      return Exhausted(
-          bytes, absl::StrCat("no room to map it: RLIMIT_AS allows ", LimitText(RLIMIT_AS), " bytes of address space"));
+      return Exhausted(bytes, absl::StrCat("no room to map it: ", LimitsOnMemory()));
     }
     return ErrnoStatus(errno, "map shared memory");
   }

@@ -2,8 +2,9 @@
 //
 // It has no name, so nothing is left behind by a crash, and no limit of /dev/shm applies. Every page is allocated when
 // it is made, and it can be neither shrunk nor grown from then on, so that no access ends in SIGBUS. Limits that stand
-// in the way are found before they are hit and named: RLIMIT_FSIZE (whose signal would end the process), the memory limit of
-// a container (whose kernel would), RLIMIT_AS, RLIMIT_NOFILE, memory itself. A forked child does not inherit the mapping.
+// in the way are found before they are hit and named: RLIMIT_FSIZE (whose signal would end the process), the memory that the
+// machine and the process's control group have left (beyond which the kernel would), RLIMIT_AS, RLIMIT_NOFILE. A forked child
+// does not inherit the mapping.
 
 #ifndef TRANSPORT_SHM_SHARED_MEMORY_H_
 #define TRANSPORT_SHM_SHARED_MEMORY_H_

@@ -9,6 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/clipped.h"
+#include "base/fork.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "transport/socket.h"
@@ -23,7 +25,14 @@ absl::Status SetCongestionControl(int socket, const std::string& name) {
   const int error = errno;
   std::string allowed;
   std::getline(std::ifstream("/proc/sys/net/ipv4/tcp_allowed_congestion_control"), allowed);
-  return ErrnoStatus(error, absl::StrCat("congestion control '", name, "' (this system allows: ", allowed, ")"));
+  return ErrnoStatus(error,
+                     absl::StrCat("congestion control '", Clipped(name), "' (this system allows: ", allowed, ")"));
+}
+
+absl::Status CheckCongestionControl(const std::string& name) {
+  if (name.empty()) return absl::OkStatus();
+  const UniqueFd trial(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return trial.valid() ? SetCongestionControl(trial.get(), name) : absl::OkStatus();
 }
 
 std::string CongestionControlOf(int socket) {

@@ -17,6 +17,9 @@ namespace lockstep {
 // administrator does not let everyone use it; both name what is allowed.
 absl::Status SetCongestionControl(int socket, const std::string& name);
 
+// Whether SetCongestionControl would take it on a socket of this system; OK where that cannot be tried.
+absl::Status CheckCongestionControl(const std::string& name);
+
 // What a connected socket uses: "reno".
 std::string CongestionControlOf(int socket);
 
