@@ -176,7 +176,7 @@ absl::StatusOr<Marks::Effect> Reducer::TakeMark(size_t index, const Gradient& gr
   if (!effect.ok() && state_ == State::kArmed) {
     flight_->outcome->Fail(
         absl::FailedPreconditionError(absl::StrCat("a mark was refused (", effect.status().message(), ")")),
-        buckets().size() - 1);
+        buckets().size() - 1, /*provisional=*/true);
   }
   return effect;
 }

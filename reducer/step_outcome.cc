@@ -25,14 +25,14 @@ void StepOutcome::Begin(uint64_t step) {
   communication_ = absl::OkStatus();
 }
 
-void StepOutcome::Fail(const absl::Status& status, size_t first_bucket) {
+void StepOutcome::Fail(const absl::Status& status, size_t first_bucket, bool provisional) {
   if (status.ok()) return;
   MutexLock lock(&mu_);
-  if (failure_.ok()) {
-    failure_ = status;
-    first_bucket_ = first_bucket;
-  }
+  if (failure_.ok()) first_bucket_ = first_bucket;
   first_bucket_ = std::min(first_bucket_, first_bucket);
+  if (!failure_.ok() && (noted_ || provisional || !provisional_)) return;
+  failure_ = status;
+  provisional_ = provisional;
 }
 
 void StepOutcome::FailCommunication(const absl::Status& status) {

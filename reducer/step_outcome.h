@@ -27,8 +27,9 @@ class StepOutcome {
   void Begin(uint64_t step);
 
   // This rank's own failure, which concerns the buckets from `first_bucket` on. The first one is told; buckets are those of any, since
-  // a later failure may concern an earlier bucket.
-  void Fail(const absl::Status& status, size_t first_bucket);
+  // a later failure may concern an earlier bucket. `provisional`: the next one, which has all there is to say, takes its place if no
+  // bucket has carried it by then.
+  void Fail(const absl::Status& status, size_t first_bucket, bool provisional = false);
   // The communicator's, which all ranks hear of by themselves.
   void FailCommunication(const absl::Status& status);
 
@@ -54,6 +55,7 @@ class StepOutcome {
   mutable Mutex mu_;
   uint64_t step_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
+  bool provisional_ ABSL_GUARDED_BY(mu_) = false;
   size_t first_bucket_ ABSL_GUARDED_BY(mu_) = 0;
   bool noted_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status communication_ ABSL_GUARDED_BY(mu_);

@@ -71,6 +71,20 @@ TEST_F(StepOutcomeTest, TheFirstFailureIsTold) {
   EXPECT_THAT(NotesOf(world_.communicator(0), 1), IsOkAndHolds(ElementsAre(Pair(Rank(0), "first"))));
 }
 
+TEST_F(StepOutcomeTest, AProvisionalFailureGivesWayUnlessItWasTold) {
+  for (const bool told : {false, true}) {
+    outcome_.Begin(told ? 2 : 3);
+    outcome_.Fail(absl::InternalError("a mark"), 1, /*provisional=*/true);
+    outcome_.Fail(absl::InternalError("another mark"), 1, /*provisional=*/true);
+    EXPECT_EQ(told, told && outcome_.Poisons(1));
+    outcome_.Fail(absl::InternalError("all of it"), 1);
+    outcome_.Fail(absl::InternalError("more"), 1);
+    EXPECT_TRUE(outcome_.Poisons(2));
+    EXPECT_THAT(NotesOf(world_.communicator(0), told ? 2 : 3),
+                IsOkAndHolds(ElementsAre(Pair(Rank(0), told ? "a mark" : "all of it"))));
+  }
+}
+
 // A hook that cannot be issued for bucket 3 ends its communicator, over which that of bucket 1 may be under way.
 TEST_F(StepOutcomeTest, ALaterFailureMayConcernAnEarlierBucket) {
   outcome_.Fail(absl::InternalError("first"), 3);
