@@ -437,12 +437,13 @@ LOCKSTEP_EXPORT void lockstep_work_destroy(lockstep_work* work);
  * DistributedDataParallel does. docs/embedding.md has DDP's options and what they are called here.
  *
  * A reducer is used by one thread at a time, except that the mark_ready calls may be made by several at once. Between
- * begin_backward and end_backward its communicator belongs to it; a duplicate of that communicator is free. */
+ * begin_backward and end_backward its communicator belongs to it: collectives of others, subgroups, memory, and the backward of another
+ * reducer are FAILED_PRECONDITION then. Messages, and a duplicate made before, are free. */
 
 /* One row of the parameter table, which is equal on all ranks. */
 typedef struct lockstep_parameter {
   size_t struct_size;
-  const char* name;       /* for messages; compared across ranks */
+  const char* name;       /* for messages; compared across ranks; NULL or "": none; else no other parameter's */
   const int64_t* shape;   /* `dimensions` extents; zero elements are allowed */
   const int64_t* strides; /* of the gradient, in elements; NULL: row-major */
   int32_t dimensions;
@@ -584,8 +585,7 @@ typedef struct lockstep_reducer_options {
 
 /* Every rank calls it with its parameter table in the order of definition. Tables and options are compared.
  *   ERRORS  FAILED_PRECONDITION  tables or options differ: the same text on every rank, naming rank, parameter and what
- *                                differs; or another rank's arguments are bad; or the communicator has a reducer already: give
- *                                each its own duplicate
+ *                                differs; or another rank's arguments are bad
  *           RESOURCE_EXHAUSTED   the buckets do not fit in this rank's memory: the message has what is needed and what is left
  *           UNIMPLEMENTED        options that exclude each other, by name */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_create(lockstep_communicator* communicator,
@@ -607,13 +607,15 @@ typedef struct lockstep_backward_options {
   int32_t unused_given;
   const size_t* unused; /* indexes of parameters */
   size_t unused_count;
-  /* Of the device that gradients are on: where the backward begins; may be NULL. While it is being captured into a CUDA graph,
+  /* Of the device that gradients are on: where the backward begins; may be NULL. In bucket views, what may still write the views
+   * of `unused` parameters comes before this point in it. While it is being captured into a CUDA graph,
    * so is the step: see lockstep_reducer_check_replays. */
   const lockstep_stream* stream;
 } lockstep_backward_options;
 
 /* Begins a step. Returns errors of other ranks in an earlier step, once, where end_backward could not.
- *   ERRORS  FAILED_PRECONDITION  the last backward was not ended; unused parameters without find_unused_parameters; a step that is
+ *   ERRORS  FAILED_PRECONDITION  the last backward was not ended; that of another reducer is under way on this communicator;
+ *                                unused parameters without find_unused_parameters; a step that is
  *                                to be captured and cannot be
  *           INVALID_ARGUMENT     `unused` holds an index that is not in the table */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_begin_backward(lockstep_reducer* reducer,
@@ -621,10 +623,12 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_begin_backward(lockstep_reducer
 
 /* The gradient of parameter `index` is final (with a stream: once the stream reaches this point). Its memory stays borrowed
  * until end_backward and is overwritten with the average.
- *   ERRORS   INVALID_ARGUMENT     an index out of range, or a gradient that does not match the table
+ *   ERRORS   INVALID_ARGUMENT     an index out of range; a gradient that does not match the table, or that lies in memory into
+ *                                 which another parameter's average goes in this backward
  *            FAILED_PRECONDITION  outside a backward; marked before; named as unused; not as in the first backward of a
  *                                 static graph
- *            docs/embedding.md says which refused marks fail the step.
+ *            A refused mark counts as none: unless a later one of the parameter is accepted, the step fails on every rank, with
+ *            this error in its message.
  *   THREADS  Several threads may mark at once. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_mark_ready(lockstep_reducer* reducer, size_t index,
                                                             const lockstep_tensor* gradient,
@@ -655,7 +659,11 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_averaged_gradient(lockstep_redu
 
 /* With gradient_as_bucket_view: where the gradient of a parameter lives, with the table's strides (row-major where those leave
  * gaps). The view holds until plan_version grows; then gradients have been moved, and views are asked for again. A gradient
- * elsewhere may be marked too: it is copied there and back. Shape and strides are borrowed as above. */
+ * elsewhere may be marked too: it is copied there and back. Shape and strides are borrowed as above.
+ *
+ * The view of a parameter that this rank did not use holds the average after a synchronised backward in which another rank used
+ * it, and is as it was where no rank did; it is copied aside meanwhile. Whatever writes such a view must be done, or be in the stream
+ * given to begin_backward (with `unused_given`) or to end_backward. On a rank that has joined, views mean nothing. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_gradient_view(lockstep_reducer* reducer, size_t index,
                                                                lockstep_tensor* out_tensor);
 
@@ -841,7 +849,7 @@ typedef lockstep_error* (*lockstep_buffer_hook)(void* context, lockstep_communic
 
 typedef struct lockstep_reducer_buffer_options {
   size_t struct_size;
-  int32_t root;
+  int32_t root; /* only without uneven_inputs: with it, the highest rank that has inputs */
   /* 1: the other ranks' buffers are overwritten. Otherwise they come in fresh memory, and a backward pass to come still finds
    * those of its own forward pass. After the forward pass, and by a hook, always in place. */
   int32_t in_place;
@@ -859,7 +867,6 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_set_buffers(lockstep_reducer* r
 
 typedef struct lockstep_forward_options {
   size_t struct_size;
-  int32_t no_sync;                /* 1: a forward whose backward only accumulates, or that has none */
   const lockstep_tensor* buffers; /* those of set_buffers, wherever they lie now */
   size_t buffer_count;
 } lockstep_forward_options;
@@ -869,7 +876,8 @@ typedef struct lockstep_forward_options {
 typedef struct lockstep_fresh_buffers lockstep_fresh_buffers;
 
 /* A forward pass begins; ends. Without buffers both may be left out; begin_forward is then for the times in the logging data.
- * They block while buffers are brought, as every rank must call them then. On tensors that are not as agreed see
+ * Buffers come at the first forward since the last synchronised backward, whatever its own backward is: every rank calls these then,
+ * and they block. A forward that no backward follows (evaluation) needs no call. On tensors that are not as agreed see
  * lockstep_buffer_set_broadcast; a hook gets none where they cannot be read.
  *   RETURNS  *out_fresh NULL, unless buffers came in fresh memory. out_fresh may be NULL where they never do. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_begin_forward(lockstep_reducer* reducer,

@@ -35,7 +35,7 @@ static void TestSizes(void) {
   GROWS(lockstep_reducer_statistics, 64, buckets_launched_in_backward);
   GROWS(lockstep_bucket_statistics, 80, bytes);
   GROWS(lockstep_reducer_buffer_options, 48, hook_release);
-  GROWS(lockstep_forward_options, 32, buffer_count);
+  GROWS(lockstep_forward_options, 24, buffer_count);
   GROWS(lockstep_buffer_set_options, 24, timeout_ms);
   GROWS(lockstep_batch_norm_options, 48, running_variance);
   GROWS(lockstep_store_callbacks, 48, remove);

@@ -44,7 +44,8 @@ static void Steps(lockstep_communicator* communicator) {
   Mark(reducer, &model, 1, mine);
   FAILS(lockstep_reducer_mark_ready(reducer, 1, &model.gradients[1], NULL), LOCKSTEP_FAILED_PRECONDITION, "one");
   Mark(reducer, &model, 0, mine);
-  FAILS(lockstep_reducer_end_backward(reducer, NULL), LOCKSTEP_FAILED_PRECONDITION, "'one' (f32[1]) was marked ready twice");
+  FAILS(lockstep_reducer_end_backward(reducer, NULL), LOCKSTEP_FAILED_PRECONDITION,
+        "'one' (f32[1]) was marked ready twice");
 
   /* A gradient that never comes, on every rank; then accumulation; then a good step. */
   OK(lockstep_reducer_begin_backward(reducer, NULL));

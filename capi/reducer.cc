@@ -95,9 +95,10 @@ lockstep_error* lockstep_reducer_mark_ready(lockstep_reducer* reducer, size_t in
                                             const lockstep_stream* stream) {
   return Guard([&]() -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
-    LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Stream* const on, FindStream(*reducer, stream));
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView view, ToTensorView(gradient, "gradient"));
-    return reducer->reducer->MarkReady(index, view, on);
+    const auto on = FindStream(*reducer, stream);
+    const auto view = ToTensorView(gradient, "gradient");
+    if (!on.ok() || !view.ok()) return reducer->reducer->RefuseMark(index, on.ok() ? view.status() : on.status());
+    return reducer->reducer->MarkReady(index, *view, *on);
   });
 }
 
@@ -106,10 +107,13 @@ lockstep_error* lockstep_reducer_mark_ready_into(lockstep_reducer* reducer, size
                                                  const lockstep_stream* stream) {
   return Guard([&]() -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
-    LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Stream* const on, FindStream(*reducer, stream));
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView view, ToTensorView(gradient, "gradient"));
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView into, ToTensorView(target, "target"));
-    return reducer->reducer->MarkReady(index, view, into, on);
+    const auto on = FindStream(*reducer, stream);
+    const auto view = ToTensorView(gradient, "gradient");
+    const auto into = ToTensorView(target, "target");
+    for (const absl::Status& read : {on.status(), view.status(), into.status()}) {
+      if (!read.ok()) return reducer->reducer->RefuseMark(index, read);
+    }
+    return reducer->reducer->MarkReady(index, *view, *into, *on);
   });
 }
 

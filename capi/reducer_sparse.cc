@@ -22,10 +22,13 @@ lockstep_error* lockstep_reducer_mark_ready_sparse(lockstep_reducer* reducer, si
                                                    const lockstep_stream* stream) {
   return Guard([&]() -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
-    LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Stream* const on, FindStream(*reducer, stream));
-    if (rows == nullptr && row_count > 0) return NullArgument("rows");
-    LOCKSTEP_ASSIGN_OR_RETURN(const lockstep::TensorView view, lockstep::capi::ToTensorView(values, "values"));
-    return reducer->reducer->MarkReadySparse(index, absl::MakeConstSpan(rows, row_count), view, on);
+    const auto on = FindStream(*reducer, stream);
+    const auto view = lockstep::capi::ToTensorView(values, "values");
+    absl::Status read = rows == nullptr && row_count > 0 ? NullArgument("rows") : absl::OkStatus();
+    read.Update(on.status());
+    read.Update(view.status());
+    if (!read.ok()) return reducer->reducer->RefuseMark(index, read);
+    return reducer->reducer->MarkReadySparse(index, absl::MakeConstSpan(rows, row_count), *view, *on);
   });
 }
 

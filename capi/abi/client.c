@@ -222,19 +222,15 @@ static void UseReducer(lockstep_communicator* communicator, float mine) {
   options.optimizer_release = Release;
   OK(lockstep_reducer_create(communicator, table, PARAMETERS, &options, &reducer));
 
+  LOCKSTEP_INIT(forward);
+  OK(lockstep_reducer_begin_forward(reducer, &forward, NULL));
   LOCKSTEP_INIT(buffer_options);
   buffer_options.root = 1;
   buffer_options.in_place = 1;
   OK(lockstep_reducer_set_buffers(reducer, &buffers, 1, &buffer_options));
-  LOCKSTEP_INIT(forward);
+#ifndef LOCKSTEP_CUT_HEADER
   forward.buffers = &buffers;
-#ifdef LOCKSTEP_CUT_HEADER
-  /* buffer_count was cut: a pass without buffers it is. */
-  forward.no_sync = 1;
-  forward.buffers = NULL;
-  OK(lockstep_reducer_begin_forward(reducer, &forward, NULL));
-#else
-  forward.buffer_count = 1;
+  forward.buffer_count = 1; /* the last field */
   OK(lockstep_reducer_begin_forward(reducer, &forward, NULL));
   CHECK(buffer == 2);
 #endif
