@@ -2,7 +2,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -300,15 +299,11 @@ lockstep_error* lockstep_work_on_complete(lockstep_work* work, lockstep_work_cal
     if (callback == nullptr) return NullArgument("callback");
     if (work->work.collected())
       return absl::FailedPreconditionError("the work is of a group that is open: end it first");
-    try {
-      work->work.OnComplete([callback, context](const absl::Status& status) {
-        lockstep_error* const error = lockstep::capi::ToError(status);
-        callback(context, error);
-        lockstep_error_free(error);
-      });
-    } catch (const std::system_error& error) {
-      return absl::ResourceExhaustedError(absl::StrCat("no thread for callbacks: ", error.what()));
-    }
+    work->work.OnComplete([callback, context](const absl::Status& status) {
+      lockstep_error* const error = lockstep::capi::ToError(status);
+      callback(context, error);
+      lockstep_error_free(error);
+    });
     return absl::OkStatus();
   });
 }

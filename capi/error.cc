@@ -2,10 +2,14 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <exception>
+#include <new>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "base/error_info.h"
 #include "base/fork.h"
+#include "base/limits.h"
 
 struct lockstep_error {
   lockstep_code code;
@@ -63,6 +67,19 @@ lockstep_error* ToError(const absl::Status& status) {
     return new lockstep_error{ToCode(status.code()), std::string(status.message()), GetErrorInfo(status)};
   } catch (const std::bad_alloc&) {
     return OutOfMemory();
+  }
+}
+
+lockstep_error* CaughtError() {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return OutOfMemory();
+  } catch (const std::system_error& error) {
+    // The standard library throws it where a thread cannot be started.
+    return ToError(absl::ResourceExhaustedError(absl::StrCat(error.what(), "; ", LimitsOnThreads())));
+  } catch (const std::exception& error) {
+    return ToError(absl::InternalError(error.what()));
   }
 }
 

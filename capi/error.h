@@ -3,8 +3,6 @@
 #ifndef CAPI_ERROR_H_
 #define CAPI_ERROR_H_
 
-#include <exception>
-#include <new>
 #include <string>
 
 #include "absl/status/status.h"
@@ -19,15 +17,16 @@ lockstep_error* ToError(const absl::Status& status);
 // What a callback of the embedder's returned; frees it.
 absl::Status TakeError(lockstep_error* error);
 
+// Of the exception that is being handled.
+lockstep_error* CaughtError();
+
 // Runs `body`, which returns a Status; no exception leaves.
 template <typename Body>
 lockstep_error* Guard(Body&& body) {
   try {
     return ToError(body());
-  } catch (const std::bad_alloc&) {
-    return ToError(absl::ResourceExhaustedError("out of memory"));
-  } catch (const std::exception& error) {
-    return ToError(absl::InternalError(error.what()));
+  } catch (...) {
+    return CaughtError();
   }
 }
 

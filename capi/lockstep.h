@@ -110,10 +110,15 @@ LOCKSTEP_EXPORT lockstep_code lockstep_error_code(const lockstep_error* error);
 /* Text for people, valid until the error is freed. "" for NULL. */
 LOCKSTEP_EXPORT const char* lockstep_error_message(const lockstep_error* error);
 
-/* What the message says, as data: the rank that failed; the collective it happened in ("all_reduce", as in the names below)
- * and its sequence number, as in the flight records; the reducer's bucket; the index of the parameter.
- *   RETURNS  -1, and "" for the collective, where the error is not about one or it is not known; so for NULL. The text is
- *            valid until the error is freed. */
+/* What the message says, as data.
+ *   failed_rank  in the world: the rank that died, stopped answering, exited, aborted or differed; of several the first that is
+ *                named. On a communicator without coordinator, the one whose connection broke.
+ *   collective   the operation that returned the error: "all_reduce" and so on, as the calls below are named; also "send", "receive"
+ *   sequence     of that operation, as in the flight records; messages, and calls that were not started, have none
+ *   bucket       the reducer's
+ *   parameter    its index in the reducer's table
+ *   RETURNS      -1, and "" for the collective, where there is none or it is not known, and for NULL. The text is valid until the
+ *                error is freed. */
 LOCKSTEP_EXPORT int32_t lockstep_error_failed_rank(const lockstep_error* error);
 LOCKSTEP_EXPORT const char* lockstep_error_collective(const lockstep_error* error);
 LOCKSTEP_EXPORT int64_t lockstep_error_sequence(const lockstep_error* error);
@@ -250,23 +255,30 @@ typedef struct lockstep_communicator_options {
 
 /* Every rank calls it. Returns when all ranks have connected and agreed, or with the reason why not.
  *   REQUIRES  the store, if one is given, until the call returns
- *   ERRORS    DEADLINE_EXCEEDED    not every rank appeared within setup_timeout_ms; the message names those missing
- *             FAILED_PRECONDITION  ranks differ in size, options or job; every rank gets the same text
+ *   ERRORS    DEADLINE_EXCEEDED    not every rank appeared within setup_timeout_ms; the message names those missing, and says
+ *                                  if another job is at the store
+ *             FAILED_PRECONDITION  ranks differ in size or options, or one told another host a loopback address; every rank
+ *                                  gets the same text
  *             UNAVAILABLE          the device, its driver or libfabric is not there
- *             RESOURCE_EXHAUSTED   descriptors, threads or memory, here or on the rank that the message names */
+ *             RESOURCE_EXHAUSTED   descriptors, threads or memory
+ *             any code             another rank could not go on: the message names it */
 LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_create(const lockstep_communicator_options* options,
                                                              lockstep_communicator** out_communicator);
 
 /* Ends operations in flight with CANCELLED, tells the peers, and returns without waiting for them. Subgroups go on. What was
  * made of the communicator (reducers, prepared collectives, buffer sets) answers FAILED_PRECONDITION or CANCELLED from then
- * on, and is destroyed by its own call, before or after; works of it are done. */
+ * on, and is destroyed by its own call, before or after; works of it are done. A peer in a collective that this rank has not called
+ * gets ABORTED, naming this rank, after a second or two; peers that still finish what this rank has finished are not disturbed.
+ * Does nothing to the communicator of a hook.
+ *   THREADS  Other threads may be in calls on what was made of it, and return; none may be in a call on this handle. */
 LOCKSTEP_EXPORT void lockstep_communicator_destroy(lockstep_communicator* communicator);
 
 /* -1 for NULL. */
 LOCKSTEP_EXPORT int32_t lockstep_communicator_rank(const lockstep_communicator* communicator);
 LOCKSTEP_EXPORT int32_t lockstep_communicator_size(const lockstep_communicator* communicator);
 
-/* NULL while the communicator is usable, else why it is not. */
+/* NULL while the communicator is usable, else why it is not: the cause, which is the same on all ranks. Errors of operations say
+ * besides which operation it was and how far it had come. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_status(const lockstep_communicator* communicator);
 
 /* Fails all operations in flight and all later ones, on every rank, with ABORTED and this reason. Does not wait. */
@@ -586,12 +598,16 @@ typedef struct lockstep_reducer_options {
 /* Every rank calls it with its parameter table in the order of definition. Tables and options are compared.
  *   ERRORS  FAILED_PRECONDITION  tables or options differ: the same text on every rank, naming rank, parameter and what
  *                                differs; or another rank's arguments are bad
- *           RESOURCE_EXHAUSTED   the buckets do not fit in this rank's memory: the message has what is needed and what is left
+ *           RESOURCE_EXHAUSTED   the buckets of this host's ranks do not fit in its memory: the message has what is needed and
+ *                                what is left; FAILED_PRECONDITION on the other hosts' ranks
  *           UNIMPLEMENTED        options that exclude each other, by name */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_create(lockstep_communicator* communicator,
                                                         const lockstep_parameter* parameters, size_t parameter_count,
                                                         const lockstep_reducer_options* options,
                                                         lockstep_reducer** out_reducer);
+
+/* Inside a step it waits for the buckets that were launched, at most until their deadline; once its communicator was destroyed or
+ * aborted it ends at once. */
 LOCKSTEP_EXPORT void lockstep_reducer_destroy(lockstep_reducer* reducer);
 
 /* Copies the root's tensors (parameters, buffers) to every rank, coalesced, as at the start of training. Every rank calls it.
@@ -896,8 +912,8 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_join(lockstep_reducer* reducer,
                                                       size_t model_count, const lockstep_tensor* buffers,
                                                       size_t buffer_count);
 
-/* The same reducer over another communicator, as after a failure or when ranks come and go: every rank of the new one calls it,
- * or lockstep_reducer_create with an equal table, equal options and the plan that the others export. Ends what was under way,
+/* The same reducer over another communicator, as after a failure or when ranks come and go; the old one may be destroyed already.
+ * Every rank of the new one calls it, or lockstep_reducer_create with an equal table, equal options and the plan that the others export. Ends what was under way,
  * whether or not it failed. Keeps the plan if all ranks have the same, else begins with the first one; bucket views move, with
  * what is in them, and buffers are to be set again.
  *   ERRORS  those of lockstep_reducer_create. Then the reducer can only be given another communicator, or destroyed. */
@@ -1075,8 +1091,9 @@ typedef struct lockstep_memory lockstep_memory;
  * communicator; a forked child has none of it. After a failure of the communicator a rank that was stopped may still write into
  * it: make a new one for the next communicator.
  *   ERRORS  INVALID_ARGUMENT    sizes differ, or are 0
- *           RESOURCE_EXHAUSTED  a limit (the process's, or its container's memory.max) does not allow it; UNAVAILABLE, naming that
- *                               rank, on the others. The communicator stays usable.
+ *           RESOURCE_EXHAUSTED  what this host's ranks ask for together is more than the machine or its control group have left:
+ *                               the message has both figures; UNAVAILABLE, naming that rank, on the others. The communicator
+ *                               stays usable.
  *           UNIMPLEMENTED       the communicator has no such device */
 LOCKSTEP_EXPORT lockstep_error* lockstep_memory_create(lockstep_communicator* communicator, size_t bytes,
                                                        lockstep_device_kind device_kind, lockstep_memory** out_memory);
