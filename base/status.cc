@@ -18,8 +18,7 @@ absl::Status Annotate(const absl::Status& status, absl::string_view context) {
 
 absl::Status Reworded(const absl::Status& status, absl::StatusCode code, absl::string_view message) {
   absl::Status reworded(code, message);
-  status.ForEachPayload(
-      [&](absl::string_view type, const absl::Cord& payload) { reworded.SetPayload(type, payload); });
+  status.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) { reworded.SetPayload(type, payload); });
   return reworded;
 }
 

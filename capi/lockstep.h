@@ -600,7 +600,8 @@ typedef struct lockstep_reducer_options {
  *                                differs; or another rank's arguments are bad
  *           RESOURCE_EXHAUSTED   the buckets of this host's ranks do not fit in its memory: the message has what is needed and
  *                                what is left; FAILED_PRECONDITION on the other hosts' ranks
- *           UNIMPLEMENTED        options that exclude each other, by name */
+ *           INVALID_ARGUMENT     also options that exclude each other, by name
+ *           UNIMPLEMENTED        what the communicator or the device cannot do */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_create(lockstep_communicator* communicator,
                                                         const lockstep_parameter* parameters, size_t parameter_count,
                                                         const lockstep_reducer_options* options,
@@ -624,15 +625,14 @@ typedef struct lockstep_backward_options {
   const size_t* unused; /* indexes of parameters */
   size_t unused_count;
   /* Of the device that gradients are on: where the backward begins; may be NULL. In bucket views, what may still write the views
-   * of `unused` parameters comes before this point in it. While it is being captured into a CUDA graph,
-   * so is the step: see lockstep_reducer_check_replays. */
+   * of `unused` parameters comes before this point in it. While it is being captured into a CUDA graph, so is the step: see
+   * lockstep_reducer_check_replays. */
   const lockstep_stream* stream;
 } lockstep_backward_options;
 
 /* Begins a step. Returns errors of other ranks in an earlier step, once, where end_backward could not.
  *   ERRORS  FAILED_PRECONDITION  the last backward was not ended; that of another reducer is under way on this communicator;
- *                                unused parameters without find_unused_parameters; a step that is
- *                                to be captured and cannot be
+ *                                unused parameters without find_unused_parameters; a step that is to be captured and cannot be
  *           INVALID_ARGUMENT     `unused` holds an index that is not in the table */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_begin_backward(lockstep_reducer* reducer,
                                                                 const lockstep_backward_options* options);
@@ -643,7 +643,7 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_begin_backward(lockstep_reducer
  *                                 which another parameter's average goes in this backward
  *            FAILED_PRECONDITION  outside a backward; marked before; named as unused; not as in the first backward of a
  *                                 static graph
- *            A refused mark counts as none: unless a later one of the parameter is accepted, the step fails on every rank, with
+ *            A refused mark counts as none. Unless another mark of the parameter is accepted, the step fails on every rank, with
  *            this error in its message.
  *   THREADS  Several threads may mark at once. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_mark_ready(lockstep_reducer* reducer, size_t index,
@@ -913,9 +913,9 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_join(lockstep_reducer* reducer,
                                                       size_t buffer_count);
 
 /* The same reducer over another communicator, as after a failure or when ranks come and go; the old one may be destroyed already.
- * Every rank of the new one calls it, or lockstep_reducer_create with an equal table, equal options and the plan that the others export. Ends what was under way,
- * whether or not it failed. Keeps the plan if all ranks have the same, else begins with the first one; bucket views move, with
- * what is in them, and buffers are to be set again.
+ * Every rank of the new one calls it, or lockstep_reducer_create with an equal table, equal options and the plan that the others
+ * export. Ends what was under way, whether or not it failed. Keeps the plan if all ranks have the same, else begins with the first
+ * one; bucket views move, with what is in them, and buffers are to be set again.
  *   ERRORS  those of lockstep_reducer_create. Then the reducer can only be given another communicator, or destroyed. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_change_communicator(lockstep_reducer* reducer,
                                                                      lockstep_communicator* communicator);

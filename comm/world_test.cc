@@ -227,7 +227,8 @@ void ExpectConnected(const std::string& transport, const std::string& over) {
   ExpectUsable(worlds);
   for (int rank = 0; rank < 3; ++rank) {
     const std::string text = (*worlds[rank])->communicator()->Describe();
-    EXPECT_THAT(text, StartsWith(absl::StrCat("rank ", rank, " of 3 (from options), job 'job-7', met at store memory")));
+    EXPECT_THAT(text,
+                StartsWith(absl::StrCat("rank ", rank, " of 3 (from options), job 'job-7', met at store memory")));
     EXPECT_THAT(text, AllOf(HasSubstr("all_reduce:ring"), HasSubstr("chunks of 8192 B")));
     for (int other = 0; other < 3; ++other) {
       const bool self = other == rank;

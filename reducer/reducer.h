@@ -27,9 +27,9 @@
 // called by one thread at a time. No lock is held while something is copied or launched.
 //
 // The communicator. Between a synchronised BeginBackward and its EndBackward it belongs to the reducer: it holds it (Communicator::Hold),
-// so collectives of others are refused at their call, and so is another reducer's BeginBackward. A backward without sync leaves it free, and
-// duplicates of it are free at any time. Several reducers may have the same communicator, whose backwards follow each other in
-// the same order on all ranks.
+// so collectives of others are refused at their call, and so is another reducer's BeginBackward. A backward without sync leaves it
+// free, and duplicates of it are free at any time. Several reducers may have the same communicator, whose backwards follow each other
+// in the same order on all ranks.
 //
 // CUDA graphs. A step that begins on a stream which is being captured becomes part of the graph (reducer/reducer_capture.cc): nothing of
 // it is done before the graph is launched, and then all of it, as often as that is, over the same gradients and with what the host knew

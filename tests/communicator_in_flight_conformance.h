@@ -563,7 +563,9 @@ TEST_P(CommunicatorConformance, AbortEndsWhatIsInFlightAndToComeOnEveryRank) {
       EXPECT_THAT(self.status(), StatusIs(Code::kAborted));
       // Without a control channel the others know only whose connection broke.
       EXPECT_TRUE(GetErrorInfo(self.status()).failed_rank.has_value());
-      if (self.rank() == Rank(0)) EXPECT_EQ(GetErrorInfo(self.status()).failed_rank, 0);
+      if (self.rank() == Rank(0)) {
+        EXPECT_EQ(GetErrorInfo(self.status()).failed_rank, 0);
+      }
       const Collective collective = reference.collective().collective;
       ExpectErrorOf(collective, self.Run(run.request()), self.status());
       ExpectErrorOf(collective, self.Start(run.request()).status(), self.status());

@@ -98,7 +98,7 @@ TEST(ParseDeviceKind, ReadsWhatNameWrites) {
 
 TEST(ParseAverage, ReadsWhatNameWrites) {
   for (const Average average : {Average::kBefore, Average::kAfter, Average::kInCollective}) {
-    EXPECT_THAT(ParseAverage(Name(average)), IsOkAndHolds(average));
+    EXPECT_THAT(ParseAverage(bench::Name(average)), IsOkAndHolds(average));
   }
   EXPECT_THAT(ParseAverage("none"), Refusal("before, after, in_collective"));
 }

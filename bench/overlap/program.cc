@@ -237,7 +237,7 @@ class OverlapProgram {
     add("bucket caps", absl::StrCat(absl::StrJoin(options_.reducer.bucket_caps_bytes, ", "), " B, from the ",
                                     options_.reducer.caps_from == CapsFrom::kFirst ? "first" : "last", " gradients"));
     add("gradients", options_.reducer.gradient_as_bucket_view ? "live in the buckets" : "copied into buckets and back");
-    add("average", absl::StrCat("divided ", Name(options_.reducer.average)));
+    add("average", absl::StrCat("divided ", bench::Name(options_.reducer.average)));
     if (options_.reducer.compress.has_value()) add("sent as", lockstep::Name(*options_.reducer.compress));
     add("ideal", absl::StrCat("buckets one after the other, each when its gradients are there",
                               options_.compute == ComputeKind::kBusy
