@@ -248,6 +248,7 @@ class Communicator {
   void Leave() {
     left_.store(true, std::memory_order_relaxed);
     OnLeave();
+    Release();  // whoever held it: that it has been left is what later calls are told
   }
   // Relaxed: who needs more asks for status().
   bool left() const { return left_.load(std::memory_order_relaxed); }

@@ -325,7 +325,12 @@ absl::Status TransportCommunicator::CompareSignatures(const CollectiveRequest& r
   exchange.input = envelope.data();
   exchange.output = all.data();
   exchange.timeout = request.timeout;
-  LOCKSTEP_RETURN_IF_ERROR(RunUnchecked(exchange, nullptr, /*check=*/true));
+  const absl::Status exchanged = RunUnchecked(exchange, nullptr, /*check=*/true);
+  if (!exchanged.ok()) {
+    // The caller's collective is what did not begin.
+    MutexLock lock(mu());
+    return status_.ok() ? exchanged : Over(NameOf(request));
+  }
   return WithErrorInfo(lockstep::CompareSignatures(all), NameOf(mine).info);
 }
 
