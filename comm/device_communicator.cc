@@ -92,8 +92,13 @@ void DeviceCommunicator::OnLeave() {
   const bool ends = !ended_.exchange(true, std::memory_order_relaxed) && !IdleOnDevice();
   Close();
   // The other ranks must not wait for this one's part.
-  if (ends && good) host_->Abort(absl::StrCat("it was destroyed with calls in flight on ", Name(device_->id())));
-  if (ends) OnFailure(failure_->status());
+  const std::string how = absl::StrCat("destroyed with calls in flight on ", Name(device_->id()));
+  if (ends && good) host_->Abort(absl::StrCat("it was ", how));
+  // What is told to the others is their error, not this rank's.
+  if (ends) {
+    OnFailure(WithFailedRank(absl::AbortedError(absl::StrCat("rank ", rank().value(), ": the communicator was ", how)),
+                             WorldRank(rank()).value()));
+  }
   host_->Leave();
 }
 

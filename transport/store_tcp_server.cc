@@ -392,8 +392,9 @@ absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Create(const std
   if (stop_event < 0) return ErrnoStatus(errno, "eventfd");
   auto loop = std::make_unique<Loop>(options, std::move(listeners), std::move(owned_epoll), UniqueFd(stop_event));
   if (const absl::Status status = loop->Prepare(); !status.ok()) return Annotate(status, context());
+  Loop* const running = loop.get();
   auto server = absl::WrapUnique(new TcpStoreServer(std::move(loop), std::move(bound)));
-  Loop* const running = server->loop_.get();
+  MutexLock lock(&server->mu_);
   LOCKSTEP_RETURN_IF_ERROR(server->thread_.Start("lockstep-store", [running] { running->Run(); }));
   return server;
 }
