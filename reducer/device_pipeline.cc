@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/error_info.h"
 #include "base/host_device.h"
@@ -204,7 +205,9 @@ void DevicePipeline::Follow(Bucket& bucket, const Step& step) {
   if (absl::Status told_by_communicator = communicator_->status(); !told_by_communicator.ok()) {
     ErrorInfo info;
     info.collective = Name(Collective::kAllReduce);
-    status = WithErrorInfo(Annotate(told_by_communicator, Name(Collective::kAllReduce)), info);
+    // Unless it names the collective itself.
+    const bool named = absl::StartsWith(told_by_communicator.message(), info.collective);
+    status = WithErrorInfo(named ? told_by_communicator : Annotate(told_by_communicator, info.collective), info);
   }
   status = InBucket(bucket, status);
   step.outcome->FailCommunication(status);

@@ -565,12 +565,15 @@ TEST(ReducerFailure, ALateRankIsADeadlineExceededOnTheOther) {
   });
   Replica replica(Vectors(3, 20), 0);
   const absl::Status error = replica.RunStep(*reducers[0], 0);
-  EXPECT_THAT(
-      error, StatusIs(absl::StatusCode::kDeadlineExceeded,
-                      AllOf(HasSubstr("bucket 0: all_reduce #"), HasSubstr(" B, sent "), HasSubstr("did not finish"))));
+  EXPECT_THAT(error, StatusIs(absl::StatusCode::kDeadlineExceeded,
+                              AllOf(HasSubstr("bucket 0: all_reduce #"), HasSubstr("did not finish"))));
   EXPECT_EQ(GetErrorInfo(error).bucket, 0);
   EXPECT_EQ(GetErrorInfo(error).collective, "all_reduce");
-  EXPECT_TRUE(GetErrorInfo(error).sequence.has_value());
+  // A device tells the communicator's error, which is of no one call.
+  if (testing::OnHost()) {
+    EXPECT_THAT(error.message(), HasSubstr(" B, sent "));
+    EXPECT_TRUE(GetErrorInfo(error).sequence.has_value());
+  }
   ExpectUntouched(replica, 0);
 }
 
