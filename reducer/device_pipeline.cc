@@ -1,6 +1,7 @@
 #include "reducer/device_pipeline.h"
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -202,12 +203,14 @@ void DevicePipeline::Follow(Bucket& bucket, const Step& step) {
   step.recorder->Ended(Stage::kCopyOut, bucket.index());
   for (const Stream* stream : {copy_in_.get(), collective_.get(), copy_out()}) status.Update(stream->status());
   // What failed on the way says so itself, and it alone knows more than that something did.
-  if (absl::Status told_by_communicator = communicator_->status(); !told_by_communicator.ok()) {
-    ErrorInfo info;
-    info.collective = Name(Collective::kAllReduce);
-    // Unless it names the collective itself.
-    const bool named = absl::StartsWith(told_by_communicator.message(), info.collective);
-    status = WithErrorInfo(named ? told_by_communicator : Annotate(told_by_communicator, info.collective), info);
+  if (const absl::Status told = communicator_->status(); !told.ok()) {
+    // It may be about a collective that this one is made of.
+    const std::string name = Name(Collective::kAllReduce);
+    ErrorInfo info = GetErrorInfo(told);
+    if (info.collective != name) info.sequence.reset();
+    info.collective = name;
+    const bool named = absl::StartsWith(told.message(), name);
+    status = WithErrorInfo(absl::Status(told.code(), absl::StrCat(named ? "" : name + ": ", told.message())), info);
   }
   status = InBucket(bucket, status);
   step.outcome->FailCommunication(status);

@@ -656,12 +656,12 @@ TEST_P(CommunicatorConformance, WhoHasLeftHasItsCallsCancelledAndTheOthersHearOf
     OnRanks([&](Communicator& self) {
       LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<Communicator> part, self.Duplicate());
       CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<PreparedCollective> prepared, part->Prepare(run.request()));
       if (self.rank() != Rank(0)) {
         EXPECT_THAT(left.Await(CommTestDeadline()), IsOk());
         EXPECT_THAT(part->Run(run.request()), StatusIs(Code::kAborted));
         return;
       }
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<PreparedCollective> prepared, part->Prepare(run.request()));
       const auto cancelled = StatusIs(Code::kCancelled, ::testing::HasSubstr("the communicator was destroyed"));
       absl::StatusOr<Work> work = part->Start(run.request());
       ASSERT_THAT(work.status(), IsOk());

@@ -113,8 +113,12 @@ class ControlFaultTest : public ::testing::Test {
   std::string Name(int rank) const {
     return absl::StrCat("rank ", rank, " (host h", rank, ", pid ", group_->pid(rank), ")");
   }
+  // As a status of it is written, with its data.
+  std::string FailureOf(int rank, absl::string_view what) const {
+    return absl::StrCat("ABORTED: ", Name(rank), " ", what, " [lockstep='failed_rank=", rank, "']");
+  }
   std::string NameOfSilent(int rank) const {
-    return absl::StrCat("ABORTED: ", Name(rank), " is unresponsive: no heartbeat for ", kPeerTimeout.count(), " ms");
+    return FailureOf(rank, absl::StrCat("is unresponsive: no heartbeat for ", kPeerTimeout.count(), " ms"));
   }
 
   const std::string path_;
@@ -125,7 +129,7 @@ TEST_F(ControlFaultTest, AKilledRankIsNamedOnAllOthers) {
   StartJoined(3);
   Signal(2, SIGKILL);
   for (const int rank : {0, 1}) {
-    EXPECT_EQ(Ask(rank, "await"), absl::StrCat("ABORTED: ", Name(2), " died: control connection closed"));
+    EXPECT_EQ(Ask(rank, "await"), FailureOf(2, "died: control connection closed"));
     EXPECT_EQ(Ask(rank, "count"), "UNKNOWN: 1");
   }
 }
@@ -136,7 +140,7 @@ TEST_F(ControlFaultTest, AReportAgainstAKilledRankSaysThatItDied) {
   EXPECT_THAT(group_->Wait(2, Soon()), StatusIs(absl::StatusCode::kUnknown, HasSubstr("SIGKILL")));
   EXPECT_EQ(Ask(1, "report"), "ok");
   for (const int rank : {0, 1}) {
-    EXPECT_EQ(Ask(rank, "await"), absl::StrCat("ABORTED: ", Name(2), " died: control connection closed"));
+    EXPECT_EQ(Ask(rank, "await"), FailureOf(2, "died: control connection closed"));
   }
 }
 
@@ -144,7 +148,7 @@ TEST_F(ControlFaultTest, AKilledRankZeroIsNamedOnAllOthers) {
   StartJoined(3);
   Signal(0, SIGKILL);
   for (const int rank : {1, 2}) {
-    EXPECT_EQ(Ask(rank, "await"), absl::StrCat("ABORTED: ", Name(0), " died: control connection closed"));
+    EXPECT_EQ(Ask(rank, "await"), FailureOf(0, "died: control connection closed"));
     EXPECT_EQ(Ask(rank, "count"), "UNKNOWN: 1");
   }
 }
