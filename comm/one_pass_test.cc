@@ -380,7 +380,8 @@ TEST(OnePass, MemoryOnOneRankOnlyIsAMismatchOnAll) {
     const absl::Status status = self.Run(AllReduceOf(values, 1000));
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition,
                                  AllOf(HasSubstr("rank 0 called"), HasSubstr("one_pass"), HasSubstr("rank 1 called"))));
-    errors[self.rank().value()] = std::string(status.message());
+    // The cause, which is the same on all; before it each error says what this rank called.
+    errors[self.rank().value()] = std::string(self.status().message());
   });
   EXPECT_EQ(errors[0], errors[1]);
 }
@@ -396,7 +397,8 @@ TEST(OnePass, DifferentCallsAreAMismatchOnAll) {
     auto* const values = reinterpret_cast<float*>(buffer->data());
     const absl::Status status = self.Run(AllReduceOf(values, self.rank() == Rank(1) ? 1000 : 2000));
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition, AllOf(HasSubstr("1000"), HasSubstr("2000"))));
-    errors[self.rank().value()] = std::string(status.message());
+    // The cause, which is the same on all; before it each error says what this rank called.
+    errors[self.rank().value()] = std::string(self.status().message());
   });
   EXPECT_EQ(errors[0], errors[1]);
   EXPECT_EQ(errors[0], errors[2]);
