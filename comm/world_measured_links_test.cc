@@ -176,7 +176,8 @@ TEST(MeasuredLinks, RanksMustAgreeToMeasure) {
   MemoryStore store;
   for (const WorldOrError& world :
        CreateWorlds(&store, 3, [](int rank, WorldOptions*options) { options->measure_links = rank == 1; })) {
-    EXPECT_THAT(world, StatusIs(Code::kFailedPrecondition, HasSubstr("measure_links: no on ranks 0, 2, yes on rank 1")));
+    EXPECT_THAT(world,
+                StatusIs(Code::kFailedPrecondition, HasSubstr("measure_links: no on ranks 0, 2, yes on rank 1")));
   }
 }
 
