@@ -66,7 +66,9 @@ static void TestErrorsAndNulls(void) {
   FAILS(lockstep_error_create(LOCKSTEP_DATA_LOSS, "it burnt"), LOCKSTEP_DATA_LOSS, "it burnt");
   FAILS(lockstep_error_create(LOCKSTEP_ABORTED, NULL), LOCKSTEP_ABORTED, "");
   FAILS(lockstep_error_create((lockstep_code)99, "odd"), LOCKSTEP_UNKNOWN, "odd");
-  CHECK(strcmp(lockstep_error_message(NULL), "") == 0);
+  CHECK(strcmp(lockstep_error_message(NULL), "") == 0 && strcmp(lockstep_error_collective(NULL), "") == 0);
+  CHECK(lockstep_error_failed_rank(NULL) == -1 && lockstep_error_sequence(NULL) == -1);
+  CHECK(lockstep_error_bucket(NULL) == -1 && lockstep_error_parameter(NULL) == -1);
   lockstep_error_free(NULL);
   lockstep_string_free(NULL);
   lockstep_store_destroy(NULL);
@@ -288,6 +290,8 @@ static void RunRank(int32_t rank, char* folder) {
   } else {
     lockstep_error* error = NULL;
     while (error == NULL) error = lockstep_barrier(communicator, NULL, NULL, NULL);
+    CHECK(lockstep_error_failed_rank(error) == 1 && strcmp(lockstep_error_collective(error), "barrier") == 0);
+    CHECK(lockstep_error_bucket(error) == -1 && lockstep_error_parameter(error) == -1);
     FAILS(error, LOCKSTEP_ABORTED, "no more");
   }
   lockstep_communicator_destroy(communicator);
