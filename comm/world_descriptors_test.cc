@@ -222,7 +222,8 @@ TEST_F(WorldDescriptorsTest, ThatRunOutLaterEndTheCommunicatorByNameAndNothingEl
                          HasSubstr("RLIMIT_NOFILE allows "), HasSubstr("failed_rank=1 "))));
   ASSERT_THAT(Ask(absl::StrCat("allow ", kPlenty)), Each("OK"));
   ASSERT_THAT(Ask("new"), Each("OK"));
-  EXPECT_THAT(Ask("run"), Each("OK"));
+  EXPECT_THAT(Ask("run"), Each(AllOf(StartsWith("RESOURCE_EXHAUSTED: "), HasSubstr("rank 1: "),
+                                     HasSubstr("RLIMIT_NOFILE allows "))));
   ExpectGoodEnd();
 }
 
