@@ -217,13 +217,11 @@ TEST_F(WorldDescriptorsTest, ThatRunOutLaterEndTheCommunicatorByNameAndNothingEl
   Start(kHindered);
   ASSERT_THAT(Ask("new"), Each("OK"));
   ASSERT_THAT(Ask("exhaust"), Each("OK"));
-  EXPECT_THAT(Ask("run"),
-              Each(AllOf(StartsWith("RESOURCE_EXHAUSTED: "), HasSubstr(" received 0 B: rank 1: broadcast #2 "),
-                         HasSubstr("RLIMIT_NOFILE allows "), HasSubstr("failed_rank=1 "))));
+  EXPECT_THAT(Ask("run"), Each(AllOf(StartsWith("RESOURCE_EXHAUSTED: "), HasSubstr("rank 1: "),
+                                     HasSubstr("RLIMIT_NOFILE allows "), HasSubstr("failed_rank=1 "))));
   ASSERT_THAT(Ask(absl::StrCat("allow ", kPlenty)), Each("OK"));
   ASSERT_THAT(Ask("new"), Each("OK"));
-  EXPECT_THAT(Ask("run"), Each(AllOf(StartsWith("RESOURCE_EXHAUSTED: "), HasSubstr("rank 1: "),
-                                     HasSubstr("RLIMIT_NOFILE allows "))));
+  EXPECT_THAT(Ask("run"), Each("OK"));
   ExpectGoodEnd();
 }
 
