@@ -52,13 +52,6 @@ absl::Status WithFailedRank(absl::Status status, int rank) {
   return WithErrorInfo(std::move(status), info);
 }
 
-absl::Status WithParameter(absl::Status status, size_t index) {
-  if (status.ok()) return status;
-  ErrorInfo info;
-  info.parameter = static_cast<int64_t>(index);
-  return WithErrorInfo(std::move(status), info);
-}
-
 ErrorInfo GetErrorInfo(const absl::Status& status) {
   const absl::optional<absl::Cord> payload = status.GetPayload(kTypeUrl);
   return payload.has_value() ? ErrorInfoFromText(std::string(*payload)) : ErrorInfo();

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -39,7 +40,13 @@ absl::Status WithErrorInfo(absl::Status status, const ErrorInfo& info);
 // The error, which is the rank's doing unless it carries another's number already.
 absl::Status WithFailedRank(absl::Status status, int rank);
 
-absl::Status WithParameter(absl::Status status, size_t index);
+// Inline, for what is called once for each gradient.
+inline absl::Status WithParameter(absl::Status status, size_t index) {
+  if (status.ok()) return status;
+  ErrorInfo info;
+  info.parameter = static_cast<int64_t>(index);
+  return WithErrorInfo(std::move(status), info);
+}
 
 // What the error carries; all unset where that is nothing.
 ErrorInfo GetErrorInfo(const absl::Status& status);

@@ -82,6 +82,31 @@ class DeviceCommunicator::Prepared : public PreparedCollective {
   absl::optional<Work> work_;
 };
 
+// Of a call with buffers on the host: what goes before such a call, and then the host communicator's own.
+class DeviceCommunicator::PreparedOnHost : public PreparedCollective {
+ public:
+  PreparedOnHost(DeviceCommunicator* communicator, const CollectiveRequest& request,
+                 std::unique_ptr<PreparedCollective> prepared)
+      : communicator_(communicator), call_(request), prepared_(std::move(prepared)) {}
+
+  absl::Status Run() override {
+    LOCKSTEP_RETURN_IF_ERROR(communicator_->PrepareHostCall(call_.call()));
+    return prepared_->Run();
+  }
+  absl::Status Start() override {
+    LOCKSTEP_RETURN_IF_ERROR(communicator_->PrepareHostCall(call_.call()));
+    return prepared_->Start();
+  }
+  bool done() const override { return prepared_->done(); }
+  absl::Status Wait(Deadline deadline) override { return prepared_->Wait(deadline); }
+  void OnComplete(CompletionCallback callback) override { prepared_->OnComplete(std::move(callback)); }
+
+ private:
+  DeviceCommunicator* const communicator_;
+  const KeptCall call_;
+  const std::unique_ptr<PreparedCollective> prepared_;
+};
+
 DeviceCommunicator::DeviceCommunicator(HostPart host, Device* device, std::chrono::milliseconds timeout)
     : host_(std::move(host)), device_(device), timeout_(timeout), failure_(std::make_shared<DeviceFailure>()) {}
 
@@ -159,7 +184,8 @@ absl::StatusOr<std::unique_ptr<PreparedCollective>> DeviceCommunicator::Prepare(
   LOCKSTEP_ASSIGN_OR_RETURN(const bool mine, IsMine(request.device));
   if (!mine) {
     if (check_pointers_) LOCKSTEP_RETURN_IF_ERROR(CheckBuffers(request));
-    return host_->Prepare(request);
+    LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<PreparedCollective> prepared, host_->Prepare(request));
+    return std::make_unique<PreparedOnHost>(this, request, std::move(prepared));
   }
   CollectiveRequest whenever = request;
   whenever.by_holder = true;  // who holds the communicator matters when it is started

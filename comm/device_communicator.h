@@ -179,6 +179,7 @@ class DeviceCommunicator : public Communicator {
 
  private:
   class Prepared;
+  class PreparedOnHost;
   struct Group;
 
   // Whether the call is the back end's, rather than the host communicator's; INVALID_ARGUMENT for buffers on another

@@ -160,11 +160,16 @@ absl::Status Reducer::RefuseMark(size_t index, absl::Status error) {
   return error;
 }
 
-absl::StatusOr<Marks::Effect> Reducer::TakeMark(size_t index, const Gradient& gradient) {
+absl::StatusOr<Marks::Effect> Reducer::TakeMark(size_t index, const GradientRef& gradient) {
   if (state_ == State::kArmed) LOCKSTEP_RETURN_IF_ERROR(CheckStream(gradient.stream));
   // What lives in its bucket is apart from everything else, and moves with a new plan.
   const bool in_view = gradient.target.data() != nullptr && gradient.target.data() == ViewAt(index);
-  const absl::optional<size_t> other = written_.Add(index, in_view ? TensorView() : gradient.target);
+  absl::optional<size_t> other;
+  if (in_view) {
+    written_.Remove(index);
+  } else {
+    other = written_.Add(index, gradient.target);
+  }
   if (other.has_value()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "mark_ready: ", Describe(index, parameters_[index]), " has memory of ", Describe(*other, parameters_[*other]),
@@ -181,7 +186,7 @@ absl::StatusOr<Marks::Effect> Reducer::TakeMark(size_t index, const Gradient& gr
   return effect;
 }
 
-absl::Status Reducer::MarkChecked(size_t index, const Gradient& gradient) {
+absl::Status Reducer::MarkChecked(size_t index, const GradientRef& gradient) {
   {
     MutexLock lock(&mu_);
     if (state_ == State::kIdle || ending_) {
@@ -194,7 +199,7 @@ absl::Status Reducer::MarkChecked(size_t index, const Gradient& gradient) {
       return effect.status();
     }
     if (*effect == Marks::Effect::kWaits || state_ == State::kAccumulating) {
-      window_[index] = gradient;
+      window_[index] = {gradient.data, gradient.target, gradient.rows, gradient.stream};
       return absl::OkStatus();
     }
     flight_->recorder.Marked(index, plan_.locations[index].bucket);
@@ -205,7 +210,7 @@ absl::Status Reducer::MarkChecked(size_t index, const Gradient& gradient) {
   return absl::OkStatus();
 }
 
-void Reducer::Fill(size_t index, const Gradient& gradient) {
+void Reducer::Fill(size_t index, const GradientRef& gradient) {
   const BucketPlan::Location location = plan_.locations[index];
   Bucket::Slot& slot = buckets()[location.bucket]->slots[location.slot];
   slot.used = true;
@@ -246,7 +251,7 @@ void Reducer::FillFromWindow(size_t index, Stream* stream) {
     used = marks_.used_in_window(index);
     if (used) gradient = window_[index];
   }
-  if (used) return Fill(index, gradient);
+  if (used) return Fill(index, {gradient.data, gradient.target, gradient.rows, gradient.stream});
   const BucketPlan::Location location = plan_.locations[index];
   Bucket& bucket = *buckets()[location.bucket];
   bucket.slots[location.slot].keeps = bucket.in_place() && bucket.plan().slots[location.slot].elements > 0;

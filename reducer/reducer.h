@@ -262,6 +262,13 @@ class Reducer {
     absl::Span<const int64_t> rows;  // of a sparse one
     Stream* stream = nullptr;
   };
+  // The same on its way there: a mark copies its views once.
+  struct GradientRef {
+    const TensorView& data;
+    const TensorView& target;
+    absl::Span<const int64_t> rows;
+    Stream* stream;
+  };
 
   Reducer(std::vector<Parameter> parameters, ReducerOptions options, BucketPlan plan);
   // Collective: makes everything that depends on the communicator.
@@ -325,10 +332,10 @@ class Reducer {
   absl::Status AwaitAverages(size_t index, bool sparse, absl::string_view call) ABSL_LOCKS_EXCLUDED(mu_);
   char* ViewAt(size_t index) const;  // null where there are none
 
-  absl::Status MarkChecked(size_t index, const Gradient& gradient) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::StatusOr<Marks::Effect> TakeMark(size_t index, const Gradient& gradient) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status MarkChecked(size_t index, const GradientRef& gradient) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<Marks::Effect> TakeMark(size_t index, const GradientRef& gradient) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Puts a gradient into its slot. Then the bucket may be full.
-  void Fill(size_t index, const Gradient& gradient) ABSL_LOCKS_EXCLUDED(mu_);
+  void Fill(size_t index, const GradientRef& gradient) ABSL_LOCKS_EXCLUDED(mu_);
   // With zeros, where what lives in the bucket means nothing after the step: a gradient is missing, or this rank has no inputs.
   void FillWithNone(size_t index) ABSL_LOCKS_EXCLUDED(mu_);
   // With what the window has of it; else it is unused. `stream`, or null: behind which nobody writes what lives in the bucket then.

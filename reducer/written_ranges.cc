@@ -3,13 +3,7 @@
 #include <iterator>
 #include <utility>
 
-#include "base/dtype.h"
-
 namespace lockstep {
-
-size_t WrittenRanges::BytesOfFirst(const TensorView& target) {
-  return target.elements() == 0 ? 0 : SizeOf(target.dtype());
-}
 
 WrittenRanges::Map::iterator WrittenRanges::Drop(Map::iterator at) {
   ranges_[at->second].in_map = false;
@@ -19,9 +13,7 @@ WrittenRanges::Map::iterator WrittenRanges::Drop(Map::iterator at) {
 }
 
 absl::optional<size_t> WrittenRanges::AddAnother(size_t parameter, uintptr_t begin, size_t bytes) {
-  Range& range = ranges_[parameter];
-  if (range.in_map) Drop(map_.find(range.begin));
-  if (bytes == 0) return absl::nullopt;
+  Remove(parameter);
   Map::iterator at = map_.upper_bound(begin);
   if (at != map_.begin()) {
     const Map::iterator before = std::prev(at);
@@ -32,7 +24,7 @@ absl::optional<size_t> WrittenRanges::AddAnother(size_t parameter, uintptr_t beg
     if (ranges_[at->second].round == round_) return at->second;
     at = Drop(at);
   }
-  range = {begin, bytes, round_, /*in_map=*/true};
+  ranges_[parameter] = {begin, bytes, round_, /*in_map=*/true};
   if (spare_.empty()) {
     map_.emplace(begin, parameter);
   } else {

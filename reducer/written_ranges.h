@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/types/optional.h"
+#include "base/dtype.h"
 #include "base/tensor_view.h"
 
 namespace lockstep {
@@ -27,12 +28,21 @@ class WrittenRanges {
   // A parameter's average goes to `target`, instead of where it went before. RETURNS the parameter that has some of that memory since the
   // last Forget; then nothing was added. Of a tensor with gaps, between which others may lie, only the first element is looked at.
   absl::optional<size_t> Add(size_t parameter, const TensorView& target) {
+    if (target.elements() == 0) {
+      Remove(parameter);
+      return absl::nullopt;
+    }
     const auto begin = reinterpret_cast<uintptr_t>(target.data());
-    const size_t bytes = target.dense() ? target.bytes() : BytesOfFirst(target);
+    const size_t bytes = target.dense() ? target.bytes() : SizeOf(target.dtype());
     Range& range = ranges_[parameter];
     if (range.begin != begin || range.bytes != bytes || !range.in_map) return AddAnother(parameter, begin, bytes);
     range.round = round_;
     return absl::nullopt;
+  }
+
+  // A parameter's average goes to none of this memory.
+  void Remove(size_t parameter) {
+    if (ranges_[parameter].in_map) Drop(map_.find(ranges_[parameter].begin));
   }
 
  private:
@@ -44,7 +54,6 @@ class WrittenRanges {
   };
   using Map = std::map<uintptr_t, size_t>;  // begin -> parameter
 
-  static size_t BytesOfFirst(const TensorView& target);
   absl::optional<size_t> AddAnother(size_t parameter, uintptr_t begin, size_t bytes);
   Map::iterator Drop(Map::iterator at);
 
