@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""Compares two builds of one benchmark: bench/old_and_new.py OLD NEW [--rounds N] [-- ARGUMENTS].
+
+In each round OLD, NEW and OLD again run with the same arguments, so that a machine whose speed drifts changes all alike. A
+row is printed for each time that the benchmark writes as JSON: the median over the rounds of NEW's time divided by the
+geometric mean of OLD's two, with its quartiles; and of OLD's second time divided by its first, which is the noise of the
+machine. A row is marked where NEW is slower than the noise explains: the quartiles of both lie apart.
+
+Understands bench:compare, bench:collectives, bench:overlap (--json) and Google Benchmark's programs.
+"""
+
+import argparse
+import json
+import math
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+
+def times(value, name=()):
+    """The times below `value`, a part of a JSON document, each with what identifies it."""
+    if isinstance(value, dict):
+        label = tuple(str(value[key]) for key in ('transport', 'collective', 'name', 'bytes') if key in value)
+        for key, part in value.items():
+            if isinstance(part, (dict, list)):
+                yield from times(part, name + label)
+            elif isinstance(part, (int, float)) and (key.endswith(('_us', '_ms')) or key == 'real_time') and part > 0:
+                yield name + label + (key,), part
+    elif isinstance(value, list):
+        for number, part in enumerate(value):
+            yield from times(part, name if has_name(part) or number == 0 else name + (f'#{number}',))
+
+
+def has_name(part):
+    return isinstance(part, dict) and any(key in part for key in ('transport', 'name', 'bytes'))
+
+
+def fold_rounds(document):
+    """bench:overlap writes every round of a run: their medians stand for the run."""
+    rounds = document.get('rounds')
+    if isinstance(rounds, list):
+        document['rounds'] = {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
+        document.pop('buckets', None)  # measured once in a run
+    return document
+
+
+def run(program, arguments):
+    with tempfile.TemporaryDirectory() as folder:
+        output = pathlib.Path(folder, 'output.json')
+        google = 'benchmark' in pathlib.Path(program).name
+        flags = [f'--benchmark_out={output}', '--benchmark_out_format=json'] if google else [f'--json={output}']
+        done = subprocess.run([program, *arguments, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        if done.returncode != 0:
+            sys.exit(f'{program}: exit status {done.returncode}\n{done.stderr}')
+        return dict(times(fold_rounds(json.loads(output.read_text()))))
+
+
+def quartiles(values):
+    low, median, high = statistics.quantiles(values, n=4, method='inclusive')
+    return low, median, high
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('old')
+    parser.add_argument('new')
+    parser.add_argument('--rounds', type=int, default=7)
+    split = sys.argv.index('--') if '--' in sys.argv else len(sys.argv)
+    flags = parser.parse_args(sys.argv[1:split])
+    arguments = sys.argv[split + 1:]
+    if flags.rounds < 2:
+        parser.error('--rounds: at least 2')
+
+    ratios, noises, typical = {}, {}, {}
+    for _ in range(flags.rounds):
+        before, new, after = (run(program, arguments) for program in (flags.old, flags.new, flags.old))
+        for name in before.keys() & new.keys() & after.keys():
+            ratios.setdefault(name, []).append(new[name] / math.sqrt(before[name] * after[name]))
+            noises.setdefault(name, []).append(after[name] / before[name])
+            typical.setdefault(name, []).append(new[name])
+
+    print(f'# {flags.rounds} rounds of old, new, old; arguments: {" ".join(arguments)}')
+    print(f'{"time of":70} {"new":>12} {"new / old":>10} {"quartiles":>15} {"old / old":>10} {"quartiles":>15}')
+    for name in sorted(ratios):
+        if len(ratios[name]) < flags.rounds:
+            continue
+        low, median, high = quartiles(ratios[name])
+        noise_low, noise, noise_high = quartiles(noises[name])
+        slower = '  slower' if low > max(noise_high, 1 / noise_low) else ''
+        print(f'{" ".join(name):70} {statistics.median(typical[name]):12.4g} {median:10.3f} {low:7.3f}-{high:7.3f} '
+              f'{noise:10.3f} {noise_low:7.3f}-{noise_high:7.3f}{slower}')
+
+
+if __name__ == '__main__':
+    main()
