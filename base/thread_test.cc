@@ -114,10 +114,14 @@ TEST(ThreadTest, StartSaysWhatLimitsThreads) {
 }
 
 TEST(ThreadTest, ForkedChildForgetsTheParentsThread) {
+  std::atomic<bool> started{false};
   std::atomic<bool> stop{false};
   Thread thread("parents", [&] {
+    started = true;
     while (!stop) std::this_thread::yield();
   });
+  // Whoever forks while a thread begins may copy a lock of the sanitizers' that it holds.
+  while (!started) std::this_thread::yield();
   const auto join = [&] {
     thread.Join();
     const bool forgotten = !thread.joinable();

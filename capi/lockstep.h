@@ -265,10 +265,10 @@ typedef struct lockstep_communicator_options {
 LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_create(const lockstep_communicator_options* options,
                                                              lockstep_communicator** out_communicator);
 
-/* Ends operations in flight with CANCELLED, tells the peers, and returns without waiting for them. Subgroups go on. What was
- * made of the communicator (reducers, prepared collectives, buffer sets) answers FAILED_PRECONDITION or CANCELLED from then
- * on, and is destroyed by its own call, before or after; works of it are done. A peer in a collective that this rank has not called
- * gets ABORTED, naming this rank, after a second or two; peers that still finish what this rank has finished are not disturbed.
+/* Ends operations in flight, here with CANCELLED and on the peers with ABORTED, and returns without waiting for them. With nothing in
+ * flight here, peers may still finish what this rank has finished; what they call beyond that is ABORTED, naming this rank, after a
+ * second or two. Subgroups go on. What was made of the communicator (reducers, prepared collectives, buffer sets) answers
+ * FAILED_PRECONDITION or CANCELLED from then on, and is destroyed by its own call, before or after; works of it are done.
  * Does nothing to the communicator of a hook.
  *   THREADS  Other threads may be in calls on what was made of it, and return; none may be in a call on this handle. */
 LOCKSTEP_EXPORT void lockstep_communicator_destroy(lockstep_communicator* communicator);
@@ -328,8 +328,8 @@ enum {
 
 typedef struct lockstep_collective_options {
   size_t struct_size;
-  int64_t
-      timeout_ms; /* the whole collective's; after it the communicator is aborted on every rank; 0: the communicator's */
+  /* The whole collective's; after it the communicator is aborted on every rank. 0: the communicator's. */
+  int64_t timeout_ms;
   const double* factor; /* of LOCKSTEP_PREMUL_SUM, which requires it, and of nothing else; each rank may have its own */
   const char* algorithm; /* overrides the communicator's choice; equal on all ranks */
 } lockstep_collective_options;

@@ -161,11 +161,14 @@ static void LeaveGroupOpen(lockstep_communicator* communicator) {
 /* The whole world, by rank 0, while rank 1 waits for it. */
 static void DestroyWorldInFlight(lockstep_communicator* communicator, int32_t rank) {
   const int64_t one = 1;
-  float value = 0;
+  float value = 0, message = 0;
   const lockstep_tensor tensor = Vector(&value, &one, LOCKSTEP_F32);
+  const lockstep_tensor ready = Vector(&message, &one, LOCKSTEP_F32);
   lockstep_work *receive = NULL, *reduce = NULL;
   if (rank == 0) {
     OK(lockstep_receive(communicator, &tensor, 1, 4, 0, NULL, &receive));
+    /* Rank 1 is through with what came before. */
+    OK(lockstep_receive(communicator, &ready, 1, 5, 0, NULL, NULL));
     OK(lockstep_all_reduce(communicator, &tensor, &tensor, LOCKSTEP_SUM, NULL, NULL, &reduce));
     lockstep_communicator_destroy(communicator);
     FAILS(lockstep_work_wait(receive, 0), LOCKSTEP_CANCELLED, "");
@@ -173,6 +176,7 @@ static void DestroyWorldInFlight(lockstep_communicator* communicator, int32_t ra
     lockstep_work_destroy(reduce);
     lockstep_work_destroy(receive);
   } else {
+    OK(lockstep_send(communicator, &ready, 0, 5, 0, NULL));
     FAILS(lockstep_receive(communicator, &tensor, 0, 4, 0, NULL, NULL), LOCKSTEP_ABORTED, "rank 0");
     FAILS(lockstep_barrier(communicator, NULL, NULL, NULL), LOCKSTEP_ABORTED, "rank 0");
     lockstep_communicator_destroy(communicator);

@@ -317,10 +317,8 @@ class ConnectedWorld : public World {
   ConnectedWorld() = default;
   ~ConnectedWorld() override;
 
-  // `server` is the store's where this rank serves it, else null. An error is told to all other ranks, as far as they can be
-  // reached; so is that of the settings, which is then returned.
-  absl::Status Connect(const WorldSpec& spec, const absl::StatusOr<Settings>& settings, Store* store,
-                       TcpStoreServer* server);
+  // `server` is the store's where this rank serves it, else null. An error is told to all other ranks, as far as they can be reached.
+  absl::Status Connect(const WorldSpec& spec, const Settings& settings, Store* store, TcpStoreServer* server);
 
   Communicator* communicator() override { return communicator_.get(); }
   void CloseCommunicator() override {
@@ -363,9 +361,8 @@ ConnectedWorld::~ConnectedWorld() {
   transport_.reset();
 }
 
-absl::Status ConnectedWorld::Connect(const WorldSpec& spec, const absl::StatusOr<Settings>& read, Store* store,
+absl::Status ConnectedWorld::Connect(const WorldSpec& spec, const Settings& settings, Store* store,
                                      TcpStoreServer* server) {
-  const Settings settings = read.value_or(Settings());
   const Deadline deadline = Deadline::After(settings.setup_timeout);
   ControlOptions control;
   control.rank = spec.rank;
@@ -380,8 +377,7 @@ absl::Status ConnectedWorld::Connect(const WorldSpec& spec, const absl::StatusOr
   control.progress = [this] { return registry_.progress(); };
   control.called = [this](ChannelId channel, uint64_t sequence) { return registry_.CalledAs(channel, sequence); };
 
-  const absl::StatusOr<InterfaceChoice> interface =
-      read.ok() ? ChooseBindAddress(spec, settings) : absl::StatusOr<InterfaceChoice>(read.status());
+  const absl::StatusOr<InterfaceChoice> interface = ChooseBindAddress(spec, settings);
   if (interface.ok()) {
     control.hub_bind_address = interface->chosen.address.WithPort(0);
     control.why_loopback = WhyLoopback(spec, settings, *interface);
@@ -462,8 +458,7 @@ absl::Status ConnectedWorld::ConnectThrough(const WorldSpec& spec, const Setting
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<World>> CreateOnHost(const WorldOptions& options,
-                                                    const absl::StatusOr<Settings>& settings) {
+absl::StatusOr<std::unique_ptr<World>> CreateOnHost(const WorldOptions& options, const Settings& settings) {
   RendezvousOptions rendezvous;
   if (options.size != 0) {
     rendezvous.size = options.size;
@@ -476,13 +471,9 @@ absl::StatusOr<std::unique_ptr<World>> CreateOnHost(const WorldOptions& options,
   rendezvous.store_url = options.store_url;
   rendezvous.has_store = options.store != nullptr;
   rendezvous.job_id = options.job_id;
-  const absl::StatusOr<WorldSpec> determined = DetermineWorld(rendezvous, Environment::OfThisProcess());
-  const bool alone = !determined.ok() || determined->size == 1;
-  if (!settings.ok() && alone) return settings.status();
-  LOCKSTEP_RETURN_IF_ERROR(determined.status());
-  const WorldSpec& spec = *determined;
+  LOCKSTEP_ASSIGN_OR_RETURN(const WorldSpec spec, DetermineWorld(rendezvous, Environment::OfThisProcess()));
   for (const std::string& note : spec.notes) LOCKSTEP_LOG(kWarning) << note;
-  if (alone) return std::make_unique<SelfWorld>(settings->flight_records);
+  if (spec.size == 1) return std::make_unique<SelfWorld>(settings.flight_records);
 
   auto world = std::make_unique<ConnectedWorld>();
   if (options.store != nullptr) {
@@ -490,19 +481,16 @@ absl::StatusOr<std::unique_ptr<World>> CreateOnHost(const WorldOptions& options,
     return world;
   }
   // Once all have joined nobody needs the store any more, so it goes with this scope and another world may use its address.
-  const absl::StatusOr<OpenedStore> opened =
-      OpenStore(spec, Deadline::After(settings.ok() ? settings->setup_timeout : kTellingTime));
-  if (!opened.ok()) return settings.ok() ? opened.status() : settings.status();
-  LOCKSTEP_RETURN_IF_ERROR(world->Connect(spec, settings, opened->store.get(), opened->server.get()));
+  LOCKSTEP_ASSIGN_OR_RETURN(const OpenedStore opened, OpenStore(spec, Deadline::After(settings.setup_timeout)));
+  LOCKSTEP_RETURN_IF_ERROR(world->Connect(spec, settings, opened.store.get(), opened.server.get()));
   return world;
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<World>> World::Create(const WorldOptions& options) {
-  const absl::StatusOr<Settings> read = ReadSettings(options);
-  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<World> world, CreateOnHost(options, read));
-  const Settings& settings = *read;  // or there were no world
+  LOCKSTEP_ASSIGN_OR_RETURN(const Settings settings, ReadSettings(options));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<World> world, CreateOnHost(options, settings));
   if (options.device.kind == DeviceKind::kHost) return world;
   DeviceBackendOptions device;
   device.backend = settings.device_backend;
