@@ -264,6 +264,7 @@ INSTANTIATE_TEST_SUITE_P(Victim, WorldFaultTest, ::testing::Values(0, 2),
 }  // namespace lockstep
 
 // LeakSanitizer asks this at exit. In a forked child nothing leads to what the parent's other threads held, which it takes for leaks.
-extern "C" int __lsan_is_turned_off() {  // NOLINT(bugprone-reserved-identifier,readability-identifier-naming)
+// NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming)
+extern "C" __attribute__((visibility("default"))) int __lsan_is_turned_off() {
   return lockstep::in_forked_child ? 1 : 0;
 }
