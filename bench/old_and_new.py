@@ -6,7 +6,7 @@ row is printed for each time that the benchmark writes as JSON: the median over 
 geometric mean of OLD's two, with its quartiles; and of OLD's second time divided by its first, which is the noise of the
 machine. A row is marked where NEW is slower than the noise explains: the quartiles of both lie apart.
 
-Understands bench:compare, bench:collectives, bench:overlap (--json) and Google Benchmark's programs.
+Understands bench:compare, bench:overlap (--json) and Google Benchmark's programs.
 """
 
 import argparse
@@ -58,8 +58,7 @@ def run(program, arguments):
 
 
 def quartiles(values):
-    low, median, high = statistics.quantiles(values, n=4, method='inclusive')
-    return low, median, high
+    return statistics.quantiles(values, n=4, method='inclusive')
 
 
 def main():
