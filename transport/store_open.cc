@@ -73,7 +73,7 @@ absl::StatusOr<std::unique_ptr<TcpStoreClient>> ConnectToOwn(const TcpStoreServe
   // The others' way first: it tells which of our addresses the others reach.
   absl::StatusOr<std::unique_ptr<TcpStoreClient>> client =
       TcpStoreClient::Connect(where, Deadline::Earlier(deadline, Deadline::AfterMs(kOwnServerMs)));
-  if (client.ok()) return client;
+  if (client.ok() || absl::IsResourceExhausted(client.status())) return client;
   LOCKSTEP_LOG(kWarning) << "rank 0 cannot reach its own store in the way the other ranks have to: "
                          << client.status().message();
   HostPort own;

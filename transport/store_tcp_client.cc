@@ -37,6 +37,10 @@ absl::Status ShakeHands(int socket, Deadline deadline) {
   if (!parsed.ok()) {
     return absl::FailedPreconditionError(absl::StrCat("no Lockstep store, its answer ", parsed.status().message()));
   }
+  if (server.detail == static_cast<uint16_t>(StoreVerdict::kNoDescriptors)) {
+    return absl::ResourceExhaustedError(
+        "Too many open files in the store's process: it has no descriptor for this client");
+  }
   if (server.version != kStoreProtocolVersion || server.detail != static_cast<uint16_t>(StoreVerdict::kWelcome)) {
     return absl::FailedPreconditionError(
         absl::StrCat("the server speaks version ", server.version, ", this client ", kStoreProtocolVersion));
@@ -47,8 +51,9 @@ absl::Status ShakeHands(int socket, Deadline deadline) {
 absl::StatusOr<UniqueFd> ConnectOnce(const SocketAddress& address, Deadline deadline) {
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, Connect(address, deadline, /*retry_refused=*/false));
   if (const absl::Status status = ShakeHands(socket.get(), deadline); !status.ok()) {
-    return Annotate(status,
-                    absl::StrCat("handshake with ", address.ToString(), " (does something else listen there?)"));
+    const bool ours = absl::IsResourceExhausted(status);
+    return Annotate(status, absl::StrCat("handshake with ", address.ToString(),
+                                         ours ? "" : " (does something else listen there?)"));
   }
   return socket;
 }

@@ -1,5 +1,6 @@
 #include "transport/store_tcp_server.h"
 
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -46,15 +47,18 @@ constexpr uint64_t kStopEvent = 0;
 constexpr uint64_t kListener = 1;
 constexpr uint64_t kFirstClient = 2;
 
+UniqueFd CopyOf(const UniqueFd& descriptor) { return UniqueFd(fcntl(descriptor.get(), F_DUPFD_CLOEXEC, 0)); }
+
 }  // namespace
 
 class TcpStoreServer::Loop {
  public:
-  Loop(const Options& options, std::vector<UniqueFd> listeners, UniqueFd epoll, UniqueFd stop_event)
+  Loop(const Options& options, std::vector<UniqueFd> listeners, UniqueFd epoll, UniqueFd stop_event, UniqueFd spare)
       : options_(options),
         listeners_(std::move(listeners)),
         epoll_(std::move(epoll)),
         stop_event_(std::move(stop_event)),
+        spare_(std::move(spare)),
         service_(options.bytes_max) {}
 
   // Before Run: puts listeners and stop event into the epoll set.
@@ -111,6 +115,8 @@ class TcpStoreServer::Loop {
   void AcceptSome();
   // False when none could be accepted though some wait.
   bool AcceptFrom(const UniqueFd& listener);
+  // Tells those who wait there that they cannot be served.
+  void TurnAway(const UniqueFd& listener);
   void SetStatus(const absl::Status& status) {
     MutexLock lock(&mu_);
     status_ = status;
@@ -135,6 +141,7 @@ class TcpStoreServer::Loop {
   std::vector<UniqueFd> listeners_;
   UniqueFd epoll_;
   UniqueFd stop_event_;
+  UniqueFd spare_;  // given up for a moment to turn clients away where there is no other descriptor
   bool listening_ = true;
   bool was_listening_ = true;  // when it was last tried
   StoreService service_;
@@ -184,9 +191,10 @@ int TcpStoreServer::Loop::TickMs() const {
 void TcpStoreServer::Loop::AcceptSome() {
   for (const UniqueFd& listener : listeners_) {
     if (AcceptFrom(listener)) continue;
-    // The listeners would report readiness for ever: look again at the next tick.
+    // The listeners would report readiness for ever: look again after a whole tick.
     was_listening_ = false;
     listening_ = !ControlListeners(EPOLL_CTL_DEL).ok();
+    next_tick_ = Clock::now() + std::chrono::milliseconds(TickMs());
     return;
   }
   was_listening_ = true;
@@ -200,7 +208,10 @@ bool TcpStoreServer::Loop::AcceptFrom(const UniqueFd& listener) {
     if (!socket.ok()) {
       // Out of descriptors, most likely.
       LOCKSTEP_LOG(kWarning) << "store server: " << socket.status();
-      if (!was_listening_) SetStatus(Annotate(socket.status(), "the store's server cannot take connections"));
+      if (!was_listening_) {
+        SetStatus(Annotate(socket.status(), "the store's server cannot take connections"));
+        TurnAway(listener);
+      }
       return false;
     }
     if (!socket->valid()) break;
@@ -224,6 +235,24 @@ bool TcpStoreServer::Loop::AcceptFrom(const UniqueFd& listener) {
     ++strangers_;
   }
   return true;
+}
+
+void TcpStoreServer::Loop::TurnAway(const UniqueFd& listener) {
+  const std::string answer = StoreServerHello(StoreVerdict::kNoDescriptors);
+  bool someone = true;
+  for (int i = 0; i < kAcceptsPerTurn && someone && spare_.valid(); ++i) {
+    spare_.reset();
+    absl::StatusOr<UniqueFd> socket = Accept(listener.get(), nullptr);
+    someone = socket.ok() && socket->valid();
+    if (someone) {
+      (void)send(socket->get(), answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      // Its hello is taken, for closing with bytes unread would take the answer back.
+      char hello[kStoreHelloBytes];
+      (void)recv(socket->get(), hello, sizeof(hello), MSG_DONTWAIT);
+      socket->reset();
+    }
+    spare_ = CopyOf(stop_event_);
+  }
 }
 
 absl::Status TcpStoreServer::Loop::Serve(Client* client, uint32_t events) {
@@ -390,7 +419,11 @@ absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Create(const std
   UniqueFd owned_epoll(epoll);
   const int stop_event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (stop_event < 0) return ErrnoStatus(errno, "eventfd");
-  auto loop = std::make_unique<Loop>(options, std::move(listeners), std::move(owned_epoll), UniqueFd(stop_event));
+  UniqueFd owned_event(stop_event);
+  UniqueFd spare = CopyOf(owned_event);
+  if (!spare.valid()) return ErrnoStatus(errno, "a spare descriptor");
+  auto loop = std::make_unique<Loop>(options, std::move(listeners), std::move(owned_epoll), std::move(owned_event),
+                                     std::move(spare));
   if (const absl::Status status = loop->Prepare(); !status.ok()) return Annotate(status, context());
   Loop* const running = loop.get();
   auto server = absl::WrapUnique(new TcpStoreServer(std::move(loop), std::move(bound)));

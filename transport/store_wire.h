@@ -3,7 +3,7 @@
 //
 //   connection    = client-hello server-hello { request | reply }        numbers are little-endian
 //   client-hello  = "LKST"  version:u16  auth:u16                        auth: 0, reserved for authentication
-//   server-hello  = "LKST"  version:u16  verdict:u16                     0 welcome, 1 version not spoken here
+//   server-hello  = "LKST"  version:u16  verdict:u16                     0 welcome, 1 version not spoken here, 2 no descriptors
 //   request       = id:u64  op:u8  zero:u8[3]  timeout_ms:u32  key_bytes:u32  first_bytes:u32  second_bytes:u32
 //                   key  first  second
 //   reply         = id:u64  code:u32  bytes:u32  body
@@ -37,7 +37,7 @@ inline constexpr uint16_t kStoreProtocolVersion = 1;
 inline constexpr size_t kStoreHelloBytes = 8;
 inline constexpr uint32_t kStoreNoTimeout = 0xffffffff;
 
-enum class StoreVerdict : uint16_t { kWelcome = 0, kVersionNotSpoken = 1 };
+enum class StoreVerdict : uint16_t { kWelcome = 0, kVersionNotSpoken = 1, kNoDescriptors = 2 };
 
 std::string StoreClientHello();
 std::string StoreServerHello(StoreVerdict verdict);
