@@ -103,11 +103,10 @@ Marks::Rest Marks::End(bool accumulates) {
   for (size_t i = 0; i < states_.size(); ++i) {
     used[i] = marks_[i] > 0;
     if (states_[i] != State::kExpected) continue;
+    const bool may_be_unused = counting_now || (rules_.find_unused && !rules_.static_graph && !unused_are_known_);
     if (counting_now && marks_[i] > 0) {
       states_[i] = State::kReady;
-    } else if (refused_.count(i) > 0) {
-      rest.missing.push_back(i);
-    } else if (counting_now || (rules_.find_unused && !rules_.static_graph && !unused_are_known_)) {
+    } else if (may_be_unused && refused_.count(i) == 0) {
       states_[i] = State::kUnused;
       rest.unused.push_back(i);
     } else {
