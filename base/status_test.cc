@@ -50,11 +50,11 @@ TEST(StatusTest, WhatIsExhaustedIsNamed) {
   rlimit before = {};
   ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
   rlimit limited = before;
-  limited.rlim_cur = std::min<rlim_t>(before.rlim_max, rlim_t{1} << 46);
+  limited.rlim_cur = std::min<rlim_t>(before.rlim_max, rlim_t{1} << 47);
   ASSERT_EQ(setrlimit(RLIMIT_AS, &limited), 0);
   EXPECT_THAT(ErrnoStatus(ENOMEM, "mmap"),
               StatusIs(absl::StatusCode::kResourceExhausted,
-                       AllOf(HasSubstr("RLIMIT_AS allows 70368744177664 bytes of address space, "),
+                       AllOf(HasSubstr("RLIMIT_AS allows 140737488355328 bytes of address space, "),
                              Not(HasSubstr("RLIMIT_NOFILE")))));
   ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
   EXPECT_THAT(ErrnoStatus(ENOMEM, "mmap").message(), Not(HasSubstr("RLIMIT_NOFILE")));

@@ -221,7 +221,8 @@ class Completions {
     MutexLock lock(&mu_);
     return [this, number = expected_++](const absl::Status& status) {
       MutexLock lock(&mu_);
-      statuses_.push_back(status);
+      // Sharing no memory with it: ThreadSanitizer does not see how Abseil's library counts references.
+      statuses_.emplace_back(status.code(), status.message());
       numbers_.push_back(number);
       threads_.push_back(std::this_thread::get_id());
       changed_.SignalAll();
