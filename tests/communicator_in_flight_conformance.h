@@ -222,7 +222,7 @@ class Completions {
     return [this, number = expected_++](const absl::Status& status) {
       MutexLock lock(&mu_);
       // Sharing no memory with it: ThreadSanitizer does not see how Abseil's library counts references.
-      statuses_.emplace_back(status.code(), status.message());
+      statuses_.push_back(UnpackMessage(status.code(), PackMessage(status)));
       numbers_.push_back(number);
       threads_.push_back(std::this_thread::get_id());
       changed_.SignalAll();
