@@ -221,8 +221,7 @@ class Completions {
     MutexLock lock(&mu_);
     return [this, number = expected_++](const absl::Status& status) {
       MutexLock lock(&mu_);
-      // Sharing no memory with it: ThreadSanitizer does not see how Abseil's library counts references.
-      statuses_.push_back(UnpackMessage(status.code(), PackMessage(status)));
+      statuses_.push_back(status);
       numbers_.push_back(number);
       threads_.push_back(std::this_thread::get_id());
       changed_.SignalAll();
