@@ -3,9 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/optional.h"
@@ -317,8 +319,10 @@ class ConnectedWorld : public World {
   ConnectedWorld() = default;
   ~ConnectedWorld() override;
 
-  // `server` is the store's where this rank serves it, else null. An error is told to all other ranks, as far as they can be reached.
-  absl::Status Connect(const WorldSpec& spec, const Settings& settings, Store* store, TcpStoreServer* server);
+  // `server` is the store's where this rank serves it, else null. An error is told to all other ranks, as far as they can be
+  // reached; so is that of the settings, which is then returned.
+  absl::Status Connect(const WorldSpec& spec, const absl::StatusOr<Settings>& settings, int attempt, Store* store,
+                       TcpStoreServer* server);
 
   Communicator* communicator() override { return communicator_.get(); }
   void CloseCommunicator() override {
@@ -361,13 +365,15 @@ ConnectedWorld::~ConnectedWorld() {
   transport_.reset();
 }
 
-absl::Status ConnectedWorld::Connect(const WorldSpec& spec, const Settings& settings, Store* store,
-                                     TcpStoreServer* server) {
+absl::Status ConnectedWorld::Connect(const WorldSpec& spec, const absl::StatusOr<Settings>& read, int attempt,
+                                     Store* store, TcpStoreServer* server) {
+  const Settings settings = read.value_or(Settings());
   const Deadline deadline = Deadline::After(settings.setup_timeout);
   ControlOptions control;
   control.rank = spec.rank;
   control.size = spec.size;
   control.job_id = spec.job_id;
+  control.attempt = attempt;
   if (server != nullptr) {
     control.hindrance = [server] { return server->status(); };
     control.parting = kParting;
@@ -377,7 +383,9 @@ absl::Status ConnectedWorld::Connect(const WorldSpec& spec, const Settings& sett
   control.progress = [this] { return registry_.progress(); };
   control.called = [this](ChannelId channel, uint64_t sequence) { return registry_.CalledAs(channel, sequence); };
 
-  const absl::StatusOr<InterfaceChoice> interface = ChooseBindAddress(spec, settings);
+  const absl::StatusOr<InterfaceChoice> interface =
+      read.ok() ? ChooseBindAddress(spec, settings) : absl::StatusOr<InterfaceChoice>(read.status());
+  control.only_leaves = !interface.ok();
   if (interface.ok()) {
     control.hub_bind_address = interface->chosen.address.WithPort(0);
     control.why_loopback = WhyLoopback(spec, settings, *interface);
@@ -458,7 +466,35 @@ absl::Status ConnectedWorld::ConnectThrough(const WorldSpec& spec, const Setting
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<World>> CreateOnHost(const WorldOptions& options, const Settings& settings) {
+// Which set-up of a job this is for a rank in this process: 0, and one more after each that failed until one succeeds. Ranks that
+// do the same count alike, and tell by it a failure of the set-up before this from one of this. What ended at a deadline does not
+// count: another rank may not have begun it.
+class Attempts {
+ public:
+  static Attempts& OfThisProcess() {
+    static Attempts* const attempts = new Attempts;
+    return *attempts;
+  }
+
+  int Of(const std::string& setup) {
+    MutexLock lock(&mu_);
+    const auto found = failed_.find(setup);
+    return found == failed_.end() ? 0 : found->second;
+  }
+
+  void Ended(const std::string& setup, const absl::Status& status) {
+    MutexLock lock(&mu_);
+    if (status.ok()) failed_.erase(setup);
+    if (!status.ok() && !absl::IsDeadlineExceeded(status)) ++failed_[setup];
+  }
+
+ private:
+  Mutex mu_;
+  std::map<std::string, int> failed_ ABSL_GUARDED_BY(mu_);
+};
+
+absl::StatusOr<std::unique_ptr<World>> CreateOnHost(const WorldOptions& options,
+                                                    const absl::StatusOr<Settings>& settings) {
   RendezvousOptions rendezvous;
   if (options.size != 0) {
     rendezvous.size = options.size;
@@ -471,26 +507,37 @@ absl::StatusOr<std::unique_ptr<World>> CreateOnHost(const WorldOptions& options,
   rendezvous.store_url = options.store_url;
   rendezvous.has_store = options.store != nullptr;
   rendezvous.job_id = options.job_id;
-  LOCKSTEP_ASSIGN_OR_RETURN(const WorldSpec spec, DetermineWorld(rendezvous, Environment::OfThisProcess()));
+  const absl::StatusOr<WorldSpec> determined = DetermineWorld(rendezvous, Environment::OfThisProcess());
+  const bool alone = !determined.ok() || determined->size == 1;
+  if (!settings.ok() && alone) return settings.status();
+  LOCKSTEP_RETURN_IF_ERROR(determined.status());
+  const WorldSpec& spec = *determined;
   for (const std::string& note : spec.notes) LOCKSTEP_LOG(kWarning) << note;
-  if (spec.size == 1) return std::make_unique<SelfWorld>(settings.flight_records);
+  if (alone) return std::make_unique<SelfWorld>(settings->flight_records);
 
   auto world = std::make_unique<ConnectedWorld>();
-  if (options.store != nullptr) {
-    LOCKSTEP_RETURN_IF_ERROR(world->Connect(spec, settings, options.store, nullptr));
-    return world;
-  }
-  // Once all have joined nobody needs the store any more, so it goes with this scope and another world may use its address.
-  LOCKSTEP_ASSIGN_OR_RETURN(const OpenedStore opened, OpenStore(spec, Deadline::After(settings.setup_timeout)));
-  LOCKSTEP_RETURN_IF_ERROR(world->Connect(spec, settings, opened.store.get(), opened.server.get()));
+  const std::string setup = absl::StrCat(absl::Hex(reinterpret_cast<uintptr_t>(options.store)), " ", spec.store_url,
+                                         " ", spec.rank.value(), " ", spec.job_id);
+  const int attempt = Attempts::OfThisProcess().Of(setup);
+  const absl::Status status = [&] {
+    if (options.store != nullptr) return world->Connect(spec, settings, attempt, options.store, nullptr);
+    // Once all have joined nobody needs the store any more, so it goes with this scope and another world may use its address.
+    const absl::StatusOr<OpenedStore> opened =
+        OpenStore(spec, Deadline::After(settings.ok() ? settings->setup_timeout : kTellingTime));
+    if (!opened.ok()) return settings.ok() ? opened.status() : settings.status();
+    return world->Connect(spec, settings, attempt, opened->store.get(), opened->server.get());
+  }();
+  Attempts::OfThisProcess().Ended(setup, status);
+  LOCKSTEP_RETURN_IF_ERROR(status);
   return world;
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<World>> World::Create(const WorldOptions& options) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const Settings settings, ReadSettings(options));
-  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<World> world, CreateOnHost(options, settings));
+  const absl::StatusOr<Settings> read = ReadSettings(options);
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<World> world, CreateOnHost(options, read));
+  const Settings& settings = *read;  // or there were no world
   if (options.device.kind == DeviceKind::kHost) return world;
   DeviceBackendOptions device;
   device.backend = settings.device_backend;

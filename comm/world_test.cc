@@ -341,23 +341,60 @@ TEST(World, WorldSizesMustAgree) {
 
 // What one rank finds wrong before it has met the others.
 TEST(World, ARankThatCannotGoOnTellsTheOthersAtOnce) {
-  for (const int failing : {0, 1, 2}) {
-    MemoryStore store;
-    const auto begin = Deadline::Clock::now();
-    const std::vector<absl::Status> errors = StatusesOf(CreateWorlds(&store, 3, [&](int rank, WorldOptions* options) {
-      if (rank == failing) options->interface = "=no_such_interface";
-    }));
-    EXPECT_LT(Deadline::Clock::now() - begin, TestWorldOptions(&store, 0, 3).setup_timeout / 2);
-    EXPECT_THAT(errors[failing],
-                StatusIs(Code::kNotFound, HasSubstr("no network interface fits '=no_such_interface'")));
-    // By the store or by the hub, which names itself first.
-    const std::string who = absl::StrCat("rank ", failing, " (host ");
-    for (int rank = 0; rank < 3; ++rank) {
-      if (rank == failing) continue;
-      EXPECT_THAT(errors[rank], StatusIs(Code::kNotFound, AllOf(HasSubstr(who), HasSubstr(errors[failing].message()))))
-          << rank << " of " << failing;
+  struct Case {
+    std::function<void(WorldOptions*)> change;
+    const char* text;
+  };
+  const Case cases[] = {
+      {[](WorldOptions* options) { options->interface = "=no_such_interface"; },
+       "no network interface fits '=no_such_interface'"},
+      {[](WorldOptions* options) { options->chunk_bytes = 100; }, "chunk_bytes is 100"},
+      {[](WorldOptions* options) { options->algorithm = "quantum"; }, "'quantum'"},  // as a variable may be
+  };
+  for (const Case& c : cases) {
+    for (const int failing : {0, 1, 2}) {
+      SCOPED_TRACE(absl::StrCat(c.text, ", of rank ", failing));
+      MemoryStore store;
+      const auto begin = Deadline::Clock::now();
+      const auto change = [&](int rank, WorldOptions* options) {
+        options->job_id = "tells";
+        if (rank == failing) c.change(options);
+      };
+      const std::vector<absl::Status> errors = StatusesOf(CreateWorlds(&store, 3, change));
+      EXPECT_LT(Deadline::Clock::now() - begin, TestWorldOptions(&store, 0, 3).setup_timeout / 2);
+      EXPECT_THAT(errors[failing].message(), HasSubstr(c.text));
+      // By the store or by the hub, which names itself first.
+      const std::string who = absl::StrCat("rank ", failing, " (host ");
+      for (int rank = 0; rank < 3; ++rank) {
+        if (rank == failing) continue;
+        EXPECT_THAT(errors[rank],
+                    StatusIs(errors[failing].code(), AllOf(HasSubstr(who), HasSubstr(errors[failing].message()))))
+            << rank;
+      }
+      ExpectUsable(CreateWorlds(&store, 3, [](int, WorldOptions* options) { options->job_id = "tells"; }));
     }
-    ExpectUsable(CreateWorlds(&store, 3));
+  }
+}
+
+// Nobody takes the failure of another's first attempt for one of its own second, however late that one is.
+TEST(World, RanksThatAllRefuseTheirOptionsMeetWhenTheyTryAgain) {
+  for (const int last : {0, 1, 2}) {
+    SCOPED_TRACE(absl::StrCat("last is rank ", last));
+    MemoryStore store;
+    std::atomic<int> refused{0};
+    std::vector<WorldOrError> worlds(3);
+    RunRanks(3, [&](int rank) {
+      WorldOptions options = TestWorldOptions(&store, rank, 3);
+      options.job_id = "tries";
+      options.chunk_bytes = 100;
+      const Deadline patience = Deadline::After(options.setup_timeout);
+      while (rank == last && refused < 2 && !patience.passed()) std::this_thread::yield();
+      EXPECT_THAT(World::Create(options), StatusIs(Code::kInvalidArgument, StartsWith("chunk_bytes is 100")));
+      ++refused;
+      options.chunk_bytes = 65536;
+      worlds[rank] = World::Create(options);
+    });
+    ExpectUsable(worlds);
   }
 }
 

@@ -192,7 +192,8 @@ void Search::LogNowAndThen() {
 }
 
 absl::Status Search::Fail(const absl::Status& why) {
-  control::TellFailure(store_, key_, options_.rank, options_.size, control::SaidBy(ThisProcess(options_.rank), why));
+  control::TellFailure(store_, key_, options_.rank, options_.size, options_.attempt,
+                       control::SaidBy(ThisProcess(options_.rank), why));
   return why;
 }
 
@@ -207,15 +208,18 @@ absl::optional<Greeted> Search::KnockNextDoor() {
 
 absl::optional<absl::StatusOr<Greeted>> Search::Take(const std::string& text) {
   if (absl::optional<FailureRecord> failure = control::FailureFor(options_.rank, text); failure.has_value()) {
+    const bool earlier = failure->attempt < options_.attempt;
     last_failure_ = failure->status;
-    if (!believe_.passed()) return absl::nullopt;
+    if (!earlier && !believe_.passed()) return absl::nullopt;
     control::MarkRead(store_, key_, options_.rank);
+    if (earlier) return absl::nullopt;
     return failure->status;
   }
   const absl::StatusOr<HubRecord> record = control::DecodeHubRecord(text);
   last_failure_ = record.status();
   if (absl::IsFailedPrecondition(record.status())) return Fail(record.status());
   if (!record.ok()) return absl::nullopt;
+  if (options_.only_leaves && record->attempt > options_.attempt) return absl::CancelledError("a later attempt");
   Deadline overruled = Deadline::Infinite();
   Attempt attempt = TryHub(options_, *record, deadline_, [&] {
     LogNowAndThen();
@@ -223,7 +227,8 @@ absl::optional<absl::StatusOr<Greeted>> Search::Take(const std::string& text) {
     if (!now.ok()) return !absl::IsNotFound(now.status());
     if (*now == text) return true;
     // What another rank has told there the hub tells as well; one that is dead does not.
-    if (!control::FailureFor(options_.rank, *now).has_value()) return false;
+    const absl::optional<FailureRecord> failure = control::FailureFor(options_.rank, *now);
+    if (!failure.has_value() || failure->attempt < options_.attempt) return false;
     overruled = Deadline::Earlier(overruled, Deadline::After(kProbeTime));
     return !overruled.passed();
   });
@@ -297,7 +302,8 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> MakeClient(control::Client::Setu
 void EndSetup(const ControlOptions& options, Store* store, const std::string& record, const absl::Status& result,
               std::vector<int> untold) {
   const std::string key = control::StoreKey(options.job_id);
-  control::EndSetup(store, key, record, control::SaidBy(ThisProcess(Rank(0)), result), std::move(untold));
+  control::EndSetup(store, key, record, options.attempt, control::SaidBy(ThisProcess(Rank(0)), result),
+                    std::move(untold));
   if (!result.ok()) control::AwaitReaders(store, key, Deadline::After(options.parting));
 }
 
@@ -313,7 +319,8 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> CreateOfRankZero(control::Client
   hub_options.peer_timeout = options.peer_timeout;
   hub_options.self = ThisProcess(options.rank);
   LOCKSTEP_ASSIGN_OR_RETURN(setup.hub, control::Hub::Start(hub_options));
-  const HubRecord record = {setup.hub->address(), hub_options.world_id, hub_options.self.pid, hub_options.self.host};
+  const HubRecord record = {setup.hub->address(), hub_options.world_id, hub_options.self.pid, options.attempt,
+                            hub_options.self.host};
   // Rank 0 takes its seat before anybody else can know of the hub.
   Attempt attempt = TryHub(options, record, deadline, [&setup] { return setup.hub->status().ok(); });
   LOCKSTEP_RETURN_IF_ERROR(setup.hub->status());
@@ -321,7 +328,7 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> CreateOfRankZero(control::Client
   const std::string text = control::EncodeHubRecord(record);
   setup.hindrance = [store, options] {
     if (options.hindrance != nullptr) LOCKSTEP_RETURN_IF_ERROR(options.hindrance());
-    const absl::Status told = control::LookForFailure(store, control::StoreKey(options.job_id));
+    const absl::Status told = control::LookForFailure(store, control::StoreKey(options.job_id), options.attempt);
     if (told.ok() || options.why_loopback.empty()) return told;
     return absl::Status(told.code(), absl::StrCat(told.message(), "; ", options.why_loopback));
   };
@@ -352,7 +359,7 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> ControlChannel::Create(ControlOp
   }
   absl::StatusOr<Wakeup> wakeup = Wakeup::Create();
   if (!wakeup.ok()) {
-    control::TellFailure(store, control::StoreKey(options.job_id), options.rank, options.size,
+    control::TellFailure(store, control::StoreKey(options.job_id), options.rank, options.size, options.attempt,
                          control::SaidBy(ThisProcess(options.rank), wakeup.status()));
     return wakeup.status();
   }

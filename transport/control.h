@@ -50,6 +50,11 @@ struct ControlOptions {
   Rank rank;
   int size = 1;
   std::string job_id;
+  // Which attempt at this set-up it is for this rank: one that ranks that do the same count alike. A failure of an earlier attempt
+  // than the reader's is not heeded, nor does it end a later one.
+  int attempt = 0;
+  // Whether this rank cannot go on, and creates its channel for LeaveBecause alone. Not for rank 0, which has Refuse.
+  bool only_leaves = false;
   // Address that the hub binds (rank 0), port 0; what it listens on is published in the store.
   SocketAddress hub_bind_address;
   // Rank 0's, where it had nothing better than loopback: what it found. For ranks of other hosts, who cannot reach it.

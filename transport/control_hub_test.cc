@@ -202,7 +202,7 @@ TEST_F(HubTest, AHelloThatDoesNotBelongIsAnsweredWithTheReason) {
     ASSERT_THAT(reject, IsOk());
     EXPECT_THAT(reject->status, StatusIs(code, HasSubstr(text)));
   };
-  check(answer([](Hello* hello) { hello->version = 9; }), absl::StatusCode::kFailedPrecondition, "protocol version 2");
+  check(answer([](Hello* hello) { hello->version = 9; }), absl::StatusCode::kFailedPrecondition, "protocol version 3");
   check(answer([](Hello* hello) { hello->job_id = "x"; }), absl::StatusCode::kFailedPrecondition, "job 'x'");
   check(answer([](Hello* hello) { hello->world = 3; }), absl::StatusCode::kUnavailable, "another world's");
   check(answer([](Hello* hello) { hello->rank = 0; }), absl::StatusCode::kAlreadyExists, "rank 0 (host h, pid 70)");

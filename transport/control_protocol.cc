@@ -222,24 +222,28 @@ absl::StatusOr<bool> FrameReader::Next(absl::string_view* frame) {
 
 std::string EncodeHubRecord(const HubRecord& record) {
   return absl::StrCat(kHubRecordName, " ", kVersion, " ", record.address.ToString(), " ", record.world, " ", record.pid,
-                      " ", record.host);
+                      " ", record.attempt, " ", record.host);
 }
 
 absl::StatusOr<HubRecord> DecodeHubRecord(absl::string_view text) {
   // The host comes last, since nothing else may contain a blank.
-  const std::vector<absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits(' ', 5));
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits(' ', 6));
   const auto wrong = [] { return absl::InvalidArgumentError("not the address of a control hub"); };
-  if (parts.size() != 6 || parts[0] != kHubRecordName) return wrong();
+  if (parts.size() < 2 || parts[0] != kHubRecordName) return wrong();
   int version = 0;
   if (!absl::SimpleAtoi(parts[1], &version)) return wrong();
   if (version != kVersion) {
     return absl::FailedPreconditionError(
         absl::StrCat("rank 0 speaks control protocol version ", version, ", this rank ", kVersion));
   }
+  if (parts.size() != 7) return wrong();
   HubRecord record;
   LOCKSTEP_ASSIGN_OR_RETURN(record.address, SocketAddress::Parse(parts[2]));
-  if (!absl::SimpleAtoi(parts[3], &record.world) || !absl::SimpleAtoi(parts[4], &record.pid)) return wrong();
-  record.host = std::string(parts[5]);
+  if (!absl::SimpleAtoi(parts[3], &record.world) || !absl::SimpleAtoi(parts[4], &record.pid) ||
+      !absl::SimpleAtoi(parts[5], &record.attempt)) {
+    return wrong();
+  }
+  record.host = std::string(parts[6]);
   return record;
 }
 
@@ -250,19 +254,20 @@ std::string EncodeFailureRecord(const FailureRecord& record) {
     ranges.push_back(absl::StrCat(record.untold[begin], "-", record.untold[end - 1]));
   }
   return absl::StrCat(kFailureRecordName, " ", record.seconds, " ", static_cast<int>(record.status.code()), " ",
-                      absl::StrJoin(ranges, ","), " ", record.status.message().substr(0, kFailureTextBytesMax));
+                      record.attempt, " ", absl::StrJoin(ranges, ","), " ",
+                      record.status.message().substr(0, kFailureTextBytesMax));
 }
 
 absl::StatusOr<FailureRecord> DecodeFailureRecord(absl::string_view text) {
-  const std::vector<absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits(' ', 4));
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits(' ', 5));
   const auto wrong = [] { return absl::InvalidArgumentError("not the end of a set-up"); };
   FailureRecord record;
   int code = 0;
-  if (parts.size() != 5 || parts[0] != kFailureRecordName || !absl::SimpleAtoi(parts[1], &record.seconds) ||
-      !absl::SimpleAtoi(parts[2], &code) || code == 0) {
+  if (parts.size() != 6 || parts[0] != kFailureRecordName || !absl::SimpleAtoi(parts[1], &record.seconds) ||
+      !absl::SimpleAtoi(parts[2], &code) || code == 0 || !absl::SimpleAtoi(parts[3], &record.attempt)) {
     return wrong();
   }
-  for (const absl::string_view range : absl::StrSplit(parts[3], ',', absl::SkipEmpty())) {
+  for (const absl::string_view range : absl::StrSplit(parts[4], ',', absl::SkipEmpty())) {
     const std::vector<absl::string_view> ends = absl::StrSplit(range, '-');
     int first = 0;
     int last = 0;
@@ -273,7 +278,7 @@ absl::StatusOr<FailureRecord> DecodeFailureRecord(absl::string_view text) {
     for (int rank = first; rank <= last; ++rank) record.untold.push_back(rank);
     if (record.untold.size() > kFailureRanksMax) return wrong();
   }
-  record.status = absl::Status(static_cast<absl::StatusCode>(code), parts[4]);
+  record.status = absl::Status(static_cast<absl::StatusCode>(code), parts[5]);
   return record;
 }
 

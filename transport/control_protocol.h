@@ -64,7 +64,7 @@ namespace lockstep {
 namespace control {
 
 inline constexpr uint32_t kMagic = 0x4354534c;  // "LSTC"
-inline constexpr uint16_t kVersion = 2;
+inline constexpr uint16_t kVersion = 3;
 
 // Limits of a frame (its `length`): before the hello was understood, from a rank, from the hub.
 inline constexpr size_t kHelloBytesMax = 4096;
@@ -382,6 +382,7 @@ struct HubRecord {
   SocketAddress address;
   uint64_t world = 0;
   int64_t pid = 0;
+  int attempt = 0;  // ControlOptions::attempt of rank 0
   std::string host;
 };
 std::string EncodeHubRecord(const HubRecord& record);
@@ -391,6 +392,7 @@ absl::StatusOr<HubRecord> DecodeHubRecord(absl::string_view text);
 // every version.
 struct FailureRecord {
   int64_t seconds = 0;      // since 1970, by the clock of who wrote it
+  int attempt = 0;          // ControlOptions::attempt of who wrote it
   std::vector<int> untold;  // sorted
   absl::Status status;      // names the rank that says so
 };

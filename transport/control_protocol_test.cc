@@ -108,7 +108,7 @@ TEST(ControlProtocol, BytesOnTheWireAreAsDocumented) {
   EXPECT_EQ(Encode(Hello{}).substr(0, 11), std::string("\x27\0\0\0"
                                                        "\x01"
                                                        "LSTC"
-                                                       "\x02\0",
+                                                       "\x03\0",
                                                        11));
 }
 
@@ -236,47 +236,51 @@ TEST(FrameReader, LengthsOutOfBoundsAreRefusedBeforeTheFrameIsThere) {
 }
 
 TEST(HubRecord, SurvivesTheStore) {
-  const HubRecord record = {*SocketAddress::Parse("10.0.0.7:4411"), 0xfedcba9876543210, 71, "host with blanks"};
+  const HubRecord record = {*SocketAddress::Parse("10.0.0.7:4411"), 0xfedcba9876543210, 71, 3, "host with blanks"};
   const absl::StatusOr<HubRecord> read = DecodeHubRecord(EncodeHubRecord(record));
   ASSERT_THAT(read, IsOk());
   EXPECT_EQ(read->address, record.address);
   EXPECT_EQ(read->world, record.world);
   EXPECT_EQ(read->pid, record.pid);
+  EXPECT_EQ(read->attempt, record.attempt);
   EXPECT_EQ(read->host, record.host);
 }
 
 TEST(HubRecord, AnythingElseIsInvalid) {
-  for (const char* text :
-       {"", "lockstep-control", "lockstep-control 2 10.0.0.7:4411 x 71 host", "lockstep-control 2 10.0.0.7 5 71 host",
-        "something-else 2 10.0.0.7:4411 5 71 host", "lockstep-control one 10.0.0.7:4411 5 71 host"}) {
+  for (const char* text : {"", "lockstep-control", "lockstep-control 3 10.0.0.7:4411 x 71 1 host",
+                           "lockstep-control 3 10.0.0.7 5 71 1 host", "lockstep-control 3 10.0.0.7:4411 5 71 x host",
+                           "lockstep-control 3 10.0.0.7:4411 5 71 1", "something-else 3 10.0.0.7:4411 5 71 1 host",
+                           "lockstep-control one 10.0.0.7:4411 5 71 1 host"}) {
     EXPECT_THAT(DecodeHubRecord(text), StatusIs(absl::StatusCode::kInvalidArgument)) << text;
   }
   EXPECT_THAT(DecodeHubRecord("lockstep-control 9 10.0.0.7:4411 5 71 host"),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("rank 0 speaks control protocol version 9, this rank 2")));
+                       HasSubstr("rank 0 speaks control protocol version 9, this rank 3")));
 }
 
 TEST(FailureRecord, SurvivesTheStore) {
   for (const std::vector<int>& untold : {std::vector<int>(), {3}, {1, 2, 3, 7, 9, 10}}) {
-    const FailureRecord record = {1'700'000'000, untold, absl::ResourceExhaustedError("rank 0: too many  open files")};
+    const FailureRecord record = {1'700'000'000, 2, untold,
+                                  absl::ResourceExhaustedError("rank 0: too many  open files")};
     const absl::StatusOr<FailureRecord> read = DecodeFailureRecord(EncodeFailureRecord(record));
     ASSERT_THAT(read, IsOk());
     EXPECT_EQ(read->seconds, record.seconds);
+    EXPECT_EQ(read->attempt, record.attempt);
     EXPECT_EQ(read->untold, untold);
     EXPECT_EQ(read->status, record.status);
   }
   std::vector<int> all(100'000);
   std::iota(all.begin(), all.end(), 1);
-  EXPECT_EQ(EncodeFailureRecord({5, all, absl::AbortedError("x")}), "lockstep-failed 5 10 1-100000 x");
+  EXPECT_EQ(EncodeFailureRecord({5, 2, all, absl::AbortedError("x")}), "lockstep-failed 5 10 2 1-100000 x");
   // It has to fit into a store, whatever the text.
-  EXPECT_LT(EncodeFailureRecord({5, {1}, absl::AbortedError(std::string(1 << 20, 'x'))}).size(), 8192);
+  EXPECT_LT(EncodeFailureRecord({5, 2, {1}, absl::AbortedError(std::string(1 << 20, 'x'))}).size(), 8192);
 }
 
 TEST(FailureRecord, AnythingElseIsInvalid) {
-  for (const char* text :
-       {"", "x", "lockstep-failed", "lockstep-failed 5 10 1-2", "lockstep-failed x 10 1-2 why",
-        "lockstep-failed 5 0 1-2 why", "lockstep-failed 5 10 2-1 why", "lockstep-failed 5 10 -1-1 why",
-        "lockstep-failed 5 10 0-2000000000 why", "lockstep-control 1 10.0.0.7:4411 5 71 host"}) {
+  for (const char* text : {"", "x", "lockstep-failed", "lockstep-failed 5 10 2 1-2", "lockstep-failed x 10 2 1-2 why",
+                           "lockstep-failed 5 0 2 1-2 why", "lockstep-failed 5 10 2 2-1 why",
+                           "lockstep-failed 5 10 2 -1-1 why", "lockstep-failed 5 10 x 1-2 why",
+                           "lockstep-failed 5 10 2 0-2000000000 why", "lockstep-control 1 10.0.0.7:4411 5 71 host"}) {
     EXPECT_THAT(DecodeFailureRecord(text), StatusIs(absl::StatusCode::kInvalidArgument)) << text;
   }
 }

@@ -28,7 +28,7 @@ constexpr milliseconds kPause(20);
 // Longer than ranks that were started together come apart; a set-up that is begun anew after longer than that may be about another.
 constexpr int64_t kFailureSeconds = 60;
 // Of ranks that change the same record at the same moment.
-constexpr int kAttemptsMax = 100;
+constexpr int kTurnsMax = 100;
 
 int64_t NowSeconds() {
   const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
@@ -90,12 +90,12 @@ absl::Status SaidBy(const Member& self, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(saying, status.message()));
 }
 
-void EndSetup(Store* store, const std::string& key, const std::string& record, const absl::Status& result,
+void EndSetup(Store* store, const std::string& key, const std::string& record, int attempt, const absl::Status& result,
               std::vector<int> untold) {
   const Deadline deadline = Deadline::After(kStoreTime);
   if (!record.empty()) Remove(store, kAnyJobKey, record, deadline);
   if (result.ok()) return Remove(store, key, record, deadline);
-  for (int attempt = 0; attempt < kAttemptsMax && !deadline.passed(); ++attempt) {
+  for (int turn = 0; turn < kTurnsMax && !deadline.passed(); ++turn) {
     const absl::StatusOr<std::string> standing = Read(store, key, deadline);
     if (!standing.ok() || (IsHubRecord(*standing) && *standing != record)) return;
     // Another rank's failure was to be read by all others; the hub has told some of them since.
@@ -106,7 +106,7 @@ void EndSetup(Store* store, const std::string& key, const std::string& record, c
       untold = std::move(both);
     }
     if (untold.empty() && standing->empty()) return;
-    const std::string failure = untold.empty() ? "" : EncodeFailureRecord({NowSeconds(), untold, result});
+    const std::string failure = untold.empty() ? "" : EncodeFailureRecord({NowSeconds(), attempt, untold, result});
     if (Replace(store, key, *standing, failure, deadline)) return;
   }
 }
@@ -119,9 +119,9 @@ void AwaitReaders(Store* store, const std::string& key, Deadline deadline) {
   }
 }
 
-void TellFailure(Store* store, const std::string& key, Rank rank, int size, const absl::Status& failure) {
+void TellFailure(Store* store, const std::string& key, Rank rank, int size, int attempt, const absl::Status& failure) {
   const Deadline deadline = Deadline::After(kTellingTime);
-  FailureRecord record = {NowSeconds(), {}, failure};
+  FailureRecord record = {NowSeconds(), attempt, {}, failure};
   for (int other = 0; other < size; ++other) {
     if (other != rank.value()) record.untold.push_back(other);
   }
@@ -129,14 +129,16 @@ void TellFailure(Store* store, const std::string& key, Rank rank, int size, cons
     const absl::StatusOr<std::string> standing = store->Wait(key, deadline);
     if (!standing.ok()) return;
     if (!IsHubRecord(*standing)) continue;  // of an earlier set-up
+    const absl::StatusOr<HubRecord> hub = DecodeHubRecord(*standing);
+    if (hub.ok() && hub->attempt > attempt) return;
     if (Replace(store, key, *standing, EncodeFailureRecord(record), deadline)) return;
   }
 }
 
-absl::Status LookForFailure(Store* store, const std::string& key) {
+absl::Status LookForFailure(Store* store, const std::string& key, int attempt) {
   const absl::StatusOr<std::string> standing = store->Get(key, Deadline::After(kStoreTime));
   const absl::optional<FailureRecord> record = standing.ok() ? FailureFor(Rank(0), *standing) : absl::nullopt;
-  return record.has_value() ? record->status : absl::OkStatus();
+  return record.has_value() && record->attempt >= attempt ? record->status : absl::OkStatus();
 }
 
 absl::optional<FailureRecord> FailureFor(Rank rank, absl::string_view text) {
@@ -149,7 +151,7 @@ absl::optional<FailureRecord> FailureFor(Rank rank, absl::string_view text) {
 
 void MarkRead(Store* store, const std::string& key, Rank rank) {
   const Deadline deadline = Deadline::After(kStoreTime);
-  for (int attempt = 0; attempt < kAttemptsMax && !deadline.passed(); ++attempt) {
+  for (int turn = 0; turn < kTurnsMax && !deadline.passed(); ++turn) {
     const absl::StatusOr<std::string> standing = store->Get(key, deadline);
     absl::optional<FailureRecord> record = standing.ok() ? FailureFor(rank, *standing) : absl::nullopt;
     if (!record.has_value()) return;

@@ -247,10 +247,41 @@ TEST(ControlChannel, ASetUpThatIsTriedAgainHeedsNoEarlierFailure) {
   });
   // One of long ago is none either.
   ASSERT_THAT(
-      store.Set(kKey, control::EncodeFailureRecord({1'700'000'000, {1}, absl::InternalError("long ago")}), Soon()),
+      store.Set(kKey, control::EncodeFailureRecord({1'700'000'000, 0, {1}, absl::InternalError("long ago")}), Soon()),
       IsOk());
   EXPECT_THAT(CreateRank(1, 2, &store, Deadline::AfterMs(1000)),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 0 has not appeared")));
+}
+
+TEST(ControlChannel, AFailureIsOfTheAttemptThatItEnded) {
+  MemoryStore store;
+  const auto create = [&](int rank, int attempt, bool only_leaves) {
+    ControlOptions options = OptionsOf(rank, 3, kPatient, nullptr);
+    options.attempt = attempt;
+    options.only_leaves = only_leaves;
+    return ControlChannel::Create(std::move(options), &store, rank == 0 ? Soon() : Deadline::AfterMs(1000));
+  };
+  ControlOptions first = OptionsOf(0, 3, kPatient, nullptr);
+  first.attempt = 1;
+  ControlChannel::Refuse(first, &store, absl::InternalError("attempt 1"));
+  // Rank 1 is in a later one, and takes itself off; rank 2 has it to heed.
+  EXPECT_THAT(create(1, 2, false), StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 0 has not appeared")));
+  EXPECT_THAT(create(2, 1, false), StatusIs(absl::StatusCode::kInternal, HasSubstr("attempt 1")));
+  EXPECT_THAT(store.Get(kKey, Soon()), StatusIs(absl::StatusCode::kNotFound));
+
+  // What ended rank 1's first attempt does not end rank 0's second, neither by the hub nor by the store.
+  absl::StatusOr<Channel> zero = create(0, 1, false);
+  ASSERT_THAT(zero, IsOk());
+  EXPECT_THAT(create(1, 0, true), StatusIs(absl::StatusCode::kCancelled));
+  control::TellFailure(&store, kKey, Rank(1), 3, 0, absl::InternalError("attempt 0"));
+  absl::StatusOr<Channel> one = create(1, 1, false);
+  absl::StatusOr<Channel> two = create(2, 0, false);
+  ASSERT_THAT(one, IsOk());
+  ASSERT_THAT(two, IsOk());
+  InParallel(3, [&](int rank) {
+    ControlChannel& self = **(rank == 0 ? zero : rank == 1 ? one : two);
+    EXPECT_THAT(self.Join(MemberOf(rank), {}, Soon()), IsOk());
+  });
 }
 
 TEST(ControlChannel, WhyARankLeavesBeforeItJoinsIsEverybodysError) {
@@ -284,7 +315,8 @@ TEST(ControlChannel, ARankThatFailsBeforeItHasReachedTheHubTellsRankZero) {
   MemoryStore store;
   absl::StatusOr<Channel> zero = CreateRank(0, 3, &store);
   ASSERT_THAT(zero, IsOk());
-  control::TellFailure(&store, kKey, Rank(1), 3, absl::ResourceExhaustedError("rank 1: socket: Too many open files"));
+  control::TellFailure(&store, kKey, Rank(1), 3, 0,
+                       absl::ResourceExhaustedError("rank 1: socket: Too many open files"));
   EXPECT_THAT((*zero)->Join(MemberOf(0), {}, Soon()),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("rank 1: socket: Too many open files")));
   EXPECT_THAT(CreateRank(2, 3, &store),
