@@ -33,6 +33,13 @@ void OnBothSides(const Do& side) {
   side(0, &*socket);
 }
 
+// The last byte is another.
+std::vector<char> Filled(size_t bytes, char value) {
+  std::vector<char> filled(bytes - 1, value);
+  filled.push_back('z');
+  return filled;
+}
+
 class BareFabricOver : public ::testing::TestWithParam<std::string> {};
 
 // Both ways: what is injected, sent at once, by rendezvous, and in pieces of which the last one is shorter.
@@ -44,13 +51,10 @@ TEST_P(BareFabricOver, ExchangesBothWays) {
     for (const size_t piece_bytes : {BareFabric::kWhole, BareFabric::kPieceBytes}) {
       (*fabric)->set_piece_bytes(piece_bytes);
       for (const size_t bytes : {size_t{1}, size_t{4096}, size_t{300'000}, (size_t{5} << 20) + 13}) {
-        std::vector<char> out(bytes, side == 0 ? 'a' : 'b');
-        out.back() = 'z';
+        const std::vector<char> out = Filled(bytes, side == 0 ? 'a' : 'b');
         std::vector<char> in(bytes);
         ASSERT_THAT((*fabric)->Exchange(out.data(), bytes, in.data(), bytes), IsOk());
-        std::vector<char> expected(bytes, side == 0 ? 'b' : 'a');
-        expected.back() = 'z';
-        EXPECT_TRUE(in == expected) << bytes << " bytes";
+        EXPECT_TRUE(in == Filled(bytes, side == 0 ? 'b' : 'a')) << bytes << " bytes";
       }
     }
     // Until the other has everything, too: what moves its bytes is this side's polling.

@@ -1,4 +1,4 @@
-// A rank of Gloo in bench:compare. Usage: gloo_player FOLDER BYTES_MAX RANK SIZE ALGORITHM, which is ring, hd
+// A rank of Gloo in bench:compare. Usage: gloo_runner FOLDER BYTES_MAX RANK SIZE ALGORITHM, which is ring, hd
 // (halving-doubling) or hd_busy (the same, where the caller does its own I/O and polls instead of sleeping).
 //
 // Compiled on a machine that has libgloo-dev; elsewhere nothing of it is.
@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "player.h"
+#include "runner.h"
 
 namespace {
 
@@ -71,19 +71,19 @@ int AllReduce(void* context, float* data, size_t count) {
 
 int main(int argc, char** argv) {
   if (argc != 6) return 2;
-  lockstep_player player = {};
-  player.folder = argv[1];
-  player.bytes_max = std::stoull(argv[2]);
-  player.rank = std::stoi(argv[3]);
-  player.size = std::stoi(argv[4]);
-  player.allreduce = &AllReduce;
+  lockstep_runner runner = {};
+  runner.folder = argv[1];
+  runner.bytes_max = std::stoull(argv[2]);
+  runner.rank = std::stoi(argv[3]);
+  runner.size = std::stoi(argv[4]);
+  runner.allreduce = &AllReduce;
   try {
-    Rank rank(argv[1], player.rank, player.size, argv[5]);
-    player.context = &rank;
-    return lockstep_player_play(&player);
+    Rank rank(argv[1], runner.rank, runner.size, argv[5]);
+    runner.context = &rank;
+    return lockstep_runner_serve(&runner);
   } catch (const std::exception& error) {
-    std::snprintf(player.error, sizeof(player.error), "%s", error.what());
-    return lockstep_player_refuse(&player);
+    std::snprintf(runner.error, sizeof(runner.error), "%s", error.what());
+    return lockstep_runner_refuse(&runner);
   }
 }
 

@@ -1,6 +1,6 @@
 """A rank of PyTorch over Gloo in bench:compare: torch.distributed.all_reduce in place.
 
-Usage: torch_player.py FOLDER BYTES_MAX RANK SIZE LIBRARY, the last one being player_library.c compiled.
+Usage: torch_runner.py FOLDER BYTES_MAX RANK SIZE LIBRARY, the last one being runner_library.c compiled.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ def main():
     library = ctypes.CDLL(sys.argv[5])
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=size)
-    tensors = {}  # by address and count: a tensor over the player's memory costs microseconds to make
+    tensors = {}  # by address and count: a tensor over the runner's memory costs microseconds to make
 
     @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
     def allreduce(_, address, count):
@@ -25,9 +25,9 @@ def main():
         dist.all_reduce(tensors[key])
         return 0
 
-    library.lockstep_player_library_play.argtypes = [
+    library.lockstep_runner_library_serve.argtypes = [
         ctypes.c_char_p, ctypes.c_int, ctypes.c_int, ctypes.c_size_t, type(allreduce)]
-    return library.lockstep_player_library_play(folder.encode(), rank, size, bytes_max, allreduce)
+    return library.lockstep_runner_library_serve(folder.encode(), rank, size, bytes_max, allreduce)
 
 
 if __name__ == "__main__":
