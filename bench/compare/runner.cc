@@ -31,12 +31,10 @@
 #include "base/reduce_op.h"
 #include "base/status.h"
 #include "bench/compare/runner.h"
-#include "bench/limits/bare_fabric.h"
-#include "bench/limits/bare_link.h"
-#include "bench/limits/bare_sockets.h"
-#include "bench/limits/bounce.h"
-#include "bench/limits/direct.h"
-#include "bench/machine.h"
+#include "bench/limits/fabric.h"
+#include "bench/limits/link.h"
+#include "bench/limits/shared_memory.h"
+#include "bench/report.h"
 #include "comm/communicator.h"
 #include "comm/symmetric_buffer.h"
 #include "comm/world.h"
@@ -114,26 +112,22 @@ absl::StatusOr<BareSocket> ConnectBareSockets(const std::string& congestion_cont
 absl::StatusOr<Implementation> MakeBareLink(const std::string& kind, const std::string& congestion_control,
                                             lockstep_runner* runner) {
   runner->moves_only = 1;
-  LOCKSTEP_ASSIGN_OR_RETURN(BareSocket connected, ConnectBareSockets(congestion_control, runner));
-  const auto socket = std::make_shared<BareSocket>(std::move(connected));
-  std::shared_ptr<BareLink> link = socket;
+  LOCKSTEP_ASSIGN_OR_RETURN(BareSocket socket, ConnectBareSockets(congestion_control, runner));
+  std::shared_ptr<BareLink> link = std::make_shared<BareSocket>(std::move(socket));
   if (absl::StartsWith(kind, "fabric_")) {
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        std::shared_ptr<BareFabric> fabric,
-        BareFabric::Connect(GetEnv("LOCKSTEP_OFI_PROVIDER").value_or(""), kLoopback, socket.get()));
-    if (kind != "fabric_in_pieces") fabric->set_piece_bytes(BareFabric::kWhole);
-    link = fabric;
+    LOCKSTEP_ASSIGN_OR_RETURN(link, BareFabric::Connect(GetEnv("LOCKSTEP_OFI_PROVIDER").value_or(""), kLoopback, link));
+    if (kind != "fabric_in_pieces") link->set_piece_bytes(BareLink::kWhole);
   }
   const auto arriving = std::make_shared<std::vector<float>>(runner->bytes_max / sizeof(float));
   Implementation made;
   if (absl::EndsWith(kind, "one_way")) {
-    // Two ways are one call each. The socket by which they were connected stays open as long.
-    made.call = [socket, link, arriving, sends = runner->rank == 0](float* data, size_t count) mutable {
+    // Two ways are one call each.
+    made.call = [link, arriving, sends = runner->rank == 0](float* data, size_t count) mutable {
       return std::exchange(sends, !sends) ? link->Send(data, count * sizeof(float))
                                           : link->Receive(arriving->data(), count * sizeof(float));
     };
   } else {
-    made.call = [socket, link, arriving](float* data, size_t count) {
+    made.call = [link, arriving](float* data, size_t count) {
       return link->Exchange(data, count * sizeof(float), arriving->data(), count * sizeof(float));
     };
   }
