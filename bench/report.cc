@@ -1,32 +1,200 @@
 #include "bench/report.h"
 
-#include "bench/bandwidth.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "base/status.h"
+#include "capi/lockstep.h"
 
 namespace lockstep {
 namespace bench {
+namespace {
 
-uint64_t WrongElements(const Report& report) {
-  uint64_t wrong = 0;
-  for (const Row& row : report.rows) {
-    wrong += row.out_of_place.wrong;
-    if (row.in_place.has_value()) wrong += row.in_place->wrong;
-  }
-  return wrong;
+constexpr char kUnknown[] = "unknown";
+
+std::string FirstLine(const char* path) {
+  std::string line;
+  std::getline(std::ifstream(path), line);
+  return line.empty() ? kUnknown : line;
 }
 
-double AverageBusBandwidth(const Report& report) {
-  double sum = 0;
-  int count = 0;
-  const auto add = [&](const Row& row, const Measurement& measurement) {
-    sum += AlgorithmBandwidth(row.size.bytes, measurement.seconds) * BusFactor(row.exercise, report.ranks);
-    ++count;
-  };
-  for (const Row& row : report.rows) {
-    if (row.size.bytes == 0) continue;
-    add(row, row.out_of_place);
-    if (row.in_place.has_value()) add(row, *row.in_place);
+std::string CpuModel() {
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  for (std::string line; std::getline(cpuinfo, line);) {
+    if (!absl::StartsWith(line, "model name")) continue;
+    const size_t colon = line.find(':');
+    if (colon != std::string::npos) return std::string(absl::StripAsciiWhitespace(line.substr(colon + 1)));
   }
-  return count == 0 ? 0 : sum / count;
+  return kUnknown;
+}
+
+std::string Kernel() {
+  utsname names;
+  return uname(&names) == 0 ? absl::StrCat(names.sysname, " ", names.release, " ", names.machine) : kUnknown;
+}
+
+// The first line that git prints; empty when it fails.
+std::string Git(const std::string& folder, const std::string& arguments) {
+  const std::string quoted = absl::StrCat("'", absl::StrReplaceAll(folder, {{"'", "'\\''"}}), "'");
+  FILE* const output = popen(absl::StrCat("git -C ", quoted, " ", arguments, " 2>/dev/null").c_str(), "r");
+  if (output == nullptr) return "";
+  char line[256] = "";
+  const bool read = fgets(line, sizeof(line), output) != nullptr;
+  // What is left unread would end git with SIGPIPE.
+  for (char rest[256]; fgets(rest, sizeof(rest), output) != nullptr;) continue;
+  return pclose(output) == 0 && read ? std::string(absl::StripAsciiWhitespace(line)) : "";
+}
+
+std::string Commit() {
+  const char* const folder = getenv("BUILD_WORKSPACE_DIRECTORY");
+  if (folder == nullptr) return kUnknown;
+  const std::string commit = Git(folder, "rev-parse --short=12 HEAD");
+  if (commit.empty()) return kUnknown;
+  return Git(folder, "status --porcelain").empty() ? commit : commit + " with local changes";
+}
+
+std::string Compiler() {
+#ifdef __clang__
+  const char* const name = __VERSION__;  // begins with its name
+#else
+  const char* const name = "gcc " __VERSION__;
+#endif
+#ifdef __OPTIMIZE__
+  return name;
+#else
+  return absl::StrCat(name, " without optimisation: build with -c opt");
+#endif
+}
+
+}  // namespace
+
+Facts MachineFacts() {
+  return {
+      {"cpu", absl::StrCat(CpuModel(), ", ", sysconf(_SC_NPROCESSORS_ONLN), " cores")},
+      {"kernel", Kernel()},
+      {"tcp congestion control", FirstLine("/proc/sys/net/ipv4/tcp_congestion_control")},
+      {"lockstep", absl::StrCat(LOCKSTEP_VERSION_MAJOR, ".", LOCKSTEP_VERSION_MINOR, ".", LOCKSTEP_VERSION_PATCH,
+                                ", commit ", Commit())},
+      {"compiler", Compiler()},
+  };
+}
+
+std::string FactsText(const Facts& facts) {
+  std::string text;
+  for (const auto& fact : facts) absl::StrAppend(&text, "# ", fact.first, ": ", fact.second, "\n");
+  return text;
+}
+
+Json ToJson(const Facts& facts) {
+  Json json = Json::object();
+  for (const auto& fact : facts) json[fact.first] = fact.second;
+  return json;
+}
+
+Json ToJson(const Quartiles& quartiles) {
+  return {{"low", quartiles.low}, {"median", quartiles.median}, {"high", quartiles.high}};
+}
+
+std::string Table::Heading() const {
+  std::string text;
+  for (std::string Column::*const part : {&Column::heading, &Column::unit}) {
+    std::vector<std::string> cells;
+    for (const Column& column : columns_) cells.push_back(column.*part);
+    std::string line = Row(cells);
+    if (line.find_first_not_of(" \n") == std::string::npos) continue;  // no units
+    // The first cell ends, or begins, with spaces less for the mark in front of it.
+    const int left = -columns_.front().width;
+    if (left > 0) line = absl::StrCat("# ", line.substr(0, left - 2), line.substr(left));
+    line[0] = '#';
+    absl::StrAppend(&text, line);
+  }
+  return text;
+}
+
+std::string Table::Row(const std::vector<std::string>& cells) const {
+  std::string text;
+  for (size_t i = 0; i < columns_.size(); ++i) {
+    absl::StrAppendFormat(&text, "%s%*s", i == 0 ? "" : "  ", columns_[i].width, cells[i]);
+  }
+  return text + "\n";
+}
+
+std::string MicrosecondsText(double seconds) {
+  const double us = seconds * 1e6;
+  if (us >= 10'000) return absl::StrFormat("%.0f", us);
+  return us >= 100 ? absl::StrFormat("%.1f", us) : absl::StrFormat("%.2f", us);
+}
+
+std::string SpreadText(const Quartiles& quartiles, int digits) {
+  return absl::StrFormat("%.*f - %.*f", digits, quartiles.low, digits, quartiles.high);
+}
+
+void Print(const std::string& text, FILE* output) {
+  std::fputs(text.c_str(), output);
+  std::fflush(output);
+}
+
+absl::Status WriteJson(const Json& json, const std::string& path) {
+  const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  if (path == "-") {
+    Print(text);
+    return absl::OkStatus();
+  }
+  const char* const folder = getenv("BUILD_WORKING_DIRECTORY");
+  const bool as_it_is = absl::StartsWith(path, "/") || folder == nullptr;
+  const std::string file = as_it_is ? path : absl::StrCat(folder, "/", path);
+  std::ofstream stream(file);
+  stream << text;
+  stream.close();
+  return stream ? absl::OkStatus() : absl::UnavailableError(absl::StrCat("cannot write ", file));
+}
+
+absl::StatusOr<int64_t> ParseByteCount(absl::string_view text) {
+  const auto invalid = [text](absl::string_view what) {
+    return absl::InvalidArgumentError(absl::StrCat("size '", text, "' ", what));
+  };
+  absl::string_view digits = text;
+  int shift = 0;
+  if (!digits.empty()) {
+    const size_t unit = absl::string_view("KMGT").find(absl::ascii_toupper(digits.back()));
+    if (unit != absl::string_view::npos) {
+      shift = 10 * static_cast<int>(unit + 1);
+      digits.remove_suffix(1);
+    }
+  }
+  const bool number = !digits.empty() &&
+                      std::all_of(digits.begin(), digits.end(), [](unsigned char c) { return absl::ascii_isdigit(c); });
+  if (!number) return invalid("is not a number of bytes with K, M, G or T behind it at most");
+  int64_t count = 0;
+  if (!absl::SimpleAtoi(digits, &count) || count > std::numeric_limits<int64_t>::max() >> shift) {
+    return invalid("is too large");
+  }
+  return count << shift;
+}
+
+absl::StatusOr<std::vector<int64_t>> SweepSizes(absl::string_view begin, absl::string_view end, int64_t factor) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t first, ParseByteCount(begin));
+  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t last, ParseByteCount(end));
+  if (last < first) return absl::InvalidArgumentError(absl::StrCat("sizes end at ", last, ", before ", first));
+  if (factor < 2) return absl::InvalidArgumentError(absl::StrCat("sizes grow by a factor of ", factor, ", below 2"));
+  std::vector<int64_t> sizes;
+  for (int64_t size = first; size <= last; size = size == 0 ? 1 : size * factor) {
+    sizes.push_back(size);
+    if (size > std::numeric_limits<int64_t>::max() / factor) break;
+  }
+  return sizes;
 }
 
 }  // namespace bench

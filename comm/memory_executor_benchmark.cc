@@ -1,7 +1,7 @@
 // What does an all-reduce by memory cost beside the cache lines that go from core to core and the fold itself?
 //
 // Two ranks on two threads, each on a core of its own that it keeps busy with polling; no engine, no communicator. Compare
-// with bench/limits/direct.h, which does nothing but meet and add.
+// with bench/limits/shared_memory.h, which does nothing but meet and add.
 //
 //   bazel run -c opt //comm:memory_executor_benchmark
 

@@ -13,7 +13,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "base/tensor_view.h"
-#include "bench/overlap/model_table.h"
+#include "bench/model.h"
 #include "kernels/bucket_kernels.h"
 #include "kernels/cuda/flatten.h"
 #include "kernels/cuda/preload.h"

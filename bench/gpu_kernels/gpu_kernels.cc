@@ -16,8 +16,6 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -27,8 +25,10 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "base/tensor_view.h"
-#include "bench/gpu_kernels/device_timing.h"
-#include "bench/overlap/model_table.h"
+#include "bench/gpu_kernels/device_kernels.h"
+#include "bench/measure.h"
+#include "bench/model.h"
+#include "bench/ranks.h"
 #include "kernels/bucket_kernels.h"
 #include "kernels/cuda/flatten.h"
 
@@ -43,19 +43,13 @@ namespace bench {
 namespace {
 
 constexpr size_t kCopyBytes = size_t{1} << 30;
-constexpr int kDelayUs = 300;
-constexpr int kExitSkipped = 77;
+constexpr uint64_t kDelayNs = 300'000;
 constexpr size_t kSlotAlignment = 256;
 
 using Clock = std::chrono::steady_clock;
 using Work = std::function<absl::Status(int repetition)>;
 
 constexpr int kWarmups = 3;
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
 
 // One for each repetition.
 struct Timings {
@@ -86,7 +80,7 @@ class Bench {
     LOCKSTEP_RETURN_IF_ERROR(Check(CreateTimer(&begin), "cudaEventCreate"));
     LOCKSTEP_RETURN_IF_ERROR(Check(CreateTimer(&end), "cudaEventCreate"));
     for (int i = -kWarmups; i < absl::GetFlag(FLAGS_repetitions); ++i) {
-      LOCKSTEP_RETURN_IF_ERROR(Check(LaunchDelay(kDelayUs, stream_.native()), "delay"));
+      LOCKSTEP_RETURN_IF_ERROR(Check(LaunchClockWatcher(kDelayNs, stream_.native()), "delay"));
       LOCKSTEP_RETURN_IF_ERROR(Check(RecordTimer(begin, stream_.native()), "cudaEventRecord"));
       const Clock::time_point before = Clock::now();
       LOCKSTEP_RETURN_IF_ERROR(work(std::max(i, 0)));
@@ -272,19 +266,14 @@ absl::Status MeasureAll() {
   return absl::OkStatus();
 }
 
-int Main() {
+int Main(int argc, char** argv) {
+  ParseFlags(argc, argv, "How near flatten and unflatten on a GPU come to what it can copy.");
   const absl::Status status = MeasureAll();
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "%s\n", status.ToString().c_str());
-  return absl::IsUnavailable(status) ? kExitSkipped : 1;
+  return status.ok() ? 0 : Complain(status, absl::IsUnavailable(status) ? kSkipped : kFailed);
 }
 
 }  // namespace
 }  // namespace bench
 }  // namespace lockstep
 
-int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage("How near flatten and unflatten on a GPU come to what it can copy.");
-  absl::ParseCommandLine(argc, argv);
-  return lockstep::bench::Main();
-}
+int main(int argc, char** argv) { return lockstep::bench::Main(argc, argv); }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <utility>
@@ -13,7 +14,9 @@
 #include "absl/base/attributes.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "bench/statistics.h"
+#include "base/deadline.h"
+#include "bench/measure.h"
+#include "bench/overlap/device_work.h"
 
 namespace lockstep {
 namespace bench {
@@ -126,6 +129,32 @@ class AwayComputation : public Computation {
   int64_t done_ns_ = 0;  // when all parts so far are done, by CLOCK_MONOTONIC
 };
 
+constexpr std::chrono::seconds kPatience{60};  // for what a few steps compute
+
+class StreamComputation : public Computation {
+ public:
+  StreamComputation(const ComputePlan& plan, Stream* stream, StreamWork work)
+      : plan_(plan), stream_(stream), work_(std::move(work)) {}
+
+  void Begin() override {}
+  void Forward() override { Compute(plan_.forward_seconds); }
+  void Backward(size_t parameter) override { Compute(plan_.backward_seconds[parameter]); }
+  absl::Status Finish() override {
+    if (!status_.ok()) return status_;
+    return stream_->Synchronize(Deadline::After(kPatience));
+  }
+
+ private:
+  void Compute(double seconds) {
+    if (seconds > 0) status_.Update(work_(seconds));
+  }
+
+  const ComputePlan plan_;
+  Stream* const stream_;
+  const StreamWork work_;
+  absl::Status status_;  // the first error of issuing
+};
+
 }  // namespace
 
 absl::StatusOr<ComputeKind> ParseComputeKind(absl::string_view text) {
@@ -178,6 +207,16 @@ std::unique_ptr<Computation> MakeBusyComputation(const ComputePlan& plan, double
 
 std::unique_ptr<Computation> MakeAwayComputation(const ComputePlan& plan, std::vector<bool> awaited) {
   return std::make_unique<AwayComputation>(plan, std::move(awaited));
+}
+
+StreamWork ClockWork(Stream* stream) {
+  return [stream](double seconds) {
+    return Occupy(*stream, std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9)));
+  };
+}
+
+std::unique_ptr<Computation> MakeStreamComputation(const ComputePlan& plan, Stream* stream, StreamWork work) {
+  return std::make_unique<StreamComputation>(plan, stream, std::move(work));
 }
 
 }  // namespace bench

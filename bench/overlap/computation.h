@@ -4,6 +4,7 @@
 #define BENCH_OVERLAP_COMPUTATION_H_
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -11,7 +12,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "bench/overlap/compute_plan.h"
+#include "base/device.h"
+#include "bench/overlap/plan.h"
 
 namespace lockstep {
 namespace bench {
@@ -19,9 +21,9 @@ namespace bench {
 enum class ComputeKind {
   kBusy,  // arithmetic on the calling thread, as a framework that computes on processors does
   kAway,  // sleep until it is done, as when an accelerator computes
-  // In the order of a stream (bench/overlap/stream_computation.h), as on an accelerator whose streams we know:
+  // In the order of a stream, as on an accelerator whose streams we know:
   kStream,  // a clock is watched, which leaves the device to communication
-  kMatmul,  // matrices are multiplied (bench/overlap/matmul_work.h), and compete with it
+  kMatmul,  // matrices are multiplied (bench/overlap/device_work.h), and compete with it
 };
 
 // "busy", "away", "stream", "matmul". INVALID_ARGUMENT for anything else.
@@ -63,6 +65,16 @@ std::unique_ptr<Computation> MakeBusyComputation(const ComputePlan& plan, double
 // in between delays nothing. Touches no gradient, as an accelerator writes memory without the core. Makes the calling
 // thread's timers exact (PR_SET_TIMERSLACK). `awaited`: for which gradients it sleeps; it is early with the others. Empty: all.
 std::unique_ptr<Computation> MakeAwayComputation(const ComputePlan& plan, std::vector<bool> awaited);
+
+// Enqueues so many seconds of work and returns.
+using StreamWork = std::function<absl::Status(double seconds)>;
+
+// Keeps the device busy with as little as can be: Occupy in bench/overlap/device_work.h. Borrows the stream.
+StreamWork ClockWork(Stream* stream);
+
+// As frameworks compute on accelerators: what it does is issued and goes on while the caller goes on. Has `work` enqueue each part of the
+// plan that takes time on the stream, which it borrows. Touches no gradient.
+std::unique_ptr<Computation> MakeStreamComputation(const ComputePlan& plan, Stream* stream, StreamWork work);
 
 }  // namespace bench
 }  // namespace lockstep

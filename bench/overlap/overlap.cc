@@ -1,22 +1,28 @@
 // How well communication hides behind computation, on the gradients of real models. See --help.
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/cuda_device.h"
+#include "base/device.h"
 #include "base/dtype.h"
 #include "base/status.h"
+#include "bench/model.h"
 #include "bench/overlap/computation.h"
-#include "bench/overlap/options.h"
-#include "bench/overlap/program.h"
+#include "bench/overlap/rank_program.h"
+#include "bench/ranks.h"
+#include "comm/price_table.h"
+#include "reducer/reducer.h"
 
 ABSL_FLAG(int, nproc, 2, "ranks to start");
 ABSL_FLAG(std::string, model, "resnet50", "whose gradients: resnet50, bert_base, bert_large, gpt2_small, mlp");
@@ -63,55 +69,136 @@ absl::Status SetCap(double mib, size_t* cap_bytes) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<DeviceKind> ParseDeviceKind(const std::string& text) {
+  for (const DeviceKind kind : {DeviceKind::kHost, DeviceKind::kCuda}) {
+    if (text == lockstep::Name(kind)) return kind;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("no device '", text, "'; known are host, cuda"));
+}
+
+// A sum is no average, and a factor of the embedder's changes no time.
+absl::StatusOr<Average> ParseAverage(const std::string& text) {
+  if (text == "before") return Average::kBefore;
+  if (text == "after") return Average::kAfter;
+  if (text == "in_collective") return Average::kInCollective;
+  return absl::InvalidArgumentError(
+      absl::StrCat("no way to average '", text, "'; known are before, after, in_collective"));
+}
+
+// 0 for "none".
+absl::StatusOr<double> LinkBytesPerSecond(const std::string& link) {
+  if (link == "none") return 0;
+  LOCKSTEP_ASSIGN_OR_RETURN(const double ns_per_byte, ParseBandwidth(link));
+  return 1e9 / ns_per_byte;
+}
+
 absl::StatusOr<OverlapOptions> OptionsFromFlags() {
+  const auto invalid = [](const std::string& what) { return absl::InvalidArgumentError(what); };
   OverlapOptions options;
   options.ranks = absl::GetFlag(FLAGS_nproc);
-  options.model = absl::GetFlag(FLAGS_model);
+  if (options.ranks < 2) return invalid(absl::StrCat(options.ranks, " ranks have nothing to average; 2 at least have"));
+  LOCKSTEP_ASSIGN_OR_RETURN(options.model, FindModel(absl::GetFlag(FLAGS_model)));
   LOCKSTEP_ASSIGN_OR_RETURN(options.compute, ParseComputeKind(absl::GetFlag(FLAGS_compute)));
   options.compute_ms = absl::GetFlag(FLAGS_compute_ms);
+  if (!(options.compute_ms >= 0) || options.compute_ms > 1e6) {
+    return invalid(absl::StrCat("a step cannot compute for ", options.compute_ms, " ms"));
+  }
   options.wake_per_bucket = absl::GetFlag(FLAGS_wake_per_bucket);
+  if (options.wake_per_bucket && options.compute != ComputeKind::kAway) {
+    return invalid("who computes does not sleep: --wake_per_bucket goes with --compute away");
+  }
   LOCKSTEP_ASSIGN_OR_RETURN(options.device, ParseDeviceKind(absl::GetFlag(FLAGS_device)));
+  if (options.device != DeviceKind::kHost && !ComputesOnStream(options.compute)) {
+    return invalid("gradients on a GPU are computed by a stream: --device cuda goes with --compute matmul or stream");
+  }
   options.backend = absl::GetFlag(FLAGS_backend);
   options.transport = absl::GetFlag(FLAGS_transport);
   options.link = absl::GetFlag(FLAGS_link);
+  if (!options.link.empty() && (options.transport == "shm" || options.transport == "ofi")) {
+    return invalid("shared memory and libfabric have no link: --link goes with --transport tcp or auto");
+  }
   options.throttle = absl::GetFlag(FLAGS_throttle);
+  if (options.throttle) {
+    if (options.link.empty()) return invalid("--throttle goes with --link");
+    LOCKSTEP_ASSIGN_OR_RETURN(options.link_bytes_per_second, LinkBytesPerSecond(options.link));
+  }
   std::vector<size_t>& caps = options.reducer.bucket_caps_bytes;
   LOCKSTEP_RETURN_IF_ERROR(SetCap(absl::GetFlag(FLAGS_first_bucket_cap_mb), &caps.front()));
   LOCKSTEP_RETURN_IF_ERROR(SetCap(absl::GetFlag(FLAGS_bucket_cap_mb), &caps.back()));
   if (const std::string dtype = absl::GetFlag(FLAGS_compress); !dtype.empty()) {
-    if (dtype != "f16" && dtype != "bf16") return absl::InvalidArgumentError(absl::StrCat("--compress: ", dtype));
+    if (dtype != "f16" && dtype != "bf16") return invalid(absl::StrCat("--compress: ", dtype));
     options.reducer.compress = dtype == "f16" ? DType::kF16 : DType::kBF16;
   }
   if (absl::GetFlag(FLAGS_caps_from_last)) options.reducer.caps_from = CapsFrom::kLast;
-  LOCKSTEP_ASSIGN_OR_RETURN(options.reducer.average, ParseAverage(absl::GetFlag(FLAGS_average)));
+  options.average = absl::GetFlag(FLAGS_average);
+  LOCKSTEP_ASSIGN_OR_RETURN(options.reducer.average, ParseAverage(options.average));
   options.reducer.gradient_as_bucket_view = absl::GetFlag(FLAGS_gradient_as_bucket_view);
   options.reducer.replan = false;
   options.rounds = absl::GetFlag(FLAGS_rounds);
   options.steps = absl::GetFlag(FLAGS_steps);
   options.round_time = std::chrono::milliseconds(absl::GetFlag(FLAGS_round_ms));
   options.overhead_steps = absl::GetFlag(FLAGS_overhead_steps);
+  if (options.rounds < 1 || options.overhead_steps < 1) return invalid("there must be a round at least");
+  if (options.steps < 0 || options.round_time.count() < 1) return invalid("a round has a step or a millisecond");
   options.pin = absl::GetFlag(FLAGS_pin);
   options.json = absl::GetFlag(FLAGS_json);
   return options;
 }
 
+// Hosts of the ranks' own, which this machine emulates by tools/emulated-hosts: it runs this program again, with the same arguments, as
+// ranks in network namespaces with links between them. Returns only where it does not: 77 where namespaces are not permitted.
+int BecomeEmulatedHosts(const OverlapOptions& options, char** argv) {
+  const absl::StatusOr<std::string> program = ThisProgram();
+  if (!program.ok()) return Complain(program.status());
+  // Beside the program as Bazel lays it out, or where a test is started.
+  std::string tool = *program + ".runfiles/lockstep/tools/emulated-hosts";
+  if (access(tool.c_str(), X_OK) != 0) tool = "tools/emulated-hosts";
+  if (access(tool.c_str(), X_OK) != 0) {
+    return Complain(absl::NotFoundError(
+        absl::StrCat("no ", tool, " in ", *program, ".runfiles/lockstep nor in this folder: --link needs it")));
+  }
+  // What else is wrong it says itself, when it is run for the measurement.
+  const int status = std::system(absl::StrCat("'", tool, "' --hosts 1 -- true >/dev/null 2>&1").c_str());
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kSkipped) return kSkipped;
+  std::vector<std::string> words = {tool, "--hosts", absl::StrCat(options.ranks), "--rate", options.link,
+                                    "--", *program};
+  for (char** word = argv + 1; *word != nullptr; ++word) words.emplace_back(*word);
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  execv(tool.c_str(), pointers.data());
+  return Complain(ErrnoStatus(errno, absl::StrCat("run ", tool)));
+}
+
+// Without network namespaces.
+int RunThrottled(const OverlapOptions& options, char** argv) {
+  if (const absl::Status rate = LinkBytesPerSecond(options.link).status(); !rate.ok()) {
+    return Complain(rate, kWrongUsage);
+  }
+  std::vector<char*> words;
+  for (char** word = argv; *word != nullptr; ++word) words.push_back(*word);
+  std::string throttle = "--throttle";
+  words.push_back(throttle.data());
+  words.push_back(nullptr);
+  return RunAsRanks(options.ranks, words.data());
+}
+
 int Main(int argc, char** argv) {
-  absl::SetProgramUsageMessage(
-      "replays the training steps of a model on ranks that it starts on this machine: its gradients in their order, "
-      "and "
-      "computation that takes its time; prints steps with and without overlap beside the ideal");
-  // Runs again as each rank with these same words, so they must stay as they are.
-  const std::vector<char*> words = absl::ParseCommandLine(argc, argv);
-  if (words.size() > 1) {
-    std::fprintf(stderr, "overlap: '%s' is no flag; see --help\n", words[1]);
-    return 2;
-  }
+  ParseFlags(argc, argv,
+             "replays the training steps of a model on ranks that it starts on this machine: its gradients in their "
+             "order, and computation that takes its time; prints steps with and without overlap beside the ideal");
   const absl::StatusOr<OverlapOptions> options = OptionsFromFlags();
-  if (!options.ok()) {
-    std::fprintf(stderr, "overlap: %s\n", std::string(options.status().message()).c_str());
-    return 2;
+  if (!options.ok()) return Complain(options.status(), kWrongUsage);
+  if (IsRank()) {
+    const absl::Status status = RunOverlapRank(*options);
+    return status.ok() ? 0 : Complain(status);
   }
-  return RunOverlap(*options, argv);
+  if (options->device != DeviceKind::kHost) {
+    if (const absl::Status gpus = CudaDeviceCount().status(); !gpus.ok()) return Complain(gpus, kSkipped);
+  }
+  if (options->link.empty() || options->throttle) return RunAsRanks(options->ranks, argv);
+  const int exit_status = BecomeEmulatedHosts(*options, argv);
+  return exit_status == kSkipped ? RunThrottled(*options, argv) : exit_status;
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "base/status.h"
+#include "bench/measure.h"
 #include "comm/communicator.h"
 #include "reducer/bucket_plan.h"
 #include "reducer/parameter.h"
@@ -24,8 +25,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kPatience{60};  // for what a stream does in a step or two
-
-double SecondsSince(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 double ProcessorSeconds() {
   timespec time = {};
@@ -40,17 +39,17 @@ size_t AlignedElements(size_t elements) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Replay>> Replay::Create(const Team& team, const ModelTable& model,
+absl::StatusOr<std::unique_ptr<Replay>> Replay::Create(const ProcessGroup& group, const ModelTable& model,
                                                        const ReducerOptions& options, const ReplayPlace& place) {
-  std::unique_ptr<Replay> replay(new Replay(team, model, place));
+  std::unique_ptr<Replay> replay(new Replay(group, model, place));
   LOCKSTEP_RETURN_IF_ERROR(replay->CreateReducer(options));
   LOCKSTEP_RETURN_IF_ERROR(options.gradient_as_bucket_view ? replay->FindGradientsInBuckets()
                                                            : replay->AllocateGradients());
   return replay;
 }
 
-Replay::Replay(const Team& team, const ModelTable& model, const ReplayPlace& place)
-    : team_(team), model_(model), place_(place) {}
+Replay::Replay(const ProcessGroup& group, const ModelTable& model, const ReplayPlace& place)
+    : group_(group), model_(model), place_(place) {}
 
 Replay::~Replay() {
   // Whatever still uses gradients ends with the reducer.
@@ -94,14 +93,7 @@ absl::Status Replay::CreateReducer(const ReducerOptions& options) {
     parameter.device = place_.device->id();
     parameters.push_back(std::move(parameter));
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(reducer_, Reducer::Create(team_.communicator(), std::move(parameters), options));
-  return absl::OkStatus();
-}
-
-absl::Status Replay::TakeLargest(std::vector<double>* values) const {
-  for (double& value : *values) {
-    LOCKSTEP_ASSIGN_OR_RETURN(value, team_.Largest(value));
-  }
+  LOCKSTEP_ASSIGN_OR_RETURN(reducer_, Reducer::Create(group_.communicator(), std::move(parameters), options));
   return absl::OkStatus();
 }
 
@@ -114,7 +106,7 @@ absl::StatusOr<Replay::ComputeTimes> Replay::ComputeOnly(Computation& computatio
   for (std::unique_ptr<Event>& event : computed) {
     LOCKSTEP_ASSIGN_OR_RETURN(event, place_.device->CreateEvent());
   }
-  LOCKSTEP_RETURN_IF_ERROR(team_.Barrier());
+  LOCKSTEP_RETURN_IF_ERROR(group_.Barrier());
   const Clock::time_point begin = Clock::now();
   for (int step = 0; step < steps; ++step) {
     const Clock::time_point step_begin = Clock::now();
@@ -135,8 +127,8 @@ absl::StatusOr<Replay::ComputeTimes> Replay::ComputeOnly(Computation& computatio
     LOCKSTEP_RETURN_IF_ERROR(computation.Finish());
     for (size_t b = 0; b < ready.size(); ++b) times.ready_seconds[b] += ready[b] / steps;
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(times.seconds, team_.Largest(SecondsSince(begin) / steps));
-  LOCKSTEP_RETURN_IF_ERROR(TakeLargest(&times.ready_seconds));
+  LOCKSTEP_ASSIGN_OR_RETURN(times.seconds, group_.Largest(SecondsSince(begin) / steps));
+  LOCKSTEP_RETURN_IF_ERROR(group_.TakeLargest(&times.ready_seconds));
   return times;
 }
 
@@ -146,8 +138,8 @@ absl::StatusOr<Replay::WireTimes> Replay::CommunicationOnly(int steps, bool back
     size_t bytes = 0;
     for (const BucketPlan::Bucket& bucket : plan.buckets) bytes += AlignedElements(bucket.elements) * sizeof(float);
     const bool on_host = place_.device->id().kind == DeviceKind::kHost;
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        wire_memory_, on_host ? team_.communicator()->Allocate(bytes) : team_.communicator()->AllocateOnDevice(bytes));
+    LOCKSTEP_ASSIGN_OR_RETURN(wire_memory_, on_host ? group_.communicator()->Allocate(bytes)
+                                                    : group_.communicator()->AllocateOnDevice(bytes));
   }
   WireTimes times;
   times.seconds.assign(plan.buckets.size(), 0);
@@ -165,16 +157,16 @@ absl::StatusOr<Replay::WireTimes> Replay::CommunicationOnly(int steps, bool back
       request.device = place_.device->id();
       request.background = background;
       next += AlignedElements(plan.buckets[b].elements) * sizeof(float);
-      LOCKSTEP_RETURN_IF_ERROR(team_.Barrier());
+      LOCKSTEP_RETURN_IF_ERROR(group_.Barrier());
       const double processor_begin = ProcessorSeconds();
       const Clock::time_point begin = Clock::now();
-      LOCKSTEP_RETURN_IF_ERROR(team_.communicator()->Run(request));
+      LOCKSTEP_RETURN_IF_ERROR(group_.communicator()->Run(request));
       times.seconds[b] += SecondsSince(begin) / steps;
       times.processor_seconds[b] += (ProcessorSeconds() - processor_begin) / steps;
     }
   }
-  LOCKSTEP_RETURN_IF_ERROR(TakeLargest(&times.seconds));
-  LOCKSTEP_RETURN_IF_ERROR(TakeLargest(&times.processor_seconds));
+  LOCKSTEP_RETURN_IF_ERROR(group_.TakeLargest(&times.seconds));
+  LOCKSTEP_RETURN_IF_ERROR(group_.TakeLargest(&times.processor_seconds));
   return times;
 }
 
@@ -199,13 +191,13 @@ absl::Status Replay::OneAfterTheOther(Computation& computation) {
 }
 
 absl::StatusOr<double> Replay::Step(Computation& computation, int steps, bool overlap) {
-  LOCKSTEP_RETURN_IF_ERROR(team_.Barrier());
+  LOCKSTEP_RETURN_IF_ERROR(group_.Barrier());
   const Clock::time_point begin = Clock::now();
   for (int step = 0; step < steps; ++step) {
     LOCKSTEP_RETURN_IF_ERROR(overlap ? Overlapped(computation) : OneAfterTheOther(computation));
   }
   LOCKSTEP_RETURN_IF_ERROR(computation.Finish());
-  return team_.Largest(SecondsSince(begin) / steps);
+  return group_.Largest(SecondsSince(begin) / steps);
 }
 
 absl::Status Replay::CopyNow(void* target, const void* source, size_t bytes) {
@@ -248,7 +240,7 @@ absl::Status Replay::CheckedStep() {
   }
   LOCKSTEP_RETURN_IF_ERROR(reducer_->EndBackward(place_.stream));
   // The mean of 1 to n.
-  const float average = static_cast<float>(team_.size() + 1) / 2;
+  const float average = static_cast<float>(group_.size() + 1) / 2;
   for (size_t p = 0; p < gradients_.size(); ++p) LOCKSTEP_RETURN_IF_ERROR(CheckGradient(p, average));
   return absl::OkStatus();
 }

@@ -1,6 +1,6 @@
 // Replay: a model's training step without the training. One rank's part of it.
 //
-// The ranks of a team make the same calls in the same order. What is timed begins behind a barrier and counts as the
+// The ranks of a process group make the same calls in the same order. What is timed begins behind a barrier and counts as the
 // slowest rank's. Used by one thread.
 //
 // Gradients are on a device. Where a stream computes them, they are ready in its order, and so are the averages; times are
@@ -19,9 +19,9 @@
 #include "base/device.h"
 #include "base/host_device.h"
 #include "base/tensor_view.h"
+#include "bench/model.h"
 #include "bench/overlap/computation.h"
-#include "bench/overlap/model_table.h"
-#include "bench/team.h"
+#include "bench/ranks.h"
 #include "comm/symmetric_buffer.h"
 #include "reducer/reducer.h"
 
@@ -36,9 +36,9 @@ struct ReplayPlace {
 
 class Replay {
  public:
-  // With gradients and a reducer of them, whose errors it has. The team's communicator, which is one for the device, the
+  // With gradients and a reducer of them, whose errors it has. The group's communicator, which is one for the device, the
   // model and the stream must outlive it.
-  static absl::StatusOr<std::unique_ptr<Replay>> Create(const Team& team, const ModelTable& model,
+  static absl::StatusOr<std::unique_ptr<Replay>> Create(const ProcessGroup& group, const ModelTable& model,
                                                         const ReducerOptions& options, const ReplayPlace& place = {});
   ~Replay();
 
@@ -46,7 +46,7 @@ class Replay {
 
   // What Computation is made of: memory of the device's.
   std::vector<absl::Span<float>> gradients() const { return gradients_; }
-  float own_value() const { return static_cast<float>(team_.rank().value() + 1); }
+  float own_value() const { return static_cast<float>(group_.rank().value() + 1); }
 
   // Seconds of a step that computes and sends nothing, and when in it each bucket is ready.
   struct ComputeTimes {
@@ -70,7 +70,7 @@ class Replay {
   absl::Status CheckedStep();
 
  private:
-  Replay(const Team& team, const ModelTable& model, const ReplayPlace& place);
+  Replay(const ProcessGroup& group, const ModelTable& model, const ReplayPlace& place);
   absl::Status CreateReducer(const ReducerOptions& options);
   absl::Status AllocateGradients();
   absl::Status FindGradientsInBuckets();
@@ -81,10 +81,8 @@ class Replay {
   absl::Status CopyNow(void* target, const void* source, size_t bytes);
   absl::Status Overlapped(Computation& computation);
   absl::Status OneAfterTheOther(Computation& computation);
-  // Element by element, each the largest of any rank.
-  absl::Status TakeLargest(std::vector<double>* values) const;
 
-  const Team team_;
+  const ProcessGroup group_;
   const ModelTable& model_;
   const ReplayPlace place_;
   // The gradients where they are not in the buckets, each beginning a multiple of 256 bytes behind the first.

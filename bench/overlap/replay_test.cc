@@ -16,11 +16,10 @@
 #include "base/device.h"
 #include "base/host_device.h"
 #include "base/status_matchers.h"
+#include "bench/model.h"
 #include "bench/overlap/computation.h"
-#include "bench/overlap/compute_plan.h"
-#include "bench/overlap/model_table.h"
-#include "bench/overlap/stream_computation.h"
-#include "bench/team.h"
+#include "bench/overlap/plan.h"
+#include "bench/ranks.h"
 #include "comm/communicator.h"
 #include "comm/transport_communicator.h"
 #include "gmock/gmock.h"
@@ -107,7 +106,7 @@ void OnTwoRanksWithStream(const ReducerOptions& options, bool with_stream, Body 
     if (with_stream) {
       LOCKSTEP_ASSERT_OK_AND_ASSIGN(stream, HostDevice()->CreateStream("compute"));
     }
-    auto replay = Replay::Create(Team(&communicator), model, options, {HostDevice(), stream.get()});
+    auto replay = Replay::Create(ProcessGroup(&communicator), model, options, {HostDevice(), stream.get()});
     ASSERT_THAT(replay, IsOk());
     body(**replay, stream.get());
   });

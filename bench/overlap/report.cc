@@ -1,18 +1,17 @@
 #include "bench/overlap/report.h"
 
 #include <cstddef>
-#include <nlohmann/json.hpp>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "bench/statistics.h"
+#include "bench/measure.h"
 
 namespace lockstep {
 namespace bench {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using OfRound = absl::FunctionRef<double(const OverlapRound&)>;
 
 constexpr double kMsPerSecond = 1e3;
@@ -24,25 +23,48 @@ Quartiles OverRounds(const OverlapReport& report, OfRound value) {
   return QuartilesOf(values);
 }
 
-std::string TimeRow(const OverlapReport& report, const char* name, OfRound seconds) {
-  const Quartiles ms = OverRounds(report, [&](const OverlapRound& round) { return seconds(round) * kMsPerSecond; });
-  return absl::StrFormat("%-24s  %11.3f  %9.3f - %.3f\n", name, ms.median, ms.low, ms.high);
-}
-
-std::string RatioRow(const OverlapReport& report, const char* name, OfRound ratio) {
-  const Quartiles of_rounds = OverRounds(report, ratio);
-  return absl::StrFormat("%-24s  %11.3f  %9.3f - %.3f\n", name, of_rounds.median, of_rounds.low, of_rounds.high);
+// Medians and quartiles over rounds.
+std::string RoundsText(const OverlapReport& report) {
+  using Round = OverlapRound;
+  struct Row {
+    const char* name;
+    double (*value)(const Round&);
+  };
+  const auto rows_of = [&](const char* heading, const char* unit, double factor, const std::vector<Row>& rows) {
+    const Table table({{-24, heading, ""}, {11, absl::StrCat("median", unit), ""}, {17, "quartiles", ""}});
+    std::string text = "#\n" + table.Heading();
+    for (const Row& row : rows) {
+      const Quartiles found = OverRounds(report, [&](const Round& round) { return row.value(round) * factor; });
+      absl::StrAppend(&text, table.Row({row.name, absl::StrFormat("%.3f", found.median), SpreadText(found, 3)}));
+    }
+    return text;
+  };
+  return rows_of("of a step", " (ms)", kMsPerSecond,
+                 {{"compute only", [](const Round& round) { return round.compute; }},
+                  {"communication only", [](const Round& round) { return round.communication; }},
+                  {"without overlap", [](const Round& round) { return round.serial; }},
+                  {"with overlap", [](const Round& round) { return round.overlapped; }},
+                  {"exposed communication", [](const Round& round) { return round.exposed(); }},
+                  {"ideal", [](const Round& round) { return round.ideal; }}}) +
+         rows_of("round by round", "", 1,
+                 {{"with overlap / ideal", [](const Round& round) { return round.overlapped / round.ideal; }},
+                  {"without / with overlap", [](const Round& round) { return round.serial / round.overlapped; }}});
 }
 
 std::string BucketsText(const OverlapReport& report) {
-  std::string text = absl::StrFormat("#\n#%7s  %12s  %10s  %12s  %16s  %21s\n", "bucket", "size", "parameters", "ready",
-                                     "all-reduce alone", "of it, processor time");
-  absl::StrAppendFormat(&text, "#%7s  %12s  %10s  %12s  %16s  %21s\n", "", "(B)", "", "(ms)", "(ms)", "(ms)");
+  const Table table({{8, "bucket", ""},
+                     {12, "size", "(B)"},
+                     {10, "parameters", ""},
+                     {12, "ready", "(ms)"},
+                     {16, "all-reduce alone", "(ms)"},
+                     {21, "of it, processor time", "(ms)"}});
+  std::string text = "#\n" + table.Heading();
+  const auto ms = [](double seconds) { return absl::StrFormat("%.3f", seconds * kMsPerSecond); };
   for (size_t b = 0; b < report.buckets.size(); ++b) {
     const OverlapBucket& bucket = report.buckets[b];
-    absl::StrAppendFormat(&text, "%8d  %12d  %10d  %12.3f  %16.3f  %21.3f\n", b, bucket.bytes, bucket.parameters,
-                          bucket.cost.ready_seconds * kMsPerSecond, bucket.cost.wire_seconds * kMsPerSecond,
-                          bucket.cost.processor_seconds * kMsPerSecond);
+    absl::StrAppend(&text, table.Row({absl::StrCat(b), absl::StrCat(bucket.bytes), absl::StrCat(bucket.parameters),
+                                      ms(bucket.cost.ready_seconds), ms(bucket.cost.wire_seconds),
+                                      ms(bucket.cost.processor_seconds)}));
   }
   return text;
 }
@@ -86,33 +108,12 @@ Json ToJson(const OverlapRound& round) {
 
 }  // namespace
 
-std::string OverlapFactsText(const OverlapReport& report) {
-  std::string text;
-  for (const auto& fact : report.facts) absl::StrAppend(&text, "# ", fact.first, ": ", fact.second, "\n");
-  return text;
-}
-
 std::string OverlapText(const OverlapReport& report) {
-  std::string text = BucketsText(report);
-  absl::StrAppendFormat(&text, "#\n#%-23s  %11s  %15s\n", " of a step", "median (ms)", "quartiles");
-  absl::StrAppend(&text, TimeRow(report, "compute only", [](const OverlapRound& round) { return round.compute; }));
-  absl::StrAppend(&text,
-                  TimeRow(report, "communication only", [](const OverlapRound& round) { return round.communication; }));
-  absl::StrAppend(&text, TimeRow(report, "without overlap", [](const OverlapRound& round) { return round.serial; }));
-  absl::StrAppend(&text, TimeRow(report, "with overlap", [](const OverlapRound& round) { return round.overlapped; }));
-  absl::StrAppend(&text,
-                  TimeRow(report, "exposed communication", [](const OverlapRound& round) { return round.exposed(); }));
-  absl::StrAppend(&text, TimeRow(report, "ideal", [](const OverlapRound& round) { return round.ideal; }));
-  absl::StrAppendFormat(&text, "#\n#%-23s  %11s  %15s\n", " round by round", "median", "quartiles");
-  absl::StrAppend(&text, RatioRow(report, "with overlap / ideal",
-                                  [](const OverlapRound& round) { return round.overlapped / round.ideal; }));
-  absl::StrAppend(&text, RatioRow(report, "without / with overlap",
-                                  [](const OverlapRound& round) { return round.serial / round.overlapped; }));
-  return absl::StrCat(text, OverheadText(report), MemoryText(report.memory));
+  return absl::StrCat(BucketsText(report), RoundsText(report), OverheadText(report), MemoryText(report.memory));
 }
 
-std::string OverlapJson(const OverlapReport& report) {
-  Json json = {{"facts", Json::object()},
+Json OverlapJson(const OverlapReport& report) {
+  Json json = {{"facts", ToJson(report.facts)},
                {"ranks", report.ranks},
                {"parameters", report.parameters},
                {"buckets", Json::array()},
@@ -124,11 +125,9 @@ std::string OverlapJson(const OverlapReport& report) {
                 {{"gradient_bytes", report.memory.gradient_bytes},
                  {"resident_bytes_max", report.memory.resident_bytes_max},
                  {"proportional_bytes", report.memory.proportional_bytes}}}};
-  for (const auto& fact : report.facts) json["facts"][fact.first] = fact.second;
   for (const OverlapBucket& bucket : report.buckets) json["buckets"].push_back(ToJson(bucket));
   for (const OverlapRound& round : report.rounds) json["rounds"].push_back(ToJson(round));
-  // What is not UTF-8 (in a fact) is replaced rather than thrown about.
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json;
 }
 
 }  // namespace bench

@@ -5,11 +5,11 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "bench/overlap/ideal.h"
-#include "bench/overlap/reducer_overhead.h"
+#include "bench/overlap/overhead.h"
+#include "bench/overlap/plan.h"
+#include "bench/report.h"
 
 namespace lockstep {
 namespace bench {
@@ -41,15 +41,12 @@ struct OverlapMemory {
 struct OverlapReport {
   int ranks = 0;
   int parameters = 0;
-  std::vector<std::pair<std::string, std::string>> facts;  // "cpu", "model", ...: what the numbers depend on
+  Facts facts;  // "cpu", "model", ...: what the numbers depend on
   std::vector<OverlapBucket> buckets;
   std::vector<OverlapRound> rounds;
   ReducerOverhead overhead;
   OverlapMemory memory;
 };
-
-// "# cpu: ...", one line for each fact. Every line but rows of numbers begins with "#".
-std::string OverlapFactsText(const OverlapReport& report);
 
 // Buckets, times and ratios with medians and quartiles over rounds, the reducer's own time, memory.
 std::string OverlapText(const OverlapReport& report);
@@ -60,7 +57,7 @@ std::string OverlapText(const OverlapReport& report);
 //              "ideal_ms": 21.5}],
 //  "overhead": {"mark_ready_us": 80.5, "step_us": 120.1},                of all parameters
 //  "memory": {"gradient_bytes": ..., "resident_bytes_max": ..., "proportional_bytes": ...}}
-std::string OverlapJson(const OverlapReport& report);
+Json OverlapJson(const OverlapReport& report);
 
 }  // namespace bench
 }  // namespace lockstep

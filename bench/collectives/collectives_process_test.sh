@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# The program from end to end: ranks of its own, every collective, right results, exit statuses.
+set -euo pipefail
+collectives=$1
+limits=$2
+output=$TEST_TMPDIR/output
+json=$TEST_TMPDIR/results.json
+quick=(--iterations=2 --rounds=1 --warmup=1 --nopin)
+
+fail() {
+  echo "$1" >&2
+  cat "$output" >&2
+  exit 1
+}
+
+every=(all_reduce broadcast reduce all_gather reduce_scatter barrier gather scatter all_to_all
+  all_gather_v reduce_scatter_v gather_v scatter_v all_to_all_v send_receive)
+
+expect_tables() { # names
+  local name
+  grep -q '^# wrong elements: 0 OK$' "$output" || fail "no clean summary"
+  for name in "$@"; do
+    grep -q "^# $name\$" "$output" || fail "no table of $name"
+  done
+  [[ $(grep -c 'out-of-place' "$output") == $# ]] || fail "other tables than $*"
+}
+
+# Three ranks: sizes that do not divide among them, or are too small for it.
+"$collectives" --nproc=3 --begin=4 --end=256K --factor=16 --json="$json" "${quick[@]}" >"$output" 2>&1 || fail "f32 sum failed"
+expect_tables "${every[@]}"
+for name in "${every[@]}"; do
+  grep -q "\"collective\": \"$name\"" "$json" || fail "nothing about $name in the JSON file"
+done
+
+# In other manners than call by call.
+"$collectives" --nproc=3 --async --begin=16K --end=16K "${quick[@]}" >"$output" 2>&1 || fail "several in flight failed"
+expect_tables "${every[@]}"
+grep -q '^# ranks: 3, 4 calls in flight$' "$output" || fail "it is not told that calls are in flight"
+"$collectives" --nproc=3 --group --in_flight=3 --begin=16K --end=16K "${quick[@]}" >"$output" 2>&1 || fail "groups failed"
+expect_tables "${every[@]}"
+grep -q '^# ranks: 3, groups of 3 calls$' "$output" || fail "the groups are not told"
+for manner in --async --noasync; do
+  "$collectives" --nproc=3 --prepared "$manner" --begin=16K --end=16K "${quick[@]}" >"$output" 2>&1 ||
+    fail "prepared collectives failed"
+  expect_tables "${every[@]:0:14}"
+  grep -q '^# ranks: 3, prepared, ' "$output" || fail "it is not told that they are prepared"
+done
+
+# In memory that the ranks share, nothing is carried.
+LOCKSTEP_TRANSPORT=shm "$collectives" --nproc=3 --symmetric --begin=4 --end=256K --factor=16 "${quick[@]}" >"$output" 2>&1 ||
+  fail "symmetric memory failed"
+grep -q '^# wrong elements: 0 OK$' "$output" || fail "no clean summary in symmetric memory"
+
+LOCKSTEP_TRANSPORT=tcp "$collectives" --collective=all_reduce --dtype=f16 --op=avg --algorithm=ring --async --begin=2K --end=512K --factor=256 \
+  "${quick[@]}" >"$output" 2>&1 || fail "several in flight failed"
+[[ $(grep -c ' f16 ' "$output") == 2 ]] || fail "expected two rows"
+grep -q '^# transport: tcp 127' "$output" || fail "the transport is not told"
+
+"$collectives" --nproc=2 --collective=all_reduce --end=8 --limits --limits_rounds=1 "${quick[@]}" >"$output" 2>&1 ||
+  fail "the comparison failed"
+[[ $(grep -c '^ *26214400 ' "$output") == 1 ]] || fail "no comparison at 25 MiB"
+
+# Over libfabric, beside its bare provider.
+"$collectives" --nproc=2 --collective=all_reduce --end=8 --transport=ofi --limits --limits_rounds=1 "${quick[@]}" \
+  >"$output" 2>&1 || fail "the comparison over libfabric failed"
+grep -q '^# transport: ofi tcp;ofi_rxm 127' "$output" || fail "libfabric is not told"
+grep -q 'beside the bare provider' "$output" || fail "the limit is not told"
+[[ $(grep -c '^ *26214400 ' "$output") == 1 ]] || fail "no comparison over libfabric at 25 MiB"
+
+# The bare ones alone.
+for transport in tcp ofi; do
+  "$limits" --transport=$transport --begin=8 --end=256K --factor=32768 --rounds=1 --round_ms=1 --json="$json" >"$output" 2>&1 ||
+    fail "no limits over $transport"
+  grep -qE '^ +262144( +[0-9.]+){3} +([0-9]+|-)$' "$output" || fail "no row of 256 KiB over $transport"
+  grep -q '"both_ways_us"' "$json" || fail "nothing in the JSON file over $transport"
+done
+
+# Wrong usage is told before any rank starts.
+status=0
+"$collectives" --collective=allreduce >"$output" 2>&1 || status=$?
+[[ $status == 2 ]] && grep -q "no collective 'allreduce'" "$output" || fail "unknown collective: exit status $status"
+status=0
+"$collectives" --nproc=3 --op=avg >"$output" 2>&1 || status=$?
+[[ $status == 2 ]] && grep -q 'power of two' "$output" || fail "inexact average: exit status $status"
+status=0
+"$collectives" --prepared --collective=send_receive >"$output" 2>&1 || status=$?
+[[ $status == 2 ]] && grep -q 'cannot be prepared' "$output" || fail "prepared messages: exit status $status"
+status=0
+"$collectives" --prepared --group >"$output" 2>&1 || status=$?
+[[ $status == 2 ]] && grep -q 'in no group' "$output" || fail "prepared in groups: exit status $status"

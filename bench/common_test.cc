@@ -1,0 +1,187 @@
+#include <cstdint>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+
+#include "absl/status/status.h"
+#include "base/rank.h"
+#include "base/status_matchers.h"
+#include "bench/measure.h"
+#include "bench/model.h"
+#include "bench/ranks.h"
+#include "bench/report.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace bench {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(QuartilesOf, TakesMeasurementsInAnyOrder) {
+  const Quartiles quartiles = QuartilesOf({5, 1, 4, 2, 3});
+  EXPECT_DOUBLE_EQ(quartiles.low, 2);
+  EXPECT_DOUBLE_EQ(quartiles.median, 3);
+  EXPECT_DOUBLE_EQ(quartiles.high, 4);
+}
+
+TEST(QuartilesOf, InterpolatesBetweenTwo) {
+  const Quartiles quartiles = QuartilesOf({10, 20});
+  EXPECT_DOUBLE_EQ(quartiles.low, 12.5);
+  EXPECT_DOUBLE_EQ(quartiles.median, 15);
+  EXPECT_DOUBLE_EQ(quartiles.high, 17.5);
+}
+
+TEST(QuartilesOf, OneOrNoMeasurementHasNoSpread) {
+  EXPECT_DOUBLE_EQ(QuartilesOf({7}).low, 7);
+  EXPECT_DOUBLE_EQ(QuartilesOf({7}).high, 7);
+  EXPECT_DOUBLE_EQ(Median({}), 0);
+}
+
+TEST(RoutesIn, NamesEachRouteToOthersOnce) {
+  const std::string description =
+      "2 hosts\n"
+      "rank 0 (here) over itself\n"
+      "rank 1 (host a) over shm\n"
+      "rank 2 (host a) over shm\n"
+      "rank 10 (host b) over tcp 10.0.0.1:4411\n";
+  EXPECT_EQ(RoutesIn(description, Rank(0)), "shm, tcp 10.0.0.1:4411");
+}
+
+TEST(RoutesIn, TakesARankForItselfByItsWholeNumber) {
+  EXPECT_EQ(RoutesIn("rank 1 over shm\nrank 10 over tcp\n", Rank(1)), "tcp");
+  EXPECT_EQ(RoutesIn("one rank: collectives are copies", Rank(0)), "none");
+}
+
+TEST(FactsText, IsALineForEach) {
+  const Facts facts = {{"cpu", "a quick one"}, {"ranks", "2"}};
+  EXPECT_EQ(FactsText(facts), "# cpu: a quick one\n# ranks: 2\n");
+  EXPECT_EQ(ToJson(facts)["cpu"], "a quick one");
+}
+
+TEST(Table, LinesUpWithItsHeading) {
+  const Table table({{6, "size", "(B)"}, {8, "time", "(us)"}});
+  EXPECT_EQ(table.Heading(), "# size      time\n#  (B)      (us)\n");
+  EXPECT_EQ(table.Row({"8", "0.25"}), "     8      0.25\n");
+  const Table named({{-8, "step", ""}, {6, "median", "(ms)"}});
+  EXPECT_EQ(named.Heading(), "# step    median\n#           (ms)\n");
+  EXPECT_EQ(named.Row({"ideal", "20"}), "ideal         20\n");
+}
+
+TEST(MicrosecondsText, HasSevenPlacesAtMost) {
+  EXPECT_EQ(MicrosecondsText(12.25e-6), "12.25");
+  EXPECT_EQ(MicrosecondsText(0.0005), "500.0");
+  EXPECT_EQ(MicrosecondsText(0.0123456), "12346");
+  EXPECT_EQ(SpreadText({1.4, 1.5, 1.75}, 2), "1.40 - 1.75");
+}
+
+TEST(WriteJson, ReplacesWhatIsNotUtf8) {
+  const std::string path = ::testing::TempDir() + "/facts.json";
+  ASSERT_THAT(WriteJson(ToJson(Facts{{"cpu", "\xff"}, {"os", "a \"quoted\" name"}}), path), IsOk());
+  std::ifstream file(path);
+  EXPECT_EQ(nlohmann::json::parse(file)["os"], "a \"quoted\" name");
+  EXPECT_THAT(WriteJson({}, "/no/such/folder/file"), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("/no/such")));
+}
+
+TEST(ParseByteCount, UnitsArePowersOf1024) {
+  EXPECT_THAT(ParseByteCount("0"), IsOkAndHolds(0));
+  EXPECT_THAT(ParseByteCount("8"), IsOkAndHolds(8));
+  EXPECT_THAT(ParseByteCount("3k"), IsOkAndHolds(3072));
+  EXPECT_THAT(ParseByteCount("64M"), IsOkAndHolds(int64_t{64} << 20));
+  EXPECT_THAT(ParseByteCount("2G"), IsOkAndHolds(int64_t{2} << 30));
+  EXPECT_THAT(ParseByteCount("1T"), IsOkAndHolds(int64_t{1} << 40));
+}
+
+TEST(ParseByteCount, RefusesWhatIsNoSize) {
+  for (const char* text : {"", "M", "64MB", "-8", "+8", "1.5M", " 8", "8 ", "x"}) {
+    EXPECT_THAT(ParseByteCount(text), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("not a number of bytes")))
+        << text;
+  }
+  for (const char* text : {"9223372036854775808", "9007199254740992K", "8388608T"}) {
+    EXPECT_THAT(ParseByteCount(text), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("too large"))) << text;
+  }
+}
+
+TEST(SweepSizes, ReachesTheEndWhenAPowerDoes) {
+  EXPECT_THAT(SweepSizes("8", "512", 4), IsOkAndHolds(ElementsAre(8, 32, 128, 512)));
+  EXPECT_THAT(SweepSizes("8", "500", 4), IsOkAndHolds(ElementsAre(8, 32, 128)));
+  EXPECT_THAT(SweepSizes("8", "8", 2), IsOkAndHolds(ElementsAre(8)));
+  EXPECT_THAT(SweepSizes("0", "4", 2), IsOkAndHolds(ElementsAre(0, 1, 2, 4)));
+}
+
+TEST(SweepSizes, EndsBeforeItOverflows) {
+  EXPECT_THAT(SweepSizes("4194304T", "8388607T", 2), IsOkAndHolds(ElementsAre(int64_t{1} << 62)));
+}
+
+TEST(SweepSizes, RefusesWhatDoesNotEnd) {
+  EXPECT_THAT(SweepSizes("-1", "8", 2), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'-1'")));
+  EXPECT_THAT(SweepSizes("16", "8", 2), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("end at 8, before 16")));
+  EXPECT_THAT(SweepSizes("8", "16", 1), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("factor of 1")));
+}
+
+// Models against what was published about them.
+struct Published {
+  const char* name;
+  size_t parameters;
+  int64_t elements;
+  double multiply_adds;
+};
+
+class ModelTableTest : public ::testing::TestWithParam<Published> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, ModelTableTest,
+    ::testing::Values(
+        // torchvision's metadata of ResNet50_Weights: 25557032 parameters, 4.089 "GFLOPS".
+        Published{"resnet50", 161, 25'557'032, 4.089e9},
+        // 12 layers of 12 x 768^2 x 128 + 2 x 128^2 x 768, and the pooler. Sun et al., arXiv:2004.02984, have 22.5e9
+        // operations, two for each.
+        Published{"bert_base", 199, 109'482'240, 11.174e9},
+        // Hugging Face's BertModel of bert-large-uncased; 24 layers of 12 x 1024^2 x 128 + 2 x 128^2 x 1024, and the pooler.
+        Published{"bert_large", 391, 335'141'888, 39.461e9},
+        // 12 layers of 12 x 768^2 x 1024 + 2 x 1024^2 x 768, and 768 x 50257 x 1024 for the output layer: the formula
+        // of Kaplan et al., arXiv:2001.08361, table 1, with both products of attention.
+        Published{"gpt2_small", 148, 124'439'808, 145.8e9}, Published{"mlp", 10, 1'195'018, 1.193e6}),
+    [](const ::testing::TestParamInfo<Published>& info) { return info.param.name; });
+
+TEST_P(ModelTableTest, HasThePublishedSizeAndCost) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const ModelTable table, FindModel(GetParam().name));
+  EXPECT_EQ(table.name, GetParam().name);
+  EXPECT_EQ(table.parameters.size(), GetParam().parameters);
+  EXPECT_EQ(table.elements(), GetParam().elements);
+  EXPECT_NEAR(table.multiply_adds(), GetParam().multiply_adds, 0.001 * GetParam().multiply_adds);
+}
+
+TEST_P(ModelTableTest, NamesItsParametersApart) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const ModelTable table, FindModel(GetParam().name));
+  std::set<std::string> names;
+  for (const ModelParameter& parameter : table.parameters) names.insert(parameter.name);
+  EXPECT_EQ(names.size(), table.parameters.size());
+}
+
+TEST(ModelTable, KeepsTheOrderOfDefinition) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const ModelTable table, FindModel("resnet50"));
+  EXPECT_EQ(table.parameters.front().name, "conv1.weight");
+  EXPECT_THAT(table.parameters.front().shape, ElementsAre(64, 3, 7, 7));
+  // The first block's own convolutions, then the one beside them.
+  EXPECT_EQ(table.parameters[12].name, "layer1.0.downsample.0.weight");
+  EXPECT_THAT(table.parameters[12].shape, ElementsAre(256, 64, 1, 1));
+  EXPECT_EQ(table.parameters.back().name, "fc.bias");
+}
+
+TEST(ModelTable, CountsTheOutputLayerOfGpt2WithTheFirstGradientOfBackward) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const ModelTable table, FindModel("gpt2_small"));
+  EXPECT_EQ(table.parameters.back().multiply_adds, 1024.0 * 50257 * 768);
+  EXPECT_EQ(table.parameters.front().multiply_adds, 0);
+}
+
+TEST(ModelTable, ListsTheKnownModels) {
+  EXPECT_THAT(FindModel("resnet"), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("resnet50, bert_base")));
+}
+
+}  // namespace
+}  // namespace bench
+}  // namespace lockstep

@@ -1,0 +1,284 @@
+#!/usr/bin/env python3
+"""All-reduce of Lockstep beside prototypes of what the machine can do and beside the peers that are installed, in turn round by round,
+over shared memory, TCP and libfabric: medians, and the ratios of each round.
+
+A comparison is of implementations over one transport. All of them are started first and stay until the end; one that is not measured
+sleeps. At each size every one is checked, tells how many calls fill a round, and then each round measures all of them, beginning with
+another one each time, so that what the machine does meanwhile meets all alike. One that is wrong, dies or does not answer in time is
+ended and takes no further part; the others go on.
+
+Exits with 0 when Lockstep went through every comparison; with 1 when it was dropped from one, when a signal ended a comparison early,
+and when a file could not be written; with 2 for options that do not go together.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import signal
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True  # beside the sources
+
+import fi_pingpong
+import implementations
+import report
+import runners
+
+INT_MAX = 2**31 - 1
+PATIENCE_MAX_S = 300  # LOCKSTEP_RUNNER_PATIENCE_S
+START_PATIENCE_S = 60
+QUIT_PATIENCE_S = 5
+CALLS_MAX = 100_000
+FIRST_CALLS = 3
+CARRIED_BYTES = 1 << 20  # over one connection: it carries the vectors
+
+
+def tell(text):
+    print(f'compare: {text}', file=sys.stderr, flush=True)
+
+
+class Compared:
+    """Runs the implementations of one comparison. `interrupted` is asked between measurements: true ends it early."""
+
+    def __init__(self, options, transport, folder, compared, interrupted=lambda: False):
+        self.options, self.transport, self.folder, self.interrupted = options, transport, folder, interrupted
+        self.implementations = compared
+        self.results = [report.Result(one.name, one.kind, one.about) for one in compared]
+        self.groups = [None] * len(compared)  # None: takes no part any more
+
+    def run(self):
+        everyone = range(len(self.implementations))
+        try:
+            self.each(everyone, self.start)
+            for size in self.options.sizes:
+                if self.interrupted():
+                    break
+                self.tell(f'{report.size_text(size)} bytes')
+                self.each(everyone, lambda i: self.step(i, size, '', self.prepare))
+                for turn in range(self.options.rounds):
+                    order = [(i + turn) % len(everyone) for i in everyone]
+                    self.each(order, lambda i: self.step(i, size, f' in round {turn + 1}', self.measure))
+            for i in everyone:
+                self.finish(i)
+        finally:
+            for group in filter(None, self.groups):
+                group.close()
+        return report.Comparison(self.transport, self.options.nproc, self.options.sizes, self.results)
+
+    def each(self, order, action):
+        for i in order:
+            if not self.interrupted():
+                action(i)
+
+    def tell(self, text):
+        tell(f'{self.transport}: {text}')
+
+    def patience(self):
+        return runners.after(self.options.patience_s)
+
+    def drop(self, i, when, why):
+        if self.groups[i]:
+            self.groups[i].close()
+        self.groups[i] = None
+        self.results[i].dropped = f'{when}: {why}'
+        self.tell(f'{self.results[i].name} is out, {self.results[i].dropped}')
+
+    def largest(self, i):
+        return max((size for size in self.options.sizes if size <= self.implementations[i].bytes_max), default=self.options.sizes[0])
+
+    def start(self, i):
+        one = self.implementations[i]
+        self.tell(f'starting {one.name}')
+        try:
+            self.groups[i] = fi_pingpong.PingpongGroup(one.provider, self.options.pin) if one.provider else runners.RunnerGroup(
+                one, self.options.nproc, self.largest(i), self.options.pin, pathlib.Path(self.folder, str(i)),
+                runners.after(self.options.start_patience_s))
+        except runners.RunnerError as error:
+            self.drop(i, 'at its start', error)
+
+    def step(self, i, size, when, action):
+        if self.groups[i] is None or size > self.implementations[i].bytes_max:
+            return
+        try:
+            action(i, size)
+        except runners.RunnerError as error:
+            self.drop(i, f'at {report.size_text(size)}{when}', error)
+
+    def prepare(self, i, size):
+        """Checks its sums, and finds the number of calls that fill a round."""
+        group = self.groups[i]
+        if not self.implementations[i].moves_only:
+            wrong = group.check(size, self.patience())
+            if wrong > 0:
+                raise runners.RunnerError(f'{wrong} elements are wrong')
+        # A few calls alone are far from what many back to back come to, so the second estimate is made from more.
+        calls = FIRST_CALLS
+        for part in (10, 1):
+            fitting = self.options.round_ms / 1e3 / part / max(group.run(size, calls, self.patience())[1], 1e-9)
+            calls = int(min(max(fitting, 1), CALLS_MAX))
+            if fitting < 1:
+                break
+        self.results[i].calls[size] = calls
+
+    def measure(self, i, size):
+        seconds = self.groups[i].run(size, self.results[i].calls[size], self.patience())[0]
+        # Below the clock's own cost there is nothing to tell; and a ratio needs something to divide by.
+        self.results[i].rounds.setdefault(size, []).append(max(seconds, 1e-9))
+
+    def finish(self, i):
+        group = self.groups[i]
+        if group is None:
+            return
+        try:
+            control, sent = group.sockets(self.patience())
+            # Launchers and control channels have connections too, but they carry little.
+            self.results[i].congestion_control = control if sent >= min(self.largest(i) // 2, CARRIED_BYTES) else 'none'
+            group.quit(runners.after(QUIT_PATIENCE_S))
+        except runners.RunnerError as error:
+            self.tell(f'{self.results[i].name} did not end well: {error}')
+        group.close()
+        self.groups[i] = None
+
+
+def sizes_in(text):
+    try:
+        return sorted(report.parse_size(size) for size in text.split(','))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def names_in(what, known, *shortcuts):
+    def parse(text):
+        if text in shortcuts:
+            return list(known) if text == 'all' else []
+        for name in text.split(','):
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"no {what} '{name}'; known are {', '.join((*shortcuts, *known))}")
+        return list(dict.fromkeys(text.split(',')))
+    return parse
+
+
+def parse_options(words):
+    parser = argparse.ArgumentParser(prog='compare', description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     allow_abbrev=False)
+    add = parser.add_argument
+    add('--nproc', type=int, default=2, help='ranks of each implementation')
+    add('--nopin', dest='pin', action='store_false',
+        help="leave the calling thread of each rank where it is, instead of keeping it on one core, rank after rank and round again")
+    add('--peers', type=names_in('peer', implementations.PEERS, 'all', 'none'), default='all',
+        help='all, none, or some of gloo, openmpi, mpich, pytorch with commas between')
+    add('--transports', type=names_in('transport', report.TRANSPORTS), default='shm,tcp', help='one comparison for each: shm, tcp, ofi')
+    add('--sizes', type=sizes_in, default='8,1K,8K,64K,256K,1M,4M,16M,25M,64M', help='of the vector; K, M and G are powers of 1024')
+    add('--rounds', type=int, default=15, help='in each of which every implementation is measured once')
+    add('--round_ms', type=int, default=20, help='how long one is measured in a round')
+    add('--patience_s', type=float, default=30, help='one that does not answer for so long is dropped')
+    add('--nompi_malloc', dest='mpi_malloc', action='store_false',
+        help='leave out MPI under the malloc settings that keep its temporaries mapped')
+    add('--congestion', default='reno', help="of the bare sockets: what Lockstep uses inside a host; empty: the system's default")
+    add('--json', default='', help='also write the results, every round of them, to this file')
+    add('--plot', default='', help='also draw bus bandwidth over size into this SVG file')
+    options = parser.parse_args(words)
+    options.start_patience_s = START_PATIENCE_S
+    if not 2 <= options.nproc <= runners.RANKS_MAX:
+        parser.error(f'{options.nproc} ranks cannot be compared; 2 to {runners.RANKS_MAX} can')
+    if options.rounds < 1 or options.round_ms < 1:
+        parser.error('there must be a round at least, of a millisecond')
+    if not options.round_ms / 500 <= options.patience_s < PATIENCE_MAX_S:
+        parser.error(f'patience is below {PATIENCE_MAX_S} s, and a round shorter than half of it')
+    for size in options.sizes:
+        if size < 4 or size % 4 != 0 or size // 4 > INT_MAX:
+            parser.error(f'{size} bytes are no vector of 1 to {INT_MAX} floats')
+    return options
+
+
+def find_runner():
+    """What was built: beside the program as Bazel lays it out, or where a test is started."""
+    for folder in (pathlib.Path(f'{os.path.abspath(sys.argv[0])}.runfiles/lockstep'), pathlib.Path.cwd()):
+        runner = folder / 'bench/compare/runner'
+        if os.access(runner, os.X_OK):
+            return str(runner)
+    return sys.exit(f'compare: no runner in {os.path.abspath(sys.argv[0])}.runfiles nor in {runner.parent}: start it by bazel run')
+
+
+def find_peers(options, folder, facts, missing):
+    """Those that are there; the others are told about in `missing`."""
+    found = []
+    sources = pathlib.Path(__file__).resolve().parent
+    for name in options.peers:
+        tell(f'looking for {name}')
+        try:
+            peer = implementations.find_peer(name, sources, folder)
+        except implementations.NotInstalled as error:
+            missing.append(f'{name} is not installed ({error}): {implementations.how_to_install(name)}')
+        except implementations.DoesNotWork as error:
+            missing.append(f'{name} does not work ({error})')
+        else:
+            facts[name] = peer.version
+            found.append(peer)
+    return found
+
+
+def write(path, text):
+    """A relative path counts from the folder in which the user called `bazel run`, which changes it."""
+    pathlib.Path(os.environ.get('BUILD_WORKING_DIRECTORY', ''), path).write_text(text, encoding='utf-8', errors='replace')
+
+
+def compare(options, scratch, interrupted):
+    """Whether Lockstep went through, and nothing interrupted it."""
+    runner = find_runner()
+    facts = dict(line.split(': ', 1) for line in implementations.output_of([runner, 'facts']).splitlines())
+    missing = []
+    peers = find_peers(options, scratch, facts, missing)
+    facts['ranks'] = f'{options.nproc}, {"each kept on one core, by turns" if options.pin else "not pinned"}'
+    facts['rounds'] = f'{options.rounds} of {options.round_ms} ms for each implementation in turn'
+    provider = ''
+    if 'ofi' in options.transports and not implementations.fi_pingpong_installed():
+        missing.append(f'fi_pingpong is not installed: {implementations.how_to_install("fi_pingpong")}')
+    elif 'ofi' in options.transports:
+        provider = (implementations.asked([runner, 'provider']) or '').strip()
+    print(report.facts_text(facts) + ''.join(f'# {text}\n' for text in missing), end='', flush=True)
+    comparisons = []
+    for transport in options.transports:
+        folder = pathlib.Path(scratch, transport)
+        folder.mkdir()
+        compared = implementations.lockstep(runner, transport)
+        compared += implementations.limits(runner, transport, options.nproc, options.congestion, provider)
+        if transport != 'ofi':  # for which no peer is set up
+            for peer in peers:
+                compared += implementations.peers(peer, transport, options.nproc, options.mpi_malloc)
+        comparisons.append(Compared(options, transport, folder, compared, interrupted).run())
+        print(report.table(comparisons[-1]), end='', flush=True)
+        if interrupted():
+            tell('ended early by a signal')
+            break
+    if options.json:
+        write(options.json, json.dumps(report.to_json(facts, missing, comparisons), indent=2) + '\n')
+    if options.plot:
+        write(options.plot, report.plot(comparisons))
+    dropped = any(result.dropped for done in comparisons for result in done.results if result.kind == 'lockstep')
+    return not dropped and not interrupted()
+
+
+def main():
+    options = parse_options(sys.argv[1:])
+    signals = []
+
+    def interrupt(number, _):
+        # Ends it early and in order: runners are ended, and what was measured is printed. The second one kills.
+        signals.append(number)
+        signal.signal(number, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
+    runners.become_subreaper()
+    with tempfile.TemporaryDirectory(prefix='compare-') as scratch:
+        try:
+            return 0 if compare(options, scratch, lambda: bool(signals)) else 1
+        except (OSError, implementations.DoesNotWork) as error:
+            tell(str(error))
+            return 1
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""Comparisons with runners that misbehave: whatever one does, it is dropped in bounded time with a reason, its processes are gone, and
+the others are measured in every round. Then the program from end to end, without peers."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path('bench/compare').resolve()))
+import compare
+import runners
+from implementations import Implementation
+
+
+def fake(how, **settings):
+    return Implementation(how, 'peer', '', ['bench/compare/fake_runner'], [how], **settings)
+
+
+class Misbehaviour(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.options = compare.parse_options(['--sizes=8,4K', '--rounds=3', '--patience_s=4'])
+        self.options.round_ms = 0.05  # a few calls, which a busy machine can do in time
+
+    def outcome(self, implementation):
+        """Of a comparison between this implementation and two that behave, which must not be affected."""
+        compared = [fake('good'), implementation, fake('good')]
+        results = compare.Compared(self.options, 'tcp', self.folder, compared).run().results
+        for good in (results[0], results[2]):
+            self.assertEqual(good.dropped, '')
+            self.assertEqual([len(seconds) for seconds in good.rounds.values()], [3, 3])
+        # Nothing is left, not even a zombie.
+        with self.assertRaises(ChildProcessError):
+            os.waitpid(-1, os.WNOHANG)
+        return results[1]
+
+    def test_every_implementation_is_measured_in_every_round(self):
+        good = self.outcome(fake('good'))
+        self.assertEqual((good.dropped, good.congestion_control), ('', 'none'))
+        for size in (8, 4096):
+            self.assertGreaterEqual(good.calls[size], 1)
+            self.assertEqual(len(good.rounds[size]), 3)
+            self.assertGreater(min(good.rounds[size]), 0)
+
+    def test_sizes_above_its_limit_are_not_asked_of_it(self):
+        small = self.outcome(fake('good', bytes_max=8))
+        self.assertEqual((small.dropped, list(small.rounds)), ('', [8]))
+
+    def test_an_interruption_ends_it_in_order(self):
+        running = compare.Compared(self.options, 'tcp', self.folder, [fake('good')])
+        running.interrupted = lambda: 4096 in running.results[0].calls
+        result = running.run().results[0]
+        self.assertEqual((result.dropped, list(result.rounds)), ('', [8]))
+
+    def dropped(self, pattern, how, **settings):
+        self.assertRegex(self.outcome(fake(how, **settings)).dropped, pattern)
+
+    def test_wrong_sums_drop_it(self):
+        self.dropped('^at 8: 1 elements are wrong$', 'wrong')
+
+    def test_an_error_drops_it_with_its_words(self):
+        self.dropped('at 8: rank 1: out of ink', 'fails')
+
+    def test_death_drops_it_with_how_and_its_last_words(self):
+        # Rank 0 waits for rank 1 in the meantime.
+        self.dropped(r'at 8: rank 1 was killed by signal 6 \(SIGABRT\); it wrote: last words', 'dies')
+
+    def test_silence_drops_it_when_patience_ends(self):
+        self.dropped("at 8: ranks? (0, )?1 did not answer 'run 8 3' in time", 'hangs')
+
+    def test_what_ignores_sigterm_is_killed(self):
+        self.dropped("did not answer 'run 8 3' in time", 'deaf')
+
+    def test_what_a_rank_started_is_ended_with_it(self):
+        self.dropped('^$', 'forks')
+
+    def test_ranks_that_a_launcher_put_into_groups_of_their_own_are_ended_too(self):
+        self.dropped('did not answer', 'hangs', process_per_rank=False)
+
+    def test_the_death_of_a_launchers_rank_drops_it_with_its_last_words(self):
+        self.dropped('at 8: rank 1 closed its connection; it wrote: last words', 'dies', process_per_rank=False)
+
+    def test_a_refusal_at_the_start_is_the_reason(self):
+        self.dropped('^at its start: a rank: no paper$', 'refuses')
+
+    def test_who_does_not_start_in_time_is_dropped(self):
+        self.options.start_patience_s = 5  # rank 0 must have started
+        self.dropped('^at its start: rank 1 did not start in time$', 'silent')
+
+    def test_a_program_that_is_not_there_is_the_reason(self):
+        missing = Implementation('missing', 'peer', '', ['./no-such-runner'])
+        self.assertRegex(self.outcome(missing).dropped, 'no-such-runner')
+
+
+class Program(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ['TEST_TMPDIR']))
+
+    def run_compare(self, *words):
+        done = subprocess.run(['bench/compare/compare', '--peers=none', '--rounds=2', '--round_ms=2', *words], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, check=False, env={**os.environ, 'TMPDIR': str(self.folder)})
+        return done.returncode, done.stdout
+
+    def table(self, *words):
+        status, output = self.run_compare(*words)
+        self.assertEqual(status, 0, output)
+        self.assertNotIn('# dropped', output)
+        return output
+
+    def rows(self, output, pattern, number):
+        self.assertEqual(len(re.findall(f'^ +{pattern} *$', output, re.MULTILINE)), number, output)
+
+    def test_over_tcp(self):
+        written, plot = self.folder / 'results.json', self.folder / 'plot.svg'
+        output = self.table('--transports=tcp', '--sizes=8,1000,256K', f'--json={written}', f'--plot={plot}')
+        # Medians and ratios; 1,000 bytes and 256 KiB are not powers of each other. No ping-pong of 256 KiB.
+        self.rows(output, '8( +[0-9.]+){3}', 1)
+        self.rows(output, '256K( +[0-9.]+){2} +-', 1)
+        self.rows(output, r'1000( +[0-9.]+ \[[0-9.]+-[0-9.]+\]){2}', 1)
+        self.assertEqual(json.loads(written.read_text())['comparisons'][0]['transport'], 'tcp')
+        self.assertIn('</svg>', plot.read_text())
+        # Nothing else is left.
+        self.assertEqual(sorted(self.folder.iterdir()), sorted([written, plot]))
+
+    def test_over_libfabric_beside_its_bare_provider(self):
+        output = self.table('--transports=ofi', '--sizes=8,256K')
+        self.rows(output, '8( +[0-9.]+){4,5}', 1)
+        if shutil.which('fi_pingpong'):
+            self.assertRegex(output, '# +fi_pingpong')
+        else:
+            self.assertRegex(output, 'install .*libfabric-bin')
+
+    def test_over_shared_memory_for_more_ranks_than_a_pair(self):
+        # Ordinary memory and the allocator's, each beside all others.
+        output = self.table('--transports=shm', '--nproc=3', '--sizes=8,64K')
+        self.rows(output, '64K( +[0-9.]+){3}', 1)
+        self.rows(output, r'64K( +[0-9.]+ \[[0-9.]+-[0-9.]+\]){2}', 2)
+
+    def test_wrong_usage_is_told_before_anything_starts(self):
+        for text, *words in (("no peer 'nccl'", '--peers=nccl'), ("no transport 'ib'", '--transports=ib'), ('no vector', '--sizes=6'),
+                             ('1 ranks cannot be compared', '--nproc=1'), ('a round at least', '--rounds=0')):
+            status, output = self.run_compare(*words)
+            self.assertEqual(status, 2)
+            self.assertIn(text, output)
+
+
+if __name__ == '__main__':
+    runners.become_subreaper()
+    unittest.main()

@@ -1,0 +1,260 @@
+// The ranks of Lockstep and of the limits in bench:compare.
+//
+//   runner FOLDER BYTES_MAX RANK SIZE KIND [CONGESTION_CONTROL]
+//   runner facts       what the numbers depend on: a line "NAME: VALUE" each
+//   runner provider    the provider of libfabric that is measured
+//
+// KIND is lockstep or symmetric, with the vector in memory of the communicator's allocator, which take LOCKSTEP_TRANSPORT and other
+// settings from the environment; direct or bounce, prototypes that sum; both_ways or one_way, which only move bytes between two bare
+// sockets; or fabric_both_ways, fabric_in_pieces or fabric_one_way, which do so over a bare provider of libfabric. Where RANK is "-" all
+// ranks are forked here: those of a prototype share memory that has no name.
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/dtype.h"
+#include "base/env.h"
+#include "base/reduce_op.h"
+#include "base/status.h"
+#include "bench/compare/runner.h"
+#include "bench/limits/fabric.h"
+#include "bench/limits/link.h"
+#include "bench/limits/shared_memory.h"
+#include "bench/report.h"
+#include "comm/communicator.h"
+#include "comm/symmetric_buffer.h"
+#include "comm/world.h"
+
+namespace lockstep {
+namespace bench {
+namespace {
+
+constexpr char kLoopback[] = "127.0.0.1";
+
+// One rank: its all-reduce, or what stands for it, and where its vector has to lie (null: anywhere). The call owns what it needs.
+struct Implementation {
+  std::function<absl::Status(float* data, size_t count)> call;
+  float* vector = nullptr;
+};
+
+// What forked ranks share.
+struct Shared {
+  std::unique_ptr<DirectAllReduce> direct;
+  std::unique_ptr<BounceAllReduce> bounce;
+};
+
+absl::StatusOr<Shared> MakeShared(const std::string& kind, int ranks, size_t bytes_max) {
+  Shared shared;
+  if (kind == "direct") {
+    LOCKSTEP_ASSIGN_OR_RETURN(DirectAllReduce direct, DirectAllReduce::Create(ranks, bytes_max));
+    shared.direct = std::make_unique<DirectAllReduce>(std::move(direct));
+  } else if (kind == "bounce") {
+    LOCKSTEP_ASSIGN_OR_RETURN(BounceAllReduce bounce, BounceAllReduce::Create());
+    shared.bounce = std::make_unique<BounceAllReduce>(std::move(bounce));
+  }
+  return shared;
+}
+
+absl::StatusOr<Implementation> MakeLockstep(bool symmetric, lockstep_runner* runner) {
+  WorldOptions options;
+  options.size = options.local_size = runner->size;
+  options.rank = options.local_rank = runner->rank;
+  options.store_url = absl::StrCat("file://", runner->folder, "/store");
+  options.setup_timeout = std::chrono::seconds(30);
+  LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<World> world, World::Create(options));
+  Implementation made;
+  std::shared_ptr<SymmetricBuffer> buffer;
+  if (symmetric) {
+    LOCKSTEP_ASSIGN_OR_RETURN(buffer, world->communicator()->Allocate(runner->bytes_max));
+    made.vector = reinterpret_cast<float*>(buffer->data());
+  }
+  // The buffer is captured last and so destroyed first.
+  made.call = [world, buffer](float* data, size_t count) {
+    CollectiveRequest request;
+    request.collective = Collective::kAllReduce;
+    request.dtype = DType::kF32;
+    request.op = ReduceOp::kSum;
+    request.count = count;
+    request.input = data;
+    request.output = data;
+    return world->communicator()->Run(request);
+  };
+  return made;
+}
+
+// Rank 0 tells its port in the page's note.
+absl::StatusOr<BareSocket> ConnectBareSockets(const std::string& congestion_control, lockstep_runner* runner) {
+  if (lockstep_runner_open_page(runner) != 0) return absl::UnavailableError(runner->error);
+  if (runner->rank == 0) {
+    LOCKSTEP_ASSIGN_OR_RETURN(BareListener listener, BareListener::Create(congestion_control));
+    runner->page->note = listener.port();
+    lockstep_runner_barrier(runner);
+    return listener.Accept();
+  }
+  lockstep_runner_barrier(runner);
+  return BareSocket::Connect(static_cast<uint16_t>(runner->page->note), congestion_control);
+}
+
+absl::StatusOr<Implementation> MakeBareLink(const std::string& kind, const std::string& congestion_control,
+                                            lockstep_runner* runner) {
+  runner->moves_only = 1;
+  LOCKSTEP_ASSIGN_OR_RETURN(BareSocket socket, ConnectBareSockets(congestion_control, runner));
+  std::shared_ptr<BareLink> link = std::make_shared<BareSocket>(std::move(socket));
+  if (absl::StartsWith(kind, "fabric_")) {
+    LOCKSTEP_ASSIGN_OR_RETURN(link, BareFabric::Connect(GetEnv("LOCKSTEP_OFI_PROVIDER").value_or(""), kLoopback, link));
+    if (kind != "fabric_in_pieces") link->set_piece_bytes(BareLink::kWhole);
+  }
+  const auto arriving = std::make_shared<std::vector<float>>(runner->bytes_max / sizeof(float));
+  Implementation made;
+  if (absl::EndsWith(kind, "one_way")) {
+    // Two ways are one call each.
+    made.call = [link, arriving, sends = runner->rank == 0](float* data, size_t count) mutable {
+      return std::exchange(sends, !sends) ? link->Send(data, count * sizeof(float))
+                                          : link->Receive(arriving->data(), count * sizeof(float));
+    };
+  } else {
+    made.call = [link, arriving](float* data, size_t count) {
+      return link->Exchange(data, count * sizeof(float), arriving->data(), count * sizeof(float));
+    };
+  }
+  return made;
+}
+
+absl::StatusOr<Implementation> Make(const std::string& kind, const std::string& congestion_control,
+                                    const Shared& shared, lockstep_runner* runner) {
+  if (kind == "lockstep" || kind == "symmetric") return MakeLockstep(kind == "symmetric", runner);
+  const int rank = runner->rank;
+  Implementation made;
+  if (shared.direct != nullptr) {
+    made.call = [&shared, rank](float* /*data*/, size_t count) { return shared.direct->Run(rank, count); };
+    made.vector = shared.direct->vector(rank);
+    return made;
+  }
+  if (runner->size != 2) return absl::InvalidArgumentError(kind + " is for two ranks");
+  if (shared.bounce != nullptr) {
+    made.call = [&shared, rank](float* data, size_t count) { return shared.bounce->Run(rank, data, count); };
+    return made;
+  }
+  for (const char* const known : {"both_ways", "one_way", "fabric_both_ways", "fabric_in_pieces", "fabric_one_way"}) {
+    if (kind == known) return MakeBareLink(kind, congestion_control, runner);
+  }
+  return absl::InvalidArgumentError("no kind '" + kind + "'");
+}
+
+struct Rank {
+  Implementation implementation;
+  lockstep_runner runner = {};
+};
+
+void SetError(const absl::Status& status, lockstep_runner* runner) {
+  const std::string message(status.message());
+  std::snprintf(runner->error, sizeof(runner->error), "%s", message.c_str());
+}
+
+int Call(void* context, float* data, size_t count) {
+  Rank* const rank = static_cast<Rank*>(context);
+  const absl::Status status = rank->implementation.call(data, count);
+  if (status.ok()) return 0;
+  SetError(status, &rank->runner);
+  return -1;
+}
+
+struct Arguments {
+  const char* folder = nullptr;
+  size_t bytes_max = 0;
+  int ranks = 0;
+  std::string kind;
+  std::string congestion_control;
+};
+
+int RunRank(const Arguments& arguments, const Shared& shared, int number) {
+  Rank rank;
+  rank.runner.folder = arguments.folder;
+  rank.runner.rank = number;
+  rank.runner.size = arguments.ranks;
+  rank.runner.bytes_max = arguments.bytes_max;
+  rank.runner.allreduce = &Call;
+  rank.runner.context = &rank;
+  // Until it serves, which sets the alarm anew.
+  alarm(LOCKSTEP_RUNNER_PATIENCE_S);
+  absl::StatusOr<Implementation> made = Make(arguments.kind, arguments.congestion_control, shared, &rank.runner);
+  if (!made.ok()) {
+    SetError(made.status(), &rank.runner);
+    return lockstep_runner_refuse(&rank.runner);
+  }
+  rank.implementation = *std::move(made);
+  rank.runner.data = rank.implementation.vector;
+  return lockstep_runner_serve(&rank.runner);
+}
+
+int ForkRanks(const Arguments& arguments, const Shared& shared) {
+  for (int rank = 0; rank < arguments.ranks; ++rank) {
+    const pid_t child = fork();
+    if (child < 0) {
+      std::perror("fork");
+      return 1;
+    }
+    if (child == 0) _exit(RunRank(arguments, shared, rank));
+  }
+  // A rank ends when the driver is gone, or by the alarm.
+  int result = 0;
+  int status = 0;
+  while (wait(&status) > 0 || errno == EINTR) result = result != 0 || status != 0 ? 1 : 0;
+  return result;
+}
+
+int Complain(const absl::Status& status) {
+  std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  return 1;
+}
+
+int PrintProvider() {
+  const absl::StatusOr<std::string> provider =
+      BareFabric::ProviderAt(GetEnv("LOCKSTEP_OFI_PROVIDER").value_or(""), kLoopback);
+  if (!provider.ok()) return Complain(provider.status());
+  std::printf("%s\n", provider->c_str());
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  const std::string question = argc == 2 ? argv[1] : "";
+  if (question == "provider") return PrintProvider();
+  if (question == "facts") {
+    for (const auto& fact : MachineFacts()) std::printf("%s: %s\n", fact.first.c_str(), fact.second.c_str());
+    return 0;
+  }
+  Arguments arguments;
+  int rank = -1;
+  if (argc < 6 || argc > 7 || !absl::SimpleAtoi(argv[2], &arguments.bytes_max) ||
+      (std::string(argv[3]) != "-" && !absl::SimpleAtoi(argv[3], &rank)) ||
+      !absl::SimpleAtoi(argv[4], &arguments.ranks) || arguments.ranks < 1) {
+    std::fprintf(stderr, "usage: runner FOLDER BYTES_MAX RANK SIZE KIND [CONGESTION_CONTROL] | facts | provider\n");
+    return 2;
+  }
+  arguments.folder = argv[1];
+  arguments.kind = argv[5];
+  if (argc > 6) arguments.congestion_control = argv[6];
+  const absl::StatusOr<Shared> shared = MakeShared(arguments.kind, arguments.ranks, arguments.bytes_max);
+  if (!shared.ok()) return Complain(shared.status());
+  return rank < 0 ? ForkRanks(arguments, *shared) : RunRank(arguments, *shared, rank);
+}
+
+}  // namespace
+}  // namespace bench
+}  // namespace lockstep
+
+int main(int argc, char** argv) { return lockstep::bench::Main(argc, argv); }

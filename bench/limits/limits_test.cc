@@ -1,0 +1,238 @@
+// Links move bytes, and the prototypes compute sums: a limit that is fast because it is wrong would be none. Sides and ranks are threads
+// here, for which a mapping is as shared as for forked processes.
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/status_matchers.h"
+#include "base/thread.h"
+#include "bench/limits/fabric.h"
+#include "bench/limits/link.h"
+#include "bench/limits/shared_memory.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace bench {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Pair {
+  std::unique_ptr<BareSocket> a;
+  std::unique_ptr<BareSocket> b;
+};
+
+absl::StatusOr<Pair> MakePair() {
+  absl::StatusOr<BareListener> listener = BareListener::Create("");
+  if (!listener.ok()) return listener.status();
+  absl::StatusOr<BareSocket> connected = BareSocket::Connect(listener->port(), "");
+  if (!connected.ok()) return connected.status();
+  absl::StatusOr<BareSocket> accepted = listener->Accept();
+  if (!accepted.ok()) return accepted.status();
+  return Pair{std::make_unique<BareSocket>(*std::move(connected)), std::make_unique<BareSocket>(*std::move(accepted))};
+}
+
+std::vector<char> Bytes(size_t count, int seed) {
+  std::vector<char> bytes(count);
+  for (size_t i = 0; i < count; ++i) bytes[i] = static_cast<char>(i * 31 + seed);
+  return bytes;
+}
+
+// More than the sockets' buffers hold, so that both ends must read in order to write.
+TEST(BareSocket, ExchangesMoreThanTheSocketsHold) {
+  absl::StatusOr<Pair> pair = MakePair();
+  ASSERT_THAT(pair, IsOk());
+  const size_t count = (size_t{24} << 20) + 13;
+  const std::vector<char> from_a = Bytes(count, 1);
+  const std::vector<char> from_b = Bytes(count, 2);
+  std::vector<char> at_a(count);
+  std::vector<char> at_b(count);
+  absl::Status status_b;
+  {
+    Thread other("other", [&] { status_b = pair->b->Exchange(from_b.data(), count, at_b.data(), count); });
+    EXPECT_THAT(pair->a->Exchange(from_a.data(), count, at_a.data(), count), IsOk());
+  }
+  EXPECT_THAT(status_b, IsOk());
+  EXPECT_TRUE(at_a == from_b);
+  EXPECT_TRUE(at_b == from_a);
+}
+
+TEST(BareSocket, LeavesTheNextMessageInTheSocket) {
+  absl::StatusOr<Pair> pair = MakePair();
+  ASSERT_THAT(pair, IsOk());
+  pair->b->set_piece_bytes(1 << 20);
+  ASSERT_THAT(pair->a->Send("onetwo", 6), IsOk());
+  char text[4] = "";
+  ASSERT_THAT(pair->b->Receive(text, 3), IsOk());
+  EXPECT_STREQ(text, "one");
+  ASSERT_THAT(pair->b->Receive(text, 3), IsOk());
+  EXPECT_STREQ(text, "two");
+  EXPECT_THAT(pair->b->Receive(text, 0), IsOk());
+}
+
+TEST(BareSocket, APeerThatIsGoneIsAnError) {
+  absl::StatusOr<Pair> pair = MakePair();
+  ASSERT_THAT(pair, IsOk());
+  pair->a.reset();
+  char byte;
+  EXPECT_THAT(pair->b->Receive(&byte, 1), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("closed")));
+}
+
+TEST(BareSocket, UsesTheCongestionControlThatItWasTold) {
+  // Every kernel has reno, and lets everyone use it.
+  absl::StatusOr<BareListener> listener = BareListener::Create("reno");
+  ASSERT_THAT(listener, IsOk());
+  absl::StatusOr<BareSocket> connected = BareSocket::Connect(listener->port(), "reno");
+  ASSERT_THAT(connected, IsOk());
+  absl::StatusOr<BareSocket> accepted = listener->Accept();
+  ASSERT_THAT(accepted, IsOk());
+  EXPECT_EQ(connected->CongestionControl(), "reno");
+  EXPECT_EQ(accepted->CongestionControl(), "reno");
+  EXPECT_THAT(BareListener::Create("", "nowhere"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'nowhere' is no IPv4 address")));
+  EXPECT_THAT(BareSocket::Connect(1, "", "::1"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'::1' is no IPv4 address")));
+  EXPECT_THAT(BareListener::Create("no-such"), StatusIs(absl::StatusCode::kNotFound, HasSubstr("no-such")));
+}
+
+// Two sides of this process, each doing the same.
+template <typename Do>
+void OnBothSides(const Do& side) {
+  absl::StatusOr<BareListener> listener = BareListener::Create("");
+  ASSERT_THAT(listener, IsOk());
+  Thread other("other", [&] {
+    absl::StatusOr<BareSocket> socket = BareSocket::Connect(listener->port(), "");
+    ASSERT_THAT(socket, IsOk());
+    side(1, std::make_shared<BareSocket>(*std::move(socket)));
+  });
+  absl::StatusOr<BareSocket> socket = listener->Accept();
+  ASSERT_THAT(socket, IsOk());
+  side(0, std::make_shared<BareSocket>(*std::move(socket)));
+}
+
+// The last byte is another.
+std::vector<char> Filled(size_t bytes, char value) {
+  std::vector<char> filled(bytes - 1, value);
+  filled.push_back('z');
+  return filled;
+}
+
+class BareFabricOver : public ::testing::TestWithParam<std::string> {};
+
+// Both ways: what is injected, sent at once, by rendezvous, and in pieces of which the last one is shorter.
+TEST_P(BareFabricOver, ExchangesBothWays) {
+  OnBothSides([](int side, const std::shared_ptr<BareSocket>& socket) {
+    absl::StatusOr<std::unique_ptr<BareFabric>> fabric = BareFabric::Connect(GetParam(), "127.0.0.1", socket);
+    ASSERT_THAT(fabric, IsOk());
+    EXPECT_EQ((*fabric)->provider(), GetParam());
+    for (const size_t piece_bytes : {BareFabric::kWhole, BareFabric::kPieceBytes}) {
+      (*fabric)->set_piece_bytes(piece_bytes);
+      for (const size_t bytes : {size_t{1}, size_t{4096}, size_t{300'000}, (size_t{5} << 20) + 13}) {
+        const std::vector<char> out = Filled(bytes, side == 0 ? 'a' : 'b');
+        std::vector<char> in(bytes);
+        ASSERT_THAT((*fabric)->Exchange(out.data(), bytes, in.data(), bytes), IsOk());
+        EXPECT_TRUE(in == Filled(bytes, side == 0 ? 'b' : 'a')) << bytes << " bytes";
+      }
+    }
+    // Until the other has everything, too: what moves its bytes is this side's polling.
+    char byte = 0;
+    EXPECT_THAT((*fabric)->Exchange(&byte, 1, &byte, 1), IsOk());
+    EXPECT_THAT(socket->Exchange(&byte, 1, &byte, 1), IsOk());
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Providers, BareFabricOver, ::testing::Values("tcp;ofi_rxm", "net;ofi_rxm"),
+                         [](const auto& info) { return info.param.substr(0, 3); });
+
+TEST(BareFabric, AProviderThatDoesNotExistIsAnError) {
+  OnBothSides([](int, const std::shared_ptr<BareSocket>& socket) {
+    EXPECT_THAT(BareFabric::Connect("no-such", "127.0.0.1", socket),
+                StatusIs(absl::StatusCode::kNotFound, HasSubstr("no-such")));
+  });
+}
+
+constexpr size_t kCounts[] = {1, 2, 15, 16, 17, 1000, 40'000, 300'001};
+constexpr size_t kCountMax = 300'001;
+constexpr float kUntouched = -1;
+
+// Sums of these are exact.
+float Element(int rank, size_t index) { return static_cast<float>(index % 251 + 3 * rank); }
+
+float Sum(int ranks, size_t index) {
+  float sum = 0;
+  for (int rank = 0; rank < ranks; ++rank) sum += Element(rank, index);
+  return sum;
+}
+
+size_t CountWrong(const float* vector, size_t count, int ranks) {
+  size_t wrong = 0;
+  for (size_t i = 0; i < count; ++i) wrong += vector[i] != Sum(ranks, i) ? 1 : 0;
+  return wrong;
+}
+
+TEST(Add, AddsToOneAndToBoth) {
+  // Lengths around those of vector registers.
+  for (size_t count = 0; count < 70; ++count) {
+    std::vector<float> a(count + 1), b(count + 1, 2);
+    std::iota(a.begin(), a.end(), 0.0F);
+    AddTo(a.data(), b.data(), count);
+    for (size_t i = 0; i < count; ++i) EXPECT_EQ(a[i], static_cast<float>(i + 2));
+    AddToBoth(a.data(), b.data(), count);
+    for (size_t i = 0; i < count; ++i) EXPECT_EQ(a[i], static_cast<float>(i + 4));
+    EXPECT_TRUE(std::equal(a.begin(), a.begin() + count, b.begin()));
+    EXPECT_EQ(a[count], static_cast<float>(count));
+    EXPECT_EQ(b[count], 2);
+  }
+}
+
+TEST(DirectAllReduce, SumsExactlyForSeveralRanksAndSizes) {
+  for (const int ranks : {1, 2, 3, 4}) {
+    absl::StatusOr<DirectAllReduce> direct = DirectAllReduce::Create(ranks, (kCountMax + 1) * sizeof(float));
+    ASSERT_THAT(direct, IsOk());
+    std::vector<Thread> threads;
+    for (int rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back("rank", [&direct, rank, ranks] {
+        float* const vector = direct->vector(rank);
+        for (const size_t count : kCounts) {
+          for (size_t i = 0; i < count; ++i) vector[i] = Element(rank, i);
+          vector[count] = kUntouched;
+          EXPECT_THAT(direct->Run(rank, count), IsOk());
+          EXPECT_EQ(CountWrong(vector, count, ranks), 0) << count << " elements, rank " << rank << " of " << ranks;
+          EXPECT_EQ(vector[count], kUntouched);
+        }
+      });
+    }
+  }
+}
+
+TEST(BounceAllReduce, SumsExactlyForSeveralSizes) {
+  absl::StatusOr<BounceAllReduce> bounce = BounceAllReduce::Create();
+  ASSERT_THAT(bounce, IsOk());
+  std::vector<Thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back("rank", [&bounce, rank] {
+      std::vector<float> vector(kCountMax + 1);
+      // Twice, so that calls begin at either slot.
+      for (int repeat = 0; repeat < 2; ++repeat) {
+        for (const size_t count : kCounts) {
+          for (size_t i = 0; i < count; ++i) vector[i] = Element(rank, i);
+          vector[count] = kUntouched;
+          EXPECT_THAT(bounce->Run(rank, vector.data(), count), IsOk());
+          EXPECT_EQ(CountWrong(vector.data(), count, 2), 0) << count << " elements, rank " << rank;
+          EXPECT_EQ(vector[count], kUntouched);
+        }
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace bench
+}  // namespace lockstep

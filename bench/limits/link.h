@@ -1,0 +1,109 @@
+// BareLink: two processes that swap bytes with as little in between as the medium allows: what Lockstep's transports are measured
+// against. None of its code moves a byte here.
+//
+// Busy-polled: a transfer never sleeps, so both processes need a core of their own. Not thread-safe. A peer that does not move for half a
+// minute is DEADLINE_EXCEEDED.
+
+#ifndef BENCH_LIMITS_LINK_H_
+#define BENCH_LIMITS_LINK_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/fork.h"
+
+namespace lockstep {
+namespace bench {
+
+class BareLink {
+ public:
+  virtual ~BareLink() = default;
+
+  absl::Status Send(const void* data, size_t bytes) { return Exchange(data, bytes, nullptr, 0); }
+  absl::Status Receive(void* data, size_t bytes) { return Exchange(nullptr, 0, data, bytes); }
+  // Both ways at once. The other side makes the call that matches.
+  virtual absl::Status Exchange(const void* out, size_t out_bytes, void* in, size_t in_bytes) = 0;
+
+  // Bytes travel in pieces of at most so many: of a system call, or of a message of which a few are in flight. Neither small ones nor
+  // large ones are the best for every medium and size.
+  virtual void set_piece_bytes(size_t bytes) = 0;
+  static constexpr size_t kPieceBytes = size_t{256} << 10;  // unless it is set
+  static constexpr size_t kWhole = SIZE_MAX;
+};
+
+// How long a transfer has not moved. Reading the clock after every poll would show in the shortest transfers.
+class BarePatience {
+ public:
+  void Moved() { idle_polls_ = 0; }
+
+  // After a poll that moved nothing.
+  absl::Status NothingMoved() {
+    if (++idle_polls_ % kPollsPerLook != 0) return absl::OkStatus();
+    const Clock::time_point now = Clock::now();
+    if (idle_polls_ == kPollsPerLook) idle_since_ = now;
+    if (now - idle_since_ > kPatience) return absl::DeadlineExceededError("the peer does not move");
+    return absl::OkStatus();
+  }
+
+  static constexpr std::chrono::seconds kPatience{30};
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr int kPollsPerLook = 4096;
+
+  int idle_polls_ = 0;
+  Clock::time_point idle_since_;
+};
+
+// One TCP connection. Non-blocking. A peer that is gone is UNAVAILABLE.
+class BareSocket : public BareLink {
+ public:
+  // To a BareListener at an IPv4 address. `congestion_control`: a name that the kernel knows; empty: its default.
+  static absl::StatusOr<BareSocket> Connect(uint16_t port, const std::string& congestion_control,
+                                            const std::string& host = "127.0.0.1");
+
+  void set_piece_bytes(size_t bytes) override { piece_bytes_ = bytes; }
+  absl::Status Exchange(const void* out, size_t out_bytes, void* in, size_t in_bytes) override;
+
+  // What the kernel says that this socket uses.
+  std::string CongestionControl() const;
+
+ private:
+  friend class BareListener;
+
+  explicit BareSocket(UniqueFd socket) : socket_(std::move(socket)) {}
+  // -1: would block; 0: nothing left to do.
+  absl::StatusOr<ssize_t> SendSome(const char* data, size_t bytes);
+  absl::StatusOr<ssize_t> ReceiveSome(char* data, size_t bytes);
+
+  UniqueFd socket_;
+  size_t piece_bytes_ = kPieceBytes;
+};
+
+class BareListener {
+ public:
+  // At an IPv4 address of this machine, on a port of the kernel's choice.
+  static absl::StatusOr<BareListener> Create(const std::string& congestion_control,
+                                             const std::string& host = "127.0.0.1");
+
+  uint16_t port() const { return port_; }
+  // Waits half a minute at most.
+  absl::StatusOr<BareSocket> Accept();
+
+ private:
+  BareListener(UniqueFd socket, uint16_t port) : socket_(std::move(socket)), port_(port) {}
+
+  UniqueFd socket_;
+  uint16_t port_;
+};
+
+}  // namespace bench
+}  // namespace lockstep
+
+#endif  // BENCH_LIMITS_LINK_H_

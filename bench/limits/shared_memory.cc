@@ -1,0 +1,213 @@
+#include "bench/limits/shared_memory.h"
+
+#include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+
+#include "base/deadline.h"
+#include "base/status.h"
+
+namespace lockstep {
+namespace bench {
+namespace {
+
+constexpr int64_t kPatienceMs = 30'000;
+constexpr int kPollsPerLook = 4096;  // at the clock
+constexpr int kSpins = 10'000;
+constexpr size_t kPageBytes = 4096;
+constexpr size_t kLineElements = 64 / sizeof(float);
+constexpr size_t kPieceElements = 1024;  // stays in the nearest cache
+constexpr size_t kChunkElements = BounceAllReduce::kChunkBytes / sizeof(float);
+// While one chunk is added by the other rank, the next is copied in.
+constexpr int kSlots = 2;
+
+size_t Chunks(size_t count) { return (count + kChunkElements - 1) / kChunkElements; }
+
+size_t RoundedUp(size_t number, size_t multiple) { return (number + multiple - 1) / multiple * multiple; }
+
+// Polls before a waiting rank gives its core away: many while every rank can have a core, else one.
+int SpinsFor(int ranks) { return ranks <= sysconf(_SC_NPROCESSORS_ONLN) ? kSpins : 1; }
+
+// A count that one rank raises and others wait for, in a cache line of its own. All zero bytes is a count of zero.
+struct alignas(64) SharedFlag {
+  std::atomic<uint64_t> count;
+
+  // For the rank that raises it.
+  uint64_t own() const { return count.load(std::memory_order_relaxed); }
+  // Release, paired with Await's acquire: who sees the count sees what was written before it was raised.
+  void Raise(uint64_t to) { count.store(to, std::memory_order_release); }
+  // DEADLINE_EXCEEDED after half a minute. Gives the core away from time to time once `spins` polls found nothing.
+  absl::Status Await(uint64_t at_least, int spins) const;
+};
+
+absl::Status SharedFlag::Await(uint64_t at_least, int spins) const {
+  int64_t polls = 0;
+  Deadline deadline = Deadline::Infinite();
+  while (count.load(std::memory_order_acquire) < at_least) {
+    if (++polls >= spins) sched_yield();
+    if (polls % kPollsPerLook != 0) continue;
+    if (deadline.infinite()) deadline = Deadline::AfterMs(kPatienceMs);
+    if (deadline.passed()) return absl::DeadlineExceededError("another rank does not move");
+  }
+  return absl::OkStatus();
+}
+
+// Plain loops that the compiler turns into vector instructions, once for every instruction set that matters (the target is built with
+// -O3).
+#define LOCKSTEP_BENCH_ADDS(suffix, attributes)                                                 \
+  attributes void AddToBoth##suffix(float* __restrict a, float* __restrict b, size_t count) {   \
+    for (size_t i = 0; i < count; ++i) a[i] = b[i] = a[i] + b[i];                               \
+  }                                                                                             \
+  attributes void AddTo##suffix(float* __restrict a, const float* __restrict b, size_t count) { \
+    for (size_t i = 0; i < count; ++i) a[i] += b[i];                                            \
+  }
+
+LOCKSTEP_BENCH_ADDS(Plain, )
+
+#ifdef __x86_64__
+LOCKSTEP_BENCH_ADDS(Avx2, __attribute__((target("avx2"))))
+LOCKSTEP_BENCH_ADDS(Avx512, __attribute__((target("avx512f"))))
+#endif
+
+struct Adds {
+  void (*to_both)(float*, float*, size_t) = &AddToBothPlain;
+  void (*to)(float*, const float*, size_t) = &AddToPlain;
+};
+
+Adds Choose() {
+#ifdef __x86_64__
+  if (__builtin_cpu_supports("avx512f")) return {&AddToBothAvx512, &AddToAvx512};
+  if (__builtin_cpu_supports("avx2")) return {&AddToBothAvx2, &AddToAvx2};
+#endif
+  return {};
+}
+
+const Adds kAdds = Choose();
+
+}  // namespace
+
+void AddToBoth(float* a, float* b, size_t count) { kAdds.to_both(a, b, count); }
+
+void AddTo(float* a, const float* b, size_t count) { kAdds.to(a, b, count); }
+
+absl::StatusOr<SharedMapping> SharedMapping::Create(size_t bytes) {
+  void* const data =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, /*fd=*/-1, 0);
+  if (data == MAP_FAILED) return ErrnoStatus(errno, "map shared memory");
+  return SharedMapping(static_cast<char*>(data), bytes);
+}
+
+SharedMapping::~SharedMapping() {
+  if (data_ != nullptr) munmap(data_, bytes_);
+}
+
+DirectAllReduce::DirectAllReduce(SharedMapping mapping, int ranks, size_t vectors_begin, size_t stride)
+    : mapping_(std::move(mapping)),
+      ranks_(ranks),
+      spins_(SpinsFor(ranks)),
+      vectors_begin_(vectors_begin),
+      stride_(stride) {}
+
+absl::StatusOr<DirectAllReduce> DirectAllReduce::Create(int ranks, size_t bytes_max) {
+  const size_t vectors_begin = RoundedUp(ranks * sizeof(SharedFlag), kPageBytes);
+  const size_t stride = RoundedUp(bytes_max, kPageBytes);
+  LOCKSTEP_ASSIGN_OR_RETURN(SharedMapping mapping, SharedMapping::Create(vectors_begin + ranks * stride));
+  return DirectAllReduce(std::move(mapping), ranks, vectors_begin, stride);
+}
+
+absl::Status DirectAllReduce::Barrier(int rank) const {
+  SharedFlag* const flags = reinterpret_cast<SharedFlag*>(mapping_.data());
+  const uint64_t barrier = flags[rank].own() + 1;
+  flags[rank].Raise(barrier);
+  for (int other = 0; other < ranks_; ++other) {
+    LOCKSTEP_RETURN_IF_ERROR(flags[other].Await(barrier, spins_));
+  }
+  return absl::OkStatus();
+}
+
+void DirectAllReduce::SumBlock(int rank, size_t begin, size_t count) const {
+  if (ranks_ == 2) return AddToBoth(vector(rank) + begin, vector(1 - rank) + begin, count);
+  for (size_t done = 0; done < count; done += kPieceElements) {
+    const size_t piece = std::min(count - done, kPieceElements);
+    float sum[kPieceElements];
+    std::memcpy(sum, vector(0) + begin + done, piece * sizeof(float));
+    for (int other = 1; other < ranks_; ++other) AddTo(sum, vector(other) + begin + done, piece);
+    for (int other = 0; other < ranks_; ++other) {
+      std::memcpy(vector(other) + begin + done, sum, piece * sizeof(float));
+    }
+  }
+}
+
+absl::Status DirectAllReduce::Run(int rank, size_t count) const {
+  LOCKSTEP_RETURN_IF_ERROR(Barrier(rank));
+  // Whole cache lines, so that no line is written by two ranks.
+  const size_t block = RoundedUp((count + ranks_ - 1) / ranks_, kLineElements);
+  const size_t begin = std::min(count, rank * block);
+  SumBlock(rank, begin, std::min(count - begin, block));
+  return Barrier(rank);
+}
+
+struct BounceAllReduce::Mailbox {
+  SharedFlag offered;  // by its rank: chunks copied in
+  SharedFlag added;    // by the other rank: chunks that are sums now
+  alignas(64) float slots[kSlots][kChunkElements];
+};
+
+absl::StatusOr<BounceAllReduce> BounceAllReduce::Create() {
+  LOCKSTEP_ASSIGN_OR_RETURN(SharedMapping mapping, SharedMapping::Create(2 * sizeof(Mailbox)));
+  return BounceAllReduce(std::move(mapping), SpinsFor(2));
+}
+
+BounceAllReduce::Mailbox* BounceAllReduce::mailbox(int rank) const {
+  return reinterpret_cast<Mailbox*>(mapping_.data()) + rank;
+}
+
+absl::Status BounceAllReduce::Run(int rank, float* vector, size_t count) const {
+  Mailbox* const own = mailbox(rank);
+  Mailbox* const others = mailbox(1 - rank);
+  const size_t half = std::min(count, ((count + 1) / 2 + kLineElements - 1) / kLineElements * kLineElements);
+  // The half that the other rank sums, and the one that this rank does.
+  float* const given = rank == 0 ? vector + half : vector;
+  const size_t given_count = rank == 0 ? count - half : half;
+  float* const kept = rank == 0 ? vector : vector + half;
+  const size_t kept_count = count - given_count;
+  // Flags count the chunks of all calls.
+  const uint64_t offered_before = own->offered.own();
+  const uint64_t added_before = others->added.own();
+
+  const size_t steps = std::max(Chunks(given_count), Chunks(kept_count)) + 1;
+  for (size_t step = 0; step < steps; ++step) {
+    if (step < Chunks(given_count)) {
+      // The slot is free: its chunk was collected in the step before this one or earlier.
+      const uint64_t chunk = offered_before + step;
+      const size_t begin = step * kChunkElements;
+      std::memcpy(own->slots[chunk % kSlots], given + begin,
+                  std::min(given_count - begin, kChunkElements) * sizeof(float));
+      own->offered.Raise(chunk + 1);
+    }
+    if (step < Chunks(kept_count)) {
+      const uint64_t chunk = added_before + step;
+      LOCKSTEP_RETURN_IF_ERROR(others->offered.Await(chunk + 1, spins_));
+      const size_t begin = step * kChunkElements;
+      AddToBoth(kept + begin, others->slots[chunk % kSlots], std::min(kept_count - begin, kChunkElements));
+      others->added.Raise(chunk + 1);
+    }
+    if (step > 0 && step <= Chunks(given_count)) {
+      const uint64_t chunk = offered_before + step - 1;
+      LOCKSTEP_RETURN_IF_ERROR(own->added.Await(chunk + 1, spins_));
+      const size_t begin = (step - 1) * kChunkElements;
+      std::memcpy(given + begin, own->slots[chunk % kSlots],
+                  std::min(given_count - begin, kChunkElements) * sizeof(float));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace bench
+}  // namespace lockstep

@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# The program from end to end: ranks of its own, right averages, every row, exit statuses. Times prove nothing here.
+set -euo pipefail
+overlap=$1
+output=$TEST_TMPDIR/output
+json=$TEST_TMPDIR/results.json
+quick=(--model=mlp --compute_ms=1 --rounds=2 --steps=1 --overhead_steps=2 --nopin)
+
+fail() {
+  echo "$1" >&2
+  cat "$output" >&2
+  exit 1
+}
+
+expect_rows() {
+  for row in 'compute only' 'communication only' 'without overlap' 'with overlap' 'exposed communication' 'ideal' \
+    'with overlap / ideal' 'without / with overlap'; do
+    [[ $(grep -c "^$row  *-\?[0-9]" "$output") == 1 ]] || fail "no row '$row'"
+  done
+  grep -q '^# the reducer itself' "$output" || fail "nothing about the reducer itself"
+  grep -q '^# memory of a rank' "$output" || fail "nothing about memory"
+}
+
+"$overlap" --nproc=2 --transport=shm --compute=busy --json="$json" "${quick[@]}" >"$output" 2>&1 || fail "busy failed"
+expect_rows
+grep -q '^# transport: shm$' "$output" || fail "the transport is not told"
+[[ $(grep -c '"overlapped_ms"' "$json") == 2 ]] || fail "not every round is in the JSON file"
+
+"$overlap" --transport=shm --gradient_as_bucket_view --compute=busy "${quick[@]}" >"$output" 2>&1 || fail "views failed"
+expect_rows
+grep -q '^# gradients: live in the buckets$' "$output" || fail "where gradients live is not told"
+
+"$overlap" --compute=stream "${quick[@]}" >"$output" 2>&1 || fail "stream failed"
+expect_rows
+grep -q '^# compute: stream, ' "$output" || fail "how it computes is not told"
+
+"$overlap" --compute=matmul "${quick[@]}" >"$output" 2>&1 || fail "matmul failed"
+expect_rows
+grep -q '^# compute: matmul, ' "$output" || fail "that it multiplies matrices is not told"
+
+# An odd world, buckets of its own, computation as long as communication.
+"$overlap" --nproc=3 --transport=tcp --compute=away --first_bucket_cap_mb=0.25 --bucket_cap_mb=2 --caps_from_last \
+  --average=after "${quick[@]}" --compute_ms=0 >"$output" 2>&1 || fail "away failed"
+expect_rows
+grep -q '^# bucket caps: 262144, 2097152 B, from the last gradients$' "$output" || fail "the caps are not told"
+grep -q '^# average: divided after$' "$output" || fail "how it is averaged is not told"
+grep -q '^# compute: away, .*: chosen so that backward takes as long as communication$' "$output" ||
+  fail "the choice is not told"
+
+# Hosts of their own, where that is permitted; else, and when asked for, held back in the program.
+"$overlap" --link=1gbit --compute=busy "${quick[@]}" >"$output" 2>&1 || fail "emulated hosts failed"
+expect_rows
+grep -q '^# transport: tcp .*, \(hosts emulated, links\|messages held back as by links\) of 1gbit$' "$output" ||
+  fail "the link is not told"
+"$overlap" --link=1gbit --throttle --compute=busy --json="$json" "${quick[@]}" >"$output" 2>&1 || fail "throttle failed"
+expect_rows
+grep -q '^# transport: tcp .*, messages held back as by links of 1gbit$' "$output" || fail "that it is throttled is not told"
+# 4.8 MB cannot pass in less than 38 ms.
+awk '/^communication only/ { exit !($3 >= 38) }' "$output" || fail "faster than the link"
+
+# On a GPU, where there is one.
+status=0
+"$overlap" --device=cuda --compute=matmul --backend=staged "${quick[@]}" >"$output" 2>&1 || status=$?
+if ((status == 77)); then
+  grep -q 'overlap: CUDA: ' "$output" || fail "the reason is not told"
+else
+  ((status == 0)) || fail "on a GPU: exit status $status"
+  expect_rows
+  grep -q '^# gradients on: cuda:0' "$output" || fail "the device is not told"
+fi
+
+# Wrong usage is told before any rank starts.
+expect_refusal() { # message flag...
+  local message=$1
+  shift
+  status=0
+  "$overlap" "$@" >"$output" 2>&1 || status=$?
+  [[ $status == 2 ]] && grep -q "$message" "$output" || fail "$*: exit status $status"
+}
+expect_refusal "no model 'vgg'" --model=vgg
+expect_refusal "no way to compute 'idle'" --compute=idle
+expect_refusal "no way to average 'never'" --average=never
+expect_refusal 'shared memory and libfabric have no link' --link=1gbit --transport=shm
+expect_refusal 'throttle goes with --link' --throttle
+expect_refusal "'fast'" --throttle --link=fast
+expect_refusal "no device 'tpu'" --device=tpu
+expect_refusal 'gradients on a GPU are computed by a stream' --device=cuda
+expect_refusal '1 ranks have nothing to average' --nproc=1
+for ms in -1 nan inf; do expect_refusal 'a step cannot compute for' --compute_ms=$ms; done
+expect_refusal 'shared memory and libfabric have no link' --link=1gbit --transport=ofi
+expect_refusal 'who computes does not sleep' --wake_per_bucket
+expect_refusal 'a round at least' --rounds=0
+expect_refusal 'a step or a millisecond' --steps=-1
+expect_refusal 'before, after, in_collective' --average=none
+expect_refusal "'mlp' is no flag" mlp
