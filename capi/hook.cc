@@ -155,11 +155,18 @@ absl::Status EnqueueForHook(lockstep_hook_bucket* handle, const lockstep_stream*
   }
   HookBucket* const bucket = handle->bucket;
   request.background = true;
+  // The caller's arrays go when the hook returns, which is before the stream comes to the call. They live as long as `done` does.
+  std::vector<int64_t> counts(request.counts.begin(), request.counts.end());
+  std::vector<int64_t> output_counts(request.output_counts.begin(), request.output_counts.end());
+  request.counts = counts;
+  request.output_counts = output_counts;
   // After a failure on this rank too: the other ranks do not know of it yet, and carry this out. On a device it is told
   // well before the stream comes to it, whose work sets the bucket's status.
-  return bucket->communicator->Enqueue(request, on, [bucket](const absl::Status& status) {
+  auto done = [bucket, counts = std::move(counts),
+               output_counts = std::move(output_counts)](const absl::Status& status) {
     if (!status.ok()) bucket->status.Update(status);
-  });
+  };
+  return bucket->communicator->Enqueue(request, on, std::move(done));
 }
 
 }  // namespace capi

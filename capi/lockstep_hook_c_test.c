@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "capi/c_testing.h"
@@ -74,7 +75,8 @@ static void StreamOrderedHook(lockstep_communicator* communicator) {
   }
 }
 
-/* Averages a pair in two phases and more: in odd steps by pieces that are summed here, in even ones by a reduce-scatter. */
+/* Averages a pair in two phases and more: in odd steps by pieces that are summed here, in even ones by a reduce-scatter. The arrays of
+ * its counts are gone when the collectives run. */
 typedef struct Phases {
   float received[2], part, result[64];
   lockstep_communicator* communicator;
@@ -104,8 +106,13 @@ static lockstep_error* IssuePhases(void* context, lockstep_hook_bucket* bucket, 
   phases->stream = stream;
   OK(lockstep_hook_bucket_gradient(bucket, 0, NULL, &gradient));
   if (lockstep_hook_bucket_step(bucket) % 2 == 0) {
-    OK(lockstep_reduce_scatter(communicator, &gradient, &part, LOCKSTEP_AVG, NULL, stream, NULL));
-    return lockstep_all_gather(communicator, &part, &gradient, NULL, stream, NULL);
+    int64_t* const counts = (int64_t*)malloc(2 * sizeof(int64_t));
+    counts[0] = counts[1] = 1;
+    OK(lockstep_reduce_scatter_v(communicator, &gradient, &part, counts, LOCKSTEP_AVG, NULL, stream, NULL));
+    OK(lockstep_all_gather_v(communicator, &part, &gradient, counts, NULL, stream, NULL));
+    memset(counts, 0x7f, 2 * sizeof(int64_t));
+    free(counts);
+    return NULL;
   }
   OK(lockstep_hook_bucket_tensor(bucket, &result));
   CHECK(result.shape[0] == 64);
