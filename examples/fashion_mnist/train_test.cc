@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <fstream>
 #include <limits>
 #include <map>
@@ -78,10 +79,12 @@ Outcome RunTrain(const std::string& flags) {
   const int status =
       system(StrCat("examples/fashion_mnist/train --data=", data, " ", flags, " >", out, " 2>", err).c_str());
   Outcome outcome = {WIFEXITED(status) ? WEXITSTATUS(status) : -1, Read(out), Read(err), {}, ""};
-  std::istringstream words(outcome.out);
-  for (std::string word; words >> word;) {
-    if (word == "step" && words >> word >> word >> word) outcome.losses.push_back(std::stod(word));
-    if (word == "hash") words >> outcome.hash;
+  std::istringstream lines(outcome.out);
+  for (std::string line; std::getline(lines, line);) {
+    double loss = 0;
+    if (std::sscanf(line.c_str(), "step %*d loss %lf", &loss) == 1) outcome.losses.push_back(loss);
+    const size_t hash = line.find("hash ");
+    if (hash != std::string::npos) outcome.hash = line.substr(hash + 5);
   }
   return outcome;
 }
