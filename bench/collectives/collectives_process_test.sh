@@ -32,6 +32,29 @@ for name in "${every[@]}"; do
   grep -q "\"collective\": \"$name\"" "$json" || fail "nothing about $name in the JSON file"
 done
 
+# Bandwidths are those of nccl-tests, and a line of the table says what the JSON file does.
+python3 - "$output" "$json" <<'END' || fail "bandwidths are wrong, or table and JSON differ"
+import json, sys
+lines = [line.split() for line in open(sys.argv[1])]
+lines = [words for words in lines if len(words) == 13 and words[0].isdigit()]
+rows = json.load(open(sys.argv[2]))['rows']
+assert len(lines) == len(rows) > 0, (len(lines), len(rows))
+bus = {'all_reduce': 4 / 3, 'broadcast': 1, 'reduce': 1, 'all_gather': 2 / 3, 'reduce_scatter': 2 / 3}  # of 3 ranks
+for words, row in zip(lines, rows):
+    assert words[:5] == [str(row[key]) for key in ('size_bytes', 'count', 'dtype', 'op', 'root')], (words, row)
+    for place, cells in (('out_of_place', words[5:9]), ('in_place', words[9:])):
+        found = row[place]
+        if found is None:
+            assert cells == ['-'] * 4, words
+            continue
+        algbw = row['size_bytes'] / found['time_us'] / 1e3
+        assert abs(found['algbw_gbps'] - algbw) <= 1e-9 + 1e-6 * algbw, row
+        if row['collective'] in bus:
+            assert abs(found['busbw_gbps'] - algbw * bus[row['collective']]) <= 1e-9 + 1e-6 * algbw, row
+        assert abs(float(cells[0]) - found['time_us']) <= 0.006 * max(1, found['time_us']), (words, row)
+        assert cells[1:] == ['%.2f' % found['algbw_gbps'], '%.2f' % found['busbw_gbps'], str(found['wrong'])], (words, row)
+END
+
 # In other manners than call by call.
 "$collectives" --nproc=3 --async --begin=16K --end=16K "${quick[@]}" >"$output" 2>&1 || fail "several in flight failed"
 expect_tables "${every[@]}"
