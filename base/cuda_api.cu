@@ -4,8 +4,6 @@
 #include <cudaTypedefs.h>
 #include <cuda_runtime.h>
 
-#include <cstring>
-
 namespace lockstep {
 namespace {
 
@@ -28,12 +26,9 @@ LOCKSTEP_SAME_CODE(kCudaNvlinkUncorrectable, cudaErrorNvlinkUncorrectable);
 LOCKSTEP_SAME_CODE(kCudaInvalidHandle, cudaErrorInvalidResourceHandle);
 LOCKSTEP_SAME_CODE(kCudaNotReady, cudaErrorNotReady);
 LOCKSTEP_SAME_CODE(kCudaIllegalAddress, cudaErrorIllegalAddress);
-LOCKSTEP_SAME_CODE(kCudaPeerAccessAlreadyEnabled, cudaErrorPeerAccessAlreadyEnabled);
 LOCKSTEP_SAME_CODE(kCudaLaunchTimeout, cudaErrorLaunchTimeout);
 LOCKSTEP_SAME_CODE(kCudaContextDestroyed, cudaErrorContextIsDestroyed);
 LOCKSTEP_SAME_CODE(kCudaAssert, cudaErrorAssert);
-LOCKSTEP_SAME_CODE(kCudaHostMemoryAlreadyRegistered, cudaErrorHostMemoryAlreadyRegistered);
-LOCKSTEP_SAME_CODE(kCudaHostMemoryNotRegistered, cudaErrorHostMemoryNotRegistered);
 LOCKSTEP_SAME_CODE(kCudaHardwareStackError, cudaErrorHardwareStackError);
 LOCKSTEP_SAME_CODE(kCudaIllegalInstruction, cudaErrorIllegalInstruction);
 LOCKSTEP_SAME_CODE(kCudaMisalignedAddress, cudaErrorMisalignedAddress);
@@ -54,7 +49,6 @@ LOCKSTEP_SAME_CODE(kCudaTensorMemoryLeak, cudaErrorTensorMemoryLeak);
 #endif
 #undef LOCKSTEP_SAME_CODE
 
-static_assert(sizeof(CudaIpcHandle) == sizeof(cudaIpcMemHandle_t), "cudaIpcMemHandle_t");
 static_assert(kCudaCaptureRelaxed == cudaStreamCaptureModeRelaxed, "cudaStreamCaptureModeRelaxed");
 
 cudaStream_t AsStream(void* stream) { return static_cast<cudaStream_t>(stream); }
@@ -139,57 +133,29 @@ CUdeviceptr AsDevicePointer(const void* address) { return reinterpret_cast<CUdev
 
 // The driver takes calls only of threads that have made a context their own, which the runtime does for threads of its
 // callers when it must. Who has one stays in it.
-cudaError_t EnterContext(int* device) {
+cudaError_t EnterContext() {
   static const auto get_current = DriverFunction<PFN_cuCtxGetCurrent_v4000>("cuCtxGetCurrent");
+  int device = 0;
   CUcontext current = nullptr;
-  const cudaError_t error = cudaGetDevice(device);
+  const cudaError_t error = cudaGetDevice(&device);
   if (error != cudaSuccess) return error;
   if (get_current != nullptr && get_current(&current) == CUDA_SUCCESS && current != nullptr) return cudaSuccess;
-  return cudaSetDevice(*device);
+  return cudaSetDevice(device);
 }
 
 // CUresult's numbers are cudaError_t's.
 int StreamWaitValue(void* stream, const void* address, uint32_t value) {
   static const auto wait = DriverFunction<PFN_cuStreamWaitValue32_v11070>("cuStreamWaitValue32");
   if (wait == nullptr) return kCudaNotSupported;
-  int device = 0;
-  if (const cudaError_t error = EnterContext(&device); error != cudaSuccess) return error;
-  int flush = 0;
-  const cudaError_t error = cudaDeviceGetAttribute(&flush, cudaDevAttrCanFlushRemoteWrites, device);
-  if (error != cudaSuccess) return error;
-  return wait(AsStream(stream), AsDevicePointer(address), value,
-              CU_STREAM_WAIT_VALUE_GEQ | (flush != 0 ? CU_STREAM_WAIT_VALUE_FLUSH : 0));
+  if (const cudaError_t error = EnterContext(); error != cudaSuccess) return error;
+  return wait(AsStream(stream), AsDevicePointer(address), value, CU_STREAM_WAIT_VALUE_GEQ);
 }
 
 int StreamWriteValue(void* stream, void* address, uint32_t value) {
   static const auto write = DriverFunction<PFN_cuStreamWriteValue32_v11070>("cuStreamWriteValue32");
   if (write == nullptr) return kCudaNotSupported;
-  int device = 0;
-  if (const cudaError_t error = EnterContext(&device); error != cudaSuccess) return error;
+  if (const cudaError_t error = EnterContext(); error != cudaSuccess) return error;
   return write(AsStream(stream), AsDevicePointer(address), value, CU_STREAM_WRITE_VALUE_DEFAULT);
-}
-
-int HostRegister(void* memory, size_t bytes) {
-  cudaError_t error = cudaHostRegister(memory, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
-  if (error != cudaSuccess) return error;
-  void* on_device = nullptr;
-  error = cudaHostGetDevicePointer(&on_device, memory, 0);
-  if (error == cudaSuccess && on_device == memory) return kCudaSuccess;
-  cudaHostUnregister(memory);
-  return error != cudaSuccess ? int{error} : int{kCudaNotSupported};
-}
-
-int IpcGetMemHandle(CudaIpcHandle* handle, void* memory) {
-  cudaIpcMemHandle_t native = {};
-  const cudaError_t error = cudaIpcGetMemHandle(&native, memory);
-  std::memcpy(handle->bytes, &native, sizeof(native));
-  return error;
-}
-
-int IpcOpenMemHandle(void** memory, const CudaIpcHandle& handle) {
-  cudaIpcMemHandle_t native = {};
-  std::memcpy(&native, handle.bytes, sizeof(native));
-  return cudaIpcOpenMemHandle(memory, native, cudaIpcMemLazyEnablePeerAccess);
 }
 
 CudaApi MakeLinkedCudaApi() {
@@ -205,24 +171,8 @@ CudaApi MakeLinkedCudaApi() {
   api.device_get_pci_bus_id = [](char* address, int bytes, int device) -> int {
     return cudaDeviceGetPCIBusId(address, bytes, device);
   };
-  api.device_get_by_pci_bus_id = [](int* device, const char* address) -> int {
-    return cudaDeviceGetByPCIBusId(device, address);
-  };
-  api.device_can_access_peer = [](int* can, int device, int peer) -> int {
-    return cudaDeviceCanAccessPeer(can, device, peer);
-  };
-  api.device_enable_peer_access = [](int peer) -> int { return cudaDeviceEnablePeerAccess(peer, 0); };
   api.device_get_memory_pools_supported = [](int* supported, int device) -> int {
     return cudaDeviceGetAttribute(supported, cudaDevAttrMemoryPoolsSupported, device);
-  };
-  api.device_get_remote_writes = [](bool* ordered, bool* flushed, int device) -> int {
-    int order = 0;
-    int can_flush = 0;
-    cudaError_t error = cudaDeviceGetAttribute(&order, cudaDevAttrGPUDirectRDMAWritesOrdering, device);
-    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&can_flush, cudaDevAttrCanFlushRemoteWrites, device);
-    *ordered = order >= cudaGPUDirectRDMAWritesOrderingOwner;
-    *flushed = can_flush != 0;
-    return error;
   };
   api.device_get_stream_priority_range = [](int* least, int* greatest) -> int {
     return cudaDeviceGetStreamPriorityRange(least, greatest);
@@ -254,11 +204,6 @@ CudaApi MakeLinkedCudaApi() {
     return cudaHostAlloc(memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
   };
   api.free_host = [](void* memory) -> int { return cudaFreeHost(memory); };
-  api.host_register = HostRegister;
-  api.host_unregister = [](void* memory) -> int { return cudaHostUnregister(memory); };
-  api.ipc_get_mem_handle = IpcGetMemHandle;
-  api.ipc_open_mem_handle = IpcOpenMemHandle;
-  api.ipc_close_mem_handle = [](void* memory) -> int { return cudaIpcCloseMemHandle(memory); };
   api.malloc_async = [](void** memory, size_t bytes, void* stream) -> int {
     return cudaMallocAsync(memory, bytes, AsStream(stream));
   };

@@ -34,11 +34,8 @@ enum CudaCode : int {
   kCudaNotReady = 600,  // of a query: no error
   kCudaIllegalAddress = 700,
   kCudaLaunchTimeout = 702,
-  kCudaPeerAccessAlreadyEnabled = 704,
   kCudaContextDestroyed = 709,
   kCudaAssert = 710,
-  kCudaHostMemoryAlreadyRegistered = 712,
-  kCudaHostMemoryNotRegistered = 713,
   kCudaHardwareStackError = 714,
   kCudaIllegalInstruction = 715,
   kCudaMisalignedAddress = 716,
@@ -70,11 +67,6 @@ struct CudaPointer {
   int device = 0;  // of kDevice
 };
 
-// cudaIpcMemHandle_t.
-struct CudaIpcHandle {
-  char bytes[64];
-};
-
 struct CudaApi {
   // Errors. The last one of the calling thread is cleared by asking for it.
   const char* (*get_error_name)(int code);
@@ -90,16 +82,8 @@ struct CudaApi {
   int (*set_device)(int device);
   // "0000:3b:00.0", NUL-terminated, if `bytes` has room for it (13 do).
   int (*device_get_pci_bus_id)(char* address, int bytes, int device);
-  // For this process to see, by such an address.
-  int (*device_get_by_pci_bus_id)(int* device, const char* address);
-  int (*device_can_access_peer)(int* can, int device, int peer);
-  // Of the current device, without flags.
-  int (*device_enable_peer_access)(int peer);
   // cudaDevAttrMemoryPoolsSupported, 0 or 1.
   int (*device_get_memory_pools_supported)(int* supported, int device);
-  // Whether what other devices write to this one is in order for its own work (cudaDevAttrGPUDirectRDMAWritesOrdering, owner
-  // at least), and whether its streams' waits can flush it (cudaDevAttrCanFlushRemoteWrites).
-  int (*device_get_remote_writes)(bool* ordered, bool* flushed, int device);
   int (*device_get_stream_priority_range)(int* least, int* greatest);
 
   // cudaStreamCreateWithPriority with cudaStreamNonBlocking.
@@ -124,9 +108,8 @@ struct CudaApi {
   // cudaMemcpyAsync with cudaMemcpyDefault.
   int (*memcpy_async)(void* target, const void* source, size_t bytes, void* stream);
 
-  // The driver's cuStreamWaitValue32 with CU_STREAM_WAIT_VALUE_GEQ, and with a flush of remote writes where the device
-  // has one; cuStreamWriteValue32 with a memory barrier before it. kCudaNotSupported where the driver has neither. The
-  // address is one that the host and the device share.
+  // The driver's cuStreamWaitValue32 with CU_STREAM_WAIT_VALUE_GEQ; cuStreamWriteValue32 with a memory barrier before it.
+  // kCudaNotSupported where the driver has neither. The address is one that the host and the device share.
   int (*stream_wait_value)(void* stream, const void* address, uint32_t value);
   int (*stream_write_value)(void* stream, void* address, uint32_t value);
 
@@ -135,13 +118,6 @@ struct CudaApi {
   // cudaHostAlloc, portable and mapped.
   int (*host_alloc)(void** memory, size_t bytes);
   int (*free_host)(void* memory);
-  // cudaHostRegister, portable and mapped. kCudaNotSupported where the device would know it by another address.
-  int (*host_register)(void* memory, size_t bytes);
-  int (*host_unregister)(void* memory);
-  int (*ipc_get_mem_handle)(CudaIpcHandle* handle, void* memory);
-  // With cudaIpcMemLazyEnablePeerAccess.
-  int (*ipc_open_mem_handle)(void** memory, const CudaIpcHandle& handle);
-  int (*ipc_close_mem_handle)(void* memory);
   int (*malloc_async)(void** memory, size_t bytes, void* stream);
   int (*free_async)(void* memory, void* stream);
   int (*pointer_get_attributes)(CudaPointer* attributes, const void* pointer);

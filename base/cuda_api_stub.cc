@@ -20,11 +20,7 @@ CudaApi MakeLinkedCudaApi() {
   api.get_device = BuiltWithoutCuda;
   api.set_device = BuiltWithoutCuda;
   api.device_get_pci_bus_id = BuiltWithoutCuda;
-  api.device_get_by_pci_bus_id = BuiltWithoutCuda;
-  api.device_can_access_peer = BuiltWithoutCuda;
-  api.device_enable_peer_access = BuiltWithoutCuda;
   api.device_get_memory_pools_supported = BuiltWithoutCuda;
-  api.device_get_remote_writes = BuiltWithoutCuda;
   api.device_get_stream_priority_range = BuiltWithoutCuda;
   api.stream_create = BuiltWithoutCuda;
   api.stream_destroy = BuiltWithoutCuda;
@@ -45,11 +41,6 @@ CudaApi MakeLinkedCudaApi() {
   api.free = BuiltWithoutCuda;
   api.host_alloc = BuiltWithoutCuda;
   api.free_host = BuiltWithoutCuda;
-  api.host_register = BuiltWithoutCuda;
-  api.host_unregister = BuiltWithoutCuda;
-  api.ipc_get_mem_handle = BuiltWithoutCuda;
-  api.ipc_open_mem_handle = [](void**, const CudaIpcHandle&) { return int{kCudaNoDevice}; };
-  api.ipc_close_mem_handle = BuiltWithoutCuda;
   api.malloc_async = BuiltWithoutCuda;
   api.free_async = BuiltWithoutCuda;
   api.pointer_get_attributes = BuiltWithoutCuda;

@@ -11,7 +11,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/check.h"
-#include "base/cuda_ipc_testing.h"
 #include "base/deadline.h"
 #include "base/host_device.h"
 
@@ -122,8 +121,6 @@ class FakeCuda::Table {
   static int MemcpyAsync(void* target, const void* source, size_t bytes, void* stream);
   static int StreamWaitValue(void* stream, const void* address, uint32_t value);
   static int StreamWriteValue(void* stream, void* address, uint32_t value);
-  static int HostRegister(void* memory, size_t bytes);
-  static int HostUnregister(void* memory);
   // Whether the device reaches `bytes` bytes there, which are the host's.
   static bool IsPinned(FakeCuda& fake, const void* address, size_t bytes);
   static int NewMemory(FakeCuda& fake, void** memory, size_t bytes, CudaPointer::Kind kind);
@@ -339,26 +336,6 @@ int FakeCuda::Table::StreamWriteValue(void* stream, void* address, uint32_t valu
   });
 }
 
-int FakeCuda::Table::HostRegister(void* memory, size_t bytes) {
-  return CallUnsafeInCapture("cudaHostRegister", [&](FakeCuda& fake) {
-    MutexLock lock(&fake.mu_);
-    if (memory == nullptr || bytes == 0) return kCudaInvalidValue;
-    const bool added =
-        fake.memory_.try_emplace(memory, Memory{{CudaPointer::kPinned, current_device}, bytes, true}).second;
-    return added ? kCudaSuccess : kCudaHostMemoryAlreadyRegistered;
-  });
-}
-
-int FakeCuda::Table::HostUnregister(void* memory) {
-  return CallUnsafeInCapture("cudaHostUnregister", [&](FakeCuda& fake) {
-    MutexLock lock(&fake.mu_);
-    const auto found = fake.memory_.find(memory);
-    if (found == fake.memory_.end() || !found->second.registered) return kCudaHostMemoryNotRegistered;
-    fake.memory_.erase(found);
-    return kCudaSuccess;
-  });
-}
-
 bool FakeCuda::Table::IsPinned(FakeCuda& fake, const void* address, size_t bytes) {
   MutexLock lock(&fake.mu_);
   auto found = fake.memory_.upper_bound(address);
@@ -371,25 +348,19 @@ bool FakeCuda::Table::IsPinned(FakeCuda& fake, const void* address, size_t bytes
 int FakeCuda::Table::NewMemory(FakeCuda& fake, void** memory, size_t bytes, CudaPointer::Kind kind) {
   if (bytes == 0) return *memory = nullptr, kCudaSuccess;
   if (bytes > kMost) return kCudaOutOfMemory;
-  if (kind == CudaPointer::kDevice && FakeIpc::Takes(bytes)) {
-    *memory = FakeIpc::Allocate(bytes);
-  } else {
-    *memory = HostDevice()->Allocate(bytes).value_or(nullptr);
-  }
+  *memory = HostDevice()->Allocate(bytes).value_or(nullptr);
   if (*memory == nullptr) return kCudaOutOfMemory;
   MutexLock lock(&fake.mu_);
-  fake.memory_[*memory] = {{kind, current_device}, bytes, /*registered=*/false};
+  fake.memory_[*memory] = {{kind, current_device}, bytes};
   return kCudaSuccess;
 }
 
 int FakeCuda::Table::DeleteMemory(FakeCuda& fake, void* memory, CudaPointer::Kind kind) {
   MutexLock lock(&fake.mu_);
   const auto found = fake.memory_.find(memory);
-  if (found == fake.memory_.end() || found->second.pointer.kind != kind || found->second.registered) {
-    return kCudaInvalidValue;
-  }
+  if (found == fake.memory_.end() || found->second.pointer.kind != kind) return kCudaInvalidValue;
   fake.memory_.erase(found);
-  if (!FakeIpc::Free(memory)) HostDevice()->Free(memory);
+  HostDevice()->Free(memory);
   return kCudaSuccess;
 }
 
@@ -491,41 +462,10 @@ CudaApi FakeCuda::Table::Make() {
       return kCudaSuccess;
     });
   };
-  api.device_get_by_pci_bus_id = [](int* device, const char* address) {
-    return Call("cudaDeviceGetByPCIBusId", [&](FakeCuda& fake) {
-      unsigned bus = 0;
-      if (std::sscanf(address, "0000:%02x:00.0", &bus) != 1 || bus < 1 || bus > static_cast<unsigned>(fake.devices_)) {
-        return kCudaInvalidDevice;
-      }
-      *device = static_cast<int>(bus) - 1;
-      return kCudaSuccess;
-    });
-  };
-  api.device_can_access_peer = [](int* can, int device, int peer) {
-    return Call("cudaDeviceCanAccessPeer", [&](FakeCuda& fake) {
-      MutexLock lock(&fake.mu_);
-      *can = device != peer && fake.peer_access_ ? 1 : 0;
-      return kCudaSuccess;
-    });
-  };
-  api.device_enable_peer_access = [](int) {
-    return Call("cudaDeviceEnablePeerAccess", [&](FakeCuda& fake) {
-      MutexLock lock(&fake.mu_);
-      return fake.peer_access_ ? kCudaSuccess : kCudaInvalidDevice;
-    });
-  };
   api.device_get_memory_pools_supported = [](int* supported, int) {
     return Call("cudaDeviceGetAttribute", [&](FakeCuda& fake) {
       MutexLock lock(&fake.mu_);
       *supported = fake.memory_pools_supported_ ? 1 : 0;
-      return kCudaSuccess;
-    });
-  };
-  api.device_get_remote_writes = [](bool* ordered, bool* flushed, int) {
-    return Call("cudaDeviceGetAttribute", [&](FakeCuda& fake) {
-      MutexLock lock(&fake.mu_);
-      *ordered = fake.orders_remote_writes_;
-      *flushed = fake.flushes_remote_writes_;
       return kCudaSuccess;
     });
   };
@@ -564,8 +504,6 @@ CudaApi FakeCuda::Table::Make() {
   api.memcpy_async = MemcpyAsync;
   api.stream_wait_value = StreamWaitValue;
   api.stream_write_value = StreamWriteValue;
-  api.host_register = HostRegister;
-  api.host_unregister = HostUnregister;
   api.malloc = [](void** memory, size_t bytes) {
     return CallUnsafeInCapture("cudaMalloc",
                                [&](FakeCuda& fake) { return NewMemory(fake, memory, bytes, CudaPointer::kDevice); });
@@ -581,15 +519,6 @@ CudaApi FakeCuda::Table::Make() {
   api.free_host = [](void* memory) {
     return CallUnsafeInCapture("cudaFreeHost",
                                [&](FakeCuda& fake) { return DeleteMemory(fake, memory, CudaPointer::kPinned); });
-  };
-  api.ipc_get_mem_handle = [](CudaIpcHandle* handle, void* memory) {
-    return Call("cudaIpcGetMemHandle", [&](FakeCuda&) { return FakeIpc::GetHandle(handle, memory); });
-  };
-  api.ipc_open_mem_handle = [](void** memory, const CudaIpcHandle& handle) {
-    return Call("cudaIpcOpenMemHandle", [&](FakeCuda&) { return FakeIpc::Open(memory, handle); });
-  };
-  api.ipc_close_mem_handle = [](void* memory) {
-    return Call("cudaIpcCloseMemHandle", [&](FakeCuda&) { return FakeIpc::Close(memory); });
   };
   api.malloc_async = [](void** memory, size_t bytes, void* stream) {
     return Call("cudaMallocAsync", [&](FakeCuda& fake) {
@@ -679,17 +608,6 @@ void FakeCuda::set_memory_pools_supported(bool supported) {
   memory_pools_supported_ = supported;
 }
 
-void FakeCuda::set_remote_writes(bool ordered, bool flushed) {
-  MutexLock lock(&mu_);
-  orders_remote_writes_ = ordered;
-  flushes_remote_writes_ = flushed;
-}
-
 int FakeCuda::LaunchKernel(void* stream, std::function<void()> kernel) { return Table::Kernel(stream, kernel); }
-
-void FakeCuda::set_peer_access(bool access) {
-  MutexLock lock(&mu_);
-  peer_access_ = access;
-}
 
 }  // namespace lockstep

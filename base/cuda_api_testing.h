@@ -60,10 +60,6 @@ class FakeCuda {
   // Whether cudaGetLastError has nothing to tell this thread.
   bool LastErrorIsClear() const;
   void set_memory_pools_supported(bool supported);
-  // Of what other devices write to it: in order at first, with waits that flush it.
-  void set_remote_writes(bool ordered, bool flushed);
-  // Whether devices reach each other's memory, as they do at first.
-  void set_peer_access(bool access);
   // From now on each device has so many queues, which its streams share (base/shared_queues_testing.h). Once, before any
   // stream is used.
   void set_hardware_queues(int queues);
@@ -88,7 +84,6 @@ class FakeCuda {
   struct Memory {
     CudaPointer pointer;
     size_t bytes = 0;
-    bool registered = false;  // the test's own
   };
   struct Graph {
     std::shared_ptr<const FakeGraph> nodes;
@@ -111,11 +106,8 @@ class FakeCuda {
   mutable Mutex mu_;
   int lost_ ABSL_GUARDED_BY(mu_) = kCudaSuccess;
   bool memory_pools_supported_ ABSL_GUARDED_BY(mu_) = true;
-  bool orders_remote_writes_ ABSL_GUARDED_BY(mu_) = true;
-  bool flushes_remote_writes_ ABSL_GUARDED_BY(mu_) = true;
   // Of each device; empty where each stream has a queue of its own.
   std::vector<std::unique_ptr<SharedQueues>> hardware_queues_ ABSL_GUARDED_BY(mu_);
-  bool peer_access_ ABSL_GUARDED_BY(mu_) = true;
   std::vector<Failure> failures_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, int> calls_ ABSL_GUARDED_BY(mu_);
   // By handle. What was destroyed stays until the end: work may still run in it, and using its handle is found out.

@@ -1,6 +1,7 @@
 #include "base/cuda_device.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -72,16 +73,6 @@ class Cuda final : public Device {
     return AllocateWith(api_.host_alloc, "cudaHostAlloc", bytes);
   }
   void FreeOnHost(void* memory) override { FreeWith(api_.free_host, "cudaFreeHost", memory); }
-
-  absl::Status RegisterOnHost(void* memory, size_t bytes) override {
-    LOCKSTEP_RETURN_IF_ERROR(MayCall());
-    const CudaGuard guard(api_, index_);
-    LOCKSTEP_RETURN_IF_ERROR(guard.status());
-    const CudaRelaxedCapture relaxed(api_);
-    return CudaStatus(api_.host_register(memory, bytes), absl::StrCat("cudaHostRegister(memory, ", bytes, " bytes)"),
-                      index_);
-  }
-  void UnregisterOnHost(void* memory) override { FreeWith(api_.host_unregister, "cudaHostUnregister", memory); }
 
  private:
   absl::Status MayCall() const {
@@ -172,6 +163,13 @@ namespace internal {
 Device* CudaDeviceOver(const CudaApi& api, int index) { return TheRegistry().Get(api, index); }
 
 }  // namespace internal
+
+absl::StatusOr<std::string> CudaPciAddress(int index) {
+  std::array<char, 32> address = {};
+  const int code = TheCudaApi().device_get_pci_bus_id(address.data(), static_cast<int>(address.size()), index);
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(code, "cudaDeviceGetPCIBusId", index));
+  return std::string(address.data());
+}
 
 absl::StatusOr<void*> AllocateAsync(size_t bytes, Stream& stream) {
   LOCKSTEP_ASSIGN_OR_RETURN(CudaStream* const cuda_stream, AsCudaStream(stream));

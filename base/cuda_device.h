@@ -18,6 +18,7 @@
 #define BASE_CUDA_DEVICE_H_
 
 #include <cstddef>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -36,6 +37,9 @@ absl::StatusOr<int> CudaDeviceCount();
 // cudaStreamLegacy are the device's default stream; cudaStreamPerThread is at each call the calling thread's.
 // Destroying what it returned destroys the closures that have not begun, and waits only for the one that runs.
 absl::StatusOr<Device*> CudaDevice(int index);
+
+// Which of its host's GPUs the process's device of that index is: "0000:3b:00.0". UNAVAILABLE as above.
+absl::StatusOr<std::string> CudaPciAddress(int index);
 
 // Memory that is taken and given back in a CUDA stream's order: to be used by what the stream does in between. Neither
 // waits for the device. UNIMPLEMENTED where the device has no memory pools; INVALID_ARGUMENT when the stream is not

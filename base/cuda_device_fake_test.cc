@@ -94,7 +94,6 @@ std::vector<FailingCall> FailingCalls() {
       {"cudaStreamWaitEvent", [](Device&, Stream& stream, Event& event) { return stream.Wait(&event); }},
       {"cuStreamWaitValue32", [](Device&, Stream& stream, Event&) { return stream.AwaitValue(&some_word, 0); }},
       {"cuStreamWriteValue32", [](Device&, Stream& stream, Event&) { return stream.WriteValue(&some_word, 0); }},
-      {"cudaHostRegister", [](Device& device, Stream&, Event&) { return device.RegisterOnHost(&some_word, 4); }},
       {"cudaStreamQuery", [](Device&, Stream& stream, Event&) { return stream.Synchronize(Soon()); }},
       {"cudaEventQuery", [](Device&, Stream&, Event& event) { return event.Synchronize(Soon()); }},
       {"cudaDeviceGetAttribute", [](Device&, Stream& stream, Event&) { return AllocateAsync(1, stream).status(); }},
@@ -168,6 +167,13 @@ TEST_F(FakeCudaDeviceTest, DevicesAreFoundByTheirNames) {
   EXPECT_THAT(FindDevice({DeviceKind::kHost, 1}), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("host:1")));
   EXPECT_THAT(FindDevice({DeviceKind::kCuda, 2}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cuda:2: this machine has 2 CUDA devices")));
+}
+
+TEST_F(FakeCudaDeviceTest, GpusHaveAddressesOnTheirHost) {
+  EXPECT_THAT(CudaPciAddress(0), IsOkAndHolds("0000:01:00.0"));
+  EXPECT_THAT(CudaPciAddress(1), IsOkAndHolds("0000:02:00.0"));
+  cuda_.Fail("cudaDeviceGetPCIBusId", kCudaInvalidDevice);
+  EXPECT_THAT(CudaPciAddress(2), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cudaDeviceGetPCIBusId")));
 }
 
 TEST_F(FakeCudaDeviceTest, ForeignThreadGoesBackToItsDeviceAndOursStays) {
@@ -417,14 +423,13 @@ TEST_F(FakeCudaDeviceTest, WordsAreInMemoryThatTheDeviceReaches) {
   const auto refused = StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("Value32(stream, address, value)"));
   EXPECT_THAT(stream->AwaitValue(&some_word, 0), refused);
   EXPECT_THAT(stream->WriteValue(&some_word, 0), refused);
-  ASSERT_THAT(device_.RegisterOnHost(&some_word, sizeof(some_word)), IsOk());
-  EXPECT_THAT(device_.RegisterOnHost(&some_word, sizeof(some_word)),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cudaHostRegister(memory, 4 bytes)")));
-  EXPECT_THAT(stream->AwaitValue(&some_word, 0), IsOk());
-  EXPECT_THAT(stream->WriteValue(&some_word, 0), IsOk());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(void* const memory, device_.AllocateOnHost(sizeof(some_word)));
+  auto* const word = new (memory) std::atomic<uint32_t>{0};
+  EXPECT_THAT(stream->AwaitValue(word, 0), IsOk());
+  EXPECT_THAT(stream->WriteValue(word, 0), IsOk());
   EXPECT_THAT(stream->Synchronize(Soon()), IsOk());
-  device_.UnregisterOnHost(&some_word);
-  EXPECT_THAT(stream->AwaitValue(&some_word, 0), refused);
+  device_.FreeOnHost(memory);
+  EXPECT_THAT(stream->AwaitValue(word, 0), refused);
 }
 
 TEST_F(FakeCudaDeviceTest, DriverWithoutStreamMemoryOperationsIsTold) {
@@ -546,7 +551,6 @@ TEST_F(FakeCudaDeviceTest, ForkedChildIsToldAndMayDestroyWhatItInherited) {
     if (!absl::IsFailedPrecondition(stream->Copy(&gate, &gate, 1))) return 12;
     if (!absl::IsFailedPrecondition(stream->AwaitValue(&some_word, 0))) return 13;
     if (!absl::IsFailedPrecondition(stream->WriteValue(&some_word, 0))) return 14;
-    if (!absl::IsFailedPrecondition(device_.RegisterOnHost(&some_word, 4))) return 15;
     device_.Free(memory);
     stream.reset();
     event.reset();

@@ -25,8 +25,6 @@ absl::StatusCode StatusCodeOf(int code) {
     case kCudaInvalidValue:
     case kCudaInvalidDevice:
     case kCudaInvalidHandle:
-    case kCudaHostMemoryAlreadyRegistered:
-    case kCudaHostMemoryNotRegistered:
       return absl::StatusCode::kInvalidArgument;
     case kCudaNotPermitted:
       return absl::StatusCode::kFailedPrecondition;

@@ -81,8 +81,8 @@ class Stream {
   virtual absl::Status Wait(Event* event) = 0;
 
   // What is enqueued later starts only once *word has come to `value` (HasComeTo). Whoever stores it releases; what it
-  // wrote before is visible to what is enqueued later. The word is in memory that a device gave by AllocateOnHost or was
-  // told of by RegisterOnHost, and outlives the wait, which takes place after an error of the stream, too.
+  // wrote before is visible to what is enqueued later. The word is in memory that a device gave by AllocateOnHost, and outlives
+  // the wait, which takes place after an error of the stream, too.
   //
   // Streams may share the queues of a device, which are first in, first out: a wait then holds up what other streams
   // enqueue after it. So let only the host store the value, or work that was enqueued before the wait. Where one piece
@@ -150,12 +150,6 @@ class Device {
   // The same on the host, such that the device reaches it and copies to and from it run beside other work (CUDA: pinned).
   virtual absl::StatusOr<void*> AllocateOnHost(size_t bytes) = 0;
   virtual void FreeOnHost(void* memory) = 0;
-
-  // Makes memory of the caller's, for instance of a file that several processes map, such as AllocateOnHost gives.
-  // Whole pages; not twice. UNIMPLEMENTED where the device cannot.
-  virtual absl::Status RegisterOnHost(void* memory, size_t bytes) = 0;
-  // To be called before the memory goes, and when nothing that was enqueued uses it any more.
-  virtual void UnregisterOnHost(void* memory) = 0;
 
  protected:
   Device() = default;

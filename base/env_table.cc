@@ -19,7 +19,7 @@ constexpr EnvironmentVariable kTable[] = {
     {"LOCKSTEP_DETERMINISTIC", "0 or 1", "0",
      "Every reduction folds in rank order, so that its bits depend on the inputs alone; must be the same on all "
      "ranks."},
-    {"LOCKSTEP_DEVICE_BACKEND", "auto, nccl, ipc, fabric or staged", "auto",
+    {"LOCKSTEP_DEVICE_BACKEND", "auto, nccl or staged", "auto",
      "How tensors on a device travel between ranks: the first of these that all ranks can use, or one of them; must be "
      "the "
      "same on all ranks."},

@@ -40,9 +40,6 @@ class Host final : public Device {
 
   absl::StatusOr<void*> AllocateOnHost(size_t bytes) override { return Allocate(bytes); }
   void FreeOnHost(void* memory) override { Free(memory); }
-
-  absl::Status RegisterOnHost(void*, size_t) override { return absl::OkStatus(); }
-  void UnregisterOnHost(void*) override {}
 };
 
 }  // namespace

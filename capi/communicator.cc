@@ -13,7 +13,6 @@
 #include "comm/communicator.h"
 #include "comm/mesh.h"
 #include "comm/world.h"
-#include "kernels/cuda/fold_kernels.h"
 
 namespace {
 
@@ -97,7 +96,6 @@ lockstep_error* lockstep_communicator_create(const lockstep_communicator_options
     world.nccl_ctas_min = given.nccl_ctas_min;
     world.nccl_ctas_max = given.nccl_ctas_max;
     world.nccl_split_share = given.nccl_split_share != 0;
-    world.fold_kernels = lockstep::kernels::CudaFoldKernels();
     LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<lockstep::World> created, lockstep::World::Create(world));
     *out_communicator = AllOf(std::move(created)).release();
     return absl::OkStatus();

@@ -51,17 +51,4 @@ absl::Status AgreeOnCalls(Communicator* communicator, const std::string& mine) {
   return absl::FailedPreconditionError(absl::StrCat("the ranks' collectives differ: ", text));
 }
 
-absl::Status AgreeOnSignature(Communicator* communicator, const Signature& mine, std::chrono::milliseconds timeout) {
-  const Envelope envelope = Encode(mine);
-  std::vector<Envelope> all(communicator->size());
-  CollectiveRequest exchange;
-  exchange.collective = Collective::kAllGather;
-  exchange.count = all.size() * sizeof(Envelope);
-  exchange.input = envelope.data();
-  exchange.output = all.data();
-  exchange.timeout = timeout;
-  LOCKSTEP_RETURN_IF_ERROR(communicator->Run(exchange));
-  return CompareSignatures(all);
-}
-
 }  // namespace lockstep

@@ -5,13 +5,11 @@
 #ifndef COMM_AGREEMENT_H_
 #define COMM_AGREEMENT_H_
 
-#include <chrono>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "comm/communicator.h"
-#include "comm/signature.h"
 
 namespace lockstep {
 
@@ -32,9 +30,6 @@ absl::Status AgreeThatAllCan(Communicator* communicator, const absl::Status& min
 
 // Whether every rank is about to make the calls of that text: FAILED_PRECONDITION that has all of them otherwise.
 absl::Status AgreeOnCalls(Communicator* communicator, const std::string& mine);
-
-// The same of one call, by one short collective, which takes so long at most; 0: the communicator's timeout.
-absl::Status AgreeOnSignature(Communicator* communicator, const Signature& mine, std::chrono::milliseconds timeout);
 
 }  // namespace lockstep
 

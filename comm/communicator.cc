@@ -92,10 +92,6 @@ absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Communicator::Allocate(size_t b
   return MakePrivateBuffer(bytes);
 }
 
-absl::Status Communicator::AddDeviceMemory(const void*, size_t, DeviceId) {
-  return absl::UnimplementedError("there is no network between these ranks that reaches memory of a device");
-}
-
 absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Communicator::AllocateOnDevice(size_t) { return NotHere("device"); }
 
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Split(int, int) { return NotHere("parts"); }

@@ -203,13 +203,6 @@ class Communicator {
   // Memory on device() for collectives there, in which they are fastest. Otherwise as Allocate, but its contents are undefined.
   virtual absl::StatusOr<std::unique_ptr<SymmetricBuffer>> AllocateOnDevice(size_t bytes);
 
-  // Memory of a device that the network between the ranks reaches without the host: messages may lie in it from now on, as
-  // `device` of the request says, at both ends; to other ranks, not to this one. It stays known until it is forgotten, which
-  // comes before it is freed and while no message lies there, or until the communicator is over. UNIMPLEMENTED where there is
-  // no such network or it does not take any: to know that, ask with 0 bytes.
-  virtual absl::Status AddDeviceMemory(const void* memory, size_t bytes, DeviceId device);
-  virtual void ForgetDeviceMemory(const void* /*memory*/) {}
-
   // Carries out the collective in the order of a stream: after what was enqueued before, before what is enqueued later. An error
   // returned means that nothing was enqueued and `done` will not be called.
   // On a stream of the host (buffers there, too) by the stream's own thread: `done` gets the result, on that thread, and the stream

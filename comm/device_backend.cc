@@ -6,12 +6,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/clipped.h"
-#include "base/cuda_remote_writes.h"
 #include "base/rank.h"
 #include "base/status.h"
 #include "comm/agreement.h"
 #include "comm/byte_objects.h"
-#include "comm/ipc_communicator.h"
 #include "comm/nccl_communicator.h"
 #include "comm/staged_communicator.h"
 
@@ -42,39 +40,6 @@ Made MakeStaged(Communicator* host, Device* device, const DeviceBackendOptions& 
   return StagedCommunicator::Create(host, device, std::move(staged));
 }
 
-// A piece goes in parts of its own to each rank, and in two rounds of messages that are asked for first: so much larger than
-// what is staged. Not measured.
-constexpr size_t kFabricChunks = 4;
-
-Made MakeFabric(Communicator* host, Device* device, const DeviceBackendOptions& options, const std::string& reason) {
-  // docs/numerics.md: narrow floats are rounded more than once where there are more ranks.
-  if (options.deterministic && host->size() > static_cast<int>(kernels::kFoldSourcesMax)) {
-    return absl::UnimplementedError(absl::StrCat("deterministic reductions of ", host->size(), " ranks: at most ",
-                                                 kernels::kFoldSourcesMax, " are folded at once on a device"));
-  }
-  if (device->id().kind == DeviceKind::kCuda) {
-    LOCKSTEP_RETURN_IF_ERROR(AgreeThatAllCan(host, CheckCudaRemoteWrites(device->id().index)));
-  }
-  StagedOptions fabric;
-  fabric.place = Staging::Place::kOnDevice;
-  fabric.chunk_bytes = kFabricChunks * options.chunk_bytes;
-  fabric.timeout = options.timeout;
-  fabric.flight_records = options.flight_records;
-  fabric.reason = reason;
-  fabric.kernels = options.fold_kernels;
-  return StagedCommunicator::Create(host, device, std::move(fabric));
-}
-
-Made MakeIpc(Communicator* host, Device* device, const DeviceBackendOptions& options, const std::string& reason) {
-  IpcOptions ipc;
-  ipc.checked = options.checked;
-  ipc.timeout = options.timeout;
-  ipc.flight_records = options.flight_records;
-  ipc.reason = reason;
-  ipc.kernels = options.fold_kernels;
-  return IpcCommunicator::Create(host, device, std::move(ipc));
-}
-
 // All ranks asked for the same.
 absl::Status CheckAlike(Communicator* host, const std::string& wish) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> wishes, AllGatherBytes(host, wish));
@@ -90,8 +55,7 @@ absl::Status CheckAlike(Communicator* host, const std::string& wish) {
 }  // namespace
 
 const std::vector<DeviceBackend>& DeviceBackends() {
-  static const auto* const backends = new std::vector<DeviceBackend>{
-      {"nccl", &MakeNccl}, {"ipc", &MakeIpc}, {"fabric", &MakeFabric}, {"staged", &MakeStaged}};
+  static const auto* const backends = new std::vector<DeviceBackend>{{"nccl", &MakeNccl}, {"staged", &MakeStaged}};
   return *backends;
 }
 

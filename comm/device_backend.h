@@ -16,7 +16,6 @@
 #include "base/device.h"
 #include "comm/communicator.h"
 #include "comm/device_communicator.h"
-#include "kernels/fold_kernels.h"
 
 namespace lockstep {
 
@@ -33,8 +32,6 @@ struct DeviceBackendOptions {
   int nccl_ctas_min = 0;
   int nccl_ctas_max = 0;
   bool nccl_split_share = false;
-  // Of the device, for "ipc" and "fabric", which are UNAVAILABLE without. They outlive the communicator.
-  const kernels::FoldKernels* fold_kernels = nullptr;
 };
 
 struct DeviceBackend {

@@ -146,21 +146,21 @@ TEST(DeviceBackend, DifferentWishesAreAnErrorOnEveryRank) {
 TEST(DeviceBackend, NamesThatThereAreNotAreRefused) {
   LoopbackWorld world(2);
   for (const Made& each : MakeOn(&world, DeviceBackends(), [](int) { return Wish("telepathy"); })) {
-    EXPECT_THAT(each.status(), StatusIs(Code::kInvalidArgument, AllOf(HasSubstr("\"telepathy\""),
-                                                                      HasSubstr("auto, nccl, ipc, fabric, staged"))));
+    EXPECT_THAT(each.status(),
+                StatusIs(Code::kInvalidArgument, AllOf(HasSubstr("\"telepathy\""), HasSubstr("auto, nccl, staged"))));
   }
 }
 
-// Where there is no CUDA, the ways that need it say so, and the last one does without.
-TEST(DeviceBackend, WhatNeedsCudaIsRefusedWithoutIt) {
+// Where there is no CUDA, NCCL is refused, and staging does without.
+TEST(DeviceBackend, NcclIsRefusedWithoutCuda) {
   LoopbackWorld world(2);
-  for (const Made& each : MakeOn(&world, DeviceBackends(), [](int) { return Wish("ipc"); })) {
-    EXPECT_THAT(each.status(), StatusIs(Code::kUnavailable, HasSubstr("ipc: ")));
+  for (const Made& each : MakeOn(&world, DeviceBackends(), [](int) { return Wish("nccl"); })) {
+    EXPECT_THAT(each.status(), StatusIs(Code::kUnavailable, HasSubstr("nccl: ")));
   }
   std::vector<Made> made = MakeOn(&world, DeviceBackends(), [](int) { return Wish("auto"); });
   for (const Made& each : made) {
     ASSERT_THAT(each.status(), IsOk());
-    EXPECT_THAT((*each)->Describe(), AllOf(HasSubstr("staged through"), HasSubstr("nccl: "), HasSubstr("ipc: ")));
+    EXPECT_THAT((*each)->Describe(), AllOf(HasSubstr("staged through"), HasSubstr("nccl: ")));
   }
   ExpectUsable(&made);
 }

@@ -21,12 +21,8 @@ void DeviceFailure::Set(const absl::Status& status) {
   failed_.store(true, std::memory_order_release);
 }
 
-absl::Status DeviceFailure::status() {
-  if (!failed_.load(std::memory_order_acquire)) {
-    const absl::Status elsewhere = elsewhere_ == nullptr ? absl::OkStatus() : elsewhere_();
-    if (elsewhere.ok()) return elsewhere;
-    Set(elsewhere);
-  }
+absl::Status DeviceFailure::status() const {
+  if (!failed_.load(std::memory_order_acquire)) return absl::OkStatus();
   MutexLock lock(&mu_);
   return status_;
 }

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -27,12 +26,8 @@ namespace lockstep {
 // Why a communicator's calls on its device fail, once they do. Thread-safe; the first failure stays.
 class DeviceFailure {
  public:
-  // `elsewhere` tells of a failure that this rank has yet to hear of, or OK: asked whenever there is none here.
-  // Thread-safe, and good for as long as this. Before the first call.
-  void AskAlso(std::function<absl::Status()> elsewhere) { elsewhere_ = std::move(elsewhere); }
-
   void Set(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status status() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status status() const ABSL_LOCKS_EXCLUDED(mu_);
   // When it was set; infinite before.
   Deadline since() const ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -41,8 +36,6 @@ class DeviceFailure {
   bool closed() const { return closed_.load(std::memory_order_acquire); }
 
  private:
-  std::function<absl::Status()> elsewhere_;  // may be null
-
   // Released once status_ is written: whoever acquires false need not take the lock.
   std::atomic<bool> failed_{false};
   // Released after the last access to a call's buffers, acquired before they are given back.

@@ -3,10 +3,8 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "comm/communicator.h"
 #include "transport/transport.h"
 
 namespace lockstep {
@@ -53,49 +51,12 @@ void KeptMemory::Forget(const SymmetricBuffer& buffer) {
   engine_->transport()->ForgetMemory(buffer.data(), buffer.bytes());
 }
 
-absl::Status KeptMemory::AddDevice(const void* memory, size_t bytes, DeviceId device) {
-  MutexLock lock(&mu_);
-  if (device.kind != DeviceKind::kCuda) {
-    return absl::InvalidArgumentError(absl::StrCat("memory on ", Name(device), ", where that of a GPU is expected"));
-  }
-  if (engine_ == nullptr) return absl::FailedPreconditionError("the communicator is over");
-  MutexLock engine_lock(engine_->mutex());
-  LOCKSTEP_RETURN_IF_ERROR(engine_->transport()->AddDeviceMemory(memory, bytes, device.index));
-  if (bytes > 0) on_devices_[static_cast<const char*>(memory)] = {bytes, device};
-  return absl::OkStatus();
-}
-
-void KeptMemory::ForgetDevice(const void* memory) {
-  MutexLock lock(&mu_);
-  const auto found = on_devices_.find(static_cast<const char*>(memory));
-  if (found == on_devices_.end()) return;
-  MutexLock engine_lock(engine_->mutex());
-  engine_->transport()->ForgetMemory(memory, found->second.bytes);
-  on_devices_.erase(found);
-}
-
-absl::Status KeptMemory::CheckOnDevice(const void* data, size_t bytes, DeviceId device) {
-  MutexLock lock(&mu_);
-  if (on_devices_.empty()) return CheckOnHost(device);
-  const auto* const begin = static_cast<const char*>(data);
-  auto after = on_devices_.upper_bound(begin);
-  if (after != on_devices_.begin()) {
-    const auto& [region, memory] = *--after;
-    const auto offset = static_cast<size_t>(begin - region);
-    if (memory.device == device && offset <= memory.bytes && bytes <= memory.bytes - offset) return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("a message of ", bytes, " bytes on ", Name(device), ", which the network was not told of"));
-}
-
 void KeptMemory::Close() {
   MutexLock lock(&mu_);
   if (engine_ == nullptr) return;
   MutexLock engine_lock(engine_->mutex());
   for (const auto& [data, bytes] : kept_) engine_->transport()->ForgetMemory(data, bytes);
-  for (const auto& [data, memory] : on_devices_) engine_->transport()->ForgetMemory(data, memory.bytes);
   kept_.clear();
-  on_devices_.clear();
   engine_ = nullptr;
 }
 

@@ -1,6 +1,5 @@
-// What memory a communicator's transport was told of. Buffers of the communicator's allocator that its ranks do not share:
-// the transport keeps them (Transport::KeepMemory), so that a network's device which is to be told of memory is told once.
-// And memory of devices that the network reaches.
+// Buffers of a communicator's allocator that its ranks do not share: the transport keeps them (Transport::KeepMemory), so
+// that a device which is to be told of memory is told once.
 
 #ifndef COMM_KEPT_MEMORY_H_
 #define COMM_KEPT_MEMORY_H_
@@ -10,9 +9,7 @@
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/device.h"
 #include "base/mutex.h"
 #include "comm/progress_engine.h"
 #include "comm/symmetric_buffer.h"
@@ -29,12 +26,6 @@ class KeptMemory : public std::enable_shared_from_this<KeptMemory> {
   // there is no memory.
   absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Allocate(size_t bytes);
 
-  // Memory of a device that the transport reaches (Transport::AddDeviceMemory), until it is forgotten. Its errors.
-  absl::Status AddDevice(const void* memory, size_t bytes, DeviceId device);
-  void ForgetDevice(const void* memory);
-  // INVALID_ARGUMENT unless all of this is in such memory of that device.
-  absl::Status CheckOnDevice(const void* data, size_t bytes, DeviceId device);
-
   // The communicator is over: its transport forgets all of it. Buffers remain memory like any other.
   void Close();
 
@@ -47,11 +38,6 @@ class KeptMemory : public std::enable_shared_from_this<KeptMemory> {
   Mutex mu_;  // before the engine's
   ProgressEngine* engine_ ABSL_GUARDED_BY(mu_);
   std::map<const char*, size_t> kept_ ABSL_GUARDED_BY(mu_);
-  struct OnDevice {
-    size_t bytes;
-    DeviceId device;
-  };
-  std::map<const char*, OnDevice> on_devices_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace lockstep

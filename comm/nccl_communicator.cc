@@ -105,7 +105,7 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(HostP
                                                                            const NcclCommunicatorOptions& options) {
   if (options.deterministic) {
     return absl::UnimplementedError(
-        "NCCL does not promise the order in which it adds: deterministic mode has the back ends ipc and staged");
+        "NCCL does not promise the order in which it adds: deterministic mode has the back end staged");
   }
   std::vector<NcclPeer> peers;
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> answers,

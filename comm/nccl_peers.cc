@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "base/cuda_ipc.h"
+#include "base/cuda_device.h"
 #include "base/env.h"
 #include "comm/host_id.h"
 #include "nlohmann/json.hpp"

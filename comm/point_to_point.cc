@@ -34,13 +34,6 @@ absl::Status NoRoom(int64_t tag, uint64_t bytes, Rank target, uint64_t room) {
                                                     room, " B"));
 }
 
-absl::Status Elsewhere(int64_t tag, bool sent_on_device, Rank target, bool received_on_device) {
-  const auto place = [](bool on_device) { return on_device ? "a device's memory" : "the host's memory"; };
-  return absl::FailedPreconditionError(absl::StrCat("the message with tag ", tag, " is sent from ",
-                                                    place(sent_on_device), ", and the receive on rank ", target.value(),
-                                                    " is into ", place(received_on_device)));
-}
-
 bool Matches(const MessageCall& receive, Rank source, int64_t tag) {
   return (receive.peer == kAnySource || receive.peer == source) && (receive.tag == kAnyTag || receive.tag == tag);
 }
@@ -54,7 +47,6 @@ MessageCall ToCall(const SendRequest& request) {
   call.tag = request.tag;
   call.data = static_cast<char*>(const_cast<void*>(request.data));
   call.bytes = request.bytes;
-  call.on_device = request.device.kind != DeviceKind::kHost;
   return call;
 }
 
@@ -64,7 +56,6 @@ MessageCall ToCall(const ReceiveRequest& request) {
   call.tag = request.tag;
   call.data = static_cast<char*>(request.data);
   call.bytes = request.bytes;
-  call.on_device = request.device.kind != DeviceKind::kHost;
   return call;
 }
 
@@ -96,8 +87,7 @@ void PointToPoint::StartSend(MessageCall* call) {
   Header header;
   header.tag = call->tag;
   header.bytes = call->bytes;
-  const bool is_short = call->bytes <= kEagerBytesMax && (!call->on_device || call->bytes == 0);
-  if (is_short && to.eager_weight + Weight(call->bytes) <= kEagerWindow) {
+  if (call->bytes <= kEagerBytesMax && to.eager_weight + Weight(call->bytes) <= kEagerWindow) {
     to.eager_weight += Weight(call->bytes);
     header.kind = Kind::kEager;
     SendHeader(target, header, call->bytes == 0 ? call : nullptr);
@@ -106,7 +96,6 @@ void PointToPoint::StartSend(MessageCall* call) {
     return;
   }
   header.kind = Kind::kAnnounce;
-  header.on_device = call->on_device;
   header.id = ++to.announcements;
   to.announced.emplace(header.id, call);
   SendHeader(target, header, nullptr);
@@ -118,7 +107,7 @@ void PointToPoint::SendToSelf(MessageCall* call) {
   header.bytes = call->bytes;
   if (MessageCall* const receive = TakeReceive(self_, call->tag)) {
     receive->info = {self_, call->tag, call->bytes};
-    const absl::Status status = Check(*receive, header);
+    const absl::Status status = CheckRoom(*receive, header);
     if (status.ok() && call->bytes > 0) std::memcpy(receive->data, call->data, call->bytes);
     Done(receive, status);
     Done(call, status);
@@ -235,8 +224,7 @@ void PointToPoint::OnHeader(Rank source, const Header& header) {
       MessageCall* const call = it->second;
       from.announced.erase(it);
       if (header.kind == Kind::kRefuse) {
-        Done(call, call->bytes > header.bytes ? NoRoom(call->tag, call->bytes, source, header.bytes)
-                                              : Elsewhere(call->tag, call->on_device, source, header.on_device));
+        Done(call, NoRoom(call->tag, call->bytes, source, header.bytes));
         break;
       }
       Header data;
@@ -272,7 +260,7 @@ void PointToPoint::OnHeader(Rank source, const Header& header) {
 void PointToPoint::OnEager(Rank source, const Header& header) {
   MessageCall* const receive = TakeReceive(source, header.tag);
   if (receive != nullptr) receive->info = {source, header.tag, header.bytes};
-  if (receive != nullptr && Check(*receive, header).ok()) {
+  if (receive != nullptr && CheckRoom(*receive, header).ok()) {
     Consumed(source, header.bytes);
     if (failed_) return;
     header.bytes == 0 ? Done(receive, absl::OkStatus())
@@ -282,7 +270,7 @@ void PointToPoint::OnEager(Rank source, const Header& header) {
   Arrival& arrival = arrivals_.emplace_back();
   arrival.source = source;
   arrival.header = header;
-  arrival.taken_by = receive;  // which cannot have it, and hears of that when the message is out of the way
+  arrival.taken_by = receive;  // which has no room, and hears of it when the message is out of the way
   arrival.data.resize(header.bytes);
   arrival.complete = header.bytes == 0;
   if (header.bytes > 0) ReceivePayload(source, arrival.data.data(), header.bytes, nullptr, &arrival);
@@ -320,7 +308,7 @@ void PointToPoint::Deliver(MessageCall* receive, Arrival* arrival) {
   const size_t bytes = arrival->header.bytes;
   const Rank source = arrival->source;
   MessageCall* const own_send = arrival->own_send;
-  const absl::Status status = Check(*receive, arrival->header);
+  const absl::Status status = CheckRoom(*receive, arrival->header);
   if (status.ok() && bytes > 0) {
     std::memcpy(receive->data, own_send != nullptr ? own_send->data : arrival->data.data(), bytes);
   }
@@ -335,23 +323,21 @@ void PointToPoint::Answer(MessageCall* receive, Rank source, const Header& annou
   Header answer;
   answer.id = announced.id;
   receive->info = {source, announced.tag, announced.bytes};
-  const absl::Status status = Check(*receive, announced);
+  const absl::Status status = CheckRoom(*receive, announced);
   if (status.ok()) {
     answer.kind = Kind::kAccept;
     lane(source).accepted.emplace(announced.id, receive);
     return SendHeader(source, answer, nullptr);
   }
   answer.kind = Kind::kRefuse;
-  answer.on_device = receive->on_device;
   answer.bytes = receive->bytes;
   SendHeader(source, answer, nullptr);
   if (!failed_) Done(receive, status);
 }
 
-absl::Status PointToPoint::Check(const MessageCall& receive, const Header& header) const {
-  if (header.bytes > receive.bytes) return NoRoom(header.tag, header.bytes, self_, receive.bytes);
-  if (header.bytes == 0 || header.on_device == receive.on_device) return absl::OkStatus();
-  return Elsewhere(header.tag, header.on_device, self_, receive.on_device);
+absl::Status PointToPoint::CheckRoom(const MessageCall& receive, const Header& header) const {
+  if (header.bytes <= receive.bytes) return absl::OkStatus();
+  return NoRoom(header.tag, header.bytes, self_, receive.bytes);
 }
 
 void PointToPoint::Consumed(Rank source, size_t bytes) {
@@ -416,7 +402,6 @@ void PointToPoint::FailAll(const absl::Status& status) {
 std::array<unsigned char, PointToPoint::kHeaderBytes> PointToPoint::EncodeHeader(const Header& header) {
   std::array<unsigned char, kHeaderBytes> bytes = {};
   bytes[0] = static_cast<unsigned char>(header.kind);
-  bytes[1] = header.on_device ? 1 : 0;
   Store(&bytes[8], static_cast<uint64_t>(header.tag));
   Store(&bytes[16], header.id);
   Store(&bytes[24], header.bytes);
@@ -426,7 +411,6 @@ std::array<unsigned char, PointToPoint::kHeaderBytes> PointToPoint::EncodeHeader
 PointToPoint::Header PointToPoint::DecodeHeader(const std::array<unsigned char, kHeaderBytes>& bytes) {
   Header header;
   header.kind = static_cast<Kind>(bytes[0]);
-  header.on_device = bytes[1] != 0;
   header.tag = static_cast<int64_t>(Load(&bytes[8]));
   header.id = Load(&bytes[16]);
   header.bytes = Load(&bytes[24]);

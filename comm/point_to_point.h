@@ -3,26 +3,20 @@
 // A transport matches by order alone, so every message begins with a header that both sides know the length of:
 //
 //   lane    = { header [ payload ] }                        what one rank sends another on the channel
-//   header  = kind:u8 on_device:u8 zero:u8[6] tag:i64 id:u64 bytes:u64
-//             little-endian; the payload is a message of its own, of `bytes`
+//   header  = kind:u8 zero:u8[7] tag:i64 id:u64 bytes:u64   little-endian; the payload is a message of its own, of `bytes`
 //
 //   kind          tag, id, bytes            payload   means
 //   1 eager       tag, 0, length            if > 0    here is a message
 //   2 announce    tag, id, length           -         a message is ready; ids count the sender's announcements from 1
 //   3 accept      0, id, 0                  -         the message announced as `id` has a receiver
-//   4 refuse      0, id, room               -         ... which has room for so much only, or is for other memory: the
-//                                                     message is dropped
+//   4 refuse      0, id, room               -         ... which has room for so much only: the message is dropped
 //   5 data        0, id, length             if > 0    here is the message that was accepted
 //   6 consumed    0, 0, weight              -         so much of what was sent eagerly has been received
 //
 // A message goes eagerly, whether or not anybody receives it, when it is short and what the target has not consumed weighs less
-// than a window. Everything else is announced, and moves when it is received, straight into place; whatever lies in a device's
-// memory is, however short. So a receiver holds a bounded amount for each source, and there is always a next header to look at:
-// nothing waits behind a message that nobody receives. Messages with one tag from one source are received in the order in which
-// they were sent.
-//
-// `on_device` of an announcement says whether the message lies in memory of a device, of a refusal whether the receive is into
-// such. A message is received into the kind of memory that it is sent from, unless it is empty.
+// than a window. Everything else is announced, and moves when it is received, straight into place. So a receiver holds a
+// bounded amount for each source, and there is always a next header to look at: nothing waits behind a message that nobody
+// receives. Messages with one tag from one source are received in the order in which they were sent.
 //
 // Externally synchronised by the progress engine's mutex, like the executor. The lane of a peer is opened by the first
 // operation with it, and those of all peers by the first receive from any.
@@ -58,8 +52,6 @@ struct MessageCall {
   size_t bytes = 0;      // of a receive: room
   Deadline deadline = Deadline::Infinite();
   bool late = false;  // the owner has acted on the deadline
-  // In memory that the transport alone reaches (Transport::AddDeviceMemory).
-  bool on_device = false;
 
   MessageInfo info;  // of a receive that is done, or matched
 
@@ -112,7 +104,6 @@ class PointToPoint {
 
   struct Header {
     Kind kind = Kind::kEager;
-    bool on_device = false;
     int64_t tag = 0;
     uint64_t id = 0;
     uint64_t bytes = 0;
@@ -179,8 +170,8 @@ class PointToPoint {
   void Deliver(MessageCall* receive, Arrival* arrival);
   // Matched with what was announced.
   void Answer(MessageCall* receive, Rank source, const Header& header);
-  // Whether the receive has room for the message, in the same kind of memory.
-  absl::Status Check(const MessageCall& receive, const Header& header) const;
+  // Whether the receive has room for the message.
+  absl::Status CheckRoom(const MessageCall& receive, const Header& header) const;
   void Consumed(Rank source, size_t bytes);
   void Forget(Arrival* arrival);
   void Done(MessageCall* call, const absl::Status& status);

@@ -38,8 +38,6 @@ class SelfCommunicator : public Communicator {
   absl::StatusOr<Work> StartSend(const SendRequest& request) override;
   absl::StatusOr<Work> StartReceive(const ReceiveRequest& request) override;
   absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key) override;
-  // Nobody is there to exchange messages with.
-  absl::Status AddDeviceMemory(const void*, size_t, DeviceId) override { return absl::OkStatus(); }
   absl::Status Supports(Collective collective, DType dtype, ReduceOp op) const override;
   absl::Status MonitoredBarrier(std::chrono::milliseconds, std::vector<Rank>* missing) override {
     if (missing != nullptr) missing->clear();

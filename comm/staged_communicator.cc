@@ -7,11 +7,8 @@
 #include "base/rank.h"
 #include "base/ref.h"
 #include "base/status.h"
-#include "comm/agreement.h"
 #include "comm/byte_objects.h"
 #include "comm/device_work.h"
-#include "comm/fabric_exchange.h"
-#include "comm/fabric_plan.h"
 #include "comm/staged_plan.h"
 #include "comm/staging.h"
 
@@ -30,11 +27,6 @@ absl::Status CheckOptions(const StagedOptions& options, int size) {
         absl::StrCat("staging by chunks of ", options.chunk_bytes, " bytes: at least ", min, " in a world of ", size));
   }
   return absl::OkStatus();
-}
-
-// What a device or a network has no room or no leave for, another way may do without.
-absl::Status AsRefusal(const absl::Status& status) {
-  return status.ok() || IsRefusal(status) ? status : Reworded(status, absl::StatusCode::kUnavailable, status.message());
 }
 
 // Every rank's part of the set-up went well, and alike. What a rank says is its options and its error.
@@ -61,27 +53,20 @@ absl::StatusOr<std::unique_ptr<StagedCommunicator>> StagedCommunicator::Create(H
   StagedCommunicator* const self = made.get();
   std::unique_ptr<Staging> staging;
   absl::Status mine = CheckOptions(self->options_, self->size());
-  if (mine.ok() && self->on_device()) mine = self->host()->AddDeviceMemory(nullptr, 0, device->id());
   if (mine.ok()) {
     absl::StatusOr<std::unique_ptr<Staging>> created =
-        Staging::Create(device, self->options_.slots, self->options_.chunk_bytes, self->options_.place,
-                        self->on_device() ? FabricSpareBytes(self->options_.chunk_bytes, self->size()) : 0);
-    mine = self->on_device() ? AsRefusal(created.status()) : created.status();
+        Staging::Create(device, self->options_.slots, self->options_.chunk_bytes);
+    mine = created.status();
     if (created.ok()) staging = *std::move(created);
   }
-  LOCKSTEP_RETURN_IF_ERROR(CheckAlike(self->host(), self->Slots(), mine));
+  const std::string alike = absl::StrCat(self->options_.slots, " slots of ", self->options_.chunk_bytes, " bytes");
+  LOCKSTEP_RETURN_IF_ERROR(CheckAlike(self->host(), alike, mine));
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, self->host()->Duplicate());
-  std::unique_ptr<FabricExchange> exchange;
-  if (self->on_device()) {
-    auto reached = FabricExchange::Create(communicator.get(), staging.get(), self->options_.kernels);
-    LOCKSTEP_RETURN_IF_ERROR(AgreeThatAllCan(self->host(), AsRefusal(reached.status())));
-    exchange = *std::move(reached);
-  }
   StagedPipeline::Options pipeline;
   pipeline.timeout = self->options_.timeout;
   pipeline.flight_records = self->options_.flight_records;
   self->pipeline_ = std::make_unique<StagedPipeline>(
-      std::move(staging), std::move(communicator), std::move(exchange), self->failure(),
+      std::move(staging), std::move(communicator), self->failure(),
       [self](const absl::Status& status) {
         // Both communicators hear of what ends all, and the host's tells it in fewer words.
         const absl::Status host_status = self->host()->status();
@@ -119,13 +104,8 @@ std::string StagedCommunicator::FlightRecords() const {
 }
 
 std::string StagedCommunicator::DescribeDevice() const {
-  return absl::StrCat(Name(device()), on_device() ? ": fabric: the network reads and writes " : ": staged through ",
-                      Slots(), options_.reason.empty() ? "" : ": ", options_.reason);
-}
-
-std::string StagedCommunicator::Slots() const {
-  return absl::StrCat(options_.slots, " slots of ", options_.chunk_bytes, " bytes on the ",
-                      on_device() ? "device" : "host");
+  return absl::StrCat(Name(device()), ": staged through ", options_.slots, " slots of ", options_.chunk_bytes,
+                      " bytes on the host", options_.reason.empty() ? "" : ": ", options_.reason);
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> StagedCommunicator::MakePart(std::unique_ptr<Communicator> part,
@@ -166,8 +146,7 @@ absl::Status StagedCommunicator::IssueOnDevice(absl::Span<const DeviceCall> call
   if (stream->capturing()) {
     return absl::FailedPreconditionError(
         absl::StrCat("the stream is being captured, and collectives on ", Name(device()),
-                     on_device() ? " go through slots by which a thread waits" : " are staged through the host",
-                     ": a graph cannot repeat them (", options_.reason, ")"));
+                     " are staged through the host: a graph cannot repeat them (", options_.reason, ")"));
   }
   LOCKSTEP_RETURN_IF_ERROR(pipeline_->CheckRoom(calls.size()));
   return FailIfNotOk(pipeline_->Issue(calls, stream));

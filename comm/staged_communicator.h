@@ -1,12 +1,10 @@
-// StagedCommunicator: collectives on a device's tensors over any communicator on the host, in pieces that are copied to slots
-// and from there; the work is StagedPipeline's. The slots are on the host, and a piece is a collective there: for where
-// nothing carries tensors from device to device. Or they are on the device, and the network reaches them: comm/fabric_plan.h.
+// StagedCommunicator: collectives on a device's tensors over any communicator on the host, through memory that both
+// reach. For where nothing carries them from device to device; the work is StagedPipeline's.
 //
 // It has a duplicate of the host communicator for this, so calls on the host and on the device are in orders of their
-// own. All collectives, dtypes and ops of the host communicator; messages on the device are UNIMPLEMENTED. With slots on the
-// host, a call's pieces are collectives of their own: the bits are those of the host's collectives over each piece, which are
-// those over the whole vector where the host communicator is deterministic (docs/numerics.md). With slots on the device every
-// element is folded in rank order.
+// own. All collectives, dtypes and ops of the host communicator; messages on the device are UNIMPLEMENTED. A call's
+// pieces are collectives of their own: the bits are those of the host's collectives over each piece, which are those
+// over the whole vector where the host communicator is deterministic (docs/numerics.md).
 //
 // Enqueue and Start issue all of a call's work on the device and wait for none of it (comm/staged_pipeline.h); the
 // caller's stream waits for an event. No closure is put into a stream, and streams may share a device's queues in any
@@ -29,9 +27,7 @@
 #include "comm/communicator.h"
 #include "comm/device_communicator.h"
 #include "comm/staged_pipeline.h"
-#include "comm/staging.h"
 #include "comm/work.h"
-#include "kernels/fold_kernels.h"
 
 namespace lockstep {
 
@@ -39,15 +35,10 @@ struct StagedOptions {
   // Of a slot, and so of a collective on the host: what its latency is small against, and small against a bucket, so
   // that the stages overlap. Equal on all ranks.
   size_t chunk_bytes = size_t{1} << 20;
-  // On the device where the network between the ranks reads and writes its memory (libfabric's FI_HMEM), so that nothing
-  // passes through the host: UNIMPLEMENTED elsewhere. Equal on all ranks.
-  Staging::Place place = Staging::Place::kOnHost;
   int slots = 3;  // one for each stage; more even out what a stage's time varies by. Equal on all ranks
   std::chrono::milliseconds timeout{1800000};  // of a call that names none
   size_t flight_records = 256;
   std::string reason;  // why calls are staged, for Describe
-  // Of the device, for slots there, which are UNAVAILABLE without. They outlive the communicator.
-  const kernels::FoldKernels* kernels = nullptr;
 };
 
 class StagedCommunicator : public DeviceCommunicator {
@@ -79,9 +70,6 @@ class StagedCommunicator : public DeviceCommunicator {
   StagedCommunicator(HostPart host, Device* device, StagedOptions options)
       : DeviceCommunicator(std::move(host), device, options.timeout), options_(std::move(options)) {}
 
-  bool on_device() const { return options_.place == Staging::Place::kOnDevice; }
-  // "3 slots of 1048576 bytes on the host".
-  std::string Slots() const;
   // Ends all after a call that was issued in part.
   absl::Status FailIfNotOk(const absl::Status& issued);
 

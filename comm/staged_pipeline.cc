@@ -23,11 +23,10 @@ uint32_t Word(uint64_t number) { return static_cast<uint32_t>(number); }
 }  // namespace
 
 StagedPipeline::StagedPipeline(std::unique_ptr<Staging> staging, std::unique_ptr<Communicator> communicator,
-                               std::unique_ptr<StagedExchange> exchange, std::shared_ptr<DeviceFailure> failure,
-                               std::function<void(const absl::Status&)> fail, Options options)
+                               std::shared_ptr<DeviceFailure> failure, std::function<void(const absl::Status&)> fail,
+                               Options options)
     : staging_(std::move(staging)),
       communicator_(std::move(communicator)),
-      exchange_(std::move(exchange)),
       failure_(std::move(failure)),
       fail_(std::move(fail)),
       options_(options),
@@ -127,7 +126,6 @@ absl::Status StagedPipeline::IssueIn(const Call& call, const char* input, size_t
   for (const StagedCopy& copy : piece.in) {
     LOCKSTEP_RETURN_IF_ERROR(in->Copy(slot.data + copy.slot_offset, input + copy.device_offset, copy.bytes));
   }
-  if (exchange_ != nullptr) LOCKSTEP_RETURN_IF_ERROR(exchange_->IssueIn(piece, slot.data, in));
   LOCKSTEP_RETURN_IF_ERROR(in->WriteValue(staging_->filled(), Word(number)));
   return in->Record(slot.filled.get());
 }
@@ -138,7 +136,6 @@ absl::Status StagedPipeline::IssueOut(const Call& call, char* output, size_t ind
   Staging::Slot& slot = staging_->slot(number);
   const StagedPiece& piece = issued_[number % issued_.size()];
   LOCKSTEP_RETURN_IF_ERROR(out->Wait(slot.filled.get()));
-  if (exchange_ != nullptr) LOCKSTEP_RETURN_IF_ERROR(exchange_->IssueOut(piece, slot.data, number, out));
   LOCKSTEP_RETURN_IF_ERROR(out->AwaitValue(staging_->exchanged(), Word(number)));
   for (const StagedCopy& copy : piece.out) {
     LOCKSTEP_RETURN_IF_ERROR(out->Copy(output + copy.device_offset, slot.data + copy.slot_offset, copy.bytes));
@@ -186,43 +183,33 @@ void StagedPipeline::CarryOut(Call* call) {
 }
 
 // Pairs with the stream that awaits it: what the collective wrote is there to be copied.
-void StagedPipeline::LetGo(uint64_t number) {
-  if (exchange_ != nullptr) exchange_->LetGo(number);
-  staging_->exchanged()->store(Word(number), std::memory_order_release);
-}
+void StagedPipeline::LetGo(uint64_t number) { staging_->exchanged()->store(Word(number), std::memory_order_release); }
 
 absl::Status StagedPipeline::Exchange(Call* call, size_t index) {
   const bool own = index < call->plan.pieces();
   const uint64_t number = own ? call->first + index : call->last();  // one beyond its own has nothing in its slot
-  if (own) {
-    LOCKSTEP_RETURN_IF_ERROR(AwaitWord(staging_->filled(), number, Deadline::After(options_.timeout),
-                                       "the stream that writes its input has not come to it"));
-  }
+  if (own) LOCKSTEP_RETURN_IF_ERROR(AwaitFilled(number));
   if (index == 0) {
     const std::chrono::milliseconds timeout = call->plan.request().timeout;
     call->deadline = Deadline::After(timeout.count() > 0 ? timeout : options_.timeout);
-    if (exchange_ != nullptr) LOCKSTEP_RETURN_IF_ERROR(exchange_->Agree(call->signature, call->deadline));
     if (!call->plan.ranks_know_pieces()) LOCKSTEP_RETURN_IF_ERROR(AgreeOnPieces(call));
   }
-  char* const slot = staging_->slot(number).data;
-  call->plan.MakePiece(index, slot, &piece_);
-  if (exchange_ == nullptr) return RunOnHost(piece_.request, *call);
-  return exchange_->Run(piece_, slot, number, call->deadline,
-                        [this](std::atomic<uint32_t>* word, uint64_t awaited, Deadline deadline, const char* what) {
-                          return AwaitWord(word, awaited, deadline, what);
-                        });
+  call->plan.MakePiece(index, staging_->slot(number).data, &piece_);
+  return RunOnHost(piece_.request, *call);
 }
 
 // The device writes the word without telling anybody, so the thread looks at it. It does so only while a call that was
-// issued is not copied in, or folded; an event for each slot would be no better, since it stands for a later copy once that is
+// issued is not copied in; an event for each slot would be no better, since it stands for a later copy once that is
 // issued.
-absl::Status StagedPipeline::AwaitWord(std::atomic<uint32_t>* word, uint64_t number, Deadline deadline,
-                                       const char* what) {
-  const auto there = [&] { return HasComeTo(word->load(std::memory_order_acquire), Word(number)); };
-  while (!PollUntil(Deadline::Earlier(deadline, Deadline::AfterMs(kLookMs)), there)) {
+absl::Status StagedPipeline::AwaitFilled(uint64_t number) {
+  const Deadline deadline = Deadline::After(options_.timeout);
+  const auto filled = [&] { return HasComeTo(staging_->filled()->load(std::memory_order_acquire), Word(number)); };
+  while (!PollUntil(Deadline::Earlier(deadline, Deadline::AfterMs(kLookMs)), filled)) {
     LOCKSTEP_RETURN_IF_ERROR(failure_->status());
     LOCKSTEP_RETURN_IF_ERROR(communicator_->status());
-    if (deadline.passed()) return absl::DeadlineExceededError(absl::StrCat(what, " in time"));
+    if (deadline.passed()) {
+      return absl::DeadlineExceededError("the stream that writes its input has not come to it in time");
+    }
   }
   return absl::OkStatus();
 }

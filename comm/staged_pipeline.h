@@ -5,9 +5,6 @@
 //   collective  slot              the thread "lockstep-staged"
 //   copy out    slot -> device    a stream of the device's, for which the call's stream waits by an event
 //
-// Slots on the device that the network reaches have another part in the place of the collective, which needs the device
-// between its messages: comm/staged_exchange.h.
-//
 // Calls are carried out in the order in which they were issued, cut into pieces of a slot each (comm/staged_plan.h),
 // which are numbered. While one piece is in the collective, the next ones are copied in, into as many slots as there
 // are, and the last ones are copied out.
@@ -24,14 +21,12 @@
 // returned when the call was done, ahead of copies that were issued later. `out` waits for an event behind the copy in,
 // too, since CUDA asks that it be told of orders that its own tasks have (cuStreamWaitValue32).
 //
-// A device's queue is finite (CUDA's takes about a thousand entries; a piece is four in each stream, and more where it is
-// folded there). Whoever issues
+// A device's queue is finite (CUDA's takes about a thousand entries; a piece is four in each stream). Whoever issues
 // more waits in the device's call until the thread has carried out some.
 
 #ifndef COMM_STAGED_PIPELINE_H_
 #define COMM_STAGED_PIPELINE_H_
 
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -54,7 +49,6 @@
 #include "comm/device_work.h"
 #include "comm/flight_recorder.h"
 #include "comm/signature.h"
-#include "comm/staged_exchange.h"
 #include "comm/staged_plan.h"
 #include "comm/staging.h"
 
@@ -70,12 +64,11 @@ class StagedPipeline {
     size_t flight_records = 256;
   };
 
-  // Takes the staging, a communicator that nobody else uses, and what carries out pieces in the staging's slots; null: the
-  // communicator does, and the slots are on the host. `failure` is what ends calls; `fail` is called on the
+  // Takes the staging, and a communicator that nobody else uses. `failure` is what ends calls; `fail` is called on the
   // pipeline's thread with why a call failed, and sets it.
   StagedPipeline(std::unique_ptr<Staging> staging, std::unique_ptr<Communicator> communicator,
-                 std::unique_ptr<StagedExchange> exchange, std::shared_ptr<DeviceFailure> failure,
-                 std::function<void(const absl::Status&)> fail, Options options);
+                 std::shared_ptr<DeviceFailure> failure, std::function<void(const absl::Status&)> fail,
+                 Options options);
 
   // The failure has been set. Lets go what waits on the device, and fails calls in flight on the other ranks. Waits for
   // no peer, and for the device 30 s at most.
@@ -129,8 +122,7 @@ class StagedPipeline {
   std::shared_ptr<Call> AwaitCall() ABSL_LOCKS_EXCLUDED(mu_);
   void CarryOut(Call* call);
   absl::Status Exchange(Call* call, size_t index);
-  // StagedExchange::Await.
-  absl::Status AwaitWord(std::atomic<uint32_t>* word, uint64_t number, Deadline deadline, const char* what);
+  absl::Status AwaitFilled(uint64_t number);
   // All ranks use the largest number of pieces that any has.
   absl::Status AgreeOnPieces(Call* call);
   absl::Status RunOnHost(CollectiveRequest request, const Call& call);
@@ -140,8 +132,7 @@ class StagedPipeline {
   // Constant after construction.
   const std::unique_ptr<Staging> staging_;
   const std::unique_ptr<Communicator> communicator_;
-  const std::unique_ptr<StagedExchange> exchange_;  // of both; may be null
-  const std::shared_ptr<DeviceFailure> failure_;    // shared with works, which may outlive this
+  const std::shared_ptr<DeviceFailure> failure_;  // shared with works, which may outlive this
   const std::function<void(const absl::Status&)> fail_;
   const Options options_;
   const uint64_t fork_generation_;

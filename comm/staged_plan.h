@@ -1,4 +1,5 @@
-// StagedPlan: a collective on a device's tensors, cut into collectives of what fits a slot of staging memory.
+// StagedPlan: a collective on a device's tensors, cut into collectives on the host of what fits a slot of staging
+// memory.
 //
 // Pure. Piece i takes elements [i n, (i + 1) n) of the vector, or of every rank's block where there are blocks, so
 // every piece is the same collective, with blocks that are cut alike. A piece's blocks lie one behind the other in the
@@ -33,7 +34,7 @@ struct StagedCopy {
 struct StagedPiece {
   std::vector<StagedCopy> in;   // from the input to the slot
   std::vector<StagedCopy> out;  // from the slot to the output
-  CollectiveRequest request;    // its buffers are in the slot; it says they are on the host
+  CollectiveRequest request;    // on the host; its buffers are in the slot
   std::vector<int64_t> counts;
   std::vector<int64_t> output_counts;
 };

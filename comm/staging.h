@@ -1,6 +1,5 @@
-// Staging: slots of memory that a device copies to and from, the two streams on which it does, and the words by which those
-// and a thread on the host wait for each other. The slots are on the host, or on the device itself, where the network between
-// hosts reaches them.
+// Staging: slots of memory on the host that a device copies to and from, the two streams on which it does, and the words
+// by which those and a thread on the host wait for each other.
 
 #ifndef COMM_STAGING_H_
 #define COMM_STAGING_H_
@@ -25,13 +24,9 @@ class Staging {
     std::unique_ptr<Event> emptied;  // behind the last copy from it
   };
 
-  enum class Place { kOnHost, kOnDevice };
-
-  // `spare_bytes`: behind each slot, for whoever works in it. UNAVAILABLE where the device's streams cannot await and write
-  // values, which is tried; RESOURCE_EXHAUSTED when there is no such memory; or whatever the device says. The device outlives
-  // the staging.
-  static absl::StatusOr<std::unique_ptr<Staging>> Create(Device* device, int slots, size_t slot_bytes,
-                                                         Place place = Place::kOnHost, size_t spare_bytes = 0);
+  // UNAVAILABLE where the device's streams cannot await and write values, which is tried; RESOURCE_EXHAUSTED when there
+  // is no such memory; or whatever the device says. The device outlives the staging.
+  static absl::StatusOr<std::unique_ptr<Staging>> Create(Device* device, int slots, size_t slot_bytes);
 
   // Waits for the copies, 10 s at most: what is behind a stream that does not get on may still use its slot then, and
   // the memory is given up rather than freed. Nobody waits for exchanged() any more, or it has come to what they await.
@@ -39,11 +34,7 @@ class Staging {
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
-  Device* device() const { return device_; }
   size_t slot_bytes() const { return slot_bytes_; }
-  // All slots, each with what is spare behind it.
-  const char* memory() const { return memory_; }
-  size_t memory_bytes() const { return slots_.size() * stride_; }
   // Of what has this number. Numbers count up from 1 and go round the slots.
   Slot& slot(uint64_t number) { return slots_[number % slots_.size()]; }
   int slots() const { return static_cast<int>(slots_.size()); }
@@ -56,20 +47,15 @@ class Staging {
   // Up to which number slots are filled, by `in`, and may be emptied, by `out`: the numbers' lower 32 bits.
   std::atomic<uint32_t>* filled() { return &words_->filled; }
   std::atomic<uint32_t>* exchanged() { return &words_->exchanged; }
-  // Of whoever needs the device in between (comm/fabric_exchange.h).
-  std::atomic<uint32_t>* scattered() { return &words_->scattered; }
-  std::atomic<uint32_t>* folded() { return &words_->folded; }
 
  private:
-  // On cache lines of their own: some are the device's to write, others the host's.
+  // On cache lines of their own: one is the device's to write, the other the host's.
   struct Words {
     alignas(128) std::atomic<uint32_t> filled{UINT32_MAX};
     alignas(128) std::atomic<uint32_t> exchanged{0};
-    alignas(128) std::atomic<uint32_t> scattered{0};
-    alignas(128) std::atomic<uint32_t> folded{0};
   };
 
-  Staging(Device* device, size_t slot_bytes, Place place, size_t spare_bytes);
+  Staging(Device* device, size_t slot_bytes) : device_(device), slot_bytes_(slot_bytes) {}
 
   absl::Status AllocateMemory(int slots);
   // Has the streams come to number 0, from which those of pieces count.
@@ -77,9 +63,6 @@ class Staging {
 
   Device* const device_;
   const size_t slot_bytes_;
-  const size_t stride_;  // from a slot to the next
-  const Place place_;
-  char* memory_ = nullptr;
   std::vector<Slot> slots_;
   Words* words_ = nullptr;
   std::unique_ptr<Event> ready_;

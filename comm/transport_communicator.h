@@ -95,10 +95,6 @@ class TransportCommunicator : public Communicator,
   absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key) override;
   absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Allocate(size_t bytes) override;
   absl::Status CheckMemory(size_t bytes) override;
-  absl::Status AddDeviceMemory(const void* memory, size_t bytes, DeviceId device) override {
-    return kept_->AddDevice(memory, bytes, device);
-  }
-  void ForgetDeviceMemory(const void* memory) override { kept_->ForgetDevice(memory); }
   absl::Status Supports(Collective collective, DType dtype, ReduceOp op) const override;
   absl::Status status() const override;
   void Abort(const std::string& reason) override;
@@ -149,8 +145,6 @@ class TransportCommunicator : public Communicator,
       ABSL_LOCKS_EXCLUDED(mu());
   // Without `background`, whoever started it waits for it.
   absl::Status StartMessage(std::unique_ptr<Message> message, bool background) ABSL_LOCKS_EXCLUDED(mu());
-  // Whether a message with this peer may lie there: `*device` is the host from then on, as far as anybody else is concerned.
-  absl::Status CheckPlace(const void* data, size_t bytes, Rank peer, DeviceId* device) const;
   absl::StatusOr<std::unique_ptr<Message>> MakeMessage(const SendRequest& request);
   absl::StatusOr<std::unique_ptr<Message>> MakeMessage(const ReceiveRequest& request);
   absl::Status FinishMessage(absl::StatusOr<std::unique_ptr<Message>> message);

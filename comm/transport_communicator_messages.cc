@@ -2,37 +2,21 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "comm/transport_call.h"
 #include "comm/transport_communicator.h"
 
 namespace lockstep {
 
-absl::Status TransportCommunicator::CheckPlace(const void* data, size_t bytes, Rank peer, DeviceId* device) const {
-  if (device->kind == DeviceKind::kHost) return absl::OkStatus();
-  LOCKSTEP_RETURN_IF_ERROR(kept_->CheckOnDevice(data, bytes, *device));
-  if (peer == rank_) {
-    return absl::InvalidArgumentError(absl::StrCat("a message on ", Name(*device), " from rank ", peer.value(),
-                                                   " to itself: no network brings it there"));
-  }
-  *device = DeviceId();
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::unique_ptr<TransportCommunicator::Message>> TransportCommunicator::MakeMessage(
     const SendRequest& request) {
-  SendRequest checked = request;
-  LOCKSTEP_RETURN_IF_ERROR(CheckPlace(request.data, request.bytes, request.target, &checked.device));
-  LOCKSTEP_RETURN_IF_ERROR(CheckMessage(checked, size_));
+  LOCKSTEP_RETURN_IF_ERROR(CheckMessage(request, size_));
   return std::make_unique<Message>(ToCall(request), nullptr, request.timeout, engine_);
 }
 
 absl::StatusOr<std::unique_ptr<TransportCommunicator::Message>> TransportCommunicator::MakeMessage(
     const ReceiveRequest& request) {
-  ReceiveRequest checked = request;
-  LOCKSTEP_RETURN_IF_ERROR(CheckPlace(request.data, request.bytes, request.source, &checked.device));
-  LOCKSTEP_RETURN_IF_ERROR(CheckMessage(checked, size_));
+  LOCKSTEP_RETURN_IF_ERROR(CheckMessage(request, size_));
   return std::make_unique<Message>(ToCall(request), request.info, request.timeout, engine_);
 }
 

@@ -90,7 +90,6 @@ struct Settings {
   std::string ofi_domain;
   size_t flight_records = 256;
   std::string device_backend;
-  OfiTransportOptions::DeviceMemory device_memory = OfiTransportOptions::DeviceMemory::kNone;
   double link_bytes_per_second = 0;
 };
 
@@ -178,12 +177,6 @@ absl::StatusOr<Settings> ReadSettings(const WorldOptions& options) {
   if (records.has_value()) settings.flight_records = *records;
   settings.device_backend =
       !options.device_backend.empty() ? options.device_backend : GetEnv("LOCKSTEP_DEVICE_BACKEND").value_or("auto");
-  using DeviceMemory = OfiTransportOptions::DeviceMemory;
-  if (options.device.kind == DeviceKind::kCuda && settings.device_backend == "auto") {
-    settings.device_memory = DeviceMemory::kIfTaken;
-  } else if (options.device.kind == DeviceKind::kCuda && settings.device_backend == "fabric") {
-    settings.device_memory = DeviceMemory::kRequired;
-  }
   if (!(options.link_bytes_per_second >= 0)) {
     return absl::InvalidArgumentError(absl::StrCat("link_bytes_per_second is ", options.link_bytes_per_second));
   }
@@ -276,7 +269,6 @@ WorldTransport::Options TransportOptions(const WorldSpec& spec, const Settings& 
   options.ofi.chunk_bytes = settings.chunk_bytes;
   options.ofi.provider = settings.ofi_provider;
   options.ofi.domain = settings.ofi_domain;
-  options.ofi.device_memory = settings.device_memory;
   return options;
 }
 
@@ -549,7 +541,6 @@ absl::StatusOr<std::unique_ptr<World>> World::Create(const WorldOptions& options
   device.nccl_ctas_min = options.nccl_ctas_min;
   device.nccl_ctas_max = options.nccl_ctas_max;
   device.nccl_split_share = options.nccl_split_share;
-  device.fold_kernels = options.fold_kernels;
   return MakeWorldOnDevice(std::move(world), options.device, device);
 }
 

@@ -15,7 +15,6 @@
 #include "absl/status/statusor.h"
 #include "base/device.h"
 #include "comm/communicator.h"
-#include "kernels/fold_kernels.h"
 #include "transport/store.h"
 
 namespace lockstep {
@@ -49,15 +48,13 @@ struct WorldOptions {
   bool checked = false;
   bool deterministic = false;  // reductions fold in rank order: docs/numerics.md
   bool measure_links = false;  // algorithms are chosen by costs measured now, not by those built in
-  // Whose tensors the communicator takes beside the host's, and how they travel: "auto", "nccl", "ipc", "fabric" or "staged"
-  // (comm/device_backend.h).
-  // The kind of the device and the way are equal on all ranks.
+  // Whose tensors the communicator takes beside the host's, and how they travel: "auto", "nccl" or "staged"
+  // (comm/device_backend.h). The kind of the device and the way are equal on all ranks.
   DeviceId device;
   std::string device_backend;  // "auto"
   int nccl_ctas_min = 0;       // of NCCL's kernels; 0: its choice
   int nccl_ctas_max = 0;
-  bool nccl_split_share = false;                       // parts share its resources: NcclCommOptions
-  const kernels::FoldKernels* fold_kernels = nullptr;  // as DeviceBackendOptions has them
+  bool nccl_split_share = false;  // parts share its resources: NcclCommOptions
   // For measurements, never from the environment: messages leave this rank as over a link of so many bytes a second
   // (transport/throttled_transport.h). 0: as fast as they can. With "tcp" alone.
   double link_bytes_per_second = 0;

@@ -3,8 +3,6 @@
 #ifndef TESTS_DEVICE_MEMORY_CONFORMANCE_H_
 #define TESTS_DEVICE_MEMORY_CONFORMANCE_H_
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
@@ -178,34 +176,6 @@ TEST_P(DeviceConformance, NullWordIsRefused) {
   const auto stream = NewStream();
   EXPECT_THAT(stream->AwaitValue(nullptr, 1), StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_THAT(stream->WriteValue(nullptr, 1), StatusIs(absl::StatusCode::kInvalidArgument));
-}
-
-TEST_P(DeviceConformance, RegisteredMemoryHasWordsAndIsCopied) {
-  LOCKSTEP_SKIP_WITHOUT_WORDS();
-  constexpr size_t kPage = 4096;
-  constexpr int kAnyPlace = -1;
-  void* const memory =
-      mmap(nullptr, 2 * kPage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, kAnyPlace, /*offset=*/0);
-  ASSERT_NE(memory, MAP_FAILED);
-  ASSERT_THAT(device_->RegisterOnHost(memory, 2 * kPage), IsOk());
-  auto* const words = static_cast<std::atomic<uint32_t>*>(memory);
-  auto* const second_page = static_cast<char*>(memory) + kPage;
-  const auto stream = NewStream();
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(void* const on_device, device_->Allocate(kPage));
-  std::fill_n(second_page, kPage, 'x');
-  EXPECT_THAT(stream->Copy(on_device, second_page, kPage), IsOk());
-  ASSERT_THAT(stream->WriteValue(&words[0], 1), IsOk());
-  ASSERT_THAT(stream->AwaitValue(&words[1], 1), IsOk());
-  EXPECT_THAT(stream->Copy(second_page, on_device, kPage), IsOk());
-  const Deadline deadline = Soon();
-  while (words[0].load(std::memory_order_acquire) != 1) ASSERT_FALSE(deadline.passed());
-  std::fill_n(second_page, kPage, 'y');
-  words[1].store(1, std::memory_order_release);
-  ASSERT_THAT(stream->Synchronize(Soon()), IsOk());
-  EXPECT_EQ(std::count(second_page, second_page + kPage, 'x'), kPage);
-  device_->UnregisterOnHost(memory);
-  device_->Free(on_device);
-  EXPECT_EQ(munmap(memory, 2 * kPage), 0);
 }
 
 TEST_P(DeviceConformance, AllocationsAreAlignedAndDistinct) {

@@ -53,11 +53,6 @@ class FakeDevice : public Device {
     HostDevice()->FreeOnHost(memory);
   }
 
-  absl::Status RegisterOnHost(void* memory, size_t bytes) override {
-    return HostDevice()->RegisterOnHost(memory, bytes);
-  }
-  void UnregisterOnHost(void* memory) override { HostDevice()->UnregisterOnHost(memory); }
-
   // Allocations that are not freed yet.
   int allocations() const { return allocations_; }
   // What every allocation answers from now on, while it is an error.

@@ -65,10 +65,6 @@ class NotingCommunicator : public Communicator {
   absl::StatusOr<std::unique_ptr<SymmetricBuffer>> AllocateOnDevice(size_t bytes) override {
     return inner_->AllocateOnDevice(bytes);
   }
-  absl::Status AddDeviceMemory(const void* memory, size_t bytes, DeviceId device) override {
-    return inner_->AddDeviceMemory(memory, bytes, device);
-  }
-  void ForgetDeviceMemory(const void* memory) override { inner_->ForgetDeviceMemory(memory); }
   absl::Status Supports(Collective collective, DType dtype, ReduceOp op) const override {
     return inner_->Supports(collective, dtype, op);
   }

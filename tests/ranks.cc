@@ -6,8 +6,6 @@
 
 #include "base/check.h"
 #include "comm/staged_communicator.h"
-#include "comm/staging.h"
-#include "kernels/cpu/fold_kernels.h"
 #include "tests/test_device.h"
 
 namespace lockstep {
@@ -28,22 +26,12 @@ absl::StatusOr<std::unique_ptr<Communicator>> MakeStagedTestCommunicator(Communi
                                                                          std::chrono::milliseconds timeout) {
   StagedOptions options;
   options.timeout = timeout;
-  // Not over the real network of some worlds.
-  if (ByFabric() && host->AddDeviceMemory(nullptr, 0, device->id()).ok()) {
-    options.place = Staging::Place::kOnDevice;
-    options.kernels = kernels::HostFoldKernels();
-  }
   return StagedCommunicator::Create(host, device, options);
 }
 
 namespace {
 
 MakeTestCommunicator make_test_communicator = &MakeStagedTestCommunicator;
-
-LoopbackOptions ForTheDevice(LoopbackOptions network) {
-  network.reaches_devices = ByFabric();
-  return network;
-}
 
 }  // namespace
 
@@ -57,7 +45,7 @@ ForTestDevice::ForTestDevice(Communicator* host, std::chrono::milliseconds timeo
 void ReplaceTestCommunicators(MakeTestCommunicator make) { make_test_communicator = make; }
 
 LoopbackWorld::LoopbackWorld(int size, LoopbackOptions network, TransportCommunicatorOptions options)
-    : network_(size, ForTheDevice(std::move(network))), ranks_(size) {
+    : network_(size, std::move(network)), ranks_(size) {
   for (int rank = 0; rank < size; ++rank) {
     Member& member = ranks_[rank];
     member.transport = network_.CreateTransport(Rank(rank));

@@ -110,8 +110,7 @@ Device* TestDevice(int rank) {
   const std::string kind = Kind();
   if (OnFakeDevice()) return FakeDeviceOf(rank);
   if (OnGpu()) return GpuOf(rank);
-  LOCKSTEP_CHECK(kind.empty()) << "DEVICE_UNDER_TEST is '" << kind
-                               << "'; known are fake, one_queue, fabric, cuda, fake_cuda, fake_nccl";
+  LOCKSTEP_CHECK(kind.empty()) << "DEVICE_UNDER_TEST is '" << kind << "'; known are fake, one_queue, cuda, fake_nccl";
   return HostDevice();
 }
 
@@ -122,12 +121,10 @@ void BecomeTestRank(int rank) {
   LOCKSTEP_CHECK(EnterCudaContext(rank) == 0) << "of rank " << rank;
 }
 
-bool OnFakeDevice() { return Kind() == "fake" || Kind() == "one_queue" || ByFabric(); }
-bool OnGpu() { return InContexts() || ByIpc() || ByNccl(); }
-bool ByIpc() { return Kind() == "fake_cuda"; }
+bool OnFakeDevice() { return Kind() == "fake" || Kind() == "one_queue"; }
+bool OnGpu() { return InContexts() || ByNccl(); }
 bool ByNccl() { return Kind() == "fake_nccl"; }
-bool ByFabric() { return Kind() == "fabric"; }
-bool WithHostKernels() { return OnFakeDevice() || Kind() == "fake_cuda" || ByNccl(); }
+bool WithHostKernels() { return OnFakeDevice() || ByNccl(); }
 
 void* AllocateReachable(size_t bytes) {
   return OnGpu() ? Pool().Take(TestDevice(rank_of_this_thread), bytes) : HostDevice()->AllocateOnHost(bytes).value();

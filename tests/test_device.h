@@ -2,12 +2,10 @@
 //
 //   fake       devices made of the host, which call themselves cuda:0, with kernels of the host
 //   one_queue  the same, with one queue for all streams of a device (base/shared_queues_testing.h)
-//   fabric     as fake; ranks reduce by slots on the device, which the network between them reaches
 //   cuda       the GPU cuda:0, in which each rank has a context of its own; tests that need one say that they are skipped
 //              where there is none
-//   fake_cuda  a CUDA in memory, with kernels of the host, and ranks reduce by memory that they map, in programs with
-//              tests/with_ipc.cc
-//   fake_nccl  the same CUDA, and ranks reduce by a NCCL in memory, in programs with tests/with_nccl.cc
+//   fake_nccl  a CUDA in memory, with kernels of the host, and ranks reduce by a NCCL in memory, in programs with
+//              tests/with_nccl.cc
 //
 // So one test proves code above devices on the host, over the seams of a device, and on a GPU.
 
@@ -34,12 +32,8 @@ inline bool OnHost() { return TestDeviceId().kind == DeviceKind::kHost; }
 bool OnFakeDevice();
 // On a GPU, or what stands in for one, which all ranks share.
 bool OnGpu();
-// Whether ranks reduce by memory that they map.
-bool ByIpc();
-// Whether they reduce by NCCL.
+// Whether ranks reduce by NCCL.
 bool ByNccl();
-// Whether they reduce by slots on the device that the network reaches.
-bool ByFabric();
 // Whether the test's device has the host's kernels.
 bool WithHostKernels();
 

@@ -241,11 +241,6 @@ class LoopbackTransport final : public Transport {
     TellWorkLeft();
   }
 
-  absl::Status AddDeviceMemory(const void* memory, size_t bytes, int cuda_device) override {
-    return pipes_->options().reaches_devices ? absl::OkStatus()
-                                             : Transport::AddDeviceMemory(memory, bytes, cuda_device);
-  }
-
   Exchanged Exchange(Rank peer, ChannelId channel, const Envelope& envelope, const void* data, const Sink& sink,
                      int looks) override {
     if (!links_.CheckPeer(peer).ok() || !LinkTable::CheckSink(sink).ok()) return Exchanged::kNothing;

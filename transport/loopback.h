@@ -35,8 +35,6 @@ struct LoopbackOptions {
   size_t piece_bytes_max = size_t{64} << 10;
   // For how many attempts to read it a piece is held back at most.
   int delay_max = 3;
-  // Takes memory of devices, which is the host's then: that of the ones that tests make of the host.
-  bool reaches_devices = false;
   // Called on the sender's thread, outside of any lock of ours. May be empty.
   std::function<void(const LoopbackMessage&)> observer;
 };

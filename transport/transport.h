@@ -33,7 +33,6 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/rank.h"
 #include "base/reduction.h"
@@ -113,13 +112,6 @@ class Transport {
   // is under way in it. An error is the device's; messages may lie there all the same.
   virtual absl::Status KeepMemory(const void* memory, size_t bytes) { return absl::OkStatus(); }
   virtual void ForgetMemory(const void* memory, size_t bytes) {}
-
-  // Memory of a CUDA device from which the network's own device sends and into which it receives: messages may lie there
-  // from now on, if they are not reduced, at both ends; nobody here touches it. Until ForgetMemory. 0 bytes only ask.
-  // UNIMPLEMENTED, as it is here, where there is no such way; INVALID_ARGUMENT when a part of it is known already.
-  virtual absl::Status AddDeviceMemory(const void* memory, size_t bytes, int cuda_device) {
-    return absl::UnimplementedError(absl::StrCat(name(), " does not take memory of a device"));
-  }
 
   // A short message each way between ranks in step, without operations: for what is over before it is worth waiting for.
   // Sends `sink.bytes` bytes, then looks so many times for a message of as many with the same envelope. `data` may lie in

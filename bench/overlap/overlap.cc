@@ -37,7 +37,7 @@ ABSL_FLAG(bool, wake_per_bucket, false,
 ABSL_FLAG(std::string, device, "host",
           "where gradients are: host, or cuda, on the host's GPUs in turn; exit status 77 without one");
 ABSL_FLAG(std::string, backend, "auto",
-          "with --device cuda, what brings gradients to the other ranks: nccl, ipc, staged or auto");
+          "with --device cuda, what brings gradients to the other ranks: nccl, staged or auto");
 ABSL_FLAG(std::string, transport, "", "auto, shm, tcp or ofi; empty: as LOCKSTEP_TRANSPORT says");
 ABSL_FLAG(
     std::string, link, "",

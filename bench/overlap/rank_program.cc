@@ -29,7 +29,6 @@
 #include "comm/communicator.h"
 #include "comm/device_backend.h"
 #include "comm/world.h"
-#include "kernels/cuda/fold_kernels.h"
 
 namespace lockstep {
 namespace bench {
@@ -55,7 +54,6 @@ absl::StatusOr<Place> FindPlaceOnGpu(const OverlapOptions& options, Communicator
   LOCKSTEP_ASSIGN_OR_RETURN(place.replay.device, CudaDevice(rank % gpus));
   DeviceBackendOptions backend;
   backend.backend = options.backend;
-  backend.fold_kernels = kernels::CudaFoldKernels();
   LOCKSTEP_ASSIGN_OR_RETURN(place.on_device, MakeDeviceCommunicator(world, place.replay.device, backend));
   place.communicator = place.on_device.get();
   // The default stream, in which frameworks compute unless they are told otherwise.

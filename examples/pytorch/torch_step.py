@@ -32,7 +32,7 @@ TINY = 1e-30  # instead of a divisor of zero
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
-    parser.add_argument("--backend", choices=("auto", "nccl", "ipc", "fabric", "staged"), default="auto",
+    parser.add_argument("--backend", choices=("auto", "nccl", "staged"), default="auto",
                         help="how Lockstep brings a GPU's tensors to the other ranks")
     parser.add_argument("--reference", choices=("gloo", "nccl"),
                         help="PyTorch's own; default: nccl beside --backend nccl, else gloo")

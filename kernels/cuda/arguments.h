@@ -49,7 +49,6 @@ struct TransferHeader {
   uint32_t entries;
   uint32_t block_elements;  // of a piece for each block; a multiple of UnitElements
   bool to_flat;             // else from it
-  bool may_copy;            // where a factor of 1 leaves the bits as they are, NaN payloads and all
 };
 
 // Elements flat[offset, offset + count) and those at `data`; null is zeros to be put into the flat array.
@@ -107,19 +106,6 @@ struct StridedArguments {
 };
 static_assert(sizeof(StridedArguments) <= kSmallArgumentBytes, "a kernel's arguments");
 
-inline constexpr uint32_t kReduceArrays = 8;
-
-struct ReduceArguments {
-  void* targets[kReduceArrays];
-  const void* sources[kReduceArrays];
-  uint64_t count;
-  double factor;
-  uint32_t target_count;
-  uint32_t source_count;
-  uint32_t block_elements;
-  bool vectors;  // all arrays reach a multiple of 16 bytes at the same element
-};
-
 struct CheckArguments {
   const void* data;
   uint64_t count;
@@ -131,13 +117,6 @@ struct FillArguments {
   void* target;
   uint64_t count;
   uint64_t pattern[2];  // the element, as often as it fits
-  uint32_t block_elements;
-};
-
-struct DivideArguments {
-  void* data;
-  uint64_t count;
-  int64_t divisor;  // positive
   uint32_t block_elements;
 };
 

@@ -1,4 +1,4 @@
-// What cast.h, scale.h, check.h and fill.h promise, on any rig: instantiate ArrayConformance with a MakeTestRig.
+// What cast.h, check.h and fill.h promise, on any rig: instantiate ArrayConformance with a MakeTestRig.
 
 #ifndef KERNELS_CUDA_ARRAY_CONFORMANCE_H_
 #define KERNELS_CUDA_ARRAY_CONFORMANCE_H_
@@ -17,7 +17,6 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/fill.h"
 #include "kernels/cuda/kernel_conformance.h"
-#include "kernels/cuda/scale.h"
 #include "kernels/cuda/test_rig.h"
 #include "kernels/reference.h"
 #include "kernels/test_arrays.h"
@@ -169,8 +168,6 @@ TEST_P(ArrayConformance, RefusesArraysThatOverlapOtherwiseThanExactly) {
       if (to_bytes == from_bytes) continue;
       EXPECT_THAT(cast(middle, middle), overlap);
     }
-    EXPECT_THAT(internal::Scale(from, middle + SizeOf(from), middle, kCount, 0.5, executor()), overlap);
-    EXPECT_THAT(internal::Scale(from, middle, middle + SizeOf(from), kCount, 0.5, executor()), overlap);
   }
 }
 
@@ -190,60 +187,6 @@ TEST_P(ArrayConformance, CastRefusesWhatTheHostRefuses) {
               StatusIs(StatusCode::kInvalidArgument, HasSubstr("not aligned to 4 bytes")));
   EXPECT_THAT(cast(DType::kI32, memory, DType::kI32, 1, reinterpret_cast<uint64_t*>(memory)),
               StatusIs(StatusCode::kInvalidArgument, HasSubstr("infinite in i32")));
-}
-
-TEST_P(ArrayConformance, ScalesFloatsAndComplexNumbers) {
-  for (const DType dtype : kAllDTypes) {
-    if (!IsFloat(dtype) && !IsComplex(dtype)) {
-      EXPECT_THAT(internal::Scale(dtype, nullptr, nullptr, 0, 1, executor()),
-                  StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("cannot scale " + Name(dtype))));
-      continue;
-    }
-    for (const double factor : {1.0, 1.0 / 3, 0.0}) {
-      for (const size_t count : kSizes) {
-        const Bytes source = TestElements(dtype, count, random_);
-        // A factor of 1 makes NaNs canonical, unlike a cast.
-        Bytes expected(source.size());
-        ReferenceScale(dtype, expected.data(), source.data(), count, factor);
-        for (const size_t offset : OffsetsFor(count, PartBytes(dtype))) {
-          SCOPED_TRACE(testing::Message() << count << " of " << Name(dtype) << " times " << factor << " at " << offset);
-          rig_->Reset();
-          const DeviceBytes array(*rig_, source, offset);
-          const DeviceBytes target(*rig_, Bytes(source.size(), 0x55), AnyOffset(dtype));
-          ASSERT_THAT(internal::Scale(dtype, target.data(), array.data(), count, factor, executor()), IsOk());
-          ExpectSameBytes(target.Read(), expected, SizeOf(dtype));
-          EXPECT_TRUE(target.GuardsIntact());
-          ASSERT_THAT(internal::Scale(dtype, array.data(), array.data(), count, factor, executor()), IsOk());
-          ExpectSameBytes(array.Read(), expected, SizeOf(dtype));
-          EXPECT_TRUE(array.GuardsIntact());
-        }
-      }
-    }
-  }
-}
-
-TEST_P(ArrayConformance, DividesIntegersTowardZero) {
-  for (const DType dtype : {DType::kU8, DType::kI8, DType::kI32, DType::kU32, DType::kI64, DType::kU64}) {
-    for (const int64_t divisor : {int64_t{1}, int64_t{3}, int64_t{128}, int64_t{1000000007}, int64_t{1} << 40}) {
-      for (const size_t count : kSizes) {
-        const Bytes source = TestElements(dtype, count, random_);
-        Bytes expected = source;
-        ReferenceDivideTowardZero(dtype, expected.data(), count, divisor);
-        for (const size_t offset : OffsetsFor(count, SizeOf(dtype))) {
-          SCOPED_TRACE(testing::Message() << count << " of " << Name(dtype) << " by " << divisor << " at " << offset);
-          rig_->Reset();
-          const DeviceBytes array(*rig_, source, offset);
-          ASSERT_THAT(internal::DivideTowardZero(dtype, array.data(), count, divisor, executor()), IsOk());
-          ExpectSameBytes(array.Read(), expected, SizeOf(dtype));
-          EXPECT_TRUE(array.GuardsIntact());
-        }
-      }
-    }
-  }
-  EXPECT_THAT(internal::DivideTowardZero(DType::kF32, nullptr, 0, 2, executor()),
-              StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("no integer")));
-  EXPECT_THAT(internal::DivideTowardZero(DType::kI32, nullptr, 0, 0, executor()),
-              StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("must be positive")));
 }
 
 TEST_P(ArrayConformance, CountsWhatIsNotFinite) {

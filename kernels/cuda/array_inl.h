@@ -1,5 +1,4 @@
-// What is done to one array alone: counting what is not finite, filling, dividing integers. See execution_inl.h for who
-// includes this.
+// What is done to one array alone: counting what is not finite, and filling. See execution_inl.h for who includes this.
 //
 // Launch: kThreads threads a block, which does `block_elements`; vectors of kVectorBytes from the first aligned element
 // on, and what is before and behind them element by element.
@@ -90,36 +89,6 @@ struct Fill {
     }
 
     Vector<Bits, kVectorBytes / sizeof(Bits)> pattern;
-  };
-};
-
-template <typename T>
-struct DivideTowardZero {
-  using Arguments = DivideArguments;
-
-  // Up to 32 bits go through double, as in kernels/cpu/scale_inl.h: exact operands, and a quotient that is not whole is
-  // farther from the next whole number than rounding reaches. 64 bits hold every divisor.
-  using Wide = std::conditional_t<sizeof(T) <= 4, double, T>;
-
-  static LOCKSTEP_BODY void Run(const Arguments& arguments, uint32_t block, uint32_t thread) {
-    Dividing dividing = {static_cast<Wide>(arguments.divisor)};
-    ForBlock(static_cast<T*>(arguments.data), arguments.count, arguments.block_elements, block, thread, dividing);
-  }
-
- private:
-  struct Dividing {
-    template <int kLanes>
-    LOCKSTEP_BODY void Run(T* elements) {
-      auto* const vector = reinterpret_cast<Vector<T, kLanes>*>(elements);
-      Vector<T, kLanes> values = Load(vector);
-      LOCKSTEP_UNROLL
-      for (int i = 0; i < kLanes; ++i) {
-        values.lane[i] = static_cast<T>(static_cast<Wide>(values.lane[i]) / divisor);
-      }
-      Store(vector, values);
-    }
-
-    Wide divisor;
   };
 };
 

@@ -19,7 +19,7 @@ absl::Status CastScaled(DType to, void* target, DType from, const void* source, 
     return absl::InvalidArgumentError(absl::StrCat("cannot count what becomes infinite in ", Name(to)));
   }
   if (target == source && to == from && factor == 1 && saturated == nullptr) return absl::OkStatus();
-  return TransferArray(to, target, from, source, count, factor, /*may_copy=*/true, saturated, executor);
+  return TransferArray(to, target, from, source, count, factor, saturated, executor);
 }
 
 }  // namespace internal

@@ -18,8 +18,7 @@ const KernelTable& DeviceKernels() {
     internal::AddTransfersToF64(kernels);
     internal::AddTransfersToF8E4M3(kernels);
     internal::AddTransfersToF8E5M2(kernels);
-    internal::AddIntegerKernels(kernels);
-    internal::AddFloatKernels(kernels);
+    internal::AddArrayKernels(kernels);
     return kernels;
   }();
   return table;

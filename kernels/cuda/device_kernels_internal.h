@@ -16,8 +16,7 @@ void AddTransfersToF32(KernelTable& table);
 void AddTransfersToF64(KernelTable& table);
 void AddTransfersToF8E4M3(KernelTable& table);
 void AddTransfersToF8E5M2(KernelTable& table);
-void AddIntegerKernels(KernelTable& table);
-void AddFloatKernels(KernelTable& table);  // and fills
+void AddArrayKernels(KernelTable& table);  // checks and fills
 
 }  // namespace internal
 }  // namespace cuda

@@ -1,12 +1,11 @@
-// Float formats element by element, and conversion between them with a factor: the arithmetic of kernels/cpu/cast.h and
-// scale.h, to the bit. Compiled without contraction (nvcc: -fmad=false). See execution_inl.h for who includes this.
+// Float formats element by element, and conversion between them with a factor: the arithmetic of kernels/cpu/cast.h,
+// to the bit. Compiled without contraction (nvcc: -fmad=false). See execution_inl.h for who includes this.
 //
 // A format offers
 //   Bits, Wide        an element in memory; the type it is computed in (float, double)
 //   Decode, Encode    exact; rounded once to nearest even, with the canonical NaN
 //   kMagnitude        all of Bits but the sign
 //   kNonFinite        the smallest magnitude that is no finite number
-//   kSmallestNan      the smallest that is no number at all
 
 #ifndef KERNELS_CUDA_ELEMENTS_INL_H_
 #define KERNELS_CUDA_ELEMENTS_INL_H_
@@ -31,7 +30,6 @@ struct F32 {
   using Wide = float;
   static constexpr Bits kMagnitude = 0x7FFFFFFF;
   static constexpr Bits kNonFinite = 0x7F800000;
-  static constexpr Bits kSmallestNan = kNonFinite + 1;
   static LOCKSTEP_BODY Wide Decode(Bits bits) { return __builtin_bit_cast(float, bits); }
   static LOCKSTEP_BODY Bits Encode(Wide value) {
     return value != value ? 0x7FC00000 : __builtin_bit_cast(uint32_t, value);
@@ -44,7 +42,6 @@ struct F64 {
   using Wide = double;
   static constexpr Bits kMagnitude = 0x7FFFFFFFFFFFFFFF;
   static constexpr Bits kNonFinite = 0x7FF0000000000000;
-  static constexpr Bits kSmallestNan = kNonFinite + 1;
   static LOCKSTEP_BODY Wide Decode(Bits bits) { return __builtin_bit_cast(double, bits); }
   static LOCKSTEP_BODY Bits Encode(Wide value) {
     return value != value ? 0x7FF8000000000000 : __builtin_bit_cast(uint64_t, value);
@@ -59,7 +56,6 @@ struct Narrow {
   using Wide = float;
   static constexpr Bits kMagnitude = static_cast<Bits>(static_cast<Bits>(~Bits{0}) >> 1);
   static constexpr Bits kNonFinite = kInfinity;
-  static constexpr Bits kSmallestNan = kInfinity == kMagnitude ? kInfinity : kInfinity + 1;  // f8e4m3 has no infinity
   static LOCKSTEP_BODY Wide Decode(Bits bits) { return static_cast<float>(Storage::FromBits(bits)); }
   static LOCKSTEP_BODY Bits Encode(Wide value) { return Storage(value).bits(); }
 };

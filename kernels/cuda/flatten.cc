@@ -100,7 +100,6 @@ TransferSetup SetupOf(const Call& call, DType dtype) {
   setup.header.factor = call.factor;
   setup.header.entry_base = call.entry_base;
   setup.header.to_flat = call.to_flat;
-  setup.header.may_copy = true;
   if (call.gate != nullptr) {
     const BucketGate& gate = *call.gate;
     setup.header.gate = {gate.tail,

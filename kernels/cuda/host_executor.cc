@@ -35,8 +35,7 @@ const KernelTable& HostExecutor::kernels() const {
     AddTransfersTo<HostEntry, F64>(kernels);
     AddTransfersTo<HostEntry, F8E4M3>(kernels);
     AddTransfersTo<HostEntry, F8E5M2>(kernels);
-    AddIntegers<HostEntry>(kernels);
-    AddFloats<HostEntry>(kernels);
+    AddChecks<HostEntry>(kernels);
     AddFills<HostEntry>(kernels);
     return kernels;
   }();

@@ -5,7 +5,6 @@
 #define KERNELS_CUDA_KERNEL_TABLE_H_
 
 #include "base/dtype.h"
-#include "base/reduce_op.h"
 
 namespace lockstep {
 namespace kernels {
@@ -24,11 +23,8 @@ struct KernelTable {
   KernelFunction transfer_large[kDTypeCount][kDTypeCount];
   KernelFunction transfer_counting[kDTypeCount][kDTypeCount];  // small arguments
   KernelFunction transfer_strided[kDTypeCount][kDTypeCount];
-  KernelFunction reduce[kDTypeCount][kReduceOpCount];  // complex numbers: products only
-  KernelFunction scaled_sum[kDTypeCount];              // of floats
-  KernelFunction count_non_finite[kDTypeCount];        // of floats
-  KernelFunction divide[kDTypeCount];                  // of integers
-  KernelFunction fill[kFillSizes];                     // by the logarithm of the element's bytes
+  KernelFunction count_non_finite[kDTypeCount];  // of floats
+  KernelFunction fill[kFillSizes];               // by the logarithm of the element's bytes
 };
 
 }  // namespace cuda

@@ -8,7 +8,6 @@
 #include "kernels/cuda/flatten_matrix_conformance.h"
 #include "kernels/cuda/gate_conformance.h"
 #include "kernels/cuda/preload.h"
-#include "kernels/cuda/reduce_conformance.h"
 #include "kernels/cuda/test_rig.h"
 
 namespace lockstep {
@@ -20,7 +19,6 @@ INSTANTIATE_TEST_SUITE_P(OnADevice, ArrayConformance, testing::Values(&MakeDevic
 INSTANTIATE_TEST_SUITE_P(OnADevice, FlattenConformance, testing::Values(&MakeDeviceRig));
 INSTANTIATE_TEST_SUITE_P(OnADevice, FlattenMatrixConformance, testing::Values(&MakeDeviceRig));
 INSTANTIATE_TEST_SUITE_P(OnADevice, GateConformance, testing::Values(&MakeDeviceRig));
-INSTANTIATE_TEST_SUITE_P(OnADevice, ReduceConformance, testing::Values(&MakeDeviceRig));
 
 TEST(Preload, LoadsEveryKernelOrSaysWhyNot) {
   const auto devices = CudaDeviceCount();

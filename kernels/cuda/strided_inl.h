@@ -44,7 +44,7 @@ struct StridedTransfer {
     const Piece& piece = strided.piece;
     const Passage passage = Pass(header.gate, piece.entry, header.factor);
     if (!passage.open) return;
-    const bool copies = std::is_same<To, From>::value && header.may_copy && passage.factor == 1;
+    const bool copies = std::is_same<To, From>::value && passage.factor == 1;
     const auto factor = static_cast<typename Conversion<To, From>::Factor>(passage.factor);
     const Dimension* const dimensions = arguments.dimensions + strided.first_dimension;
     const uint64_t begin = static_cast<uint64_t>(block - piece.first_block) * header.block_elements;

@@ -121,7 +121,7 @@ absl::Status StridedBatch::Flush() {
 }
 
 absl::Status TransferArray(DType to, void* target, DType from, const void* source, size_t count, double factor,
-                           bool may_copy, uint64_t* saturated, Executor& executor) {
+                           uint64_t* saturated, Executor& executor) {
   if (count == 0) return absl::OkStatus();  // the pointers may be null
   const RealForm form = RealFormOf(from);
   LOCKSTEP_RETURN_IF_ERROR(CheckAligned("a target", target, SizeOf(RealFormOf(to).dtype)));
@@ -134,7 +134,6 @@ absl::Status TransferArray(DType to, void* target, DType from, const void* sourc
   setup.header.factor = factor;
   setup.header.saturated = saturated;
   setup.header.to_flat = true;
-  setup.header.may_copy = may_copy;
   setup.elements = count * form.parts;
   setup.pieces = 1;
   const KernelTable& kernels = executor.kernels();

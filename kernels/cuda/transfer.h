@@ -1,4 +1,4 @@
-// Packs pieces into argument blocks of transfer kernels and launches them. What flatten.h, cast.h and scale.h share.
+// Packs pieces into argument blocks of transfer kernels and launches them. What flatten.h and cast.h share.
 // Private to kernels/cuda.
 
 #ifndef KERNELS_CUDA_TRANSFER_H_
@@ -92,7 +92,7 @@ absl::Status RunTransfer(const TransferSetup& setup, Executor& executor, const F
 // One array to another. `saturated` may be null; INVALID_ARGUMENT when an array is not aligned to its real elements, and when
 // they overlap otherwise than exactly.
 absl::Status TransferArray(DType to, void* target, DType from, const void* source, size_t count, double factor,
-                           bool may_copy, uint64_t* saturated, Executor& executor);
+                           uint64_t* saturated, Executor& executor);
 
 }  // namespace cuda
 }  // namespace kernels

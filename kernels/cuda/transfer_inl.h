@@ -200,7 +200,7 @@ struct Transfer {
         static_cast<const FromBits*>(from_array) + (header.to_flat ? 0 : piece.offset) + begin;
     const auto factor = static_cast<Factor>(passage.factor);
     if constexpr (std::is_same<To, From>::value) {
-      if (header.may_copy && passage.factor == 1) {
+      if (passage.factor == 1) {
         Copying<To> convert;
         return ConvertRange(target, source, count, thread, convert);
       }

@@ -120,27 +120,12 @@ absl::Status OfiEndpoint::Open() {
     LOCKSTEP_RETURN_IF_ERROR(done(TakeName(), "fi_setname"));
     guard_ = std::make_unique<OfiCallGuard>(kShm, OfiCallGuard::Options());
   }
-  device_memory_ = AskForDeviceMemory();
   LOCKSTEP_RETURN_IF_ERROR(done(fi_enable(endpoint_), "fi_enable"));
   char name[256];
   size_t bytes = sizeof(name);
   LOCKSTEP_RETURN_IF_ERROR(done(fi_getname(&endpoint_->fid, name, &bytes), "fi_getname"));
   address_.assign(name, bytes);
   return absl::OkStatus();
-}
-
-absl::Status OfiEndpoint::AskForDeviceMemory() {
-  const std::string name = absl::StrCat("libfabric ", info_->fabric_attr->prov_name);
-  if ((info_->caps & FI_HMEM) == 0) {
-    return absl::UnimplementedError(absl::StrCat(name, " does not take memory of a device"));
-  }
-  // Otherwise it may copy by calls to CUDA, which can wait for streams that wait for whoever makes them.
-  int p2p = FI_HMEM_P2P_REQUIRED;
-  const int result = fi_setopt(&endpoint_->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &p2p, sizeof(p2p));
-  if (result == 0) return absl::OkStatus();
-  return absl::UnimplementedError(
-      absl::StrCat(OfiStatus(*api_, result, absl::StrCat(name, ": fi_setopt of FI_HMEM_P2P_REQUIRED")).message(),
-                   ": its device does not reach memory of a device by itself"));
 }
 
 int OfiEndpoint::TakeName() {
@@ -371,7 +356,7 @@ bool OfiEndpoint::PrepareToWait() {
   return fi_trywait(fabric_, waited, 1) == 0;
 }
 
-absl::StatusOr<fid_mr*> OfiEndpoint::Register(const void* memory, size_t bytes, int cuda_device) {
+absl::StatusOr<fid_mr*> OfiEndpoint::Register(const void* memory, size_t bytes) {
   const int modes = info_->domain_attr->mr_mode;
   const iovec piece = {const_cast<void*>(memory), bytes};
   fi_mr_attr attributes = {};
@@ -379,14 +364,9 @@ absl::StatusOr<fid_mr*> OfiEndpoint::Register(const void* memory, size_t bytes, 
   attributes.iov_count = 1;
   attributes.access = FI_SEND | FI_RECV;
   if ((modes & FI_MR_PROV_KEY) == 0) attributes.requested_key = next_key_++;
-  if (cuda_device >= 0) {
-    attributes.iface = FI_HMEM_CUDA;
-    attributes.device.cuda = cuda_device;
-  }
   fid_mr* registration = nullptr;
   const auto attempt = [&](const char* call) {
-    return absl::StrCat("libfabric ", info_->fabric_attr->prov_name, ": ", call, " of ", bytes, " bytes",
-                        cuda_device >= 0 ? absl::StrCat(" of CUDA device ", cuda_device) : std::string());
+    return absl::StrCat("libfabric ", info_->fabric_attr->prov_name, ": ", call, " of ", bytes, " bytes");
   };
   int result = fi_mr_regattr(domain_, &attributes, 0, &registration);
   if (result != 0) return OfiStatus(*api_, result, attempt("fi_mr_regattr"));

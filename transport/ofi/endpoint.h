@@ -79,9 +79,6 @@ class OfiEndpoint {
   const OfiApi& api() const { return *api_; }
   // This endpoint's address, as bytes that mean something to the same provider elsewhere.
   const std::string& address() const { return address_; }
-  // OK where memory of a CUDA device may be registered, which the provider's device then reaches without CUDA's help; else
-  // UNIMPLEMENTED and why not.
-  const absl::Status& device_memory() const { return device_memory_; }
 
   // A number for Post, from 0 upwards. INVALID_ARGUMENT for what is no address of this provider. Connects nothing yet.
   absl::StatusOr<int> AddPeer(absl::string_view address);
@@ -122,8 +119,8 @@ class OfiEndpoint {
   int wait_descriptor() const { return wait_descriptor_; }
   bool PrepareToWait();
 
-  // Registers memory: of the host, or of that CUDA device when it is not negative. Closed by CloseRegistration.
-  absl::StatusOr<fid_mr*> Register(const void* memory, size_t bytes, int cuda_device);
+  // Registers memory. Closed by CloseRegistration.
+  absl::StatusOr<fid_mr*> Register(const void* memory, size_t bytes);
   void CloseRegistration(fid_mr* registration);
   // Whether every buffer must be registered.
   bool registers_all() const { return (info_->domain_attr->mr_mode & FI_MR_LOCAL) != 0; }
@@ -152,7 +149,6 @@ class OfiEndpoint {
   absl::Status Open();
   // Of the provider shm, before the endpoint is enabled: a name that no other process has, dead or alive. What a killed
   // one leaves behind would be in the way of the next with its number.
-  absl::Status AskForDeviceMemory();
   int TakeName();
   absl::Status OpenQueue();
   bool CrashesWhenClosed() const;
@@ -178,7 +174,6 @@ class OfiEndpoint {
   fid_ep* endpoint_ = nullptr;
   std::unique_ptr<OfiCallGuard> guard_;  // where ranks share locks
   std::string address_;
-  absl::Status device_memory_;
   int wait_descriptor_ = -1;
   uint64_t next_key_ = 1;  // where we choose the keys of registrations
 

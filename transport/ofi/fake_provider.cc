@@ -129,9 +129,7 @@ struct FakeCalls {
     if (hints != nullptr && (hints->caps & ~options.caps) != 0) return -FI_ENODATA;
     auto made = std::make_unique<Info>();
     made->provider = options.name;
-    // What is a primary capability of libfabric's is there for those who ask.
-    const bool asks = hints != nullptr && (hints->caps & FI_HMEM) != 0;
-    made->info.caps = asks ? options.caps : options.caps & ~uint64_t{FI_HMEM};
+    made->info.caps = options.caps;
     made->info.mode = options.mode;
     made->tx.inject_size = options.inject_bytes;
     made->tx.size = made->rx.size = options.queue;
@@ -212,18 +210,9 @@ struct FakeCalls {
   }
   static int OpenEndpoint(fid_domain* domain, fi_info* info, fid_ep** ep, void* context) {
     MutexLock lock(Lock());
-    const bool may_have_device_memory = (info->caps & FI_HMEM) != 0;
-    if (may_have_device_memory && the_provider->options_.hmem_endpoint_error != 0) {
-      return -the_provider->options_.hmem_endpoint_error;
-    }
     static fi_ops_ep ops = {};
     ops.size = sizeof(ops);
     ops.cancel = &Cancel;
-    ops.setopt = [](fid*, int level, int name, const void* value, size_t bytes) {
-      const bool known = level == FI_OPT_ENDPOINT && name == FI_OPT_FI_HMEM_P2P && bytes == sizeof(int) &&
-                         *static_cast<const int*>(value) == FI_HMEM_P2P_REQUIRED;
-      return known && the_provider->options_.p2p ? 0 : -FI_EOPNOTSUPP;
-    };
     static fi_ops_cm cm = {};
     cm.size = sizeof(cm);
     cm.getname = [](fid* fid, void* name, size_t* bytes) {
@@ -286,14 +275,10 @@ struct FakeCalls {
     MutexLock lock(Lock());
     FakeProvider* const provider = the_provider;
     if (provider->registrations_.size() >= provider->options_.registrations_max) return -FI_ENOMEM;
-    if (attributes->iface == FI_HMEM_CUDA && provider->options_.cuda_registration_error != 0) {
-      return -provider->options_.cuda_registration_error;
-    }
     auto* const made = new FakeProvider::Registration();
     made->provider = provider;
     made->begin = reinterpret_cast<uintptr_t>(attributes->mr_iov[0].iov_base);
     made->bytes = attributes->mr_iov[0].iov_len;
-    if (attributes->iface == FI_HMEM_CUDA) made->cuda_device = attributes->device.cuda;
     made->mr.fid.ops = Ops<&Deregister>();
     made->mr.mem_desc = made;
     provider->registrations_.push_back(made);
@@ -330,13 +315,6 @@ struct FakeCalls {
       if (one == descriptor && one->begin <= begin && begin + bytes <= one->begin + one->bytes) return;
     }
     Complain(absl::StrCat(bytes, " bytes that are not registered"));
-  }
-  // A descriptor is null or that of a registration which is open: CheckMemory has looked.
-  static void* Reach(const void* buffer, const void* descriptor) {
-    const auto* const registration = static_cast<const FakeProvider::Registration*>(descriptor);
-    const bool on_device = registration != nullptr && registration->cuda_device >= 0;
-    const auto reach = the_provider->options_.reach;
-    return on_device && reach != nullptr ? reach(buffer) : const_cast<void*>(buffer);
   }
   static void Take(void* context) {
     void*& mark = static_cast<fi_context2*>(context)->internal[0];
@@ -379,9 +357,9 @@ struct FakeCalls {
   }
 
   static void Deliver(Endpoint* endpoint, const Endpoint::Receive& receive, const Message& message) {
-    const void* const source = message.data == nullptr ? message.copy.data() : Reach(message.data, message.descriptor);
+    const void* const source = message.data == nullptr ? message.copy.data() : message.data;
     const size_t bytes = std::min(message.bytes, receive.bytes);
-    if (bytes > 0) std::memcpy(Reach(receive.buffer, receive.descriptor), source, bytes);
+    if (bytes > 0) std::memcpy(receive.buffer, source, bytes);
     const int error = std::exchange(the_provider->receive_error_, 0);
     Complete(endpoint, receive.context, bytes, message.tag,
              error != 0                      ? error
@@ -431,7 +409,7 @@ struct FakeCalls {
     message.tag = tag;
     message.bytes = bytes;
     if (bytes <= options.eager_bytes) {
-      if (bytes > 0) message.copy.assign(static_cast<const char*>(Reach(data, descriptor)), bytes);
+      if (bytes > 0) message.copy.assign(static_cast<const char*>(data), bytes);
       Complete(self, context, 0, tag, 0);
     } else {
       message.data = data;
@@ -546,11 +524,6 @@ std::vector<std::string> FakeProvider::addresses() const {
   std::vector<std::string> addresses;
   for (const Endpoint* const one : endpoints_) addresses.push_back(one->name);
   return addresses;
-}
-
-size_t FakeProvider::registered_cuda() const {
-  return static_cast<size_t>(std::count_if(registrations_.begin(), registrations_.end(),
-                                           [](const Registration* one) { return one->cuda_device >= 0; }));
 }
 
 }  // namespace lockstep

@@ -34,13 +34,6 @@ struct FakeProviderOptions {
   bool scramble = false;
   // Registrations beyond so many fail.
   size_t registrations_max = SIZE_MAX;
-  // Of memory of devices (FI_HMEM among `caps`): whether it can be had without the help of the device's own library, what
-  // registering it answers, and what opening an endpoint does that may be given some; errors are positive, 0 is none.
-  bool p2p = true;
-  int cuda_registration_error = 0;
-  int hmem_endpoint_error = 0;
-  // What an address in memory that was registered as a CUDA device's stands for; null: itself.
-  void* (*reach)(const void* address) = nullptr;
 };
 
 // One at a time in a process, whose endpoints reach each other. Outlives everything that is made of it. The objects are
@@ -57,9 +50,8 @@ class FakeProvider {
 
   // What was done to it that its attributes forbid, in words; empty when all is well.
   const std::vector<std::string>& complaints() const { return complaints_; }
-  // Registrations that are open, those of a CUDA device among them, and how many were made.
+  // Registrations that are open, and how many were made.
   size_t registered() const { return registrations_.size(); }
-  size_t registered_cuda() const;
   int registrations_made() const { return registrations_made_; }
   // Of all endpoints, in the order in which they were made.
   std::vector<std::string> addresses() const;
@@ -76,7 +68,6 @@ class FakeProvider {
     fid_mr mr = {};
     uintptr_t begin = 0;
     size_t bytes = 0;
-    int cuda_device = -1;
     FakeProvider* provider = nullptr;
   };
   struct Endpoint;

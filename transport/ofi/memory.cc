@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status.h"
 
@@ -31,17 +30,11 @@ OfiMemory::Region* OfiMemory::Find(uintptr_t begin, size_t bytes) {
   return nullptr;
 }
 
-const OfiMemory::Region* OfiMemory::DeviceRegion(const void* memory, size_t bytes) const {
-  const Region* const region = const_cast<OfiMemory*>(this)->Find(AddressOf(memory), bytes);
-  return region != nullptr && region->device ? region : nullptr;
-}
-
 absl::StatusOr<OfiMemory::Region*> OfiMemory::Borrow(const void* memory, size_t bytes) {
-  if (bytes == 0 || (!endpoint_->registers_all() && devices_ == 0)) return nullptr;
+  if (bytes == 0 || !endpoint_->registers_all()) return nullptr;
   Region* region = Find(AddressOf(memory), bytes);
   if (region == nullptr) {
-    if (!endpoint_->registers_all()) return nullptr;
-    LOCKSTEP_ASSIGN_OR_RETURN(region, Add(memory, bytes, /*cuda_device=*/-1));
+    LOCKSTEP_ASSIGN_OR_RETURN(region, Add(memory, bytes));
   } else if (region->users == 0 && !region->kept) {
     idle_.erase(region->idle);
   }
@@ -60,42 +53,28 @@ void OfiMemory::Return(Region* region) {
   Erase(oldest);
 }
 
-absl::StatusOr<OfiMemory::Region*> OfiMemory::Add(const void* memory, size_t bytes, int cuda_device) {
-  absl::StatusOr<fid_mr*> registration = endpoint_->Register(memory, bytes, cuda_device);
+absl::StatusOr<OfiMemory::Region*> OfiMemory::Add(const void* memory, size_t bytes) {
+  absl::StatusOr<fid_mr*> registration = endpoint_->Register(memory, bytes);
   // Providers have room for so many: what nobody uses makes room.
   while (!registration.ok() && !idle_.empty()) {
     Region* const oldest = idle_.front();
     idle_.pop_front();
     Erase(oldest);
-    registration = endpoint_->Register(memory, bytes, cuda_device);
+    registration = endpoint_->Register(memory, bytes);
   }
   LOCKSTEP_RETURN_IF_ERROR(registration.status());
   Region& region = regions_.emplace(AddressOf(memory), Region())->second;
   region.begin = AddressOf(memory);
   region.bytes = bytes;
   region.registration = *registration;
-  region.device = region.kept = cuda_device >= 0;
   longest_ = std::max(longest_, bytes);
   return &region;
 }
 
 absl::Status OfiMemory::Keep(const void* memory, size_t bytes) {
   if (bytes == 0 || !endpoint_->registers_all()) return absl::OkStatus();
-  LOCKSTEP_ASSIGN_OR_RETURN(Region* const region, Add(memory, bytes, /*cuda_device=*/-1));
+  LOCKSTEP_ASSIGN_OR_RETURN(Region* const region, Add(memory, bytes));
   region->kept = true;
-  return absl::OkStatus();
-}
-
-absl::Status OfiMemory::AddDevice(const void* memory, size_t bytes, int cuda_device) {
-  LOCKSTEP_RETURN_IF_ERROR(endpoint_->device_memory());
-  if (bytes == 0) return absl::OkStatus();
-  for (const auto& entry : regions_) {
-    if (!entry.second.forgotten && Overlap(entry.second, AddressOf(memory), bytes)) {
-      return absl::InvalidArgumentError("a part of this memory is registered already");
-    }
-  }
-  LOCKSTEP_RETURN_IF_ERROR(Add(memory, bytes, cuda_device).status());
-  ++devices_;
   return absl::OkStatus();
 }
 
@@ -105,7 +84,6 @@ void OfiMemory::Forget(const void* memory, size_t bytes) {
     ++at;
     if (region.forgotten || !Overlap(region, AddressOf(memory), bytes)) continue;
     region.forgotten = true;
-    if (region.device) --devices_;
     if (region.users > 0) continue;
     if (!region.kept) idle_.erase(region.idle);
     Erase(&region);

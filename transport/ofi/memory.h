@@ -25,7 +25,6 @@ class OfiMemory {
     size_t bytes = 0;
     fid_mr* registration = nullptr;
     int users = 0;
-    bool device = false;                     // of a CUDA device
     bool kept = false;                       // stays until it is forgotten
     bool forgotten = false;                  // closed when its last user gives it back
     std::list<Region*>::iterator idle = {};  // valid while `users` is 0 and it is not kept
@@ -51,12 +50,6 @@ class OfiMemory {
 
   // Registers it until it is forgotten, where the provider wants that.
   absl::Status Keep(const void* memory, size_t bytes);
-  // Memory of a CUDA device: messages may lie in it from now on. UNIMPLEMENTED when the provider does not take any;
-  // INVALID_ARGUMENT when a part of it is known already; else the provider's error.
-  absl::Status AddDevice(const void* memory, size_t bytes, int cuda_device);
-  // Whether it begins in such memory.
-  bool on_device(const void* memory) const { return devices_ > 0 && DeviceRegion(memory, 1) != nullptr; }
-
   // Closes every registration that overlaps this memory, now or when its last user gives it back.
   void Forget(const void* memory, size_t bytes);
 
@@ -65,9 +58,8 @@ class OfiMemory {
  private:
   using Regions = std::multimap<uintptr_t, Region>;  // by where they begin
 
-  const Region* DeviceRegion(const void* memory, size_t bytes) const;
   Region* Find(uintptr_t begin, size_t bytes);
-  absl::StatusOr<Region*> Add(const void* memory, size_t bytes, int cuda_device);
+  absl::StatusOr<Region*> Add(const void* memory, size_t bytes);
   void Erase(Region* region);
 
   OfiEndpoint* const endpoint_;
@@ -75,7 +67,6 @@ class OfiMemory {
   Regions regions_;
   size_t longest_ = 0;       // of all regions: how far before an address one that holds it may begin
   std::list<Region*> idle_;  // the one that was used least lately in front
-  int devices_ = 0;
 };
 
 }  // namespace lockstep

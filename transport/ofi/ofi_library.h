@@ -18,9 +18,8 @@
 
 namespace lockstep {
 
-// The version of the interface that is asked for: the oldest that has all we use, so that old libraries will do and new
-// ones write no more than this header's structures have room for. FI_HMEM with fi_mr_attr's `iface` came latest of what
-// we use.
+// The version of the interface that is asked for: it has all we use, old libraries will do, and new ones write no more than
+// this header's structures have room for.
 inline constexpr uint32_t kOfiVersion = FI_VERSION(1, 12);
 
 // The entry points, as in <rdma/fabric.h>.

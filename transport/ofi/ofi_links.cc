@@ -120,8 +120,8 @@ void OfiLinks::Receive(Rank source, ChannelId channel, const Envelope& expected,
 Transport::Exchanged OfiLinks::Exchange(Rank peer, ChannelId channel, const Envelope& envelope, const void* data,
                                         const Sink& sink, int looks) {
   Link* const link = Get(peer, channel);
-  const bool possible = link->receive.idle() && !on_device(sink.target) && !on_device(data);
-  if (!possible || !link->send.SendAtOnce(envelope, data, sink.bytes)) return Transport::Exchanged::kNothing;
+  const bool possible = link->receive.idle() && link->send.SendAtOnce(envelope, data, sink.bytes);
+  if (!possible) return Transport::Exchanged::kNothing;
   for (int look = 0; look < looks && link->receive.idle(); ++look) {
     (void)Poll();
     if (link->receive.idle() && link->receive.ReceiveAtOnce(envelope, sink)) return Transport::Exchanged::kAll;

@@ -49,7 +49,6 @@ class OfiLinks final : private OfiPeers::Observer {
   bool addresses_known() const { return !broken_.ok() || peers_->addresses_known(); }
   std::string DescribePeer(Rank peer) const { return peers_->Describe(peer); }
   OfiMemory* memory() { return memory_.get(); }
-  bool on_device(const void* memory) const { return broken_.ok() && memory_->on_device(memory); }
 
   void Send(Rank target, ChannelId channel, const Envelope& envelope, const void* data, size_t bytes,
             Operation* operation);

@@ -71,25 +71,6 @@ size_t RoundDown(size_t bytes, size_t most) { return std::min(bytes, most) / 64 
 
 }  // namespace
 
-// Of the same provider and domain, for memory of devices, too; null where they have none such.
-std::unique_ptr<OfiEndpoint> OfiTransport::EndpointForDevices(const OfiTransportOptions& options,
-                                                              const OfiCandidate& chosen) {
-  OfiWish wish;
-  wish.provider = chosen.provider;
-  wish.domain = chosen.domain;
-  wish.address = options.bind_address.WithPort(0);
-  wish.device_memory = true;
-  absl::StatusOr<OfiProvider> provider = FindProvider(*options.api, wish);
-  // Who asks by name may get a layer over what was asked for.
-  if (!provider.ok() || provider->candidates.front().provider != chosen.provider) return nullptr;
-  absl::StatusOr<std::unique_ptr<OfiEndpoint>> endpoint = OfiEndpoint::Create(options.api, std::move(provider->info));
-  if (!endpoint.ok()) {
-    LOCKSTEP_LOG(kInfo) << "no memory of devices: " << endpoint.status().message();
-    return nullptr;
-  }
-  return *std::move(endpoint);
-}
-
 absl::StatusOr<std::unique_ptr<OfiTransport>> OfiTransport::Create(OfiTransportOptions options) {
   LOCKSTEP_RETURN_IF_ERROR(Check(options));
   if (options.api == nullptr) {
@@ -100,15 +81,9 @@ absl::StatusOr<std::unique_ptr<OfiTransport>> OfiTransport::Create(OfiTransportO
   wish.provider = options.provider;
   wish.address = options.bind_address.WithPort(0);
   wish.domain = options.domain;
-  wish.device_memory = options.device_memory == OfiTransportOptions::DeviceMemory::kRequired;
   LOCKSTEP_ASSIGN_OR_RETURN(OfiProvider provider, FindProvider(*options.api, wish));
-  std::unique_ptr<OfiEndpoint> endpoint;
-  if (options.device_memory == OfiTransportOptions::DeviceMemory::kIfTaken) {
-    endpoint = EndpointForDevices(options, provider.candidates.front());
-  }
-  if (endpoint == nullptr) {
-    LOCKSTEP_ASSIGN_OR_RETURN(endpoint, OfiEndpoint::Create(options.api, std::move(provider.info)));
-  }
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<OfiEndpoint> endpoint,
+                            OfiEndpoint::Create(options.api, std::move(provider.info)));
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd events, Descriptor(epoll_create1(EPOLL_CLOEXEC), "epoll_create1"));
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd timer,
                             Descriptor(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC), "timerfd_create"));
@@ -209,11 +184,6 @@ absl::Status OfiTransport::Connect(Deadline deadline) {
   return absl::OkStatus();
 }
 
-absl::Status OfiTransport::AddDeviceMemory(const void* memory, size_t bytes, int cuda_device) {
-  if (Forked() || closed_) return absl::FailedPreconditionError("ofi transport: closed");
-  return links_->memory()->AddDevice(memory, bytes, cuda_device);
-}
-
 absl::Status OfiTransport::KeepMemory(const void* memory, size_t bytes) {
   if (Forked() || closed_) return absl::FailedPreconditionError("ofi transport: closed");
   return links_->memory()->Keep(memory, bytes);
@@ -249,13 +219,9 @@ void OfiTransport::Receive(Rank source, ChannelId channel, const Envelope& expec
                            Operation* operation) {
   absl::Status status = CheckPeer(source);
   Forked();
-  if (status.ok() && sink.reduction != nullptr) {
-    if (sink.bytes % SizeOf(sink.reduction->dtype) != 0) {
-      status = absl::InvalidArgumentError(
-          absl::StrCat("a sink of ", sink.bytes, " bytes is no whole number of ", Name(sink.reduction->dtype)));
-    } else if (links_->on_device(sink.target) || links_->on_device(sink.operand)) {
-      status = absl::InvalidArgumentError("ofi transport: a reduction into memory of a device");
-    }
+  if (status.ok() && sink.reduction != nullptr && sink.bytes % SizeOf(sink.reduction->dtype) != 0) {
+    status = absl::InvalidArgumentError(
+        absl::StrCat("a sink of ", sink.bytes, " bytes is no whole number of ", Name(sink.reduction->dtype)));
   }
   if (!status.ok()) return operation->complete(operation, status);
   links_->Receive(source, channel, expected, sink, operation);

@@ -74,10 +74,6 @@ struct OfiTransportOptions {
   // How many registrations stay of memory that was not kept, once no message uses them. Only for programs that call
   // ForgetMemory before any such memory is unmapped.
   size_t registrations_max = 0;
-  // Whether memory of CUDA devices is to be sent from and received into. kIfTaken: where the provider takes it that is chosen
-  // anyhow.
-  enum class DeviceMemory { kNone, kIfTaken, kRequired };
-  DeviceMemory device_memory = DeviceMemory::kNone;
   // Null: the process's (Ofi()).
   const OfiApi* api = nullptr;
 };
@@ -117,7 +113,6 @@ class OfiTransport final : public PollableTransport {
                Operation* operation) override;
   absl::Status KeepMemory(const void* memory, size_t bytes) override;
   void ForgetMemory(const void* memory, size_t bytes) override;
-  absl::Status AddDeviceMemory(const void* memory, size_t bytes, int cuda_device) override;
   Exchanged Exchange(Rank peer, ChannelId channel, const Envelope& envelope, const void* data, const Sink& sink,
                      int looks) override;
   bool Progress() override;
@@ -143,8 +138,6 @@ class OfiTransport final : public PollableTransport {
   OfiTransport(OfiTransportOptions options, std::vector<OfiCandidate> candidates, UniqueFd events, UniqueFd timer,
                Wakeup wakeup);
 
-  static std::unique_ptr<OfiEndpoint> EndpointForDevices(const OfiTransportOptions& options,
-                                                         const OfiCandidate& chosen);
   absl::Status Open(std::unique_ptr<OfiEndpoint> endpoint);
   absl::Status CheckPeer(Rank peer) const;
   // True in a forked child; completes everything then.

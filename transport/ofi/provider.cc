@@ -64,7 +64,6 @@ std::string Unfit(const fi_info& info, const OfiWish& wish) {
   }
   if (info.ep_attr->msg_prefix_size != 0) return "wants a prefix in front of every message";
   if (info.domain_attr->resource_mgmt == FI_RM_DISABLED) return "drops messages when its queues are full";
-  if (wish.device_memory && (info.caps & FI_HMEM) == 0) return "does not take memory of a device";
   return "";
 }
 
@@ -131,12 +130,12 @@ void AddOnce(OfiCandidate candidate, std::vector<OfiCandidate>* candidates) {
 OfiInfo Hints(const OfiApi& api, const OfiWish& wish, uint64_t order) {
   OfiInfo hints(api.dupinfo(nullptr), {&api});
   if (hints == nullptr) return hints;
-  hints->caps = FI_TAGGED | (wish.device_memory ? FI_HMEM : 0);
+  hints->caps = FI_TAGGED;
   hints->mode = kOfiModes;
   hints->ep_attr->type = FI_EP_RDM;
   // One thread at a time calls into a domain: whoever holds the transport.
   hints->domain_attr->threading = FI_THREAD_DOMAIN;
-  hints->domain_attr->mr_mode = kOfiMrModes & ~(wish.device_memory ? 0 : FI_MR_HMEM);
+  hints->domain_attr->mr_mode = kOfiMrModes;
   hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
   hints->tx_attr->msg_order = order;
   hints->rx_attr->msg_order = order;

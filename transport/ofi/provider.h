@@ -27,10 +27,9 @@ inline constexpr int kOfiTagBits = 48;
 // Every message that is not cut into pieces fits in this.
 inline constexpr size_t kOfiMessageBytesMin = 8192;
 
-// Modes of memory registration that we serve (fi_mr(3)). The others are FI_MR_RAW, FI_MR_MMU_NOTIFY, FI_MR_RMA_EVENT
-// and FI_MR_COLLECTIVE, of which only the second concerns messages.
-inline constexpr int kOfiMrModes =
-    FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT | FI_MR_HMEM;
+// Modes of memory registration that we serve (fi_mr(3)). The others are FI_MR_RAW, FI_MR_MMU_NOTIFY, FI_MR_RMA_EVENT,
+// FI_MR_COLLECTIVE and FI_MR_HMEM, of which only the second concerns messages in memory of the host.
+inline constexpr int kOfiMrModes = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
 inline constexpr uint64_t kOfiModes = FI_CONTEXT | FI_CONTEXT2;
 
 struct OfiWish {
@@ -42,8 +41,6 @@ struct OfiWish {
   SocketAddress address;
   // Only this domain will do, the provider's name for a device or an interface ("mlx5_1", "rdmap0s6-rdm", "eth0"); empty: any.
   std::string domain;
-  // Only a provider that takes memory of a CUDA device will do.
-  bool device_memory = false;
 };
 
 struct OfiCandidate {

@@ -250,17 +250,6 @@ TEST(ChooseProvider, ADomainIsPinnedByItsName) {
   EXPECT_THAT(Chosen(infos, wish), HasSubstr("is not at 10.9.9.9"));
 }
 
-TEST(ChooseProvider, DeviceMemoryWantsAProviderThatTakesIt) {
-  Infos infos;
-  infos.Add("tcp;ofi_rxm", "eth0").Add("efa", "rdmap0s6-rdm", "", LikeEfa).Add("verbs;ofi_rxm", "m", "", LikeVerbs);
-  OfiWish wish;
-  wish.device_memory = true;
-  const absl::StatusOr<OfiChoice> choice = ChooseProvider(infos.list(), nullptr, wish);
-  ASSERT_THAT(choice, IsOk());
-  EXPECT_EQ(choice->candidates[0].provider, "efa");
-  EXPECT_THAT(Describe(choice->candidates), HasSubstr("tcp;ofi_rxm eth0: does not take memory of a device"));
-}
-
 TEST(ChooseProvider, ListsEachPlaceOnceAndThoseThatDidNotAnswer) {
   Infos fitting, all;
   fitting.Add("tcp;ofi_rxm", "eth0", "10.0.0.7:0")

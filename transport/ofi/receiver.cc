@@ -31,8 +31,7 @@ void Combine(const Sink& sink, size_t offset, const unsigned char* source, size_
 }  // namespace
 
 bool OfiReceiver::Long(const OfiIncoming& record) const {
-  const Sink& sink = record.operation->internal.sink;
-  return sink.bytes > kOfiEagerBytesMax || (sink.bytes > 0 && base_->parts->memory->on_device(sink.target));
+  return record.operation->internal.sink.bytes > kOfiEagerBytesMax;
 }
 
 void OfiReceiver::Post(Operation* operation) {
@@ -143,10 +142,7 @@ std::string OfiReceiver::Mismatch(const Operation& operation) const {
     return absl::StrCat(broken, "a message of ", operation.arrived_bytes, " bytes arrived where ", expected.bytes,
                         " were expected");
   }
-  if (operation.arrived != expected.envelope) {
-    return absl::StrCat(broken, "a message with another envelope arrived than the one expected");
-  }
-  return absl::StrCat(broken, "a message arrived from a host's memory where a device's waits for one from a device");
+  return absl::StrCat(broken, "a message with another envelope arrived than the one expected");
 }
 
 void OfiReceiver::Match(OfiIncoming* record, const Unexpected& message) {
@@ -160,7 +156,7 @@ void OfiReceiver::Match(OfiIncoming* record, const Unexpected& message) {
   const bool whole = message.slot != nullptr;
   if (fits && !whole) {
     if (!early && !ended_) Grant(record);
-  } else if (fits && !Long(*record)) {
+  } else if (fits && !early) {
     Combine(sink, 0, message.payload, sink.bytes);
     record->state = State::kDone;
   } else {

@@ -47,10 +47,8 @@ void OfiSender::Advance() {
 
 bool OfiSender::Start(OfiOutgoing* record) {
   const Operation::Internal& message = record->operation->internal;
-  const bool on_device = message.bytes > 0 && base_->parts->memory->on_device(message.source);
-  const bool eager = message.bytes <= kOfiEagerBytesMax && !on_device;
   if (!early_.empty() && StartGranted(record)) return true;
-  if (eager) {
+  if (message.bytes <= kOfiEagerBytesMax) {
     if (!Expected(record->number)) return false;
     base_->Notify(OfiKind::kEager, record->number, message.envelope, message.source, message.bytes);
     record->state = OfiOutgoing::State::kDone;

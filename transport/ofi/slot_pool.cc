@@ -22,8 +22,7 @@ bool OfiSlotPool::Grow() {
   auto slab = std::make_unique<Slab>();
   slab->memory.resize(count * slot_bytes_ / sizeof(CacheLine));
   if (endpoint_->registers_all()) {
-    absl::StatusOr<fid_mr*> registered =
-        endpoint_->Register(slab->memory.data(), count * slot_bytes_, /*cuda_device=*/-1);
+    absl::StatusOr<fid_mr*> registered = endpoint_->Register(slab->memory.data(), count * slot_bytes_);
     if (!registered.ok()) {
       status_ = registered.status();
       return false;

@@ -7,8 +7,8 @@ namespace kernels {
 namespace cuda {
 namespace internal {
 
-void AddFloatKernels(KernelTable& table) {
-  AddFloats<DeviceEntry>(table);
+void AddArrayKernels(KernelTable& table) {
+  AddChecks<DeviceEntry>(table);
   AddFills<DeviceEntry>(table);
 }
 
