@@ -24,30 +24,170 @@ LEAKS_OF_LIBFABRIC = {"LSAN_OPTIONS": "suppressions=transport/ofi/lsan_suppressi
 
 _FEATURES = ["layering_check"]
 
-def lockstep_cc_library(copts = [], features = [], **kwargs):
-    native.cc_library(copts = LOCKSTEP_COPTS + copts, features = _FEATURES + features, **kwargs)
+# What nearly every target includes; the others of Abseil are named where they are used.
+_ABSEIL = ["@com_google_absl//absl/" + name for name in [
+    "base:core_headers",
+    "status",
+    "status:statusor",
+    "strings",
+    "types:optional",
+    "types:span",
+]]
 
-def lockstep_cc_binary(copts = [], features = [], **kwargs):
-    native.cc_binary(copts = LOCKSTEP_COPTS + copts, features = _FEATURES + features, **kwargs)
+# Files that are no part of a folder's library, by their names.
+_TESTING = [
+    "*_conformance.h",
+    "*_conformance_fixture.h",
+    "*_fixture.h",
+    "*_matchers.h",
+    "*_processes.h",
+    "*_testing.*",
+    "*_testing_stub.*",
+    "fake_*",
+]
+_PROGRAMS = ["*_test.cc", "*_benchmark.cc", "*_main.cc"]
+
+# The rooms of a layer, from the lowest: the library of one uses those before it. Tests may use all.
+_ROOMS = {
+    "base": ["", "types", "device", "device/cuda"],
+    "kernels": ["", "cpu", "cuda"],
+    "transport": ["", "net", "link", "loopback", "store", "control", "tcp", "shm", "ofi", "nccl"],
+    "comm": [
+        "schedule",
+        "topology",
+        "select",
+        "",
+        "record",
+        "plan",
+        "engine",
+        "host",
+        "device",
+        "device/nccl",
+        "device/staged",
+        "world",
+        "schedule/verify",
+    ],
+    "reducer": ["plan", "sparse", "report", "pipeline", "buffers", ""],
+}
+
+def _check_rooms(package, deps):
+    for layer, rooms in _ROOMS.items():
+        if (package + "/").startswith(layer + "/"):
+            place = rooms.index(package[len(layer) + 1:])
+            for dep in deps:
+                room = dep.split(":")[0][2:]
+                if (room + "/").startswith(layer + "/") and rooms.index(room[len(layer) + 1:]) > place:
+                    fail("%s may not use %s: the rooms of %s are, from the lowest, %s (bazel/lockstep.bzl)" % (package, dep, layer, rooms))
+
+def _in(folders, patterns):
+    return [folder + pattern for folder in [""] + [name + "/" for name in folders] for pattern in patterns]
+
+def lockstep_cc_library(copts = [], features = [], deps = [], **kwargs):
+    native.cc_library(copts = LOCKSTEP_COPTS + copts, features = _FEATURES + features, deps = deps + _ABSEIL, **kwargs)
+
+def lockstep_cc_binary(copts = [], features = [], deps = [], **kwargs):
+    native.cc_binary(copts = LOCKSTEP_COPTS + copts, features = _FEATURES + features, deps = deps + _ABSEIL, **kwargs)
 
 def lockstep_cc_test(deps = [], copts = [], features = [], size = "small", **kwargs):
     native.cc_test(
         size = size,
         copts = LOCKSTEP_COPTS + copts,
         features = _FEATURES + features,
-        deps = deps + ["@com_google_googletest//:gtest_main"],
+        deps = deps + _ABSEIL + ["@com_google_googletest//:gtest", "@com_google_googletest//:gtest_main"],
         **kwargs
     )
 
-def lockstep_test_on_fake_device(test, size = "small", tags = [], one_queue = False):
+_TRANSPORTS = {
+    "default": [],  # what is best here, shared memory
+    "tcp": ["--transport=tcp"],
+    "ofi": ["--transport=ofi"],
+    "ofi_net": ["--transport=ofi", "--provider='net;ofi_rxm'"],
+}
+
+def lockstep_test_over_transports(name, over = _TRANSPORTS.keys(), **kwargs):
+    """NAME.cc as NAME, NAME_over_tcp and so on, by flags that tests/transport_flag.h reads.
+
+    Args:
+      name: the source, and the target that runs it over what is best here.
+      over: transports.
+      **kwargs: passed on to lockstep_cc_test.
+    """
+    for transport in over:
+        lockstep_cc_test(
+            name = name if transport == "default" else name + "_over_" + transport,
+            srcs = [name + ".cc"],
+            args = _TRANSPORTS[transport],
+            data = ["//transport/ofi:lsan_suppressions"],
+            env = LEAKS_OF_LIBFABRIC,
+            **kwargs
+        )
+
+def lockstep_library(name, exclude = [], folders = [], deps = [], **kwargs):
+    """The library of a folder: its sources and headers, but tests, programs and what is made for tests.
+
+    Args:
+      name: the target, named like the folder.
+      exclude: patterns of files that belong to other targets.
+      folders: folders below this one whose files belong to it; they have no BUILD file.
+      deps: what it includes, of its own layer from lower rooms alone.
+      **kwargs: passed on to lockstep_cc_library.
+    """
+    _check_rooms(native.package_name(), deps)
+    others = _in(folders, _TESTING + _PROGRAMS) + exclude
+    lockstep_cc_library(
+        name = name,
+        srcs = native.glob(_in(folders, ["*.cc"]), exclude = others),
+        hdrs = native.glob(_in(folders, ["*.h"]), exclude = others),
+        deps = deps,
+        **kwargs
+    )
+
+def lockstep_testing_library(name = "testing", exclude = [], deps = [], **kwargs):
+    """What a folder has for tests, its own and others': fakes, fixtures, conformance suites.
+
+    Args:
+      name: the target.
+      exclude: patterns of files that belong to other targets.
+      deps: what they include, but GoogleTest.
+      **kwargs: passed on to lockstep_cc_library.
+    """
+    lockstep_cc_library(
+        name = name,
+        testonly = True,
+        srcs = native.glob(_TESTING, exclude = _PROGRAMS + ["*.h", "*.cu"] + exclude),
+        hdrs = native.glob(_TESTING, exclude = _PROGRAMS + ["*.cc", "*.cu"] + exclude),
+        deps = deps + ["@com_google_googletest//:gtest"],
+        **kwargs
+    )
+
+def lockstep_unit_tests(name = "unit_tests", folders = [], size = "medium", **kwargs):
+    """Every *_test.cc of a folder that no target above has, in one program. Tests with processes or faults stand apart.
+
+    Args:
+      name: the target.
+      folders: as in lockstep_library.
+      size: seconds, but for sanitizers on a busy machine.
+      **kwargs: passed on to lockstep_cc_test.
+    """
+    apart = []
+    for rule in native.existing_rules().values():
+        if rule["kind"] == "cc_test":
+            apart += [label[1:] for label in rule["srcs"]]
+    lockstep_cc_test(
+        name = name,
+        size = size,
+        srcs = native.glob(_in(folders, ["*_test.cc"]), exclude = apart),
+        **kwargs
+    )
+
+def lockstep_test_on_fake_device(test, one_queue = False, filter = "*", **kwargs):
     """The program of a test of this package once more, on a device made of the host: see tests/test_device.h."""
     native.sh_test(
         name = test + ("_on_one_queue" if one_queue else "_on_fake_device"),
-        size = size,
         srcs = ["//tests:on_device.sh"],
-        args = ["one_queue" if one_queue else "fake", "$(rootpath :%s)" % test],
+        args = ["one_queue" if one_queue else "fake", "$(rootpath :%s)" % test, "--gtest_filter='%s'" % filter],
         data = [":" + test],
-        tags = tags,
+        **kwargs
     )
 
 def lockstep_cc_benchmark(name, deps = [], copts = [], features = [], tags = [], **kwargs):
@@ -58,6 +198,6 @@ def lockstep_cc_benchmark(name, deps = [], copts = [], features = [], tags = [],
         copts = LOCKSTEP_COPTS + copts,
         features = _FEATURES + features,
         tags = tags + ["benchmark"],
-        deps = deps + ["@com_github_google_benchmark//:benchmark_main"],
+        deps = deps + _ABSEIL + ["@com_github_google_benchmark//:benchmark_main"],
         **kwargs
     )

@@ -16,11 +16,11 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "base/dtype.h"
-#include "base/reduce_op.h"
 #include "base/status.h"
-#include "comm/collectives.h"
-#include "comm/launcher.h"
+#include "base/types/dtype.h"
+#include "base/types/reduce_op.h"
+#include "comm/plan/collectives.h"
+#include "launch/launcher.h"
 
 namespace lockstep {
 namespace bench {

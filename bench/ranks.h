@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "base/rank.h"
 #include "comm/communicator.h"
-#include "comm/world.h"
+#include "comm/world/world.h"
 
 namespace lockstep {
 namespace bench {

@@ -8,15 +8,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/device/tensor_view.h"
 #include "base/fork.h"
 #include "base/rank.h"
 #include "base/status.h"
-#include "base/tensor_view.h"
 #include "capi/error.h"
 #include "capi/handles.h"
 #include "capi/lockstep.h"
 #include "capi/tensor.h"
-#include "reducer/buffers.h"
+#include "reducer/buffers/buffers.h"
 
 using lockstep::TensorView;
 using lockstep::capi::CheckNotForked;

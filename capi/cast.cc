@@ -1,12 +1,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/device/tensor_view.h"
 #include "base/status.h"
-#include "base/tensor_view.h"
 #include "capi/error.h"
 #include "capi/lockstep.h"
 #include "capi/tensor.h"
-#include "reducer/cast_tensors.h"
+#include "reducer/pipeline/cast_tensors.h"
 
 lockstep_error* lockstep_cast_tensors(const lockstep_tensor* sources, const lockstep_tensor* targets,
                                       size_t tensor_count) {

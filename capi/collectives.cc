@@ -10,19 +10,19 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/deadline.h"
-#include "base/device.h"
+#include "base/device/device.h"
+#include "base/device/tensor_view.h"
 #include "base/error_info.h"
 #include "base/rank.h"
 #include "base/status.h"
-#include "base/tensor_view.h"
 #include "capi/error.h"
 #include "capi/handles.h"
 #include "capi/hook.h"
 #include "capi/lockstep.h"
 #include "capi/tensor.h"
-#include "comm/collectives.h"
 #include "comm/communicator.h"
-#include "comm/schedule.h"
+#include "comm/plan/collectives.h"
+#include "comm/schedule/schedule.h"
 
 namespace {
 

@@ -12,7 +12,7 @@
 #include "capi/tensor.h"
 #include "comm/communicator.h"
 #include "comm/mesh.h"
-#include "comm/world.h"
+#include "comm/world/world.h"
 
 namespace {
 

@@ -10,20 +10,20 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/device.h"
+#include "base/device/device.h"
+#include "base/device/tensor_view.h"
 #include "base/fork.h"
 #include "base/status.h"
-#include "base/tensor_view.h"
 #include "capi/error.h"
 #include "capi/lockstep.h"
 #include "capi/streams.h"
 #include "comm/communicator.h"
 #include "comm/symmetric_buffer.h"
 #include "comm/work.h"
-#include "comm/world.h"
-#include "reducer/buffers.h"
+#include "comm/world/world.h"
+#include "reducer/buffers/buffers.h"
 #include "reducer/reducer.h"
-#include "transport/store.h"
+#include "transport/store/store.h"
 
 namespace lockstep {
 namespace capi {

@@ -11,16 +11,16 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "base/device.h"
-#include "base/dtype.h"
+#include "base/device/device.h"
 #include "base/fork.h"
 #include "base/status.h"
+#include "base/types/dtype.h"
 #include "capi/error.h"
 #include "capi/handles.h"
 #include "capi/streams.h"
 #include "capi/tensor.h"
 #include "comm/communicator.h"
-#include "reducer/sparse_gradient.h"
+#include "reducer/sparse/sparse_gradient.h"
 
 // Owned by the hook, one for each index, used again in each step.
 struct lockstep_hook_bucket {

@@ -9,8 +9,8 @@
 #include "absl/status/statusor.h"
 #include "capi/lockstep.h"
 #include "comm/communicator.h"
-#include "comm/world.h"
-#include "reducer/comm_hook.h"
+#include "comm/world/world.h"
+#include "reducer/pipeline/comm_hook.h"
 
 namespace lockstep {
 namespace capi {

@@ -8,10 +8,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
-#include "base/device.h"
+#include "base/device/device.h"
 #include "base/status_matchers.h"
 #include "capi/lockstep.h"
-#include "comm/nccl_testing.h"
+#include "comm/device/nccl/nccl_testing.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/gate.h"

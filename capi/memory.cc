@@ -4,7 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/device.h"
+#include "base/device/device.h"
 #include "base/fork.h"
 #include "base/status.h"
 #include "capi/error.h"

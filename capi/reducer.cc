@@ -13,8 +13,8 @@
 #include "capi/reducer_options.h"
 #include "capi/tensor.h"
 #include "comm/communicator.h"
-#include "reducer/agreement.h"
-#include "reducer/parameter.h"
+#include "reducer/plan/agreement.h"
+#include "reducer/plan/parameter.h"
 #include "reducer/reducer.h"
 
 namespace {

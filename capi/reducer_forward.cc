@@ -5,16 +5,16 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "base/device/tensor_view.h"
 #include "base/rank.h"
 #include "base/status.h"
-#include "base/tensor_view.h"
 #include "capi/error.h"
 #include "capi/handles.h"
 #include "capi/lockstep.h"
 #include "capi/tensor.h"
 #include "comm/communicator.h"
-#include "reducer/buffer_sync.h"
-#include "reducer/buffers.h"
+#include "reducer/buffers/buffer_sync.h"
+#include "reducer/buffers/buffers.h"
 #include "reducer/reducer.h"
 
 namespace {

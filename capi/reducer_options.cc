@@ -6,17 +6,17 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "base/dtype.h"
+#include "base/device/tensor_view.h"
 #include "base/status.h"
-#include "base/tensor_view.h"
+#include "base/types/dtype.h"
 #include "capi/error.h"
 #include "capi/hook.h"
 #include "capi/streams.h"
 #include "capi/tensor.h"
-#include "reducer/average.h"
-#include "reducer/bucket_pipeline.h"
-#include "reducer/bucket_plan.h"
-#include "reducer/comm_hook.h"
+#include "reducer/pipeline/average.h"
+#include "reducer/pipeline/bucket_pipeline.h"
+#include "reducer/pipeline/comm_hook.h"
+#include "reducer/plan/bucket_plan.h"
 
 namespace lockstep {
 namespace capi {

@@ -9,8 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "capi/lockstep.h"
-#include "comm/world.h"
-#include "reducer/parameter.h"
+#include "comm/world/world.h"
+#include "reducer/plan/parameter.h"
 #include "reducer/reducer.h"
 
 namespace lockstep {

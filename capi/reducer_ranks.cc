@@ -2,8 +2,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/device/tensor_view.h"
 #include "base/status.h"
-#include "base/tensor_view.h"
 #include "capi/error.h"
 #include "capi/handles.h"
 #include "capi/lockstep.h"

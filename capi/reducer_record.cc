@@ -7,9 +7,9 @@
 #include "capi/error.h"
 #include "capi/handles.h"
 #include "capi/lockstep.h"
-#include "reducer/logging_data.h"
 #include "reducer/reducer.h"
-#include "reducer/statistics.h"
+#include "reducer/report/logging_data.h"
+#include "reducer/report/statistics.h"
 
 using lockstep::capi::CheckUsable;
 using lockstep::capi::CopyString;

@@ -3,14 +3,14 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "base/device/tensor_view.h"
 #include "base/status.h"
-#include "base/tensor_view.h"
 #include "capi/error.h"
 #include "capi/handles.h"
 #include "capi/lockstep.h"
 #include "capi/tensor.h"
 #include "reducer/reducer.h"
-#include "reducer/sparse_gradient.h"
+#include "reducer/sparse/sparse_gradient.h"
 
 using lockstep::capi::CheckUsable;
 using lockstep::capi::FindStream;

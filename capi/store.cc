@@ -7,7 +7,7 @@
 #include "capi/error.h"
 #include "capi/handles.h"
 #include "capi/lockstep.h"
-#include "transport/store_callback.h"
+#include "transport/store/store_callback.h"
 
 namespace {
 

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "base/dlpack.h"
+#include "base/device/dlpack.h"
 #include "base/status.h"
 #include "capi/error.h"
 

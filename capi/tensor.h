@@ -9,10 +9,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/device.h"
-#include "base/dtype.h"
-#include "base/reduce_op.h"
-#include "base/tensor_view.h"
+#include "base/device/device.h"
+#include "base/device/tensor_view.h"
+#include "base/types/dtype.h"
+#include "base/types/reduce_op.h"
 #include "capi/lockstep.h"
 
 namespace lockstep {

@@ -1,9 +1,9 @@
 // Communicator: a fixed group of ranks that carry out the same collectives in the same order. What MPI calls a communicator,
 // NCCL an ncclComm_t and PyTorch a ProcessGroup.
 //
-// One interface for every back end: over a transport (comm/transport_communicator.h), a world of one
-// (comm/self_communicator.h). comm/world.h makes one from options and environment; comm/collectives.h builds checked requests
-// from tensors.
+// One interface for every back end: over a transport (comm/host/transport_communicator.h), a world of one
+// (comm/host/self_communicator.h). comm/world/world.h makes one from options and environment; comm/plan/collectives.h builds
+// checked requests from tensors.
 //
 // Thread-safe. Every rank makes the same calls in the same order with equal counts, dtypes, ops and roots. A difference is
 // FAILED_PRECONDITION with the same text on every rank that has not finished, and at the next call on the others; the
@@ -26,8 +26,8 @@
 // with a factor.) Between hosts, a network device that is to be told of memory is told of the allocator's once, and of
 // other buffers for each message.
 //
-// Devices. Every communicator takes buffers on the host; one that was made for a device (comm/device_communicator.h) takes buffers on
-// that device, too, all of one call in one place. Elsewhere they are INVALID_ARGUMENT.
+// Devices. Every communicator takes buffers on the host; one that was made for a device (comm/device/device_communicator.h) takes
+// buffers on that device, too, all of one call in one place. Elsewhere they are INVALID_ARGUMENT.
 //
 // Failure. When a rank dies, stops answering, aborts, or an operation's deadline passes, every rank's operations complete with
 // the same error and so do later calls: status() tells it. A new communicator over the survivors may be made in the
@@ -50,17 +50,17 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/deadline.h"
-#include "base/device.h"
-#include "base/dtype.h"
+#include "base/device/device.h"
 #include "base/rank.h"
-#include "base/reduce_op.h"
-#include "comm/schedule.h"
+#include "base/types/dtype.h"
+#include "base/types/reduce_op.h"
+#include "comm/schedule/schedule.h"
 #include "comm/symmetric_buffer.h"
 #include "comm/work.h"
 
 namespace lockstep {
 
-// One call. Buffers are contiguous, on `device`, and at least as long as said here; comm/collectives.h has the checks.
+// One call. Buffers are contiguous, on `device`, and at least as long as said here; comm/plan/collectives.h has the checks.
 struct CollectiveRequest {
   Collective collective = Collective::kBarrier;
   DType dtype = DType::kU8;

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "base/cuda_api.h"
-#include "base/cuda_guard.h"
+#include "base/device/cuda/cuda_api.h"
+#include "base/device/cuda/cuda_guard.h"
 #include "base/fork.h"
 #include "base/mutex.h"
 #include "base/thread.h"

@@ -11,9 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "base/device.h"
-#include "base/dtype.h"
-#include "base/tensor_view.h"
+#include "base/device/device.h"
+#include "base/device/tensor_view.h"
+#include "base/types/dtype.h"
 
 namespace lockstep {
 namespace kernels {

@@ -1,11 +1,11 @@
 #include "reducer/gradient_check.h"
 
 #include "absl/strings/str_cat.h"
-#include "base/device.h"
-#include "base/devices.h"
-#include "base/dtype.h"
+#include "base/device/device.h"
+#include "base/device/devices.h"
 #include "base/status.h"
-#include "reducer/bucket.h"
+#include "base/types/dtype.h"
+#include "reducer/pipeline/bucket.h"
 
 namespace lockstep {
 

@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "base/tensor_view.h"
-#include "reducer/parameter.h"
+#include "base/device/tensor_view.h"
+#include "reducer/plan/parameter.h"
 
 namespace lockstep {
 

@@ -27,7 +27,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
-#include "reducer/parameter.h"
+#include "reducer/plan/parameter.h"
 
 namespace lockstep {
 

@@ -9,7 +9,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "reducer/parameter.h"
+#include "reducer/plan/parameter.h"
 
 namespace lockstep {
 namespace {

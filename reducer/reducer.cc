@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/error_info.h"
 #include "base/status.h"
-#include "reducer/broadcast.h"
-#include "reducer/plan_text.h"
+#include "reducer/buffers/broadcast.h"
+#include "reducer/plan/plan_text.h"
 
 namespace lockstep {
 char* Reducer::ViewAt(size_t index) const {

@@ -10,7 +10,7 @@
 // One gradient's way. MarkReady notes where the gradient is. Ready now (null stream): it is copied into its bucket at once, scaled
 // on the way, while it is hot in cache. Ready on a stream: when the bucket is full, the copy-in stream waits for one event
 // per (bucket, stream) and copies all of it. A bucket is launched when it is full and all before it are, so every rank launches
-// the same collectives in the same order whatever the order of its gradients (reducer/bucket_pipeline.h).
+// the same collectives in the same order whatever the order of its gradients (reducer/pipeline/bucket_pipeline.h).
 //
 // Unused parameters. Behind each bucket's data lie bits that say for which parameters this rank has a gradient; the all-reduce counts
 // them. The gradient of a parameter that no rank has used stays as it is. Who has used it in some backward since the last
@@ -60,32 +60,32 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
-#include "base/device.h"
-#include "base/device_memory.h"
+#include "base/device/device.h"
+#include "base/device/device_memory.h"
+#include "base/device/tensor_view.h"
 #include "base/mutex.h"
-#include "base/reduce_op.h"
-#include "base/tensor_view.h"
+#include "base/types/reduce_op.h"
 #include "comm/communicator.h"
-#include "reducer/accelerator.h"
-#include "reducer/bucket.h"
-#include "reducer/bucket_memory.h"
-#include "reducer/bucket_pipeline.h"
-#include "reducer/bucket_plan.h"
-#include "reducer/buffer_sync.h"
-#include "reducer/buffers.h"
+#include "reducer/buffers/buffer_sync.h"
+#include "reducer/buffers/buffers.h"
 #include "reducer/gradient_check.h"
-#include "reducer/logging_data.h"
 #include "reducer/marks.h"
-#include "reducer/opening.h"
-#include "reducer/parameter.h"
+#include "reducer/pipeline/accelerator.h"
+#include "reducer/pipeline/bucket.h"
+#include "reducer/pipeline/bucket_memory.h"
+#include "reducer/pipeline/bucket_pipeline.h"
+#include "reducer/pipeline/opening.h"
+#include "reducer/pipeline/written_ranges.h"
+#include "reducer/plan/bucket_plan.h"
+#include "reducer/plan/parameter.h"
+#include "reducer/plan/replanner.h"
 #include "reducer/reducer_options.h"
-#include "reducer/replanner.h"
-#include "reducer/sparse_gradient.h"
-#include "reducer/statistics.h"
-#include "reducer/step_log.h"
-#include "reducer/step_outcome.h"
-#include "reducer/step_recorder.h"
-#include "reducer/written_ranges.h"
+#include "reducer/report/logging_data.h"
+#include "reducer/report/statistics.h"
+#include "reducer/report/step_log.h"
+#include "reducer/report/step_outcome.h"
+#include "reducer/report/step_recorder.h"
+#include "reducer/sparse/sparse_gradient.h"
 
 namespace lockstep {
 
@@ -226,7 +226,7 @@ class Reducer {
   ReducerStatistics statistics() const;
   absl::StatusOr<BucketStatistics> bucket_statistics(size_t bucket) const;
   std::string Summary() const;
-  // Under DDP's names: see reducer/logging_data.h. Of the first ten steps, then of every `sample_rate`-th (100; INVALID_ARGUMENT
+  // Under DDP's names: see reducer/report/logging_data.h. Of the first ten steps, then of every `sample_rate`-th (100; INVALID_ARGUMENT
   // below 1).
   const LoggingData& logging_data() const { return log_->data(); }
 

@@ -13,10 +13,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/device.h"
-#include "base/device_memory.h"
+#include "base/device/device.h"
+#include "base/device/device_memory.h"
 #include "base/status.h"
-#include "reducer/bucket_tail.h"
+#include "reducer/plan/bucket_tail.h"
 #include "reducer/reducer.h"
 
 namespace lockstep {

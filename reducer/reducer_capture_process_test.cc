@@ -1,4 +1,4 @@
-// Steps in CUDA graphs on a GPU, over NCCL, with ranks that are processes (comm/nccl_processes.h). What the fakes
+// Steps in CUDA graphs on a GPU, over NCCL, with ranks that are processes (comm/device/nccl/nccl_processes.h). What the fakes
 // prove in reducer_capture_test, with CUDA's own captures. Skips without a GPU or NCCL.
 
 #include <memory>
@@ -6,10 +6,10 @@
 
 #include "absl/status/status.h"
 #include "base/deadline.h"
-#include "base/dtype.h"
 #include "base/status.h"
 #include "base/status_matchers.h"
-#include "comm/nccl_processes.h"
+#include "base/types/dtype.h"
+#include "comm/device/nccl/nccl_processes.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "reducer/reducer_capture_testing.h"

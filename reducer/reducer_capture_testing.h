@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/cuda_graph_testing.h"
 #include "base/deadline.h"
-#include "base/device.h"
-#include "base/dtype.h"
+#include "base/device/cuda/cuda_graph_testing.h"
+#include "base/device/device.h"
 #include "base/status.h"
 #include "base/status_matchers.h"
+#include "base/types/dtype.h"
 #include "comm/communicator.h"
 #include "gtest/gtest.h"
 #include "reducer/reducer.h"

@@ -10,11 +10,11 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
-#include "base/dtype.h"
 #include "base/error_info.h"
-#include "base/reduce_op.h"
 #include "base/status_matchers.h"
-#include "comm/schedule.h"
+#include "base/types/dtype.h"
+#include "base/types/reduce_op.h"
+#include "comm/schedule/schedule.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "reducer/reducer.h"
@@ -54,7 +54,7 @@ std::vector<size_t> Without(const Replica& replica, size_t missing) {
 }
 
 // EXPECTs that the gradients are this rank's own after a failure of the communicator, where that is promised: a device goes on with what
-// was issued, so there they are undefined (reducer/device_pipeline.h).
+// was issued, so there they are undefined (reducer/pipeline/device_pipeline.h).
 void ExpectUntouched(const Replica& replica, int step) {
   if (!testing::OnHost()) return;
   for (const size_t index : replica.order()) replica.ExpectLocal(index, step);

@@ -4,11 +4,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/dtype.h"
-#include "base/reduce_op.h"
 #include "base/status.h"
-#include "comm/schedule.h"
-#include "reducer/broadcast.h"
+#include "base/types/dtype.h"
+#include "base/types/reduce_op.h"
+#include "comm/schedule/schedule.h"
+#include "reducer/buffers/broadcast.h"
 #include "reducer/reducer.h"
 
 namespace lockstep {

@@ -12,7 +12,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "reducer/comm_hook.h"
+#include "reducer/pipeline/comm_hook.h"
 #include "reducer/reducer.h"
 #include "reducer/reducer_replan_testing.h"
 #include "reducer/reducer_testing.h"

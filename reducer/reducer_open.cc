@@ -5,14 +5,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
-#include "base/device.h"
-#include "base/device_memory.h"
+#include "base/device/device.h"
+#include "base/device/device_memory.h"
 #include "base/status.h"
-#include "comm/schedule.h"
-#include "reducer/accelerator.h"
-#include "reducer/agreement.h"
-#include "reducer/device_pipeline.h"
-#include "reducer/opening.h"
+#include "comm/schedule/schedule.h"
+#include "reducer/pipeline/accelerator.h"
+#include "reducer/pipeline/device_pipeline.h"
+#include "reducer/pipeline/opening.h"
+#include "reducer/plan/agreement.h"
 #include "reducer/reducer.h"
 
 namespace lockstep {

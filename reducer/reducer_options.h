@@ -11,12 +11,12 @@
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
-#include "base/dtype.h"
-#include "reducer/average.h"
-#include "reducer/bucket_pipeline.h"
-#include "reducer/bucket_plan.h"
-#include "reducer/comm_hook.h"
-#include "reducer/parameter.h"
+#include "base/types/dtype.h"
+#include "reducer/pipeline/average.h"
+#include "reducer/pipeline/bucket_pipeline.h"
+#include "reducer/pipeline/comm_hook.h"
+#include "reducer/plan/bucket_plan.h"
+#include "reducer/plan/parameter.h"
 
 namespace lockstep {
 

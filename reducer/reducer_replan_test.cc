@@ -10,16 +10,16 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/dtype.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "base/status_matchers.h"
+#include "base/types/dtype.h"
 #include "comm/communicator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "reducer/bucket_plan.h"
-#include "reducer/parameter.h"
+#include "reducer/plan/bucket_plan.h"
+#include "reducer/plan/parameter.h"
 #include "reducer/reducer.h"
 #include "reducer/reducer_replan_testing.h"
 #include "reducer/reducer_testing.h"
@@ -148,7 +148,7 @@ TEST(ReplanOrders, RankZerosWinsAndItIsNotWarned) {
                 ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3), ElementsAre(4, 5), ElementsAre(6, 7)));
   });
   history.ExpectTheSameOnAllRanks();
-  // Rank 1, once a process (reducer/replanner_test.cc).
+  // Rank 1, once a process (reducer/plan/replanner_test.cc).
   EXPECT_THAT(lines.text(), AllOf(Not(HasSubstr("rank 0 computes")), Not(HasSubstr("rank 2 computes"))));
 }
 

@@ -11,14 +11,14 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "base/host_device.h"
+#include "base/device/host_device.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "reducer/comm_hook.h"
+#include "reducer/pipeline/comm_hook.h"
 #include "reducer/reducer.h"
 #include "reducer/reducer_testing.h"
-#include "reducer/sparse_gradient.h"
+#include "reducer/sparse/sparse_gradient.h"
 #include "tests/ranks.h"
 
 namespace lockstep {

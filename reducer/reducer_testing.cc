@@ -8,13 +8,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/bfloat16.h"
-#include "base/float16.h"
 #include "base/status.h"
 #include "base/status_matchers.h"
+#include "base/types/bfloat16.h"
+#include "base/types/float16.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/bucket_kernels.h"
-#include "reducer/accelerator.h"
+#include "reducer/pipeline/accelerator.h"
 #include "tests/test_device.h"
 
 namespace lockstep {

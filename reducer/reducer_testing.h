@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/dtype.h"
-#include "base/tensor_view.h"
+#include "base/device/tensor_view.h"
+#include "base/types/dtype.h"
 #include "comm/communicator.h"
-#include "reducer/parameter.h"
+#include "reducer/plan/parameter.h"
 #include "reducer/reducer.h"
 #include "tests/ranks.h"
 #include "tests/test_device.h"

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/device.h"
+#include "base/device/device.h"
+#include "base/device/tensor_view.h"
 #include "base/status.h"
 #include "base/status_matchers.h"
-#include "base/tensor_view.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/flatten.h"
 #include "reducer/reducer.h"

@@ -24,7 +24,7 @@
 #include "base/rank.h"
 #include "base/status_matchers.h"
 #include "comm/communicator.h"
-#include "comm/schedule.h"
+#include "comm/schedule/schedule.h"
 #include "comm/work.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

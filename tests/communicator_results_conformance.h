@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/dtype.h"
 #include "base/rank.h"
-#include "base/reduce_op.h"
 #include "base/status_matchers.h"
+#include "base/types/dtype.h"
+#include "base/types/reduce_op.h"
 #include "comm/communicator.h"
-#include "comm/schedule.h"
+#include "comm/schedule/schedule.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/communicator_conformance_fixture.h"

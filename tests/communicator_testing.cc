@@ -13,7 +13,7 @@
 #include "base/error_info.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/reference.h"
+#include "kernels/reference_testing.h"
 
 namespace lockstep {
 namespace {

@@ -15,12 +15,12 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/deadline.h"
-#include "base/device.h"
-#include "base/dtype.h"
+#include "base/device/device.h"
 #include "base/rank.h"
-#include "base/reduce_op.h"
+#include "base/types/dtype.h"
+#include "base/types/reduce_op.h"
 #include "comm/communicator.h"
-#include "comm/schedule.h"
+#include "comm/schedule/schedule.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {
@@ -59,7 +59,7 @@ int64_t PairCount(const CollectiveCase& c, int source, int target);
 // A rank's factor of a premultiplied sum.
 double FactorOf(int rank);
 
-// The inputs of all ranks, and what each rank's output must be: worked out in rank order by kernels/reference.h. Inputs
+// The inputs of all ranks, and what each rank's output must be: worked out in rank order by kernels/reference_testing.h. Inputs
 // are such that sums and products of floats are exact, but for averages over an odd number of ranks. Immutable.
 class CaseReference {
  public:

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "base/deadline.h"
-#include "base/device.h"
+#include "base/device/device.h"
 #include "base/status_matchers.h"
 #include "base/thread.h"
 #include "gmock/gmock.h"

@@ -1,4 +1,4 @@
-// The host's kernels for buckets as kernels of the fake CUDA's (base/cuda_api_testing.h): in streams that are captured,
+// The host's kernels for buckets as kernels of the fake CUDA's (base/device/cuda/cuda_api_testing.h): in streams that are captured,
 // too, where the host's own, which are closures, are refused.
 
 #ifndef TESTS_FAKE_CUDA_KERNELS_H_
@@ -13,10 +13,10 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "base/check.h"
-#include "base/cuda_api_testing.h"
 #include "base/deadline.h"
-#include "base/device.h"
-#include "base/dtype.h"
+#include "base/device/cuda/cuda_api_testing.h"
+#include "base/device/device.h"
+#include "base/types/dtype.h"
 #include "kernels/bucket_kernels.h"
 #include "kernels/cpu/bucket_kernels.h"
 

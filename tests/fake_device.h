@@ -20,10 +20,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
-#include "base/device.h"
-#include "base/host_device.h"
+#include "base/device/device.h"
+#include "base/device/host_device.h"
+#include "base/device/shared_queues_testing.h"
 #include "base/mutex.h"
-#include "base/shared_queues_testing.h"
 #include "base/status.h"
 
 namespace lockstep {
@@ -31,7 +31,7 @@ namespace lockstep {
 // Outlives what it made.
 class FakeDevice : public Device {
  public:
-  // Its streams share so many queues (base/shared_queues_testing.h); 0: each has one of its own.
+  // Its streams share so many queues (base/device/shared_queues_testing.h); 0: each has one of its own.
   explicit FakeDevice(int index = 0, int queues = 0)
       : index_(index), queues_(queues == 0 ? nullptr : std::make_unique<SharedQueues>(queues)) {}
 

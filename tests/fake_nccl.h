@@ -1,7 +1,7 @@
 // A library that looks like NCCL, for tests where there is no GPU: tests/libfake_nccl.so, loaded as NCCL is.
 //
 // Its ranks are threads of one process. A group of calls becomes a host function in its stream, which waits for the
-// same calls of the other ranks and then carries them out on memory of the host by kernels/reference.h, in rank
+// same calls of the other ranks and then carries them out on memory of the host by kernels/reference_testing.h, in rank
 // order. In a capture, a graph repeats it: the replays of all ranks' n-th captured groups meet each other. It is
 // never blocking: what a call began is under way for some looks at the communicator's state. What it is asked for
 // wrongly (a communicator that is no more, calls that differ, operators that are left) is counted as misuse.

@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "base/reduce_op.h"
-#include "kernels/reference.h"
+#include "base/types/reduce_op.h"
+#include "kernels/reference_testing.h"
 
 namespace lockstep {
 namespace nccl {

@@ -7,7 +7,7 @@
 #include <map>
 #include <vector>
 
-#include "base/dtype.h"
+#include "base/types/dtype.h"
 #include "transport/nccl/nccl_abi.h"
 
 namespace lockstep {

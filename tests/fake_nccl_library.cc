@@ -4,8 +4,8 @@
 #include <cstring>
 #include <utility>
 
-#include "base/dtype.h"
-#include "kernels/reference.h"
+#include "base/types/dtype.h"
+#include "kernels/reference_testing.h"
 
 namespace lockstep {
 namespace nccl {

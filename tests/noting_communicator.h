@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/deadline.h"
-#include "base/device.h"
+#include "base/device/device.h"
 #include "base/mutex.h"
 #include "base/rank.h"
 #include "comm/communicator.h"

@@ -13,14 +13,14 @@
 #include "base/deadline.h"
 #include "base/status.h"
 #include "comm/communicator.h"
-#include "comm/schedule.h"
-#include "comm/world.h"
+#include "comm/schedule/schedule.h"
+#include "comm/world/world.h"
 #include "tests/communicator_testing.h"
 #include "tests/processes.h"
-#include "transport/socket.h"
-#include "transport/store.h"
-#include "transport/store_tcp_client.h"
-#include "transport/store_tcp_server.h"
+#include "transport/net/socket.h"
+#include "transport/store/store.h"
+#include "transport/store/store_tcp_client.h"
+#include "transport/store/store_tcp_server.h"
 
 namespace lockstep {
 

@@ -21,8 +21,8 @@
 #include "absl/strings/str_split.h"
 #include "base/check.h"
 #include "base/status.h"
-#include "comm/spawn.h"
 #include "gtest/gtest.h"
+#include "launch/spawn.h"
 
 namespace lockstep {
 namespace {

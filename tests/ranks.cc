@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "comm/staged_communicator.h"
+#include "comm/device/staged/staged_communicator.h"
 #include "tests/test_device.h"
 
 namespace lockstep {

@@ -9,14 +9,14 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/device.h"
+#include "base/device/device.h"
 #include "base/rank.h"
-#include "comm/channel_registry.h"
 #include "comm/communicator.h"
-#include "comm/progress_engine.h"
-#include "comm/transport_communicator.h"
+#include "comm/engine/progress_engine.h"
+#include "comm/host/channel_registry.h"
+#include "comm/host/transport_communicator.h"
 #include "tests/noting_communicator.h"
-#include "transport/loopback.h"
+#include "transport/loopback/loopback.h"
 #include "transport/transport.h"
 
 namespace lockstep {

@@ -10,13 +10,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/device.h"
+#include "base/device/device.h"
 #include "base/status.h"
-#include "comm/self_communicator.h"
-#include "comm/staged_communicator.h"
-#include "comm/transport_communicator.h"
+#include "comm/device/staged/staged_communicator.h"
+#include "comm/host/self_communicator.h"
+#include "comm/host/transport_communicator.h"
 #include "tests/ranks.h"
-#include "transport/loopback.h"
+#include "transport/loopback/loopback.h"
 
 namespace lockstep {
 namespace testing {

@@ -7,24 +7,17 @@
 #ifndef TESTS_STORE_CONFORMANCE_H_
 #define TESTS_STORE_CONFORMANCE_H_
 
-#include <atomic>
-#include <cstdint>
 #include <functional>
-#include <limits>
 #include <memory>
-#include <string>
-#include <thread>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "transport/store.h"
+#include "transport/store/store.h"
 
 namespace lockstep {
 
@@ -62,206 +55,6 @@ class StoreConformance : public testing::TestWithParam<StoreWorldFactory> {
   Store* a_ = nullptr;
   Store* b_ = nullptr;
 };
-
-TEST_P(StoreConformance, WhatOneClientSetsTheOtherGets) {
-  ASSERT_THAT(a_->Set("rank0", "10.0.0.7:4411", Soon()), IsOk());
-  EXPECT_THAT(b_->Get("rank0", Soon()), IsOkAndHolds("10.0.0.7:4411"));
-  EXPECT_THAT(a_->Get("rank0", Soon()), IsOkAndHolds("10.0.0.7:4411"));
-  ASSERT_THAT(b_->Set("rank0", "", Soon()), IsOk());
-  EXPECT_THAT(a_->Get("rank0", Soon()), IsOkAndHolds(""));
-  EXPECT_FALSE(a_->Describe().empty());
-}
-
-TEST_P(StoreConformance, GetOfAMissingKeyIsNotFoundAndNamesIt) {
-  EXPECT_THAT(a_->Get("nobody", Soon()), StatusIs(absl::StatusCode::kNotFound, testing::HasSubstr("nobody")));
-}
-
-TEST_P(StoreConformance, KeysAndValuesAreBytes) {
-  std::string every_byte;
-  for (int i = 0; i < 256; ++i) every_byte.push_back(static_cast<char>(i));
-  const std::string before("k\0a", 3);
-  const std::string after("k\0b", 3);
-  ASSERT_THAT(a_->Set(before, every_byte, Soon()), IsOk());
-  ASSERT_THAT(a_->Set(after, std::string("\0", 1), Soon()), IsOk());
-  ASSERT_THAT(a_->Set(every_byte, "key", Soon()), IsOk());
-  ASSERT_THAT(a_->Set("", "the empty key", Soon()), IsOk());
-  EXPECT_THAT(b_->Get(before, Soon()), IsOkAndHolds(every_byte));
-  EXPECT_THAT(b_->Get(after, Soon()), IsOkAndHolds(std::string("\0", 1)));
-  EXPECT_THAT(b_->Get(every_byte, Soon()), IsOkAndHolds("key"));
-  EXPECT_THAT(b_->Get("", Soon()), IsOkAndHolds("the empty key"));
-  EXPECT_THAT(b_->Get("k", Soon()), StatusIs(absl::StatusCode::kNotFound));
-}
-
-TEST_P(StoreConformance, AddCountsFromZeroAcrossClients) {
-  EXPECT_THAT(a_->Add("count", 5, Soon()), IsOkAndHolds(5));
-  EXPECT_THAT(b_->Add("count", -12, Soon()), IsOkAndHolds(-7));
-  EXPECT_THAT(a_->Add("count", 0, Soon()), IsOkAndHolds(-7));
-  EXPECT_THAT(b_->Get("count", Soon()), IsOkAndHolds("-7"));
-  ASSERT_THAT(a_->Set("preset", "41", Soon()), IsOk());
-  EXPECT_THAT(b_->Add("preset", 1, Soon()), IsOkAndHolds(42));
-}
-
-TEST_P(StoreConformance, AddToWhatIsNoNumberIsInvalidAndChangesNothing) {
-  for (const char* value : {"", "seven", "1.5", "12x", "9223372036854775808"}) {
-    ASSERT_THAT(a_->Set("text", value, Soon()), IsOk());
-    EXPECT_THAT(b_->Add("text", 1, Soon()), StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("text")))
-        << value;
-    EXPECT_THAT(a_->Get("text", Soon()), IsOkAndHolds(value));
-  }
-}
-
-TEST_P(StoreConformance, AddBeyond64BitsIsOutOfRange) {
-  const int64_t max = std::numeric_limits<int64_t>::max();
-  EXPECT_THAT(a_->Add("big", max, Soon()), IsOkAndHolds(max));
-  EXPECT_THAT(a_->Add("big", 1, Soon()), StatusIs(absl::StatusCode::kOutOfRange, testing::HasSubstr("big")));
-  EXPECT_THAT(a_->Get("big", Soon()), IsOkAndHolds(absl::StrCat(max)));
-}
-
-TEST_P(StoreConformance, AddsOfManyThreadsAllCount) {
-  constexpr int kThreads = 4;
-  constexpr int kAdds = 50;
-  // Two clients with two threads each: within a client and across them.
-  std::vector<std::thread> threads;
-  std::atomic<int> failures{0};
-  for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([this, t, &failures] {
-      for (int i = 0; i < kAdds; ++i) {
-        if (!(t % 2 == 0 ? a_ : b_)->Add("sum", t + 1, Soon()).ok()) ++failures;
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(failures, 0);
-  EXPECT_THAT(a_->Get("sum", Soon()), IsOkAndHolds(absl::StrCat(kAdds * (1 + 2 + 3 + 4))));
-}
-
-TEST_P(StoreConformance, CompareAndSetSetsOnlyWhatWasExpected) {
-  ASSERT_THAT(a_->Set("leader", "a", Soon()), IsOk());
-  EXPECT_THAT(b_->CompareAndSet("leader", "x", "b", Soon()), IsOkAndHolds("a"));
-  EXPECT_THAT(a_->Get("leader", Soon()), IsOkAndHolds("a"));
-  EXPECT_THAT(b_->CompareAndSet("leader", "a", "b", Soon()), IsOkAndHolds("b"));
-  EXPECT_THAT(a_->Get("leader", Soon()), IsOkAndHolds("b"));
-}
-
-TEST_P(StoreConformance, CompareAndSetWithNothingExpectedCreates) {
-  EXPECT_THAT(a_->CompareAndSet("new", "", "first", Soon()), IsOkAndHolds("first"));
-  EXPECT_THAT(b_->CompareAndSet("new", "", "second", Soon()), IsOkAndHolds("first"));
-  ASSERT_THAT(a_->Set("empty", "", Soon()), IsOk());
-  EXPECT_THAT(b_->CompareAndSet("empty", "", "filled", Soon()), IsOkAndHolds("filled"));
-}
-
-TEST_P(StoreConformance, CompareAndSetOfAMissingKeyThatWasExpectedCreatesNothing) {
-  EXPECT_THAT(a_->CompareAndSet("gone", "before", "after", Soon()), IsOkAndHolds(""));
-  EXPECT_THAT(b_->Get("gone", Soon()), StatusIs(absl::StatusCode::kNotFound));
-}
-
-TEST_P(StoreConformance, CompareAndSetHasOneWinner) {
-  constexpr int kThreads = 4;
-  std::vector<std::thread> threads;
-  std::atomic<int> winners{0};
-  for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([this, t, &winners] {
-      const std::string mine = absl::StrCat("thread ", t);
-      const absl::StatusOr<std::string> standing = (t % 2 == 0 ? a_ : b_)->CompareAndSet("winner", "", mine, Soon());
-      if (standing.ok() && *standing == mine) ++winners;
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(winners, 1);
-}
-
-TEST_P(StoreConformance, WaitReturnsAtOnceWhatIsThere) {
-  ASSERT_THAT(a_->Set("there", "value", Soon()), IsOk());
-  EXPECT_THAT(b_->Wait("there", Soon()), IsOkAndHolds("value"));
-}
-
-TEST_P(StoreConformance, WaitEndsWhenAnotherClientSetsAddsOrSwaps) {
-  const std::pair<const char*, std::function<void()>> changes[] = {
-      {"set", [this] { EXPECT_THAT(a_->Set("set", "1", Soon()), IsOk()); }},
-      {"add", [this] { EXPECT_THAT(a_->Add("add", 1, Soon()), IsOk()); }},
-      {"swap", [this] { EXPECT_THAT(a_->CompareAndSet("swap", "", "1", Soon()), IsOk()); }},
-  };
-  for (const auto& [key, change] : changes) {
-    absl::StatusOr<std::string> value = absl::UnknownError("not run");
-    std::thread waiter([this, key = key, &value] { value = b_->Wait(key, Soon()); });
-    change();
-    waiter.join();
-    EXPECT_THAT(value, IsOkAndHolds("1")) << key;
-  }
-}
-
-TEST_P(StoreConformance, WaitMeetsItsDeadlineAndNamesTheKey) {
-  EXPECT_THAT(a_->Wait("rank7", Deadline::AfterMs(20)),
-              StatusIs(absl::StatusCode::kDeadlineExceeded, testing::HasSubstr("rank7")));
-  EXPECT_THAT(a_->Wait("rank7", Deadline::Now()),
-              StatusIs(absl::StatusCode::kDeadlineExceeded, testing::HasSubstr("rank7")));
-  // The client is as good as before, and an answer that came too late disturbs nothing.
-  ASSERT_THAT(b_->Set("rank7", "late", Soon()), IsOk());
-  EXPECT_THAT(a_->Wait("rank7", Soon()), IsOkAndHolds("late"));
-}
-
-TEST_P(StoreConformance, AWaitDoesNotKeepOtherThreadsOfTheClientFromWorking) {
-  absl::StatusOr<std::string> first = absl::UnknownError("not run");
-  absl::StatusOr<std::string> second = absl::UnknownError("not run");
-  std::thread waits_first([&] { first = a_->Wait("first", Soon()); });
-  std::thread waits_second([&] { second = a_->Wait("second", Soon()); });
-  EXPECT_THAT(a_->Set("other", "done", Soon()), IsOk());
-  EXPECT_THAT(a_->Get("other", Soon()), IsOkAndHolds("done"));
-  EXPECT_THAT(a_->Set("second", "2", Soon()), IsOk());
-  waits_second.join();
-  EXPECT_THAT(a_->Set("first", "1", Soon()), IsOk());
-  waits_first.join();
-  EXPECT_THAT(first, IsOkAndHolds("1"));
-  EXPECT_THAT(second, IsOkAndHolds("2"));
-}
-
-TEST_P(StoreConformance, DeleteRemovesAndMayBeRepeated) {
-  ASSERT_THAT(a_->Set("temporary", "x", Soon()), IsOk());
-  EXPECT_THAT(b_->Delete("temporary", Soon()), IsOk());
-  EXPECT_THAT(a_->Get("temporary", Soon()), StatusIs(absl::StatusCode::kNotFound));
-  EXPECT_THAT(a_->Delete("temporary", Soon()), IsOk());
-  EXPECT_THAT(a_->Wait("temporary", Deadline::AfterMs(5)), StatusIs(absl::StatusCode::kDeadlineExceeded));
-  EXPECT_THAT(a_->Add("temporary", 1, Soon()), IsOkAndHolds(1));
-}
-
-TEST_P(StoreConformance, ValuesUpToTheLimitArriveWhole) {
-  std::string big(kStoreValueBytesMax, '\0');
-  for (size_t i = 0; i < big.size(); i += 61) big[i] = static_cast<char>(i >> 8);
-  ASSERT_THAT(a_->Set("big", big, Soon()), IsOk());
-  const absl::StatusOr<std::string> arrived = b_->Get("big", Soon());
-  ASSERT_THAT(arrived, IsOk());
-  EXPECT_TRUE(*arrived == big);  // not EXPECT_EQ: nobody wants to read 16 MiB twice
-}
-
-TEST_P(StoreConformance, LimitsAreCheckedAndNameTheKey) {
-  const std::string too_big(kStoreValueBytesMax + 1, 'x');
-  EXPECT_THAT(a_->Set("over", too_big, Soon()),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       testing::AllOf(testing::HasSubstr("over"), testing::HasSubstr("16777216"))));
-  EXPECT_THAT(a_->CompareAndSet("over", "", too_big, Soon()), StatusIs(absl::StatusCode::kInvalidArgument));
-  EXPECT_THAT(a_->CompareAndSet("over", too_big, "", Soon()), StatusIs(absl::StatusCode::kInvalidArgument));
-
-  const std::string long_key(kStoreKeyBytesMax + 1, 'k');
-  const auto invalid = StatusIs(absl::StatusCode::kInvalidArgument,
-                                testing::AllOf(testing::HasSubstr("kkkk"), testing::HasSubstr("1024")));
-  EXPECT_THAT(a_->Set(long_key, "", Soon()), invalid);
-  EXPECT_THAT(a_->Get(long_key, Soon()), invalid);
-  EXPECT_THAT(a_->Add(long_key, 1, Soon()), invalid);
-  EXPECT_THAT(a_->CompareAndSet(long_key, "", "", Soon()), invalid);
-  EXPECT_THAT(a_->Wait(long_key, Soon()), invalid);
-  EXPECT_THAT(a_->Delete(long_key, Soon()), invalid);
-}
-
-TEST_P(StoreConformance, ManyKeysStayApart) {
-  for (int i = 0; i < 200; ++i) {
-    ASSERT_THAT((i % 2 == 0 ? a_ : b_)->Set(absl::StrCat("key", i), absl::StrCat("value", i), Soon()), IsOk());
-  }
-  Store* const late = NewClient();
-  ASSERT_NE(late, nullptr);
-  for (int i = 0; i < 200; ++i) {
-    EXPECT_THAT(late->Get(absl::StrCat("key", i), Soon()), IsOkAndHolds(absl::StrCat("value", i)));
-  }
-}
 
 }  // namespace lockstep
 

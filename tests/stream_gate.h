@@ -9,7 +9,7 @@
 #include <new>
 
 #include "absl/status/status.h"
-#include "base/device.h"
+#include "base/device/device.h"
 #include "tests/test_device.h"
 
 namespace lockstep {

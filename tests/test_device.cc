@@ -14,10 +14,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/check.h"
-#include "base/cuda_contexts_testing.h"
-#include "base/cuda_device.h"
 #include "base/deadline.h"
-#include "base/host_device.h"
+#include "base/device/cuda/cuda_contexts_testing.h"
+#include "base/device/cuda/cuda_device.h"
+#include "base/device/host_device.h"
 #include "base/mutex.h"
 #include "tests/fake_device.h"
 

@@ -1,7 +1,7 @@
 // The device on which tests run that can do with any: the host or, by the environment variable DEVICE_UNDER_TEST,
 //
 //   fake       devices made of the host, which call themselves cuda:0, with kernels of the host
-//   one_queue  the same, with one queue for all streams of a device (base/shared_queues_testing.h)
+//   one_queue  the same, with one queue for all streams of a device (base/device/shared_queues_testing.h)
 //   cuda       the GPU cuda:0, in which each rank has a context of its own; tests that need one say that they are skipped
 //              where there is none
 //   fake_nccl  a CUDA in memory, with kernels of the host, and ranks reduce by a NCCL in memory, in programs with
@@ -15,7 +15,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "base/device.h"
+#include "base/device/device.h"
 
 namespace lockstep {
 namespace testing {

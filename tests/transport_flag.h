@@ -1,6 +1,6 @@
 // The transport of a test's worlds, chosen on its command line:
 //
-//   bazel run //comm:world_test -- --transport=ofi --provider='net;ofi_rxm'
+//   bazel run //comm/world:world_test -- --transport=ofi --provider='net;ofi_rxm'
 //
 // The flags set LOCKSTEP_TRANSPORT and LOCKSTEP_OFI_PROVIDER, for this process and the ranks that it starts, so they reach
 // the worlds whose options leave the transport open. //tests:transport_main and //tests:processes bring a main() that

@@ -16,8 +16,8 @@
 #include "absl/status/status.h"
 #include "base/deadline.h"
 #include "base/rank.h"
-#include "base/reduction.h"
 #include "base/thread.h"
+#include "base/types/reduction.h"
 #include "gtest/gtest.h"
 #include "transport/transport.h"
 

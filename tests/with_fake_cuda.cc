@@ -1,6 +1,6 @@
 // Linked into a GPU test, this makes it run here as well: on a CUDA in memory, whose streams are threads.
 
-#include "base/cuda_api_testing.h"
+#include "base/device/cuda/cuda_api_testing.h"
 
 namespace lockstep {
 namespace {

@@ -5,10 +5,10 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "base/device.h"
+#include "base/device/device.h"
 #include "comm/communicator.h"
-#include "comm/nccl_communicator.h"
-#include "comm/nccl_testing.h"
+#include "comm/device/nccl/nccl_communicator.h"
+#include "comm/device/nccl/nccl_testing.h"
 #include "gtest/gtest.h"
 #include "tests/fake_nccl.h"
 #include "tests/ranks.h"

@@ -10,9 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "comm/world.h"
+#include "comm/world/world.h"
 #include "tests/ranks.h"
-#include "transport/store.h"
+#include "transport/store/store.h"
 
 namespace lockstep {
 

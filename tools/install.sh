@@ -19,7 +19,7 @@ prefix=$1
 
 header=capi/lockstep.h
 library=capi/liblockstep.so
-launcher=comm/lockstep-run
+launcher=launch/lockstep-run
 number() { awk -v name="LOCKSTEP_VERSION_$1" '$2 == name {print $3}' "$header"; }
 major=$(number MAJOR)
 version=$major.$(number MINOR).$(number PATCH)

@@ -17,7 +17,7 @@
 // direction with one peer on one channel complete in the order in which they were posted.
 //
 // Threads. Externally synchronised: one thread at a time calls anything here except WaitForEvent and Wake, which any
-// thread may call at any time. comm/progress.h owns that lock. Completions run inside Progress(), Send(), Receive(), Abort()
+// thread may call at any time. comm/engine/progress_engine.h owns that lock. Completions run inside Progress(), Send(), Receive(), Abort()
 // or Close() on the calling thread; a completion may post further operations.
 //
 // Failure. When a peer's connection closes, what had already arrived is still delivered; then operations with that peer
@@ -35,7 +35,7 @@
 #include "absl/status/status.h"
 #include "base/deadline.h"
 #include "base/rank.h"
-#include "base/reduction.h"
+#include "base/types/reduction.h"
 
 namespace lockstep {
 

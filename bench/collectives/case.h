@@ -10,9 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/dtype.h"
 #include "base/rank.h"
-#include "base/reduce_op.h"
+#include "base/types/dtype.h"
+#include "base/types/reduce_op.h"
 #include "bench/collectives/operation.h"
 #include "bench/collectives/pattern.h"
 #include "bench/measure.h"

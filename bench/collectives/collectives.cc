@@ -17,9 +17,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/dtype.h"
-#include "base/reduce_op.h"
 #include "base/status.h"
+#include "base/types/dtype.h"
+#include "base/types/reduce_op.h"
 #include "bench/collectives/case.h"
 #include "bench/collectives/limits_comparison.h"
 #include "bench/collectives/operation.h"
@@ -27,8 +27,8 @@
 #include "bench/measure.h"
 #include "bench/ranks.h"
 #include "bench/report.h"
-#include "comm/selector.h"
-#include "comm/world.h"
+#include "comm/select/selector.h"
+#include "comm/world/world.h"
 
 ABSL_FLAG(int, nproc, 2, "ranks to start");
 ABSL_FLAG(std::string, collective, "all",

@@ -11,10 +11,10 @@
 #include "bench/collectives/case.h"
 #include "bench/collectives/operation.h"
 #include "bench/collectives/pattern.h"
-#include "comm/self_communicator.h"
+#include "comm/host/self_communicator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/reference.h"
+#include "kernels/reference_testing.h"
 
 namespace lockstep {
 namespace bench {

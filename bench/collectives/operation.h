@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "comm/schedule.h"
+#include "comm/schedule/schedule.h"
 
 namespace lockstep {
 namespace bench {

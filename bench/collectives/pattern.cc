@@ -6,11 +6,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/bfloat16.h"
 #include "base/check.h"
-#include "base/float16.h"
-#include "base/float8.h"
 #include "base/status.h"
+#include "base/types/bfloat16.h"
+#include "base/types/float16.h"
+#include "base/types/float8.h"
 
 namespace lockstep {
 namespace bench {

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/dtype.h"
 #include "base/rank.h"
-#include "base/reduce_op.h"
+#include "base/types/dtype.h"
+#include "base/types/reduce_op.h"
 
 namespace lockstep {
 namespace bench {

@@ -26,10 +26,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/dtype.h"
 #include "base/env.h"
-#include "base/reduce_op.h"
 #include "base/status.h"
+#include "base/types/dtype.h"
+#include "base/types/reduce_op.h"
 #include "bench/compare/runner.h"
 #include "bench/limits/fabric.h"
 #include "bench/limits/link.h"
@@ -37,7 +37,7 @@
 #include "bench/report.h"
 #include "comm/communicator.h"
 #include "comm/symmetric_buffer.h"
-#include "comm/world.h"
+#include "comm/world/world.h"
 
 namespace lockstep {
 namespace bench {

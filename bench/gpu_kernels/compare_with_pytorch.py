@@ -18,7 +18,7 @@ import sys
 import time
 
 SKIPPED = 77
-F16, BF16, F32 = 7, 8, 9  # base/dtype.h
+F16, BF16, F32 = 7, 8, 9  # base/types/dtype.h
 FACTOR = 0.125  # of an average over 8 ranks; exact, so that results can be compared bit by bit
 SLEEP_CYCLES = 20_000_000  # about 10 ms: longer than any candidate needs to be enqueued
 

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/cuda_device.h"
-#include "base/device.h"
-#include "base/dtype.h"
+#include "base/device/cuda/cuda_device.h"
+#include "base/device/device.h"
+#include "base/device/tensor_view.h"
 #include "base/status.h"
-#include "base/tensor_view.h"
+#include "base/types/dtype.h"
 #include "bench/model.h"
 #include "kernels/bucket_kernels.h"
 #include "kernels/cuda/flatten.h"
@@ -84,7 +84,7 @@ LOCKSTEP_BENCH_EXPORT const char* lockstep_bench_list_create(void* const* data, 
 
 LOCKSTEP_BENCH_EXPORT void lockstep_bench_list_destroy(void* list) { delete static_cast<lockstep::bench::List*>(list); }
 
-// `dtype` is a number of base/dtype.h.
+// `dtype` is a number of base/types/dtype.h.
 LOCKSTEP_BENCH_EXPORT const char* lockstep_bench_flatten(const void* list, void* flat, int dtype, double factor) {
   const auto& of = *static_cast<const lockstep::bench::List*>(list);
   return lockstep::bench::TextOf(lockstep::kernels::cuda::FlattenViews(

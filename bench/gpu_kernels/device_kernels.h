@@ -1,6 +1,6 @@
-// What benchmarks need of CUDA beyond base/device.h: events that tell the time, kernels that ours are compared with, and kernels that
-// stand for a framework's. Defined by device_kernels.cu or, in a build without CUDA, by device_kernels_stub.cc. All act on the
-// current device and return CUDA's code, 0 for success; streams and events are CUDA's.
+// What benchmarks need of CUDA beyond base/device/device.h: events that tell the time, kernels that ours are compared with, and
+// kernels that stand for a framework's. Defined by device_kernels.cu or, in a build without CUDA, by device_kernels_stub.cc. All
+// act on the current device and return CUDA's code, 0 for success; streams and events are CUDA's.
 
 #ifndef BENCH_GPU_KERNELS_DEVICE_KERNELS_H_
 #define BENCH_GPU_KERNELS_DEVICE_KERNELS_H_

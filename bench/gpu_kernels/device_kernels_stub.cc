@@ -1,4 +1,4 @@
-#include "base/cuda_api.h"
+#include "base/device/cuda/cuda_api.h"
 #include "bench/gpu_kernels/device_kernels.h"
 
 namespace lockstep {

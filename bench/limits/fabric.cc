@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "transport/socket.h"
+#include "transport/net/socket.h"
 
 namespace lockstep {
 namespace bench {

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "base/device.h"
+#include "base/device/device.h"
 #include "bench/overlap/plan.h"
 
 namespace lockstep {

@@ -6,10 +6,10 @@
 #include <thread>
 #include <vector>
 
-#include "base/cuda_api.h"
-#include "base/cuda_error.h"
-#include "base/cuda_guard.h"
 #include "base/deadline.h"
+#include "base/device/cuda/cuda_api.h"
+#include "base/device/cuda/cuda_error.h"
+#include "base/device/cuda/cuda_guard.h"
 #include "base/status.h"
 #include "bench/measure.h"
 

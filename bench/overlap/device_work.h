@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/device.h"
+#include "base/device/device.h"
 #include "bench/gpu_kernels/device_kernels.h"
 
 namespace lockstep {

@@ -13,12 +13,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "base/dtype.h"
+#include "base/device/tensor_view.h"
 #include "base/status.h"
-#include "base/tensor_view.h"
+#include "base/types/dtype.h"
 #include "bench/measure.h"
-#include "comm/self_communicator.h"
-#include "reducer/parameter.h"
+#include "comm/host/self_communicator.h"
+#include "reducer/plan/parameter.h"
 #include "reducer/reducer.h"
 
 namespace lockstep {

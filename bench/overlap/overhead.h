@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "reducer/bucket_plan.h"
+#include "reducer/plan/bucket_plan.h"
 
 namespace lockstep {
 namespace bench {

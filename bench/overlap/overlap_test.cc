@@ -12,10 +12,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/cuda_device.h"
 #include "base/deadline.h"
-#include "base/device.h"
-#include "base/host_device.h"
+#include "base/device/cuda/cuda_device.h"
+#include "base/device/device.h"
+#include "base/device/host_device.h"
 #include "base/status_matchers.h"
 #include "bench/model.h"
 #include "bench/overlap/computation.h"
@@ -25,7 +25,7 @@
 #include "bench/overlap/report.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "reducer/bucket_plan.h"
+#include "reducer/plan/bucket_plan.h"
 
 namespace lockstep {
 namespace bench {

@@ -14,8 +14,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "base/cuda_device.h"
-#include "base/host_device.h"
+#include "base/device/cuda/cuda_device.h"
+#include "base/device/host_device.h"
 #include "base/rank.h"
 #include "base/status.h"
 #include "bench/measure.h"
@@ -24,11 +24,12 @@
 #include "bench/overlap/plan.h"
 #include "bench/overlap/replay.h"
 #include "bench/overlap/report.h"
+#include "bench/overlap/throttled_transport.h"
 #include "bench/ranks.h"
 #include "bench/report.h"
 #include "comm/communicator.h"
-#include "comm/device_backend.h"
-#include "comm/world.h"
+#include "comm/world/device_backend.h"
+#include "comm/world/world.h"
 
 namespace lockstep {
 namespace bench {
@@ -301,7 +302,12 @@ class OverlapProgram {
 absl::Status RunOverlapRank(const OverlapOptions& options) {
   WorldOptions world_options;
   world_options.transport = options.throttle ? "tcp" : options.transport;
-  world_options.link_bytes_per_second = options.link_bytes_per_second;
+  if (options.throttle) {
+    world_options.decorate_tcp =
+        [&options](std::unique_ptr<PollableTransport> tcp) -> absl::StatusOr<std::unique_ptr<Transport>> {
+      return ThrottledTransport::Create(std::move(tcp), options.link_bytes_per_second);
+    };
+  }
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<World> world, JoinWorld(world_options, options.ranks, options.pin));
   Communicator* const communicator = world->communicator();
   LOCKSTEP_ASSIGN_OR_RETURN(const Place place, FindPlace(options, communicator));

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "base/device.h"
+#include "base/device/device.h"
 #include "bench/model.h"
 #include "bench/overlap/computation.h"
 #include "reducer/reducer.h"
@@ -24,7 +24,7 @@ struct OverlapOptions {
   double compute_ms = 0;
   // When compute is away: the thread that marks gradients sleeps until the last of each bucket is there, not for every one.
   bool wake_per_bucket = false;
-  // Where gradients are. On a GPU a stream computes them, and `backend` brings them to the other ranks (comm/device_backend.h).
+  // Where gradients are. On a GPU a stream computes them, and `backend` brings them to the other ranks (comm/world/device_backend.h).
   DeviceKind device = DeviceKind::kHost;
   std::string backend = "auto";
   std::string transport;  // as LOCKSTEP_TRANSPORT; empty: as that says

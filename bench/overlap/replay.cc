@@ -9,14 +9,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
-#include "base/device.h"
-#include "base/dtype.h"
-#include "base/reduce_op.h"
+#include "base/device/device.h"
 #include "base/status.h"
+#include "base/types/dtype.h"
+#include "base/types/reduce_op.h"
 #include "bench/measure.h"
 #include "comm/communicator.h"
-#include "reducer/bucket_plan.h"
-#include "reducer/parameter.h"
+#include "reducer/plan/bucket_plan.h"
+#include "reducer/plan/parameter.h"
 
 namespace lockstep {
 namespace bench {

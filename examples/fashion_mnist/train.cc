@@ -295,7 +295,7 @@ class Trainer {
   if (readlink("/proc/self/exe", own_path, PATH_MAX - 1) < 0) Fail(StrCat("read /proc/self/exe: ", strerror(errno)));
   const std::string program = own_path;
   // Where Bazel builds it, or in PATH.
-  std::string launcher = StrCat(program.substr(0, program.rfind('/')), "/../../comm/lockstep-run");
+  std::string launcher = StrCat(program.substr(0, program.rfind('/')), "/../../launch/lockstep-run");
   if (access(launcher.c_str(), X_OK) != 0) launcher = "lockstep-run";
   if (const char* path = getenv("LOCKSTEP_RUN")) launcher = path;
 

@@ -6,7 +6,7 @@
 #include <cstddef>
 
 #include "absl/status/status.h"
-#include "base/dtype.h"
+#include "base/types/dtype.h"
 
 namespace lockstep {
 namespace kernels {

@@ -11,15 +11,15 @@
 #include <utility>
 #include <vector>
 
-#include "base/bfloat16.h"
-#include "base/dtype.h"
-#include "base/float16.h"
-#include "base/float8.h"
+#include "base/types/bfloat16.h"
+#include "base/types/dtype.h"
+#include "base/types/float16.h"
+#include "base/types/float8.h"
 #include "gtest/gtest.h"
+#include "kernels/arrays_testing.h"
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/variant.h"
-#include "kernels/reference.h"
-#include "kernels/test_arrays.h"
+#include "kernels/reference_testing.h"
 
 namespace lockstep {
 namespace kernels {

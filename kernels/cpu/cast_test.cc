@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/bfloat16.h"
-#include "base/dtype.h"
 #include "base/status_matchers.h"
+#include "base/types/bfloat16.h"
+#include "base/types/dtype.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

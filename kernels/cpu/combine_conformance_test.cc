@@ -9,14 +9,14 @@
 #include <string>
 #include <vector>
 
-#include "base/dtype.h"
-#include "base/reduce_op.h"
-#include "base/reduction.h"
+#include "base/types/dtype.h"
+#include "base/types/reduce_op.h"
+#include "base/types/reduction.h"
 #include "gtest/gtest.h"
+#include "kernels/arrays_testing.h"
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/variant.h"
-#include "kernels/reference.h"
-#include "kernels/test_arrays.h"
+#include "kernels/reference_testing.h"
 
 namespace lockstep {
 namespace kernels {

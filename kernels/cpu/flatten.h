@@ -13,8 +13,8 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "base/dtype.h"
-#include "base/tensor_view.h"
+#include "base/device/tensor_view.h"
+#include "base/types/dtype.h"
 
 namespace lockstep {
 namespace kernels {

@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/bfloat16.h"
-#include "base/device.h"
-#include "base/dtype.h"
+#include "base/device/device.h"
+#include "base/device/tensor_view.h"
 #include "base/status_matchers.h"
-#include "base/tensor_view.h"
+#include "base/types/bfloat16.h"
+#include "base/types/dtype.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -7,9 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/dtype.h"
-#include "base/reduce_op.h"
-#include "base/reduction.h"
+#include "base/types/dtype.h"
+#include "base/types/reduce_op.h"
+#include "base/types/reduction.h"
 
 namespace lockstep {
 namespace kernels {

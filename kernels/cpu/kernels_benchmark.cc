@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "base/dtype.h"
-#include "base/reduce_op.h"
-#include "base/reduction.h"
+#include "base/types/dtype.h"
+#include "base/types/reduce_op.h"
+#include "base/types/reduction.h"
 #include "benchmark/benchmark.h"
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/variant.h"

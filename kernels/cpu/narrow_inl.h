@@ -1,5 +1,5 @@
-// f16, bf16 and the 8-bit floats as lanes of float32: the vector form of base/float16.h, base/bfloat16.h and
-// base/float8.h, bit for bit (a test compares them for every code).
+// f16, bf16 and the 8-bit floats as lanes of float32: the vector form of base/types/float16.h, base/types/bfloat16.h and
+// base/types/float8.h, bit for bit (a test compares them for every code).
 //
 // A format offers
 //   kBytes                        one element in memory
@@ -105,7 +105,7 @@ struct BFloat16Format : CodedFormat<BFloat16Codec> {
 };
 
 // Formats with fewer exponent bits than float32. kOverflow is the first code after the largest finite one and kNan the
-// canonical NaN, as in base/narrow_float.h.
+// canonical NaN, as in base/types/narrow_float.h.
 template <typename CodeType, int kExponentBits, int kMantissaBits, uint32_t kOverflow, uint32_t kNan>
 struct NarrowCodec {
   using Code = CodeType;

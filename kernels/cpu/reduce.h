@@ -12,9 +12,9 @@
 #define KERNELS_CPU_REDUCE_H_
 
 #include "absl/status/statusor.h"
-#include "base/dtype.h"
-#include "base/reduce_op.h"
-#include "base/reduction.h"
+#include "base/types/dtype.h"
+#include "base/types/reduce_op.h"
+#include "base/types/reduction.h"
 
 namespace lockstep {
 namespace kernels {

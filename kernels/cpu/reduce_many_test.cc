@@ -3,10 +3,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/dtype.h"
-#include "base/reduce_op.h"
-#include "base/reduction.h"
 #include "base/status_matchers.h"
+#include "base/types/dtype.h"
+#include "base/types/reduce_op.h"
+#include "base/types/reduction.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/variant.h"

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "base/dtype.h"
+#include "base/types/dtype.h"
 
 namespace lockstep {
 namespace kernels {

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/dtype.h"
 #include "base/status_matchers.h"
+#include "base/types/dtype.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

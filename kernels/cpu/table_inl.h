@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/dtype.h"
-#include "base/reduce_op.h"
+#include "base/types/dtype.h"
+#include "base/types/reduce_op.h"
 #include "kernels/cpu/cast_inl.h"
 #include "kernels/cpu/combine_inl.h"
 #include "kernels/cpu/kernel_table.h"

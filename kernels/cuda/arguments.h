@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/dtype.h"
+#include "base/types/dtype.h"
 
 namespace lockstep {
 namespace kernels {

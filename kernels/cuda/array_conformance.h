@@ -9,17 +9,17 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/dtype.h"
 #include "base/status_matchers.h"
+#include "base/types/dtype.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/arrays_testing.h"
 #include "kernels/cuda/cast.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/fill.h"
 #include "kernels/cuda/kernel_conformance.h"
-#include "kernels/cuda/test_rig.h"
-#include "kernels/reference.h"
-#include "kernels/test_arrays.h"
+#include "kernels/cuda/rig_testing.h"
+#include "kernels/reference_testing.h"
 
 namespace lockstep {
 namespace kernels {

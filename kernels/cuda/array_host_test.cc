@@ -1,6 +1,6 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/array_conformance.h"
-#include "kernels/cuda/test_rig.h"
+#include "kernels/cuda/rig_testing.h"
 
 namespace lockstep {
 namespace kernels {

@@ -2,8 +2,8 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "base/device.h"
-#include "base/dtype.h"
+#include "base/device/device.h"
+#include "base/types/dtype.h"
 #include "kernels/cuda/flatten.h"
 
 namespace lockstep {

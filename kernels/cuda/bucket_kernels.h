@@ -8,7 +8,7 @@
 namespace lockstep {
 namespace kernels {
 
-// For streams of CUDA devices (base/cuda_device.h), with the errors of kernels/cuda/flatten.h. Never destroyed.
+// For streams of CUDA devices (base/device/cuda/cuda_device.h), with the errors of kernels/cuda/flatten.h. Never destroyed.
 const BucketKernels* CudaBucketKernels();
 
 }  // namespace kernels

@@ -7,8 +7,8 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "base/device.h"
-#include "base/dtype.h"
+#include "base/device/device.h"
+#include "base/types/dtype.h"
 #include "kernels/cuda/executor.h"
 
 namespace lockstep {

@@ -13,10 +13,10 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "base/bfloat16.h"
-#include "base/dtype.h"
-#include "base/float16.h"
-#include "base/float8.h"
+#include "base/types/bfloat16.h"
+#include "base/types/dtype.h"
+#include "base/types/float16.h"
+#include "base/types/float8.h"
 #include "kernels/cuda/execution_inl.h"
 
 namespace lockstep {

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "base/device.h"
+#include "base/device/device.h"
 #include "kernels/cuda/kernel_table.h"
 
 namespace lockstep {

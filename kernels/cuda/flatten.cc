@@ -6,8 +6,8 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "base/device/tensor_view.h"
 #include "base/status.h"
-#include "base/tensor_view.h"
 #include "kernels/cpu/cast.h"
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/blocks.h"

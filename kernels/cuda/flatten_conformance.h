@@ -1,7 +1,7 @@
 // What flatten.h promises, on any rig: instantiate FlattenConformance with a MakeTestRig.
 //
 // Pieces of random sizes and alignments, with gaps between them, from arrays that are poisoned around them; the outcome
-// is compared, gaps included, with kernels/reference.h, which shares nothing with what it judges.
+// is compared, gaps included, with kernels/reference_testing.h, which shares nothing with what it judges.
 
 #ifndef KERNELS_CUDA_FLATTEN_CONFORMANCE_H_
 #define KERNELS_CUDA_FLATTEN_CONFORMANCE_H_
@@ -12,19 +12,19 @@
 #include <utility>
 #include <vector>
 
-#include "base/device.h"
-#include "base/dtype.h"
+#include "base/device/device.h"
+#include "base/device/tensor_view.h"
 #include "base/status_matchers.h"
-#include "base/tensor_view.h"
+#include "base/types/dtype.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/arrays_testing.h"
 #include "kernels/bucket_kernels.h"
 #include "kernels/cpu/flatten.h"
 #include "kernels/cuda/flatten.h"
 #include "kernels/cuda/kernel_conformance.h"
-#include "kernels/cuda/test_rig.h"
-#include "kernels/reference.h"
-#include "kernels/test_arrays.h"
+#include "kernels/cuda/rig_testing.h"
+#include "kernels/reference_testing.h"
 
 namespace lockstep {
 namespace kernels {

@@ -2,7 +2,7 @@
 #include "kernels/cuda/flatten_conformance.h"
 #include "kernels/cuda/flatten_matrix_conformance.h"
 #include "kernels/cuda/gate_conformance.h"
-#include "kernels/cuda/test_rig.h"
+#include "kernels/cuda/rig_testing.h"
 
 namespace lockstep {
 namespace kernels {

@@ -8,16 +8,16 @@
 #include <cstddef>
 #include <vector>
 
-#include "base/dtype.h"
+#include "base/device/tensor_view.h"
 #include "base/status_matchers.h"
-#include "base/tensor_view.h"
+#include "base/types/dtype.h"
 #include "gtest/gtest.h"
+#include "kernels/arrays_testing.h"
 #include "kernels/bucket_kernels.h"
 #include "kernels/cuda/flatten.h"
 #include "kernels/cuda/flatten_conformance.h"
 #include "kernels/cuda/kernel_conformance.h"
-#include "kernels/cuda/test_rig.h"
-#include "kernels/test_arrays.h"
+#include "kernels/cuda/rig_testing.h"
 
 namespace lockstep {
 namespace kernels {

@@ -8,16 +8,16 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/device.h"
-#include "base/dtype.h"
-#include "base/host_device.h"
+#include "base/device/device.h"
+#include "base/device/host_device.h"
+#include "base/device/tensor_view.h"
 #include "base/status_matchers.h"
-#include "base/tensor_view.h"
+#include "base/types/dtype.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/bucket_kernels.h"
 #include "kernels/cuda/bucket_kernels.h"
-#include "kernels/cuda/host_executor.h"
+#include "kernels/cuda/host_executor_testing.h"
 
 namespace lockstep {
 namespace kernels {

@@ -9,16 +9,16 @@
 #include <cstring>
 #include <vector>
 
-#include "base/dtype.h"
+#include "base/device/tensor_view.h"
 #include "base/status_matchers.h"
-#include "base/tensor_view.h"
+#include "base/types/dtype.h"
 #include "gtest/gtest.h"
+#include "kernels/arrays_testing.h"
 #include "kernels/bucket_kernels.h"
 #include "kernels/cuda/flatten.h"
 #include "kernels/cuda/kernel_conformance.h"
-#include "kernels/cuda/test_rig.h"
-#include "kernels/reference.h"
-#include "kernels/test_arrays.h"
+#include "kernels/cuda/rig_testing.h"
+#include "kernels/reference_testing.h"
 
 namespace lockstep {
 namespace kernels {

@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/dtype.h"
+#include "base/device/tensor_view.h"
 #include "base/status_matchers.h"
-#include "base/tensor_view.h"
+#include "base/types/dtype.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/arguments.h"
-#include "kernels/cuda/test_rig.h"
-#include "kernels/reference.h"
+#include "kernels/cuda/rig_testing.h"
+#include "kernels/reference_testing.h"
 
 namespace lockstep {
 namespace kernels {

@@ -4,7 +4,7 @@
 #ifndef KERNELS_CUDA_KERNEL_TABLE_H_
 #define KERNELS_CUDA_KERNEL_TABLE_H_
 
-#include "base/dtype.h"
+#include "base/types/dtype.h"
 
 namespace lockstep {
 namespace kernels {

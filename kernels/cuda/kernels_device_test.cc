@@ -1,6 +1,6 @@
 // The kernels on a GPU: their bits are those of the reference, as on the host.
 
-#include "base/cuda_device.h"
+#include "base/device/cuda/cuda_device.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/array_conformance.h"
@@ -8,7 +8,7 @@
 #include "kernels/cuda/flatten_matrix_conformance.h"
 #include "kernels/cuda/gate_conformance.h"
 #include "kernels/cuda/preload.h"
-#include "kernels/cuda/test_rig.h"
+#include "kernels/cuda/rig_testing.h"
 
 namespace lockstep {
 namespace kernels {

@@ -1,8 +1,8 @@
 #include "kernels/cuda/preload.h"
 
-#include "base/cuda_api.h"
-#include "base/cuda_error.h"
-#include "base/cuda_guard.h"
+#include "base/device/cuda/cuda_api.h"
+#include "base/device/cuda/cuda_error.h"
+#include "base/device/cuda/cuda_guard.h"
 #include "base/status.h"
 #include "kernels/cuda/device_kernels.h"
 

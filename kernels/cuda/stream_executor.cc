@@ -1,9 +1,9 @@
 #include "kernels/cuda/stream_executor.h"
 
 #include "absl/strings/str_cat.h"
-#include "base/cuda_api.h"
-#include "base/cuda_error.h"
-#include "base/cuda_guard.h"
+#include "base/device/cuda/cuda_api.h"
+#include "base/device/cuda/cuda_error.h"
+#include "base/device/cuda/cuda_guard.h"
 #include "base/status.h"
 #include "kernels/cuda/device_kernels.h"
 

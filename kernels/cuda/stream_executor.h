@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/device.h"
+#include "base/device/device.h"
 #include "kernels/cuda/executor.h"
 #include "kernels/cuda/kernel_table.h"
 

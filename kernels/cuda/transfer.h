@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "base/dtype.h"
+#include "base/types/dtype.h"
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/executor.h"
 #include "kernels/cuda/kernel_table.h"

@@ -15,7 +15,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "base/dtype.h"
+#include "base/types/dtype.h"
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/elements_inl.h"
 #include "kernels/cuda/execution_inl.h"

@@ -1,4 +1,4 @@
-// One call of NCCL's as data, so that what a collective becomes (comm/nccl_plan.h) is a pure function.
+// One call of NCCL's as data, so that what a collective becomes (comm/device/nccl/nccl_plan.h) is a pure function.
 
 #ifndef TRANSPORT_NCCL_NCCL_CALL_H_
 #define TRANSPORT_NCCL_NCCL_CALL_H_

@@ -8,8 +8,8 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "base/cuda_api.h"
-#include "base/cuda_guard.h"
+#include "base/device/cuda/cuda_api.h"
+#include "base/device/cuda/cuda_guard.h"
 #include "base/status.h"
 
 namespace lockstep {

@@ -2,8 +2,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/cuda_api.h"
-#include "base/cuda_guard.h"
+#include "base/device/cuda/cuda_api.h"
+#include "base/device/cuda/cuda_guard.h"
 #include "base/status.h"
 
 namespace lockstep {

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
-#include "transport/little_endian.h"
+#include "transport/net/little_endian.h"
 
 namespace lockstep {
 namespace {

@@ -16,8 +16,8 @@
 #include "base/rank.h"
 #include "base/status.h"
 #include "tests/transport_testing.h"
+#include "transport/net/socket.h"
 #include "transport/ofi/ofi_transport.h"
-#include "transport/socket.h"
 
 namespace lockstep {
 

@@ -12,9 +12,9 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "base/check.h"
-#include "base/dtype.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/types/dtype.h"
 #include "transport/ofi/endpoint.h"
 #include "transport/ofi/wire.h"
 

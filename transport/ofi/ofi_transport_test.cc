@@ -29,12 +29,12 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/transport_testing.h"
+#include "transport/net/socket.h"
 #include "transport/ofi/endpoint.h"
 #include "transport/ofi/ofi_library.h"
 #include "transport/ofi/ofi_testing.h"
 #include "transport/ofi/provider.h"
 #include "transport/ofi/wire.h"
-#include "transport/socket.h"
 #include "transport/transport.h"
 
 namespace lockstep {

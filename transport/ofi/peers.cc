@@ -12,7 +12,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "transport/socket.h"
+#include "transport/net/socket.h"
 
 namespace lockstep {
 namespace {

@@ -17,8 +17,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "transport/net/socket.h"
 #include "transport/ofi/ofi_library.h"
-#include "transport/socket.h"
 
 namespace lockstep {
 

@@ -16,8 +16,8 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "transport/net/socket.h"
 #include "transport/ofi/ofi_library.h"
-#include "transport/socket.h"
 
 namespace lockstep {
 namespace {

@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "base/dtype.h"
+#include "base/types/dtype.h"
 
 namespace lockstep {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/check.h"
-#include "transport/little_endian.h"
+#include "transport/net/little_endian.h"
 
 namespace lockstep {
 namespace {

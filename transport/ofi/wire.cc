@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "transport/little_endian.h"
+#include "transport/net/little_endian.h"
 
 namespace lockstep {
 namespace {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/check.h"
-#include "transport/little_endian.h"
+#include "transport/net/little_endian.h"
 
 namespace lockstep {
 namespace {

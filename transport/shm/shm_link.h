@@ -1,4 +1,4 @@
-// ShmLink: the messages of one channel from one rank to one other, through a mailbox. What transport/link.h is to byte
+// ShmLink: the messages of one channel from one rank to one other, through a mailbox. What transport/link/link.h is to byte
 // streams, with the difference that a receive is folded straight out of the mailbox.
 //
 //   state     mailbox  Advance does
@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
-#include "transport/operation_queue.h"
+#include "transport/link/operation_queue.h"
 #include "transport/shm/doorbell.h"
 #include "transport/shm/mailbox.h"
 #include "transport/shm/shared_memory.h"

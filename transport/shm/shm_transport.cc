@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "base/dtype.h"
 #include "base/status.h"
+#include "base/types/dtype.h"
 
 namespace lockstep {
 namespace {

@@ -18,7 +18,7 @@
 #include "absl/status/statusor.h"
 #include "base/deadline.h"
 #include "base/fork.h"
-#include "transport/socket.h"
+#include "transport/net/socket.h"
 #include "transport/tcp/handshake.h"
 
 namespace lockstep {

@@ -13,7 +13,7 @@
 #include "base/fork.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "transport/socket.h"
+#include "transport/net/socket.h"
 
 namespace lockstep {
 

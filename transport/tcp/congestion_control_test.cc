@@ -9,7 +9,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "transport/socket.h"
+#include "transport/net/socket.h"
 
 namespace lockstep {
 namespace {

@@ -24,7 +24,7 @@
 
 #include "absl/status/status.h"
 #include "base/deadline.h"
-#include "transport/socket.h"
+#include "transport/net/socket.h"
 #include "transport/tcp/handshake.h"
 #include "transport/tcp/socket_tuning.h"
 #include "transport/tcp/tcp_stream.h"

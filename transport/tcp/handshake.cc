@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "transport/little_endian.h"
+#include "transport/net/little_endian.h"
 
 namespace lockstep {
 namespace {

@@ -20,7 +20,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/transport_testing.h"
-#include "transport/socket.h"
+#include "transport/net/socket.h"
 #include "transport/tcp/tcp_testing.h"
 #include "transport/tcp/tcp_transport.h"
 

@@ -7,7 +7,7 @@
 #include "base/fork.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "transport/socket.h"
+#include "transport/net/socket.h"
 #include "transport/tcp/congestion_control.h"
 
 namespace lockstep {

@@ -15,7 +15,7 @@
 #include <memory>
 #include <vector>
 
-#include "transport/byte_stream.h"
+#include "transport/link/byte_stream.h"
 
 namespace lockstep {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "transport/byte_stream.h"
+#include "transport/link/byte_stream.h"
 
 namespace lockstep {
 namespace {

@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/transport_conformance.h"
 #include "tests/transport_testing.h"
-#include "transport/socket.h"
+#include "transport/net/socket.h"
 #include "transport/tcp/tcp_testing.h"
 #include "transport/tcp/tcp_transport.h"
 

@@ -15,7 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/fork.h"
-#include "transport/byte_stream.h"
+#include "transport/link/byte_stream.h"
 
 namespace lockstep {
 

@@ -13,7 +13,7 @@
 #include "base/check.h"
 #include "base/rank.h"
 #include "base/status.h"
-#include "transport/socket.h"
+#include "transport/net/socket.h"
 #include "transport/tcp/tcp_transport.h"
 
 namespace lockstep {

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
 #include "base/log.h"
-#include "transport/socket.h"
+#include "transport/net/socket.h"
 
 namespace lockstep {
 namespace {

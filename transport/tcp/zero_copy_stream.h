@@ -17,7 +17,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "transport/byte_stream.h"
+#include "transport/link/byte_stream.h"
 #include "transport/tcp/tcp_stream.h"
 #include "transport/tcp/zero_copy_sends.h"
 

@@ -1,0 +1,140 @@
+// CUDA's runtime as a table of functions: every entry point of it that code compiled by the host's compiler calls.
+//
+// The types are plain C++ (streams and events are void*, errors are int), so nobody but cuda_api.cu sees CUDA's
+// headers. The table is filled from the statically linked runtime, or, in a build without CUDA, with functions that
+// answer so; tests put a fake in its place (base/device/cuda/cuda_api_testing.h). Each function is CUDA's of the same name in
+// CamelCase, with its semantics, threads and errors, unless it says otherwise.
+
+#ifndef BASE_DEVICE_CUDA_CUDA_API_H_
+#define BASE_DEVICE_CUDA_CUDA_API_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace lockstep {
+
+// The cudaError_t values that our code knows; any other int may come back too.
+enum CudaCode : int {
+  kCudaSuccess = 0,
+  kCudaInvalidValue = 1,
+  kCudaOutOfMemory = 2,
+  kCudaInitializationFailed = 3,
+  kCudaUnloading = 4,  // the process is ending
+  kCudaStubLibrary = 34,
+  kCudaInsufficientDriver = 35,
+  kCudaDevicesUnavailable = 46,
+  kCudaNoDevice = 100,
+  kCudaInvalidDevice = 101,
+  kCudaDeviceUninitialized = 201,
+  kCudaNoKernelImage = 209,
+  kCudaEccUncorrectable = 214,
+  kCudaNvlinkUncorrectable = 220,
+  kCudaContained = 226,
+  kCudaInvalidHandle = 400,
+  kCudaNotReady = 600,  // of a query: no error
+  kCudaIllegalAddress = 700,
+  kCudaLaunchTimeout = 702,
+  kCudaContextDestroyed = 709,
+  kCudaAssert = 710,
+  kCudaHardwareStackError = 714,
+  kCudaIllegalInstruction = 715,
+  kCudaMisalignedAddress = 716,
+  kCudaInvalidAddressSpace = 717,
+  kCudaInvalidPc = 718,
+  kCudaLaunchFailure = 719,
+  kCudaTensorMemoryLeak = 721,
+  kCudaNotPermitted = 800,
+  kCudaNotSupported = 801,
+  kCudaSystemNotReady = 802,
+  kCudaSystemDriverMismatch = 803,
+  kCudaCompatNotSupported = 804,
+  kCudaCaptureUnsupported = 900,
+  kCudaCapturedEvent = 907,
+  kCudaCaptureWrongThread = 908,
+};
+
+// Handles with a meaning of their own. Null is what kCudaLegacyStream is: the current device's legacy default stream.
+constexpr unsigned long kCudaLegacyStream = 0x1;
+constexpr unsigned long kCudaPerThreadStream = 0x2;
+
+// cudaStreamCaptureModeRelaxed: this thread may do what would otherwise break captures that are under way.
+constexpr int kCudaCaptureRelaxed = 2;
+
+// What CUDA knows about a pointer.
+struct CudaPointer {
+  enum Kind { kPageable, kPinned, kDevice, kManaged };
+  Kind kind = kPageable;
+  int device = 0;  // of kDevice
+};
+
+struct CudaApi {
+  // Errors. The last one of the calling thread is cleared by asking for it.
+  const char* (*get_error_name)(int code);
+  const char* (*get_error_string)(int code);
+  int (*get_last_error)();
+
+  // Versions are 1000 * major + 10 * minor; the driver's is 0 where there is none.
+  int (*driver_get_version)(int* version);
+  int (*runtime_get_version)(int* version);
+
+  int (*get_device_count)(int* count);
+  int (*get_device)(int* device);
+  int (*set_device)(int device);
+  // "0000:3b:00.0", NUL-terminated, if `bytes` has room for it (13 do).
+  int (*device_get_pci_bus_id)(char* address, int bytes, int device);
+  // cudaDevAttrMemoryPoolsSupported, 0 or 1.
+  int (*device_get_memory_pools_supported)(int* supported, int device);
+  int (*device_get_stream_priority_range)(int* least, int* greatest);
+
+  // cudaStreamCreateWithPriority with cudaStreamNonBlocking.
+  int (*stream_create)(void** stream, int priority);
+  int (*stream_destroy)(void* stream);
+  int (*stream_query)(void* stream);
+  int (*stream_wait_event)(void* stream, void* event);
+  // -1 where the runtime is too old to tell (before 12.8). No default stream.
+  int (*stream_get_device)(void* stream, int* device);
+  // Whether it is being captured, or was until the capture became invalid.
+  int (*stream_is_capturing)(void* stream, bool* capturing);
+  // *mode is a cudaStreamCaptureMode, for example kCudaCaptureRelaxed.
+  int (*thread_exchange_stream_capture_mode)(int* mode);
+
+  // cudaEventCreateWithFlags with cudaEventDisableTiming.
+  int (*event_create)(void** event);
+  int (*event_destroy)(void* event);
+  int (*event_record)(void* event, void* stream);
+  int (*event_query)(void* event);
+
+  int (*launch_host_func)(void* stream, void (*function)(void*), void* argument);
+  // cudaMemcpyAsync with cudaMemcpyDefault.
+  int (*memcpy_async)(void* target, const void* source, size_t bytes, void* stream);
+
+  // The driver's cuStreamWaitValue32 with CU_STREAM_WAIT_VALUE_GEQ; cuStreamWriteValue32 with a memory barrier before it.
+  // kCudaNotSupported where the driver has neither. The address is one that the host and the device share.
+  int (*stream_wait_value)(void* stream, const void* address, uint32_t value);
+  int (*stream_write_value)(void* stream, void* address, uint32_t value);
+
+  int (*malloc)(void** memory, size_t bytes);
+  int (*free)(void* memory);
+  // cudaHostAlloc, portable and mapped.
+  int (*host_alloc)(void** memory, size_t bytes);
+  int (*free_host)(void* memory);
+  int (*malloc_async)(void** memory, size_t bytes, void* stream);
+  int (*free_async)(void* memory, void* stream);
+  int (*pointer_get_attributes)(CudaPointer* attributes, const void* pointer);
+};
+
+// The table in use. Thread-safe; a table lives as long as what was made through it.
+const CudaApi& TheCudaApi();
+
+namespace internal {
+
+// Of this binary: defined by cuda_api.cu or cuda_api_stub.cc.
+const CudaApi& LinkedCudaApi();
+
+// Puts another table in the place of the linked one, or that back (null). Not while anybody uses CUDA through it.
+void ReplaceCudaApi(const CudaApi* api);
+
+}  // namespace internal
+}  // namespace lockstep
+
+#endif  // BASE_DEVICE_CUDA_CUDA_API_H_

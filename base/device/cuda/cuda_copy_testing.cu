@@ -1,0 +1,29 @@
+#include "base/device/cuda/cuda_copy_testing.h"
+
+#include <cuda_runtime.h>
+
+namespace lockstep {
+namespace internal {
+namespace {
+
+constexpr int kThreads = 256;
+
+__global__ void CopyBytes(char* target, const char* source, size_t bytes) {
+  for (size_t i = blockIdx.x * size_t{kThreads} + threadIdx.x; i < bytes; i += size_t{gridDim.x} * kThreads) {
+    target[i] = source[i];
+  }
+}
+
+}  // namespace
+
+int CopyByKernel(void* target, const void* source, size_t bytes, void* stream) {
+  if (bytes == 0) return cudaSuccess;
+  const size_t blocks_needed = (bytes + kThreads - 1) / kThreads;
+  const auto blocks = static_cast<unsigned int>(blocks_needed < 1024 ? blocks_needed : 1024);
+  CopyBytes<<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(static_cast<char*>(target),
+                                                                        static_cast<const char*>(source), bytes);
+  return cudaGetLastError();
+}
+
+}  // namespace internal
+}  // namespace lockstep

@@ -1,0 +1,566 @@
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/deadline.h"
+#include "base/device/cuda/cuda_api.h"
+#include "base/device/cuda/cuda_api_testing.h"
+#include "base/device/cuda/cuda_device.h"
+#include "base/device/cuda/cuda_graph_testing.h"
+#include "base/device/device.h"
+#include "base/device/devices.h"
+#include "base/device/host_device.h"
+#include "base/fork_testing.h"
+#include "base/status_matchers.h"
+#include "base/thread.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/gate.h"
+
+namespace lockstep {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr size_t kBytes = 4096;
+
+Deadline Soon() { return Deadline::AfterMs(20000); }
+
+absl::Status Nothing() { return absl::OkStatus(); }
+
+int CurrentDevice() {
+  int device = -1;
+  EXPECT_EQ(TheCudaApi().get_device(&device), kCudaSuccess);
+  return device;
+}
+
+// Works on cuda:1, while the test's thread is on cuda:0.
+class FakeCudaDeviceTest : public testing::Test {
+ protected:
+  std::unique_ptr<Stream> NewStream(const std::string& name = "test") { return device_.CreateStream(name).value(); }
+  std::unique_ptr<Event> NewEvent() { return device_.CreateEvent().value(); }
+
+  // Puts the test's thread on cuda:1, for calls that are not ours.
+  struct OnDevice {
+    OnDevice() { TheCudaApi().set_device(1); }
+    ~OnDevice() { TheCudaApi().set_device(0); }
+  };
+
+  FakeCuda cuda_;
+  Device& device_ = *CudaDevice(1).value();
+};
+
+// Of ordinary memory.
+std::atomic<uint32_t> some_word{0};
+
+struct FailingCall {
+  std::string function;
+  // Calls the function on the way.
+  std::function<absl::Status(Device& device, Stream& stream, Event& event)> use;
+};
+
+std::vector<FailingCall> FailingCalls() {
+  return {
+      {"cudaGetDevice", [](Device& device, Stream&, Event&) { return device.CreateEvent().status(); }},
+      {"cudaSetDevice", [](Device& device, Stream&, Event&) { return device.CreateEvent().status(); }},
+      {"cudaDeviceGetStreamPriorityRange",
+       [](Device& device, Stream&, Event&) { return device.CreateStream("fails").status(); }},
+      {"cudaStreamCreateWithPriority",
+       [](Device& device, Stream&, Event&) { return device.CreateStream("fails").status(); }},
+      {"cudaEventCreateWithFlags", [](Device& device, Stream&, Event&) { return device.CreateEvent().status(); }},
+      {"cudaStreamGetDevice",
+       [](Device& device, Stream& stream, Event&) { return device.BorrowStream(stream.native()).status(); }},
+      {"cudaMalloc", [](Device& device, Stream&, Event&) { return device.Allocate(kBytes).status(); }},
+      {"cudaHostAlloc", [](Device& device, Stream&, Event&) { return device.AllocateOnHost(kBytes).status(); }},
+      {"cudaStreamIsCapturing", [](Device&, Stream& stream, Event&) { return IsCapturing(stream).status(); }},
+      {"cudaStreamIsCapturing", [](Device&, Stream& stream, Event&) { return stream.Enqueue(Nothing); }},
+      {"cudaLaunchHostFunc", [](Device&, Stream& stream, Event&) { return stream.Enqueue(Nothing); }},
+      {"cudaMemcpyAsync",
+       [](Device&, Stream& stream, Event&) {
+         char bytes[2] = {};
+         return stream.Copy(&bytes[0], &bytes[1], 1);
+       }},
+      {"cudaEventRecord", [](Device&, Stream& stream, Event& event) { return stream.Record(&event); }},
+      {"cudaStreamWaitEvent", [](Device&, Stream& stream, Event& event) { return stream.Wait(&event); }},
+      {"cuStreamWaitValue32", [](Device&, Stream& stream, Event&) { return stream.AwaitValue(&some_word, 0); }},
+      {"cuStreamWriteValue32", [](Device&, Stream& stream, Event&) { return stream.WriteValue(&some_word, 0); }},
+      {"cudaStreamQuery", [](Device&, Stream& stream, Event&) { return stream.Synchronize(Soon()); }},
+      {"cudaEventQuery", [](Device&, Stream&, Event& event) { return event.Synchronize(Soon()); }},
+      {"cudaDeviceGetAttribute", [](Device&, Stream& stream, Event&) { return AllocateAsync(1, stream).status(); }},
+      {"cudaMallocAsync", [](Device&, Stream& stream, Event&) { return AllocateAsync(1, stream).status(); }},
+      {"cudaFreeAsync", [](Device&, Stream& stream, Event&) { return FreeAsync(&stream, stream); }},
+      {"cudaPointerGetAttributes",
+       [](Device& device, Stream& stream, Event&) { return CheckPointer(&stream, device.id()); }},
+  };
+}
+
+TEST_F(FakeCudaDeviceTest, EveryFailureNamesTheCallTheDeviceAndTheCauseAndLeavesTheThreadAsItWas) {
+  constexpr int kUnknown = 999;
+  const auto event = NewEvent();
+  for (const FailingCall& call : FailingCalls()) {
+    SCOPED_TRACE(call.function);
+    const auto stream = NewStream();
+    const int live = cuda_.live();
+    cuda_.Fail(call.function, kUnknown);
+    const std::string where = call.function == "cudaGetDevice" ? "CUDA: " : " on cuda:1";
+    EXPECT_THAT(call.use(device_, *stream, *event),
+                StatusIs(absl::StatusCode::kInternal, AllOf(HasSubstr(call.function + "("), HasSubstr(where),
+                                                            HasSubstr(": the test asked for this (cudaErrorFake)"))));
+    EXPECT_TRUE(cuda_.LastErrorIsClear());
+    EXPECT_EQ(CurrentDevice(), 0);
+    EXPECT_EQ(cuda_.live(), live) << "nothing is left behind";
+    EXPECT_THAT(stream->status(), IsOk()) << "the device is not lost";
+    EXPECT_THAT(call.function == "cudaFreeAsync" ? absl::OkStatus() : stream->Synchronize(Soon()), IsOk());
+  }
+}
+
+TEST_F(FakeCudaDeviceTest, CodesTellTheCallerWhatToDo) {
+  const std::vector<std::pair<int, absl::StatusCode>> codes = {
+      {kCudaInvalidValue, absl::StatusCode::kInvalidArgument},
+      {kCudaInvalidHandle, absl::StatusCode::kInvalidArgument},
+      {kCudaInvalidDevice, absl::StatusCode::kInvalidArgument},
+      {kCudaOutOfMemory, absl::StatusCode::kResourceExhausted},
+      {kCudaInitializationFailed, absl::StatusCode::kUnavailable},
+      {kCudaDevicesUnavailable, absl::StatusCode::kUnavailable},
+      {kCudaSystemNotReady, absl::StatusCode::kUnavailable},
+      {kCudaNoKernelImage, absl::StatusCode::kUnimplemented},
+      {kCudaNotSupported, absl::StatusCode::kUnimplemented},
+      {kCudaNotPermitted, absl::StatusCode::kFailedPrecondition},
+      {kCudaCaptureUnsupported, absl::StatusCode::kFailedPrecondition},
+      {kCudaCapturedEvent, absl::StatusCode::kFailedPrecondition},
+      {kCudaIllegalAddress, absl::StatusCode::kInternal},
+  };
+  for (const auto& [code, expected] : codes) {
+    cuda_.Fail("cudaEventCreateWithFlags", code);
+    EXPECT_THAT(device_.CreateEvent(), StatusIs(expected)) << code;
+  }
+}
+
+TEST_F(FakeCudaDeviceTest, MissingDriverIsUnavailableAndNamesTheVersions) {
+  cuda_.Fail("cudaGetDeviceCount", kCudaInsufficientDriver);
+  EXPECT_THAT(CudaDevice(0), StatusIs(absl::StatusCode::kUnavailable,
+                                      AllOf(HasSubstr("CUDA: cudaGetDeviceCount(&count): the test asked for this"),
+                                            HasSubstr("driver for CUDA 12.8, runtime 13.0"))));
+  EXPECT_TRUE(cuda_.LastErrorIsClear());
+}
+
+TEST(FakeCudaTest, NoDeviceIsUnavailable) {
+  FakeCuda cuda(0);
+  EXPECT_THAT(CudaDeviceCount(), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_THAT(FindDevice({DeviceKind::kCuda, 0}), StatusIs(absl::StatusCode::kUnavailable));
+}
+
+TEST_F(FakeCudaDeviceTest, DevicesAreFoundByTheirNames) {
+  EXPECT_THAT(FindDevice(DeviceId()), IsOkAndHolds(HostDevice()));
+  EXPECT_THAT(FindDevice({DeviceKind::kCuda, 1}), IsOkAndHolds(&device_));
+  EXPECT_EQ(device_.id(), (DeviceId{DeviceKind::kCuda, 1}));
+  EXPECT_THAT(FindDevice({DeviceKind::kHost, 1}), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("host:1")));
+  EXPECT_THAT(FindDevice({DeviceKind::kCuda, 2}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cuda:2: this machine has 2 CUDA devices")));
+}
+
+TEST_F(FakeCudaDeviceTest, GpusHaveAddressesOnTheirHost) {
+  EXPECT_THAT(CudaPciAddress(0), IsOkAndHolds("0000:01:00.0"));
+  EXPECT_THAT(CudaPciAddress(1), IsOkAndHolds("0000:02:00.0"));
+  cuda_.Fail("cudaDeviceGetPCIBusId", kCudaInvalidDevice);
+  EXPECT_THAT(CudaPciAddress(2), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cudaDeviceGetPCIBusId")));
+}
+
+TEST_F(FakeCudaDeviceTest, ForeignThreadGoesBackToItsDeviceAndOursStays) {
+  EXPECT_THAT(device_.CreateEvent(), IsOk());
+  EXPECT_EQ(CurrentDevice(), 0);
+  const auto stream = NewStream();
+  int ours = -1;
+  {
+    Thread thread("ours", [&] {
+      EXPECT_THAT(stream->Enqueue(Nothing), IsOk());
+      ours = CurrentDevice();
+    });
+  }
+  EXPECT_EQ(ours, 1) << "a way back to cuda:0 would set CUDA up there";
+}
+
+TEST_F(FakeCudaDeviceTest, NothingIsLeftBehind) {
+  {
+    const auto stream = NewStream();
+    const auto event = NewEvent();
+    ASSERT_THAT(stream->Enqueue(Nothing), IsOk());
+    ASSERT_THAT(stream->Record(event.get()), IsOk());
+    ASSERT_THAT(stream->Synchronize(Soon()), IsOk());
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(void* const memory, AllocateAsync(kBytes, *stream));
+    ASSERT_THAT(FreeAsync(memory, *stream), IsOk());
+    device_.Free(device_.Allocate(0).value());
+    device_.FreeOnHost(device_.AllocateOnHost(0).value());
+  }
+  EXPECT_EQ(cuda_.live(), 0);
+  EXPECT_TRUE(cuda_.LastErrorIsClear());
+}
+
+TEST_F(FakeCudaDeviceTest, OutOfMemorySaysHowMuchWasAskedFor) {
+  const auto stream = NewStream();
+  for (int code : {kCudaOutOfMemory, kCudaInvalidValue}) {
+    cuda_.Fail("cudaMalloc", code);
+    EXPECT_THAT(device_.Allocate(12345),
+                StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("cudaMalloc(12345 bytes) on cuda:1: ")));
+    cuda_.Fail("cudaHostAlloc", code);
+    EXPECT_THAT(device_.AllocateOnHost(12345),
+                StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("cudaHostAlloc(12345 bytes) on cuda:1: ")));
+    cuda_.Fail("cudaMallocAsync", code);
+    EXPECT_THAT(AllocateAsync(12345, *stream),
+                StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("cudaMallocAsync(12345 bytes) on cuda:1: ")));
+  }
+  EXPECT_THAT(stream->status(), IsOk());
+}
+
+TEST_F(FakeCudaDeviceTest, StreamsHaveTheGreatestPriority) {
+  EXPECT_EQ(cuda_.priority(NewStream()->native()), FakeCuda::kGreatestPriority);
+}
+
+TEST_F(FakeCudaDeviceTest, MemoryPoolsMustBeThere) {
+  const auto stream = NewStream();
+  cuda_.set_memory_pools_supported(false);
+  EXPECT_THAT(AllocateAsync(1, *stream),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("cuda:1 has no memory pools")));
+  const auto on_host = HostDevice()->CreateStream("host").value();
+  EXPECT_THAT(AllocateAsync(1, *on_host), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("host")));
+  EXPECT_THAT(FreeAsync(nullptr, *on_host), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(IsCapturing(*on_host), IsOkAndHolds(false));
+}
+
+// A wait for a point that is never reached, since the device is lost, must end with CUDA's error.
+TEST_F(FakeCudaDeviceTest, WaitsEndWhenTheDeviceIsLost) {
+  const auto stream = NewStream();
+  const auto event = NewEvent();
+  Gate gate;
+  ASSERT_THAT(stream->Enqueue([&gate] { return gate.Await(Soon()); }), IsOk());
+  ASSERT_THAT(stream->Record(event.get()), IsOk());
+  Gate waiting;
+  absl::Status waited;
+  {
+    Thread waiter("waiter", [&] {
+      waiting.Open();
+      waited = event->Synchronize(Soon());
+    });
+    ASSERT_THAT(waiting.Await(Soon()), IsOk());
+    EXPECT_FALSE(event->Query());
+    cuda_.LoseDevice(kCudaIllegalAddress);
+  }
+  gate.Open();
+  EXPECT_THAT(waited, StatusIs(absl::StatusCode::kInternal, HasSubstr(" on cuda:1: the test asked for this")));
+  EXPECT_TRUE(event->Query()) << "or whoever polls would do so for ever";
+  const auto is_lost = StatusIs(absl::StatusCode::kInternal, HasSubstr("the test asked for this"));
+  EXPECT_THAT(stream->Synchronize(Soon()), is_lost);
+}
+
+TEST_F(FakeCudaDeviceTest, LossOfTheDeviceIsTheStreamsErrorAndItsWorkIsDestroyed) {
+  auto stream = NewStream("lost");
+  const auto event = NewEvent();
+  const auto captured = std::make_shared<int>(0);
+  Gate gate;
+  Gate running;
+  ASSERT_THAT(stream->Enqueue([&] {
+    running.Open();
+    return gate.Await(Soon());
+  }),
+              IsOk());
+  ASSERT_THAT(running.Await(Soon()), IsOk());
+  ASSERT_THAT(stream->Enqueue([captured] { return absl::OkStatus(); }), IsOk());
+  EXPECT_THAT(stream->status(), IsOk());
+  cuda_.Fail("cudaEventRecord", kCudaIllegalAddress);
+  const auto is_lost =
+      StatusIs(absl::StatusCode::kInternal, HasSubstr("cudaEventRecord(event, stream) in stream \"lost\" on cuda:1: "));
+  EXPECT_THAT(stream->Record(event.get()), is_lost);
+  EXPECT_THAT(stream->status(), is_lost);
+  EXPECT_EQ(captured.use_count(), 2);
+  cuda_.LoseDevice(kCudaIllegalAddress);
+  gate.Open();
+  EXPECT_THAT(stream->Synchronize(Soon()), is_lost) << "the first error";
+  stream.reset();
+  EXPECT_EQ(captured.use_count(), 1);
+}
+
+TEST_F(FakeCudaDeviceTest, RefusedClosureIsDestroyed) {
+  const auto stream = NewStream();
+  const auto captured = std::make_shared<int>(0);
+  const auto work = [captured] { return absl::OkStatus(); };
+  cuda_.Fail("cudaLaunchHostFunc", kCudaOutOfMemory);
+  EXPECT_THAT(stream->Enqueue(work), StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_EQ(captured.use_count(), 2) << "the test's own and the lambda's";
+  EXPECT_THAT(stream->Enqueue(nullptr), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("null work")));
+  ASSERT_THAT(stream->Enqueue(work), IsOk());
+  EXPECT_THAT(stream->Synchronize(Soon()), IsOk());
+}
+
+TEST_F(FakeCudaDeviceTest, QueueIsBounded) {
+  constexpr int kBound = 65536;
+  const auto stream = NewStream("bounded");
+  Gate gate;
+  ASSERT_THAT(stream->Enqueue([&gate] { return gate.Await(Soon()); }), IsOk());
+  for (int i = 1; i < kBound; ++i) ASSERT_TRUE(stream->Enqueue(Nothing).ok()) << i;
+  EXPECT_THAT(stream->Enqueue(Nothing),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("\"bounded\": its queue is full with 65536")));
+  gate.Open();
+  ASSERT_THAT(stream->Synchronize(Soon()), IsOk());
+  EXPECT_THAT(stream->Enqueue(Nothing), IsOk());
+}
+
+TEST_F(FakeCudaDeviceTest, ThrownExceptionBecomesTheStreamsError) {
+  const auto stream = NewStream("throws");
+  ASSERT_THAT(stream->Enqueue([]() -> absl::Status { throw std::runtime_error("out of luck"); }), IsOk());
+  EXPECT_THAT(stream->Synchronize(Soon()),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("\"throws\": its work threw out of luck")));
+}
+
+TEST_F(FakeCudaDeviceTest, WorkThatUsesCudaIsToldAndWhatItDestroysIsLeaked) {
+  const auto stream = NewStream();
+  auto event = NewEvent();
+  auto doomed = NewStream();
+  void* const memory = device_.Allocate(kBytes).value();
+  int live = cuda_.live();
+  std::vector<absl::Status> answers;
+  ASSERT_THAT(stream->Enqueue([&] {
+    answers = {stream->Enqueue(Nothing),       stream->Record(event.get()),   stream->Wait(event.get()),
+               stream->Synchronize(Soon()),    event->Synchronize(Soon()),    device_.Allocate(1).status(),
+               device_.CreateEvent().status(), stream->Copy(&live, &live, 1), IsCapturing(*stream).status()};
+    event.reset();
+    doomed.reset();
+    device_.Free(memory);
+    return absl::OkStatus();
+  }),
+              IsOk());
+  ASSERT_THAT(stream->Synchronize(Soon()), IsOk());
+  EXPECT_THAT(answers, testing::AllOf(testing::SizeIs(9), testing::Each(StatusIs(absl::StatusCode::kFailedPrecondition,
+                                                                                 HasSubstr("may not call CUDA")))));
+  EXPECT_EQ(cuda_.live(), live);
+  device_.Free(memory);
+}
+
+TEST_F(FakeCudaDeviceTest, BorrowedStreamDropsItsWorkAndLeavesTheStream) {
+  const auto stream = NewStream();
+  Gate gate;
+  ASSERT_THAT(stream->Enqueue([&gate] { return gate.Await(Soon()); }), IsOk());
+  const auto captured = std::make_shared<int>(0);
+  {
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto borrowed, device_.BorrowStream(stream->native()));
+    ASSERT_THAT(borrowed->Enqueue([captured] { return absl::InternalError("must not run"); }), IsOk());
+  }
+  EXPECT_EQ(captured.use_count(), 1);
+  gate.Open();
+  EXPECT_THAT(stream->Synchronize(Soon()), IsOk());
+  EXPECT_THAT(stream->Enqueue(Nothing), IsOk());
+}
+
+TEST_F(FakeCudaDeviceTest, StreamOfAnotherDeviceIsNotBorrowed) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Device* const first, CudaDevice(0));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto stream, first->CreateStream("first"));
+  EXPECT_THAT(device_.BorrowStream(stream->native()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(" is one of cuda:0")));
+  EXPECT_THAT(first->BorrowStream(stream->native()), IsOk());
+}
+
+TEST_F(FakeCudaDeviceTest, DefaultStreamsAreThoseOfTheDeviceThatBorrowedThem) {
+  for (uintptr_t handle : {uintptr_t{0}, uintptr_t{kCudaLegacyStream}, uintptr_t{kCudaPerThreadStream}}) {
+    SCOPED_TRACE(handle);
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto borrowed, device_.BorrowStream(reinterpret_cast<void*>(handle)));
+    const auto event = NewEvent();
+    EXPECT_THAT(borrowed->Enqueue(Nothing), IsOk());
+    EXPECT_THAT(borrowed->Record(event.get()), IsOk());
+    EXPECT_THAT(borrowed->Wait(event.get()), IsOk());
+    EXPECT_THAT(borrowed->Synchronize(Soon()), IsOk());
+  }
+}
+
+TEST_F(FakeCudaDeviceTest, StreamsWaitForEventsOfOtherDevicesButDoNotRecordThem) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Device* const first, CudaDevice(0));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto event, first->CreateEvent());
+  const auto stream = NewStream();
+  EXPECT_THAT(stream->Wait(event.get()), IsOk());
+  EXPECT_THAT(stream->Record(event.get()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cannot record an event of cuda:0")));
+}
+
+TEST_F(FakeCudaDeviceTest, CapturedStreamTakesNoClosureAndIsNotWaitedFor) {
+  const OnDevice on_device;
+  auto stream = NewStream("captured");
+  const auto event = NewEvent();
+  EXPECT_THAT(IsCapturing(*stream), IsOkAndHolds(false));
+  ASSERT_EQ(BeginCapture(stream->native()), kCudaSuccess);
+  EXPECT_THAT(IsCapturing(*stream), IsOkAndHolds(true));
+  const auto refused = StatusIs(absl::StatusCode::kFailedPrecondition,
+                                AllOf(HasSubstr("\"captured\": "), HasSubstr("captured into a graph")));
+  EXPECT_THAT(stream->Enqueue(Nothing), refused);
+  EXPECT_THAT(stream->Synchronize(Soon()), refused);
+  EXPECT_THAT(stream->Record(event.get()), IsOk());
+  EXPECT_THAT(stream->Wait(event.get()), IsOk());
+  EXPECT_THAT(stream->status(), IsOk());
+  stream.reset();
+  EXPECT_EQ(cuda_.calls("cudaStreamQuery"), 0) << "a query would end the capture";
+}
+
+TEST_F(FakeCudaDeviceTest, CapturedStreamNeitherAwaitsNorWritesValues) {
+  const OnDevice on_device;
+  const auto stream = NewStream("captured");
+  ASSERT_EQ(BeginCapture(stream->native()), kCudaSuccess);
+  const auto refused = StatusIs(absl::StatusCode::kFailedPrecondition,
+                                AllOf(HasSubstr("\"captured\": a value "), HasSubstr("captured into a graph")));
+  EXPECT_THAT(stream->AwaitValue(&some_word, 0), refused);
+  EXPECT_THAT(stream->WriteValue(&some_word, 0), refused);
+  EXPECT_THAT(stream->status(), IsOk());
+}
+
+TEST_F(FakeCudaDeviceTest, WordsAreInMemoryThatTheDeviceReaches) {
+  const auto stream = NewStream();
+  const auto refused = StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("Value32(stream, address, value)"));
+  EXPECT_THAT(stream->AwaitValue(&some_word, 0), refused);
+  EXPECT_THAT(stream->WriteValue(&some_word, 0), refused);
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(void* const memory, device_.AllocateOnHost(sizeof(some_word)));
+  auto* const word = new (memory) std::atomic<uint32_t>{0};
+  EXPECT_THAT(stream->AwaitValue(word, 0), IsOk());
+  EXPECT_THAT(stream->WriteValue(word, 0), IsOk());
+  EXPECT_THAT(stream->Synchronize(Soon()), IsOk());
+  device_.FreeOnHost(memory);
+  EXPECT_THAT(stream->AwaitValue(word, 0), refused);
+}
+
+TEST_F(FakeCudaDeviceTest, DriverWithoutStreamMemoryOperationsIsTold) {
+  const auto stream = NewStream();
+  cuda_.Fail("cuStreamWaitValue32", kCudaNotSupported);
+  EXPECT_THAT(stream->AwaitValue(&some_word, 0),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("cuStreamWaitValue32")));
+}
+
+// What a GPU with few queues does, so that tests of what runs on streams can be had without one.
+TEST_F(FakeCudaDeviceTest, StreamsOfADeviceMayShareItsQueues) {
+  cuda_.set_hardware_queues(2);
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto elsewhere, CudaDevice(0).value()->CreateStream("elsewhere"));
+  const auto first = NewStream(), second = NewStream(), behind_first = NewStream();
+  void* const memory = device_.AllocateOnHost(sizeof(std::atomic<uint32_t>)).value();
+  auto* const word = new (memory) std::atomic<uint32_t>(0);
+  int done = 0;
+  const auto count = [&done] { return ++done, absl::OkStatus(); };
+  const auto before = NewEvent();
+  ASSERT_THAT(behind_first->Enqueue(count), IsOk());
+  ASSERT_THAT(behind_first->Record(before.get()), IsOk());
+  ASSERT_THAT(first->AwaitValue(word, 1), IsOk());
+  EXPECT_THAT(before->Synchronize(Soon()), IsOk()) << "what was issued before is not held up";
+  EXPECT_EQ(done, 1);
+  ASSERT_THAT(behind_first->Enqueue(count), IsOk());
+  for (Stream* const other : {second.get(), elsewhere.get()}) {
+    ASSERT_THAT(other->Enqueue(Nothing), IsOk());
+    EXPECT_THAT(other->Synchronize(Soon()), IsOk()) << "another queue, another device";
+  }
+  EXPECT_THAT(behind_first->Synchronize(Deadline::AfterMs(2)), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_EQ(done, 1);
+  *word = 1;
+  EXPECT_THAT(behind_first->Synchronize(Soon()), IsOk());
+  EXPECT_EQ(done, 2);
+  EXPECT_THAT(first->Synchronize(Soon()), IsOk());
+  device_.FreeOnHost(memory);
+}
+
+TEST_F(FakeCudaDeviceTest, ClosuresOfStreamsThatShareQueuesRunOneAtATime) {
+  cuda_.set_hardware_queues(2);
+  const auto first = NewStream(), second = NewStream();
+  Gate started, gate;
+  ASSERT_THAT(first->Enqueue([&] {
+    started.Open();
+    return gate.Await(Soon());
+  }),
+              IsOk());
+  ASSERT_THAT(started.Await(Soon()), IsOk());
+  ASSERT_THAT(second->Enqueue(Nothing), IsOk());
+  EXPECT_THAT(second->Synchronize(Deadline::AfterMs(2)), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  gate.Open();
+  EXPECT_THAT(second->Synchronize(Soon()), IsOk());
+  EXPECT_THAT(first->Synchronize(Soon()), IsOk());
+}
+
+TEST_F(FakeCudaDeviceTest, QueriesAndAllocationsDoNotBreakCapturesOfOthers) {
+  const OnDevice on_device;
+  const auto captured = NewStream();
+  const auto stream = NewStream();
+  const auto event = NewEvent();
+  ASSERT_EQ(BeginCapture(captured->native()), kCudaSuccess);
+  EXPECT_THAT(stream->Record(event.get()), IsOk());
+  EXPECT_THAT(event->Synchronize(Soon()), IsOk());
+  EXPECT_THAT(stream->Synchronize(Soon()), IsOk());
+  const absl::StatusOr<void*> memory = device_.Allocate(kBytes);
+  ASSERT_THAT(memory, IsOk());
+  device_.Free(*memory);
+  int mode = kCudaCaptureRelaxed;
+  ASSERT_EQ(TheCudaApi().thread_exchange_stream_capture_mode(&mode), kCudaSuccess);
+  EXPECT_NE(mode, kCudaCaptureRelaxed) << "the thread's own mode is as before";
+  ASSERT_EQ(TheCudaApi().thread_exchange_stream_capture_mode(&mode), kCudaSuccess);
+  void* graph = nullptr;
+  EXPECT_EQ(EndCapture(captured->native(), &graph), kCudaSuccess);
+}
+
+TEST_F(FakeCudaDeviceTest, MemoryIsWhereItWasDeclaredOrTheErrorNamesBoth) {
+  const DeviceId cuda = device_.id();
+  const DeviceId host;
+  void* const on_device = device_.Allocate(kBytes).value();
+  void* const pinned = device_.AllocateOnHost(kBytes).value();
+  const char pageable = 0;
+  EXPECT_THAT(CheckPointer(static_cast<char*>(on_device) + kBytes - 1, cuda), IsOk());
+  EXPECT_THAT(CheckPointer(on_device, host),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is memory of cuda:1, but host was declared")));
+  EXPECT_THAT(CheckPointer(on_device, {DeviceKind::kCuda, 0}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is memory of cuda:1, but cuda:0 was declared")));
+  EXPECT_THAT(CheckPointer(&pageable, cuda),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is memory of host, but cuda:1 was declared")));
+  EXPECT_THAT(CheckPointer(&pageable, host), IsOk());
+  for (const DeviceId declared : {cuda, host}) {
+    EXPECT_THAT(CheckPointer(pinned, declared), IsOk());
+    EXPECT_THAT(CheckPointer(nullptr, declared), IsOk());
+  }
+  cuda_.Fail("cudaGetDevice", kCudaNoDevice);
+  EXPECT_THAT(CheckPointer(&pageable, host), IsOk()) << "without CUDA all memory is the host's";
+  device_.Free(on_device);
+  device_.FreeOnHost(pinned);
+}
+
+TEST_F(FakeCudaDeviceTest, ForkedChildIsToldAndMayDestroyWhatItInherited) {
+  auto stream = NewStream("parents");
+  auto event = NewEvent();
+  void* const memory = device_.Allocate(kBytes).value();
+  Gate gate;
+  ASSERT_THAT(stream->Enqueue([&gate] { return gate.Await(Soon()); }), IsOk());
+  ASSERT_THAT(stream->Record(event.get()), IsOk());
+  const auto child = [&] {
+    if (!absl::IsFailedPrecondition(stream->Enqueue(Nothing))) return 1;
+    if (!absl::IsFailedPrecondition(stream->Record(event.get()))) return 2;
+    if (!absl::IsFailedPrecondition(stream->Wait(event.get()))) return 3;
+    if (!absl::IsFailedPrecondition(stream->Synchronize(Soon()))) return 4;
+    if (!absl::IsFailedPrecondition(stream->status())) return 5;
+    if (!absl::IsFailedPrecondition(event->Synchronize(Soon()))) return 6;
+    if (!event->Query()) return 7;
+    if (!absl::IsFailedPrecondition(device_.CreateStream("childs").status())) return 8;
+    if (!absl::IsFailedPrecondition(device_.CreateEvent().status())) return 9;
+    if (!absl::IsFailedPrecondition(device_.Allocate(1).status())) return 10;
+    if (!absl::IsFailedPrecondition(AllocateAsync(1, *stream).status())) return 11;
+    if (!absl::IsFailedPrecondition(stream->Copy(&gate, &gate, 1))) return 12;
+    if (!absl::IsFailedPrecondition(stream->AwaitValue(&some_word, 0))) return 13;
+    if (!absl::IsFailedPrecondition(stream->WriteValue(&some_word, 0))) return 14;
+    device_.Free(memory);
+    stream.reset();
+    event.reset();
+    return 0;
+  };
+  EXPECT_EQ(RunInForkedChild(child, Soon()), 0);
+  gate.Open();
+  EXPECT_THAT(stream->Synchronize(Soon()), IsOk());
+  device_.Free(memory);
+}
+
+}  // namespace
+}  // namespace lockstep

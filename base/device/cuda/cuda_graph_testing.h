@@ -1,0 +1,35 @@
+// Captures what is issued in a CUDA stream into a graph, for tests: by CUDA, or by the fake that stands in for it
+// (base/device/cuda/cuda_api_testing.h).
+
+#ifndef BASE_DEVICE_CUDA_CUDA_GRAPH_TESTING_H_
+#define BASE_DEVICE_CUDA_CUDA_GRAPH_TESTING_H_
+
+namespace lockstep {
+
+// All return CUDA's code. The handles are a cudaStream_t and a cudaGraphExec_t. The mode is
+// cudaStreamCaptureModeGlobal, the strictest: until the end, what is unsafe in a capture ends it, on whichever thread
+// it is done.
+int BeginCapture(void* stream);
+int EndCapture(void* stream, void** graph);
+int LaunchGraph(void* graph, void* stream);
+int DestroyGraph(void* graph);
+
+namespace internal {
+
+struct CudaGraphs {
+  int (*begin_capture)(void* stream);
+  int (*end_capture)(void* stream, void** graph);
+  int (*launch)(void* graph, void* stream);
+  int (*destroy)(void* graph);
+};
+
+// CUDA's: defined by cuda_graph_testing.cu or its stub.
+const CudaGraphs& LinkedCudaGraphs();
+
+// Puts others in the place of CUDA's, or those back (null).
+void ReplaceCudaGraphs(const CudaGraphs* graphs);
+
+}  // namespace internal
+}  // namespace lockstep
+
+#endif  // BASE_DEVICE_CUDA_CUDA_GRAPH_TESTING_H_

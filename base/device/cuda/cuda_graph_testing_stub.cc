@@ -1,0 +1,18 @@
+#include "base/device/cuda/cuda_api.h"
+#include "base/device/cuda/cuda_graph_testing.h"
+
+namespace lockstep {
+namespace internal {
+
+const CudaGraphs& LinkedCudaGraphs() {
+  static const CudaGraphs graphs = {
+      [](void*) -> int { return kCudaNoDevice; },
+      [](void*, void**) -> int { return kCudaNoDevice; },
+      [](void*, void*) -> int { return kCudaNoDevice; },
+      [](void*) -> int { return kCudaNoDevice; },
+  };
+  return graphs;
+}
+
+}  // namespace internal
+}  // namespace lockstep

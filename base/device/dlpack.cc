@@ -1,0 +1,119 @@
+#include "base/device/dlpack.h"
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "base/device/device.h"
+#include "base/types/dtype.h"
+
+namespace lockstep {
+namespace {
+
+// The layout that dlpack.h has on every platform with 64-bit pointers.
+static_assert(sizeof(lockstep_dl_tensor) == 48, "");
+static_assert(offsetof(lockstep_dl_tensor, device) == 8, "");
+static_assert(offsetof(lockstep_dl_tensor, ndim) == 16, "");
+static_assert(offsetof(lockstep_dl_tensor, dtype) == 20, "");
+static_assert(offsetof(lockstep_dl_tensor, shape) == 24, "");
+static_assert(offsetof(lockstep_dl_tensor, strides) == 32, "");
+static_assert(offsetof(lockstep_dl_tensor, byte_offset) == 40, "");
+
+uint8_t CodeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kBool:
+      return LOCKSTEP_DL_BOOL;
+    case DType::kU8:
+    case DType::kU32:
+    case DType::kU64:
+      return LOCKSTEP_DL_UINT;
+    case DType::kI8:
+    case DType::kI32:
+    case DType::kI64:
+      return LOCKSTEP_DL_INT;
+    case DType::kF16:
+    case DType::kF32:
+    case DType::kF64:
+      return LOCKSTEP_DL_FLOAT;
+    case DType::kBF16:
+      return LOCKSTEP_DL_BFLOAT;
+    case DType::kF8E4M3:
+      return LOCKSTEP_DL_FLOAT8_E4M3FN;
+    case DType::kF8E5M2:
+      return LOCKSTEP_DL_FLOAT8_E5M2;
+    case DType::kComplex64:
+    case DType::kComplex128:
+      return LOCKSTEP_DL_COMPLEX;
+  }
+  return 0;  // unreachable: a TensorView's dtype is valid
+}
+
+absl::StatusOr<DType> FromDlpack(lockstep_dl_data_type type) {
+  if (type.lanes != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("DLPack tensor: ", type.lanes, " lanes; only scalar elements (1 lane) are supported"));
+  }
+  for (DType dtype : kAllDTypes) {
+    if (CodeOf(dtype) == type.code && SizeOf(dtype) * 8 == type.bits) return dtype;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("DLPack tensor: no dtype for type code ", type.code, " with ", type.bits, " bits"));
+}
+
+absl::StatusOr<DeviceId> FromDlpack(lockstep_dl_device device) {
+  switch (device.device_type) {
+    case LOCKSTEP_DL_CPU:
+    case LOCKSTEP_DL_CUDA_HOST:
+      return DeviceId();
+    case LOCKSTEP_DL_CUDA:
+    case LOCKSTEP_DL_CUDA_MANAGED:
+      if (device.device_id < 0) {
+        return absl::InvalidArgumentError(absl::StrCat("DLPack tensor: CUDA device ", device.device_id));
+      }
+      return DeviceId{DeviceKind::kCuda, device.device_id};
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("DLPack tensor: device type ", device.device_type,
+                       " is not supported; supported are CPU (1), CUDA (2), pinned (3) and managed (13) memory"));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<TensorView> FromDlpack(const lockstep_dl_tensor& tensor) {
+  const absl::StatusOr<DType> dtype = FromDlpack(tensor.dtype);
+  if (!dtype.ok()) return dtype.status();
+  const absl::StatusOr<DeviceId> device = FromDlpack(tensor.device);
+  if (!device.ok()) return device.status();
+  if (tensor.ndim < 0) return absl::InvalidArgumentError(absl::StrCat("DLPack tensor: ndim is ", tensor.ndim));
+  if (tensor.ndim > 0 && tensor.shape == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("DLPack tensor: null shape with ndim ", tensor.ndim));
+  }
+  uintptr_t address = reinterpret_cast<uintptr_t>(tensor.data);
+  if (address != 0 && __builtin_add_overflow(address, tensor.byte_offset, &address)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("DLPack tensor: byte_offset ", tensor.byte_offset, " leaves the address space"));
+  }
+  const size_t rank = static_cast<size_t>(tensor.ndim);
+  return TensorView::Create(
+      reinterpret_cast<void*>(address), *dtype, absl::MakeConstSpan(tensor.shape, rank),
+      tensor.strides != nullptr ? absl::MakeConstSpan(tensor.strides, rank) : absl::Span<const int64_t>(), *device);
+}
+
+lockstep_dl_tensor ToDlpack(const TensorView& view) {
+  lockstep_dl_tensor tensor = {};
+  // "If the tensor is of size zero, then the data pointer should be set to NULL."
+  tensor.data = view.elements() > 0 ? view.data() : nullptr;
+  tensor.device.device_type = view.device().kind == DeviceKind::kHost ? LOCKSTEP_DL_CPU : LOCKSTEP_DL_CUDA;
+  tensor.device.device_id = view.device().index;
+  tensor.ndim = static_cast<int32_t>(view.shape().size());
+  tensor.dtype = {CodeOf(view.dtype()), static_cast<uint8_t>(SizeOf(view.dtype()) * 8), 1};
+  // DLPack has no const; whoever takes a DLTensor does not write its shape.
+  tensor.shape = const_cast<int64_t*>(view.shape().data());
+  tensor.strides = const_cast<int64_t*>(view.strides().data());
+  return tensor;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,78 @@
+#include "base/types/reduce_op.h"
+
+#include <set>
+
+#include "absl/status/status.h"
+#include "base/status_matchers.h"
+#include "base/types/dtype.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr ReduceOp kNoOp = static_cast<ReduceOp>(99);
+
+TEST(ReduceOpTest, NumbersAreTheWireFormat) {
+  for (int i = 0; i < kReduceOpCount; ++i) EXPECT_EQ(static_cast<int>(kAllReduceOps[i]), i);
+  EXPECT_EQ(static_cast<int>(ReduceOp::kXor), 8);
+}
+
+TEST(ReduceOpTest, NamesAreDistinctAndParseBack) {
+  std::set<std::string> names;
+  for (ReduceOp op : kAllReduceOps) {
+    EXPECT_TRUE(names.insert(Name(op)).second) << Name(op);
+    EXPECT_THAT(ParseReduceOp(Name(op)), IsOkAndHolds(op));
+  }
+  EXPECT_EQ(Name(ReduceOp::kPremulSum), "premul_sum");
+  EXPECT_EQ(Name(kNoOp), "reduce_op(99)");
+  EXPECT_THAT(ParseReduceOp("mean"), StatusIs(absl::StatusCode::kInvalidArgument,
+                                              AllOf(HasSubstr("\"mean\""), HasSubstr("premul_sum, prod"))));
+}
+
+// Rows: dtypes in the order of their numbers; columns: sum avg premul_sum prod min max and or xor.
+TEST(ReduceOpTest, DefinedPairs) {
+  const char* const defined[kDTypeCount] = {
+      "x..xxxxxx",  // bool
+      "xx.xxxxxx",  // u8
+      "xx.xxxxxx",  // i8
+      "xx.xxxxxx",  // i32
+      "xx.xxxxxx",  // u32
+      "xx.xxxxxx",  // i64
+      "xx.xxxxxx",  // u64
+      "xxxxxx...",  // f16
+      "xxxxxx...",  // bf16
+      "xxxxxx...",  // f32
+      "xxxxxx...",  // f64
+      "xxxxxx...",  // f8e4m3
+      "xxxxxx...",  // f8e5m2
+      "xxxx.....",  // complex64
+      "xxxx.....",  // complex128
+  };
+  for (DType dtype : kAllDTypes) {
+    for (ReduceOp op : kAllReduceOps) {
+      const bool expected = defined[static_cast<int>(dtype)][static_cast<int>(op)] == 'x';
+      EXPECT_EQ(IsDefined(dtype, op), expected) << Name(op) << " of " << Name(dtype);
+      if (expected) {
+        EXPECT_THAT(CheckDefined(dtype, op), IsOk());
+      } else {
+        EXPECT_THAT(CheckDefined(dtype, op),
+                    StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(Name(op) + " of " + Name(dtype))));
+      }
+    }
+  }
+}
+
+TEST(ReduceOpTest, NumbersFromOutsideAreRefused) {
+  EXPECT_FALSE(IsValid(kNoOp));
+  EXPECT_THAT(CheckDefined(DType::kF32, kNoOp),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("reduce_op(99) of f32")));
+  EXPECT_THAT(CheckDefined(static_cast<DType>(77), ReduceOp::kSum),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("sum of dtype(77)")));
+}
+
+}  // namespace
+}  // namespace lockstep

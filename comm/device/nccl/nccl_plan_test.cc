@@ -1,0 +1,133 @@
+// What the fake of NCCL does not show: which calls a collective becomes, and how factors are encoded. That the calls
+// do what they should, for every collective, dtype, op and many worlds, is the conformance suite's to prove
+// (nccl_conformance_test.cc).
+
+#include "comm/device/nccl/nccl_plan.h"
+
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/rank.h"
+#include "base/status_matchers.h"
+#include "base/types/dtype.h"
+#include "base/types/reduce_op.h"
+#include "comm/communicator.h"
+#include "comm/schedule/schedule.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/reference_testing.h"
+#include "transport/nccl/nccl_call.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using Code = absl::StatusCode;
+using Kind = NcclCall::Kind;
+
+std::vector<NcclCall> Plan(const CollectiveRequest& request, int rank, int size) {
+  std::vector<NcclCall> calls;
+  AppendNcclCalls(request, Rank(rank), size, &calls);
+  return calls;
+}
+
+TEST(NcclSupportsTest, OnlyWhatNcclHasNoEquivalentOfIsUnimplemented) {
+  for (const Collective collective : {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter}) {
+    for (const DType dtype : kAllDTypes) {
+      for (const ReduceOp op : kAllReduceOps) {
+        const absl::Status supported = NcclSupports(collective, dtype, op, /*has_float8=*/true);
+        if (!IsDefined(dtype, op)) {
+          EXPECT_THAT(supported, StatusIs(Code::kInvalidArgument)) << Name(dtype) << " " << Name(op);
+          continue;
+        }
+        const bool bitwise = op == ReduceOp::kAnd || op == ReduceOp::kOr || op == ReduceOp::kXor;
+        const bool is_float8 = dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2;
+        const bool is_missing = (dtype == DType::kBool ? op == ReduceOp::kXor : bitwise) ||
+                                (IsComplex(dtype) && op == ReduceOp::kProd) ||
+                                (is_float8 && (op == ReduceOp::kAvg || op == ReduceOp::kPremulSum));
+        EXPECT_EQ(supported.code(), is_missing ? Code::kUnimplemented : Code::kOk) << Name(dtype) << " " << Name(op);
+      }
+    }
+  }
+  EXPECT_THAT(NcclSupports(Collective::kAllReduce, DType::kF8E4M3, ReduceOp::kSum, /*has_float8=*/false),
+              StatusIs(Code::kUnimplemented, HasSubstr("NCCL has no sum of f8e4m3 before 2.24")));
+  EXPECT_THAT(NcclSupports(Collective::kAllGather, DType::kF8E4M3, ReduceOp::kSum, /*has_float8=*/false), IsOk());
+}
+
+// Messages of all ranks, matched: between each pair the same sizes in the same order, for worlds up to 9.
+TEST(NcclPlanTest, EverySendHasItsReceive) {
+  for (int size = 1; size <= 9; ++size) {
+    for (const Collective collective : {Collective::kGather, Collective::kScatter, Collective::kAllToAll}) {
+      for (const bool unequal : {false, true}) {
+        std::map<std::pair<int, int>, std::vector<size_t>> sent, received;
+        std::vector<char> input(4096), output(4096);
+        for (int rank = 0; rank < size; ++rank) {
+          std::vector<int64_t> counts(size, 3), output_counts;
+          for (int r = 0; r < size && unequal; ++r)
+            counts[r] = collective == Collective::kAllToAll ? rank * r % 4 : r % 3;
+          if (unequal && collective == Collective::kAllToAll) output_counts = counts;
+          CollectiveRequest request;
+          request.collective = collective;
+          request.dtype = DType::kI32;
+          request.root = Rank(size / 2);
+          request.count = 3 * size;
+          if (unequal) request.counts = counts;
+          request.output_counts = output_counts;
+          request.input = input.data();
+          request.output = output.data();
+          for (const NcclCall& call : Plan(request, rank, size)) {
+            ASSERT_TRUE(call.kind == Kind::kSend || call.kind == Kind::kReceive);
+            EXPECT_GT(call.count, 0u);
+            if (call.kind == Kind::kSend) sent[{rank, call.peer}].push_back(call.count);
+            if (call.kind == Kind::kReceive) received[{call.peer, rank}].push_back(call.count);
+          }
+        }
+        EXPECT_EQ(sent, received) << Name(collective) << " of " << size;
+        EXPECT_FALSE(sent.empty() && !unequal);
+      }
+    }
+  }
+}
+
+TEST(NcclPlanTest, AFactorIsEncodedAsTheElementsAre) {
+  for (const DType dtype : {DType::kF8E4M3, DType::kF8E5M2, DType::kF16, DType::kBF16, DType::kF32, DType::kF64,
+                            DType::kComplex64, DType::kComplex128}) {
+    float data[4];
+    CollectiveRequest request;
+    request.collective = Collective::kAllReduce;
+    request.dtype = dtype;
+    request.op = ReduceOp::kPremulSum;
+    request.count = 2;
+    request.input = request.output = data;
+    request.factor = -0.375;
+    const std::vector<NcclCall> calls = Plan(request, 0, 2);
+    ASSERT_THAT(calls, SizeIs(1));
+    EXPECT_TRUE(calls[0].scaled);
+    EXPECT_EQ(calls[0].count, IsComplex(dtype) ? 4u : 2u);
+    const DType part = dtype == DType::kComplex64 ? DType::kF32 : dtype == DType::kComplex128 ? DType::kF64 : dtype;
+    uint64_t code = 0;
+    std::memcpy(&code, calls[0].factor.data(), SizeOf(part));
+    EXPECT_EQ(kernels::ReferenceDecode(part, code), -0.375) << Name(dtype);
+  }
+}
+
+TEST(NcclPlanTest, OnlyAPremultipliedSumHasAFactor) {
+  float data[4];
+  CollectiveRequest request;
+  request.collective = Collective::kAllReduce;
+  request.dtype = DType::kF32;
+  request.op = ReduceOp::kAvg;
+  request.count = 4;
+  request.input = request.output = data;
+  request.factor = 3;
+  EXPECT_FALSE(Plan(request, 0, 2)[0].scaled);
+  EXPECT_EQ(Plan(request, 0, 2)[0].op, nccl::kAvg);
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,159 @@
+// Executor: carries out schedules over a transport, on one channel. It knows no algorithm.
+//
+// Collectives run in the order in which they were started. The next one begins when every message of the one before has been
+// posted, so messages match on both sides and the tail of one overlaps the head of the next. Blocks are cut into chunks; a
+// step runs chunk by chunk, as far as the steps it depends on have come, with a bounded number of chunks in flight.
+//
+// Externally synchronised by the progress engine's mutex. Posting allocates nothing once the pools have grown.
+
+#ifndef COMM_ENGINE_EXECUTOR_H_
+#define COMM_ENGINE_EXECUTOR_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "base/deadline.h"
+#include "comm/plan/execution_plan.h"
+#include "comm/plan/prepared_schedule.h"
+#include "comm/record/flight_recorder.h"
+#include "comm/record/signature.h"
+#include "transport/transport.h"
+
+namespace lockstep {
+
+// One collective in flight: what to do (set by the caller before Start) and how far it is (the executor's). The owner keeps it
+// in place until `owner->OnDone`; it may then be used again, keeping the memory that it has grown.
+struct Job {
+  const ExecutionPlan* plan = nullptr;  // stays until the owner is told that the job is done
+  Signature signature;
+  // The caller's buffers; null where the collective has none on this rank.
+  const char* input = nullptr;
+  char* output = nullptr;
+  Deadline deadline = Deadline::Infinite();
+  FlightRecord* record = nullptr;  // may be null; its sequence tells whether it is still ours
+
+  bool late = false;     // the owner has acted on the deadline
+  bool failing = false;  // an operation failed; nothing more is posted until the owner decides
+
+  struct StepState {
+    const ExecutionPlan::StepLayout* layout = nullptr;
+    int32_t chunks = 0;
+    int32_t posted = 0;
+    int32_t completed = 0;
+    int32_t held_by = 0;  // what is left of the layout's
+  };
+  struct Internal {
+    Envelope envelope;
+    std::vector<StepState> steps;
+    std::vector<StepState*> ready;  // held by nothing any more, and a chunk may have become postable
+    std::vector<char> scratch;
+    std::array<char*, 3> windows = {};  // where each begins, by Window
+    int steps_unposted = 0;
+    int steps_incomplete = 0;
+    bool draining = false;
+    bool sent = false;  // the next message to be sent has been
+  } internal;
+};
+
+class Executor {
+ public:
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    // The job is over and forgotten; its buffers are free. May start other jobs.
+    virtual void OnDone(Job* job, const absl::Status& status) = 0;
+    // An operation of the job failed. Called once a job. The owner finds out what to tell everybody and calls FailAll.
+    // `expected` and `operation`: what it was about, and what arrived instead where that is the failure.
+    virtual void OnOperationFailed(Job* job, const absl::Status& status, Rank peer, const Envelope& expected,
+                                   const Operation& operation) = 0;
+  };
+
+  // Transport and owner must outlive the executor. `ranks`: the transport's rank of each rank of the schedules, where they
+  // are not the same; empty otherwise; borrowed.
+  Executor(Transport* transport, ChannelId channel, absl::Span<const Rank> ranks, Owner* owner);
+  // No job may be left.
+  ~Executor();
+
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  // May complete the job before it returns.
+  void Start(Job* job);
+
+  // The same of a job that may be over at once: where it is an exchange of short messages, and the only job, it is carried out
+  // without operations, looking so many times for the other's message. True when it was: the owner is not told.
+  bool StartAtOnce(Job* job, int looks);
+
+  // Ends the channel: every job, started or queued, is done with `status` when this returns, and no memory of theirs is touched
+  // any more. Nothing may be started afterwards.
+  void FailAll(const absl::Status& status);
+
+  // In the order started. Valid until the next call.
+  absl::Span<Job* const> jobs() const { return jobs_; }
+
+ private:
+  // One message in flight. Pooled.
+  struct Unit {
+    Operation operation;
+    Executor* executor = nullptr;
+    Job* job = nullptr;
+    Job::StepState* step = nullptr;
+    size_t bytes = 0;
+    Unit* next_free = nullptr;
+  };
+
+  static void OnOperationComplete(Operation* operation, const absl::Status& status);
+
+  void Begin(Job* job);
+  // Posts what can be posted, for as long as posting makes more of it ready.
+  void Drain(Job* job);
+  void PostStep(Job* job, Job::StepState* step);
+  // So many of the step's chunks may be posted now, in all.
+  static int32_t ChunksReady(const Job& job, const Job::StepState& step);
+  // One thing less that holds the step.
+  static void Release(Job* job, int32_t step);
+  void PostChunk(Job* job, Job::StepState* step, int32_t chunk);
+  // A step that is no message: done when this returns.
+  void Compute(const Job& job, const ExecutionPlan::StepLayout& layout, size_t chunk_offset, size_t elements);
+  static void ChunkCompleted(Job* job, Job::StepState* step);
+  void FinishIfComplete(Job* job);
+  // Starts queued jobs while the newest begun one has posted everything.
+  void BeginQueued();
+
+  // Null for an empty chunk: a window of which nothing is used may be null, and nothing may be added to that.
+  static char* Address(const Job& job, const Operand& operand, size_t step_offset, size_t chunk_offset, size_t bytes) {
+    if (bytes == 0) return nullptr;
+    return job.internal.windows[static_cast<int>(operand.window)] + step_offset + chunk_offset;
+  }
+  // Good until the next message's.
+  static const Envelope& EnvelopeOf(Job* job, const ExecutionPlan::StepLayout& layout);
+  // Whether nothing of the job is posted any more.
+  bool Stopped(const Job& job) const { return failed_ || job.failing; }
+  Rank TransportRank(Rank rank) const { return ranks_.empty() ? rank : ranks_[rank.value()]; }
+  Unit* TakeUnit();
+
+  // Constant after construction.
+  Transport* const transport_;
+  const ChannelId channel_;
+  const absl::Span<const Rank> ranks_;
+  Owner* const owner_;
+
+  std::vector<Job*> jobs_;  // in the order started; the first `begun_` have begun
+  size_t begun_ = 0;
+  bool beginning_ = false;
+  const Job* starting_ = nullptr;  // it is begun at the time of which its record says that it was queued
+  bool failed_ = false;
+  std::deque<Unit> units_;
+  Unit* free_units_ = nullptr;
+  std::vector<const void*> terms_;  // of the step that is being computed
+};
+
+}  // namespace lockstep
+
+#endif  // COMM_ENGINE_EXECUTOR_H_

@@ -1,0 +1,370 @@
+#include "comm/engine/memory_executor.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/fork.h"
+#include "comm/plan/execution_plan.h"
+#include "comm/plan/prepared_schedule.h"
+#include "comm/record/signature.h"
+#include "comm/schedule/schedule_memory.h"
+#include "comm/schedule/stage.h"
+
+namespace lockstep {
+namespace {
+
+// Bytes that one call reads and writes before it lets others have the engine's mutex.
+constexpr size_t kShareBytes = size_t{1} << 20;
+// Pieces of a step end at whole cache lines, and are no smaller than this for each operand.
+constexpr size_t kLineBytes = 64;
+constexpr size_t kPieceBytesMin = size_t{4} << 10;
+
+// Looks at a line before sleeping peers are woken, which begins with waiting until one's own lines are written: a peer that
+// comes at the same time is there by then.
+constexpr int kLooksBeforeRinging = 50;
+
+static_assert(kShareBytesMax == sizeof(MeetingPayload), "what a schedule shares is what a line holds");
+
+// Of a part of the arena: the lines, then the stage, on pages of its own.
+constexpr size_t kPageBytes = 4096;
+size_t StageOffset(int size) { return (MeetingLines::BytesPerRank(size) + kPageBytes - 1) / kPageBytes * kPageBytes; }
+
+// Without a call of memcmp, which takes as long as looking at four words does.
+bool Equal(const Envelope& a, const Envelope& b) {
+  std::array<uint64_t, sizeof(Envelope) / sizeof(uint64_t)> words_of_a;
+  std::array<uint64_t, sizeof(Envelope) / sizeof(uint64_t)> words_of_b;
+  std::memcpy(words_of_a.data(), a.data(), sizeof(Envelope));
+  std::memcpy(words_of_b.data(), b.data(), sizeof(Envelope));
+  uint64_t difference = 0;
+  for (size_t i = 0; i < words_of_a.size(); ++i) difference |= words_of_a[i] ^ words_of_b[i];
+  return difference == 0;
+}
+
+Rank RankIn(const std::vector<Rank>& ranks, Rank transport_rank) {
+  const auto it = std::find(ranks.begin(), ranks.end(), transport_rank);
+  LOCKSTEP_CHECK(it != ranks.end()) << "rank " << transport_rank << " of the transport is no rank of the communicator";
+  return Rank(static_cast<int>(it - ranks.begin()));
+}
+
+}  // namespace
+
+size_t MemoryExecutor::ArenaBytesPerRank(int size) { return StageOffset(size) + kStageSlots * StageSlotBytes(size); }
+
+MemoryExecutor::MemoryExecutor(ShmTransport* transport, std::unique_ptr<SymmetricArena> arena,
+                               const std::vector<Rank>& ranks, SymmetricMemory* memory, Executor::Owner* owner)
+    : transport_(transport),
+      ranks_(ranks),
+      memory_(memory),
+      owner_(owner),
+      fork_generation_(ForkGeneration()),
+      arena_(std::move(arena)),
+      slot_bytes_(StageSlotBytes(static_cast<int>(ranks_.size()))),
+      lines_(transport, *arena_, ranks_, RankIn(ranks_, transport->rank())),
+      places_(ranks_.size()) {
+  LOCKSTEP_CHECK(arena_->bytes_per_rank() == ArenaBytesPerRank(lines_.size())) << arena_->bytes_per_rank() << " bytes";
+  for (const Rank member : ranks_) stage_.push_back(arena_->base(member) + StageOffset(lines_.size()));
+}
+
+MemoryExecutor::~MemoryExecutor() {
+  LOCKSTEP_CHECK(jobs_.empty()) << jobs_.size() << " jobs left";
+  memory_->Close();
+}
+
+void MemoryExecutor::Start(Job* job) {
+  LOCKSTEP_CHECK(!failed_);
+  job->late = false;
+  job->failing = false;
+  memory_->OnJobStarted();
+  jobs_.push_back(job);
+  if (jobs_.size() > 1 || advancing_) return;
+  Begin(job);
+  // The child has none of the memory.
+  const PreparedSchedule& schedule = job->plan->schedule();
+  const bool begins_with_meeting = schedule.phases() > 1 && schedule.phase(0).begin == schedule.phase(0).end;
+  if (begins_with_meeting && fork_generation_ == ForkGeneration()) Enter(schedule.phase(0).end);
+}
+
+bool MemoryExecutor::Advance() {
+  // A job that is done may have started another, which the call that is under way goes on with.
+  if (advancing_) return false;
+  advancing_ = true;
+  moved_ = false;
+  busy_ = false;
+  share_bytes_left_ = kShareBytes;
+  lines_.Ring();  // of the line that Start has written
+  while (!jobs_.empty() && !jobs_.front()->failing) {
+    if (!begun_) Begin(jobs_.front());
+    if (!AdvanceJob()) break;
+    EndFirst(absl::OkStatus());
+  }
+  lines_.Ring();
+  if (moved_) transport_->NoteMovement();
+  advancing_ = false;
+  return moved_;
+}
+
+// What follows is inline where that makes one function of a short call's way: a part of what the shortest take.
+
+inline void MemoryExecutor::Begin(Job* job) {
+  begun_ = true;
+  envelope_ = Encode(job->signature);
+  const ExecutionPlan& plan = *job->plan;
+  if (scratch_.size() < plan.scratch_bytes()) scratch_.resize(plan.scratch_bytes());
+  // The input is only ever read: the verifier proves it.
+  windows_[static_cast<int>(Window::kInput)] = const_cast<char*>(job->input);
+  windows_[static_cast<int>(Window::kOutput)] = job->output;
+  windows_[static_cast<int>(Window::kScratch)] = scratch_.data();
+  BeginTick(0);
+  if (job->record == nullptr) return;
+  job->record->state = FlightRecord::State::kRunning;
+  job->record->started = FlightRecord::Clock::now();
+}
+
+inline void MemoryExecutor::BeginTick(int64_t tick) {
+  tick_ = tick;
+  entered_ = false;
+  arrived_ = 0;
+  BeginPhase(static_cast<int>(std::min<int64_t>(tick, jobs_.front()->plan->schedule().phases() - 1)));
+}
+
+inline void MemoryExecutor::BeginPhase(int phase) {
+  phase_ = phase;
+  step_ = phase < 0 ? 0 : jobs_.front()->plan->schedule().phase(phase).begin;
+  done_ = 0;
+}
+
+inline bool MemoryExecutor::AdvanceJob() {
+  // The child has none of the memory.
+  if (fork_generation_ != ForkGeneration()) {
+    Fail(absl::FailedPreconditionError("memory shared before fork() is of no use in the child"), lines_.rank(),
+         envelope_);
+    return false;
+  }
+  const ExecutionPlan& plan = *jobs_.front()->plan;
+  const int last_phase = plan.schedule().phases() - 1;
+  const int64_t last_tick = plan.rounds() - 1 + last_phase;
+  while (true) {
+    if (!WorkInTick()) return false;
+    if (tick_ == last_tick) return true;
+    // Of a staged schedule all meetings are alike.
+    const auto before_meeting = static_cast<int>(std::min<int64_t>(tick_, last_phase - 1));
+    if (!Meet(plan.schedule().phase(before_meeting).end)) return false;
+    BeginTick(tick_ + 1);
+  }
+}
+
+inline bool MemoryExecutor::WorkInTick() {
+  const ExecutionPlan& plan = *jobs_.front()->plan;
+  // The round that began first comes first.
+  for (; phase_ >= 0 && tick_ - phase_ < plan.rounds(); BeginPhase(phase_ - 1)) {
+    for (; step_ < plan.schedule().phase(phase_).end; ++step_, done_ = 0) {
+      if (!Work(tick_ - phase_)) return false;
+    }
+  }
+  return true;
+}
+
+inline void MemoryExecutor::EndFirst(const absl::Status& status) {
+  Job* const job = jobs_.front();
+  jobs_.erase(jobs_.begin());
+  begun_ = false;
+  if (IsStaged(job->plan->schedule().schedule().algorithm)) {
+    next_slot_ = static_cast<int>((next_slot_ + job->plan->rounds()) % kStageSlots);
+  }
+  memory_->OnJobDone();
+  owner_->OnDone(job, status);
+}
+
+inline bool MemoryExecutor::Meet(int meeting) {
+  if (!entered_) Enter(meeting);
+  for (; arrived_ < lines_.size() - 1; ++arrived_) {
+    const int neighbour = lines_.rank().value() + 1 + arrived_;
+    const Rank peer(neighbour < lines_.size() ? neighbour : neighbour - lines_.size());
+    const MeetingLine* const line = Look(peer);
+    if (line == nullptr) return false;
+    moved_ = true;
+    if (!Equal(line->envelope, envelope_)) {
+      Fail(absl::FailedPreconditionError(absl::StrCat("rank ", peer.value(), " came with another collective")), peer,
+           line->envelope);
+      return false;
+    }
+    TakeLine(meeting, peer, line->payload);
+  }
+  return true;
+}
+
+inline bool MemoryExecutor::TellsPlaces(int meeting) const {
+  const Schedule& schedule = jobs_.front()->plan->schedule().schedule();
+  return meeting == 0 && schedule.steps[0].kind == Step::Kind::kMeet && !IsStaged(schedule.algorithm);
+}
+
+inline void MemoryExecutor::Enter(int meeting) {
+  entered_ = true;
+  moved_ = true;
+  const Job& job = *jobs_.front();
+  const Step& step = job.plan->schedule().step(meeting);
+  MeetingPayload payload = {};
+  if (step.kind == Step::Kind::kShare) {
+    const ExecutionPlan::StepLayout& layout = job.plan->step(meeting);
+    LOCKSTEP_CHECK(job.plan->scratch_block_bytes() <= payload.size()) << job.plan->scratch_block_bytes() << " bytes";
+    const size_t bytes = layout.elements * job.plan->element_bytes();
+    if (bytes > 0) {
+      std::memcpy(payload.data(), windows_[static_cast<int>(step.source.window)] + layout.source_offset, bytes);
+    }
+    TakeLine(meeting, lines_.rank(), payload);
+  } else if (TellsPlaces(meeting)) {
+    // One byte: the peers, who know what they need of it, look whether that is there.
+    Places& own = places_[lines_.rank().value()];
+    own[0] = memory_->Find(job.input, 1);
+    own[1] = job.input == job.output ? own[0] : memory_->Find(job.output, 1);
+    std::memcpy(payload.data(), own.data(), sizeof(own));
+  }
+  lines_.Enter(envelope_, payload);
+}
+
+inline const MeetingLine* MemoryExecutor::Look(Rank peer) {
+  const MeetingLine* line = lines_.Arrived(peer);
+  for (int looks = 1; line == nullptr && !lines_.rung() && looks < kLooksBeforeRinging; ++looks) {
+    line = lines_.Arrived(peer);
+  }
+  if (line != nullptr) return line;
+  const absl::Status& connection = transport_->status(ranks_[peer.value()]);
+  if (connection.ok()) return nullptr;
+  // What it wrote before it ended is there by now.
+  line = lines_.Arrived(peer);
+  if (line == nullptr) {
+    Fail(absl::UnavailableError(absl::StrCat("meet rank ", peer.value(), " over ",
+                                             transport_->DescribePeer(ranks_[peer.value()]), ": ",
+                                             connection.message())),
+         peer, envelope_);
+  }
+  return line;
+}
+
+inline void MemoryExecutor::TakeLine(int meeting, Rank peer, const MeetingPayload& payload) {
+  const ExecutionPlan& plan = *jobs_.front()->plan;
+  if (plan.schedule().step(meeting).kind == Step::Kind::kShare) {
+    // No more is given than a block of scratch holds, and what follows in the line does no harm there.
+    const size_t bytes = plan.scratch_block_bytes();
+    if (bytes == 0) return;
+    std::memcpy(scratch_.data() + plan.step(meeting).target_offset + peer.value() * bytes, payload.data(), bytes);
+  } else if (TellsPlaces(meeting)) {
+    std::memcpy(places_[peer.value()].data(), payload.data(), sizeof(Places));
+  }
+}
+
+inline bool MemoryExecutor::Work(int64_t round) {
+  const ExecutionPlan& plan = *jobs_.front()->plan;
+  const Step& step = plan.schedule().step(step_);
+  const int64_t begin = round * plan.piece_elements();
+  const auto elements =
+      static_cast<size_t>(std::clamp<int64_t>(plan.step(step_).elements - begin, 0, plan.piece_elements()));
+  const size_t operands = step.kind == Step::Kind::kReduceMany ? 1 + step.terms.size() + step.more_targets.size() : 2;
+  Piece piece;
+  piece.begin = static_cast<size_t>(begin) * plan.element_bytes();
+  piece.slot = static_cast<int>((next_slot_ + round) % kStageSlots);
+  while (done_ < elements) {
+    if (share_bytes_left_ == 0) {
+      busy_ = true;
+      return false;
+    }
+    piece.at = done_ * plan.element_bytes();
+    piece.bytes = (elements - done_) * plan.element_bytes();
+    if (piece.bytes * operands > kShareBytes) {
+      piece.bytes = std::min(piece.bytes, std::max(kPieceBytesMin, kShareBytes / operands / kLineBytes * kLineBytes));
+    }
+    if (!Compute(step, piece)) return false;
+    moved_ = true;
+    done_ += piece.bytes / plan.element_bytes();
+    share_bytes_left_ -= std::min(share_bytes_left_, piece.bytes * operands);
+  }
+  return true;
+}
+
+inline bool MemoryExecutor::Compute(const Step& step, const Piece& piece) {
+  const ExecutionPlan& plan = *jobs_.front()->plan;
+  const ExecutionPlan::StepLayout& layout = plan.step(step_);
+  const size_t elements = piece.bytes / plan.element_bytes();
+  char* const target = Address(step.target, layout.target_offset, piece, /*written=*/true);
+  if (target == nullptr) return false;
+  if (step.kind != Step::Kind::kReduceMany) {
+    const char* const source = Address(step.source, layout.source_offset, piece, /*written=*/false);
+    if (source == nullptr) return false;
+    if (step.kind == Step::Kind::kReduce) {
+      plan.reduction().combine(target, target, source, elements);
+    } else if (source != target) {
+      std::memcpy(target, source, piece.bytes);
+    }
+    return true;
+  }
+  targets_.assign(1, target);
+  for (size_t k = 0; k < step.more_targets.size(); ++k) {
+    targets_.push_back(Address(step.more_targets[k], layout.more_target_offsets[k], piece, /*written=*/true));
+    if (targets_.back() == nullptr) return false;
+  }
+  terms_.clear();
+  for (size_t k = 0; k < step.terms.size(); ++k) {
+    terms_.push_back(Address(step.terms[k], layout.term_offsets[k], piece, /*written=*/false));
+    if (terms_.back() == nullptr) return false;
+  }
+  plan.Fold(targets_.data(), targets_.size(), terms_.data(), terms_.size(), elements);
+  return true;
+}
+
+inline char* MemoryExecutor::Address(const Operand& operand, size_t offset, const Piece& piece, bool written) {
+  if (operand.rank != Operand::kOwn) return AddressOfPeer(operand, offset, piece, written);
+  if (operand.window != Window::kScratch) {
+    return windows_[static_cast<int>(operand.window)] + offset + piece.begin + piece.at;
+  }
+  const bool is_stage = IsStaged(jobs_.front()->plan->schedule().schedule().algorithm);
+  char* const scratch = is_stage ? stage_[lines_.rank().value()] + piece.slot * slot_bytes_ : scratch_.data();
+  return scratch + offset + piece.at;
+}
+
+char* MemoryExecutor::AddressOfPeer(const Operand& operand, size_t offset, const Piece& piece, bool written) {
+  const Rank peer(operand.rank);
+  char* address = nullptr;
+  if (operand.window == Window::kScratch) {
+    address = stage_[peer.value()] + piece.slot * slot_bytes_ + offset + piece.at;
+  } else {
+    const size_t before = offset + piece.begin + piece.at;
+    const SymmetricMemory::Place place = places_[peer.value()][static_cast<int>(operand.window)];
+    char* const begin = memory_->Address(peer, place, before + piece.bytes);
+    if (begin == nullptr) {
+      Fail(absl::FailedPreconditionError(absl::StrCat("rank ", peer.value(), "'s ",
+                                                      operand.window == Window::kInput ? "input" : "output",
+                                                      " does not lie in memory that the ranks share")),
+           peer, envelope_);
+      return nullptr;
+    }
+    address = begin + before;
+  }
+  FlightRecord* const record = jobs_.front()->record;
+  if (record != nullptr && record->signature.sequence == jobs_.front()->signature.sequence) {
+    written ? record->AddSent(peer, piece.bytes) : record->AddReceived(peer, piece.bytes);
+  }
+  return address;
+}
+
+void MemoryExecutor::Fail(const absl::Status& status, Rank peer, const Envelope& arrived) {
+  Job* const job = jobs_.front();
+  job->failing = true;
+  Operation operation;
+  operation.arrived = arrived;
+  // The owner may call FailAll, which ends the job.
+  const Envelope expected = envelope_;
+  owner_->OnOperationFailed(job, status, peer, expected, operation);
+}
+
+void MemoryExecutor::FailAll(const absl::Status& status) {
+  if (failed_) return;
+  failed_ = true;
+  busy_ = false;
+  while (!jobs_.empty()) EndFirst(status);
+  memory_->Close();
+}
+
+}  // namespace lockstep

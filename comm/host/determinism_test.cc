@@ -1,0 +1,325 @@
+// A deterministic communicator: the bits of a reduction follow from the inputs alone. The same vectors are reduced with other
+// chunks, by other algorithms, whole and in pieces as buckets would, over other transports and by memory, for sizes 2 to 9, and
+// every result is compared with one that is folded in rank order by hand, or with the first.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/rank.h"
+#include "base/status_matchers.h"
+#include "base/types/dtype.h"
+#include "base/types/reduce_op.h"
+#include "comm/communicator.h"
+#include "comm/host/transport_communicator.h"
+#include "comm/schedule/schedule.h"
+#include "comm/symmetric_buffer.h"
+#include "comm/world/world.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/ranks.h"
+#include "tests/worlds.h"
+#include "transport/store/store_memory.h"
+
+namespace lockstep {
+namespace {
+
+using ::lockstep::testing::LoopbackWorld;
+using ::testing::HasSubstr;
+
+constexpr size_t kCount = 1003;
+
+TransportCommunicatorOptions Deterministic(size_t chunk_bytes) {
+  TransportCommunicatorOptions options;
+  options.deterministic = true;
+  options.chunk_bytes = chunk_bytes;
+  return options;
+}
+
+// Floats of very different sizes and both signs, so that every other order of adding gives other bits.
+std::vector<float> AwkwardFloats(int rank) {
+  std::mt19937 random(17 * rank + 5);
+  std::vector<float> values(kCount);
+  for (float& value : values) {
+    const float mantissa = 1 + static_cast<float>(random() % 8388608) / 8388608;
+    value = std::ldexp(random() % 2 == 0 ? mantissa : -mantissa, static_cast<int>(random() % 24) - 12);
+  }
+  return values;
+}
+
+// As bytes of the dtype: those of the floats, cut to its width. Every bit pattern is a value.
+std::vector<char> Input(DType dtype, int rank) {
+  const std::vector<float> floats = AwkwardFloats(rank);
+  std::vector<char> bytes(kCount * SizeOf(dtype));
+  for (size_t i = 0; i < kCount; ++i) {
+    const double wide = floats[i];
+    uint32_t bits = 0;
+    std::memcpy(&bits, &floats[i], sizeof(bits));
+    const uint16_t half = dtype == DType::kF16 ? static_cast<uint16_t>(0x3c00 ^ (bits >> 13 & 0x8fff)) : bits >> 16;
+    const void* const source = dtype == DType::kF64   ? static_cast<const void*>(&wide)
+                               : dtype == DType::kF32 ? static_cast<const void*>(&floats[i])
+                                                      : static_cast<const void*>(&half);
+    std::memcpy(bytes.data() + i * SizeOf(dtype), source, SizeOf(dtype));
+  }
+  return bytes;
+}
+
+// One reduction of part of the inputs.
+struct Reduction {
+  Collective collective = Collective::kAllReduce;
+  Algorithm algorithm = Algorithm::kAuto;
+  DType dtype = DType::kF32;
+  ReduceOp op = ReduceOp::kSum;
+};
+
+std::string ToString(const Reduction& r) {
+  return absl::StrCat(Name(r.collective), " of ", Name(r.dtype), " ", Name(r.op), " by ", Name(r.algorithm));
+}
+
+// Carries it out in pieces of so many elements, the first `count` of this rank's input; pieces of a reduce-scatter are whole
+// blocks for each rank. What this rank got of the vector stands where it belongs in what is returned, the rest is 0.
+std::vector<char> Reduce(Communicator& self, const Reduction& r, size_t count, size_t piece, char* input_memory,
+                         char* output_memory) {
+  const size_t element = SizeOf(r.dtype);
+  const std::vector<char> input = Input(r.dtype, self.rank().value());
+  std::vector<char> result(input.size());
+  const bool scatters = r.collective == Collective::kReduceScatter;
+  if (scatters) piece -= piece % self.size();
+  for (size_t begin = 0; begin < count; begin += piece) {
+    CollectiveRequest request;
+    request.collective = r.collective;
+    request.algorithm = r.algorithm;
+    request.dtype = r.dtype;
+    request.op = r.op;
+    request.factor = 1 + 0.3 * self.rank().value();  // of a premultiplied sum
+    request.root = Rank(self.size() - 1);
+    request.count = std::min(piece, count - begin);
+    if (scatters) request.count -= request.count % self.size();
+    if (request.count == 0) break;
+    request.input = input_memory;
+    request.output = output_memory;
+    std::memcpy(input_memory, input.data() + begin * element, request.count * element);
+    const absl::Status status = self.Run(request);
+    EXPECT_THAT(status, IsOk()) << ToString(r);
+    const bool gets = r.collective != Collective::kReduce || self.rank() == request.root;
+    if (!status.ok() || !gets) continue;
+    const size_t block = scatters ? request.count / self.size() : request.count;
+    const size_t at = begin + (scatters ? self.rank().value() * block : 0);
+    std::memcpy(result.data() + at * element, output_memory, block * element);
+  }
+  return result;
+}
+
+// Rank 0's result of an all-reduce, in pieces of so many elements; that of the other ranks must be the same.
+std::vector<char> AllReduce(LoopbackWorld* world, DType dtype, ReduceOp op, Algorithm algorithm, size_t piece) {
+  std::vector<std::vector<char>> outputs(world->size());
+  world->Run([&](Communicator& self) {
+    std::vector<char> input(kCount * SizeOf(dtype)), output(kCount * SizeOf(dtype));
+    outputs[self.rank().value()] =
+        Reduce(self, {Collective::kAllReduce, algorithm, dtype, op}, kCount, piece, input.data(), output.data());
+  });
+  for (const std::vector<char>& output : outputs) EXPECT_EQ(output, outputs[0]);
+  return outputs[0];
+}
+
+// Where ranks are, and in which memory their vectors lie.
+struct Ground {
+  const char* name;
+  const char* transport;
+  bool hosts_of_two;
+  bool symmetric;  // in memory of the communicator's allocator
+};
+
+bool SharesMemory(const Ground& ground) { return std::string(ground.transport) != "tcp" && !ground.hosts_of_two; }
+
+// How many elements of a call the algorithm can carry out there, at most; 0: none.
+size_t PieceMax(const Ground& ground, const Reduction& r) {
+  const bool narrow = SizeOf(r.dtype) < sizeof(float);
+  if (!FoldsInRankOrder(r.collective, r.algorithm) || (narrow && !RoundsOnce(r.collective, r.algorithm))) return 0;
+  if (r.algorithm == Algorithm::kOnePass) {
+    // What a premultiplied sum multiplies first goes to memory of a rank's own, where it does not fit the output.
+    const bool in_own = r.op == ReduceOp::kPremulSum && r.collective != Collective::kAllReduce;
+    return ground.symmetric && SharesMemory(ground) && !in_own ? kCount : 0;
+  }
+  if (IsByMemory(r.algorithm) && !SharesMemory(ground)) return 0;
+  return r.algorithm == Algorithm::kOneLine ? kShareBytesMax / SizeOf(r.dtype) : kCount;
+}
+
+TEST(Determinism, ResultsDependOnNeitherChunksNorAlgorithmsNorBuckets) {
+  for (int size = 2; size <= 9; ++size) {
+    for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
+      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kProd}) {
+        std::vector<char> first;
+        for (const size_t chunk_bytes : {64, 1024, 262'144}) {
+          LoopbackWorld world(size, {}, Deterministic(chunk_bytes));
+          for (const Algorithm algorithm :
+               {Algorithm::kAuto, Algorithm::kOneShot, Algorithm::kTwoShot, Algorithm::kChain}) {
+            const bool narrow = SizeOf(dtype) < sizeof(float);
+            if (algorithm == Algorithm::kChain && narrow) continue;  // rounds at every rank
+            for (const size_t piece : {kCount, size_t{100}}) {
+              const std::vector<char> result = AllReduce(&world, dtype, op, algorithm, piece);
+              if (first.empty()) first = result;
+              ASSERT_EQ(result, first) << size << " ranks, " << Name(dtype) << " " << Name(op) << ", "
+                                       << Name(algorithm) << ", chunks of " << chunk_bytes << ", pieces of " << piece;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// What loopback leaves of a reduction of all inputs.
+struct Expected {
+  DType dtype;
+  ReduceOp op;
+  std::vector<char> bits;
+};
+
+class DeterminismOn : public ::testing::TestWithParam<Ground> {
+ protected:
+  // All collectives and algorithms, on one rank; in `memory`, of kMemoryBytes.
+  static constexpr size_t kOutputAt = 8192;
+  static constexpr size_t kMemoryBytes = 2 * kOutputAt;
+  static_assert(kCount * sizeof(double) <= kOutputAt, "the input is before the output");
+  void Compare(Communicator& self, const Expected& expected, char* memory, std::set<Algorithm>* carried_out) {
+    for (const Collective collective : {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter}) {
+      Reduction r{collective, Algorithm::kAuto, expected.dtype, expected.op};
+      ExpectBits(self, r, kCount, kCount, expected.bits, memory);
+      for (const Algorithm algorithm : AlgorithmsFor(collective)) {
+        r.algorithm = algorithm;
+        const size_t piece_max = PieceMax(GetParam(), r);
+        if (piece_max < static_cast<size_t>(self.size())) continue;  // of one_line, whose pieces are for all ranks
+        const size_t count = std::min(kCount, 20 * piece_max);
+        for (const size_t piece : {piece_max, std::min(piece_max, size_t{100})}) {
+          ExpectBits(self, r, count, piece, expected.bits, memory);
+        }
+        carried_out->insert(algorithm);
+      }
+    }
+  }
+
+ private:
+  static void ExpectBits(Communicator& self, const Reduction& r, size_t count, size_t piece,
+                         const std::vector<char>& expected, char* memory) {
+    const size_t element = SizeOf(r.dtype);
+    const std::vector<char> result = Reduce(self, r, count, piece, memory, memory + kOutputAt);
+    if (r.collective == Collective::kReduce && self.rank() != Rank(self.size() - 1)) return;
+    const bool scatters = r.collective == Collective::kReduceScatter;
+    if (scatters) piece -= piece % self.size();
+    for (size_t begin = 0; begin < count; begin += piece) {
+      const size_t length = std::min(piece, count - begin);
+      const size_t block = scatters ? length / self.size() : length;
+      const size_t at = (begin + (scatters ? self.rank().value() * block : 0)) * element;
+      ASSERT_EQ(std::memcmp(result.data() + at, expected.data() + at, block * element), 0)
+          << ToString(r) << ", in pieces of " << piece << " from " << begin << " on, rank " << self.rank() << " of "
+          << self.size();
+    }
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Grounds, DeterminismOn,
+                         ::testing::Values(Ground{"Tcp", "tcp", false, false}, Ground{"Shm", "shm", false, false},
+                                           Ground{"ShmSymmetric", "shm", false, true},
+                                           Ground{"HostsOfTwo", "auto", true, false}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(DeterminismOn, EveryAlgorithmAndReductionGivesTheBitsOfLoopback) {
+  const Ground& ground = GetParam();
+  std::set<Algorithm> carried_out;
+  for (int size = 2; size <= 9; ++size) {
+    std::vector<Expected> expected;
+    for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
+      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kPremulSum, ReduceOp::kProd}) {
+        if (dtype != DType::kF32 && (op == ReduceOp::kPremulSum || op == ReduceOp::kProd)) continue;
+        LoopbackWorld world(size, {}, Deterministic(4096));
+        expected.push_back({dtype, op, AllReduce(&world, dtype, op, Algorithm::kAuto, kCount)});
+      }
+    }
+    MemoryStore store;
+    const std::vector<WorldOrError> worlds = CreateWorlds(&store, size, [&](int rank, WorldOptions* options) {
+      options->transport = ground.transport;
+      options->deterministic = true;
+      options->chunk_bytes = size % 2 == 0 ? 1024 : 0;
+      if (ground.hosts_of_two) options->host_id = std::to_string(rank / 2);
+    });
+    for (const WorldOrError& world : worlds) ASSERT_THAT(world.status(), IsOk());
+    testing::RunRanks(size, [&](int rank) {
+      Communicator& self = *(*worlds[rank])->communicator();
+      std::vector<char> ordinary(ground.symmetric ? 0 : kMemoryBytes);
+      std::unique_ptr<SymmetricBuffer> symmetric;
+      if (ground.symmetric) {
+        LOCKSTEP_ASSERT_OK_AND_ASSIGN(symmetric, self.Allocate(kMemoryBytes));
+        ASSERT_TRUE(symmetric->shared());
+      }
+      std::set<Algorithm> algorithms;
+      for (const Expected& of : expected) {
+        Compare(self, of, ground.symmetric ? symmetric->data() : ordinary.data(), &algorithms);
+      }
+      if (rank == 0) carried_out.insert(algorithms.begin(), algorithms.end());
+    });
+  }
+  std::set<Algorithm> all = {Algorithm::kOneShot, Algorithm::kTwoShot, Algorithm::kChain};
+  if (SharesMemory(ground)) all.insert({Algorithm::kOneLine, Algorithm::kStaged, Algorithm::kStagedTwoShot});
+  if (ground.symmetric) all.insert(Algorithm::kOnePass);
+  EXPECT_EQ(carried_out, all);
+}
+
+TEST(Determinism, TheResultIsTheFoldInRankOrder) {
+  for (int size = 2; size <= 9; ++size) {
+    std::vector<float> expected = AwkwardFloats(0);
+    std::vector<float> backwards = AwkwardFloats(size - 1);
+    for (int rank = 1; rank < size; ++rank) {
+      const std::vector<float> next = AwkwardFloats(rank), previous = AwkwardFloats(size - 1 - rank);
+      for (size_t i = 0; i < kCount; ++i) {
+        expected[i] += next[i];
+        backwards[i] += previous[i];
+      }
+    }
+    if (size > 2) {
+      EXPECT_NE(expected, backwards) << "the inputs must tell orders apart";
+    }
+    LoopbackWorld world(size, {}, Deterministic(4096));
+    const std::vector<char> result = AllReduce(&world, DType::kF32, ReduceOp::kSum, Algorithm::kAuto, kCount);
+    EXPECT_EQ(std::memcmp(result.data(), expected.data(), result.size()), 0) << size << " ranks";
+  }
+}
+
+TEST(Determinism, AnAlgorithmThatCannotKeepItIsRefused) {
+  LoopbackWorld world(3, {}, Deterministic(4096));
+  world.Run([](Communicator& self) {
+    std::vector<float> data(10, 1.0f);
+    CollectiveRequest request;
+    request.collective = Collective::kAllReduce;
+    request.dtype = DType::kF32;
+    request.count = data.size();
+    request.input = data.data();
+    request.output = data.data();
+    for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kRecursiveDoubling, Algorithm::kHalvingDoubling}) {
+      request.algorithm = algorithm;
+      EXPECT_THAT(self.Run(request), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("in rank order")));
+    }
+    request.algorithm = Algorithm::kChain;
+    EXPECT_THAT(self.Run(request), IsOk());
+    request.dtype = DType::kBF16;
+    EXPECT_THAT(self.Run(request), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("chain")));
+    // What reduces nothing may go as it likes.
+    request.collective = Collective::kAllGather;
+    request.algorithm = Algorithm::kRing;
+    request.count = 9;
+    std::vector<char> output(100);
+    request.output = output.data();
+    EXPECT_THAT(self.Run(request), IsOk());
+  });
+}
+
+}  // namespace
+}  // namespace lockstep

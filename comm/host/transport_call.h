@@ -1,0 +1,102 @@
+// What a TransportCommunicator keeps of each call; its own parts only.
+
+#ifndef COMM_HOST_TRANSPORT_CALL_H_
+#define COMM_HOST_TRANSPORT_CALL_H_
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/deadline.h"
+#include "base/ref.h"
+#include "comm/communicator.h"
+#include "comm/engine/executor.h"
+#include "comm/engine/progress_engine.h"
+#include "comm/host/transport_communicator.h"
+#include "comm/point_to_point.h"
+#include "comm/work.h"
+#include "transport/shm/symmetric_arena.h"
+
+namespace lockstep {
+
+// The result of a call, or of a group of them.
+class TransportCommunicator::CallState : public WorkState {
+ public:
+  explicit CallState(ProgressEngine* engine) : engine_(engine) {}
+
+  absl::Status Await(Deadline deadline) override {
+    if (collected()) {
+      return absl::FailedPreconditionError(
+          "this waits for a call of a group that is still open on this thread: end the group first");
+    }
+    engine_->Drive(done(), deadline, /*spin=*/true);
+    return absl::OkStatus();
+  }
+
+  // Only the thread itself asks about its own group, so the order of this and other memory does not matter.
+  bool collected() const override { return collector_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
+  void set_collector(std::thread::id thread) { collector_.store(thread, std::memory_order_relaxed); }
+
+  using WorkState::Reset;
+
+  // Guarded by the engine's mutex.
+  Ref<CallState> group;      // that this is a member of
+  int members_left = 0;      // of a group
+  absl::Status first_error;  // of a group's members
+
+ private:
+  ProgressEngine* const engine_;
+  std::atomic<std::thread::id> collector_{};
+};
+
+// An arena that the ranks are making.
+struct TransportCommunicator::AskedArena {
+  explicit AskedArena(ProgressEngine* engine) : state(engine) {}
+
+  CallState state;
+  std::unique_ptr<SymmetricArena> arena;
+};
+
+// A job with what goes before and after it. Pooled.
+struct TransportCommunicator::Call : Job {
+  Plan call_plan;  // of which Job::plan is a part; the last one's, too
+  CallState* work = nullptr;
+  bool at_once = false;        // not timed yet, and need not be if it is over before its caller waits
+  Ref<CallState> background;   // holds `work` when nobody need wait for it
+  std::vector<char> prepared;  // the input, where it had to be read before
+};
+
+struct TransportCommunicator::Message : MessageCall {
+  Message(const MessageCall& call, MessageInfo* info_target, std::chrono::milliseconds given_timeout,
+          ProgressEngine* engine)
+      : MessageCall(call), state(MakeRef<CallState>(engine)), out_info(info_target), timeout(given_timeout) {}
+
+  const Ref<CallState> state;
+  MessageInfo* const out_info;  // may be null
+  const std::chrono::milliseconds timeout;
+  bool background = false;
+};
+
+struct TransportCommunicator::Group {
+  struct Member {
+    Ref<CallState> state;
+    // A collective, if there is no message.
+    CollectiveRequest request;
+    Plan plan;
+    std::unique_ptr<Message> message;
+  };
+
+  std::thread::id thread;
+  int depth = 1;
+  Ref<CallState> work;  // of all members
+  std::vector<Member> members;
+  absl::Status refused;  // the first call that was
+};
+
+}  // namespace lockstep
+
+#endif  // COMM_HOST_TRANSPORT_CALL_H_

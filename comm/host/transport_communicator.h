@@ -1,0 +1,259 @@
+// A communicator over two channels of a transport, with schedules of our own: one channel for collectives, one for messages.
+//
+// Communicators of one process that share a world share its transport, engine and control channel, and nothing else: each has
+// its own order of calls, its own failure, its own deadlines.
+
+#ifndef COMM_HOST_TRANSPORT_COMMUNICATOR_H_
+#define COMM_HOST_TRANSPORT_COMMUNICATOR_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/deadline.h"
+#include "base/mutex.h"
+#include "base/ref.h"
+#include "comm/communicator.h"
+#include "comm/engine/executor.h"
+#include "comm/engine/memory_executor.h"
+#include "comm/engine/progress_engine.h"
+#include "comm/engine/symmetric_memory.h"
+#include "comm/host/channel_registry.h"
+#include "comm/host/kept_memory.h"
+#include "comm/plan/call_plan.h"
+#include "comm/plan/plan_cache.h"
+#include "comm/point_to_point.h"
+#include "comm/record/flight_recorder.h"
+#include "comm/record/operation_error.h"
+#include "comm/record/signature.h"
+#include "comm/select/selector.h"
+#include "comm/topology/world_shape.h"
+#include "transport/control/control.h"
+#include "transport/shm/shm_transport.h"
+#include "transport/shm/symmetric_arena.h"
+
+namespace lockstep {
+
+struct TransportCommunicatorOptions {
+  ChannelId channel = 0;  // even; the next is for messages
+  // The transport's rank of each rank, where these are a part of the world or in another order; empty: all, as they are.
+  std::vector<Rank> ranks;
+  size_t chunk_bytes = 256 << 10;
+  AlgorithmOverrides algorithms;
+  bool checked = false;
+  bool deterministic = false;  // every reduction folds in rank order
+  std::chrono::milliseconds timeout{1800000};
+  size_t flight_records = 256;
+  WorldShape shape;                  // of these ranks
+  std::shared_ptr<CostModel> costs;  // of the communicator that this is a part of, if any
+  std::string description;           // how the ranks are connected and why
+  // Of this process's communicators on the world; outlives them. Null: there is no other, and no part of this one.
+  ChannelRegistry* registry = nullptr;
+  // Part of the engine's transport, when all ranks of the world that share a host share memory through it; else null.
+  ShmTransport* shared_memory = nullptr;
+};
+
+class TransportCommunicator : public Communicator,
+                              private ChannelRegistry::Member,
+                              private Executor::Owner,
+                              private PointToPoint::Owner,
+                              private ProgressEngine::Client {
+ public:
+  // The engine and the control channel outlive the communicator. Without a control channel (null: ranks that are threads, in
+  // tests) a failure is known to this rank alone, and notes are UNIMPLEMENTED.
+  TransportCommunicator(ProgressEngine* engine, ControlChannel* control, TransportCommunicatorOptions options);
+
+  // Leaves.
+  ~TransportCommunicator() override;
+
+  // Makes the memory over which collectives by memory meet, and their stage, where all ranks share it; elsewhere nothing.
+  // Collective, to be called once, before anything else. `arena` is a number for these ranks alone. When a rank could not make
+  // it, all go on without; an error means that the ranks may not know the same.
+  absl::Status ShareMemory(uint32_t arena, Deadline deadline) ABSL_LOCKS_EXCLUDED(mu());
+  // Whether it made any.
+  bool SharesMemory() const ABSL_LOCKS_EXCLUDED(mu());
+
+  Rank rank() const override { return rank_; }
+  int size() const override { return size_; }
+  Rank WorldRank(Rank rank) const override { return TransportRank(rank); }
+  absl::Status Run(const CollectiveRequest& request) override;
+  absl::StatusOr<Work> Start(const CollectiveRequest& request) override;
+  absl::StatusOr<std::unique_ptr<PreparedCollective>> Prepare(const CollectiveRequest& request) override;
+  absl::Status StartGroup() override;
+  absl::StatusOr<Work> EndGroup() override;
+  absl::StatusOr<Work> StartSend(const SendRequest& request) override;
+  absl::StatusOr<Work> StartReceive(const ReceiveRequest& request) override;
+  absl::Status Send(const SendRequest& request) override;
+  absl::Status Receive(const ReceiveRequest& request) override;
+  absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key) override;
+  absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Allocate(size_t bytes) override;
+  absl::Status CheckMemory(size_t bytes) override;
+  absl::Status Supports(Collective collective, DType dtype, ReduceOp op) const override;
+  absl::Status status() const override;
+  void Abort(const std::string& reason) override;
+  void PostNote(uint64_t topic, const std::string& text) override;
+  absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitNotes(uint64_t topic, int count,
+                                                                       Deadline deadline) override;
+  absl::Status MonitoredBarrier(std::chrono::milliseconds timeout, std::vector<Rank>* missing) override;
+  std::string FlightRecords() const override;
+  std::string Describe() const override;
+
+  // What the control channel announced for this channel: ends the communicator. Any thread.
+  void OnFailure(const absl::Status& status) override;
+
+  // For heartbeats. Any thread, never blocks.
+  Progress progress() const override;
+
+  // What this rank called as collective `sequence`, in words that are equal on all ranks that called the same. Empty when it
+  // has not, when that was too long ago, or when the communicator is busy: nothing that is worth asking about then. Any
+  // thread, never blocks.
+  std::string CalledAs(uint64_t sequence) const override ABSL_LOCKS_EXCLUDED(mu());
+
+ private:
+  using Plan = std::shared_ptr<const CallPlan>;
+  struct Call;
+  struct Message;
+  struct Group;
+  class CallState;
+  class Prepared;
+  class SharedBuffer;
+  struct AskedArena;
+
+  // Whether the topology has all ranks on one host.
+  bool OnOneHost() const;
+  // The transport's ranks, by rank here.
+  std::vector<Rank> Members() const;
+  // Good until the next one is looked for.
+  absl::StatusOr<const Plan*> FindPlan(const CollectiveRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  // Whether all memory that the call uses on this rank is the communicator's own.
+  bool InSharedMemory(const CollectiveRequest& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  // Collective. The error is the same on all ranks, but for DEADLINE_EXCEEDED and that of a communicator that has failed.
+  absl::StatusOr<std::unique_ptr<SymmetricArena>> MakeArena(uint32_t arena, size_t bytes, bool huge_pages,
+                                                            Deadline deadline) ABSL_LOCKS_EXCLUDED(mu());
+
+  // Inside a group of this thread's, a call is put into it instead. `plan` may be null: found by the request. `*state` may be
+  // null: taken from those that nobody holds any more.
+  absl::Status RunPlanned(const CollectiveRequest& request, const Plan* plan) ABSL_LOCKS_EXCLUDED(mu());
+  absl::Status StartPlanned(const CollectiveRequest& request, const Plan* plan, Ref<CallState>* state)
+      ABSL_LOCKS_EXCLUDED(mu());
+  // Without `background`, whoever started it waits for it.
+  absl::Status StartMessage(std::unique_ptr<Message> message, bool background) ABSL_LOCKS_EXCLUDED(mu());
+  absl::StatusOr<std::unique_ptr<Message>> MakeMessage(const SendRequest& request);
+  absl::StatusOr<std::unique_ptr<Message>> MakeMessage(const ReceiveRequest& request);
+  absl::Status FinishMessage(absl::StatusOr<std::unique_ptr<Message>> message);
+  absl::StatusOr<Work> BeginMessage(absl::StatusOr<std::unique_ptr<Message>> message);
+
+  // A call is prepared, then launched, so that a group launches at once what it has prepared. Preparing finds the plan and
+  // scales the input, or copies it aside, for which it gives up the lock. Launching hands the call to the executor, which
+  // completes `work`. With `background`, which is the same object, nobody need wait for it. `check`: this is the exchange
+  // of signatures that precedes a collective in checked mode.
+  absl::StatusOr<Call*> PrepareCall(const CollectiveRequest& request, const Plan* plan)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  void LaunchCall(Call* call, const CollectiveRequest& request, CallState* work, Ref<CallState> background, bool check)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  // Reads the clock for a launched call: its deadline, and the times of its record.
+  void TimeCall(Call* call, std::chrono::milliseconds timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  void LaunchMessage(std::unique_ptr<Message> message, bool background) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  absl::Status RunUnchecked(const CollectiveRequest& request, const Plan* plan, bool check) ABSL_LOCKS_EXCLUDED(mu());
+
+  // Checked mode: gathers all ranks' signatures and compares them.
+  absl::Status CompareSignatures(const CollectiveRequest& request, const Plan* plan) ABSL_LOCKS_EXCLUDED(mu());
+
+  Ref<CallState> TakeState() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+
+  // Whether this thread has a group open.
+  bool Collecting() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  // What a call returns that is refused, in or out of a group.
+  absl::Status Refuse(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu());
+  absl::Status Collect(const CollectiveRequest& request, const Plan* plan, Ref<CallState> state)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  absl::Status LaunchGroup(Group* group) ABSL_LOCKS_EXCLUDED(mu());
+  void DropGroup(Group* group, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+
+  void OnLeave() override ABSL_LOCKS_EXCLUDED(mu());
+
+  Rank TransportRank(Rank rank) const { return options_.ranks.empty() ? rank : options_.ranks[rank.value()]; }
+  // Of those in flight, the first that was called; null when there is none.
+  const Job* FirstJob() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  // That, or the first message; nothing where nothing is in flight.
+  OperationName FirstInFlight() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  // The error of a call that finds the communicator over.
+  absl::Status Over(const OperationName& call) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu()) {
+    return NotStarted(status_, call, ended_in_);
+  }
+  void Complete(CallState* work, absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  void FailCalls(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  void ExpectFailure(const absl::Status& fallback, std::chrono::milliseconds grace) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  // A peer calls the same now, but called something else before.
+  absl::Status HistoryError(uint64_t sequence, Rank peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  void ReportBroken(const absl::Status& error, const OperationName& operation, Rank peer)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+
+  // Called with the engine's mutex held, which the interfaces cannot name.
+  void OnDone(Job* job, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu()) override;
+  void OnOperationFailed(Job* job, const absl::Status& status, Rank peer, const Envelope& expected,
+                         const Operation& operation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu()) override;
+  void OnMessageDone(MessageCall* call, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu()) override;
+  void OnMessageFailed(MessageCall* call, const absl::Status& status, Rank peer)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu()) override;
+  Deadline CheckDeadlines() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu()) override;
+  bool Poll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu()) override;
+
+  Mutex* mu() const ABSL_LOCK_RETURNED(engine_->mutex()) { return engine_->mutex(); }
+
+  // Constant after construction.
+  ProgressEngine* const engine_;
+  ControlChannel* const control_;
+  const TransportCommunicatorOptions options_;
+  const Rank rank_;
+  const int size_;
+
+  // Read by the heartbeat without the lock: each is a number of its own, and a stale one does no harm.
+  std::atomic<uint64_t> started_{0};
+  std::atomic<uint64_t> completed_{0};  // and all before it
+
+  std::atomic<uint64_t> monitored_barriers_{0};  // entered so far
+
+  // Orders whole calls in checked mode, where one call is two collectives.
+  Mutex checked_mu_;
+
+  const std::shared_ptr<KeptMemory> kept_;  // shared with buffers, which may outlive the communicator
+
+  // Guarded by the engine's mutex.
+  Executor executor_;
+  PointToPoint messages_;
+  // Of ranks that share memory; null elsewhere. Calls are carried out by one of the two executors, each of which has its own
+  // order.
+  std::shared_ptr<SymmetricMemory> memory_;  // shared with buffers, which may outlive the communicator
+  std::unique_ptr<MemoryExecutor> memory_executor_;
+  std::string no_memory_;  // why there is none, though there could be
+  std::vector<AskedArena*> asked_arenas_;
+  FlightRecorder recorder_;
+  History history_;
+  PlanCache plans_;
+  absl::Status status_;
+  OperationName ended_in_;  // what was in flight when that was set
+  // Set between a failure noticed here and its announcement; passes when none comes.
+  bool failure_expected_ = false;
+  absl::Status fallback_;
+  Deadline fallback_deadline_ = Deadline::Infinite();
+  std::vector<std::unique_ptr<Call>> calls_;
+  std::vector<Call*> free_calls_;
+  // Of calls that were started. They are given out in turn, again once nobody else holds them.
+  std::vector<Ref<CallState>> states_;
+  size_t next_state_ = 0;
+  std::unique_ptr<Group> group_;  // the one that is open
+};
+
+}  // namespace lockstep
+
+#endif  // COMM_HOST_TRANSPORT_COMMUNICATOR_H_

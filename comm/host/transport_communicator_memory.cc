@@ -1,0 +1,253 @@
+// The shared memory of a TransportCommunicator: what its ranks make together, and which calls it carries out.
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "comm/host/transport_call.h"
+#include "comm/host/transport_communicator.h"
+
+namespace lockstep {
+
+namespace {
+
+// What a rank is about to touch, and what there is for it: looked at before any rank can have touched its own. On the wire, in the
+// order of this machine and so of all.
+struct Room {
+  Room() = default;
+  Room(size_t wanted, const MemoryLeft& left)
+      : bytes(wanted), machine(left.machine), group(left.group), group_id(left.group_id) {}
+
+  uint64_t bytes = 0;
+  uint64_t machine = 0;
+  uint64_t group = 0;
+  uint64_t group_id = 0;
+};
+
+void Add(uint64_t more, uint64_t* sum) {
+  if (__builtin_add_overflow(*sum, more, sum)) *sum = MemoryLeft::kUnknown - 1;
+}
+
+// What all ranks' rooms come to, as Communicator::CheckMemory says it. `left`: this rank's.
+absl::Status Judge(const std::vector<Room>& rooms, Rank rank, const std::vector<int32_t>& hosts,
+                   const MemoryLeft& left) {
+  absl::Status of_another;
+  for (size_t r = 0; r < rooms.size(); ++r) {
+    const Room& room = rooms[r];
+    uint64_t on_machine = 0;
+    uint64_t in_group = 0;
+    for (size_t other = 0; other < rooms.size(); ++other) {
+      if (!hosts.empty() && hosts[other] != hosts[r]) continue;
+      Add(rooms[other].bytes, &on_machine);
+      if (other == r || (room.group_id != 0 && rooms[other].group_id == room.group_id)) {
+        Add(rooms[other].bytes, &in_group);
+      }
+    }
+    const std::string why =
+        WhyNoMemory({room.machine, room.group, room.group_id, "its control group"}, on_machine, in_group);
+    if (why.empty()) continue;
+    const uint64_t needed = in_group > room.group ? in_group : on_machine;
+    if (Rank(static_cast<int>(r)) == rank) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the ranks of this host need ", needed, " bytes of memory together, ", room.bytes,
+                       " of them this rank; ", WhyNoMemory(left, on_machine, in_group)));
+    }
+    if (!of_another.ok()) continue;
+    of_another = absl::UnavailableError(
+        absl::StrCat("rank ", r, " has no memory: the ranks of its host need ", needed, " bytes together; ", why));
+  }
+  return of_another;
+}
+
+}  // namespace
+
+class TransportCommunicator::SharedBuffer : public SymmetricBuffer {
+ public:
+  SharedBuffer(std::shared_ptr<SymmetricMemory> memory, std::shared_ptr<SymmetricArena> arena, Rank transport_rank)
+      : memory_(std::move(memory)), arena_(std::move(arena)), transport_rank_(transport_rank) {}
+  ~SharedBuffer() override { memory_->Remove(*arena_); }
+
+  char* data() const override { return arena_->base(transport_rank_); }
+  size_t bytes() const override { return arena_->bytes_per_rank(); }
+  bool shared() const override { return true; }
+
+ private:
+  const std::shared_ptr<SymmetricMemory> memory_;
+  const std::shared_ptr<SymmetricArena> arena_;
+  const Rank transport_rank_;
+};
+
+bool TransportCommunicator::OnOneHost() const {
+  const std::vector<int32_t>& hosts = options_.shape.topology.host_of_rank;
+  return std::all_of(hosts.begin(), hosts.end(), [&](int32_t host) { return host == hosts.front(); });
+}
+
+bool TransportCommunicator::SharesMemory() const {
+  MutexLock lock(mu());
+  return memory_ != nullptr;
+}
+
+absl::Status TransportCommunicator::ShareMemory(uint32_t arena, Deadline deadline) {
+  if (options_.shared_memory == nullptr || !OnOneHost()) return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<SymmetricArena>> memory =
+      MakeArena(arena, MemoryExecutor::ArenaBytesPerRank(size_), /*huge_pages=*/false, deadline);
+  MutexLock lock(mu());
+  if (!memory.ok()) {
+    if (absl::IsDeadlineExceeded(memory.status()) || !status_.ok()) return memory.status();
+    no_memory_ = absl::StrCat("no collectives by memory: ", memory.status().message(), "\n");
+    LOCKSTEP_LOG(kWarning) << "rank " << rank_ << ": " << no_memory_;
+    return absl::OkStatus();
+  }
+  memory_ = std::make_shared<SymmetricMemory>(Members(), rank_);
+  Executor::Owner* const owner = this;
+  memory_executor_ =
+      std::make_unique<MemoryExecutor>(options_.shared_memory, *std::move(memory), Members(), memory_.get(), owner);
+  plans_.AllowByMemory();
+  return absl::OkStatus();
+}
+
+std::vector<Rank> TransportCommunicator::Members() const {
+  std::vector<Rank> members;
+  for (int r = 0; r < size_; ++r) members.push_back(TransportRank(Rank(r)));
+  return members;
+}
+
+absl::StatusOr<std::unique_ptr<SymmetricArena>> TransportCommunicator::MakeArena(uint32_t arena, size_t bytes,
+                                                                                 bool huge_pages, Deadline deadline) {
+  SymmetricArenaOptions options;
+  options.id = arena;
+  options.bytes_per_rank = bytes;
+  options.members = Members();
+  options.huge_pages = huge_pages;
+  AskedArena asked(engine_);
+  {
+    MutexLock lock(mu());
+    if (!status_.ok()) return Over({"allocating memory", {}});
+    LOCKSTEP_ASSIGN_OR_RETURN(asked.arena, SymmetricArena::Create(options_.shared_memory, std::move(options)));
+    asked_arenas_.push_back(&asked);
+  }
+  engine_->Drive(asked.state.done(), deadline, /*spin=*/true);
+  MutexLock lock(mu());
+  asked_arenas_.erase(std::remove(asked_arenas_.begin(), asked_arenas_.end(), &asked), asked_arenas_.end());
+  if (!asked.state.done().load(std::memory_order_acquire)) return asked.arena->Await(Deadline::Now());
+  LOCKSTEP_RETURN_IF_ERROR(Annotate(asked.state.status(), "allocating memory"));
+  return std::move(asked.arena);
+}
+
+absl::Status TransportCommunicator::CheckMemory(size_t bytes) {
+  const MemoryLeft left = ReadMemoryLeft();
+  const Room mine(bytes, left);
+  std::vector<Room> rooms(size_);
+  CollectiveRequest exchange;
+  exchange.collective = Collective::kAllGather;
+  exchange.count = rooms.size() * sizeof(Room);
+  exchange.input = &mine;
+  exchange.output = rooms.data();
+  LOCKSTEP_RETURN_IF_ERROR(Annotate(Run(exchange), "looking for memory"));
+  return Judge(rooms, rank_, options_.shape.topology.host_of_rank, left);
+}
+
+absl::StatusOr<std::unique_ptr<SymmetricBuffer>> TransportCommunicator::Allocate(size_t bytes) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckHeld(/*by_holder=*/false));
+  if (options_.registry == nullptr) return kept_->Allocate(bytes);
+  {
+    MutexLock lock(mu());
+    if (Collecting()) return absl::FailedPreconditionError("memory cannot be allocated inside a group");
+  }
+  // What each rank asks for; bytes on the wire, in the order of this machine and so of all.
+  struct Wish {
+    Room room;
+    uint64_t number = 0;
+  };
+  const MemoryLeft left = ReadMemoryLeft();
+  const Wish mine = {Room(bytes, left), options_.registry->TakeMemoryNumber()};
+  std::vector<Wish> wishes(size_);
+  CollectiveRequest exchange;
+  exchange.collective = Collective::kAllGather;
+  exchange.count = wishes.size() * sizeof(Wish);
+  exchange.input = &mine;
+  exchange.output = wishes.data();
+  LOCKSTEP_RETURN_IF_ERROR(Annotate(Run(exchange), "allocating memory"));
+  std::string sizes;
+  for (const Wish& wish : wishes) absl::StrAppend(&sizes, sizes.empty() ? "" : ", ", wish.room.bytes);
+  std::vector<Room> rooms;
+  for (const Wish& wish : wishes) rooms.push_back(wish.room);
+  const bool equal =
+      std::all_of(wishes.begin(), wishes.end(), [&](const Wish& wish) { return wish.room.bytes == bytes; });
+  if (!equal) {
+    return absl::InvalidArgumentError(absl::StrCat("the ranks allocate buffers of different sizes: ", sizes, " bytes"));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(Judge(rooms, rank_, options_.shape.topology.host_of_rank, left));
+  if (bytes == 0 || !SharesMemory()) return kept_->Allocate(bytes);
+
+  const std::vector<Rank> members = Members();
+  const auto leader = std::min_element(members.begin(), members.end());
+  const uint64_t number = wishes[leader - members.begin()].number;
+  if (number >= ChannelRegistry::kMemoriesMax) {
+    return absl::ResourceExhaustedError(absl::StrCat("world rank ", leader->value(), " has allocated memory ", number,
+                                                     " times: there is no number left"));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<SymmetricArena> arena,
+                            MakeArena(ChannelRegistry::MemoryOf(*leader, static_cast<uint32_t>(number)), bytes,
+                                      /*huge_pages=*/true, Deadline::After(options_.timeout)));
+  {
+    MutexLock lock(mu());
+    if (!status_.ok()) return Over({"allocating memory", {}});
+    LOCKSTEP_RETURN_IF_ERROR(memory_->Add(arena));
+  }
+  return std::make_unique<SharedBuffer>(memory_, arena, TransportRank(rank_));
+}
+
+bool TransportCommunicator::InSharedMemory(const CollectiveRequest& request) const {
+  if (memory_ == nullptr || request.count == 0) return false;
+  const Collective collective = request.collective;
+  if (!request.counts.empty() && request.counts.size() != static_cast<size_t>(size_)) return false;
+  // What a premul-sum multiplies first goes to memory of this rank's own, unless it fits the output.
+  const bool has_factor = HasReduction(collective) && request.op == ReduceOp::kPremulSum;
+  if (has_factor && collective != Collective::kAllReduce) return false;
+  const bool pair_counts = collective == Collective::kAllToAll && !request.counts.empty();
+  if (pair_counts || (collective == Collective::kAllToAll && request.input == request.output)) return false;
+
+  const bool own_block_in = IsOwnBlock(collective, Window::kInput);
+  const bool own_block_out = IsOwnBlock(collective, Window::kOutput);
+  // With a block of its own that is empty a rank may have nothing by which to tell.
+  const bool some_empty = std::count(request.counts.begin(), request.counts.end(), 0) > 0;
+  if (some_empty && HasRoot(collective)) return false;
+  const size_t block = request.counts.empty() ? request.count / size_ : request.counts[rank_.value()];
+  const size_t element = SizeOf(request.dtype);
+  const bool at_root = !HasRoot(collective) || request.root == rank_;
+  const bool reads = at_root || (collective != Collective::kBroadcast && collective != Collective::kScatter);
+  const bool writes = at_root || (collective != Collective::kReduce && collective != Collective::kGather);
+  const auto within = [&](const void* data, size_t count) {
+    size_t bytes = 0;
+    if (__builtin_mul_overflow(count, element, &bytes)) return false;
+    return count == 0 || memory_->Find(data, bytes) != SymmetricMemory::kNowhere;
+  };
+  return (!reads || within(request.input, own_block_in ? block : request.count)) &&
+         (!writes || within(request.output, own_block_out ? block : request.count));
+}
+
+absl::StatusOr<const TransportCommunicator::Plan*> TransportCommunicator::FindPlan(const CollectiveRequest& request) {
+  return plans_.Find(request, InSharedMemory(request));
+}
+
+bool TransportCommunicator::Poll() {
+  bool moved = memory_executor_ != nullptr && memory_executor_->Poll();
+  for (AskedArena* const asked : asked_arenas_) {
+    if (asked->state.done().load(std::memory_order_relaxed)) continue;
+    const absl::StatusOr<bool> ready = asked->arena->Ready();
+    if (ready.ok() && !*ready) continue;
+    asked->state.Complete(ready.status());
+    engine_->Notify();
+    moved = true;
+  }
+  return moved;
+}
+
+}  // namespace lockstep

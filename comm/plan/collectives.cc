@@ -1,0 +1,221 @@
+#include "comm/plan/collectives.h"
+
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "comm/plan/call_plan.h"
+
+namespace lockstep {
+namespace {
+
+absl::Status CheckTensor(const TensorView& tensor, const char* name) {
+  if (!tensor.contiguous()) {
+    return absl::InvalidArgumentError(absl::StrCat(name, " ", tensor.ToString(), " is not contiguous"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckAlike(const TensorView& input, const TensorView& output) {
+  if (input.dtype() != output.dtype()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("input is ", Name(input.dtype()), " and output is ", Name(output.dtype())));
+  }
+  if (input.device() == output.device() || input.elements() == 0 || output.elements() == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("input is on ", Name(input.device()), " and output is on ", Name(output.device())));
+}
+
+absl::Status CheckRoot(const Communicator& communicator, Rank root) {
+  if (root.value() >= 0 && root.value() < communicator.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("root ", root.value(), " is not a rank of a world of ", communicator.size()));
+}
+
+// The elements of all blocks, of which this rank's has those of `part`.
+absl::StatusOr<size_t> CheckPart(const Communicator& communicator, const TensorView& part, const char* part_name,
+                                 absl::Span<const int64_t> counts) {
+  size_t whole = 0;
+  if (counts.empty()) {
+    if (!__builtin_mul_overflow(part.elements(), communicator.size(), &whole)) return whole;
+    return absl::InvalidArgumentError(absl::StrCat(part_name, " has ", part.elements(), " elements, which times ",
+                                                   communicator.size(), " are more than can be addressed"));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(whole, SumOfCounts(counts, "counts", communicator.size()));
+  const int rank = communicator.rank().value();
+  if (static_cast<uint64_t>(counts[rank]) == part.elements()) return whole;
+  return absl::InvalidArgumentError(absl::StrCat(part_name, " has ", part.elements(), " elements, and counts[", rank,
+                                                 "] (this rank's) is ", counts[rank]));
+}
+
+// `whole` is all blocks, of `count` elements, and shares memory with `part` exactly as this rank's block or not at all.
+absl::Status CheckWhole(const Communicator& communicator, const TensorView& part, const char* part_name,
+                        const TensorView& whole, const char* whole_name, size_t count,
+                        absl::Span<const int64_t> counts) {
+  const int rank = communicator.rank().value();
+  if (whole.elements() != count) {
+    return absl::InvalidArgumentError(
+        counts.empty()
+            ? absl::StrCat(whole_name, " has ", whole.elements(), " elements, which is not ", communicator.size(),
+                           " (world size) x ", part.elements(), " (elements of ", part_name, ")")
+            : absl::StrCat(whole_name, " has ", whole.elements(), " elements, and the counts add up to ", count));
+  }
+  const int64_t before = counts.empty() ? part.elements() * rank : std::accumulate(&counts[0], &counts[rank], 0L);
+  const char* const block = static_cast<const char*>(whole.data()) + before * SizeOf(whole.dtype());
+  if (Overlap(part, whole) && part.data() != block) {
+    return absl::InvalidArgumentError(absl::StrCat(part_name, " overlaps ", whole_name, " elsewhere than at block ",
+                                                   rank, " (this rank's), which would be in place"));
+  }
+  return absl::OkStatus();
+}
+
+CollectiveRequest Request(Collective collective, const TensorView& whole) {
+  CollectiveRequest request;
+  request.collective = collective;
+  request.dtype = whole.dtype();
+  request.count = whole.elements();
+  request.device = whole.device();
+  return request;
+}
+
+// All-gather and gather make the whole from everyone's part; reduce-scatter and scatter make everyone's part from the
+// whole. Where there is a root, the whole is looked at there alone.
+absl::StatusOr<CollectiveRequest> RequestByRank(Collective collective, const Communicator& communicator,
+                                                const TensorView& input, const TensorView& output,
+                                                absl::Span<const int64_t> counts, Rank root = Rank(0)) {
+  const bool gathers = collective == Collective::kAllGather || collective == Collective::kGather;
+  const TensorView& part = gathers ? input : output;
+  const TensorView& whole = gathers ? output : input;
+  const char* const part_name = gathers ? "input" : "output";
+  const char* const whole_name = gathers ? "output" : "input";
+  const bool has_whole = !HasRoot(collective) || communicator.rank() == root;
+  LOCKSTEP_RETURN_IF_ERROR(CheckTensor(part, part_name));
+  if (HasRoot(collective)) LOCKSTEP_RETURN_IF_ERROR(CheckRoot(communicator, root));
+  CollectiveRequest request = Request(collective, part);
+  LOCKSTEP_ASSIGN_OR_RETURN(request.count, CheckPart(communicator, part, part_name, counts));
+  request.counts = counts;
+  request.root = root;
+  if (has_whole) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckTensor(whole, whole_name));
+    LOCKSTEP_RETURN_IF_ERROR(CheckAlike(input, output));
+    LOCKSTEP_RETURN_IF_ERROR(CheckWhole(communicator, part, part_name, whole, whole_name, request.count, counts));
+  }
+  if (gathers || has_whole) request.input = input.data();
+  if (!gathers || has_whole) request.output = output.data();
+  return request;
+}
+
+absl::Status CheckElementwise(const TensorView& input, const TensorView& output) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckTensor(output, "output"));
+  LOCKSTEP_RETURN_IF_ERROR(CheckAlike(input, output));
+  if (input.elements() != output.elements()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("input has ", input.elements(), " elements and output has ", output.elements()));
+  }
+  if (Overlap(input, output) && input.data() != output.data()) {
+    return absl::InvalidArgumentError("input and output overlap without being the same memory");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<CollectiveRequest> AllReduceRequest(const TensorView& input, const TensorView& output, ReduceOp op) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckTensor(input, "input"));
+  LOCKSTEP_RETURN_IF_ERROR(CheckElementwise(input, output));
+  LOCKSTEP_RETURN_IF_ERROR(CheckDefined(input.dtype(), op));
+  CollectiveRequest request = Request(Collective::kAllReduce, input);
+  request.op = op;
+  request.input = input.data();
+  request.output = output.data();
+  return request;
+}
+
+absl::StatusOr<CollectiveRequest> BroadcastRequest(const Communicator& communicator, const TensorView& tensor,
+                                                   Rank root) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckTensor(tensor, "tensor"));
+  LOCKSTEP_RETURN_IF_ERROR(CheckRoot(communicator, root));
+  CollectiveRequest request = Request(Collective::kBroadcast, tensor);
+  request.root = root;
+  request.input = tensor.data();
+  request.output = tensor.data();
+  return request;
+}
+
+absl::StatusOr<CollectiveRequest> ReduceRequest(const Communicator& communicator, const TensorView& input,
+                                                const TensorView& output, ReduceOp op, Rank root) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckTensor(input, "input"));
+  LOCKSTEP_RETURN_IF_ERROR(CheckRoot(communicator, root));
+  LOCKSTEP_RETURN_IF_ERROR(CheckDefined(input.dtype(), op));
+  CollectiveRequest request = Request(Collective::kReduce, input);
+  request.op = op;
+  request.root = root;
+  request.input = input.data();
+  if (communicator.rank() == root) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckElementwise(input, output));
+    request.output = output.data();
+  }
+  return request;
+}
+
+absl::StatusOr<CollectiveRequest> AllGatherRequest(const Communicator& communicator, const TensorView& input,
+                                                   const TensorView& output, absl::Span<const int64_t> counts) {
+  return RequestByRank(Collective::kAllGather, communicator, input, output, counts);
+}
+
+absl::StatusOr<CollectiveRequest> ReduceScatterRequest(const Communicator& communicator, const TensorView& input,
+                                                       const TensorView& output, ReduceOp op,
+                                                       absl::Span<const int64_t> counts) {
+  LOCKSTEP_ASSIGN_OR_RETURN(CollectiveRequest request,
+                            RequestByRank(Collective::kReduceScatter, communicator, input, output, counts));
+  LOCKSTEP_RETURN_IF_ERROR(CheckDefined(request.dtype, op));
+  request.op = op;
+  return request;
+}
+
+absl::StatusOr<CollectiveRequest> GatherRequest(const Communicator& communicator, const TensorView& input,
+                                                const TensorView& output, Rank root, absl::Span<const int64_t> counts) {
+  return RequestByRank(Collective::kGather, communicator, input, output, counts, root);
+}
+
+absl::StatusOr<CollectiveRequest> ScatterRequest(const Communicator& communicator, const TensorView& input,
+                                                 const TensorView& output, Rank root,
+                                                 absl::Span<const int64_t> counts) {
+  return RequestByRank(Collective::kScatter, communicator, input, output, counts, root);
+}
+
+absl::StatusOr<CollectiveRequest> AllToAllRequest(const Communicator& communicator, const TensorView& input,
+                                                  const TensorView& output, absl::Span<const int64_t> input_counts,
+                                                  absl::Span<const int64_t> output_counts) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckTensor(input, "input"));
+  LOCKSTEP_RETURN_IF_ERROR(CheckTensor(output, "output"));
+  LOCKSTEP_RETURN_IF_ERROR(CheckAlike(input, output));
+  if (Overlap(input, output) && input.data() != output.data()) {
+    return absl::InvalidArgumentError("input and output overlap without being the same memory");
+  }
+  CollectiveRequest request = Request(Collective::kAllToAll, input);
+  request.counts = input_counts;
+  request.output_counts = output_counts;
+  request.input = input.data();
+  request.output = output.data();
+  if (!input_counts.empty() || !output_counts.empty()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const int64_t in, SumOfCounts(input_counts, "input_counts", communicator.size()));
+    LOCKSTEP_ASSIGN_OR_RETURN(const int64_t out, SumOfCounts(output_counts, "output_counts", communicator.size()));
+    if (static_cast<uint64_t>(in) == input.elements() && static_cast<uint64_t>(out) == output.elements()) {
+      return request;
+    }
+    return absl::InvalidArgumentError(absl::StrCat("input and output have ", input.elements(), " and ",
+                                                   output.elements(), " elements, and their counts add up to ", in,
+                                                   " and ", out));
+  }
+  if (input.elements() != output.elements() || input.elements() % communicator.size() != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("input has ", input.elements(), " elements and output has ",
+                                                   output.elements(), ", which are not equal multiples of ",
+                                                   communicator.size(), " (world size)"));
+  }
+  return request;
+}
+
+CollectiveRequest BarrierRequest() { return CollectiveRequest(); }
+
+}  // namespace lockstep

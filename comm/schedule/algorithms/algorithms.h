@@ -1,0 +1,124 @@
+// What the algorithm files share: the list of steps under construction, and their entry points.
+//
+// An entry point is a pure function of one rank's place in the world. It fills in blocks, scratch_blocks and steps;
+// BuildSchedule checks the place beforehand, handles a world of one, and fills in the rest.
+
+#ifndef COMM_SCHEDULE_ALGORITHMS_ALGORITHMS_H_
+#define COMM_SCHEDULE_ALGORITHMS_ALGORITHMS_H_
+
+#include <cstdint>
+#include <initializer_list>
+#include <vector>
+
+#include "comm/schedule/schedule.h"
+
+namespace lockstep {
+namespace algorithms {
+
+struct Place {
+  int rank = 0;
+  int size = 1;
+  int root = 0;
+  const Topology* topology = nullptr;  // of `size` ranks, or empty
+
+  // The rank `distance` places further round the ring; negative distances go back. |distance| <= size.
+  int Neighbour(int distance) const { return (rank + distance + size) % size; }
+  // The place in a numbering that begins at the root, and back.
+  int relative() const { return (rank - root + size) % size; }
+  int absolute(int relative) const { return (relative + root) % size; }
+};
+
+inline Operand Input(int block) { return {Window::kInput, block, 1}; }
+inline Operand Output(int block) { return {Window::kOutput, block, 1}; }
+// With room for block `holds` of the vector.
+inline Operand Scratch(int block, int holds) { return {Window::kScratch, block, 1, holds}; }
+// The operand of a message without payload, and of a step's side that is not there.
+inline Operand Nothing() { return {Window::kInput, 0, 0}; }
+
+// How many rounds it takes to reach `size` ranks from one when each round doubles them.
+inline int DoublingRounds(int size) {
+  int rounds = 0;
+  while (1 << rounds < size) ++rounds;
+  return rounds;
+}
+
+// A list in which the algorithm says what waits for what. Each call appends a step and returns its index, for the `after`
+// of later ones. Step::kNone in an `after` is skipped, so that the first round of a loop needs no case of its own.
+class StepList {
+ public:
+  using After = std::initializer_list<int32_t>;
+
+  // What is sent from here on is of this round, or of the next. The first is 0.
+  void InRound(int round) { round_ = round; }
+  void NextRound() { ++round_; }
+
+  int32_t Send(Operand source, int peer, After after = {});
+  int32_t Receive(int peer, Operand target, After after = {});
+  int32_t ReceiveReduce(int peer, Operand source, Operand target, After after = {});
+  int32_t Copy(Operand source, Operand target, After after = {});
+  int32_t Reduce(Operand source, Operand target, After after = {});
+
+  // Ends the construction.
+  Schedule Finish(int blocks, int scratch_blocks);
+
+ private:
+  int32_t Append(Step::Kind kind, int peer, Operand source, Operand target, After after);
+
+  Schedule schedule_;
+  int32_t round_ = 0;
+};
+
+// All take a size of at least 2.
+Schedule RingAllReduce(const Place& place);
+Schedule RingAllGather(const Place& place);
+Schedule RingReduceScatter(const Place& place);
+Schedule RingReduce(const Place& place);
+Schedule RecursiveDoublingAllReduce(const Place& place);
+Schedule HalvingDoublingAllReduce(const Place& place);
+Schedule HalvingDoublingReduceScatter(const Place& place);
+Schedule OneShotAllReduce(const Place& place);
+Schedule OneShotReduce(const Place& place);
+Schedule OneShotAllGather(const Place& place);
+Schedule OneShotReduceScatter(const Place& place);
+Schedule TwoShotAllReduce(const Place& place);
+Schedule ChainAllReduce(const Place& place);
+Schedule ChainBroadcast(const Place& place);
+Schedule ChainReduce(const Place& place);
+Schedule BinomialBroadcast(const Place& place);
+Schedule BinomialReduce(const Place& place);
+Schedule BinomialGather(const Place& place);
+Schedule BinomialScatter(const Place& place);
+Schedule ScatterAllGatherBroadcast(const Place& place);
+Schedule BruckAllGather(const Place& place);
+Schedule BruckAllToAll(const Place& place);
+Schedule PairwiseAllToAll(const Place& place);
+Schedule LinearGather(const Place& place);
+Schedule LinearScatter(const Place& place);
+Schedule TwoLevelAllReduce(const Place& place);
+Schedule TwoLevelBroadcast(const Place& place);
+Schedule TwoLevelAllGather(const Place& place);
+Schedule TwoLevelReduceScatter(const Place& place);
+Schedule DisseminationBarrier(const Place& place);
+Schedule OnePassAllReduce(const Place& place);
+Schedule OnePassBroadcast(const Place& place);
+Schedule OnePassReduce(const Place& place);
+Schedule OnePassAllGather(const Place& place);
+Schedule OnePassReduceScatter(const Place& place);
+Schedule OnePassGather(const Place& place);
+Schedule OnePassScatter(const Place& place);
+Schedule OnePassAllToAll(const Place& place);
+Schedule OneLineAllReduce(const Place& place);
+Schedule OneLineBroadcast(const Place& place);
+Schedule OneLineReduce(const Place& place);
+Schedule OneLineAllGather(const Place& place);
+Schedule OneLineBarrier(const Place& place);
+Schedule StagedAllReduce(const Place& place);
+Schedule StagedAllGather(const Place& place);
+Schedule StagedReduceScatter(const Place& place);
+Schedule StagedAllToAll(const Place& place);
+Schedule StagedTwoShotAllReduce(const Place& place);
+
+}  // namespace algorithms
+}  // namespace lockstep
+
+#endif  // COMM_SCHEDULE_ALGORITHMS_ALGORITHMS_H_

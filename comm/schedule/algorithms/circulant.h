@@ -1,0 +1,65 @@
+// Halving and doubling on the circulant graph: what a group of ranks does to reduce-scatter and all-gather a range of
+// blocks, one block for each member, in the fewest rounds and with the fewest bytes at once, for any number of members.
+//
+// Members and blocks are numbered alike, from the member's own on, round the group. In the course of halving, a member
+// answers for its first s blocks: s is all, then ceil(s/2), at last 1. In a round it sends what it has of blocks
+// [h, s), h = ceil(s/2), to the member h further on, whose first s-h blocks they are, and adds what arrives to its own
+// first s-h. Doubling is the same backwards. That is ceil(log2 n) rounds, and n-1 of n blocks in each direction. Where n
+// is a power of two, the rounds and bytes are those of Rabenseifner's algorithm; where it is not, no member is folded
+// into another beforehand, which would send the whole vector twice more.
+//
+// Source: J. L. Traeff, "Optimal, Non-pipelined Reduce-scatter and Allreduce Algorithms", 2024; the graph is that of
+// Bruck et al., "Efficient Algorithms for All-to-All Communications in Multiport Message-Passing Systems", 1997.
+
+#ifndef COMM_SCHEDULE_ALGORITHMS_CIRCULANT_H_
+#define COMM_SCHEDULE_ALGORITHMS_CIRCULANT_H_
+
+#include <vector>
+
+#include "comm/schedule/algorithms/ordered_steps.h"
+#include "comm/schedule/schedule.h"
+
+namespace lockstep {
+namespace algorithms {
+
+struct Group {
+  std::vector<int> ranks;  // of the members, in order
+  int self = 0;            // this rank's number among them
+  int first_block = 0;     // member i's block is first_block + i
+
+  int size() const { return static_cast<int>(ranks.size()); }
+  // The member `distance` places further round the group; |distance| <= size.
+  int Neighbour(int distance) const { return ranks[(self + distance + size()) % size()]; }
+};
+
+// Blocks that are contiguous in the vector, `offset` places from the member's own on.
+struct Piece {
+  int offset = 0;
+  int block = 0;
+  int blocks = 1;
+};
+// The member's blocks [begin, end) of the group, cut where they pass the end of the range: at most two pieces, none if
+// there are none. A message is one piece, so sender and receiver cut at the same places.
+std::vector<Piece> Pieces(const Group& group, int begin, int end);
+
+// One round of halving, the last first where a list of them is read backwards.
+struct Halving {
+  int from = 0;  // s
+  int to = 0;    // h
+};
+// Of a group of `size`: empty for one member.
+std::vector<Halving> Halvings(int size);
+
+// Both begin a new round of the list of steps for each of theirs.
+//
+// Leaves the sum of the group's terms of the member's own block in the output. Sums are made in the output, so all of the
+// group's blocks must be there. `terms`: the window that has this member's terms.
+void HalveInOutput(const Group& group, Window terms, OrderedSteps* steps);
+
+// From every member's own block of the output, all of the group's blocks.
+void DoubleInOutput(const Group& group, OrderedSteps* steps);
+
+}  // namespace algorithms
+}  // namespace lockstep
+
+#endif  // COMM_SCHEDULE_ALGORITHMS_CIRCULANT_H_

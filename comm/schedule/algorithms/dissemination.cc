@@ -1,0 +1,20 @@
+// Dissemination: in round k, every rank tells the one 2^k further that the 2^k ranks up to itself have arrived.
+
+#include "comm/schedule/algorithms/algorithms.h"
+
+namespace lockstep {
+namespace algorithms {
+
+Schedule DisseminationBarrier(const Place& place) {
+  StepList steps;
+  int32_t heard = Step::kNone;
+  for (int distance = 1; distance < place.size; distance *= 2) {
+    steps.Send(Nothing(), place.Neighbour(distance), {heard});
+    heard = steps.Receive(place.Neighbour(-distance), Nothing(), {heard});
+    steps.NextRound();
+  }
+  return steps.Finish(/*blocks=*/0, /*scratch_blocks=*/0);
+}
+
+}  // namespace algorithms
+}  // namespace lockstep

@@ -1,0 +1,295 @@
+#include "comm/schedule/schedule.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/clipped.h"
+#include "comm/schedule/algorithms/algorithms.h"
+
+namespace lockstep {
+namespace {
+
+constexpr const char* kCollectiveNames[kCollectiveCount] = {
+    "all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "barrier", "gather", "scatter", "all_to_all"};
+constexpr const char* kAlgorithmNames[kAlgorithmCount] = {"auto",
+                                                          "ring",
+                                                          "recursive_doubling",
+                                                          "binomial",
+                                                          "dissemination",
+                                                          "halving_doubling",
+                                                          "one_shot",
+                                                          "two_shot",
+                                                          "chain",
+                                                          "scatter_all_gather",
+                                                          "bruck",
+                                                          "pairwise",
+                                                          "linear",
+                                                          "two_level",
+                                                          "one_pass",
+                                                          "one_line",
+                                                          "staged",
+                                                          "staged_two_shot"};
+
+// What holds of an entry's schedules, whatever the size: bits.
+constexpr unsigned kEqualBlocks = 1;  // NeedsEqualBlocks()
+constexpr unsigned kRankOrder = 2;    // FoldsInRankOrder()
+constexpr unsigned kOneRounding = 4;  // RoundsOnce()
+
+// Who carries out what. The selector prefers the earlier of two that cost the same.
+struct Entry {
+  Collective collective;
+  Algorithm algorithm;
+  Schedule (*build)(const algorithms::Place& place);
+  unsigned properties = 0;
+};
+constexpr Entry kEntries[] = {
+    {Collective::kAllReduce, Algorithm::kRecursiveDoubling, algorithms::RecursiveDoublingAllReduce},
+    {Collective::kAllReduce, Algorithm::kRing, algorithms::RingAllReduce},
+    {Collective::kAllReduce, Algorithm::kHalvingDoubling, algorithms::HalvingDoublingAllReduce},
+    {Collective::kAllReduce, Algorithm::kOneShot, algorithms::OneShotAllReduce, kRankOrder | kOneRounding},
+    {Collective::kAllReduce, Algorithm::kTwoShot, algorithms::TwoShotAllReduce, kRankOrder | kOneRounding},
+    {Collective::kAllReduce, Algorithm::kChain, algorithms::ChainAllReduce, kRankOrder},
+    {Collective::kAllReduce, Algorithm::kTwoLevel, algorithms::TwoLevelAllReduce},
+    {Collective::kAllReduce, Algorithm::kOnePass, algorithms::OnePassAllReduce, kRankOrder | kOneRounding},
+    {Collective::kAllReduce, Algorithm::kOneLine, algorithms::OneLineAllReduce, kRankOrder | kOneRounding},
+    {Collective::kAllReduce, Algorithm::kStaged, algorithms::StagedAllReduce, kRankOrder | kOneRounding},
+    {Collective::kAllReduce, Algorithm::kStagedTwoShot, algorithms::StagedTwoShotAllReduce, kRankOrder | kOneRounding},
+    {Collective::kBroadcast, Algorithm::kBinomial, algorithms::BinomialBroadcast},
+    {Collective::kBroadcast, Algorithm::kChain, algorithms::ChainBroadcast},
+    {Collective::kBroadcast, Algorithm::kScatterAllGather, algorithms::ScatterAllGatherBroadcast},
+    {Collective::kBroadcast, Algorithm::kTwoLevel, algorithms::TwoLevelBroadcast},
+    {Collective::kBroadcast, Algorithm::kOnePass, algorithms::OnePassBroadcast},
+    {Collective::kBroadcast, Algorithm::kOneLine, algorithms::OneLineBroadcast},
+    {Collective::kReduce, Algorithm::kBinomial, algorithms::BinomialReduce},
+    {Collective::kReduce, Algorithm::kRing, algorithms::RingReduce},
+    {Collective::kReduce, Algorithm::kOneShot, algorithms::OneShotReduce, kRankOrder | kOneRounding},
+    {Collective::kReduce, Algorithm::kChain, algorithms::ChainReduce, kRankOrder},
+    {Collective::kReduce, Algorithm::kOnePass, algorithms::OnePassReduce, kRankOrder | kOneRounding},
+    {Collective::kReduce, Algorithm::kOneLine, algorithms::OneLineReduce, kRankOrder | kOneRounding},
+    {Collective::kAllGather, Algorithm::kRing, algorithms::RingAllGather},
+    {Collective::kAllGather, Algorithm::kOneShot, algorithms::OneShotAllGather},
+    {Collective::kAllGather, Algorithm::kBruck, algorithms::BruckAllGather},
+    {Collective::kAllGather, Algorithm::kTwoLevel, algorithms::TwoLevelAllGather},
+    {Collective::kAllGather, Algorithm::kOnePass, algorithms::OnePassAllGather},
+    {Collective::kAllGather, Algorithm::kOneLine, algorithms::OneLineAllGather},
+    {Collective::kAllGather, Algorithm::kStaged, algorithms::StagedAllGather},
+    {Collective::kReduceScatter, Algorithm::kRing, algorithms::RingReduceScatter},
+    {Collective::kReduceScatter, Algorithm::kHalvingDoubling, algorithms::HalvingDoublingReduceScatter, kEqualBlocks},
+    {Collective::kReduceScatter, Algorithm::kOneShot, algorithms::OneShotReduceScatter, kRankOrder | kOneRounding},
+    {Collective::kReduceScatter, Algorithm::kTwoLevel, algorithms::TwoLevelReduceScatter},
+    {Collective::kReduceScatter, Algorithm::kOnePass, algorithms::OnePassReduceScatter, kRankOrder | kOneRounding},
+    {Collective::kReduceScatter, Algorithm::kStaged, algorithms::StagedReduceScatter, kRankOrder | kOneRounding},
+    {Collective::kBarrier, Algorithm::kDissemination, algorithms::DisseminationBarrier},
+    {Collective::kBarrier, Algorithm::kOneLine, algorithms::OneLineBarrier},
+    {Collective::kGather, Algorithm::kLinear, algorithms::LinearGather},
+    {Collective::kGather, Algorithm::kBinomial, algorithms::BinomialGather, kEqualBlocks},
+    {Collective::kGather, Algorithm::kOnePass, algorithms::OnePassGather},
+    {Collective::kScatter, Algorithm::kLinear, algorithms::LinearScatter},
+    {Collective::kScatter, Algorithm::kBinomial, algorithms::BinomialScatter, kEqualBlocks},
+    {Collective::kScatter, Algorithm::kOnePass, algorithms::OnePassScatter},
+    {Collective::kAllToAll, Algorithm::kPairwise, algorithms::PairwiseAllToAll},
+    {Collective::kAllToAll, Algorithm::kBruck, algorithms::BruckAllToAll, kEqualBlocks},
+    {Collective::kAllToAll, Algorithm::kOnePass, algorithms::OnePassAllToAll, kEqualBlocks},
+    {Collective::kAllToAll, Algorithm::kStaged, algorithms::StagedAllToAll, kEqualBlocks},
+};
+
+const Entry* FindEntry(Collective collective, Algorithm algorithm) {
+  for (const Entry& entry : kEntries) {
+    if (entry.collective == collective && entry.algorithm == algorithm) return &entry;
+  }
+  return nullptr;
+}
+
+absl::Status NotCarriedOut(Collective collective, Algorithm algorithm) {
+  const auto name = [](std::string* out, Algorithm known) { out->append(Name(known)); };
+  return absl::InvalidArgumentError(absl::StrCat(Name(algorithm), " does not carry out ", Name(collective),
+                                                 "; known are ", absl::StrJoin(AlgorithmsFor(collective), ", ", name)));
+}
+
+bool Has(Collective collective, Algorithm algorithm, unsigned property) {
+  const Entry* const entry = FindEntry(collective, algorithm);
+  return entry != nullptr && (entry->properties & property) != 0;
+}
+
+// A world of one: whatever the algorithm, the input is the result.
+Schedule BuildAlone(Collective collective) {
+  algorithms::StepList steps;
+  if (collective == Collective::kBarrier) return steps.Finish(/*blocks=*/0, /*scratch_blocks=*/0);
+  steps.Copy(algorithms::Input(0), algorithms::Output(0));
+  return steps.Finish(/*blocks=*/1, /*scratch_blocks=*/0);
+}
+
+std::string ToString(const Operand& operand) {
+  if (operand.blocks == 0) return "nothing";
+  const char* window = operand.window == Window::kInput    ? "input"
+                       : operand.window == Window::kOutput ? "output"
+                                                           : "scratch";
+  const auto range = [&operand](int first) {
+    if (operand.blocks == 1) return absl::StrCat(first);
+    return absl::StrCat(first, "..", first + operand.blocks - 1);
+  };
+  const std::string whose = operand.rank == Operand::kOwn ? "" : absl::StrCat("rank ", operand.rank, "'s ");
+  const std::string text = absl::StrCat(whose, window, "[", range(operand.block), "]");
+  // What scratch holds goes without saying where the vector is one block.
+  if (operand.window != Window::kScratch || operand.holds == 0) return text;
+  return absl::StrCat(text, " for [", range(operand.holds), "]");
+}
+
+std::string Join(const std::vector<Operand>& operands, const char* separator) {
+  return absl::StrJoin(operands, separator,
+                       [](std::string* out, const Operand& operand) { out->append(ToString(operand)); });
+}
+
+}  // namespace
+
+std::string Name(Collective collective) {
+  const int index = static_cast<int>(collective);
+  return IsValid(collective) ? kCollectiveNames[index] : absl::StrCat("collective ", index);
+}
+
+bool IsValid(Collective collective) { return static_cast<int>(collective) < kCollectiveCount; }
+
+bool HasRoot(Collective collective) {
+  return collective == Collective::kBroadcast || collective == Collective::kReduce ||
+         collective == Collective::kGather || collective == Collective::kScatter;
+}
+
+bool IsByRank(Collective collective) {
+  switch (collective) {
+    case Collective::kAllGather:
+    case Collective::kReduceScatter:
+    case Collective::kGather:
+    case Collective::kScatter:
+    case Collective::kAllToAll:
+      return true;
+    case Collective::kAllReduce:
+    case Collective::kBroadcast:
+    case Collective::kReduce:
+    case Collective::kBarrier:
+      break;
+  }
+  return false;
+}
+
+bool IsOwnBlock(Collective collective, Window window) {
+  switch (window) {
+    case Window::kInput:
+      return collective == Collective::kAllGather || collective == Collective::kGather;
+    case Window::kOutput:
+      return collective == Collective::kReduceScatter || collective == Collective::kScatter;
+    case Window::kScratch:
+      break;
+  }
+  return false;
+}
+
+std::string Name(Algorithm algorithm) {
+  const int index = static_cast<int>(algorithm);
+  return index < kAlgorithmCount ? kAlgorithmNames[index] : absl::StrCat("algorithm ", index);
+}
+
+absl::StatusOr<Algorithm> ParseAlgorithm(absl::string_view name) {
+  for (int index = 0; index < kAlgorithmCount; ++index) {
+    if (name == kAlgorithmNames[index]) return static_cast<Algorithm>(index);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown algorithm '", Clipped(name), "'; known are ", absl::StrJoin(kAlgorithmNames, ", ")));
+}
+
+std::string ToString(const Step& step) {
+  std::string text;
+  switch (step.kind) {
+    case Step::Kind::kSend:
+      text = absl::StrCat("send ", ToString(step.source), " to rank ", step.peer.value());
+      break;
+    case Step::Kind::kReceive:
+      text = absl::StrCat("receive ", ToString(step.target), " from rank ", step.peer.value());
+      break;
+    case Step::Kind::kReceiveReduce:
+      text = absl::StrCat("receive_reduce from rank ", step.peer.value(), ": ", ToString(step.target), " = ",
+                          ToString(step.source), " op arriving");
+      break;
+    case Step::Kind::kCopy:
+      text = absl::StrCat("copy ", ToString(step.target), " = ", ToString(step.source));
+      break;
+    case Step::Kind::kReduce:
+      text =
+          absl::StrCat("reduce ", ToString(step.target), " = ", ToString(step.target), " op ", ToString(step.source));
+      break;
+    case Step::Kind::kReduceMany:
+      text = absl::StrCat("reduce_many ", ToString(step.target), step.more_targets.empty() ? "" : ", ",
+                          Join(step.more_targets, ", "), " = ", Join(step.terms, " op "));
+      break;
+    case Step::Kind::kMeet:
+      text = "meet";
+      break;
+    case Step::Kind::kShare:
+      text = absl::StrCat("share ", ToString(step.source), ": ", ToString(step.target), " = everyone's");
+      break;
+  }
+  const char* separator = ", after #";
+  for (int32_t index : step.after) {
+    absl::StrAppend(&text, separator, index);
+    separator = " #";
+  }
+  return text;
+}
+
+std::string ToString(const Schedule& schedule) {
+  std::string text = absl::StrCat(Name(schedule.collective), " ", Name(schedule.algorithm), ", rank ",
+                                  schedule.rank.value(), " of ", schedule.size);
+  if (HasRoot(schedule.collective)) absl::StrAppend(&text, ", root ", schedule.root.value());
+  absl::StrAppend(&text, ", ", schedule.blocks, " blocks, ", schedule.scratch_blocks, " of scratch\n");
+  for (size_t index = 0; index < schedule.steps.size(); ++index) {
+    absl::StrAppend(&text, "#", index, " ", ToString(schedule.steps[index]), "\n");
+  }
+  return text;
+}
+
+Algorithms AlgorithmsFor(Collective collective) {
+  Algorithms found;
+  for (const Entry& entry : kEntries) {
+    if (entry.collective == collective) found.push_back(entry.algorithm);
+  }
+  return found;
+}
+
+absl::Status CheckAlgorithm(Collective collective, Algorithm algorithm) {
+  const bool known = algorithm == Algorithm::kAuto || FindEntry(collective, algorithm) != nullptr;
+  return known ? absl::OkStatus() : NotCarriedOut(collective, algorithm);
+}
+
+bool NeedsEqualBlocks(Collective collective, Algorithm algorithm) { return Has(collective, algorithm, kEqualBlocks); }
+
+bool FoldsInRankOrder(Collective collective, Algorithm algorithm) { return Has(collective, algorithm, kRankOrder); }
+
+bool RoundsOnce(Collective collective, Algorithm algorithm) { return Has(collective, algorithm, kOneRounding); }
+
+absl::StatusOr<Schedule> BuildSchedule(Collective collective, Algorithm algorithm, Rank rank, int size, Rank root,
+                                       const Topology& topology) {
+  if (!IsValid(collective)) return absl::InvalidArgumentError(absl::StrCat("unknown ", Name(collective)));
+  const auto error = [&](const auto&... fault) {
+    return absl::InvalidArgumentError(absl::StrCat(Name(collective), ": ", fault...));
+  };
+  const auto is_outside = [size](Rank some) { return some.value() < 0 || some.value() >= size; };
+  if (size < 1 || is_outside(rank)) return error("rank ", rank.value(), " is outside a world of ", size);
+  if (!HasRoot(collective)) root = Rank(0);
+  if (is_outside(root)) return error("root ", root.value(), " is outside a world of ", size);
+  const size_t placed = topology.host_of_rank.size();
+  if (placed != 0 && placed != static_cast<size_t>(size)) {
+    return error("the topology is of ", placed, " ranks, and the world of ", size);
+  }
+  const Entry* const entry = FindEntry(collective, algorithm);
+  if (entry == nullptr) return NotCarriedOut(collective, algorithm);
+  Schedule schedule = size == 1 ? BuildAlone(collective) : entry->build({rank.value(), size, root.value(), &topology});
+  schedule.collective = collective;
+  schedule.algorithm = algorithm;
+  schedule.rank = rank;
+  schedule.size = size;
+  schedule.root = root;
+  return schedule;
+}
+
+}  // namespace lockstep

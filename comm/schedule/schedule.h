@@ -1,0 +1,256 @@
+// Schedule: what one rank does in one collective, as data.
+//
+// Who talks to whom, with which block, in which order is a pure function (collective, algorithm, rank, size, root,
+// topology) -> Schedule. Schedules hold blocks, not bytes, so they are small, independent of counts, and cached. The
+// verifier (comm/schedule/verify/verifier.h) proves them; the executor (comm/engine/executor.h) carries them out; neither knows
+// an algorithm.
+//
+// Windows and blocks. A rank sees three windows of memory: the input (read only), the output, and scratch of its own.
+// The vector of a collective is cut into `blocks` blocks, each the same on every rank. What block i of a window is:
+//
+//   collective       blocks   input             output
+//   all-reduce       B        whole vector      whole vector
+//   broadcast        B        whole vector (1)  whole vector        (1) there on the root alone
+//   reduce           B        whole vector      whole vector (1)    on the root, the output also serves as scratch
+//   all-gather       size     block `rank`      whole vector        input block i is valid only for i == rank
+//   reduce-scatter   size     whole vector      block `rank`        output block i is valid only for i == rank
+//   gather           size     block `rank`      whole vector (1)    input block i is valid only for i == rank
+//   scatter          size     whole vector (1)  block `rank`        output block i is valid only for i == rank
+//   all-to-all       size     size blocks       size blocks         input block j goes to rank j, output block j came
+//                                                                   from rank j
+//   barrier          0
+//
+// Sizes. Blocks may differ in size, and may be empty: the same schedules carry out the v-forms, with another layout. The
+// layout is one for all ranks and both windows; an all-to-all has two on each rank, one of its input and one of its
+// output, where input block j of rank i is as large as output block i of rank j. NeedsEqualBlocks() names the algorithms
+// that are only for blocks of one size; every other moves a block only to where a block of that size belongs.
+//
+// Scratch block i begins i times the size of the vector's largest block behind the first, whatever is in it. How much an
+// operand in scratch holds is said by Operand::holds: as much as those blocks of the vector, one behind the other. So a
+// scratch block can take any block of the vector, and several in a row are one piece of memory; where blocks may differ
+// in size, all steps that touch such a piece touch the whole of it.
+//
+// In place, input and output are the same memory (for all-gather and gather the input is block `rank` of the output, for
+// reduce-scatter and scatter the output is block `rank` of the input). A schedule must be right both ways; for reduce
+// and reduce-scatter in place the input may then be overwritten only where the output is. A copy from an input block to
+// the same output block is then nothing at all: no access, complete at once. All-to-all is the exception: its input and
+// output are never the same memory, since every algorithm would pay for it with a copy; whoever is asked to run it in
+// place copies the input aside first.
+//
+// Order. Steps of one rank are started in list order as far as `after` allows: a step starts when the steps it names
+// are complete. Messages from one rank to one other are matched in list order, on both sides. Two steps of one rank
+// that touch the same block of the same memory, one of them writing, must be ordered by `after` (directly or through
+// others); the verifier checks it, in place and out of place.
+//
+// Chunks. The executor cuts blocks into chunks of an agreed size, so that a step that names exactly the operand which
+// an earlier step produced may start chunk by chunk. Nothing in a schedule depends on it.
+//
+// By memory. Ranks that share a host may work in each other's windows instead of sending messages: IsByMemory() names
+// the algorithms whose schedules do. Such a schedule has no messages; `after` is empty everywhere, and its steps are
+// carried out whole, one after the other, in list order (comm/engine/memory_executor.h). What orders ranks is meetings, which
+// all ranks hold in the same order: everything before a meeting, on any rank, happens before everything after it, on any
+// rank. Between two meetings no two ranks touch the same block of the same memory where one of them writes it, in place
+// and out of place. Where ranks touch each other's input or output, every rank's first step is kMeet, in which they learn
+// where it is, and none touches it after its last meeting.
+//
+// Staged. Where ranks share a host, but not the caller's buffers, IsStaged() names the algorithms by memory whose scratch
+// is a stage before all of them: ranks may touch each other's scratch, and no other window of theirs. Such a schedule
+// moves vectors of any length through a stage of fixed size: the executor carries it out in rounds, one for each piece of
+// the blocks, several at a time (comm/schedule/stage.h). So its steps are for single blocks, its meetings are kMeet, and there are
+// one or two of them.
+
+#ifndef COMM_SCHEDULE_SCHEDULE_H_
+#define COMM_SCHEDULE_SCHEDULE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/rank.h"
+
+namespace lockstep {
+
+// The numbers are part of the wire format: append, never reorder.
+enum class Collective : uint8_t {
+  kAllReduce = 0,
+  kBroadcast = 1,
+  kReduce = 2,
+  kAllGather = 3,
+  kReduceScatter = 4,
+  kBarrier = 5,
+  kGather = 6,
+  kScatter = 7,
+  kAllToAll = 8,
+};
+inline constexpr int kCollectiveCount = 9;
+std::string Name(Collective collective);  // "all_reduce", ...
+bool IsValid(Collective collective);
+bool HasRoot(Collective collective);  // broadcast, reduce, gather, scatter
+constexpr bool HasReduction(Collective collective) {
+  return collective == Collective::kAllReduce || collective == Collective::kReduce ||
+         collective == Collective::kReduceScatter;
+}
+bool IsByRank(Collective collective);  // one block for each rank: `blocks` is the number of ranks
+
+enum class Algorithm : uint8_t {
+  kAuto = 0,  // the selector's choice; never in a schedule
+  kRing = 1,
+  kRecursiveDoubling = 2,
+  kBinomial = 3,
+  kDissemination = 4,
+  kHalvingDoubling = 5,   // reduce-scatter by halves, all-gather by doubling; any size
+  kOneShot = 6,           // direct: one round, everyone sends to everyone what they need; folds in rank order
+  kTwoShot = 7,           // direct: each rank folds a block of its own in rank order, then sends it to everyone
+  kChain = 8,             // along the ranks, chunk by chunk; folds in rank order
+  kScatterAllGather = 9,  // broadcast: a binomial scatter, then a ring
+  kBruck = 10,            // logarithmically many rounds, for any size
+  kPairwise = 11,         // all-to-all: straight to each rank, nearest first
+  kLinear = 12,           // gather, scatter: straight to or from the root
+  kTwoLevel = 13,         // inside each host, then between hosts: see Topology
+  kOnePass = 14,          // by memory: everyone reads inputs and writes outputs where they lie; folds in rank order
+  kOneLine = 15,          // by memory: a few bytes of each rank in the meeting itself; folds in rank order
+  kStaged = 16,           // by memory: everyone stages what others need, and takes what it needs; folds in rank order
+  kStagedTwoShot = 17,    // as two_shot, over the stage
+};
+inline constexpr int kAlgorithmCount = 18;
+std::string Name(Algorithm algorithm);  // "ring", ...
+// INVALID_ARGUMENT lists the known names.
+absl::StatusOr<Algorithm> ParseAlgorithm(absl::string_view name);
+// Whether the scratch of its schedules is a stage before all ranks. All such algorithms are by memory.
+constexpr bool IsStaged(Algorithm algorithm) {
+  return algorithm == Algorithm::kStaged || algorithm == Algorithm::kStagedTwoShot;
+}
+// Whether its schedules are by memory: only for ranks that all share one host.
+constexpr bool IsByMemory(Algorithm algorithm) {
+  return algorithm == Algorithm::kOnePass || algorithm == Algorithm::kOneLine || IsStaged(algorithm);
+}
+
+enum class Window : uint8_t { kInput, kOutput, kScratch };
+// Whether the window is block `rank` of the vector alone, and so begins there: a rank's input of an all-gather or a
+// gather, its output of a reduce-scatter or a scatter.
+bool IsOwnBlock(Collective collective, Window window);
+
+// Blocks [block, block + blocks) of a window: contiguous in memory.
+struct Operand {
+  static constexpr int32_t kOwn = -1;
+
+  Window window = Window::kInput;
+  int32_t block = 0;
+  int32_t blocks = 1;
+  // In scratch: it is as large as blocks [holds, holds + blocks) of the vector. Elsewhere 0.
+  int32_t holds = 0;
+  // Whose window it is: that of the rank whose schedule this is, or of another. Another's only by memory: its scratch where
+  // the algorithm is staged, and its input and output where it is not. Which blocks exist there is as on that rank.
+  int32_t rank = kOwn;
+
+  // The first of the vector's blocks whose sizes it has.
+  int32_t sized_as() const { return window == Window::kScratch ? holds : block; }
+
+  friend bool operator==(const Operand& a, const Operand& b) {
+    return a.window == b.window && a.block == b.block && a.blocks == b.blocks && a.holds == b.holds && a.rank == b.rank;
+  }
+};
+
+// The most that a rank can give in a kShare step, in bytes.
+inline constexpr int kShareBytesMax = 24;
+
+struct Step {
+  enum class Kind : uint8_t {
+    kSend,           // source -> peer
+    kReceive,        // peer -> target
+    kReceiveReduce,  // target = source op arriving
+    kCopy,           // target = source; by memory, either may be in another rank's window
+    kReduce,         // target = target op source, locally
+    kReduceMany,     // target = ((terms[0] op terms[1]) op terms[2]) ...; by memory, in any ranks' windows
+    // By memory alone. A meeting tells every other rank that this one is here, and is complete when every other rank has
+    // told so.
+    kMeet,
+    // A meeting in which each rank gives a few bytes to all. What rank r gives, its `source`, arrives in scratch block
+    // target.block + r of every rank, its own too, and is then what that block holds; what the block of a rank that
+    // gives nothing then holds is undefined. `source` is one block of the rank's own input or output, of at most
+    // kShareBytesMax bytes, or none. `target` is `size` blocks of scratch, each a piece of its own; its `holds` is 0.
+    kShare,
+  };
+  static constexpr int kKindCount = 8;
+  // In a list under construction: no step.
+  static constexpr int32_t kNone = -1;
+  // Few steps wait for more than three others.
+  using After = absl::InlinedVector<int32_t, 3>;
+
+  Kind kind = Kind::kCopy;
+  Rank peer;  // kSend, kReceive, kReceiveReduce
+  // kSend: the algorithm's round, numbered alike on all ranks. It is later than those of all messages that this one waits
+  // for, so messages of one round may be under way at the same time; that they are is what the cost model assumes of the ranks that
+  // share a host's link (comm/select/link_sharing.h). Nothing is carried out by it.
+  int32_t round = 0;
+  Operand source;
+  Operand target;
+  // kReduceMany: at least two operands, each of the target's size. One of them may be the target's memory exactly; none
+  // overlaps it otherwise. Element i of the target is the left fold of the terms' elements i, in this order, computed in
+  // the type in which the dtype accumulates (float32 for 16- and 8-bit floats) and rounded once, at the end: what
+  // ReduceManyFunction in base/types/reduction.h does. Chunk c of the target needs chunk c of every term and nothing else.
+  std::vector<Operand> terms;
+  // kReduceMany by memory: further places, each of the target's size, where the same result is written in the same pass.
+  // What is said of the target and the terms holds of each of them; no two places overlap.
+  std::vector<Operand> more_targets;
+  // Indices of earlier steps of this rank that must be complete before this one starts. No index twice.
+  After after;
+};
+
+// Immutable once built; shared between operations in flight and the cache.
+struct Schedule {
+  Collective collective = Collective::kBarrier;
+  Algorithm algorithm = Algorithm::kAuto;
+  Rank rank;
+  int size = 1;
+  Rank root;
+  int blocks = 0;
+  int scratch_blocks = 0;
+  std::vector<Step> steps;
+};
+
+// "receive_reduce from rank 1: output[2] = input[2] op arriving, after #0"
+std::string ToString(const Step& step);
+// A title, then one numbered line per step, for errors and tests.
+std::string ToString(const Schedule& schedule);
+
+// The algorithms that carry out a collective, in a fixed order. Inlined: the selector asks at every call.
+using Algorithms = absl::InlinedVector<Algorithm, kAlgorithmCount>;
+Algorithms AlgorithmsFor(Collective collective);
+
+// INVALID_ARGUMENT for an algorithm that carries out no such collective. kAuto does.
+absl::Status CheckAlgorithm(Collective collective, Algorithm algorithm);
+
+// Whether the algorithm is only for layouts whose blocks are all of one size: not for the v-forms.
+bool NeedsEqualBlocks(Collective collective, Algorithm algorithm);
+
+// Whether every element of the result is the left fold ((r0 op r1) op r2) op ... of the ranks' elements in rank order,
+// whatever the size, the root and the place of the element. Results are then independent of chunks, buckets and
+// transports. False where nothing is reduced.
+bool FoldsInRankOrder(Collective collective, Algorithm algorithm);
+
+// Whether every element of the result is folded in one step straight from the inputs, so that 16- and 8-bit floats are
+// rounded once. Algorithms that fold in rank order give equal bits where they also agree in this, or where
+// the dtype accumulates in itself.
+bool RoundsOnce(Collective collective, Algorithm algorithm);
+
+// Which ranks share a host.
+struct Topology {
+  // host_of_rank[r] is the host of rank r: any numbers, in any order, equal for ranks that share memory. Empty: all on
+  // one host.
+  std::vector<int32_t> host_of_rank;
+};
+
+// Builds one rank's schedule. INVALID_ARGUMENT when the algorithm does not carry out the collective (listing those that
+// do), for a rank or root outside the world, or for a topology of another number of ranks. Collectives without a root
+// ignore `root`, and all algorithms but two_level the topology.
+absl::StatusOr<Schedule> BuildSchedule(Collective collective, Algorithm algorithm, Rank rank, int size, Rank root,
+                                       const Topology& topology = {});
+
+}  // namespace lockstep
+
+#endif  // COMM_SCHEDULE_SCHEDULE_H_

@@ -1,0 +1,257 @@
+#include "comm/schedule/schedule_checks.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "comm/schedule/schedule_memory.h"
+
+namespace lockstep {
+namespace {
+
+const char* WindowName(Window window) {
+  return window == Window::kInput ? "input" : window == Window::kOutput ? "output" : "scratch";
+}
+
+// The steps of one schedule, one by one.
+class StepChecker {
+ public:
+  StepChecker(const Schedule& schedule, bool in_place)
+      : schedule_(schedule),
+        memory_(schedule, in_place),
+        is_by_memory_(IsByMemory(schedule.algorithm)),
+        is_staged_(IsStaged(schedule.algorithm)),
+        blocks_may_differ_(memory_.HasUnequalBlocks()),
+        pieces_(std::max(schedule.scratch_blocks, 0)) {}
+
+  absl::Status Check(size_t index);
+
+ private:
+  // How steps see a block of scratch: as a part of blocks [begin, end).
+  struct Piece {
+    int begin = 0;
+    int end = 0;  // 0: not seen yet
+  };
+
+  absl::Status Error(size_t index, absl::string_view fault) const { return StepError(schedule_, index, fault); }
+  // What a step of its kind has, and what only schedules by memory have.
+  absl::Status CheckKind(size_t index) const;
+  absl::Status CheckOperand(size_t index, const Operand& operand);
+  absl::Status CheckScratch(size_t index, const Operand& operand);
+  absl::Status CheckShare(size_t index);
+  // All that is read against all that is written.
+  absl::Status CheckOverlap(size_t index) const;
+
+  const Schedule& schedule_;
+  const ScheduleMemory memory_;
+  const bool is_by_memory_;
+  const bool is_staged_;
+  const bool blocks_may_differ_;
+  std::vector<Piece> pieces_;
+};
+
+absl::Status StepChecker::CheckKind(size_t index) const {
+  const Step& step = schedule_.steps[index];
+  if (static_cast<int>(step.kind) >= Step::kKindCount) return Error(index, "is of no known kind");
+  if (IsMessage(step.kind)) {
+    if (is_by_memory_) return Error(index, "is a message, in a schedule by memory");
+    const int peer = step.peer.value();
+    if (peer < 0 || peer >= schedule_.size) return Error(index, "has a peer outside the world");
+    if (step.peer == schedule_.rank) return Error(index, "has the rank itself as its peer");
+  }
+  if (IsMeeting(step.kind) && !is_by_memory_) return Error(index, "is a meeting, in a schedule that is not by memory");
+  if (is_staged_ && step.kind == Step::Kind::kShare) return Error(index, "shares, in a staged schedule");
+  for (int32_t earlier : step.after) {
+    if (is_by_memory_) return Error(index, "waits for another step, in a schedule by memory");
+    if (earlier < 0 || earlier >= static_cast<int64_t>(index)) {
+      return Error(index, absl::StrCat("waits for #", earlier, ", which is no earlier step"));
+    }
+  }
+  const bool is_many = step.kind == Step::Kind::kReduceMany;
+  if (is_many ? step.terms.size() < 2 : !step.terms.empty()) {
+    return Error(index, absl::StrCat("has ", step.terms.size(), " terms"));
+  }
+  if (!step.more_targets.empty() && (!is_many || !is_by_memory_)) return Error(index, "has more than one target");
+  return absl::OkStatus();
+}
+
+absl::Status StepChecker::CheckOperand(size_t index, const Operand& operand) {
+  if (operand.blocks < 0) return Error(index, "has an operand of a negative number of blocks");
+  if (is_staged_ && operand.blocks > 1) return Error(index, "has an operand of several blocks, in a staged schedule");
+  std::string whose;
+  if (operand.rank != Operand::kOwn) {
+    const Step::Kind kind = schedule_.steps[index].kind;
+    if (!is_by_memory_ || (kind != Step::Kind::kCopy && kind != Step::Kind::kReduceMany)) {
+      return Error(index, "touches another rank's memory, which no such step can");
+    }
+    if (operand.rank < 0 || operand.rank >= schedule_.size || operand.rank == schedule_.rank.value()) {
+      return Error(index, absl::StrCat("names rank ", operand.rank, ", which is no other rank of the world"));
+    }
+    if (operand.window == Window::kScratch && !is_staged_) return Error(index, "touches another rank's scratch");
+    if (operand.window != Window::kScratch && is_staged_) {
+      return Error(index, "touches another rank's input or output, in a staged schedule");
+    }
+    whose = absl::StrCat("rank ", operand.rank, "'s ");
+  }
+  for (int64_t block = operand.block; block < int64_t{operand.block} + operand.blocks; ++block) {
+    if (const char* why = memory_.WhyAbsent(operand.window, block, memory_.OwnerOf(operand))) {
+      return Error(index, absl::StrCat("uses ", whose, WindowName(operand.window), "[", block, "], which ", why));
+    }
+  }
+  return operand.window == Window::kScratch ? CheckScratch(index, operand) : absl::OkStatus();
+}
+
+absl::Status StepChecker::CheckScratch(size_t index, const Operand& operand) {
+  if (operand.holds < 0 || int64_t{operand.holds} + operand.blocks > schedule_.blocks) {
+    return Error(index, "has scratch for blocks outside the vector");
+  }
+  if (!blocks_may_differ_) return absl::OkStatus();
+  if (schedule_.collective == Collective::kAllToAll) {
+    return Error(index, "uses scratch, which has no size where an all-to-all's blocks may differ");
+  }
+  // Blocks that differ in size are packed: where the second of a piece begins depends on the first.
+  for (int i = operand.block; i < operand.block + operand.blocks; ++i) {
+    Piece& piece = pieces_[i];
+    if (piece.end == 0) piece = {operand.block, operand.block + operand.blocks};
+    if (piece.begin != operand.block || piece.end != operand.block + operand.blocks) {
+      return Error(index, absl::StrCat("touches a part of scratch[", piece.begin, "..", piece.end - 1,
+                                       "], or more, which another step touches as one, where blocks may differ in "
+                                       "size"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StepChecker::CheckShare(size_t index) {
+  const Operand& source = schedule_.steps[index].source;
+  const Operand& target = schedule_.steps[index].target;
+  if (source.window == Window::kScratch || source.blocks > 1) {
+    return Error(index, "gives something else than a block of its rank's input or output");
+  }
+  if (target.window != Window::kScratch || target.holds != 0 || target.blocks != schedule_.size) {
+    return Error(index, "does not share into a block of scratch for each rank");
+  }
+  for (int rank = 0; rank < schedule_.size; ++rank) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckOperand(index, {Window::kScratch, target.block + rank, 1}));
+  }
+  return CheckOperand(index, source);
+}
+
+absl::Status StepChecker::CheckOverlap(size_t index) const {
+  const Step& step = schedule_.steps[index];
+  struct Use {
+    int32_t owner;
+    int begin;
+    bool writes;
+  };
+  std::vector<Use> uses;
+  const int blocks = step.target.blocks;
+  const auto note = [&](const Operand& operand, bool writes) {
+    uses.push_back({memory_.OwnerOf(operand), memory_.Location(operand), writes});
+    if (operand.blocks == blocks) return absl::OkStatus();
+    return Error(index, absl::StrCat("has ", operand.blocks, " blocks as ", writes ? "another target" : "its source",
+                                     " and ", blocks, " as its target"));
+  };
+  LOCKSTEP_RETURN_IF_ERROR(note(step.target, /*writes=*/true));
+  for (const Operand& target : step.more_targets) LOCKSTEP_RETURN_IF_ERROR(note(target, /*writes=*/true));
+  if (ReadsSource(step.kind)) LOCKSTEP_RETURN_IF_ERROR(note(step.source, /*writes=*/false));
+  for (const Operand& term : step.terms) LOCKSTEP_RETURN_IF_ERROR(note(term, /*writes=*/false));
+  // Few are of one rank where there are many targets.
+  std::stable_sort(uses.begin(), uses.end(), [](const Use& a, const Use& b) { return a.owner < b.owner; });
+  for (auto first = uses.begin(), last = first; first != uses.end(); first = last) {
+    last = std::find_if(first, uses.end(), [&](const Use& use) { return use.owner != first->owner; });
+    for (auto written = first; written != last && written->writes; ++written) {
+      for (auto other = written + 1; other != last; ++other) {
+        const int distance = other->begin - written->begin;
+        if (distance >= blocks || -distance >= blocks || (distance == 0 && !other->writes)) continue;
+        return Error(index, other->writes ? "has two targets that overlap" : "has a source and a target that overlap");
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StepChecker::Check(size_t index) {
+  const Step& step = schedule_.steps[index];
+  LOCKSTEP_RETURN_IF_ERROR(CheckKind(index));
+  if (step.kind == Step::Kind::kShare) return CheckShare(index);
+  if (ReadsSource(step.kind)) LOCKSTEP_RETURN_IF_ERROR(CheckOperand(index, step.source));
+  for (const Operand& term : step.terms) LOCKSTEP_RETURN_IF_ERROR(CheckOperand(index, term));
+  if (!WritesTarget(step.kind)) return absl::OkStatus();
+  const auto check_target = [&](const Operand& target) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckOperand(index, target));
+    if (target.window == Window::kInput && target.blocks > 0) return Error(index, "writes the input");
+    return absl::OkStatus();
+  };
+  LOCKSTEP_RETURN_IF_ERROR(check_target(step.target));
+  for (const Operand& target : step.more_targets) LOCKSTEP_RETURN_IF_ERROR(check_target(target));
+  return CheckOverlap(index);
+}
+
+struct Access {
+  int step;
+  bool writes;
+};
+
+}  // namespace
+
+std::string DescribeStep(const Schedule& schedule, size_t index) {
+  return absl::StrCat("rank ", schedule.rank.value(), ", step #", index, " (", ToString(schedule.steps[index]), ")");
+}
+
+absl::Status StepError(const Schedule& schedule, size_t index, absl::string_view fault) {
+  return absl::InternalError(absl::StrCat(DescribeStep(schedule, index), " ", fault));
+}
+
+absl::Status CheckSteps(const Schedule& schedule, bool in_place) {
+  StepChecker checker(schedule, in_place);
+  for (size_t index = 0; index < schedule.steps.size(); ++index) LOCKSTEP_RETURN_IF_ERROR(checker.Check(index));
+  return absl::OkStatus();
+}
+
+absl::Status CheckRaces(const Schedule& schedule, bool in_place) {
+  const ScheduleMemory memory(schedule, in_place);
+  const int steps = static_cast<int>(schedule.steps.size());
+
+  // ancestors[step]: the set of steps complete before it starts, as a row of bits.
+  const size_t words = (steps + 63) / 64;
+  std::vector<uint64_t> ancestors(words * steps);
+  for (int step = 0; step < steps; ++step) {
+    uint64_t* row = &ancestors[step * words];
+    for (int32_t earlier : schedule.steps[step].after) {
+      const uint64_t* earlier_row = &ancestors[earlier * words];
+      for (int word = 0; word <= earlier / 64; ++word) row[word] |= earlier_row[word];
+      row[earlier / 64] |= uint64_t{1} << (earlier % 64);
+    }
+  }
+
+  std::vector<std::vector<Access>> accesses(memory.locations());
+  const auto note = [&](const Operand& operand, int step, bool writes) {
+    for (int i = 0; i < operand.blocks; ++i) accesses[memory.Location(operand) + i].push_back({step, writes});
+  };
+  for (int index = 0; index < steps; ++index) {
+    const Step& step = schedule.steps[index];
+    if (memory.IsVoid(step)) continue;
+    if (ReadsSource(step.kind)) note(step.source, index, /*writes=*/false);
+    for (const Operand& term : step.terms) note(term, index, /*writes=*/false);
+    if (WritesTarget(step.kind)) note(step.target, index, /*writes=*/true);
+  }
+  for (const std::vector<Access>& at_location : accesses) {
+    for (size_t i = 0; i < at_location.size(); ++i) {
+      for (size_t j = 0; j < i; ++j) {
+        const Access &earlier = at_location[j], &later = at_location[i];
+        if (earlier.step == later.step || (!earlier.writes && !later.writes)) continue;
+        if ((ancestors[later.step * words + earlier.step / 64] >> (earlier.step % 64) & 1) != 0) continue;
+        return StepError(
+            schedule, later.step,
+            absl::StrCat("races with step #", earlier.step, " (", ToString(schedule.steps[earlier.step]), ")",
+                         in_place ? " in place" : "", ": both touch the same block, and neither waits for the other"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep

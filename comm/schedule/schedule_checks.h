@@ -1,0 +1,29 @@
+// What can be proved from one rank's schedule alone: the part of the verifier that needs no other rank.
+
+#ifndef COMM_SCHEDULE_SCHEDULE_CHECKS_H_
+#define COMM_SCHEDULE_SCHEDULE_CHECKS_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "comm/schedule/schedule.h"
+
+namespace lockstep {
+
+// Steps name existing memory, peers and earlier steps, and never write through the input window. Schedules by memory
+// have no messages and no order but the list's, and only they have meetings and touch other ranks' memory.
+absl::Status CheckSteps(const Schedule& schedule, bool in_place);
+
+// Any two steps that touch the same block of memory, one of them writing, are ordered by `after`. Needs checked steps,
+// not by memory: those of one rank follow one another.
+absl::Status CheckRaces(const Schedule& schedule, bool in_place);
+
+// "rank 2, step #3 (send output[1] to rank 3, after #2)"
+std::string DescribeStep(const Schedule& schedule, size_t index);
+// INTERNAL: "<the step> <fault>".
+absl::Status StepError(const Schedule& schedule, size_t index, absl::string_view fault);
+
+}  // namespace lockstep
+
+#endif  // COMM_SCHEDULE_SCHEDULE_CHECKS_H_

@@ -1,0 +1,91 @@
+// What a block of memory holds during a collective, as an expression of the ranks' inputs.
+//
+// A leaf is one rank's input block; a node is `left op right` of two expressions, rounded, or left open for a further
+// term, as in a fold of many that is rounded once. Equal expressions have equal ids (hash-consing), so comparing two
+// trees costs one comparison however large they are; the trees of different blocks share their nodes. Reduction operators
+// are commutative but, on floating-point numbers, not associative: expressions with equal Canonical() ids have equal bits.
+
+#ifndef COMM_SCHEDULE_VERIFY_EXPRESSION_H_
+#define COMM_SCHEDULE_VERIFY_EXPRESSION_H_
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/rank.h"
+
+namespace lockstep {
+
+// Ids are valid in the table that made them. Not thread-safe.
+class ExpressionTable {
+ public:
+  using Id = int64_t;
+  static constexpr Id kUndefined = -1;
+
+  explicit ExpressionTable(int ranks);
+
+  Id Leaf(Rank rank, int block);
+  // Both must be of the same block and share no leaf.
+  Id Combine(Id left, Id right);
+  // The same, not rounded: what Combine or Accumulate then adds a term to. A fold of many accumulates all but the last.
+  Id Accumulate(Id left, Id right);
+
+  // The block all leaves are of.
+  static int block(Id id) { return static_cast<int>(id >> 32); }
+  // The same expression with the operands of every node in one order.
+  Id Canonical(Id id) const { return Make(nodes_[Tree(id)].canonical, block(id)); }
+  // The rank of a leaf; -1 of anything else.
+  int LeafRank(Id id) const { return nodes_[Tree(id)].left == kNone ? nodes_[Tree(id)].rank : -1; }
+  bool HasLeaf(Id id, Rank rank) const;
+  // A rank whose leaf both have, or -1.
+  int SharedLeaf(Id a, Id b) const;
+  // A rank whose leaf is not in it, or -1.
+  int MissingLeaf(Id id) const;
+  // Whether it is (((r0 op r1) op r2) op ...) of all ranks, up to the order of a node's two operands, wherever it is
+  // rounded on the way.
+  bool IsFoldInRankOrder(Id id) const;
+  // Whether it is one node whose terms are leaves, or a leaf.
+  bool IsRoundedOnce(Id id) const;
+
+  // "((r2+r1)+r0)", and "(r0+r1+r2)" of one that is rounded once; the block goes without saying.
+  std::string ToString(Id id) const;
+
+ private:
+  // A tree without its block.
+  using TreeId = int32_t;
+  static constexpr TreeId kNone = -1;
+  // What becomes of a node's value: rounded to the dtype, or one more term is added to it as it is.
+  enum class End : uint8_t { kRounded, kOpen };
+
+  struct Node {
+    TreeId left = kNone;  // kNone in a leaf
+    TreeId right = kNone;
+    TreeId canonical = kNone;
+    int32_t rank = 0;  // of a leaf
+    End end = End::kRounded;
+  };
+
+  static Id Make(TreeId tree, int block) { return static_cast<Id>(block) << 32 | tree; }
+  static TreeId Tree(Id id) { return static_cast<TreeId>(id & 0x7fffffff); }
+  // Tree ids are not negative: the highest bit of the right one's half is free.
+  static uint64_t Key(TreeId left, TreeId right, End end) {
+    const uint64_t open = end == End::kOpen ? uint64_t{1} << 31 : 0;
+    return uint64_t{static_cast<uint32_t>(left)} << 32 | open | static_cast<uint32_t>(right);
+  }
+  const uint64_t* leaves(TreeId tree) const { return &leaves_[static_cast<size_t>(tree) * words_]; }
+  Id Combine(Id left, Id right, End end);
+  TreeId Intern(TreeId left, TreeId right, End end);
+  std::string TreeToString(TreeId tree) const;
+
+  const int ranks_;
+  const int words_;  // of 64 ranks, in a set of leaves
+  std::vector<TreeId> leaf_of_rank_;
+  std::vector<Node> nodes_;
+  std::vector<uint64_t> leaves_;  // one set for each node
+  std::unordered_map<uint64_t, TreeId> ids_;
+};
+
+}  // namespace lockstep
+
+#endif  // COMM_SCHEDULE_VERIFY_EXPRESSION_H_

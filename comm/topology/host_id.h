@@ -1,0 +1,19 @@
+// Which host this is.
+
+#ifndef COMM_TOPOLOGY_HOST_ID_H_
+#define COMM_TOPOLOGY_HOST_ID_H_
+
+#include <string>
+
+namespace lockstep {
+
+// The host's name, for messages.
+std::string HostName();
+
+// Equal for processes that share a host and its network namespace, and different otherwise: LOCKSTEP_HOST_ID if set, else the
+// kernel's boot id with the inode of the network namespace. A hint, not a proof.
+std::string HostId();
+
+}  // namespace lockstep
+
+#endif  // COMM_TOPOLOGY_HOST_ID_H_

@@ -1,0 +1,82 @@
+// What moving and combining bytes costs, described: the input of the simulator and of the selector. The built-in
+// numbers are rounded measurements of one machine, and are part of what makes the selector's choice repeat from run to
+// run. Nothing is measured at run time unless all ranks ask for it (comm/world/link_measurement.h).
+
+#ifndef COMM_TOPOLOGY_LINK_COSTS_H_
+#define COMM_TOPOLOGY_LINK_COSTS_H_
+
+#include <cstdint>
+
+namespace lockstep {
+
+struct LinkCosts {
+  // From the last byte's departure to its arrival at a receiver that waits: wire, switches, and both ends' software.
+  double latency_ns = 0;
+  // For each byte of a message that has the link to itself.
+  double byte_ns = 0;
+  // What either end does for each message, beside its bytes, before it can do the next.
+  double message_ns = 0;
+
+  friend bool operator==(const LinkCosts& a, const LinkCosts& b) {
+    return a.latency_ns == b.latency_ns && a.byte_ns == b.byte_ns && a.message_ns == b.message_ns;
+  }
+};
+
+// Ranks on hosts, and what is between them. Ranks are numbered host by host, every host having `ranks_per_host` of them
+// but the last, which may have fewer.
+struct Network {
+  LinkCosts local;             // between two ranks of one host
+  LinkCosts remote;            // between two hosts: a host's ranks share it, each direction for itself
+  double reduced_byte_ns = 0;  // target = left op right, for each byte of the target
+  double copied_byte_ns = 0;
+  int64_t chunk_bytes = 1;  // how far a step may lag behind the one it passes on: see comm/engine/executor.h
+  int ranks_per_host = 1;
+  // The ranks of a host do not follow each other in the numbering, as where they are dealt out to the hosts in turn: for
+  // the cost model, not for the simulator.
+  bool interleaved = false;
+
+  int HostOf(int rank) const { return rank / ranks_per_host; }
+  friend bool operator==(const Network& a, const Network& b) {
+    return a.local == b.local && a.remote == b.remote && a.reduced_byte_ns == b.reduced_byte_ns &&
+           a.copied_byte_ns == b.copied_byte_ns && a.chunk_bytes == b.chunk_bytes &&
+           a.ranks_per_host == b.ranks_per_host && a.interleaved == b.interleaved;
+  }
+  const LinkCosts& Between(int a, int b) const { return HostOf(a) == HostOf(b) ? local : remote; }
+};
+
+// Link classes. Latencies are those of ranks that wait busily, as blocking collectives do.
+inline constexpr LinkCosts kTcpBetweenHosts = {/*latency_ns=*/20'000, /*byte_ns=*/0.8,
+                                               /*message_ns=*/2000};  // 10 Gbit/s Ethernet
+inline constexpr LinkCosts kTcpOnOneHost = {/*latency_ns=*/4000, /*byte_ns=*/0.3,
+                                            /*message_ns=*/2000};  // both ends' copies
+inline constexpr LinkCosts kLibfabricOnOneHost = {/*latency_ns=*/60'000, /*byte_ns=*/0.3,
+                                                  /*message_ns=*/3000};  // tcp;ofi_rxm, of long messages
+inline constexpr LinkCosts kSharedMemory = {/*latency_ns=*/100, /*byte_ns=*/0.08,
+                                            /*message_ns=*/100};  // through a mailbox
+inline constexpr LinkCosts kLoopback = {/*latency_ns=*/1000, /*byte_ns=*/0.15,
+                                        /*message_ns=*/500};  // threads of one process
+
+// A processor's own part: reductions and copies of what is in its caches or on the way there.
+inline constexpr double kReducedByteNs = 0.06;
+inline constexpr double kCopiedByteNs = 0.035;
+inline constexpr int64_t kChunkBytes = 128 << 10;
+
+constexpr Network MakeNetwork(const LinkCosts& local, const LinkCosts& remote, int ranks_per_host) {
+  return {local, remote, kReducedByteNs, kCopiedByteNs, kChunkBytes, ranks_per_host};
+}
+
+// The same where ranks share cores, so many to a core: what either end does for a message waits until the others have done
+// theirs. What the bytes take is left as it is, since the algorithms move about as many.
+constexpr Network Crowded(Network network, double ranks_per_core) {
+  if (ranks_per_core <= 1) return network;
+  network.local.message_ns *= ranks_per_core;
+  network.remote.message_ns *= ranks_per_core;
+  return network;
+}
+
+// One rank on each host, over TCP.
+inline constexpr Network kTcpNetwork = MakeNetwork(kSharedMemory, kTcpBetweenHosts, /*ranks_per_host=*/1);
+
+}  // namespace lockstep
+
+#endif  // COMM_TOPOLOGY_LINK_COSTS_H_

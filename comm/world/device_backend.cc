@@ -1,0 +1,105 @@
+#include "comm/world/device_backend.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/clipped.h"
+#include "base/rank.h"
+#include "base/status.h"
+#include "comm/agreement.h"
+#include "comm/byte_objects.h"
+#include "comm/device/nccl/nccl_communicator.h"
+#include "comm/device/staged/staged_communicator.h"
+
+namespace lockstep {
+namespace {
+
+using Made = absl::StatusOr<std::unique_ptr<DeviceCommunicator>>;
+
+Made MakeNccl(Communicator* host, Device* device, const DeviceBackendOptions& options, const std::string&) {
+  NcclCommunicatorOptions nccl;
+  nccl.deterministic = options.deterministic;
+  nccl.checked = options.checked;
+  nccl.timeout = options.timeout;
+  nccl.setup_timeout = options.setup_timeout;
+  nccl.nccl.ctas_min = options.nccl_ctas_min;
+  nccl.nccl.ctas_max = options.nccl_ctas_max;
+  nccl.nccl.split_share = options.nccl_split_share;
+  nccl.flight_records = options.flight_records;
+  return NcclCommunicator::Create(host, device, nccl);
+}
+
+Made MakeStaged(Communicator* host, Device* device, const DeviceBackendOptions& options, const std::string& reason) {
+  StagedOptions staged;
+  staged.chunk_bytes = options.chunk_bytes;
+  staged.timeout = options.timeout;
+  staged.flight_records = options.flight_records;
+  staged.reason = reason;
+  return StagedCommunicator::Create(host, device, std::move(staged));
+}
+
+// All ranks asked for the same.
+absl::Status CheckAlike(Communicator* host, const std::string& wish) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> wishes, AllGatherBytes(host, wish));
+  for (int r = 1; r < host->size(); ++r) {
+    if (wishes[r] == wishes[0]) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("the ranks ask for different communicators for a device: rank 0 for ", wishes[0], ", rank ", r,
+                     " for ", wishes[r]));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const std::vector<DeviceBackend>& DeviceBackends() {
+  static const auto* const backends = new std::vector<DeviceBackend>{{"nccl", &MakeNccl}, {"staged", &MakeStaged}};
+  return *backends;
+}
+
+absl::StatusOr<std::unique_ptr<DeviceCommunicator>> MakeDeviceCommunicator(HostPart host, Device* device,
+                                                                           const DeviceBackendOptions& options) {
+  return internal::MakeDeviceCommunicator(std::move(host), device, options, DeviceBackends());
+}
+
+namespace internal {
+
+absl::StatusOr<std::unique_ptr<DeviceCommunicator>> MakeDeviceCommunicator(HostPart host, Device* device,
+                                                                           const DeviceBackendOptions& options,
+                                                                           absl::Span<const DeviceBackend> backends) {
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckAlike(host.get(), absl::StrCat("\"", options.backend, "\" on ", Name(device->id().kind))));
+  if (device->id().kind == DeviceKind::kHost) {
+    return absl::InvalidArgumentError("the host communicator is the host's own: no other is made for it");
+  }
+  std::vector<std::string> names, refusals;
+  for (const DeviceBackend& backend : backends) {
+    names.push_back(backend.name);
+    if (options.backend != "auto" && options.backend != backend.name) continue;
+    Made made = backend.create(host.get(), device, options, absl::StrJoin(refusals, "; "));
+    LOCKSTEP_ASSIGN_OR_RETURN(const RankError first, CompareResults(host.get(), made.status()));
+    if (first.rank < 0) {
+      (*made)->KeepHost(std::move(host));
+      if (options.checked) (*made)->CheckPointers();
+      return made;
+    }
+    const std::string refusal = absl::StrCat(backend.name, ": rank ", first.rank, ": ", first.status.message());
+    if (options.backend != "auto" || !IsRefusal(first.status)) {
+      LOCKSTEP_RETURN_IF_ERROR(Annotate(made.status(), backend.name));
+      return absl::UnavailableError(refusal);
+    }
+    refusals.push_back(refusal);
+  }
+  if (options.backend != "auto") {
+    return absl::InvalidArgumentError(absl::StrCat("there is no way for a device's tensors by the name of \"",
+                                                   Clipped(options.backend), "\": there are auto, ",
+                                                   absl::StrJoin(names, ", ")));
+  }
+  return absl::UnavailableError(
+      absl::StrCat("there is no way for tensors on ", Name(device->id().kind), ": ", absl::StrJoin(refusals, "; ")));
+}
+
+}  // namespace internal
+}  // namespace lockstep

@@ -1,0 +1,544 @@
+#include "comm/world/world.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/optional.h"
+#include "base/env.h"
+#include "base/log.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "comm/engine/progress_engine.h"
+#include "comm/host/channel_registry.h"
+#include "comm/host/self_communicator.h"
+#include "comm/host/transport_communicator.h"
+#include "comm/select/selector.h"
+#include "comm/topology/cores.h"
+#include "comm/topology/host_id.h"
+#include "comm/topology/link_costs.h"
+#include "comm/topology/world_shape.h"
+#include "comm/world/device_backend.h"
+#include "comm/world/link_measurement.h"
+#include "comm/world/world_on_device.h"
+#include "comm/world/world_transport.h"
+#include "kernels/cpu/variant.h"
+#include "transport/control/control.h"
+#include "transport/net/interface.h"
+#include "transport/net/socket.h"
+#include "transport/store/rendezvous.h"
+#include "transport/store/store_open.h"
+#include "transport/store/store_tcp_server.h"
+#include "transport/store/store_url.h"
+#include "transport/tcp/congestion_control.h"
+#include "transport/tcp/socket_tuning.h"
+#include "transport/tcp/tcp_transport.h"
+#include "transport/transport.h"
+
+namespace lockstep {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Into which messages are cut. Over libfabric each is asked for, and rxm moves long ones better.
+constexpr int64_t kMessageChunkBytes = 256 << 10;
+constexpr int64_t kOfiMessageChunkBytes = 512 << 10;
+
+constexpr int64_t kDayMs = 24 * 3600 * 1000;
+
+// How long a caller with a core of its own polls before it sleeps: some times what waking up costs.
+constexpr std::chrono::microseconds kSpin{100};
+
+// How long rank 0, when the set-up has failed, goes on serving the store that it serves, for others to read why.
+constexpr milliseconds kParting{3000};
+// How long a rank that cannot go on looks for rank 0, to tell it.
+constexpr milliseconds kTellingTime{1000};
+
+// A text that an option gives, or else a variable.
+struct Text {
+  std::string value;
+  const char* from = "";  // what gave it, for errors
+};
+
+Text ReadText(const std::string& option, const char* option_name, const char* variable) {
+  if (!option.empty()) return {option, option_name};
+  return {GetEnv(variable).value_or(""), variable};
+}
+
+// Everything that may also come from the environment, settled.
+struct Settings {
+  milliseconds setup_timeout{300000};
+  milliseconds timeout{1800000};
+  milliseconds peer_timeout{30000};
+  AlgorithmOverrides algorithms;
+  int64_t chunk_bytes = 0;
+  bool checked = false;
+  bool deterministic = false;
+  bool measure_links = false;
+  TransportChoice transport = TransportChoice::kAuto;
+  Text interface;
+  std::string host_id;
+  SocketTuning tcp_tuning;
+  int tcp_sockets = 1;
+  std::string ofi_provider;
+  std::string ofi_domain;
+  size_t flight_records = 256;
+  std::string device_backend;
+  TransportDecorator decorate_tcp;
+};
+
+absl::Status ReadMilliseconds(milliseconds option, const char* option_name, const char* variable,
+                              milliseconds* setting) {
+  if (option.count() < 0) return absl::InvalidArgumentError(absl::StrCat(option_name, " is negative"));
+  if (option.count() > 0) {
+    *setting = option;
+    return absl::OkStatus();
+  }
+  if (variable == nullptr) return absl::OkStatus();
+  LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<int64_t> value, GetEnvInt(variable, 1, kDayMs));
+  if (value.has_value()) *setting = milliseconds(*value);
+  return absl::OkStatus();
+}
+
+// An option of 0 is read from the environment, where 1 to `most` may stand.
+absl::Status ReadCount(int option, const char* option_name, const char* variable, int most, int* setting) {
+  if (option < 0 || option > most) {
+    return absl::InvalidArgumentError(absl::StrCat(option_name, " is ", option, ", not 0 to ", most));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<int64_t> value, GetEnvInt(variable, 1, most));
+  if (option == 0 && !value.has_value()) return absl::OkStatus();
+  *setting = option != 0 ? option : static_cast<int>(*value);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Settings> ReadSettings(const WorldOptions& options) {
+  Settings settings;
+  LOCKSTEP_RETURN_IF_ERROR(ReadMilliseconds(options.setup_timeout, "setup_timeout", nullptr, &settings.setup_timeout));
+  LOCKSTEP_RETURN_IF_ERROR(ReadMilliseconds(options.timeout, "timeout", "LOCKSTEP_TIMEOUT_MS", &settings.timeout));
+  LOCKSTEP_RETURN_IF_ERROR(
+      ReadMilliseconds(options.peer_timeout, "peer_timeout", "LOCKSTEP_PEER_TIMEOUT_MS", &settings.peer_timeout));
+
+  // Decided elsewhere, at first use, where a value that means nothing can only be ignored.
+  LOCKSTEP_RETURN_IF_ERROR(LogLevelOfEnvironment());
+  LOCKSTEP_RETURN_IF_ERROR(kernels::VariantOfEnvironment());
+
+  const Text algorithm = ReadText(options.algorithm, "algorithm", "LOCKSTEP_ALGORITHM");
+  const absl::StatusOr<AlgorithmOverrides> overrides = ParseAlgorithmOverrides(algorithm.value);
+  if (!overrides.ok()) return Annotate(overrides.status(), algorithm.from);
+  settings.algorithms = *overrides;
+
+  const Text transport = ReadText(options.transport, "transport", "LOCKSTEP_TRANSPORT");
+  if (!transport.value.empty()) {
+    const absl::StatusOr<TransportChoice> choice = ParseTransportChoice(transport.value);
+    if (!choice.ok()) return Annotate(choice.status(), transport.from);
+    settings.transport = *choice;
+  }
+  if (options.chunk_bytes != 0) {
+    settings.chunk_bytes = options.chunk_bytes;
+  } else {
+    LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<int64_t> chunk, GetEnvInt("LOCKSTEP_CHUNK_BYTES", 64, 1 << 30));
+    const bool ofi = settings.transport == TransportChoice::kOfi;
+    settings.chunk_bytes = chunk.value_or(ofi ? kOfiMessageChunkBytes : kMessageChunkBytes);
+  }
+  if (settings.chunk_bytes < 64 || settings.chunk_bytes > (1 << 30) || settings.chunk_bytes % 64 != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("chunk_bytes is ", settings.chunk_bytes,
+                                                   ", which is not a multiple of 64 between 64 and 1,073,741,824"));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<bool> checked, GetEnvBool("LOCKSTEP_CHECKED"));
+  settings.checked = options.checked || checked.value_or(false);
+  LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<bool> deterministic, GetEnvBool("LOCKSTEP_DETERMINISTIC"));
+  settings.deterministic = options.deterministic || deterministic.value_or(false);
+  LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<bool> measure_links, GetEnvBool("LOCKSTEP_MEASURE_LINKS"));
+  settings.measure_links = options.measure_links || measure_links.value_or(false);
+  const Text congestion = ReadText(options.tcp_congestion_control, "tcp_congestion_control", "LOCKSTEP_TCP_CONGESTION");
+  LOCKSTEP_RETURN_IF_ERROR(Annotate(CheckCongestionControl(congestion.value), congestion.from));
+  settings.tcp_tuning.congestion_control = congestion.value;
+  LOCKSTEP_RETURN_IF_ERROR(ReadCount(options.tcp_send_buffer_bytes, "tcp_send_buffer_bytes", "LOCKSTEP_TCP_SEND_BUFFER",
+                                     1 << 30, &settings.tcp_tuning.send_buffer_bytes));
+  LOCKSTEP_RETURN_IF_ERROR(ReadCount(options.tcp_receive_buffer_bytes, "tcp_receive_buffer_bytes",
+                                     "LOCKSTEP_TCP_RECEIVE_BUFFER", 1 << 30,
+                                     &settings.tcp_tuning.receive_buffer_bytes));
+  LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<bool> zero_copy, GetEnvBool("LOCKSTEP_TCP_ZERO_COPY"));
+  settings.tcp_tuning.zero_copy = options.tcp_zero_copy || zero_copy.value_or(false);
+  LOCKSTEP_RETURN_IF_ERROR(
+      ReadCount(options.tcp_sockets, "tcp_sockets", "LOCKSTEP_TCP_SOCKETS", kTcpSocketsMax, &settings.tcp_sockets));
+  settings.ofi_provider =
+      !options.ofi_provider.empty() ? options.ofi_provider : GetEnv("LOCKSTEP_OFI_PROVIDER").value_or("");
+  settings.ofi_domain = !options.ofi_domain.empty() ? options.ofi_domain : GetEnv("LOCKSTEP_OFI_DOMAIN").value_or("");
+  settings.host_id = !options.host_id.empty() ? options.host_id : HostId();
+  settings.interface = ReadText(options.interface, "interface", "LOCKSTEP_INTERFACE");
+  LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<int64_t> records, GetEnvInt("LOCKSTEP_FLIGHT_RECORDS", 16, 1 << 20));
+  if (records.has_value()) settings.flight_records = *records;
+  settings.device_backend =
+      !options.device_backend.empty() ? options.device_backend : GetEnv("LOCKSTEP_DEVICE_BACKEND").value_or("auto");
+  if (options.decorate_tcp != nullptr && settings.transport != TransportChoice::kTcp) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("decorate_tcp goes with the transport tcp, not with ", Name(settings.transport)));
+  }
+  settings.decorate_tcp = options.decorate_tcp;
+  const bool in_order = options.nccl_ctas_max == 0 || options.nccl_ctas_min <= options.nccl_ctas_max;
+  if (options.nccl_ctas_min < 0 || options.nccl_ctas_max < 0 || !in_order) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("nccl_ctas_min is ", options.nccl_ctas_min, " and nccl_ctas_max is ", options.nccl_ctas_max));
+  }
+  return settings;
+}
+
+std::vector<AgreedOption> OptionsToAgreeOn(const Settings& settings, const WorldTransport& transport) {
+  // Named as the fields of lockstep_communicator_options are.
+  const auto yes_or_no = [](bool value) { return value ? "yes" : "no"; };
+  const std::string algorithms = ToString(settings.algorithms);
+  std::vector<AgreedOption> options = {{"transport", Name(settings.transport)},
+                                       {"algorithm", algorithms.empty() ? "chosen by size" : algorithms},
+                                       {"checked", yes_or_no(settings.checked)},
+                                       {"chunk_bytes", absl::StrCat(settings.chunk_bytes)},
+                                       {"deterministic", yes_or_no(settings.deterministic)},
+                                       {"measure_links", yes_or_no(settings.measure_links)},
+                                       {"tcp_sockets", absl::StrCat(settings.tcp_sockets)}};
+  for (AgreedOption& option : transport.OptionsToAgreeOn()) options.push_back(std::move(option));
+  return options;
+}
+
+bool StoreIsOnLoopback(const std::string& url) {
+  const absl::StatusOr<StoreUrl> parsed = ParseStoreUrl(url);
+  if (!parsed.ok() || parsed->scheme != StoreUrl::kTcp) return false;
+  const absl::StatusOr<SocketAddress> address =
+      SocketAddress::Parse(absl::StrCat(parsed->server.host, ":", parsed->server.port));
+  return parsed->server.host == "localhost" || (address.ok() && address->loopback());
+}
+
+WorldHosts HostsOf(const WorldSpec& spec) {
+  // A store on loopback keeps everybody else out.
+  if (spec.local_size == spec.size || StoreIsOnLoopback(spec.store_url)) return WorldHosts::kOne;
+  return spec.local_size > 0 ? WorldHosts::kSeveral : WorldHosts::kUnknown;
+}
+
+// The address at which the others reach this rank, before anything is connected: what the hub binds.
+absl::StatusOr<InterfaceChoice> ChooseBindAddress(const WorldSpec& spec, const Settings& settings) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<InterfaceAddress> candidates, ListInterfaceAddresses());
+  absl::StatusOr<InterfaceChoice> choice = ChooseInterface(candidates, settings.interface.value, HostsOf(spec));
+  if (!choice.ok() && !settings.interface.value.empty()) return Annotate(choice.status(), settings.interface.from);
+  if (!choice.ok()) return choice.status();
+  LOCKSTEP_LOG(kInfo) << "rank " << spec.rank << " uses " << choice->chosen.name << " "
+                      << choice->chosen.address.HostString();
+  for (const std::string& rejected : choice->rejected) LOCKSTEP_LOG(kDebug) << "not " << rejected;
+  return choice;
+}
+
+// Where rank 0 has taken loopback though there may be other hosts: what else it found.
+std::string WhyLoopback(const WorldSpec& spec, const Settings& settings, const InterfaceChoice& interface) {
+  const bool last_resort = HostsOf(spec) == WorldHosts::kUnknown && settings.interface.value.empty();
+  if (spec.rank != Rank(0) || !interface.chosen.address.loopback() || !last_resort) return "";
+  return absl::StrCat(
+      "rank 0 found no interface but loopback",
+      interface.rejected.empty() ? "" : absl::StrCat(" (", absl::StrJoin(interface.rejected, "; "), ")"));
+}
+
+WorldTransport::Options TransportOptions(const WorldSpec& spec, const Settings& settings, uint64_t world_id,
+                                         const SocketAddress& address) {
+  WorldTransport::Options options;
+  options.choice = settings.transport;
+  options.decorate_tcp = settings.decorate_tcp;
+  options.tcp.rank = spec.rank;
+  options.tcp.size = spec.size;
+  options.tcp.job_id = spec.job_id;
+  options.tcp.world_id = world_id;
+  options.tcp.bind_address = address;
+  options.tcp.chunk_bytes = settings.chunk_bytes;
+  options.tcp.tuning = settings.tcp_tuning;
+  options.tcp.sockets = settings.tcp_sockets;
+  options.shm.rank = spec.rank;
+  options.shm.size = spec.size;
+  options.shm.job_id = spec.job_id;
+  options.shm.world_id = world_id;
+  options.shm.chunk_bytes = settings.chunk_bytes;
+  options.ofi.rank = spec.rank;
+  options.ofi.size = spec.size;
+  options.ofi.job_id = spec.job_id;
+  options.ofi.world_id = world_id;
+  options.ofi.bind_address = address;
+  options.ofi.chunk_bytes = settings.chunk_bytes;
+  options.ofi.provider = settings.ofi_provider;
+  options.ofi.domain = settings.ofi_domain;
+  return options;
+}
+
+std::string Describe(const WorldSpec& spec, const Settings& settings, const Store& store,
+                     const std::vector<Member>& members, const WorldTransport& transport) {
+  std::string text = absl::StrCat(
+      "rank ", spec.rank.value(), " of ", spec.size, " (from ", spec.source, "), job '", spec.job_id, "', met at ",
+      store.Describe(),
+      "\nalgorithms: ", settings.algorithms == AlgorithmOverrides() ? "chosen by size" : ToString(settings.algorithms),
+      "; chunks of ", settings.chunk_bytes, " B\n");
+  for (const Member& member : members) {
+    absl::StrAppend(&text, lockstep::Describe(member), " over ",
+                    member.rank == spec.rank ? "nothing: it is this rank" : transport.DescribeRoute(member), "\n");
+  }
+  const std::string providers = transport.DescribeProviders();
+  if (!providers.empty()) absl::StrAppend(&text, "providers of libfabric:\n", providers);
+  return text;
+}
+
+class SelfWorld : public World {
+ public:
+  explicit SelfWorld(size_t flight_records) : communicator_(std::make_unique<SelfCommunicator>(flight_records)) {}
+  Communicator* communicator() override { return communicator_.get(); }
+  void CloseCommunicator() override {
+    MutexLock lock(&mu_);
+    communicator_.reset();
+  }
+  void Close() override {
+    MutexLock lock(&mu_);
+    if (communicator_ != nullptr) communicator_->Leave();
+  }
+
+ private:
+  Mutex mu_;  // of those that end the communicator
+  std::unique_ptr<SelfCommunicator> communicator_;
+};
+
+class ConnectedWorld : public World {
+ public:
+  ConnectedWorld() = default;
+  ~ConnectedWorld() override;
+
+  // `server` is the store's where this rank serves it, else null. An error is told to all other ranks, as far as they can be
+  // reached; so is that of the settings, which is then returned.
+  absl::Status Connect(const WorldSpec& spec, const absl::StatusOr<Settings>& settings, int attempt, Store* store,
+                       TcpStoreServer* server);
+
+  Communicator* communicator() override { return communicator_.get(); }
+  void CloseCommunicator() override {
+    MutexLock lock(&mu_);
+    communicator_.reset();
+  }
+  void Close() override;
+
+ private:
+  // All that needs control_.
+  absl::Status ConnectThrough(const WorldSpec& spec, const Settings& settings, const InterfaceChoice& interface,
+                              const Store& store, Deadline deadline);
+
+  // Takes what the control thread says to the communicators, which come and go.
+  ChannelRegistry registry_;
+  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<ProgressEngine> engine_;
+  std::unique_ptr<ControlChannel> control_;
+  Mutex mu_;  // of those that end the communicator, or all of it
+  std::unique_ptr<TransportCommunicator> communicator_;
+};
+
+void ConnectedWorld::Close() {
+  MutexLock lock(&mu_);
+  // After Leave nobody calls back, so the rest may end.
+  if (control_ != nullptr) control_->Leave();
+  if (communicator_ != nullptr) communicator_->Leave();
+  // What is left are parts that objects of ours have made for themselves.
+  registry_.OnFailure({kAllChannels, absl::CancelledError("the communicator was destroyed")});
+  if (engine_ == nullptr) return;
+  engine_->Stop();
+  MutexLock engine_lock(engine_->mutex());
+  (void)transport_->Close(Deadline::Now());
+}
+
+ConnectedWorld::~ConnectedWorld() {
+  Close();
+  communicator_.reset();
+  engine_.reset();
+  transport_.reset();
+}
+
+absl::Status ConnectedWorld::Connect(const WorldSpec& spec, const absl::StatusOr<Settings>& read, int attempt,
+                                     Store* store, TcpStoreServer* server) {
+  const Settings settings = read.value_or(Settings());
+  const Deadline deadline = Deadline::After(settings.setup_timeout);
+  ControlOptions control;
+  control.rank = spec.rank;
+  control.size = spec.size;
+  control.job_id = spec.job_id;
+  control.attempt = attempt;
+  if (server != nullptr) {
+    control.hindrance = [server] { return server->status(); };
+    control.parting = kParting;
+  }
+  control.peer_timeout = settings.peer_timeout;
+  control.on_failure = [this](const Failure& failure) { registry_.OnFailure(failure); };
+  control.progress = [this] { return registry_.progress(); };
+  control.called = [this](ChannelId channel, uint64_t sequence) { return registry_.CalledAs(channel, sequence); };
+
+  const absl::StatusOr<InterfaceChoice> interface =
+      read.ok() ? ChooseBindAddress(spec, settings) : absl::StatusOr<InterfaceChoice>(read.status());
+  control.only_leaves = !interface.ok();
+  if (interface.ok()) {
+    control.hub_bind_address = interface->chosen.address.WithPort(0);
+    control.why_loopback = WhyLoopback(spec, settings, *interface);
+    if (!control.why_loopback.empty()) LOCKSTEP_LOG(kWarning) << control.why_loopback << ": no other host can reach it";
+  } else if (spec.rank == Rank(0)) {
+    ControlChannel::Refuse(control, store, interface.status());
+    return interface.status();
+  }
+  // Who cannot go on goes to the hub all the same, if it is there, to say why.
+  absl::StatusOr<std::unique_ptr<ControlChannel>> created =
+      ControlChannel::Create(std::move(control), store,
+                             interface.ok() ? deadline : Deadline::Earlier(deadline, Deadline::After(kTellingTime)));
+  absl::Status status = interface.ok() ? created.status() : interface.status();
+  if (!created.ok()) return status;
+  control_ = *std::move(created);
+  if (status.ok()) status = ConnectThrough(spec, settings, *interface, *store, deadline);
+  if (!status.ok()) control_->LeaveBecause(status);
+  return status;
+}
+
+absl::Status ConnectedWorld::ConnectThrough(const WorldSpec& spec, const Settings& settings,
+                                            const InterfaceChoice& interface, const Store& store, Deadline deadline) {
+  // Where no interface was asked for, the one by which rank 0 is reached is known to work.
+  const SocketAddress address =
+      settings.interface.value.empty() ? control_->local_address().WithPort(0) : interface.chosen.address.WithPort(0);
+  LOCKSTEP_ASSIGN_OR_RETURN(WorldTransport transport,
+                            WorldTransport::Listen(TransportOptions(spec, settings, control_->world_id(), address)));
+
+  Member self;
+  self.rank = spec.rank;
+  self.host = HostName();
+  self.host_id = settings.host_id;
+  self.pid = getpid();
+  self.cores = CoresOfThisThread();
+  transport.Announce(&self);
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Member> members,
+                            control_->Join(self, OptionsToAgreeOn(settings, transport), deadline));
+  LOCKSTEP_RETURN_IF_ERROR(transport.Connect(members, deadline));
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool share_memory, transport.AllShareMemory(control_.get(), members, deadline));
+  const std::string description = Describe(spec, settings, store, members, transport);
+  ShmTransport* const shared_memory = share_memory ? transport.shared_memory() : nullptr;
+  LOCKSTEP_ASSIGN_OR_RETURN(transport_, transport.Take());
+
+  const double ranks_per_core = RanksPerCore(members, self.host_id);
+  const bool cores_to_spare = ranks_per_core > 0 && ranks_per_core <= 1;
+  engine_ =
+      std::make_unique<ProgressEngine>(transport_.get(), cores_to_spare ? kSpin : std::chrono::microseconds::zero());
+  TransportCommunicatorOptions options;
+  options.channel = ChannelRegistry::kWorldChannel;
+  options.registry = &registry_;
+  options.chunk_bytes = settings.chunk_bytes;
+  options.algorithms = settings.algorithms;
+  options.checked = settings.checked;
+  options.deterministic = settings.deterministic;
+  options.timeout = settings.timeout;
+  options.flight_records = settings.flight_records;
+  const LinkCosts& without_memory = settings.transport == TransportChoice::kOfi ? kLibfabricOnOneHost : kTcpOnOneHost;
+  options.shape = ShapeOf(members, share_memory ? kSharedMemory : without_memory);
+  options.description = description;
+  if (settings.measure_links) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const MeasuredCosts costs, MeasureLinks(engine_.get(), control_.get(), options.channel,
+                                                                      options.shape.topology, deadline));
+    Apply(costs, &options.shape.network);
+    const std::string measured = lockstep::Describe(costs);
+    absl::StrAppend(&options.description, measured, "\n");
+    if (spec.rank == Rank(0)) LOCKSTEP_LOG(kInfo) << measured;
+  }
+  options.shared_memory = shared_memory;
+  communicator_ = std::make_unique<TransportCommunicator>(engine_.get(), control_.get(), std::move(options));
+  LOCKSTEP_RETURN_IF_ERROR(
+      communicator_->ShareMemory(ChannelRegistry::MemoryOf(Rank(0), ChannelRegistry::kWorldMemory), deadline));
+  for (int i = 0; i < kCollectiveCount && spec.rank == Rank(0) && !communicator_->SharesMemory(); ++i) {
+    const Algorithm named = settings.algorithms.by_collective[i];
+    if (!IsByMemory(named)) continue;
+    LOCKSTEP_LOG(kWarning) << Name(named) << " was asked for, and these ranks do not all share memory: "
+                           << Name(static_cast<Collective>(i)) << " goes by another algorithm";
+  }
+  return absl::OkStatus();
+}
+
+// Which set-up of a job this is for a rank in this process: 0, and one more after each that failed until one succeeds. Ranks that
+// do the same count alike, and tell by it a failure of the set-up before this from one of this. What ended at a deadline does not
+// count: another rank may not have begun it.
+class Attempts {
+ public:
+  static Attempts& OfThisProcess() {
+    static Attempts* const attempts = new Attempts;
+    return *attempts;
+  }
+
+  int Of(const std::string& setup) {
+    MutexLock lock(&mu_);
+    const auto found = failed_.find(setup);
+    return found == failed_.end() ? 0 : found->second;
+  }
+
+  void Ended(const std::string& setup, const absl::Status& status) {
+    MutexLock lock(&mu_);
+    if (status.ok()) failed_.erase(setup);
+    if (!status.ok() && !absl::IsDeadlineExceeded(status)) ++failed_[setup];
+  }
+
+ private:
+  Mutex mu_;
+  std::map<std::string, int> failed_ ABSL_GUARDED_BY(mu_);
+};
+
+absl::StatusOr<std::unique_ptr<World>> CreateOnHost(const WorldOptions& options,
+                                                    const absl::StatusOr<Settings>& settings) {
+  RendezvousOptions rendezvous;
+  if (options.size != 0) {
+    rendezvous.size = options.size;
+    rendezvous.rank = options.rank;
+  }
+  if (options.local_size != 0) {
+    rendezvous.local_size = options.local_size;
+    rendezvous.local_rank = options.local_rank;
+  }
+  rendezvous.store_url = options.store_url;
+  rendezvous.has_store = options.store != nullptr;
+  rendezvous.job_id = options.job_id;
+  const absl::StatusOr<WorldSpec> determined = DetermineWorld(rendezvous, Environment::OfThisProcess());
+  const bool alone = !determined.ok() || determined->size == 1;
+  if (!settings.ok() && alone) return settings.status();
+  LOCKSTEP_RETURN_IF_ERROR(determined.status());
+  const WorldSpec& spec = *determined;
+  for (const std::string& note : spec.notes) LOCKSTEP_LOG(kWarning) << note;
+  if (alone) return std::make_unique<SelfWorld>(settings->flight_records);
+
+  auto world = std::make_unique<ConnectedWorld>();
+  const std::string setup = absl::StrCat(absl::Hex(reinterpret_cast<uintptr_t>(options.store)), " ", spec.store_url,
+                                         " ", spec.rank.value(), " ", spec.job_id);
+  const int attempt = Attempts::OfThisProcess().Of(setup);
+  const absl::Status status = [&] {
+    if (options.store != nullptr) return world->Connect(spec, settings, attempt, options.store, nullptr);
+    // Once all have joined nobody needs the store any more, so it goes with this scope and another world may use its address.
+    const absl::StatusOr<OpenedStore> opened =
+        OpenStore(spec, Deadline::After(settings.ok() ? settings->setup_timeout : kTellingTime));
+    if (!opened.ok()) return settings.ok() ? opened.status() : settings.status();
+    return world->Connect(spec, settings, attempt, opened->store.get(), opened->server.get());
+  }();
+  Attempts::OfThisProcess().Ended(setup, status);
+  LOCKSTEP_RETURN_IF_ERROR(status);
+  return world;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<World>> World::Create(const WorldOptions& options) {
+  const absl::StatusOr<Settings> read = ReadSettings(options);
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<World> world, CreateOnHost(options, read));
+  const Settings& settings = *read;  // or there were no world
+  if (options.device.kind == DeviceKind::kHost) return world;
+  DeviceBackendOptions device;
+  device.backend = settings.device_backend;
+  device.timeout = settings.timeout;
+  device.deterministic = settings.deterministic;
+  device.checked = settings.checked;
+  device.flight_records = settings.flight_records;
+  device.setup_timeout = settings.setup_timeout;
+  device.nccl_ctas_min = options.nccl_ctas_min;
+  device.nccl_ctas_max = options.nccl_ctas_max;
+  device.nccl_split_share = options.nccl_split_share;
+  return MakeWorldOnDevice(std::move(world), options.device, device);
+}
+
+}  // namespace lockstep

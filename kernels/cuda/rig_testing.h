@@ -1,0 +1,79 @@
+// Where the conformance tests run kernels: on a device, or by their bodies on the host.
+
+#ifndef KERNELS_CUDA_RIG_TESTING_H_
+#define KERNELS_CUDA_RIG_TESTING_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/cuda/executor.h"
+
+namespace lockstep {
+namespace kernels {
+namespace cuda {
+
+class TestRig {
+ public:
+  static constexpr size_t kMemoryBytes = size_t{256} << 20;
+
+  virtual ~TestRig() = default;
+  TestRig(const TestRig&) = delete;
+  TestRig& operator=(const TestRig&) = delete;
+
+  virtual Executor& executor() = 0;
+  // In the order of what was launched; both return when the bytes are there.
+  virtual absl::Status Write(void* to_device, const void* from_host, size_t bytes) = 0;
+  virtual absl::Status Read(void* to_host, const void* from_device, size_t bytes) = 0;
+
+  // Part of kMemoryBytes of the device, aligned to 256 bytes; all of them are given back by Reset. Aborts when there is
+  // no more.
+  char* Allocate(size_t bytes);
+  void Reset() { used_ = 0; }
+
+ protected:
+  // kMemoryBytes at `memory`, aligned to 256 bytes.
+  TestRig() = default;
+  void SetMemory(void* memory) { memory_ = static_cast<char*>(memory); }
+
+ private:
+  char* memory_ = nullptr;
+  size_t used_ = 0;
+};
+
+using MakeTestRig = absl::StatusOr<std::unique_ptr<TestRig>> (*)();
+
+absl::StatusOr<std::unique_ptr<TestRig>> MakeHostRig();
+// Device 0, a stream of its own. UNAVAILABLE where there is none.
+absl::StatusOr<std::unique_ptr<TestRig>> MakeDeviceRig();
+
+// An array on the device that begins `offset` bytes behind a boundary of 256, with a known pattern on both sides.
+class DeviceBytes {
+ public:
+  DeviceBytes(TestRig& rig, const std::vector<uint8_t>& contents, size_t offset);
+
+  char* data() const { return data_; }
+  std::vector<uint8_t> Read() const;
+  // Whether what surrounds the array still has its pattern.
+  bool GuardsIntact() const;
+
+ private:
+  static constexpr size_t kGuard = 128;
+
+  TestRig& rig_;
+  const size_t before_;
+  const size_t bytes_;
+  char* const data_;
+};
+
+// Fails the running test with the first place in which they differ, counted in elements of `element_bytes`.
+void ExpectSameBytes(const std::vector<uint8_t>& actual, const std::vector<uint8_t>& expected, size_t element_bytes);
+
+}  // namespace cuda
+}  // namespace kernels
+}  // namespace lockstep
+
+#endif  // KERNELS_CUDA_RIG_TESTING_H_

@@ -1,0 +1,354 @@
+#include "launch/launcher.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <tuple>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/types/span.h"
+#include "base/deadline.h"
+#include "base/status.h"
+#include "launch/output_relay.h"
+#include "launch/process_guardian.h"
+#include "launch/signal_inbox.h"
+#include "launch/spawn.h"
+#include "transport/net/socket.h"
+#include "transport/store/store_tcp_server.h"
+
+namespace lockstep {
+namespace {
+
+static_assert(kLauncherRanksMax <= ProcessGuardian::kGroupsMax, "every rank's group is guarded");
+
+// A rank's process is its group's leader. The group outlives it while children of the rank live on; the kernel does not
+// give the number away before the last of them was reaped, so it may be signalled until then.
+struct RankProcess {
+  pid_t pid = 0;
+  bool ended = false;
+  bool group_gone = false;
+  int wait_status = 0;
+  bool killed = false;                      // SIGKILL was sent to the group
+  Deadline kill_at = Deadline::Infinite();  // set when the group was told to end
+};
+
+// Makes this process the parent of its descendants' orphans while it lives, so that they can be waited for.
+class SubreaperScope {
+ public:
+  SubreaperScope() {
+    prctl(PR_GET_CHILD_SUBREAPER, &before_);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+  }
+  ~SubreaperScope() { prctl(PR_SET_CHILD_SUBREAPER, before_); }
+
+ private:
+  int before_ = 0;
+};
+
+class Job {
+ public:
+  Job(const LaunchOptions& options, std::unique_ptr<SignalInbox> inbox, std::unique_ptr<ProcessGuardian> guardian)
+      : options_(options),
+        inbox_(std::move(inbox)),
+        guardian_(std::move(guardian)),
+        relay_(options.stdout_fd, options.stderr_fd) {}
+  ~Job();
+
+  // `server` is null when somebody else serves the store.
+  absl::Status Start(const std::string& path, const std::string& job_id, std::unique_ptr<TcpStoreServer> server);
+  void Run();
+  LaunchResult Result() const;
+
+ private:
+  absl::Status StartRank(int rank, SpawnOptions spawn);
+  // Waits for signals, output, or the next deadline, and deals with them.
+  void Turn();
+  void HandleSignal(const SignalInbox::Received& received);
+  // Collects children that ended. `hint` is the one that the signal named: the kernel merges SIGCHLDs that come while
+  // one is pending and keeps the first, so among several it is most likely the one that ended first.
+  void Reap(pid_t hint);
+  void SignalGroups(int signal);
+  // SIGTERM now, SIGKILL after the grace period.
+  void EndGroup(RankProcess* rank);
+  void EndAll();
+  bool AllEnded() const;
+  bool AllGone() const;
+
+  const LaunchOptions& options_;
+  SubreaperScope subreaper_;
+  const std::unique_ptr<SignalInbox> inbox_;
+  const std::unique_ptr<ProcessGuardian> guardian_;
+  std::unique_ptr<TcpStoreServer> server_;
+  OutputRelay relay_;
+  std::vector<RankProcess> ranks_;
+  std::vector<pollfd> poll_fds_;
+  absl::optional<int> first_failed_;
+  int interrupts_ = 0;
+  int passed_on_before_failure_ = 0;  // the last ending signal from outside, if one came before the first failure
+};
+
+Job::~Job() {
+  for (RankProcess& rank : ranks_) {
+    if (rank.group_gone) continue;
+    kill(-rank.pid, SIGKILL);
+    while (waitpid(-rank.pid, nullptr, 0) >= 0 || errno == EINTR) {
+    }
+  }
+}
+
+absl::Status Job::Start(const std::string& path, const std::string& job_id, std::unique_ptr<TcpStoreServer> server) {
+  server_ = std::move(server);
+  const std::string store =
+      server_ != nullptr ? absl::StrCat("tcp://", server_->address().ToString()) : options_.store_url;
+  const std::string served = server_ != nullptr ? "1" : "0";
+  const std::string size = absl::StrCat(options_.world_size);
+  for (int rank = 0; rank < options_.world_size; ++rank) {
+    std::vector<std::pair<std::string, std::string>> variables = {
+        {"LOCKSTEP_RANK", absl::StrCat(rank)},
+        {"LOCKSTEP_WORLD_SIZE", size},
+        {"LOCKSTEP_LOCAL_RANK", absl::StrCat(rank)},
+        {"LOCKSTEP_LOCAL_WORLD_SIZE", size},
+        {"LOCKSTEP_STORE", store},
+        {"LOCKSTEP_STORE_SERVED", served},
+        {"LOCKSTEP_JOB_ID", job_id},
+    };
+    variables.insert(variables.end(), options_.environment.begin(), options_.environment.end());
+    SpawnOptions spawn;
+    spawn.path = path;
+    spawn.arguments = options_.command;
+    spawn.environment = EnvironmentWith(variables);
+    spawn.signal_mask = inbox_->mask_before();
+    spawn.in_child = &ProcessGuardian::WatchCaller;
+    spawn.in_child_context = guardian_.get();
+    LOCKSTEP_RETURN_IF_ERROR(Annotate(StartRank(rank, std::move(spawn)), absl::StrCat("rank ", rank)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Job::StartRank(int rank, SpawnOptions spawn) {
+  int write_ends[2] = {-1, -1};
+  const auto close_write_ends = absl::MakeCleanup([&write_ends] {
+    for (int fd : write_ends) {
+      if (fd >= 0) close(fd);
+    }
+  });
+  if (options_.foreground_rank == rank) {
+    spawn.stdin_fd = isatty(0) ? -1 : 0;
+    spawn.stdout_fd = options_.stdout_fd;
+    spawn.stderr_fd = options_.stderr_fd;
+    spawn.ignore_terminal_stop = true;
+  } else {
+    const std::string prefix = absl::StrCat("[", rank, "] ");
+    LOCKSTEP_ASSIGN_OR_RETURN(write_ends[0], relay_.AddStream(prefix, OutputRelay::Sink::kStdout));
+    LOCKSTEP_ASSIGN_OR_RETURN(write_ends[1], relay_.AddStream(prefix, OutputRelay::Sink::kStderr));
+    spawn.stdout_fd = write_ends[0];
+    spawn.stderr_fd = write_ends[1];
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const pid_t pid, Spawn(spawn));
+  RankProcess process;
+  process.pid = pid;
+  ranks_.push_back(process);
+  return absl::OkStatus();
+}
+
+void Job::Run() {
+  while (!AllGone()) Turn();
+  relay_.Finish();
+  while (relay_.pending()) Turn();
+}
+
+void Job::Turn() {
+  Deadline wake = Deadline::Infinite();
+  for (const RankProcess& rank : ranks_) {
+    if (!rank.group_gone && !rank.killed) wake = Deadline::Earlier(wake, rank.kill_at);
+  }
+  poll_fds_.assign(1, {inbox_->fd(), POLLIN, 0});
+  relay_.PollFds(&poll_fds_);
+  if (poll(poll_fds_.data(), poll_fds_.size(), wake.remaining_ms()) < 0) return;  // EINTR, or ENOMEM to be tried again
+
+  relay_.HandleEvents(absl::MakeConstSpan(poll_fds_).subspan(1));
+  while (absl::optional<SignalInbox::Received> received = inbox_->Take()) HandleSignal(*received);
+  for (RankProcess& rank : ranks_) {
+    if (rank.group_gone || rank.killed || !rank.kill_at.passed()) continue;
+    kill(-rank.pid, SIGKILL);
+    rank.killed = true;
+  }
+}
+
+void Job::HandleSignal(const SignalInbox::Received& received) {
+  switch (received.signal) {
+    case SIGCHLD:
+      Reap(received.sender);
+      return;
+    case SIGUSR1:
+    case SIGUSR2:
+      // To the ranks alone: their helpers seldom expect these, and would die.
+      for (const RankProcess& rank : ranks_) {
+        if (!rank.ended) kill(rank.pid, received.signal);
+      }
+      return;
+    case SIGTSTP:
+      SignalGroups(SIGTSTP);
+      raise(SIGSTOP);  // to this thread: returns when somebody has continued us
+      SignalGroups(SIGCONT);
+      return;
+    default:
+      if (received.signal == SIGINT) ++interrupts_;
+      if (!first_failed_.has_value()) passed_on_before_failure_ = received.signal;
+      SignalGroups(received.signal);
+      if (AllEnded()) {
+        // Only leftovers or a reader that does not read are being waited for.
+        for (RankProcess& rank : ranks_) rank.kill_at = Deadline::Now();
+        relay_.Discard();
+      } else if (interrupts_ >= 2) {
+        EndAll();
+      }
+  }
+}
+
+void Job::Reap(pid_t hint) {
+  std::vector<int> ended;
+  int status;
+  pid_t pid;
+  while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+    for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank) {
+      if (ranks_[rank].pid != pid || ranks_[rank].ended) continue;
+      ranks_[rank].ended = true;
+      ranks_[rank].wait_status = status;
+      ended.push_back(rank);
+    }
+  }
+  // Of several that ended since the last look, one that was killed is a likelier cause than one that gave up.
+  const auto order = [this, hint](int rank) {
+    const RankProcess& process = ranks_[rank];
+    return std::make_tuple(process.pid != hint, !WIFSIGNALED(process.wait_status), rank);
+  };
+  std::sort(ended.begin(), ended.end(), [&order](int a, int b) { return order(a) < order(b); });
+  for (int rank : ended) {
+    if (ranks_[rank].wait_status == 0 || first_failed_.has_value()) continue;
+    first_failed_ = rank;
+    EndAll();
+  }
+  for (RankProcess& rank : ranks_) {
+    if (!rank.ended || rank.group_gone) continue;
+    siginfo_t unused;
+    if (waitid(P_PGID, rank.pid, &unused, WEXITED | WNOHANG | WNOWAIT) != 0 && errno == ECHILD) {
+      rank.group_gone = true;
+      guardian_->Forget(rank.pid);
+    }
+  }
+  // What the ranks left behind. Once more if the group was told before: a child that was just being started may have
+  // missed it.
+  for (int rank : ended) {
+    if (ranks_[rank].group_gone) continue;
+    EndGroup(&ranks_[rank]);
+    kill(-ranks_[rank].pid, SIGTERM);
+  }
+}
+
+void Job::SignalGroups(int signal) {
+  for (const RankProcess& rank : ranks_) {
+    if (!rank.group_gone) kill(-rank.pid, signal);
+  }
+}
+
+void Job::EndGroup(RankProcess* rank) {
+  if (rank->group_gone || !rank->kill_at.infinite()) return;
+  rank->kill_at = Deadline::AfterMs(options_.grace_ms);
+  kill(-rank->pid, SIGTERM);
+  kill(-rank->pid, SIGCONT);  // a stopped process would not notice
+}
+
+void Job::EndAll() {
+  for (RankProcess& rank : ranks_) EndGroup(&rank);
+}
+
+bool Job::AllEnded() const {
+  return std::all_of(ranks_.begin(), ranks_.end(), [](const RankProcess& rank) { return rank.ended; });
+}
+
+bool Job::AllGone() const {
+  return std::all_of(ranks_.begin(), ranks_.end(), [](const RankProcess& rank) { return rank.group_gone; });
+}
+
+LaunchResult Job::Result() const {
+  LaunchResult result;
+  for (const RankProcess& rank : ranks_) result.ranks.push_back(RankEnd{rank.pid, rank.wait_status});
+  result.first_failed = first_failed_;
+  if (!first_failed_.has_value()) return result;
+
+  const RankProcess& failed = ranks_[*first_failed_];
+  const int status = failed.wait_status;
+  result.exit_status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  result.report = absl::StrCat("rank ", *first_failed_, " (pid ", failed.pid, ") ", DescribeWaitStatus(status));
+  if (passed_on_before_failure_ != 0) {
+    absl::StrAppend(&result.report, ", after SIG", sigabbrev_np(passed_on_before_failure_),
+                    " was passed on to all ranks");
+  }
+  if (!relay_.status().ok()) absl::StrAppend(&result.report, "; ", relay_.status().message());
+  return result;
+}
+
+absl::StatusOr<std::string> RandomJobId() {
+  uint64_t bits;
+  if (getrandom(&bits, sizeof(bits), 0) != sizeof(bits)) return ErrnoStatus(errno, "draw a random job id");
+  return absl::StrFormat("%016x", bits);
+}
+
+// On the loopback interface: all ranks are on this host.
+absl::StatusOr<std::unique_ptr<TcpStoreServer>> ServeStore() {
+  LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress address, SocketAddress::Parse("127.0.0.1:0"));
+  return TcpStoreServer::Create(address, TcpStoreServer::Options());
+}
+
+absl::Status Validate(const LaunchOptions& options) {
+  if (options.world_size < 1 || options.world_size > kLauncherRanksMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the number of ranks is ", options.world_size, "; it must be 1 to ", kLauncherRanksMax));
+  }
+  if (options.command.empty()) return absl::InvalidArgumentError("no program to run");
+  if (options.foreground_rank.has_value() &&
+      (*options.foreground_rank < 0 || *options.foreground_rank >= options.world_size)) {
+    return absl::InvalidArgumentError(absl::StrCat("the foreground rank is ", *options.foreground_rank,
+                                                   "; it must be 0 to ", options.world_size - 1));
+  }
+  if (options.grace_ms < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the grace period is ", options.grace_ms, " ms; it cannot be negative"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<LaunchResult> Launch(const LaunchOptions& options) {
+  LOCKSTEP_RETURN_IF_ERROR(Validate(options));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string path, FindProgram(options.command[0]));
+  std::string job_id = options.job_id;
+  if (job_id.empty()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(job_id, RandomJobId());
+  }
+  // The guardian first: a fork holds what is open at that moment.
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<ProcessGuardian> guardian, ProcessGuardian::Start());
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<SignalInbox> inbox, SignalInbox::Open());
+  Job job(options, std::move(inbox), std::move(guardian));
+  std::unique_ptr<TcpStoreServer> server;
+  if (options.store_url.empty()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(server, ServeStore());
+  }
+  LOCKSTEP_RETURN_IF_ERROR(job.Start(path, job_id, std::move(server)));
+  job.Run();
+  return job.Result();
+}
+
+}  // namespace lockstep

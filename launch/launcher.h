@@ -1,0 +1,68 @@
+// The launcher: runs a program as the ranks of one world on this host. What `lockstep-run` does, as a library.
+//
+// Each rank finds LOCKSTEP_RANK, _WORLD_SIZE, _LOCAL_RANK, _LOCAL_WORLD_SIZE, _STORE and _JOB_ID in its environment and
+// is a process group of its own. Output comes back line by line behind "[rank] ". Signals are passed on. The first rank
+// that fails ends the job: all others get SIGTERM and, after a grace period, SIGKILL. What a rank leaves behind in its
+// group when it exits is ended likewise. Nothing of the job outlives the launcher, not even one killed by SIGKILL; only
+// a process that leaves its rank's group on purpose (setsid) is let go.
+
+#ifndef LAUNCH_LAUNCHER_H_
+#define LAUNCH_LAUNCHER_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/optional.h"
+
+namespace lockstep {
+
+inline constexpr int kLauncherRanksMax = 4096;
+
+struct LaunchOptions {
+  int world_size = 1;
+  std::vector<std::string> command;  // the program and its arguments
+  // This rank gets the launcher's own stdout and stderr, with no prefix, and its stdin unless that is a terminal. Other
+  // ranks read from /dev/null.
+  absl::optional<int> foreground_rank;
+  int64_t grace_ms = 5000;  // from SIGTERM to SIGKILL
+  std::string job_id;       // empty: random
+  std::string store_url;    // empty: the launcher serves a store on the loopback interface
+  std::vector<std::pair<std::string, std::string>> environment;  // set for every rank besides the above
+  // Where output goes; borrowed.
+  int stdout_fd = 1;
+  int stderr_fd = 2;
+};
+
+struct RankEnd {
+  pid_t pid = 0;
+  int wait_status = 0;  // as waitpid() tells it
+  bool failed() const { return wait_status != 0; }
+};
+
+struct LaunchResult {
+  std::vector<RankEnd> ranks;
+  absl::optional<int> first_failed;  // the rank that failed first
+  // 0, or that of the first failed rank: its exit status, or 128 + the signal that killed it.
+  int exit_status = 0;
+  // "rank 2 (pid 71) was killed by signal 9 (SIGKILL)"; empty when all is well.
+  std::string report;
+};
+
+// Returns when every rank has ended and all output is written. An error means that the job did not start, and nothing
+// is left of it: INVALID_ARGUMENT for options out of range; for the program NOT_FOUND, PERMISSION_DENIED, or
+// FAILED_PRECONDITION when it cannot run here, or another launch is under way in this process.
+//
+// While it runs it takes over the process's SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP and SIGCHLD, on
+// whichever thread they arrive, and reaps all children of the process. The terminal's signals and SIGTERM go to whole
+// groups, SIGUSR1 and SIGUSR2 to the ranks alone. A second SIGINT ends the job as a failed rank does. When nobody reads
+// the launcher's output any more (EPIPE) the ranks' own writes fail so too.
+absl::StatusOr<LaunchResult> Launch(const LaunchOptions& options);
+
+}  // namespace lockstep
+
+#endif  // LAUNCH_LAUNCHER_H_

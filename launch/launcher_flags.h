@@ -1,0 +1,30 @@
+// The command line of lockstep-run.
+//
+//   lockstep-run [option...] program [argument...]
+//
+// Options end at the first word that is none; everything from the program on is the program's.
+
+#ifndef LAUNCH_LAUNCHER_FLAGS_H_
+#define LAUNCH_LAUNCHER_FLAGS_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "launch/launcher.h"
+
+namespace lockstep {
+
+struct LauncherFlags {
+  bool help = false;
+  LaunchOptions options;
+};
+
+// `arguments` without the launcher's own name. INVALID_ARGUMENT names the option and what it takes.
+absl::StatusOr<LauncherFlags> ParseLauncherFlags(absl::Span<const std::string> arguments);
+
+extern const char kLauncherHelp[];
+
+}  // namespace lockstep
+
+#endif  // LAUNCH_LAUNCHER_FLAGS_H_

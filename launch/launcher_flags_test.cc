@@ -1,0 +1,76 @@
+#include "launch/launcher_flags.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Words = std::vector<std::string>;
+
+TEST(LauncherFlags, LeavesEverythingFromTheProgramOnToTheProgram) {
+  const absl::StatusOr<LauncherFlags> flags =
+      ParseLauncherFlags(Words{"-n", "4", "--grace=0.25", "train", "-n", "7", "--help", "--", "x"});
+  ASSERT_THAT(flags, IsOk());
+  EXPECT_EQ(flags->options.world_size, 4);
+  EXPECT_EQ(flags->options.grace_ms, 250);
+  EXPECT_FALSE(flags->help);
+  EXPECT_THAT(flags->options.command, ElementsAre("train", "-n", "7", "--help", "--", "x"));
+}
+
+TEST(LauncherFlags, TakesValuesAsTheNextWordOrBehindAnEqualsSign) {
+  const absl::StatusOr<LauncherFlags> flags = ParseLauncherFlags(
+      Words{"--nproc=3", "--foreground", "2", "--job-id", "a=b", "--store=tcp://host:1/?x=y", "--", "-odd-name"});
+  ASSERT_THAT(flags, IsOk());
+  EXPECT_EQ(flags->options.world_size, 3);
+  EXPECT_EQ(flags->options.foreground_rank, 2);
+  EXPECT_EQ(flags->options.job_id, "a=b");
+  EXPECT_EQ(flags->options.store_url, "tcp://host:1/?x=y");
+  EXPECT_THAT(flags->options.command, ElementsAre("-odd-name"));
+}
+
+TEST(LauncherFlags, HelpNeedsNothingElse) {
+  const absl::StatusOr<LauncherFlags> flags = ParseLauncherFlags(Words{"--help"});
+  ASSERT_THAT(flags, IsOk());
+  EXPECT_TRUE(flags->help);
+}
+
+TEST(LauncherFlags, RefusesBadNumbersAndSaysWhatTheOptionTakes) {
+  for (const char* bad : {"0", "-1", "4097", "two", "", "1.5", "99999999999999999999"}) {
+    EXPECT_THAT(ParseLauncherFlags(Words{"-n", bad, "x"}),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr(std::string("-n is '") + bad), HasSubstr("1 to 4096"))));
+  }
+  for (const char* bad : {"-1", "nan", "inf", "x", ""}) {
+    EXPECT_THAT(ParseLauncherFlags(Words{"-n", "1", "--grace", bad, "x"}),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--grace is")));
+  }
+  EXPECT_THAT(ParseLauncherFlags(Words{"-n", "2", "--foreground", "-1", "x"}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--foreground is '-1'")));
+}
+
+TEST(LauncherFlags, RefusesUnknownAndIncompleteOptions) {
+  EXPECT_THAT(ParseLauncherFlags(Words{"-np", "2", "x"}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no option -np")));
+  EXPECT_THAT(ParseLauncherFlags(Words{"--verbose"}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no option --verbose")));
+  EXPECT_THAT(ParseLauncherFlags(Words{"-n"}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("-n needs a value")));
+  EXPECT_THAT(ParseLauncherFlags(Words{"-n", "2"}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("which program")));
+  EXPECT_THAT(ParseLauncherFlags(Words{"x"}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("how many ranks")));
+  EXPECT_THAT(ParseLauncherFlags(Words{}), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("how many ranks")));
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,402 @@
+#include "launch/launcher.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "launch/spawn.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
+
+// A file in memory that collects output.
+class Capture {
+ public:
+  Capture() : fd_(memfd_create("capture", MFD_CLOEXEC)) {}
+  ~Capture() { close(fd_); }
+
+  int fd() const { return fd_; }
+  std::string text() const {
+    std::string text(lseek(fd_, 0, SEEK_END), '\0');
+    EXPECT_EQ(pread(fd_, &text[0], text.size(), 0), text.size());
+    return text;
+  }
+  std::vector<std::string> lines() const { return absl::StrSplit(text(), '\n', absl::SkipEmpty()); }
+
+ private:
+  const int fd_;
+};
+
+class LauncherTest : public testing::Test {
+ protected:
+  LauncherTest() {
+    options_.stdout_fd = out_.fd();
+    options_.stderr_fd = err_.fd();
+    options_.store_url = "file:///nowhere";
+    char folder[] = "/tmp/launcher_test.XXXXXX";
+    folder_ = mkdtemp(folder);
+  }
+  ~LauncherTest() override {
+    // Each test, whatever it did, leaves no child behind, not even a zombie.
+    EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);
+    EXPECT_EQ(errno, ECHILD);
+    for (const std::string& file : files_) unlink(file.c_str());
+    rmdir(folder_.c_str());
+  }
+
+  absl::StatusOr<LaunchResult> Run(int world_size, const std::string& script) {
+    options_.world_size = world_size;
+    options_.command = {"/bin/sh", "-c", script};
+    return Launch(options_);
+  }
+
+  std::string File(const std::string& name) {
+    files_.push_back(absl::StrCat(folder_, "/", name));
+    return files_.back();
+  }
+
+  Capture out_;
+  Capture err_;
+  LaunchOptions options_;
+  std::string folder_;
+  std::vector<std::string> files_;
+};
+
+TEST_F(LauncherTest, TellsEachRankItsPlace) {
+  options_.job_id = "job 7";
+  options_.environment = {{"EXTRA", "more"}};
+  const auto result = Run(2,
+                          "echo $LOCKSTEP_RANK/$LOCKSTEP_WORLD_SIZE $LOCKSTEP_LOCAL_RANK/$LOCKSTEP_LOCAL_WORLD_SIZE "
+                          "$LOCKSTEP_STORE $LOCKSTEP_JOB_ID $EXTRA");
+  ASSERT_THAT(result, IsOk());
+  EXPECT_EQ(result->exit_status, 0);
+  EXPECT_EQ(result->report, "");
+  EXPECT_FALSE(result->first_failed.has_value());
+  EXPECT_THAT(out_.lines(),
+              UnorderedElementsAre("[0] 0/2 0/2 file:///nowhere job 7 more", "[1] 1/2 1/2 file:///nowhere job 7 more"));
+}
+
+TEST_F(LauncherTest, ServesAStoreUnlessOneIsGiven) {
+  ASSERT_THAT(Run(1, "echo $LOCKSTEP_STORE_SERVED"), IsOk());
+  options_.store_url.clear();
+  ASSERT_THAT(Run(2, "echo $LOCKSTEP_STORE $LOCKSTEP_STORE_SERVED"), IsOk());
+  const std::vector<std::string> lines = out_.lines();
+  ASSERT_EQ(lines.size(), 3);
+  EXPECT_EQ(lines[0], "[0] 0");
+  EXPECT_THAT(lines[1], ContainsRegex("^.[01]. tcp://127.0.0.1:[0-9]+ 1$"));
+  EXPECT_EQ(lines[1].substr(4), lines[2].substr(4));
+}
+
+TEST_F(LauncherTest, DrawsAnotherJobIdForEachJob) {
+  ASSERT_THAT(Run(1, "echo $LOCKSTEP_JOB_ID"), IsOk());
+  ASSERT_THAT(Run(1, "echo $LOCKSTEP_JOB_ID"), IsOk());
+  const std::vector<std::string> lines = out_.lines();
+  ASSERT_EQ(lines.size(), 2);
+  EXPECT_GE(lines[0].size(), 12);
+  EXPECT_NE(lines[0], lines[1]);
+}
+
+TEST_F(LauncherTest, ArgumentsArriveUntouched) {
+  options_.command = {"/bin/sh", "-c", "printf '<%s>' \"$@\"", "name", "a b", "", "--help", "$x"};
+  ASSERT_THAT(Launch(options_), IsOk());
+  EXPECT_EQ(out_.text(), "[0] <a b><><--help><$x>\n");
+}
+
+TEST_F(LauncherTest, KeepsStdoutAndStderrApartAndCompletesTheLastLine) {
+  ASSERT_THAT(Run(1, "echo out; echo err >&2; printf 'no newline'; printf 'none here' >&2"), IsOk());
+  EXPECT_EQ(out_.text(), "[0] out\n[0] no newline\n");
+  EXPECT_EQ(err_.text(), "[0] err\n[0] none here\n");
+}
+
+TEST_F(LauncherTest, ForegroundRankWritesWithoutAPrefix) {
+  options_.foreground_rank = 1;
+  ASSERT_THAT(Run(2, "printf \"r$LOCKSTEP_RANK\"; printf \"e$LOCKSTEP_RANK\" >&2"), IsOk());
+  EXPECT_THAT(out_.text(), testing::AnyOf("r1[0] r0\n", "[0] r0\nr1"));
+  EXPECT_THAT(err_.text(), testing::AnyOf("e1[0] e0\n", "[0] e0\ne1"));
+}
+
+TEST_F(LauncherTest, RanksReadNothing) {
+  ASSERT_THAT(Run(2, "cat; echo end"), IsOk());
+  EXPECT_THAT(out_.lines(), UnorderedElementsAre("[0] end", "[1] end"));
+}
+
+// Three ranks write 20,000 lines each at once: nothing is lost, torn or out of order.
+TEST_F(LauncherTest, RelaysMuchOutputWithWholeLinesInOrder) {
+  ASSERT_THAT(Run(3, "seq 1 20000"), IsOk());
+  std::map<std::string, int> last;
+  for (const std::string& line : out_.lines()) {
+    const std::vector<std::string> words = absl::StrSplit(line, ' ');
+    ASSERT_EQ(words.size(), 2) << line;
+    int number;
+    ASSERT_TRUE(absl::SimpleAtoi(words[1], &number)) << line;
+    ASSERT_EQ(number, ++last[words[0]]) << line;
+  }
+  EXPECT_THAT(last, UnorderedElementsAre(testing::Pair("[0]", 20000), testing::Pair("[1]", 20000),
+                                         testing::Pair("[2]", 20000)));
+}
+
+TEST_F(LauncherTest, FirstFailureEndsTheOthersAndGivesTheExitStatus) {
+  // The others fail too once they are told to end: that is not what is reported.
+  const auto result = Run(3,
+                          "if [ $LOCKSTEP_RANK = 1 ]; then exit 3; fi\n"
+                          "sleep 1000 & trap 'echo told; exit 9' TERM; wait");
+  ASSERT_THAT(result, IsOk());
+  EXPECT_EQ(result->first_failed, 1);
+  EXPECT_EQ(result->exit_status, 3);
+  EXPECT_EQ(result->report, absl::StrCat("rank 1 (pid ", result->ranks[1].pid, ") exited with status 3"));
+}
+
+TEST_F(LauncherTest, KilledRankIsReportedWithItsSignal) {
+  const auto result = Run(3, "if [ $LOCKSTEP_RANK = 2 ]; then kill -KILL $$; fi; sleep 1000 & wait");
+  ASSERT_THAT(result, IsOk());
+  EXPECT_EQ(result->first_failed, 2);
+  EXPECT_EQ(result->exit_status, 137);
+  EXPECT_EQ(result->report, absl::StrCat("rank 2 (pid ", result->ranks[2].pid, ") was killed by signal 9 (SIGKILL)"));
+  EXPECT_EQ(DescribeWaitStatus(result->ranks[0].wait_status), "was killed by signal 15 (SIGTERM)");
+}
+
+TEST_F(LauncherTest, RankThatIgnoresSigtermIsKilledAfterTheGracePeriod) {
+  options_.grace_ms = 100;
+  const std::string fifo = File("fifo");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  const auto result = Run(2, absl::StrCat("if [ $LOCKSTEP_RANK = 1 ]; then read line < ", fifo,
+                                          "; exit 4; fi\n"
+                                          "trap '' TERM; echo ready > ",
+                                          fifo, "; while :; do sleep 1000; done"));
+  ASSERT_THAT(result, IsOk());
+  EXPECT_EQ(result->exit_status, 4);
+  EXPECT_EQ(DescribeWaitStatus(result->ranks[0].wait_status), "was killed by signal 9 (SIGKILL)");
+}
+
+TEST_F(LauncherTest, StoppedRankIsEndedWithoutWaitingForTheGracePeriod) {
+  options_.grace_ms = 1000 * 1000;
+  const std::string fifo = File("fifo");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  const auto result =
+      Run(2, absl::StrCat("if [ $LOCKSTEP_RANK = 0 ]; then echo $$ > ", fifo,
+                          "; kill -STOP $$; fi\n"
+                          "read pid < ",
+                          fifo,
+                          "\n"
+                          "until read state < /proc/$pid/stat && case $state in *') T '*) ;; *) false; esac\n"
+                          "do :; done; exit 5"));
+  ASSERT_THAT(result, IsOk());
+  EXPECT_EQ(result->exit_status, 5);
+  EXPECT_EQ(DescribeWaitStatus(result->ranks[0].wait_status), "was killed by signal 15 (SIGTERM)");
+}
+
+TEST_F(LauncherTest, PassesSignalsOnToEveryRank) {
+  const std::string fifo = File("fifo");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  for (const char* signal : {"INT", "TERM", "HUP", "QUIT", "USR1", "USR2"}) {
+    Capture out;
+    options_.stdout_fd = out.fd();
+    // Rank 1 has set its trap when rank 0, which has too, signals the launcher: its parent.
+    const auto result = Run(2, absl::StrCat("sleep 1000 & trap 'echo got ", signal, "; exit 0' ", signal,
+                                            "\n"
+                                            "if [ $LOCKSTEP_RANK = 1 ]; then echo ready > ",
+                                            fifo, "; else read line < ", fifo, "; kill -", signal,
+                                            " $PPID; fi\n"
+                                            "while :; do wait; done"));
+    ASSERT_THAT(result, IsOk());
+    EXPECT_EQ(result->exit_status, 0) << result->report;
+    EXPECT_THAT(out.lines(), UnorderedElementsAre(absl::StrCat("[0] got ", signal), absl::StrCat("[1] got ", signal)));
+  }
+}
+
+TEST_F(LauncherTest, ReportSaysWhichSignalWasPassedOn) {
+  const auto result = Run(1, "sleep 1000 & kill -TERM $PPID; wait");
+  ASSERT_THAT(result, IsOk());
+  EXPECT_EQ(result->exit_status, 128 + SIGTERM);
+  EXPECT_THAT(result->report, HasSubstr("killed by signal 15 (SIGTERM), after SIGTERM was passed on to all ranks"));
+}
+
+TEST_F(LauncherTest, SecondInterruptEndsTheJob) {
+  const auto result =
+      Run(1, "sleep 1000 & trap 'echo again; kill -INT $PPID' INT; kill -INT $PPID; while :; do wait; done");
+  ASSERT_THAT(result, IsOk());
+  EXPECT_THAT(out_.lines(), testing::Contains("[0] again"));
+  EXPECT_EQ(result->exit_status, 128 + SIGTERM);
+}
+
+TEST_F(LauncherTest, WhatARankLeavesBehindIsEndedWhenItExits) {
+  options_.grace_ms = 100;
+  const auto result = Run(1, "(trap '' TERM; sleep 1000) & echo $!; sleep 1000 & echo $!");
+  ASSERT_THAT(result, IsOk());
+  EXPECT_EQ(result->exit_status, 0);
+  const std::vector<std::string> lines = out_.lines();
+  ASSERT_EQ(lines.size(), 2);
+  for (const std::string& line : lines) {
+    pid_t pid;
+    ASSERT_TRUE(absl::SimpleAtoi(line.substr(4), &pid)) << line;
+    EXPECT_EQ(kill(pid, 0), -1) << line;
+    EXPECT_EQ(errno, ESRCH);
+  }
+}
+
+TEST_F(LauncherTest, WritersFailWhenNobodyReadsTheOutput) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  close(ends[0]);
+  options_.stdout_fd = ends[1];
+  const auto result = Run(2, "exec cat /dev/zero");
+  close(ends[1]);
+  ASSERT_THAT(result, IsOk());
+  EXPECT_EQ(result->exit_status, 128 + SIGPIPE);
+  EXPECT_THAT(result->report, HasSubstr("the launcher could not write its output: stdout: Broken pipe"));
+}
+
+TEST_F(LauncherTest, ProgramThatCannotRunIsAnErrorBeforeAnythingStarts) {
+  options_.command = {"no-such-program-anywhere"};
+  EXPECT_THAT(Launch(options_), StatusIs(absl::StatusCode::kNotFound, HasSubstr("'no-such-program-anywhere' in PATH")));
+  options_.command = {"/no/such/program"};
+  EXPECT_THAT(Launch(options_), StatusIs(absl::StatusCode::kNotFound, HasSubstr("/no/such/program")));
+  options_.command = {"/tmp"};
+  EXPECT_THAT(Launch(options_), StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("is a directory")));
+
+  const std::string file = File("text");
+  std::ofstream(file) << "just text\n";
+  options_.command = {file};
+  ASSERT_EQ(chmod(file.c_str(), 0600), 0);
+  EXPECT_THAT(Launch(options_), StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr(file)));
+  ASSERT_EQ(chmod(file.c_str(), 0700), 0);
+  EXPECT_THAT(Launch(options_), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("begins with #!")));
+  std::ofstream(file) << "#!/no/such/interpreter\n";
+  EXPECT_THAT(Launch(options_), StatusIs(absl::StatusCode::kNotFound, HasSubstr("interpreter")));
+  EXPECT_EQ(out_.text() + err_.text(), "");
+}
+
+TEST_F(LauncherTest, RefusesOptionsOutOfRange) {
+  options_.command = {"/bin/true"};
+  for (int world_size : {0, -1, kLauncherRanksMax + 1}) {
+    options_.world_size = world_size;
+    EXPECT_THAT(Launch(options_), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("number of ranks")));
+  }
+  options_.world_size = 2;
+  for (int rank : {-1, 2}) {
+    options_.foreground_rank = rank;
+    EXPECT_THAT(Launch(options_), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("foreground rank")));
+  }
+  options_.foreground_rank.reset();
+  options_.grace_ms = -1;
+  EXPECT_THAT(Launch(options_), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("grace period")));
+  options_.grace_ms = 0;
+  options_.command.clear();
+  EXPECT_THAT(Launch(options_), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no program")));
+}
+
+// ---- The program lockstep-run --------------------------------------------------------------------------------------
+
+class LockstepRunTest : public LauncherTest {
+ protected:
+  pid_t Start(std::vector<std::string> arguments) {
+    SpawnOptions spawn;
+    spawn.path = "launch/lockstep-run";
+    spawn.arguments = {"lockstep-run", "--store=file:///nowhere"};
+    spawn.arguments.insert(spawn.arguments.end(), arguments.begin(), arguments.end());
+    spawn.environment = EnvironmentWith({});
+    spawn.stdout_fd = out_.fd();
+    spawn.stderr_fd = err_.fd();
+    const absl::StatusOr<pid_t> pid = Spawn(spawn);
+    EXPECT_THAT(pid, IsOk());
+    return pid.ok() ? *pid : -1;
+  }
+  static int Wait(pid_t pid) {
+    int status = 0;
+    EXPECT_EQ(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+};
+
+TEST_F(LockstepRunTest, ExitStatusAndLastLineAreThoseOfTheFirstFailedRank) {
+  EXPECT_EQ(Wait(Start({"-n", "2", "/bin/sh", "-c", "echo hello; exit $LOCKSTEP_RANK"})), 1);
+  EXPECT_THAT(out_.lines(), testing::Contains("[1] hello"));
+  EXPECT_THAT(err_.text(), ContainsRegex("^lockstep-run: rank 1 \\(pid [0-9]+\\) exited with status 1\n$"));
+}
+
+TEST_F(LockstepRunTest, HelpGoesToStdout) {
+  EXPECT_EQ(Wait(Start({"--help"})), 0);
+  EXPECT_THAT(out_.text(), HasSubstr("usage: lockstep-run -n N"));
+  EXPECT_EQ(err_.text(), "");
+}
+
+TEST_F(LockstepRunTest, WrongUsageAndMissingProgramsHaveTheirOwnExitStatus) {
+  EXPECT_EQ(Wait(Start({"-n", "zero", "/bin/true"})), 2);
+  EXPECT_EQ(Wait(Start({"-n", "2", "--foreground", "2", "/bin/true"})), 2);
+  EXPECT_EQ(Wait(Start({"-n", "2", "/tmp"})), 126);
+  EXPECT_EQ(Wait(Start({"-n", "2", "no-such-program-anywhere"})), 127);
+  EXPECT_THAT(err_.lines(),
+              ElementsAre(HasSubstr("-n is 'zero'"), HasSubstr("foreground rank is 2"), HasSubstr("is a directory"),
+                          HasSubstr("no program 'no-such-program-anywhere'")));
+}
+
+// The ranks' children are two generations away from the launcher, and one of them ignores every signal it can. As their
+// new parent we see each of them end: when waitpid() answers ECHILD, nothing is left.
+TEST_F(LockstepRunTest, NothingSurvivesALauncherThatIsKilled) {
+  ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+  const std::string fifo = File("fifo");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  const pid_t launcher =
+      Start({"-n", "2", "/bin/sh", "-c",
+             absl::StrCat("trap '' TERM HUP INT; sh -c 'sleep 1000 & echo ready > ", fifo, "; wait' & wait")});
+  // Opened for writing as well: else it would end when one rank has written and closed it.
+  std::fstream ready(fifo, std::ios::in | std::ios::out);
+  for (int rank = 0; rank < 2; ++rank) {
+    std::string line;
+    ready >> line;
+    ASSERT_EQ(line, "ready");
+  }
+  ASSERT_EQ(kill(launcher, SIGKILL), 0);
+
+  // Bounded by the test's own time limit: a survivor would sleep for longer.
+  pid_t pid;
+  int reaped = 0;
+  while ((pid = waitpid(-1, nullptr, 0)) > 0) ++reaped;
+  EXPECT_EQ(errno, ECHILD);
+  EXPECT_GE(reaped, 6) << "the launcher, its guardian, two ranks and their children";
+  prctl(PR_SET_CHILD_SUBREAPER, 0);
+}
+
+TEST_F(LockstepRunTest, StopsAndContinuesWithItsRanks) {
+  const std::string fifo = File("fifo");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  const pid_t launcher =
+      Start({"-n", "1", "/bin/sh", "-c",
+             absl::StrCat("sleep 1000 & trap 'exit 6' CONT; echo ready > ", fifo, "; while :; do wait; done")});
+  std::string line;
+  std::ifstream(fifo) >> line;
+  ASSERT_EQ(line, "ready");
+  ASSERT_EQ(kill(launcher, SIGTSTP), 0);
+  int status = 0;
+  ASSERT_EQ(waitpid(launcher, &status, WUNTRACED), launcher);
+  EXPECT_TRUE(WIFSTOPPED(status));
+  ASSERT_EQ(kill(launcher, SIGCONT), 0);
+  EXPECT_EQ(Wait(launcher), 6);
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,49 @@
+// ProcessGuardian: a small process that ends other process groups should its owner die without having done so, by
+// SIGKILL included.
+//
+// A death signal (PR_SET_PDEATHSIG) reaches children only; the guardian reaches their children too. It is a fork of its
+// owner, holds no descriptor but one end of a socket pair, and sleeps until that tells it something or is closed by the
+// owner's death.
+
+#ifndef LAUNCH_PROCESS_GUARDIAN_H_
+#define LAUNCH_PROCESS_GUARDIAN_H_
+
+#include <sys/types.h>
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+
+namespace lockstep {
+
+// Not thread-safe.
+class ProcessGuardian {
+ public:
+  static constexpr int kGroupsMax = 4096;
+
+  // Forks. Start it before opening what a forgotten descriptor in another process would keep open.
+  static absl::StatusOr<std::unique_ptr<ProcessGuardian>> Start();
+
+  // Ends the guardian, not the groups it watches. Waits for its process, which takes microseconds.
+  ~ProcessGuardian();
+  ProcessGuardian(const ProcessGuardian&) = delete;
+  ProcessGuardian& operator=(const ProcessGuardian&) = delete;
+
+  // Watches the caller's own group, at most kGroupsMax at once. To be called in a forked child that leads a group,
+  // before it does anything that might outlive the owner. Async-signal-safe.
+  static void WatchCaller(const void* guardian);
+  // The group has no members any more; its number may soon belong to somebody else.
+  void Forget(pid_t group);
+
+ private:
+  ProcessGuardian(pid_t pid, int socket) : pid_(pid), socket_(socket) {}
+
+  void Tell(pid_t message) const;
+
+  const pid_t pid_;
+  const int socket_;
+};
+
+}  // namespace lockstep
+
+#endif  // LAUNCH_PROCESS_GUARDIAN_H_

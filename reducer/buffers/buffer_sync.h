@@ -1,0 +1,80 @@
+// BufferSync: brings a model's buffers from one rank to the others once per synchronised step, on a channel of its own.
+//
+// With uneven inputs, ranks that have joined take part in it no longer: in the step in which a rank joins, of which the others hear when
+// it is over, it still does; then the ranks with inputs form a part of their own. The root is the highest rank that has inputs, as
+// in DDP: a small all-reduce before each broadcast tells which that is.
+
+#ifndef REDUCER_BUFFERS_BUFFER_SYNC_H_
+#define REDUCER_BUFFERS_BUFFER_SYNC_H_
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/device/tensor_view.h"
+#include "base/rank.h"
+#include "comm/communicator.h"
+#include "reducer/buffers/buffers.h"
+
+namespace lockstep {
+
+// Instead of a broadcast. Every rank that takes part calls it with its own buffers, in place, and the channel's communicator.
+using BufferHook = std::function<absl::Status(Communicator& channel, absl::Span<const TensorView> buffers)>;
+
+struct BufferOptions {
+  enum class When { kBeforeForward, kAfterForward };
+
+  Rank root{0};
+  bool highest_with_inputs = false;  // is the root instead: of reducers with uneven inputs
+  // Otherwise what arrives is handed back in fresh memory, and nothing that a backward pass to come still reads is overwritten. After
+  // the forward pass, and by a hook, always in place.
+  bool in_place = false;
+  When when = When::kBeforeForward;
+  BufferHook hook;
+  absl::Status local;  // why this rank cannot take part, which Create then tells the others, or OK
+};
+
+// Used by one thread at a time.
+class BufferSync {
+ public:
+  // Every rank calls it. The communicator outlives it. Errors as of BufferSet::Create, and of a split.
+  static absl::StatusOr<std::unique_ptr<BufferSync>> Create(Communicator* communicator, BufferOptions options,
+                                                            absl::Span<const TensorView> buffers);
+
+  const BufferOptions& options() const { return options_; }
+
+  // Every rank that takes part calls it, `joined` if it has no inputs. Views are empty where everything is in place, and where all ranks
+  // have joined at once. timeout 0: the communicator's.
+  absl::StatusOr<FreshBuffers> Run(absl::Span<const TensorView> buffers, bool joined,
+                                   std::chrono::milliseconds timeout = std::chrono::milliseconds(0));
+
+  // Every rank that takes part calls it: those that have joined take part no longer.
+  absl::Status Regroup(bool joined);
+  bool takes_part() const { return takes_part_; }
+  // All take part again.
+  void Restart();
+
+ private:
+  BufferSync(std::unique_ptr<Communicator> channel, BufferOptions options, absl::Span<const TensorView> buffers)
+      : channel_(std::move(channel)), options_(std::move(options)), like_(buffers.begin(), buffers.end()) {}
+
+  // Of those who take part now.
+  Communicator& channel() { return part_ == nullptr ? *channel_ : *part_; }
+
+  const std::unique_ptr<Communicator> channel_;
+  const BufferOptions options_;
+  const std::vector<TensorView> like_;  // only dtypes and geometry are looked at
+  std::unique_ptr<BufferSet> set_;
+  std::unique_ptr<Communicator> part_;  // null: all ranks
+  std::unique_ptr<BufferSet> part_set_;
+  bool takes_part_ = true;
+};
+
+}  // namespace lockstep
+
+#endif  // REDUCER_BUFFERS_BUFFER_SYNC_H_

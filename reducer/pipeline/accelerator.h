@@ -1,0 +1,26 @@
+// Accelerator: where a reducer's gradients are, with what works there.
+
+#ifndef REDUCER_PIPELINE_ACCELERATOR_H_
+#define REDUCER_PIPELINE_ACCELERATOR_H_
+
+#include "absl/status/statusor.h"
+#include "base/device/device.h"
+#include "comm/communicator.h"
+#include "kernels/bucket_kernels.h"
+
+namespace lockstep {
+
+struct Accelerator {
+  Device* device = nullptr;
+  const kernels::BucketKernels* kernels = nullptr;  // null on the host, which needs none
+};
+
+// The host, or the communicator's device. INVALID_ARGUMENT for any other.
+absl::StatusOr<Accelerator> FindAccelerator(const Communicator& communicator, DeviceId id);
+
+// From now on devices that are not the host use these kernels, which are never destroyed.
+void ReplaceKernelsForTesting(const kernels::BucketKernels* kernels);
+
+}  // namespace lockstep
+
+#endif  // REDUCER_PIPELINE_ACCELERATOR_H_

@@ -1,0 +1,138 @@
+#include "reducer/pipeline/bucket.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/device/host_device.h"
+#include "base/status.h"
+#include "kernels/cpu/cast.h"
+#include "kernels/cpu/flatten.h"
+
+namespace lockstep {
+
+TensorView DenseView(const Parameter& parameter, void* data) {
+  auto view = TensorView::Create(data, parameter.dtype, parameter.shape, parameter.strides, parameter.device);
+  if (view.ok() && view->dense()) return *std::move(view);
+  return TensorView::Create(data, parameter.dtype, parameter.shape, {}, parameter.device).value();
+}
+
+Bucket::Bucket(const BucketPlan::Bucket& plan, size_t index, char* flat, char* views, Bucket* before)
+    : slots(plan.slots.size()), plan_(&plan), index_(index), flat_(flat), views_(views), before_(before) {}
+
+void Bucket::Reset() {
+  static const TensorView kNone;
+  for (Slot& slot : slots) {
+    slot.used = false;
+    slot.used_anywhere = false;
+    slot.keeps = false;
+    slot.gradient = kNone;
+    slot.target = kNone;
+    slot.rows = {};
+  }
+  sparse_average = CoalescedGradient();
+  slots_left = slots.size();
+  staged.clear();
+  streams.clear();
+  points = 0;
+  full = false;
+  reduced = false;
+  failed = 0;
+  joined = 0;
+  unplanned = 0;
+  copied_out_well = false;
+}
+
+bool Bucket::InPlace(size_t slot) const {
+  return in_place() && slots[slot].gradient.data() == static_cast<void*>(FlatAt(slot));
+}
+
+Bucket::Result Bucket::result() const {
+  if (!hooked.result.has_value()) return {flat_, plan_->wire};
+  return {static_cast<const char*>(hooked.result->data()), hooked.result->dtype()};
+}
+
+void Bucket::ReadTail(const BucketTail& tail) {
+  failed = tail.Count(BucketTail::kFailed);
+  joined = tail.Count(BucketTail::kJoined);
+  unplanned = tail.Count(BucketTail::kUnplanned);
+  if (failed > 0) return;
+  for (size_t s = 0; s < slots.size(); ++s) slots[s].used_anywhere = tail.Count(BucketTail::Used(s)) > 0;
+}
+
+void Bucket::TakeSparse(const Parameter& parameter) {
+  sparse = SparseGradient();
+  sparse.name = parameter.name;
+  sparse.dtype = parameter.dtype;
+  sparse.rows = parameter.shape[0];
+  sparse.row_elements = 1;
+  for (size_t d = 1; d < parameter.shape.size(); ++d) sparse.row_elements *= parameter.shape[d];
+  if (!slots[0].used) return;
+  sparse.indices = slots[0].rows;
+  sparse.values = slots[0].gradient.data();
+}
+
+absl::StatusOr<char*> Bucket::Spare(size_t index, Device* device, const Parameter& parameter) {
+  Slot& slot = slots[index];
+  if (slot.spare.data() == nullptr) {
+    auto spare = DeviceMemory::Allocate(device, parameter.bytes());
+    if (!spare.ok()) {
+      return Annotate(spare.status(),
+                      absl::StrCat("memory for the gradient of ", Describe(plan_->slots[index].parameter, parameter),
+                                   ", which this rank did not use"));
+    }
+    slot.spare = *std::move(spare);
+  }
+  return slot.spare.data();
+}
+
+absl::Status Bucket::CopyIn(size_t slot, double factor, const Parameter& parameter) {
+  if (plan_->sparse) return absl::OkStatus();
+  if (!slots[slot].used) {
+    const size_t bytes = plan_->slots[slot].elements * SizeOf(plan_->wire);
+    absl::Status kept;
+    if (slots[slot].keeps) {
+      const absl::StatusOr<char*> spare = Spare(slot, HostDevice(), parameter);
+      slots[slot].keeps = spare.ok();
+      if (spare.ok()) std::memcpy(*spare, FlatAt(slot), bytes);
+      kept = spare.status();
+    }
+    std::memset(FlatAt(slot), 0, bytes);
+    return kept;
+  }
+  if (InPlace(slot)) {
+    return factor == 1 ? absl::OkStatus()
+                       : kernels::CastScaled(plan_->wire, FlatAt(slot), plan_->wire, FlatAt(slot),
+                                             plan_->slots[slot].elements, factor);
+  }
+  const kernels::ViewPiece piece = {&slots[slot].gradient, plan_->slots[slot].offset};
+  return kernels::FlattenViews({&piece, 1}, flat_, plan_->wire, factor);
+}
+
+void Bucket::PutBack() {
+  for (size_t s = 0; s < slots.size(); ++s) {
+    if (!slots[s].keeps || slots[s].used_anywhere) continue;
+    std::memcpy(FlatAt(s), slots[s].spare.data(), plan_->slots[s].elements * SizeOf(plan_->wire));
+  }
+}
+
+absl::Status Bucket::CopyOut(size_t index, const char* result, DType dtype, double factor, const Parameter& parameter) {
+  Slot& slot = slots[index];
+  const size_t elements = plan_->slots[index].elements;
+  if (slot.target.data() == nullptr && elements > 0) {
+    char* memory = ViewAt(index);
+    if (memory == nullptr) {
+      LOCKSTEP_ASSIGN_OR_RETURN(memory, Spare(index, HostDevice(), parameter));
+    }
+    slot.target = DenseView(parameter, memory);
+  }
+  const char* const from = result + plan_->slots[index].offset * SizeOf(dtype);
+  if (slot.target.data() == static_cast<const void*>(from)) {
+    return factor == 1 ? absl::OkStatus()
+                       : kernels::CastScaled(dtype, slot.target.data(), dtype, from, elements, factor);
+  }
+  const kernels::ViewPiece piece = {&slot.target, plan_->slots[index].offset};
+  return kernels::UnflattenViews({&piece, 1}, result, dtype, factor);
+}
+
+}  // namespace lockstep

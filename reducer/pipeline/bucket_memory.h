@@ -1,0 +1,55 @@
+// BucketMemory: where buckets lie, and gradients that live in them. Allocated once; any plan that fits is laid out in it.
+
+#ifndef REDUCER_PIPELINE_BUCKET_MEMORY_H_
+#define REDUCER_PIPELINE_BUCKET_MEMORY_H_
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/device/device_memory.h"
+#include "comm/communicator.h"
+#include "comm/symmetric_buffer.h"
+#include "reducer/pipeline/accelerator.h"
+#include "reducer/pipeline/bucket.h"
+#include "reducer/plan/bucket_plan.h"
+
+namespace lockstep {
+
+class BucketMemory {
+ public:
+  struct Use {
+    size_t buckets_max = 0;  // in memory at a time, taking turns; 0: all of them
+    bool views = false;      // gradients live in buckets
+  };
+
+  // Collective: ends well on every rank or on none, but for what this rank alone lacks (RESOURCE_EXHAUSTED). Memory of the
+  // communicator's allocator on the accelerator for the plan, or `bytes_max` where all buckets are in memory; on the host of this rank
+  // alone, with a warning, where ranks cannot share it. Gradients that live there are zero at first. Where buckets are compressed,
+  // gradients that live in them have private memory beside. Where the ranks of a host would together touch more than it has left,
+  // nothing is allocated: RESOURCE_EXHAUSTED, with both figures, on a rank that lacks it, FAILED_PRECONDITION on the others.
+  static absl::StatusOr<std::unique_ptr<BucketMemory>> Allocate(Communicator& communicator,
+                                                                const Accelerator& accelerator, const BucketPlan& plan,
+                                                                size_t bytes_max, const Use& use);
+
+  bool Fits(const BucketPlan& plan) const;
+  // Buckets of a plan that fits and outlives them. They have no events yet.
+  std::vector<std::unique_ptr<Bucket>> LayOut(const BucketPlan& plan) const;
+
+  bool Holds(const void* data) const;
+
+ private:
+  explicit BucketMemory(const Use& use) : use_(use) {}
+
+  // Bytes of the regions with which a plan's buckets take turns.
+  std::vector<size_t> Regions(const BucketPlan& plan) const;
+
+  const Use use_;
+  std::unique_ptr<SymmetricBuffer> flat_;
+  DeviceMemory views_;  // none where gradients live in `flat_`, or not in buckets
+};
+
+}  // namespace lockstep
+
+#endif  // REDUCER_PIPELINE_BUCKET_MEMORY_H_

@@ -1,0 +1,225 @@
+#include "reducer/pipeline/bucket_pipeline.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/error_info.h"
+#include "base/status.h"
+#include "reducer/report/step_record.h"
+
+namespace lockstep {
+namespace {
+
+absl::Status CheckResult(const HookBucket& bucket) {
+  const TensorView& result = *bucket.result;
+  const bool dtype_fits = IsComplex(bucket.dtype) ? result.dtype() == bucket.dtype : IsFloat(result.dtype());
+  if (result.elements() == bucket.elements && result.contiguous() && dtype_fits &&
+      result.device() == bucket.plan->device) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("it returned ", result.ToString(), " for a bucket of ",
+                                                 bucket.elements, " elements of ", Name(bucket.dtype), " on ",
+                                                 Name(bucket.plan->device)));
+}
+
+}  // namespace
+
+BucketPipeline::BucketPipeline(const Parts& parts, Settings settings)
+    : device_(parts.device),
+      communicator_(parts.communicator),
+      parameters_(parts.parameters),
+      settings_(std::move(settings)) {}
+
+absl::Status BucketPipeline::CreateStreams() {
+  LOCKSTEP_ASSIGN_OR_RETURN(copy_in_, device_->CreateStream("lockstep-in"));
+  LOCKSTEP_ASSIGN_OR_RETURN(collective_, device_->CreateStream("lockstep-coll"));
+  if (!settings_.in_place) {
+    LOCKSTEP_ASSIGN_OR_RETURN(copy_out_, device_->CreateStream("lockstep-out"));
+  }
+  if (!settings_.optimizer) return absl::OkStatus();
+  LOCKSTEP_ASSIGN_OR_RETURN(optimizer_, device_->CreateStream("lockstep-opt"));
+  return absl::OkStatus();
+}
+
+absl::Status BucketPipeline::CreateEvents(Bucket& bucket) {
+  LOCKSTEP_ASSIGN_OR_RETURN(bucket.copied_in, device_->CreateEvent());
+  LOCKSTEP_ASSIGN_OR_RETURN(bucket.all_reduced, device_->CreateEvent());
+  LOCKSTEP_ASSIGN_OR_RETURN(bucket.copied_out, device_->CreateEvent());
+  return absl::OkStatus();
+}
+
+absl::Status BucketPipeline::RenewHookCommunicator() {
+  if (settings_.hook == nullptr || !settings_.hook->communicates()) return absl::OkStatus();
+  hook_communicator_.reset();
+  LOCKSTEP_ASSIGN_OR_RETURN(hook_communicator_, communicator_->Duplicate());
+  return absl::OkStatus();
+}
+
+void BucketPipeline::Begin(const Step& step) {
+  step_ = step;
+  hook_issue_failed_ = false;
+  optimized_.clear();
+}
+
+absl::Status BucketPipeline::Launch(Bucket& bucket) {
+  if (!bucket.staged.empty() || bucket.before() != nullptr) LOCKSTEP_RETURN_IF_ERROR(Stage(bucket));
+  if (bucket.plan().sparse) bucket.TakeSparse(parameters_[bucket.plan().slots[0].parameter]);
+  if (settings_.hook != nullptr) {
+    LOCKSTEP_RETURN_IF_ERROR(EnqueueHook(bucket));
+  } else {
+    LOCKSTEP_RETURN_IF_ERROR(EnqueueReduction(bucket));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(collective_->Record(bucket.all_reduced.get()));
+  LOCKSTEP_RETURN_IF_ERROR(copy_out()->Wait(bucket.all_reduced.get()));
+  LOCKSTEP_RETURN_IF_ERROR(EnqueueCopyOut(bucket));
+  LOCKSTEP_RETURN_IF_ERROR(copy_out()->Record(bucket.copied_out.get()));
+  return EnqueueEnd(bucket);
+}
+
+absl::Status BucketPipeline::CopyIn(Bucket& bucket, size_t slot) const {
+  return bucket.CopyIn(slot, settings_.factors.copy_in, parameters_[bucket.plan().slots[slot].parameter]);
+}
+
+absl::Status BucketPipeline::MarkPoint(Bucket& bucket, Stream& stream) const {
+  if (bucket.points == bucket.stream_events.size()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Event> event, device_->CreateEvent());
+    bucket.stream_events.push_back(std::move(event));
+  }
+  return stream.Record(bucket.stream_events[bucket.points++].get());
+}
+
+absl::Status BucketPipeline::Stage(Bucket& bucket) {
+  // What their threads have marked already stands before that.
+  for (Stream* const stream : bucket.streams) LOCKSTEP_RETURN_IF_ERROR(MarkPoint(bucket, *stream));
+  for (size_t i = 0; i < bucket.points; ++i) LOCKSTEP_RETURN_IF_ERROR(copy_in_->Wait(bucket.stream_events[i].get()));
+  if (bucket.index() == 0 && step_.after != nullptr) LOCKSTEP_RETURN_IF_ERROR(copy_in_->Wait(step_.after));
+  if (bucket.before() != nullptr) LOCKSTEP_RETURN_IF_ERROR(copy_in_->Wait(ReleasedBy(*bucket.before())));
+  LOCKSTEP_RETURN_IF_ERROR(EnqueueCopyIn(bucket));
+  LOCKSTEP_RETURN_IF_ERROR(copy_in_->Record(bucket.copied_in.get()));
+  return collective_->Wait(bucket.copied_in.get());
+}
+
+absl::Status BucketPipeline::EnqueueAllReduce(Bucket& bucket, size_t begin, size_t end, const AverageFactors& factors) {
+  CollectiveRequest request;
+  request.collective = Collective::kAllReduce;
+  request.device = bucket.plan().device;
+  request.dtype = bucket.plan().wire;
+  request.op = factors.op;
+  request.factor = factors.premultiply;
+  request.count = end - begin;
+  request.input = bucket.flat() + begin * SizeOf(request.dtype);
+  request.output = bucket.flat() + begin * SizeOf(request.dtype);
+  request.background = true;
+  request.by_holder = true;
+  if (step_.joined) request.timeout = kJoinedTimeout;
+  const int64_t bytes = static_cast<int64_t>(request.count * SizeOf(request.dtype));
+  return communicator_->Enqueue(request, collective_.get(), [this, &bucket, bytes](const absl::Status& status) {
+    Reduced(bucket, bytes, InBucket(bucket, status));
+  });
+}
+
+absl::Status InBucket(const Bucket& bucket, const absl::Status& status) {
+  if (status.ok()) return status;
+  ErrorInfo info;
+  info.bucket = static_cast<int64_t>(bucket.index());
+  return WithErrorInfo(Annotate(status, absl::StrCat("bucket ", bucket.index())), info);
+}
+
+absl::Status BucketPipeline::EnqueueReduction(Bucket& bucket) {
+  LOCKSTEP_RETURN_IF_ERROR(EnqueueBegan(bucket));
+  if (bucket.plan().sparse) {
+    LOCKSTEP_RETURN_IF_ERROR(EnqueueSparse(bucket));
+    LOCKSTEP_RETURN_IF_ERROR(EnqueueTail(bucket, sum_.one));
+    return EnqueueAllReduce(bucket, bucket.plan().tail, bucket.plan().elements, sum_);
+  }
+  LOCKSTEP_RETURN_IF_ERROR(EnqueueTail(bucket, settings_.factors.one));
+  return EnqueueAllReduce(bucket, 0, bucket.plan().elements, settings_.factors);
+}
+
+absl::Status BucketPipeline::EnqueueHook(Bucket& bucket) {
+  HookBucket& hooked = bucket.hooked;
+  hooked = HookBucket();
+  hooked.plan = &bucket.plan();
+  hooked.index = bucket.index();
+  hooked.count = step_.buckets;
+  hooked.step = step_.number;
+  hooked.dtype = bucket.plan().wire;
+  hooked.data = bucket.flat();
+  hooked.elements = bucket.plan().tail;
+  hooked.communicator = hook_communicator_.get();
+  hooked.fail = [this, &bucket](const absl::Status& status) { FailHook(bucket, status); };
+  if (bucket.plan().sparse) hooked.sparse = &bucket.sparse;
+  if (settings_.opens_steps && bucket.index() == 0) LOCKSTEP_RETURN_IF_ERROR(EnqueueOpening());
+  LOCKSTEP_RETURN_IF_ERROR(EnqueueBegan(bucket));
+  // A hook that failed on this rank would meet the others' next one in the middle: it is not issued again in this step.
+  if (!hook_issue_failed_) {
+    const absl::Status issued = settings_.hook->Issue(hooked, *collective_);
+    if (!issued.ok()) {
+      hook_issue_failed_ = true;
+      FailHook(bucket, issued);
+    }
+  }
+  LOCKSTEP_RETURN_IF_ERROR(EnqueueHookEnd(bucket));
+  LOCKSTEP_RETURN_IF_ERROR(EnqueueTail(bucket, sum_.one));
+  return EnqueueAllReduce(bucket, bucket.plan().tail, bucket.plan().elements, sum_);
+}
+
+absl::Status BucketPipeline::EnqueueOpening() {
+  CollectiveRequest request;
+  request.collective = Collective::kBarrier;
+  request.device = device_->id();
+  request.background = true;
+  request.by_holder = true;
+  if (step_.joined) request.timeout = kJoinedTimeout;
+  return communicator_->Enqueue(request, collective_.get(),
+                                [this](const absl::Status& status) { step_.outcome->FailCommunication(status); });
+}
+
+absl::Status BucketPipeline::HookFailure(const Bucket& bucket, const absl::Status& status) const {
+  return Annotate(status, absl::StrCat("hook ", settings_.hook->name(), ", bucket ", bucket.index()));
+}
+
+void BucketPipeline::FailHook(Bucket& bucket, const absl::Status& status) {
+  const absl::Status failure = HookFailure(bucket, status);
+  step_.outcome->Fail(failure, bucket.index());
+  if (hook_communicator_ == nullptr) return;
+  hook_communicator_->Abort(absl::StrCat("rank ", communicator_->rank().value(), ": ", failure.message()));
+}
+
+void BucketPipeline::FinishHook(Bucket& bucket, absl::Status status) {
+  HookBucket& hooked = bucket.hooked;
+  if (status.ok() && hooked.result.has_value()) status = CheckResult(hooked);
+  if (status.ok() && bucket.plan().sparse) {
+    absl::StatusOr<CoalescedGradient> left = hooked.sparse_result.has_value()
+                                                 ? Coalesce(hooked.sparse_result->view(bucket.sparse.name), 1)
+                                                 : Coalesce(bucket.sparse, 1);
+    status = left.status();
+    if (left.ok()) bucket.sparse_average = *std::move(left);
+  }
+  if (status.ok()) return;
+  hooked.result.reset();  // on a device what is behind it is issued all the same
+  FailHook(bucket, status);
+}
+
+void BucketPipeline::CallOptimizer(Bucket& bucket, Stream* stream) {
+  step_.recorder->Began(Stage::kOptimizer, bucket.index());
+  step_.outcome->Fail(Annotate(Optimize(bucket, stream), absl::StrCat("the optimizer, bucket ", bucket.index())),
+                      bucket.index());
+  step_.recorder->Ended(Stage::kOptimizer, bucket.index());
+}
+
+absl::Status BucketPipeline::Optimize(Bucket& bucket, Stream* stream) {
+  if (!bucket.copied_out_well || step_.joined) return absl::OkStatus();
+  std::vector<size_t> parameters;
+  std::vector<TensorView> gradients;
+  for (size_t s = 0; s < bucket.slots.size(); ++s) {
+    if (!bucket.slots[s].used_anywhere) continue;
+    parameters.push_back(bucket.plan().slots[s].parameter);
+    gradients.push_back(bucket.slots[s].target);
+  }
+  optimized_.push_back(bucket.index());
+  return settings_.optimizer({bucket.index(), step_.buckets, parameters, gradients,
+                              bucket.plan().sparse ? &bucket.sparse_average : nullptr, stream});
+}
+
+}  // namespace lockstep

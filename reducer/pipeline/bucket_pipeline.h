@@ -1,0 +1,187 @@
+// BucketPipeline: issues what happens to a bucket once it is full, on streams of its own.
+//
+//   copy in      waits for the gradients' streams, copies those that were not copied when they were marked
+//   collective   writes the tail; all-reduces data and tail together, or issues the hook and then all-reduces the tail
+//   copy out     writes the averages back, where the tail says that there are any
+//   optimizer    calls the optimizer on the bucket, where there is one
+//
+// Each waits for one event of the one before it, so no copy waits for a collective that it does not need. Buckets are launched in the
+// order of the plan, the same on all ranks.
+//
+// That is here. How memory is copied, and who finds out what the tail tells, depends on where the buckets are: on the host (reducer/
+// host_pipeline.h) the streams' threads do both as they come to it; on a device (reducer/pipeline/device_pipeline.h) kernels
+// copy, and a thread of ours follows them.
+
+#ifndef REDUCER_PIPELINE_BUCKET_PIPELINE_H_
+#define REDUCER_PIPELINE_BUCKET_PIPELINE_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "base/deadline.h"
+#include "base/device/device.h"
+#include "base/device/tensor_view.h"
+#include "comm/communicator.h"
+#include "reducer/pipeline/average.h"
+#include "reducer/pipeline/bucket.h"
+#include "reducer/pipeline/comm_hook.h"
+#include "reducer/plan/parameter.h"
+#include "reducer/report/step_outcome.h"
+#include "reducer/report/step_recorder.h"
+#include "reducer/sparse/sparse_gradient.h"
+
+namespace lockstep {
+
+// What the optimizer gets of a bucket: the parameters that some rank used, and their averages. Borrowed until it returns.
+struct ReducedBucket {
+  size_t index = 0;
+  size_t count = 0;
+  absl::Span<const size_t> parameters;
+  absl::Span<const TensorView> gradients;
+  const CoalescedGradient* sparse = nullptr;  // instead of a tensor, of a sparse parameter
+  Stream* stream = nullptr;                   // of a device: where the step is to be enqueued; null: to be taken now
+};
+using OptimizerStep = std::function<absl::Status(const ReducedBucket& bucket)>;
+
+// An error in a collective of the bucket.
+absl::Status InBucket(const Bucket& bucket, const absl::Status& status);
+
+// Launch is called by one thread at a time, and everything else by one that has nothing under way but what it says.
+class BucketPipeline {
+ public:
+  // A rank without inputs waits for ranks that compute, and those may do so for as long as they like.
+  static constexpr std::chrono::hours kJoinedTimeout{24 * 365};
+
+  struct Settings {
+    AverageFactors factors;
+    bool divide_by_live = false;  // an average is that of the ranks which have inputs, not of all
+    bool in_place = false;        // gradients live where they are reduced: there is little to copy
+    bool opens_steps = false;     // ranks may be without inputs, and wait for a step to begin
+    std::shared_ptr<CommHook> hook;
+    OptimizerStep optimizer;
+  };
+
+  // What a pipeline works with. All that is pointed to outlives it, and so do the parameters.
+  struct Parts {
+    Device* device = nullptr;
+    Communicator* communicator = nullptr;
+    absl::Span<const Parameter> parameters;
+  };
+
+  // Waits for what was launched, whose collectives end by their own deadlines.
+  virtual ~BucketPipeline() = default;
+
+  BucketPipeline(const BucketPipeline&) = delete;
+  BucketPipeline& operator=(const BucketPipeline&) = delete;
+
+  virtual absl::Status CreateStreams();
+  virtual absl::Status CreateEvents(Bucket& bucket);
+  // Collective where there is a hook that communicates: gives it a communicator of its own, in place of one that failed.
+  absl::Status RenewHookCommunicator();
+
+  // All that is pointed to is the step's own until it has been awaited.
+  struct Step {
+    StepOutcome* outcome = nullptr;
+    StepRecorder* recorder = nullptr;
+    uint64_t number = 0;
+    size_t buckets = 0;
+    bool planned = false;  // this rank holds the next plan
+    bool joined = false;   // this rank has no inputs, and waits for those that do for as long as it takes
+    // Of a step that is captured into a graph: where, on the host, each replay leaves the last bucket's tail; null else. The host then
+    // follows nothing, and every stream of ours is part of the capture from the first bucket to MakeWait.
+    char* replayed_tail = nullptr;
+    // The end of the last bucket of the step before, if that was not awaited: it has the same memory. Null else.
+    Event* after = nullptr;
+  };
+  void Begin(const Step& step);
+
+  // A gradient that is ready now into its slot, on the calling thread: while it is hot in cache. False where that is left to a stream.
+  virtual bool copies_at_once() const = 0;
+  absl::Status CopyIn(Bucket& bucket, size_t slot) const;
+  // What the stream has now must be done before the bucket's gradients are copied. Launch does it for all of its streams.
+  absl::Status MarkPoint(Bucket& bucket, Stream& stream) const;
+  // Issues all of the above for the bucket, of which nothing is under way.
+  absl::Status Launch(Bucket& bucket);
+  // Makes the stream wait for all that was launched, and ends our part in a capture.
+  virtual absl::Status MakeWait(Stream& stream, Bucket& last) = 0;
+  // What must be done before the bucket's memory is used for another.
+  virtual Event* ReleasedBy(Bucket& bucket) { return bucket.copied_out.get(); }
+  // Until all that was launched is done, and what the tails tell is in the buckets.
+  virtual absl::Status Synchronize(Deadline deadline) = 0;
+  // The same of the step of which this is the last bucket, while the next one may be under way.
+  virtual absl::Status Await(Bucket& last, Deadline deadline) = 0;
+
+  // Buckets of the step on which the optimizer was called. After Synchronize.
+  const std::vector<size_t>& optimized() const { return optimized_; }
+
+ protected:
+  BucketPipeline(const Parts& parts, Settings settings);
+
+  // ---- What depends on where buckets are. Each is issued in the order of a stream of ours.
+
+  // On the copy-in stream: the staged slots, and whatever else can be put into the bucket then.
+  virtual absl::Status EnqueueCopyIn(Bucket& bucket) = 0;
+  // On the collective stream: the bucket's turn begins.
+  virtual absl::Status EnqueueBegan(Bucket& bucket) = 0;
+  virtual absl::Status EnqueueSparse(Bucket& bucket) = 0;
+  // On the collective stream, where it was not done before: an entry of the tail is set to `one`.
+  virtual absl::Status EnqueueTail(Bucket& bucket, float one) = 0;
+  // Behind the hook, which may have failed.
+  virtual absl::Status EnqueueHookEnd(Bucket& bucket) = 0;
+  // How the all-reduce of the tail, or of all, went, as Communicator::Enqueue tells it.
+  virtual void Reduced(Bucket& bucket, int64_t bytes, const absl::Status& status) = 0;
+  // On the copy-out stream.
+  virtual absl::Status EnqueueCopyOut(Bucket& bucket) = 0;
+  // Behind it: the optimizer, and what else is to be done for the bucket.
+  virtual absl::Status EnqueueEnd(Bucket& bucket) = 0;
+
+  // ---- What they have in common.
+
+  absl::Status HookFailure(const Bucket& bucket, const absl::Status& status) const;
+  void FailHook(Bucket& bucket, const absl::Status& status);
+  // What a hook that ended so has left is looked at; on an error the hook has failed.
+  void FinishHook(Bucket& bucket, absl::Status status);
+  void CallOptimizer(Bucket& bucket, Stream* stream);
+
+  // One of its own, or that of the collectives where there is little to copy: going over to another thread takes longer then.
+  Stream* copy_out() const { return settings_.in_place ? collective_.get() : copy_out_.get(); }
+
+  // Constant after construction.
+  Device* const device_;
+  Communicator* const communicator_;
+  const absl::Span<const Parameter> parameters_;
+  const Settings settings_;
+  const AverageFactors sum_{};  // of what is no gradient
+  // Constant once created.
+  std::unique_ptr<Stream> copy_in_;
+  std::unique_ptr<Stream> collective_;
+  std::unique_ptr<Stream> copy_out_;   // null where gradients are reduced in place
+  std::unique_ptr<Stream> optimizer_;  // null where there is no optimizer
+
+  // Changed between steps only.
+  std::unique_ptr<Communicator> hook_communicator_;
+  Step step_;
+
+ private:
+  absl::Status Stage(Bucket& bucket);
+  absl::Status EnqueueReduction(Bucket& bucket);
+  absl::Status EnqueueHook(Bucket& bucket);
+  // Before the first hook of a step where ranks may have no inputs: those await the others here, not in the hook, whose operations have
+  // deadlines.
+  absl::Status EnqueueOpening();
+  absl::Status EnqueueAllReduce(Bucket& bucket, size_t begin, size_t end, const AverageFactors& factors);
+  absl::Status Optimize(Bucket& bucket, Stream* stream);
+
+  bool hook_issue_failed_ = false;  // in this step; of the thread that launches
+  std::vector<size_t> optimized_;   // of the thread that calls the optimizer, until it has been waited for
+};
+
+}  // namespace lockstep
+
+#endif  // REDUCER_PIPELINE_BUCKET_PIPELINE_H_

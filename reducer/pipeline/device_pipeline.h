@@ -1,0 +1,76 @@
+// DevicePipeline: buckets on a device. Kernels copy, in the order of the device's streams, and write averages only where the tail, which
+// they read themselves, says so. Everything is issued without waiting for data; a thread of ours, lockstep-watch, follows the device and
+// reads a copy of each tail: what it tells is known to the host some time after the averages are where they go.
+//
+// So a failure reaches the tail only if it is known when the bucket is launched, or is one of a hook's communicator; and
+// an optimizer is called on the watching thread. Nobody follows a step that is captured into a graph: its replays leave a tail for
+// whoever asks. When a collective fails, what was issued behind it goes on all the same:
+// gradients of that step are undefined then, unlike on the host.
+
+#ifndef REDUCER_PIPELINE_DEVICE_PIPELINE_H_
+#define REDUCER_PIPELINE_DEVICE_PIPELINE_H_
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/deadline.h"
+#include "base/device/device.h"
+#include "base/device/device_memory.h"
+#include "kernels/bucket_kernels.h"
+#include "reducer/pipeline/bucket.h"
+#include "reducer/pipeline/bucket_pipeline.h"
+
+namespace lockstep {
+
+class DevicePipeline final : public BucketPipeline {
+ public:
+  // The kernels outlive it.
+  DevicePipeline(const Parts& parts, const kernels::BucketKernels* kernels, Settings settings)
+      : BucketPipeline(parts, std::move(settings)), kernels_(kernels) {}
+  ~DevicePipeline() override;
+
+  absl::Status CreateStreams() override;
+  absl::Status CreateEvents(Bucket& bucket) override;
+  bool copies_at_once() const override { return false; }
+  // With an optimizer, waits until the last bucket is reduced: what the stream is to wait for is only enqueued then.
+  absl::Status MakeWait(Stream& stream, Bucket& last) override;
+  absl::Status Synchronize(Deadline deadline) override;
+  absl::Status Await(Bucket& last, Deadline deadline) override;
+  Event* ReleasedBy(Bucket& bucket) override { return bucket.told.get(); }
+
+ private:
+  absl::Status EnqueueCopyIn(Bucket& bucket) override;
+  absl::Status EnqueueBegan(Bucket& bucket) override;
+  absl::Status EnqueueSparse(Bucket& bucket) override;
+  absl::Status EnqueueTail(Bucket& bucket, float one) override;
+  absl::Status EnqueueHookEnd(Bucket& bucket) override;
+  void Reduced(Bucket& bucket, int64_t bytes, const absl::Status& status) override;
+  absl::Status EnqueueCopyOut(Bucket& bucket) override;
+  absl::Status EnqueueEnd(Bucket& bucket) override;
+
+  std::vector<kernels::BucketEntry> TailEntries(Bucket& bucket, float one);
+  // On the copy-in stream: what the slot keeps, into its spare memory.
+  absl::Status EnqueueKeep(Bucket& bucket, size_t slot);
+  // Where the slot's average goes: in memory of ours if nobody said, or if what is there stays without one.
+  absl::Status FindTarget(Bucket& bucket, size_t slot);
+  // In a closure of the stream, behind the hook: whether it failed, for the tail.
+  void LookAtHook(Bucket& bucket, float one);
+  // On the watching thread, while the next step may have begun.
+  void Follow(Bucket& bucket, const Step& step);
+
+  const kernels::BucketKernels* const kernels_;
+  // Constant once created.
+  std::unique_ptr<Stream> watch_;           // of the host
+  std::unique_ptr<Event> optimized_event_;  // null where there is no optimizer
+};
+
+// The one for where the parts' device has its memory: `kernels` are the device's, and null for the host.
+std::unique_ptr<BucketPipeline> MakePipeline(const BucketPipeline::Parts& parts, const kernels::BucketKernels* kernels,
+                                             BucketPipeline::Settings settings);
+
+}  // namespace lockstep
+
+#endif  // REDUCER_PIPELINE_DEVICE_PIPELINE_H_

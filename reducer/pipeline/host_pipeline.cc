@@ -1,0 +1,164 @@
+#include "reducer/pipeline/host_pipeline.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/status.h"
+#include "reducer/plan/bucket_tail.h"
+#include "reducer/report/step_record.h"
+#include "reducer/sparse/sparse_all_gather.h"
+#include "reducer/sparse/sparse_gradient.h"
+
+namespace lockstep {
+
+HostPipeline::~HostPipeline() {
+  // Closures on the streams point to this and to buckets.
+  (void)Synchronize(Deadline::Infinite());
+  // In the order in which work flows, so that no stream waits for one that is gone.
+  copy_in_.reset();
+  collective_.reset();
+  copy_out_.reset();
+  optimizer_.reset();
+}
+
+absl::Status HostPipeline::CreateStreams() {
+  LOCKSTEP_RETURN_IF_ERROR(BucketPipeline::CreateStreams());
+  if (optimizer_ == nullptr) return absl::OkStatus();
+  LOCKSTEP_ASSIGN_OR_RETURN(optimized_event_, device_->CreateEvent());
+  return absl::OkStatus();
+}
+
+absl::Status HostPipeline::EnqueueCopyIn(Bucket& bucket) {
+  return copy_in_->Enqueue([this, &bucket] {
+    step_.recorder->Began(Stage::kCopyIn, bucket.index());
+    for (const Stream* stream : bucket.streams) {
+      step_.outcome->Fail(Annotate(stream->status(), "the stream of a gradient failed"), bucket.index());
+    }
+    for (const size_t slot : bucket.staged) step_.outcome->Fail(CopyIn(bucket, slot), bucket.index());
+    step_.recorder->Ended(Stage::kCopyIn, bucket.index());
+    return absl::OkStatus();
+  });
+}
+
+absl::Status HostPipeline::EnqueueBegan(Bucket& bucket) {
+  return collective_->Enqueue([this, &bucket] {
+    step_.recorder->Began(Stage::kCollective, bucket.index());
+    return absl::OkStatus();
+  });
+}
+
+absl::Status HostPipeline::EnqueueTail(Bucket& bucket, float one) {
+  return collective_->Enqueue([this, &bucket, one] {
+    WriteTail(bucket, one);
+    return absl::OkStatus();
+  });
+}
+
+void HostPipeline::WriteTail(Bucket& bucket, float one) {
+  BucketTail tail = bucket.Tail(one);
+  tail.Clear(bucket.slots.size());
+  if (step_.outcome->Poisons(bucket.index())) tail.Set(BucketTail::kFailed);
+  if (step_.joined) tail.Set(BucketTail::kJoined);
+  if (!step_.planned) tail.Set(BucketTail::kUnplanned);
+  for (size_t s = 0; s < bucket.slots.size(); ++s) {
+    if (bucket.slots[s].used) tail.Set(BucketTail::Used(s));
+  }
+}
+
+absl::Status HostPipeline::EnqueueSparse(Bucket& bucket) {
+  return collective_->Enqueue([this, &bucket] {
+    GatherSparse(bucket);
+    return absl::OkStatus();
+  });
+}
+
+void HostPipeline::GatherSparse(Bucket& bucket) {
+  SparseOptions options;
+  options.factor = settings_.factors.before_sum;
+  options.background = true;
+  options.by_holder = true;
+  if (step_.joined) options.timeout = kJoinedTimeout;
+  auto average = AllGatherSparse(*communicator_, absl::OkStatus(), bucket.sparse, options);
+  step_.recorder->Sent(bucket.index(),
+                       static_cast<int64_t>(bucket.sparse.bytes() + bucket.sparse.indices.size() * sizeof(int64_t)));
+  if (average.ok()) {
+    bucket.sparse_average = *std::move(average);
+  } else {
+    step_.outcome->Fail(average.status(), bucket.index());
+  }
+}
+
+absl::Status HostPipeline::EnqueueHookEnd(Bucket& bucket) {
+  return collective_->Enqueue([this, &bucket] {
+    FinishHook(bucket, bucket.hooked.status);
+    return absl::OkStatus();
+  });
+}
+
+void HostPipeline::Reduced(Bucket& bucket, int64_t bytes, const absl::Status& status) {
+  bucket.reduced = status.ok();
+  step_.outcome->FailCommunication(status);
+  step_.recorder->Ended(Stage::kCollective, bucket.index());
+  step_.recorder->Sent(bucket.index(), bytes);
+}
+
+absl::Status HostPipeline::EnqueueCopyOut(Bucket& bucket) {
+  return copy_out()->Enqueue([this, &bucket] {
+    step_.recorder->Began(Stage::kCopyOut, bucket.index());
+    step_.outcome->Fail(CopyOut(bucket), bucket.index());
+    step_.recorder->Ended(Stage::kCopyOut, bucket.index());
+    return absl::OkStatus();
+  });
+}
+
+double HostPipeline::CopyOutFactor(int joined) const {
+  if (!settings_.divide_by_live || joined == 0) return settings_.factors.copy_out;
+  const int ranks = communicator_->size();
+  return settings_.factors.copy_out * ranks / std::max(1, ranks - joined);
+}
+
+absl::Status HostPipeline::CopyOut(Bucket& bucket) {
+  if (bucket.reduced) bucket.ReadTail(bucket.Tail(1));
+  bucket.PutBack();
+  // Nobody may step on what is not an average.
+  if (!bucket.reduced || bucket.failed > 0) return absl::OkStatus();
+  const Bucket::Result result = bucket.result();
+  const double factor = CopyOutFactor(bucket.joined);
+  for (size_t s = 0; s < bucket.slots.size(); ++s) {
+    if (!bucket.slots[s].used_anywhere) continue;
+    const Parameter& parameter = parameters_[bucket.plan().slots[s].parameter];
+    if (bucket.plan().sparse) {
+      if (factor == 1) continue;
+      LOCKSTEP_ASSIGN_OR_RETURN(bucket.sparse_average, Coalesce(bucket.sparse_average.view(parameter.name), factor));
+      continue;
+    }
+    LOCKSTEP_RETURN_IF_ERROR(bucket.CopyOut(s, result.data, result.dtype, factor, parameter));
+  }
+  bucket.copied_out_well = true;
+  return absl::OkStatus();
+}
+
+absl::Status HostPipeline::EnqueueEnd(Bucket& bucket) {
+  if (optimizer_ == nullptr) return absl::OkStatus();
+  LOCKSTEP_RETURN_IF_ERROR(optimizer_->Wait(bucket.copied_out.get()));
+  return optimizer_->Enqueue([this, &bucket] {
+    CallOptimizer(bucket, /*stream=*/nullptr);
+    return absl::OkStatus();
+  });
+}
+
+absl::Status HostPipeline::MakeWait(Stream& stream, Bucket& last) {
+  if (optimizer_ == nullptr) return stream.Wait(last.copied_out.get());
+  LOCKSTEP_RETURN_IF_ERROR(optimizer_->Record(optimized_event_.get()));
+  return stream.Wait(optimized_event_.get());
+}
+
+absl::Status HostPipeline::Synchronize(Deadline deadline) {
+  // All of them: of a bucket that was launched in part, nothing later waits for what is on the earlier streams.
+  for (Stream* const stream : {copy_in_.get(), collective_.get(), copy_out(), optimizer_.get()}) {
+    if (stream != nullptr) LOCKSTEP_RETURN_IF_ERROR(stream->Synchronize(deadline));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep

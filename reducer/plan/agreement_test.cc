@@ -1,0 +1,202 @@
+#include "reducer/plan/agreement.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/rank.h"
+#include "base/status_matchers.h"
+#include "base/types/dtype.h"
+#include "comm/host/self_communicator.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/ranks.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::LoopbackWorld;
+
+TransportCommunicatorOptions ShortTimeout() {
+  TransportCommunicatorOptions options;
+  options.timeout = std::chrono::seconds(20);
+  return options;
+}
+
+std::vector<Parameter> SomeTable() {
+  std::vector<Parameter> table(3);
+  table[0].name = "embedding";
+  table[0].shape = {10, 4};
+  table[1].name = "weight";
+  table[1].shape = {4, 4};
+  table[2].name = "bias";
+  table[2].dtype = DType::kBF16;
+  table[2].shape = {4};
+  return table;
+}
+
+// What a rank brings along.
+struct Argument {
+  absl::Status local;
+  std::string settings = "average: before; hook: none";
+  std::vector<Parameter> table = SomeTable();
+};
+
+class Agreement : public ::testing::TestWithParam<int> {
+ protected:
+  int size() const { return GetParam(); }
+
+  // What each rank is told, and that the communicator can still be used.
+  std::vector<absl::Status> Agree(const std::vector<Argument>& arguments) {
+    LoopbackWorld world(size(), {}, ShortTimeout());
+    std::vector<absl::Status> results(size());
+    world.Run([&](Communicator& communicator) {
+      const Argument& mine = arguments[communicator.rank().value()];
+      results[communicator.rank().value()] = AgreeOnParameters(communicator, mine.local, mine.settings, mine.table);
+      LOCKSTEP_EXPECT_OK(AgreeOnParameters(communicator, absl::OkStatus(), "", SomeTable()));
+    });
+    return results;
+  }
+
+  std::vector<Argument> Arguments() const { return std::vector<Argument>(size()); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Agreement, ::testing::Values(2, 3, 4),
+                         [](const auto& info) { return absl::StrCat(info.param); });
+
+TEST_P(Agreement, IsReachedByEqualRanks) {
+  for (const absl::Status& result : Agree(Arguments())) LOCKSTEP_EXPECT_OK(result);
+}
+
+TEST_P(Agreement, TellsAllRanksTheSameFirstDifference) {
+  const struct {
+    void (*change)(Argument&);
+    std::string says;  // behind it: "<value> on rank <last>"
+  } cases[] = {
+      {[](Argument& a) { a.table.pop_back(); }, "rank 0 has 3 parameters and rank "},
+      {[](Argument& a) { a.table[1].name = "w"; },
+       "the name of parameter 1 'weight' differs: weight on rank 0, w on rank "},
+      {[](Argument& a) { a.table[2].dtype = DType::kF16; },
+       "the dtype of parameter 2 'bias' differs: bf16 on rank 0, f16 on rank "},
+      {[](Argument& a) {
+         a.table[0].shape = {4, 10};
+       },
+       "the shape of parameter 0 'embedding' differs: [10, 4] on rank 0, [4, 10] on rank "},
+      {[](Argument& a) {
+         a.table[1].strides = {1, 4};
+       },
+       "the layout of parameter 1 'weight' differs: row-major on rank 0, strides [1, 4] on rank "},
+      {[](Argument& a) { a.settings = "average: after; hook: none"; }, ", after on rank "},
+  };
+  const int last = size() - 1;
+  for (const auto& difference : cases) {
+    std::vector<Argument> arguments = Arguments();
+    difference.change(arguments[last]);
+    for (const absl::Status& result : Agree(arguments)) {
+      EXPECT_THAT(result,
+                  StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(absl::StrCat(difference.says, last))));
+    }
+  }
+}
+
+TEST_P(Agreement, TellsTheSettingsOfEachGroupOfRanks) {
+  std::vector<Argument> arguments = Arguments();
+  for (int rank = 0; rank < size(); rank += 2) arguments[rank].settings = "average: after: all; hook: none";
+  const char* const says[] = {"after: all on rank 0, before on rank 1", "after: all on ranks 0, 2, before on rank 1",
+                              "after: all on ranks 0, 2, before on ranks 1, 3"};
+  for (const absl::Status& result : Agree(arguments)) {
+    EXPECT_THAT(result, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                 absl::StrCat("the options differ: average: ", says[size() - 2])));
+  }
+  arguments = Arguments();
+  for (int rank = 1; rank < size(); ++rank)
+    arguments[rank].settings = absl::StrCat("average: before; hook: h", rank / 2);
+  const char* const groups[] = {"h0 on rank 1", "h0 on rank 1, h1 on rank 2", "h0 on rank 1, h1 on ranks 2-3"};
+  for (const absl::Status& result : Agree(arguments)) {
+    EXPECT_THAT(result, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                 absl::StrCat("the options differ: hook: none on rank 0, ", groups[size() - 2])));
+  }
+}
+
+TEST_P(Agreement, BlamesNobodyWhenRankZeroIsTheOddOneOut) {
+  std::vector<Argument> arguments = Arguments();
+  arguments[0].table[1].shape = {8, 2};
+  for (const absl::Status& result : Agree(arguments)) {
+    EXPECT_THAT(result, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                 "the shape of parameter 1 'weight' differs: [8, 2] on rank 0, [4, 4] on rank 1"));
+  }
+}
+
+TEST_P(Agreement, ARankWithABadArgumentKeepsItsErrorAndTheOthersHearOfIt) {
+  for (int bad = 0; bad < size(); ++bad) {
+    std::vector<Argument> arguments = Arguments();
+    arguments[bad].local = absl::InvalidArgumentError("parameter 7 'x' is odd");
+    const std::vector<absl::Status> results = Agree(arguments);
+    for (int rank = 0; rank < size(); ++rank) {
+      if (rank == bad) {
+        EXPECT_THAT(results[rank], StatusIs(absl::StatusCode::kInvalidArgument, "parameter 7 'x' is odd"));
+      } else {
+        EXPECT_THAT(results[rank], StatusIs(absl::StatusCode::kFailedPrecondition,
+                                            absl::StrCat("rank ", bad, " cannot take part: parameter 7 'x' is odd")));
+      }
+    }
+  }
+}
+
+TEST_P(Agreement, ABadArgumentComesWithAnyTable) {
+  // An empty table, say, or one that could not even be written down.
+  std::vector<Argument> arguments = Arguments();
+  arguments[size() - 1].local = absl::InvalidArgumentError("empty");
+  arguments[size() - 1].table.clear();
+  const std::vector<absl::Status> results = Agree(arguments);
+  EXPECT_THAT(results[size() - 1], StatusIs(absl::StatusCode::kInvalidArgument, "empty"));
+  EXPECT_THAT(results[0], StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("cannot take part: empty")));
+}
+
+TEST_P(Agreement, EveryRankMayBeBad) {
+  std::vector<Argument> arguments = Arguments();
+  for (int rank = 0; rank < size(); ++rank) {
+    arguments[rank].local = absl::InvalidArgumentError(absl::StrCat("bad in way ", rank));
+  }
+  const std::vector<absl::Status> results = Agree(arguments);
+  for (int rank = 0; rank < size(); ++rank) {
+    EXPECT_THAT(results[rank], StatusIs(absl::StatusCode::kInvalidArgument, absl::StrCat("bad in way ", rank)));
+  }
+}
+
+TEST_P(Agreement, TextsOfAnyLengthAreToldInPart) {
+  std::vector<Argument> arguments = Arguments();
+  arguments[1].local = absl::InvalidArgumentError(std::string(100000, 'x'));
+  for (Argument& argument : arguments) argument.settings = std::string(5000, 's');
+  const std::vector<absl::Status> results = Agree(arguments);
+  EXPECT_EQ(results[1].message().size(), 100000);
+  EXPECT_THAT(results[0], StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("rank 1 cannot take part: xxx")));
+}
+
+TEST_P(Agreement, SettingsThatDifferFarBehindAreADifferenceToo) {
+  std::vector<Argument> arguments = Arguments();
+  const std::string beginning(5000, 's');
+  for (Argument& argument : arguments) argument.settings = beginning;
+  arguments[1].settings += "t";
+  for (const absl::Status& result : Agree(arguments)) {
+    EXPECT_THAT(result, StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("the options differ: behind sss")));
+  }
+}
+
+TEST_P(Agreement, EndsWithAnErrorWhenTheCommunicatorIsOver) {
+  LoopbackWorld world(size(), {}, ShortTimeout());
+  world.communicator(0)->Abort("test");
+  EXPECT_THAT(AgreeOnParameters(*world.communicator(0), absl::OkStatus(), "", SomeTable()),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("test")));
+}
+
+TEST(AgreementOfOne, IsItsOwnArgument) {
+  SelfCommunicator communicator(16);
+  LOCKSTEP_EXPECT_OK(AgreeOnParameters(communicator, absl::OkStatus(), "settings", SomeTable()));
+  EXPECT_THAT(AgreeOnParameters(communicator, absl::InvalidArgumentError("bad"), "settings", SomeTable()),
+              StatusIs(absl::StatusCode::kInvalidArgument, "bad"));
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,347 @@
+// Plans by other means than the expected order: orders that were seen, groups that come from elsewhere, delayed and
+// sparse parameters, another dtype on the wire.
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
+#include "base/device/device.h"
+#include "base/status_matchers.h"
+#include "base/types/dtype.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "reducer/plan/bucket_plan.h"
+#include "reducer/plan/bucket_tail.h"
+#include "reducer/plan/parameter.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr size_t kUnlimited = SIZE_MAX;
+
+Parameter Of(DType dtype, int64_t elements) {
+  Parameter parameter;
+  parameter.dtype = dtype;
+  parameter.shape = {elements};
+  return parameter;
+}
+
+std::vector<Parameter> Floats(int count, int64_t elements = 1) {
+  return std::vector<Parameter>(count, Of(DType::kF32, elements));
+}
+
+PlanRules Caps(std::vector<size_t> caps, CapsFrom from = CapsFrom::kFirst) {
+  PlanRules rules;
+  rules.caps_bytes = std::move(caps);
+  rules.caps_from = from;
+  return rules;
+}
+
+PlanRules Delayed(std::vector<size_t> delayed, size_t trigger) {
+  PlanRules rules = Caps({kUnlimited});
+  rules.delayed = std::move(delayed);
+  rules.delayed_trigger = trigger;
+  return rules;
+}
+
+std::vector<std::vector<size_t>> Contents(const BucketPlan& plan) {
+  std::vector<std::vector<size_t>> contents;
+  for (const BucketPlan::Bucket& bucket : plan.buckets) {
+    contents.emplace_back();
+    for (const BucketPlan::Slot& slot : bucket.slots) contents.back().push_back(slot.parameter);
+  }
+  return contents;
+}
+
+TEST(ExpectedOrder, IsTheReverseOfWhatIsReducedAndNotDelayed) {
+  std::vector<Parameter> table = Floats(6);
+  table[4].ignored = true;
+  table[3].sparse = true;
+  EXPECT_THAT(ExpectedOrder(table, Delayed({1, 5}, 0)), ElementsAre(3, 2, 0));
+}
+
+TEST(GroupByCaps, FollowsTheOrderItIsGiven) {
+  const std::vector<size_t> order = {2, 0, 4, 1, 3};
+  EXPECT_THAT(GroupByCaps(Floats(5), Caps({8}), order),
+              ElementsAre(ElementsAre(2, 0), ElementsAre(4, 1), ElementsAre(3)));
+  EXPECT_THAT(GroupByCaps(Floats(5), Caps({8}, CapsFrom::kLast), order),
+              ElementsAre(ElementsAre(2), ElementsAre(0, 4), ElementsAre(1, 3)));
+  EXPECT_THAT(GroupByCaps(Floats(5), Caps({4, 8}), order),
+              ElementsAre(ElementsAre(2), ElementsAre(0, 4), ElementsAre(1, 3)));
+}
+
+TEST(GroupByCaps, NumbersBucketsByTheirLastGradientInThatOrder) {
+  const std::vector<Parameter> table = {Of(DType::kF16, 1), Of(DType::kF32, 1), Of(DType::kF16, 1), Of(DType::kF32, 1)};
+  EXPECT_THAT(GroupByCaps(table, Caps({kUnlimited}), std::vector<size_t>{0, 1, 3, 2}),
+              ElementsAre(ElementsAre(1, 3), ElementsAre(0, 2)));
+  EXPECT_THAT(GroupByCaps(table, Caps({kUnlimited}), std::vector<size_t>{1, 0, 2, 3}),
+              ElementsAre(ElementsAre(0, 2), ElementsAre(1, 3)));
+}
+
+TEST(GroupByCaps, GivesASparseParameterABucketInItsPlace) {
+  std::vector<Parameter> table = Floats(4);
+  table[2].sparse = true;
+  // The others' bucket is not closed by it.
+  EXPECT_THAT(GroupByCaps(table, Caps({kUnlimited}), std::vector<size_t>{3, 2, 1, 0}),
+              ElementsAre(ElementsAre(2), ElementsAre(3, 1, 0)));
+}
+
+TEST(CheckGroups, AcceptsAnyGroupingInAnyOrder) {
+  std::vector<Parameter> table = Floats(4);
+  table[1].ignored = true;
+  for (const BucketGroups& groups : {BucketGroups{{0}, {2}, {3}}, {{3, 0, 2}}, {{2}, {0, 3}}}) {
+    LOCKSTEP_EXPECT_OK(CheckGroups(table, Caps({0}), groups));
+  }
+}
+
+TEST(CheckGroups, SaysWhatIsWrong) {
+  std::vector<Parameter> table = Floats(7);
+  table[1].ignored = true;
+  table[3].dtype = DType::kF16;
+  table[5].device = {DeviceKind::kCuda, 0};
+  table[6].sparse = true;
+  PlanRules rules = Delayed({4}, 0);
+  const BucketGroups good = {{2, 0}, {3}, {5}, {6}};
+  LOCKSTEP_EXPECT_OK(CheckGroups(table, rules, good));
+  const auto with = [&](size_t group, std::vector<size_t> contents) {
+    BucketGroups groups = good;
+    groups[group] = std::move(contents);
+    return CheckGroups(table, rules, groups);
+  };
+  const auto bad = [](const std::string& text) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
+  };
+  EXPECT_THAT(with(0, {}), bad("a bucket without parameters"));
+  EXPECT_THAT(with(0, {2}), bad("parameter 0 (f32[1]) is in no bucket"));
+  EXPECT_THAT(with(0, {2, 0, 7}), bad("parameter 7 is out of range: there are 7"));
+  EXPECT_THAT(with(0, {2, 0, SIZE_MAX}), bad("is out of range"));
+  EXPECT_THAT(with(0, {2, 0, 2}), bad("parameter 2 (f32[1]) is in two buckets, ignored or delayed"));
+  EXPECT_THAT(with(0, {2, 0, 1}), bad("parameter 1 (f32[1]) is in two buckets, ignored or delayed"));
+  EXPECT_THAT(with(0, {2, 0, 4}), bad("parameter 4 (f32[1]) is in two buckets, ignored or delayed"));
+  EXPECT_THAT(with(0, {2, 0, 3}), bad("parameter 3 (f16[1]) differs in dtype or device from parameter 2"));
+  EXPECT_THAT(with(0, {2, 0, 5}), bad("parameter 5 (f32[1]) differs in dtype or device from parameter 2"));
+  EXPECT_THAT(with(0, {2, 0, 6}), bad("parameter 6 (f32[1]) is sparse and is to share a bucket"));
+  EXPECT_THAT(with(3, {6, 2}), bad("parameter 6 (f32[1]) is sparse and is to share a bucket"));
+  EXPECT_THAT(CheckGroups(table, rules, {}), bad("is in no bucket"));
+}
+
+TEST(CheckRules, SaysWhatIsWrong) {
+  std::vector<Parameter> table = Floats(4);
+  table[2].ignored = true;
+  table[3].sparse = true;
+  const auto bad = [](const std::string& text) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
+  };
+  LOCKSTEP_EXPECT_OK(CheckRules(Delayed({1}, 0), table));
+  EXPECT_THAT(CheckRules(Caps({}), table), bad("the list of bucket caps is empty"));
+  for (const DType dtype : {DType::kF32, DType::kF8E5M2, DType::kU8, DType::kComplex64}) {
+    PlanRules rules = Caps({0});
+    rules.wire = dtype;
+    EXPECT_THAT(CheckRules(rules, table), bad(absl::StrCat("to f16 or bf16, not to ", Name(dtype))));
+  }
+  EXPECT_THAT(CheckRules(Delayed({4}, 0), table), bad("delayed parameter 4 is out of range: there are 4"));
+  EXPECT_THAT(CheckRules(Delayed({1, 1}, 0), table), bad("delayed parameter 1 (f32[1]) is named twice"));
+  EXPECT_THAT(CheckRules(Delayed({2}, 0), table), bad("delayed parameter 2 (f32[1]) is ignored"));
+  EXPECT_THAT(CheckRules(Delayed({3}, 0), table), bad("delayed parameter 3 (f32[1]) is sparse"));
+  EXPECT_THAT(CheckRules(Delayed({1}, 4), table), bad("parameter 4, is out of range: there are 4"));
+  EXPECT_THAT(CheckRules(Delayed({1}, 1), table), bad("is itself delayed"));
+  EXPECT_THAT(CheckRules(Delayed({1}, 2), table), bad("is itself ignored"));
+}
+
+TEST(LayOut, PutsDelayedBucketsDirectlyBehindTheirTriggers) {
+  std::vector<Parameter> table = Floats(6);
+  table[1].dtype = DType::kF16;
+  PlanRules rules = Delayed({0, 1, 2}, 4);
+  rules.caps_bytes = {4};
+  const BucketPlan plan = PlanBuckets(table, rules);
+  // In the order in which they were named, by dtype; caps count nothing there.
+  EXPECT_THAT(
+      Contents(plan),
+      ::testing::AnyOf(ElementsAre(ElementsAre(5), ElementsAre(4), ElementsAre(0, 2), ElementsAre(1), ElementsAre(3)),
+                       ElementsAre(ElementsAre(5), ElementsAre(4), ElementsAre(1), ElementsAre(0, 2), ElementsAre(3))));
+  for (size_t b = 0; b < plan.buckets.size(); ++b) EXPECT_EQ(plan.buckets[b].delayed, b == 2 || b == 3);
+  for (const size_t index : {0, 1, 2}) EXPECT_TRUE(plan.buckets[plan.locations[index].bucket].delayed);
+  EXPECT_THAT(GroupsOf(plan), ElementsAre(ElementsAre(5), ElementsAre(4), ElementsAre(3)));
+  EXPECT_THAT(ToString(plan), HasSubstr(", delayed, parameters"));
+}
+
+TEST(LayOut, KeepsTheOrderInWhichDelayedParametersAreNamed) {
+  EXPECT_THAT(Contents(PlanBuckets(Floats(4), Delayed({0, 2, 1}, 3))),
+              ElementsAre(ElementsAre(3), ElementsAre(0, 2, 1)));
+}
+
+TEST(LayOut, GivesASparseParameterATailAlone) {
+  std::vector<Parameter> table = Floats(2, 100);
+  table[1].sparse = true;
+  PlanRules rules = Caps({kUnlimited});
+  rules.wire = DType::kF16;
+  const BucketPlan plan = PlanBuckets(table, rules);
+  ASSERT_THAT(Contents(plan), ElementsAre(ElementsAre(1), ElementsAre(0)));
+  EXPECT_TRUE(plan.buckets[0].sparse);
+  EXPECT_EQ(plan.buckets[0].tail, 0);
+  EXPECT_EQ(plan.buckets[0].elements, BucketTail::Elements(1));
+  EXPECT_EQ(plan.buckets[0].wire, DType::kF32) << "rows are sent as they are";
+  EXPECT_FALSE(plan.buckets[1].sparse);
+  EXPECT_THAT(ToString(plan), HasSubstr(", sparse, parameters 1"));
+}
+
+TEST(LayOut, SendsRealFloatsInTheWiresDTypeAndAlignsBoth) {
+  const DType dtypes[] = {DType::kF16,    DType::kBF16,   DType::kF32,       DType::kF64,
+                          DType::kF8E4M3, DType::kF8E5M2, DType::kComplex64, DType::kComplex128};
+  for (const DType dtype : dtypes) {
+    for (const absl::optional<DType> wire : {absl::optional<DType>(), absl::optional<DType>(DType::kF16)}) {
+      PlanRules rules = Caps({kUnlimited});
+      rules.wire = wire;
+      const BucketPlan plan = PlanBuckets(std::vector<Parameter>(5, Of(dtype, 7)), rules);
+      ASSERT_EQ(plan.buckets.size(), 1);
+      const BucketPlan::Bucket& bucket = plan.buckets[0];
+      EXPECT_EQ(bucket.dtype, dtype);
+      EXPECT_EQ(bucket.wire, IsComplex(dtype) ? dtype : wire.value_or(dtype));
+      EXPECT_EQ(bucket.bytes(), bucket.elements * SizeOf(bucket.wire));
+      // A slot begins at such an offset in the bucket and in memory for views of it.
+      for (const BucketPlan::Slot& slot : bucket.slots) {
+        EXPECT_EQ(slot.offset * SizeOf(bucket.dtype) % 256, 0) << Name(dtype);
+        EXPECT_EQ(slot.offset * SizeOf(bucket.wire) % 256, 0) << Name(dtype);
+      }
+    }
+  }
+}
+
+struct Random {
+  explicit Random(unsigned seed) : engine(seed) {}
+  int Below(int bound) { return std::uniform_int_distribution<int>(0, bound - 1)(engine); }
+  std::mt19937 engine;
+};
+
+std::vector<Parameter> RandomTable(Random& random) {
+  const DType dtypes[] = {DType::kF32, DType::kF8E4M3, DType::kBF16, DType::kF64, DType::kComplex128};
+  const int kinds = 1 + random.Below(5);
+  std::vector<Parameter> table;
+  for (int left = 1 + random.Below(40); left > 0; --left) {
+    table.push_back(Of(dtypes[random.Below(kinds)], random.Below(500)));
+    table.back().ignored = random.Below(8) == 0;
+    table.back().sparse = random.Below(10) == 0;
+  }
+  return table;
+}
+
+PlanRules RandomRules(Random& random, const std::vector<Parameter>& table) {
+  PlanRules rules = Caps({});
+  for (int left = 1 + random.Below(3); left > 0; --left) rules.caps_bytes.push_back(random.Below(4000));
+  rules.caps_from = random.Below(2) == 0 ? CapsFrom::kFirst : CapsFrom::kLast;
+  if (random.Below(2) == 0) rules.wire = random.Below(2) == 0 ? DType::kF16 : DType::kBF16;
+  std::vector<size_t> reduced;
+  for (size_t i = 0; i < table.size(); ++i) {
+    if (!table[i].ignored) reduced.push_back(i);
+  }
+  if (reduced.size() < 2) return rules;
+  std::shuffle(reduced.begin(), reduced.end(), random.engine);
+  rules.delayed_trigger = reduced.back();
+  for (size_t i = 0; i + 1 < reduced.size() && i < 3; ++i) {
+    if (!table[reduced[i]].sparse) rules.delayed.push_back(reduced[i]);
+  }
+  return rules;
+}
+
+// Any groups at all: parameters of a (dtype, device) in any order, cut anywhere.
+BucketGroups RandomGroups(Random& random, const std::vector<Parameter>& table, const PlanRules& rules) {
+  std::vector<size_t> order = ExpectedOrder(table, rules);
+  std::shuffle(order.begin(), order.end(), random.engine);
+  BucketGroups groups;
+  std::map<DType, size_t> open;
+  for (const size_t index : order) {
+    const auto found = open.find(table[index].dtype);
+    if (table[index].sparse || found == open.end() || random.Below(3) == 0) {
+      if (!table[index].sparse) open[table[index].dtype] = groups.size();
+      groups.push_back({index});
+    } else {
+      groups[found->second].push_back(index);
+    }
+  }
+  return groups;
+}
+
+// What the reducer needs for it: every bucket begins at a multiple of the alignment.
+size_t BytesOf(const BucketPlan& plan) {
+  size_t bytes = 0;
+  for (const BucketPlan::Bucket& bucket : plan.buckets) {
+    bytes += (bucket.bytes() + BucketPlan::kAlignment - 1) / BucketPlan::kAlignment * BucketPlan::kAlignment;
+  }
+  return bytes;
+}
+
+void ExpectWhole(const std::vector<Parameter>& table, const BucketPlan& plan) {
+  std::vector<int> seen(table.size(), 0);
+  for (size_t b = 0; b < plan.buckets.size(); ++b) {
+    size_t behind = 0;
+    for (size_t s = 0; s < plan.buckets[b].slots.size(); ++s) {
+      const BucketPlan::Slot& slot = plan.buckets[b].slots[s];
+      ++seen[slot.parameter];
+      EXPECT_EQ(plan.locations[slot.parameter].bucket, b);
+      EXPECT_EQ(plan.locations[slot.parameter].slot, s);
+      EXPECT_GE(slot.offset, behind);
+      behind = slot.offset + slot.elements;
+    }
+    EXPECT_GE(plan.buckets[b].tail, behind);
+    EXPECT_EQ(plan.buckets[b].elements, plan.buckets[b].tail + BucketTail::Elements(plan.buckets[b].slots.size()));
+  }
+  for (size_t i = 0; i < table.size(); ++i) EXPECT_EQ(seen[i], table[i].ignored ? 0 : 1);
+}
+
+TEST(Plans, OfAnyOrderAndAnyGroupsAreWholeAndFitInPlanBytesMax) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
+  Random random(seed);
+  for (int round = 0; round < 500; ++round) {
+    const std::vector<Parameter> table = RandomTable(random);
+    const PlanRules rules = RandomRules(random, table);
+    LOCKSTEP_ASSERT_OK(CheckRules(rules, table));
+    const size_t bytes_max = PlanBytesMax(table, rules);
+    for (int orders = 0; orders < 5; ++orders) {
+      std::vector<size_t> order = ExpectedOrder(table, rules);
+      std::shuffle(order.begin(), order.end(), random.engine);
+      for (const BucketGroups& groups : {GroupByCaps(table, rules, order), RandomGroups(random, table, rules)}) {
+        LOCKSTEP_ASSERT_OK(CheckGroups(table, rules, groups));
+        const BucketPlan plan = LayOut(table, rules, groups);
+        ExpectWhole(table, plan);
+        EXPECT_EQ(GroupsOf(plan), groups);
+        EXPECT_LE(BytesOf(plan), bytes_max);
+      }
+    }
+    if (HasFailure()) return;
+  }
+}
+
+// Within a bucket, and of the buckets' last gradients, the order is the one that was given.
+TEST(Plans, OfAnOrderKeepIt) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
+  Random random(seed);
+  for (int round = 0; round < 200; ++round) {
+    const std::vector<Parameter> table = RandomTable(random);
+    const PlanRules rules = RandomRules(random, table);
+    std::vector<size_t> order = ExpectedOrder(table, rules);
+    std::shuffle(order.begin(), order.end(), random.engine);
+    std::vector<size_t> place(table.size(), 0);
+    for (size_t i = 0; i < order.size(); ++i) place[order[i]] = i;
+    size_t last = 0;
+    for (const std::vector<size_t>& group : GroupByCaps(table, rules, order)) {
+      for (size_t i = 1; i < group.size(); ++i) EXPECT_LT(place[group[i - 1]], place[group[i]]);
+      EXPECT_GE(place[group.back()], last);
+      last = place[group.back()];
+    }
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

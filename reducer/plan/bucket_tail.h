@@ -1,0 +1,50 @@
+// The tail of a bucket: what ranks tell each other behind its data, in the same all-reduce. Its entries are elements of the bucket's
+// dtype, zero or one before the sum, and then the number of ranks that have set them:
+//
+//   failed       ranks that could not fill the bucket: nobody may take what is in it for an average
+//   joined       ranks that have no more inputs and take part with zeros
+//   unplanned    ranks that do not hold the next bucket plan yet
+//   used(slot)   ranks that have a gradient for the slot's parameter; none: its gradient stays as it is
+//
+// A sum of ones is exact up to 2048 ranks in f16 and 256 in bf16, 16 in f8e4m3 and 8 in f8e5m2; beyond that it stops growing, and is
+// still not zero, which is all that most entries are asked for.
+
+#ifndef REDUCER_PLAN_BUCKET_TAIL_H_
+#define REDUCER_PLAN_BUCKET_TAIL_H_
+
+#include <cstddef>
+
+#include "base/types/dtype.h"
+
+namespace lockstep {
+
+class BucketTail {
+ public:
+  enum Entry : size_t { kFailed = 0, kJoined = 1, kUnplanned = 2, kUsed = 3 };  // the last: of the first slot
+
+  static size_t Elements(size_t slots) { return kUsed + slots; }
+  static size_t Used(size_t slot) { return kUsed + slot; }
+
+  // Up to so many ranks a count in this dtype is exact.
+  static int CountMax(DType dtype);
+
+  // `begin` is the memory of the entries. `one` is what an entry is set to, so that the reduction adds one to it: 1 for a sum, the
+  // number of ranks where the reduction divides by it.
+  BucketTail(char* begin, DType dtype, float one) : begin_(begin), dtype_(dtype), one_(one) {}
+
+  void Clear(size_t slots);
+  void Set(size_t entry);
+  // How many ranks have set it, after the reduction. At least 1 unless none has.
+  int Count(size_t entry) const;
+
+ private:
+  char* At(size_t entry) const { return begin_ + entry * SizeOf(dtype_); }
+
+  char* const begin_;
+  const DType dtype_;
+  const float one_;
+};
+
+}  // namespace lockstep
+
+#endif  // REDUCER_PLAN_BUCKET_TAIL_H_

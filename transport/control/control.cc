@@ -1,0 +1,378 @@
+#include "transport/control/control.h"
+
+#include <poll.h>
+
+#include <chrono>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <thread>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
+#include "base/fork.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "transport/control/control_client.h"
+#include "transport/control/control_connection.h"
+#include "transport/control/control_hub.h"
+#include "transport/control/control_protocol.h"
+#include "transport/control/control_store.h"
+#include "transport/wakeup.h"
+
+namespace lockstep {
+namespace {
+
+using control::Connection;
+using control::FailureRecord;
+using control::HubRecord;
+using control::ThisProcess;
+using std::chrono::milliseconds;
+
+// How often a rank that waits says so, and looks whether the address it tries is still the one in the store.
+constexpr milliseconds kLogInterval(5000);
+constexpr milliseconds kLookAgain(500);
+// Between two attempts at an address that turned out to be stale.
+constexpr milliseconds kRetryPause(20);
+// A hub that does not answer rank 0 within this is taken for dead, and its address is replaced.
+constexpr milliseconds kProbeTime(1000);
+// What stands in the store when a rank comes may be of a set-up that failed, and rank 0 about to try another: it has this long to
+// replace it.
+constexpr milliseconds kBeliefTime(500);
+constexpr size_t kJobIdBytesMax = 512;
+
+uint64_t NewWorldId() {
+  std::random_device random;
+  uint64_t id = 0;
+  while (id == 0) id = uint64_t{random()} << 32 | random();
+  return id;
+}
+
+// The connection of a rank that the hub has welcomed.
+struct Greeted {
+  Connection connection;
+  control::Welcome welcome;
+  std::vector<control::Message> early;  // what came along with the welcome
+};
+
+// How an attempt at a hub ended.
+struct Attempt {
+  absl::optional<Greeted> greeted;
+  absl::Status status;
+  // The hub itself said no, and why; otherwise there may be no hub of ours at all.
+  absl::optional<control::RejectReason> rejected;
+};
+
+// Connects and introduces this rank. Gives up at the deadline, or when `go_on`, asked every kLookAgain, says no.
+Attempt TryHub(const ControlOptions& options, const HubRecord& record, Deadline deadline,
+               const std::function<bool()>& go_on) {
+  Attempt attempt;
+  absl::StatusOr<UniqueFd> socket = absl::UnavailableError("");
+  do {
+    socket = Connect(record.address, Deadline::Earlier(deadline, Deadline::After(kLookAgain)), false);
+  } while (absl::IsDeadlineExceeded(socket.status()) && !deadline.passed() && go_on());
+  if (!socket.ok()) {
+    attempt.status = socket.status();
+    return attempt;
+  }
+  const Member self = ThisProcess(options.rank);
+  control::Hello hello;
+  hello.job_id = options.job_id;
+  hello.rank = static_cast<uint32_t>(options.rank.value());
+  hello.size = static_cast<uint32_t>(options.size);
+  hello.world = record.world;
+  hello.host = self.host;
+  hello.pid = self.pid;
+  Connection connection(*std::move(socket), control::kHubFrameBytesMax);
+  connection.Queue(std::make_shared<const std::string>(control::Encode(hello)));
+
+  const std::string where = absl::StrCat("control hub at ", record.address.ToString());
+  for (;;) {
+    connection.Flush();
+    std::vector<control::Message> messages;
+    const Connection::Input input = connection.Receive(&messages);
+    if (!messages.empty()) {
+      if (auto* welcome = std::get_if<control::Welcome>(&messages[0])) {
+        control::Welcome taken = std::move(*welcome);
+        messages.erase(messages.begin());
+        attempt.greeted.emplace(Greeted{std::move(connection), std::move(taken), std::move(messages)});
+        return attempt;
+      }
+      if (const auto* reject = std::get_if<control::Reject>(&messages[0])) {
+        attempt.rejected = reject->reason;
+        attempt.status = Annotate(reject->status, where);
+        return attempt;
+      }
+    }
+    if (input != Connection::Input::kOpen || !messages.empty()) {
+      attempt.status = absl::UnavailableError(
+          absl::StrCat(where, input == Connection::Input::kClosed ? ": connection closed" : ": not our protocol",
+                       " during the hello"));
+      return attempt;
+    }
+    if (deadline.passed() || !go_on()) {
+      attempt.status = absl::DeadlineExceededError(absl::StrCat(where, ": no answer"));
+      return attempt;
+    }
+    pollfd entry = {connection.socket(), POLLIN, 0};
+    if (connection.wants_to_write()) entry.events |= POLLOUT;
+    poll(&entry, 1, Deadline::Earlier(deadline, Deadline::After(kLookAgain)).remaining_ms());
+  }
+}
+
+// Puts the address of our hub into the store. What stands there may be left over from a world that crashed, or belong
+// to a rank 0 that is alive: only asking it tells.
+absl::Status Publish(const ControlOptions& options, Store* store, const std::string& record, Deadline deadline) {
+  const std::string key = control::StoreKey(options.job_id);
+  const std::string attempt = absl::StrCat("publish the control hub in ", store->Describe());
+  for (;;) {
+    absl::StatusOr<std::string> before = store->Get(key, deadline);
+    if (absl::IsNotFound(before.status())) before = std::string();
+    if (!before.ok()) return Annotate(before.status(), attempt);
+    if (!before->empty()) {
+      if (const absl::StatusOr<HubRecord> other = control::DecodeHubRecord(*before); other.ok()) {
+        const Deadline probe = Deadline::Earlier(deadline, Deadline::After(kProbeTime));
+        const Attempt answer = TryHub(options, *other, probe, [] { return true; });
+        if (answer.rejected == control::RejectReason::kRefused) return answer.status;
+      }
+      LOCKSTEP_LOG(kInfo) << "replaces the left-over address of a control hub in " << store->Describe();
+    }
+    const absl::StatusOr<std::string> after = store->CompareAndSet(key, *before, record, deadline);
+    // An embedder's store may know no more than set and get; of two rank 0s that start at the same moment the later one
+    // then wins.
+    if (absl::IsUnimplemented(after.status())) {
+      LOCKSTEP_RETURN_IF_ERROR(Annotate(store->Set(key, record, deadline), attempt));
+      break;
+    }
+    if (!after.ok()) return Annotate(after.status(), attempt);
+    if (*after == record) break;
+    if (deadline.passed()) return absl::DeadlineExceededError(absl::StrCat(attempt, ": another rank 0 interferes"));
+  }
+  // For a hint to others: that it does not stand there is no reason to fail.
+  (void)store->Set(control::kAnyJobKey, record, deadline);
+  return absl::OkStatus();
+}
+
+// A rank that looks for rank 0's hub in the store.
+class Search {
+ public:
+  Search(const ControlOptions& options, Store* store, Deadline deadline)
+      : options_(options), store_(store), key_(control::StoreKey(options.job_id)), deadline_(deadline) {}
+
+  // Waits for the hub to appear and to welcome us. Any failure of an address that is not the hub's own refusal may mean that a
+  // crashed world left it there, so the store is read again until the deadline.
+  absl::StatusOr<Greeted> Run();
+
+ private:
+  // Done, one way or the other, with what stands in the store; nothing when it is of no use.
+  absl::optional<absl::StatusOr<Greeted>> Take(const std::string& text);
+  // The hub of another job, which turns us away, and says so; or, just there, our own.
+  absl::optional<Greeted> KnockNextDoor();
+  void LogNowAndThen();
+  // What keeps this rank from the hub is told to the others.
+  absl::Status Fail(const absl::Status& why);
+
+  const ControlOptions& options_;
+  Store* const store_;
+  const std::string key_;
+  const Deadline deadline_;
+  const Deadline believe_ = Deadline::After(kBeliefTime);
+  Deadline next_log_ = Deadline::After(kLogInterval);
+  absl::Status last_failure_;  // of the address in the store
+  std::string next_door_;
+};
+
+void Search::LogNowAndThen() {
+  if (!next_log_.passed()) return;
+  next_log_ = Deadline::After(kLogInterval);
+  LOCKSTEP_LOG(kInfo) << "rank " << options_.rank << " waits for rank 0 to appear in " << store_->Describe()
+                      << (last_failure_.ok() ? "" : "; ") << last_failure_.message() << next_door_;
+}
+
+absl::Status Search::Fail(const absl::Status& why) {
+  control::TellFailure(store_, key_, options_.rank, options_.size, options_.attempt,
+                       control::SaidBy(ThisProcess(options_.rank), why));
+  return why;
+}
+
+absl::optional<Greeted> Search::KnockNextDoor() {
+  const absl::StatusOr<std::string> text = store_->Get(control::kAnyJobKey, Deadline::After(kProbeTime));
+  const absl::StatusOr<HubRecord> record = text.ok() ? control::DecodeHubRecord(*text) : text.status();
+  if (!record.ok()) return absl::nullopt;
+  Attempt attempt = TryHub(options_, *record, Deadline::After(kProbeTime), [] { return true; });
+  if (attempt.rejected == control::RejectReason::kRefused) next_door_ = absl::StrCat("; ", attempt.status.message());
+  return std::move(attempt.greeted);
+}
+
+absl::optional<absl::StatusOr<Greeted>> Search::Take(const std::string& text) {
+  if (absl::optional<FailureRecord> failure = control::FailureFor(options_.rank, text); failure.has_value()) {
+    const bool earlier = failure->attempt < options_.attempt;
+    last_failure_ = failure->status;
+    if (!earlier && !believe_.passed()) return absl::nullopt;
+    control::MarkRead(store_, key_, options_.rank);
+    if (earlier) return absl::nullopt;
+    return failure->status;
+  }
+  const absl::StatusOr<HubRecord> record = control::DecodeHubRecord(text);
+  last_failure_ = record.status();
+  if (absl::IsFailedPrecondition(record.status())) return Fail(record.status());
+  if (!record.ok()) return absl::nullopt;
+  if (options_.only_leaves && record->attempt > options_.attempt) return absl::CancelledError("a later attempt");
+  Deadline overruled = Deadline::Infinite();
+  Attempt attempt = TryHub(options_, *record, deadline_, [&] {
+    LogNowAndThen();
+    const absl::StatusOr<std::string> now = store_->Get(key_, deadline_);
+    if (!now.ok()) return !absl::IsNotFound(now.status());
+    if (*now == text) return true;
+    // What another rank has told there the hub tells as well; one that is dead does not.
+    const absl::optional<FailureRecord> failure = control::FailureFor(options_.rank, *now);
+    if (!failure.has_value() || failure->attempt < options_.attempt) return false;
+    overruled = Deadline::Earlier(overruled, Deadline::After(kProbeTime));
+    return !overruled.passed();
+  });
+  if (attempt.greeted.has_value()) return *std::move(attempt.greeted);
+  if (attempt.rejected.has_value() && attempt.rejected != control::RejectReason::kOtherWorld) return attempt.status;
+  last_failure_ = attempt.status;
+  // No other address makes that better.
+  if (absl::IsResourceExhausted(attempt.status)) return Fail(attempt.status);
+  // A hub listens before its address is told: nobody is there, or not on this machine.
+  const std::string host = ThisProcess(options_.rank).host;
+  if (record->address.loopback() && record->host != host && believe_.passed()) {
+    return Fail(absl::FailedPreconditionError(
+        absl::StrCat("rank 0 (host ", record->host, ", pid ", record->pid, ") listens on loopback (",
+                     record->address.ToString(), "), which host ", host, " cannot reach: see LOCKSTEP_INTERFACE")));
+  }
+  return absl::nullopt;
+}
+
+absl::StatusOr<Greeted> Search::Run() {
+  for (;;) {
+    const absl::StatusOr<std::string> text =
+        store_->Wait(key_, Deadline::Earlier(deadline_, Deadline::After(kLogInterval)));
+    if (!text.ok() && !absl::IsDeadlineExceeded(text.status())) {
+      return Annotate(text.status(), absl::StrCat("wait for rank 0 in ", store_->Describe()));
+    }
+    if (text.ok()) {
+      if (absl::optional<absl::StatusOr<Greeted>> taken = Take(*text)) return *std::move(taken);
+      if (!deadline_.passed()) std::this_thread::sleep_for(kRetryPause);
+    }
+    if (deadline_.passed() || next_log_.passed()) {
+      if (absl::optional<Greeted> greeted = KnockNextDoor()) return *std::move(greeted);
+    }
+    if (deadline_.passed()) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "rank 0 has not appeared in ", store_->Describe(),
+          last_failure_.ok() ? "" : "; the address there is of no use: ", last_failure_.message(), next_door_));
+    }
+    LogNowAndThen();
+  }
+}
+
+absl::Status Check(const ControlOptions& options) {
+  if (options.size < 1 || options.rank.value() < 0 || options.rank.value() >= options.size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no rank ", options.rank.value(), " in a world of ", options.size));
+  }
+  if (options.job_id.size() > kJobIdBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the job id has ", options.job_id.size(), " bytes; at most ", kJobIdBytesMax, " are allowed"));
+  }
+  if (options.peer_timeout <= milliseconds(0)) return absl::InvalidArgumentError("peer_timeout must be positive");
+  const SocketAddress& address = options.hub_bind_address;
+  if (options.rank == Rank(0) && (address.length() == 0 || address.wildcard())) {
+    return absl::InvalidArgumentError("hub_bind_address must be an address that the other ranks can reach");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<ControlChannel>> MakeClient(control::Client::Setup setup, Greeted greeted,
+                                                           Wakeup wakeup) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress local, LocalAddress(greeted.connection.socket()));
+  setup.local_address = local.WithPort(0);
+  setup.welcome = std::move(greeted.welcome);
+  auto client = std::make_unique<control::Client>(std::move(setup), std::move(greeted.connection), std::move(wakeup));
+  const absl::Status started = client->Start(std::move(greeted.early));
+  if (started.ok()) return client;
+  client->LeaveBecause(started);
+  return started;
+}
+
+void EndSetup(const ControlOptions& options, Store* store, const std::string& record, const absl::Status& result,
+              std::vector<int> untold) {
+  const std::string key = control::StoreKey(options.job_id);
+  control::EndSetup(store, key, record, options.attempt, control::SaidBy(ThisProcess(Rank(0)), result),
+                    std::move(untold));
+  if (!result.ok()) control::AwaitReaders(store, key, Deadline::After(options.parting));
+}
+
+absl::StatusOr<std::unique_ptr<ControlChannel>> CreateOfRankZero(control::Client::Setup setup, Store* store,
+                                                                 Deadline deadline) {
+  const ControlOptions options = setup.options;
+  LOCKSTEP_ASSIGN_OR_RETURN(Wakeup wakeup, Wakeup::Create());
+  control::Hub::Options hub_options;
+  hub_options.bind_address = options.hub_bind_address;
+  hub_options.size = options.size;
+  hub_options.job_id = options.job_id;
+  hub_options.world_id = NewWorldId();
+  hub_options.peer_timeout = options.peer_timeout;
+  hub_options.self = ThisProcess(options.rank);
+  LOCKSTEP_ASSIGN_OR_RETURN(setup.hub, control::Hub::Start(hub_options));
+  const HubRecord record = {setup.hub->address(), hub_options.world_id, hub_options.self.pid, options.attempt,
+                            hub_options.self.host};
+  // Rank 0 takes its seat before anybody else can know of the hub.
+  Attempt attempt = TryHub(options, record, deadline, [&setup] { return setup.hub->status().ok(); });
+  LOCKSTEP_RETURN_IF_ERROR(setup.hub->status());
+  if (!attempt.greeted.has_value()) return Annotate(attempt.status, "rank 0 cannot reach its own hub");
+  const std::string text = control::EncodeHubRecord(record);
+  setup.hindrance = [store, options] {
+    if (options.hindrance != nullptr) LOCKSTEP_RETURN_IF_ERROR(options.hindrance());
+    const absl::Status told = control::LookForFailure(store, control::StoreKey(options.job_id), options.attempt);
+    if (told.ok() || options.why_loopback.empty()) return told;
+    return absl::Status(told.code(), absl::StrCat(told.message(), "; ", options.why_loopback));
+  };
+  // Set when the address has been published: until then the caller tells.
+  const auto published = std::make_shared<bool>(false);
+  setup.end_setup = [store, options, text, published](const absl::Status& result, std::vector<int> untold) {
+    if (*published) EndSetup(options, store, text, result, std::move(untold));
+  };
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<ControlChannel> client,
+                            MakeClient(std::move(setup), *std::move(attempt.greeted), std::move(wakeup)));
+  // Published once heartbeats flow: asking after an older hub may take longer than the peer timeout.
+  LOCKSTEP_RETURN_IF_ERROR(Publish(options, store, text, deadline));
+  *published = true;
+  return client;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ControlChannel>> ControlChannel::Create(ControlOptions options, Store* store,
+                                                                       Deadline deadline) {
+  LOCKSTEP_RETURN_IF_ERROR(Check(options));
+  control::Client::Setup setup;
+  setup.options = options;
+  if (options.rank == Rank(0)) {
+    absl::StatusOr<std::unique_ptr<ControlChannel>> channel = CreateOfRankZero(std::move(setup), store, deadline);
+    if (!channel.ok()) Refuse(options, store, channel.status());
+    return channel;
+  }
+  absl::StatusOr<Wakeup> wakeup = Wakeup::Create();
+  if (!wakeup.ok()) {
+    control::TellFailure(store, control::StoreKey(options.job_id), options.rank, options.size, options.attempt,
+                         control::SaidBy(ThisProcess(options.rank), wakeup.status()));
+    return wakeup.status();
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(Greeted greeted, Search(options, store, deadline).Run());
+  return MakeClient(std::move(setup), std::move(greeted), *std::move(wakeup));
+}
+
+void ControlChannel::Refuse(const ControlOptions& options, Store* store, const absl::Status& why) {
+  // Another process has this place, and the others a rank 0.
+  if (absl::IsAlreadyExists(why)) return;
+  std::vector<int> others(options.size - 1);
+  std::iota(others.begin(), others.end(), 1);
+  EndSetup(options, store, "", why, std::move(others));
+}
+
+}  // namespace lockstep

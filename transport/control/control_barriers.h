@@ -1,0 +1,66 @@
+// The monitored barriers of a world: who has entered which, and whose time is up. Pure bookkeeping; the hub's thread alone uses it.
+//
+// A barrier ends once: when all its ranks have entered, or when the first of those who wait has no time left. All who wait then
+// get the same list of ranks that had entered, and so does whoever enters later, who is not on it.
+//
+// Bounded: 1024 barriers that not all ranks have entered, of which the oldest goes first. Those who wait in it run into
+// their own deadline.
+
+#ifndef TRANSPORT_CONTROL_CONTROL_BARRIERS_H_
+#define TRANSPORT_CONTROL_CONTROL_BARRIERS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/deadline.h"
+#include "transport/control/control_protocol.h"
+#include "transport/transport.h"
+
+namespace lockstep {
+namespace control {
+
+class Barriers {
+ public:
+  using TimePoint = Deadline::Clock::time_point;
+  struct Answer {
+    int rank = 0;
+    Notes entered;  // of empty texts, by those who had entered, in rank order
+  };
+
+  // Returns the answers to those whose barrier is over.
+  std::vector<Answer> Enter(int rank, const EnterBarrier& enter, TimePoint now);
+  std::vector<Answer> Expire(TimePoint now);
+  // When to look again.
+  TimePoint next_event() const;
+  // The rank is gone: it waits for nothing. That it has entered stays.
+  void Forget(int rank);
+
+  size_t barrier_count() const { return barriers_.size(); }
+
+ private:
+  using Key = std::pair<ChannelId, uint64_t>;
+  struct Barrier {
+    size_t count = 0;
+    std::set<int> entered;
+    std::set<int> late;               // entered when it was over
+    std::map<int, uint64_t> waiting;  // requests, by rank
+    TimePoint due = TimePoint::max();
+    bool over = false;
+  };
+
+  static std::vector<Answer> End(Barrier* barrier);
+  void Remove(const Key& key);
+
+  std::map<Key, Barrier> barriers_;
+  std::deque<Key> age_;  // oldest first
+};
+
+}  // namespace control
+}  // namespace lockstep
+
+#endif  // TRANSPORT_CONTROL_CONTROL_BARRIERS_H_

@@ -1,0 +1,531 @@
+#include "transport/control/control_client.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <thread>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "base/error_info.h"
+#include "base/fork.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "transport/control/control_store.h"
+
+namespace lockstep {
+namespace control {
+namespace {
+
+using Clock = Deadline::Clock;
+using std::chrono::milliseconds;
+
+// What waits for the thread, or for a hub that does not read, before further messages are dropped.
+constexpr size_t kQueuedBytesMax = size_t{8} << 20;
+// What Join waits beyond its deadline for the hub to say the same to all ranks.
+constexpr milliseconds kVerdictTime(2000);
+constexpr milliseconds kHindranceInterval(250);
+constexpr size_t kChannelsPerPong = 4096;
+constexpr size_t kTextBytesMax = size_t{64} << 10;
+
+// How long all of a process's clients may hold up its exit.
+constexpr milliseconds kExitTime(300);
+constexpr milliseconds kLockPause(1);
+
+// False when somebody has held it for so long.
+bool LockBy(Mutex* mu, Deadline deadline) ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true, mu) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  while (!mu->TryLock()) {
+    if (deadline.passed()) return false;
+    std::this_thread::sleep_for(kLockPause);
+  }
+  return true;
+}
+
+// Messages keep their place on the wire however long a caller's text is.
+absl::Status Shortened(const absl::Status& status) {
+  if (status.message().size() <= kTextBytesMax) return status;
+  return Reworded(status, status.message().substr(0, kTextBytesMax));
+}
+
+}  // namespace
+
+namespace {
+
+// The clients of this process, which tell the hub when it exits: a rank that leaves without destroying its communicator has not died.
+// In exit() other threads still run, and any of them may hold a lock; a forked child has none of this.
+class ExitNotes {
+ public:
+  // Never destroyed: whatever exit() calls may come to it.
+  static ExitNotes& Get() {
+    static ExitNotes* const notes = new ExitNotes;
+    return *notes;
+  }
+
+  void Add(Client* client) ABSL_LOCKS_EXCLUDED(mu_) {
+    MutexLock lock(&mu_);
+    clients_.push_back(client);
+  }
+  void Remove(Client* client) ABSL_LOCKS_EXCLUDED(mu_) {
+    // The parent may have held the lock.
+    if (fork_generation_ != ForkGeneration()) return;
+    MutexLock lock(&mu_);
+    clients_.erase(std::remove(clients_.begin(), clients_.end(), client), clients_.end());
+  }
+
+ private:
+  ExitNotes() : fork_generation_(ForkGeneration()) {
+    // Without it, a rank that exits is said to have died.
+    if (std::atexit([] { Get().Tell(); }) != 0) LOCKSTEP_LOG(kInfo) << "control channel: no room for an exit handler";
+  }
+
+  void Tell() ABSL_LOCKS_EXCLUDED(mu_) {
+    if (fork_generation_ != ForkGeneration()) return;
+    const Deadline deadline = Deadline::After(kExitTime);
+    if (!LockBy(&mu_, deadline)) return;
+    for (Client* client : clients_) client->TellExit(deadline);
+    for (Client* client : clients_) client->AwaitExitTold(deadline);
+    mu_.Unlock();
+  }
+
+  const uint64_t fork_generation_;
+  Mutex mu_;
+  std::vector<Client*> clients_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace
+
+Client::Client(Setup setup, Connection connection, Wakeup wakeup)
+    : options_(std::move(setup.options)),
+      world_id_(setup.welcome.world),
+      peer_timeout_(setup.welcome.peer_timeout_ms),
+      local_address_(std::move(setup.local_address)),
+      fork_generation_(ForkGeneration()),
+      wakeup_(std::move(wakeup)),
+      connection_(std::move(connection)),
+      last_heard_(Clock::now()),
+      end_setup_(std::move(setup.end_setup)),
+      hindrance_(std::move(setup.hindrance)),
+      hub_member_(std::move(setup.welcome.hub)),
+      hub_(std::move(setup.hub)) {
+  ExitNotes::Get().Add(this);
+}
+
+Client::~Client() {
+  ExitNotes::Get().Remove(this);
+  Leave();
+}
+
+absl::Status Client::Start(std::vector<Message> early) {
+  return thread_.Start("lockstep-ctl", [this, early = std::move(early)]() mutable { Loop(std::move(early)); });
+}
+
+bool Client::forked() const { return fork_generation_ != ForkGeneration(); }
+
+// ---- Calls, on any thread.
+
+void Client::Post(const Message& message) {
+  if (forked()) return;
+  MutexLock lock(&mu_);
+  PostLocked(message);
+}
+
+void Client::PostLocked(const Message& message) {
+  if (hub_state_ != HubState::kUp || leaving_) return;
+  auto frame = std::make_shared<const std::string>(Encode(message));
+  if (queued_bytes_ + frame->size() > kQueuedBytesMax) {
+    LOCKSTEP_LOG(kWarning) << "control channel: rank 0 does not read; dropped a message of " << frame->size()
+                           << " bytes";
+    return;
+  }
+  queued_bytes_ += frame->size();
+  queued_.push_back(std::move(frame));
+  wakeup_.Signal();
+}
+
+absl::StatusOr<std::vector<Member>> Client::Join(const Member& self, absl::Span<const AgreedOption> options,
+                                                 Deadline deadline) {
+  if (forked()) return absl::FailedPreconditionError("the control channel belongs to the parent process");
+  if (self.rank != options_.rank) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", options_.rank.value(), " cannot join as ", lockstep::Describe(self)));
+  }
+  control::Join join;
+  join.member = self;
+  join.options.assign(options.begin(), options.end());
+  if (Encode(join).size() > kRankFrameBytesMax) {
+    return absl::InvalidArgumentError("member and options are too long for a message to the control hub");
+  }
+  {
+    MutexLock lock(&mu_);
+    if (join_called_) return absl::FailedPreconditionError("Join was called before");
+    if (leaving_) return absl::FailedPreconditionError("the control channel was left");
+    join_called_ = true;
+    PostLocked(join);
+  }
+  absl::StatusOr<std::vector<Member>> joined = AwaitJoined(deadline);
+  if (const auto end_setup = std::exchange(end_setup_, nullptr); end_setup != nullptr) {
+    std::vector<int> untold;
+    {
+      MutexLock lock(&mu_);
+      if (!leaving_) untold = hub_->untold();  // else it may have gone
+    }
+    end_setup(joined.status(), std::move(untold));
+  }
+  return joined;
+}
+
+void Client::WatchForHindrances(Deadline deadline) {
+  while (hindrance_ != nullptr && !deadline.passed()) {
+    const Deadline look = Deadline::Earlier(deadline, Deadline::After(kHindranceInterval));
+    {
+      MutexLock lock(&mu_);
+      while (!joined_.has_value() && !leaving_ && changed_.WaitUntil(&mu_, look)) {
+      }
+      if (joined_.has_value() || leaving_) return;
+    }
+    const absl::Status status = hindrance_();
+    if (status.ok()) continue;
+    Report(kAllChannels, status);
+    hindrance_ = nullptr;
+  }
+}
+
+absl::StatusOr<std::vector<Member>> Client::AwaitJoined(Deadline deadline) {
+  WatchForHindrances(deadline);
+  MutexLock lock(&mu_);
+  while (!joined_.has_value() && !leaving_) {
+    if (!changed_.WaitUntil(&mu_, deadline)) break;
+  }
+  if (!joined_.has_value() && !leaving_) {
+    // The hub decides, so that all ranks return the same.
+    PostLocked(GiveUp{});
+    const Deadline verdict = Deadline::After(kVerdictTime);
+    while (!joined_.has_value() && !leaving_) {
+      if (!changed_.WaitUntil(&mu_, verdict)) break;
+    }
+  }
+  if (joined_.has_value()) return *joined_;
+  if (leaving_) return absl::CancelledError("the control channel was left while joining");
+  return absl::DeadlineExceededError(absl::StrCat("the world did not form in time: ", Describe(hub_member_),
+                                                  " does not answer",
+                                                  waiting_text_.empty() ? "" : absl::StrCat("; ", waiting_text_)));
+}
+
+void Client::Report(ChannelId channel, const absl::Status& status, Rank suspect) {
+  if (status.ok()) return;
+  MutexLock lock(&mu_);
+  PostLocked(control::Report{channel, static_cast<uint32_t>(suspect.value()), Shortened(status)});
+  // What the hub would say of a suspect that has left. Another suspect may only have followed rank 0.
+  const std::string left = absl::StrCat(Describe(hub_member_), " has closed its communicator");
+  KeepLocked(channel, suspect == Rank(0) ? WithFailedRank(Reworded(status, absl::StatusCode::kAborted, left), 0)
+                                         : Reworded(status, absl::StrCat(status.message(), "; ", left)));
+}
+
+void Client::Report(ChannelId channel, const absl::Status& status) {
+  if (status.ok()) return;
+  MutexLock lock(&mu_);
+  PostLocked(control::Report{channel, kNoRank, Shortened(status)});
+  KeepLocked(channel, status);
+}
+
+void Client::ReportLate(ChannelId channel, uint64_t sequence, const std::string& operation) {
+  MutexLock lock(&mu_);
+  PostLocked(Late{channel, sequence, operation.substr(0, kTextBytesMax)});
+  KeepLocked(channel, absl::DeadlineExceededError(
+                          absl::StrCat(operation, " did not finish in time; who is late is not known since ",
+                                       Describe(hub_member_), " has closed its communicator")));
+}
+
+void Client::CloseChannel(ChannelId channel, int members, uint64_t started) {
+  Post(Closed{channel, static_cast<uint32_t>(members), started});
+}
+
+void Client::KeepLocked(ChannelId channel, const absl::Status& status) {
+  kept_.emplace(channel, status);
+  if (hub_state_ == HubState::kLeft) wakeup_.Signal();
+}
+
+void Client::DeliverKept() {
+  std::map<ChannelId, absl::Status> kept;
+  {
+    MutexLock lock(&mu_);
+    if (hub_state_ != HubState::kLeft) return;
+    kept.swap(kept_);
+  }
+  for (const auto& [channel, status] : kept) Deliver(channel, status);
+}
+
+absl::optional<absl::Status> Client::FailureLocked(ChannelId channel) const {
+  for (const ChannelId key : {channel, kAllChannels}) {
+    const auto found = failures_.find(key);
+    if (found != failures_.end()) return found->second;
+  }
+  return absl::nullopt;
+}
+
+absl::Status Client::AwaitFailure(ChannelId channel, const absl::Status& fallback, Deadline deadline) {
+  if (forked()) return fallback;
+  MutexLock lock(&mu_);
+  for (bool in_time = true;; in_time = changed_.WaitUntil(&mu_, deadline)) {
+    if (const absl::optional<absl::Status> failure = FailureLocked(channel)) return *failure;
+    if (!in_time || leaving_ || hub_state_ != HubState::kUp) return fallback;
+  }
+}
+
+void Client::PostNote(ChannelId channel, uint64_t topic, const std::string& text) {
+  Post(control::PostNote{channel, topic, text.substr(0, kNoteBytesMax)});
+}
+
+absl::StatusOr<Client::NoteList> Client::AwaitNotes(ChannelId channel, uint64_t topic, int count, Deadline deadline) {
+  if (forked()) return absl::FailedPreconditionError("the control channel belongs to the parent process");
+  MutexLock lock(&mu_);
+  const uint64_t request = ++last_request_;
+  PostLocked(control::AwaitNotes{request, channel, topic, static_cast<uint32_t>(std::max(count, 0))});
+  absl::StatusOr<NoteList> notes = AwaitAnswer(request, channel, deadline);
+  if (!absl::IsDeadlineExceeded(notes.status())) return notes;
+  PostLocked(DropNotes{request});
+  return absl::DeadlineExceededError(
+      absl::StrCat("fewer than ", count, " notes on topic ", topic, " of channel ", channel));
+}
+
+absl::StatusOr<std::vector<Rank>> Client::EnterBarrier(ChannelId channel, uint64_t sequence, int count,
+                                                       milliseconds timeout) {
+  if (forked()) return absl::FailedPreconditionError("the control channel belongs to the parent process");
+  MutexLock lock(&mu_);
+  const uint64_t request = ++last_request_;
+  PostLocked(control::EnterBarrier{request, channel, sequence, static_cast<uint32_t>(count),
+                                   static_cast<uint64_t>(timeout.count())});
+  const Deadline deadline = Deadline::After(std::min(timeout, milliseconds::max() - kVerdictTime) + kVerdictTime);
+  LOCKSTEP_ASSIGN_OR_RETURN(const NoteList notes, AwaitAnswer(request, channel, deadline));
+  std::vector<Rank> entered;
+  for (const auto& [rank, text] : notes) entered.push_back(rank);
+  return entered;
+}
+
+absl::StatusOr<Client::NoteList> Client::AwaitAnswer(uint64_t request, ChannelId channel, Deadline deadline) {
+  absl::optional<NoteList>& notes = requests_[request];
+  absl::Status failure;
+  while (!notes.has_value() && failure.ok()) {
+    if (const absl::optional<absl::Status> announced = FailureLocked(channel)) {
+      failure = *announced;
+    } else if (leaving_) {
+      failure = absl::CancelledError("the control channel was left while waiting for the hub's answer");
+    } else if (hub_state_ != HubState::kUp) {
+      failure =
+          WithFailedRank(absl::AbortedError(absl::StrCat(Describe(hub_member_), " has closed its communicator")), 0);
+    } else if (!changed_.WaitUntil(&mu_, deadline) && !notes.has_value()) {
+      failure = absl::DeadlineExceededError("the hub has not answered in time");
+    }
+  }
+  absl::optional<NoteList> received = std::move(notes);
+  requests_.erase(request);
+  if (received.has_value()) return *std::move(received);
+  return failure;
+}
+
+void Client::Leave() {
+  std::function<void(const absl::Status& result, std::vector<int> untold)> end_setup;
+  absl::Status why = absl::AbortedError("it left before the world had formed");
+  if (!forked()) {
+    MutexLock lock(&mu_);
+    if (!join_called_) end_setup = std::exchange(end_setup_, nullptr);
+    if (const auto reported = kept_.find(kAllChannels); reported != kept_.end()) why = reported->second;
+    PostLocked(Goodbye{});
+    leaving_ = true;
+    wakeup_.Signal();
+    changed_.SignalAll();
+  }
+  thread_.Join();
+  if (!forked()) {
+    // The thread's last words, or, where there was none, all of them.
+    SendQueued();
+    connection_.FinishWriting();
+  }
+  std::vector<int> untold;
+  if (end_setup != nullptr) untold = hub_->untold();
+  // After our own goodbye, so that the hub's world sees rank 0 leave before the hub goes.
+  hub_.reset();
+  // Without the hub, whose descriptors others may need to come and read it.
+  if (end_setup != nullptr) end_setup(why, std::move(untold));
+}
+
+void Client::LeaveBecause(const absl::Status& why) {
+  Report(kAllChannels, SaidBy(ThisProcess(options_.rank), why));
+  Leave();
+}
+
+void Client::TellExit(Deadline deadline) {
+  if (forked()) return;
+  if (!LockBy(&mu_, deadline)) return;
+  exiting_ = true;
+  PostLocked(Exiting{});
+  mu_.Unlock();
+}
+
+void Client::AwaitExitTold(Deadline deadline) {
+  if (forked()) return;
+  if (!LockBy(&mu_, deadline)) return;
+  while (hub_state_ == HubState::kUp && !leaving_ && failures_.count(kAllChannels) == 0) {
+    if (joined_.has_value() && !joined_->ok()) break;
+    if (!changed_.WaitUntil(&mu_, deadline)) break;
+  }
+  mu_.Unlock();
+}
+
+// ---- The thread.
+
+void Client::Loop(std::vector<Message> early) {
+  for (Message& message : early) Handle(std::move(message));
+  const milliseconds interval = HeartbeatInterval(peer_timeout_);
+  const milliseconds stall_limit = StallLimit(peer_timeout_);
+  auto last_turn = Clock::now();
+  auto next_beat = last_turn;
+  for (;;) {
+    SendQueued();
+    DeliverKept();
+    bool up;
+    {
+      MutexLock lock(&mu_);
+      if (leaving_) break;
+      up = hub_state_ == HubState::kUp;
+    }
+    WaitForInput(up ? next_beat : Clock::time_point::max());
+    const auto now = Clock::now();
+    // We were stopped: the hub's silence is our own doing.
+    if (now - last_turn > stall_limit) last_heard_ = now;
+    last_turn = now;
+    if (!up) continue;
+    ReadFromHub();
+    if (now >= next_beat) {
+      next_beat = now + interval;
+      if (!connection_.wants_to_write()) SendPong(0);
+      if (now - last_heard_ > peer_timeout_) LoseHub(SilenceText(peer_timeout_));
+    }
+  }
+}
+
+void Client::WaitForInput(Clock::time_point until) {
+  pollfd entries[2] = {{wakeup_.descriptor(), POLLIN, 0}, {connection_.socket(), POLLIN, 0}};
+  int timeout_ms = -1;
+  nfds_t count = 1;
+  if (until != Clock::time_point::max()) {
+    const auto left = std::chrono::ceil<milliseconds>(until - Clock::now()).count();
+    timeout_ms = static_cast<int>(std::clamp<int64_t>(left, 0, 1000));
+    count = 2;
+    if (connection_.wants_to_write()) entries[1].events |= POLLOUT;
+  }
+  poll(entries, count, timeout_ms);
+  if (entries[0].revents != 0) wakeup_.Clear();
+}
+
+void Client::SendQueued() {
+  std::vector<Connection::Frame> frames;
+  {
+    MutexLock lock(&mu_);
+    frames.swap(queued_);
+    queued_bytes_ = 0;
+  }
+  for (Connection::Frame& frame : frames) connection_.Queue(std::move(frame));
+  connection_.Flush();
+}
+
+void Client::ReadFromHub() {
+  std::vector<Message> messages;
+  const Connection::Input input = connection_.Receive(&messages);
+  if (connection_.heard()) last_heard_ = Clock::now();
+  for (Message& message : messages) Handle(std::move(message));
+  if (input == Connection::Input::kClosed) LoseHub(kClosedText);
+  if (input == Connection::Input::kMalformed) LoseHub("broke the control protocol");
+}
+
+void Client::Handle(Message message) {
+  if (const auto* failure = std::get_if<FailureMessage>(&message)) {
+    return Deliver(failure->channel, failure->status);
+  }
+  if (const auto* ping = std::get_if<Ping>(&message)) {
+    if (ping->nonce != 0) SendPong(ping->nonce);
+    return;
+  }
+  if (const auto* ask = std::get_if<Ask>(&message)) {
+    Called called{ask->channel, ask->sequence, ""};
+    if (options_.called != nullptr) called.text = options_.called(ask->channel, ask->sequence);
+    connection_.Queue(std::make_shared<const std::string>(Encode(std::move(called))));
+    connection_.Flush();
+    return;
+  }
+  MutexLock lock(&mu_);
+  if (auto* joined = std::get_if<Joined>(&message)) {
+    if (joined_.has_value() || joined->members.size() != static_cast<size_t>(options_.size)) return;
+    hub_member_ = joined->members[0];
+    joined_ = std::move(joined->members);
+  } else if (const auto* failed = std::get_if<JoinFailed>(&message)) {
+    if (!joined_.has_value()) joined_ = failed->status;
+  } else if (auto* waiting = std::get_if<Waiting>(&message)) {
+    const std::string text = absl::StrCat("waiting for the world to form: ", waiting->text);
+    if (options_.rank == Rank(0)) {
+      LOCKSTEP_LOG(kWarning) << text;
+    } else {
+      LOCKSTEP_LOG(kInfo) << text;
+    }
+    waiting_text_ = std::move(waiting->text);
+  } else if (auto* notes = std::get_if<Notes>(&message)) {
+    const auto found = requests_.find(notes->request);
+    if (found != requests_.end()) found->second = std::move(notes->notes);
+  } else if (std::holds_alternative<Goodbye>(message)) {
+    hub_state_ = HubState::kLeft;
+    if (!joined_.has_value()) {
+      joined_ = absl::AbortedError(absl::StrCat(Describe(hub_member_), " left before the world had formed"));
+    }
+  }
+  changed_.SignalAll();
+}
+
+void Client::SendPong(uint64_t nonce) {
+  Pong pong;
+  pong.nonce = nonce;
+  if (options_.progress != nullptr) pong.progress = options_.progress();
+  if (pong.progress.size() > kChannelsPerPong) pong.progress.resize(kChannelsPerPong);
+  connection_.Queue(std::make_shared<const std::string>(Encode(pong)));
+  connection_.Flush();
+}
+
+void Client::LoseHub(absl::string_view how) {
+  absl::Status status;
+  bool news = false;
+  {
+    MutexLock lock(&mu_);
+    if (hub_state_ != HubState::kUp) return;
+    hub_state_ = HubState::kLost;
+    const bool formed = joined_.has_value() && joined_->ok();
+    status = WithFailedRank(
+        absl::AbortedError(absl::StrCat(Describe(hub_member_), " ", how, formed ? "" : " before the world had formed")),
+        0);
+    if (!joined_.has_value()) joined_ = status;
+    // In one step with the state: nobody may find the hub gone without the reason.
+    news = formed && RecordLocked(kAllChannels, status) && !exiting_;
+    changed_.SignalAll();
+  }
+  // If rank 0 is only stopped it finds this when it wakes up, and says what everybody else says.
+  connection_.Queue(std::make_shared<const std::string>(Encode(control::Report{kAllChannels, kNoRank, status})));
+  connection_.Flush();
+  if (news && options_.on_failure != nullptr) options_.on_failure(Failure{kAllChannels, status});
+}
+
+void Client::Deliver(ChannelId channel, const absl::Status& status) {
+  {
+    MutexLock lock(&mu_);
+    if (!RecordLocked(channel, status)) return;
+    changed_.SignalAll();
+    if (exiting_) return;
+  }
+  if (options_.on_failure != nullptr) options_.on_failure(Failure{channel, status});
+}
+
+bool Client::RecordLocked(ChannelId channel, const absl::Status& status) {
+  return failures_.count(kAllChannels) == 0 && failures_.emplace(channel, status).second;
+}
+
+}  // namespace control
+}  // namespace lockstep

@@ -1,0 +1,150 @@
+// A rank's end of the control channel: the ControlChannel over a connection that the hub has welcomed.
+//
+// Its thread ("lockstep-ctl") owns the connection. Other threads queue frames and wait for what the thread has heard;
+// one mutex protects that, and no callback runs under it.
+
+#ifndef TRANSPORT_CONTROL_CONTROL_CLIENT_H_
+#define TRANSPORT_CONTROL_CONTROL_CLIENT_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/optional.h"
+#include "absl/types/span.h"
+#include "base/deadline.h"
+#include "base/mutex.h"
+#include "base/thread.h"
+#include "transport/control/control.h"
+#include "transport/control/control_connection.h"
+#include "transport/control/control_hub.h"
+#include "transport/control/control_protocol.h"
+#include "transport/wakeup.h"
+
+namespace lockstep {
+namespace control {
+
+class Client final : public ControlChannel {
+ public:
+  struct Setup {
+    ControlOptions options;
+    Welcome welcome;
+    SocketAddress local_address;
+    // Rank 0's: ends after its own client has.
+    std::unique_ptr<Hub> hub;
+    // Rank 0's. Called once, when Join has ended, or when the channel is left before: takes the hub's address out of the store,
+    // or tells there why there is no world to those that the hub has told nothing.
+    std::function<void(const absl::Status& result, std::vector<int> untold)> end_setup;
+    // Rank 0's. Called now and then by Join: OK, or why the world cannot form.
+    std::function<absl::Status()> hindrance;
+  };
+
+  Client(Setup setup, Connection connection, Wakeup wakeup);
+  ~Client() override;
+
+  // Before anything but Leave. `early` is what the hub said along with the welcome. RESOURCE_EXHAUSTED when there is no thread to be had.
+  absl::Status Start(std::vector<Message> early);
+
+  SocketAddress local_address() const override { return local_address_; }
+  absl::StatusOr<std::vector<Member>> Join(const Member& self, absl::Span<const AgreedOption> options,
+                                           Deadline deadline) override;
+  uint64_t world_id() const override { return world_id_; }
+  void Report(ChannelId channel, const absl::Status& status, Rank suspect) override;
+  void Report(ChannelId channel, const absl::Status& status) override;
+  void ReportLate(ChannelId channel, uint64_t sequence, const std::string& operation) override;
+  void CloseChannel(ChannelId channel, int members, uint64_t started) override;
+  absl::Status AwaitFailure(ChannelId channel, const absl::Status& fallback, Deadline deadline) override;
+  void PostNote(ChannelId channel, uint64_t topic, const std::string& text) override;
+  absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitNotes(ChannelId channel, uint64_t topic, int count,
+                                                                       Deadline deadline) override;
+  absl::StatusOr<std::vector<Rank>> EnterBarrier(ChannelId channel, uint64_t sequence, int count,
+                                                 std::chrono::milliseconds timeout) override;
+  void Leave() override;
+  void LeaveBecause(const absl::Status& why) override;
+
+  // The process exits. The first tells the hub and returns at once; the second waits until the hub has told all ranks, or cannot.
+  // After the first, nobody is called back. Neither blocks on a lock beyond the deadline.
+  void TellExit(Deadline deadline) ABSL_LOCKS_EXCLUDED(mu_);
+  void AwaitExitTold(Deadline deadline) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  using NoteList = std::vector<std::pair<Rank, std::string>>;
+  enum class HubState { kUp, kLeft, kLost };
+
+  // The thread.
+  void Loop(std::vector<Message> early);
+  void WaitForInput(Deadline::Clock::time_point until);
+  void SendQueued();
+  void ReadFromHub();
+  void Handle(Message message);
+  void SendPong(uint64_t nonce);
+  void LoseHub(absl::string_view how);
+  void Deliver(ChannelId channel, const absl::Status& status);
+  void DeliverKept();
+  // True when it is the channel's first failure.
+  bool RecordLocked(ChannelId channel, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // Any thread.
+  void Post(const Message& message) ABSL_LOCKS_EXCLUDED(mu_);
+  void PostLocked(const Message& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Once the hub has left, or when it leaves before it has answered, nobody announces what was reported: this rank is then told
+  // its own report.
+  void KeepLocked(ChannelId channel, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The notes that answer a request which was posted. The channel's failure otherwise, or DEADLINE_EXCEEDED.
+  absl::StatusOr<NoteList> AwaitAnswer(uint64_t request, ChannelId channel, Deadline deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<std::vector<Member>> AwaitJoined(Deadline deadline);
+  // Reports what keeps the world from forming, if rank 0 learns of something. Returns when Join has an answer, or at the
+  // deadline.
+  void WatchForHindrances(Deadline deadline);
+  absl::optional<absl::Status> FailureLocked(ChannelId channel) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool forked() const;
+
+  // Constant after construction.
+  const ControlOptions options_;
+  const uint64_t world_id_;
+  const std::chrono::milliseconds peer_timeout_;  // rank 0's
+  const SocketAddress local_address_;
+  const uint64_t fork_generation_;
+  const Wakeup wakeup_;
+
+  // The thread's own.
+  Connection connection_;
+  Deadline::Clock::time_point last_heard_;
+
+  // Join's own, and Leave's where it was not called.
+  std::function<void(const absl::Status& result, std::vector<int> untold)> end_setup_;
+  std::function<absl::Status()> hindrance_;
+
+  Mutex mu_;
+  CondVar changed_;
+  std::vector<Connection::Frame> queued_ ABSL_GUARDED_BY(mu_);
+  size_t queued_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<ChannelId, absl::Status> kept_ ABSL_GUARDED_BY(mu_);  // see KeepLocked
+  bool leaving_ ABSL_GUARDED_BY(mu_) = false;
+  bool exiting_ ABSL_GUARDED_BY(mu_) = false;
+  HubState hub_state_ ABSL_GUARDED_BY(mu_) = HubState::kUp;
+  Member hub_member_ ABSL_GUARDED_BY(mu_);
+  bool join_called_ ABSL_GUARDED_BY(mu_) = false;
+  absl::optional<absl::StatusOr<std::vector<Member>>> joined_ ABSL_GUARDED_BY(mu_);
+  std::string waiting_text_ ABSL_GUARDED_BY(mu_);
+  std::map<ChannelId, absl::Status> failures_ ABSL_GUARDED_BY(mu_);  // kAllChannels is one of its keys
+  uint64_t last_request_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<uint64_t, absl::optional<NoteList>> requests_ ABSL_GUARDED_BY(mu_);  // of AwaitAnswer calls under way
+
+  std::unique_ptr<Hub> hub_;
+  Thread thread_;
+};
+
+}  // namespace control
+}  // namespace lockstep
+
+#endif  // TRANSPORT_CONTROL_CONTROL_CLIENT_H_

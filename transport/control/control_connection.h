@@ -1,0 +1,64 @@
+// A socket that speaks control messages without ever blocking. Belongs to one thread.
+
+#ifndef TRANSPORT_CONTROL_CONTROL_CONNECTION_H_
+#define TRANSPORT_CONTROL_CONTROL_CONNECTION_H_
+
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/fork.h"
+#include "transport/control/control_protocol.h"
+
+namespace lockstep {
+namespace control {
+
+class Connection {
+ public:
+  // Encoded once, queued for as many peers as need it.
+  using Frame = std::shared_ptr<const std::string>;
+
+  Connection(UniqueFd socket, size_t limit_bytes) : socket_(std::move(socket)), reader_(limit_bytes) {}
+
+  int socket() const { return socket_.get(); }
+  void set_limit_bytes(size_t limit_bytes) { reader_.set_limit_bytes(limit_bytes); }
+
+  // Queues a frame; Flush sends it. False when the peer leaves too much unread: this frame and those that wait before
+  // it are thrown away, so that there is room to say why. An empty queue takes a frame of any size.
+  bool Queue(Frame frame);
+
+  // Sends what the socket takes. What the peer's end has become shows when reading: a failed send only ends sending.
+  void Flush();
+  bool wants_to_write() const { return !queue_.empty(); }
+
+  enum class Input {
+    kOpen,
+    kClosed,     // end of file or reset; what came before it has been delivered
+    kMalformed,  // not our protocol
+  };
+  // Appends the messages that have arrived, up to a bounded amount per call.
+  Input Receive(std::vector<Message>* messages);
+
+  // True when the last Receive saw any bytes.
+  bool heard() const { return heard_; }
+
+  // Sends what the socket takes at once, tells the peer that nothing follows, and throws away what has arrived.
+  void FinishWriting();
+
+ private:
+  UniqueFd socket_;
+  FrameReader reader_;
+  std::deque<Frame> queue_;
+  size_t queued_bytes_ = 0;
+  size_t sent_bytes_ = 0;  // of the first in the queue
+  bool write_failed_ = false;
+  bool heard_ = false;
+};
+
+}  // namespace control
+}  // namespace lockstep
+
+#endif  // TRANSPORT_CONTROL_CONTROL_CONNECTION_H_

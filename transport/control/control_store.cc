@@ -1,0 +1,165 @@
+#include "transport/control/control_store.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <iterator>
+#include <thread>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+
+namespace lockstep {
+namespace control {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kStoreTime(5000);
+// Rank 0 may be about to come.
+constexpr milliseconds kTellingTime(1000);
+constexpr milliseconds kPause(20);
+// Longer than ranks that were started together come apart; a set-up that is begun anew after longer than that may be about another.
+constexpr int64_t kFailureSeconds = 60;
+// Of ranks that change the same record at the same moment.
+constexpr int kTurnsMax = 100;
+
+int64_t NowSeconds() {
+  const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::seconds>(since_epoch).count();
+}
+
+absl::optional<FailureRecord> Fresh(absl::string_view text) {
+  absl::StatusOr<FailureRecord> record = DecodeFailureRecord(text);
+  if (!record.ok() || std::abs(NowSeconds() - record->seconds) > kFailureSeconds) return absl::nullopt;
+  return *std::move(record);
+}
+
+// Of whatever version.
+bool IsHubRecord(absl::string_view text) {
+  const absl::Status status = DecodeHubRecord(text).status();
+  return status.ok() || absl::IsFailedPrecondition(status);
+}
+
+// Of nothing, empty.
+absl::StatusOr<std::string> Read(Store* store, const std::string& key, Deadline deadline) {
+  absl::StatusOr<std::string> text = store->Get(key, deadline);
+  if (absl::IsNotFound(text.status())) return std::string();
+  return text;
+}
+
+// True when the key had `before` and has `after` now, which may be nothing. An embedder's store may not be able to compare.
+bool Replace(Store* store, const std::string& key, const std::string& before, const std::string& after,
+             Deadline deadline) {
+  if (after.empty()) return store->Delete(key, deadline).ok();
+  const absl::StatusOr<std::string> standing = store->CompareAndSet(key, before, after, deadline);
+  if (absl::IsUnimplemented(standing.status())) return store->Set(key, after, deadline).ok();
+  return standing.ok() && *standing == after;
+}
+
+void Remove(Store* store, const std::string& key, const std::string& record, Deadline deadline) {
+  const absl::StatusOr<std::string> standing = store->Get(key, deadline);
+  if (!standing.ok() || *standing != record) return;
+  const absl::Status status = store->Delete(key, deadline);
+  // Left standing it does no harm: the next world asks there first, as after a crash.
+  if (!status.ok()) LOCKSTEP_LOG(kInfo) << "cannot remove the control hub's address: " << status.message();
+}
+
+}  // namespace
+
+std::string StoreKey(absl::string_view job_id) { return absl::StrCat(kAnyJobKey, "/", job_id); }
+
+Member ThisProcess(Rank rank) {
+  char name[256] = "";
+  Member self;
+  self.rank = rank;
+  self.host = gethostname(name, sizeof(name) - 1) != 0 || name[0] == '\0' ? "unknown" : name;
+  self.pid = getpid();
+  return self;
+}
+
+absl::Status SaidBy(const Member& self, const absl::Status& status) {
+  const std::string saying = absl::StrCat(Describe(self), " could not set up the world: ");
+  if (status.ok() || absl::StartsWith(status.message(), saying)) return status;
+  return absl::Status(status.code(), absl::StrCat(saying, status.message()));
+}
+
+void EndSetup(Store* store, const std::string& key, const std::string& record, int attempt, const absl::Status& result,
+              std::vector<int> untold) {
+  const Deadline deadline = Deadline::After(kStoreTime);
+  if (!record.empty()) Remove(store, kAnyJobKey, record, deadline);
+  if (result.ok()) return Remove(store, key, record, deadline);
+  for (int turn = 0; turn < kTurnsMax && !deadline.passed(); ++turn) {
+    const absl::StatusOr<std::string> standing = Read(store, key, deadline);
+    if (!standing.ok() || (IsHubRecord(*standing) && *standing != record)) return;
+    // Another rank's failure was to be read by all others; the hub has told some of them since.
+    if (const absl::optional<FailureRecord> told = Fresh(*standing); told.has_value() && !record.empty()) {
+      std::vector<int> both;
+      std::set_intersection(untold.begin(), untold.end(), told->untold.begin(), told->untold.end(),
+                            std::back_inserter(both));
+      untold = std::move(both);
+    }
+    if (untold.empty() && standing->empty()) return;
+    const std::string failure = untold.empty() ? "" : EncodeFailureRecord({NowSeconds(), attempt, untold, result});
+    if (Replace(store, key, *standing, failure, deadline)) return;
+  }
+}
+
+void AwaitReaders(Store* store, const std::string& key, Deadline deadline) {
+  while (!deadline.passed()) {
+    const absl::StatusOr<std::string> standing = store->Get(key, deadline);
+    if (!standing.ok() || !Fresh(*standing).has_value()) return;
+    std::this_thread::sleep_until(std::min(Deadline::Clock::now() + kPause, deadline.time()));
+  }
+}
+
+void TellFailure(Store* store, const std::string& key, Rank rank, int size, int attempt, const absl::Status& failure) {
+  const Deadline deadline = Deadline::After(kTellingTime);
+  FailureRecord record = {NowSeconds(), attempt, {}, failure};
+  for (int other = 0; other < size; ++other) {
+    if (other != rank.value()) record.untold.push_back(other);
+  }
+  for (; !deadline.passed(); std::this_thread::sleep_for(kPause)) {
+    const absl::StatusOr<std::string> standing = store->Wait(key, deadline);
+    if (!standing.ok()) return;
+    if (!IsHubRecord(*standing)) continue;  // of an earlier set-up
+    const absl::StatusOr<HubRecord> hub = DecodeHubRecord(*standing);
+    if (hub.ok() && hub->attempt > attempt) return;
+    if (Replace(store, key, *standing, EncodeFailureRecord(record), deadline)) return;
+  }
+}
+
+absl::Status LookForFailure(Store* store, const std::string& key, int attempt) {
+  const absl::StatusOr<std::string> standing = store->Get(key, Deadline::After(kStoreTime));
+  const absl::optional<FailureRecord> record = standing.ok() ? FailureFor(Rank(0), *standing) : absl::nullopt;
+  return record.has_value() && record->attempt >= attempt ? record->status : absl::OkStatus();
+}
+
+absl::optional<FailureRecord> FailureFor(Rank rank, absl::string_view text) {
+  absl::optional<FailureRecord> record = Fresh(text);
+  if (!record.has_value()) return absl::nullopt;
+  const std::vector<int>& untold = record->untold;
+  if (!std::binary_search(untold.begin(), untold.end(), rank.value())) return absl::nullopt;
+  return record;
+}
+
+void MarkRead(Store* store, const std::string& key, Rank rank) {
+  const Deadline deadline = Deadline::After(kStoreTime);
+  for (int turn = 0; turn < kTurnsMax && !deadline.passed(); ++turn) {
+    const absl::StatusOr<std::string> standing = store->Get(key, deadline);
+    absl::optional<FailureRecord> record = standing.ok() ? FailureFor(rank, *standing) : absl::nullopt;
+    if (!record.has_value()) return;
+    std::vector<int>& untold = record->untold;
+    untold.erase(std::lower_bound(untold.begin(), untold.end(), rank.value()));
+    if (Replace(store, key, *standing, untold.empty() ? "" : EncodeFailureRecord(*record), deadline)) return;
+  }
+}
+
+}  // namespace control
+}  // namespace lockstep

@@ -1,0 +1,740 @@
+// Ranks as threads. Processes that die or stop: control_fault_test.cc. The hub's decisions one by one:
+// control_world_test.cc.
+
+#include "transport/control/control.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/deadline.h"
+#include "base/error_info.h"
+#include "base/fork.h"
+#include "base/fork_testing.h"
+#include "base/mutex.h"
+#include "base/rank.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "transport/control/control_protocol.h"
+#include "transport/control/control_store.h"
+#include "transport/control/control_testing.h"
+#include "transport/control/control_types.h"
+#include "transport/net/socket.h"
+#include "transport/store/store.h"
+#include "transport/store/store_file.h"
+#include "transport/store/store_memory.h"
+#include "transport/transport.h"
+
+namespace lockstep {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+
+using Channel = std::unique_ptr<ControlChannel>;
+using Members = std::vector<Member>;
+
+constexpr milliseconds kPatient(20'000);
+constexpr char kKey[] = "control/job";
+
+absl::StatusOr<Channel> CreateRank(int rank, int size, Store* store, Deadline deadline = Soon()) {
+  return ControlChannel::Create(OptionsOf(rank, size, kPatient, nullptr), store, deadline);
+}
+
+class World {
+ public:
+  explicit World(int size) : logs_(size), progress_(size), channels_(size) {
+    InParallel(size, [&](int rank) {
+      ControlOptions options = OptionsOf(rank, size, kPatient, &logs_[rank]);
+      options.progress = [this, rank] {
+        MutexLock lock(&mu_);
+        return progress_[rank];
+      };
+      absl::StatusOr<Channel> channel = ControlChannel::Create(std::move(options), &store_, Soon());
+      ASSERT_THAT(channel, IsOk());
+      channels_[rank] = *std::move(channel);
+      const absl::StatusOr<Members> members = channels_[rank]->Join(MemberOf(rank), {}, Soon());
+      ASSERT_THAT(members, IsOk());
+      ASSERT_THAT(*members, SizeIs(size));
+      for (int other = 0; other < size; ++other) {
+        EXPECT_EQ(Describe((*members)[other]), Describe(MemberOf(other)));
+        EXPECT_EQ((*members)[other].data_address, MemberOf(other).data_address);
+      }
+    });
+  }
+
+  ControlChannel& operator[](int rank) { return *channels_[rank]; }
+  FailureLog& log(int rank) { return logs_[rank]; }
+  Store& store() { return store_; }
+  void SetProgress(int rank, ChannelId channel, uint64_t started, uint64_t completed) {
+    MutexLock lock(&mu_);
+    progress_[rank] = {{channel, {started, completed}}};
+  }
+  // All ranks were told the same, and nothing else.
+  void ExpectFailureEverywhere(ChannelId channel, const absl::Status& status) {
+    for (FailureLog& log : logs_) {
+      const std::vector<Failure> failures = log.Await(1, Soon());
+      ASSERT_THAT(failures, SizeIs(1));
+      EXPECT_EQ(failures[0].channel, channel);
+      EXPECT_EQ(failures[0].status, status);
+    }
+  }
+
+ private:
+  MemoryStore store_;
+  std::vector<FailureLog> logs_;
+  Mutex mu_;
+  std::vector<std::vector<std::pair<ChannelId, Progress>>> progress_ ABSL_GUARDED_BY(mu_);
+  std::vector<Channel> channels_;
+};
+
+TEST(ControlChannel, WorldOfOneForms) {
+  World world(1);
+  EXPECT_NE(world[0].world_id(), 0u);
+  EXPECT_EQ(world[0].local_address(), LoopbackAddress());
+}
+
+TEST(ControlChannel, SixtyFourRanksFormAndAgree) {
+  World world(64);
+  for (int rank = 1; rank < 64; ++rank) EXPECT_EQ(world[rank].world_id(), world[0].world_id());
+  world[63].Report(9, absl::InternalError("x"));
+  world.ExpectFailureEverywhere(9, absl::InternalError("x"));
+}
+
+TEST(ControlChannel, LeavesNothingInTheStoreAndMayBeUsedAgain) {
+  MemoryStore store;
+  std::vector<uint64_t> ids;
+  for (int round = 0; round < 2; ++round) {
+    InParallel(2, [&](int rank) {
+      absl::StatusOr<Channel> channel = CreateRank(rank, 2, &store);
+      ASSERT_THAT(channel, IsOk());
+      EXPECT_THAT((*channel)->Join(MemberOf(rank), {}, Soon()), IsOk());
+      if (rank == 0) ids.push_back((*channel)->world_id());
+    });
+    EXPECT_THAT(store.Get(kKey, Soon()), StatusIs(absl::StatusCode::kNotFound));
+  }
+  EXPECT_NE(ids[0], ids[1]);
+}
+
+TEST(ControlChannel, ARankThatIsBackBeforeRankZeroWaitsForTheNextWorld) {
+  MemoryStore store;
+  Channel first[2];
+  std::string record;
+  InParallel(2, [&](int rank) {
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(first[rank], CreateRank(rank, 2, &store));
+    if (rank == 0) record = *store.Get(kKey, Soon());
+    EXPECT_THAT(first[rank]->Join(MemberOf(rank), {}, Soon()), IsOk());
+  });
+  // As if rank 0 had not come to take the address back.
+  ASSERT_THAT(store.Set(kKey, record, Soon()), IsOk());
+  first[1].reset();
+  InParallel(2, [&](int rank) {
+    if (rank == 0) {
+      std::this_thread::sleep_for(milliseconds(50));
+      first[0].reset();
+    }
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Channel next, CreateRank(rank, 2, &store));
+    EXPECT_THAT(next->Join(MemberOf(rank), {}, Soon()), IsOk());
+  });
+}
+
+TEST(ControlChannel, ArgumentsThatMakeNoSenseAreRefused) {
+  MemoryStore store;
+  EXPECT_THAT(CreateRank(2, 2, &store), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no rank 2")));
+  ControlOptions options = OptionsOf(0, 1, kPatient, nullptr);
+  options.hub_bind_address = *SocketAddress::Parse("0.0.0.0:0");
+  EXPECT_THAT(ControlChannel::Create(options, &store, Soon()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("hub_bind_address")));
+  options = OptionsOf(0, 1, milliseconds(0), nullptr);
+  EXPECT_THAT(ControlChannel::Create(options, &store, Soon()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("peer_timeout")));
+  options = OptionsOf(0, 1, kPatient, nullptr);
+  options.job_id.assign(513, 'x');
+  EXPECT_THAT(ControlChannel::Create(options, &store, Soon()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("job id has 513 bytes")));
+  absl::StatusOr<Channel> channel = CreateRank(0, 1, &store);
+  ASSERT_THAT(channel, IsOk());
+  EXPECT_THAT((*channel)->Join(MemberOf(1), {}, Soon()), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT((*channel)->Join(MemberOf(0), {{"big", std::string(2 << 20, 'x')}}, Soon()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("too long")));
+  EXPECT_THAT((*channel)->Join(MemberOf(0), {}, Soon()), IsOk());
+  EXPECT_THAT((*channel)->Join(MemberOf(0), {}, Soon()), StatusIs(absl::StatusCode::kFailedPrecondition));
+}
+
+TEST(ControlChannel, WithoutRankZeroTheOthersSaySo) {
+  MemoryStore store;
+  EXPECT_THAT(CreateRank(1, 2, &store, Deadline::AfterMs(30)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, "rank 0 has not appeared in store memory"));
+}
+
+TEST(ControlChannel, MissingRanksAreListedTheSameEverywhere) {
+  MemoryStore store;
+  std::vector<absl::Status> errors(3);
+  std::atomic<int> joining{0};
+  InParallel(3, [&](int i) {
+    const int rank = std::vector<int>{0, 1, 4}[i];
+    absl::StatusOr<Channel> channel = CreateRank(rank, 6, &store);
+    ASSERT_THAT(channel, IsOk());
+    if (rank != 0) ++joining;
+    const Deadline patience = Soon();
+    while (rank == 0 && joining < 2 && !patience.passed()) std::this_thread::yield();
+    // Rank 0's deadline is the shortest, and rules.
+    errors[i] = (*channel)->Join(MemberOf(rank), {}, rank == 0 ? Deadline::AfterMs(2500) : Soon()).status();
+  });
+  for (const absl::Status& error : errors) {
+    EXPECT_THAT(error, StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                "the world did not form in time: ranks 2-3, 5 of 6 have not joined"));
+  }
+  // Those who are missing find it in the store, each once, and then it is gone.
+  for (const int rank : {2, 3, 5}) {
+    EXPECT_THAT(
+        CreateRank(rank, 6, &store),
+        StatusIs(absl::StatusCode::kDeadlineExceeded,
+                 AllOf(StartsWith("rank 0 (host "),
+                       HasSubstr("could not set up the world: the world did not form in time: ranks 2-3, 5 of 6"))));
+  }
+  EXPECT_THAT(store.Get(kKey, Soon()), StatusIs(absl::StatusCode::kNotFound));
+}
+
+// All at once: nobody waits for a deadline.
+TEST(ControlChannel, RankZeroThatFailsBeforeItHasAHubTellsWhoeverWaitsForIt) {
+  MemoryStore store;
+  std::vector<absl::Status> errors(4);
+  InParallel(4, [&](int rank) {
+    ControlOptions options = OptionsOf(rank, 4, kPatient, nullptr);
+    // No machine has it.
+    if (rank == 0) options.hub_bind_address = *SocketAddress::Parse("192.0.2.1:0");
+    errors[rank] = ControlChannel::Create(std::move(options), &store, Soon()).status();
+  });
+  EXPECT_THAT(errors[0], StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("listen on 192.0.2.1:0")));
+  for (int rank = 1; rank < 4; ++rank) {
+    EXPECT_THAT(errors[rank],
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(StartsWith("rank 0 (host "), HasSubstr(absl::StrCat("pid ", getpid())),
+                               HasSubstr("could not set up the world: "), HasSubstr(errors[0].message()))));
+  }
+  EXPECT_THAT(store.Get(kKey, Soon()), StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST(ControlChannel, ASetUpThatIsTriedAgainHeedsNoEarlierFailure) {
+  MemoryStore store;
+  ControlChannel::Refuse(OptionsOf(0, 3, kPatient, nullptr), &store, absl::InternalError("first attempt"));
+  EXPECT_THAT(CreateRank(1, 3, &store), StatusIs(absl::StatusCode::kInternal, HasSubstr("first attempt")));
+  // Rank 1 has heard of it, rank 2 comes only now: both take part in the next one.
+  InParallel(3, [&](int rank) {
+    absl::StatusOr<Channel> channel = CreateRank(rank, 3, &store);
+    ASSERT_THAT(channel, IsOk());
+    EXPECT_THAT((*channel)->Join(MemberOf(rank), {}, Soon()), IsOk());
+  });
+  // One of long ago is none either.
+  ASSERT_THAT(
+      store.Set(kKey, control::EncodeFailureRecord({1'700'000'000, 0, {1}, absl::InternalError("long ago")}), Soon()),
+      IsOk());
+  EXPECT_THAT(CreateRank(1, 2, &store, Deadline::AfterMs(1000)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 0 has not appeared")));
+}
+
+TEST(ControlChannel, AFailureIsOfTheAttemptThatItEnded) {
+  MemoryStore store;
+  const auto create = [&](int rank, int attempt, bool only_leaves) {
+    ControlOptions options = OptionsOf(rank, 3, kPatient, nullptr);
+    options.attempt = attempt;
+    options.only_leaves = only_leaves;
+    return ControlChannel::Create(std::move(options), &store, rank == 0 ? Soon() : Deadline::AfterMs(1000));
+  };
+  ControlOptions first = OptionsOf(0, 3, kPatient, nullptr);
+  first.attempt = 1;
+  ControlChannel::Refuse(first, &store, absl::InternalError("attempt 1"));
+  // Rank 1 is in a later one, and takes itself off; rank 2 has it to heed.
+  EXPECT_THAT(create(1, 2, false), StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 0 has not appeared")));
+  EXPECT_THAT(create(2, 1, false), StatusIs(absl::StatusCode::kInternal, HasSubstr("attempt 1")));
+  EXPECT_THAT(store.Get(kKey, Soon()), StatusIs(absl::StatusCode::kNotFound));
+
+  // What ended rank 1's first attempt does not end rank 0's second, neither by the hub nor by the store.
+  absl::StatusOr<Channel> zero = create(0, 1, false);
+  ASSERT_THAT(zero, IsOk());
+  EXPECT_THAT(create(1, 0, true), StatusIs(absl::StatusCode::kCancelled));
+  control::TellFailure(&store, kKey, Rank(1), 3, 0, absl::InternalError("attempt 0"));
+  absl::StatusOr<Channel> one = create(1, 1, false);
+  absl::StatusOr<Channel> two = create(2, 0, false);
+  ASSERT_THAT(one, IsOk());
+  ASSERT_THAT(two, IsOk());
+  InParallel(3, [&](int rank) {
+    ControlChannel& self = **(rank == 0 ? zero : rank == 1 ? one : two);
+    EXPECT_THAT(self.Join(MemberOf(rank), {}, Soon()), IsOk());
+  });
+}
+
+TEST(ControlChannel, WhyARankLeavesBeforeItJoinsIsEverybodysError) {
+  for (const int failing : {0, 1}) {
+    MemoryStore store;
+    std::vector<absl::Status> errors(3);
+    std::atomic<int> created{0};
+    const absl::Status why = absl::ResourceExhaustedError("no descriptor is left");
+    InParallel(2, [&](int rank) {
+      absl::StatusOr<Channel> channel = CreateRank(rank, 3, &store);
+      ASSERT_THAT(channel, IsOk());
+      const Deadline patience = Soon();
+      for (++created; created < 2 && !patience.passed();) std::this_thread::yield();
+      if (rank == failing) {
+        (*channel)->LeaveBecause(why);
+      } else {
+        errors[rank] = (*channel)->Join(MemberOf(rank), {}, Soon()).status();
+      }
+    });
+    const auto told = StatusIs(why.code(), AllOf(StartsWith(absl::StrCat("rank ", failing, " (host ")),
+                                                 HasSubstr(absl::StrCat("pid ", getpid())),
+                                                 EndsWith("could not set up the world: no descriptor is left")));
+    EXPECT_THAT(errors[1 - failing], told);
+    // Rank 2 was not there.
+    EXPECT_THAT(CreateRank(2, 3, &store), StatusIs(why.code(), HasSubstr(errors[1 - failing].message())));
+  }
+}
+
+// A rank that cannot even connect to the hub says so in the store, where rank 0 looks while it waits.
+TEST(ControlChannel, ARankThatFailsBeforeItHasReachedTheHubTellsRankZero) {
+  MemoryStore store;
+  absl::StatusOr<Channel> zero = CreateRank(0, 3, &store);
+  ASSERT_THAT(zero, IsOk());
+  control::TellFailure(&store, kKey, Rank(1), 3, 0,
+                       absl::ResourceExhaustedError("rank 1: socket: Too many open files"));
+  EXPECT_THAT((*zero)->Join(MemberOf(0), {}, Soon()),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("rank 1: socket: Too many open files")));
+  EXPECT_THAT(CreateRank(2, 3, &store),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("rank 1: socket: Too many open files")));
+  EXPECT_THAT(store.Get(kKey, Soon()), StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST(ControlChannel, WhatHindersRankZeroIsEverybodysError) {
+  MemoryStore store;
+  const absl::Status why = absl::ResourceExhaustedError("the store lets nobody in");
+  ControlOptions options = OptionsOf(0, 3, kPatient, nullptr);
+  options.hindrance = [&] { return why; };
+  absl::StatusOr<Channel> zero = ControlChannel::Create(options, &store, Soon());
+  ASSERT_THAT(zero, IsOk());
+  absl::StatusOr<Channel> one = CreateRank(1, 3, &store);
+  ASSERT_THAT(one, IsOk());
+  InParallel(2,
+             [&](int rank) { EXPECT_EQ((rank == 0 ? *zero : *one)->Join(MemberOf(rank), {}, Soon()).status(), why); });
+}
+
+// With its interface down rank 0 may have had nothing else.
+TEST(ControlChannel, AHubOnLoopbackOfAnotherHostIsAnErrorOnBoth) {
+  MemoryStore store;
+  ControlOptions options = OptionsOf(0, 2, kPatient, nullptr);
+  options.why_loopback = "rank 0 found no other address: eth0 10.0.0.1: is down";
+  absl::StatusOr<Channel> zero = ControlChannel::Create(options, &store, Soon());
+  ASSERT_THAT(zero, IsOk());
+  // As it looks from the other host, where nobody has that port.
+  control::HubRecord record = *control::DecodeHubRecord(*store.Get(kKey, Soon()));
+  record.host = "elsewhere";
+  record.address = *LocalAddress(Listen(LoopbackAddress())->get());
+  const std::string theirs = control::EncodeHubRecord(record);
+  ASSERT_THAT(store.Set(kKey, theirs, Soon()), IsOk());
+  std::vector<absl::Status> errors(2);
+  InParallel(2, [&](int rank) {
+    errors[rank] = rank == 1 ? CreateRank(1, 2, &store).status() : (*zero)->Join(MemberOf(0), {}, Soon()).status();
+  });
+  const std::string what = absl::StrCat("rank 0 (host elsewhere, pid ", getpid(), ") listens on loopback (127.0.0.1:");
+  for (const absl::Status& error : errors) {
+    EXPECT_THAT(error, StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(what)));
+  }
+  EXPECT_THAT(errors[0].message(), AllOf(HasSubstr("rank 1 (host "), HasSubstr("eth0 10.0.0.1: is down")));
+}
+
+// Ranks whose job ids differ wait for each other in vain. Neither learns the other's.
+TEST(ControlChannel, AnotherJobAtTheSameStoreIsNamedWhereARankIsMissing) {
+  MemoryStore store;
+  absl::StatusOr<Channel> zero = CreateRank(0, 2, &store);
+  ASSERT_THAT(zero, IsOk());
+  ControlOptions options = OptionsOf(1, 2, kPatient, nullptr);
+  options.job_id = "typo";
+  const std::string pid = absl::StrCat("pid ", getpid());
+  EXPECT_THAT(ControlChannel::Create(options, &store, Deadline::AfterMs(50)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(StartsWith("rank 0 has not appeared in store memory; "),
+                             HasSubstr("another job is here, that of rank 0 (host "), HasSubstr(pid))));
+  EXPECT_THAT((*zero)->Join(MemberOf(0), {}, Deadline::AfterMs(100)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr("rank 1 of 2 has not joined; rank 1 (host "),
+                             HasSubstr("came with another job id"), Not(HasSubstr("typo")))));
+}
+
+TEST(ControlChannel, ALateRankLearnsWhyThereIsNoWorld) {
+  MemoryStore store;
+  absl::StatusOr<Channel> zero = CreateRank(0, 2, &store);
+  ASSERT_THAT(zero, IsOk());
+  const std::string record = *store.Get(kKey, Soon());
+  EXPECT_THAT((*zero)->Join(MemberOf(0), {}, Deadline::Now()),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 1 of 2 has not joined")));
+  // It had read the address before rank 0 took it back.
+  ASSERT_THAT(store.Set(kKey, record, Soon()), IsOk());
+  EXPECT_THAT(CreateRank(1, 2, &store),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 1 of 2 has not joined")));
+}
+
+TEST(ControlChannel, DifferentOptionsAreNamedEverywhere) {
+  MemoryStore store;
+  std::vector<absl::Status> errors(4);
+  InParallel(4, [&](int rank) {
+    absl::StatusOr<Channel> channel = CreateRank(rank, 4, &store);
+    ASSERT_THAT(channel, IsOk());
+    std::vector<AgreedOption> options = {{"chunk_bytes", rank == 3 ? "65536" : "262144"}, {"same", "1"}};
+    if (rank == 1) options.push_back({"algorithm", "ring"});
+    errors[rank] = (*channel)->Join(MemberOf(rank), options, Soon()).status();
+  });
+  for (const absl::Status& error : errors) {
+    EXPECT_THAT(error, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                "options differ between ranks: algorithm: not set on ranks 0, 2-3, ring on rank 1; "
+                                "chunk_bytes: 262144 on ranks 0-2, 65536 on rank 3"));
+  }
+}
+
+TEST(ControlChannel, ARankThatGoesBeforeJoiningFailsTheOthersAtOnce) {
+  MemoryStore store;
+  absl::StatusOr<Channel> zero = CreateRank(0, 3, &store);
+  ASSERT_THAT(zero, IsOk());
+  absl::StatusOr<Channel> one = CreateRank(1, 3, &store);
+  ASSERT_THAT(one, IsOk());
+  one->reset();
+  EXPECT_THAT(
+      (*zero)->Join(MemberOf(0), {}, Soon()),
+      StatusIs(absl::StatusCode::kAborted, AllOf(StartsWith("rank 1 (host "), HasSubstr(absl::StrCat("pid ", getpid())),
+                                                 HasSubstr("left before the world had formed"))));
+}
+
+TEST(ControlChannel, RankZeroThatGoesBeforeJoiningFailsTheOthersAtOnce) {
+  MemoryStore store;
+  absl::StatusOr<Channel> zero = CreateRank(0, 2, &store);
+  ASSERT_THAT(zero, IsOk());
+  absl::StatusOr<Channel> one = CreateRank(1, 2, &store);
+  ASSERT_THAT(one, IsOk());
+  zero->reset();
+  EXPECT_THAT((*one)->Join(MemberOf(1), {}, Soon()),
+              StatusIs(absl::StatusCode::kAborted,
+                       AllOf(StartsWith("rank 0 (host "), HasSubstr("left before the world had formed"))));
+}
+
+TEST(ControlChannel, ASecondProcessOfARankIsTurnedAway) {
+  MemoryStore store;
+  absl::StatusOr<Channel> zero = CreateRank(0, 2, &store);
+  ASSERT_THAT(zero, IsOk());
+  absl::StatusOr<Channel> one = CreateRank(1, 2, &store);
+  ASSERT_THAT(one, IsOk());
+  const std::string pid = absl::StrCat("pid ", getpid());
+  EXPECT_THAT(CreateRank(1, 2, &store),
+              StatusIs(absl::StatusCode::kAlreadyExists, AllOf(HasSubstr("rank 1 (host "), HasSubstr(pid))));
+  EXPECT_THAT(CreateRank(0, 2, &store),
+              StatusIs(absl::StatusCode::kAlreadyExists, AllOf(HasSubstr("rank 0 (host "), HasSubstr(pid))));
+  // Those who were first are none the worse for it.
+  InParallel(2, [&](int rank) { EXPECT_THAT((rank == 0 ? *zero : *one)->Join(MemberOf(rank), {}, Soon()), IsOk()); });
+}
+
+TEST(ControlChannel, AnotherWorldSizeIsEverybodysError) {
+  MemoryStore store;
+  absl::StatusOr<Channel> zero = CreateRank(0, 2, &store);
+  ASSERT_THAT(zero, IsOk());
+  const std::string who = absl::StrCat(", pid ", getpid(), ")");
+  const auto differ = StatusIs(absl::StatusCode::kFailedPrecondition,
+                               AllOf(HasSubstr("the world has 2 ranks according to rank 0 (host "),
+                                     HasSubstr(who + ", 3 according to rank 1 (host ")));
+  EXPECT_THAT(CreateRank(1, 3, &store), differ);
+  EXPECT_THAT((*zero)->Join(MemberOf(0), {}, Soon()), differ);
+}
+
+// What a crashed world may have left in the store: an address where nobody listens, one where another world's hub is
+// now, one where somebody else listens and says nothing, and nonsense.
+TEST(ControlChannel, LeftOverAddressesDoNotDefeatANewWorld) {
+  MemoryStore other_store;
+  absl::StatusOr<Channel> other_world = CreateRank(0, 2, &other_store);
+  ASSERT_THAT(other_world, IsOk());
+  control::HubRecord reused = *control::DecodeHubRecord(*other_store.Get(kKey, Soon()));
+  reused.world ^= 1;
+  absl::StatusOr<UniqueFd> silent = Listen(LoopbackAddress());
+  ASSERT_THAT(silent, IsOk());
+  control::HubRecord mute = reused;
+  mute.address = *LocalAddress(silent->get());
+  control::HubRecord refused = reused;
+  {
+    const absl::StatusOr<UniqueFd> gone = Listen(LoopbackAddress());
+    refused.address = *LocalAddress(gone->get());
+  }
+  for (const std::string& left_over : {control::EncodeHubRecord(refused), control::EncodeHubRecord(reused),
+                                       control::EncodeHubRecord(mute), std::string("nonsense")}) {
+    SCOPED_TRACE(left_over);
+    MemoryStore store;
+    ASSERT_THAT(store.Set(kKey, left_over, Soon()), IsOk());
+    std::atomic<bool> rank_one_started{false};
+    InParallel(2, [&](int rank) {
+      // Rank 1 meets the left-over first.
+      if (rank == 0) {
+        while (!rank_one_started.load()) std::this_thread::yield();
+      }
+      rank_one_started = true;
+      absl::StatusOr<Channel> channel = CreateRank(rank, 2, &store);
+      ASSERT_THAT(channel, IsOk());
+      EXPECT_THAT((*channel)->Join(MemberOf(rank), {}, Soon()), IsOk());
+    });
+  }
+}
+
+// As an embedder's may be.
+class PoorStore final : public MemoryStore {
+ public:
+  absl::StatusOr<std::string> CompareAndSet(absl::string_view, absl::string_view, absl::string_view,
+                                            Deadline) override {
+    return absl::UnimplementedError("compare-and-set");
+  }
+  absl::Status Delete(absl::string_view, Deadline) override { return absl::UnimplementedError("delete"); }
+};
+
+TEST(ControlChannel, AStoreThatKnowsOnlySetAndGetIsEnough) {
+  PoorStore store;
+  for (int round = 0; round < 2; ++round) {
+    InParallel(2, [&](int rank) {
+      absl::StatusOr<Channel> channel = CreateRank(rank, 2, &store);
+      ASSERT_THAT(channel, IsOk());
+      EXPECT_THAT((*channel)->Join(MemberOf(rank), {}, Soon()), IsOk());
+    });
+  }
+}
+
+TEST(ControlChannel, AFileDoesNotGrowWithTheWorldsThatMeetThere) {
+  const std::string path = absl::StrCat(::testing::TempDir(), "/control_test_", getpid());
+  struct stat status = {};
+  for (int round = 0; round < 100; ++round) {
+    InParallel(2, [&](int rank) {
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, FileStore::Open(path, Soon()));
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Channel channel, CreateRank(rank, 2, store.get()));
+      EXPECT_THAT(channel->Join(MemberOf(rank), {}, Soon()), IsOk());
+    });
+    ASSERT_EQ(stat(path.c_str(), &status), 0);
+    ASSERT_LT(status.st_size, 32 << 10) << round;
+  }
+}
+
+TEST(ControlChannel, ALeftOverAddressIsNamedWhenRankZeroNeverComes) {
+  MemoryStore store;
+  control::HubRecord refused;
+  {
+    const absl::StatusOr<UniqueFd> gone = Listen(LoopbackAddress());
+    refused.address = *LocalAddress(gone->get());
+  }
+  ASSERT_THAT(store.Set(kKey, control::EncodeHubRecord(refused), Soon()), IsOk());
+  EXPECT_THAT(CreateRank(1, 2, &store, Deadline::AfterMs(50)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr("rank 0 has not appeared in store memory"), HasSubstr("Connection refused"))));
+}
+
+TEST(ControlChannel, AReportReachesAllRanksOnceAndTheFirstWins) {
+  World world(4);
+  const absl::Status first = absl::InternalError("allreduce #3: out of memory");
+  world[2].Report(7, first);
+  world.ExpectFailureEverywhere(7, first);
+  world[1].Report(7, absl::InternalError("later"));
+  world[1].Report(8, absl::UnknownError("another channel"));
+  for (int rank = 0; rank < 4; ++rank) {
+    const std::vector<Failure> failures = world.log(rank).Await(2, Soon());
+    ASSERT_THAT(failures, SizeIs(2));
+    EXPECT_EQ(failures[1].channel, 8u);
+    EXPECT_THAT(world[rank].AwaitFailure(7, absl::CancelledError(), Soon()), StatusIs(first.code(), first.message()));
+  }
+}
+
+TEST(ControlChannel, AnOkReportIsNone) {
+  World world(1);
+  world[0].Report(7, absl::OkStatus());
+  EXPECT_THAT(world[0].AwaitFailure(7, absl::CancelledError("fallback"), Deadline::AfterMs(50)),
+              StatusIs(absl::StatusCode::kCancelled, "fallback"));
+}
+
+TEST(ControlChannel, AFailureOfAllChannelsAnswersForEachAndIsTheLast) {
+  World world(2);
+  world[1].Report(7, absl::InternalError("seven"));
+  world.ExpectFailureEverywhere(7, absl::InternalError("seven"));
+  world[0].Report(kAllChannels, absl::AbortedError("all"));
+  EXPECT_THAT(world[1].AwaitFailure(9, absl::CancelledError(), Soon()), StatusIs(absl::StatusCode::kAborted, "all"));
+  EXPECT_THAT(world[1].AwaitFailure(7, absl::CancelledError(), Soon()), StatusIs(absl::StatusCode::kInternal, "seven"));
+  world[0].Report(9, absl::InternalError("too late"));
+  EXPECT_THAT(world.log(1).Await(2, Soon()), SizeIs(2));
+  EXPECT_THAT(world.log(1).Await(3, Deadline::AfterMs(50)), SizeIs(2));
+}
+
+TEST(ControlChannel, AReportAgainstARankThatLeftSaysSo) {
+  World world(3);
+  world[2].Leave();
+  world[1].Report(7, absl::UnavailableError("recv from rank 2: closed"), Rank(2));
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_THAT(world[rank].AwaitFailure(7, absl::CancelledError(), Soon()),
+                StatusIs(absl::StatusCode::kAborted, "rank 2 (host h2, pid 1002) has closed its communicator"));
+  }
+  EXPECT_THAT(world.log(2).Await(1, Deadline::Now()), IsEmpty());  // no callback after Leave
+}
+
+TEST(ControlChannel, AReportAgainstALivingRankStandsAfterTheGrace) {
+  World world(3);
+  const absl::Status broken = absl::UnavailableError("recv from rank 2: closed");
+  world[1].Report(7, broken, Rank(2));
+  world.ExpectFailureEverywhere(7, broken);
+}
+
+TEST(ControlChannel, ALateOperationNamesTheRankBehind) {
+  World world(3);
+  world.SetProgress(0, 7, 17, 16);
+  world.SetProgress(1, 7, 17, 16);
+  world.SetProgress(2, 7, 16, 16);
+  world[0].ReportLate(7, 17, "allreduce #17 (25 MiB f32 sum)");
+  world.ExpectFailureEverywhere(
+      7, WithFailedRank(absl::DeadlineExceededError(
+                            "allreduce #17 (25 MiB f32 sum) did not finish in time: rank 2 (host h2, pid 1002) has not "
+                            "called it (it last completed #16); ranks 0-1 have called it and wait"),
+                        2));
+}
+
+TEST(ControlChannel, LeavingIsNoFailureForTheOthers) {
+  World world(3);
+  world[1].Leave();
+  world[1].Leave();
+  world[2].Report(7, absl::InternalError("end of test"));
+  const std::vector<Failure> failures = world.log(0).Await(1, Soon());
+  ASSERT_THAT(failures, SizeIs(1));
+  EXPECT_EQ(failures[0].channel, 7u);
+  EXPECT_THAT(world[1].AwaitFailure(7, absl::CancelledError("fallback"), Soon()),
+              StatusIs(absl::StatusCode::kCancelled, "fallback"));
+}
+
+TEST(ControlChannel, WhenTheHubHasLeftThereIsNothingToWaitFor) {
+  World world(2);
+  world[0].Leave();
+  // Ends when the goodbye arrives, long before the deadline.
+  EXPECT_THAT(world[1].AwaitFailure(7, absl::CancelledError("fallback"), Deadline::Infinite()),
+              StatusIs(absl::StatusCode::kCancelled, "fallback"));
+  world[1].PostNote(7, 1, "x");
+  EXPECT_THAT(world[1].AwaitNotes(7, 1, 1, Deadline::Infinite()),
+              StatusIs(absl::StatusCode::kAborted, "rank 0 (host h0, pid 1000) has closed its communicator"));
+  EXPECT_THAT(world.log(1).Await(1, Deadline::AfterMs(20)), IsEmpty());
+}
+
+// Nobody is left to announce it to the others; this rank at least need not wait for that.
+TEST(ControlChannel, WhenTheHubHasLeftARankIsToldWhatItReports) {
+  World world(3);
+  world[0].Leave();
+  EXPECT_THAT(world[1].AwaitFailure(7, absl::CancelledError("fallback"), Deadline::Infinite()),
+              StatusIs(absl::StatusCode::kCancelled, "fallback"));
+  world[1].Report(7, absl::UnavailableError("recv from rank 2: closed"), Rank(2));
+  world[1].Report(7, absl::InternalError("and more"));
+  world[1].Report(8, absl::UnavailableError("recv from rank 0: closed"), Rank(0));
+  world[1].ReportLate(9, 1, "barrier #1");
+  const std::vector<Failure> failures = world.log(1).Await(3, Soon());
+  ASSERT_THAT(failures, SizeIs(3));
+  const auto failure_of = [&](ChannelId channel) { return world[1].AwaitFailure(channel, absl::OkStatus(), Soon()); };
+  EXPECT_THAT(failure_of(7),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       "recv from rank 2: closed; rank 0 (host h0, pid 1000) has closed its communicator"));
+  EXPECT_THAT(failure_of(8),
+              StatusIs(absl::StatusCode::kAborted, "rank 0 (host h0, pid 1000) has closed its communicator"));
+  EXPECT_THAT(failure_of(9),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("barrier #1 did not finish in time")));
+  EXPECT_THAT(world.log(2).Await(1, Deadline::AfterMs(20)), IsEmpty());
+}
+
+TEST(ControlChannel, TheHubsLastAnnouncementPrecedesItsGoodbye) {
+  World world(2);
+  const absl::Status broken = absl::UnavailableError("recv from rank 0: closed");
+  world[1].Report(7, broken, Rank(0));
+  world[1].PostNote(7, 1, "behind the report");
+  ASSERT_THAT(world[0].AwaitNotes(7, 1, 1, Soon()), IsOk());  // so the hub has the report
+  world[0].Leave();
+  EXPECT_THAT(world[1].AwaitFailure(7, absl::CancelledError(), Soon()),
+              StatusIs(absl::StatusCode::kAborted, "rank 0 (host h0, pid 1000) has closed its communicator"));
+}
+
+TEST(ControlChannel, WhatRankZeroReportsAsItLeavesIsAnnounced) {
+  for (int i = 0; i < 20; ++i) {
+    World world(2);
+    world[0].Report(7, absl::AbortedError("rank 0 destroyed it"));
+    world[0].Leave();
+    EXPECT_THAT(world[1].AwaitFailure(7, absl::CancelledError(), Soon()),
+                StatusIs(absl::StatusCode::kAborted, "rank 0 destroyed it"));
+  }
+}
+
+TEST(ControlChannel, NotesComeInRankOrderOnceThereAreEnough) {
+  World world(3);
+  world[2].PostNote(7, 100, "gradient 5 missing");
+  InParallel(3, [&](int rank) {
+    if (rank == 1) world[1].PostNote(7, 100, std::string(70'000, 'x'));
+    const auto notes = world[rank].AwaitNotes(7, 100, 2, Soon());
+    ASSERT_THAT(notes, IsOk());
+    ASSERT_THAT(*notes, SizeIs(2));
+    EXPECT_EQ((*notes)[0], std::make_pair(Rank(1), std::string(control::kNoteBytesMax, 'x')));
+    EXPECT_EQ((*notes)[1], std::make_pair(Rank(2), std::string("gradient 5 missing")));
+  });
+  EXPECT_THAT(world[0].AwaitNotes(7, 100, 0, Soon()), IsOkAndHolds(SizeIs(2)));
+}
+
+TEST(ControlChannel, NotesThatDoNotComeMeetTheDeadlineOrTheFailure) {
+  World world(2);
+  world[0].PostNote(7, 100, "x");
+  EXPECT_THAT(world[1].AwaitNotes(7, 100, 2, Deadline::AfterMs(30)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("fewer than 2 notes on topic 100 of channel 7")));
+  world[0].Report(7, absl::InternalError("why"));
+  EXPECT_THAT(world[1].AwaitNotes(7, 101, 1, Soon()), StatusIs(absl::StatusCode::kInternal, "why"));
+}
+
+TEST(ControlChannel, AHandlerMayCallTheChannel) {
+  MemoryStore store;
+  std::atomic<ControlChannel*> channel{nullptr};
+  FailureLog log;
+  ControlOptions options = OptionsOf(0, 1, kPatient, nullptr);
+  options.on_failure = [&](const Failure& failure) {
+    if (failure.channel == 7) channel.load()->Report(8, absl::InternalError("from the handler"));
+    log.Add(failure);
+  };
+  absl::StatusOr<Channel> created = ControlChannel::Create(options, &store, Soon());
+  ASSERT_THAT(created, IsOk());
+  channel = created->get();
+  ASSERT_THAT((*created)->Join(MemberOf(0), {}, Soon()), IsOk());
+  (*created)->Report(7, absl::InternalError("x"));
+  const std::vector<Failure> failures = log.Await(2, Soon());
+  ASSERT_THAT(failures, SizeIs(2));
+  EXPECT_EQ(failures[1].status.message(), "from the handler");
+}
+
+TEST(ControlChannel, AForkedChildCannotDisturbIt) {
+  World world(2);
+  EXPECT_EQ(RunInForkedChild(
+                [&] {
+                  world[1].Report(7, absl::InternalError("from the child"));
+                  world[1].Leave();
+                  return world[1].AwaitNotes(7, 1, 1, Soon()).status().code() == absl::StatusCode::kFailedPrecondition
+                             ? 0
+                             : 1;
+                },
+                Soon()),
+            0);
+  world[0].Report(7, absl::InternalError("from the parent"));
+  world.ExpectFailureEverywhere(7, absl::InternalError("from the parent"));
+}
+
+}  // namespace
+}  // namespace lockstep

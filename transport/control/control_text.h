@@ -1,0 +1,65 @@
+// The sentences of the control channel that depend on many ranks. Pure functions; ranks come sorted and without
+// duplicates.
+
+#ifndef TRANSPORT_CONTROL_CONTROL_TEXT_H_
+#define TRANSPORT_CONTROL_CONTROL_TEXT_H_
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
+#include "absl/types/span.h"
+#include "transport/control/control_types.h"
+
+namespace lockstep {
+namespace control {
+
+// "rank 3", "ranks 2, 5-7".
+std::string RankList(absl::Span<const int> ranks);
+
+// "ranks 2, 5-7 of 8 have not joined", "rank 2 of 8 has not joined".
+std::string MissingText(absl::Span<const int> ranks, int size);
+
+// "chunk_bytes: 262144 on ranks 0-2, 65536 on rank 3; algorithm: ring on rank 0, not set on ranks 1-3". Empty when all
+// ranks have the same options; their order does not matter.
+std::string OptionDifferences(absl::Span<const std::vector<AgreedOption>* const> by_rank);
+
+// "rank 1 (host b, pid 7) listens on loopback (127.0.0.1:4411), where rank 0 (host a, pid 5), on another host, ...": the first
+// rank that announces such an address to a host that has others. Empty when there is none; several hosts that all have
+// loopback alone are one machine under several names. By rank.
+std::string UnreachableText(absl::Span<const Member* const> by_rank);
+
+// What is known of one rank when an operation is late.
+struct LateRank {
+  enum class State {
+    kAnswered,
+    kSilent,  // its progress is the last that was known
+    kLeft,
+    kUnaware,  // does not list the channel: takes no part in it, or has not come so far
+  };
+  const Member* member = nullptr;
+  State state = State::kAnswered;
+  Progress progress;
+};
+
+// "allreduce #17 (25 MiB f32 sum) did not finish in time: rank 2 (host b, pid 71) has not called it (it last completed
+// #16); rank 1 has called it and waits": whoever is to blame first. Ranks in one situation share a sentence.
+std::string LateText(absl::string_view operation, uint64_t sequence, absl::Span<const LateRank> ranks);
+// The rank that the text names first, unless all have called the operation.
+absl::optional<int> FirstLate(uint64_t sequence, absl::Span<const LateRank> ranks);
+
+// "the ranks' collectives differ: rank 0 called reduce #2 (...); ranks 1, 3 called ...". By rank; empty: unknown.
+std::string MismatchText(absl::Span<const std::string> called);
+// The one rank that called something else than all others, where there are more than two.
+absl::optional<int> OddOne(absl::Span<const std::string> called);
+
+// "300 ms", "30 s".
+std::string DurationText(std::chrono::milliseconds duration);
+
+}  // namespace control
+}  // namespace lockstep
+
+#endif  // TRANSPORT_CONTROL_CONTROL_TEXT_H_

@@ -1,0 +1,53 @@
+// What ranks tell each other over the control channel, for its users and its parts alike.
+
+#ifndef TRANSPORT_CONTROL_CONTROL_TYPES_H_
+#define TRANSPORT_CONTROL_CONTROL_TYPES_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/rank.h"
+#include "transport/net/socket.h"
+#include "transport/transport.h"
+
+namespace lockstep {
+
+// What a rank tells the others about itself.
+struct Member {
+  Rank rank;
+  std::string host;     // host name, for messages
+  std::string host_id;  // equal on ranks that share a host: boot id and namespace, or LOCKSTEP_HOST_ID
+  int64_t pid = 0;
+  SocketAddress data_address;  // where it listens for TCP; none when it uses none
+  std::string
+      shm_address;  // where it is met to share memory; "none: " and why when it cannot; empty when it does not try
+  std::string ofi_address;  // where its endpoint of libfabric is; empty when it has none
+  // The cores that it may run on: core i is bit i % 64 of word i / 64. Empty: unknown.
+  std::vector<uint64_t> cores;
+};
+
+// "rank 2 (host b, pid 71)".
+std::string Describe(const Member& member);
+
+// An option that must be equal on all ranks, by name.
+using AgreedOption = std::pair<std::string, std::string>;
+
+struct Failure {
+  // The channel it ends, or kAllChannels.
+  ChannelId channel = 0;
+  absl::Status status;
+};
+inline constexpr ChannelId kAllChannels = 0xffffffff;
+
+// How far a rank has come on a channel. Sequence numbers count collectives from 1; 0 is none.
+struct Progress {
+  uint64_t started = 0;
+  uint64_t completed = 0;
+};
+
+}  // namespace lockstep
+
+#endif  // TRANSPORT_CONTROL_CONTROL_TYPES_H_

@@ -1,0 +1,430 @@
+#include "transport/control/control_world.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/error_info.h"
+#include "transport/control/control_text.h"
+
+namespace lockstep {
+namespace control {
+namespace {
+
+constexpr std::chrono::milliseconds kSuspectTime(500);
+constexpr std::chrono::seconds kWaitingTextInterval(5);
+constexpr int kInquiryAnswerTimes = 4;
+
+// Null when the list does not have the channel.
+const Progress* Find(const ProgressList& list, ChannelId channel) {
+  const auto found = std::find_if(list.begin(), list.end(), [&](const auto& entry) { return entry.first == channel; });
+  return found == list.end() ? nullptr : &found->second;
+}
+
+absl::Status HasClosed(const Member& member) {
+  return WithFailedRank(absl::AbortedError(absl::StrCat(Describe(member), " has closed its communicator")),
+                        member.rank.value());
+}
+
+}  // namespace
+
+World::World(Options options, Output* output, TimePoint now)
+    : options_(std::move(options)),
+      output_(output),
+      seats_(options_.size),
+      next_waiting_text_(now + kWaitingTextInterval) {
+  for (int rank = 0; rank < options_.size; ++rank) seats_[rank].member.rank = Rank(rank);
+}
+
+absl::optional<Reject> World::Connect(const Hello& hello) {
+  const auto refused = [](std::string text) {
+    return Reject{RejectReason::kRefused, absl::FailedPreconditionError(std::move(text))};
+  };
+  if (hello.version != kVersion) {
+    return refused(absl::StrCat("rank 0 speaks control protocol version ", kVersion, ", this rank ", hello.version));
+  }
+  if (hello.world != options_.world_id) {
+    return Reject{RejectReason::kOtherWorld, absl::UnavailableError("another world's control hub has this address")};
+  }
+  Member caller;
+  caller.rank = Rank(static_cast<int>(hello.rank));
+  caller.host = hello.host;
+  caller.pid = hello.pid;
+  if (hello.job_id != options_.job_id) {
+    // Neither learns the other's job id: it may be a secret of another user's.
+    stranger_ = Describe(caller);
+    return refused(absl::StrCat("another job is here, that of ", Describe(seats_[0].member), ", and not job '",
+                                hello.job_id, "'"));
+  }
+  if (hello.size != static_cast<uint32_t>(options_.size)) {
+    const absl::Status differ = absl::FailedPreconditionError(
+        absl::StrCat("the world has ", options_.size, " ranks according to ", Describe(seats_[0].member), ", ",
+                     hello.size, " according to ", Describe(caller)));
+    Fail(differ);
+    return Reject{RejectReason::kRefused, differ};
+  }
+  if (hello.rank >= hello.size) {
+    return refused(absl::StrCat("there is no rank ", hello.rank, " in a world of ", hello.size));
+  }
+  Seat& seat = seats_[hello.rank];
+  if (seat.standing == Standing::kConnected || seat.standing == Standing::kJoined) {
+    return Reject{RejectReason::kRefused, absl::AlreadyExistsError(absl::StrCat(
+                                              "another process takes part already as ", Describe(seat.member)))};
+  }
+  // A rank may be back for the next world before rank 0 has taken this one's address out of the store.
+  if (seat.standing == Standing::kLeft) {
+    return Reject{RejectReason::kOtherWorld,
+                  absl::UnavailableError(absl::StrCat(Describe(seat.member), " has left the world that formed there"))};
+  }
+  if (phase_ == Phase::kFailed) return Reject{RejectReason::kSetupFailed, setup_failure_};
+  if (seat.standing == Standing::kDead) {
+    return refused(absl::StrCat("the world has formed already, and ", Describe(seat.member), " has died in it"));
+  }
+  seat.standing = Standing::kConnected;
+  seat.member.host = hello.host;
+  seat.member.pid = hello.pid;
+  return absl::nullopt;
+}
+
+bool World::Handle(int rank, Message message, TimePoint now) {
+  if (auto* pong = std::get_if<Pong>(&message)) {
+    HandlePong(rank, std::move(*pong), now);
+  } else if (auto* called = std::get_if<Called>(&message)) {
+    HandleCalled(rank, std::move(*called));
+  } else if (auto* join = std::get_if<Join>(&message)) {
+    if (seats_[rank].standing == Standing::kJoined) return false;
+    HandleJoin(rank, std::move(*join));
+  } else if (std::holds_alternative<GiveUp>(message)) {
+    if (phase_ == Phase::kGathering) {
+      FailSetup(absl::DeadlineExceededError(absl::StrCat("the world did not form in time: ", MissingText())));
+    }
+  } else if (auto* report = std::get_if<Report>(&message)) {
+    HandleReport(rank, *report, now);
+  } else if (auto* late = std::get_if<Late>(&message)) {
+    HandleLate(*late, now);
+  } else if (auto* closed = std::get_if<Closed>(&message)) {
+    HandleClosed(rank, *closed);
+  } else if (auto* post = std::get_if<PostNote>(&message)) {
+    for (const NoteBoard::Answer& answer : notes_.Post(rank, *post)) output_->Send(answer.rank, answer.notes);
+  } else if (auto* await = std::get_if<AwaitNotes>(&message)) {
+    if (absl::optional<Notes> notes = notes_.Await(rank, *await)) output_->Send(rank, *std::move(notes));
+  } else if (auto* drop = std::get_if<DropNotes>(&message)) {
+    notes_.Drop(rank, drop->request);
+  } else if (auto* enter = std::get_if<EnterBarrier>(&message)) {
+    Send(barriers_.Enter(rank, *enter, now));
+  } else if (std::holds_alternative<Goodbye>(message)) {
+    Left(rank);
+  } else if (std::holds_alternative<Exiting>(message)) {
+    Gone(rank, "exited: its process ended without destroying its communicator");
+  } else {
+    return false;
+  }
+  return true;
+}
+
+void World::Send(const std::vector<Barriers::Answer>& answers) {
+  for (const Barriers::Answer& answer : answers) output_->Send(answer.rank, answer.entered);
+}
+
+void World::HandleJoin(int rank, Join join) {
+  if (phase_ != Phase::kGathering || !alive(rank)) return;
+  Seat& seat = seats_[rank];
+  seat.standing = Standing::kJoined;
+  seat.member = std::move(join.member);
+  seat.member.rank = Rank(rank);
+  seat.options = std::move(join.options);
+  if (++joined_count_ == options_.size) FormOrFail();
+}
+
+void World::FormOrFail() {
+  std::vector<const std::vector<AgreedOption>*> options;
+  std::vector<const Member*> members;
+  for (const Seat& seat : seats_) {
+    options.push_back(&seat.options);
+    members.push_back(&seat.member);
+  }
+  const std::string differences = OptionDifferences(options);
+  if (!differences.empty()) {
+    return FailSetup(absl::FailedPreconditionError(absl::StrCat("options differ between ranks: ", differences)));
+  }
+  if (const std::string unreachable = UnreachableText(members); !unreachable.empty()) {
+    return FailSetup(absl::FailedPreconditionError(unreachable));
+  }
+  phase_ = Phase::kFormed;
+  Joined joined;
+  for (Seat& seat : seats_) {
+    joined.members.push_back(seat.member);
+    seat.options = {};
+  }
+  output_->SendToAll(joined);
+}
+
+void World::FailSetup(const absl::Status& status) {
+  phase_ = Phase::kFailed;
+  setup_failure_ = status;
+  output_->SendToAll(JoinFailed{status});
+}
+
+void World::Fail(const absl::Status& status) {
+  if (phase_ == Phase::kGathering) FailSetup(status);
+}
+
+std::string World::MissingText() const {
+  std::vector<int> missing;
+  for (int rank = 0; rank < options_.size; ++rank) {
+    if (seats_[rank].standing != Standing::kJoined) missing.push_back(rank);
+  }
+  std::string text = control::MissingText(missing, options_.size);
+  if (!stranger_.empty()) absl::StrAppend(&text, "; ", stranger_, " came with another job id");
+  return text;
+}
+
+void World::HandlePong(int rank, Pong pong, TimePoint now) {
+  Seat& seat = seats_[rank];
+  seat.progress.swap(pong.progress);
+  if (!closings_.empty()) {
+    for (const auto& [channel, progress] : seat.progress) CheckClosed(rank, channel, progress);
+  }
+  if (pong.nonce == 0) {
+    const ProgressList& before = pong.progress;
+    for (const auto& [channel, progress] : seat.progress) {
+      const Progress* const then = Find(before, channel);
+      if (then != nullptr && then->started > then->completed && then->completed == progress.completed) {
+        Inquire(channel, progress.completed + 1, now);
+      }
+    }
+  }
+  if (pong.nonce <= seat.answered || pong.nonce > last_nonce_ || !alive(rank)) return;
+  for (auto& [channel, poll] : polls_) {
+    if (poll.nonce > seat.answered && poll.nonce <= pong.nonce) --poll.missing;
+  }
+  seat.answered = pong.nonce;
+  AnnounceCompletePolls();
+}
+
+void World::Inquire(ChannelId channel, uint64_t sequence, TimePoint now) {
+  if (phase_ != Phase::kFormed || failed(channel)) return;
+  const auto [found, added] = inquiries_.try_emplace({channel, sequence});
+  Inquiry& inquiry = found->second;
+  if (added) {
+    inquiry.called.resize(seats_.size());
+  } else if (now < inquiry.asked + options_.answer_time) {
+    return;
+  }
+  inquiry.asked = now;
+  for (int rank = 0; rank < options_.size; ++rank) {
+    if (alive(rank) && inquiry.called[rank].empty()) output_->Send(rank, Ask{channel, sequence});
+  }
+}
+
+void World::HandleCalled(int rank, Called called) {
+  const auto found = inquiries_.find({called.channel, called.sequence});
+  if (found == inquiries_.end() || called.text.empty()) return;
+  std::vector<std::string>& texts = found->second.called;
+  texts[rank] = std::move(called.text);
+  const bool differ = std::any_of(texts.begin(), texts.end(),
+                                  [&](const std::string& text) { return !text.empty() && text != texts[rank]; });
+  if (!differ) return;
+  ErrorInfo info;
+  info.failed_rank = OddOne(texts);
+  Announce(called.channel, WithErrorInfo(absl::FailedPreconditionError(MismatchText(texts)), info));
+}
+
+void World::HandleReport(int rank, const Report& report, TimePoint now) {
+  // A rank that cannot go on, or took rank 0 for dead while the world gathered.
+  if (phase_ == Phase::kGathering && report.channel == kAllChannels) return FailSetup(report.status);
+  if (phase_ != Phase::kFormed || failed(report.channel)) return;
+  const bool suspected = report.suspect < seats_.size() && static_cast<int>(report.suspect) != rank;
+  if (!suspected) return Announce(report.channel, report.status);
+  const Seat& suspect = seats_[report.suspect];
+  // Its death would have failed all channels.
+  const auto closing = closings_.find(report.channel);
+  const bool closed = closing != closings_.end() && closing->second.started.count(suspect.member.rank.value()) > 0;
+  if (closed || suspect.standing == Standing::kLeft) return Announce(report.channel, HasClosed(suspect.member));
+  // Several ranks may lose connections for one cause: the first report stands, all suspects are watched.
+  const auto [found, added] = reports_.try_emplace(report.channel);
+  PendingReport& pending = found->second;
+  if (added) {
+    pending.status = report.status;
+    pending.due = now + kSuspectTime;
+  }
+  pending.suspects.push_back(static_cast<int>(report.suspect));
+}
+
+void World::HandleLate(const Late& late, TimePoint now) {
+  if (phase_ != Phase::kFormed || failed(late.channel) || polls_.count(late.channel) > 0) return;
+  LatePoll& poll = polls_[late.channel];
+  poll.nonce = ++last_nonce_;
+  poll.sequence = late.sequence;
+  poll.operation = late.operation;
+  poll.due = now + options_.answer_time;
+  for (const Seat& seat : seats_) poll.missing += seat.standing == Standing::kJoined;
+  output_->SendToAll(Ping{poll.nonce});
+}
+
+void World::HandleClosed(int rank, const Closed& closed) {
+  if (phase_ != Phase::kFormed || failed(closed.channel)) return;
+  Closing& closing = closings_[closed.channel];
+  closing.members = closed.members;
+  closing.started[rank] = closed.started;
+  if (closing.started.size() >= closing.members) {
+    closings_.erase(closed.channel);
+    return;
+  }
+  Explain(rank, {closed.channel});
+  for (int other = 0; other < options_.size; ++other) {
+    const Progress* const progress = Find(seats_[other].progress, closed.channel);
+    if (progress != nullptr) CheckClosed(other, closed.channel, *progress);
+  }
+}
+
+void World::CheckClosed(int rank, ChannelId channel, const Progress& progress) {
+  const auto closing = closings_.find(channel);
+  if (closing == closings_.end() || closing->second.started.count(rank) > 0) return;
+  for (const auto& [closer, started] : closing->second.started) {
+    if (progress.started > started) return Announce(channel, HasClosed(seats_[closer].member));
+  }
+}
+
+void World::Explain(int rank, const std::vector<ChannelId>& channels) {
+  for (const ChannelId channel : channels) {
+    const auto pending = reports_.find(channel);
+    if (pending == reports_.end()) continue;
+    const std::vector<int>& suspects = pending->second.suspects;
+    if (std::find(suspects.begin(), suspects.end(), rank) == suspects.end()) continue;
+    Announce(channel, HasClosed(seats_[rank].member));
+  }
+}
+
+void World::Left(int rank) {
+  if (!alive(rank)) return;
+  Seat& seat = seats_[rank];
+  seat.standing = Standing::kLeft;
+  notes_.Forget(rank);
+  barriers_.Forget(rank);
+  if (phase_ == Phase::kGathering) {
+    return FailSetup(WithFailedRank(
+        absl::AbortedError(absl::StrCat(Describe(seat.member), " left before the world had formed")), rank));
+  }
+  // Announcing erases the report: collect first.
+  std::vector<ChannelId> reported;
+  for (const auto& [channel, pending] : reports_) reported.push_back(channel);
+  Explain(rank, reported);
+  StopWaitingFor(rank);
+}
+
+void World::Gone(int rank, absl::string_view how) {
+  if (!alive(rank)) return;
+  Seat& seat = seats_[rank];
+  seat.standing = Standing::kDead;
+  notes_.Forget(rank);
+  barriers_.Forget(rank);
+  const std::string text = absl::StrCat(Describe(seat.member), " ", how);
+  if (phase_ == Phase::kGathering)
+    return FailSetup(WithFailedRank(absl::AbortedError(absl::StrCat(text, " before the world had formed")), rank));
+  if (phase_ == Phase::kFormed) Announce(kAllChannels, WithFailedRank(absl::AbortedError(text), rank));
+  StopWaitingFor(rank);
+}
+
+void World::StopWaitingFor(int rank) {
+  for (auto& [channel, poll] : polls_) {
+    if (poll.nonce > seats_[rank].answered) --poll.missing;
+  }
+  AnnounceCompletePolls();
+}
+
+bool World::failed(ChannelId channel) const {
+  return failures_.count(kAllChannels) > 0 || failures_.count(channel) > 0;
+}
+
+void World::Announce(ChannelId channel, const absl::Status& status) {
+  if (failed(channel)) return;
+  failures_[channel] = status;
+  if (channel == kAllChannels) {
+    reports_.clear();
+    polls_.clear();
+    closings_.clear();
+    inquiries_.clear();
+  } else {
+    reports_.erase(channel);
+    polls_.erase(channel);
+    closings_.erase(channel);
+    inquiries_.erase(inquiries_.lower_bound({channel, 0}), inquiries_.upper_bound({channel, UINT64_MAX}));
+  }
+  output_->SendToAll(FailureMessage{channel, status});
+}
+
+void World::AnnounceCompletePolls() {
+  std::vector<std::pair<ChannelId, LatePoll>> complete;
+  for (const auto& [channel, poll] : polls_) {
+    if (poll.missing <= 0) complete.emplace_back(channel, poll);
+  }
+  for (const auto& [channel, poll] : complete) AnnounceLate(channel, poll);
+}
+
+void World::AnnounceLate(ChannelId channel, const LatePoll& poll) {
+  std::vector<LateRank> ranks;
+  for (const Seat& seat : seats_) {
+    LateRank rank;
+    rank.member = &seat.member;
+    const Progress* const known = Find(seat.progress, channel);
+    if (known != nullptr) rank.progress = *known;
+    if (seat.standing == Standing::kLeft) {
+      rank.state = LateRank::State::kLeft;
+    } else if (known == nullptr) {
+      rank.state = LateRank::State::kUnaware;
+    } else if (seat.answered < poll.nonce) {
+      rank.state = LateRank::State::kSilent;
+    }
+    ranks.push_back(rank);
+  }
+  ErrorInfo info;
+  info.failed_rank = FirstLate(poll.sequence, ranks);
+  Announce(channel, WithErrorInfo(absl::DeadlineExceededError(LateText(poll.operation, poll.sequence, ranks)), info));
+}
+
+void World::Tick(TimePoint now) {
+  if (phase_ == Phase::kGathering && now >= next_waiting_text_) {
+    next_waiting_text_ = now + kWaitingTextInterval;
+    output_->SendToAll(Waiting{MissingText()});
+  }
+  AnnounceDue(now);
+  Send(barriers_.Expire(now));
+  // Whoever is still stuck has asked again since.
+  for (auto it = inquiries_.begin(); it != inquiries_.end();) {
+    it = now > it->second.asked + kInquiryAnswerTimes * options_.answer_time ? inquiries_.erase(it) : std::next(it);
+  }
+}
+
+void World::AnnounceDue(TimePoint now) {
+  std::vector<std::pair<ChannelId, absl::Status>> due_reports;
+  for (const auto& [channel, pending] : reports_) {
+    if (now >= pending.due) due_reports.emplace_back(channel, pending.status);
+  }
+  for (const auto& [channel, status] : due_reports) Announce(channel, status);
+
+  std::vector<std::pair<ChannelId, LatePoll>> due_polls;
+  for (const auto& [channel, poll] : polls_) {
+    if (now >= poll.due) due_polls.emplace_back(channel, poll);
+  }
+  for (const auto& [channel, poll] : due_polls) AnnounceLate(channel, poll);
+}
+
+World::TimePoint World::next_event() const {
+  TimePoint next = phase_ == Phase::kGathering ? next_waiting_text_ : TimePoint::max();
+  next = std::min(next, barriers_.next_event());
+  for (const auto& [channel, pending] : reports_) next = std::min(next, pending.due);
+  for (const auto& [channel, poll] : polls_) next = std::min(next, poll.due);
+  return next;
+}
+
+void World::Close() { AnnounceDue(TimePoint::max()); }
+
+bool World::alive(int rank) const {
+  return seats_[rank].standing == Standing::kConnected || seats_[rank].standing == Standing::kJoined;
+}
+
+}  // namespace control
+}  // namespace lockstep

@@ -1,0 +1,190 @@
+// What the hub knows of its world, and what it decides: who has joined, what failed first, who is late. A state machine
+// without sockets, threads or clocks: what happens is told to it with the time, and what it says goes to an Output.
+//
+//   the world      becomes               when
+//   gathering      formed                all ranks have joined with equal options: joined to all
+//                  failed                a rank died, left, gave up, failed or has another world size, options differ, a rank
+//                                        cannot be reached: join failed to all
+//   formed         (stays)               failures are announced per channel, the first of a channel only
+//
+//   a rank         becomes               when
+//   absent         connected             its hello was accepted
+//   connected      joined                it sent join
+//   connected,     left                  goodbye
+//   joined         dead                  its connection closed without one; silence; it does not read; it said that it exits
+//
+//   stuck: a collective that a rank has not finished for a heartbeat. Every rank is asked what it called there; two answers that
+//   differ are announced as FAILED_PRECONDITION. So a mismatch is told even where no message of the one meets one of the other.
+//
+//   closed: a rank has ended its use of a channel after so many collectives. Nothing is announced until another rank's progress says
+//   that it has called more: those cannot end. Forgotten when all members have closed the channel.
+//
+//   a report       is announced          as
+//   no suspect     at once               what the reporter says
+//   a suspect      at once if it left,   "rank 2 (...) has closed its communicator"
+//                  or closed the channel
+//                  when it dies          that death, on all channels
+//                  after 500 ms          what the reporter says
+
+#ifndef TRANSPORT_CONTROL_CONTROL_WORLD_H_
+#define TRANSPORT_CONTROL_CONTROL_WORLD_H_
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
+#include "base/deadline.h"
+#include "transport/control/control_barriers.h"
+#include "transport/control/control_notes.h"
+#include "transport/control/control_protocol.h"
+#include "transport/control/control_types.h"
+
+namespace lockstep {
+namespace control {
+
+class World {
+ public:
+  using TimePoint = Deadline::Clock::time_point;
+
+  // Takes the messages. Must not call back into the world.
+  class Output {
+   public:
+    virtual ~Output() = default;
+    virtual void Send(int rank, const Message& message) = 0;
+    // To every rank with an open connection, the unresponsive included: they find it when they wake up.
+    virtual void SendToAll(const Message& message) = 0;
+  };
+
+  struct Options {
+    int size = 1;
+    std::string job_id;
+    uint64_t world_id = 0;
+    // How long a rank may take to say how far it is when somebody is late.
+    std::chrono::milliseconds answer_time{0};
+  };
+
+  World(Options options, Output* output, TimePoint now);
+
+  // A connection says who it is: accepted, or what to answer.
+  absl::optional<Reject> Connect(const Hello& hello);
+
+  // A message of an accepted rank. False when the message has no place here: the rank does not speak the protocol.
+  bool Handle(int rank, Message message, TimePoint now);
+
+  // The rank can take no further part: "died: control connection closed", "is unresponsive: ...". Nothing for a rank
+  // that is gone already.
+  void Gone(int rank, absl::string_view how);
+  // The same, when it said goodbye.
+  void Left(int rank);
+
+  // Runs what is due, and says when something will be again.
+  void Tick(TimePoint now);
+  TimePoint next_event() const;
+
+  // The hub cannot do its part. Nothing once the world has formed.
+  void Fail(const absl::Status& status);
+
+  // The hub ends: what is still being looked into is announced as it is known now.
+  void Close();
+
+  // Whether the rank's silence would be news.
+  bool alive(int rank) const;
+
+ private:
+  enum class Phase { kGathering, kFormed, kFailed };
+  enum class Standing { kAbsent, kConnected, kJoined, kLeft, kDead };
+
+  struct Seat {
+    Standing standing = Standing::kAbsent;
+    Member member;
+    std::vector<AgreedOption> options;  // until the world has formed
+    ProgressList progress;
+    uint64_t answered = 0;  // the newest nonce it answered
+  };
+
+  // A report whose suspects may yet turn out to be dead or to have left.
+  struct PendingReport {
+    absl::Status status;
+    std::vector<int> suspects;
+    TimePoint due;
+  };
+
+  // About a collective in which a rank is stuck.
+  struct Inquiry {
+    std::vector<std::string> called;  // by rank; empty: no answer yet
+    TimePoint asked;
+  };
+
+  // A channel that some of its ranks have ended.
+  struct Closing {
+    uint32_t members = 0;
+    std::map<int, uint64_t> started;  // collectives, by the ranks that have
+  };
+
+  struct LatePoll {
+    uint64_t nonce = 0;
+    uint64_t sequence = 0;
+    std::string operation;
+    int missing = 0;  // living ranks that have not answered
+    TimePoint due;
+  };
+
+  void HandleJoin(int rank, Join join);
+  void HandlePong(int rank, Pong pong, TimePoint now);
+  void HandleCalled(int rank, Called called);
+  void HandleReport(int rank, const Report& report, TimePoint now);
+  void HandleLate(const Late& late, TimePoint now);
+  void Send(const std::vector<Barriers::Answer>& answers);
+  void HandleClosed(int rank, const Closed& closed);
+  // Announces that a rank has closed the channel, if this one has called a collective there that the other has not.
+  void CheckClosed(int rank, ChannelId channel, const Progress& progress);
+  // The suspect of reports that are being looked into has gone in good order.
+  void Explain(int rank, const std::vector<ChannelId>& channels);
+
+  // Asks what every rank called, but for those that have told.
+  void Inquire(ChannelId channel, uint64_t sequence, TimePoint now);
+
+  // Who has not joined, and, if somebody of another job came here meanwhile, that.
+  std::string MissingText() const;
+  void FormOrFail();
+  void FailSetup(const absl::Status& status);
+
+  bool failed(ChannelId channel) const;
+  void Announce(ChannelId channel, const absl::Status& status);
+  void AnnounceDue(TimePoint now);
+  void AnnounceLate(ChannelId channel, const LatePoll& poll);
+  void AnnounceCompletePolls();
+  // A rank that is gone will not answer any more.
+  void StopWaitingFor(int rank);
+
+  const Options options_;
+  Output* const output_;
+
+  Phase phase_ = Phase::kGathering;
+  absl::Status setup_failure_;
+  std::vector<Seat> seats_;
+  int joined_count_ = 0;
+  std::string stranger_;  // the newest rank of another job that came here
+  TimePoint next_waiting_text_;
+
+  std::map<ChannelId, absl::Status> failures_;  // kAllChannels is one of its keys
+  std::map<ChannelId, PendingReport> reports_;
+  std::map<ChannelId, LatePoll> polls_;
+  std::map<ChannelId, Closing> closings_;
+  std::map<std::pair<ChannelId, uint64_t>, Inquiry>
+      inquiries_;  // by sequence number; forgotten when nobody is stuck any more
+  uint64_t last_nonce_ = 0;
+  NoteBoard notes_;
+  Barriers barriers_;
+};
+
+}  // namespace control
+}  // namespace lockstep
+
+#endif  // TRANSPORT_CONTROL_CONTROL_WORLD_H_

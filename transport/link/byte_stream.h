@@ -1,0 +1,43 @@
+// One direction of a connection as a socket gives it: reliable, ordered, without message boundaries, never blocking.
+
+#ifndef TRANSPORT_LINK_BYTE_STREAM_H_
+#define TRANSPORT_LINK_BYTE_STREAM_H_
+
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace lockstep {
+
+// Externally synchronised. Destroying a stream closes it: the other end sees that.
+class ByteStream {
+ public:
+  virtual ~ByteStream() = default;
+  ByteStream(const ByteStream&) = delete;
+  ByteStream& operator=(const ByteStream&) = delete;
+
+  // A piece that is shorter than this is copied by Write; a longer one may be read from where it lies until
+  // UnreleasedBytes says that it no longer is. Long enough that copying costs more than pinning pages and being told.
+  static constexpr size_t kLentBytesMin = size_t{32} << 10;
+
+  // How many bytes the stream took from the pieces, in their order, or a negative errno: -EAGAIN when it takes none
+  // now, -EPIPE when nobody will read them.
+  virtual ssize_t Write(const iovec* pieces, int count) = 0;
+
+  // How many bytes were put into the pieces, 0 at the end of the stream, or a negative errno: -EAGAIN when none are
+  // there.
+  virtual ssize_t Read(const iovec* pieces, int count) = 0;
+
+  // The memory of all that was written may be used again but for that of the last so many bytes. None for a stream that
+  // copies. Asks the system for news, if there may be any.
+  virtual uint64_t UnreleasedBytes() { return 0; }
+
+ protected:
+  ByteStream() = default;
+};
+
+}  // namespace lockstep
+
+#endif  // TRANSPORT_LINK_BYTE_STREAM_H_

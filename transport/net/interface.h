@@ -1,0 +1,50 @@
+// Which local address to bind and to tell the peers.
+
+#ifndef TRANSPORT_NET_INTERFACE_H_
+#define TRANSPORT_NET_INTERFACE_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "transport/net/socket.h"
+
+namespace lockstep {
+
+struct InterfaceAddress {
+  std::string name;  // "eth0"
+  SocketAddress address;
+  bool up = false;
+  int prefix_length = 0;
+};
+
+// The machine's addresses, as getifaddrs tells them.
+absl::StatusOr<std::vector<InterfaceAddress>> ListInterfaceAddresses();
+
+struct InterfaceChoice {
+  InterfaceAddress chosen;
+  std::vector<std::string> rejected;  // "docker0 172.17.0.1: not in 10.0.0.0/8", one line each
+};
+
+// Chooses by `selection` (the option `interface`, or LOCKSTEP_INTERFACE): a comma-separated list of
+//   eth            names that begin with this      =eth0        exactly this name
+//   ^docker        not names that begin with this  ^=docker0    not exactly this name
+//   10.0.0.0/8     addresses inside (v4 or v6)     ^10.0.0.0/8  not these
+// Positive entries are alternatives, in order of preference. Empty: any interface that is up, loopback and link-local last.
+// Loopback is chosen only when named, or when `allow_loopback` and nothing else is there. Pure: a function of its
+// arguments. NOT_FOUND lists every candidate and why it was rejected; INVALID_ARGUMENT for an entry that cannot be parsed.
+absl::StatusOr<InterfaceChoice> ChooseInterface(const std::vector<InterfaceAddress>& candidates,
+                                                absl::string_view selection, bool allow_loopback);
+
+// Where the ranks of a world are, as far as one of them knows before it has met the others.
+enum class WorldHosts { kOne, kSeveral, kUnknown };
+
+// ChooseInterface for a rank of such a world. Without a selection: on one host loopback, on several never loopback, and where that
+// is not known loopback when nothing else is there. Errors: also NOT_FOUND, saying that the world has several hosts.
+absl::StatusOr<InterfaceChoice> ChooseInterface(const std::vector<InterfaceAddress>& candidates,
+                                                absl::string_view selection, WorldHosts hosts);
+
+}  // namespace lockstep
+
+#endif  // TRANSPORT_NET_INTERFACE_H_

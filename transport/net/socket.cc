@@ -1,0 +1,381 @@
+#include "transport/net/socket.h"
+
+#include <arpa/inet.h>
+#include <net/if.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/clipped.h"
+#include "base/status.h"
+
+namespace lockstep {
+namespace {
+
+// Between two attempts at an address that refuses: short at first, since the listener is usually about to start.
+constexpr std::chrono::milliseconds kRetryPauseMin(2);
+constexpr std::chrono::milliseconds kRetryPauseMax(50);
+
+const sockaddr_in& V4(const sockaddr_storage& storage) { return reinterpret_cast<const sockaddr_in&>(storage); }
+const sockaddr_in6& V6(const sockaddr_storage& storage) { return reinterpret_cast<const sockaddr_in6&>(storage); }
+
+// True once one of `events` (or an error, which the next call on the socket tells) is there; false when the deadline
+// passed.
+absl::StatusOr<bool> PollUntil(int socket, short events, Deadline deadline) {
+  for (;;) {
+    pollfd entry = {socket, events, 0};
+    const int timeout_ms = deadline.remaining_ms();
+    const int ready = poll(&entry, 1, timeout_ms);
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) return ErrnoStatus(errno, "poll");
+    if (ready == 0 && timeout_ms >= 0 && deadline.passed()) return false;
+  }
+}
+
+std::string DescribePeer(int socket) {
+  const absl::StatusOr<SocketAddress> peer = PeerAddress(socket);
+  return peer.ok() ? peer->ToString() : "the peer";
+}
+
+absl::StatusOr<SocketAddress> AddressFrom(int (*get)(int, sockaddr*, socklen_t*), const char* what, int socket) {
+  sockaddr_storage storage = {};
+  socklen_t length = sizeof(storage);
+  if (get(socket, reinterpret_cast<sockaddr*>(&storage), &length) != 0) return ErrnoStatus(errno, what);
+  if (storage.ss_family != AF_INET && storage.ss_family != AF_INET6) {
+    return absl::InvalidArgumentError(absl::StrCat(what, ": neither IPv4 nor IPv6, but family ", storage.ss_family));
+  }
+  return SocketAddress::From(reinterpret_cast<const sockaddr*>(&storage), length);
+}
+
+absl::StatusOr<UniqueFd> NewSocket(const SocketAddress& address) {
+  const int descriptor = socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (descriptor < 0) {
+    const int error = errno;
+    return ErrnoStatus(error, absl::StrCat("socket for ", address.ToString()));
+  }
+  return UniqueFd(descriptor);
+}
+
+absl::Status SetOption(int socket, int level, int option, int value, const char* name) {
+  if (setsockopt(socket, level, option, &value, sizeof(value)) == 0) return absl::OkStatus();
+  return ErrnoStatus(errno, absl::StrCat("setsockopt ", name));
+}
+
+// Starts connecting; 0 also when the connection is still being made, else the errno.
+int Begin(int socket, const SocketAddress& address) {
+  if (connect(socket, address.get(), address.length()) == 0) return 0;
+  // An interrupted connect goes on in the background, just as one that would block.
+  return errno == EINPROGRESS || errno == EINTR ? 0 : errno;
+}
+
+// How a connection that was begun ended, once the socket is writable; EINPROGRESS when it has not.
+int Outcome(int socket) {
+  int error = 0;
+  socklen_t length = sizeof(error);
+  if (getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &length) != 0) return errno;
+  if (error != 0) return error;
+  const absl::StatusOr<SocketAddress> peer = PeerAddress(socket);
+  if (!peer.ok()) return EINPROGRESS;
+  // Connecting to a port of this host that nobody listens on may pick that same port as its own, and TCP then connects
+  // the socket to itself ("simultaneous open"). Nobody is there: it counts as refused.
+  const absl::StatusOr<SocketAddress> local = LocalAddress(socket);
+  return local.ok() && *local == *peer ? ECONNREFUSED : 0;
+}
+
+bool Refused(int error) { return error == ECONNREFUSED || error == ECONNRESET || error == ECONNABORTED; }
+
+// " from 10.0.0.3:51230" when the system has chosen a local address already.
+std::string FromLocal(int socket) {
+  const absl::StatusOr<SocketAddress> local = LocalAddress(socket);
+  return local.ok() && !local->wildcard() ? absl::StrCat(" from ", local->ToString()) : "";
+}
+
+}  // namespace
+
+absl::StatusOr<SocketAddress> SocketAddress::Parse(absl::string_view text) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const HostPort parts, ParseHostPort(text));
+  SocketAddress result;
+  auto& v4 = reinterpret_cast<sockaddr_in&>(result.storage_);
+  if (inet_pton(AF_INET, parts.host.c_str(), &v4.sin_addr) == 1) {
+    v4.sin_family = AF_INET;
+    v4.sin_port = htons(parts.port);
+    return result;
+  }
+  const size_t percent = parts.host.find('%');
+  auto& v6 = reinterpret_cast<sockaddr_in6&>(result.storage_);
+  if (inet_pton(AF_INET6, parts.host.substr(0, percent).c_str(), &v6.sin6_addr) != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", Clipped(text), "': '", Clipped(parts.host), "' is no numeric IPv4 or IPv6 address"));
+  }
+  v6.sin6_family = AF_INET6;
+  v6.sin6_port = htons(parts.port);
+  if (percent != std::string::npos) {
+    const std::string scope = parts.host.substr(percent + 1);
+    v6.sin6_scope_id = if_nametoindex(scope.c_str());
+    uint32_t index = 0;
+    if (v6.sin6_scope_id == 0 && absl::SimpleAtoi(scope, &index)) v6.sin6_scope_id = index;
+    if (v6.sin6_scope_id == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", Clipped(text), "': there is no interface '", Clipped(scope), "'"));
+    }
+  }
+  return result;
+}
+
+SocketAddress SocketAddress::From(const sockaddr* address, socklen_t length) {
+  SocketAddress result;
+  std::memcpy(&result.storage_, address, std::min<size_t>(length, sizeof(result.storage_)));
+  return result;
+}
+
+std::string SocketAddress::HostString() const {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (family() == AF_INET) {
+    inet_ntop(AF_INET, &V4(storage_).sin_addr, text, sizeof(text));
+    return text;
+  }
+  if (family() == AF_INET6) {
+    inet_ntop(AF_INET6, &V6(storage_).sin6_addr, text, sizeof(text));
+    const uint32_t scope = V6(storage_).sin6_scope_id;
+    if (scope == 0) return text;
+    char name[IF_NAMESIZE] = "";
+    if (if_indextoname(scope, name) != nullptr) return absl::StrCat(text, "%", name);
+    return absl::StrCat(text, "%", scope);
+  }
+  return "(no address)";
+}
+
+std::string SocketAddress::ToString() const {
+  if (family() == AF_INET6) return absl::StrCat("[", HostString(), "]:", port());
+  return absl::StrCat(HostString(), ":", port());
+}
+
+uint16_t SocketAddress::port() const {
+  if (family() == AF_INET) return ntohs(V4(storage_).sin_port);
+  if (family() == AF_INET6) return ntohs(V6(storage_).sin6_port);
+  return 0;
+}
+
+SocketAddress SocketAddress::WithPort(uint16_t port) const {
+  SocketAddress result = *this;
+  if (family() == AF_INET) reinterpret_cast<sockaddr_in&>(result.storage_).sin_port = htons(port);
+  if (family() == AF_INET6) reinterpret_cast<sockaddr_in6&>(result.storage_).sin6_port = htons(port);
+  return result;
+}
+
+bool SocketAddress::loopback() const {
+  if (family() == AF_INET) return ntohl(V4(storage_).sin_addr.s_addr) >> 24 == 127;
+  if (family() != AF_INET6) return false;
+  const in6_addr& v6 = V6(storage_).sin6_addr;
+  return IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == 127);
+}
+
+bool SocketAddress::wildcard() const {
+  if (family() == AF_INET) return V4(storage_).sin_addr.s_addr == htonl(INADDR_ANY);
+  return family() == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&V6(storage_).sin6_addr);
+}
+
+socklen_t SocketAddress::length() const {
+  return family() == AF_INET ? sizeof(sockaddr_in) : family() == AF_INET6 ? sizeof(sockaddr_in6) : 0;
+}
+
+bool operator==(const SocketAddress& a, const SocketAddress& b) {
+  if (a.family() != b.family() || a.port() != b.port()) return false;
+  if (a.family() == AF_INET) return V4(a.storage_).sin_addr.s_addr == V4(b.storage_).sin_addr.s_addr;
+  if (a.family() != AF_INET6) return true;
+  return V6(a.storage_).sin6_scope_id == V6(b.storage_).sin6_scope_id &&
+         std::memcmp(&V6(a.storage_).sin6_addr, &V6(b.storage_).sin6_addr, sizeof(in6_addr)) == 0;
+}
+
+absl::StatusOr<HostPort> ParseHostPort(absl::string_view text) {
+  const auto wrong = [text](absl::string_view what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", Clipped(text), "': ", what, "; expected host:port or [v6]:port"));
+  };
+  absl::string_view host;
+  absl::string_view port_text;
+  if (!text.empty() && text.front() == '[') {
+    const size_t close = text.find(']');
+    if (close == absl::string_view::npos) return wrong("no closing ']'");
+    host = text.substr(1, close - 1);
+    if (text.substr(close + 1, 1) != ":") return wrong("no port");
+    port_text = text.substr(close + 2);
+  } else {
+    const size_t colon = text.rfind(':');
+    if (colon == absl::string_view::npos) return wrong("no port");
+    host = text.substr(0, colon);
+    if (host.find(':') != absl::string_view::npos) return wrong("an IPv6 address stands in brackets");
+    port_text = text.substr(colon + 1);
+  }
+  if (host.empty()) return wrong("no host");
+  // A NUL would end the name early where the C library reads it.
+  if (host.find('\0') != absl::string_view::npos) return wrong("the host contains a NUL byte");
+  int port = 0;
+  const bool digits = !port_text.empty() && port_text.find_first_not_of("0123456789") == absl::string_view::npos;
+  if (!digits || !absl::SimpleAtoi(port_text, &port) || port > 65535) {
+    return wrong(absl::StrCat("'", Clipped(port_text), "' is no port (0 to 65535)"));
+  }
+  HostPort result;
+  result.host = std::string(host);
+  result.port = static_cast<uint16_t>(port);
+  return result;
+}
+
+absl::StatusOr<UniqueFd> Listen(const SocketAddress& address) {
+  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, NewSocket(address));
+  // A port asked for by number may have connections of an earlier run in TIME_WAIT. With a port that the system
+  // chooses, the option would only let two listeners be given the same one.
+  if (address.port() != 0) {
+    LOCKSTEP_RETURN_IF_ERROR(SetOption(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR"));
+  }
+  if (address.family() == AF_INET6 && address.wildcard()) {
+    LOCKSTEP_RETURN_IF_ERROR(SetOption(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0, "IPV6_V6ONLY"));
+  }
+  const std::string attempt = absl::StrCat("listen on ", address.ToString());
+  if (bind(socket.get(), address.get(), address.length()) != 0) {
+    if (errno == EADDRNOTAVAIL) {
+      return absl::InvalidArgumentError(absl::StrCat(attempt, ": this machine does not have that address"));
+    }
+    return ErrnoStatus(errno, attempt);
+  }
+  if (listen(socket.get(), SOMAXCONN) != 0) return ErrnoStatus(errno, attempt);
+  return socket;
+}
+
+absl::StatusOr<SocketAddress> LocalAddress(int socket) { return AddressFrom(getsockname, "getsockname", socket); }
+absl::StatusOr<SocketAddress> PeerAddress(int socket) { return AddressFrom(getpeername, "getpeername", socket); }
+
+absl::StatusOr<UniqueFd> Accept(int listener, SocketAddress* peer) {
+  for (;;) {
+    sockaddr_storage storage = {};
+    socklen_t length = sizeof(storage);
+    const int accepted =
+        accept4(listener, reinterpret_cast<sockaddr*>(&storage), &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (accepted >= 0) {
+      UniqueFd socket(accepted);
+      // Fails only when the peer has gone again, which the first read will tell.
+      (void)SetOption(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY");
+      if (peer != nullptr) *peer = SocketAddress::From(reinterpret_cast<const sockaddr*>(&storage), length);
+      return socket;
+    }
+    switch (errno) {
+      case EAGAIN:
+        return UniqueFd();
+      // Linux hands an error of the new connection to accept: that one is gone, the next may be fine.
+      case EINTR:
+      case ECONNABORTED:
+      case EPROTO:
+      case ENOPROTOOPT:
+      case ENETDOWN:
+      case ENETUNREACH:
+      case EHOSTDOWN:
+      case EHOSTUNREACH:
+      case ENONET:
+        continue;
+      default:
+        return ErrnoStatus(errno, "accept");
+    }
+  }
+}
+
+absl::StatusOr<UniqueFd> Connect(const SocketAddress& address, Deadline deadline, bool retry_refused) {
+  std::chrono::milliseconds pause = kRetryPauseMin;
+  for (int attempts = 1;; ++attempts) {
+    LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, NewSocket(address));
+    LOCKSTEP_RETURN_IF_ERROR(SetOption(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY"));
+    bool in_time = true;
+    int error = Begin(socket.get(), address);
+    if (error == 0) {
+      LOCKSTEP_ASSIGN_OR_RETURN(in_time, PollUntil(socket.get(), POLLOUT, deadline));
+      if (in_time) error = Outcome(socket.get());
+    }
+    if (in_time && error == 0) return socket;
+
+    const auto attempt = [&] {
+      return absl::StrCat("connect to ", address.ToString(), FromLocal(socket.get()), " (", attempts,
+                          attempts == 1 ? " attempt)" : " attempts)");
+    };
+    if (!in_time) return absl::DeadlineExceededError(absl::StrCat(attempt(), ": no answer by the deadline"));
+    if (!retry_refused || !Refused(error)) return ErrnoStatus(error, attempt());
+    // The last refusal is what the user needs to know: nobody listens there.
+    const auto resume = Deadline::Clock::now() + pause;
+    if (resume >= deadline.time()) {
+      const absl::Status refused = ErrnoStatus(error, attempt());
+      return absl::DeadlineExceededError(absl::StrCat(refused.message(), " until the deadline"));
+    }
+    socket.reset();
+    std::this_thread::sleep_until(resume);
+    pause = std::min(pause * 2, kRetryPauseMax);
+  }
+}
+
+absl::StatusOr<UniqueFd> StartConnect(const SocketAddress& address, bool* refused) {
+  if (refused != nullptr) *refused = false;
+  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, NewSocket(address));
+  LOCKSTEP_RETURN_IF_ERROR(SetOption(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY"));
+  if (const int error = Begin(socket.get(), address); error != 0) {
+    if (refused != nullptr) *refused = error == ECONNREFUSED;
+    return ErrnoStatus(error, absl::StrCat("connect to ", address.ToString(), FromLocal(socket.get())));
+  }
+  return socket;
+}
+
+absl::Status FinishConnect(int socket, const SocketAddress& address, bool* refused) {
+  const int error = Outcome(socket);
+  if (refused != nullptr) *refused = error == ECONNREFUSED;
+  if (error == 0) return absl::OkStatus();
+  const std::string attempt = absl::StrCat("connect to ", address.ToString(), FromLocal(socket));
+  if (error == EINPROGRESS) {
+    return absl::FailedPreconditionError(absl::StrCat(attempt, ": the connection is still being made"));
+  }
+  return ErrnoStatus(error, attempt);
+}
+
+absl::Status SendAll(int socket, const void* data, size_t bytes, Deadline deadline) {
+  const char* const begin = static_cast<const char*>(data);
+  const auto attempt = [&] { return absl::StrCat("send ", bytes, " bytes to ", DescribePeer(socket)); };
+  for (size_t done = 0; done < bytes;) {
+    const ssize_t sent = send(socket, begin + done, bytes - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent >= 0) {
+      done += static_cast<size_t>(sent);
+    } else if (errno == EAGAIN) {
+      LOCKSTEP_ASSIGN_OR_RETURN(const bool ready, PollUntil(socket, POLLOUT, deadline));
+      if (!ready) return absl::DeadlineExceededError(absl::StrCat(attempt(), ": only ", done, " by the deadline"));
+    } else if (errno != EINTR) {
+      const int error = errno;  // before describing the peer overwrites it
+      return ErrnoStatus(error, absl::StrCat(attempt(), ", after ", done));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReceiveAll(int socket, void* data, size_t bytes, Deadline deadline) {
+  char* const begin = static_cast<char*>(data);
+  const auto attempt = [&] { return absl::StrCat("receive ", bytes, " bytes from ", DescribePeer(socket)); };
+  for (size_t done = 0; done < bytes;) {
+    const ssize_t received = recv(socket, begin + done, bytes - done, MSG_DONTWAIT);
+    if (received > 0) {
+      done += static_cast<size_t>(received);
+    } else if (received == 0) {
+      return absl::UnavailableError(absl::StrCat(attempt(), ": connection closed after ", done));
+    } else if (errno == EAGAIN) {
+      LOCKSTEP_ASSIGN_OR_RETURN(const bool ready, PollUntil(socket, POLLIN, deadline));
+      if (!ready) return absl::DeadlineExceededError(absl::StrCat(attempt(), ": only ", done, " by the deadline"));
+    } else if (errno != EINTR) {
+      const int error = errno;  // before describing the peer overwrites it
+      return ErrnoStatus(error, absl::StrCat(attempt(), ", after ", done));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,58 @@
+// Store: a small shared dictionary by which the ranks of a job find each other. Used while a world is set up, never in a step.
+//
+// Back ends: in memory (ranks that are threads), a file, TCP, the embedder's callbacks; PrefixStore puts several users into
+// one of them. Each passes tests/store_conformance.h. Keys and values are bytes; keys up to 1 KiB, values up to 16 MiB
+// (INVALID_ARGUMENT beyond). Thread-safe. Every call ends by its deadline with DEADLINE_EXCEEDED that names the key.
+
+#ifndef TRANSPORT_STORE_STORE_H_
+#define TRANSPORT_STORE_STORE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/deadline.h"
+
+namespace lockstep {
+
+inline constexpr size_t kStoreKeyBytesMax = 1024;
+inline constexpr size_t kStoreValueBytesMax = size_t{16} << 20;
+
+class Store {
+ public:
+  virtual ~Store() = default;
+  Store(const Store&) = delete;
+  Store& operator=(const Store&) = delete;
+
+  virtual absl::Status Set(absl::string_view key, absl::string_view value, Deadline deadline) = 0;
+
+  // The value; NOT_FOUND when there is none. Does not wait for one to appear.
+  virtual absl::StatusOr<std::string> Get(absl::string_view key, Deadline deadline) = 0;
+
+  // Adds to a decimal number (a missing key counts as 0) and returns the sum. INVALID_ARGUMENT when the value is no number.
+  virtual absl::StatusOr<int64_t> Add(absl::string_view key, int64_t amount, Deadline deadline) = 0;
+
+  // Sets `desired` when the value equals `expected` (an empty `expected` matches a missing key too). Returns the value
+  // that stands afterwards, empty when there is none: `desired` says that it was set, by this call or, where values do
+  // not tell their writers apart, by another.
+  virtual absl::StatusOr<std::string> CompareAndSet(absl::string_view key, absl::string_view expected,
+                                                    absl::string_view desired, Deadline deadline) = 0;
+
+  // Blocks until the key is there and returns its value.
+  virtual absl::StatusOr<std::string> Wait(absl::string_view key, Deadline deadline) = 0;
+
+  // Deleting what is not there is OK.
+  virtual absl::Status Delete(absl::string_view key, Deadline deadline) = 0;
+
+  // "store tcp://10.0.0.1:29400", "store file:///tmp/job": for messages to people.
+  virtual std::string Describe() const = 0;
+
+ protected:
+  Store() = default;
+};
+
+}  // namespace lockstep
+
+#endif  // TRANSPORT_STORE_STORE_H_

@@ -1,0 +1,277 @@
+#include "transport/store/store_file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <limits>
+#include <thread>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "transport/store/store_file_log.h"
+
+namespace lockstep {
+namespace {
+
+// A shorter file is of no use.
+constexpr int64_t kCompactBytesMin = 16 << 10;
+constexpr std::chrono::milliseconds kPauseMin(1);
+constexpr std::chrono::milliseconds kPauseMax(20);
+
+// False when the deadline has passed; else sleeps, longer each time.
+bool Pause(std::chrono::milliseconds* pause, Deadline deadline) {
+  if (deadline.passed()) return false;
+  std::this_thread::sleep_until(std::min(Deadline::Clock::now() + *pause, deadline.time()));
+  *pause = std::min(*pause * 2, kPauseMax);
+  return true;
+}
+
+absl::StatusOr<int64_t> FileBytes(int file) {
+  struct stat status = {};
+  if (fstat(file, &status) != 0) return ErrnoStatus(errno, "fstat");
+  if (!S_ISREG(status.st_mode)) return absl::FailedPreconditionError("not a regular file");
+  return static_cast<int64_t>(status.st_size);
+}
+
+absl::Status ReadAt(int file, int64_t offset, int64_t bytes, std::string* out) {
+  out->resize(static_cast<size_t>(bytes));
+  for (size_t done = 0; done < out->size();) {
+    const ssize_t count = pread(file, &(*out)[done], out->size() - done, offset + static_cast<int64_t>(done));
+    if (count == 0) return absl::DataLossError("the file became shorter while it was locked");
+    if (count < 0 && errno != EINTR) return ErrnoStatus(errno, "read");
+    if (count > 0) done += static_cast<size_t>(count);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteAt(int file, int64_t offset, absl::string_view bytes) {
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t count = pwrite(file, bytes.data() + done, bytes.size() - done, offset + static_cast<int64_t>(done));
+    if (count < 0 && errno != EINTR) return ErrnoStatus(errno, "write");
+    if (count > 0) done += static_cast<size_t>(count);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<FileStore>> FileStore::Open(const std::string& path, Deadline deadline) {
+  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600);
+  if (file < 0) return ErrnoStatus(errno, absl::StrCat("store file://", path, ": open"));
+  auto store = absl::WrapUnique(new FileStore(UniqueFd(file), path));
+  // Writes the header, or says at once that this is another sort of file.
+  LOCKSTEP_RETURN_IF_ERROR(store->Locked(LOCK_EX, "", deadline, [] { return absl::OkStatus(); }));
+  return store;
+}
+
+FileStore::FileStore(UniqueFd file, std::string path)
+    : path_(std::move(path)),
+      fork_generation_(ForkGeneration()),
+      file_(std::move(file)),
+      map_(std::numeric_limits<size_t>::max()),
+      compact_at_bytes_(kCompactBytesMin) {}
+
+std::string FileStore::Describe() const { return absl::StrCat("store file://", path_); }
+
+absl::Status FileStore::Set(absl::string_view key, absl::string_view value, Deadline deadline) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckStoreKey(key));
+  LOCKSTEP_RETURN_IF_ERROR(CheckStoreValue(key, value));
+  return Locked(LOCK_EX, key, deadline, [&] { return AppendSet(key, value); });
+}
+
+absl::StatusOr<std::string> FileStore::Get(absl::string_view key, Deadline deadline) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckStoreKey(key));
+  std::string value;
+  LOCKSTEP_RETURN_IF_ERROR(Locked(LOCK_SH, key, deadline, [&]() -> absl::Status {
+    LOCKSTEP_ASSIGN_OR_RETURN(value, map_.Get(key));
+    return absl::OkStatus();
+  }));
+  return value;
+}
+
+absl::StatusOr<int64_t> FileStore::Add(absl::string_view key, int64_t amount, Deadline deadline) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckStoreKey(key));
+  int64_t sum = 0;
+  LOCKSTEP_RETURN_IF_ERROR(Locked(LOCK_EX, key, deadline, [&]() -> absl::Status {
+    const std::string* const value = map_.Find(key);
+    LOCKSTEP_ASSIGN_OR_RETURN(sum, AddToStoreValue(key, value == nullptr ? "0" : *value, amount));
+    return AppendSet(key, absl::StrCat(sum));
+  }));
+  return sum;
+}
+
+absl::StatusOr<std::string> FileStore::CompareAndSet(absl::string_view key, absl::string_view expected,
+                                                     absl::string_view desired, Deadline deadline) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckStoreKey(key));
+  LOCKSTEP_RETURN_IF_ERROR(CheckStoreValue(key, expected));
+  LOCKSTEP_RETURN_IF_ERROR(CheckStoreValue(key, desired));
+  std::string standing;
+  LOCKSTEP_RETURN_IF_ERROR(Locked(LOCK_EX, key, deadline, [&] {
+    const std::string* const value = map_.Find(key);
+    standing = value == nullptr ? "" : *value;
+    if (standing != expected) return absl::OkStatus();
+    standing = std::string(desired);
+    return AppendSet(key, desired);
+  }));
+  return standing;
+}
+
+absl::StatusOr<std::string> FileStore::Wait(absl::string_view key, Deadline deadline) {
+  for (auto pause = kPauseMin;;) {
+    absl::StatusOr<std::string> value = Get(key, deadline);
+    if (value.status().code() != absl::StatusCode::kNotFound) return value;
+    if (!Pause(&pause, deadline)) {
+      return absl::DeadlineExceededError(
+          absl::StrCat(Describe(), ": wait for ", DescribeStoreKey(key), ": not there by the deadline"));
+    }
+  }
+}
+
+absl::Status FileStore::Delete(absl::string_view key, Deadline deadline) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckStoreKey(key));
+  return Locked(LOCK_EX, key, deadline, [&] {
+    if (map_.Find(key) == nullptr) return absl::OkStatus();
+    LOCKSTEP_RETURN_IF_ERROR(Append(EncodeStoreRecord(StoreRecordKind::kDelete, key, "")));
+    map_.Delete(key);
+    return absl::OkStatus();
+  });
+}
+
+absl::Status FileStore::Locked(int lock, absl::string_view key, Deadline deadline,
+                               const std::function<absl::Status()>& body) {
+  if (ForkGeneration() != fork_generation_) {
+    return absl::FailedPreconditionError(absl::StrCat(Describe(), ": made before a fork, not usable in the child"));
+  }
+  const auto too_late = [&](absl::string_view who) {
+    return absl::DeadlineExceededError(
+        absl::StrCat(Describe(), ": ", DescribeStoreKey(key), ": ", who, " held the lock until the deadline"));
+  };
+  {
+    MutexLock hold(&mu_);
+    while (busy_) {
+      if (!free_.WaitUntil(&mu_, deadline) && busy_) return too_late("another thread");
+    }
+    busy_ = true;
+  }
+  const auto leave = absl::MakeCleanup([this] {
+    MutexLock hold(&mu_);
+    busy_ = false;
+    free_.SignalOne();
+  });
+
+  // The lock of a file whose place another has taken keeps nobody out.
+  for (absl::StatusOr<bool> moved = true; *moved;) {
+    for (auto pause = kPauseMin; flock(file_.get(), lock | LOCK_NB) != 0;) {
+      if (errno != EWOULDBLOCK && errno != EINTR) return ErrnoStatus(errno, absl::StrCat(Describe(), ": flock"));
+      if (!Pause(&pause, deadline)) return too_late("another process");
+    }
+    moved = Follow();
+    if (!moved.ok()) {
+      (void)flock(file_.get(), LOCK_UN);
+      return Annotate(moved.status(), Describe());
+    }
+  }
+  absl::Status status = CatchUp(lock == LOCK_EX);
+  if (status.ok()) status = body();
+  if (status.ok() && lock == LOCK_EX) Compact();
+  (void)flock(file_.get(), LOCK_UN);
+  return Annotate(status, Describe());
+}
+
+absl::StatusOr<bool> FileStore::Follow() {
+  struct stat open_file = {};
+  struct stat there = {};
+  if (fstat(file_.get(), &open_file) != 0) return ErrnoStatus(errno, "fstat");
+  // Opened, not looked up by name alone: a network's file system may remember names for some seconds.
+  UniqueFd file(open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  if (!file.valid() && errno != EMFILE && errno != ENFILE) return false;  // removed; who has it open goes on with it
+  if ((file.valid() ? fstat(file.get(), &there) : stat(path_.c_str(), &there)) != 0) return false;
+  if (there.st_dev == open_file.st_dev && there.st_ino == open_file.st_ino) return false;
+  if (!file.valid()) return ErrnoStatus(EMFILE, "open what has taken the file's place");
+  file_ = std::move(file);
+  map_ = StoreMap(std::numeric_limits<size_t>::max());
+  replayed_bytes_ = 0;
+  return true;
+}
+
+void FileStore::Compact() {
+  if (replayed_bytes_ < compact_at_bytes_) return;
+  std::string rest = StoreFileHeader();
+  for (const auto& [key, value] : map_.values()) {
+    absl::StrAppend(&rest, EncodeStoreRecord(StoreRecordKind::kSet, key, value));
+  }
+  const int64_t rest_bytes = static_cast<int64_t>(rest.size());
+  compact_at_bytes_ = std::max(kCompactBytesMin, 4 * rest_bytes);
+  if (replayed_bytes_ < compact_at_bytes_) return;
+  compact_at_bytes_ = 2 * replayed_bytes_;  // if it cannot be done now
+  struct stat status = {};
+  if (lstat(path_.c_str(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_uid != geteuid()) return;
+  // The lock keeps out everybody who would do the same: what is there was left by one who was killed.
+  const std::string next = absl::StrCat(path_, ".next");
+  (void)unlink(next.c_str());
+  UniqueFd file(open(next.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW, 0600));
+  if (!file.valid()) return;
+  if (fchmod(file.get(), status.st_mode & 07777) != 0 || !WriteAt(file.get(), 0, rest).ok() ||
+      rename(next.c_str(), path_.c_str()) != 0) {
+    (void)unlink(next.c_str());
+    return;
+  }
+  file_ = std::move(file);
+  replayed_bytes_ = rest_bytes;
+  compact_at_bytes_ = std::max(kCompactBytesMin, 4 * rest_bytes);
+}
+
+absl::Status FileStore::CatchUp(bool exclusive) {
+  LOCKSTEP_ASSIGN_OR_RETURN(int64_t file_bytes, FileBytes(file_.get()));
+  if (file_bytes < replayed_bytes_) {
+    return absl::DataLossError(absl::StrCat("the file was cut to ", file_bytes, " bytes by somebody else"));
+  }
+  std::string bytes;
+  if (replayed_bytes_ == 0) {
+    LOCKSTEP_RETURN_IF_ERROR(ReadAt(file_.get(), 0, std::min<int64_t>(file_bytes, kStoreFileHeaderBytes), &bytes));
+    LOCKSTEP_ASSIGN_OR_RETURN(const bool complete, CheckStoreFileHeader(bytes));
+    if (!complete) {
+      // Whoever was creating the file was killed in the middle, or it is us. Nothing has been stored yet.
+      if (!exclusive) return absl::OkStatus();
+      LOCKSTEP_RETURN_IF_ERROR(WriteAt(file_.get(), 0, StoreFileHeader()));
+      file_bytes = kStoreFileHeaderBytes;
+    }
+    replayed_bytes_ = kStoreFileHeaderBytes;
+  }
+  if (file_bytes == replayed_bytes_) return absl::OkStatus();
+  LOCKSTEP_RETURN_IF_ERROR(ReadAt(file_.get(), replayed_bytes_, file_bytes - replayed_bytes_, &bytes));
+  LOCKSTEP_ASSIGN_OR_RETURN(const size_t replayed, ReplayStoreRecords(bytes, &map_));
+  replayed_bytes_ += static_cast<int64_t>(replayed);
+  if (exclusive && replayed_bytes_ < file_bytes && ftruncate(file_.get(), replayed_bytes_) != 0) {
+    return ErrnoStatus(errno, "cut off a torn record");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FileStore::Append(absl::string_view record) {
+  const absl::Status written = WriteAt(file_.get(), replayed_bytes_, record);
+  if (written.ok()) {
+    replayed_bytes_ += static_cast<int64_t>(record.size());
+    return written;
+  }
+  // A full disk, as a rule. Should this fail as well, the next writer does it.
+  if (ftruncate(file_.get(), replayed_bytes_) != 0)
+    return Annotate(written, "and the torn record could not be cut off");
+  return written;
+}
+
+absl::Status FileStore::AppendSet(absl::string_view key, absl::string_view value) {
+  LOCKSTEP_RETURN_IF_ERROR(Append(EncodeStoreRecord(StoreRecordKind::kSet, key, value)));
+  return map_.Set(key, value);
+}
+
+}  // namespace lockstep

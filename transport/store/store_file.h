@@ -1,0 +1,79 @@
+// A store in one file that all ranks can open: no server, no port, any number of processes of one machine (or of
+// several, where the file system's locks work across machines, as NFS 4's do).
+
+#ifndef TRANSPORT_STORE_STORE_FILE_H_
+#define TRANSPORT_STORE_STORE_FILE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/deadline.h"
+#include "base/fork.h"
+#include "base/mutex.h"
+#include "transport/store/store.h"
+#include "transport/store/store_map.h"
+
+namespace lockstep {
+
+// Changes are appended to the file under flock; each process replays what it has not seen yet. A process that is killed
+// gives up its lock by dying, and half a record that it leaves is cut off by the next writer. Waiting means looking
+// again every 1 to 20 ms.
+//
+// When most of the file is about keys that are no more, a writer puts a file with the rest in its place, by renaming, which leaves
+// one or the other wherever it dies; the others notice before their next look. Where it may not (a folder that it cannot write to,
+// another user's file, a symbolic link), the file grows.
+//
+// The file stays when the job has ended. What an earlier job left in it is found by the next one, so jobs use a path each, or a
+// job id.
+class FileStore : public Store {
+ public:
+  // Creates the file if need be, readable by its owner only. FAILED_PRECONDITION for a file that is something else,
+  // which is left alone.
+  static absl::StatusOr<std::unique_ptr<FileStore>> Open(const std::string& path, Deadline deadline);
+
+  absl::Status Set(absl::string_view key, absl::string_view value, Deadline deadline) override;
+  absl::StatusOr<std::string> Get(absl::string_view key, Deadline deadline) override;
+  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t amount, Deadline deadline) override;
+  absl::StatusOr<std::string> CompareAndSet(absl::string_view key, absl::string_view expected,
+                                            absl::string_view desired, Deadline deadline) override;
+  absl::StatusOr<std::string> Wait(absl::string_view key, Deadline deadline) override;
+  absl::Status Delete(absl::string_view key, Deadline deadline) override;
+  std::string Describe() const override;
+
+ private:
+  FileStore(UniqueFd file, std::string path);
+
+  // Runs `body` with the file locked, map_ up to date with it and no other thread of this object inside. LOCK_EX also
+  // leaves the file without a torn end.
+  absl::Status Locked(int lock, absl::string_view key, Deadline deadline, const std::function<absl::Status()>& body);
+  // Opens the file that has been put in the place of the one that is open; false when that is still it.
+  absl::StatusOr<bool> Follow();
+  absl::Status CatchUp(bool exclusive);
+  // Puts a shorter file in the place of this one when that is worth it and possible.
+  void Compact();
+  absl::Status Append(absl::string_view record);
+  absl::Status AppendSet(absl::string_view key, absl::string_view value);
+
+  const std::string path_;
+  const uint64_t fork_generation_;
+
+  Mutex mu_;
+  CondVar free_;
+  // flock belongs to the open file, not to the thread: among threads `busy_` decides. Whoever set it owns what follows.
+  bool busy_ ABSL_GUARDED_BY(mu_) = false;
+  UniqueFd file_;
+  StoreMap map_;
+  int64_t replayed_bytes_ = 0;  // of the file, its header included
+  int64_t compact_at_bytes_;
+};
+
+}  // namespace lockstep
+
+#endif  // TRANSPORT_STORE_STORE_FILE_H_

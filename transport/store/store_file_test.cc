@@ -1,0 +1,280 @@
+#include "transport/store/store_file.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/deadline.h"
+#include "base/status.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/store_conformance.h"
+#include "transport/store/store.h"
+#include "transport/store/store_file_log.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+Deadline Soon() { return Deadline::AfterMs(20'000); }
+
+// A new path in the test's own folder; nothing is there yet.
+std::string NewPath() {
+  static std::atomic<int> count{0};
+  return absl::StrCat(testing::TempDir(), "/store", getpid(), "_", count++);
+}
+
+std::string Contents(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+void AppendTo(const std::string& path, absl::string_view bytes) {
+  std::ofstream file(path, std::ios::binary | std::ios::app);
+  file << bytes;
+}
+
+class FileWorld : public StoreWorld {
+ public:
+  absl::StatusOr<Store*> NewClient() override {
+    LOCKSTEP_ASSIGN_OR_RETURN(auto client, FileStore::Open(path_, Soon()));
+    clients_.push_back(std::move(client));
+    return clients_.back().get();
+  }
+
+ private:
+  const std::string path_ = NewPath();
+  std::vector<std::unique_ptr<FileStore>> clients_;
+};
+
+INSTANTIATE_TEST_SUITE_P(File, StoreConformance,
+                         testing::Values(StoreWorldFactory([] { return std::make_unique<FileWorld>(); })));
+
+TEST(FileStore, IsCreatedForItsOwnerOnlyAndSurvivesItsLastUser) {
+  const std::string path = NewPath();
+  {
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, FileStore::Open(path, Soon()));
+    ASSERT_THAT(store->Set("k", "v", Soon()), IsOk());
+    EXPECT_EQ(store->Describe(), "store file://" + path);
+  }
+  struct stat status = {};
+  ASSERT_EQ(stat(path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0077, 0u);
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto again, FileStore::Open(path, Soon()));
+  EXPECT_THAT(again->Get("k", Soon()), IsOkAndHolds("v"));
+}
+
+TEST(FileStore, AnotherSortOfFileIsRefusedAndLeftAlone) {
+  const std::string path = NewPath();
+  for (const char* text : {"my thesis", "x"}) {
+    std::ofstream(path) << text;
+    EXPECT_THAT(FileStore::Open(path, Soon()),
+                StatusIs(absl::StatusCode::kFailedPrecondition, AllOf(HasSubstr(path), HasSubstr("is no store"))));
+    EXPECT_EQ(Contents(path), text);
+  }
+  ASSERT_EQ(mkfifo((path + "fifo").c_str(), 0600), 0);
+  EXPECT_THAT(FileStore::Open(path + "fifo", Soon()),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("not a regular file")));
+}
+
+TEST(FileStore, MissingFolderIsNotFound) {
+  EXPECT_THAT(FileStore::Open("/no/such/folder/store", Soon()),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("/no/such/folder/store")));
+}
+
+TEST(FileStore, ACreatorKilledInTheHeaderLeavesAUsableFile) {
+  const std::string path = NewPath();
+  AppendTo(path, StoreFileHeader().substr(0, 5));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, FileStore::Open(path, Soon()));
+  EXPECT_THAT(store->Set("k", "v", Soon()), IsOk());
+  EXPECT_EQ(Contents(path), StoreFileHeader() + EncodeStoreRecord(StoreRecordKind::kSet, "k", "v"));
+}
+
+TEST(FileStore, ATornRecordIsIgnoredByReadersAndCutOffByTheNextWriter) {
+  const std::string path = NewPath();
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto writer, FileStore::Open(path, Soon()));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reader, FileStore::Open(path, Soon()));
+  ASSERT_THAT(writer->Set("before", "1", Soon()), IsOk());
+  const std::string good = Contents(path);
+  AppendTo(path, EncodeStoreRecord(StoreRecordKind::kSet, "torn", std::string(1000, 't')).substr(0, 500));
+
+  EXPECT_THAT(reader->Get("torn", Soon()), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(reader->Get("before", Soon()), IsOkAndHolds("1"));
+  ASSERT_THAT(writer->Set("after", "2", Soon()), IsOk());
+  EXPECT_EQ(Contents(path), good + EncodeStoreRecord(StoreRecordKind::kSet, "after", "2"));
+  EXPECT_THAT(reader->Get("after", Soon()), IsOkAndHolds("2"));
+  EXPECT_THAT(reader->Get("torn", Soon()), StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST(FileStore, DamageIsDataLossAndNamesTheFile) {
+  const std::string path = NewPath();
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, FileStore::Open(path, Soon()));
+  ASSERT_THAT(store->Set("k", "v", Soon()), IsOk());
+  AppendTo(path, std::string(100, 'x'));
+  EXPECT_THAT(store->Get("k", Soon()), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path)));
+  ASSERT_EQ(truncate(path.c_str(), 3), 0);
+  EXPECT_THAT(store->Get("k", Soon()), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("cut to 3 bytes")));
+}
+
+TEST(FileStore, WhatChangesNothingWritesNothing) {
+  const std::string path = NewPath();
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, FileStore::Open(path, Soon()));
+  ASSERT_THAT(store->Set("k", "v", Soon()), IsOk());
+  const std::string before = Contents(path);
+  EXPECT_THAT(store->Delete("other", Soon()), IsOk());
+  EXPECT_THAT(store->CompareAndSet("k", "x", "y", Soon()), IsOkAndHolds("v"));
+  EXPECT_THAT(store->Get("other", Soon()), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_EQ(Contents(path), before);
+}
+
+TEST(FileStore, ALockHeldElsewhereMeetsTheDeadlineAndNamesTheKey) {
+  const std::string path = NewPath();
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, FileStore::Open(path, Soon()));
+  const int other = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_EQ(flock(other, LOCK_EX), 0);
+  const auto late = StatusIs(absl::StatusCode::kDeadlineExceeded,
+                             AllOf(HasSubstr("key 'k'"), HasSubstr("another process held the lock")));
+  EXPECT_THAT(store->Set("k", "v", Deadline::AfterMs(10)), late);
+  EXPECT_THAT(store->Get("k", Deadline::Now()), late);
+  ASSERT_EQ(flock(other, LOCK_SH), 0);
+  EXPECT_THAT(store->Set("k", "v", Deadline::AfterMs(10)), late);
+  EXPECT_THAT(store->Get("k", Soon()), StatusIs(absl::StatusCode::kNotFound));  // readers share
+  close(other);
+  EXPECT_THAT(store->Set("k", "v", Soon()), IsOk());
+}
+
+TEST(FileStore, ForgetsWhatWasDeletedAndKeepsTheRest) {
+  constexpr size_t kBytesMax = 32 << 10;
+  const std::string path = NewPath();
+  AppendTo(path + ".next", "left by one who was killed");
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto writer, FileStore::Open(path, Soon()));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto other, FileStore::Open(path, Soon()));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto sleeper, FileStore::Open(path, Soon()));
+  ASSERT_EQ(chmod(path.c_str(), 0640), 0);
+  ASSERT_THAT(sleeper->Set("kept", "1", Soon()), IsOk());
+  for (int i = 0; i < 2000; ++i) {
+    FileStore* const store = i % 3 == 0 ? other.get() : writer.get();
+    const std::string key = absl::StrCat("key", i);
+    ASSERT_THAT(store->Set(key, "value", Soon()), IsOk());
+    ASSERT_THAT((i % 2 == 0 ? other : writer)->Get(key, Soon()), IsOkAndHolds("value"));
+    ASSERT_THAT(store->Delete(key, Soon()), IsOk());
+    ASSERT_LT(Contents(path).size(), kBytesMax) << i;
+  }
+  // Who has not looked for long finds what there is, and so does who comes now.
+  EXPECT_THAT(sleeper->Get("kept", Soon()), IsOkAndHolds("1"));
+  EXPECT_THAT(sleeper->Add("kept", 1, Soon()), IsOkAndHolds(2));
+  EXPECT_THAT(writer->Get("kept", Soon()), IsOkAndHolds("2"));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto late, FileStore::Open(path, Soon()));
+  EXPECT_THAT(late->Get("kept", Soon()), IsOkAndHolds("2"));
+  struct stat status = {};
+  ASSERT_EQ(stat(path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0640u);
+  EXPECT_NE(stat((path + ".next").c_str(), &status), 0);
+}
+
+TEST(FileStore, WhatIsAllInUseIsNotWrittenAgainAndAgain) {
+  const std::string path = NewPath();
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, FileStore::Open(path, Soon()));
+  struct stat before = {}, after = {};
+  ASSERT_EQ(stat(path.c_str(), &before), 0);
+  for (int i = 0; i < 100; ++i) ASSERT_THAT(store->Set(absl::StrCat(i), std::string(1000, 'x'), Soon()), IsOk());
+  ASSERT_EQ(stat(path.c_str(), &after), 0);
+  EXPECT_EQ(after.st_ino, before.st_ino);
+}
+
+// It grows there, which is better than no store.
+TEST(FileStore, BehindASymbolicLinkTheFileStaysWhereItIs) {
+  const std::string path = NewPath();
+  const std::string link = NewPath();
+  ASSERT_EQ(symlink(path.c_str(), link.c_str()), 0);
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, FileStore::Open(link, Soon()));
+  for (int i = 0; i < 1000; ++i) ASSERT_THAT(store->Set("key", absl::StrCat(i), Soon()), IsOk());
+  struct stat status = {};
+  ASSERT_EQ(lstat(link.c_str(), &status), 0);
+  EXPECT_TRUE(S_ISLNK(status.st_mode));
+  EXPECT_THAT(store->Get("key", Soon()), IsOkAndHolds("999"));
+}
+
+TEST(FileStore, AKilledProcessGivesUpItsLock) {
+  const std::string path = NewPath();
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, FileStore::Open(path, Soon()));
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const int file = open(path.c_str(), O_RDWR);
+    if (flock(file, LOCK_EX) != 0 || write(ready[1], "x", 1) != 1) _exit(1);
+    for (;;) pause();
+  }
+  close(ready[1]);
+  char byte;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  EXPECT_THAT(store->Set("k", "v", Deadline::Now()), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  absl::Status status = absl::UnknownError("not run");
+  std::thread setting([&] { status = store->Set("k", "v", Soon()); });
+  ASSERT_EQ(kill(child, SIGKILL), 0);
+  setting.join();
+  EXPECT_THAT(status, IsOk());
+  EXPECT_EQ(waitpid(child, nullptr, 0), child);
+  close(ready[0]);
+}
+
+TEST(FileStore, SeveralProcessesAddToOneSum) {
+  constexpr int kProcesses = 3;
+  constexpr int kAdds = 400;  // so many that the file is written anew on the way
+  const std::string path = NewPath();
+  std::vector<pid_t> children;
+  for (int p = 0; p < kProcesses; ++p) {
+    const pid_t child = fork();
+    if (child == 0) {
+      // A store opened in the child: its parent's would refuse.
+      const auto store = FileStore::Open(path, Soon());
+      bool good = store.ok();
+      for (int i = 0; good && i < kAdds; ++i) good = (*store)->Add("sum", 1, Soon()).ok();
+      _exit(good ? 0 : 1);
+    }
+    children.push_back(child);
+  }
+  for (const pid_t child : children) {
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  }
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, FileStore::Open(path, Soon()));
+  EXPECT_THAT(store->Get("sum", Soon()), IsOkAndHolds(absl::StrCat(kProcesses * kAdds)));
+}
+
+TEST(FileStore, AForkedChildIsToldToOpenItsOwn) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, FileStore::Open(NewPath(), Soon()));
+  const pid_t child = fork();
+  if (child == 0) {
+    _exit(store->Set("k", "v", Deadline::Now()).code() == absl::StatusCode::kFailedPrecondition ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_THAT(store->Set("k", "v", Soon()), IsOk());
+}
+
+}  // namespace
+}  // namespace lockstep

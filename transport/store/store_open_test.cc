@@ -1,0 +1,191 @@
+#include "transport/store/store_open.h"
+
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/deadline.h"
+#include "base/fork.h"
+#include "base/rank.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "transport/net/interface.h"
+#include "transport/net/resolve.h"
+#include "transport/net/socket.h"
+#include "transport/store/rendezvous.h"
+#include "transport/store/store.h"
+#include "transport/store/store_tcp_server.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+Deadline Soon() { return Deadline::AfterMs(20'000); }
+
+WorldSpec World(int rank, const std::string& url) {
+  WorldSpec world;
+  world.rank = Rank(rank);
+  world.size = 2;
+  world.store_url = url;
+  world.store_source = "the test";
+  return world;
+}
+
+// Free a moment ago, and not given to anybody else at once.
+int UnusedPort() { return LocalAddress(Listen(*SocketAddress::Parse("127.0.0.1:0"))->get())->port(); }
+
+void ExpectSameStore(Store* a, Store* b) {
+  EXPECT_THAT(a->Set("key", "value", Soon()), IsOk());
+  EXPECT_THAT(b->Wait("key", Soon()), IsOkAndHolds("value"));
+}
+
+TEST(OpenStore, Rank0ServesAndTheOthersConnect) {
+  const std::string url = absl::StrCat("tcp://127.0.0.1:", UnusedPort());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank0, OpenStore(World(0, url), Soon()));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank1, OpenStore(World(1, url), Soon()));
+  ASSERT_NE(rank0.server, nullptr);
+  EXPECT_EQ(rank1.server, nullptr);
+  // No wider than it was asked for.
+  EXPECT_TRUE(rank0.server->address().loopback());
+  ExpectSameStore(rank0.store.get(), rank1.store.get());
+}
+
+TEST(OpenStore, LocalhostStaysOnThisMachine) {
+  const std::string url = absl::StrCat("tcp://localhost:", UnusedPort());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank0, OpenStore(World(0, url), Soon()));
+  EXPECT_TRUE(rank0.server->address().loopback());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank1, OpenStore(World(1, url), Soon()));
+  ExpectSameStore(rank0.store.get(), rank1.store.get());
+}
+
+TEST(OpenStore, AHostNameIsServedWhereItLeads) {
+  char host[256] = "";
+  ASSERT_EQ(gethostname(host, sizeof(host) - 1), 0);
+  if (std::string(host) == "localhost" || !Resolve(host, 1, Soon()).ok())
+    GTEST_SKIP() << "this machine has no name of its own";
+  const std::string url = absl::StrCat("tcp://", host, ":", UnusedPort());
+  WorldSpec world = World(0, url);
+  world.local_size = world.size;
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank0, OpenStore(world, Soon()));
+  const std::vector<SocketAddress> named = *Resolve(host, rank0.server->address().port(), Soon());
+  for (const SocketAddress& address : rank0.server->addresses()) EXPECT_THAT(named, Contains(address));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank1, OpenStore(World(1, url), Soon()));
+  ExpectSameStore(rank0.store.get(), rank1.store.get());
+}
+
+// What it means elsewhere this machine does not know.
+TEST(OpenStore, AHostNameThatLeadsElsewhereIsServedOnEveryAddress) {
+  const std::string url = absl::StrCat("tcp://no.such.host.invalid:", UnusedPort());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank0, OpenStore(World(0, url), Soon()));
+  EXPECT_TRUE(rank0.server->address().wildcard());
+}
+
+TEST(StoreListenAddresses, AreThoseOfTheNameThatThisMachineHas) {
+  const auto address = [](const char* text) { return *SocketAddress::Parse(text); };
+  std::vector<InterfaceAddress> machine;
+  for (const char* text : {"127.0.0.1:0", "10.0.0.7:0", "10.1.0.7:0", "[2001:db8::7]:0"}) {
+    machine.push_back({"eth", address(text), true, 8});
+  }
+  const auto chosen = [&](std::vector<const char*> named, bool one_host) {
+    std::vector<SocketAddress> addresses;
+    for (const char* text : named) addresses.push_back(address(text));
+    std::string texts;
+    for (const SocketAddress& one : StoreListenAddresses(addresses, machine, one_host)) texts += one.ToString() + " ";
+    return texts;
+  };
+  for (const bool one_host : {false, true}) {
+    EXPECT_EQ(chosen({"10.0.0.7:5"}, one_host), "10.0.0.7:5 ");
+    // Another machine's, or that of a service, beside our own.
+    EXPECT_EQ(chosen({"10.9.9.9:5", "[2001:db8::7]:5", "10.0.0.7:5"}, one_host), "[2001:db8::7]:5 10.0.0.7:5 ");
+    EXPECT_EQ(chosen({"10.9.9.9:5"}, one_host), "");
+    EXPECT_EQ(chosen({}, one_host), "");
+    EXPECT_EQ(chosen({"127.0.1.1:5", "10.0.0.7:5"}, one_host), "127.0.1.1:5 10.0.0.7:5 ");
+  }
+  // As /etc/hosts may have it; the other hosts ask elsewhere.
+  EXPECT_EQ(chosen({"127.0.1.1:5"}, /*one_host=*/false), "");
+  EXPECT_EQ(chosen({"127.0.1.1:5"}, /*one_host=*/true), "127.0.1.1:5 ");
+}
+
+TEST(OpenStore, SeveralAddressesLeadToOneStore) {
+  const int port = UnusedPort();
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto server,
+                                TcpStoreServer::Create({*SocketAddress::Parse(absl::StrCat("127.0.0.1:", port)),
+                                                        *SocketAddress::Parse(absl::StrCat("127.0.0.2:", port))},
+                                                       {}));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore one,
+                                OpenStore(World(1, absl::StrCat("tcp://127.0.0.1:", port)), Soon()));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore two,
+                                OpenStore(World(1, absl::StrCat("tcp://127.0.0.2:", port)), Soon()));
+  ExpectSameStore(one.store.get(), two.store.get());
+}
+
+TEST(OpenStore, APortThatAnotherJobHasSaysSo) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto other, TcpStoreServer::Create(*SocketAddress::Parse("127.0.0.1:0"), {}));
+  EXPECT_THAT(OpenStore(World(0, absl::StrCat("tcp://", other->address().ToString())), Soon()),
+              StatusIs(absl::StatusCode::kAlreadyExists,
+                       AllOf(HasSubstr("another job is here"), HasSubstr("set LOCKSTEP_STORE to another port"))));
+}
+
+TEST(OpenStore, Rank0LeavesServingToTheLauncherThatDoes) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto launcher, TcpStoreServer::Create(*SocketAddress::Parse("127.0.0.1:0"), {}));
+  WorldSpec world = World(0, absl::StrCat("tcp://", launcher->address().ToString()));
+  world.store_served = true;
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank0, OpenStore(world, Soon()));
+  EXPECT_EQ(rank0.server, nullptr);
+  world.rank = Rank(1);
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank1, OpenStore(world, Soon()));
+  ExpectSameStore(rank0.store.get(), rank1.store.get());
+}
+
+TEST(OpenStore, ATakenPortNamesPortSourceAndRemedy) {
+  const UniqueFd squatter = *Listen(*SocketAddress::Parse("127.0.0.1:0"));
+  const std::string address = LocalAddress(squatter.get())->ToString();
+  EXPECT_THAT(
+      OpenStore(World(0, "tcp://" + address), Soon()),
+      StatusIs(absl::StatusCode::kAlreadyExists, AllOf(HasSubstr("listen on " + address), HasSubstr("is from the test"),
+                                                       HasSubstr("set LOCKSTEP_STORE to another port"))));
+}
+
+TEST(OpenStore, NobodyServingMeetsTheDeadline) {
+  const std::string url = absl::StrCat("tcp://127.0.0.1:", UnusedPort());
+  EXPECT_THAT(OpenStore(World(1, url), Deadline::AfterMs(30)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, AllOf(HasSubstr(url), HasSubstr("is from the test"))));
+}
+
+TEST(OpenStore, UnknownHostIsNotFoundForEveryRankButTheServer) {
+  EXPECT_THAT(OpenStore(World(1, "tcp://no such host:1"), Soon()),
+              StatusIs(absl::StatusCode::kNotFound, AllOf(HasSubstr("no such host"), HasSubstr("is from the test"))));
+}
+
+TEST(OpenStore, FilesNeedNoServer) {
+  const std::string url = absl::StrCat("file://", testing::TempDir(), "/open_test", getpid());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank0, OpenStore(World(0, url), Soon()));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank1, OpenStore(World(1, url), Soon()));
+  EXPECT_EQ(rank0.server, nullptr);
+  ExpectSameStore(rank0.store.get(), rank1.store.get());
+}
+
+TEST(OpenStore, UnknownSchemesAreInvalidAndListTheKnownOnes) {
+  EXPECT_THAT(OpenStore(World(0, "redis://host:1"), Soon()),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("redis://host:1"), HasSubstr("tcp://host:port or file:///path"))));
+}
+
+TEST(OpenStore, AWorldOfOneNeedsNone) {
+  WorldSpec world;
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore opened, OpenStore(world, Soon()));
+  EXPECT_EQ(opened.store->Describe(), "store memory");
+  world.size = 2;
+  EXPECT_THAT(OpenStore(world, Soon()), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a world of 2")));
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,111 @@
+#include "transport/store/store_service.h"
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace lockstep {
+namespace {
+
+// Of one client at a time: threads of one process, so a handful.
+constexpr size_t kWaitsPerClientMax = 4096;
+
+}  // namespace
+
+void StoreService::CarryOut(uint64_t client, const StoreRequest& request, TimePoint now, std::vector<Answer>* answers) {
+  absl::StatusOr<absl::optional<std::string>> result = Apply(client, request, now);
+  if (result.ok() && !result->has_value()) return;
+  Answer answer;
+  answer.client = client;
+  answer.request = request.id;
+  answer.status = result.status();
+  if (result.ok()) answer.body = **std::move(result);
+  answers->push_back(std::move(answer));
+  if (waits_.empty()) return;
+  const bool may_set =
+      request.op == StoreOp::kSet || request.op == StoreOp::kAdd || request.op == StoreOp::kCompareAndSet;
+  if (may_set) AnswerWaits(request.key, answers);
+}
+
+absl::StatusOr<absl::optional<std::string>> StoreService::Apply(uint64_t client, const StoreRequest& request,
+                                                                TimePoint now) {
+  const absl::string_view key = request.key;
+  switch (request.op) {
+    case StoreOp::kSet:
+      LOCKSTEP_RETURN_IF_ERROR(map_.Set(key, request.first));
+      return std::string();
+    case StoreOp::kGet:
+      return map_.Get(key);
+    case StoreOp::kAdd: {
+      LOCKSTEP_ASSIGN_OR_RETURN(const int64_t amount, ParseStoreNumber(request.first));
+      LOCKSTEP_ASSIGN_OR_RETURN(const int64_t sum, map_.Add(key, amount));
+      return EncodeStoreNumber(sum);
+    }
+    case StoreOp::kCompareAndSet:
+      return map_.CompareAndSet(key, request.first, request.second);
+    case StoreOp::kDelete:
+      map_.Delete(key);
+      return std::string();
+    case StoreOp::kWait:
+      break;
+  }
+  if (const std::string* const value = map_.Find(key)) return *value;
+  size_t& waits = waits_of_client_[client];
+  if (waits >= kWaitsPerClientMax) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(DescribeStoreKey(key), ": this client has ", waits, " waits under way already"));
+  }
+  ++waits;
+  const bool for_ever = request.timeout_ms == kStoreNoTimeout;
+  waits_[std::string(key)].push_back(
+      {client, request.id, for_ever ? TimePoint::max() : now + std::chrono::milliseconds(int64_t{request.timeout_ms})});
+  return absl::optional<std::string>();
+}
+
+void StoreService::AnswerWaits(absl::string_view key, std::vector<Answer>* answers) {
+  const auto waits = waits_.find(std::string(key));
+  if (waits == waits_.end()) return;
+  const std::string* const value = map_.Find(key);
+  if (value == nullptr) return;
+  for (const Wait& wait : waits->second) {
+    answers->push_back({wait.client, wait.request, absl::OkStatus(), *value});
+    const auto count = waits_of_client_.find(wait.client);
+    if (--count->second == 0) waits_of_client_.erase(count);
+  }
+  waits_.erase(waits);
+}
+
+void StoreService::Forget(uint64_t client) {
+  if (waits(client) == 0) return;
+  RemoveWaits([client](const Wait& wait) { return wait.client == client; });
+}
+
+void StoreService::DropExpired(TimePoint now) {
+  RemoveWaits([now](const Wait& wait) { return wait.expiry <= now; });
+}
+
+size_t StoreService::waits(uint64_t client) const {
+  const auto count = waits_of_client_.find(client);
+  return count == waits_of_client_.end() ? 0 : count->second;
+}
+
+template <typename Condition>
+void StoreService::RemoveWaits(Condition condition) {
+  for (auto entry = waits_.begin(); entry != waits_.end();) {
+    std::vector<Wait>& list = entry->second;
+    const auto kept =
+        std::stable_partition(list.begin(), list.end(), [&](const Wait& wait) { return !condition(wait); });
+    for (auto wait = kept; wait != list.end(); ++wait) {
+      const auto count = waits_of_client_.find(wait->client);
+      if (--count->second == 0) waits_of_client_.erase(count);
+    }
+    list.erase(kept, list.end());
+    entry = list.empty() ? waits_.erase(entry) : std::next(entry);
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,108 @@
+#include "transport/store/store_service.h"
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "transport/store/store_wire.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Single operations are tested through the stores, by tests/store_conformance.h; this is about who is answered when.
+class StoreServiceTest : public testing::Test {
+ protected:
+  StoreRequest Request(StoreOp op, absl::string_view key, absl::string_view first = "") {
+    StoreRequest request;
+    request.id = ++last_id_;
+    request.op = op;
+    request.timeout_ms = kStoreNoTimeout;
+    request.key = key;
+    request.first = first;
+    return request;
+  }
+
+  // "client.request=body" or "client.request!CODE" for each answer, in order.
+  std::vector<std::string> CarryOut(uint64_t client, const StoreRequest& request) {
+    std::vector<StoreService::Answer> answers;
+    service_.CarryOut(client, request, now_, &answers);
+    std::vector<std::string> texts;
+    for (const auto& answer : answers) {
+      texts.push_back(std::to_string(answer.client) + "." + std::to_string(answer.request) +
+                      (answer.status.ok() ? "=" + answer.body : "!" + absl::StatusCodeToString(answer.status.code())));
+    }
+    return texts;
+  }
+
+  StoreService service_{1 << 20};
+  StoreService::TimePoint now_ = StoreService::TimePoint(std::chrono::hours(1));
+  uint64_t last_id_ = 0;
+};
+
+TEST_F(StoreServiceTest, ASetAnswersItselfAndEveryoneWhoWaitedForTheKey) {
+  EXPECT_THAT(CarryOut(7, Request(StoreOp::kWait, "k")), IsEmpty());
+  EXPECT_THAT(CarryOut(8, Request(StoreOp::kWait, "k")), IsEmpty());
+  EXPECT_THAT(CarryOut(8, Request(StoreOp::kWait, "other")), IsEmpty());
+  EXPECT_THAT(CarryOut(9, Request(StoreOp::kSet, "k", "v")), ElementsAre("9.4=", "7.1=v", "8.2=v"));
+  EXPECT_EQ(service_.waits(7), 0);
+  EXPECT_EQ(service_.waits(8), 1);
+  // Answered once.
+  EXPECT_THAT(CarryOut(9, Request(StoreOp::kSet, "k", "w")), ElementsAre("9.5="));
+  EXPECT_THAT(CarryOut(7, Request(StoreOp::kWait, "k")), ElementsAre("7.6=w"));
+}
+
+TEST_F(StoreServiceTest, ARequestThatSetsNothingEndsNoWait) {
+  EXPECT_THAT(CarryOut(7, Request(StoreOp::kWait, "k")), IsEmpty());
+  StoreRequest swap = Request(StoreOp::kCompareAndSet, "k", "not this");
+  swap.second = "v";
+  EXPECT_THAT(CarryOut(8, swap), ElementsAre("8.2="));
+  EXPECT_THAT(CarryOut(8, Request(StoreOp::kDelete, "k")), ElementsAre("8.3="));
+  EXPECT_THAT(CarryOut(8, Request(StoreOp::kGet, "k")), ElementsAre("8.4!NOT_FOUND"));
+  EXPECT_THAT(CarryOut(8, Request(StoreOp::kAdd, "k", "short")), ElementsAre("8.5!INVALID_ARGUMENT"));
+  EXPECT_EQ(service_.waits(7), 1);
+}
+
+TEST_F(StoreServiceTest, WaitsLeaveWithTheirClient) {
+  EXPECT_THAT(CarryOut(7, Request(StoreOp::kWait, "k")), IsEmpty());
+  EXPECT_THAT(CarryOut(8, Request(StoreOp::kWait, "k")), IsEmpty());
+  EXPECT_THAT(CarryOut(7, Request(StoreOp::kWait, "only")), IsEmpty());
+  service_.Forget(7);
+  service_.Forget(7);
+  EXPECT_EQ(service_.waits(7), 0);
+  EXPECT_THAT(CarryOut(9, Request(StoreOp::kSet, "k", "v")), ElementsAre("9.4=", "8.2=v"));
+  EXPECT_FALSE(service_.anyone_waits());
+}
+
+TEST_F(StoreServiceTest, WaitsExpireWithoutAnAnswer) {
+  StoreRequest brief = Request(StoreOp::kWait, "k");
+  brief.timeout_ms = 100;
+  EXPECT_THAT(CarryOut(7, brief), IsEmpty());
+  EXPECT_THAT(CarryOut(8, Request(StoreOp::kWait, "k")), IsEmpty());
+  now_ += std::chrono::milliseconds(99);
+  service_.DropExpired(now_);
+  EXPECT_EQ(service_.waits(7), 1);
+  now_ += std::chrono::milliseconds(1);
+  service_.DropExpired(now_);
+  EXPECT_EQ(service_.waits(7), 0);
+  now_ += std::chrono::hours(24 * 365);
+  service_.DropExpired(now_);
+  EXPECT_EQ(service_.waits(8), 1);
+}
+
+TEST_F(StoreServiceTest, WaitsOfOneClientAreBounded) {
+  for (int i = 0; i < 4096; ++i) ASSERT_THAT(CarryOut(7, Request(StoreOp::kWait, "k")), IsEmpty());
+  EXPECT_THAT(CarryOut(7, Request(StoreOp::kWait, "k")), ElementsAre(HasSubstr("!RESOURCE_EXHAUSTED")));
+  EXPECT_THAT(CarryOut(8, Request(StoreOp::kWait, "k")), IsEmpty());
+}
+
+}  // namespace
+}  // namespace lockstep

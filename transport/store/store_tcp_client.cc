@@ -1,0 +1,297 @@
+#include "transport/store/store_tcp_client.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "transport/net/resolve.h"
+#include "transport/store/store_map.h"
+#include "transport/store/store_url.h"
+
+namespace lockstep {
+namespace {
+
+constexpr size_t kReceiveBytes = size_t{64} << 10;
+// For one attempt at one of several addresses: a host that is down must not use up the time of the next.
+constexpr int kAttemptMs = 3000;
+constexpr std::chrono::milliseconds kPauseMin(2);
+constexpr std::chrono::milliseconds kPauseMax(100);
+
+// Both halves of the hello; on an error the other side is not a server that we can use.
+absl::Status ShakeHands(int socket, Deadline deadline) {
+  const std::string hello = StoreClientHello();
+  LOCKSTEP_RETURN_IF_ERROR(SendAll(socket, hello.data(), hello.size(), deadline));
+  char reply[kStoreHelloBytes];
+  LOCKSTEP_RETURN_IF_ERROR(ReceiveAll(socket, reply, sizeof(reply), deadline));
+  StoreHello server;
+  const absl::StatusOr<bool> parsed = ParseStoreHello(absl::string_view(reply, sizeof(reply)), &server);
+  if (!parsed.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat("no Lockstep store, its answer ", parsed.status().message()));
+  }
+  if (server.detail == static_cast<uint16_t>(StoreVerdict::kNoDescriptors)) {
+    return absl::ResourceExhaustedError(
+        "Too many open files in the store's process: it has no descriptor for this client");
+  }
+  if (server.version != kStoreProtocolVersion || server.detail != static_cast<uint16_t>(StoreVerdict::kWelcome)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the server speaks version ", server.version, ", this client ", kStoreProtocolVersion));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<UniqueFd> ConnectOnce(const SocketAddress& address, Deadline deadline) {
+  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, Connect(address, deadline, /*retry_refused=*/false));
+  if (const absl::Status status = ShakeHands(socket.get(), deadline); !status.ok()) {
+    const bool ours = absl::IsResourceExhausted(status);
+    return Annotate(status, absl::StrCat("handshake with ", address.ToString(),
+                                         ours ? "" : " (does something else listen there?)"));
+  }
+  return socket;
+}
+
+bool WorthTryingAgain(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kUnavailable || status.code() == absl::StatusCode::kDeadlineExceeded;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TcpStoreClient>> TcpStoreClient::Connect(const HostPort& server, Deadline deadline) {
+  const std::string url = TcpStoreUrl(server);
+  std::chrono::milliseconds pause = kPauseMin;
+  for (int rounds = 1;; ++rounds) {
+    // Asked again each time: the name of a server that is being started may appear late, or move.
+    absl::StatusOr<std::vector<SocketAddress>> addresses = Resolve(server.host, server.port, deadline);
+    absl::Status last = addresses.status();
+    bool try_again = WorthTryingAgain(last);
+    if (!addresses.ok()) addresses = std::vector<SocketAddress>();
+    for (const SocketAddress& address : *addresses) {
+      const Deadline attempt =
+          addresses->size() == 1 ? deadline : Deadline::Earlier(deadline, Deadline::AfterMs(kAttemptMs));
+      absl::StatusOr<UniqueFd> socket = ConnectOnce(address, attempt);
+      if (socket.ok()) {
+        return absl::WrapUnique(new TcpStoreClient(*std::move(socket), absl::StrCat("store ", url)));
+      }
+      last = socket.status();
+      // Somebody answered and is not who we want: no other address makes that better.
+      if (last.code() == absl::StatusCode::kFailedPrecondition) return Annotate(last, absl::StrCat("store ", url));
+      if (WorthTryingAgain(last)) try_again = true;
+    }
+    if (!try_again) return Annotate(last, absl::StrCat("store ", url));
+    const auto resume = Deadline::Clock::now() + pause;
+    if (resume >= deadline.time()) {
+      return absl::DeadlineExceededError(absl::StrCat("store ", url, ": no server could be reached by the deadline (",
+                                                      rounds, rounds == 1 ? " round" : " rounds",
+                                                      " over all its addresses); last: ", last.message()));
+    }
+    std::this_thread::sleep_until(resume);
+    pause = std::min(pause * 2, kPauseMax);
+  }
+}
+
+TcpStoreClient::TcpStoreClient(UniqueFd socket, std::string description)
+    : socket_(std::move(socket)), description_(std::move(description)), fork_generation_(ForkGeneration()) {}
+
+absl::Status TcpStoreClient::Set(absl::string_view key, absl::string_view value, Deadline deadline) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckStoreValue(key, value));
+  StoreRequest request;
+  request.op = StoreOp::kSet;
+  request.key = key;
+  request.first = value;
+  return Perform(request, deadline).status();
+}
+
+absl::StatusOr<std::string> TcpStoreClient::Get(absl::string_view key, Deadline deadline) {
+  StoreRequest request;
+  request.op = StoreOp::kGet;
+  request.key = key;
+  return Perform(request, deadline);
+}
+
+absl::StatusOr<int64_t> TcpStoreClient::Add(absl::string_view key, int64_t amount, Deadline deadline) {
+  const std::string number = EncodeStoreNumber(amount);
+  StoreRequest request;
+  request.op = StoreOp::kAdd;
+  request.key = key;
+  request.first = number;
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string sum, Perform(request, deadline));
+  return ParseStoreNumber(sum);
+}
+
+absl::StatusOr<std::string> TcpStoreClient::CompareAndSet(absl::string_view key, absl::string_view expected,
+                                                          absl::string_view desired, Deadline deadline) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckStoreValue(key, expected));
+  LOCKSTEP_RETURN_IF_ERROR(CheckStoreValue(key, desired));
+  StoreRequest request;
+  request.op = StoreOp::kCompareAndSet;
+  request.key = key;
+  request.first = expected;
+  request.second = desired;
+  return Perform(request, deadline);
+}
+
+absl::StatusOr<std::string> TcpStoreClient::Wait(absl::string_view key, Deadline deadline) {
+  StoreRequest request;
+  request.op = StoreOp::kWait;
+  request.key = key;
+  return Perform(request, deadline);
+}
+
+absl::Status TcpStoreClient::Delete(absl::string_view key, Deadline deadline) {
+  StoreRequest request;
+  request.op = StoreOp::kDelete;
+  request.key = key;
+  return Perform(request, deadline).status();
+}
+
+absl::StatusOr<std::string> TcpStoreClient::Perform(StoreRequest request, Deadline deadline) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckStoreKey(request.key));
+  if (ForkGeneration() != fork_generation_) {
+    return absl::FailedPreconditionError(absl::StrCat(description_, ": made before a fork, not usable in the child"));
+  }
+  request.timeout_ms = deadline.infinite() ? kStoreNoTimeout : static_cast<uint32_t>(deadline.remaining_ms());
+
+  MutexLock lock(&mu_);
+  request.id = next_id_++;
+  Call call;
+  calls_[request.id] = &call;
+  bool in_time = true;
+  absl::Status sent = broken_;
+  if (sent.ok()) sent = Send(EncodeStoreRequest(request), deadline);
+  if (!sent.ok() && sent.code() != absl::StatusCode::kDeadlineExceeded) Break(sent);
+  if (!sent.ok()) in_time = false;
+
+  while (!call.answered && broken_.ok() && in_time) {
+    if (receiving_) {
+      in_time = changed_.WaitUntil(&mu_, deadline);
+      continue;
+    }
+    receiving_ = true;
+    mu_.Unlock();
+    std::string received;
+    const absl::Status status = ReceiveSome(deadline, &received);
+    mu_.Lock();
+    receiving_ = false;
+    received_.append(received);
+    TakeReplies();
+    if (!status.ok() && status.code() != absl::StatusCode::kDeadlineExceeded) Break(status);
+    if (!status.ok()) in_time = false;
+    changed_.SignalAll();
+  }
+  calls_.erase(request.id);
+  if (call.answered) {
+    return call.answer.ok() ? std::move(call.answer) : Annotate(call.answer.status(), description_);
+  }
+  if (!broken_.ok()) return Annotate(broken_, absl::StrCat(description_, ": ", DescribeStoreKey(request.key)));
+  return absl::DeadlineExceededError(
+      absl::StrCat(description_, ": ", request.op == StoreOp::kWait ? "wait for " : "", DescribeStoreKey(request.key),
+                   ": ", request.op == StoreOp::kWait ? "not there by the deadline" : "no answer by the deadline"));
+}
+
+absl::Status TcpStoreClient::Send(absl::string_view bytes, Deadline deadline) {
+  while (sending_) {
+    if (!changed_.WaitUntil(&mu_, deadline) && sending_) {
+      return absl::DeadlineExceededError("other requests were still being sent");
+    }
+    if (!broken_.ok()) return broken_;
+  }
+  sending_ = true;
+  std::string left = std::move(unsent_);
+  unsent_.clear();
+  mu_.Unlock();
+  size_t sent = 0;
+  absl::Status status = SendSome(left, deadline, &sent);
+  left.erase(0, sent);
+  sent = 0;
+  if (status.ok()) status = SendSome(bytes, deadline, &sent);
+  if (sent > 0) left = std::string(bytes.substr(sent));
+  mu_.Lock();
+  unsent_ = std::move(left);
+  sending_ = false;
+  changed_.SignalAll();
+  return status;
+}
+
+absl::Status TcpStoreClient::SendSome(absl::string_view bytes, Deadline deadline, size_t* sent) {
+  for (*sent = 0; *sent < bytes.size();) {
+    const ssize_t count = send(socket_.get(), bytes.data() + *sent, bytes.size() - *sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count >= 0) {
+      *sent += static_cast<size_t>(count);
+    } else if (errno == EAGAIN) {
+      if (deadline.passed()) return absl::DeadlineExceededError("send");
+      pollfd entry = {socket_.get(), POLLOUT, 0};
+      (void)poll(&entry, 1, deadline.remaining_ms());  // whatever it says, send knows better
+    } else if (errno != EINTR) {
+      return absl::UnavailableError(ErrnoStatus(errno, "connection lost: send").message());
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TcpStoreClient::ReceiveSome(Deadline deadline, std::string* received) {
+  received->resize(kReceiveBytes);
+  for (;;) {
+    const ssize_t count = recv(socket_.get(), &(*received)[0], received->size(), MSG_DONTWAIT);
+    const int error = errno;
+    if (count > 0) {
+      received->resize(static_cast<size_t>(count));
+      return absl::OkStatus();
+    }
+    if (count == 0 || (error != EAGAIN && error != EINTR)) {
+      received->clear();
+      if (count == 0) return absl::UnavailableError("the server closed the connection");
+      return absl::UnavailableError(ErrnoStatus(error, "connection lost: receive").message());
+    }
+    if (error == EAGAIN) {
+      if (deadline.passed()) {
+        received->clear();
+        return absl::DeadlineExceededError("receive");
+      }
+      pollfd entry = {socket_.get(), POLLIN, 0};
+      (void)poll(&entry, 1, deadline.remaining_ms());
+    }
+  }
+}
+
+void TcpStoreClient::TakeReplies() {
+  absl::string_view rest = received_;
+  for (;;) {
+    StoreReply reply;
+    const absl::StatusOr<size_t> bytes = ParseStoreReply(rest, &reply);
+    if (!bytes.ok()) {
+      Break(absl::UnavailableError(absl::StrCat("the server sent nonsense: ", bytes.status().message())));
+      received_.clear();
+      return;
+    }
+    if (*bytes == 0) break;
+    rest.remove_prefix(*bytes);
+    // Nobody may be waiting any more: the deadline passed first.
+    const auto call = calls_.find(reply.id);
+    if (call == calls_.end()) continue;
+    call->second->answered = true;
+    if (reply.code == absl::StatusCode::kOk) {
+      call->second->answer = std::string(reply.body);
+    } else {
+      call->second->answer = absl::Status(reply.code, reply.body);
+    }
+  }
+  received_.erase(0, received_.size() - rest.size());
+}
+
+void TcpStoreClient::Break(const absl::Status& status) {
+  if (!broken_.ok()) return;
+  broken_ = status;
+  // Wakes whoever is sending or receiving.
+  (void)shutdown(socket_.get(), SHUT_RDWR);
+  changed_.SignalAll();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,85 @@
+// A rank's end of the TCP store.
+
+#ifndef TRANSPORT_STORE_STORE_TCP_CLIENT_H_
+#define TRANSPORT_STORE_STORE_TCP_CLIENT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/deadline.h"
+#include "base/fork.h"
+#include "base/mutex.h"
+#include "transport/net/socket.h"
+#include "transport/store/store.h"
+#include "transport/store/store_wire.h"
+
+namespace lockstep {
+
+// One connection, used by any number of threads at once: a thread that waits does not keep another from setting. It has
+// no thread of its own; of the threads whose answers are missing, one reads for all.
+//
+// When the connection is lost every call returns UNAVAILABLE, for good: the values in the store are lost as well, then.
+class TcpStoreClient : public Store {
+ public:
+  // Tries all addresses of the host, again and again until the deadline, since the server may start later. NOT_FOUND
+  // for a host that the resolver does not know; FAILED_PRECONDITION when what answers is no store of ours, or of
+  // another version.
+  static absl::StatusOr<std::unique_ptr<TcpStoreClient>> Connect(const HostPort& server, Deadline deadline);
+
+  absl::Status Set(absl::string_view key, absl::string_view value, Deadline deadline) override;
+  absl::StatusOr<std::string> Get(absl::string_view key, Deadline deadline) override;
+  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t amount, Deadline deadline) override;
+  absl::StatusOr<std::string> CompareAndSet(absl::string_view key, absl::string_view expected,
+                                            absl::string_view desired, Deadline deadline) override;
+  absl::StatusOr<std::string> Wait(absl::string_view key, Deadline deadline) override;
+  absl::Status Delete(absl::string_view key, Deadline deadline) override;
+  std::string Describe() const override { return description_; }
+
+  // This side of the connection: an address of this host that reaches the server's.
+  absl::StatusOr<SocketAddress> local_address() const { return LocalAddress(socket_.get()); }
+
+ private:
+  struct Call {
+    bool answered = false;
+    absl::StatusOr<std::string> answer;
+  };
+
+  TcpStoreClient(UniqueFd socket, std::string description);
+
+  absl::StatusOr<std::string> Perform(StoreRequest request, Deadline deadline);
+  absl::Status Send(absl::string_view bytes, Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // As much as the socket takes by the deadline, without the lock; says how much that was.
+  absl::Status SendSome(absl::string_view bytes, Deadline deadline, size_t* sent);
+  // Waits for bytes until the deadline, without the lock, and takes what is there.
+  absl::Status ReceiveSome(Deadline deadline, std::string* received);
+  void TakeReplies() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Break(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const UniqueFd socket_;
+  const std::string description_;
+  const uint64_t fork_generation_;
+
+  Mutex mu_;
+  // Signalled when a call is answered, or the right to send or to receive becomes free.
+  CondVar changed_;
+  absl::Status broken_ ABSL_GUARDED_BY(mu_);
+  uint64_t next_id_ ABSL_GUARDED_BY(mu_) = 1;
+  // Calls live on their threads' stacks, and leave here before they return.
+  std::unordered_map<uint64_t, Call*> calls_ ABSL_GUARDED_BY(mu_);
+  bool sending_ ABSL_GUARDED_BY(mu_) = false;
+  bool receiving_ ABSL_GUARDED_BY(mu_) = false;
+  // The rest of a request whose deadline passed half way: goes out before the next one, or the server would lose step.
+  std::string unsent_ ABSL_GUARDED_BY(mu_);
+  std::string received_ ABSL_GUARDED_BY(mu_);  // the beginning of a reply
+};
+
+}  // namespace lockstep
+
+#endif  // TRANSPORT_STORE_STORE_TCP_CLIENT_H_

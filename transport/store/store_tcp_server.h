@@ -1,0 +1,72 @@
+// The serving side of the TCP store: one dictionary, one thread, any number of ranks.
+
+#ifndef TRANSPORT_STORE_STORE_TCP_SERVER_H_
+#define TRANSPORT_STORE_STORE_TCP_SERVER_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "base/thread.h"
+#include "transport/net/socket.h"
+
+namespace lockstep {
+
+// Serves TcpStoreClients of any number of jobs until Stop(). Thread-safe.
+//
+// Its thread ("lockstep-store") owns every connection and the dictionary; waits are entries in a table, not threads.
+// Whoever does not speak the protocol, or stays silent before it has said hello, is disconnected with a logged warning,
+// and nobody else notices. A client that does not read its answers is no longer listened to until it does.
+class TcpStoreServer {
+ public:
+  struct Options {
+    // Connections above this are closed at once, with a warning.
+    size_t clients_max = 16384;
+    // Keys and values together; a request that would go beyond answers RESOURCE_EXHAUSTED.
+    size_t bytes_max = size_t{1} << 30;
+    // From accepting a connection to its hello.
+    std::chrono::milliseconds hello_timeout{10000};
+  };
+
+  // Listens and starts serving. With port 0 the system chooses: see address(). ALREADY_EXISTS when the port is taken.
+  static absl::StatusOr<std::unique_ptr<TcpStoreServer>> Create(const SocketAddress& address, const Options& options);
+  // The same on each of these; at least one.
+  static absl::StatusOr<std::unique_ptr<TcpStoreServer>> Create(const std::vector<SocketAddress>& addresses,
+                                                                const Options& options);
+
+  ~TcpStoreServer();  // stops
+  TcpStoreServer(const TcpStoreServer&) = delete;
+  TcpStoreServer& operator=(const TcpStoreServer&) = delete;
+
+  const std::vector<SocketAddress>& addresses() const { return addresses_; }
+  SocketAddress address() const { return addresses_.front(); }
+
+  // OK, or why it has not been able to take connections for some time; those who wait for one know nothing of it.
+  absl::Status status() const;
+
+  // Closes all connections and the listener, whether or not clients wait (they see UNAVAILABLE at once); waits for
+  // nobody. A second call does nothing.
+  void Stop();
+
+ private:
+  class Loop;
+
+  TcpStoreServer(std::unique_ptr<Loop> loop, std::vector<SocketAddress> addresses);
+
+  const std::vector<SocketAddress> addresses_;
+  const uint64_t fork_generation_;
+  mutable Mutex mu_;
+  // Everything inside belongs to the thread, but for the request to stop and for status(). Null once stopped.
+  std::unique_ptr<Loop> loop_ ABSL_GUARDED_BY(mu_);
+  Thread thread_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace lockstep
+
+#endif  // TRANSPORT_STORE_STORE_TCP_SERVER_H_

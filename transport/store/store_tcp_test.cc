@@ -1,0 +1,451 @@
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/deadline.h"
+#include "base/fork.h"
+#include "base/log.h"
+#include "base/mutex.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/store_conformance.h"
+#include "transport/net/little_endian.h"
+#include "transport/net/socket.h"
+#include "transport/store/store.h"
+#include "transport/store/store_tcp_client.h"
+#include "transport/store/store_tcp_server.h"
+#include "transport/store/store_wire.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+Deadline Soon() { return Deadline::AfterMs(20'000); }
+
+SocketAddress Loopback() { return *SocketAddress::Parse("127.0.0.1:0"); }
+
+HostPort PortOf(const SocketAddress& address) {
+  HostPort result;
+  result.host = address.HostString();
+  result.port = address.port();
+  return result;
+}
+
+class TcpWorld : public StoreWorld {
+ public:
+  static absl::StatusOr<std::unique_ptr<StoreWorld>> Create() {
+    auto world = std::make_unique<TcpWorld>();
+    LOCKSTEP_ASSIGN_OR_RETURN(world->server_, TcpStoreServer::Create(Loopback(), TcpStoreServer::Options()));
+    return world;
+  }
+
+  absl::StatusOr<Store*> NewClient() override {
+    LOCKSTEP_ASSIGN_OR_RETURN(auto client, TcpStoreClient::Connect(PortOf(server_->address()), Soon()));
+    clients_.push_back(std::move(client));
+    return clients_.back().get();
+  }
+
+ private:
+  std::unique_ptr<TcpStoreServer> server_;
+  std::vector<std::unique_ptr<TcpStoreClient>> clients_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Tcp, StoreConformance, testing::Values(StoreWorldFactory(TcpWorld::Create)));
+
+// Collects what is logged while it lives.
+class LogLines {
+ public:
+  LogLines() { SetLogSink(&LogLines::Take, this); }
+  ~LogLines() { SetLogSink(nullptr, nullptr); }
+
+  std::vector<std::string> lines() {
+    MutexLock lock(&mu_);
+    return lines_;
+  }
+
+ private:
+  static void Take(void* context, LogLevel, const char* line) {
+    auto* const self = static_cast<LogLines*>(context);
+    MutexLock lock(&self->mu_);
+    self->lines_.push_back(line);
+  }
+
+  Mutex mu_;
+  std::vector<std::string> lines_ ABSL_GUARDED_BY(mu_);
+};
+
+// A server with one well-behaved client, whom the strangers of each test must not trouble.
+class TcpStoreServerTest : public testing::Test {
+ protected:
+  void Start(const TcpStoreServer::Options& options) {
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(server_, TcpStoreServer::Create(Loopback(), options));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(client_, TcpStoreClient::Connect(PortOf(server_->address()), Soon()));
+  }
+
+  UniqueFd ConnectStranger() { return *Connect(server_->address(), Soon(), false); }
+
+  UniqueFd ConnectGreeted() {
+    UniqueFd socket = ConnectStranger();
+    const std::string hello = StoreClientHello();
+    EXPECT_THAT(SendAll(socket.get(), hello.data(), hello.size(), Soon()), IsOk());
+    char reply[kStoreHelloBytes];
+    EXPECT_THAT(ReceiveAll(socket.get(), reply, sizeof(reply), Soon()), IsOk());
+    EXPECT_EQ(std::string(reply, sizeof(reply)), StoreServerHello(StoreVerdict::kWelcome));
+    return socket;
+  }
+
+  void Send(const UniqueFd& socket, absl::string_view bytes) {
+    EXPECT_THAT(SendAll(socket.get(), bytes.data(), bytes.size(), Soon()), IsOk());
+  }
+
+  void ExpectClosedByServer(const UniqueFd& socket) {
+    char byte;
+    EXPECT_THAT(ReceiveAll(socket.get(), &byte, 1, Soon()), StatusIs(absl::StatusCode::kUnavailable));
+  }
+
+  void ExpectClientWorks() {
+    EXPECT_THAT(client_->Set("still", "served", Soon()), IsOk());
+    EXPECT_THAT(client_->Get("still", Soon()), IsOkAndHolds("served"));
+  }
+
+  std::unique_ptr<TcpStoreServer> server_;
+  std::unique_ptr<TcpStoreClient> client_;
+};
+
+TEST_F(TcpStoreServerTest, StrangersWhoSpeakNonsenseAreDroppedWithAWarning) {
+  Start({});
+  LogLines log;
+  for (const absl::string_view nonsense :
+       {absl::string_view("GET / HTTP/1.1\r\n\r\n"), absl::string_view("\0", 1), absl::string_view("LKSX")}) {
+    const UniqueFd stranger = ConnectStranger();
+    Send(stranger, nonsense);
+    ExpectClosedByServer(stranger);
+  }
+  ExpectClientWorks();
+  EXPECT_THAT(log.lines(), Contains(AllOf(HasSubstr("connection from 127.0.0.1:"), HasSubstr("no client of this store"),
+                                          HasSubstr("GET / HT"))));
+}
+
+TEST_F(TcpStoreServerTest, SilentAndHalfGreetedStrangersAreDroppedInTime) {
+  TcpStoreServer::Options options;
+  options.hello_timeout = std::chrono::milliseconds(20);
+  Start(options);
+  LogLines log;
+  const UniqueFd silent = ConnectStranger();
+  const UniqueFd half = ConnectStranger();
+  Send(half, "LKST\x01");
+  ExpectClosedByServer(silent);
+  ExpectClosedByServer(half);
+  ExpectClientWorks();
+  EXPECT_THAT(log.lines(), Contains(HasSubstr("silent for 20 ms")));
+}
+
+TEST_F(TcpStoreServerTest, AnotherVersionIsToldOursAndDropped) {
+  Start({});
+  const UniqueFd stranger = ConnectStranger();
+  Send(stranger, absl::string_view("LKST\x09\0\0\0", 8));
+  char reply[kStoreHelloBytes];
+  ASSERT_THAT(ReceiveAll(stranger.get(), reply, sizeof(reply), Soon()), IsOk());
+  EXPECT_EQ(std::string(reply, sizeof(reply)), StoreServerHello(StoreVerdict::kVersionNotSpoken));
+  ExpectClosedByServer(stranger);
+  ExpectClientWorks();
+}
+
+TEST_F(TcpStoreServerTest, AnImpossibleRequestEndsOnlyItsOwnConnection) {
+  Start({});
+  StoreRequest request;
+  request.key = "k";
+  std::string huge = EncodeStoreRequest(request);
+  StoreLittleEndian<uint32_t>(0xfffffff0, &huge[20]);
+  const UniqueFd liar = ConnectGreeted();
+  Send(liar, huge);
+  ExpectClosedByServer(liar);
+  ExpectClientWorks();
+}
+
+TEST_F(TcpStoreServerTest, HalfARequestHoldsUpNobodyAndIsForgotten) {
+  Start({});
+  StoreRequest request;
+  request.op = StoreOp::kSet;
+  request.key = "half";
+  request.first = "value";
+  const std::string bytes = EncodeStoreRequest(request);
+  UniqueFd half = ConnectGreeted();
+  Send(half, absl::string_view(bytes).substr(0, bytes.size() - 1));
+  ExpectClientWorks();
+  half.reset();
+  ExpectClientWorks();
+  EXPECT_THAT(client_->Get("half", Soon()), StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST_F(TcpStoreServerTest, RequestsInOneSegmentAndByteByByteAreTheSame) {
+  Start({});
+  StoreRequest set;
+  set.id = 1;
+  set.op = StoreOp::kSet;
+  set.key = "k";
+  set.first = "v";
+  StoreRequest get;
+  get.id = 2;
+  get.key = "k";
+  const std::string requests = EncodeStoreRequest(set) + EncodeStoreRequest(get);
+  StoreReply set_reply;
+  set_reply.id = 1;
+  StoreReply get_reply;
+  get_reply.id = 2;
+  get_reply.body = "v";
+  const std::string expected = EncodeStoreReply(set_reply) + EncodeStoreReply(get_reply);
+
+  const UniqueFd at_once = ConnectGreeted();
+  Send(at_once, requests);
+  const UniqueFd in_pieces = ConnectGreeted();
+  for (const char byte : requests) Send(in_pieces, absl::string_view(&byte, 1));
+  for (const UniqueFd* socket : {&at_once, &in_pieces}) {
+    std::string reply(expected.size(), '\0');
+    ASSERT_THAT(ReceiveAll(socket->get(), &reply[0], reply.size(), Soon()), IsOk());
+    EXPECT_EQ(reply, expected);
+  }
+}
+
+TEST_F(TcpStoreServerTest, AClientThatDoesNotReadHoldsUpNobodyAndGetsEverythingLater) {
+  Start({});
+  const std::string big(kStoreValueBytesMax, 'b');
+  ASSERT_THAT(client_->Set("big", big, Soon()), IsOk());
+  // More than the server queues for one client, so it stops listening to this one half way.
+  constexpr int kRequests = 8;
+  const UniqueFd sloth = ConnectGreeted();
+  StoreRequest get;
+  get.key = "big";
+  for (int i = 0; i < kRequests; ++i) {
+    get.id = static_cast<uint64_t>(i);
+    Send(sloth, EncodeStoreRequest(get));
+  }
+  ExpectClientWorks();
+  std::string reply(EncodeStoreReply(StoreReply()).size() + big.size(), '\0');
+  for (int i = 0; i < kRequests; ++i) {
+    ASSERT_THAT(ReceiveAll(sloth.get(), &reply[0], reply.size(), Soon()), IsOk()) << i;
+    EXPECT_EQ(LoadLittleEndian<uint64_t>(reply.data()), static_cast<uint64_t>(i));
+  }
+}
+
+TEST_F(TcpStoreServerTest, ConnectionsBeyondTheLimitAreRefused) {
+  TcpStoreServer::Options options;
+  options.clients_max = 2;
+  Start(options);
+  UniqueFd second = ConnectGreeted();
+  LogLines log;
+  const UniqueFd third = ConnectStranger();
+  ExpectClosedByServer(third);
+  ExpectClientWorks();
+  EXPECT_THAT(log.lines(), Contains(HasSubstr("refused: there are 2 connections")));
+  // A place becomes free when somebody leaves; the server may hear of the newcomer first.
+  second.reset();
+  EXPECT_THAT(TcpStoreClient::Connect(PortOf(server_->address()), Soon()), IsOk());
+}
+
+TEST_F(TcpStoreServerTest, AFullStoreSaysSo) {
+  TcpStoreServer::Options options;
+  options.bytes_max = 100;
+  Start(options);
+  EXPECT_THAT(client_->Set("k", std::string(100, 'x'), Soon()),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("at most 100 bytes")));
+  ExpectClientWorks();
+}
+
+TEST_F(TcpStoreServerTest, ServerThatStopsEndsWaitsAtOnce) {
+  Start({});
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto other, TcpStoreClient::Connect(PortOf(server_->address()), Soon()));
+  absl::StatusOr<std::string> waited = absl::UnknownError("not run");
+  absl::StatusOr<std::string> waited_too = absl::UnknownError("not run");
+  std::thread waiter([&] { waited = client_->Wait("never", Deadline::AfterMs(60'000)); });
+  std::thread waiter_too([&] { waited_too = client_->Wait("nor this", Deadline::AfterMs(60'000)); });
+  ASSERT_THAT(other->Set("connected", "", Soon()), IsOk());
+  server_.reset();
+  waiter.join();
+  waiter_too.join();
+  const auto lost = [](const char* key) {
+    return StatusIs(absl::StatusCode::kUnavailable, AllOf(HasSubstr("tcp://127.0.0.1:"), HasSubstr(key)));
+  };
+  EXPECT_THAT(waited, lost("'never'"));
+  EXPECT_THAT(waited_too, lost("'nor this'"));
+  EXPECT_THAT(client_->Set("k", "v", Soon()), lost("'k'"));  // for good
+  EXPECT_THAT(other->Get("k", Soon()), lost("'k'"));
+}
+
+TEST_F(TcpStoreServerTest, StopMayBeCalledTwice) {
+  Start({});
+  server_->Stop();
+  server_->Stop();
+  EXPECT_THAT(client_->Get("k", Soon()), StatusIs(absl::StatusCode::kUnavailable));
+}
+
+TEST_F(TcpStoreServerTest, TakenPortIsAlreadyExists) {
+  Start({});
+  EXPECT_THAT(TcpStoreServer::Create(server_->address(), {}),
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr(server_->address().ToString())));
+}
+
+TEST_F(TcpStoreServerTest, AForkedChildHoldsNoConnectionAndIsToldSo) {
+  Start({});
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool told = client_->Set("k", "v", Deadline::Now()).code() == absl::StatusCode::kFailedPrecondition;
+    server_->Stop();
+    _exit(told ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  ExpectClientWorks();
+}
+
+TEST(TcpStoreClient, UnknownHostIsNotFoundInTheResolversWords) {
+  HostPort server;
+  server.host = "no such host";
+  server.port = 29400;
+  EXPECT_THAT(TcpStoreClient::Connect(server, Soon()),
+              StatusIs(absl::StatusCode::kNotFound,
+                       AllOf(HasSubstr("store tcp://no such host:29400"), HasSubstr("not known"))));
+}
+
+TEST(TcpStoreClient, WaitsForAServerThatStartsLater) {
+  const SocketAddress address = *LocalAddress(Listen(Loopback())->get());
+  absl::StatusOr<std::unique_ptr<TcpStoreClient>> client = absl::UnknownError("not run");
+  std::thread connecting([&] { client = TcpStoreClient::Connect(PortOf(address), Soon()); });
+  const auto server = TcpStoreServer::Create(address, {});
+  connecting.join();
+  ASSERT_THAT(server, IsOk());
+  ASSERT_THAT(client, IsOk());
+  EXPECT_THAT((*client)->Set("k", "v", Soon()), IsOk());
+  EXPECT_EQ((*client)->local_address()->HostString(), "127.0.0.1");
+  EXPECT_EQ((*client)->Describe(), absl::StrCat("store tcp://", address.ToString()));
+}
+
+TEST(TcpStoreClient, NoServerByTheDeadlineSaysWhatHappenedLast) {
+  const SocketAddress address = *LocalAddress(Listen(Loopback())->get());
+  EXPECT_THAT(TcpStoreClient::Connect(PortOf(address), Deadline::AfterMs(30)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr(address.ToString()), HasSubstr("Connection refused"))));
+}
+
+TEST(TcpStoreClient, TriesEveryAddressOfAName) {
+  // "localhost" is ::1 as well on most machines, and nobody listens there.
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto server, TcpStoreServer::Create(Loopback(), {}));
+  HostPort name;
+  name.host = "localhost";
+  name.port = server->address().port();
+  EXPECT_THAT(TcpStoreClient::Connect(name, Soon()), IsOk());
+}
+
+// Something that listens but is no store server of ours: the test says what it answers.
+class Impostor {
+ public:
+  Impostor() : listener_(*Listen(Loopback())) {}
+
+  HostPort port() const { return PortOf(*LocalAddress(listener_.get())); }
+
+  void AcceptAndSend(absl::string_view bytes) {
+    pollfd entry = {listener_.get(), POLLIN, 0};
+    ASSERT_EQ(poll(&entry, 1, Soon().remaining_ms()), 1);
+    connection_ = *Accept(listener_.get(), nullptr);
+    ASSERT_THAT(SendAll(connection_.get(), bytes.data(), bytes.size(), Soon()), IsOk());
+  }
+
+  std::string Receive(size_t bytes) {
+    std::string received(bytes, '\0');
+    EXPECT_THAT(ReceiveAll(connection_.get(), &received[0], bytes, Soon()), IsOk());
+    return received;
+  }
+
+  // A client that took this for its server.
+  absl::StatusOr<std::unique_ptr<TcpStoreClient>> ConnectClient(absl::string_view hello, Deadline deadline) {
+    std::thread accepting([&] { AcceptAndSend(hello); });
+    auto client = TcpStoreClient::Connect(port(), deadline);
+    accepting.join();
+    return client;
+  }
+
+  UniqueFd& connection() { return connection_; }
+
+ private:
+  UniqueFd listener_;
+  UniqueFd connection_;
+};
+
+TEST(TcpStoreClient, WhatIsNoStoreIsFailedPrecondition) {
+  Impostor impostor;
+  EXPECT_THAT(impostor.ConnectClient("SSH-2.0-OpenSSH\r\n", Soon()),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("no Lockstep store"), HasSubstr("SSH-2.0-"), HasSubstr("something else"))));
+}
+
+TEST(TcpStoreClient, AnotherVersionIsFailedPreconditionWithBothVersions) {
+  Impostor impostor;
+  EXPECT_THAT(impostor.ConnectClient(absl::string_view("LKST\x09\0\x01\0", 8), Soon()),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("speaks version 9, this client 1")));
+}
+
+TEST(TcpStoreClient, SilenceAfterConnectingMeetsTheDeadline) {
+  Impostor impostor;
+  EXPECT_THAT(impostor.ConnectClient("", Deadline::AfterMs(100)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("handshake with ")));
+}
+
+TEST(TcpStoreClient, NonsenseFromTheServerEndsTheConnection) {
+  Impostor impostor;
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto client,
+                                impostor.ConnectClient(StoreServerHello(StoreVerdict::kWelcome), Soon()));
+  const std::string nonsense(64, '\xff');
+  ASSERT_THAT(SendAll(impostor.connection().get(), nonsense.data(), nonsense.size(), Soon()), IsOk());
+  EXPECT_THAT(client->Get("k", Soon()), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("nonsense")));
+  EXPECT_THAT(client->Get("k", Soon()), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("nonsense")));
+}
+
+TEST(TcpStoreClient, ARequestCutShortByItsDeadlineDoesNotSpoilTheNext) {
+  Impostor impostor;
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto client,
+                                impostor.ConnectClient(StoreServerHello(StoreVerdict::kWelcome), Soon()));
+  ASSERT_EQ(impostor.Receive(kStoreHelloBytes), StoreClientHello());
+  const std::string big(kStoreValueBytesMax, 'b');
+  ASSERT_THAT(client->Set("big", big, Deadline::AfterMs(20)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("'big'")));
+
+  absl::StatusOr<std::string> value = absl::UnknownError("not run");
+  std::thread getting([&] { value = client->Get("small", Soon()); });
+  StoreRequest first;
+  const std::string first_bytes = impostor.Receive(28 + 3 + big.size());
+  EXPECT_THAT(ParseStoreRequest(first_bytes, &first), IsOkAndHolds(first_bytes.size()));
+  EXPECT_EQ(first.key, "big");
+  StoreRequest second;
+  const std::string second_bytes = impostor.Receive(28 + 5);
+  ASSERT_THAT(ParseStoreRequest(second_bytes, &second), IsOkAndHolds(second_bytes.size()));
+  EXPECT_EQ(second.key, "small");
+  StoreReply late;  // to a call that has returned
+  late.id = first.id;
+  StoreReply reply;
+  reply.id = second.id;
+  reply.body = "value";
+  const std::string replies = EncodeStoreReply(late) + EncodeStoreReply(reply);
+  ASSERT_THAT(SendAll(impostor.connection().get(), replies.data(), replies.size(), Soon()), IsOk());
+  getting.join();
+  EXPECT_THAT(value, IsOkAndHolds("value"));
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,121 @@
+#include "transport/store/store_wire.h"
+
+#include <algorithm>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "transport/net/little_endian.h"
+#include "transport/store/store.h"
+
+namespace lockstep {
+namespace {
+
+constexpr absl::string_view kMagic("LKST", 4);
+constexpr size_t kRequestHeaderBytes = 28;
+constexpr size_t kReplyHeaderBytes = 16;
+
+std::string Hello(uint16_t detail) {
+  std::string hello(kMagic);
+  AppendLittleEndian(kStoreProtocolVersion, &hello);
+  AppendLittleEndian(detail, &hello);
+  return hello;
+}
+
+bool ValidOp(uint8_t op) {
+  return op >= static_cast<uint8_t>(StoreOp::kSet) && op <= static_cast<uint8_t>(StoreOp::kDelete);
+}
+
+}  // namespace
+
+std::string StoreClientHello() { return Hello(0); }
+std::string StoreServerHello(StoreVerdict verdict) { return Hello(static_cast<uint16_t>(verdict)); }
+
+absl::StatusOr<bool> ParseStoreHello(absl::string_view input, StoreHello* hello) {
+  const size_t known_bytes = std::min(input.size(), kMagic.size());
+  if (input.substr(0, known_bytes) != kMagic.substr(0, known_bytes)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("begins with '", absl::CHexEscape(input.substr(0, kStoreHelloBytes)), "', not with ", kMagic));
+  }
+  if (input.size() < kStoreHelloBytes) return false;
+  hello->version = LoadLittleEndian<uint16_t>(input.data() + 4);
+  hello->detail = LoadLittleEndian<uint16_t>(input.data() + 6);
+  return true;
+}
+
+std::string EncodeStoreRequest(const StoreRequest& request) {
+  std::string out;
+  out.reserve(kRequestHeaderBytes + request.key.size() + request.first.size() + request.second.size());
+  AppendLittleEndian(request.id, &out);
+  AppendLittleEndian(static_cast<uint8_t>(request.op), &out);
+  out.append(3, '\0');
+  AppendLittleEndian(request.timeout_ms, &out);
+  AppendLittleEndian(static_cast<uint32_t>(request.key.size()), &out);
+  AppendLittleEndian(static_cast<uint32_t>(request.first.size()), &out);
+  AppendLittleEndian(static_cast<uint32_t>(request.second.size()), &out);
+  absl::StrAppend(&out, request.key, request.first, request.second);
+  return out;
+}
+
+std::string EncodeStoreReply(const StoreReply& reply) {
+  std::string out;
+  out.reserve(kReplyHeaderBytes + reply.body.size());
+  AppendLittleEndian(reply.id, &out);
+  AppendLittleEndian(static_cast<uint32_t>(reply.code), &out);
+  AppendLittleEndian(static_cast<uint32_t>(reply.body.size()), &out);
+  absl::StrAppend(&out, reply.body);
+  return out;
+}
+
+absl::StatusOr<size_t> ParseStoreRequest(absl::string_view input, StoreRequest* request) {
+  if (input.size() < kRequestHeaderBytes) return 0;
+  const char* const header = input.data();
+  const auto op = static_cast<uint8_t>(header[8]);
+  if (!ValidOp(op) || header[9] != 0 || header[10] != 0 || header[11] != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("request with unknown operation ", op));
+  }
+  const size_t key_bytes = LoadLittleEndian<uint32_t>(header + 16);
+  const size_t first_bytes = LoadLittleEndian<uint32_t>(header + 20);
+  const size_t second_bytes = LoadLittleEndian<uint32_t>(header + 24);
+  if (key_bytes > kStoreKeyBytesMax || first_bytes > kStoreValueBytesMax || second_bytes > kStoreValueBytesMax) {
+    return absl::InvalidArgumentError(absl::StrCat("request that announces a key of ", key_bytes, " and values of ",
+                                                   first_bytes, " and ", second_bytes, " bytes"));
+  }
+  const size_t bytes = kRequestHeaderBytes + key_bytes + first_bytes + second_bytes;
+  if (input.size() < bytes) return 0;
+  request->id = LoadLittleEndian<uint64_t>(header);
+  request->op = static_cast<StoreOp>(op);
+  request->timeout_ms = LoadLittleEndian<uint32_t>(header + 12);
+  request->key = input.substr(kRequestHeaderBytes, key_bytes);
+  request->first = input.substr(kRequestHeaderBytes + key_bytes, first_bytes);
+  request->second = input.substr(kRequestHeaderBytes + key_bytes + first_bytes, second_bytes);
+  return bytes;
+}
+
+absl::StatusOr<size_t> ParseStoreReply(absl::string_view input, StoreReply* reply) {
+  if (input.size() < kReplyHeaderBytes) return 0;
+  const uint32_t code = LoadLittleEndian<uint32_t>(input.data() + 8);
+  const size_t body_bytes = LoadLittleEndian<uint32_t>(input.data() + 12);
+  if (code > static_cast<uint32_t>(absl::StatusCode::kUnauthenticated) || body_bytes > kStoreValueBytesMax) {
+    return absl::InvalidArgumentError(absl::StrCat("reply with code ", code, " and ", body_bytes, " bytes"));
+  }
+  if (input.size() < kReplyHeaderBytes + body_bytes) return 0;
+  reply->id = LoadLittleEndian<uint64_t>(input.data());
+  reply->code = static_cast<absl::StatusCode>(code);
+  reply->body = input.substr(kReplyHeaderBytes, body_bytes);
+  return kReplyHeaderBytes + body_bytes;
+}
+
+std::string EncodeStoreNumber(int64_t value) {
+  std::string out;
+  AppendLittleEndian(static_cast<uint64_t>(value), &out);
+  return out;
+}
+
+absl::StatusOr<int64_t> ParseStoreNumber(absl::string_view bytes) {
+  if (bytes.size() != 8) {
+    return absl::InvalidArgumentError(absl::StrCat("a number has 8 bytes, this one ", bytes.size()));
+  }
+  return static_cast<int64_t>(LoadLittleEndian<uint64_t>(bytes.data()));
+}
+
+}  // namespace lockstep

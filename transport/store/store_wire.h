@@ -1,0 +1,85 @@
+// What a TcpStoreClient and a TcpStoreServer say to each other. Pure functions on bytes; docs/wire_formats.md explains
+// it.
+//
+//   connection    = client-hello server-hello { request | reply }        numbers are little-endian
+//   client-hello  = "LKST"  version:u16  auth:u16                        auth: 0, reserved for authentication
+//   server-hello  = "LKST"  version:u16  verdict:u16                     0 welcome, 1 version not spoken here, 2 no descriptors
+//   request       = id:u64  op:u8  zero:u8[3]  timeout_ms:u32  key_bytes:u32  first_bytes:u32  second_bytes:u32
+//                   key  first  second
+//   reply         = id:u64  code:u32  bytes:u32  body
+//
+//   op                  first           second    body of an OK reply
+//   1 set               value                     empty
+//   2 get                                         value
+//   3 add               amount:i64                sum:i64
+//   4 compare-and-set   expected        desired   value that stands afterwards
+//   5 wait                                        value
+//   6 delete                                      empty
+//
+// Requests may overlap; replies name theirs by id and come in any order. A `wait` is answered once the key is there;
+// when timeout_ms (0xffffffff: never) has passed first, it is dropped without an answer, for the client has given up by
+// then. Any code but 0 (absl::StatusCode) has the message as its body.
+
+#ifndef TRANSPORT_STORE_STORE_WIRE_H_
+#define TRANSPORT_STORE_STORE_WIRE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace lockstep {
+
+inline constexpr uint16_t kStoreProtocolVersion = 1;
+inline constexpr size_t kStoreHelloBytes = 8;
+inline constexpr uint32_t kStoreNoTimeout = 0xffffffff;
+
+enum class StoreVerdict : uint16_t { kWelcome = 0, kVersionNotSpoken = 1, kNoDescriptors = 2 };
+
+std::string StoreClientHello();
+std::string StoreServerHello(StoreVerdict verdict);
+
+// True once `input` begins with a whole hello, false while more is needed. INVALID_ARGUMENT as soon as the bytes cannot
+// be one. Whether the version is ours is the caller's question.
+struct StoreHello {
+  uint16_t version = 0;
+  uint16_t detail = 0;  // auth or verdict
+};
+absl::StatusOr<bool> ParseStoreHello(absl::string_view input, StoreHello* hello);
+
+enum class StoreOp : uint8_t { kSet = 1, kGet = 2, kAdd = 3, kCompareAndSet = 4, kWait = 5, kDelete = 6 };
+
+// Views are into the input it was parsed from.
+struct StoreRequest {
+  uint64_t id = 0;
+  StoreOp op = StoreOp::kGet;
+  uint32_t timeout_ms = 0;
+  absl::string_view key;
+  absl::string_view first;
+  absl::string_view second;
+};
+
+struct StoreReply {
+  uint64_t id = 0;
+  absl::StatusCode code = absl::StatusCode::kOk;
+  absl::string_view body;
+};
+
+std::string EncodeStoreRequest(const StoreRequest& request);
+std::string EncodeStoreReply(const StoreReply& reply);
+
+// Take one message from the front of `input` and return its size, or 0 while it is not there entirely. INVALID_ARGUMENT
+// as soon as a header asks for more than store.h allows or cannot be ours: before its body arrives or is allocated.
+absl::StatusOr<size_t> ParseStoreRequest(absl::string_view input, StoreRequest* request);
+absl::StatusOr<size_t> ParseStoreReply(absl::string_view input, StoreReply* reply);
+
+// The 8 bytes of an i64.
+std::string EncodeStoreNumber(int64_t value);
+absl::StatusOr<int64_t> ParseStoreNumber(absl::string_view bytes);
+
+}  // namespace lockstep
+
+#endif  // TRANSPORT_STORE_STORE_WIRE_H_

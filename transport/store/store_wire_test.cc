@@ -1,0 +1,152 @@
+#include "transport/store/store_wire.h"
+
+#include <limits>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "transport/net/little_endian.h"
+#include "transport/store/store.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::HasSubstr;
+
+StoreRequest ARequest() {
+  StoreRequest request;
+  request.id = 0x0102030405060708;
+  request.op = StoreOp::kCompareAndSet;
+  request.timeout_ms = 1500;
+  request.key = "the key";
+  request.first = absl::string_view("ex\0pected", 9);
+  request.second = "desired";
+  return request;
+}
+
+TEST(StoreWire, RequestIsExactlyTheDocumentedBytes) {
+  StoreRequest request;
+  request.id = 0x0102030405060708;
+  request.op = StoreOp::kSet;
+  request.timeout_ms = 0x11121314;
+  request.key = "k";
+  request.first = "vv";
+  EXPECT_EQ(EncodeStoreRequest(request), std::string("\x08\x07\x06\x05\x04\x03\x02\x01"
+                                                     "\x01\0\0\0"
+                                                     "\x14\x13\x12\x11"
+                                                     "\x01\0\0\0"
+                                                     "\x02\0\0\0"
+                                                     "\0\0\0\0"
+                                                     "kvv",
+                                                     31));
+  EXPECT_EQ(StoreClientHello(), std::string("LKST\x01\0\0\0", 8));
+}
+
+TEST(StoreWire, RequestsComeBackFromEveryPrefixWholeOrNotAtAll) {
+  const std::string bytes = EncodeStoreRequest(ARequest());
+  const std::string with_next = absl::StrCat(bytes, "next");
+  for (size_t length = 0; length < bytes.size(); ++length) {
+    StoreRequest request;
+    EXPECT_THAT(ParseStoreRequest(absl::string_view(bytes).substr(0, length), &request), IsOkAndHolds(0)) << length;
+  }
+  StoreRequest request;
+  ASSERT_THAT(ParseStoreRequest(with_next, &request), IsOkAndHolds(bytes.size()));
+  EXPECT_EQ(request.id, ARequest().id);
+  EXPECT_EQ(request.op, ARequest().op);
+  EXPECT_EQ(request.timeout_ms, ARequest().timeout_ms);
+  EXPECT_EQ(request.key, ARequest().key);
+  EXPECT_EQ(request.first, ARequest().first);
+  EXPECT_EQ(request.second, ARequest().second);
+}
+
+TEST(StoreWire, RepliesComeBackFromEveryPrefixWholeOrNotAtAll) {
+  StoreReply sent;
+  sent.id = 77;
+  sent.code = absl::StatusCode::kNotFound;
+  sent.body = "no such key";
+  const std::string bytes = EncodeStoreReply(sent);
+  StoreReply reply;
+  for (size_t length = 0; length < bytes.size(); ++length) {
+    EXPECT_THAT(ParseStoreReply(absl::string_view(bytes).substr(0, length), &reply), IsOkAndHolds(0)) << length;
+  }
+  ASSERT_THAT(ParseStoreReply(bytes, &reply), IsOkAndHolds(bytes.size()));
+  EXPECT_EQ(reply.id, 77);
+  EXPECT_EQ(reply.code, absl::StatusCode::kNotFound);
+  EXPECT_EQ(reply.body, "no such key");
+}
+
+TEST(StoreWire, SizesAreRefusedByTheHeaderAlone) {
+  const std::string header = EncodeStoreRequest(StoreRequest()).substr(0, 28);
+  const struct {
+    size_t offset;
+    uint32_t value;
+  } cases[] = {{16, kStoreKeyBytesMax + 1},
+               {20, kStoreValueBytesMax + 1},
+               {24, kStoreValueBytesMax + 1},
+               {16, 0xffffffff},
+               {20, 0xffffffff},
+               {24, 0xffffffff}};
+  StoreRequest request;
+  for (const auto& c : cases) {
+    std::string bad = header;
+    StoreLittleEndian(c.value, &bad[c.offset]);
+    EXPECT_THAT(ParseStoreRequest(bad, &request),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(absl::StrCat(c.value))));
+  }
+  // At the limit the header is fine, and the body is awaited.
+  std::string largest = header;
+  StoreLittleEndian(static_cast<uint32_t>(kStoreKeyBytesMax), &largest[16]);
+  StoreLittleEndian(static_cast<uint32_t>(kStoreValueBytesMax), &largest[20]);
+  EXPECT_THAT(ParseStoreRequest(largest, &request), IsOkAndHolds(0));
+
+  std::string reply = EncodeStoreReply(StoreReply());
+  StoreLittleEndian(static_cast<uint32_t>(kStoreValueBytesMax + 1), &reply[12]);
+  StoreReply parsed;
+  EXPECT_THAT(ParseStoreReply(reply, &parsed), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("16777217")));
+}
+
+TEST(StoreWire, UnknownOperationsAndCodesAreRefused) {
+  StoreRequest request;
+  for (const int op : {0, 7, 255}) {
+    std::string bytes = EncodeStoreRequest(StoreRequest());
+    bytes[8] = static_cast<char>(op);
+    EXPECT_THAT(ParseStoreRequest(bytes, &request),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(absl::StrCat("operation ", op))));
+  }
+  std::string reserved = EncodeStoreRequest(StoreRequest());
+  reserved[11] = 1;
+  EXPECT_THAT(ParseStoreRequest(reserved, &request), StatusIs(absl::StatusCode::kInvalidArgument));
+  std::string reply = EncodeStoreReply(StoreReply());
+  reply[8] = 17;
+  StoreReply parsed;
+  EXPECT_THAT(ParseStoreReply(reply, &parsed), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("code 17")));
+}
+
+TEST(StoreWire, HelloOfAStrangerIsKnownByItsFirstWrongByte) {
+  StoreHello hello;
+  EXPECT_THAT(ParseStoreHello("", &hello), IsOkAndHolds(false));
+  EXPECT_THAT(ParseStoreHello("LKS", &hello), IsOkAndHolds(false));
+  EXPECT_THAT(ParseStoreHello("G", &hello), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("begins with 'G'")));
+  EXPECT_THAT(ParseStoreHello("LKSX", &hello), StatusIs(absl::StatusCode::kInvalidArgument));
+  const std::string server = StoreServerHello(StoreVerdict::kVersionNotSpoken);
+  for (size_t length = 0; length < kStoreHelloBytes; ++length) {
+    EXPECT_THAT(ParseStoreHello(server.substr(0, length), &hello), IsOkAndHolds(false));
+  }
+  EXPECT_THAT(ParseStoreHello(server, &hello), IsOkAndHolds(true));
+  EXPECT_EQ(hello.version, kStoreProtocolVersion);
+  EXPECT_EQ(hello.detail, 1);
+}
+
+TEST(StoreWire, NumbersHaveEightBytes) {
+  for (const int64_t value : {int64_t{0}, int64_t{-1}, int64_t{258}, std::numeric_limits<int64_t>::min()}) {
+    EXPECT_THAT(ParseStoreNumber(EncodeStoreNumber(value)), IsOkAndHolds(value));
+  }
+  EXPECT_EQ(EncodeStoreNumber(258), std::string("\x02\x01\0\0\0\0\0\0", 8));
+  EXPECT_THAT(ParseStoreNumber("1234567"), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+}  // namespace
+}  // namespace lockstep
