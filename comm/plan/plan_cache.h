@@ -88,7 +88,7 @@ class PlanCache {
   std::array<Entry, kEntries> entries_;       // by the key's hash; a newer one takes the place of an older
   std::shared_ptr<const CallPlan> uncached_;  // the last one with counts of its own
   std::map<std::tuple<Collective, Algorithm, Rank>, std::shared_ptr<const PreparedSchedule>> schedules_;
-  // By the algorithms that are allowed, as bits, and the size: their costs take milliseconds where there are many ranks.
+  // By the algorithms that are allowed, as bits, and the size: a choice takes up to half a millisecond where there are many ranks.
   std::map<std::tuple<Collective, uint32_t, size_t>, Algorithm> choices_;
 };
 

@@ -70,6 +70,18 @@ TEST(PlanCache, GivesLikeCallsTheSamePlan) {
   EXPECT_NE(first, other);
 }
 
+TEST(PlanCache, TakesOverTheCostsOfALikeWorldAlone) {
+  PlanCache::Options options = OptionsFor(8);
+  PlanCache parent(options);
+  options.costs = parent.costs();
+  EXPECT_EQ(PlanCache(options).costs(), parent.costs());
+  options.size = 4;
+  EXPECT_NE(PlanCache(options).costs(), parent.costs());
+  options.size = 8;
+  options.shape.network.ranks_per_host = 2;
+  EXPECT_NE(PlanCache(options).costs(), parent.costs());
+}
+
 TEST(PlanCache, DeterministicChoicesFoldInRankOrderAndRoundOnce) {
   for (Collective collective : {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter}) {
     for (int size : {2, 3, 8, 64}) {
