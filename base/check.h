@@ -1,5 +1,4 @@
-// LOCKSTEP_CHECK: for our own mistakes, where going on would only hide the cause. The world's failures are
-// absl::Status.
+// LOCKSTEP_CHECK: aborts on our own mistakes, where going on would hide the cause. Failures from outside are absl::Status.
 //
 //   LOCKSTEP_CHECK(slot < size_) << "slot " << slot << " of " << size_;
 //

@@ -1,4 +1,4 @@
-// A point in time at which waiting ends. Steady clock: setting the machine's time does not move it.
+// A point in time at which waiting ends, by the steady clock: setting the machine's time does not move it.
 
 #ifndef BASE_DEADLINE_H_
 #define BASE_DEADLINE_H_
@@ -25,7 +25,7 @@ class Deadline {
     return After(std::chrono::milliseconds(milliseconds));
   }
 
-  // Only for a worker that waits for work; whoever waits for a peer names a time.
+  // Only for a worker that waits for work. A wait for a peer has a limit.
   static Deadline Infinite() { return Deadline(Clock::time_point::max()); }
 
   // Already over: the call does what it can without waiting.
@@ -38,7 +38,7 @@ class Deadline {
   bool passed(Clock::time_point now) const { return !infinite() && now >= time_; }
   Clock::time_point time() const { return time_; }
 
-  // Whole milliseconds left, rounded up, for poll() and its like: 0 once passed, -1 when infinite.
+  // Whole milliseconds left, rounded up, as poll() takes them: 0 once passed, -1 when infinite.
   int remaining_ms() const {
     if (infinite()) return -1;
     const Clock::time_point now = Clock::now();

@@ -1,7 +1,7 @@
-// What an error is about, as data beside its text: for programs, which must not parse the text.
+// ErrorInfo: what an error is about, as data beside its text, so that programs need not parse the text.
 //
-// It travels as one payload of the absl::Status, so it goes wherever the status goes; Annotate and Reworded (base/status.h) keep it, and
-// between ranks it goes as its text (ToText).
+// It is one payload of the absl::Status. Annotate and Reworded (base/status.h) keep it. Between ranks it travels as text
+// (ToText).
 
 #ifndef BASE_ERROR_INFO_H_
 #define BASE_ERROR_INFO_H_
@@ -18,7 +18,7 @@
 namespace lockstep {
 
 struct ErrorInfo {
-  // In the world: the rank that died, hangs, left, aborted, or did not do what the others did; of several the one that is named first.
+  // In the world: the rank that died, hangs, left, aborted, or did not do what the others did. Of several, the first named.
   absl::optional<int> failed_rank;
   absl::optional<int64_t> parameter;  // its index in the reducer's table
   // The operation that returned the error: "all_reduce", "send", ...; empty: none.
@@ -33,11 +33,10 @@ struct ErrorInfo {
   }
 };
 
-// The error with what `info` adds to what it carries already: a field that is set stays, and a sequence number stays with its
-// collective. OK stays OK.
+// Adds `info` to the error's own: a field that is set stays, and a sequence number stays with its collective. OK stays OK.
 absl::Status WithErrorInfo(absl::Status status, const ErrorInfo& info);
 
-// The error, which is the rank's doing unless it carries another's number already.
+// Sets failed_rank, unless it is set already.
 absl::Status WithFailedRank(absl::Status status, int rank);
 
 // Inline, for what is called once for each gradient.
@@ -48,14 +47,14 @@ inline absl::Status WithParameter(absl::Status status, size_t index) {
   return WithErrorInfo(std::move(status), info);
 }
 
-// What the error carries; all unset where that is nothing.
+// The error's info; all unset if it has none.
 ErrorInfo GetErrorInfo(const absl::Status& status);
 
-// "failed_rank=1 collective=all_reduce sequence=17"; empty for nothing. What FromText does not understand it leaves unset.
+// "failed_rank=1 collective=all_reduce sequence=17"; empty if nothing is set. FromText leaves unset what it does not understand.
 std::string ToText(const ErrorInfo& info);
 ErrorInfo ErrorInfoFromText(absl::string_view text);
 
-// The error's text with what it carries, to be told another rank in place of the bare text, which it is where it carries nothing.
+// The error's text followed by its info, for another rank. The bare text if it has no info.
 std::string PackMessage(const absl::Status& status);
 absl::Status UnpackMessage(absl::StatusCode code, absl::string_view packed);
 

@@ -32,15 +32,10 @@ class Registry {
     registered_[descriptor] = 1;
   }
 
-  void Remove(int descriptor) {
-    MutexLock lock(&mu_);
-    RemoveLocked(descriptor);
-  }
-
   // One step as fork() sees it: a child born between the two would keep the descriptor open.
   void RemoveAndClose(int descriptor) {
     MutexLock lock(&mu_);
-    RemoveLocked(descriptor);
+    registered_[descriptor] = 0;
     close(descriptor);
   }
 
@@ -49,10 +44,6 @@ class Registry {
     const int error =
         pthread_atfork([] { Get().BeforeFork(); }, [] { Get().AfterForkInParent(); }, [] { Get().AfterForkInChild(); });
     LOCKSTEP_CHECK(error == 0) << "pthread_atfork: error " << error;
-  }
-
-  void RemoveLocked(int descriptor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (static_cast<size_t>(descriptor) < registered_.size()) registered_[descriptor] = 0;
   }
 
   // The lock is held from one handler to the next, which the analysis cannot follow.
@@ -79,18 +70,8 @@ class Registry {
 
 uint64_t ForkGeneration() { return fork_generation.load(std::memory_order_relaxed); }
 
-void CloseInForkedChild(int descriptor) {
-  LOCKSTEP_CHECK(descriptor >= 0) << "descriptor " << descriptor;
-  Registry::Get().Add(descriptor);
-}
-
-void ForgetDescriptor(int descriptor) {
-  LOCKSTEP_CHECK(descriptor >= 0) << "descriptor " << descriptor;
-  Registry::Get().Remove(descriptor);
-}
-
 UniqueFd::UniqueFd(int descriptor) : descriptor_(descriptor), fork_generation_(ForkGeneration()) {
-  if (valid()) CloseInForkedChild(descriptor_);
+  if (valid()) Registry::Get().Add(descriptor_);
 }
 
 UniqueFd::UniqueFd(UniqueFd&& other) noexcept

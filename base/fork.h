@@ -1,9 +1,9 @@
-// What fork() does to us: the child has none of our threads and must hold none of our descriptors.
+// Protection against fork(): the child has none of our threads and must hold none of our descriptors.
 //
-// A forked child (a data loader, say) that kept a socket open would hide its parent's death from the peers. So every
-// descriptor of ours is registered here, and a handler that runs in the child of fork() closes them all at once.
-// Programs started by exec get none either: all are close-on-exec. Objects made before a fork are not usable in the
-// child; they remember ForkGeneration() and answer FAILED_PRECONDITION when it has moved.
+// A forked child (a data loader, for example) that kept a socket open would hide its parent's death from the peers. So every
+// descriptor of ours is registered here, and a handler that runs in the child of fork() closes them all. Programs started by
+// exec get none either: all are close-on-exec. Objects made before a fork are not usable in the child: they remember
+// ForkGeneration() and return FAILED_PRECONDITION once it has changed.
 
 #ifndef BASE_FORK_H_
 #define BASE_FORK_H_
@@ -12,16 +12,12 @@
 
 namespace lockstep {
 
-// How many forks lie between this process and the one that loaded the library. Async-signal-safe.
+// The number of forks between the process that loaded the library and this one. Async-signal-safe.
 uint64_t ForkGeneration();
 
-// Thread-safe. The handler is installed when the library is loaded. Unregister before closing. A child
-// that is forked between the making of a descriptor and its registration keeps it: register at once.
-void CloseInForkedChild(int descriptor);
-void ForgetDescriptor(int descriptor);
-
-// Owns a descriptor: registered while it is held, closed at the end. In a forked child it was closed already, and the
-// destructor knows. Movable.
+// Owns a descriptor: registers it, and closes it at the end, except in a forked child, where it is closed already. Movable.
+// Registration is thread-safe. A child that is forked before the registration keeps the descriptor, so wrap it at once. The
+// handler is installed when the library is loaded.
 class UniqueFd {
  public:
   UniqueFd() = default;

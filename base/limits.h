@@ -1,4 +1,4 @@
-// What the system leaves to this process, and which limit says so: memory, address space, threads.
+// The memory, address space and threads that the system leaves to this process, and the limits that apply.
 //
 // Read from the kernel at each call. What cannot be read (no /proc, no control groups) limits nothing.
 
@@ -10,37 +10,36 @@
 
 namespace lockstep {
 
-// Where the kernel shows it.
+// The kernel's folders.
 struct LimitFiles {
   std::string proc = "/proc";
   std::string groups = "/sys/fs/cgroup";
 };
-// For tests, before anything is read on another thread: folders that say something else.
+// For tests, before another thread reads anything: other folders.
 void SetLimitFilesForTesting(LimitFiles files);
 
-// How much more memory can be touched before the kernel ends processes. Memory that the kernel can take back (the page cache) and
-// swap count as left.
+// How much more memory processes can touch before the kernel kills one. The page cache and swap count as left.
 struct MemoryLeft {
   static constexpr uint64_t kUnknown = ~uint64_t{0};
 
   // To all processes of this machine: MemAvailable and SwapFree.
   uint64_t machine = kUnknown;
-  // To all processes of the control group, of this process's and those above it, that leaves least: memory.max of version 2,
-  // memory.limit_in_bytes of version 1. From inside a container its own group is usually the top.
+  // To all processes of a control group: the one that leaves least, of this process's group and those above it. memory.max in
+  // version 2, memory.limit_in_bytes in version 1. Inside a container, its own group is usually the top.
   uint64_t group = kUnknown;
-  uint64_t group_id = 0;   // the same for all processes of that group on one machine, 0 without a group
+  uint64_t group_id = 0;   // equal for all processes of that group on one machine, 0 without a group
   std::string group_file;  // that states the limit
 };
 MemoryLeft ReadMemoryLeft();
 
-// Why `machine_bytes` more cannot be touched on this machine, of them `group_bytes` in the group: "1048576 bytes are left by
-// /sys/fs/cgroup/memory.max". Empty when they can, as far as is known.
+// Why this machine's processes cannot touch `machine_bytes` more, `group_bytes` of them in the group: "1048576 bytes are left
+// by /sys/fs/cgroup/memory.max". Empty if they can, as far as is known.
 std::string WhyNoMemory(const MemoryLeft& left, uint64_t machine_bytes, uint64_t group_bytes);
 // Of this process alone.
 std::string WhyNoMemory(uint64_t bytes);
 
-// For errors: what may be in the way of more memory or mappings ("RLIMIT_AS allows 1073741824 bytes of address space, 1003741824 are
-// in use"), and of another thread ("RLIMIT_NPROC allows 96365 threads of this user").
+// For errors: the limits that may prevent more memory or mappings ("RLIMIT_AS allows 1073741824 bytes of address space,
+// 1003741824 are in use"), or another thread ("RLIMIT_NPROC allows 96365 threads of this user").
 std::string LimitsOnMemory();
 std::string LimitsOnThreads();
 

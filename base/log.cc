@@ -8,13 +8,10 @@
 #include <atomic>
 #include <cstring>
 #include <iterator>
-#include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/clipped.h"
 #include "base/env.h"
 #include "base/mutex.h"
 #include "base/status.h"
@@ -31,7 +28,6 @@ std::atomic<int> current_level{kUnset};
 struct Destination {
   LogSink sink = nullptr;
   void* context = nullptr;
-  std::string prefix;
 };
 
 class State {
@@ -50,10 +46,6 @@ class State {
     MutexLock lock(&mu_);
     destination_.sink = sink;
     destination_.context = context;
-  }
-  void SetPrefix(std::string prefix) {
-    MutexLock lock(&mu_);
-    destination_.prefix = std::move(prefix);
   }
 
  private:
@@ -106,14 +98,6 @@ void WriteToStderr(const std::string& line) {
 
 }  // namespace
 
-absl::StatusOr<LogLevel> ParseLogLevel(absl::string_view name) {
-  for (int level = 0; level < static_cast<int>(std::size(kNames)); ++level) {
-    if (name == kNames[level]) return static_cast<LogLevel>(level);
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("\"", Clipped(name), "\" is no log level; there are error, warning, info, debug, trace"));
-}
-
 absl::StatusOr<absl::optional<LogLevel>> LogLevelOfEnvironment() {
   LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<int> level, GetEnvWord("LOCKSTEP_LOG", kNames));
   if (!level.has_value()) return absl::optional<LogLevel>();
@@ -130,14 +114,13 @@ void SetLogLevel(LogLevel level) { current_level.store(static_cast<int>(level), 
 bool LogEnabled(LogLevel level) { return static_cast<int>(level) <= CurrentLevel(); }
 
 void SetLogSink(LogSink sink, void* context) { State::Get().SetSink(sink, context); }
-void SetLogPrefix(std::string prefix) { State::Get().SetPrefix(std::move(prefix)); }
 
 namespace internal {
 
 LogLine::~LogLine() {
   const Destination to = State::Get().destination();
-  const std::string line = absl::StrCat("lockstep ", TimeOfDay(), " ", LogLevelName(level_), " ", to.prefix,
-                                        to.prefix.empty() ? "" : " ", BaseName(file_), ":", line_, "] ", stream_.str());
+  const std::string line = absl::StrCat("lockstep ", TimeOfDay(), " ", LogLevelName(level_), " ", BaseName(file_), ":",
+                                        line_, "] ", stream_.str());
   if (to.sink != nullptr) {
     to.sink(to.context, level_, line.c_str());
   } else {

@@ -9,21 +9,18 @@
 #define BASE_LOG_H_
 
 #include <sstream>
-#include <string>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 
 namespace lockstep {
 
 enum class LogLevel { kError = 0, kWarning = 1, kInfo = 2, kDebug = 3, kTrace = 4 };
 
-// "error", "warning", "info", "debug", "trace"; anything else is INVALID_ARGUMENT and lists these.
-absl::StatusOr<LogLevel> ParseLogLevel(absl::string_view name);
+// "error", "warning", "info", "debug", "trace".
 const char* LogLevelName(LogLevel level);
 
-// What LOCKSTEP_LOG says, or that it takes something else. Whoever logs earlier takes the default; creating a world fails.
+// The level in LOCKSTEP_LOG. INVALID_ARGUMENT for another value: logging then uses the default, and creating a world fails.
 absl::StatusOr<absl::optional<LogLevel>> LogLevelOfEnvironment();
 
 LogLevel GetLogLevel();
@@ -35,9 +32,6 @@ using LogSink = void (*)(void* context, LogLevel level, const char* line);
 
 // Replaces stderr; a null sink restores it. A line being written by another thread may still reach the old sink.
 void SetLogSink(LogSink sink, void* context);
-
-// Stands before every line of this process, for example "rank 3"; empty by default.
-void SetLogPrefix(std::string prefix);
 
 namespace internal {
 

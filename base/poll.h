@@ -1,4 +1,4 @@
-// Waiting for what nobody signals: a device's progress, a word that a device writes.
+// Waits, by polling, for what nobody signals: a device's progress, a flag that a device writes.
 
 #ifndef BASE_POLL_H_
 #define BASE_POLL_H_
@@ -11,17 +11,17 @@
 
 namespace lockstep {
 
-// Looks until `reached()` is true or the deadline has passed, at least once; what it said last. At first without a
-// pause, since most waits are short; then with pauses that grow to 50 us, which a wait of a millisecond does not feel
-// and a core hardly.
+// Calls `reached()`, at least once, until it is true or the deadline has passed. Returns its last answer. The first polls come
+// without a pause, since most waits are short. Then the pauses grow to 50 us, little for a wait of a millisecond, and little
+// load on a core.
 template <typename Reached>
 bool PollUntil(Deadline deadline, const Reached& reached) {
   constexpr int kEager = 50;
   constexpr std::chrono::microseconds kLongestPause(50);
   std::chrono::microseconds pause(1);
-  for (int looked = 1; !reached(); ++looked) {
+  for (int polls = 1; !reached(); ++polls) {
     if (deadline.passed()) return false;
-    if (looked <= kEager) {
+    if (polls <= kEager) {
       std::this_thread::yield();
       continue;
     }

@@ -1,5 +1,4 @@
-// A process's number in a world, from 0 to size-1. A type of its own, so that it is not mistaken for an index or a
-// count.
+// A process's number in a world, from 0 to size-1. A type, so that it is not mistaken for an index or a count.
 
 #ifndef BASE_RANK_H_
 #define BASE_RANK_H_

@@ -1,9 +1,9 @@
 // Ref: shared ownership with the count inside the object.
 //
-// Whoever keeps a Ref to what it hands out can tell that nobody else has one any more, and hand the object out again: that,
-// and the one allocation, is what std::shared_ptr does not do.
+// A Ref can tell that it is the last one (unique()), so that an owner may hand out an object again once it is back. The object
+// takes one allocation. std::shared_ptr offers neither.
 //
-// Like a pointer, one Ref is for one thread at a time; different Refs to one object may be used and dropped by any.
+// One Ref is for one thread at a time. Different Refs to one object may be used and dropped by any thread.
 
 #ifndef BASE_REF_H_
 #define BASE_REF_H_
@@ -18,7 +18,7 @@ namespace lockstep {
 template <typename T>
 class Ref;
 
-// Base of what is held by Ref, which deletes it with the last one. An object that never meets a Ref is like any other.
+// Base of what Ref holds. The last Ref deletes the object; one that no Ref ever held is an ordinary object.
 class RefCounted {
  public:
   RefCounted() = default;
@@ -28,7 +28,7 @@ class RefCounted {
  protected:
   ~RefCounted() = default;
 
-  // False of an object that no Ref holds, as one on the stack.
+  // Whether a Ref holds the object.
   bool held() const { return refs_.load(std::memory_order_relaxed) > 0; }
 
  private:
@@ -46,7 +46,7 @@ class Ref {
   explicit Ref(T* object) : object_(object) { Share(); }
   Ref(const Ref& other) : object_(other.object_) { Share(); }
   Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
-  // Of a class that T is a base of.
+  // From a Ref to a class derived from T.
   template <typename U>
   Ref(const Ref<U>& other) : object_(other.get()) {  // NOLINT(google-explicit-constructor): as a pointer
     Share();
@@ -58,7 +58,7 @@ class Ref {
     return *this;
   }
   ~Ref() {
-    // What every holder did comes before the end: its release is acquired by the last.
+    // Each holder releases what it did; the last acquires it before it deletes.
     if (object_ != nullptr && count().fetch_sub(1, std::memory_order_acq_rel) == 1) delete object_;
   }
 
@@ -68,8 +68,8 @@ class Ref {
   friend bool operator==(const Ref& a, std::nullptr_t) { return a.object_ == nullptr; }
   friend bool operator!=(const Ref& a, std::nullptr_t) { return a.object_ != nullptr; }
 
-  // Of one that is not null: whether no other Ref holds the object. What its former holders did with it has then happened:
-  // this acquires what they released by dropping theirs.
+  // Whether no other Ref holds the object. REQUIRES that this one is not null. Acquires what former holders released by
+  // dropping theirs.
   bool unique() const { return count().load(std::memory_order_acquire) == 1; }
 
  private:
@@ -78,7 +78,7 @@ class Ref {
 
   std::atomic<int32_t>& count() const { return static_cast<const RefCounted*>(object_)->refs_; }
   void Share() {
-    // The holder that it is copied from keeps the object alive.
+    // Relaxed: the Ref copied from keeps the object alive.
     if (object_ != nullptr) count().fetch_add(1, std::memory_order_relaxed);
   }
   T* Give() { return std::exchange(object_, nullptr); }

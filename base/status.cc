@@ -3,7 +3,6 @@
 #include <sys/resource.h>
 
 #include <cerrno>
-#include <cstring>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"

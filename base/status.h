@@ -11,11 +11,10 @@
 
 namespace lockstep {
 
-// The same code with "context: " before the message; OK stays OK. Adds what the caller knows on an error's way up. What is attached
-// to the error (base/error_info.h) stays with it.
+// The same code with "context: " before the message. OK stays OK. Keeps what is attached to the error (base/error_info.h).
 absl::Status Annotate(const absl::Status& status, absl::string_view context);
 
-// The error in other words, with what is attached to it.
+// An error with another message, and perhaps another code. Keeps what is attached to it.
 absl::Status Reworded(const absl::Status& status, absl::StatusCode code, absl::string_view message);
 inline absl::Status Reworded(const absl::Status& status, absl::string_view message) {
   return Reworded(status, status.code(), message);

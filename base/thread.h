@@ -1,4 +1,4 @@
-// A named thread of ours: it blocks every signal, so that the embedding program's handlers never run on it.
+// A named thread that blocks every signal, so that the embedding program's handlers never run on it.
 
 #ifndef BASE_THREAD_H_
 #define BASE_THREAD_H_
@@ -12,28 +12,28 @@
 
 namespace lockstep {
 
-// Joined by Join() or by the destructor: whoever owns the thread first tells its body to end. In a forked child, where
-// the thread does not exist, both only forget it. Every thread is listed in docs/threading.md.
+// Join() or the destructor waits for the body to return: the owner first tells it to end. In a forked child, where the thread
+// does not exist, both only forget it. Every thread is listed in docs/threading.md.
 class Thread {
  public:
   Thread() = default;
-  // Starts at once. `name` shows in ps and gdb; Linux keeps 15 characters. REQUIRES that a thread can be had: otherwise it throws what
-  // std::thread does.
+  // Starts at once. `name` shows in ps and gdb; Linux keeps 15 characters. Throws what std::thread throws when the system has
+  // no thread to give.
   Thread(const std::string& name, absl::AnyInvocable<void()> body);
   ~Thread() { Join(); }
   Thread(Thread&& other) = default;
   Thread& operator=(Thread&& other);
 
-  // Joins what it was and starts this. RESOURCE_EXHAUSTED, with what limits threads, when none can be had: then it is no thread.
+  // Joins the current thread, if any, and starts `body` on a new one. RESOURCE_EXHAUSTED names the limits on threads; there is
+  // then no thread.
   absl::Status Start(const std::string& name, absl::AnyInvocable<void()> body);
 
   bool joinable() const { return thread_.joinable(); }
   void Join();
-  // Lets it run to its end by itself: for a body that waits for something which cannot be told to end, and that touches nothing
-  // but what it owns.
+  // Never joins it. For a body that may block for ever and that uses only what it owns.
   void Detach();
 
-  // Whether the caller is on a thread that was made here, not on one of the embedding program's.
+  // Whether the calling thread is a Thread, not one of the embedding program's.
   static bool IsOurs();
 
  private:

@@ -1,8 +1,8 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
+#include "absl/strings/string_view.h"
 #include "base/status.h"
 #include "capi/error.h"
 #include "capi/handles.h"
@@ -11,7 +11,6 @@
 
 namespace {
 
-using lockstep::StoreCallbackReply;
 using lockstep::capi::Guard;
 
 // Values at set-up are addresses: one call does.
@@ -19,36 +18,29 @@ constexpr size_t kValueBytesUsual = 4096;
 
 const lockstep_store_callbacks& Embedder(void* context) { return static_cast<lockstep_store*>(context)->callbacks; }
 
-std::string CString(const void* key, size_t key_bytes) { return std::string(static_cast<const char*>(key), key_bytes); }
-
-int Set(void* context, const void* key, size_t key_bytes, const void* value, size_t value_bytes, int64_t timeout_ms,
-        StoreCallbackReply* reply) {
+int Set(void* context, const std::string& key, absl::string_view value, int64_t timeout_ms) {
   const lockstep_store_callbacks& embedder = Embedder(context);
-  return embedder.set(embedder.context, CString(key, key_bytes).c_str(), value, value_bytes, timeout_ms);
+  return embedder.set(embedder.context, key.c_str(), value.data(), value.size(), timeout_ms);
 }
 
-int Get(void* context, const void* key, size_t key_bytes, int64_t timeout_ms, StoreCallbackReply* reply) {
+int Get(void* context, const std::string& key, int64_t timeout_ms, std::string* value) {
   const lockstep_store_callbacks& embedder = Embedder(context);
-  const std::string name = CString(key, key_bytes);
-  std::vector<char> buffer(kValueBytesUsual);
+  value->resize(kValueBytesUsual);
   while (true) {
     size_t bytes = 0;
     const lockstep_code code =
-        embedder.get(embedder.context, name.c_str(), buffer.data(), buffer.size(), &bytes, timeout_ms);
+        embedder.get(embedder.context, key.c_str(), &(*value)[0], value->size(), &bytes, timeout_ms);
     if (code != LOCKSTEP_OK) return code;
     if (bytes > lockstep::kStoreValueBytesMax) return LOCKSTEP_OUT_OF_RANGE;
-    if (bytes <= buffer.size()) {
-      reply->SetValue(buffer.data(), bytes);
-      return LOCKSTEP_OK;
-    }
-    buffer.resize(bytes);  // and once more; the value may have grown meanwhile
+    const bool whole = bytes <= value->size();
+    value->resize(bytes);
+    if (whole) return LOCKSTEP_OK;  // else once more; the value may have grown meanwhile
   }
 }
 
-int Remove(void* context, const void* key, size_t key_bytes, int64_t timeout_ms, StoreCallbackReply* reply) {
+int Remove(void* context, const std::string& key, int64_t timeout_ms) {
   const lockstep_store_callbacks& embedder = Embedder(context);
-  if (embedder.remove == nullptr) return LOCKSTEP_OK;
-  return embedder.remove(embedder.context, CString(key, key_bytes).c_str(), timeout_ms);
+  return embedder.remove(embedder.context, key.c_str(), timeout_ms);
 }
 
 }  // namespace
@@ -63,7 +55,7 @@ lockstep_error* lockstep_store_create(const lockstep_store_callbacks* callbacks,
     adapted.context = handle.get();
     adapted.set = handle->callbacks.set == nullptr ? nullptr : &Set;
     adapted.get = handle->callbacks.get == nullptr ? nullptr : &Get;
-    adapted.remove = &Remove;
+    adapted.remove = handle->callbacks.remove == nullptr ? nullptr : &Remove;
     LOCKSTEP_ASSIGN_OR_RETURN(handle->store, lockstep::CallbackStore::Create(adapted, "the embedder's store"));
     handle->context = lockstep::capi::Context(handle->callbacks.context, handle->callbacks.release);
     *out_store = handle.release();

@@ -247,10 +247,10 @@ class Communicator {
   bool left() const { return left_.load(std::memory_order_relaxed); }
 
   // Notes: small texts that ranks leave for each other under a topic, beside the data (see ControlChannel). Posting returns at
-  // once; AwaitNotes returns the notes in rank order once there are `count`.
-  virtual void PostNote(uint64_t topic, const std::string& text) = 0;
-  virtual absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitNotes(uint64_t topic, int count,
-                                                                               Deadline deadline) = 0;
+  // once; AwaitMessages returns the notes in rank order once there are `count`.
+  virtual void PostMessage(uint64_t topic, const std::string& text) = 0;
+  virtual absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitMessages(uint64_t topic, int count,
+                                                                                  Deadline deadline) = 0;
 
   // A barrier with a timeout of its own (0: the communicator's) that says who has not come. For all ranks, in the same order among
   // such barriers; collectives and groups have nothing to do with it, and what is in flight is not waited for. It takes two messages

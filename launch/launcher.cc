@@ -72,7 +72,7 @@ class Job {
  private:
   absl::Status StartRank(int rank, SpawnOptions spawn);
   // Waits for signals, output, or the next deadline, and deals with them.
-  void Turn();
+  void Iterate();
   void HandleSignal(const SignalInbox::Received& received);
   // Collects children that ended. `hint` is the one that the signal named: the kernel merges SIGCHLDs that come while
   // one is pending and keeps the first, so among several it is most likely the one that ended first.
@@ -162,12 +162,12 @@ absl::Status Job::StartRank(int rank, SpawnOptions spawn) {
 }
 
 void Job::Run() {
-  while (!AllGone()) Turn();
+  while (!AllGone()) Iterate();
   relay_.Finish();
-  while (relay_.pending()) Turn();
+  while (relay_.pending()) Iterate();
 }
 
-void Job::Turn() {
+void Job::Iterate() {
   Deadline wake = Deadline::Infinite();
   for (const RankProcess& rank : ranks_) {
     if (!rank.group_gone && !rank.killed) wake = Deadline::Earlier(wake, rank.kill_at);

@@ -1,10 +1,10 @@
 // The launcher: runs a program as the ranks of one world on this host. What `lockstep-run` does, as a library.
 //
-// Each rank finds LOCKSTEP_RANK, _WORLD_SIZE, _LOCAL_RANK, _LOCAL_WORLD_SIZE, _STORE and _JOB_ID in its environment and
-// is a process group of its own. Output comes back line by line behind "[rank] ". Signals are passed on. The first rank
-// that fails ends the job: all others get SIGTERM and, after a grace period, SIGKILL. What a rank leaves behind in its
-// group when it exits is ended likewise. Nothing of the job outlives the launcher, not even one killed by SIGKILL; only
-// a process that leaves its rank's group on purpose (setsid) is let go.
+// Each rank finds LOCKSTEP_RANK, _WORLD_SIZE, _LOCAL_RANK, _LOCAL_WORLD_SIZE, _STORE and _JOB_ID in its environment, and is
+// a process group of its own. Output comes back line by line behind "[rank] ". Signals are passed on. The first rank that
+// fails ends the job: all others get SIGTERM and, after a grace period, SIGKILL. Processes that a rank leaves behind in its
+// group when it exits are ended the same way. Nothing of the job outlives the launcher, even if SIGKILL ends the launcher;
+// only a process that leaves its rank's group on purpose (setsid) stays.
 
 #ifndef LAUNCH_LAUNCHER_H_
 #define LAUNCH_LAUNCHER_H_
@@ -40,7 +40,7 @@ struct LaunchOptions {
 
 struct RankEnd {
   pid_t pid = 0;
-  int wait_status = 0;  // as waitpid() tells it
+  int wait_status = 0;  // of waitpid()
   bool failed() const { return wait_status != 0; }
 };
 
@@ -53,14 +53,16 @@ struct LaunchResult {
   std::string report;
 };
 
-// Returns when every rank has ended and all output is written. An error means that the job did not start, and nothing
-// is left of it: INVALID_ARGUMENT for options out of range; for the program NOT_FOUND, PERMISSION_DENIED, or
-// FAILED_PRECONDITION when it cannot run here, or another launch is under way in this process.
+// Runs the job. Returns when every rank has ended and all output is written.
+// ERRORS  The job did not start, and nothing is left of it:
+//         INVALID_ARGUMENT              options out of range
+//         NOT_FOUND, PERMISSION_DENIED  about the program
+//         FAILED_PRECONDITION           the program cannot run here, or another launch is under way in this process
 //
-// While it runs it takes over the process's SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP and SIGCHLD, on
+// While it runs, it takes over the process's SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP and SIGCHLD, on
 // whichever thread they arrive, and reaps all children of the process. The terminal's signals and SIGTERM go to whole
-// groups, SIGUSR1 and SIGUSR2 to the ranks alone. A second SIGINT ends the job as a failed rank does. When nobody reads
-// the launcher's output any more (EPIPE) the ranks' own writes fail so too.
+// groups, SIGUSR1 and SIGUSR2 to the ranks alone. A second SIGINT ends the job as a failed rank does. If nobody reads the
+// launcher's output any more (EPIPE), the ranks' own writes fail the same way.
 absl::StatusOr<LaunchResult> Launch(const LaunchOptions& options);
 
 }  // namespace lockstep

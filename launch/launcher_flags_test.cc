@@ -18,30 +18,28 @@ using ::testing::HasSubstr;
 using Words = std::vector<std::string>;
 
 TEST(LauncherFlags, LeavesEverythingFromTheProgramOnToTheProgram) {
-  const absl::StatusOr<LauncherFlags> flags =
-      ParseLauncherFlags(Words{"-n", "4", "--grace=0.25", "train", "-n", "7", "--help", "--", "x"});
-  ASSERT_THAT(flags, IsOk());
-  EXPECT_EQ(flags->options.world_size, 4);
-  EXPECT_EQ(flags->options.grace_ms, 250);
-  EXPECT_FALSE(flags->help);
-  EXPECT_THAT(flags->options.command, ElementsAre("train", "-n", "7", "--help", "--", "x"));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const LauncherFlags flags, ParseLauncherFlags(Words{"-n", "4", "--grace=0.25", "train",
+                                                                                    "-n", "7", "--help", "--", "x"}));
+  EXPECT_EQ(flags.options.world_size, 4);
+  EXPECT_EQ(flags.options.grace_ms, 250);
+  EXPECT_FALSE(flags.help);
+  EXPECT_THAT(flags.options.command, ElementsAre("train", "-n", "7", "--help", "--", "x"));
 }
 
 TEST(LauncherFlags, TakesValuesAsTheNextWordOrBehindAnEqualsSign) {
-  const absl::StatusOr<LauncherFlags> flags = ParseLauncherFlags(
-      Words{"--nproc=3", "--foreground", "2", "--job-id", "a=b", "--store=tcp://host:1/?x=y", "--", "-odd-name"});
-  ASSERT_THAT(flags, IsOk());
-  EXPECT_EQ(flags->options.world_size, 3);
-  EXPECT_EQ(flags->options.foreground_rank, 2);
-  EXPECT_EQ(flags->options.job_id, "a=b");
-  EXPECT_EQ(flags->options.store_url, "tcp://host:1/?x=y");
-  EXPECT_THAT(flags->options.command, ElementsAre("-odd-name"));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const LauncherFlags flags,
+                                ParseLauncherFlags(Words{"--nproc=3", "--foreground", "2", "--job-id", "a=b",
+                                                         "--store=tcp://host:1/?x=y", "--", "-odd-name"}));
+  EXPECT_EQ(flags.options.world_size, 3);
+  EXPECT_EQ(flags.options.foreground_rank, 2);
+  EXPECT_EQ(flags.options.job_id, "a=b");
+  EXPECT_EQ(flags.options.store_url, "tcp://host:1/?x=y");
+  EXPECT_THAT(flags.options.command, ElementsAre("-odd-name"));
 }
 
 TEST(LauncherFlags, HelpNeedsNothingElse) {
-  const absl::StatusOr<LauncherFlags> flags = ParseLauncherFlags(Words{"--help"});
-  ASSERT_THAT(flags, IsOk());
-  EXPECT_TRUE(flags->help);
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const LauncherFlags flags, ParseLauncherFlags(Words{"--help"}));
+  EXPECT_TRUE(flags.help);
 }
 
 TEST(LauncherFlags, RefusesBadNumbersAndSaysWhatTheOptionTakes) {

@@ -1,26 +1,49 @@
 // OutputRelay: carries what several processes write into pipes to one stdout and one stderr, whole lines at a time.
 //
-// One thread, which polls: PollFds() says for what, HandleEvents() does what can be done without blocking. The sinks
-// belong to others too (a shell, say), so they are not made non-blocking; a write is only made where poll() promised
-// room for it.
+// For one thread that polls: PollFds() says for what, HandleEvents() does what can be done without blocking. The sinks belong
+// to others too (a shell, for example), so they stay blocking; the relay writes only what poll() has promised room for.
 
 #ifndef LAUNCH_OUTPUT_RELAY_H_
 #define LAUNCH_OUTPUT_RELAY_H_
 
 #include <poll.h>
 
+#include <cstddef>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "launch/line_prefixer.h"
 
 namespace lockstep {
 
-// Not thread-safe. Bounded: a stream is not read while much is waiting for its sink, so a slow reader slows the
-// writers.
+// Cuts a stream of bytes into lines and puts a prefix before each.
+//
+// Not thread-safe. Holds back an incomplete line, so that lines of several streams mix whole. Cuts a line longer than
+// `line_bytes_max` into several, so that what it holds back is bounded.
+class LinePrefixer {
+ public:
+  explicit LinePrefixer(std::string prefix, size_t line_bytes_max = 65536)
+      : prefix_(std::move(prefix)), line_bytes_max_(line_bytes_max) {}
+
+  // Appends the lines that `bytes` completes to *output.
+  void Append(absl::string_view bytes, std::string* output);
+
+  // The stream has ended: completes a last line without a newline.
+  void Finish(std::string* output);
+
+ private:
+  void Emit(absl::string_view rest_of_line, std::string* output);
+
+  const std::string prefix_;
+  const size_t line_bytes_max_;
+  std::string partial_;  // at most line_bytes_max_ bytes, no newline in it
+};
+
+// Not thread-safe. Bounded: a stream is not read while much waits for its sink, so a slow reader slows the writers.
 class OutputRelay {
  public:
   enum class Sink { kStdout, kStderr };
@@ -38,13 +61,13 @@ class OutputRelay {
   // `fds` is what the last PollFds() appended, with the answers of poll().
   void HandleEvents(absl::Span<const pollfd> fds);
 
-  // The writers are gone: takes what is left in the pipes, last lines without a newline included. What is then
-  // pending() is written by HandleEvents() as before.
+  // The writers are gone: takes what is left in the pipes, including last lines without a newline. HandleEvents() then writes
+  // what is pending().
   void Finish();
   bool pending() const;
   void Discard();  // what is pending
 
-  // The first error of a sink. Its streams were closed then, so that their writers get EPIPE as they would without us.
+  // The first error of a sink. Its streams were closed then, so that their writers get EPIPE, as without us.
   const absl::Status& status() const { return status_; }
 
  private:

@@ -1,9 +1,8 @@
-// ProcessGuardian: a small process that ends other process groups should its owner die without having done so, by
-// SIGKILL included.
+// ProcessGuardian: a small process that ends other process groups if its owner dies before it has done so, even by SIGKILL.
 //
-// A death signal (PR_SET_PDEATHSIG) reaches children only; the guardian reaches their children too. It is a fork of its
-// owner, holds no descriptor but one end of a socket pair, and sleeps until that tells it something or is closed by the
-// owner's death.
+// A death signal (PR_SET_PDEATHSIG) reaches only children; the guardian reaches their children too. It is a fork of its owner,
+// holds one end of a socket pair and no other descriptor, and sleeps until a message comes or the owner's death closes the
+// socket.
 
 #ifndef LAUNCH_PROCESS_GUARDIAN_H_
 #define LAUNCH_PROCESS_GUARDIAN_H_
@@ -21,7 +20,7 @@ class ProcessGuardian {
  public:
   static constexpr int kGroupsMax = 4096;
 
-  // Forks. Start it before opening what a forgotten descriptor in another process would keep open.
+  // Forks. Start it before opening descriptors that must not stay open in another process.
   static absl::StatusOr<std::unique_ptr<ProcessGuardian>> Start();
 
   // Ends the guardian, not the groups it watches. Waits for its process, which takes microseconds.

@@ -15,10 +15,10 @@
 
 namespace lockstep {
 
-// Blocks SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCHLD and SIGPIPE on the thread that creates
-// it, which is the one that uses and destroys it; the destructor puts everything back. The process may have other threads, a
-// driver's, say, which do not block them: a signal that reaches one of those goes on to the inbox. Of signals that the process ignores,
-// SIGCHLD alone is sure to arrive. One inbox at a time: FAILED_PRECONDITION while there is another.
+// Blocks SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCHLD and SIGPIPE on the thread that creates it. The
+// same thread uses and destroys it; the destructor restores everything. Other threads of the process (a driver's, for example)
+// need not block them: a signal that reaches one of those goes on to the inbox. Of signals that the process ignores, only SIGCHLD
+// is sure to arrive. One inbox at a time: FAILED_PRECONDITION while there is another.
 class SignalInbox {
  public:
   struct Received {
@@ -31,12 +31,12 @@ class SignalInbox {
   SignalInbox(const SignalInbox&) = delete;
   SignalInbox& operator=(const SignalInbox&) = delete;
 
-  // Readable when a signal is there.
+  // Readable while Take() has a signal.
   int fd() const { return fd_; }
   // Does not wait.
   absl::optional<Received> Take();
 
-  // What was blocked before: for the children.
+  // The signals that were blocked before, for the children.
   const sigset_t& mask_before() const { return mask_before_; }
 
  private:

@@ -1,8 +1,8 @@
-// Spawn: starts one program in a process group of its own, so that its whole family can be signalled, and tied to the
-// life of its parent, so that none of it is left behind.
+// Spawn: starts one program in a process group of its own, so that one signal reaches all its descendants. The child dies with
+// its parent.
 //
-// Used by the launcher and by the multi-process tests. What happens between fork() and execve() is async-signal-safe:
-// the caller may have threads.
+// For the launcher and the multi-process tests. Code between fork() and execve() is async-signal-safe: the caller may have
+// threads.
 
 #ifndef LAUNCH_SPAWN_H_
 #define LAUNCH_SPAWN_H_
@@ -36,21 +36,19 @@ struct SpawnOptions {
   const void* in_child_context = nullptr;
 };
 
-// Returns the child's process id, which is its group's too. When the program cannot be executed no child is left, and
-// the error says why: NOT_FOUND, PERMISSION_DENIED, FAILED_PRECONDITION (not a program).
-//
-// The child is killed (SIGKILL) when the calling thread ends, in whatever way: call from a thread that outlives the
-// child.
+// REQUIRES  the calling thread outlives the child: the child gets SIGKILL when that thread ends
+// RETURNS   the child's process id, which is also its group's
+// ERRORS    NOT_FOUND, PERMISSION_DENIED, FAILED_PRECONDITION (not a program). No child is left
 absl::StatusOr<pid_t> Spawn(const SpawnOptions& options);
 
-// The path of an executable file: `name` itself when it has a slash, else the first match in PATH. NOT_FOUND or
-// PERMISSION_DENIED, saying where was looked.
+// The path of an executable file: `name` itself if it has a slash, else the first match in PATH. NOT_FOUND or
+// PERMISSION_DENIED, with the places that were searched.
 absl::StatusOr<std::string> FindProgram(absl::string_view name);
 
 // This process's environment with these variables set.
 std::vector<std::string> EnvironmentWith(const std::vector<std::pair<std::string, std::string>>& variables);
 
-// What waitpid() told: "exited with status 3", "was killed by signal 11 (SIGSEGV), core dumped".
+// A status of waitpid() as text: "exited with status 3", "was killed by signal 11 (SIGSEGV), core dumped".
 std::string DescribeWaitStatus(int wait_status);
 
 }  // namespace lockstep

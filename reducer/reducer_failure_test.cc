@@ -220,12 +220,12 @@ TEST_P(MissingGradient, LosesNothingOnAStream) {
 TEST(MissingGradients, AreCountedInEveryDType) {
   class CheckedNotes : public testing::NotingCommunicator {
    public:
-    CheckedNotes(Communicator* communicator, testing::MemoryNoteBoard* board, int awaited)
+    CheckedNotes(Communicator* communicator, testing::MemoryMessageBoard* board, int awaited)
         : NotingCommunicator(communicator, board), awaited_(awaited) {}
-    absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitNotes(uint64_t topic, int count,
-                                                                         Deadline deadline) override {
+    absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitMessages(uint64_t topic, int count,
+                                                                            Deadline deadline) override {
       EXPECT_EQ(count, awaited_);
-      return NotingCommunicator::AwaitNotes(topic, count, deadline);
+      return NotingCommunicator::AwaitMessages(topic, count, deadline);
     }
 
    private:
@@ -243,7 +243,7 @@ TEST(MissingGradients, AreCountedInEveryDType) {
       const ReduceOp op = average == Average::kInCollective ? ReduceOp::kAvg : ReduceOp::kSum;
       // Over NCCL, averages of 8-bit floats.
       const bool supported = world.communicator(0)->Supports(Collective::kAllReduce, dtype, op).ok();
-      testing::MemoryNoteBoard board;
+      testing::MemoryMessageBoard board;
       world.Run([&, ranks = size](Communicator& communicator) {
         CheckedNotes noting(&communicator, &board, dtype == DType::kF8E5M2 ? std::min(ranks, 8) : ranks);
         const auto reducer = Reducer::Create(&noting, {testing::MakeParameter("w", dtype, {5})}, options);
@@ -370,9 +370,9 @@ TEST(MissingGradients, AreAnErrorWithoutNotesToo) {
   class Mute : public testing::NotingCommunicator {
    public:
     using NotingCommunicator::NotingCommunicator;
-    void PostNote(uint64_t topic, const std::string& text) override {}
-    absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitNotes(uint64_t topic, int count,
-                                                                         Deadline deadline) override {
+    void PostMessage(uint64_t topic, const std::string& text) override {}
+    absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitMessages(uint64_t topic, int count,
+                                                                            Deadline deadline) override {
       return absl::UnimplementedError("no notes here");
     }
   };
@@ -434,7 +434,7 @@ TEST(ReducerFailure, ToLaunchABucketAbortsTheCommunicator) {
     }
   };
   LoopbackWorld world(2, {}, ShortTimeout());
-  testing::MemoryNoteBoard board;
+  testing::MemoryMessageBoard board;
   world.Run([&](Communicator& communicator) {
     const int rank = communicator.rank().value();
     Refusing refusing(&communicator, &board);

@@ -483,7 +483,7 @@ TEST(ReducerCreate, TellsTheOthersOfARankThatCannotAllocate) {
   };
   LoopbackWorld world(2, {}, ShortTimeout());
   world.Run([&](Communicator& communicator) {
-    testing::MemoryNoteBoard board;
+    testing::MemoryMessageBoard board;
     Failing failing(&communicator, &board);
     const absl::Status result = Reducer::Create(&failing, Vectors(3, 20), ReducerOptions()).status();
     if (communicator.rank() == Rank(1)) {
@@ -515,7 +515,7 @@ TEST(ReducerCreate, TellsWhatMemoryIsNeededAndLeft) {
   };
   LoopbackWorld world(2, {}, ShortTimeout());
   world.Run([&](Communicator& communicator) {
-    testing::MemoryNoteBoard board;
+    testing::MemoryMessageBoard board;
     Short in_need(&communicator, &board);
     ReducerOptions options;
     options.gradient_as_bucket_view = true;

@@ -307,7 +307,7 @@ TEST(Reducer, DoesWithoutSharedMemoryWhereThereIsNone) {
   };
   LoopbackWorld world(2, {}, ShortTimeout());
   world.Run([&](Communicator& communicator) {
-    testing::MemoryNoteBoard board;
+    testing::MemoryMessageBoard board;
     Refusing refusing(&communicator, &board);
     Replica replica(Vectors(3, 1000), communicator.rank().value());
     const auto reducer = Create(refusing, replica.table(), SmallBuckets());

@@ -744,7 +744,7 @@ TEST_P(CommunicatorConformance, DestroyingAPartInGoodOrderFailsNobody) {
         EXPECT_THAT(part->Run(last), IsOk());
         part.reset();
       } else {
-        // Longer than the hub needs to notice anything.
+        // Longer than the coordinator needs to notice anything.
         Gate never;
         EXPECT_THAT(never.Await(Deadline::AfterMs(GetParam().announces_failures ? 1'500 : 10)), ::testing::Not(IsOk()));
         EXPECT_THAT(part->status(), IsOk());

@@ -1,4 +1,4 @@
-// Part of tests/device_conformance.h: copies, words that streams await and write, and memory.
+// Part of tests/device_conformance.h: copies, flags that streams await and write, and memory.
 
 #ifndef TESTS_DEVICE_MEMORY_CONFORMANCE_H_
 #define TESTS_DEVICE_MEMORY_CONFORMANCE_H_
@@ -41,23 +41,23 @@ TEST_P(DeviceConformance, CopiesRunInOrder) {
   device_->FreeOnHost(on_host);
 }
 
-// Memory that the device shares with the host, with a word in it.
-class SharedWord {
+// Memory that the device shares with the host, with a flag in it.
+class SharedFlag {
  public:
-  explicit SharedWord(Device* device, uint32_t value = 0)
+  explicit SharedFlag(Device* device, uint32_t value = 0)
       : device_(device), memory_(device->AllocateOnHost(sizeof(std::atomic<uint32_t>)).value()) {
-    word_ = new (memory_) std::atomic<uint32_t>(value);
+    flag_ = new (memory_) std::atomic<uint32_t>(value);
   }
-  ~SharedWord() { device_->FreeOnHost(memory_); }
-  SharedWord(const SharedWord&) = delete;
-  SharedWord& operator=(const SharedWord&) = delete;
+  ~SharedFlag() { device_->FreeOnHost(memory_); }
+  SharedFlag(const SharedFlag&) = delete;
+  SharedFlag& operator=(const SharedFlag&) = delete;
 
-  std::atomic<uint32_t>* get() const { return word_; }
-  void Store(uint32_t value) { word_->store(value, std::memory_order_release); }
-  // Whether the value comes, soon.
+  std::atomic<uint32_t>* get() const { return flag_; }
+  void Store(uint32_t value) { flag_->store(value, std::memory_order_release); }
+  // Whether the value arrives soon.
   bool Await(uint32_t value) const {
     const Deadline deadline = DeviceConformance::Soon();
-    while (word_->load(std::memory_order_acquire) != value) {
+    while (flag_->load(std::memory_order_acquire) != value) {
       if (deadline.passed()) return false;
       std::this_thread::yield();
     }
@@ -67,46 +67,46 @@ class SharedWord {
  private:
   Device* const device_;
   void* const memory_;
-  std::atomic<uint32_t>* word_;
+  std::atomic<uint32_t>* flag_;
 };
 
-// A driver, or a sandbox around it, may lack what words need.
-#define LOCKSTEP_SKIP_WITHOUT_WORDS()                                 \
+// A driver, or a sandbox around it, may lack what flags need.
+#define LOCKSTEP_SKIP_WITHOUT_FLAGS()                                 \
   do {                                                                \
-    const SharedWord any(device_);                                    \
+    const SharedFlag any(device_);                                    \
     const absl::Status taken = NewStream()->AwaitValue(any.get(), 0); \
     if (absl::IsUnimplemented(taken)) GTEST_SKIP() << taken;          \
   } while (false)
 
 TEST_P(DeviceConformance, WorkBehindAnAwaitedValueStartsOnceTheHostStoresIt) {
-  LOCKSTEP_SKIP_WITHOUT_WORDS();
+  LOCKSTEP_SKIP_WITHOUT_FLAGS();
   const auto stream = NewStream();
   const auto event = NewEvent();
-  SharedWord word(device_);
+  SharedFlag flag(device_);
   int written = 0;
   int seen = -1;
-  ASSERT_THAT(stream->AwaitValue(word.get(), 3), IsOk());
+  ASSERT_THAT(stream->AwaitValue(flag.get(), 3), IsOk());
   EnqueueOk(stream.get(), [&] { seen = written; });
   ASSERT_THAT(stream->Record(event.get()), IsOk());
-  word.Store(2);
+  flag.Store(2);
   EXPECT_THAT(event->Synchronize(Deadline::AfterMs(2)), StatusIs(absl::StatusCode::kDeadlineExceeded));
   EXPECT_EQ(seen, -1);
   written = 42;
-  word.Store(3);
+  flag.Store(3);
   ASSERT_THAT(event->Synchronize(Soon()), IsOk());
   EXPECT_EQ(seen, 42);
 }
 
 TEST_P(DeviceConformance, ValuesAreComparedInACircle) {
-  LOCKSTEP_SKIP_WITHOUT_WORDS();
+  LOCKSTEP_SKIP_WITHOUT_FLAGS();
   const auto stream = NewStream();
-  SharedWord word(device_, 3);
+  SharedFlag flag(device_, 3);
   for (const uint32_t reached : {3u, 2u, 0u, 0xffffffffu, 0x80000004u}) {
-    ASSERT_THAT(stream->AwaitValue(word.get(), reached), IsOk());
+    ASSERT_THAT(stream->AwaitValue(flag.get(), reached), IsOk());
     EXPECT_THAT(stream->Synchronize(Soon()), IsOk()) << reached;
   }
   for (const uint32_t missing : {4u, 0x80000003u}) {
-    SharedWord awaited(device_, 3);
+    SharedFlag awaited(device_, 3);
     ASSERT_THAT(stream->AwaitValue(awaited.get(), missing), IsOk());
     EXPECT_THAT(stream->Synchronize(Deadline::AfterMs(2)), StatusIs(absl::StatusCode::kDeadlineExceeded)) << missing;
     awaited.Store(missing);
@@ -115,30 +115,30 @@ TEST_P(DeviceConformance, ValuesAreComparedInACircle) {
 }
 
 TEST_P(DeviceConformance, WhoeverAcquiresAWrittenValueSeesWhatTheStreamWroteBefore) {
-  LOCKSTEP_SKIP_WITHOUT_WORDS();
+  LOCKSTEP_SKIP_WITHOUT_FLAGS();
   const auto stream = NewStream();
   Gate gate;
-  SharedWord word(device_);
+  SharedFlag flag(device_);
   std::vector<int> written;
   EnqueueGate(stream.get(), &gate);
   EnqueueOk(stream.get(), [&written] { written.assign(1000, 7); });
-  ASSERT_THAT(stream->WriteValue(word.get(), 5), IsOk());
-  EXPECT_EQ(word.get()->load(), 0);
+  ASSERT_THAT(stream->WriteValue(flag.get(), 5), IsOk());
+  EXPECT_EQ(flag.get()->load(), 0);
   gate.Open();
-  ASSERT_TRUE(word.Await(5));
+  ASSERT_TRUE(flag.Await(5));
   EXPECT_THAT(written, testing::AllOf(testing::SizeIs(1000), testing::Each(7)));
   EXPECT_THAT(stream->Synchronize(Soon()), IsOk());
 }
 
 TEST_P(DeviceConformance, StreamAwaitsWhatAnotherWrites) {
-  LOCKSTEP_SKIP_WITHOUT_WORDS();
+  LOCKSTEP_SKIP_WITHOUT_FLAGS();
   constexpr uint32_t kRounds = 100;
   const auto ping = NewStream();
   const auto pong = NewStream();
-  SharedWord there(device_);
-  SharedWord back(device_);
+  SharedFlag there(device_);
+  SharedFlag back(device_);
   const auto end = NewEvent();
-  std::vector<uint32_t> order;  // handed on by the words alone
+  std::vector<uint32_t> order;  // handed on by the flags alone
   for (uint32_t round = 1; round <= kRounds; ++round) {
     EnqueueOk(ping.get(), [&order, round] { order.push_back(2 * round); });
     ASSERT_THAT(ping->WriteValue(there.get(), round), IsOk());
@@ -155,11 +155,11 @@ TEST_P(DeviceConformance, StreamAwaitsWhatAnotherWrites) {
 
 // Or whoever waits for the value would wait for ever, and memory would go that a wait protects.
 TEST_P(DeviceConformance, FailedStreamStillAwaitsAndWritesValues) {
-  LOCKSTEP_SKIP_WITHOUT_WORDS();
+  LOCKSTEP_SKIP_WITHOUT_FLAGS();
   const auto stream = NewStream();
   const auto event = NewEvent();
-  SharedWord awaited(device_);
-  SharedWord written(device_);
+  SharedFlag awaited(device_);
+  SharedFlag written(device_);
   EnqueueError(stream.get(), absl::AbortedError("failed"));
   ASSERT_THAT(stream->Synchronize(Soon()), StatusIs(absl::StatusCode::kAborted));
   ASSERT_THAT(stream->AwaitValue(awaited.get(), 1), IsOk());
@@ -172,7 +172,7 @@ TEST_P(DeviceConformance, FailedStreamStillAwaitsAndWritesValues) {
   EXPECT_TRUE(written.Await(1));
 }
 
-TEST_P(DeviceConformance, NullWordIsRefused) {
+TEST_P(DeviceConformance, NullFlagIsRefused) {
   const auto stream = NewStream();
   EXPECT_THAT(stream->AwaitValue(nullptr, 1), StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_THAT(stream->WriteValue(nullptr, 1), StatusIs(absl::StatusCode::kInvalidArgument));

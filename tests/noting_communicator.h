@@ -1,4 +1,4 @@
-// Notes for communicators of ranks that are threads: a board in memory in place of the control channel's hub.
+// Notes for communicators of ranks that are threads: a board in memory in place of the control channel's coordinator.
 
 #ifndef TESTS_NOTING_COMMUNICATOR_H_
 #define TESTS_NOTING_COMMUNICATOR_H_
@@ -25,7 +25,7 @@ namespace lockstep {
 namespace testing {
 
 // Keeps every note for as long as it lives. Thread-safe.
-class MemoryNoteBoard {
+class MemoryMessageBoard {
  public:
   void Post(Rank rank, uint64_t topic, const std::string& text);
   absl::StatusOr<std::vector<std::pair<Rank, std::string>>> Await(uint64_t topic, int count, Deadline deadline);
@@ -39,7 +39,7 @@ class MemoryNoteBoard {
 // Everything but notes goes to `communicator`. Both outlive this.
 class NotingCommunicator : public Communicator {
  public:
-  NotingCommunicator(Communicator* communicator, MemoryNoteBoard* board) : inner_(communicator), board_(board) {}
+  NotingCommunicator(Communicator* communicator, MemoryMessageBoard* board) : inner_(communicator), board_(board) {}
 
   Rank rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
@@ -72,9 +72,9 @@ class NotingCommunicator : public Communicator {
   void Release() override { inner_->Release(); }
   absl::Status status() const override { return inner_->status(); }
   void Abort(const std::string& reason) override { inner_->Abort(reason); }
-  void PostNote(uint64_t topic, const std::string& text) override { board_->Post(rank(), topic, text); }
-  absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitNotes(uint64_t topic, int count,
-                                                                       Deadline deadline) override {
+  void PostMessage(uint64_t topic, const std::string& text) override { board_->Post(rank(), topic, text); }
+  absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitMessages(uint64_t topic, int count,
+                                                                          Deadline deadline) override {
     return board_->Await(topic, count, deadline);
   }
   std::string FlightRecords() const override { return inner_->FlightRecords(); }
@@ -84,7 +84,7 @@ class NotingCommunicator : public Communicator {
   void OnLeave() override { inner_->Leave(); }
 
   Communicator* const inner_;
-  MemoryNoteBoard* const board_;
+  MemoryMessageBoard* const board_;
 };
 
 }  // namespace testing

@@ -74,7 +74,7 @@ class LoopbackWorld {
   };
 
   LoopbackNetwork network_;
-  MemoryNoteBoard board_;
+  MemoryMessageBoard board_;
   std::vector<Member> ranks_;
 };
 

@@ -26,6 +26,8 @@ class StoreWorld {
  public:
   virtual ~StoreWorld() = default;
   virtual absl::StatusOr<Store*> NewClient() = 0;
+  // Whether its clients have CompareAndSet.
+  virtual bool compares() const { return true; }
 };
 
 using StoreWorldFactory = std::function<absl::StatusOr<std::unique_ptr<StoreWorld>>()>;

@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "base/deadline.h"
 #include "base/rank.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
@@ -256,7 +255,7 @@ TEST_P(TransportConformance, ExchangesShortMessagesAtOnceOrByOperations) {
       const Sink sink = {target.data(), count * sizeof(float), own.data(), &kAddFloats};
       const Envelope envelope = TestEnvelope(static_cast<unsigned char>(round));
       Transport::Exchanged exchanged = Transport::Exchanged::kNothing;
-      if (round % 7 != me) exchanged = self->Exchange(peer, 2, envelope, own.data(), sink, /*looks=*/round % 20);
+      if (round % 7 != me) exchanged = self->Exchange(peer, 2, envelope, own.data(), sink, /*polls=*/round % 20);
       const std::vector<float> sent = own;
       TestOperation send, receive;
       if (exchanged == Transport::Exchanged::kNothing) {
@@ -286,7 +285,7 @@ TEST_P(TransportConformance, AnExchangeThatMeetsAnotherMessageTakesNothingAndThe
   TestOperation send, answer, receive;
   rank(0)->Send(Rank(1), 5, TestEnvelope(1), bytes, 4, &send);
   const Sink sink = {target, 4};
-  const Transport::Exchanged exchanged = rank(1)->Exchange(Rank(0), 5, TestEnvelope(2), bytes, sink, /*looks=*/100);
+  const Transport::Exchanged exchanged = rank(1)->Exchange(Rank(0), 5, TestEnvelope(2), bytes, sink, /*polls=*/100);
   ASSERT_NE(exchanged, Transport::Exchanged::kAll);
   if (exchanged == Transport::Exchanged::kNothing) rank(1)->Send(Rank(0), 5, TestEnvelope(2), bytes, 4, &answer);
   rank(1)->Receive(Rank(0), 5, TestEnvelope(2), sink, &receive);

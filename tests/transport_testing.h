@@ -139,12 +139,11 @@ bool Await(Transport* transport, Done done, Deadline deadline = TestDeadline()) 
   return true;
 }
 
-// One thread for each rank; returns when all have ended.
-inline void RunRanks(const Transports& transports, const std::function<void(Transport* transport)>& body) {
+// Calls body(rank) for every rank, on a thread for each; returns when all have ended.
+template <typename T, typename Body>
+void RunRanks(const std::vector<std::unique_ptr<T>>& ranks, const Body& body) {
   std::vector<Thread> threads;
-  for (const auto& transport : transports) {
-    threads.emplace_back("rank", [&body, borrowed = transport.get()] { body(borrowed); });
-  }
+  for (const auto& rank : ranks) threads.emplace_back("rank", [&body, borrowed = rank.get()] { body(borrowed); });
 }
 
 }  // namespace lockstep

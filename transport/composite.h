@@ -1,11 +1,12 @@
-// CompositeTransport: several transports as one, each carrying the messages with some of the peers. Shared memory to the
-// ranks of this host and TCP to the others, say.
+// CompositeTransport: several transports as one. Each carries the messages with some of the peers, for example shared memory to
+// the ranks of this host and TCP to the others.
 //
-// Both ranks of a pair must take the same route, or their messages miss each other: whoever builds one sees to that.
-// Channels, errors, counters and descriptions are those of the transport that reaches the peer. One poll() sleeps on all
-// of them (transport/pollable_transport.h). Progress asks the first transport every time and the others every eighth
-// time, or after an event: looking at memory costs some ten nanoseconds, asking the kernel some hundreds, and the
-// messages that come that way take microseconds.
+// REQUIRES  both ranks of a pair take the same route; otherwise their messages miss each other
+//
+// Channels, errors, counters and descriptions are those of the transport that reaches the peer. One poll() sleeps on all of
+// them (transport/pollable_transport.h). Progress polls the first transport every time and the others every eighth time, or
+// after an event: reading memory costs some ten nanoseconds, a system call some hundreds, and messages that come that way
+// take microseconds.
 
 #ifndef TRANSPORT_COMPOSITE_H_
 #define TRANSPORT_COMPOSITE_H_
@@ -48,8 +49,8 @@ class CompositeTransport final : public Transport {
     Route(source)->Receive(source, channel, expected, sink, operation);
   }
   Exchanged Exchange(Rank peer, ChannelId channel, const Envelope& envelope, const void* data, const Sink& sink,
-                     int looks) override {
-    return Route(peer)->Exchange(peer, channel, envelope, data, sink, looks);
+                     int polls) override {
+    return Route(peer)->Exchange(peer, channel, envelope, data, sink, polls);
   }
   bool Progress() override;
   void WaitForEvent(Deadline deadline) override;

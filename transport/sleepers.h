@@ -1,9 +1,8 @@
-// Sleepers: the waits of any thread for a transport whose events all show on one descriptor, and what ends them.
+// Sleepers: lets any thread wait for a transport whose events all show on one descriptor.
 //
-// Everything that a transport has to do is an event that is not taken out of the descriptor yet, or is told of by
-// TellWorkLeft. A sleeper counts itself, then looks whether work is left, and sleeps on the descriptor otherwise; whoever
-// leaves work says so, then looks for sleepers, and wakes them. Both are sequentially consistent, so one of them sees
-// the other.
+// A transport's work is an event that is still in the descriptor, or work announced by TellWorkLeft. A sleeper counts itself,
+// then checks whether work is left, and otherwise sleeps on the descriptor. A thread that leaves work announces it, then checks
+// for sleepers and wakes them. Both are sequentially consistent, so one of them sees the other.
 
 #ifndef TRANSPORT_SLEEPERS_H_
 #define TRANSPORT_SLEEPERS_H_
@@ -24,14 +23,14 @@ class Sleepers {
   // Borrows the descriptor of the events.
   Sleepers(Wakeup wakeup, int events) : wakeup_(std::move(wakeup)), events_(events) {}
 
-  // ---- For who moves the transport, one thread at a time.
+  // ---- For the thread that drives the transport.
 
   void TellWorkLeft(bool left) {
     if (left != work_left_.load(std::memory_order_relaxed)) work_left_.store(left);
     if (left && any()) Wake();
   }
   bool any() const { return count_.load() > 0; }
-  // Whether a sleeper was woken by the events since ForgetEvents. Only a hint that it is worth looking at them.
+  // Whether events have woken a sleeper since ForgetEvents. Only a hint.
   bool events_seen() const { return events_seen_.load(std::memory_order_relaxed); }
   void ForgetEvents() { events_seen_.store(false, std::memory_order_relaxed); }
 
@@ -50,8 +49,8 @@ class Sleepers {
   }
   void End(bool event) {
     if (event) events_seen_.store(true, std::memory_order_relaxed);
-    // The last one takes the wake-up away, so that it ends every wait that was under way; one that was meant for a wait that
-    // has begun since it gives back.
+    // The last sleeper clears the wake-up, so that it ends every wait under way. If another wait has begun since, the wake-up
+    // may be meant for that one: signal it again.
     if (count_.fetch_sub(1) != 1) return;
     wakeup_.Clear();
     if (any()) wakeup_.Signal();

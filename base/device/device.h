@@ -1,10 +1,9 @@
-// Devices, streams and events: the three nouns by which the reducer overlaps communication with computation, on a GPU
-// and on the host alike.
+// Devices, streams and events, on GPUs and on the host. The reducer overlaps communication with computation by them.
 //
-// A stream is an ordered queue of work on one device; an event is a point in a stream's order. CUDA has both; the host
-// implementation (base/device/host_device.h) is a worker thread with a queue. A null Stream* on the host means "inline": the
-// data is ready now and the work runs on the calling thread. Code above this header knows nothing else, so its ordering
-// is tested without a GPU and is the same code on one.
+// A stream is an ordered queue of work on one device. An event is a point in a stream's order. CUDA has both; the host's
+// (base/device/host_device.h) are a worker thread with a queue. A null Stream* on the host means "inline": the data is ready
+// now and the work runs on the calling thread. Code above this header uses nothing else, so tests without a GPU run the same
+// ordering.
 
 #ifndef BASE_DEVICE_DEVICE_H_
 #define BASE_DEVICE_DEVICE_H_
@@ -40,13 +39,13 @@ std::string Name(DeviceId device);  // "host", "cuda:1"
 
 class Event;
 
-// Whether a counter that goes round has come to `value`, less than half a round from where it is.
+// Whether a counter that wraps has reached `value`. REQUIRES that the two are less than half its range apart.
 inline bool HasComeTo(uint32_t counter, uint32_t value) { return static_cast<int32_t>(counter - value) >= 0; }
 
 // Thread-safe. Work enqueued by one thread runs in the order in which it was enqueued.
 //
-// The first error of a stream sticks: later work is skipped (its closures are destroyed without running), events
-// recorded later still complete, so that nobody waits for ever, and status() tells the error.
+// The first error of a stream stays, and status() returns it. Later work is skipped: its closures are destroyed without
+// running. Events recorded later still complete, so that nobody waits for ever.
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -58,46 +57,46 @@ class Stream {
   // The vendor's handle, of a stream that has one (cudaStream_t); null on the host.
   virtual void* native() const { return nullptr; }
 
-  // Whether it stands for each thread's own stream (cudaStreamPerThread): a call means that of the thread which makes it.
+  // Whether this is cudaStreamPerThread: each call then uses the stream of the calling thread.
   virtual bool is_callers() const { return false; }
 
-  // Whether what is enqueued goes into a graph, to be run later and perhaps again, instead of being run. Never on the host.
+  // Whether the stream is being captured: what is enqueued goes into a graph and runs when that is launched. False on the host.
   virtual bool capturing() const { return false; }
 
   // Runs `work` on the host after everything enqueued before and before anything enqueued later. On CUDA such work may
   // not call CUDA. RESOURCE_EXHAUSTED when the queue is full (host: 65,536 entries); the closure is destroyed then.
   virtual absl::Status Enqueue(absl::AnyInvocable<absl::Status()> work) = 0;
 
-  // Copies `bytes` bytes in the stream's order, between any memory that the device reaches: its own and the host's. Both stay borrowed
-  // until it is done. RESOURCE_EXHAUSTED as in Enqueue.
+  // Copies `bytes` bytes in the stream's order, between any memory that the device reaches: its own and the host's. Both
+  // stay borrowed until the copy is done. RESOURCE_EXHAUSTED as in Enqueue.
   virtual absl::Status Copy(void* target, const void* source, size_t bytes) = 0;
 
   // Marks the current end of the queue in `event`, replacing what the event stood for before.
   // INVALID_ARGUMENT when the event is null or of another kind of device.
   virtual absl::Status Record(Event* event) = 0;
 
-  // What is enqueued later starts only after the point that `event` marks at this moment. An event never recorded is
-  // no point at all: the wait does nothing, as on CUDA. INVALID_ARGUMENT as in Record.
+  // What is enqueued later starts only after the point that `event` marks now. For an event that was never recorded the
+  // wait does nothing, as on CUDA. INVALID_ARGUMENT as in Record.
   virtual absl::Status Wait(Event* event) = 0;
 
-  // What is enqueued later starts only once *word has come to `value` (HasComeTo). Whoever stores it releases; what it
-  // wrote before is visible to what is enqueued later. The word is in memory that a device gave by AllocateOnHost, and outlives
-  // the wait, which takes place after an error of the stream, too.
+  // What is enqueued later starts only once *flag has reached `value` (HasComeTo). The wait takes place even after an error
+  // of the stream. Whoever stores the value must release it; what it wrote before is then visible to what is enqueued later.
   //
-  // Streams may share the queues of a device, which are first in, first out: a wait then holds up what other streams
-  // enqueue after it. So let only the host store the value, or work that was enqueued before the wait. Where one piece
-  // of the device's work is to come after another, tell the device so by an event, too.
-  //
-  // UNIMPLEMENTED where the device cannot; FAILED_PRECONDITION in a stream that is being captured: a graph would repeat
-  // the value. INVALID_ARGUMENT when the word is null.
-  virtual absl::Status AwaitValue(const std::atomic<uint32_t>* word, uint32_t value) = 0;
+  // REQUIRES  The flag is in memory from AllocateOnHost and outlives the wait. The value is stored by the host, or by work
+  //           that was enqueued before the wait: streams may share first-in-first-out queues of the device, where a wait
+  //           holds up what other streams enqueue after it. An event, too, must order work of the device after other work.
+  // ERRORS    UNIMPLEMENTED        the device cannot do this
+  //           FAILED_PRECONDITION  the stream is being captured: a graph would repeat the value
+  //           INVALID_ARGUMENT     the flag is null
+  virtual absl::Status AwaitValue(const std::atomic<uint32_t>* flag, uint32_t value) = 0;
 
-  // Stores `value` in *word in the stream's order, after an error of the stream, too. What the stream wrote before, or
-  // waited for, is visible to a thread that acquires the value, and to a stream that awaits it. Memory and errors as in
+  // Stores `value` in *flag in the stream's order, even after an error of the stream. What the stream wrote before, or
+  // waited for, is visible to a thread that acquires the value, and to a stream that awaits it. REQUIRES and ERRORS as in
   // AwaitValue.
-  virtual absl::Status WriteValue(std::atomic<uint32_t>* word, uint32_t value) = 0;
+  virtual absl::Status WriteValue(std::atomic<uint32_t>* flag, uint32_t value) = 0;
 
-  // Blocks the caller until everything enqueued so far is done; the stream's error if it has one; DEADLINE_EXCEEDED.
+  // Blocks the caller until everything enqueued so far is done. Returns the stream's error if it has one, or
+  // DEADLINE_EXCEEDED.
   virtual absl::Status Synchronize(Deadline deadline) = 0;
 
   // The first error, or OK. Does not wait.
@@ -107,14 +106,14 @@ class Stream {
   Stream() = default;
 };
 
-// Thread-safe. May be recorded again and again; each record moves it.
+// Thread-safe. Each record moves the event.
 class Event {
  public:
   virtual ~Event() = default;
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 
-  // True when the marked point was reached, and before the first record.
+  // True once the marked point is reached, and before the first record.
   virtual bool Query() const = 0;
 
   // Blocks the caller until Query() holds, or DEADLINE_EXCEEDED. What the stream's work wrote before the point is
@@ -125,7 +124,7 @@ class Event {
   Event() = default;
 };
 
-// Makes streams, events and memory of one device. Thread-safe; outlives all it made.
+// Makes streams, events and memory of one device. Thread-safe. Outlives all that it made.
 class Device {
  public:
   virtual ~Device() = default;
@@ -138,16 +137,16 @@ class Device {
   virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStream(const std::string& name) = 0;
   virtual absl::StatusOr<std::unique_ptr<Event>> CreateEvent() = 0;
 
-  // A stream of the embedder's, by the vendor's handle: it stays theirs, and outlives what is returned. UNIMPLEMENTED on the host,
+  // Wraps a stream of the embedder, given by the vendor's handle. It must outlive the result. UNIMPLEMENTED on the host,
   // whose streams have no handles.
   virtual absl::StatusOr<std::unique_ptr<Stream>> BorrowStream(void* native) = 0;
 
-  // Uninitialised memory, aligned to 256 bytes at least; zero bytes give a valid pointer that must still be freed.
-  // RESOURCE_EXHAUSTED says how much was asked for.
+  // Uninitialised memory, aligned to at least 256 bytes. Zero bytes give a valid pointer that must still be freed.
+  // RESOURCE_EXHAUSTED says how much was requested.
   virtual absl::StatusOr<void*> Allocate(size_t bytes) = 0;
   virtual void Free(void* memory) = 0;
 
-  // The same on the host, such that the device reaches it and copies to and from it run beside other work (CUDA: pinned).
+  // Memory of the host that the device reaches; copies to and from it run beside other work (CUDA: pinned).
   virtual absl::StatusOr<void*> AllocateOnHost(size_t bytes) = 0;
   virtual void FreeOnHost(void* memory) = 0;
 

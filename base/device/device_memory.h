@@ -1,4 +1,4 @@
-// DeviceMemory: an allocation of a Device's with its owner.
+// DeviceMemory: owns an allocation of a Device.
 
 #ifndef BASE_DEVICE_DEVICE_MEMORY_H_
 #define BASE_DEVICE_DEVICE_MEMORY_H_
@@ -12,10 +12,10 @@
 
 namespace lockstep {
 
-// Empty when default-constructed or moved from. Nothing that was issued may still use the memory when this goes.
+// Empty when default-constructed or moved from. REQUIRES that nothing issued still uses the memory at its destruction.
 class DeviceMemory {
  public:
-  // As Device::Allocate and Device::AllocateOnHost, whose errors these have. The device outlives what is returned.
+  // As Device::Allocate and Device::AllocateOnHost, with their errors. The device must outlive the result.
   static absl::StatusOr<DeviceMemory> Allocate(Device* device, size_t bytes) {
     LOCKSTEP_ASSIGN_OR_RETURN(void* const data, device->Allocate(bytes));
     return DeviceMemory(device, data, bytes, &Device::Free);

@@ -1,7 +1,6 @@
 #include "base/device/devices.h"
 
 #include <cstdint>
-#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "base/device/cuda/cuda_api.h"

@@ -1,4 +1,4 @@
-// Every device of the process by its name.
+// Finds the process's devices by kind and index.
 
 #ifndef BASE_DEVICE_DEVICES_H_
 #define BASE_DEVICE_DEVICES_H_
@@ -9,13 +9,13 @@
 
 namespace lockstep {
 
-// Never destroyed. UNAVAILABLE where there is no CUDA; INVALID_ARGUMENT for an index that there is not.
+// Never destroyed. UNAVAILABLE without CUDA; INVALID_ARGUMENT if there is no device of that index.
 absl::StatusOr<Device*> FindDevice(DeviceId device);
 
-// Whether memory is where its owner says. INVALID_ARGUMENT names the pointer, what it is and what was declared: host
-// memory that is declared as a device's, device memory that is declared as the host's or as another device's. Pinned
-// and managed memory passes as either, and so does null. For checked modes: each call asks CUDA, and the first sets it
-// up, on the declared device or, for the host's memory, on the calling thread's.
+// Checks that memory is on its declared device. Pinned and managed memory passes as either, and so does null.
+// ERRORS  INVALID_ARGUMENT  host memory declared as a device's, or device memory as the host's or another device's; names the
+//                           pointer and both devices
+// COST    a call of CUDA. The first sets CUDA up, on the declared device or, for host memory, on the calling thread's
 absl::Status CheckPointer(const void* pointer, DeviceId declared);
 
 }  // namespace lockstep

@@ -102,18 +102,4 @@ absl::StatusOr<TensorView> FromDlpack(const lockstep_dl_tensor& tensor) {
       tensor.strides != nullptr ? absl::MakeConstSpan(tensor.strides, rank) : absl::Span<const int64_t>(), *device);
 }
 
-lockstep_dl_tensor ToDlpack(const TensorView& view) {
-  lockstep_dl_tensor tensor = {};
-  // "If the tensor is of size zero, then the data pointer should be set to NULL."
-  tensor.data = view.elements() > 0 ? view.data() : nullptr;
-  tensor.device.device_type = view.device().kind == DeviceKind::kHost ? LOCKSTEP_DL_CPU : LOCKSTEP_DL_CUDA;
-  tensor.device.device_id = view.device().index;
-  tensor.ndim = static_cast<int32_t>(view.shape().size());
-  tensor.dtype = {CodeOf(view.dtype()), static_cast<uint8_t>(SizeOf(view.dtype()) * 8), 1};
-  // DLPack has no const; whoever takes a DLTensor does not write its shape.
-  tensor.shape = const_cast<int64_t*>(view.shape().data());
-  tensor.strides = const_cast<int64_t*>(view.strides().data());
-  return tensor;
-}
-
 }  // namespace lockstep

@@ -1,5 +1,4 @@
-// Between TensorView and DLPack's DLTensor, the struct by which array libraries hand each other tensors without
-// copying.
+// From DLPack's DLTensor, the struct by which array libraries hand each other tensors without copying, to TensorView.
 
 #ifndef BASE_DEVICE_DLPACK_H_
 #define BASE_DEVICE_DLPACK_H_
@@ -14,9 +13,6 @@ namespace lockstep {
 // device whose number it carries. INVALID_ARGUMENT for a device, type code, width or lane count that has no dtype here,
 // and for what TensorView::Create refuses.
 absl::StatusOr<TensorView> FromDlpack(const lockstep_dl_tensor& tensor);
-
-// Borrows the view's memory, shape and strides: valid as long as the view is neither changed nor destroyed.
-lockstep_dl_tensor ToDlpack(const TensorView& view);
 
 }  // namespace lockstep
 

@@ -6,11 +6,9 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/deadline.h"
 #include "base/device/device.h"
 #include "base/fork_testing.h"
@@ -188,13 +186,13 @@ TEST(HostStreamTest, DestructionRacesWithTheWaitThatItCutsShort) {
 TEST(HostStreamTest, StreamThatAwaitsAValueCanBeDestroyed) {
   auto stream = NewStream();
   const auto event = NewEvent();
-  std::atomic<uint32_t> word{0};
-  ASSERT_THAT(stream->AwaitValue(&word, 1), IsOk());
-  ASSERT_THAT(stream->WriteValue(&word, 2), IsOk());
+  std::atomic<uint32_t> flag{0};
+  ASSERT_THAT(stream->AwaitValue(&flag, 1), IsOk());
+  ASSERT_THAT(stream->WriteValue(&flag, 2), IsOk());
   ASSERT_THAT(stream->Record(event.get()), IsOk());
   stream.reset();
   EXPECT_TRUE(event->Query());
-  EXPECT_EQ(word, 0);
+  EXPECT_EQ(flag, 0);
 }
 
 TEST(HostStreamTest, WaitersForDifferentPointsAllWake) {
@@ -220,7 +218,7 @@ TEST(HostStreamTest, WaitersForDifferentPointsAllWake) {
 }
 
 TEST(HostStreamTest, ForkedChildIsToldAndMayDestroyWhatItInherited) {
-  std::atomic<uint32_t> word{0};
+  std::atomic<uint32_t> flag{0};
   auto stream = NewStream("parents");
   auto event = NewEvent();
   Gate gate;
@@ -231,8 +229,8 @@ TEST(HostStreamTest, ForkedChildIsToldAndMayDestroyWhatItInherited) {
     if (!absl::IsFailedPrecondition(stream->Record(event.get()))) return 2;
     if (!absl::IsFailedPrecondition(stream->Wait(event.get()))) return 3;
     if (!absl::IsFailedPrecondition(stream->Synchronize(Soon()))) return 4;
-    if (!absl::IsFailedPrecondition(stream->AwaitValue(&word, 0))) return 8;
-    if (!absl::IsFailedPrecondition(stream->WriteValue(&word, 0))) return 9;
+    if (!absl::IsFailedPrecondition(stream->AwaitValue(&flag, 0))) return 8;
+    if (!absl::IsFailedPrecondition(stream->WriteValue(&flag, 0))) return 9;
     if (!absl::IsFailedPrecondition(stream->status())) return 5;
     if (!absl::IsFailedPrecondition(event->Synchronize(Soon()))) return 6;
     if (!event->Query()) return 7;

@@ -1,12 +1,10 @@
 #include "base/device/host_stream.h"
 
-#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
 #include "base/fork.h"
 #include "base/poll.h"
 #include "base/status.h"
@@ -124,18 +122,18 @@ absl::Status HostQueue::PushWait(StreamPoint point) {
   return Push(Entry{nullptr, std::move(point)});
 }
 
-absl::Status HostQueue::PushAwait(const std::atomic<uint32_t>* word, uint32_t value) {
-  return Push(Entry{[this, word, value] {
-                      AwaitWord(*word, value);
+absl::Status HostQueue::PushAwait(const std::atomic<uint32_t>* flag, uint32_t value) {
+  return Push(Entry{[this, flag, value] {
+                      AwaitFlag(*flag, value);
                       return absl::OkStatus();
                     },
                     {},
                     /*after_errors=*/true});
 }
 
-absl::Status HostQueue::PushWrite(std::atomic<uint32_t>* word, uint32_t value) {
-  return Push(Entry{[word, value] {
-                      word->store(value, std::memory_order_release);
+absl::Status HostQueue::PushWrite(std::atomic<uint32_t>* flag, uint32_t value) {
+  return Push(Entry{[flag, value] {
+                      flag->store(value, std::memory_order_release);
                       return absl::OkStatus();
                     },
                     {},
@@ -252,9 +250,9 @@ void HostQueue::AwaitPoint(const StreamPoint& point) {
   worker_waits_for_ = nullptr;
 }
 
-void HostQueue::AwaitWord(const std::atomic<uint32_t>& word, uint32_t value) const {
+void HostQueue::AwaitFlag(const std::atomic<uint32_t>& flag, uint32_t value) const {
   PollUntil(Deadline::Infinite(), [&] {
-    return HasComeTo(word.load(std::memory_order_acquire), value) || stopping_.load(std::memory_order_acquire);
+    return HasComeTo(flag.load(std::memory_order_acquire), value) || stopping_.load(std::memory_order_acquire);
   });
 }
 
@@ -299,16 +297,16 @@ absl::Status HostStream::Wait(Event* event) {
   return queue_->PushWait((*host_event)->point());
 }
 
-absl::Status HostStream::AwaitValue(const std::atomic<uint32_t>* word, uint32_t value) {
+absl::Status HostStream::AwaitValue(const std::atomic<uint32_t>* flag, uint32_t value) {
   if (absl::Status usable = CheckUsable(); !usable.ok()) return usable;
-  if (word == nullptr) return absl::InvalidArgumentError(absl::StrCat("host stream \"", name_, "\": null word"));
-  return queue_->PushAwait(word, value);
+  if (flag == nullptr) return absl::InvalidArgumentError(absl::StrCat("host stream \"", name_, "\": null flag"));
+  return queue_->PushAwait(flag, value);
 }
 
-absl::Status HostStream::WriteValue(std::atomic<uint32_t>* word, uint32_t value) {
+absl::Status HostStream::WriteValue(std::atomic<uint32_t>* flag, uint32_t value) {
   if (absl::Status usable = CheckUsable(); !usable.ok()) return usable;
-  if (word == nullptr) return absl::InvalidArgumentError(absl::StrCat("host stream \"", name_, "\": null word"));
-  return queue_->PushWrite(word, value);
+  if (flag == nullptr) return absl::InvalidArgumentError(absl::StrCat("host stream \"", name_, "\": null flag"));
+  return queue_->PushWrite(flag, value);
 }
 
 absl::Status HostStream::Synchronize(Deadline deadline) {

@@ -1,7 +1,7 @@
 // A host stream and its events; internal to the host device.
 //
-// A stream counts the entries of its queue. A point in its order is therefore a number, and an event is a point plus a
-// reference to the stream's progress: recording enqueues nothing and allocates nothing.
+// A stream counts the entries of its queue, so a point in its order is a number. An event is a point and a reference to the
+// stream's progress: recording enqueues nothing and allocates nothing.
 
 #ifndef BASE_DEVICE_HOST_STREAM_H_
 #define BASE_DEVICE_HOST_STREAM_H_
@@ -24,7 +24,7 @@
 namespace lockstep {
 namespace internal {
 
-// How many entries of a stream's queue are done. Written by the stream, waited for by anyone. Thread-safe.
+// How many entries of a stream's queue are done. The stream advances it, any thread may wait. Thread-safe.
 class StreamProgress {
  public:
   // Acquires what the work up to the point wrote.
@@ -41,7 +41,7 @@ class StreamProgress {
   // Every point counts as reached from now on: the stream is gone.
   void End() { Advance(kEnd); }
 
-  // Waits for the point, the deadline or *cancelled (which takes a WakeWaiters to be noticed; may be null). Whether the
+  // Waits for the point, the deadline or *cancelled (may be null; call WakeWaiters() after setting it). Returns whether the
   // point is reached.
   bool Await(uint64_t point, Deadline deadline, const std::atomic<bool>* cancelled);
   void WakeWaiters();
@@ -50,8 +50,8 @@ class StreamProgress {
   static constexpr uint64_t kEnd = UINT64_MAX;
   static constexpr uint64_t kNobody = UINT64_MAX;
 
-  // The two are a Dekker pair, sequentially consistent: Advance stores done_ and then looks at awaited_, a waiter
-  // stores awaited_ and then looks at done_, so at least one of them sees the other.
+  // A Dekker pair, sequentially consistent: Advance stores done_ and then loads awaited_, a waiter stores awaited_ and then
+  // loads done_. At least one of them sees the other.
   std::atomic<uint64_t> done_{0};
   std::atomic<uint64_t> awaited_{kNobody};  // no waiter waits for less; written with mu_ held
 
@@ -87,7 +87,7 @@ class HostEvent final : public Event {
   StreamPoint point_ ABSL_GUARDED_BY(mu_);
 };
 
-// The queue and the thread that works it off.
+// The queue and the thread that executes it.
 class HostQueue {
  public:
   explicit HostQueue(const std::string& name);
@@ -97,8 +97,8 @@ class HostQueue {
   absl::Status Push(absl::AnyInvocable<absl::Status()> work);
   absl::Status PushWait(StreamPoint point);
   // Stream::AwaitValue and Stream::WriteValue.
-  absl::Status PushAwait(const std::atomic<uint32_t>* word, uint32_t value);
-  absl::Status PushWrite(std::atomic<uint32_t>* word, uint32_t value);
+  absl::Status PushAwait(const std::atomic<uint32_t>* flag, uint32_t value);
+  absl::Status PushWrite(std::atomic<uint32_t>* flag, uint32_t value);
   StreamPoint End() const;
   absl::Status Synchronize(Deadline deadline);
   absl::Status error() const;
@@ -119,7 +119,7 @@ class HostQueue {
   void Execute(Entry* entry);
   void RunWork(absl::AnyInvocable<absl::Status()>* work);
   void AwaitPoint(const StreamPoint& point);
-  void AwaitWord(const std::atomic<uint32_t>& word, uint32_t value) const;
+  void AwaitFlag(const std::atomic<uint32_t>& flag, uint32_t value) const;
 
   // Constant after construction.
   const std::string name_;
@@ -149,8 +149,8 @@ class HostStream final : public Stream {
   absl::Status Copy(void* target, const void* source, size_t bytes) override;
   absl::Status Record(Event* event) override;
   absl::Status Wait(Event* event) override;
-  absl::Status AwaitValue(const std::atomic<uint32_t>* word, uint32_t value) override;
-  absl::Status WriteValue(std::atomic<uint32_t>* word, uint32_t value) override;
+  absl::Status AwaitValue(const std::atomic<uint32_t>* flag, uint32_t value) override;
+  absl::Status WriteValue(std::atomic<uint32_t>* flag, uint32_t value) override;
   absl::Status Synchronize(Deadline deadline) override;
   absl::Status status() const override;
 

@@ -3,7 +3,6 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <string>
 #include <utility>
 
 #include "absl/functional/any_invocable.h"
@@ -69,17 +68,17 @@ class SharingStream final : public Stream {
     LOCKSTEP_RETURN_IF_ERROR(queue_->Wait(event));
     return queue_->Record(end_.get());
   }
-  absl::Status AwaitValue(const std::atomic<uint32_t>* word, uint32_t value) override {
-    if (word == nullptr) return absl::InvalidArgumentError("null word");
-    return Issue([state = state_, word, value] {
+  absl::Status AwaitValue(const std::atomic<uint32_t>* flag, uint32_t value) override {
+    if (flag == nullptr) return absl::InvalidArgumentError("null flag");
+    return Issue([state = state_, flag, value] {
       PollUntil(Deadline::Infinite(),
-                [&] { return state->gone() || HasComeTo(word->load(std::memory_order_acquire), value); });
+                [&] { return state->gone() || HasComeTo(flag->load(std::memory_order_acquire), value); });
     });
   }
-  absl::Status WriteValue(std::atomic<uint32_t>* word, uint32_t value) override {
-    if (word == nullptr) return absl::InvalidArgumentError("null word");
-    return Issue([state = state_, word, value] {
-      if (!state->gone()) word->store(value, std::memory_order_release);
+  absl::Status WriteValue(std::atomic<uint32_t>* flag, uint32_t value) override {
+    if (flag == nullptr) return absl::InvalidArgumentError("null flag");
+    return Issue([state = state_, flag, value] {
+      if (!state->gone()) flag->store(value, std::memory_order_release);
     });
   }
   absl::Status Synchronize(Deadline deadline) override {

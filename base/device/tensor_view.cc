@@ -1,7 +1,6 @@
 #include "base/device/tensor_view.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"

@@ -1,4 +1,4 @@
-// A reduction as data: what a transport needs to know to fold arriving bytes into memory without knowing arithmetic.
+// A reduction as data: what a transport needs to know to reduce arriving bytes into memory without knowing arithmetic.
 
 #ifndef BASE_TYPES_REDUCTION_H_
 #define BASE_TYPES_REDUCTION_H_
@@ -15,7 +15,7 @@ namespace lockstep {
 using CombineFunction = void (*)(void* target, const void* left, const void* right, size_t count);
 
 // targets[t][i] = ((sources[0][i] op sources[1][i]) op sources[2][i]) op ... for `count` elements and every t, in one pass
-// over the memory: what folds in rank order, and writes the result wherever it is needed. At least one target and one
+// over the memory: what reduces in rank order, and writes the result wherever it is needed. At least one target and one
 // source; a single source is copied as it is. 16- and 8-bit floats are computed in float32 and rounded once, at the end;
 // two sources give what CombineFunction gives. A target may equal a source exactly and overlaps none in any other way;
 // targets do not overlap each other. Pure arithmetic, of any alignment, like CombineFunction.

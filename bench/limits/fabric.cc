@@ -20,7 +20,7 @@ uint64_t TagOf(uint64_t piece) { return piece & 0xffffffff; }
 
 absl::StatusOr<OfiProvider> Find(const std::string& provider, const std::string& host) {
   LOCKSTEP_ASSIGN_OR_RETURN(const OfiLibrary* const library, Ofi());
-  OfiWish wish;
+  OfiRequest wish;
   wish.provider = provider;
   LOCKSTEP_ASSIGN_OR_RETURN(wish.address, SocketAddress::Parse(absl::StrCat(host, ":0")));
   return FindProvider(library->api, wish);

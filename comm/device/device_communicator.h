@@ -98,10 +98,10 @@ class DeviceCommunicator : public Communicator {
   absl::Status CanCapture() const override;
   absl::Status status() const override;
   void Abort(const std::string& reason) override;
-  void PostNote(uint64_t topic, const std::string& text) override { host_->PostNote(topic, text); }
-  absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitNotes(uint64_t topic, int count,
-                                                                       Deadline deadline) override {
-    return host_->AwaitNotes(topic, count, deadline);
+  void PostMessage(uint64_t topic, const std::string& text) override { host_->PostMessage(topic, text); }
+  absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitMessages(uint64_t topic, int count,
+                                                                          Deadline deadline) override {
+    return host_->AwaitMessages(topic, count, deadline);
   }
   absl::Status MonitoredBarrier(std::chrono::milliseconds timeout, std::vector<Rank>* missing) override;
   std::string FlightRecords() const override { return host_->FlightRecords(); }

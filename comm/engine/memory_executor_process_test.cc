@@ -76,7 +76,7 @@ absl::Status DriveIntoThePass(MemoryRank* self) {
 
 // Rank 1 is killed before it comes to a collective, or with an argument in the middle of its pass. Rank 0 is told who.
 LOCKSTEP_RANK_FUNCTION(Killed) {
-  LOCKSTEP_ASSIGN_OR_RETURN(auto transport, MeetInProcess(&self, self.rank(), 2));
+  LOCKSTEP_ASSIGN_OR_RETURN(auto transport, ConnectInProcess(&self, self.rank(), 2));
   LOCKSTEP_ASSIGN_OR_RETURN(auto rank, MemoryRank::Create(transport.get(), kCount * sizeof(float), TestDeadline()));
   MemoryJob job;
   if (self.rank() == 0 || !self.arguments().empty()) LOCKSTEP_RETURN_IF_ERROR(StartAllReduce(rank.get(), &job, 1));
@@ -113,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(Where, MemoryPeerDeathTest, testing::Bool(),
 // new memory and sum in it. Rank 2 wakes up and does the rest of its pass, in memory that nobody uses any more, until it
 // finds itself alone. The others' results are as they were, and they sum again.
 LOCKSTEP_RANK_FUNCTION(StoppedInAPass) {
-  LOCKSTEP_ASSIGN_OR_RETURN(auto transport, MeetInProcess(&self, self.rank(), 3));
+  LOCKSTEP_ASSIGN_OR_RETURN(auto transport, ConnectInProcess(&self, self.rank(), 3));
   LOCKSTEP_ASSIGN_OR_RETURN(auto rank, MemoryRank::Create(transport.get(), kCount * sizeof(float), TestDeadline()));
   MemoryJob job;
   LOCKSTEP_RETURN_IF_ERROR(StartAllReduce(rank.get(), &job, 1));
@@ -136,7 +136,7 @@ LOCKSTEP_RANK_FUNCTION(StoppedInAPass) {
   // The end of rank 2's block.
   EXPECT_TRUE(old == nullptr || old_data[kCount - 1] == 1);
 
-  LOCKSTEP_ASSIGN_OR_RETURN(auto second, MeetInProcess(&self, self.rank(), 2));
+  LOCKSTEP_ASSIGN_OR_RETURN(auto second, ConnectInProcess(&self, self.rank(), 2));
   LOCKSTEP_ASSIGN_OR_RETURN(rank, MemoryRank::Create(second.get(), kCount * sizeof(float), TestDeadline()));
   const float* const data = reinterpret_cast<const float*>(rank->data());
   for (const float value : {10.0f, 20.0f}) {

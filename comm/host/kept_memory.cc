@@ -35,7 +35,7 @@ void KeptMemory::Keep(const SymmetricBuffer& buffer) {
   MutexLock lock(&mu_);
   if (engine_ == nullptr) return;
   MutexLock engine_lock(engine_->mutex());
-  const absl::Status kept = engine_->transport()->KeepMemory(buffer.data(), buffer.bytes());
+  const absl::Status kept = engine_->transport()->RegisterMemory(buffer.data(), buffer.bytes());
   if (kept.ok()) {
     kept_.emplace(buffer.data(), buffer.bytes());
   } else {
@@ -48,14 +48,14 @@ void KeptMemory::Forget(const SymmetricBuffer& buffer) {
   MutexLock lock(&mu_);
   if (kept_.erase(buffer.data()) == 0) return;
   MutexLock engine_lock(engine_->mutex());
-  engine_->transport()->ForgetMemory(buffer.data(), buffer.bytes());
+  engine_->transport()->DeregisterMemory(buffer.data(), buffer.bytes());
 }
 
 void KeptMemory::Close() {
   MutexLock lock(&mu_);
   if (engine_ == nullptr) return;
   MutexLock engine_lock(engine_->mutex());
-  for (const auto& [data, bytes] : kept_) engine_->transport()->ForgetMemory(data, bytes);
+  for (const auto& [data, bytes] : kept_) engine_->transport()->DeregisterMemory(data, bytes);
   kept_.clear();
   engine_ = nullptr;
 }

@@ -1,4 +1,4 @@
-// Buffers of a communicator's allocator that its ranks do not share: the transport keeps them (Transport::KeepMemory), so
+// Buffers of a communicator's allocator that its ranks do not share: the transport keeps them (Transport::RegisterMemory), so
 // that a device which is to be told of memory is told once.
 
 #ifndef COMM_HOST_KEPT_MEMORY_H_

@@ -19,7 +19,7 @@
 namespace lockstep {
 namespace {
 
-constexpr size_t kNoteTopicsMax = 64;
+constexpr size_t kMessageTopicsMax = 64;
 
 // What would be refused in a larger world is refused here.
 absl::Status Check(const CollectiveRequest& request) {
@@ -388,19 +388,19 @@ void SelfCommunicator::Abort(const std::string& reason) {
   mailbox_->Fail(status_);
 }
 
-void SelfCommunicator::PostNote(uint64_t topic, const std::string& text) {
+void SelfCommunicator::PostMessage(uint64_t topic, const std::string& text) {
   MutexLock lock(&mu_);
   notes_[topic] = text;
-  if (notes_.size() > kNoteTopicsMax) notes_.erase(notes_.begin());
+  if (notes_.size() > kMessageTopicsMax) notes_.erase(notes_.begin());
 }
 
-absl::StatusOr<std::vector<std::pair<Rank, std::string>>> SelfCommunicator::AwaitNotes(uint64_t topic, int count,
-                                                                                       Deadline deadline) {
+absl::StatusOr<std::vector<std::pair<Rank, std::string>>> SelfCommunicator::AwaitMessages(uint64_t topic, int count,
+                                                                                          Deadline deadline) {
   MutexLock lock(&mu_);
   std::vector<std::pair<Rank, std::string>> notes;
   if (const auto it = notes_.find(topic); it != notes_.end()) notes.emplace_back(Rank(0), it->second);
   if (static_cast<int>(notes.size()) < count) {
-    return absl::DeadlineExceededError(absl::StrCat("there are ", notes.size(), " notes, not ", count));
+    return absl::DeadlineExceededError(absl::StrCat("there are ", notes.size(), " messages, not ", count));
   }
   return notes;
 }

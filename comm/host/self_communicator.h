@@ -45,9 +45,9 @@ class SelfCommunicator : public Communicator {
   }
   absl::Status status() const override;
   void Abort(const std::string& reason) override;
-  void PostNote(uint64_t topic, const std::string& text) override;
-  absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitNotes(uint64_t topic, int count,
-                                                                       Deadline deadline) override;
+  void PostMessage(uint64_t topic, const std::string& text) override;
+  absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitMessages(uint64_t topic, int count,
+                                                                          Deadline deadline) override;
   std::string FlightRecords() const override;
   std::string Describe() const override { return "one rank: collectives are copies"; }
 

@@ -32,15 +32,15 @@ INSTANTIATE_TEST_SUITE_P(Self, CommunicatorConformance, ::testing::Values(Commun
 
 TEST(SelfCommunicator, NotesAreThereForTheOneWhoLeftThem) {
   SelfCommunicator communicator(16);
-  EXPECT_THAT(communicator.AwaitNotes(7, 0, Deadline::Now()), IsOkAndHolds(IsEmpty()));
-  EXPECT_THAT(communicator.AwaitNotes(7, 1, Deadline::Now()), StatusIs(absl::StatusCode::kDeadlineExceeded));
-  communicator.PostNote(7, "text");
-  EXPECT_THAT(communicator.AwaitNotes(7, 1, Deadline::Now()), IsOkAndHolds(ElementsAre(Pair(Rank(0), "text"))));
-  EXPECT_THAT(communicator.AwaitNotes(8, 1, Deadline::Now()), StatusIs(absl::StatusCode::kDeadlineExceeded));
-  for (uint64_t topic = 100; topic < 200; ++topic) communicator.PostNote(topic, "more");
-  EXPECT_THAT(communicator.AwaitNotes(7, 1, Deadline::Now()), StatusIs(absl::StatusCode::kDeadlineExceeded))
+  EXPECT_THAT(communicator.AwaitMessages(7, 0, Deadline::Now()), IsOkAndHolds(IsEmpty()));
+  EXPECT_THAT(communicator.AwaitMessages(7, 1, Deadline::Now()), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  communicator.PostMessage(7, "text");
+  EXPECT_THAT(communicator.AwaitMessages(7, 1, Deadline::Now()), IsOkAndHolds(ElementsAre(Pair(Rank(0), "text"))));
+  EXPECT_THAT(communicator.AwaitMessages(8, 1, Deadline::Now()), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  for (uint64_t topic = 100; topic < 200; ++topic) communicator.PostMessage(topic, "more");
+  EXPECT_THAT(communicator.AwaitMessages(7, 1, Deadline::Now()), StatusIs(absl::StatusCode::kDeadlineExceeded))
       << "the newest 64 topics are kept";
-  EXPECT_THAT(communicator.AwaitNotes(199, 1, Deadline::Now()), IsOkAndHolds(ElementsAre(Pair(Rank(0), "more"))));
+  EXPECT_THAT(communicator.AwaitMessages(199, 1, Deadline::Now()), IsOkAndHolds(ElementsAre(Pair(Rank(0), "more"))));
 }
 
 TEST(SelfCommunicator, AbortEndsIt) {

@@ -15,11 +15,11 @@
 namespace lockstep {
 namespace {
 
-// How long a failure noticed here waits for the hub's announcement, which knows the cause better. The hub takes half a second
-// at most to look at a suspect.
+// How long a failure noticed here waits for the coordinator's announcement, which knows the cause better. The coordinator
+// takes half a second at most to look at a suspect.
 constexpr std::chrono::milliseconds kAnnouncementGrace{2000};
 
-// The hub first asks every rank how far it is.
+// The coordinator first asks every rank how far it is.
 constexpr std::chrono::milliseconds kLateGrace{5000};
 
 constexpr size_t kFlightRecordsPrinted = 16;
@@ -527,14 +527,15 @@ absl::Status TransportCommunicator::status() const {
   return status_;
 }
 
-void TransportCommunicator::PostNote(uint64_t topic, const std::string& text) {
-  if (control_ != nullptr) control_->PostNote(options_.channel, topic, text);
+void TransportCommunicator::PostMessage(uint64_t topic, const std::string& text) {
+  if (control_ != nullptr) control_->PostMessage(options_.channel, topic, text);
 }
 
-absl::StatusOr<std::vector<std::pair<Rank, std::string>>> TransportCommunicator::AwaitNotes(uint64_t topic, int count,
-                                                                                            Deadline deadline) {
-  if (control_ == nullptr) return absl::UnimplementedError("notes need a control channel");
-  return control_->AwaitNotes(options_.channel, topic, count, deadline);
+absl::StatusOr<std::vector<std::pair<Rank, std::string>>> TransportCommunicator::AwaitMessages(uint64_t topic,
+                                                                                               int count,
+                                                                                               Deadline deadline) {
+  if (control_ == nullptr) return absl::UnimplementedError("posted messages need a control channel");
+  return control_->AwaitMessages(options_.channel, topic, count, deadline);
 }
 
 absl::Status TransportCommunicator::MonitoredBarrier(std::chrono::milliseconds timeout, std::vector<Rank>* missing) {

@@ -99,9 +99,9 @@ class TransportCommunicator : public Communicator,
   absl::Status Supports(Collective collective, DType dtype, ReduceOp op) const override;
   absl::Status status() const override;
   void Abort(const std::string& reason) override;
-  void PostNote(uint64_t topic, const std::string& text) override;
-  absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitNotes(uint64_t topic, int count,
-                                                                       Deadline deadline) override;
+  void PostMessage(uint64_t topic, const std::string& text) override;
+  absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitMessages(uint64_t topic, int count,
+                                                                          Deadline deadline) override;
   absl::Status MonitoredBarrier(std::chrono::milliseconds timeout, std::vector<Rank>* missing) override;
   std::string FlightRecords() const override;
   std::string Describe() const override;

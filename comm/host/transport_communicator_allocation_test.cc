@@ -43,7 +43,7 @@ std::atomic<int64_t> allocations{0};
 void Count() {
   char name[16] = {};
   (void)prctl(PR_GET_NAME, name);
-  if (std::strcmp(name, "lockstep-ctl") != 0 && std::strcmp(name, "lockstep-hub") != 0) ++allocations;
+  if (std::strcmp(name, "lockstep-ctl") != 0 && std::strcmp(name, "lockstep-coord") != 0) ++allocations;
 }
 
 void* Checked(void* memory) {

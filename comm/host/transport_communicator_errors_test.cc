@@ -535,11 +535,11 @@ TEST(TransportCommunicatorErrors, AbortEndsABlockingCallOfAnotherThread) {
   aborter.join();
 }
 
-TEST(TransportCommunicatorErrors, WithoutAControlChannelThereAreNoNotes) {
+TEST(TransportCommunicatorErrors, WithoutAControlChannelThereAreNoMessages) {
   LoopbackNetwork network(2);
   Member self(&network, 0);
-  self.communicator->PostNote(1, "lost");
-  EXPECT_THAT(self.communicator->AwaitNotes(1, 1, Soon()), StatusIs(Code::kUnimplemented));
+  self.communicator->PostMessage(1, "lost");
+  EXPECT_THAT(self.communicator->AwaitMessages(1, 1, Soon()), StatusIs(Code::kUnimplemented));
 }
 
 TEST(TransportCommunicatorErrors, DestructionCancelsWhatIsInFlightAndWorkOutlivesAll) {

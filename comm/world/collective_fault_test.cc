@@ -279,7 +279,7 @@ class CollectiveFaultTest : public ::testing::TestWithParam<FaultCase> {
                             "( #[0-9]+.* B, (not begun|sent [0-9]+ B, received [0-9]+ B)|.* with any tag|.* with tag "
                             "[0-9]+|.*: the communicator has ended)"))));
     EXPECT_THAT(errors, Each(ContainsRegex(absl::StrCat("collective=", call))));
-    // When rank 0 says goodbye, nobody is left to tell all ranks the same.
+    // When rank 0 disconnects, nobody is left to tell all ranks the same.
     if (victim != 0 || fault() != kClose) {
       std::vector<std::string> causes;
       for (const std::string& error : errors) causes.push_back(CauseIn(error, victim));

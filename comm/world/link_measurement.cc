@@ -31,7 +31,7 @@ constexpr size_t kHostsMax = 8;
 // No reducer's, which count up from where they began, nor the world transport's, which is the last.
 constexpr uint64_t kMeasurementTopic = ~uint64_t{1};
 
-// How long the hub may take to announce what was reported to it.
+// How long the coordinator may take to announce what was reported to it.
 constexpr std::chrono::milliseconds kAnnouncementGrace{2000};
 
 // The processor's part. It works piece by piece on a vector that its fastest caches do not hold, as collectives do.
@@ -177,9 +177,9 @@ absl::StatusOr<MeasuredCosts> MeasureLinks(ProgressEngine* engine, ControlChanne
   }
   if (leaders.count(self) > 0) {
     LOCKSTEP_RETURN_IF_ERROR(MeasureProcessor(&mine));
-    control->PostNote(channel, kMeasurementTopic, EncodeMeasuredCosts(mine));
+    control->PostMessage(channel, kMeasurementTopic, EncodeMeasuredCosts(mine));
   }
-  const auto notes = control->AwaitNotes(channel, kMeasurementTopic, static_cast<int>(leaders.size()), deadline);
+  const auto notes = control->AwaitMessages(channel, kMeasurementTopic, static_cast<int>(leaders.size()), deadline);
   if (!notes.ok()) {
     // What was announced says it better.
     return control->AwaitFailure(channel, Annotate(notes.status(), "wait for the ranks that measure links"),

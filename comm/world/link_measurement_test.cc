@@ -146,7 +146,7 @@ class MeasureLinksTest : public ::testing::Test {
       options.rank = Rank(rank);
       options.size = size;
       options.job_id = "job";
-      options.hub_bind_address = *SocketAddress::Parse("127.0.0.1:0");
+      options.coordinator_bind_address = *SocketAddress::Parse("127.0.0.1:0");
       options.on_failure = [](const Failure&) {};
       options.progress = [] { return std::vector<std::pair<ChannelId, Progress>>(); };
       absl::StatusOr<std::unique_ptr<ControlChannel>> control =

@@ -36,7 +36,6 @@
 #include "transport/store/store_open.h"
 #include "transport/store/store_tcp_server.h"
 #include "transport/store/store_url.h"
-#include "transport/tcp/congestion_control.h"
 #include "transport/tcp/socket_tuning.h"
 #include "transport/tcp/tcp_transport.h"
 #include "transport/transport.h"
@@ -219,7 +218,7 @@ WorldHosts HostsOf(const WorldSpec& spec) {
   return spec.local_size > 0 ? WorldHosts::kSeveral : WorldHosts::kUnknown;
 }
 
-// The address at which the others reach this rank, before anything is connected: what the hub binds.
+// The address at which the others reach this rank, before anything is connected: what the coordinator binds.
 absl::StatusOr<InterfaceChoice> ChooseBindAddress(const WorldSpec& spec, const Settings& settings) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<InterfaceAddress> candidates, ListInterfaceAddresses());
   absl::StatusOr<InterfaceChoice> choice = ChooseInterface(candidates, settings.interface.value, HostsOf(spec));
@@ -376,14 +375,14 @@ absl::Status ConnectedWorld::Connect(const WorldSpec& spec, const absl::StatusOr
       read.ok() ? ChooseBindAddress(spec, settings) : absl::StatusOr<InterfaceChoice>(read.status());
   control.only_leaves = !interface.ok();
   if (interface.ok()) {
-    control.hub_bind_address = interface->chosen.address.WithPort(0);
+    control.coordinator_bind_address = interface->chosen.address.WithPort(0);
     control.why_loopback = WhyLoopback(spec, settings, *interface);
     if (!control.why_loopback.empty()) LOCKSTEP_LOG(kWarning) << control.why_loopback << ": no other host can reach it";
   } else if (spec.rank == Rank(0)) {
     ControlChannel::Refuse(control, store, interface.status());
     return interface.status();
   }
-  // Who cannot go on goes to the hub all the same, if it is there, to say why.
+  // Who cannot go on goes to the coordinator all the same, if it is there, to say why.
   absl::StatusOr<std::unique_ptr<ControlChannel>> created =
       ControlChannel::Create(std::move(control), store,
                              interface.ok() ? deadline : Deadline::Earlier(deadline, Deadline::After(kTellingTime)));

@@ -1,6 +1,6 @@
 // World: the ranks of a job, connected. Made from options and the environment, by every rank at once.
 //
-// Owns what one rank needs to take part: its seat at the control channel, its transport, the progress engine, and the
+// Owns what one rank needs to take part: its slot at the control channel, its transport, the progress engine, and the
 // communicator of all ranks. A world of one has the communicator alone and starts no thread.
 
 #ifndef COMM_WORLD_WORLD_H_
@@ -79,7 +79,7 @@ class World {
   // Destroys the communicator of all ranks alone: the parts that it was split into go on.
   virtual void CloseCommunicator() = 0;
 
-  // Says goodbye, and ends all communicators of the world: operations in flight complete with CANCELLED, and later calls are. For
+  // Disconnects, and ends all communicators of the world: operations in flight complete with CANCELLED, and later calls are. For
   // when something that was made of them is still there; it may go at any time afterwards, and the communicators with it. Waits
   // for no peer. Idempotent; any thread.
   virtual void Close() = 0;

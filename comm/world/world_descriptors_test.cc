@@ -165,7 +165,7 @@ TEST_F(WorldDescriptorsTest, OfAnyNumberMakeAWorldOrAReason) {
   ExpectGoodEnd();
 }
 
-// The same of rank 0, which has the hub.
+// The same of rank 0, which has the coordinator.
 TEST_F(WorldDescriptorsTest, OfRankZeroMakeAWorldOrAReason) {
   Start(0);
   int failed = 0;

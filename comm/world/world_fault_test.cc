@@ -239,7 +239,7 @@ TEST_P(WorldFaultTest, AMonitoredBarrierEndsWithARankThatDies) {
   ExpectSurvivorsGoOn();
 }
 
-// Neither a death nor a goodbye. A child that exits before says nothing, though it has the parent's exit handlers.
+// Neither a death nor a disconnect. A child that exits before says nothing, though it has the parent's exit handlers.
 TEST_P(WorldFaultTest, ARankThatExitsWithoutDestroyingItsWorldIsToldFromOneThatDied) {
   StartWorld(kPatience);
   Tell(victim(), "fork_exit");

@@ -322,7 +322,7 @@ TEST(World, OptionsOfEachRankAloneMayDiffer) {
   }));
 }
 
-// The hub knows at once, and so does everybody: rank 0 would wait for a rank that cannot come.
+// The coordinator knows at once, and so does everybody: rank 0 would wait for a rank that cannot come.
 TEST(World, WorldSizesMustAgree) {
   MemoryStore store;
   const auto begin = Deadline::Clock::now();
@@ -361,7 +361,7 @@ TEST(World, ARankThatCannotGoOnTellsTheOthersAtOnce) {
       const std::vector<absl::Status> errors = StatusesOf(CreateWorlds(&store, 3, change));
       EXPECT_LT(Deadline::Clock::now() - begin, TestWorldOptions(&store, 0, 3).setup_timeout / 2);
       EXPECT_THAT(errors[failing].message(), HasSubstr(c.text));
-      // By the store or by the hub, which names itself first.
+      // By the store or by the coordinator, which names itself first.
       const std::string who = absl::StrCat("rank ", failing, " (host ");
       for (int rank = 0; rank < 3; ++rank) {
         if (rank == failing) continue;
@@ -572,14 +572,14 @@ TEST(World, NotesReachEveryRank) {
   ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
   RunRanks(3, [&](int rank) {
     Communicator& self = *(*worlds[rank])->communicator();
-    if (rank != 1) self.PostNote(77, absl::StrCat("from ", rank));
-    EXPECT_THAT(self.AwaitNotes(77, 2, Soon()),
+    if (rank != 1) self.PostMessage(77, absl::StrCat("from ", rank));
+    EXPECT_THAT(self.AwaitMessages(77, 2, Soon()),
                 IsOkAndHolds(ElementsAre(Pair(Rank(0), "from 0"), Pair(Rank(2), "from 2"))));
-    EXPECT_THAT(self.AwaitNotes(78, 1, Deadline::AfterMs(10)), StatusIs(Code::kDeadlineExceeded));
+    EXPECT_THAT(self.AwaitMessages(78, 1, Deadline::AfterMs(10)), StatusIs(Code::kDeadlineExceeded));
   });
 }
 
-// The job's end, where ranks come to it one by one: rank 0, where the hub is, first.
+// The job's end, where ranks come to it one by one: rank 0, where the coordinator is, first.
 TEST(World, ARankThatLeavesAfterTheLastCollectiveDisturbsNobody) {
   std::chrono::nanoseconds shortest = std::chrono::nanoseconds::max();
   for (int round = 0; round < 5; ++round) {
@@ -637,7 +637,7 @@ TEST(World, ARankThatLeavesInTheMiddleEndsTheOthersByName) {
     const int neighbour = (leaver + 1) % 4, opposite = (leaver + 2) % 4;
     EXPECT_THAT(errors[neighbour], StatusIs(Code::kAborted, AllOf(HasSubstr(absl::StrCat("rank ", leaver, " (host ")),
                                                                   HasSubstr("has closed its communicator"))));
-    // With rank 0 the hub is gone: who is no neighbour of it only sees its own neighbours leave in turn.
+    // With rank 0 the coordinator is gone: who is no neighbour of it only sees its own neighbours leave in turn.
     if (leaver != 0) {
       EXPECT_EQ(errors[opposite], errors[neighbour]);
     }

@@ -189,9 +189,9 @@ absl::StatusOr<bool> WorldTransport::AllShareMemory(ControlChannel* control, abs
   const size_t expected =
       choice_ == TransportChoice::kShm ? members.size() : std::count_if(members.begin(), members.end(), is_here);
   const ChannelId channel = ChannelRegistry::kWorldChannel;
-  control->PostNote(channel, kSharingTopic, neighbours_.size() + 1 == expected ? kAll : why_not_all_);
+  control->PostMessage(channel, kSharingTopic, neighbours_.size() + 1 == expected ? kAll : why_not_all_);
   const auto await_notes = [&](Deadline until) {
-    return control->AwaitNotes(channel, kSharingTopic, static_cast<int>(members.size()), until);
+    return control->AwaitMessages(channel, kSharingTopic, static_cast<int>(members.size()), until);
   };
   // A rank that this one has given up may still be waiting for the answer to its own hello.
   auto notes = await_notes(Deadline::Earlier(deadline, Deadline::After(kPause)));

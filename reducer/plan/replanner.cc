@@ -85,7 +85,7 @@ void Replanner::Request() {
 
 void Replanner::Fetch(uint64_t topic) {
   while (!stop_.load(std::memory_order_relaxed)) {
-    const auto notes = communicator_->AwaitNotes(topic, 1, Deadline::AfterMs(kFetchSliceMs));
+    const auto notes = communicator_->AwaitMessages(topic, 1, Deadline::AfterMs(kFetchSliceMs));
     if (absl::IsDeadlineExceeded(notes.status())) continue;
     if (!notes.ok() || notes->empty()) return;  // the communicator is over
     const std::string& text = notes->front().second;
@@ -131,7 +131,7 @@ void Replanner::Record(const std::vector<size_t>& order, const std::function<boo
     text.clear();
     groups.clear();
   }
-  communicator_->PostNote(first_topic_ + plans_ - 1, text);
+  communicator_->PostMessage(first_topic_ + plans_ - 1, text);
   groups_ = std::move(groups);
   held_.store(true, std::memory_order_release);
 }

@@ -87,7 +87,9 @@ class ReplannerTest : public ::testing::Test {
     while (!of(rank).held() && !deadline.passed()) std::this_thread::yield();
     return of(rank).held();
   }
-  bool Posted(uint64_t plan) { return world_.communicator(0)->AwaitNotes(kFirstTopic + plan, 1, Deadline::Now()).ok(); }
+  bool Posted(uint64_t plan) {
+    return world_.communicator(0)->AwaitMessages(kFirstTopic + plan, 1, Deadline::Now()).ok();
+  }
 
   LoopbackWorld world_{2};
   std::vector<Parameter> table_;

@@ -50,7 +50,7 @@ bool StepOutcome::Poisons(size_t bucket) {
     topic = first_topic_ + step_;
     note = PackMessage(failure_);
   }
-  communicator_->PostNote(topic, note);
+  communicator_->PostMessage(topic, note);
   return true;
 }
 
@@ -76,7 +76,7 @@ absl::Status StepOutcome::communication() const {
 }
 
 absl::Status StepOutcome::Incomplete(uint64_t step, int failed_ranks, const std::string& more) const {
-  const auto notes = communicator_->AwaitNotes(first_topic_ + step, failed_ranks, Deadline::After(kNotesTimeout));
+  const auto notes = communicator_->AwaitMessages(first_topic_ + step, failed_ranks, Deadline::After(kNotesTimeout));
   std::string text = absl::StrCat("backward ", step, " is incomplete: ");
   ErrorInfo first;
   if (notes.ok()) {

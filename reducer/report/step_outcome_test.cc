@@ -27,7 +27,7 @@ using ::testing::Pair;
 constexpr uint64_t kFirstTopic = 1000;
 
 absl::StatusOr<std::vector<std::pair<Rank, std::string>>> NotesOf(Communicator* communicator, uint64_t step) {
-  return communicator->AwaitNotes(kFirstTopic + step, 1, Deadline::Now());
+  return communicator->AwaitMessages(kFirstTopic + step, 1, Deadline::Now());
 }
 
 class StepOutcomeTest : public ::testing::Test {
@@ -155,8 +155,8 @@ TEST(StepOutcome, CountsTheRanksWhoseNotesAreLost) {
   class Forgetful : public testing::NotingCommunicator {
    public:
     using NotingCommunicator::NotingCommunicator;
-    absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitNotes(uint64_t topic, int count,
-                                                                         Deadline deadline) override {
+    absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitMessages(uint64_t topic, int count,
+                                                                            Deadline deadline) override {
       EXPECT_EQ(topic, kFirstTopic + 7);
       EXPECT_EQ(count, 3);
       EXPECT_FALSE(deadline.infinite());

@@ -174,7 +174,7 @@ class RecordingCommunicator : public testing::NotingCommunicator {
 
 TEST(AllGatherSparse, SendsAnOutlineAndThenOnlyRowsOnce) {
   SelfCommunicator self(16);
-  testing::MemoryNoteBoard board;
+  testing::MemoryMessageBoard board;
   RecordingCommunicator communicator(&self, &board);
   SparseOptions options;
   options.timeout = std::chrono::seconds(7);

@@ -17,7 +17,7 @@
 #include "base/status.h"
 #include "transport/control/control_client.h"
 #include "transport/control/control_connection.h"
-#include "transport/control/control_hub.h"
+#include "transport/control/control_coordinator.h"
 #include "transport/control/control_protocol.h"
 #include "transport/control/control_store.h"
 #include "transport/wakeup.h"
@@ -26,8 +26,8 @@ namespace lockstep {
 namespace {
 
 using control::Connection;
+using control::CoordinatorRecord;
 using control::FailureRecord;
-using control::HubRecord;
 using control::ThisProcess;
 using std::chrono::milliseconds;
 
@@ -36,7 +36,7 @@ constexpr milliseconds kLogInterval(5000);
 constexpr milliseconds kLookAgain(500);
 // Between two attempts at an address that turned out to be stale.
 constexpr milliseconds kRetryPause(20);
-// A hub that does not answer rank 0 within this is taken for dead, and its address is replaced.
+// A coordinator that does not answer rank 0 within this is taken for dead, and its address is replaced.
 constexpr milliseconds kProbeTime(1000);
 // What stands in the store when a rank comes may be of a set-up that failed, and rank 0 about to try another: it has this long to
 // replace it.
@@ -50,24 +50,24 @@ uint64_t NewWorldId() {
   return id;
 }
 
-// The connection of a rank that the hub has welcomed.
-struct Greeted {
+// The connection of a rank that the coordinator has welcomed.
+struct Welcomed {
   Connection connection;
   control::Welcome welcome;
   std::vector<control::Message> early;  // what came along with the welcome
 };
 
-// How an attempt at a hub ended.
+// How an attempt at a coordinator ended.
 struct Attempt {
-  absl::optional<Greeted> greeted;
+  absl::optional<Welcomed> welcomed;
   absl::Status status;
-  // The hub itself said no, and why; otherwise there may be no hub of ours at all.
+  // The coordinator itself said no, and why; otherwise there may be no coordinator of ours at all.
   absl::optional<control::RejectReason> rejected;
 };
 
 // Connects and introduces this rank. Gives up at the deadline, or when `go_on`, asked every kLookAgain, says no.
-Attempt TryHub(const ControlOptions& options, const HubRecord& record, Deadline deadline,
-               const std::function<bool()>& go_on) {
+Attempt TryCoordinator(const ControlOptions& options, const CoordinatorRecord& record, Deadline deadline,
+                       const std::function<bool()>& go_on) {
   Attempt attempt;
   absl::StatusOr<UniqueFd> socket = absl::UnavailableError("");
   do {
@@ -85,10 +85,10 @@ Attempt TryHub(const ControlOptions& options, const HubRecord& record, Deadline 
   hello.world = record.world;
   hello.host = self.host;
   hello.pid = self.pid;
-  Connection connection(*std::move(socket), control::kHubFrameBytesMax);
+  Connection connection(*std::move(socket), control::kCoordinatorFrameBytesMax);
   connection.Queue(std::make_shared<const std::string>(control::Encode(hello)));
 
-  const std::string where = absl::StrCat("control hub at ", record.address.ToString());
+  const std::string where = absl::StrCat("coordinator at ", record.address.ToString());
   for (;;) {
     connection.Flush();
     std::vector<control::Message> messages;
@@ -97,7 +97,7 @@ Attempt TryHub(const ControlOptions& options, const HubRecord& record, Deadline 
       if (auto* welcome = std::get_if<control::Welcome>(&messages[0])) {
         control::Welcome taken = std::move(*welcome);
         messages.erase(messages.begin());
-        attempt.greeted.emplace(Greeted{std::move(connection), std::move(taken), std::move(messages)});
+        attempt.welcomed.emplace(Welcomed{std::move(connection), std::move(taken), std::move(messages)});
         return attempt;
       }
       if (const auto* reject = std::get_if<control::Reject>(&messages[0])) {
@@ -122,22 +122,22 @@ Attempt TryHub(const ControlOptions& options, const HubRecord& record, Deadline 
   }
 }
 
-// Puts the address of our hub into the store. What stands there may be left over from a world that crashed, or belong
+// Puts the address of our coordinator into the store. What stands there may be left over from a world that crashed, or belong
 // to a rank 0 that is alive: only asking it tells.
 absl::Status Publish(const ControlOptions& options, Store* store, const std::string& record, Deadline deadline) {
   const std::string key = control::StoreKey(options.job_id);
-  const std::string attempt = absl::StrCat("publish the control hub in ", store->Describe());
+  const std::string attempt = absl::StrCat("publish the coordinator in ", store->Describe());
   for (;;) {
     absl::StatusOr<std::string> before = store->Get(key, deadline);
     if (absl::IsNotFound(before.status())) before = std::string();
     if (!before.ok()) return Annotate(before.status(), attempt);
     if (!before->empty()) {
-      if (const absl::StatusOr<HubRecord> other = control::DecodeHubRecord(*before); other.ok()) {
+      if (const absl::StatusOr<CoordinatorRecord> other = control::DecodeCoordinatorRecord(*before); other.ok()) {
         const Deadline probe = Deadline::Earlier(deadline, Deadline::After(kProbeTime));
-        const Attempt answer = TryHub(options, *other, probe, [] { return true; });
+        const Attempt answer = TryCoordinator(options, *other, probe, [] { return true; });
         if (answer.rejected == control::RejectReason::kRefused) return answer.status;
       }
-      LOCKSTEP_LOG(kInfo) << "replaces the left-over address of a control hub in " << store->Describe();
+      LOCKSTEP_LOG(kInfo) << "replaces the left-over address of a coordinator in " << store->Describe();
     }
     const absl::StatusOr<std::string> after = store->CompareAndSet(key, *before, record, deadline);
     // An embedder's store may know no more than set and get; of two rank 0s that start at the same moment the later one
@@ -155,23 +155,23 @@ absl::Status Publish(const ControlOptions& options, Store* store, const std::str
   return absl::OkStatus();
 }
 
-// A rank that looks for rank 0's hub in the store.
+// A rank that looks for rank 0's coordinator in the store.
 class Search {
  public:
   Search(const ControlOptions& options, Store* store, Deadline deadline)
       : options_(options), store_(store), key_(control::StoreKey(options.job_id)), deadline_(deadline) {}
 
-  // Waits for the hub to appear and to welcome us. Any failure of an address that is not the hub's own refusal may mean that a
-  // crashed world left it there, so the store is read again until the deadline.
-  absl::StatusOr<Greeted> Run();
+  // Waits for the coordinator to appear and to welcome us. Only the coordinator's own refusal ends the search: an address
+  // that fails otherwise may be left over from a crashed world, so the store is read again until the deadline.
+  absl::StatusOr<Welcomed> Run();
 
  private:
-  // Done, one way or the other, with what stands in the store; nothing when it is of no use.
-  absl::optional<absl::StatusOr<Greeted>> Take(const std::string& text);
-  // The hub of another job, which turns us away, and says so; or, just there, our own.
-  absl::optional<Greeted> KnockNextDoor();
+  // The result of what the store holds; nothing if that is of no use.
+  absl::optional<absl::StatusOr<Welcomed>> Take(const std::string& text);
+  // Tries the store's own host: a coordinator of another job, which refuses us and says so, or our own.
+  absl::optional<Welcomed> TryLocalCoordinator();
   void LogNowAndThen();
-  // What keeps this rank from the hub is told to the others.
+  // Tells the other ranks why this rank cannot reach the coordinator.
   absl::Status Fail(const absl::Status& why);
 
   const ControlOptions& options_;
@@ -197,16 +197,16 @@ absl::Status Search::Fail(const absl::Status& why) {
   return why;
 }
 
-absl::optional<Greeted> Search::KnockNextDoor() {
+absl::optional<Welcomed> Search::TryLocalCoordinator() {
   const absl::StatusOr<std::string> text = store_->Get(control::kAnyJobKey, Deadline::After(kProbeTime));
-  const absl::StatusOr<HubRecord> record = text.ok() ? control::DecodeHubRecord(*text) : text.status();
+  const absl::StatusOr<CoordinatorRecord> record = text.ok() ? control::DecodeCoordinatorRecord(*text) : text.status();
   if (!record.ok()) return absl::nullopt;
-  Attempt attempt = TryHub(options_, *record, Deadline::After(kProbeTime), [] { return true; });
+  Attempt attempt = TryCoordinator(options_, *record, Deadline::After(kProbeTime), [] { return true; });
   if (attempt.rejected == control::RejectReason::kRefused) next_door_ = absl::StrCat("; ", attempt.status.message());
-  return std::move(attempt.greeted);
+  return std::move(attempt.welcomed);
 }
 
-absl::optional<absl::StatusOr<Greeted>> Search::Take(const std::string& text) {
+absl::optional<absl::StatusOr<Welcomed>> Search::Take(const std::string& text) {
   if (absl::optional<FailureRecord> failure = control::FailureFor(options_.rank, text); failure.has_value()) {
     const bool earlier = failure->attempt < options_.attempt;
     last_failure_ = failure->status;
@@ -215,29 +215,29 @@ absl::optional<absl::StatusOr<Greeted>> Search::Take(const std::string& text) {
     if (earlier) return absl::nullopt;
     return failure->status;
   }
-  const absl::StatusOr<HubRecord> record = control::DecodeHubRecord(text);
+  const absl::StatusOr<CoordinatorRecord> record = control::DecodeCoordinatorRecord(text);
   last_failure_ = record.status();
   if (absl::IsFailedPrecondition(record.status())) return Fail(record.status());
   if (!record.ok()) return absl::nullopt;
   if (options_.only_leaves && record->attempt > options_.attempt) return absl::CancelledError("a later attempt");
   Deadline overruled = Deadline::Infinite();
-  Attempt attempt = TryHub(options_, *record, deadline_, [&] {
+  Attempt attempt = TryCoordinator(options_, *record, deadline_, [&] {
     LogNowAndThen();
     const absl::StatusOr<std::string> now = store_->Get(key_, deadline_);
     if (!now.ok()) return !absl::IsNotFound(now.status());
     if (*now == text) return true;
-    // What another rank has told there the hub tells as well; one that is dead does not.
+    // What another rank has told there the coordinator tells as well; one that is dead does not.
     const absl::optional<FailureRecord> failure = control::FailureFor(options_.rank, *now);
     if (!failure.has_value() || failure->attempt < options_.attempt) return false;
     overruled = Deadline::Earlier(overruled, Deadline::After(kProbeTime));
     return !overruled.passed();
   });
-  if (attempt.greeted.has_value()) return *std::move(attempt.greeted);
+  if (attempt.welcomed.has_value()) return *std::move(attempt.welcomed);
   if (attempt.rejected.has_value() && attempt.rejected != control::RejectReason::kOtherWorld) return attempt.status;
   last_failure_ = attempt.status;
   // No other address makes that better.
   if (absl::IsResourceExhausted(attempt.status)) return Fail(attempt.status);
-  // A hub listens before its address is told: nobody is there, or not on this machine.
+  // A coordinator listens before its address is told: nobody is there, or not on this machine.
   const std::string host = ThisProcess(options_.rank).host;
   if (record->address.loopback() && record->host != host && believe_.passed()) {
     return Fail(absl::FailedPreconditionError(
@@ -247,7 +247,7 @@ absl::optional<absl::StatusOr<Greeted>> Search::Take(const std::string& text) {
   return absl::nullopt;
 }
 
-absl::StatusOr<Greeted> Search::Run() {
+absl::StatusOr<Welcomed> Search::Run() {
   for (;;) {
     const absl::StatusOr<std::string> text =
         store_->Wait(key_, Deadline::Earlier(deadline_, Deadline::After(kLogInterval)));
@@ -255,11 +255,11 @@ absl::StatusOr<Greeted> Search::Run() {
       return Annotate(text.status(), absl::StrCat("wait for rank 0 in ", store_->Describe()));
     }
     if (text.ok()) {
-      if (absl::optional<absl::StatusOr<Greeted>> taken = Take(*text)) return *std::move(taken);
+      if (absl::optional<absl::StatusOr<Welcomed>> taken = Take(*text)) return *std::move(taken);
       if (!deadline_.passed()) std::this_thread::sleep_for(kRetryPause);
     }
     if (deadline_.passed() || next_log_.passed()) {
-      if (absl::optional<Greeted> greeted = KnockNextDoor()) return *std::move(greeted);
+      if (absl::optional<Welcomed> welcomed = TryLocalCoordinator()) return *std::move(welcomed);
     }
     if (deadline_.passed()) {
       return absl::DeadlineExceededError(absl::StrCat(
@@ -280,20 +280,20 @@ absl::Status Check(const ControlOptions& options) {
         absl::StrCat("the job id has ", options.job_id.size(), " bytes; at most ", kJobIdBytesMax, " are allowed"));
   }
   if (options.peer_timeout <= milliseconds(0)) return absl::InvalidArgumentError("peer_timeout must be positive");
-  const SocketAddress& address = options.hub_bind_address;
+  const SocketAddress& address = options.coordinator_bind_address;
   if (options.rank == Rank(0) && (address.length() == 0 || address.wildcard())) {
-    return absl::InvalidArgumentError("hub_bind_address must be an address that the other ranks can reach");
+    return absl::InvalidArgumentError("coordinator_bind_address must be an address that the other ranks can reach");
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<ControlChannel>> MakeClient(control::Client::Setup setup, Greeted greeted,
+absl::StatusOr<std::unique_ptr<ControlChannel>> MakeClient(control::Client::Setup setup, Welcomed welcomed,
                                                            Wakeup wakeup) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress local, LocalAddress(greeted.connection.socket()));
+  LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress local, LocalAddress(welcomed.connection.socket()));
   setup.local_address = local.WithPort(0);
-  setup.welcome = std::move(greeted.welcome);
-  auto client = std::make_unique<control::Client>(std::move(setup), std::move(greeted.connection), std::move(wakeup));
-  const absl::Status started = client->Start(std::move(greeted.early));
+  setup.welcome = std::move(welcomed.welcome);
+  auto client = std::make_unique<control::Client>(std::move(setup), std::move(welcomed.connection), std::move(wakeup));
+  const absl::Status started = client->Start(std::move(welcomed.early));
   if (started.ok()) return client;
   client->LeaveBecause(started);
   return started;
@@ -311,21 +311,21 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> CreateOfRankZero(control::Client
                                                                  Deadline deadline) {
   const ControlOptions options = setup.options;
   LOCKSTEP_ASSIGN_OR_RETURN(Wakeup wakeup, Wakeup::Create());
-  control::Hub::Options hub_options;
-  hub_options.bind_address = options.hub_bind_address;
-  hub_options.size = options.size;
-  hub_options.job_id = options.job_id;
-  hub_options.world_id = NewWorldId();
-  hub_options.peer_timeout = options.peer_timeout;
-  hub_options.self = ThisProcess(options.rank);
-  LOCKSTEP_ASSIGN_OR_RETURN(setup.hub, control::Hub::Start(hub_options));
-  const HubRecord record = {setup.hub->address(), hub_options.world_id, hub_options.self.pid, options.attempt,
-                            hub_options.self.host};
-  // Rank 0 takes its seat before anybody else can know of the hub.
-  Attempt attempt = TryHub(options, record, deadline, [&setup] { return setup.hub->status().ok(); });
-  LOCKSTEP_RETURN_IF_ERROR(setup.hub->status());
-  if (!attempt.greeted.has_value()) return Annotate(attempt.status, "rank 0 cannot reach its own hub");
-  const std::string text = control::EncodeHubRecord(record);
+  control::Coordinator::Options coordinator_options;
+  coordinator_options.bind_address = options.coordinator_bind_address;
+  coordinator_options.size = options.size;
+  coordinator_options.job_id = options.job_id;
+  coordinator_options.world_id = NewWorldId();
+  coordinator_options.peer_timeout = options.peer_timeout;
+  coordinator_options.self = ThisProcess(options.rank);
+  LOCKSTEP_ASSIGN_OR_RETURN(setup.coordinator, control::Coordinator::Start(coordinator_options));
+  const CoordinatorRecord record = {setup.coordinator->address(), coordinator_options.world_id,
+                                    coordinator_options.self.pid, options.attempt, coordinator_options.self.host};
+  // Rank 0 takes its slot before anybody else can know of the coordinator.
+  Attempt attempt = TryCoordinator(options, record, deadline, [&setup] { return setup.coordinator->status().ok(); });
+  LOCKSTEP_RETURN_IF_ERROR(setup.coordinator->status());
+  if (!attempt.welcomed.has_value()) return Annotate(attempt.status, "rank 0 cannot reach its own coordinator");
+  const std::string text = control::EncodeCoordinatorRecord(record);
   setup.hindrance = [store, options] {
     if (options.hindrance != nullptr) LOCKSTEP_RETURN_IF_ERROR(options.hindrance());
     const absl::Status told = control::LookForFailure(store, control::StoreKey(options.job_id), options.attempt);
@@ -338,8 +338,8 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> CreateOfRankZero(control::Client
     if (*published) EndSetup(options, store, text, result, std::move(untold));
   };
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<ControlChannel> client,
-                            MakeClient(std::move(setup), *std::move(attempt.greeted), std::move(wakeup)));
-  // Published once heartbeats flow: asking after an older hub may take longer than the peer timeout.
+                            MakeClient(std::move(setup), *std::move(attempt.welcomed), std::move(wakeup)));
+  // Published once heartbeats flow: asking after an older coordinator may take longer than the peer timeout.
   LOCKSTEP_RETURN_IF_ERROR(Publish(options, store, text, deadline));
   *published = true;
   return client;
@@ -363,8 +363,8 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> ControlChannel::Create(ControlOp
                          control::SaidBy(ThisProcess(options.rank), wakeup.status()));
     return wakeup.status();
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(Greeted greeted, Search(options, store, deadline).Run());
-  return MakeClient(std::move(setup), std::move(greeted), *std::move(wakeup));
+  LOCKSTEP_ASSIGN_OR_RETURN(Welcomed welcomed, Search(options, store, deadline).Run());
+  return MakeClient(std::move(setup), std::move(welcomed), *std::move(wakeup));
 }
 
 void ControlChannel::Refuse(const ControlOptions& options, Store* store, const absl::Status& why) {

@@ -11,11 +11,11 @@ namespace {
 
 constexpr size_t kBarriersMax = 1024;
 
-Notes Compose(const std::set<int>& entered, uint64_t request) {
-  Notes notes;
-  notes.request = request;
-  for (const int rank : entered) notes.notes.emplace_back(Rank(rank), "");
-  return notes;
+PostedMessages Compose(const std::set<int>& entered, uint64_t request) {
+  PostedMessages messages;
+  messages.request = request;
+  for (const int rank : entered) messages.messages.emplace_back(Rank(rank), "");
+  return messages;
 }
 
 }  // namespace

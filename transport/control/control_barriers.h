@@ -1,10 +1,11 @@
-// The monitored barriers of a world: who has entered which, and whose time is up. Pure bookkeeping; the hub's thread alone uses it.
+// Barriers: the monitored barriers of a world: who has entered which, and when each times out. Only the coordinator's thread uses
+// it.
 //
-// A barrier ends once: when all its ranks have entered, or when the first of those who wait has no time left. All who wait then
-// get the same list of ranks that had entered, and so does whoever enters later, who is not on it.
+// A barrier ends once: when all its ranks have entered, or when the timeout of the first waiting rank passes. All waiting ranks
+// then get the same list of ranks that had entered. A rank that enters later gets that list too, and is not on it.
 //
-// Bounded: 1024 barriers that not all ranks have entered, of which the oldest goes first. Those who wait in it run into
-// their own deadline.
+// Bounded: 1024 barriers that not all ranks have entered, of which the oldest is dropped first. Ranks that wait in it run into
+// their own deadlines.
 
 #ifndef TRANSPORT_CONTROL_CONTROL_BARRIERS_H_
 #define TRANSPORT_CONTROL_CONTROL_BARRIERS_H_
@@ -29,15 +30,15 @@ class Barriers {
   using TimePoint = Deadline::Clock::time_point;
   struct Answer {
     int rank = 0;
-    Notes entered;  // of empty texts, by those who had entered, in rank order
+    PostedMessages entered;  // with empty texts, by the ranks that had entered, in rank order
   };
 
-  // Returns the answers to those whose barrier is over.
+  // Both return the answers to ranks whose barrier is over.
   std::vector<Answer> Enter(int rank, const EnterBarrier& enter, TimePoint now);
   std::vector<Answer> Expire(TimePoint now);
-  // When to look again.
+  // When to call Expire.
   TimePoint next_event() const;
-  // The rank is gone: it waits for nothing. That it has entered stays.
+  // The rank is gone: it waits for nothing more, but it has entered.
   void Forget(int rank);
 
   size_t barrier_count() const { return barriers_.size(); }

@@ -22,9 +22,9 @@ namespace {
 using Clock = Deadline::Clock;
 using std::chrono::milliseconds;
 
-// What waits for the thread, or for a hub that does not read, before further messages are dropped.
+// What waits for the thread, or for a coordinator that does not read, before further messages are dropped.
 constexpr size_t kQueuedBytesMax = size_t{8} << 20;
-// What Join waits beyond its deadline for the hub to say the same to all ranks.
+// What Join waits beyond its deadline for the coordinator to say the same to all ranks.
 constexpr milliseconds kVerdictTime(2000);
 constexpr milliseconds kHindranceInterval(250);
 constexpr size_t kChannelsPerPong = 4096;
@@ -53,14 +53,14 @@ absl::Status Shortened(const absl::Status& status) {
 
 namespace {
 
-// The clients of this process, which tell the hub when it exits: a rank that leaves without destroying its communicator has not died.
-// In exit() other threads still run, and any of them may hold a lock; a forked child has none of this.
-class ExitNotes {
+// The clients of this process. They tell the coordinator when it exits: a rank that exits without destroying its communicator
+// has not died. In exit() other threads still run, and any of them may hold a lock; a forked child has none of this.
+class ExitNotifier {
  public:
   // Never destroyed: whatever exit() calls may come to it.
-  static ExitNotes& Get() {
-    static ExitNotes* const notes = new ExitNotes;
-    return *notes;
+  static ExitNotifier& Get() {
+    static ExitNotifier* const messages = new ExitNotifier;
+    return *messages;
   }
 
   void Add(Client* client) ABSL_LOCKS_EXCLUDED(mu_) {
@@ -75,7 +75,7 @@ class ExitNotes {
   }
 
  private:
-  ExitNotes() : fork_generation_(ForkGeneration()) {
+  ExitNotifier() : fork_generation_(ForkGeneration()) {
     // Without it, a rank that exits is said to have died.
     if (std::atexit([] { Get().Tell(); }) != 0) LOCKSTEP_LOG(kInfo) << "control channel: no room for an exit handler";
   }
@@ -107,13 +107,13 @@ Client::Client(Setup setup, Connection connection, Wakeup wakeup)
       last_heard_(Clock::now()),
       end_setup_(std::move(setup.end_setup)),
       hindrance_(std::move(setup.hindrance)),
-      hub_member_(std::move(setup.welcome.hub)),
-      hub_(std::move(setup.hub)) {
-  ExitNotes::Get().Add(this);
+      coordinator_member_(std::move(setup.welcome.coordinator)),
+      coordinator_(std::move(setup.coordinator)) {
+  ExitNotifier::Get().Add(this);
 }
 
 Client::~Client() {
-  ExitNotes::Get().Remove(this);
+  ExitNotifier::Get().Remove(this);
   Leave();
 }
 
@@ -132,7 +132,7 @@ void Client::Post(const Message& message) {
 }
 
 void Client::PostLocked(const Message& message) {
-  if (hub_state_ != HubState::kUp || leaving_) return;
+  if (coordinator_state_ != CoordinatorState::kUp || leaving_) return;
   auto frame = std::make_shared<const std::string>(Encode(message));
   if (queued_bytes_ + frame->size() > kQueuedBytesMax) {
     LOCKSTEP_LOG(kWarning) << "control channel: rank 0 does not read; dropped a message of " << frame->size()
@@ -155,7 +155,7 @@ absl::StatusOr<std::vector<Member>> Client::Join(const Member& self, absl::Span<
   join.member = self;
   join.options.assign(options.begin(), options.end());
   if (Encode(join).size() > kRankFrameBytesMax) {
-    return absl::InvalidArgumentError("member and options are too long for a message to the control hub");
+    return absl::InvalidArgumentError("member and options are too long for a message to the coordinator");
   }
   {
     MutexLock lock(&mu_);
@@ -169,7 +169,7 @@ absl::StatusOr<std::vector<Member>> Client::Join(const Member& self, absl::Span<
     std::vector<int> untold;
     {
       MutexLock lock(&mu_);
-      if (!leaving_) untold = hub_->untold();  // else it may have gone
+      if (!leaving_) untold = coordinator_->untold();  // else it may have gone
     }
     end_setup(joined.status(), std::move(untold));
   }
@@ -199,7 +199,7 @@ absl::StatusOr<std::vector<Member>> Client::AwaitJoined(Deadline deadline) {
     if (!changed_.WaitUntil(&mu_, deadline)) break;
   }
   if (!joined_.has_value() && !leaving_) {
-    // The hub decides, so that all ranks return the same.
+    // The coordinator decides, so that all ranks return the same.
     PostLocked(GiveUp{});
     const Deadline verdict = Deadline::After(kVerdictTime);
     while (!joined_.has_value() && !leaving_) {
@@ -208,7 +208,7 @@ absl::StatusOr<std::vector<Member>> Client::AwaitJoined(Deadline deadline) {
   }
   if (joined_.has_value()) return *joined_;
   if (leaving_) return absl::CancelledError("the control channel was left while joining");
-  return absl::DeadlineExceededError(absl::StrCat("the world did not form in time: ", Describe(hub_member_),
+  return absl::DeadlineExceededError(absl::StrCat("the world did not form in time: ", Describe(coordinator_member_),
                                                   " does not answer",
                                                   waiting_text_.empty() ? "" : absl::StrCat("; ", waiting_text_)));
 }
@@ -217,8 +217,8 @@ void Client::Report(ChannelId channel, const absl::Status& status, Rank suspect)
   if (status.ok()) return;
   MutexLock lock(&mu_);
   PostLocked(control::Report{channel, static_cast<uint32_t>(suspect.value()), Shortened(status)});
-  // What the hub would say of a suspect that has left. Another suspect may only have followed rank 0.
-  const std::string left = absl::StrCat(Describe(hub_member_), " has closed its communicator");
+  // What the coordinator would say of a suspect that has left. Another suspect may only have followed rank 0.
+  const std::string left = absl::StrCat(Describe(coordinator_member_), " has closed its communicator");
   KeepLocked(channel, suspect == Rank(0) ? WithFailedRank(Reworded(status, absl::StatusCode::kAborted, left), 0)
                                          : Reworded(status, absl::StrCat(status.message(), "; ", left)));
 }
@@ -235,7 +235,7 @@ void Client::ReportLate(ChannelId channel, uint64_t sequence, const std::string&
   PostLocked(Late{channel, sequence, operation.substr(0, kTextBytesMax)});
   KeepLocked(channel, absl::DeadlineExceededError(
                           absl::StrCat(operation, " did not finish in time; who is late is not known since ",
-                                       Describe(hub_member_), " has closed its communicator")));
+                                       Describe(coordinator_member_), " has closed its communicator")));
 }
 
 void Client::CloseChannel(ChannelId channel, int members, uint64_t started) {
@@ -244,14 +244,14 @@ void Client::CloseChannel(ChannelId channel, int members, uint64_t started) {
 
 void Client::KeepLocked(ChannelId channel, const absl::Status& status) {
   kept_.emplace(channel, status);
-  if (hub_state_ == HubState::kLeft) wakeup_.Signal();
+  if (coordinator_state_ == CoordinatorState::kLeft) wakeup_.Signal();
 }
 
 void Client::DeliverKept() {
   std::map<ChannelId, absl::Status> kept;
   {
     MutexLock lock(&mu_);
-    if (hub_state_ != HubState::kLeft) return;
+    if (coordinator_state_ != CoordinatorState::kLeft) return;
     kept.swap(kept_);
   }
   for (const auto& [channel, status] : kept) Deliver(channel, status);
@@ -270,24 +270,25 @@ absl::Status Client::AwaitFailure(ChannelId channel, const absl::Status& fallbac
   MutexLock lock(&mu_);
   for (bool in_time = true;; in_time = changed_.WaitUntil(&mu_, deadline)) {
     if (const absl::optional<absl::Status> failure = FailureLocked(channel)) return *failure;
-    if (!in_time || leaving_ || hub_state_ != HubState::kUp) return fallback;
+    if (!in_time || leaving_ || coordinator_state_ != CoordinatorState::kUp) return fallback;
   }
 }
 
-void Client::PostNote(ChannelId channel, uint64_t topic, const std::string& text) {
-  Post(control::PostNote{channel, topic, text.substr(0, kNoteBytesMax)});
+void Client::PostMessage(ChannelId channel, uint64_t topic, const std::string& text) {
+  Post(control::PostMessage{channel, topic, text.substr(0, kPostedBytesMax)});
 }
 
-absl::StatusOr<Client::NoteList> Client::AwaitNotes(ChannelId channel, uint64_t topic, int count, Deadline deadline) {
+absl::StatusOr<Client::MessageList> Client::AwaitMessages(ChannelId channel, uint64_t topic, int count,
+                                                          Deadline deadline) {
   if (forked()) return absl::FailedPreconditionError("the control channel belongs to the parent process");
   MutexLock lock(&mu_);
   const uint64_t request = ++last_request_;
-  PostLocked(control::AwaitNotes{request, channel, topic, static_cast<uint32_t>(std::max(count, 0))});
-  absl::StatusOr<NoteList> notes = AwaitAnswer(request, channel, deadline);
-  if (!absl::IsDeadlineExceeded(notes.status())) return notes;
-  PostLocked(DropNotes{request});
+  PostLocked(control::AwaitMessages{request, channel, topic, static_cast<uint32_t>(std::max(count, 0))});
+  absl::StatusOr<MessageList> messages = AwaitAnswer(request, channel, deadline);
+  if (!absl::IsDeadlineExceeded(messages.status())) return messages;
+  PostLocked(DropMessages{request});
   return absl::DeadlineExceededError(
-      absl::StrCat("fewer than ", count, " notes on topic ", topic, " of channel ", channel));
+      absl::StrCat("fewer than ", count, " messages on topic ", topic, " of channel ", channel));
 }
 
 absl::StatusOr<std::vector<Rank>> Client::EnterBarrier(ChannelId channel, uint64_t sequence, int count,
@@ -298,28 +299,28 @@ absl::StatusOr<std::vector<Rank>> Client::EnterBarrier(ChannelId channel, uint64
   PostLocked(control::EnterBarrier{request, channel, sequence, static_cast<uint32_t>(count),
                                    static_cast<uint64_t>(timeout.count())});
   const Deadline deadline = Deadline::After(std::min(timeout, milliseconds::max() - kVerdictTime) + kVerdictTime);
-  LOCKSTEP_ASSIGN_OR_RETURN(const NoteList notes, AwaitAnswer(request, channel, deadline));
+  LOCKSTEP_ASSIGN_OR_RETURN(const MessageList messages, AwaitAnswer(request, channel, deadline));
   std::vector<Rank> entered;
-  for (const auto& [rank, text] : notes) entered.push_back(rank);
+  for (const auto& [rank, text] : messages) entered.push_back(rank);
   return entered;
 }
 
-absl::StatusOr<Client::NoteList> Client::AwaitAnswer(uint64_t request, ChannelId channel, Deadline deadline) {
-  absl::optional<NoteList>& notes = requests_[request];
+absl::StatusOr<Client::MessageList> Client::AwaitAnswer(uint64_t request, ChannelId channel, Deadline deadline) {
+  absl::optional<MessageList>& messages = requests_[request];
   absl::Status failure;
-  while (!notes.has_value() && failure.ok()) {
+  while (!messages.has_value() && failure.ok()) {
     if (const absl::optional<absl::Status> announced = FailureLocked(channel)) {
       failure = *announced;
     } else if (leaving_) {
-      failure = absl::CancelledError("the control channel was left while waiting for the hub's answer");
-    } else if (hub_state_ != HubState::kUp) {
-      failure =
-          WithFailedRank(absl::AbortedError(absl::StrCat(Describe(hub_member_), " has closed its communicator")), 0);
-    } else if (!changed_.WaitUntil(&mu_, deadline) && !notes.has_value()) {
-      failure = absl::DeadlineExceededError("the hub has not answered in time");
+      failure = absl::CancelledError("the control channel was left while waiting for the coordinator's answer");
+    } else if (coordinator_state_ != CoordinatorState::kUp) {
+      failure = WithFailedRank(
+          absl::AbortedError(absl::StrCat(Describe(coordinator_member_), " has closed its communicator")), 0);
+    } else if (!changed_.WaitUntil(&mu_, deadline) && !messages.has_value()) {
+      failure = absl::DeadlineExceededError("the coordinator has not answered in time");
     }
   }
-  absl::optional<NoteList> received = std::move(notes);
+  absl::optional<MessageList> received = std::move(messages);
   requests_.erase(request);
   if (received.has_value()) return *std::move(received);
   return failure;
@@ -332,7 +333,7 @@ void Client::Leave() {
     MutexLock lock(&mu_);
     if (!join_called_) end_setup = std::exchange(end_setup_, nullptr);
     if (const auto reported = kept_.find(kAllChannels); reported != kept_.end()) why = reported->second;
-    PostLocked(Goodbye{});
+    PostLocked(Disconnect{});
     leaving_ = true;
     wakeup_.Signal();
     changed_.SignalAll();
@@ -344,10 +345,10 @@ void Client::Leave() {
     connection_.FinishWriting();
   }
   std::vector<int> untold;
-  if (end_setup != nullptr) untold = hub_->untold();
-  // After our own goodbye, so that the hub's world sees rank 0 leave before the hub goes.
-  hub_.reset();
-  // Without the hub, whose descriptors others may need to come and read it.
+  if (end_setup != nullptr) untold = coordinator_->untold();
+  // After our own disconnect, so that the coordinator's world sees rank 0 leave before the coordinator goes.
+  coordinator_.reset();
+  // Without the coordinator, whose descriptors others may need to come and read it.
   if (end_setup != nullptr) end_setup(why, std::move(untold));
 }
 
@@ -367,7 +368,7 @@ void Client::TellExit(Deadline deadline) {
 void Client::AwaitExitTold(Deadline deadline) {
   if (forked()) return;
   if (!LockBy(&mu_, deadline)) return;
-  while (hub_state_ == HubState::kUp && !leaving_ && failures_.count(kAllChannels) == 0) {
+  while (coordinator_state_ == CoordinatorState::kUp && !leaving_ && failures_.count(kAllChannels) == 0) {
     if (joined_.has_value() && !joined_->ok()) break;
     if (!changed_.WaitUntil(&mu_, deadline)) break;
   }
@@ -380,8 +381,8 @@ void Client::Loop(std::vector<Message> early) {
   for (Message& message : early) Handle(std::move(message));
   const milliseconds interval = HeartbeatInterval(peer_timeout_);
   const milliseconds stall_limit = StallLimit(peer_timeout_);
-  auto last_turn = Clock::now();
-  auto next_beat = last_turn;
+  auto last_iteration = Clock::now();
+  auto next_beat = last_iteration;
   for (;;) {
     SendQueued();
     DeliverKept();
@@ -389,19 +390,19 @@ void Client::Loop(std::vector<Message> early) {
     {
       MutexLock lock(&mu_);
       if (leaving_) break;
-      up = hub_state_ == HubState::kUp;
+      up = coordinator_state_ == CoordinatorState::kUp;
     }
     WaitForInput(up ? next_beat : Clock::time_point::max());
     const auto now = Clock::now();
-    // We were stopped: the hub's silence is our own doing.
-    if (now - last_turn > stall_limit) last_heard_ = now;
-    last_turn = now;
+    // We were stopped: the coordinator's silence is our own doing.
+    if (now - last_iteration > stall_limit) last_heard_ = now;
+    last_iteration = now;
     if (!up) continue;
-    ReadFromHub();
+    ReadFromCoordinator();
     if (now >= next_beat) {
       next_beat = now + interval;
       if (!connection_.wants_to_write()) SendPong(0);
-      if (now - last_heard_ > peer_timeout_) LoseHub(SilenceText(peer_timeout_));
+      if (now - last_heard_ > peer_timeout_) LoseCoordinator(SilenceText(peer_timeout_));
     }
   }
 }
@@ -431,13 +432,13 @@ void Client::SendQueued() {
   connection_.Flush();
 }
 
-void Client::ReadFromHub() {
+void Client::ReadFromCoordinator() {
   std::vector<Message> messages;
   const Connection::Input input = connection_.Receive(&messages);
   if (connection_.heard()) last_heard_ = Clock::now();
   for (Message& message : messages) Handle(std::move(message));
-  if (input == Connection::Input::kClosed) LoseHub(kClosedText);
-  if (input == Connection::Input::kMalformed) LoseHub("broke the control protocol");
+  if (input == Connection::Input::kClosed) LoseCoordinator(kClosedText);
+  if (input == Connection::Input::kMalformed) LoseCoordinator("broke the control protocol");
 }
 
 void Client::Handle(Message message) {
@@ -458,7 +459,7 @@ void Client::Handle(Message message) {
   MutexLock lock(&mu_);
   if (auto* joined = std::get_if<Joined>(&message)) {
     if (joined_.has_value() || joined->members.size() != static_cast<size_t>(options_.size)) return;
-    hub_member_ = joined->members[0];
+    coordinator_member_ = joined->members[0];
     joined_ = std::move(joined->members);
   } else if (const auto* failed = std::get_if<JoinFailed>(&message)) {
     if (!joined_.has_value()) joined_ = failed->status;
@@ -470,13 +471,13 @@ void Client::Handle(Message message) {
       LOCKSTEP_LOG(kInfo) << text;
     }
     waiting_text_ = std::move(waiting->text);
-  } else if (auto* notes = std::get_if<Notes>(&message)) {
-    const auto found = requests_.find(notes->request);
-    if (found != requests_.end()) found->second = std::move(notes->notes);
-  } else if (std::holds_alternative<Goodbye>(message)) {
-    hub_state_ = HubState::kLeft;
+  } else if (auto* messages = std::get_if<PostedMessages>(&message)) {
+    const auto found = requests_.find(messages->request);
+    if (found != requests_.end()) found->second = std::move(messages->messages);
+  } else if (std::holds_alternative<Disconnect>(message)) {
+    coordinator_state_ = CoordinatorState::kLeft;
     if (!joined_.has_value()) {
-      joined_ = absl::AbortedError(absl::StrCat(Describe(hub_member_), " left before the world had formed"));
+      joined_ = absl::AbortedError(absl::StrCat(Describe(coordinator_member_), " left before the world had formed"));
     }
   }
   changed_.SignalAll();
@@ -491,19 +492,19 @@ void Client::SendPong(uint64_t nonce) {
   connection_.Flush();
 }
 
-void Client::LoseHub(absl::string_view how) {
+void Client::LoseCoordinator(absl::string_view how) {
   absl::Status status;
   bool news = false;
   {
     MutexLock lock(&mu_);
-    if (hub_state_ != HubState::kUp) return;
-    hub_state_ = HubState::kLost;
+    if (coordinator_state_ != CoordinatorState::kUp) return;
+    coordinator_state_ = CoordinatorState::kLost;
     const bool formed = joined_.has_value() && joined_->ok();
-    status = WithFailedRank(
-        absl::AbortedError(absl::StrCat(Describe(hub_member_), " ", how, formed ? "" : " before the world had formed")),
-        0);
+    status = WithFailedRank(absl::AbortedError(absl::StrCat(Describe(coordinator_member_), " ", how,
+                                                            formed ? "" : " before the world had formed")),
+                            0);
     if (!joined_.has_value()) joined_ = status;
-    // In one step with the state: nobody may find the hub gone without the reason.
+    // In one step with the state: nobody may find the coordinator gone without the reason.
     news = formed && RecordLocked(kAllChannels, status) && !exiting_;
     changed_.SignalAll();
   }

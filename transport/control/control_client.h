@@ -1,4 +1,4 @@
-// A rank's end of the control channel: the ControlChannel over a connection that the hub has welcomed.
+// A rank's end of the control channel: the ControlChannel over a connection that the coordinator has welcomed.
 //
 // Its thread ("lockstep-ctl") owns the connection. Other threads queue frames and wait for what the thread has heard;
 // one mutex protects that, and no callback runs under it.
@@ -25,7 +25,7 @@
 #include "base/thread.h"
 #include "transport/control/control.h"
 #include "transport/control/control_connection.h"
-#include "transport/control/control_hub.h"
+#include "transport/control/control_coordinator.h"
 #include "transport/control/control_protocol.h"
 #include "transport/wakeup.h"
 
@@ -39,9 +39,9 @@ class Client final : public ControlChannel {
     Welcome welcome;
     SocketAddress local_address;
     // Rank 0's: ends after its own client has.
-    std::unique_ptr<Hub> hub;
-    // Rank 0's. Called once, when Join has ended, or when the channel is left before: takes the hub's address out of the store,
-    // or tells there why there is no world to those that the hub has told nothing.
+    std::unique_ptr<Coordinator> coordinator;
+    // Rank 0's. Called once, when Join has ended, or when the channel is left before: takes the coordinator's address out of the store,
+    // or tells there why there is no world to those that the coordinator has told nothing.
     std::function<void(const absl::Status& result, std::vector<int> untold)> end_setup;
     // Rank 0's. Called now and then by Join: OK, or why the world cannot form.
     std::function<absl::Status()> hindrance;
@@ -50,7 +50,9 @@ class Client final : public ControlChannel {
   Client(Setup setup, Connection connection, Wakeup wakeup);
   ~Client() override;
 
-  // Before anything but Leave. `early` is what the hub said along with the welcome. RESOURCE_EXHAUSTED when there is no thread to be had.
+  // Starts the thread. `early` is what the coordinator said along with the welcome.
+  // REQUIRES  called before anything but Leave
+  // ERRORS    RESOURCE_EXHAUSTED  the thread cannot start
   absl::Status Start(std::vector<Message> early);
 
   SocketAddress local_address() const override { return local_address_; }
@@ -62,31 +64,31 @@ class Client final : public ControlChannel {
   void ReportLate(ChannelId channel, uint64_t sequence, const std::string& operation) override;
   void CloseChannel(ChannelId channel, int members, uint64_t started) override;
   absl::Status AwaitFailure(ChannelId channel, const absl::Status& fallback, Deadline deadline) override;
-  void PostNote(ChannelId channel, uint64_t topic, const std::string& text) override;
-  absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitNotes(ChannelId channel, uint64_t topic, int count,
-                                                                       Deadline deadline) override;
+  void PostMessage(ChannelId channel, uint64_t topic, const std::string& text) override;
+  absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitMessages(ChannelId channel, uint64_t topic, int count,
+                                                                          Deadline deadline) override;
   absl::StatusOr<std::vector<Rank>> EnterBarrier(ChannelId channel, uint64_t sequence, int count,
                                                  std::chrono::milliseconds timeout) override;
   void Leave() override;
   void LeaveBecause(const absl::Status& why) override;
 
-  // The process exits. The first tells the hub and returns at once; the second waits until the hub has told all ranks, or cannot.
-  // After the first, nobody is called back. Neither blocks on a lock beyond the deadline.
+  // For the exit of the process. TellExit tells the coordinator and returns at once; no callback runs afterwards. AwaitExitTold
+  // waits until the coordinator has told all ranks, or cannot. Neither blocks on a lock beyond the deadline.
   void TellExit(Deadline deadline) ABSL_LOCKS_EXCLUDED(mu_);
   void AwaitExitTold(Deadline deadline) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  using NoteList = std::vector<std::pair<Rank, std::string>>;
-  enum class HubState { kUp, kLeft, kLost };
+  using MessageList = std::vector<std::pair<Rank, std::string>>;
+  enum class CoordinatorState { kUp, kLeft, kLost };
 
   // The thread.
   void Loop(std::vector<Message> early);
   void WaitForInput(Deadline::Clock::time_point until);
   void SendQueued();
-  void ReadFromHub();
+  void ReadFromCoordinator();
   void Handle(Message message);
   void SendPong(uint64_t nonce);
-  void LoseHub(absl::string_view how);
+  void LoseCoordinator(absl::string_view how);
   void Deliver(ChannelId channel, const absl::Status& status);
   void DeliverKept();
   // True when it is the channel's first failure.
@@ -95,11 +97,11 @@ class Client final : public ControlChannel {
   // Any thread.
   void Post(const Message& message) ABSL_LOCKS_EXCLUDED(mu_);
   void PostLocked(const Message& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Once the hub has left, or when it leaves before it has answered, nobody announces what was reported: this rank is then told
-  // its own report.
+  // Keeps a report for this rank's own handler: once the coordinator has left, or leaves before it answers, nobody announces
+  // it.
   void KeepLocked(ChannelId channel, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The notes that answer a request which was posted. The channel's failure otherwise, or DEADLINE_EXCEEDED.
-  absl::StatusOr<NoteList> AwaitAnswer(uint64_t request, ChannelId channel, Deadline deadline)
+  // The messages that answer a request which was posted. The channel's failure otherwise, or DEADLINE_EXCEEDED.
+  absl::StatusOr<MessageList> AwaitAnswer(uint64_t request, ChannelId channel, Deadline deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<std::vector<Member>> AwaitJoined(Deadline deadline);
   // Reports what keeps the world from forming, if rank 0 learns of something. Returns when Join has an answer, or at the
@@ -131,16 +133,16 @@ class Client final : public ControlChannel {
   std::map<ChannelId, absl::Status> kept_ ABSL_GUARDED_BY(mu_);  // see KeepLocked
   bool leaving_ ABSL_GUARDED_BY(mu_) = false;
   bool exiting_ ABSL_GUARDED_BY(mu_) = false;
-  HubState hub_state_ ABSL_GUARDED_BY(mu_) = HubState::kUp;
-  Member hub_member_ ABSL_GUARDED_BY(mu_);
+  CoordinatorState coordinator_state_ ABSL_GUARDED_BY(mu_) = CoordinatorState::kUp;
+  Member coordinator_member_ ABSL_GUARDED_BY(mu_);
   bool join_called_ ABSL_GUARDED_BY(mu_) = false;
   absl::optional<absl::StatusOr<std::vector<Member>>> joined_ ABSL_GUARDED_BY(mu_);
   std::string waiting_text_ ABSL_GUARDED_BY(mu_);
   std::map<ChannelId, absl::Status> failures_ ABSL_GUARDED_BY(mu_);  // kAllChannels is one of its keys
   uint64_t last_request_ ABSL_GUARDED_BY(mu_) = 0;
-  std::map<uint64_t, absl::optional<NoteList>> requests_ ABSL_GUARDED_BY(mu_);  // of AwaitAnswer calls under way
+  std::map<uint64_t, absl::optional<MessageList>> requests_ ABSL_GUARDED_BY(mu_);  // of AwaitAnswer calls under way
 
-  std::unique_ptr<Hub> hub_;
+  std::unique_ptr<Coordinator> coordinator_;
   Thread thread_;
 };
 

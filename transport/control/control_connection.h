@@ -26,11 +26,11 @@ class Connection {
   int socket() const { return socket_.get(); }
   void set_limit_bytes(size_t limit_bytes) { reader_.set_limit_bytes(limit_bytes); }
 
-  // Queues a frame; Flush sends it. False when the peer leaves too much unread: this frame and those that wait before
-  // it are thrown away, so that there is room to say why. An empty queue takes a frame of any size.
+  // Queues a frame; Flush sends it. False if the peer leaves too much unread: this frame and those queued before it are then
+  // dropped, which leaves room to say why. An empty queue takes a frame of any size.
   bool Queue(Frame frame);
 
-  // Sends what the socket takes. What the peer's end has become shows when reading: a failed send only ends sending.
+  // Sends what the socket takes. A failed send only ends sending; Receive reports the state of the peer's end.
   void Flush();
   bool wants_to_write() const { return !queue_.empty(); }
 
@@ -45,7 +45,7 @@ class Connection {
   // True when the last Receive saw any bytes.
   bool heard() const { return heard_; }
 
-  // Sends what the socket takes at once, tells the peer that nothing follows, and throws away what has arrived.
+  // Sends what the socket takes at once, ends sending, and drops what has arrived.
   void FinishWriting();
 
  private:

@@ -9,7 +9,6 @@
 #include <string>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -24,7 +23,6 @@
 #include "tests/processes.h"
 #include "transport/control/control.h"
 #include "transport/control/control_testing.h"
-#include "transport/control/control_types.h"
 #include "transport/store/store_file.h"
 #include "transport/transport.h"
 
@@ -216,7 +214,7 @@ TEST_F(ControlFaultTest, ACrashedWorldDoesNotDefeatTheNextOneInItsStore) {
   Signal(0, SIGKILL);
   EXPECT_THAT(group_->Wait(0, Soon()), StatusIs(absl::StatusCode::kUnknown, HasSubstr("SIGKILL")));
   Start(2);
-  // Rank 1 first meets the left-over address.
+  // Rank 1 finds the left-over address first.
   Tell(1, "create");
   Tell(0, "create");
   EXPECT_EQ(Answer(0), "ok");

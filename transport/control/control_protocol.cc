@@ -15,7 +15,7 @@ namespace lockstep {
 namespace control {
 namespace {
 
-constexpr char kHubRecordName[] = "lockstep-control";
+constexpr char kCoordinatorRecordName[] = "lockstep-control";
 constexpr char kFailureRecordName[] = "lockstep-failed";
 constexpr size_t kFailureTextBytesMax = 4096;
 constexpr int kFailureRanksMax = 1 << 20;
@@ -34,7 +34,7 @@ class Writer {
  private:
   template <typename T>
   std::enable_if_t<std::is_integral_v<T>> Put(T value) {
-    AppendLittleEndian(static_cast<std::make_unsigned_t<T>>(value), &bytes);
+    AppendLittleEndian(&bytes, static_cast<std::make_unsigned_t<T>>(value));
   }
   void Put(RejectReason reason) { Put(static_cast<uint8_t>(reason)); }
   void Put(Rank rank) { Put(static_cast<uint32_t>(rank.value())); }
@@ -167,11 +167,10 @@ absl::Status Malformed(int type, absl::string_view what) {
 template <size_t kIndex = 0>
 absl::StatusOr<Message> DecodePayload(uint8_t type, absl::string_view payload) {
   if constexpr (kIndex < std::variant_size_v<Message>) {
-    using Candidate = std::variant_alternative_t<kIndex, Message>;
-    if (type != static_cast<uint8_t>(Candidate::kType)) return DecodePayload<kIndex + 1>(type, payload);
-    Candidate candidate;
+    if (type != kIndex + 1) return DecodePayload<kIndex + 1>(type, payload);
+    std::variant_alternative_t<kIndex, Message> candidate;
     Reader reader(payload);
-    Candidate::Fields(candidate, reader);
+    candidate.Fields(candidate, reader);
     if (reader.error() != nullptr) return Malformed(type, reader.error());
     if (!reader.rest().empty()) return Malformed(type, "bytes after its end");
     return Message(std::move(candidate));
@@ -184,13 +183,8 @@ absl::StatusOr<Message> DecodePayload(uint8_t type, absl::string_view payload) {
 
 std::string Encode(const Message& message) {
   Writer writer;
-  std::visit(
-      [&writer](const auto& body) {
-        using Body = std::decay_t<decltype(body)>;
-        writer(uint32_t{0}, static_cast<uint8_t>(Body::kType));
-        Body::Fields(body, writer);
-      },
-      message);
+  writer(uint32_t{0}, static_cast<uint8_t>(message.index() + 1));
+  std::visit([&writer](const auto& body) { body.Fields(body, writer); }, message);
   StoreLittleEndian(static_cast<uint32_t>(writer.bytes.size() - kFrameHeaderBytes), &writer.bytes[0]);
   return std::move(writer.bytes);
 }
@@ -220,16 +214,16 @@ absl::StatusOr<bool> FrameReader::Next(absl::string_view* frame) {
   return true;
 }
 
-std::string EncodeHubRecord(const HubRecord& record) {
-  return absl::StrCat(kHubRecordName, " ", kVersion, " ", record.address.ToString(), " ", record.world, " ", record.pid,
-                      " ", record.attempt, " ", record.host);
+std::string EncodeCoordinatorRecord(const CoordinatorRecord& record) {
+  return absl::StrCat(kCoordinatorRecordName, " ", kVersion, " ", record.address.ToString(), " ", record.world, " ",
+                      record.pid, " ", record.attempt, " ", record.host);
 }
 
-absl::StatusOr<HubRecord> DecodeHubRecord(absl::string_view text) {
+absl::StatusOr<CoordinatorRecord> DecodeCoordinatorRecord(absl::string_view text) {
   // The host comes last, since nothing else may contain a blank.
   const std::vector<absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits(' ', 6));
-  const auto wrong = [] { return absl::InvalidArgumentError("not the address of a control hub"); };
-  if (parts.size() < 2 || parts[0] != kHubRecordName) return wrong();
+  const auto wrong = [] { return absl::InvalidArgumentError("not the address of a coordinator"); };
+  if (parts.size() < 2 || parts[0] != kCoordinatorRecordName) return wrong();
   int version = 0;
   if (!absl::SimpleAtoi(parts[1], &version)) return wrong();
   if (version != kVersion) {
@@ -237,7 +231,7 @@ absl::StatusOr<HubRecord> DecodeHubRecord(absl::string_view text) {
         absl::StrCat("rank 0 speaks control protocol version ", version, ", this rank ", kVersion));
   }
   if (parts.size() != 7) return wrong();
-  HubRecord record;
+  CoordinatorRecord record;
   LOCKSTEP_ASSIGN_OR_RETURN(record.address, SocketAddress::Parse(parts[2]));
   if (!absl::SimpleAtoi(parts[3], &record.world) || !absl::SimpleAtoi(parts[4], &record.pid) ||
       !absl::SimpleAtoi(parts[5], &record.attempt)) {

@@ -9,33 +9,33 @@
 //   member    = rank:u32 host:string host_id:string pid:i64 address shm_address:string ofi_address:string
 //               list(word:u64)
 //   progress  = channel:u32 started:u64 completed:u64
-//   note      = rank:u32 string
+//   message   = rank:u32 string
 //
-//   type          direction  payload
-//    1 hello      to hub     magic:u32 version:u16 job_id:string rank:u32 size:u32 world:u64 host:string pid:i64
-//    2 welcome    to rank    world:u64 peer_timeout_ms:u64 hub:member
-//    3 reject     to rank    reason:u8 status
-//    4 join       to hub     member list(name:string value:string)
-//    5 joined     to rank    list(member)           in rank order
-//    6 join failed to rank   error
-//    7 give up    to hub                            the sender's deadline for joining has passed
-//    8 waiting    to rank    string                 whom everybody waits for
-//    9 ping       to rank    nonce:u64              0: a heartbeat; else to be answered with that nonce
-//   10 pong       to hub     nonce:u64 list(progress)   0: a heartbeat
-//   11 report     to hub     channel:u32 suspect:u32 error     suspect 0xffffffff: nobody
-//   12 late       to hub     channel:u32 sequence:u64 operation:string
-//   13 failure    to rank    channel:u32 error      channel 0xffffffff: all
-//   14 post note  to hub     channel:u32 topic:u64 string
-//   15 await notes to hub    request:u64 channel:u32 topic:u64 count:u32
-//   16 drop notes to hub     request:u64            the sender waits no longer
-//   17 notes      to rank    request:u64 list(note)     in rank order
-//   18 goodbye    both
-//   19 ask        to rank    channel:u32 sequence:u64
-//   20 called     to hub     channel:u32 sequence:u64 string     empty: not called yet, or long ago
-//   21 enter barrier to hub  request:u64 channel:u32 sequence:u64 count:u32 timeout_ms:u64    answered by notes: empty ones of the
-//                            ranks that have entered; fewer than `count` when somebody's time is up
-//   22 closed     to hub     channel:u32 members:u32 started:u64
-//   23 exiting    to hub                            the process exits, and nobody has said goodbye
+//   type              to           payload
+//    1 hello          coordinator  magic:u32 version:u16 job_id:string rank:u32 size:u32 world:u64 host:string pid:i64
+//    2 welcome        rank         world:u64 peer_timeout_ms:u64 coordinator:member
+//    3 reject         rank         reason:u8 status
+//    4 join           coordinator  member list(name:string value:string)
+//    5 joined         rank         list(member)           in rank order
+//    6 join failed    rank         error
+//    7 give up        coordinator                         the sender's deadline for joining has passed
+//    8 waiting        rank         string                 which ranks are missing
+//    9 ping           rank         nonce:u64              0: a heartbeat; else to be answered with that nonce
+//   10 pong           coordinator  nonce:u64 list(progress)   0: a heartbeat
+//   11 report         coordinator  channel:u32 suspect:u32 error     suspect 0xffffffff: nobody
+//   12 late           coordinator  channel:u32 sequence:u64 operation:string
+//   13 failure        rank         channel:u32 error      channel 0xffffffff: all
+//   14 post message   coordinator  channel:u32 topic:u64 string
+//   15 await messages coordinator  request:u64 channel:u32 topic:u64 count:u32
+//   16 drop messages  coordinator  request:u64            the sender waits no longer
+//   17 messages       rank         request:u64 list(message)     in rank order
+//   18 disconnect     both
+//   19 ask            rank         channel:u32 sequence:u64
+//   20 called         coordinator  channel:u32 sequence:u64 string     empty: not called yet, or long ago
+//   21 enter barrier  coordinator  request:u64 channel:u32 sequence:u64 count:u32 timeout_ms:u64    answered by messages: empty
+//                                  ones of the ranks that have entered; fewer than `count` after a timeout
+//   22 closed         coordinator  channel:u32 members:u32 started:u64
+//   23 exiting        coordinator                         the process exits without having disconnected
 //
 // All integers are little-endian. A connection begins with hello, which welcome or reject answers. Every version keeps
 // the frame, the first two fields of hello, and reject, so that two versions can tell each other what is wrong.
@@ -66,47 +66,25 @@ namespace control {
 inline constexpr uint32_t kMagic = 0x4354534c;  // "LSTC"
 inline constexpr uint16_t kVersion = 3;
 
-// Limits of a frame (its `length`): before the hello was understood, from a rank, from the hub.
+// Limits of a frame (its `length`): before the hello was understood, from a rank, from the coordinator.
 inline constexpr size_t kHelloBytesMax = 4096;
 inline constexpr size_t kRankFrameBytesMax = size_t{1} << 20;
-inline constexpr size_t kHubFrameBytesMax = size_t{16} << 20;
-inline constexpr size_t kNoteBytesMax = size_t{64} << 10;
+inline constexpr size_t kCoordinatorFrameBytesMax = size_t{16} << 20;
+inline constexpr size_t kPostedBytesMax = size_t{64} << 10;
 inline constexpr size_t kFrameHeaderBytes = 4;
 
 inline constexpr uint32_t kNoRank = 0xffffffff;
 
-enum class Type : uint8_t {
-  kHello = 1,
-  kWelcome = 2,
-  kReject = 3,
-  kJoin = 4,
-  kJoined = 5,
-  kJoinFailed = 6,
-  kGiveUp = 7,
-  kWaiting = 8,
-  kPing = 9,
-  kPong = 10,
-  kReport = 11,
-  kLate = 12,
-  kFailure = 13,
-  kPostNote = 14,
-  kAwaitNotes = 15,
-  kDropNotes = 16,
-  kNotes = 17,
-  kGoodbye = 18,
-  kAsk = 19,
-  kCalled = 20,
-  kEnterBarrier = 21,
-  kClosed = 22,
-  kExiting = 23,
-};
-
 using ProgressList = std::vector<std::pair<ChannelId, Progress>>;
 
 // Each message lists its fields once, in the order of the grammar; reader and writer both walk them with Fields.
+#define LOCKSTEP_CONTROL_FIELDS(...)             \
+  template <typename Self, typename Codec>       \
+  static void Fields(Self& self, Codec& codec) { \
+    codec(__VA_ARGS__);                          \
+  }
 
 struct Hello {
-  static constexpr Type kType = Type::kHello;
   uint32_t magic = kMagic;
   uint16_t version = kVersion;
   std::string job_id;
@@ -125,53 +103,36 @@ struct Hello {
 };
 
 struct Welcome {
-  static constexpr Type kType = Type::kWelcome;
   uint64_t world = 0;
   uint64_t peer_timeout_ms = 0;  // rank 0's, which all ranks then use
-  Member hub;
-  template <typename Self, typename Codec>
-  static void Fields(Self& self, Codec& codec) {
-    codec(self.world, self.peer_timeout_ms, self.hub);
-  }
+  Member coordinator;
+  LOCKSTEP_CONTROL_FIELDS(self.world, self.peer_timeout_ms, self.coordinator)
 };
 
 enum class RejectReason : uint8_t {
   kRefused = 0,      // this rank cannot take part in this world
-  kOtherWorld = 1,   // the address is stale: another world's hub has it now, or one that this rank has left
+  kOtherWorld = 1,   // the address is stale: another world's coordinator has it now, or one that this rank has left
   kSetupFailed = 2,  // this world has failed to form
 };
 
 struct Reject {
-  static constexpr Type kType = Type::kReject;
   RejectReason reason = RejectReason::kRefused;
   absl::Status status;
-  template <typename Self, typename Codec>
-  static void Fields(Self& self, Codec& codec) {
-    codec(self.reason, self.status);
-  }
+  LOCKSTEP_CONTROL_FIELDS(self.reason, self.status)
 };
 
 struct Join {
-  static constexpr Type kType = Type::kJoin;
   Member member;
   std::vector<AgreedOption> options;
-  template <typename Self, typename Codec>
-  static void Fields(Self& self, Codec& codec) {
-    codec(self.member, self.options);
-  }
+  LOCKSTEP_CONTROL_FIELDS(self.member, self.options)
 };
 
 struct Joined {
-  static constexpr Type kType = Type::kJoined;
   std::vector<Member> members;
-  template <typename Self, typename Codec>
-  static void Fields(Self& self, Codec& codec) {
-    codec(self.members);
-  }
+  LOCKSTEP_CONTROL_FIELDS(self.members)
 };
 
 struct JoinFailed {
-  static constexpr Type kType = Type::kJoinFailed;
   absl::Status status;
   template <typename Self, typename Codec>
   static void Fields(Self& self, Codec& codec) {
@@ -180,41 +141,26 @@ struct JoinFailed {
 };
 
 struct GiveUp {
-  static constexpr Type kType = Type::kGiveUp;
-  template <typename Self, typename Codec>
-  static void Fields(Self&, Codec&) {}
+  LOCKSTEP_CONTROL_FIELDS()
 };
 
 struct Waiting {
-  static constexpr Type kType = Type::kWaiting;
   std::string text;
-  template <typename Self, typename Codec>
-  static void Fields(Self& self, Codec& codec) {
-    codec(self.text);
-  }
+  LOCKSTEP_CONTROL_FIELDS(self.text)
 };
 
 struct Ping {
-  static constexpr Type kType = Type::kPing;
   uint64_t nonce = 0;
-  template <typename Self, typename Codec>
-  static void Fields(Self& self, Codec& codec) {
-    codec(self.nonce);
-  }
+  LOCKSTEP_CONTROL_FIELDS(self.nonce)
 };
 
 struct Pong {
-  static constexpr Type kType = Type::kPong;
   uint64_t nonce = 0;
   ProgressList progress;
-  template <typename Self, typename Codec>
-  static void Fields(Self& self, Codec& codec) {
-    codec(self.nonce, self.progress);
-  }
+  LOCKSTEP_CONTROL_FIELDS(self.nonce, self.progress)
 };
 
 struct Report {
-  static constexpr Type kType = Type::kReport;
   ChannelId channel = 0;
   uint32_t suspect = kNoRank;
   absl::Status status;
@@ -226,18 +172,13 @@ struct Report {
 };
 
 struct Late {
-  static constexpr Type kType = Type::kLate;
   ChannelId channel = 0;
   uint64_t sequence = 0;
   std::string operation;
-  template <typename Self, typename Codec>
-  static void Fields(Self& self, Codec& codec) {
-    codec(self.channel, self.sequence, self.operation);
-  }
+  LOCKSTEP_CONTROL_FIELDS(self.channel, self.sequence, self.operation)
 };
 
 struct FailureMessage {
-  static constexpr Type kType = Type::kFailure;
   ChannelId channel = 0;
   absl::Status status;
   template <typename Self, typename Codec>
@@ -247,108 +188,75 @@ struct FailureMessage {
   }
 };
 
-struct PostNote {
-  static constexpr Type kType = Type::kPostNote;
+struct PostMessage {
   ChannelId channel = 0;
   uint64_t topic = 0;
   std::string text;
-  template <typename Self, typename Codec>
-  static void Fields(Self& self, Codec& codec) {
-    codec(self.channel, self.topic, self.text);
-  }
+  LOCKSTEP_CONTROL_FIELDS(self.channel, self.topic, self.text)
 };
 
-struct AwaitNotes {
-  static constexpr Type kType = Type::kAwaitNotes;
+struct AwaitMessages {
   uint64_t request = 0;
   ChannelId channel = 0;
   uint64_t topic = 0;
   uint32_t count = 0;
-  template <typename Self, typename Codec>
-  static void Fields(Self& self, Codec& codec) {
-    codec(self.request, self.channel, self.topic, self.count);
-  }
+  LOCKSTEP_CONTROL_FIELDS(self.request, self.channel, self.topic, self.count)
 };
 
-struct DropNotes {
-  static constexpr Type kType = Type::kDropNotes;
+struct DropMessages {
   uint64_t request = 0;
-  template <typename Self, typename Codec>
-  static void Fields(Self& self, Codec& codec) {
-    codec(self.request);
-  }
+  LOCKSTEP_CONTROL_FIELDS(self.request)
 };
 
-struct Notes {
-  static constexpr Type kType = Type::kNotes;
+struct PostedMessages {
   uint64_t request = 0;
-  std::vector<std::pair<Rank, std::string>> notes;
-  template <typename Self, typename Codec>
-  static void Fields(Self& self, Codec& codec) {
-    codec(self.request, self.notes);
-  }
+  std::vector<std::pair<Rank, std::string>> messages;
+  LOCKSTEP_CONTROL_FIELDS(self.request, self.messages)
 };
 
-struct Goodbye {
-  static constexpr Type kType = Type::kGoodbye;
-  template <typename Self, typename Codec>
-  static void Fields(Self&, Codec&) {}
+struct Disconnect {
+  LOCKSTEP_CONTROL_FIELDS()
 };
 
 struct Ask {
-  static constexpr Type kType = Type::kAsk;
   ChannelId channel = 0;
   uint64_t sequence = 0;
-  template <typename Self, typename Codec>
-  static void Fields(Self& self, Codec& codec) {
-    codec(self.channel, self.sequence);
-  }
+  LOCKSTEP_CONTROL_FIELDS(self.channel, self.sequence)
 };
 
 struct Called {
-  static constexpr Type kType = Type::kCalled;
   ChannelId channel = 0;
   uint64_t sequence = 0;
   std::string text;
-  template <typename Self, typename Codec>
-  static void Fields(Self& self, Codec& codec) {
-    codec(self.channel, self.sequence, self.text);
-  }
+  LOCKSTEP_CONTROL_FIELDS(self.channel, self.sequence, self.text)
 };
 
 struct EnterBarrier {
-  static constexpr Type kType = Type::kEnterBarrier;
   uint64_t request = 0;
   ChannelId channel = 0;
   uint64_t sequence = 0;  // counts the channel's monitored barriers
   uint32_t count = 0;     // of ranks that are to enter
   uint64_t timeout_ms = 0;
-  template <typename Self, typename Codec>
-  static void Fields(Self& self, Codec& codec) {
-    codec(self.request, self.channel, self.sequence, self.count, self.timeout_ms);
-  }
+  LOCKSTEP_CONTROL_FIELDS(self.request, self.channel, self.sequence, self.count, self.timeout_ms)
 };
 
 struct Closed {
-  static constexpr Type kType = Type::kClosed;
   ChannelId channel = 0;
   uint32_t members = 0;
   uint64_t started = 0;
-  template <typename Self, typename Codec>
-  static void Fields(Self& self, Codec& codec) {
-    codec(self.channel, self.members, self.started);
-  }
+  LOCKSTEP_CONTROL_FIELDS(self.channel, self.members, self.started)
 };
 
 struct Exiting {
-  static constexpr Type kType = Type::kExiting;
-  template <typename Self, typename Codec>
-  static void Fields(Self&, Codec&) {}
+  LOCKSTEP_CONTROL_FIELDS()
 };
 
+#undef LOCKSTEP_CONTROL_FIELDS
+
+// In the order of their types on the wire, which begin with 1: append, never reorder.
 using Message = std::variant<Hello, Welcome, Reject, Join, Joined, JoinFailed, GiveUp, Waiting, Ping, Pong, Report,
-                             Late, FailureMessage, PostNote, AwaitNotes, DropNotes, Notes, Goodbye, Ask, Called,
-                             EnterBarrier, Closed, Exiting>;
+                             Late, FailureMessage, PostMessage, AwaitMessages, DropMessages, PostedMessages, Disconnect,
+                             Ask, Called, EnterBarrier, Closed, Exiting>;
 
 // A whole frame, its length included.
 std::string Encode(const Message& message);
@@ -377,16 +285,16 @@ class FrameReader {
   size_t begin_ = 0;  // of what has not been returned yet
 };
 
-// What rank 0 puts into the store: where its hub is, which world it serves, and whose it is.
-struct HubRecord {
+// What rank 0 puts into the store: where its coordinator is, which world it serves, and whose it is.
+struct CoordinatorRecord {
   SocketAddress address;
   uint64_t world = 0;
   int64_t pid = 0;
   int attempt = 0;  // ControlOptions::attempt of rank 0
   std::string host;
 };
-std::string EncodeHubRecord(const HubRecord& record);
-absl::StatusOr<HubRecord> DecodeHubRecord(absl::string_view text);
+std::string EncodeCoordinatorRecord(const CoordinatorRecord& record);
+absl::StatusOr<CoordinatorRecord> DecodeCoordinatorRecord(absl::string_view text);
 
 // What stands in its place once it is known that there will be no world: why, and which ranks have not read it yet. The same in
 // every version.

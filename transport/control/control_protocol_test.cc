@@ -62,11 +62,11 @@ std::vector<Message> Samples() {
           Report{4, 2, status},
           Late{4, 17, "allreduce #17"},
           FailureMessage{kAllChannels, status},
-          PostNote{4, 5, "text"},
-          AwaitNotes{6, 4, 5, 2},
-          DropNotes{6},
-          Notes{6, {{Rank(0), "a"}, {Rank(3), ""}}},
-          Goodbye{},
+          PostMessage{4, 5, "text"},
+          AwaitMessages{6, 4, 5, 2},
+          DropMessages{6},
+          PostedMessages{6, {{Rank(0), "a"}, {Rank(3), ""}}},
+          Disconnect{},
           Ask{3, 17},
           Called{3, 17, "all_reduce #17"},
           EnterBarrier{6, 3, 17, 4, 500},
@@ -102,9 +102,9 @@ TEST(ControlProtocol, BytesOnTheWireAreAsDocumented) {
                                                                              "no"
                                                                              "\0\0\0\0",
                                                                              23));
-  EXPECT_EQ(Encode(Goodbye{}), std::string("\x01\0\0\0"
-                                           "\x12",
-                                           5));
+  EXPECT_EQ(Encode(Disconnect{}), std::string("\x01\0\0\0"
+                                              "\x12",
+                                              5));
   EXPECT_EQ(Encode(Hello{}).substr(0, 11), std::string("\x27\0\0\0"
                                                        "\x01"
                                                        "LSTC"
@@ -113,9 +113,9 @@ TEST(ControlProtocol, BytesOnTheWireAreAsDocumented) {
 }
 
 TEST(ControlProtocol, FieldsArriveAsSent) {
-  const absl::StatusOr<Message> decoded = Decode(WithoutLength(Encode(Join{SomeMember(2), {{"name", "value"}}})));
-  ASSERT_THAT(decoded, IsOk());
-  const Join& join = std::get<Join>(*decoded);
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Message decoded,
+                                Decode(WithoutLength(Encode(Join{SomeMember(2), {{"name", "value"}}}))));
+  const Join& join = std::get<Join>(decoded);
   EXPECT_EQ(join.member.rank, Rank(2));
   EXPECT_EQ(join.member.host, "host b");
   EXPECT_EQ(join.member.host_id, std::string("id\0with nul", 11));
@@ -131,9 +131,8 @@ TEST(ControlProtocol, HelloOfAnotherVersionIsReadAsFarAsItsVersion) {
   std::string frame = Encode(Hello{});
   frame[kFrameHeaderBytes + 1 + 4] = 9;
   frame += "whatever version 9 adds";
-  const absl::StatusOr<Message> decoded = Decode(WithoutLength(frame));
-  ASSERT_THAT(decoded, IsOk());
-  EXPECT_EQ(std::get<Hello>(*decoded).version, 9);
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Message decoded, Decode(WithoutLength(frame)));
+  EXPECT_EQ(std::get<Hello>(decoded).version, 9);
 }
 
 TEST(ControlProtocol, WhatDoesNotFollowTheGrammarIsInvalid) {
@@ -187,9 +186,8 @@ TEST(ControlProtocol, DamagedMessagesAreInvalidOrCanonical) {
       EXPECT_THAT(decoded, StatusIs(absl::StatusCode::kInvalidArgument));
       continue;
     }
-    const absl::StatusOr<Message> again = Decode(WithoutLength(Encode(*decoded)));
-    ASSERT_THAT(again, IsOk());
-    EXPECT_EQ(Encode(*again), Encode(*decoded));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Message again, Decode(WithoutLength(Encode(*decoded))));
+    EXPECT_EQ(Encode(again), Encode(*decoded));
   }
 }
 
@@ -204,13 +202,11 @@ TEST(FrameReader, CutsFramesWhereverTheStreamIsTorn) {
       const std::string part = stream.substr(begin, piece);
       reader.Append(part.data(), part.size());
       for (absl::string_view frame;;) {
-        const absl::StatusOr<bool> whole = reader.Next(&frame);
-        ASSERT_THAT(whole, IsOk());
-        if (!*whole) break;
+        LOCKSTEP_ASSERT_OK_AND_ASSIGN(const bool whole, reader.Next(&frame));
+        if (!whole) break;
         ++frames;
-        const absl::StatusOr<Message> message = Decode(frame);
-        ASSERT_THAT(message, IsOk());
-        joined += Encode(*message);
+        LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Message message, Decode(frame));
+        joined += Encode(message);
       }
     }
     EXPECT_EQ(frames, Samples().size());
@@ -235,25 +231,25 @@ TEST(FrameReader, LengthsOutOfBoundsAreRefusedBeforeTheFrameIsThere) {
   EXPECT_THAT(fits.Next(&frame), IsOkAndHolds(false));
 }
 
-TEST(HubRecord, SurvivesTheStore) {
-  const HubRecord record = {*SocketAddress::Parse("10.0.0.7:4411"), 0xfedcba9876543210, 71, 3, "host with blanks"};
-  const absl::StatusOr<HubRecord> read = DecodeHubRecord(EncodeHubRecord(record));
-  ASSERT_THAT(read, IsOk());
-  EXPECT_EQ(read->address, record.address);
-  EXPECT_EQ(read->world, record.world);
-  EXPECT_EQ(read->pid, record.pid);
-  EXPECT_EQ(read->attempt, record.attempt);
-  EXPECT_EQ(read->host, record.host);
+TEST(CoordinatorRecord, SurvivesTheStore) {
+  const CoordinatorRecord record = {*SocketAddress::Parse("10.0.0.7:4411"), 0xfedcba9876543210, 71, 3,
+                                    "host with blanks"};
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const CoordinatorRecord read, DecodeCoordinatorRecord(EncodeCoordinatorRecord(record)));
+  EXPECT_EQ(read.address, record.address);
+  EXPECT_EQ(read.world, record.world);
+  EXPECT_EQ(read.pid, record.pid);
+  EXPECT_EQ(read.attempt, record.attempt);
+  EXPECT_EQ(read.host, record.host);
 }
 
-TEST(HubRecord, AnythingElseIsInvalid) {
+TEST(CoordinatorRecord, AnythingElseIsInvalid) {
   for (const char* text : {"", "lockstep-control", "lockstep-control 3 10.0.0.7:4411 x 71 1 host",
                            "lockstep-control 3 10.0.0.7 5 71 1 host", "lockstep-control 3 10.0.0.7:4411 5 71 x host",
                            "lockstep-control 3 10.0.0.7:4411 5 71 1", "something-else 3 10.0.0.7:4411 5 71 1 host",
                            "lockstep-control one 10.0.0.7:4411 5 71 1 host"}) {
-    EXPECT_THAT(DecodeHubRecord(text), StatusIs(absl::StatusCode::kInvalidArgument)) << text;
+    EXPECT_THAT(DecodeCoordinatorRecord(text), StatusIs(absl::StatusCode::kInvalidArgument)) << text;
   }
-  EXPECT_THAT(DecodeHubRecord("lockstep-control 9 10.0.0.7:4411 5 71 host"),
+  EXPECT_THAT(DecodeCoordinatorRecord("lockstep-control 9 10.0.0.7:4411 5 71 host"),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("rank 0 speaks control protocol version 9, this rank 3")));
 }
@@ -262,12 +258,11 @@ TEST(FailureRecord, SurvivesTheStore) {
   for (const std::vector<int>& untold : {std::vector<int>(), {3}, {1, 2, 3, 7, 9, 10}}) {
     const FailureRecord record = {1'700'000'000, 2, untold,
                                   absl::ResourceExhaustedError("rank 0: too many  open files")};
-    const absl::StatusOr<FailureRecord> read = DecodeFailureRecord(EncodeFailureRecord(record));
-    ASSERT_THAT(read, IsOk());
-    EXPECT_EQ(read->seconds, record.seconds);
-    EXPECT_EQ(read->attempt, record.attempt);
-    EXPECT_EQ(read->untold, untold);
-    EXPECT_EQ(read->status, record.status);
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const FailureRecord read, DecodeFailureRecord(EncodeFailureRecord(record)));
+    EXPECT_EQ(read.seconds, record.seconds);
+    EXPECT_EQ(read.attempt, record.attempt);
+    EXPECT_EQ(read.untold, untold);
+    EXPECT_EQ(read.status, record.status);
   }
   std::vector<int> all(100'000);
   std::iota(all.begin(), all.end(), 1);

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <iterator>
 #include <thread>
 #include <utility>
@@ -28,7 +27,7 @@ constexpr milliseconds kPause(20);
 // Longer than ranks that were started together come apart; a set-up that is begun anew after longer than that may be about another.
 constexpr int64_t kFailureSeconds = 60;
 // Of ranks that change the same record at the same moment.
-constexpr int kTurnsMax = 100;
+constexpr int kIterationsMax = 100;
 
 int64_t NowSeconds() {
   const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
@@ -42,8 +41,8 @@ absl::optional<FailureRecord> Fresh(absl::string_view text) {
 }
 
 // Of whatever version.
-bool IsHubRecord(absl::string_view text) {
-  const absl::Status status = DecodeHubRecord(text).status();
+bool IsCoordinatorRecord(absl::string_view text) {
+  const absl::Status status = DecodeCoordinatorRecord(text).status();
   return status.ok() || absl::IsFailedPrecondition(status);
 }
 
@@ -58,17 +57,17 @@ absl::StatusOr<std::string> Read(Store* store, const std::string& key, Deadline 
 bool Replace(Store* store, const std::string& key, const std::string& before, const std::string& after,
              Deadline deadline) {
   if (after.empty()) return store->Delete(key, deadline).ok();
-  const absl::StatusOr<std::string> standing = store->CompareAndSet(key, before, after, deadline);
-  if (absl::IsUnimplemented(standing.status())) return store->Set(key, after, deadline).ok();
-  return standing.ok() && *standing == after;
+  const absl::StatusOr<std::string> stored = store->CompareAndSet(key, before, after, deadline);
+  if (absl::IsUnimplemented(stored.status())) return store->Set(key, after, deadline).ok();
+  return stored.ok() && *stored == after;
 }
 
 void Remove(Store* store, const std::string& key, const std::string& record, Deadline deadline) {
-  const absl::StatusOr<std::string> standing = store->Get(key, deadline);
-  if (!standing.ok() || *standing != record) return;
+  const absl::StatusOr<std::string> stored = store->Get(key, deadline);
+  if (!stored.ok() || *stored != record) return;
   const absl::Status status = store->Delete(key, deadline);
-  // Left standing it does no harm: the next world asks there first, as after a crash.
-  if (!status.ok()) LOCKSTEP_LOG(kInfo) << "cannot remove the control hub's address: " << status.message();
+  // Left there it does no harm: the next world asks there first, as after a crash.
+  if (!status.ok()) LOCKSTEP_LOG(kInfo) << "cannot remove the coordinator's address: " << status.message();
 }
 
 }  // namespace
@@ -95,26 +94,26 @@ void EndSetup(Store* store, const std::string& key, const std::string& record, i
   const Deadline deadline = Deadline::After(kStoreTime);
   if (!record.empty()) Remove(store, kAnyJobKey, record, deadline);
   if (result.ok()) return Remove(store, key, record, deadline);
-  for (int turn = 0; turn < kTurnsMax && !deadline.passed(); ++turn) {
-    const absl::StatusOr<std::string> standing = Read(store, key, deadline);
-    if (!standing.ok() || (IsHubRecord(*standing) && *standing != record)) return;
-    // Another rank's failure was to be read by all others; the hub has told some of them since.
-    if (const absl::optional<FailureRecord> told = Fresh(*standing); told.has_value() && !record.empty()) {
+  for (int iteration = 0; iteration < kIterationsMax && !deadline.passed(); ++iteration) {
+    const absl::StatusOr<std::string> stored = Read(store, key, deadline);
+    if (!stored.ok() || (IsCoordinatorRecord(*stored) && *stored != record)) return;
+    // Another rank's failure was to be read by all others; the coordinator has told some of them since.
+    if (const absl::optional<FailureRecord> told = Fresh(*stored); told.has_value() && !record.empty()) {
       std::vector<int> both;
       std::set_intersection(untold.begin(), untold.end(), told->untold.begin(), told->untold.end(),
                             std::back_inserter(both));
       untold = std::move(both);
     }
-    if (untold.empty() && standing->empty()) return;
+    if (untold.empty() && stored->empty()) return;
     const std::string failure = untold.empty() ? "" : EncodeFailureRecord({NowSeconds(), attempt, untold, result});
-    if (Replace(store, key, *standing, failure, deadline)) return;
+    if (Replace(store, key, *stored, failure, deadline)) return;
   }
 }
 
 void AwaitReaders(Store* store, const std::string& key, Deadline deadline) {
   while (!deadline.passed()) {
-    const absl::StatusOr<std::string> standing = store->Get(key, deadline);
-    if (!standing.ok() || !Fresh(*standing).has_value()) return;
+    const absl::StatusOr<std::string> stored = store->Get(key, deadline);
+    if (!stored.ok() || !Fresh(*stored).has_value()) return;
     std::this_thread::sleep_until(std::min(Deadline::Clock::now() + kPause, deadline.time()));
   }
 }
@@ -126,18 +125,18 @@ void TellFailure(Store* store, const std::string& key, Rank rank, int size, int 
     if (other != rank.value()) record.untold.push_back(other);
   }
   for (; !deadline.passed(); std::this_thread::sleep_for(kPause)) {
-    const absl::StatusOr<std::string> standing = store->Wait(key, deadline);
-    if (!standing.ok()) return;
-    if (!IsHubRecord(*standing)) continue;  // of an earlier set-up
-    const absl::StatusOr<HubRecord> hub = DecodeHubRecord(*standing);
-    if (hub.ok() && hub->attempt > attempt) return;
-    if (Replace(store, key, *standing, EncodeFailureRecord(record), deadline)) return;
+    const absl::StatusOr<std::string> stored = store->Wait(key, deadline);
+    if (!stored.ok()) return;
+    if (!IsCoordinatorRecord(*stored)) continue;  // of an earlier set-up
+    const absl::StatusOr<CoordinatorRecord> coordinator = DecodeCoordinatorRecord(*stored);
+    if (coordinator.ok() && coordinator->attempt > attempt) return;
+    if (Replace(store, key, *stored, EncodeFailureRecord(record), deadline)) return;
   }
 }
 
 absl::Status LookForFailure(Store* store, const std::string& key, int attempt) {
-  const absl::StatusOr<std::string> standing = store->Get(key, Deadline::After(kStoreTime));
-  const absl::optional<FailureRecord> record = standing.ok() ? FailureFor(Rank(0), *standing) : absl::nullopt;
+  const absl::StatusOr<std::string> stored = store->Get(key, Deadline::After(kStoreTime));
+  const absl::optional<FailureRecord> record = stored.ok() ? FailureFor(Rank(0), *stored) : absl::nullopt;
   return record.has_value() && record->attempt >= attempt ? record->status : absl::OkStatus();
 }
 
@@ -151,13 +150,13 @@ absl::optional<FailureRecord> FailureFor(Rank rank, absl::string_view text) {
 
 void MarkRead(Store* store, const std::string& key, Rank rank) {
   const Deadline deadline = Deadline::After(kStoreTime);
-  for (int turn = 0; turn < kTurnsMax && !deadline.passed(); ++turn) {
-    const absl::StatusOr<std::string> standing = store->Get(key, deadline);
-    absl::optional<FailureRecord> record = standing.ok() ? FailureFor(rank, *standing) : absl::nullopt;
+  for (int iteration = 0; iteration < kIterationsMax && !deadline.passed(); ++iteration) {
+    const absl::StatusOr<std::string> stored = store->Get(key, deadline);
+    absl::optional<FailureRecord> record = stored.ok() ? FailureFor(rank, *stored) : absl::nullopt;
     if (!record.has_value()) return;
     std::vector<int>& untold = record->untold;
     untold.erase(std::lower_bound(untold.begin(), untold.end(), rank.value()));
-    if (Replace(store, key, *standing, untold.empty() ? "" : EncodeFailureRecord(*record), deadline)) return;
+    if (Replace(store, key, *stored, untold.empty() ? "" : EncodeFailureRecord(*record), deadline)) return;
   }
 }
 

@@ -1,5 +1,5 @@
-// What a world that is being set up has in the store, under "control/<job id>": where its hub is or, once that is known, why there
-// will be no world (control_protocol.h has both texts); and under "control" where the hub of the newest set-up of any job is,
+// What a world that is being set up has in the store, under "control/<job id>": where its coordinator is or, once that is known, why there
+// will be no world (control_protocol.h has both texts); and under "control" where the coordinator of the newest set-up of any job is,
 // for ranks whose own does not appear.
 //
 // A failure names the ranks that are to read it, and which attempt of its writer's it ended (ControlOptions::attempt). Each takes
@@ -35,19 +35,21 @@ Member ThisProcess(Rank rank);
 // "rank 1 (host b, pid 71) could not set up the world: ...", with the code; as it is when it says so already.
 absl::Status SaidBy(const Member& self, const absl::Status& status);
 
-// Rank 0's, when a set-up has ended: takes its record out of the store if `result` is OK or everybody knows, and else leaves
-// the failure to the ranks in `untold`. `record` is empty if it was never published. What another rank 0 has put there stays.
+// For rank 0, when a set-up has ended: removes its record from the store if `result` is OK or all ranks know, and otherwise
+// replaces it by the failure for the ranks in `untold`. `record` is empty if it was never published. Another rank 0's record
+// stays.
 void EndSetup(Store* store, const std::string& key, const std::string& record, int attempt, const absl::Status& result,
               std::vector<int> untold);
 
-// Rank 0's, after that: returns when all have read the failure, or at the deadline.
+// For rank 0, after that: returns when all have read the failure, or at the deadline.
 void AwaitReaders(Store* store, const std::string& key, Deadline deadline);
 
-// Any other rank's that fails before it has reached the hub: puts the failure in the place of the hub's address, where rank 0 and
-// the ranks that look for it find it. Waits a second for that address, if it is not there. A hub of a later attempt is left alone.
+// For any other rank that fails before it has reached the coordinator: replaces the coordinator's address by the failure, so
+// that rank 0 and the ranks that look for the address find it. Waits a second for the address if it is not there. Leaves a
+// coordinator of a later attempt alone.
 void TellFailure(Store* store, const std::string& key, Rank rank, int size, int attempt, const absl::Status& failure);
 
-// What some other rank has told, while rank 0 waits for it; OK if none has.
+// For rank 0 while it waits: the failure that another rank has left in the store; OK if none has.
 absl::Status LookForFailure(Store* store, const std::string& key, int attempt);
 
 // The failure in `text`, if it counts and this rank has not read it. It may be of an earlier attempt than this rank's.

@@ -1,4 +1,4 @@
-// Ranks as threads. Processes that die or stop: control_fault_test.cc. The hub's decisions one by one:
+// Ranks as threads. Processes that die or stop: control_fault_test.cc. The coordinator's decisions one by one:
 // control_world_test.cc.
 
 #include "transport/control/control.h"
@@ -60,6 +60,14 @@ absl::StatusOr<Channel> CreateRank(int rank, int size, Store* store, Deadline de
   return ControlChannel::Create(OptionsOf(rank, size, kPatient, nullptr), store, deadline);
 }
 
+// All ranks create their channels and join.
+void Form(int size, Store* store) {
+  InParallel(size, [&](int rank) {
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Channel channel, CreateRank(rank, size, store));
+    EXPECT_THAT(channel->Join(MemberOf(rank), {}, Soon()), IsOk());
+  });
+}
+
 class World {
  public:
   explicit World(int size) : logs_(size), progress_(size), channels_(size) {
@@ -69,15 +77,12 @@ class World {
         MutexLock lock(&mu_);
         return progress_[rank];
       };
-      absl::StatusOr<Channel> channel = ControlChannel::Create(std::move(options), &store_, Soon());
-      ASSERT_THAT(channel, IsOk());
-      channels_[rank] = *std::move(channel);
-      const absl::StatusOr<Members> members = channels_[rank]->Join(MemberOf(rank), {}, Soon());
-      ASSERT_THAT(members, IsOk());
-      ASSERT_THAT(*members, SizeIs(size));
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(channels_[rank], ControlChannel::Create(std::move(options), &store_, Soon()));
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Members members, channels_[rank]->Join(MemberOf(rank), {}, Soon()));
+      ASSERT_THAT(members, SizeIs(size));
       for (int other = 0; other < size; ++other) {
-        EXPECT_EQ(Describe((*members)[other]), Describe(MemberOf(other)));
-        EXPECT_EQ((*members)[other].data_address, MemberOf(other).data_address);
+        EXPECT_EQ(Describe(members[other]), Describe(MemberOf(other)));
+        EXPECT_EQ(members[other].data_address, MemberOf(other).data_address);
       }
     });
   }
@@ -125,10 +130,9 @@ TEST(ControlChannel, LeavesNothingInTheStoreAndMayBeUsedAgain) {
   std::vector<uint64_t> ids;
   for (int round = 0; round < 2; ++round) {
     InParallel(2, [&](int rank) {
-      absl::StatusOr<Channel> channel = CreateRank(rank, 2, &store);
-      ASSERT_THAT(channel, IsOk());
-      EXPECT_THAT((*channel)->Join(MemberOf(rank), {}, Soon()), IsOk());
-      if (rank == 0) ids.push_back((*channel)->world_id());
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel channel, CreateRank(rank, 2, &store));
+      EXPECT_THAT(channel->Join(MemberOf(rank), {}, Soon()), IsOk());
+      if (rank == 0) ids.push_back(channel->world_id());
     });
     EXPECT_THAT(store.Get(kKey, Soon()), StatusIs(absl::StatusCode::kNotFound));
   }
@@ -161,9 +165,9 @@ TEST(ControlChannel, ArgumentsThatMakeNoSenseAreRefused) {
   MemoryStore store;
   EXPECT_THAT(CreateRank(2, 2, &store), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no rank 2")));
   ControlOptions options = OptionsOf(0, 1, kPatient, nullptr);
-  options.hub_bind_address = *SocketAddress::Parse("0.0.0.0:0");
+  options.coordinator_bind_address = *SocketAddress::Parse("0.0.0.0:0");
   EXPECT_THAT(ControlChannel::Create(options, &store, Soon()),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("hub_bind_address")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("coordinator_bind_address")));
   options = OptionsOf(0, 1, milliseconds(0), nullptr);
   EXPECT_THAT(ControlChannel::Create(options, &store, Soon()),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("peer_timeout")));
@@ -171,13 +175,12 @@ TEST(ControlChannel, ArgumentsThatMakeNoSenseAreRefused) {
   options.job_id.assign(513, 'x');
   EXPECT_THAT(ControlChannel::Create(options, &store, Soon()),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("job id has 513 bytes")));
-  absl::StatusOr<Channel> channel = CreateRank(0, 1, &store);
-  ASSERT_THAT(channel, IsOk());
-  EXPECT_THAT((*channel)->Join(MemberOf(1), {}, Soon()), StatusIs(absl::StatusCode::kInvalidArgument));
-  EXPECT_THAT((*channel)->Join(MemberOf(0), {{"big", std::string(2 << 20, 'x')}}, Soon()),
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel channel, CreateRank(0, 1, &store));
+  EXPECT_THAT(channel->Join(MemberOf(1), {}, Soon()), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(channel->Join(MemberOf(0), {{"big", std::string(2 << 20, 'x')}}, Soon()),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("too long")));
-  EXPECT_THAT((*channel)->Join(MemberOf(0), {}, Soon()), IsOk());
-  EXPECT_THAT((*channel)->Join(MemberOf(0), {}, Soon()), StatusIs(absl::StatusCode::kFailedPrecondition));
+  EXPECT_THAT(channel->Join(MemberOf(0), {}, Soon()), IsOk());
+  EXPECT_THAT(channel->Join(MemberOf(0), {}, Soon()), StatusIs(absl::StatusCode::kFailedPrecondition));
 }
 
 TEST(ControlChannel, WithoutRankZeroTheOthersSaySo) {
@@ -192,13 +195,12 @@ TEST(ControlChannel, MissingRanksAreListedTheSameEverywhere) {
   std::atomic<int> joining{0};
   InParallel(3, [&](int i) {
     const int rank = std::vector<int>{0, 1, 4}[i];
-    absl::StatusOr<Channel> channel = CreateRank(rank, 6, &store);
-    ASSERT_THAT(channel, IsOk());
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel channel, CreateRank(rank, 6, &store));
     if (rank != 0) ++joining;
     const Deadline patience = Soon();
     while (rank == 0 && joining < 2 && !patience.passed()) std::this_thread::yield();
     // Rank 0's deadline is the shortest, and rules.
-    errors[i] = (*channel)->Join(MemberOf(rank), {}, rank == 0 ? Deadline::AfterMs(2500) : Soon()).status();
+    errors[i] = channel->Join(MemberOf(rank), {}, rank == 0 ? Deadline::AfterMs(2500) : Soon()).status();
   });
   for (const absl::Status& error : errors) {
     EXPECT_THAT(error, StatusIs(absl::StatusCode::kDeadlineExceeded,
@@ -216,13 +218,13 @@ TEST(ControlChannel, MissingRanksAreListedTheSameEverywhere) {
 }
 
 // All at once: nobody waits for a deadline.
-TEST(ControlChannel, RankZeroThatFailsBeforeItHasAHubTellsWhoeverWaitsForIt) {
+TEST(ControlChannel, RankZeroThatFailsBeforeItHasACoordinatorTellsWhoeverWaitsForIt) {
   MemoryStore store;
   std::vector<absl::Status> errors(4);
   InParallel(4, [&](int rank) {
     ControlOptions options = OptionsOf(rank, 4, kPatient, nullptr);
     // No machine has it.
-    if (rank == 0) options.hub_bind_address = *SocketAddress::Parse("192.0.2.1:0");
+    if (rank == 0) options.coordinator_bind_address = *SocketAddress::Parse("192.0.2.1:0");
     errors[rank] = ControlChannel::Create(std::move(options), &store, Soon()).status();
   });
   EXPECT_THAT(errors[0], StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("listen on 192.0.2.1:0")));
@@ -240,11 +242,7 @@ TEST(ControlChannel, ASetUpThatIsTriedAgainHeedsNoEarlierFailure) {
   ControlChannel::Refuse(OptionsOf(0, 3, kPatient, nullptr), &store, absl::InternalError("first attempt"));
   EXPECT_THAT(CreateRank(1, 3, &store), StatusIs(absl::StatusCode::kInternal, HasSubstr("first attempt")));
   // Rank 1 has heard of it, rank 2 comes only now: both take part in the next one.
-  InParallel(3, [&](int rank) {
-    absl::StatusOr<Channel> channel = CreateRank(rank, 3, &store);
-    ASSERT_THAT(channel, IsOk());
-    EXPECT_THAT((*channel)->Join(MemberOf(rank), {}, Soon()), IsOk());
-  });
+  Form(3, &store);
   // One of long ago is none either.
   ASSERT_THAT(
       store.Set(kKey, control::EncodeFailureRecord({1'700'000'000, 0, {1}, absl::InternalError("long ago")}), Soon()),
@@ -269,17 +267,14 @@ TEST(ControlChannel, AFailureIsOfTheAttemptThatItEnded) {
   EXPECT_THAT(create(2, 1, false), StatusIs(absl::StatusCode::kInternal, HasSubstr("attempt 1")));
   EXPECT_THAT(store.Get(kKey, Soon()), StatusIs(absl::StatusCode::kNotFound));
 
-  // What ended rank 1's first attempt does not end rank 0's second, neither by the hub nor by the store.
-  absl::StatusOr<Channel> zero = create(0, 1, false);
-  ASSERT_THAT(zero, IsOk());
+  // What ended rank 1's first attempt does not end rank 0's second, neither by the coordinator nor by the store.
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, create(0, 1, false));
   EXPECT_THAT(create(1, 0, true), StatusIs(absl::StatusCode::kCancelled));
   control::TellFailure(&store, kKey, Rank(1), 3, 0, absl::InternalError("attempt 0"));
-  absl::StatusOr<Channel> one = create(1, 1, false);
-  absl::StatusOr<Channel> two = create(2, 0, false);
-  ASSERT_THAT(one, IsOk());
-  ASSERT_THAT(two, IsOk());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel one, create(1, 1, false));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel two, create(2, 0, false));
   InParallel(3, [&](int rank) {
-    ControlChannel& self = **(rank == 0 ? zero : rank == 1 ? one : two);
+    ControlChannel& self = *(rank == 0 ? zero : rank == 1 ? one : two);
     EXPECT_THAT(self.Join(MemberOf(rank), {}, Soon()), IsOk());
   });
 }
@@ -291,14 +286,13 @@ TEST(ControlChannel, WhyARankLeavesBeforeItJoinsIsEverybodysError) {
     std::atomic<int> created{0};
     const absl::Status why = absl::ResourceExhaustedError("no descriptor is left");
     InParallel(2, [&](int rank) {
-      absl::StatusOr<Channel> channel = CreateRank(rank, 3, &store);
-      ASSERT_THAT(channel, IsOk());
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel channel, CreateRank(rank, 3, &store));
       const Deadline patience = Soon();
       for (++created; created < 2 && !patience.passed();) std::this_thread::yield();
       if (rank == failing) {
-        (*channel)->LeaveBecause(why);
+        channel->LeaveBecause(why);
       } else {
-        errors[rank] = (*channel)->Join(MemberOf(rank), {}, Soon()).status();
+        errors[rank] = channel->Join(MemberOf(rank), {}, Soon()).status();
       }
     });
     const auto told = StatusIs(why.code(), AllOf(StartsWith(absl::StrCat("rank ", failing, " (host ")),
@@ -310,14 +304,13 @@ TEST(ControlChannel, WhyARankLeavesBeforeItJoinsIsEverybodysError) {
   }
 }
 
-// A rank that cannot even connect to the hub says so in the store, where rank 0 looks while it waits.
-TEST(ControlChannel, ARankThatFailsBeforeItHasReachedTheHubTellsRankZero) {
+// A rank that cannot even connect to the coordinator says so in the store, where rank 0 looks while it waits.
+TEST(ControlChannel, ARankThatFailsBeforeItHasReachedTheCoordinatorTellsRankZero) {
   MemoryStore store;
-  absl::StatusOr<Channel> zero = CreateRank(0, 3, &store);
-  ASSERT_THAT(zero, IsOk());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, CreateRank(0, 3, &store));
   control::TellFailure(&store, kKey, Rank(1), 3, 0,
                        absl::ResourceExhaustedError("rank 1: socket: Too many open files"));
-  EXPECT_THAT((*zero)->Join(MemberOf(0), {}, Soon()),
+  EXPECT_THAT(zero->Join(MemberOf(0), {}, Soon()),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("rank 1: socket: Too many open files")));
   EXPECT_THAT(CreateRank(2, 3, &store),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("rank 1: socket: Too many open files")));
@@ -329,30 +322,26 @@ TEST(ControlChannel, WhatHindersRankZeroIsEverybodysError) {
   const absl::Status why = absl::ResourceExhaustedError("the store lets nobody in");
   ControlOptions options = OptionsOf(0, 3, kPatient, nullptr);
   options.hindrance = [&] { return why; };
-  absl::StatusOr<Channel> zero = ControlChannel::Create(options, &store, Soon());
-  ASSERT_THAT(zero, IsOk());
-  absl::StatusOr<Channel> one = CreateRank(1, 3, &store);
-  ASSERT_THAT(one, IsOk());
-  InParallel(2,
-             [&](int rank) { EXPECT_EQ((rank == 0 ? *zero : *one)->Join(MemberOf(rank), {}, Soon()).status(), why); });
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, ControlChannel::Create(options, &store, Soon()));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel one, CreateRank(1, 3, &store));
+  InParallel(2, [&](int rank) { EXPECT_EQ((rank == 0 ? zero : one)->Join(MemberOf(rank), {}, Soon()).status(), why); });
 }
 
 // With its interface down rank 0 may have had nothing else.
-TEST(ControlChannel, AHubOnLoopbackOfAnotherHostIsAnErrorOnBoth) {
+TEST(ControlChannel, ACoordinatorOnLoopbackOfAnotherHostIsAnErrorOnBoth) {
   MemoryStore store;
   ControlOptions options = OptionsOf(0, 2, kPatient, nullptr);
   options.why_loopback = "rank 0 found no other address: eth0 10.0.0.1: is down";
-  absl::StatusOr<Channel> zero = ControlChannel::Create(options, &store, Soon());
-  ASSERT_THAT(zero, IsOk());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, ControlChannel::Create(options, &store, Soon()));
   // As it looks from the other host, where nobody has that port.
-  control::HubRecord record = *control::DecodeHubRecord(*store.Get(kKey, Soon()));
+  control::CoordinatorRecord record = *control::DecodeCoordinatorRecord(*store.Get(kKey, Soon()));
   record.host = "elsewhere";
   record.address = *LocalAddress(Listen(LoopbackAddress())->get());
-  const std::string theirs = control::EncodeHubRecord(record);
+  const std::string theirs = control::EncodeCoordinatorRecord(record);
   ASSERT_THAT(store.Set(kKey, theirs, Soon()), IsOk());
   std::vector<absl::Status> errors(2);
   InParallel(2, [&](int rank) {
-    errors[rank] = rank == 1 ? CreateRank(1, 2, &store).status() : (*zero)->Join(MemberOf(0), {}, Soon()).status();
+    errors[rank] = rank == 1 ? CreateRank(1, 2, &store).status() : zero->Join(MemberOf(0), {}, Soon()).status();
   });
   const std::string what = absl::StrCat("rank 0 (host elsewhere, pid ", getpid(), ") listens on loopback (127.0.0.1:");
   for (const absl::Status& error : errors) {
@@ -364,8 +353,7 @@ TEST(ControlChannel, AHubOnLoopbackOfAnotherHostIsAnErrorOnBoth) {
 // Ranks whose job ids differ wait for each other in vain. Neither learns the other's.
 TEST(ControlChannel, AnotherJobAtTheSameStoreIsNamedWhereARankIsMissing) {
   MemoryStore store;
-  absl::StatusOr<Channel> zero = CreateRank(0, 2, &store);
-  ASSERT_THAT(zero, IsOk());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, CreateRank(0, 2, &store));
   ControlOptions options = OptionsOf(1, 2, kPatient, nullptr);
   options.job_id = "typo";
   const std::string pid = absl::StrCat("pid ", getpid());
@@ -373,7 +361,7 @@ TEST(ControlChannel, AnotherJobAtTheSameStoreIsNamedWhereARankIsMissing) {
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        AllOf(StartsWith("rank 0 has not appeared in store memory; "),
                              HasSubstr("another job is here, that of rank 0 (host "), HasSubstr(pid))));
-  EXPECT_THAT((*zero)->Join(MemberOf(0), {}, Deadline::AfterMs(100)),
+  EXPECT_THAT(zero->Join(MemberOf(0), {}, Deadline::AfterMs(100)),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        AllOf(HasSubstr("rank 1 of 2 has not joined; rank 1 (host "),
                              HasSubstr("came with another job id"), Not(HasSubstr("typo")))));
@@ -381,10 +369,9 @@ TEST(ControlChannel, AnotherJobAtTheSameStoreIsNamedWhereARankIsMissing) {
 
 TEST(ControlChannel, ALateRankLearnsWhyThereIsNoWorld) {
   MemoryStore store;
-  absl::StatusOr<Channel> zero = CreateRank(0, 2, &store);
-  ASSERT_THAT(zero, IsOk());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, CreateRank(0, 2, &store));
   const std::string record = *store.Get(kKey, Soon());
-  EXPECT_THAT((*zero)->Join(MemberOf(0), {}, Deadline::Now()),
+  EXPECT_THAT(zero->Join(MemberOf(0), {}, Deadline::Now()),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 1 of 2 has not joined")));
   // It had read the address before rank 0 took it back.
   ASSERT_THAT(store.Set(kKey, record, Soon()), IsOk());
@@ -396,11 +383,10 @@ TEST(ControlChannel, DifferentOptionsAreNamedEverywhere) {
   MemoryStore store;
   std::vector<absl::Status> errors(4);
   InParallel(4, [&](int rank) {
-    absl::StatusOr<Channel> channel = CreateRank(rank, 4, &store);
-    ASSERT_THAT(channel, IsOk());
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel channel, CreateRank(rank, 4, &store));
     std::vector<AgreedOption> options = {{"chunk_bytes", rank == 3 ? "65536" : "262144"}, {"same", "1"}};
     if (rank == 1) options.push_back({"algorithm", "ring"});
-    errors[rank] = (*channel)->Join(MemberOf(rank), options, Soon()).status();
+    errors[rank] = channel->Join(MemberOf(rank), options, Soon()).status();
   });
   for (const absl::Status& error : errors) {
     EXPECT_THAT(error, StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -411,88 +397,79 @@ TEST(ControlChannel, DifferentOptionsAreNamedEverywhere) {
 
 TEST(ControlChannel, ARankThatGoesBeforeJoiningFailsTheOthersAtOnce) {
   MemoryStore store;
-  absl::StatusOr<Channel> zero = CreateRank(0, 3, &store);
-  ASSERT_THAT(zero, IsOk());
-  absl::StatusOr<Channel> one = CreateRank(1, 3, &store);
-  ASSERT_THAT(one, IsOk());
-  one->reset();
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, CreateRank(0, 3, &store));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel one, CreateRank(1, 3, &store));
+  one.reset();
   EXPECT_THAT(
-      (*zero)->Join(MemberOf(0), {}, Soon()),
+      zero->Join(MemberOf(0), {}, Soon()),
       StatusIs(absl::StatusCode::kAborted, AllOf(StartsWith("rank 1 (host "), HasSubstr(absl::StrCat("pid ", getpid())),
                                                  HasSubstr("left before the world had formed"))));
 }
 
 TEST(ControlChannel, RankZeroThatGoesBeforeJoiningFailsTheOthersAtOnce) {
   MemoryStore store;
-  absl::StatusOr<Channel> zero = CreateRank(0, 2, &store);
-  ASSERT_THAT(zero, IsOk());
-  absl::StatusOr<Channel> one = CreateRank(1, 2, &store);
-  ASSERT_THAT(one, IsOk());
-  zero->reset();
-  EXPECT_THAT((*one)->Join(MemberOf(1), {}, Soon()),
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, CreateRank(0, 2, &store));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel one, CreateRank(1, 2, &store));
+  zero.reset();
+  EXPECT_THAT(one->Join(MemberOf(1), {}, Soon()),
               StatusIs(absl::StatusCode::kAborted,
                        AllOf(StartsWith("rank 0 (host "), HasSubstr("left before the world had formed"))));
 }
 
 TEST(ControlChannel, ASecondProcessOfARankIsTurnedAway) {
   MemoryStore store;
-  absl::StatusOr<Channel> zero = CreateRank(0, 2, &store);
-  ASSERT_THAT(zero, IsOk());
-  absl::StatusOr<Channel> one = CreateRank(1, 2, &store);
-  ASSERT_THAT(one, IsOk());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, CreateRank(0, 2, &store));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel one, CreateRank(1, 2, &store));
   const std::string pid = absl::StrCat("pid ", getpid());
   EXPECT_THAT(CreateRank(1, 2, &store),
               StatusIs(absl::StatusCode::kAlreadyExists, AllOf(HasSubstr("rank 1 (host "), HasSubstr(pid))));
   EXPECT_THAT(CreateRank(0, 2, &store),
               StatusIs(absl::StatusCode::kAlreadyExists, AllOf(HasSubstr("rank 0 (host "), HasSubstr(pid))));
   // Those who were first are none the worse for it.
-  InParallel(2, [&](int rank) { EXPECT_THAT((rank == 0 ? *zero : *one)->Join(MemberOf(rank), {}, Soon()), IsOk()); });
+  InParallel(2, [&](int rank) { EXPECT_THAT((rank == 0 ? zero : one)->Join(MemberOf(rank), {}, Soon()), IsOk()); });
 }
 
 TEST(ControlChannel, AnotherWorldSizeIsEverybodysError) {
   MemoryStore store;
-  absl::StatusOr<Channel> zero = CreateRank(0, 2, &store);
-  ASSERT_THAT(zero, IsOk());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, CreateRank(0, 2, &store));
   const std::string who = absl::StrCat(", pid ", getpid(), ")");
   const auto differ = StatusIs(absl::StatusCode::kFailedPrecondition,
                                AllOf(HasSubstr("the world has 2 ranks according to rank 0 (host "),
                                      HasSubstr(who + ", 3 according to rank 1 (host ")));
   EXPECT_THAT(CreateRank(1, 3, &store), differ);
-  EXPECT_THAT((*zero)->Join(MemberOf(0), {}, Soon()), differ);
+  EXPECT_THAT(zero->Join(MemberOf(0), {}, Soon()), differ);
 }
 
-// What a crashed world may have left in the store: an address where nobody listens, one where another world's hub is
+// What a crashed world may have left in the store: an address where nobody listens, one where another world's coordinator is
 // now, one where somebody else listens and says nothing, and nonsense.
 TEST(ControlChannel, LeftOverAddressesDoNotDefeatANewWorld) {
   MemoryStore other_store;
-  absl::StatusOr<Channel> other_world = CreateRank(0, 2, &other_store);
-  ASSERT_THAT(other_world, IsOk());
-  control::HubRecord reused = *control::DecodeHubRecord(*other_store.Get(kKey, Soon()));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel other_world, CreateRank(0, 2, &other_store));
+  control::CoordinatorRecord reused = *control::DecodeCoordinatorRecord(*other_store.Get(kKey, Soon()));
   reused.world ^= 1;
-  absl::StatusOr<UniqueFd> silent = Listen(LoopbackAddress());
-  ASSERT_THAT(silent, IsOk());
-  control::HubRecord mute = reused;
-  mute.address = *LocalAddress(silent->get());
-  control::HubRecord refused = reused;
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(UniqueFd silent, Listen(LoopbackAddress()));
+  control::CoordinatorRecord mute = reused;
+  mute.address = *LocalAddress(silent.get());
+  control::CoordinatorRecord refused = reused;
   {
     const absl::StatusOr<UniqueFd> gone = Listen(LoopbackAddress());
     refused.address = *LocalAddress(gone->get());
   }
-  for (const std::string& left_over : {control::EncodeHubRecord(refused), control::EncodeHubRecord(reused),
-                                       control::EncodeHubRecord(mute), std::string("nonsense")}) {
+  for (const std::string& left_over :
+       {control::EncodeCoordinatorRecord(refused), control::EncodeCoordinatorRecord(reused),
+        control::EncodeCoordinatorRecord(mute), std::string("nonsense")}) {
     SCOPED_TRACE(left_over);
     MemoryStore store;
     ASSERT_THAT(store.Set(kKey, left_over, Soon()), IsOk());
     std::atomic<bool> rank_one_started{false};
     InParallel(2, [&](int rank) {
-      // Rank 1 meets the left-over first.
+      // Rank 1 finds the left-over first.
       if (rank == 0) {
         while (!rank_one_started.load()) std::this_thread::yield();
       }
       rank_one_started = true;
-      absl::StatusOr<Channel> channel = CreateRank(rank, 2, &store);
-      ASSERT_THAT(channel, IsOk());
-      EXPECT_THAT((*channel)->Join(MemberOf(rank), {}, Soon()), IsOk());
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel channel, CreateRank(rank, 2, &store));
+      EXPECT_THAT(channel->Join(MemberOf(rank), {}, Soon()), IsOk());
     });
   }
 }
@@ -509,16 +486,10 @@ class PoorStore final : public MemoryStore {
 
 TEST(ControlChannel, AStoreThatKnowsOnlySetAndGetIsEnough) {
   PoorStore store;
-  for (int round = 0; round < 2; ++round) {
-    InParallel(2, [&](int rank) {
-      absl::StatusOr<Channel> channel = CreateRank(rank, 2, &store);
-      ASSERT_THAT(channel, IsOk());
-      EXPECT_THAT((*channel)->Join(MemberOf(rank), {}, Soon()), IsOk());
-    });
-  }
+  for (int round = 0; round < 2; ++round) Form(2, &store);
 }
 
-TEST(ControlChannel, AFileDoesNotGrowWithTheWorldsThatMeetThere) {
+TEST(ControlChannel, AFileDoesNotGrowWithTheWorldsThatUseIt) {
   const std::string path = absl::StrCat(::testing::TempDir(), "/control_test_", getpid());
   struct stat status = {};
   for (int round = 0; round < 100; ++round) {
@@ -534,12 +505,12 @@ TEST(ControlChannel, AFileDoesNotGrowWithTheWorldsThatMeetThere) {
 
 TEST(ControlChannel, ALeftOverAddressIsNamedWhenRankZeroNeverComes) {
   MemoryStore store;
-  control::HubRecord refused;
+  control::CoordinatorRecord refused;
   {
     const absl::StatusOr<UniqueFd> gone = Listen(LoopbackAddress());
     refused.address = *LocalAddress(gone->get());
   }
-  ASSERT_THAT(store.Set(kKey, control::EncodeHubRecord(refused), Soon()), IsOk());
+  ASSERT_THAT(store.Set(kKey, control::EncodeCoordinatorRecord(refused), Soon()), IsOk());
   EXPECT_THAT(CreateRank(1, 2, &store, Deadline::AfterMs(50)),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        AllOf(HasSubstr("rank 0 has not appeared in store memory"), HasSubstr("Connection refused"))));
@@ -622,20 +593,20 @@ TEST(ControlChannel, LeavingIsNoFailureForTheOthers) {
               StatusIs(absl::StatusCode::kCancelled, "fallback"));
 }
 
-TEST(ControlChannel, WhenTheHubHasLeftThereIsNothingToWaitFor) {
+TEST(ControlChannel, WhenTheCoordinatorHasLeftThereIsNothingToWaitFor) {
   World world(2);
   world[0].Leave();
-  // Ends when the goodbye arrives, long before the deadline.
+  // Ends when the disconnect arrives, long before the deadline.
   EXPECT_THAT(world[1].AwaitFailure(7, absl::CancelledError("fallback"), Deadline::Infinite()),
               StatusIs(absl::StatusCode::kCancelled, "fallback"));
-  world[1].PostNote(7, 1, "x");
-  EXPECT_THAT(world[1].AwaitNotes(7, 1, 1, Deadline::Infinite()),
+  world[1].PostMessage(7, 1, "x");
+  EXPECT_THAT(world[1].AwaitMessages(7, 1, 1, Deadline::Infinite()),
               StatusIs(absl::StatusCode::kAborted, "rank 0 (host h0, pid 1000) has closed its communicator"));
   EXPECT_THAT(world.log(1).Await(1, Deadline::AfterMs(20)), IsEmpty());
 }
 
 // Nobody is left to announce it to the others; this rank at least need not wait for that.
-TEST(ControlChannel, WhenTheHubHasLeftARankIsToldWhatItReports) {
+TEST(ControlChannel, WhenTheCoordinatorHasLeftARankGetsItsOwnReport) {
   World world(3);
   world[0].Leave();
   EXPECT_THAT(world[1].AwaitFailure(7, absl::CancelledError("fallback"), Deadline::Infinite()),
@@ -657,12 +628,12 @@ TEST(ControlChannel, WhenTheHubHasLeftARankIsToldWhatItReports) {
   EXPECT_THAT(world.log(2).Await(1, Deadline::AfterMs(20)), IsEmpty());
 }
 
-TEST(ControlChannel, TheHubsLastAnnouncementPrecedesItsGoodbye) {
+TEST(ControlChannel, TheCoordinatorsLastAnnouncementPrecedesItsDisconnect) {
   World world(2);
   const absl::Status broken = absl::UnavailableError("recv from rank 0: closed");
   world[1].Report(7, broken, Rank(0));
-  world[1].PostNote(7, 1, "behind the report");
-  ASSERT_THAT(world[0].AwaitNotes(7, 1, 1, Soon()), IsOk());  // so the hub has the report
+  world[1].PostMessage(7, 1, "behind the report");
+  ASSERT_THAT(world[0].AwaitMessages(7, 1, 1, Soon()), IsOk());  // so the coordinator has the report
   world[0].Leave();
   EXPECT_THAT(world[1].AwaitFailure(7, absl::CancelledError(), Soon()),
               StatusIs(absl::StatusCode::kAborted, "rank 0 (host h0, pid 1000) has closed its communicator"));
@@ -678,27 +649,28 @@ TEST(ControlChannel, WhatRankZeroReportsAsItLeavesIsAnnounced) {
   }
 }
 
-TEST(ControlChannel, NotesComeInRankOrderOnceThereAreEnough) {
+TEST(ControlChannel, MessagesComeInRankOrderOnceThereAreEnough) {
   World world(3);
-  world[2].PostNote(7, 100, "gradient 5 missing");
+  world[2].PostMessage(7, 100, "gradient 5 missing");
   InParallel(3, [&](int rank) {
-    if (rank == 1) world[1].PostNote(7, 100, std::string(70'000, 'x'));
-    const auto notes = world[rank].AwaitNotes(7, 100, 2, Soon());
-    ASSERT_THAT(notes, IsOk());
-    ASSERT_THAT(*notes, SizeIs(2));
-    EXPECT_EQ((*notes)[0], std::make_pair(Rank(1), std::string(control::kNoteBytesMax, 'x')));
-    EXPECT_EQ((*notes)[1], std::make_pair(Rank(2), std::string("gradient 5 missing")));
+    if (rank == 1) world[1].PostMessage(7, 100, std::string(70'000, 'x'));
+    const auto messages = world[rank].AwaitMessages(7, 100, 2, Soon());
+    ASSERT_THAT(messages, IsOk());
+    ASSERT_THAT(*messages, SizeIs(2));
+    EXPECT_EQ((*messages)[0], std::make_pair(Rank(1), std::string(control::kPostedBytesMax, 'x')));
+    EXPECT_EQ((*messages)[1], std::make_pair(Rank(2), std::string("gradient 5 missing")));
   });
-  EXPECT_THAT(world[0].AwaitNotes(7, 100, 0, Soon()), IsOkAndHolds(SizeIs(2)));
+  EXPECT_THAT(world[0].AwaitMessages(7, 100, 0, Soon()), IsOkAndHolds(SizeIs(2)));
 }
 
-TEST(ControlChannel, NotesThatDoNotComeMeetTheDeadlineOrTheFailure) {
+TEST(ControlChannel, MessagesThatDoNotComeEndAtTheDeadlineOrTheFailure) {
   World world(2);
-  world[0].PostNote(7, 100, "x");
-  EXPECT_THAT(world[1].AwaitNotes(7, 100, 2, Deadline::AfterMs(30)),
-              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("fewer than 2 notes on topic 100 of channel 7")));
+  world[0].PostMessage(7, 100, "x");
+  EXPECT_THAT(
+      world[1].AwaitMessages(7, 100, 2, Deadline::AfterMs(30)),
+      StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("fewer than 2 messages on topic 100 of channel 7")));
   world[0].Report(7, absl::InternalError("why"));
-  EXPECT_THAT(world[1].AwaitNotes(7, 101, 1, Soon()), StatusIs(absl::StatusCode::kInternal, "why"));
+  EXPECT_THAT(world[1].AwaitMessages(7, 101, 1, Soon()), StatusIs(absl::StatusCode::kInternal, "why"));
 }
 
 TEST(ControlChannel, AHandlerMayCallTheChannel) {
@@ -710,11 +682,10 @@ TEST(ControlChannel, AHandlerMayCallTheChannel) {
     if (failure.channel == 7) channel.load()->Report(8, absl::InternalError("from the handler"));
     log.Add(failure);
   };
-  absl::StatusOr<Channel> created = ControlChannel::Create(options, &store, Soon());
-  ASSERT_THAT(created, IsOk());
-  channel = created->get();
-  ASSERT_THAT((*created)->Join(MemberOf(0), {}, Soon()), IsOk());
-  (*created)->Report(7, absl::InternalError("x"));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel created, ControlChannel::Create(options, &store, Soon()));
+  channel = created.get();
+  ASSERT_THAT(created->Join(MemberOf(0), {}, Soon()), IsOk());
+  created->Report(7, absl::InternalError("x"));
   const std::vector<Failure> failures = log.Await(2, Soon());
   ASSERT_THAT(failures, SizeIs(2));
   EXPECT_EQ(failures[1].status.message(), "from the handler");
@@ -722,16 +693,16 @@ TEST(ControlChannel, AHandlerMayCallTheChannel) {
 
 TEST(ControlChannel, AForkedChildCannotDisturbIt) {
   World world(2);
-  EXPECT_EQ(RunInForkedChild(
-                [&] {
-                  world[1].Report(7, absl::InternalError("from the child"));
-                  world[1].Leave();
-                  return world[1].AwaitNotes(7, 1, 1, Soon()).status().code() == absl::StatusCode::kFailedPrecondition
-                             ? 0
-                             : 1;
-                },
-                Soon()),
-            0);
+  EXPECT_EQ(
+      RunInForkedChild(
+          [&] {
+            world[1].Report(7, absl::InternalError("from the child"));
+            world[1].Leave();
+            return world[1].AwaitMessages(7, 1, 1, Soon()).status().code() == absl::StatusCode::kFailedPrecondition ? 0
+                                                                                                                    : 1;
+          },
+          Soon()),
+      0);
   world[0].Report(7, absl::InternalError("from the parent"));
   world.ExpectFailureEverywhere(7, absl::InternalError("from the parent"));
 }

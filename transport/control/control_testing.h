@@ -1,21 +1,20 @@
-// For tests of the control channel: ranks as threads, and a record of the failures that a rank was told.
+// For tests of the control channel: ranks as threads, and a log of the failures that a rank gets.
 
 #ifndef TRANSPORT_CONTROL_CONTROL_TESTING_H_
 #define TRANSPORT_CONTROL_CONTROL_TESTING_H_
 
 #include <chrono>
 #include <functional>
-#include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/mutex.h"
 #include "base/rank.h"
 #include "transport/control/control.h"
+#include "transport/control/control_protocol.h"
 #include "transport/control/control_types.h"
 #include "transport/net/socket.h"
 
@@ -54,7 +53,7 @@ inline ControlOptions OptionsOf(int rank, int size, std::chrono::milliseconds pe
   options.rank = Rank(rank);
   options.size = size;
   options.job_id = "job";
-  options.hub_bind_address = LoopbackAddress();
+  options.coordinator_bind_address = LoopbackAddress();
   options.peer_timeout = peer_timeout;
   if (log != nullptr) options.on_failure = [log](const Failure& failure) { log->Add(failure); };
   return options;
@@ -77,6 +76,29 @@ inline void InParallel(int count, const std::function<void(int)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
+namespace control {
+
+// Of world 42 of "job", whose rank 0 is "rank 0 (host h, pid 70)".
+inline Hello HelloOf(int rank, int size) {
+  Hello hello;
+  hello.job_id = "job";
+  hello.rank = static_cast<uint32_t>(rank);
+  hello.size = static_cast<uint32_t>(size);
+  hello.world = 42;
+  hello.host = "h";
+  hello.pid = 70 + rank;
+  return hello;
+}
+
+inline Join JoinOf(int rank) {
+  Join join;
+  join.member.rank = Rank(rank);
+  join.member.host = "h";
+  join.member.pid = 70 + rank;
+  return join;
+}
+
+}  // namespace control
 }  // namespace lockstep
 
 #endif  // TRANSPORT_CONTROL_CONTROL_TESTING_H_

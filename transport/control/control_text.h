@@ -1,5 +1,4 @@
-// The sentences of the control channel that depend on many ranks. Pure functions; ranks come sorted and without
-// duplicates.
+// Texts of the control channel about several ranks. Pure functions; ranks are sorted and without duplicates.
 
 #ifndef TRANSPORT_CONTROL_CONTROL_TEXT_H_
 #define TRANSPORT_CONTROL_CONTROL_TEXT_H_
@@ -36,9 +35,9 @@ std::string UnreachableText(absl::Span<const Member* const> by_rank);
 struct LateRank {
   enum class State {
     kAnswered,
-    kSilent,  // its progress is the last that was known
+    kSilent,  // its progress is the last known
     kLeft,
-    kUnaware,  // does not list the channel: takes no part in it, or has not come so far
+    kUnaware,  // does not list the channel: is no member, or has not opened it yet
   };
   const Member* member = nullptr;
   State state = State::kAnswered;
@@ -46,7 +45,7 @@ struct LateRank {
 };
 
 // "allreduce #17 (25 MiB f32 sum) did not finish in time: rank 2 (host b, pid 71) has not called it (it last completed
-// #16); rank 1 has called it and waits": whoever is to blame first. Ranks in one situation share a sentence.
+// #16); rank 1 has called it and waits". Names the rank to blame first. Ranks in one situation share a sentence.
 std::string LateText(absl::string_view operation, uint64_t sequence, absl::Span<const LateRank> ranks);
 // The rank that the text names first, unless all have called the operation.
 absl::optional<int> FirstLate(uint64_t sequence, absl::Span<const LateRank> ranks);

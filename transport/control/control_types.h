@@ -21,10 +21,9 @@ struct Member {
   std::string host;     // host name, for messages
   std::string host_id;  // equal on ranks that share a host: boot id and namespace, or LOCKSTEP_HOST_ID
   int64_t pid = 0;
-  SocketAddress data_address;  // where it listens for TCP; none when it uses none
-  std::string
-      shm_address;  // where it is met to share memory; "none: " and why when it cannot; empty when it does not try
-  std::string ofi_address;  // where its endpoint of libfabric is; empty when it has none
+  SocketAddress data_address;  // where it listens for TCP; none if it does not
+  std::string shm_address;     // of its shared memory; "none: " and why if it cannot; empty if it does not try
+  std::string ofi_address;     // of its endpoint of libfabric; empty if it has none
   // The cores that it may run on: core i is bit i % 64 of word i / 64. Empty: unknown.
   std::vector<uint64_t> cores;
 };
@@ -42,7 +41,7 @@ struct Failure {
 };
 inline constexpr ChannelId kAllChannels = 0xffffffff;
 
-// How far a rank has come on a channel. Sequence numbers count collectives from 1; 0 is none.
+// Progress of a rank on a channel. Sequence numbers count collectives from 1; 0 is none.
 struct Progress {
   uint64_t started = 0;
   uint64_t completed = 0;

@@ -33,9 +33,9 @@ absl::Status HasClosed(const Member& member) {
 World::World(Options options, Output* output, TimePoint now)
     : options_(std::move(options)),
       output_(output),
-      seats_(options_.size),
+      slots_(options_.size),
       next_waiting_text_(now + kWaitingTextInterval) {
-  for (int rank = 0; rank < options_.size; ++rank) seats_[rank].member.rank = Rank(rank);
+  for (int rank = 0; rank < options_.size; ++rank) slots_[rank].member.rank = Rank(rank);
 }
 
 absl::optional<Reject> World::Connect(const Hello& hello) {
@@ -46,7 +46,7 @@ absl::optional<Reject> World::Connect(const Hello& hello) {
     return refused(absl::StrCat("rank 0 speaks control protocol version ", kVersion, ", this rank ", hello.version));
   }
   if (hello.world != options_.world_id) {
-    return Reject{RejectReason::kOtherWorld, absl::UnavailableError("another world's control hub has this address")};
+    return Reject{RejectReason::kOtherWorld, absl::UnavailableError("another world's coordinator has this address")};
   }
   Member caller;
   caller.rank = Rank(static_cast<int>(hello.rank));
@@ -54,13 +54,13 @@ absl::optional<Reject> World::Connect(const Hello& hello) {
   caller.pid = hello.pid;
   if (hello.job_id != options_.job_id) {
     // Neither learns the other's job id: it may be a secret of another user's.
-    stranger_ = Describe(caller);
-    return refused(absl::StrCat("another job is here, that of ", Describe(seats_[0].member), ", and not job '",
+    other_job_rank_ = Describe(caller);
+    return refused(absl::StrCat("another job is here, that of ", Describe(slots_[0].member), ", and not job '",
                                 hello.job_id, "'"));
   }
   if (hello.size != static_cast<uint32_t>(options_.size)) {
     const absl::Status differ = absl::FailedPreconditionError(
-        absl::StrCat("the world has ", options_.size, " ranks according to ", Describe(seats_[0].member), ", ",
+        absl::StrCat("the world has ", options_.size, " ranks according to ", Describe(slots_[0].member), ", ",
                      hello.size, " according to ", Describe(caller)));
     Fail(differ);
     return Reject{RejectReason::kRefused, differ};
@@ -68,23 +68,23 @@ absl::optional<Reject> World::Connect(const Hello& hello) {
   if (hello.rank >= hello.size) {
     return refused(absl::StrCat("there is no rank ", hello.rank, " in a world of ", hello.size));
   }
-  Seat& seat = seats_[hello.rank];
-  if (seat.standing == Standing::kConnected || seat.standing == Standing::kJoined) {
+  Slot& slot = slots_[hello.rank];
+  if (slot.state == State::kConnected || slot.state == State::kJoined) {
     return Reject{RejectReason::kRefused, absl::AlreadyExistsError(absl::StrCat(
-                                              "another process takes part already as ", Describe(seat.member)))};
+                                              "another process takes part already as ", Describe(slot.member)))};
   }
   // A rank may be back for the next world before rank 0 has taken this one's address out of the store.
-  if (seat.standing == Standing::kLeft) {
+  if (slot.state == State::kLeft) {
     return Reject{RejectReason::kOtherWorld,
-                  absl::UnavailableError(absl::StrCat(Describe(seat.member), " has left the world that formed there"))};
+                  absl::UnavailableError(absl::StrCat(Describe(slot.member), " has left the world that formed there"))};
   }
   if (phase_ == Phase::kFailed) return Reject{RejectReason::kSetupFailed, setup_failure_};
-  if (seat.standing == Standing::kDead) {
-    return refused(absl::StrCat("the world has formed already, and ", Describe(seat.member), " has died in it"));
+  if (slot.state == State::kDead) {
+    return refused(absl::StrCat("the world has formed already, and ", Describe(slot.member), " has died in it"));
   }
-  seat.standing = Standing::kConnected;
-  seat.member.host = hello.host;
-  seat.member.pid = hello.pid;
+  slot.state = State::kConnected;
+  slot.member.host = hello.host;
+  slot.member.pid = hello.pid;
   return absl::nullopt;
 }
 
@@ -94,7 +94,7 @@ bool World::Handle(int rank, Message message, TimePoint now) {
   } else if (auto* called = std::get_if<Called>(&message)) {
     HandleCalled(rank, std::move(*called));
   } else if (auto* join = std::get_if<Join>(&message)) {
-    if (seats_[rank].standing == Standing::kJoined) return false;
+    if (slots_[rank].state == State::kJoined) return false;
     HandleJoin(rank, std::move(*join));
   } else if (std::holds_alternative<GiveUp>(message)) {
     if (phase_ == Phase::kGathering) {
@@ -106,15 +106,16 @@ bool World::Handle(int rank, Message message, TimePoint now) {
     HandleLate(*late, now);
   } else if (auto* closed = std::get_if<Closed>(&message)) {
     HandleClosed(rank, *closed);
-  } else if (auto* post = std::get_if<PostNote>(&message)) {
-    for (const NoteBoard::Answer& answer : notes_.Post(rank, *post)) output_->Send(answer.rank, answer.notes);
-  } else if (auto* await = std::get_if<AwaitNotes>(&message)) {
-    if (absl::optional<Notes> notes = notes_.Await(rank, *await)) output_->Send(rank, *std::move(notes));
-  } else if (auto* drop = std::get_if<DropNotes>(&message)) {
-    notes_.Drop(rank, drop->request);
+  } else if (auto* post = std::get_if<PostMessage>(&message)) {
+    for (const MessageBoard::Answer& answer : messages_.Post(rank, *post)) output_->Send(answer.rank, answer.messages);
+  } else if (auto* await = std::get_if<AwaitMessages>(&message)) {
+    if (absl::optional<PostedMessages> messages = messages_.Await(rank, *await))
+      output_->Send(rank, *std::move(messages));
+  } else if (auto* drop = std::get_if<DropMessages>(&message)) {
+    messages_.Drop(rank, drop->request);
   } else if (auto* enter = std::get_if<EnterBarrier>(&message)) {
     Send(barriers_.Enter(rank, *enter, now));
-  } else if (std::holds_alternative<Goodbye>(message)) {
+  } else if (std::holds_alternative<Disconnect>(message)) {
     Left(rank);
   } else if (std::holds_alternative<Exiting>(message)) {
     Gone(rank, "exited: its process ended without destroying its communicator");
@@ -130,20 +131,20 @@ void World::Send(const std::vector<Barriers::Answer>& answers) {
 
 void World::HandleJoin(int rank, Join join) {
   if (phase_ != Phase::kGathering || !alive(rank)) return;
-  Seat& seat = seats_[rank];
-  seat.standing = Standing::kJoined;
-  seat.member = std::move(join.member);
-  seat.member.rank = Rank(rank);
-  seat.options = std::move(join.options);
+  Slot& slot = slots_[rank];
+  slot.state = State::kJoined;
+  slot.member = std::move(join.member);
+  slot.member.rank = Rank(rank);
+  slot.options = std::move(join.options);
   if (++joined_count_ == options_.size) FormOrFail();
 }
 
 void World::FormOrFail() {
   std::vector<const std::vector<AgreedOption>*> options;
   std::vector<const Member*> members;
-  for (const Seat& seat : seats_) {
-    options.push_back(&seat.options);
-    members.push_back(&seat.member);
+  for (const Slot& slot : slots_) {
+    options.push_back(&slot.options);
+    members.push_back(&slot.member);
   }
   const std::string differences = OptionDifferences(options);
   if (!differences.empty()) {
@@ -154,9 +155,9 @@ void World::FormOrFail() {
   }
   phase_ = Phase::kFormed;
   Joined joined;
-  for (Seat& seat : seats_) {
-    joined.members.push_back(seat.member);
-    seat.options = {};
+  for (Slot& slot : slots_) {
+    joined.members.push_back(slot.member);
+    slot.options = {};
   }
   output_->SendToAll(joined);
 }
@@ -174,33 +175,33 @@ void World::Fail(const absl::Status& status) {
 std::string World::MissingText() const {
   std::vector<int> missing;
   for (int rank = 0; rank < options_.size; ++rank) {
-    if (seats_[rank].standing != Standing::kJoined) missing.push_back(rank);
+    if (slots_[rank].state != State::kJoined) missing.push_back(rank);
   }
   std::string text = control::MissingText(missing, options_.size);
-  if (!stranger_.empty()) absl::StrAppend(&text, "; ", stranger_, " came with another job id");
+  if (!other_job_rank_.empty()) absl::StrAppend(&text, "; ", other_job_rank_, " came with another job id");
   return text;
 }
 
 void World::HandlePong(int rank, Pong pong, TimePoint now) {
-  Seat& seat = seats_[rank];
-  seat.progress.swap(pong.progress);
+  Slot& slot = slots_[rank];
+  slot.progress.swap(pong.progress);
   if (!closings_.empty()) {
-    for (const auto& [channel, progress] : seat.progress) CheckClosed(rank, channel, progress);
+    for (const auto& [channel, progress] : slot.progress) CheckClosed(rank, channel, progress);
   }
   if (pong.nonce == 0) {
     const ProgressList& before = pong.progress;
-    for (const auto& [channel, progress] : seat.progress) {
+    for (const auto& [channel, progress] : slot.progress) {
       const Progress* const then = Find(before, channel);
       if (then != nullptr && then->started > then->completed && then->completed == progress.completed) {
         Inquire(channel, progress.completed + 1, now);
       }
     }
   }
-  if (pong.nonce <= seat.answered || pong.nonce > last_nonce_ || !alive(rank)) return;
+  if (pong.nonce <= slot.answered || pong.nonce > last_nonce_ || !alive(rank)) return;
   for (auto& [channel, poll] : polls_) {
-    if (poll.nonce > seat.answered && poll.nonce <= pong.nonce) --poll.missing;
+    if (poll.nonce > slot.answered && poll.nonce <= pong.nonce) --poll.missing;
   }
-  seat.answered = pong.nonce;
+  slot.answered = pong.nonce;
   AnnounceCompletePolls();
 }
 
@@ -209,7 +210,7 @@ void World::Inquire(ChannelId channel, uint64_t sequence, TimePoint now) {
   const auto [found, added] = inquiries_.try_emplace({channel, sequence});
   Inquiry& inquiry = found->second;
   if (added) {
-    inquiry.called.resize(seats_.size());
+    inquiry.called.resize(slots_.size());
   } else if (now < inquiry.asked + options_.answer_time) {
     return;
   }
@@ -236,13 +237,13 @@ void World::HandleReport(int rank, const Report& report, TimePoint now) {
   // A rank that cannot go on, or took rank 0 for dead while the world gathered.
   if (phase_ == Phase::kGathering && report.channel == kAllChannels) return FailSetup(report.status);
   if (phase_ != Phase::kFormed || failed(report.channel)) return;
-  const bool suspected = report.suspect < seats_.size() && static_cast<int>(report.suspect) != rank;
+  const bool suspected = report.suspect < slots_.size() && static_cast<int>(report.suspect) != rank;
   if (!suspected) return Announce(report.channel, report.status);
-  const Seat& suspect = seats_[report.suspect];
+  const Slot& suspect = slots_[report.suspect];
   // Its death would have failed all channels.
   const auto closing = closings_.find(report.channel);
   const bool closed = closing != closings_.end() && closing->second.started.count(suspect.member.rank.value()) > 0;
-  if (closed || suspect.standing == Standing::kLeft) return Announce(report.channel, HasClosed(suspect.member));
+  if (closed || suspect.state == State::kLeft) return Announce(report.channel, HasClosed(suspect.member));
   // Several ranks may lose connections for one cause: the first report stands, all suspects are watched.
   const auto [found, added] = reports_.try_emplace(report.channel);
   PendingReport& pending = found->second;
@@ -260,7 +261,7 @@ void World::HandleLate(const Late& late, TimePoint now) {
   poll.sequence = late.sequence;
   poll.operation = late.operation;
   poll.due = now + options_.answer_time;
-  for (const Seat& seat : seats_) poll.missing += seat.standing == Standing::kJoined;
+  for (const Slot& slot : slots_) poll.missing += slot.state == State::kJoined;
   output_->SendToAll(Ping{poll.nonce});
 }
 
@@ -275,7 +276,7 @@ void World::HandleClosed(int rank, const Closed& closed) {
   }
   Explain(rank, {closed.channel});
   for (int other = 0; other < options_.size; ++other) {
-    const Progress* const progress = Find(seats_[other].progress, closed.channel);
+    const Progress* const progress = Find(slots_[other].progress, closed.channel);
     if (progress != nullptr) CheckClosed(other, closed.channel, *progress);
   }
 }
@@ -284,7 +285,7 @@ void World::CheckClosed(int rank, ChannelId channel, const Progress& progress) {
   const auto closing = closings_.find(channel);
   if (closing == closings_.end() || closing->second.started.count(rank) > 0) return;
   for (const auto& [closer, started] : closing->second.started) {
-    if (progress.started > started) return Announce(channel, HasClosed(seats_[closer].member));
+    if (progress.started > started) return Announce(channel, HasClosed(slots_[closer].member));
   }
 }
 
@@ -294,19 +295,19 @@ void World::Explain(int rank, const std::vector<ChannelId>& channels) {
     if (pending == reports_.end()) continue;
     const std::vector<int>& suspects = pending->second.suspects;
     if (std::find(suspects.begin(), suspects.end(), rank) == suspects.end()) continue;
-    Announce(channel, HasClosed(seats_[rank].member));
+    Announce(channel, HasClosed(slots_[rank].member));
   }
 }
 
 void World::Left(int rank) {
   if (!alive(rank)) return;
-  Seat& seat = seats_[rank];
-  seat.standing = Standing::kLeft;
-  notes_.Forget(rank);
+  Slot& slot = slots_[rank];
+  slot.state = State::kLeft;
+  messages_.Forget(rank);
   barriers_.Forget(rank);
   if (phase_ == Phase::kGathering) {
     return FailSetup(WithFailedRank(
-        absl::AbortedError(absl::StrCat(Describe(seat.member), " left before the world had formed")), rank));
+        absl::AbortedError(absl::StrCat(Describe(slot.member), " left before the world had formed")), rank));
   }
   // Announcing erases the report: collect first.
   std::vector<ChannelId> reported;
@@ -317,11 +318,11 @@ void World::Left(int rank) {
 
 void World::Gone(int rank, absl::string_view how) {
   if (!alive(rank)) return;
-  Seat& seat = seats_[rank];
-  seat.standing = Standing::kDead;
-  notes_.Forget(rank);
+  Slot& slot = slots_[rank];
+  slot.state = State::kDead;
+  messages_.Forget(rank);
   barriers_.Forget(rank);
-  const std::string text = absl::StrCat(Describe(seat.member), " ", how);
+  const std::string text = absl::StrCat(Describe(slot.member), " ", how);
   if (phase_ == Phase::kGathering)
     return FailSetup(WithFailedRank(absl::AbortedError(absl::StrCat(text, " before the world had formed")), rank));
   if (phase_ == Phase::kFormed) Announce(kAllChannels, WithFailedRank(absl::AbortedError(text), rank));
@@ -330,7 +331,7 @@ void World::Gone(int rank, absl::string_view how) {
 
 void World::StopWaitingFor(int rank) {
   for (auto& [channel, poll] : polls_) {
-    if (poll.nonce > seats_[rank].answered) --poll.missing;
+    if (poll.nonce > slots_[rank].answered) --poll.missing;
   }
   AnnounceCompletePolls();
 }
@@ -366,16 +367,16 @@ void World::AnnounceCompletePolls() {
 
 void World::AnnounceLate(ChannelId channel, const LatePoll& poll) {
   std::vector<LateRank> ranks;
-  for (const Seat& seat : seats_) {
+  for (const Slot& slot : slots_) {
     LateRank rank;
-    rank.member = &seat.member;
-    const Progress* const known = Find(seat.progress, channel);
+    rank.member = &slot.member;
+    const Progress* const known = Find(slot.progress, channel);
     if (known != nullptr) rank.progress = *known;
-    if (seat.standing == Standing::kLeft) {
+    if (slot.state == State::kLeft) {
       rank.state = LateRank::State::kLeft;
     } else if (known == nullptr) {
       rank.state = LateRank::State::kUnaware;
-    } else if (seat.answered < poll.nonce) {
+    } else if (slot.answered < poll.nonce) {
       rank.state = LateRank::State::kSilent;
     }
     ranks.push_back(rank);
@@ -423,7 +424,7 @@ World::TimePoint World::next_event() const {
 void World::Close() { AnnounceDue(TimePoint::max()); }
 
 bool World::alive(int rank) const {
-  return seats_[rank].standing == Standing::kConnected || seats_[rank].standing == Standing::kJoined;
+  return slots_[rank].state == State::kConnected || slots_[rank].state == State::kJoined;
 }
 
 }  // namespace control

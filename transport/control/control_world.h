@@ -1,30 +1,30 @@
-// What the hub knows of its world, and what it decides: who has joined, what failed first, who is late. A state machine
-// without sockets, threads or clocks: what happens is told to it with the time, and what it says goes to an Output.
+// World: the coordinator's state and decisions: who has joined, what failed first, who is late. A state machine without
+// sockets, threads or clocks: each event comes with its time, and messages go to an Output.
 //
 //   the world      becomes               when
 //   gathering      formed                all ranks have joined with equal options: joined to all
 //                  failed                a rank died, left, gave up, failed or has another world size, options differ, a rank
 //                                        cannot be reached: join failed to all
-//   formed         (stays)               failures are announced per channel, the first of a channel only
+//   formed         (stays)               failures are announced per channel, only the first of a channel
 //
 //   a rank         becomes               when
 //   absent         connected             its hello was accepted
 //   connected      joined                it sent join
-//   connected,     left                  goodbye
+//   connected,     left                  disconnect
 //   joined         dead                  its connection closed without one; silence; it does not read; it said that it exits
 //
-//   stuck: a collective that a rank has not finished for a heartbeat. Every rank is asked what it called there; two answers that
-//   differ are announced as FAILED_PRECONDITION. So a mismatch is told even where no message of the one meets one of the other.
+//   stuck: a collective that a rank has not finished for a heartbeat. Every rank is asked what it called there; two different
+//   answers are announced as FAILED_PRECONDITION. So ranks learn of a mismatch even if their calls exchange no message.
 //
-//   closed: a rank has ended its use of a channel after so many collectives. Nothing is announced until another rank's progress says
-//   that it has called more: those cannot end. Forgotten when all members have closed the channel.
+//   closed: a rank has ended its use of a channel after a number of collectives. Nothing is announced until another rank's
+//   progress says that it has called more: those cannot end. Forgotten when all members have closed the channel.
 //
 //   a report       is announced          as
-//   no suspect     at once               what the reporter says
+//   no suspect     at once               the reporter's own text
 //   a suspect      at once if it left,   "rank 2 (...) has closed its communicator"
 //                  or closed the channel
 //                  when it dies          that death, on all channels
-//                  after 500 ms          what the reporter says
+//                  after 500 ms          the reporter's own text
 
 #ifndef TRANSPORT_CONTROL_CONTROL_WORLD_H_
 #define TRANSPORT_CONTROL_CONTROL_WORLD_H_
@@ -41,7 +41,7 @@
 #include "absl/types/optional.h"
 #include "base/deadline.h"
 #include "transport/control/control_barriers.h"
-#include "transport/control/control_notes.h"
+#include "transport/control/control_messages.h"
 #include "transport/control/control_protocol.h"
 #include "transport/control/control_types.h"
 
@@ -57,7 +57,7 @@ class World {
    public:
     virtual ~Output() = default;
     virtual void Send(int rank, const Message& message) = 0;
-    // To every rank with an open connection, the unresponsive included: they find it when they wake up.
+    // To every rank with an open connection, also to unresponsive ones: they read it when they wake.
     virtual void SendToAll(const Message& message) = 0;
   };
 
@@ -65,50 +65,50 @@ class World {
     int size = 1;
     std::string job_id;
     uint64_t world_id = 0;
-    // How long a rank may take to say how far it is when somebody is late.
+    // How long a rank may take to report its progress when another is late.
     std::chrono::milliseconds answer_time{0};
   };
 
   World(Options options, Output* output, TimePoint now);
 
-  // A connection says who it is: accepted, or what to answer.
+  // A connection sent its hello: accepted, or the answer that refuses it.
   absl::optional<Reject> Connect(const Hello& hello);
 
-  // A message of an accepted rank. False when the message has no place here: the rank does not speak the protocol.
+  // A message of an accepted rank. False if it breaks the protocol.
   bool Handle(int rank, Message message, TimePoint now);
 
-  // The rank can take no further part: "died: control connection closed", "is unresponsive: ...". Nothing for a rank
-  // that is gone already.
+  // The rank can take no further part: "died: control connection closed", "is unresponsive: ...". Does nothing for a rank that
+  // is gone already.
   void Gone(int rank, absl::string_view how);
-  // The same, when it said goodbye.
+  // The same, when it disconnected.
   void Left(int rank);
 
-  // Runs what is due, and says when something will be again.
+  // Runs what is due. next_event() is when to call it again.
   void Tick(TimePoint now);
   TimePoint next_event() const;
 
-  // The hub cannot do its part. Nothing once the world has formed.
+  // The coordinator cannot do its part. Does nothing once the world has formed.
   void Fail(const absl::Status& status);
 
-  // The hub ends: what is still being looked into is announced as it is known now.
+  // The coordinator ends: announces pending reports as they are.
   void Close();
 
-  // Whether the rank's silence would be news.
+  // Whether the rank is connected or has joined.
   bool alive(int rank) const;
 
  private:
   enum class Phase { kGathering, kFormed, kFailed };
-  enum class Standing { kAbsent, kConnected, kJoined, kLeft, kDead };
+  enum class State { kAbsent, kConnected, kJoined, kLeft, kDead };
 
-  struct Seat {
-    Standing standing = Standing::kAbsent;
+  struct Slot {
+    State state = State::kAbsent;
     Member member;
     std::vector<AgreedOption> options;  // until the world has formed
     ProgressList progress;
     uint64_t answered = 0;  // the newest nonce it answered
   };
 
-  // A report whose suspects may yet turn out to be dead or to have left.
+  // A report whose suspects may still turn out to be dead, or to have left.
   struct PendingReport {
     absl::Status status;
     std::vector<int> suspects;
@@ -144,13 +144,13 @@ class World {
   void HandleClosed(int rank, const Closed& closed);
   // Announces that a rank has closed the channel, if this one has called a collective there that the other has not.
   void CheckClosed(int rank, ChannelId channel, const Progress& progress);
-  // The suspect of reports that are being looked into has gone in good order.
+  // The rank has gone in good order: explains pending reports that suspect it.
   void Explain(int rank, const std::vector<ChannelId>& channels);
 
-  // Asks what every rank called, but for those that have told.
+  // Asks all ranks that have not answered yet what they called.
   void Inquire(ChannelId channel, uint64_t sequence, TimePoint now);
 
-  // Who has not joined, and, if somebody of another job came here meanwhile, that.
+  // Who has not joined, and whether a rank of another job came here.
   std::string MissingText() const;
   void FormOrFail();
   void FailSetup(const absl::Status& status);
@@ -160,7 +160,7 @@ class World {
   void AnnounceDue(TimePoint now);
   void AnnounceLate(ChannelId channel, const LatePoll& poll);
   void AnnounceCompletePolls();
-  // A rank that is gone will not answer any more.
+  // Does not expect answers of a rank that is gone.
   void StopWaitingFor(int rank);
 
   const Options options_;
@@ -168,9 +168,9 @@ class World {
 
   Phase phase_ = Phase::kGathering;
   absl::Status setup_failure_;
-  std::vector<Seat> seats_;
+  std::vector<Slot> slots_;
   int joined_count_ = 0;
-  std::string stranger_;  // the newest rank of another job that came here
+  std::string other_job_rank_;  // the newest rank of another job that came here
   TimePoint next_waiting_text_;
 
   std::map<ChannelId, absl::Status> failures_;  // kAllChannels is one of its keys
@@ -180,7 +180,7 @@ class World {
   std::map<std::pair<ChannelId, uint64_t>, Inquiry>
       inquiries_;  // by sequence number; forgotten when nobody is stuck any more
   uint64_t last_nonce_ = 0;
-  NoteBoard notes_;
+  MessageBoard messages_;
   Barriers barriers_;
 };
 

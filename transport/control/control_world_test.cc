@@ -17,8 +17,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "transport/control/control_barriers.h"
-#include "transport/control/control_notes.h"
+#include "transport/control/control_messages.h"
 #include "transport/control/control_protocol.h"
+#include "transport/control/control_testing.h"
 #include "transport/control/control_types.h"
 #include "transport/net/socket.h"
 
@@ -32,31 +33,16 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr uint64_t kWorldId = 42;
-
 // A world whose clock is a number here and whose messages end up in lists.
 class WorldTest : public ::testing::Test, public World::Output {
  protected:
   void Make(int size) {
     size_ = size;
-    world_ = std::make_unique<World>(World::Options{size, "job", kWorldId, milliseconds(300)}, this, now_);
-  }
-  static Hello HelloOf(int rank, int size) {
-    Hello hello;
-    hello.job_id = "job";
-    hello.rank = static_cast<uint32_t>(rank);
-    hello.size = static_cast<uint32_t>(size);
-    hello.world = kWorldId;
-    hello.host = "h";
-    hello.pid = 70 + rank;
-    return hello;
+    world_ = std::make_unique<World>(World::Options{size, "job", 42, milliseconds(300)}, this, now_);
   }
   void Connect(int rank) { ASSERT_FALSE(world_->Connect(HelloOf(rank, size_)).has_value()) << rank; }
   void JoinAs(int rank, std::vector<AgreedOption> options = {}) {
-    Join join;
-    join.member.rank = Rank(rank);
-    join.member.host = "h";
-    join.member.pid = 70 + rank;
+    Join join = JoinOf(rank);
     join.options = std::move(options);
     Tell(rank, join);
   }
@@ -195,10 +181,8 @@ TEST_F(WorldTest, LoopbackToldToAnotherHostFailsForAll) {
   Make(2);
   for (int rank : {0, 1}) {
     Connect(rank);
-    Join join;
-    join.member.rank = Rank(rank);
+    Join join = JoinOf(rank);
     join.member.host = join.member.host_id = rank == 0 ? "a" : "b";
-    join.member.pid = 70 + rank;
     join.member.data_address = *SocketAddress::Parse(rank == 0 ? "127.0.0.1:4411" : "10.0.0.2:4411");
     Tell(rank, join);
   }
@@ -255,7 +239,7 @@ TEST_F(WorldTest, DeathOrDepartureBeforeJoiningFailsAtOnce) {
   to_all_.clear();
   Make(2);
   Connect(1);
-  Tell(1, Goodbye{});
+  Tell(1, Disconnect{});
   EXPECT_THAT(TheJoinFailure(),
               StatusIs(absl::StatusCode::kAborted, "rank 1 (host h, pid 71) left before the world had formed"));
 }
@@ -286,15 +270,15 @@ TEST_F(WorldTest, DeathIsAnnouncedOnceForAllChannels) {
 
 TEST_F(WorldTest, LeavingIsNoFailure) {
   Form(2);
-  Tell(1, Goodbye{});
-  world_->Gone(1, kDied);  // its connection closes after the goodbye
+  Tell(1, Disconnect{});
+  world_->Gone(1, kDied);  // its connection closes after the disconnect
   Pass(milliseconds(10000));
   EXPECT_THAT(Broadcasts<FailureMessage>(), IsEmpty());
 }
 
 TEST_F(WorldTest, WhoComesBackIsSentToTheNextWorld) {
   Form(3);
-  Tell(1, Goodbye{});
+  Tell(1, Disconnect{});
   absl::optional<Reject> back = world_->Connect(HelloOf(1, 3));
   ASSERT_TRUE(back.has_value());
   EXPECT_EQ(back->reason, RejectReason::kOtherWorld);
@@ -303,7 +287,7 @@ TEST_F(WorldTest, WhoComesBackIsSentToTheNextWorld) {
   Make(2);
   Connect(0);
   Connect(1);
-  Tell(1, Goodbye{});
+  Tell(1, Disconnect{});
   back = world_->Connect(HelloOf(1, 2));
   ASSERT_TRUE(back.has_value());
   EXPECT_EQ(back->reason, RejectReason::kOtherWorld) << "it knows why this one did not form";
@@ -343,7 +327,7 @@ TEST_F(WorldTest, SuspectThatLivesOnIsNotBlamed) {
 
 TEST_F(WorldTest, SuspectThatLeftIsSaidToHaveLeft) {
   Form(3);
-  Tell(2, Goodbye{});
+  Tell(2, Disconnect{});
   Tell(1, Report{5, 2, kBroken});
   EXPECT_THAT(TheFailure(5),
               StatusIs(absl::StatusCode::kAborted, "rank 2 (host h, pid 72) has closed its communicator"));
@@ -354,7 +338,7 @@ TEST_F(WorldTest, AnySuspectThatLeavesWithinTheGraceExplainsTheReport) {
   Form(4);
   Tell(0, Report{5, 3, kBroken});
   Tell(1, Report{5, 2, kBroken});
-  Tell(2, Goodbye{});
+  Tell(2, Disconnect{});
   EXPECT_THAT(TheFailure(5), StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 2 (host h, pid 72) has closed")));
 }
 
@@ -448,7 +432,7 @@ TEST_F(WorldTest, LateDoesNotWaitForRanksThatLeave) {
   Tell(0, Late{5, 1, "barrier #1"});
   Tell(0, Pong{1, {{5, {1, 0}}}});
   Tell(2, Pong{1, {{5, {1, 0}}}});
-  Tell(1, Goodbye{});
+  Tell(1, Disconnect{});
   EXPECT_THAT(TheFailure(5), StatusIs(absl::StatusCode::kDeadlineExceeded,
                                       HasSubstr("rank 1 (host h, pid 71) has closed its communicator; ranks 0, 2")));
 }
@@ -475,21 +459,21 @@ TEST_F(WorldTest, MessagesOutOfPlaceAreRefused) {
   EXPECT_FALSE(world_->Handle(1, Hello{}, now_));
 }
 
-TEST_F(WorldTest, NotesAreAnsweredOnceThereAreEnough) {
+TEST_F(WorldTest, MessagesAreAnsweredOnceThereAreEnough) {
   Form(3);
-  Tell(0, AwaitNotes{11, 5, 7, 2});
-  Tell(2, PostNote{5, 7, "two"});
-  Tell(1, PostNote{5, 8, "another topic"});
+  Tell(0, AwaitMessages{11, 5, 7, 2});
+  Tell(2, PostMessage{5, 7, "two"});
+  Tell(1, PostMessage{5, 8, "another topic"});
   EXPECT_THAT(to_one_, IsEmpty());
-  Tell(1, PostNote{5, 7, "one"});
+  Tell(1, PostMessage{5, 7, "one"});
   ASSERT_THAT(to_one_, SizeIs(1));
   EXPECT_EQ(to_one_[0].first, 0);
-  const Notes& notes = std::get<Notes>(to_one_[0].second);
-  EXPECT_EQ(notes.request, 11u);
-  ASSERT_THAT(notes.notes, SizeIs(2));
-  EXPECT_EQ(notes.notes[0], std::make_pair(Rank(1), std::string("one")));
-  EXPECT_EQ(notes.notes[1], std::make_pair(Rank(2), std::string("two")));
-  Tell(1, AwaitNotes{12, 5, 7, 1});
+  const PostedMessages& messages = std::get<PostedMessages>(to_one_[0].second);
+  EXPECT_EQ(messages.request, 11u);
+  ASSERT_THAT(messages.messages, SizeIs(2));
+  EXPECT_EQ(messages.messages[0], std::make_pair(Rank(1), std::string("one")));
+  EXPECT_EQ(messages.messages[1], std::make_pair(Rank(2), std::string("two")));
+  Tell(1, AwaitMessages{12, 5, 7, 1});
   EXPECT_THAT(to_one_, SizeIs(2));
 }
 
@@ -497,7 +481,7 @@ TEST_F(WorldTest, NotesAreAnsweredOnceThereAreEnough) {
 std::map<int, std::vector<int>> EnteredIn(std::vector<std::pair<int, Message>>* sent) {
   std::map<int, std::vector<int>> answers;
   for (const auto& [rank, message] : *sent) {
-    for (const auto& [who, text] : std::get<Notes>(message).notes) answers[rank].push_back(who.value());
+    for (const auto& [who, text] : std::get<PostedMessages>(message).messages) answers[rank].push_back(who.value());
   }
   sent->clear();
   return answers;
@@ -511,7 +495,7 @@ TEST_F(WorldTest, ABarrierIsOverWhenAllHaveEntered) {
   for (const int rank : {1, 2}) Tell(rank, EnterBarrier{8, 6, 1, 3, 1000});
   EXPECT_THAT(to_one_, IsEmpty());
   Tell(1, EnterBarrier{9, 5, 1, 4, 1000});
-  EXPECT_EQ(std::get<Notes>(to_one_.back().second).request, 7u);
+  EXPECT_EQ(std::get<PostedMessages>(to_one_.back().second).request, 7u);
   const std::vector<int> all = {0, 1, 2, 3};
   EXPECT_EQ(EnteredIn(&to_one_), (Answers{{0, all}, {1, all}, {2, all}, {3, all}}));
   Tell(3, EnterBarrier{9, 6, 1, 3, 1000});
@@ -555,7 +539,7 @@ TEST_F(WorldTest, ARankThatIsGoneHasNoAnswerInABarrier) {
   Pass(milliseconds(1000));
   ASSERT_THAT(to_one_, SizeIs(1));
   EXPECT_EQ(to_one_[0].first, 0);
-  EXPECT_THAT(std::get<Notes>(to_one_[0].second).notes, SizeIs(2)) << "it had entered";
+  EXPECT_THAT(std::get<PostedMessages>(to_one_[0].second).messages, SizeIs(2)) << "it had entered";
 }
 
 // A heartbeat of a rank that has started `started` collectives of channel 5 and finished `completed` of them.
@@ -617,8 +601,8 @@ TEST_F(WorldTest, AnswersToWhatNobodyAskedAreIgnored) {
   EXPECT_THAT(Broadcasts<FailureMessage>(), IsEmpty()) << "nobody has been stuck for long";
 }
 
-TEST(NoteBoard, KeepsTheNewest64Topics) {
-  NoteBoard board;
+TEST(MessageBoard, KeepsTheNewest64Topics) {
+  MessageBoard board;
   for (uint64_t topic = 0; topic < 65; ++topic) board.Post(0, {1, topic, "x"});
   EXPECT_EQ(board.topic_count(), 64u);
   EXPECT_FALSE(board.Await(0, {1, 1, 0, 1}).has_value());
@@ -626,8 +610,8 @@ TEST(NoteBoard, KeepsTheNewest64Topics) {
   EXPECT_TRUE(board.Await(0, {3, 1, 64, 1}).has_value());
 }
 
-TEST(NoteBoard, ForgetsWaitsThatAreOver) {
-  NoteBoard board;
+TEST(MessageBoard, ForgetsWaitsThatAreOver) {
+  MessageBoard board;
   for (uint64_t request = 0; request < 100; ++request) board.Await(1, {request, 1, 1, 1});
   EXPECT_EQ(board.wait_count(), 64u);
   board.Drop(1, 3);
@@ -639,23 +623,23 @@ TEST(NoteBoard, ForgetsWaitsThatAreOver) {
   EXPECT_EQ(board.wait_count(), 0u);
 }
 
-TEST(NoteBoard, ATopicIsBounded) {
-  NoteBoard board;
-  const std::string text(kNoteBytesMax, 'x');
+TEST(MessageBoard, ATopicIsBounded) {
+  MessageBoard board;
+  const std::string text(kPostedBytesMax, 'x');
   for (int rank = 0; rank < 100; ++rank) board.Post(rank, {1, 1, text});
-  const absl::optional<Notes> notes = board.Await(0, {1, 1, 1, 100});
-  ASSERT_TRUE(notes.has_value());
-  EXPECT_LE(Encode(*notes).size(), size_t{3} << 20);
-  EXPECT_EQ(notes->notes[0].second.size(), kNoteBytesMax);
-  EXPECT_EQ(notes->notes[99].second.size(), 64u);
+  const absl::optional<PostedMessages> messages = board.Await(0, {1, 1, 1, 100});
+  ASSERT_TRUE(messages.has_value());
+  EXPECT_LE(Encode(*messages).size(), size_t{3} << 20);
+  EXPECT_EQ(messages->messages[0].second.size(), kPostedBytesMax);
+  EXPECT_EQ(messages->messages[99].second.size(), 64u);
 }
 
-TEST(NoteBoard, ASecondNoteOfARankReplacesItsFirst) {
-  NoteBoard board;
+TEST(MessageBoard, ASecondMessageOfARankReplacesItsFirst) {
+  MessageBoard board;
   board.Post(0, {1, 1, "first"});
   board.Post(0, {1, 1, "second"});
   EXPECT_FALSE(board.Await(0, {1, 1, 1, 2}).has_value());
-  EXPECT_EQ(board.Await(0, {2, 1, 1, 1})->notes[0].second, "second");
+  EXPECT_EQ(board.Await(0, {2, 1, 1, 1})->messages[0].second, "second");
 }
 
 TEST(Barriers, KeepNoMoreThanTheyMay) {

@@ -243,10 +243,10 @@ bool Link::Received(Operation* operation, size_t bytes, bool in_head) {
   return true;
 }
 
-bool Link::ReceiveAtOnce(const Envelope& expected, const Sink& sink, int looks) {
+bool Link::ReceiveAtOnce(const Envelope& expected, const Sink& sink, int polls) {
   const iovec piece = {head_, kMessageHeaderBytes + sink.bytes};
   ssize_t read = -EAGAIN;
-  while (read == -EAGAIN && looks-- > 0) read = stream_->Read(&piece, 1);
+  while (read == -EAGAIN && polls-- > 0) read = stream_->Read(&piece, 1);
   if (read == -EAGAIN) ready_ = false;
   // What else is wrong the next one finds, too.
   if (read <= 0) return false;

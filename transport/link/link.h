@@ -80,7 +80,7 @@ class Link {
   // True when all of it was sent.
   bool SendAtOnce(const Envelope& envelope, const void* data, size_t bytes);
   // Looks so many times. True when the message was received.
-  bool ReceiveAtOnce(const Envelope& expected, const Sink& sink, int looks);
+  bool ReceiveAtOnce(const Envelope& expected, const Sink& sink, int polls);
 
   void Post(Operation* operation) { queue_.Push(operation); }
 

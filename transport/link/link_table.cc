@@ -2,9 +2,8 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "base/types/dtype.h"
+#include "transport/posting.h"
 
 namespace lockstep {
 namespace {
@@ -18,18 +17,6 @@ uint64_t Key(Link::Direction direction, Rank peer, ChannelId channel) {
 
 LinkTable::LinkTable(const Transport* transport, size_t staging_bytes)
     : transport_(transport), staging_(staging_bytes / sizeof(CacheLine) + 1), counters_(transport->size()) {}
-
-absl::Status LinkTable::CheckPeer(Rank peer) const {
-  if (peer.value() >= 0 && peer.value() < transport_->size() && peer != transport_->rank()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(transport_->name(), " transport: rank ", transport_->rank().value(),
-                                                 " of ", transport_->size(), " has no peer ", peer.value()));
-}
-
-absl::Status LinkTable::CheckSink(const Sink& sink) {
-  if (sink.reduction == nullptr || sink.bytes % SizeOf(sink.reduction->dtype) == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("a sink of ", sink.bytes, " bytes is no whole number of ", Name(sink.reduction->dtype)));
-}
 
 Link* LinkTable::Find(Link::Direction direction, Rank peer, ChannelId channel) const {
   const auto found = links_.find(Key(direction, peer, channel));
@@ -54,13 +41,7 @@ Link* LinkTable::Get(Link::Direction direction, Rank peer, ChannelId channel) {
 }
 
 void LinkTable::PostSend(Link* link, const Envelope& envelope, const void* data, size_t bytes, Operation* operation) {
-  Operation::Internal& message = operation->internal;
-  message.peer = link->peer();
-  message.channel = link->channel();
-  message.envelope = envelope;
-  message.source = data;
-  message.bytes = bytes;
-  message.done_bytes = 0;
+  FillSend(operation, link->peer(), link->channel(), envelope, data, bytes);
   Enqueue(link, operation);
   if (running_ || link->broken()) {
     if (link->runnable()) Schedule(link);
@@ -74,24 +55,18 @@ void LinkTable::PostSend(Link* link, const Envelope& envelope, const void* data,
 }
 
 void LinkTable::PostReceive(Link* link, const Envelope& expected, const Sink& sink, Operation* operation) {
-  Operation::Internal& message = operation->internal;
-  message.peer = link->peer();
-  message.channel = link->channel();
-  message.envelope = expected;
-  message.sink = sink;
-  message.bytes = sink.bytes;
-  message.done_bytes = 0;
+  FillReceive(operation, link->peer(), link->channel(), expected, sink);
   Enqueue(link, operation);
   if (link->runnable()) Schedule(link);
   if (link->broken()) Run();
 }
 
 Transport::Exchanged LinkTable::Exchange(Link* send, Link* receive, const Envelope& envelope, const void* data,
-                                         const Sink& sink, int looks) {
+                                         const Sink& sink, int polls) {
   const bool possible =
       !running_ && sink.bytes <= Link::kInlineBytesMax && send->can_move_at_once() && receive->can_move_at_once();
   if (!possible || !send->SendAtOnce(envelope, data, sink.bytes)) return Transport::Exchanged::kNothing;
-  return receive->ReceiveAtOnce(envelope, sink, looks) ? Transport::Exchanged::kAll : Transport::Exchanged::kSent;
+  return receive->ReceiveAtOnce(envelope, sink, polls) ? Transport::Exchanged::kAll : Transport::Exchanged::kSent;
 }
 
 void LinkTable::Enqueue(Link* link, Operation* operation) {

@@ -28,11 +28,6 @@ class LinkTable {
   // Borrows the transport, which has a size and a rank by now.
   LinkTable(const Transport* transport, size_t staging_bytes);
 
-  // What every transport asks before it posts: INVALID_ARGUMENT for this rank itself and for ranks outside the world,
-  // and for a reduction of a broken number of elements.
-  absl::Status CheckPeer(Rank peer) const;
-  static absl::Status CheckSink(const Sink& sink);
-
   // Null when there is no such link yet.
   Link* Find(Link::Direction direction, Rank peer, ChannelId channel) const;
 
@@ -48,7 +43,7 @@ class LinkTable {
 
   // Transport::Exchange by the two links of a peer, where they have nothing else to do.
   Transport::Exchanged Exchange(Link* send, Link* receive, const Envelope& envelope, const void* data, const Sink& sink,
-                                int looks);
+                                int polls);
 
   // To be tried by the next Run, or by the one that is under way.
   void Schedule(Link* link);

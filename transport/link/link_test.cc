@@ -5,7 +5,6 @@
 #include <cstring>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -138,8 +137,8 @@ class ExchangeTest : public LinkTest {
     arriving_.bytes = Encoded("abcd", 1);
   }
 
-  Transport::Exchanged Exchange(int looks) {
-    return table_.Exchange(send_, receive_, TestEnvelope(1), "1234", {target_, 4}, looks);
+  Transport::Exchanged Exchange(int polls) {
+    return table_.Exchange(send_, receive_, TestEnvelope(1), "1234", {target_, 4}, polls);
   }
 
   Script arriving_;

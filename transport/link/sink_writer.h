@@ -1,4 +1,4 @@
-// Puts a message that arrives in pieces of any length into its sink: straight into place, or folded whole element by
+// Puts a message that arrives in pieces of any length into its sink: straight into place, or reduced whole element by
 // whole element from a staging piece.
 
 #ifndef TRANSPORT_LINK_SINK_WRITER_H_

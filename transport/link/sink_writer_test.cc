@@ -1,7 +1,6 @@
 #include "transport/link/sink_writer.h"
 
 #include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <random>
 #include <vector>
@@ -29,8 +28,8 @@ TEST(SinkWriter, CopiesStraightIntoTheTarget) {
   EXPECT_EQ(writer.Next().iov_len, 0);
 }
 
-// Folds in pieces of random lengths; the staging memory is spoilt between pieces, as other streams do.
-TEST(SinkWriter, FoldsWholeElementsWhateverLengthsArrive) {
+// Reduces in pieces of random lengths; the staging memory is spoilt between pieces, as other streams do.
+TEST(SinkWriter, ReducesWholeElementsWhateverLengthsArrive) {
   std::mt19937 random(7);
   for (size_t count : {0, 1, 2, 100}) {
     for (bool in_place : {true, false}) {

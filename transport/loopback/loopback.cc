@@ -15,6 +15,7 @@
 #include "transport/link/byte_stream.h"
 #include "transport/link/link.h"
 #include "transport/link/link_table.h"
+#include "transport/posting.h"
 
 namespace lockstep {
 namespace {
@@ -226,7 +227,7 @@ class LoopbackTransport final : public Transport {
 
   void Send(Rank target, ChannelId channel, const Envelope& envelope, const void* data, size_t bytes,
             Operation* operation) override {
-    if (absl::Status status = links_.CheckPeer(target); !status.ok()) return operation->complete(operation, status);
+    if (const absl::Status status = CheckPeer(target); !status.ok()) return operation->complete(operation, status);
     if (pipes_->options().observer) pipes_->options().observer({rank_, target, channel, bytes, envelope});
     links_.PostSend(OpenLink(Link::Direction::kSend, target, channel), envelope, data, bytes, operation);
     TellWorkLeft();
@@ -234,19 +235,19 @@ class LoopbackTransport final : public Transport {
 
   void Receive(Rank source, ChannelId channel, const Envelope& expected, const Sink& sink,
                Operation* operation) override {
-    absl::Status status = links_.CheckPeer(source);
-    if (status.ok()) status = LinkTable::CheckSink(sink);
+    absl::Status status = CheckPeer(source);
+    if (status.ok()) status = CheckSink(sink);
     if (!status.ok()) return operation->complete(operation, status);
     links_.PostReceive(OpenLink(Link::Direction::kReceive, source, channel), expected, sink, operation);
     TellWorkLeft();
   }
 
   Exchanged Exchange(Rank peer, ChannelId channel, const Envelope& envelope, const void* data, const Sink& sink,
-                     int looks) override {
-    if (!links_.CheckPeer(peer).ok() || !LinkTable::CheckSink(sink).ok()) return Exchanged::kNothing;
+                     int polls) override {
+    if (!CheckPeer(peer).ok() || !CheckSink(sink).ok()) return Exchanged::kNothing;
     const Exchanged exchanged =
         links_.Exchange(OpenLink(Link::Direction::kSend, peer, channel),
-                        OpenLink(Link::Direction::kReceive, peer, channel), envelope, data, sink, looks);
+                        OpenLink(Link::Direction::kReceive, peer, channel), envelope, data, sink, polls);
     if (exchanged != Exchanged::kNothing && pipes_->options().observer) {
       pipes_->options().observer({rank_, peer, channel, sink.bytes, envelope});
     }
@@ -278,15 +279,7 @@ class LoopbackTransport final : public Transport {
 
   absl::Status Close(Deadline deadline) override {
     LOCKSTEP_CHECK(!links_.running()) << "a completion may not close its transport";
-    if (closed_) return absl::OkStatus();
-    while (links_.sends_pending() && !deadline.passed()) {
-      if (!Progress()) WaitForEvent(deadline);
-    }
-    const bool cut_off = links_.sends_pending();
-    closed_ = true;
-    Abort(absl::CancelledError("loopback transport: closed"));
-    if (cut_off) return absl::DeadlineExceededError("loopback transport: closed before every send was under way");
-    return absl::OkStatus();
+    return FlushAndClose(this, deadline, &closed_, [this] { return links_.sends_pending(); });
   }
 
  private:
@@ -305,6 +298,8 @@ class LoopbackTransport final : public Transport {
     Pipe* const pipe_;
     const Link::Direction end_;
   };
+
+  absl::Status CheckPeer(Rank peer) const { return lockstep::CheckPeer(name(), rank_, pipes_->size(), peer); }
 
   Link* OpenLink(Link::Direction direction, Rank peer, ChannelId channel) {
     Link* const link = links_.Get(direction, peer, channel);

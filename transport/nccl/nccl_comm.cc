@@ -119,33 +119,33 @@ absl::StatusOr<std::unique_ptr<NcclComm>> NcclComm::Split(int color, int key, De
                                                           Interrupted interrupted) {
   const CudaGuard guard(TheCudaApi(), device_);
   LOCKSTEP_RETURN_IF_ERROR(guard.status());
-  std::unique_ptr<NcclComm> part(new NcclComm(library_, device_, options_));
+  std::unique_ptr<NcclComm> subgroup(new NcclComm(library_, device_, options_));
   const auto attempt = [&] { return absl::StrCat("splitting NCCL's communicator by colour ", color); };
   nccl::Config config = MakeConfig();
   MutexLock lock(&mu_);
   if (comm_ == nullptr) return absl::AbortedError(absl::StrCat(attempt(), ": it was aborted"));
-  MutexLock part_lock(&part->mu_);
-  nccl::Result begun = api_.CommSplit(comm_, color < 0 ? nccl::kNoColor : color, key, &part->comm_, &config);
+  MutexLock part_lock(&subgroup->mu_);
+  nccl::Result begun = api_.CommSplit(comm_, color < 0 ? nccl::kNoColor : color, key, &subgroup->comm_, &config);
   // That the call was taken, not that it is done (2.28): until it is, no other call is taken, and one that is refused then leaves the
   // thread in a group of NCCL's.
   if (begun == nccl::kSuccess) begun = nccl::kInProgress;
-  // This one says how the split goes on. By NCCL's source (2.28) the part is there then; its manual does not say so.
+  // This one says how the split goes on. By NCCL's source (2.28) the subgroup is there then; its manual does not say so.
   absl::Status status = Await(comm_, begun, attempt, deadline, interrupted);
   if (status.ok() && color < 0) {
-    without_color_.push_back(std::move(part));
+    without_color_.push_back(std::move(subgroup));
     return nullptr;
   }
-  if (status.ok()) status = AwaitPart(&part->comm_, attempt, deadline, interrupted);
-  if (status.ok()) status = Await(part->comm_, nccl::kInProgress, attempt, deadline, interrupted);
-  if (status.ok()) return part;
-  // This one first: the thread that makes the part is its own, and ends with it.
+  if (status.ok()) status = AwaitSubgroup(&subgroup->comm_, attempt, deadline, interrupted);
+  if (status.ok()) status = Await(subgroup->comm_, nccl::kInProgress, attempt, deadline, interrupted);
+  if (status.ok()) return subgroup;
+  // This one first: the thread that makes the subgroup is its own, and ends with it.
   AbortLocked();
   return status;
 }
 
-absl::Status NcclComm::AwaitPart(nccl::Comm** part, Attempt attempt, Deadline deadline, Interrupted interrupted) {
+absl::Status NcclComm::AwaitSubgroup(nccl::Comm** subgroup, Attempt attempt, Deadline deadline, Interrupted interrupted) {
   // Pairs with whatever NCCL's thread publishes it by.
-  while (__atomic_load_n(part, __ATOMIC_ACQUIRE) == nullptr) {
+  while (__atomic_load_n(subgroup, __ATOMIC_ACQUIRE) == nullptr) {
     LOCKSTEP_RETURN_IF_ERROR(Await(comm_, nccl::kInProgress, attempt, deadline, interrupted));
     if (aborted_.load(std::memory_order_acquire)) {
       return absl::AbortedError(absl::StrCat(attempt(), ": it was aborted"));
@@ -161,7 +161,7 @@ absl::Status NcclComm::Await(nccl::Comm* comm, nccl::Result begun, Attempt attem
                              Interrupted interrupted) {
   if (begun == nccl::kSuccess) return absl::OkStatus();
   if (begun != nccl::kInProgress) return Error(comm, begun, attempt());
-  for (int looks = 0;; ++looks) {
+  for (int polls = 0;; ++polls) {
     nccl::Result state = nccl::kInProgress;
     if (const nccl::Result asked = api_.CommGetAsyncError(comm, &state); asked != nccl::kSuccess) state = asked;
     if (state == nccl::kSuccess) return absl::OkStatus();
@@ -172,7 +172,7 @@ absl::Status NcclComm::Await(nccl::Comm* comm, nccl::Result begun, Attempt attem
       return absl::DeadlineExceededError(
           absl::StrCat(attempt(), " did not finish in time: ", library_->VersionName(), " still waits for its peers"));
     }
-    if (looks < kYields) {
+    if (polls < kYields) {
       sched_yield();
     } else {
       LOCKSTEP_RETURN_IF_ERROR(interrupted());

@@ -1,16 +1,13 @@
-// NcclComm: one communicator of NCCL's, for one rank of this process on one GPU.
+// NcclComm: a communicator of NCCL, for one rank of this process on one GPU.
 //
-// Nothing here blocks on a peer beyond a deadline: NCCL's communicators are created without blocking (its `blocking =
-// 0`), so every call returns at once and what it began is polled. That is paid for with a thread that NCCL starts for
-// each group of calls.
+// THREADS  Thread-safe. Calls are made one at a time; all ranks must make them in the same order. A call leaves the calling
+//          thread's current device as it was.
+// ERRORS   INVALID_ARGUMENT, FAILED_PRECONDITION (invalid usage), UNAVAILABLE (a system call failed), ABORTED (a remote
+//          process exited), INTERNAL (errors of CUDA and NCCL), DEADLINE_EXCEEDED. The message has the attempt, NCCL's name
+//          of the result and its last error text. After an error, except from Create, abort the communicator.
 //
-// Thread-safe. Calls are made one at a time, in some order; ranks must make them in the same one. Owned by whoever
-// created it. The calling thread's current device is the same after a call as before.
-//
-// Errors are NCCL's own: what was attempted, NCCL's words for the result and its last error text. INVALID_ARGUMENT,
-// FAILED_PRECONDITION (invalid usage), UNAVAILABLE (a system call failed), ABORTED (a remote process exited),
-// INTERNAL (CUDA's and NCCL's own), DEADLINE_EXCEEDED. After any of them other than from Create the communicator is
-// of no use: abort it.
+// No call blocks on a peer beyond its deadline. NCCL's communicators are non-blocking (`blocking = 0`): each call of NCCL
+// returns at once, and we poll what it began. NCCL starts a thread for each group of calls, which is the cost.
 
 #ifndef TRANSPORT_NCCL_NCCL_COMM_H_
 #define TRANSPORT_NCCL_NCCL_COMM_H_
@@ -37,32 +34,32 @@
 namespace lockstep {
 
 struct NcclCommOptions {
-  // How many thread blocks a kernel of NCCL's may have, in versions from 2.17; 0: NCCL's choice.
+  // How many thread blocks a kernel of NCCL may have, from version 2.17 on; 0: NCCL's choice.
   int ctas_min = 0;
   int ctas_max = 0;
-  // Parts of this communicator use its connections and buffers, in versions from 2.18: they take less memory, and may
-  // not be used at the same time as it or as each other.
+  // Communicators split from this one share its connections and buffers, from version 2.18 on. They take less memory. They
+  // may not be used at the same time as this one or as each other.
   bool split_share = false;
 };
 
 class NcclComm {
  public:
-  // Asked while waiting; an error ends the wait and is returned.
+  // Called while waiting. An error ends the wait and is returned.
   using Interrupted = absl::FunctionRef<absl::Status()>;
-  // Asked when something went wrong.
+  // Called for an error's message: what was attempted.
   using Attempt = absl::FunctionRef<std::string()>;
 
-  // For rank 0, which tells the others.
+  // For rank 0, which sends it to the others.
   static absl::StatusOr<nccl::UniqueId> MakeUniqueId(const NcclLibrary* library);
 
-  // Collective. The library outlives what is returned. An error leaves nothing behind.
+  // Collective. The library must outlive the result. An error leaves nothing behind.
   static absl::StatusOr<std::unique_ptr<NcclComm>> Create(const NcclLibrary* library, const nccl::UniqueId& id,
                                                           int rank, int size, int device,
                                                           const NcclCommOptions& options, Deadline deadline,
                                                           Interrupted interrupted);
 
-  // Collective, of a library that can_split(). Ranks of one colour, which is not negative, in the order of their keys
-  // and then of their ranks here; null for a negative colour. On an error this one is aborted.
+  // Collective. REQUIRES can_split(). A communicator of the ranks with the same colour, ordered by key and then by rank here.
+  // Null for a negative colour. On an error this communicator is aborted.
   absl::StatusOr<std::unique_ptr<NcclComm>> Split(int color, int key, Deadline deadline, Interrupted interrupted);
 
   // Aborts, unless Destroy was called.
@@ -70,34 +67,32 @@ class NcclComm {
   NcclComm(const NcclComm&) = delete;
   NcclComm& operator=(const NcclComm&) = delete;
 
-  // Issues the calls as one group on a stream (a cudaStream_t) of the device. Returns when they are all on it, so
-  // that an event that is recorded afterwards comes after them. The first call that involves a peer connects to it
-  // and waits until that one has come as far, by the deadline. `attempt` says what it is, for errors. ABORTED once
-  // aborted.
+  // Issues the calls as one group on a stream (a cudaStream_t) of the device. Returns when all are enqueued, so that an event
+  // recorded afterwards comes after them. The first call that involves a peer connects to it, and waits for it until the
+  // deadline. ABORTED once aborted.
   absl::Status Launch(absl::Span<const NcclCall> calls, void* stream, Attempt attempt, Deadline deadline);
 
-  // What has failed meanwhile, for a watchdog. Does not wait; OK while another thread is in a call, which sees errors
-  // itself.
+  // NCCL's asynchronous error, for a watchdog. Does not wait. OK while another thread is in a call: that call returns the
+  // error.
   absl::Status Poll();
 
-  // Ends kernels that are under way, calls of other threads and the communicator. Any thread, any number of times.
-  // Waits for no peer, but for kernels that are ahead of its own on the device: those of another communicator that
-  // hangs, too.
+  // Ends running kernels, calls of other threads and the communicator. May be called by any thread and repeatedly. Waits for
+  // no peer, but for kernels ahead of its own on the device, even those of another communicator that hangs.
   void Abort();
-  // The same on a thread of its own, lockstep-abort, which the destructor waits for: whoever ends several communicators
-  // that may wait for each other's kernels ends them all so.
+  // Aborts on a thread of its own, lockstep-abort, which the destructor joins. For several communicators whose aborts may wait
+  // for each other's kernels.
   void AbortSoon();
 
-  // The gentle end, when everything issued has completed. Used by nobody else from now on.
+  // Ends the communicator in good order. REQUIRES that everything issued has completed, and no later call.
   void Destroy();
 
-  // Memory whose registration makes collectives in it faster, in a library that can_register(). The handle is given
-  // back to Deregister while the communicator lives, and forgotten with it.
+  // Registers memory, which makes collectives in it faster. REQUIRES can_register(). The handle is for Deregister, and ends
+  // with the communicator.
   absl::StatusOr<void*> Register(void* memory, size_t bytes);
   void Deregister(void* handle);
 
   const NcclLibrary& library() const { return *library_; }
-  // NCCL's own, while it lives; null at the end.
+  // NCCL's communicator; null once it has ended.
   nccl::Comm* handle() const ABSL_LOCKS_EXCLUDED(mu_) {
     MutexLock lock(&mu_);
     return comm_;
@@ -108,13 +103,13 @@ class NcclComm {
 
   nccl::Config MakeConfig() const;
   nccl::Result Issue(const NcclCall& call, nccl::RedOp op, void* stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The group of a launch, with the operators that it needs; those that were made are in operators_.
+  // Issues a launch's group. Operators made for it are in operators_.
   nccl::Result IssueGroup(absl::Span<const NcclCall> calls, void* stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AbortLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Until what `begun` says is under way on `comm` is done.
+  // Waits until `comm` is no longer in progress with what returned `begun`.
   absl::Status Await(nccl::Comm* comm, nccl::Result begun, Attempt attempt, Deadline deadline, Interrupted interrupted);
-  // Until the part that this one is split into is there.
-  absl::Status AwaitPart(nccl::Comm** part, Attempt attempt, Deadline deadline, Interrupted interrupted)
+  // Waits until the subgroup's communicator exists.
+  absl::Status AwaitSubgroup(nccl::Comm** subgroup, Attempt attempt, Deadline deadline, Interrupted interrupted)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Error(nccl::Comm* comm, nccl::Result result, absl::string_view attempt) const;
 
@@ -124,13 +119,13 @@ class NcclComm {
   const int device_;
   const NcclCommOptions options_;
 
-  // Set before mu_ is taken to abort: whoever waits with mu_ held looks at it, and returns.
+  // Set before Abort takes mu_: a thread that waits with mu_ held polls this, and returns.
   std::atomic<bool> aborted_{false};
 
-  // Guarded by mu_, which is held during a call of NCCL's and while what it began is awaited.
+  // Guarded by mu_, which is held during a call of NCCL and while we wait for what it began.
   mutable Mutex mu_;
   nccl::Comm* comm_ ABSL_GUARDED_BY(mu_) = nullptr;  // null at the end
-  // Of splits in which this rank has no part: NCCL's manual does not say until when it writes into them.
+  // Results of splits without a colour. NCCL's manual does not say until when it writes into them.
   std::vector<std::unique_ptr<NcclComm>> without_color_ ABSL_GUARDED_BY(mu_);
   std::vector<nccl::RedOp> operators_ ABSL_GUARDED_BY(mu_);
 

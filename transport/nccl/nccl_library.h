@@ -1,4 +1,4 @@
-// The NCCL that this process uses: found and loaded when it is first asked for, never unloaded.
+// The NCCL library of this process: loaded at first use, never unloaded.
 
 #ifndef TRANSPORT_NCCL_NCCL_LIBRARY_H_
 #define TRANSPORT_NCCL_NCCL_LIBRARY_H_
@@ -16,10 +16,10 @@ namespace lockstep {
 // Immutable and thread-safe.
 class NcclLibrary {
  public:
-  // The oldest that we can use: from this one on a communicator can be created without blocking.
+  // The oldest usable version: the first with non-blocking communicators.
   static constexpr int kOldest = nccl::VersionCode(2, 14, 0);
 
-  // The first of these that can be loaded, is new enough and has what we call. UNAVAILABLE says of each why not.
+  // Loads the first of these that is new enough and has all functions. UNAVAILABLE names the reason for each that is not.
   static absl::StatusOr<std::unique_ptr<const NcclLibrary>> Load(absl::Span<const NcclPlace> places);
 
   NcclLibrary(const NcclLibrary&) = delete;
@@ -31,13 +31,13 @@ class NcclLibrary {
   std::string VersionName() const;                   // "NCCL 2.28.9"
   const std::string& path() const { return path_; }  // where it was loaded from
 
-  // What not every supported version can do.
+  // Functions that some supported versions lack.
   bool can_split() const { return version_ >= nccl::VersionCode(2, 18, 0) && api_.CommSplit != nullptr; }
   bool can_register() const { return version_ >= nccl::VersionCode(2, 19, 0) && api_.CommRegister != nullptr; }
   bool has_float8() const { return version_ >= nccl::VersionCode(2, 24, 0); }
   bool has_ctas() const { return version_ >= nccl::VersionCode(2, 17, 0); }
 
-  // For a communicator to be created without blocking, of the size that this version knows.
+  // The configuration of a non-blocking communicator, with the size that this version expects.
   nccl::Config MakeConfig() const;
 
  private:
@@ -49,7 +49,7 @@ class NcclLibrary {
   std::string reason_;
 };
 
-// The process's: NcclPlaces(), looked for again while there is none. UNAVAILABLE as Load.
+// The process's library, from NcclPlaces(). Tried again at each call until one is found. UNAVAILABLE as Load.
 absl::StatusOr<const NcclLibrary*> Nccl();
 
 }  // namespace lockstep

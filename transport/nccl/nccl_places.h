@@ -1,4 +1,4 @@
-// Where libnccl may be. Looks at the environment and at folders, and loads nothing.
+// Lists where libnccl may be, from the environment and folders. Loads nothing.
 
 #ifndef TRANSPORT_NCCL_NCCL_PLACES_H_
 #define TRANSPORT_NCCL_NCCL_PLACES_H_

@@ -4,7 +4,6 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>

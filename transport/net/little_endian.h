@@ -8,6 +8,8 @@
 #include <string>
 #include <type_traits>
 
+#include "absl/strings/string_view.h"
+
 namespace lockstep {
 
 template <typename T>
@@ -31,12 +33,37 @@ T LoadLittleEndian(const void* source) {
   return value;
 }
 
-template <typename T>
-void AppendLittleEndian(T value, std::string* out) {
-  char bytes[sizeof(T)];
-  StoreLittleEndian(value, bytes);
-  out->append(bytes, sizeof(T));
+// One behind the other.
+template <typename... T>
+void AppendLittleEndian(std::string* out, T... values) {
+  const auto append = [out](auto value) {
+    out->resize(out->size() + sizeof(value));
+    StoreLittleEndian(value, &(*out)[out->size() - sizeof(value)]);
+  };
+  (append(values), ...);
 }
+
+// Takes integers from the front. Asked for more than there is, it gives zeros and is not complete() from then on.
+class LittleEndianReader {
+ public:
+  explicit LittleEndianReader(absl::string_view bytes) : left_(bytes) {}
+  template <typename T>
+  T Take() {
+    if (left_.size() < sizeof(T)) {
+      complete_ = false;
+      return 0;
+    }
+    const T value = LoadLittleEndian<T>(left_.data());
+    left_.remove_prefix(sizeof(T));
+    return value;
+  }
+  bool complete() const { return complete_; }
+  absl::string_view left() const { return left_; }
+
+ private:
+  absl::string_view left_;
+  bool complete_ = true;
+};
 
 }  // namespace lockstep
 

@@ -167,9 +167,8 @@ TEST(Listen, Ipv6WildcardTakesIpv4Too) {
 TEST(Accept, NobodyWaitingIsAnInvalidDescriptorNotAnError) {
   UniqueFd listener = *Listen(Loopback());
   SocketAddress peer;
-  absl::StatusOr<UniqueFd> accepted = Accept(listener.get(), &peer);
-  ASSERT_THAT(accepted, IsOk());
-  EXPECT_FALSE(accepted->valid());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(UniqueFd accepted, Accept(listener.get(), &peer));
+  EXPECT_FALSE(accepted.valid());
 }
 
 TEST(Sockets, AreNonBlockingCloseOnExecAndUndelayed) {
@@ -268,7 +267,7 @@ TEST(StartConnect, FinishTellsHowItEnded) {
 }
 
 TEST(StartConnect, ConnectionToItselfCountsAsRefused) {
-  // Binding first makes certain what a port in the ephemeral range meets only now and then.
+  // Binding first makes certain what happens to a port in the ephemeral range only now and then.
   UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   const SocketAddress any_port = Loopback();
   ASSERT_EQ(bind(socket.get(), any_port.get(), any_port.length()), 0);

@@ -3,7 +3,6 @@
 #include <rdma/fi_errno.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <random>
 #include <utility>
 

@@ -1,8 +1,8 @@
-// An endpoint of a provider with what belongs to it, and the one place that deals with a provider's moods: calls that
-// say "again" are kept and made again, manual progress is made by Poll, errors of completions become a Status.
+// OfiEndpoint: an endpoint of a provider with all that belongs to it. It hides what differs between providers: it repeats
+// calls that return "again", Poll makes manual progress, and errors of completions become a Status.
 //
-// All calls come from the thread that holds the transport, one at a time: FI_THREAD_DOMAIN is what we ask for, and
-// every endpoint has a domain of its own.
+// THREADS  All calls come from the thread that holds the transport, one at a time. We ask for FI_THREAD_DOMAIN, and every
+//          endpoint has a domain of its own.
 
 #ifndef TRANSPORT_OFI_ENDPOINT_H_
 #define TRANSPORT_OFI_ENDPOINT_H_
@@ -36,8 +36,8 @@ struct OfiCompletion {
   uint64_t tag = 0;
 };
 
-// One operation of an endpoint. The owner fills in what it is, keeps it and its memory in place until `complete` was
-// called, and may then use it again, also inside that call.
+// One operation of an endpoint. The owner fills it in, keeps it and its memory in place until `complete` is called, and may
+// then use it again, also inside that call.
 struct OfiPost {
   enum class Kind : uint8_t { kSend, kReceive };
 
@@ -55,7 +55,7 @@ struct OfiPost {
   void* descriptor = nullptr;  // of the buffer's registration, where the provider wants one
   uint64_t tag = 0;
   uint64_t ignore = 0;  // of a receive: bits of the tag that may differ
-  // Small and never in the way of others for long: it has room where others wait.
+  // Small, and taken where other posts have to wait for room.
   bool notice = false;
 
   // The endpoint's own.
@@ -90,9 +90,8 @@ class OfiEndpoint {
   // Sends at once and copies `data`: true when that was possible.
   bool Inject(int peer, uint64_t tag, const void* data, size_t bytes);
 
-  // Ends a receive, or a send that the provider has not taken yet, if that is possible; it completes in either case, in
-  // a later Poll. (A send that the peer has no receive for may stay with the provider for ever: status() tells when there
-  // are too many.)
+  // Ends a receive, or a send that the provider has not taken yet, if possible. It completes in either case, in a later Poll.
+  // (A send for which the peer has no receive may stay with the provider for ever: status() tells when there are too many.)
   void Cancel(OfiPost* post);
   // The same for all sends to a peer that the provider has not taken yet.
   void CancelRefused(int peer);
@@ -100,7 +99,7 @@ class OfiEndpoint {
   // Moves what can be moved and runs completions. True when there were any. Not from inside a completion.
   bool Poll();
 
-  // Whether something is to be tried again: nothing tells when.
+  // Whether Poll has something to try again, of which no event tells.
   bool refused() const {
     return !blocked_.empty() || failed_.front != nullptr || refused_notices_.front != nullptr ||
            refused_receives_.front != nullptr;
@@ -108,14 +107,14 @@ class OfiEndpoint {
   // OK, or why nothing can be relied upon any more.
   const absl::Status& status() const { return status_; }
 
-  // Ends everything: no memory is written any more, nothing that was posted completes. Registrations stay, unless the
-  // provider wants them closed first. Where closing it would crash, what the provider holds stays open, unused, as long as
-  // the process lives: descriptors, connections, buffers.
+  // Ends everything: no memory is written any more, and nothing that was posted completes. Registrations stay, unless the
+  // provider wants them closed first. If closing would crash, what the provider holds (descriptors, connections, buffers) stays
+  // open, unused, for the life of the process.
   void Shutdown();
   // In a forked child: nothing below calls the provider any more.
   void Leave() { left_ = true; }
 
-  // A descriptor that becomes readable when Poll has something to do, or -1; while PrepareToWait says true.
+  // A descriptor that becomes readable when Poll has something to do, or -1. Valid while PrepareToWait returns true.
   int wait_descriptor() const { return wait_descriptor_; }
   bool PrepareToWait();
 
@@ -147,16 +146,16 @@ class OfiEndpoint {
   OfiEndpoint(const OfiApi* api, OfiInfo info);
 
   absl::Status Open();
-  // Of the provider shm, before the endpoint is enabled: a name that no other process has, dead or alive. What a killed
-  // one leaves behind would be in the way of the next with its number.
+  // For the provider shm, before the endpoint is enabled: takes a name that no process has or had. What a killed process
+  // leaves behind would block the next process with its number.
   int TakeName();
   absl::Status OpenQueue();
   bool CrashesWhenClosed() const;
-  // What the provider says to it.
+  // Gives it to the provider; returns the provider's answer.
   int64_t Try(OfiPost* post);
   // True when the provider took it, or refused it for good.
   bool Taken(OfiPost* post);
-  // Where it waits that was not taken.
+  // The queue of posts like this one that the provider has not taken.
   Queue* RefusedLike(const OfiPost& post);
   void Fail(OfiPost* post, int64_t error);
   bool Retry(Queue* queue);

@@ -35,10 +35,10 @@ class EndpointTest : public testing::TestWithParam<const char*> {
     ASSERT_THAT(library, IsOk());
     api_ = &(*library)->api;
     for (std::unique_ptr<OfiEndpoint>* const endpoint : {&sender_, &receiver_}) {
-      OfiWish wish;
-      wish.provider = GetParam();
-      wish.address = OfiTestAddress();
-      absl::StatusOr<OfiProvider> provider = FindProvider(*api_, wish);
+      OfiRequest request;
+      request.provider = GetParam();
+      request.address = OfiTestAddress();
+      absl::StatusOr<OfiProvider> provider = FindProvider(*api_, request);
       if (absl::IsUnavailable(provider.status()) || absl::IsNotFound(provider.status())) {
         GTEST_SKIP() << provider.status();
       }

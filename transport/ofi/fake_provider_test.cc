@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -19,7 +18,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/deadline.h"
 #include "base/fork_testing.h"
 #include "base/rank.h"
 #include "base/status_matchers.h"
@@ -94,10 +92,10 @@ TEST_F(FakeProviderTest, ABufferIsRegisteredOnceAndForgottenWhenTold) {
   }
   EXPECT_EQ(fake_->registrations_made(), made) << "also for a part of what is registered";
   const size_t registered = fake_->registered();
-  rank(0)->ForgetMemory(data.data() + 10, 1);
-  rank(1)->ForgetMemory(target.data(), 1);
+  rank(0)->DeregisterMemory(data.data() + 10, 1);
+  rank(1)->DeregisterMemory(target.data(), 1);
   EXPECT_EQ(fake_->registered(), registered - 2);
-  rank(0)->ForgetMemory(data.data(), data.size());
+  rank(0)->DeregisterMemory(data.data(), data.size());
   EXPECT_EQ(fake_->registered(), registered - 2);
   ASSERT_THAT(Exchange(data.data(), target.data(), data.size()), IsOk());
   EXPECT_EQ(fake_->registrations_made(), made + 2);
@@ -110,15 +108,15 @@ TEST_F(FakeProviderTest, MemoryIsRegisteredForAMessageOrKept) {
   std::vector<unsigned char> target(data.size());
   ASSERT_THAT(Exchange(data.data(), target.data(), data.size()), IsOk());
   const size_t registered = fake_->registered();
-  ASSERT_THAT(rank(0)->KeepMemory(data.data(), data.size()), IsOk());
-  ASSERT_THAT(rank(1)->KeepMemory(target.data(), target.size()), IsOk());
+  ASSERT_THAT(rank(0)->RegisterMemory(data.data(), data.size()), IsOk());
+  ASSERT_THAT(rank(1)->RegisterMemory(target.data(), target.size()), IsOk());
   EXPECT_EQ(fake_->registered(), registered + 2);
   const int made = fake_->registrations_made();
   for (size_t bytes : {size_t{100'000}, size_t{20'000}, size_t{9000}}) {
     ASSERT_THAT(Exchange(data.data() + 100'000 - bytes, target.data(), bytes), IsOk());
   }
   EXPECT_EQ(fake_->registrations_made(), made);
-  rank(0)->ForgetMemory(data.data(), data.size());
+  rank(0)->DeregisterMemory(data.data(), data.size());
   EXPECT_EQ(fake_->registered(), registered + 1);
   ASSERT_THAT(Exchange(data.data(), target.data(), data.size()), IsOk());
   EXPECT_EQ(fake_->registered(), registered + 1);
@@ -195,7 +193,7 @@ TEST_F(FakeProviderTest, MessagesBringTheirOrderAlong) {
   EXPECT_TRUE(received == sent);
 }
 
-TEST_F(FakeProviderTest, AGoodbyeThatOvertakesAMessageLosesNothing) {
+TEST_F(FakeProviderTest, ADisconnectThatOvertakesAMessageLosesNothing) {
   FakeProviderOptions fake;
   fake.scramble = true;
   for (int round = 0; round < 20; ++round) {
@@ -263,7 +261,7 @@ TEST_F(FakeProviderTest, AShortExchangeIsOverAtOnceAndALongOneIsLeftToOperations
   const auto exchange = [&](int self, const std::vector<unsigned char>& data, std::vector<unsigned char>* target) {
     target->resize(data.size());
     return rank(self)->Exchange(Rank(1 - self), 0, TestEnvelope(7), data.data(), {target->data(), data.size()},
-                                /*looks=*/100);
+                                /*polls=*/100);
   };
   for (size_t bytes : {size_t{0}, size_t{8}, size_t{1000}, kOfiEagerBytesMax}) {
     const std::vector<unsigned char> data[] = {TestPayload(bytes, 1), TestPayload(bytes, 2)};

@@ -1,5 +1,4 @@
-// What the two halves of a link share: the parts of the transport that they work with, and what one half tells the peer
-// about the other.
+// What the two halves of a link share: the parts of the transport that they use, and the notices to the peer.
 
 #ifndef TRANSPORT_OFI_LINK_BASE_H_
 #define TRANSPORT_OFI_LINK_BASE_H_
@@ -7,7 +6,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -53,8 +51,8 @@ struct OfiParts {
   OfiRecordPool<OfiPiece>* pieces = nullptr;
   uint32_t piece_bytes = 0;             // of a message that goes straight into its place
   uint64_t next_piece = 0;              // without the bit that tells a piece from a notice
-  std::vector<OfiReceiver*> starved;    // that found no staging slot
-  std::vector<OfiSender*> unannounced;  // with messages that nobody has asked for yet
+  std::vector<OfiReceiver*> starved;    // found no staging slot
+  std::vector<OfiSender*> unannounced;  // have messages that nobody has asked for yet
 };
 
 // How many pieces of one message are under way at once.
@@ -71,12 +69,12 @@ struct OfiLinkBase {
   uint32_t posted = 0;     // receives, modulo 2^32
   uint32_t completed = 0;  // of these, in order
   uint32_t received = 0;   // of these, with a message
-  uint32_t told = 0;       // expected(), as the peer knows it
+  uint32_t told = 0;       // expected(), as last sent to the peer
 
-  // Up to which message this rank expects any: as many as receives are posted for, but not all at once.
+  // The number of the last message that this rank expects: as many as receives are posted for, but not all at once.
   uint32_t expected() const { return std::min(posted - completed, kOfiUnexpectedMax) + completed; }
 
-  // Sends a notice, unless the peer is gone. Every one tells what is expected.
+  // Sends a notice, unless the peer is gone. Every notice carries expected().
   void Notify(OfiKind kind, uint32_t number, const Envelope& envelope, const void* payload, size_t bytes) {
     if (!parts->peers->open(peer)) return;
     OfiNotice notice;

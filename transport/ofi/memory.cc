@@ -25,7 +25,7 @@ OfiMemory::Region* OfiMemory::Find(uintptr_t begin, size_t bytes) {
     --at;
     Region& region = at->second;
     if (region.begin + longest_ < begin + bytes) break;
-    if (!region.forgotten && region.begin + region.bytes >= begin + bytes) return &region;
+    if (!region.deregistered && region.begin + region.bytes >= begin + bytes) return &region;
   }
   return nullptr;
 }
@@ -35,7 +35,7 @@ absl::StatusOr<OfiMemory::Region*> OfiMemory::Borrow(const void* memory, size_t 
   Region* region = Find(AddressOf(memory), bytes);
   if (region == nullptr) {
     LOCKSTEP_ASSIGN_OR_RETURN(region, Add(memory, bytes));
-  } else if (region->users == 0 && !region->kept) {
+  } else if (region->users == 0 && !region->by_caller) {
     idle_.erase(region->idle);
   }
   ++region->users;
@@ -44,8 +44,8 @@ absl::StatusOr<OfiMemory::Region*> OfiMemory::Borrow(const void* memory, size_t 
 
 void OfiMemory::Return(Region* region) {
   if (region == nullptr || --region->users > 0) return;
-  if (region->forgotten) return Erase(region);
-  if (region->kept) return;
+  if (region->deregistered) return Erase(region);
+  if (region->by_caller) return;
   region->idle = idle_.insert(idle_.end(), region);
   if (idle_.size() <= regions_max_) return;
   Region* const oldest = idle_.front();
@@ -71,21 +71,21 @@ absl::StatusOr<OfiMemory::Region*> OfiMemory::Add(const void* memory, size_t byt
   return &region;
 }
 
-absl::Status OfiMemory::Keep(const void* memory, size_t bytes) {
+absl::Status OfiMemory::Register(const void* memory, size_t bytes) {
   if (bytes == 0 || !endpoint_->registers_all()) return absl::OkStatus();
   LOCKSTEP_ASSIGN_OR_RETURN(Region* const region, Add(memory, bytes));
-  region->kept = true;
+  region->by_caller = true;
   return absl::OkStatus();
 }
 
-void OfiMemory::Forget(const void* memory, size_t bytes) {
+void OfiMemory::Deregister(const void* memory, size_t bytes) {
   for (auto at = regions_.begin(); at != regions_.end();) {
     Region& region = at->second;
     ++at;
-    if (region.forgotten || !Overlap(region, AddressOf(memory), bytes)) continue;
-    region.forgotten = true;
+    if (region.deregistered || !Overlap(region, AddressOf(memory), bytes)) continue;
+    region.deregistered = true;
     if (region.users > 0) continue;
-    if (!region.kept) idle_.erase(region.idle);
+    if (!region.by_caller) idle_.erase(region.idle);
     Erase(&region);
   }
 }

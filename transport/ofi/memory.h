@@ -1,7 +1,8 @@
-// Which memory a provider was told of: registrations of the buffers that messages are sent from and received into,
-// where the provider wants them. One that was asked for stays; others end with the messages that need them, since
-// nobody says when such memory is unmapped, and a registration outlives it: what is mapped there next is other memory to
-// the device. (Providers of fabrics have caches of their own, which watch for that.)
+// Registered memory: the buffers that messages are sent from and received into, where the provider wants registrations.
+//
+// A registration that a caller asked for stays until it is deregistered. Any other ends with the messages that need it:
+// nobody says when such memory is unmapped, and to the device a registration outlives the mapping. (Providers of fabrics
+// have caches of their own, which watch for that.)
 
 #ifndef TRANSPORT_OFI_MEMORY_H_
 #define TRANSPORT_OFI_MEMORY_H_
@@ -25,9 +26,9 @@ class OfiMemory {
     size_t bytes = 0;
     fid_mr* registration = nullptr;
     int users = 0;
-    bool kept = false;                       // stays until it is forgotten
-    bool forgotten = false;                  // closed when its last user gives it back
-    std::list<Region*>::iterator idle = {};  // valid while `users` is 0 and it is not kept
+    bool by_caller = false;                  // stays until it is deregistered
+    bool deregistered = false;               // closed when its last user gives it back
+    std::list<Region*>::iterator idle = {};  // valid while `users` is 0 and `by_caller` is false
     void* descriptor() const { return registration == nullptr ? nullptr : registration->mem_desc; }
   };
 
@@ -48,10 +49,10 @@ class OfiMemory {
     return region;
   }
 
-  // Registers it until it is forgotten, where the provider wants that.
-  absl::Status Keep(const void* memory, size_t bytes);
+  // Registers memory until it is deregistered, where the provider wants registrations.
+  absl::Status Register(const void* memory, size_t bytes);
   // Closes every registration that overlaps this memory, now or when its last user gives it back.
-  void Forget(const void* memory, size_t bytes);
+  void Deregister(const void* memory, size_t bytes);
 
   size_t registered() const { return regions_.size(); }
 

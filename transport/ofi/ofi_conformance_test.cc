@@ -1,10 +1,9 @@
 // The libfabric transport as a Transport, over the providers that run on any machine and bear several endpoints in a
-// process. The provider shm does not: an endpoint that closes takes the memory away that its neighbours in the process
+// process. The provider shm does not: an endpoint that closes takes the memory away that other endpoints of the process
 // send to.
 
 #include <cstddef>
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "transport/net/little_endian.h"
+#include "transport/posting.h"
 
 namespace lockstep {
 namespace {
@@ -20,7 +21,7 @@ constexpr size_t kFollowersMax = 1024;
 
 uint64_t Key(Rank peer, ChannelId channel) { return static_cast<uint64_t>(peer.value()) << 32 | channel; }
 
-// Receives for notices: enough for what may come between two looks, and not more than the provider queues.
+// Receives for notices: enough for what may come between two polls, and not more than the provider queues.
 int NoticeSlots(const fi_info& info, int size) {
   const int most = static_cast<int>(std::min<size_t>(info.rx_attr->size / 2, 256));
   return std::max(std::min(32 + 4 * size, most), 1);
@@ -36,7 +37,7 @@ OfiLinks::OfiLinks(const Transport* transport, std::unique_ptr<OfiEndpoint> endp
       memory_(std::make_unique<OfiMemory>(endpoint_.get(), options.registrations_max)),
       staging_(
           std::make_unique<OfiSlotPool>(endpoint_.get(), options.staging_bytes, kStagingSlab, options.staging_pieces)),
-      peers_(std::make_unique<OfiPeers>(std::move(options.greeting), transport->rank(), options.connect_timeout,
+      peers_(std::make_unique<OfiPeers>(std::move(options.handshake), transport->rank(), options.connect_timeout,
                                         NoticeSlots(endpoint_->info(), transport->size()), endpoint_.get(),
                                         static_cast<OfiPeers::Observer*>(this))),
       last_used_(transport->size(), nullptr) {
@@ -97,32 +98,22 @@ void OfiLinks::ForEachLink(Rank peer, Visit visit) {
 
 void OfiLinks::Send(Rank target, ChannelId channel, const Envelope& envelope, const void* data, size_t bytes,
                     Operation* operation) {
-  Operation::Internal& message = operation->internal;
-  message.peer = target;
-  message.channel = channel;
-  message.envelope = envelope;
-  message.source = data;
-  message.bytes = bytes;
+  FillSend(operation, target, channel, envelope, data, bytes);
   Get(target, channel)->send.Post(operation);
 }
 
 void OfiLinks::Receive(Rank source, ChannelId channel, const Envelope& expected, const Sink& sink,
                        Operation* operation) {
-  Operation::Internal& message = operation->internal;
-  message.peer = source;
-  message.channel = channel;
-  message.envelope = expected;
-  message.sink = sink;
-  message.bytes = sink.bytes;
+  FillReceive(operation, source, channel, expected, sink);
   Get(source, channel)->receive.Post(operation);
 }
 
 Transport::Exchanged OfiLinks::Exchange(Rank peer, ChannelId channel, const Envelope& envelope, const void* data,
-                                        const Sink& sink, int looks) {
+                                        const Sink& sink, int polls) {
   Link* const link = Get(peer, channel);
   const bool possible = link->receive.idle() && link->send.SendAtOnce(envelope, data, sink.bytes);
   if (!possible) return Transport::Exchanged::kNothing;
-  for (int look = 0; look < looks && link->receive.idle(); ++look) {
+  for (int poll = 0; poll < polls && link->receive.idle(); ++poll) {
     (void)Poll();
     if (link->receive.idle() && link->receive.ReceiveAtOnce(envelope, sink)) return Transport::Exchanged::kAll;
   }
@@ -244,7 +235,7 @@ void OfiLinks::Shutdown(const absl::Status& status, Deadline deadline) {
   if (!broken_.ok()) return;
   // A peer that has left already is not to be spoken to any more.
   (void)endpoint_->Poll();
-  peers_->SayGoodbye();
+  peers_->SendDisconnect();
   while (peers_->sends_pending() > 0 && !deadline.passed()) (void)endpoint_->Poll();
   closing_.clear();
   endpoint_->Shutdown();

@@ -28,9 +28,9 @@
 namespace lockstep {
 
 struct OfiLinksOptions {
-  OfiGreeting greeting;  // what this rank says of itself
+  OfiHandshake handshake;  // what this rank says of itself
   std::chrono::milliseconds connect_timeout{0};
-  // How long memory may stay with the provider that a peer has left.
+  // How long the provider may keep memory that was for a peer that has left.
   std::chrono::milliseconds drain_timeout{0};
   uint32_t piece_bytes = 0;
   size_t staging_bytes = 0;
@@ -56,9 +56,9 @@ class OfiLinks final : private OfiPeers::Observer {
 
   // As Transport::Exchange, of memory of the host. Calls Poll.
   Transport::Exchanged Exchange(Rank peer, ChannelId channel, const Envelope& envelope, const void* data,
-                                const Sink& sink, int looks);
+                                const Sink& sink, int polls);
 
-  // Whether a peer can be sent to. Greets one that nobody has greeted.
+  // Whether a peer can be sent to. Begins the handshake if there was none.
   bool Open(Rank peer) { return broken_.ok() && peers_->Open(peer); }
   // OK, or why a peer cannot be reached any more.
   const absl::Status& status(Rank peer) const { return broken_.ok() ? peers_->status(peer) : broken_; }
@@ -70,7 +70,7 @@ class OfiLinks final : private OfiPeers::Observer {
 
   // Whether Shutdown or Leave was called.
   bool broken() const { return !broken_.ok(); }
-  // Whether nothing tells when there is something to do: a peer is being greeted, or the provider has refused
+  // Whether Poll may have something to do of which no event tells: a handshake is under way, or the provider has refused
   // something.
   bool restless() const { return broken_.ok() && (endpoint_->refused() || peers_->waiting()); }
   int wait_descriptor() const { return endpoint_->wait_descriptor(); }
@@ -80,8 +80,8 @@ class OfiLinks final : private OfiPeers::Observer {
   // Whether a waiter may sleep until wait_descriptor() is readable.
   bool PrepareToWait();
 
-  // Runs the completions that are due; what they make due is run too, within bounds. True when there were any. Called
-  // by a completion it does nothing.
+  // Runs the completions that are due, and within bounds those that they make due. Returns whether there were any. Does nothing
+  // inside a completion.
   bool RunDue();
   bool running() const { return running_; }
   bool due() const { return !due_.empty(); }
@@ -91,14 +91,13 @@ class OfiLinks final : private OfiPeers::Observer {
   // Whether the provider may still read or write memory of the channel's operations.
   bool in_flight(ChannelId channel) const;
 
-  // Says goodbye until the deadline, ends the endpoint, and breaks all links, now and in future.
+  // Disconnects until the deadline, ends the endpoint, and breaks all links, now and in future.
   void Shutdown(const absl::Status& status, Deadline deadline);
-  // The same without touching anything of the provider, in a forked child. What belongs to the provider is never
-  // released.
+  // The same in a forked child: touches nothing of the provider, and never releases it.
   void Leave(const absl::Status& status);
 
   bool sends_pending() const;
-  // The same of messages alone whose operations have completed, and of what goes with them.
+  // Whether notices, or messages whose operations have completed, are still to be sent.
   bool notices_pending() const { return broken_.ok() && peers_->sends_pending() > 0; }
   const PeerCounters& counters(Rank peer) const { return counters_[peer.value()]; }
 
@@ -110,7 +109,7 @@ class OfiLinks final : private OfiPeers::Observer {
     OfiSender send;
     OfiReceiver receive;
     bool closing = false;  // the peer is to be told, or was
-    // Until when memory has to be back from the provider, then.
+    // When the provider must have given memory back.
     Deadline closing_deadline = Deadline::Infinite();
   };
 
@@ -118,7 +117,7 @@ class OfiLinks final : private OfiPeers::Observer {
   Link* Make(Rank peer, ChannelId channel);
   // Operations whose completion is due, of one channel or all, complete with this instead.
   void Revoke(const absl::Status& status, const ChannelId* channel);
-  // Tells the peer that the channel has ended here, as soon as nothing of its is being received any more.
+  // Tells the peer that the channel has ended here, as soon as nothing from it is being received any more.
   void TellClosed(Link* link);
   void TellClosed();
   void DropAll(const absl::Status& status);

@@ -6,7 +6,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -57,16 +56,12 @@ inline absl::StatusOr<OfiTransports> CreateOfiWorld(
   return ranks;
 }
 
-// The same as Transports that have met, as those of a world have.
+// The same as Transports that are connected, as those of a world are.
 inline absl::StatusOr<Transports> CreateConnectedOfiWorld(
     int size, const std::string& provider, const std::function<void(OfiTransportOptions* options)>& change) {
   LOCKSTEP_ASSIGN_OR_RETURN(OfiTransports ranks, CreateOfiWorld(size, provider, change));
   std::vector<absl::Status> connected(ranks.size());
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    threads.emplace_back([&, i] { connected[i] = ranks[i]->Connect(TestDeadline()); });
-  }
-  for (std::thread& thread : threads) thread.join();
+  RunRanks(ranks, [&](OfiTransport* rank) { connected[rank->rank().value()] = rank->Connect(TestDeadline()); });
   for (const absl::Status& status : connected) LOCKSTEP_RETURN_IF_ERROR(status);
   Transports transports;
   for (auto& rank : ranks) transports.push_back(std::move(rank));

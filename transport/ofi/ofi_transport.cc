@@ -1,8 +1,5 @@
 #include "transport/ofi/ofi_transport.h"
 
-#include <sys/epoll.h>
-#include <sys/timerfd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <utility>
@@ -14,7 +11,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "base/types/dtype.h"
+#include "transport/net/epoll.h"
 #include "transport/ofi/endpoint.h"
 #include "transport/ofi/wire.h"
 
@@ -26,34 +23,16 @@ constexpr int kSlowTickMs = 50;
 // A descriptor that has said so often, so fast, that there is something to do when there was not, always says so.
 constexpr int kIdleEventsMax = 256;
 constexpr std::chrono::milliseconds kIdleEventsTime(5);
-// For goodbyes, which a provider takes at once unless it is jammed.
-constexpr std::chrono::milliseconds kGoodbyeTime(50);
+// For disconnects, which a provider takes at once unless it is jammed.
+constexpr std::chrono::milliseconds kDisconnectTime(50);
 // For short messages that were done when they were posted, and which nobody carries on once this endpoint is closed.
 constexpr std::chrono::seconds kFlushTime(1);
-
-absl::StatusOr<UniqueFd> Descriptor(int descriptor, const char* call) {
-  if (descriptor < 0) return ErrnoStatus(errno, call);
-  return UniqueFd(descriptor);
-}
-
-absl::Status Watch(int events, int descriptor) {
-  epoll_event event = {};
-  event.events = EPOLLIN;
-  if (epoll_ctl(events, EPOLL_CTL_ADD, descriptor, &event) == 0) return absl::OkStatus();
-  return ErrnoStatus(errno, "epoll_ctl");
-}
 
 absl::Status Check(const OfiTransportOptions& options) {
   const auto invalid = [](auto... what) {
     return absl::InvalidArgumentError(absl::StrCat("ofi transport: ", what...));
   };
-  if (options.size < 1) return invalid("a world of ", options.size, " ranks");
-  if (options.rank.value() < 0 || options.rank.value() >= options.size) {
-    return invalid("rank ", options.rank.value(), " in a world of ", options.size);
-  }
-  if (options.job_id.size() > kOfiJobIdBytesMax) {
-    return invalid("a job id of ", options.job_id.size(), " bytes, more than ", kOfiJobIdBytesMax);
-  }
+  LOCKSTEP_RETURN_IF_ERROR(CheckWorld("ofi", options.rank, options.size, options.job_id, kOfiJobIdBytesMax));
   const auto too_short = [](size_t bytes) { return bytes != 0 && bytes < 64; };
   if (too_short(options.piece_bytes) || too_short(options.staging_bytes) || options.staging_pieces < 2) {
     return invalid("pieces of ", options.piece_bytes, " bytes, and ", options.staging_pieces, " of ",
@@ -77,18 +56,17 @@ absl::StatusOr<std::unique_ptr<OfiTransport>> OfiTransport::Create(OfiTransportO
     LOCKSTEP_ASSIGN_OR_RETURN(const OfiLibrary* library, Ofi());
     options.api = &library->api;
   }
-  OfiWish wish;
-  wish.provider = options.provider;
-  wish.address = options.bind_address.WithPort(0);
-  wish.domain = options.domain;
-  LOCKSTEP_ASSIGN_OR_RETURN(OfiProvider provider, FindProvider(*options.api, wish));
+  OfiRequest request;
+  request.provider = options.provider;
+  request.address = options.bind_address.WithPort(0);
+  request.domain = options.domain;
+  LOCKSTEP_ASSIGN_OR_RETURN(OfiProvider provider, FindProvider(*options.api, request));
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<OfiEndpoint> endpoint,
                             OfiEndpoint::Create(options.api, std::move(provider.info)));
-  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd events, Descriptor(epoll_create1(EPOLL_CLOEXEC), "epoll_create1"));
-  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd timer,
-                            Descriptor(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC), "timerfd_create"));
+  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd events, NewEpoll());
+  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd timer, NewTimer());
   LOCKSTEP_ASSIGN_OR_RETURN(Wakeup wakeup, Wakeup::Create());
-  LOCKSTEP_RETURN_IF_ERROR(Watch(events.get(), timer.get()));
+  LOCKSTEP_RETURN_IF_ERROR(EpollControl(events.get(), EPOLL_CTL_ADD, timer.get(), EPOLLIN, nullptr));
   std::unique_ptr<OfiTransport> transport(new OfiTransport(std::move(options), std::move(provider.candidates),
                                                            std::move(events), std::move(timer), std::move(wakeup)));
   LOCKSTEP_RETURN_IF_ERROR(transport->Open(std::move(endpoint)));
@@ -109,7 +87,7 @@ absl::Status OfiTransport::Open(std::unique_ptr<OfiEndpoint> endpoint) {
   provider_ = info.fabric_attr->prov_name;
   address_ = absl::StrCat(provider_, " ", absl::BytesToHexString(endpoint->address()));
   if (endpoint->wait_descriptor() >= 0) {
-    LOCKSTEP_RETURN_IF_ERROR(Watch(events_.get(), endpoint->wait_descriptor()));
+    LOCKSTEP_RETURN_IF_ERROR(EpollControl(events_.get(), EPOLL_CTL_ADD, endpoint->wait_descriptor(), EPOLLIN, nullptr));
     descriptor_watched_ = true;
   }
   fast_tick_ = !descriptor_watched_;
@@ -118,12 +96,12 @@ absl::Status OfiTransport::Open(std::unique_ptr<OfiEndpoint> endpoint) {
   const size_t piece_bytes = options_.piece_bytes != 0 ? options_.piece_bytes : best;
   const size_t staging_bytes = options_.staging_bytes != 0 ? options_.staging_bytes : best;
   OfiLinksOptions options;
-  options.greeting.world_size = static_cast<uint32_t>(options_.size);
-  options.greeting.chunk_bytes = options_.chunk_bytes;
-  options.greeting.world_id = options_.world_id;
-  options.greeting.job_id = options_.job_id;
-  options.greeting.provider = provider_;
-  options.greeting.address = endpoint->address();
+  options.handshake.world_size = static_cast<uint32_t>(options_.size);
+  options.handshake.chunk_bytes = options_.chunk_bytes;
+  options.handshake.world_id = options_.world_id;
+  options.handshake.job_id = options_.job_id;
+  options.handshake.provider = provider_;
+  options.handshake.address = endpoint->address();
   options.connect_timeout = options_.connect_timeout;
   options.drain_timeout = options_.drain_timeout;
   options.piece_bytes = static_cast<uint32_t>(RoundDown(piece_bytes, info.ep_attr->max_msg_size));
@@ -167,7 +145,7 @@ absl::Status OfiTransport::Connect(Deadline deadline) {
     const auto because = [&](const absl::Status& cause) {
       return Annotate(cause, absl::StrCat("connecting to rank ", i, " over ", DescribePeer(peer)));
     };
-    // All are greeted before any is waited for.
+    // Every handshake begins before any is waited for.
     for (int other = i; other < options_.size; ++other) {
       if (other != options_.rank.value()) (void)links_->Open(Rank(other));
     }
@@ -184,23 +162,17 @@ absl::Status OfiTransport::Connect(Deadline deadline) {
   return absl::OkStatus();
 }
 
-absl::Status OfiTransport::KeepMemory(const void* memory, size_t bytes) {
+absl::Status OfiTransport::RegisterMemory(const void* memory, size_t bytes) {
   if (Forked() || closed_) return absl::FailedPreconditionError("ofi transport: closed");
-  return links_->memory()->Keep(memory, bytes);
+  return links_->memory()->Register(memory, bytes);
 }
 
-void OfiTransport::ForgetMemory(const void* memory, size_t bytes) {
-  if (!Forked()) links_->memory()->Forget(memory, bytes);
+void OfiTransport::DeregisterMemory(const void* memory, size_t bytes) {
+  if (!Forked()) links_->memory()->Deregister(memory, bytes);
 }
 
 std::string OfiTransport::DescribePeer(Rank peer) const {
   return absl::StrCat("ofi ", provider_, " ", links_->DescribePeer(peer));
-}
-
-absl::Status OfiTransport::CheckPeer(Rank peer) const {
-  if (peer.value() >= 0 && peer.value() < options_.size && peer != options_.rank) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("ofi transport: rank ", options_.rank.value(), " of ", options_.size,
-                                                 " has no peer ", peer.value()));
 }
 
 void OfiTransport::Send(Rank target, ChannelId channel, const Envelope& envelope, const void* data, size_t bytes,
@@ -219,21 +191,18 @@ void OfiTransport::Receive(Rank source, ChannelId channel, const Envelope& expec
                            Operation* operation) {
   absl::Status status = CheckPeer(source);
   Forked();
-  if (status.ok() && sink.reduction != nullptr && sink.bytes % SizeOf(sink.reduction->dtype) != 0) {
-    status = absl::InvalidArgumentError(
-        absl::StrCat("a sink of ", sink.bytes, " bytes is no whole number of ", Name(sink.reduction->dtype)));
-  }
+  if (status.ok()) status = CheckSink(sink);
   if (!status.ok()) return operation->complete(operation, status);
   links_->Receive(source, channel, expected, sink, operation);
   Settle();
 }
 
 Transport::Exchanged OfiTransport::Exchange(Rank peer, ChannelId channel, const Envelope& envelope, const void* data,
-                                            const Sink& sink, int looks) {
+                                            const Sink& sink, int polls) {
   // Whatever is not as it should be, Send and Receive say.
-  if (!CheckPeer(peer).ok() || Forked() || closed_ || links_->running()) return Exchanged::kNothing;
-  if (sink.reduction != nullptr && sink.bytes % SizeOf(sink.reduction->dtype) != 0) return Exchanged::kNothing;
-  const Exchanged exchanged = links_->Exchange(peer, channel, envelope, data, sink, looks);
+  if (!CheckPeer(peer).ok() || !CheckSink(sink).ok() || Forked() || closed_ || links_->running())
+    return Exchanged::kNothing;
+  const Exchanged exchanged = links_->Exchange(peer, channel, envelope, data, sink, polls);
   // What was taken from the provider may be all that a sleeper was to be woken for.
   if (armed_.load(std::memory_order_relaxed)) armed_.store(false);
   Settle();
@@ -350,7 +319,7 @@ void OfiTransport::AbortChannel(ChannelId channel, const absl::Status& status) {
 
 void OfiTransport::Abort(const absl::Status& status) {
   if (!Forked()) {
-    links_->Shutdown(status, Deadline::After(kGoodbyeTime));
+    links_->Shutdown(status, Deadline::After(kDisconnectTime));
     // An endpoint that could not be closed goes on hearing from its peers.
     StopWatching();
   }
@@ -360,15 +329,7 @@ void OfiTransport::Abort(const absl::Status& status) {
 
 absl::Status OfiTransport::Close(Deadline deadline) {
   LOCKSTEP_CHECK(!links_->running()) << "a completion may not close its transport";
-  if (closed_) return absl::OkStatus();
-  while (sends_pending() && !deadline.passed() && !Forked()) {
-    if (!Progress()) WaitForEvent(deadline);
-  }
-  const bool cut_off = sends_pending();
-  closed_ = true;
-  Abort(absl::CancelledError("ofi transport: closed"));
-  if (cut_off) return absl::DeadlineExceededError("ofi transport: closed before every send was under way");
-  return absl::OkStatus();
+  return FlushAndClose(this, deadline, &closed_, [this] { return !Forked() && sends_pending(); });
 }
 
 bool OfiTransport::sends_pending() const { return links_->sends_pending(); }

@@ -10,7 +10,7 @@
 // provider refuses something (a connection is being made), else 50 ms.
 //
 // Memory. Where a provider wants buffers registered (FI_MR_LOCAL), those of messages are, for as long as messages need
-// them; or from KeepMemory to ForgetMemory, before which such memory may not be unmapped: the provider would hold the old
+// them; or from RegisterMemory to DeregisterMemory, before which such memory may not be unmapped: the provider would hold the old
 // pages, and a message from new memory at the same address would be sent from those. (After an abort a provider may hold a
 // message that its receiver gave up, and what it is registered as, until it is closed.)
 //
@@ -41,6 +41,7 @@
 #include "transport/ofi/ofi_links.h"
 #include "transport/ofi/provider.h"
 #include "transport/pollable_transport.h"
+#include "transport/posting.h"
 #include "transport/sleepers.h"
 #include "transport/transport.h"
 #include "transport/wakeup.h"
@@ -55,9 +56,9 @@ struct OfiTransportOptions {
   uint64_t world_id = 0;
   // The interface that providers with IP addresses use; the port is the provider's choice. Without a family: any.
   SocketAddress bind_address;
-  // As OfiWish::provider: empty for the best that there is.
+  // As OfiRequest::provider: empty for the best that there is.
   std::string provider;
-  // As OfiWish::domain: empty for the first that the provider lists at the address.
+  // As OfiRequest::domain: empty for the first that the provider lists at the address.
   std::string domain;
   // Compared between ranks: the unit into which the layers above cut long messages.
   uint32_t chunk_bytes = uint32_t{1} << 20;
@@ -72,7 +73,7 @@ struct OfiTransportOptions {
   // How long AbortChannel waits for messages that are on their way into memory or out of it.
   std::chrono::milliseconds drain_timeout{2000};
   // How many registrations stay of memory that was not kept, once no message uses them. Only for programs that call
-  // ForgetMemory before any such memory is unmapped.
+  // DeregisterMemory before any such memory is unmapped.
   size_t registrations_max = 0;
   // Null: the process's (Ofi()).
   const OfiApi* api = nullptr;
@@ -97,10 +98,11 @@ class OfiTransport final : public PollableTransport {
   // provider than this one, naming both.
   absl::Status SetPeers(const std::vector<std::string>& addresses);
 
-  // Greets every peer, so that later messages find their way at once: a rank that nobody drives answers no greeting. To
-  // be called by all ranks at about the same time, after SetPeers; optional, the first message to a peer greets it
-  // otherwise. FAILED_PRECONDITION when a peer refuses; UNAVAILABLE when one does not answer within the connect timeout;
-  // DEADLINE_EXCEEDED; each with the rank, its address and why.
+  // Shakes hands with every peer. Optional: otherwise the first message to a peer begins the handshake, and a peer that
+  // nobody drives does not answer it. All ranks call it at about the same time, after SetPeers.
+  // ERRORS  FAILED_PRECONDITION  a peer refuses
+  //         UNAVAILABLE          a peer does not answer within the connect timeout
+  //         DEADLINE_EXCEEDED    each message names the rank, its address and the reason
   absl::Status Connect(Deadline deadline);
 
   const char* name() const override { return "ofi"; }
@@ -111,10 +113,10 @@ class OfiTransport final : public PollableTransport {
             Operation* operation) override;
   void Receive(Rank source, ChannelId channel, const Envelope& expected, const Sink& sink,
                Operation* operation) override;
-  absl::Status KeepMemory(const void* memory, size_t bytes) override;
-  void ForgetMemory(const void* memory, size_t bytes) override;
+  absl::Status RegisterMemory(const void* memory, size_t bytes) override;
+  void DeregisterMemory(const void* memory, size_t bytes) override;
   Exchanged Exchange(Rank peer, ChannelId channel, const Envelope& envelope, const void* data, const Sink& sink,
-                     int looks) override;
+                     int polls) override;
   bool Progress() override;
   bool sends_may_lag() const override { return true; }
   bool sends_lag() const override { return links_->notices_pending(); }
@@ -139,7 +141,7 @@ class OfiTransport final : public PollableTransport {
                Wakeup wakeup);
 
   absl::Status Open(std::unique_ptr<OfiEndpoint> endpoint);
-  absl::Status CheckPeer(Rank peer) const;
+  absl::Status CheckPeer(Rank peer) const { return lockstep::CheckPeer(name(), options_.rank, options_.size, peer); }
   // True in a forked child; completes everything then.
   bool Forked();
   // Runs completions, and tells waiters when something is left to do.

@@ -1,4 +1,4 @@
-// What is the libfabric transport's own, over a provider that runs on any machine: hellos that do not fit, strangers,
+// What is the libfabric transport's own, over a provider that runs on any machine: hellos that do not fit, unauthenticated peers,
 // garbage, processes that are not there. tests/transport_conformance.h has what every transport promises,
 // fake_provider_test.cc providers that are difficult.
 
@@ -20,12 +20,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "base/deadline.h"
 #include "base/fork_testing.h"
 #include "base/rank.h"
 #include "base/status_matchers.h"
-#include "base/thread.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/transport_testing.h"
@@ -51,14 +49,14 @@ constexpr char kProvider[] = "tcp;ofi_rxm";
 std::string NameOf(const std::string& address) { return absl::HexStringToBytes(address.substr(address.find(' ') + 1)); }
 
 // An endpoint that is no rank's.
-class Stranger {
+class UnauthenticatedPeer {
  public:
-  Stranger() {
-    OfiWish wish;
-    wish.provider = kProvider;
-    wish.address = OfiTestAddress();
+  UnauthenticatedPeer() {
+    OfiRequest request;
+    request.provider = kProvider;
+    request.address = OfiTestAddress();
     const OfiApi& api = (*Ofi())->api;
-    endpoint_ = *OfiEndpoint::Create(&api, std::move(FindProvider(api, wish)->info));
+    endpoint_ = *OfiEndpoint::Create(&api, std::move(FindProvider(api, request)->info));
     heard_.complete = [](OfiPost* post, const OfiCompletion& completion) {
       static_cast<Post*>(post)->done = true;
       static_cast<Post*>(post)->tag_seen = completion.tag;
@@ -265,29 +263,29 @@ TEST_F(OfiTransportTest, ASecondProcessOfTheSameRankIsRefused) {
 
 TEST_F(OfiTransportTest, AnotherVersionIsToldOurs) {
   if (!Create(1)) return;
-  Stranger stranger;
+  UnauthenticatedPeer outsider;
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto self, OfiTransport::Create(OfiTestOptions(0, 2, kProvider)));
-  ASSERT_THAT(self->SetPeers({self->address(), stranger.address()}), IsOk());
-  OfiGreeting greeting;
-  greeting.version = 9;
-  greeting.token = 4711;
+  ASSERT_THAT(self->SetPeers({self->address(), outsider.address()}), IsOk());
+  OfiHandshake handshake;
+  handshake.version = 9;
+  handshake.token = 4711;
   OfiNotice notice;
   notice.source = 1;
   std::string hello(kOfiNoticeBytes, '\0');
   EncodeOfiNotice(notice, reinterpret_cast<unsigned char*>(&hello[0]));
-  stranger.Say(self->address(), OfiNoticeTag(OfiKind::kHello, 0), hello + EncodeOfiGreeting(greeting));
-  ASSERT_TRUE(Drive({self.get()}, [&] { return stranger.heard(); }));
-  EXPECT_EQ(OfiKindOf(stranger.tag()), OfiKind::kRefused);
-  EXPECT_EQ(DecodeOfiNotice(stranger.bytes()).token, 4711u);
-  const OfiRefusal refusal = DecodeOfiRefusal(stranger.bytes() + kOfiNoticeBytes);
+  outsider.Say(self->address(), OfiNoticeTag(OfiKind::kHello, 0), hello + EncodeOfiHandshake(handshake));
+  ASSERT_TRUE(Drive({self.get()}, [&] { return outsider.heard(); }));
+  EXPECT_EQ(OfiKindOf(outsider.tag()), OfiKind::kRefused);
+  EXPECT_EQ(DecodeOfiNotice(outsider.bytes()).token, 4711u);
+  const OfiRefusal refusal = DecodeOfiRefusal(outsider.bytes() + kOfiNoticeBytes);
   EXPECT_EQ(refusal.verdict, OfiVerdict::kOtherVersion);
   EXPECT_EQ(refusal.detail, kOfiProtocolVersion);
 }
 
-TEST_F(OfiTransportTest, WhatStrangersSendReachesNobody) {
+TEST_F(OfiTransportTest, WhatUnauthenticatedPeersSendReachesNobody) {
   if (!Create(2)) return;
   Exchange(0, 1);
-  Stranger stranger;
+  UnauthenticatedPeer outsider;
   const std::vector<unsigned char> noise = TestPayload(20'000, 1);
   const std::string bytes(noise.begin(), noise.end());
   std::vector<unsigned char> target(16, 0xab);
@@ -296,10 +294,10 @@ TEST_F(OfiTransportTest, WhatStrangersSendReachesNobody) {
   for (int kind = 0; kind < 256; kind += kind < 12 ? 1 : 61) {
     const uint64_t tag = OfiNoticeTag(static_cast<OfiKind>(kind), 7);
     for (size_t length : {size_t{0}, size_t{10}, kOfiNoticeBytes, kOfiNoticeBytes + 16, kOfiSlotBytes, noise.size()}) {
-      stranger.Say(rank(1)->address(), tag, bytes.substr(0, length));
+      outsider.Say(rank(1)->address(), tag, bytes.substr(0, length));
     }
   }
-  ASSERT_TRUE(DriveAll([&] { return stranger.said_all(); }));
+  ASSERT_TRUE(DriveAll([&] { return outsider.said_all(); }));
   EXPECT_FALSE(receive.done());
   Exchange(0, 1, 3);
   Exchange(1, 0, 4);
@@ -343,11 +341,7 @@ TEST_F(OfiTransportTest, NobodyAtTheAddressIsUnavailable) {
 
 TEST_F(OfiTransportTest, ConnectMakesAllWaysOrSaysWhichIsMissing) {
   if (!Create(4)) return;
-  std::vector<Thread> threads;
-  for (const auto& rank : ranks_) {
-    threads.emplace_back("rank", [&rank] { EXPECT_THAT(rank->Connect(TestDeadline()), IsOk()); });
-  }
-  for (Thread& thread : threads) thread.Join();
+  RunRanks(ranks_, [](OfiTransport* rank) { EXPECT_THAT(rank->Connect(TestDeadline()), IsOk()); });
   // Nobody drives rank 3, and still it can be sent to.
   TestOperation send;
   rank(0)->Send(Rank(3), 0, TestEnvelope(1), "x", 1, &send);

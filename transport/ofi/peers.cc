@@ -1,6 +1,5 @@
 #include "transport/ofi/peers.h"
 
-#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <random>
@@ -9,7 +8,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "transport/net/socket.h"
@@ -19,17 +17,17 @@ namespace {
 
 constexpr size_t kSlabSlots = 64;
 // Somebody who is refused is told so, but not everybody who may come along.
-constexpr size_t kStrangersMax = 32;
-// How long messages may still come that a goodbye has overtaken.
+constexpr size_t kUnauthenticatedMax = 32;
+// How long messages may still come that a disconnect has overtaken.
 constexpr std::chrono::milliseconds kOvertakenTime(100);
 
 absl::Status Closed() { return absl::UnavailableError("connection closed by peer"); }
 
 // As whoever refuses says it, whose `seen` has the other's numbers.
-std::string RefuserText(const OfiRefusal& seen, const OfiGreeting& greeting, const OfiGreeting& own) {
+std::string RefuserText(const OfiRefusal& seen, const OfiHandshake& handshake, const OfiHandshake& own) {
   switch (seen.verdict) {
     case OfiVerdict::kOtherRank:
-      return absl::StrCat("it is for rank ", greeting.target);
+      return absl::StrCat("it is for rank ", handshake.target);
     case OfiVerdict::kNoSuchRank:
       return absl::StrCat("there is no such peer in this world of ", own.world_size);
     case OfiVerdict::kGone:
@@ -48,7 +46,7 @@ uint32_t RandomToken() {
 
 }  // namespace
 
-OfiPeers::OfiPeers(OfiGreeting own, Rank rank, std::chrono::milliseconds connect_timeout, int slots,
+OfiPeers::OfiPeers(OfiHandshake own, Rank rank, std::chrono::milliseconds connect_timeout, int slots,
                    OfiEndpoint* endpoint, Observer* observer)
     : rank_(rank),
       connect_timeout_(connect_timeout),
@@ -73,9 +71,9 @@ absl::Status OfiPeers::SetAddresses(const std::vector<std::string>& addresses) {
   }
   addresses_ = addresses;
   for (size_t i = 0; i < peers_.size(); ++i) {
-    if (!peers_[i].greeted) continue;
+    if (!peers_[i].said_hello) continue;
     BecomeOpen(Rank(static_cast<int>(i)), peers_[i].token);
-    SendGreeting(Rank(static_cast<int>(i)), OfiKind::kWelcome);
+    SendHandshake(Rank(static_cast<int>(i)), OfiKind::kWelcome);
   }
   return absl::OkStatus();
 }
@@ -100,22 +98,22 @@ std::string OfiPeers::Describe(Rank peer) const {
 bool OfiPeers::Open(Rank peer) {
   Peer& state = peers_[peer.value()];
   if (state.state == State::kIdle && addresses_known() && status_.ok()) {
-    state.state = State::kGreeting;
+    state.state = State::kHandshake;
     state.deadline = Deadline::After(connect_timeout_);
-    ++greeting_;
-    SendGreeting(peer, OfiKind::kHello);
+    ++handshaking_;
+    SendHandshake(peer, OfiKind::kHello);
   }
   return state.state == State::kOpen;
 }
 
-void OfiPeers::SendGreeting(Rank peer, OfiKind kind) {
+void OfiPeers::SendHandshake(Rank peer, OfiKind kind) {
   Peer& state = peers_[peer.value()];
   own_.target = static_cast<uint32_t>(peer.value());
-  const std::string greeting = EncodeOfiGreeting(own_);
+  const std::string handshake = EncodeOfiHandshake(own_);
   OfiNotice notice;
   notice.token = kind == OfiKind::kHello ? 0 : state.token;
   notice.source = static_cast<uint32_t>(rank_.value());
-  OfiSlot* const slot = SendTo(state.index, OfiNoticeTag(kind, 0), notice, greeting.data(), greeting.size());
+  OfiSlot* const slot = SendTo(state.index, OfiNoticeTag(kind, 0), notice, handshake.data(), handshake.size());
   if (kind == OfiKind::kHello) state.hello = slot;
 }
 
@@ -129,9 +127,9 @@ void OfiPeers::Send(Rank peer, OfiKind kind, ChannelId channel, OfiNotice notice
 OfiSlot* OfiPeers::SendTo(int index, uint64_t tag, const OfiNotice& notice, const void* payload, size_t bytes) {
   constexpr size_t kInjectedMax = 512;
   unsigned char short_notice[kInjectedMax];
-  // A goodbye shows by its completion that all before it has left.
-  if (const size_t total = kOfiNoticeBytes + bytes;
-      OfiKindOf(tag) != OfiKind::kGoodbye && total <= kInjectedMax && total <= endpoint_->info().tx_attr->inject_size) {
+  // A disconnect shows by its completion that all before it has left.
+  if (const size_t total = kOfiNoticeBytes + bytes; OfiKindOf(tag) != OfiKind::kDisconnect && total <= kInjectedMax &&
+                                                    total <= endpoint_->info().tx_attr->inject_size) {
     EncodeOfiNotice(notice, short_notice);
     if (bytes > 0) std::memcpy(short_notice + kOfiNoticeBytes, payload, bytes);
     if (endpoint_->Inject(index, tag, short_notice, total)) return nullptr;
@@ -204,13 +202,13 @@ bool OfiPeers::Handle(OfiSlot* slot, const OfiCompletion& completion) {
   const size_t bytes = completion.bytes - kOfiNoticeBytes;
   const OfiKind kind = OfiKindOf(completion.tag);
   if (kind == OfiKind::kHello || kind == OfiKind::kWelcome || kind == OfiKind::kRefused) {
-    HandleGreeting(kind, notice, {reinterpret_cast<const char*>(payload), bytes});
+    HandleHandshake(kind, notice, {reinterpret_cast<const char*>(payload), bytes});
     return false;
   }
   if (notice.token != own_.token || notice.source >= peers_.size()) return false;
   const Rank peer(static_cast<int>(notice.source));
   Peer& state = peers_[peer.value()];
-  if (state.state == State::kGreeting) {
+  if (state.state == State::kHandshake) {
     // A fabric may deliver what follows a welcome before it: the token shows that this peer has accepted our hello.
     slot->post.tag = completion.tag;
     slot->post.bytes = completion.bytes;
@@ -221,14 +219,14 @@ bool OfiPeers::Handle(OfiSlot* slot, const OfiCompletion& completion) {
     return true;
   }
   if (state.state != State::kOpen) return false;
-  if (kind == OfiKind::kGoodbye) {
+  if (kind == OfiKind::kDisconnect) {
     SeeOff(peer);
     return false;
   }
   return observer_->OnNotice(peer, kind, OfiChannelOf(completion.tag), notice, payload, bytes, slot);
 }
 
-void OfiPeers::HandleGreeting(OfiKind kind, const OfiNotice& notice, absl::string_view bytes) {
+void OfiPeers::HandleHandshake(OfiKind kind, const OfiNotice& notice, absl::string_view bytes) {
   if (kind != OfiKind::kHello && (notice.token != own_.token || notice.source >= peers_.size())) return;
   if (kind == OfiKind::kRefused) {
     if (bytes.size() < kOfiRefusalBytes) return;
@@ -236,57 +234,57 @@ void OfiPeers::HandleGreeting(OfiKind kind, const OfiNotice& notice, absl::strin
                   DecodeOfiRefusal(reinterpret_cast<const unsigned char*>(bytes.data())));
     return;
   }
-  OfiGreeting greeting;
-  if (!DecodeOfiGreeting(bytes, &greeting)) return;
-  if (kind == OfiKind::kHello) return HandleHello(notice.source, greeting);
+  OfiHandshake handshake;
+  if (!DecodeOfiHandshake(bytes, &handshake)) return;
+  if (kind == OfiKind::kHello) return HandleHello(notice.source, handshake);
   const Rank peer(static_cast<int>(notice.source));
-  if (peers_[peer.value()].state == State::kGreeting) BecomeOpen(peer, greeting.token);
+  if (peers_[peer.value()].state == State::kHandshake) BecomeOpen(peer, handshake.token);
 }
 
-void OfiPeers::HandleHello(uint32_t source, const OfiGreeting& greeting) {
-  OfiRefusal refusal = JudgeOfiGreeting(greeting, source, own_, rank_);
+void OfiPeers::HandleHello(uint32_t source, const OfiHandshake& handshake) {
+  OfiRefusal refusal = CheckOfiHandshake(handshake, source, own_, rank_);
   if (refusal.verdict == OfiVerdict::kAccepted) {
     const Peer& state = peers_[source];
-    const bool known = state.state == State::kOpen || state.greeted;
+    const bool known = state.state == State::kOpen || state.said_hello;
     if (state.state == State::kGone) {
       refusal.verdict = OfiVerdict::kGone;
-    } else if (known && state.token != greeting.token) {
+    } else if (known && state.token != handshake.token) {
       refusal.verdict = OfiVerdict::kDuplicate;
     }
   }
-  if (refusal.verdict != OfiVerdict::kAccepted) return Refuse(source, greeting, refusal);
+  if (refusal.verdict != OfiVerdict::kAccepted) return Refuse(source, handshake, refusal);
   const Rank peer(static_cast<int>(source));
   Peer& state = peers_[source];
   if (!addresses_known()) {
-    state.greeted = true;
-    state.token = greeting.token;
+    state.said_hello = true;
+    state.token = handshake.token;
     return;
   }
   if (state.state != State::kOpen) {
     // The welcome goes first: what the observer sends next should not overtake it where the fabric keeps order.
-    state.token = greeting.token;
-    SendGreeting(peer, OfiKind::kWelcome);
-    BecomeOpen(peer, greeting.token);
+    state.token = handshake.token;
+    SendHandshake(peer, OfiKind::kWelcome);
+    BecomeOpen(peer, handshake.token);
   }
 }
 
-void OfiPeers::Refuse(uint32_t source, const OfiGreeting& greeting, const OfiRefusal& refusal) {
+void OfiPeers::Refuse(uint32_t source, const OfiHandshake& handshake, const OfiRefusal& refusal) {
   // As this rank sees it: the detail is for the other.
   OfiRefusal seen = refusal;
-  if (refusal.verdict == OfiVerdict::kOtherVersion) seen.detail = greeting.version;
-  if (refusal.verdict == OfiVerdict::kOtherWorldSize) seen.detail = greeting.world_size;
-  if (refusal.verdict == OfiVerdict::kOtherChunkSize) seen.detail = greeting.chunk_bytes;
+  if (refusal.verdict == OfiVerdict::kOtherVersion) seen.detail = handshake.version;
+  if (refusal.verdict == OfiVerdict::kOtherWorldSize) seen.detail = handshake.world_size;
+  if (refusal.verdict == OfiVerdict::kOtherChunkSize) seen.detail = handshake.chunk_bytes;
   LOCKSTEP_LOG(kWarning) << "ofi transport: rank " << rank_ << " refuses a hello from rank " << source << ": "
-                         << RefuserText(seen, greeting, own_);
+                         << RefuserText(seen, handshake, own_);
   int index = -1;
-  if (!greeting.address.empty()) {
-    index = Stranger(greeting.address);
+  if (!handshake.address.empty()) {
+    index = FindUnauthenticated(handshake.address);
   } else if (source < peers_.size()) {
     index = peers_[source].index;
   }
   if (index < 0) return;
   OfiNotice notice;
-  notice.token = greeting.token;
+  notice.token = handshake.token;
   notice.source = static_cast<uint32_t>(rank_.value());
   unsigned char bytes[kOfiRefusalBytes];
   EncodeOfiRefusal(refusal, bytes);
@@ -296,24 +294,24 @@ void OfiPeers::Refuse(uint32_t source, const OfiGreeting& greeting, const OfiRef
 
 Rank OfiPeers::RankOf(int index) const { return index < static_cast<int>(ranks_.size()) ? ranks_[index] : Rank(-1); }
 
-int OfiPeers::Stranger(const std::string& address) {
-  if (const auto found = strangers_.find(address); found != strangers_.end()) return found->second;
-  if (strangers_.size() >= kStrangersMax || address.size() > kOfiAddressBytesMax) return -1;
+int OfiPeers::FindUnauthenticated(const std::string& address) {
+  if (const auto found = unauthenticated_.find(address); found != unauthenticated_.end()) return found->second;
+  if (unauthenticated_.size() >= kUnauthenticatedMax || address.size() > kOfiAddressBytesMax) return -1;
   const absl::StatusOr<int> index = endpoint_->AddPeer(address);
   if (!index.ok()) return -1;
-  strangers_.emplace(address, *index);
+  unauthenticated_.emplace(address, *index);
   return *index;
 }
 
 void OfiPeers::HandleRefusal(Rank peer, const OfiRefusal& refusal) {
-  if (peers_[peer.value()].state != State::kGreeting) return;
+  if (peers_[peer.value()].state != State::kHandshake) return;
   own_.target = static_cast<uint32_t>(peer.value());
   BecomeGone(peer, Annotate(OfiRefusalStatus(refusal, own_), "the peer refused the connection"));
 }
 
 void OfiPeers::BecomeOpen(Rank peer, uint32_t token) {
   Peer& state = peers_[peer.value()];
-  if (state.state == State::kGreeting) --greeting_;
+  if (state.state == State::kHandshake) --handshaking_;
   state.state = State::kOpen;
   state.token = token;
   observer_->OnOpen(peer);
@@ -335,7 +333,7 @@ void OfiPeers::SeeOff(Rank peer) {
 void OfiPeers::BecomeGone(Rank peer, absl::Status status) {
   Peer& state = peers_[peer.value()];
   if (state.state == State::kGone) return;
-  if (state.state == State::kGreeting) --greeting_;
+  if (state.state == State::kHandshake) --handshaking_;
   if (!std::exchange(state.gone_by, Deadline::Infinite()).infinite()) --leaving_;
   state.state = State::kGone;
   state.status = std::move(status);
@@ -353,15 +351,15 @@ void OfiPeers::Lose(Rank peer, const absl::Status& status) {
   BecomeGone(peer, absl::UnavailableError(absl::StrCat("connection lost: ", status.message())));
 }
 
-void OfiPeers::SayGoodbye() {
+void OfiPeers::SendDisconnect() {
   for (size_t i = 0; i < peers_.size(); ++i) {
     const Rank peer(static_cast<int>(i));
-    if (open(peer)) Send(peer, OfiKind::kGoodbye, 0, {}, nullptr, 0);
+    if (open(peer)) Send(peer, OfiKind::kDisconnect, 0, {}, nullptr, 0);
   }
 }
 
 bool OfiPeers::Progress() {
-  if (greeting_ == 0 && leaving_ == 0 && refusals_.empty()) return false;
+  if (handshaking_ == 0 && leaving_ == 0 && refusals_.empty()) return false;
   const auto now = Deadline::Clock::now();
   bool ended = false;
   while (!refusals_.empty() && refusals_.front().second.passed(now)) {
@@ -370,7 +368,7 @@ bool OfiPeers::Progress() {
   }
   for (size_t i = 0; i < peers_.size(); ++i) {
     const Rank peer(static_cast<int>(i));
-    if (peers_[i].state == State::kGreeting && peers_[i].deadline.passed(now)) {
+    if (peers_[i].state == State::kHandshake && peers_[i].deadline.passed(now)) {
       BecomeGone(peer, absl::UnavailableError(absl::StrCat("no answer within ", connect_timeout_.count(), " ms")));
       ended = true;
     } else if (peers_[i].gone_by.passed(now)) {

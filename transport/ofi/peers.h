@@ -1,9 +1,9 @@
-// The other ranks as an endpoint reaches them: greetings, and the notices that travel in slots.
+// The other ranks as an endpoint reaches them: handshakes, and the notices that travel in slots.
 //
 //   state     how it is left
-//   idle      the first Open, or the peer's hello
-//   greeting  the peer's hello or welcome: open; its refusal, or no answer in time: gone
-//   open      its goodbye, or an error of a send to it: gone
+//   idle      the first Open, or the peer's hello: handshake
+//   handshake the peer's hello or welcome: open; its refusal, or no answer in time: gone
+//   open      its disconnect, or an error of a send to it: gone
 //   gone      never
 //
 // A hello that does not fit is refused and logged; notices that do not begin with this rank's token are dropped.
@@ -48,7 +48,7 @@ class OfiPeers {
 
   // `own` is what this rank says of itself; its token and target are filled in here. Borrows the others. Posts
   // `slots` receives; status() says whether that was possible.
-  OfiPeers(OfiGreeting own, Rank rank, std::chrono::milliseconds connect_timeout, int slots, OfiEndpoint* endpoint,
+  OfiPeers(OfiHandshake own, Rank rank, std::chrono::milliseconds connect_timeout, int slots, OfiEndpoint* endpoint,
            Observer* observer);
   OfiPeers(const OfiPeers&) = delete;
   OfiPeers& operator=(const OfiPeers&) = delete;
@@ -60,7 +60,7 @@ class OfiPeers {
   // "127.0.0.1:4411", or however the provider's addresses look.
   std::string Describe(Rank peer) const;
 
-  // Whether notices can be sent to it now. Greets a peer that nobody has greeted.
+  // Whether notices can be sent to it now. Begins the handshake if there was none.
   bool Open(Rank peer);
   bool open(Rank peer) const { return peers_[peer.value()].state == State::kOpen; }
   // OK, or why a peer is gone.
@@ -76,29 +76,29 @@ class OfiPeers {
   // An error that came with something sent to this peer.
   void Lose(Rank peer, const absl::Status& status);
   // To all that are open: this rank has ended.
-  void SayGoodbye();
+  void SendDisconnect();
 
-  // Ends greetings that took too long, and lets go who has said goodbye. True when there were any.
+  // Ends handshakes that took too long, and lets go who has disconnected. True when there were any.
   bool Progress();
   // Whether that is to be looked at soon, without anything that tells.
-  bool waiting() const { return greeting_ > 0 || leaving_ > 0; }
+  bool waiting() const { return handshaking_ > 0 || leaving_ > 0; }
   // Notices to peers that the provider has not done with.
   int sends_pending() const { return sends_pending_; }
   // OK, or why nothing can be sent and received any more.
   const absl::Status& status() const { return status_; }
 
  private:
-  enum class State : uint8_t { kIdle, kGreeting, kOpen, kGone };
+  enum class State : uint8_t { kIdle, kHandshake, kOpen, kGone };
   struct Peer {
     State state = State::kIdle;
     absl::Status status;
     int index = -1;            // at the endpoint, once its address is known
     uint32_t token = 0;        // with which it wants to be spoken to
-    bool greeted = false;      // it said hello before its address was known here
+    bool said_hello = false;   // it said hello before its address was known here
     OfiSlot* hello = nullptr;  // while the provider has it
     OfiSlot* early = nullptr;  // notices that came before the welcome, in their order
     Deadline deadline = Deadline::Infinite();
-    Deadline gone_by = Deadline::Infinite();  // once it has said goodbye
+    Deadline gone_by = Deadline::Infinite();  // once it has disconnected
   };
 
   static void OnSent(OfiPost* post, const OfiCompletion& completion);
@@ -107,36 +107,36 @@ class OfiPeers {
   void PostReceive(OfiSlot* slot);
   // True when the slot is kept.
   bool Handle(OfiSlot* slot, const OfiCompletion& completion);
-  void HandleGreeting(OfiKind kind, const OfiNotice& notice, absl::string_view bytes);
-  void HandleHello(uint32_t source, const OfiGreeting& greeting);
-  void Refuse(uint32_t source, const OfiGreeting& greeting, const OfiRefusal& refusal);
+  void HandleHandshake(OfiKind kind, const OfiNotice& notice, absl::string_view bytes);
+  void HandleHello(uint32_t source, const OfiHandshake& handshake);
+  void Refuse(uint32_t source, const OfiHandshake& handshake, const OfiRefusal& refusal);
   void HandleRefusal(Rank peer, const OfiRefusal& refusal);
   void BecomeOpen(Rank peer, uint32_t token);
-  // It has said goodbye: gone, once nothing can come any more that was sent before.
+  // It has disconnected: gone, once nothing can come any more that was sent before.
   void SeeOff(Rank peer);
   void BecomeGone(Rank peer, absl::Status status);
-  void SendGreeting(Rank peer, OfiKind kind);
+  void SendHandshake(Rank peer, OfiKind kind);
   // To a number at the endpoint. Null when it left at once, or could not be sent.
   OfiSlot* SendTo(int index, uint64_t tag, const OfiNotice& notice, const void* payload, size_t bytes);
-  // At the endpoint, of somebody who is told that he was refused; -1 when there were too many.
-  int Stranger(const std::string& address);
-  // Of a number at the endpoint; -1 for a stranger.
+  // The endpoint number of a peer to which a refusal is sent; -1 if there are too many.
+  int FindUnauthenticated(const std::string& address);
+  // Of a number at the endpoint; -1 for an unauthenticated peer.
   Rank RankOf(int index) const;
 
   const Rank rank_;
   const std::chrono::milliseconds connect_timeout_;
   OfiEndpoint* const endpoint_;
   Observer* const observer_;
-  OfiGreeting own_;
+  OfiHandshake own_;
   OfiSlotPool slots_;
   std::vector<Peer> peers_;
   std::vector<std::string> addresses_;
-  std::vector<Rank> ranks_;  // by number at the endpoint; -1 for strangers
-  absl::flat_hash_map<std::string, int> strangers_;
-  // To whom refusals were sent, by number at the endpoint, and until when they may take to leave.
+  std::vector<Rank> ranks_;  // by number at the endpoint; -1 for unauthenticated peers
+  absl::flat_hash_map<std::string, int> unauthenticated_;
+  // Endpoint numbers of refused peers, and the deadline for sending the refusal.
   std::deque<std::pair<int, Deadline>> refusals_;
-  int greeting_ = 0;  // how many peers are in that state
-  int leaving_ = 0;   // how many have said goodbye and are not gone
+  int handshaking_ = 0;  // how many peers are in that state
+  int leaving_ = 0;      // how many have disconnected and are not gone
   int sends_pending_ = 0;
   absl::Status status_;
 };

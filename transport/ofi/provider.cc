@@ -43,7 +43,7 @@ int TagBits(uint64_t format) {
 }
 
 // Why we cannot use it; empty when we can.
-std::string Unfit(const fi_info& info, const OfiWish& wish) {
+std::string Unfit(const fi_info& info, const OfiRequest& request) {
   if (info.ep_attr == nullptr || info.domain_attr == nullptr || info.tx_attr == nullptr || info.rx_attr == nullptr) {
     return "does not say what it can do";
   }
@@ -67,8 +67,8 @@ std::string Unfit(const fi_info& info, const OfiWish& wish) {
   return "";
 }
 
-bool Named(absl::string_view provider, const OfiWish& wish, bool exactly) {
-  return exactly ? provider == wish.provider : absl::StartsWith(provider, absl::StrCat(wish.provider, ";"));
+bool Named(absl::string_view provider, const OfiRequest& request, bool exactly) {
+  return exactly ? provider == request.provider : absl::StartsWith(provider, absl::StrCat(request.provider, ";"));
 }
 
 // The same address, whatever the port.
@@ -76,13 +76,13 @@ bool SameHost(const SocketAddress& a, const SocketAddress& b) {
   return a.family() == b.family() && a.WithPort(0) == b.WithPort(0);
 }
 
-std::string Refusal(const fi_info& info, const OfiWish& wish, bool exactly) {
+std::string Refusal(const fi_info& info, const OfiRequest& request, bool exactly) {
   const absl::string_view name = NameOf(info);
-  if (!wish.provider.empty() && !Named(name, wish, exactly)) {
-    return absl::StrCat("is not the provider that was asked for (", wish.provider, ")");
+  if (!request.provider.empty() && !Named(name, request, exactly)) {
+    return absl::StrCat("is not the provider that was asked for (", request.provider, ")");
   }
-  if (std::string reason = Unfit(info, wish); !reason.empty()) return reason;
-  if (wish.provider.empty()) {
+  if (std::string reason = Unfit(info, request); !reason.empty()) return reason;
+  if (request.provider.empty()) {
     for (const NamedOnly& one : kNamedOnly) {
       if (name == one.provider) return absl::StrCat("must be asked for by name: it ", one.why);
     }
@@ -90,12 +90,12 @@ std::string Refusal(const fi_info& info, const OfiWish& wish, bool exactly) {
       return "must be asked for by name: it is a layer over others";
     }
   }
-  if (!wish.domain.empty() && NameOr(info.domain_attr->name) != wish.domain) {
-    return absl::StrCat("is not the domain that was asked for (", wish.domain, ")");
+  if (!request.domain.empty() && NameOr(info.domain_attr->name) != request.domain) {
+    return absl::StrCat("is not the domain that was asked for (", request.domain, ")");
   }
   const SocketAddress source = SourceOf(info);
-  if (wish.address.length() != 0 && source.length() != 0 && !SameHost(source, wish.address)) {
-    return absl::StrCat("is not at ", wish.address.HostString());
+  if (request.address.length() != 0 && source.length() != 0 && !SameHost(source, request.address)) {
+    return absl::StrCat("is not at ", request.address.HostString());
   }
   return "";
 }
@@ -127,7 +127,7 @@ void AddOnce(OfiCandidate candidate, std::vector<OfiCandidate>* candidates) {
   if (!there) candidates->push_back(std::move(candidate));
 }
 
-OfiInfo Hints(const OfiApi& api, const OfiWish& wish, uint64_t order) {
+OfiInfo Hints(const OfiApi& api, const OfiRequest& request, uint64_t order) {
   OfiInfo hints(api.dupinfo(nullptr), {&api});
   if (hints == nullptr) return hints;
   hints->caps = FI_TAGGED;
@@ -169,17 +169,17 @@ std::string Describe(const std::vector<OfiCandidate>& candidates) {
   return text;
 }
 
-absl::StatusOr<OfiChoice> ChooseProvider(const fi_info* fitting, const fi_info* all, const OfiWish& wish) {
+absl::StatusOr<OfiChoice> ChooseProvider(const fi_info* fitting, const fi_info* all, const OfiRequest& request) {
   bool exactly = false;
-  for (const fi_info* info = fitting; info != nullptr; info = info->next) exactly |= NameOf(*info) == wish.provider;
+  for (const fi_info* info = fitting; info != nullptr; info = info->next) exactly |= NameOf(*info) == request.provider;
   OfiChoice choice;
   for (const fi_info* info = fitting; info != nullptr; info = info->next) {
-    if (!Refusal(*info, wish, exactly).empty()) continue;
+    if (!Refusal(*info, request, exactly).empty()) continue;
     if (choice.chosen == nullptr || Preference(*info) < Preference(*choice.chosen)) choice.chosen = info;
   }
   if (choice.chosen != nullptr) AddOnce(CandidateOf(*choice.chosen, ""), &choice.candidates);
   for (const fi_info* info = fitting; info != nullptr; info = info->next) {
-    std::string reason = Refusal(*info, wish, exactly);
+    std::string reason = Refusal(*info, request, exactly);
     if (reason.empty()) {
       reason =
           absl::StrCat(Preference(*info) == Preference(*choice.chosen) ? "comes after " : "is less preferred than ",
@@ -188,7 +188,7 @@ absl::StatusOr<OfiChoice> ChooseProvider(const fi_info* fitting, const fi_info* 
     AddOnce(CandidateOf(*info, std::move(reason)), &choice.candidates);
   }
   for (const fi_info* info = all; info != nullptr; info = info->next) {
-    std::string reason = Refusal(*info, wish, exactly);
+    std::string reason = Refusal(*info, request, exactly);
     if (reason.empty()) reason = "does not offer what we ask for together";
     AddOnce(CandidateOf(*info, std::move(reason)), &choice.candidates);
   }
@@ -198,7 +198,7 @@ absl::StatusOr<OfiChoice> ChooseProvider(const fi_info* fitting, const fi_info* 
                                           Describe(choice.candidates)));
 }
 
-absl::StatusOr<OfiProvider> FindProvider(const OfiApi& api, const OfiWish& wish) {
+absl::StatusOr<OfiProvider> FindProvider(const OfiApi& api, const OfiRequest& request) {
   const auto list = [&](const fi_info* asked, OfiInfo* answer) {
     fi_info* found = nullptr;
     const int result = api.getinfo(kOfiVersion, nullptr, nullptr, 0, asked, &found);
@@ -209,13 +209,13 @@ absl::StatusOr<OfiProvider> FindProvider(const OfiApi& api, const OfiWish& wish)
   OfiInfo fitting(nullptr, {&api}), all(nullptr, {&api});
   // Messages bring their numbers along. But a farewell should not overtake them, where a provider can see to that.
   for (const uint64_t order : {uint64_t{FI_ORDER_SAS}, uint64_t{FI_ORDER_NONE}}) {
-    const OfiInfo hints = Hints(api, wish, order);
+    const OfiInfo hints = Hints(api, request, order);
     if (hints == nullptr) return absl::ResourceExhaustedError("libfabric: no memory for hints");
     LOCKSTEP_RETURN_IF_ERROR(list(hints.get(), &fitting));
     if (fitting != nullptr) break;
   }
   LOCKSTEP_RETURN_IF_ERROR(list(nullptr, &all));
-  LOCKSTEP_ASSIGN_OR_RETURN(OfiChoice choice, ChooseProvider(fitting.get(), all.get(), wish));
+  LOCKSTEP_ASSIGN_OR_RETURN(OfiChoice choice, ChooseProvider(fitting.get(), all.get(), request));
   OfiInfo info(api.dupinfo(choice.chosen), {&api});
   if (info == nullptr) return absl::ResourceExhaustedError("libfabric: no memory for a copy of an info");
   return OfiProvider{std::move(info), std::move(choice.candidates)};

@@ -14,9 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "transport/net/socket.h"
 #include "transport/ofi/ofi_library.h"
 
@@ -32,7 +30,7 @@ inline constexpr size_t kOfiMessageBytesMin = 8192;
 inline constexpr int kOfiMrModes = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
 inline constexpr uint64_t kOfiModes = FI_CONTEXT | FI_CONTEXT2;
 
-struct OfiWish {
+struct OfiRequest {
   // Empty: by preference. "tcp;ofi_rxm" is that one; "tcp" is also what is layered over it, when no provider has just
   // that name.
   std::string provider;
@@ -61,7 +59,7 @@ std::string Describe(const std::vector<OfiCandidate>& candidates);
 
 // Chooses from `fitting`, what fi_getinfo answers to our hints. `all`, what it answers without any, or null: the
 // providers that do not fit, to be told why. Pure. NOT_FOUND lists the candidates with the reasons.
-absl::StatusOr<OfiChoice> ChooseProvider(const fi_info* fitting, const fi_info* all, const OfiWish& wish);
+absl::StatusOr<OfiChoice> ChooseProvider(const fi_info* fitting, const fi_info* all, const OfiRequest& request);
 
 struct OfiInfoDeleter {
   const OfiApi* api = nullptr;
@@ -75,7 +73,7 @@ struct OfiProvider {
 };
 
 // Asks the library and chooses. NOT_FOUND as above; UNAVAILABLE when it has no provider at all.
-absl::StatusOr<OfiProvider> FindProvider(const OfiApi& api, const OfiWish& wish);
+absl::StatusOr<OfiProvider> FindProvider(const OfiApi& api, const OfiRequest& request);
 
 // The IP address of an info's source; one without a family when it has another kind.
 SocketAddress SourceOf(const fi_info& info);

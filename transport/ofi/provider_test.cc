@@ -102,16 +102,16 @@ void LikeCxi(fi_info* info) {
   info->domain_attr->mr_mode = FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
 }
 
-std::string Chosen(const Infos& infos, const OfiWish& wish = {}) {
-  const absl::StatusOr<OfiChoice> choice = ChooseProvider(infos.list(), nullptr, wish);
+std::string Chosen(const Infos& infos, const OfiRequest& request = {}) {
+  const absl::StatusOr<OfiChoice> choice = ChooseProvider(infos.list(), nullptr, request);
   if (!choice.ok()) return std::string(choice.status().message());
   return choice->candidates.front().provider + " " + choice->candidates.front().domain;
 }
 
-OfiWish Named(const std::string& provider) {
-  OfiWish wish;
-  wish.provider = provider;
-  return wish;
+OfiRequest Named(const std::string& provider) {
+  OfiRequest request;
+  request.provider = provider;
+  return request;
 }
 
 TEST(ChooseProvider, PrefersRealFabricsWhateverTheOrderOfTheList) {
@@ -214,19 +214,19 @@ TEST(ChooseProvider, TheInterfaceIsPinnedByItsAddress) {
       .Add("tcp;ofi_rxm", "eth0", "[fe80::1]:0")
       .Add("tcp;ofi_rxm", "eth0", "10.0.0.7:0")
       .Add("tcp;ofi_rxm", "lo", "127.0.0.1:0");
-  OfiWish wish;
+  OfiRequest request;
   for (const char* address : {"172.17.0.1:0", "10.0.0.7:4411", "127.0.0.1:0", "[fe80::1]:0"}) {
-    wish.address = Address(address);
-    const absl::StatusOr<OfiChoice> choice = ChooseProvider(infos.list(), nullptr, wish);
+    request.address = Address(address);
+    const absl::StatusOr<OfiChoice> choice = ChooseProvider(infos.list(), nullptr, request);
     ASSERT_THAT(choice, IsOk()) << address;
-    EXPECT_EQ(choice->candidates[0].address, wish.address.HostString());
-    EXPECT_THAT(choice->candidates[1].rejected, HasSubstr("is not at " + wish.address.HostString()));
+    EXPECT_EQ(choice->candidates[0].address, request.address.HostString());
+    EXPECT_THAT(choice->candidates[1].rejected, HasSubstr("is not at " + request.address.HostString()));
   }
-  wish.address = Address("10.9.9.9:0");
-  EXPECT_THAT(Chosen(infos, wish), AllOf(HasSubstr("no provider"), HasSubstr("is not at 10.9.9.9")));
+  request.address = Address("10.9.9.9:0");
+  EXPECT_THAT(Chosen(infos, request), AllOf(HasSubstr("no provider"), HasSubstr("is not at 10.9.9.9")));
   // A fabric whose addresses are its own kind has its own interfaces.
   infos.Add("efa", "rdmap0s6-rdm", "", LikeEfa);
-  EXPECT_EQ(Chosen(infos, wish), "efa rdmap0s6-rdm");
+  EXPECT_EQ(Chosen(infos, request), "efa rdmap0s6-rdm");
 }
 
 TEST(ChooseProvider, ADomainIsPinnedByItsName) {
@@ -234,20 +234,20 @@ TEST(ChooseProvider, ADomainIsPinnedByItsName) {
   infos.Add("efa", "rdmap0s6-rdm", "", LikeEfa)
       .Add("efa", "rdmap16s27-rdm", "", LikeEfa)
       .Add("tcp;ofi_rxm", "eth0", "10.0.0.7:0");
-  OfiWish wish;
-  wish.address = Address("10.0.0.7:0");
-  EXPECT_EQ(Chosen(infos, wish), "efa rdmap0s6-rdm");
-  wish.domain = "rdmap16s27-rdm";
-  EXPECT_EQ(Chosen(infos, wish), "efa rdmap16s27-rdm");
-  wish.domain = "eth0";
-  EXPECT_EQ(Chosen(infos, wish), "tcp;ofi_rxm eth0");
+  OfiRequest request;
+  request.address = Address("10.0.0.7:0");
+  EXPECT_EQ(Chosen(infos, request), "efa rdmap0s6-rdm");
+  request.domain = "rdmap16s27-rdm";
+  EXPECT_EQ(Chosen(infos, request), "efa rdmap16s27-rdm");
+  request.domain = "eth0";
+  EXPECT_EQ(Chosen(infos, request), "tcp;ofi_rxm eth0");
   // By its whole name, and at the rank's address where it has such.
-  wish.domain = "rdmap16";
-  EXPECT_THAT(Chosen(infos, wish),
+  request.domain = "rdmap16";
+  EXPECT_THAT(Chosen(infos, request),
               AllOf(HasSubstr("no provider"), HasSubstr("is not the domain that was asked for (rdmap16)")));
-  wish.domain = "eth0";
-  wish.address = Address("10.9.9.9:0");
-  EXPECT_THAT(Chosen(infos, wish), HasSubstr("is not at 10.9.9.9"));
+  request.domain = "eth0";
+  request.address = Address("10.9.9.9:0");
+  EXPECT_THAT(Chosen(infos, request), HasSubstr("is not at 10.9.9.9"));
 }
 
 TEST(ChooseProvider, ListsEachPlaceOnceAndThoseThatDidNotAnswer) {
@@ -259,10 +259,9 @@ TEST(ChooseProvider, ListsEachPlaceOnceAndThoseThatDidNotAnswer) {
       .Add("net;ofi_rxm", "lo", "127.0.0.1:0");
   const auto msg = [](fi_info* info) { info->ep_attr->type = FI_EP_MSG; };
   all.Add("tcp;ofi_rxm", "eth0", "10.0.0.7:0").Add("tcp", "eth0", "10.0.0.7:0", msg).Add("psm3", "psm3_0");
-  const absl::StatusOr<OfiChoice> choice = ChooseProvider(fitting.list(), all.list(), {});
-  ASSERT_THAT(choice, IsOk());
-  EXPECT_EQ(choice->chosen, fitting.list());
-  EXPECT_EQ(Describe(choice->candidates),
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OfiChoice choice, ChooseProvider(fitting.list(), all.list(), {}));
+  EXPECT_EQ(choice.chosen, fitting.list());
+  EXPECT_EQ(Describe(choice.candidates),
             "tcp;ofi_rxm eth0 10.0.0.7: chosen\n"
             "tcp;ofi_rxm lo 127.0.0.1: comes after tcp;ofi_rxm eth0 10.0.0.7\n"
             "net;ofi_rxm eth0 10.0.0.7, lo 127.0.0.1: is less preferred than tcp;ofi_rxm eth0 10.0.0.7\n"
@@ -278,19 +277,19 @@ TEST(ChooseProvider, NothingIsNothing) {
 TEST(FindProvider, FindsOneAtTheLoopback) {
   const auto library = Ofi();
   if (!library.ok()) GTEST_SKIP() << library.status();
-  OfiWish wish;
-  wish.provider = "tcp;ofi_rxm";
-  wish.address = Address("127.0.0.1:0");
-  const absl::StatusOr<OfiProvider> provider = FindProvider((*library)->api, wish);
+  OfiRequest request;
+  request.provider = "tcp;ofi_rxm";
+  request.address = Address("127.0.0.1:0");
+  const absl::StatusOr<OfiProvider> provider = FindProvider((*library)->api, request);
   if (absl::IsNotFound(provider.status())) GTEST_SKIP() << provider.status();
   ASSERT_THAT(provider, IsOk());
   EXPECT_STREQ(provider->info->fabric_attr->prov_name, "tcp;ofi_rxm");
   EXPECT_EQ(SourceOf(*provider->info).HostString(), "127.0.0.1");
   EXPECT_EQ(provider->candidates.front().rejected, "");
   EXPECT_EQ(provider->info->next, nullptr);
-  wish.provider = "nobody's";
+  request.provider = "nobody's";
   EXPECT_THAT(
-      FindProvider((*library)->api, wish).status(),
+      FindProvider((*library)->api, request).status(),
       StatusIs(Code::kNotFound, AllOf(HasSubstr("nobody's"), HasSubstr("tcp;ofi_rxm"), Not(HasSubstr("chosen")))));
 }
 

@@ -1,17 +1,17 @@
 // The receiving half of a link.
 //
 //   record    how it goes on
-//   waiting   its message came whole: done. It was announced, or is long and may be asked for in advance: moving;
-//             starved when no staging slot is free
+//   waiting   its message came whole: done. Its message was announced, or is long and may be asked for in advance: moving;
+//             starved if no staging slot is free
 //   starved   a slot is free: moving
 //   moving    all pieces have come: done
 //   done      all before it are done: its operation completes
 //   mismatch  all before it are done: the half is broken
 //
-// A message that is copied is received piece by piece where it belongs; one that is reduced passes through staging
-// slots. Both kinds of memory wait under tags that the sender is told, so nothing long arrives unasked. What is asked
-// for in advance takes at most half of the staging slots: the others go to messages whose sender has them ready, so
-// slots always come back.
+// A message that is copied is received piece by piece into its place; one that is reduced passes through staging slots. Both
+// kinds of memory wait under tags that the sender learns, so nothing long arrives unasked. What is asked for in advance
+// takes at most half of the staging slots. The others are for messages that their senders have ready, so slots always come
+// back.
 
 #ifndef TRANSPORT_OFI_RECEIVER_H_
 #define TRANSPORT_OFI_RECEIVER_H_
@@ -58,8 +58,8 @@ class OfiReceiver {
   void Post(Operation* operation);
   // Whether no receive is posted, and the next message would be taken.
   bool idle() const { return front_ == nullptr && !broken() && !ended_; }
-  // Takes the next message, if it is there, short and what is expected: as Post does, without an operation. Of one that is
-  // idle, into memory of the host.
+  // Takes the next message without an operation, if it is there, short and as expected.
+  // REQUIRES  idle(); a sink in the host's memory
   bool ReceiveAtOnce(const Envelope& expected, const Sink& sink);
   // Asks for long messages in advance, once the peer is open.
   void Advance();
@@ -70,11 +70,11 @@ class OfiReceiver {
   bool OnEager(const OfiNotice& notice, const unsigned char* payload, size_t bytes, OfiSlot* slot);
   void OnAnnounce(const OfiNotice& notice, uint64_t bytes);
 
-  // Every operation completes with this, now and in future, as soon as the provider does not write into its memory any
-  // more. The first reason counts. What the peer may still send stays with it, and with the providers.
+  // Every operation completes with this, now and in future, as soon as the provider no longer writes into its memory. The
+  // first reason counts.
   void Break(const absl::Status& status);
-  // The peer sends nothing more. What has come whole is still delivered, and of its first `sent` messages what is yet to arrive;
-  // everything else completes with the cause. Again when the peer is gone: then nothing is waited for.
+  // The peer sends nothing more. What has come whole is still delivered, and so are its first `sent` messages when they
+  // arrive; everything else completes with the cause. Called again when the peer is gone: then nothing more is awaited.
   void End(const absl::Status& cause, absl::optional<uint32_t> sent);
   // The endpoint is closed, or not to be touched: every operation completes.
   void Drop(const absl::Status& status);
@@ -120,7 +120,7 @@ class OfiReceiver {
   std::vector<Unexpected> unexpected_;
   std::vector<OfiPiece*> flying_;
   int in_flight_ = 0;
-  int granted_early_ = 0;       // messages that were asked for and have shown no sign of life
+  int granted_early_ = 0;       // messages that were asked for and have not begun to arrive
   bool more_to_grant_ = false;  // when one of these does
   bool starving_ = false;       // among the parts' starved
   bool ended_ = false;

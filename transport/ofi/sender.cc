@@ -1,7 +1,6 @@
 #include "transport/ofi/sender.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 #include <vector>
 

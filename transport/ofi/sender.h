@@ -1,16 +1,16 @@
 // The sending half of a link.
 //
 //   record    how it goes on
-//   waiting   its turn, and an open peer. Eager, it leaves when the receiver has room, and is done. Long, it was
-//             granted before: moving; else started
+//   waiting   for the messages before it, and for an open peer. An eager one leaves when the receiver has room: done. A long
+//             one: moving if it was granted before, else started
 //   started   a grant: moving. None after a while: announced, when the receiver has room
 //   announced a grant: moving; a discard: done
 //   moving    all pieces have left: done
 //   done      all before it are done: its operation completes
 //
-// A message is started when all before it were, and several are under way at once. A receiver asks for long messages
-// when it posts their receives, so most are asked for by the time they are sent or soon after: an announcement is for
-// the others.
+// A message starts when all messages before it have started; several are under way at once. A receiver asks for long
+// messages when it posts their receives. So most are asked for by the time they are sent, or soon after. The others are
+// announced.
 
 #ifndef TRANSPORT_OFI_SENDER_H_
 #define TRANSPORT_OFI_SENDER_H_
@@ -49,8 +49,8 @@ class OfiSender {
 
   // The operation's envelope, source and bytes are filled in.
   void Post(Operation* operation);
-  // Sends a message of the host's memory that needs no operation: a short one to an open peer that has room, with none
-  // before it. False when it is not so.
+  // Sends a short message in the host's memory without an operation. False unless the peer is open and has room, and no
+  // message is before it.
   bool SendAtOnce(const Envelope& envelope, const void* data, size_t bytes);
   // Starts what can be started: after the peer has opened, and after notices.
   void Advance();
@@ -64,8 +64,8 @@ class OfiSender {
   // The peer has received so many messages, whatever the provider has said of them so far.
   void OnReceived(uint32_t count);
 
-  // Every operation completes with this, now and in future, as soon as the provider has done with its memory;
-  // `abandon`: at once, since the peer has no use for what it may still be sent. The first reason counts.
+  // Every operation completes with this, now and in future, as soon as the provider is done with its memory. With `abandon`
+  // at once, since the peer has no use for what it may still get. The first reason counts.
   void Break(const absl::Status& status, bool abandon);
   void BreakBecause(const absl::Status& cause, bool abandon) { Break(base_->Because("send to", cause), abandon); }
   // The endpoint is closed, or not to be touched: every operation completes.
@@ -96,7 +96,7 @@ class OfiSender {
   void PostPieces(OfiOutgoing* record);
   OfiOutgoing* Find(uint32_t number) const;
   void CompleteFront();
-  // Nobody waits any more for what the provider says of this message's pieces, or of all.
+  // Forgets the pieces of this message, or of all, that the provider still has.
   void Abandon(const OfiOutgoing* of);
 
   OfiLinkBase* const base_;

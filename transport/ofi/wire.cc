@@ -8,7 +8,7 @@
 namespace lockstep {
 namespace {
 
-constexpr size_t kGreetingBytes = 48;
+constexpr size_t kHandshakeBytes = 48;
 
 }  // namespace
 
@@ -55,57 +55,51 @@ OfiRefusal DecodeOfiRefusal(const unsigned char* source) {
   return {static_cast<OfiVerdict>(LoadLittleEndian<uint32_t>(source)), LoadLittleEndian<uint64_t>(source + 4)};
 }
 
-std::string EncodeOfiGreeting(const OfiGreeting& greeting) {
+std::string EncodeOfiHandshake(const OfiHandshake& handshake) {
   std::string bytes;
-  AppendLittleEndian<uint32_t>(kOfiMagic, &bytes);
-  AppendLittleEndian<uint32_t>(greeting.version, &bytes);
-  AppendLittleEndian<uint32_t>(greeting.token, &bytes);
-  AppendLittleEndian<uint32_t>(greeting.world_size, &bytes);
-  AppendLittleEndian<uint32_t>(greeting.target, &bytes);
-  AppendLittleEndian<uint32_t>(greeting.chunk_bytes, &bytes);
-  AppendLittleEndian<uint64_t>(greeting.world_id, &bytes);
-  AppendLittleEndian<uint32_t>(static_cast<uint32_t>(greeting.job_id.size()), &bytes);
-  AppendLittleEndian<uint32_t>(static_cast<uint32_t>(greeting.provider.size()), &bytes);
-  AppendLittleEndian<uint32_t>(static_cast<uint32_t>(greeting.address.size()), &bytes);
-  AppendLittleEndian<uint32_t>(0, &bytes);
-  absl::StrAppend(&bytes, greeting.job_id, greeting.provider, greeting.address);
+  AppendLittleEndian(&bytes, kOfiMagic, handshake.version, handshake.token, handshake.world_size, handshake.target,
+                     handshake.chunk_bytes, handshake.world_id, static_cast<uint32_t>(handshake.job_id.size()),
+                     static_cast<uint32_t>(handshake.provider.size()), static_cast<uint32_t>(handshake.address.size()),
+                     uint32_t{0});
+  absl::StrAppend(&bytes, handshake.job_id, handshake.provider, handshake.address);
   return bytes;
 }
 
-bool DecodeOfiGreeting(absl::string_view bytes, OfiGreeting* greeting) {
-  if (bytes.size() < kGreetingBytes || LoadLittleEndian<uint32_t>(bytes.data()) != kOfiMagic) return false;
-  greeting->version = LoadLittleEndian<uint32_t>(bytes.data() + 4);
-  greeting->token = LoadLittleEndian<uint32_t>(bytes.data() + 8);
-  if (greeting->version != kOfiProtocolVersion) return true;
-  greeting->world_size = LoadLittleEndian<uint32_t>(bytes.data() + 12);
-  greeting->target = LoadLittleEndian<uint32_t>(bytes.data() + 16);
-  greeting->chunk_bytes = LoadLittleEndian<uint32_t>(bytes.data() + 20);
-  greeting->world_id = LoadLittleEndian<uint64_t>(bytes.data() + 24);
-  const uint64_t job_id_bytes = LoadLittleEndian<uint32_t>(bytes.data() + 32);
-  const uint64_t provider_bytes = LoadLittleEndian<uint32_t>(bytes.data() + 36);
-  const uint64_t address_bytes = LoadLittleEndian<uint32_t>(bytes.data() + 40);
-  absl::string_view rest = bytes.substr(kGreetingBytes);
+bool DecodeOfiHandshake(absl::string_view bytes, OfiHandshake* handshake) {
+  LittleEndianReader reader(bytes);
+  if (bytes.size() < kHandshakeBytes || reader.Take<uint32_t>() != kOfiMagic) return false;
+  handshake->version = reader.Take<uint32_t>();
+  handshake->token = reader.Take<uint32_t>();
+  if (handshake->version != kOfiProtocolVersion) return true;
+  handshake->world_size = reader.Take<uint32_t>();
+  handshake->target = reader.Take<uint32_t>();
+  handshake->chunk_bytes = reader.Take<uint32_t>();
+  handshake->world_id = reader.Take<uint64_t>();
+  const uint64_t job_id_bytes = reader.Take<uint32_t>();
+  const uint64_t provider_bytes = reader.Take<uint32_t>();
+  const uint64_t address_bytes = reader.Take<uint32_t>();
+  const absl::string_view rest = bytes.substr(kHandshakeBytes);
   if (job_id_bytes + provider_bytes + address_bytes != rest.size()) return false;
-  greeting->job_id = std::string(rest.substr(0, job_id_bytes));
-  greeting->provider = std::string(rest.substr(job_id_bytes, provider_bytes));
-  greeting->address = std::string(rest.substr(job_id_bytes + provider_bytes));
+  handshake->job_id = std::string(rest.substr(0, job_id_bytes));
+  handshake->provider = std::string(rest.substr(job_id_bytes, provider_bytes));
+  handshake->address = std::string(rest.substr(job_id_bytes + provider_bytes));
   return true;
 }
 
-OfiRefusal JudgeOfiGreeting(const OfiGreeting& greeting, uint32_t source, const OfiGreeting& own, Rank rank) {
+OfiRefusal CheckOfiHandshake(const OfiHandshake& handshake, uint32_t source, const OfiHandshake& own, Rank rank) {
   const uint32_t self = static_cast<uint32_t>(rank.value());
-  if (greeting.version != own.version) return {OfiVerdict::kOtherVersion, own.version};
-  if (greeting.job_id != own.job_id) return {OfiVerdict::kOtherJob, 0};
-  if (greeting.world_id != own.world_id) return {OfiVerdict::kOtherWorld, 0};
-  if (greeting.world_size != own.world_size) return {OfiVerdict::kOtherWorldSize, own.world_size};
-  if (greeting.target != self) return {OfiVerdict::kOtherRank, self};
+  if (handshake.version != own.version) return {OfiVerdict::kOtherVersion, own.version};
+  if (handshake.job_id != own.job_id) return {OfiVerdict::kOtherJob, 0};
+  if (handshake.world_id != own.world_id) return {OfiVerdict::kOtherWorld, 0};
+  if (handshake.world_size != own.world_size) return {OfiVerdict::kOtherWorldSize, own.world_size};
+  if (handshake.target != self) return {OfiVerdict::kOtherRank, self};
   if (source == self || source >= own.world_size) return {OfiVerdict::kNoSuchRank, own.world_size};
-  if (greeting.chunk_bytes != own.chunk_bytes) return {OfiVerdict::kOtherChunkSize, own.chunk_bytes};
-  if (greeting.provider != own.provider) return {OfiVerdict::kOtherProvider, 0};
+  if (handshake.chunk_bytes != own.chunk_bytes) return {OfiVerdict::kOtherChunkSize, own.chunk_bytes};
+  if (handshake.provider != own.provider) return {OfiVerdict::kOtherProvider, 0};
   return {};
 }
 
-absl::Status OfiRefusalStatus(const OfiRefusal& refusal, const OfiGreeting& own) {
+absl::Status OfiRefusalStatus(const OfiRefusal& refusal, const OfiHandshake& own) {
   const auto because = [](auto... what) { return absl::FailedPreconditionError(absl::StrCat(what...)); };
   switch (refusal.verdict) {
     case OfiVerdict::kOtherVersion:
@@ -125,7 +119,7 @@ absl::Status OfiRefusalStatus(const OfiRefusal& refusal, const OfiGreeting& own)
     case OfiVerdict::kDuplicate:
       return because("another process has this rank already: is it claimed by two processes?");
     case OfiVerdict::kNoSuchRank:
-      return because("it is in a world of ", refusal.detail, " ranks and expects no greeting from this one");
+      return because("it is in a world of ", refusal.detail, " ranks and expects no handshake from this one");
     case OfiVerdict::kGone:
       return because("it has lost this rank, or given it up");
     case OfiVerdict::kAccepted:

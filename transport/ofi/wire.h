@@ -15,18 +15,18 @@
 //     closed  = sent:u32                     the channel has ended on this side: nothing of it is sent any more, and
 //                                            nothing received that has not been: the first `number` messages. The
 //                                            first `sent` messages have left, whatever of them is yet to arrive
-//     goodbye = -                            this rank has ended
-//     hello   = greeting                     who I am, and under which token I am to be spoken to
-//     welcome = greeting                     the same in answer
+//     disconnect = -                         this rank has ended
+//     hello   = handshake                    who I am, and the token for messages to me
+//     welcome = handshake                    the same in answer
 //     refused = verdict:u32 detail:u64       in answer to a hello, with the token that it had
-//   greeting  = magic:u32 version:u32 token:u32 world_size:u32 target:u32 chunk_bytes:u32 world_id:u64
+//   handshake = magic:u32 version:u32 token:u32 world_size:u32 target:u32 chunk_bytes:u32 world_id:u64
 //               job_id_bytes:u32 provider_bytes:u32 address_bytes:u32 reserved:u32 job_id provider address
 //
 // Numbers are little-endian. `number` counts the messages from one rank to another on a channel, modulo 2^32;
 // `expected` is before which of them, from the rank that it is sent to, the sender of the notice has posted receives,
 // but at most kOfiUnexpectedMax after the first that has not completed: a provider may lose what it has no room for. A
 // rank may send eager and announce with numbers up to kOfiUnexpectedMax beyond what is expected. A token is a random
-// number that a rank hands to its peers in the greeting: what does not begin with it is dropped. A fabric may deliver
+// number that a rank hands to its peers in the handshake: what does not begin with it is dropped. A fabric may deliver
 // in another order than things were sent in.
 
 #ifndef TRANSPORT_OFI_WIRE_H_
@@ -49,7 +49,6 @@ inline constexpr size_t kOfiSlotBytes = 8192;
 inline constexpr size_t kOfiNoticeBytes = 48;
 // A payload of up to this many bytes is sent without being asked for.
 inline constexpr size_t kOfiEagerBytesMax = kOfiSlotBytes - kOfiNoticeBytes;
-inline constexpr size_t kOfiNoticeBytesMax = kOfiNoticeBytes + 24;  // of the kinds that carry numbers
 inline constexpr size_t kOfiJobIdBytesMax = 1024;
 inline constexpr size_t kOfiAddressBytesMax = 1024;
 // How many messages of a channel may wait at a rank that has posted no receive for them.
@@ -63,7 +62,7 @@ enum class OfiKind : uint8_t {
   kDiscard = 4,
   kCredit = 5,
   kClosed = 6,
-  kGoodbye = 7,
+  kDisconnect = 7,
   kHello = 8,
   kWelcome = 9,
   kRefused = 10,
@@ -96,7 +95,7 @@ inline constexpr size_t kOfiGrantBytes = 24;
 void EncodeOfiGrant(const OfiGrant& grant, unsigned char* target);
 OfiGrant DecodeOfiGrant(const unsigned char* source);
 
-struct OfiGreeting {
+struct OfiHandshake {
   uint32_t version = kOfiProtocolVersion;
   uint32_t token = 0;
   uint32_t world_size = 0;
@@ -108,10 +107,10 @@ struct OfiGreeting {
   std::string address;
 };
 // At most kOfiEagerBytesMax long.
-std::string EncodeOfiGreeting(const OfiGreeting& greeting);
-// False when these bytes are no greeting of ours, of whatever version; of another version only `version` and `token`
+std::string EncodeOfiHandshake(const OfiHandshake& handshake);
+// False when these bytes are no handshake of ours, of whatever version; of another version only `version` and `token`
 // are told.
-bool DecodeOfiGreeting(absl::string_view bytes, OfiGreeting* greeting);
+bool DecodeOfiHandshake(absl::string_view bytes, OfiHandshake* handshake);
 
 // Part of the wire format: append, never reorder.
 enum class OfiVerdict : uint32_t {
@@ -136,11 +135,11 @@ inline constexpr size_t kOfiRefusalBytes = 12;
 void EncodeOfiRefusal(const OfiRefusal& refusal, unsigned char* target);
 OfiRefusal DecodeOfiRefusal(const unsigned char* source);
 
-// What a rank that would itself greet with `own` says to `greeting` from `source`.
-OfiRefusal JudgeOfiGreeting(const OfiGreeting& greeting, uint32_t source, const OfiGreeting& own, Rank rank);
+// What a rank that would itself send `own` answers to `handshake` from `source`.
+OfiRefusal CheckOfiHandshake(const OfiHandshake& handshake, uint32_t source, const OfiHandshake& own, Rank rank);
 
-// Why the peer refused a rank that greeted with `own`: FAILED_PRECONDITION.
-absl::Status OfiRefusalStatus(const OfiRefusal& refusal, const OfiGreeting& own);
+// Why the peer refused a rank that sent `own`: FAILED_PRECONDITION.
+absl::Status OfiRefusalStatus(const OfiRefusal& refusal, const OfiHandshake& own);
 
 }  // namespace lockstep
 

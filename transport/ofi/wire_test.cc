@@ -13,17 +13,17 @@ namespace {
 
 using ::testing::HasSubstr;
 
-OfiGreeting AGreeting() {
-  OfiGreeting greeting;
-  greeting.token = 0x12345678;
-  greeting.world_size = 4;
-  greeting.target = 2;
-  greeting.chunk_bytes = 1 << 18;
-  greeting.world_id = 0x1122334455667788;
-  greeting.job_id = "job";
-  greeting.provider = "tcp;ofi_rxm";
-  greeting.address = std::string("\0\1\2", 3);
-  return greeting;
+OfiHandshake AHandshake() {
+  OfiHandshake handshake;
+  handshake.token = 0x12345678;
+  handshake.world_size = 4;
+  handshake.target = 2;
+  handshake.chunk_bytes = 1 << 18;
+  handshake.world_id = 0x1122334455667788;
+  handshake.job_id = "job";
+  handshake.provider = "tcp;ofi_rxm";
+  handshake.address = std::string("\0\1\2", 3);
+  return handshake;
 }
 
 TEST(OfiWire, TagsTellPiecesFromNotices) {
@@ -63,70 +63,71 @@ TEST(OfiWire, NoticesAndGrantsComeBack) {
   EXPECT_EQ(grant.pieces, 7u);
 }
 
-TEST(OfiWire, GreetingsComeBack) {
-  const OfiGreeting greeting = AGreeting();
-  OfiGreeting again;
-  ASSERT_TRUE(DecodeOfiGreeting(EncodeOfiGreeting(greeting), &again));
-  EXPECT_EQ(again.token, greeting.token);
-  EXPECT_EQ(again.world_id, greeting.world_id);
-  EXPECT_EQ(again.job_id, greeting.job_id);
-  EXPECT_EQ(again.provider, greeting.provider);
-  EXPECT_EQ(again.address, greeting.address);
-  EXPECT_EQ(JudgeOfiGreeting(again, 1, greeting, Rank(2)).verdict, OfiVerdict::kAccepted);
+TEST(OfiWire, HandshakesComeBack) {
+  const OfiHandshake handshake = AHandshake();
+  OfiHandshake again;
+  ASSERT_TRUE(DecodeOfiHandshake(EncodeOfiHandshake(handshake), &again));
+  EXPECT_EQ(again.token, handshake.token);
+  EXPECT_EQ(again.world_id, handshake.world_id);
+  EXPECT_EQ(again.job_id, handshake.job_id);
+  EXPECT_EQ(again.provider, handshake.provider);
+  EXPECT_EQ(again.address, handshake.address);
+  EXPECT_EQ(CheckOfiHandshake(again, 1, handshake, Rank(2)).verdict, OfiVerdict::kAccepted);
 }
 
-TEST(OfiWire, WhatIsNoGreetingIsNone) {
-  const std::string whole = EncodeOfiGreeting(AGreeting());
-  OfiGreeting greeting;
+TEST(OfiWire, WhatIsNoHandshakeIsNone) {
+  const std::string whole = EncodeOfiHandshake(AHandshake());
+  OfiHandshake handshake;
   for (size_t bytes = 0; bytes < whole.size(); ++bytes) {
-    EXPECT_FALSE(DecodeOfiGreeting(whole.substr(0, bytes), &greeting)) << bytes;
+    EXPECT_FALSE(DecodeOfiHandshake(whole.substr(0, bytes), &handshake)) << bytes;
   }
-  EXPECT_FALSE(DecodeOfiGreeting(whole + "x", &greeting));
+  EXPECT_FALSE(DecodeOfiHandshake(whole + "x", &handshake));
   std::string other = whole;
   other[0] ^= 1;
-  EXPECT_FALSE(DecodeOfiGreeting(other, &greeting)) << "the magic";
+  EXPECT_FALSE(DecodeOfiHandshake(other, &handshake)) << "the magic";
   // Lengths whose sum overflows 32 bits.
   other = whole;
   for (int i = 32; i < 40; ++i) other[i] = '\xff';
-  EXPECT_FALSE(DecodeOfiGreeting(other, &greeting));
+  EXPECT_FALSE(DecodeOfiHandshake(other, &handshake));
 }
 
-TEST(OfiWire, AGreetingOfAnotherVersionTellsItsVersionAndToken) {
-  std::string bytes = EncodeOfiGreeting(AGreeting());
+TEST(OfiWire, AHandshakeOfAnotherVersionTellsItsVersionAndToken) {
+  std::string bytes = EncodeOfiHandshake(AHandshake());
   bytes[4] = 9;
-  OfiGreeting greeting;
-  ASSERT_TRUE(DecodeOfiGreeting(bytes, &greeting));
-  EXPECT_EQ(greeting.version, 9u);
-  EXPECT_EQ(greeting.token, AGreeting().token);
-  EXPECT_EQ(greeting.job_id, "");
+  OfiHandshake handshake;
+  ASSERT_TRUE(DecodeOfiHandshake(bytes, &handshake));
+  EXPECT_EQ(handshake.version, 9u);
+  EXPECT_EQ(handshake.token, AHandshake().token);
+  EXPECT_EQ(handshake.job_id, "");
 }
 
-TEST(OfiWire, GreetingsThatDoNotFitAreRefusedWithTheReason) {
+TEST(OfiWire, HandshakesThatDoNotFitAreRefusedWithTheReason) {
   struct Case {
-    void (*change)(OfiGreeting* greeting);
+    void (*change)(OfiHandshake* handshake);
     uint32_t source;
     OfiVerdict verdict;
     const char* message;
   };
-  const OfiGreeting own = AGreeting();
+  const OfiHandshake own = AHandshake();
   for (const Case& c : {
-           Case{[](OfiGreeting* g) { g->version = 2; }, 1, OfiVerdict::kOtherVersion, "version 1 of the protocol"},
-           Case{[](OfiGreeting* g) { g->job_id = "x"; }, 1, OfiVerdict::kOtherJob, "another job than"},
-           Case{[](OfiGreeting* g) { g->world_id = 1; }, 1, OfiVerdict::kOtherWorld, "another world of job"},
-           Case{[](OfiGreeting* g) { g->world_size = 3; }, 1, OfiVerdict::kOtherWorldSize, "has 4 ranks, not 3"},
-           Case{[](OfiGreeting* g) { g->target = 3; }, 1, OfiVerdict::kOtherRank, "it is rank 2, not 3"},
-           Case{[](OfiGreeting*) {}, 2, OfiVerdict::kNoSuchRank, "in a world of 4 ranks and expects no greeting"},
-           Case{[](OfiGreeting*) {}, 4, OfiVerdict::kNoSuchRank, "in a world of 4 ranks and expects no greeting"},
-           Case{[](OfiGreeting* g) { g->chunk_bytes = 64; }, 1, OfiVerdict::kOtherChunkSize, "262144 bytes, this rank"},
-           Case{[](OfiGreeting* g) { g->provider = "efa"; }, 1, OfiVerdict::kOtherProvider, "provider than efa"},
+           Case{[](OfiHandshake* g) { g->version = 2; }, 1, OfiVerdict::kOtherVersion, "version 1 of the protocol"},
+           Case{[](OfiHandshake* g) { g->job_id = "x"; }, 1, OfiVerdict::kOtherJob, "another job than"},
+           Case{[](OfiHandshake* g) { g->world_id = 1; }, 1, OfiVerdict::kOtherWorld, "another world of job"},
+           Case{[](OfiHandshake* g) { g->world_size = 3; }, 1, OfiVerdict::kOtherWorldSize, "has 4 ranks, not 3"},
+           Case{[](OfiHandshake* g) { g->target = 3; }, 1, OfiVerdict::kOtherRank, "it is rank 2, not 3"},
+           Case{[](OfiHandshake*) {}, 2, OfiVerdict::kNoSuchRank, "in a world of 4 ranks and expects no handshake"},
+           Case{[](OfiHandshake*) {}, 4, OfiVerdict::kNoSuchRank, "in a world of 4 ranks and expects no handshake"},
+           Case{[](OfiHandshake* g) { g->chunk_bytes = 64; }, 1, OfiVerdict::kOtherChunkSize,
+                "262144 bytes, this rank"},
+           Case{[](OfiHandshake* g) { g->provider = "efa"; }, 1, OfiVerdict::kOtherProvider, "provider than efa"},
        }) {
-    OfiGreeting greeting = own;
-    c.change(&greeting);
-    const OfiRefusal refusal = JudgeOfiGreeting(greeting, c.source, own, Rank(2));
+    OfiHandshake handshake = own;
+    c.change(&handshake);
+    const OfiRefusal refusal = CheckOfiHandshake(handshake, c.source, own, Rank(2));
     EXPECT_EQ(refusal.verdict, c.verdict) << c.message;
     unsigned char bytes[kOfiRefusalBytes];
     EncodeOfiRefusal(refusal, bytes);
-    EXPECT_THAT(OfiRefusalStatus(DecodeOfiRefusal(bytes), greeting),
+    EXPECT_THAT(OfiRefusalStatus(DecodeOfiRefusal(bytes), handshake),
                 StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(c.message)));
   }
   EXPECT_THAT(OfiRefusalStatus({OfiVerdict::kDuplicate, 0}, own),

@@ -1,17 +1,17 @@
-// Doorbell: how a process that sleeps learns that something lies in its mailboxes, at no cost while it is awake.
+// Doorbell: wakes a process that sleeps when something lies in its mailboxes. It costs nothing while the process is awake.
 //
-// Each rank has one: a word in a page of shared memory that only it writes, and an eventfd. Peers get both. The word
-// is 0 while the rank looks at its mailboxes anyway; before it sleeps it arms the bell with a number that it has not used
-// before, looks at all its mailboxes once more, and sleeps on the eventfd only if they were empty. Who puts something
-// into a mailbox looks at the word afterwards and rings, once for each number.
+// Each rank has one: a word in a page of shared memory that only the rank writes, and an eventfd. Peers get both. The word is
+// 0 while the rank polls its mailboxes anyway. Before the rank sleeps, it arms the bell with a number that it has not used
+// before, checks all its mailboxes once more, and sleeps on the eventfd only if they are empty. A peer that puts something into
+// a mailbox reads the word afterwards, and rings once for each number.
 //
-// No wake-up is lost. Putting and looking at the word, arming and looking at the mailbox, are sequentially consistent:
-// of "put, then look at the word" and "arm, then look at the mailbox" at least one sees the other. If the owner sees
-// what was put it does not sleep; if the peer sees the number it rings, unless it rang for this number before, and then
-// the eventfd is readable until the owner takes that away, which it does only just before it arms with another number.
-// A peer that is stopped between looking and ringing delays what it put itself, nothing else: peers do not disarm.
+// No wake-up is lost. Putting and reading the word, and arming and checking the mailbox, are sequentially consistent: of "put,
+// then read the word" and "arm, then check the mailbox" at least one sees the other. If the owner sees what was put, it does
+// not sleep. If the peer sees the number, it rings, unless it rang for this number before; then the eventfd is readable until
+// the owner clears it, just before it arms with another number. A peer that is stopped between reading and ringing delays only
+// what it put itself: peers do not disarm.
 //
-// An eventfd rather than a futex: it wakes in the same time, but one poll() also covers what else a rank waits for: the
+// Why an eventfd and not a futex: it wakes in the same time, but one poll() also covers whatever else a rank waits for: the
 // death of a peer, sockets of another transport, its own Wake(). A futex wait would need a timeout for each of them.
 
 #ifndef TRANSPORT_SHM_DOORBELL_H_
@@ -19,7 +19,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <utility>
 
 #include "absl/status/statusor.h"
 #include "base/fork.h"
@@ -39,13 +38,13 @@ class Doorbell {
   int page_descriptor() const { return page_.descriptor(); }
   int event_descriptor() const { return event_.get(); }
 
-  // From now on peers ring; so look at the mailboxes now.
+  // From now on peers ring. Check the mailboxes after this call.
   void Arm();
   void Disarm();
   bool armed() const { return armed_.load(); }
 
   void Ring();
-  // Takes the ring away: to be followed by Arm or Disarm.
+  // Clears the ring. Arm or Disarm follows.
   void Silence();
 
  private:
@@ -67,7 +66,7 @@ class PeerDoorbell {
   // As SharedMemory::Attach.
   static absl::StatusOr<PeerDoorbell> Attach(UniqueFd page, UniqueFd event);
 
-  // After something was put where the owner may be waiting for it.
+  // Call it after putting something that the owner may wait for.
   void RingIfArmed() {
     const uint32_t armed = reinterpret_cast<const std::atomic<uint32_t>*>(page_.data())->load();
     if (armed != 0 && armed != rung_) Ring(armed);

@@ -3,8 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 
-#include <utility>
-
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/fork.h"

@@ -95,8 +95,8 @@ TEST(Mailbox, KeepsMessagesWholeAndInOrder) {
         Envelope envelope = {};
         size_t done = 0;
         bool put = false, all = false;
-        for (int turns = 0; !all; ++turns) {
-          ASSERT_LT(turns, 20'000) << "neither end moves";
+        for (int iterations = 0; !all; ++iterations) {
+          ASSERT_LT(iterations, 20'000) << "neither end moves";
           if (!put) put = mailbox.Put(static_cast<unsigned char>(seed), message, &done);
           all = mailbox.Take(&taken, bytes, &envelope);
         }

@@ -1,6 +1,5 @@
 // The shared-memory transport as a Transport.
 
-#include <cstdint>
 #include <string>
 #include <utility>
 

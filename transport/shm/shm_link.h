@@ -1,5 +1,5 @@
 // ShmLink: the messages of one channel from one rank to one other, through a mailbox. What transport/link/link.h is to byte
-// streams, with the difference that a receive is folded straight out of the mailbox.
+// streams, with the difference that a receive is reduced straight out of the mailbox.
 //
 //   state     mailbox  Advance does
 //   waiting   none     nothing: operations queue up

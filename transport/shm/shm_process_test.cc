@@ -6,14 +6,11 @@
 
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "base/deadline.h"
 #include "base/rank.h"
 #include "base/status.h"
@@ -60,7 +57,7 @@ absl::StatusOr<std::vector<unsigned char>> ReceiveLarge(ShmTransport* transport,
 // Rank 1 sends messages that no mailbox holds until it is killed; rank 0 receives one, says so, and receives on. With an
 // argument, rank 1 has a child by then that lives on, as a data loader might.
 LOCKSTEP_RANK_FUNCTION(KilledInAMessage) {
-  LOCKSTEP_ASSIGN_OR_RETURN(auto transport, MeetInProcess(&self, self.rank(), 2));
+  LOCKSTEP_ASSIGN_OR_RETURN(auto transport, ConnectInProcess(&self, self.rank(), 2));
   if (self.rank() == 1) {
     if (!self.arguments().empty() && fork() == 0) {
       alarm(60);  // should the test die
@@ -102,10 +99,10 @@ TEST_P(ShmPeerDeathTest, IsNoticedInTheMiddleOfAMessage) {
 INSTANTIATE_TEST_SUITE_P(AndItsChild, ShmPeerDeathTest, testing::Bool(),
                          [](const auto& info) { return info.param ? "Lives" : "IsNone"; });
 
-// Ranks 0 and 1 send to each other; rank 2 sends to both all the time and is stopped. The others give it up, meet again,
+// Ranks 0 and 1 send to each other; rank 2 sends to both all the time and is stopped. The others give it up, connect again,
 // exchange; it wakes up, writes what it was about to write, finds itself alone; they exchange again.
 LOCKSTEP_RANK_FUNCTION(StoppedAndResumed) {
-  LOCKSTEP_ASSIGN_OR_RETURN(auto first, MeetInProcess(&self, self.rank(), 3));
+  LOCKSTEP_ASSIGN_OR_RETURN(auto first, ConnectInProcess(&self, self.rank(), 3));
   if (self.rank() == 2) {
     const absl::Status failure = SendUntilItFails(first.get(), Rank(0), 0);
     return self.Send(failure.ToString());
@@ -126,7 +123,7 @@ LOCKSTEP_RANK_FUNCTION(StoppedAndResumed) {
   EXPECT_THAT(receive.status, StatusIs(Code::kAborted, "rank 2 does not answer"));
   target.assign(target.size(), 0xab);
 
-  LOCKSTEP_ASSIGN_OR_RETURN(auto second, MeetInProcess(&self, self.rank(), 2));
+  LOCKSTEP_ASSIGN_OR_RETURN(auto second, ConnectInProcess(&self, self.rank(), 2));
   const Rank peer(1 - self.rank());
   for (int round = 0; round < 2; ++round) {
     TestOperation send, arrival;
@@ -168,7 +165,7 @@ TEST(ShmProcesses, AStoppedPeerIsGivenUpAndHarmsNobodyWhenItWakes) {
 // none of the other's unix sockets.
 LOCKSTEP_RANK_FUNCTION(InANetworkOfItsOwn) {
   if (self.rank() == 1 && unshare(CLONE_NEWNET) != 0) return self.Send(kCannotUnshare);
-  const absl::StatusOr<std::unique_ptr<ShmTransport>> transport = MeetInProcess(&self, self.rank(), 2);
+  const absl::StatusOr<std::unique_ptr<ShmTransport>> transport = ConnectInProcess(&self, self.rank(), 2);
   return self.Send(transport.status().ToString());
 }
 

@@ -5,7 +5,6 @@
 
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,7 +22,7 @@
 namespace lockstep {
 
 // The process's part: tells the test its address, is told all of them, and connects.
-inline absl::StatusOr<std::unique_ptr<ShmTransport>> MeetInProcess(RankProcess* self, int rank, int size) {
+inline absl::StatusOr<std::unique_ptr<ShmTransport>> ConnectInProcess(RankProcess* self, int rank, int size) {
   LOCKSTEP_ASSIGN_OR_RETURN(auto transport, ShmTransport::Create(ShmTestOptions(rank, size)));
   LOCKSTEP_RETURN_IF_ERROR(self->Send(transport->address()));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string addresses, self->Receive(TestDeadline()));

@@ -8,16 +8,15 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status.h"
-#include "base/types/dtype.h"
 
 namespace lockstep {
 namespace {
 
-// How often Progress looks at the unix sockets: new mailboxes and closed connections are seen nowhere else.
+// How often Progress polls the unix sockets: new mailboxes and closed connections are seen nowhere else.
 constexpr int kProgressPerPoll = 64;
-// What one link may move before the others have their turn, and how many turns there are in a call.
-constexpr int64_t kTurnBytes = int64_t{64} << 10;
-constexpr int kTurnsMax = 16;
+// What one link may move before the next link is served, and how many rounds there are in a call.
+constexpr int64_t kIterationBytes = int64_t{64} << 10;
+constexpr int kIterationsMax = 16;
 
 // What is forbidden here, or unknown to this kernel, is as good as not there.
 absl::Status Unusable(const absl::Status& status) {
@@ -31,13 +30,7 @@ absl::StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::Create(ShmTransportO
   const auto invalid = [](auto... what) {
     return absl::InvalidArgumentError(absl::StrCat("shm transport: ", what...));
   };
-  if (options.size < 1) return invalid("a world of ", options.size, " ranks");
-  if (options.rank.value() < 0 || options.rank.value() >= options.size) {
-    return invalid("rank ", options.rank.value(), " in a world of ", options.size);
-  }
-  if (options.job_id.size() > kShmJobIdBytesMax) {
-    return invalid("a job id of ", options.job_id.size(), " bytes, more than ", kShmJobIdBytesMax);
-  }
+  LOCKSTEP_RETURN_IF_ERROR(CheckWorld("shm", options.rank, options.size, options.job_id, kShmJobIdBytesMax));
   if (!options.mailbox.valid()) {
     return invalid("mailboxes of ", options.mailbox.cells, " cells and ", options.mailbox.ring_bytes, " bytes");
   }
@@ -50,9 +43,9 @@ absl::StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::Create(ShmTransportO
   LOCKSTEP_RETURN_IF_ERROR(Unusable(bell.status()));
   const ShmExpectation self = {options.job_id, options.world_id, 0, options.rank, options.size, options.chunk_bytes};
   std::unique_ptr<ShmTransport> transport(new ShmTransport(std::move(options), *std::move(bell)));
-  absl::StatusOr<std::unique_ptr<Neighbours>> neighbours = Neighbours::Create(self, &transport->bell_);
-  LOCKSTEP_RETURN_IF_ERROR(Unusable(neighbours.status()));
-  transport->neighbours_ = *std::move(neighbours);
+  absl::StatusOr<std::unique_ptr<LocalPeers>> local_peers = LocalPeers::Create(self, &transport->bell_);
+  LOCKSTEP_RETURN_IF_ERROR(Unusable(local_peers.status()));
+  transport->local_peers_ = *std::move(local_peers);
   return transport;
 }
 
@@ -60,22 +53,16 @@ ShmTransport::ShmTransport(ShmTransportOptions options, Doorbell bell)
     : options_(std::move(options)), fork_generation_(ForkGeneration()), bell_(std::move(bell)), peers_(options_.size) {}
 
 ShmTransport::~ShmTransport() {
-  if (neighbours_ != nullptr) (void)Close(Deadline::Now());
+  if (local_peers_ != nullptr) (void)Close(Deadline::Now());
 }
 
 std::vector<absl::Status> ShmTransport::Connect(const std::vector<std::string>& addresses, Deadline deadline) {
-  return neighbours_->Connect(addresses, deadline);
+  return local_peers_->Connect(addresses, deadline);
 }
 
 std::string ShmTransport::DescribePeer(Rank peer) const {
-  const pid_t pid = neighbours_->pid(peer);
+  const pid_t pid = local_peers_->pid(peer);
   return pid == 0 ? "shm" : absl::StrCat("shm pid ", pid);
-}
-
-absl::Status ShmTransport::CheckPeer(Rank peer) const {
-  if (peer.value() >= 0 && peer.value() < options_.size && peer != options_.rank) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("shm transport: rank ", options_.rank.value(), " of ", options_.size,
-                                                 " has no peer ", peer.value()));
 }
 
 bool ShmTransport::Forked() {
@@ -106,14 +93,14 @@ ShmLink* ShmTransport::Make(ShmLink::Direction direction, Rank peer, ChannelId c
   PeerState& state = peers_[peer.value()];
   std::unique_ptr<ShmLink>& link = state.links[static_cast<int>(direction)][channel];
   if (link != nullptr) return link.get();
-  link = std::make_unique<ShmLink>(this, direction, peer, channel, &state.counters, neighbours_->bell(peer));
+  link = std::make_unique<ShmLink>(this, direction, peer, channel, &state.counters, local_peers_->bell(peer));
   active_.reserve(++links_count_);  // so that posting allocates nothing
   if (const auto broken = broken_channels_.find(channel); !status_.ok()) {
     link->Break(status_);
   } else if (broken != broken_channels_.end()) {
     link->Break(broken->second);
-  } else if (!neighbours_->status(peer).ok()) {
-    link->BreakBecause(neighbours_->status(peer));
+  } else if (!local_peers_->status(peer).ok()) {
+    link->BreakBecause(local_peers_->status(peer));
   } else if (state.closed.count(channel) > 0) {
     link->MarkEnding();
   } else if (direction == ShmLink::Direction::kSend) {
@@ -126,16 +113,16 @@ ShmLink* ShmTransport::Make(ShmLink::Direction direction, Rank peer, ChannelId c
 
 void ShmTransport::OpenMailbox(ShmLink* link) {
   // The peer may have given the channel up, or left, and this rank not looked since.
-  if (neighbours_->Poll(this)) KeepAwake();
+  if (local_peers_->Poll(this)) KeepAwake();
   if (link->broken()) return;
   absl::Status room = CheckMemory(options_.mailbox.bytes());
   absl::StatusOr<SharedMemory> memory = room.ok() ? SharedMemory::Create(options_.mailbox.bytes()) : room;
   if (!memory.ok()) {
-    neighbours_->Notify(link->peer(), {ShmNoticeKind::kClosed, link->channel(), {}, 0}, UniqueFd());
+    local_peers_->Notify(link->peer(), {ShmNoticeKind::kClosed, link->channel(), {}, 0}, UniqueFd());
     return link->BreakBecause(memory.status());
   }
-  neighbours_->Notify(link->peer(), {ShmNoticeKind::kMailbox, link->channel(), options_.mailbox, memory->bytes()},
-                      memory->TakeDescriptor());
+  local_peers_->Notify(link->peer(), {ShmNoticeKind::kMailbox, link->channel(), options_.mailbox, memory->bytes()},
+                       memory->TakeDescriptor());
   link->Open(*std::move(memory), options_.mailbox, options_.piece_bytes_max);
 }
 
@@ -154,34 +141,19 @@ absl::Status ShmTransport::CheckMemory(size_t more_bytes) const {
 
 void ShmTransport::Send(Rank target, ChannelId channel, const Envelope& envelope, const void* data, size_t bytes,
                         Operation* operation) {
-  if (absl::Status status = CheckPeer(target); !status.ok()) return operation->complete(operation, status);
+  if (const absl::Status status = CheckPeer(target); !status.ok()) return operation->complete(operation, status);
   Forked();
-  Operation::Internal& message = operation->internal;
-  message.peer = target;
-  message.channel = channel;
-  message.envelope = envelope;
-  message.source = data;
-  message.bytes = bytes;
-  message.done_bytes = 0;
+  FillSend(operation, target, channel, envelope, data, bytes);
   Post(Get(ShmLink::Direction::kSend, target, channel), operation);
 }
 
 void ShmTransport::Receive(Rank source, ChannelId channel, const Envelope& expected, const Sink& sink,
                            Operation* operation) {
   absl::Status status = CheckPeer(source);
-  if (status.ok() && sink.reduction != nullptr && sink.bytes % SizeOf(sink.reduction->dtype) != 0) {
-    status = absl::InvalidArgumentError(
-        absl::StrCat("a sink of ", sink.bytes, " bytes is no whole number of ", Name(sink.reduction->dtype)));
-  }
+  if (status.ok()) status = CheckSink(sink);
   if (!status.ok()) return operation->complete(operation, status);
   Forked();
-  Operation::Internal& message = operation->internal;
-  message.peer = source;
-  message.channel = channel;
-  message.envelope = expected;
-  message.sink = sink;
-  message.bytes = sink.bytes;
-  message.done_bytes = 0;
+  FillReceive(operation, source, channel, expected, sink);
   Post(Get(ShmLink::Direction::kReceive, source, channel), operation);
 }
 
@@ -193,7 +165,7 @@ void ShmTransport::Post(ShmLink* link, Operation* operation) {
     return;
   }
   running_ = true;
-  int64_t budget = kTurnBytes * kTurnsMax;
+  int64_t budget = kIterationBytes * kIterationsMax;
   if (link->Advance(&budget)) yields_.store(0, std::memory_order_relaxed);
   running_ = false;
   if (untried_ || budget <= 0) {
@@ -220,7 +192,7 @@ bool ShmTransport::Progress() {
       bell_.Silence();
       KeepAwake();
     }
-    moved = neighbours_->Poll(this);
+    moved = local_peers_->Poll(this);
   }
   if (sleep_wanted_.load(std::memory_order_relaxed)) {
     sleep_wanted_.store(false, std::memory_order_relaxed);
@@ -233,12 +205,12 @@ bool ShmTransport::Run() {
   running_ = true;
   bool moved = false;
   bool moved_lately = true;
-  for (int turn = 0; turn < kTurnsMax && (moved_lately || untried_); ++turn) {
+  for (int iteration = 0; iteration < kIterationsMax && (moved_lately || untried_); ++iteration) {
     moved_lately = false;
     untried_ = false;
     for (size_t i = 0; i < active_.size();) {
       ShmLink* const link = active_[i];
-      int64_t budget = kTurnBytes;
+      int64_t budget = kIterationBytes;
       moved_lately |= link->Advance(&budget);
       if (link->pending()) {
         ++i;
@@ -273,7 +245,7 @@ void ShmTransport::KeepAwake() {
 
 void ShmTransport::WaitForEvent(Deadline deadline) {
   if (BeginWait()) {
-    pollfd descriptor = {neighbours_->event_descriptor(), POLLIN, 0};
+    pollfd descriptor = {local_peers_->event_descriptor(), POLLIN, 0};
     (void)poll(&descriptor, 1, deadline.remaining_ms());
     EndWait(descriptor.revents != 0);
   } else {
@@ -282,7 +254,7 @@ void ShmTransport::WaitForEvent(Deadline deadline) {
 }
 
 void ShmTransport::AppendDescriptors(std::vector<pollfd>* descriptors) const {
-  descriptors->push_back({neighbours_->event_descriptor(), POLLIN, 0});
+  descriptors->push_back({local_peers_->event_descriptor(), POLLIN, 0});
 }
 
 bool ShmTransport::BeginWait() {
@@ -314,7 +286,7 @@ void ShmTransport::AbortChannel(ChannelId channel, const absl::Status& status) {
     }
     peers_[i].closed.erase(channel);
     // Also who has had nothing to do with this rank on the channel: it may wait for a first message.
-    neighbours_->Notify(Rank(i), {ShmNoticeKind::kClosed, channel, {}, 0}, UniqueFd());
+    local_peers_->Notify(Rank(i), {ShmNoticeKind::kClosed, channel, {}, 0}, UniqueFd());
   }
   Settle();
   if (!running_) ReleaseLinks(channel);
@@ -337,26 +309,18 @@ void ShmTransport::Abort(const absl::Status& status) {
   Forked();
   if (status_.ok()) status_ = status;
   ForEachLink([this](ShmLink* link) { link->Break(status_); });
-  neighbours_->Leave();
+  local_peers_->Leave();
   Settle();
 }
 
 absl::Status ShmTransport::Close(Deadline deadline) {
   LOCKSTEP_CHECK(!running_) << "a completion may not close its transport";
-  if (closed_) return absl::OkStatus();
-  while (sends_pending() && !deadline.passed()) {
-    if (!Progress()) WaitForEvent(deadline);
-  }
-  const bool cut_off = sends_pending();
-  closed_ = true;
-  Abort(absl::CancelledError("shm transport: closed"));
-  if (cut_off) return absl::DeadlineExceededError("shm transport: closed before every send was under way");
-  return absl::OkStatus();
+  return FlushAndClose(this, deadline, &closed_, [this] { return sends_pending(); });
 }
 
 bool ShmTransport::sends_pending() const {
   // A mailbox that was filled but not handed over yet is under way too.
-  return !neighbours_->notices_sent() || std::any_of(active_.begin(), active_.end(), [](const ShmLink* link) {
+  return !local_peers_->notices_sent() || std::any_of(active_.begin(), active_.end(), [](const ShmLink* link) {
     return link->direction() == ShmLink::Direction::kSend && link->pending();
   });
 }
@@ -377,7 +341,7 @@ void ShmTransport::OnNotice(Rank rank, const ShmNotice& notice, UniqueFd memory)
   const ShmNotice closed = {ShmNoticeKind::kClosed, notice.channel, {}, 0};
   if (broken_channels_.contains(notice.channel)) {
     // Given up here, and the peer may not know; the memory is dropped.
-    if (notice.kind == ShmNoticeKind::kMailbox) neighbours_->Notify(rank, closed, UniqueFd());
+    if (notice.kind == ShmNoticeKind::kMailbox) local_peers_->Notify(rank, closed, UniqueFd());
     return;
   }
   if (notice.kind == ShmNoticeKind::kClosed) {
@@ -397,7 +361,7 @@ void ShmTransport::OnNotice(Rank rank, const ShmNotice& notice, UniqueFd memory)
     status = attached.status();
   }
   receives->BreakBecause(status);
-  neighbours_->Notify(rank, closed, UniqueFd());
+  local_peers_->Notify(rank, closed, UniqueFd());
 }
 
 void ShmTransport::OnLost(Rank rank, const absl::Status& why) {

@@ -1,25 +1,25 @@
-// The shared-memory transport between ranks of one host: a mailbox for each (source, target, channel).
+// ShmTransport: messages between ranks of one host, through a mailbox in shared memory for each (source, target, channel).
 //
-// Who shares memory with whom is found out by connecting (transport/shm/neighbours.h); operations with anybody else fail
-// and say why. The source makes a mailbox with its first message on a channel and hands it to the target: 532 KiB by
-// default. So memory grows with the channels that a pair of ranks really uses, in the direction in which it uses them:
-// an all-reduce among 8 ranks as a ring takes 8 mailboxes, one in which everybody talks to everybody 56. No rank maps
-// more than memory_bytes_max; beyond that a channel's first message fails with RESOURCE_EXHAUSTED. A neighbour costs three
-// descriptors, a mailbox none once it is handed over. What a channel took is released when it is aborted; no memory is
-// ever used for a second purpose, since a peer that was stopped may still write into it.
+// Ranks find out who shares memory by connecting (transport/shm/local_peers.h). Operations with any other rank fail, with the
+// reason.
 //
-// A message passes through the mailbox in pieces, while the receiver folds the pieces before them straight out of it. A
-// message of up to 24 bytes is one cache line. No system call is made but to ring a sleeping peer's bell and, once in a
-// while, to look whether a connection closed.
+// Memory. The source makes a mailbox with its first message on a channel (532 KiB by default) and hands it to the target. So
+// memory grows with the channels that a pair of ranks uses, in the direction in which it uses them: an all-reduce of 8 ranks
+// as a ring takes 8 mailboxes, one in which all talk to all takes 56. No rank maps more than memory_bytes_max: beyond that, a
+// channel's first message fails with RESOURCE_EXHAUSTED. A local peer costs three descriptors; a mailbox costs none once it
+// is handed over. Aborting a channel releases its mailboxes. Memory is never reused, since a stopped peer may still write
+// into it.
 //
-// Waiting. Who polls, polls memory. WaitForEvent begins with returning at once, after giving its core away: with more
-// ranks than cores that is when the peer runs. After `yields_max` of these without any movement it sleeps
-// (transport/shm/doorbell.h):
-//   - it sleeps only while the bell is armed, and Progress arms it, under the caller's lock, before it looks at all
-//     mailboxes that something is awaited in; it disarms it when anything moved. So an armed bell means that all
-//     operations were found blocked since, and an operation that is posted later is tried at once. Whatever unblocks one
-//     of them is told by a ring, or by a socket.
-//   - who disarms it while someone sleeps, rings it.
+// Messages. A message passes through the mailbox in pieces, while the receiver reduces the pieces before them straight out of
+// it. A message of up to 24 bytes is one cache line. System calls only ring the bell of a sleeping peer and check, once in a
+// while, whether a connection closed.
+//
+// Waiting. A rank that polls reads memory. WaitForEvent first gives its core away and returns at once: with more ranks than
+// cores, the peer runs then. After `yields_max` of these without any movement it sleeps (transport/shm/doorbell.h):
+//   - It sleeps only while the bell is armed. Progress arms the bell under the caller's lock, before it checks all mailboxes
+//     with a waiting operation, and disarms it when anything moved. So while the bell is armed, all operations were found
+//     blocked since. An operation that is posted later is tried at once. A ring or a socket tells of whatever unblocks one.
+//   - A thread that disarms the bell while another sleeps rings it.
 
 #ifndef TRANSPORT_SHM_SHM_TRANSPORT_H_
 #define TRANSPORT_SHM_SHM_TRANSPORT_H_
@@ -39,9 +39,10 @@
 #include "base/fork.h"
 #include "base/rank.h"
 #include "transport/pollable_transport.h"
+#include "transport/posting.h"
 #include "transport/shm/doorbell.h"
+#include "transport/shm/local_peers.h"
 #include "transport/shm/mailbox.h"
-#include "transport/shm/neighbours.h"
 #include "transport/shm/shared_memory.h"
 #include "transport/shm/shm_link.h"
 #include "transport/transport.h"
@@ -66,26 +67,27 @@ struct ShmTransportOptions {
   int yields_max = 20;
 };
 
-class ShmTransport final : public PollableTransport, private Neighbours::Observer {
+class ShmTransport final : public PollableTransport, private LocalPeers::Observer {
  public:
   // Listens from now on. INVALID_ARGUMENT for a rank outside the world, an over-long job id or an impossible geometry;
   // UNAVAILABLE or RESOURCE_EXHAUSTED where this process can make no shared memory.
   static absl::StatusOr<std::unique_ptr<ShmTransport>> Create(ShmTransportOptions options);
   ~ShmTransport() override;
 
-  // Where this rank is met, to be told to the others.
-  const std::string& address() const { return neighbours_->address(); }
+  // The address of this rank, for the others.
+  const std::string& address() const { return local_peers_->address(); }
 
-  // Finds out which ranks share memory with this one; `addresses` by rank, empty for those that are known not to. To be
-  // called once, by all ranks at about the same time, before the first Send. By rank OK or why not; both ranks of a
-  // pair come to the same answer unless one of them has DEADLINE_EXCEEDED: then the world should not be formed.
+  // Finds out which ranks share memory with this one. `addresses` by rank, empty for ranks that are known not to.
+  // REQUIRES  called once, by all ranks at about the same time, before the first Send
+  // RETURNS   by rank, OK or why not. Both ranks of a pair get the same answer, unless one of them has DEADLINE_EXCEEDED:
+  //           then the world must not form
   std::vector<absl::Status> Connect(const std::vector<std::string>& addresses, Deadline deadline);
 
-  // Answers whoever has asked only since Connect: for a rank that waits for something else before the first Progress.
-  void AnswerLatecomers() { (void)neighbours_->Poll(this); }
+  // Answers ranks that asked after Connect. For a rank that waits for something else before its first Progress.
+  void AnswerLatecomers() { (void)local_peers_->Poll(this); }
 
   // OK while a rank shares memory with this one; else why it does not, or how it was lost.
-  const absl::Status& status(Rank peer) const { return neighbours_->status(peer); }
+  const absl::Status& status(Rank peer) const { return local_peers_->status(peer); }
 
   const char* name() const override { return "shm"; }
   Rank rank() const override { return options_.rank; }
@@ -109,10 +111,10 @@ class ShmTransport final : public PollableTransport, private Neighbours::Observe
   void EndWait(bool event) override;
   bool sends_pending() const override;
 
-  // For who shares other memory with a neighbour (transport/shm/symmetric_arena.h): ends its WaitForEvent if it sleeps.
-  // To be called after a sequentially consistent store; the peer looks for it between Progress and WaitForEvent.
-  void Nudge(Rank peer) { neighbours_->bell(peer)->RingIfArmed(); }
-  // For the same: something that a neighbour wrote was found, so nobody need sleep soon. Synchronised as Progress.
+  // Ends a local peer's WaitForEvent if it sleeps. For users of other shared memory (transport/shm/symmetric_arena.h). Call it
+  // after a sequentially consistent store; the peer checks for the store between Progress and WaitForEvent.
+  void Nudge(Rank peer) { local_peers_->bell(peer)->RingIfArmed(); }
+  // For the same users: a local peer's store was found, so nobody need sleep soon. Synchronised as Progress.
   void NoteMovement() {
     yields_.store(0, std::memory_order_relaxed);
     KeepAwake();
@@ -141,11 +143,11 @@ class ShmTransport final : public PollableTransport, private Neighbours::Observe
 
   ShmTransport(ShmTransportOptions options, Doorbell bell);
 
-  absl::Status CheckPeer(Rank peer) const;
+  absl::Status CheckPeer(Rank peer) const { return lockstep::CheckPeer(name(), options_.rank, options_.size, peer); }
   // True in a forked child, which has none of the memory; breaks all links then.
   bool Forked();
 
-  // Finds the link or makes it, broken from the start when its channel was aborted or its peer is no neighbour.
+  // Finds the link or makes it, broken from the start when its channel was aborted or its peer is no local peer.
   ShmLink* Get(ShmLink::Direction direction, Rank peer, ChannelId channel);
   ShmLink* Make(ShmLink::Direction direction, Rank peer, ChannelId channel);
   void OpenMailbox(ShmLink* link);
@@ -153,13 +155,14 @@ class ShmTransport final : public PollableTransport, private Neighbours::Observe
 
   void Post(ShmLink* link, Operation* operation);
   void Activate(ShmLink* link);
-  // Tries all links with operations, in turns, until none moves or they had their share. True when anything moved.
+  // Tries all links with operations, one after the other, until none moves or all had their share. Returns whether anything
+  // moved.
   bool Run();
   // After links were broken.
   void Settle();
   // Those of a broken channel; broken_channels_ remembers what becomes of later operations.
   void ReleaseLinks(ChannelId channel);
-  // Something is left to be done, or about to be: nobody may sleep.
+  // Work is left, or about to come: nobody may sleep.
   void KeepAwake();
   template <typename Visit>
   void ForEachLink(Visit visit);
@@ -175,7 +178,7 @@ class ShmTransport final : public PollableTransport, private Neighbours::Observe
   Doorbell bell_;
 
   // Externally synchronised.
-  std::unique_ptr<Neighbours> neighbours_;
+  std::unique_ptr<LocalPeers> local_peers_;
   std::vector<PeerState> peers_;
   size_t links_count_ = 0;
   std::vector<ShmLink*> active_;  // links that have, or lately had, operations

@@ -1,4 +1,4 @@
-// What is shared memory's own: who shares it with whom, limits, strangers, forks. tests/transport_conformance.h has what
+// What is shared memory's own: who shares it with whom, limits, unauthenticated peers, forks. tests/transport_conformance.h has what
 // every transport promises; shm_process_test.cc has processes that die and stop.
 
 #include "transport/shm/shm_transport.h"
@@ -7,7 +7,6 @@
 #include <atomic>
 #include <deque>
 #include <functional>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,7 +22,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/transport_testing.h"
-#include "transport/shm/greeting.h"
+#include "transport/shm/handshake.h"
 #include "transport/shm/shm_testing.h"
 #include "transport/shm/unix_socket.h"
 
@@ -93,12 +92,9 @@ TEST(ShmTransport, ConnectFindsOutWhoSharesMemory) {
   const std::vector<std::vector<std::string>> seen = {
       {addresses[0], addresses[1], nowhere}, {addresses[0], addresses[1], nowhere}, {nowhere, nowhere, addresses[2]}};
   std::vector<std::vector<absl::Status>> found(3);
-  {
-    std::vector<Thread> threads;
-    for (int i = 0; i < 3; ++i) {
-      threads.emplace_back("connect", [&, i] { found[i] = ranks[i]->Connect(seen[i], TestDeadline()); });
-    }
-  }
+  RunRanks(ranks, [&](ShmTransport* rank) {
+    found[rank->rank().value()] = rank->Connect(seen[rank->rank().value()], TestDeadline());
+  });
   for (int i : {0, 1}) {
     EXPECT_THAT(found[i][0], IsOk());
     EXPECT_THAT(found[i][1], IsOk());
@@ -153,7 +149,7 @@ TEST(ShmTransport, ConnectEndsWithItsDeadline) {
   EXPECT_THAT(late[0], StatusIs(Code::kUnavailable, HasSubstr("it no longer waits")));
 }
 
-TEST(ShmTransport, StrangersAreTurnedAway) {
+TEST(ShmTransport, UnauthenticatedPeersAreRefused) {
   ShmTransports ranks = CreateAlone(2, [](ShmTransportOptions*) {});
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const ShmAddress address, ShmAddress::Parse(ranks[0]->address()));
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(UniqueFd silent, ConnectUnix(address.name));

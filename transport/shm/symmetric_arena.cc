@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/fork.h"
 #include "base/status.h"
-#include "transport/shm/greeting.h"
+#include "transport/shm/handshake.h"
 
 namespace lockstep {
 
@@ -55,7 +55,7 @@ void SymmetricArena::Notify(const ShmNotice& notice, bool with_memory) {
       memory = UniqueFd(fcntl(parts_[transport_->rank().value()].descriptor(), F_DUPFD_CLOEXEC, 0));
       if (!memory.valid()) return Fail(ErrnoStatus(errno, "copy the descriptor of an arena"));
     }
-    transport_->neighbours_->Notify(member, notice, std::move(memory));
+    transport_->local_peers_->Notify(member, notice, std::move(memory));
   }
 }
 

@@ -1,18 +1,18 @@
-// SymmetricArena: one part of memory for each of some ranks of a host, all of which all of them map. For algorithms that
+// SymmetricArena: one segment of memory for each of some ranks of a host; all these ranks map all segments. For algorithms that
 // read and write their peers' memory directly.
 //
-// Made by all its members together: each makes its own part, offers it to the others, maps theirs, and tells that it
-// could. It is ready when everybody could, and if somebody could not, everybody is told: so all members come to the same
-// answer, but for one whose deadline passes.
+// All members make it together. Each makes its own segment, offers it to the others, maps theirs, and reports whether it
+// could. The arena is ready when all could. If one could not, all are told. So all members get the same answer, except a
+// member whose deadline passes.
 //
-// What is in it is its members' affair, and so is who may touch it when. To sleep until a peer has written something:
-// Progress, look at it, then WaitForEvent, in this order and in a loop; and the peer calls ShmTransport::Nudge after it has
-// written it (transport/shm/doorbell.h says why no wake-up is lost). Memory tells nothing of a peer that died:
-// ShmTransport::status does.
+// The members decide what the memory holds and who may touch it when. To sleep until a peer has written something: call
+// Progress, check the memory, then WaitForEvent, in this order and in a loop. The peer calls ShmTransport::Nudge after its
+// write (transport/shm/doorbell.h says why no wake-up is lost). Memory does not tell of a peer's death; ShmTransport::status
+// does.
 //
-// Lifetime. Parts stay mapped until the arena is destroyed, also when the transport was aborted or a peer has gone, for
-// pointers into it may be anywhere. After an abort it must not be used again: a peer that was stopped may still write
-// into it when it wakes up. A new arena is new memory. A forked child has none of it.
+// Lifetime. Segments stay mapped until the arena is destroyed, also after the transport was aborted or a peer has gone, since
+// pointers into them may be anywhere. After an abort they must not be used again: a stopped peer may still write into them
+// when it wakes. A new arena is new memory. A forked child has none of it.
 
 #ifndef TRANSPORT_SHM_SYMMETRIC_ARENA_H_
 #define TRANSPORT_SHM_SYMMETRIC_ARENA_H_
@@ -35,7 +35,7 @@ struct SymmetricArenaOptions {
   // The same on all members, and used once in the life of a transport.
   uint32_t id = 0;
   size_t bytes_per_rank = 0;
-  // This rank and neighbours of it, in any order, the same on all.
+  // This rank and its local peers, in any order, the same on all.
   std::vector<Rank> members;
   // 2 MiB pages where the system gives them on request.
   bool huge_pages = true;
@@ -44,19 +44,20 @@ struct SymmetricArenaOptions {
 // Externally synchronised, together with its transport, until it is ready; then constant.
 class SymmetricArena {
  public:
-  // Makes this rank's part and offers it. Borrows the transport, which is connected. INVALID_ARGUMENT for members that are
-  // no neighbours or do not include this rank; an error that this rank alone has (RESOURCE_EXHAUSTED, say) is the answer
-  // of Ready, once the others know.
+  // Makes this rank's segment and offers it. Borrows the transport, which is connected.
+  // ERRORS  INVALID_ARGUMENT  members are no local peers, or do not include this rank
+  //         Ready returns an error of this rank alone (for example RESOURCE_EXHAUSTED), once the others know
   static absl::StatusOr<std::unique_ptr<SymmetricArena>> Create(ShmTransport* transport, SymmetricArenaOptions options);
 
-  // Goes on as far as it can without waiting, after ShmTransport::Progress. True when the arena may be used, false
-  // when others are awaited. The same error on every later call; UNAVAILABLE when another member failed or has gone.
+  // Goes on as far as it can without waiting. Call it after ShmTransport::Progress.
+  // RETURNS  true if the arena may be used, false while other members are missing
+  // ERRORS   UNAVAILABLE  another member failed or has gone. Every later call returns the same error
   absl::StatusOr<bool> Ready();
 
-  // Drives the transport until it is ready. DEADLINE_EXCEEDED names a member that is awaited.
+  // Drives the transport until the arena is ready. DEADLINE_EXCEEDED names a missing member.
   absl::Status Await(Deadline deadline);
 
-  // Of a ready arena: the data of a member's part, page-aligned and zero at first, as this process maps it.
+  // A member's segment, as this process maps it: page-aligned, zero at first. Of a ready arena.
   char* base(Rank member) const { return parts_[member.value()].data(); }
   size_t bytes_per_rank() const { return options_.bytes_per_rank; }
   const std::vector<Rank>& members() const { return options_.members; }
@@ -71,9 +72,9 @@ class SymmetricArena {
 
   ShmTransport* const transport_;
   const SymmetricArenaOptions options_;
-  std::vector<SharedMemory> parts_;  // by rank; empty where it is no member
+  std::vector<SharedMemory> parts_;  // by rank; empty for ranks that are no members
   absl::Status status_;
-  bool told_ = false;  // the others were told whether this rank has mapped all, or that it cannot by somebody else
+  bool told_ = false;  // whether this rank has reported to the others
 };
 
 }  // namespace lockstep

@@ -3,9 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,7 +12,6 @@
 #include "base/deadline.h"
 #include "base/rank.h"
 #include "base/status_matchers.h"
-#include "base/thread.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/transport_testing.h"
@@ -35,18 +32,12 @@ SymmetricArenaOptions Members(std::vector<Rank> members, size_t bytes) {
   return options;
 }
 
-// One thread for each rank.
-void RunAll(const ShmTransports& ranks, const std::function<void(ShmTransport* self)>& body) {
-  std::vector<Thread> threads;
-  for (const auto& rank : ranks) threads.emplace_back("rank", [&body, self = rank.get()] { body(self); });
-}
-
 // Every rank writes into every part and reads what the others wrote, kept apart by counters in the parts alone, sleeping in
 // between.
 TEST(SymmetricArena, PeersReadAndWriteEachOthersParts) {
   for (const size_t bytes : {size_t{100}, size_t{3} << 20}) {
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(ShmTransports ranks, CreateShmWorld(3));
-    RunAll(ranks, [bytes](ShmTransport* self) {
+    RunRanks(ranks, [bytes](ShmTransport* self) {
       const std::vector<Rank> members = {Rank(2), Rank(0), Rank(1)};
       LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto arena, SymmetricArena::Create(self, Members(members, bytes)));
       ASSERT_THAT(arena->Await(TestDeadline()), IsOk());
@@ -58,15 +49,15 @@ TEST(SymmetricArena, PeersReadAndWriteEachOthersParts) {
       const auto counter = [&](Rank owner, Rank writer) -> std::atomic<uint64_t>& {
         return reinterpret_cast<std::atomic<uint64_t>*>(arena->base(owner) + 32)[writer.value()];
       };
-      const auto meet = [&](uint64_t meeting) {
+      const auto barrier = [&](uint64_t number) {
         for (const Rank member : members) {
-          counter(member, self->rank()).store(meeting);
+          counter(member, self->rank()).store(number);
           if (member != self->rank()) self->Nudge(member);
         }
         for (const Rank member : members) {
-          while (counter(self->rank(), member).load() < meeting && !deadline.passed()) {
+          while (counter(self->rank(), member).load() < number && !deadline.passed()) {
             self->Progress();
-            if (counter(self->rank(), member).load() < meeting) self->WaitForEvent(deadline);
+            if (counter(self->rank(), member).load() < number) self->WaitForEvent(deadline);
           }
         }
       };
@@ -75,14 +66,14 @@ TEST(SymmetricArena, PeersReadAndWriteEachOthersParts) {
           arena->base(member)[me] = static_cast<char>(round + me);
           arena->base(member)[bytes - 1 - me] = static_cast<char>(round - me);
         }
-        meet(2 * round);
+        barrier(2 * round);
         for (int peer = 0; peer < 3; ++peer) {
           for (const Rank member : members) {
             ASSERT_EQ(arena->base(member)[peer], static_cast<char>(round + peer));
             ASSERT_EQ(arena->base(member)[bytes - 1 - peer], static_cast<char>(round - peer));
           }
         }
-        meet(2 * round + 1);
+        barrier(2 * round + 1);
       }
       EXPECT_FALSE(deadline.passed());
     });
@@ -92,7 +83,7 @@ TEST(SymmetricArena, PeersReadAndWriteEachOthersParts) {
 TEST(SymmetricArena, OutlivesItsPeersAndTheAbort) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(ShmTransports ranks, CreateShmWorld(2));
   std::unique_ptr<SymmetricArena> arenas[2];
-  RunAll(ranks, [&arenas](ShmTransport* self) {
+  RunRanks(ranks, [&arenas](ShmTransport* self) {
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto arena, SymmetricArena::Create(self, Members({Rank(0), Rank(1)}, 64)));
     ASSERT_THAT(arena->Await(TestDeadline()), IsOk());
     arenas[self->rank().value()] = std::move(arena);
@@ -125,7 +116,7 @@ TEST(SymmetricArena, CreationSaysWhatIsWrong) {
 TEST(SymmetricArena, MembersThatDifferAllFail) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(ShmTransports ranks, CreateShmWorld(3));
   absl::Status found[3];
-  RunAll(ranks, [&found](ShmTransport* self) {
+  RunRanks(ranks, [&found](ShmTransport* self) {
     const size_t bytes = self->rank() == Rank(2) ? 8192 : 4096;
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto arena,
                                   SymmetricArena::Create(self, Members({Rank(0), Rank(1), Rank(2)}, bytes)));
@@ -141,7 +132,7 @@ TEST(SymmetricArena, MembersThatDifferAllFail) {
 TEST(SymmetricArena, AMemberThatCannotMakeItsPartTellsTheOthers) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(ShmTransports ranks, CreateShmWorld(2));
   absl::Status found[2];
-  RunAll(ranks, [&found](ShmTransport* self) {
+  RunRanks(ranks, [&found](ShmTransport* self) {
     // More than any machine's address space.
     const size_t bytes = self->rank() == Rank(1) ? size_t{1} << 50 : 4096;
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto arena, SymmetricArena::Create(self, Members({Rank(0), Rank(1)}, bytes)));

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"

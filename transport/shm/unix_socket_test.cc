@@ -7,8 +7,6 @@
 #include <cstdint>
 #include <random>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"

@@ -137,14 +137,6 @@ absl::StatusOr<WorldSpec> Determination::Run() {
     if (!options_.store_url.empty()) {
       return absl::InvalidArgumentError("option store_url is set, but neither rank nor size, by option or environment");
     }
-    if (!options_.allow_single) {
-      std::vector<std::string> families = {absl::StrCat(kOurs.rank, "/", kOurs.size)};
-      for (const Family& family : kForeign) {
-        families.push_back(absl::StrCat(family.rank, "/", family.size, " (", family.name, ")"));
-      }
-      return absl::InvalidArgumentError(absl::StrCat(
-          "neither options nor the environment say rank and size; looked for ", absl::StrJoin(families, ", ")));
-    }
     world_.source = "single process";
   }
   // Options may name the local rank whoever says the rank.

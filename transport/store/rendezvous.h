@@ -1,4 +1,4 @@
-// Who we are and where the ranks meet, from options and the environment.
+// Finds this process's rank, the world's size and the store, from options and the environment.
 //
 // The first of these that is complete says rank and size:
 //
@@ -51,8 +51,6 @@ struct RendezvousOptions {
   std::string store_url;
   bool has_store = false;  // the caller brings a store of its own: no URL is looked for
   std::string job_id;
-  // Whether a process that nobody launched is a world of one; INVALID_ARGUMENT otherwise.
-  bool allow_single = true;
 };
 
 struct WorldSpec {

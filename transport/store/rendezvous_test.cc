@@ -11,7 +11,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "base/env.h"
-#include "base/rank.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -97,15 +96,6 @@ TEST(DetermineWorld, NobodyLaunchedUsIsAWorldOfOne) {
   EXPECT_THAT(world->notes, IsEmpty());
   EXPECT_EQ(Text(From({{"LOCKSTEP_JOB_ID", "job"}, {"LOCKSTEP_RANK", ""}, {"RANK", ""}})),
             "single process: 0/1, local -1/-1,  ()");
-}
-
-TEST(DetermineWorld, ButNotWhenOptionsForbidIt) {
-  RendezvousOptions options;
-  options.allow_single = false;
-  EXPECT_THAT(From({}, options), Invalid({"LOCKSTEP_RANK/LOCKSTEP_WORLD_SIZE", "RANK/WORLD_SIZE (torchrun)",
-                                          "OMPI_COMM_WORLD_RANK/OMPI_COMM_WORLD_SIZE (Open MPI)",
-                                          "PMI_RANK/PMI_SIZE (PMI)", "SLURM_PROCID/SLURM_NTASKS (Slurm)"}));
-  EXPECT_THAT(From({{"LOCKSTEP_RANK", "0"}, {"LOCKSTEP_WORLD_SIZE", "1"}}, options), IsOk());
 }
 
 TEST(DetermineWorld, OurVariables) {

@@ -1,13 +1,12 @@
 // Store: a small shared dictionary by which the ranks of a job find each other. Used while a world is set up, never in a step.
 //
-// Back ends: in memory (ranks that are threads), a file, TCP, the embedder's callbacks; PrefixStore puts several users into
-// one of them. Each passes tests/store_conformance.h. Keys and values are bytes; keys up to 1 KiB, values up to 16 MiB
-// (INVALID_ARGUMENT beyond). Thread-safe. Every call ends by its deadline with DEADLINE_EXCEEDED that names the key.
+// Back ends: in memory (ranks that are threads), a file, TCP, the embedder's callbacks. Each passes tests/store_conformance.h.
+// Keys and values are bytes; keys up to 1 KiB, values up to 16 MiB (INVALID_ARGUMENT beyond). Thread-safe. Every call ends by
+// its deadline with DEADLINE_EXCEEDED that names the key.
 
 #ifndef TRANSPORT_STORE_STORE_H_
 #define TRANSPORT_STORE_STORE_H_
 
-#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
@@ -31,12 +30,9 @@ class Store {
   // The value; NOT_FOUND when there is none. Does not wait for one to appear.
   virtual absl::StatusOr<std::string> Get(absl::string_view key, Deadline deadline) = 0;
 
-  // Adds to a decimal number (a missing key counts as 0) and returns the sum. INVALID_ARGUMENT when the value is no number.
-  virtual absl::StatusOr<int64_t> Add(absl::string_view key, int64_t amount, Deadline deadline) = 0;
-
   // Sets `desired` when the value equals `expected` (an empty `expected` matches a missing key too). Returns the value
   // that stands afterwards, empty when there is none: `desired` says that it was set, by this call or, where values do
-  // not tell their writers apart, by another.
+  // not tell their writers apart, by another. UNIMPLEMENTED by the embedder's.
   virtual absl::StatusOr<std::string> CompareAndSet(absl::string_view key, absl::string_view expected,
                                                     absl::string_view desired, Deadline deadline) = 0;
 

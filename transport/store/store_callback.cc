@@ -30,81 +30,40 @@ absl::StatusOr<std::unique_ptr<CallbackStore>> CallbackStore::Create(const Store
 CallbackStore::CallbackStore(const StoreCallbacks& callbacks, std::string name)
     : callbacks_(callbacks), name_(std::move(name)) {}
 
-absl::Status CallbackStore::Outcome(const char* callback, absl::string_view key, int code,
-                                    StoreCallbackReply* reply) const {
-  const auto context = [&] {
-    return absl::StrCat("store ", name_, ": callback ", callback, ": ", DescribeStoreKey(key));
-  };
-  if (code == 0) {
-    return reply->value().size() <= kStoreValueBytesMax
-               ? absl::OkStatus()
-               : Annotate(CheckStoreValue(key, reply->value()), absl::StrCat("store ", name_, ": callback ", callback));
-  }
+absl::Status CallbackStore::Outcome(const char* callback, absl::string_view key, int code) const {
+  if (code == 0) return absl::OkStatus();
+  const std::string context = absl::StrCat("store ", name_, ": callback ", callback, ": ", DescribeStoreKey(key), ": ");
   if (code < 0 || code > static_cast<int>(absl::StatusCode::kUnauthenticated)) {
-    return absl::UnknownError(absl::StrCat(context(), ": returned ", code, ", which is no status code",
-                                           reply->message().empty() ? "" : ": ", reply->message()));
+    return absl::UnknownError(absl::StrCat(context, "returned ", code, ", which is no status code"));
   }
   const auto status_code = static_cast<absl::StatusCode>(code);
-  return absl::Status(
-      status_code, absl::StrCat(context(), ": ",
-                                reply->message().empty() ? absl::StatusCodeToString(status_code) : reply->message()));
-}
-
-absl::Status CallbackStore::Missing(absl::string_view key, const char* callback) const {
-  return absl::UnimplementedError(
-      absl::StrCat("store ", name_, ": ", DescribeStoreKey(key), ": the embedder gave no callback ", callback));
+  return absl::Status(status_code, absl::StrCat(context, absl::StatusCodeToString(status_code)));
 }
 
 absl::Status CallbackStore::Set(absl::string_view key, absl::string_view value, Deadline deadline) {
   LOCKSTEP_RETURN_IF_ERROR(CheckStoreKey(key));
   LOCKSTEP_RETURN_IF_ERROR(CheckStoreValue(key, value));
-  StoreCallbackReply reply;
-  const int code = callbacks_.set(callbacks_.context, key.data(), key.size(), value.data(), value.size(),
-                                  deadline.remaining_ms(), &reply);
-  return Outcome("set", key, code, &reply);
+  return Outcome("set", key, callbacks_.set(callbacks_.context, std::string(key), value, deadline.remaining_ms()));
 }
 
 absl::StatusOr<std::string> CallbackStore::Get(absl::string_view key, Deadline deadline) {
   LOCKSTEP_RETURN_IF_ERROR(CheckStoreKey(key));
-  StoreCallbackReply reply;
-  const int code = callbacks_.get(callbacks_.context, key.data(), key.size(), deadline.remaining_ms(), &reply);
-  LOCKSTEP_RETURN_IF_ERROR(Outcome("get", key, code, &reply));
-  return std::move(reply.value());
-}
-
-absl::StatusOr<int64_t> CallbackStore::Add(absl::string_view key, int64_t amount, Deadline deadline) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckStoreKey(key));
-  if (callbacks_.add == nullptr) return Missing(key, "add");
-  StoreCallbackReply reply;
-  int64_t sum = 0;
-  const int code =
-      callbacks_.add(callbacks_.context, key.data(), key.size(), amount, deadline.remaining_ms(), &sum, &reply);
-  LOCKSTEP_RETURN_IF_ERROR(Outcome("add", key, code, &reply));
-  return sum;
+  std::string value;
+  LOCKSTEP_RETURN_IF_ERROR(
+      Outcome("get", key, callbacks_.get(callbacks_.context, std::string(key), deadline.remaining_ms(), &value)));
+  LOCKSTEP_RETURN_IF_ERROR(Annotate(CheckStoreValue(key, value), absl::StrCat("store ", name_, ": callback get")));
+  return value;
 }
 
 absl::StatusOr<std::string> CallbackStore::CompareAndSet(absl::string_view key, absl::string_view expected,
-                                                         absl::string_view desired, Deadline deadline) {
+                                                         absl::string_view desired, Deadline) {
   LOCKSTEP_RETURN_IF_ERROR(CheckStoreKey(key));
   LOCKSTEP_RETURN_IF_ERROR(CheckStoreValue(key, expected));
   LOCKSTEP_RETURN_IF_ERROR(CheckStoreValue(key, desired));
-  if (callbacks_.compare_and_set == nullptr) return Missing(key, "compare_and_set");
-  StoreCallbackReply reply;
-  const int code =
-      callbacks_.compare_and_set(callbacks_.context, key.data(), key.size(), expected.data(), expected.size(),
-                                 desired.data(), desired.size(), deadline.remaining_ms(), &reply);
-  LOCKSTEP_RETURN_IF_ERROR(Outcome("compare_and_set", key, code, &reply));
-  return std::move(reply.value());
+  return absl::UnimplementedError(absl::StrCat("store ", name_, ": ", DescribeStoreKey(key), ": no compare-and-set"));
 }
 
 absl::StatusOr<std::string> CallbackStore::Wait(absl::string_view key, Deadline deadline) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckStoreKey(key));
-  if (callbacks_.wait != nullptr) {
-    StoreCallbackReply reply;
-    const int code = callbacks_.wait(callbacks_.context, key.data(), key.size(), deadline.remaining_ms(), &reply);
-    LOCKSTEP_RETURN_IF_ERROR(Outcome("wait", key, code, &reply));
-    return std::move(reply.value());
-  }
   for (auto pause = kPollMin;; pause = std::min(pause * 2, kPollMax)) {
     absl::StatusOr<std::string> value = Get(key, deadline);
     if (value.status().code() != absl::StatusCode::kNotFound) return value;
@@ -118,10 +77,8 @@ absl::StatusOr<std::string> CallbackStore::Wait(absl::string_view key, Deadline 
 
 absl::Status CallbackStore::Delete(absl::string_view key, Deadline deadline) {
   LOCKSTEP_RETURN_IF_ERROR(CheckStoreKey(key));
-  if (callbacks_.remove == nullptr) return Missing(key, "remove");
-  StoreCallbackReply reply;
-  const int code = callbacks_.remove(callbacks_.context, key.data(), key.size(), deadline.remaining_ms(), &reply);
-  return Outcome("remove", key, code, &reply);
+  if (callbacks_.remove == nullptr) return absl::OkStatus();
+  return Outcome("remove", key, callbacks_.remove(callbacks_.context, std::string(key), deadline.remaining_ms()));
 }
 
 }  // namespace lockstep

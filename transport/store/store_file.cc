@@ -98,31 +98,20 @@ absl::StatusOr<std::string> FileStore::Get(absl::string_view key, Deadline deadl
   return value;
 }
 
-absl::StatusOr<int64_t> FileStore::Add(absl::string_view key, int64_t amount, Deadline deadline) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckStoreKey(key));
-  int64_t sum = 0;
-  LOCKSTEP_RETURN_IF_ERROR(Locked(LOCK_EX, key, deadline, [&]() -> absl::Status {
-    const std::string* const value = map_.Find(key);
-    LOCKSTEP_ASSIGN_OR_RETURN(sum, AddToStoreValue(key, value == nullptr ? "0" : *value, amount));
-    return AppendSet(key, absl::StrCat(sum));
-  }));
-  return sum;
-}
-
 absl::StatusOr<std::string> FileStore::CompareAndSet(absl::string_view key, absl::string_view expected,
                                                      absl::string_view desired, Deadline deadline) {
   LOCKSTEP_RETURN_IF_ERROR(CheckStoreKey(key));
   LOCKSTEP_RETURN_IF_ERROR(CheckStoreValue(key, expected));
   LOCKSTEP_RETURN_IF_ERROR(CheckStoreValue(key, desired));
-  std::string standing;
+  std::string stored;
   LOCKSTEP_RETURN_IF_ERROR(Locked(LOCK_EX, key, deadline, [&] {
     const std::string* const value = map_.Find(key);
-    standing = value == nullptr ? "" : *value;
-    if (standing != expected) return absl::OkStatus();
-    standing = std::string(desired);
+    stored = value == nullptr ? "" : *value;
+    if (stored != expected) return absl::OkStatus();
+    stored = std::string(desired);
     return AppendSet(key, desired);
   }));
-  return standing;
+  return stored;
 }
 
 absl::StatusOr<std::string> FileStore::Wait(absl::string_view key, Deadline deadline) {

@@ -4,7 +4,6 @@
 #ifndef TRANSPORT_STORE_STORE_FILE_H_
 #define TRANSPORT_STORE_STORE_FILE_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -22,16 +21,14 @@
 
 namespace lockstep {
 
-// Changes are appended to the file under flock; each process replays what it has not seen yet. A process that is killed
-// gives up its lock by dying, and half a record that it leaves is cut off by the next writer. Waiting means looking
-// again every 1 to 20 ms.
+// Changes are appended to the file under flock; each process replays those that it has not seen yet. A killed process loses its
+// lock, and the next writer cuts off half a record that it left. Wait polls every 1 to 20 ms.
 //
-// When most of the file is about keys that are no more, a writer puts a file with the rest in its place, by renaming, which leaves
-// one or the other wherever it dies; the others notice before their next look. Where it may not (a folder that it cannot write to,
-// another user's file, a symbolic link), the file grows.
+// When most of the file is about deleted keys, a writer replaces it by a file with the rest, by renaming: if it dies, one of the
+// two is left whole. The others notice at their next access. If it may not (a folder that it cannot write to, another user's
+// file, a symbolic link), the file grows.
 //
-// The file stays when the job has ended. What an earlier job left in it is found by the next one, so jobs use a path each, or a
-// job id.
+// The file stays when the job has ended, and the next job finds what is left in it. So each job uses its own path, or a job id.
 class FileStore : public Store {
  public:
   // Creates the file if need be, readable by its owner only. FAILED_PRECONDITION for a file that is something else,
@@ -40,7 +37,6 @@ class FileStore : public Store {
 
   absl::Status Set(absl::string_view key, absl::string_view value, Deadline deadline) override;
   absl::StatusOr<std::string> Get(absl::string_view key, Deadline deadline) override;
-  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t amount, Deadline deadline) override;
   absl::StatusOr<std::string> CompareAndSet(absl::string_view key, absl::string_view expected,
                                             absl::string_view desired, Deadline deadline) override;
   absl::StatusOr<std::string> Wait(absl::string_view key, Deadline deadline) override;
@@ -53,10 +49,10 @@ class FileStore : public Store {
   // Runs `body` with the file locked, map_ up to date with it and no other thread of this object inside. LOCK_EX also
   // leaves the file without a torn end.
   absl::Status Locked(int lock, absl::string_view key, Deadline deadline, const std::function<absl::Status()>& body);
-  // Opens the file that has been put in the place of the one that is open; false when that is still it.
+  // Opens the file that has replaced the open one; false if none has.
   absl::StatusOr<bool> Follow();
   absl::Status CatchUp(bool exclusive);
-  // Puts a shorter file in the place of this one when that is worth it and possible.
+  // Replaces the file by a shorter one, if that is worth it and possible.
   void Compact();
   absl::Status Append(absl::string_view record);
   absl::Status AppendSet(absl::string_view key, absl::string_view value);

@@ -30,8 +30,7 @@ uint64_t Checksum(absl::string_view record) {
 
 std::string StoreFileHeader() {
   std::string header(kFileMagic);
-  AppendLittleEndian(kFileVersion, &header);
-  AppendLittleEndian(uint32_t{0}, &header);
+  AppendLittleEndian(&header, kFileVersion, uint32_t{0});
   return header;
 }
 
@@ -54,10 +53,8 @@ std::string EncodeStoreRecord(StoreRecordKind kind, absl::string_view key, absl:
   std::string record;
   record.reserve(kRecordHeaderBytes + key.size() + value.size());
   absl::StrAppend(&record, kRecordMagic);
-  AppendLittleEndian(static_cast<uint32_t>(kind), &record);
-  AppendLittleEndian(static_cast<uint32_t>(key.size()), &record);
-  AppendLittleEndian(static_cast<uint32_t>(value.size()), &record);
-  AppendLittleEndian(uint64_t{0}, &record);
+  AppendLittleEndian(&record, static_cast<uint32_t>(kind), static_cast<uint32_t>(key.size()),
+                     static_cast<uint32_t>(value.size()), uint64_t{0});
   absl::StrAppend(&record, key, value);
   StoreLittleEndian(Checksum(record), &record[kChecksumOffset]);
   return record;

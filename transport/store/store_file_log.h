@@ -14,7 +14,6 @@
 #include <cstddef>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "transport/store/store_map.h"

@@ -35,6 +35,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 Deadline Soon() { return Deadline::AfterMs(20'000); }
 
@@ -182,7 +183,7 @@ TEST(FileStore, ForgetsWhatWasDeletedAndKeepsTheRest) {
   }
   // Who has not looked for long finds what there is, and so does who comes now.
   EXPECT_THAT(sleeper->Get("kept", Soon()), IsOkAndHolds("1"));
-  EXPECT_THAT(sleeper->Add("kept", 1, Soon()), IsOkAndHolds(2));
+  EXPECT_THAT(sleeper->CompareAndSet("kept", "1", "2", Soon()), IsOkAndHolds("2"));
   EXPECT_THAT(writer->Get("kept", Soon()), IsOkAndHolds("2"));
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto late, FileStore::Open(path, Soon()));
   EXPECT_THAT(late->Get("kept", Soon()), IsOkAndHolds("2"));
@@ -239,7 +240,7 @@ TEST(FileStore, AKilledProcessGivesUpItsLock) {
   close(ready[0]);
 }
 
-TEST(FileStore, SeveralProcessesAddToOneSum) {
+TEST(FileStore, SeveralProcessesCountTogether) {
   constexpr int kProcesses = 3;
   constexpr int kAdds = 400;  // so many that the file is written anew on the way
   const std::string path = NewPath();
@@ -250,7 +251,15 @@ TEST(FileStore, SeveralProcessesAddToOneSum) {
       // A store opened in the child: its parent's would refuse.
       const auto store = FileStore::Open(path, Soon());
       bool good = store.ok();
-      for (int i = 0; good && i < kAdds; ++i) good = (*store)->Add("sum", 1, Soon()).ok();
+      // Each number has one winner: an attempt says who, or which number stands.
+      std::string sum;
+      for (int i = 0; good && i < kAdds;) {
+        const std::string mine = absl::StrCat(std::atoi(sum.c_str()) + 1, " by ", p);
+        const absl::StatusOr<std::string> stored = (*store)->CompareAndSet("sum", sum, mine, Soon());
+        good = stored.ok();
+        if (good && *stored == mine) ++i;
+        if (good) sum = *stored;
+      }
       _exit(good ? 0 : 1);
     }
     children.push_back(child);
@@ -261,7 +270,7 @@ TEST(FileStore, SeveralProcessesAddToOneSum) {
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   }
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, FileStore::Open(path, Soon()));
-  EXPECT_THAT(store->Get("sum", Soon()), IsOkAndHolds(absl::StrCat(kProcesses * kAdds)));
+  EXPECT_THAT(store->Get("sum", Soon()), IsOkAndHolds(StartsWith(absl::StrCat(kProcesses * kAdds, " by "))));
 }
 
 TEST(FileStore, AForkedChildIsToldToOpenItsOwn) {

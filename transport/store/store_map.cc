@@ -1,9 +1,6 @@
 #include "transport/store/store_map.h"
 
-#include <utility>
-
 #include "absl/strings/escaping.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "transport/store/store.h"
@@ -34,20 +31,6 @@ absl::Status CheckStoreValue(absl::string_view key, absl::string_view value) {
                                                  " bytes, this one ", value.size()));
 }
 
-absl::StatusOr<int64_t> AddToStoreValue(absl::string_view key, absl::string_view value, int64_t amount) {
-  int64_t before = 0;
-  if (!absl::SimpleAtoi(value, &before)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(DescribeStoreKey(key), ": cannot add to ", Shown(value), ", which is no 64-bit decimal number"));
-  }
-  int64_t sum = 0;
-  if (__builtin_add_overflow(before, amount, &sum)) {
-    return absl::OutOfRangeError(
-        absl::StrCat(DescribeStoreKey(key), ": ", before, " + ", amount, " does not fit into 64 bits"));
-  }
-  return sum;
-}
-
 const std::string* StoreMap::Find(absl::string_view key) const {
   const auto found = values_.find(std::string(key));
   return found == values_.end() ? nullptr : &found->second;
@@ -70,13 +53,6 @@ absl::StatusOr<std::string> StoreMap::Get(absl::string_view key) const {
   const std::string* const value = Find(key);
   if (value == nullptr) return absl::NotFoundError(absl::StrCat(DescribeStoreKey(key), " is not in the store"));
   return *value;
-}
-
-absl::StatusOr<int64_t> StoreMap::Add(absl::string_view key, int64_t amount) {
-  const std::string* const value = Find(key);
-  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t sum, AddToStoreValue(key, value == nullptr ? "0" : *value, amount));
-  LOCKSTEP_RETURN_IF_ERROR(Set(key, absl::StrCat(sum)));
-  return sum;
 }
 
 absl::StatusOr<std::string> StoreMap::CompareAndSet(absl::string_view key, absl::string_view expected,

@@ -1,6 +1,5 @@
 #include "transport/store/store_map.h"
 
-#include <limits>
 #include <string>
 
 #include "absl/status/status.h"
@@ -23,7 +22,7 @@ TEST(StoreMap, CountsTheBytesOfKeysAndValues) {
   EXPECT_EQ(map.bytes(), 8);
   ASSERT_THAT(map.Set("key", "1"), IsOk());
   EXPECT_EQ(map.bytes(), 4);
-  ASSERT_THAT(map.Add("n", 100), IsOkAndHolds(100));
+  ASSERT_THAT(map.CompareAndSet("n", "", "100"), IsOkAndHolds("100"));
   EXPECT_EQ(map.bytes(), 8);
   map.Delete("key");
   map.Delete("key");
@@ -36,7 +35,6 @@ TEST(StoreMap, MoreThanItMayHoldIsResourceExhausted) {
   const auto full = StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("at most 10 bytes"));
   EXPECT_THAT(map.Set("key", "12345678"), full);
   EXPECT_THAT(map.Set("", "1"), full);
-  EXPECT_THAT(map.Add("n", 1), full);
   EXPECT_THAT(map.CompareAndSet("n", "", "1"), full);
   EXPECT_THAT(map.Get("key"), IsOkAndHolds("1234567"));
   // Replacing counts what it frees.
@@ -49,13 +47,6 @@ TEST(DescribeStoreKey, EscapesAndCutsShort) {
   EXPECT_EQ(DescribeStoreKey(std::string("a\0\n", 3)), "key 'a\\x00\\n'");
   EXPECT_THAT(DescribeStoreKey(std::string(500, 'k')), AllOf(HasSubstr("kkk...'"), HasSubstr("(500 bytes)")));
   EXPECT_LT(DescribeStoreKey(std::string(500, 'k')).size(), 110);
-}
-
-TEST(AddToStoreValue, CoversBothEndsOfTheRange) {
-  const int64_t min = std::numeric_limits<int64_t>::min();
-  EXPECT_THAT(AddToStoreValue("k", "-9223372036854775807", -1), IsOkAndHolds(min));
-  EXPECT_THAT(AddToStoreValue("k", "-9223372036854775808", -1), StatusIs(absl::StatusCode::kOutOfRange));
-  EXPECT_THAT(AddToStoreValue("k", "9223372036854775807", min), IsOkAndHolds(-1));
 }
 
 }  // namespace

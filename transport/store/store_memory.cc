@@ -23,13 +23,6 @@ absl::StatusOr<std::string> MemoryStore::Get(absl::string_view key, Deadline) {
   return map_.Get(key);
 }
 
-absl::StatusOr<int64_t> MemoryStore::Add(absl::string_view key, int64_t amount, Deadline) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckStoreKey(key));
-  MutexLock lock(&mu_);
-  changed_.SignalAll();
-  return map_.Add(key, amount);
-}
-
 absl::StatusOr<std::string> MemoryStore::CompareAndSet(absl::string_view key, absl::string_view expected,
                                                        absl::string_view desired, Deadline) {
   LOCKSTEP_RETURN_IF_ERROR(CheckStoreKey(key));

@@ -3,7 +3,6 @@
 #ifndef TRANSPORT_STORE_STORE_MEMORY_H_
 #define TRANSPORT_STORE_STORE_MEMORY_H_
 
-#include <cstdint>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -24,7 +23,6 @@ class MemoryStore : public Store {
 
   absl::Status Set(absl::string_view key, absl::string_view value, Deadline deadline) override;
   absl::StatusOr<std::string> Get(absl::string_view key, Deadline deadline) override;
-  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t amount, Deadline deadline) override;
   absl::StatusOr<std::string> CompareAndSet(absl::string_view key, absl::string_view expected,
                                             absl::string_view desired, Deadline deadline) override;
   absl::StatusOr<std::string> Wait(absl::string_view key, Deadline deadline) override;

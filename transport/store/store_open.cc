@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -115,18 +114,18 @@ absl::StatusOr<OpenedStore> OpenStore(const WorldSpec& world, Deadline deadline)
   }
   absl::StatusOr<OpenedStore> opened = Open(world, deadline);
   if (opened.ok()) return opened;
-  std::string remedy;
+  std::string hint;
   if (absl::IsAlreadyExists(opened.status())) {
     const bool ours =
         TcpStoreClient::Connect(ParseStoreUrl(world.store_url)->server, Deadline::AfterMs(kOtherServerMs)).ok();
-    remedy = absl::StrCat(
+    hint = absl::StrCat(
         "; rank 0 serves the store there",
         ours ? ", and another job is here, or another process that takes itself for rank 0: a Lockstep store answers"
              : "",
         ": set LOCKSTEP_STORE to another port on all ranks");
   }
   return absl::Status(opened.status().code(), absl::StrCat(opened.status().message(), " (", world.store_url,
-                                                           " is from ", world.store_source, remedy, ")"));
+                                                           " is from ", world.store_source, hint, ")"));
 }
 
 std::vector<SocketAddress> StoreListenAddresses(const std::vector<SocketAddress>& named,

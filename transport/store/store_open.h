@@ -1,4 +1,4 @@
-// From "tcp://host:port" to a store that works: serves it here when that is this rank's part, and connects.
+// Opens the store of a URL: serves it, if this rank has to, and connects.
 
 #ifndef TRANSPORT_STORE_STORE_OPEN_H_
 #define TRANSPORT_STORE_STORE_OPEN_H_
@@ -16,26 +16,28 @@
 
 namespace lockstep {
 
-// A rank's access to its world's store. Keys are as they come: whoever shares the store with others puts a PrefixStore
-// before it.
+// A rank's access to its world's store. Keys are as they come: jobs that share a store use different keys.
 struct OpenedStore {
-  // Only where this process serves; goes last, and takes the store away from every rank.
+  // Only if this process serves. Destroyed last; the store then ends for every rank.
   std::unique_ptr<TcpStoreServer> server;
   std::unique_ptr<Store> store;
 };
 
-// tcp: rank 0 serves, unless the launcher does (`store_served`), and every rank connects, waiting for the server until
-// the deadline. The server binds the URL's address, or the addresses of this machine that its host name has. Where that is none by
-// which others can come (StoreListenAddresses), it binds all addresses, with a warning. file: opens or creates it. A world of one
-// without a URL: a store in memory.
-//
-// Errors: ALREADY_EXISTS when rank 0 finds the port taken, and by what; NOT_FOUND for an unknown host; DEADLINE_EXCEEDED when no
-// server could be reached; all say where the URL came from.
+// Opens the world's store.
+//   tcp   rank 0 serves, unless the launcher does (`store_served`); every rank connects and waits for the server until the
+//         deadline. The server binds the URL's address, or those addresses of this machine that its host name has. If others can
+//         reach none of them (StoreListenAddresses), it binds all addresses, with a warning
+//   file  opens or creates the file
+//   none  a store in memory, for a world of one
+// ERRORS  ALREADY_EXISTS     rank 0 finds the port taken; says by what
+//         NOT_FOUND          the host is unknown
+//         DEADLINE_EXCEEDED  no server could be reached
+//         All say where the URL came from
 absl::StatusOr<OpenedStore> OpenStore(const WorldSpec& world, Deadline deadline);
 
-// Of the addresses of a host name, those to listen on: the machine's own. None where it has none of them (behind NAT, the address of
-// a service, an unknown name), or loopback alone (127.0.1.1 in /etc/hosts) and others may have other hosts, to which the name means
-// something else. A function of its arguments.
+// The addresses of a host name to listen on: those that this machine has. None if it has none of them (behind NAT, the address
+// of a service, an unknown name), or only loopback (127.0.1.1 in /etc/hosts) while other ranks may be on other hosts, where the
+// name means something else. Pure.
 std::vector<SocketAddress> StoreListenAddresses(const std::vector<SocketAddress>& named,
                                                 const std::vector<InterfaceAddress>& machine, bool one_host);
 

@@ -145,7 +145,7 @@ TEST(OpenStore, Rank0LeavesServingToTheLauncherThatDoes) {
   ExpectSameStore(rank0.store.get(), rank1.store.get());
 }
 
-TEST(OpenStore, ATakenPortNamesPortSourceAndRemedy) {
+TEST(OpenStore, ATakenPortNamesPortSourceAndHint) {
   const UniqueFd squatter = *Listen(*SocketAddress::Parse("127.0.0.1:0"));
   const std::string address = LocalAddress(squatter.get())->ToString();
   EXPECT_THAT(

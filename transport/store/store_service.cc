@@ -26,9 +26,7 @@ void StoreService::CarryOut(uint64_t client, const StoreRequest& request, TimePo
   if (result.ok()) answer.body = **std::move(result);
   answers->push_back(std::move(answer));
   if (waits_.empty()) return;
-  const bool may_set =
-      request.op == StoreOp::kSet || request.op == StoreOp::kAdd || request.op == StoreOp::kCompareAndSet;
-  if (may_set) AnswerWaits(request.key, answers);
+  if (request.op == StoreOp::kSet || request.op == StoreOp::kCompareAndSet) AnswerWaits(request.key, answers);
 }
 
 absl::StatusOr<absl::optional<std::string>> StoreService::Apply(uint64_t client, const StoreRequest& request,
@@ -40,11 +38,6 @@ absl::StatusOr<absl::optional<std::string>> StoreService::Apply(uint64_t client,
       return std::string();
     case StoreOp::kGet:
       return map_.Get(key);
-    case StoreOp::kAdd: {
-      LOCKSTEP_ASSIGN_OR_RETURN(const int64_t amount, ParseStoreNumber(request.first));
-      LOCKSTEP_ASSIGN_OR_RETURN(const int64_t sum, map_.Add(key, amount));
-      return EncodeStoreNumber(sum);
-    }
     case StoreOp::kCompareAndSet:
       return map_.CompareAndSet(key, request.first, request.second);
     case StoreOp::kDelete:

@@ -116,16 +116,6 @@ absl::StatusOr<std::string> TcpStoreClient::Get(absl::string_view key, Deadline 
   return Perform(request, deadline);
 }
 
-absl::StatusOr<int64_t> TcpStoreClient::Add(absl::string_view key, int64_t amount, Deadline deadline) {
-  const std::string number = EncodeStoreNumber(amount);
-  StoreRequest request;
-  request.op = StoreOp::kAdd;
-  request.key = key;
-  request.first = number;
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::string sum, Perform(request, deadline));
-  return ParseStoreNumber(sum);
-}
-
 absl::StatusOr<std::string> TcpStoreClient::CompareAndSet(absl::string_view key, absl::string_view expected,
                                                           absl::string_view desired, Deadline deadline) {
   LOCKSTEP_RETURN_IF_ERROR(CheckStoreValue(key, expected));

@@ -22,20 +22,19 @@
 
 namespace lockstep {
 
-// One connection, used by any number of threads at once: a thread that waits does not keep another from setting. It has
-// no thread of its own; of the threads whose answers are missing, one reads for all.
+// One connection for any number of threads: a thread that waits does not block another. It has no thread of its own; of the
+// threads that await answers, one reads for all.
 //
-// When the connection is lost every call returns UNAVAILABLE, for good: the values in the store are lost as well, then.
+// Once the connection is lost, every call returns UNAVAILABLE: the store and its values are lost as well.
 class TcpStoreClient : public Store {
  public:
-  // Tries all addresses of the host, again and again until the deadline, since the server may start later. NOT_FOUND
-  // for a host that the resolver does not know; FAILED_PRECONDITION when what answers is no store of ours, or of
-  // another version.
+  // Tries all addresses of the host again and again until the deadline, since the server may start later.
+  // ERRORS  NOT_FOUND            the resolver does not know the host
+  //         FAILED_PRECONDITION  what answers is no Lockstep store, or has another version
   static absl::StatusOr<std::unique_ptr<TcpStoreClient>> Connect(const HostPort& server, Deadline deadline);
 
   absl::Status Set(absl::string_view key, absl::string_view value, Deadline deadline) override;
   absl::StatusOr<std::string> Get(absl::string_view key, Deadline deadline) override;
-  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t amount, Deadline deadline) override;
   absl::StatusOr<std::string> CompareAndSet(absl::string_view key, absl::string_view expected,
                                             absl::string_view desired, Deadline deadline) override;
   absl::StatusOr<std::string> Wait(absl::string_view key, Deadline deadline) override;
@@ -75,7 +74,7 @@ class TcpStoreClient : public Store {
   std::unordered_map<uint64_t, Call*> calls_ ABSL_GUARDED_BY(mu_);
   bool sending_ ABSL_GUARDED_BY(mu_) = false;
   bool receiving_ ABSL_GUARDED_BY(mu_) = false;
-  // The rest of a request whose deadline passed half way: goes out before the next one, or the server would lose step.
+  // The rest of a request whose deadline passed while it was sent. It is sent before the next request.
   std::string unsent_ ABSL_GUARDED_BY(mu_);
   std::string received_ ABSL_GUARDED_BY(mu_);  // the beginning of a reply
 };

@@ -1,7 +1,6 @@
 #include "transport/store/store_tcp_server.h"
 
 #include <fcntl.h>
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -24,6 +23,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "transport/net/epoll.h"
 #include "transport/store/store_service.h"
 #include "transport/store/store_wire.h"
 
@@ -32,13 +32,13 @@ namespace {
 
 using Clock = Deadline::Clock;
 
-// One turn reads at most this from a client, so that a big value does not hold up the others.
-constexpr size_t kReadBytesPerTurn = size_t{256} << 10;
+// One iteration reads at most this from a client, so that a big value does not hold up the others.
+constexpr size_t kReadBytesPerIteration = size_t{256} << 10;
 // A client with more than this unread gets no further requests carried out until it reads.
 constexpr size_t kUnreadBytesMax = size_t{32} << 20;
 // Waits that were answered by others' requests add to what is unread; a client beyond this is not coming back.
 constexpr size_t kUnreadBytesLimit = size_t{256} << 20;
-constexpr int kAcceptsPerTurn = 64;
+constexpr int kAcceptsPerIteration = 64;
 constexpr uint64_t kWarningsInFull = 16;
 constexpr auto kTickMax = std::chrono::milliseconds(1000);
 
@@ -87,7 +87,7 @@ class TcpStoreServer::Loop {
     uint64_t serial = 0;
     UniqueFd socket;
     SocketAddress peer;
-    bool greeted = false;
+    bool authenticated = false;
     Clock::time_point hello_deadline;
     std::string in;  // bytes of requests that are not complete yet
     std::deque<std::string> out;
@@ -99,11 +99,7 @@ class TcpStoreServer::Loop {
   using Clients = std::unordered_map<uint64_t, Client>;
 
   absl::Status Control(int operation, int descriptor, uint32_t events, uint64_t tag) {
-    epoll_event event = {};
-    event.events = events;
-    event.data.u64 = tag;
-    if (epoll_ctl(epoll_.get(), operation, descriptor, &event) == 0) return absl::OkStatus();
-    return ErrnoStatus(errno, "epoll_ctl");
+    return EpollControl(epoll_.get(), operation, descriptor, events, tag);
   }
 
   absl::Status ControlListeners(int operation) {
@@ -132,7 +128,7 @@ class TcpStoreServer::Loop {
   absl::Status UpdateEvents(Client* client);
 
   void Drop(Clients::iterator client, const absl::Status& reason);
-  // Now and then: silent strangers, waits whose time is over, a listener that was put aside.
+  // Now and then: silent connections, waits whose time is over, a listener that was put aside.
   void Tick();
   void Warn(const SocketAddress& peer, absl::string_view what);
   int TickMs() const;
@@ -147,7 +143,7 @@ class TcpStoreServer::Loop {
   StoreService service_;
   uint64_t next_client_ = kFirstClient;
   Clients clients_;
-  size_t strangers_ = 0;  // connected, no hello yet
+  size_t unauthenticated_ = 0;  // connected, no hello yet
   Clock::time_point next_tick_ = Clock::time_point::min();
   uint64_t warnings_ = 0;
 
@@ -183,7 +179,7 @@ void TcpStoreServer::Loop::Run() {
 }
 
 int TcpStoreServer::Loop::TickMs() const {
-  if (strangers_ == 0 && !service_.anyone_waits() && listening_) return -1;
+  if (unauthenticated_ == 0 && !service_.anyone_waits() && listening_) return -1;
   const auto tick = std::min(kTickMax, std::max(options_.hello_timeout / 4, std::chrono::milliseconds(1)));
   return static_cast<int>(tick.count());
 }
@@ -202,7 +198,7 @@ void TcpStoreServer::Loop::AcceptSome() {
 }
 
 bool TcpStoreServer::Loop::AcceptFrom(const UniqueFd& listener) {
-  for (int i = 0; i < kAcceptsPerTurn; ++i) {
+  for (int i = 0; i < kAcceptsPerIteration; ++i) {
     SocketAddress peer;
     absl::StatusOr<UniqueFd> socket = Accept(listener.get(), &peer);
     if (!socket.ok()) {
@@ -232,7 +228,7 @@ bool TcpStoreServer::Loop::AcceptFrom(const UniqueFd& listener) {
     client.socket = *std::move(socket);
     client.peer = peer;
     client.hello_deadline = Clock::now() + options_.hello_timeout;
-    ++strangers_;
+    ++unauthenticated_;
   }
   return true;
 }
@@ -240,7 +236,7 @@ bool TcpStoreServer::Loop::AcceptFrom(const UniqueFd& listener) {
 void TcpStoreServer::Loop::TurnAway(const UniqueFd& listener) {
   const std::string answer = StoreServerHello(StoreVerdict::kNoDescriptors);
   bool someone = true;
-  for (int i = 0; i < kAcceptsPerTurn && someone && spare_.valid(); ++i) {
+  for (int i = 0; i < kAcceptsPerIteration && someone && spare_.valid(); ++i) {
     spare_.reset();
     absl::StatusOr<UniqueFd> socket = Accept(listener.get(), nullptr);
     someone = socket.ok() && socket->valid();
@@ -269,7 +265,7 @@ absl::Status TcpStoreServer::Loop::Serve(Client* client, uint32_t events) {
 
 absl::Status TcpStoreServer::Loop::Read(Client* client) {
   char buffer[16 << 10];
-  for (size_t taken = 0; taken < kReadBytesPerTurn;) {
+  for (size_t taken = 0; taken < kReadBytesPerIteration;) {
     const ssize_t received = recv(client->socket.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
     if (received > 0) {
       client->in.append(buffer, static_cast<size_t>(received));
@@ -288,7 +284,7 @@ absl::Status TcpStoreServer::Loop::Read(Client* client) {
 
 absl::Status TcpStoreServer::Loop::TakeInput(Client* client) {
   absl::string_view rest = client->in;
-  if (!client->greeted) {
+  if (!client->authenticated) {
     StoreHello hello;
     LOCKSTEP_ASSIGN_OR_RETURN(const bool complete, ParseStoreHello(rest, &hello));
     if (!complete) return absl::OkStatus();
@@ -301,8 +297,8 @@ absl::Status TcpStoreServer::Loop::TakeInput(Client* client) {
       return absl::InvalidArgumentError(
           absl::StrCat("speaks version ", hello.version, ", not ", kStoreProtocolVersion));
     }
-    client->greeted = true;
-    --strangers_;
+    client->authenticated = true;
+    --unauthenticated_;
   }
   while (client->out_bytes <= kUnreadBytesMax) {
     StoreRequest request;
@@ -313,7 +309,7 @@ absl::Status TcpStoreServer::Loop::TakeInput(Client* client) {
     for (const StoreService::Answer& answer : answers) {
       Client& recipient = clients_.at(answer.client);  // Drop makes the service forget a client.
       Reply(&recipient, answer);
-      // Others are sent theirs on a turn of their own. A failure to ask for it shows there, too.
+      // Others are sent theirs in an iteration of their own. A failure to ask for it shows there, too.
       if (&recipient != client) (void)UpdateEvents(&recipient);
     }
     rest.remove_prefix(bytes);
@@ -350,7 +346,7 @@ absl::Status TcpStoreServer::Loop::UpdateEvents(Client* client) {
 
 void TcpStoreServer::Loop::Reply(Client* client, const StoreService::Answer& answer) {
   if (client->out_bytes > kUnreadBytesLimit) {
-    // Its own turn finds the connection closed. Dropping it here would pull it from under whoever is being served.
+    // Its own iteration finds the connection closed. Dropping it here would pull it from under whoever is being served.
     Warn(client->peer, "does not read its answers: disconnected");
     (void)shutdown(client->socket.get(), SHUT_RDWR);
     return;
@@ -366,10 +362,10 @@ void TcpStoreServer::Loop::Reply(Client* client, const StoreService::Answer& ans
 void TcpStoreServer::Loop::Drop(Clients::iterator entry, const absl::Status& reason) {
   Client& client = entry->second;
   // A client that leaves is daily life; one that left without a word of ours, or that spoke nonsense, is worth a line.
-  if (!client.greeted || reason.code() == absl::StatusCode::kInvalidArgument) {
-    Warn(client.peer, absl::StrCat(client.greeted ? "" : "no client of this store: ", reason.message()));
+  if (!client.authenticated || reason.code() == absl::StatusCode::kInvalidArgument) {
+    Warn(client.peer, absl::StrCat(client.authenticated ? "" : "no client of this store: ", reason.message()));
   }
-  if (!client.greeted) --strangers_;
+  if (!client.authenticated) --unauthenticated_;
   service_.Forget(client.serial);
   clients_.erase(entry);
 }
@@ -377,10 +373,10 @@ void TcpStoreServer::Loop::Drop(Clients::iterator entry, const absl::Status& rea
 void TcpStoreServer::Loop::Tick() {
   const Clock::time_point now = Clock::now();
   next_tick_ = now + std::chrono::milliseconds(std::max(TickMs(), 1));
-  if (strangers_ > 0) {
+  if (unauthenticated_ > 0) {
     for (auto client = clients_.begin(); client != clients_.end();) {
       const auto current = client++;
-      if (!current->second.greeted && now >= current->second.hello_deadline) {
+      if (!current->second.authenticated && now >= current->second.hello_deadline) {
         Drop(current, absl::DeadlineExceededError(absl::StrCat("silent for ", options_.hello_timeout.count(), " ms")));
       }
     }
@@ -414,16 +410,13 @@ absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Create(const std
     listeners.push_back(*std::move(listener));
     bound.push_back(local);
   }
-  const int epoll = epoll_create1(EPOLL_CLOEXEC);
-  if (epoll < 0) return ErrnoStatus(errno, "epoll_create1");
-  UniqueFd owned_epoll(epoll);
-  const int stop_event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (stop_event < 0) return ErrnoStatus(errno, "eventfd");
-  UniqueFd owned_event(stop_event);
-  UniqueFd spare = CopyOf(owned_event);
+  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd epoll, NewEpoll());
+  UniqueFd stop_event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!stop_event.valid()) return ErrnoStatus(errno, "eventfd");
+  UniqueFd spare = CopyOf(stop_event);
   if (!spare.valid()) return ErrnoStatus(errno, "a spare descriptor");
-  auto loop = std::make_unique<Loop>(options, std::move(listeners), std::move(owned_epoll), std::move(owned_event),
-                                     std::move(spare));
+  auto loop =
+      std::make_unique<Loop>(options, std::move(listeners), std::move(epoll), std::move(stop_event), std::move(spare));
   if (const absl::Status status = loop->Prepare(); !status.ok()) return Annotate(status, context());
   Loop* const running = loop.get();
   auto server = absl::WrapUnique(new TcpStoreServer(std::move(loop), std::move(bound)));

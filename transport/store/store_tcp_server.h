@@ -21,8 +21,8 @@ namespace lockstep {
 // Serves TcpStoreClients of any number of jobs until Stop(). Thread-safe.
 //
 // Its thread ("lockstep-store") owns every connection and the dictionary; waits are entries in a table, not threads.
-// Whoever does not speak the protocol, or stays silent before it has said hello, is disconnected with a logged warning,
-// and nobody else notices. A client that does not read its answers is no longer listened to until it does.
+// A client that breaks the protocol, or stays silent before its hello, is disconnected with a logged warning; other clients do
+// not notice. A client that does not read its answers is not served until it does.
 class TcpStoreServer {
  public:
   struct Options {
@@ -47,11 +47,11 @@ class TcpStoreServer {
   const std::vector<SocketAddress>& addresses() const { return addresses_; }
   SocketAddress address() const { return addresses_.front(); }
 
-  // OK, or why it has not been able to take connections for some time; those who wait for one know nothing of it.
+  // OK, or why it has not been able to accept connections for some time; clients that wait for one do not learn it.
   absl::Status status() const;
 
-  // Closes all connections and the listener, whether or not clients wait (they see UNAVAILABLE at once); waits for
-  // nobody. A second call does nothing.
+  // Closes all connections and the listener. Clients that wait get UNAVAILABLE at once. Waits for nobody. A second call does
+  // nothing.
   void Stop();
 
  private:

@@ -9,15 +9,13 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/deadline.h"
 #include "base/fork.h"
-#include "base/log.h"
-#include "base/mutex.h"
+#include "base/log_testing.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -68,29 +66,7 @@ class TcpWorld : public StoreWorld {
 
 INSTANTIATE_TEST_SUITE_P(Tcp, StoreConformance, testing::Values(StoreWorldFactory(TcpWorld::Create)));
 
-// Collects what is logged while it lives.
-class LogLines {
- public:
-  LogLines() { SetLogSink(&LogLines::Take, this); }
-  ~LogLines() { SetLogSink(nullptr, nullptr); }
-
-  std::vector<std::string> lines() {
-    MutexLock lock(&mu_);
-    return lines_;
-  }
-
- private:
-  static void Take(void* context, LogLevel, const char* line) {
-    auto* const self = static_cast<LogLines*>(context);
-    MutexLock lock(&self->mu_);
-    self->lines_.push_back(line);
-  }
-
-  Mutex mu_;
-  std::vector<std::string> lines_ ABSL_GUARDED_BY(mu_);
-};
-
-// A server with one well-behaved client, whom the strangers of each test must not trouble.
+// A server with one well-behaved client, whom the unauthenticated peers of each test must not trouble.
 class TcpStoreServerTest : public testing::Test {
  protected:
   void Start(const TcpStoreServer::Options& options) {
@@ -98,10 +74,10 @@ class TcpStoreServerTest : public testing::Test {
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(client_, TcpStoreClient::Connect(PortOf(server_->address()), Soon()));
   }
 
-  UniqueFd ConnectStranger() { return *Connect(server_->address(), Soon(), false); }
+  UniqueFd ConnectUnauthenticated() { return *Connect(server_->address(), Soon(), false); }
 
-  UniqueFd ConnectGreeted() {
-    UniqueFd socket = ConnectStranger();
+  UniqueFd ConnectWithHello() {
+    UniqueFd socket = ConnectUnauthenticated();
     const std::string hello = StoreClientHello();
     EXPECT_THAT(SendAll(socket.get(), hello.data(), hello.size(), Soon()), IsOk());
     char reply[kStoreHelloBytes];
@@ -128,27 +104,27 @@ class TcpStoreServerTest : public testing::Test {
   std::unique_ptr<TcpStoreClient> client_;
 };
 
-TEST_F(TcpStoreServerTest, StrangersWhoSpeakNonsenseAreDroppedWithAWarning) {
+TEST_F(TcpStoreServerTest, UnauthenticatedPeersThatSendNonsenseAreDroppedWithAWarning) {
   Start({});
   LogLines log;
   for (const absl::string_view nonsense :
        {absl::string_view("GET / HTTP/1.1\r\n\r\n"), absl::string_view("\0", 1), absl::string_view("LKSX")}) {
-    const UniqueFd stranger = ConnectStranger();
-    Send(stranger, nonsense);
-    ExpectClosedByServer(stranger);
+    const UniqueFd peer = ConnectUnauthenticated();
+    Send(peer, nonsense);
+    ExpectClosedByServer(peer);
   }
   ExpectClientWorks();
   EXPECT_THAT(log.lines(), Contains(AllOf(HasSubstr("connection from 127.0.0.1:"), HasSubstr("no client of this store"),
                                           HasSubstr("GET / HT"))));
 }
 
-TEST_F(TcpStoreServerTest, SilentAndHalfGreetedStrangersAreDroppedInTime) {
+TEST_F(TcpStoreServerTest, SilentAndHalfFinishedHandshakesAreDroppedInTime) {
   TcpStoreServer::Options options;
   options.hello_timeout = std::chrono::milliseconds(20);
   Start(options);
   LogLines log;
-  const UniqueFd silent = ConnectStranger();
-  const UniqueFd half = ConnectStranger();
+  const UniqueFd silent = ConnectUnauthenticated();
+  const UniqueFd half = ConnectUnauthenticated();
   Send(half, "LKST\x01");
   ExpectClosedByServer(silent);
   ExpectClosedByServer(half);
@@ -158,12 +134,12 @@ TEST_F(TcpStoreServerTest, SilentAndHalfGreetedStrangersAreDroppedInTime) {
 
 TEST_F(TcpStoreServerTest, AnotherVersionIsToldOursAndDropped) {
   Start({});
-  const UniqueFd stranger = ConnectStranger();
-  Send(stranger, absl::string_view("LKST\x09\0\0\0", 8));
+  const UniqueFd peer = ConnectUnauthenticated();
+  Send(peer, absl::string_view("LKST\x09\0\0\0", 8));
   char reply[kStoreHelloBytes];
-  ASSERT_THAT(ReceiveAll(stranger.get(), reply, sizeof(reply), Soon()), IsOk());
+  ASSERT_THAT(ReceiveAll(peer.get(), reply, sizeof(reply), Soon()), IsOk());
   EXPECT_EQ(std::string(reply, sizeof(reply)), StoreServerHello(StoreVerdict::kVersionNotSpoken));
-  ExpectClosedByServer(stranger);
+  ExpectClosedByServer(peer);
   ExpectClientWorks();
 }
 
@@ -173,7 +149,7 @@ TEST_F(TcpStoreServerTest, AnImpossibleRequestEndsOnlyItsOwnConnection) {
   request.key = "k";
   std::string huge = EncodeStoreRequest(request);
   StoreLittleEndian<uint32_t>(0xfffffff0, &huge[20]);
-  const UniqueFd liar = ConnectGreeted();
+  const UniqueFd liar = ConnectWithHello();
   Send(liar, huge);
   ExpectClosedByServer(liar);
   ExpectClientWorks();
@@ -186,7 +162,7 @@ TEST_F(TcpStoreServerTest, HalfARequestHoldsUpNobodyAndIsForgotten) {
   request.key = "half";
   request.first = "value";
   const std::string bytes = EncodeStoreRequest(request);
-  UniqueFd half = ConnectGreeted();
+  UniqueFd half = ConnectWithHello();
   Send(half, absl::string_view(bytes).substr(0, bytes.size() - 1));
   ExpectClientWorks();
   half.reset();
@@ -212,9 +188,9 @@ TEST_F(TcpStoreServerTest, RequestsInOneSegmentAndByteByByteAreTheSame) {
   get_reply.body = "v";
   const std::string expected = EncodeStoreReply(set_reply) + EncodeStoreReply(get_reply);
 
-  const UniqueFd at_once = ConnectGreeted();
+  const UniqueFd at_once = ConnectWithHello();
   Send(at_once, requests);
-  const UniqueFd in_pieces = ConnectGreeted();
+  const UniqueFd in_pieces = ConnectWithHello();
   for (const char byte : requests) Send(in_pieces, absl::string_view(&byte, 1));
   for (const UniqueFd* socket : {&at_once, &in_pieces}) {
     std::string reply(expected.size(), '\0');
@@ -229,7 +205,7 @@ TEST_F(TcpStoreServerTest, AClientThatDoesNotReadHoldsUpNobodyAndGetsEverythingL
   ASSERT_THAT(client_->Set("big", big, Soon()), IsOk());
   // More than the server queues for one client, so it stops listening to this one half way.
   constexpr int kRequests = 8;
-  const UniqueFd sloth = ConnectGreeted();
+  const UniqueFd sloth = ConnectWithHello();
   StoreRequest get;
   get.key = "big";
   for (int i = 0; i < kRequests; ++i) {
@@ -248,9 +224,9 @@ TEST_F(TcpStoreServerTest, ConnectionsBeyondTheLimitAreRefused) {
   TcpStoreServer::Options options;
   options.clients_max = 2;
   Start(options);
-  UniqueFd second = ConnectGreeted();
+  UniqueFd second = ConnectWithHello();
   LogLines log;
-  const UniqueFd third = ConnectStranger();
+  const UniqueFd third = ConnectUnauthenticated();
   ExpectClosedByServer(third);
   ExpectClientWorks();
   EXPECT_THAT(log.lines(), Contains(HasSubstr("refused: there are 2 connections")));

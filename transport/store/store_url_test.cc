@@ -6,7 +6,6 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "transport/net/socket.h"
 
 namespace lockstep {
 namespace {

@@ -16,13 +16,12 @@ constexpr size_t kReplyHeaderBytes = 16;
 
 std::string Hello(uint16_t detail) {
   std::string hello(kMagic);
-  AppendLittleEndian(kStoreProtocolVersion, &hello);
-  AppendLittleEndian(detail, &hello);
+  AppendLittleEndian(&hello, kStoreProtocolVersion, detail);
   return hello;
 }
 
 bool ValidOp(uint8_t op) {
-  return op >= static_cast<uint8_t>(StoreOp::kSet) && op <= static_cast<uint8_t>(StoreOp::kDelete);
+  return op >= static_cast<uint8_t>(StoreOp::kSet) && op <= static_cast<uint8_t>(StoreOp::kDelete) && op != 3;
 }
 
 }  // namespace
@@ -45,13 +44,9 @@ absl::StatusOr<bool> ParseStoreHello(absl::string_view input, StoreHello* hello)
 std::string EncodeStoreRequest(const StoreRequest& request) {
   std::string out;
   out.reserve(kRequestHeaderBytes + request.key.size() + request.first.size() + request.second.size());
-  AppendLittleEndian(request.id, &out);
-  AppendLittleEndian(static_cast<uint8_t>(request.op), &out);
-  out.append(3, '\0');
-  AppendLittleEndian(request.timeout_ms, &out);
-  AppendLittleEndian(static_cast<uint32_t>(request.key.size()), &out);
-  AppendLittleEndian(static_cast<uint32_t>(request.first.size()), &out);
-  AppendLittleEndian(static_cast<uint32_t>(request.second.size()), &out);
+  AppendLittleEndian(&out, request.id, static_cast<uint32_t>(request.op), request.timeout_ms,
+                     static_cast<uint32_t>(request.key.size()), static_cast<uint32_t>(request.first.size()),
+                     static_cast<uint32_t>(request.second.size()));
   absl::StrAppend(&out, request.key, request.first, request.second);
   return out;
 }
@@ -59,9 +54,7 @@ std::string EncodeStoreRequest(const StoreRequest& request) {
 std::string EncodeStoreReply(const StoreReply& reply) {
   std::string out;
   out.reserve(kReplyHeaderBytes + reply.body.size());
-  AppendLittleEndian(reply.id, &out);
-  AppendLittleEndian(static_cast<uint32_t>(reply.code), &out);
-  AppendLittleEndian(static_cast<uint32_t>(reply.body.size()), &out);
+  AppendLittleEndian(&out, reply.id, static_cast<uint32_t>(reply.code), static_cast<uint32_t>(reply.body.size()));
   absl::StrAppend(&out, reply.body);
   return out;
 }
@@ -103,19 +96,6 @@ absl::StatusOr<size_t> ParseStoreReply(absl::string_view input, StoreReply* repl
   reply->code = static_cast<absl::StatusCode>(code);
   reply->body = input.substr(kReplyHeaderBytes, body_bytes);
   return kReplyHeaderBytes + body_bytes;
-}
-
-std::string EncodeStoreNumber(int64_t value) {
-  std::string out;
-  AppendLittleEndian(static_cast<uint64_t>(value), &out);
-  return out;
-}
-
-absl::StatusOr<int64_t> ParseStoreNumber(absl::string_view bytes) {
-  if (bytes.size() != 8) {
-    return absl::InvalidArgumentError(absl::StrCat("a number has 8 bytes, this one ", bytes.size()));
-  }
-  return static_cast<int64_t>(LoadLittleEndian<uint64_t>(bytes.data()));
 }
 
 }  // namespace lockstep

@@ -11,7 +11,7 @@
 //   op                  first           second    body of an OK reply
 //   1 set               value                     empty
 //   2 get                                         value
-//   3 add               amount:i64                sum:i64
+//   3 reserved
 //   4 compare-and-set   expected        desired   value that stands afterwards
 //   5 wait                                        value
 //   6 delete                                      empty
@@ -50,7 +50,7 @@ struct StoreHello {
 };
 absl::StatusOr<bool> ParseStoreHello(absl::string_view input, StoreHello* hello);
 
-enum class StoreOp : uint8_t { kSet = 1, kGet = 2, kAdd = 3, kCompareAndSet = 4, kWait = 5, kDelete = 6 };
+enum class StoreOp : uint8_t { kSet = 1, kGet = 2, kCompareAndSet = 4, kWait = 5, kDelete = 6 };
 
 // Views are into the input it was parsed from.
 struct StoreRequest {
@@ -75,10 +75,6 @@ std::string EncodeStoreReply(const StoreReply& reply);
 // as soon as a header asks for more than store.h allows or cannot be ours: before its body arrives or is allocated.
 absl::StatusOr<size_t> ParseStoreRequest(absl::string_view input, StoreRequest* request);
 absl::StatusOr<size_t> ParseStoreReply(absl::string_view input, StoreReply* reply);
-
-// The 8 bytes of an i64.
-std::string EncodeStoreNumber(int64_t value);
-absl::StatusOr<int64_t> ParseStoreNumber(absl::string_view bytes);
 
 }  // namespace lockstep
 

@@ -1,6 +1,5 @@
 #include "transport/tcp/acceptor.h"
 
-#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "transport/net/epoll.h"
 
 namespace lockstep {
 namespace {
@@ -18,23 +18,13 @@ namespace {
 constexpr int kAcceptedPerPoll = 64;
 constexpr std::chrono::milliseconds kAcceptPause(100);
 
-absl::Status Watch(int events, int operation, int descriptor, uint32_t mask) {
-  epoll_event event = {};
-  event.events = mask;
-  event.data.fd = descriptor;
-  if (epoll_ctl(events, operation, descriptor, &event) == 0) return absl::OkStatus();
-  return ErrnoStatus(errno, "epoll_ctl for the listener");
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Create(const SocketAddress& bind_address, AcceptorOptions options) {
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd listener, Listen(bind_address));
   LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress address, LocalAddress(listener.get()));
-  const int descriptor = epoll_create1(EPOLL_CLOEXEC);
-  if (descriptor < 0) return ErrnoStatus(errno, "epoll_create1 for the listener");
-  UniqueFd events(descriptor);
-  LOCKSTEP_RETURN_IF_ERROR(Watch(events.get(), EPOLL_CTL_ADD, listener.get(), EPOLLIN));
+  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd events, NewEpoll());
+  LOCKSTEP_RETURN_IF_ERROR(EpollControl(events.get(), EPOLL_CTL_ADD, listener.get(), EPOLLIN, nullptr));
   return std::unique_ptr<Acceptor>(new Acceptor(std::move(listener), std::move(events), address, std::move(options)));
 }
 
@@ -49,7 +39,7 @@ std::vector<Acceptor::Arrival> Acceptor::Poll() {
   std::vector<Arrival> arrivals;
   if (accept_again_.passed()) {
     accept_again_ = Deadline::Infinite();
-    (void)Watch(events_.get(), EPOLL_CTL_MOD, listener_.get(), EPOLLIN);
+    (void)EpollControl(events_.get(), EPOLL_CTL_MOD, listener_.get(), EPOLLIN, nullptr);
   }
   AcceptAll();
   // Everyone is tried, whoever has an event: they are few, and a new one has usually said its hello already.
@@ -57,7 +47,7 @@ std::vector<Acceptor::Arrival> Acceptor::Poll() {
     Hello hello;
     Outcome outcome = Read(pending.get(), &hello);
     if (outcome == Outcome::kArrived) {
-      (void)Watch(events_.get(), EPOLL_CTL_DEL, pending->socket.get(), 0);
+      (void)EpollControl(events_.get(), EPOLL_CTL_DEL, pending->socket.get(), 0, nullptr);
       arrivals.push_back({std::move(hello), std::move(pending->socket)});
     }
     if (outcome == Outcome::kWaiting && pending->deadline.passed()) {
@@ -83,13 +73,14 @@ void Acceptor::AcceptAll() {
       // Out of descriptors, most likely. The listener would stay readable, and waiting for events would spin.
       Log(address_, socket.status().message());
       accept_again_ = Deadline::After(kAcceptPause);
-      (void)Watch(events_.get(), EPOLL_CTL_MOD, listener_.get(), 0);
+      (void)EpollControl(events_.get(), EPOLL_CTL_MOD, listener_.get(), 0, nullptr);
       return;
     }
     if (!socket->valid()) return;
     pending->socket = *std::move(socket);
     pending->deadline = Deadline::After(options_.handshake_timeout);
-    const absl::Status watched = Watch(events_.get(), EPOLL_CTL_ADD, pending->socket.get(), EPOLLIN | EPOLLRDHUP);
+    const absl::Status watched =
+        EpollControl(events_.get(), EPOLL_CTL_ADD, pending->socket.get(), EPOLLIN | EPOLLRDHUP, nullptr);
     if (!watched.ok()) {
       Log(pending->peer, watched.message());
       continue;

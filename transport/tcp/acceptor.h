@@ -1,6 +1,6 @@
 // Acceptor: the listener of a TcpTransport and the connections that have not shaken hands yet.
 //
-// Whoever connects has a deadline to say a hello that fits; strangers, silence and floods cost a bounded number of
+// Whoever connects has a deadline to say a hello that fits; unauthenticated peers, silence and floods cost a bounded number of
 // descriptors, one log line a second, and nothing else. All of it hides behind one epoll descriptor of its own, so that
 // they do not crowd the events of the connections that carry data either.
 
@@ -9,12 +9,9 @@
 
 #include <array>
 #include <chrono>
-#include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/deadline.h"
 #include "base/fork.h"

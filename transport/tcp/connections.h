@@ -1,8 +1,8 @@
-// Connections: who is connected with whom on which channel, and how that came about.
+// Connections: which ranks are connected on which channel, and how they get there.
 //
-// One socket serves two ranks on a channel, both ways. Whoever sends first makes it, or who has waited for a message for some
-// time: the listener of a peer that has gone refuses, and nothing else would tell. When both do at once, the one that the lower
-// rank makes counts:
+// One socket serves two ranks on a channel, both ways. The rank that sends first makes it, or the rank that has waited for a
+// message for some time: only a refusal by the listener tells that a peer has gone. If both connect at once, the connection
+// of the lower rank counts:
 //
 //   a hello arrives while this rank     and is answered            because
 //   waits, or pauses between attempts   accepted                   nothing of ours is under way
@@ -12,12 +12,12 @@
 //   is connected with another process   duplicate                  two processes claim one rank
 //   has broken the channel off          aborted
 //
-// No message is lost on the way: none is sent before a connection is accepted, and a pair accepts one. A higher rank
-// that was told "crossed" tries again now and then until the other's connection is there, so that it learns when that
-// never comes. What is learnt in the end goes for both directions.
+// No message is lost: none is sent before a connection is accepted, and a pair accepts one. A higher rank that was answered
+// "crossed" tries again now and then until the other's connection is there, so that it learns when that never comes. The
+// final result counts for both directions.
 //
-// A connection of several sockets begins with the first, which all of that is about; whoever made it makes the others,
-// one after the other, and messages flow when all are there.
+// For a connection of several sockets, all of this is about the first. The rank that made it makes the others, one after the
+// other, and messages flow when all are there.
 
 #ifndef TRANSPORT_TCP_CONNECTIONS_H_
 #define TRANSPORT_TCP_CONNECTIONS_H_
@@ -78,17 +78,16 @@ class Connections {
   // Begins to connect; false when that is under way or over.
   bool Connect(Connection* connection, const SocketAddress& address);
 
-  // Connects after receive_patience, unless there is a connection or this rank has begun to make one. False when that is so
-  // already, or will be.
+  // Connects after receive_patience, unless there is a connection by then. False if this rank connects, or will, anyway.
   bool Await(Connection* connection, const SocketAddress& address);
 
   // What epoll says of its socket.
   void OnEvents(Connection* connection, uint32_t mask);
 
-  // Decides on a hello that fits, as the table above says, and answers it.
+  // Answers a hello that fits, by the table above.
   void Admit(Acceptor::Arrival arrival);
 
-  // Goes on with all that are being made. True when one has ended.
+  // Goes on with all attempts to connect. Returns whether one has ended.
   bool Advance();
   Deadline next_deadline() const;
 
@@ -99,7 +98,7 @@ class Connections {
   void ReleaseAborted();
 
  private:
-  // Whether nothing of it is there or being made.
+  // Whether there is no socket and no attempt.
   static bool Untried(const Connection& connection);
   // Begins to connect where the patience is over.
   void ConnectAwaited();

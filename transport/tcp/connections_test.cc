@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/fork.h"
+#include "base/log_testing.h"
 #include "base/rank.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"

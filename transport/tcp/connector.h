@@ -8,10 +8,10 @@
 //   connected  -
 //   failed     -
 //
-// All ranks listen before any knows where, so a refusal is final: that rank has gone. Other attempts end
-// `connect_timeout` after the first, or after the first that crossed another. A peer that is connected but has not
-// answered is not late: it answers when it next drives its transport, and until then the message stays with its sender
-// like any that nobody receives.
+// All ranks listen before any rank knows the addresses. So a refusal is final: that rank has gone. Other attempts end
+// `connect_timeout` after the first, or after the first that crossed another. A connected peer that has not answered is not
+// late: it answers when it next drives its transport. Until then the message stays with its sender, like any message that
+// nobody receives.
 
 #ifndef TRANSPORT_TCP_CONNECTOR_H_
 #define TRANSPORT_TCP_CONNECTOR_H_

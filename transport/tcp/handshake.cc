@@ -12,30 +12,18 @@ namespace {
 constexpr size_t kBodyFixedBytes = 36;
 constexpr uint32_t kRankMax = std::numeric_limits<int>::max();
 
-unsigned char* Bytes(std::string* text) { return reinterpret_cast<unsigned char*>(&(*text)[0]); }
-
 }  // namespace
 
 std::string EncodeHello(const Hello& hello) {
   LOCKSTEP_CHECK(hello.job_id.size() <= kJobIdBytesMax) << hello.job_id.size() << " bytes of job id";
   LOCKSTEP_CHECK(hello.authentication.size() <= kHelloBodyBytesMax - kBodyFixedBytes - kJobIdBytesMax);
   const size_t body_bytes = kBodyFixedBytes + hello.job_id.size() + hello.authentication.size();
-  std::string encoded(kHelloPrefixBytes + kBodyFixedBytes, '\0');
-  unsigned char* const prefix = Bytes(&encoded);
-  StoreLittleEndian<uint32_t>(kHelloMagic, prefix);
-  StoreLittleEndian<uint16_t>(kTcpProtocolVersion, prefix + 4);
-  StoreLittleEndian<uint32_t>(static_cast<uint32_t>(body_bytes), prefix + 8);
-  unsigned char* const body = prefix + kHelloPrefixBytes;
-  StoreLittleEndian<uint64_t>(hello.world_id, body);
-  StoreLittleEndian<uint32_t>(static_cast<uint32_t>(hello.source.value()), body + 8);
-  StoreLittleEndian<uint32_t>(static_cast<uint32_t>(hello.target.value()), body + 12);
-  StoreLittleEndian<uint32_t>(hello.channel, body + 16);
-  StoreLittleEndian<uint32_t>(hello.chunk_bytes, body + 20);
-  StoreLittleEndian<uint32_t>(hello.instance, body + 24);
-  StoreLittleEndian<uint16_t>(hello.socket, body + 28);
-  StoreLittleEndian<uint16_t>(hello.sockets, body + 30);
-  StoreLittleEndian<uint16_t>(static_cast<uint16_t>(hello.job_id.size()), body + 32);
-  StoreLittleEndian<uint16_t>(static_cast<uint16_t>(hello.authentication.size()), body + 34);
+  std::string encoded;
+  AppendLittleEndian(&encoded, kHelloMagic, kTcpProtocolVersion, uint16_t{0}, static_cast<uint32_t>(body_bytes),
+                     hello.world_id, static_cast<uint32_t>(hello.source.value()),
+                     static_cast<uint32_t>(hello.target.value()), hello.channel, hello.chunk_bytes, hello.instance,
+                     hello.socket, hello.sockets, static_cast<uint16_t>(hello.job_id.size()),
+                     static_cast<uint16_t>(hello.authentication.size()));
   absl::StrAppend(&encoded, hello.job_id, hello.authentication);
   return encoded;
 }

@@ -86,7 +86,7 @@ std::string EncodeHello(const Hello& hello);
 
 // The first kHelloPrefixBytes of a hello.
 struct HelloPrefix {
-  bool ours = false;  // whether the magic is right: if not, a stranger
+  bool ours = false;  // whether the magic is right: if not, an unauthenticated peer
   uint16_t version = 0;
   uint32_t body_bytes = 0;  // as claimed: not checked against kHelloBodyBytesMax
 };

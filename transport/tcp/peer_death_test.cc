@@ -7,11 +7,9 @@
 
 #include <chrono>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "base/deadline.h"
 #include "base/fork.h"
 #include "base/fork_testing.h"

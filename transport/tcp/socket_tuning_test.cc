@@ -2,13 +2,16 @@
 
 #include <sys/socket.h>
 
+#include <string>
+
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/deadline.h"
 #include "base/fork.h"
 #include "base/status_matchers.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "transport/net/socket.h"
-#include "transport/tcp/congestion_control.h"
 
 namespace lockstep {
 namespace {
@@ -57,6 +60,31 @@ TEST_F(SocketTuningTest, WhatCannotBeHadIsLeft) {
   tuning.send_buffer_bytes = 20'000;
   Tune(socket_.get(), tuning);
   EXPECT_EQ(Buffer(SO_SNDBUF), 40'000);
+}
+
+TEST_F(SocketTuningTest, AConnectionOverLoopbackStaysOnTheHost) {
+  EXPECT_TRUE(StaysOnHost(socket_.get()));
+  EXPECT_FALSE(StaysOnHost(listener_.get())) << "connected with nobody";
+}
+
+TEST_F(SocketTuningTest, AConnectionThatStaysOnTheHostGetsReno) {
+  ChooseCongestionControl(socket_.get(), "");
+  EXPECT_EQ(CongestionControlOf(socket_.get()), "reno");
+}
+
+TEST_F(SocketTuningTest, TheOptionComesBeforeTheRule) {
+  const std::string before = CongestionControlOf(listener_.get());  // the system's default: allowed, whatever it is
+  ASSERT_THAT(SetCongestionControl(socket_.get(), "reno"), IsOk());
+  ChooseCongestionControl(socket_.get(), before);
+  EXPECT_EQ(CongestionControlOf(socket_.get()), before);
+}
+
+TEST_F(SocketTuningTest, AnUnknownNameLeavesTheConnectionAsItIs) {
+  const std::string before = CongestionControlOf(socket_.get());
+  ChooseCongestionControl(socket_.get(), "nonsense");
+  EXPECT_EQ(CongestionControlOf(socket_.get()), before);
+  EXPECT_THAT(SetCongestionControl(socket_.get(), "nonsense"),
+              StatusIs(absl::StatusCode::kNotFound, testing::HasSubstr("'nonsense' (this system allows: ")));
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ ssize_t StripedStream::Run(const iovec* pieces, int count, Move move) {
     const size_t stripe_left = stripe_bytes_ - position_ % stripe_bytes_;
     const int cut_count = Cut(pieces, count, moved, stripe_left, cut);
     const ssize_t result = move(streams_[position_ / stripe_bytes_ % streams_.size()].get(), cut, cut_count);
-    // The end and errors are told by a call of their own: the next one meets them again.
+    // The next call returns the end or the error.
     if (result <= 0) return moved > 0 ? static_cast<ssize_t>(moved) : result;
     moved += result;
     position_ += result;

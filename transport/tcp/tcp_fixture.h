@@ -1,4 +1,4 @@
-// What the tests of the TCP transport share: a world in one process, strangers that talk to its ranks, and listeners
+// What the tests of the TCP transport share: a world in one process, unauthenticated peers that talk to its ranks, and listeners
 // that are none of its ranks.
 
 #ifndef TRANSPORT_TCP_TCP_FIXTURE_H_
@@ -16,7 +16,6 @@
 #include "absl/strings/string_view.h"
 #include "base/deadline.h"
 #include "base/fork.h"
-#include "base/log.h"
 #include "base/rank.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
@@ -29,20 +28,6 @@
 #include "transport/transport.h"
 
 namespace lockstep {
-
-// Collects log lines while it lives.
-class LogLines {
- public:
-  LogLines() {
-    SetLogSink([](void* lines, LogLevel, const char* line) { static_cast<LogLines*>(lines)->lines_.push_back(line); },
-               this);
-  }
-  ~LogLines() { SetLogSink(nullptr, nullptr); }
-  const std::vector<std::string>& lines() const { return lines_; }
-
- private:
-  std::vector<std::string> lines_;
-};
 
 // Of this process: a connection within it has two.
 inline ptrdiff_t OpenDescriptors() {

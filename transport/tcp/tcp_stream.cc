@@ -1,6 +1,5 @@
 #include "transport/tcp/tcp_stream.h"
 
-#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -8,6 +7,7 @@
 #include <cerrno>
 
 #include "base/status.h"
+#include "transport/net/epoll.h"
 
 namespace lockstep {
 namespace {
@@ -19,10 +19,8 @@ constexpr size_t kDiscardBytes = size_t{1} << 20;
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<TcpSocket>> TcpSocket::Create(UniqueFd socket, int events, void* event_data) {
-  epoll_event event = {};
-  event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
-  event.data.ptr = event_data;
-  if (epoll_ctl(events, EPOLL_CTL_ADD, socket.get(), &event) != 0) return ErrnoStatus(errno, "epoll_ctl");
+  LOCKSTEP_RETURN_IF_ERROR(
+      EpollControl(events, EPOLL_CTL_ADD, socket.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, event_data));
   return std::shared_ptr<TcpSocket>(new TcpSocket(std::move(socket), events));
 }
 

@@ -1,8 +1,6 @@
 #include "transport/tcp/tcp_transport.h"
 
-#include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/timerfd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,9 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "base/log.h"
 #include "base/status.h"
-#include "transport/tcp/congestion_control.h"
+#include "transport/net/epoll.h"
 
 namespace lockstep {
 namespace {
@@ -23,21 +20,6 @@ constexpr size_t kTriedLinksMax = 8;
 // How often Progress asks epoll all the same: new connections and closed ones are seen nowhere else.
 constexpr int kProgressPerPoll = 128;
 constexpr int kEventsPerPoll = 64;
-
-absl::StatusOr<UniqueFd> Descriptor(int descriptor, const char* call) {
-  if (descriptor < 0) return ErrnoStatus(errno, call);
-  return UniqueFd(descriptor);
-}
-
-// `data` comes back with the events: the address of a TcpTransport's acceptor_ or armed_ (for its timer). All others
-// name a Connection.
-absl::Status Watch(int events, int descriptor, uint32_t mask, void* data) {
-  epoll_event event = {};
-  event.events = mask;
-  event.data.ptr = data;
-  if (epoll_ctl(events, EPOLL_CTL_ADD, descriptor, &event) == 0) return absl::OkStatus();
-  return ErrnoStatus(errno, "epoll_ctl");
-}
 
 ConnectionsOptions ConnectionsOptionsFrom(const TcpTransportOptions& options, int events) {
   ConnectionsOptions result;
@@ -60,13 +42,7 @@ absl::StatusOr<std::unique_ptr<TcpTransport>> TcpTransport::Create(TcpTransportO
   const auto invalid = [](absl::string_view what) {
     return absl::InvalidArgumentError(absl::StrCat("tcp transport: ", what));
   };
-  if (options.size < 1) return invalid(absl::StrCat("a world of ", options.size, " ranks"));
-  if (options.rank.value() < 0 || options.rank.value() >= options.size) {
-    return invalid(absl::StrCat("rank ", options.rank.value(), " in a world of ", options.size));
-  }
-  if (options.job_id.size() > kJobIdBytesMax) {
-    return invalid(absl::StrCat("a job id of ", options.job_id.size(), " bytes, more than ", kJobIdBytesMax));
-  }
+  LOCKSTEP_RETURN_IF_ERROR(CheckWorld("tcp", options.rank, options.size, options.job_id, kJobIdBytesMax));
   if (options.sockets < 1 || options.sockets > kTcpSocketsMax) {
     return invalid(absl::StrCat(options.sockets, " sockets a connection, not 1 to ", kTcpSocketsMax));
   }
@@ -84,15 +60,16 @@ absl::StatusOr<std::unique_ptr<TcpTransport>> TcpTransport::Create(TcpTransportO
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Acceptor> acceptor, Acceptor::Create(options.bind_address, accepting));
   // Tried here, so that a wrong name is an error now, not at the first message.
   LOCKSTEP_RETURN_IF_ERROR(SetCongestionControl(acceptor->listener(), options.tuning.congestion_control));
-  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd events, Descriptor(epoll_create1(EPOLL_CLOEXEC), "epoll_create1"));
-  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd timer,
-                            Descriptor(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC), "timerfd_create"));
+  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd events, NewEpoll());
+  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd timer, NewTimer());
   LOCKSTEP_ASSIGN_OR_RETURN(Wakeup wakeup, Wakeup::Create());
   std::unique_ptr<TcpTransport> transport(new TcpTransport(std::move(options), std::move(acceptor), std::move(events),
                                                            std::move(timer), std::move(wakeup)));
+  // What comes back with an event names acceptor_, armed_ (for the timer), or else a Connection.
+  const int epoll = transport->events_.get();
   LOCKSTEP_RETURN_IF_ERROR(
-      Watch(transport->events_.get(), transport->acceptor_->event_descriptor(), EPOLLIN, &transport->acceptor_));
-  LOCKSTEP_RETURN_IF_ERROR(Watch(transport->events_.get(), transport->timer_.get(), EPOLLIN, &transport->armed_));
+      EpollControl(epoll, EPOLL_CTL_ADD, transport->acceptor_->event_descriptor(), EPOLLIN, &transport->acceptor_));
+  LOCKSTEP_RETURN_IF_ERROR(EpollControl(epoll, EPOLL_CTL_ADD, transport->timer_.get(), EPOLLIN, &transport->armed_));
   return transport;
 }
 
@@ -126,7 +103,7 @@ std::string TcpTransport::DescribePeer(Rank peer) const {
 
 void TcpTransport::Send(Rank target, ChannelId channel, const Envelope& envelope, const void* data, size_t bytes,
                         Operation* operation) {
-  if (absl::Status status = links_.CheckPeer(target); !status.ok()) return operation->complete(operation, status);
+  if (const absl::Status status = CheckPeer(target); !status.ok()) return operation->complete(operation, status);
   Forked();
   Connection* const connection = connections_.Get(target, channel);
   if (connection->waiting()) {
@@ -141,8 +118,8 @@ void TcpTransport::Send(Rank target, ChannelId channel, const Envelope& envelope
 
 void TcpTransport::Receive(Rank source, ChannelId channel, const Envelope& expected, const Sink& sink,
                            Operation* operation) {
-  absl::Status status = links_.CheckPeer(source);
-  if (status.ok()) status = LinkTable::CheckSink(sink);
+  absl::Status status = CheckPeer(source);
+  if (status.ok()) status = CheckSink(sink);
   if (!status.ok()) return operation->complete(operation, status);
   Forked();
   Connection* const connection = connections_.Get(source, channel);
@@ -152,13 +129,13 @@ void TcpTransport::Receive(Rank source, ChannelId channel, const Envelope& expec
 }
 
 Transport::Exchanged TcpTransport::Exchange(Rank peer, ChannelId channel, const Envelope& envelope, const void* data,
-                                            const Sink& sink, int looks) {
+                                            const Sink& sink, int polls) {
   // Whatever is not as it should be, Send and Receive say.
-  if (!links_.CheckPeer(peer).ok() || !LinkTable::CheckSink(sink).ok() || Forked()) return Exchanged::kNothing;
+  if (!CheckPeer(peer).ok() || !CheckSink(sink).ok() || Forked()) return Exchanged::kNothing;
   // Progress is to ask epoll.
   if (++progress_without_poll_ >= kProgressPerPoll) return Exchanged::kNothing;
   Connection* const connection = connections_.Get(peer, channel);
-  return links_.Exchange(connection->send, connection->receive, envelope, data, sink, looks);
+  return links_.Exchange(connection->send, connection->receive, envelope, data, sink, polls);
 }
 
 bool TcpTransport::Progress() {
@@ -266,15 +243,7 @@ void TcpTransport::Abort(const absl::Status& status) {
 
 absl::Status TcpTransport::Close(Deadline deadline) {
   LOCKSTEP_CHECK(!links_.running()) << "a completion may not close its transport";
-  if (closed_) return absl::OkStatus();
-  while (links_.sends_pending() && !deadline.passed()) {
-    if (!Progress()) WaitForEvent(deadline);
-  }
-  const bool cut_off = links_.sends_pending();
-  closed_ = true;
-  Abort(absl::CancelledError("tcp transport: closed"));
-  if (cut_off) return absl::DeadlineExceededError("tcp transport: closed before every send was under way");
-  return absl::OkStatus();
+  return FlushAndClose(this, deadline, &closed_, [this] { return links_.sends_pending(); });
 }
 
 }  // namespace lockstep

@@ -1,20 +1,19 @@
-// The TCP transport: one socket for each (pair of ranks, channel), on which data flows both ways.
+// TcpTransport: messages over one socket for each (pair of ranks, channel), on which data flows both ways.
 //
-// Whoever sends first on a channel connects to the other's listener, and so does who has waited for a message for some time
-// (transport/tcp/connections.h says why, and what happens when both do). So channels are independent by construction, TCP's
-// window is the flow control, and acknowledgements ride on the data that flows back. The receiver reads only what receives
-// were posted for: a message nobody receives stays in the kernel's buffers and with its sender, also after a receive found
-// something else than it expected. System calls: one to send and one to receive a message that fits, header included, and
-// epoll_wait now and then.
+// The rank that sends first on a channel connects to the other's listener, and so does a rank that has waited for a message
+// for some time (transport/tcp/connections.h says why, and what happens when both do). So channels are independent, TCP's
+// window is the flow control, and acknowledgements ride on the data that flows back. The receiver reads only what receives were
+// posted for: a message that nobody receives stays in the kernel's buffers and with its sender, also after a receive found
+// something unexpected. System calls: one to send and one to receive a message that fits, header included, and epoll_wait now
+// and then.
 //
-// Events. Sockets are in one epoll set, edge-triggered, and only Progress() takes events out of it. Between calls this
-// holds for each link with operations:
-//   - it is not ready, and every byte (or room) that came since its stream last said EAGAIN is an event still in the
-//   set;
-//   - or it is ready and scheduled, and the sleepers are told that work is left (transport/sleepers.h).
-// Memory that zero-copy sends wait for is an event too (EPOLLERR), when the kernel releases it.
-// WaitForEvent therefore sleeps in poll() on the epoll descriptor, which takes no event out. An operation posted meanwhile
-// is tried at once, which leaves it in one of the two states too. So nothing is lost, whoever takes the events.
+// Events. Sockets are in one epoll set, edge-triggered, and only Progress() takes events out of it. Between calls this holds
+// for each link with operations:
+//   - It is not ready, and every byte (or room) that came since its stream last said EAGAIN is an event still in the set;
+//   - or it is ready and scheduled, and the sleepers know that work is left (transport/sleepers.h).
+// When the kernel releases memory of zero-copy sends, that is an event too (EPOLLERR). WaitForEvent sleeps in poll() on the
+// epoll descriptor, which takes no event out. An operation that is posted meanwhile is tried at once, which leaves it in one
+// of the two states. So no event is lost, whichever thread takes it.
 
 #ifndef TRANSPORT_TCP_TCP_TRANSPORT_H_
 #define TRANSPORT_TCP_TCP_TRANSPORT_H_
@@ -36,6 +35,7 @@
 #include "transport/link/link_table.h"
 #include "transport/net/socket.h"
 #include "transport/pollable_transport.h"
+#include "transport/posting.h"
 #include "transport/sleepers.h"
 #include "transport/tcp/acceptor.h"
 #include "transport/tcp/connections.h"
@@ -59,11 +59,11 @@ struct TcpTransportOptions {
   uint32_t chunk_bytes = uint32_t{1} << 20;
   // How long an accepted connection may take to say who it is.
   std::chrono::milliseconds handshake_timeout{5000};
-  // How long a peer's listener is tried for that cannot be reached. One that refuses is not tried again.
+  // How long to try a peer's listener that cannot be reached. A refusal is final.
   std::chrono::milliseconds connect_timeout{10000};
-  // How long a receive waits for the peer to connect before this rank does. A peer that has gone refuses.
+  // How long a receive waits for the peer to connect before this rank connects.
   std::chrono::milliseconds receive_patience{1000};
-  // Connections that have not said who they are; beyond that the oldest is dropped.
+  // Unauthenticated connections; beyond that the oldest is dropped.
   int pending_connections_max = 128;
   // Through which reductions read: about a quarter of a core's private cache.
   size_t staging_bytes = size_t{256} << 10;
@@ -83,11 +83,12 @@ class TcpTransport final : public PollableTransport {
   static absl::StatusOr<std::unique_ptr<TcpTransport>> Create(TcpTransportOptions options);
   ~TcpTransport() override;
 
-  // Where this rank listens, to be told to the others.
+  // Where this rank listens, for the others.
   const SocketAddress& address() const { return address_; }
 
-  // Where each rank listens; one's own entry is not used. To be called once, before the first Send. INVALID_ARGUMENT
-  // for another number of addresses than ranks.
+  // Where each rank listens; this rank's own entry is not used.
+  // REQUIRES  called once, before the first Send
+  // ERRORS    INVALID_ARGUMENT  the number of addresses is not that of the ranks
   absl::Status SetPeers(std::vector<SocketAddress> peers);
 
   const char* name() const override { return "tcp"; }
@@ -99,7 +100,7 @@ class TcpTransport final : public PollableTransport {
   void Receive(Rank source, ChannelId channel, const Envelope& expected, const Sink& sink,
                Operation* operation) override;
   Exchanged Exchange(Rank peer, ChannelId channel, const Envelope& envelope, const void* data, const Sink& sink,
-                     int looks) override;
+                     int polls) override;
   bool Progress() override;
   void WaitForEvent(Deadline deadline) override;
   void Wake() override { sleepers_.Wake(); }
@@ -118,6 +119,7 @@ class TcpTransport final : public PollableTransport {
   TcpTransport(TcpTransportOptions options, std::unique_ptr<Acceptor> acceptor, UniqueFd events, UniqueFd timer,
                Wakeup wakeup);
 
+  absl::Status CheckPeer(Rank peer) const { return lockstep::CheckPeer(name(), options_.rank, options_.size, peer); }
   // True in a forked child, where every descriptor is closed; breaks all links then.
   bool Forked();
   // Runs what is scheduled. True when anything moved.

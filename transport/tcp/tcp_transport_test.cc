@@ -1,4 +1,4 @@
-// What is TCP's own: strangers at the listener, hellos that do not fit, connections that break, and many of them.
+// What is TCP's own: unauthenticated peers at the listener, hellos that do not fit, connections that break, and many of them.
 // connections_test.cc has how they are made, tests/transport_conformance.h what every transport promises,
 // peer_death_test.cc processes that die.
 
@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "base/deadline.h"
 #include "base/fork.h"
+#include "base/log_testing.h"
 #include "base/rank.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
@@ -79,22 +80,22 @@ TEST_F(TcpTransportTest, DescribesPeersByAddress) {
 }
 
 // Garbage, half a handshake and silence, beside an exchange on each channel that opens connections of its own.
-TEST_F(TcpTransportTest, StrangersReachNoRankAndAreLoggedOnceASecond) {
+TEST_F(TcpTransportTest, UnauthenticatedPeersReachNoRankAndAreLoggedOnceASecond) {
   Create(2, [](TcpTransportOptions* options) { options->handshake_timeout = std::chrono::milliseconds(50); });
   LogLines log;
   const std::string hello = EncodeHello(AHello(0));
-  std::vector<UniqueFd> strangers;
+  std::vector<UniqueFd> unauthenticated;
   for (int i = 0; i < 10; ++i) {
-    strangers.push_back(Say(1, "GET / HTTP/1.1\r\nHost: example\r\n\r\n"));
-    strangers.push_back(Say(1, std::string(100'000, '\0')));
-    strangers.push_back(Say(1, hello.substr(0, 5)));
-    strangers.push_back(Say(1, hello.substr(0, hello.size() - 1)));
-    strangers.push_back(Say(1, ""));
+    unauthenticated.push_back(Say(1, "GET / HTTP/1.1\r\nHost: example\r\n\r\n"));
+    unauthenticated.push_back(Say(1, std::string(100'000, '\0')));
+    unauthenticated.push_back(Say(1, hello.substr(0, 5)));
+    unauthenticated.push_back(Say(1, hello.substr(0, hello.size() - 1)));
+    unauthenticated.push_back(Say(1, ""));
     Say(1, hello.substr(0, 20));  // and gone again
     Exchange(i);
   }
-  for (const UniqueFd& stranger : strangers) {
-    EXPECT_THAT(ReadAnswer(stranger.get()), StatusIs(Code::kUnavailable, testing::_)) << "closed, without an answer";
+  for (const UniqueFd& peer : unauthenticated) {
+    EXPECT_THAT(ReadAnswer(peer.get()), StatusIs(Code::kUnavailable, testing::_)) << "closed, without an answer";
   }
   Exchange(100);
   EXPECT_GE(log.lines().size(), 1);

@@ -1,6 +1,6 @@
 // Zero-copy sends over sockets. The kernel copies what reaches a socket of the same machine, but not before: what waits
 // for the peer's window lies in the sender's memory, and that is what most of this plays with. tcp_conformance_test.cc has
-// everything else with zero-copy sends on; zero_copy_sends_test.cc what needs no socket.
+// everything else with zero-copy sends on; zero_copy_stream_test.cc what needs no socket.
 
 #include <poll.h>
 #include <sys/mman.h>
@@ -21,6 +21,7 @@
 #include "base/fork.h"
 #include "base/fork_testing.h"
 #include "base/log.h"
+#include "base/log_testing.h"
 #include "base/rank.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
@@ -30,7 +31,6 @@
 #include "transport/net/socket.h"
 #include "transport/tcp/handshake.h"
 #include "transport/tcp/tcp_fixture.h"
-#include "transport/tcp/tcp_testing.h"
 #include "transport/tcp/tcp_transport.h"
 #include "transport/transport.h"
 

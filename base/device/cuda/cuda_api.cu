@@ -171,9 +171,6 @@ CudaApi MakeLinkedCudaApi() {
   api.device_get_pci_bus_id = [](char* address, int bytes, int device) -> int {
     return cudaDeviceGetPCIBusId(address, bytes, device);
   };
-  api.device_get_memory_pools_supported = [](int* supported, int device) -> int {
-    return cudaDeviceGetAttribute(supported, cudaDevAttrMemoryPoolsSupported, device);
-  };
   api.device_get_stream_priority_range = [](int* least, int* greatest) -> int {
     return cudaDeviceGetStreamPriorityRange(least, greatest);
   };
@@ -204,10 +201,6 @@ CudaApi MakeLinkedCudaApi() {
     return cudaHostAlloc(memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
   };
   api.free_host = [](void* memory) -> int { return cudaFreeHost(memory); };
-  api.malloc_async = [](void** memory, size_t bytes, void* stream) -> int {
-    return cudaMallocAsync(memory, bytes, AsStream(stream));
-  };
-  api.free_async = [](void* memory, void* stream) -> int { return cudaFreeAsync(memory, AsStream(stream)); };
   api.pointer_get_attributes = PointerGetAttributes;
   return api;
 }

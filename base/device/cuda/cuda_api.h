@@ -1,9 +1,9 @@
-// CUDA's runtime as a table of functions: every entry point of it that code compiled by the host's compiler calls.
+// CUDA's runtime as a table of functions: every entry point that code of the host's compiler calls.
 //
-// The types are plain C++ (streams and events are void*, errors are int), so nobody but cuda_api.cu sees CUDA's
-// headers. The table is filled from the statically linked runtime, or, in a build without CUDA, with functions that
-// answer so; tests put a fake in its place (base/device/cuda/cuda_api_testing.h). Each function is CUDA's of the same name in
-// CamelCase, with its semantics, threads and errors, unless it says otherwise.
+// The types are plain C++ (streams and events are void*, errors are int), so only cuda_api.cu includes CUDA's headers. The
+// table is filled from the statically linked runtime. In a build without CUDA its functions return errors. Tests replace it
+// by a fake (base/device/cuda/cuda_api_testing.h). Each function has the semantics, threads and errors of CUDA's function of
+// the same name in CamelCase, unless its comment differs.
 
 #ifndef BASE_DEVICE_CUDA_CUDA_API_H_
 #define BASE_DEVICE_CUDA_CUDA_API_H_
@@ -53,7 +53,7 @@ enum CudaCode : int {
   kCudaCaptureWrongThread = 908,
 };
 
-// Handles with a meaning of their own. Null is what kCudaLegacyStream is: the current device's legacy default stream.
+// Special handles. Null means the same as kCudaLegacyStream: the current device's legacy default stream.
 constexpr unsigned long kCudaLegacyStream = 0x1;
 constexpr unsigned long kCudaPerThreadStream = 0x2;
 
@@ -68,7 +68,7 @@ struct CudaPointer {
 };
 
 struct CudaApi {
-  // Errors. The last one of the calling thread is cleared by asking for it.
+  // get_last_error clears the calling thread's last error.
   const char* (*get_error_name)(int code);
   const char* (*get_error_string)(int code);
   int (*get_last_error)();
@@ -82,8 +82,6 @@ struct CudaApi {
   int (*set_device)(int device);
   // "0000:3b:00.0", NUL-terminated, if `bytes` has room for it (13 do).
   int (*device_get_pci_bus_id)(char* address, int bytes, int device);
-  // cudaDevAttrMemoryPoolsSupported, 0 or 1.
-  int (*device_get_memory_pools_supported)(int* supported, int device);
   int (*device_get_stream_priority_range)(int* least, int* greatest);
 
   // cudaStreamCreateWithPriority with cudaStreamNonBlocking.
@@ -118,8 +116,6 @@ struct CudaApi {
   // cudaHostAlloc, portable and mapped.
   int (*host_alloc)(void** memory, size_t bytes);
   int (*free_host)(void* memory);
-  int (*malloc_async)(void** memory, size_t bytes, void* stream);
-  int (*free_async)(void* memory, void* stream);
   int (*pointer_get_attributes)(CudaPointer* attributes, const void* pointer);
 };
 
@@ -128,10 +124,10 @@ const CudaApi& TheCudaApi();
 
 namespace internal {
 
-// Of this binary: defined by cuda_api.cu or cuda_api_stub.cc.
+// This binary's table, from cuda_api.cu or cuda_api_stub.cc.
 const CudaApi& LinkedCudaApi();
 
-// Puts another table in the place of the linked one, or that back (null). Not while anybody uses CUDA through it.
+// Replaces the linked table, or restores it (null). REQUIRES that nobody uses CUDA through it meanwhile.
 void ReplaceCudaApi(const CudaApi* api);
 
 }  // namespace internal

@@ -20,7 +20,6 @@ CudaApi MakeLinkedCudaApi() {
   api.get_device = BuiltWithoutCuda;
   api.set_device = BuiltWithoutCuda;
   api.device_get_pci_bus_id = BuiltWithoutCuda;
-  api.device_get_memory_pools_supported = BuiltWithoutCuda;
   api.device_get_stream_priority_range = BuiltWithoutCuda;
   api.stream_create = BuiltWithoutCuda;
   api.stream_destroy = BuiltWithoutCuda;
@@ -41,8 +40,6 @@ CudaApi MakeLinkedCudaApi() {
   api.free = BuiltWithoutCuda;
   api.host_alloc = BuiltWithoutCuda;
   api.free_host = BuiltWithoutCuda;
-  api.malloc_async = BuiltWithoutCuda;
-  api.free_async = BuiltWithoutCuda;
   api.pointer_get_attributes = BuiltWithoutCuda;
   return api;
 }

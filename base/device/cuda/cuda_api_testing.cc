@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/check.h"
 #include "base/deadline.h"
 #include "base/device/host_device.h"
@@ -321,8 +320,8 @@ int FakeCuda::Table::StreamWaitValue(void* stream, const void* address, uint32_t
     FakeStream* const in = Find(fake, stream);
     if (in == nullptr) return kCudaInvalidHandle;
     if (!IsPinned(fake, address, sizeof(value))) return kCudaInvalidValue;
-    const auto* const word = static_cast<const std::atomic<uint32_t>*>(address);
-    return in->stream->AwaitValue(word, value).ok() ? kCudaSuccess : kCudaOutOfMemory;
+    const auto* const flag = static_cast<const std::atomic<uint32_t>*>(address);
+    return in->stream->AwaitValue(flag, value).ok() ? kCudaSuccess : kCudaOutOfMemory;
   });
 }
 
@@ -331,8 +330,8 @@ int FakeCuda::Table::StreamWriteValue(void* stream, void* address, uint32_t valu
     FakeStream* const in = Find(fake, stream);
     if (in == nullptr) return kCudaInvalidHandle;
     if (!IsPinned(fake, address, sizeof(value))) return kCudaInvalidValue;
-    auto* const word = static_cast<std::atomic<uint32_t>*>(address);
-    return in->stream->WriteValue(word, value).ok() ? kCudaSuccess : kCudaOutOfMemory;
+    auto* const flag = static_cast<std::atomic<uint32_t>*>(address);
+    return in->stream->WriteValue(flag, value).ok() ? kCudaSuccess : kCudaOutOfMemory;
   });
 }
 
@@ -462,13 +461,6 @@ CudaApi FakeCuda::Table::Make() {
       return kCudaSuccess;
     });
   };
-  api.device_get_memory_pools_supported = [](int* supported, int) {
-    return Call("cudaDeviceGetAttribute", [&](FakeCuda& fake) {
-      MutexLock lock(&fake.mu_);
-      *supported = fake.memory_pools_supported_ ? 1 : 0;
-      return kCudaSuccess;
-    });
-  };
   api.device_get_stream_priority_range = [](int* least, int* greatest) {
     return Call("cudaDeviceGetStreamPriorityRange", [&](FakeCuda&) {
       *least = kLeastPriority;
@@ -519,23 +511,6 @@ CudaApi FakeCuda::Table::Make() {
   api.free_host = [](void* memory) {
     return CallUnsafeInCapture("cudaFreeHost",
                                [&](FakeCuda& fake) { return DeleteMemory(fake, memory, CudaPointer::kPinned); });
-  };
-  api.malloc_async = [](void** memory, size_t bytes, void* stream) {
-    return Call("cudaMallocAsync", [&](FakeCuda& fake) {
-      if (Find(fake, stream) == nullptr) return int{kCudaInvalidHandle};
-      return NewMemory(fake, memory, bytes, CudaPointer::kDevice);
-    });
-  };
-  api.free_async = [](void* memory, void* stream) {
-    return Call("cudaFreeAsync", [&](FakeCuda& fake) {
-      FakeStream* const in = Find(fake, stream);
-      if (in == nullptr) return kCudaInvalidHandle;
-      const absl::Status enqueued = in->stream->Enqueue([&fake, memory] {
-        return DeleteMemory(fake, memory, CudaPointer::kDevice) == kCudaSuccess ? absl::OkStatus()
-                                                                                : absl::InternalError("not allocated");
-      });
-      return enqueued.ok() ? kCudaSuccess : kCudaOutOfMemory;
-    });
   };
   api.pointer_get_attributes = PointerGetAttributes;
   return api;
@@ -602,11 +577,6 @@ int FakeCuda::priority(void* stream) const {
 }
 
 bool FakeCuda::LastErrorIsClear() const { return last_error == kCudaSuccess; }
-
-void FakeCuda::set_memory_pools_supported(bool supported) {
-  MutexLock lock(&mu_);
-  memory_pools_supported_ = supported;
-}
 
 int FakeCuda::LaunchKernel(void* stream, std::function<void()> kernel) { return Table::Kernel(stream, kernel); }
 

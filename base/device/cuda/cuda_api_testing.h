@@ -59,7 +59,6 @@ class FakeCuda {
   int priority(void* stream) const;
   // Whether cudaGetLastError has nothing to tell this thread.
   bool LastErrorIsClear() const;
-  void set_memory_pools_supported(bool supported);
   // From now on each device has so many queues, which its streams share (base/device/shared_queues_testing.h). Once, before any
   // stream is used.
   void set_hardware_queues(int queues);
@@ -105,7 +104,6 @@ class FakeCuda {
 
   mutable Mutex mu_;
   int lost_ ABSL_GUARDED_BY(mu_) = kCudaSuccess;
-  bool memory_pools_supported_ ABSL_GUARDED_BY(mu_) = true;
   // Of each device; empty where each stream has a queue of its own.
   std::vector<std::unique_ptr<SharedQueues>> hardware_queues_ ABSL_GUARDED_BY(mu_);
   std::vector<Failure> failures_ ABSL_GUARDED_BY(mu_);

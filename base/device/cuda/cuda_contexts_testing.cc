@@ -11,9 +11,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/device/cuda/cuda_api.h"
-#include "base/device/cuda/cuda_copy_testing.h"
 #include "base/device/cuda/cuda_device.h"
 #include "base/device/cuda/cuda_error.h"
+#include "base/device/cuda/cuda_kernels_testing.h"
 #include "base/mutex.h"
 #include "base/status.h"
 

@@ -136,12 +136,6 @@ Registry& TheRegistry() {
   return *registry;
 }
 
-absl::StatusOr<CudaStream*> AsCudaStream(Stream& stream) {
-  CudaStream* const cuda_stream = dynamic_cast<CudaStream*>(&stream);
-  if (cuda_stream != nullptr) return cuda_stream;
-  return absl::InvalidArgumentError(absl::StrCat("a stream on ", Name(stream.device()), " has no memory of its own"));
-}
-
 }  // namespace
 
 absl::StatusOr<int> CudaDeviceCount() {
@@ -169,16 +163,6 @@ absl::StatusOr<std::string> CudaPciAddress(int index) {
   const int code = TheCudaApi().device_get_pci_bus_id(address.data(), static_cast<int>(address.size()), index);
   LOCKSTEP_RETURN_IF_ERROR(CudaStatus(code, "cudaDeviceGetPCIBusId", index));
   return std::string(address.data());
-}
-
-absl::StatusOr<void*> AllocateAsync(size_t bytes, Stream& stream) {
-  LOCKSTEP_ASSIGN_OR_RETURN(CudaStream* const cuda_stream, AsCudaStream(stream));
-  return cuda_stream->Allocate(bytes);
-}
-
-absl::Status FreeAsync(void* memory, Stream& stream) {
-  LOCKSTEP_ASSIGN_OR_RETURN(CudaStream* const cuda_stream, AsCudaStream(stream));
-  return cuda_stream->Free(memory);
 }
 
 absl::StatusOr<bool> IsCapturing(Stream& stream) {

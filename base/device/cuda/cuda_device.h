@@ -1,26 +1,24 @@
 // A GPU as a Device: its streams, events and memory are CUDA's.
 //
-// What Device and Stream promise holds, and this beside it:
+// Beyond the contract of Device and Stream:
 // - Streams do not synchronise with the legacy default stream, and have the device's greatest priority: they carry
 //   communication, which is short and which computing waits for.
-// - Closures run on a thread of the driver's, possibly one for all streams. They may not call CUDA, so nothing of this
-//   header: such calls answer FAILED_PRECONDITION, and what is destroyed or freed there is leaked with a warning.
-//   Kernels and copies that were issued before a stream had its error do run.
+// - Closures run on a thread of the driver, possibly one for all streams. They may not call CUDA. Calls of this header
+//   return FAILED_PRECONDITION there, and what is destroyed or freed there is leaked with a warning. Kernels and copies
+//   that were issued before the stream's error still run.
 // - When the device is lost (an illegal address, say), waits end with CUDA's error and events count as reached.
 // - Destroying a stream waits for its running closure, then for what the device has been given, 10 s at most.
 // - A copy to or from pageable host memory may hold up the caller until it is done.
 // - A stream that is being captured into a graph takes copies, records and waits, but neither closures nor Synchronize
 //   (FAILED_PRECONDITION).
-// - Every call leaves the calling thread on the device that it was on, except threads of ours (base/device/cuda/cuda_guard.h).
-// - In a forked child all is FAILED_PRECONDITION, and destroying does nothing.
+// - A call leaves the calling thread on the device it was on, unless the thread is a Thread of ours (cuda_guard.h).
+// - In a forked child every call returns FAILED_PRECONDITION, and destructors do nothing.
 
 #ifndef BASE_DEVICE_CUDA_CUDA_DEVICE_H_
 #define BASE_DEVICE_CUDA_CUDA_DEVICE_H_
 
-#include <cstddef>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/device/device.h"
 
@@ -40,12 +38,6 @@ absl::StatusOr<Device*> CudaDevice(int index);
 
 // Which of its host's GPUs the process's device of that index is: "0000:3b:00.0". UNAVAILABLE as above.
 absl::StatusOr<std::string> CudaPciAddress(int index);
-
-// Memory that is taken and given back in a CUDA stream's order: to be used by what the stream does in between. Neither
-// waits for the device. UNIMPLEMENTED where the device has no memory pools; INVALID_ARGUMENT when the stream is not
-// CUDA's. RESOURCE_EXHAUSTED says how much was asked for. Zero bytes give a valid pointer.
-absl::StatusOr<void*> AllocateAsync(size_t bytes, Stream& stream);
-absl::Status FreeAsync(void* memory, Stream& stream);
 
 // Whether what is issued in the stream goes into a graph instead of being done. False on the host.
 absl::StatusOr<bool> IsCapturing(Stream& stream);

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -61,7 +60,7 @@ class FakeCudaDeviceTest : public testing::Test {
 };
 
 // Of ordinary memory.
-std::atomic<uint32_t> some_word{0};
+std::atomic<uint32_t> some_flag{0};
 
 struct FailingCall {
   std::string function;
@@ -92,13 +91,10 @@ std::vector<FailingCall> FailingCalls() {
        }},
       {"cudaEventRecord", [](Device&, Stream& stream, Event& event) { return stream.Record(&event); }},
       {"cudaStreamWaitEvent", [](Device&, Stream& stream, Event& event) { return stream.Wait(&event); }},
-      {"cuStreamWaitValue32", [](Device&, Stream& stream, Event&) { return stream.AwaitValue(&some_word, 0); }},
-      {"cuStreamWriteValue32", [](Device&, Stream& stream, Event&) { return stream.WriteValue(&some_word, 0); }},
+      {"cuStreamWaitValue32", [](Device&, Stream& stream, Event&) { return stream.AwaitValue(&some_flag, 0); }},
+      {"cuStreamWriteValue32", [](Device&, Stream& stream, Event&) { return stream.WriteValue(&some_flag, 0); }},
       {"cudaStreamQuery", [](Device&, Stream& stream, Event&) { return stream.Synchronize(Soon()); }},
       {"cudaEventQuery", [](Device&, Stream&, Event& event) { return event.Synchronize(Soon()); }},
-      {"cudaDeviceGetAttribute", [](Device&, Stream& stream, Event&) { return AllocateAsync(1, stream).status(); }},
-      {"cudaMallocAsync", [](Device&, Stream& stream, Event&) { return AllocateAsync(1, stream).status(); }},
-      {"cudaFreeAsync", [](Device&, Stream& stream, Event&) { return FreeAsync(&stream, stream); }},
       {"cudaPointerGetAttributes",
        [](Device& device, Stream& stream, Event&) { return CheckPointer(&stream, device.id()); }},
   };
@@ -120,7 +116,7 @@ TEST_F(FakeCudaDeviceTest, EveryFailureNamesTheCallTheDeviceAndTheCauseAndLeaves
     EXPECT_EQ(CurrentDevice(), 0);
     EXPECT_EQ(cuda_.live(), live) << "nothing is left behind";
     EXPECT_THAT(stream->status(), IsOk()) << "the device is not lost";
-    EXPECT_THAT(call.function == "cudaFreeAsync" ? absl::OkStatus() : stream->Synchronize(Soon()), IsOk());
+    EXPECT_THAT(stream->Synchronize(Soon()), IsOk());
   }
 }
 
@@ -197,8 +193,6 @@ TEST_F(FakeCudaDeviceTest, NothingIsLeftBehind) {
     ASSERT_THAT(stream->Enqueue(Nothing), IsOk());
     ASSERT_THAT(stream->Record(event.get()), IsOk());
     ASSERT_THAT(stream->Synchronize(Soon()), IsOk());
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(void* const memory, AllocateAsync(kBytes, *stream));
-    ASSERT_THAT(FreeAsync(memory, *stream), IsOk());
     device_.Free(device_.Allocate(0).value());
     device_.FreeOnHost(device_.AllocateOnHost(0).value());
   }
@@ -207,7 +201,6 @@ TEST_F(FakeCudaDeviceTest, NothingIsLeftBehind) {
 }
 
 TEST_F(FakeCudaDeviceTest, OutOfMemorySaysHowMuchWasAskedFor) {
-  const auto stream = NewStream();
   for (int code : {kCudaOutOfMemory, kCudaInvalidValue}) {
     cuda_.Fail("cudaMalloc", code);
     EXPECT_THAT(device_.Allocate(12345),
@@ -215,26 +208,15 @@ TEST_F(FakeCudaDeviceTest, OutOfMemorySaysHowMuchWasAskedFor) {
     cuda_.Fail("cudaHostAlloc", code);
     EXPECT_THAT(device_.AllocateOnHost(12345),
                 StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("cudaHostAlloc(12345 bytes) on cuda:1: ")));
-    cuda_.Fail("cudaMallocAsync", code);
-    EXPECT_THAT(AllocateAsync(12345, *stream),
-                StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("cudaMallocAsync(12345 bytes) on cuda:1: ")));
   }
-  EXPECT_THAT(stream->status(), IsOk());
 }
 
 TEST_F(FakeCudaDeviceTest, StreamsHaveTheGreatestPriority) {
   EXPECT_EQ(cuda_.priority(NewStream()->native()), FakeCuda::kGreatestPriority);
 }
 
-TEST_F(FakeCudaDeviceTest, MemoryPoolsMustBeThere) {
-  const auto stream = NewStream();
-  cuda_.set_memory_pools_supported(false);
-  EXPECT_THAT(AllocateAsync(1, *stream),
-              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("cuda:1 has no memory pools")));
-  const auto on_host = HostDevice()->CreateStream("host").value();
-  EXPECT_THAT(AllocateAsync(1, *on_host), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("host")));
-  EXPECT_THAT(FreeAsync(nullptr, *on_host), StatusIs(absl::StatusCode::kInvalidArgument));
-  EXPECT_THAT(IsCapturing(*on_host), IsOkAndHolds(false));
+TEST_F(FakeCudaDeviceTest, StreamsOfTheHostAreNotCaptured) {
+  EXPECT_THAT(IsCapturing(*HostDevice()->CreateStream("host").value()), IsOkAndHolds(false));
 }
 
 // A wait for a point that is never reached, since the device is lost, must end with CUDA's error.
@@ -413,29 +395,29 @@ TEST_F(FakeCudaDeviceTest, CapturedStreamNeitherAwaitsNorWritesValues) {
   ASSERT_EQ(BeginCapture(stream->native()), kCudaSuccess);
   const auto refused = StatusIs(absl::StatusCode::kFailedPrecondition,
                                 AllOf(HasSubstr("\"captured\": a value "), HasSubstr("captured into a graph")));
-  EXPECT_THAT(stream->AwaitValue(&some_word, 0), refused);
-  EXPECT_THAT(stream->WriteValue(&some_word, 0), refused);
+  EXPECT_THAT(stream->AwaitValue(&some_flag, 0), refused);
+  EXPECT_THAT(stream->WriteValue(&some_flag, 0), refused);
   EXPECT_THAT(stream->status(), IsOk());
 }
 
-TEST_F(FakeCudaDeviceTest, WordsAreInMemoryThatTheDeviceReaches) {
+TEST_F(FakeCudaDeviceTest, FlagsAreInMemoryThatTheDeviceReaches) {
   const auto stream = NewStream();
   const auto refused = StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("Value32(stream, address, value)"));
-  EXPECT_THAT(stream->AwaitValue(&some_word, 0), refused);
-  EXPECT_THAT(stream->WriteValue(&some_word, 0), refused);
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(void* const memory, device_.AllocateOnHost(sizeof(some_word)));
-  auto* const word = new (memory) std::atomic<uint32_t>{0};
-  EXPECT_THAT(stream->AwaitValue(word, 0), IsOk());
-  EXPECT_THAT(stream->WriteValue(word, 0), IsOk());
+  EXPECT_THAT(stream->AwaitValue(&some_flag, 0), refused);
+  EXPECT_THAT(stream->WriteValue(&some_flag, 0), refused);
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(void* const memory, device_.AllocateOnHost(sizeof(some_flag)));
+  auto* const flag = new (memory) std::atomic<uint32_t>{0};
+  EXPECT_THAT(stream->AwaitValue(flag, 0), IsOk());
+  EXPECT_THAT(stream->WriteValue(flag, 0), IsOk());
   EXPECT_THAT(stream->Synchronize(Soon()), IsOk());
   device_.FreeOnHost(memory);
-  EXPECT_THAT(stream->AwaitValue(word, 0), refused);
+  EXPECT_THAT(stream->AwaitValue(flag, 0), refused);
 }
 
 TEST_F(FakeCudaDeviceTest, DriverWithoutStreamMemoryOperationsIsTold) {
   const auto stream = NewStream();
   cuda_.Fail("cuStreamWaitValue32", kCudaNotSupported);
-  EXPECT_THAT(stream->AwaitValue(&some_word, 0),
+  EXPECT_THAT(stream->AwaitValue(&some_flag, 0),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("cuStreamWaitValue32")));
 }
 
@@ -445,13 +427,13 @@ TEST_F(FakeCudaDeviceTest, StreamsOfADeviceMayShareItsQueues) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto elsewhere, CudaDevice(0).value()->CreateStream("elsewhere"));
   const auto first = NewStream(), second = NewStream(), behind_first = NewStream();
   void* const memory = device_.AllocateOnHost(sizeof(std::atomic<uint32_t>)).value();
-  auto* const word = new (memory) std::atomic<uint32_t>(0);
+  auto* const flag = new (memory) std::atomic<uint32_t>(0);
   int done = 0;
   const auto count = [&done] { return ++done, absl::OkStatus(); };
   const auto before = NewEvent();
   ASSERT_THAT(behind_first->Enqueue(count), IsOk());
   ASSERT_THAT(behind_first->Record(before.get()), IsOk());
-  ASSERT_THAT(first->AwaitValue(word, 1), IsOk());
+  ASSERT_THAT(first->AwaitValue(flag, 1), IsOk());
   EXPECT_THAT(before->Synchronize(Soon()), IsOk()) << "what was issued before is not held up";
   EXPECT_EQ(done, 1);
   ASSERT_THAT(behind_first->Enqueue(count), IsOk());
@@ -461,7 +443,7 @@ TEST_F(FakeCudaDeviceTest, StreamsOfADeviceMayShareItsQueues) {
   }
   EXPECT_THAT(behind_first->Synchronize(Deadline::AfterMs(2)), StatusIs(absl::StatusCode::kDeadlineExceeded));
   EXPECT_EQ(done, 1);
-  *word = 1;
+  *flag = 1;
   EXPECT_THAT(behind_first->Synchronize(Soon()), IsOk());
   EXPECT_EQ(done, 2);
   EXPECT_THAT(first->Synchronize(Soon()), IsOk());
@@ -494,9 +476,8 @@ TEST_F(FakeCudaDeviceTest, QueriesAndAllocationsDoNotBreakCapturesOfOthers) {
   EXPECT_THAT(stream->Record(event.get()), IsOk());
   EXPECT_THAT(event->Synchronize(Soon()), IsOk());
   EXPECT_THAT(stream->Synchronize(Soon()), IsOk());
-  const absl::StatusOr<void*> memory = device_.Allocate(kBytes);
-  ASSERT_THAT(memory, IsOk());
-  device_.Free(*memory);
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(void* const memory, device_.Allocate(kBytes));
+  device_.Free(memory);
   int mode = kCudaCaptureRelaxed;
   ASSERT_EQ(TheCudaApi().thread_exchange_stream_capture_mode(&mode), kCudaSuccess);
   EXPECT_NE(mode, kCudaCaptureRelaxed) << "the thread's own mode is as before";
@@ -547,10 +528,9 @@ TEST_F(FakeCudaDeviceTest, ForkedChildIsToldAndMayDestroyWhatItInherited) {
     if (!absl::IsFailedPrecondition(device_.CreateStream("childs").status())) return 8;
     if (!absl::IsFailedPrecondition(device_.CreateEvent().status())) return 9;
     if (!absl::IsFailedPrecondition(device_.Allocate(1).status())) return 10;
-    if (!absl::IsFailedPrecondition(AllocateAsync(1, *stream).status())) return 11;
     if (!absl::IsFailedPrecondition(stream->Copy(&gate, &gate, 1))) return 12;
-    if (!absl::IsFailedPrecondition(stream->AwaitValue(&some_word, 0))) return 13;
-    if (!absl::IsFailedPrecondition(stream->WriteValue(&some_word, 0))) return 14;
+    if (!absl::IsFailedPrecondition(stream->AwaitValue(&some_flag, 0))) return 13;
+    if (!absl::IsFailedPrecondition(stream->WriteValue(&some_flag, 0))) return 14;
     device_.Free(memory);
     stream.reset();
     event.reset();

@@ -1,4 +1,4 @@
-// What a failed call of CUDA's runtime says, and which status code tells the caller what to do.
+// Turns errors of CUDA's runtime into absl::Status.
 
 #ifndef BASE_DEVICE_CUDA_CUDA_ERROR_H_
 #define BASE_DEVICE_CUDA_CUDA_ERROR_H_
@@ -15,22 +15,25 @@ namespace lockstep {
 //   cudaMemcpyAsync(0x7f20, 0x55d0, 4096) in stream "copy-in" on cuda:1: an illegal memory access was encountered
 //   (cudaErrorIllegalAddress)
 //
-// UNAVAILABLE when there is no driver or no device that works, and then with both versions; RESOURCE_EXHAUSTED when
-// memory is short; INVALID_ARGUMENT for values, devices and handles; FAILED_PRECONDITION for what a capture or a host
-// function may not do; UNIMPLEMENTED for what the device or this binary has not; INTERNAL for the rest. Also clears the
-// calling thread's last error, which was ours: the framework must not find it. Call it on the thread of the failed
-// call.
+// ERRORS   UNAVAILABLE          no driver, or no device that works; names both versions
+//          RESOURCE_EXHAUSTED   memory is short
+//          INVALID_ARGUMENT     values, devices, handles
+//          FAILED_PRECONDITION  what a capture or a host function may not do
+//          UNIMPLEMENTED        the device or this binary lacks it
+//          INTERNAL             all else
+// THREADS  Call it on the thread of the failed call. It clears that thread's last error, so that the framework does not
+//          find it.
 absl::Status CudaStatus(int code, absl::string_view call, int device);
 
-// The same of a call that allocates: "cudaMalloc(4096 bytes) on ...". An invalid value is RESOURCE_EXHAUSTED, too: it
-// can only be the size.
+// The same for a call that allocates: "cudaMalloc(4096 bytes) on ...". An invalid value is RESOURCE_EXHAUSTED, too, since
+// only the size can be invalid.
 absl::Status CudaAllocationStatus(int code, absl::string_view function, size_t bytes, int device);
 
-// The same where no device is concerned: "CUDA: <call>: <words> (<name>)".
+// The same for a call without a device: "CUDA: <call>: <words> (<name>)".
 absl::Status CudaStatus(int code, absl::string_view call);
 
-// Whether the device, or this process's use of it, is lost: every later call answers the same, and no work of any
-// stream will run any more.
+// Whether the device, or this process's use of it, is lost: every later call returns the same error, and no stream executes
+// any more work.
 bool IsLostDevice(int code);
 
 }  // namespace lockstep

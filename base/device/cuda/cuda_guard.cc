@@ -1,6 +1,5 @@
 #include "base/device/cuda/cuda_guard.h"
 
-#include "absl/strings/str_cat.h"
 #include "base/device/cuda/cuda_error.h"
 #include "base/thread.h"
 

@@ -1,4 +1,4 @@
-// Which device the calling thread is on, for the length of a call of ours.
+// Sets the calling thread's device for the length of a call.
 
 #ifndef BASE_DEVICE_CUDA_CUDA_GUARD_H_
 #define BASE_DEVICE_CUDA_CUDA_GUARD_H_
@@ -8,13 +8,12 @@
 
 namespace lockstep {
 
-// Puts the calling thread on a device and, at its end, back on the one before: the caller may be a thread of the
-// framework's, which counts on its own. Threads of ours (base/thread.h) stay where they are put: they count on none,
-// and going back to device 0, which they were born on, would give every process a context with memory there, for
-// nothing. A framework's thread that has never used its device gets such a context: it had better be on the right one
-// before it calls us.
+// Puts the calling thread on a device. The destructor puts a thread of the framework back on its former device, since the
+// framework relies on that. This creates a context there if the thread has never used that device: it should set its device
+// before it calls us. Threads of ours (base/thread.h) stay on the new device, because a way back to device 0, where threads
+// start, would give every process a context with memory there.
 //
-// Made and destroyed on one thread. Costs one call of CUDA's where the thread is on the device already.
+// Made and destroyed on one thread. COST  one call of CUDA if the thread is on the device already.
 class CudaGuard {
  public:
   CudaGuard(const CudaApi& api, int device);
@@ -22,9 +21,9 @@ class CudaGuard {
   CudaGuard(const CudaGuard&) = delete;
   CudaGuard& operator=(const CudaGuard&) = delete;
 
-  // Not OK when the thread could not be put on the device: do not go on.
+  // An error if the thread could not be put on the device: make no calls for it then.
   const absl::Status& status() const { return status_; }
-  // The same as CUDA's number.
+  // The same as a cudaError_t.
   int code() const { return code_; }
 
  private:
@@ -36,8 +35,8 @@ class CudaGuard {
   absl::Status status_;
 };
 
-// Lets the calling thread query and allocate while a thread of the framework's captures a graph, which such calls would
-// break otherwise. Made and destroyed on one thread.
+// Lets the calling thread query and allocate without breaking a capture that a thread of the framework has under way. Made
+// and destroyed on one thread.
 class CudaRelaxedCapture {
  public:
   explicit CudaRelaxedCapture(const CudaApi& api);

@@ -9,7 +9,7 @@
 #include "base/device/cuda/cuda_api.h"
 #include "base/device/cuda/cuda_device.h"
 #include "base/device/cuda/cuda_guard.h"
-#include "base/device/cuda/cuda_probe_internal.h"
+#include "base/device/cuda/cuda_kernels_testing.h"
 #include "base/device/device.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"

@@ -1,6 +1,5 @@
 #include "base/device/cuda/cuda_stream.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -31,7 +30,7 @@ int Poll(const CudaApi& api, Deadline deadline, const Query& query) {
   return code;
 }
 
-// What a stream awaits and writes is the word itself.
+// A stream awaits and writes the flag itself.
 static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t) && std::atomic<uint32_t>::is_always_lock_free);
 
 absl::StatusOr<CudaEvent*> AsCudaEvent(Event* event) {
@@ -194,22 +193,22 @@ absl::Status CudaStream::Wait(Event* event) {
   return work_->Check(api_.stream_wait_event(native_, cuda_event->native()), "cudaStreamWaitEvent(stream, event)");
 }
 
-absl::Status CudaStream::AwaitValue(const std::atomic<uint32_t>* word, uint32_t value) {
+absl::Status CudaStream::AwaitValue(const std::atomic<uint32_t>* flag, uint32_t value) {
   LOCKSTEP_RETURN_IF_ERROR(MayCall());
-  if (word == nullptr) return absl::InvalidArgumentError(absl::StrCat(work_->Text(), ": null word"));
+  if (flag == nullptr) return absl::InvalidArgumentError(absl::StrCat(work_->Text(), ": null flag"));
   const CudaGuard guard(api_, device_);
   LOCKSTEP_RETURN_IF_ERROR(guard.status());
   LOCKSTEP_RETURN_IF_ERROR(RefuseCapture("a value cannot be awaited"));
-  return work_->Check(api_.stream_wait_value(native_, word, value), "cuStreamWaitValue32(stream, address, value)");
+  return work_->Check(api_.stream_wait_value(native_, flag, value), "cuStreamWaitValue32(stream, address, value)");
 }
 
-absl::Status CudaStream::WriteValue(std::atomic<uint32_t>* word, uint32_t value) {
+absl::Status CudaStream::WriteValue(std::atomic<uint32_t>* flag, uint32_t value) {
   LOCKSTEP_RETURN_IF_ERROR(MayCall());
-  if (word == nullptr) return absl::InvalidArgumentError(absl::StrCat(work_->Text(), ": null word"));
+  if (flag == nullptr) return absl::InvalidArgumentError(absl::StrCat(work_->Text(), ": null flag"));
   const CudaGuard guard(api_, device_);
   LOCKSTEP_RETURN_IF_ERROR(guard.status());
   LOCKSTEP_RETURN_IF_ERROR(RefuseCapture("a value cannot be written"));
-  return work_->Check(api_.stream_write_value(native_, word, value), "cuStreamWriteValue32(stream, address, value)");
+  return work_->Check(api_.stream_write_value(native_, flag, value), "cuStreamWriteValue32(stream, address, value)");
 }
 
 absl::Status CudaStream::Synchronize(Deadline deadline) {
@@ -236,28 +235,6 @@ absl::Status CudaStream::AwaitEnd(Deadline deadline) {
 absl::Status CudaStream::status() const {
   if (fork_generation_ != ForkGeneration()) return MayNotCallCuda(fork_generation_, work_->Text());
   return work_->error();
-}
-
-absl::StatusOr<void*> CudaStream::Allocate(size_t bytes) {
-  LOCKSTEP_RETURN_IF_ERROR(MayCall());
-  const CudaGuard guard(api_, device_);
-  LOCKSTEP_RETURN_IF_ERROR(guard.status());
-  int supported = 0;
-  LOCKSTEP_RETURN_IF_ERROR(work_->Check(api_.device_get_memory_pools_supported(&supported, device_),
-                                        "cudaDeviceGetAttribute(&supported, cudaDevAttrMemoryPoolsSupported)"));
-  if (supported == 0) return absl::UnimplementedError(absl::StrCat("cuda:", device_, " has no memory pools"));
-  void* memory = nullptr;
-  const int code = api_.malloc_async(&memory, std::max<size_t>(bytes, 1), native_);
-  if (code == kCudaSuccess) return memory;
-  return CudaAllocationStatus(code, "cudaMallocAsync", bytes, device_);
-}
-
-absl::Status CudaStream::Free(void* memory) {
-  LOCKSTEP_RETURN_IF_ERROR(MayCall());
-  if (memory == nullptr) return absl::OkStatus();
-  const CudaGuard guard(api_, device_);
-  LOCKSTEP_RETURN_IF_ERROR(guard.status());
-  return work_->Check(api_.free_async(memory, native_), "cudaFreeAsync(memory, stream)");
 }
 
 }  // namespace internal

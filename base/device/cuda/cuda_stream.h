@@ -21,13 +21,13 @@
 namespace lockstep {
 namespace internal {
 
-// Whether the caller may call CUDA for what was made at `fork_generation`: not in a forked child, which CUDA does not
-// follow, nor inside a closure that a stream runs.
+// Whether the caller may call CUDA for what was made at `fork_generation`. False in a forked child, which CUDA does not
+// support, and in a closure that a stream runs.
 bool MayCallCuda(uint64_t fork_generation);
-// FAILED_PRECONDITION and why not; `what` was to be used.
+// FAILED_PRECONDITION with the reason; `what` names the object.
 absl::Status MayNotCallCuda(uint64_t fork_generation, absl::string_view what);
-// The same of a destructor, which can only leave things as they are: in a forked child they are the parent's, and
-// inside a closure it warns of the leak, since destroying there may wait for that very closure.
+// The same for a destructor, which otherwise leaves things as they are. In a forked child they belong to the parent. In a
+// closure it logs the leak: destroying there might wait for that closure.
 bool MayDestroyInCuda(uint64_t fork_generation, absl::string_view what);
 
 class CudaEvent final : public Event {
@@ -36,12 +36,12 @@ class CudaEvent final : public Event {
   static absl::StatusOr<std::unique_ptr<CudaEvent>> Create(const CudaApi& api, int device);
   ~CudaEvent() override;
 
-  // True also when the device is lost or the event is part of a capture: Synchronize() tells. In a forked child, too.
-  // False in work of a CUDA stream, too, which may not ask.
+  // Also true when the device is lost or the event is part of a capture, where Synchronize() returns the error, and in a
+  // forked child. Also false in work of a CUDA stream, which may not call CUDA.
   bool Query() const override;
   absl::Status Synchronize(Deadline deadline) override;
 
-  // The same as CUDA's number, which is kCudaNotReady when the deadline has passed.
+  // The same as a cudaError_t; kCudaNotReady when the deadline has passed.
   int Await(Deadline deadline) const;
 
   int device() const { return device_; }
@@ -67,27 +67,25 @@ class CudaStream final : public Stream {
   void* native() const override { return native_; }
   // cudaStreamPerThread.
   bool is_callers() const override { return reinterpret_cast<uintptr_t>(native_) == 2; }
-  // Not known counts as not.
+  // False if CUDA returns an error.
   bool capturing() const override;
   absl::Status Enqueue(absl::AnyInvocable<absl::Status()> work) override;
   absl::Status Copy(void* target, const void* source, size_t bytes) override;
   absl::Status Record(Event* event) override;
   absl::Status Wait(Event* event) override;
-  absl::Status AwaitValue(const std::atomic<uint32_t>* word, uint32_t value) override;
-  absl::Status WriteValue(std::atomic<uint32_t>* word, uint32_t value) override;
+  absl::Status AwaitValue(const std::atomic<uint32_t>* flag, uint32_t value) override;
+  absl::Status WriteValue(std::atomic<uint32_t>* flag, uint32_t value) override;
   absl::Status Synchronize(Deadline deadline) override;
   absl::Status status() const override;
 
-  // AllocateAsync, FreeAsync and IsCapturing of base/device/cuda/cuda_device.h.
-  absl::StatusOr<void*> Allocate(size_t bytes);
-  absl::Status Free(void* memory);
+  // IsCapturing of base/device/cuda/cuda_device.h.
   absl::StatusOr<bool> IsCapturing() const;
 
  private:
   absl::Status MayCall() const;
   absl::Status RefuseCapture(absl::string_view what);
   absl::Status AwaitEnd(Deadline deadline);
-  // Waits for the device, but not for ever.
+  // Waits for the device, for a limited time.
   void Drain();
 
   const CudaApi& api_;
@@ -95,7 +93,7 @@ class CudaStream final : public Stream {
   void* const native_;
   const Ownership ownership_;
   const uint64_t fork_generation_;
-  // Shared with the closures that CUDA has yet to call, which may be later than the end of the stream.
+  // Shared with the closures that CUDA has yet to call, some perhaps after the stream's end.
   std::shared_ptr<CudaHostWork> work_;
 };
 

@@ -1,4 +1,4 @@
-#include "transport/shm/greeting.h"
+#include "transport/shm/handshake.h"
 
 #include <string>
 
@@ -17,7 +17,7 @@ using testing::HasSubstr;
 const ShmHello kHello = {"job", 17, 0x1234, Rank(1), Rank(2), 4096};
 const ShmExpectation kExpectation = {"job", 17, 0x1234, Rank(2), 3, 4096};
 
-TEST(ShmGreeting, AddressesAreText) {
+TEST(ShmHandshake, AddressesAreText) {
   const ShmAddress address = {"lockstep-0123456789abcdef", 0xfe};
   EXPECT_EQ(address.ToString(), "lockstep-0123456789abcdef/00000000000000fe");
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const ShmAddress parsed, ShmAddress::Parse(address.ToString()));
@@ -30,7 +30,7 @@ TEST(ShmGreeting, AddressesAreText) {
   EXPECT_THAT(ShmAddress::Parse(std::string(101, 'a') + "/00000000000000fe"), StatusIs(Code::kInvalidArgument));
 }
 
-TEST(ShmGreeting, AHelloIsReadAsItWasWritten) {
+TEST(ShmHandshake, AHelloIsReadAsItWasWritten) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const ShmHello hello, DecodeHello(EncodeHello(kHello)));
   EXPECT_EQ(hello.job_id, "job");
   EXPECT_EQ(hello.world_id, 17);
@@ -40,7 +40,7 @@ TEST(ShmGreeting, AHelloIsReadAsItWasWritten) {
   EXPECT_EQ(hello.chunk_bytes, 4096);
 }
 
-TEST(ShmGreeting, WhatIsNoHelloIsFoundOut) {
+TEST(ShmHandshake, WhatIsNoHelloIsFoundOut) {
   const std::string good = EncodeHello(kHello);
   for (size_t length = 0; length < good.size(); ++length) {
     EXPECT_THAT(DecodeHello(good.substr(0, length)), StatusIs(Code::kInvalidArgument)) << length << " bytes";
@@ -56,7 +56,7 @@ TEST(ShmGreeting, WhatIsNoHelloIsFoundOut) {
   EXPECT_THAT(DecodeHello(negative), StatusIs(Code::kInvalidArgument));
 }
 
-TEST(ShmGreeting, JudgesWhatDoesNotFit) {
+TEST(ShmHandshake, JudgesWhatDoesNotFit) {
   EXPECT_THAT(JudgeHello(kHello, kExpectation), IsOk());
   struct Case {
     ShmHello hello;
@@ -73,7 +73,7 @@ TEST(ShmGreeting, JudgesWhatDoesNotFit) {
   }
 }
 
-TEST(ShmGreeting, AnswersCarryAStatus) {
+TEST(ShmHandshake, AnswersCarryAStatus) {
   EXPECT_THAT(DecodeAnswer(EncodeAnswer(absl::OkStatus())), IsOk());
   EXPECT_THAT(DecodeAnswer(EncodeAnswer(absl::ResourceExhaustedError("no room"))),
               StatusIs(Code::kResourceExhausted, "no room"));
@@ -88,7 +88,7 @@ TEST(ShmGreeting, AnswersCarryAStatus) {
   EXPECT_THAT(DecodeAnswer(other_version), StatusIs(Code::kFailedPrecondition, HasSubstr("version 2")));
 }
 
-TEST(ShmGreeting, NoticesAreReadAsTheyWereWritten) {
+TEST(ShmHandshake, NoticesAreReadAsTheyWereWritten) {
   const ShmNotice notice = {ShmNoticeKind::kArena, 7, {16, 8192}, uint64_t{1} << 40};
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const ShmNotice read, DecodeNotice(EncodeNotice(notice)));
   EXPECT_EQ(read.kind, ShmNoticeKind::kArena);

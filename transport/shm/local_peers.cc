@@ -1,8 +1,7 @@
-#include "transport/shm/neighbours.h"
+#include "transport/shm/local_peers.h"
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/epoll.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -13,25 +12,20 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "transport/net/epoll.h"
 
 namespace lockstep {
 namespace {
 
-constexpr size_t kStrangersMax = 64;
+constexpr size_t kUnauthenticatedMax = 64;
 constexpr int kEventsPerPoll = 64;
 // Between attempts to enter a peer's full queue.
 constexpr std::chrono::milliseconds kPause(2);
 
 // What an event is about, beside an index.
-enum : uint64_t { kBell, kListener, kStranger, kOwnSocket, kTheirSocket };
+enum : uint64_t { kBell, kListener, kUnauthenticated, kOwnSocket, kTheirSocket };
 
-absl::Status Watch(int events, int operation, int descriptor, uint32_t mask, uint64_t about, uint64_t index) {
-  epoll_event event = {};
-  event.events = mask;
-  event.data.u64 = about << 32 | index;
-  if (epoll_ctl(events, operation, descriptor, &event) == 0) return absl::OkStatus();
-  return ErrnoStatus(errno, "epoll_ctl for a unix socket");
-}
+uint64_t About(uint64_t about, uint64_t index) { return about << 32 | index; }
 
 bool CarriesMemory(const ShmNotice& notice) {
   return notice.kind == ShmNoticeKind::kMailbox || (notice.kind == ShmNoticeKind::kArena && notice.bytes > 0);
@@ -47,23 +41,22 @@ absl::StatusOr<uint64_t> Random() {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Neighbours>> Neighbours::Create(ShmExpectation self, Doorbell* bell) {
+absl::StatusOr<std::unique_ptr<LocalPeers>> LocalPeers::Create(ShmExpectation self, Doorbell* bell) {
   ShmAddress address;
   LOCKSTEP_ASSIGN_OR_RETURN(const uint64_t name, Random());
   LOCKSTEP_ASSIGN_OR_RETURN(address.nonce, Random());
   address.name = absl::StrCat("lockstep-", absl::Hex(name, absl::kZeroPad16));
   self.nonce = address.nonce;
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd listener, ListenUnix(address.name));
-  const int descriptor = epoll_create1(EPOLL_CLOEXEC);
-  if (descriptor < 0) return ErrnoStatus(errno, "epoll_create1 for unix sockets");
-  UniqueFd events(descriptor);
-  LOCKSTEP_RETURN_IF_ERROR(Watch(events.get(), EPOLL_CTL_ADD, bell->event_descriptor(), EPOLLIN, kBell, 0));
-  LOCKSTEP_RETURN_IF_ERROR(Watch(events.get(), EPOLL_CTL_ADD, listener.get(), EPOLLIN, kListener, 0));
-  return std::unique_ptr<Neighbours>(
-      new Neighbours(std::move(self), bell, std::move(listener), std::move(events), std::move(address)));
+  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd events, NewEpoll());
+  LOCKSTEP_RETURN_IF_ERROR(
+      EpollControl(events.get(), EPOLL_CTL_ADD, bell->event_descriptor(), EPOLLIN, About(kBell, 0)));
+  LOCKSTEP_RETURN_IF_ERROR(EpollControl(events.get(), EPOLL_CTL_ADD, listener.get(), EPOLLIN, About(kListener, 0)));
+  return std::unique_ptr<LocalPeers>(
+      new LocalPeers(std::move(self), bell, std::move(listener), std::move(events), std::move(address)));
 }
 
-Neighbours::Neighbours(ShmExpectation self, Doorbell* bell, UniqueFd listener, UniqueFd events, ShmAddress address)
+LocalPeers::LocalPeers(ShmExpectation self, Doorbell* bell, UniqueFd listener, UniqueFd events, ShmAddress address)
     : self_(std::move(self)),
       bell_(bell),
       address_(address.ToString()),
@@ -74,7 +67,7 @@ Neighbours::Neighbours(ShmExpectation self, Doorbell* bell, UniqueFd listener, U
   peers_[self_.rank.value()].status = absl::OkStatus();
 }
 
-std::vector<absl::Status> Neighbours::Connect(const std::vector<std::string>& addresses, Deadline deadline) {
+std::vector<absl::Status> LocalPeers::Connect(const std::vector<std::string>& addresses, Deadline deadline) {
   asked_ = true;
   for (int i = 0; i < self_.size; ++i) {
     Peer& peer = peers_[i];
@@ -99,9 +92,9 @@ std::vector<absl::Status> Neighbours::Connect(const std::vector<std::string>& ad
     if (deadline.passed()) break;
     pollfd event = {events_.get(), POLLIN, 0};
     (void)poll(&event, 1,
-               (trying || deaf_ ? Deadline::Earlier(deadline, Deadline::After(kPause)) : deadline).remaining_ms());
+               (trying || paused_ ? Deadline::Earlier(deadline, Deadline::After(kPause)) : deadline).remaining_ms());
   }
-  // Whoever turned this rank away had greeted it before, and need not wait for an answer until the next Poll.
+  // Whoever turned this rank away had sent its hello before, and need not wait for an answer until the next Poll.
   (void)Poll(nullptr);
   std::vector<absl::Status> statuses;
   for (int i = 0; i < self_.size; ++i) {
@@ -109,7 +102,7 @@ std::vector<absl::Status> Neighbours::Connect(const std::vector<std::string>& ad
     if (undecided(peer)) Decide(&peer, absl::DeadlineExceededError("its process did not answer in time"));
     if (peer.decided && peer.status.ok()) {
       const absl::Status watched =
-          Watch(events_.get(), EPOLL_CTL_ADD, peer.their_socket.get(), EPOLLIN, kTheirSocket, i);
+          EpollControl(events_.get(), EPOLL_CTL_ADD, peer.their_socket.get(), EPOLLIN, About(kTheirSocket, i));
       if (!watched.ok()) Decide(&peer, watched);
     }
     statuses.push_back(peer.status);
@@ -117,7 +110,7 @@ std::vector<absl::Status> Neighbours::Connect(const std::vector<std::string>& ad
   return statuses;
 }
 
-void Neighbours::Try(Peer* peer, Rank rank) {
+void LocalPeers::Try(Peer* peer, Rank rank) {
   if (peer->own != Own::kTrying) return;
   absl::StatusOr<UniqueFd> socket = ConnectUnix(peer->address.name);
   if (!socket.ok()) return FailOwn(peer, absl::UnavailableError(socket.status().message()));
@@ -136,14 +129,14 @@ void Neighbours::Try(Peer* peer, Rank rank) {
   if (!*sent) return;
   peer->pid = credentials->pid;
   peer->own_socket = *std::move(socket);
-  peer->own = Own::kGreeted;
+  peer->own = Own::kHelloSent;
   const absl::Status watched =
-      Watch(events_.get(), EPOLL_CTL_ADD, peer->own_socket.get(), EPOLLIN, kOwnSocket, rank.value());
+      EpollControl(events_.get(), EPOLL_CTL_ADD, peer->own_socket.get(), EPOLLIN, About(kOwnSocket, rank.value()));
   if (!watched.ok()) return FailOwn(peer, watched);
   Settle(peer);
 }
 
-void Neighbours::ReadAnswer(Peer* peer) {
+void LocalPeers::ReadAnswer(Peer* peer) {
   UnixMessage message;
   const absl::StatusOr<bool> received = ReceiveUnix(peer->own_socket.get(), &message);
   if (received.ok() && !*received) return;
@@ -154,14 +147,14 @@ void Neighbours::ReadAnswer(Peer* peer) {
   Settle(peer);
 }
 
-void Neighbours::FailOwn(Peer* peer, const absl::Status& why) {
+void LocalPeers::FailOwn(Peer* peer, const absl::Status& why) {
   peer->own = Own::kFailed;
   peer->own_status = why;
   peer->own_socket.reset();
   Settle(peer);
 }
 
-void Neighbours::AcceptAll() {
+void LocalPeers::AcceptAll() {
   for (;;) {
     absl::StatusOr<UniqueFd> socket = AcceptUnix(listener_.get());
     const absl::Status refusal = socket.status();
@@ -169,7 +162,7 @@ void Neighbours::AcceptAll() {
     if (!socket.ok()) {
       // The listener stays readable, and who sleeps should not be woken all the time.
       Log(socket.status().message());
-      deaf_ = epoll_ctl(events_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr) == 0;
+      paused_ = epoll_ctl(events_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr) == 0;
       return;
     }
     if (!socket->valid()) return;
@@ -186,24 +179,24 @@ void Neighbours::AcceptAll() {
       Log("a process of another user was turned away");
       continue;
     }
-    if (!Watch(events_.get(), EPOLL_CTL_ADD, socket->get(), EPOLLIN, kStranger, 0).ok()) continue;
+    if (!EpollControl(events_.get(), EPOLL_CTL_ADD, socket->get(), EPOLLIN, About(kUnauthenticated, 0)).ok()) continue;
     if (ReadHello(&*socket)) continue;  // most have said it already
-    strangers_.push_back(*std::move(socket));
-    if (strangers_.size() > kStrangersMax) {
-      Log(absl::StrCat("more than ", kStrangersMax, " connections without a hello"));
-      strangers_.erase(strangers_.begin());
+    unauthenticated_.push_back(*std::move(socket));
+    if (unauthenticated_.size() > kUnauthenticatedMax) {
+      Log(absl::StrCat("more than ", kUnauthenticatedMax, " connections without a hello"));
+      unauthenticated_.erase(unauthenticated_.begin());
     }
   }
 }
 
-absl::StatusOr<UniqueFd> Neighbours::AcceptOneMore() {
+absl::StatusOr<UniqueFd> LocalPeers::AcceptOneMore() {
   spare_.reset();
   absl::StatusOr<UniqueFd> socket = AcceptUnix(listener_.get());
   if (!socket.ok() || !socket->valid()) spare_ = CopyOf(events_);
   return socket;
 }
 
-bool Neighbours::ReadHello(UniqueFd* socket) {
+bool LocalPeers::ReadHello(UniqueFd* socket) {
   UnixMessage message;
   const absl::StatusOr<bool> received = ReceiveUnix(socket->get(), &message);
   if (received.ok() && !*received) return false;
@@ -234,7 +227,7 @@ bool Neighbours::ReadHello(UniqueFd* socket) {
   return true;
 }
 
-void Neighbours::TakeDoorbell(Peer* peer, UnixMessage* hello) {
+void LocalPeers::TakeDoorbell(Peer* peer, UnixMessage* hello) {
   if (hello->descriptors.size() != 2) {
     peer->theirs_status = absl::FailedPreconditionError("no doorbell came with the hello");
     return;
@@ -248,11 +241,11 @@ void Neighbours::TakeDoorbell(Peer* peer, UnixMessage* hello) {
   }
 }
 
-void Neighbours::Settle(Peer* peer) {
-  const bool own_known = peer->own == Own::kGreeted || peer->own == Own::kAnswered || peer->own == Own::kFailed;
+void LocalPeers::Settle(Peer* peer) {
+  const bool own_known = peer->own == Own::kHelloSent || peer->own == Own::kAnswered || peer->own == Own::kFailed;
   if (peer->theirs == Theirs::kHeard && (own_known || peer->decided || (asked_ && peer->own == Own::kNone))) {
     absl::Status answer = peer->theirs_status;
-    if (answer.ok() && peer->own == Own::kNone) answer = absl::UnavailableError("it does not take us for a neighbour");
+    if (answer.ok() && peer->own == Own::kNone) answer = absl::UnavailableError("it does not take us for a local peer");
     if (answer.ok() && peer->own == Own::kFailed) answer = peer->own_status;
     if (answer.ok() && peer->decided) answer = peer->status;
     const absl::StatusOr<bool> sent = SendUnix(peer->their_socket.get(), EncodeAnswer(answer), {});
@@ -269,7 +262,7 @@ void Neighbours::Settle(Peer* peer) {
   if (peer->own == Own::kAnswered) Decide(peer, absl::OkStatus());
 }
 
-void Neighbours::Decide(Peer* peer, const absl::Status& status) {
+void LocalPeers::Decide(Peer* peer, const absl::Status& status) {
   peer->decided = true;
   peer->status = status;
   if (status.ok()) {
@@ -282,7 +275,7 @@ void Neighbours::Decide(Peer* peer, const absl::Status& status) {
   peer->bell = PeerDoorbell();
 }
 
-void Neighbours::Notify(Rank rank, const ShmNotice& notice, UniqueFd memory) {
+void LocalPeers::Notify(Rank rank, const ShmNotice& notice, UniqueFd memory) {
   Peer& peer = peers_[rank.value()];
   if (!peer.own_socket.valid()) return;  // it has gone
   peer.unsent.push_back({EncodeNotice(notice), std::move(memory)});
@@ -292,7 +285,7 @@ void Neighbours::Notify(Rank rank, const ShmNotice& notice, UniqueFd memory) {
   }
 }
 
-bool Neighbours::SendNotices(Peer* peer, Rank rank) {
+bool LocalPeers::SendNotices(Peer* peer, Rank rank) {
   bool moved = false;
   while (!peer->unsent.empty()) {
     const Unsent& unsent = peer->unsent.front();
@@ -300,7 +293,8 @@ bool Neighbours::SendNotices(Peer* peer, Rank rank) {
     const absl::StatusOr<bool> sent =
         SendUnix(peer->own_socket.get(), unsent.bytes, absl::Span<const int>(&memory, unsent.memory.valid() ? 1 : 0));
     if (sent.ok() && !*sent) {
-      (void)Watch(events_.get(), EPOLL_CTL_ADD, peer->own_socket.get(), EPOLLOUT, kOwnSocket, rank.value());
+      (void)EpollControl(events_.get(), EPOLL_CTL_ADD, peer->own_socket.get(), EPOLLOUT,
+                         About(kOwnSocket, rank.value()));
       return moved;
     }
     moved = true;
@@ -315,7 +309,7 @@ bool Neighbours::SendNotices(Peer* peer, Rank rank) {
   return moved;
 }
 
-bool Neighbours::ReadNotices(Peer* peer, Rank rank, Observer* observer) {
+bool LocalPeers::ReadNotices(Peer* peer, Rank rank, Observer* observer) {
   bool moved = false;
   while (peer->their_socket.valid()) {
     UnixMessage message;
@@ -343,8 +337,9 @@ bool Neighbours::ReadNotices(Peer* peer, Rank rank, Observer* observer) {
   return moved;
 }
 
-bool Neighbours::Poll(Observer* observer) {
-  if (deaf_) deaf_ = !Watch(events_.get(), EPOLL_CTL_ADD, listener_.get(), EPOLLIN, kListener, 0).ok();
+bool LocalPeers::Poll(Observer* observer) {
+  if (paused_)
+    paused_ = !EpollControl(events_.get(), EPOLL_CTL_ADD, listener_.get(), EPOLLIN, About(kListener, 0)).ok();
   epoll_event events[kEventsPerPoll];
   const int count = epoll_wait(events_.get(), events, kEventsPerPoll, 0);
   bool moved = false;
@@ -353,14 +348,15 @@ bool Neighbours::Poll(Observer* observer) {
     const int index = static_cast<int>(events[i].data.u64 & 0xffffffff);
     if (about == kListener) {
       AcceptAll();
-    } else if (about == kStranger) {
+    } else if (about == kUnauthenticated) {
       const auto done = [this](UniqueFd& socket) { return ReadHello(&socket); };
-      strangers_.erase(std::remove_if(strangers_.begin(), strangers_.end(), done), strangers_.end());
+      unauthenticated_.erase(std::remove_if(unauthenticated_.begin(), unauthenticated_.end(), done),
+                             unauthenticated_.end());
       moved = true;
     } else if (about == kOwnSocket) {
       Peer& peer = peers_[index];
       // A peer that said yes closes the connection if its own was turned away.
-      if (!peer.decided && (peer.own == Own::kGreeted || peer.own == Own::kAnswered)) ReadAnswer(&peer);
+      if (!peer.decided && (peer.own == Own::kHelloSent || peer.own == Own::kAnswered)) ReadAnswer(&peer);
       if (peer.own == Own::kAnswered && !peer.unsent.empty()) moved |= SendNotices(&peer, Rank(index));
     } else if (about == kTheirSocket) {
       moved |= ReadNotices(&peers_[index], Rank(index), observer);
@@ -369,11 +365,11 @@ bool Neighbours::Poll(Observer* observer) {
   return moved;
 }
 
-void Neighbours::Leave() {
-  deaf_ = false;
+void LocalPeers::Leave() {
+  paused_ = false;
   spare_.reset();
   listener_.reset();
-  strangers_.clear();
+  unauthenticated_.clear();
   for (Peer& peer : peers_) {
     peer.own_socket.reset();
     peer.their_socket.reset();
@@ -382,7 +378,7 @@ void Neighbours::Leave() {
   unsent_peers_ = 0;
 }
 
-void Neighbours::Log(absl::string_view what) {
+void LocalPeers::Log(absl::string_view what) {
   const Deadline::Clock::time_point now = Deadline::Clock::now();
   if (now < next_log_) return;
   next_log_ = now + std::chrono::seconds(1);

@@ -1,28 +1,26 @@
-// Neighbours: the ranks of this host that share memory with this one, and the connections over which they agreed on it.
+// LocalPeers: the ranks of this host that share memory with this one, and the connections over which they agreed on it.
 //
-// Every rank connects to every other that may be on its host, so between two ranks there are two connections, and each
-// carries what its maker has to say: a hello with its doorbell, later notices with memory.
+// Every rank connects to every other rank that may be on its host. So a pair of ranks has two connections. Each carries what
+// the rank that made it says: a hello with its doorbell, and later notices with memory.
 //
 //   a rank's own connection   waits for                     goes on to
-//   trying                    room in the peer's queue      greeted, or failed
-//   greeted                   the peer's answer             answered, or failed
+//   trying                    room in the peer's queue      hello sent, or failed
+//   hello sent                the peer's answer             answered, or failed
 //   answered                  the peer's own connection     -, or failed, if the peer takes its answer back
 //   failed                    -
 //
-// A rank answers the hello of a peer once its own connection to that peer is greeted or failed, and says yes only if it
-// is greeted and the hello fits. So two ranks share memory if both said yes, both know it, and neither waits for a
-// connection that cannot come: a rank that cannot reach a peer says so to the peer, unless the peer cannot reach it
-// either. What cannot be agreed on is time: when a deadline passes on one side only, the other may believe otherwise, and
-// the world should not be formed.
+// A rank answers a peer's hello once its own connection to that peer has sent its hello or failed. It says yes only if its
+// own hello is sent and the peer's fits. So two ranks share memory if both said yes; both know it, and neither waits for a
+// connection that cannot come. A rank that cannot reach a peer tells the peer so, unless the peer cannot reach it either.
+// Ranks cannot agree on time: if a deadline passes on one side only, the other side may believe otherwise, and the world must
+// not form.
 //
-// Only processes of the same user get as far as a hello, and only those told of this rank's address know its nonce.
-// Afterwards the peer's connection tells of its death: it ends, and everything that it said before was heard.
+// Only processes of the same user get as far as a hello, and only a process that has this rank's address knows its nonce.
+// Later, the end of the peer's connection tells of its death, after everything that it said.
 
-#ifndef TRANSPORT_SHM_NEIGHBOURS_H_
-#define TRANSPORT_SHM_NEIGHBOURS_H_
+#ifndef TRANSPORT_SHM_LOCAL_PEERS_H_
+#define TRANSPORT_SHM_LOCAL_PEERS_H_
 
-#include <chrono>
-#include <cstdint>
 #include <deque>
 #include <memory>
 #include <string>
@@ -35,15 +33,15 @@
 #include "base/fork.h"
 #include "base/rank.h"
 #include "transport/shm/doorbell.h"
-#include "transport/shm/greeting.h"
+#include "transport/shm/handshake.h"
 #include "transport/shm/unix_socket.h"
 
 namespace lockstep {
 
 // Externally synchronised, but for event_descriptor().
-class Neighbours {
+class LocalPeers {
  public:
-  // Told what neighbours say, inside Poll. May call Notify and Leave.
+  // Called inside Poll. May call Notify and Leave.
   class Observer {
    public:
     virtual ~Observer() = default;
@@ -53,38 +51,39 @@ class Neighbours {
   };
 
   // Listens from now on. The expectation's nonce is drawn here. Borrows the bell.
-  static absl::StatusOr<std::unique_ptr<Neighbours>> Create(ShmExpectation self, Doorbell* bell);
+  static absl::StatusOr<std::unique_ptr<LocalPeers>> Create(ShmExpectation self, Doorbell* bell);
 
-  // To be told to the others.
+  // The address of this rank, for the others.
   const std::string& address() const { return address_; }
 
-  // Finds out who shares memory. `addresses` by rank, empty for those that are not to be tried. Returns by rank OK, or
-  // why not: UNAVAILABLE when it cannot be reached, DEADLINE_EXCEEDED when it did not decide in time, or what stood in the
-  // way. To be called once, by all ranks at about the same time: until then nobody is answered. Whose hello comes later
-  // is answered by Poll.
+  // Finds out who shares memory. `addresses` by rank, empty for ranks not to try. Nobody is answered before this call; Poll
+  // answers hellos that come later.
+  // REQUIRES  called once, by all ranks at about the same time
+  // RETURNS   by rank, OK or why not: UNAVAILABLE if it cannot be reached, DEADLINE_EXCEEDED if it did not decide in time, or
+  //           what does not fit
   std::vector<absl::Status> Connect(const std::vector<std::string>& addresses, Deadline deadline);
 
   // As Connect answered, or how it was lost since.
   const absl::Status& status(Rank rank) const { return peers_[rank.value()].status; }
-  // Of a neighbour. Stays in place.
+  // Of a local peer. Its address does not change.
   PeerDoorbell* bell(Rank rank) { return &peers_[rank.value()].bell; }
   pid_t pid(Rank rank) const { return peers_[rank.value()].pid; }
 
-  // Queues a notice with memory (or none) for a neighbour; never waits for it.
+  // Queues a notice with memory (or none) for a local peer; never waits for it.
   void Notify(Rank rank, const ShmNotice& notice, UniqueFd memory);
   // Whether every notice was handed to the system.
   bool notices_sent() const { return unsent_peers_ == 0; }
 
-  // Readable (level-triggered) while Poll has something to do. The bell's event is in it.
+  // Readable (level-triggered) while Poll has something to do. Includes the bell's event.
   int event_descriptor() const { return events_.get(); }
-  // Does what can be done without waiting. True when something was.
+  // Does what can be done without waiting. Returns whether it did anything.
   bool Poll(Observer* observer);
 
-  // Closes all connections and the listener, for ever. Neighbours see it.
+  // Closes all connections and the listener, for ever. LocalPeers see it.
   void Leave();
 
  private:
-  enum class Own { kNone, kTrying, kGreeted, kAnswered, kFailed };
+  enum class Own { kNone, kTrying, kHelloSent, kAnswered, kFailed };
   enum class Theirs { kNone, kHeard, kAnswered };
   struct Unsent {
     std::string bytes;
@@ -105,7 +104,7 @@ class Neighbours {
     std::deque<Unsent> unsent;
   };
 
-  Neighbours(ShmExpectation self, Doorbell* bell, UniqueFd listener, UniqueFd events, ShmAddress address);
+  LocalPeers(ShmExpectation self, Doorbell* bell, UniqueFd listener, UniqueFd events, ShmAddress address);
 
   void Try(Peer* peer, Rank rank);
   void ReadAnswer(Peer* peer);
@@ -113,7 +112,7 @@ class Neighbours {
   void AcceptAll();
   // With the spare descriptor, when there is no other.
   absl::StatusOr<UniqueFd> AcceptOneMore();
-  // True when the connection is done with: it said hello, or is a stranger's.
+  // True when the connection is done with: it said hello, or is an unauthenticated peer's.
   bool ReadHello(UniqueFd* socket);
   void TakeDoorbell(Peer* peer, UnixMessage* hello);
   // Answers and decides as far as what is known goes.
@@ -131,15 +130,15 @@ class Neighbours {
 
   UniqueFd listener_;
   UniqueFd events_;
-  bool asked_ = false;  // Connect was called
-  bool deaf_ = false;   // the listener rests until the next Poll
-  UniqueFd spare_;      // given up for a moment to turn somebody away for want of descriptors
+  bool asked_ = false;   // Connect was called
+  bool paused_ = false;  // the listener rests until the next Poll
+  UniqueFd spare_;       // given up for a moment to turn somebody away for want of descriptors
   std::vector<Peer> peers_;
-  std::vector<UniqueFd> strangers_;  // connected, not heard of yet; oldest first
+  std::vector<UniqueFd> unauthenticated_;  // connected, not heard of yet; oldest first
   int unsent_peers_ = 0;
   Deadline::Clock::time_point next_log_{};
 };
 
 }  // namespace lockstep
 
-#endif  // TRANSPORT_SHM_NEIGHBOURS_H_
+#endif  // TRANSPORT_SHM_LOCAL_PEERS_H_

@@ -1,6 +1,6 @@
-// The hub seen from its port: what strangers, half-wits and ranks that do not read can do to it.
+// The coordinator seen from its port: what it does about unauthenticated peers, garbage and ranks that do not read.
 
-#include "transport/control/control_hub.h"
+#include "transport/control/control_coordinator.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -20,12 +20,12 @@
 #include "absl/strings/string_view.h"
 #include "base/deadline.h"
 #include "base/fork.h"
-#include "base/rank.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "transport/control/control_connection.h"
 #include "transport/control/control_protocol.h"
+#include "transport/control/control_testing.h"
 #include "transport/control/control_types.h"
 #include "transport/net/socket.h"
 
@@ -37,21 +37,18 @@ using std::chrono::milliseconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr uint64_t kWorldId = 42;
-
-Deadline Soon() { return Deadline::AfterMs(20'000); }
-
 // A client made of bare frames.
 class RawPeer {
  public:
-  explicit RawPeer(const SocketAddress& hub) : connection_(*Connect(hub, Soon(), false), kHubFrameBytesMax) {}
+  explicit RawPeer(const SocketAddress& coordinator)
+      : connection_(*Connect(coordinator, Soon(), false), kCoordinatorFrameBytesMax) {}
 
   void SendBytes(absl::string_view bytes) {
     EXPECT_THAT(SendAll(connection_.socket(), bytes.data(), bytes.size(), Soon()), IsOk());
   }
   void Send(const Message& message) { SendBytes(Encode(message)); }
 
-  // The next message that is no heartbeat; UNAVAILABLE once the hub has closed the connection.
+  // The next message that is no heartbeat; UNAVAILABLE once the coordinator has closed the connection.
   absl::StatusOr<Message> Receive(Deadline deadline = Soon()) {
     for (;;) {
       while (!messages_.empty()) {
@@ -84,48 +81,38 @@ class RawPeer {
   bool closed_ = false;
 };
 
-class HubTest : public ::testing::Test {
+class CoordinatorTest : public ::testing::Test {
  protected:
   void Start(int size, milliseconds peer_timeout, milliseconds hello_timeout) {
-    Hub::Options options;
-    options.bind_address = *SocketAddress::Parse("127.0.0.1:0");
+    Coordinator::Options options;
+    options.bind_address = LoopbackAddress();
     options.size = size;
     options.job_id = "job";
-    options.world_id = kWorldId;
+    options.world_id = 42;
     options.peer_timeout = peer_timeout;
     options.hello_timeout = hello_timeout;
     options.self.host = "h";
     options.self.pid = 70;
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(hub_, Hub::Start(options));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(coordinator_, Coordinator::Start(options));
     size_ = size;
   }
-  Hello HelloOf(int rank) const {
-    Hello hello;
-    hello.job_id = "job";
-    hello.rank = static_cast<uint32_t>(rank);
-    hello.size = static_cast<uint32_t>(size_);
-    hello.world = kWorldId;
-    hello.host = "h";
-    hello.pid = 70 + rank;
-    return hello;
-  }
   std::unique_ptr<RawPeer> ConnectAs(int rank) {
-    auto peer = std::make_unique<RawPeer>(hub_->address());
-    peer->Send(HelloOf(rank));
+    auto peer = std::make_unique<RawPeer>(coordinator_->address());
+    peer->Send(HelloOf(rank, size_));
     const absl::StatusOr<Welcome> welcome = peer->ReceiveA<Welcome>();
     EXPECT_THAT(welcome, IsOk());
     return peer;
   }
-  void JoinAs(RawPeer* peer, int rank) {
-    control::Join join;
-    join.member.rank = Rank(rank);
-    join.member.host = "h";
-    join.member.pid = 70 + rank;
-    peer->Send(join);
+  // Ranks 0 and 1, which are all, are in.
+  void Form(RawPeer* zero, RawPeer* one) {
+    zero->Send(JoinOf(0));
+    one->Send(JoinOf(1));
+    EXPECT_THAT(zero->ReceiveA<Joined>(), IsOk());
+    EXPECT_THAT(one->ReceiveA<Joined>(), IsOk());
   }
 
   int size_ = 0;
-  std::unique_ptr<Hub> hub_;
+  std::unique_ptr<Coordinator> coordinator_;
 };
 
 TEST(HeartbeatInterval, IsAFifthOfTheTimeoutWithinBounds) {
@@ -136,15 +123,14 @@ TEST(HeartbeatInterval, IsAFifthOfTheTimeoutWithinBounds) {
   EXPECT_EQ(StallLimit(milliseconds(10)), milliseconds(20));
 }
 
-TEST_F(HubTest, WelcomesAndBeats) {
+TEST_F(CoordinatorTest, WelcomesAndBeats) {
   Start(1, milliseconds(20000), milliseconds(20000));
-  RawPeer peer(hub_->address());
-  peer.Send(HelloOf(0));
-  const absl::StatusOr<Welcome> welcome = peer.ReceiveA<Welcome>();
-  ASSERT_THAT(welcome, IsOk());
-  EXPECT_EQ(welcome->world, kWorldId);
-  EXPECT_EQ(welcome->peer_timeout_ms, 20000u);
-  EXPECT_EQ(welcome->hub.pid, 70);
+  RawPeer peer(coordinator_->address());
+  peer.Send(HelloOf(0, size_));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Welcome welcome, peer.ReceiveA<Welcome>());
+  EXPECT_EQ(welcome.world, 42u);
+  EXPECT_EQ(welcome.peer_timeout_ms, 20000u);
+  EXPECT_EQ(welcome.coordinator.pid, 70);
   const Deadline deadline = Soon();
   while (peer.heartbeats() == 0 && !deadline.passed()) {
     ASSERT_THAT(peer.Receive(Deadline::AfterMs(50)), StatusIs(absl::StatusCode::kDeadlineExceeded));
@@ -152,48 +138,45 @@ TEST_F(HubTest, WelcomesAndBeats) {
   EXPECT_GE(peer.heartbeats(), 1);
 }
 
-TEST_F(HubTest, GarbageIsDroppedAndTheWorldFormsAllTheSame) {
+TEST_F(CoordinatorTest, GarbageIsDroppedAndTheWorldFormsAllTheSame) {
   Start(2, milliseconds(20000), milliseconds(20000));
   auto zero = ConnectAs(0);
   const std::string long_hello = Encode(Waiting{std::string(kHelloBytesMax, 'x')});
-  std::string foreign = Encode(HelloOf(1));
+  std::string foreign = Encode(HelloOf(1, size_));
   foreign[kFrameHeaderBytes + 1] = 'X';
   for (const std::string& bytes : {std::string("GET / HTTP/1.1\r\n\r\n"), std::string(4, '\0'), std::string(5, '\xff'),
-                                   long_hello, Encode(Goodbye{}), foreign}) {
-    RawPeer stranger(hub_->address());
-    stranger.SendBytes(bytes);
-    EXPECT_THAT(stranger.Receive(), StatusIs(absl::StatusCode::kUnavailable, "closed"));
+                                   long_hello, Encode(Disconnect{}), foreign}) {
+    RawPeer peer(coordinator_->address());
+    peer.SendBytes(bytes);
+    EXPECT_THAT(peer.Receive(), StatusIs(absl::StatusCode::kUnavailable, "closed"));
   }
   auto one = ConnectAs(1);
-  JoinAs(zero.get(), 0);
-  JoinAs(one.get(), 1);
-  EXPECT_THAT(zero->ReceiveA<Joined>(), IsOk());
-  EXPECT_THAT(one->ReceiveA<Joined>(), IsOk());
+  Form(zero.get(), one.get());
 }
 
-TEST_F(HubTest, HalfAHelloAndSilenceAreDroppedAfterAWhile) {
+TEST_F(CoordinatorTest, HalfAHelloAndSilenceAreDroppedAfterAWhile) {
   Start(1, milliseconds(1000), milliseconds(20));
-  RawPeer half(hub_->address());
-  half.SendBytes(Encode(HelloOf(0)).substr(0, 9));
-  RawPeer silent(hub_->address());
+  RawPeer half(coordinator_->address());
+  half.SendBytes(Encode(HelloOf(0, size_)).substr(0, 9));
+  RawPeer silent(coordinator_->address());
   EXPECT_THAT(half.Receive(), StatusIs(absl::StatusCode::kUnavailable, "closed"));
   EXPECT_THAT(silent.Receive(), StatusIs(absl::StatusCode::kUnavailable, "closed"));
 }
 
-TEST_F(HubTest, StrangersAreBoundedAndTheOldestGoesFirst) {
+TEST_F(CoordinatorTest, UnauthenticatedPeersAreBoundedAndTheOldestGoesFirst) {
   Start(1, milliseconds(20000), milliseconds(20000));
-  std::vector<std::unique_ptr<RawPeer>> strangers;
-  for (int i = 0; i < 130; ++i) strangers.push_back(std::make_unique<RawPeer>(hub_->address()));
-  EXPECT_THAT(strangers[0]->Receive(), StatusIs(absl::StatusCode::kUnavailable, "closed"));
+  std::vector<std::unique_ptr<RawPeer>> unauthenticated;
+  for (int i = 0; i < 130; ++i) unauthenticated.push_back(std::make_unique<RawPeer>(coordinator_->address()));
+  EXPECT_THAT(unauthenticated[0]->Receive(), StatusIs(absl::StatusCode::kUnavailable, "closed"));
   ConnectAs(0);
 }
 
-TEST_F(HubTest, AHelloThatDoesNotBelongIsAnsweredWithTheReason) {
+TEST_F(CoordinatorTest, AHelloThatDoesNotBelongIsAnsweredWithTheReason) {
   Start(2, milliseconds(20000), milliseconds(20000));
   auto zero = ConnectAs(0);
   const auto answer = [this](auto change) -> absl::StatusOr<Reject> {
-    RawPeer peer(hub_->address());
-    Hello hello = HelloOf(1);
+    RawPeer peer(coordinator_->address());
+    Hello hello = HelloOf(1, size_);
     change(&hello);
     peer.Send(hello);
     return peer.ReceiveA<Reject>();
@@ -207,16 +190,14 @@ TEST_F(HubTest, AHelloThatDoesNotBelongIsAnsweredWithTheReason) {
   check(answer([](Hello* hello) { hello->world = 3; }), absl::StatusCode::kUnavailable, "another world's");
   check(answer([](Hello* hello) { hello->rank = 0; }), absl::StatusCode::kAlreadyExists, "rank 0 (host h, pid 70)");
   auto one = ConnectAs(1);
-  JoinAs(zero.get(), 0);
-  JoinAs(one.get(), 1);
-  EXPECT_THAT(zero->ReceiveA<Joined>(), IsOk());
+  Form(zero.get(), one.get());
 }
 
-TEST_F(HubTest, AnotherWorldSizeIsToldToAll) {
+TEST_F(CoordinatorTest, AnotherWorldSizeIsToldToAll) {
   Start(3, milliseconds(20000), milliseconds(20000));
   auto zero = ConnectAs(0);
-  RawPeer other(hub_->address());
-  Hello hello = HelloOf(1);
+  RawPeer other(coordinator_->address());
+  Hello hello = HelloOf(1, size_);
   hello.size = 4;
   other.Send(hello);
   const absl::StatusOr<Reject> reject = other.ReceiveA<Reject>();
@@ -225,14 +206,14 @@ TEST_F(HubTest, AnotherWorldSizeIsToldToAll) {
   ASSERT_THAT(failed, IsOk());
   EXPECT_THAT(failed->status, StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("4 according to rank 1")));
   EXPECT_EQ(reject->status, failed->status);
-  EXPECT_EQ(hub_->untold(), std::vector<int>({2}));
+  EXPECT_EQ(coordinator_->untold(), std::vector<int>({2}));
 }
 
 // Whoever connects meanwhile would wait for a welcome, and everybody for them.
-TEST_F(HubTest, AHubWithoutDescriptorsFailsTheSetUp) {
+TEST_F(CoordinatorTest, ACoordinatorWithoutDescriptorsFailsTheSetUp) {
   Start(3, milliseconds(1000), milliseconds(20000));
   auto zero = ConnectAs(0);
-  RawPeer one(hub_->address());
+  RawPeer one(coordinator_->address());
   ASSERT_THAT(one.Receive(Deadline::AfterMs(50)), StatusIs(absl::StatusCode::kDeadlineExceeded));
   UniqueFd spare(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   rlimit before = {};
@@ -241,57 +222,48 @@ TEST_F(HubTest, AHubWithoutDescriptorsFailsTheSetUp) {
   rlimit few = before;
   few.rlim_cur = static_cast<rlim_t>(lowest_free.get());
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
-  const SocketAddress address = hub_->address();
+  const SocketAddress address = coordinator_->address();
   ASSERT_EQ(connect(spare.get(), address.get(), address.length()) == 0 || errno == EINPROGRESS, true);
   const absl::StatusOr<JoinFailed> failed = zero->ReceiveA<JoinFailed>();
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   ASSERT_THAT(failed, IsOk());
   EXPECT_THAT(failed->status,
               StatusIs(absl::StatusCode::kResourceExhausted,
-                       AllOf(HasSubstr("the control hub of rank 0 (host h, pid 70) cannot take connections"),
+                       AllOf(HasSubstr("the coordinator of rank 0 (host h, pid 70) cannot take connections"),
                              HasSubstr("Too many open files"))));
 }
 
-TEST_F(HubTest, ARankThatBreaksTheProtocolIsNamed) {
+TEST_F(CoordinatorTest, ARankThatBreaksTheProtocolIsNamed) {
   Start(2, milliseconds(20000), milliseconds(20000));
   auto zero = ConnectAs(0);
   auto one = ConnectAs(1);
-  JoinAs(zero.get(), 0);
-  JoinAs(one.get(), 1);
-  ASSERT_THAT(zero->ReceiveA<Joined>(), IsOk());
+  Form(zero.get(), one.get());
   one->SendBytes("\xff\xff\xff\xff");
-  const absl::StatusOr<FailureMessage> failure = zero->ReceiveA<FailureMessage>();
-  ASSERT_THAT(failure, IsOk());
-  EXPECT_EQ(failure->channel, kAllChannels);
-  EXPECT_THAT(failure->status,
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const FailureMessage failure, zero->ReceiveA<FailureMessage>());
+  EXPECT_EQ(failure.channel, kAllChannels);
+  EXPECT_THAT(failure.status,
               StatusIs(absl::StatusCode::kAborted, "rank 1 (host h, pid 71) broke the control protocol"));
 }
 
-// Rank 1 asks for more than any buffer holds and never reads: the hub stays responsive, and says so to rank 0.
-TEST_F(HubTest, ARankThatDoesNotReadIsUnresponsive) {
+// Rank 1 asks for more than any buffer holds and never reads: the coordinator stays responsive, and says so to rank 0.
+TEST_F(CoordinatorTest, ARankThatDoesNotReadIsUnresponsive) {
   Start(2, milliseconds(20000), milliseconds(20000));
   auto zero = ConnectAs(0);
   auto one = ConnectAs(1);
-  JoinAs(zero.get(), 0);
-  JoinAs(one.get(), 1);
-  ASSERT_THAT(zero->ReceiveA<Joined>(), IsOk());
-  ASSERT_THAT(one->ReceiveA<Joined>(), IsOk());
-  one->Send(PostNote{1, 1, std::string(kNoteBytesMax, 'x')});
-  for (uint64_t request = 0; request < 1000; ++request) one->Send(AwaitNotes{request, 1, 1, 1});
-  const absl::StatusOr<FailureMessage> failure = zero->ReceiveA<FailureMessage>();
-  ASSERT_THAT(failure, IsOk());
-  EXPECT_THAT(failure->status,
+  Form(zero.get(), one.get());
+  one->Send(PostMessage{1, 1, std::string(kPostedBytesMax, 'x')});
+  for (uint64_t request = 0; request < 1000; ++request) one->Send(AwaitMessages{request, 1, 1, 1});
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const FailureMessage failure, zero->ReceiveA<FailureMessage>());
+  EXPECT_THAT(failure.status,
               StatusIs(absl::StatusCode::kAborted,
                        "rank 1 (host h, pid 71) is unresponsive: it does not read its control connection"));
 }
 
-TEST_F(HubTest, SilenceOfARankIsAnnounced) {
+TEST_F(CoordinatorTest, SilenceOfARankIsAnnounced) {
   Start(2, milliseconds(2500), milliseconds(20000));
   auto zero = ConnectAs(0);
   auto one = ConnectAs(1);
-  JoinAs(zero.get(), 0);
-  JoinAs(one.get(), 1);
-  ASSERT_THAT(zero->ReceiveA<Joined>(), IsOk());
+  Form(zero.get(), one.get());
   // Rank 0 speaks on, rank 1 does not.
   absl::StatusOr<Message> message = absl::DeadlineExceededError("");
   const Deadline deadline = Soon();
@@ -306,18 +278,17 @@ TEST_F(HubTest, SilenceOfARankIsAnnounced) {
       StatusIs(absl::StatusCode::kAborted, "rank 1 (host h, pid 71) is unresponsive: no heartbeat for 2500 ms"));
 }
 
-TEST_F(HubTest, SaysGoodbyeWhenItEnds) {
+TEST_F(CoordinatorTest, DisconnectsWhenItEnds) {
   Start(1, milliseconds(20000), milliseconds(20000));
   auto zero = ConnectAs(0);
-  RawPeer stranger(hub_->address());
-  hub_.reset();
-  const absl::StatusOr<JoinFailed> failed = zero->ReceiveA<JoinFailed>();
-  ASSERT_THAT(failed, IsOk());
-  EXPECT_THAT(failed->status,
+  RawPeer peer(coordinator_->address());
+  coordinator_.reset();
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const JoinFailed failed, zero->ReceiveA<JoinFailed>());
+  EXPECT_THAT(failed.status,
               StatusIs(absl::StatusCode::kAborted, "rank 0 (host h, pid 70) left before the world had formed"));
-  EXPECT_THAT(zero->ReceiveA<Goodbye>(), IsOk());
+  EXPECT_THAT(zero->ReceiveA<Disconnect>(), IsOk());
   EXPECT_THAT(zero->Receive(), StatusIs(absl::StatusCode::kUnavailable, "closed"));
-  EXPECT_THAT(stranger.Receive(), StatusIs(absl::StatusCode::kUnavailable, "closed"));
+  EXPECT_THAT(peer.Receive(), StatusIs(absl::StatusCode::kUnavailable, "closed"));
 }
 
 }  // namespace

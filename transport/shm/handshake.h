@@ -12,8 +12,8 @@
 //
 // Each is one message of a SOCK_SEQPACKET socket. Little-endian, as on every connection of ours.
 
-#ifndef TRANSPORT_SHM_GREETING_H_
-#define TRANSPORT_SHM_GREETING_H_
+#ifndef TRANSPORT_SHM_HANDSHAKE_H_
+#define TRANSPORT_SHM_HANDSHAKE_H_
 
 #include <cstdint>
 #include <string>
@@ -87,4 +87,4 @@ absl::StatusOr<ShmNotice> DecodeNotice(absl::string_view bytes);
 
 }  // namespace lockstep
 
-#endif  // TRANSPORT_SHM_GREETING_H_
+#endif  // TRANSPORT_SHM_HANDSHAKE_H_

@@ -1,6 +1,4 @@
-#include "transport/control/control_hub.h"
-
-#include <sys/epoll.h>
+#include "transport/control/control_coordinator.h"
 
 #include <algorithm>
 #include <atomic>
@@ -21,6 +19,7 @@
 #include "transport/control/control_protocol.h"
 #include "transport/control/control_text.h"
 #include "transport/control/control_world.h"
+#include "transport/net/epoll.h"
 #include "transport/wakeup.h"
 
 namespace lockstep {
@@ -31,12 +30,12 @@ using Clock = Deadline::Clock;
 using TimePoint = Clock::time_point;
 using std::chrono::milliseconds;
 
-constexpr int kEventsPerTurn = 512;
-constexpr int kAcceptsPerTurn = 64;
+constexpr int kEventsPerIteration = 512;
+constexpr int kAcceptsPerIteration = 64;
 // Besides the ranks, which may all come at once.
-constexpr size_t kStrangersMax = 128;
+constexpr size_t kUnauthenticatedMax = 128;
 
-// One connection: a rank of the world, or a stranger (who has not said who it is, or was rejected).
+// One connection: a rank of the world, or an unauthenticated peer (who has not said who it is, or was rejected).
 struct Peer {
   Peer(UniqueFd socket, const SocketAddress& address, TimePoint expiry)
       : connection(std::move(socket), kHelloBytesMax), from(address), expires(expiry), last_heard(TimePoint::min()) {}
@@ -44,18 +43,18 @@ struct Peer {
   Connection connection;
   const SocketAddress from;
   int rank = -1;
-  const TimePoint expires;  // a stranger's end
+  const TimePoint expires;  // when an unauthenticated peer is dropped
   bool rejected = false;
   TimePoint last_heard;
   bool overflowed = false;  // it does not read
   bool watched_for_writing = false;
-  bool closed = false;  // removed at the end of the turn
+  bool closed = false;  // removed at the end of the iteration
 };
 
-class HubThread final : public Hub, private World::Output {
+class CoordinatorThread final : public Coordinator, private World::Output {
  public:
-  HubThread(Options options, UniqueFd listener, const SocketAddress& address, UniqueFd epoll, Wakeup wakeup);
-  ~HubThread() override;
+  CoordinatorThread(Options options, UniqueFd listener, const SocketAddress& address, UniqueFd epoll, Wakeup wakeup);
+  ~CoordinatorThread() override;
 
   absl::Status Run();
   const SocketAddress& address() const override { return address_; }
@@ -70,13 +69,13 @@ class HubThread final : public Hub, private World::Output {
   int WaitForEvents(epoll_event* events);
   void AcceptAll(TimePoint now);
   void ReadFrom(Peer* peer, TimePoint now);
-  void Greet(Peer* peer, const Message& message, TimePoint now);
+  void Authenticate(Peer* peer, const Message& message, TimePoint now);
   void MarkTold(const Hello& hello);
   void FailSetup(const absl::Status& cause);
   void Close(Peer* peer);
   void Beat(TimePoint now, bool all_heard);
   void RemoveClosed();
-  void SayGoodbye();
+  void SendDisconnect();
 
   void Send(int rank, const Message& message) override;
   void SendToAll(const Message& message) override;
@@ -91,7 +90,7 @@ class HubThread final : public Hub, private World::Output {
   const UniqueFd epoll_;
   const Wakeup wakeup_;
 
-  // Relaxed: the thread looks at it on every turn, and nothing else is handed over with it.
+  // Relaxed: the thread looks at it in every iteration, and nothing else is handed over with it.
   std::atomic<bool> stopping_{false};
 
   mutable Mutex mu_;
@@ -100,9 +99,9 @@ class HubThread final : public Hub, private World::Output {
 
   // The thread's own.
   World world_;
-  std::vector<std::unique_ptr<Peer>> peers_;  // in the order in which they came, strangers too
+  std::vector<std::unique_ptr<Peer>> peers_;  // in the order in which they came, unauthenticated peers too
   std::vector<Peer*> by_rank_;                // null without an open connection
-  size_t stranger_count_ = 0;
+  size_t unauthenticated_count_ = 0;
   bool any_closed_ = false;
   bool accepting_ = true;
   bool was_accepting_ = true;  // from the last heartbeat but one to the last
@@ -111,7 +110,8 @@ class HubThread final : public Hub, private World::Output {
   Thread thread_;
 };
 
-HubThread::HubThread(Options options, UniqueFd listener, const SocketAddress& address, UniqueFd epoll, Wakeup wakeup)
+CoordinatorThread::CoordinatorThread(Options options, UniqueFd listener, const SocketAddress& address, UniqueFd epoll,
+                                     Wakeup wakeup)
     : options_(std::move(options)),
       interval_(HeartbeatInterval(options_.peer_timeout)),
       listener_(std::move(listener)),
@@ -123,33 +123,29 @@ HubThread::HubThread(Options options, UniqueFd listener, const SocketAddress& ad
       by_rank_(options_.size, nullptr),
       next_beat_(Clock::now() + interval_) {}
 
-HubThread::~HubThread() {
+CoordinatorThread::~CoordinatorThread() {
   stopping_.store(true, std::memory_order_relaxed);
   wakeup_.Signal();
   thread_.Join();
 }
 
-absl::Status HubThread::Run() {
-  for (const int descriptor : {listener_.get(), wakeup_.descriptor()}) {
-    epoll_event event = {};
-    event.events = EPOLLIN;
-    event.data.ptr = descriptor == listener_.get() ? static_cast<void*>(&peers_) : nullptr;
-    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) return ErrnoStatus(errno, "epoll_ctl");
-  }
-  return thread_.Start("lockstep-hub", [this] { Loop(); });
+absl::Status CoordinatorThread::Run() {
+  LOCKSTEP_RETURN_IF_ERROR(EpollControl(epoll_.get(), EPOLL_CTL_ADD, listener_.get(), EPOLLIN, &peers_));
+  LOCKSTEP_RETURN_IF_ERROR(EpollControl(epoll_.get(), EPOLL_CTL_ADD, wakeup_.descriptor(), EPOLLIN, nullptr));
+  return thread_.Start("lockstep-coord", [this] { Loop(); });
 }
 
-void HubThread::Loop() {
-  std::vector<epoll_event> events(kEventsPerTurn);
-  TimePoint last_turn = Clock::now();
+void CoordinatorThread::Loop() {
+  std::vector<epoll_event> events(kEventsPerIteration);
+  TimePoint last_iteration = Clock::now();
   while (!stopping_.load(std::memory_order_relaxed)) {
     const int ready = WaitForEvents(events.data());
     const TimePoint now = Clock::now();
-    if (now - last_turn > StallLimit(options_.peer_timeout)) {
+    if (now - last_iteration > StallLimit(options_.peer_timeout)) {
       // We were stopped, and perhaps the others with us: everybody has the full time again.
       for (const auto& peer : peers_) peer->last_heard = now;
     }
-    last_turn = now;
+    last_iteration = now;
     for (int i = 0; i < ready; ++i) {
       void* const source = events[i].data.ptr;
       if (source == nullptr) {
@@ -163,38 +159,35 @@ void HubThread::Loop() {
       }
     }
     world_.Tick(now);
-    if (now >= next_beat_) Beat(now, ready < kEventsPerTurn);
+    if (now >= next_beat_) Beat(now, ready < kEventsPerIteration);
     RemoveClosed();
   }
-  SayGoodbye();
+  SendDisconnect();
 }
 
-int HubThread::WaitForEvents(epoll_event* events) {
+int CoordinatorThread::WaitForEvents(epoll_event* events) {
   const TimePoint until = std::min(next_beat_, world_.next_event());
   const auto left = std::chrono::ceil<milliseconds>(until - Clock::now()).count();
   const int ready =
-      epoll_wait(epoll_.get(), events, kEventsPerTurn, static_cast<int>(std::clamp<int64_t>(left, 0, 1000)));
+      epoll_wait(epoll_.get(), events, kEventsPerIteration, static_cast<int>(std::clamp<int64_t>(left, 0, 1000)));
   return std::max(ready, 0);
 }
 
-void HubThread::AcceptAll(TimePoint now) {
-  for (int i = 0; i < kAcceptsPerTurn; ++i) {
+void CoordinatorThread::AcceptAll(TimePoint now) {
+  for (int i = 0; i < kAcceptsPerIteration; ++i) {
     SocketAddress from;
     absl::StatusOr<UniqueFd> socket = Accept(listener_.get(), &from);
     if (socket.ok() && !socket->valid()) return;
-    const absl::Status accepted = socket.status();
+    absl::Status cause = socket.status();
     std::unique_ptr<Peer> peer;
-    epoll_event event = {};
-    if (socket.ok()) {
+    if (cause.ok()) {
       peer = std::make_unique<Peer>(*std::move(socket), from, now + options_.hello_timeout);
-      event.events = EPOLLIN;
-      event.data.ptr = peer.get();
+      cause = EpollControl(epoll_.get(), EPOLL_CTL_ADD, peer->connection.socket(), EPOLLIN, peer.get());
     }
-    if (peer == nullptr || epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, peer->connection.socket(), &event) != 0) {
+    if (!cause.ok()) {
       // Out of descriptors, most likely. Until the next heartbeat the listener is left alone: the connection that
       // waits there would keep this loop spinning.
-      const absl::Status cause = accepted.ok() ? ErrnoStatus(errno, "epoll_ctl") : accepted;
-      LOCKSTEP_LOG(kWarning) << "control hub " << address_.ToString() << ": " << cause.message();
+      LOCKSTEP_LOG(kWarning) << "coordinator " << address_.ToString() << ": " << cause.message();
       // What lasts from one heartbeat to the next keeps ranks out that would wait, and be waited for, until a deadline.
       if (!was_accepting_) FailSetup(cause);
       accepting_ = was_accepting_ = false;
@@ -202,14 +195,14 @@ void HubThread::AcceptAll(TimePoint now) {
       return;
     }
     peers_.push_back(std::move(peer));
-    if (++stranger_count_ <= kStrangersMax + static_cast<size_t>(options_.size)) continue;
+    if (++unauthenticated_count_ <= kUnauthenticatedMax + static_cast<size_t>(options_.size)) continue;
     const auto oldest = std::find_if(peers_.begin(), peers_.end(),
                                      [](const auto& candidate) { return candidate->rank < 0 && !candidate->closed; });
     Close(oldest->get());
   }
 }
 
-void HubThread::ReadFrom(Peer* peer, TimePoint now) {
+void CoordinatorThread::ReadFrom(Peer* peer, TimePoint now) {
   if (peer->closed) return;
   std::vector<Message> messages;
   Connection::Input input = peer->connection.Receive(&messages);
@@ -217,7 +210,7 @@ void HubThread::ReadFrom(Peer* peer, TimePoint now) {
   for (Message& message : messages) {
     if (peer->closed || peer->rejected) break;
     if (peer->rank < 0) {
-      Greet(peer, message, now);
+      Authenticate(peer, message, now);
     } else if (!world_.Handle(peer->rank, std::move(message), now)) {
       input = Connection::Input::kMalformed;
       break;
@@ -231,21 +224,22 @@ void HubThread::ReadFrom(Peer* peer, TimePoint now) {
   }
 }
 
-void HubThread::Greet(Peer* peer, const Message& message, TimePoint now) {
+void CoordinatorThread::Authenticate(Peer* peer, const Message& message, TimePoint now) {
   const Hello* const hello = std::get_if<Hello>(&message);
   if (hello == nullptr || hello->magic != kMagic) {
-    LOCKSTEP_LOG(kDebug) << "control hub " << address_.ToString() << ": dropped a stranger, " << peer->from.ToString();
+    LOCKSTEP_LOG(kDebug) << "coordinator " << address_.ToString() << ": dropped an unauthenticated peer, "
+                         << peer->from.ToString();
     return Close(peer);
   }
   if (absl::optional<Reject> reject = world_.Connect(*hello)) {
-    LOCKSTEP_LOG(kInfo) << "control hub " << address_.ToString() << ": refused " << peer->from.ToString() << ": "
+    LOCKSTEP_LOG(kInfo) << "coordinator " << address_.ToString() << ": refused " << peer->from.ToString() << ": "
                         << reject->status.message();
     // Stays until it hangs up or expires, so that closing does not overtake the answer.
     peer->rejected = true;
     if (reject->reason != RejectReason::kOtherWorld) MarkTold(*hello);
     return Push(peer, std::make_shared<const std::string>(Encode(*std::move(reject))));
   }
-  --stranger_count_;
+  --unauthenticated_count_;
   MarkTold(*hello);
   peer->rank = static_cast<int>(hello->rank);
   peer->last_heard = now;
@@ -254,13 +248,13 @@ void HubThread::Greet(Peer* peer, const Message& message, TimePoint now) {
   Welcome welcome;
   welcome.world = options_.world_id;
   welcome.peer_timeout_ms = static_cast<uint64_t>(options_.peer_timeout.count());
-  welcome.hub = options_.self;
+  welcome.coordinator = options_.self;
   Send(peer->rank, welcome);
 }
 
-void HubThread::FailSetup(const absl::Status& cause) {
+void CoordinatorThread::FailSetup(const absl::Status& cause) {
   const absl::Status why = Annotate(
-      cause, absl::StrCat("the control hub of ", lockstep::Describe(options_.self), " cannot take connections"));
+      cause, absl::StrCat("the coordinator of ", lockstep::Describe(options_.self), " cannot take connections"));
   {
     MutexLock lock(&mu_);
     status_ = why;
@@ -268,12 +262,12 @@ void HubThread::FailSetup(const absl::Status& cause) {
   world_.Fail(why);
 }
 
-void HubThread::MarkTold(const Hello& hello) {
+void CoordinatorThread::MarkTold(const Hello& hello) {
   MutexLock lock(&mu_);
   if (hello.job_id == options_.job_id && hello.rank < told_.size()) told_[hello.rank] = true;
 }
 
-std::vector<int> HubThread::untold() const {
+std::vector<int> CoordinatorThread::untold() const {
   MutexLock lock(&mu_);
   std::vector<int> ranks;
   for (int rank = 0; rank < options_.size; ++rank) {
@@ -282,27 +276,24 @@ std::vector<int> HubThread::untold() const {
   return ranks;
 }
 
-void HubThread::Close(Peer* peer) {
+void CoordinatorThread::Close(Peer* peer) {
   if (peer->closed) return;
   peer->closed = true;
   any_closed_ = true;
   if (peer->rank < 0) {
-    --stranger_count_;
+    --unauthenticated_count_;
   } else {
     by_rank_[peer->rank] = nullptr;
   }
 }
 
-void HubThread::Beat(TimePoint now, bool all_heard) {
+void CoordinatorThread::Beat(TimePoint now, bool all_heard) {
   next_beat_ = now + interval_;
   if (accepting_) {
     was_accepting_ = true;
   } else {
     accepting_ = true;
-    epoll_event event = {};
-    event.events = EPOLLIN;
-    event.data.ptr = &peers_;
-    epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener_.get(), &event);
+    (void)EpollControl(epoll_.get(), EPOLL_CTL_ADD, listener_.get(), EPOLLIN, &peers_);
   }
   const auto heartbeat = std::make_shared<const std::string>(Encode(Ping{0}));
   for (const auto& peer : peers_) {
@@ -316,33 +307,33 @@ void HubThread::Beat(TimePoint now, bool all_heard) {
     if (peer->overflowed) {
       world_.Gone(peer->rank, "is unresponsive: it does not read its control connection");
     } else if (all_heard && now - peer->last_heard > options_.peer_timeout) {
-      // Only when this turn has read from everybody who had something to say.
+      // Only when this iteration has read from everybody who had something to say.
       world_.Gone(peer->rank, SilenceText(options_.peer_timeout));
     }
   }
 }
 
-void HubThread::RemoveClosed() {
+void CoordinatorThread::RemoveClosed() {
   if (!any_closed_) return;
   any_closed_ = false;
   peers_.erase(std::remove_if(peers_.begin(), peers_.end(), [](const auto& peer) { return peer->closed; }),
                peers_.end());
 }
 
-void HubThread::SayGoodbye() {
+void CoordinatorThread::SendDisconnect() {
   // What rank 0 said last may not have been read yet: why it leaves, or that it left a communicator with calls in flight.
   if (by_rank_[0] != nullptr) ReadFrom(by_rank_[0], Clock::now());
   world_.Left(0);
   world_.Close();
-  SendToAll(Goodbye{});
+  SendToAll(Disconnect{});
   for (const auto& peer : peers_) peer->connection.FinishWriting();
 }
 
-void HubThread::Send(int rank, const Message& message) {
+void CoordinatorThread::Send(int rank, const Message& message) {
   if (by_rank_[rank] != nullptr) Push(by_rank_[rank], std::make_shared<const std::string>(Encode(message)));
 }
 
-void HubThread::SendToAll(const Message& message) {
+void CoordinatorThread::SendToAll(const Message& message) {
   const auto frame = std::make_shared<const std::string>(Encode(message));
   // Rank 0 last: when its process exits, it waits until it has heard that, and so until the others were told.
   for (auto peer = by_rank_.rbegin(); peer != by_rank_.rend(); ++peer) {
@@ -350,20 +341,18 @@ void HubThread::SendToAll(const Message& message) {
   }
 }
 
-void HubThread::Push(Peer* peer, const Connection::Frame& frame) {
+void CoordinatorThread::Push(Peer* peer, const Connection::Frame& frame) {
   if (!peer->connection.Queue(frame)) peer->overflowed = true;
   FlushAndWatch(peer);
 }
 
-void HubThread::FlushAndWatch(Peer* peer) {
+void CoordinatorThread::FlushAndWatch(Peer* peer) {
   peer->connection.Flush();
   const bool writing = peer->connection.wants_to_write();
   if (writing == peer->watched_for_writing) return;
   peer->watched_for_writing = writing;
-  epoll_event event = {};
-  event.events = writing ? EPOLLIN | EPOLLOUT : EPOLLIN;
-  event.data.ptr = peer;
-  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, peer->connection.socket(), &event);
+  (void)EpollControl(epoll_.get(), EPOLL_CTL_MOD, peer->connection.socket(), writing ? EPOLLIN | EPOLLOUT : EPOLLIN,
+                     peer);
 }
 
 }  // namespace
@@ -380,16 +369,15 @@ std::string SilenceText(milliseconds peer_timeout) {
   return absl::StrCat("is unresponsive: no heartbeat for ", DurationText(peer_timeout));
 }
 
-absl::StatusOr<std::unique_ptr<Hub>> Hub::Start(Options options) {
+absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(Options options) {
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd listener, Listen(options.bind_address));
   LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress address, LocalAddress(listener.get()));
-  UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll.valid()) return ErrnoStatus(errno, "epoll_create1");
+  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd epoll, NewEpoll());
   LOCKSTEP_ASSIGN_OR_RETURN(Wakeup wakeup, Wakeup::Create());
-  auto hub = std::make_unique<HubThread>(std::move(options), std::move(listener), address, std::move(epoll),
-                                         std::move(wakeup));
-  LOCKSTEP_RETURN_IF_ERROR(hub->Run());
-  return hub;
+  auto coordinator = std::make_unique<CoordinatorThread>(std::move(options), std::move(listener), address,
+                                                         std::move(epoll), std::move(wakeup));
+  LOCKSTEP_RETURN_IF_ERROR(coordinator->Run());
+  return coordinator;
 }
 
 }  // namespace control

@@ -1,6 +1,5 @@
-#include "transport/shm/greeting.h"
+#include "transport/shm/handshake.h"
 
-#include <cstdlib>
 #include <limits>
 #include <vector>
 
@@ -20,28 +19,6 @@ constexpr size_t kAnswerFixedBytes = 16;
 constexpr size_t kAnswerTextBytesMax = 2048;
 constexpr size_t kNoticeBytes = 24;
 constexpr uint32_t kRankMax = std::numeric_limits<int>::max();
-
-// Takes integers from the front. Asked for more than there is, it gives zeros and says so.
-class Decoder {
- public:
-  explicit Decoder(absl::string_view bytes) : left_(bytes) {}
-  template <typename T>
-  T Take() {
-    if (left_.size() < sizeof(T)) {
-      complete_ = false;
-      return 0;
-    }
-    const T value = LoadLittleEndian<T>(left_.data());
-    left_.remove_prefix(sizeof(T));
-    return value;
-  }
-  bool complete() const { return complete_; }
-  absl::string_view left() const { return left_; }
-
- private:
-  absl::string_view left_;
-  bool complete_ = true;
-};
 
 absl::Status OtherVersion(uint16_t version) {
   return absl::FailedPreconditionError(
@@ -66,21 +43,15 @@ absl::StatusOr<ShmAddress> ShmAddress::Parse(absl::string_view text) {
 std::string EncodeHello(const ShmHello& hello) {
   LOCKSTEP_CHECK(hello.job_id.size() <= kShmJobIdBytesMax) << hello.job_id.size() << " bytes of job id";
   std::string bytes;
-  AppendLittleEndian<uint32_t>(kHelloMagic, &bytes);
-  AppendLittleEndian<uint16_t>(kShmProtocolVersion, &bytes);
-  AppendLittleEndian<uint16_t>(0, &bytes);
-  AppendLittleEndian<uint64_t>(hello.world_id, &bytes);
-  AppendLittleEndian<uint64_t>(hello.nonce, &bytes);
-  AppendLittleEndian<uint32_t>(static_cast<uint32_t>(hello.source.value()), &bytes);
-  AppendLittleEndian<uint32_t>(static_cast<uint32_t>(hello.target.value()), &bytes);
-  AppendLittleEndian<uint32_t>(hello.chunk_bytes, &bytes);
-  AppendLittleEndian<uint32_t>(static_cast<uint32_t>(hello.job_id.size()), &bytes);
+  AppendLittleEndian(&bytes, kHelloMagic, kShmProtocolVersion, uint16_t{0}, hello.world_id, hello.nonce,
+                     static_cast<uint32_t>(hello.source.value()), static_cast<uint32_t>(hello.target.value()),
+                     hello.chunk_bytes, static_cast<uint32_t>(hello.job_id.size()));
   LOCKSTEP_CHECK(bytes.size() == kHelloFixedBytes);
   return bytes + hello.job_id;
 }
 
 absl::StatusOr<ShmHello> DecodeHello(absl::string_view bytes) {
-  Decoder decoder(bytes);
+  LittleEndianReader decoder(bytes);
   const absl::Status malformed = absl::InvalidArgumentError("what it says is no hello");
   if (decoder.Take<uint32_t>() != kHelloMagic) return malformed;
   const uint16_t version = decoder.Take<uint16_t>();
@@ -125,18 +96,15 @@ absl::Status JudgeHello(const ShmHello& hello, const ShmExpectation& expected) {
 std::string EncodeAnswer(const absl::Status& answer) {
   const absl::string_view text = answer.message().substr(0, kAnswerTextBytesMax);
   std::string bytes;
-  AppendLittleEndian<uint32_t>(kAnswerMagic, &bytes);
-  AppendLittleEndian<uint16_t>(kShmProtocolVersion, &bytes);
-  AppendLittleEndian<uint16_t>(0, &bytes);
-  AppendLittleEndian<uint32_t>(static_cast<uint32_t>(answer.code()), &bytes);
-  AppendLittleEndian<uint32_t>(static_cast<uint32_t>(text.size()), &bytes);
+  AppendLittleEndian(&bytes, kAnswerMagic, kShmProtocolVersion, uint16_t{0}, static_cast<uint32_t>(answer.code()),
+                     static_cast<uint32_t>(text.size()));
   LOCKSTEP_CHECK(bytes.size() == kAnswerFixedBytes);
   absl::StrAppend(&bytes, text);
   return bytes;
 }
 
 absl::Status DecodeAnswer(absl::string_view bytes) {
-  Decoder decoder(bytes);
+  LittleEndianReader decoder(bytes);
   const absl::Status malformed = absl::FailedPreconditionError("whoever listens there is no Lockstep peer");
   if (decoder.Take<uint32_t>() != kAnswerMagic) return malformed;
   const uint16_t version = decoder.Take<uint16_t>();
@@ -150,17 +118,14 @@ absl::Status DecodeAnswer(absl::string_view bytes) {
 
 std::string EncodeNotice(const ShmNotice& notice) {
   std::string bytes;
-  AppendLittleEndian<uint32_t>(static_cast<uint32_t>(notice.kind), &bytes);
-  AppendLittleEndian<uint32_t>(notice.channel, &bytes);
-  AppendLittleEndian<uint32_t>(notice.geometry.cells, &bytes);
-  AppendLittleEndian<uint32_t>(notice.geometry.ring_bytes, &bytes);
-  AppendLittleEndian<uint64_t>(notice.bytes, &bytes);
+  AppendLittleEndian(&bytes, static_cast<uint32_t>(notice.kind), notice.channel, notice.geometry.cells,
+                     notice.geometry.ring_bytes, notice.bytes);
   LOCKSTEP_CHECK(bytes.size() == kNoticeBytes);
   return bytes;
 }
 
 absl::StatusOr<ShmNotice> DecodeNotice(absl::string_view bytes) {
-  Decoder decoder(bytes);
+  LittleEndianReader decoder(bytes);
   ShmNotice notice;
   const uint32_t kind = decoder.Take<uint32_t>();
   notice.kind = static_cast<ShmNoticeKind>(kind);

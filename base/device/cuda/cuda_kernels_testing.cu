@@ -1,4 +1,4 @@
-#include "base/device/cuda/cuda_copy_testing.h"
+#include "base/device/cuda/cuda_kernels_testing.h"
 
 #include <cuda_runtime.h>
 
@@ -14,6 +14,9 @@ __global__ void CopyBytes(char* target, const char* source, size_t bytes) {
   }
 }
 
+// One thread.
+__global__ void WriteInt(int* target, int value) { *target = value; }
+
 }  // namespace
 
 int CopyByKernel(void* target, const void* source, size_t bytes, void* stream) {
@@ -22,6 +25,11 @@ int CopyByKernel(void* target, const void* source, size_t bytes, void* stream) {
   const auto blocks = static_cast<unsigned int>(blocks_needed < 1024 ? blocks_needed : 1024);
   CopyBytes<<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(static_cast<char*>(target),
                                                                         static_cast<const char*>(source), bytes);
+  return cudaGetLastError();
+}
+
+int LaunchWriteInt(int* target, int value, void* stream) {
+  WriteInt<<<1, 1, 0, static_cast<cudaStream_t>(stream)>>>(target, value);
   return cudaGetLastError();
 }
 

@@ -1,4 +1,4 @@
-#include "transport/tcp/zero_copy_sends.h"
+#include "transport/tcp/zero_copy_stream.h"
 
 #include <linux/errqueue.h>
 #include <netinet/in.h>

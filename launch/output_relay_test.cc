@@ -1,4 +1,4 @@
-#include "launch/line_prefixer.h"
+#include "launch/output_relay.h"
 
 #include <string>
 

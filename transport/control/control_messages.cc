@@ -1,4 +1,4 @@
-#include "transport/control/control_notes.h"
+#include "transport/control/control_messages.h"
 
 #include <algorithm>
 
@@ -9,11 +9,11 @@ namespace {
 constexpr size_t kTopicsMax = 64;
 constexpr size_t kWaitsPerRankMax = 64;
 constexpr size_t kTopicBytesMax = size_t{2} << 20;
-constexpr size_t kShortNoteBytes = 64;
+constexpr size_t kShortPostedBytes = 64;
 
 }  // namespace
 
-std::vector<NoteBoard::Answer> NoteBoard::Post(int rank, const PostNote& post) {
+std::vector<MessageBoard::Answer> MessageBoard::Post(int rank, const PostMessage& post) {
   const Key key = {post.channel, post.topic};
   const auto [found, added] = topics_.try_emplace(key);
   if (added) {
@@ -26,7 +26,7 @@ std::vector<NoteBoard::Answer> NoteBoard::Post(int rank, const PostNote& post) {
   Topic& topic = found->second;
   std::string& text = topic.texts[rank];
   topic.bytes -= text.size();
-  text = post.text.substr(0, topic.bytes + post.text.size() > kTopicBytesMax ? kShortNoteBytes : kNoteBytesMax);
+  text = post.text.substr(0, topic.bytes + post.text.size() > kTopicBytesMax ? kShortPostedBytes : kPostedBytesMax);
   topic.bytes += text.size();
 
   std::vector<Answer> answers;
@@ -41,7 +41,7 @@ std::vector<NoteBoard::Answer> NoteBoard::Post(int rank, const PostNote& post) {
   return answers;
 }
 
-absl::optional<Notes> NoteBoard::Await(int rank, const AwaitNotes& await) {
+absl::optional<PostedMessages> MessageBoard::Await(int rank, const AwaitMessages& await) {
   const auto found = topics_.find({await.channel, await.topic});
   if (await.count == 0 && found == topics_.end()) return Compose(Topic(), await.request);
   if (found != topics_.end() && found->second.texts.size() >= await.count) {
@@ -52,21 +52,21 @@ absl::optional<Notes> NoteBoard::Await(int rank, const AwaitNotes& await) {
   return absl::nullopt;
 }
 
-void NoteBoard::Drop(int rank, uint64_t request) {
+void MessageBoard::Drop(int rank, uint64_t request) {
   const auto dropped = [=](const Wait& wait) { return wait.rank == rank && wait.await.request == request; };
   waits_.erase(std::remove_if(waits_.begin(), waits_.end(), dropped), waits_.end());
 }
 
-void NoteBoard::Forget(int rank) {
+void MessageBoard::Forget(int rank) {
   const auto ours = [rank](const Wait& wait) { return wait.rank == rank; };
   waits_.erase(std::remove_if(waits_.begin(), waits_.end(), ours), waits_.end());
 }
 
-Notes NoteBoard::Compose(const Topic& topic, uint64_t request) {
-  Notes notes;
-  notes.request = request;
-  for (const auto& [rank, text] : topic.texts) notes.notes.emplace_back(Rank(rank), text);
-  return notes;
+PostedMessages MessageBoard::Compose(const Topic& topic, uint64_t request) {
+  PostedMessages messages;
+  messages.request = request;
+  for (const auto& [rank, text] : topic.texts) messages.messages.emplace_back(Rank(rank), text);
+  return messages;
 }
 
 }  // namespace control

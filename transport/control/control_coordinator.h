@@ -1,0 +1,71 @@
+// Coordinator: the thread in rank 0's process to which every rank, rank 0 included, has a control connection.
+//
+// Its thread ("lockstep-coord") accepts connections, authenticates ranks, moves messages between connections and the World,
+// sends heartbeats and watches for silence. It never blocks on a peer. What a rank does not read is queued up to a bound; beyond
+// that the rank counts as unresponsive. An unauthenticated peer has a few seconds for a proper hello, and only so many may try
+// at a time. While the world gathers, a coordinator that cannot accept connections for a whole heartbeat fails the set-up. A
+// coordinator that was itself stopped (SIGSTOP, a frozen machine) restarts its clocks instead of blaming everybody.
+
+#ifndef TRANSPORT_CONTROL_CONTROL_COORDINATOR_H_
+#define TRANSPORT_CONTROL_CONTROL_COORDINATOR_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "transport/control/control_types.h"
+#include "transport/net/socket.h"
+
+namespace lockstep {
+namespace control {
+
+// Between two heartbeats, either way.
+std::chrono::milliseconds HeartbeatInterval(std::chrono::milliseconds peer_timeout);
+
+// A loop that runs once a heartbeat and took longer than this was stopped: it must not judge the silence of others.
+std::chrono::milliseconds StallLimit(std::chrono::milliseconds peer_timeout);
+
+// The text of both ends for a peer that was silent for too long.
+std::string SilenceText(std::chrono::milliseconds peer_timeout);
+inline constexpr char kClosedText[] = "died: control connection closed";
+
+class Coordinator {
+ public:
+  struct Options {
+    SocketAddress bind_address;
+    int size = 1;
+    std::string job_id;
+    uint64_t world_id = 0;
+    std::chrono::milliseconds peer_timeout{0};
+    Member self;  // rank 0, until it has joined
+    // A connection without a proper hello is dropped after this.
+    std::chrono::milliseconds hello_timeout{5000};
+  };
+
+  static absl::StatusOr<std::unique_ptr<Coordinator>> Start(Options options);
+
+  // Disconnects from all ranks, sends what their sockets take at once, and ends the thread. Waits for no peer.
+  virtual ~Coordinator() = default;
+  Coordinator(const Coordinator&) = delete;
+  Coordinator& operator=(const Coordinator&) = delete;
+
+  virtual const SocketAddress& address() const = 0;
+
+  // OK, or why it cannot accept connections, which has failed the set-up. Any thread.
+  virtual absl::Status status() const = 0;
+
+  // Ranks that have got neither a welcome nor a refusal yet, in order. Any thread.
+  virtual std::vector<int> untold() const = 0;
+
+ protected:
+  Coordinator() = default;
+};
+
+}  // namespace control
+}  // namespace lockstep
+
+#endif  // TRANSPORT_CONTROL_CONTROL_COORDINATOR_H_

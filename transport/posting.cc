@@ -1,0 +1,47 @@
+#include "transport/posting.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace lockstep {
+namespace internal {
+
+absl::Status NoPeer(const char* transport, Rank rank, int size, Rank peer) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(transport, " transport: rank ", rank.value(), " of ", size, " has no peer ", peer.value()));
+}
+
+absl::Status BrokenSink(const Sink& sink) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("a sink of ", sink.bytes, " bytes is no whole number of ", Name(sink.reduction->dtype)));
+}
+
+}  // namespace internal
+
+absl::Status CheckWorld(const char* transport, Rank rank, int size, const std::string& job_id,
+                        size_t job_id_bytes_max) {
+  const auto invalid = [transport](auto... what) {
+    return absl::InvalidArgumentError(absl::StrCat(transport, " transport: ", what...));
+  };
+  if (size < 1) return invalid("a world of ", size, " ranks");
+  if (rank.value() < 0 || rank.value() >= size) return invalid("rank ", rank.value(), " in a world of ", size);
+  if (job_id.size() > job_id_bytes_max) {
+    return invalid("a job id of ", job_id.size(), " bytes, more than ", job_id_bytes_max);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FlushAndClose(Transport* transport, Deadline deadline, bool* closed,
+                           const std::function<bool()>& pending) {
+  if (*closed) return absl::OkStatus();
+  while (pending() && !deadline.passed()) {
+    if (!transport->Progress()) transport->WaitForEvent(deadline);
+  }
+  const bool cut_off = pending();
+  *closed = true;
+  transport->Abort(absl::CancelledError(absl::StrCat(transport->name(), " transport: closed")));
+  if (!cut_off) return absl::OkStatus();
+  return absl::DeadlineExceededError(
+      absl::StrCat(transport->name(), " transport: closed before every send was under way"));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,67 @@
+// What all transports do alike: check arguments, fill in operations, close.
+
+#ifndef TRANSPORT_POSTING_H_
+#define TRANSPORT_POSTING_H_
+
+#include <cstddef>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "base/deadline.h"
+#include "base/rank.h"
+#include "base/types/dtype.h"
+#include "transport/transport.h"
+
+namespace lockstep {
+namespace internal {
+
+absl::Status NoPeer(const char* transport, Rank rank, int size, Rank peer);
+absl::Status BrokenSink(const Sink& sink);
+
+}  // namespace internal
+
+// INVALID_ARGUMENT for a rank outside the world and for a job id that is too long.
+absl::Status CheckWorld(const char* transport, Rank rank, int size, const std::string& job_id, size_t job_id_bytes_max);
+
+// INVALID_ARGUMENT for this rank itself and for ranks outside the world.
+inline absl::Status CheckPeer(const char* transport, Rank rank, int size, Rank peer) {
+  if (peer.value() >= 0 && peer.value() < size && peer != rank) return absl::OkStatus();
+  return internal::NoPeer(transport, rank, size, peer);
+}
+
+// INVALID_ARGUMENT for a reduction of a broken number of elements.
+inline absl::Status CheckSink(const Sink& sink) {
+  if (sink.reduction == nullptr || sink.bytes % SizeOf(sink.reduction->dtype) == 0) return absl::OkStatus();
+  return internal::BrokenSink(sink);
+}
+
+inline void FillSend(Operation* operation, Rank peer, ChannelId channel, const Envelope& envelope, const void* data,
+                     size_t bytes) {
+  Operation::Internal& message = operation->internal;
+  message.peer = peer;
+  message.channel = channel;
+  message.envelope = envelope;
+  message.source = data;
+  message.bytes = bytes;
+  message.done_bytes = 0;
+}
+
+inline void FillReceive(Operation* operation, Rank peer, ChannelId channel, const Envelope& expected,
+                        const Sink& sink) {
+  Operation::Internal& message = operation->internal;
+  message.peer = peer;
+  message.channel = channel;
+  message.envelope = expected;
+  message.sink = sink;
+  message.bytes = sink.bytes;
+  message.done_bytes = 0;
+}
+
+// Transport::Close by Progress, WaitForEvent and Abort: waits until nothing is `pending`, sets *closed, and aborts.
+// DEADLINE_EXCEEDED when sends were cut off.
+absl::Status FlushAndClose(Transport* transport, Deadline deadline, bool* closed, const std::function<bool()>& pending);
+
+}  // namespace lockstep
+
+#endif  // TRANSPORT_POSTING_H_
