@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
@@ -19,17 +20,52 @@ namespace {
 
 constexpr absl::string_view kPrefix = "LOCKSTEP_";
 
+constexpr const char* kVariables[] = {
+    "LOCKSTEP_ALGORITHM",
+    "LOCKSTEP_BAZEL",
+    "LOCKSTEP_CHECKED",
+    "LOCKSTEP_CHECK_OUTPUT",
+    "LOCKSTEP_CHUNK_BYTES",
+    "LOCKSTEP_CPU",
+    "LOCKSTEP_DETERMINISTIC",
+    "LOCKSTEP_DEVICE_BACKEND",
+    "LOCKSTEP_FLIGHT_RECORDS",
+    "LOCKSTEP_HOST_ID",
+    "LOCKSTEP_INTERFACE",
+    "LOCKSTEP_JOB_ID",
+    "LOCKSTEP_LOCAL_RANK",
+    "LOCKSTEP_LOCAL_WORLD_SIZE",
+    "LOCKSTEP_LOG",
+    "LOCKSTEP_MEASURE_LINKS",
+    "LOCKSTEP_NCCL_LIBRARY",
+    "LOCKSTEP_NO_APT",
+    "LOCKSTEP_OFI_DOMAIN",
+    "LOCKSTEP_OFI_LIBRARY",
+    "LOCKSTEP_OFI_PROVIDER",
+    "LOCKSTEP_PEER_TIMEOUT_MS",
+    "LOCKSTEP_RANK",
+    "LOCKSTEP_RUN",
+    "LOCKSTEP_STORE",
+    "LOCKSTEP_STORE_SERVED",
+    "LOCKSTEP_TCP_CONGESTION",
+    "LOCKSTEP_TCP_RECEIVE_BUFFER",
+    "LOCKSTEP_TCP_SEND_BUFFER",
+    "LOCKSTEP_TCP_SOCKETS",
+    "LOCKSTEP_TCP_ZERO_COPY",
+    "LOCKSTEP_TIMEOUT_MS",
+    "LOCKSTEP_TRACE",
+    "LOCKSTEP_TRANSPORT",
+    "LOCKSTEP_WORLD_SIZE",
+};
+
 absl::Status BadValue(absl::string_view name, absl::string_view value, absl::string_view takes) {
   return absl::InvalidArgumentError(
       absl::StrCat("environment variable ", name, "=\"", Clipped(value), "\": takes ", takes));
 }
 
-bool InTable(absl::string_view name) {
-  const auto table = EnvironmentTable();
-  return std::any_of(table.begin(), table.end(), [&](const EnvironmentVariable& row) { return name == row.name; });
-}
-
 }  // namespace
+
+absl::Span<const char* const> EnvironmentVariables() { return kVariables; }
 
 absl::optional<std::string> GetEnv(absl::string_view name) {
   const char* value = std::getenv(std::string(name).c_str());
@@ -78,7 +114,8 @@ std::vector<std::string> UnknownEnvironmentVariables() {
   std::vector<std::string> unknown;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const absl::string_view name(*entry, std::strcspn(*entry, "="));
-    if (absl::StartsWith(name, kPrefix) && !InTable(name)) unknown.emplace_back(name);
+    const bool known = std::find(std::begin(kVariables), std::end(kVariables), name) != std::end(kVariables);
+    if (absl::StartsWith(name, kPrefix) && !known) unknown.emplace_back(name);
   }
   std::sort(unknown.begin(), unknown.end());
   return unknown;

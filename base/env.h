@@ -1,7 +1,6 @@
-// The environment, read in one place from one table.
+// The environment, read in one place. docs/environment.md describes every LOCKSTEP_* variable.
 //
-// Every LOCKSTEP_* variable is listed in EnvironmentTable(), which docs/environment.md repeats and a test compares. A
-// value that cannot be parsed is INVALID_ARGUMENT naming the variable, its value and what it takes. Variables are read
+// A value that cannot be parsed is INVALID_ARGUMENT naming the variable, its value and what it takes. Variables are read
 // when a world, or a reducer, is created, not cached: an embedder may set them from code.
 
 #ifndef BASE_ENV_H_
@@ -18,14 +17,8 @@
 
 namespace lockstep {
 
-struct EnvironmentVariable {
-  const char* name;
-  const char* takes;          // "milliseconds, 1 to 86,400,000"
-  const char* default_value;  // as text, for people; the code that reads it holds the value
-  const char* meaning;        // one sentence
-};
-
-absl::Span<const EnvironmentVariable> EnvironmentTable();
+// The names of all LOCKSTEP_* variables, sorted: those of docs/environment.md, as a test checks.
+absl::Span<const char* const> EnvironmentVariables();
 
 // The value of a variable of any family; nothing when unset. An empty value counts as unset.
 absl::optional<std::string> GetEnv(absl::string_view name);
@@ -39,8 +32,7 @@ bool ParseInteger(absl::string_view text, int64_t* value);
 absl::StatusOr<absl::optional<int64_t>> GetEnvInt(absl::string_view name, int64_t min, int64_t max);
 absl::StatusOr<absl::optional<bool>> GetEnvBool(absl::string_view name);  // 0/1, false/true, no/yes, off/on
 
-// Names in this process's environment that begin with LOCKSTEP_ and are in no table: typing errors, most likely.
-// Sorted.
+// Names in this process's environment that begin with LOCKSTEP_ and are none of ours: typing errors, most likely. Sorted.
 std::vector<std::string> UnknownEnvironmentVariables();
 
 }  // namespace lockstep

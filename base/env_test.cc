@@ -34,15 +34,12 @@ class EnvTest : public testing::Test {
   std::vector<std::string> set_;
 };
 
-TEST_F(EnvTest, TableIsSortedAndComplete) {
+TEST_F(EnvTest, VariablesAreSortedAndOurs) {
   std::string before;
-  for (const EnvironmentVariable& row : EnvironmentTable()) {
-    EXPECT_THAT(row.name, testing::StartsWith("LOCKSTEP_"));
-    EXPECT_LT(before, row.name);
-    EXPECT_STRNE(row.takes, "") << row.name;
-    EXPECT_STRNE(row.default_value, "") << row.name;
-    EXPECT_EQ(std::string(row.meaning).back(), '.') << row.name;
-    before = row.name;
+  for (const char* name : EnvironmentVariables()) {
+    EXPECT_THAT(name, testing::StartsWith("LOCKSTEP_"));
+    EXPECT_LT(before, name);
+    before = name;
   }
 }
 

@@ -137,7 +137,7 @@ def lockstep_library(name, exclude = [], folders = [], deps = [], **kwargs):
     lockstep_cc_library(
         name = name,
         srcs = native.glob(_in(folders, ["*.cc"]), exclude = others),
-        hdrs = native.glob(_in(folders, ["*.h"]), exclude = others),
+        hdrs = native.glob(_in(folders, ["*.h", "*.inc"]), exclude = others),
         deps = deps,
         **kwargs
     )

@@ -17,7 +17,6 @@
 
 namespace {
 
-using lockstep::capi::CheckUsable;
 using lockstep::capi::Guard;
 using lockstep::capi::NullArgument;
 
@@ -48,8 +47,7 @@ lockstep_error* lockstep_batch_norm_combine(lockstep_communicator* communicator,
                                             const float* variance, int64_t count,
                                             const lockstep_batch_norm_options* options, float* out_mean,
                                             float* out_variance, float* out_inverse_std, int64_t* out_count) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(communicator));
+  return Guard(communicator, [&]() -> absl::Status {
     if (mean == nullptr && channels > 0) return NullArgument("mean");
     if (variance == nullptr && channels > 0) return NullArgument("variance");
     LOCKSTEP_ASSIGN_OR_RETURN(const lockstep_batch_norm_options given, Read(options));
@@ -74,8 +72,7 @@ lockstep_error* lockstep_batch_norm_combine(lockstep_communicator* communicator,
 
 lockstep_error* lockstep_batch_norm_sum_gradients(lockstep_communicator* communicator, size_t channels, float* sum_dy,
                                                   float* sum_dy_xmu, const lockstep_batch_norm_options* options) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(communicator));
+  return Guard(communicator, [&]() -> absl::Status {
     if (sum_dy == nullptr && channels > 0) return NullArgument("sum_dy");
     if (sum_dy_xmu == nullptr && channels > 0) return NullArgument("sum_dy_xmu");
     LOCKSTEP_ASSIGN_OR_RETURN(const lockstep_batch_norm_options given, Read(options));

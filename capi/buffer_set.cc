@@ -32,8 +32,7 @@ struct lockstep_buffer_set {
 
 lockstep_error* lockstep_buffer_set_create(lockstep_communicator* communicator, const lockstep_tensor* tensors,
                                            size_t tensor_count, lockstep_buffer_set** out_set) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::CheckUsable(communicator));
+  return Guard(communicator, [&]() -> absl::Status {
     if (out_set == nullptr) return NullArgument("out_set");
     const auto views = lockstep::capi::ToTensorViews(tensors, tensor_count, "tensors");
     auto handle = std::make_unique<lockstep_buffer_set>();

@@ -1,7 +1,5 @@
 #define _POSIX_C_SOURCE 200809L
 
-#include "capi/c_everything.h"
-
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -57,13 +55,10 @@ static void UseBlocks(lockstep_communicator* communicator) {
   for (i = 0; i < size; ++i) CHECK(blocks[i] == 100 * i + rank);
 
   counts[0] = 77;
-  FAILS(lockstep_all_gather_v(communicator, &output, &input, counts, NULL, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
-        "counts");
+  INVALID(lockstep_all_gather_v(communicator, &output, &input, counts, NULL, NULL, NULL), "counts");
   counts[0] = -1;
-  FAILS(lockstep_all_gather_v(communicator, &output, &input, counts, NULL, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
-        "negative");
-  FAILS(lockstep_all_to_all_v(communicator, &output, &output, same, NULL, NULL, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
-        "output_counts");
+  INVALID(lockstep_all_gather_v(communicator, &output, &input, counts, NULL, NULL, NULL), "negative");
+  INVALID(lockstep_all_to_all_v(communicator, &output, &output, same, NULL, NULL, NULL, NULL), "output_counts");
 }
 
 /* What a completion callback was told. */
@@ -106,12 +101,11 @@ static void UseCalls(lockstep_communicator* communicator) {
   lockstep_work *work = NULL, *member = NULL;
 
   LOCKSTEP_INIT(collective);
-  FAILS(lockstep_prepared_create(communicator, &collective, NULL, &prepared), LOCKSTEP_INVALID_ARGUMENT,
-        "0 is no lockstep_collective_kind");
+  INVALID(lockstep_prepared_create(communicator, &collective, NULL, &prepared), "0 is no lockstep_collective_kind");
   collective.kind = LOCKSTEP_COLLECTIVE_ALL_REDUCE;
   collective.op = LOCKSTEP_MAX;
   collective.input = &input;
-  FAILS(lockstep_prepared_create(communicator, &collective, NULL, &prepared), LOCKSTEP_INVALID_ARGUMENT, "output");
+  INVALID(lockstep_prepared_create(communicator, &collective, NULL, &prepared), "output");
   collective.output = &output;
   OK(lockstep_prepared_create(communicator, &collective, NULL, &prepared));
   CHECK(lockstep_prepared_done(prepared) == 1 && sum == 0);
@@ -128,21 +122,21 @@ static void UseCalls(lockstep_communicator* communicator) {
   OK(lockstep_group_start(communicator));
   OK(lockstep_send(communicator, &out, next, 7, 0, NULL));
   OK(lockstep_receive(communicator, &in, previous, 7, 0, NULL, &member));
-  FAILS(lockstep_work_wait(member, 60000), LOCKSTEP_FAILED_PRECONDITION, "end the group first");
+  MISUSED(lockstep_work_wait(member, 60000), "end the group first");
   OK(lockstep_group_end(communicator, NULL));
   OK(lockstep_work_wait(member, 60000));
   OK(lockstep_work_message(member, &message));
   CHECK(message.source == previous && message.tag == 7 && message.bytes == sizeof(long_in));
   for (i = 0; i < 50000; ++i) CHECK(long_in[i] == (float)(previous + i));
   lockstep_work_destroy(member);
-  FAILS(lockstep_group_end(communicator, NULL), LOCKSTEP_FAILED_PRECONDITION, "no group");
+  MISUSED(lockstep_group_end(communicator, NULL), "no group");
 
   OK(lockstep_send(communicator, &input, next, 3, 0, &work));
   OK(lockstep_receive(communicator, &in, LOCKSTEP_ANY_SOURCE, LOCKSTEP_ANY_TAG, 0, &message, NULL));
   CHECK(message.source == previous && message.tag == 3 && message.bytes == sizeof(float));
   OK(lockstep_work_wait(work, 60000));
   lockstep_work_destroy(work);
-  FAILS(lockstep_send(communicator, &input, size, 3, 0, NULL), LOCKSTEP_INVALID_ARGUMENT, "target");
+  INVALID(lockstep_send(communicator, &input, size, 3, 0, NULL), "target");
 
   /* Told when it is over, though nobody waits; and at once when it is over already. */
   pthread_mutex_init(&told.mutex, NULL);
@@ -156,11 +150,11 @@ static void UseCalls(lockstep_communicator* communicator) {
   CHECK(lockstep_work_done(work) == 1 && told.code == LOCKSTEP_OK);
   OK(lockstep_work_on_complete(work, Tell, &told));
   CHECK(told.count == 2);
-  FAILS(lockstep_work_on_complete(work, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "callback");
+  INVALID(lockstep_work_on_complete(work, NULL, NULL), "callback");
   lockstep_work_destroy(work);
 
   OK(lockstep_monitored_barrier(communicator, 60000));
-  FAILS(lockstep_monitored_barrier(communicator, -1), LOCKSTEP_INVALID_ARGUMENT, "timeout_ms");
+  INVALID(lockstep_monitored_barrier(communicator, -1), "timeout_ms");
 
   OK(lockstep_broadcast_bytes(communicator, rank == 0 ? "configuration" : NULL, rank == 0 ? 13 : 0, 0, &data, &bytes));
   CHECK(bytes == 13 && memcmp(data, "configuration", 13) == 0);
@@ -199,7 +193,7 @@ static void UseParts(lockstep_communicator* communicator) {
   lockstep_communicator_destroy(lines[0]);
   lockstep_communicator_destroy(lines[1]);
   sizes[0] = 3;
-  FAILS(lockstep_communicator_mesh(communicator, names, sizes, 2, lines), LOCKSTEP_INVALID_ARGUMENT, "dp=3");
+  INVALID(lockstep_communicator_mesh(communicator, names, sizes, 2, lines), "dp=3");
 }
 
 /* Memory of the communicator's allocator, in which every rank may be the first to write. */
@@ -212,9 +206,9 @@ static void UseBuffer(lockstep_communicator* communicator, int32_t shared) {
   lockstep_tensor input, output;
   float* values;
   int i, k;
-  FAILS(lockstep_memory_create(communicator, 0, LOCKSTEP_HOST, &buffer), LOCKSTEP_INVALID_ARGUMENT, "0 bytes");
-  FAILS(lockstep_memory_create(NULL, bytes, LOCKSTEP_HOST, &buffer), LOCKSTEP_INVALID_ARGUMENT, "communicator");
-  FAILS(lockstep_memory_create(communicator, bytes, LOCKSTEP_HOST, NULL), LOCKSTEP_INVALID_ARGUMENT, "out_memory");
+  INVALID(lockstep_memory_create(communicator, 0, LOCKSTEP_HOST, &buffer), "0 bytes");
+  INVALID(lockstep_memory_create(NULL, bytes, LOCKSTEP_HOST, &buffer), "communicator");
+  INVALID(lockstep_memory_create(communicator, bytes, LOCKSTEP_HOST, NULL), "out_memory");
   OK(lockstep_memory_create(communicator, bytes, LOCKSTEP_HOST, &buffer));
   CHECK(lockstep_memory_bytes(buffer) == bytes);
   CHECK(lockstep_memory_is_shared(buffer) == shared);
@@ -261,11 +255,9 @@ void UseEverything(lockstep_communicator* communicator, int32_t shared) {
   OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_AVG, NULL, NULL, NULL));
   CHECK(out == sum / (float)size);
   LOCKSTEP_INIT(options);
-  FAILS(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_PREMUL_SUM, NULL, NULL, NULL),
-        LOCKSTEP_INVALID_ARGUMENT, "factor");
+  INVALID(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_PREMUL_SUM, NULL, NULL, NULL), "factor");
   options.factor = &twice;
-  FAILS(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_SUM, &options, NULL, NULL),
-        LOCKSTEP_INVALID_ARGUMENT, "factor");
+  INVALID(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_SUM, &options, NULL, NULL), "factor");
   options.algorithm = size > 1 ? "chain" : NULL; /* folds in rank order */
   OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_PREMUL_SUM, &options, NULL, NULL));
   CHECK(out == 2 * sum);
@@ -287,11 +279,9 @@ void UseEverything(lockstep_communicator* communicator, int32_t shared) {
   CHECK(lockstep_work_done(work) == 1 && out == sum);
   lockstep_work_destroy(work);
 
-  FAILS(lockstep_all_reduce(communicator, &input, &pair, LOCKSTEP_SUM, NULL, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
-        "2");
-  FAILS(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_XOR, NULL, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
-        "xor");
-  FAILS(lockstep_broadcast(communicator, &output, size, NULL, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "root");
+  INVALID(lockstep_all_reduce(communicator, &input, &pair, LOCKSTEP_SUM, NULL, NULL, NULL), "2");
+  INVALID(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_XOR, NULL, NULL, NULL), "xor");
+  INVALID(lockstep_broadcast(communicator, &output, size, NULL, NULL, NULL), "root");
 
   UseBuffer(communicator, shared);
   UseBlocks(communicator);

@@ -32,21 +32,14 @@ lockstep_tensor Vector(void* data, const int64_t* count, int32_t dtype) {
   return tensor;
 }
 
-void RunTwoProcesses(void (*run)(int32_t rank, char* folder)) {
-  char folder[256];
-  const char* root = getenv("TEST_TMPDIR");
-  pid_t child;
-  int status = 0;
-  snprintf(folder, sizeof(folder), "%s/ranks-XXXXXX", root == NULL ? "/tmp" : root);
-  CHECK(mkdtemp(folder) != NULL);
-  child = fork();
-  CHECK(child >= 0);
-  if (child == 0) {
-    run(1, folder);
-    _exit(0);
-  }
-  run(0, folder);
-  CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+lockstep_parameter Parameter(const char* name, const int64_t* shape, int32_t dimensions, lockstep_dtype dtype) {
+  lockstep_parameter parameter;
+  LOCKSTEP_INIT(parameter);
+  parameter.name = name;
+  parameter.shape = shape;
+  parameter.dimensions = dimensions;
+  parameter.dtype = dtype;
+  return parameter;
 }
 
 void RunRanks(int32_t size, void (*run)(int32_t rank, int32_t size, const char* folder)) {
@@ -90,8 +83,6 @@ lockstep_communicator* Meet(int32_t rank, int32_t size, const char* folder, cons
   return MeetWith(rank, size, folder, name, &options);
 }
 
-lockstep_communicator* Join(int32_t rank, const char* folder, const char* name) { return Meet(rank, 2, folder, name); }
-
 lockstep_communicator* Alone(void) {
   lockstep_communicator_options options;
   lockstep_communicator* communicator = NULL;
@@ -101,16 +92,32 @@ lockstep_communicator* Alone(void) {
   return communicator;
 }
 
+static void (*run_world)(lockstep_communicator* communicator);
+
+static void RunRankOfWorld(int32_t rank, int32_t size, const char* folder) {
+  lockstep_communicator* const communicator = Meet(rank, size, folder, "store");
+  run_world(communicator);
+  OK(lockstep_communicator_status(communicator));
+  lockstep_communicator_destroy(communicator);
+}
+
+void RunWorld(int32_t size, void (*run)(lockstep_communicator* communicator)) {
+  run_world = run;
+  RunRanks(size, RunRankOfWorld);
+}
+
+void RunAlone(void (*run)(lockstep_communicator* communicator)) {
+  lockstep_communicator* const communicator = Alone();
+  run(communicator);
+  lockstep_communicator_destroy(communicator);
+}
+
 void InitModel(Model* model) {
   static const char* const names[PARAMETERS] = {"zero", "one", "two"};
   static const int64_t one = 1;
   int i;
   for (i = 0; i < PARAMETERS; ++i) {
-    LOCKSTEP_INIT(model->table[i]);
-    model->table[i].name = names[i];
-    model->table[i].shape = &one;
-    model->table[i].dimensions = 1;
-    model->table[i].dtype = LOCKSTEP_F32;
+    model->table[i] = Parameter(names[i], &one, 1, LOCKSTEP_F32);
     model->values[i] = -1;
     model->gradients[i] = Vector(&model->values[i], &one, LOCKSTEP_F32);
   }
@@ -164,34 +171,20 @@ void CheckAll(const Model* model, float value) {
 
 lockstep_reducer* MakeReducer(lockstep_communicator* communicator, size_t count,
                               const lockstep_reducer_options* options) {
-  static const char* const names[2] = {"weight", "bias"};
-  static const int64_t one = 1;
-  lockstep_parameter table[2];
   lockstep_reducer* reducer = NULL;
-  size_t i;
-  for (i = 0; i < count; ++i) {
-    LOCKSTEP_INIT(table[i]);
-    table[i].name = names[i];
-    table[i].shape = &one;
-    table[i].dimensions = 1;
-    table[i].dtype = LOCKSTEP_F32;
-  }
-  OK(lockstep_reducer_create(communicator, table, count, options, &reducer));
+  Model model;
+  InitModel(&model);
+  OK(lockstep_reducer_create(communicator, model.table, count, options, &reducer));
   return reducer;
 }
 
 lockstep_error* Step(lockstep_reducer* reducer, size_t count, float* value) {
-  static const int64_t one = 1;
-  float gradients[2];
   lockstep_error* error;
-  size_t i;
+  Model model;
+  InitModel(&model);
   OK(lockstep_reducer_begin_backward(reducer, NULL));
-  for (i = count; i-- > 0;) {
-    const lockstep_tensor tensor = Vector(&gradients[i], &one, LOCKSTEP_F32);
-    gradients[i] = *value;
-    OK(lockstep_reducer_mark_ready(reducer, i, &tensor, NULL));
-  }
+  while (count-- > 0) Mark(reducer, &model, count, *value);
   error = lockstep_reducer_end_backward(reducer, NULL);
-  *value = gradients[0];
+  *value = model.values[0];
   return error;
 }

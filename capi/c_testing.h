@@ -20,6 +20,8 @@
 /* Both take the error over. */
 #define OK(call) CheckOk(call, __FILE__, __LINE__)
 #define FAILS(call, code, part) CheckError(call, code, part, __FILE__, __LINE__)
+#define INVALID(call, part) FAILS(call, LOCKSTEP_INVALID_ARGUMENT, part)
+#define MISUSED(call, part) FAILS(call, LOCKSTEP_FAILED_PRECONDITION, part)
 
 void CheckOk(lockstep_error* error, const char* file, int line);
 /* The error has this code, and `part` in its message. */
@@ -28,12 +30,17 @@ void CheckError(lockstep_error* error, lockstep_code code, const char* part, con
 /* Borrows the count. */
 lockstep_tensor Vector(void* data, const int64_t* count, int32_t dtype);
 
-/* Runs rank 0 here and rank 1 in a child, with an empty folder between them; returns when both have passed. To be called
- * before the process makes any handle. */
-void RunTwoProcesses(void (*run)(int32_t rank, char* folder));
+lockstep_parameter Parameter(const char* name, const int64_t* shape, int32_t dimensions, lockstep_dtype dtype);
 
-/* Rank 0 here and any number of others in children. */
+/* Runs rank 0 here and the others in children, with an empty folder for all; returns when all have passed. REQUIRES: the process
+ * has made no handle. */
 void RunRanks(int32_t size, void (*run)(int32_t rank, int32_t size, const char* folder));
+
+/* The same on a communicator of them all, which is still usable at the end. */
+void RunWorld(int32_t size, void (*run)(lockstep_communicator* communicator));
+
+/* On a world of one, in this process. */
+void RunAlone(void (*run)(lockstep_communicator* communicator));
 
 /* A communicator of ranks that meet in a file of the folder. Equal names and sizes meet. MeetWith takes what else there is to
  * say from the options, which are left as they are. */
@@ -41,11 +48,12 @@ lockstep_communicator* MeetWith(int32_t rank, int32_t size, const char* folder, 
                                 const lockstep_communicator_options* others);
 lockstep_communicator* Meet(int32_t rank, int32_t size, const char* folder, const char* name);
 
-/* The same of two. */
-lockstep_communicator* Join(int32_t rank, const char* folder, const char* name);
-
 /* A world of one. */
 lockstep_communicator* Alone(void);
+
+/* Makes each call on a communicator about once: what works on every kind of them. On all ranks, at most 16. `shared`: whether the ranks
+ * share memory (0 in a world of one). */
+void UseEverything(lockstep_communicator* communicator, int32_t shared);
 
 /* Three parameters of one f32, "zero" to "two", with memory for their gradients, which is -1 at first. */
 #define PARAMETERS 3
@@ -70,7 +78,7 @@ void Mark(lockstep_reducer* reducer, Model* model, size_t index, float value);
 lockstep_error* RunStep(lockstep_reducer* reducer, Model* model, float value);
 void CheckAll(const Model* model, float value);
 
-/* Of `count` weights of one f32 each, at most 2. */
+/* Of the model's first `count` parameters. */
 lockstep_reducer* MakeReducer(lockstep_communicator* communicator, size_t count,
                               const lockstep_reducer_options* options);
 

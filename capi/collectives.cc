@@ -30,8 +30,6 @@ using lockstep::CollectiveRequest;
 using lockstep::Communicator;
 using lockstep::Rank;
 using lockstep::TensorView;
-using lockstep::capi::CheckNotForked;
-using lockstep::capi::CheckUsable;
 using lockstep::capi::Guard;
 using lockstep::capi::NullArgument;
 using lockstep::capi::ToReduceOp;
@@ -127,8 +125,7 @@ absl::StatusOr<CollectiveRequest> ToRequest(const Communicator& ranks, const loc
 lockstep_error* Call(lockstep_communicator* handle, const lockstep_collective& collective,
                      const lockstep_collective_options* options, const lockstep_stream* stream,
                      lockstep_work** out_work) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(handle));
+  return Guard(handle, [&]() -> absl::Status {
     Communicator* const communicator = handle->get();
     LOCKSTEP_ASSIGN_OR_RETURN(const CollectiveRequest request, ToRequest(*communicator, collective, options));
     if (stream != nullptr && out_work != nullptr) {
@@ -151,12 +148,9 @@ lockstep_error* Call(lockstep_communicator* handle, const lockstep_collective& c
 }
 
 lockstep_collective Collective(lockstep_collective_kind kind, const lockstep_tensor* input,
-                               const lockstep_tensor* output) {
-  lockstep_collective collective = {};
-  collective.kind = kind;
-  collective.input = input;
-  collective.output = output;
-  return collective;
+                               const lockstep_tensor* output, lockstep_reduce_op op = LOCKSTEP_SUM, int32_t root = 0,
+                               const int64_t* counts = nullptr, const int64_t* output_counts = nullptr) {
+  return {sizeof(lockstep_collective), kind, op, root, input, output, counts, output_counts};
 }
 
 // What is required of an operation and of a prepared collective alike.
@@ -165,33 +159,20 @@ absl::StatusOr<lockstep::Deadline> WaitUntil(int64_t timeout_ms) {
   return lockstep::Deadline::AfterMs(timeout_ms);
 }
 
-absl::Status CheckUsable(const lockstep_work* work) {
-  if (work == nullptr) return NullArgument("work");
-  return CheckNotForked(work->fork_generation, "work handle");
-}
-
-absl::Status CheckUsable(const lockstep_prepared* prepared) {
-  if (prepared == nullptr) return NullArgument("prepared");
-  return CheckNotForked(prepared->fork_generation, "prepared collective");
-}
-
 }  // namespace
 
 lockstep_error* lockstep_all_reduce(lockstep_communicator* communicator, const lockstep_tensor* input,
                                     const lockstep_tensor* output, lockstep_reduce_op op,
                                     const lockstep_collective_options* options, const lockstep_stream* stream,
                                     lockstep_work** out_work) {
-  lockstep_collective collective = Collective(LOCKSTEP_COLLECTIVE_ALL_REDUCE, input, output);
-  collective.op = op;
-  return Call(communicator, collective, options, stream, out_work);
+  return Call(communicator, Collective(LOCKSTEP_COLLECTIVE_ALL_REDUCE, input, output, op), options, stream, out_work);
 }
 
 lockstep_error* lockstep_broadcast(lockstep_communicator* communicator, const lockstep_tensor* tensor, int32_t root,
                                    const lockstep_collective_options* options, const lockstep_stream* stream,
                                    lockstep_work** out_work) {
-  lockstep_collective collective = Collective(LOCKSTEP_COLLECTIVE_BROADCAST, tensor, nullptr);
-  collective.root = root;
-  return Call(communicator, collective, options, stream, out_work);
+  return Call(communicator, Collective(LOCKSTEP_COLLECTIVE_BROADCAST, tensor, nullptr, LOCKSTEP_SUM, root), options,
+              stream, out_work);
 }
 
 lockstep_error* lockstep_all_gather(lockstep_communicator* communicator, const lockstep_tensor* input,
@@ -204,9 +185,8 @@ lockstep_error* lockstep_reduce_scatter(lockstep_communicator* communicator, con
                                         const lockstep_tensor* output, lockstep_reduce_op op,
                                         const lockstep_collective_options* options, const lockstep_stream* stream,
                                         lockstep_work** out_work) {
-  lockstep_collective collective = Collective(LOCKSTEP_COLLECTIVE_REDUCE_SCATTER, input, output);
-  collective.op = op;
-  return Call(communicator, collective, options, stream, out_work);
+  return Call(communicator, Collective(LOCKSTEP_COLLECTIVE_REDUCE_SCATTER, input, output, op), options, stream,
+              out_work);
 }
 
 lockstep_error* lockstep_all_to_all(lockstep_communicator* communicator, const lockstep_tensor* input,
@@ -219,10 +199,7 @@ lockstep_error* lockstep_reduce(lockstep_communicator* communicator, const locks
                                 const lockstep_tensor* output, lockstep_reduce_op op, int32_t root,
                                 const lockstep_collective_options* options, const lockstep_stream* stream,
                                 lockstep_work** out_work) {
-  lockstep_collective collective = Collective(LOCKSTEP_COLLECTIVE_REDUCE, input, output);
-  collective.op = op;
-  collective.root = root;
-  return Call(communicator, collective, options, stream, out_work);
+  return Call(communicator, Collective(LOCKSTEP_COLLECTIVE_REDUCE, input, output, op, root), options, stream, out_work);
 }
 
 lockstep_error* lockstep_barrier(lockstep_communicator* communicator, const lockstep_collective_options* options,
@@ -235,9 +212,8 @@ lockstep_error* lockstep_all_gather_v(lockstep_communicator* communicator, const
                                       const lockstep_collective_options* options, const lockstep_stream* stream,
                                       lockstep_work** out_work) {
   if (counts == nullptr) return Guard([] { return NullArgument("counts"); });
-  lockstep_collective collective = Collective(LOCKSTEP_COLLECTIVE_ALL_GATHER, input, output);
-  collective.counts = counts;
-  return Call(communicator, collective, options, stream, out_work);
+  return Call(communicator, Collective(LOCKSTEP_COLLECTIVE_ALL_GATHER, input, output, LOCKSTEP_SUM, 0, counts), options,
+              stream, out_work);
 }
 
 lockstep_error* lockstep_reduce_scatter_v(lockstep_communicator* communicator, const lockstep_tensor* input,
@@ -245,30 +221,24 @@ lockstep_error* lockstep_reduce_scatter_v(lockstep_communicator* communicator, c
                                           const lockstep_collective_options* options, const lockstep_stream* stream,
                                           lockstep_work** out_work) {
   if (counts == nullptr) return Guard([] { return NullArgument("counts"); });
-  lockstep_collective collective = Collective(LOCKSTEP_COLLECTIVE_REDUCE_SCATTER, input, output);
-  collective.counts = counts;
-  collective.op = op;
-  return Call(communicator, collective, options, stream, out_work);
+  return Call(communicator, Collective(LOCKSTEP_COLLECTIVE_REDUCE_SCATTER, input, output, op, 0, counts), options,
+              stream, out_work);
 }
 
 lockstep_error* lockstep_gather(lockstep_communicator* communicator, const lockstep_tensor* input,
                                 const lockstep_tensor* output, const int64_t* counts, int32_t root,
                                 const lockstep_collective_options* options, const lockstep_stream* stream,
                                 lockstep_work** out_work) {
-  lockstep_collective collective = Collective(LOCKSTEP_COLLECTIVE_GATHER, input, output);
-  collective.counts = counts;
-  collective.root = root;
-  return Call(communicator, collective, options, stream, out_work);
+  return Call(communicator, Collective(LOCKSTEP_COLLECTIVE_GATHER, input, output, LOCKSTEP_SUM, root, counts), options,
+              stream, out_work);
 }
 
 lockstep_error* lockstep_scatter(lockstep_communicator* communicator, const lockstep_tensor* input,
                                  const lockstep_tensor* output, const int64_t* counts, int32_t root,
                                  const lockstep_collective_options* options, const lockstep_stream* stream,
                                  lockstep_work** out_work) {
-  lockstep_collective collective = Collective(LOCKSTEP_COLLECTIVE_SCATTER, input, output);
-  collective.counts = counts;
-  collective.root = root;
-  return Call(communicator, collective, options, stream, out_work);
+  return Call(communicator, Collective(LOCKSTEP_COLLECTIVE_SCATTER, input, output, LOCKSTEP_SUM, root, counts), options,
+              stream, out_work);
 }
 
 lockstep_error* lockstep_all_to_all_v(lockstep_communicator* communicator, const lockstep_tensor* input,
@@ -277,15 +247,13 @@ lockstep_error* lockstep_all_to_all_v(lockstep_communicator* communicator, const
                                       const lockstep_stream* stream, lockstep_work** out_work) {
   if (input_counts == nullptr) return Guard([] { return NullArgument("input_counts"); });
   if (output_counts == nullptr) return Guard([] { return NullArgument("output_counts"); });
-  lockstep_collective collective = Collective(LOCKSTEP_COLLECTIVE_ALL_TO_ALL, input, output);
-  collective.counts = input_counts;
-  collective.output_counts = output_counts;
-  return Call(communicator, collective, options, stream, out_work);
+  return Call(communicator,
+              Collective(LOCKSTEP_COLLECTIVE_ALL_TO_ALL, input, output, LOCKSTEP_SUM, 0, input_counts, output_counts),
+              options, stream, out_work);
 }
 
 lockstep_error* lockstep_work_wait(lockstep_work* work, int64_t timeout_ms) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(work));
+  return Guard(work, [&]() -> absl::Status {
     LOCKSTEP_ASSIGN_OR_RETURN(const lockstep::Deadline deadline, WaitUntil(timeout_ms));
     return work->work.Wait(deadline);
   });
@@ -294,8 +262,7 @@ lockstep_error* lockstep_work_wait(lockstep_work* work, int64_t timeout_ms) {
 int32_t lockstep_work_done(const lockstep_work* work) { return work == nullptr || work->work.done() ? 1 : 0; }
 
 lockstep_error* lockstep_work_on_complete(lockstep_work* work, lockstep_work_callback callback, void* context) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(work));
+  return Guard(work, [&]() -> absl::Status {
     if (callback == nullptr) return NullArgument("callback");
     if (work->work.collected())
       return absl::FailedPreconditionError("the work is of a group that is open: end it first");
@@ -312,8 +279,7 @@ void lockstep_work_destroy(lockstep_work* work) { lockstep::capi::Destroy(work);
 
 lockstep_error* lockstep_prepared_create(lockstep_communicator* communicator, const lockstep_collective* collective,
                                          const lockstep_collective_options* options, lockstep_prepared** out_prepared) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(communicator));
+  return Guard(communicator, [&]() -> absl::Status {
     if (collective == nullptr) return NullArgument("collective");
     if (out_prepared == nullptr) return NullArgument("out_prepared");
     lockstep_collective given = {};
@@ -329,15 +295,11 @@ lockstep_error* lockstep_prepared_create(lockstep_communicator* communicator, co
 }
 
 lockstep_error* lockstep_prepared_start(lockstep_prepared* prepared) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(prepared));
-    return prepared->collective->Start();
-  });
+  return Guard(prepared, [&] { return prepared->collective->Start(); });
 }
 
 lockstep_error* lockstep_prepared_wait(lockstep_prepared* prepared, int64_t timeout_ms) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(prepared));
+  return Guard(prepared, [&]() -> absl::Status {
     LOCKSTEP_ASSIGN_OR_RETURN(const lockstep::Deadline deadline, WaitUntil(timeout_ms));
     return prepared->collective->Wait(deadline);
   });
@@ -350,8 +312,7 @@ int32_t lockstep_prepared_done(const lockstep_prepared* prepared) {
 void lockstep_prepared_destroy(lockstep_prepared* prepared) { lockstep::capi::Destroy(prepared); }
 
 lockstep_error* lockstep_monitored_barrier(lockstep_communicator* communicator, int64_t timeout_ms) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(communicator));
+  return Guard(communicator, [&]() -> absl::Status {
     if (timeout_ms < 0) return absl::InvalidArgumentError("timeout_ms is negative");
     std::vector<Rank> missing;
     const absl::Status come = communicator->get()->MonitoredBarrier(std::chrono::milliseconds(timeout_ms), &missing);
@@ -362,15 +323,11 @@ lockstep_error* lockstep_monitored_barrier(lockstep_communicator* communicator, 
 }
 
 lockstep_error* lockstep_group_start(lockstep_communicator* communicator) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(communicator));
-    return communicator->get()->StartGroup();
-  });
+  return Guard(communicator, [&] { return communicator->get()->StartGroup(); });
 }
 
 lockstep_error* lockstep_group_end(lockstep_communicator* communicator, lockstep_work** out_work) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(communicator));
+  return Guard(communicator, [&]() -> absl::Status {
     LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Work work, communicator->get()->EndGroup());
     if (out_work != nullptr) {
       *out_work = new lockstep_work(communicator->Share(), std::move(work));

@@ -17,7 +17,6 @@
 namespace {
 
 using lockstep::capi::CheckNotForked;
-using lockstep::capi::CheckUsable;
 using lockstep::capi::Guard;
 using lockstep::capi::NullArgument;
 
@@ -25,8 +24,7 @@ std::string OrEmpty(const char* text) { return text == nullptr ? "" : text; }
 
 lockstep_error* CopyOut(const lockstep_communicator* communicator, char** out_text,
                         std::string (lockstep::Communicator::*text)() const) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(communicator));
+  return Guard(communicator, [&]() -> absl::Status {
     if (out_text == nullptr) return NullArgument("out_text");
     *out_text = lockstep::capi::CopyString((communicator->get()->*text)());
     return absl::OkStatus();
@@ -109,8 +107,7 @@ void lockstep_communicator_destroy(lockstep_communicator* communicator) {
 
 lockstep_error* lockstep_communicator_split(lockstep_communicator* communicator, int32_t color, int32_t key,
                                             lockstep_communicator** out_communicator) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(communicator));
+  return Guard(communicator, [&]() -> absl::Status {
     if (out_communicator == nullptr) return NullArgument("out_communicator");
     LOCKSTEP_ASSIGN_OR_RETURN(auto part, communicator->get()->Split(color, key));
     *out_communicator = part == nullptr ? nullptr : PartOf(*communicator, std::move(part)).release();
@@ -126,8 +123,7 @@ lockstep_error* lockstep_communicator_duplicate(lockstep_communicator* communica
 lockstep_error* lockstep_communicator_mesh(lockstep_communicator* communicator, const char* const* names,
                                            const int32_t* sizes, size_t dimensions,
                                            lockstep_communicator** out_communicators) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(communicator));
+  return Guard(communicator, [&]() -> absl::Status {
     if (names == nullptr) return NullArgument("names");
     if (sizes == nullptr) return NullArgument("sizes");
     if (out_communicators == nullptr) return NullArgument("out_communicators");
@@ -157,15 +153,11 @@ int32_t lockstep_communicator_size(const lockstep_communicator* communicator) {
 }
 
 lockstep_error* lockstep_communicator_status(const lockstep_communicator* communicator) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(communicator));
-    return communicator->get()->status();
-  });
+  return Guard(communicator, [&] { return communicator->get()->status(); });
 }
 
 lockstep_error* lockstep_communicator_abort(lockstep_communicator* communicator, const char* reason) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(communicator));
+  return Guard(communicator, [&]() -> absl::Status {
     communicator->get()->Abort(reason == nullptr ? "no reason given" : reason);
     return absl::OkStatus();
   });
@@ -176,8 +168,7 @@ lockstep_error* lockstep_communicator_flight_records(const lockstep_communicator
 }
 
 lockstep_error* lockstep_communicator_nccl(const lockstep_communicator* communicator, void** out_comm) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(communicator));
+  return Guard(communicator, [&]() -> absl::Status {
     if (out_comm == nullptr) return NullArgument("out_comm");
     LOCKSTEP_ASSIGN_OR_RETURN(*out_comm, communicator->get()->NcclHandle());
     return absl::OkStatus();

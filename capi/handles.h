@@ -130,17 +130,36 @@ void Destroy(Handle* handle) {
   if (handle != nullptr && handle->fork_generation == ForkGeneration()) delete handle;
 }
 
+template <typename Handle>
+absl::Status CheckHandle(const Handle* handle, const char* argument, const char* name) {
+  if (handle == nullptr) return NullArgument(argument);
+  return CheckNotForked(handle->fork_generation, name);
+}
+
 inline absl::Status CheckUsable(const lockstep_communicator* communicator) {
-  if (communicator == nullptr) return NullArgument("communicator");
-  return CheckNotForked(communicator->fork_generation, "communicator");
+  return CheckHandle(communicator, "communicator", "communicator");
+}
+
+inline absl::Status CheckUsable(const lockstep_work* work) { return CheckHandle(work, "work", "work handle"); }
+
+inline absl::Status CheckUsable(const lockstep_prepared* prepared) {
+  return CheckHandle(prepared, "prepared", "prepared collective");
 }
 
 inline absl::Status CheckUsable(const lockstep_reducer* reducer) {
-  if (reducer == nullptr) return NullArgument("reducer");
-  LOCKSTEP_RETURN_IF_ERROR(CheckNotForked(reducer->fork_generation, "reducer"));
+  LOCKSTEP_RETURN_IF_ERROR(CheckHandle(reducer, "reducer", "reducer"));
   if (!reducer->communicator->left()) return absl::OkStatus();
   return absl::FailedPreconditionError(
       "the reducer's communicator was destroyed: the reducer can only be given another communicator, or destroyed");
+}
+
+// Guard() for a body that needs the handle.
+template <typename Handle, typename Body>
+lockstep_error* Guard(Handle* handle, Body&& body) {
+  return Guard([&]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(handle));
+    return body();
+  });
 }
 
 inline absl::StatusOr<Stream*> FindStream(lockstep_reducer& reducer, const lockstep_stream* stream) {

@@ -35,6 +35,11 @@ struct lockstep_hook_completion {
   std::shared_ptr<lockstep::HookCompletion> completion;
 };
 
+// Where lookup by argument finds it.
+static absl::Status CheckUsable(const lockstep_hook_bucket* bucket) {
+  return lockstep::capi::CheckHandle(bucket, "bucket", "bucket");
+}
+
 namespace {
 
 using lockstep::capi::Guard;
@@ -96,11 +101,6 @@ class StreamOrderedHook : public lockstep::CommHook {
   void* const context_;
   BucketHandles handles_;
 };
-
-absl::Status CheckUsable(const lockstep_hook_bucket* bucket) {
-  if (bucket == nullptr) return NullArgument("bucket");
-  return lockstep::capi::CheckNotForked(bucket->fork_generation, "bucket");
-}
 
 absl::StatusOr<lockstep::Stream*> StreamOf(const lockstep_hook_bucket* bucket) {
   LOCKSTEP_RETURN_IF_ERROR(CheckUsable(bucket));
@@ -189,8 +189,7 @@ size_t lockstep_hook_bucket_gradient_count(const lockstep_hook_bucket* bucket) {
 }
 
 lockstep_error* lockstep_hook_bucket_tensor(const lockstep_hook_bucket* bucket, lockstep_tensor* out_tensor) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(bucket));
+  return Guard(bucket, [&]() -> absl::Status {
     if (out_tensor == nullptr) return NullArgument("out_tensor");
     *out_tensor = VectorAt(*bucket->bucket, 0, &bucket->elements);
     return absl::OkStatus();
@@ -199,8 +198,7 @@ lockstep_error* lockstep_hook_bucket_tensor(const lockstep_hook_bucket* bucket, 
 
 lockstep_error* lockstep_hook_bucket_gradient(const lockstep_hook_bucket* bucket, size_t slot, size_t* out_parameter,
                                               lockstep_tensor* out_tensor) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(bucket));
+  return Guard(bucket, [&]() -> absl::Status {
     const auto& slots = bucket->bucket->plan->slots;
     if (slot >= slots.size()) {
       return absl::InvalidArgumentError(
@@ -214,8 +212,7 @@ lockstep_error* lockstep_hook_bucket_gradient(const lockstep_hook_bucket* bucket
 }
 
 lockstep_error* lockstep_hook_bucket_set_result(lockstep_hook_bucket* bucket, const lockstep_tensor* result) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(bucket));
+  return Guard(bucket, [&]() -> absl::Status {
     LOCKSTEP_ASSIGN_OR_RETURN(bucket->bucket->result, ToTensorView(result, "result"));
     return absl::OkStatus();
   });
@@ -223,8 +220,7 @@ lockstep_error* lockstep_hook_bucket_set_result(lockstep_hook_bucket* bucket, co
 
 lockstep_error* lockstep_hook_bucket_rows(const lockstep_hook_bucket* bucket, const int64_t** out_rows,
                                           const void** out_values, size_t* out_row_count, int32_t* out_sparse) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(bucket));
+  return Guard(bucket, [&]() -> absl::Status {
     if (out_rows == nullptr) return NullArgument("out_rows");
     if (out_values == nullptr) return NullArgument("out_values");
     if (out_row_count == nullptr) return NullArgument("out_row_count");
@@ -241,8 +237,7 @@ lockstep_error* lockstep_hook_bucket_rows(const lockstep_hook_bucket* bucket, co
 
 lockstep_error* lockstep_hook_bucket_set_rows(lockstep_hook_bucket* bucket, const int64_t* rows, const void* values,
                                               size_t row_count) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(bucket));
+  return Guard(bucket, [&]() -> absl::Status {
     if (bucket->bucket->sparse == nullptr) {
       return absl::FailedPreconditionError("the bucket is not that of a sparse parameter");
     }

@@ -1,24 +1,21 @@
-/* "Buffers and normalisation" of lockstep.h from C99, on a world of one and on two processes; the sizes of its structs;
- * handles after fork(). */
+/* "Buffers and normalisation" of lockstep.h from C99, on a world of one and on two processes; handles after fork(). */
 
 #define _POSIX_C_SOURCE 200809L
 
-#include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "capi/c_testing.h"
 
-static void TestSizesAndNulls(void) {
+static void TestNulls(void) {
   lockstep_buffer_set_destroy(NULL);
   lockstep_fresh_buffers_destroy(NULL);
   CHECK(lockstep_fresh_buffers_data(NULL, 0) == NULL);
-  FAILS(lockstep_buffer_set_broadcast(NULL, NULL, 0, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "set");
-  FAILS(lockstep_buffer_set_create(NULL, NULL, 0, NULL), LOCKSTEP_INVALID_ARGUMENT, "communicator");
-  FAILS(lockstep_batch_norm_combine(NULL, 0, NULL, NULL, 0, NULL, NULL, NULL, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
-        "communicator");
-  FAILS(lockstep_batch_norm_sum_gradients(NULL, 0, NULL, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "communicator");
+  INVALID(lockstep_buffer_set_broadcast(NULL, NULL, 0, NULL, NULL), "set");
+  INVALID(lockstep_buffer_set_create(NULL, NULL, 0, NULL), "communicator");
+  INVALID(lockstep_batch_norm_combine(NULL, 0, NULL, NULL, 0, NULL, NULL, NULL, NULL, NULL), "communicator");
+  INVALID(lockstep_batch_norm_sum_gradients(NULL, 0, NULL, NULL, NULL), "communicator");
 }
 
 /* Needs no ranks. 1 + 2^-10 is a float16 and no bfloat16. */
@@ -37,12 +34,12 @@ static void TestCast(void) {
   OK(lockstep_cast_tensors(targets, sources, 1));
   CHECK(back[0] == weights[0] && back[1] == weights[1]);
   OK(lockstep_cast_tensors(NULL, NULL, 0));
-  FAILS(lockstep_cast_tensors(NULL, targets, 1), LOCKSTEP_INVALID_ARGUMENT, "sources");
-  FAILS(lockstep_cast_tensors(sources, NULL, 1), LOCKSTEP_INVALID_ARGUMENT, "targets");
+  INVALID(lockstep_cast_tensors(NULL, targets, 1), "sources");
+  INVALID(lockstep_cast_tensors(sources, NULL, 1), "targets");
   sources[1] = Vector(longer, &three, LOCKSTEP_F32);
-  FAILS(lockstep_cast_tensors(targets, sources, 2), LOCKSTEP_INVALID_ARGUMENT, "tensor 1 from bf16[2]");
+  INVALID(lockstep_cast_tensors(targets, sources, 2), "tensor 1 from bf16[2]");
   sources[1].dtype = 99;
-  FAILS(lockstep_cast_tensors(sources, targets, 2), LOCKSTEP_INVALID_ARGUMENT, "'sources[1]'");
+  INVALID(lockstep_cast_tensors(sources, targets, 2), "'sources[1]'");
 }
 
 /* A running mean of two channels and a count of batches. */
@@ -62,14 +59,14 @@ static void UseBufferSet(lockstep_communicator* communicator) {
   means[1] = (float)(10 * rank);
   tensors[0] = Vector(means, &two, LOCKSTEP_F32);
   tensors[1] = Vector(&batches, &one, LOCKSTEP_I64);
-  FAILS(lockstep_buffer_set_create(communicator, tensors, 2, NULL), LOCKSTEP_INVALID_ARGUMENT, "out_set");
-  FAILS(lockstep_buffer_set_create(communicator, NULL, 2, &set), LOCKSTEP_INVALID_ARGUMENT, "tensors");
+  INVALID(lockstep_buffer_set_create(communicator, tensors, 2, NULL), "out_set");
+  INVALID(lockstep_buffer_set_create(communicator, NULL, 2, &set), "tensors");
   /* A tensor that only one rank has wrong: the others are told. */
   if (rank == size - 1) tensors[1].dtype = 99;
   if (rank == size - 1) {
-    FAILS(lockstep_buffer_set_create(communicator, tensors, 2, &set), LOCKSTEP_INVALID_ARGUMENT, "'tensors[1]': 99");
+    INVALID(lockstep_buffer_set_create(communicator, tensors, 2, &set), "'tensors[1]': 99");
   } else {
-    FAILS(lockstep_buffer_set_create(communicator, tensors, 2, &set), LOCKSTEP_FAILED_PRECONDITION, "cannot take part");
+    MISUSED(lockstep_buffer_set_create(communicator, tensors, 2, &set), "cannot take part");
   }
   CHECK(set == NULL);
   tensors[1].dtype = LOCKSTEP_I64;
@@ -93,23 +90,23 @@ static void UseBufferSet(lockstep_communicator* communicator) {
   /* Rank 0 has something else to give. */
   later = NULL;
   if (rank == 0) {
-    FAILS(lockstep_buffer_set_broadcast(set, tensors, 1, NULL, &later), LOCKSTEP_INVALID_ARGUMENT, "2 were agreed on");
+    INVALID(lockstep_buffer_set_broadcast(set, tensors, 1, NULL, &later), "2 were agreed on");
   } else {
-    FAILS(lockstep_buffer_set_broadcast(set, tensors, 2, NULL, NULL), LOCKSTEP_FAILED_PRECONDITION, "rank 0, the root");
+    MISUSED(lockstep_buffer_set_broadcast(set, tensors, 2, NULL, NULL), "rank 0, the root");
   }
   CHECK(later == NULL && batches == 150 + rank);
   if (rank == 0) tensors[0].data = NULL;
   if (rank == 0) {
-    FAILS(lockstep_buffer_set_broadcast(set, tensors, 2, NULL, &later), LOCKSTEP_INVALID_ARGUMENT, "null data");
+    INVALID(lockstep_buffer_set_broadcast(set, tensors, 2, NULL, &later), "null data");
   } else {
-    FAILS(lockstep_buffer_set_broadcast(set, tensors, 2, NULL, NULL), LOCKSTEP_FAILED_PRECONDITION, "rank 0, the root");
+    MISUSED(lockstep_buffer_set_broadcast(set, tensors, 2, NULL, NULL), "rank 0, the root");
   }
   tensors[0].data = means;
   options.root = size;
-  FAILS(lockstep_buffer_set_broadcast(set, tensors, 2, &options, NULL), LOCKSTEP_INVALID_ARGUMENT, "root");
+  INVALID(lockstep_buffer_set_broadcast(set, tensors, 2, &options, NULL), "root");
   options.root = 0;
   options.timeout_ms = -1;
-  FAILS(lockstep_buffer_set_broadcast(set, tensors, 2, &options, NULL), LOCKSTEP_INVALID_ARGUMENT, "timeout_ms");
+  INVALID(lockstep_buffer_set_broadcast(set, tensors, 2, &options, NULL), "timeout_ms");
 
   /* In place. */
   options.timeout_ms = 60000;
@@ -134,8 +131,8 @@ static void UseBatchNorm(lockstep_communicator* communicator) {
   mean[1] = 1;
   LOCKSTEP_INIT(options);
   options.running_mean = running_mean;
-  FAILS(lockstep_batch_norm_combine(communicator, 2, mean, variance, rank + 1, &options, NULL, NULL, NULL, NULL),
-        LOCKSTEP_INVALID_ARGUMENT, "running_variance");
+  INVALID(lockstep_batch_norm_combine(communicator, 2, mean, variance, rank + 1, &options, NULL, NULL, NULL, NULL),
+          "running_variance");
   options.running_variance = running_variance;
   options.momentum = 0.5;
   options.epsilon = 0.25;
@@ -155,15 +152,11 @@ static void UseBatchNorm(lockstep_communicator* communicator) {
   /* Defaults: epsilon 1e-5. */
   OK(lockstep_batch_norm_combine(communicator, 2, mean, variance, 0, NULL, NULL, NULL, inverse_std, &count));
   CHECK(count == 0 && inverse_std[0] > 316.2F && inverse_std[0] < 316.3F);
-  FAILS(lockstep_batch_norm_combine(communicator, 2, NULL, variance, 0, NULL, NULL, NULL, NULL, NULL),
-        LOCKSTEP_INVALID_ARGUMENT, "mean");
-  FAILS(lockstep_batch_norm_combine(communicator, 2, mean, NULL, 0, NULL, NULL, NULL, NULL, NULL),
-        LOCKSTEP_INVALID_ARGUMENT, "variance");
-  FAILS(lockstep_batch_norm_combine(communicator, 2, mean, variance, -1, NULL, NULL, NULL, NULL, NULL),
-        LOCKSTEP_INVALID_ARGUMENT, "count");
+  INVALID(lockstep_batch_norm_combine(communicator, 2, NULL, variance, 0, NULL, NULL, NULL, NULL, NULL), "mean");
+  INVALID(lockstep_batch_norm_combine(communicator, 2, mean, NULL, 0, NULL, NULL, NULL, NULL, NULL), "variance");
+  INVALID(lockstep_batch_norm_combine(communicator, 2, mean, variance, -1, NULL, NULL, NULL, NULL, NULL), "count");
   options.epsilon = -1;
-  FAILS(lockstep_batch_norm_combine(communicator, 2, mean, variance, 1, &options, NULL, NULL, NULL, NULL),
-        LOCKSTEP_INVALID_ARGUMENT, "epsilon");
+  INVALID(lockstep_batch_norm_combine(communicator, 2, mean, variance, 1, &options, NULL, NULL, NULL, NULL), "epsilon");
 
   sum_dy[0] = (float)(rank + 1);
   sum_dy[1] = 10;
@@ -172,21 +165,13 @@ static void UseBatchNorm(lockstep_communicator* communicator) {
   OK(lockstep_batch_norm_sum_gradients(communicator, 2, sum_dy, sum_dy_xmu, NULL));
   CHECK(sum_dy[0] == (float)(size == 1 ? 1 : 3) && sum_dy[1] == (float)(10 * size));
   CHECK(sum_dy_xmu[0] == (float)-size && sum_dy_xmu[1] == (float)(size == 1 ? 0 : 100));
-  FAILS(lockstep_batch_norm_sum_gradients(communicator, 2, NULL, sum_dy_xmu, NULL), LOCKSTEP_INVALID_ARGUMENT,
-        "sum_dy");
-  FAILS(lockstep_batch_norm_sum_gradients(communicator, 2, sum_dy, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
-        "sum_dy_xmu");
+  INVALID(lockstep_batch_norm_sum_gradients(communicator, 2, NULL, sum_dy_xmu, NULL), "sum_dy");
+  INVALID(lockstep_batch_norm_sum_gradients(communicator, 2, sum_dy, NULL, NULL), "sum_dy_xmu");
 }
 
-static void TestWorldOfOne(void) {
-  lockstep_communicator* communicator = NULL;
-  lockstep_communicator_options options;
-  LOCKSTEP_INIT(options);
-  options.world_size = 1;
-  OK(lockstep_communicator_create(&options, &communicator));
+static void UseBoth(lockstep_communicator* communicator) {
   UseBufferSet(communicator);
   UseBatchNorm(communicator);
-  lockstep_communicator_destroy(communicator);
 }
 
 /* The child of a fork cannot use the set, and may forget it; what a broadcast gave out is memory that it has too. */
@@ -202,9 +187,8 @@ static void UseInForkedChild(lockstep_communicator* communicator) {
   OK(lockstep_buffer_set_broadcast(set, &tensor, 1, NULL, &fresh));
   child = fork();
   if (child == 0) {
-    FAILS(lockstep_buffer_set_broadcast(set, &tensor, 1, NULL, NULL), LOCKSTEP_FAILED_PRECONDITION, "fork");
-    FAILS(lockstep_batch_norm_sum_gradients(communicator, 1, &value, &value, NULL), LOCKSTEP_FAILED_PRECONDITION,
-          "fork");
+    MISUSED(lockstep_buffer_set_broadcast(set, &tensor, 1, NULL, NULL), "fork");
+    MISUSED(lockstep_batch_norm_sum_gradients(communicator, 1, &value, &value, NULL), "fork");
     CHECK(*(const float*)lockstep_fresh_buffers_data(fresh, 0) == 0);
     lockstep_fresh_buffers_destroy(fresh);
     lockstep_buffer_set_destroy(set);
@@ -215,34 +199,20 @@ static void UseInForkedChild(lockstep_communicator* communicator) {
   lockstep_buffer_set_destroy(set);
 }
 
-static void RunRank(int32_t rank, char* folder) {
-  char url[4096];
-  lockstep_communicator *communicator = NULL, *duplicate = NULL;
-  lockstep_communicator_options options;
-  snprintf(url, sizeof(url), "file://%s/store", folder);
-  LOCKSTEP_INIT(options);
-  options.world_size = 2;
-  options.rank = rank;
-  options.store_url = url;
-  options.setup_timeout_ms = 60000;
-  options.timeout_ms = 60000;
-  OK(lockstep_communicator_create(&options, &communicator));
-  UseBufferSet(communicator);
-  UseBatchNorm(communicator);
+static void OfTwo(lockstep_communicator* communicator) {
+  lockstep_communicator* duplicate = NULL;
+  UseBoth(communicator);
   UseInForkedChild(communicator);
   OK(lockstep_communicator_duplicate(communicator, &duplicate));
   UseBatchNorm(duplicate);
   lockstep_communicator_destroy(duplicate);
-  OK(lockstep_communicator_status(communicator));
   OK(lockstep_barrier(communicator, NULL, NULL, NULL));
-  lockstep_communicator_destroy(communicator);
 }
 
 int main(void) {
-  TestSizesAndNulls();
+  TestNulls();
   TestCast();
-  TestWorldOfOne();
-  RunTwoProcesses(RunRank);
-  printf("passed\n");
+  RunAlone(UseBoth);
+  RunWorld(2, OfTwo);
   return 0;
 }

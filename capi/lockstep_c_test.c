@@ -11,7 +11,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "capi/c_everything.h"
 #include "capi/c_testing.h"
 #include "capi/lockstep.h"
 
@@ -76,24 +75,23 @@ static void TestErrorsAndNulls(void) {
   lockstep_work_destroy(NULL);
   lockstep_reducer_destroy(NULL);
 
-  FAILS(lockstep_communicator_create(NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "out_communicator");
+  INVALID(lockstep_communicator_create(NULL, NULL), "out_communicator");
   memset(&options, 0, sizeof(options));
-  FAILS(lockstep_communicator_create(&options, &communicator), LOCKSTEP_INVALID_ARGUMENT, "struct_size");
+  INVALID(lockstep_communicator_create(&options, &communicator), "struct_size");
   LOCKSTEP_INIT(options);
   options.world_size = 2;
   options.rank = 2;
-  FAILS(lockstep_communicator_create(&options, &communicator), LOCKSTEP_INVALID_ARGUMENT, "rank");
+  INVALID(lockstep_communicator_create(&options, &communicator), "rank");
   options.rank = 0;
-  FAILS(lockstep_communicator_create(&options, &communicator), LOCKSTEP_INVALID_ARGUMENT, "LOCKSTEP_STORE");
+  INVALID(lockstep_communicator_create(&options, &communicator), "LOCKSTEP_STORE");
   options.store_url = "carrier-pigeon://home";
-  FAILS(lockstep_communicator_create(&options, &communicator), LOCKSTEP_INVALID_ARGUMENT, "carrier-pigeon");
+  INVALID(lockstep_communicator_create(&options, &communicator), "carrier-pigeon");
   options.store_url = NULL;
   options.world_size = 1;
   options.algorithm = "quantum";
-  FAILS(lockstep_communicator_create(&options, &communicator), LOCKSTEP_INVALID_ARGUMENT, "ring");
+  INVALID(lockstep_communicator_create(&options, &communicator), "ring");
   CHECK(communicator == NULL);
-  FAILS(lockstep_all_reduce(NULL, NULL, NULL, LOCKSTEP_SUM, NULL, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
-        "communicator");
+  INVALID(lockstep_all_reduce(NULL, NULL, NULL, LOCKSTEP_SUM, NULL, NULL, NULL), "communicator");
 }
 
 static void TestDtypes(void) {
@@ -107,9 +105,9 @@ static void TestDtypes(void) {
   OK(lockstep_communicator_create(NULL, &communicator));
   memset(&tensor, 0, sizeof(tensor));
   tensor.data = &value;
-  FAILS(lockstep_broadcast(communicator, &tensor, 0, NULL, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "dtype is not set");
+  INVALID(lockstep_broadcast(communicator, &tensor, 0, NULL, NULL, NULL), "dtype is not set");
   tensor.dtype = 16;
-  FAILS(lockstep_broadcast(communicator, &tensor, 0, NULL, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "16 is no");
+  INVALID(lockstep_broadcast(communicator, &tensor, 0, NULL, NULL, NULL), "16 is no");
   tensor.dtype = LOCKSTEP_F32;
   OK(lockstep_broadcast(communicator, &tensor, 0, NULL, NULL, NULL));
   lockstep_communicator_destroy(communicator);
@@ -159,7 +157,7 @@ static void TestDlpack(void) {
   OK(lockstep_tensor_from_dlpack(&source, &tensor));
   CHECK(tensor.data == data && tensor.dtype == LOCKSTEP_F32 && tensor.dimensions == 2 && tensor.shape == shape);
   source.lanes = 4;
-  FAILS(lockstep_tensor_from_dlpack(&source, &tensor), LOCKSTEP_INVALID_ARGUMENT, "lanes");
+  INVALID(lockstep_tensor_from_dlpack(&source, &tensor), "lanes");
 }
 
 static void TestWorldOfOne(void) {
@@ -215,7 +213,7 @@ static lockstep_code RemoveKey(void* context, const char* key, int64_t timeout_m
   return LOCKSTEP_OK;
 }
 
-static void RunRank(int32_t rank, char* folder) {
+static void RunRank(int32_t rank, int32_t size, const char* folder) {
   char url[4096];
   lockstep_communicator* communicator = NULL;
   lockstep_communicator_options options;
@@ -225,8 +223,8 @@ static void RunRank(int32_t rank, char* folder) {
   int status = 0;
 
   LOCKSTEP_INIT(callbacks);
-  FAILS(lockstep_store_create(&callbacks, &store), LOCKSTEP_INVALID_ARGUMENT, "");
-  callbacks.context = folder;
+  INVALID(lockstep_store_create(&callbacks, &store), "");
+  callbacks.context = (void*)folder;
   callbacks.set = SetKey;
   callbacks.get = GetKey;
   callbacks.remove = RemoveKey;
@@ -248,7 +246,7 @@ static void RunRank(int32_t rank, char* folder) {
   child = fork();
   if (child == 0) {
     lockstep_communicator* own;
-    FAILS(lockstep_barrier(communicator, NULL, NULL, NULL), LOCKSTEP_FAILED_PRECONDITION, "fork");
+    MISUSED(lockstep_barrier(communicator, NULL, NULL, NULL), "fork");
     lockstep_communicator_destroy(communicator);
     own = Alone();
     UseEverything(own, 0);
@@ -269,14 +267,13 @@ static void RunRank(int32_t rank, char* folder) {
   options.checked = 1;
   options.deterministic = 1;
   options.transport = "pigeon";
-  FAILS(lockstep_communicator_create(&options, &communicator), LOCKSTEP_INVALID_ARGUMENT,
-        "known are auto, tcp, shm, ofi");
+  INVALID(lockstep_communicator_create(&options, &communicator), "known are auto, tcp, shm, ofi");
   options.transport = "ofi";
   options.ofi_provider = "pigeon";
   FAILS(lockstep_communicator_create(&options, &communicator), LOCKSTEP_NOT_FOUND, "pigeon");
   options.transport = "tcp";
   options.tcp_sockets = 65;
-  FAILS(lockstep_communicator_create(&options, &communicator), LOCKSTEP_INVALID_ARGUMENT, "tcp_sockets");
+  INVALID(lockstep_communicator_create(&options, &communicator), "tcp_sockets");
   options.tcp_sockets = 2;
   options.tcp_congestion_control = "reno";
   options.host_id = rank == 0 ? "a" : "b";
@@ -306,11 +303,10 @@ int main(void) {
   TestVersions();
   TestDlpack();
   TestWorldOfOne();
-  RunTwoProcesses(RunRank);
+  RunRanks(2, RunRank);
   CHECK(logged > 0);
   CHECK(released == 0);
   lockstep_set_log_callback(NULL, NULL, NULL);
   CHECK(released == 1);
-  printf("passed\n");
   return 0;
 }

@@ -122,8 +122,7 @@ static void UseDTypesAndOps(lockstep_communicator* communicator) {
       if (is_bitwise ? !IsFloat(dtypes[i]) : IsFloat(dtypes[i]) || ops[k] != LOCKSTEP_PREMUL_SUM) {
         ReduceAll(communicator, dtypes[i], ops[k]);
       } else {
-        FAILS(lockstep_all_reduce(communicator, &tensor, &tensor, ops[k], NULL, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
-              "is not defined");
+        INVALID(lockstep_all_reduce(communicator, &tensor, &tensor, ops[k], NULL, NULL, NULL), "is not defined");
       }
     }
   }
@@ -211,14 +210,14 @@ static void UseBlocksInPlace(lockstep_communicator* communicator) {
   OK(lockstep_reduce_scatter_v(communicator, &whole_v, &block_v, unequal, LOCKSTEP_SUM, NULL, NULL, NULL));
   for (i = 0; i < sum; ++i) CHECK(values[i] == ((i >= 3) == rank ? size * i : i));
 
-  FAILS(lockstep_all_gather(communicator, &misplaced, &whole, NULL, NULL, NULL), LOCKSTEP_INVALID_ARGUMENT,
-        "input overlaps output elsewhere than at block");
-  FAILS(lockstep_reduce_scatter(communicator, &whole, &misplaced, LOCKSTEP_SUM, NULL, NULL, NULL),
-        LOCKSTEP_INVALID_ARGUMENT, "output overlaps input elsewhere than at block");
-  FAILS(lockstep_all_reduce(communicator, &misplaced, &block, LOCKSTEP_SUM, NULL, NULL, NULL),
-        LOCKSTEP_INVALID_ARGUMENT, "overlap without being the same memory");
-  FAILS(lockstep_reduce(communicator, &block, &misplaced, LOCKSTEP_SUM, rank, NULL, NULL, NULL),
-        LOCKSTEP_INVALID_ARGUMENT, "overlap without being the same memory");
+  INVALID(lockstep_all_gather(communicator, &misplaced, &whole, NULL, NULL, NULL),
+          "input overlaps output elsewhere than at block");
+  INVALID(lockstep_reduce_scatter(communicator, &whole, &misplaced, LOCKSTEP_SUM, NULL, NULL, NULL),
+          "output overlaps input elsewhere than at block");
+  INVALID(lockstep_all_reduce(communicator, &misplaced, &block, LOCKSTEP_SUM, NULL, NULL, NULL),
+          "overlap without being the same memory");
+  INVALID(lockstep_reduce(communicator, &block, &misplaced, LOCKSTEP_SUM, rank, NULL, NULL, NULL),
+          "overlap without being the same memory");
 }
 
 static void UseCollectives(lockstep_communicator* communicator) {
@@ -234,7 +233,7 @@ static void CheckNamesBoth(lockstep_error* error) {
   const char* const text = lockstep_error_message(error);
   CHECK(strstr(text, "rank 0 called all_reduce #") != NULL && strstr(text, "(3 f32 max,") != NULL);
   CHECK(strstr(text, "rank 1 called all_reduce #") != NULL && strstr(text, "(5 f32 max,") != NULL);
-  FAILS(error, LOCKSTEP_FAILED_PRECONDITION, "the ranks' collectives differ: ");
+  MISUSED(error, "the ranks' collectives differ: ");
 }
 
 static lockstep_error* DifferInCounts(lockstep_communicator* communicator) {
@@ -270,10 +269,10 @@ static void DisagreeInPair(lockstep_communicator* communicator) {
   const lockstep_tensor output = Vector(blocks, &two, LOCKSTEP_F32);
   lockstep_error* error = lockstep_all_to_all_v(communicator, &input, &output, to, from, NULL, NULL, NULL);
   if (error == NULL) error = lockstep_barrier(communicator, NULL, NULL, NULL);
-  FAILS(error, LOCKSTEP_FAILED_PRECONDITION, text);
+  MISUSED(error, text);
 }
 
-static void RunRank(int32_t rank, char* folder) {
+static void RunRank(int32_t rank, int32_t size, const char* folder) {
   static const char* const transports[2] = {"shm", "tcp"};
   static const char* const names[2][3] = {{"shm-use", "shm-pair", "shm-checked"},
                                           {"tcp-use", "tcp-pair", "tcp-checked"}};
@@ -284,15 +283,15 @@ static void RunRank(int32_t rank, char* folder) {
   for (i = 0; i < 2; ++i) {
     options.transport = transports[i];
     options.checked = 0;
-    communicator = MeetWith(rank, 2, folder, names[i][0], &options);
+    communicator = MeetWith(rank, size, folder, names[i][0], &options);
     UseCollectives(communicator);
     Disagree(communicator);
     lockstep_communicator_destroy(communicator);
-    communicator = MeetWith(rank, 2, folder, names[i][1], &options);
+    communicator = MeetWith(rank, size, folder, names[i][1], &options);
     DisagreeInPair(communicator);
     lockstep_communicator_destroy(communicator);
     options.checked = 1;
-    communicator = MeetWith(rank, 2, folder, names[i][2], &options);
+    communicator = MeetWith(rank, size, folder, names[i][2], &options);
     DisagreeChecked(communicator);
     OK(lockstep_barrier(communicator, NULL, NULL, NULL));
     lockstep_communicator_destroy(communicator);
@@ -300,10 +299,7 @@ static void RunRank(int32_t rank, char* folder) {
 }
 
 int main(void) {
-  lockstep_communicator* const alone = Alone();
-  UseCollectives(alone);
-  lockstep_communicator_destroy(alone);
-  RunTwoProcesses(RunRank);
-  printf("passed\n");
+  RunAlone(UseCollectives);
+  RunRanks(2, RunRank);
   return 0;
 }

@@ -1,6 +1,5 @@
-/* Buffers before and after the forward pass from C99, over three processes; the sizes of the structs. */
+/* Buffers before and after the forward pass from C99, over three processes. */
 
-#include <stdio.h>
 #include <string.h>
 
 #include "capi/c_testing.h"
@@ -31,19 +30,19 @@ static int Are(const Buffers* buffers, int32_t rank) {
 
 static void TestNulls(void) {
   lockstep_fresh_buffers* fresh = NULL;
-  FAILS(lockstep_reducer_set_buffers(NULL, NULL, 0, NULL), LOCKSTEP_INVALID_ARGUMENT, "reducer");
-  FAILS(lockstep_reducer_begin_forward(NULL, NULL, &fresh), LOCKSTEP_INVALID_ARGUMENT, "reducer");
-  FAILS(lockstep_reducer_end_forward(NULL, NULL), LOCKSTEP_INVALID_ARGUMENT, "reducer");
+  INVALID(lockstep_reducer_set_buffers(NULL, NULL, 0, NULL), "reducer");
+  INVALID(lockstep_reducer_begin_forward(NULL, NULL, &fresh), "reducer");
+  INVALID(lockstep_reducer_end_forward(NULL, NULL), "reducer");
 }
 
-static void BackwardWith(lockstep_reducer* reducer, int32_t rank, int32_t size) {
+static void BackwardWith(lockstep_reducer* reducer, int32_t rank) {
   float value = (float)rank;
   OK(Step(reducer, 1, &value));
-  CHECK(value > (float)(size - 1) / 2 - 1e-5F && value < (float)(size - 1) / 2 + 1e-5F);
+  CHECK(value > 1 - 1e-5F && value < 1 + 1e-5F);
 }
 
 /* Once a step, from rank 1, into memory that outlives the reducer. */
-static void UseFreshMemory(lockstep_communicator* communicator, int32_t rank, int32_t size) {
+static void UseFreshMemory(lockstep_communicator* communicator, int32_t rank) {
   lockstep_reducer* reducer = MakeReducer(communicator, 1, NULL);
   lockstep_reducer_buffer_options options;
   lockstep_fresh_buffers *fresh = NULL, *other = NULL;
@@ -69,17 +68,17 @@ static void UseFreshMemory(lockstep_communicator* communicator, int32_t rank, in
     OK(lockstep_reducer_begin_forward(reducer, &buffers.forward, &other));
     CHECK(other == NULL);
     OK(lockstep_reducer_end_forward(reducer, &buffers.forward));
-    BackwardWith(reducer, rank, size);
+    BackwardWith(reducer, rank);
   }
   /* The next step's are due, and have nowhere to go. */
-  FAILS(lockstep_reducer_begin_forward(reducer, &buffers.forward, NULL), LOCKSTEP_INVALID_ARGUMENT, "out_fresh");
+  INVALID(lockstep_reducer_begin_forward(reducer, &buffers.forward, NULL), "out_fresh");
   CHECK(Are(&buffers, rank));
   lockstep_reducer_destroy(reducer);
   CHECK(((const float*)lockstep_fresh_buffers_data(fresh, 0))[1] == 10);
   lockstep_fresh_buffers_destroy(fresh);
 }
 
-static void UseInPlace(lockstep_communicator* communicator, int32_t rank, int32_t size, int32_t after) {
+static void UseInPlace(lockstep_communicator* communicator, int32_t rank, int32_t after) {
   lockstep_reducer* reducer = MakeReducer(communicator, 1, NULL);
   lockstep_reducer_buffer_options options;
   lockstep_fresh_buffers* fresh = NULL;
@@ -94,16 +93,15 @@ static void UseInPlace(lockstep_communicator* communicator, int32_t rank, int32_
   CHECK(fresh == NULL && Are(&buffers, after ? rank : 2));
   OK(lockstep_reducer_end_forward(reducer, &buffers.forward));
   CHECK(Are(&buffers, 2));
-  BackwardWith(reducer, rank, size);
+  BackwardWith(reducer, rank);
   /* Rank 0 has a tensor that cannot be read, and is alone with that. */
   InitBuffers(&buffers, rank);
   if (rank == 0) {
     buffers.tensors[1].dtype = 99;
     if (!after) {
-      FAILS(lockstep_reducer_begin_forward(reducer, &buffers.forward, NULL), LOCKSTEP_INVALID_ARGUMENT,
-            "'buffers[1]': 99");
+      INVALID(lockstep_reducer_begin_forward(reducer, &buffers.forward, NULL), "'buffers[1]': 99");
     } else {
-      FAILS(lockstep_reducer_end_forward(reducer, &buffers.forward), LOCKSTEP_INVALID_ARGUMENT, "'buffers[1]': 99");
+      INVALID(lockstep_reducer_end_forward(reducer, &buffers.forward), "'buffers[1]': 99");
     }
     CHECK(Are(&buffers, 0));
   } else {
@@ -136,7 +134,7 @@ static lockstep_error* AddMeans(void* context, lockstep_communicator* communicat
 }
 
 /* {0, 0}, {1, 10} and {2, 20} add up to {3, 30}. */
-static void UseHook(lockstep_communicator* communicator, int32_t rank, int32_t size) {
+static void UseHook(lockstep_communicator* communicator, int32_t rank) {
   lockstep_reducer* reducer = MakeReducer(communicator, 1, NULL);
   lockstep_reducer_buffer_options options;
   lockstep_fresh_buffers* fresh = NULL;
@@ -150,7 +148,7 @@ static void UseHook(lockstep_communicator* communicator, int32_t rank, int32_t s
   OK(lockstep_reducer_begin_forward(reducer, &buffers.forward, &fresh));
   CHECK(fresh == NULL && hook.calls == 1);
   CHECK(buffers.mean[0] == 3 && buffers.mean[1] == 30 && buffers.batches == 101);
-  BackwardWith(reducer, rank, size);
+  BackwardWith(reducer, rank);
   /* Its error is this rank's alone. */
   hook.code = rank == 2 ? LOCKSTEP_RESOURCE_EXHAUSTED : LOCKSTEP_OK;
   if (rank == 2) {
@@ -160,7 +158,7 @@ static void UseHook(lockstep_communicator* communicator, int32_t rank, int32_t s
     OK(lockstep_reducer_begin_forward(reducer, &buffers.forward, NULL));
   }
   CHECK(hook.calls == 2 && buffers.mean[0] == 9);
-  BackwardWith(reducer, rank, size);
+  BackwardWith(reducer, rank);
   lockstep_reducer_destroy(reducer);
 }
 
@@ -176,40 +174,35 @@ static void RefuseBuffers(lockstep_communicator* communicator, int32_t rank) {
   InitBuffers(&buffers, rank);
   if (rank == 1) buffers.tensors[0].dtype = 99;
   if (rank == 1) {
-    FAILS(lockstep_reducer_set_buffers(reducer, buffers.tensors, 2, NULL), LOCKSTEP_INVALID_ARGUMENT,
-          "'buffers[0]': 99");
+    INVALID(lockstep_reducer_set_buffers(reducer, buffers.tensors, 2, NULL), "'buffers[0]': 99");
   } else {
-    FAILS(lockstep_reducer_set_buffers(reducer, buffers.tensors, 2, NULL), LOCKSTEP_FAILED_PRECONDITION,
-          "'buffers[0]': 99");
+    MISUSED(lockstep_reducer_set_buffers(reducer, buffers.tensors, 2, NULL), "'buffers[0]': 99");
   }
   InitBuffers(&buffers, rank);
-  FAILS(lockstep_reducer_set_buffers(reducer, buffers.tensors, rank == 2 ? 1 : 2, NULL), LOCKSTEP_FAILED_PRECONDITION,
-        "rank 2");
+  MISUSED(lockstep_reducer_set_buffers(reducer, buffers.tensors, rank == 2 ? 1 : 2, NULL), "rank 2");
   LOCKSTEP_INIT(options);
   options.root = 3;
-  FAILS(lockstep_reducer_set_buffers(reducer, buffers.tensors, 2, &options), LOCKSTEP_INVALID_ARGUMENT, "root 3");
+  INVALID(lockstep_reducer_set_buffers(reducer, buffers.tensors, 2, &options), "root 3");
   OK(lockstep_reducer_begin_forward(reducer, &buffers.forward, &fresh));
   CHECK(fresh == NULL && Are(&buffers, rank));
   OK(lockstep_reducer_begin_backward(reducer, NULL));
-  FAILS(lockstep_reducer_set_buffers(reducer, buffers.tensors, 2, NULL), LOCKSTEP_FAILED_PRECONDITION, "end_backward");
+  MISUSED(lockstep_reducer_set_buffers(reducer, buffers.tensors, 2, NULL), "end_backward");
   OK(lockstep_reducer_mark_ready(reducer, 0, &gradient, NULL));
   OK(lockstep_reducer_end_backward(reducer, NULL));
   lockstep_reducer_destroy(reducer);
 }
 
-static void RunRank(int32_t rank, int32_t size, const char* folder) {
-  lockstep_communicator* communicator = Meet(rank, size, folder, "store");
-  UseFreshMemory(communicator, rank, size);
-  UseInPlace(communicator, rank, size, 0);
-  UseInPlace(communicator, rank, size, 1);
-  UseHook(communicator, rank, size);
+static void UseForward(lockstep_communicator* communicator) {
+  const int32_t rank = lockstep_communicator_rank(communicator);
+  UseFreshMemory(communicator, rank);
+  UseInPlace(communicator, rank, 0);
+  UseInPlace(communicator, rank, 1);
+  UseHook(communicator, rank);
   RefuseBuffers(communicator, rank);
-  lockstep_communicator_destroy(communicator);
 }
 
 int main(void) {
   TestNulls();
-  RunRanks(3, RunRank);
-  printf("passed\n");
+  RunWorld(3, UseForward);
   return 0;
 }

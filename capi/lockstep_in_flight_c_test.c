@@ -150,10 +150,10 @@ static void LeaveGroupOpen(lockstep_communicator* communicator) {
   OK(lockstep_all_reduce(part, &tensor, &tensor, LOCKSTEP_PROD, NULL, NULL, &work));
   OK(lockstep_group_end(part, NULL));
   CHECK(lockstep_work_done(work) == 0);
-  FAILS(lockstep_work_wait(work, 0), LOCKSTEP_FAILED_PRECONDITION, "end the group first");
+  MISUSED(lockstep_work_wait(work, 0), "end the group first");
   lockstep_communicator_destroy(part);
   CHECK(lockstep_work_done(work) == 1 && value == 5);
-  FAILS(lockstep_work_wait(work, 60000), LOCKSTEP_FAILED_PRECONDITION, "destroyed with a group open: its 1 calls");
+  MISUSED(lockstep_work_wait(work, 60000), "destroyed with a group open: its 1 calls");
   lockstep_work_destroy(work);
   OK(lockstep_barrier(communicator, NULL, NULL, NULL));
 }
@@ -190,7 +190,7 @@ static void UseAll(lockstep_communicator* communicator) {
   LeaveGroupOpen(communicator);
 }
 
-static void RunRank(int32_t rank, char* folder) {
+static void RunRank(int32_t rank, int32_t size, const char* folder) {
   static const char* const transports[2] = {"shm", "tcp"};
   lockstep_communicator_options options;
   lockstep_communicator* communicator;
@@ -198,17 +198,14 @@ static void RunRank(int32_t rank, char* folder) {
   LOCKSTEP_INIT(options);
   for (i = 0; i < 2; ++i) {
     options.transport = transports[i];
-    communicator = MeetWith(rank, 2, folder, transports[i], &options);
+    communicator = MeetWith(rank, size, folder, transports[i], &options);
     UseAll(communicator);
     DestroyWorldInFlight(communicator, rank);
   }
 }
 
 int main(void) {
-  lockstep_communicator* const alone = Alone();
-  UseAll(alone);
-  lockstep_communicator_destroy(alone);
-  RunTwoProcesses(RunRank);
-  printf("passed\n");
+  RunAlone(UseAll);
+  RunRanks(2, RunRank);
   return 0;
 }

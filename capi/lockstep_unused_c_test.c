@@ -1,7 +1,6 @@
 /* Parameters that are not used in every backward, from C99, on two processes: found out, named, recorded by a static graph, kept for a
  * trigger; and backwards without sync. */
 
-#include <stdio.h>
 #include <string.h>
 
 #include "capi/c_testing.h"
@@ -51,14 +50,14 @@ static void Unused(lockstep_communicator* communicator) {
     CHECK(anywhere == (i == 2 ? 0 : 2) && here == (i == 1 && rank == 1 ? 0 : anywhere));
   }
   OK(lockstep_reducer_parameter_uses(reducer, 0, NULL, NULL));
-  FAILS(lockstep_reducer_parameter_uses(reducer, PARAMETERS, &here, NULL), LOCKSTEP_INVALID_ARGUMENT, "out of range");
+  INVALID(lockstep_reducer_parameter_uses(reducer, PARAMETERS, &here, NULL), "out of range");
 
   /* An empty list says that all will come; none of the two ranks keeps that. */
   backward.unused = NULL;
   backward.unused_count = 0;
   OK(lockstep_reducer_begin_backward(reducer, &backward));
   Mark(reducer, &model, 0, 1);
-  FAILS(lockstep_reducer_end_backward(reducer, NULL), LOCKSTEP_FAILED_PRECONDITION, "no gradient came");
+  MISUSED(lockstep_reducer_end_backward(reducer, NULL), "no gradient came");
 
   /* Used in a backward without sync counts as used in the next one with. */
   BeginWithoutSync(reducer);
@@ -72,15 +71,15 @@ static void Unused(lockstep_communicator* communicator) {
 
   LOCKSTEP_INIT(backward);
   backward.unused_count = 1;
-  FAILS(lockstep_reducer_begin_backward(reducer, &backward), LOCKSTEP_INVALID_ARGUMENT, "unused");
+  INVALID(lockstep_reducer_begin_backward(reducer, &backward), "unused");
   backward.unused = &nowhere;
-  FAILS(lockstep_reducer_begin_backward(reducer, &backward), LOCKSTEP_INVALID_ARGUMENT, "unused_given");
+  INVALID(lockstep_reducer_begin_backward(reducer, &backward), "unused_given");
   backward.unused_given = 1;
-  FAILS(lockstep_reducer_begin_backward(reducer, &backward), LOCKSTEP_INVALID_ARGUMENT, "parameter 7");
+  INVALID(lockstep_reducer_begin_backward(reducer, &backward), "parameter 7");
   lockstep_reducer_destroy(reducer);
 
   reducer = CreateReducer(communicator, &model, NULL);
-  FAILS(lockstep_reducer_begin_backward(reducer, &backward), LOCKSTEP_FAILED_PRECONDITION, "find_unused");
+  MISUSED(lockstep_reducer_begin_backward(reducer, &backward), "find_unused");
   lockstep_reducer_destroy(reducer);
 }
 
@@ -104,10 +103,9 @@ static void StaticGraph(lockstep_communicator* communicator) {
   }
   OK(lockstep_reducer_begin_backward(reducer, NULL));
   Mark(reducer, &model, 0, mine);
-  FAILS(lockstep_reducer_mark_ready(reducer, 2, &model.gradients[2], NULL), LOCKSTEP_FAILED_PRECONDITION,
-        "the graph changed");
-  FAILS(lockstep_reducer_end_backward(reducer, NULL), LOCKSTEP_FAILED_PRECONDITION,
-        "in the first backward); the graph changed: no gradient came for parameter 1");
+  MISUSED(lockstep_reducer_mark_ready(reducer, 2, &model.gradients[2], NULL), "the graph changed");
+  MISUSED(lockstep_reducer_end_backward(reducer, NULL),
+          "in the first backward); the graph changed: no gradient came for parameter 1");
   lockstep_reducer_destroy(reducer);
 }
 
@@ -120,12 +118,10 @@ static void Delayed(lockstep_communicator* communicator) {
   Model model;
   InitModel(&model);
   options.delayed_count = 1;
-  FAILS(lockstep_reducer_create(communicator, model.table, PARAMETERS, &options, &reducer), LOCKSTEP_INVALID_ARGUMENT,
-        "delayed");
+  INVALID(lockstep_reducer_create(communicator, model.table, PARAMETERS, &options, &reducer), "delayed");
   options.delayed = &delayed;
   options.delayed_trigger = 0;
-  FAILS(lockstep_reducer_create(communicator, model.table, PARAMETERS, &options, &reducer), LOCKSTEP_INVALID_ARGUMENT,
-        "itself delayed");
+  INVALID(lockstep_reducer_create(communicator, model.table, PARAMETERS, &options, &reducer), "itself delayed");
   options.delayed_trigger = 2;
   reducer = CreateReducer(communicator, &model, &options);
   OK(lockstep_reducer_begin_backward(reducer, NULL));
@@ -192,18 +188,14 @@ static void SyncStrategies(lockstep_communicator* communicator) {
   lockstep_reducer_destroy(reducer);
 }
 
-static void RunRank(int32_t rank, char* folder) {
-  lockstep_communicator* communicator = Join(rank, folder, "store");
+static void UseSomeParameters(lockstep_communicator* communicator) {
   Unused(communicator);
   StaticGraph(communicator);
   Delayed(communicator);
   SyncStrategies(communicator);
-  OK(lockstep_communicator_status(communicator));
-  lockstep_communicator_destroy(communicator);
 }
 
 int main(void) {
-  RunTwoProcesses(RunRank);
-  printf("passed\n");
+  RunWorld(2, UseSomeParameters);
   return 0;
 }

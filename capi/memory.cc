@@ -19,8 +19,7 @@ using lockstep::capi::NullArgument;
 
 lockstep_error* lockstep_memory_create(lockstep_communicator* communicator, size_t bytes,
                                        lockstep_device_kind device_kind, lockstep_memory** out_memory) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::CheckUsable(communicator));
+  return Guard(communicator, [&]() -> absl::Status {
     if (out_memory == nullptr) return NullArgument("out_memory");
     LOCKSTEP_ASSIGN_OR_RETURN(const lockstep::DeviceId device, lockstep::capi::ToDevice(device_kind, 0));
     lockstep::Communicator* const ranks = communicator->get();

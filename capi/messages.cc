@@ -26,14 +26,8 @@ namespace {
 using lockstep::Communicator;
 using lockstep::Rank;
 using lockstep::TensorView;
-using lockstep::capi::CheckNotForked;
 using lockstep::capi::Guard;
 using lockstep::capi::NullArgument;
-
-absl::StatusOr<Communicator*> Usable(lockstep_communicator* communicator) {
-  LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::CheckUsable(communicator));
-  return communicator->get();
-}
 
 absl::StatusOr<std::chrono::milliseconds> ReadTimeout(int64_t timeout_ms) {
   if (timeout_ms < 0) return absl::InvalidArgumentError("timeout_ms is negative");
@@ -71,8 +65,8 @@ absl::Status CheckBytes(const void* data, size_t bytes) {
 
 lockstep_error* lockstep_send(lockstep_communicator* communicator, const lockstep_tensor* tensor, int32_t target,
                               int64_t tag, int64_t timeout_ms, lockstep_work** out_work) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_ASSIGN_OR_RETURN(Communicator* const ranks, Usable(communicator));
+  return Guard(communicator, [&]() -> absl::Status {
+    Communicator* const ranks = communicator->get();
     lockstep::SendRequest request;
     LOCKSTEP_ASSIGN_OR_RETURN(request.timeout, ReadTimeout(timeout_ms));
     LOCKSTEP_ASSIGN_OR_RETURN(const TensorView view, ToBuffer(tensor));
@@ -91,8 +85,8 @@ lockstep_error* lockstep_send(lockstep_communicator* communicator, const lockste
 lockstep_error* lockstep_receive(lockstep_communicator* communicator, const lockstep_tensor* tensor, int32_t source,
                                  int64_t tag, int64_t timeout_ms, lockstep_message* out_message,
                                  lockstep_work** out_work) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_ASSIGN_OR_RETURN(Communicator* const ranks, Usable(communicator));
+  return Guard(communicator, [&]() -> absl::Status {
+    Communicator* const ranks = communicator->get();
     lockstep::ReceiveRequest request;
     LOCKSTEP_ASSIGN_OR_RETURN(request.timeout, ReadTimeout(timeout_ms));
     LOCKSTEP_ASSIGN_OR_RETURN(const TensorView view, ToBuffer(tensor));
@@ -116,10 +110,8 @@ lockstep_error* lockstep_receive(lockstep_communicator* communicator, const lock
 }
 
 lockstep_error* lockstep_work_message(const lockstep_work* work, lockstep_message* out_message) {
-  return Guard([&]() -> absl::Status {
-    if (work == nullptr) return NullArgument("work");
+  return Guard(work, [&]() -> absl::Status {
     if (out_message == nullptr) return NullArgument("out_message");
-    LOCKSTEP_RETURN_IF_ERROR(CheckNotForked(work->fork_generation, "work handle"));
     if (!work->work.done()) {
       return absl::FailedPreconditionError("the work is not a receive that is done");
     }
@@ -130,8 +122,8 @@ lockstep_error* lockstep_work_message(const lockstep_work* work, lockstep_messag
 
 lockstep_error* lockstep_broadcast_bytes(lockstep_communicator* communicator, const void* data, size_t bytes,
                                          int32_t root, void** out_data, size_t* out_bytes) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_ASSIGN_OR_RETURN(Communicator* const ranks, Usable(communicator));
+  return Guard(communicator, [&]() -> absl::Status {
+    Communicator* const ranks = communicator->get();
     if (out_data == nullptr) return NullArgument("out_data");
     if (out_bytes == nullptr) return NullArgument("out_bytes");
     std::string object;
@@ -148,8 +140,8 @@ lockstep_error* lockstep_broadcast_bytes(lockstep_communicator* communicator, co
 
 lockstep_error* lockstep_gather_bytes(lockstep_communicator* communicator, const void* data, size_t bytes, int32_t root,
                                       void** out_data, size_t* out_sizes) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_ASSIGN_OR_RETURN(Communicator* const ranks, Usable(communicator));
+  return Guard(communicator, [&]() -> absl::Status {
+    Communicator* const ranks = communicator->get();
     LOCKSTEP_RETURN_IF_ERROR(CheckBytes(data, bytes));
     const bool everywhere = root == LOCKSTEP_EVERY_RANK;
     const bool here = everywhere || ranks->rank() == Rank(root);

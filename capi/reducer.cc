@@ -20,7 +20,6 @@
 namespace {
 
 using lockstep::TensorView;
-using lockstep::capi::CheckUsable;
 using lockstep::capi::Context;
 using lockstep::capi::FindStream;
 using lockstep::capi::Guard;
@@ -36,8 +35,7 @@ using lockstep::capi::ToTensorView;
 lockstep_error* lockstep_reducer_create(lockstep_communicator* communicator, const lockstep_parameter* parameters,
                                         size_t parameter_count, const lockstep_reducer_options* options,
                                         lockstep_reducer** out_reducer) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(communicator));
+  return Guard(communicator, [&]() -> absl::Status {
     if (out_reducer == nullptr) return NullArgument("out_reducer");
     lockstep_reducer_options given = {};
     LOCKSTEP_RETURN_IF_ERROR(ReadOptions(options, "lockstep_reducer_options", &given));
@@ -66,8 +64,7 @@ void lockstep_reducer_destroy(lockstep_reducer* reducer) { lockstep::capi::Destr
 
 lockstep_error* lockstep_reducer_broadcast(lockstep_reducer* reducer, const lockstep_tensor* tensors,
                                            size_t tensor_count, int32_t root) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
+  return Guard(reducer, [&]() -> absl::Status {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<TensorView> views,
                               lockstep::capi::ToTensorViews(tensors, tensor_count, "tensors"));
     return reducer->reducer->Broadcast(views, lockstep::Rank(root));
@@ -75,8 +72,7 @@ lockstep_error* lockstep_reducer_broadcast(lockstep_reducer* reducer, const lock
 }
 
 lockstep_error* lockstep_reducer_begin_backward(lockstep_reducer* reducer, const lockstep_backward_options* options) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
+  return Guard(reducer, [&]() -> absl::Status {
     lockstep_backward_options given = {};
     LOCKSTEP_RETURN_IF_ERROR(ReadOptions(options, "lockstep_backward_options", &given));
     lockstep::BackwardOptions backward;
@@ -93,8 +89,7 @@ lockstep_error* lockstep_reducer_begin_backward(lockstep_reducer* reducer, const
 
 lockstep_error* lockstep_reducer_mark_ready(lockstep_reducer* reducer, size_t index, const lockstep_tensor* gradient,
                                             const lockstep_stream* stream) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
+  return Guard(reducer, [&]() -> absl::Status {
     const auto on = FindStream(*reducer, stream);
     const auto view = ToTensorView(gradient, "gradient");
     if (!on.ok() || !view.ok()) return reducer->reducer->RefuseMark(index, on.ok() ? view.status() : on.status());
@@ -105,8 +100,7 @@ lockstep_error* lockstep_reducer_mark_ready(lockstep_reducer* reducer, size_t in
 lockstep_error* lockstep_reducer_mark_ready_into(lockstep_reducer* reducer, size_t index,
                                                  const lockstep_tensor* gradient, const lockstep_tensor* target,
                                                  const lockstep_stream* stream) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
+  return Guard(reducer, [&]() -> absl::Status {
     const auto on = FindStream(*reducer, stream);
     const auto view = ToTensorView(gradient, "gradient");
     const auto into = ToTensorView(target, "target");
@@ -118,24 +112,19 @@ lockstep_error* lockstep_reducer_mark_ready_into(lockstep_reducer* reducer, size
 }
 
 lockstep_error* lockstep_reducer_end_backward(lockstep_reducer* reducer, const lockstep_stream* stream) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
+  return Guard(reducer, [&]() -> absl::Status {
     LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Stream* const on, FindStream(*reducer, stream));
     return reducer->reducer->EndBackward(on);
   });
 }
 
 lockstep_error* lockstep_reducer_check_replays(lockstep_reducer* reducer) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
-    return reducer->reducer->CheckReplays();
-  });
+  return Guard(reducer, [&] { return reducer->reducer->CheckReplays(); });
 }
 
 lockstep_error* lockstep_reducer_averaged_gradient(lockstep_reducer* reducer, size_t index, lockstep_tensor* out_tensor,
                                                    int32_t* out_used) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
+  return Guard(reducer, [&]() -> absl::Status {
     if (out_tensor == nullptr) return NullArgument("out_tensor");
     LOCKSTEP_ASSIGN_OR_RETURN(TensorView average, reducer->reducer->AverageOf(index));
     // A parameter of no elements has no data either, but a shape.
@@ -148,8 +137,7 @@ lockstep_error* lockstep_reducer_averaged_gradient(lockstep_reducer* reducer, si
 }
 
 lockstep_error* lockstep_reducer_gradient_view(lockstep_reducer* reducer, size_t index, lockstep_tensor* out_tensor) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
+  return Guard(reducer, [&]() -> absl::Status {
     if (out_tensor == nullptr) return NullArgument("out_tensor");
     LOCKSTEP_ASSIGN_OR_RETURN(TensorView view, reducer->reducer->GradientView(index));
     reducer->views[index] = std::move(view);
@@ -159,10 +147,7 @@ lockstep_error* lockstep_reducer_gradient_view(lockstep_reducer* reducer, size_t
 }
 
 lockstep_error* lockstep_reducer_request_replan(lockstep_reducer* reducer) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
-    return reducer->reducer->RequestReplan();
-  });
+  return Guard(reducer, [&] { return reducer->reducer->RequestReplan(); });
 }
 
 int64_t lockstep_reducer_plan_version(const lockstep_reducer* reducer) {
@@ -170,8 +155,7 @@ int64_t lockstep_reducer_plan_version(const lockstep_reducer* reducer) {
 }
 
 lockstep_error* lockstep_reducer_export_plan(const lockstep_reducer* reducer, char** out_text) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
+  return Guard(reducer, [&]() -> absl::Status {
     if (out_text == nullptr) return NullArgument("out_text");
     *out_text = lockstep::capi::CopyString(reducer->reducer->ExportPlan());
     return absl::OkStatus();
@@ -180,8 +164,7 @@ lockstep_error* lockstep_reducer_export_plan(const lockstep_reducer* reducer, ch
 
 lockstep_error* lockstep_reducer_parameter_uses(const lockstep_reducer* reducer, size_t index, int64_t* out_here,
                                                 int64_t* out_anywhere) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
+  return Guard(reducer, [&]() -> absl::Status {
     const absl::Span<const lockstep::ParameterUse> uses = reducer->reducer->parameter_use();
     if (index >= uses.size()) {
       return absl::InvalidArgumentError(
@@ -199,8 +182,7 @@ size_t lockstep_reducer_bucket_count(const lockstep_reducer* reducer) {
 
 lockstep_error* lockstep_reducer_get_statistics(const lockstep_reducer* reducer,
                                                 lockstep_reducer_statistics* out_statistics) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
+  return Guard(reducer, [&]() -> absl::Status {
     if (out_statistics == nullptr) return NullArgument("out_statistics");
     const lockstep::ReducerStatistics last = reducer->reducer->statistics();
     lockstep_reducer_statistics full = {};

@@ -62,8 +62,7 @@ absl::Status WithForward(const lockstep_reducer* reducer, const lockstep_forward
 
 lockstep_error* lockstep_reducer_set_buffers(lockstep_reducer* reducer, const lockstep_tensor* buffers,
                                              size_t buffer_count, const lockstep_reducer_buffer_options* options) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
+  return Guard(reducer, [&]() -> absl::Status {
     lockstep_reducer_buffer_options given = {};
     LOCKSTEP_RETURN_IF_ERROR(ReadOptions(options, "lockstep_reducer_buffer_options", &given));
     const auto views = ToTensorViews(buffers, buffer_count, "buffers");

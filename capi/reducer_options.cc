@@ -173,6 +173,10 @@ absl::StatusOr<std::vector<Parameter>> ToParameters(const lockstep_parameter* pa
 absl::StatusOr<ReducerOptions> ToReducerOptions(const lockstep_reducer_options& given,
                                                 const std::shared_ptr<World>* world) {
   ReducerOptions options;
+#define LOCKSTEP_OPTION(type, field, initial, name, value)
+#define LOCKSTEP_FLAG(field, name) options.field = given.name != 0;
+#define LOCKSTEP_OWN_OPTION(type, field, initial)
+#include "reducer/reducer_options.inc"
   LOCKSTEP_RETURN_IF_ERROR(ReadCaps(given, &options));
   if (given.caps_from_last != 0) options.caps_from = CapsFrom::kLast;
   if (given.buckets_in_memory_max < 0) return absl::InvalidArgumentError("buckets_in_memory_max is negative");
@@ -183,9 +187,6 @@ absl::StatusOr<ReducerOptions> ToReducerOptions(const lockstep_reducer_options& 
   options.average = static_cast<Average>(given.averaging);
   if (options.average == Average::kPredivide) options.predivide_factor = given.predivide_factor;
   options.overlap = given.no_overlap == 0;
-  options.find_unused = given.find_unused_parameters != 0;
-  options.static_graph = given.static_graph != 0;
-  options.gradient_as_bucket_view = given.gradient_as_bucket_view != 0;
   options.replan = given.no_replan == 0;
   if (given.plan != nullptr) options.plan = given.plan;
   LOCKSTEP_RETURN_IF_ERROR(ReadHook(given, world, &options));
@@ -195,9 +196,6 @@ absl::StatusOr<ReducerOptions> ToReducerOptions(const lockstep_reducer_options& 
   if (given.delayed == nullptr && given.delayed_count > 0) return NullArgument("delayed");
   options.delayed.assign(given.delayed, given.delayed + given.delayed_count);
   options.delayed_trigger = given.delayed_trigger;
-  options.uneven_inputs = given.uneven_inputs != 0;
-  options.divide_by_live = given.divide_by_live_ranks != 0;
-  options.throw_on_early_end = given.throw_on_early_termination != 0;
   if (given.trace_path != nullptr) options.trace_path = given.trace_path;
   return options;
 }

@@ -17,8 +17,7 @@ using lockstep::capi::ToTensorViews;
 
 lockstep_error* lockstep_reducer_join(lockstep_reducer* reducer, const lockstep_tensor* model, size_t model_count,
                                       const lockstep_tensor* buffers, size_t buffer_count) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
+  return Guard(reducer, [&]() -> absl::Status {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<TensorView> model_views, ToTensorViews(model, model_count, "model"));
     LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<TensorView> buffer_views,
                               ToTensorViews(buffers, buffer_count, "buffers"));
@@ -28,8 +27,7 @@ lockstep_error* lockstep_reducer_join(lockstep_reducer* reducer, const lockstep_
 
 lockstep_error* lockstep_reducer_change_communicator(lockstep_reducer* reducer, lockstep_communicator* communicator) {
   return Guard([&]() -> absl::Status {
-    if (reducer == nullptr) return lockstep::capi::NullArgument("reducer");
-    LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::CheckNotForked(reducer->fork_generation, "reducer"));
+    LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::CheckHandle(reducer, "reducer", "reducer"));
     LOCKSTEP_RETURN_IF_ERROR(CheckUsable(communicator));
     const absl::Status changed = reducer->reducer->ChangeCommunicator(communicator->get());
     // Unless that failed before it began.

@@ -11,15 +11,13 @@
 #include "reducer/report/logging_data.h"
 #include "reducer/report/statistics.h"
 
-using lockstep::capi::CheckUsable;
 using lockstep::capi::CopyString;
 using lockstep::capi::Guard;
 using lockstep::capi::NullArgument;
 
 lockstep_error* lockstep_reducer_get_bucket_statistics(const lockstep_reducer* reducer, size_t bucket,
                                                        lockstep_bucket_statistics* out_statistics) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
+  return Guard(reducer, [&]() -> absl::Status {
     if (out_statistics == nullptr) return NullArgument("out_statistics");
     LOCKSTEP_ASSIGN_OR_RETURN(const lockstep::BucketStatistics last, reducer->reducer->bucket_statistics(bucket));
     lockstep_bucket_statistics filled = {};
@@ -37,8 +35,7 @@ lockstep_error* lockstep_reducer_get_bucket_statistics(const lockstep_reducer* r
 }
 
 lockstep_error* lockstep_reducer_report(const lockstep_reducer* reducer, lockstep_report report, char** out_text) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
+  return Guard(reducer, [&]() -> absl::Status {
     if (out_text == nullptr) return NullArgument("out_text");
     switch (report) {
       case LOCKSTEP_REPORT_SUMMARY:
@@ -53,8 +50,5 @@ lockstep_error* lockstep_reducer_report(const lockstep_reducer* reducer, lockste
 }
 
 lockstep_error* lockstep_reducer_set_logging_sample_rate(lockstep_reducer* reducer, int64_t sample_rate) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
-    return reducer->reducer->SetLoggingSampleRate(sample_rate);
-  });
+  return Guard(reducer, [&] { return reducer->reducer->SetLoggingSampleRate(sample_rate); });
 }

@@ -12,7 +12,6 @@
 #include "reducer/reducer.h"
 #include "reducer/sparse/sparse_gradient.h"
 
-using lockstep::capi::CheckUsable;
 using lockstep::capi::FindStream;
 using lockstep::capi::Guard;
 using lockstep::capi::NullArgument;
@@ -20,8 +19,7 @@ using lockstep::capi::NullArgument;
 lockstep_error* lockstep_reducer_mark_ready_sparse(lockstep_reducer* reducer, size_t index, const int64_t* rows,
                                                    size_t row_count, const lockstep_tensor* values,
                                                    const lockstep_stream* stream) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
+  return Guard(reducer, [&]() -> absl::Status {
     const auto on = FindStream(*reducer, stream);
     const auto view = lockstep::capi::ToTensorView(values, "values");
     absl::Status read = rows == nullptr && row_count > 0 ? NullArgument("rows") : absl::OkStatus();
@@ -34,8 +32,7 @@ lockstep_error* lockstep_reducer_mark_ready_sparse(lockstep_reducer* reducer, si
 
 lockstep_error* lockstep_reducer_averaged_rows(lockstep_reducer* reducer, size_t index, const int64_t** out_rows,
                                                const void** out_values, size_t* out_row_count, int32_t* out_used) {
-  return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(CheckUsable(reducer));
+  return Guard(reducer, [&]() -> absl::Status {
     if (out_rows == nullptr) return NullArgument("out_rows");
     if (out_values == nullptr) return NullArgument("out_values");
     if (out_row_count == nullptr) return NullArgument("out_row_count");

@@ -116,6 +116,12 @@ absl::Status ReadCount(int option, const char* option_name, const char* variable
   return absl::OkStatus();
 }
 
+absl::Status ReadFlag(bool option, const char* variable, bool* setting) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<bool> value, GetEnvBool(variable));
+  *setting = option || value.value_or(false);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Settings> ReadSettings(const WorldOptions& options) {
   Settings settings;
   LOCKSTEP_RETURN_IF_ERROR(ReadMilliseconds(options.setup_timeout, "setup_timeout", nullptr, &settings.setup_timeout));
@@ -149,12 +155,9 @@ absl::StatusOr<Settings> ReadSettings(const WorldOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat("chunk_bytes is ", settings.chunk_bytes,
                                                    ", which is not a multiple of 64 between 64 and 1,073,741,824"));
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<bool> checked, GetEnvBool("LOCKSTEP_CHECKED"));
-  settings.checked = options.checked || checked.value_or(false);
-  LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<bool> deterministic, GetEnvBool("LOCKSTEP_DETERMINISTIC"));
-  settings.deterministic = options.deterministic || deterministic.value_or(false);
-  LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<bool> measure_links, GetEnvBool("LOCKSTEP_MEASURE_LINKS"));
-  settings.measure_links = options.measure_links || measure_links.value_or(false);
+  LOCKSTEP_RETURN_IF_ERROR(ReadFlag(options.checked, "LOCKSTEP_CHECKED", &settings.checked));
+  LOCKSTEP_RETURN_IF_ERROR(ReadFlag(options.deterministic, "LOCKSTEP_DETERMINISTIC", &settings.deterministic));
+  LOCKSTEP_RETURN_IF_ERROR(ReadFlag(options.measure_links, "LOCKSTEP_MEASURE_LINKS", &settings.measure_links));
   const Text congestion = ReadText(options.tcp_congestion_control, "tcp_congestion_control", "LOCKSTEP_TCP_CONGESTION");
   LOCKSTEP_RETURN_IF_ERROR(Annotate(CheckCongestionControl(congestion.value), congestion.from));
   settings.tcp_tuning.congestion_control = congestion.value;
@@ -163,13 +166,11 @@ absl::StatusOr<Settings> ReadSettings(const WorldOptions& options) {
   LOCKSTEP_RETURN_IF_ERROR(ReadCount(options.tcp_receive_buffer_bytes, "tcp_receive_buffer_bytes",
                                      "LOCKSTEP_TCP_RECEIVE_BUFFER", 1 << 30,
                                      &settings.tcp_tuning.receive_buffer_bytes));
-  LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<bool> zero_copy, GetEnvBool("LOCKSTEP_TCP_ZERO_COPY"));
-  settings.tcp_tuning.zero_copy = options.tcp_zero_copy || zero_copy.value_or(false);
+  LOCKSTEP_RETURN_IF_ERROR(ReadFlag(options.tcp_zero_copy, "LOCKSTEP_TCP_ZERO_COPY", &settings.tcp_tuning.zero_copy));
   LOCKSTEP_RETURN_IF_ERROR(
       ReadCount(options.tcp_sockets, "tcp_sockets", "LOCKSTEP_TCP_SOCKETS", kTcpSocketsMax, &settings.tcp_sockets));
-  settings.ofi_provider =
-      !options.ofi_provider.empty() ? options.ofi_provider : GetEnv("LOCKSTEP_OFI_PROVIDER").value_or("");
-  settings.ofi_domain = !options.ofi_domain.empty() ? options.ofi_domain : GetEnv("LOCKSTEP_OFI_DOMAIN").value_or("");
+  settings.ofi_provider = ReadText(options.ofi_provider, "ofi_provider", "LOCKSTEP_OFI_PROVIDER").value;
+  settings.ofi_domain = ReadText(options.ofi_domain, "ofi_domain", "LOCKSTEP_OFI_DOMAIN").value;
   settings.host_id = !options.host_id.empty() ? options.host_id : HostId();
   settings.interface = ReadText(options.interface, "interface", "LOCKSTEP_INTERFACE");
   LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<int64_t> records, GetEnvInt("LOCKSTEP_FLIGHT_RECORDS", 16, 1 << 20));

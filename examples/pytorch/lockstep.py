@@ -1,40 +1,22 @@
-"""liblockstep through ctypes: as much of capi/lockstep.h as averaging gradients takes. Any framework's, or none's.
+"""liblockstep through ctypes: what capi/lockstep.h declares, read from the header itself. Any framework's, or none's.
 
-Structures and functions have the header's names and fields, and the header is the reference. A call that fails
-raises Error.
+lockstep_reducer_options is the class ReducerOptions, LOCKSTEP_F32 is F32, and the function lockstep_reducer_create is
+Library().reducer_create. A call that fails raises Error.
 """
 
 import ctypes
-from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_size_t, c_void_p
-
-HOST = 0
-CUDA = 1
-
-REPORT_SUMMARY = 0
-
-# lockstep_dtype
-DTYPES = {
-    "bool": 1, "uint8": 2, "int8": 3, "int32": 4, "uint32": 5, "int64": 6, "uint64": 7, "float16": 8, "bfloat16": 9,
-    "float32": 10, "float64": 11, "float8_e4m3fn": 12, "float8_e5m2": 13, "complex64": 14, "complex128": 15,
-}
-
-# lockstep_code, without LOCKSTEP_
-CODES = (
-    "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
-    "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
-    "INTERNAL", "UNAVAILABLE", "DATA_LOSS",
-)
+import os
+import re
+import sys
+from ctypes import c_char_p, c_int32, c_int64, c_size_t, c_void_p
 
 
-class Tensor(ctypes.Structure):
-    _fields_ = [
-        ("data", c_void_p), ("shape", POINTER(c_int64)), ("strides", POINTER(c_int64)), ("dimensions", c_int32),
-        ("dtype", c_int32), ("device_kind", c_int32), ("device_index", c_int32),
-    ]
-
-
-class Stream(ctypes.Structure):
-    _fields_ = [("handle", c_void_p), ("device_kind", c_int32), ("device_index", c_int32)]
+def _find_header():
+    """Beside this file, as the tree has it, or installed."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    folders = here, os.path.join(here, "../../capi"), os.path.join(sys.prefix, "include"), "/usr/local/include", "/usr/include"
+    paths = (os.path.join(folder, "lockstep.h") for folder in folders)
+    return next((path for path in paths if os.path.exists(path)), "lockstep.h")
 
 
 class _Options(ctypes.Structure):
@@ -49,92 +31,56 @@ class _Options(ctypes.Structure):
             setattr(self, name, value.encode() if isinstance(value, str) else value)
 
 
-class CommunicatorOptions(_Options):
-    _fields_ = [
-        ("struct_size", c_size_t), ("world_size", c_int32), ("rank", c_int32), ("local_world_size", c_int32),
-        ("local_rank", c_int32), ("store_url", c_char_p), ("store", c_void_p), ("job_id", c_char_p),
-        ("network_interface", c_char_p), ("host_id", c_char_p), ("setup_timeout_ms", c_int64), ("timeout_ms", c_int64),
-        ("peer_timeout_ms", c_int64), ("transport", c_char_p), ("algorithm", c_char_p), ("chunk_bytes", c_int64),
-        ("deterministic", c_int32), ("checked", c_int32), ("device_kind", c_int32), ("device_index", c_int32),
-        ("device_backend", c_char_p), ("tcp_congestion_control", c_char_p), ("tcp_send_buffer_bytes", c_int32),
-        ("tcp_receive_buffer_bytes", c_int32), ("tcp_sockets", c_int32), ("tcp_zero_copy", c_int32),
-        ("nccl_ctas_min", c_int32), ("nccl_ctas_max", c_int32), ("nccl_split_share", c_int32),
-        ("ofi_provider", c_char_p),
-    ]
+def _read_header(text):
+    """Constants, structures, and of each function its parameters and its result."""
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
+    types = {"float": ctypes.c_float, "double": ctypes.c_double, "size_t": c_size_t, "int32_t": c_int32, "int64_t": c_int64}
+    types |= {name: c_int32 for name in re.findall(r"typedef int32_t (\w+);", text)}
+    constants = {name: int(value) for name, value in re.findall(r"LOCKSTEP_(\w+) = (-?\d+)", text)}
+
+    def type_of(declaration):
+        name, stars = re.match(r"(?:const )?(\w+)((?: const|\*)*)", declaration).groups()
+        if declaration.startswith("const char*") and stars == "*":
+            return c_char_p
+        if stars.count("*") == 1 and name in types:
+            return ctypes.POINTER(types[name])
+        # An array or output of pointers; else a handle, a callback, or memory of any kind.
+        return ctypes.POINTER(c_void_p) if stars.count("*") == 2 else c_void_p if stars else types.get(name, c_void_p)
+
+    structures = {}
+    for name, body in re.findall(r"typedef struct (\w+) {(.*?)} \1;", text, re.S):
+        fields = [" ".join(field.split()) for field in body.split(";") if field.strip()]
+        # The name is the last word, or that of a pointer to a function.
+        named = [(re.search(r"\(\*(\w+)\)|(\w+)$", field), field) for field in fields]
+        base = _Options if fields[0] == "size_t struct_size" else ctypes.Structure
+        title = "".join(word.capitalize() for word in name.split("_")[1:])
+        types[name] = structures[name] = type(title, (base,), {
+            "_fields_": [(at[1] or at[2], c_void_p if at[1] else type_of(field)) for at, field in named]})
+    functions = {}
+    for result, name, parameters in re.findall(r"LOCKSTEP_EXPORT ([\w *]+?)\s*(lockstep_\w+)\(([^)]*)\);", text):
+        functions[name] = ([type_of(" ".join(parameter.split())) for parameter in parameters.split(",") if parameter != "void"],
+                           None if result == "void" else type_of(result), result == "lockstep_error*")
+    return constants, structures, functions
 
 
-class Parameter(_Options):
-    _fields_ = [
-        ("struct_size", c_size_t), ("name", c_char_p), ("shape", POINTER(c_int64)), ("strides", POINTER(c_int64)),
-        ("dimensions", c_int32), ("dtype", c_int32), ("device_kind", c_int32), ("device_index", c_int32),
-        ("ignored", c_int32), ("sparse", c_int32),
-    ]
+with open(_find_header(), encoding="utf-8") as _header:
+    _CONSTANTS, STRUCTURES, _FUNCTIONS = _read_header(_header.read())
+globals().update(_CONSTANTS)
+globals().update({structure.__name__: structure for structure in STRUCTURES.values()})
 
-
-class ReducerOptions(_Options):
-    _fields_ = [
-        ("struct_size", c_size_t), ("bucket_cap_bytes", c_int64), ("first_bucket_cap_bytes", c_int64),
-        ("find_unused_parameters", c_int32), ("static_graph", c_int32), ("gradient_as_bucket_view", c_int32),
-        ("averaging", c_int32), ("predivide_factor", c_double), ("compression", c_int32), ("hook", c_int32),
-        ("hook_name", c_char_p), ("hook_issue", c_void_p), ("hook_start", c_void_p), ("hook_context", c_void_p),
-        ("hook_release", c_void_p), ("hook_timeout_ms", c_int64), ("optimizer_step", c_void_p),
-        ("optimizer_context", c_void_p), ("optimizer_release", c_void_p), ("bucket_caps_bytes", POINTER(c_int64)),
-        ("bucket_cap_count", c_size_t), ("caps_from_last", c_int32), ("buckets_in_memory_max", c_int32),
-        ("no_overlap", c_int32), ("no_replan", c_int32), ("plan", c_char_p), ("delayed", POINTER(c_size_t)),
-        ("delayed_count", c_size_t), ("delayed_trigger", c_size_t), ("uneven_inputs", c_int32),
-        ("divide_by_live_ranks", c_int32), ("throw_on_early_termination", c_int32), ("trace_path", c_char_p),
-    ]
-
-
-class BackwardOptions(_Options):
-    _fields_ = [
-        ("struct_size", c_size_t), ("no_sync", c_int32), ("unused_given", c_int32), ("unused", POINTER(c_size_t)),
-        ("unused_count", c_size_t), ("stream", POINTER(Stream)),
-    ]
-
-
-class ReducerStatistics(_Options):
-    _fields_ = [
-        ("struct_size", c_size_t), ("steps", c_int64), ("backward_ms", c_double), ("communication_ms", c_double),
-        ("exposed_ms", c_double), ("hidden_ms", c_double), ("bytes_reduced", c_int64), ("buckets", c_int32),
-        ("buckets_launched_in_backward", c_int32),
-    ]
+# The frameworks' names of lockstep_dtype.
+DTYPES = {name: _CONSTANTS[ours] for name, ours in {
+    "bool": "BOOL", "uint8": "U8", "int8": "I8", "int32": "I32", "uint32": "U32", "int64": "I64", "uint64": "U64",
+    "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64", "float8_e4m3fn": "F8E4M3",
+    "float8_e5m2": "F8E5M2", "complex64": "COMPLEX64", "complex128": "COMPLEX128"}.items()}
 
 
 class Error(RuntimeError):
-    """A lockstep_error. `code` is one of CODES."""
+    """A lockstep_error. `code` is its lockstep_code, without LOCKSTEP_."""
 
     def __init__(self, code, message):
         super().__init__(f"{code}: {message}")
         self.code = code
-
-
-# Those whose result is a lockstep_error*.
-_CALLS = {
-    "lockstep_communicator_create": [POINTER(CommunicatorOptions), POINTER(c_void_p)],
-    "lockstep_communicator_describe": [c_void_p, POINTER(c_void_p)],
-    "lockstep_reducer_create": [c_void_p, POINTER(Parameter), c_size_t, POINTER(ReducerOptions), POINTER(c_void_p)],
-    "lockstep_reducer_broadcast": [c_void_p, POINTER(Tensor), c_size_t, c_int32],
-    "lockstep_reducer_begin_backward": [c_void_p, POINTER(BackwardOptions)],
-    "lockstep_reducer_mark_ready": [c_void_p, c_size_t, POINTER(Tensor), POINTER(Stream)],
-    "lockstep_reducer_end_backward": [c_void_p, POINTER(Stream)],
-    "lockstep_reducer_check_replays": [c_void_p],
-    "lockstep_reducer_get_statistics": [c_void_p, POINTER(ReducerStatistics)],
-    "lockstep_reducer_report": [c_void_p, c_int32, POINTER(c_void_p)],
-}
-
-_OTHERS = {
-    "lockstep_version": ([], c_int32),
-    "lockstep_error_code": ([c_void_p], c_int32),
-    "lockstep_error_message": ([c_void_p], c_char_p),
-    "lockstep_error_free": ([c_void_p], None),
-    "lockstep_string_free": ([c_void_p], None),
-    "lockstep_communicator_destroy": ([c_void_p], None),
-    "lockstep_communicator_rank": ([c_void_p], c_int32),
-    "lockstep_communicator_size": ([c_void_p], c_int32),
-    "lockstep_reducer_destroy": ([c_void_p], None),
-    "lockstep_reducer_bucket_count": ([c_void_p], c_size_t),
-}
 
 
 class Library:
@@ -142,24 +88,20 @@ class Library:
 
     def __init__(self, path="liblockstep.so"):
         self._library = ctypes.CDLL(path)
-        for name, (arguments, result) in _OTHERS.items():
-            self._declare(name, arguments, result)
-        for name, arguments in _CALLS.items():
-            self._declare(name, arguments, c_void_p).errcheck = self._check
-
-    def _declare(self, name, arguments, result):
-        function = getattr(self._library, name)
-        function.argtypes = arguments
-        function.restype = result
-        setattr(self, name[len("lockstep_"):], function)
-        return function
+        for name, (parameters, result, can_fail) in _FUNCTIONS.items():
+            function = getattr(self._library, name)
+            function.argtypes, function.restype = parameters, result
+            if can_fail and name != "lockstep_error_create":
+                function.errcheck = self._check
+            setattr(self, name.removeprefix("lockstep_"), function)
 
     def _check(self, error, _function, _arguments):
         if error is None:
             return
-        code, message = CODES[self.error_code(error)], self.error_message(error).decode()
+        code, message = self.error_code(error), self.error_message(error).decode()
         self.error_free(error)
-        raise Error(code, message)
+        # The codes are the header's first constants.
+        raise Error(next(name for name, value in _CONSTANTS.items() if value == code), message)
 
     def text(self, function, *arguments):
         """Of a function that gives out a string."""
@@ -233,7 +175,7 @@ class Reducer:
         return statistics
 
     def summary(self):
-        return self._library.text(self._library.reducer_report, self.handle, REPORT_SUMMARY)
+        return self._library.text(self._library.reducer_report, self.handle, _CONSTANTS["REPORT_SUMMARY"])
 
     def bucket_count(self):
         return self._library.reducer_bucket_count(self.handle)

@@ -1,4 +1,4 @@
-"""lockstep.py on the CPU without any framework: the sizes of its structures, errors, two processes that average arrays.
+"""lockstep.py on the CPU without any framework: its structures, errors, two processes that average arrays.
 
 Usage: lockstep_test.py LIBRARY HEADER. With LOCKSTEP_RANK set it is one of the two processes.
 """
@@ -99,15 +99,9 @@ def run_rank():
 
 class LockstepTest(unittest.TestCase):
     def test_structures_are_the_headers_to_the_byte(self):
-        structures = {
-            "lockstep_tensor": lockstep.Tensor, "lockstep_stream": lockstep.Stream, "lockstep_parameter": lockstep.Parameter,
-            "lockstep_communicator_options": lockstep.CommunicatorOptions,
-            "lockstep_reducer_options": lockstep.ReducerOptions, "lockstep_backward_options": lockstep.BackwardOptions,
-            "lockstep_reducer_statistics": lockstep.ReducerStatistics,
-        }
         program = [f'#include "{HEADER}"\n#include <stddef.h>\n#include <stdio.h>\nint main(void) {{']
         ours = []
-        for name, structure in structures.items():
+        for name, structure in lockstep.STRUCTURES.items():
             program.append(f'printf("%d\\n", (int)sizeof({name}));')
             ours.append(ctypes.sizeof(structure))
             for field, _ in structure._fields_:
