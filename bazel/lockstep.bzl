@@ -98,14 +98,14 @@ def lockstep_cc_test(deps = [], copts = [], features = [], size = "small", **kwa
     )
 
 _TRANSPORTS = {
-    "default": [],  # what is best here, shared memory
-    "tcp": ["--transport=tcp"],
-    "ofi": ["--transport=ofi"],
-    "ofi_net": ["--transport=ofi", "--provider='net;ofi_rxm'"],
+    "default": {},  # what is best here, shared memory
+    "tcp": {"LOCKSTEP_TRANSPORT": "tcp"},
+    "ofi": {"LOCKSTEP_TRANSPORT": "ofi"},
+    "ofi_net": {"LOCKSTEP_TRANSPORT": "ofi", "LOCKSTEP_OFI_PROVIDER": "net;ofi_rxm"},
 }
 
 def lockstep_test_over_transports(name, over = _TRANSPORTS.keys(), **kwargs):
-    """NAME.cc as NAME, NAME_over_tcp and so on, by flags that tests/transport_flag.h reads.
+    """NAME.cc as NAME, NAME_over_tcp and so on, for worlds whose options leave the transport to the environment.
 
     Args:
       name: the source, and the target that runs it over what is best here.
@@ -116,9 +116,8 @@ def lockstep_test_over_transports(name, over = _TRANSPORTS.keys(), **kwargs):
         lockstep_cc_test(
             name = name if transport == "default" else name + "_over_" + transport,
             srcs = [name + ".cc"],
-            args = _TRANSPORTS[transport],
             data = ["//transport/ofi:lsan_suppressions"],
-            env = LEAKS_OF_LIBFABRIC,
+            env = dict(LEAKS_OF_LIBFABRIC, **_TRANSPORTS[transport]),
             **kwargs
         )
 

@@ -12,13 +12,7 @@ namespace {
 
 constexpr uint8_t kPattern = 0xA5;
 
-DType PartOf(DType dtype) {
-  if (dtype == DType::kComplex64) return DType::kF32;
-  if (dtype == DType::kComplex128) return DType::kF64;
-  return dtype;
-}
-
-int BitsOf(DType dtype) { return 8 * static_cast<int>(SizeOf(PartOf(dtype))); }
+int BitsOf(DType dtype) { return 8 * static_cast<int>(SizeOf(RealOf(dtype))); }
 
 uint8_t* AlignedBegin(std::vector<uint8_t>& storage, size_t guard, size_t offset) {
   const uintptr_t begin = reinterpret_cast<uintptr_t>(storage.data()) + guard;
@@ -28,15 +22,15 @@ uint8_t* AlignedBegin(std::vector<uint8_t>& storage, size_t guard, size_t offset
 }  // namespace
 
 std::vector<uint64_t> SpecialCodes(DType dtype) {
-  const DType part = PartOf(dtype);
+  const DType part = RealOf(dtype);
   const int bits = BitsOf(dtype);
   const uint64_t top = uint64_t{1} << (bits - 1);
   const uint64_t all = top | (top - 1);
   if (!IsFloat(part)) return {0, 1, 2, 3, top - 1, top, top + 1, all - 1, all};
   std::vector<uint64_t> codes;
   const uint64_t one = ReferenceEncode(part, 1.0);
-  const uint64_t infinity = ReferenceEncode(part, INFINITY);                          // NaN in f8e4m3
-  const uint64_t hidden = part == DType::kF8E4M3 ? 8 : (infinity & (~infinity + 1));  // the smallest normal
+  const uint64_t infinity = ReferenceEncode(part, INFINITY);            // NaN in f8e4m3
+  const uint64_t hidden = uint64_t{1} << FormatOf(part).mantissa_bits;  // the smallest normal
   const uint64_t quiet = hidden >> 1;
   for (uint64_t code :
        {uint64_t{0}, uint64_t{1}, uint64_t{2}, hidden - 1, hidden, hidden + 1, one - 1, one, one + 1, infinity - 2,
@@ -48,7 +42,7 @@ std::vector<uint64_t> SpecialCodes(DType dtype) {
 }
 
 std::vector<uint8_t> TestElements(DType dtype, size_t count, std::mt19937_64& random) {
-  const DType part = PartOf(dtype);
+  const DType part = RealOf(dtype);
   const size_t part_bytes = SizeOf(part);
   const std::vector<uint64_t> special = SpecialCodes(dtype);
   std::vector<uint8_t> elements(count * SizeOf(dtype));

@@ -10,42 +10,6 @@ namespace lockstep {
 namespace kernels {
 namespace {
 
-// Sign, exponent and mantissa, from the top; subnormals; the all-ones exponent holds infinity and NaN, or where there
-// is no infinity only its all-ones mantissa is special.
-struct FloatFormat {
-  int exponent_bits;
-  int mantissa_bits;
-  bool has_infinity;
-  uint64_t canonical_nan;
-
-  int bias() const { return (1 << (exponent_bits - 1)) - 1; }
-  uint64_t sign() const { return uint64_t{1} << (exponent_bits + mantissa_bits); }
-  uint64_t exponent_mask() const { return (uint64_t{1} << exponent_bits) - 1; }
-  uint64_t mantissa_mask() const { return (uint64_t{1} << mantissa_bits) - 1; }
-  uint64_t infinity() const { return exponent_mask() << mantissa_bits; }
-  uint64_t largest() const { return has_infinity ? infinity() - 1 : sign() - 2; }
-};
-
-FloatFormat FormatOf(DType dtype) {
-  switch (dtype) {
-    case DType::kF16:
-      return {5, 10, true, 0x7E00};
-    case DType::kBF16:
-      return {8, 7, true, 0x7FC0};
-    case DType::kF32:
-      return {8, 23, true, 0x7FC00000};
-    case DType::kF64:
-      return {11, 52, true, 0x7FF8000000000000};
-    case DType::kF8E4M3:
-      return {4, 3, false, 0x7F};
-    case DType::kF8E5M2:
-      return {5, 2, true, 0x7E};
-    default:
-      LOCKSTEP_CHECK(false) << Name(dtype) << " is no float";
-      return {};
-  }
-}
-
 template <typename T>
 T LoadAt(const void* array, size_t index) {
   T value;
@@ -95,10 +59,15 @@ double CombineFloat(DType dtype, ReduceOp op, double a, double b) {
       return Minimum(a, b);
     case ReduceOp::kMax:
       return Maximum(a, b);
-    default:
-      LOCKSTEP_CHECK(false) << Name(op) << " of floats";
-      return 0;
+    case ReduceOp::kAvg:
+    case ReduceOp::kPremulSum:
+    case ReduceOp::kAnd:
+    case ReduceOp::kOr:
+    case ReduceOp::kXor:
+      break;
   }
+  LOCKSTEP_CHECK(false) << Name(op) << " of floats";
+  return 0;
 }
 
 template <typename T>
@@ -121,10 +90,12 @@ T CombineInteger(ReduceOp op, T a, T b) {
       return static_cast<T>(a | b);
     case ReduceOp::kXor:
       return static_cast<T>(a ^ b);
-    default:
-      LOCKSTEP_CHECK(false) << Name(op) << " of integers";
-      return 0;
+    case ReduceOp::kAvg:
+    case ReduceOp::kPremulSum:
+      break;
   }
+  LOCKSTEP_CHECK(false) << Name(op) << " of integers";
+  return 0;
 }
 
 bool CombineBool(ReduceOp op, bool a, bool b) {
@@ -139,10 +110,12 @@ bool CombineBool(ReduceOp op, bool a, bool b) {
       return a && b;
     case ReduceOp::kXor:
       return a != b;
-    default:
-      LOCKSTEP_CHECK(false) << Name(op) << " of bool";
-      return false;
+    case ReduceOp::kAvg:
+    case ReduceOp::kPremulSum:
+      break;
   }
+  LOCKSTEP_CHECK(false) << Name(op) << " of bool";
+  return false;
 }
 
 void CombineComplexAt(DType part, ReduceOp op, void* target, const void* left, const void* right, size_t index) {
@@ -168,33 +141,26 @@ void CombineComplexAt(DType part, ReduceOp op, void* target, const void* left, c
 template <typename Visitor>
 void VisitInteger(DType dtype, Visitor visit) {
   switch (dtype) {
-    case DType::kU8:
-      return visit(uint8_t{});
-    case DType::kI8:
-      return visit(int8_t{});
-    case DType::kI32:
-      return visit(int32_t{});
-    case DType::kU32:
-      return visit(uint32_t{});
-    case DType::kI64:
-      return visit(int64_t{});
-    case DType::kU64:
-      return visit(uint64_t{});
-    default:
-      LOCKSTEP_CHECK(false) << Name(dtype) << " is no integer";
+#define LOCKSTEP_DTYPE_INTEGER(number, id, name, Type) \
+  case DType::k##id:                                   \
+    return visit(Type{});
+#define LOCKSTEP_DTYPE(number, id, name, Kind) \
+  case DType::k##id:                           \
+    break;
+#include "base/types/dtypes.inc"
   }
+  LOCKSTEP_CHECK(false) << Name(dtype) << " is no integer";
 }
-
-DType PartOf(DType complex) { return complex == DType::kComplex64 ? DType::kF32 : DType::kF64; }
 
 }  // namespace
 
 double ReferenceDecode(DType dtype, uint64_t code) {
   const FloatFormat format = FormatOf(dtype);
-  const uint64_t exponent = code >> format.mantissa_bits & format.exponent_mask();
-  const uint64_t mantissa = code & format.mantissa_mask();
+  const uint64_t all_ones = format.all_ones_exponent() >> format.mantissa_bits;
+  const uint64_t exponent = code >> format.mantissa_bits & all_ones;
+  const uint64_t mantissa = code & ((uint64_t{1} << format.mantissa_bits) - 1);
   const double sign = (code & format.sign()) != 0 ? -1.0 : 1.0;
-  if (format.has_infinity && exponent == format.exponent_mask()) return mantissa == 0 ? sign * INFINITY : NAN;
+  if (format.has_infinity && exponent == all_ones) return mantissa == 0 ? sign * INFINITY : NAN;
   if (!format.has_infinity && (code & (format.sign() - 1)) == format.sign() - 1) return NAN;
   if (exponent == 0) {
     return sign * std::ldexp(static_cast<double>(mantissa), 1 - format.bias() - format.mantissa_bits);
@@ -206,9 +172,9 @@ double ReferenceDecode(DType dtype, uint64_t code) {
 
 uint64_t ReferenceEncode(DType dtype, double value) {
   const FloatFormat format = FormatOf(dtype);
-  if (std::isnan(value)) return format.canonical_nan;
+  if (std::isnan(value)) return format.nan();
   const uint64_t sign = std::signbit(value) ? format.sign() : 0;
-  const uint64_t overflow = format.has_infinity ? sign | format.infinity() : format.canonical_nan;
+  const uint64_t overflow = format.has_infinity ? sign | format.overflow() : format.nan();
   if (std::isinf(value)) return overflow;
 
   // The value in units of the last place that its binade has in the format; subnormals share the lowest binade's.
@@ -220,7 +186,7 @@ uint64_t ReferenceEncode(DType dtype, double value) {
   // includes the implicit bit, which is the one that is taken off the exponent.
   const uint64_t binade = static_cast<uint64_t>(exponent + format.bias() - 1) << format.mantissa_bits;
   const uint64_t code = binade + static_cast<uint64_t>(units);
-  return code > format.largest() ? overflow : sign | code;
+  return code >= format.overflow() ? overflow : sign | code;
 }
 
 void ReferenceCombine(DType dtype, ReduceOp op, void* target, const void* left, const void* right, size_t count) {
@@ -234,7 +200,7 @@ void ReferenceCombine(DType dtype, ReduceOp op, void* target, const void* left, 
       const double b = LoadFloatAt(dtype, right, i);
       StoreFloatAt(dtype, target, i, CombineFloat(dtype, op, a, b));
     } else if (IsComplex(dtype)) {
-      CombineComplexAt(PartOf(dtype), op, target, left, right, i);
+      CombineComplexAt(RealOf(dtype), op, target, left, right, i);
     } else {
       VisitInteger(dtype, [&](auto zero) {
         using T = decltype(zero);
@@ -265,7 +231,7 @@ void ReferenceReduceMany(DType dtype, ReduceOp op, void* target, const void* con
 }
 
 void ReferenceScale(DType dtype, void* target, const void* source, size_t count, double factor) {
-  if (IsComplex(dtype)) return ReferenceCast(PartOf(dtype), target, PartOf(dtype), source, 2 * count, factor);
+  if (IsComplex(dtype)) return ReferenceCast(RealOf(dtype), target, RealOf(dtype), source, 2 * count, factor);
   ReferenceCast(dtype, target, dtype, source, count, factor);
 }
 

@@ -316,9 +316,12 @@ std::shared_ptr<CommHook> MakeHook(Hook hook) {
                                      }
                                      completion->Done(bucket.communicator->Run(OrderedHook::AllReduceOf(bucket)));
                                    });
-    default:
-      return nullptr;
+    case Hook::kNone:
+    case Hook::kF16:
+    case Hook::kBF16:
+      break;
   }
+  return nullptr;
 }
 
 ReducerOptions OptionsOf(const Way& way) {

@@ -12,6 +12,7 @@
 #include "base/status_matchers.h"
 #include "base/types/bfloat16.h"
 #include "base/types/float16.h"
+#include "base/types/float8.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/bucket_kernels.h"
 #include "reducer/pipeline/accelerator.h"
@@ -35,52 +36,41 @@ void Store(char* at, T value) {
   std::memcpy(at, &value, sizeof(value));
 }
 
-// The dtype of the one or two numbers that an element is.
-DType NumberType(DType dtype) {
-  if (dtype == DType::kComplex64) return DType::kF32;
-  if (dtype == DType::kComplex128) return DType::kF64;
-  return dtype;
-}
 size_t NumbersIn(DType dtype) { return IsComplex(dtype) ? 2 : 1; }
 
+// Of a float.
 double Read(DType dtype, const char* at) {
   switch (dtype) {
-    case DType::kF16:
-      return static_cast<float>(Load<Float16>(at));
-    case DType::kBF16:
-      return static_cast<float>(Load<BFloat16>(at));
-    case DType::kF32:
-      return Load<float>(at);
-    default:
-      return Load<double>(at);
+#define LOCKSTEP_DTYPE_NARROW(number, id, name, Type, ...) \
+  case DType::k##id:                                       \
+    return static_cast<float>(Load<Type>(at));
+#define LOCKSTEP_DTYPE_FLOAT(number, id, name, Type, ...) \
+  case DType::k##id:                                      \
+    return Load<Type>(at);
+#define LOCKSTEP_DTYPE(number, id, name, Kind) \
+  case DType::k##id:                           \
+    break;
+#include "base/types/dtypes.inc"
   }
+  return NAN;
 }
 
 void Write(DType dtype, char* at, double value) {
   switch (dtype) {
-    case DType::kF16:
-      return Store(at, Float16(static_cast<float>(value)));
-    case DType::kBF16:
-      return Store(at, BFloat16(static_cast<float>(value)));
-    case DType::kF32:
-      return Store(at, static_cast<float>(value));
-    default:
-      return Store(at, value);
+#define LOCKSTEP_DTYPE_NARROW(number, id, name, Type, ...) \
+  case DType::k##id:                                       \
+    return Store(at, Type(static_cast<float>(value)));
+#define LOCKSTEP_DTYPE_FLOAT(number, id, name, Type, ...) \
+  case DType::k##id:                                      \
+    return Store(at, static_cast<Type>(value));
+#define LOCKSTEP_DTYPE(number, id, name, Kind) \
+  case DType::k##id:                           \
+    return;
+#include "base/types/dtypes.inc"
   }
 }
 
-double Epsilon(DType dtype) {
-  switch (dtype) {
-    case DType::kF16:
-      return std::ldexp(1, -11);
-    case DType::kBF16:
-      return std::ldexp(1, -8);
-    case DType::kF32:
-      return std::ldexp(1, -24);
-    default:
-      return std::ldexp(1, -53);
-  }
-}
+double Epsilon(DType dtype) { return std::ldexp(1, -1 - FormatOf(dtype).mantissa_bits); }
 
 bool IsPowerOfTwo(int size) { return (size & (size - 1)) == 0; }
 
@@ -185,7 +175,7 @@ void Replica::Set(size_t index, const std::vector<double>& values, Memory* memor
   const size_t numbers = NumbersIn(dtype);
   for (size_t i = 0; i < values.size(); ++i) {
     char* const element = memory->data() + offsets_[index][i / numbers] * SizeOf(dtype);
-    Write(NumberType(dtype), element + i % numbers * SizeOf(NumberType(dtype)), values[i]);
+    Write(RealOf(dtype), element + i % numbers * SizeOf(RealOf(dtype)), values[i]);
   }
 }
 
@@ -195,7 +185,7 @@ std::vector<double> Replica::Get(size_t index) const {
   std::vector<double> values(offsets_[index].size() * numbers);
   for (size_t i = 0; i < values.size(); ++i) {
     const char* const element = memory_[index].data() + offsets_[index][i / numbers] * SizeOf(dtype);
-    values[i] = Read(NumberType(dtype), element + i % numbers * SizeOf(NumberType(dtype)));
+    values[i] = Read(RealOf(dtype), element + i % numbers * SizeOf(RealOf(dtype)));
   }
   return values;
 }
@@ -245,7 +235,7 @@ void Replica::ExpectAverage(size_t index, int size, const std::vector<int>& step
   const bool exact = average == Average::kNone || IsPowerOfTwo(size);
   const double divisor = average == Average::kNone ? 1 : size;
   // Every product and every sum rounds once.
-  const double tolerance = exact ? 0 : 2 * size * Epsilon(NumberType(table_[index].dtype)) * magnitude / divisor;
+  const double tolerance = exact ? 0 : 2 * size * Epsilon(RealOf(table_[index].dtype)) * magnitude / divisor;
   size_t wrong = 0;
   for (size_t i = 0; i < sums.size(); ++i) {
     if (std::abs(got[i] - sums[i] / divisor) <= tolerance) continue;

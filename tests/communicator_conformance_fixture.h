@@ -37,19 +37,19 @@ class CommunicatorConformance : public ::testing::TestWithParam<CommunicatorFact
     Algorithms algorithms;
     if (by_memory) algorithms.push_back(Algorithm::kAuto);
     for (const Algorithm algorithm : AlgorithmsFor(collective)) {
-      const bool one_pass = algorithm == Algorithm::kOnePass;
-      if (symmetric() ? one_pass : !IsByMemory(algorithm) || (by_memory && !one_pass)) algorithms.push_back(algorithm);
+      const bool direct = Has(algorithm, algorithms::kDirect);
+      if (symmetric() ? direct : !IsByMemory(algorithm) || (by_memory && !direct)) algorithms.push_back(algorithm);
     }
     return algorithms;
   }
 
   // Makes the case one that its algorithm carries out. False where there is none.
   bool Fit(CollectiveCase* c) const {
-    if (c->algorithm == Algorithm::kOneLine) {
+    if (Has(c->algorithm, algorithms::kInline)) {
       if (c->unequal) return false;
       c->count = std::min<size_t>(c->count, kShareBytesMax / SizeOf(c->dtype));
     }
-    if (c->algorithm != Algorithm::kOnePass || c->collective == Collective::kBarrier) return true;
+    if (!Has(c->algorithm, algorithms::kDirect) || c->collective == Collective::kBarrier) return true;
     // What is multiplied first goes to memory of the rank's own, unless it fits the output.
     const bool multiplies = HasReduction(c->collective) && c->op == ReduceOp::kPremulSum;
     if (c->count == 0 || (multiplies && c->collective != Collective::kAllReduce)) return false;

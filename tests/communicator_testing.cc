@@ -38,33 +38,19 @@ uint32_t Hash(const CollectiveCase& c, int rank, size_t index) {
 
 bool IsReal(DType dtype) { return IsFloat(dtype) || IsComplex(dtype); }
 
-DType ComponentOf(DType dtype) {
-  if (dtype == DType::kComplex64) return DType::kF32;
-  if (dtype == DType::kComplex128) return DType::kF64;
-  return dtype;
-}
-
 // Eight-bit floats hold few integers: there two ranks at a time have something to add.
-bool IsNarrow(DType dtype) { return dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2; }
+bool IsNarrow(DType dtype) { return IsFloat(dtype) && SizeOf(dtype) == 1; }
 int TermMax(DType dtype) { return IsNarrow(dtype) ? 2 : 4; }
 
-// The spacing of a float dtype's values from 1 on.
-double EpsilonOf(DType dtype) {
-  switch (dtype) {
-    case DType::kF8E5M2:
-      return std::ldexp(1, -2);
-    case DType::kF8E4M3:
-      return std::ldexp(1, -3);
-    case DType::kBF16:
-      return std::ldexp(1, -7);
-    case DType::kF16:
-      return std::ldexp(1, -10);
-    case DType::kF32:
-      return std::ldexp(1, -23);
-    default:
-      return std::ldexp(1, -52);
-  }
+bool IsSigned(DType integer) {
+#define LOCKSTEP_DTYPE_INTEGER(number, id, name, Type) \
+  if (integer == DType::k##id) return std::is_signed<Type>::value;
+#include "base/types/dtypes.inc"
+  return false;
 }
+
+// The spacing of a float dtype's values from 1 on.
+double EpsilonOf(DType dtype) { return std::ldexp(1, -FormatOf(dtype).mantissa_bits); }
 
 // Of the small integers, all that floats here are made of.
 uint64_t CodeOf(DType dtype, int value) {
@@ -97,14 +83,14 @@ void StoreFactor(DType dtype, char* target, uint32_t hash) {
   static constexpr int kReal[] = {1, -1, 2, 1};
   if (!IsComplex(dtype)) return StoreComponent(dtype, target, kReal[hash % 4]);
   static constexpr int kUnits[][2] = {{1, 0}, {0, 1}, {-1, 0}, {0, 2}};
-  const DType part = ComponentOf(dtype);
+  const DType part = RealOf(dtype);
   StoreComponent(part, target, kUnits[hash % 4][0]);
   StoreComponent(part, target + SizeOf(part), kUnits[hash % 4][1]);
 }
 
 // Small integers.
 void StoreTerm(const CollectiveCase& c, char* target, uint32_t hash, int rank, size_t index, int size) {
-  const DType part = ComponentOf(c.dtype);
+  const DType part = RealOf(c.dtype);
   const bool silent = IsNarrow(c.dtype) && (index + rank) % size >= 2;
   const int limit = TermMax(c.dtype);
   for (size_t at = 0; at < SizeOf(c.dtype); at += SizeOf(part)) {
@@ -125,8 +111,7 @@ void StoreElement(const CollectiveCase& c, char* target, int rank, size_t index,
   } else if (HasReduction(c.collective) && c.op == ReduceOp::kProd) {
     StoreFactor(c.dtype, target, hash);
   } else if (IsInteger(c.dtype)) {  // an average: sums stay in range, and of both signs where there are two
-    const bool is_signed = c.dtype == DType::kI8 || c.dtype == DType::kI32 || c.dtype == DType::kI64;
-    StoreComponent(c.dtype, target, static_cast<int>(hash % 16) - (is_signed ? 8 : 0));
+    StoreComponent(c.dtype, target, static_cast<int>(hash % 16) - (IsSigned(c.dtype) ? 8 : 0));
   } else {
     StoreTerm(c, target, hash, rank, index, size);
   }
@@ -298,12 +283,12 @@ double CaseReference::tolerance() const {
   if (!HasReduction(case_.collective) || case_.op != ReduceOp::kAvg || !IsReal(case_.dtype) || power_of_two) return 0;
   // Every term is rounded when it is scaled, and every sum of terms.
   const int terms = IsNarrow(case_.dtype) ? 2 : size_;
-  return terms * EpsilonOf(ComponentOf(case_.dtype)) * TermMax(case_.dtype) * terms / size_;
+  return terms * EpsilonOf(RealOf(case_.dtype)) * TermMax(case_.dtype) * terms / size_;
 }
 
 std::string Difference(DType dtype, absl::Span<const char> expected, const char* actual, double tolerance) {
   if (expected.empty() || std::memcmp(expected.data(), actual, expected.size()) == 0) return "";
-  const DType part = ComponentOf(dtype);
+  const DType part = RealOf(dtype);
   const size_t bytes = SizeOf(part);
   for (size_t at = 0; at < expected.size(); at += bytes) {
     if (std::memcmp(expected.data() + at, actual + at, bytes) == 0) continue;

@@ -66,9 +66,11 @@ std::vector<char> OutputOf(const Meeting& meeting, int rank) {
       for (const auto& [r, other] : meeting.calls) all.insert(all.end(), other.input, other.input + bytes);
       return all;
     }
-    default:
-      return {};
+    case Kind::kSend:
+    case Kind::kReceive:
+      break;
   }
+  return {};
 }
 
 }  // namespace nccl

@@ -3,11 +3,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/processes.h"
-#include "tests/transport_flag.h"
 
 int main(int argc, char** argv) {
   if (lockstep::IsRankProcess()) return lockstep::RunRankProcess();
-  lockstep::TakeTransportFlags(&argc, argv);
   testing::InitGoogleMock(&argc, argv);
   return RUN_ALL_TESTS();
 }

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -23,29 +24,18 @@ static_assert(offsetof(lockstep_dl_tensor, byte_offset) == 40, "");
 
 uint8_t CodeOf(DType dtype) {
   switch (dtype) {
-    case DType::kBool:
-      return LOCKSTEP_DL_BOOL;
-    case DType::kU8:
-    case DType::kU32:
-    case DType::kU64:
-      return LOCKSTEP_DL_UINT;
-    case DType::kI8:
-    case DType::kI32:
-    case DType::kI64:
-      return LOCKSTEP_DL_INT;
-    case DType::kF16:
-    case DType::kF32:
-    case DType::kF64:
-      return LOCKSTEP_DL_FLOAT;
-    case DType::kBF16:
-      return LOCKSTEP_DL_BFLOAT;
-    case DType::kF8E4M3:
-      return LOCKSTEP_DL_FLOAT8_E4M3FN;
-    case DType::kF8E5M2:
-      return LOCKSTEP_DL_FLOAT8_E5M2;
-    case DType::kComplex64:
-    case DType::kComplex128:
-      return LOCKSTEP_DL_COMPLEX;
+#define LOCKSTEP_CODE(id, code) \
+  case DType::k##id:            \
+    return code;
+#define LOCKSTEP_DTYPE_BOOL(number, id, name, Type) LOCKSTEP_CODE(id, LOCKSTEP_DL_BOOL)
+#define LOCKSTEP_DTYPE_INTEGER(number, id, name, Type) \
+  LOCKSTEP_CODE(id, std::is_signed<Type>::value ? LOCKSTEP_DL_INT : LOCKSTEP_DL_UINT)
+#define LOCKSTEP_DTYPE_NARROW(number, id, name, Type, exponent_bits, mantissa_bits, has_infinity, dlpack) \
+  LOCKSTEP_CODE(id, dlpack)
+#define LOCKSTEP_DTYPE_FLOAT(...) LOCKSTEP_DTYPE_NARROW(__VA_ARGS__)
+#define LOCKSTEP_DTYPE_COMPLEX(number, id, name, Part, part) LOCKSTEP_CODE(id, LOCKSTEP_DL_COMPLEX)
+#include "base/types/dtypes.inc"
+#undef LOCKSTEP_CODE
   }
   return 0;  // unreachable: a TensorView's dtype is valid
 }

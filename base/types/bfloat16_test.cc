@@ -8,8 +8,6 @@
 namespace lockstep {
 namespace {
 
-NARROW_FLOAT_TESTS(BFloat16, NarrowFormat{8, 7, true, 0x7FC0})
-
 static_assert(sizeof(BFloat16) == 2, "");
 static_assert(BFloat16(1.0f).bits() == 0x3F80, "conversion works at compile time");
 static_assert(static_cast<float>(BFloat16::FromBits(0xC000)) == -2.0f, "");

@@ -3,6 +3,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/clipped.h"
+#include "base/types/bfloat16.h"
+#include "base/types/float16.h"
+#include "base/types/float8.h"
 
 namespace lockstep {
 namespace {
@@ -17,11 +20,12 @@ struct Traits {
 
 // Indexed by the dtype's number.
 constexpr Traits kTraits[kDTypeCount] = {
-    {"bool", 1, Kind::kBool},    {"u8", 1, Kind::kInteger},        {"i8", 1, Kind::kInteger},
-    {"i32", 4, Kind::kInteger},  {"u32", 4, Kind::kInteger},       {"i64", 8, Kind::kInteger},
-    {"u64", 8, Kind::kInteger},  {"f16", 2, Kind::kFloat},         {"bf16", 2, Kind::kFloat},
-    {"f32", 4, Kind::kFloat},    {"f64", 8, Kind::kFloat},         {"f8e4m3", 1, Kind::kFloat},
-    {"f8e5m2", 1, Kind::kFloat}, {"complex64", 8, Kind::kComplex}, {"complex128", 16, Kind::kComplex},
+#define LOCKSTEP_DTYPE_BOOL(number, id, name, Type) {#name, sizeof(Type), Kind::kBool},
+#define LOCKSTEP_DTYPE_INTEGER(number, id, name, Type) {#name, sizeof(Type), Kind::kInteger},
+#define LOCKSTEP_DTYPE_NARROW(number, id, name, Type, ...) {#name, sizeof(Type), Kind::kFloat},
+#define LOCKSTEP_DTYPE_FLOAT(...) LOCKSTEP_DTYPE_NARROW(__VA_ARGS__)
+#define LOCKSTEP_DTYPE_COMPLEX(number, id, name, Part, part) {#name, 2 * sizeof(Part), Kind::kComplex},
+#include "base/types/dtypes.inc"
 };
 
 const Traits* Find(DType dtype) { return IsValid(dtype) ? &kTraits[static_cast<int>(dtype)] : nullptr; }
@@ -59,8 +63,9 @@ bool IsInteger(DType dtype) { return IsKind(dtype, Kind::kInteger); }
 bool IsComplex(DType dtype) { return IsKind(dtype, Kind::kComplex); }
 
 DType RealOf(DType dtype) {
-  if (dtype == DType::kComplex64) return DType::kF32;
-  if (dtype == DType::kComplex128) return DType::kF64;
+#define LOCKSTEP_DTYPE_COMPLEX(number, id, name, Part, part) \
+  if (dtype == DType::k##id) return DType::k##part;
+#include "base/types/dtypes.inc"
   return dtype;
 }
 

@@ -1,4 +1,4 @@
-// Element types of tensors. The numbers are part of the wire format and of the C ABI: append, never reorder.
+// Element types of tensors: the rows of base/types/dtypes.inc.
 
 #ifndef BASE_TYPES_DTYPE_H_
 #define BASE_TYPES_DTYPE_H_
@@ -13,28 +13,36 @@
 namespace lockstep {
 
 enum class DType : uint8_t {
-  kBool = 0,
-  kU8 = 1,
-  kI8 = 2,
-  kI32 = 3,
-  kU32 = 4,
-  kI64 = 5,
-  kU64 = 6,
-  kF16 = 7,
-  kBF16 = 8,
-  kF32 = 9,
-  kF64 = 10,
-  kF8E4M3 = 11,  // OCP 8-bit float E4M3 (finite and NaN, no infinity)
-  kF8E5M2 = 12,  // OCP 8-bit float E5M2
-  kComplex64 = 13,
-  kComplex128 = 14,
+#define LOCKSTEP_DTYPE(number, id, name, Kind) k##id = number,
+#include "base/types/dtypes.inc"
 };
 
-inline constexpr int kDTypeCount = 15;
-inline constexpr DType kAllDTypes[kDTypeCount] = {DType::kBool,   DType::kU8,        DType::kI8,        DType::kI32,
-                                                  DType::kU32,    DType::kI64,       DType::kU64,       DType::kF16,
-                                                  DType::kBF16,   DType::kF32,       DType::kF64,       DType::kF8E4M3,
-                                                  DType::kF8E5M2, DType::kComplex64, DType::kComplex128};
+// All of them, and those of some kinds, by number.
+inline constexpr DType kAllDTypes[] = {
+#define LOCKSTEP_DTYPE(number, id, name, Kind) DType::k##id,
+#include "base/types/dtypes.inc"
+};
+inline constexpr int kDTypeCount = sizeof(kAllDTypes) / sizeof(DType);
+inline constexpr DType kIntegerDTypes[] = {
+#define LOCKSTEP_DTYPE_INTEGER(number, id, name, Type) DType::k##id,
+#include "base/types/dtypes.inc"
+};
+inline constexpr DType kNarrowDTypes[] = {
+#define LOCKSTEP_DTYPE_NARROW(number, id, ...) DType::k##id,
+#include "base/types/dtypes.inc"
+};
+inline constexpr DType kFloatDTypes[] = {
+#define LOCKSTEP_DTYPE_NARROW(number, id, ...) DType::k##id,
+#define LOCKSTEP_DTYPE_FLOAT(...) LOCKSTEP_DTYPE_NARROW(__VA_ARGS__)
+#include "base/types/dtypes.inc"
+};
+// What gradients may be.
+inline constexpr DType kFloatAndComplexDTypes[] = {
+#define LOCKSTEP_DTYPE_NARROW(number, id, ...) DType::k##id,
+#define LOCKSTEP_DTYPE_FLOAT(...) LOCKSTEP_DTYPE_NARROW(__VA_ARGS__)
+#define LOCKSTEP_DTYPE_COMPLEX(...) LOCKSTEP_DTYPE_NARROW(__VA_ARGS__)
+#include "base/types/dtypes.inc"
+};
 
 bool IsValid(DType dtype);
 
@@ -51,6 +59,42 @@ bool IsComplex(DType dtype);  // complex64, complex128
 
 // Of a complex dtype that of its parts, f32 or f64; others stay what they are.
 DType RealOf(DType dtype);
+
+// The bits of a float from the top: a sign, the exponent, the mantissa. With infinity as in IEEE 754: the all-ones exponent is that
+// and the NaNs. Without, the all-ones code alone is a NaN.
+struct FloatFormat {
+  int exponent_bits = 0;
+  int mantissa_bits = 0;
+  bool has_infinity = true;
+
+  constexpr int bits() const { return 1 + exponent_bits + mantissa_bits; }
+  constexpr int bias() const { return (1 << (exponent_bits - 1)) - 1; }
+  constexpr uint64_t sign() const { return uint64_t{1} << (exponent_bits + mantissa_bits); }
+  constexpr uint64_t all_ones_exponent() const { return sign() - (uint64_t{1} << mantissa_bits); }
+  // The canonical NaN: positive, quiet and without a payload.
+  constexpr uint64_t nan() const {
+    return has_infinity ? all_ones_exponent() + (uint64_t{1} << (mantissa_bits - 1)) : sign() - 1;
+  }
+  // The first code after the largest finite one: infinity, or where there is none the NaN.
+  constexpr uint64_t overflow() const { return has_infinity ? all_ones_exponent() : nan(); }
+  // All whole numbers from 0 to this have a code.
+  constexpr int64_t whole_max() const { return int64_t{2} << mantissa_bits; }
+};
+
+// REQUIRES  a float dtype
+constexpr FloatFormat FormatOf(DType dtype) {
+  switch (dtype) {
+#define LOCKSTEP_DTYPE_NARROW(number, id, name, Type, exponent_bits, mantissa_bits, has_infinity, dlpack) \
+  case DType::k##id:                                                                                      \
+    return {exponent_bits, mantissa_bits, has_infinity};
+#define LOCKSTEP_DTYPE_FLOAT(...) LOCKSTEP_DTYPE_NARROW(__VA_ARGS__)
+#define LOCKSTEP_DTYPE(number, id, name, Kind) \
+  case DType::k##id:                           \
+    break;
+#include "base/types/dtypes.inc"
+  }
+  return {};
+}
 
 }  // namespace lockstep
 

@@ -5,6 +5,10 @@
 
 #include "absl/status/status.h"
 #include "base/status_matchers.h"
+#include "base/types/bfloat16.h"
+#include "base/types/float16.h"
+#include "base/types/float8.h"
+#include "base/types/narrow_float_testing.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -13,6 +17,10 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+
+#define LOCKSTEP_DTYPE_NARROW(number, id, name, Type, exponent_bits, mantissa_bits, has_infinity, dlpack) \
+  NARROW_FLOAT_TESTS(Type, NarrowFormat{exponent_bits, mantissa_bits, has_infinity, FormatOf(DType::k##id).nan()})
+#include "base/types/dtypes.inc"
 
 constexpr DType kNoDType = static_cast<DType>(200);
 

@@ -26,7 +26,7 @@ class Float16 {
   ABSL_ATTRIBUTE_ALWAYS_INLINE constexpr uint16_t bits() const { return bits_; }
 
  private:
-  using Format = internal::NarrowFloat<5, 10, 0x7C00, 0x7E00>;
+  using Format = internal::NarrowFloat<DType::kF16>;
   struct Bits {};
   ABSL_ATTRIBUTE_ALWAYS_INLINE constexpr Float16(uint16_t bits, Bits) : bits_(bits) {}
 

@@ -13,8 +13,6 @@
 namespace lockstep {
 namespace {
 
-NARROW_FLOAT_TESTS(Float16, NarrowFormat{5, 10, true, 0x7E00})
-
 static_assert(sizeof(Float16) == 2, "");
 static_assert(Float16(1.0f).bits() == 0x3C00, "conversion works at compile time");
 static_assert(static_cast<float>(Float16::FromBits(0xC000)) == -2.0f, "");

@@ -40,8 +40,8 @@ class Float8 {
 
 }  // namespace internal
 
-using Float8E4M3 = internal::Float8<internal::NarrowFloat<4, 3, 0x7F, 0x7F>>;
-using Float8E5M2 = internal::Float8<internal::NarrowFloat<5, 2, 0x7C, 0x7E>>;
+using Float8E4M3 = internal::Float8<internal::NarrowFloat<DType::kF8E4M3>>;
+using Float8E5M2 = internal::Float8<internal::NarrowFloat<DType::kF8E5M2>>;
 
 }  // namespace lockstep
 

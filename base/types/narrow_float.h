@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "absl/base/attributes.h"
+#include "base/types/dtype.h"
 
 namespace lockstep {
 namespace internal {
@@ -19,11 +20,16 @@ namespace internal {
 inline constexpr uint32_t kFloatInfinityBits = 0x7F800000;
 inline constexpr uint32_t kFloatNanBits = 0x7FC00000;  // the quiet NaN that every conversion to float gives
 
-// A format of one sign bit, kExponentBits and kMantissaBits with gradual underflow. kNan is the NaN that encoding
-// gives; kOverflow is the first code after the largest finite one: infinity where the format has it, else a NaN.
-template <int kExponentBits, int kMantissaBits, uint32_t kOverflow, uint32_t kNan>
+// A format with gradual underflow. kNan is the NaN that encoding gives; kOverflow is the first code after the largest finite
+// one: infinity where the format has it, else a NaN.
+template <DType kDType>
 struct NarrowFloat {
-  static constexpr int kBias = (1 << (kExponentBits - 1)) - 1;
+  static constexpr FloatFormat kFormat = FormatOf(kDType);
+  static constexpr int kExponentBits = kFormat.exponent_bits;
+  static constexpr int kMantissaBits = kFormat.mantissa_bits;
+  static constexpr uint32_t kOverflow = kFormat.overflow();
+  static constexpr uint32_t kNan = kFormat.nan();
+  static constexpr int kBias = kFormat.bias();
   static constexpr int kShift = 23 - kMantissaBits;
   static constexpr int kSignShift = kExponentBits + kMantissaBits;
   static constexpr uint32_t kSign = 1u << kSignShift;

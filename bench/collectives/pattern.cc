@@ -18,23 +18,11 @@ namespace {
 
 // All integers from 0 to this are elements of the dtype.
 int64_t ExactIntegersMax(DType dtype) {
-  switch (dtype) {
-    case DType::kBool:
-      return 1;
-    case DType::kF8E5M2:
-      return 8;
-    case DType::kF8E4M3:
-      return 16;
-    case DType::kU8:
-    case DType::kI8:
-      return 127;
-    case DType::kBF16:
-      return 256;
-    case DType::kF16:
-      return 2048;
-    default:
-      return int64_t{1} << 24;
-  }
+  if (dtype == DType::kBool) return 1;
+  // Of integers as many as the smallest signed one has, and of all the wider ones as many as a float.
+  const int64_t float32_max = FormatOf(DType::kF32).whole_max();
+  if (!IsFloat(dtype)) return SizeOf(dtype) == 1 ? 127 : SizeOf(dtype) == 2 ? 32767 : float32_max;
+  return std::min(FormatOf(dtype).whole_max(), float32_max);
 }
 
 // All powers of two up to 2^this are, too.
@@ -107,9 +95,14 @@ int64_t CombineBool(ReduceOp op, int64_t a, int64_t b) {
       return a & b;
     case ReduceOp::kXor:
       return a ^ b;
-    default:
-      return a | b;
+    case ReduceOp::kSum:
+    case ReduceOp::kAvg:
+    case ReduceOp::kPremulSum:
+    case ReduceOp::kMax:
+    case ReduceOp::kOr:
+      break;
   }
+  return a | b;
 }
 
 template <typename T>
@@ -120,32 +113,20 @@ void Store(T value, void* target) {
 void StoreElement(DType dtype, int64_t value, void* target) {
   const float real = static_cast<float>(value);
   switch (dtype) {
-    case DType::kBool:
-    case DType::kU8:
-    case DType::kI8:
-      return Store(static_cast<uint8_t>(value), target);
-    case DType::kI32:
-    case DType::kU32:
-      return Store(static_cast<uint32_t>(value), target);
-    case DType::kI64:
-    case DType::kU64:
-      return Store(value, target);
-    case DType::kF16:
-      return Store(Float16(real), target);
-    case DType::kBF16:
-      return Store(BFloat16(real), target);
-    case DType::kF32:
-      return Store(real, target);
-    case DType::kF64:
-      return Store(static_cast<double>(value), target);
-    case DType::kF8E4M3:
-      return Store(Float8E4M3(real), target);
-    case DType::kF8E5M2:
-      return Store(Float8E5M2(real), target);
-    case DType::kComplex64:
-      return Store(std::complex<float>(real), target);
-    case DType::kComplex128:
-      return Store(std::complex<double>(static_cast<double>(value)), target);
+#define LOCKSTEP_DTYPE_INTEGER(number, id, name, Type) \
+  case DType::k##id:                                   \
+    return Store(static_cast<Type>(value), target);
+#define LOCKSTEP_DTYPE_BOOL(...) LOCKSTEP_DTYPE_INTEGER(__VA_ARGS__)
+#define LOCKSTEP_DTYPE_NARROW(number, id, name, Type, ...) \
+  case DType::k##id:                                       \
+    return Store(Type(real), target);
+#define LOCKSTEP_DTYPE_FLOAT(number, id, name, Type, ...) \
+  case DType::k##id:                                      \
+    return Store(static_cast<Type>(value), target);
+#define LOCKSTEP_DTYPE_COMPLEX(number, id, name, Part, part) \
+  case DType::k##id:                                         \
+    return Store(std::complex<Part>(static_cast<Part>(value)), target);
+#include "base/types/dtypes.inc"
   }
 }
 

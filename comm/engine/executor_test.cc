@@ -217,7 +217,7 @@ TEST_F(ExecutorTest, AnExchangeOfShortVectorsIsOverAtOnceForWhoComesLast) {
   }
 }
 
-// Others than the two are in it, or halves of the vector go each way.
+// Others than the two are in it, halves of the vector go each way, or one folds for both.
 TEST_F(ExecutorTest, WhatIsNoExchangeOfTwoIsCarriedOutByOperations) {
   MakeRanks(3);
   TestJob jobs[3];
@@ -228,14 +228,18 @@ TEST_F(ExecutorTest, WhatIsNoExchangeOfTwoIsCarriedOutByOperations) {
   for (const TestJob& job : jobs) EXPECT_THAT(job.data, Each(3));
 }
 
-TEST_F(ExecutorTest, HalvesBetweenTwoAreNoExchange) {
+TEST_F(ExecutorTest, HalvesBetweenTwoAndFoldsForBothAreNoExchange) {
   MakeRanks(2);
-  TestJob jobs[2];
-  for (int rank = 0; rank < 2; ++rank) {
-    EXPECT_FALSE(ranks_[rank]->AllReduceAtOnce(&jobs[rank], 1, Algorithm::kTwoShot, 64, 1));
+  uint64_t sequence = 0;
+  for (const Algorithm algorithm : {Algorithm::kTwoShot, Algorithm::kChain}) {
+    TestJob jobs[2];
+    ++sequence;
+    for (int rank = 0; rank < 2; ++rank) {
+      EXPECT_FALSE(ranks_[rank]->AllReduceAtOnce(&jobs[rank], sequence, algorithm, 64, 1));
+    }
+    ASSERT_TRUE(Drive([&] { return jobs[0].ends == 1 && jobs[1].ends == 1; }));
+    for (const TestJob& job : jobs) EXPECT_THAT(job.data, Each(2));
   }
-  ASSERT_TRUE(Drive([&] { return jobs[0].ends == 1 && jobs[1].ends == 1; }));
-  for (const TestJob& job : jobs) EXPECT_THAT(job.data, Each(2));
 }
 
 TEST_F(ExecutorTest, AnExchangeBehindOthersWaitsForItsTurn) {

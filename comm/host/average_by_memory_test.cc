@@ -32,18 +32,11 @@ constexpr size_t kBytes = size_t{4} << 20;  // an input and an output
 // Of the wider dtypes some rounds over the stage (comm/schedule/stage.h).
 constexpr size_t kLargeBlock = 20'011;
 
-constexpr DType kDTypes[] = {DType::kF32,    DType::kF64,    DType::kF16,       DType::kBF16,
-                             DType::kF8E4M3, DType::kF8E5M2, DType::kComplex64, DType::kComplex128};
 constexpr Collective kReducing[] = {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter};
-
-DType PartOf(DType dtype) {
-  if (dtype == DType::kComplex64) return DType::kF32;
-  return dtype == DType::kComplex128 ? DType::kF64 : dtype;
-}
 
 // Numbers that are rounded wherever they can be.
 std::vector<char> Input(DType dtype, int rank, size_t count) {
-  const DType part = PartOf(dtype);
+  const DType part = RealOf(dtype);
   std::vector<char> input(count * SizeOf(dtype));
   std::mt19937 random(static_cast<uint32_t>(rank));
   for (size_t at = 0; at < input.size(); at += SizeOf(part)) {
@@ -102,7 +95,7 @@ TEST(AverageByMemory, HasTheBitsOfScaledInputsFoldedInRankOrder) {
     testing::RunRanks(size, [&](int rank) {
       LOCKSTEP_ASSERT_OK_AND_ASSIGN(buffers[rank], (*worlds[rank])->communicator()->Allocate(kBytes));
     });
-    for (const DType dtype : kDTypes) {
+    for (const DType dtype : kFloatAndComplexDTypes) {
       for (const size_t count : {kShareBytesMax / SizeOf(dtype), kLargeBlock * size}) {
         const std::vector<char> expected = Expected(dtype, size, count);
         testing::RunRanks(size, [&](int rank) {

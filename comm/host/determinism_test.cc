@@ -144,13 +144,13 @@ bool SharesMemory(const Ground& ground) { return std::string(ground.transport) !
 size_t PieceMax(const Ground& ground, const Reduction& r) {
   const bool narrow = SizeOf(r.dtype) < sizeof(float);
   if (!FoldsInRankOrder(r.collective, r.algorithm) || (narrow && !RoundsOnce(r.collective, r.algorithm))) return 0;
-  if (r.algorithm == Algorithm::kOnePass) {
+  if (Has(r.algorithm, algorithms::kDirect)) {
     // What a premultiplied sum multiplies first goes to memory of a rank's own, where it does not fit the output.
     const bool in_own = r.op == ReduceOp::kPremulSum && r.collective != Collective::kAllReduce;
     return ground.symmetric && SharesMemory(ground) && !in_own ? kCount : 0;
   }
   if (IsByMemory(r.algorithm) && !SharesMemory(ground)) return 0;
-  return r.algorithm == Algorithm::kOneLine ? kShareBytesMax / SizeOf(r.dtype) : kCount;
+  return Has(r.algorithm, algorithms::kInline) ? kShareBytesMax / SizeOf(r.dtype) : kCount;
 }
 
 TEST(Determinism, ResultsDependOnNeitherChunksNorAlgorithmsNorBuckets) {
@@ -267,9 +267,14 @@ TEST_P(DeterminismOn, EveryAlgorithmAndReductionGivesTheBitsOfLoopback) {
       if (rank == 0) carried_out.insert(algorithms.begin(), algorithms.end());
     });
   }
-  std::set<Algorithm> all = {Algorithm::kOneShot, Algorithm::kTwoShot, Algorithm::kChain};
-  if (SharesMemory(ground)) all.insert({Algorithm::kOneLine, Algorithm::kStaged, Algorithm::kStagedTwoShot});
-  if (ground.symmetric) all.insert(Algorithm::kOnePass);
+  std::set<Algorithm> all;
+  for (const Collective collective : {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter}) {
+    for (const Algorithm algorithm : AlgorithmsFor(collective)) {
+      const bool here =
+          Has(algorithm, algorithms::kDirect) ? ground.symmetric : SharesMemory(ground) || !IsByMemory(algorithm);
+      if (here && FoldsInRankOrder(collective, algorithm)) all.insert(algorithm);
+    }
+  }
   EXPECT_EQ(carried_out, all);
 }
 

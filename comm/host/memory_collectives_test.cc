@@ -107,7 +107,10 @@ class Call {
         return Value(number_, static_cast<int>(i / what_.block), i);
       case Collective::kAllToAll:
         return Value(number_, static_cast<int>(i / what_.block), rank_ * what_.block + i % what_.block);
-      default:
+      case Collective::kAllReduce:
+      case Collective::kReduce:
+      case Collective::kReduceScatter:
+      case Collective::kBarrier:
         break;
     }
     const size_t begin = what_.collective == Collective::kReduceScatter ? rank_ * what_.block : 0;
@@ -199,7 +202,7 @@ TEST_P(MemoryCollectivesTest, PipelinesOfAllCollectives) {
         const Case drawn = Draw(random, size, kBlockMax);
         calls.push_back(std::make_unique<Call>(drawn, round * kCalls + i, self->rank().value(), size));
         float* memory = reinterpret_cast<float*>(self->data()) + i * slot + self->rank().value() * 5;
-        if (drawn.algorithm != Algorithm::kOnePass) {
+        if (!Has(drawn.algorithm, algorithms::kDirect)) {
           ordinary[i].resize(calls.back()->room());
           memory = ordinary[i].data();
         }

@@ -271,7 +271,7 @@ void TransportCommunicator::LaunchCall(Call* call, const CollectiveRequest& requ
   const bool by_memory = IsByMemory(call->signature.algorithm);
   const bool begins = by_memory && memory_executor_->idle();
   const bool stays = call->background == nullptr && engine_->spins() && !request.background;
-  call->at_once = by_memory ? begins && call->signature.algorithm == Algorithm::kOneLine
+  call->at_once = by_memory ? begins && Has(call->signature.algorithm, algorithms::kInline)
                             : stays && call->plan->exchange().has_value();
   if (by_memory) memory_executor_->Start(call);
   // The line that it may have written takes as long to come to a peer as what follows takes.

@@ -42,12 +42,21 @@ ExecutionPlan::ExecutionPlan(Options options)
 absl::optional<ExecutionPlan::Exchange> ExecutionPlan::FindExchange() const {
   const Schedule& own = schedule().schedule();
   const int64_t elements = options_.output.count();
-  const bool whole_vectors = own.algorithm == Algorithm::kOneShot || own.algorithm == Algorithm::kRecursiveDoubling;
-  if (own.collective != Collective::kAllReduce || !whole_vectors || own.size != 2 || elements == 0)
+  if (own.collective != Collective::kAllReduce || own.size != 2 || own.blocks != 1 || elements == 0)
     return absl::nullopt;
+  // One message each way, and this rank's waits for none: it is the input. What arrives is folded here, so it is one, too.
+  int sends = 0, receives = 0, folds = 0;
   for (const StepLayout& layout : steps_) {
-    if (IsMessage(layout.step->kind) && layout.chunks.chunks() > 1) return absl::nullopt;
+    const Step::Kind kind = layout.step->kind;
+    if (IsMessage(kind) && layout.chunks.chunks() > 1) return absl::nullopt;
+    if (kind == Step::Kind::kSend) ++sends;
+    if (kind == Step::Kind::kReceive || kind == Step::Kind::kReceiveReduce) ++receives;
+    if (kind == Step::Kind::kReceiveReduce || kind == Step::Kind::kReduce || kind == Step::Kind::kReduceMany) ++folds;
+    for (const int32_t earlier : layout.step->after) {
+      if (kind == Step::Kind::kSend && schedule().step(earlier).kind != Step::Kind::kCopy) return absl::nullopt;
+    }
   }
+  if (sends != 1 || receives != 1 || folds != 1) return absl::nullopt;
   return Exchange{Rank(1 - own.rank.value()), static_cast<size_t>(elements * options_.element_bytes)};
 }
 

@@ -105,7 +105,10 @@ class World {
         return Value(block, i);
       case Collective::kAllToAll:
         return Value(block, layout_.Offset(rank) + i - layout_.Offset(block));
-      default:
+      case Collective::kAllReduce:
+      case Collective::kReduce:
+      case Collective::kReduceScatter:
+      case Collective::kBarrier:
         break;
     }
     Element sum = 0;

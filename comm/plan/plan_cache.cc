@@ -76,13 +76,13 @@ absl::Status PlanCache::CheckAllowed(const CollectiveRequest& request, bool shar
   if (HasUnequalBlocks(request) && NeedsEqualBlocks(request.collective, algorithm)) {
     return refused("it is for equal blocks only");
   }
-  if (algorithm == Algorithm::kOnePass && !shared) {
+  if (Has(algorithm, algorithms::kDirect) && !shared) {
     return refused("not all of its buffers lie in memory of the communicator's allocator that the ranks share");
   }
-  if ((algorithm == Algorithm::kOneLine || IsStaged(algorithm)) && !by_memory_) {
+  if (Has(algorithm, algorithms::kInline | algorithms::kStage) && !by_memory_) {
     return refused("the ranks do not share memory");
   }
-  if (algorithm == Algorithm::kOneLine) {
+  if (Has(algorithm, algorithms::kInline)) {
     const bool blocks = request.collective == Collective::kAllGather;
     const size_t bytes = (blocks ? request.count / options_.size : request.count) * SizeOf(request.dtype);
     if (!request.counts.empty() || bytes > kShareBytesMax) {
@@ -108,7 +108,8 @@ absl::StatusOr<Algorithm> PlanCache::Choose(const CollectiveRequest& request, bo
   }
   Algorithms allowed;
   uint32_t allowed_bits = 0;
-  for (const Algorithm algorithm : AlgorithmsFor(request.collective)) {
+  static_assert(kAlgorithmCount <= 32, "each has a bit");
+  for (const Algorithm algorithm : ChoicesFor(request.collective)) {
     if (!CheckAllowed(request, shared, algorithm).ok()) continue;
     allowed.push_back(algorithm);
     allowed_bits |= uint32_t{1} << static_cast<int>(algorithm);

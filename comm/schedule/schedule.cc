@@ -13,86 +13,19 @@ namespace {
 
 constexpr const char* kCollectiveNames[kCollectiveCount] = {
     "all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "barrier", "gather", "scatter", "all_to_all"};
-constexpr const char* kAlgorithmNames[kAlgorithmCount] = {"auto",
-                                                          "ring",
-                                                          "recursive_doubling",
-                                                          "binomial",
-                                                          "dissemination",
-                                                          "halving_doubling",
-                                                          "one_shot",
-                                                          "two_shot",
-                                                          "chain",
-                                                          "scatter_all_gather",
-                                                          "bruck",
-                                                          "pairwise",
-                                                          "linear",
-                                                          "two_level",
-                                                          "one_pass",
-                                                          "one_line",
-                                                          "staged",
-                                                          "staged_two_shot"};
 
-// What holds of an entry's schedules, whatever the size: bits.
-constexpr unsigned kEqualBlocks = 1;  // NeedsEqualBlocks()
-constexpr unsigned kRankOrder = 2;    // FoldsInRankOrder()
-constexpr unsigned kOneRounding = 4;  // RoundsOnce()
-
-// Who carries out what. The selector prefers the earlier of two that cost the same.
+// Who carries out what.
 struct Entry {
   Collective collective;
   Algorithm algorithm;
   Schedule (*build)(const algorithms::Place& place);
-  unsigned properties = 0;
+  unsigned properties;
 };
+using namespace algorithms;  // NOLINT(google-build-using-namespace): the names in the table
 constexpr Entry kEntries[] = {
-    {Collective::kAllReduce, Algorithm::kRecursiveDoubling, algorithms::RecursiveDoublingAllReduce},
-    {Collective::kAllReduce, Algorithm::kRing, algorithms::RingAllReduce},
-    {Collective::kAllReduce, Algorithm::kHalvingDoubling, algorithms::HalvingDoublingAllReduce},
-    {Collective::kAllReduce, Algorithm::kOneShot, algorithms::OneShotAllReduce, kRankOrder | kOneRounding},
-    {Collective::kAllReduce, Algorithm::kTwoShot, algorithms::TwoShotAllReduce, kRankOrder | kOneRounding},
-    {Collective::kAllReduce, Algorithm::kChain, algorithms::ChainAllReduce, kRankOrder},
-    {Collective::kAllReduce, Algorithm::kTwoLevel, algorithms::TwoLevelAllReduce},
-    {Collective::kAllReduce, Algorithm::kOnePass, algorithms::OnePassAllReduce, kRankOrder | kOneRounding},
-    {Collective::kAllReduce, Algorithm::kOneLine, algorithms::OneLineAllReduce, kRankOrder | kOneRounding},
-    {Collective::kAllReduce, Algorithm::kStaged, algorithms::StagedAllReduce, kRankOrder | kOneRounding},
-    {Collective::kAllReduce, Algorithm::kStagedTwoShot, algorithms::StagedTwoShotAllReduce, kRankOrder | kOneRounding},
-    {Collective::kBroadcast, Algorithm::kBinomial, algorithms::BinomialBroadcast},
-    {Collective::kBroadcast, Algorithm::kChain, algorithms::ChainBroadcast},
-    {Collective::kBroadcast, Algorithm::kScatterAllGather, algorithms::ScatterAllGatherBroadcast},
-    {Collective::kBroadcast, Algorithm::kTwoLevel, algorithms::TwoLevelBroadcast},
-    {Collective::kBroadcast, Algorithm::kOnePass, algorithms::OnePassBroadcast},
-    {Collective::kBroadcast, Algorithm::kOneLine, algorithms::OneLineBroadcast},
-    {Collective::kReduce, Algorithm::kBinomial, algorithms::BinomialReduce},
-    {Collective::kReduce, Algorithm::kRing, algorithms::RingReduce},
-    {Collective::kReduce, Algorithm::kOneShot, algorithms::OneShotReduce, kRankOrder | kOneRounding},
-    {Collective::kReduce, Algorithm::kChain, algorithms::ChainReduce, kRankOrder},
-    {Collective::kReduce, Algorithm::kOnePass, algorithms::OnePassReduce, kRankOrder | kOneRounding},
-    {Collective::kReduce, Algorithm::kOneLine, algorithms::OneLineReduce, kRankOrder | kOneRounding},
-    {Collective::kAllGather, Algorithm::kRing, algorithms::RingAllGather},
-    {Collective::kAllGather, Algorithm::kOneShot, algorithms::OneShotAllGather},
-    {Collective::kAllGather, Algorithm::kBruck, algorithms::BruckAllGather},
-    {Collective::kAllGather, Algorithm::kTwoLevel, algorithms::TwoLevelAllGather},
-    {Collective::kAllGather, Algorithm::kOnePass, algorithms::OnePassAllGather},
-    {Collective::kAllGather, Algorithm::kOneLine, algorithms::OneLineAllGather},
-    {Collective::kAllGather, Algorithm::kStaged, algorithms::StagedAllGather},
-    {Collective::kReduceScatter, Algorithm::kRing, algorithms::RingReduceScatter},
-    {Collective::kReduceScatter, Algorithm::kHalvingDoubling, algorithms::HalvingDoublingReduceScatter, kEqualBlocks},
-    {Collective::kReduceScatter, Algorithm::kOneShot, algorithms::OneShotReduceScatter, kRankOrder | kOneRounding},
-    {Collective::kReduceScatter, Algorithm::kTwoLevel, algorithms::TwoLevelReduceScatter},
-    {Collective::kReduceScatter, Algorithm::kOnePass, algorithms::OnePassReduceScatter, kRankOrder | kOneRounding},
-    {Collective::kReduceScatter, Algorithm::kStaged, algorithms::StagedReduceScatter, kRankOrder | kOneRounding},
-    {Collective::kBarrier, Algorithm::kDissemination, algorithms::DisseminationBarrier},
-    {Collective::kBarrier, Algorithm::kOneLine, algorithms::OneLineBarrier},
-    {Collective::kGather, Algorithm::kLinear, algorithms::LinearGather},
-    {Collective::kGather, Algorithm::kBinomial, algorithms::BinomialGather, kEqualBlocks},
-    {Collective::kGather, Algorithm::kOnePass, algorithms::OnePassGather},
-    {Collective::kScatter, Algorithm::kLinear, algorithms::LinearScatter},
-    {Collective::kScatter, Algorithm::kBinomial, algorithms::BinomialScatter, kEqualBlocks},
-    {Collective::kScatter, Algorithm::kOnePass, algorithms::OnePassScatter},
-    {Collective::kAllToAll, Algorithm::kPairwise, algorithms::PairwiseAllToAll},
-    {Collective::kAllToAll, Algorithm::kBruck, algorithms::BruckAllToAll, kEqualBlocks},
-    {Collective::kAllToAll, Algorithm::kOnePass, algorithms::OnePassAllToAll, kEqualBlocks},
-    {Collective::kAllToAll, Algorithm::kStaged, algorithms::StagedAllToAll, kEqualBlocks},
+#define LOCKSTEP_SCHEDULE(collective, id, properties, proved) \
+  {Collective::k##collective, Algorithm::k##id, algorithms::id##collective, properties},
+#include "comm/schedule/algorithms.inc"
 };
 
 const Entry* FindEntry(Collective collective, Algorithm algorithm) {
@@ -186,16 +119,24 @@ bool IsOwnBlock(Collective collective, Window window) {
 }
 
 std::string Name(Algorithm algorithm) {
-  const int index = static_cast<int>(algorithm);
-  return index < kAlgorithmCount ? kAlgorithmNames[index] : absl::StrCat("algorithm ", index);
+  switch (algorithm) {
+    case Algorithm::kAuto:
+      return "auto";
+#define LOCKSTEP_ALGORITHM(number, id, name, properties) \
+  case Algorithm::k##id:                                 \
+    return #name;
+#include "comm/schedule/algorithms.inc"
+  }
+  return absl::StrCat("algorithm ", static_cast<int>(algorithm));
 }
 
 absl::StatusOr<Algorithm> ParseAlgorithm(absl::string_view name) {
-  for (int index = 0; index < kAlgorithmCount; ++index) {
-    if (name == kAlgorithmNames[index]) return static_cast<Algorithm>(index);
+  std::string known;
+  for (const Algorithm algorithm : kAllAlgorithms) {
+    if (name == Name(algorithm)) return algorithm;
+    absl::StrAppend(&known, known.empty() ? "" : ", ", Name(algorithm));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("unknown algorithm '", Clipped(name), "'; known are ", absl::StrJoin(kAlgorithmNames, ", ")));
+  return absl::InvalidArgumentError(absl::StrCat("unknown algorithm '", Clipped(name), "'; known are ", known));
 }
 
 std::string ToString(const Step& step) {
@@ -252,6 +193,14 @@ Algorithms AlgorithmsFor(Collective collective) {
   Algorithms found;
   for (const Entry& entry : kEntries) {
     if (entry.collective == collective) found.push_back(entry.algorithm);
+  }
+  return found;
+}
+
+Algorithms ChoicesFor(Collective collective) {
+  Algorithms found;
+  for (const Algorithm algorithm : AlgorithmsFor(collective)) {
+    if (!Has(algorithm, kOnlyByName)) found.push_back(algorithm);
   }
   return found;
 }

@@ -2,62 +2,12 @@
 //
 // Who talks to whom, with which block, in which order is a pure function (collective, algorithm, rank, size, root,
 // topology) -> Schedule. Schedules hold blocks, not bytes, so they are small, independent of counts, and cached. The
-// verifier (comm/schedule/verify/verifier.h) proves them; the executor (comm/engine/executor.h) carries them out; neither knows
-// an algorithm.
+// executors (comm/engine/executor.h, comm/engine/memory_executor.h) carry them out and know no algorithm.
 //
-// Windows and blocks. A rank sees three windows of memory: the input (read only), the output, and scratch of its own.
-// The vector of a collective is cut into `blocks` blocks, each the same on every rank. What block i of a window is:
-//
-//   collective       blocks   input             output
-//   all-reduce       B        whole vector      whole vector
-//   broadcast        B        whole vector (1)  whole vector        (1) there on the root alone
-//   reduce           B        whole vector      whole vector (1)    on the root, the output also serves as scratch
-//   all-gather       size     block `rank`      whole vector        input block i is valid only for i == rank
-//   reduce-scatter   size     whole vector      block `rank`        output block i is valid only for i == rank
-//   gather           size     block `rank`      whole vector (1)    input block i is valid only for i == rank
-//   scatter          size     whole vector (1)  block `rank`        output block i is valid only for i == rank
-//   all-to-all       size     size blocks       size blocks         input block j goes to rank j, output block j came
-//                                                                   from rank j
-//   barrier          0
-//
-// Sizes. Blocks may differ in size, and may be empty: the same schedules carry out the v-forms, with another layout. The
-// layout is one for all ranks and both windows; an all-to-all has two on each rank, one of its input and one of its
-// output, where input block j of rank i is as large as output block i of rank j. NeedsEqualBlocks() names the algorithms
-// that are only for blocks of one size; every other moves a block only to where a block of that size belongs.
-//
-// Scratch block i begins i times the size of the vector's largest block behind the first, whatever is in it. How much an
-// operand in scratch holds is said by Operand::holds: as much as those blocks of the vector, one behind the other. So a
-// scratch block can take any block of the vector, and several in a row are one piece of memory; where blocks may differ
-// in size, all steps that touch such a piece touch the whole of it.
-//
-// In place, input and output are the same memory (for all-gather and gather the input is block `rank` of the output, for
-// reduce-scatter and scatter the output is block `rank` of the input). A schedule must be right both ways; for reduce
-// and reduce-scatter in place the input may then be overwritten only where the output is. A copy from an input block to
-// the same output block is then nothing at all: no access, complete at once. All-to-all is the exception: its input and
-// output are never the same memory, since every algorithm would pay for it with a copy; whoever is asked to run it in
-// place copies the input aside first.
-//
-// Order. Steps of one rank are started in list order as far as `after` allows: a step starts when the steps it names
-// are complete. Messages from one rank to one other are matched in list order, on both sides. Two steps of one rank
-// that touch the same block of the same memory, one of them writing, must be ordered by `after` (directly or through
-// others); the verifier checks it, in place and out of place.
-//
-// Chunks. The executor cuts blocks into chunks of an agreed size, so that a step that names exactly the operand which
-// an earlier step produced may start chunk by chunk. Nothing in a schedule depends on it.
-//
-// By memory. Ranks that share a host may work in each other's windows instead of sending messages: IsByMemory() names
-// the algorithms whose schedules do. Such a schedule has no messages; `after` is empty everywhere, and its steps are
-// carried out whole, one after the other, in list order (comm/engine/memory_executor.h). What orders ranks is meetings, which
-// all ranks hold in the same order: everything before a meeting, on any rank, happens before everything after it, on any
-// rank. Between two meetings no two ranks touch the same block of the same memory where one of them writes it, in place
-// and out of place. Where ranks touch each other's input or output, every rank's first step is kMeet, in which they learn
-// where it is, and none touches it after its last meeting.
-//
-// Staged. Where ranks share a host, but not the caller's buffers, IsStaged() names the algorithms by memory whose scratch
-// is a stage before all of them: ranks may touch each other's scratch, and no other window of theirs. Such a schedule
-// moves vectors of any length through a stage of fixed size: the executor carries it out in rounds, one for each piece of
-// the blocks, several at a time (comm/schedule/stage.h). So its steps are for single blocks, its meetings are kMeet, and there are
-// one or two of them.
+// REQUIRES  of an algorithm: the rules at Window, Operand and Step, in place and out of place. The verifier
+//           (comm/schedule/verify/verifier.h) proves them of every algorithm in comm/schedule/algorithms.inc.
+// ERRORS    INVALID_ARGUMENT for names, ranks and roots that are not there, and an algorithm that does not carry out the collective.
+// THREADS   any: all functions are pure, and a schedule is immutable once built.
 
 #ifndef COMM_SCHEDULE_SCHEDULE_H_
 #define COMM_SCHEDULE_SCHEDULE_H_
@@ -96,45 +46,100 @@ constexpr bool HasReduction(Collective collective) {
 }
 bool IsByRank(Collective collective);  // one block for each rank: `blocks` is the number of ranks
 
+// The rows of comm/schedule/algorithms.inc, which says what each is. The numbers are part of the wire format.
 enum class Algorithm : uint8_t {
   kAuto = 0,  // the selector's choice; never in a schedule
-  kRing = 1,
-  kRecursiveDoubling = 2,
-  kBinomial = 3,
-  kDissemination = 4,
-  kHalvingDoubling = 5,   // reduce-scatter by halves, all-gather by doubling; any size
-  kOneShot = 6,           // direct: one round, everyone sends to everyone what they need; folds in rank order
-  kTwoShot = 7,           // direct: each rank folds a block of its own in rank order, then sends it to everyone
-  kChain = 8,             // along the ranks, chunk by chunk; folds in rank order
-  kScatterAllGather = 9,  // broadcast: a binomial scatter, then a ring
-  kBruck = 10,            // logarithmically many rounds, for any size
-  kPairwise = 11,         // all-to-all: straight to each rank, nearest first
-  kLinear = 12,           // gather, scatter: straight to or from the root
-  kTwoLevel = 13,         // inside each host, then between hosts: see Topology
-  kOnePass = 14,          // by memory: everyone reads inputs and writes outputs where they lie; folds in rank order
-  kOneLine = 15,          // by memory: a few bytes of each rank in the meeting itself; folds in rank order
-  kStaged = 16,           // by memory: everyone stages what others need, and takes what it needs; folds in rank order
-  kStagedTwoShot = 17,    // as two_shot, over the stage
+#define LOCKSTEP_ALGORITHM(number, id, name, properties) k##id = number,
+#include "comm/schedule/algorithms.inc"
 };
-inline constexpr int kAlgorithmCount = 18;
+inline constexpr Algorithm kAllAlgorithms[] = {
+    Algorithm::kAuto,
+#define LOCKSTEP_ALGORITHM(number, id, name, properties) Algorithm::k##id,
+#include "comm/schedule/algorithms.inc"
+};
+inline constexpr int kAlgorithmCount = sizeof(kAllAlgorithms) / sizeof(Algorithm);
 std::string Name(Algorithm algorithm);  // "ring", ...
 // INVALID_ARGUMENT lists the known names.
 absl::StatusOr<Algorithm> ParseAlgorithm(absl::string_view name);
-// Whether the scratch of its schedules is a stage before all ranks. All such algorithms are by memory.
-constexpr bool IsStaged(Algorithm algorithm) {
-  return algorithm == Algorithm::kStaged || algorithm == Algorithm::kStagedTwoShot;
+
+// What holds of an algorithm, or of its schedules for one collective, whatever the size: bits.
+namespace algorithms {
+inline constexpr unsigned kMessages = 0;
+// It makes use of who shares a host (Topology). Others cost what they would with a rank on each host where ranks are interleaved.
+inline constexpr unsigned kByHosts = 1 << 0;
+// By memory, see Step. In the callers' buffers: for calls whose buffers all ranks map.
+inline constexpr unsigned kDirect = 1 << 1;
+// By memory, in the meeting itself: its first step is kShare, so it is for kShareBytesMax bytes of each rank.
+inline constexpr unsigned kInline = 1 << 2;
+// By memory, through a stage, see Step: for any buffers.
+inline constexpr unsigned kStage = 1 << 3;
+// Whoever wants it names it, in a call or in LOCKSTEP_ALGORITHM: the selector never takes it, and its price is not compared
+// with the simulator's.
+inline constexpr unsigned kOnlyByName = 1 << 4;
+// Of one collective's: NeedsEqualBlocks(), FoldsInRankOrder(), RoundsOnce().
+inline constexpr unsigned kEqualBlocks = 1 << 5;
+inline constexpr unsigned kRankOrder = 1 << 6;
+inline constexpr unsigned kOneRounding = 1 << 7;
+}  // namespace algorithms
+
+// Whether it has one of these properties of an algorithm; not for those of one collective's schedules.
+// COST  a comparison or two: the table is known to the compiler.
+constexpr bool Has(Algorithm algorithm, unsigned properties) {
+  using namespace algorithms;  // NOLINT(google-build-using-namespace): the names in the table
+  switch (algorithm) {
+    case Algorithm::kAuto:
+      break;
+#define LOCKSTEP_ALGORITHM(number, id, name, of_algorithm) \
+  case Algorithm::k##id:                                   \
+    return ((of_algorithm)&properties) != 0;
+#include "comm/schedule/algorithms.inc"
+  }
+  return false;
 }
+// Whether the scratch of its schedules is a stage before all ranks. All such algorithms are by memory.
+constexpr bool IsStaged(Algorithm algorithm) { return Has(algorithm, algorithms::kStage); }
 // Whether its schedules are by memory: only for ranks that all share one host.
 constexpr bool IsByMemory(Algorithm algorithm) {
-  return algorithm == Algorithm::kOnePass || algorithm == Algorithm::kOneLine || IsStaged(algorithm);
+  return Has(algorithm, algorithms::kDirect | algorithms::kInline | algorithms::kStage);
 }
 
+// A rank sees three windows of memory: the input (read only), the output, and scratch of its own. The vector of a collective
+// is cut into `blocks` blocks, each the same on every rank. What block i of a window is:
+//
+//   collective       blocks   input             output
+//   all-reduce       B        whole vector      whole vector
+//   broadcast        B        whole vector (1)  whole vector        (1) there on the root alone
+//   reduce           B        whole vector      whole vector (1)    on the root, the output also serves as scratch
+//   all-gather       size     block `rank`      whole vector        input block i is valid only for i == rank
+//   reduce-scatter   size     whole vector      block `rank`        output block i is valid only for i == rank
+//   gather           size     block `rank`      whole vector (1)    input block i is valid only for i == rank
+//   scatter          size     whole vector (1)  block `rank`        output block i is valid only for i == rank
+//   all-to-all       size     size blocks       size blocks         input block j goes to rank j, output block j came
+//                                                                   from rank j
+//   barrier          0
+//
+// Sizes. Blocks may differ in size, and may be empty: the same schedules carry out the v-forms, with another layout. The
+// layout is one for all ranks and both windows; an all-to-all has two on each rank, one of its input and one of its
+// output, where input block j of rank i is as large as output block i of rank j. NeedsEqualBlocks() names the algorithms
+// that are only for blocks of one size; every other moves a block only to where a block of that size belongs.
+//
+// In place, input and output are the same memory (for all-gather and gather the input is block `rank` of the output, for
+// reduce-scatter and scatter the output is block `rank` of the input). A schedule must be right both ways; for reduce
+// and reduce-scatter in place the input may then be overwritten only where the output is. A copy from an input block to
+// the same output block is then nothing at all: no access, complete at once. All-to-all is the exception: its input and
+// output are never the same memory, since every algorithm would pay for it with a copy; whoever is asked to run it in
+// place copies the input aside first.
 enum class Window : uint8_t { kInput, kOutput, kScratch };
 // Whether the window is block `rank` of the vector alone, and so begins there: a rank's input of an all-gather or a
 // gather, its output of a reduce-scatter or a scatter.
 bool IsOwnBlock(Collective collective, Window window);
 
 // Blocks [block, block + blocks) of a window: contiguous in memory.
+//
+// Scratch block i begins i times the size of the vector's largest block behind the first, whatever is in it. How much an
+// operand in scratch holds is said by `holds`: as much as those blocks of the vector, one behind the other. So a
+// scratch block can take any block of the vector, and several in a row are one piece of memory; where blocks may differ
+// in size, all steps that touch such a piece touch the whole of it.
 struct Operand {
   static constexpr int32_t kOwn = -1;
 
@@ -158,6 +163,27 @@ struct Operand {
 // The most that a rank can give in a kShare step, in bytes.
 inline constexpr int kShareBytesMax = 24;
 
+// Steps of one rank are started in list order as far as `after` allows: a step starts when the steps it names
+// are complete. Messages from one rank to one other are matched in list order, on both sides. Two steps of one rank
+// that touch the same block of the same memory, one of them writing, must be ordered by `after` (directly or through
+// others); the verifier checks it, in place and out of place.
+//
+// Chunks. The executor cuts blocks into chunks of an agreed size, so that a step that names exactly the operand which
+// an earlier step produced may start chunk by chunk. Nothing in a schedule depends on it.
+//
+// By memory. Ranks that share a host may work in each other's windows instead of sending messages: IsByMemory() names
+// the algorithms whose schedules do. Such a schedule has no messages; `after` is empty everywhere, and its steps are
+// carried out whole, one after the other, in list order (comm/engine/memory_executor.h). What orders ranks is meetings, which
+// all ranks hold in the same order: everything before a meeting, on any rank, happens before everything after it, on any
+// rank. Between two meetings no two ranks touch the same block of the same memory where one of them writes it, in place
+// and out of place. Where ranks touch each other's input or output, every rank's first step is kMeet, in which they learn
+// where it is, and none touches it after its last meeting.
+//
+// Staged. Where ranks share a host, but not the caller's buffers, IsStaged() names the algorithms by memory whose scratch
+// is a stage before all of them: ranks may touch each other's scratch, and no other window of theirs. Such a schedule
+// moves vectors of any length through a stage of fixed size: the executor carries it out in rounds, one for each piece of
+// the blocks, several at a time (comm/schedule/stage.h). So its steps are for single blocks, its meetings are kMeet, and there are
+// one or two of them.
 struct Step {
   enum class Kind : uint8_t {
     kSend,           // source -> peer
@@ -221,6 +247,8 @@ std::string ToString(const Schedule& schedule);
 // The algorithms that carry out a collective, in a fixed order. Inlined: the selector asks at every call.
 using Algorithms = absl::InlinedVector<Algorithm, kAlgorithmCount>;
 Algorithms AlgorithmsFor(Collective collective);
+// Of those, the ones that may be taken without being named: all but those of kOnlyByName.
+Algorithms ChoicesFor(Collective collective);
 
 // INVALID_ARGUMENT for an algorithm that carries out no such collective. kAuto does.
 absl::Status CheckAlgorithm(Collective collective, Algorithm algorithm);
@@ -247,7 +275,7 @@ struct Topology {
 
 // Builds one rank's schedule. INVALID_ARGUMENT when the algorithm does not carry out the collective (listing those that
 // do), for a rank or root outside the world, or for a topology of another number of ranks. Collectives without a root
-// ignore `root`, and all algorithms but two_level the topology.
+// ignore `root`, and algorithms that are not kByHosts the topology.
 absl::StatusOr<Schedule> BuildSchedule(Collective collective, Algorithm algorithm, Rank rank, int size, Rank root,
                                        const Topology& topology = {});
 

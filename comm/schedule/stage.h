@@ -1,6 +1,18 @@
 // The stage of a communicator: memory before all its ranks, through which staged collectives (comm/schedule/schedule.h) move the
-// vectors that lie in memory of the ranks' own.
+// vectors that lie in memory of the ranks' own. Here is its geometry; comm/engine/memory_executor.h carries rounds out.
 //
+// REQUIRES  of a staged schedule: two or three phases, which its meetings are between, and no more blocks of scratch than ranks
+// RETURNS   sizes in bytes
+// THREADS   any: all of this is constant
+
+#ifndef COMM_SCHEDULE_STAGE_H_
+#define COMM_SCHEDULE_STAGE_H_
+
+#include <algorithm>
+#include <cstdint>
+
+namespace lockstep {
+
 // Each rank has a part of kStageSlots slots. A schedule is carried out in rounds: a round moves one piece of every
 // block, as large as lets the schedule's blocks of scratch stand side by side in one slot. What lies between a
 // schedule's meetings is a phase, of which there are two or three. Rounds overlap: from one meeting of the communicator
@@ -19,15 +31,6 @@
 // before: a collective's last phase is never its first, and there is no meeting between it and the next collective's
 // first tick, which makes the two one tick. So the round that takes a slot again begins at least three ticks, and so a
 // meeting, after the one that had it began, which was then done within three ticks.
-
-#ifndef COMM_SCHEDULE_STAGE_H_
-#define COMM_SCHEDULE_STAGE_H_
-
-#include <algorithm>
-#include <cstdint>
-
-namespace lockstep {
-
 inline constexpr int kStagePhasesMin = 2;
 inline constexpr int kStagePhasesMax = 3;
 // As many as phases at most.

@@ -352,9 +352,9 @@ const CostModel::Followed& CostModel::Follow(Collective collective, Algorithm al
 
 void CostModel::Prepare() {
   for (int c = 0; c < kCollectiveCount; ++c) {
-    const Algorithms algorithms = AlgorithmsFor(static_cast<Collective>(c));
-    if (algorithms.size() == 1) continue;
-    for (const Algorithm algorithm : algorithms) Ns(static_cast<Collective>(c), algorithm, 0);
+    const Algorithms choices = ChoicesFor(static_cast<Collective>(c));
+    if (choices.size() == 1) continue;
+    for (const Algorithm algorithm : choices) Ns(static_cast<Collective>(c), algorithm, 0);
   }
 }
 
@@ -368,7 +368,7 @@ double CostModel::Ns(Collective collective, Algorithm algorithm, int64_t bytes) 
     return SharedMemoryNs(collective, algorithm, size_, vector_bytes, network_);
   }
   Network network = network_;
-  if (network.interleaved && algorithm != Algorithm::kTwoLevel && size_ > network.ranks_per_host) {
+  if (network.interleaved && !Has(algorithm, algorithms::kByHosts) && size_ > network.ranks_per_host) {
     network.remote.byte_ns *= network.ranks_per_host;
     network.ranks_per_host = 1;
   }

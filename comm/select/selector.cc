@@ -98,7 +98,7 @@ Algorithm Select(Collective collective, int size, int64_t bytes, const Algorithm
   const Algorithm fixed = overrides.by_collective[static_cast<int>(collective)];
   if (fixed != Algorithm::kAuto) return fixed;
   CostModel costs(size, network);
-  return Cheapest(AlgorithmsFor(collective), collective, bytes, &costs);
+  return Cheapest(ChoicesFor(collective), collective, bytes, &costs);
 }
 
 }  // namespace lockstep

@@ -30,7 +30,7 @@ TEST(Selector, TakesTheCheapest) {
       for (int64_t bytes : {int64_t{0}, int64_t{8}, 64 * kKiB, 25 * kMiB}) {
         CostModel model(size, kTcpNetwork);
         const double chosen = model.Ns(collective, Select(collective, size, bytes), bytes);
-        for (Algorithm algorithm : AlgorithmsFor(collective)) {
+        for (Algorithm algorithm : ChoicesFor(collective)) {
           EXPECT_LE(chosen, 1.01 * model.Ns(collective, algorithm, bytes))
               << Name(algorithm) << " " << Name(collective) << ", " << size << " ranks, " << bytes << " bytes";
         }
@@ -88,7 +88,7 @@ TEST(Cheapest, IsOneOfTheCandidates) {
   CostModel eight(8, kTcpNetwork), one(1, kTcpNetwork);
   for (int64_t bytes : {int64_t{8}, int64_t{25 * kMiB}}) {
     EXPECT_EQ(Cheapest({Algorithm::kChain}, collective, bytes, &eight), Algorithm::kChain);
-    EXPECT_EQ(Cheapest(AlgorithmsFor(collective), collective, bytes, &eight), Select(collective, 8, bytes));
+    EXPECT_EQ(Cheapest(ChoicesFor(collective), collective, bytes, &eight), Select(collective, 8, bytes));
   }
   const Algorithm candidates[] = {Algorithm::kOneShot, Algorithm::kTwoShot, Algorithm::kChain};
   EXPECT_EQ(Cheapest(candidates, collective, 64 * kMiB, &eight), Algorithm::kTwoShot);

@@ -25,6 +25,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "base/deadline.h"
+#include "base/env.h"
 #include "base/status.h"
 #include "base/status_matchers.h"
 #include "comm/communicator.h"
@@ -37,7 +38,6 @@
 #include "gtest/gtest.h"
 #include "tests/communicator_testing.h"
 #include "tests/processes.h"
-#include "tests/transport_flag.h"
 
 namespace lockstep {
 namespace {
@@ -335,15 +335,17 @@ std::string CaseName(const ::testing::TestParamInfo<FaultCase>& info) {
   return absl::StrCat(std::get<0>(info.param), "_over_", std::get<1>(info.param), "_", std::get<2>(info.param));
 }
 
-// The one named on the command line, or those that every machine has.
+constexpr char kChosen[] = "LOCKSTEP_TRANSPORT";
+
+// The one of the environment, or those that every machine has.
 std::vector<std::string> Transports() {
-  if (const std::string chosen = ChosenTransport(); !chosen.empty()) return {chosen};
+  if (const auto chosen = GetEnv(kChosen); chosen.has_value()) return {*chosen};
   return {kTcp, kShm, kTwoHosts};
 }
 
 // Symmetric memory is not what a transport makes.
 std::vector<std::string> ByMemory() {
-  if (!ChosenTransport().empty()) return {};
+  if (GetEnv(kChosen).has_value()) return {};
   return {kSymmetric};
 }
 

@@ -45,10 +45,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Into which messages are cut. Over libfabric each is asked for, and rxm moves long ones better.
-constexpr int64_t kMessageChunkBytes = 256 << 10;
-constexpr int64_t kOfiMessageChunkBytes = 512 << 10;
-
 constexpr int64_t kDayMs = 24 * 3600 * 1000;
 
 // How long a caller with a core of its own polls before it sleeps: some times what waking up costs.
@@ -148,8 +144,7 @@ absl::StatusOr<Settings> ReadSettings(const WorldOptions& options) {
     settings.chunk_bytes = options.chunk_bytes;
   } else {
     LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<int64_t> chunk, GetEnvInt("LOCKSTEP_CHUNK_BYTES", 64, 1 << 30));
-    const bool ofi = settings.transport == TransportChoice::kOfi;
-    settings.chunk_bytes = chunk.value_or(ofi ? kOfiMessageChunkBytes : kMessageChunkBytes);
+    settings.chunk_bytes = chunk.value_or(TraitsOf(settings.transport).chunk_bytes);
   }
   if (settings.chunk_bytes < 64 || settings.chunk_bytes > (1 << 30) || settings.chunk_bytes % 64 != 0) {
     return absl::InvalidArgumentError(absl::StrCat("chunk_bytes is ", settings.chunk_bytes,
@@ -431,7 +426,7 @@ absl::Status ConnectedWorld::ConnectThrough(const WorldSpec& spec, const Setting
   options.deterministic = settings.deterministic;
   options.timeout = settings.timeout;
   options.flight_records = settings.flight_records;
-  const LinkCosts& without_memory = settings.transport == TransportChoice::kOfi ? kLibfabricOnOneHost : kTcpOnOneHost;
+  const LinkCosts& without_memory = TraitsOf(settings.transport).on_one_host;
   options.shape = ShapeOf(members, share_memory ? kSharedMemory : without_memory);
   options.description = description;
   if (settings.measure_links) {

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/env.h"
 #include "base/status.h"
 #include "comm/symmetric_buffer.h"
 #include "comm/world/world.h"
@@ -18,7 +19,6 @@
 #include "tests/communicator_conformance.h"
 #include "tests/communicator_testing.h"
 #include "tests/ranks.h"
-#include "tests/transport_flag.h"
 #include "tests/worlds.h"
 #include "transport/store/store_memory.h"
 
@@ -76,7 +76,7 @@ Change Over(const std::string& transport, int64_t chunk_bytes) {
 void OnHostsOfTwo(int rank, WorldOptions* options) { options->host_id = std::to_string(rank / 2); }
 
 std::vector<CommunicatorFactory> Factories() {
-  if (const std::string chosen = ChosenTransport(); !chosen.empty()) {
+  if (const std::string chosen = GetEnv("LOCKSTEP_TRANSPORT").value_or(""); !chosen.empty()) {
     return {Factory("Chosen", Over(chosen, 0)), Factory("ChosenSmallChunks", Over(chosen, 4096))};
   }
   return {Factory("Tcp", Over("tcp", 0)),

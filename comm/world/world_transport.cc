@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/types/optional.h"
+#include "base/check.h"
 #include "base/clipped.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -16,6 +17,17 @@
 
 namespace lockstep {
 namespace {
+
+// Into which messages are cut. Over libfabric each is asked for, and rxm moves long ones better.
+constexpr int64_t kMessageChunkBytes = 256 << 10;
+constexpr int64_t kOfiMessageChunkBytes = 512 << 10;
+
+constexpr TransportTraits kTransports[] = {
+    {TransportChoice::kAuto, "auto", true, kMessageChunkBytes, kTcpOnOneHost},
+    {TransportChoice::kTcp, "tcp", false, kMessageChunkBytes, kTcpOnOneHost},
+    {TransportChoice::kShm, "shm", true, kMessageChunkBytes, kTcpOnOneHost},
+    {TransportChoice::kOfi, "ofi", false, kOfiMessageChunkBytes, kLibfabricOnOneHost},
+};
 
 constexpr int kOverShm = 0;
 constexpr int kOverTcp = 1;
@@ -39,27 +51,21 @@ absl::optional<std::string> WhyNone(const Member& member) {
 
 }  // namespace
 
-absl::StatusOr<TransportChoice> ParseTransportChoice(absl::string_view name) {
-  for (const TransportChoice choice :
-       {TransportChoice::kAuto, TransportChoice::kTcp, TransportChoice::kShm, TransportChoice::kOfi}) {
-    if (name == Name(choice)) return choice;
+const TransportTraits& TraitsOf(TransportChoice choice) {
+  for (const TransportTraits& traits : kTransports) {
+    if (traits.choice == choice) return traits;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("unknown transport '", Clipped(name), "'; known are auto, tcp, shm, ofi"));
+  LOCKSTEP_CHECK(false) << "transport " << static_cast<int>(choice) << " has no row";
+  return kTransports[0];
 }
 
-std::string Name(TransportChoice choice) {
-  switch (choice) {
-    case TransportChoice::kAuto:
-      return "auto";
-    case TransportChoice::kTcp:
-      return "tcp";
-    case TransportChoice::kShm:
-      return "shm";
-    case TransportChoice::kOfi:
-      return "ofi";
+absl::StatusOr<TransportChoice> ParseTransportChoice(absl::string_view name) {
+  std::string known;
+  for (const TransportTraits& traits : kTransports) {
+    if (name == traits.name) return traits.choice;
+    absl::StrAppend(&known, known.empty() ? "" : ", ", traits.name);
   }
-  return "invalid";
+  return absl::InvalidArgumentError(absl::StrCat("unknown transport '", Clipped(name), "'; known are ", known));
 }
 
 absl::StatusOr<WorldTransport> WorldTransport::ListenOverOfi(Options options) {

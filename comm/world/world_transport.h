@@ -20,6 +20,7 @@
 #include "absl/types/span.h"
 #include "base/deadline.h"
 #include "base/rank.h"
+#include "comm/topology/link_costs.h"
 #include "transport/control/control.h"
 #include "transport/control/control_types.h"
 #include "transport/ofi/ofi_transport.h"
@@ -35,9 +36,18 @@ enum class TransportChoice {
   kShm,  // shared memory or nothing: all ranks are on one host
   kOfi,  // libfabric between all ranks, also those of one host
 };
-// "auto", "tcp", "shm", "ofi". INVALID_ARGUMENT lists them.
+// What else is asked of a choice, a row for each in world_transport.cc.
+struct TransportTraits {
+  TransportChoice choice;
+  const char* name;
+  bool shares_memory;     // with the ranks of this host that it can share memory with
+  int64_t chunk_bytes;    // WorldOptions::chunk_bytes where nothing says otherwise
+  LinkCosts on_one_host;  // between ranks that do not share memory
+};
+const TransportTraits& TraitsOf(TransportChoice choice);
+// INVALID_ARGUMENT lists them.
 absl::StatusOr<TransportChoice> ParseTransportChoice(absl::string_view name);
-std::string Name(TransportChoice choice);
+inline std::string Name(TransportChoice choice) { return TraitsOf(choice).name; }
 
 class WorldTransport {
  public:
@@ -89,7 +99,7 @@ class WorldTransport {
       : choice_(choice), rank_(rank), decorate_tcp_(std::move(decorate_tcp)) {}
   static absl::StatusOr<WorldTransport> ListenOverOfi(Options options);
   absl::Status ConnectOverOfi(absl::Span<const Member> members, Deadline deadline);
-  bool may_share_memory() const { return choice_ == TransportChoice::kAuto || choice_ == TransportChoice::kShm; }
+  bool may_share_memory() const { return TraitsOf(choice_).shares_memory; }
 
   TransportChoice choice_;
   Rank rank_;

@@ -31,9 +31,6 @@ constexpr size_t kSizeMax = 999;
 constexpr std::pair<size_t, size_t> kOffsets[] = {{0, 0}, {1, 3}, {7, 2}, {4, 5}};
 constexpr double kFactors[] = {1.0, 0.5, 1.0 / 3.0, -2.0, 0.0, 1e-30, 1e30, 1e300, INFINITY, NAN};
 
-constexpr DType kFloats[] = {DType::kF16, DType::kBF16, DType::kF32, DType::kF64, DType::kF8E4M3, DType::kF8E5M2};
-constexpr DType kNarrow[] = {DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kF8E5M2};
-
 std::string CodeAt(const std::vector<uint8_t>& array, size_t index, size_t bytes) {
   uint64_t code = 0;
   std::memcpy(&code, &array[index * bytes], bytes);
@@ -119,9 +116,9 @@ class CastConformance : public testing::TestWithParam<Variant> {
 };
 
 TEST_P(CastConformance, CastsEveryNarrowCode) {
-  for (DType from : kNarrow) {
+  for (DType from : kNarrowDTypes) {
     const std::vector<uint8_t> source = AllCodes(from);
-    for (DType to : kFloats) {
+    for (DType to : kFloatDTypes) {
       for (double factor : {1.0, 1.0 / 3.0}) {
         ASSERT_NO_FATAL_FAILURE(ExpectCastEqualsReference(to, from, source, factor));
       }
@@ -130,7 +127,7 @@ TEST_P(CastConformance, CastsEveryNarrowCode) {
 }
 
 TEST_P(CastConformance, CastsTiesOnce) {
-  for (DType narrow : kNarrow) {
+  for (DType narrow : kNarrowDTypes) {
     for (DType wide : {DType::kF32, DType::kF64}) {
       ASSERT_NO_FATAL_FAILURE(ExpectCastEqualsReference(narrow, wide, Ties(wide, narrow), 1.0));
     }
@@ -152,7 +149,7 @@ TEST_P(CastConformance, CastsDoublesToFloatOnce) {
   }
   std::vector<uint8_t> source(values.size() * 8);
   std::memcpy(source.data(), values.data(), source.size());
-  for (DType to : kFloats) {
+  for (DType to : kFloatDTypes) {
     ASSERT_NO_FATAL_FAILURE(ExpectCastEqualsReference(to, DType::kF64, source, 1.0)) << "seed " << kSeed;
   }
 }
@@ -160,7 +157,7 @@ TEST_P(CastConformance, CastsDoublesToFloatOnce) {
 TEST_P(CastConformance, CastsASampleOfFloats) {
   std::mt19937_64 random(kSeed + 1);
   const std::vector<uint8_t> source = SampledFloats(random);
-  for (DType to : kFloats) {
+  for (DType to : kFloatDTypes) {
     for (double factor : {1.0, 1.0 / 3.0}) {
       ASSERT_NO_FATAL_FAILURE(ExpectCastEqualsReference(to, DType::kF32, source, factor)) << "seed " << kSeed + 1;
     }
@@ -205,9 +202,9 @@ TEST_P(CastConformance, CastsAsBasesConversionsDo) {
 
 TEST_P(CastConformance, EqualsTheReferenceForEverySizeAndAlignmentAndInPlace) {
   std::mt19937_64 random(kSeed + 3);
-  for (DType from : kFloats) {
+  for (DType from : kFloatDTypes) {
     const std::vector<uint8_t> source = TestElements(from, kSizeMax, random);
-    for (DType to : kFloats) {
+    for (DType to : kFloatDTypes) {
       const ScaleFunction cast = table_->cast[static_cast<int>(to)][static_cast<int>(from)];
       for (double factor : kFactors) {
         ASSERT_NO_FATAL_FAILURE(ExpectCastEqualsReference(to, from, source, factor)) << "seed " << kSeed + 3;

@@ -16,6 +16,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/types/dtype.h"
 #include "kernels/cpu/lanes_inl.h"
 #include "kernels/cpu/narrow_inl.h"
 
@@ -160,18 +161,16 @@ struct FloatOrderKernel {
   static LOCKSTEP_LANES_INLINE Vec<T> Key(Vec<T> code) { return code ^ ((code < 0) & kMagnitude); }
 };
 
-template <typename Op>
-using Float16Order = FloatOrderKernel<int16_t, 0x7C00, 0x7E00, Op>;
-template <typename Op>
-using BFloat16Order = FloatOrderKernel<int16_t, 0x7F80, 0x7FC0, Op>;
-template <typename Op>
-using Float32Order = FloatOrderKernel<int32_t, 0x7F800000, 0x7FC00000, Op>;
-template <typename Op>
-using Float64Order = FloatOrderKernel<int64_t, 0x7FF0000000000000, 0x7FF8000000000000, Op>;
-template <typename Op>
-using Float8E4M3Order = FloatOrderKernel<int8_t, 0x7E, 0x7F, Op>;
-template <typename Op>
-using Float8E5M2Order = FloatOrderKernel<int8_t, 0x7C, 0x7E, Op>;
+template <DType kDType>
+using SignedCode =
+    std::conditional_t<FormatOf(kDType).bits() == 8, int8_t,
+                       std::conditional_t<FormatOf(kDType).bits() == 16, int16_t,
+                                          std::conditional_t<FormatOf(kDType).bits() == 32, int32_t, int64_t>>>;
+template <DType kDType, typename Op>
+using OrderKernel = FloatOrderKernel<SignedCode<kDType>,
+                                     static_cast<SignedCode<kDType>>(FormatOf(kDType).overflow() -
+                                                                     (FormatOf(kDType).has_infinity ? 0 : 1)),
+                                     static_cast<SignedCode<kDType>>(FormatOf(kDType).nan()), Op>;
 
 // (a + bi)(c + di) = (ac - bd) + (ad + bc)i, each product and sum rounded. Spelled in lanes because GCC 12 fuses its
 // own vectorisation of the scalar formula into vfmaddsub, -ffp-contract=off or not: adding the negated product gives

@@ -15,7 +15,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
+#include "base/types/dtype.h"
 #include "kernels/cpu/lanes_inl.h"
 
 #if defined(__F16C__)
@@ -79,37 +81,17 @@ struct BFloat16Codec {
   }
 };
 
-// A bf16 is the upper half of its float, so the odd elements of a vector are floats already, once the even ones beside
-// them are masked off.
-struct BFloat16Format : CodedFormat<BFloat16Codec> {
-  static LOCKSTEP_LANES_INLINE Parts<2> LoadParts(const uint8_t* source) {
-    const U32 codes = Load<uint32_t>(source);
-    return {{As<float>(codes << 16), As<float>(codes & 0xFFFF0000u)}};
-  }
-
-  // Rounds both parts at once, in 16-bit lanes. A quiet NaN shows in the upper half.
-  static LOCKSTEP_LANES_INLINE void StoreParts(uint8_t* target, const Parts<2>& parts) {
-    const U32 even = As<uint32_t>(parts.part[0]);
-    const U32 odd = As<uint32_t>(parts.part[1]);
-    const U16 upper = As<uint16_t>(even >> 16 | (odd & 0xFFFF0000u));
-    const U16 lower = As<uint16_t>((even & 0xFFFFu) | odd << 16);
-    // One is added where the lower half is above a half, or a half and the upper is odd: where the lower half and the
-    // lower half less an even code's one both have their top bit set.
-    const U16 rounded = upper + ((lower & (lower - (~upper & 1))) >> 15);
-    const auto is_nan = As<int16_t>(upper & 0x7FFF) > 0x7F80;
-    Store(target, is_nan ? Splat<uint16_t>(0x7FC0) : rounded);
-  }
-
- private:
-  using U16 = Vec<uint16_t>;
-};
-
 // Formats with fewer exponent bits than float32. kOverflow is the first code after the largest finite one and kNan the
 // canonical NaN, as in base/types/narrow_float.h.
-template <typename CodeType, int kExponentBits, int kMantissaBits, uint32_t kOverflow, uint32_t kNan>
+template <DType kDType>
 struct NarrowCodec {
-  using Code = CodeType;
-  static constexpr int kBias = (1 << (kExponentBits - 1)) - 1;
+  static constexpr FloatFormat kFormat = FormatOf(kDType);
+  using Code = std::conditional_t<kFormat.bits() == 8, uint8_t, uint16_t>;
+  static constexpr int kExponentBits = kFormat.exponent_bits;
+  static constexpr int kMantissaBits = kFormat.mantissa_bits;
+  static constexpr uint32_t kOverflow = kFormat.overflow();
+  static constexpr uint32_t kNan = kFormat.nan();
+  static constexpr int kBias = kFormat.bias();
   static constexpr int kShift = 23 - kMantissaBits;
   static constexpr int kSignShift = 31 - kExponentBits - kMantissaBits;
   static constexpr uint32_t kSign = 1u << (kExponentBits + kMantissaBits);
@@ -158,12 +140,39 @@ struct NarrowCodec {
   static constexpr uint32_t kUnitInLastPlaceBits = static_cast<uint32_t>(127 + kUnit + 23) << 23;
 };
 
-using Float8E4M3Format = CodedFormat<NarrowCodec<uint8_t, 4, 3, 0x7F, 0x7F>>;
-using Float8E5M2Format = CodedFormat<NarrowCodec<uint8_t, 5, 2, 0x7C, 0x7E>>;
+// The format of a float dtype: of narrower ones with fewer exponent bits than float32, but for those that follow.
+template <DType kDType>
+struct FormatOfDType : CodedFormat<NarrowCodec<kDType>> {};
+
+// A bf16 is the upper half of its float, so the odd elements of a vector are floats already, once the even ones beside
+// them are masked off.
+template <>
+struct FormatOfDType<DType::kBF16> : CodedFormat<BFloat16Codec> {
+  static LOCKSTEP_LANES_INLINE Parts<2> LoadParts(const uint8_t* source) {
+    const U32 codes = Load<uint32_t>(source);
+    return {{As<float>(codes << 16), As<float>(codes & 0xFFFF0000u)}};
+  }
+
+  // Rounds both parts at once, in 16-bit lanes. A quiet NaN shows in the upper half.
+  static LOCKSTEP_LANES_INLINE void StoreParts(uint8_t* target, const Parts<2>& parts) {
+    const U32 even = As<uint32_t>(parts.part[0]);
+    const U32 odd = As<uint32_t>(parts.part[1]);
+    const U16 upper = As<uint16_t>(even >> 16 | (odd & 0xFFFF0000u));
+    const U16 lower = As<uint16_t>((even & 0xFFFFu) | odd << 16);
+    // One is added where the lower half is above a half, or a half and the upper is odd: where the lower half and the
+    // lower half less an even code's one both have their top bit set.
+    const U16 rounded = upper + ((lower & (lower - (~upper & 1))) >> 15);
+    const auto is_nan = As<int16_t>(upper & 0x7FFF) > 0x7F80;
+    Store(target, is_nan ? Splat<uint16_t>(0x7FC0) : rounded);
+  }
+
+ private:
+  using U16 = Vec<uint16_t>;
+};
 
 #if defined(__F16C__)
-
-struct Float16Format {
+template <>
+struct FormatOfDType<DType::kF16> {
   static constexpr size_t kBytes = 2;
   static constexpr int kParts = 2;
   static constexpr size_t kStep = 2 * kFloatLanes;
@@ -200,15 +209,11 @@ struct Float16Format {
     StoreOrdered(target + kFloatLanes * kBytes, parts.part[1]);
   }
 };
-
-#else
-
-using Float16Format = CodedFormat<NarrowCodec<uint16_t, 5, 10, 0x7C00, 0x7E00>>;
-
 #endif
 
 // float32 itself, so that conversions need no cases of their own.
-struct Float32Format {
+template <>
+struct FormatOfDType<DType::kF32> {
   static constexpr size_t kBytes = 4;
 
   static LOCKSTEP_LANES_INLINE F32 LoadOrdered(const uint8_t* source) { return Load<float>(source); }

@@ -36,7 +36,8 @@ TEST(Scale, NothingToScaleMayBeNull) { EXPECT_THAT(Scale(DType::kF16, nullptr, n
 
 TEST(Scale, RefusesDTypesWithoutFractions) {
   int32_t value = 1;
-  for (DType dtype : {DType::kBool, DType::kU8, DType::kI8, DType::kI32, DType::kU32, DType::kI64, DType::kU64}) {
+  for (DType dtype : kAllDTypes) {
+    if (IsFloat(dtype) || IsComplex(dtype)) continue;
     EXPECT_THAT(Scale(dtype, &value, &value, 1, 2.0),
                 StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr("cannot scale"), HasSubstr(Name(dtype)))));
   }

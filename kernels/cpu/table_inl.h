@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "base/types/dtype.h"
 #include "base/types/reduce_op.h"
@@ -39,15 +40,16 @@ class TableBuilder {
     return table_.cast[static_cast<int>(to)][static_cast<int>(from)];
   }
 
-  constexpr void Bool() {
-    for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kOr}) Operation<BoolKernel<Or>>(DType::kBool, op);
-    for (ReduceOp op : {ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kAnd}) Operation<BoolKernel<And>>(DType::kBool, op);
-    Operation<BoolKernel<Xor>>(DType::kBool, ReduceOp::kXor);
+  constexpr void Bool(DType dtype) {
+    for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kOr}) Operation<BoolKernel<Or>>(dtype, op);
+    for (ReduceOp op : {ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kAnd}) Operation<BoolKernel<And>>(dtype, op);
+    Operation<BoolKernel<Xor>>(dtype, ReduceOp::kXor);
   }
 
   // What does not depend on the sign uses the unsigned type, so that both share the code.
-  template <typename T, typename Unsigned>
+  template <typename T>
   constexpr void Integer(DType dtype) {
+    using Unsigned = std::make_unsigned_t<T>;
     Operation<IntegerKernel<Unsigned, Add>>(dtype, ReduceOp::kSum);
     Operation<IntegerKernel<Unsigned, Multiply>>(dtype, ReduceOp::kProd);
     Operation<IntegerKernel<T, Lesser>>(dtype, ReduceOp::kMin);
@@ -62,76 +64,70 @@ class TableBuilder {
     }
   }
 
-  template <typename Format>
-  constexpr void Narrow(DType dtype) {
-    Operation<NarrowKernel<Format, Add>>(dtype, ReduceOp::kSum);
-    Operation<NarrowKernel<Format, Multiply>>(dtype, ReduceOp::kProd);
-    ScaledSum<NarrowKernel<Format, Add>, NarrowScaleKernel<Format>>(dtype);
-    Scale(dtype) = &ScaleAll<NarrowScaleKernel<Format>>;
-    Cast(dtype, DType::kF64) = &ScaleAll<CastDoubleToNarrowKernel<Format>>;
+  template <DType kDType>
+  constexpr void Narrow() {
+    using Format = FormatOfDType<kDType>;
+    Operation<NarrowKernel<Format, Add>>(kDType, ReduceOp::kSum);
+    Operation<NarrowKernel<Format, Multiply>>(kDType, ReduceOp::kProd);
+    ScaledSum<NarrowKernel<Format, Add>, NarrowScaleKernel<Format>>(kDType);
+    Scale(kDType) = &ScaleAll<NarrowScaleKernel<Format>>;
+    OrderAndCasts<kDType>();
   }
 
-  template <typename Min, typename Max>
-  constexpr void Order(DType dtype) {
-    Operation<Min>(dtype, ReduceOp::kMin);
-    Operation<Max>(dtype, ReduceOp::kMax);
+  template <DType kDType, typename T>
+  constexpr void Float() {
+    Operation<FloatKernel<T, Add>>(kDType, ReduceOp::kSum);
+    Operation<FloatKernel<T, Multiply>>(kDType, ReduceOp::kProd);
+    ScaledSum<FloatKernel<T, Add>, FloatScaleKernel<T>>(kDType);
+    Scale(kDType) = &ScaleAll<FloatScaleKernel<T>>;
+    OrderAndCasts<kDType>();
   }
 
   template <typename T>
-  constexpr void Real(DType real, DType complex) {
-    Operation<FloatKernel<T, Add>>(real, ReduceOp::kSum);
-    Operation<FloatKernel<T, Multiply>>(real, ReduceOp::kProd);
-    Operation<ComplexSumKernel<T>>(complex, ReduceOp::kSum);
-    Operation<ComplexProductKernel<T>>(complex, ReduceOp::kProd);
-    ScaledSum<FloatKernel<T, Add>, FloatScaleKernel<T>>(real);
-    ScaledSum<ComplexSumKernel<T>, FloatScaleKernel<T>>(complex);
-    Scale(real) = &ScaleAll<FloatScaleKernel<T>>;
-    Scale(complex) = &ScaleComplex<T>;
-  }
-
-  template <typename From>
-  constexpr void CastsOf(DType from) {
-    Cast(DType::kF16, from) = &ScaleAll<CastKernel<Float16Format, From>>;
-    Cast(DType::kBF16, from) = &ScaleAll<CastKernel<BFloat16Format, From>>;
-    Cast(DType::kF32, from) = &ScaleAll<CastKernel<Float32Format, From>>;
-    Cast(DType::kF64, from) = &ScaleAll<CastToDoubleKernel<From>>;
-    Cast(DType::kF8E4M3, from) = &ScaleAll<CastKernel<Float8E4M3Format, From>>;
-    Cast(DType::kF8E5M2, from) = &ScaleAll<CastKernel<Float8E5M2Format, From>>;
+  constexpr void Complex(DType dtype) {
+    Operation<ComplexSumKernel<T>>(dtype, ReduceOp::kSum);
+    Operation<ComplexProductKernel<T>>(dtype, ReduceOp::kProd);
+    ScaledSum<ComplexSumKernel<T>, FloatScaleKernel<T>>(dtype);
+    Scale(dtype) = &ScaleComplex<T>;
+    Cast(dtype, dtype) = Scale(dtype);
   }
 
  private:
+  template <DType kDType>
+  constexpr void OrderAndCasts() {
+    Operation<OrderKernel<kDType, Lesser>>(kDType, ReduceOp::kMin);
+    Operation<OrderKernel<kDType, Greater>>(kDType, ReduceOp::kMax);
+#define LOCKSTEP_DTYPE_NARROW(number, id, ...) CastOf<DType::k##id, kDType>();
+#define LOCKSTEP_DTYPE_FLOAT(...) LOCKSTEP_DTYPE_NARROW(__VA_ARGS__)
+#include "base/types/dtypes.inc"
+  }
+
+  template <DType kTo, DType kFrom>
+  constexpr void CastOf() {
+    if constexpr (kTo == kFrom) {
+      Cast(kTo, kFrom) = Scale(kTo);  // to its own dtype, a cast is a scaling
+    } else if constexpr (kTo == DType::kF64) {
+      Cast(kTo, kFrom) = &ScaleAll<CastToDoubleKernel<FormatOfDType<kFrom>>>;
+    } else if constexpr (kFrom != DType::kF64) {
+      Cast(kTo, kFrom) = &ScaleAll<CastKernel<FormatOfDType<kTo>, FormatOfDType<kFrom>>>;
+    } else if constexpr (kTo == DType::kF32) {
+      Cast(kTo, kFrom) = &ScaleAll<CastDoubleToFloatKernel>;
+    } else {
+      Cast(kTo, kFrom) = &ScaleAll<CastDoubleToNarrowKernel<FormatOfDType<kTo>>>;
+    }
+  }
+
   KernelTable table_ = {};
 };
 
 constexpr KernelTable MakeTable() {
   TableBuilder table;
-  table.Bool();
-  table.Integer<uint8_t, uint8_t>(DType::kU8);
-  table.Integer<int8_t, uint8_t>(DType::kI8);
-  table.Integer<int32_t, uint32_t>(DType::kI32);
-  table.Integer<uint32_t, uint32_t>(DType::kU32);
-  table.Integer<int64_t, uint64_t>(DType::kI64);
-  table.Integer<uint64_t, uint64_t>(DType::kU64);
-  table.Narrow<Float16Format>(DType::kF16);
-  table.Narrow<BFloat16Format>(DType::kBF16);
-  table.Narrow<Float8E4M3Format>(DType::kF8E4M3);
-  table.Narrow<Float8E5M2Format>(DType::kF8E5M2);
-  table.Order<Float16Order<Lesser>, Float16Order<Greater>>(DType::kF16);
-  table.Order<BFloat16Order<Lesser>, BFloat16Order<Greater>>(DType::kBF16);
-  table.Order<Float32Order<Lesser>, Float32Order<Greater>>(DType::kF32);
-  table.Order<Float64Order<Lesser>, Float64Order<Greater>>(DType::kF64);
-  table.Order<Float8E4M3Order<Lesser>, Float8E4M3Order<Greater>>(DType::kF8E4M3);
-  table.Order<Float8E5M2Order<Lesser>, Float8E5M2Order<Greater>>(DType::kF8E5M2);
-  table.Real<float>(DType::kF32, DType::kComplex64);
-  table.Real<double>(DType::kF64, DType::kComplex128);
-  table.CastsOf<Float16Format>(DType::kF16);
-  table.CastsOf<BFloat16Format>(DType::kBF16);
-  table.CastsOf<Float32Format>(DType::kF32);
-  table.CastsOf<Float8E4M3Format>(DType::kF8E4M3);
-  table.CastsOf<Float8E5M2Format>(DType::kF8E5M2);
-  table.Cast(DType::kF32, DType::kF64) = &ScaleAll<CastDoubleToFloatKernel>;
-  // To its own dtype, a cast is a scaling.
-  for (DType dtype : kAllDTypes) table.Cast(dtype, dtype) = table.Scale(dtype);
+#define LOCKSTEP_DTYPE_BOOL(number, id, name, Type) table.Bool(DType::k##id);
+#define LOCKSTEP_DTYPE_INTEGER(number, id, name, Type) table.Integer<Type>(DType::k##id);
+#define LOCKSTEP_DTYPE_NARROW(number, id, ...) table.Narrow<DType::k##id>();
+#define LOCKSTEP_DTYPE_FLOAT(number, id, name, Type, ...) table.Float<DType::k##id, Type>();
+#define LOCKSTEP_DTYPE_COMPLEX(number, id, name, Part, part) table.Complex<Part>(DType::k##id);
+#include "base/types/dtypes.inc"
   return table.Build();
 }
 

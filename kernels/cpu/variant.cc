@@ -82,7 +82,8 @@ const KernelTable* TableOf(Variant variant) {
     case Variant::kAvx512:
       return &kAvx512Table;
 #else
-    default:
+    case Variant::kAvx2:
+    case Variant::kAvx512:
       break;
 #endif
   }

@@ -40,7 +40,7 @@ class ArrayConformance : public KernelConformance {
       for (uint64_t code = 0; code >> (8 * size) == 0; ++code) add(code);
       return elements;
     }
-    for (const DType narrow : {DType::kF8E4M3, DType::kF8E5M2, DType::kF16, DType::kBF16}) {
+    for (const DType narrow : kNarrowDTypes) {
       const uint64_t codes = uint64_t{1} << (8 * SizeOf(narrow));
       const uint64_t step = codes > 256 ? 7 : 1;
       for (uint64_t code = 0; code + 1 < codes; code += step) {
@@ -88,10 +88,10 @@ class ArrayConformance : public KernelConformance {
 };
 
 TEST_P(ArrayConformance, CastsEveryFloatToEveryOtherAndCountsWhatSaturates) {
-  for (const DType from : kFloats) {
+  for (const DType from : kFloatDTypes) {
     const Bytes source = TellingElements(from);
     const size_t count = source.size() / SizeOf(from);
-    for (const DType to : kFloats) {
+    for (const DType to : kFloatDTypes) {
       for (const double factor : {1.0, 0.125, 1.0 / 3, -3e4, 1e-7, 1e300, static_cast<double>(NAN)}) {
         SCOPED_TRACE(testing::Message() << Name(from) << " to " << Name(to) << " times " << factor);
         rig_->Reset();
@@ -117,8 +117,8 @@ TEST_P(ArrayConformance, CastsEveryFloatToEveryOtherAndCountsWhatSaturates) {
 }
 
 TEST_P(ArrayConformance, CastsArraysOfAnySizeAndAlignment) {
-  for (const DType from : kFloats) {
-    for (const DType to : kFloats) {
+  for (const DType from : kFloatDTypes) {
+    for (const DType to : kFloatDTypes) {
       for (const size_t count : kSizes) Casts(to, AnyOffset(to), from, AnyOffset(from), count);
       for (const size_t to_offset : AllOffsets(SizeOf(to))) {
         for (const size_t from_offset : AllOffsets(SizeOf(from))) Casts(to, to_offset, from, from_offset, 101);
@@ -128,8 +128,8 @@ TEST_P(ArrayConformance, CastsArraysOfAnySizeAndAlignment) {
 }
 
 TEST_P(ArrayConformance, CastsInPlaceBetweenDTypesOfOneSize) {
-  for (const DType from : kFloats) {
-    for (const DType to : kFloats) {
+  for (const DType from : kFloatDTypes) {
+    for (const DType to : kFloatDTypes) {
       if (SizeOf(to) != SizeOf(from)) continue;
       for (const size_t count : {1, 257, 10001}) {
         for (const size_t offset : AllOffsets(SizeOf(to))) {
@@ -153,8 +153,8 @@ TEST_P(ArrayConformance, RefusesArraysThatOverlapOtherwiseThanExactly) {
   char* const memory = rig_->Allocate(1024);
   char* const middle = memory + 512;
   const auto overlap = StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("overlaps a source"));
-  for (const DType from : kFloats) {
-    for (const DType to : kFloats) {
+  for (const DType from : kFloatDTypes) {
+    for (const DType to : kFloatDTypes) {
       SCOPED_TRACE(Name(from) + " to " + Name(to));
       const auto cast = [&](char* target, const char* source) {
         return internal::CastScaled(to, target, from, source, kCount, 0.5, nullptr, executor());
@@ -196,7 +196,7 @@ TEST_P(ArrayConformance, CountsWhatIsNotFinite) {
                   StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr(Name(dtype))));
       continue;
     }
-    const DType part = dtype == DType::kComplex64 ? DType::kF32 : dtype == DType::kComplex128 ? DType::kF64 : dtype;
+    const DType part = RealOf(dtype);
     for (const size_t count : kSizes) {
       const Bytes source = TestElements(dtype, count, random_);
       constexpr uint64_t kBefore = 5;
@@ -218,7 +218,7 @@ TEST_P(ArrayConformance, FillsArraysOfEveryDType) {
   for (const DType dtype : kAllDTypes) {
     for (const double value : {0.0, 1.0}) {
       for (const size_t count : kSizes) {
-        const DType part = dtype == DType::kComplex64 ? DType::kF32 : dtype == DType::kComplex128 ? DType::kF64 : dtype;
+        const DType part = RealOf(dtype);
         const uint64_t code = IsFloat(part) ? ReferenceEncode(part, value) : static_cast<uint64_t>(value);
         Bytes expected(count * SizeOf(dtype));
         for (size_t i = 0; i < count; ++i) std::memcpy(expected.data() + i * SizeOf(dtype), &code, SizeOf(part));

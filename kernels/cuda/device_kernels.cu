@@ -12,12 +12,9 @@ namespace cuda {
 const KernelTable& DeviceKernels() {
   static const KernelTable table = [] {
     KernelTable kernels = {};
-    internal::AddTransfersToF16(kernels);
-    internal::AddTransfersToBF16(kernels);
-    internal::AddTransfersToF32(kernels);
-    internal::AddTransfersToF64(kernels);
-    internal::AddTransfersToF8E4M3(kernels);
-    internal::AddTransfersToF8E5M2(kernels);
+#define LOCKSTEP_DTYPE_NARROW(number, id, ...) internal::AddTransfersTo##id(kernels);
+#define LOCKSTEP_DTYPE_FLOAT(...) LOCKSTEP_DTYPE_NARROW(__VA_ARGS__)
+#include "base/types/dtypes.inc"
     internal::AddArrayKernels(kernels);
     return kernels;
   }();

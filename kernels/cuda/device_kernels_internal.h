@@ -10,12 +10,9 @@ namespace kernels {
 namespace cuda {
 namespace internal {
 
-void AddTransfersToF16(KernelTable& table);
-void AddTransfersToBF16(KernelTable& table);
-void AddTransfersToF32(KernelTable& table);
-void AddTransfersToF64(KernelTable& table);
-void AddTransfersToF8E4M3(KernelTable& table);
-void AddTransfersToF8E5M2(KernelTable& table);
+#define LOCKSTEP_DTYPE_NARROW(number, id, ...) void AddTransfersTo##id(KernelTable& table);
+#define LOCKSTEP_DTYPE_FLOAT(...) LOCKSTEP_DTYPE_NARROW(__VA_ARGS__)
+#include "base/types/dtypes.inc"
 void AddArrayKernels(KernelTable& table);  // checks and fills
 
 }  // namespace internal

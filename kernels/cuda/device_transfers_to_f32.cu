@@ -1,15 +1,2 @@
-#include "kernels/cuda/device_entry_inl.h"
-#include "kernels/cuda/device_kernels_internal.h"
-#include "kernels/cuda/table_inl.h"
-
-namespace lockstep {
-namespace kernels {
-namespace cuda {
-namespace internal {
-
-void AddTransfersToF32(KernelTable& table) { AddTransfersTo<DeviceEntry, F32>(table); }
-
-}  // namespace internal
-}  // namespace cuda
-}  // namespace kernels
-}  // namespace lockstep
+#define LOCKSTEP_TO F32
+#include "kernels/cuda/device_transfers_inl.h"

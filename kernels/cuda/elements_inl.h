@@ -24,7 +24,34 @@ namespace kernels {
 namespace cuda {
 namespace {
 
-struct F32 {
+#define LOCKSTEP_DTYPE_NARROW(number, id, name, StorageType, ...) \
+  template <>                                                     \
+  struct StorageOf<DType::k##id> {                                \
+    using Type = StorageType;                                     \
+  };
+template <DType kDType>
+struct StorageOf;
+#include "base/types/dtypes.inc"
+
+// The conversions of base/, which are integer arithmetic and mean the same everywhere.
+template <DType kOfDType>
+struct Narrow {
+  static constexpr DType kDType = kOfDType;
+  using Storage = typename StorageOf<kOfDType>::Type;
+  using Bits = std::conditional_t<FormatOf(kOfDType).bits() == 8, uint8_t, uint16_t>;
+  using Wide = float;
+  static constexpr Bits kMagnitude = static_cast<Bits>(static_cast<Bits>(~Bits{0}) >> 1);
+  static constexpr Bits kNonFinite = static_cast<Bits>(FormatOf(kOfDType).overflow());
+  static LOCKSTEP_BODY Wide Decode(Bits bits) { return static_cast<float>(Storage::FromBits(bits)); }
+  static LOCKSTEP_BODY Bits Encode(Wide value) { return Storage(value).bits(); }
+};
+
+// The format of a float dtype.
+template <DType kDType>
+struct Element : Narrow<kDType> {};
+
+template <>
+struct Element<DType::kF32> {
   static constexpr DType kDType = DType::kF32;
   using Bits = uint32_t;
   using Wide = float;
@@ -36,7 +63,8 @@ struct F32 {
   }
 };
 
-struct F64 {
+template <>
+struct Element<DType::kF64> {
   static constexpr DType kDType = DType::kF64;
   using Bits = uint64_t;
   using Wide = double;
@@ -48,23 +76,10 @@ struct F64 {
   }
 };
 
-// The conversions of base/, which are integer arithmetic and mean the same everywhere.
-template <DType kOfDType, typename Storage, typename StorageBits, StorageBits kInfinity>
-struct Narrow {
-  static constexpr DType kDType = kOfDType;
-  using Bits = StorageBits;
-  using Wide = float;
-  static constexpr Bits kMagnitude = static_cast<Bits>(static_cast<Bits>(~Bits{0}) >> 1);
-  static constexpr Bits kNonFinite = kInfinity;
-  static LOCKSTEP_BODY Wide Decode(Bits bits) { return static_cast<float>(Storage::FromBits(bits)); }
-  static LOCKSTEP_BODY Bits Encode(Wide value) { return Storage(value).bits(); }
-};
-
-struct BF16 : Narrow<DType::kBF16, BFloat16, uint16_t, 0x7F80> {};
-
 // The hardware's conversions differ in nothing but their NaN. (A NaN that is decoded is made canonical where it is
 // encoded.)
-struct F16 : Narrow<DType::kF16, Float16, uint16_t, 0x7C00> {
+template <>
+struct Element<DType::kF16> : Narrow<DType::kF16> {
 #if defined(__CUDA_ARCH__)
   static LOCKSTEP_BODY Wide Decode(Bits bits) {
     float value;
@@ -81,12 +96,13 @@ struct F16 : Narrow<DType::kF16, Float16, uint16_t, 0x7C00> {
 
 // From sm_89 on there are instructions for these, too. They saturate, so what rounds beyond the largest finite number
 // is put right.
-struct F8E4M3 : Narrow<DType::kF8E4M3, Float8E4M3, uint8_t, 0x7F> {
+template <>
+struct Element<DType::kF8E4M3> : Narrow<DType::kF8E4M3> {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
   static LOCKSTEP_BODY Wide Decode(Bits bits) {
     uint32_t halves;
     asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<uint16_t>(bits)));
-    return F16::Decode(static_cast<uint16_t>(halves));
+    return Element<DType::kF16>::Decode(static_cast<uint16_t>(halves));
   }
   static LOCKSTEP_BODY Bits Encode(Wide value) {
     uint16_t pair;
@@ -97,12 +113,13 @@ struct F8E4M3 : Narrow<DType::kF8E4M3, Float8E4M3, uint8_t, 0x7F> {
 #endif
 };
 
-struct F8E5M2 : Narrow<DType::kF8E5M2, Float8E5M2, uint8_t, 0x7C> {
+template <>
+struct Element<DType::kF8E5M2> : Narrow<DType::kF8E5M2> {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
   static LOCKSTEP_BODY Wide Decode(Bits bits) {
     uint32_t halves;
     asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"(static_cast<uint16_t>(bits)));
-    return F16::Decode(static_cast<uint16_t>(halves));
+    return Element<DType::kF16>::Decode(static_cast<uint16_t>(halves));
   }
   static LOCKSTEP_BODY Bits Encode(Wide value) {
     uint16_t pair;
@@ -113,6 +130,11 @@ struct F8E5M2 : Narrow<DType::kF8E5M2, Float8E5M2, uint8_t, 0x7C> {
   }
 #endif
 };
+
+// F16, BF16, F32 and so on.
+#define LOCKSTEP_DTYPE_NARROW(number, id, ...) using id = Element<DType::k##id>;
+#define LOCKSTEP_DTYPE_FLOAT(...) LOCKSTEP_DTYPE_NARROW(__VA_ARGS__)
+#include "base/types/dtypes.inc"
 
 template <typename Format>
 LOCKSTEP_BODY bool IsFinite(typename Format::Bits bits) {

@@ -34,21 +34,18 @@ bool MakeInteger(double value, void* element) {
 
 bool MakeWhole(DType dtype, double value, void* element) {
   switch (dtype) {
-    case DType::kBool:
-      return (value == 0 || value == 1) && MakeInteger<uint8_t>(value, element);
-    case DType::kU8:
-      return MakeInteger<uint8_t>(value, element);
-    case DType::kI8:
-      return MakeInteger<int8_t>(value, element);
-    case DType::kI32:
-      return MakeInteger<int32_t>(value, element);
-    case DType::kU32:
-      return MakeInteger<uint32_t>(value, element);
-    case DType::kI64:
-      return MakeInteger<int64_t>(value, element);
-    default:
-      return MakeInteger<uint64_t>(value, element);
+#define LOCKSTEP_DTYPE_BOOL(number, id, name, Type) \
+  case DType::k##id:                                \
+    return (value == 0 || value == 1) && MakeInteger<Type>(value, element);
+#define LOCKSTEP_DTYPE_INTEGER(number, id, name, Type) \
+  case DType::k##id:                                   \
+    return MakeInteger<Type>(value, element);
+#define LOCKSTEP_DTYPE(number, id, name, Kind) \
+  case DType::k##id:                           \
+    break;
+#include "base/types/dtypes.inc"
   }
+  return false;
 }
 
 absl::Status MakeElement(DType dtype, double value, void* element) {

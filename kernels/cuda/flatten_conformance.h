@@ -135,8 +135,8 @@ class FlattenConformance : public KernelConformance {
 };
 
 TEST_P(FlattenConformance, BothWaysBetweenAllFloats) {
-  for (const DType to : kFloats) {
-    for (const DType from : kFloats) {
+  for (const DType to : kFloatDTypes) {
+    for (const DType from : kFloatDTypes) {
       for (const double factor : {1.0, 0.125, 1.0 / 3}) {
         const Layout layout = RandomLayout(20, 20000);
         Flattens(to, from, factor, layout);
@@ -176,8 +176,7 @@ TEST_P(FlattenConformance, LargePiecesInSeveralBlocks) {
 
 // Zeros where there is no view, and values that are written in the same launch.
 TEST_P(FlattenConformance, ZerosAndValuesGoAlong) {
-  for (const DType to : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64, DType::kF8E4M3, DType::kF8E5M2,
-                         DType::kComplex64, DType::kComplex128}) {
+  for (const DType to : kFloatAndComplexDTypes) {
     for (const size_t values : {1, 4, 5, 300, 1500}) {
       SCOPED_TRACE(testing::Message() << Name(to) << ", " << values << " values");
       rig_->Reset();
@@ -206,7 +205,7 @@ TEST_P(FlattenConformance, ZerosAndValuesGoAlong) {
       for (const BucketEntry& entry : entries) {
         uint8_t* const target = expected.data() + entry.index * size;
         std::fill_n(target, size, 0);
-        const DType real = to == DType::kComplex64 ? DType::kF32 : to == DType::kComplex128 ? DType::kF64 : to;
+        const DType real = RealOf(to);
         ReferenceCast(real, target, DType::kF32, &entry.value, 1, 1);
       }
       ExpectSameBytes(flat.Read(), expected, size);
@@ -247,7 +246,7 @@ TEST_P(FlattenConformance, StridedViewsOfSeveralDTypes) {
       contents.reserve(kViews);
       for (size_t i = 0; i < kViews; ++i) {
         const Shape& shape = shapes[i % shapes.size()];
-        const DType dtype = IsFloat(flat_dtype) ? kFloats[Below(6)] : flat_dtype;
+        const DType dtype = IsFloat(flat_dtype) ? kFloatDTypes[Below(std::size(kFloatDTypes))] : flat_dtype;
         contents.push_back(TestElements(dtype, 42000, random_));
         arrays.push_back(std::make_unique<DeviceBytes>(*rig_, contents.back(), AnyOffset(dtype)));
         views.push_back(DeviceView(arrays.back()->data(), dtype, shape.shape, shape.strides));

@@ -34,8 +34,8 @@ class FlattenMatrixConformance : public FlattenConformance {
   // All that exist: between floats, of complex numbers by a factor, and what is only moved.
   static std::vector<Conversion> Conversions() {
     std::vector<Conversion> conversions;
-    for (const DType to : kFloats) {
-      for (const DType from : kFloats) conversions.push_back({to, from, 1.0 / 3});
+    for (const DType to : kFloatDTypes) {
+      for (const DType from : kFloatDTypes) conversions.push_back({to, from, 1.0 / 3});
     }
     for (const DType dtype : {DType::kComplex64, DType::kComplex128}) conversions.push_back({dtype, dtype, 0.25});
     for (const DType dtype : kAllDTypes) conversions.push_back({dtype, dtype, 1});

@@ -42,10 +42,9 @@ TEST_P(GateConformance, GateDecidesByTheTail) {
       {0, 0.75, {1, 0, 0}, true, 1.0 / 3}, {0, NAN, {1, NAN, 0}, true, 1.0 / 3}, {NAN, 0, {1, 1, 1}, false, 0},
       {2, 3, {1, 1, 1}, true, 0},
   };
-  for (const DType wire : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64, DType::kF8E4M3, DType::kF8E5M2,
-                           DType::kComplex64, DType::kComplex128}) {
+  for (const DType wire : kFloatAndComplexDTypes) {
     const DType to = IsComplex(wire) ? wire : DType::kF32;
-    const DType real = wire == DType::kComplex64 ? DType::kF32 : wire == DType::kComplex128 ? DType::kF64 : wire;
+    const DType real = RealOf(wire);
     for (size_t c = 0; c < cases.size(); ++c) {
       SCOPED_TRACE(testing::Message() << Name(wire) << ", case " << c);
       rig_->Reset();

@@ -29,12 +29,9 @@ struct HostEntry {
 const KernelTable& HostExecutor::kernels() const {
   static const KernelTable table = [] {
     KernelTable kernels = {};
-    AddTransfersTo<HostEntry, F16>(kernels);
-    AddTransfersTo<HostEntry, BF16>(kernels);
-    AddTransfersTo<HostEntry, F32>(kernels);
-    AddTransfersTo<HostEntry, F64>(kernels);
-    AddTransfersTo<HostEntry, F8E4M3>(kernels);
-    AddTransfersTo<HostEntry, F8E5M2>(kernels);
+#define LOCKSTEP_DTYPE_NARROW(number, id, ...) AddTransfersTo<HostEntry, id>(kernels);
+#define LOCKSTEP_DTYPE_FLOAT(...) LOCKSTEP_DTYPE_NARROW(__VA_ARGS__)
+#include "base/types/dtypes.inc"
     AddChecks<HostEntry>(kernels);
     AddFills<HostEntry>(kernels);
     return kernels;

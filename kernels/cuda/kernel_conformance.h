@@ -28,9 +28,6 @@ namespace cuda {
 
 using Bytes = std::vector<uint8_t>;
 
-inline constexpr DType kFloats[] = {DType::kF16, DType::kBF16,   DType::kF32,
-                                    DType::kF64, DType::kF8E4M3, DType::kF8E5M2};
-
 // Around vectors, units of blocks and blocks.
 inline constexpr size_t kSizes[] = {0, 1, 2, 3, 15, 16, 17, 64, 255, 257, 1000, 1024, 4095, 4096, 4097, 16383, 20000};
 

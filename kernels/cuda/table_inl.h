@@ -4,6 +4,7 @@
 #ifndef KERNELS_CUDA_TABLE_INL_H_
 #define KERNELS_CUDA_TABLE_INL_H_
 
+#include "base/types/dtype.h"
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/array_inl.h"
 #include "kernels/cuda/elements_inl.h"
@@ -28,12 +29,9 @@ void AddTransfer(KernelTable& table) {
 
 template <template <typename> class Entry, typename To>
 void AddTransfersTo(KernelTable& table) {
-  AddTransfer<Entry, To, F16>(table);
-  AddTransfer<Entry, To, BF16>(table);
-  AddTransfer<Entry, To, F32>(table);
-  AddTransfer<Entry, To, F64>(table);
-  AddTransfer<Entry, To, F8E4M3>(table);
-  AddTransfer<Entry, To, F8E5M2>(table);
+#define LOCKSTEP_DTYPE_NARROW(number, id, ...) AddTransfer<Entry, To, id>(table);
+#define LOCKSTEP_DTYPE_FLOAT(...) LOCKSTEP_DTYPE_NARROW(__VA_ARGS__)
+#include "base/types/dtypes.inc"
 }
 
 template <template <typename> class Entry, typename Format>
@@ -43,12 +41,9 @@ void AddCheck(KernelTable& table) {
 
 template <template <typename> class Entry>
 void AddChecks(KernelTable& table) {
-  AddCheck<Entry, F16>(table);
-  AddCheck<Entry, BF16>(table);
-  AddCheck<Entry, F32>(table);
-  AddCheck<Entry, F64>(table);
-  AddCheck<Entry, F8E4M3>(table);
-  AddCheck<Entry, F8E5M2>(table);
+#define LOCKSTEP_DTYPE_NARROW(number, id, ...) AddCheck<Entry, id>(table);
+#define LOCKSTEP_DTYPE_FLOAT(...) LOCKSTEP_DTYPE_NARROW(__VA_ARGS__)
+#include "base/types/dtypes.inc"
 }
 
 template <template <typename> class Entry>

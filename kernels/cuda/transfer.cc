@@ -20,27 +20,27 @@ TransferHeader Begin(const TransferSetup& setup) {
   return header;
 }
 
+constexpr DType FloatOfSize(size_t bytes) {
+  return bytes == 1 ? DType::kF8E5M2 : bytes == 2 ? DType::kF16 : bytes == 4 ? DType::kF32 : DType::kF64;
+}
+
 }  // namespace
 
 RealForm RealFormOf(DType dtype) {
   switch (dtype) {
-    case DType::kBool:
-    case DType::kU8:
-    case DType::kI8:
-      return {DType::kF8E5M2, 1};
-    case DType::kI32:
-    case DType::kU32:
-      return {DType::kF32, 1};
-    case DType::kI64:
-    case DType::kU64:
-      return {DType::kF64, 1};
-    case DType::kComplex64:
-      return {DType::kF32, 2};
-    case DType::kComplex128:
-      return {DType::kF64, 2};
-    default:
-      return {dtype, 1};
+#define LOCKSTEP_DTYPE_BOOL(number, id, name, Type) \
+  case DType::k##id:                                \
+    return {FloatOfSize(sizeof(Type)), 1};
+#define LOCKSTEP_DTYPE_INTEGER(...) LOCKSTEP_DTYPE_BOOL(__VA_ARGS__)
+#define LOCKSTEP_DTYPE_COMPLEX(number, id, name, Part, part) \
+  case DType::k##id:                                         \
+    return {DType::k##part, 2};
+#define LOCKSTEP_DTYPE(number, id, name, Kind) \
+  case DType::k##id:                           \
+    break;
+#include "base/types/dtypes.inc"
   }
+  return {dtype, 1};
 }
 
 template <size_t kBytes>

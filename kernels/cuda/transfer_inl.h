@@ -111,23 +111,19 @@ LOCKSTEP_BODY double DecodeAt(const void* tail, uint64_t index) {
 
 LOCKSTEP_BODY double TailValue(const Gate& gate, uint32_t entry) {
   switch (gate.dtype) {
-    case DType::kF16:
-      return DecodeAt<F16>(gate.tail, entry);
-    case DType::kBF16:
-      return DecodeAt<BF16>(gate.tail, entry);
-    case DType::kF32:
-      return DecodeAt<F32>(gate.tail, entry);
-    case DType::kF64:
-      return DecodeAt<F64>(gate.tail, entry);
-    case DType::kF8E4M3:
-      return DecodeAt<F8E4M3>(gate.tail, entry);
-    case DType::kF8E5M2:
-      return DecodeAt<F8E5M2>(gate.tail, entry);
-    case DType::kComplex64:
-      return DecodeAt<F32>(gate.tail, uint64_t{2} * entry);
-    default:
-      return DecodeAt<F64>(gate.tail, uint64_t{2} * entry);
+#define LOCKSTEP_DTYPE_NARROW(number, id, ...) \
+  case DType::k##id:                           \
+    return DecodeAt<id>(gate.tail, entry);
+#define LOCKSTEP_DTYPE_FLOAT(...) LOCKSTEP_DTYPE_NARROW(__VA_ARGS__)
+#define LOCKSTEP_DTYPE_COMPLEX(number, id, name, Part, part) \
+  case DType::k##id:                                         \
+    return DecodeAt<part>(gate.tail, uint64_t{2} * entry);
+#define LOCKSTEP_DTYPE(number, id, name, Kind) \
+  case DType::k##id:                           \
+    break;
+#include "base/types/dtypes.inc"
   }
+  return 0;  // unreachable: CheckGate() has seen it
 }
 
 // By what the piece is multiplied, or that it stays as it is.

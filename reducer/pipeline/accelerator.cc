@@ -25,9 +25,15 @@ absl::StatusOr<Accelerator> FindAccelerator(const Communicator& communicator, De
   }
   const kernels::BucketKernels* const other = replaced.load();
   if (other != nullptr) return Accelerator{communicator.accelerator(), other};
-  // Not at their first launch, which may be in the middle of a collective.
-  LOCKSTEP_RETURN_IF_ERROR(kernels::cuda::Preload(id.index));
-  return Accelerator{communicator.accelerator(), kernels::CudaBucketKernels()};
+  switch (id.kind) {
+    case DeviceKind::kCuda:
+      // Not at their first launch, which may be in the middle of a collective.
+      LOCKSTEP_RETURN_IF_ERROR(kernels::cuda::Preload(id.index));
+      return Accelerator{communicator.accelerator(), kernels::CudaBucketKernels()};
+    case DeviceKind::kHost:
+      break;
+  }
+  return absl::UnimplementedError(absl::StrCat("there are no kernels for gradients on ", Name(id)));
 }
 
 void ReplaceKernelsForTesting(const kernels::BucketKernels* kernels) { replaced = kernels; }

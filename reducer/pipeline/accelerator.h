@@ -15,7 +15,8 @@ struct Accelerator {
   const kernels::BucketKernels* kernels = nullptr;  // null on the host, which needs none
 };
 
-// The host, or the communicator's device. INVALID_ARGUMENT for any other.
+// The host, or the communicator's device. INVALID_ARGUMENT for any other; UNIMPLEMENTED for a kind of device that there are no
+// kernels for; errors of kernels/cuda/preload.h.
 absl::StatusOr<Accelerator> FindAccelerator(const Communicator& communicator, DeviceId id);
 
 // From now on devices that are not the host use these kernels, which are never destroyed.

@@ -195,9 +195,7 @@ TEST(LayOut, GivesASparseParameterATailAlone) {
 }
 
 TEST(LayOut, SendsRealFloatsInTheWiresDTypeAndAlignsBoth) {
-  const DType dtypes[] = {DType::kF16,    DType::kBF16,   DType::kF32,       DType::kF64,
-                          DType::kF8E4M3, DType::kF8E5M2, DType::kComplex64, DType::kComplex128};
-  for (const DType dtype : dtypes) {
+  for (const DType dtype : kFloatAndComplexDTypes) {
     for (const absl::optional<DType> wire : {absl::optional<DType>(), absl::optional<DType>(DType::kF16)}) {
       PlanRules rules = Caps({kUnlimited});
       rules.wire = wire;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 
 #include "base/types/dtype.h"
@@ -9,18 +10,8 @@
 
 namespace lockstep {
 int BucketTail::CountMax(DType dtype) {
-  switch (dtype) {
-    case DType::kF8E5M2:
-      return 8;
-    case DType::kF8E4M3:
-      return 16;
-    case DType::kBF16:
-      return 256;
-    case DType::kF16:
-      return 2048;
-    default:
-      return 1 << 24;
-  }
+  const int64_t float32_max = FormatOf(DType::kF32).whole_max();
+  return static_cast<int>(IsFloat(dtype) ? std::min(FormatOf(dtype).whole_max(), float32_max) : float32_max);
 }
 
 void BucketTail::Clear(size_t slots) { std::memset(begin_, 0, Elements(slots) * SizeOf(dtype_)); }

@@ -14,8 +14,6 @@
 namespace lockstep {
 namespace {
 
-constexpr DType kGradientTypes[] = {DType::kF16,    DType::kBF16,   DType::kF32,       DType::kF64,
-                                    DType::kF8E4M3, DType::kF8E5M2, DType::kComplex64, DType::kComplex128};
 constexpr size_t kSlots = 3;
 
 // A tail in memory that is full of something else at first.
@@ -61,7 +59,7 @@ Tail Reduced(DType dtype, int ranks, float one, double factor) {
 }
 
 TEST(BucketTail, EntriesAreApart) {
-  for (const DType dtype : kGradientTypes) {
+  for (const DType dtype : kFloatAndComplexDTypes) {
     SCOPED_TRACE(Name(dtype));
     const size_t entries[] = {BucketTail::kFailed, BucketTail::kJoined, BucketTail::kUnplanned,
                               BucketTail::Used(0), BucketTail::Used(1), BucketTail::Used(2)};
@@ -75,7 +73,7 @@ TEST(BucketTail, EntriesAreApart) {
 }
 
 TEST(BucketTail, ClearingLeavesNothing) {
-  for (const DType dtype : kGradientTypes) {
+  for (const DType dtype : kFloatAndComplexDTypes) {
     Tail tail(dtype, 1);
     for (size_t entry = 0; entry < BucketTail::Elements(kSlots); ++entry) tail->Set(entry);
     tail->Clear(kSlots);
@@ -84,7 +82,7 @@ TEST(BucketTail, ClearingLeavesNothing) {
 }
 
 TEST(BucketTail, CountsExactlyAsFarAsItsDTypeDoes) {
-  for (const DType dtype : kGradientTypes) {
+  for (const DType dtype : kFloatAndComplexDTypes) {
     SCOPED_TRACE(Name(dtype));
     const int ranks = std::min(BucketTail::CountMax(dtype), 3000);
     Tail sum(dtype, 1);
@@ -97,7 +95,7 @@ TEST(BucketTail, CountsExactlyAsFarAsItsDTypeDoes) {
 }
 
 TEST(BucketTail, BeyondThatItIsStillNotZero) {
-  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kF8E5M2}) {
+  for (const DType dtype : kNarrowDTypes) {
     SCOPED_TRACE(Name(dtype));
     const int max = BucketTail::CountMax(dtype);
     const Tail one = Reduced(dtype, 1, 1, 1);
@@ -114,7 +112,7 @@ TEST(BucketTail, BeyondThatItIsStillNotZero) {
 
 // `one` is n where the reduction multiplies by 1/n, as an average does and as a premultiplied sum may.
 TEST(BucketTail, CountsWhatTheReductionDivides) {
-  for (const DType dtype : kGradientTypes) {
+  for (const DType dtype : kFloatAndComplexDTypes) {
     for (int ranks = 1; ranks <= std::min(300, BucketTail::CountMax(dtype)); ++ranks) {
       Tail sum = Reduced(dtype, ranks, static_cast<float>(ranks), 1.0 / ranks);
       ASSERT_EQ(sum->Count(BucketTail::Used(0)), ranks) << Name(dtype);
@@ -125,7 +123,7 @@ TEST(BucketTail, CountsWhatTheReductionDivides) {
 }
 
 TEST(BucketTail, CountsWhateverItIsMultipliedBy) {
-  for (const DType dtype : kGradientTypes) {
+  for (const DType dtype : kFloatAndComplexDTypes) {
     for (const float factor : {0.25F, 1.5F, 3.0F, 7.0F, 48.0F}) {
       Tail sum = Reduced(dtype, 3, factor, 1.0 / factor);
       EXPECT_EQ(sum->Count(BucketTail::Used(0)), 3) << Name(dtype) << " times " << factor;

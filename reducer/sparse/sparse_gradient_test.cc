@@ -105,7 +105,7 @@ TEST(Coalesce, KeepsNarrowFloatsInFloat32UntilTheyAreSummed) {
 }
 
 TEST(Coalesce, ScalesAsADenseGradientIsScaled) {
-  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64, DType::kF8E4M3, DType::kF8E5M2}) {
+  for (const DType dtype : kFloatDTypes) {
     SCOPED_TRACE(Name(dtype));
     const std::vector<float> numbers = {1, -2.5, 3, 7, 0.3F, 100};
     std::vector<char> values(numbers.size() * SizeOf(dtype));

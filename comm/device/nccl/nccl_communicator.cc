@@ -103,6 +103,9 @@ absl::StatusOr<std::shared_ptr<NcclComm>> ConnectOver(Communicator* setup, const
 
 absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(HostPart host, Device* device,
                                                                            const NcclCommunicatorOptions& options) {
+  if (device->id().kind != DeviceKind::kCuda) {
+    return absl::UnimplementedError(absl::StrCat("NCCL is for CUDA's devices, and this one is ", Name(device->id())));
+  }
   if (options.deterministic) {
     return absl::UnimplementedError(
         "NCCL does not promise the order in which it adds: deterministic mode has the back end staged");

@@ -15,7 +15,7 @@ namespace {
 
 using Kind = NcclCall::Kind;
 
-// What NCCL adds up: `parts` of these make an element.
+// What NCCL adds up: `parts` of these make an element; 0 where it has none.
 struct Elements {
   nccl::DataType type;
   int parts = 1;
@@ -69,9 +69,12 @@ nccl::RedOp OpOf(DType dtype, ReduceOp op) {
     case ReduceOp::kOr:
     case ReduceOp::kMax:
       return nccl::kMax;
-    default:
-      return is_bool ? nccl::kMax : nccl::kSum;
+    case ReduceOp::kSum:
+    case ReduceOp::kPremulSum:
+    case ReduceOp::kXor:
+      break;
   }
+  return is_bool ? nccl::kMax : nccl::kSum;
 }
 
 template <typename T>
@@ -93,9 +96,16 @@ void StoreFactor(double factor, NcclCall* call) {
       return Store(Float8E4M3(static_cast<float>(factor)), call);
     case nccl::kFloat8e5m2:
       return Store(Float8E5M2(static_cast<float>(factor)), call);
-    default:
-      return Store(static_cast<float>(factor), call);
+    case nccl::kFloat32:
+    case nccl::kInt8:
+    case nccl::kUint8:
+    case nccl::kInt32:
+    case nccl::kUint32:
+    case nccl::kInt64:
+    case nccl::kUint64:
+      break;
   }
+  Store(static_cast<float>(factor), call);
 }
 
 char* At(void* vector, int64_t offset) { return static_cast<char*>(vector) + offset; }
@@ -237,7 +247,8 @@ absl::Status NcclSupports(Collective collective, DType dtype, ReduceOp op, bool 
   const bool is_float8 = dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2;
   const bool scales_float8 = is_float8 && (op == ReduceOp::kAvg || op == ReduceOp::kPremulSum);
   const bool new_float8 = is_float8 && !has_float8;
-  if (bitwise || scales_float8 || new_float8 || (IsComplex(dtype) && op == ReduceOp::kProd)) {
+  if (ElementsOf(dtype).parts == 0 || bitwise || scales_float8 || new_float8 ||
+      (IsComplex(dtype) && op == ReduceOp::kProd)) {
     return absl::UnimplementedError(absl::StrCat(Name(collective), ": NCCL has no ", Name(op), " of ", Name(dtype),
                                                  new_float8 && !scales_float8 ? " before 2.24" : ""));
   }

@@ -95,8 +95,7 @@ TEST(NcclPlanTest, EverySendHasItsReceive) {
 }
 
 TEST(NcclPlanTest, AFactorIsEncodedAsTheElementsAre) {
-  for (const DType dtype : {DType::kF8E4M3, DType::kF8E5M2, DType::kF16, DType::kBF16, DType::kF32, DType::kF64,
-                            DType::kComplex64, DType::kComplex128}) {
+  for (const DType dtype : kFloatAndComplexDTypes) {
     float data[4];
     CollectiveRequest request;
     request.collective = Collective::kAllReduce;
@@ -109,7 +108,7 @@ TEST(NcclPlanTest, AFactorIsEncodedAsTheElementsAre) {
     ASSERT_THAT(calls, SizeIs(1));
     EXPECT_TRUE(calls[0].scaled);
     EXPECT_EQ(calls[0].count, IsComplex(dtype) ? 4u : 2u);
-    const DType part = dtype == DType::kComplex64 ? DType::kF32 : dtype == DType::kComplex128 ? DType::kF64 : dtype;
+    const DType part = RealOf(dtype);
     uint64_t code = 0;
     std::memcpy(&code, calls[0].factor.data(), SizeOf(part));
     EXPECT_EQ(kernels::ReferenceDecode(part, code), -0.375) << Name(dtype);

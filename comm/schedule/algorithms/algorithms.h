@@ -68,55 +68,9 @@ class StepList {
   int32_t round_ = 0;
 };
 
-// All take a size of at least 2.
-Schedule RingAllReduce(const Place& place);
-Schedule RingAllGather(const Place& place);
-Schedule RingReduceScatter(const Place& place);
-Schedule RingReduce(const Place& place);
-Schedule RecursiveDoublingAllReduce(const Place& place);
-Schedule HalvingDoublingAllReduce(const Place& place);
-Schedule HalvingDoublingReduceScatter(const Place& place);
-Schedule OneShotAllReduce(const Place& place);
-Schedule OneShotReduce(const Place& place);
-Schedule OneShotAllGather(const Place& place);
-Schedule OneShotReduceScatter(const Place& place);
-Schedule TwoShotAllReduce(const Place& place);
-Schedule ChainAllReduce(const Place& place);
-Schedule ChainBroadcast(const Place& place);
-Schedule ChainReduce(const Place& place);
-Schedule BinomialBroadcast(const Place& place);
-Schedule BinomialReduce(const Place& place);
-Schedule BinomialGather(const Place& place);
-Schedule BinomialScatter(const Place& place);
-Schedule ScatterAllGatherBroadcast(const Place& place);
-Schedule BruckAllGather(const Place& place);
-Schedule BruckAllToAll(const Place& place);
-Schedule PairwiseAllToAll(const Place& place);
-Schedule LinearGather(const Place& place);
-Schedule LinearScatter(const Place& place);
-Schedule TwoLevelAllReduce(const Place& place);
-Schedule TwoLevelBroadcast(const Place& place);
-Schedule TwoLevelAllGather(const Place& place);
-Schedule TwoLevelReduceScatter(const Place& place);
-Schedule DisseminationBarrier(const Place& place);
-Schedule OnePassAllReduce(const Place& place);
-Schedule OnePassBroadcast(const Place& place);
-Schedule OnePassReduce(const Place& place);
-Schedule OnePassAllGather(const Place& place);
-Schedule OnePassReduceScatter(const Place& place);
-Schedule OnePassGather(const Place& place);
-Schedule OnePassScatter(const Place& place);
-Schedule OnePassAllToAll(const Place& place);
-Schedule OneLineAllReduce(const Place& place);
-Schedule OneLineBroadcast(const Place& place);
-Schedule OneLineReduce(const Place& place);
-Schedule OneLineAllGather(const Place& place);
-Schedule OneLineBarrier(const Place& place);
-Schedule StagedAllReduce(const Place& place);
-Schedule StagedAllGather(const Place& place);
-Schedule StagedReduceScatter(const Place& place);
-Schedule StagedAllToAll(const Place& place);
-Schedule StagedTwoShotAllReduce(const Place& place);
+// RingAllReduce() and so on, one for each schedule of the table. All take a size of at least 2.
+#define LOCKSTEP_SCHEDULE(collective, id, properties, proved) Schedule id##collective(const Place& place);
+#include "comm/schedule/algorithms.inc"
 
 }  // namespace algorithms
 }  // namespace lockstep

@@ -93,9 +93,15 @@ double WorkNs(const Step& step, double bytes, const Network& network) {
     case Step::Kind::kReduceMany:
       return bytes * (static_cast<double>(step.terms.size() - 1) * network.reduced_byte_ns +
                       static_cast<double>(step.more_targets.size()) * network.copied_byte_ns / 2);
-    default:
-      return bytes * network.reduced_byte_ns;
+    case Step::Kind::kSend:
+    case Step::Kind::kReceive:
+    case Step::Kind::kReceiveReduce:
+    case Step::Kind::kReduce:
+    case Step::Kind::kMeet:
+    case Step::Kind::kShare:
+      break;
   }
+  return bytes * network.reduced_byte_ns;
 }
 
 absl::StatusOr<double> SimulateByMemory(absl::Span<const Schedule> schedules, double bytes, const Network& network) {

@@ -56,11 +56,13 @@ absl::StatusOr<std::string> FormatPriceTable(const PriceTableOptions& options, C
   absl::StrAppendFormat(&text, "%-20s", "algorithm");
   for (int64_t bytes : sizes) absl::StrAppendFormat(&text, " %12s ", SizeText(bytes));
   CostModel costs(ranks, options.network);
-  Algorithms all, for_ordinary;
+  Algorithms all, for_shared, for_ordinary;
   for (Algorithm algorithm : AlgorithmsFor(collective)) {
     if (IsByMemory(algorithm) && (!options.share_memory || hosts > 1)) continue;
     all.push_back(algorithm);
-    if (algorithm != Algorithm::kOnePass) for_ordinary.push_back(algorithm);
+    if (Has(algorithm, algorithms::kOnlyByName)) continue;
+    for_shared.push_back(algorithm);
+    if (!Has(algorithm, algorithms::kDirect)) for_ordinary.push_back(algorithm);
   }
   for (Algorithm algorithm : all) {
     absl::StrAppendFormat(&text, "\n%-20s", Name(algorithm));
@@ -69,7 +71,7 @@ absl::StatusOr<std::string> FormatPriceTable(const PriceTableOptions& options, C
       const auto is_chosen_of = [&](const Algorithms& algorithms) {
         return Cheapest(algorithms, collective, bytes, &costs) == algorithm;
       };
-      const char mark = is_chosen_of(for_ordinary) ? '*' : is_chosen_of(all) ? '+' : ' ';
+      const char mark = is_chosen_of(for_ordinary) ? '*' : is_chosen_of(for_shared) ? '+' : ' ';
       absl::StrAppendFormat(&text, " %12s%c", std::isinf(us) ? "-" : absl::StrFormat("%.1f", us), mark);
     }
   }
@@ -163,12 +165,19 @@ absl::StatusOr<double> ParseLatency(absl::string_view text) {
 }
 
 absl::StatusOr<LinkCosts> ParseLocalLink(absl::string_view text) {
-  if (text == "tcp") return kTcpOnOneHost;
-  if (text == "libfabric") return kLibfabricOnOneHost;
-  if (text == "shared_memory") return kSharedMemory;
-  if (text == "loopback") return kLoopback;
-  return absl::InvalidArgumentError(
-      absl::StrCat("no link class '", text, "' inside a host; known are tcp, libfabric, shared_memory, loopback"));
+  constexpr struct {
+    const char* name;
+    LinkCosts costs;
+  } kLocalLinks[] = {{"tcp", kTcpOnOneHost},
+                     {"libfabric", kLibfabricOnOneHost},
+                     {"shared_memory", kSharedMemory},
+                     {"loopback", kLoopback}};
+  std::string known;
+  for (const auto& link : kLocalLinks) {
+    if (text == link.name) return link.costs;
+    absl::StrAppend(&known, known.empty() ? "" : ", ", link.name);
+  }
+  return absl::InvalidArgumentError(absl::StrCat("no link class '", text, "' inside a host; known are ", known));
 }
 
 }  // namespace lockstep

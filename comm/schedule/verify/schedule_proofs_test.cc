@@ -1,5 +1,7 @@
 // The proof of all schedules that this library makes: every collective, every algorithm, in place and out of place, for
-// every size up to 64 and for some as large as kLargestWorlds says. What the verifier refuses is in verifier_test.cc.
+// every size up to 64 and for some as large as comm/schedule/algorithms.inc says. What the verifier refuses is in verifier_test.cc.
+//
+// A test of its own for each row, so that --test_filter can name one, or leave out the large worlds: docs/contributing.md.
 
 #include <algorithm>
 #include <iterator>
@@ -17,7 +19,7 @@
 namespace lockstep {
 namespace {
 
-constexpr int kSizeMax = 64;
+constexpr int kSmall = 17, kSizeMax = 64;
 
 std::string Describe(Collective collective, Algorithm algorithm, int size, int root, bool in_place) {
   return Name(collective) + " by " + Name(algorithm) + ", " + std::to_string(size) + " ranks, root " +
@@ -54,117 +56,71 @@ std::vector<int> Roots(Collective collective, int size) {
   return roots;
 }
 
-class ShippedSchedules : public ::testing::TestWithParam<Collective> {};
+// A row of the table.
+struct Shipped {
+  Collective collective;
+  Algorithm algorithm;
+  int proved;  // ranks
 
-TEST_P(ShippedSchedules, AreProvedForEverySizeUpTo64) {
-  for (Algorithm algorithm : AlgorithmsFor(GetParam())) {
-    for (int size = 1; size <= kSizeMax; ++size) {
-      for (int root : Roots(GetParam(), size)) ExpectProved(GetParam(), algorithm, size, root);
+  bool by_hosts() const { return Has(algorithm, algorithms::kByHosts); }
+};
+constexpr Shipped kShipped[] = {
+#define LOCKSTEP_SCHEDULE(collective, id, properties, proved) {Collective::k##collective, Algorithm::k##id, proved},
+#include "comm/schedule/algorithms.inc"
+};
+
+std::string TestName(const ::testing::TestParamInfo<Shipped>& info) {
+  return Name(info.param.collective) + "_by_" + Name(info.param.algorithm);
+}
+
+class ShippedSchedules : public ::testing::TestWithParam<Shipped> {
+ protected:
+  static void ExpectProvedForSizes(int first, int last) {
+    const Shipped& shipped = GetParam();
+    for (int size = first; size <= last; ++size) {
+      for (int root : Roots(shipped.collective, size)) ExpectProved(shipped.collective, shipped.algorithm, size, root);
       if (HasFatalFailure()) return;
     }
   }
-}
-
-INSTANTIATE_TEST_SUITE_P(Collectives, ShippedSchedules, ::testing::ValuesIn(AllCollectives()),
-                         [](const auto& info) { return Name(info.param); });
-
-// Steps of all ranks, or blocks of all ranks' vectors, grow with the square of the size for most algorithms, and so does
-// what the verifier has to look at: each is proved as far as it takes seconds.
-struct LargestWorld {
-  Collective collective;
-  Algorithm algorithm;
-  int size;
-};
-constexpr LargestWorld kLargestWorlds[] = {
-    {Collective::kAllReduce, Algorithm::kRecursiveDoubling, 4096},
-    {Collective::kAllReduce, Algorithm::kChain, 4096},
-    {Collective::kBroadcast, Algorithm::kBinomial, 4096},
-    {Collective::kBroadcast, Algorithm::kChain, 4096},
-    {Collective::kBroadcast, Algorithm::kTwoLevel, 4096},
-    {Collective::kBroadcast, Algorithm::kOnePass, 4096},
-    {Collective::kBroadcast, Algorithm::kOneLine, 4096},
-    {Collective::kReduce, Algorithm::kBinomial, 4096},
-    {Collective::kReduce, Algorithm::kRing, 4096},
-    {Collective::kReduce, Algorithm::kChain, 4096},
-    {Collective::kReduce, Algorithm::kOneShot, 4096},
-    {Collective::kReduce, Algorithm::kOneLine, 4096},
-    {Collective::kGather, Algorithm::kLinear, 4096},
-    {Collective::kGather, Algorithm::kBinomial, 4096},
-    {Collective::kGather, Algorithm::kOnePass, 4096},
-    {Collective::kScatter, Algorithm::kLinear, 4096},
-    {Collective::kScatter, Algorithm::kBinomial, 4096},
-    {Collective::kScatter, Algorithm::kOnePass, 4096},
-    {Collective::kBarrier, Algorithm::kDissemination, 4096},
-    {Collective::kBarrier, Algorithm::kOneLine, 4096},
-    {Collective::kAllReduce, Algorithm::kHalvingDoubling, 2048},
-    {Collective::kAllReduce, Algorithm::kOneLine, 2048},
-    {Collective::kAllReduce, Algorithm::kStaged, 2048},
-    {Collective::kReduce, Algorithm::kOnePass, 2048},
-    {Collective::kAllGather, Algorithm::kBruck, 2048},
-    {Collective::kReduceScatter, Algorithm::kOnePass, 2048},
-    {Collective::kReduceScatter, Algorithm::kHalvingDoubling, 1000},
-    {Collective::kAllReduce, Algorithm::kOnePass, 1000},
-    {Collective::kBroadcast, Algorithm::kScatterAllGather, 1000},
-    {Collective::kAllGather, Algorithm::kRing, 1000},
-    {Collective::kAllGather, Algorithm::kOneShot, 1000},
-    {Collective::kAllGather, Algorithm::kTwoLevel, 1000},
-    {Collective::kAllGather, Algorithm::kOnePass, 1000},
-    {Collective::kAllGather, Algorithm::kOneLine, 1000},
-    {Collective::kAllGather, Algorithm::kStaged, 1000},
-    {Collective::kReduceScatter, Algorithm::kOneShot, 1000},
-    {Collective::kReduceScatter, Algorithm::kTwoLevel, 1000},
-    {Collective::kReduceScatter, Algorithm::kStaged, 1000},
-    {Collective::kAllToAll, Algorithm::kPairwise, 1000},
-    {Collective::kAllToAll, Algorithm::kOnePass, 1000},
-    {Collective::kAllToAll, Algorithm::kStaged, 1000},
-    {Collective::kAllReduce, Algorithm::kOneShot, 512},
-    {Collective::kAllReduce, Algorithm::kRing, 512},
-    {Collective::kAllReduce, Algorithm::kTwoShot, 512},
-    {Collective::kAllReduce, Algorithm::kTwoLevel, 512},
-    {Collective::kAllReduce, Algorithm::kStagedTwoShot, 512},
-    {Collective::kReduceScatter, Algorithm::kRing, 512},
-    {Collective::kAllToAll, Algorithm::kBruck, 255},
 };
 
-class ShippedSchedulesOfLargeWorlds : public ::testing::TestWithParam<LargestWorld> {};
+TEST_P(ShippedSchedules, AreProvedInSmallWorlds) { ExpectProvedForSizes(1, kSmall); }
+
+TEST_P(ShippedSchedules, AreProvedForEverySizeUpTo64) { ExpectProvedForSizes(kSmall + 1, kSizeMax); }
 
 // Both ways up to 255 ranks; beyond, in place, where more can go wrong. Where hosts matter they have eight ranks, the last one fewer.
-TEST_P(ShippedSchedulesOfLargeWorlds, AreProved) {
-  const auto [collective, algorithm, largest] = GetParam();
-  const auto hosts = [algorithm = algorithm](int size) {
-    return algorithm == Algorithm::kTwoLevel ? Consecutive(size, 8) : Topology();
-  };
-  for (const int size : {100, 127, 128, 255}) ExpectProved(collective, algorithm, size, /*root=*/0, hosts(size));
+TEST_P(ShippedSchedules, AreProvedInLargeWorlds) {
+  const Shipped& shipped = GetParam();
+  const auto hosts = [&](int size) { return shipped.by_hosts() ? Consecutive(size, 8) : Topology(); };
+  for (const int size : {100, 127, 128, 255}) {
+    ExpectProved(shipped.collective, shipped.algorithm, size, /*root=*/0, hosts(size));
+  }
   for (const int size : {512, 1000, 2048, 4096}) {
-    if (size > largest) break;
-    SCOPED_TRACE(Describe(collective, algorithm, size, /*root=*/0, /*in_place=*/true));
-    LOCKSTEP_EXPECT_OK(Verify(BuildAll(collective, algorithm, size, /*root=*/0, hosts(size)), /*in_place=*/true));
+    if (size > shipped.proved) break;
+    SCOPED_TRACE(Describe(shipped.collective, shipped.algorithm, size, /*root=*/0, /*in_place=*/true));
+    LOCKSTEP_EXPECT_OK(
+        Verify(BuildAll(shipped.collective, shipped.algorithm, size, /*root=*/0, hosts(size)), /*in_place=*/true));
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ShippedSchedulesOfLargeWorlds, ::testing::ValuesIn(kLargestWorlds), [](const auto& info) {
-  return Name(info.param.collective) + "_by_" + Name(info.param.algorithm);
-});
+INSTANTIATE_TEST_SUITE_P(All, ShippedSchedules, ::testing::ValuesIn(kShipped), TestName);
 
-TEST(LargestWorlds, AreKnownOfEveryAlgorithm) {
-  for (Collective collective : AllCollectives()) {
-    for (Algorithm algorithm : AlgorithmsFor(collective)) {
-      EXPECT_EQ(std::count_if(std::begin(kLargestWorlds), std::end(kLargestWorlds),
-                              [&](const LargestWorld& world) {
-                                return world.collective == collective && world.algorithm == algorithm;
-                              }),
-                1)
-          << Name(collective) << " by " << Name(algorithm);
-    }
-  }
+std::vector<Shipped> ShippedByHosts() {
+  std::vector<Shipped> found;
+  std::copy_if(std::begin(kShipped), std::end(kShipped), std::back_inserter(found),
+               [](const Shipped& shipped) { return shipped.by_hosts(); });
+  return found;
 }
 
-class TwoLevelSchedules : public ::testing::TestWithParam<Collective> {};
+class SchedulesByHosts : public ::testing::TestWithParam<Shipped> {
+ protected:
+  static void ExpectProvedForSizes(int first, int last);
+};
 
 // As many ranks on each host, in order or dealt out, for every number of hosts that allows it; and hosts of all sizes, their ranks
 // strewn over the world.
-TEST_P(TwoLevelSchedules, AreProvedOnEveryLayoutOfHosts) {
-  for (int size = 1; size <= kSizeMax; ++size) {
+void SchedulesByHosts::ExpectProvedForSizes(int first, int last) {
+  for (int size = first; size <= last; ++size) {
     std::vector<Topology> layouts;
     for (int hosts = 1; hosts <= size; ++hosts) {
       if (size % hosts != 0) continue;
@@ -173,22 +129,23 @@ TEST_P(TwoLevelSchedules, AreProvedOnEveryLayoutOfHosts) {
     }
     for (int hosts = 2; hosts < size; hosts += 1 + hosts / 2) layouts.push_back(Strewn(size, hosts));
     for (const Topology& layout : layouts) {
-      for (const int root : Roots(GetParam(), size)) {
-        ExpectProved(GetParam(), Algorithm::kTwoLevel, size, root, layout);
+      for (const int root : Roots(GetParam().collective, size)) {
+        ExpectProved(GetParam().collective, GetParam().algorithm, size, root, layout);
         if (HasFatalFailure()) return;
       }
     }
   }
 }
 
-TEST_P(TwoLevelSchedules, AreProvedForManyHosts) {
-  ExpectProved(GetParam(), Algorithm::kTwoLevel, 250, 7, Strewn(250, 37));
+TEST_P(SchedulesByHosts, AreProvedOnEveryLayoutOfHostsInSmallWorlds) { ExpectProvedForSizes(1, kSmall); }
+
+TEST_P(SchedulesByHosts, AreProvedOnEveryLayoutOfHosts) { ExpectProvedForSizes(kSmall + 1, kSizeMax); }
+
+TEST_P(SchedulesByHosts, AreProvedForManyHosts) {
+  ExpectProved(GetParam().collective, GetParam().algorithm, 250, 7, Strewn(250, 37));
 }
 
-INSTANTIATE_TEST_SUITE_P(Collectives, TwoLevelSchedules,
-                         ::testing::Values(Collective::kAllReduce, Collective::kBroadcast, Collective::kAllGather,
-                                           Collective::kReduceScatter),
-                         [](const auto& info) { return Name(info.param); });
+INSTANTIATE_TEST_SUITE_P(All, SchedulesByHosts, ::testing::ValuesIn(ShippedByHosts()), TestName);
 
 // The other side of ExpectProved: what is not said is not true either, at some size.
 TEST(FoldsInRankOrder, IsSaidOfAllAlgorithmsOfWhichItIsTrue) {

@@ -227,9 +227,15 @@ absl::Status SymbolicRun::MoveInto(int writer, int i, int reader) {
       own = Memory(schedule(writer), target, i);
       if (own == kUndefined) return Error(writer, "adds to a target that was never written");
       return CombineInto(writer, i, own, value);
-    default:
-      return Write(writer, i, value);
+    case Step::Kind::kSend:
+    case Step::Kind::kReceive:
+    case Step::Kind::kCopy:
+    case Step::Kind::kReduceMany:
+    case Step::Kind::kMeet:
+    case Step::Kind::kShare:
+      break;
   }
+  return Write(writer, i, value);
 }
 
 absl::Status SymbolicRun::Read(int id, const Operand& operand, int i, Id* value) {
