@@ -13,7 +13,7 @@
 #include "capi/handles.h"
 #include "capi/lockstep.h"
 #include "comm/communicator.h"
-#include "reducer/report/batch_statistics.h"
+#include "reducer/buffers/batch_statistics.h"
 
 namespace {
 

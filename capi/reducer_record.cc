@@ -8,8 +8,7 @@
 #include "capi/handles.h"
 #include "capi/lockstep.h"
 #include "reducer/reducer.h"
-#include "reducer/report/logging_data.h"
-#include "reducer/report/statistics.h"
+#include "reducer/report/reports.h"
 
 using lockstep::capi::CopyString;
 using lockstep::capi::Guard;
@@ -19,7 +18,12 @@ lockstep_error* lockstep_reducer_get_bucket_statistics(const lockstep_reducer* r
                                                        lockstep_bucket_statistics* out_statistics) {
   return Guard(reducer, [&]() -> absl::Status {
     if (out_statistics == nullptr) return NullArgument("out_statistics");
-    LOCKSTEP_ASSIGN_OR_RETURN(const lockstep::BucketStatistics last, reducer->reducer->bucket_statistics(bucket));
+    const lockstep::StepRecord& step = reducer->reducer->record().last;
+    if (bucket >= step.buckets.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("bucket ", bucket, " is out of range: the last step had ", step.buckets.size()));
+    }
+    const lockstep::BucketStatistics last = lockstep::Statistics(step, bucket);
     lockstep_bucket_statistics filled = {};
     filled.ready_ms = last.ready_ms;
     filled.launched_ms = last.launched_ms;
@@ -39,10 +43,10 @@ lockstep_error* lockstep_reducer_report(const lockstep_reducer* reducer, lockste
     if (out_text == nullptr) return NullArgument("out_text");
     switch (report) {
       case LOCKSTEP_REPORT_SUMMARY:
-        *out_text = CopyString(reducer->reducer->Summary());
+        *out_text = CopyString(lockstep::Summary(reducer->reducer->record()));
         return absl::OkStatus();
       case LOCKSTEP_REPORT_LOGGING_DATA:
-        *out_text = CopyString(lockstep::ToJson(reducer->reducer->logging_data()));
+        *out_text = CopyString(lockstep::LoggingData(reducer->reducer->record()));
         return absl::OkStatus();
     }
     return absl::InvalidArgumentError(absl::StrCat(report, " is no lockstep_report"));

@@ -19,10 +19,11 @@ absl::Status Communicator::CanCapture() const {
   return absl::FailedPreconditionError("the communicator has no device whose streams could be captured");
 }
 
-absl::Status Communicator::Enqueue(const CollectiveRequest& request, Stream* stream,
+absl::Status Communicator::Enqueue(const CollectiveRequest& request, Stream* stream, absl::AnyInvocable<void()> before,
                                    absl::AnyInvocable<void(const absl::Status&)> done) {
   LOCKSTEP_RETURN_IF_ERROR(CheckHeld(request.by_holder));
-  return stream->Enqueue([this, request = request, done = std::move(done)]() mutable {
+  return stream->Enqueue([this, request = request, before = std::move(before), done = std::move(done)]() mutable {
+    if (before) before();
     // The stream's order says when, whoever holds the communicator then.
     request.by_holder = true;
     done(Run(request));

@@ -205,11 +205,16 @@ class Communicator {
 
   // Carries out the collective in the order of a stream: after what was enqueued before, before what is enqueued later. An error
   // returned means that nothing was enqueued and `done` will not be called.
-  // On a stream of the host (buffers there, too) by the stream's own thread: `done` gets the result, on that thread, and the stream
+  // `before`, unless null, is called directly before the collective.
+  // On a stream of the host (buffers there, too) by the stream's own thread: it calls both, `done` gets the result, and the stream
   // itself takes no error from it. The request's counts stay borrowed until then.
-  // On a stream of device() `done` is called before this returns, once all is issued; a failure after that is status()'s to tell.
-  virtual absl::Status Enqueue(const CollectiveRequest& request, Stream* stream,
+  // On a stream of device() both are called before this returns, `done` once all is issued; a failure after that is status()'s to tell.
+  virtual absl::Status Enqueue(const CollectiveRequest& request, Stream* stream, absl::AnyInvocable<void()> before,
                                absl::AnyInvocable<void(const absl::Status&)> done);
+  absl::Status Enqueue(const CollectiveRequest& request, Stream* stream,
+                       absl::AnyInvocable<void(const absl::Status&)> done) {
+    return Enqueue(request, stream, nullptr, std::move(done));
+  }
 
   // From Hold to Release the order of collectives is the holder's affair: those of others (CollectiveRequest::by_holder is not set) and
   // what else is collective (Split, Allocate) are FAILED_PRECONDITION, before anything is issued. What was enqueued on a stream or

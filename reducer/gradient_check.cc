@@ -45,7 +45,7 @@ absl::Status GradientCheck::Gradient(size_t index, const TensorView& gradient, c
   const Parameter& parameter = parameters_[index];
   if (gradient.dtype() == parameter.dtype && gradient.device() == parameter.device &&
       LayoutFits(index, gradient, view)) {
-    return Place(index, gradient, "gradient");
+    return Place(index, gradient, view, "gradient");
   }
   return absl::InvalidArgumentError(absl::StrCat("mark_ready: the gradient ", gradient.ToString(), " does not match ",
                                                  Describe(index, parameter), " on ", Name(parameter.device)));
@@ -55,16 +55,24 @@ absl::Status GradientCheck::Target(size_t index, const TensorView& target, const
   const Parameter& parameter = parameters_[index];
   const bool dtype_fits = IsComplex(parameter.dtype) ? target.dtype() == parameter.dtype : IsFloat(target.dtype());
   if (dtype_fits && target.device() == parameter.device && LayoutFits(index, target, view)) {
-    return Place(index, target, "target");
+    return Place(index, target, view, "target");
   }
   return absl::InvalidArgumentError(absl::StrCat("mark_ready: the target ", target.ToString(), " does not fit ",
                                                  Describe(index, parameter), " on ", Name(parameter.device)));
 }
 
-absl::Status GradientCheck::Place(size_t index, const TensorView& tensor, absl::string_view what) const {
-  if (!pointers_) return absl::OkStatus();
-  return Annotate(CheckPointer(tensor.data(), tensor.device()),
-                  absl::StrCat("mark_ready: the ", what, " of ", Describe(index, parameters_[index])));
+absl::Status GradientCheck::Place(size_t index, const TensorView& tensor, const void* view,
+                                  absl::string_view what) const {
+  if (pointers_) {
+    LOCKSTEP_RETURN_IF_ERROR(
+        Annotate(CheckPointer(tensor.data(), tensor.device()),
+                 absl::StrCat("mark_ready: the ", what, " of ", Describe(index, parameters_[index]))));
+  }
+  if (memory_ == nullptr || tensor.elements() == 0 || !memory_->Holds(tensor.data())) return absl::OkStatus();
+  if (tensor.data() == view && tensor.dtype() == parameters_[index].dtype) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("mark_ready: ", Describe(index, parameters_[index]),
+                                                    " lies where its bucket view was before plan ", *plan_version_,
+                                                    ": ask for its view again"));
 }
 
 absl::Status GradientCheck::Sparse(size_t index, absl::Span<const int64_t> rows, const TensorView& values) const {

@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/device/tensor_view.h"
+#include "reducer/pipeline/bucket_memory.h"
 #include "reducer/plan/parameter.h"
 
 namespace lockstep {
@@ -22,12 +23,18 @@ class GradientCheck {
 
   // Whether it is looked at, too, if memory is where a gradient says. While nothing is checked.
   void set_pointers(bool pointers) { pointers_ = pointers; }
+  // In bucket views: the memory of the buckets, and the version of the plan by which they lie in it. Both outlive their use here. While
+  // nothing is checked.
+  void set_views(const BucketMemory* memory, const int64_t* plan_version) {
+    memory_ = memory;
+    plan_version_ = plan_version;
+  }
 
   // INVALID_ARGUMENT, naming the call, for an index out of range, an ignored parameter, or one of the other kind.
   absl::Status Index(size_t index, bool sparse, absl::string_view call) const;
 
   // INVALID_ARGUMENT saying what does not match. `view` is where the gradient lives in its bucket, or null: there one of a parameter
-  // whose strides leave gaps is row-major.
+  // whose strides leave gaps is row-major. FAILED_PRECONDITION for what lies in the buckets, and not there.
   absl::Status Gradient(size_t index, const TensorView& gradient, const void* view) const;
   // Where an average may go: any real float dtype will do (complex: the same).
   absl::Status Target(size_t index, const TensorView& target, const void* view) const;
@@ -35,10 +42,12 @@ class GradientCheck {
 
  private:
   bool LayoutFits(size_t index, const TensorView& gradient, const void* view) const;
-  absl::Status Place(size_t index, const TensorView& tensor, absl::string_view what) const;
+  absl::Status Place(size_t index, const TensorView& tensor, const void* view, absl::string_view what) const;
 
   const absl::Span<const Parameter> parameters_;
   bool pointers_ = false;
+  const BucketMemory* memory_ = nullptr;  // null: gradients do not live in buckets
+  const int64_t* plan_version_ = nullptr;
   // By parameter; only their geometry is looked at. Nothing for ignored ones.
   std::vector<TensorView> like_;
   std::vector<TensorView> like_in_bucket_;

@@ -10,6 +10,7 @@
 #include "reducer/plan/plan_text.h"
 
 namespace lockstep {
+
 char* Reducer::ViewAt(size_t index) const {
   if (!options_.gradient_as_bucket_view || buckets().empty() || index >= plan_.locations.size()) return nullptr;
   const BucketPlan::Location location = plan_.locations[index];
@@ -36,7 +37,7 @@ absl::Status Reducer::PrepareStep() {
   }
   // The same step on all ranks, whenever each comes to know: by then all do.
   if (planned_in_ == 0 || next < planned_in_ + (runs_ahead_ ? 2 : 1)) return absl::OkStatus();
-  LOCKSTEP_RETURN_IF_ERROR(FinishInFlight());
+  LOCKSTEP_RETURN_IF_ERROR(FinishAll(/*last_too=*/false));
   planned_in_ = 0;
   const BucketGroups groups = replanner_->Take();
   return groups.empty() ? absl::OkStatus() : Adopt(LayOut(parameters_, rules_, groups));
@@ -57,36 +58,34 @@ void Reducer::BecomeIdle() {
   if (std::exchange(holds_, false)) communicator_->Release();
 }
 
-void Reducer::EndWindow() {
-  marks_.EndWindow();
-  written_.Forget();
-}
-
 void Reducer::BeginStep(bool joined, char* replayed_tail) {
   state_ = State::kArmed;
   ending_ = false;
-  capturing_ = replayed_tail != nullptr;
-  checked_stream_ = nullptr;
-  next_bucket_ = 0;
   delayed_filled_ = false;
+  captures_.ForgetStream();
   ++step_;
   Event* const after = flight_->under_way ? pipeline_->ReleasedBy(*buckets().back()) : nullptr;
   flight_ = &next_flight();
   flight_->step = step_;
+  flight_->captured = replayed_tail != nullptr;
   flight_->outcome->Begin(step_);
-  pipeline_->Begin({flight_->outcome.get(), &flight_->recorder, step_, buckets().size(), replanner_->held(), joined,
+  pipeline_->Begin({flight_->outcome.get(), &flight_->record, step_, buckets().size(), replanner_->held(), joined,
                     replayed_tail, after});
-  log_->Publish(recorded_->last());
-  flight_->recorder.BackwardBegan(step_);
-  for (const std::unique_ptr<Bucket>& bucket : buckets()) bucket->Reset();
+  record_.Sample();
+  flight_->record.Begin(step_, plan_, std::exchange(forward_begin_, StepTime()));
+  // A complaint may come after every gradient has: the last bucket is to carry it.
+  const bool holds_last = options_.find_unused || options_.static_graph;
+  filler_.Begin(
+      {&plan_, buckets(), pipeline_.get(), communicator_, flight_->outcome.get(), &flight_->record, flight_->captured},
+      options_.overlap ? buckets().size() - holds_last : 0);
 }
 
 absl::Status Reducer::BeginBackward(const BackwardOptions& options) {
   LOCKSTEP_RETURN_IF_ERROR(CheckIdle("begin_backward"));
   const bool captured = options.sync && options.stream != nullptr && options.stream->capturing();
   // An earlier step may still be under way in our buckets; and a graph cannot wait for one.
-  LOCKSTEP_RETURN_IF_ERROR(captured ? FinishInFlight() : FinishIfUnderWay(next_flight()));
-  if (options.sync && options_.uneven_inputs && buffer_sync_ != nullptr && buffers_due_) {
+  LOCKSTEP_RETURN_IF_ERROR(captured ? FinishAll(/*last_too=*/false) : FinishIfUnderWay(next_flight()));
+  if (options.sync && options_.uneven_inputs && buffers_ != nullptr && buffers_->due()) {
     return absl::FailedPreconditionError(
         "begin_backward: ranks that have joined await this step's buffers: call begin_forward");
   }
@@ -104,53 +103,46 @@ absl::Status Reducer::BeginBackward(const BackwardOptions& options) {
   if (captured) return BeginCaptured(options);
   LOCKSTEP_RETURN_IF_ERROR(PrepareStep());
   LOCKSTEP_RETURN_IF_ERROR(HoldCommunicator("begin_backward"));
-  std::vector<size_t> unused;
+  std::vector<Filling> unused;
   {
     MutexLock lock(&mu_);
     BeginStep(/*joined=*/false);
-    unused = marks_.unused();
+    for (const size_t index : marks_.unused()) unused.push_back(FillFromWindow(index, options.stream));
   }
-  for (const size_t index : unused) FillFromWindow(index, options.stream);
-  if (!unused.empty() && options_.overlap) LaunchFull();
+  for (const Filling& filling : unused) filler_.Complete(filling);
+  filler_.LaunchFull();
   return absl::OkStatus();
 }
 
-absl::Status Reducer::CheckPlace(size_t index, const TensorView& tensor) const {
-  if (!options_.gradient_as_bucket_view || tensor.elements() == 0 || !memory_->Holds(tensor.data())) {
-    return absl::OkStatus();
+absl::Status Reducer::BeginCaptured(const BackwardOptions& options) {
+  MutexLock lock(&mu_);
+  LOCKSTEP_RETURN_IF_ERROR(Captures::Check({*communicator_, options_, parameters_, marks_, options.unused.has_value(),
+                                            buffers_ != nullptr, replanner_->under_way()}));
+  LOCKSTEP_RETURN_IF_ERROR(HoldCommunicator("begin_backward"));
+  const absl::StatusOr<char*> trailer = captures_.Add(step_ + 1, accelerator_.device, *buckets().back());
+  if (!trailer.ok()) {
+    BecomeIdle();
+    return trailer.status();
   }
-  if (tensor.data() == ViewAt(index) && tensor.dtype() == parameters_[index].dtype) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("mark_ready: ", Describe(index, parameters_[index]),
-                                                    " lies where its bucket view was before plan ", plan_version_,
-                                                    ": ask for its view again"));
-}
-
-absl::Status Reducer::CheckMark(size_t index, const TensorView& gradient, const TensorView* target) const {
-  const void* const view = ViewAt(index);
-  LOCKSTEP_RETURN_IF_ERROR(check_.Gradient(index, gradient, view));
-  LOCKSTEP_RETURN_IF_ERROR(CheckPlace(index, gradient));
-  if (target == nullptr) return absl::OkStatus();
-  LOCKSTEP_RETURN_IF_ERROR(check_.Target(index, *target, view));
-  return CheckPlace(index, *target);
+  BeginStep(/*joined=*/false, *trailer);
+  const absl::Status forked = pipeline_->MarkPoint(*buckets().front(), *options.stream);
+  if (!forked.ok()) BecomeIdle();
+  return forked;
 }
 
 absl::Status Reducer::MarkReady(size_t index, const TensorView& gradient, Stream* stream) {
-  absl::Status status = CheckMark(index, gradient, nullptr);
-  return WithParameter(
-      status.ok() ? MarkChecked(index, {gradient, gradient, {}, stream}) : RefuseMark(index, std::move(status)), index);
+  return Mark(index, check_.Gradient(index, gradient, ViewAt(index)), {gradient, gradient, {}, stream});
 }
 
 absl::Status Reducer::MarkReady(size_t index, const TensorView& gradient, const TensorView& target, Stream* stream) {
-  absl::Status status = CheckMark(index, gradient, &target);
-  return WithParameter(
-      status.ok() ? MarkChecked(index, {gradient, target, {}, stream}) : RefuseMark(index, std::move(status)), index);
+  absl::Status checked = check_.Gradient(index, gradient, ViewAt(index));
+  if (checked.ok()) checked = check_.Target(index, target, ViewAt(index));
+  return Mark(index, std::move(checked), {gradient, target, {}, stream});
 }
 
 absl::Status Reducer::MarkReadySparse(size_t index, absl::Span<const int64_t> rows, const TensorView& values,
                                       Stream* stream) {
-  absl::Status status = check_.Sparse(index, rows, values);
-  return WithParameter(
-      status.ok() ? MarkChecked(index, {values, {}, rows, stream}) : RefuseMark(index, std::move(status)), index);
+  return Mark(index, check_.Sparse(index, rows, values), {values, {}, rows, stream});
 }
 
 absl::Status Reducer::RefuseMark(size_t index, absl::Status error) {
@@ -161,7 +153,9 @@ absl::Status Reducer::RefuseMark(size_t index, absl::Status error) {
 }
 
 absl::StatusOr<Marks::Effect> Reducer::TakeMark(size_t index, const GradientRef& gradient) {
-  if (state_ == State::kArmed) LOCKSTEP_RETURN_IF_ERROR(CheckStream(gradient.stream));
+  if (state_ == State::kArmed) {
+    LOCKSTEP_RETURN_IF_ERROR(captures_.CheckStream(gradient.stream, flight_->captured));
+  }
   // What lives in its bucket is apart from everything else, and moves with a new plan.
   const bool in_view = gradient.target.data() != nullptr && gradient.target.data() == ViewAt(index);
   absl::optional<size_t> other;
@@ -186,141 +180,91 @@ absl::StatusOr<Marks::Effect> Reducer::TakeMark(size_t index, const GradientRef&
   return effect;
 }
 
-absl::Status Reducer::MarkChecked(size_t index, const GradientRef& gradient) {
+absl::Status Reducer::Mark(size_t index, absl::Status checked, const GradientRef& gradient) {
+  if (!checked.ok()) return WithParameter(RefuseMark(index, std::move(checked)), index);
+  Filling filling;
+  std::vector<Filling> delayed;
   {
     MutexLock lock(&mu_);
     if (state_ == State::kIdle || ending_) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("mark_ready: ", Describe(index, parameters_[index]), " was marked outside a backward"));
+      return WithParameter(absl::FailedPreconditionError(absl::StrCat(
+                               "mark_ready: ", Describe(index, parameters_[index]), " was marked outside a backward")),
+                           index);
     }
     const absl::StatusOr<Marks::Effect> effect = TakeMark(index, gradient);
     if (!effect.ok()) {
       marks_.Refuse(index, effect.status());
-      return effect.status();
+      return WithParameter(effect.status(), index);
     }
     if (*effect == Marks::Effect::kWaits || state_ == State::kAccumulating) {
       window_[index] = {gradient.data, gradient.target, gradient.rows, gradient.stream};
       return absl::OkStatus();
     }
-    flight_->recorder.Marked(index, plan_.locations[index].bucket);
+    flight_->record.ready_order.push_back(static_cast<uint32_t>(index));
+    filling = filler_.Fill(index, gradient);
+    if (!options_.delayed.empty() && index == options_.delayed_trigger) FillDelayed(gradient.stream, &delayed);
   }
-  Fill(index, gradient);
-  if (!options_.delayed.empty() && index == options_.delayed_trigger) FillDelayed(gradient.stream);
-  if (options_.overlap) LaunchFull();
+  bool full = filler_.Complete(filling);
+  for (const Filling& one : delayed) full |= filler_.Complete(one);
+  if (full) filler_.LaunchFull();
   return absl::OkStatus();
 }
 
-void Reducer::Fill(size_t index, const GradientRef& gradient) {
-  const BucketPlan::Location location = plan_.locations[index];
-  Bucket::Slot& slot = buckets()[location.bucket]->slots[location.slot];
-  slot.used = true;
-  slot.gradient = gradient.data;
-  slot.target = gradient.target;
-  slot.rows = gradient.rows;
-  Filled(index, gradient.stream);
-}
-
-void Reducer::FillWithNone(size_t index) { Filled(index, nullptr); }
-
-void Reducer::Filled(size_t index, Stream* stream) {
+Reducer::Filling Reducer::FillFromWindow(size_t index, Stream* stream) {
+  if (marks_.used_in_window(index)) {
+    const Gradient& gradient = window_[index];
+    return filler_.Fill(index, {gradient.data, gradient.target, gradient.rows, gradient.stream});
+  }
   const BucketPlan::Location location = plan_.locations[index];
   Bucket& bucket = *buckets()[location.bucket];
-  // While it is hot in cache.
-  const bool copies =
-      stream == nullptr && bucket.before() == nullptr && !bucket.plan().sparse && pipeline_->copies_at_once();
-  const absl::Status copied = copies ? pipeline_->CopyIn(bucket, location.slot) : absl::OkStatus();
-  flight_->outcome->Fail(copied, bucket.index());
-  MutexLock lock(&mu_);
-  if (!copies) bucket.staged.push_back(location.slot);
-  if (stream != nullptr && stream->is_callers()) {
-    // Whoever launches the bucket may be another thread, whose own stream is another.
-    flight_->outcome->Fail(pipeline_->MarkPoint(bucket, *stream), bucket.index());
-  } else if (stream != nullptr &&
-             std::find(bucket.streams.begin(), bucket.streams.end(), stream) == bucket.streams.end()) {
-    bucket.streams.push_back(stream);
-  }
-  bucket.full = --bucket.slots_left == 0;
-  if (bucket.full) flight_->recorder.Ready(bucket.index());
+  const bool keeps = bucket.in_place() && bucket.plan().slots[location.slot].elements > 0;
+  bucket.slots[location.slot].keeps = keeps;
+  return filler_.Stage(index, keeps ? stream : nullptr);
 }
 
-void Reducer::FillFromWindow(size_t index, Stream* stream) {
-  Gradient gradient;
-  bool used = false;
-  {
-    MutexLock lock(&mu_);
-    used = marks_.used_in_window(index);
-    if (used) gradient = window_[index];
-  }
-  if (used) return Fill(index, {gradient.data, gradient.target, gradient.rows, gradient.stream});
-  const BucketPlan::Location location = plan_.locations[index];
-  Bucket& bucket = *buckets()[location.bucket];
-  bucket.slots[location.slot].keeps = bucket.in_place() && bucket.plan().slots[location.slot].elements > 0;
-  Filled(index, bucket.slots[location.slot].keeps ? stream : nullptr);
-}
-
-void Reducer::FillDelayed(Stream* stream) {
-  {
-    MutexLock lock(&mu_);
-    if (std::exchange(delayed_filled_, true)) return;
-  }
+void Reducer::FillDelayed(Stream* stream, std::vector<Filling>* fillings) {
+  if (std::exchange(delayed_filled_, true)) return;
   for (const size_t index : options_.delayed) {
-    FillFromWindow(index, stream);
-    MutexLock lock(&mu_);
+    fillings->push_back(FillFromWindow(index, stream));
     marks_.TakeDelayed(index);
-  }
-}
-
-void Reducer::LaunchFull() {
-  while (true) {
-    Bucket* bucket = nullptr;
-    bool captured = false;
-    {
-      MutexLock lock(&mu_);
-      captured = capturing_;
-      if (launching_ || next_bucket_ == buckets().size() || !buckets()[next_bucket_]->full) return;
-      if (holds_last_bucket_ && !ending_ && next_bucket_ + 1 == buckets().size()) return;
-      flight_->recorder.Launched(next_bucket_);
-      bucket = buckets()[next_bucket_++].get();
-      launching_ = true;
-    }
-    const absl::Status launched = InBucket(*bucket, pipeline_->Launch(*bucket));
-    flight_->outcome->FailCommunication(launched);
-    // The others wait for a collective that this rank will never begin; but nobody waits for what is only captured.
-    if (!launched.ok() && !captured) {
-      communicator_->Abort(absl::StrCat("a bucket cannot be launched: ", launched.message()));
-    }
-    MutexLock lock(&mu_);
-    launching_ = false;
-    if (!launched.ok() && captured) next_bucket_ = buckets().size();
   }
 }
 
 absl::Status Reducer::EndBackward(Stream* stream) {
   Marks::Rest rest;
-  bool captured = false;
+  std::vector<Filling> fillings;
   {
     MutexLock lock(&mu_);
     if (state_ == State::kIdle || ending_) {
       return absl::FailedPreconditionError("end_backward: no backward was begun");
     }
-    captured = state_ == State::kArmed && capturing_;
-    if (captured) LOCKSTEP_RETURN_IF_ERROR(CheckEndOfCapture(stream));
-    rest = marks_.End(/*accumulates=*/state_ == State::kAccumulating);
-    if (state_ == State::kAccumulating) {
+    const bool accumulates = state_ == State::kAccumulating;
+    rest = marks_.End(accumulates);
+    if (accumulates) {
       BecomeIdle();
       if (rest.complaint.empty()) return absl::OkStatus();
       return absl::FailedPreconditionError(absl::StrCat("end_backward: ", rest.complaint));
     }
+    if (flight_->captured && (stream == nullptr || !stream->capturing())) {
+      EndStep();
+      BecomeIdle();
+      return absl::FailedPreconditionError(
+          absl::StrCat("end_backward: backward ", step_, " was being captured, and ",
+                       stream == nullptr ? "no stream is named" : "its stream is not any more",
+                       ": it is given up, and a graph with a part of it must not be launched"));
+    }
     ending_ = true;
-    flight_->recorder.EndCalled();
-    int64_t unused_bytes = 0;
-    for (const size_t index : marks_.unused()) unused_bytes += static_cast<int64_t>(parameters_[index].bytes());
-    flight_->recorder.Unused(unused_bytes);
+    StepRecord& record = flight_->record;
+    record.end_called = StepClock::now();
+    for (const size_t index : marks_.unused()) {
+      record.unused_parameter_bytes += static_cast<int64_t>(parameters_[index].bytes());
+    }
+    for (const size_t index : rest.ready) fillings.push_back(FillFromWindow(index, stream));
+    for (const size_t index : rest.unused) fillings.push_back(FillFromWindow(index, stream));
+    for (const size_t index : rest.missing) fillings.push_back(filler_.Stage(index, nullptr));
+    FillDelayed(stream, &fillings);
   }
-  for (const size_t index : rest.ready) FillFromWindow(index, stream);
-  for (const size_t index : rest.unused) FillFromWindow(index, stream);
-  for (const size_t index : rest.missing) FillWithNone(index);
-  FillDelayed(stream);
+  for (const Filling& filling : fillings) filler_.Complete(filling);
   if (!rest.complaint.empty()) {
     // The first bucket with a hole was not launched, and nor was one behind it; the last one never was, where holes are no matter.
     size_t first = buckets().size() - 1;
@@ -329,8 +273,9 @@ absl::Status Reducer::EndBackward(Stream* stream) {
     if (!rest.missing.empty()) complaint = WithParameter(std::move(complaint), rest.missing.front());
     flight_->outcome->Fail(complaint, first);
   }
-  LaunchFull();
-  if (captured) return EndCaptured(*stream);
+  filler_.OpenAll();
+  filler_.LaunchFull();
+  if (flight_->captured) return EndCaptured(*stream);
 
   {
     MutexLock lock(&mu_);
@@ -340,7 +285,7 @@ absl::Status Reducer::EndBackward(Stream* stream) {
   const absl::Status result =
       under_way ? pipeline_->MakeWait(*stream, *buckets().back()) : FinishAll(/*last_too=*/true);
   MutexLock lock(&mu_);
-  if (under_way) flight_->recorder.EndReturned();
+  if (under_way) flight_->record.end = StepClock::now();
   flight_->under_way = under_way;
   BecomeIdle();
   return result;
@@ -366,23 +311,6 @@ std::string Reducer::ExportPlan() const { return PlanToText(parameters_, GroupsO
 
 absl::Status Reducer::Broadcast(absl::Span<const TensorView> tensors, Rank root) {
   return BroadcastCoalesced(*communicator_, tensors, root);
-}
-
-ReducerStatistics Reducer::statistics() const {
-  MutexLock lock(&mu_);
-  return Statistics(recorded_->last());
-}
-
-absl::StatusOr<BucketStatistics> Reducer::bucket_statistics(size_t bucket) const {
-  MutexLock lock(&mu_);
-  const size_t count = recorded_->last().buckets.size();
-  if (bucket < count) return Statistics(recorded_->last(), bucket);
-  return absl::InvalidArgumentError(absl::StrCat("bucket ", bucket, " is out of range: the last step had ", count));
-}
-
-std::string Reducer::Summary() const {
-  MutexLock lock(&mu_);
-  return log_->Summarize(recorded_->last(), recorded_plan_);
 }
 
 }  // namespace lockstep

@@ -31,7 +31,7 @@
 // free, and duplicates of it are free at any time. Several reducers may have the same communicator, whose backwards follow each other
 // in the same order on all ranks.
 //
-// CUDA graphs. A step that begins on a stream which is being captured becomes part of the graph (reducer/reducer_capture.cc): nothing of
+// CUDA graphs. A step that begins on a stream which is being captured becomes part of the graph (reducer/captures.h): nothing of
 // it is done before the graph is launched, and then all of it, as often as that is, over the same gradients and with what the host knew
 // when it was captured. The host follows no replay; CheckReplays tells what they told.
 //
@@ -61,30 +61,30 @@
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "base/device/device.h"
-#include "base/device/device_memory.h"
 #include "base/device/tensor_view.h"
 #include "base/mutex.h"
 #include "base/types/reduce_op.h"
 #include "comm/communicator.h"
+#include "reducer/bucket_filler.h"
 #include "reducer/buffers/buffer_sync.h"
 #include "reducer/buffers/buffers.h"
+#include "reducer/captures.h"
 #include "reducer/gradient_check.h"
+#include "reducer/kept_gradients.h"
 #include "reducer/marks.h"
 #include "reducer/pipeline/accelerator.h"
 #include "reducer/pipeline/bucket.h"
 #include "reducer/pipeline/bucket_memory.h"
 #include "reducer/pipeline/bucket_pipeline.h"
-#include "reducer/pipeline/opening.h"
+#include "reducer/pipeline/step_outcome.h"
 #include "reducer/pipeline/written_ranges.h"
 #include "reducer/plan/bucket_plan.h"
 #include "reducer/plan/parameter.h"
 #include "reducer/plan/replanner.h"
 #include "reducer/reducer_options.h"
-#include "reducer/report/logging_data.h"
-#include "reducer/report/statistics.h"
-#include "reducer/report/step_log.h"
-#include "reducer/report/step_outcome.h"
-#include "reducer/report/step_recorder.h"
+#include "reducer/report/record.h"
+#include "reducer/report/reports.h"
+#include "reducer/report/trace.h"
 #include "reducer/sparse/sparse_gradient.h"
 
 namespace lockstep {
@@ -108,6 +108,9 @@ struct ParameterUse {
   int64_t by_any_rank = 0;
   int64_t by_this_rank = 0;
 };
+
+// How a reducer came to its communicator. The numbers are sent.
+enum class Origin : uint64_t { kCreated = 0, kChanged = 1 };
 
 class Reducer {
  public:
@@ -222,13 +225,11 @@ class Reducer {
   // Borrowed until the next BeginBackward.
   const BucketPlan& plan() const { return plan_; }
 
-  // Of the last synchronised backward that is known to be over: totals, a bucket, and a text of one screen.
-  ReducerStatistics statistics() const;
-  absl::StatusOr<BucketStatistics> bucket_statistics(size_t bucket) const;
-  std::string Summary() const;
-  // Under DDP's names: see reducer/report/logging_data.h. Of the first ten steps, then of every `sample_rate`-th (100; INVALID_ARGUMENT
-  // below 1).
-  const LoggingData& logging_data() const { return log_->data(); }
+  // Of the last synchronised backward that is known to be over, and of the sampled ones. For reports (reducer/report/reports.h).
+  const ReducerRecord& record() const { return record_; }
+  ReducerStatistics statistics() const { return Statistics(record_.last); }
+  // ERRORS  INVALID_ARGUMENT  a rate below 1
+  absl::Status SetLoggingSampleRate(int64_t sample_rate) { return record_.SetSampleRate(sample_rate); }
 
   // How often each parameter was used, by index in the table; ignored ones never. Of the synchronised backwards that succeeded on all
   // ranks and are known to be over, as in statistics(); replays of a captured one are not counted. What any rank used is equal on all
@@ -237,114 +238,61 @@ class Reducer {
   // RETURNS   what is borrowed for as long as the reducer lives, and grows in BeginBackward, EndBackward and whatever waits for one.
   absl::Span<const ParameterUse> parameter_use() const { return use_; }
 
-  absl::Status SetLoggingSampleRate(int64_t sample_rate) { return log_->SetSampleRate(sample_rate); }
-
  private:
   enum class State { kIdle, kArmed, kAccumulating };
 
   // What is kept of a step until it is known how it went. Buckets of different ones have the same memory.
   struct Flight {
-    Flight(size_t buckets, size_t parameters) : recorder(buckets, parameters) {}
-
     std::vector<std::unique_ptr<Bucket>> buckets;
-    std::unique_ptr<StepOutcome> outcome;  // constant from one opening to the next
-    StepRecorder recorder;                 // stages of buckets by the streams, everything else under mu_
+    std::unique_ptr<StepOutcome> outcome;  // constant on a communicator
+    StepRecord record;
     uint64_t step = 0;
     std::vector<size_t> order;  // in which its gradients became ready
     bool can_be_static = false;
+    bool captured = false;
     bool under_way = false;  // EndBackward left its result to a later call
   };
 
-  // As it was marked.
-  struct Gradient {
-    TensorView data;
-    TensorView target;
-    absl::Span<const int64_t> rows;  // of a sparse one
-    Stream* stream = nullptr;
-  };
-  // The same on its way there: a mark copies its views once.
-  struct GradientRef {
-    const TensorView& data;
-    const TensorView& target;
-    absl::Span<const int64_t> rows;
-    Stream* stream;
-  };
+  using Filling = BucketFiller::Filling;
 
   Reducer(std::vector<Parameter> parameters, ReducerOptions options, BucketPlan plan);
   // Collective: makes everything that depends on the communicator.
-  absl::Status Open(Communicator* communicator, Opening opening);
-  LoggingData DescribeForLog() const;
+  absl::Status Open(Communicator* communicator, Origin origin);
+  // Opens the trace, too.
+  absl::Status BeginRecord();
   // Ends well on every rank or on none, but for what this rank alone lacks.
   absl::Status Allocate();
-  // Whether the communicator adds up every bucket so.
-  absl::Status CheckReductions(ReduceOp op) const;
   // Lays the plan's buckets out in the memory.
   absl::Status MakeBuckets();
   // Goes over to another plan that fits.
   absl::Status Adopt(BucketPlan plan);
-  // What a captured step leaves for the host. Kept for as long as graphs may be launched.
-  struct Captured {
-    uint64_t step = 0;
-    DType wire = DType::kF32;
-    DeviceMemory tail;  // of the last bucket; written by replays
-  };
-  // FAILED_PRECONDITION where a graph cannot repeat such a step.
-  absl::Status CheckCapture(const BackwardOptions& options) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status BeginCaptured(const BackwardOptions& options) ABSL_LOCKS_EXCLUDED(mu_);
-  // Gives the step up where the capture is over.
-  absl::Status CheckEndOfCapture(const Stream* stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status EndCaptured(Stream& stream) ABSL_LOCKS_EXCLUDED(mu_);
-  // Whether a gradient may be ready on that stream: captured or not, as the step is.
-  absl::Status CheckStream(Stream* stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-
   // Gradients that live in buckets, taken out of them and put back where they live then.
-  struct Kept {
-    size_t index = 0;
-    const void* view = nullptr;
-    size_t at = 0;  // in `bytes` of all
-  };
-  struct KeptGradients {
-    std::vector<Kept> gradients;
-    DeviceMemory bytes;
-  };
   absl::StatusOr<KeptGradients> TakeGradients() const;
   absl::Status PutBack(const KeptGradients& kept) ABSL_LOCKS_EXCLUDED(mu_);
 
   absl::Status CheckIdle(absl::string_view call) ABSL_LOCKS_EXCLUDED(mu_);
   // What a synchronised step begins with, before anything is marked.
   absl::Status PrepareStep() ABSL_LOCKS_EXCLUDED(mu_);
-  // A captured step has a place for its tail.
-  void BeginStep(bool joined, char* replayed_tail = nullptr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // A step of a rank without inputs.
-  absl::Status ShadowStep() ABSL_LOCKS_EXCLUDED(mu_);
-
   // The communicator, until BecomeIdle.
   absl::Status HoldCommunicator(absl::string_view call);
   void BecomeIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The gradients of a window are done with.
-  void EndWindow() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // A captured step has a place for its tail.
+  void BeginStep(bool joined, char* replayed_tail = nullptr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status BeginCaptured(const BackwardOptions& options) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status EndCaptured(Stream& stream) ABSL_LOCKS_EXCLUDED(mu_);
+  // A step of a rank without inputs.
+  absl::Status ShadowStep() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // What is wrong with a mark by itself; null: the average goes to the gradient.
-  absl::Status CheckMark(size_t index, const TensorView& gradient, const TensorView* target) const;
-  // FAILED_PRECONDITION for what lies in the buckets, and not where the parameter has its view.
-  absl::Status CheckPlace(size_t index, const TensorView& tensor) const;
-  // The end of the last synchronised backward, waited for.
-  absl::Status AwaitAverages(size_t index, bool sparse, absl::string_view call) ABSL_LOCKS_EXCLUDED(mu_);
   char* ViewAt(size_t index) const;  // null where there are none
-
-  absl::Status MarkChecked(size_t index, const GradientRef& gradient) ABSL_LOCKS_EXCLUDED(mu_);
+  // `checked`: what is wrong with the mark by itself.
+  absl::Status Mark(size_t index, absl::Status checked, const GradientRef& gradient) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<Marks::Effect> TakeMark(size_t index, const GradientRef& gradient) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Puts a gradient into its slot. Then the bucket may be full.
-  void Fill(size_t index, const GradientRef& gradient) ABSL_LOCKS_EXCLUDED(mu_);
-  // With zeros, where what lives in the bucket means nothing after the step: a gradient is missing, or this rank has no inputs.
-  void FillWithNone(size_t index) ABSL_LOCKS_EXCLUDED(mu_);
-  // With what the window has of it; else it is unused. `stream`, or null: behind which nobody writes what lives in the bucket then.
-  void FillFromWindow(size_t index, Stream* stream) ABSL_LOCKS_EXCLUDED(mu_);
-  void FillDelayed(Stream* stream) ABSL_LOCKS_EXCLUDED(mu_);
-  // The slot's memory is ready on the stream, or now (null).
-  void Filled(size_t index, Stream* stream) ABSL_LOCKS_EXCLUDED(mu_);
-  // Launches full buckets in order, for as long as there are any. One thread at a time does; the others leave it to that one.
-  void LaunchFull() ABSL_LOCKS_EXCLUDED(mu_);
+  // Fills the slot with what the window has. If that is nothing the parameter is unused, and nobody writes what lives in the bucket
+  // behind `stream` (null: now).
+  Filling FillFromWindow(size_t index, Stream* stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Appends the delayed ones, once in a step.
+  void FillDelayed(Stream* stream, std::vector<Filling>* fillings) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
   // The step has issued everything: notes what is known of it on this rank.
   void EndStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Waits for the step's last copy and says how the step went, the same on every rank.
@@ -352,27 +300,21 @@ class Reducer {
   absl::Status FinishIfUnderWay(Flight& flight) ABSL_LOCKS_EXCLUDED(mu_);
   // Every step that is under way, with all that they have to say; and `last_too` the one that has just been issued.
   absl::Status FinishAll(bool last_too) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status FinishInFlight() ABSL_LOCKS_EXCLUDED(mu_) { return FinishAll(/*last_too=*/false); }
+  // The end of the last synchronised backward, waited for.
+  absl::Status AwaitAverages(size_t index, bool sparse, absl::string_view call) ABSL_LOCKS_EXCLUDED(mu_);
 
   // The one that the next step is in: while it goes on, the step before may be under way in the other.
   Flight& next_flight() { return runs_ahead_ && flight_ == &flights_[0] ? flights_[1] : flights_[0]; }
   absl::Span<const std::unique_ptr<Bucket>> buckets() const { return flight_->buckets; }
   // Brings the buffers, if that is due.
   absl::StatusOr<FreshBuffers> SyncBuffers(const ForwardOptions& options, BufferOptions::When when);
-  // After a step: the ranks that have joined by `now`, so many, take part in the buffers no longer.
-  absl::Status RegroupBuffers(int now, bool joined);
-  // A step has succeeded.
-  void CountUse(const Flight& flight);
-  // What to say of a step that failed.
-  std::string Remedy() const;
 
   // Constant after construction.
   const std::vector<Parameter> parameters_;
   const ReducerOptions options_;
   const PlanRules rules_;
-  const bool holds_last_bucket_;  // a complaint may come after every gradient has: the last bucket is to carry it
 
-  // Constant from one opening to the next.
+  // Constant on a communicator.
   GradientCheck check_;
   Communicator* communicator_ = nullptr;
   Accelerator accelerator_;
@@ -380,40 +322,36 @@ class Reducer {
   std::unique_ptr<Replanner> replanner_;
   std::unique_ptr<BucketMemory> memory_;
 
-  // Changed between backwards only. Of a bucket, what MarkReady counts is guarded by mu_.
+  // Changed between backwards only.
   BucketPlan plan_;
   int64_t plan_version_ = 1;
-  BucketPlan recorded_plan_;      // of the last step that is over
-  int64_t recorded_version_ = 0;  // its version
-  uint64_t planned_in_ = 0;       // the step in which all ranks turned out to hold the next plan; 0: none
+  uint64_t planned_in_ = 0;  // the step in which all ranks turned out to hold the next plan; 0: none
   bool hook_failed_ = false;
-  std::vector<ParameterUse> use_;            // by parameter
-  KeptGradients kept_;                       // while a change of the communicator has failed
-  int known_joined_ = 0;                     // ranks, as of the last step
-  bool holds_ = false;                       // the communicator
-  std::unique_ptr<BufferSync> buffer_sync_;  // null: no buffers
-  bool buffers_due_ = false;
-  std::unique_ptr<StepLog> log_;
-  Flight flights_[2];                                     // the second one only where steps run ahead
-  Flight* flight_ = &flights_[0];                         // of the last step that was begun
-  const StepRecorder* recorded_ = &flights_[0].recorder;  // which has the last step that is over
-  std::vector<Captured> captured_;                        // steps, oldest first
-  std::unique_ptr<BucketPipeline> pipeline_;              // behind the buckets: it ends first
+  std::vector<ParameterUse> use_;        // by parameter
+  KeptGradients kept_;                   // while a change of the communicator has failed
+  bool holds_ = false;                   // the communicator
+  std::unique_ptr<BufferSync> buffers_;  // null: no buffers
+  ReducerRecord record_;
+  StepTime forward_begin_;                    // of the backward to come, if one does
+  std::unique_ptr<TraceFile> trace_;          // null: nobody asks for one
+  Flight flights_[2];                         // the second one only where steps run ahead
+  Flight* flight_ = &flights_[0];             // of the last step that was begun
+  std::unique_ptr<BucketPipeline> pipeline_;  // behind the buckets: it ends first
+
+  // Filled with mu_ held, completed without.
+  BucketFiller filler_;
 
   // Guarded by mu_.
   mutable Mutex mu_;
   State state_ ABSL_GUARDED_BY(mu_) = State::kIdle;
   Marks marks_ ABSL_GUARDED_BY(mu_);
   WrittenRanges written_ ABSL_GUARDED_BY(mu_);
+  Captures captures_ ABSL_GUARDED_BY(mu_);
   // By parameter: gradients of backwards without sync, delayed ones, and those of a static graph's first backward.
   std::vector<Gradient> window_ ABSL_GUARDED_BY(mu_);
   bool delayed_filled_ ABSL_GUARDED_BY(mu_) = false;
-  size_t next_bucket_ ABSL_GUARDED_BY(mu_) = 0;  // the first not launched
-  bool launching_ ABSL_GUARDED_BY(mu_) = false;
   bool ending_ ABSL_GUARDED_BY(mu_) = false;
-  bool capturing_ ABSL_GUARDED_BY(mu_) = false;            // the last step, or the one under way, is captured
-  Stream* checked_stream_ ABSL_GUARDED_BY(mu_) = nullptr;  // by CheckStream in this step
-  uint64_t step_ ABSL_GUARDED_BY(mu_) = 0;                 // synchronised backwards begun
+  uint64_t step_ ABSL_GUARDED_BY(mu_) = 0;  // synchronised backwards begun
 };
 
 }  // namespace lockstep

@@ -68,7 +68,7 @@ TEST(ReducerBuffers, ComeInFreshMemoryBeforeTheFirstForwardOfAStep) {
     BufferOptions options;
     options.root = Rank(1);
     LOCKSTEP_ASSERT_OK(reducer->SetBuffers(model.buffers(), options));
-    EXPECT_TRUE(reducer->logging_data().broadcast_buffers);
+    EXPECT_TRUE(reducer->record().broadcast_buffers);
     for (int step = 0; step < 3; ++step) {
       model.buffer.assign(3, static_cast<float>(10 * step + rank));
       LOCKSTEP_ASSERT_OK_AND_ASSIGN(const FreshBuffers fresh, reducer->BeginForward(model.Forward(views)));

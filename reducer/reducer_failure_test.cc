@@ -428,7 +428,7 @@ TEST(ReducerFailure, ToLaunchABucketAbortsTheCommunicator) {
   class Refusing : public testing::NotingCommunicator {
    public:
     using NotingCommunicator::NotingCommunicator;
-    absl::Status Enqueue(const CollectiveRequest& request, Stream* stream,
+    absl::Status Enqueue(const CollectiveRequest& request, Stream* stream, absl::AnyInvocable<void()> before,
                          absl::AnyInvocable<void(const absl::Status&)> done) override {
       return absl::ResourceExhaustedError("no room");
     }

@@ -8,14 +8,40 @@
 #include "absl/strings/str_join.h"
 #include "base/deadline.h"
 #include "base/error_info.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "reducer/reducer.h"
 
 namespace lockstep {
+namespace {
+
+// What to do about a step that failed; `optimized`: buckets that the optimizer has stepped.
+std::string Hint(const ReducerOptions& options, const std::vector<size_t>& optimized) {
+  std::string text = options.gradient_as_bucket_view ? "Gradients of the buckets concerned are lost"
+                                                     : "No gradient of the buckets concerned was changed";
+  if (!optimized.empty()) {
+    absl::StrAppend(&text, "; the optimizer has already stepped bucket(s) ", absl::StrJoin(optimized, ", "));
+  }
+  return text + "; the next step may be tried.";
+}
+
+// A step has succeeded.
+void CountUse(absl::Span<const std::unique_ptr<Bucket>> buckets, std::vector<ParameterUse>* uses) {
+  for (const std::unique_ptr<Bucket>& bucket : buckets) {
+    for (size_t s = 0; s < bucket->slots.size(); ++s) {
+      ParameterUse& use = (*uses)[bucket->plan().slots[s].parameter];
+      use.by_any_rank += bucket->slots[s].used_anywhere;
+      use.by_this_rank += bucket->slots[s].used;
+    }
+  }
+}
+
+}  // namespace
 
 void Reducer::EndStep() {
-  buffers_due_ = true;
-  EndWindow();
+  if (buffers_ != nullptr) buffers_->StepEnded();
+  marks_.EndWindow();
+  written_.Forget();
   flight_->order = marks_.order();
   flight_->can_be_static = marks_.can_be_static();
 }
@@ -38,25 +64,28 @@ absl::Status Reducer::Finish(Flight& flight, bool joined) {
   const bool launched = flight.outcome->communication().ok();
   LOCKSTEP_RETURN_IF_ERROR(launched ? pipeline_->Await(last, Deadline::Infinite())
                                     : pipeline_->Synchronize(Deadline::Infinite()));
-  absl::Status status = flight.outcome->Conclude(last.failed, Remedy());
+  absl::Status status = flight.outcome->Conclude(last.failed, Hint(options_, pipeline_->optimized()));
   hook_failed_ = last.failed > 0;
-  {
-    MutexLock lock(&mu_);
-    flight.recorder.Finished();
-    recorded_ = &flight.recorder;
+  flight.record.Finish();
+  std::swap(flight.record, record_.last);
+  if (trace_ != nullptr) {
+    const absl::Status traced = trace_->Append(record_.last);
+    if (!traced.ok()) LOCKSTEP_LOG(kWarning) << traced.message();
   }
-  if (std::exchange(recorded_version_, plan_version_) != plan_version_) recorded_plan_ = plan_;
-  log_->Finished(recorded_->last(), recorded_plan_);
-  if (options_.find_unused) log_->data().can_set_static_graph = flight.can_be_static;
+  if (LogEnabled(LogLevel::kDebug)) LOCKSTEP_LOG(kDebug) << "\n" << Summary(record_);
+  if (options_.find_unused) record_.can_set_static_graph = flight.can_be_static;
   if (status.ok() && last.joined > 0 && last.joined < communicator_->size() && options_.throw_on_early_end) {
     status = absl::FailedPreconditionError(
         absl::StrCat("end_backward: ", last.joined, " rank(s) have exhausted their inputs before others"));
   }
-  log_->Failed(status);
+  if (record_.error.empty()) record_.error = std::string(status.message());
   // As the sum says, so on all ranks or on none: also where this rank alone has failed, too late for the others to hear.
-  if (last.reduced && last.failed == 0) CountUse(flight);
+  if (last.reduced && last.failed == 0) CountUse(flight.buckets, &use_);
   if (last.reduced && last.unplanned == 0 && planned_in_ == 0) planned_in_ = flight.step;
-  if (last.reduced) LOCKSTEP_RETURN_IF_ERROR(RegroupBuffers(last.joined, joined));
+  // After an early end that is to be thrown nobody goes on without the ranks that have joined.
+  if (last.reduced && buffers_ != nullptr && !options_.throw_on_early_end) {
+    LOCKSTEP_RETURN_IF_ERROR(buffers_->Regroup(last.joined, joined));
+  }
   if (!status.ok()) return status;
   if (!flight.order.empty()) {
     replanner_->Record(flight.order, [this](const BucketPlan& plan) { return memory_->Fits(plan); });
@@ -64,31 +93,40 @@ absl::Status Reducer::Finish(Flight& flight, bool joined) {
   return absl::OkStatus();
 }
 
-void Reducer::CountUse(const Flight& flight) {
-  for (const std::unique_ptr<Bucket>& bucket : flight.buckets) {
-    for (size_t s = 0; s < bucket->slots.size(); ++s) {
-      ParameterUse& use = use_[bucket->plan().slots[s].parameter];
-      use.by_any_rank += bucket->slots[s].used_anywhere;
-      use.by_this_rank += bucket->slots[s].used;
-    }
-  }
+absl::Status Reducer::EndCaptured(Stream& stream) {
+  absl::Status status = flight_->outcome->communication();
+  status.Update(pipeline_->MakeWait(stream, *buckets().back()));
+  const bool whole = status.ok();
+  if (whole) status = flight_->outcome->Conclude(/*failed_ranks=*/0, "");
+  MutexLock lock(&mu_);
+  EndStep();
+  BecomeIdle();
+  const char* const launched = !whole                     ? ", which is not whole: its graph must not be launched"
+                               : flight_->outcome->told() ? ", each launch of which fails on every rank"
+                                                          : ", in which that came last: its graph must not be launched";
+  return Annotate(status, absl::StrCat("end_backward: captured backward ", step_, launched));
 }
 
-std::string Reducer::Remedy() const {
-  std::string text = options_.gradient_as_bucket_view ? "Gradients of the buckets concerned are lost"
-                                                      : "No gradient of the buckets concerned was changed";
-  if (!pipeline_->optimized().empty()) {
-    absl::StrAppend(&text, "; the optimizer has already stepped bucket(s) ",
-                    absl::StrJoin(pipeline_->optimized(), ", "));
+absl::Status Reducer::CheckReplays() {
+  if (buckets().empty()) {
+    return absl::FailedPreconditionError("check_replays: the change of the communicator failed");
   }
-  return text + "; the next step may be tried.";
+  LOCKSTEP_RETURN_IF_ERROR(communicator_->status());
+  absl::optional<Captures::Failure> failure;
+  {
+    MutexLock lock(&mu_);
+    failure = captures_.FindFailure();
+  }
+  if (!failure.has_value()) return absl::OkStatus();
+  return Annotate(flight_->outcome->Incomplete(failure->step, failure->ranks, Hint(options_, pipeline_->optimized())),
+                  "a replay");
 }
 
 absl::Status Reducer::AwaitAverages(size_t index, bool sparse, absl::string_view call) {
   LOCKSTEP_RETURN_IF_ERROR(WithParameter(check_.Index(index, sparse, call), index));
-  LOCKSTEP_RETURN_IF_ERROR(FinishInFlight());
+  LOCKSTEP_RETURN_IF_ERROR(FinishAll(/*last_too=*/false));
   MutexLock lock(&mu_);
-  if (capturing_) {
+  if (flight_->captured) {
     return absl::FailedPreconditionError(absl::StrCat(
         call, ": the last backward was captured: once it is replayed, averages are where gradients were marked"));
   }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
@@ -34,18 +35,14 @@ absl::StatusOr<Rank> LastToJoin(Communicator& communicator, uint64_t joined_in) 
 absl::Status Reducer::SetBuffers(absl::Span<const TensorView> buffers, BufferOptions options) {
   LOCKSTEP_RETURN_IF_ERROR(CheckIdle("set_buffers"));
   options.highest_with_inputs = options_.uneven_inputs;
-  LOCKSTEP_ASSIGN_OR_RETURN(buffer_sync_, BufferSync::Create(communicator_, std::move(options), buffers));
-  buffers_due_ = true;
-  log_->data().broadcast_buffers = true;
+  LOCKSTEP_ASSIGN_OR_RETURN(buffers_, BufferSync::Create(communicator_, std::move(options), buffers));
+  record_.broadcast_buffers = true;
   return absl::OkStatus();
 }
 
 absl::StatusOr<FreshBuffers> Reducer::BeginForward(const ForwardOptions& options) {
-  {
-    MutexLock lock(&mu_);
-    next_flight().recorder.ForwardBegan();
-    log_->Publish(recorded_->last());
-  }
+  forward_begin_ = StepClock::now();
+  record_.Sample();
   return SyncBuffers(options, BufferOptions::When::kBeforeForward);
 }
 
@@ -54,34 +51,29 @@ absl::Status Reducer::EndForward(const ForwardOptions& options) {
 }
 
 absl::StatusOr<FreshBuffers> Reducer::SyncBuffers(const ForwardOptions& options, BufferOptions::When when) {
-  if (buffer_sync_ == nullptr || buffer_sync_->options().when != when) return FreshBuffers();
+  if (buffers_ == nullptr || buffers_->options().when != when) return FreshBuffers();
   // The last step says who takes part.
-  if (options_.uneven_inputs) LOCKSTEP_RETURN_IF_ERROR(FinishInFlight());
-  if (!std::exchange(buffers_due_, false)) return FreshBuffers();
-  return buffer_sync_->Run(options.buffers, /*joined=*/false);
-}
-
-absl::Status Reducer::RegroupBuffers(int now, bool joined) {
-  if (options_.throw_on_early_end) return absl::OkStatus();  // then nobody goes on without them
-  const bool grown = now > known_joined_ && now < communicator_->size();
-  known_joined_ = now;
-  if (!grown || buffer_sync_ == nullptr || !buffer_sync_->takes_part()) return absl::OkStatus();
-  return buffer_sync_->Regroup(joined);
+  if (options_.uneven_inputs) LOCKSTEP_RETURN_IF_ERROR(FinishAll(/*last_too=*/false));
+  if (!buffers_->due()) return FreshBuffers();
+  return buffers_->Run(options.buffers, /*joined=*/false);
 }
 
 absl::Status Reducer::ShadowStep() {
   LOCKSTEP_RETURN_IF_ERROR(PrepareStep());
   LOCKSTEP_RETURN_IF_ERROR(HoldCommunicator("join"));
+  std::vector<Filling> zeros;
   {
     MutexLock lock(&mu_);
     BeginStep(/*joined=*/true);
     ending_ = true;
-    flight_->recorder.EndCalled();
+    flight_->record.end_called = StepClock::now();
+    for (const BucketPlan::Bucket& bucket : plan_.buckets) {
+      for (const BucketPlan::Slot& slot : bucket.slots) zeros.push_back(filler_.Stage(slot.parameter, nullptr));
+    }
   }
-  for (const BucketPlan::Bucket& bucket : plan_.buckets) {
-    for (const BucketPlan::Slot& slot : bucket.slots) FillWithNone(slot.parameter);
-  }
-  LaunchFull();
+  for (const Filling& filling : zeros) filler_.Complete(filling);
+  filler_.OpenAll();
+  filler_.LaunchFull();
   {
     MutexLock lock(&mu_);
     EndStep();
@@ -97,15 +89,15 @@ absl::Status Reducer::Join(absl::Span<const TensorView> model, absl::Span<const 
   if (!options_.uneven_inputs) {
     return absl::FailedPreconditionError("join: the reducer was not made for uneven inputs: set uneven_inputs");
   }
-  LOCKSTEP_RETURN_IF_ERROR(FinishInFlight());
+  LOCKSTEP_RETURN_IF_ERROR(FinishAll(/*last_too=*/false));
   uint64_t joined_in = 0;
   {
     MutexLock lock(&mu_);
     joined_in = step_ + 1;
   }
   // Those who have inputs do not know yet.
-  if (buffer_sync_ != nullptr && buffers_due_) {
-    LOCKSTEP_RETURN_IF_ERROR(buffer_sync_->Run(buffers, /*joined=*/true, BucketPipeline::kJoinedTimeout).status());
+  if (buffers_ != nullptr && buffers_->due()) {
+    LOCKSTEP_RETURN_IF_ERROR(buffers_->Run(buffers, /*joined=*/true, BucketPipeline::kJoinedTimeout).status());
   }
   while (true) {
     const absl::Status status = ShadowStep();
@@ -118,8 +110,7 @@ absl::Status Reducer::Join(absl::Span<const TensorView> model, absl::Span<const 
           absl::StrCat("join: rank ", communicator_->rank().value(), " has exhausted its inputs before others"));
     }
   }
-  if (buffer_sync_ != nullptr) buffer_sync_->Restart();
-  known_joined_ = 0;
+  if (buffers_ != nullptr) buffers_->Restart();
   LOCKSTEP_ASSIGN_OR_RETURN(const Rank last, LastToJoin(*communicator_, joined_in));
   return BroadcastCoalesced(*communicator_, model, last);
 }

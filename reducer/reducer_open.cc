@@ -1,25 +1,80 @@
 // How a reducer comes to a communicator and its buckets to memory: when it is made, goes over to another plan, or to another communicator.
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/device/device.h"
 #include "base/device/device_memory.h"
 #include "base/status.h"
+#include "base/types/dtype.h"
 #include "comm/schedule/schedule.h"
 #include "reducer/pipeline/accelerator.h"
 #include "reducer/pipeline/device_pipeline.h"
-#include "reducer/pipeline/opening.h"
 #include "reducer/plan/agreement.h"
 #include "reducer/reducer.h"
+#include "xxhash.h"
 
 namespace lockstep {
 namespace {
 
 // Of a reducer's topics for notes the lower half are of steps, the upper half of plans.
 constexpr uint64_t kTopicsOfPlans = uint64_t{1} << 39;
+
+// Every rank calls it, with its plan as text. Whether all have the same. Where they have not and a reducer was newly created, whose plan
+// was asked for, FAILED_PRECONDITION on every rank.
+absl::StatusOr<bool> SamePlan(Communicator& communicator, const std::string& plan, Origin origin) {
+  struct Offer {
+    uint64_t plan = 0;
+    Origin origin = Origin::kCreated;
+  };
+  const Offer mine = {XXH3_64bits(plan.data(), plan.size()), origin};
+  std::vector<Offer> offers(communicator.size());
+  CollectiveRequest request;
+  request.collective = Collective::kAllGather;
+  request.count = offers.size() * sizeof(Offer);
+  request.input = &mine;
+  request.output = offers.data();
+  LOCKSTEP_RETURN_IF_ERROR(communicator.Run(request));
+  const auto differing =
+      std::find_if(offers.begin(), offers.end(), [&](const Offer& offer) { return offer.plan != offers[0].plan; });
+  if (differing == offers.end()) return true;
+  const bool all_changed =
+      std::all_of(offers.begin(), offers.end(), [](const Offer& offer) { return offer.origin == Origin::kChanged; });
+  if (all_changed) return false;
+  return absl::FailedPreconditionError(
+      absl::StrCat("the bucket plan differs on rank 0 and rank ", differing - offers.begin()));
+}
+
+// Every rank calls it. Rank 0 counts its process's reducers and tells the others, so that two reducers of one communicator, at a time or
+// one after the other, do not read each other's notes: 2^40 topics from here on are nobody else's.
+absl::StatusOr<uint64_t> AgreeOnFirstTopic(Communicator& communicator) {
+  static std::atomic<uint64_t> reducers{0};
+  uint64_t topic = reducers.fetch_add(1, std::memory_order_relaxed) << 40;
+  CollectiveRequest request;
+  request.collective = Collective::kBroadcast;
+  request.dtype = DType::kU64;
+  request.count = 1;
+  request.input = &topic;
+  request.output = &topic;
+  LOCKSTEP_RETURN_IF_ERROR(communicator.Run(request));
+  return topic;
+}
+
+// Whether the communicator adds up every bucket so.
+absl::Status CheckReductions(const Communicator& communicator, absl::Span<const Parameter> parameters,
+                             const BucketPlan& plan, ReduceOp op) {
+  for (const BucketPlan::Bucket& bucket : plan.buckets) {
+    if (bucket.sparse || bucket.device.kind == DeviceKind::kHost) continue;  // the host adds whatever there is
+    const size_t first = bucket.slots[0].parameter;
+    LOCKSTEP_RETURN_IF_ERROR(Annotate(communicator.Supports(Collective::kAllReduce, bucket.wire, op),
+                                      absl::StrCat("averages of ", Describe(first, parameters[first]))));
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -31,7 +86,7 @@ absl::StatusOr<std::unique_ptr<Reducer>> Reducer::Create(Communicator* communica
   if (!local.ok()) return AgreeOnParameters(*communicator, local, "", parameters);
   BucketPlan plan = FirstPlan(parameters, options);
   std::unique_ptr<Reducer> reducer(new Reducer(std::move(parameters), std::move(options), std::move(plan)));
-  LOCKSTEP_RETURN_IF_ERROR(reducer->Open(communicator, Opening::kCreated));
+  LOCKSTEP_RETURN_IF_ERROR(reducer->Open(communicator, Origin::kCreated));
   return reducer;
 }
 
@@ -39,11 +94,9 @@ Reducer::Reducer(std::vector<Parameter> parameters, ReducerOptions options, Buck
     : parameters_(std::move(parameters)),
       options_(std::move(options)),
       rules_(RulesOf(options_)),
-      holds_last_bucket_(options_.find_unused || options_.static_graph),
       check_(parameters_),
       plan_(std::move(plan)),
       use_(parameters_.size()),
-      flights_{Flight(plan_.buckets.size(), parameters_.size()), Flight(plan_.buckets.size(), parameters_.size())},
       marks_(parameters_, options_.delayed, {options_.find_unused, options_.static_graph}),
       written_(parameters_.size()),
       window_(parameters_.size()) {}
@@ -52,20 +105,20 @@ Reducer::~Reducer() {
   if (holds_) communicator_->Release();
 }
 
-absl::Status Reducer::Open(Communicator* communicator, Opening opening) {
+absl::Status Reducer::Open(Communicator* communicator, Origin origin) {
   communicator_ = communicator;
   check_.set_pointers(communicator->checks_pointers());
   const std::string settings = Settings(options_);
   const absl::StatusOr<Accelerator> found = FindAccelerator(*communicator_, DeviceOf(parameters_));
   LOCKSTEP_RETURN_IF_ERROR(AgreeOnParameters(*communicator_, found.status(), settings, parameters_));
   accelerator_ = *found;
-  LOCKSTEP_ASSIGN_OR_RETURN(const bool same_plan, SamePlan(*communicator_, ExportPlan(), opening));
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool same_plan, SamePlan(*communicator_, ExportPlan(), origin));
   if (!same_plan) plan_ = FirstPlan(parameters_, options_);
   LOCKSTEP_RETURN_IF_ERROR(AgreeOnParameters(*communicator_, Allocate(), settings, {}));
   LOCKSTEP_ASSIGN_OR_RETURN(const uint64_t first_topic, AgreeOnFirstTopic(*communicator_));
   for (Flight& flight : flights_) flight.outcome->set_first_topic(first_topic);
   replanner_ = std::make_unique<Replanner>(communicator_, first_topic + kTopicsOfPlans, parameters_, &rules_);
-  const bool planned_already = !options_.plan.empty() || opening == Opening::kChanged;
+  const bool planned_already = !options_.plan.empty() || origin == Origin::kChanged;
   if (options_.replan && !planned_already && !options_.gradient_as_bucket_view) replanner_->Request();
   return pipeline_->RenewHookCommunicator();
 }
@@ -74,6 +127,7 @@ absl::Status Reducer::Allocate() {
   const BucketMemory::Use use = {options_.buckets_in_memory_max, options_.gradient_as_bucket_view};
   LOCKSTEP_ASSIGN_OR_RETURN(
       memory_, BucketMemory::Allocate(*communicator_, accelerator_, plan_, PlanBytesMax(parameters_, rules_), use));
+  if (use.views) check_.set_views(memory_.get(), &plan_version_);
   for (Flight& flight : flights_) flight.outcome = std::make_unique<StepOutcome>(communicator_);
   // Where the host does something for a step, or decides by it what the next one does, that is not put off.
   runs_ahead_ =
@@ -82,7 +136,7 @@ absl::Status Reducer::Allocate() {
   const bool reduces_in_place = options_.gradient_as_bucket_view && !options_.compress.has_value();
   if (options_.hook == nullptr) {
     settings.factors = FactorsOf(options_.average, options_.predivide_factor, communicator_->size(), reduces_in_place);
-    LOCKSTEP_RETURN_IF_ERROR(CheckReductions(settings.factors.op));
+    LOCKSTEP_RETURN_IF_ERROR(CheckReductions(*communicator_, parameters_, plan_, settings.factors.op));
   }
   settings.in_place = reduces_in_place;
   settings.divide_by_live = options_.divide_by_live;
@@ -91,32 +145,28 @@ absl::Status Reducer::Allocate() {
   settings.optimizer = options_.optimizer;
   pipeline_ =
       MakePipeline({accelerator_.device, communicator_, parameters_}, accelerator_.kernels, std::move(settings));
-  log_ = std::make_unique<StepLog>(DescribeForLog());
-  LOCKSTEP_RETURN_IF_ERROR(log_->OpenTrace(options_.trace_path));
+  LOCKSTEP_RETURN_IF_ERROR(BeginRecord());
   LOCKSTEP_RETURN_IF_ERROR(pipeline_->CreateStreams());
   return MakeBuckets();
 }
 
-absl::Status Reducer::CheckReductions(ReduceOp op) const {
-  for (const BucketPlan::Bucket& bucket : plan_.buckets) {
-    if (bucket.sparse || bucket.device.kind == DeviceKind::kHost) continue;  // the host adds whatever there is
-    const size_t first = bucket.slots[0].parameter;
-    LOCKSTEP_RETURN_IF_ERROR(Annotate(communicator_->Supports(Collective::kAllReduce, bucket.wire, op),
-                                      absl::StrCat("averages of ", Describe(first, parameters_[first]))));
-  }
+absl::Status Reducer::BeginRecord() {
+  ReducerRecord record;
+  record.rank = communicator_->rank();
+  record.world_size = communicator_->size();
+  record.parameters = parameters_;
+  record.first_plan = plan_;
+  record.bucket_cap_bytes = static_cast<int64_t>(options_.bucket_caps_bytes.back());
+  record.find_unused_parameters = options_.find_unused;
+  record.gradient_as_bucket_view = options_.gradient_as_bucket_view;
+  record.static_graph = options_.static_graph;
+  record.join_uneven_inputs = options_.uneven_inputs;
+  if (options_.hook != nullptr) record.comm_hook = options_.hook->name();
+  record.last = std::move(record_.last);
+  record_ = std::move(record);
+  trace_.reset();
+  LOCKSTEP_ASSIGN_OR_RETURN(trace_, TraceFile::Open(options_.trace_path, record_.rank));
   return absl::OkStatus();
-}
-
-LoggingData Reducer::DescribeForLog() const {
-  LoggingData data = ConstructionData(communicator_->rank(), communicator_->size(), parameters_, plan_);
-  data.backend_name = "lockstep";
-  data.bucket_cap_bytes = static_cast<int64_t>(options_.bucket_caps_bytes.back());
-  data.find_unused_parameters = options_.find_unused;
-  data.gradient_as_bucket_view = options_.gradient_as_bucket_view;
-  data.static_graph = options_.static_graph;
-  data.join_uneven_inputs = options_.uneven_inputs;
-  if (options_.hook != nullptr) data.comm_hook = options_.hook->name();
-  return data;
 }
 
 absl::Status Reducer::MakeBuckets() {
@@ -136,41 +186,21 @@ absl::Status Reducer::Adopt(BucketPlan plan) {
   plan_ = std::move(plan);
   LOCKSTEP_RETURN_IF_ERROR(MakeBuckets());
   LOCKSTEP_RETURN_IF_ERROR(PutBack(kept));
-  for (Flight& flight : flights_) flight.recorder.Replan(plan_.buckets.size());
-  SetRebuiltBuckets(plan_, &log_->data());
+  record_.rebuilt_plan = plan_;
   return absl::OkStatus();
 }
 
-absl::StatusOr<Reducer::KeptGradients> Reducer::TakeGradients() const {
-  KeptGradients kept;
-  if (!options_.gradient_as_bucket_view) return kept;
-  size_t bytes = 0;
-  for (size_t index = 0; index < parameters_.size(); ++index) {
-    if (parameters_[index].ignored || parameters_[index].sparse) continue;
-    kept.gradients.push_back({index, ViewAt(index), bytes});
-    bytes += parameters_[index].bytes();
-  }
-  LOCKSTEP_ASSIGN_OR_RETURN(kept.bytes, DeviceMemory::Allocate(accelerator_.device, bytes));
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, accelerator_.device->CreateStream("lockstep-keep"));
-  for (const Kept& gradient : kept.gradients) {
-    LOCKSTEP_RETURN_IF_ERROR(
-        stream->Copy(kept.bytes.data() + gradient.at, gradient.view, parameters_[gradient.index].bytes()));
-  }
-  LOCKSTEP_RETURN_IF_ERROR(stream->Synchronize(Deadline::Infinite()));
-  return kept;
+absl::StatusOr<KeptGradients> Reducer::TakeGradients() const {
+  if (!options_.gradient_as_bucket_view) return KeptGradients();
+  return KeptGradients::Take(accelerator_.device, parameters_, [this](size_t index) { return ViewAt(index); });
 }
 
 absl::Status Reducer::PutBack(const KeptGradients& kept) {
   ++plan_version_;
-  if (kept.gradients.empty()) return absl::OkStatus();
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, accelerator_.device->CreateStream("lockstep-keep"));
-  for (const Kept& gradient : kept.gradients) {
-    LOCKSTEP_RETURN_IF_ERROR(
-        stream->Copy(ViewAt(gradient.index), kept.bytes.data() + gradient.at, parameters_[gradient.index].bytes()));
-  }
-  LOCKSTEP_RETURN_IF_ERROR(stream->Synchronize(Deadline::Infinite()));
+  LOCKSTEP_RETURN_IF_ERROR(
+      kept.PutBack(accelerator_.device, parameters_, [this](size_t index) { return ViewAt(index); }));
   MutexLock lock(&mu_);
-  for (const Kept& gradient : kept.gradients) {
+  for (const KeptGradients::Gradient& gradient : kept.gradients()) {
     char* const view = ViewAt(gradient.index);
     Gradient& window = window_[gradient.index];
     for (TensorView* const tensor : {&window.data, &window.target}) {
@@ -190,28 +220,27 @@ absl::Status Reducer::ChangeCommunicator(Communicator* communicator) {
   }
   for (Flight& flight : flights_) {
     flight.buckets.clear();
+    flight.captured = false;
     flight.under_way = false;
   }
   flight_ = &flights_[0];
   pipeline_.reset();
-  captured_.clear();
   hook_failed_ = false;
   planned_in_ = 0;
-  buffer_sync_.reset();
-  known_joined_ = 0;
+  buffers_.reset();
   {
     MutexLock lock(&mu_);
     BecomeIdle();
-    capturing_ = false;
     step_ = 0;
-    EndWindow();
+    captures_.Clear();
+    marks_.EndWindow();
+    written_.Forget();
   }
-  const absl::Status opened = Open(communicator, Opening::kChanged);
+  const absl::Status opened = Open(communicator, Origin::kChanged);
   if (!opened.ok()) {
     for (Flight& flight : flights_) flight.buckets.clear();
     return opened;
   }
-  for (Flight& flight : flights_) flight.recorder.Replan(plan_.buckets.size());
   return PutBack(std::exchange(kept_, {}));
 }
 

@@ -46,9 +46,9 @@ class NotingCommunicator : public Communicator {
   Device* accelerator() const override { return inner_->accelerator(); }
   absl::Status Run(const CollectiveRequest& request) override { return inner_->Run(request); }
   absl::StatusOr<Work> Start(const CollectiveRequest& request) override { return inner_->Start(request); }
-  absl::Status Enqueue(const CollectiveRequest& request, Stream* stream,
+  absl::Status Enqueue(const CollectiveRequest& request, Stream* stream, absl::AnyInvocable<void()> before,
                        absl::AnyInvocable<void(const absl::Status&)> done) override {
-    return inner_->Enqueue(request, stream, std::move(done));
+    return inner_->Enqueue(request, stream, std::move(before), std::move(done));
   }
   absl::StatusOr<std::unique_ptr<PreparedCollective>> Prepare(const CollectiveRequest& request) override {
     return inner_->Prepare(request);

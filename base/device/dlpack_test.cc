@@ -132,8 +132,8 @@ TEST(DlpackTest, WhatHasNoMeaningHereIsRefusedByName) {
 TEST(DlpackTest, EveryDTypeAndLayoutIsTaken) {
   const struct {
     DType dtype;
-    int code;
-    int bits;
+    uint8_t code;
+    uint8_t bits;
   } cases[] = {
       {DType::kBool, 6, 8},    {DType::kU8, 1, 8},         {DType::kI8, 0, 8},           {DType::kI32, 0, 32},
       {DType::kU32, 1, 32},    {DType::kI64, 0, 64},       {DType::kU64, 1, 64},         {DType::kF16, 2, 16},

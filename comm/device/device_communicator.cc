@@ -194,6 +194,7 @@ absl::StatusOr<std::unique_ptr<PreparedCollective>> DeviceCommunicator::Prepare(
 }
 
 absl::Status DeviceCommunicator::Enqueue(const CollectiveRequest& request, Stream* stream,
+                                         absl::AnyInvocable<void()> before,
                                          absl::AnyInvocable<void(const absl::Status&)> done) {
   LOCKSTEP_RETURN_IF_ERROR(CheckHeld(request.by_holder));
   LOCKSTEP_ASSIGN_OR_RETURN(const bool mine, IsMine(request.device));
@@ -209,9 +210,10 @@ absl::Status DeviceCommunicator::Enqueue(const CollectiveRequest& request, Strea
   LOCKSTEP_RETURN_IF_ERROR(CheckGood(failure_->status(), call));
   if (!mine) {
     if (check_pointers_) LOCKSTEP_RETURN_IF_ERROR(CheckBuffers(call));
-    return host_->Enqueue(request, stream, std::move(done));
+    return host_->Enqueue(request, stream, std::move(before), std::move(done));
   }
   LOCKSTEP_RETURN_IF_ERROR(Check(call));
+  if (before) before();
   {
     MutexLock lock(&issue_mu_);
     const absl::Status issued = IssueOnDevice({call}, stream);

@@ -74,7 +74,8 @@ class DeviceCommunicator : public Communicator {
   absl::Status Run(const CollectiveRequest& request) override;
   absl::StatusOr<Work> Start(const CollectiveRequest& request) override;
   absl::StatusOr<std::unique_ptr<PreparedCollective>> Prepare(const CollectiveRequest& request) override;
-  absl::Status Enqueue(const CollectiveRequest& request, Stream* stream,
+  using Communicator::Enqueue;
+  absl::Status Enqueue(const CollectiveRequest& request, Stream* stream, absl::AnyInvocable<void()> before,
                        absl::AnyInvocable<void(const absl::Status&)> done) override;
   absl::Status StartGroup() override;
   absl::StatusOr<Work> EndGroup() override;

@@ -54,6 +54,7 @@ absl::StatusOr<std::unique_ptr<BufferSync>> BufferSync::Create(Communicator* com
 
 absl::StatusOr<FreshBuffers> BufferSync::Run(absl::Span<const TensorView> buffers, bool joined,
                                              std::chrono::milliseconds timeout) {
+  if (!joined) due_ = false;
   if (options_.hook) {
     LOCKSTEP_RETURN_IF_ERROR(Annotate(options_.hook(channel(), buffers), "the buffer hook"));
     return FreshBuffers();
@@ -71,7 +72,10 @@ absl::StatusOr<FreshBuffers> BufferSync::Run(absl::Span<const TensorView> buffer
   return FreshBuffers();
 }
 
-absl::Status BufferSync::Regroup(bool joined) {
+absl::Status BufferSync::Regroup(int ranks_joined, bool joined) {
+  const bool grown = ranks_joined > ranks_joined_ && ranks_joined < channel_->size();
+  ranks_joined_ = ranks_joined;
+  if (!grown || !takes_part_) return absl::OkStatus();
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> part,
                             channel().Split(joined ? -1 : 0, channel().rank().value()));
   takes_part_ = !joined;
@@ -86,6 +90,7 @@ void BufferSync::Restart() {
   part_set_.reset();
   part_.reset();
   takes_part_ = true;
+  ranks_joined_ = 0;
 }
 
 }  // namespace lockstep

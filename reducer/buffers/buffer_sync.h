@@ -53,9 +53,12 @@ class BufferSync {
   absl::StatusOr<FreshBuffers> Run(absl::Span<const TensorView> buffers, bool joined,
                                    std::chrono::milliseconds timeout = std::chrono::milliseconds(0));
 
-  // Every rank that takes part calls it: those that have joined take part no longer.
-  absl::Status Regroup(bool joined);
-  bool takes_part() const { return takes_part_; }
+  // From the end of a synchronised step, and at first, to the next Run.
+  bool due() const { return due_; }
+  void StepEnded() { due_ = true; }
+  // After a step, in which `ranks_joined` were without inputs: every rank calls it, `joined` if it is one of them. Those take part no
+  // longer, where there are more of them than before, and not all.
+  absl::Status Regroup(int ranks_joined, bool joined);
   // All take part again.
   void Restart();
 
@@ -73,6 +76,8 @@ class BufferSync {
   std::unique_ptr<Communicator> part_;  // null: all ranks
   std::unique_ptr<BufferSet> part_set_;
   bool takes_part_ = true;
+  int ranks_joined_ = 0;  // as of the last step
+  bool due_ = true;
 };
 
 }  // namespace lockstep

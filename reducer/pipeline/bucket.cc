@@ -31,11 +31,10 @@ void Bucket::Reset() {
     slot.rows = {};
   }
   sparse_average = CoalescedGradient();
-  slots_left = slots.size();
+  slots_left_.store(slots.size(), std::memory_order_relaxed);
   staged.clear();
   streams.clear();
   points = 0;
-  full = false;
   reduced = false;
   failed = 0;
   joined = 0;

@@ -7,6 +7,7 @@
 #ifndef REDUCER_PIPELINE_BUCKET_H_
 #define REDUCER_PIPELINE_BUCKET_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -61,6 +62,10 @@ class Bucket {
 
   // A backward begins.
   void Reset();
+  // One more slot is copied in or staged. Whether it was the last.
+  bool FillOne() { return slots_left_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
+  // Acquires what was written before each FillOne.
+  bool full() const { return slots_left_.load(std::memory_order_acquire) == 0; }
 
   // Of a sparse bucket: `sparse` from its slot.
   void TakeSparse(const Parameter& parameter);
@@ -86,12 +91,10 @@ class Bucket {
   void ReadTail(const BucketTail& tail);
 
   std::vector<Slot> slots;
-  size_t slots_left = 0;         // neither copied in nor staged
   std::vector<size_t> staged;    // slots that are still to be copied in, by the copy-in stream
   std::vector<Stream*> streams;  // on which their gradients are ready, each once
   size_t points = 0;             // of stream_events, marked in this backward
-  bool full = false;
-  SparseGradient sparse;  // of a sparse bucket: what this rank gives
+  SparseGradient sparse;         // of a sparse bucket: what this rank gives
   CoalescedGradient sparse_average;
   HookBucket hooked;
 
@@ -119,6 +122,7 @@ class Bucket {
   char* const flat_;
   char* const views_;
   Bucket* const before_;
+  std::atomic<size_t> slots_left_{0};
 };
 
 // A gradient of the parameter, which was checked, without gaps at `data`: with the table's strides where those are dense, else

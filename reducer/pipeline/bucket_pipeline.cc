@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/error_info.h"
 #include "base/status.h"
-#include "reducer/report/step_record.h"
+#include "reducer/report/record.h"
 
 namespace lockstep {
 namespace {
@@ -24,11 +24,12 @@ absl::Status CheckResult(const HookBucket& bucket) {
 
 }  // namespace
 
-BucketPipeline::BucketPipeline(const Parts& parts, Settings settings)
+BucketPipeline::BucketPipeline(const Parts& parts, Settings settings, bool copies_at_once)
     : device_(parts.device),
       communicator_(parts.communicator),
       parameters_(parts.parameters),
-      settings_(std::move(settings)) {}
+      settings_(std::move(settings)),
+      copies_at_once_(copies_at_once) {}
 
 absl::Status BucketPipeline::CreateStreams() {
   LOCKSTEP_ASSIGN_OR_RETURN(copy_in_, device_->CreateStream("lockstep-in"));
@@ -66,9 +67,10 @@ absl::Status BucketPipeline::Launch(Bucket& bucket) {
   if (bucket.plan().sparse) bucket.TakeSparse(parameters_[bucket.plan().slots[0].parameter]);
   if (settings_.hook != nullptr) {
     LOCKSTEP_RETURN_IF_ERROR(EnqueueHook(bucket));
-  } else {
-    LOCKSTEP_RETURN_IF_ERROR(EnqueueReduction(bucket));
+  } else if (bucket.plan().sparse) {
+    LOCKSTEP_RETURN_IF_ERROR(EnqueueSparse(bucket));
   }
+  LOCKSTEP_RETURN_IF_ERROR(EnqueueAllReduce(bucket));
   LOCKSTEP_RETURN_IF_ERROR(collective_->Record(bucket.all_reduced.get()));
   LOCKSTEP_RETURN_IF_ERROR(copy_out()->Wait(bucket.all_reduced.get()));
   LOCKSTEP_RETURN_IF_ERROR(EnqueueCopyOut(bucket));
@@ -99,23 +101,31 @@ absl::Status BucketPipeline::Stage(Bucket& bucket) {
   return collective_->Wait(bucket.copied_in.get());
 }
 
-absl::Status BucketPipeline::EnqueueAllReduce(Bucket& bucket, size_t begin, size_t end, const AverageFactors& factors) {
+absl::Status BucketPipeline::EnqueueAllReduce(Bucket& bucket) {
+  const bool trailer_alone = ReducesTrailerAlone(bucket);
+  const size_t begin = trailer_alone ? bucket.plan().tail : 0;
+  const AverageFactors& factors = trailer_alone ? sum_ : settings_.factors;
   CollectiveRequest request;
   request.collective = Collective::kAllReduce;
   request.device = bucket.plan().device;
   request.dtype = bucket.plan().wire;
   request.op = factors.op;
   request.factor = factors.premultiply;
-  request.count = end - begin;
+  request.count = bucket.plan().elements - begin;
   request.input = bucket.flat() + begin * SizeOf(request.dtype);
   request.output = bucket.flat() + begin * SizeOf(request.dtype);
   request.background = true;
   request.by_holder = true;
   if (step_.joined) request.timeout = kJoinedTimeout;
-  const int64_t bytes = static_cast<int64_t>(request.count * SizeOf(request.dtype));
-  return communicator_->Enqueue(request, collective_.get(), [this, &bucket, bytes](const absl::Status& status) {
-    Reduced(bucket, bytes, InBucket(bucket, status));
-  });
+  return EnqueueReduction(bucket, request);
+}
+
+void BucketPipeline::Reduced(Bucket& bucket, const absl::Status& status) {
+  bucket.reduced = status.ok();
+  step_.outcome->FailCommunication(InBucket(bucket, status));
+  const BucketPlan::Bucket& plan = bucket.plan();
+  const size_t elements = plan.elements - (ReducesTrailerAlone(bucket) ? plan.tail : 0);
+  RecordOf(bucket).bytes += static_cast<int64_t>(elements * SizeOf(plan.wire));
 }
 
 absl::Status InBucket(const Bucket& bucket, const absl::Status& status) {
@@ -123,17 +133,6 @@ absl::Status InBucket(const Bucket& bucket, const absl::Status& status) {
   ErrorInfo info;
   info.bucket = static_cast<int64_t>(bucket.index());
   return WithErrorInfo(Annotate(status, absl::StrCat("bucket ", bucket.index())), info);
-}
-
-absl::Status BucketPipeline::EnqueueReduction(Bucket& bucket) {
-  LOCKSTEP_RETURN_IF_ERROR(EnqueueBegan(bucket));
-  if (bucket.plan().sparse) {
-    LOCKSTEP_RETURN_IF_ERROR(EnqueueSparse(bucket));
-    LOCKSTEP_RETURN_IF_ERROR(EnqueueTail(bucket, sum_.one));
-    return EnqueueAllReduce(bucket, bucket.plan().tail, bucket.plan().elements, sum_);
-  }
-  LOCKSTEP_RETURN_IF_ERROR(EnqueueTail(bucket, settings_.factors.one));
-  return EnqueueAllReduce(bucket, 0, bucket.plan().elements, settings_.factors);
 }
 
 absl::Status BucketPipeline::EnqueueHook(Bucket& bucket) {
@@ -159,9 +158,7 @@ absl::Status BucketPipeline::EnqueueHook(Bucket& bucket) {
       FailHook(bucket, issued);
     }
   }
-  LOCKSTEP_RETURN_IF_ERROR(EnqueueHookEnd(bucket));
-  LOCKSTEP_RETURN_IF_ERROR(EnqueueTail(bucket, sum_.one));
-  return EnqueueAllReduce(bucket, bucket.plan().tail, bucket.plan().elements, sum_);
+  return absl::OkStatus();
 }
 
 absl::Status BucketPipeline::EnqueueOpening() {
@@ -202,10 +199,10 @@ void BucketPipeline::FinishHook(Bucket& bucket, absl::Status status) {
 }
 
 void BucketPipeline::CallOptimizer(Bucket& bucket, Stream* stream) {
-  step_.recorder->Began(Stage::kOptimizer, bucket.index());
+  RecordOf(bucket).Began(Stage::kOptimizer);
   step_.outcome->Fail(Annotate(Optimize(bucket, stream), absl::StrCat("the optimizer, bucket ", bucket.index())),
                       bucket.index());
-  step_.recorder->Ended(Stage::kOptimizer, bucket.index());
+  RecordOf(bucket).Ended(Stage::kOptimizer);
 }
 
 absl::Status BucketPipeline::Optimize(Bucket& bucket, Stream* stream) {

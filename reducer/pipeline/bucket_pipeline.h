@@ -1,7 +1,7 @@
 // BucketPipeline: issues what happens to a bucket once it is full, on streams of its own.
 //
 //   copy in      waits for the gradients' streams, copies those that were not copied when they were marked
-//   collective   writes the tail; all-reduces data and tail together, or issues the hook and then all-reduces the tail
+//   collective   writes the tail and all-reduces data and tail together; or issues the hook, then writes and all-reduces the tail
 //   copy out     writes the averages back, where the tail says that there are any
 //   optimizer    calls the optimizer on the bucket, where there is one
 //
@@ -31,9 +31,9 @@
 #include "reducer/pipeline/average.h"
 #include "reducer/pipeline/bucket.h"
 #include "reducer/pipeline/comm_hook.h"
+#include "reducer/pipeline/step_outcome.h"
 #include "reducer/plan/parameter.h"
-#include "reducer/report/step_outcome.h"
-#include "reducer/report/step_recorder.h"
+#include "reducer/report/record.h"
 #include "reducer/sparse/sparse_gradient.h"
 
 namespace lockstep {
@@ -88,7 +88,7 @@ class BucketPipeline {
   // All that is pointed to is the step's own until it has been awaited.
   struct Step {
     StepOutcome* outcome = nullptr;
-    StepRecorder* recorder = nullptr;
+    StepRecord* record = nullptr;
     uint64_t number = 0;
     size_t buckets = 0;
     bool planned = false;  // this rank holds the next plan
@@ -102,7 +102,7 @@ class BucketPipeline {
   void Begin(const Step& step);
 
   // A gradient that is ready now into its slot, on the calling thread: while it is hot in cache. False where that is left to a stream.
-  virtual bool copies_at_once() const = 0;
+  bool copies_at_once() const { return copies_at_once_; }
   absl::Status CopyIn(Bucket& bucket, size_t slot) const;
   // What the stream has now must be done before the bucket's gradients are copied. Launch does it for all of its streams.
   absl::Status MarkPoint(Bucket& bucket, Stream& stream) const;
@@ -121,21 +121,17 @@ class BucketPipeline {
   const std::vector<size_t>& optimized() const { return optimized_; }
 
  protected:
-  BucketPipeline(const Parts& parts, Settings settings);
+  BucketPipeline(const Parts& parts, Settings settings, bool copies_at_once);
 
   // ---- What depends on where buckets are. Each is issued in the order of a stream of ours.
 
   // On the copy-in stream: the staged slots, and whatever else can be put into the bucket then.
   virtual absl::Status EnqueueCopyIn(Bucket& bucket) = 0;
-  // On the collective stream: the bucket's turn begins.
+  // On the collective stream, ahead of a hook: the bucket's turn begins.
   virtual absl::Status EnqueueBegan(Bucket& bucket) = 0;
   virtual absl::Status EnqueueSparse(Bucket& bucket) = 0;
-  // On the collective stream, where it was not done before: an entry of the tail is set to `one`.
-  virtual absl::Status EnqueueTail(Bucket& bucket, float one) = 0;
-  // Behind the hook, which may have failed.
-  virtual absl::Status EnqueueHookEnd(Bucket& bucket) = 0;
-  // How the all-reduce of the tail, or of all, went, as Communicator::Enqueue tells it.
-  virtual void Reduced(Bucket& bucket, int64_t bytes, const absl::Status& status) = 0;
+  // On the collective stream, behind the hook, if there is one: the status trailer and the all-reduce.
+  virtual absl::Status EnqueueReduction(Bucket& bucket, const CollectiveRequest& request) = 0;
   // On the copy-out stream.
   virtual absl::Status EnqueueCopyOut(Bucket& bucket) = 0;
   // Behind it: the optimizer, and what else is to be done for the bucket.
@@ -143,8 +139,15 @@ class BucketPipeline {
 
   // ---- What they have in common.
 
+  BucketRecord& RecordOf(const Bucket& bucket) const { return step_.record->buckets[bucket.index()]; }
   absl::Status HookFailure(const Bucket& bucket, const absl::Status& status) const;
   void FailHook(Bucket& bucket, const absl::Status& status);
+  // What a hook or the rows of a sparse gradient have brought together needs an all-reduce of the trailer alone: a sum.
+  bool ReducesTrailerAlone(const Bucket& bucket) const { return settings_.hook != nullptr || bucket.plan().sparse; }
+  // What a set entry of the trailer is, so that the reduction adds one to it.
+  float One(const Bucket& bucket) const { return (ReducesTrailerAlone(bucket) ? sum_ : settings_.factors).one; }
+  // How the all-reduce went, as Communicator::Enqueue tells it.
+  void Reduced(Bucket& bucket, const absl::Status& status);
   // What a hook that ended so has left is looked at; on an error the hook has failed.
   void FinishHook(Bucket& bucket, absl::Status status);
   void CallOptimizer(Bucket& bucket, Stream* stream);
@@ -157,6 +160,7 @@ class BucketPipeline {
   Communicator* const communicator_;
   const absl::Span<const Parameter> parameters_;
   const Settings settings_;
+  const bool copies_at_once_;
   const AverageFactors sum_{};  // of what is no gradient
   // Constant once created.
   std::unique_ptr<Stream> copy_in_;
@@ -170,12 +174,11 @@ class BucketPipeline {
 
  private:
   absl::Status Stage(Bucket& bucket);
-  absl::Status EnqueueReduction(Bucket& bucket);
   absl::Status EnqueueHook(Bucket& bucket);
   // Before the first hook of a step where ranks may have no inputs: those await the others here, not in the hook, whose operations have
   // deadlines.
   absl::Status EnqueueOpening();
-  absl::Status EnqueueAllReduce(Bucket& bucket, size_t begin, size_t end, const AverageFactors& factors);
+  absl::Status EnqueueAllReduce(Bucket& bucket);
   absl::Status Optimize(Bucket& bucket, Stream* stream);
 
   bool hook_issue_failed_ = false;  // in this step; of the thread that launches

@@ -12,7 +12,7 @@
 #include "comm/schedule/schedule.h"
 #include "reducer/pipeline/host_pipeline.h"
 #include "reducer/plan/bucket_tail.h"
-#include "reducer/report/step_record.h"
+#include "reducer/report/record.h"
 
 namespace lockstep {
 
@@ -43,7 +43,7 @@ absl::Status DevicePipeline::CreateEvents(Bucket& bucket) {
 }
 
 absl::Status DevicePipeline::EnqueueCopyIn(Bucket& bucket) {
-  step_.recorder->Began(Stage::kCopyIn, bucket.index());
+  RecordOf(bucket).Began(Stage::kCopyIn);
   for (const Stream* stream : bucket.streams) {
     step_.outcome->Fail(Annotate(stream->status(), "the stream of a gradient failed"), bucket.index());
   }
@@ -58,7 +58,7 @@ absl::Status DevicePipeline::EnqueueCopyIn(Bucket& bucket) {
   }
   std::vector<kernels::BucketEntry> entries;
   // With a hook the tail waits for what becomes of that.
-  if (settings_.hook == nullptr) entries = TailEntries(bucket, settings_.factors.one);
+  if (settings_.hook == nullptr) entries = TailEntries(bucket);
   return kernels_->Gather(pieces, entries, bucket.flat(), bucket.plan().wire, settings_.factors.copy_in, *copy_in_);
 }
 
@@ -69,7 +69,8 @@ absl::Status DevicePipeline::EnqueueKeep(Bucket& bucket, size_t s) {
   return spare.ok() ? copy_in_->Copy(*spare, bucket.ViewAt(s), parameter.bytes()) : spare.status();
 }
 
-std::vector<kernels::BucketEntry> DevicePipeline::TailEntries(Bucket& bucket, float one) {
+std::vector<kernels::BucketEntry> DevicePipeline::TailEntries(Bucket& bucket) {
+  const float one = One(bucket);
   std::vector<kernels::BucketEntry> entries(BucketTail::Elements(bucket.slots.size()));
   for (size_t e = 0; e < entries.size(); ++e) entries[e].index = bucket.plan().tail + e;
   if (step_.outcome->Poisons(bucket.index())) entries[BucketTail::kFailed].value = one;
@@ -88,19 +89,27 @@ absl::Status DevicePipeline::EnqueueSparse(Bucket& bucket) {
       absl::StrCat("bucket ", bucket.index(), ": sparse gradients on ", Name(device_->id())));
 }
 
-absl::Status DevicePipeline::EnqueueTail(Bucket& bucket, float one) {
-  if (settings_.hook == nullptr) return absl::OkStatus();
+absl::Status DevicePipeline::EnqueueReduction(Bucket& bucket, const CollectiveRequest& request) {
+  if (settings_.hook != nullptr) {
+    FinishHook(bucket, absl::OkStatus());  // what becomes of it in the stream is not known yet
+    LOCKSTEP_RETURN_IF_ERROR(EnqueueTail(bucket));
+  }
+  return communicator_->Enqueue(request, collective_.get(),
+                                [this, &bucket](const absl::Status& status) { Reduced(bucket, status); });
+}
+
+absl::Status DevicePipeline::EnqueueTail(Bucket& bucket) {
   const DType wire = bucket.plan().wire;
-  LOCKSTEP_RETURN_IF_ERROR(kernels_->Gather({}, TailEntries(bucket, one), bucket.flat(), wire, 1, *collective_));
-  LOCKSTEP_RETURN_IF_ERROR(collective_->Enqueue([this, &bucket, one] {
-    LookAtHook(bucket, one);
+  LOCKSTEP_RETURN_IF_ERROR(kernels_->Gather({}, TailEntries(bucket), bucket.flat(), wire, 1, *collective_));
+  LOCKSTEP_RETURN_IF_ERROR(collective_->Enqueue([this, &bucket] {
+    LookAtHook(bucket);
     return absl::OkStatus();
   }));
   char* const failed = bucket.flat() + (bucket.plan().tail + BucketTail::kFailed) * SizeOf(wire);
   return collective_->Copy(failed, bucket.told_tail.data(), SizeOf(wire));
 }
 
-void DevicePipeline::LookAtHook(Bucket& bucket, float one) {
+void DevicePipeline::LookAtHook(Bucket& bucket) {
   if (!bucket.hooked.status.ok()) {
     FailHook(bucket, bucket.hooked.status);
   } else if (hook_communicator_ != nullptr) {
@@ -108,20 +117,9 @@ void DevicePipeline::LookAtHook(Bucket& bucket, float one) {
     if (!status.ok()) step_.outcome->Fail(HookFailure(bucket, status), bucket.index());
   }
   static_assert(BucketTail::kFailed == 0, "it is the first entry that is copied");
-  BucketTail tail(bucket.told_tail.data(), bucket.plan().wire, one);
+  BucketTail tail(bucket.told_tail.data(), bucket.plan().wire, One(bucket));
   tail.Clear(bucket.slots.size());
   if (step_.outcome->Poisons(bucket.index())) tail.Set(BucketTail::kFailed);
-}
-
-absl::Status DevicePipeline::EnqueueHookEnd(Bucket& bucket) {
-  FinishHook(bucket, absl::OkStatus());  // what becomes of it in the stream is not known yet
-  return absl::OkStatus();
-}
-
-void DevicePipeline::Reduced(Bucket& bucket, int64_t bytes, const absl::Status& status) {
-  bucket.reduced = status.ok();
-  step_.outcome->FailCommunication(status);
-  step_.recorder->Sent(bucket.index(), bytes);
 }
 
 absl::Status DevicePipeline::FindTarget(Bucket& bucket, size_t s) {
@@ -192,15 +190,16 @@ absl::Status DevicePipeline::EnqueueEnd(Bucket& bucket) {
 }
 
 void DevicePipeline::Follow(Bucket& bucket, const Step& step) {
+  BucketRecord& record = step.record->buckets[bucket.index()];
   // Collectives end by their own deadlines, and with them what waits for them here.
   absl::Status status = bucket.copied_in->Synchronize(Deadline::Infinite());
-  step.recorder->Ended(Stage::kCopyIn, bucket.index());
-  step.recorder->Began(Stage::kCollective, bucket.index());
+  record.Ended(Stage::kCopyIn);
+  record.Began(Stage::kCollective);
   status.Update(bucket.all_reduced->Synchronize(Deadline::Infinite()));
-  step.recorder->Ended(Stage::kCollective, bucket.index());
-  step.recorder->Began(Stage::kCopyOut, bucket.index());
+  record.Ended(Stage::kCollective);
+  record.Began(Stage::kCopyOut);
   status.Update(bucket.told->Synchronize(Deadline::Infinite()));
-  step.recorder->Ended(Stage::kCopyOut, bucket.index());
+  record.Ended(Stage::kCopyOut);
   for (const Stream* stream : {copy_in_.get(), collective_.get(), copy_out()}) status.Update(stream->status());
   // What failed on the way says so itself, and it alone knows more than that something did.
   if (const absl::Status told = communicator_->status(); !told.ok()) {

@@ -29,12 +29,11 @@ class DevicePipeline final : public BucketPipeline {
  public:
   // The kernels outlive it.
   DevicePipeline(const Parts& parts, const kernels::BucketKernels* kernels, Settings settings)
-      : BucketPipeline(parts, std::move(settings)), kernels_(kernels) {}
+      : BucketPipeline(parts, std::move(settings), /*copies_at_once=*/false), kernels_(kernels) {}
   ~DevicePipeline() override;
 
   absl::Status CreateStreams() override;
   absl::Status CreateEvents(Bucket& bucket) override;
-  bool copies_at_once() const override { return false; }
   // With an optimizer, waits until the last bucket is reduced: what the stream is to wait for is only enqueued then.
   absl::Status MakeWait(Stream& stream, Bucket& last) override;
   absl::Status Synchronize(Deadline deadline) override;
@@ -45,19 +44,19 @@ class DevicePipeline final : public BucketPipeline {
   absl::Status EnqueueCopyIn(Bucket& bucket) override;
   absl::Status EnqueueBegan(Bucket& bucket) override;
   absl::Status EnqueueSparse(Bucket& bucket) override;
-  absl::Status EnqueueTail(Bucket& bucket, float one) override;
-  absl::Status EnqueueHookEnd(Bucket& bucket) override;
-  void Reduced(Bucket& bucket, int64_t bytes, const absl::Status& status) override;
+  absl::Status EnqueueReduction(Bucket& bucket, const CollectiveRequest& request) override;
   absl::Status EnqueueCopyOut(Bucket& bucket) override;
   absl::Status EnqueueEnd(Bucket& bucket) override;
 
-  std::vector<kernels::BucketEntry> TailEntries(Bucket& bucket, float one);
+  std::vector<kernels::BucketEntry> TailEntries(Bucket& bucket);
   // On the copy-in stream: what the slot keeps, into its spare memory.
   absl::Status EnqueueKeep(Bucket& bucket, size_t slot);
   // Where the slot's average goes: in memory of ours if nobody said, or if what is there stays without one.
   absl::Status FindTarget(Bucket& bucket, size_t slot);
+  // Behind a hook: the tail, to which the stream adds whether that failed.
+  absl::Status EnqueueTail(Bucket& bucket);
   // In a closure of the stream, behind the hook: whether it failed, for the tail.
-  void LookAtHook(Bucket& bucket, float one);
+  void LookAtHook(Bucket& bucket);
   // On the watching thread, while the next step may have begun.
   void Follow(Bucket& bucket, const Step& step);
 

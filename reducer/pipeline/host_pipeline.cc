@@ -5,7 +5,7 @@
 
 #include "base/status.h"
 #include "reducer/plan/bucket_tail.h"
-#include "reducer/report/step_record.h"
+#include "reducer/report/record.h"
 #include "reducer/sparse/sparse_all_gather.h"
 #include "reducer/sparse/sparse_gradient.h"
 
@@ -30,32 +30,38 @@ absl::Status HostPipeline::CreateStreams() {
 
 absl::Status HostPipeline::EnqueueCopyIn(Bucket& bucket) {
   return copy_in_->Enqueue([this, &bucket] {
-    step_.recorder->Began(Stage::kCopyIn, bucket.index());
+    RecordOf(bucket).Began(Stage::kCopyIn);
     for (const Stream* stream : bucket.streams) {
       step_.outcome->Fail(Annotate(stream->status(), "the stream of a gradient failed"), bucket.index());
     }
     for (const size_t slot : bucket.staged) step_.outcome->Fail(CopyIn(bucket, slot), bucket.index());
-    step_.recorder->Ended(Stage::kCopyIn, bucket.index());
+    RecordOf(bucket).Ended(Stage::kCopyIn);
     return absl::OkStatus();
   });
 }
 
 absl::Status HostPipeline::EnqueueBegan(Bucket& bucket) {
   return collective_->Enqueue([this, &bucket] {
-    step_.recorder->Began(Stage::kCollective, bucket.index());
+    RecordOf(bucket).Began(Stage::kCollective);
     return absl::OkStatus();
   });
 }
 
-absl::Status HostPipeline::EnqueueTail(Bucket& bucket, float one) {
-  return collective_->Enqueue([this, &bucket, one] {
-    WriteTail(bucket, one);
-    return absl::OkStatus();
-  });
+absl::Status HostPipeline::EnqueueReduction(Bucket& bucket, const CollectiveRequest& request) {
+  const auto before = [this, &bucket] {
+    RecordOf(bucket).Began(Stage::kCollective);
+    if (settings_.hook != nullptr) FinishHook(bucket, bucket.hooked.status);
+    WriteTail(bucket);
+  };
+  const auto done = [this, &bucket](const absl::Status& status) {
+    Reduced(bucket, status);
+    RecordOf(bucket).Ended(Stage::kCollective);
+  };
+  return communicator_->Enqueue(request, collective_.get(), before, done);
 }
 
-void HostPipeline::WriteTail(Bucket& bucket, float one) {
-  BucketTail tail = bucket.Tail(one);
+void HostPipeline::WriteTail(Bucket& bucket) {
+  BucketTail tail = bucket.Tail(One(bucket));
   tail.Clear(bucket.slots.size());
   if (step_.outcome->Poisons(bucket.index())) tail.Set(BucketTail::kFailed);
   if (step_.joined) tail.Set(BucketTail::kJoined);
@@ -73,14 +79,15 @@ absl::Status HostPipeline::EnqueueSparse(Bucket& bucket) {
 }
 
 void HostPipeline::GatherSparse(Bucket& bucket) {
+  RecordOf(bucket).Began(Stage::kCollective);
   SparseOptions options;
   options.factor = settings_.factors.before_sum;
   options.background = true;
   options.by_holder = true;
   if (step_.joined) options.timeout = kJoinedTimeout;
   auto average = AllGatherSparse(*communicator_, absl::OkStatus(), bucket.sparse, options);
-  step_.recorder->Sent(bucket.index(),
-                       static_cast<int64_t>(bucket.sparse.bytes() + bucket.sparse.indices.size() * sizeof(int64_t)));
+  RecordOf(bucket).bytes +=
+      static_cast<int64_t>(bucket.sparse.bytes() + bucket.sparse.indices.size() * sizeof(int64_t));
   if (average.ok()) {
     bucket.sparse_average = *std::move(average);
   } else {
@@ -88,25 +95,11 @@ void HostPipeline::GatherSparse(Bucket& bucket) {
   }
 }
 
-absl::Status HostPipeline::EnqueueHookEnd(Bucket& bucket) {
-  return collective_->Enqueue([this, &bucket] {
-    FinishHook(bucket, bucket.hooked.status);
-    return absl::OkStatus();
-  });
-}
-
-void HostPipeline::Reduced(Bucket& bucket, int64_t bytes, const absl::Status& status) {
-  bucket.reduced = status.ok();
-  step_.outcome->FailCommunication(status);
-  step_.recorder->Ended(Stage::kCollective, bucket.index());
-  step_.recorder->Sent(bucket.index(), bytes);
-}
-
 absl::Status HostPipeline::EnqueueCopyOut(Bucket& bucket) {
   return copy_out()->Enqueue([this, &bucket] {
-    step_.recorder->Began(Stage::kCopyOut, bucket.index());
+    RecordOf(bucket).Began(Stage::kCopyOut);
     step_.outcome->Fail(CopyOut(bucket), bucket.index());
-    step_.recorder->Ended(Stage::kCopyOut, bucket.index());
+    RecordOf(bucket).Ended(Stage::kCopyOut);
     return absl::OkStatus();
   });
 }

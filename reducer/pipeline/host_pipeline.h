@@ -18,11 +18,11 @@ namespace lockstep {
 
 class HostPipeline final : public BucketPipeline {
  public:
-  HostPipeline(const Parts& parts, Settings settings) : BucketPipeline(parts, std::move(settings)) {}
+  HostPipeline(const Parts& parts, Settings settings)
+      : BucketPipeline(parts, std::move(settings), /*copies_at_once=*/true) {}
   ~HostPipeline() override;
 
   absl::Status CreateStreams() override;
-  bool copies_at_once() const override { return true; }
   absl::Status MakeWait(Stream& stream, Bucket& last) override;
   absl::Status Synchronize(Deadline deadline) override;
   absl::Status Await(Bucket&, Deadline deadline) override { return Synchronize(deadline); }
@@ -31,14 +31,12 @@ class HostPipeline final : public BucketPipeline {
   absl::Status EnqueueCopyIn(Bucket& bucket) override;
   absl::Status EnqueueBegan(Bucket& bucket) override;
   absl::Status EnqueueSparse(Bucket& bucket) override;
-  absl::Status EnqueueTail(Bucket& bucket, float one) override;
-  absl::Status EnqueueHookEnd(Bucket& bucket) override;
-  void Reduced(Bucket& bucket, int64_t bytes, const absl::Status& status) override;
+  absl::Status EnqueueReduction(Bucket& bucket, const CollectiveRequest& request) override;
   absl::Status EnqueueCopyOut(Bucket& bucket) override;
   absl::Status EnqueueEnd(Bucket& bucket) override;
 
   // On the streams' threads.
-  void WriteTail(Bucket& bucket, float one);
+  void WriteTail(Bucket& bucket);
   void GatherSparse(Bucket& bucket);
   absl::Status CopyOut(Bucket& bucket);
   double CopyOutFactor(int joined) const;

@@ -10,8 +10,8 @@
 // of dy * (x - mean) over them:
 //   dx = (dy - sum_dy / N - (x - mean) * inverse_std^2 * sum_dy_xmu / N) * inverse_std * weight
 
-#ifndef REDUCER_REPORT_BATCH_STATISTICS_H_
-#define REDUCER_REPORT_BATCH_STATISTICS_H_
+#ifndef REDUCER_BUFFERS_BATCH_STATISTICS_H_
+#define REDUCER_BUFFERS_BATCH_STATISTICS_H_
 
 #include <chrono>
 #include <cstdint>
@@ -61,4 +61,4 @@ absl::Status SumBatchGradients(Communicator& communicator, absl::Span<float> sum
 
 }  // namespace lockstep
 
-#endif  // REDUCER_REPORT_BATCH_STATISTICS_H_
+#endif  // REDUCER_BUFFERS_BATCH_STATISTICS_H_

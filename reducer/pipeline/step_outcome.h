@@ -1,8 +1,8 @@
 // StepOutcome: how a synchronised backward went. What fails on one rank travels to the others behind its buckets' data, as a mark, and
 // beside them, as a note; so all return the same error.
 
-#ifndef REDUCER_REPORT_STEP_OUTCOME_H_
-#define REDUCER_REPORT_STEP_OUTCOME_H_
+#ifndef REDUCER_PIPELINE_STEP_OUTCOME_H_
+#define REDUCER_PIPELINE_STEP_OUTCOME_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -63,4 +63,4 @@ class StepOutcome {
 
 }  // namespace lockstep
 
-#endif  // REDUCER_REPORT_STEP_OUTCOME_H_
+#endif  // REDUCER_PIPELINE_STEP_OUTCOME_H_

@@ -1,4 +1,4 @@
-#include "reducer/report/step_outcome.h"
+#include "reducer/pipeline/step_outcome.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,4 +1,4 @@
-#include "reducer/report/batch_statistics.h"
+#include "reducer/buffers/batch_statistics.h"
 
 #include <algorithm>
 #include <cmath>

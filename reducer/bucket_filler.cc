@@ -1,0 +1,63 @@
+#include "reducer/bucket_filler.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace lockstep {
+
+void BucketFiller::Begin(const Step& step, size_t launch_end) {
+  step_ = step;
+  for (const std::unique_ptr<Bucket>& bucket : step_.buckets) bucket->Reset();
+  launches_.Begin(step_.buckets, launch_end);
+}
+
+BucketFiller::Filling BucketFiller::Fill(size_t index, const GradientRef& gradient) {
+  const BucketPlan::Location location = step_.plan->locations[index];
+  Bucket::Slot& slot = step_.buckets[location.bucket]->slots[location.slot];
+  slot.used = true;
+  slot.gradient = gradient.data;
+  slot.target = gradient.target;
+  slot.rows = gradient.rows;
+  return Stage(index, gradient.stream);
+}
+
+BucketFiller::Filling BucketFiller::Stage(size_t index, Stream* stream) {
+  const BucketPlan::Location location = step_.plan->locations[index];
+  Bucket& bucket = *step_.buckets[location.bucket];
+  // While it is hot in cache.
+  const bool copies =
+      stream == nullptr && bucket.before() == nullptr && !bucket.plan().sparse && step_.pipeline->copies_at_once();
+  if (!copies) bucket.staged.push_back(location.slot);
+  if (stream != nullptr && stream->is_callers()) {
+    // Whoever launches the bucket may be another thread, whose own stream is another.
+    step_.outcome->Fail(step_.pipeline->MarkPoint(bucket, *stream), bucket.index());
+  } else if (stream != nullptr &&
+             std::find(bucket.streams.begin(), bucket.streams.end(), stream) == bucket.streams.end()) {
+    bucket.streams.push_back(stream);
+  }
+  return {&bucket, location.slot, copies};
+}
+
+bool BucketFiller::Complete(const Filling& filling) {
+  Bucket& bucket = *filling.bucket;
+  if (filling.copies) step_.outcome->Fail(step_.pipeline->CopyIn(bucket, filling.slot), bucket.index());
+  if (!bucket.FillOne()) return false;
+  step_.record->buckets[bucket.index()].ready = StepClock::now();
+  return true;
+}
+
+void BucketFiller::LaunchFull() {
+  launches_.Run([this](Bucket& bucket) {
+    step_.record->buckets[bucket.index()].launched = StepClock::now();
+    const absl::Status launched = InBucket(bucket, step_.pipeline->Launch(bucket));
+    step_.outcome->FailCommunication(launched);
+    // The others wait for a collective that this rank will never begin; but nobody waits for what is only captured.
+    if (!launched.ok() && !step_.captured) {
+      step_.communicator->Abort(absl::StrCat("a bucket cannot be launched: ", launched.message()));
+    }
+    return launched.ok() || !step_.captured;
+  });
+}
+
+}  // namespace lockstep
