@@ -3,22 +3,12 @@
 #include <atomic>
 #include <memory>
 
-#include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "base/deadline.h"
 #include "base/device/cuda/cuda_api_testing.h"
-#include "base/device/cuda/cuda_graph_testing.h"
-#include "base/device/device.h"
-#include "base/status_matchers.h"
-#include "base/types/dtype.h"
-#include "comm/communicator.h"
 #include "comm/device/nccl/nccl_testing.h"
-#include "gtest/gtest.h"
 #include "kernels/bucket_kernels.h"
 #include "reducer/pipeline/accelerator.h"
-#include "reducer/reducer.h"
 #include "reducer/reducer_capture_testing.h"
-#include "reducer/reducer_options.h"
 #include "tests/fake_cuda_kernels.h"
 #include "tests/gate.h"
 
@@ -85,11 +75,11 @@ TEST_F(ReducerAhead, BucketsAreNotFilledBeforeTheLastStepHasLeftThem) {
     kernels->EndFirstStep();
     // On a stream that waits for nothing.
     const auto other = fakes_.device->CreateStream("other").value();
-    LOCKSTEP_ASSERT_OK(rank.reducer().BeginBackward({}));
-    for (const size_t index : rank.replica().order()) {
-      LOCKSTEP_EXPECT_OK(rank.reducer().MarkReady(index, rank.Gradient(index), other.get()));
+    LOCKSTEP_ASSERT_OK(rank.Begin());
+    for (const size_t index : rank.order()) {
+      LOCKSTEP_EXPECT_OK(rank.Mark(index, other.get()));
     }
-    LOCKSTEP_EXPECT_OK(rank.reducer().EndBackward(other.get()));
+    LOCKSTEP_EXPECT_OK(rank.End(other.get()));
     LOCKSTEP_EXPECT_OK(other->Synchronize(Deadline::AfterMs(60'000)));
   }
   EXPECT_FALSE(kernels->early());
@@ -105,14 +95,14 @@ TEST_F(ReducerAhead, ManyStepsComeOutRightWhilePlansChange) {
       if (step == 30) {
         LOCKSTEP_EXPECT_OK(rank.reducer().RequestReplan());
       }
-      LOCKSTEP_EXPECT_OK(rank.reducer().BeginBackward({}));
-      for (const size_t index : rank.replica().order()) {
-        LOCKSTEP_EXPECT_OK(rank.replica().ComputeOn(rank.stream(), index, step % 2));
-        rank.Mark(index);
+      LOCKSTEP_EXPECT_OK(rank.Begin());
+      for (const size_t index : rank.order()) {
+        LOCKSTEP_EXPECT_OK(rank.ComputeOn(rank.stream(), index, step % 2));
+        rank.MarkAll({index});
       }
       // Some ranks wait for the end of some steps: plans change at the same one on all of them.
       const bool waits = step % 3 == self.rank().value();
-      LOCKSTEP_EXPECT_OK(rank.reducer().EndBackward(waits ? nullptr : &rank.stream()));
+      LOCKSTEP_EXPECT_OK(rank.End(waits ? nullptr : &rank.stream()));
       LOCKSTEP_EXPECT_OK(rank.Synchronize());
       rank.ExpectAverages(step % 2);
     }
@@ -122,7 +112,7 @@ TEST_F(ReducerAhead, ManyStepsComeOutRightWhilePlansChange) {
 TEST_F(ReducerAhead, AStepIsCapturedOnceTheLastOneIsOver) {
   Create(2);
   OnRanks([](Communicator& self) {
-    CapturingRank rank(self, CapturingRank::Options());
+    CapturingRank rank(self);
     rank.Compute(0);
     for (int step = 0; step < 2; ++step) LOCKSTEP_EXPECT_OK(rank.Backward({}));
     void* const graph = rank.CaptureStep();

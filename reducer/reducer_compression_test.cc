@@ -1,52 +1,21 @@
 // Buckets that are sent in 16 bits: half the bytes, and roundings that are known.
 
 #include <cmath>
-#include <cstdint>
 #include <map>
-#include <memory>
 #include <random>
 #include <string>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
-#include "base/device/tensor_view.h"
 #include "base/mutex.h"
-#include "base/status_matchers.h"
-#include "base/types/dtype.h"
-#include "comm/communicator.h"
 #include "comm/record/signature.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "reducer/plan/parameter.h"
-#include "reducer/reducer.h"
 #include "reducer/reducer_testing.h"
-#include "tests/ranks.h"
-#include "tests/test_device.h"
 
 namespace lockstep {
+namespace testing {
 namespace {
-
-using ::testing::Each;
-using ::testing::Gt;
-using ::testing::HasSubstr;
-using testing::LoopbackWorld;
-using testing::MixedTable;
-using testing::ReachableVector;
-using testing::Replica;
-using testing::ShortTimeout;
-using testing::Vectors;
-
-std::unique_ptr<Reducer> Create(Communicator& communicator, const std::vector<Parameter>& table,
-                                ReducerOptions options) {
-  auto reducer = Reducer::Create(&communicator, table, std::move(options));
-  LOCKSTEP_EXPECT_OK(reducer);
-  return *std::move(reducer);
-}
 
 class Compression : public ::testing::TestWithParam<std::tuple<int, DType>> {
  protected:
@@ -61,21 +30,13 @@ INSTANTIATE_TEST_SUITE_P(Reducer, Compression,
                          });
 
 TEST_P(Compression, IsExactWhereTheNumbersAre) {
-  for (const auto average :
-       {Average::kBefore, Average::kAfter, Average::kNone, Average::kInCollective, Average::kPredivide}) {
-    LoopbackWorld world(2, {}, ShortTimeout());
-    world.Run([&](Communicator& communicator) {
-      Replica replica(MixedTable(), communicator.rank().value());
-      ReducerOptions options;
-      options.bucket_caps_bytes = {64, 500};
-      options.average = average;
-      options.predivide_factor = 2;
-      options.compress = wire();
-      const auto reducer = Create(communicator, replica.table(), options);
-      for (int step = 0; step < 3; ++step) {
-        LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, step));
-        replica.ExpectAverages(2, {step}, average);
-      }
+  for (const Average average : kAllAverages) {
+    ReducerOptions options = Caps({64, 500});
+    options.average = average;
+    options.predivide_factor = 2;
+    options.compress = wire();
+    RunWorkers(2, MixedTable(), options, [](Worker& worker) {
+      for (int step = 0; step < 3; ++step) worker.ExpectStep(step);
     });
   }
 }
@@ -87,26 +48,24 @@ TEST_P(Compression, RoundsOnceForEachContributionAndSum) {
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   const double unit = std::ldexp(1, wire() == DType::kF16 ? -11 : -8);
   const double smallest = wire() == DType::kF16 ? std::ldexp(1, -24) : 0;  // f16 has subnormals in this range
-  std::vector<ReachableVector<float>> gradients(size(), ReachableVector<float>(kCount));
+  std::vector<std::vector<float>> gradients(size(), std::vector<float>(kCount));
   std::vector<double> sums(kCount, 0.0);
   std::vector<double> magnitudes(kCount, 0.0);
   std::mt19937 random(seed);
-  for (ReachableVector<float>& gradient : gradients) {
+  for (std::vector<float>& gradient : gradients) {
     for (int i = 0; i < kCount; ++i) {
       gradient[i] = std::uniform_real_distribution<float>(-1, 1)(random);
       sums[i] += gradient[i];
       magnitudes[i] += std::abs(gradient[i]);
     }
   }
-  LoopbackWorld world(size(), {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
-    ReachableVector<float>& gradient = gradients[communicator.rank().value()];
-    ReducerOptions options;
-    options.compress = wire();
-    const auto reducer = Create(communicator, {testing::MakeParameter("p", DType::kF32, {kCount})}, options);
-    LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
-    LOCKSTEP_EXPECT_OK(reducer->MarkReady(0, testing::VectorView(gradient.data(), DType::kF32, kCount), nullptr));
-    LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
+  ReducerOptions options;
+  options.compress = wire();
+  RunWorkers(size(), Vectors(1, kCount), options, [&](Worker& worker) {
+    std::vector<float>& gradient = gradients[worker.rank()];
+    CopyAnywhere(worker.gradient(0).data(), gradient.data(), worker.gradient(0).bytes());
+    LOCKSTEP_EXPECT_OK(worker.Backward());
+    gradient = Floats(worker.gradient(0));
   });
   EXPECT_THAT(gradients, Each(gradients[0]));
   int wrong = 0;
@@ -119,7 +78,7 @@ TEST_P(Compression, RoundsOnceForEachContributionAndSum) {
     rounded += error > 1e-6 ? 1 : 0;
   }
   EXPECT_EQ(wrong, 0) << "of " << kCount;
-  EXPECT_THAT(rounded, Gt(kCount / 2)) << "it was not compressed";
+  EXPECT_GT(rounded, kCount / 2) << "it was not compressed";
 }
 
 // Bytes of all-reduces by dtype, as they are handed to the network.
@@ -148,13 +107,12 @@ TEST_P(Compression, SendsHalfTheBytes) {
     LoopbackOptions network;
     network.observer = [&meter](const LoopbackMessage& message) { meter.See(message); };
     LoopbackWorld world(size(), network, ShortTimeout());
+    ReducerOptions options;
+    options.compress = compress;
     world.Run([&](Communicator& communicator) {
-      Replica replica(Vectors(2, kCount), communicator.rank().value());
-      ReducerOptions options;
-      options.compress = compress;
-      const auto reducer = Create(communicator, replica.table(), options);
-      LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, 0));
-      if (communicator.rank().value() == 0) *reduced = reducer->statistics().bytes_reduced;
+      Worker worker(communicator, Vectors(2, kCount), options);
+      LOCKSTEP_EXPECT_OK(worker.Step(0));
+      if (worker.rank() == 0) *reduced = worker.reducer().statistics().bytes_reduced;
     });
     return meter.bytes();
   };
@@ -176,9 +134,10 @@ TEST(CompressionOptions, KnowTwoDTypes) {
     ReducerOptions options;
     options.compress = dtype;
     EXPECT_THAT(Reducer::Create(world.communicator(0), Vectors(1, 1), options),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("compressed to f16 or bf16, not to")));
+                InvalidArgument("compressed to f16 or bf16, not to"));
   }
 }
 
 }  // namespace
+}  // namespace testing
 }  // namespace lockstep

@@ -1,9 +1,5 @@
 // Hooks that fail on one rank: every rank says the same of it, nobody steps or hangs, and the next backward is right.
 
-#include <chrono>
-#include <cstdint>
-#include <cstring>
-#include <functional>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -11,50 +7,20 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
-#include "base/device/device.h"
-#include "base/device/tensor_view.h"
 #include "base/mutex.h"
-#include "base/status_matchers.h"
-#include "base/types/dtype.h"
-#include "base/types/reduce_op.h"
-#include "comm/communicator.h"
 #include "comm/world/world.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "reducer/pipeline/comm_hook.h"
-#include "reducer/reducer.h"
 #include "reducer/reducer_testing.h"
-#include "tests/ranks.h"
 #include "tests/worlds.h"
 
 namespace lockstep {
+namespace testing {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::Each;
-using ::testing::HasSubstr;
-using testing::Replica;
-using testing::Vectors;
 
 constexpr size_t kBuckets = 4;
 constexpr uint64_t kFailingStep = 2;
 constexpr size_t kFailingBucket = 1;
 
 enum class Failure { kAtIssue, kOnTheStream, kResultOfAnotherSize, kResultOfAnotherDType };
-
-CollectiveRequest AverageOf(const HookBucket& bucket) {
-  CollectiveRequest request;
-  request.collective = Collective::kAllReduce;
-  request.device = bucket.communicator->device();
-  request.dtype = bucket.dtype;
-  request.op = ReduceOp::kAvg;
-  request.count = bucket.elements;
-  request.input = bucket.data;
-  request.output = bucket.data;
-  return request;
-}
 
 // The average, and at one place a failure instead.
 class Failing : public CommHook {
@@ -75,10 +41,10 @@ class Failing : public CommHook {
           return absl::OkStatus();
         });
       case Failure::kResultOfAnotherSize:
-        bucket.result = testing::VectorView(bucket.data, bucket.dtype, bucket.elements - 1);
+        bucket.result = VectorView(bucket.data, bucket.dtype, bucket.elements - 1);
         return Average(bucket, stream);
       case Failure::kResultOfAnotherDType:
-        bucket.result = testing::VectorView(bucket.data, DType::kI32, bucket.elements);
+        bucket.result = VectorView(bucket.data, DType::kI32, bucket.elements);
         return Average(bucket, stream);
     }
     return absl::OkStatus();
@@ -86,9 +52,7 @@ class Failing : public CommHook {
 
  private:
   static absl::Status Average(HookBucket& bucket, Stream& stream) {
-    return bucket.communicator->Enqueue(AverageOf(bucket), &stream, [&bucket](const absl::Status& status) {
-      if (!status.ok()) bucket.status.Update(status);
-    });
+    return EnqueueFor(bucket, stream, AverageOf(bucket));
   }
 
   const bool fails_;
@@ -124,15 +88,14 @@ class HookFailureTest : public ::testing::Test {
     ++worlds_;
     std::vector<WorldOrError> worlds = CreateWorlds(options);
     for (const WorldOrError& world : worlds) LOCKSTEP_ASSERT_OK(world);
-    testing::RunRanks(size, [&](int rank) {
-      const testing::ForTestDevice communicator((*worlds[rank])->communicator());
+    RunRanks(size, [&](int rank) {
+      const ForTestDevice communicator((*worlds[rank])->communicator());
       body(*communicator);
     });
   }
 
   static ReducerOptions BucketEach(std::shared_ptr<CommHook> hook) {
-    ReducerOptions options;
-    options.bucket_caps_bytes = {0};
+    ReducerOptions options = Caps({0});
     options.replan = false;
     options.hook = std::move(hook);
     return options;
@@ -144,30 +107,23 @@ class HookFailureTest : public ::testing::Test {
     std::vector<int> kept(size);  // whether the first bucket's gradient is this rank's own
     Run(size, [&](Communicator& communicator) {
       const int rank = communicator.rank().value();
-      Replica replica(Vectors(kBuckets, 100), rank);
-      Replica own(Vectors(kBuckets, 100), rank);
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer,
-                                    Reducer::Create(&communicator, replica.table(), BucketEach(make(rank))));
-      LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, 0));
-      replica.ExpectAverages(size, {0});
+      Worker worker(communicator, Vectors(kBuckets, 100), BucketEach(make(rank)));
+      worker.ExpectStep(0);
 
-      const absl::Status status = replica.RunStep(*reducer, 1);
-      EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+      const absl::Status status = worker.Step(1);
+      EXPECT_THAT(status, FailedPrecondition());
       messages[rank] = std::string(status.message());
       // Bucket 1, of parameter 2, and those behind it are as they were. The one before it may still have been under way
       // when the hook's communicator ended: it is an average, or as it was, on all ranks alike.
-      for (const size_t index : {0, 1, 2}) replica.ExpectLocal(index, 1);
+      worker.ExpectLocals({0, 1, 2}, 1);
+      Replica own(worker.table(), rank);
       own.Compute(1);
-      const TensorView first = own.gradient(3);
-      kept[rank] = std::memcmp(first.data(), replica.gradient(3).data(), first.bytes()) == 0;
-      if (!kept[rank]) replica.ExpectAverage(3, size, {1});
+      kept[rank] = Floats(own.gradient(3)) == Floats(worker.gradient(3));
+      if (!kept[rank]) worker.ExpectAverage(3, 1);
 
       // The hook has a new communicator, and the reducer's was good all along.
       LOCKSTEP_EXPECT_OK(communicator.status());
-      for (int step = 2; step < 5; ++step) {
-        LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, step));
-        replica.ExpectAverages(size, {step});
-      }
+      for (int step = 2; step < 5; ++step) worker.ExpectStep(step);
     });
     EXPECT_THAT(kept, Each(kept[0]));
     EXPECT_THAT(messages, Each(messages[0]));
@@ -251,23 +207,13 @@ TEST_F(HookFailureTest, OfAHookThatIsCompletedWithAnErrorIsToldToAll) {
 
 // The reducer's own failure beside a healthy hook: the hook goes on in the next step.
 TEST_F(HookFailureTest, AMissingGradientLeavesTheHookUsable) {
-  Run(2, [&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
-    Replica replica(Vectors(kBuckets, 100), rank);
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer,
-                                  Reducer::Create(&communicator, replica.table(),
-                                                  BucketEach(std::make_shared<Failing>(false, Failure::kAtIssue))));
-    for (int step = 0; step < 6; ++step) {
-      const bool forgets = step % 2 == 0 && rank == 1;
-      const absl::Status status =
-          replica.RunStep(*reducer, step, forgets ? std::vector<size_t>{0, 1, 3} : replica.order());
-      if (step % 2 == 0) {
-        EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition,
-                                     HasSubstr("rank 1: no gradient came for parameter 2 'p2'")));
-        continue;
-      }
-      LOCKSTEP_EXPECT_OK(status);
-      replica.ExpectAverages(2, {step});
+  Run(2, [](Communicator& communicator) {
+    Worker worker(communicator, Vectors(kBuckets, 100),
+                  BucketEach(std::make_shared<Failing>(false, Failure::kAtIssue)));
+    for (int step = 0; step < 6; step += 2) {
+      EXPECT_THAT(worker.Step(step, worker.rank() == 1 ? worker.OrderWithout(2) : worker.order()),
+                  FailedPrecondition("rank 1: no gradient came for parameter 2 'p2'"));
+      worker.ExpectStep(step + 1);
     }
   });
 }
@@ -276,10 +222,10 @@ TEST_F(HookFailureTest, HooksThatDifferAreFoundAtTheStart) {
   Run(2, [&](Communicator& communicator) {
     std::shared_ptr<CommHook> hook = MakeNoopHook();
     if (communicator.rank().value() == 1) hook = std::make_shared<Failing>(false, Failure::kAtIssue);
-    EXPECT_THAT(Reducer::Create(&communicator, Vectors(1, 1), BucketEach(hook)),
-                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("rank 1")));
+    EXPECT_THAT(Reducer::Create(&communicator, Vectors(1, 1), BucketEach(hook)), FailedPrecondition("rank 1"));
   });
 }
 
 }  // namespace
+}  // namespace testing
 }  // namespace lockstep

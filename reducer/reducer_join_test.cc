@@ -1,69 +1,53 @@
 // Ranks that run out of inputs at different times, and reducers that go over to another communicator.
 
-#include <chrono>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
-#include "base/rank.h"
-#include "base/status_matchers.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "reducer/pipeline/comm_hook.h"
-#include "reducer/reducer.h"
-#include "reducer/reducer_replan_testing.h"
 #include "reducer/reducer_testing.h"
-#include "tests/ranks.h"
-#include "tests/test_device.h"
 
 namespace lockstep {
+namespace testing {
 namespace {
-
-using ::testing::Each;
-using ::testing::HasSubstr;
-using testing::LoopbackWorld;
-using testing::ReachableVector;
-using testing::Replica;
-using testing::ShortTimeout;
-using testing::StepUntil;
-using testing::Vectors;
-using testing::VectorView;
 
 constexpr int kElements = 16;
 
 ReducerOptions Uneven() {
-  ReducerOptions options;
-  options.bucket_caps_bytes = {0};
+  ReducerOptions options = Caps({0});
   options.uneven_inputs = true;
   return options;
 }
 
-// A model that is trained by plain gradient descent: weights minus averages.
-struct Model {
-  explicit Model(int parameters) : weights(kElements, 0.0F), memory(parameters, ReachableVector<float>(kElements)) {}
-
-  TensorView gradient(size_t index) { return VectorView(memory[index].data(), DType::kF32, kElements); }
-  std::vector<TensorView> all() { return {VectorView(weights.data(), DType::kF32, kElements)}; }
+// A worker that trains by plain gradient descent: weights plus averages.
+class Model : public Worker {
+ public:
+  Model(Communicator& communicator, int parameters, const ReducerOptions& options)
+      : Worker(communicator, Vectors(parameters, kElements), options) {}
 
   // Every gradient is `value`. The step's status.
-  absl::Status Step(Reducer& reducer, float value) {
-    BackwardOptions options;
-    LOCKSTEP_RETURN_IF_ERROR(reducer.BeginBackward(options));
-    for (size_t index = memory.size(); index-- > 0;) {
-      memory[index].assign(kElements, value);
-      LOCKSTEP_RETURN_IF_ERROR(reducer.MarkReady(index, gradient(index), nullptr));
+  absl::Status Step(float value) {
+    LOCKSTEP_RETURN_IF_ERROR(Begin());
+    for (size_t index = table().size(); index-- > 0;) {
+      Fill(gradient(index), value);
+      LOCKSTEP_RETURN_IF_ERROR(Mark(index));
     }
-    LOCKSTEP_RETURN_IF_ERROR(reducer.EndBackward(nullptr));
-    for (int i = 0; i < kElements; ++i) weights[i] += memory[0][i];
+    LOCKSTEP_RETURN_IF_ERROR(End());
+    const std::vector<float> average = Floats(gradient(0));
+    for (int i = 0; i < kElements; ++i) weights[i] += average[i];
     return absl::OkStatus();
   }
+  absl::Status Join() { return reducer().Join({VectorView(weights.data(), DType::kF32, kElements)}); }
 
-  ReachableVector<float> weights;
-  std::vector<ReachableVector<float>> memory;
+  ReachableVector<float> weights = ReachableVector<float>(kElements, 0.0F);
 };
+
+void RunModels(int size, int parameters, const ReducerOptions& options, const std::function<void(Model&)>& body) {
+  RunWorld(size, [&](Communicator& communicator) {
+    Model model(communicator, parameters, options);
+    body(model);
+  });
+}
 
 struct Way {
   const char* name;
@@ -84,67 +68,53 @@ INSTANTIATE_TEST_SUITE_P(Reducer, Join,
 
 // Rank r has 2 + r steps of gradients 12 each: of four ranks 4, 3, 2 and 1 take part in the steps.
 TEST_P(Join, AveragesOverTheInitialOrTheLiveRanksAndEndsWithTheLastModelEverywhere) {
-  constexpr int kRanks = 4;
   const std::vector<float> averages =
       GetParam().live ? std::vector<float>{12, 12, 12, 12, 12} : std::vector<float>{12, 12, 9, 6, 3};
-  LoopbackWorld world(kRanks, {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
-    ReducerOptions options = Uneven();
-    options.average = GetParam().average;
-    options.divide_by_live = GetParam().live;
-    options.gradient_as_bucket_view = GetParam().views;
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, Vectors(3, kElements), options));
+  ReducerOptions options = Uneven();
+  options.average = GetParam().average;
+  options.divide_by_live = GetParam().live;
+  options.gradient_as_bucket_view = GetParam().views;
+  RunModels(4, 3, options, [&](Model& model) {
     // Twice, as in two epochs.
     for (int epoch = 0; epoch < 2; ++epoch) {
-      Model model(3);
+      model.weights.assign(kElements, 0);
       float expected = 0;
-      for (int step = 0; step < 2 + rank; ++step) {
-        LOCKSTEP_EXPECT_OK(model.Step(*reducer, 12));
+      for (int step = 0; step < 5; ++step) {
         expected += averages[step];
+        if (step >= 2 + model.rank()) continue;
+        LOCKSTEP_EXPECT_OK(model.Step(12));
         EXPECT_THAT(model.weights, Each(::testing::FloatNear(expected, 1e-4F)));
       }
-      LOCKSTEP_EXPECT_OK(reducer->Join(model.all()));
-      float last = 0;
-      for (const float average : averages) last += average;
-      EXPECT_THAT(model.weights, Each(::testing::FloatNear(last, 1e-4F)));
+      LOCKSTEP_EXPECT_OK(model.Join());
+      EXPECT_THAT(model.weights, Each(::testing::FloatNear(expected, 1e-4F)));
     }
   });
 }
 
 TEST(Joined, MayBeAllRanksAtOnce) {
   for (const bool throws : {false, true}) {
-    LoopbackWorld world(3, {}, ShortTimeout());
-    world.Run([&](Communicator& communicator) {
-      ReducerOptions options = Uneven();
-      options.throw_on_early_end = throws;
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, Vectors(2, kElements), options));
-      Model model(2);
-      LOCKSTEP_EXPECT_OK(model.Step(*reducer, 3));
-      LOCKSTEP_EXPECT_OK(reducer->Join(model.all()));
+    ReducerOptions options = Uneven();
+    options.throw_on_early_end = throws;
+    RunModels(3, 2, options, [](Model& model) {
+      LOCKSTEP_EXPECT_OK(model.Step(3));
+      LOCKSTEP_EXPECT_OK(model.Join());
       EXPECT_THAT(model.weights, Each(3));
     });
   }
 }
 
 TEST(Joined, IsAnErrorOnAllRanksWhereAnEarlyEndIsThrown) {
-  LoopbackWorld world(3, {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
-    ReducerOptions options = Uneven();
-    options.throw_on_early_end = true;
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, Vectors(2, kElements), options));
-    Model model(2);
-    LOCKSTEP_EXPECT_OK(model.Step(*reducer, 3));
-    if (rank == 1) {
-      EXPECT_THAT(reducer->Join(model.all()), StatusIs(absl::StatusCode::kFailedPrecondition,
-                                                       HasSubstr("rank 1 has exhausted its inputs before others")));
+  ReducerOptions options = Uneven();
+  options.throw_on_early_end = true;
+  RunModels(3, 2, options, [](Model& model) {
+    LOCKSTEP_EXPECT_OK(model.Step(3));
+    if (model.rank() == 1) {
+      EXPECT_THAT(model.Join(), FailedPrecondition("rank 1 has exhausted its inputs before others"));
     } else {
-      EXPECT_THAT(model.Step(*reducer, 3),
-                  StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("1 rank(s) have exhausted their inputs")));
+      EXPECT_THAT(model.Step(3), FailedPrecondition("1 rank(s) have exhausted their inputs"));
     }
     // All of them may go on.
-    LOCKSTEP_EXPECT_OK(model.Step(*reducer, 3));
+    LOCKSTEP_EXPECT_OK(model.Step(3));
   });
 }
 
@@ -157,117 +127,93 @@ TEST(Joined, WaitsLongerThanAnOperationMay) {
     world.Run([&](Communicator& communicator) {
       ReducerOptions options = Uneven();
       if (hooked) options.hook = MakeNoopHook();
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, Vectors(2, kElements), options));
-      Model model(2);
-      if (communicator.rank().value() == 1) {
+      Model model(communicator, 2, options);
+      if (model.rank() == 1) {
         // As if it were computing.
         std::this_thread::sleep_for(short_deadline.timeout + std::chrono::milliseconds(500));
-        LOCKSTEP_EXPECT_OK(model.Step(*reducer, 4));
+        LOCKSTEP_EXPECT_OK(model.Step(4));
       }
-      LOCKSTEP_EXPECT_OK(reducer->Join(model.all()));
+      LOCKSTEP_EXPECT_OK(model.Join());
       EXPECT_THAT(model.weights, Each(hooked ? 4 : 2));
     });
   }
 }
 
 TEST(Joined, TakesPartInAHook) {
-  class Doubling : public CommHook {
+  class Summing : public CommHook {
    public:
-    std::string name() const override { return "doubling"; }
+    std::string name() const override { return "summing"; }
     absl::Status Issue(HookBucket& bucket, Stream& stream) override {
-      CollectiveRequest request;
-      request.collective = Collective::kAllReduce;
-      request.device = bucket.communicator->device();
-      request.dtype = bucket.dtype;
-      request.count = bucket.elements;
-      request.input = bucket.data;
-      request.output = bucket.data;
-      return bucket.communicator->Enqueue(request, &stream,
-                                          [&bucket](const absl::Status& status) { bucket.status = status; });
+      CollectiveRequest request = AverageOf(bucket);
+      request.op = ReduceOp::kSum;
+      return EnqueueFor(bucket, stream, request);
     }
   };
-  LoopbackWorld world(3, {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
-    ReducerOptions options = Uneven();
-    options.hook = std::make_shared<Doubling>();
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, Vectors(2, kElements), options));
-    Model model(2);
-    for (int step = 0; step <= communicator.rank().value(); ++step) {
-      LOCKSTEP_EXPECT_OK(model.Step(*reducer, 5));
-      EXPECT_THAT(model.memory[0], Each(5 * (3 - step)));
+  ReducerOptions options = Uneven();
+  options.hook = std::make_shared<Summing>();
+  RunModels(3, 2, options, [](Model& model) {
+    for (int step = 0; step <= model.rank(); ++step) {
+      LOCKSTEP_EXPECT_OK(model.Step(5));
+      EXPECT_THAT(Floats(model.gradient(0)), Each(5 * (3 - step)));
     }
-    LOCKSTEP_EXPECT_OK(reducer->Join(model.all()));
+    LOCKSTEP_EXPECT_OK(model.Join());
     EXPECT_THAT(model.weights, Each(15 + 10 + 5));
   });
 }
 
 TEST(Joined, StaysThroughAStepThatFails) {
-  LoopbackWorld world(2, {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, Vectors(2, kElements), Uneven()));
-    Model model(2);
-    if (communicator.rank().value() == 0) {
-      LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
-      EXPECT_THAT(reducer->EndBackward(nullptr),
-                  StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("no gradient came")));
-      LOCKSTEP_EXPECT_OK(model.Step(*reducer, 8));
+  RunModels(2, 2, Uneven(), [](Model& model) {
+    if (model.rank() == 0) {
+      EXPECT_THAT(model.BackwardOf({}), FailedPrecondition("no gradient came"));
+      LOCKSTEP_EXPECT_OK(model.Step(8));
     }
-    LOCKSTEP_EXPECT_OK(reducer->Join(model.all()));
+    LOCKSTEP_EXPECT_OK(model.Join());
     EXPECT_THAT(model.weights, Each(4));
     // The step that failed is not counted, and a rank that has joined knows what the others used.
-    for (const ParameterUse& use : reducer->parameter_use()) {
+    for (const ParameterUse& use : model.reducer().parameter_use()) {
       EXPECT_EQ(use.by_any_rank, 1);
-      EXPECT_EQ(use.by_this_rank, communicator.rank().value() == 0 ? 1 : 0);
+      EXPECT_EQ(use.by_this_rank, model.rank() == 0 ? 1 : 0);
     }
   });
 }
 
 TEST(Joined, NeedsAReducerThatWasMadeForIt) {
-  LoopbackWorld world(1, {}, ShortTimeout());
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer,
-                                Reducer::Create(world.communicator(0), Vectors(2, kElements), ReducerOptions()));
-  EXPECT_THAT(reducer->Join({}), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("set uneven_inputs")));
+  RunModels(1, 2, {},
+            [](Model& model) { EXPECT_THAT(model.reducer().Join({}), FailedPrecondition("set uneven_inputs")); });
 }
 
 TEST(ChangeOfCommunicator, AfterAFailureGoesOnAmongTheSurvivors) {
   for (const bool views : {false, true}) {
     LoopbackWorld world(3, {}, ShortTimeout());
     LoopbackWorld smaller(2, {}, ShortTimeout());
-    std::vector<std::unique_ptr<Replica>> replicas(3);
-    std::vector<std::unique_ptr<Reducer>> reducers(3);
+    ReducerOptions options = Caps({800});
+    options.gradient_as_bucket_view = views;
+    const auto workers = MakeWorkers(world, Vectors(4, 100), options);
     std::vector<std::string> plans(3);
-    world.Run([&](Communicator& communicator) {
-      const int rank = communicator.rank().value();
-      replicas[rank] = std::make_unique<Replica>(Vectors(4, 100), rank);
-      ReducerOptions options;
-      options.bucket_caps_bytes = {800};
-      options.gradient_as_bucket_view = views;
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(reducers[rank], Reducer::Create(&communicator, replicas[rank]->table(), options));
-      for (int step = 0; step < 6; ++step) LOCKSTEP_EXPECT_OK(replicas[rank]->RunStep(*reducers[rank], step));
-      plans[rank] = reducers[rank]->ExportPlan();
-      LOCKSTEP_EXPECT_OK(reducers[rank]->BeginBackward({}));
-      replicas[rank]->MarkAll(*reducers[rank], {3, 2});
+    RunRanks(3, [&](int rank) {
+      Worker& worker = *workers[rank];
+      for (int step = 0; step < 6; ++step) LOCKSTEP_EXPECT_OK(worker.Step(step));
+      plans[rank] = worker.reducer().ExportPlan();
+      LOCKSTEP_EXPECT_OK(worker.Begin());
+      worker.MarkAll({3, 2});
     });
     // In the middle of that backward, on all of them.
     world.network().Disconnect(Rank(2));
-    testing::RunRanks(2, [&](int rank) {
-      Reducer& reducer = *reducers[rank];
-      Replica& replica = *replicas[rank];
-      EXPECT_THAT(reducer.EndBackward(nullptr), StatusIs(absl::StatusCode::kAborted));
+    RunRanks(2, [&](int rank) {
+      Reducer& reducer = workers[rank]->reducer();
+      EXPECT_THAT(workers[rank]->End(), Aborted());
       LOCKSTEP_ASSERT_OK(reducer.ChangeCommunicator(smaller.communicator(rank)));
       EXPECT_EQ(reducer.ExportPlan(), plans[rank]);
-      for (int step = 7; step < 9; ++step) {
-        LOCKSTEP_EXPECT_OK(replica.RunStep(reducer, step));
-        replica.ExpectAverages(2, {step});
-      }
+      const auto run = [&](int step) {
+        const absl::Status status = workers[rank]->Step(step);
+        workers[rank]->Replica::ExpectAverages(2, {step});
+        return status;
+      };
+      for (int step = 7; step < 9; ++step) LOCKSTEP_EXPECT_OK(run(step));
       // A plan may be asked for again.
       LOCKSTEP_EXPECT_OK(reducer.RequestReplan());
       const int64_t version = reducer.plan_version();
-      StepUntil(reducer, version + 1, 9, [&](int step) {
-        const absl::Status status = replica.RunStep(reducer, step);
-        replica.ExpectAverages(2, {step});
-        return status;
-      });
+      StepUntil(reducer, version + 1, 9, run);
       EXPECT_EQ(reducer.plan_version(), version + 1);
     });
   }
@@ -276,68 +222,55 @@ TEST(ChangeOfCommunicator, AfterAFailureGoesOnAmongTheSurvivors) {
 TEST(ChangeOfCommunicator, TakesInARankThatIsNew) {
   LoopbackWorld world(2, {}, ShortTimeout());
   LoopbackWorld larger(3, {}, ShortTimeout());
+  const ReducerOptions options = Caps({800});
+  auto workers = MakeWorkers(world, Vectors(4, 100), options);
+  workers.resize(3);
   std::vector<std::string> plans(2);
-  std::vector<std::unique_ptr<Reducer>> reducers(3);
-  ReducerOptions options;
-  options.bucket_caps_bytes = {800};
-  world.Run([&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
-    Replica replica(Vectors(4, 100), rank);
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(reducers[rank], Reducer::Create(&communicator, replica.table(), options));
-    StepUntil(*reducers[rank], 2, 0, [&](int step) { return replica.RunStep(*reducers[rank], step, {0, 2, 1, 3}); });
-    plans[rank] = reducers[rank]->ExportPlan();
+  RunRanks(2, [&](int rank) {
+    Worker& worker = *workers[rank];
+    StepUntil(worker.reducer(), 2, 0, [&](int step) { return worker.Step(step, {0, 2, 1, 3}); });
+    plans[rank] = worker.reducer().ExportPlan();
   });
   EXPECT_EQ(plans[0], plans[1]);
   larger.Run([&](Communicator& communicator) {
     const int rank = communicator.rank().value();
-    Replica replica(Vectors(4, 100), rank);
     if (rank == 2) {
       ReducerOptions imported = options;
       imported.plan = plans[0];
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(reducers[rank], Reducer::Create(&communicator, replica.table(), imported));
+      workers[rank] = std::make_unique<Worker>(communicator, Vectors(4, 100), imported);
     } else {
-      LOCKSTEP_ASSERT_OK(reducers[rank]->ChangeCommunicator(&communicator));
+      LOCKSTEP_ASSERT_OK(workers[rank]->reducer().ChangeCommunicator(&communicator));
     }
-    EXPECT_EQ(reducers[rank]->ExportPlan(), plans[0]);
-    LOCKSTEP_EXPECT_OK(replica.RunStep(*reducers[rank], 5));
-    replica.ExpectAverages(3, {5});
+    EXPECT_EQ(workers[rank]->reducer().ExportPlan(), plans[0]);
+    LOCKSTEP_EXPECT_OK(workers[rank]->Step(5));
+    workers[rank]->Replica::ExpectAverages(3, {5});
   });
 }
 
 TEST(ChangeOfCommunicator, KeepsWhatHasAccumulatedInBucketViews) {
-  LoopbackWorld world(2, {}, ShortTimeout());
   LoopbackWorld again(2, {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
-    ReducerOptions options;
-    options.gradient_as_bucket_view = true;
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, Vectors(2, kElements), options));
-    const auto view = [&](size_t index) { return reducer->GradientView(index).value(); };
-    const auto set = [&](size_t index, const std::vector<float>& values) {
-      testing::CopyAnywhere(view(index).data(), values.data(), view(index).bytes());
-    };
-    BackwardOptions accumulating;
-    accumulating.sync = false;
-    LOCKSTEP_EXPECT_OK(reducer->BeginBackward(accumulating));
+  ReducerOptions options;
+  options.gradient_as_bucket_view = true;
+  RunWorkers(2, Vectors(2, kElements), options, [&](Worker& worker) {
+    for (const size_t index : {0, 1}) Fill(worker.View(index), static_cast<float>(worker.rank() + 1));
+    LOCKSTEP_EXPECT_OK(worker.Begin({/*sync=*/false}));
+    worker.MarkViews({1, 0});
+    LOCKSTEP_EXPECT_OK(worker.End());
+    LOCKSTEP_ASSERT_OK(worker.reducer().ChangeCommunicator(again.communicator(worker.rank())));
+    EXPECT_EQ(worker.reducer().plan_version(), 2);
+    LOCKSTEP_EXPECT_OK(worker.Begin());
     for (const size_t index : {1, 0}) {
-      set(index, std::vector<float>(kElements, static_cast<float>(rank + 1)));
-      LOCKSTEP_EXPECT_OK(reducer->MarkReady(index, view(index), nullptr));
-    }
-    LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
-    LOCKSTEP_ASSERT_OK(reducer->ChangeCommunicator(again.communicator(rank)));
-    EXPECT_EQ(reducer->plan_version(), 2);
-    LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
-    for (const size_t index : {1, 0}) {
-      std::vector<float> values = testing::Floats(view(index));
+      std::vector<float> values = Floats(worker.View(index));
       for (float& value : values) value += 10;
-      set(index, values);
-      LOCKSTEP_EXPECT_OK(reducer->MarkReady(index, view(index), nullptr));
+      CopyAnywhere(worker.View(index).data(), values.data(), worker.View(index).bytes());
+      worker.MarkViews({index});
     }
-    LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
-    EXPECT_EQ(testing::Floats(view(0)).front(), 11.5F);
-    EXPECT_EQ(testing::Floats(view(1)).back(), 11.5F);
+    LOCKSTEP_EXPECT_OK(worker.End());
+    EXPECT_EQ(Floats(worker.View(0)).front(), 11.5F);
+    EXPECT_EQ(Floats(worker.View(1)).back(), 11.5F);
   });
 }
 
 }  // namespace
+}  // namespace testing
 }  // namespace lockstep

@@ -7,29 +7,16 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
-#include "base/deadline.h"
-#include "base/device/device.h"
 #include "base/mutex.h"
-#include "base/status_matchers.h"
 #include "comm/record/signature.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "reducer/reducer.h"
 #include "reducer/reducer_testing.h"
-#include "tests/ranks.h"
 #include "tests/stream_gate.h"
-#include "tests/test_device.h"
 
 namespace lockstep {
+namespace testing {
 namespace {
 
 using ::testing::ElementsAreArray;
-using ::testing::IsEmpty;
-using testing::LoopbackWorld;
-using testing::Replica;
-using testing::ShortTimeout;
 
 Deadline Soon() { return Deadline::AfterMs(15000); }
 
@@ -83,128 +70,110 @@ LoopbackOptions Observed(Watch* watch) {
 }
 
 // A bucket each, of sizes that tell them apart: p3's is the first, p0's the last.
-std::vector<Parameter> FourSizes() {
-  std::vector<Parameter> table;
-  for (const int64_t elements : {400, 300, 200, 100}) {
-    table.push_back(testing::MakeParameter(absl::StrCat("p", table.size()), DType::kF32, {elements}));
-  }
-  return table;
-}
+std::vector<Parameter> FourSizes() { return VectorsOf({400, 300, 200, 100}); }
 
 ReducerOptions BucketEach(bool overlap = true) {
-  ReducerOptions options;
-  options.bucket_caps_bytes = {0};
+  ReducerOptions options = Caps({0});
   options.overlap = overlap;
   return options;
 }
 
-std::vector<size_t> BucketSizes(const Reducer& reducer) {
+std::vector<size_t> BucketSizes(const Worker& worker) {
   std::vector<size_t> sizes;
-  for (const BucketPlan::Bucket& bucket : reducer.plan().buckets) sizes.push_back(bucket.elements);
+  for (const BucketPlan::Bucket& bucket : worker.plan().buckets) sizes.push_back(bucket.elements);
   return sizes;
 }
 
-std::unique_ptr<Stream> NewStream(int rank) { return testing::TestDevice(rank)->CreateStream("test").value(); }
+std::unique_ptr<Stream> NewStream(int rank) { return TestDevice(rank)->CreateStream("test").value(); }
 
 // A step after which all ranks have allocated what they need: on a GPU that waits for what the streams of others stand at.
-void WarmUp(Replica& replica, Reducer& reducer, Communicator& communicator) {
-  LOCKSTEP_EXPECT_OK(replica.RunStep(reducer, 0));
-  LOCKSTEP_EXPECT_OK(communicator.Run({}));
+void WarmUp(Worker& worker) {
+  LOCKSTEP_EXPECT_OK(worker.Step(0));
+  LOCKSTEP_EXPECT_OK(worker.communicator().Run({}));
 }
 
-class ReducerOverlap : public ::testing::TestWithParam<int> {
+class ReducerOverlap : public RanksTest {
  protected:
-  int size() const { return GetParam(); }
+  // Workers of a watched world.
+  void RunWatched(const ReducerOptions& options, const std::function<void(Worker&, Watch&)>& body) const {
+    Watch watch(size());
+    LoopbackWorld world(size(), Observed(&watch), ShortTimeout());
+    world.Run([&](Communicator& communicator) {
+      Worker worker(communicator, FourSizes(), options);
+      body(worker, watch);
+    });
+  }
 };
 
-INSTANTIATE_TEST_SUITE_P(Ranks, ReducerOverlap, ::testing::Values(2, 3, 4),
-                         [](const auto& info) { return absl::StrCat(info.param); });
+INSTANTIATE_TEST_SUITE_P(Ranks, ReducerOverlap, ::testing::Values(2, 3, 4), RanksTest::NameOf);
 
 // Every rank holds its last gradient back until the network has seen bytes of its first bucket. A reducer that launched buckets
 // only in EndBackward would let it wait in vain.
 TEST_P(ReducerOverlap, SendsTheFirstBucketBeforeTheLastGradientIsReady) {
-  Watch watch(size());
-  LoopbackWorld world(size(), Observed(&watch), ShortTimeout());
-  world.Run([&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
-    Replica replica(FourSizes(), rank);
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, replica.table(), BucketEach()));
-    replica.Compute(0);
-    LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
-    replica.MarkAll(*reducer, {3, 2, 1});
-    LOCKSTEP_EXPECT_OK(watch.Await(rank, 1, Soon()));
-    EXPECT_EQ(watch.counts(rank)[0], reducer->plan().buckets[0].elements);
-    replica.MarkAll(*reducer, {0});
-    LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
-    replica.ExpectAverages(size(), {0});
+  RunWatched(BucketEach(), [](Worker& worker, Watch& watch) {
+    worker.Compute(0);
+    LOCKSTEP_EXPECT_OK(worker.Begin());
+    worker.MarkAll({3, 2, 1});
+    LOCKSTEP_EXPECT_OK(watch.Await(worker.rank(), 1, Soon()));
+    EXPECT_EQ(watch.counts(worker.rank())[0], worker.plan().buckets[0].elements);
+    worker.MarkAll({0});
+    LOCKSTEP_EXPECT_OK(worker.End());
+    worker.ExpectAverages(0);
   });
 }
 
 TEST_P(ReducerOverlap, IsOffOnRequest) {
   Watch watch(size());
   LoopbackWorld world(size(), Observed(&watch), ShortTimeout());
-  std::vector<std::unique_ptr<Reducer>> reducers(size());
-  std::vector<std::unique_ptr<Replica>> replicas(size());
-  world.Run([&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
-    replicas[rank] = std::make_unique<Replica>(FourSizes(), rank);
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(reducers[rank],
-                                  Reducer::Create(&communicator, FourSizes(), BucketEach(/*overlap=*/false)));
-    replicas[rank]->Compute(0);
-    LOCKSTEP_EXPECT_OK(reducers[rank]->BeginBackward({}));
-    replicas[rank]->MarkAll(*reducers[rank], {3, 2, 1, 0});
+  const auto workers = MakeWorkers(world, FourSizes(), BucketEach(/*overlap=*/false));
+  RunRanks(size(), [&](int rank) {
+    workers[rank]->Compute(0);
+    LOCKSTEP_EXPECT_OK(workers[rank]->Begin());
+    workers[rank]->MarkAll({3, 2, 1, 0});
   });
   // Everything is marked on every rank, and nothing was sent.
   for (int rank = 0; rank < size(); ++rank) EXPECT_THAT(watch.counts(rank), IsEmpty());
-  testing::RunRanks(size(), [&](int rank) {
-    LOCKSTEP_EXPECT_OK(reducers[rank]->EndBackward(nullptr));
-    replicas[rank]->ExpectAverages(size(), {0});
-    EXPECT_THAT(watch.counts(rank), ElementsAreArray(BucketSizes(*reducers[rank])));
+  RunRanks(size(), [&](int rank) {
+    Worker& worker = *workers[rank];
+    LOCKSTEP_EXPECT_OK(worker.End());
+    worker.ExpectAverages(0);
+    EXPECT_THAT(watch.counts(rank), ElementsAreArray(BucketSizes(worker)));
     // Nor was anything launched that had merely not been sent yet.
-    EXPECT_EQ(reducers[rank]->statistics().buckets_launched_in_backward, 0);
+    EXPECT_EQ(worker.reducer().statistics().buckets_launched_in_backward, 0);
   });
 }
 
 TEST_P(ReducerOverlap, LaunchesBucketsInOrderWhateverTheOrderOfGradients) {
-  Watch watch(size());
-  LoopbackWorld world(size(), Observed(&watch), ShortTimeout());
-  world.Run([&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
-    Replica replica(FourSizes(), rank);
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, replica.table(), BucketEach()));
-    const std::vector<size_t> orders[] = {{0, 1, 2, 3}, {3, 0, 2, 1}, {1, 3, 0, 2}, {2, 1, 0, 3}};
-    LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, 0, orders[rank]));
-    replica.ExpectAverages(size(), {0});
-    EXPECT_THAT(watch.counts(rank), ElementsAreArray(BucketSizes(*reducer)));
+  RunWatched(BucketEach(), [](Worker& worker, Watch& watch) {
+    const Order orders[] = {{0, 1, 2, 3}, {3, 0, 2, 1}, {1, 3, 0, 2}, {2, 1, 0, 3}};
+    worker.ExpectStep(0, orders[worker.rank()]);
+    EXPECT_THAT(watch.counts(worker.rank()), ElementsAreArray(BucketSizes(worker)));
   });
 }
 
 TEST_P(ReducerOverlap, ABucketWaitsForTheStreamsOfItsOwnGradientsOnly) {
-  Watch watch(size());
-  LoopbackWorld world(size(), Observed(&watch), ShortTimeout());
-  world.Run([&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
-    Replica replica(FourSizes(), rank);
+  ReducerOptions options = BucketEach();
+  options.replan = false;  // by the order of the first step
+  RunWatched(options, [](Worker& worker, Watch& watch) {
+    const int rank = worker.rank();
     StreamGate gate;
     const std::unique_ptr<Stream> stream = NewStream(rank);
-    ReducerOptions options = BucketEach();
-    options.replan = false;  // by the order of the first step
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, replica.table(), options));
-    WarmUp(replica, *reducer, communicator);
+    WarmUp(worker);
     watch.Forget(rank);
-    LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
+    LOCKSTEP_EXPECT_OK(worker.Begin());
     for (const size_t index : {3, 2, 1, 0}) {
       LOCKSTEP_EXPECT_OK(index == 1 ? gate.HoldUp(*stream) : absl::OkStatus());
-      LOCKSTEP_EXPECT_OK(replica.ComputeOn(*stream, index, 7));
-      LOCKSTEP_EXPECT_OK(reducer->MarkReady(index, replica.gradient(index), stream.get()));
+      LOCKSTEP_EXPECT_OK(worker.ComputeOn(*stream, index, 7));
+      worker.MarkAll({index}, stream.get());
     }
     // The stream stands at the third gradient.
     LOCKSTEP_EXPECT_OK(watch.Await(rank, 2, Soon()));
     EXPECT_EQ(watch.counts(rank).size(), 2);
     gate.Open();
-    LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
-    replica.ExpectAverages(size(), {7});
-    EXPECT_THAT(watch.counts(rank), ElementsAreArray(BucketSizes(*reducer)));
+    LOCKSTEP_EXPECT_OK(worker.End());
+    worker.ExpectAverages(7);
+    EXPECT_THAT(watch.counts(rank), ElementsAreArray(BucketSizes(worker)));
+    worker.DestroyReducer();  // before the stream
   });
 }
 
@@ -212,23 +181,25 @@ TEST_P(ReducerOverlap, ABucketWaitsForTheStreamsOfItsOwnGradientsOnly) {
 // before the one before it is done.
 class HeldSteps {
  public:
-  HeldSteps(int steps, Communicator& communicator)
-      : rank_(communicator.rank().value()), size_(communicator.size()), gates_(steps), stream_(NewStream(rank_)) {
-    for (int step = 0; step < steps; ++step) {
-      replicas_.push_back(std::make_unique<Replica>(testing::MixedTable(), rank_));
-    }
+  HeldSteps(int steps, Communicator& communicator, const ReducerOptions& options)
+      : rank_(communicator.rank().value()),
+        gates_(steps),
+        stream_(NewStream(rank_)),
+        worker_(communicator, MixedTable(), options) {
+    for (int step = 0; step < steps; ++step) replicas_.push_back(std::make_unique<Replica>(MixedTable(), rank_));
+    WarmUp(worker_);
   }
 
-  void WarmUp(Reducer& reducer, Communicator& communicator) { lockstep::WarmUp(*replicas_[0], reducer, communicator); }
-
   // Returns when all of the step is issued, and none of it done.
-  void Issue(Reducer& reducer, int step) {
+  void Issue(int step) {
     Replica& replica = *replicas_[step];
-    LOCKSTEP_EXPECT_OK(reducer.BeginBackward({}));
+    LOCKSTEP_EXPECT_OK(worker_.Begin());
     LOCKSTEP_EXPECT_OK(gates_[step].HoldUp(*stream_));
     for (const size_t index : replica.order()) LOCKSTEP_EXPECT_OK(replica.ComputeOn(*stream_, index, step));
-    replica.MarkAll(reducer, replica.order(), stream_.get());
-    LOCKSTEP_EXPECT_OK(reducer.EndBackward(stream_.get()));
+    for (const size_t index : replica.order()) {
+      LOCKSTEP_EXPECT_OK(worker_.reducer().MarkReady(index, replica.gradient(index), stream_.get()));
+    }
+    LOCKSTEP_EXPECT_OK(worker_.End(stream_.get()));
   }
   void Open(int step) { gates_[step].Open(); }
 
@@ -236,87 +207,74 @@ class HeldSteps {
   void ExpectAverages() {
     LOCKSTEP_EXPECT_OK(stream_->Synchronize(Soon()));
     for (size_t step = 0; step < replicas_.size(); ++step) {
-      replicas_[step]->ExpectAverages(size_, {static_cast<int>(step)});
+      replicas_[step]->ExpectAverages(worker_.size(), {static_cast<int>(step)});
     }
+    // The last step's end is told, or waited for, by whoever asks for what it left.
+    EXPECT_THAT(worker_.reducer().AverageOf(0), IsOk());
+    EXPECT_EQ(worker_.reducer().statistics().steps, replicas_.size() + 1);
   }
 
  private:
   const int rank_;
-  const int size_;
   std::vector<StreamGate> gates_;
   std::vector<std::unique_ptr<Replica>> replicas_;
-  const std::unique_ptr<Stream> stream_;  // goes first
+  const std::unique_ptr<Stream> stream_;
+  Worker worker_;  // goes first
 };
 
 TEST_P(ReducerOverlap, EndOnAStreamReturnsBeforeTheGradientsAreReady) {
   constexpr int kSteps = 3;
-  LoopbackWorld world(size(), {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
-    HeldSteps steps(kSteps, communicator);
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer,
-                                  Reducer::Create(&communicator, testing::MixedTable(), BucketEach()));
-    steps.WarmUp(*reducer, communicator);
+  RunWorld(size(), [](Communicator& communicator) {
+    HeldSteps steps(kSteps, communicator, BucketEach());
     for (int step = 0; step < kSteps; ++step) {
-      steps.Issue(*reducer, step);
+      steps.Issue(step);
       steps.Open(step);
     }
     steps.ExpectAverages();
-    // The last step's end is told, or waited for, by whoever asks for what it left.
-    EXPECT_THAT(reducer->AverageOf(0), IsOk());
-    EXPECT_EQ(reducer->statistics().steps, kSteps + 1);
   });
 }
 
 // Each step is held up until the next one has been issued.
 TEST_P(ReducerOverlap, OnADeviceAStepIsIssuedBeforeTheLastOneIsDone) {
-  if (testing::OnHost()) GTEST_SKIP() << "the host waits for its own streams";
+  if (OnHost()) GTEST_SKIP() << "the host waits for its own streams";
   constexpr int kSteps = 6;
-  LoopbackWorld world(size(), {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
-    HeldSteps steps(kSteps, communicator);
-    ReducerOptions options = BucketEach();
-    options.replan = false;  // another plan waits for all steps
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, testing::MixedTable(), options));
-    steps.WarmUp(*reducer, communicator);
+  ReducerOptions options = BucketEach();
+  options.replan = false;  // another plan waits for all steps
+  RunWorld(size(), [&](Communicator& communicator) {
+    HeldSteps steps(kSteps, communicator, options);
     for (int step = 0; step < kSteps; ++step) {
-      steps.Issue(*reducer, step);
+      steps.Issue(step);
       if (step > 0) steps.Open(step - 1);
     }
     steps.Open(kSteps - 1);
     steps.ExpectAverages();
-    EXPECT_THAT(reducer->AverageOf(0), IsOk());
-    EXPECT_EQ(reducer->statistics().steps, kSteps + 1);
   });
 }
 
 TEST_P(ReducerOverlap, MixesGradientsOfSeveralStreamsWithThoseReadyNow) {
-  LoopbackWorld world(size(), {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
-    Replica replica(testing::MixedTable(), rank);
-    const std::unique_ptr<Stream> streams[] = {NewStream(rank), NewStream(rank)};
-    ReducerOptions options;
-    options.bucket_caps_bytes = {64, 500};
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, replica.table(), options));
+  RunWorkers(size(), MixedTable(), Caps({64, 500}), [](Worker& worker) {
+    const std::unique_ptr<Stream> streams[] = {NewStream(worker.rank()), NewStream(worker.rank())};
     for (int step = 0; step < 5; ++step) {
-      LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
-      for (size_t index = 0; index < replica.table().size(); ++index) {
-        const size_t where = (index + step + rank) % 3;
-        if (where == 2) {
-          replica.Compute(index, step);
-          LOCKSTEP_EXPECT_OK(reducer->MarkReady(index, replica.gradient(index), nullptr));
-          continue;
+      LOCKSTEP_EXPECT_OK(worker.Begin());
+      for (const size_t index : worker.order()) {
+        const size_t where = (index + step + worker.rank()) % 3;
+        Stream* const stream = where == 2 ? nullptr : streams[where].get();
+        if (stream == nullptr) {
+          worker.Compute(index, step);
+        } else {
+          LOCKSTEP_EXPECT_OK(worker.ComputeOn(*stream, index, step));
         }
-        LOCKSTEP_EXPECT_OK(replica.ComputeOn(*streams[where], index, step));
-        LOCKSTEP_EXPECT_OK(reducer->MarkReady(index, replica.gradient(index), streams[where].get()));
+        worker.MarkAll({index}, stream);
       }
       Stream* const end = step % 2 == 0 ? nullptr : streams[0].get();
-      LOCKSTEP_EXPECT_OK(reducer->EndBackward(end));
+      LOCKSTEP_EXPECT_OK(worker.End(end));
       LOCKSTEP_EXPECT_OK(end == nullptr ? absl::OkStatus() : end->Synchronize(Soon()));
-      replica.ExpectAverages(size(), {step});
+      worker.ExpectAverages(step);
     }
+    worker.DestroyReducer();  // before the streams
   });
 }
 
 }  // namespace
+}  // namespace testing
 }  // namespace lockstep

@@ -2,75 +2,18 @@
 // lost or wrong.
 
 #include <algorithm>
-#include <memory>
+#include <functional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/mutex.h"
-#include "base/status.h"
-#include "base/status_matchers.h"
-#include "base/types/dtype.h"
-#include "comm/communicator.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "reducer/plan/bucket_plan.h"
-#include "reducer/plan/parameter.h"
-#include "reducer/reducer.h"
-#include "reducer/reducer_replan_testing.h"
 #include "reducer/reducer_testing.h"
-#include "reducer/reducer_view_testing.h"
-#include "tests/ranks.h"
-#include "tests/test_device.h"
 
 namespace lockstep {
+namespace testing {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::Each;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using testing::LoopbackWorld;
-using testing::MixedTable;
-using ::testing::Not;
-using testing::Replica;
-using testing::ShortTimeout;
-using testing::StepUntil;
-using testing::Vectors;
-using testing::Zigzag;
-
-using Order = std::vector<size_t>;
-
-ReducerOptions Caps(std::vector<size_t> caps) {
-  ReducerOptions options;
-  options.bucket_caps_bytes = std::move(caps);
-  return options;
-}
-
-std::unique_ptr<Reducer> Create(Communicator& communicator, const std::vector<Parameter>& table,
-                                ReducerOptions options) {
-  auto reducer = Reducer::Create(&communicator, table, std::move(options));
-  LOCKSTEP_EXPECT_OK(reducer);
-  return *std::move(reducer);
-}
-
-// The plan of each step on each rank.
-class History {
- public:
-  explicit History(int size) : plans_(size) {}
-
-  void Add(int rank, const Reducer& reducer) {
-    plans_[rank].push_back(absl::StrCat("plan ", reducer.plan_version(), "\n", ToString(reducer.plan())));
-  }
-  void ExpectTheSameOnAllRanks() const { EXPECT_THAT(plans_, Each(plans_[0])); }
-
- private:
-  std::vector<std::vector<std::string>> plans_;
-};
 
 // Keeps what is logged while it lives. Thread-safe.
 class LogLines {
@@ -94,268 +37,209 @@ class LogLines {
   std::string text_ ABSL_GUARDED_BY(mu_);
 };
 
-class Replan : public ::testing::TestWithParam<int> {
- protected:
-  int size() const { return GetParam(); }
+// A worker that notes the plan of each of its steps.
+class PlannedWorker : public Worker {
+ public:
+  PlannedWorker(Communicator& communicator, const std::vector<Parameter>& table, const ReducerOptions& options,
+                std::vector<std::string>* history)
+      : Worker(communicator, table, options), history_(*history) {}
+
+  // A step in which those are marked and then have averages. Its status.
+  absl::Status Run(int step, const Order& order, const Order& averaged) {
+    const absl::Status status = Step(step, order);
+    Worker::ExpectAverages(averaged, step);
+    history_.push_back(absl::StrCat("plan ", reducer().plan_version(), "\n", ToString(plan())));
+    return status;
+  }
+  absl::Status Run(int step, const Order& order) { return Run(step, order, Worker::order()); }
+  // As testing::StepUntil does.
+  int Until(int64_t version, int step, const std::function<absl::Status(int step)>& run) {
+    return StepUntil(reducer(), version, step, run);
+  }
+
+ private:
+  std::vector<std::string>& history_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Replan, ::testing::Values(1, 2, 3),
-                         [](const auto& info) { return absl::StrCat(info.param); });
+// EXPECTs that each step had the same plan on all ranks.
+void RunPlanned(int size, const std::vector<Parameter>& table, const ReducerOptions& options,
+                const std::function<void(PlannedWorker&)>& body) {
+  std::vector<std::vector<std::string>> histories(size);
+  RunWorld(size, [&](Communicator& communicator) {
+    PlannedWorker worker(communicator, table, options, &histories[communicator.rank().value()]);
+    body(worker);
+  });
+  EXPECT_THAT(histories, Each(histories[0]));
+}
+
+class Replan : public RanksTest {};
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Replan, ::testing::Values(1, 2, 3), RanksTest::NameOf);
 
 TEST_P(Replan, AllRanksGoOverAtTheSameStepAndAveragesAreRightAroundIt) {
-  LoopbackWorld world(size(), {}, ShortTimeout());
-  History history(size());
-  world.Run([&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
-    Replica replica(MixedTable(), rank);
-    const Order order = Zigzag(replica.table().size());
-    const auto reducer = Create(communicator, replica.table(), Caps({64, 500}));
-    const std::string first = ToString(reducer->plan());
+  RunPlanned(size(), MixedTable(), Caps({64, 500}), [](PlannedWorker& worker) {
+    const Order order = Zigzag(worker.table().size());
+    const std::string first = ToString(worker.plan());
     const auto run = [&](int step) {
-      const absl::Status status = replica.RunStep(*reducer, step, order);
-      replica.ExpectAverages(size(), {step});
-      history.Add(rank, *reducer);
-      EXPECT_EQ(ToString(reducer->plan()) == first, reducer->plan_version() == 1);
+      const absl::Status status = worker.Run(step, order);
+      EXPECT_EQ(ToString(worker.plan()) == first, worker.reducer().plan_version() == 1);
       return status;
     };
     LOCKSTEP_EXPECT_OK(run(0));
-    EXPECT_EQ(reducer->plan_version(), 1) << "nobody has seen an order before";
-    int step = StepUntil(*reducer, 2, 1, run);
-    EXPECT_EQ(GroupsOf(reducer->plan()), GroupByCaps(replica.table(), {{64, 500}}, order));
+    EXPECT_EQ(worker.reducer().plan_version(), 1) << "nobody has seen an order before";
+    int step = worker.Until(2, 1, run);
+    EXPECT_EQ(GroupsOf(worker.plan()), GroupByCaps(worker.table(), {{64, 500}}, order));
     // Once is enough.
     for (const int end = step + 5; step < end; ++step) LOCKSTEP_EXPECT_OK(run(step));
-    EXPECT_EQ(reducer->plan_version(), 2);
+    EXPECT_EQ(worker.reducer().plan_version(), 2);
   });
-  history.ExpectTheSameOnAllRanks();
 }
 
 TEST(ReplanOrders, RankZerosWinsAndItIsNotWarned) {
   LogLines lines;
-  LoopbackWorld world(3, {}, ShortTimeout());
-  History history(3);
-  world.Run([&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
-    Replica replica(Vectors(8, 10), rank);
+  RunPlanned(3, Vectors(8, 10), Caps({80}), [](PlannedWorker& worker) {
     const Order orders[] = {{0, 1, 2, 3, 4, 5, 6, 7}, {7, 6, 5, 4, 3, 2, 1, 0}, {0, 1, 2, 3, 5, 4, 6, 7}};
-    const auto reducer = Create(communicator, replica.table(), Caps({80}));
-    StepUntil(*reducer, 2, 0, [&](int step) {
-      const absl::Status status = replica.RunStep(*reducer, step, orders[rank]);
-      replica.ExpectAverages(3, {step});
-      history.Add(rank, *reducer);
-      return status;
-    });
-    EXPECT_THAT(GroupsOf(reducer->plan()),
+    worker.Until(2, 0, [&](int step) { return worker.Run(step, orders[worker.rank()]); });
+    EXPECT_THAT(GroupsOf(worker.plan()),
                 ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3), ElementsAre(4, 5), ElementsAre(6, 7)));
   });
-  history.ExpectTheSameOnAllRanks();
   // Rank 1, once a process (reducer/plan/replanner_test.cc).
   EXPECT_THAT(lines.text(), AllOf(Not(HasSubstr("rank 0 computes")), Not(HasSubstr("rank 2 computes"))));
 }
 
 TEST_P(Replan, MayBeRequestedAgainAndAgain) {
-  LoopbackWorld world(size(), {}, ShortTimeout());
-  History history(size());
-  world.Run([&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
-    Replica replica(MixedTable(), rank);
-    const size_t count = replica.table().size();
-    Order order = Zigzag(count);
-    const auto reducer = Create(communicator, replica.table(), Caps({64, 500}));
-    const auto run = [&](int step) {
-      const absl::Status status = replica.RunStep(*reducer, step, order);
-      replica.ExpectAverages(size(), {step});
-      history.Add(rank, *reducer);
-      return status;
-    };
+  RunPlanned(size(), MixedTable(), Caps({64, 500}), [](PlannedWorker& worker) {
+    Order order = Zigzag(worker.table().size());
     int step = 0;
     for (int64_t version = 2; version < 6; ++version) {
-      step = StepUntil(*reducer, version, step, run);
-      EXPECT_EQ(GroupsOf(reducer->plan()), GroupByCaps(replica.table(), {{64, 500}}, order));
+      step = worker.Until(version, step, [&](int s) { return worker.Run(s, order); });
+      EXPECT_EQ(GroupsOf(worker.plan()), GroupByCaps(worker.table(), {{64, 500}}, order));
       std::rotate(order.begin(), order.begin() + 3, order.end());
-      LOCKSTEP_EXPECT_OK(reducer->RequestReplan());
+      LOCKSTEP_EXPECT_OK(worker.reducer().RequestReplan());
     }
   });
-  history.ExpectTheSameOnAllRanks();
 }
 
 // A request at any moment, so also while some ranks hold a plan and others do not yet.
 TEST_P(Replan, MayBeRequestedBeforeEveryStep) {
-  LoopbackWorld world(size(), {}, ShortTimeout());
-  History history(size());
-  world.Run([&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
-    Replica replica(Vectors(5, 10), rank);
-    Order order = replica.order();
-    const auto reducer = Create(communicator, replica.table(), Caps({40}));
-    StepUntil(*reducer, 20, 0, [&](int step) {
-      LOCKSTEP_EXPECT_OK(reducer->RequestReplan());
+  RunPlanned(size(), Vectors(5, 10), Caps({40}), [](PlannedWorker& worker) {
+    Order order = worker.order();
+    worker.Until(20, 0, [&](int step) {
+      LOCKSTEP_EXPECT_OK(worker.reducer().RequestReplan());
       std::rotate(order.begin(), order.begin() + 2, order.end());
-      const absl::Status status = replica.RunStep(*reducer, step, order);
-      replica.ExpectAverages(size(), {step});
-      history.Add(rank, *reducer);
-      return status;
+      return worker.Run(step, order);
     });
   });
-  history.ExpectTheSameOnAllRanks();
 }
 
 TEST_P(Replan, HappensOnRequestOnlyWhereItIsOff) {
-  LoopbackWorld world(size(), {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
-    Replica replica(Vectors(4, 10), communicator.rank().value());
-    ReducerOptions options = Caps({40});
-    options.replan = false;
-    const auto reducer = Create(communicator, replica.table(), options);
-    const auto run = [&](int step) {
-      const absl::Status status = replica.RunStep(*reducer, step, {0, 1, 2, 3});
-      replica.ExpectAverages(size(), {step});
-      return status;
-    };
+  ReducerOptions options = Caps({40});
+  options.replan = false;
+  RunPlanned(size(), Vectors(4, 10), options, [](PlannedWorker& worker) {
+    const auto run = [&](int step) { return worker.Run(step, worker.order()); };
     for (int step = 0; step < 50; ++step) LOCKSTEP_EXPECT_OK(run(step));
-    EXPECT_EQ(reducer->plan_version(), 1);
-    LOCKSTEP_EXPECT_OK(reducer->RequestReplan());
-    StepUntil(*reducer, 2, 50, run);
-    EXPECT_THAT(GroupsOf(reducer->plan()), ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2), ElementsAre(3)));
+    EXPECT_EQ(worker.reducer().plan_version(), 1);
+    LOCKSTEP_EXPECT_OK(worker.reducer().RequestReplan());
+    worker.Until(2, 50, run);
+    EXPECT_THAT(GroupsOf(worker.plan()), ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2), ElementsAre(3)));
   });
 }
 
 // In every step another parameter is unused, by all ranks: its gradient stays as it is, whichever plan is in use.
 TEST_P(Replan, GoesOnWithParametersThatAreUnusedNowAndThen) {
-  LoopbackWorld world(size(), {}, ShortTimeout());
-  History history(size());
-  world.Run([&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
-    Replica replica(Vectors(6, 10), rank);
-    ReducerOptions options = Caps({80});
-    options.find_unused = true;
-    const auto reducer = Create(communicator, replica.table(), options);
+  ReducerOptions options = Caps({80});
+  options.find_unused = true;
+  RunPlanned(size(), Vectors(6, 10), options, [](PlannedWorker& worker) {
     const auto run = [&](int step) {
       const size_t unused = step % 6;
       Order order = Zigzag(6);
       order.erase(std::find(order.begin(), order.end(), unused));
-      const absl::Status status = replica.RunStep(*reducer, step, order);
-      for (const size_t index : order) replica.ExpectAverage(index, size(), {step});
-      replica.ExpectLocal(unused, step);
-      history.Add(rank, *reducer);
+      const absl::Status status = worker.Run(step, order, order);
+      worker.ExpectLocal(unused, step);
       return status;
     };
-    int step = StepUntil(*reducer, 2, 0, run);
+    int step = worker.Until(2, 0, run);
     // What did not come in the first step, parameter 0, is taken to come last.
-    EXPECT_THAT(GroupsOf(reducer->plan()), ElementsAre(ElementsAre(2, 4), ElementsAre(5, 3), ElementsAre(1, 0)));
+    EXPECT_THAT(GroupsOf(worker.plan()), ElementsAre(ElementsAre(2, 4), ElementsAre(5, 3), ElementsAre(1, 0)));
     for (const int end = step + 12; step < end; ++step) LOCKSTEP_EXPECT_OK(run(step));
   });
-  history.ExpectTheSameOnAllRanks();
 }
 
 // Parameter 2 is shared and marked twice, parameter 0 never.
 TEST_P(Replan, GoesOnWithAStaticGraph) {
-  LoopbackWorld world(size(), {}, ShortTimeout());
-  History history(size());
-  world.Run([&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
-    Replica replica(Vectors(5, 10), rank);
-    ReducerOptions options = Caps({40});
-    options.static_graph = true;
-    const auto reducer = Create(communicator, replica.table(), options);
+  ReducerOptions options = Caps({40});
+  options.static_graph = true;
+  RunPlanned(size(), Vectors(5, 10), options, [](PlannedWorker& worker) {
     const auto run = [&](int step) {
-      const absl::Status status = replica.RunStep(*reducer, step, {2, 1, 4, 2, 3});
-      for (const size_t index : {1, 2, 3, 4}) replica.ExpectAverage(index, size(), {step});
-      replica.ExpectLocal(0, step);
-      history.Add(rank, *reducer);
+      const absl::Status status = worker.Run(step, {2, 1, 4, 2, 3}, {1, 2, 3, 4});
+      worker.ExpectLocal(0, step);
       return status;
     };
-    int step = StepUntil(*reducer, 2, 0, run);
-    EXPECT_THAT(GroupsOf(reducer->plan()),
+    int step = worker.Until(2, 0, run);
+    EXPECT_THAT(GroupsOf(worker.plan()),
                 ElementsAre(ElementsAre(1), ElementsAre(4), ElementsAre(2), ElementsAre(3), ElementsAre(0)));
     for (const int end = step + 5; step < end; ++step) LOCKSTEP_EXPECT_OK(run(step));
   });
-  history.ExpectTheSameOnAllRanks();
 }
 
 TEST_P(Replan, GoesOnWhereBucketsTakeTurns) {
-  LoopbackWorld world(size(), {}, ShortTimeout());
-  History history(size());
-  world.Run([&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
-    Replica replica(Vectors(7, 100), rank);
-    ReducerOptions options = Caps({400});
-    options.buckets_in_memory_max = 2;
-    const auto reducer = Create(communicator, replica.table(), options);
+  ReducerOptions options = Caps({400});
+  options.buckets_in_memory_max = 2;
+  RunPlanned(size(), Vectors(7, 100), options, [](PlannedWorker& worker) {
     const Order order = Zigzag(7);
-    const auto run = [&](int step) {
-      const absl::Status status = replica.RunStep(*reducer, step, order);
-      replica.ExpectAverages(size(), {step});
-      history.Add(rank, *reducer);
-      return status;
-    };
-    int step = StepUntil(*reducer, 2, 0, run);
-    EXPECT_EQ(GroupsOf(reducer->plan()), GroupByCaps(replica.table(), {{400}}, order));
+    const auto run = [&](int step) { return worker.Run(step, order); };
+    int step = worker.Until(2, 0, run);
+    EXPECT_EQ(GroupsOf(worker.plan()), GroupByCaps(worker.table(), {{400}}, order));
     for (const int end = step + 5; step < end; ++step) LOCKSTEP_EXPECT_OK(run(step));
   });
-  history.ExpectTheSameOnAllRanks();
 }
 
 // Large and small buckets take turns with a large and a small piece of memory. An order by which two large ones would
 // be there at once has no plan; the next request has.
 TEST_P(Replan, APlanThatNeedsMoreMemoryIsNotTaken) {
-  LoopbackWorld world(size(), {}, ShortTimeout());
-  History history(size());
-  world.Run([&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
-    std::vector<Parameter> table;
-    for (const int64_t elements : {10, 1000, 10, 1000}) {
-      table.push_back(testing::MakeParameter(absl::StrCat("p", table.size()), DType::kF32, {elements}));
-    }
-    Replica replica(table, rank);
-    ReducerOptions options = Caps({0});
-    options.buckets_in_memory_max = 2;
-    const auto reducer = Create(communicator, table, options);
+  ReducerOptions options = Caps({0});
+  options.buckets_in_memory_max = 2;
+  RunPlanned(size(), VectorsOf({10, 1000, 10, 1000}), options, [](PlannedWorker& worker) {
     Order order = {3, 1, 2, 0};
-    const auto run = [&](int step) {
-      const absl::Status status = replica.RunStep(*reducer, step, order);
-      replica.ExpectAverages(size(), {step});
-      history.Add(rank, *reducer);
-      EXPECT_NE(GroupsOf(reducer->plan())[1], Order({1})) << "two large ones next to each other";
+    worker.Until(2, 0, [&](int step) {
+      const absl::Status status = worker.Run(step, order);
+      EXPECT_NE(GroupsOf(worker.plan())[1], Order({1})) << "two large ones next to each other";
       // Heard only once the first one is over.
-      LOCKSTEP_EXPECT_OK(reducer->RequestReplan());
+      LOCKSTEP_EXPECT_OK(worker.reducer().RequestReplan());
       order = {1, 0, 3, 2};
       return status;
-    };
-    StepUntil(*reducer, 2, 0, run);
-    EXPECT_THAT(GroupsOf(reducer->plan()), ElementsAre(ElementsAre(1), ElementsAre(0), ElementsAre(3), ElementsAre(2)));
+    });
+    EXPECT_THAT(GroupsOf(worker.plan()), ElementsAre(ElementsAre(1), ElementsAre(0), ElementsAre(3), ElementsAre(2)));
   });
-  history.ExpectTheSameOnAllRanks();
 }
 
 // A window of two backwards, the first without sync: the plan changes between them.
 TEST_P(Replan, InTheMiddleOfAWindowLosesNothing) {
   for (const bool views : {false, true}) {
-    LoopbackWorld world(size(), {}, ShortTimeout());
-    world.Run([&](Communicator& communicator) {
-      Replica replica(MixedTable(), communicator.rank().value());
-      ReducerOptions options = Caps({64, 500});
-      options.gradient_as_bucket_view = views;
-      const auto reducer = Create(communicator, replica.table(), options);
-      const Order order = Zigzag(replica.table().size());
-      const auto mark = [&] { views ? testing::MarkViews(*reducer, order) : replica.MarkAll(*reducer, order); };
-      LOCKSTEP_EXPECT_OK(reducer->RequestReplan());
-      StepUntil(*reducer, 2, 0, [&](int step) {
-        LOCKSTEP_EXPECT_OK(reducer->BeginBackward({/*sync=*/false}));
-        replica.Compute(2 * step);
-        if (views) testing::ToViews(replica, *reducer);
-        mark();
-        LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
-        const int64_t version = reducer->plan_version();
+    ReducerOptions options = Caps({64, 500});
+    options.gradient_as_bucket_view = views;
+    RunWorkers(size(), MixedTable(), options, [&](Worker& worker) {
+      const Order order = Zigzag(worker.table().size());
+      // The backward that has begun, over the replica's gradients.
+      const auto finish = [&] {
+        if (views) worker.ToViews();
+        views ? worker.MarkViews(order) : worker.MarkAll(order);
+        return worker.End();
+      };
+      LOCKSTEP_EXPECT_OK(worker.reducer().RequestReplan());
+      StepUntil(worker.reducer(), 2, 0, [&](int step) {
+        LOCKSTEP_EXPECT_OK(worker.Begin({/*sync=*/false}));
+        worker.Compute(2 * step);
+        LOCKSTEP_EXPECT_OK(finish());
+        const int64_t version = worker.reducer().plan_version();
 
-        LOCKSTEP_RETURN_IF_ERROR(reducer->BeginBackward({}));
-        if (views) testing::FromViews(*reducer, replica);  // wherever they are now
-        replica.Accumulate(2 * step + 1);
-        if (views) testing::ToViews(replica, *reducer);
-        mark();
-        LOCKSTEP_RETURN_IF_ERROR(reducer->EndBackward(nullptr));
-        if (views) testing::FromViews(*reducer, replica);
-        replica.ExpectAverages(size(), {2 * step, 2 * step + 1});
-        EXPECT_LE(reducer->plan_version() - version, 1);
+        LOCKSTEP_RETURN_IF_ERROR(worker.Begin());
+        if (views) worker.FromViews();  // wherever they are now
+        worker.Accumulate(2 * step + 1);
+        LOCKSTEP_RETURN_IF_ERROR(finish());
+        if (views) worker.FromViews();
+        worker.ExpectAveragesOf({2 * step, 2 * step + 1});
+        EXPECT_LE(worker.reducer().plan_version() - version, 1);
         return absl::OkStatus();
       });
     });
@@ -365,64 +249,57 @@ TEST_P(Replan, InTheMiddleOfAWindowLosesNothing) {
 // In find_unused a gradient of a backward without sync counts although it is not marked again: also from the place to
 // which the new plan has moved it, and to that place where only the average is to go there.
 TEST_P(Replan, MovesGradientsThatTheWindowStillHas) {
-  LoopbackWorld world(size(), {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
-    Replica replica(Vectors(5, 33), communicator.rank().value());
-    ReducerOptions options = Caps({0});
-    options.find_unused = true;
-    options.gradient_as_bucket_view = true;
-    const auto reducer = Create(communicator, replica.table(), options);
-    LOCKSTEP_EXPECT_OK(reducer->RequestReplan());
-    StepUntil(*reducer, 2, 0, [&](int step) {
-      LOCKSTEP_EXPECT_OK(reducer->BeginBackward({/*sync=*/false}));
-      replica.Compute(step);
-      testing::ToViews(replica, *reducer);
-      testing::MarkViews(*reducer, {3, 4});
-      LOCKSTEP_EXPECT_OK(reducer->MarkReady(2, replica.gradient(2), testing::ViewOf(*reducer, 2), nullptr));
-      LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
-      LOCKSTEP_RETURN_IF_ERROR(reducer->BeginBackward({}));
-      const std::vector<float> other(33, 1000.0F);
-      testing::CopyAnywhere(testing::ViewOf(*reducer, 2).data(), other.data(), testing::ViewOf(*reducer, 2).bytes());
-      testing::MarkViews(*reducer, {0, 1});
-      LOCKSTEP_RETURN_IF_ERROR(reducer->EndBackward(nullptr));
-      testing::FromViews(*reducer, replica);
-      replica.ExpectAverages(size(), {step});
+  ReducerOptions options = Caps({0});
+  options.find_unused = true;
+  options.gradient_as_bucket_view = true;
+  RunWorkers(size(), Vectors(5, 33), options, [](Worker& worker) {
+    LOCKSTEP_EXPECT_OK(worker.reducer().RequestReplan());
+    StepUntil(worker.reducer(), 2, 0, [&](int step) {
+      LOCKSTEP_EXPECT_OK(worker.Begin({/*sync=*/false}));
+      worker.Compute(step);
+      worker.ToViews();
+      worker.MarkViews({3, 4});
+      LOCKSTEP_EXPECT_OK(worker.reducer().MarkReady(2, worker.gradient(2), worker.View(2), nullptr));
+      LOCKSTEP_EXPECT_OK(worker.End());
+      LOCKSTEP_RETURN_IF_ERROR(worker.Begin());
+      Fill(worker.View(2), 1000);
+      worker.MarkViews({0, 1});
+      LOCKSTEP_RETURN_IF_ERROR(worker.End());
+      worker.FromViews();
+      worker.ExpectAverages(step);
       return absl::OkStatus();
     });
-    EXPECT_THAT(GroupsOf(reducer->plan()),
+    EXPECT_THAT(GroupsOf(worker.plan()),
                 ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(4), ElementsAre(3), ElementsAre(2)));
   });
 }
 
 // A rank's optimizer fails too late for the others to hear of it. That is its own affair, and the plan everybody's.
 TEST(ReplanFailures, OfOneRankAloneDoNotKeepItBehind) {
-  LoopbackWorld world(2, {}, ShortTimeout());
-  History history(2);
-  world.Run([&](Communicator& communicator) {
+  std::vector<std::vector<std::string>> histories(2);
+  RunWorld(2, [&](Communicator& communicator) {
     const int rank = communicator.rank().value();
-    Replica replica(Vectors(4, 10), rank);
     ReducerOptions options = Caps({40});
     options.optimizer = [rank](const ReducedBucket& bucket) {
       const bool fails = rank == 1 && bucket.index + 1 == bucket.count;
       return fails ? absl::InternalError("it broke") : absl::OkStatus();
     };
-    const auto reducer = Create(communicator, replica.table(), options);
+    PlannedWorker worker(communicator, Vectors(4, 10), options, &histories[rank]);
     const auto run = [&](int step) {
-      const absl::Status status = replica.RunStep(*reducer, step, {0, 1, 2, 3});
+      const absl::Status status = worker.Run(step, worker.order());
       if (rank == 1) {
-        EXPECT_THAT(status, StatusIs(absl::StatusCode::kInternal, HasSubstr("it broke")));
+        EXPECT_THAT(status, Fails(absl::StatusCode::kInternal, "it broke"));
       } else {
         LOCKSTEP_EXPECT_OK(status);
       }
-      replica.ExpectAverages(2, {step});
-      history.Add(rank, *reducer);
       return communicator.status();
     };
-    const int step = StepUntil(*reducer, 2, 0, run);
+    const int step = worker.Until(2, 0, run);
     LOCKSTEP_EXPECT_OK(run(step));
   });
-  history.ExpectTheSameOnAllRanks();
+  EXPECT_THAT(histories, Each(histories[0]));
 }
 
 }  // namespace
+}  // namespace testing
 }  // namespace lockstep

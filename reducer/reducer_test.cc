@@ -6,159 +6,83 @@
 #include <random>
 #include <string>
 #include <thread>
-#include <tuple>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
-#include "base/rank.h"
-#include "base/status_matchers.h"
 #include "comm/host/self_communicator.h"
 #include "comm/symmetric_buffer.h"
 #include "comm/world/world.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "reducer/reducer_testing.h"
 #include "tests/noting_communicator.h"
-#include "tests/ranks.h"
-#include "tests/test_device.h"
 #include "tests/worlds.h"
 
 namespace lockstep {
+namespace testing {
 namespace {
 
-using ::testing::Each;
-using testing::ForTestDevice;
-using ::testing::HasSubstr;
-using testing::LoopbackWorld;
-using testing::MixedTable;
-using testing::ReachableVector;
-using testing::Replica;
-using testing::ShortTimeout;
-using testing::Vectors;
-
 // Small, so that a small model has several buckets of every dtype.
-ReducerOptions SmallBuckets() {
-  ReducerOptions options;
-  options.bucket_caps_bytes = {64, 500};
-  return options;
-}
-
-std::unique_ptr<Reducer> Create(Communicator& communicator, const std::vector<Parameter>& table,
-                                ReducerOptions options) {
-  auto reducer = Reducer::Create(&communicator, table, std::move(options));
-  LOCKSTEP_EXPECT_OK(reducer);
-  return *std::move(reducer);
-}
+const std::vector<size_t> kSmall = {64, 500};
 
 // An order of its own for every rank and step, the same from run to run.
-std::vector<size_t> Shuffled(std::vector<size_t> order, int rank, int step) {
-  std::mt19937 random(1000 * rank + step);
+Order Shuffled(const Worker& worker, int step) {
+  Order order = worker.order();
+  std::mt19937 random(1000 * worker.rank() + step);
   std::shuffle(order.begin(), order.end(), random);
   return order;
 }
 
-class ReducerNumbers : public ::testing::TestWithParam<std::tuple<int, Average>> {
+class ReducerNumbers : public AveragesTest {
  protected:
-  int size() const { return std::get<0>(GetParam()); }
-  ReducerOptions options() const {
-    ReducerOptions options = SmallBuckets();
-    options.average = std::get<1>(GetParam());
-    options.predivide_factor = 2;
-    return options;
+  // The bits that each rank has after some steps in shuffled orders. EXPECTs their averages. The third one's gradients are ready on a
+  // stream.
+  std::vector<std::string> RunSteps(int steps, const ReducerOptions& options) const {
+    std::vector<std::string> bits(size());
+    RunWorkers(size(), MixedTable(), options, [&](Worker& worker) {
+      EXPECT_GT(worker.plan().buckets.size(), 8);
+      for (int step = 0; step < steps; ++step) {
+        worker.ExpectStep(step, Shuffled(worker, step), step == 2 ? &worker.stream() : nullptr);
+        bits[worker.rank()] += worker.Bytes();
+      }
+    });
+    return bits;
   }
 };
 
-std::string NameOf(const ::testing::TestParamInfo<std::tuple<int, Average>>& info) {
-  const char* const averages[] = {"Before", "After", "None", "InCollective", "Predivide"};
-  return absl::StrCat(std::get<0>(info.param), "Ranks", averages[static_cast<int>(std::get<1>(info.param))]);
-}
-
 INSTANTIATE_TEST_SUITE_P(Worlds, ReducerNumbers,
-                         ::testing::Combine(::testing::Values(1, 2, 3, 4),
-                                            ::testing::Values(Average::kBefore, Average::kAfter, Average::kNone,
-                                                              Average::kInCollective, Average::kPredivide)),
-                         NameOf);
+                         ::testing::Combine(::testing::Values(1, 2, 3, 4), ::testing::ValuesIn(kAllAverages)),
+                         AveragesTest::NameOf);
 
 TEST_P(ReducerNumbers, EqualThoseOfOneProcessAndAreTheSameBitsEverywhere) {
-  LoopbackWorld world(size(), {}, ShortTimeout());
-  std::vector<std::string> bits(size());
-  world.Run([&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
-    Replica replica(MixedTable(), rank);
-    const auto reducer = Create(communicator, replica.table(), options());
-    EXPECT_GT(reducer->plan().buckets.size(), 8);
-    for (int step = 0; step < 4; ++step) {
-      LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, step, Shuffled(replica.order(), rank, step)));
-      replica.ExpectAverages(size(), {step}, options().average);
-      bits[rank] += replica.Bytes();
-    }
-  });
+  const std::vector<std::string> bits = RunSteps(4, options(kSmall));
   EXPECT_THAT(bits, Each(bits[0]));
 }
 
 TEST_P(ReducerNumbers, AreTheSameBitsWithAndWithoutOverlap) {
-  std::vector<std::vector<std::string>> bits(2, std::vector<std::string>(size()));
-  for (const bool overlap : {false, true}) {
-    LoopbackWorld world(size(), {}, ShortTimeout());
-    world.Run([&](Communicator& communicator) {
-      const int rank = communicator.rank().value();
-      Replica replica(MixedTable(), rank);
-      ReducerOptions with = options();
-      with.overlap = overlap;
-      const auto reducer = Create(communicator, replica.table(), with);
-      for (int step = 0; step < 2; ++step) {
-        LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, step, Shuffled(replica.order(), rank, step)));
-        bits[overlap][rank] += replica.Bytes();
-      }
-    });
-  }
-  EXPECT_EQ(bits[false], bits[true]);
+  ReducerOptions without = options(kSmall);
+  without.overlap = false;
+  EXPECT_EQ(RunSteps(2, without), RunSteps(2, options(kSmall)));
 }
 
 TEST_P(ReducerNumbers, AreTheSameBitsHoweverFewBucketsAreInMemory) {
-  std::vector<std::vector<std::string>> bits;
-  for (const size_t in_memory : {0, 1, 2, 5, 1000}) {
-    bits.emplace_back(size());
-    LoopbackWorld world(size(), {}, ShortTimeout());
-    world.Run([&](Communicator& communicator) {
-      const int rank = communicator.rank().value();
-      Replica replica(MixedTable(), rank);
-      ReducerOptions few = options();
-      few.buckets_in_memory_max = in_memory;
-      const auto reducer = Create(communicator, replica.table(), few);
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto stream, testing::TestDevice(rank)->CreateStream("gradients"));
-      for (int step = 0; step < 3; ++step) {
-        Stream* const ready_on = step == 2 ? stream.get() : nullptr;
-        LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, step, Shuffled(replica.order(), rank, step), ready_on));
-        replica.ExpectAverages(size(), {step}, options().average);
-        bits.back()[rank] += replica.Bytes();
-      }
-    });
+  const std::vector<std::string> bits = RunSteps(3, options(kSmall));
+  for (const size_t in_memory : {1, 2, 5, 1000}) {
+    ReducerOptions few = options(kSmall);
+    few.buckets_in_memory_max = in_memory;
+    EXPECT_EQ(RunSteps(3, few), bits) << in_memory;
   }
-  EXPECT_THAT(bits, Each(bits[0]));
 }
 
 TEST_P(ReducerNumbers, OfAccumulatedGradientsAreMeansOfSums) {
-  LoopbackWorld world(size(), {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
-    Replica replica(MixedTable(), communicator.rank().value());
-    const auto reducer = Create(communicator, replica.table(), options());
+  RunWorkers(size(), MixedTable(), options(kSmall), [](Worker& worker) {
     for (int window = 0; window < 2; ++window) {
       const int first = 10 * window;
-      replica.Compute(first);
+      worker.Compute(first);
       for (int more = 1; more < 3; ++more) {
-        LOCKSTEP_EXPECT_OK(reducer->BeginBackward({/*sync=*/false}));
-        replica.MarkAll(*reducer, replica.order());
-        LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
-        replica.Accumulate(first + more);
+        LOCKSTEP_EXPECT_OK(worker.Backward({/*sync=*/false}));
+        worker.Accumulate(first + more);
       }
-      LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
-      replica.MarkAll(*reducer, replica.order());
-      LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
-      replica.ExpectAverages(size(), {first, first + 1, first + 2}, options().average);
-      EXPECT_EQ(reducer->statistics().steps, window + 1);
+      LOCKSTEP_EXPECT_OK(worker.Backward());
+      worker.ExpectAveragesOf({first, first + 1, first + 2});
+      EXPECT_EQ(worker.reducer().statistics().steps, window + 1);
     }
   });
 }
@@ -168,126 +92,92 @@ TEST(Reducer, SendsNothingWhileAccumulating) {
   LoopbackOptions network;
   network.observer = [&](const LoopbackMessage&) { ++messages; };
   LoopbackWorld world(2, network, ShortTimeout());
-  std::vector<std::unique_ptr<Reducer>> reducers(2);
-  world.Run([&](Communicator& communicator) {
-    reducers[communicator.rank().value()] = Create(communicator, Vectors(3, 10), SmallBuckets());
-  });
+  const auto workers = MakeWorkers(world, Vectors(3, 10), Caps(kSmall));
   const int at_creation = messages;
-  testing::RunRanks(2, [&](int rank) {
-    Replica replica(Vectors(3, 10), rank);
-    replica.Compute(0);
-    LOCKSTEP_EXPECT_OK(reducers[rank]->BeginBackward({/*sync=*/false}));
-    replica.MarkAll(*reducers[rank], replica.order());
-    LOCKSTEP_EXPECT_OK(reducers[rank]->EndBackward(nullptr));
-    for (size_t index = 0; index < 3; ++index) replica.ExpectLocal(index, 0);
+  RunRanks(2, [&](int rank) {
+    workers[rank]->Compute(0);
+    LOCKSTEP_EXPECT_OK(workers[rank]->Backward({/*sync=*/false}));
+    workers[rank]->ExpectLocals(0);
   });
   EXPECT_EQ(messages, at_creation);
 }
 
-TEST(Reducer, WorksInAWorldOfOne) {
-  SelfCommunicator self(64);
-  const ForTestDevice communicator(&self);
-  Replica replica(MixedTable(), 0);
-  const auto reducer = Create(*communicator, replica.table(), SmallBuckets());
-  for (int step = 0; step < 3; ++step) {
-    LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, step));
-    replica.ExpectAverages(1, {step});
-  }
+// A world of one.
+class ReducerAlone : public ::testing::Test {
+ protected:
+  SelfCommunicator self_{64};
+  const ForTestDevice communicator_{&self_};
+};
+
+TEST_F(ReducerAlone, Works) {
+  Worker worker(*communicator_, MixedTable(), Caps(kSmall));
+  for (int step = 0; step < 3; ++step) worker.ExpectStep(step);
 }
 
 TEST(Reducer, OfOneEmptyParameterStillSteps) {
-  LoopbackWorld world(2, {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
-    Replica replica({testing::MakeParameter("none", DType::kF32, {0})}, communicator.rank().value());
-    const auto reducer = Create(communicator, replica.table(), {});
-    for (int step = 0; step < 2; ++step) LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, step));
-    EXPECT_EQ(reducer->statistics().steps, 2);
+  RunWorkers(2, {MakeParameter("none", DType::kF32, {0})}, {}, [](Worker& worker) {
+    for (int step = 0; step < 2; ++step) LOCKSTEP_EXPECT_OK(worker.Step(step));
+    EXPECT_EQ(worker.reducer().statistics().steps, 2);
   });
 }
 
-TEST(Reducer, TakesAnEmptyGradientWithoutMemory) {
-  SelfCommunicator self(64);
-  const ForTestDevice communicator(&self);
-  const auto reducer = Create(*communicator, {testing::MakeParameter("none", DType::kF32, {3, 0})}, {});
-  const auto nowhere = TensorView::Create(nullptr, DType::kF32, {3, 0}, {}, testing::TestDeviceId());
+TEST_F(ReducerAlone, TakesAnEmptyGradientWithoutMemory) {
+  Worker worker(*communicator_, {MakeParameter("none", DType::kF32, {3, 0})});
+  const auto nowhere = TensorView::Create(nullptr, DType::kF32, {3, 0}, {}, TestDeviceId());
   LOCKSTEP_ASSERT_OK(nowhere);
-  LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
-  LOCKSTEP_EXPECT_OK(reducer->MarkReady(0, *nowhere, nullptr));
-  LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
+  LOCKSTEP_EXPECT_OK(worker.Begin());
+  LOCKSTEP_EXPECT_OK(worker.reducer().MarkReady(0, *nowhere, nullptr));
+  LOCKSTEP_EXPECT_OK(worker.End());
 }
 
 TEST(Reducer, MayHaveAllInOneBucketOrEachInItsOwn) {
-  for (const std::vector<size_t>& caps : {std::vector<size_t>{SIZE_MAX}, std::vector<size_t>{0}}) {
-    LoopbackWorld world(3, {}, ShortTimeout());
-    world.Run([&](Communicator& communicator) {
-      const int rank = communicator.rank().value();
-      Replica replica(MixedTable(), rank);
-      ReducerOptions options;
-      options.bucket_caps_bytes = caps;
-      const auto reducer = Create(communicator, replica.table(), options);
-      for (int step = 0; step < 2; ++step) {
-        LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, step, Shuffled(replica.order(), rank, step)));
-        replica.ExpectAverages(3, {step});
-      }
+  for (const size_t cap : {SIZE_MAX, size_t{0}}) {
+    RunWorkers(3, MixedTable(), Caps({cap}), [](Worker& worker) {
+      for (int step = 0; step < 2; ++step) worker.ExpectStep(step, Shuffled(worker, step));
     });
   }
 }
 
 TEST(Reducer, MayHaveItsSmallBucketLast) {
-  LoopbackWorld world(2, {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
-    Replica replica(Vectors(5, 20), communicator.rank().value());
-    ReducerOptions options;
-    options.bucket_caps_bytes = {1, SIZE_MAX};
-    options.caps_from = CapsFrom::kLast;
-    const auto reducer = Create(communicator, replica.table(), options);
-    ASSERT_EQ(reducer->plan().buckets.size(), 2);
-    EXPECT_EQ(reducer->plan().buckets[0].slots.size(), 4);
-    LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, 0));
-    replica.ExpectAverages(2, {0});
+  ReducerOptions options = Caps({1, SIZE_MAX});
+  options.caps_from = CapsFrom::kLast;
+  RunWorkers(2, Vectors(5, 20), options, [](Worker& worker) {
+    ASSERT_EQ(worker.plan().buckets.size(), 2);
+    EXPECT_EQ(worker.plan().buckets[0].slots.size(), 4);
+    worker.ExpectStep(0);
   });
 }
 
 TEST(Reducer, LeavesIgnoredParametersAlone) {
-  LoopbackWorld world(2, {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
-    std::vector<Parameter> table = Vectors(5, 20);
-    table[1].ignored = table[4].ignored = true;
-    Replica replica(table, communicator.rank().value());
-    const auto reducer = Create(communicator, table, SmallBuckets());
-    replica.Compute(0);
-    LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
-    EXPECT_THAT(reducer->MarkReady(4, replica.gradient(4), nullptr),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("parameter 4 'p4' (f32[20]) is ignored")));
-    replica.MarkAll(*reducer, {3, 2, 0});
-    LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
-    for (const size_t index : {0, 2, 3}) replica.ExpectAverage(index, 2, {0});
-    for (const size_t index : {1, 4}) replica.ExpectLocal(index, 0);
+  std::vector<Parameter> table = Vectors(5, 20);
+  table[1].ignored = table[4].ignored = true;
+  RunWorkers(2, table, Caps(kSmall), [](Worker& worker) {
+    worker.Compute(0);
+    LOCKSTEP_EXPECT_OK(worker.Begin());
+    EXPECT_THAT(worker.Mark(4), InvalidArgument("parameter 4 'p4' (f32[20]) is ignored"));
+    worker.MarkAll({3, 2, 0});
+    LOCKSTEP_EXPECT_OK(worker.End());
+    worker.ExpectAverages({0, 2, 3}, 0);
+    worker.ExpectLocals({1, 4}, 0);
   });
 }
 
 // Where ranks share memory, so do buckets: nothing of them is sent.
 TEST(Reducer, TakesBucketsFromTheCommunicatorsAllocator) {
-  if (!testing::OnHost()) GTEST_SKIP() << "the memory that ranks share is the host's";
-  std::vector<WorldOptions> options;
+  if (!OnHost()) GTEST_SKIP() << "the memory that ranks share is the host's";
+  std::vector<WorldOptions> world_options;
   for (int rank : {0, 1}) {
-    options.push_back(TestWorldOptions(/*store=*/nullptr, rank, 2));
-    options.back().store_url = absl::StrCat("file://", ::testing::TempDir(), "/buckets");
+    world_options.push_back(TestWorldOptions(/*store=*/nullptr, rank, 2));
+    world_options.back().store_url = absl::StrCat("file://", ::testing::TempDir(), "/buckets");
   }
-  std::vector<std::unique_ptr<World>> worlds;
-  for (WorldOrError& world : CreateWorlds(options)) {
-    LOCKSTEP_ASSERT_OK(world);
-    worlds.push_back(*std::move(world));
-  }
-  testing::RunRanks(2, [&](int rank) {
-    Communicator& communicator = *worlds[rank]->communicator();
-    Replica replica(Vectors(3, 1000), rank);
+  std::vector<WorldOrError> worlds = CreateWorlds(world_options);
+  for (const WorldOrError& world : worlds) LOCKSTEP_ASSERT_OK(world);
+  RunRanks(2, [&](int rank) {
+    Communicator& communicator = *(*worlds[rank])->communicator();
     for (const size_t in_memory : {0, 1}) {
-      ReducerOptions options = SmallBuckets();
+      ReducerOptions options = Caps(kSmall);
       options.buckets_in_memory_max = in_memory;
-      const auto reducer = Create(communicator, replica.table(), options);
-      LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, 0));
-      replica.ExpectAverages(2, {0});
+      Worker(communicator, Vectors(3, 1000), options).ExpectStep(0);
       EXPECT_THAT(communicator.FlightRecords(), HasSubstr("(1028 f32 sum, one_pass)"));
     }
   });
@@ -295,8 +185,8 @@ TEST(Reducer, TakesBucketsFromTheCommunicatorsAllocator) {
 
 // Where the memory is refused to one rank, all do without.
 TEST(Reducer, DoesWithoutSharedMemoryWhereThereIsNone) {
-  if (!testing::OnHost()) GTEST_SKIP() << "the memory that ranks share is the host's";
-  class Refusing : public testing::NotingCommunicator {
+  if (!OnHost()) GTEST_SKIP() << "the memory that ranks share is the host's";
+  class Refusing : public NotingCommunicator {
    public:
     using NotingCommunicator::NotingCommunicator;
     absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Allocate(size_t bytes) override {
@@ -305,124 +195,96 @@ TEST(Reducer, DoesWithoutSharedMemoryWhereThereIsNone) {
       return absl::UnavailableError(absl::StrCat("rank 1: ", what));
     }
   };
-  LoopbackWorld world(2, {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
-    testing::MemoryMessageBoard board;
+  RunWorld(2, [](Communicator& communicator) {
+    MemoryMessageBoard board;
     Refusing refusing(&communicator, &board);
-    Replica replica(Vectors(3, 1000), communicator.rank().value());
-    const auto reducer = Create(refusing, replica.table(), SmallBuckets());
-    LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, 0));
-    replica.ExpectAverages(2, {0});
+    Worker(refusing, Vectors(3, 1000), Caps(kSmall)).ExpectStep(0);
   });
 }
 
 TEST(Reducer, SeveralShareACommunicatorInTurn) {
-  LoopbackWorld world(2, {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
-    Replica generator(Vectors(5, 33), rank);
-    Replica critic(MixedTable(), rank);
-    const auto of_generator = Create(communicator, generator.table(), SmallBuckets());
-    const auto of_critic = Create(communicator, critic.table(), SmallBuckets());
+  RunWorld(2, [](Communicator& communicator) {
+    Worker generator(communicator, Vectors(5, 33), Caps(kSmall));
+    Worker critic(communicator, MixedTable(), Caps(kSmall));
     for (int step = 0; step < 3; ++step) {
-      LOCKSTEP_EXPECT_OK(generator.RunStep(*of_generator, step));
-      LOCKSTEP_EXPECT_OK(critic.RunStep(*of_critic, step + 1));
-      generator.ExpectAverages(2, {step});
-      critic.ExpectAverages(2, {step + 1});
+      LOCKSTEP_EXPECT_OK(generator.Step(step));
+      LOCKSTEP_EXPECT_OK(critic.Step(step + 1));
+      generator.ExpectAverages(step);
+      critic.ExpectAverages(step + 1);
     }
   });
+}
+
+// Runs a body on several threads at once, by their number.
+void OnThreads(int count, const std::function<void(int)>& body) {
+  std::vector<std::thread> threads;
+  for (int t = 0; t < count; ++t) threads.emplace_back(body, t);
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(Reducer, TakesGradientsFromSeveralThreadsAtOnce) {
   constexpr int kThreads = 4;
   for (const bool overlap : {true, false}) {
-    LoopbackWorld world(2, {}, ShortTimeout());
-    world.Run([&](Communicator& communicator) {
-      const int rank = communicator.rank().value();
-      Replica replica(Vectors(64, 50), rank);
-      ReducerOptions options;
-      options.bucket_caps_bytes = {0, 400, 2000};
-      options.overlap = overlap;
-      const auto reducer = Create(communicator, replica.table(), options);
+    ReducerOptions options = Caps({0, 400, 2000});
+    options.overlap = overlap;
+    RunWorkers(2, Vectors(64, 50), options, [](Worker& worker) {
       for (int step = 0; step < 8; ++step) {
-        replica.Compute(step);
-        LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
-        const std::vector<size_t> order = Shuffled(replica.order(), rank, step);
-        std::vector<std::thread> threads;
-        for (int t = 0; t < kThreads; ++t) {
-          threads.emplace_back([&, t] {
-            for (size_t i = t; i < order.size(); i += kThreads) replica.MarkAll(*reducer, {order[i]});
-          });
-        }
-        for (std::thread& thread : threads) thread.join();
-        LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
-        replica.ExpectAverages(2, {step});
+        worker.Compute(step);
+        LOCKSTEP_EXPECT_OK(worker.Begin());
+        const Order order = Shuffled(worker, step);
+        OnThreads(kThreads, [&](int t) {
+          for (size_t i = t; i < order.size(); i += kThreads) worker.MarkAll({order[i]});
+        });
+        LOCKSTEP_EXPECT_OK(worker.End());
+        worker.ExpectAverages(step);
       }
     });
   }
 }
 
-TEST(Reducer, OneOfSeveralThreadsWinsWhenAllMarkTheSameGradient) {
-  SelfCommunicator self(64);
-  const ForTestDevice communicator(&self);
-  Replica replica(Vectors(3, 50), 0);
-  const auto reducer = Create(*communicator, replica.table(), SmallBuckets());
+TEST_F(ReducerAlone, OneOfSeveralThreadsWinsWhenAllMarkTheSameGradient) {
+  Worker worker(*communicator_, Vectors(3, 50), Caps(kSmall));
   for (int step = 0; step < 20; ++step) {
-    replica.Compute(step);
-    LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
+    worker.Compute(step);
+    LOCKSTEP_EXPECT_OK(worker.Begin());
     std::atomic<int> accepted{0};
-    std::vector<std::thread> threads;
-    for (int t = 0; t < 4; ++t) {
-      threads.emplace_back([&] {
-        for (size_t index = 0; index < 3; ++index) {
-          if (reducer->MarkReady(index, replica.gradient(index), nullptr).ok()) ++accepted;
-        }
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+    OnThreads(4, [&](int) {
+      for (size_t index = 0; index < 3; ++index) accepted += worker.Mark(index).ok() ? 1 : 0;
+    });
     EXPECT_EQ(accepted, 3);
-    EXPECT_THAT(reducer->EndBackward(nullptr),
-                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("marked ready twice")));
+    EXPECT_THAT(worker.End(), FailedPrecondition("marked ready twice"));
   }
-  LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, 20));
-  replica.ExpectAverages(1, {20});
+  worker.ExpectStep(20);
 }
 
-TEST(Reducer, TakesAnyStrideOfADimensionWithOneElement) {
-  // Frameworks disagree on it: a convolution with one input channel is row-major and channels-last at once.
-  SelfCommunicator self(64);
-  const ForTestDevice communicator(&self);
+// Frameworks disagree on it: a convolution with one input channel is row-major and channels-last at once.
+TEST_F(ReducerAlone, TakesAnyStrideOfADimensionWithOneElement) {
   ReachableVector<float> memory(18, 4.0f);
-  const auto reducer =
-      Create(*communicator, {testing::MakeParameter("conv", DType::kF32, {2, 1, 3, 3}, {9, 1, 3, 1})}, {});
-  for (const std::vector<int64_t>& strides : {std::vector<int64_t>{9, 9, 3, 1}, {9, 1, 3, 1}, {9, 1000, 3, 1}}) {
-    const auto gradient =
-        TensorView::Create(memory.data(), DType::kF32, {2, 1, 3, 3}, strides, testing::TestDeviceId());
+  Worker worker(*communicator_, {MakeParameter("conv", DType::kF32, {2, 1, 3, 3}, {9, 1, 3, 1})});
+  for (const int64_t any : {9, 1, 1000}) {
+    const auto gradient = TensorView::Create(memory.data(), DType::kF32, {2, 1, 3, 3}, {9, any, 3, 1}, TestDeviceId());
     LOCKSTEP_ASSERT_OK(gradient);
-    LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
-    LOCKSTEP_EXPECT_OK(reducer->MarkReady(0, *gradient, nullptr));
-    LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
+    LOCKSTEP_EXPECT_OK(worker.Begin());
+    LOCKSTEP_EXPECT_OK(worker.reducer().MarkReady(0, *gradient, nullptr));
+    LOCKSTEP_EXPECT_OK(worker.End());
   }
   EXPECT_THAT(memory, Each(4.0f));
 }
 
 TEST(Reducer, CountsWhatItDid) {
   for (const bool overlap : {true, false}) {
-    LoopbackWorld world(2, {}, ShortTimeout());
-    world.Run([&](Communicator& communicator) {
-      Replica replica(MixedTable(), communicator.rank().value());
-      ReducerOptions options = SmallBuckets();
-      options.overlap = overlap;
-      const auto reducer = Create(communicator, replica.table(), options);
-      EXPECT_EQ(reducer->statistics().steps, 0);
+    ReducerOptions options = Caps(kSmall);
+    options.overlap = overlap;
+    RunWorkers(2, MixedTable(), options, [&](Worker& worker) {
+      EXPECT_EQ(worker.reducer().statistics().steps, 0);
       for (int step = 0; step < 3; ++step) {
-        LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, step));
+        LOCKSTEP_EXPECT_OK(worker.Step(step));
         size_t bytes = 0;
-        for (const BucketPlan::Bucket& bucket : reducer->plan().buckets) bytes += bucket.bytes();
-        const ReducerStatistics statistics = reducer->statistics();
+        for (const BucketPlan::Bucket& bucket : worker.plan().buckets) bytes += bucket.bytes();
+        const ReducerStatistics statistics = worker.reducer().statistics();
         EXPECT_EQ(statistics.steps, step + 1);
         EXPECT_EQ(statistics.bytes_reduced, bytes);
-        EXPECT_EQ(statistics.buckets, reducer->plan().buckets.size());
+        EXPECT_EQ(statistics.buckets, worker.plan().buckets.size());
         EXPECT_EQ(statistics.buckets_launched_in_backward, overlap ? statistics.buckets : 0);
         EXPECT_GT(statistics.backward_ms, 0);
         EXPECT_GT(statistics.communication_ms, 0);
@@ -437,16 +299,13 @@ TEST(Reducer, CountsWhatItDid) {
 }
 
 TEST(Reducer, BroadcastsFromAnyRank) {
-  LoopbackWorld world(3, {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
-    Replica replica(Vectors(3, 100), rank);
-    const auto reducer = Create(communicator, replica.table(), {});
-    ReachableVector<float> values(5, static_cast<float>(rank));
-    LOCKSTEP_EXPECT_OK(reducer->Broadcast({testing::VectorView(values.data(), DType::kF32, 5)}, Rank(2)));
+  RunWorkers(3, Vectors(3, 100), {}, [](Worker& worker) {
+    ReachableVector<float> values(5, static_cast<float>(worker.rank()));
+    LOCKSTEP_EXPECT_OK(worker.reducer().Broadcast({VectorView(values.data(), DType::kF32, 5)}, Rank(2)));
     EXPECT_THAT(values, Each(2.0f));
   });
 }
 
 }  // namespace
+}  // namespace testing
 }  // namespace lockstep

@@ -4,19 +4,14 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
-#include <string>
-#include <utility>
+#include <thread>
 
-#include "absl/strings/str_cat.h"
-#include "base/status.h"
-#include "base/status_matchers.h"
 #include "base/types/bfloat16.h"
 #include "base/types/float16.h"
 #include "base/types/float8.h"
-#include "gtest/gtest.h"
 #include "kernels/cpu/bucket_kernels.h"
+#include "kernels/cpu/flatten.h"
 #include "reducer/pipeline/accelerator.h"
-#include "tests/test_device.h"
 
 namespace lockstep {
 namespace testing {
@@ -74,23 +69,36 @@ double Epsilon(DType dtype) { return std::ldexp(1, -1 - FormatOf(dtype).mantissa
 
 bool IsPowerOfTwo(int size) { return (size & (size - 1)) == 0; }
 
+// A plan travels beside the data, so nobody can say how many steps it takes; each of them ends by its deadline. After the first ones
+// they give the thread that makes the plan a core, and so take seconds at least in all.
+constexpr int kStepsMax = 20000;
+constexpr int kHurriedSteps = 500;
+
+// The same elements, which the host reaches, for its kernels.
+TensorView HostView(const TensorView& view) {
+  return TensorView::Create(view.data(), view.dtype(), view.shape(), view.strides(), DeviceId()).value();
+}
+
+// The reverse of TakeOut.
+void PutIn(const ReachableVector<char>& flat, const TensorView& view) {
+  if (view.dense()) return CopyAnywhere(view.data(), flat.data(), view.bytes());
+  const TensorView target = HostView(view);
+  LOCKSTEP_ASSERT_OK(kernels::UnflattenViews({{&target, 0}}, flat.data(), view.dtype(), 1));
+}
+
+void CopyView(const TensorView& source, const TensorView& target) {
+  ReachableVector<char> flat;
+  TakeOut(source, &flat);
+  PutIn(flat, target);
+}
+
 }  // namespace
 
 // The tests' ranks reduce on the test's device, and a fake one has the host's kernels.
 const bool kernels_chosen = [] {
-  if (testing::WithHostKernels()) ReplaceKernelsForTesting(kernels::HostBucketKernels());
+  if (WithHostKernels()) ReplaceKernelsForTesting(kernels::HostBucketKernels());
   return true;
 }();
-
-Parameter MakeParameter(std::string name, DType dtype, std::vector<int64_t> shape, std::vector<int64_t> strides) {
-  Parameter parameter;
-  parameter.name = std::move(name);
-  parameter.dtype = dtype;
-  parameter.device = TestDeviceId();
-  parameter.shape = std::move(shape);
-  parameter.strides = std::move(strides);
-  return parameter;
-}
 
 TensorView VectorView(void* data, DType dtype, int64_t count) {
   return TensorView::Create(data, dtype, {count}, {}, TestDeviceId()).value();
@@ -100,12 +108,6 @@ std::vector<float> Floats(const TensorView& view) {
   std::vector<float> floats(view.elements());
   CopyAnywhere(floats.data(), view.data(), view.bytes());
   return floats;
-}
-
-std::vector<Parameter> Vectors(int count, int64_t elements) {
-  std::vector<Parameter> table;
-  for (int i = 0; i < count; ++i) table.push_back(MakeParameter(absl::StrCat("p", i), DType::kF32, {elements}));
-  return table;
 }
 
 std::vector<Parameter> MixedTable() {
@@ -156,10 +158,16 @@ Replica::Replica(std::vector<Parameter> table, int rank) : table_(std::move(tabl
   computed_ = memory_;
 }
 
-std::vector<size_t> Replica::order() const {
-  std::vector<size_t> order(table_.size());
+Order Replica::order() const {
+  Order order(table_.size());
   std::iota(order.begin(), order.end(), 0);
   return order;
+}
+
+Order Replica::OrderWithout(size_t missing) const {
+  Order rest = order();
+  rest.erase(rest.begin() + static_cast<ptrdiff_t>(missing));
+  return rest;
 }
 
 std::vector<double> Replica::Local(size_t index, int rank, int step) const {
@@ -210,17 +218,6 @@ void Replica::Accumulate(int step) {
   }
 }
 
-void Replica::MarkAll(Reducer& reducer, const std::vector<size_t>& order, Stream* stream) const {
-  for (const size_t index : order) LOCKSTEP_EXPECT_OK(reducer.MarkReady(index, gradients_[index], stream));
-}
-
-absl::Status Replica::RunStep(Reducer& reducer, int step, const std::vector<size_t>& order, Stream* stream) {
-  Compute(step);
-  LOCKSTEP_RETURN_IF_ERROR(reducer.BeginBackward({}));
-  MarkAll(reducer, order, stream);
-  return reducer.EndBackward(nullptr);
-}
-
 void Replica::ExpectAverage(size_t index, int size, const std::vector<int>& steps, Average average) const {
   const std::vector<double> got = Get(index);
   std::vector<double> sums(got.size(), 0.0);
@@ -266,6 +263,170 @@ std::string Replica::Bytes() const {
   std::string bytes;
   for (const Memory& memory : memory_) bytes.append(memory.data(), memory.size());
   return bytes;
+}
+
+Worker::Worker(Communicator& communicator, const std::vector<Parameter>& table, const ReducerOptions& options)
+    : Replica(table, communicator.rank().value()),
+      communicator_(communicator),
+      rank_(communicator.rank().value()),
+      average_(options.average) {
+  auto reducer = Reducer::Create(&communicator, table, options);
+  LOCKSTEP_EXPECT_OK(reducer);
+  reducer_ = *std::move(reducer);
+}
+
+Stream& Worker::stream() {
+  if (stream_ == nullptr) {
+    Device* const accelerator = communicator_.accelerator();
+    stream_ = (accelerator != nullptr ? accelerator : TestDevice(rank_))->CreateStream("test").value();
+  }
+  return *stream_;
+}
+
+void Worker::MarkAll(const Order& order, Stream* stream) {
+  for (const size_t index : order) LOCKSTEP_EXPECT_OK(Mark(index, stream));
+}
+
+absl::Status Worker::BackwardOf(const Order& order, const BackwardOptions& options, Stream* stream) {
+  LOCKSTEP_RETURN_IF_ERROR(Begin(options));
+  MarkAll(order, stream);
+  return End();
+}
+
+absl::Status Worker::Step(int step, const Order& order, Stream* stream) {
+  Compute(step);
+  return BackwardOf(order, {}, stream);
+}
+
+void Worker::ExpectStep(int step, const Order& order, Stream* stream) {
+  LOCKSTEP_EXPECT_OK(Step(step, order, stream));
+  ExpectAverages(step);
+}
+
+void Worker::ExpectWindow(int first_step) {
+  Compute(first_step);
+  LOCKSTEP_EXPECT_OK(Backward({/*sync=*/false}));
+  Accumulate(first_step + 1);
+  LOCKSTEP_EXPECT_OK(Backward());
+  ExpectAveragesOf({first_step, first_step + 1});
+}
+
+TensorView Worker::View(size_t index) const {
+  const auto view = reducer_->GradientView(index);
+  LOCKSTEP_EXPECT_OK(view);
+  return view.ok() ? *view : TensorView();
+}
+
+void Worker::ToView(size_t index) { CopyView(gradient(index), View(index)); }
+
+void Worker::ToViews() {
+  for (const size_t index : order()) ToView(index);
+}
+
+void Worker::FromViews() {
+  for (const size_t index : order()) CopyView(View(index), gradient(index));
+}
+
+void Worker::MarkViews(const Order& order, Stream* stream) {
+  for (const size_t index : order) LOCKSTEP_EXPECT_OK(MarkView(index, stream));
+}
+
+absl::Status Worker::StepInViews(int step, const Order& order) {
+  LOCKSTEP_RETURN_IF_ERROR(Begin());
+  Compute(step);
+  ToViews();
+  MarkViews(order);
+  LOCKSTEP_RETURN_IF_ERROR(End());
+  FromViews();
+  return absl::OkStatus();
+}
+
+void RunWorkers(int size, const std::vector<Parameter>& table, const ReducerOptions& options,
+                const std::function<void(Worker&)>& body) {
+  RunWorld(size, [&](Communicator& communicator) {
+    Worker worker(communicator, table, options);
+    body(worker);
+  });
+}
+
+std::vector<std::unique_ptr<Worker>> MakeWorkers(LoopbackWorld& world, const std::vector<Parameter>& table,
+                                                 const ReducerOptions& options) {
+  std::vector<std::unique_ptr<Worker>> workers(world.size());
+  world.Run([&](Communicator& communicator) {
+    workers[communicator.rank().value()] = std::make_unique<Worker>(communicator, table, options);
+  });
+  return workers;
+}
+
+void TakeOut(const TensorView& view, ReachableVector<char>* flat) {
+  flat->resize(view.bytes());
+  if (view.dense()) return CopyAnywhere(flat->data(), view.data(), view.bytes());
+  const TensorView source = HostView(view);
+  LOCKSTEP_ASSERT_OK(kernels::FlattenViews({{&source, 0}}, flat->data(), view.dtype(), 1));
+}
+
+void Fill(const TensorView& view, float value) {
+  const std::vector<float> values(view.elements(), value);
+  CopyAnywhere(view.data(), values.data(), view.bytes());
+}
+
+ReducerOptions Caps(std::vector<size_t> caps_bytes) {
+  ReducerOptions options;
+  options.bucket_caps_bytes = std::move(caps_bytes);
+  return options;
+}
+
+CollectiveRequest AverageOf(const HookBucket& bucket) {
+  CollectiveRequest request;
+  request.collective = Collective::kAllReduce;
+  request.device = bucket.communicator->device();
+  request.dtype = bucket.dtype;
+  request.op = ReduceOp::kAvg;
+  request.count = bucket.elements;
+  request.input = bucket.data;
+  request.output = bucket.data;
+  return request;
+}
+
+absl::Status EnqueueFor(HookBucket& bucket, Stream& stream, const CollectiveRequest& request) {
+  return bucket.communicator->Enqueue(request, &stream,
+                                      [&bucket](const absl::Status& status) { bucket.status.Update(status); });
+}
+
+std::string AveragesTest::NameOf(const ::testing::TestParamInfo<std::tuple<int, Average>>& info) {
+  const char* const averages[] = {"Before", "After", "None", "InCollective", "Predivide"};
+  return absl::StrCat(std::get<0>(info.param), "Ranks", averages[static_cast<int>(std::get<1>(info.param))]);
+}
+
+ReducerOptions AveragesTest::options(std::vector<size_t> caps_bytes) const {
+  ReducerOptions options = Caps(std::move(caps_bytes));
+  options.average = average();
+  options.predivide_factor = 2;
+  return options;
+}
+
+Order Zigzag(size_t count) {
+  Order order;
+  for (size_t i = 0; i < count; i += 2) order.push_back(i);
+  for (size_t i = count; i-- > 0;) {
+    if (i % 2 == 1) order.push_back(i);
+  }
+  return order;
+}
+
+int StepUntil(const Reducer& reducer, int64_t version, int step, const std::function<absl::Status(int step)>& run) {
+  const int begin = step;
+  for (; reducer.plan_version() < version; ++step) {
+    if (step - begin > kHurriedSteps) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (step - begin == kStepsMax) {
+      ADD_FAILURE() << "after " << kStepsMax << " steps there is no plan " << version;
+      return step;
+    }
+    const absl::Status status = run(step);
+    LOCKSTEP_EXPECT_OK(status);
+    if (!status.ok()) return step;
+  }
+  return step;
 }
 
 }  // namespace testing

@@ -1,82 +1,89 @@
 // Parameters that are not used in every backward: said by the embedder, found out at the end, recorded by a static graph, or kept for a
 // trigger.
 
-#include <cstdint>
-#include <memory>
-#include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
-#include "base/status_matchers.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "reducer/reducer.h"
 #include "reducer/reducer_testing.h"
-#include "tests/ranks.h"
-#include "tests/test_device.h"
 
 namespace lockstep {
+namespace testing {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using testing::LoopbackWorld;
-using testing::ReachableVector;
-using testing::Replica;
-using testing::ShortTimeout;
-using testing::Vectors;
 
 constexpr int kElements = 20;
 
 ReducerOptions FindUnused(size_t cap_bytes = 0) {
-  ReducerOptions options;
-  options.bucket_caps_bytes = {cap_bytes};
+  ReducerOptions options = Caps({cap_bytes});
   options.find_unused = true;
   return options;
 }
 
-float First(const TensorView& view) { return testing::Floats(view)[0]; }
+float First(const TensorView& view) { return Floats(view)[0]; }
 
-// One float each, of which tests know the sum.
-class Model {
+// A worker whose gradients are one float each, of which tests know the sum.
+class Model : public Worker {
  public:
-  explicit Model(int parameters) : memory_(parameters, ReachableVector<float>(kElements)) {}
+  Model(Communicator& communicator, int parameters, const ReducerOptions& options)
+      : Worker(communicator, Vectors(parameters, kElements), options) {}
 
-  TensorView gradient(size_t index) { return testing::VectorView(memory_[index].data(), DType::kF32, kElements); }
-  void Set(size_t index, float value) { memory_[index].assign(kElements, value); }
+  void Set(size_t index, float value) { Fill(gradient(index), value); }
   void ExpectAll(size_t index, float value) const {
-    EXPECT_THAT(memory_[index], ::testing::Each(value)) << "parameter " << index;
+    EXPECT_THAT(Floats(gradient(index)), Each(value)) << "parameter " << index;
   }
-  absl::Status Mark(Reducer& reducer, size_t index, float value) {
+  // EXPECTs that there is an average, or none.
+  void ExpectAverageOf(size_t index, float value) {
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const TensorView average, reducer().AverageOf(index));
+    EXPECT_EQ(First(average), value);
+  }
+  void ExpectNoAverageOf(size_t index) {
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const TensorView average, reducer().AverageOf(index));
+    EXPECT_EQ(average.data(), nullptr);
+  }
+  absl::Status Mark(size_t index, float value) {
     Set(index, value);
-    return reducer.MarkReady(index, gradient(index), nullptr);
+    return Worker::Mark(index);
   }
+  // EXPECTs that these marks are taken.
+  void MarkAll(const std::vector<std::pair<size_t, float>>& marks) {
+    for (const auto& [index, value] : marks) LOCKSTEP_EXPECT_OK(Mark(index, value));
+  }
+  absl::Status Backward(const BackwardOptions& options, const std::vector<std::pair<size_t, float>>& marks) {
+    LOCKSTEP_EXPECT_OK(Begin(options));
+    MarkAll(marks);
+    return End();
+  }
+
+  std::vector<int64_t> UseByAnyRank() { return Use(&ParameterUse::by_any_rank); }
+  std::vector<int64_t> UseByThisRank() { return Use(&ParameterUse::by_this_rank); }
 
  private:
-  std::vector<ReachableVector<float>> memory_;
+  std::vector<int64_t> Use(int64_t ParameterUse::*by) {
+    std::vector<int64_t> counts;
+    for (const ParameterUse& use : reducer().parameter_use()) counts.push_back(use.*by);
+    return counts;
+  }
 };
 
-std::vector<int64_t> UseByAnyRank(const Reducer& reducer) {
-  std::vector<int64_t> counts;
-  for (const ParameterUse& use : reducer.parameter_use()) counts.push_back(use.by_any_rank);
-  return counts;
+void RunModels(int size, int parameters, const ReducerOptions& options, const std::function<void(Model&)>& body) {
+  RunWorld(size, [&](Communicator& communicator) {
+    Model model(communicator, parameters, options);
+    body(model);
+  });
 }
-std::vector<int64_t> UseByThisRank(const Reducer& reducer) {
-  std::vector<int64_t> counts;
-  for (const ParameterUse& use : reducer.parameter_use()) counts.push_back(use.by_this_rank);
-  return counts;
+
+// `unused` outlives the options.
+BackwardOptions Saying(const std::vector<size_t>& unused) {
+  BackwardOptions options;
+  options.unused = unused;
+  return options;
 }
 
 class Unused : public ::testing::TestWithParam<bool> {
  protected:
-  // Whether the embedder says which they are.
-  bool said() const { return GetParam(); }
+  // Where the embedder says which they are.
   BackwardOptions Of(const std::vector<size_t>& unused) const {
-    BackwardOptions options;
-    if (said()) options.unused = unused;
-    return options;
+    return GetParam() ? Saying(unused) : BackwardOptions();
   }
 };
 
@@ -87,303 +94,186 @@ INSTANTIATE_TEST_SUITE_P(Reducer, Unused, ::testing::Bool(),
 TEST_P(Unused, AverageOverAllRanksAndStayUntouchedWhereNobodyUsesThem) {
   for (const size_t cap : {size_t{0}, size_t{1} << 20}) {
     for (const Average average : {Average::kBefore, Average::kAfter, Average::kInCollective}) {
-      LoopbackWorld world(4, {}, ShortTimeout());
-      world.Run([&](Communicator& communicator) {
-        const int rank = communicator.rank().value();
-        ReducerOptions options = FindUnused(cap);
-        options.average = average;
-        LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer,
-                                      Reducer::Create(&communicator, Vectors(4, kElements), options));
-        Model model(4);
+      ReducerOptions options = FindUnused(cap);
+      options.average = average;
+      RunModels(4, 4, options, [this](Model& model) {
+        const bool first = model.rank() == 0;
         for (int step = 0; step < 3; ++step) {
           for (const size_t index : {0, 1, 2, 3}) model.Set(index, -1);
-          LOCKSTEP_EXPECT_OK(reducer->BeginBackward(rank == 0 ? Of({2, 3}) : Of({1, 2})));
-          LOCKSTEP_EXPECT_OK(model.Mark(*reducer, 0, 8));
-          LOCKSTEP_EXPECT_OK(model.Mark(*reducer, rank == 0 ? 1 : 3, 4));
-          LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
-
+          LOCKSTEP_EXPECT_OK(model.Backward(first ? Of({2, 3}) : Of({1, 2}), {{0, 8}, {first ? 1 : 3, 4}}));
           model.ExpectAll(0, 8);
-          model.ExpectAll(1, rank == 0 ? 1 : -1);
+          model.ExpectAll(1, first ? 1 : -1);
           model.ExpectAll(2, -1);
-          model.ExpectAll(3, rank == 0 ? -1 : 3);
-          LOCKSTEP_ASSERT_OK_AND_ASSIGN(const TensorView of_one, reducer->AverageOf(1));
-          EXPECT_EQ(First(of_one), 1);
-          LOCKSTEP_ASSERT_OK_AND_ASSIGN(const TensorView of_two, reducer->AverageOf(2));
-          EXPECT_EQ(of_two.data(), nullptr);
-          LOCKSTEP_ASSERT_OK_AND_ASSIGN(const TensorView of_three, reducer->AverageOf(3));
-          EXPECT_EQ(First(of_three), 3);
+          model.ExpectAll(3, first ? -1 : 3);
+          model.ExpectAverageOf(1, 1);
+          model.ExpectNoAverageOf(2);
+          model.ExpectAverageOf(3, 3);
         }
-        using ::testing::ElementsAre;
-        EXPECT_THAT(UseByAnyRank(*reducer), ElementsAre(3, 3, 0, 3));
-        EXPECT_THAT(UseByThisRank(*reducer), rank == 0 ? ElementsAre(3, 3, 0, 0) : ElementsAre(3, 0, 0, 3));
+        EXPECT_THAT(model.UseByAnyRank(), ElementsAre(3, 3, 0, 3));
+        EXPECT_THAT(model.UseByThisRank(), first ? ElementsAre(3, 3, 0, 0) : ElementsAre(3, 0, 0, 3));
       });
     }
   }
 }
 
 TEST_P(Unused, MayBeAllOfARank) {
-  LoopbackWorld world(2, {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer,
-                                  Reducer::Create(&communicator, Vectors(3, kElements), FindUnused()));
-    Model model(3);
-    LOCKSTEP_EXPECT_OK(reducer->BeginBackward(rank == 1 ? Of({0, 1, 2}) : Of({})));
-    if (rank == 0) {
-      for (const size_t index : {2, 1, 0}) LOCKSTEP_EXPECT_OK(model.Mark(*reducer, index, 6));
-    }
-    LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
-    for (const size_t index : {0, 1, 2}) {
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const TensorView average, reducer->AverageOf(index));
-      EXPECT_EQ(First(average), 3);
-    }
+  RunModels(2, 3, FindUnused(), [this](Model& model) {
+    LOCKSTEP_EXPECT_OK(model.Begin(model.rank() == 1 ? Of({0, 1, 2}) : Of({})));
+    if (model.rank() == 0) model.MarkAll({{2, 6}, {1, 6}, {0, 6}});
+    LOCKSTEP_EXPECT_OK(model.End());
+    for (const size_t index : {0, 1, 2}) model.ExpectAverageOf(index, 3);
     // And of all ranks.
-    LOCKSTEP_EXPECT_OK(reducer->BeginBackward(Of({0, 1, 2})));
-    LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const TensorView average, reducer->AverageOf(1));
-    EXPECT_EQ(average.data(), nullptr);
+    LOCKSTEP_EXPECT_OK(model.Backward(Of({0, 1, 2}), {}));
+    model.ExpectNoAverageOf(1);
   });
 }
 
 // Parameter 1 is used in the first of three backwards only, which is not synchronised.
 TEST_P(Unused, AreUsedWhenTheyWereInABackwardWithoutSync) {
-  LoopbackWorld world(2, {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer,
-                                  Reducer::Create(&communicator, Vectors(2, kElements), FindUnused()));
-    Model model(2);
+  RunModels(2, 2, FindUnused(), [this](Model& model) {
     BackwardOptions accumulating = Of({});
     accumulating.sync = false;
-    const auto run_window = [&](float one) {
-      LOCKSTEP_EXPECT_OK(reducer->BeginBackward(accumulating));
-      LOCKSTEP_EXPECT_OK(model.Mark(*reducer, 0, 1));
-      if (one != 0) {
-        LOCKSTEP_EXPECT_OK(model.Mark(*reducer, 1, one));
-      }
-      LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
-      LOCKSTEP_EXPECT_OK(reducer->BeginBackward(Of({1})));
-      LOCKSTEP_EXPECT_OK(model.Mark(*reducer, 0, 2));
-      LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
+    const auto run_window = [&](bool uses_one) {
+      LOCKSTEP_EXPECT_OK(model.Begin(accumulating));
+      model.MarkAll({{0, 1}});
+      if (uses_one) model.MarkAll({{1, 10}});
+      LOCKSTEP_EXPECT_OK(model.End());
+      LOCKSTEP_EXPECT_OK(model.Backward(Of({1}), {{0, 2}}));
     };
-    run_window(communicator.rank().value() == 0 ? 10.0F : 0.0F);
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const TensorView used, reducer->AverageOf(1));
-    EXPECT_EQ(First(used), 5);
+    run_window(model.rank() == 0);
+    model.ExpectAverageOf(1, 5);
     // The window is over: nobody has used it in the next one.
-    run_window(0);
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const TensorView unused, reducer->AverageOf(1));
-    EXPECT_EQ(unused.data(), nullptr);
-    EXPECT_THAT(UseByAnyRank(*reducer), ::testing::ElementsAre(2, 1));
-    EXPECT_THAT(UseByThisRank(*reducer), ::testing::ElementsAre(2, communicator.rank().value() == 0 ? 1 : 0));
+    run_window(false);
+    model.ExpectNoAverageOf(1);
+    EXPECT_THAT(model.UseByAnyRank(), ElementsAre(2, 1));
+    EXPECT_THAT(model.UseByThisRank(), ElementsAre(2, model.rank() == 0 ? 1 : 0));
   });
 }
 
 TEST(UnusedSaidBeforehand, ThatCameAfterAllIsAnErrorOnAllRanks) {
-  LoopbackWorld world(2, {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer,
-                                  Reducer::Create(&communicator, Vectors(2, kElements), FindUnused()));
-    Model model(2);
+  RunModels(2, 2, FindUnused(), [](Model& model) {
     const std::vector<size_t> unused = {1};
-    BackwardOptions options;
-    options.unused = unused;
-    LOCKSTEP_EXPECT_OK(reducer->BeginBackward(options));
-    LOCKSTEP_EXPECT_OK(model.Mark(*reducer, 0, 1));
-    if (rank == 1) {
-      EXPECT_THAT(model.Mark(*reducer, 1, 1),
-                  StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("'p1' (f32[20]) was said to be unused")));
+    LOCKSTEP_EXPECT_OK(model.Begin(Saying(unused)));
+    model.MarkAll({{0, 1}});
+    if (model.rank() == 1) {
+      EXPECT_THAT(model.Mark(1, 1), FailedPrecondition("'p1' (f32[20]) was said to be unused"));
     }
-    EXPECT_THAT(reducer->EndBackward(nullptr),
-                StatusIs(absl::StatusCode::kFailedPrecondition,
-                         HasSubstr("rank 1: a mark was refused (mark_ready: parameter 1 'p1' (f32[20]) was said to be "
-                                   "unused in this backward)")));
-    LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
-    LOCKSTEP_EXPECT_OK(model.Mark(*reducer, 0, 1));
-    LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
+    EXPECT_THAT(model.End(), FailedPrecondition("rank 1: a mark was refused (mark_ready: parameter 1 'p1' (f32[20]) "
+                                                "was said to be unused in this backward)"));
+    LOCKSTEP_EXPECT_OK(model.Backward({}, {{0, 1}}));
   });
 }
 
 TEST(UnusedSaidBeforehand, WithAMissingOneBesideIsAnError) {
-  LoopbackWorld world(2, {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer,
-                                  Reducer::Create(&communicator, Vectors(3, kElements), FindUnused()));
-    Model model(3);
+  RunModels(2, 3, FindUnused(), [](Model& model) {
     const std::vector<size_t> unused = {2};
-    BackwardOptions options;
-    options.unused = unused;
-    LOCKSTEP_EXPECT_OK(reducer->BeginBackward(options));
-    LOCKSTEP_EXPECT_OK(model.Mark(*reducer, 0, 1));
-    EXPECT_THAT(reducer->EndBackward(nullptr),
-                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("no gradient came for parameter 1 'p1'")));
+    EXPECT_THAT(model.Backward(Saying(unused), {{0, 1}}), FailedPrecondition("no gradient came for parameter 1 'p1'"));
   });
 }
 
-TEST(UnusedSaidBeforehand, NeedsFindUnusedAndParametersThatThereAre) {
-  LoopbackWorld world(1, {}, ShortTimeout());
-  Communicator* const communicator = world.communicator(0);
-  const std::vector<size_t> unused = {7};
-  BackwardOptions backward;
-  backward.unused = unused;
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto reducer, Reducer::Create(communicator, Vectors(2, kElements), FindUnused()));
-  EXPECT_THAT(reducer->BeginBackward(backward),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("parameter 7 is out of range: there are 2")));
-  ReducerOptions options;
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(reducer, Reducer::Create(communicator, Vectors(2, kElements), options));
-  EXPECT_THAT(reducer->BeginBackward(backward),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("set find_unused")));
-  options.static_graph = true;
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(reducer, Reducer::Create(communicator, Vectors(2, kElements), options));
-  EXPECT_THAT(reducer->BeginBackward(backward),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("from its first backward")));
-  LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
-}
-
 ReducerOptions StaticGraph() {
-  ReducerOptions options;
-  options.bucket_caps_bytes = {0};
+  ReducerOptions options = Caps({0});
   options.static_graph = true;
   return options;
 }
 
-// Parameter 1 is shared and marked three times, with sums that grow; 2 is never used.
-void RunStatic(Reducer& reducer, Model& model, float last) {
-  LOCKSTEP_EXPECT_OK(model.Mark(reducer, 1, 100));
-  LOCKSTEP_EXPECT_OK(model.Mark(reducer, 0, last));
-  LOCKSTEP_EXPECT_OK(model.Mark(reducer, 1, 200));
-  LOCKSTEP_EXPECT_OK(model.Mark(reducer, 1, last));
+TEST(UnusedSaidBeforehand, NeedsFindUnusedAndParametersThatThereAre) {
+  RunWorld(1, [](Communicator& communicator) {
+    const std::vector<size_t> unused = {7};
+    EXPECT_THAT(Model(communicator, 2, FindUnused()).Begin(Saying(unused)),
+                InvalidArgument("parameter 7 is out of range: there are 2"));
+    EXPECT_THAT(Model(communicator, 2, {}).Begin(Saying(unused)), FailedPrecondition("set find_unused"));
+    Model fixed(communicator, 2, StaticGraph());
+    EXPECT_THAT(fixed.Begin(Saying(unused)), FailedPrecondition("from its first backward"));
+    LOCKSTEP_EXPECT_OK(fixed.Begin());
+  });
 }
 
+// Parameter 1 is shared and marked three times, with sums that grow; 2 is never used.
+void MarkStatic(Model& model, float last) { model.MarkAll({{1, 100}, {0, last}, {1, 200}, {1, last}}); }
+
 TEST(StaticGraph, CountsMarksOnceAndReplaysThem) {
-  LoopbackWorld world(2, {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer,
-                                  Reducer::Create(&communicator, Vectors(3, kElements), StaticGraph()));
-    Model model(3);
+  RunModels(2, 3, StaticGraph(), [](Model& model) {
     model.Set(2, -1);
     for (int step = 0; step < 5; ++step) {
-      LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
-      RunStatic(*reducer, model, rank == 0 ? 2 : 6);
-      LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
+      LOCKSTEP_EXPECT_OK(model.Begin());
+      MarkStatic(model, model.rank() == 0 ? 2 : 6);
+      LOCKSTEP_EXPECT_OK(model.End());
       model.ExpectAll(0, 4);
       model.ExpectAll(1, 4);
       model.ExpectAll(2, -1);
       // The first one cannot know when a gradient is final.
-      const int launched = reducer->statistics().buckets_launched_in_backward;
-      EXPECT_EQ(launched > 0, step > 0);
+      EXPECT_EQ(model.reducer().statistics().buckets_launched_in_backward > 0, step > 0);
     }
   });
 }
 
 TEST(StaticGraph, ThatChangesIsAnErrorInTheSameBackwardOnAllRanks) {
-  LoopbackWorld world(2, {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer,
-                                  Reducer::Create(&communicator, Vectors(3, kElements), StaticGraph()));
-    Model model(3);
+  RunModels(2, 3, StaticGraph(), [](Model& model) {
     const auto run = [&](int extra) {
-      LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
-      RunStatic(*reducer, model, 2);
-      if (extra >= 0 && rank == 1) {
-        EXPECT_THAT(reducer->MarkReady(extra, model.gradient(extra), nullptr),
-                    StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("the graph changed")));
+      LOCKSTEP_EXPECT_OK(model.Begin());
+      MarkStatic(model, 2);
+      if (extra >= 0 && model.rank() == 1) {
+        EXPECT_THAT(model.Worker::Mark(extra), FailedPrecondition("the graph changed"));
       }
-      return reducer->EndBackward(nullptr);
+      return model.End();
     };
     LOCKSTEP_EXPECT_OK(run(-1));
     EXPECT_THAT(run(1),
-                StatusIs(absl::StatusCode::kFailedPrecondition,
-                         HasSubstr("rank 1: a mark was refused (mark_ready: the graph changed: parameter 1 'p1' "
-                                   "(f32[20]) was marked more than the 3 time(s) of the first backward)")));
+                FailedPrecondition("rank 1: a mark was refused (mark_ready: the graph changed: parameter 1 'p1' "
+                                   "(f32[20]) was marked more than the 3 time(s) of the first backward)"));
     EXPECT_THAT(run(2),
-                StatusIs(absl::StatusCode::kFailedPrecondition,
-                         HasSubstr("rank 1: a mark was refused (mark_ready: the graph changed: parameter 2 'p2' "
-                                   "(f32[20]) was not used in the first backward)")));
+                FailedPrecondition("rank 1: a mark was refused (mark_ready: the graph changed: parameter 2 'p2' "
+                                   "(f32[20]) was not used in the first backward)"));
     // Too few.
-    LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
-    LOCKSTEP_EXPECT_OK(model.Mark(*reducer, 0, 2));
-    LOCKSTEP_EXPECT_OK(model.Mark(*reducer, 1, 2));
-    EXPECT_THAT(
-        reducer->EndBackward(nullptr),
-        StatusIs(absl::StatusCode::kFailedPrecondition,
-                 AllOf(HasSubstr("rank 0: the graph changed: no gradient came for parameter 1 'p1' (f32[20]) after "
-                                 "1 of 3 marks"),
-                       HasSubstr("rank 1: the graph changed"))));
+    EXPECT_THAT(model.Backward({}, {{0, 2}, {1, 2}}),
+                FailedPrecondition("rank 0: the graph changed: no gradient came for parameter 1 'p1' (f32[20]) after "
+                                   "1 of 3 marks",
+                                   "rank 1: the graph changed"));
     LOCKSTEP_EXPECT_OK(run(-1));
     model.ExpectAll(1, 2);
   });
 }
 
 TEST(StaticGraph, IsCountedInABackwardWithoutSyncToo) {
-  LoopbackWorld world(2, {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer,
-                                  Reducer::Create(&communicator, Vectors(3, kElements), StaticGraph()));
-    Model model(3);
+  RunModels(2, 3, StaticGraph(), [](Model& model) {
     for (const bool sync : {false, true, false, true}) {
-      BackwardOptions options;
-      options.sync = sync;
-      LOCKSTEP_EXPECT_OK(reducer->BeginBackward(options));
-      RunStatic(*reducer, model, communicator.rank().value() == 0 ? 1 : 3);
-      LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
+      LOCKSTEP_EXPECT_OK(model.Begin({sync}));
+      MarkStatic(model, model.rank() == 0 ? 1 : 3);
+      LOCKSTEP_EXPECT_OK(model.End());
       if (sync) model.ExpectAll(1, 2);
     }
-    BackwardOptions accumulating;
-    accumulating.sync = false;
-    LOCKSTEP_EXPECT_OK(reducer->BeginBackward(accumulating));
-    EXPECT_THAT(reducer->EndBackward(nullptr),
-                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("the graph changed: no gradient came")));
+    EXPECT_THAT(model.Backward({/*sync=*/false}, {}), FailedPrecondition("the graph changed: no gradient came"));
   });
 }
 
 // Parameters 0 and 1 are delayed until 3 is ready. What is marked of them behind it waits for the next time.
 TEST(DelayedParameters, AreReducedWhenTheirTriggerIsReady) {
-  LoopbackWorld world(2, {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
-    const float rank = communicator.rank().value() == 0 ? 1 : 3;
-    std::vector<Parameter> table = Vectors(4, kElements);
-    ReducerOptions options;
-    options.bucket_caps_bytes = {0};
-    options.delayed = {0, 1};
-    options.delayed_trigger = 3;
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, table, options));
-    ASSERT_EQ(reducer->plan().buckets.size(), 3);
-    EXPECT_TRUE(reducer->plan().buckets[1].delayed);
-    Model model(4);
+  ReducerOptions options = Caps({0});
+  options.delayed = {0, 1};
+  options.delayed_trigger = 3;
+  RunModels(2, 4, options, [](Model& model) {
+    const float own = model.rank() == 0 ? 1 : 3;
+    ASSERT_EQ(model.plan().buckets.size(), 3);
+    EXPECT_TRUE(model.plan().buckets[1].delayed);
     model.Set(1, -1);
-    LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
-    LOCKSTEP_EXPECT_OK(model.Mark(*reducer, 0, rank));
-    LOCKSTEP_EXPECT_OK(model.Mark(*reducer, 3, rank));
-    LOCKSTEP_EXPECT_OK(model.Mark(*reducer, 2, rank));
-    LOCKSTEP_EXPECT_OK(model.Mark(*reducer, 1, 10 * rank));  // too late for this one
-    LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
+    // The last one is too late for this one.
+    LOCKSTEP_EXPECT_OK(model.Backward({}, {{0, own}, {3, own}, {2, own}, {1, 10 * own}}));
     for (const size_t index : {0, 2, 3}) model.ExpectAll(index, 2);
-    model.ExpectAll(1, 10 * rank);
+    model.ExpectAll(1, 10 * own);
 
-    LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
-    LOCKSTEP_EXPECT_OK(model.Mark(*reducer, 3, rank));
-    LOCKSTEP_EXPECT_OK(model.Mark(*reducer, 2, rank));
-    LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
+    LOCKSTEP_EXPECT_OK(model.Backward({}, {{3, own}, {2, own}}));
     model.ExpectAll(1, 20);
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const TensorView zero, reducer->AverageOf(0));
-    EXPECT_EQ(zero.data(), nullptr);
+    model.ExpectNoAverageOf(0);
   });
 }
 
 TEST(DelayedParameters, KeepTheirDTypes) {
-  LoopbackWorld world(2, {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
-    Replica replica(testing::MixedTable(), communicator.rank().value());
-    ReducerOptions options;
-    options.delayed = {0, 1, 2, 3, 4};
-    options.delayed_trigger = replica.table().size() - 1;
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, replica.table(), options));
-    for (int step = 0; step < 3; ++step) {
-      LOCKSTEP_EXPECT_OK(replica.RunStep(*reducer, step));
-      replica.ExpectAverages(2, {step});
-    }
+  ReducerOptions options;
+  options.delayed = {0, 1, 2, 3, 4};
+  options.delayed_trigger = MixedTable().size() - 1;
+  RunWorkers(2, MixedTable(), options, [](Worker& worker) {
+    for (int step = 0; step < 3; ++step) worker.ExpectStep(step);
   });
 }
 
@@ -398,13 +288,14 @@ TEST(DelayedParameters, ThatCannotBeAreRefused) {
     return Reducer::Create(world.communicator(0), table, options).status();
   };
   LOCKSTEP_EXPECT_OK(create({0}, 1));
-  EXPECT_THAT(create({4}, 1), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("out of range")));
-  EXPECT_THAT(create({0, 0}, 1), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("named twice")));
-  EXPECT_THAT(create({2}, 1), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is ignored")));
-  EXPECT_THAT(create({0, 1}, 1), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("itself delayed")));
-  EXPECT_THAT(create({0}, 2), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("itself ignored")));
-  EXPECT_THAT(create({0}, 9), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("trigger of delayed")));
+  EXPECT_THAT(create({4}, 1), InvalidArgument("out of range"));
+  EXPECT_THAT(create({0, 0}, 1), InvalidArgument("named twice"));
+  EXPECT_THAT(create({2}, 1), InvalidArgument("is ignored"));
+  EXPECT_THAT(create({0, 1}, 1), InvalidArgument("itself delayed"));
+  EXPECT_THAT(create({0}, 2), InvalidArgument("itself ignored"));
+  EXPECT_THAT(create({0}, 9), InvalidArgument("trigger of delayed"));
 }
 
 }  // namespace
+}  // namespace testing
 }  // namespace lockstep

@@ -1,38 +1,18 @@
 #include "reducer/buffers/buffers.h"
 
-#include <chrono>
-#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/device/device.h"
 #include "base/device/tensor_view.h"
-#include "base/rank.h"
-#include "base/status_matchers.h"
-#include "base/types/dtype.h"
-#include "comm/communicator.h"
 #include "comm/host/self_communicator.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "tests/ranks.h"
+#include "reducer/plan/plan_testing.h"
 
 namespace lockstep {
+namespace testing {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using testing::LoopbackWorld;
-
-TransportCommunicatorOptions ShortTimeout() {
-  TransportCommunicatorOptions options;
-  options.timeout = std::chrono::seconds(20);
-  return options;
-}
 
 struct Layout {
   DType dtype = DType::kF32;
@@ -89,8 +69,7 @@ class Buffers {
 
 TEST(BufferSet, HandsTheRootsBuffersToEveryRankInFreshMemory) {
   for (int size = 2; size <= 4; ++size) {
-    LoopbackWorld world(size, {}, ShortTimeout());
-    world.Run([&](Communicator& communicator) {
+    RunWorld(size, [&](Communicator& communicator) {
       const int rank = communicator.rank().value();
       const Buffers buffers(Usual(), rank);
       LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto set,
@@ -115,8 +94,7 @@ TEST(BufferSet, HandsTheRootsBuffersToEveryRankInFreshMemory) {
 
 // Two forward passes before the first backward pass: what the first one saw stays.
 TEST(BufferSet, LeavesWhatItHandedOutBefore) {
-  LoopbackWorld world(2, {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
+  RunWorld(2, [&](Communicator& communicator) {
     const int rank = communicator.rank().value();
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto set,
                                   BufferSet::Create(&communicator, absl::OkStatus(), Buffers(Usual(), rank).views()));
@@ -133,8 +111,7 @@ TEST(BufferSet, LeavesWhatItHandedOutBefore) {
 
 TEST(BufferSet, OverwritesInPlaceWhereItIsAskedTo) {
   for (int size = 2; size <= 4; ++size) {
-    LoopbackWorld world(size, {}, ShortTimeout());
-    world.Run([&](Communicator& communicator) {
+    RunWorld(size, [&](Communicator& communicator) {
       const Buffers buffers(Usual(), communicator.rank().value());
       LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto set,
                                     BufferSet::Create(&communicator, absl::OkStatus(), buffers.views()));
@@ -156,8 +133,7 @@ TEST(BufferSet, OfOneRankCopies) {
 }
 
 TEST(BufferSet, OfNothingIsNothing) {
-  LoopbackWorld world(2, {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
+  RunWorld(2, [&](Communicator& communicator) {
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto set, BufferSet::Create(&communicator, absl::OkStatus(), {}));
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const FreshBuffers fresh, set->Broadcast(absl::OkStatus(), {}, Rank(1)));
     EXPECT_TRUE(fresh.views().empty());
@@ -176,17 +152,15 @@ TEST(BufferSet, IsRefusedWhereRanksDiffer) {
       {{DType::kF32, {2, 3}, {4, 1}}, "rank 1 cannot take part: buffers: tensor 1 f32[2, 3] strides [4, 1]"},
   };
   for (const auto& bad : cases) {
-    LoopbackWorld world(2, {}, ShortTimeout());
-    world.Run([&](Communicator& communicator) {
+    RunWorld(2, [&](Communicator& communicator) {
       const bool odd = communicator.rank() == Rank(1);
       const Layout usual = {DType::kF32, {2, 3}, {}};
       const Buffers buffers({{DType::kU8, {1}, {}}, odd ? bad.odd : usual}, communicator.rank().value());
       const absl::Status result = BufferSet::Create(&communicator, absl::OkStatus(), buffers.views()).status();
       if (odd && bad.odd.strides == std::vector<int64_t>{4, 1}) {
-        EXPECT_THAT(result, StatusIs(absl::StatusCode::kInvalidArgument,
-                                     HasSubstr("buffers: tensor 1 f32[2, 3] strides [4, 1] on host is not dense")));
+        EXPECT_THAT(result, InvalidArgument("buffers: tensor 1 f32[2, 3] strides [4, 1] on host is not dense"));
       } else {
-        EXPECT_THAT(result, StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(bad.says)));
+        EXPECT_THAT(result, FailedPrecondition(bad.says));
       }
       LOCKSTEP_EXPECT_OK(BufferSet::Create(&communicator, absl::OkStatus(), {}).status());
     });
@@ -194,16 +168,14 @@ TEST(BufferSet, IsRefusedWhereRanksDiffer) {
 }
 
 TEST(BufferSet, TellsTheOthersWhyARankCannotTakePart) {
-  LoopbackWorld world(2, {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
+  RunWorld(2, [&](Communicator& communicator) {
     const bool odd = communicator.rank() == Rank(0);
     const absl::Status local = odd ? absl::InvalidArgumentError("data is NULL") : absl::OkStatus();
     const absl::Status result = BufferSet::Create(&communicator, local, {}).status();
     if (odd) {
       EXPECT_EQ(result, local);
     } else {
-      EXPECT_THAT(result,
-                  StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("rank 0 cannot take part: data is NULL")));
+      EXPECT_THAT(result, FailedPrecondition("rank 0 cannot take part: data is NULL"));
     }
   });
 }
@@ -224,8 +196,7 @@ TEST(BufferSet, FailsOnTheRankWhoseBuffersChangedAndOnTheOthersIfItIsTheRoot) {
   for (const auto& bad : cases) {
     for (int root = 0; root < 3; ++root) {
       for (const bool in_place : {false, true}) {
-        LoopbackWorld world(3, {}, ShortTimeout());
-        world.Run([&](Communicator& communicator) {
+        RunWorld(3, [&](Communicator& communicator) {
           const int rank = communicator.rank().value();
           const Buffers good(agreed, rank);
           const Buffers changed(bad.changed, rank);
@@ -235,10 +206,9 @@ TEST(BufferSet, FailsOnTheRankWhoseBuffersChangedAndOnTheOthersIfItIsTheRoot) {
           const absl::Status result = in_place ? set->BroadcastInPlace(absl::OkStatus(), given.views(), Rank(root))
                                                : set->Broadcast(absl::OkStatus(), given.views(), Rank(root)).status();
           if (rank == kOdd) {
-            EXPECT_THAT(result, StatusIs(absl::StatusCode::kInvalidArgument,
-                                         AllOf(HasSubstr("buffers: "), HasSubstr(bad.says))));
+            EXPECT_THAT(result, InvalidArgument("buffers: ", bad.says));
           } else if (root == kOdd) {
-            EXPECT_THAT(result, StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("rank 1, the root")));
+            EXPECT_THAT(result, FailedPrecondition("rank 1, the root"));
           } else {
             LOCKSTEP_EXPECT_OK(result);
           }
@@ -258,7 +228,7 @@ TEST(BufferSet, RefusesARootThatIsNoRank) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto set, BufferSet::Create(&communicator, absl::OkStatus(), {}));
   for (const int root : {-1, 1, 1000}) {
     EXPECT_THAT(set->Broadcast(absl::OkStatus(), {}, Rank(root)).status(),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is not a rank of a world of 1")));
+                InvalidArgument("is not a rank of a world of 1"));
   }
 }
 
@@ -271,11 +241,12 @@ TEST(BufferSet, EndsWithAnErrorWhenARankIsGone) {
                                   BufferSet::Create(&communicator, absl::OkStatus(), Buffers(Usual(), rank).views()));
   });
   world.network().Disconnect(Rank(1));
-  testing::RunRanks(3, [&](int rank) {
+  RunRanks(3, [&](int rank) {
     if (rank == 1) return;
     EXPECT_FALSE(sets[rank]->Broadcast(absl::OkStatus(), Buffers(Usual(), rank).views(), Rank(1)).ok());
   });
 }
 
 }  // namespace
+}  // namespace testing
 }  // namespace lockstep

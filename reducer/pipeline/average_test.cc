@@ -23,55 +23,42 @@ double InCollective(const AverageFactors& factors, int ranks) {
   return factors.op == ReduceOp::kPremulSum ? factors.premultiply : 1.0;
 }
 
-TEST(FactorsOf, MultiplyUpToTheAverage) {
+TEST(FactorsOf, MultiplyUpToTheAverageAndMakeTheReductionCountByOnes) {
   for (const Average average : kAll) {
     for (const bool in_place : {false, true}) {
       for (int ranks = 1; ranks <= 65; ++ranks) {
         for (const double divisor : {0.25, 1.0, 3.0, 8.0}) {
+          SCOPED_TRACE(::testing::Message()
+                       << "average " << static_cast<int>(average) << ", " << ranks << " ranks, predivide " << divisor);
           const AverageFactors factors = FactorsOf(average, divisor, ranks, in_place);
           const double product = factors.copy_in * InCollective(factors, ranks) * factors.copy_out;
           EXPECT_NEAR(factors.before_sum * factors.copy_out, product, 1e-12);
-          EXPECT_NEAR(product * ranks, average == Average::kNone ? ranks : 1, 1e-12)
-              << "average " << static_cast<int>(average) << ", " << ranks << " ranks, predivide " << divisor;
+          EXPECT_NEAR(product * ranks, average == Average::kNone ? ranks : 1, 1e-12);
+          EXPECT_NEAR(factors.one * InCollective(factors, ranks), 1, 1e-6);
         }
       }
     }
   }
 }
 
-TEST(FactorsOf, MakeTheReductionCountByOnes) {
-  for (const Average average : kAll) {
-    for (const bool in_place : {false, true}) {
-      for (int ranks = 1; ranks <= 65; ++ranks) {
-        const AverageFactors factors = FactorsOf(average, 3, ranks, in_place);
-        EXPECT_NEAR(factors.one * InCollective(factors, ranks), 1, 1e-6)
-            << "average " << static_cast<int>(average) << ", " << ranks << " ranks";
-      }
-    }
-  }
-}
-
 TEST(FactorsOf, DivideWhereTheNameSays) {
-  const AverageFactors before = FactorsOf(Average::kBefore, 1, 4, false);
-  EXPECT_EQ(before.copy_in, 0.25);
-  EXPECT_EQ(before.op, ReduceOp::kSum);
-  EXPECT_EQ(before.copy_out, 1);
-  const AverageFactors after = FactorsOf(Average::kAfter, 1, 4, false);
-  EXPECT_EQ(after.copy_in, 1);
-  EXPECT_EQ(after.op, ReduceOp::kSum);
-  EXPECT_EQ(after.copy_out, 0.25);
-  const AverageFactors within = FactorsOf(Average::kInCollective, 1, 4, false);
-  EXPECT_EQ(within.copy_in, 1);
-  EXPECT_EQ(within.op, ReduceOp::kAvg);
-  EXPECT_EQ(within.copy_out, 1);
-  const AverageFactors half = FactorsOf(Average::kPredivide, 2, 4, false);
-  EXPECT_EQ(half.copy_in, 0.5);
-  EXPECT_EQ(half.op, ReduceOp::kSum);
-  EXPECT_EQ(half.copy_out, 0.5);
-  const AverageFactors none = FactorsOf(Average::kNone, 1, 4, false);
-  EXPECT_EQ(none.copy_in, 1);
-  EXPECT_EQ(none.op, ReduceOp::kSum);
-  EXPECT_EQ(none.copy_out, 1);
+  const struct {
+    Average average;
+    double predivide;
+    double copy_in;
+    ReduceOp op;
+    double copy_out;
+  } cases[] = {
+      {Average::kBefore, 1, 0.25, ReduceOp::kSum, 1},    {Average::kAfter, 1, 1, ReduceOp::kSum, 0.25},
+      {Average::kInCollective, 1, 1, ReduceOp::kAvg, 1}, {Average::kPredivide, 2, 0.5, ReduceOp::kSum, 0.5},
+      {Average::kNone, 1, 1, ReduceOp::kSum, 1},
+  };
+  for (const auto& c : cases) {
+    const AverageFactors factors = FactorsOf(c.average, c.predivide, 4, false);
+    EXPECT_EQ(factors.copy_in, c.copy_in) << static_cast<int>(c.average);
+    EXPECT_EQ(factors.op, c.op) << static_cast<int>(c.average);
+    EXPECT_EQ(factors.copy_out, c.copy_out) << static_cast<int>(c.average);
+  }
 }
 
 TEST(FactorsOf, InPlaceNothingIsMultipliedOnTheWayIn) {

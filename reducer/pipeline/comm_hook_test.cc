@@ -24,22 +24,33 @@ constexpr std::chrono::seconds kLong{20};
 
 Deadline Soon() { return Deadline::After(kLong); }
 
-std::unique_ptr<Stream> NewStream() { return HostDevice()->CreateStream("test").value(); }
+// A bucket that is given to hooks on a stream.
+class HookTest : public ::testing::Test {
+ protected:
+  // EXPECTs that the hook is issued, and that the stream gets past it: if a bucket fails, those behind it must still be told.
+  void RunHook(CommHook& hook) {
+    LOCKSTEP_EXPECT_OK(hook.Issue(bucket_, *stream_));
+    LOCKSTEP_EXPECT_OK(stream_->Synchronize(Soon()));
+  }
 
-TEST(NoopHook, TouchesNothing) {
+  HookBucket bucket_;
+  std::unique_ptr<Stream> stream_ = HostDevice()->CreateStream("test").value();
+};
+
+using NoopHook = HookTest;
+using HostCompletedHook = HookTest;
+
+TEST_F(NoopHook, TouchesNothing) {
   const std::unique_ptr<CommHook> hook = MakeNoopHook();
   EXPECT_EQ(hook->name(), "noop");
   EXPECT_FALSE(hook->communicates());
   float data[] = {1, 2};
-  HookBucket bucket;
-  bucket.data = data;
-  bucket.elements = 2;
-  const std::unique_ptr<Stream> stream = NewStream();
-  LOCKSTEP_EXPECT_OK(hook->Issue(bucket, *stream));
-  LOCKSTEP_EXPECT_OK(stream->Synchronize(Soon()));
+  bucket_.data = data;
+  bucket_.elements = 2;
+  RunHook(*hook);
   EXPECT_THAT(data, ElementsAre(1, 2));
-  EXPECT_FALSE(bucket.result.has_value());
-  LOCKSTEP_EXPECT_OK(bucket.status);
+  EXPECT_FALSE(bucket_.result.has_value());
+  LOCKSTEP_EXPECT_OK(bucket_.status);
 }
 
 TEST(HookBucket, KnowsTheLastOne) {
@@ -50,58 +61,49 @@ TEST(HookBucket, KnowsTheLastOne) {
   EXPECT_TRUE(bucket.is_last());
 }
 
-TEST(HostCompletedHook, HasANameAndCommunicates) {
-  const auto hook = MakeHostCompletedHook("mine", kLong, [](HookBucket&, auto) {});
-  EXPECT_EQ(hook->name(), "mine");
-  EXPECT_TRUE(hook->communicates());
-}
-
 // The stream stands until another thread completes the hook, and what follows sees what that thread wrote.
-TEST(HostCompletedHook, HoldsTheStreamUntilItIsCompleted) {
+TEST_F(HostCompletedHook, HoldsTheStreamUntilItIsCompleted) {
   Gate started;
   std::shared_ptr<HookCompletion> completion;
   const auto hook = MakeHostCompletedHook("mine", kLong, [&](HookBucket&, std::shared_ptr<HookCompletion> theirs) {
     completion = std::move(theirs);
     started.Open();
   });
+  EXPECT_EQ(hook->name(), "mine");
+  EXPECT_TRUE(hook->communicates());
   std::vector<int> order;
-  HookBucket bucket;
-  const std::unique_ptr<Stream> stream = NewStream();
-  LOCKSTEP_EXPECT_OK(stream->Enqueue([&] {
-    order.push_back(1);
-    return absl::OkStatus();
-  }));
-  LOCKSTEP_EXPECT_OK(hook->Issue(bucket, *stream));
-  LOCKSTEP_EXPECT_OK(stream->Enqueue([&] {
-    order.push_back(3);
-    return absl::OkStatus();
-  }));
+  const auto note = [&order](int number) {
+    return [&order, number] {
+      order.push_back(number);
+      return absl::OkStatus();
+    };
+  };
+  LOCKSTEP_EXPECT_OK(stream_->Enqueue(note(1)));
+  LOCKSTEP_EXPECT_OK(hook->Issue(bucket_, *stream_));
+  LOCKSTEP_EXPECT_OK(stream_->Enqueue(note(3)));
   LOCKSTEP_ASSERT_OK(started.Await(Soon()));
   EXPECT_THAT(order, ElementsAre(1));
   std::thread([&] {
     order.push_back(2);
     completion->Done(absl::OkStatus());
   }).join();
-  LOCKSTEP_EXPECT_OK(stream->Synchronize(Soon()));
+  LOCKSTEP_EXPECT_OK(stream_->Synchronize(Soon()));
   EXPECT_THAT(order, ElementsAre(1, 2, 3));
-  LOCKSTEP_EXPECT_OK(bucket.status);
+  LOCKSTEP_EXPECT_OK(bucket_.status);
 }
 
-TEST(HostCompletedHook, MayCompleteBeforeItReturns) {
+TEST_F(HostCompletedHook, MayCompleteBeforeItReturns) {
   const auto hook = MakeHostCompletedHook("mine", kLong, [](HookBucket& bucket, auto completion) {
     *static_cast<float*>(bucket.data) *= 2;
     completion->Done(absl::OkStatus());
   });
   float value = 3;
-  HookBucket bucket;
-  bucket.data = &value;
-  const std::unique_ptr<Stream> stream = NewStream();
-  LOCKSTEP_EXPECT_OK(hook->Issue(bucket, *stream));
-  LOCKSTEP_EXPECT_OK(stream->Synchronize(Soon()));
+  bucket_.data = &value;
+  RunHook(*hook);
   EXPECT_EQ(value, 6);
 }
 
-TEST(HostCompletedHook, TheFirstCompletionCounts) {
+TEST_F(HostCompletedHook, TheFirstCompletionCounts) {
   for (const bool fails_first : {true, false}) {
     const absl::Status first = fails_first ? absl::DataLossError("first") : absl::OkStatus();
     const absl::Status second = fails_first ? absl::OkStatus() : absl::DataLossError("second");
@@ -109,39 +111,29 @@ TEST(HostCompletedHook, TheFirstCompletionCounts) {
       completion->Done(first);
       completion->Done(second);
     });
-    HookBucket bucket;
-    const std::unique_ptr<Stream> stream = NewStream();
-    LOCKSTEP_EXPECT_OK(hook->Issue(bucket, *stream));
-    // The bucket has failed, and not the stream: those behind it must still be told.
-    LOCKSTEP_EXPECT_OK(stream->Synchronize(Soon()));
-    EXPECT_EQ(bucket.status, first);
+    bucket_ = HookBucket();
+    RunHook(*hook);
+    EXPECT_EQ(bucket_.status, first);
   }
 }
 
-TEST(HostCompletedHook, ThatNeverCompletesFailsInTimeAndACompletionAfterwardsDoesNothing) {
+TEST_F(HostCompletedHook, ThatNeverCompletesFailsInTimeAndACompletionAfterwardsDoesNothing) {
   std::shared_ptr<HookCompletion> late;
   auto hook = MakeHostCompletedHook(
       "mine", std::chrono::milliseconds(1),
       [&](HookBucket&, std::shared_ptr<HookCompletion> completion) { late = std::move(completion); });
-  HookBucket bucket;
-  std::unique_ptr<Stream> stream = NewStream();
-  LOCKSTEP_EXPECT_OK(hook->Issue(bucket, *stream));
-  LOCKSTEP_EXPECT_OK(stream->Synchronize(Soon()));
-  EXPECT_THAT(bucket.status, StatusIs(absl::StatusCode::kDeadlineExceeded, "it did not complete in time"));
+  RunHook(*hook);
+  EXPECT_THAT(bucket_.status, StatusIs(absl::StatusCode::kDeadlineExceeded, "it did not complete in time"));
   // It outlives everything.
-  stream.reset();
+  stream_.reset();
   hook.reset();
   late->Done(absl::OkStatus());
-  EXPECT_THAT(bucket.status, StatusIs(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_THAT(bucket_.status, StatusIs(absl::StatusCode::kDeadlineExceeded));
 }
 
-TEST(HostCompletedHook, ThatDropsItsCompletionFailsInTimeToo) {
-  const auto hook = MakeHostCompletedHook("mine", std::chrono::milliseconds(1), [](HookBucket&, auto) {});
-  HookBucket bucket;
-  const std::unique_ptr<Stream> stream = NewStream();
-  LOCKSTEP_EXPECT_OK(hook->Issue(bucket, *stream));
-  LOCKSTEP_EXPECT_OK(stream->Synchronize(Soon()));
-  EXPECT_THAT(bucket.status, StatusIs(absl::StatusCode::kDeadlineExceeded));
+TEST_F(HostCompletedHook, ThatDropsItsCompletionFailsInTimeToo) {
+  RunHook(*MakeHostCompletedHook("mine", std::chrono::milliseconds(1), [](HookBucket&, auto) {}));
+  EXPECT_THAT(bucket_.status, StatusIs(absl::StatusCode::kDeadlineExceeded));
 }
 
 }  // namespace

@@ -3,37 +3,16 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "base/rank.h"
-#include "base/status_matchers.h"
-#include "base/types/dtype.h"
 #include "comm/host/self_communicator.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "tests/ranks.h"
+#include "reducer/plan/plan_testing.h"
 
 namespace lockstep {
+namespace testing {
 namespace {
 
-using ::testing::HasSubstr;
-using testing::LoopbackWorld;
-
-TransportCommunicatorOptions ShortTimeout() {
-  TransportCommunicatorOptions options;
-  options.timeout = std::chrono::seconds(20);
-  return options;
-}
-
 std::vector<Parameter> SomeTable() {
-  std::vector<Parameter> table(3);
-  table[0].name = "embedding";
-  table[0].shape = {10, 4};
-  table[1].name = "weight";
-  table[1].shape = {4, 4};
-  table[2].name = "bias";
-  table[2].dtype = DType::kBF16;
-  table[2].shape = {4};
-  return table;
+  return {MakeParameter("embedding", DType::kF32, {10, 4}), MakeParameter("weight", DType::kF32, {4, 4}),
+          MakeParameter("bias", DType::kBF16, {4})};
 }
 
 // What a rank brings along.
@@ -43,15 +22,12 @@ struct Argument {
   std::vector<Parameter> table = SomeTable();
 };
 
-class Agreement : public ::testing::TestWithParam<int> {
+class Agreement : public RanksTest {
  protected:
-  int size() const { return GetParam(); }
-
   // What each rank is told, and that the communicator can still be used.
   std::vector<absl::Status> Agree(const std::vector<Argument>& arguments) {
-    LoopbackWorld world(size(), {}, ShortTimeout());
     std::vector<absl::Status> results(size());
-    world.Run([&](Communicator& communicator) {
+    RunWorld(size(), [&](Communicator& communicator) {
       const Argument& mine = arguments[communicator.rank().value()];
       results[communicator.rank().value()] = AgreeOnParameters(communicator, mine.local, mine.settings, mine.table);
       LOCKSTEP_EXPECT_OK(AgreeOnParameters(communicator, absl::OkStatus(), "", SomeTable()));
@@ -62,12 +38,9 @@ class Agreement : public ::testing::TestWithParam<int> {
   std::vector<Argument> Arguments() const { return std::vector<Argument>(size()); }
 };
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Agreement, ::testing::Values(2, 3, 4),
-                         [](const auto& info) { return absl::StrCat(info.param); });
+INSTANTIATE_TEST_SUITE_P(Ranks, Agreement, ::testing::Values(2, 3, 4), RanksTest::NameOf);
 
-TEST_P(Agreement, IsReachedByEqualRanks) {
-  for (const absl::Status& result : Agree(Arguments())) LOCKSTEP_EXPECT_OK(result);
-}
+TEST_P(Agreement, IsReachedByEqualRanks) { EXPECT_THAT(Agree(Arguments()), Each(IsOk())); }
 
 TEST_P(Agreement, TellsAllRanksTheSameFirstDifference) {
   const struct {
@@ -93,10 +66,7 @@ TEST_P(Agreement, TellsAllRanksTheSameFirstDifference) {
   for (const auto& difference : cases) {
     std::vector<Argument> arguments = Arguments();
     difference.change(arguments[last]);
-    for (const absl::Status& result : Agree(arguments)) {
-      EXPECT_THAT(result,
-                  StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(absl::StrCat(difference.says, last))));
-    }
+    EXPECT_THAT(Agree(arguments), Each(FailedPrecondition(absl::StrCat(difference.says, last))));
   }
 }
 
@@ -105,27 +75,23 @@ TEST_P(Agreement, TellsTheSettingsOfEachGroupOfRanks) {
   for (int rank = 0; rank < size(); rank += 2) arguments[rank].settings = "average: after: all; hook: none";
   const char* const says[] = {"after: all on rank 0, before on rank 1", "after: all on ranks 0, 2, before on rank 1",
                               "after: all on ranks 0, 2, before on ranks 1, 3"};
-  for (const absl::Status& result : Agree(arguments)) {
-    EXPECT_THAT(result, StatusIs(absl::StatusCode::kFailedPrecondition,
-                                 absl::StrCat("the options differ: average: ", says[size() - 2])));
-  }
+  EXPECT_THAT(Agree(arguments), Each(StatusIs(absl::StatusCode::kFailedPrecondition,
+                                              absl::StrCat("the options differ: average: ", says[size() - 2]))));
   arguments = Arguments();
   for (int rank = 1; rank < size(); ++rank)
     arguments[rank].settings = absl::StrCat("average: before; hook: h", rank / 2);
   const char* const groups[] = {"h0 on rank 1", "h0 on rank 1, h1 on rank 2", "h0 on rank 1, h1 on ranks 2-3"};
-  for (const absl::Status& result : Agree(arguments)) {
-    EXPECT_THAT(result, StatusIs(absl::StatusCode::kFailedPrecondition,
-                                 absl::StrCat("the options differ: hook: none on rank 0, ", groups[size() - 2])));
-  }
+  EXPECT_THAT(Agree(arguments),
+              Each(StatusIs(absl::StatusCode::kFailedPrecondition,
+                            absl::StrCat("the options differ: hook: none on rank 0, ", groups[size() - 2]))));
 }
 
 TEST_P(Agreement, BlamesNobodyWhenRankZeroIsTheOddOneOut) {
   std::vector<Argument> arguments = Arguments();
   arguments[0].table[1].shape = {8, 2};
-  for (const absl::Status& result : Agree(arguments)) {
-    EXPECT_THAT(result, StatusIs(absl::StatusCode::kFailedPrecondition,
-                                 "the shape of parameter 1 'weight' differs: [8, 2] on rank 0, [4, 4] on rank 1"));
-  }
+  EXPECT_THAT(Agree(arguments),
+              Each(StatusIs(absl::StatusCode::kFailedPrecondition,
+                            "the shape of parameter 1 'weight' differs: [8, 2] on rank 0, [4, 4] on rank 1")));
 }
 
 TEST_P(Agreement, ARankWithABadArgumentKeepsItsErrorAndTheOthersHearOfIt) {
@@ -151,7 +117,7 @@ TEST_P(Agreement, ABadArgumentComesWithAnyTable) {
   arguments[size() - 1].table.clear();
   const std::vector<absl::Status> results = Agree(arguments);
   EXPECT_THAT(results[size() - 1], StatusIs(absl::StatusCode::kInvalidArgument, "empty"));
-  EXPECT_THAT(results[0], StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("cannot take part: empty")));
+  EXPECT_THAT(results[0], FailedPrecondition("cannot take part: empty"));
 }
 
 TEST_P(Agreement, EveryRankMayBeBad) {
@@ -171,7 +137,7 @@ TEST_P(Agreement, TextsOfAnyLengthAreToldInPart) {
   for (Argument& argument : arguments) argument.settings = std::string(5000, 's');
   const std::vector<absl::Status> results = Agree(arguments);
   EXPECT_EQ(results[1].message().size(), 100000);
-  EXPECT_THAT(results[0], StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("rank 1 cannot take part: xxx")));
+  EXPECT_THAT(results[0], FailedPrecondition("rank 1 cannot take part: xxx"));
 }
 
 TEST_P(Agreement, SettingsThatDifferFarBehindAreADifferenceToo) {
@@ -179,16 +145,13 @@ TEST_P(Agreement, SettingsThatDifferFarBehindAreADifferenceToo) {
   const std::string beginning(5000, 's');
   for (Argument& argument : arguments) argument.settings = beginning;
   arguments[1].settings += "t";
-  for (const absl::Status& result : Agree(arguments)) {
-    EXPECT_THAT(result, StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("the options differ: behind sss")));
-  }
+  EXPECT_THAT(Agree(arguments), Each(FailedPrecondition("the options differ: behind sss")));
 }
 
 TEST_P(Agreement, EndsWithAnErrorWhenTheCommunicatorIsOver) {
   LoopbackWorld world(size(), {}, ShortTimeout());
   world.communicator(0)->Abort("test");
-  EXPECT_THAT(AgreeOnParameters(*world.communicator(0), absl::OkStatus(), "", SomeTable()),
-              StatusIs(absl::StatusCode::kAborted, HasSubstr("test")));
+  EXPECT_THAT(AgreeOnParameters(*world.communicator(0), absl::OkStatus(), "", SomeTable()), Aborted("test"));
 }
 
 TEST(AgreementOfOne, IsItsOwnArgument) {
@@ -199,4 +162,5 @@ TEST(AgreementOfOne, IsItsOwnArgument) {
 }
 
 }  // namespace
+}  // namespace testing
 }  // namespace lockstep

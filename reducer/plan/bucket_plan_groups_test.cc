@@ -8,35 +8,19 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
-#include "base/device/device.h"
-#include "base/status_matchers.h"
-#include "base/types/dtype.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "reducer/plan/bucket_plan.h"
 #include "reducer/plan/bucket_tail.h"
-#include "reducer/plan/parameter.h"
+#include "reducer/plan/plan_testing.h"
 
 namespace lockstep {
+namespace testing {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 constexpr size_t kUnlimited = SIZE_MAX;
 
-Parameter Of(DType dtype, int64_t elements) {
-  Parameter parameter;
-  parameter.dtype = dtype;
-  parameter.shape = {elements};
-  return parameter;
-}
-
 std::vector<Parameter> Floats(int count, int64_t elements = 1) {
-  return std::vector<Parameter>(count, Of(DType::kF32, elements));
+  return std::vector<Parameter>(count, MakeParameter("", DType::kF32, {elements}));
 }
 
 PlanRules Caps(std::vector<size_t> caps, CapsFrom from = CapsFrom::kFirst) {
@@ -80,10 +64,11 @@ TEST(GroupByCaps, FollowsTheOrderItIsGiven) {
 }
 
 TEST(GroupByCaps, NumbersBucketsByTheirLastGradientInThatOrder) {
-  const std::vector<Parameter> table = {Of(DType::kF16, 1), Of(DType::kF32, 1), Of(DType::kF16, 1), Of(DType::kF32, 1)};
-  EXPECT_THAT(GroupByCaps(table, Caps({kUnlimited}), std::vector<size_t>{0, 1, 3, 2}),
+  std::vector<Parameter> table = Floats(4);
+  table[0].dtype = table[2].dtype = DType::kF16;
+  EXPECT_THAT(GroupByCaps(table, Caps({kUnlimited}), Order{0, 1, 3, 2}),
               ElementsAre(ElementsAre(1, 3), ElementsAre(0, 2)));
-  EXPECT_THAT(GroupByCaps(table, Caps({kUnlimited}), std::vector<size_t>{1, 0, 2, 3}),
+  EXPECT_THAT(GroupByCaps(table, Caps({kUnlimited}), Order{1, 0, 2, 3}),
               ElementsAre(ElementsAre(0, 2), ElementsAre(1, 3)));
 }
 
@@ -91,7 +76,7 @@ TEST(GroupByCaps, GivesASparseParameterABucketInItsPlace) {
   std::vector<Parameter> table = Floats(4);
   table[2].sparse = true;
   // The others' bucket is not closed by it.
-  EXPECT_THAT(GroupByCaps(table, Caps({kUnlimited}), std::vector<size_t>{3, 2, 1, 0}),
+  EXPECT_THAT(GroupByCaps(table, Caps({kUnlimited}), Order{3, 2, 1, 0}),
               ElementsAre(ElementsAre(2), ElementsAre(3, 1, 0)));
 }
 
@@ -117,44 +102,38 @@ TEST(CheckGroups, SaysWhatIsWrong) {
     groups[group] = std::move(contents);
     return CheckGroups(table, rules, groups);
   };
-  const auto bad = [](const std::string& text) {
-    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
-  };
-  EXPECT_THAT(with(0, {}), bad("a bucket without parameters"));
-  EXPECT_THAT(with(0, {2}), bad("parameter 0 (f32[1]) is in no bucket"));
-  EXPECT_THAT(with(0, {2, 0, 7}), bad("parameter 7 is out of range: there are 7"));
-  EXPECT_THAT(with(0, {2, 0, SIZE_MAX}), bad("is out of range"));
-  EXPECT_THAT(with(0, {2, 0, 2}), bad("parameter 2 (f32[1]) is in two buckets, ignored or delayed"));
-  EXPECT_THAT(with(0, {2, 0, 1}), bad("parameter 1 (f32[1]) is in two buckets, ignored or delayed"));
-  EXPECT_THAT(with(0, {2, 0, 4}), bad("parameter 4 (f32[1]) is in two buckets, ignored or delayed"));
-  EXPECT_THAT(with(0, {2, 0, 3}), bad("parameter 3 (f16[1]) differs in dtype or device from parameter 2"));
-  EXPECT_THAT(with(0, {2, 0, 5}), bad("parameter 5 (f32[1]) differs in dtype or device from parameter 2"));
-  EXPECT_THAT(with(0, {2, 0, 6}), bad("parameter 6 (f32[1]) is sparse and is to share a bucket"));
-  EXPECT_THAT(with(3, {6, 2}), bad("parameter 6 (f32[1]) is sparse and is to share a bucket"));
-  EXPECT_THAT(CheckGroups(table, rules, {}), bad("is in no bucket"));
+  EXPECT_THAT(with(0, {}), InvalidArgument("a bucket without parameters"));
+  EXPECT_THAT(with(0, {2}), InvalidArgument("parameter 0 (f32[1]) is in no bucket"));
+  EXPECT_THAT(with(0, {2, 0, 7}), InvalidArgument("parameter 7 is out of range: there are 7"));
+  EXPECT_THAT(with(0, {2, 0, SIZE_MAX}), InvalidArgument("is out of range"));
+  EXPECT_THAT(with(0, {2, 0, 2}), InvalidArgument("parameter 2 (f32[1]) is in two buckets, ignored or delayed"));
+  EXPECT_THAT(with(0, {2, 0, 1}), InvalidArgument("parameter 1 (f32[1]) is in two buckets, ignored or delayed"));
+  EXPECT_THAT(with(0, {2, 0, 4}), InvalidArgument("parameter 4 (f32[1]) is in two buckets, ignored or delayed"));
+  EXPECT_THAT(with(0, {2, 0, 3}), InvalidArgument("parameter 3 (f16[1]) differs in dtype or device from parameter 2"));
+  EXPECT_THAT(with(0, {2, 0, 5}), InvalidArgument("parameter 5 (f32[1]) differs in dtype or device from parameter 2"));
+  EXPECT_THAT(with(0, {2, 0, 6}), InvalidArgument("parameter 6 (f32[1]) is sparse and is to share a bucket"));
+  EXPECT_THAT(with(3, {6, 2}), InvalidArgument("parameter 6 (f32[1]) is sparse and is to share a bucket"));
+  EXPECT_THAT(CheckGroups(table, rules, {}), InvalidArgument("is in no bucket"));
 }
 
 TEST(CheckRules, SaysWhatIsWrong) {
   std::vector<Parameter> table = Floats(4);
   table[2].ignored = true;
   table[3].sparse = true;
-  const auto bad = [](const std::string& text) {
-    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
-  };
   LOCKSTEP_EXPECT_OK(CheckRules(Delayed({1}, 0), table));
-  EXPECT_THAT(CheckRules(Caps({}), table), bad("the list of bucket caps is empty"));
+  EXPECT_THAT(CheckRules(Caps({}), table), InvalidArgument("the list of bucket caps is empty"));
   for (const DType dtype : {DType::kF32, DType::kF8E5M2, DType::kU8, DType::kComplex64}) {
     PlanRules rules = Caps({0});
     rules.wire = dtype;
-    EXPECT_THAT(CheckRules(rules, table), bad(absl::StrCat("to f16 or bf16, not to ", Name(dtype))));
+    EXPECT_THAT(CheckRules(rules, table), InvalidArgument(absl::StrCat("to f16 or bf16, not to ", Name(dtype))));
   }
-  EXPECT_THAT(CheckRules(Delayed({4}, 0), table), bad("delayed parameter 4 is out of range: there are 4"));
-  EXPECT_THAT(CheckRules(Delayed({1, 1}, 0), table), bad("delayed parameter 1 (f32[1]) is named twice"));
-  EXPECT_THAT(CheckRules(Delayed({2}, 0), table), bad("delayed parameter 2 (f32[1]) is ignored"));
-  EXPECT_THAT(CheckRules(Delayed({3}, 0), table), bad("delayed parameter 3 (f32[1]) is sparse"));
-  EXPECT_THAT(CheckRules(Delayed({1}, 4), table), bad("parameter 4, is out of range: there are 4"));
-  EXPECT_THAT(CheckRules(Delayed({1}, 1), table), bad("is itself delayed"));
-  EXPECT_THAT(CheckRules(Delayed({1}, 2), table), bad("is itself ignored"));
+  EXPECT_THAT(CheckRules(Delayed({4}, 0), table), InvalidArgument("delayed parameter 4 is out of range: there are 4"));
+  EXPECT_THAT(CheckRules(Delayed({1, 1}, 0), table), InvalidArgument("delayed parameter 1 (f32[1]) is named twice"));
+  EXPECT_THAT(CheckRules(Delayed({2}, 0), table), InvalidArgument("delayed parameter 2 (f32[1]) is ignored"));
+  EXPECT_THAT(CheckRules(Delayed({3}, 0), table), InvalidArgument("delayed parameter 3 (f32[1]) is sparse"));
+  EXPECT_THAT(CheckRules(Delayed({1}, 4), table), InvalidArgument("parameter 4, is out of range: there are 4"));
+  EXPECT_THAT(CheckRules(Delayed({1}, 1), table), InvalidArgument("is itself delayed"));
+  EXPECT_THAT(CheckRules(Delayed({1}, 2), table), InvalidArgument("is itself ignored"));
 }
 
 TEST(LayOut, PutsDelayedBucketsDirectlyBehindTheirTriggers) {
@@ -199,7 +178,7 @@ TEST(LayOut, SendsRealFloatsInTheWiresDTypeAndAlignsBoth) {
     for (const absl::optional<DType> wire : {absl::optional<DType>(), absl::optional<DType>(DType::kF16)}) {
       PlanRules rules = Caps({kUnlimited});
       rules.wire = wire;
-      const BucketPlan plan = PlanBuckets(std::vector<Parameter>(5, Of(dtype, 7)), rules);
+      const BucketPlan plan = PlanBuckets(std::vector<Parameter>(5, MakeParameter("", dtype, {7})), rules);
       ASSERT_EQ(plan.buckets.size(), 1);
       const BucketPlan::Bucket& bucket = plan.buckets[0];
       EXPECT_EQ(bucket.dtype, dtype);
@@ -217,6 +196,10 @@ TEST(LayOut, SendsRealFloatsInTheWiresDTypeAndAlignsBoth) {
 struct Random {
   explicit Random(unsigned seed) : engine(seed) {}
   int Below(int bound) { return std::uniform_int_distribution<int>(0, bound - 1)(engine); }
+  Order Shuffled(Order order) {
+    std::shuffle(order.begin(), order.end(), engine);
+    return order;
+  }
   std::mt19937 engine;
 };
 
@@ -225,7 +208,7 @@ std::vector<Parameter> RandomTable(Random& random) {
   const int kinds = 1 + random.Below(5);
   std::vector<Parameter> table;
   for (int left = 1 + random.Below(40); left > 0; --left) {
-    table.push_back(Of(dtypes[random.Below(kinds)], random.Below(500)));
+    table.push_back(MakeParameter("", dtypes[random.Below(kinds)], {random.Below(500)}));
     table.back().ignored = random.Below(8) == 0;
     table.back().sparse = random.Below(10) == 0;
   }
@@ -237,12 +220,12 @@ PlanRules RandomRules(Random& random, const std::vector<Parameter>& table) {
   for (int left = 1 + random.Below(3); left > 0; --left) rules.caps_bytes.push_back(random.Below(4000));
   rules.caps_from = random.Below(2) == 0 ? CapsFrom::kFirst : CapsFrom::kLast;
   if (random.Below(2) == 0) rules.wire = random.Below(2) == 0 ? DType::kF16 : DType::kBF16;
-  std::vector<size_t> reduced;
+  Order reduced;
   for (size_t i = 0; i < table.size(); ++i) {
     if (!table[i].ignored) reduced.push_back(i);
   }
   if (reduced.size() < 2) return rules;
-  std::shuffle(reduced.begin(), reduced.end(), random.engine);
+  reduced = random.Shuffled(reduced);
   rules.delayed_trigger = reduced.back();
   for (size_t i = 0; i + 1 < reduced.size() && i < 3; ++i) {
     if (!table[reduced[i]].sparse) rules.delayed.push_back(reduced[i]);
@@ -252,11 +235,9 @@ PlanRules RandomRules(Random& random, const std::vector<Parameter>& table) {
 
 // Any groups at all: parameters of a (dtype, device) in any order, cut anywhere.
 BucketGroups RandomGroups(Random& random, const std::vector<Parameter>& table, const PlanRules& rules) {
-  std::vector<size_t> order = ExpectedOrder(table, rules);
-  std::shuffle(order.begin(), order.end(), random.engine);
   BucketGroups groups;
   std::map<DType, size_t> open;
-  for (const size_t index : order) {
+  for (const size_t index : random.Shuffled(ExpectedOrder(table, rules))) {
     const auto found = open.find(table[index].dtype);
     if (table[index].sparse || found == open.end() || random.Below(3) == 0) {
       if (!table[index].sparse) open[table[index].dtype] = groups.size();
@@ -305,8 +286,7 @@ TEST(Plans, OfAnyOrderAndAnyGroupsAreWholeAndFitInPlanBytesMax) {
     LOCKSTEP_ASSERT_OK(CheckRules(rules, table));
     const size_t bytes_max = PlanBytesMax(table, rules);
     for (int orders = 0; orders < 5; ++orders) {
-      std::vector<size_t> order = ExpectedOrder(table, rules);
-      std::shuffle(order.begin(), order.end(), random.engine);
+      const Order order = random.Shuffled(ExpectedOrder(table, rules));
       for (const BucketGroups& groups : {GroupByCaps(table, rules, order), RandomGroups(random, table, rules)}) {
         LOCKSTEP_ASSERT_OK(CheckGroups(table, rules, groups));
         const BucketPlan plan = LayOut(table, rules, groups);
@@ -327,8 +307,7 @@ TEST(Plans, OfAnOrderKeepIt) {
   for (int round = 0; round < 200; ++round) {
     const std::vector<Parameter> table = RandomTable(random);
     const PlanRules rules = RandomRules(random, table);
-    std::vector<size_t> order = ExpectedOrder(table, rules);
-    std::shuffle(order.begin(), order.end(), random.engine);
+    const Order order = random.Shuffled(ExpectedOrder(table, rules));
     std::vector<size_t> place(table.size(), 0);
     for (size_t i = 0; i < order.size(); ++i) place[order[i]] = i;
     size_t last = 0;
@@ -342,4 +321,5 @@ TEST(Plans, OfAnOrderKeepIt) {
 }
 
 }  // namespace
+}  // namespace testing
 }  // namespace lockstep

@@ -6,89 +6,66 @@
 #include <random>
 #include <string>
 #include <tuple>
-#include <utility>
 #include <vector>
 
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "reducer/plan/bucket_tail.h"
+#include "reducer/plan/plan_testing.h"
 
 namespace lockstep {
+namespace testing {
 namespace {
-
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 constexpr size_t kMiB = size_t{1} << 20;
 constexpr size_t kUnlimited = SIZE_MAX;
 
-Parameter Of(DType dtype, std::vector<int64_t> shape, DeviceId device = {}) {
-  Parameter parameter;
-  parameter.dtype = dtype;
-  parameter.shape = std::move(shape);
+Parameter Of(DType dtype, const std::vector<int64_t>& shape, DeviceId device = {}) {
+  Parameter parameter = MakeParameter("", dtype, shape);
   parameter.device = device;
   return parameter;
 }
 
 Parameter F32(int64_t elements) { return Of(DType::kF32, {elements}); }
 
-// The parameters of each bucket, in the order of its slots.
-std::vector<std::vector<size_t>> Contents(const BucketPlan& plan) {
-  std::vector<std::vector<size_t>> contents;
-  for (const BucketPlan::Bucket& bucket : plan.buckets) {
-    contents.emplace_back();
-    for (const BucketPlan::Slot& slot : bucket.slots) contents.back().push_back(slot.parameter);
-  }
-  return contents;
-}
-
-TEST(BucketPlan, TakesParametersInReverseOrder) {
-  const std::vector<Parameter> table = {F32(1), F32(2), F32(3)};
-  EXPECT_THAT(Contents(PlanBuckets(table, {{kUnlimited}})), ElementsAre(ElementsAre(2, 1, 0)));
-}
-
-TEST(BucketPlan, ACapIsALowerBound) {
-  // 40 bytes each: the second reaches 80.
-  const std::vector<Parameter> table(5, F32(10));
-  EXPECT_THAT(Contents(PlanBuckets(table, {{80}})), ElementsAre(ElementsAre(4, 3), ElementsAre(2, 1), ElementsAre(0)));
-  EXPECT_THAT(Contents(PlanBuckets(table, {{81}})), ElementsAre(ElementsAre(4, 3, 2), ElementsAre(1, 0)));
-  EXPECT_THAT(Contents(PlanBuckets(table, {{40}})),
-              ElementsAre(ElementsAre(4), ElementsAre(3), ElementsAre(2), ElementsAre(1), ElementsAre(0)));
-}
-
-TEST(BucketPlan, CapsCountGradientsAndNotTheGapsBetweenThem) {
-  // 4 bytes each, in slots of 256.
-  EXPECT_THAT(Contents(PlanBuckets(std::vector<Parameter>(3, F32(1)), {{12}})), ElementsAre(ElementsAre(2, 1, 0)));
-}
-
-TEST(BucketPlan, ACapOfZeroGivesEveryGradientABucket) {
-  const std::vector<Parameter> table = {F32(5), F32(0), F32(7)};
-  EXPECT_THAT(Contents(PlanBuckets(table, {{0}})), ElementsAre(ElementsAre(2), ElementsAre(1), ElementsAre(0)));
-}
-
-TEST(BucketPlan, CapsAreUsedUpOneByOneAndTheLastRepeats) {
-  const std::vector<Parameter> table(8, F32(1));
-  EXPECT_THAT(Contents(PlanBuckets(table, {{4, 8, 12}})),
-              ElementsAre(ElementsAre(7), ElementsAre(6, 5), ElementsAre(4, 3, 2), ElementsAre(1, 0)));
-  EXPECT_THAT(Contents(PlanBuckets(table, {{12, 4}})), ElementsAre(ElementsAre(7, 6, 5), ElementsAre(4), ElementsAre(3),
-                                                                   ElementsAre(2), ElementsAre(1), ElementsAre(0)));
-}
-
-TEST(BucketPlan, CapsFromTheLastGradientsMakeTheLastBucketSmall) {
-  const std::vector<Parameter> table(6, F32(1));
-  EXPECT_THAT(Contents(PlanBuckets(table, {{4, 12}, CapsFrom::kLast})),
-              ElementsAre(ElementsAre(5, 4), ElementsAre(3, 2, 1), ElementsAre(0)));
-  // Of the two dtypes each has a small one.
-  const std::vector<Parameter> mixed = {F32(1), Of(DType::kF16, {2}), F32(1), Of(DType::kF16, {2}), F32(1)};
-  EXPECT_THAT(Contents(PlanBuckets(mixed, {{4, 8}, CapsFrom::kLast})),
-              ElementsAre(ElementsAre(3), ElementsAre(4, 2), ElementsAre(1), ElementsAre(0)));
+TEST(BucketPlan, TakesParametersInReverseOrderUpToTheCaps) {
+  const std::vector<Parameter> ones(8, F32(1));
+  const std::vector<Parameter> tens(5, F32(10));  // 40 bytes each: the second reaches 80
+  const struct {
+    const char* what;
+    std::vector<Parameter> table;
+    PlanRules rules;
+    BucketGroups groups;
+  } cases[] = {
+      {"reverse order", {F32(1), F32(2), F32(3)}, {{kUnlimited}}, {{2, 1, 0}}},
+      {"a cap is a lower bound", tens, {{80}}, {{4, 3}, {2, 1}, {0}}},
+      {"not reached by two", tens, {{81}}, {{4, 3, 2}, {1, 0}}},
+      {"reached by one", tens, {{40}}, {{4}, {3}, {2}, {1}, {0}}},
+      // 4 bytes each, in slots of 256.
+      {"caps count gradients and not the gaps between them", {F32(1), F32(1), F32(1)}, {{12}}, {{2, 1, 0}}},
+      {"a cap of zero gives every gradient a bucket", {F32(5), F32(0), F32(7)}, {{0}}, {{2}, {1}, {0}}},
+      {"caps are used up one by one and the last repeats", ones, {{4, 8, 12}}, {{7}, {6, 5}, {4, 3, 2}, {1, 0}}},
+      {"the first may be the largest", ones, {{12, 4}}, {{7, 6, 5}, {4}, {3}, {2}, {1}, {0}}},
+      {"caps from the last gradients make the last bucket small",
+       std::vector<Parameter>(6, F32(1)),
+       {{4, 12}, CapsFrom::kLast},
+       {{5, 4}, {3, 2, 1}, {0}}},
+      {"of two dtypes each has a small one",
+       {F32(1), Of(DType::kF16, {2}), F32(1), Of(DType::kF16, {2}), F32(1)},
+       {{4, 8}, CapsFrom::kLast},
+       {{3}, {4, 2}, {1}, {0}}},
+      // The f16 bucket is opened first and filled last.
+      {"buckets are numbered by their last gradient",
+       {Of(DType::kF16, {1}), F32(1), F32(1), Of(DType::kF16, {1})},
+       {{kUnlimited}},
+       {{2, 1}, {3, 0}}},
+  };
+  for (const auto& c : cases) EXPECT_EQ(GroupsOf(PlanBuckets(c.table, c.rules)), c.groups) << c.what;
 }
 
 TEST(BucketPlan, IgnoredParametersHaveNoPlace) {
   std::vector<Parameter> table(4, F32(1));
   table[3].ignored = table[1].ignored = true;
   const BucketPlan plan = PlanBuckets(table, {{4}});
-  EXPECT_THAT(Contents(plan), ElementsAre(ElementsAre(2), ElementsAre(0)));
+  EXPECT_THAT(GroupsOf(plan), ElementsAre(ElementsAre(2), ElementsAre(0)));
   EXPECT_EQ(plan.locations[1].bucket, BucketPlan::Location::kIgnored);
   EXPECT_EQ(plan.locations[0].bucket, 1);
 }
@@ -105,29 +82,23 @@ TEST(BucketPlan, EveryDTypeAndDeviceUsesUpTheCapsByItself) {
   }
   // For each key: one gradient, then two.
   const BucketPlan plan = PlanBuckets(table, {{4, 8}});
-  EXPECT_THAT(Contents(plan), ElementsAre(ElementsAre(11), ElementsAre(10), ElementsAre(9), ElementsAre(8),
+  EXPECT_THAT(GroupsOf(plan), ElementsAre(ElementsAre(11), ElementsAre(10), ElementsAre(9), ElementsAre(8),
                                           ElementsAre(7, 3), ElementsAre(6, 2), ElementsAre(5, 1), ElementsAre(4, 0)));
   EXPECT_EQ(plan.buckets[4].device, gpu1);
   EXPECT_EQ(plan.buckets[6].dtype, DType::kF16);
 }
 
-TEST(BucketPlan, BucketsAreNumberedByTheirLastGradient) {
-  // The f16 bucket is opened first and filled last.
-  const std::vector<Parameter> table = {Of(DType::kF16, {1}), F32(1), F32(1), Of(DType::kF16, {1})};
-  EXPECT_THAT(Contents(PlanBuckets(table, {{kUnlimited}})), ElementsAre(ElementsAre(2, 1), ElementsAre(3, 0)));
-}
-
 TEST(BucketPlan, AGradientAboveTheCapIsNotSplit) {
   const std::vector<Parameter> table = {F32(1), F32(1 << 20), F32(1)};
   const BucketPlan plan = PlanBuckets(table, {{8}});
-  EXPECT_THAT(Contents(plan), ElementsAre(ElementsAre(2, 1), ElementsAre(0)));
+  EXPECT_THAT(GroupsOf(plan), ElementsAre(ElementsAre(2, 1), ElementsAre(0)));
   EXPECT_EQ(plan.buckets[0].slots[1].elements, size_t{1} << 20);
 }
 
 TEST(BucketPlan, AGradientOfNoElementsHasASlotAndFillsNoCap) {
   const std::vector<Parameter> table = {F32(3), Of(DType::kF32, {4, 0}), F32(3)};
   const BucketPlan plan = PlanBuckets(table, {{16}});
-  ASSERT_THAT(Contents(plan), ElementsAre(ElementsAre(2, 1, 0)));
+  ASSERT_THAT(GroupsOf(plan), ElementsAre(ElementsAre(2, 1, 0)));
   EXPECT_EQ(plan.buckets[0].slots[1].elements, 0);
   EXPECT_EQ(plan.buckets[0].slots[1].offset, plan.buckets[0].slots[2].offset);
 }
@@ -230,7 +201,7 @@ void CheckRules(const std::vector<Parameter>& table, const std::vector<size_t>& 
 
 TEST(BucketPlan, KeepsItsRulesForRandomTables) {
   const unsigned seed = std::random_device{}();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   const auto below = [&](int bound) { return std::uniform_int_distribution<int>(0, bound - 1)(random); };
   const DType dtypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kF64, DType::kComplex64, DType::kF8E4M3};
@@ -288,7 +259,7 @@ TEST(BucketPlan, OfResNet50StartsSmallAndContinuesNear25MiB) {
   const BucketPlan plan = PlanBuckets(table, {{kMiB, 25 * kMiB}});
   ASSERT_EQ(plan.buckets.size(), 5) << ToString(plan);
   // The classifier: its weights alone are more than the small cap.
-  EXPECT_THAT(Contents(plan)[0], ElementsAre(160, 159));
+  EXPECT_THAT(GroupsOf(plan)[0], ElementsAre(160, 159));
   const size_t largest = size_t{4} * 512 * 512 * 9;
   size_t planned = 0;
   for (size_t b = 0; b < plan.buckets.size(); ++b) {
@@ -302,4 +273,5 @@ TEST(BucketPlan, OfResNet50StartsSmallAndContinuesNear25MiB) {
 }
 
 }  // namespace
+}  // namespace testing
 }  // namespace lockstep

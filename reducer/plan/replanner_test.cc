@@ -1,7 +1,6 @@
 #include "reducer/plan/replanner.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -10,42 +9,18 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/log.h"
-#include "base/status_matchers.h"
-#include "base/types/dtype.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "reducer/plan/bucket_plan.h"
-#include "reducer/plan/parameter.h"
-#include "tests/ranks.h"
+#include "reducer/plan/plan_testing.h"
 
 namespace lockstep {
+namespace testing {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using testing::LoopbackWorld;
-using ::testing::Not;
 
 constexpr uint64_t kFirstTopic = 5000;
 
 bool AnyFits(const BucketPlan&) { return true; }
 bool NoneFits(const BucketPlan&) { return false; }
-
-std::vector<Parameter> Table(const std::vector<DType>& dtypes) {
-  std::vector<Parameter> table(dtypes.size());
-  for (size_t i = 0; i < table.size(); ++i) {
-    table[i].name = absl::StrCat("p", i);
-    table[i].dtype = dtypes[i];
-    table[i].shape = {1};
-  }
-  return table;
-}
-
-std::vector<Parameter> FloatTable(int count) { return Table(std::vector<DType>(count, DType::kF32)); }
 
 PlanRules Caps(size_t cap) {
   PlanRules rules;
@@ -66,10 +41,14 @@ class Warnings {
   std::string lines_;
 };
 
+const Order kUp = {0, 1, 2, 3, 4, 5, 6, 7};
+const Order kDown = {7, 6, 5, 4, 3, 2, 1, 0};
+
 // Two ranks' replanners, driven by one thread.
 class ReplannerTest : public ::testing::Test {
  protected:
   void Create(std::vector<Parameter> table, const PlanRules& rules) {
+    replanners_.clear();
     table_ = std::move(table);
     rules_ = rules;
     for (int rank = 0; rank < 2; ++rank) {
@@ -81,11 +60,33 @@ class ReplannerTest : public ::testing::Test {
   void RequestOnAll() {
     for (const auto& replanner : replanners_) replanner->Request();
   }
-  // The plan arrives on a thread of its own.
-  bool AwaitHeld(int rank) {
+  void RecordOnAll(const Order& order) {
+    for (const auto& replanner : replanners_) replanner->Record(order, AnyFits);
+  }
+  // EXPECTs that rank 1 holds a plan. It arrives on a thread of its own.
+  void AwaitPlan() {
     const Deadline deadline = Deadline::AfterMs(20000);
-    while (!of(rank).held() && !deadline.passed()) std::this_thread::yield();
-    return of(rank).held();
+    while (!of(1).held() && !deadline.passed()) std::this_thread::yield();
+    EXPECT_TRUE(of(1).held());
+  }
+  // A request, the ranks' orders, and a plan on both.
+  void Plan(const Order& order_0, const Order& order_1) {
+    RequestOnAll();
+    of(0).Record(order_0, AnyFits);
+    of(1).Record(order_1, AnyFits);
+    AwaitPlan();
+  }
+  void Plan(const Order& order) { Plan(order, order); }
+  // EXPECTs that of the plan that either rank holds, which it takes.
+  void ExpectTaken(const ::testing::Matcher<const BucketGroups&>& groups) {
+    for (const auto& replanner : replanners_) EXPECT_THAT(replanner->Take(), groups);
+  }
+  // EXPECTs that rank 1 finds out about that disorder as it takes its plan. Its warnings.
+  std::string TakeInDisorder(double disorder) {
+    Warnings warnings;
+    of(1).Take();
+    EXPECT_DOUBLE_EQ(of(1).disorder(), disorder);
+    return warnings.lines();
   }
   bool Posted(uint64_t plan) {
     return world_.communicator(0)->AwaitMessages(kFirstTopic + plan, 1, Deadline::Now()).ok();
@@ -99,62 +100,47 @@ class ReplannerTest : public ::testing::Test {
 
 // Before all others, which might use up the one warning.
 TEST_F(ReplannerTest, ARankInAnotherOrderWarnsOnceAProcess) {
-  Create(FloatTable(8), Caps(0));
-  RequestOnAll();
-  of(0).Record({0, 1, 2, 3, 4, 5, 6, 7}, AnyFits);
-  of(1).Record({7, 6, 5, 4, 3, 2, 1, 0}, AnyFits);
-  ASSERT_TRUE(AwaitHeld(1));
+  Create(Vectors(8, 1), Caps(0));
+  Plan(kUp, kDown);
   {
     Warnings warnings;
     of(0).Take();
     EXPECT_EQ(of(0).disorder(), 0);
     EXPECT_EQ(warnings.lines(), "");
   }
-  Warnings warnings;
-  of(1).Take();
-  EXPECT_EQ(of(1).disorder(), 1);
-  EXPECT_THAT(warnings.lines(), HasSubstr("rank 1 computes its gradients in another order than rank 0"));
-  EXPECT_THAT(warnings.lines(), HasSubstr(absl::StrCat("where ", Describe(0, table_[0]), " comes next on rank 0, ",
-                                                       Describe(7, table_[7]), " does here")));
-  EXPECT_THAT(warnings.lines(), HasSubstr("100 % of all pairs of parameters"));
+  const std::string where =
+      absl::StrCat("where ", Describe(0, table_[0]), " comes next on rank 0, ", Describe(7, table_[7]), " does here");
+  EXPECT_THAT(TakeInDisorder(1), AllOf(HasSubstr("rank 1 computes its gradients in another order than rank 0"),
+                                       HasSubstr(where), HasSubstr("100 % of all pairs of parameters")));
   // Another reducer of the process, which is no better.
-  replanners_.clear();
-  Create(FloatTable(8), Caps(0));
-  RequestOnAll();
-  of(0).Record({0, 1, 2, 3, 4, 5, 6, 7}, AnyFits);
-  of(1).Record({7, 6, 5, 4, 3, 2, 1, 0}, AnyFits);
-  ASSERT_TRUE(AwaitHeld(1));
-  Warnings again;
-  of(1).Take();
-  EXPECT_EQ(of(1).disorder(), 1);
-  EXPECT_EQ(again.lines(), "");
+  Create(Vectors(8, 1), Caps(0));
+  Plan(kUp, kDown);
+  EXPECT_EQ(TakeInDisorder(1), "");
 }
 
 TEST_F(ReplannerTest, DoesNothingUnasked) {
-  Create(FloatTable(3), Caps(0));
-  for (const int rank : {0, 1}) of(rank).Record({0, 1, 2}, AnyFits);
+  Create(Vectors(3, 1), Caps(0));
+  RecordOnAll({0, 1, 2});
   EXPECT_FALSE(of(0).held());
   EXPECT_FALSE(of(1).held());
   EXPECT_FALSE(Posted(0));
 }
 
 TEST_F(ReplannerTest, RankZerosOrderWins) {
-  Create(FloatTable(4), Caps(8));
+  Create(Vectors(4, 1), Caps(8));
   RequestOnAll();
   EXPECT_FALSE(of(0).held());
   of(1).Record({3, 2, 1, 0}, AnyFits);
   EXPECT_FALSE(of(1).held()) << "rank 0 has not seen an order yet";
   of(0).Record({1, 3, 0, 2}, AnyFits);
   EXPECT_TRUE(of(0).held());
-  ASSERT_TRUE(AwaitHeld(1));
-  for (const int rank : {0, 1}) {
-    EXPECT_THAT(of(rank).Take(), ElementsAre(ElementsAre(1, 3), ElementsAre(0, 2)));
-    EXPECT_FALSE(of(rank).held());
-  }
+  AwaitPlan();
+  ExpectTaken(ElementsAre(ElementsAre(1, 3), ElementsAre(0, 2)));
+  for (const int rank : {0, 1}) EXPECT_FALSE(of(rank).held());
 }
 
 TEST_F(ReplannerTest, TheFirstOrderAfterTheRequestCounts) {
-  Create(FloatTable(2), Caps(0));
+  Create(Vectors(2, 1), Caps(0));
   RequestOnAll();
   of(0).Record({1, 0}, AnyFits);
   of(0).Record({0, 1}, AnyFits);
@@ -162,7 +148,7 @@ TEST_F(ReplannerTest, TheFirstOrderAfterTheRequestCounts) {
 }
 
 TEST_F(ReplannerTest, WhatDidNotComeIsTakenToComeLast) {
-  std::vector<Parameter> table = FloatTable(6);
+  std::vector<Parameter> table = Vectors(6, 1);
   table[4].ignored = true;
   PlanRules rules = Caps(0);
   rules.delayed = {5};
@@ -174,108 +160,80 @@ TEST_F(ReplannerTest, WhatDidNotComeIsTakenToComeLast) {
 }
 
 TEST_F(ReplannerTest, MayBeAskedAgain) {
-  Create(FloatTable(3), Caps(0));
-  const std::vector<std::vector<size_t>> orders = {{2, 1, 0}, {0, 1, 2}, {1, 0, 2}};
-  for (const std::vector<size_t>& order : orders) {
-    RequestOnAll();
-    for (const int rank : {0, 1}) of(rank).Record(order, AnyFits);
-    ASSERT_TRUE(AwaitHeld(1));
-    for (const int rank : {0, 1}) {
-      EXPECT_THAT(of(rank).Take(), ElementsAre(ElementsAre(order[0]), ElementsAre(order[1]), ElementsAre(order[2])));
-    }
+  Create(Vectors(3, 1), Caps(0));
+  for (const Order& order : {Order{2, 1, 0}, {0, 1, 2}, {1, 0, 2}}) {
+    Plan(order);
+    ExpectTaken(ElementsAre(ElementsAre(order[0]), ElementsAre(order[1]), ElementsAre(order[2])));
   }
 }
 
 // Rank 0 holds its plan as soon as it has made it, the others later. A request in between must mean the same on all of
 // them.
 TEST_F(ReplannerTest, ARequestWhileOneIsOnItsWayIsThatOne) {
-  Create(FloatTable(2), Caps(0));
+  Create(Vectors(2, 1), Caps(0));
   RequestOnAll();
-  for (const int rank : {0, 1}) of(rank).Record({1, 0}, AnyFits);
+  RecordOnAll({1, 0});
   // Rank 1 may hold the plan by now or not.
   RequestOnAll();
-  ASSERT_TRUE(AwaitHeld(1));
+  AwaitPlan();
   RequestOnAll();
-  for (const int rank : {0, 1}) EXPECT_THAT(of(rank).Take(), ElementsAre(ElementsAre(1), ElementsAre(0)));
-  for (const int rank : {0, 1}) of(rank).Record({0, 1}, AnyFits);
+  ExpectTaken(ElementsAre(ElementsAre(1), ElementsAre(0)));
+  RecordOnAll({0, 1});
   EXPECT_FALSE(of(0).held());
   EXPECT_FALSE(Posted(1));
   // Afterwards it is one of its own again.
-  RequestOnAll();
-  for (const int rank : {0, 1}) of(rank).Record({0, 1}, AnyFits);
-  ASSERT_TRUE(AwaitHeld(1));
-  for (const int rank : {0, 1}) EXPECT_THAT(of(rank).Take(), ElementsAre(ElementsAre(0), ElementsAre(1)));
+  Plan({0, 1});
+  ExpectTaken(ElementsAre(ElementsAre(0), ElementsAre(1)));
 }
 
 // That there is no plan is agreed on like a plan, so that the next request finds all ranks in the same state.
 TEST_F(ReplannerTest, APlanThatDoesNotFitIsNone) {
-  Create(FloatTable(2), Caps(0));
+  Create(Vectors(2, 1), Caps(0));
   RequestOnAll();
   for (const int rank : {0, 1}) of(rank).Record({0, 1}, NoneFits);
-  ASSERT_TRUE(AwaitHeld(1));
+  AwaitPlan();
   EXPECT_TRUE(of(0).held());
-  for (const int rank : {0, 1}) EXPECT_THAT(of(rank).Take(), IsEmpty());
-  RequestOnAll();
-  for (const int rank : {0, 1}) of(rank).Record({0, 1}, AnyFits);
-  ASSERT_TRUE(AwaitHeld(1));
-  for (const int rank : {0, 1}) EXPECT_THAT(of(rank).Take(), ElementsAre(ElementsAre(0), ElementsAre(1)));
+  ExpectTaken(IsEmpty());
+  Plan({0, 1});
+  ExpectTaken(ElementsAre(ElementsAre(0), ElementsAre(1)));
 }
 
 TEST_F(ReplannerTest, APlanThatIsTooLongForANoteIsNone) {
-  Create(FloatTable(12000), Caps(0));
-  RequestOnAll();
-  const std::vector<size_t> order = ExpectedOrder(table_, rules_);
-  for (const int rank : {0, 1}) of(rank).Record(order, AnyFits);
-  ASSERT_TRUE(AwaitHeld(1));
-  for (const int rank : {0, 1}) EXPECT_THAT(of(rank).Take(), IsEmpty());
+  Create(Vectors(12000, 1), Caps(0));
+  Plan(ExpectedOrder(table_, rules_));
+  ExpectTaken(IsEmpty());
 }
 
 TEST_F(ReplannerTest, EndsWhileAPlanIsAwaited) {
-  Create(FloatTable(2), Caps(0));
+  Create(Vectors(2, 1), Caps(0));
   RequestOnAll();
   replanners_.clear();
 }
 
 TEST_F(ReplannerTest, ALittleDisorderIsNoWarning) {
-  Create(FloatTable(8), Caps(0));
-  RequestOnAll();
-  of(0).Record({0, 1, 2, 3, 4, 5, 6, 7}, AnyFits);
-  of(1).Record({1, 0, 2, 3, 4, 5, 7, 6}, AnyFits);
-  ASSERT_TRUE(AwaitHeld(1));
-  Warnings warnings;
-  of(1).Take();
-  EXPECT_NEAR(of(1).disorder(), 2.0 / 28, 1e-12);
-  EXPECT_EQ(warnings.lines(), "");
+  Create(Vectors(8, 1), Caps(0));
+  Plan(kUp, {1, 0, 2, 3, 4, 5, 7, 6});
+  EXPECT_EQ(TakeInDisorder(2.0 / 28), "");
 }
 
 // Buckets are of one dtype, so that a plan follows no order to the letter: nobody can do better.
 TEST_F(ReplannerTest, RanksInOneOrderDoNotWarnHoweverDTypesMix) {
-  std::vector<DType> dtypes(9, DType::kF16);
-  std::vector<size_t> order(9);
-  std::iota(order.begin(), order.end(), 0);
-  for (const size_t index : {4, 5, 6, 7}) dtypes[index] = DType::kF32;
-  Create(Table(dtypes), Caps(1 << 20));
-  RequestOnAll();
-  for (const int rank : {0, 1}) of(rank).Record(order, AnyFits);
-  ASSERT_TRUE(AwaitHeld(1));
+  std::vector<Parameter> table = Vectors(9, 1);
+  for (const size_t index : {0, 1, 2, 3, 8}) table[index].dtype = DType::kF16;
+  Create(table, Caps(1 << 20));
+  Plan({0, 1, 2, 3, 4, 5, 6, 7, 8});
   Warnings warnings;
-  for (const int rank : {0, 1}) {
-    EXPECT_THAT(of(rank).Take(), ElementsAre(ElementsAre(4, 5, 6, 7), ElementsAre(0, 1, 2, 3, 8)));
-    EXPECT_EQ(of(rank).disorder(), 0);
-  }
+  ExpectTaken(ElementsAre(ElementsAre(4, 5, 6, 7), ElementsAre(0, 1, 2, 3, 8)));
+  for (const int rank : {0, 1}) EXPECT_EQ(of(rank).disorder(), 0);
   EXPECT_THAT(warnings.lines(), Not(HasSubstr("another order")));
 }
 
 TEST(Disorder, IsZeroForEqualAndOneForOppositeOrders) {
-  const std::vector<size_t> none;
-  const std::vector<size_t> one = {5};
-  EXPECT_EQ(Disorder(none, none), 0);
-  EXPECT_EQ(Disorder(one, one), 0);
-  const std::vector<size_t> up = {2, 5, 9};
-  const std::vector<size_t> down = {9, 5, 2};
-  EXPECT_EQ(Disorder(up, up), 0);
-  EXPECT_EQ(Disorder(up, down), 1);
-  EXPECT_EQ(Disorder(down, up), 1);
+  EXPECT_EQ(Disorder(Order(), Order()), 0);
+  EXPECT_EQ(Disorder(Order{5}, Order{5}), 0);
+  EXPECT_EQ(Disorder(kUp, kUp), 0);
+  EXPECT_EQ(Disorder(kUp, kDown), 1);
+  EXPECT_EQ(Disorder(kDown, kUp), 1);
 }
 
 TEST(Disorder, IsTheShareOfPairsThatAreSwapped) {
@@ -300,4 +258,5 @@ TEST(Disorder, IsTheShareOfPairsThatAreSwapped) {
 }
 
 }  // namespace
+}  // namespace testing
 }  // namespace lockstep
