@@ -1,5 +1,7 @@
 #include <cstdint>
+#include <cstdio>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -56,34 +58,45 @@ TEST(RoutesIn, TakesARankForItselfByItsWholeNumber) {
   EXPECT_EQ(RoutesIn("one rank: collectives are copies", Rank(0)), "none");
 }
 
-TEST(FactsText, IsALineForEach) {
-  const Facts facts = {{"cpu", "a quick one"}, {"ranks", "2"}};
-  EXPECT_EQ(FactsText(facts), "# cpu: a quick one\n# ranks: 2\n");
-  EXPECT_EQ(ToJson(facts)["cpu"], "a quick one");
+TEST(Columns, LineUpWithTheirHeading) {
+  const Columns sizes = {{6, "size", "(B)", "/bytes"}, {8, "time", "(us)", "/time_us"}};
+  EXPECT_EQ(HeadingText(sizes), "# size      time\n#  (B)      (us)\n");
+  EXPECT_EQ(RowText(sizes, {{"bytes", 8}, {"time_us", 0.25}}), "     8      0.25\n");
+  const Columns named = {{-8, "step", "", "/name"}, {6, "median", "(ms)", "/time/median", 0}};
+  EXPECT_EQ(HeadingText(named), "# step    median\n#           (ms)\n");
+  EXPECT_EQ(RowText(named, {{"name", "ideal"}, {"time", ToJson({19, 20, 21})}}), "ideal         20\n");
+  EXPECT_EQ(RowText(named, {{"name", "none"}, {"time", nullptr}}), "none           -\n");
 }
 
-TEST(Table, LinesUpWithItsHeading) {
-  const Table table({{6, "size", "(B)"}, {8, "time", "(us)"}});
-  EXPECT_EQ(table.Heading(), "# size      time\n#  (B)      (us)\n");
-  EXPECT_EQ(table.Row({"8", "0.25"}), "     8      0.25\n");
-  const Table named({{-8, "step", ""}, {6, "median", "(ms)"}});
-  EXPECT_EQ(named.Heading(), "# step    median\n#           (ms)\n");
-  EXPECT_EQ(named.Row({"ideal", "20"}), "ideal         20\n");
+TEST(Columns, HaveSevenPlacesAtMost) {
+  const Columns columns = {{0, "", "", "/us", Column::kSevenPlaces}};
+  EXPECT_EQ(RowText(columns, {{"us", 12.25}}), "12.25\n");
+  EXPECT_EQ(RowText(columns, {{"us", 500.0}}), "500.0\n");
+  EXPECT_EQ(RowText(columns, {{"us", 12345.6}}), "12346\n");
+  EXPECT_EQ(RowText({{0, "", "", "/us"}}, {{"us", ToJson({1.4, 1.5, 1.75})}}), "1.40 - 1.75\n");
 }
 
-TEST(MicrosecondsText, HasSevenPlacesAtMost) {
-  EXPECT_EQ(MicrosecondsText(12.25e-6), "12.25");
-  EXPECT_EQ(MicrosecondsText(0.0005), "500.0");
-  EXPECT_EQ(MicrosecondsText(0.0123456), "12346");
-  EXPECT_EQ(SpreadText({1.4, 1.5, 1.75}, 2), "1.40 - 1.75");
-}
-
-TEST(WriteJson, ReplacesWhatIsNotUtf8) {
-  const std::string path = ::testing::TempDir() + "/facts.json";
-  ASSERT_THAT(WriteJson(ToJson(Facts{{"cpu", "\xff"}, {"os", "a \"quoted\" name"}}), path), IsOk());
-  std::ifstream file(path);
-  EXPECT_EQ(nlohmann::json::parse(file)["os"], "a \"quoted\" name");
-  EXPECT_THAT(WriteJson({}, "/no/such/folder/file"), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("/no/such")));
+TEST(Report, PrintsWhatItWritesAndReplacesWhatIsNotUtf8) {
+  const std::string printed = ::testing::TempDir() + "/printed";
+  const std::string written = ::testing::TempDir() + "/written";
+  FILE* const output = std::fopen(printed.c_str(), "w");
+  Report report(output);
+  report.AddFacts({{"cpu", "a quick one"}, {"os", "a \"quoted\" name"}, {"no text", "\xff"}});
+  report.Begin("#\n", {{6, "size", "", "/bytes"}});
+  report.AddRow({{"bytes", 8}});
+  report.AddRow({{"bytes", 16}}, /*printed=*/false);
+  std::fclose(output);
+  std::ifstream text(printed);
+  const std::string lines(std::istreambuf_iterator<char>(text), {});
+  EXPECT_EQ(lines, "# cpu: a quick one\n# os: a \"quoted\" name\n# no text: \xff\n#\n# size\n     8\n");
+  ASSERT_THAT(report.Write(written), IsOk());
+  std::ifstream file(written);
+  const nlohmann::json json = nlohmann::json::parse(file);
+  EXPECT_EQ(json["facts"]["cpu"], "a quick one");
+  EXPECT_EQ(json["facts"]["os"], "a \"quoted\" name");
+  EXPECT_EQ(json["rows"][1]["bytes"], 16);
+  EXPECT_THAT(report.Write("/no/such/folder/file"), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("/no/such")));
+  EXPECT_THAT(Report(nullptr).Write("/no/such/folder/file"), IsOk());
 }
 
 TEST(ParseByteCount, UnitsArePowersOf1024) {

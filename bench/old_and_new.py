@@ -6,7 +6,7 @@ row is printed for each time that the benchmark writes as JSON: the median over 
 geometric mean of OLD's two, with its quartiles; and of OLD's second time divided by its first, which is the noise of the
 machine. A row is marked where NEW is slower than the noise explains: the quartiles of both lie apart.
 
-Understands bench:compare, bench:overlap (--json) and Google Benchmark's programs.
+Understands the programs of bench (--json; the form is in bench/report.h) and Google Benchmark's.
 """
 
 import argparse
@@ -19,31 +19,16 @@ import sys
 import tempfile
 
 
-def times(value, name=()):
-    """The times below `value`, a part of a JSON document, each with what identifies it."""
-    if isinstance(value, dict):
-        label = tuple(str(value[key]) for key in ('transport', 'collective', 'name', 'bytes') if key in value)
-        for key, part in value.items():
-            if isinstance(part, (dict, list)):
-                yield from times(part, name + label)
-            elif isinstance(part, (int, float)) and (key.endswith(('_us', '_ms')) or key == 'real_time') and part > 0:
-                yield name + label + (key,), part
-    elif isinstance(value, list):
-        for number, part in enumerate(value):
-            yield from times(part, name if has_name(part) or number == 0 else name + (f'#{number}',))
-
-
-def has_name(part):
-    return isinstance(part, dict) and any(key in part for key in ('transport', 'name', 'bytes'))
-
-
-def fold_rounds(document):
-    """bench:overlap writes every round of a run: their medians stand for the run."""
-    rounds = document.get('rounds')
-    if isinstance(rounds, list):
-        document['rounds'] = {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
-        document.pop('buckets', None)  # measured once in a run
-    return document
+def times(part, name=()):
+    """The times in a row of a document, each with what identifies it. A spread stands for its median."""
+    name += tuple(str(part[key]) for key in ('transport', 'collective', 'name', 'bytes') if key in part)
+    for key, value in part.items():
+        if key.endswith(('_us', '_ms')) or key == 'real_time':
+            value = value['median'] if isinstance(value, dict) else value
+            if isinstance(value, (int, float)) and value > 0:
+                yield name + (key,), value
+        elif isinstance(value, dict):
+            yield from times(value, name + (key,))
 
 
 def run(program, arguments):
@@ -54,7 +39,9 @@ def run(program, arguments):
         done = subprocess.run([program, *arguments, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         if done.returncode != 0:
             sys.exit(f'{program}: exit status {done.returncode}\n{done.stderr}')
-        return dict(times(fold_rounds(json.loads(output.read_text()))))
+        document = json.loads(output.read_text())
+        rows = document['benchmarks' if google else 'rows']
+        return dict(found for row in rows if 'bucket' not in row for found in times(row))  # a bucket is measured once in a run
 
 
 def quartiles(values):

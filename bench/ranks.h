@@ -37,6 +37,18 @@ absl::StatusOr<std::string> ThisProgram();
 // this process. Complains on stderr about a rank that fails.
 int RunAsRanks(int ranks, char** argv);
 
+// The main function of a benchmark whose options are read from flags and have a number of `ranks`: each of them runs `run`.
+template <typename Options>
+int RunBench(int argc, char** argv, const char* usage, absl::StatusOr<Options> (*read)(),
+             absl::Status (*run)(const Options&)) {
+  ParseFlags(argc, argv, usage);
+  const absl::StatusOr<Options> options = read();
+  if (!options.ok()) return Complain(options.status(), kWrongUsage);
+  if (!IsRank() && options->ranks > 1) return RunAsRanks(options->ranks, argv);
+  const absl::Status status = run(*options);
+  return status.ok() ? 0 : Complain(status);
+}
+
 // As a rank, or alone: the world of `ranks` ranks. INVALID_ARGUMENT where the launcher started another number. `pin` keeps the calling
 // thread on a core of its own among those that it may use, the rank-th, if there are as many. That is done once the world is made: what
 // the ranks may use together decides whether they poll. Threads made before keep what they had.

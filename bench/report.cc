@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <fstream>
 #include <limits>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -78,6 +80,28 @@ std::string Compiler() {
 #endif
 }
 
+std::string CellText(const Column& column, const Json& row) {
+  const Json::json_pointer at(column.at);
+  if (!row.contains(at) || row.at(at).is_null()) return "-";
+  const Json& cell = row.at(at);
+  const auto number = [&column](const Json& value) {
+    const double real = value.get<double>();
+    const int most = real >= 10'000 ? 0 : real >= 100 ? 1 : 2;
+    return absl::StrFormat("%.*f", column.digits == Column::kSevenPlaces ? most : column.digits, real);
+  };
+  if (cell.is_object()) return absl::StrCat(number(cell.at("low")), " - ", number(cell.at("high")));
+  if (cell.is_number_integer()) return absl::StrCat(cell.get<int64_t>());
+  return cell.is_number() ? number(cell) : cell.get<std::string>();
+}
+
+std::string Line(const Columns& columns, absl::FunctionRef<std::string(const Column&)> cell) {
+  std::string text;
+  for (const Column& column : columns) {
+    absl::StrAppendFormat(&text, "%s%*s", &column == &columns.front() ? "" : "  ", column.width, cell(column));
+  }
+  return text + "\n";
+}
+
 }  // namespace
 
 Facts MachineFacts() {
@@ -91,31 +115,17 @@ Facts MachineFacts() {
   };
 }
 
-std::string FactsText(const Facts& facts) {
-  std::string text;
-  for (const auto& fact : facts) absl::StrAppend(&text, "# ", fact.first, ": ", fact.second, "\n");
-  return text;
-}
-
-Json ToJson(const Facts& facts) {
-  Json json = Json::object();
-  for (const auto& fact : facts) json[fact.first] = fact.second;
-  return json;
-}
-
 Json ToJson(const Quartiles& quartiles) {
   return {{"low", quartiles.low}, {"median", quartiles.median}, {"high", quartiles.high}};
 }
 
-std::string Table::Heading() const {
+std::string HeadingText(const Columns& columns) {
   std::string text;
   for (std::string Column::*const part : {&Column::heading, &Column::unit}) {
-    std::vector<std::string> cells;
-    for (const Column& column : columns_) cells.push_back(column.*part);
-    std::string line = Row(cells);
+    std::string line = Line(columns, [part](const Column& column) { return column.*part; });
     if (line.find_first_not_of(" \n") == std::string::npos) continue;  // no units
     // The first cell ends, or begins, with spaces less for the mark in front of it.
-    const int left = -columns_.front().width;
+    const int left = -columns.front().width;
     if (left > 0) line = absl::StrCat("# ", line.substr(0, left - 2), line.substr(left));
     line[0] = '#';
     absl::StrAppend(&text, line);
@@ -123,35 +133,37 @@ std::string Table::Heading() const {
   return text;
 }
 
-std::string Table::Row(const std::vector<std::string>& cells) const {
-  std::string text;
-  for (size_t i = 0; i < columns_.size(); ++i) {
-    absl::StrAppendFormat(&text, "%s%*s", i == 0 ? "" : "  ", columns_[i].width, cells[i]);
+std::string RowText(const Columns& columns, const Json& row) {
+  return Line(columns, [&row](const Column& column) { return CellText(column, row); });
+}
+
+void Report::AddFacts(const Facts& facts) {
+  for (const auto& fact : facts) {
+    json_["facts"][fact.first] = fact.second;
+    Print(absl::StrCat("# ", fact.first, ": ", fact.second, "\n"));
   }
-  return text + "\n";
 }
 
-std::string MicrosecondsText(double seconds) {
-  const double us = seconds * 1e6;
-  if (us >= 10'000) return absl::StrFormat("%.0f", us);
-  return us >= 100 ? absl::StrFormat("%.1f", us) : absl::StrFormat("%.2f", us);
+void Report::Print(const std::string& text) {
+  if (output_ == nullptr) return;
+  std::fputs(text.c_str(), output_);
+  std::fflush(output_);
 }
 
-std::string SpreadText(const Quartiles& quartiles, int digits) {
-  return absl::StrFormat("%.*f - %.*f", digits, quartiles.low, digits, quartiles.high);
+void Report::Begin(const std::string& title, Columns columns) {
+  columns_ = std::move(columns);
+  Print(title + HeadingText(columns_));
 }
 
-void Print(const std::string& text, FILE* output) {
-  std::fputs(text.c_str(), output);
-  std::fflush(output);
+void Report::AddRow(Json row, bool printed) {
+  if (printed) Print(RowText(columns_, row));
+  json_["rows"].push_back(std::move(row));
 }
 
-absl::Status WriteJson(const Json& json, const std::string& path) {
-  const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-  if (path == "-") {
-    Print(text);
-    return absl::OkStatus();
-  }
+absl::Status Report::Write(const std::string& path) const {
+  if (output_ == nullptr || path.empty()) return absl::OkStatus();
+  const std::string text = json_.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  if (path == "-") return std::fputs(text.c_str(), stdout) < 0 ? ErrnoStatus(errno, "write") : absl::OkStatus();
   const char* const folder = getenv("BUILD_WORKING_DIRECTORY");
   const bool as_it_is = absl::StartsWith(path, "/") || folder == nullptr;
   const std::string file = as_it_is ? path : absl::StrCat(folder, "/", path);

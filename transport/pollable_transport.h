@@ -9,11 +9,8 @@
 
 #include <poll.h>
 
-#include <functional>
-#include <memory>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "transport/transport.h"
 
 namespace lockstep {
@@ -35,10 +32,6 @@ class PollableTransport : public Transport {
   // Whether Close would have something to flush. Synchronised as Progress().
   virtual bool sends_pending() const = 0;
 };
-
-// Wraps a transport in another.
-using TransportDecorator =
-    std::function<absl::StatusOr<std::unique_ptr<Transport>>(std::unique_ptr<PollableTransport>)>;
 
 }  // namespace lockstep
 

@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "base/check.h"
 #include "base/deadline.h"
 #include "base/status.h"
@@ -22,7 +24,76 @@ constexpr size_t kPageBytes = 4096;
 // In no input and no result: none is negative, and none is as large.
 constexpr unsigned char kWrongByte = 0xFB;
 
+std::vector<Operation> AllOperations() {
+  std::vector<Operation> all;
+  for (const bool unequal : {false, true}) {
+    for (int i = 0; i < kCollectiveCount; ++i) {
+      Operation operation;
+      operation.collective = static_cast<Collective>(i);
+      operation.unequal = unequal;
+      if (!unequal || operation.has_blocks()) all.push_back(operation);
+    }
+  }
+  all.emplace_back().messages = true;
+  return all;
+}
+
 }  // namespace
+
+std::string Name(const Operation& operation) {
+  if (operation.messages) return "send_receive";
+  return absl::StrCat(Name(operation.collective), operation.unequal ? "_v" : "");
+}
+
+absl::StatusOr<std::vector<Operation>> ParseOperations(absl::string_view text) {
+  const std::vector<Operation> all = AllOperations();
+  if (text == "all") return all;
+  std::vector<Operation> chosen;
+  for (const absl::string_view name : absl::StrSplit(text, ',')) {
+    const size_t before = chosen.size();
+    for (const Operation& operation : all) {
+      if (Name(operation) == name) chosen.push_back(operation);
+    }
+    if (chosen.size() == before) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "no collective '", name, "'; known are all, ",
+          absl::StrJoin(all, ", ", [](std::string* out, const Operation& some) { out->append(Name(some)); })));
+    }
+  }
+  return chosen;
+}
+
+std::vector<int64_t> BlockCounts(int64_t count, int ranks, bool unequal) {
+  std::vector<int64_t> counts(ranks);
+  const int64_t parts = unequal ? int64_t{ranks} * (ranks + 1) / 2 : ranks;
+  for (int rank = 0; rank < ranks; ++rank) counts[rank] = count / parts * (unequal ? rank + 1 : 1);
+  counts.back() += count - std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  return counts;
+}
+
+double AlgorithmBandwidth(int64_t bytes, double seconds) {
+  return seconds > 0 ? static_cast<double>(bytes) / seconds / 1e9 : 0;
+}
+
+double BusFactor(const Operation& operation, int ranks) {
+  const double others = static_cast<double>(ranks - 1) / ranks;
+  if (operation.messages) return 1;
+  switch (operation.collective) {
+    case Collective::kAllReduce:
+      return 2 * others;
+    case Collective::kAllGather:
+    case Collective::kReduceScatter:
+    case Collective::kGather:
+    case Collective::kScatter:
+    case Collective::kAllToAll:
+      return others;
+    case Collective::kBroadcast:
+    case Collective::kReduce:
+    case Collective::kBarrier:
+      break;
+  }
+  return 1;
+}
 
 void Memory::Free::operator()(char* memory) const { free(memory); }
 
@@ -116,39 +187,25 @@ Case::Part Case::OwnBlock() const {
   return {std::accumulate(counts_.begin(), counts_.begin() + rank, int64_t{0}), static_cast<size_t>(counts_[rank])};
 }
 
-Case::Part Case::InputPart() const {
+Case::Part Case::PartOf(Buffer buffer) const {
+  const bool input = buffer == Buffer::kInput;
   const Part whole = {0, size_.count};
+  const Part at_root = {0, communicator_->rank() == kind_.root ? size_.count : 0};
   if (kind_.operation.messages) return whole;
   switch (kind_.operation.collective) {
     case Collective::kBroadcast:
-    case Collective::kScatter:
-      return {0, communicator_->rank() == kind_.root ? size_.count : 0};
-    case Collective::kAllGather:
-    case Collective::kGather:
-      return OwnBlock();
-    case Collective::kAllReduce:
+      return input ? at_root : whole;
     case Collective::kReduce:
-    case Collective::kReduceScatter:
-    case Collective::kAllToAll:
-    case Collective::kBarrier:
-      break;
-  }
-  return whole;
-}
-
-Case::Part Case::OutputPart() const {
-  const Part whole = {0, size_.count};
-  if (kind_.operation.messages) return whole;
-  switch (kind_.operation.collective) {
-    case Collective::kReduce:
-    case Collective::kGather:
-      return {0, communicator_->rank() == kind_.root ? size_.count : 0};
-    case Collective::kReduceScatter:
-    case Collective::kScatter:
-      return OwnBlock();
-    case Collective::kAllReduce:
-    case Collective::kBroadcast:
+      return input ? whole : at_root;
     case Collective::kAllGather:
+      return input ? OwnBlock() : whole;
+    case Collective::kReduceScatter:
+      return input ? whole : OwnBlock();
+    case Collective::kGather:
+      return input ? OwnBlock() : at_root;
+    case Collective::kScatter:
+      return input ? at_root : OwnBlock();
+    case Collective::kAllReduce:
     case Collective::kAllToAll:
     case Collective::kBarrier:
       break;
@@ -157,8 +214,8 @@ Case::Part Case::OutputPart() const {
 }
 
 void Case::Fill() {
-  const Part input = InputPart();
-  const Part output = OutputPart();
+  const Part input = PartOf(Buffer::kInput);
+  const Part output = PartOf(Buffer::kOutput);
   for (const Place& place : places_) {
     std::memset(place.output, kWrongByte, output.count * SizeOf(kind_.dtype));
     pattern_->FillInput(communicator_->rank(), input.begin, place.input, input.count);
@@ -256,7 +313,7 @@ Rank Case::PreviousRank() const {
 
 uint64_t Case::CountWrong() const {
   const Place& place = places_[0];
-  const Part input = InputPart();
+  const Part input = PartOf(Buffer::kInput);
   uint64_t wrong = 0;
   if (!kind_.in_place) {
     wrong += pattern_->CountWrongInput(communicator_->rank(), input.begin, place.input, input.count);
@@ -266,7 +323,7 @@ uint64_t Case::CountWrong() const {
 
 uint64_t Case::CountWrongOutput() const {
   const char* const data = places_[0].output;
-  const Part output = OutputPart();
+  const Part output = PartOf(Buffer::kOutput);
   if (kind_.operation.messages) return pattern_->CountWrongInput(PreviousRank(), 0, data, output.count);
   const size_t element_bytes = SizeOf(kind_.dtype);
   uint64_t wrong = 0;

@@ -1,4 +1,5 @@
-// Case: one operation of one size on one rank, with the memory that it works on, ready to be run, checked and measured.
+// Case: one operation of one size on one rank, with the memory that it works on, ready to be run, checked and measured. And what an
+// operation's bandwidth is, as nccl-tests defines it (its doc/PERFORMANCE.md), so that tables can be laid side by side.
 
 #ifndef BENCH_COLLECTIVES_CASE_H_
 #define BENCH_COLLECTIVES_CASE_H_
@@ -6,23 +7,54 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "base/rank.h"
 #include "base/types/dtype.h"
 #include "base/types/reduce_op.h"
-#include "bench/collectives/operation.h"
 #include "bench/collectives/pattern.h"
 #include "bench/measure.h"
 #include "bench/ranks.h"
 #include "comm/communicator.h"
+#include "comm/schedule/schedule.h"
 #include "comm/symmetric_buffer.h"
 #include "comm/work.h"
 
 namespace lockstep {
 namespace bench {
+
+// What a table is about: a collective, one of its forms with blocks of their own sizes, or messages.
+struct Operation {
+  Collective collective = Collective::kAllReduce;
+  bool unequal = false;   // the v-form, of those that have a block for each rank
+  bool messages = false;  // no collective: every rank sends its vector to the next one, and receives the previous one's
+
+  bool is(Collective some) const { return !messages && collective == some; }
+  bool has_data() const { return !is(Collective::kBarrier); }
+  bool has_blocks() const { return !messages && IsByRank(collective); }
+  bool has_root() const { return !messages && HasRoot(collective); }
+  bool reduces() const { return !messages && HasReduction(collective); }
+};
+
+// "all_gather", "all_gather_v", "send_receive".
+std::string Name(const Operation& operation);
+
+// "all", or names with commas between. INVALID_ARGUMENT lists the known ones.
+absl::StatusOr<std::vector<Operation>> ParseOperations(absl::string_view text);
+
+// Of `count` elements, the blocks of `ranks`: equal, or growing from rank to rank as far as there are elements for it.
+std::vector<int64_t> BlockCounts(int64_t count, int ranks, bool unequal);
+
+// The algorithm's bandwidth is size / time, of the whole vector: for all-gather what it makes, for reduce-scatter what it starts from. In
+// GB/s, with GB = 10^9 bytes; 0 for no time. Times the bus factor it is the bus bandwidth: by what an optimal algorithm moves through
+// each rank's link per byte, which makes it comparable with the hardware's rate whatever the number of ranks. Of unequal blocks as of
+// equal ones.
+double AlgorithmBandwidth(int64_t bytes, double seconds);
+double BusFactor(const Operation& operation, int ranks);
 
 // Vectors for a benchmark to work on, one size for all rows, touched before anything is timed.
 class Memory {
@@ -99,8 +131,8 @@ class Case {
     size_t count = 0;
   };
   Part OwnBlock() const;
-  Part InputPart() const;
-  Part OutputPart() const;
+  enum class Buffer { kInput, kOutput };
+  Part PartOf(Buffer buffer) const;
   // Elements that go from one rank to another in an all-to-all: each row and each column has every count once.
   int64_t PairCount(int source, int target) const { return counts_[(source + target) % counts_.size()]; }
   uint64_t CountWrongOutput() const;

@@ -21,8 +21,6 @@
 #include "base/types/dtype.h"
 #include "base/types/reduce_op.h"
 #include "bench/collectives/case.h"
-#include "bench/collectives/limits_comparison.h"
-#include "bench/collectives/operation.h"
 #include "bench/collectives/pattern.h"
 #include "bench/measure.h"
 #include "bench/ranks.h"
@@ -32,14 +30,12 @@
 
 ABSL_FLAG(int, nproc, 2, "ranks to start");
 ABSL_FLAG(std::string, collective, "all",
-          "all, or some with commas between: all_reduce, broadcast, reduce, "
-          "all_gather, reduce_scatter, barrier, gather, "
-          "scatter, all_to_all; with unequal blocks all_gather_v, reduce_scatter_v, "
-          "gather_v, scatter_v, all_to_all_v; and "
-          "send_receive, from each rank to the next; all but that with --prepared");
-ABSL_FLAG(std::string, begin, "8",
-          "smallest size in bytes, of the whole vector; K, M and G are powers "
-          "of 1024");
+          "all, or some with commas between: all_reduce, broadcast, reduce, all_gather, reduce_scatter, barrier, "
+          "gather, scatter, "
+          "all_to_all; with unequal blocks all_gather_v, reduce_scatter_v, gather_v, scatter_v, all_to_all_v; and "
+          "send_receive, from each "
+          "rank to the next; all but that with --prepared");
+ABSL_FLAG(std::string, begin, "8", "smallest size in bytes, of the whole vector; K, M and G are powers of 1024");
 ABSL_FLAG(std::string, end, "64M", "largest size");
 ABSL_FLAG(int64_t, factor, 4, "from one size to the next");
 ABSL_FLAG(int64_t, iterations, 0, "calls in a round; 0: as many as fit in --round_ms");
@@ -51,31 +47,14 @@ ABSL_FLAG(std::string, op, "sum", "reduction");
 ABSL_FLAG(int, root, 0, "of broadcast, reduce, gather and scatter");
 ABSL_FLAG(bool, symmetric, false, "vectors lie in memory of the communicator's allocator");
 ABSL_FLAG(std::string, algorithm, "",
-          "for every collective that it carries out, or "
-          "collective:algorithm;...; empty: chosen by size");
-ABSL_FLAG(bool, async, false,
-          "start calls and wait for them, several in flight, instead of "
-          "blocking calls");
-ABSL_FLAG(bool, group, false,
-          "launch --in_flight calls together as a group and wait for it, again "
-          "and again");
-ABSL_FLAG(bool, prepared, false,
-          "set collectives up once and start them again and again, blocking or "
-          "with --async");
+          "for every collective that it carries out, or collective:algorithm;...; empty: chosen by size");
+ABSL_FLAG(bool, async, false, "start calls and wait for them, several in flight, instead of blocking calls");
+ABSL_FLAG(bool, group, false, "launch --in_flight calls together as a group and wait for it, again and again");
+ABSL_FLAG(bool, prepared, false, "set collectives up once and start them again and again, blocking or with --async");
 ABSL_FLAG(int, in_flight, 4, "how many, with --async or --group");
 ABSL_FLAG(bool, pin, true, "keep each rank on a core of its own, where there are as many");
 ABSL_FLAG(std::string, transport, "", "auto, tcp, shm or ofi; empty: as LOCKSTEP_TRANSPORT says");
-ABSL_FLAG(bool, limits, false,
-          "also print all_reduce beside bare sockets, or with --transport=ofi "
-          "beside the bare provider; two ranks");
-ABSL_FLAG(std::string, limits_congestion, "reno",
-          "congestion control of the bare sockets; reno is what Lockstep uses "
-          "on one host, empty: the system's default");
-ABSL_FLAG(std::string, limits_host, "127.0.0.1", "where the bare sockets connect: rank 0's IPv4 address");
-ABSL_FLAG(int, limits_rounds, 15, "rounds of that comparison");
-ABSL_FLAG(std::string, json, "",
-          "also write the results to this file; -: to stdout, and the tables "
-          "to stderr");
+ABSL_FLAG(std::string, json, "", "also write the results to this file; -: to stdout, and the tables to stderr");
 
 namespace lockstep {
 namespace bench {
@@ -87,8 +66,6 @@ struct Options {
   std::vector<int64_t> sizes;
   CaseKind kind;  // what all rows have in common
   MeasureOptions measure;
-  bool limits = false;
-  LimitsOptions limits_options;
 };
 
 absl::StatusOr<Options> OptionsFromFlags() {
@@ -125,104 +102,77 @@ absl::StatusOr<Options> OptionsFromFlags() {
   options.measure.round_time = std::chrono::milliseconds(absl::GetFlag(FLAGS_round_ms));
   options.measure.warmup = absl::GetFlag(FLAGS_warmup);
   options.measure.rounds = absl::GetFlag(FLAGS_rounds);
-  options.limits = absl::GetFlag(FLAGS_limits);
-  options.limits_options.rounds = absl::GetFlag(FLAGS_limits_rounds);
-  options.limits_options.sizes = DefaultLimitSizes();
-  options.limits_options.link.congestion_control = absl::GetFlag(FLAGS_limits_congestion);
-  options.limits_options.link.host = absl::GetFlag(FLAGS_limits_host);
-  options.limits_options.link.fabric = absl::GetFlag(FLAGS_transport) == "ofi";
-  if (options.limits && options.ranks != 2) {
-    return invalid(absl::StrCat("limits are between two ranks, not ", options.ranks));
-  }
-  if (options.measure.rounds < 1 || options.limits_options.rounds < 1) return invalid("there must be a round at least");
+  if (options.measure.rounds < 1) return invalid("there must be a round at least");
   if (options.measure.iterations < 0 || options.measure.warmup < 0) return invalid("calls are counted from 0");
   LOCKSTEP_RETURN_IF_ERROR(ParseAlgorithmOverrides(absl::GetFlag(FLAGS_algorithm)).status());
   LOCKSTEP_RETURN_IF_ERROR(Pattern::Create(kind.dtype, kind.op, options.ranks).status());
   return options;
 }
 
-const Table& NcclTestsTable() {
-  static const Table* const table = [] {
-    std::vector<Table::Column> columns = {
-        {12, "size", "(B)"}, {12, "count", "(elements)"}, {8, "type", ""}, {9, "redop", ""}, {4, "root", ""}};
-    for (int i = 0; i < 2; ++i) {
-      columns.insert(columns.end(),
-                     {{8, "time", "(us)"}, {6, "algbw", "(GB/s)"}, {6, "busbw", "(GB/s)"}, {6, "#wrong", ""}});
-    }
-    return new Table(columns);
-  }();
-  return *table;
+Columns NcclTestsColumns() {
+  Columns columns = {{12, "size", "(B)", "/bytes"},
+                     {12, "count", "(elements)", "/count"},
+                     {8, "type", "", "/dtype"},
+                     {9, "redop", "", "/op"},
+                     {4, "root", "", "/root"}};
+  for (const std::string place : {"/out_of_place", "/in_place"}) {
+    columns.insert(columns.end(), {{8, "time", "(us)", place + "/time_us", Column::kSevenPlaces},
+                                   {6, "algbw", "(GB/s)", place + "/algbw_gbps"},
+                                   {6, "busbw", "(GB/s)", place + "/busbw_gbps"},
+                                   {6, "#wrong", "", place + "/wrong"}});
+  }
+  return columns;
 }
 
-// One rank's part in the program. The report, on rank 0, is
-//   {"facts": {"cpu": ..., ...}, "ranks": 2,
-//    "rows": [{"collective": "all_reduce", "size_bytes": 8, "count": 2, "dtype": "f32", "op": "sum", "root": -1,
-//              "out_of_place": {"time_us": 9.1, "algbw_gbps": 0.001, "busbw_gbps": 0.001, "wrong": 0, "iterations": 1000},
-//              "in_place": {...}}],    null for a barrier and messages
-//    "limits": [...]}                  of CompareWithLimits
+// One rank's part in the program. A row of the report is
+//   {"collective": "all_reduce", "bytes": 8, "count": 2, "dtype": "f32", "op": "sum", "root": -1,
+//    "out_of_place": {"time_us": 9.1, "algbw_gbps": 0.001, "busbw_gbps": 0.001, "wrong": 0, "iterations": 1000},
+//    "in_place": {...}}    null for a barrier and messages
 // `count` is nccl-tests' column.
 class RankProgram {
  public:
   RankProgram(const Options& options, Communicator* communicator)
-      : options_(options), group_(communicator), tables_(absl::GetFlag(FLAGS_json) == "-" ? stderr : stdout) {
-    report_ = {{"facts", Json::object()}, {"ranks", group_.size()}, {"rows", Json::array()}, {"limits", Json::array()}};
-  }
+      : options_(options),
+        group_(communicator),
+        report_(!group_.leads()                    ? nullptr
+                : absl::GetFlag(FLAGS_json) == "-" ? stderr
+                                                   : stdout) {}
 
   absl::Status Run() {
-    if (group_.leads()) Describe();
-    const auto largest = [](const std::vector<int64_t>& sizes) {
-      return *std::max_element(sizes.begin(), sizes.end());
-    };
-    const auto bytes = static_cast<size_t>(
-        std::max(largest(options_.sizes), options_.limits ? largest(options_.limits_options.sizes) : 0));
-    const int vectors = std::max(Case::VectorsFor(options_.kind), options_.limits ? 2 : 0);
+    Describe();
+    const auto bytes = static_cast<size_t>(options_.sizes.back());
+    const int vectors = Case::VectorsFor(options_.kind);
     LOCKSTEP_ASSIGN_OR_RETURN(Memory memory, absl::GetFlag(FLAGS_symmetric)
                                                  ? Memory::Allocate(group_.communicator(), vectors, bytes)
                                                  : Memory::Create(vectors, bytes));
     LOCKSTEP_ASSIGN_OR_RETURN(const Pattern pattern,
                               Pattern::Create(options_.kind.dtype, options_.kind.op, group_.size()));
     for (const Operation& operation : options_.operations) {
-      Show(absl::StrFormat("#\n# %s\n# %64s  %32s\n%s", Name(operation), "out-of-place", "in-place",
-                           NcclTestsTable().Heading()));
+      report_.Begin(absl::StrFormat("#\n# %s\n# %64s  %32s\n", Name(operation), "out-of-place", "in-place"),
+                    NcclTestsColumns());
       LOCKSTEP_RETURN_IF_ERROR(RunOperation(operation, pattern, &memory));
     }
-    Show(absl::StrFormat("#\n# wrong elements: %d %s\n# average bus bandwidth: %.3f GB/s\n", wrong_,
-                         wrong_ == 0 ? "OK" : "FAILED", measured_ == 0 ? 0 : bandwidths_ / measured_));
-    if (options_.limits) {
-      LOCKSTEP_ASSIGN_OR_RETURN(report_["limits"],
-                                CompareWithLimits(group_, options_.limits_options, tables_, &memory));
-    }
-    const std::string path = absl::GetFlag(FLAGS_json);
-    if (group_.leads() && !path.empty()) LOCKSTEP_RETURN_IF_ERROR(WriteJson(report_, path));
+    report_.Print(absl::StrFormat("#\n# wrong elements: %d %s\n# average bus bandwidth: %.3f GB/s\n", wrong_,
+                                  wrong_ == 0 ? "OK" : "FAILED", measured_ == 0 ? 0 : bandwidths_ / measured_));
+    LOCKSTEP_RETURN_IF_ERROR(report_.Write(absl::GetFlag(FLAGS_json)));
     return wrong_ == 0 ? absl::OkStatus() : absl::DataLossError(absl::StrCat(wrong_, " elements are wrong"));
   }
 
  private:
   void Describe() {
     const MeasureOptions& measure = options_.measure;
-    const LimitsOptions& limits = options_.limits_options;
-    Facts facts = MachineFacts();
-    facts.emplace_back(
-        "ranks", absl::StrCat(group_.size(),
-                              absl::GetFlag(FLAGS_pin) ? ", each on a core of its own where there are as many" : "",
-                              ", ", Calls()));
-    facts.emplace_back("transport", group_.Routes());
-    facts.emplace_back("memory", absl::GetFlag(FLAGS_symmetric) ? "of the communicator's allocator" : "ordinary");
     const std::string algorithm = absl::GetFlag(FLAGS_algorithm);
-    facts.emplace_back("algorithm", algorithm.empty() ? "chosen by size" : algorithm);
-    facts.emplace_back("time", absl::StrCat("of the slowest rank for one of ",
+    const char* const pinned = absl::GetFlag(FLAGS_pin) ? ", each on a core of its own where there are as many" : "";
+    report_.AddFacts(MachineFacts());
+    report_.AddFacts({{"ranks", absl::StrCat(group_.size(), pinned, ", ", Calls())},
+                      {"transport", group_.Routes()},
+                      {"memory", absl::GetFlag(FLAGS_symmetric) ? "of the communicator's allocator" : "ordinary"},
+                      {"algorithm", algorithm.empty() ? "chosen by size" : algorithm},
+                      {"time", absl::StrCat("of the slowest rank for one of ",
                                             measure.iterations > 0
                                                 ? absl::StrCat(measure.iterations)
                                                 : absl::StrCat("as many as fit in ", measure.round_time.count(), " ms"),
-                                            " calls back to back, median of ", measure.rounds, " rounds"));
-    if (options_.limits && !limits.link.fabric) {
-      const std::string& control = limits.link.congestion_control;
-      facts.emplace_back("bare sockets",
-                         absl::StrCat("congestion control ", control.empty() ? "as the system's" : control, ", ",
-                                      limits.rounds, " rounds in turn"));
-    }
-    report_["facts"] = ToJson(facts);
-    Show(FactsText(facts));
+                                            " calls back to back, median of ", measure.rounds, " rounds")}});
   }
 
   std::string Calls() const {
@@ -242,30 +192,23 @@ class RankProgram {
       if (size.bytes == last_bytes) continue;
       last_bytes = size.bytes;
       Json row = {{"collective", Name(operation)},
-                  {"size_bytes", size.bytes},
+                  {"bytes", size.bytes},
                   {"count", size.own_count},
                   {"dtype", operation.has_data() ? Name(kind.dtype) : "none"},
                   {"op", operation.reduces() ? Name(kind.op) : "none"},
                   {"root", operation.has_root() ? kind.root.value() : -1}};
-      std::vector<std::string> cells = {absl::StrCat(size.bytes), absl::StrCat(size.own_count), row["dtype"], row["op"],
-                                        absl::StrCat(row["root"].get<int>())};
       for (const bool in_place : {false, true}) {
         Json& result = row[in_place ? "in_place" : "out_of_place"] = Json();
-        if (in_place && (!operation.has_data() || operation.messages)) {
-          cells.insert(cells.end(), 4, "-");
-          continue;
-        }
+        if (in_place && (!operation.has_data() || operation.messages)) continue;
         kind.in_place = in_place;
-        LOCKSTEP_ASSIGN_OR_RETURN(result, MeasureCase(kind, size, pattern, memory, &cells));
+        LOCKSTEP_ASSIGN_OR_RETURN(result, MeasureCase(kind, size, pattern, memory));
       }
-      report_["rows"].push_back(std::move(row));
-      Show(NcclTestsTable().Row(cells));
+      report_.AddRow(std::move(row));
     }
     return absl::OkStatus();
   }
 
-  absl::StatusOr<Json> MeasureCase(const CaseKind& kind, const CaseSize& size, const Pattern& pattern, Memory* memory,
-                                   std::vector<std::string>* cells) {
+  absl::StatusOr<Json> MeasureCase(const CaseKind& kind, const CaseSize& size, const Pattern& pattern, Memory* memory) {
     Case measured(kind, size, group_.communicator(), &pattern, memory);
     LOCKSTEP_ASSIGN_OR_RETURN(const Measurement found, Measure(group_, options_.measure, &measured));
     const double algbw = AlgorithmBandwidth(size.bytes, found.seconds);
@@ -275,8 +218,6 @@ class RankProgram {
       bandwidths_ += busbw;
       ++measured_;
     }
-    cells->insert(cells->end(), {MicrosecondsText(found.seconds), absl::StrFormat("%.2f", algbw),
-                                 absl::StrFormat("%.2f", busbw), absl::StrCat(found.wrong)});
     return Json{{"time_us", found.seconds * 1e6},
                 {"algbw_gbps", algbw},
                 {"busbw_gbps", busbw},
@@ -284,14 +225,9 @@ class RankProgram {
                 {"iterations", found.iterations}};
   }
 
-  void Show(const std::string& text) {
-    if (group_.leads()) Print(text, tables_);
-  }
-
   const Options& options_;
   const ProcessGroup group_;
-  FILE* const tables_;
-  Json report_;
+  Report report_;
   uint64_t wrong_ = 0;
   // Of all rows with bytes, in and out of place.
   double bandwidths_ = 0;
@@ -307,22 +243,14 @@ absl::Status RunRank(const Options& options) {
   return RankProgram(options, world->communicator()).Run();
 }
 
-int Main(int argc, char** argv) {
-  ParseFlags(argc, argv,
-             "times collectives and messages between ranks that it starts on "
-             "this machine, or that a launcher has "
-             "started anywhere, over what LOCKSTEP_TRANSPORT says; checks "
-             "every result, and prints the columns of "
-             "nccl-tests");
-  const absl::StatusOr<Options> options = OptionsFromFlags();
-  if (!options.ok()) return Complain(options.status(), kWrongUsage);
-  if (!IsRank() && options->ranks > 1) return RunAsRanks(options->ranks, argv);
-  const absl::Status status = RunRank(*options);
-  return status.ok() ? 0 : Complain(status);
-}
-
 }  // namespace
 }  // namespace bench
 }  // namespace lockstep
 
-int main(int argc, char** argv) { return lockstep::bench::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return lockstep::bench::RunBench(argc, argv,
+                                   "times collectives and messages between ranks that it starts on this machine, or "
+                                   "that a launcher has started anywhere, over what "
+                                   "LOCKSTEP_TRANSPORT says; checks every result, and prints the columns of nccl-tests",
+                                   &lockstep::bench::OptionsFromFlags, &lockstep::bench::RunRank);
+}

@@ -9,7 +9,6 @@
 #include "absl/strings/string_view.h"
 #include "base/status_matchers.h"
 #include "bench/collectives/case.h"
-#include "bench/collectives/operation.h"
 #include "bench/collectives/pattern.h"
 #include "comm/host/self_communicator.h"
 #include "gmock/gmock.h"

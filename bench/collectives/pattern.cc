@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <complex>
 #include <cstring>
+#include <limits>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -86,25 +87,6 @@ int64_t Combine(ReduceOp op, int64_t a, int64_t b) {
   return 0;
 }
 
-// bool's sum is or, its product and, its minimum and maximum likewise.
-int64_t CombineBool(ReduceOp op, int64_t a, int64_t b) {
-  switch (op) {
-    case ReduceOp::kProd:
-    case ReduceOp::kMin:
-    case ReduceOp::kAnd:
-      return a & b;
-    case ReduceOp::kXor:
-      return a ^ b;
-    case ReduceOp::kSum:
-    case ReduceOp::kAvg:
-    case ReduceOp::kPremulSum:
-    case ReduceOp::kMax:
-    case ReduceOp::kOr:
-      break;
-  }
-  return a | b;
-}
-
 template <typename T>
 void Store(T value, void* target) {
   std::memcpy(target, &value, sizeof(value));
@@ -149,8 +131,9 @@ absl::StatusOr<Pattern> Pattern::Create(DType dtype, ReduceOp op, int ranks) {
     if (rank == 0) {
       result = values;
     } else {
-      const auto combine = dtype == DType::kBool ? &CombineBool : &Combine;
-      for (int64_t i = 0; i < kPeriod; ++i) result[i] = combine(op, result[i], values[i]);
+      // bool's sum is or: more than 1 is 1.
+      const int64_t most = dtype == DType::kBool ? 1 : std::numeric_limits<int64_t>::max();
+      for (int64_t i = 0; i < kPeriod; ++i) result[i] = std::min(most, Combine(op, result[i], values[i]));
     }
     // The average multiplies its inputs by 1 / ranks, which leaves the summands meant here.
     if (scaled) {

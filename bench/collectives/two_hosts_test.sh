@@ -3,6 +3,7 @@
 set -euo pipefail
 emulated_hosts=$1
 collectives=$2
+limits=$3
 output=$TEST_TMPDIR/output
 
 fail() {
@@ -51,8 +52,8 @@ grep -q '^# transport: shm, tcp 10.77.0.2:' "$output" || fail "not shared memory
 expect_each_byte_once
 
 # Beside bare sockets on the same link.
-"$emulated_hosts" --rate 10gbit -- "$collectives" --collective=all_reduce --begin=8 --end=8 --iterations=1 --rounds=1 \
-  --nopin --limits --limits_host=10.77.0.1 --limits_rounds=1 --round_ms=1 >"$output" 2>&1 || fail "no comparison with bare sockets"
+"$emulated_hosts" --rate 10gbit -- "$limits" --host=10.77.0.1 --congestion= --rounds=1 --round_ms=1 >"$output" 2>&1 ||
+  fail "no comparison with bare sockets"
 grep -q '^ *26214400 .*[0-9]' "$output" || fail "no row of 25 MiB beside bare sockets"
 
 "$emulated_hosts" --hosts 3 --ranks-per-host 2 -- sh -c 'test $LOCKSTEP_WORLD_SIZE = 6 && exit $LOCKSTEP_RANK' \

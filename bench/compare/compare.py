@@ -193,15 +193,6 @@ def parse_options(words):
     return options
 
 
-def find_runner():
-    """What was built: beside the program as Bazel lays it out, or where a test is started."""
-    for folder in (pathlib.Path(f'{os.path.abspath(sys.argv[0])}.runfiles/lockstep'), pathlib.Path.cwd()):
-        runner = folder / 'bench/compare/runner'
-        if os.access(runner, os.X_OK):
-            return str(runner)
-    return sys.exit(f'compare: no runner in {os.path.abspath(sys.argv[0])}.runfiles nor in {runner.parent}: start it by bazel run')
-
-
 def find_peers(options, folder, facts, missing):
     """Those that are there; the others are told about in `missing`."""
     found = []
@@ -227,7 +218,7 @@ def write(path, text):
 
 def compare(options, scratch, interrupted):
     """Whether Lockstep went through, and nothing interrupted it."""
-    runner = find_runner()
+    runner = runners.find_program('bench/compare/runner')
     facts = dict(line.split(': ', 1) for line in implementations.output_of([runner, 'facts']).splitlines())
     missing = []
     peers = find_peers(options, scratch, facts, missing)
@@ -271,7 +262,6 @@ def main():
         signal.signal(number, signal.SIG_DFL)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupt)
-    runners.become_subreaper()
     with tempfile.TemporaryDirectory(prefix='compare-') as scratch:
         try:
             return 0 if compare(options, scratch, lambda: bool(signals)) else 1

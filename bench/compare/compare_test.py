@@ -95,15 +95,16 @@ class Json(unittest.TestCase):
     def test_has_every_round_and_the_ratios(self):
         document = json.loads(json.dumps(report.to_json({'cpu': 'fast'}, ['gloo is not installed'], [three_rounds()])))
         self.assertEqual((document['facts'], document['missing']), ({'cpu': 'fast'}, ['gloo is not installed']))
-        comparison = document['comparisons'][0]
-        self.assertEqual((comparison['transport'], comparison['ranks']), ('shm', 2))
-        ours, limit, _, dropped = comparison['implementations']
-        self.assertEqual((ours['kind'], ours['dropped'], ours['sizes'][0]['lockstep_ratio']), ('lockstep', None, {}))
-        self.assertEqual((dropped['dropped'], len(dropped['sizes'])), ('at 1M: it died', 1))
-        size = limit['sizes'][1]
-        self.assertEqual((size['bytes'], size['calls'], size['median_us'], len(size['rounds_us'])), (MEGA, 1, 10000, 3))
-        self.assertAlmostEqual(size['lockstep_ratio']['lockstep']['median'], 2)
-        self.assertAlmostEqual(size['busbw_gbps'], MEGA / 0.01 / 1e9)
+        ours, limit, _, dropped = document['implementations']
+        self.assertEqual((ours['transport'], ours['kind'], ours['dropped']), ('shm', 'lockstep', None))
+        self.assertEqual(dropped['dropped'], 'at 1M: it died')
+        self.assertEqual([row['bytes'] for row in document['rows'] if row['name'] == dropped['name']], [8])
+        self.assertEqual((document['rows'][0]['ranks'], document['rows'][0]['lockstep_ratio']), (2, {}))
+        row, = (row for row in document['rows'] if row['name'] == limit['name'] and row['bytes'] == MEGA)
+        self.assertEqual((row['transport'], row['calls'], len(row['rounds_us'])), ('shm', 1, 3))
+        self.assertAlmostEqual(row['time_us']['median'], 10000)
+        self.assertAlmostEqual(row['lockstep_ratio']['lockstep']['median'], 2)
+        self.assertAlmostEqual(row['busbw_gbps'], MEGA / 0.01 / 1e9)
 
 
 class Plot(unittest.TestCase):
@@ -234,7 +235,7 @@ class Settings(unittest.TestCase):
         self.assertIn('--oversubscribe --bind-to none -n 4 --mca pml ob1 --mca btl self,tcp --mca btl_tcp_if_include lo /runner',
                       ' '.join(tcp.command))
         self.assertEqual('--allow-run-as-root' in tcp.command, os.geteuid() == 0)
-        self.assertFalse(tcp.process_per_rank)
+        self.assertTrue(tcp.starts_ranks)
         copy, cma = self.peers('openmpi', 'shm')
         self.assertIn('--mca btl self,vader --mca btl_vader_single_copy_mechanism none', ' '.join(copy.command))
         self.assertIn('--mca btl_vader_single_copy_mechanism cma', ' '.join(cma.command))

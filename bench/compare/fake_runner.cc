@@ -1,16 +1,13 @@
-// A rank of an implementation that misbehaves on purpose. Usage: fake_runner FOLDER BYTES_MAX RANK SIZE [HOW]. Rank 1
-// does what HOW says, the others behave:
+// A rank of an implementation that misbehaves on purpose. Usage: fake_runner FOLDER BYTES_MAX HOW. Rank 1 does what HOW
+// says, the others behave:
 //   good, wrong (sums that are off by one), fails (reports an error), dies, hangs, refuses (before it says hello),
 //   silent (never says hello), deaf (hangs, and ignores SIGTERM), forks (a child that hangs, and behaves)
-// Where RANK is "-" it forks all ranks, each into a process group of its own, as MPI's launchers do.
 
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <string>
 
 #include "bench/compare/runner.h"
@@ -56,13 +53,13 @@ int AllReduce(void* context, float* data, size_t count) {
   return 0;
 }
 
-int RunRank(char** argv, int rank, const std::string& how) {
+}  // namespace
+
+int main(int argc, char** argv) {
   Fake fake;
-  fake.how = how;
-  fake.runner.folder = argv[1];
-  fake.runner.bytes_max = std::stoull(argv[2]);
-  fake.runner.rank = rank;
-  fake.runner.size = std::stoi(argv[4]);
+  if (argc != 4 || lockstep_runner_begin(&fake.runner, argc, argv) != 0) return 2;
+  const int rank = fake.runner.rank;
+  const std::string how = fake.how = argv[3];
   fake.runner.allreduce = &AllReduce;
   fake.runner.context = &fake;
   if (rank == 1 && how == "silent") Hang();
@@ -74,20 +71,4 @@ int RunRank(char** argv, int rank, const std::string& how) {
     return lockstep_runner_refuse(&fake.runner);
   }
   return lockstep_runner_serve(&fake.runner);
-}
-
-}  // namespace
-
-int main(int argc, char** argv) {
-  if (argc < 5) return 2;
-  const std::string how = argc > 5 ? argv[5] : "good";
-  if (std::strcmp(argv[3], "-") != 0) return RunRank(argv, std::stoi(argv[3]), how);
-  for (int rank = 0; rank < std::stoi(argv[4]); ++rank) {
-    if (fork() != 0) continue;
-    setpgid(0, 0);
-    _exit(RunRank(argv, rank, how));
-  }
-  int status = 0;
-  while (wait(&status) > 0) continue;
-  return 0;
 }

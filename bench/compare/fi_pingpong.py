@@ -4,9 +4,7 @@ Both sides run the program, which sends a tagged message there and back so many 
 before the first message, for which a provider may take 20 ms to connect; so a run lasts a second, of which that is 2 %.
 """
 
-import ctypes
 import os
-import signal
 import socket
 import subprocess
 import time
@@ -49,28 +47,27 @@ class PingpongGroup:
         with socket.create_server((HOST, 0)) as free:
             port = free.getsockname()[1]
         words = ['fi_pingpong', '-p', self.provider, '-e', 'rdm', '-m', 'tagged', '-I', str(self.messages(size)), '-S', str(size)]
-        prctl = ctypes.CDLL(None).prctl
 
-        def of_side(rank):
-            def prepare():
-                os.setpgid(0, 0)
-                prctl(runners.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-                if self.cores:
-                    os.sched_setaffinity(0, {self.cores[rank % len(self.cores)]})
-            return {'stdin': subprocess.DEVNULL, 'stdout': subprocess.PIPE, 'stderr': subprocess.STDOUT, 'text': True,
-                    'preexec_fn': prepare}
+        def side(rank, *more):
+            core = self.cores[rank % len(self.cores)] if self.cores else None
+            return runners.start([*words, *more], subprocess.PIPE, core=core)
 
-        with subprocess.Popen([*words, '-B', str(port)], **of_side(0)) as server:
+        def output(process):
+            return process.communicate(timeout=runners.left_ms(deadline) / 1000)[0].decode(errors='replace')
+
+        with side(0, '-B', str(port)) as server:
             try:
                 while True:
-                    client = subprocess.run([*words, '-P', str(port), HOST], timeout=runners.left_ms(deadline) / 1000, check=False,
-                                            **of_side(1))
+                    client = side(1, '-P', str(port), HOST)
+                    text = output(client)
                     # Until the side that serves is there.
-                    if 'Connection refused' not in client.stdout or server.poll() is not None or not runners.left_ms(deadline):
+                    if 'Connection refused' not in text or server.poll() is not None or not runners.left_ms(deadline):
                         break
                     time.sleep(0.01)
-                text = server.communicate(timeout=runners.left_ms(deadline) / 1000)[0] + client.stdout
+                text = output(server) + text
             except subprocess.TimeoutExpired:
+                client.kill()
+                client.wait()
                 raise runners.RunnerError('fi_pingpong did not end in time') from None
             finally:
                 server.kill()

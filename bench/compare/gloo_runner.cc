@@ -1,4 +1,4 @@
-// A rank of Gloo in bench:compare. Usage: gloo_runner FOLDER BYTES_MAX RANK SIZE ALGORITHM, which is ring, hd
+// A rank of Gloo in bench:compare. Usage: gloo_runner FOLDER BYTES_MAX ALGORITHM, which is ring, hd
 // (halving-doubling) or hd_busy (the same, where the caller does its own I/O and polls instead of sleeping).
 //
 // Compiled on a machine that has libgloo-dev; elsewhere nothing of it is.
@@ -70,15 +70,11 @@ int AllReduce(void* context, float* data, size_t count) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 6) return 2;
   lockstep_runner runner = {};
-  runner.folder = argv[1];
-  runner.bytes_max = std::stoull(argv[2]);
-  runner.rank = std::stoi(argv[3]);
-  runner.size = std::stoi(argv[4]);
+  if (argc != 4 || lockstep_runner_begin(&runner, argc, argv) != 0) return 2;
   runner.allreduce = &AllReduce;
   try {
-    Rank rank(argv[1], runner.rank, runner.size, argv[5]);
+    Rank rank(argv[1], runner.rank, runner.size, argv[3]);
     runner.context = &rank;
     return lockstep_runner_serve(&runner);
   } catch (const std::exception& error) {

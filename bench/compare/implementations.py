@@ -1,8 +1,8 @@
 """What is compared: Lockstep, the limits of the machine, and other libraries where they are installed, as the words and settings that
 start them.
 
-Ranks are runners (runner.h): processes whose arguments begin with FOLDER BYTES_MAX RANK SIZE. Nothing of a peer is needed to build
-or to run without it: it is found, and its runner compiled, when a comparison begins.
+Ranks are runners (runner.h): processes whose arguments begin with FOLDER BYTES_MAX. Nothing of a peer is needed to build or to run
+without it: it is found, and its runner compiled, when a comparison begins.
 """
 
 import dataclasses
@@ -31,9 +31,9 @@ class Implementation:
     kind: str  # lockstep, which the others are held against; limit: a prototype or bare sockets; peer: another library
     about: str  # version and settings, for people
     command: list  # the program, and what comes before FOLDER
-    options: list = dataclasses.field(default_factory=list)  # what comes after SIZE
+    options: list = dataclasses.field(default_factory=list)  # what comes after BYTES_MAX
     environment: dict = dataclasses.field(default_factory=dict)
-    process_per_rank: bool = True  # else the command starts all ranks by itself, and RANK is "-"
+    starts_ranks: bool = False  # the command starts all ranks by itself; else lockstep-run does
     moves_only: bool = False  # moves bytes and sums nothing: there is no result to check
     bytes_max: float = float('inf')  # larger vectors are not asked of it
     provider: str = ''  # of libfabric: run by fi_pingpong.py instead of runners
@@ -65,8 +65,7 @@ def lockstep(runner, transport):
 def limits(runner, transport, ranks, congestion, provider):
     """What nothing can beat over that transport: those that so many ranks can do. `provider`: for fi_pingpong; empty: not installed."""
     def made(name, kind, about, **settings):
-        # It forks its ranks: they share memory that has no name.
-        return Implementation(name, 'limit', about, [runner], [kind], process_per_rank=False, **settings)
+        return Implementation(name, 'limit', about, [runner], [kind], **settings)
     if transport == 'shm':
         found = [made('direct', 'direct', 'every rank sums its block in the memory of all, one pass')]
         return found + [made('bounce', 'bounce', 'private memory, 128 KiB chunks through a mailbox')] * (ranks == 2)
@@ -180,7 +179,7 @@ def peers(peer, transport, ranks, with_malloc):
     def made(name, how, command, options=(), environment=None):
         # The launchers of MPI start all ranks.
         return Implementation(name, 'peer', f'{peer.version}, {how}', command, list(options), environment or {},
-                              process_per_rank=not peer.runner)
+                              starts_ranks=bool(peer.runner))
 
     def open_mpi(name, how, *parameters):
         # Open MPI refuses root unless it is told otherwise. Ranks pin themselves, as everybody's do.

@@ -1,5 +1,5 @@
 /* A rank of Open MPI or MPICH in bench:compare: MPI_Allreduce in place. Usage: mpirun -n SIZE
- * mpi_runner FOLDER BYTES_MAX; what follows is ignored, MPI tells rank and size. */
+ * mpi_runner FOLDER BYTES_MAX; MPI tells rank and size. */
 
 #include <mpi.h>
 

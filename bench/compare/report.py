@@ -120,32 +120,30 @@ def table(comparison):
 
 
 def to_json(facts, missing, comparisons):
-    """A document with every round, so that other statistics can be made:
+    """The form of bench/report.h, with every round, so that other statistics can be made:
     {"facts": {"cpu": ..., ...}, "missing": ["gloo: ..."],
-     "comparisons": [{"transport": "tcp", "ranks": 2, "implementations": [
-       {"name": "lockstep", "kind": "lockstep", "about": ..., "congestion_control": "reno", "dropped": null,
-        "sizes": [{"bytes": 8, "calls": 1000, "median_us": 7.1, "busbw_gbps": 0.001, "rounds_us": [7.0, 7.1, ...],
-                   "lockstep_ratio": {"lockstep": {"low": ..., "median": ..., "high": ...}}}]}]}]}
-    A size that was not measured has no entry. `lockstep_ratio` is, for each kind of Lockstep but this one, its time over this one's."""
-    def ratios(comparison, result, size):
-        found = {ours.name: ratio(ours, result, size) for ours in comparison.results if ours.kind == 'lockstep' and ours is not result}
-        return {name: dict(zip(('low', 'median', 'high'), values)) for name, values in found.items() if values}
+     "implementations": [{"transport": "tcp", "name": "lockstep", "kind": "lockstep", "about": ..., "congestion_control": "reno",
+                          "dropped": null}],
+     "rows": [{"transport": "tcp", "ranks": 2, "name": "lockstep", "bytes": 8, "calls": 1000, "time_us": {"low": ..., "median": ...,
+               "high": ...}, "busbw_gbps": 0.001, "rounds_us": [7.0, 7.1, ...], "lockstep_ratio": {"lockstep": {"low": ..., ...}}}]}
+    A size that was not measured has no row. `lockstep_ratio` is, for each kind of Lockstep but this one, its time over this one's."""
+    def spread(values):
+        return dict(zip(('low', 'median', 'high'), values))
 
-    def of_size(comparison, result, size):
-        median = result.median(size)
-        return {'bytes': size, 'calls': result.calls[size], 'median_us': 1e6 * median,
-                'busbw_gbps': comparison.bandwidth(size, median), 'rounds_us': [1e6 * seconds for seconds in result.rounds[size]],
-                'lockstep_ratio': ratios(comparison, result, size)}
+    def row(comparison, result, size):
+        rounds_us = [1e6 * seconds for seconds in result.rounds[size]]
+        ratios = {ours.name: ratio(ours, result, size) for ours in comparison.results if ours.kind == 'lockstep' and ours is not result}
+        return {'transport': comparison.transport, 'ranks': comparison.ranks, 'name': result.name, 'bytes': size,
+                'calls': result.calls[size], 'time_us': spread(quartiles(rounds_us)),
+                'busbw_gbps': comparison.bandwidth(size, result.median(size)), 'rounds_us': rounds_us,
+                'lockstep_ratio': {name: spread(values) for name, values in ratios.items() if values}}
 
-    def of_result(comparison, result):
-        return {'name': result.name, 'kind': result.kind, 'about': result.about, 'congestion_control': result.congestion_control,
-                'dropped': result.dropped or None,
-                'sizes': [of_size(comparison, result, size) for size in comparison.sizes if result.rounds.get(size)]}
-
+    every = [(comparison, result) for comparison in comparisons for result in comparison.results]
     return {'facts': facts, 'missing': missing,
-            'comparisons': [{'transport': comparison.transport, 'ranks': comparison.ranks,
-                             'implementations': [of_result(comparison, result) for result in comparison.results]}
-                            for comparison in comparisons]}
+            'implementations': [{'transport': comparison.transport, 'name': result.name, 'kind': result.kind, 'about': result.about,
+                                 'congestion_control': result.congestion_control, 'dropped': result.dropped or None}
+                                for comparison, result in every],
+            'rows': [row(comparison, result, size) for comparison, result in every for size in comparison.sizes if result.rounds.get(size)]}
 
 
 # Of one panel, in pixels. The legend stands right of the axes.

@@ -1,15 +1,15 @@
 // The ranks of Lockstep and of the limits in bench:compare.
 //
-//   runner FOLDER BYTES_MAX RANK SIZE KIND [CONGESTION_CONTROL]
+//   runner FOLDER BYTES_MAX KIND [CONGESTION_CONTROL]     a rank that lockstep-run starts
 //   runner facts       what the numbers depend on: a line "NAME: VALUE" each
 //   runner provider    the provider of libfabric that is measured
 //
 // KIND is lockstep or symmetric, with the vector in memory of the communicator's allocator, which take LOCKSTEP_TRANSPORT and other
 // settings from the environment; direct or bounce, prototypes that sum; both_ways or one_way, which only move bytes between two bare
-// sockets; or fabric_both_ways, fabric_in_pieces or fabric_one_way, which do so over a bare provider of libfabric. Where RANK is "-" all
-// ranks are forked here: those of a prototype share memory that has no name.
+// sockets; or fabric_both_ways, fabric_in_pieces or fabric_one_way, which do so over a bare provider of libfabric.
 
-#include <sys/wait.h>
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -24,9 +24,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/env.h"
+#include "base/fork.h"
 #include "base/status.h"
 #include "base/types/dtype.h"
 #include "base/types/reduce_op.h"
@@ -51,29 +51,8 @@ struct Implementation {
   float* vector = nullptr;
 };
 
-// What forked ranks share.
-struct Shared {
-  std::unique_ptr<DirectAllReduce> direct;
-  std::unique_ptr<BounceAllReduce> bounce;
-};
-
-absl::StatusOr<Shared> MakeShared(const std::string& kind, int ranks, size_t bytes_max) {
-  Shared shared;
-  if (kind == "direct") {
-    LOCKSTEP_ASSIGN_OR_RETURN(DirectAllReduce direct, DirectAllReduce::Create(ranks, bytes_max));
-    shared.direct = std::make_unique<DirectAllReduce>(std::move(direct));
-  } else if (kind == "bounce") {
-    LOCKSTEP_ASSIGN_OR_RETURN(BounceAllReduce bounce, BounceAllReduce::Create());
-    shared.bounce = std::make_unique<BounceAllReduce>(std::move(bounce));
-  }
-  return shared;
-}
-
 absl::StatusOr<Implementation> MakeLockstep(bool symmetric, lockstep_runner* runner) {
   WorldOptions options;
-  options.size = options.local_size = runner->size;
-  options.rank = options.local_rank = runner->rank;
-  options.store_url = absl::StrCat("file://", runner->folder, "/store");
   options.setup_timeout = std::chrono::seconds(30);
   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<World> world, World::Create(options));
   Implementation made;
@@ -134,21 +113,45 @@ absl::StatusOr<Implementation> MakeBareLink(const std::string& kind, const std::
   return made;
 }
 
-absl::StatusOr<Implementation> Make(const std::string& kind, const std::string& congestion_control,
-                                    const Shared& shared, lockstep_runner* runner) {
-  if (kind == "lockstep" || kind == "symmetric") return MakeLockstep(kind == "symmetric", runner);
-  const int rank = runner->rank;
+// An empty file of memory that all ranks have open. Rank 0 makes it, and tells the others in the page's note where.
+absl::StatusOr<UniqueFd> OpenSharedFile(lockstep_runner* runner) {
+  if (lockstep_runner_open_page(runner) != 0) return absl::UnavailableError(runner->error);
+  UniqueFd file;
+  if (runner->rank == 0) {
+    file = UniqueFd(memfd_create("prototype", MFD_CLOEXEC));
+    runner->page->note = static_cast<uint64_t>(getpid()) << 32 | static_cast<uint32_t>(file.get());
+  }
+  lockstep_runner_barrier(runner);
+  if (runner->rank != 0) {
+    const uint64_t note = runner->page->note;
+    file = UniqueFd(open(absl::StrCat("/proc/", note >> 32, "/fd/", note & 0xffffffff).c_str(), O_RDWR | O_CLOEXEC));
+  }
+  if (file.get() < 0) return ErrnoStatus(errno, "share memory");
+  lockstep_runner_barrier(runner);
+  return file;
+}
+
+absl::StatusOr<Implementation> MakePrototype(bool direct, lockstep_runner* runner) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const UniqueFd file, OpenSharedFile(runner));
   Implementation made;
-  if (shared.direct != nullptr) {
-    made.call = [&shared, rank](float* /*data*/, size_t count) { return shared.direct->Run(rank, count); };
-    made.vector = shared.direct->vector(rank);
+  if (direct) {
+    LOCKSTEP_ASSIGN_OR_RETURN(DirectAllReduce reduce,
+                              DirectAllReduce::Create(runner->size, runner->bytes_max, file.get()));
+    made.vector = reduce.vector(runner->rank);
+    made.call = [reduce, rank = runner->rank](float* /*data*/, size_t count) { return reduce.Run(rank, count); };
     return made;
   }
+  LOCKSTEP_ASSIGN_OR_RETURN(BounceAllReduce reduce, BounceAllReduce::Create(file.get()));
+  made.call = [reduce, rank = runner->rank](float* data, size_t count) { return reduce.Run(rank, data, count); };
+  return made;
+}
+
+absl::StatusOr<Implementation> Make(const std::string& kind, const std::string& congestion_control,
+                                    lockstep_runner* runner) {
+  if (kind == "lockstep" || kind == "symmetric") return MakeLockstep(kind == "symmetric", runner);
+  if (kind == "direct") return MakePrototype(/*direct=*/true, runner);
   if (runner->size != 2) return absl::InvalidArgumentError(kind + " is for two ranks");
-  if (shared.bounce != nullptr) {
-    made.call = [&shared, rank](float* data, size_t count) { return shared.bounce->Run(rank, data, count); };
-    return made;
-  }
+  if (kind == "bounce") return MakePrototype(/*direct=*/false, runner);
   for (const char* const known : {"both_ways", "one_way", "fabric_both_ways", "fabric_in_pieces", "fabric_one_way"}) {
     if (kind == known) return MakeBareLink(kind, congestion_control, runner);
   }
@@ -173,50 +176,6 @@ int Call(void* context, float* data, size_t count) {
   return -1;
 }
 
-struct Arguments {
-  const char* folder = nullptr;
-  size_t bytes_max = 0;
-  int ranks = 0;
-  std::string kind;
-  std::string congestion_control;
-};
-
-int RunRank(const Arguments& arguments, const Shared& shared, int number) {
-  Rank rank;
-  rank.runner.folder = arguments.folder;
-  rank.runner.rank = number;
-  rank.runner.size = arguments.ranks;
-  rank.runner.bytes_max = arguments.bytes_max;
-  rank.runner.allreduce = &Call;
-  rank.runner.context = &rank;
-  // Until it serves, which sets the alarm anew.
-  alarm(LOCKSTEP_RUNNER_PATIENCE_S);
-  absl::StatusOr<Implementation> made = Make(arguments.kind, arguments.congestion_control, shared, &rank.runner);
-  if (!made.ok()) {
-    SetError(made.status(), &rank.runner);
-    return lockstep_runner_refuse(&rank.runner);
-  }
-  rank.implementation = *std::move(made);
-  rank.runner.data = rank.implementation.vector;
-  return lockstep_runner_serve(&rank.runner);
-}
-
-int ForkRanks(const Arguments& arguments, const Shared& shared) {
-  for (int rank = 0; rank < arguments.ranks; ++rank) {
-    const pid_t child = fork();
-    if (child < 0) {
-      std::perror("fork");
-      return 1;
-    }
-    if (child == 0) _exit(RunRank(arguments, shared, rank));
-  }
-  // A rank ends when the driver is gone, or by the alarm.
-  int result = 0;
-  int status = 0;
-  while (wait(&status) > 0 || errno == EINTR) result = result != 0 || status != 0 ? 1 : 0;
-  return result;
-}
-
 int Complain(const absl::Status& status) {
   std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
   return 1;
@@ -237,20 +196,24 @@ int Main(int argc, char** argv) {
     for (const auto& fact : MachineFacts()) std::printf("%s: %s\n", fact.first.c_str(), fact.second.c_str());
     return 0;
   }
-  Arguments arguments;
-  int rank = -1;
-  if (argc < 6 || argc > 7 || !absl::SimpleAtoi(argv[2], &arguments.bytes_max) ||
-      (std::string(argv[3]) != "-" && !absl::SimpleAtoi(argv[3], &rank)) ||
-      !absl::SimpleAtoi(argv[4], &arguments.ranks) || arguments.ranks < 1) {
-    std::fprintf(stderr, "usage: runner FOLDER BYTES_MAX RANK SIZE KIND [CONGESTION_CONTROL] | facts | provider\n");
+  Rank rank;
+  if (argc < 4 || argc > 5 || lockstep_runner_begin(&rank.runner, argc, argv) != 0) {
+    std::fprintf(
+        stderr, "usage: lockstep-run ... runner FOLDER BYTES_MAX KIND [CONGESTION_CONTROL]; runner facts | provider\n");
     return 2;
   }
-  arguments.folder = argv[1];
-  arguments.kind = argv[5];
-  if (argc > 6) arguments.congestion_control = argv[6];
-  const absl::StatusOr<Shared> shared = MakeShared(arguments.kind, arguments.ranks, arguments.bytes_max);
-  if (!shared.ok()) return Complain(shared.status());
-  return rank < 0 ? ForkRanks(arguments, *shared) : RunRank(arguments, *shared, rank);
+  rank.runner.allreduce = &Call;
+  rank.runner.context = &rank;
+  // Until it serves, which sets the alarm anew.
+  alarm(LOCKSTEP_RUNNER_PATIENCE_S);
+  absl::StatusOr<Implementation> made = Make(argv[3], argc > 4 ? argv[4] : "", &rank.runner);
+  if (!made.ok()) {
+    SetError(made.status(), &rank.runner);
+    return lockstep_runner_refuse(&rank.runner);
+  }
+  rank.implementation = *std::move(made);
+  rank.runner.data = rank.implementation.vector;
+  return lockstep_runner_serve(&rank.runner);
 }
 
 }  // namespace

@@ -5,19 +5,19 @@
  * everybody; what differs is one function, `allreduce`. C99 and C++, without dependencies: a peer's runner is compiled on the machine
  * where that peer is installed.
  *
- * The driver (runners.py) has made a folder with a listening unix socket, "socket", and a file of 4,096 zeros, "page", which the
- * ranks of one implementation map for their barriers. A runner connects to the socket, and then
+ * The driver (runners.py) has made a folder with a file of zeros, "page", which the ranks of one implementation map. It talks to rank 0,
+ * over that process's standard input and output. Rank 0 prints "ready" once all ranks have set their libraries up. Then the driver
+ * writes a command, rank 0 copies it into the page, every rank carries it out and leaves its answer there, and rank 0 prints "ready":
  *
- *   runner -> driver   hello RANK           once its library is set up
- *   driver -> runner   pin                  runner -> driver   pinned ok
- *                      run BYTES CALLS                         time SECONDS WALL_SECONDS  of one call; and with what is
- *                                                                                         done before it
- *                      check BYTES                             wrong ELEMENTS             after one call
- *                      sockets                                 sockets CONGESTION_CONTROL BYTES_SENT
- *                      quit                                    closes
+ *   command            answer of each rank
+ *   pin                ok
+ *   run BYTES CALLS    SECONDS WALL_SECONDS             of one call; and with what is done before it
+ *   check BYTES        ELEMENTS                         that are wrong after one call
+ *   sockets            CONGESTION_CONTROL BYTES_SENT
+ *   quit               none: the ranks end
  *
- * where the driver sends all ranks the same line and waits for all answers. Instead of hello or an answer may come error TEXT, and
- * then the runner ends. While it waits for a line a runner blocks, so implementations do not disturb each other.
+ * Instead of an answer a rank may leave "error TEXT", and then it ends. Between commands ranks sleep, so implementations do not disturb
+ * each other.
  *
  * Not thread-safe: the thread that serves is the one that calls the library. A library's threads are its own affair. */
 
@@ -30,21 +30,25 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/un.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-/* At most this many ranks: each has a line of its own in the page. */
+/* At most this many ranks. */
 #define LOCKSTEP_RUNNER_RANKS_MAX 63
 /* From here on there is a barrier before each timed call: rewriting takes long enough for one to be late. */
 #define LOCKSTEP_RUNNER_BARRIER_BYTES 65536
@@ -52,13 +56,16 @@
  * whose driver was killed itself. */
 #define LOCKSTEP_RUNNER_PATIENCE_S 300
 
-/* In the file "page". One cache line for each rank, written by that rank alone, and one for `note`. */
+/* The file "page". Each rank writes its own entry alone. */
 struct lockstep_runner_page {
   struct {
-    uint64_t entered; /* how many barriers the rank has entered */
-    char rest_of_line[56];
+    uint64_t entered;  /* how many barriers the rank has entered */
+    uint64_t answered; /* how many commands */
+    char answer[496];
   } ranks[LOCKSTEP_RUNNER_RANKS_MAX];
-  uint64_t note; /* free use by an implementation: a port, say */
+  uint64_t note;     /* free use by an implementation: a port, say */
+  uint32_t commands; /* by rank 0: how many there were; a futex */
+  char command[124];
 };
 
 struct lockstep_runner {
@@ -74,15 +81,13 @@ struct lockstep_runner {
   float* data;
   /* Not 0: `allreduce` moves bytes and sums nothing, so there is nothing to check. */
   int moves_only;
-  char error[512];
+  char error[400];
 
   /* Used by the functions below; zero at first. */
   struct lockstep_runner_page* page;
   uint64_t barriers;
   int spins;          /* polls before a waiting rank gives its core away */
   int64_t clock_cost; /* nanoseconds that reading the clock adds to what is timed */
-  FILE* commands;
-  int socket;
 };
 
 static inline int64_t lockstep_runner_now(void) {
@@ -131,40 +136,33 @@ static inline int lockstep_runner_open_page(struct lockstep_runner* runner) {
   return 0;
 }
 
-/* 0, or -1 with `error`. */
-static inline int lockstep_runner_connect(struct lockstep_runner* runner) {
-  struct sockaddr_un address;
-  memset(&address, 0, sizeof(address));
-  address.sun_family = AF_UNIX;
-  const int folder = open(runner->folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
-  if (folder < 0) return lockstep_runner_fail(runner, "open the folder");
-  /* The folder's own path may be longer than an address can be. */
-  snprintf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/socket", folder);
-  runner->socket = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const int failed =
-      runner->socket < 0 || connect(runner->socket, (const struct sockaddr*)&address, sizeof(address)) != 0;
-  const int error = errno;
-  close(folder);
-  errno = error;
-  if (failed) return lockstep_runner_fail(runner, "connect to the driver");
-  runner->commands = fdopen(runner->socket, "r");
-  return runner->commands != NULL ? 0 : lockstep_runner_fail(runner, "fdopen");
-}
-
-/* Tells the driver `error`, connecting if need be, and returns the exit status for it. Also for a library that cannot
- * be set up: instead of lockstep_runner_serve. */
+/* Leaves `error` for the driver, and returns the exit status for it. Also for a library that cannot be set up: instead of
+ * lockstep_runner_serve. */
 static inline int lockstep_runner_refuse(struct lockstep_runner* runner) {
   for (char* c = runner->error; *c != '\0'; ++c) {
     if (*c == '\n') *c = ' ';
   }
   char error[sizeof(runner->error)];
   memcpy(error, runner->error, sizeof(error));
-  if (runner->commands == NULL && lockstep_runner_connect(runner) != 0) {
+  if (lockstep_runner_open_page(runner) != 0) {
     fprintf(stderr, "%s; %s\n", error, runner->error);
     return 1;
   }
-  dprintf(runner->socket, "error %s\n", error[0] != '\0' ? error : "the call failed");
+  snprintf(runner->page->ranks[runner->rank].answer, sizeof(runner->page->ranks[0].answer), "error %s",
+           error[0] != '\0' ? error : "the call failed");
   return 1;
+}
+
+/* For ranks that lockstep-run starts with FOLDER BYTES_MAX. 0, or -1 where one of that is missing. */
+static inline int lockstep_runner_begin(struct lockstep_runner* runner, int argc, char** argv) {
+  const char* const rank = getenv("LOCKSTEP_RANK");
+  const char* const size = getenv("LOCKSTEP_WORLD_SIZE");
+  if (argc < 3 || rank == NULL || size == NULL) return -1;
+  runner->folder = argv[1];
+  runner->bytes_max = strtoull(argv[2], NULL, 10);
+  runner->rank = atoi(rank);
+  runner->size = atoi(size);
+  return 0;
 }
 
 /* Keeps the calling thread on one core: the rank-th that it may use, counted round and round where ranks outnumber
@@ -193,7 +191,7 @@ static inline int64_t lockstep_runner_measure_clock(void) {
 
 /* Calls are timed one by one. Before each the rank rewrites its vector, as a training step does: otherwise what a rank
  * reads in every call would stay in its cache, and shared memory would look faster than it is. Rewriting is not timed. */
-static inline int lockstep_runner_run(struct lockstep_runner* runner, size_t bytes, int64_t calls) {
+static inline int lockstep_runner_run(struct lockstep_runner* runner, size_t bytes, int64_t calls, char* answer) {
   const size_t count = bytes / sizeof(float);
   const float value = (float)(runner->rank + 1);
   int64_t spent = 0;
@@ -214,8 +212,7 @@ static inline int lockstep_runner_run(struct lockstep_runner* runner, size_t byt
              (double)runner->data[0], (double)runner->data[count - 1], (double)sum);
     return -1;
   }
-  dprintf(runner->socket, "time %.12g %.12g\n", (double)spent / (double)calls / 1e9,
-          (double)elapsed / (double)calls / 1e9);
+  sprintf(answer, "%.12g %.12g", (double)spent / (double)calls / 1e9, (double)elapsed / (double)calls / 1e9);
   return 0;
 }
 
@@ -238,7 +235,7 @@ static inline void lockstep_runner_check(struct lockstep_runner* runner, size_t 
 
 /* Which of this process's TCP connections has sent most, and under which congestion control: what an implementation says
  * about its transport can be held against it. */
-static inline void lockstep_runner_sockets(const struct lockstep_runner* runner) {
+static inline void lockstep_runner_sockets(char* answer) {
   char most_used[17] = "none";
   uint64_t most_bytes = 0;
   struct rlimit limit;
@@ -257,11 +254,11 @@ static inline void lockstep_runner_sockets(const struct lockstep_runner* runner)
     most_bytes = info.tcpi_bytes_acked;
     memcpy(most_used, name, sizeof(name));
   }
-  dprintf(runner->socket, "sockets %s %llu\n", most_used, (unsigned long long)most_bytes);
+  sprintf(answer, "%s %llu", most_used, (unsigned long long)most_bytes);
 }
 
 /* 0 to go on, 1 for quit, -1 with `error`. */
-static inline int lockstep_runner_answer(struct lockstep_runner* runner, const char* command) {
+static inline int lockstep_runner_answer(struct lockstep_runner* runner, const char* command, char* answer) {
   unsigned long long bytes = 0;
   long long calls = 0;
   const int is_run = sscanf(command, "run %llu %lld", &bytes, &calls) == 2;
@@ -271,20 +268,19 @@ static inline int lockstep_runner_answer(struct lockstep_runner* runner, const c
                (unsigned long long)runner->bytes_max, command);
       return -1;
     }
-    if (is_run) return lockstep_runner_run(runner, (size_t)bytes, calls);
+    if (is_run) return lockstep_runner_run(runner, (size_t)bytes, calls, answer);
     size_t wrong = 0;
     if (!runner->moves_only) lockstep_runner_check(runner, (size_t)bytes, &wrong);
-    if (runner->error[0] != '\0') return -1;
-    dprintf(runner->socket, "wrong %llu\n", (unsigned long long)wrong);
-    return 0;
+    sprintf(answer, "%llu", (unsigned long long)wrong);
+    return runner->error[0] != '\0' ? -1 : 0;
   }
+  strcpy(answer, "ok");
   if (strcmp(command, "pin\n") == 0) {
     lockstep_runner_pin(runner);
-    dprintf(runner->socket, "pinned ok\n");
     return 0;
   }
   if (strcmp(command, "sockets\n") == 0) {
-    lockstep_runner_sockets(runner);
+    lockstep_runner_sockets(answer);
     return 0;
   }
   if (strcmp(command, "quit\n") == 0) return 1;
@@ -292,8 +288,26 @@ static inline int lockstep_runner_answer(struct lockstep_runner* runner, const c
   return -1;
 }
 
+/* Returns when the `number`-th command is in the page: 0, or -1 where the driver is gone. */
+static inline int lockstep_runner_await_command(struct lockstep_runner* runner, uint32_t number) {
+  uint32_t* const commands = &runner->page->commands;
+  if (runner->rank == 0) {
+    if (fgets(runner->page->command, sizeof(runner->page->command), stdin) == NULL) return -1;
+    /* The release is paired with the acquire below: who sees the number sees the command. */
+    __atomic_store_n(commands, number, __ATOMIC_RELEASE);
+    syscall(SYS_futex, commands, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    return 0;
+  }
+  while (__atomic_load_n(commands, __ATOMIC_ACQUIRE) < number) {
+    syscall(SYS_futex, commands, FUTEX_WAIT, number - 1, NULL, NULL, 0);
+  }
+  return 0;
+}
+
 /* Answers the driver until it says quit or is gone. Returns the exit status: 0 after quit. */
 static inline int lockstep_runner_serve(struct lockstep_runner* runner) {
+  /* With the driver, or with the launcher that the driver ends: launchers put ranks into groups of their own. */
+  prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
   if (lockstep_runner_open_page(runner) != 0) return lockstep_runner_refuse(runner);
   if (runner->data == NULL) {
     void* memory = NULL;
@@ -305,17 +319,17 @@ static inline int lockstep_runner_serve(struct lockstep_runner* runner) {
     runner->data = (float*)memory;
   }
   runner->clock_cost = lockstep_runner_measure_clock();
-  if (lockstep_runner_connect(runner) != 0) return lockstep_runner_refuse(runner);
-  dprintf(runner->socket, "hello %d\n", runner->rank);
-  char command[128];
-  while (fgets(command, sizeof(command), runner->commands) != NULL) {
-    alarm(LOCKSTEP_RUNNER_PATIENCE_S);
-    const int result = lockstep_runner_answer(runner, command);
-    if (result < 0) return lockstep_runner_refuse(runner);
+  for (uint32_t number = 1;; ++number) {
+    lockstep_runner_barrier(runner);
+    if (runner->rank == 0) dprintf(STDOUT_FILENO, "ready\n");
     alarm(0);
+    if (lockstep_runner_await_command(runner, number) != 0) return 1;
+    alarm(LOCKSTEP_RUNNER_PATIENCE_S);
+    const int result = lockstep_runner_answer(runner, runner->page->command, runner->page->ranks[runner->rank].answer);
+    if (result < 0) return lockstep_runner_refuse(runner);
     if (result > 0) return 0;
+    __atomic_store_n(&runner->page->ranks[runner->rank].answered, number, __ATOMIC_RELEASE);
   }
-  return 1;
 }
 
 #endif /* BENCH_COMPARE_RUNNER_H_ */

@@ -2,14 +2,10 @@
 
 #include "runner.h"
 
-int lockstep_runner_library_serve(const char* folder, int rank, int size, size_t bytes_max,
-                                  int (*allreduce)(void* context, float* data, size_t count)) {
+int lockstep_runner_library_serve(int argc, char** argv, int (*allreduce)(void* context, float* data, size_t count)) {
   struct lockstep_runner runner;
   memset(&runner, 0, sizeof(runner));
-  runner.folder = folder;
-  runner.rank = rank;
-  runner.size = size;
-  runner.bytes_max = bytes_max;
+  if (lockstep_runner_begin(&runner, argc, argv) != 0) return 2;
   runner.allreduce = allreduce;
   return lockstep_runner_serve(&runner);
 }

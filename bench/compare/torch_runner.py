@@ -1,9 +1,10 @@
 """A rank of PyTorch over Gloo in bench:compare: torch.distributed.all_reduce in place.
 
-Usage: torch_runner.py FOLDER BYTES_MAX RANK SIZE LIBRARY, the last one being runner_library.c compiled.
+Usage: torch_runner.py FOLDER BYTES_MAX LIBRARY, the last one being runner_library.c compiled.
 """
 
 import ctypes
+import os
 import sys
 
 import torch
@@ -11,10 +12,10 @@ import torch.distributed as dist
 
 
 def main():
-    folder, bytes_max, rank, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-    library = ctypes.CDLL(sys.argv[5])
+    rank, size = int(os.environ["LOCKSTEP_RANK"]), int(os.environ["LOCKSTEP_WORLD_SIZE"])
+    library = ctypes.CDLL(sys.argv[3])
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=size)
+    dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/rendezvous", rank=rank, world_size=size)
     tensors = {}  # by address and count: a tensor over the runner's memory costs microseconds to make
 
     @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
@@ -25,9 +26,8 @@ def main():
         dist.all_reduce(tensors[key])
         return 0
 
-    library.lockstep_runner_library_serve.argtypes = [
-        ctypes.c_char_p, ctypes.c_int, ctypes.c_int, ctypes.c_size_t, type(allreduce)]
-    return library.lockstep_runner_library_serve(folder.encode(), rank, size, bytes_max, allreduce)
+    words = (ctypes.c_char_p * len(sys.argv))(*map(os.fsencode, sys.argv))
+    return library.lockstep_runner_library_serve(len(words), words, allreduce)
 
 
 if __name__ == "__main__":

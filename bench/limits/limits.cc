@@ -1,154 +1,235 @@
-// What two processes of this machine get out of bare sockets, or out of a bare provider of libfabric, with no Lockstep code in the way:
-// each number is the median of the rounds, in whichever pieces are the fastest. See --help.
+// All-reduce of two ranks beside bare sockets, or beside a bare provider of libfabric, that move the same bytes between the same two
+// processes with no Lockstep code in the way. See --help.
+//
+// Two ranks' all-reduce moves the whole vector each way: at once when they swap vectors, in two halves around a ring. So its limit is a
+// bare exchange of as many bytes both ways at once; and for a few bytes, where nothing overlaps, nothing is faster than a message one
+// way, half of a ping-pong. Each round measures all of them, in turns that begin with another one each time, so that what the machine does
+// meanwhile meets all alike; a ratio is of one round, and their median counts. Bare bytes go in whichever pieces are the fastest.
 
-#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "base/env.h"
 #include "base/status.h"
-#include "bench/limits/connect.h"
+#include "base/types/dtype.h"
+#include "base/types/reduce_op.h"
+#include "bench/limits/fabric.h"
 #include "bench/limits/link.h"
 #include "bench/measure.h"
 #include "bench/ranks.h"
 #include "bench/report.h"
+#include "comm/communicator.h"
+#include "comm/world/world.h"
 
 ABSL_FLAG(std::string, transport, "tcp",
-          "tcp: bare sockets; ofi: the provider that LOCKSTEP_OFI_PROVIDER "
-          "names or Lockstep would choose");
+          "what Lockstep goes over: tcp, shm or auto, beside bare sockets; or ofi, beside the provider that "
+          "LOCKSTEP_OFI_PROVIDER names or "
+          "Lockstep would choose");
 ABSL_FLAG(std::vector<std::string>, congestion, std::vector<std::string>({"", "reno"}),
-          "congestion controls of the bare sockets, with commas between; "
-          "empty: the system's default");
-ABSL_FLAG(std::string, host, "127.0.0.1", "the IPv4 address of the interface");
-ABSL_FLAG(std::string, begin, "8", "smallest size in bytes; K, M and G are powers of 1024");
-ABSL_FLAG(std::string, end, "64M", "largest size");
-ABSL_FLAG(int64_t, factor, 8, "from one size to the next");
-ABSL_FLAG(int, rounds, 5, "rounds, whose median counts");
-ABSL_FLAG(int64_t, round_ms, 20, "about how long a round takes");
+          "congestion controls of the bare sockets, with commas between; reno is what Lockstep uses on one host, "
+          "empty: the system's "
+          "default");
+ABSL_FLAG(std::string, host, "127.0.0.1",
+          "where the bare sockets connect: rank 0's IPv4 address; of a provider: this rank's own");
+ABSL_FLAG(std::vector<std::string>, sizes,
+          std::vector<std::string>({"8", "1K", "8K", "64K", "256K", "1M", "4M", "25M"}),
+          "of the vector, with commas between; K, M and G are powers of 1024");
+ABSL_FLAG(int, rounds, 15, "rounds, whose median counts");
+ABSL_FLAG(int64_t, round_ms, 20, "about how long one is measured in a round");
 ABSL_FLAG(std::string, json, "", "also write the results to this file");
 
 namespace lockstep {
 namespace bench {
 namespace {
 
-constexpr size_t kPieces[] = {64 << 10, BareLink::kPieceBytes, 1 << 20, BareLink::kWhole};
+constexpr size_t kPieces[] = {64 << 10, BareLink::kPieceBytes, 1 << 20};
 
 struct Options {
-  LinkOptions link;
+  int ranks = 2;
+  bool fabric = false;
   std::vector<int64_t> sizes;
   MeasureOptions measure;
 };
 
 absl::StatusOr<Options> OptionsFromFlags() {
   Options options;
-  const std::string transport = absl::GetFlag(FLAGS_transport);
-  if (transport != "tcp" && transport != "ofi") {
-    return absl::InvalidArgumentError(absl::StrCat("no transport '", transport, "'; known are tcp, ofi"));
+  options.fabric = absl::GetFlag(FLAGS_transport) == "ofi";
+  for (const std::string& text : absl::GetFlag(FLAGS_sizes)) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const int64_t size, ParseByteCount(text));
+    if (size < 4 || size % 4 != 0) {
+      return absl::InvalidArgumentError(absl::StrCat(size, " bytes are no vector of floats"));
+    }
+    options.sizes.push_back(size);
   }
-  options.link.fabric = transport == "ofi";
-  options.link.host = absl::GetFlag(FLAGS_host);
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      options.sizes, SweepSizes(absl::GetFlag(FLAGS_begin), absl::GetFlag(FLAGS_end), absl::GetFlag(FLAGS_factor)));
   options.measure.rounds = absl::GetFlag(FLAGS_rounds);
   options.measure.round_time = std::chrono::milliseconds(absl::GetFlag(FLAGS_round_ms));
-  if (options.sizes.front() < 1 || options.measure.rounds < 1 || options.measure.round_time.count() < 1) {
-    return absl::InvalidArgumentError("sizes, rounds and their time must be positive");
+  if (options.sizes.empty() || options.measure.rounds < 1 || options.measure.round_time.count() < 1) {
+    return absl::InvalidArgumentError("there must be a size, a round, and a millisecond for it");
   }
   return options;
 }
 
-absl::StatusOr<double> MedianOf(const ProcessGroup& group, const MeasureOptions& options, Calls calls) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t iterations, WarmUp(group, options, calls));
-  std::vector<double> seconds;
-  for (int round = 0; round < options.rounds; ++round) {
-    LOCKSTEP_ASSIGN_OR_RETURN(seconds.emplace_back(), TimeRound(group, iterations, calls));
+absl::StatusOr<BareSocket> ConnectBareSockets(const ProcessGroup& group, const std::string& congestion_control) {
+  const std::string host = absl::GetFlag(FLAGS_host);
+  if (!group.leads()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const int64_t port, group.FromLeader(0));
+    return BareSocket::Connect(static_cast<uint16_t>(port), congestion_control, host);
   }
-  return Median(seconds);
+  LOCKSTEP_ASSIGN_OR_RETURN(BareListener listener, BareListener::Create(congestion_control, host));
+  LOCKSTEP_RETURN_IF_ERROR(group.FromLeader(listener.port()).status());
+  return listener.Accept();
 }
 
-absl::Status MeasureLink(const Options& options, const ProcessGroup& group, const std::string& name, Json* rows) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<BareLink> link, ConnectBareLink(group, options.link));
-  const Table table({{12, "size", "(B)"},
-                     {10, "one way", "(us)"},
-                     {10, "both ways", "(us)"},
-                     {12, "each way", "(GB/s)"},
-                     {10, "in pieces", "(B)"}});
-  if (group.leads()) Print(absl::StrCat("#\n# ", name, "\n", table.Heading()));
-  std::vector<char> out(options.sizes.back(), 'x');
-  std::vector<char> in(options.sizes.back());
-  for (const int64_t bytes : options.sizes) {
-    double one_way = 0;
-    double both_ways = 0;
-    size_t best_piece = BareLink::kWhole;
-    for (const size_t piece : kPieces) {
-      // Smaller ones go as a whole.
-      if (piece != BareLink::kWhole && static_cast<size_t>(bytes) <= piece) continue;
-      link->set_piece_bytes(piece);
-      LOCKSTEP_ASSIGN_OR_RETURN(const double one, MedianOf(group, options.measure, [&](int64_t calls) {
-                                  return RunOneWay(*link, group.leads(), calls, out.data(), in.data(), bytes);
-                                }));
-      LOCKSTEP_ASSIGN_OR_RETURN(const double both, MedianOf(group, options.measure, [&](int64_t calls) {
-                                  return RunBothWays(*link, calls, out.data(), in.data(), bytes);
-                                }));
-      one_way = one_way == 0 ? one : std::min(one_way, one);
-      if (both_ways == 0 || both < both_ways) {
-        both_ways = both;
-        best_piece = piece;
+absl::StatusOr<std::shared_ptr<BareLink>> ConnectBareLink(const ProcessGroup& group, bool fabric,
+                                                          const std::string& congestion_control) {
+  LOCKSTEP_ASSIGN_OR_RETURN(BareSocket connected, ConnectBareSockets(group, congestion_control));
+  const auto socket = std::make_shared<BareSocket>(std::move(connected));
+  if (!fabric) return socket;
+  return BareFabric::Connect(GetEnv("LOCKSTEP_OFI_PROVIDER").value_or(""), absl::GetFlag(FLAGS_host), socket);
+}
+
+// What is compared, each as calls back to back on vectors of `bytes`.
+enum Implementation { kLockstep, kBothWays, kOneWay, kImplementations };
+
+class Comparison {
+ public:
+  Comparison(const Options& options, const ProcessGroup& group, BareLink* link)
+      : options_(options), group_(group), link_(link) {}
+
+  absl::StatusOr<Json> Compare(int64_t bytes) {
+    out_.resize(bytes / sizeof(float));
+    in_.resize(out_.size());
+    LOCKSTEP_ASSIGN_OR_RETURN(const size_t piece, FindPiece());
+    std::array<int64_t, kImplementations> iterations = {};
+    for (int i = 0; i < kImplementations; ++i) {
+      LOCKSTEP_ASSIGN_OR_RETURN(iterations[i], WarmUp(group_, options_.measure, CallsOf(i)));
+    }
+    std::array<std::vector<double>, kImplementations> us, ratios;
+    for (int round = 0; round < options_.measure.rounds; ++round) {
+      for (int turn = 0; turn < kImplementations; ++turn) {
+        const int i = (turn + round) % kImplementations;
+        LOCKSTEP_ASSIGN_OR_RETURN(const double seconds, TimeRound(group_, iterations[i], CallsOf(i)));
+        us[i].push_back(seconds * 1e6);
+      }
+      for (const int limit : {kBothWays, kOneWay}) ratios[limit].push_back(us[kLockstep].back() / us[limit].back());
+    }
+    const double both_ways = Median(us[kBothWays]);
+    return Json{{"bytes", bytes},
+                {"lockstep_us", Median(us[kLockstep])},
+                {"both_ways_us", both_ways},
+                {"both_ways_ratio", ToJson(QuartilesOf(ratios[kBothWays]))},
+                {"one_way_us", Median(us[kOneWay])},
+                {"one_way_ratio", ToJson(QuartilesOf(ratios[kOneWay]))},
+                {"each_way_gbps", static_cast<double>(bytes) / both_ways / 1e3},
+                {"piece_bytes", piece == BareLink::kWhole ? Json() : Json(piece)}};
+  }
+
+ private:
+  // Sets and returns the size of pieces in which bytes go fastest both ways. Small ones go as a whole.
+  absl::StatusOr<size_t> FindPiece() {
+    size_t best = BareLink::kWhole;
+    double best_seconds = 0;
+    for (const size_t piece : {kPieces[0], kPieces[1], kPieces[2], BareLink::kWhole}) {
+      if (piece != BareLink::kWhole && out_.size() * sizeof(float) <= piece) continue;
+      link_->set_piece_bytes(piece);
+      LOCKSTEP_ASSIGN_OR_RETURN(const int64_t iterations, WarmUp(group_, options_.measure, CallsOf(kBothWays)));
+      LOCKSTEP_ASSIGN_OR_RETURN(const double seconds, TimeRound(group_, iterations, CallsOf(kBothWays)));
+      if (best_seconds == 0 || seconds < best_seconds) {
+        best = piece;
+        best_seconds = seconds;
       }
     }
-    const double gbps = static_cast<double>(bytes) / both_ways / 1e9;
-    const bool whole = best_piece == BareLink::kWhole;
-    rows->push_back({{"name", name},
-                     {"bytes", bytes},
-                     {"one_way_us", one_way * 1e6},
-                     {"both_ways_us", both_ways * 1e6},
-                     {"gbps_each_way", gbps},
-                     {"piece_bytes", whole ? Json() : Json(best_piece)}});
-    if (!group.leads()) continue;
-    Print(table.Row({absl::StrCat(bytes), MicrosecondsText(one_way), MicrosecondsText(both_ways),
-                     absl::StrFormat("%.3f", gbps), whole ? "-" : absl::StrCat(best_piece)}));
+    link_->set_piece_bytes(best);
+    return best;
   }
-  return absl::OkStatus();
-}
 
-absl::Status RunRank(Options options) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<World> world, JoinWorld(WorldOptions(), /*ranks=*/2, /*pin=*/true));
+  std::function<absl::Status(int64_t)> CallsOf(int implementation) {
+    return [this, implementation](int64_t calls) {
+      for (int64_t i = 0; i < calls; ++i) LOCKSTEP_RETURN_IF_ERROR(Call(implementation, i));
+      return absl::OkStatus();
+    };
+  }
+
+  absl::Status Call(int implementation, int64_t number) {
+    const size_t bytes = out_.size() * sizeof(float);
+    if (implementation == kBothWays) return link_->Exchange(out_.data(), bytes, in_.data(), bytes);
+    if (implementation == kOneWay) {
+      // There and back are two calls.
+      const bool sends = group_.leads() == (number % 2 == 0);
+      return sends ? link_->Send(out_.data(), bytes) : link_->Receive(in_.data(), bytes);
+    }
+    CollectiveRequest request;
+    request.collective = Collective::kAllReduce;
+    request.dtype = DType::kF32;
+    request.op = ReduceOp::kSum;
+    request.count = out_.size();
+    request.input = request.output = out_.data();
+    return group_.communicator()->Run(request);
+  }
+
+  const Options& options_;
+  const ProcessGroup& group_;
+  BareLink* const link_;
+  std::vector<float> out_;
+  std::vector<float> in_;
+};
+
+absl::Status RunRank(const Options& options) {
+  WorldOptions world_options;
+  world_options.transport = absl::GetFlag(FLAGS_transport);
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<World> world, JoinWorld(world_options, options.ranks, /*pin=*/true));
   const ProcessGroup group(world->communicator());
-  Json report = {{"facts", ToJson(MachineFacts())}, {"rows", Json::array()}};
-  if (group.leads()) Print(FactsText(MachineFacts()));
+  Report report(group.leads() ? stdout : nullptr);
+  report.AddFacts(MachineFacts());
+  report.AddFacts({{"transport", group.Routes()}});
   std::vector<std::string> controls = absl::GetFlag(FLAGS_congestion);
-  if (options.link.fabric || controls.empty()) controls = {""};
+  if (options.fabric || controls.empty()) controls = {""};
   for (const std::string& control : controls) {
-    options.link.congestion_control = control;
-    const std::string name = options.link.fabric ? "the bare provider"
-                                                 : absl::StrCat("bare sockets, congestion control ",
-                                                                control.empty() ? "as the system's" : control);
-    LOCKSTEP_RETURN_IF_ERROR(MeasureLink(options, group, name, &report["rows"]));
+    const std::string name = options.fabric ? "the bare provider"
+                                            : absl::StrCat("bare sockets, congestion control ",
+                                                           control.empty() ? "as the system's" : control);
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<BareLink> link, ConnectBareLink(group, options.fabric, control));
+    report.Begin(absl::StrCat("#\n# all_reduce in place beside ", name,
+                              ", that move the same bytes: both ways at once, and one way (half a ping-pong)\n"),
+                 {{12, "size", "(B)", "/bytes"},
+                  {12, "lockstep", "(us)", "/lockstep_us", Column::kSevenPlaces},
+                  {12, "both ways", "(us)", "/both_ways_us", Column::kSevenPlaces},
+                  {7, "ratio", "", "/both_ways_ratio/median"},
+                  {13, "quartiles", "", "/both_ways_ratio"},
+                  {12, "one way", "(us)", "/one_way_us", Column::kSevenPlaces},
+                  {7, "ratio", "", "/one_way_ratio/median"},
+                  {13, "quartiles", "", "/one_way_ratio"},
+                  {12, "each way", "(GB/s)", "/each_way_gbps", 3},
+                  {10, "in pieces", "(B)", "/piece_bytes"}});
+    Comparison comparison(options, group, link.get());
+    for (const int64_t bytes : options.sizes) {
+      LOCKSTEP_ASSIGN_OR_RETURN(Json row, comparison.Compare(bytes));
+      row["name"] = name;
+      report.AddRow(std::move(row));
+    }
   }
-  const std::string path = absl::GetFlag(FLAGS_json);
-  return group.leads() && !path.empty() ? WriteJson(report, path) : absl::OkStatus();
-}
-
-int Main(int argc, char** argv) {
-  ParseFlags(argc, argv,
-             "times bare sockets, or a bare provider of libfabric, between two "
-             "processes of this machine");
-  const absl::StatusOr<Options> options = OptionsFromFlags();
-  if (!options.ok()) return Complain(options.status(), kWrongUsage);
-  if (!IsRank()) return RunAsRanks(2, argv);
-  const absl::Status status = RunRank(*options);
-  return status.ok() ? 0 : Complain(status);
+  return report.Write(absl::GetFlag(FLAGS_json));
 }
 
 }  // namespace
 }  // namespace bench
 }  // namespace lockstep
 
-int main(int argc, char** argv) { return lockstep::bench::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return lockstep::bench::RunBench(
+      argc, argv,
+      "times all-reduce between two ranks that it starts on this machine, beside bare sockets or a bare "
+      "provider of libfabric between the same two",
+      &lockstep::bench::OptionsFromFlags, &lockstep::bench::RunRank);
+}

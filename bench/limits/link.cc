@@ -1,7 +1,5 @@
 #include "bench/limits/link.h"
 
-#include <arpa/inet.h>
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -11,37 +9,29 @@
 #include <cerrno>
 #include <chrono>
 
+#include "absl/strings/str_cat.h"
+#include "base/deadline.h"
 #include "base/status.h"
+#include "transport/net/socket.h"
 
 namespace lockstep {
 namespace bench {
 namespace {
 
-absl::StatusOr<sockaddr_in> AddressOf(const std::string& host, uint16_t port) {
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  if (inet_pton(AF_INET, host.c_str(), &address.sin_addr) == 1) return address;
-  return absl::InvalidArgumentError("'" + host + "' is no IPv4 address");
+absl::StatusOr<SocketAddress> AddressOf(const std::string& host, uint16_t port) {
+  absl::StatusOr<SocketAddress> address = SocketAddress::Parse(absl::StrCat(host, ":", port));
+  if (address.ok() && address->family() == AF_INET) return address;
+  return absl::InvalidArgumentError(absl::StrCat("'", host, "' is no IPv4 address"));
 }
 
-absl::StatusOr<UniqueFd> NewSocket(const std::string& congestion_control) {
-  const int descriptor = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (descriptor < 0) return ErrnoStatus(errno, "socket");
-  UniqueFd owned(descriptor);
-  if (congestion_control.empty()) return owned;
-  if (setsockopt(descriptor, IPPROTO_TCP, TCP_CONGESTION, congestion_control.data(), congestion_control.size()) != 0) {
-    return ErrnoStatus(errno, "congestion control " + congestion_control);
-  }
-  return owned;
-}
-
-absl::Status PrepareForPolling(int descriptor) {
+// Connections that are accepted have both from their listener.
+absl::Status Tune(int descriptor, const std::string& congestion_control) {
   const int on = 1;
   if (setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) != 0) return ErrnoStatus(errno, "TCP_NODELAY");
-  const int flags = fcntl(descriptor, F_GETFL);
-  if (flags < 0 || fcntl(descriptor, F_SETFL, flags | O_NONBLOCK) != 0) return ErrnoStatus(errno, "O_NONBLOCK");
-  return absl::OkStatus();
+  if (congestion_control.empty()) return absl::OkStatus();
+  const bool set =
+      setsockopt(descriptor, IPPROTO_TCP, TCP_CONGESTION, congestion_control.data(), congestion_control.size()) == 0;
+  return set ? absl::OkStatus() : ErrnoStatus(errno, "congestion control " + congestion_control);
 }
 
 bool NothingNow(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
@@ -50,12 +40,10 @@ bool NothingNow(int error) { return error == EAGAIN || error == EWOULDBLOCK || e
 
 absl::StatusOr<BareSocket> BareSocket::Connect(uint16_t port, const std::string& congestion_control,
                                                const std::string& host) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const sockaddr_in address, AddressOf(host, port));
-  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, NewSocket(congestion_control));
-  if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-    return ErrnoStatus(errno, "connect to " + host + ":" + std::to_string(port));
-  }
-  LOCKSTEP_RETURN_IF_ERROR(PrepareForPolling(socket.get()));
+  LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress address, AddressOf(host, port));
+  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, lockstep::Connect(address, Deadline::After(BarePatience::kPatience),
+                                                               /*retry_refused=*/false));
+  LOCKSTEP_RETURN_IF_ERROR(Tune(socket.get(), congestion_control));
   return BareSocket(std::move(socket));
 }
 
@@ -108,28 +96,19 @@ std::string BareSocket::CongestionControl() const {
 }
 
 absl::StatusOr<BareListener> BareListener::Create(const std::string& congestion_control, const std::string& host) {
-  LOCKSTEP_ASSIGN_OR_RETURN(sockaddr_in address, AddressOf(host, 0));
-  // Accepted sockets inherit the congestion control.
-  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, NewSocket(congestion_control));
-  socklen_t length = sizeof(address);
-  if (bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) return ErrnoStatus(errno, "bind");
-  if (listen(socket.get(), 1) != 0) return ErrnoStatus(errno, "listen");
-  if (getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
-    return ErrnoStatus(errno, "getsockname");
-  }
-  return BareListener(std::move(socket), ntohs(address.sin_port));
+  LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress address, AddressOf(host, 0));
+  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, Listen(address));
+  LOCKSTEP_RETURN_IF_ERROR(Tune(socket.get(), congestion_control));
+  LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress local, LocalAddress(socket.get()));
+  return BareListener(std::move(socket), local.port());
 }
 
 absl::StatusOr<BareSocket> BareListener::Accept() {
   pollfd waiting = {socket_.get(), POLLIN, 0};
-  const int patience_ms = static_cast<int>(std::chrono::milliseconds(BarePatience::kPatience).count());
-  const int ready = poll(&waiting, 1, patience_ms);
+  const int ready = poll(&waiting, 1, Deadline::After(BarePatience::kPatience).remaining_ms());
   if (ready < 0) return ErrnoStatus(errno, "poll");
   if (ready == 0) return absl::DeadlineExceededError("the other process does not connect");
-  const int accepted = accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC);
-  if (accepted < 0) return ErrnoStatus(errno, "accept");
-  UniqueFd socket(accepted);
-  LOCKSTEP_RETURN_IF_ERROR(PrepareForPolling(accepted));
+  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, lockstep::Accept(socket_.get(), /*peer=*/nullptr));
   return BareSocket(std::move(socket));
 }
 

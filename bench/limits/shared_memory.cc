@@ -96,15 +96,13 @@ void AddToBoth(float* a, float* b, size_t count) { kAdds.to_both(a, b, count); }
 
 void AddTo(float* a, const float* b, size_t count) { kAdds.to(a, b, count); }
 
-absl::StatusOr<SharedMapping> SharedMapping::Create(size_t bytes) {
-  void* const data =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, /*fd=*/-1, 0);
+absl::StatusOr<SharedMapping> MapShared(size_t bytes, int file) {
+  const int anonymous = file == kNoFile ? MAP_ANONYMOUS : 0;
+  if (anonymous == 0 && ftruncate(file, static_cast<off_t>(bytes)) != 0)
+    return ErrnoStatus(errno, "size shared memory");
+  void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | anonymous, file, 0);
   if (data == MAP_FAILED) return ErrnoStatus(errno, "map shared memory");
-  return SharedMapping(static_cast<char*>(data), bytes);
-}
-
-SharedMapping::~SharedMapping() {
-  if (data_ != nullptr) munmap(data_, bytes_);
+  return SharedMapping(static_cast<char*>(data), [bytes](char* mapped) { munmap(mapped, bytes); });
 }
 
 DirectAllReduce::DirectAllReduce(SharedMapping mapping, int ranks, size_t vectors_begin, size_t stride)
@@ -114,15 +112,15 @@ DirectAllReduce::DirectAllReduce(SharedMapping mapping, int ranks, size_t vector
       vectors_begin_(vectors_begin),
       stride_(stride) {}
 
-absl::StatusOr<DirectAllReduce> DirectAllReduce::Create(int ranks, size_t bytes_max) {
+absl::StatusOr<DirectAllReduce> DirectAllReduce::Create(int ranks, size_t bytes_max, int file) {
   const size_t vectors_begin = RoundedUp(ranks * sizeof(SharedFlag), kPageBytes);
   const size_t stride = RoundedUp(bytes_max, kPageBytes);
-  LOCKSTEP_ASSIGN_OR_RETURN(SharedMapping mapping, SharedMapping::Create(vectors_begin + ranks * stride));
+  LOCKSTEP_ASSIGN_OR_RETURN(SharedMapping mapping, MapShared(vectors_begin + ranks * stride, file));
   return DirectAllReduce(std::move(mapping), ranks, vectors_begin, stride);
 }
 
 absl::Status DirectAllReduce::Barrier(int rank) const {
-  SharedFlag* const flags = reinterpret_cast<SharedFlag*>(mapping_.data());
+  SharedFlag* const flags = reinterpret_cast<SharedFlag*>(mapping_.get());
   const uint64_t barrier = flags[rank].own() + 1;
   flags[rank].Raise(barrier);
   for (int other = 0; other < ranks_; ++other) {
@@ -159,13 +157,13 @@ struct BounceAllReduce::Mailbox {
   alignas(64) float slots[kSlots][kChunkElements];
 };
 
-absl::StatusOr<BounceAllReduce> BounceAllReduce::Create() {
-  LOCKSTEP_ASSIGN_OR_RETURN(SharedMapping mapping, SharedMapping::Create(2 * sizeof(Mailbox)));
+absl::StatusOr<BounceAllReduce> BounceAllReduce::Create(int file) {
+  LOCKSTEP_ASSIGN_OR_RETURN(SharedMapping mapping, MapShared(2 * sizeof(Mailbox), file));
   return BounceAllReduce(std::move(mapping), SpinsFor(2));
 }
 
 BounceAllReduce::Mailbox* BounceAllReduce::mailbox(int rank) const {
-  return reinterpret_cast<Mailbox*>(mapping_.data()) + rank;
+  return reinterpret_cast<Mailbox*>(mapping_.get()) + rank;
 }
 
 absl::Status BounceAllReduce::Run(int rank, float* vector, size_t count) const {

@@ -9,13 +9,14 @@
 // the first copies it back. So of every two bytes one is copied in and out, and one is added: no scheme through private vectors moves
 // less.
 //
-// Both are made by one process, which then forks the ranks (or starts them as threads). All state is in the shared memory; each rank
-// calls from one thread. DEADLINE_EXCEEDED when another rank does not come for half a minute.
+// Ranks are threads that share one of these, or processes that each make one with the same file. All state is in the shared memory; each
+// rank calls from one thread. DEADLINE_EXCEEDED when another rank does not come for half a minute.
 
 #ifndef BENCH_LIMITS_SHARED_MEMORY_H_
 #define BENCH_LIMITS_SHARED_MEMORY_H_
 
 #include <cstddef>
+#include <memory>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -30,31 +31,19 @@ void AddToBoth(float* a, float* b, size_t count);
 // a[i] += b[i].
 void AddTo(float* a, const float* b, size_t count);
 
-// Memory of zeros that is the same in this process and in those it forks afterwards. Pages are made when first touched.
-class SharedMapping {
- public:
-  // RESOURCE_EXHAUSTED when there is not so much address space.
-  static absl::StatusOr<SharedMapping> Create(size_t bytes);
-  ~SharedMapping();
-  SharedMapping(SharedMapping&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-  SharedMapping& operator=(SharedMapping&&) = delete;
-
-  char* data() const { return data_; }
-
- private:
-  SharedMapping(char* data, size_t bytes) : data_(data), bytes_(bytes) {}
-
-  char* data_;
-  size_t bytes_;
-};
+// Memory of zeros that is the same for all threads of a process and, with the descriptor of an empty file of memory (memfd_create), for all
+// processes that map it. Pages are made when first touched.
+using SharedMapping = std::shared_ptr<char>;
+constexpr int kNoFile = -1;
+// RESOURCE_EXHAUSTED when there is not so much address space.
+absl::StatusOr<SharedMapping> MapShared(size_t bytes, int file = kNoFile);
 
 class DirectAllReduce {
  public:
-  static absl::StatusOr<DirectAllReduce> Create(int ranks, size_t bytes_max);
+  static absl::StatusOr<DirectAllReduce> Create(int ranks, size_t bytes_max, int file = kNoFile);
 
   // Of `bytes_max` bytes.
-  float* vector(int rank) const { return reinterpret_cast<float*>(mapping_.data() + vectors_begin_ + rank * stride_); }
+  float* vector(int rank) const { return reinterpret_cast<float*>(mapping_.get() + vectors_begin_ + rank * stride_); }
 
   // The first `count` elements of every rank's vector become their sum.
   absl::Status Run(int rank, size_t count) const;
@@ -76,7 +65,7 @@ class BounceAllReduce {
  public:
   static constexpr size_t kChunkBytes = size_t{128} << 10;
 
-  static absl::StatusOr<BounceAllReduce> Create();
+  static absl::StatusOr<BounceAllReduce> Create(int file = kNoFile);
 
   // `vector`, private to the calling rank, becomes the sum of both.
   absl::Status Run(int rank, float* vector, size_t count) const;

@@ -157,27 +157,33 @@ class StreamComputation : public Computation {
 
 }  // namespace
 
+double ComputePlan::total_seconds() const {
+  double sum = forward_seconds;
+  for (const double seconds : backward_seconds) sum += seconds;
+  return sum;
+}
+
+ComputePlan PlanCompute(const ModelTable& model, double total_seconds) {
+  ComputePlan plan;
+  plan.forward_seconds = total_seconds / 3;
+  const double seconds_each = (total_seconds - plan.forward_seconds) / model.multiply_adds();
+  for (const ModelParameter& parameter : model.parameters) {
+    plan.backward_seconds.push_back(parameter.multiply_adds * seconds_each);
+  }
+  return plan;
+}
+
 absl::StatusOr<ComputeKind> ParseComputeKind(absl::string_view text) {
-  if (text == Name(ComputeKind::kBusy)) return ComputeKind::kBusy;
-  if (text == Name(ComputeKind::kAway)) return ComputeKind::kAway;
-  if (text == Name(ComputeKind::kStream)) return ComputeKind::kStream;
-  if (text == Name(ComputeKind::kMatmul)) return ComputeKind::kMatmul;
+  for (const ComputeKind kind : {ComputeKind::kBusy, ComputeKind::kAway, ComputeKind::kStream, ComputeKind::kMatmul}) {
+    if (text == Name(kind)) return kind;
+  }
   return absl::InvalidArgumentError(
       absl::StrCat("no way to compute '", text, "'; known are busy, away, stream, matmul"));
 }
 
 const char* Name(ComputeKind kind) {
-  switch (kind) {
-    case ComputeKind::kBusy:
-      return "busy";
-    case ComputeKind::kAway:
-      return "away";
-    case ComputeKind::kStream:
-      return "stream";
-    case ComputeKind::kMatmul:
-      return "matmul";
-  }
-  return "unknown";
+  constexpr const char* kNames[] = {"busy", "away", "stream", "matmul"};
+  return kNames[static_cast<int>(kind)];
 }
 
 bool ComputesOnStream(ComputeKind kind) { return kind == ComputeKind::kStream || kind == ComputeKind::kMatmul; }

@@ -13,10 +13,23 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/device/device.h"
-#include "bench/overlap/plan.h"
+#include "bench/model.h"
 
 namespace lockstep {
 namespace bench {
+
+// How long a replayed model computes before each of its gradients is there.
+struct ComputePlan {
+  double forward_seconds = 0;
+  // By parameter: from the gradient before, in the reverse order of definition, to this one.
+  std::vector<double> backward_seconds;
+
+  double total_seconds() const;
+};
+
+// Shares `total_seconds` out by multiplications. Backward has two where forward has one, for the gradients of a layer's
+// input and of its weights (Kaplan et al., arXiv:2001.08361, section 2.1), so forward takes a third of it all.
+ComputePlan PlanCompute(const ModelTable& model, double total_seconds);
 
 enum class ComputeKind {
   kBusy,  // arithmetic on the calling thread, as a framework that computes on processors does

@@ -1,27 +1,46 @@
 // How well communication hides behind computation, on the gradients of real models. See --help.
 
+#include <dirent.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cmath>
-#include <cstdlib>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "base/device/cuda/cuda_device.h"
 #include "base/device/device.h"
+#include "base/device/host_device.h"
 #include "base/status.h"
 #include "base/types/dtype.h"
+#include "bench/measure.h"
 #include "bench/model.h"
 #include "bench/overlap/computation.h"
-#include "bench/overlap/rank_program.h"
+#include "bench/overlap/device_work.h"
+#include "bench/overlap/overhead.h"
+#include "bench/overlap/replay.h"
+#include "bench/overlap/report.h"
 #include "bench/ranks.h"
+#include "bench/report.h"
+#include "comm/communicator.h"
 #include "comm/schedule/verify/price_table.h"
+#include "comm/world/device_backend.h"
+#include "comm/world/world.h"
 #include "reducer/reducer.h"
 
 ABSL_FLAG(int, nproc, 2, "ranks to start");
@@ -44,7 +63,7 @@ ABSL_FLAG(
     "put each rank on an emulated host, with links of this rate between them, as tc writes it (1gbit), or none for "
     "as fast as the kernel copies; needs root and iproute2: without them, as with --throttle");
 ABSL_FLAG(bool, throttle, false,
-          "with --link, messages are held back in the program as over such links, instead of emulating hosts");
+          "with --link, the kernel paces each connection as such a link would, instead of emulating hosts");
 ABSL_FLAG(double, first_bucket_cap_mb, -1, "cap of the first bucket in MiB; below 0: the reducer's default");
 ABSL_FLAG(double, bucket_cap_mb, -1, "cap of the other buckets in MiB; below 0: the reducer's default");
 ABSL_FLAG(std::string, compress, "", "what gradients are sent as: f16 or bf16; empty: as they are");
@@ -61,6 +80,8 @@ ABSL_FLAG(std::string, json, "", "also write the results, every round of them, t
 namespace lockstep {
 namespace bench {
 namespace {
+
+constexpr int kWarmUpSteps = 3;
 
 absl::Status SetCap(double mib, size_t* cap_bytes) {
   if (mib < 0) return absl::OkStatus();
@@ -92,35 +113,42 @@ absl::StatusOr<double> LinkBytesPerSecond(const std::string& link) {
   return 1e9 / ns_per_byte;
 }
 
-absl::StatusOr<OverlapOptions> OptionsFromFlags() {
+struct Options {
+  int ranks = 2;
+  ModelTable model;
+  ComputeKind compute = ComputeKind::kBusy;
+  DeviceKind device = DeviceKind::kHost;
+  double link_bytes_per_second = 0;  // with --throttle; 0: without a limit
+  // Not planned anew: gradients come in the order that the first plan expects.
+  ReducerOptions reducer;
+};
+
+absl::StatusOr<Options> OptionsFromFlags() {
   const auto invalid = [](const std::string& what) { return absl::InvalidArgumentError(what); };
-  OverlapOptions options;
+  Options options;
   options.ranks = absl::GetFlag(FLAGS_nproc);
   if (options.ranks < 2) return invalid(absl::StrCat(options.ranks, " ranks have nothing to average; 2 at least have"));
   LOCKSTEP_ASSIGN_OR_RETURN(options.model, FindModel(absl::GetFlag(FLAGS_model)));
   LOCKSTEP_ASSIGN_OR_RETURN(options.compute, ParseComputeKind(absl::GetFlag(FLAGS_compute)));
-  options.compute_ms = absl::GetFlag(FLAGS_compute_ms);
-  if (!(options.compute_ms >= 0) || options.compute_ms > 1e6) {
-    return invalid(absl::StrCat("a step cannot compute for ", options.compute_ms, " ms"));
+  const double compute_ms = absl::GetFlag(FLAGS_compute_ms);
+  if (!(compute_ms >= 0) || compute_ms > 1e6) {
+    return invalid(absl::StrCat("a step cannot compute for ", compute_ms, " ms"));
   }
-  options.wake_per_bucket = absl::GetFlag(FLAGS_wake_per_bucket);
-  if (options.wake_per_bucket && options.compute != ComputeKind::kAway) {
+  if (absl::GetFlag(FLAGS_wake_per_bucket) && options.compute != ComputeKind::kAway) {
     return invalid("who computes does not sleep: --wake_per_bucket goes with --compute away");
   }
   LOCKSTEP_ASSIGN_OR_RETURN(options.device, ParseDeviceKind(absl::GetFlag(FLAGS_device)));
   if (options.device != DeviceKind::kHost && !ComputesOnStream(options.compute)) {
     return invalid("gradients on a GPU are computed by a stream: --device cuda goes with --compute matmul or stream");
   }
-  options.backend = absl::GetFlag(FLAGS_backend);
-  options.transport = absl::GetFlag(FLAGS_transport);
-  options.link = absl::GetFlag(FLAGS_link);
-  if (!options.link.empty() && (options.transport == "shm" || options.transport == "ofi")) {
+  const std::string link = absl::GetFlag(FLAGS_link);
+  const std::string transport = absl::GetFlag(FLAGS_transport);
+  if (!link.empty() && (transport == "shm" || transport == "ofi")) {
     return invalid("shared memory and libfabric have no link: --link goes with --transport tcp or auto");
   }
-  options.throttle = absl::GetFlag(FLAGS_throttle);
-  if (options.throttle) {
-    if (options.link.empty()) return invalid("--throttle goes with --link");
-    LOCKSTEP_ASSIGN_OR_RETURN(options.link_bytes_per_second, LinkBytesPerSecond(options.link));
+  if (absl::GetFlag(FLAGS_throttle)) {
+    if (link.empty()) return invalid("--throttle goes with --link");
+    LOCKSTEP_ASSIGN_OR_RETURN(options.link_bytes_per_second, LinkBytesPerSecond(link));
   }
   std::vector<size_t>& caps = options.reducer.bucket_caps_bytes;
   LOCKSTEP_RETURN_IF_ERROR(SetCap(absl::GetFlag(FLAGS_first_bucket_cap_mb), &caps.front()));
@@ -130,24 +158,300 @@ absl::StatusOr<OverlapOptions> OptionsFromFlags() {
     options.reducer.compress = dtype == "f16" ? DType::kF16 : DType::kBF16;
   }
   if (absl::GetFlag(FLAGS_caps_from_last)) options.reducer.caps_from = CapsFrom::kLast;
-  options.average = absl::GetFlag(FLAGS_average);
-  LOCKSTEP_ASSIGN_OR_RETURN(options.reducer.average, ParseAverage(options.average));
+  LOCKSTEP_ASSIGN_OR_RETURN(options.reducer.average, ParseAverage(absl::GetFlag(FLAGS_average)));
   options.reducer.gradient_as_bucket_view = absl::GetFlag(FLAGS_gradient_as_bucket_view);
   options.reducer.replan = false;
-  options.rounds = absl::GetFlag(FLAGS_rounds);
-  options.steps = absl::GetFlag(FLAGS_steps);
-  options.round_time = std::chrono::milliseconds(absl::GetFlag(FLAGS_round_ms));
-  options.overhead_steps = absl::GetFlag(FLAGS_overhead_steps);
-  if (options.rounds < 1 || options.overhead_steps < 1) return invalid("there must be a round at least");
-  if (options.steps < 0 || options.round_time.count() < 1) return invalid("a round has a step or a millisecond");
-  options.pin = absl::GetFlag(FLAGS_pin);
-  options.json = absl::GetFlag(FLAGS_json);
+  if (absl::GetFlag(FLAGS_rounds) < 1 || absl::GetFlag(FLAGS_overhead_steps) < 1) {
+    return invalid("there must be a round at least");
+  }
+  if (absl::GetFlag(FLAGS_steps) < 0 || absl::GetFlag(FLAGS_round_ms) < 1) {
+    return invalid("a round has a step or a millisecond");
+  }
   return options;
+}
+
+// Has the kernel pace what this process sends over each of its TCP connections (socket(7), SO_MAX_PACING_RATE).
+//
+// ERRORS  FAILED_PRECONDITION  there is no connection yet
+// The half of a segment that the kernel sends early after a pause is all that it gains on a link of that rate. A link's latency, and
+// receivers that several ranks send to at once, are not emulated.
+absl::Status PaceConnections(double bytes_per_second) {
+  if (bytes_per_second == 0) return absl::OkStatus();  // a link without a limit
+  const auto rate = static_cast<uint64_t>(bytes_per_second);
+  int paced = 0;
+  DIR* const descriptors = opendir("/proc/self/fd");
+  if (descriptors == nullptr) return ErrnoStatus(errno, "open /proc/self/fd");
+  while (const dirent* const entry = readdir(descriptors)) {
+    const int descriptor = atoi(entry->d_name);  // "." and "..": 0, which is no socket of ours
+    int protocol = 0;
+    socklen_t length = sizeof(protocol);
+    if (getsockopt(descriptor, SOL_SOCKET, SO_PROTOCOL, &protocol, &length) != 0 || protocol != IPPROTO_TCP) continue;
+    if (setsockopt(descriptor, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate)) == 0) ++paced;
+  }
+  closedir(descriptors);
+  return paced > 0 ? absl::OkStatus() : absl::FailedPreconditionError("there is no TCP connection to pace");
+}
+
+// Where a program's gradients are, with what computes them and a communicator that reaches them.
+struct Place {
+  ReplayPlace replay;
+  Communicator* communicator = nullptr;
+  std::string text;  // for people: the device, and how its tensors travel
+  // What the others borrow, where they are not the caller's.
+  std::unique_ptr<Communicator> on_device;
+  std::unique_ptr<Stream> stream;
+};
+
+absl::StatusOr<Place> FindPlaceOnGpu(const Options& options, Communicator* world) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const int gpus, CudaDeviceCount());
+  const int rank = world->rank().value();
+  if (world->size() > gpus) setenv("NCCL_HOSTID", absl::StrCat("rank", rank).c_str(), /*overwrite=*/0);
+  Place place;
+  LOCKSTEP_ASSIGN_OR_RETURN(place.replay.device, CudaDevice(rank % gpus));
+  DeviceBackendOptions backend;
+  backend.backend = absl::GetFlag(FLAGS_backend);
+  LOCKSTEP_ASSIGN_OR_RETURN(place.on_device, MakeDeviceCommunicator(world, place.replay.device, backend));
+  place.communicator = place.on_device.get();
+  // The default stream, in which frameworks compute unless they are told otherwise.
+  LOCKSTEP_ASSIGN_OR_RETURN(place.stream, place.replay.device->BorrowStream(nullptr));
+  // The first line is the device's.
+  const std::string description = place.communicator->Describe();
+  place.text = std::string(*absl::StrSplit(description, '\n').begin());
+  return place;
+}
+
+absl::StatusOr<Place> FindPlaceOnHost(const Options& options, Communicator* world) {
+  Place place;
+  place.replay.device = HostDevice();
+  place.communicator = world;
+  place.text = "host";
+  if (ComputesOnStream(options.compute)) {
+    LOCKSTEP_ASSIGN_OR_RETURN(place.stream, place.replay.device->CreateStream("compute"));
+  }
+  return place;
+}
+
+absl::StatusOr<Place> FindPlace(const Options& options, Communicator* world) {
+  LOCKSTEP_ASSIGN_OR_RETURN(Place place, options.device == DeviceKind::kHost ? FindPlaceOnHost(options, world)
+                                                                             : FindPlaceOnGpu(options, world));
+  place.replay.stream = place.stream.get();
+  return place;
+}
+
+// One rank's part in the program.
+class OverlapProgram {
+ public:
+  OverlapProgram(const Options& options, const Place& place)
+      : options_(options),
+        model_(options.model),
+        place_(place),
+        group_(place.communicator),
+        report_(group_.leads() ? stdout : nullptr) {}
+
+  absl::Status Run() {
+    LOCKSTEP_RETURN_IF_ERROR(MakeReplay());
+    // Ranks connect when they first send: two steps have been gone through.
+    if (absl::GetFlag(FLAGS_throttle)) LOCKSTEP_RETURN_IF_ERROR(PaceConnections(options_.link_bytes_per_second));
+    LOCKSTEP_RETURN_IF_ERROR(MakeComputation());
+    LOCKSTEP_ASSIGN_OR_RETURN(const int steps, WarmUp());
+    if (group_.leads()) Describe(steps);
+    for (int round = 0; round < absl::GetFlag(FLAGS_rounds); ++round) {
+      LOCKSTEP_RETURN_IF_ERROR(RunRound(round, steps));
+    }
+    LOCKSTEP_RETURN_IF_ERROR(replay_->CheckedStep());
+    LOCKSTEP_RETURN_IF_ERROR(group_.Barrier());
+    LOCKSTEP_ASSIGN_OR_RETURN(found_.overhead,
+                              MeasureReducerOverhead(replay_->reducer().plan(), absl::GetFlag(FLAGS_overhead_steps)));
+    Show(found_, &report_);
+    return report_.Write(absl::GetFlag(FLAGS_json));
+  }
+
+ private:
+  // Every rank alike, so that the leader's memory stands for all.
+  absl::Status MakeReplay() {
+    LOCKSTEP_RETURN_IF_ERROR(ResetPeakMemory());
+    LOCKSTEP_ASSIGN_OR_RETURN(const ProcessMemory before, MeasureProcessMemory());
+    LOCKSTEP_ASSIGN_OR_RETURN(replay_, Replay::Create(group_, model_, options_.reducer, place_.replay));
+    for (int step = 0; step < 2; ++step) LOCKSTEP_RETURN_IF_ERROR(replay_->CheckedStep());
+    LOCKSTEP_ASSIGN_OR_RETURN(const ProcessMemory after, MeasureProcessMemory());
+    found_.memory.gradient_bytes = model_.elements() * static_cast<int64_t>(sizeof(float));
+    found_.memory.resident_bytes_max = after.peak_resident_bytes - before.resident_bytes;
+    found_.memory.proportional_bytes = after.proportional_bytes - before.proportional_bytes;
+    for (const BucketPlan::Bucket& bucket : replay_->reducer().plan().buckets) {
+      OverlapBucket row;
+      row.bytes = static_cast<int64_t>(bucket.bytes());
+      row.parameters = static_cast<int>(bucket.slots.size());
+      found_.buckets.push_back(row);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status MakeComputation() {
+    LOCKSTEP_RETURN_IF_ERROR(CommunicationOnly(1).status());
+    double seconds = absl::GetFlag(FLAGS_compute_ms) / 1e3;
+    if (seconds == 0) {
+      std::vector<double> totals;
+      for (int step = 0; step < kWarmUpSteps; ++step) {
+        LOCKSTEP_ASSIGN_OR_RETURN(const Replay::WireTimes wire, CommunicationOnly(1));
+        totals.push_back(Total(wire.seconds));
+      }
+      // Of which backward is two thirds.
+      seconds = Median(totals) * 3 / 2;
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(const int64_t nanoseconds, group_.FromLeader(std::llround(seconds * 1e9)));
+    plan_ = PlanCompute(model_, static_cast<double>(nanoseconds) * 1e-9);
+    switch (options_.compute) {
+      case ComputeKind::kBusy:
+        computation_ = MakeBusyComputation(plan_, CalibrateArithmetic(), replay_->gradients(), replay_->own_value());
+        break;
+      case ComputeKind::kAway:
+        computation_ = MakeAwayComputation(plan_, AwaitedGradients());
+        break;
+      case ComputeKind::kStream:
+        computation_ = MakeStreamComputation(plan_, place_.replay.stream, ClockWork(place_.replay.stream));
+        break;
+      case ComputeKind::kMatmul: {
+        LOCKSTEP_ASSIGN_OR_RETURN(matmul_, MatmulWork::Create(place_.replay.device, place_.replay.stream));
+        computation_ = MakeStreamComputation(plan_, place_.replay.stream,
+                                             [this](double seconds) { return matmul_->Enqueue(seconds); });
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // The last of each bucket's, in the order of backward, or none in particular.
+  std::vector<bool> AwaitedGradients() const {
+    if (!absl::GetFlag(FLAGS_wake_per_bucket)) return {};
+    const BucketPlan& plan = replay_->reducer().plan();
+    std::vector<bool> awaited(plan.locations.size());
+    std::vector<bool> seen(plan.buckets.size());
+    for (size_t p = 0; p < plan.locations.size(); ++p) {
+      const size_t bucket = plan.locations[p].bucket;
+      awaited[p] = !seen[bucket];
+      seen[bucket] = true;
+    }
+    return awaited;
+  }
+
+  // Returns the steps of a round, equal on all ranks.
+  absl::StatusOr<int> WarmUp() {
+    double seconds = 0;
+    for (int step = 0; step < kWarmUpSteps; ++step) {
+      LOCKSTEP_ASSIGN_OR_RETURN(seconds, replay_->Step(*computation_, 1, /*overlap=*/true));
+    }
+    if (absl::GetFlag(FLAGS_steps) > 0) return absl::GetFlag(FLAGS_steps);
+    const double fitting = static_cast<double>(absl::GetFlag(FLAGS_round_ms)) / 1e3 / seconds;
+    return std::clamp(static_cast<int>(fitting), 1, 1000);
+  }
+
+  absl::StatusOr<Replay::WireTimes> CommunicationOnly(int steps) {
+    // Who computes beside it lets nobody poll.
+    return replay_->CommunicationOnly(steps, /*background=*/options_.compute == ComputeKind::kBusy);
+  }
+
+  static double Total(const std::vector<double>& values) {
+    double sum = 0;
+    for (const double value : values) sum += value;
+    return sum;
+  }
+
+  // The four kinds of steps in turn, beginning with another one each round.
+  absl::Status RunRound(int number, int steps) {
+    OverlapRound round;
+    Replay::ComputeTimes compute;
+    Replay::WireTimes wire;
+    constexpr int kKinds = 4;
+    for (int i = 0; i < kKinds; ++i) {
+      switch ((number + i) % kKinds) {
+        case 0: {
+          LOCKSTEP_ASSIGN_OR_RETURN(compute, replay_->ComputeOnly(*computation_, steps));
+          break;
+        }
+        case 1: {
+          LOCKSTEP_ASSIGN_OR_RETURN(wire, CommunicationOnly(steps));
+          break;
+        }
+        case 2: {
+          LOCKSTEP_ASSIGN_OR_RETURN(round.serial, replay_->Step(*computation_, steps, /*overlap=*/false));
+          break;
+        }
+        default: {
+          LOCKSTEP_ASSIGN_OR_RETURN(round.overlapped, replay_->Step(*computation_, steps, /*overlap=*/true));
+        }
+      }
+    }
+    std::vector<BucketCost> buckets;
+    for (size_t b = 0; b < found_.buckets.size(); ++b) {
+      const double processor = options_.compute == ComputeKind::kBusy ? wire.processor_seconds[b] : 0;
+      buckets.push_back({compute.ready_seconds[b], wire.seconds[b], processor});
+      found_.buckets[b].costs.push_back({compute.ready_seconds[b], wire.seconds[b], wire.processor_seconds[b]});
+    }
+    round.compute = compute.seconds;
+    round.communication = Total(wire.seconds);
+    round.ideal = IdealStepSeconds(compute.seconds, buckets);
+    found_.rounds.push_back(round);
+    return absl::OkStatus();
+  }
+
+  void Describe(int steps) {
+    const auto flag = [](bool set, const char* text) { return set ? text : ""; };
+    const std::string link = absl::GetFlag(FLAGS_link);
+    Facts facts = MachineFacts();
+    const auto add = [&facts](const char* name, const std::string& value) { facts.emplace_back(name, value); };
+    add("ranks", absl::StrCat(group_.size(),
+                              flag(absl::GetFlag(FLAGS_pin), ", each on a core of its own where there are as many")));
+    if (options_.device != DeviceKind::kHost) add("gradients on", place_.text);
+    add("transport",
+        absl::StrCat(group_.Routes(), link.empty()                    ? ""
+                                      : absl::GetFlag(FLAGS_throttle) ? ", paced as by links of " + link
+                                                                      : ", hosts emulated, links of " + link));
+    add("model",
+        absl::StrFormat("%s, %d parameters, %d elements of f32; costs of %s, %.4g multiplications", model_.name,
+                        model_.parameters.size(), model_.elements(), model_.example, model_.multiply_adds()));
+    add("compute",
+        absl::StrFormat(
+            "%s, %.3f ms a step, a third of it forward%s", Name(options_.compute), plan_.total_seconds() * 1e3,
+            flag(absl::GetFlag(FLAGS_compute_ms) == 0, ": chosen so that backward takes as long as communication")));
+    if (absl::GetFlag(FLAGS_wake_per_bucket)) add("wakes", "once for each bucket");
+    add("bucket caps", absl::StrCat(absl::StrJoin(options_.reducer.bucket_caps_bytes, ", "), " B, from the ",
+                                    options_.reducer.caps_from == CapsFrom::kFirst ? "first" : "last", " gradients"));
+    add("gradients", options_.reducer.gradient_as_bucket_view ? "live in the buckets" : "copied into buckets and back");
+    add("average", absl::StrCat("divided ", absl::GetFlag(FLAGS_average)));
+    if (options_.reducer.compress.has_value()) add("sent as", lockstep::Name(*options_.reducer.compress));
+    add("ideal", absl::StrCat("buckets one after the other, each when its gradients are there",
+                              flag(options_.compute == ComputeKind::kBusy,
+                                   ", on a core that has to spare their processor time (that of the rank's threads)")));
+    add("time", absl::StrCat("of the slowest rank, a mean of ", steps, " steps of each kind in turn, ",
+                             absl::GetFlag(FLAGS_rounds), " rounds"));
+    report_.AddFacts(facts);
+  }
+
+  const Options& options_;
+  const ModelTable& model_;
+  const Place& place_;
+  const ProcessGroup group_;
+  std::unique_ptr<Replay> replay_;
+  ComputePlan plan_;
+  std::unique_ptr<MatmulWork> matmul_;  // with --compute matmul; computation_ borrows it
+  std::unique_ptr<Computation> computation_;
+  OverlapReport found_;
+  Report report_;
+};
+
+// DATA_LOSS for wrong averages. Ranks take the host's GPUs in turn; those that share one get an NCCL_HOSTID of their own, without which
+// NCCL refuses them.
+absl::Status RunRank(const Options& options) {
+  WorldOptions world_options;
+  world_options.transport = absl::GetFlag(FLAGS_throttle) ? "tcp" : absl::GetFlag(FLAGS_transport);
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<World> world,
+                            JoinWorld(world_options, options.ranks, absl::GetFlag(FLAGS_pin)));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Place place, FindPlace(options, world->communicator()));
+  return OverlapProgram(options, place).Run();
 }
 
 // Hosts of the ranks' own, which this machine emulates by tools/emulated-hosts: it runs this program again, with the same arguments, as
 // ranks in network namespaces with links between them. Returns only where it does not: 77 where namespaces are not permitted.
-int BecomeEmulatedHosts(const OverlapOptions& options, char** argv) {
+int BecomeEmulatedHosts(int ranks, const std::string& link, char** argv) {
   const absl::StatusOr<std::string> program = ThisProgram();
   if (!program.ok()) return Complain(program.status());
   // Beside the program as Bazel lays it out, or where a test is started.
@@ -160,8 +464,7 @@ int BecomeEmulatedHosts(const OverlapOptions& options, char** argv) {
   // What else is wrong it says itself, when it is run for the measurement.
   const int status = std::system(absl::StrCat("'", tool, "' --hosts 1 -- true >/dev/null 2>&1").c_str());
   if (WIFEXITED(status) && WEXITSTATUS(status) == kSkipped) return kSkipped;
-  std::vector<std::string> words = {tool, "--hosts", absl::StrCat(options.ranks), "--rate", options.link,
-                                    "--", *program};
+  std::vector<std::string> words = {tool, "--hosts", absl::StrCat(ranks), "--rate", link, "--", *program};
   for (char** word = argv + 1; *word != nullptr; ++word) words.emplace_back(*word);
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
@@ -171,8 +474,8 @@ int BecomeEmulatedHosts(const OverlapOptions& options, char** argv) {
 }
 
 // Without network namespaces.
-int RunThrottled(const OverlapOptions& options, char** argv) {
-  if (const absl::Status rate = LinkBytesPerSecond(options.link).status(); !rate.ok()) {
+int RunThrottled(int ranks, const std::string& link, char** argv) {
+  if (const absl::Status rate = LinkBytesPerSecond(link).status(); !rate.ok()) {
     return Complain(rate, kWrongUsage);
   }
   std::vector<char*> words;
@@ -180,25 +483,26 @@ int RunThrottled(const OverlapOptions& options, char** argv) {
   std::string throttle = "--throttle";
   words.push_back(throttle.data());
   words.push_back(nullptr);
-  return RunAsRanks(options.ranks, words.data());
+  return RunAsRanks(ranks, words.data());
 }
 
 int Main(int argc, char** argv) {
   ParseFlags(argc, argv,
              "replays the training steps of a model on ranks that it starts on this machine: its gradients in their "
              "order, and computation that takes its time; prints steps with and without overlap beside the ideal");
-  const absl::StatusOr<OverlapOptions> options = OptionsFromFlags();
+  const absl::StatusOr<Options> options = OptionsFromFlags();
   if (!options.ok()) return Complain(options.status(), kWrongUsage);
   if (IsRank()) {
-    const absl::Status status = RunOverlapRank(*options);
+    const absl::Status status = RunRank(*options);
     return status.ok() ? 0 : Complain(status);
   }
   if (options->device != DeviceKind::kHost) {
     if (const absl::Status gpus = CudaDeviceCount().status(); !gpus.ok()) return Complain(gpus, kSkipped);
   }
-  if (options->link.empty() || options->throttle) return RunAsRanks(options->ranks, argv);
-  const int exit_status = BecomeEmulatedHosts(*options, argv);
-  return exit_status == kSkipped ? RunThrottled(*options, argv) : exit_status;
+  const std::string link = absl::GetFlag(FLAGS_link);
+  if (link.empty() || absl::GetFlag(FLAGS_throttle)) return RunAsRanks(options->ranks, argv);
+  const int exit_status = BecomeEmulatedHosts(options->ranks, link, argv);
+  return exit_status == kSkipped ? RunThrottled(options->ranks, link, argv) : exit_status;
 }
 
 }  // namespace

@@ -24,7 +24,11 @@ expect_rows() {
 "$overlap" --nproc=2 --transport=shm --compute=busy --json="$json" "${quick[@]}" >"$output" 2>&1 || fail "busy failed"
 expect_rows
 grep -q '^# transport: shm$' "$output" || fail "the transport is not told"
-[[ $(grep -c '"overlapped_ms"' "$json") == 2 ]] || fail "not every round is in the JSON file"
+python3 - "$json" <<'END' || fail "not every round is in the JSON file"
+import json, sys
+steps = [row for row in json.load(open(sys.argv[1]))['rows'] if 'step_ms' in row]
+assert len(steps) == 6 and all(len(row['rounds_ms']) == 2 for row in steps), steps
+END
 
 "$overlap" --transport=shm --gradient_as_bucket_view --compute=busy "${quick[@]}" >"$output" 2>&1 || fail "views failed"
 expect_rows
@@ -47,16 +51,16 @@ grep -q '^# average: divided after$' "$output" || fail "how it is averaged is no
 grep -q '^# compute: away, .*: chosen so that backward takes as long as communication$' "$output" ||
   fail "the choice is not told"
 
-# Hosts of their own, where that is permitted; else, and when asked for, held back in the program.
+# Hosts of their own, where that is permitted; else, and when asked for, paced connections.
 "$overlap" --link=1gbit --compute=busy "${quick[@]}" >"$output" 2>&1 || fail "emulated hosts failed"
 expect_rows
-grep -q '^# transport: tcp .*, \(hosts emulated, links\|messages held back as by links\) of 1gbit$' "$output" ||
+grep -q '^# transport: tcp .*, \(hosts emulated, links\|paced as by links\) of 1gbit$' "$output" ||
   fail "the link is not told"
 "$overlap" --link=1gbit --throttle --compute=busy --json="$json" "${quick[@]}" >"$output" 2>&1 || fail "throttle failed"
 expect_rows
-grep -q '^# transport: tcp .*, messages held back as by links of 1gbit$' "$output" || fail "that it is throttled is not told"
-# 4.8 MB cannot pass in less than 38 ms.
-awk '/^communication only/ { exit !($3 >= 38) }' "$output" || fail "faster than the link"
+grep -q '^# transport: tcp .*, paced as by links of 1gbit$' "$output" || fail "that it is throttled is not told"
+# 4.8 MB take 38 ms; the kernel may send half a segment early after each pause.
+awk '/^communication only/ { exit !($3 >= 36) }' "$output" || fail "faster than the link"
 
 # On a GPU, where there is one.
 status=0

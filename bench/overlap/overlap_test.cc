@@ -4,9 +4,12 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,7 +24,6 @@
 #include "bench/overlap/computation.h"
 #include "bench/overlap/device_work.h"
 #include "bench/overlap/overhead.h"
-#include "bench/overlap/plan.h"
 #include "bench/overlap/report.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -370,20 +372,24 @@ TEST(ProcessMemory, CountsWhatWasTouched) {
 }
 
 OverlapReport TwoRounds() {
-  OverlapReport report;
-  report.ranks = 2;
-  report.parameters = 10;
-  report.facts = {{"cpu", "a quick one"}};
-  report.buckets = {{1024, 4, {0.010, 0.002, 0.001}}, {4096, 6, {0.020, 0.004, 0.003}}};
-  report.rounds = {{0.020, 0.006, 0.030, 0.024, 0.020}, {0.020, 0.006, 0.029, 0.020, 0.020}};
-  report.overhead = {2, 0.000005, 0.000011};
-  report.memory = {4 << 20, 8 << 20, 2 << 20};
-  return report;
+  OverlapReport found;
+  found.buckets = {{1024, 4, {{0.011, 0.002, 0.001}, {0.009, 0.002, 0.001}}},
+                   {4096, 6, {{0.020, 0.004, 0.003}, {0.020, 0.004, 0.003}}}};
+  found.rounds = {{0.020, 0.006, 0.030, 0.024, 0.020}, {0.020, 0.006, 0.029, 0.020, 0.020}};
+  found.overhead = {2, 0.000005, 0.000011};
+  found.memory = {4 << 20, 8 << 20, 2 << 20};
+  return found;
 }
 
-TEST(OverlapText, IsTheTable) {
+TEST(Show, PrintsTheTables) {
+  const std::string path = ::testing::TempDir() + "/report";
+  FILE* const output = std::fopen(path.c_str(), "w");
+  Report report(output);
+  Show(TwoRounds(), &report);
+  std::fclose(output);
+  std::ifstream printed(path);
   EXPECT_EQ(
-      OverlapText(TwoRounds()),
+      std::string(std::istreambuf_iterator<char>(printed), {}),
       "#\n"
       "# bucket          size  parameters         ready  all-reduce alone  of it, processor time\n"
       "#                  (B)                      (ms)              (ms)                   (ms)\n"
@@ -409,19 +415,21 @@ TEST(OverlapText, IsTheTable) {
       "other ranks'\n");
 }
 
-TEST(OverlapJson, HasEveryRoundInMilliseconds) {
-  const Json json = OverlapJson(TwoRounds());
-  EXPECT_EQ(json["facts"]["cpu"], "a quick one");
-  EXPECT_EQ(json["ranks"], 2);
-  EXPECT_EQ(json["parameters"], 10);
-  ASSERT_EQ(json["buckets"].size(), 2);
-  EXPECT_EQ(json["buckets"][1]["bytes"], 4096);
-  EXPECT_THAT(json["buckets"][1]["ready_ms"].get<double>(), DoubleEq(20));
-  ASSERT_EQ(json["rounds"].size(), 2);
-  EXPECT_THAT(json["rounds"][0]["serial_ms"].get<double>(), DoubleEq(30));
-  EXPECT_THAT(json["rounds"][0]["overlapped_ms"].get<double>(), DoubleEq(24));
-  EXPECT_THAT(json["overhead"]["step_us"].get<double>(), DoubleEq(11));
-  EXPECT_EQ(json["memory"]["proportional_bytes"], 2 << 20);
+TEST(Show, KeepsEveryRoundInMilliseconds) {
+  Report report(nullptr);
+  Show(TwoRounds(), &report);
+  const Json rows = report.json()["rows"];
+  ASSERT_EQ(rows.size(), 12);
+  EXPECT_EQ(rows[1]["bytes"], 4096);
+  EXPECT_EQ(rows[1]["parameters"], 6);
+  EXPECT_THAT(rows[1]["ready_ms"].get<double>(), DoubleEq(20));
+  EXPECT_EQ(rows[4]["name"], "without overlap");
+  ASSERT_EQ(rows[4]["rounds_ms"].size(), 2);
+  EXPECT_THAT(rows[4]["rounds_ms"][0].get<double>(), DoubleEq(30));
+  EXPECT_EQ(rows[5]["name"], "with overlap");
+  EXPECT_THAT(rows[5]["rounds_ms"][0].get<double>(), DoubleEq(24));
+  EXPECT_THAT(rows[10]["step_us"].get<double>(), DoubleEq(11));
+  EXPECT_EQ(rows[11]["proportional_bytes"], 2 << 20);
 }
 
 }  // namespace

@@ -170,23 +170,17 @@ absl::StatusOr<Replay::WireTimes> Replay::CommunicationOnly(int steps, bool back
   return times;
 }
 
-absl::Status Replay::Overlapped(Computation& computation) {
+absl::Status Replay::StepOnce(Computation& computation, bool overlap) {
   computation.Begin();
   computation.Forward();
+  if (!overlap) {
+    for (size_t left = gradients_.size(); left > 0; --left) computation.Backward(left - 1);
+  }
   LOCKSTEP_RETURN_IF_ERROR(reducer_->BeginBackward({}));
   for (size_t left = gradients_.size(); left > 0; --left) {
-    computation.Backward(left - 1);
+    if (overlap) computation.Backward(left - 1);
     LOCKSTEP_RETURN_IF_ERROR(MarkReady(left - 1));
   }
-  return reducer_->EndBackward(place_.stream);
-}
-
-absl::Status Replay::OneAfterTheOther(Computation& computation) {
-  computation.Begin();
-  computation.Forward();
-  for (size_t left = gradients_.size(); left > 0; --left) computation.Backward(left - 1);
-  LOCKSTEP_RETURN_IF_ERROR(reducer_->BeginBackward({}));
-  for (size_t left = gradients_.size(); left > 0; --left) LOCKSTEP_RETURN_IF_ERROR(MarkReady(left - 1));
   return reducer_->EndBackward(place_.stream);
 }
 
@@ -194,7 +188,7 @@ absl::StatusOr<double> Replay::Step(Computation& computation, int steps, bool ov
   LOCKSTEP_RETURN_IF_ERROR(group_.Barrier());
   const Clock::time_point begin = Clock::now();
   for (int step = 0; step < steps; ++step) {
-    LOCKSTEP_RETURN_IF_ERROR(overlap ? Overlapped(computation) : OneAfterTheOther(computation));
+    LOCKSTEP_RETURN_IF_ERROR(StepOnce(computation, overlap));
   }
   LOCKSTEP_RETURN_IF_ERROR(computation.Finish());
   return group_.Largest(SecondsSince(begin) / steps);

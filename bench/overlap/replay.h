@@ -79,8 +79,7 @@ class Replay {
   absl::Status FillGradient(size_t parameter, float value);
   absl::Status CheckGradient(size_t parameter, float average);
   absl::Status CopyNow(void* target, const void* source, size_t bytes);
-  absl::Status Overlapped(Computation& computation);
-  absl::Status OneAfterTheOther(Computation& computation);
+  absl::Status StepOnce(Computation& computation, bool overlap);
 
   const ProcessGroup group_;
   const ModelTable& model_;

@@ -18,7 +18,6 @@
 #include "base/status_matchers.h"
 #include "bench/model.h"
 #include "bench/overlap/computation.h"
-#include "bench/overlap/plan.h"
 #include "bench/ranks.h"
 #include "comm/communicator.h"
 #include "comm/host/transport_communicator.h"

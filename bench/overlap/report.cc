@@ -1,9 +1,10 @@
 #include "bench/overlap/report.h"
 
+#include <algorithm>
 #include <cstddef>
-#include <vector>
+#include <string>
+#include <utility>
 
-#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "bench/measure.h"
@@ -12,122 +13,118 @@ namespace lockstep {
 namespace bench {
 namespace {
 
-using OfRound = absl::FunctionRef<double(const OverlapRound&)>;
+using Round = OverlapRound;
 
 constexpr double kMsPerSecond = 1e3;
 constexpr double kUsPerSecond = 1e6;
 
-Quartiles OverRounds(const OverlapReport& report, OfRound value) {
-  std::vector<double> values;
-  for (const OverlapRound& round : report.rounds) values.push_back(value(round));
-  return QuartilesOf(values);
-}
-
-// Medians and quartiles over rounds.
-std::string RoundsText(const OverlapReport& report) {
-  using Round = OverlapRound;
-  struct Row {
-    const char* name;
-    double (*value)(const Round&);
-  };
-  const auto rows_of = [&](const char* heading, const char* unit, double factor, const std::vector<Row>& rows) {
-    const Table table({{-24, heading, ""}, {11, absl::StrCat("median", unit), ""}, {17, "quartiles", ""}});
-    std::string text = "#\n" + table.Heading();
-    for (const Row& row : rows) {
-      const Quartiles found = OverRounds(report, [&](const Round& round) { return row.value(round) * factor; });
-      absl::StrAppend(&text, table.Row({row.name, absl::StrFormat("%.3f", found.median), SpreadText(found, 3)}));
-    }
-    return text;
-  };
-  return rows_of("of a step", " (ms)", kMsPerSecond,
-                 {{"compute only", [](const Round& round) { return round.compute; }},
-                  {"communication only", [](const Round& round) { return round.communication; }},
-                  {"without overlap", [](const Round& round) { return round.serial; }},
-                  {"with overlap", [](const Round& round) { return round.overlapped; }},
-                  {"exposed communication", [](const Round& round) { return round.exposed(); }},
-                  {"ideal", [](const Round& round) { return round.ideal; }}}) +
-         rows_of("round by round", "", 1,
-                 {{"with overlap / ideal", [](const Round& round) { return round.overlapped / round.ideal; }},
-                  {"without / with overlap", [](const Round& round) { return round.serial / round.overlapped; }}});
-}
-
-std::string BucketsText(const OverlapReport& report) {
-  const Table table({{8, "bucket", ""},
-                     {12, "size", "(B)"},
-                     {10, "parameters", ""},
-                     {12, "ready", "(ms)"},
-                     {16, "all-reduce alone", "(ms)"},
-                     {21, "of it, processor time", "(ms)"}});
-  std::string text = "#\n" + table.Heading();
-  const auto ms = [](double seconds) { return absl::StrFormat("%.3f", seconds * kMsPerSecond); };
-  for (size_t b = 0; b < report.buckets.size(); ++b) {
-    const OverlapBucket& bucket = report.buckets[b];
-    absl::StrAppend(&text, table.Row({absl::StrCat(b), absl::StrCat(bucket.bytes), absl::StrCat(bucket.parameters),
-                                      ms(bucket.cost.ready_seconds), ms(bucket.cost.wire_seconds),
-                                      ms(bucket.cost.processor_seconds)}));
+void ShowBuckets(const std::vector<OverlapBucket>& buckets, Report* report) {
+  report->Begin("#\n", {{8, "bucket", "", "/bucket"},
+                        {12, "size", "(B)", "/bytes"},
+                        {10, "parameters", "", "/parameters"},
+                        {12, "ready", "(ms)", "/ready_ms", 3},
+                        {16, "all-reduce alone", "(ms)", "/communication_ms", 3},
+                        {21, "of it, processor time", "(ms)", "/processor_ms", 3}});
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    const auto median_ms = [&](double BucketCost::*part) {
+      std::vector<double> values;
+      for (const BucketCost& cost : buckets[b].costs) values.push_back(cost.*part * kMsPerSecond);
+      return Median(values);
+    };
+    report->AddRow({{"bucket", b},
+                    {"bytes", buckets[b].bytes},
+                    {"parameters", buckets[b].parameters},
+                    {"ready_ms", median_ms(&BucketCost::ready_seconds)},
+                    {"communication_ms", median_ms(&BucketCost::wire_seconds)},
+                    {"processor_ms", median_ms(&BucketCost::processor_seconds)}});
   }
-  return text;
 }
 
-std::string OverheadText(const OverlapReport& report) {
-  const double step = OverRounds(report, [](const OverlapRound& round) { return round.overlapped; }).median;
-  const ReducerOverhead& overhead = report.overhead;
-  return absl::StrFormat(
+void ShowRounds(const std::vector<Round>& rounds, Report* report) {
+  using Value = double (*)(const Round&);
+  const auto of_rounds = [&rounds](Value value, double factor) {
+    std::vector<double> values;
+    for (const Round& round : rounds) values.push_back(value(round) * factor);
+    return values;
+  };
+  const auto columns = [](const char* heading, const std::string& unit, const std::string& at) {
+    return Columns{
+        {-24, heading, "", "/name"}, {11, "median" + unit, "", at + "/median", 3}, {17, "quartiles", "", at, 3}};
+  };
+  report->Begin("#\n", columns("of a step", " (ms)", "/step_ms"));
+  for (const auto& [name, value] : std::vector<std::pair<const char*, Value>>{
+           {"compute only", [](const Round& round) { return round.compute; }},
+           {"communication only", [](const Round& round) { return round.communication; }},
+           {"without overlap", [](const Round& round) { return round.serial; }},
+           {"with overlap", [](const Round& round) { return round.overlapped; }},
+           {"exposed communication", [](const Round& round) { return round.exposed(); }},
+           {"ideal", [](const Round& round) { return round.ideal; }}}) {
+    const std::vector<double> ms = of_rounds(value, kMsPerSecond);
+    report->AddRow({{"name", name}, {"step_ms", ToJson(QuartilesOf(ms))}, {"rounds_ms", ms}});
+  }
+  report->Begin("#\n", columns("round by round", "", "/ratio"));
+  for (const auto& [name, value] : std::vector<std::pair<const char*, Value>>{
+           {"with overlap / ideal", [](const Round& round) { return round.overlapped / round.ideal; }},
+           {"without / with overlap", [](const Round& round) { return round.serial / round.overlapped; }}}) {
+    report->AddRow({{"name", name}, {"ratio", ToJson(QuartilesOf(of_rounds(value, 1)))}});
+  }
+}
+
+void ShowOverhead(const OverlapReport& found, Report* report) {
+  std::vector<double> steps;
+  for (const Round& round : found.rounds) steps.push_back(round.overlapped);
+  double parameters = 0;
+  for (const OverlapBucket& bucket : found.buckets) parameters += bucket.parameters;
+  const double step = Median(steps);
+  const double step_us = found.overhead.step_seconds * kUsPerSecond;
+  const double mark_ready_us = found.overhead.mark_ready_seconds * kUsPerSecond;
+  report->Print(absl::StrFormat(
       "#\n# the reducer itself, with nothing to move: %.3f us a parameter in mark_ready, %.3f us with begin and end; a "
       "step %.1f us, %.2f %% of one with overlap\n",
-      overhead.mark_ready_seconds * kUsPerSecond / report.parameters,
-      overhead.step_seconds * kUsPerSecond / report.parameters, overhead.step_seconds * kUsPerSecond,
-      step > 0 ? 100 * overhead.step_seconds / step : 0);
+      mark_ready_us / parameters, step_us / parameters, step_us,
+      step > 0 ? 100 * found.overhead.step_seconds / step : 0));
+  report->AddRow({{"name", "the reducer itself"}, {"mark_ready_us", mark_ready_us}, {"step_us", step_us}},
+                 /*printed=*/false);
 }
 
-std::string MemoryText(const OverlapMemory& memory) {
+void ShowMemory(const OverlapMemory& memory, Report* report) {
   const auto copies = [&](int64_t bytes) {
     return absl::StrFormat("%.1f MiB (%.2f copies of the gradients)", static_cast<double>(bytes) / (1 << 20),
                            static_cast<double>(bytes) / static_cast<double>(memory.gradient_bytes));
   };
-  return absl::StrCat("# memory of a rank for gradients and reducer: ", copies(memory.proportional_bytes),
-                      " when shared pages are divided by those who share them; ", copies(memory.resident_bytes_max),
-                      " resident at most, with what it sees of other ranks'\n");
-}
-
-Json ToJson(const OverlapBucket& bucket) {
-  return {{"bytes", bucket.bytes},
-          {"parameters", bucket.parameters},
-          {"ready_ms", bucket.cost.ready_seconds * kMsPerSecond},
-          {"communication_ms", bucket.cost.wire_seconds * kMsPerSecond},
-          {"processor_ms", bucket.cost.processor_seconds * kMsPerSecond}};
-}
-
-Json ToJson(const OverlapRound& round) {
-  return {{"compute_ms", round.compute * kMsPerSecond},
-          {"communication_ms", round.communication * kMsPerSecond},
-          {"serial_ms", round.serial * kMsPerSecond},
-          {"overlapped_ms", round.overlapped * kMsPerSecond},
-          {"ideal_ms", round.ideal * kMsPerSecond}};
+  report->Print(absl::StrCat("# memory of a rank for gradients and reducer: ", copies(memory.proportional_bytes),
+                             " when shared pages are divided by those who share them; ",
+                             copies(memory.resident_bytes_max),
+                             " resident at most, with what it sees of other ranks'\n"));
+  report->AddRow({{"name", "memory"},
+                  {"gradient_bytes", memory.gradient_bytes},
+                  {"resident_bytes_max", memory.resident_bytes_max},
+                  {"proportional_bytes", memory.proportional_bytes}},
+                 /*printed=*/false);
 }
 
 }  // namespace
 
-std::string OverlapText(const OverlapReport& report) {
-  return absl::StrCat(BucketsText(report), RoundsText(report), OverheadText(report), MemoryText(report.memory));
+double IdealStepSeconds(double compute_seconds, absl::Span<const BucketCost> buckets) {
+  double now = 0;
+  double computed = 0;  // seconds of computation that are done by now
+  for (const BucketCost& bucket : buckets) {
+    const double awaited = std::max(0.0, bucket.ready_seconds - computed);
+    computed += awaited;
+    now += awaited;
+    now += bucket.wire_seconds;
+    // One that keeps more than a core busy leaves nothing of it.
+    computed += std::max(0.0, bucket.wire_seconds - bucket.processor_seconds);
+    computed = std::min(computed, compute_seconds);
+  }
+  return now + compute_seconds - computed;
 }
 
-Json OverlapJson(const OverlapReport& report) {
-  Json json = {{"facts", ToJson(report.facts)},
-               {"ranks", report.ranks},
-               {"parameters", report.parameters},
-               {"buckets", Json::array()},
-               {"rounds", Json::array()},
-               {"overhead",
-                {{"mark_ready_us", report.overhead.mark_ready_seconds * kUsPerSecond},
-                 {"step_us", report.overhead.step_seconds * kUsPerSecond}}},
-               {"memory",
-                {{"gradient_bytes", report.memory.gradient_bytes},
-                 {"resident_bytes_max", report.memory.resident_bytes_max},
-                 {"proportional_bytes", report.memory.proportional_bytes}}}};
-  for (const OverlapBucket& bucket : report.buckets) json["buckets"].push_back(ToJson(bucket));
-  for (const OverlapRound& round : report.rounds) json["rounds"].push_back(ToJson(round));
-  return json;
+void Show(const OverlapReport& found, Report* report) {
+  ShowBuckets(found.buckets, report);
+  ShowRounds(found.rounds, report);
+  ShowOverhead(found, report);
+  ShowMemory(found.memory, report);
 }
 
 }  // namespace bench

@@ -1,23 +1,40 @@
-// What bench:overlap found out, as data, for people and for scripts.
+// What bench:overlap found out, as data and as a report, and the lower bound of a step in which communication overlaps with computation.
 
 #ifndef BENCH_OVERLAP_REPORT_H_
 #define BENCH_OVERLAP_REPORT_H_
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "bench/overlap/overhead.h"
-#include "bench/overlap/plan.h"
 #include "bench/report.h"
 
 namespace lockstep {
 namespace bench {
 
+// One bucket, as it was measured with nothing else going on.
+struct BucketCost {
+  double ready_seconds = 0;      // from the step's begin to its last gradient, of computation alone
+  double wire_seconds = 0;       // of its all-reduce alone
+  double processor_seconds = 0;  // that it takes from the core that computes; 0 where computation is elsewhere
+};
+
+// Buckets go over the wire in their order, each when its gradients are there and the one before is through: that is the
+// least a pipeline of one wire can take, the last bucket's tail included. Where computation and communication share a
+// core, what is still to be computed meanwhile gets what the bucket leaves of it: no order of the same work on that
+// core ends earlier, since communication put off is wire time at the end, and a bucket takes at least as long as its
+// processor time.
+//
+// `compute_seconds`: of the whole step, not less than any bucket's ready time. Copies into and out of buckets,
+// hand-overs between threads and contention for memory are not in it. Neither is what sending one bucket right behind
+// another saves (a link that has not fallen idle): a step may end a little before it.
+double IdealStepSeconds(double compute_seconds, absl::Span<const BucketCost> buckets);
+
 struct OverlapBucket {
   int64_t bytes = 0;
   int parameters = 0;
-  BucketCost cost;  // medians of all rounds
+  std::vector<BucketCost> costs;  // by round
 };
 
 // Seconds of one step, each measured in this round and of the slowest rank.
@@ -39,25 +56,19 @@ struct OverlapMemory {
 };
 
 struct OverlapReport {
-  int ranks = 0;
-  int parameters = 0;
-  Facts facts;  // "cpu", "model", ...: what the numbers depend on
   std::vector<OverlapBucket> buckets;
   std::vector<OverlapRound> rounds;
   ReducerOverhead overhead;
   OverlapMemory memory;
 };
 
-// Buckets, times and ratios with medians and quartiles over rounds, the reducer's own time, memory.
-std::string OverlapText(const OverlapReport& report);
-
-// {"facts": {"cpu": ..., ...}, "ranks": 2, "parameters": 161,
-//  "buckets": [{"bytes": 8196096, "parameters": 1, "ready_ms": 9.1, "communication_ms": 1.2, "processor_ms": 0.9}],
-//  "rounds": [{"compute_ms": 20.1, "communication_ms": 13.4, "serial_ms": 34.0, "overlapped_ms": 22.0,
-//              "ideal_ms": 21.5}],
-//  "overhead": {"mark_ready_us": 80.5, "step_us": 120.1},                of all parameters
-//  "memory": {"gradient_bytes": ..., "resident_bytes_max": ..., "proportional_bytes": ...}}
-Json OverlapJson(const OverlapReport& report);
+// Buckets, times and ratios with medians and quartiles over rounds, the reducer's own time, memory. The rows are
+//   {"bucket": 0, "bytes": 8196096, "parameters": 1, "ready_ms": 9.1, "communication_ms": 1.2, "processor_ms": 0.9}
+//   {"name": "with overlap", "step_ms": {spread}, "rounds_ms": [22.0, ...]}
+//   {"name": "with overlap / ideal", "ratio": {spread}}
+//   {"name": "the reducer itself", "mark_ready_us": 80.5, "step_us": 120.1}    of all parameters
+//   {"name": "memory", "gradient_bytes": ..., "resident_bytes_max": ..., "proportional_bytes": ...}
+void Show(const OverlapReport& found, Report* report);
 
 }  // namespace bench
 }  // namespace lockstep

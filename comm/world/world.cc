@@ -85,7 +85,6 @@ struct Settings {
   std::string ofi_domain;
   size_t flight_records = 256;
   std::string device_backend;
-  TransportDecorator decorate_tcp;
 };
 
 absl::Status ReadMilliseconds(milliseconds option, const char* option_name, const char* variable,
@@ -172,11 +171,6 @@ absl::StatusOr<Settings> ReadSettings(const WorldOptions& options) {
   if (records.has_value()) settings.flight_records = *records;
   settings.device_backend =
       !options.device_backend.empty() ? options.device_backend : GetEnv("LOCKSTEP_DEVICE_BACKEND").value_or("auto");
-  if (options.decorate_tcp != nullptr && settings.transport != TransportChoice::kTcp) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("decorate_tcp goes with the transport tcp, not with ", Name(settings.transport)));
-  }
-  settings.decorate_tcp = options.decorate_tcp;
   const bool in_order = options.nccl_ctas_max == 0 || options.nccl_ctas_min <= options.nccl_ctas_max;
   if (options.nccl_ctas_min < 0 || options.nccl_ctas_max < 0 || !in_order) {
     return absl::InvalidArgumentError(
@@ -239,7 +233,6 @@ WorldTransport::Options TransportOptions(const WorldSpec& spec, const Settings& 
                                          const SocketAddress& address) {
   WorldTransport::Options options;
   options.choice = settings.transport;
-  options.decorate_tcp = settings.decorate_tcp;
   options.tcp.rank = spec.rank;
   options.tcp.size = spec.size;
   options.tcp.job_id = spec.job_id;

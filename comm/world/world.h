@@ -15,7 +15,6 @@
 #include "absl/status/statusor.h"
 #include "base/device/device.h"
 #include "comm/communicator.h"
-#include "transport/pollable_transport.h"
 #include "transport/store/store.h"
 
 namespace lockstep {
@@ -56,9 +55,6 @@ struct WorldOptions {
   int nccl_ctas_min = 0;       // of NCCL's kernels; 0: its choice
   int nccl_ctas_max = 0;
   bool nccl_split_share = false;  // parts share its resources: NcclCommOptions
-  // For measurements, never from the environment: what the transport is wrapped in before it is used, as by
-  // bench/overlap/throttled_transport.h. With "tcp" alone.
-  TransportDecorator decorate_tcp;
 };
 
 class World {

@@ -162,11 +162,6 @@ TEST(World, RefusesOptionsThatCannotBe) {
   EXPECT_THAT(refusal([](auto* o) { o->timeout = milliseconds(-1); }), refused(HasSubstr("timeout is negative")));
   EXPECT_THAT(refusal([](auto* o) { o->peer_timeout = milliseconds(-1); }), refused(HasSubstr("peer_timeout")));
   EXPECT_THAT(refusal([](auto* o) { o->setup_timeout = milliseconds(-1); }), refused(HasSubstr("setup_timeout")));
-  EXPECT_THAT(refusal([](auto* o) {
-                o->transport = "shm";
-                o->decorate_tcp = [](auto tcp) { return std::unique_ptr<Transport>(std::move(tcp)); };
-              }),
-              refused(HasSubstr("decorate_tcp goes with the transport tcp, not with shm")));
   EXPECT_THAT(refusal([](auto* o) { o->rank = 2; }), refused(AllOf(HasSubstr("rank"), HasSubstr("2"))));
   EXPECT_THAT(refusal([](auto* o) { o->rank = -1; }), refused(HasSubstr("rank")));
   EXPECT_THAT(refusal([](auto* o) { o->size = -1; }), refused(HasSubstr("size")));

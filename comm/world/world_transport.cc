@@ -69,7 +69,7 @@ absl::StatusOr<TransportChoice> ParseTransportChoice(absl::string_view name) {
 }
 
 absl::StatusOr<WorldTransport> WorldTransport::ListenOverOfi(Options options) {
-  WorldTransport made(options.choice, options.ofi.rank, /*decorate_tcp=*/nullptr);
+  WorldTransport made(options.choice, options.ofi.rank);
   made.no_shm_ = absl::UnavailableError("this world uses libfabric alone");
   absl::StatusOr<std::unique_ptr<OfiTransport>> ofi = OfiTransport::Create(std::move(options.ofi));
   if (ofi.ok()) {
@@ -86,7 +86,7 @@ absl::StatusOr<WorldTransport> WorldTransport::ListenOverOfi(Options options) {
 
 absl::StatusOr<WorldTransport> WorldTransport::Listen(Options options) {
   if (options.choice == TransportChoice::kOfi) return ListenOverOfi(std::move(options));
-  WorldTransport made(options.choice, options.tcp.rank, std::move(options.decorate_tcp));
+  WorldTransport made(options.choice, options.tcp.rank);
   if (options.choice != TransportChoice::kTcp) {
     absl::StatusOr<std::unique_ptr<ShmTransport>> shm = ShmTransport::Create(std::move(options.shm));
     if (shm.ok()) {
@@ -220,7 +220,6 @@ absl::StatusOr<bool> WorldTransport::AllShareMemory(ControlChannel* control, abs
 }
 
 absl::StatusOr<std::unique_ptr<Transport>> WorldTransport::Take() {
-  if (decorate_tcp_ != nullptr) return decorate_tcp_(std::move(tcp_));
   if (choice_ == TransportChoice::kOfi) return std::unique_ptr<Transport>(std::move(ofi_));
   if (neighbours_.empty()) return std::unique_ptr<Transport>(std::move(tcp_));
   if (neighbours_.size() + 1 == shared_.size()) return std::unique_ptr<Transport>(std::move(shm_));

@@ -57,7 +57,6 @@ class WorldTransport {
     TcpTransportOptions tcp;
     ShmTransportOptions shm;
     OfiTransportOptions ofi;
-    TransportDecorator decorate_tcp;  // with kTcp; null: TCP as it is
   };
 
   // Listens from now on. Errors of TCP, and INVALID_ARGUMENT of all; a process that can make no shared memory tells the
@@ -95,15 +94,13 @@ class WorldTransport {
   absl::StatusOr<std::unique_ptr<Transport>> Take();
 
  private:
-  WorldTransport(TransportChoice choice, Rank rank, TransportDecorator decorate_tcp)
-      : choice_(choice), rank_(rank), decorate_tcp_(std::move(decorate_tcp)) {}
+  WorldTransport(TransportChoice choice, Rank rank) : choice_(choice), rank_(rank) {}
   static absl::StatusOr<WorldTransport> ListenOverOfi(Options options);
   absl::Status ConnectOverOfi(absl::Span<const Member> members, Deadline deadline);
   bool may_share_memory() const { return TraitsOf(choice_).shares_memory; }
 
   TransportChoice choice_;
   Rank rank_;
-  TransportDecorator decorate_tcp_;
   std::unique_ptr<TcpTransport> tcp_;  // null with kShm and kOfi
   std::unique_ptr<OfiTransport> ofi_;  // with kOfi; null where there is none
   absl::Status no_ofi_;                // why
