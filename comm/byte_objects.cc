@@ -21,12 +21,7 @@ absl::Status CheckSize(int64_t bytes, int rank) {
 absl::StatusOr<std::vector<int64_t>> GatherSizes(Communicator* communicator, const std::string& bytes) {
   const int64_t mine = static_cast<int64_t>(bytes.size());
   std::vector<int64_t> sizes(communicator->size());
-  CollectiveRequest request;
-  request.collective = Collective::kAllGather;
-  request.dtype = DType::kI64;
-  request.count = sizes.size();
-  request.input = &mine;
-  request.output = sizes.data();
+  CollectiveRequest request = MakeRequest(Collective::kAllGather, DType::kI64, sizes.size(), &mine, sizes.data());
   LOCKSTEP_RETURN_IF_ERROR(communicator->Run(request));
   for (int r = 0; r < communicator->size(); ++r) LOCKSTEP_RETURN_IF_ERROR(CheckSize(sizes[r], r));
   return sizes;
@@ -58,13 +53,8 @@ absl::StatusOr<std::vector<std::string>> Gather(Communicator* communicator, Coll
 
 absl::Status BroadcastBytes(Communicator* communicator, std::string* bytes, Rank root) {
   int64_t size = static_cast<int64_t>(bytes->size());
-  CollectiveRequest request;
-  request.collective = Collective::kBroadcast;
-  request.dtype = DType::kI64;
+  CollectiveRequest request = MakeRequest(Collective::kBroadcast, DType::kI64, 1, &size, &size);
   request.root = root;
-  request.count = 1;
-  request.input = &size;
-  request.output = &size;
   LOCKSTEP_RETURN_IF_ERROR(communicator->Run(request));
   LOCKSTEP_RETURN_IF_ERROR(CheckSize(size, root.value()));
   bytes->resize(size);

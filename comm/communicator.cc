@@ -31,20 +31,6 @@ absl::Status Communicator::Enqueue(const CollectiveRequest& request, Stream* str
   });
 }
 
-namespace {
-
-absl::Status NotHere(const char* what) {
-  return absl::UnimplementedError(absl::StrCat("this communicator has no ", what));
-}
-
-// The operation's own deadline bounds the wait.
-absl::Status Finish(absl::StatusOr<Work> work) {
-  if (!work.ok()) return work.status();
-  return work->collected() ? absl::OkStatus() : work->Wait(Deadline::Infinite());
-}
-
-}  // namespace
-
 absl::Status CheckOnHost(DeviceId device) {
   if (device.kind == DeviceKind::kHost) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -53,7 +39,6 @@ absl::Status CheckOnHost(DeviceId device) {
 }
 
 absl::Status CheckMessage(const SendRequest& request, int size) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckOnHost(request.device));
   if (request.target.value() < 0 || request.target.value() >= size) {
     return absl::InvalidArgumentError(
         absl::StrCat("send: target ", request.target.value(), " is not a rank of a world of ", size));
@@ -63,7 +48,6 @@ absl::Status CheckMessage(const SendRequest& request, int size) {
 }
 
 absl::Status CheckMessage(const ReceiveRequest& request, int size) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckOnHost(request.device));
   if (request.source != kAnySource && (request.source.value() < 0 || request.source.value() >= size)) {
     return absl::InvalidArgumentError(
         absl::StrCat("receive: source ", request.source.value(), " is not a rank of a world of ", size));
@@ -72,30 +56,15 @@ absl::Status CheckMessage(const ReceiveRequest& request, int size) {
   return absl::InvalidArgumentError(absl::StrCat("receive: the tag is negative: ", request.tag));
 }
 
-absl::StatusOr<std::unique_ptr<PreparedCollective>> Communicator::Prepare(const CollectiveRequest&) {
-  return NotHere("prepared collectives");
-}
-
-absl::Status Communicator::StartGroup() { return NotHere("groups"); }
-absl::StatusOr<Work> Communicator::EndGroup() { return NotHere("groups"); }
-absl::StatusOr<Work> Communicator::StartSend(const SendRequest&) { return NotHere("messages"); }
-absl::StatusOr<Work> Communicator::StartReceive(const ReceiveRequest&) { return NotHere("messages"); }
-absl::Status Communicator::Send(const SendRequest& request) { return Finish(StartSend(request)); }
-absl::Status Communicator::Receive(const ReceiveRequest& request) { return Finish(StartReceive(request)); }
-
 absl::Status Communicator::CheckMemory(size_t bytes) {
   const std::string why = WhyNoMemory(bytes);
   if (why.empty()) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes of memory are needed, ", why));
 }
 
-absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Communicator::Allocate(size_t bytes) {
-  return MakePrivateBuffer(bytes);
+absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Communicator::AllocateOnDevice(size_t) {
+  return absl::UnimplementedError("this communicator has no device");
 }
-
-absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Communicator::AllocateOnDevice(size_t) { return NotHere("device"); }
-
-absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Split(int, int) { return NotHere("parts"); }
 
 absl::Status Communicator::MonitoredBarrier(std::chrono::milliseconds, std::vector<Rank>*) {
   return absl::UnimplementedError("monitored barriers need a control channel");

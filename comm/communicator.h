@@ -1,9 +1,9 @@
-// Communicator: a fixed group of ranks that carry out the same collectives in the same order. What MPI calls a communicator,
+// Communicator: a fixed group of ranks that execute the same collectives in the same order. What MPI calls a communicator,
 // NCCL an ncclComm_t and PyTorch a ProcessGroup.
 //
-// One interface for every back end: over a transport (comm/host/transport_communicator.h), a world of one
-// (comm/host/self_communicator.h). comm/world/world.h makes one from options and environment; comm/plan/collectives.h builds
-// checked requests from tensors.
+// There are two: over a transport (comm/host/transport_communicator.h), of which a world of one is a case, and for a device, over one for
+// the host (comm/device/device_communicator.h). comm/world/world.h makes one from options and environment; comm/plan/collectives.h
+// builds checked requests from tensors.
 //
 // Thread-safe. Every rank makes the same calls in the same order with equal counts, dtypes, ops and roots. A difference is
 // FAILED_PRECONDITION with the same text on every rank that has not finished, and at the next call on the others; the
@@ -19,12 +19,11 @@
 // rank with one tag are received in the order in which they were sent. A small one (64 KiB) is sent whether or not anybody
 // receives it, until a MiB from this rank waits there; a larger one, and everything then, moves when it is received.
 //
-// Memory. Allocate gives memory that ranks which share a host have before them. A collective whose buffers all lie in it is
-// carried out in one pass: each rank reads its peers' inputs and writes their outputs. Whether they do is part of the call:
-// on all ranks or on none. Between the first rank's call and the last rank's return the buffers are everybody's. (Ordinary
-// calls, wherever the buffers lie: an all-to-all in place or with counts, and a reduce, reduce-scatter or reduce-scatter-v
-// with a factor.) Between hosts, a network device that is to be told of memory is told of the allocator's once, and of
-// other buffers for each message.
+// Memory. Allocate gives memory that ranks which share a host map. A collective whose buffers all lie in it is direct: each rank reads
+// its peers' inputs and writes their outputs. Whether they do is part of the call: on all ranks or on none. Between the first rank's
+// call and the last rank's return the buffers are everybody's. (Ordinary calls, wherever the buffers lie: an all-to-all in place or
+// with counts, and a reduce, reduce-scatter or reduce-scatter-v with a factor.) Between hosts, the allocator's memory is registered with
+// a network device once, and other buffers for each message.
 //
 // Devices. Every communicator takes buffers on the host; one that was made for a device (comm/device/device_communicator.h) takes
 // buffers on that device, too, all of one call in one place. Elsewhere they are INVALID_ARGUMENT.
@@ -82,11 +81,23 @@ struct CollectiveRequest {
   double factor = 1.0;  // of premul-sum; each rank may have its own
   Algorithm algorithm = Algorithm::kAuto;
   std::chrono::milliseconds timeout{0};  // of the operation, which it aborts on every rank; 0: the communicator's
-  // The thread that carries it out shares its core with computation: it sleeps rather than polls while nothing moves.
+  // The thread that executes it shares its core with computation: it sleeps rather than polls while nothing moves.
   bool background = false;
   bool by_holder = false;  // of whoever holds the communicator: see Hold
   DeviceId device;         // where the buffers are
 };
+
+// What most calls name. In place, `output` is `input`.
+inline CollectiveRequest MakeRequest(Collective collective, DType dtype, size_t count, const void* input,
+                                     void* output) {
+  CollectiveRequest request;
+  request.collective = collective;
+  request.dtype = dtype;
+  request.count = count;
+  request.input = input;
+  request.output = output;
+  return request;
+}
 
 inline constexpr Rank kAnySource{-1};
 inline constexpr int64_t kAnyTag = -1;
@@ -114,7 +125,7 @@ struct ReceiveRequest {
 // What communicators for the host alone say of buffers elsewhere: INVALID_ARGUMENT.
 absl::Status CheckOnHost(DeviceId device);
 
-// INVALID_ARGUMENT for buffers that are not on the host, and for a peer or a tag that cannot be, in a world of this size.
+// INVALID_ARGUMENT for a peer or a tag that cannot be, in a world of this size.
 absl::Status CheckMessage(const SendRequest& request, int size);
 absl::Status CheckMessage(const ReceiveRequest& request, int size);
 
@@ -146,7 +157,7 @@ class Communicator {
 
   virtual Rank rank() const = 0;
   virtual int size() const = 0;
-  // The number of one of its ranks in the world that it is a part of.
+  // The number of one of its ranks in the world that it is a subgroup of.
   virtual Rank WorldRank(Rank rank) const { return rank; }
 
   // Whose memory collectives take beside the host's; null where there is none. It outlives this.
@@ -160,7 +171,7 @@ class Communicator {
   virtual bool checks_pointers() const { return false; }
   DeviceId device() const { return accelerator() == nullptr ? DeviceId() : accelerator()->id(); }
 
-  // Carries out the collective; the caller's thread does the work. Returns by the operation's deadline.
+  // Executes the collective; the caller's thread does the work. Returns by the operation's deadline.
   virtual absl::Status Run(const CollectiveRequest& request) = 0;
 
   // Starts the collective and returns; in checked mode, once all ranks have called. On an error nothing was started.
@@ -168,32 +179,36 @@ class Communicator {
 
   // Sets the collective up to be started many times with the same buffers and counts. The communicator outlives what is
   // returned. Not collective: ranks may prepare and start in any form.
-  virtual absl::StatusOr<std::unique_ptr<PreparedCollective>> Prepare(const CollectiveRequest& request);
+  virtual absl::StatusOr<std::unique_ptr<PreparedCollective>> Prepare(const CollectiveRequest& request) = 0;
 
   // See "Groups" above. The work that EndGroup returns is done when all calls of the group are, with the first error of
   // any; a nested end returns the same work as the outermost. FAILED_PRECONDITION when this thread has no group open, or at
   // the start when another thread has one.
-  virtual absl::Status StartGroup();
-  virtual absl::StatusOr<Work> EndGroup();
+  virtual absl::Status StartGroup() = 0;
+  virtual absl::StatusOr<Work> EndGroup() = 0;
+  // Whether this thread has a group open.
+  virtual bool InGroup() const = 0;
+  // Returns `refusal`, an error. The end of the group that this thread has open, if any, says it again and launches nothing.
+  virtual absl::Status Refuse(const absl::Status& refusal) = 0;
 
   // See "Messages" above.
-  virtual absl::StatusOr<Work> StartSend(const SendRequest& request);
-  virtual absl::StatusOr<Work> StartReceive(const ReceiveRequest& request);
-  virtual absl::Status Send(const SendRequest& request);
-  virtual absl::Status Receive(const ReceiveRequest& request);
+  virtual absl::StatusOr<Work> StartSend(const SendRequest& request) = 0;
+  virtual absl::StatusOr<Work> StartReceive(const ReceiveRequest& request) = 0;
+  virtual absl::Status Send(const SendRequest& request) = 0;
+  virtual absl::Status Receive(const ReceiveRequest& request) = 0;
 
   // Collective. One communicator for each colour, of the ranks that gave it, in the order of their keys and then of their
   // ranks here; null for a negative colour. It shares the connections, and must be destroyed before the world; beyond that it
   // is on its own: it may be used at the same time as this one, from other threads, and a failure of one that is not the
   // loss of a rank does not reach the other.
-  virtual absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key);
+  virtual absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key) = 0;
   // The same ranks again.
   absl::StatusOr<std::unique_ptr<Communicator>> Duplicate() { return Split(0, rank().value()); }
 
   // Collective. Memory for collectives: see "Memory" above. INVALID_ARGUMENT on every rank when the sizes differ or are 0,
   // RESOURCE_EXHAUSTED where a limit does not allow it and UNAVAILABLE, naming it, on the other ranks; the communicator
   // stays usable. After a failure of the communicator a rank that was stopped may still write into it.
-  virtual absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Allocate(size_t bytes);
+  virtual absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Allocate(size_t bytes) = 0;
 
   // Collective. Whether this rank can touch `bytes` more of the host's memory while the other ranks of its host touch what they
   // ask for: the kernel ends processes where more is touched than there is. ERRORS on every rank when one of them cannot:
@@ -203,7 +218,7 @@ class Communicator {
   // Memory on device() for collectives there, in which they are fastest. Otherwise as Allocate, but its contents are undefined.
   virtual absl::StatusOr<std::unique_ptr<SymmetricBuffer>> AllocateOnDevice(size_t bytes);
 
-  // Carries out the collective in the order of a stream: after what was enqueued before, before what is enqueued later. An error
+  // Executes the collective in the order of a stream: after what was enqueued before, before what is enqueued later. An error
   // returned means that nothing was enqueued and `done` will not be called.
   // `before`, unless null, is called directly before the collective.
   // On a stream of the host (buffers there, too) by the stream's own thread: it calls both, `done` gets the result, and the stream
@@ -241,7 +256,7 @@ class Communicator {
 
   // This rank leaves, as the destructor does: what is in flight ends with CANCELLED here and with ABORTED on the other ranks. With
   // nothing in flight they may still finish what this rank has finished; what they call beyond that is ABORTED and names this rank.
-  // Every later call here is CANCELLED, as status() is, also of what was made of this communicator, but for its parts. Waits for no
+  // Every later call here is CANCELLED, as status() is, also of what was made of this communicator, but for its subgroups. Waits for no
   // peer. Idempotent.
   void Leave() {
     left_.store(true, std::memory_order_relaxed);

@@ -41,12 +41,7 @@ TEST(Mesh, HasACommunicatorForEachLine) {
       EXPECT_EQ(line->size(), dimensions[d].size);
       EXPECT_EQ(line->rank(), Rank(mesh->coordinates()[d]));
       std::vector<int32_t> ranks(line->size());
-      CollectiveRequest request;
-      request.collective = Collective::kAllGather;
-      request.dtype = DType::kI32;
-      request.count = ranks.size();
-      request.input = &rank;
-      request.output = ranks.data();
+      CollectiveRequest request = MakeRequest(Collective::kAllGather, DType::kI32, ranks.size(), &rank, ranks.data());
       ASSERT_THAT(line->Run(request), IsOk());
       const int first = rank - mesh->coordinates()[d] * strides[d];
       for (int i = 0; i < line->size(); ++i) EXPECT_EQ(ranks[i], first + i * strides[d]);

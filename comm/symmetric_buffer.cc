@@ -12,23 +12,6 @@
 #include "base/status.h"
 
 namespace lockstep {
-namespace {
-
-class PrivateBuffer : public SymmetricBuffer {
- public:
-  PrivateBuffer(char* data, size_t bytes) : data_(data), bytes_(bytes) {}
-  ~PrivateBuffer() override { munmap(data_, bytes_); }
-
-  char* data() const override { return data_; }
-  size_t bytes() const override { return bytes_; }
-  bool shared() const override { return false; }
-
- private:
-  char* const data_;
-  const size_t bytes_;
-};
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<SymmetricBuffer>> MakePrivateBuffer(size_t bytes) {
   if (bytes == 0) return absl::InvalidArgumentError("a buffer of 0 bytes");
@@ -40,7 +23,8 @@ absl::StatusOr<std::unique_ptr<SymmetricBuffer>> MakePrivateBuffer(size_t bytes)
     return absl::ResourceExhaustedError(
         absl::StrCat("allocate ", bytes, " bytes: ", ErrnoStatus(errno, "mmap").message()));
   }
-  return std::make_unique<PrivateBuffer>(static_cast<char*>(data), bytes);
+  return std::make_unique<SymmetricBuffer>(static_cast<char*>(data), bytes, /*shared=*/false,
+                                           [data, bytes] { munmap(data, bytes); });
 }
 
 }  // namespace lockstep

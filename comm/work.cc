@@ -109,7 +109,11 @@ void WorkState::CompleteWith(Callback* callbacks) {
 
 absl::Status Work::Wait(Deadline deadline) {
   if (!done()) {
-    if (absl::Status status = state_->Await(deadline); !status.ok()) return status;
+    if (collected()) {
+      return absl::FailedPreconditionError(
+          "this waits for a call of a group that is still open on this thread: end the group first");
+    }
+    state_->Await(deadline);
   }
   if (!done()) {
     return absl::DeadlineExceededError("the collective is not done yet; it goes on, and its buffers stay borrowed");

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <thread>
 #include <utility>
 
 #include "absl/functional/any_invocable.h"
@@ -48,9 +49,8 @@ class WorkState : public RefCounted {
   const std::atomic<bool>& done() const { return done_; }
   const absl::Status& status() const { return status_; }  // only once done
 
-  // Waits until done or the deadline; drives progress where there is something to drive. An error when waiting cannot
-  // help: the operation has not begun, and this thread would have to begin it.
-  virtual absl::Status Await(Deadline deadline) = 0;
+  // Waits until done or the deadline; drives progress where there is something to drive.
+  virtual void Await(Deadline deadline) = 0;
 
   // Looks whether it is done, and completes it then: where nobody does so until asked. Never blocks.
   virtual void Poll() {}
@@ -61,8 +61,11 @@ class WorkState : public RefCounted {
   const MessageInfo& message() const { return message_; }
   void set_message(const MessageInfo& message) { message_ = message; }
 
-  // In a group that is still open on this thread.
-  virtual bool collected() const { return false; }
+  // In a group that is still open on this thread. Only that thread asks about its own group, so the order of this and other memory
+  // does not matter.
+  bool collected() const { return collector_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
+  // The thread that has the group open; none once that has ended.
+  void set_collector(std::thread::id thread) { collector_.store(thread, std::memory_order_relaxed); }
 
  protected:
   // For the next operation. Nobody may be waiting.
@@ -88,6 +91,7 @@ class WorkState : public RefCounted {
   // The last one registered, which leads to those before. Taken, with acquire, by whoever completes.
   std::atomic<Callback*> callbacks_{nullptr};
   MessageInfo message_;
+  std::atomic<std::thread::id> collector_{};
 };
 
 class Work {

@@ -22,12 +22,11 @@ using ::testing::HasSubstr;
 // Completed by the test.
 class TestState : public WorkState {
  public:
-  absl::Status Await(Deadline deadline) override {
+  void Await(Deadline deadline) override {
     MutexLock lock(&mu_);
     ++awaits_;
     while (!done() && changed_.WaitUntil(&mu_, deadline)) {
     }
-    return absl::OkStatus();
   }
   void Finish(absl::Status status) {
     MutexLock lock(&mu_);

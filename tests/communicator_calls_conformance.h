@@ -424,12 +424,8 @@ TEST_P(CommunicatorConformance, CallbacksTellThatAMessageDidNotComeInTime) {
 // ---- Parts
 
 inline CollectiveRequest SumOf(std::vector<int64_t>* data) {
-  CollectiveRequest request;
-  request.collective = Collective::kAllReduce;
-  request.dtype = DType::kI64;
-  request.count = data->size();
-  request.input = data->data();
-  request.output = data->data();
+  CollectiveRequest request =
+      MakeRequest(Collective::kAllReduce, DType::kI64, data->size(), data->data(), data->data());
   request.timeout = std::chrono::milliseconds(60'000);
   return request;
 }

@@ -473,13 +473,9 @@ TEST_P(CommunicatorConformance, EnqueuedCollectivesKeepTheStreamsOrder) {
       LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<Stream> stream, HostDevice()->CreateStream("test"));
       constexpr int kRounds = 10;
       std::vector<float> value(1000, 1.0f);
-      CollectiveRequest request;
-      request.collective = Collective::kAllReduce;
-      request.dtype = DType::kF32;
+      CollectiveRequest request =
+          MakeRequest(Collective::kAllReduce, DType::kF32, value.size(), value.data(), value.data());
       request.op = ReduceOp::kMax;
-      request.count = value.size();
-      request.input = value.data();
-      request.output = value.data();
       int done = 0;
       for (int round = 0; round < kRounds; ++round) {
         ASSERT_THAT(stream->Enqueue([&] {

@@ -164,13 +164,9 @@ TEST_P(CommunicatorConformance, AnIntegerAverageIsRoundedTowardZero) {
                                          static_cast<int8_t>(first ? -2 : -1), static_cast<int8_t>(first ? 2 : 1),
                                          static_cast<int8_t>(first ? -1 : -2)};
       std::vector<int8_t> output(input.size());
-      CollectiveRequest request;
-      request.collective = Collective::kAllReduce;
-      request.dtype = DType::kI8;
+      CollectiveRequest request =
+          MakeRequest(Collective::kAllReduce, DType::kI8, input.size(), input.data(), output.data());
       request.op = ReduceOp::kAvg;
-      request.count = input.size();
-      request.input = input.data();
-      request.output = output.data();
       ASSERT_THAT(self.Run(request), IsOk());
       const bool alone = n == 1;
       EXPECT_THAT(output, ::testing::ElementsAre(alone ? -1 : 0, alone ? 1 : 0, alone ? -2 : -1, alone ? 2 : 1, -1));
@@ -188,13 +184,8 @@ TEST_P(CommunicatorConformance, UndefinedPairsAreRefusedAndBreakNothing) {
             if (IsDefined(dtype, op)) continue;
             EXPECT_THAT(self.Supports(collective, dtype, op), StatusIs(Code::kInvalidArgument));
             for (const double factor : {1.0, 2.0}) {
-              CollectiveRequest request;
-              request.collective = collective;
-              request.dtype = dtype;
+              CollectiveRequest request = MakeRequest(collective, dtype, size(), input.data(), output.data());
               request.op = op;
-              request.count = size();
-              request.input = input.data();
-              request.output = output.data();
               request.factor = factor;
               EXPECT_THAT(self.Run(request), StatusIs(Code::kInvalidArgument)) << Name(dtype) << " " << Name(op);
               EXPECT_THAT(self.Start(request).status(), StatusIs(Code::kInvalidArgument));
@@ -211,12 +202,7 @@ TEST_P(CommunicatorConformance, WrongRootsAndAlgorithmsAreRefusedAndBreakNothing
   ForSizes({1, 2}, [&] {
     OnRanks([&](Communicator& self) {
       float value = 1;
-      CollectiveRequest request;
-      request.collective = Collective::kBroadcast;
-      request.dtype = DType::kF32;
-      request.count = 1;
-      request.input = &value;
-      request.output = &value;
+      CollectiveRequest request = MakeRequest(Collective::kBroadcast, DType::kF32, 1, &value, &value);
       request.root = Rank(size());
       EXPECT_THAT(self.Run(request), StatusIs(Code::kInvalidArgument, ::testing::HasSubstr("root")));
       request.root = Rank(-1);

@@ -55,6 +55,8 @@ class NotingCommunicator : public Communicator {
   }
   absl::Status StartGroup() override { return inner_->StartGroup(); }
   absl::StatusOr<Work> EndGroup() override { return inner_->EndGroup(); }
+  bool InGroup() const override { return inner_->InGroup(); }
+  absl::Status Refuse(const absl::Status& refusal) override { return inner_->Refuse(refusal); }
   absl::StatusOr<Work> StartSend(const SendRequest& request) override { return inner_->StartSend(request); }
   absl::StatusOr<Work> StartReceive(const ReceiveRequest& request) override { return inner_->StartReceive(request); }
   absl::Status Send(const SendRequest& request) override { return inner_->Send(request); }

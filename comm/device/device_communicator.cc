@@ -1,9 +1,13 @@
 #include "comm/device/device_communicator.h"
 
+#include <deque>
+#include <thread>
+#include <utility>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
-#include "base/check.h"
 #include "base/device/devices.h"
 #include "base/error_info.h"
 #include "base/log.h"
@@ -11,29 +15,12 @@
 #include "base/status.h"
 #include "comm/agreement.h"
 #include "comm/byte_objects.h"
-#include "comm/device/device_call.h"
 #include "comm/plan/call_plan.h"
 #include "comm/point_to_point.h"
 #include "comm/record/operation_error.h"
 
 namespace lockstep {
 namespace {
-
-class DeviceBuffer : public SymmetricBuffer {
- public:
-  DeviceBuffer(Device* device, void* data, size_t bytes)
-      : device_(device), data_(static_cast<char*>(data)), bytes_(bytes) {}
-  ~DeviceBuffer() override { device_->Free(data_); }
-
-  char* data() const override { return data_; }
-  size_t bytes() const override { return bytes_; }
-  bool shared() const override { return false; }
-
- private:
-  Device* const device_;
-  char* const data_;
-  const size_t bytes_;
-};
 
 // Whether the call's buffers are where it says.
 absl::Status CheckBuffers(const DeviceCall& call) {
@@ -46,31 +33,95 @@ absl::Status CheckBuffers(const DeviceCall& call) {
   return CheckPointer(receive.data, receive.device);
 }
 
-// The operation's own deadline bounds the wait.
+// The operation's own deadline bounds the wait. In a group its end waits.
 absl::Status Finish(absl::StatusOr<Work> work) {
   if (!work.ok()) return work.status();
   return work->collected() ? absl::OkStatus() : work->Wait(Deadline::Infinite());
 }
 
+MessageCall ToMessage(const DeviceCall& call) {
+  const auto* const send = std::get_if<SendRequest>(&call);
+  return send != nullptr ? ToCall(*send) : ToCall(std::get<ReceiveRequest>(call));
+}
+
 }  // namespace
 
+// A call that outlives its caller's counts.
+class DeviceCommunicator::KeptCall {
+ public:
+  explicit KeptCall(const DeviceCall& call) : call_(call) {
+    auto* const request = std::get_if<CollectiveRequest>(&call_);
+    if (request == nullptr) return;
+    counts_.assign(request->counts.begin(), request->counts.end());
+    output_counts_.assign(request->output_counts.begin(), request->output_counts.end());
+    request->counts = counts_;
+    request->output_counts = output_counts_;
+  }
+  KeptCall(const KeptCall&) = delete;
+  KeptCall& operator=(const KeptCall&) = delete;
+
+  const DeviceCall& call() const { return call_; }
+
+ private:
+  DeviceCall call_;
+  std::vector<int64_t> counts_;
+  std::vector<int64_t> output_counts_;
+};
+
+struct DeviceCommunicator::Group {
+  struct Member {
+    Member(const DeviceCall& given, std::thread::id thread) : call(given), work(MakeRef<DeferredWork>(thread)) {}
+    KeptCall call;
+    Ref<DeferredWork> work;
+  };
+
+  // Completes all works.
+  void Finish(const absl::Status& status) {
+    for (Member& member : members) member.work->Finish(status);
+    work->Finish(status);
+  }
+
+  const std::thread::id thread = std::this_thread::get_id();
+  int depth = 1;
+  bool on_host = false;  // it has calls there, too
+  Ref<DeferredWork> work = MakeRef<DeferredWork>(thread);
+  std::deque<Member> members;  // on the device
+};
+
+// A call with buffers on the host is the host communicator's own, behind the checks of such a call.
 class DeviceCommunicator::Prepared : public PreparedCollective {
  public:
-  Prepared(DeviceCommunicator* communicator, const CollectiveRequest& request)
-      : communicator_(communicator), call_(request) {}
+  Prepared(DeviceCommunicator* communicator, const CollectiveRequest& request,
+           std::unique_ptr<PreparedCollective> on_host)
+      : communicator_(communicator), call_(request), on_host_(std::move(on_host)) {}
 
   absl::Status Run() override {
+    if (on_host_ != nullptr) {
+      LOCKSTEP_RETURN_IF_ERROR(communicator_->Route(call_.call()).status());
+      return on_host_->Run();
+    }
     LOCKSTEP_RETURN_IF_ERROR(Start());
-    return work_->collected() ? absl::OkStatus() : work_->Wait(Deadline::Infinite());
+    return Finish(*work_);
   }
   absl::Status Start() override {
+    if (on_host_ != nullptr) {
+      LOCKSTEP_RETURN_IF_ERROR(communicator_->Route(call_.call()).status());
+      return on_host_->Start();
+    }
     if (!done()) return absl::FailedPreconditionError("the prepared collective is still in flight");
     LOCKSTEP_ASSIGN_OR_RETURN(work_, communicator_->StartMine(call_.call()));
     return absl::OkStatus();
   }
-  bool done() const override { return !work_.has_value() || work_->done(); }
-  absl::Status Wait(Deadline deadline) override { return work_.has_value() ? work_->Wait(deadline) : absl::OkStatus(); }
+  bool done() const override {
+    if (on_host_ != nullptr) return on_host_->done();
+    return !work_.has_value() || work_->done();
+  }
+  absl::Status Wait(Deadline deadline) override {
+    if (on_host_ != nullptr) return on_host_->Wait(deadline);
+    return work_.has_value() ? work_->Wait(deadline) : absl::OkStatus();
+  }
   void OnComplete(CompletionCallback callback) override {
+    if (on_host_ != nullptr) return on_host_->OnComplete(std::move(callback));
     if (!work_.has_value()) return callback(absl::OkStatus());
     // Starting it again, in the callback or later, replaces the work.
     Work(*work_).OnComplete(std::move(callback));
@@ -79,32 +130,8 @@ class DeviceCommunicator::Prepared : public PreparedCollective {
  private:
   DeviceCommunicator* const communicator_;
   const KeptCall call_;
-  absl::optional<Work> work_;
-};
-
-// Of a call with buffers on the host: what goes before such a call, and then the host communicator's own.
-class DeviceCommunicator::PreparedOnHost : public PreparedCollective {
- public:
-  PreparedOnHost(DeviceCommunicator* communicator, const CollectiveRequest& request,
-                 std::unique_ptr<PreparedCollective> prepared)
-      : communicator_(communicator), call_(request), prepared_(std::move(prepared)) {}
-
-  absl::Status Run() override {
-    LOCKSTEP_RETURN_IF_ERROR(communicator_->PrepareHostCall(call_.call()));
-    return prepared_->Run();
-  }
-  absl::Status Start() override {
-    LOCKSTEP_RETURN_IF_ERROR(communicator_->PrepareHostCall(call_.call()));
-    return prepared_->Start();
-  }
-  bool done() const override { return prepared_->done(); }
-  absl::Status Wait(Deadline deadline) override { return prepared_->Wait(deadline); }
-  void OnComplete(CompletionCallback callback) override { prepared_->OnComplete(std::move(callback)); }
-
- private:
-  DeviceCommunicator* const communicator_;
-  const KeptCall call_;
-  const std::unique_ptr<PreparedCollective> prepared_;
+  const std::unique_ptr<PreparedCollective> on_host_;  // null: on the device
+  absl::optional<Work> work_;                          // of the last start on the device
 };
 
 DeviceCommunicator::DeviceCommunicator(HostPart host, Device* device, std::chrono::milliseconds timeout)
@@ -135,8 +162,7 @@ void DeviceCommunicator::Close() {
   const absl::Status open = absl::FailedPreconditionError(absl::StrCat(
       "the communicator was destroyed with a group open: its ", group_->members.size(), " calls were not launched"));
   LOCKSTEP_LOG(kError) << "rank " << rank() << ": " << open.message();
-  for (Group::Member& member : group_->members) member.work->Finish(open);
-  group_->work->Finish(open);
+  group_->Finish(open);
   group_ = nullptr;
 }
 
@@ -150,47 +176,65 @@ absl::StatusOr<bool> DeviceCommunicator::IsMine(DeviceId device) const {
                                                  " and the host"));
 }
 
-absl::Status DeviceCommunicator::PrepareHostCall(const DeviceCall& call) {
+absl::Status DeviceCommunicator::CheckHostCall(const DeviceCall& call) {
   LOCKSTEP_RETURN_IF_ERROR(CheckGood(failure_->status(), call));
   if (check_pointers_) LOCKSTEP_RETURN_IF_ERROR(CheckBuffers(call));
   const auto* const request = std::get_if<CollectiveRequest>(&call);
-  const absl::Status held = request == nullptr ? absl::OkStatus() : CheckHeld(request->by_holder);
+  return request == nullptr ? absl::OkStatus() : CheckHeld(request->by_holder);
+}
+
+absl::StatusOr<bool> DeviceCommunicator::Route(const DeviceCall& call) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool mine,
+                            IsMine(std::visit([](const auto& request) { return request.device; }, call)));
+  if (mine) return true;
+  if (const absl::Status wrong = CheckHostCall(call); !wrong.ok()) return host_->Refuse(wrong);
   MutexLock lock(&group_mu_);
-  if (!held.ok()) {
-    if (Collecting()) group_->refused.Update(held);
-    return held;
-  }
-  if (!Collecting() || group_->on_host) return absl::OkStatus();
-  LOCKSTEP_RETURN_IF_ERROR(host_->StartGroup());
-  group_->on_host = true;
-  return absl::OkStatus();
+  if (group_ != nullptr && group_->thread == std::this_thread::get_id()) group_->on_host = true;
+  return false;
 }
 
 absl::Status DeviceCommunicator::Run(const CollectiveRequest& request) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const bool mine, IsMine(request.device));
-  if (mine) return Finish(StartMine(request));
-  LOCKSTEP_RETURN_IF_ERROR(PrepareHostCall(request));
-  return host_->Run(request);
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool mine, Route(request));
+  return mine ? Finish(StartMine(request)) : host_->Run(request);
 }
 
 absl::StatusOr<Work> DeviceCommunicator::Start(const CollectiveRequest& request) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const bool mine, IsMine(request.device));
-  if (mine) return StartMine(request);
-  LOCKSTEP_RETURN_IF_ERROR(PrepareHostCall(request));
-  return host_->Start(request);
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool mine, Route(request));
+  return mine ? StartMine(request) : host_->Start(request);
+}
+
+absl::StatusOr<Work> DeviceCommunicator::StartSend(const SendRequest& request) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool mine, Route(request));
+  return mine ? StartMine(request) : host_->StartSend(request);
+}
+
+absl::StatusOr<Work> DeviceCommunicator::StartReceive(const ReceiveRequest& request) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool mine, Route(request));
+  return mine ? StartMine(request) : host_->StartReceive(request);
+}
+
+absl::Status DeviceCommunicator::Send(const SendRequest& request) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool mine, Route(request));
+  return mine ? Finish(StartMine(request)) : host_->Send(request);
+}
+
+absl::Status DeviceCommunicator::Receive(const ReceiveRequest& request) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool mine, Route(request));
+  return mine ? Finish(StartMine(request)) : host_->Receive(request);
 }
 
 absl::StatusOr<std::unique_ptr<PreparedCollective>> DeviceCommunicator::Prepare(const CollectiveRequest& request) {
   LOCKSTEP_ASSIGN_OR_RETURN(const bool mine, IsMine(request.device));
+  std::unique_ptr<PreparedCollective> on_host;
   if (!mine) {
     if (check_pointers_) LOCKSTEP_RETURN_IF_ERROR(CheckBuffers(request));
-    LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<PreparedCollective> prepared, host_->Prepare(request));
-    return std::make_unique<PreparedOnHost>(this, request, std::move(prepared));
+    LOCKSTEP_ASSIGN_OR_RETURN(on_host, host_->Prepare(request));
+  } else {
+    CollectiveRequest whenever = request;
+    whenever.by_holder = true;  // who holds the communicator matters when it is started
+    LOCKSTEP_RETURN_IF_ERROR(Check(whenever));
   }
-  CollectiveRequest whenever = request;
-  whenever.by_holder = true;  // who holds the communicator matters when it is started
-  LOCKSTEP_RETURN_IF_ERROR(Check(whenever));
-  return std::make_unique<Prepared>(this, request);
+  return std::make_unique<Prepared>(this, request, std::move(on_host));
 }
 
 absl::Status DeviceCommunicator::Enqueue(const CollectiveRequest& request, Stream* stream,
@@ -202,10 +246,7 @@ absl::Status DeviceCommunicator::Enqueue(const CollectiveRequest& request, Strea
     return absl::InvalidArgumentError(absl::StrCat("the buffers are on ", Name(request.device), ", and the stream is ",
                                                    stream == nullptr ? "null" : Name(stream->device())));
   }
-  {
-    MutexLock lock(&group_mu_);
-    if (Collecting()) return absl::FailedPreconditionError("a collective in a stream's order, inside a group");
-  }
+  if (InGroup()) return absl::FailedPreconditionError("a collective in a stream's order, inside a group");
   const DeviceCall call = request;
   LOCKSTEP_RETURN_IF_ERROR(CheckGood(failure_->status(), call));
   if (!mine) {
@@ -224,48 +265,18 @@ absl::Status DeviceCommunicator::Enqueue(const CollectiveRequest& request, Strea
   return absl::OkStatus();
 }
 
-absl::StatusOr<Work> DeviceCommunicator::StartSend(const SendRequest& request) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const bool mine, IsMine(request.device));
-  if (mine) return StartMine(request);
-  LOCKSTEP_RETURN_IF_ERROR(PrepareHostCall(request));
-  return host_->StartSend(request);
-}
-
-absl::StatusOr<Work> DeviceCommunicator::StartReceive(const ReceiveRequest& request) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const bool mine, IsMine(request.device));
-  if (mine) return StartMine(request);
-  LOCKSTEP_RETURN_IF_ERROR(PrepareHostCall(request));
-  return host_->StartReceive(request);
-}
-
-absl::Status DeviceCommunicator::Send(const SendRequest& request) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const bool mine, IsMine(request.device));
-  if (mine) return Finish(StartMine(request));
-  LOCKSTEP_RETURN_IF_ERROR(PrepareHostCall(request));
-  return host_->Send(request);
-}
-
-absl::Status DeviceCommunicator::Receive(const ReceiveRequest& request) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const bool mine, IsMine(request.device));
-  if (mine) return Finish(StartMine(request));
-  LOCKSTEP_RETURN_IF_ERROR(PrepareHostCall(request));
-  return host_->Receive(request);
-}
-
 // ---- Calls on the device
 
 absl::Status DeviceCommunicator::Supports(Collective collective, DType dtype, ReduceOp op) const {
   return host_->Supports(collective, dtype, op);
 }
 
-absl::Status DeviceCommunicator::CheckGood(const absl::Status& status, const DeviceCall& call) const {
+absl::Status DeviceCommunicator::CheckGood(const absl::Status& status, const DeviceCall& call) {
   if (status.ok()) return status;
   if (const auto* const request = std::get_if<CollectiveRequest>(&call)) {
     return NotStarted(status, NameOf(*request), OperationName());
   }
-  const auto* const send = std::get_if<SendRequest>(&call);
-  return NotStarted(status, NameOf(send != nullptr ? ToCall(*send) : ToCall(std::get<ReceiveRequest>(call))),
-                    OperationName());
+  return NotStarted(status, NameOf(ToMessage(call)), OperationName());
 }
 
 absl::Status DeviceCommunicator::Check(const DeviceCall& call) {
@@ -279,24 +290,22 @@ absl::Status DeviceCommunicator::Check(const DeviceCall& call) {
     }
     LOCKSTEP_RETURN_IF_ERROR(Supports(request->collective, request->dtype, request->op));
   } else if (const auto* const send = std::get_if<SendRequest>(&call)) {
-    SendRequest message = *send;
-    message.device = DeviceId();
-    LOCKSTEP_RETURN_IF_ERROR(CheckMessage(message, size()));
+    LOCKSTEP_RETURN_IF_ERROR(CheckMessage(*send, size()));
   } else {
-    ReceiveRequest message = std::get<ReceiveRequest>(call);
-    message.device = DeviceId();
-    LOCKSTEP_RETURN_IF_ERROR(CheckMessage(message, size()));
+    LOCKSTEP_RETURN_IF_ERROR(CheckMessage(std::get<ReceiveRequest>(call), size()));
   }
   if (check_pointers_) LOCKSTEP_RETURN_IF_ERROR(CheckBuffers(call));
   return CheckOnDevice(call);
 }
 
 absl::StatusOr<Work> DeviceCommunicator::StartMine(const DeviceCall& call) {
+  if (const absl::Status wrong = Check(call); !wrong.ok()) return host_->Refuse(wrong);
   {
     MutexLock lock(&group_mu_);
-    if (Collecting()) return Collect(call);
+    if (group_ != nullptr && group_->thread == std::this_thread::get_id()) {
+      return Work(group_->members.emplace_back(call, group_->thread).work);
+    }
   }
-  LOCKSTEP_RETURN_IF_ERROR(Check(call));
   return Launch({call});
 }
 
@@ -313,10 +322,8 @@ IssuedCalls DeviceCommunicator::NameNext(absl::Span<const DeviceCall> calls) con
   if (const auto* const request = std::get_if<CollectiveRequest>(&calls[0])) {
     named.signature = SignatureOf(*request, request->algorithm);
     named.signature.sequence = collectives_ + 1;
-  } else if (const auto* const send = std::get_if<SendRequest>(&calls[0])) {
-    named.message = ToCall(*send);
   } else {
-    named.message = ToCall(std::get<ReceiveRequest>(calls[0]));
+    named.message = ToMessage(calls[0]);
   }
   return named;
 }
@@ -337,14 +344,65 @@ absl::StatusOr<Work> DeviceCommunicator::StartOnDevice(absl::Span<const DeviceCa
   return Work(MakeRef<EventWork>(failure_, std::move(event), NameNext(calls)));
 }
 
+// ---- Groups
+
+absl::Status DeviceCommunicator::StartGroup() {
+  if (!InGroup()) LOCKSTEP_RETURN_IF_ERROR(NotStarted(failure_->status(), {"a group", {}}, OperationName()));
+  LOCKSTEP_RETURN_IF_ERROR(host_->StartGroup());
+  MutexLock lock(&group_mu_);
+  if (group_ != nullptr) {
+    ++group_->depth;
+  } else {
+    group_ = std::make_unique<Group>();
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Work> DeviceCommunicator::EndGroup() {
+  if (!InGroup()) return host_->EndGroup();
+  // Before another thread can open one.
+  std::unique_ptr<Group> group;
+  absl::optional<Work> outermost;
+  {
+    MutexLock lock(&group_mu_);
+    if (group_ != nullptr && --group_->depth > 0) outermost = Work(group_->work);
+    if (!outermost.has_value()) group = std::move(group_);
+  }
+  if (const absl::Status failure = failure_->status(); !failure.ok()) {
+    host_->Refuse(NotStarted(failure, {"a group", {}}, OperationName())).IgnoreError();
+  }
+  absl::StatusOr<Work> on_host = host_->EndGroup();
+  if (outermost.has_value()) return *std::move(outermost);
+  if (group == nullptr) return on_host;
+  absl::StatusOr<Work> launched = LaunchGroup(group.get(), std::move(on_host));
+  if (!launched.ok()) {
+    group->Finish(Reworded(launched.status(), absl::StatusCode::kCancelled,
+                           absl::StrCat("the group was not launched: ", launched.status().message())));
+  }
+  return launched;
+}
+
+absl::StatusOr<Work> DeviceCommunicator::LaunchGroup(Group* group, absl::StatusOr<Work> on_host) {
+  LOCKSTEP_RETURN_IF_ERROR(on_host.status());
+  std::vector<Work> works = {*std::move(on_host)};
+  if (!group->members.empty()) {
+    std::vector<DeviceCall> calls;
+    for (const Group::Member& member : group->members) calls.push_back(member.call.call());
+    absl::StatusOr<Work> work = Launch(calls);
+    // The calls on the host are under way, and the other ranks wait for these.
+    if (!work.ok() && group->on_host) Fail(work.status());
+    LOCKSTEP_RETURN_IF_ERROR(work.status());
+    for (Group::Member& member : group->members) member.work->Become({*work});
+    works.push_back(*std::move(work));
+  }
+  group->work->Become(std::move(works));
+  return Work(group->work);
+}
+
 // ---- The rest
 
 absl::StatusOr<std::unique_ptr<Communicator>> DeviceCommunicator::Split(int color, int key) {
   LOCKSTEP_RETURN_IF_ERROR(CheckHeld(/*by_holder=*/false));
-  {
-    MutexLock lock(&group_mu_);
-    if (Collecting()) return absl::FailedPreconditionError("a communicator cannot be split inside a group");
-  }
   LOCKSTEP_RETURN_IF_ERROR(status());
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> part, host_->Split(color, key));
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> made, MakePart(std::move(part), color, key));
@@ -354,11 +412,13 @@ absl::StatusOr<std::unique_ptr<Communicator>> DeviceCommunicator::Split(int colo
 
 absl::StatusOr<std::unique_ptr<SymmetricBuffer>> DeviceCommunicator::AllocateHere(size_t bytes) {
   LOCKSTEP_ASSIGN_OR_RETURN(void* const memory, device_->Allocate(bytes));
-  return std::make_unique<DeviceBuffer>(device_, memory, bytes);
+  return std::make_unique<SymmetricBuffer>(static_cast<char*>(memory), bytes, /*shared=*/false,
+                                           [device = device_, memory] { device->Free(memory); });
 }
 
 absl::StatusOr<std::unique_ptr<SymmetricBuffer>> DeviceCommunicator::AllocateOnDevice(size_t bytes) {
   LOCKSTEP_RETURN_IF_ERROR(CheckHeld(/*by_holder=*/false));
+  if (InGroup()) return absl::FailedPreconditionError("memory cannot be allocated inside a group");
   LOCKSTEP_RETURN_IF_ERROR(status());
   const auto text = [&](int other, absl::string_view said) {
     return absl::StrCat("memory on ", Name(device_->id()), ": rank ", rank().value(), " asks for ", bytes,
@@ -375,11 +435,6 @@ absl::StatusOr<std::unique_ptr<SymmetricBuffer>> DeviceCommunicator::AllocateOnD
   if (first.rank < 0 || !buffer.ok()) return buffer;
   return Reworded(first.status, absl::StatusCode::kUnavailable,
                   text(first.rank, absl::StrCat(bytes, " bytes: ", first.status.message())));
-}
-
-void DeviceCommunicator::KeepHost(HostPart host) {
-  LOCKSTEP_CHECK(host.get() == host_.get()) << "not the host communicator that this was made with";
-  host_ = std::move(host);
 }
 
 absl::Status DeviceCommunicator::CanCapture() const {

@@ -1,16 +1,16 @@
-// DeviceCommunicator: what the communicators that were made for a device share. Calls with buffers on the host, notes
-// and parts go to a host communicator of the same ranks; calls with buffers on the device go to the back end that
-// derives from it.
+// DeviceCommunicator: a communicator for a device, over a host communicator of the same ranks. Calls with buffers on the device go to
+// the back end that derives from it, all others to the host communicator.
 //
-// Thread-safe, as Communicator is. The host communicator is owned, or borrowed and then outlives this; it is part of
-// this one: when a collective on the device fails, it is aborted too, so that nobody waits in it for a rank that has
-// stopped calling.
+// The host communicator is owned, or borrowed and then outlives this. It is a part of this one: when a collective on the device
+// fails, it is aborted too, so that nobody waits in it for a rank that has stopped calling.
 //
 // Run and Start take buffers that are ready when they are called: they wait for no stream of the caller's. Enqueue is
 // for buffers that a stream has yet to write.
 //
-// Groups. One group may have calls in both places. Enqueue is no call of a group: FAILED_PRECONDITION while this thread
-// has one open.
+// Groups. One group may have calls in both places. It is the host communicator's: this one keeps the calls on the device until the end.
+// Enqueue is no call of a group: FAILED_PRECONDITION while this thread has one open.
+//
+// THREADS  any, as of Communicator.
 
 #ifndef COMM_DEVICE_DEVICE_COMMUNICATOR_H_
 #define COMM_DEVICE_DEVICE_COMMUNICATOR_H_
@@ -79,6 +79,8 @@ class DeviceCommunicator : public Communicator {
                        absl::AnyInvocable<void(const absl::Status&)> done) override;
   absl::Status StartGroup() override;
   absl::StatusOr<Work> EndGroup() override;
+  bool InGroup() const override { return host_->InGroup(); }
+  absl::Status Refuse(const absl::Status& refusal) override { return host_->Refuse(refusal); }
   absl::StatusOr<Work> StartSend(const SendRequest& request) override;
   absl::StatusOr<Work> StartReceive(const ReceiveRequest& request) override;
   absl::Status Send(const SendRequest& request) override;
@@ -107,9 +109,6 @@ class DeviceCommunicator : public Communicator {
   absl::Status MonitoredBarrier(std::chrono::milliseconds timeout, std::vector<Rank>* missing) override;
   std::string FlightRecords() const override { return host_->FlightRecords(); }
 
-  // Takes over the host communicator that this was made with, borrowed so far.
-  void KeepHost(HostPart host);
-
   // From now on buffers are looked at, whether they are where calls say (base/device/devices.h): INVALID_ARGUMENT otherwise.
   // In parts made later, too. About a microsecond a buffer. Before the first call.
   void CheckPointers() { check_pointers_ = true; }
@@ -122,9 +121,9 @@ class DeviceCommunicator : public Communicator {
   // `timeout`: of calls on the device that name none.
   DeviceCommunicator(HostPart host, Device* device, std::chrono::milliseconds timeout);
 
-  // ---- What a back end carries out. Its own errors end in Fail.
+  // ---- What a back end executes. Its own errors end in Fail.
 
-  // An error for a call that it cannot carry out, before anything is issued: the root, the counts, op and dtype have
+  // An error for a call that it cannot execute, before anything is issued: the root, the counts, op and dtype have
   // been looked at. Any thread.
   virtual absl::Status CheckOnDevice(const DeviceCall& call) = 0;
 
@@ -171,37 +170,37 @@ class DeviceCommunicator : public Communicator {
   // Told of the failure, and outlives this: works share it.
   const std::shared_ptr<DeviceFailure>& failure() const { return failure_; }
 
-  // What calls that are issued next are called in errors. Inside StartOnDevice and IssueOnDevice.
+  // What calls that are issued next are called in errors, and how many collectives were issued before. Inside StartOnDevice and
+  // IssueOnDevice.
   IssuedCalls NameNext(absl::Span<const DeviceCall> calls) const;
+  uint64_t collectives() const { return collectives_; }
 
   // To be called first in the destructor of a back end: what is not done by the end of that is CANCELLED, and nothing
   // calls the back end any more.
   void Close() ABSL_LOCKS_EXCLUDED(group_mu_);
 
  private:
+  class KeptCall;
   class Prepared;
-  class PreparedOnHost;
   struct Group;
 
-  // Whether the call is the back end's, rather than the host communicator's; INVALID_ARGUMENT for buffers on another
-  // device.
+  // Whether the call is the back end's, rather than the host communicator's.
+  // ERRORS  INVALID_ARGUMENT  the buffers are on another device
   absl::StatusOr<bool> IsMine(DeviceId device) const;
+  // The same. A call of the host communicator's has been checked then, as far as it does not do that itself.
+  absl::StatusOr<bool> Route(const DeviceCall& call) ABSL_LOCKS_EXCLUDED(group_mu_);
+  absl::Status CheckHostCall(const DeviceCall& call);
   absl::Status Check(const DeviceCall& call);
   // The status, if it is an error as that of a call that finds the communicator so.
-  absl::Status CheckGood(const absl::Status& status, const DeviceCall& call) const;
-  // What goes before a call of the host communicator's.
-  absl::Status PrepareHostCall(const DeviceCall& call) ABSL_LOCKS_EXCLUDED(group_mu_);
+  static absl::Status CheckGood(const absl::Status& status, const DeviceCall& call);
 
-  // Calls on the device. In a group of this thread's, the call is put into it.
+  // A call on the device. In a group of this thread's, it is put into that.
   absl::StatusOr<Work> StartMine(const DeviceCall& call) ABSL_LOCKS_EXCLUDED(group_mu_, issue_mu_);
   absl::StatusOr<Work> Launch(absl::Span<const DeviceCall> calls) ABSL_LOCKS_EXCLUDED(issue_mu_);
-
-  bool Collecting() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(group_mu_);
-  absl::StatusOr<Work> Collect(const DeviceCall& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(group_mu_);
-  absl::Status LaunchGroup(Group* group) ABSL_LOCKS_EXCLUDED(group_mu_, issue_mu_);
+  absl::StatusOr<Work> LaunchGroup(Group* group, absl::StatusOr<Work> on_host) ABSL_LOCKS_EXCLUDED(issue_mu_);
 
   // Constant once it is set up.
-  HostPart host_;
+  const HostPart host_;
   bool check_pointers_ = false;
   Device* const device_;
   const std::chrono::milliseconds timeout_;
@@ -210,7 +209,7 @@ class DeviceCommunicator : public Communicator {
   std::atomic<bool> ended_{false};  // OnFailure was called or never will be
 
   Mutex group_mu_;
-  std::unique_ptr<Group> group_ ABSL_GUARDED_BY(group_mu_);  // the one that is open
+  std::unique_ptr<Group> group_ ABSL_GUARDED_BY(group_mu_);  // of the thread that has the host communicator's open
 
   // Counts collectives that were issued; `error` as that of the first of the calls, where the communicator has failed.
   absl::Status Issued(absl::Span<const DeviceCall> calls, const absl::Status& error)

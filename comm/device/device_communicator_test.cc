@@ -87,12 +87,8 @@ class DeviceCommunicatorTest : public ::testing::Test {
   }
 
   static CollectiveRequest SumOf(std::vector<int>* values, DeviceId device = {DeviceKind::kCuda, 0}) {
-    CollectiveRequest request;
-    request.collective = Collective::kAllReduce;
-    request.dtype = DType::kI32;
-    request.count = values->size();
-    request.input = values->data();
-    request.output = values->data();
+    CollectiveRequest request =
+        MakeRequest(Collective::kAllReduce, DType::kI32, values->size(), values->data(), values->data());
     request.device = device;
     return request;
   }

@@ -12,48 +12,9 @@
 #include "comm/schedule/schedule.h"
 
 namespace lockstep {
-namespace {
-
-Signature Numbered(const CollectiveRequest& request, uint64_t sequence) {
-  Signature signature = SignatureOf(request, Algorithm::kAuto);
-  signature.sequence = sequence;
-  return signature;
-}
-
-std::string NameOfCall(const DeviceCall& call, uint64_t sequence) {
-  if (const auto* const request = std::get_if<CollectiveRequest>(&call)) {
-    return ToString(Numbered(*request, sequence));
-  }
-  if (const auto* const send = std::get_if<SendRequest>(&call)) {
-    return absl::StrCat("send of ", send->bytes, " bytes to rank ", send->target.value());
-  }
-  const ReceiveRequest& receive = std::get<ReceiveRequest>(call);
-  return absl::StrCat("receive of ", receive.bytes, " bytes from rank ", receive.source.value());
-}
-
-}  // namespace
 
 DeviceOperations::DeviceOperations(Device* device, size_t flight_records)
     : device_(device), recorder_(flight_records) {}
-
-std::string DeviceOperations::NameOf(absl::Span<const DeviceCall> calls) const {
-  MutexLock lock(&mu_);
-  std::string name = NameOfCall(calls[0], sequence_ + 1);
-  if (calls.size() > 1) absl::StrAppend(&name, " and ", calls.size() - 1, " more of its group");
-  return name;
-}
-
-std::string DeviceOperations::SignaturesOf(absl::Span<const DeviceCall> calls) const {
-  MutexLock lock(&mu_);
-  uint64_t sequence = sequence_;
-  std::string text;
-  for (const DeviceCall& call : calls) {
-    const auto* const request = std::get_if<CollectiveRequest>(&call);
-    if (request == nullptr) continue;
-    absl::StrAppend(&text, text.empty() ? "" : ", ", ToString(Numbered(*request, ++sequence)));
-  }
-  return text;
-}
 
 std::string DeviceOperations::NameOf(const Operation& operation) {
   return operation.record == nullptr ? "a message" : ToString(operation.signature);
@@ -74,7 +35,8 @@ absl::Status DeviceOperations::Issued(absl::Span<const DeviceCall> calls, Stream
   for (const DeviceCall& call : calls) {
     Operation operation = {nullptr, deadline, timeout, {}, nullptr};
     if (const auto* const request = std::get_if<CollectiveRequest>(&call)) {
-      operation.signature = Numbered(*request, ++sequence_);
+      operation.signature = SignatureOf(*request, Algorithm::kAuto);
+      operation.signature.sequence = ++sequence_;
       operation.record = recorder_.Add(operation.signature, request->count * SizeOf(request->dtype));
       operation.record->state = FlightRecord::State::kRunning;
       operation.record->started = operation.record->queued;

@@ -30,12 +30,6 @@ class DeviceOperations {
  public:
   DeviceOperations(Device* device, size_t flight_records);
 
-  // What the next calls to be issued are called in messages.
-  std::string NameOf(absl::Span<const DeviceCall> calls) const ABSL_LOCKS_EXCLUDED(mu_);
-
-  // What must be equal on all ranks of those that come next; empty when there are only messages.
-  std::string SignaturesOf(absl::Span<const DeviceCall> calls) const ABSL_LOCKS_EXCLUDED(mu_);
-
   // These calls, at least one, were issued in the stream: they are done when it has come that far. `timeout` is what
   // the deadline was made from, for the message when they are not by then.
   absl::Status Issued(absl::Span<const DeviceCall> calls, Stream* stream, Deadline deadline,

@@ -33,6 +33,11 @@ Deadline DeviceFailure::since() const {
   return since_;
 }
 
+std::string IssuedCalls::Name() const {
+  return absl::StrCat(signature.sequence > 0 ? ToString(signature) : ToString(message),
+                      more == 0 ? "" : absl::StrCat(" and ", more, " more of its group"));
+}
+
 absl::Status IssuedCalls::Error(const absl::Status& cause) const {
   return OperationError(cause, signature.sequence > 0 ? NameOf(signature) : NameOf(message),
                         more == 0 ? "" : absl::StrCat("and ", more, " more of its group"));
@@ -57,7 +62,7 @@ void EventWork::Reached(const absl::Status& reached) {
   Finish(failure.ok() ? reached : failure);
 }
 
-absl::Status EventWork::Await(Deadline deadline) {
+void EventWork::Await(Deadline deadline) {
   while (!done().load(std::memory_order_acquire)) {
     const absl::Status reached = event_->Synchronize(Deadline::Earlier(deadline, Deadline::AfterMs(kLookMs)));
     if (!absl::IsDeadlineExceeded(reached)) {
@@ -68,7 +73,6 @@ absl::Status EventWork::Await(Deadline deadline) {
       break;
     }
   }
-  return absl::OkStatus();
 }
 
 void EventWork::Finish(const absl::Status& status) {
@@ -77,7 +81,7 @@ void EventWork::Finish(const absl::Status& status) {
 }
 
 void DeferredWork::Become(std::vector<Work> works) {
-  collector_.store({}, std::memory_order_relaxed);
+  set_collector({});
   {
     MutexLock lock(&mu_);
     works_ = std::move(works);
@@ -86,7 +90,7 @@ void DeferredWork::Become(std::vector<Work> works) {
 }
 
 void DeferredWork::Finish(const absl::Status& status) {
-  collector_.store({}, std::memory_order_relaxed);
+  set_collector({});
   {
     MutexLock lock(&mu_);
     if (!done().load(std::memory_order_relaxed)) Complete(status);
@@ -109,25 +113,16 @@ void DeferredWork::Poll() {
   if (!works.empty()) Finish(first_error);
 }
 
-absl::Status DeferredWork::Await(Deadline deadline) {
-  if (collected()) {
-    return absl::FailedPreconditionError(
-        "this waits for a call of a group that is still open on this thread: end the group first");
-  }
+void DeferredWork::Await(Deadline deadline) {
   {
     MutexLock lock(&mu_);
     while (works_.empty() && !done().load(std::memory_order_relaxed)) {
-      if (!launched_.WaitUntil(&mu_, deadline)) return absl::OkStatus();
+      if (!launched_.WaitUntil(&mu_, deadline)) return;
     }
   }
   // What each says is asked again, once all are done.
   for (Work& work : works()) work.Wait(deadline).IgnoreError();
   Poll();
-  return absl::OkStatus();
-}
-
-bool DeferredWork::collected() const {
-  return collector_.load(std::memory_order_relaxed) == std::this_thread::get_id();
 }
 
 }  // namespace lockstep

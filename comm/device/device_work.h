@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -55,6 +56,7 @@ struct IssuedCalls {
   MessageCall message;  // else, where the signature has no number
   size_t more = 0;      // calls of its group
 
+  std::string Name() const;
   absl::Status Error(const absl::Status& cause) const;
 };
 
@@ -68,7 +70,7 @@ class EventWork : public WorkState {
   EventWork(std::shared_ptr<DeviceFailure> failure, std::unique_ptr<Event> event, const IssuedCalls& calls)
       : failure_(std::move(failure)), event_(std::move(event)), calls_(calls) {}
 
-  absl::Status Await(Deadline deadline) override ABSL_LOCKS_EXCLUDED(mu_);
+  void Await(Deadline deadline) override ABSL_LOCKS_EXCLUDED(mu_);
   void Poll() override ABSL_LOCKS_EXCLUDED(mu_);
   Deadline next_poll() const override { return NextPollOfDevice(); }
 
@@ -89,23 +91,21 @@ class EventWork : public WorkState {
 // launches. Thread-safe.
 class DeferredWork : public WorkState {
  public:
-  explicit DeferredWork(std::thread::id collector) : collector_(collector) {}
+  explicit DeferredWork(std::thread::id collector) { set_collector(collector); }
 
   // Once, one or the other.
   void Become(std::vector<Work> works) ABSL_LOCKS_EXCLUDED(mu_);
   void Finish(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
 
-  absl::Status Await(Deadline deadline) override ABSL_LOCKS_EXCLUDED(mu_);
+  void Await(Deadline deadline) override ABSL_LOCKS_EXCLUDED(mu_);
   void Poll() override ABSL_LOCKS_EXCLUDED(mu_);
   Deadline next_poll() const override { return NextPollOfDevice(); }
-  bool collected() const override;
 
  private:
   // Empty until the group is launched.
   std::vector<Work> works() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  std::atomic<std::thread::id> collector_;  // only that thread asks whether it is its own
-  mutable Mutex mu_;                        // one thread completes
+  mutable Mutex mu_;  // one thread completes
   CondVar launched_;
   std::vector<Work> works_ ABSL_GUARDED_BY(mu_);
 };

@@ -1,4 +1,4 @@
-// Executor: carries out schedules over a transport, on one channel. It knows no algorithm.
+// Executor: executes schedules over a transport, on one channel. It knows no algorithm.
 //
 // Collectives run in the order in which they were started. The next one begins when every message of the one before has been
 // posted, so messages match on both sides and the tail of one overlaps the head of the next. Blocks are cut into chunks; a
@@ -86,7 +86,7 @@ class Executor {
   // May complete the job before it returns.
   void Start(Job* job);
 
-  // The same of a job that may be over at once: where it is an exchange of short messages, and the only job, it is carried out
+  // The same of a job that may be over at once: where it is an exchange of short messages, and the only job, it is executed
   // without operations, looking so many times for the other's message. True when it was: the owner is not told.
   bool StartAtOnce(Job* job, int looks);
 

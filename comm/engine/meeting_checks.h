@@ -16,7 +16,7 @@ namespace lockstep {
 // naming the rank, the step and what is wrong.
 absl::Status CheckMeetings(absl::Span<const Schedule> all_ranks, bool in_place);
 
-// Staged schedules can be carried out in rounds, as comm/schedule/stage.h wants them. INTERNAL saying why not.
+// Staged schedules can be executed in rounds, as comm/schedule/stage.h wants them. INTERNAL saying why not.
 absl::Status CheckRounds(absl::Span<const Schedule> all_ranks);
 
 }  // namespace lockstep

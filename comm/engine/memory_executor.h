@@ -1,4 +1,4 @@
-// MemoryExecutor: carries out schedules by memory (comm/schedule/schedule.h) on memory that the ranks share. It knows no algorithm.
+// MemoryExecutor: executes schedules by memory (comm/schedule/schedule.h) on memory that the ranks share. It knows no algorithm.
 //
 // Collectives run one after the other in the order in which they were started, which is the same on all ranks, and each of
 // them step by step, staged ones in rounds that overlap (comm/schedule/stage.h). Nothing is posted: a step is a look at lines
@@ -57,7 +57,7 @@ class MemoryExecutor {
   // Queues the job, whose plan's schedule is by memory. Where it is the first and begins with a meeting its line is written: what
   // else the caller has to do for the job is done while the line is under way. Poll must follow before this thread turns to
   // anything else; whoever calls this outside ProgressEngine::Client::Poll goes on with Poll while busy(), or calls
-  // ProgressEngine::Notify so that whoever holds the baton does.
+  // ProgressEngine::Notify so that whoever holds the progress lock does.
   void Start(Job* job);
   // Whether the job that is started next begins at once.
   bool idle() const { return jobs_.empty(); }

@@ -51,11 +51,8 @@ TEST(MemoryExecutor, AllocatesNothingOnceWarm) {
   // Three in flight at a time.
   MemoryJob jobs[2][3];
   for (int i : {0, 1}) {
-    CollectiveRequest request;
-    request.collective = Collective::kAllReduce;
-    request.dtype = DType::kF32;
-    request.input = request.output = ranks[i]->data();
-    request.count = kCount;
+    CollectiveRequest request =
+        MakeRequest(Collective::kAllReduce, DType::kF32, kCount, ranks[i]->data(), ranks[i]->data());
     ASSERT_THAT(ranks[i]->Prepare(&jobs[i][0], request, Algorithm::kOnePass), IsOk());
     request.count = 2;
     ASSERT_THAT(ranks[i]->Prepare(&jobs[i][1], request, Algorithm::kOneLine), IsOk());

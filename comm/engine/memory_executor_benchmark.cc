@@ -29,12 +29,8 @@ class Repeater {
  public:
   Repeater(ShmTransport* transport, Algorithm algorithm, size_t bytes)
       : rank_(*MemoryRank::Create(transport, 2 * bytes, Deadline::AfterMs(10'000))) {
-    CollectiveRequest request;
-    request.collective = Collective::kAllReduce;
-    request.dtype = DType::kF32;
-    request.count = bytes / sizeof(float);
-    request.input = rank_->data();
-    request.output = rank_->data() + bytes;
+    CollectiveRequest request =
+        MakeRequest(Collective::kAllReduce, DType::kF32, bytes / sizeof(float), rank_->data(), rank_->data() + bytes);
     if (!rank_->Prepare(&job_, request, algorithm).ok()) std::abort();
   }
 

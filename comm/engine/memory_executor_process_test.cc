@@ -39,12 +39,7 @@ constexpr size_t kCount = size_t{2} << 20;
 absl::Status StartAllReduce(MemoryRank* self, MemoryJob* job, float value) {
   float* const data = reinterpret_cast<float*>(self->data());
   std::fill_n(data, kCount, value);
-  CollectiveRequest request;
-  request.collective = Collective::kAllReduce;
-  request.dtype = DType::kF32;
-  request.count = kCount;
-  request.input = data;
-  request.output = data;
+  CollectiveRequest request = MakeRequest(Collective::kAllReduce, DType::kF32, kCount, data, data);
   LOCKSTEP_RETURN_IF_ERROR(self->Prepare(job, request, Algorithm::kOnePass));
   self->Start(job);
   return absl::OkStatus();

@@ -54,12 +54,7 @@ class MemoryExecutorTest : public testing::Test {
 
   // An all-reduce of `count` floats at `memory`.
   void Prepare(int rank, MemoryJob* job, size_t count, float* memory, Algorithm algorithm = Algorithm::kOnePass) {
-    CollectiveRequest request;
-    request.collective = Collective::kAllReduce;
-    request.dtype = DType::kF32;
-    request.count = count;
-    request.input = memory;
-    request.output = memory;
+    CollectiveRequest request = MakeRequest(Collective::kAllReduce, DType::kF32, count, memory, memory);
     ASSERT_THAT(ranks_[rank]->Prepare(job, request, algorithm), IsOk());
   }
   void Start(int rank, MemoryJob* job, size_t count, Algorithm algorithm = Algorithm::kOnePass) {

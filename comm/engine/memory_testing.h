@@ -114,7 +114,7 @@ class MemoryRank : public Executor::Owner {
     executor_->Start(job);
   }
 
-  // Carries out what was started, sleeping where nothing moves: a wake-up that is lost lasts until the deadline. False when
+  // Executes what was started, sleeping where nothing moves: a wake-up that is lost lasts until the deadline. False when
   // the job has not ended by then.
   bool Await(const MemoryJob& job, Deadline deadline) {
     while (job.ends == 0 && !deadline.passed()) {

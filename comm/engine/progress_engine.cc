@@ -88,27 +88,27 @@ void ProgressEngine::Drive(const std::atomic<bool>& done, Deadline deadline, boo
   if (done.load(std::memory_order_acquire)) return;
   MutexLock lock(&mu_);
   ++waiters_;
-  if (thread_has_baton_) transport_->Wake();
+  if (thread_has_progress_) transport_->Wake();
   while (!done.load(std::memory_order_acquire) && !deadline.passed()) {
-    if (!baton_held_) {
+    if (!progress_held_) {
       Run(&done, deadline, spin);
     } else {
       changed_.WaitUntil(&mu_, Deadline::Earlier(deadline, Deadline::After(kSleepMax)));
     }
   }
   --waiters_;
-  if (sends_may_lag_ && !baton_held_) {
+  if (sends_may_lag_ && !progress_held_) {
     // Most often a look is enough: the provider has taken it by now.
     if (transport_->sends_lag()) transport_->Progress();
     handed_over_ = handed_over_ && transport_->sends_lag();
   }
   if (waiters_ == 0) HandOver();
-  // The next waiter takes the baton, or the thread does for what nobody waits for.
+  // The next waiter takes the progress lock, or the thread does for what nobody waits for.
   if (waiters_ > 0 || background_work_ > 0 || handed_over_ || stopping_) changed_.SignalAll();
 }
 
 void ProgressEngine::Run(const std::atomic<bool>* done, Deadline deadline, bool eager) {
-  baton_held_ = true;
+  progress_held_ = true;
   const auto finished = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (done != nullptr) return done->load(std::memory_order_acquire);
     handed_over_ = handed_over_ && transport_->sends_lag();
@@ -153,19 +153,19 @@ void ProgressEngine::Run(const std::atomic<bool>* done, Deadline deadline, bool 
     mu_.Lock();
     sleeping_ = false;
   }
-  baton_held_ = false;
+  progress_held_ = false;
 }
 
 void ProgressEngine::ThreadMain() {
   MutexLock lock(&mu_);
   while (!stopping_) {
-    if ((background_work_ == 0 && !handed_over_) || waiters_ > 0 || baton_held_) {
+    if ((background_work_ == 0 && !handed_over_) || waiters_ > 0 || progress_held_) {
       changed_.WaitUntil(&mu_, Deadline::Infinite());
       continue;
     }
-    thread_has_baton_ = true;
+    thread_has_progress_ = true;
     Run(nullptr, Deadline::Infinite(), /*eager=*/false);
-    thread_has_baton_ = false;
+    thread_has_progress_ = false;
     if (waiters_ > 0) changed_.SignalAll();
   }
 }

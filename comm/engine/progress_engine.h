@@ -1,13 +1,13 @@
 // ProgressEngine: who drives a transport, and when.
 //
-// A transport does nothing by itself. One thread at a time holds the baton: it polls the transport and the clients, runs
-// completions and sleeps in WaitForEvent when nothing moves. A thread that waits for a result takes the baton if it is
-// free, so a blocking collective is carried out by its caller and wakes nobody. Only when an operation is in flight that
+// A transport does nothing by itself. One thread at a time holds the progress lock: it polls the transport and the clients, runs
+// completions and sleeps in WaitForEvent when nothing moves. A thread that waits for a result takes the progress lock if it is
+// free, so a blocking collective is executed by its caller and wakes nobody. Only when an operation is in flight that
 // nobody waits for, or what completed operations sent has not left, does the engine's own thread ("lockstep-io") take it, and
 // it hands it back to the first waiter.
 //
 // The engine's mutex is the lock that Transport's comment asks for. Whoever holds it may post operations; completions run
-// with it held. A baton holder that sleeps does not hold it.
+// with it held. A holder of the progress lock that sleeps does not hold the mutex.
 
 #ifndef COMM_ENGINE_PROGRESS_ENGINE_H_
 #define COMM_ENGINE_PROGRESS_ENGINE_H_
@@ -32,7 +32,7 @@ class ProgressEngine {
     virtual ~Client() = default;
     // Moves what it can without waiting that the transport knows nothing of; a share of it where it is much, since others wait
     // for the mutex. True when anything moved, and then it is called again. Called after each Transport::Progress, and
-    // before the holder of the baton sleeps. Adds and removes no clients.
+    // before whoever holds the progress lock sleeps. Adds and removes no clients.
     virtual bool Poll() { return false; }
     // Acts on deadlines that have passed and returns the next one.
     virtual Deadline CheckDeadlines() = 0;
@@ -67,19 +67,19 @@ class ProgressEngine {
   // A client has a deadline that its last answer to CheckDeadlines did not know.
   void NoteDeadline(Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // Something that a waiter may be waiting for has changed. Any thread; it need not hold the baton.
+  // Something that a waiter may be waiting for has changed. Any thread; it need not hold the progress lock.
   void Notify() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Drives, or waits for whoever drives, until `done` is true or the deadline has passed.
   void Drive(const std::atomic<bool>& done, Deadline deadline, bool spin) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  // Polls with the baton until `done` (null: until a waiter wants the baton or no background work is left). Who is eager does
-  // not sleep at once when nothing moves: he polls, or gives his core away where ranks outnumber cores.
+  // Polls with the progress lock until `done` (null: until a waiter wants it or no background work is left). `eager`: does not sleep at
+  // once when nothing moves, but polls, or yields the core where ranks outnumber cores.
   void Run(const std::atomic<bool>* done, Deadline deadline, bool eager) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ThreadMain() ABSL_LOCKS_EXCLUDED(mu_);
   void WakeThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Whoever carried out an operation is about to go: the thread is to see to what has not left, if anything.
+  // Whoever executed an operation is about to go: the thread is to see to what has not left, if anything.
   void HandOver() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Constant after construction.
@@ -92,9 +92,9 @@ class ProgressEngine {
   CondVar changed_;
   std::vector<Client*> clients_ ABSL_GUARDED_BY(mu_);
   Deadline next_check_ ABSL_GUARDED_BY(mu_) = Deadline::Now();  // of the clients' deadlines
-  bool baton_held_ ABSL_GUARDED_BY(mu_) = false;
-  bool thread_has_baton_ ABSL_GUARDED_BY(mu_) = false;
-  bool sleeping_ ABSL_GUARDED_BY(mu_) = false;  // the baton holder is in WaitForEvent
+  bool progress_held_ ABSL_GUARDED_BY(mu_) = false;
+  bool thread_has_progress_ ABSL_GUARDED_BY(mu_) = false;
+  bool sleeping_ ABSL_GUARDED_BY(mu_) = false;  // whoever holds the progress lock is in WaitForEvent
   int waiters_ ABSL_GUARDED_BY(mu_) = 0;
   int background_work_ ABSL_GUARDED_BY(mu_) = 0;
   bool handed_over_ ABSL_GUARDED_BY(mu_) = false;  // to the thread, until all has left

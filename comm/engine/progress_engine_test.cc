@@ -304,7 +304,7 @@ TEST(ProgressEngine, ACallerComesBackAtItsDeadline) {
 }
 
 // The second caller's deadline passes while the first one drives.
-TEST(ProgressEngine, ACallerWithoutTheBatonComesBackAtItsDeadlineToo) {
+TEST(ProgressEngine, ACallerWithoutTheProgressLockComesBackAtItsDeadlineToo) {
   FakeTransport transport;
   ProgressEngine engine(&transport, nanoseconds::zero());
   std::atomic<bool> done{false};
@@ -318,7 +318,7 @@ TEST(ProgressEngine, ACallerWithoutTheBatonComesBackAtItsDeadlineToo) {
 }
 
 // Whoever drives completes the others' operations; the last one left takes over when a driver leaves.
-TEST(ProgressEngine, TheBatonGoesFromCallerToCaller) {
+TEST(ProgressEngine, TheProgressLockGoesFromCallerToCaller) {
   constexpr int kCallers = 5;
   FakeTransport transport;
   ProgressEngine engine(&transport, nanoseconds::zero());

@@ -302,12 +302,7 @@ TEST(Determinism, AnAlgorithmThatCannotKeepItIsRefused) {
   LoopbackWorld world(3, {}, Deterministic(4096));
   world.Run([](Communicator& self) {
     std::vector<float> data(10, 1.0f);
-    CollectiveRequest request;
-    request.collective = Collective::kAllReduce;
-    request.dtype = DType::kF32;
-    request.count = data.size();
-    request.input = data.data();
-    request.output = data.data();
+    CollectiveRequest request = MakeRequest(Collective::kAllReduce, DType::kF32, data.size(), data.data(), data.data());
     for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kRecursiveDoubling, Algorithm::kHalvingDoubling}) {
       request.algorithm = algorithm;
       EXPECT_THAT(self.Run(request), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("in rank order")));

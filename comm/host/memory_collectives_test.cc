@@ -69,13 +69,8 @@ class Call {
     for (size_t i = 0; i < count && (!at_root || rank_ == what_.root); ++i) {
       input_[i] = Value(number_, rank_, begin + i);
     }
-    CollectiveRequest request;
-    request.collective = collective;
-    request.dtype = DType::kF32;
-    request.count = vector();
+    CollectiveRequest request = MakeRequest(collective, DType::kF32, vector(), input_, output_);
     request.root = Rank(what_.root);
-    request.input = input_;
-    request.output = output_;
     LOCKSTEP_RETURN_IF_ERROR(self->Prepare(&job_, request, what_.algorithm));
     self->Start(&job_, &record_);
     return absl::OkStatus();

@@ -237,13 +237,7 @@ TEST(OnePass, BlocksMayDiffer) {
 }
 
 CollectiveRequest AllReduceOf(float* values, size_t count) {
-  CollectiveRequest request;
-  request.collective = Collective::kAllReduce;
-  request.dtype = DType::kF32;
-  request.count = count;
-  request.input = values;
-  request.output = values;
-  return request;
+  return MakeRequest(Collective::kAllReduce, DType::kF32, count, values, values);
 }
 
 TEST(OnePass, ManyInFlightPreparedAndInGroups) {

@@ -7,6 +7,7 @@
 //             looked up, the operations are handed to the transport, the call is recorded. They stay with the transport and
 //             are completed outside the time that is counted. The goal is 150 ns.
 //   whole     the same with a transport that is done at once: posting, completing, the arithmetic, and the record's end.
+//   alone     the whole of it in a world of one, where it is a copy.
 //   chunks    posting and completing the chunks of a large collective, for each message.
 //
 // Waking a thread that sleeps is not counted: the engine's own thread has work throughout. Locks and reference counts are those
@@ -35,6 +36,7 @@
 #include "benchmark/benchmark.h"
 #include "comm/communicator.h"
 #include "comm/engine/progress_engine.h"
+#include "comm/host/self_communicator.h"
 #include "comm/host/transport_communicator.h"
 #include "comm/schedule/schedule.h"
 #include "comm/work.h"
@@ -103,15 +105,7 @@ struct World {
     }
   }
 
-  CollectiveRequest Request() {
-    CollectiveRequest request;
-    request.collective = Collective::kAllReduce;
-    request.dtype = DType::kF32;
-    request.count = 2;
-    request.input = values;
-    request.output = values;
-    return request;
-  }
+  CollectiveRequest Request() { return MakeRequest(Collective::kAllReduce, DType::kF32, 2, values, values); }
 
   IdleTransport transport;
   ProgressEngine engine{&transport, std::chrono::nanoseconds::zero()};
@@ -284,6 +278,14 @@ void BM_WholeRunPrepared(benchmark::State& state) {
   TimeRuns(state, [&] { return prepared->Run().ok(); });
 }
 BENCHMARK(BM_WholeRunPrepared)->UseManualTime();
+
+void BM_RunAlone(benchmark::State& state) {
+  SelfCommunicator communicator(/*flight_records=*/256);
+  float values[2] = {1, 2};
+  CollectiveRequest request = MakeRequest(Collective::kAllReduce, DType::kF32, 2, values, values);
+  TimeRuns(state, [&] { return communicator.Run(request).ok(); });
+}
+BENCHMARK(BM_RunAlone)->UseManualTime();
 
 // A ring of 8 ranks whose blocks are 32 chunks: 14 sends and 14 receives of a block each.
 void BM_Chunks(benchmark::State& state) {

@@ -3,7 +3,6 @@
 #ifndef COMM_HOST_TRANSPORT_CALL_H_
 #define COMM_HOST_TRANSPORT_CALL_H_
 
-#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <thread>
@@ -13,6 +12,7 @@
 #include "absl/status/status.h"
 #include "base/deadline.h"
 #include "base/ref.h"
+#include "base/status.h"
 #include "comm/communicator.h"
 #include "comm/engine/executor.h"
 #include "comm/engine/progress_engine.h"
@@ -28,18 +28,7 @@ class TransportCommunicator::CallState : public WorkState {
  public:
   explicit CallState(ProgressEngine* engine) : engine_(engine) {}
 
-  absl::Status Await(Deadline deadline) override {
-    if (collected()) {
-      return absl::FailedPreconditionError(
-          "this waits for a call of a group that is still open on this thread: end the group first");
-    }
-    engine_->Drive(done(), deadline, /*spin=*/true);
-    return absl::OkStatus();
-  }
-
-  // Only the thread itself asks about its own group, so the order of this and other memory does not matter.
-  bool collected() const override { return collector_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
-  void set_collector(std::thread::id thread) { collector_.store(thread, std::memory_order_relaxed); }
+  void Await(Deadline deadline) override { engine_->Drive(done(), deadline, /*spin=*/true); }
 
   using WorkState::Reset;
 
@@ -50,8 +39,16 @@ class TransportCommunicator::CallState : public WorkState {
 
  private:
   ProgressEngine* const engine_;
-  std::atomic<std::thread::id> collector_{};
 };
+
+template <typename T>
+absl::StatusOr<std::vector<T>> TransportCommunicator::AllGather(const T& mine, const char* what) {
+  std::vector<T> all(size_);
+  CollectiveRequest exchange =
+      MakeRequest(Collective::kAllGather, DType::kU8, all.size() * sizeof(T), &mine, all.data());
+  LOCKSTEP_RETURN_IF_ERROR(Annotate(Run(exchange), what));
+  return all;
+}
 
 // An arena that the ranks are making.
 struct TransportCommunicator::AskedArena {

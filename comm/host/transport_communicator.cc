@@ -30,6 +30,9 @@ constexpr size_t kStatesMax = 1024;
 // How often the caller of a collective by memory goes on with it before it waits like any other.
 constexpr int kLooks = 100;
 
+// In a world of one: a longer vector is timed.
+constexpr size_t kAtOnceBytesMax = 4096;
+
 // How often it looks for the other's message in an exchange of short ones: each look is a system call.
 constexpr int kLooksAtMessages = 32;
 
@@ -64,10 +67,6 @@ bool DifferInCountOnly(Signature a, const Signature& b) {
   return a == b;
 }
 
-}  // namespace
-
-namespace {
-
 Rank RankIn(const std::vector<Rank>& ranks, Rank transport_rank) {
   if (ranks.empty()) return transport_rank;
   const auto it = std::find(ranks.begin(), ranks.end(), transport_rank);
@@ -84,7 +83,7 @@ TransportCommunicator::TransportCommunicator(ProgressEngine* engine, ControlChan
       options_(std::move(options)),
       rank_(RankIn(options_.ranks, engine->transport()->rank())),
       size_(options_.ranks.empty() ? engine->transport()->size() : static_cast<int>(options_.ranks.size())),
-      kept_(std::make_shared<KeptMemory>(engine)),
+      registered_memory_(std::make_shared<RegisteredMemory>(engine)),
       executor_(engine->transport(), options_.channel, options_.ranks, this),
       messages_(engine->transport(), ChannelRegistry::MessagesOf(options_.channel), rank_, size_, options_.ranks, this),
       recorder_(options_.flight_records),
@@ -130,7 +129,7 @@ void TransportCommunicator::OnLeave() {
       FailCalls(status_);
     }
   }
-  kept_->Close();
+  registered_memory_->Close();
 }
 
 absl::Status TransportCommunicator::Run(const CollectiveRequest& request) { return RunPlanned(request, nullptr); }
@@ -141,19 +140,9 @@ absl::StatusOr<Work> TransportCommunicator::Start(const CollectiveRequest& reque
   return Work(std::move(state));
 }
 
-absl::Status TransportCommunicator::Refuse(const absl::Status& status) {
-  MutexLock lock(mu());
-  if (Collecting()) group_->refused.Update(status);
-  return status;
-}
-
 absl::Status TransportCommunicator::RunPlanned(const CollectiveRequest& request, const Plan* plan) {
   if (const absl::Status held = CheckHeld(request.by_holder); !held.ok()) return Refuse(held);
-  if (!options_.checked) return RunUnchecked(request, plan, /*check=*/false);
-  {
-    MutexLock lock(mu());
-    if (Collecting()) return Collect(request, plan, TakeState());
-  }
+  if (!options_.checked || InGroup()) return RunUnchecked(request, plan, /*check=*/false);
   MutexLock lock(&checked_mu_);
   LOCKSTEP_RETURN_IF_ERROR(CompareSignatures(request, plan));
   return RunUnchecked(request, plan, /*check=*/false);
@@ -178,19 +167,14 @@ absl::Status TransportCommunicator::RunUnchecked(const CollectiveRequest& reques
 absl::Status TransportCommunicator::StartPlanned(const CollectiveRequest& request, const Plan* plan,
                                                  Ref<CallState>* state) {
   if (const absl::Status held = CheckHeld(request.by_holder); !held.ok()) return Refuse(held);
-  if (options_.checked) {
-    {
-      MutexLock lock(mu());
-      if (*state == nullptr) *state = TakeState();
-      if (Collecting()) return Collect(request, plan, *state);
-    }
-    MutexLock lock(&checked_mu_);
-    LOCKSTEP_RETURN_IF_ERROR(CompareSignatures(request, plan));
-    MutexLock engine_lock(mu());
-    LOCKSTEP_ASSIGN_OR_RETURN(Call* const call, PrepareCall(request, plan));
-    LaunchCall(call, request, state->get(), *state, /*check=*/false);
-    return absl::OkStatus();
-  }
+  if (!options_.checked || InGroup()) return StartUnchecked(request, plan, state);
+  MutexLock lock(&checked_mu_);
+  LOCKSTEP_RETURN_IF_ERROR(CompareSignatures(request, plan));
+  return StartUnchecked(request, plan, state);
+}
+
+absl::Status TransportCommunicator::StartUnchecked(const CollectiveRequest& request, const Plan* plan,
+                                                   Ref<CallState>* state) {
   MutexLock lock(mu());
   if (*state == nullptr) *state = TakeState();
   if (Collecting()) return Collect(request, plan, *state);
@@ -231,7 +215,8 @@ absl::StatusOr<TransportCommunicator::Call*> TransportCommunicator::PrepareCall(
   call->input = static_cast<const char*>(request.input);
   call->output = static_cast<char*>(request.output);
   const double factor = InputFactor(request, size_);
-  const bool exchange_in_place = request.collective == Collective::kAllToAll && request.input == request.output;
+  const bool exchange_in_place =
+      size_ > 1 && request.collective == Collective::kAllToAll && request.input == request.output;
   const size_t count = call->call_plan->input_count;
   if (count == 0 || (factor == 1.0 && !exchange_in_place)) return call;
 
@@ -267,6 +252,7 @@ void TransportCommunicator::LaunchCall(Call* call, const CollectiveRequest& requ
   call->background = std::move(background);
   call->record = nullptr;
   started_.store(sequence, std::memory_order_relaxed);
+  if (size_ == 1) return CopyAlone(call);
   const std::chrono::milliseconds timeout = request.timeout.count() > 0 ? request.timeout : options_.timeout;
   const bool by_memory = IsByMemory(call->signature.algorithm);
   const bool begins = by_memory && memory_executor_->idle();
@@ -297,6 +283,19 @@ void TransportCommunicator::LaunchCall(Call* call, const CollectiveRequest& requ
   if (by_memory && memory_executor_->busy()) engine_->Notify();
 }
 
+void TransportCommunicator::CopyAlone(Call* call) {
+  const size_t bytes = call->call_plan->vector_bytes;
+  call->at_once = bytes <= kAtOnceBytesMax;
+  call->record = recorder_.Add(call->signature, bytes, {});
+  if (!call->at_once) call->record->queued = call->record->started = FlightRecord::Clock::now();
+  if (call->signature.collective != Collective::kBarrier && call->input != call->output && bytes > 0) {
+    std::memcpy(call->output, call->input, bytes);
+  }
+  const Ref<CallState> background = std::move(call->background);  // it was never in the background
+  call->background = nullptr;
+  OnDone(call, absl::OkStatus());
+}
+
 void TransportCommunicator::TimeCall(Call* call, std::chrono::milliseconds timeout) {
   call->deadline = Deadline::After(timeout);
   // Reading the clock is a good part of what posting costs, and the deadline has done it.
@@ -320,11 +319,8 @@ absl::Status TransportCommunicator::CompareSignatures(const CollectiveRequest& r
   }
   const Envelope envelope = Encode(mine);
   std::vector<Envelope> all(size_);
-  CollectiveRequest exchange;
-  exchange.collective = Collective::kAllGather;
-  exchange.count = all.size() * sizeof(Envelope);
-  exchange.input = envelope.data();
-  exchange.output = all.data();
+  CollectiveRequest exchange =
+      MakeRequest(Collective::kAllGather, DType::kU8, all.size() * sizeof(Envelope), envelope.data(), all.data());
   exchange.timeout = request.timeout;
   const absl::Status exchanged = RunUnchecked(exchange, nullptr, /*check=*/true);
   if (!exchanged.ok()) {

@@ -27,7 +27,7 @@
 #include "comm/engine/progress_engine.h"
 #include "comm/engine/symmetric_memory.h"
 #include "comm/host/channel_registry.h"
-#include "comm/host/kept_memory.h"
+#include "comm/host/registered_memory.h"
 #include "comm/plan/call_plan.h"
 #include "comm/plan/plan_cache.h"
 #include "comm/point_to_point.h"
@@ -74,7 +74,7 @@ class TransportCommunicator : public Communicator,
   // Leaves.
   ~TransportCommunicator() override;
 
-  // Makes the memory over which collectives by memory meet, and their stage, where all ranks share it; elsewhere nothing.
+  // Makes the shared memory of the shared-memory algorithms, where all ranks can map it; elsewhere nothing.
   // Collective, to be called once, before anything else. `arena` is a number for these ranks alone. When a rank could not make
   // it, all go on without; an error means that the ranks may not know the same.
   absl::Status ShareMemory(uint32_t arena, Deadline deadline) ABSL_LOCKS_EXCLUDED(mu());
@@ -89,6 +89,8 @@ class TransportCommunicator : public Communicator,
   absl::StatusOr<std::unique_ptr<PreparedCollective>> Prepare(const CollectiveRequest& request) override;
   absl::Status StartGroup() override;
   absl::StatusOr<Work> EndGroup() override;
+  bool InGroup() const override ABSL_LOCKS_EXCLUDED(mu());
+  absl::Status Refuse(const absl::Status& refusal) override ABSL_LOCKS_EXCLUDED(mu());
   absl::StatusOr<Work> StartSend(const SendRequest& request) override;
   absl::StatusOr<Work> StartReceive(const ReceiveRequest& request) override;
   absl::Status Send(const SendRequest& request) override;
@@ -124,11 +126,13 @@ class TransportCommunicator : public Communicator,
   struct Group;
   class CallState;
   class Prepared;
-  class SharedBuffer;
   struct AskedArena;
 
   // Whether the topology has all ranks on one host.
   bool OnOneHost() const;
+  // What each rank gives, in rank order; bytes on the wire, in the order of this machine and so of all. Collective.
+  template <typename T>
+  absl::StatusOr<std::vector<T>> AllGather(const T& mine, const char* what);
   // The transport's ranks, by rank here.
   std::vector<Rank> Members() const;
   // Good until the next one is looked for.
@@ -145,11 +149,10 @@ class TransportCommunicator : public Communicator,
   absl::Status StartPlanned(const CollectiveRequest& request, const Plan* plan, Ref<CallState>* state)
       ABSL_LOCKS_EXCLUDED(mu());
   // Without `background`, whoever started it waits for it.
-  absl::Status StartMessage(std::unique_ptr<Message> message, bool background) ABSL_LOCKS_EXCLUDED(mu());
-  absl::StatusOr<std::unique_ptr<Message>> MakeMessage(const SendRequest& request);
-  absl::StatusOr<std::unique_ptr<Message>> MakeMessage(const ReceiveRequest& request);
-  absl::Status FinishMessage(absl::StatusOr<std::unique_ptr<Message>> message);
-  absl::StatusOr<Work> BeginMessage(absl::StatusOr<std::unique_ptr<Message>> message);
+  template <typename Request>
+  absl::StatusOr<Ref<CallState>> StartMessage(const Request& request, MessageInfo* info, bool background)
+      ABSL_LOCKS_EXCLUDED(mu());
+  absl::Status FinishMessage(const absl::StatusOr<Ref<CallState>>& message);
 
   // A call is prepared, then launched, so that a group launches at once what it has prepared. Preparing finds the plan and
   // scales the input, or copies it aside, for which it gives up the lock. Launching hands the call to the executor, which
@@ -159,10 +162,14 @@ class TransportCommunicator : public Communicator,
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   void LaunchCall(Call* call, const CollectiveRequest& request, CallState* work, Ref<CallState> background, bool check)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  // What LaunchCall comes to in a world of one.
+  void CopyAlone(Call* call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   // Reads the clock for a launched call: its deadline, and the times of its record.
   void TimeCall(Call* call, std::chrono::milliseconds timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   void LaunchMessage(std::unique_ptr<Message> message, bool background) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   absl::Status RunUnchecked(const CollectiveRequest& request, const Plan* plan, bool check) ABSL_LOCKS_EXCLUDED(mu());
+  absl::Status StartUnchecked(const CollectiveRequest& request, const Plan* plan, Ref<CallState>* state)
+      ABSL_LOCKS_EXCLUDED(mu());
 
   // Checked mode: gathers all ranks' signatures and compares them.
   absl::Status CompareSignatures(const CollectiveRequest& request, const Plan* plan) ABSL_LOCKS_EXCLUDED(mu());
@@ -171,8 +178,6 @@ class TransportCommunicator : public Communicator,
 
   // Whether this thread has a group open.
   bool Collecting() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
-  // What a call returns that is refused, in or out of a group.
-  absl::Status Refuse(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu());
   absl::Status Collect(const CollectiveRequest& request, const Plan* plan, Ref<CallState> state)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   absl::Status LaunchGroup(Group* group) ABSL_LOCKS_EXCLUDED(mu());
@@ -226,12 +231,13 @@ class TransportCommunicator : public Communicator,
   // Orders whole calls in checked mode, where one call is two collectives.
   Mutex checked_mu_;
 
-  const std::shared_ptr<KeptMemory> kept_;  // shared with buffers, which may outlive the communicator
+  const std::shared_ptr<RegisteredMemory>
+      registered_memory_;  // shared with buffers, which may outlive the communicator
 
   // Guarded by the engine's mutex.
   Executor executor_;
   PointToPoint messages_;
-  // Of ranks that share memory; null elsewhere. Calls are carried out by one of the two executors, each of which has its own
+  // Of ranks that share memory; null elsewhere. Calls are executed by one of the two executors, each of which has its own
   // order.
   std::shared_ptr<SymmetricMemory> memory_;  // shared with buffers, which may outlive the communicator
   std::unique_ptr<MemoryExecutor> memory_executor_;

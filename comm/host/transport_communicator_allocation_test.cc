@@ -161,13 +161,7 @@ class AllocationTest : public ::testing::TestWithParam<const char*> {
 };
 
 CollectiveRequest RequestOf(Collective collective, float* memory, size_t count) {
-  CollectiveRequest request;
-  request.collective = collective;
-  request.dtype = DType::kF32;
-  request.count = count;
-  request.input = memory;
-  request.output = memory + kCount;
-  return request;
+  return MakeRequest(collective, DType::kF32, count, memory, memory + kCount);
 }
 
 TEST_P(AllocationTest, ABlockingCollectiveAllocatesNothingOnceWarm) {

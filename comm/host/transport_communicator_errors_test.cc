@@ -69,13 +69,7 @@ struct Buffers {
   std::vector<char> output = std::vector<char>(1 << 20, 2);
 
   CollectiveRequest Request(Collective collective, size_t count = 24, DType dtype = DType::kF32) {
-    CollectiveRequest request;
-    request.collective = collective;
-    request.dtype = dtype;
-    request.count = count;
-    request.input = input.data();
-    request.output = output.data();
-    return request;
+    return MakeRequest(collective, dtype, count, input.data(), output.data());
   }
 };
 

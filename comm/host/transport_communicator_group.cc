@@ -14,6 +14,17 @@ bool TransportCommunicator::Collecting() const {
   return group_ != nullptr && group_->thread == std::this_thread::get_id();
 }
 
+bool TransportCommunicator::InGroup() const {
+  MutexLock lock(mu());
+  return Collecting();
+}
+
+absl::Status TransportCommunicator::Refuse(const absl::Status& refusal) {
+  MutexLock lock(mu());
+  if (Collecting()) group_->refused.Update(refusal);
+  return refusal;
+}
+
 absl::Status TransportCommunicator::StartGroup() {
   MutexLock lock(mu());
   if (Collecting()) {

@@ -67,22 +67,6 @@ absl::Status Judge(const std::vector<Room>& rooms, Rank rank, const std::vector<
 
 }  // namespace
 
-class TransportCommunicator::SharedBuffer : public SymmetricBuffer {
- public:
-  SharedBuffer(std::shared_ptr<SymmetricMemory> memory, std::shared_ptr<SymmetricArena> arena, Rank transport_rank)
-      : memory_(std::move(memory)), arena_(std::move(arena)), transport_rank_(transport_rank) {}
-  ~SharedBuffer() override { memory_->Remove(*arena_); }
-
-  char* data() const override { return arena_->base(transport_rank_); }
-  size_t bytes() const override { return arena_->bytes_per_rank(); }
-  bool shared() const override { return true; }
-
- private:
-  const std::shared_ptr<SymmetricMemory> memory_;
-  const std::shared_ptr<SymmetricArena> arena_;
-  const Rank transport_rank_;
-};
-
 bool TransportCommunicator::OnOneHost() const {
   const std::vector<int32_t>& hosts = options_.shape.topology.host_of_rank;
   return std::all_of(hosts.begin(), hosts.end(), [&](int32_t host) { return host == hosts.front(); });
@@ -143,52 +127,41 @@ absl::StatusOr<std::unique_ptr<SymmetricArena>> TransportCommunicator::MakeArena
 absl::Status TransportCommunicator::CheckMemory(size_t bytes) {
   const MemoryLeft left = ReadMemoryLeft();
   const Room mine(bytes, left);
-  std::vector<Room> rooms(size_);
-  CollectiveRequest exchange;
-  exchange.collective = Collective::kAllGather;
-  exchange.count = rooms.size() * sizeof(Room);
-  exchange.input = &mine;
-  exchange.output = rooms.data();
-  LOCKSTEP_RETURN_IF_ERROR(Annotate(Run(exchange), "looking for memory"));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Room> rooms, AllGather(mine, "looking for memory"));
   return Judge(rooms, rank_, options_.shape.topology.host_of_rank, left);
 }
 
 absl::StatusOr<std::unique_ptr<SymmetricBuffer>> TransportCommunicator::Allocate(size_t bytes) {
   LOCKSTEP_RETURN_IF_ERROR(CheckHeld(/*by_holder=*/false));
-  if (options_.registry == nullptr) return kept_->Allocate(bytes);
+  if (options_.registry == nullptr) return registered_memory_->Allocate(bytes);
   {
     MutexLock lock(mu());
     if (Collecting()) return absl::FailedPreconditionError("memory cannot be allocated inside a group");
   }
-  // What each rank asks for; bytes on the wire, in the order of this machine and so of all.
-  struct Wish {
+  struct Request {
     Room room;
     uint64_t number = 0;
   };
   const MemoryLeft left = ReadMemoryLeft();
-  const Wish mine = {Room(bytes, left), options_.registry->TakeMemoryNumber()};
-  std::vector<Wish> wishes(size_);
-  CollectiveRequest exchange;
-  exchange.collective = Collective::kAllGather;
-  exchange.count = wishes.size() * sizeof(Wish);
-  exchange.input = &mine;
-  exchange.output = wishes.data();
-  LOCKSTEP_RETURN_IF_ERROR(Annotate(Run(exchange), "allocating memory"));
+  const Request mine = {Room(bytes, left), options_.registry->TakeMemoryNumber()};
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Request> requests, AllGather(mine, "allocating memory"));
   std::string sizes;
-  for (const Wish& wish : wishes) absl::StrAppend(&sizes, sizes.empty() ? "" : ", ", wish.room.bytes);
   std::vector<Room> rooms;
-  for (const Wish& wish : wishes) rooms.push_back(wish.room);
-  const bool equal =
-      std::all_of(wishes.begin(), wishes.end(), [&](const Wish& wish) { return wish.room.bytes == bytes; });
+  bool equal = true;
+  for (const Request& request : requests) {
+    absl::StrAppend(&sizes, sizes.empty() ? "" : ", ", request.room.bytes);
+    rooms.push_back(request.room);
+    equal = equal && request.room.bytes == bytes;
+  }
   if (!equal) {
     return absl::InvalidArgumentError(absl::StrCat("the ranks allocate buffers of different sizes: ", sizes, " bytes"));
   }
   LOCKSTEP_RETURN_IF_ERROR(Judge(rooms, rank_, options_.shape.topology.host_of_rank, left));
-  if (bytes == 0 || !SharesMemory()) return kept_->Allocate(bytes);
+  if (bytes == 0 || !SharesMemory()) return registered_memory_->Allocate(bytes);
 
   const std::vector<Rank> members = Members();
   const auto leader = std::min_element(members.begin(), members.end());
-  const uint64_t number = wishes[leader - members.begin()].number;
+  const uint64_t number = requests[leader - members.begin()].number;
   if (number >= ChannelRegistry::kMemoriesMax) {
     return absl::ResourceExhaustedError(absl::StrCat("world rank ", leader->value(), " has allocated memory ", number,
                                                      " times: there is no number left"));
@@ -201,7 +174,8 @@ absl::StatusOr<std::unique_ptr<SymmetricBuffer>> TransportCommunicator::Allocate
     if (!status_.ok()) return Over({"allocating memory", {}});
     LOCKSTEP_RETURN_IF_ERROR(memory_->Add(arena));
   }
-  return std::make_unique<SharedBuffer>(memory_, arena, TransportRank(rank_));
+  return std::make_unique<SymmetricBuffer>(arena->base(TransportRank(rank_)), arena->bytes_per_rank(), /*shared=*/true,
+                                           [memory = memory_, arena] { memory->Remove(*arena); });
 }
 
 bool TransportCommunicator::InSharedMemory(const CollectiveRequest& request) const {

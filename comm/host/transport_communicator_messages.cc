@@ -8,33 +8,27 @@
 
 namespace lockstep {
 
-absl::StatusOr<std::unique_ptr<TransportCommunicator::Message>> TransportCommunicator::MakeMessage(
-    const SendRequest& request) {
+template <typename Request>
+absl::StatusOr<Ref<TransportCommunicator::CallState>> TransportCommunicator::StartMessage(const Request& request,
+                                                                                          MessageInfo* info,
+                                                                                          bool background) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckOnHost(request.device));
   LOCKSTEP_RETURN_IF_ERROR(CheckMessage(request, size_));
-  return std::make_unique<Message>(ToCall(request), nullptr, request.timeout, engine_);
-}
-
-absl::StatusOr<std::unique_ptr<TransportCommunicator::Message>> TransportCommunicator::MakeMessage(
-    const ReceiveRequest& request) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckMessage(request, size_));
-  return std::make_unique<Message>(ToCall(request), request.info, request.timeout, engine_);
-}
-
-absl::Status TransportCommunicator::StartMessage(std::unique_ptr<Message> message, bool background) {
+  auto message = std::make_unique<Message>(ToCall(request), info, request.timeout, engine_);
+  const Ref<CallState> state = message->state;
   MutexLock lock(mu());
   const absl::Status over = status_.ok() ? absl::OkStatus() : Over(NameOf(*message));
-  if (Collecting()) {
-    group_->refused.Update(over);
-    LOCKSTEP_RETURN_IF_ERROR(over);
-    message->state->set_collector(group_->thread);
-    Group::Member& member = group_->members.emplace_back();
-    member.state = message->state;
-    member.message = std::move(message);
-    return absl::OkStatus();
-  }
+  if (Collecting()) group_->refused.Update(over);
   LOCKSTEP_RETURN_IF_ERROR(over);
-  LaunchMessage(std::move(message), background);
-  return absl::OkStatus();
+  if (Collecting()) {
+    state->set_collector(group_->thread);
+    Group::Member& member = group_->members.emplace_back();
+    member.state = state;
+    member.message = std::move(message);
+  } else {
+    LaunchMessage(std::move(message), background);
+  }
+  return state;
 }
 
 void TransportCommunicator::LaunchMessage(std::unique_ptr<Message> message, bool background) {
@@ -45,32 +39,28 @@ void TransportCommunicator::LaunchMessage(std::unique_ptr<Message> message, bool
   messages_.Start(message.release());
 }
 
-absl::Status TransportCommunicator::FinishMessage(absl::StatusOr<std::unique_ptr<Message>> message) {
+absl::Status TransportCommunicator::FinishMessage(const absl::StatusOr<Ref<CallState>>& message) {
   LOCKSTEP_RETURN_IF_ERROR(message.status());
-  const Ref<CallState> state = (*message)->state;
-  LOCKSTEP_RETURN_IF_ERROR(StartMessage(*std::move(message), /*background=*/false));
+  const CallState& state = **message;
   // In a group: its end waits.
-  if (state->collected()) return absl::OkStatus();
-  engine_->Drive(state->done(), Deadline::Infinite(), /*spin=*/true);
-  return state->status();
+  if (state.collected()) return absl::OkStatus();
+  engine_->Drive(state.done(), Deadline::Infinite(), /*spin=*/true);
+  return state.status();
 }
 
-absl::StatusOr<Work> TransportCommunicator::BeginMessage(absl::StatusOr<std::unique_ptr<Message>> message) {
-  LOCKSTEP_RETURN_IF_ERROR(message.status());
-  Ref<CallState> state = (*message)->state;
-  LOCKSTEP_RETURN_IF_ERROR(StartMessage(*std::move(message), /*background=*/true));
-  return Work(std::move(state));
+absl::Status TransportCommunicator::Send(const SendRequest& request) {
+  return FinishMessage(StartMessage(request, nullptr, /*background=*/false));
 }
-
-absl::Status TransportCommunicator::Send(const SendRequest& request) { return FinishMessage(MakeMessage(request)); }
 absl::Status TransportCommunicator::Receive(const ReceiveRequest& request) {
-  return FinishMessage(MakeMessage(request));
+  return FinishMessage(StartMessage(request, request.info, /*background=*/false));
 }
 absl::StatusOr<Work> TransportCommunicator::StartSend(const SendRequest& request) {
-  return BeginMessage(MakeMessage(request));
+  LOCKSTEP_ASSIGN_OR_RETURN(Ref<CallState> state, StartMessage(request, nullptr, /*background=*/true));
+  return Work(std::move(state));
 }
 absl::StatusOr<Work> TransportCommunicator::StartReceive(const ReceiveRequest& request) {
-  return BeginMessage(MakeMessage(request));
+  LOCKSTEP_ASSIGN_OR_RETURN(Ref<CallState> state, StartMessage(request, request.info, /*background=*/true));
+  return Work(std::move(state));
 }
 
 void TransportCommunicator::OnMessageDone(MessageCall* call, const absl::Status& status) {

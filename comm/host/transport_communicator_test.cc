@@ -73,12 +73,7 @@ TEST(TransportCommunicatorTest, AnExchangeOfTwoRanksIsOverAtOnceForWhoComesLast)
     for (int round = 0; round < 50; ++round) {
       std::vector<float> values[2] = {std::vector<float>(count, 1), std::vector<float>(count, 2)};
       const auto all_reduce = [&](int rank) {
-        CollectiveRequest request;
-        request.collective = Collective::kAllReduce;
-        request.dtype = DType::kF32;
-        request.count = count;
-        request.input = request.output = values[rank].data();
-        return request;
+        return MakeRequest(Collective::kAllReduce, DType::kF32, count, values[rank].data(), values[rank].data());
       };
       absl::StatusOr<Work> first = world.communicator(0)->Start(all_reduce(0));
       ASSERT_THAT(first, IsOk());

@@ -156,7 +156,8 @@ absl::StatusOr<std::shared_ptr<const CallPlan>> MakeCallPlan(const CollectiveReq
     }
     // The input is not ours to change, and a block has no room for the vector.
     plan->prepare_in_output = !block_out && at_root;
-    if (request.op == ReduceOp::kAvg && IsInteger(request.dtype) && at_root) plan->divide_count = output_count;
+    if (request.op == ReduceOp::kAvg && IsInteger(request.dtype) && at_root && size > 1)
+      plan->divide_count = output_count;
   }
   if (collective == Collective::kAllToAll) plan->input_count = request.count;
   plan->execution = std::make_shared<const ExecutionPlan>(std::move(execution));

@@ -25,7 +25,7 @@ struct CallPlan {
   Signature signature;      // but for the sequence
   size_t vector_bytes = 0;  // of the whole vector, for the flight record
   // Elements of the input where it may have to be read before the collective begins, because it is multiplied by a factor
-  // and not as it is folded, or because an all-to-all is in place; and whether what is made of it may lie in the output.
+  // and not as it is reduced, or because an all-to-all is in place; and whether what is made of it may lie in the output.
   size_t input_count = 0;
   bool prepare_in_output = false;
   // Of an integer average: elements of this rank's output, to be divided by the size once they are summed.

@@ -79,7 +79,7 @@ class ExecutionPlan {
   // From one block of scratch to the next: the size of the vector's largest block, or on a stage of the largest piece of it.
   // What a rank gives in a kShare step is no longer.
   size_t scratch_block_bytes() const { return static_cast<size_t>(scratch_block_ * options_.element_bytes); }
-  // By memory: in how many rounds the schedule is carried out, and how many elements of each block are moved in each at most.
+  // By memory: in how many rounds the schedule is executed, and how many elements of each block are moved in each at most.
   // One round of whole blocks but for staged schedules (comm/schedule/stage.h).
   int64_t rounds() const { return rounds_; }
   int64_t piece_elements() const { return piece_; }

@@ -78,7 +78,7 @@ class PlanCache {
 
   absl::StatusOr<std::shared_ptr<const CallPlan>> Make(const CollectiveRequest& request, bool shared);
   absl::StatusOr<Algorithm> Choose(const CollectiveRequest& request, bool shared);
-  // INVALID_ARGUMENT saying why the algorithm cannot carry out what the options and the request ask for.
+  // INVALID_ARGUMENT saying why the algorithm cannot execute what the options and the request ask for.
   absl::Status CheckAllowed(const CollectiveRequest& request, bool shared, Algorithm algorithm) const;
   absl::StatusOr<std::shared_ptr<const PreparedSchedule>> FindSchedule(const CollectiveRequest& request,
                                                                        Algorithm algorithm);

@@ -10,8 +10,6 @@
 #include "base/status.h"
 #include "comm/agreement.h"
 #include "comm/byte_objects.h"
-#include "comm/device/nccl/nccl_communicator.h"
-#include "comm/device/staged/staged_communicator.h"
 
 namespace lockstep {
 namespace {
@@ -19,23 +17,11 @@ namespace {
 using Made = absl::StatusOr<std::unique_ptr<DeviceCommunicator>>;
 
 Made MakeNccl(Communicator* host, Device* device, const DeviceBackendOptions& options, const std::string&) {
-  NcclCommunicatorOptions nccl;
-  nccl.deterministic = options.deterministic;
-  nccl.checked = options.checked;
-  nccl.timeout = options.timeout;
-  nccl.setup_timeout = options.setup_timeout;
-  nccl.nccl.ctas_min = options.nccl_ctas_min;
-  nccl.nccl.ctas_max = options.nccl_ctas_max;
-  nccl.nccl.split_share = options.nccl_split_share;
-  nccl.flight_records = options.flight_records;
-  return NcclCommunicator::Create(host, device, nccl);
+  return NcclCommunicator::Create(host, device, options.nccl);
 }
 
 Made MakeStaged(Communicator* host, Device* device, const DeviceBackendOptions& options, const std::string& reason) {
-  StagedOptions staged;
-  staged.chunk_bytes = options.chunk_bytes;
-  staged.timeout = options.timeout;
-  staged.flight_records = options.flight_records;
+  StagedOptions staged = options.staged;
   staged.reason = reason;
   return StagedCommunicator::Create(host, device, std::move(staged));
 }
@@ -59,18 +45,17 @@ const std::vector<DeviceBackend>& DeviceBackends() {
   return *backends;
 }
 
-absl::StatusOr<std::unique_ptr<DeviceCommunicator>> MakeDeviceCommunicator(HostPart host, Device* device,
+absl::StatusOr<std::unique_ptr<DeviceCommunicator>> MakeDeviceCommunicator(Communicator* host, Device* device,
                                                                            const DeviceBackendOptions& options) {
-  return internal::MakeDeviceCommunicator(std::move(host), device, options, DeviceBackends());
+  return internal::MakeDeviceCommunicator(host, device, options, DeviceBackends());
 }
 
 namespace internal {
 
-absl::StatusOr<std::unique_ptr<DeviceCommunicator>> MakeDeviceCommunicator(HostPart host, Device* device,
+absl::StatusOr<std::unique_ptr<DeviceCommunicator>> MakeDeviceCommunicator(Communicator* host, Device* device,
                                                                            const DeviceBackendOptions& options,
                                                                            absl::Span<const DeviceBackend> backends) {
-  LOCKSTEP_RETURN_IF_ERROR(
-      CheckAlike(host.get(), absl::StrCat("\"", options.backend, "\" on ", Name(device->id().kind))));
+  LOCKSTEP_RETURN_IF_ERROR(CheckAlike(host, absl::StrCat("\"", options.backend, "\" on ", Name(device->id().kind))));
   if (device->id().kind == DeviceKind::kHost) {
     return absl::InvalidArgumentError("the host communicator is the host's own: no other is made for it");
   }
@@ -78,11 +63,10 @@ absl::StatusOr<std::unique_ptr<DeviceCommunicator>> MakeDeviceCommunicator(HostP
   for (const DeviceBackend& backend : backends) {
     names.push_back(backend.name);
     if (options.backend != "auto" && options.backend != backend.name) continue;
-    Made made = backend.create(host.get(), device, options, absl::StrJoin(refusals, "; "));
-    LOCKSTEP_ASSIGN_OR_RETURN(const RankError first, CompareResults(host.get(), made.status()));
+    Made made = backend.create(host, device, options, absl::StrJoin(refusals, "; "));
+    LOCKSTEP_ASSIGN_OR_RETURN(const RankError first, CompareResults(host, made.status()));
     if (first.rank < 0) {
-      (*made)->KeepHost(std::move(host));
-      if (options.checked) (*made)->CheckPointers();
+      if (options.check_pointers) (*made)->CheckPointers();
       return made;
     }
     const std::string refusal = absl::StrCat(backend.name, ": rank ", first.rank, ": ", first.status.message());

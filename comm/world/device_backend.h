@@ -3,8 +3,6 @@
 #ifndef COMM_WORLD_DEVICE_BACKEND_H_
 #define COMM_WORLD_DEVICE_BACKEND_H_
 
-#include <chrono>
-#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -16,22 +14,17 @@
 #include "base/device/device.h"
 #include "comm/communicator.h"
 #include "comm/device/device_communicator.h"
+#include "comm/device/nccl/nccl_communicator.h"
+#include "comm/device/staged/staged_communicator.h"
 
 namespace lockstep {
 
 struct DeviceBackendOptions {
   // "auto": the first of DeviceBackends() that all ranks can use. Or the name of one. Equal on all ranks.
   std::string backend = "auto";
-  std::chrono::milliseconds timeout{1800000};       // of a call on the device that names none
-  std::chrono::milliseconds setup_timeout{120000};  // of what NCCL does to connect ranks, and parts of them
-  bool deterministic = false;                       // as the host communicator is
-  bool checked = false;  // whether buffers are where calls say, too: DeviceCommunicator::CheckPointers
-  size_t flight_records = 256;
-  size_t chunk_bytes = size_t{1} << 20;  // of what is staged
-  // Of "nccl", as NcclCommOptions has them.
-  int nccl_ctas_min = 0;
-  int nccl_ctas_max = 0;
-  bool nccl_split_share = false;
+  bool check_pointers = false;  // whether buffers are where calls say: DeviceCommunicator::CheckPointers
+  NcclCommunicatorOptions nccl;
+  StagedOptions staged;  // but for the reason
 };
 
 struct DeviceBackend {
@@ -47,17 +40,19 @@ struct DeviceBackend {
 // The best first.
 const std::vector<DeviceBackend>& DeviceBackends();
 
-// Collective over `host`. A communicator for the device, as all ranks can have it; on an error none has one.
-// FAILED_PRECONDITION, naming the ranks, when they asked for different back ends or have different kinds of devices;
-// INVALID_ARGUMENT for a name that there is not, and for the host, which needs no such thing; else what the back end
-// that was asked for says, or, of the ranks that have nothing to say, UNAVAILABLE, naming one that has.
-absl::StatusOr<std::unique_ptr<DeviceCommunicator>> MakeDeviceCommunicator(HostPart host, Device* device,
+// Makes a communicator for the device, of the same kind on all ranks. Collective over `host`, which is borrowed and outlives it.
+// ERRORS  on all ranks when one has one:
+//         FAILED_PRECONDITION  they ask for different back ends, or have different kinds of devices; the message names the ranks
+//         INVALID_ARGUMENT     an unknown name, or the host, which needs no such communicator
+//         that of the back end that was asked for
+//         UNAVAILABLE          every back end refuses, or another rank, which the message names, has an error of its own
+absl::StatusOr<std::unique_ptr<DeviceCommunicator>> MakeDeviceCommunicator(Communicator* host, Device* device,
                                                                            const DeviceBackendOptions& options);
 
 namespace internal {
 
 // The same by another table.
-absl::StatusOr<std::unique_ptr<DeviceCommunicator>> MakeDeviceCommunicator(HostPart host, Device* device,
+absl::StatusOr<std::unique_ptr<DeviceCommunicator>> MakeDeviceCommunicator(Communicator* host, Device* device,
                                                                            const DeviceBackendOptions& options,
                                                                            absl::Span<const DeviceBackend> backends);
 

@@ -75,12 +75,7 @@ void ExpectUsable(std::vector<Made>* made) {
   ::lockstep::testing::RunRanks(static_cast<int>(made->size()), [&](int r) {
     DeviceCommunicator& self = **(*made)[r];
     int value = 1;
-    CollectiveRequest request;
-    request.collective = Collective::kAllReduce;
-    request.dtype = DType::kI32;
-    request.count = 1;
-    request.input = &value;
-    request.output = &value;
+    CollectiveRequest request = MakeRequest(Collective::kAllReduce, DType::kI32, 1, &value, &value);
     request.device = self.device();
     EXPECT_THAT(self.Run(request), IsOk());
     EXPECT_EQ(value, static_cast<int>(made->size()));
@@ -165,12 +160,12 @@ TEST(DeviceBackend, NcclIsRefusedWithoutCuda) {
   ExpectUsable(&made);
 }
 
-TEST(DeviceBackend, TheHostHasNoneAndTheHostCommunicatorIsKept) {
-  EXPECT_THAT(MakeDeviceCommunicator(std::make_unique<SelfCommunicator>(8), HostDevice(), {}).status(),
-              StatusIs(Code::kInvalidArgument));
+TEST(DeviceBackend, TheHostHasNoneAndTheHostCommunicatorGoesOn) {
+  SelfCommunicator host(8);
+  EXPECT_THAT(MakeDeviceCommunicator(&host, HostDevice(), {}).status(), StatusIs(Code::kInvalidArgument));
   FakeDevice device;
   std::vector<Made> made;
-  made.push_back(MakeDeviceCommunicator(std::make_unique<SelfCommunicator>(8), &device, {}));
+  made.push_back(MakeDeviceCommunicator(&host, &device, {}));
   ASSERT_THAT(made[0].status(), IsOk());
   ExpectUsable(&made);
   EXPECT_THAT((*made[0])->Run(CollectiveRequest()), IsOk()) << "on the host";

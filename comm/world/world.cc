@@ -11,10 +11,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/optional.h"
+#include "base/device/devices.h"
 #include "base/env.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "comm/agreement.h"
 #include "comm/engine/progress_engine.h"
 #include "comm/host/channel_registry.h"
 #include "comm/host/self_communicator.h"
@@ -26,7 +28,6 @@
 #include "comm/topology/world_shape.h"
 #include "comm/world/device_backend.h"
 #include "comm/world/link_measurement.h"
-#include "comm/world/world_on_device.h"
 #include "comm/world/world_transport.h"
 #include "kernels/cpu/variant.h"
 #include "transport/control/control.h"
@@ -273,42 +274,16 @@ std::string Describe(const WorldSpec& spec, const Settings& settings, const Stor
   return text;
 }
 
-class SelfWorld : public World {
- public:
-  explicit SelfWorld(size_t flight_records) : communicator_(std::make_unique<SelfCommunicator>(flight_records)) {}
-  Communicator* communicator() override { return communicator_.get(); }
-  void CloseCommunicator() override {
-    MutexLock lock(&mu_);
-    communicator_.reset();
-  }
-  void Close() override {
-    MutexLock lock(&mu_);
-    if (communicator_ != nullptr) communicator_->Leave();
-  }
+}  // namespace
 
- private:
-  Mutex mu_;  // of those that end the communicator
-  std::unique_ptr<SelfCommunicator> communicator_;
-};
-
-class ConnectedWorld : public World {
- public:
-  ConnectedWorld() = default;
-  ~ConnectedWorld() override;
-
+// In the order in which they are made. A world of one has communicators alone.
+struct World::Parts {
+  absl::Status Create(const WorldOptions& options, const absl::StatusOr<Settings>& settings);
   // `server` is the store's where this rank serves it, else null. An error is told to all other ranks, as far as they can be
   // reached; so is that of the settings, which is then returned.
   absl::Status Connect(const WorldSpec& spec, const absl::StatusOr<Settings>& settings, int attempt, Store* store,
                        TcpStoreServer* server);
 
-  Communicator* communicator() override { return communicator_.get(); }
-  void CloseCommunicator() override {
-    MutexLock lock(&mu_);
-    communicator_.reset();
-  }
-  void Close() override;
-
- private:
   // All that needs control_.
   absl::Status ConnectThrough(const WorldSpec& spec, const Settings& settings, const InterfaceChoice& interface,
                               const Store& store, Deadline deadline);
@@ -318,32 +293,47 @@ class ConnectedWorld : public World {
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<ProgressEngine> engine_;
   std::unique_ptr<ControlChannel> control_;
-  Mutex mu_;  // of those that end the communicator, or all of it
   std::unique_ptr<TransportCommunicator> communicator_;
+  std::unique_ptr<Communicator> on_device_;  // over communicator_; null where no device is named
 };
 
-void ConnectedWorld::Close() {
-  MutexLock lock(&mu_);
-  // After Leave nobody calls back, so the rest may end.
-  if (control_ != nullptr) control_->Leave();
-  if (communicator_ != nullptr) communicator_->Leave();
-  // What is left are parts that objects of ours have made for themselves.
-  registry_.OnFailure({kAllChannels, absl::CancelledError("the communicator was destroyed")});
-  if (engine_ == nullptr) return;
-  engine_->Stop();
-  MutexLock engine_lock(engine_->mutex());
-  (void)transport_->Close(Deadline::Now());
-}
+World::World() : parts_(std::make_unique<Parts>()) {}
 
-ConnectedWorld::~ConnectedWorld() {
+World::~World() {
+  parts_->on_device_.reset();
   Close();
-  communicator_.reset();
-  engine_.reset();
-  transport_.reset();
+  parts_->communicator_.reset();
+  parts_->engine_.reset();
+  parts_->transport_.reset();
 }
 
-absl::Status ConnectedWorld::Connect(const WorldSpec& spec, const absl::StatusOr<Settings>& read, int attempt,
-                                     Store* store, TcpStoreServer* server) {
+Communicator* World::communicator() {
+  return parts_->on_device_ != nullptr ? parts_->on_device_.get() : parts_->communicator_.get();
+}
+
+void World::CloseCommunicator() {
+  MutexLock lock(&mu_);
+  parts_->on_device_.reset();
+  parts_->communicator_.reset();
+}
+
+void World::Close() {
+  MutexLock lock(&mu_);
+  Parts& own = *parts_;
+  if (own.on_device_ != nullptr) own.on_device_->Leave();
+  // After this nobody calls back, so the rest may end.
+  if (own.control_ != nullptr) own.control_->Leave();
+  if (own.communicator_ != nullptr) own.communicator_->Leave();
+  // What is left are parts that objects of ours have made for themselves.
+  own.registry_.OnFailure({kAllChannels, absl::CancelledError("the communicator was destroyed")});
+  if (own.engine_ == nullptr) return;
+  own.engine_->Stop();
+  MutexLock engine_lock(own.engine_->mutex());
+  (void)own.transport_->Close(Deadline::Now());
+}
+
+absl::Status World::Parts::Connect(const WorldSpec& spec, const absl::StatusOr<Settings>& read, int attempt,
+                                   Store* store, TcpStoreServer* server) {
   const Settings settings = read.value_or(Settings());
   const Deadline deadline = Deadline::After(settings.setup_timeout);
   ControlOptions control;
@@ -383,8 +373,8 @@ absl::Status ConnectedWorld::Connect(const WorldSpec& spec, const absl::StatusOr
   return status;
 }
 
-absl::Status ConnectedWorld::ConnectThrough(const WorldSpec& spec, const Settings& settings,
-                                            const InterfaceChoice& interface, const Store& store, Deadline deadline) {
+absl::Status World::Parts::ConnectThrough(const WorldSpec& spec, const Settings& settings,
+                                          const InterfaceChoice& interface, const Store& store, Deadline deadline) {
   // Where no interface was asked for, the one by which rank 0 is reached is known to work.
   const SocketAddress address =
       settings.interface.value.empty() ? control_->local_address().WithPort(0) : interface.chosen.address.WithPort(0);
@@ -443,6 +433,8 @@ absl::Status ConnectedWorld::ConnectThrough(const WorldSpec& spec, const Setting
   return absl::OkStatus();
 }
 
+namespace {
+
 // Which set-up of a job this is for a rank in this process: 0, and one more after each that failed until one succeeds. Ranks that
 // do the same count alike, and tell by it a failure of the set-up before this from one of this. What ended at a deadline does not
 // count: another rank may not have begun it.
@@ -470,8 +462,9 @@ class Attempts {
   std::map<std::string, int> failed_ ABSL_GUARDED_BY(mu_);
 };
 
-absl::StatusOr<std::unique_ptr<World>> CreateOnHost(const WorldOptions& options,
-                                                    const absl::StatusOr<Settings>& settings) {
+}  // namespace
+
+absl::Status World::Parts::Create(const WorldOptions& options, const absl::StatusOr<Settings>& settings) {
   RendezvousOptions rendezvous;
   if (options.size != 0) {
     rendezvous.size = options.size;
@@ -490,43 +483,48 @@ absl::StatusOr<std::unique_ptr<World>> CreateOnHost(const WorldOptions& options,
   LOCKSTEP_RETURN_IF_ERROR(determined.status());
   const WorldSpec& spec = *determined;
   for (const std::string& note : spec.notes) LOCKSTEP_LOG(kWarning) << note;
-  if (alone) return std::make_unique<SelfWorld>(settings->flight_records);
+  if (alone) {
+    communicator_ = std::make_unique<SelfCommunicator>(settings->flight_records);
+    return absl::OkStatus();
+  }
 
-  auto world = std::make_unique<ConnectedWorld>();
   const std::string setup = absl::StrCat(absl::Hex(reinterpret_cast<uintptr_t>(options.store)), " ", spec.store_url,
                                          " ", spec.rank.value(), " ", spec.job_id);
   const int attempt = Attempts::OfThisProcess().Of(setup);
   const absl::Status status = [&] {
-    if (options.store != nullptr) return world->Connect(spec, settings, attempt, options.store, nullptr);
+    if (options.store != nullptr) return Connect(spec, settings, attempt, options.store, nullptr);
     // Once all have joined nobody needs the store any more, so it goes with this scope and another world may use its address.
     const absl::StatusOr<OpenedStore> opened =
         OpenStore(spec, Deadline::After(settings.ok() ? settings->setup_timeout : kTellingTime));
     if (!opened.ok()) return settings.ok() ? opened.status() : settings.status();
-    return world->Connect(spec, settings, attempt, opened->store.get(), opened->server.get());
+    return Connect(spec, settings, attempt, opened->store.get(), opened->server.get());
   }();
   Attempts::OfThisProcess().Ended(setup, status);
-  LOCKSTEP_RETURN_IF_ERROR(status);
-  return world;
+  return status;
 }
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<World>> World::Create(const WorldOptions& options) {
   const absl::StatusOr<Settings> read = ReadSettings(options);
-  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<World> world, CreateOnHost(options, read));
+  auto world = std::unique_ptr<World>(new World());
+  LOCKSTEP_RETURN_IF_ERROR(world->parts_->Create(options, read));
   const Settings& settings = *read;  // or there were no world
   if (options.device.kind == DeviceKind::kHost) return world;
   DeviceBackendOptions device;
   device.backend = settings.device_backend;
-  device.timeout = settings.timeout;
-  device.deterministic = settings.deterministic;
-  device.checked = settings.checked;
-  device.flight_records = settings.flight_records;
-  device.setup_timeout = settings.setup_timeout;
-  device.nccl_ctas_min = options.nccl_ctas_min;
-  device.nccl_ctas_max = options.nccl_ctas_max;
-  device.nccl_split_share = options.nccl_split_share;
-  return MakeWorldOnDevice(std::move(world), options.device, device);
+  device.check_pointers = settings.checked;
+  device.nccl.nccl.ctas_min = options.nccl_ctas_min;
+  device.nccl.nccl.ctas_max = options.nccl_ctas_max;
+  device.nccl.nccl.split_share = options.nccl_split_share;
+  device.nccl.deterministic = settings.deterministic;
+  device.nccl.checked = settings.checked;
+  device.nccl.setup_timeout = settings.setup_timeout;
+  device.nccl.timeout = device.staged.timeout = settings.timeout;
+  device.nccl.flight_records = device.staged.flight_records = settings.flight_records;
+  Communicator* const host = world->communicator();
+  const absl::StatusOr<Device*> found = FindDevice(options.device);
+  LOCKSTEP_RETURN_IF_ERROR(AgreeThatAllCan(host, found.status()));
+  LOCKSTEP_ASSIGN_OR_RETURN(world->parts_->on_device_, MakeDeviceCommunicator(host, *found, device));
+  return world;
 }
 
 }  // namespace lockstep

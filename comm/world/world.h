@@ -1,7 +1,7 @@
 // World: the ranks of a job, connected. Made from options and the environment, by every rank at once.
 //
-// Owns what one rank needs to take part: its slot at the control channel, its transport, the progress engine, and the
-// communicator of all ranks. A world of one has the communicator alone and starts no thread.
+// Owns what one rank needs to take part: its slot in the control channel, its transport, the progress engine, the communicator of all
+// ranks, and where it names a device the one over that. A world of one has communicators alone.
 
 #ifndef COMM_WORLD_WORLD_H_
 #define COMM_WORLD_WORLD_H_
@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/device/device.h"
+#include "base/mutex.h"
 #include "comm/communicator.h"
 #include "transport/store/store.h"
 
@@ -57,31 +58,37 @@ struct WorldOptions {
   bool nccl_split_share = false;  // parts share its resources: NcclCommOptions
 };
 
-class World {
+class World final {
  public:
-  // Returns when all ranks have met and agreed. Errors: those of ResolveWorld, OpenStore, ChooseInterface and
-  // ControlChannel::Join, which name what is missing, taken, unknown or different, and on which ranks; with measure_links,
-  // those of MeasureLinks.
+  // Returns when all ranks have joined and agreed.
+  // ERRORS  those of DetermineWorld, OpenStore, ChooseInterface and ControlChannel::Join, which name what is missing, taken, unknown or
+  //         different, and on which ranks; with measure_links, those of MeasureLinks; with a device, those of FindDevice on the rank that
+  //         has them and UNAVAILABLE, naming it, on the others, then those of MakeDeviceCommunicator.
   static absl::StatusOr<std::unique_ptr<World>> Create(const WorldOptions& options);
 
   // Closes.
-  virtual ~World() = default;
+  ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
   // Of all ranks; null once it is closed. Its parts (Communicator::Split) go before the world.
-  virtual Communicator* communicator() = 0;
+  Communicator* communicator();
 
   // Destroys the communicator of all ranks alone: the parts that it was split into go on.
-  virtual void CloseCommunicator() = 0;
+  void CloseCommunicator();
 
   // Disconnects, and ends all communicators of the world: operations in flight complete with CANCELLED, and later calls are. For
   // when something that was made of them is still there; it may go at any time afterwards, and the communicators with it. Waits
   // for no peer. Idempotent; any thread.
-  virtual void Close() = 0;
+  void Close();
 
- protected:
-  World() = default;
+ private:
+  struct Parts;
+
+  World();
+
+  Mutex mu_;  // of those that end the communicator, or all of it
+  const std::unique_ptr<Parts> parts_;
 };
 
 }  // namespace lockstep

@@ -52,12 +52,7 @@ Deadline Soon() { return Deadline::AfterMs(40'000); }
 // All ranks add up `count` ones.
 absl::Status AllReduceOnes(Communicator& self, size_t count) {
   std::vector<float> data(count, 1.0f);
-  CollectiveRequest request;
-  request.collective = Collective::kAllReduce;
-  request.dtype = DType::kF32;
-  request.count = data.size();
-  request.input = data.data();
-  request.output = data.data();
+  CollectiveRequest request = MakeRequest(Collective::kAllReduce, DType::kF32, data.size(), data.data(), data.data());
   request.algorithm = Algorithm::kRing;
   LOCKSTEP_RETURN_IF_ERROR(self.Run(request));
   for (const float value : data) {

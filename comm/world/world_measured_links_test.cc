@@ -82,12 +82,7 @@ std::string LatestAlgorithm(Communicator& communicator) {
 void AllReduce(const std::vector<WorldOrError>& worlds, int64_t count) {
   RunRanks(static_cast<int>(worlds.size()), [&](int rank) {
     std::vector<float> data(count, 1.0f);
-    CollectiveRequest request;
-    request.collective = Collective::kAllReduce;
-    request.dtype = DType::kF32;
-    request.count = data.size();
-    request.input = data.data();
-    request.output = data.data();
+    CollectiveRequest request = MakeRequest(Collective::kAllReduce, DType::kF32, data.size(), data.data(), data.data());
     EXPECT_THAT((*worlds[rank])->communicator()->Run(request), IsOk());
     EXPECT_EQ(data, std::vector<float>(count, static_cast<float>(worlds.size())));
   });

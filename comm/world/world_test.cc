@@ -66,12 +66,8 @@ std::vector<absl::Status> StatusesOf(const std::vector<WorldOrError>& worlds) {
 }
 
 CollectiveRequest AllReduce(std::vector<float>* data) {
-  CollectiveRequest request;
-  request.collective = Collective::kAllReduce;
-  request.dtype = DType::kF32;
-  request.count = data->size();
-  request.input = data->data();
-  request.output = data->data();
+  CollectiveRequest request =
+      MakeRequest(Collective::kAllReduce, DType::kF32, data->size(), data->data(), data->data());
   request.algorithm = Algorithm::kRing;
   return request;
 }

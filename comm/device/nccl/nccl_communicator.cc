@@ -17,6 +17,8 @@
 #include "comm/byte_objects.h"
 #include "comm/device/nccl/nccl_peers.h"
 #include "comm/device/nccl/nccl_plan.h"
+#include "comm/plan/call_plan.h"
+#include "comm/record/signature.h"
 #include "transport/nccl/nccl_memory.h"
 
 namespace lockstep {
@@ -55,23 +57,6 @@ size_t ScratchBytes(const CollectiveRequest& request) {
   if (!IsInPlaceExchange(request)) return 0;
   return (request.count * SizeOf(request.dtype) + kAlignment - 1) / kAlignment * kAlignment;
 }
-
-// Registered with the communicator, while that is there.
-class NcclBuffer : public SymmetricBuffer {
- public:
-  NcclBuffer(std::unique_ptr<NcclMemory> memory, std::shared_ptr<NcclComm> comm, void* registration)
-      : memory_(std::move(memory)), comm_(std::move(comm)), registration_(registration) {}
-  ~NcclBuffer() override { comm_->Deregister(registration_); }
-
-  char* data() const override { return memory_->data(); }
-  size_t bytes() const override { return memory_->bytes(); }
-  bool shared() const override { return false; }
-
- private:
-  const std::unique_ptr<NcclMemory> memory_;
-  const std::shared_ptr<NcclComm> comm_;  // shared with the communicator, which may go first
-  void* const registration_;
-};
 
 // Each rank returns when all have got through, or one has failed.
 absl::StatusOr<std::shared_ptr<NcclComm>> ConnectOver(Communicator* setup, const NcclLibrary* library, int device,
@@ -224,7 +209,15 @@ absl::Status NcclCommunicator::CheckOnDevice(const DeviceCall& call) {
 }
 
 absl::Status NcclCommunicator::Compare(absl::Span<const DeviceCall> calls) {
-  const std::string mine = operations_.SignaturesOf(calls);
+  std::string mine;
+  uint64_t sequence = collectives();
+  for (const DeviceCall& call : calls) {
+    const auto* const request = std::get_if<CollectiveRequest>(&call);
+    if (request == nullptr) continue;
+    Signature signature = SignatureOf(*request, Algorithm::kAuto);
+    signature.sequence = ++sequence;
+    absl::StrAppend(&mine, mine.empty() ? "" : ", ", ToString(signature));
+  }
   // Messages differ from rank to rank.
   if (mine.empty()) return absl::OkStatus();
   return AgreeOnCalls(checks_.get(), mine);
@@ -252,7 +245,7 @@ absl::Status NcclCommunicator::Launch(absl::Span<const DeviceCall> calls, Stream
   LOCKSTEP_RETURN_IF_ERROR(Plan(calls, stream));
   const Deadline deadline = Deadline::After(timeout);
   absl::Status issued = comm_->Launch(
-      calls_, stream->native(), [&] { return operations_.NameOf(calls); }, deadline);
+      calls_, stream->native(), [&] { return NameNext(calls).Name(); }, deadline);
   if (issued.ok()) issued = Note(calls, stream, deadline, timeout);
   if (issued.ok()) return absl::OkStatus();
   // Some ranks may have issued it, and wait for this one.
@@ -271,8 +264,8 @@ absl::Status NcclCommunicator::Plan(absl::Span<const DeviceCall> calls, Stream* 
     LOCKSTEP_ASSIGN_OR_RETURN(const bool capturing, IsCapturing(*stream));
     // Whatever was done with that memory before is not part of the graph.
     if (capturing) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          operations_.NameOf(calls), ": a call that needs memory of ours cannot be captured into a graph"));
+      return absl::FailedPreconditionError(
+          absl::StrCat(NameNext(calls).Name(), ": a call that needs memory of ours cannot be captured into a graph"));
     }
     LOCKSTEP_ASSIGN_OR_RETURN(scratch, TakeScratch(scratch_bytes, stream));
   }
@@ -326,7 +319,11 @@ absl::StatusOr<std::unique_ptr<SymmetricBuffer>> NcclCommunicator::AllocateHere(
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<NcclMemory> memory,
                             NcclMemory::Allocate(library_, accelerator()->id().index, bytes));
   LOCKSTEP_ASSIGN_OR_RETURN(void* const registration, comm_->Register(memory->data(), bytes));
-  return std::make_unique<NcclBuffer>(std::move(memory), comm_, registration);
+  char* const data = memory->data();
+  // The communicator may go first.
+  return std::make_unique<SymmetricBuffer>(
+      data, bytes, /*shared=*/false,
+      [memory = std::move(memory), comm = comm_, registration] { comm->Deregister(registration); });
 }
 
 // ---- Failure

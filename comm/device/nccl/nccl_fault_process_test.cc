@@ -58,11 +58,7 @@ WorldOptions FaultWorldOptions(const RankProcess& self, Store* store) {
 }
 
 absl::Status AllReduce(Communicator& self, char* memory) {
-  CollectiveRequest request;
-  request.collective = Collective::kAllReduce;
-  request.dtype = DType::kF32;
-  request.count = kCount;
-  request.input = request.output = memory;
+  CollectiveRequest request = MakeRequest(Collective::kAllReduce, DType::kF32, kCount, memory, memory);
   request.device = self.device();
   return self.Run(request);
 }

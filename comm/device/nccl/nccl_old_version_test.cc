@@ -27,16 +27,11 @@ namespace {
 using ::testing::HasSubstr;
 using Code = absl::StatusCode;
 
-class NcclOldVersion : public ::testing::Test {
+class NcclOldVersion : public NcclTest {
  protected:
   void SetUp() override {
-    fakes_.Reset();
+    NcclTest::SetUp();
     fakes_.nccl->set_version(NcclLibrary::kOldest);
-  }
-  void TearDown() override {
-    world_.reset();
-    EXPECT_EQ(fakes_.nccl->misuses(), 0);
-    EXPECT_EQ(fakes_.nccl->communicators(), 0);
   }
   static CaseMemory MemoryOf(Communicator& self) { return CaseMemory{CudaDevice(self.device().index).value()}; }
   static void ExpectRight(Communicator& self) {
@@ -47,9 +42,6 @@ class NcclOldVersion : public ::testing::Test {
     EXPECT_THAT(self.Run(run.request()), IsOk());
     EXPECT_EQ(run.Check(), "");
   }
-
-  NcclFakes& fakes_ = NcclFakes::Get();
-  std::shared_ptr<NcclWorlds> world_;
 };
 
 TEST_F(NcclOldVersion, RanksOnOneGpuAreRefused) {

@@ -97,12 +97,8 @@ TEST(NcclPlanTest, EverySendHasItsReceive) {
 TEST(NcclPlanTest, AFactorIsEncodedAsTheElementsAre) {
   for (const DType dtype : kFloatAndComplexDTypes) {
     float data[4];
-    CollectiveRequest request;
-    request.collective = Collective::kAllReduce;
-    request.dtype = dtype;
+    CollectiveRequest request = MakeRequest(Collective::kAllReduce, dtype, 2, data, data);
     request.op = ReduceOp::kPremulSum;
-    request.count = 2;
-    request.input = request.output = data;
     request.factor = -0.375;
     const std::vector<NcclCall> calls = Plan(request, 0, 2);
     ASSERT_THAT(calls, SizeIs(1));
@@ -117,12 +113,8 @@ TEST(NcclPlanTest, AFactorIsEncodedAsTheElementsAre) {
 
 TEST(NcclPlanTest, OnlyAPremultipliedSumHasAFactor) {
   float data[4];
-  CollectiveRequest request;
-  request.collective = Collective::kAllReduce;
-  request.dtype = DType::kF32;
+  CollectiveRequest request = MakeRequest(Collective::kAllReduce, DType::kF32, 4, data, data);
   request.op = ReduceOp::kAvg;
-  request.count = 4;
-  request.input = request.output = data;
   request.factor = 3;
   EXPECT_FALSE(Plan(request, 0, 2)[0].scaled);
   EXPECT_EQ(Plan(request, 0, 2)[0].op, nccl::kAvg);

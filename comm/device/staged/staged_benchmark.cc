@@ -53,12 +53,7 @@ class Player {
 };
 
 CollectiveRequest SumOf(void* vector, size_t bytes, DeviceId device) {
-  CollectiveRequest request;
-  request.collective = Collective::kAllReduce;
-  request.dtype = DType::kF32;
-  request.count = bytes / sizeof(float);
-  request.input = vector;
-  request.output = vector;
+  CollectiveRequest request = MakeRequest(Collective::kAllReduce, DType::kF32, bytes / sizeof(float), vector, vector);
   request.device = device;
   return request;
 }

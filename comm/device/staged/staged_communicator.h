@@ -1,32 +1,61 @@
-// StagedCommunicator: collectives on a device's tensors over any communicator on the host, through memory that both
-// reach. For where nothing carries them from device to device; the work is StagedPipeline's.
+// StagedCommunicator: collectives on a device's tensors over any communicator on the host, through memory that both reach. For where
+// nothing carries them from device to device.
 //
-// It has a duplicate of the host communicator for this, so calls on the host and on the device are in orders of their
-// own. All collectives, dtypes and ops of the host communicator; messages on the device are UNIMPLEMENTED. A call's
-// pieces are collectives of their own: the bits are those of the host's collectives over each piece, which are those
-// over the whole vector where the host communicator is deterministic (docs/numerics.md).
+// It has a duplicate of the host communicator for this, so calls on the host and on the device are in orders of their own. All
+// collectives, dtypes and ops of the host communicator; messages on the device are UNIMPLEMENTED. A call's pieces are collectives of
+// their own: the bits are those of the host's collectives over each piece, which are those over the whole vector where the host
+// communicator is deterministic (docs/numerics.md).
 //
-// Enqueue and Start issue all of a call's work on the device and wait for none of it (comm/device/staged/staged_pipeline.h); the
-// caller's stream waits for an event. No closure is put into a stream, and streams may share a device's queues in any
-// way. Ranks that are threads of one process and share a device must not share its queues, though: one rank's wait would
-// hold up another's copy. Streams that are being captured are refused: a graph would repeat the copies, but not the
-// collective.
+// Three stages overlap:
+//
+//   copy in     device -> slot    a stream of the device's, which waits for the call's stream by an event
+//   collective  slot              the thread "lockstep-staged"
+//   copy out    slot -> device    a stream of the device's, for which the call's stream waits by an event
+//
+// Calls are executed in the order in which they were issued, cut into pieces of a slot each (comm/device/staged/staged_plan.h), which are
+// numbered. While one piece is in the collective, the next ones are copied in, into as many slots as there are, and the last ones are
+// copied out.
+//
+// Enqueue and Start issue all of a call's work on the device and wait for none of it:
+//
+//   in    wait for the slot to be emptied; copy to it; write the piece's number to the word `filled`
+//   out   await the piece's number in the word `exchanged`; copy from the slot; note it as emptied
+//
+// The thread awaits `filled`, runs the collective in the slot, stores `exchanged`, and never calls the device. So work on the device
+// waits only for the thread and for work that was issued before it, and the thread only for work that was issued already: streams may
+// share a device's queues, which are first in, first out, down to a single one, and nothing is ever at a queue's head that waits for
+// something behind it. Closures in streams had that fault: a call was one that returned when the call was done, ahead of copies that
+// were issued later. `out` waits for an event behind the copy in, too, since CUDA asks that it be told of orders that its own tasks have
+// (cuStreamWaitValue32).
+//
+// A device's queue is finite (CUDA's takes about a thousand entries; a piece is four in each stream). Whoever issues more waits in the
+// device's call until the thread has executed some. Ranks that are threads of one process and share a device must not share its queues:
+// one rank's wait would hold up another's copy. Streams that are being captured are refused: a graph would repeat the copies, but not
+// the collective.
 
 #ifndef COMM_DEVICE_STAGED_STAGED_COMMUNICATOR_H_
 #define COMM_DEVICE_STAGED_STAGED_COMMUNICATOR_H_
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/device/device.h"
+#include "base/mutex.h"
+#include "base/thread.h"
 #include "comm/communicator.h"
 #include "comm/device/device_communicator.h"
-#include "comm/device/staged/staged_pipeline.h"
+#include "comm/device/staged/staged_plan.h"
+#include "comm/device/staged/staging.h"
+#include "comm/record/flight_recorder.h"
 #include "comm/work.h"
 
 namespace lockstep {
@@ -43,18 +72,24 @@ struct StagedOptions {
 
 class StagedCommunicator : public DeviceCommunicator {
  public:
-  // Collective over `host`. INVALID_ARGUMENT for options that cannot be; FAILED_PRECONDITION, naming the ranks, when
-  // they differ; UNAVAILABLE where the device's streams cannot await and write values (base/device/device.h); RESOURCE_EXHAUSTED where
-  // there is no staging memory; and UNAVAILABLE, naming that rank, on the others.
+  // How many calls may wait.
+  static constexpr size_t kWaitingMax = 65536;
+
+  // Collective over `host`.
+  // ERRORS  INVALID_ARGUMENT     options that cannot be
+  //         FAILED_PRECONDITION  the ranks' options differ; the message names the ranks
+  //         UNAVAILABLE          the device's streams cannot await and write values (base/device/device.h), or another rank, which the
+  //                              message names, has an error of its own
+  //         RESOURCE_EXHAUSTED   there is no staging memory
   static absl::StatusOr<std::unique_ptr<StagedCommunicator>> Create(HostPart host, Device* device,
                                                                     StagedOptions options = {});
 
-  // Completes calls in flight with CANCELLED, and fails them on the other ranks.
+  // Completes calls in flight with CANCELLED, and fails them on the other ranks. Waits for no peer, and for the device 30 s at most.
   ~StagedCommunicator() override;
 
   absl::Status status() const override;
-  // The host communicator's; the calls on the device; their pieces.
-  std::string FlightRecords() const override;
+  // The host communicator's; the calls on the device; their pieces. A call counts as done once its last piece is through the collective.
+  std::string FlightRecords() const override ABSL_LOCKS_EXCLUDED(mu_);
 
  protected:
   absl::Status CheckOnDevice(const DeviceCall& call) override;
@@ -67,14 +102,62 @@ class StagedCommunicator : public DeviceCommunicator {
   void OnLeave() override;
 
  private:
-  StagedCommunicator(HostPart host, Device* device, StagedOptions options)
-      : DeviceCommunicator(std::move(host), device, options.timeout), options_(std::move(options)) {}
+  struct Call;
 
+  StagedCommunicator(HostPart host, Device* device, StagedOptions options);
+
+  // ---- Whoever issues, who is alone in doing so.
+
+  // RESOURCE_EXHAUSTED when so many more may not wait, FAILED_PRECONDITION in a forked child.
+  absl::Status CheckRoom(size_t calls) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Issues collectives whose input is there, and records `end` behind them. After an error some of it may be issued, and other ranks wait
+  // for the rest: the communicator is to fail.
+  absl::Status IssueUntil(absl::Span<const DeviceCall> calls, Event* end) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status IssueBehind(absl::Span<const DeviceCall> calls, Stream* stream) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status IssueCall(const CollectiveRequest& request) ABSL_LOCKS_EXCLUDED(mu_);
+  std::shared_ptr<Call> Submit(const CollectiveRequest& request) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status IssueIn(const Call& call, const char* input, size_t index);
+  absl::Status IssueOut(const Call& call, char* output, size_t index);
   // Ends all after a call that was issued in part.
   absl::Status FailIfNotOk(const absl::Status& issued);
 
+  // ---- The thread "lockstep-staged".
+
+  void RunThread();
+  // Waits for a call or the end, which is null.
+  std::shared_ptr<Call> AwaitCall() ABSL_LOCKS_EXCLUDED(mu_);
+  void Execute(Call* call);
+  absl::Status Exchange(Call* call, size_t index);
+  absl::Status AwaitFilled(uint64_t number);
+  // All ranks use the largest number of pieces that any has.
+  absl::Status AgreeOnPieces(Call* call);
+  absl::Status RunOnHost(CollectiveRequest request, const Call& call);
+  void LetGo(uint64_t number);
+  void Note(const Call& call, FlightRecord::State state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // Constant once Create has made it.
   const StagedOptions options_;
-  std::unique_ptr<StagedPipeline> pipeline_;  // made by Create
+  const uint64_t fork_generation_;
+  std::unique_ptr<Staging> staging_;
+  std::unique_ptr<Communicator> pieces_;  // the duplicate
+
+  // Whoever issues.
+  std::vector<StagedPiece> issued_;  // of each slot
+  uint64_t next_number_ = 1;
+
+  // The thread's.
+  StagedPiece piece_;
+
+  mutable Mutex mu_;
+  CondVar arrived_;
+  // Shared with whoever issues a call, which the thread may give up while that goes on.
+  std::deque<std::shared_ptr<Call>> waiting_ ABSL_GUARDED_BY(mu_);
+  size_t in_flight_ ABSL_GUARDED_BY(mu_) = 0;  // issued, and not through the collectives yet
+  uint64_t sequence_ ABSL_GUARDED_BY(mu_) = 0;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  FlightRecorder recorder_ ABSL_GUARDED_BY(mu_);
+
+  Thread thread_;
 };
 
 }  // namespace lockstep

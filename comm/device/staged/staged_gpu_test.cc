@@ -319,13 +319,8 @@ TEST_F(StagedGpu, BuffersThatAreNotWhereCallsSayAreFoundOutWhereThatIsChecked) {
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Communicator> part, self.Duplicate());
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<SymmetricBuffer> on_gpu, self.AllocateOnDevice(8));
     std::vector<char> on_host(8);
-    CollectiveRequest request;
-    request.collective = Collective::kAllReduce;
-    request.dtype = DType::kU8;
-    request.count = 8;
+    CollectiveRequest request = MakeRequest(Collective::kAllReduce, DType::kU8, 8, on_gpu->data(), on_host.data());
     request.device = device->id();
-    request.input = on_gpu->data();
-    request.output = on_host.data();
     EXPECT_THAT(self.Run(request), StatusIs(Code::kInvalidArgument, AllOf(HasSubstr("output"), HasSubstr("of host"))));
     EXPECT_THAT(part->Run(request), StatusIs(Code::kInvalidArgument));
     request.device = DeviceId();

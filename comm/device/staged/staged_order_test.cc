@@ -61,12 +61,8 @@ class StagedOrder : public ::testing::Test {
   std::unique_ptr<Stream> NewStream(int rank) { return devices_[rank]->CreateStream("test").value(); }
 
   CollectiveRequest SumOf(std::vector<float>* values, int rank = 0) {
-    CollectiveRequest request;
-    request.collective = Collective::kAllReduce;
-    request.dtype = DType::kF32;
-    request.count = values->size();
-    request.input = values->data();
-    request.output = values->data();
+    CollectiveRequest request =
+        MakeRequest(Collective::kAllReduce, DType::kF32, values->size(), values->data(), values->data());
     request.device = devices_[rank]->id();
     return request;
   }

@@ -60,11 +60,7 @@ class OnDevice {
 
   float* data() const { return reinterpret_cast<float*>(memory_.data()); }
   CollectiveRequest Sum() const {
-    CollectiveRequest request;
-    request.collective = Collective::kAllReduce;
-    request.dtype = DType::kF32;
-    request.count = count_;
-    request.input = request.output = data();
+    CollectiveRequest request = MakeRequest(Collective::kAllReduce, DType::kF32, count_, data(), data());
     request.device = device_->id();
     return request;
   }

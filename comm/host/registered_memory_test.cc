@@ -1,4 +1,4 @@
-#include "comm/host/kept_memory.h"
+#include "comm/host/registered_memory.h"
 
 #include <rdma/fi_domain.h>
 
@@ -32,9 +32,9 @@ namespace {
 constexpr size_t kCount = 300'000;
 
 // Two ranks, threads, over a provider that wants to be told of all memory.
-class KeptMemoryTest : public testing::Test {
+class RegisteredMemoryTest : public testing::Test {
  protected:
-  KeptMemoryTest() {
+  RegisteredMemoryTest() {
     FakeProviderOptions options;
     options.mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
     fake_ = std::make_unique<FakeProvider>(options);
@@ -49,7 +49,7 @@ class KeptMemoryTest : public testing::Test {
       ranks_.push_back(std::make_unique<TransportCommunicator>(engines_.back().get(), nullptr, options));
     }
   }
-  ~KeptMemoryTest() override {
+  ~RegisteredMemoryTest() override {
     Leave();
     transports_.clear();
     EXPECT_EQ(fake_->complaints(), std::vector<std::string>());
@@ -72,11 +72,7 @@ class KeptMemoryTest : public testing::Test {
     for (int rank = 0; rank < 2; ++rank) {
       threads.emplace_back([&, rank] {
         std::fill(data[rank], data[rank] + kCount, 1.0f);
-        CollectiveRequest request;
-        request.collective = Collective::kAllReduce;
-        request.dtype = DType::kF32;
-        request.count = kCount;
-        request.input = request.output = data[rank];
+        CollectiveRequest request = MakeRequest(Collective::kAllReduce, DType::kF32, kCount, data[rank], data[rank]);
         EXPECT_THAT(ranks_[rank]->Run(request), IsOk());
         EXPECT_EQ(data[rank][kCount - 1], 2);
       });
@@ -94,7 +90,7 @@ class KeptMemoryTest : public testing::Test {
   std::vector<std::unique_ptr<TransportCommunicator>> ranks_;
 };
 
-TEST_F(KeptMemoryTest, TheDeviceIsToldOfTheAllocatorsMemoryOnceUntilItIsFreed) {
+TEST_F(RegisteredMemoryTest, TheDeviceIsToldOfTheAllocatorsMemoryOnceUntilItIsFreed) {
   std::unique_ptr<SymmetricBuffer> buffers[2] = {Allocate(0), Allocate(1)};
   EXPECT_EQ(Floats(buffers[0])[kCount - 1], 0);
   EXPECT_FALSE(buffers[0]->shared());
@@ -109,7 +105,7 @@ TEST_F(KeptMemoryTest, TheDeviceIsToldOfTheAllocatorsMemoryOnceUntilItIsFreed) {
   EXPECT_EQ(fake_->registered(), registered - 2);
 }
 
-TEST_F(KeptMemoryTest, OtherMemoryIsForgottenWithEveryMessage) {
+TEST_F(RegisteredMemoryTest, OtherMemoryIsForgottenWithEveryMessage) {
   std::vector<float> data[2] = {std::vector<float>(kCount), std::vector<float>(kCount)};
   AllReduce({data[0].data(), data[1].data()});
   const size_t registered = fake_->registered();
@@ -119,7 +115,7 @@ TEST_F(KeptMemoryTest, OtherMemoryIsForgottenWithEveryMessage) {
   EXPECT_GT(fake_->registrations_made(), made);
 }
 
-TEST_F(KeptMemoryTest, BuffersOutliveTheCommunicator) {
+TEST_F(RegisteredMemoryTest, BuffersOutliveTheCommunicator) {
   const size_t registered = fake_->registered();
   const std::unique_ptr<SymmetricBuffer> buffer = Allocate(0);
   EXPECT_EQ(fake_->registered(), registered + 1);
@@ -128,7 +124,7 @@ TEST_F(KeptMemoryTest, BuffersOutliveTheCommunicator) {
   buffer->data()[0] = 1;
 }
 
-TEST_F(KeptMemoryTest, WithoutRoomAtTheDeviceItIsMemoryLikeAnyOther) {
+TEST_F(RegisteredMemoryTest, WithoutRoomAtTheDeviceItIsMemoryLikeAnyOther) {
   fake_->options().registrations_max = fake_->registered();
   const std::unique_ptr<SymmetricBuffer> buffers[2] = {Allocate(0), Allocate(1)};
   fake_->options().registrations_max = SIZE_MAX;
