@@ -828,7 +828,7 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_set_logging_sample_rate(lockste
 
 /* ---- The reducer: sparse gradients, buffers, ranks that come and go, CUDA graphs --------------------------------- */
 
-/* Marks the gradient of a sparse parameter: values[i] is the gradient of row rows[i]. Rows come in any order. Values of repeated rows
+/* ReadySet the gradient of a sparse parameter: values[i] is the gradient of row rows[i]. Rows come in any order. Values of repeated rows
  * are summed. `values` is row-major and has the parameter's shape, except that its first dimension is row_count, which may be 0. Both
  * arrays are only read, and borrowed like a gradient.
  *   ERRORS   INVALID_ARGUMENT  an argument does not match the table; the message names the first row out of range

@@ -1,4 +1,4 @@
-// BucketKernels: what is done to a bucket's memory on a device, in the order of a stream: gradients and the tail into it, averages out
+// BucketKernels: what is done to a bucket's memory on a device, in the order of a stream: gradients and the trailer into it, averages out
 // of it. One interface for every device, so that who uses it is tested without one.
 //
 // Everything returns once it is issued; views are borrowed until then, memory until it is done. Elements are converted as by
@@ -23,7 +23,7 @@ struct BucketPiece {
   const TensorView* view = nullptr;  // null, to be gathered: zeros
   size_t offset = 0;
   size_t count = 0;
-  size_t entry = 0;  // of the gate's tail, to be spread
+  size_t entry = 0;  // of the gate's trailer, to be spread
 };
 
 // flat[index] = value; of a complex array its real part, the other one 0.
@@ -32,10 +32,10 @@ struct BucketEntry {
   float value = 0;
 };
 
-// Averages are written only where a bucket's tail, which is there when the stream comes to it, says so. An entry counts ranks, from 0 to
+// Averages are written only where a bucket's trailer, which is there when the stream comes to it, says so. An entry counts ranks, from 0 to
 // `count_max`, beyond which it is taken for that.
 struct BucketGate {
-  const void* tail = nullptr;
+  const void* trailer = nullptr;
   DType dtype = DType::kF32;
   int count_max = 0;
   size_t closed_by = 0;         // the entry that must be zero, or nothing is written; a piece's own entry must not be

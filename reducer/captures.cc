@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status.h"
-#include "reducer/plan/bucket_tail.h"
+#include "reducer/plan/status_trailer.h"
 
 namespace lockstep {
 
@@ -47,15 +47,15 @@ absl::StatusOr<char*> Captures::Add(uint64_t step, Device* device, const Bucket&
   Step added;
   added.number = step;
   added.wire = last.plan().wire;
-  LOCKSTEP_ASSIGN_OR_RETURN(added.trailer, DeviceMemory::AllocateOnHost(device, last.tail_bytes()));
-  std::memset(added.trailer.data(), 0, last.tail_bytes());
+  LOCKSTEP_ASSIGN_OR_RETURN(added.trailer, DeviceMemory::AllocateOnHost(device, last.trailer_bytes()));
+  std::memset(added.trailer.data(), 0, last.trailer_bytes());
   steps_.push_back(std::move(added));
   return steps_.back().trailer.data();
 }
 
 absl::optional<Captures::Failure> Captures::FindFailure() const {
   for (const Step& step : steps_) {
-    const int failed = BucketTail(step.trailer.data(), step.wire, 1).Count(BucketTail::kFailed);
+    const int failed = StatusTrailer(step.trailer.data(), step.wire, 1).Count(StatusTrailer::kFailed);
     if (failed > 0) return Failure{step.number, failed};
   }
   return absl::nullopt;

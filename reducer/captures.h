@@ -22,9 +22,9 @@
 #include "base/device/device_memory.h"
 #include "base/types/dtype.h"
 #include "comm/communicator.h"
-#include "reducer/marks.h"
 #include "reducer/pipeline/bucket.h"
 #include "reducer/plan/parameter.h"
+#include "reducer/ready_set.h"
 #include "reducer/reducer_options.h"
 
 namespace lockstep {
@@ -37,7 +37,7 @@ class Captures {
     const Communicator& communicator;
     const ReducerOptions& options;
     absl::Span<const Parameter> parameters;
-    const Marks& marks;
+    const ReadySet& marks;
     bool unused_named;  // BackwardOptions::unused is set
     bool has_buffers;
     bool replanning;

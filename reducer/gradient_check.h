@@ -1,4 +1,5 @@
-// Whether a gradient is what its parameter's row of the table says. Cheap where it is, but for pointers: a microsecond each.
+// Checks that a gradient matches its parameter's row of the table.
+// COST  little for one that does; with pointers checked, a microsecond each.
 
 #ifndef REDUCER_GRADIENT_CHECK_H_
 #define REDUCER_GRADIENT_CHECK_H_
@@ -21,10 +22,9 @@ class GradientCheck {
   // The parameters were checked, and outlive this.
   explicit GradientCheck(absl::Span<const Parameter> parameters);
 
-  // Whether it is looked at, too, if memory is where a gradient says. While nothing is checked.
+  // Whether pointers are checked, too.
   void set_pointers(bool pointers) { pointers_ = pointers; }
-  // In bucket views: the memory of the buckets, and the version of the plan by which they lie in it. Both outlive their use here. While
-  // nothing is checked.
+  // In bucket views: the memory of the buckets, and the version of the plan that laid them out. Both are borrowed.
   void set_views(const BucketMemory* memory, const int64_t* plan_version) {
     memory_ = memory;
     plan_version_ = plan_version;
@@ -33,10 +33,11 @@ class GradientCheck {
   // INVALID_ARGUMENT, naming the call, for an index out of range, an ignored parameter, or one of the other kind.
   absl::Status Index(size_t index, bool sparse, absl::string_view call) const;
 
-  // INVALID_ARGUMENT saying what does not match. `view` is where the gradient lives in its bucket, or null: there one of a parameter
-  // whose strides leave gaps is row-major. FAILED_PRECONDITION for what lies in the buckets, and not there.
+  // `view`: where the gradient lives in its bucket, or null. There a parameter whose strides leave gaps is row-major.
+  // ERRORS  INVALID_ARGUMENT     it does not match: the message says what
+  //         FAILED_PRECONDITION  it lies in the buckets' memory, but not at `view`
   absl::Status Gradient(size_t index, const TensorView& gradient, const void* view) const;
-  // Where an average may go: any real float dtype will do (complex: the same).
+  // The same for where an average goes: of any real float dtype (complex: the same).
   absl::Status Target(size_t index, const TensorView& target, const void* view) const;
   absl::Status Sparse(size_t index, absl::Span<const int64_t> rows, const TensorView& values) const;
 

@@ -58,7 +58,7 @@ void Reducer::BecomeIdle() {
   if (std::exchange(holds_, false)) communicator_->Release();
 }
 
-void Reducer::BeginStep(bool joined, char* replayed_tail) {
+void Reducer::BeginStep(bool joined, char* replayed_trailer) {
   state_ = State::kArmed;
   ending_ = false;
   delayed_filled_ = false;
@@ -67,10 +67,10 @@ void Reducer::BeginStep(bool joined, char* replayed_tail) {
   Event* const after = flight_->under_way ? pipeline_->ReleasedBy(*buckets().back()) : nullptr;
   flight_ = &next_flight();
   flight_->step = step_;
-  flight_->captured = replayed_tail != nullptr;
+  flight_->captured = replayed_trailer != nullptr;
   flight_->outcome->Begin(step_);
   pipeline_->Begin({flight_->outcome.get(), &flight_->record, step_, buckets().size(), replanner_->held(), joined,
-                    replayed_tail, after});
+                    replayed_trailer, after});
   record_.Sample();
   flight_->record.Begin(step_, plan_, std::exchange(forward_begin_, StepTime()));
   // A complaint may come after every gradient has: the last bucket is to carry it.
@@ -152,7 +152,7 @@ absl::Status Reducer::RefuseMark(size_t index, absl::Status error) {
   return error;
 }
 
-absl::StatusOr<Marks::Effect> Reducer::TakeMark(size_t index, const GradientRef& gradient) {
+absl::StatusOr<ReadySet::Effect> Reducer::TakeMark(size_t index, const GradientRef& gradient) {
   if (state_ == State::kArmed) {
     LOCKSTEP_RETURN_IF_ERROR(captures_.CheckStream(gradient.stream, flight_->captured));
   }
@@ -170,7 +170,7 @@ absl::StatusOr<Marks::Effect> Reducer::TakeMark(size_t index, const GradientRef&
         ", whose average goes there in this backward: a weight that is ",
         "shared is one parameter, and others have memory of their own until end_backward"));
   }
-  absl::StatusOr<Marks::Effect> effect = marks_.Mark(index);
+  absl::StatusOr<ReadySet::Effect> effect = marks_.Mark(index);
   // No later mark can make up for it. What has not been sent yet tells the other ranks.
   if (!effect.ok() && state_ == State::kArmed) {
     flight_->outcome->Fail(
@@ -191,12 +191,12 @@ absl::Status Reducer::Mark(size_t index, absl::Status checked, const GradientRef
                                "mark_ready: ", Describe(index, parameters_[index]), " was marked outside a backward")),
                            index);
     }
-    const absl::StatusOr<Marks::Effect> effect = TakeMark(index, gradient);
+    const absl::StatusOr<ReadySet::Effect> effect = TakeMark(index, gradient);
     if (!effect.ok()) {
       marks_.Refuse(index, effect.status());
       return WithParameter(effect.status(), index);
     }
-    if (*effect == Marks::Effect::kWaits || state_ == State::kAccumulating) {
+    if (*effect == ReadySet::Effect::kWaits || state_ == State::kAccumulating) {
       window_[index] = {gradient.data, gradient.target, gradient.rows, gradient.stream};
       return absl::OkStatus();
     }
@@ -231,7 +231,7 @@ void Reducer::FillDelayed(Stream* stream, std::vector<Filling>* fillings) {
 }
 
 absl::Status Reducer::EndBackward(Stream* stream) {
-  Marks::Rest rest;
+  ReadySet::Rest rest;
   std::vector<Filling> fillings;
   {
     MutexLock lock(&mu_);

@@ -216,7 +216,7 @@ TEST(HookBuckets, SayWhatTheyAre) {
       EXPECT_EQ(bucket.dtype, DType::kF16);
       EXPECT_EQ(bucket.plan, &worker.plan().buckets[i % 3]);
       EXPECT_EQ(bucket.plan->slots[0].parameter, 2 - i % 3);
-      EXPECT_EQ(bucket.elements, bucket.plan->tail);
+      EXPECT_EQ(bucket.elements, bucket.plan->trailer);
       EXPECT_GE(bucket.elements, 100);
       EXPECT_EQ(bucket.communicator, nullptr);
     }

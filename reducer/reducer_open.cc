@@ -140,7 +140,7 @@ absl::Status Reducer::Allocate() {
   }
   settings.in_place = reduces_in_place;
   settings.divide_by_live = options_.divide_by_live;
-  settings.opens_steps = options_.uneven_inputs;
+  settings.barrier_first = options_.uneven_inputs;
   settings.hook = options_.hook;
   settings.optimizer = options_.optimizer;
   pipeline_ =

@@ -178,7 +178,7 @@ TEST(Reducer, TakesBucketsFromTheCommunicatorsAllocator) {
       ReducerOptions options = Caps(kSmall);
       options.buckets_in_memory_max = in_memory;
       Worker(communicator, Vectors(3, 1000), options).ExpectStep(0);
-      EXPECT_THAT(communicator.FlightRecords(), HasSubstr("(1028 f32 sum, one_pass)"));
+      EXPECT_THAT(communicator.FlightRecords(), HasSubstr("(1028 f32 sum, direct)"));
     }
   });
 }

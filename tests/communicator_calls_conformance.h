@@ -731,7 +731,7 @@ TEST_P(CommunicatorConformance, DestroyingAPartInGoodOrderFailsNobody) {
       const Rank root(0);
       LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<Communicator> part, self.Duplicate());
       EXPECT_THAT(part->Run(CollectiveRequest()), IsOk());
-      // The root of a small broadcast needs nobody to be done with it, unless it goes by memory.
+      // The root of a small broadcast needs nobody to be done with it, unless it goes in shared memory.
       std::vector<int64_t> data(2, self.rank() == root ? 7 : 0);
       CollectiveRequest last = SumOf(&data);
       last.collective = Collective::kBroadcast;

@@ -30,15 +30,16 @@ class CommunicatorConformance : public ::testing::TestWithParam<CommunicatorFact
  protected:
   using Code = absl::StatusCode;
 
-  // Those that carry out some calls here, the choice among them included where that may be by memory. Of symmetric memory
+  // Those that carry out some calls here, the choice among them included where that may be in shared memory. Of symmetric memory
   // those alone that it makes a difference to.
   Algorithms AlgorithmsHere(Collective collective) const {
-    const bool by_memory = GetParam().shares_memory && size() > 1;
+    const bool in_shared_memory = GetParam().shares_memory && size() > 1;
     Algorithms algorithms;
-    if (by_memory) algorithms.push_back(Algorithm::kAuto);
+    if (in_shared_memory) algorithms.push_back(Algorithm::kAuto);
     for (const Algorithm algorithm : AlgorithmsFor(collective)) {
       const bool direct = Has(algorithm, algorithms::kDirect);
-      if (symmetric() ? direct : !IsByMemory(algorithm) || (by_memory && !direct)) algorithms.push_back(algorithm);
+      if (symmetric() ? direct : !UsesSharedMemory(algorithm) || (in_shared_memory && !direct))
+        algorithms.push_back(algorithm);
     }
     return algorithms;
   }

@@ -172,7 +172,7 @@ struct CommunicatorFactory {
   std::function<absl::StatusOr<TestCommunicators>(int size)> create;
   bool checked = false;                         // Start waits until all ranks have called
   CaseMemory memory = {};                       // of the cases' buffers
-  bool shares_memory = false;                   // ranks of one host: collectives by memory, too
+  bool shares_memory = false;                   // ranks of one host: collectives in shared memory, too
   bool announces_failures = false;              // by a control channel, which names the rank that caused them
   std::function<Device*(Rank)> device_of = {};  // where ranks have devices of their own, instead of memory.device
 };

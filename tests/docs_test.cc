@@ -154,7 +154,7 @@ TEST(NumericsPage, HasTheAlgorithmsThatReduce) {
     for (const Collective collective : {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter}) {
       if (!CheckAlgorithm(collective, algorithm).ok()) continue;
       reduces.push_back(absl::StrReplaceAll(Name(collective), {{"_", "-"}}));
-      in_rank_order = FoldsInRankOrder(collective, algorithm);
+      in_rank_order = ReducesInRankOrder(collective, algorithm);
       rounds_once = RoundsOnce(collective, algorithm);
     }
     if (reduces.empty()) continue;

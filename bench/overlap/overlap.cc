@@ -38,7 +38,7 @@
 #include "bench/ranks.h"
 #include "bench/report.h"
 #include "comm/communicator.h"
-#include "comm/schedule/verify/price_table.h"
+#include "comm/schedule/verify/cost_table.h"
 #include "comm/world/device_backend.h"
 #include "comm/world/world.h"
 #include "reducer/reducer.h"

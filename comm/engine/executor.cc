@@ -188,7 +188,7 @@ void Executor::Compute(const Job& job, const ExecutionPlan::StepLayout& layout, 
     for (size_t k = 0; k < step.terms.size(); ++k) {
       terms_.push_back(Address(job, step.terms[k], layout.term_offsets[k], offset, bytes));
     }
-    return plan.Fold(&target, 1, terms_.data(), terms_.size(), elements);
+    return plan.ReduceMany(&target, 1, terms_.data(), terms_.size(), elements);
   }
   const void* const source = Address(job, step.source, layout.source_offset, offset, bytes);
   if (step.kind == Step::Kind::kReduce) {

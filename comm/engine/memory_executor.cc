@@ -26,11 +26,11 @@ constexpr size_t kPieceBytesMin = size_t{4} << 10;
 // comes at the same time is there by then.
 constexpr int kLooksBeforeRinging = 50;
 
-static_assert(kShareBytesMax == sizeof(MeetingPayload), "what a schedule shares is what a line holds");
+static_assert(kShareBytesMax == sizeof(BarrierPayload), "what a schedule shares is what a line holds");
 
 // Of a part of the arena: the lines, then the stage, on pages of its own.
 constexpr size_t kPageBytes = 4096;
-size_t StageOffset(int size) { return (MeetingLines::BytesPerRank(size) + kPageBytes - 1) / kPageBytes * kPageBytes; }
+size_t StageOffset(int size) { return (ShmBarrier::BytesPerRank(size) + kPageBytes - 1) / kPageBytes * kPageBytes; }
 
 // Without a call of memcmp, which takes as long as looking at four words does.
 bool Equal(const Envelope& a, const Envelope& b) {
@@ -83,8 +83,8 @@ void MemoryExecutor::Start(Job* job) {
   Begin(job);
   // The child has none of the memory.
   const PreparedSchedule& schedule = job->plan->schedule();
-  const bool begins_with_meeting = schedule.phases() > 1 && schedule.phase(0).begin == schedule.phase(0).end;
-  if (begins_with_meeting && fork_generation_ == ForkGeneration()) Enter(schedule.phase(0).end);
+  const bool begins_with_barrier = schedule.phases() > 1 && schedule.phase(0).begin == schedule.phase(0).end;
+  if (begins_with_barrier && fork_generation_ == ForkGeneration()) Enter(schedule.phase(0).end);
 }
 
 bool MemoryExecutor::Advance() {
@@ -149,9 +149,9 @@ inline bool MemoryExecutor::AdvanceJob() {
   while (true) {
     if (!WorkInTick()) return false;
     if (tick_ == last_tick) return true;
-    // Of a staged schedule all meetings are alike.
-    const auto before_meeting = static_cast<int>(std::min<int64_t>(tick_, last_phase - 1));
-    if (!Meet(plan.schedule().phase(before_meeting).end)) return false;
+    // Of a staged schedule all barriers are alike.
+    const auto before_barrier = static_cast<int>(std::min<int64_t>(tick_, last_phase - 1));
+    if (!PassBarrier(plan.schedule().phase(before_barrier).end)) return false;
     BeginTick(tick_ + 1);
   }
 }
@@ -178,12 +178,12 @@ inline void MemoryExecutor::EndFirst(const absl::Status& status) {
   owner_->OnDone(job, status);
 }
 
-inline bool MemoryExecutor::Meet(int meeting) {
-  if (!entered_) Enter(meeting);
+inline bool MemoryExecutor::PassBarrier(int barrier) {
+  if (!entered_) Enter(barrier);
   for (; arrived_ < lines_.size() - 1; ++arrived_) {
     const int neighbour = lines_.rank().value() + 1 + arrived_;
     const Rank peer(neighbour < lines_.size() ? neighbour : neighbour - lines_.size());
-    const MeetingLine* const line = Look(peer);
+    const BarrierSlot* const line = Look(peer);
     if (line == nullptr) return false;
     moved_ = true;
     if (!Equal(line->envelope, envelope_)) {
@@ -191,31 +191,31 @@ inline bool MemoryExecutor::Meet(int meeting) {
            line->envelope);
       return false;
     }
-    TakeLine(meeting, peer, line->payload);
+    TakeLine(barrier, peer, line->payload);
   }
   return true;
 }
 
-inline bool MemoryExecutor::TellsPlaces(int meeting) const {
+inline bool MemoryExecutor::TellsPlaces(int barrier) const {
   const Schedule& schedule = jobs_.front()->plan->schedule().schedule();
-  return meeting == 0 && schedule.steps[0].kind == Step::Kind::kMeet && !IsStaged(schedule.algorithm);
+  return barrier == 0 && schedule.steps[0].kind == Step::Kind::kBarrier && !IsStaged(schedule.algorithm);
 }
 
-inline void MemoryExecutor::Enter(int meeting) {
+inline void MemoryExecutor::Enter(int barrier) {
   entered_ = true;
   moved_ = true;
   const Job& job = *jobs_.front();
-  const Step& step = job.plan->schedule().step(meeting);
-  MeetingPayload payload = {};
+  const Step& step = job.plan->schedule().step(barrier);
+  BarrierPayload payload = {};
   if (step.kind == Step::Kind::kShare) {
-    const ExecutionPlan::StepLayout& layout = job.plan->step(meeting);
+    const ExecutionPlan::StepLayout& layout = job.plan->step(barrier);
     LOCKSTEP_CHECK(job.plan->scratch_block_bytes() <= payload.size()) << job.plan->scratch_block_bytes() << " bytes";
     const size_t bytes = layout.elements * job.plan->element_bytes();
     if (bytes > 0) {
       std::memcpy(payload.data(), windows_[static_cast<int>(step.source.window)] + layout.source_offset, bytes);
     }
-    TakeLine(meeting, lines_.rank(), payload);
-  } else if (TellsPlaces(meeting)) {
+    TakeLine(barrier, lines_.rank(), payload);
+  } else if (TellsPlaces(barrier)) {
     // One byte: the peers, who know what they need of it, look whether that is there.
     Places& own = places_[lines_.rank().value()];
     own[0] = memory_->Find(job.input, 1);
@@ -225,8 +225,8 @@ inline void MemoryExecutor::Enter(int meeting) {
   lines_.Enter(envelope_, payload);
 }
 
-inline const MeetingLine* MemoryExecutor::Look(Rank peer) {
-  const MeetingLine* line = lines_.Arrived(peer);
+inline const BarrierSlot* MemoryExecutor::Look(Rank peer) {
+  const BarrierSlot* line = lines_.Arrived(peer);
   for (int looks = 1; line == nullptr && !lines_.rung() && looks < kLooksBeforeRinging; ++looks) {
     line = lines_.Arrived(peer);
   }
@@ -244,14 +244,14 @@ inline const MeetingLine* MemoryExecutor::Look(Rank peer) {
   return line;
 }
 
-inline void MemoryExecutor::TakeLine(int meeting, Rank peer, const MeetingPayload& payload) {
+inline void MemoryExecutor::TakeLine(int barrier, Rank peer, const BarrierPayload& payload) {
   const ExecutionPlan& plan = *jobs_.front()->plan;
-  if (plan.schedule().step(meeting).kind == Step::Kind::kShare) {
+  if (plan.schedule().step(barrier).kind == Step::Kind::kShare) {
     // No more is given than a block of scratch holds, and what follows in the line does no harm there.
     const size_t bytes = plan.scratch_block_bytes();
     if (bytes == 0) return;
-    std::memcpy(scratch_.data() + plan.step(meeting).target_offset + peer.value() * bytes, payload.data(), bytes);
-  } else if (TellsPlaces(meeting)) {
+    std::memcpy(scratch_.data() + plan.step(barrier).target_offset + peer.value() * bytes, payload.data(), bytes);
+  } else if (TellsPlaces(barrier)) {
     std::memcpy(places_[peer.value()].data(), payload.data(), sizeof(Places));
   }
 }
@@ -310,7 +310,7 @@ inline bool MemoryExecutor::Compute(const Step& step, const Piece& piece) {
     terms_.push_back(Address(step.terms[k], layout.term_offsets[k], piece, /*written=*/false));
     if (terms_.back() == nullptr) return false;
   }
-  plan.Fold(targets_.data(), targets_.size(), terms_.data(), terms_.size(), elements);
+  plan.ReduceMany(targets_.data(), targets_.size(), terms_.data(), terms_.size(), elements);
   return true;
 }
 

@@ -1,15 +1,15 @@
-// MemoryExecutor: executes schedules by memory (comm/schedule/schedule.h) on memory that the ranks share. It knows no algorithm.
+// MemoryExecutor: executes schedules in shared memory (comm/schedule/schedule.h) on memory that the ranks share. It knows no algorithm.
 //
 // Collectives run one after the other in the order in which they were started, which is the same on all ranks, and each of
 // them step by step, staged ones in rounds that overlap (comm/schedule/stage.h). Nothing is posted: a step is a look at lines
-// (comm/engine/meeting.h) or work on memory, of which one call does about a MiB, read and written, so that others get the engine's
+// (comm/engine/shm_barrier.h) or work on memory, of which one call does about a MiB, read and written, so that others get the engine's
 // mutex.
 //
-// Where peers' buffers lie is told at a job's first step, where that is a meeting: each line brings the places of its
+// Where peers' buffers lie is told at a job's first step, where that is a barrier: each line brings the places of its
 // writer's input and output (comm/engine/symmetric_memory.h).
 //
 // What goes wrong is told by Executor::Owner::OnOperationFailed, and the executor then rests until FailAll:
-//   a peer is lost and did not come to a meeting      UNAVAILABLE
+//   a peer is lost and did not come to a barrier      UNAVAILABLE
 //   a peer came with another collective               FAILED_PRECONDITION, its envelope in Operation::arrived
 //   a peer's buffer is not in a region                FAILED_PRECONDITION, Operation::arrived as expected
 //   this process is a child of the one that began     FAILED_PRECONDITION, Operation::arrived as expected
@@ -30,7 +30,7 @@
 #include "absl/types/span.h"
 #include "base/rank.h"
 #include "comm/engine/executor.h"
-#include "comm/engine/meeting.h"
+#include "comm/engine/shm_barrier.h"
 #include "comm/engine/symmetric_memory.h"
 #include "comm/schedule/schedule.h"
 #include "transport/shm/shm_transport.h"
@@ -54,7 +54,7 @@ class MemoryExecutor {
   MemoryExecutor(const MemoryExecutor&) = delete;
   MemoryExecutor& operator=(const MemoryExecutor&) = delete;
 
-  // Queues the job, whose plan's schedule is by memory. Where it is the first and begins with a meeting its line is written: what
+  // Queues the job, whose plan's schedule is in shared memory. Where it is the first and begins with a barrier its line is written: what
   // else the caller has to do for the job is done while the line is under way. Poll must follow before this thread turns to
   // anything else; whoever calls this outside ProgressEngine::Client::Poll goes on with Poll while busy(), or calls
   // ProgressEngine::Notify so that whoever holds the progress lock does.
@@ -90,20 +90,20 @@ class MemoryExecutor {
   void Begin(Job* job);
   void BeginTick(int64_t tick);
   void BeginPhase(int phase);
-  // Each does what can be done of the first job, of its tick, of a meeting or of a step; true when it is complete, false
+  // Each does what can be done of the first job, of its tick, of a barrier or of a step; true when it is complete, false
   // also when it failed.
   bool AdvanceJob();
   bool WorkInTick();
-  bool Meet(int meeting);
+  bool PassBarrier(int barrier);
   bool Work(int64_t round);
   void EndFirst(const absl::Status& status);
 
-  void Enter(int meeting);
+  void Enter(int barrier);
   // Null when the peer's line is not there.
-  const MeetingLine* Look(Rank peer);
-  void TakeLine(int meeting, Rank peer, const MeetingPayload& payload);
+  const BarrierSlot* Look(Rank peer);
+  void TakeLine(int barrier, Rank peer, const BarrierPayload& payload);
   // Whether the lines tell where the ranks' buffers lie.
-  bool TellsPlaces(int meeting) const;
+  bool TellsPlaces(int barrier) const;
   // False when a peer's memory is not where it should be.
   bool Compute(const Step& step, const Piece& piece);
   // `offset`: of the operand, as the plan has it.
@@ -121,7 +121,7 @@ class MemoryExecutor {
   std::vector<char*> stage_;  // by rank: where its part begins
   const size_t slot_bytes_;
 
-  MeetingLines lines_;
+  ShmBarrier lines_;
   int next_slot_ = 0;       // of the stage: that of the next round that begins
   std::vector<Job*> jobs_;  // in the order started
   bool advancing_ = false;
@@ -145,7 +145,7 @@ class MemoryExecutor {
   int phase_ = 0;         // at work; -1: all that have a round in this tick are done
   int step_ = 0;          // in the schedule
   size_t done_ = 0;       // elements of the step
-  bool entered_ = false;  // the meeting that ends it
+  bool entered_ = false;  // the barrier that ends it
   int arrived_ = 0;       // peers whose lines were read, beginning with the next neighbour
 };
 

@@ -1,4 +1,4 @@
-// Collectives by memory like those that were carried out before allocate nothing. By itself because it replaces the global
+// Collectives in shared memory like those that were carried out before allocate nothing. By itself because it replaces the global
 // allocation functions.
 
 #include <atomic>
@@ -53,13 +53,13 @@ TEST(MemoryExecutor, AllocatesNothingOnceWarm) {
   for (int i : {0, 1}) {
     CollectiveRequest request =
         MakeRequest(Collective::kAllReduce, DType::kF32, kCount, ranks[i]->data(), ranks[i]->data());
-    ASSERT_THAT(ranks[i]->Prepare(&jobs[i][0], request, Algorithm::kOnePass), IsOk());
+    ASSERT_THAT(ranks[i]->Prepare(&jobs[i][0], request, Algorithm::kDirect), IsOk());
     request.count = 2;
-    ASSERT_THAT(ranks[i]->Prepare(&jobs[i][1], request, Algorithm::kOneLine), IsOk());
+    ASSERT_THAT(ranks[i]->Prepare(&jobs[i][1], request, Algorithm::kInline), IsOk());
     request.collective = Collective::kAllGather;
     request.count = 4000;
     request.output = ranks[i]->data() + 16000;
-    ASSERT_THAT(ranks[i]->Prepare(&jobs[i][2], request, Algorithm::kOnePass), IsOk());
+    ASSERT_THAT(ranks[i]->Prepare(&jobs[i][2], request, Algorithm::kDirect), IsOk());
   }
   const auto run = [&] {
     for (int i : {0, 1}) {

@@ -1,4 +1,4 @@
-// What does an all-reduce by memory cost beside the cache lines that go from core to core and the fold itself?
+// What does an all-reduce in shared memory cost beside the cache lines that go from core to core and the fold itself?
 //
 // Two ranks on two threads, each on a core of its own that it keeps busy with polling; no engine, no communicator. Compare
 // with bench/limits/shared_memory.h, which does nothing but meet and add.
@@ -61,11 +61,11 @@ void AllReduce(benchmark::State& state, Algorithm algorithm) {
   self.RunOnce();
 }
 
-void BM_OneLine(benchmark::State& state) { AllReduce(state, Algorithm::kOneLine); }
-BENCHMARK(BM_OneLine)->Arg(8)->Arg(24)->UseRealTime();
+void BM_Inline(benchmark::State& state) { AllReduce(state, Algorithm::kInline); }
+BENCHMARK(BM_Inline)->Arg(8)->Arg(24)->UseRealTime();
 
-void BM_OnePass(benchmark::State& state) { AllReduce(state, Algorithm::kOnePass); }
-BENCHMARK(BM_OnePass)->Arg(8)->Arg(4 << 10)->Arg(64 << 10)->Arg(1 << 20)->Arg(16 << 20)->UseRealTime();
+void BM_Direct(benchmark::State& state) { AllReduce(state, Algorithm::kDirect); }
+BENCHMARK(BM_Direct)->Arg(8)->Arg(4 << 10)->Arg(64 << 10)->Arg(1 << 20)->Arg(16 << 20)->UseRealTime();
 
 }  // namespace
 }  // namespace lockstep

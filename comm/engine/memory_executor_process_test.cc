@@ -1,4 +1,4 @@
-// Collectives by memory between processes: one that is killed, one that is stopped and wakes up later.
+// Collectives in shared memory between processes: one that is killed, one that is stopped and wakes up later.
 
 #include <signal.h>
 
@@ -40,7 +40,7 @@ absl::Status StartAllReduce(MemoryRank* self, MemoryJob* job, float value) {
   float* const data = reinterpret_cast<float*>(self->data());
   std::fill_n(data, kCount, value);
   CollectiveRequest request = MakeRequest(Collective::kAllReduce, DType::kF32, kCount, data, data);
-  LOCKSTEP_RETURN_IF_ERROR(self->Prepare(job, request, Algorithm::kOnePass));
+  LOCKSTEP_RETURN_IF_ERROR(self->Prepare(job, request, Algorithm::kDirect));
   self->Start(job);
   return absl::OkStatus();
 }
@@ -102,7 +102,7 @@ TEST_P(MemoryPeerDeathTest, IsNoticed) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Where, MemoryPeerDeathTest, testing::Bool(),
-                         [](const auto& info) { return info.param ? "InThePass" : "BeforeTheMeeting"; });
+                         [](const auto& info) { return info.param ? "InThePass" : "BeforeTheBarrier"; });
 
 // Three ranks sum; rank 2 is stopped in the middle of its pass. The others abort, drop their memory, make a world of two with
 // new memory and sum in it. Rank 2 wakes up and does the rest of its pass, in memory that nobody uses any more, until it

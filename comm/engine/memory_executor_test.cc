@@ -53,11 +53,11 @@ class MemoryExecutorTest : public testing::Test {
   float* data(int rank) { return reinterpret_cast<float*>(ranks_[rank]->data()); }
 
   // An all-reduce of `count` floats at `memory`.
-  void Prepare(int rank, MemoryJob* job, size_t count, float* memory, Algorithm algorithm = Algorithm::kOnePass) {
+  void Prepare(int rank, MemoryJob* job, size_t count, float* memory, Algorithm algorithm = Algorithm::kDirect) {
     CollectiveRequest request = MakeRequest(Collective::kAllReduce, DType::kF32, count, memory, memory);
     ASSERT_THAT(ranks_[rank]->Prepare(job, request, algorithm), IsOk());
   }
-  void Start(int rank, MemoryJob* job, size_t count, Algorithm algorithm = Algorithm::kOnePass) {
+  void Start(int rank, MemoryJob* job, size_t count, Algorithm algorithm = Algorithm::kDirect) {
     Prepare(rank, job, count, data(rank), algorithm);
     ranks_[rank]->Start(job);
   }
@@ -104,7 +104,7 @@ TEST_F(MemoryExecutorTest, AJobWaitsForEveryRankAndMovesNothingMeanwhile) {
 TEST_F(MemoryExecutorTest, WhoStartsIsMetBeforeItIsPolled) {
   MakeRanks(2);
   float values[2] = {1, 2};
-  for (int rank : {0, 1}) Prepare(rank, &jobs_[rank], 1, &values[rank], Algorithm::kOneLine);
+  for (int rank : {0, 1}) Prepare(rank, &jobs_[rank], 1, &values[rank], Algorithm::kInline);
   EXPECT_TRUE(ranks_[0]->executor().idle());
   ranks_[0]->StartUnpolled(&jobs_[0]);
   EXPECT_FALSE(ranks_[0]->executor().idle());
@@ -141,13 +141,13 @@ TEST_F(MemoryExecutorTest, JobsEndInTheOrderInWhichTheyWereStartedAndMayStartOth
   for (int i = 0; i < 6; ++i) jobs_[i].then = [&ended, i] { ended.push_back(i); };
   jobs_[0].then = [&] {
     ended.push_back(0);
-    Start(0, &jobs_[4], 2, Algorithm::kOneLine);
+    Start(0, &jobs_[4], 2, Algorithm::kInline);
     EXPECT_EQ(jobs_[4].ends, 0);
   };
   for (int i : {0, 2}) Start(0, &jobs_[i], 100);
   EXPECT_THAT(ranks_[0]->executor().jobs(), testing::ElementsAre(&jobs_[0], &jobs_[2]));
   for (int i : {1, 3}) Start(1, &jobs_[i], 100);
-  Start(1, &jobs_[5], 2, Algorithm::kOneLine);
+  Start(1, &jobs_[5], 2, Algorithm::kInline);
   DriveToTheEnd();
   EXPECT_EQ(ended.size(), 6);
   ended.erase(std::remove_if(ended.begin(), ended.end(), [](int i) { return i % 2 != 0; }), ended.end());
@@ -281,17 +281,17 @@ TEST_F(MemoryExecutorTest, APeerThatIsLostBeforeItCameIsNamed) {
 TEST_F(MemoryExecutorTest, APeerThatIsLostAfterItCameIsNotMissed) {
   MakeRanks(2);
   data(1)[0] = 5;
-  Start(1, &jobs_[1], 1, Algorithm::kOneLine);
+  Start(1, &jobs_[1], 1, Algorithm::kInline);
   ranks_[1] = nullptr;
   transports_[1] = nullptr;
   AwaitLoss(0, 1);
   data(0)[0] = 2;
-  Start(0, &jobs_[0], 1, Algorithm::kOneLine);
+  Start(0, &jobs_[0], 1, Algorithm::kInline);
   EXPECT_EQ(jobs_[0].ends, 1);
   EXPECT_THAT(jobs_[0].end, IsOk());
   EXPECT_EQ(data(0)[0], 7);
   // The next one it cannot have come to.
-  Start(0, &jobs_[2], 1, Algorithm::kOneLine);
+  Start(0, &jobs_[2], 1, Algorithm::kInline);
   EXPECT_THAT(jobs_[2].failure, StatusIs(Code::kUnavailable, HasSubstr("meet rank 1 over shm")));
   ranks_.resize(1);
 }
@@ -303,7 +303,7 @@ TEST_F(MemoryExecutorTest, AnAbortEndsWhatIsUnderWayAndWhatIsQueued) {
   std::fill_n(data(1), kCount, 1.0f);
   Start(0, &jobs_[0], kCount);
   Start(1, &jobs_[1], kCount);
-  Start(1, &jobs_[3], 1, Algorithm::kOneLine);
+  Start(1, &jobs_[3], 1, Algorithm::kInline);
   ASSERT_TRUE(ranks_[1]->executor().busy());  // in the middle of its pass
   std::vector<float> before(data(1), data(1) + kCount);
   const std::shared_ptr<SymmetricArena> region = ranks_[1]->regions()[0];

@@ -1,6 +1,6 @@
 // A deterministic communicator: the bits of a reduction follow from the inputs alone. The same vectors are reduced with other
-// chunks, by other algorithms, whole and in pieces as buckets would, over other transports and by memory, for sizes 2 to 9, and
-// every result is compared with one that is folded in rank order by hand, or with the first.
+// chunks, by other algorithms, whole and in pieces as buckets would, over other transports and in shared memory, for sizes 2 to 9, and
+// every result is compared with one that is reduced in rank order by hand, or with the first.
 
 #include <algorithm>
 #include <cmath>
@@ -143,13 +143,13 @@ bool SharesMemory(const Ground& ground) { return std::string(ground.transport) !
 // How many elements of a call the algorithm can carry out there, at most; 0: none.
 size_t PieceMax(const Ground& ground, const Reduction& r) {
   const bool narrow = SizeOf(r.dtype) < sizeof(float);
-  if (!FoldsInRankOrder(r.collective, r.algorithm) || (narrow && !RoundsOnce(r.collective, r.algorithm))) return 0;
+  if (!ReducesInRankOrder(r.collective, r.algorithm) || (narrow && !RoundsOnce(r.collective, r.algorithm))) return 0;
   if (Has(r.algorithm, algorithms::kDirect)) {
     // What a premultiplied sum multiplies first goes to memory of a rank's own, where it does not fit the output.
     const bool in_own = r.op == ReduceOp::kPremulSum && r.collective != Collective::kAllReduce;
     return ground.symmetric && SharesMemory(ground) && !in_own ? kCount : 0;
   }
-  if (IsByMemory(r.algorithm) && !SharesMemory(ground)) return 0;
+  if (UsesSharedMemory(r.algorithm) && !SharesMemory(ground)) return 0;
   return Has(r.algorithm, algorithms::kInline) ? kShareBytesMax / SizeOf(r.dtype) : kCount;
 }
 
@@ -197,7 +197,7 @@ class DeterminismOn : public ::testing::TestWithParam<Ground> {
       for (const Algorithm algorithm : AlgorithmsFor(collective)) {
         r.algorithm = algorithm;
         const size_t piece_max = PieceMax(GetParam(), r);
-        if (piece_max < static_cast<size_t>(self.size())) continue;  // of one_line, whose pieces are for all ranks
+        if (piece_max < static_cast<size_t>(self.size())) continue;  // of inline, whose pieces are for all ranks
         const size_t count = std::min(kCount, 20 * piece_max);
         for (const size_t piece : {piece_max, std::min(piece_max, size_t{100})}) {
           ExpectBits(self, r, count, piece, expected.bits, memory);
@@ -271,8 +271,8 @@ TEST_P(DeterminismOn, EveryAlgorithmAndReductionGivesTheBitsOfLoopback) {
   for (const Collective collective : {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter}) {
     for (const Algorithm algorithm : AlgorithmsFor(collective)) {
       const bool here =
-          Has(algorithm, algorithms::kDirect) ? ground.symmetric : SharesMemory(ground) || !IsByMemory(algorithm);
-      if (here && FoldsInRankOrder(collective, algorithm)) all.insert(algorithm);
+          Has(algorithm, algorithms::kDirect) ? ground.symmetric : SharesMemory(ground) || !UsesSharedMemory(algorithm);
+      if (here && ReducesInRankOrder(collective, algorithm)) all.insert(algorithm);
     }
   }
   EXPECT_EQ(carried_out, all);

@@ -1,4 +1,4 @@
-// Every collective by memory, with ranks on threads that sleep while they wait.
+// Every collective in shared memory, with ranks on threads that sleep while they wait.
 
 #include <algorithm>
 #include <cstddef>
@@ -30,7 +30,7 @@ namespace {
 
 struct Case {
   Collective collective = Collective::kAllReduce;
-  Algorithm algorithm = Algorithm::kOnePass;
+  Algorithm algorithm = Algorithm::kDirect;
   size_t block = 0;  // elements; of the whole vector where ranks have no blocks
   int root = 0;
   bool in_place = false;
@@ -124,8 +124,8 @@ class Call {
   MemoryJob job_;
 };
 
-constexpr Collective kOneLineCollectives[] = {Collective::kAllReduce, Collective::kReduce, Collective::kBroadcast,
-                                              Collective::kAllGather, Collective::kBarrier};
+constexpr Collective kInlineCollectives[] = {Collective::kAllReduce, Collective::kReduce, Collective::kBroadcast,
+                                             Collective::kAllGather, Collective::kBarrier};
 
 constexpr Collective kStagedCollectives[] = {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter,
                                              Collective::kAllToAll};
@@ -138,8 +138,8 @@ Case Draw(std::mt19937& random, int size, size_t block_max) {
   drawn.in_place = below(2) == 0;
   const uint32_t way = below(3);
   if (way == 0) {
-    drawn.algorithm = Algorithm::kOneLine;
-    drawn.collective = kOneLineCollectives[below(5)];
+    drawn.algorithm = Algorithm::kInline;
+    drawn.collective = kInlineCollectives[below(5)];
     drawn.block = drawn.collective == Collective::kBarrier ? 0 : below(kShareBytesMax / sizeof(float) + 1);
     return drawn;
   }
@@ -265,7 +265,7 @@ TEST_P(MemoryCollectivesTest, SleepersAreWoken) {
   Run(size, 4096, [&](MemoryRank* self) {
     for (int i = 0; i < 300; ++i) {
       Case what;
-      constexpr Algorithm kAlgorithms[] = {Algorithm::kOnePass, Algorithm::kOneLine, Algorithm::kStagedTwoShot};
+      constexpr Algorithm kAlgorithms[] = {Algorithm::kDirect, Algorithm::kInline, Algorithm::kStagedTwoShot};
       what.algorithm = kAlgorithms[i % 3];
       what.block = 3;
       Call call(what, i, self->rank().value(), size);

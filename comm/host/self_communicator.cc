@@ -26,16 +26,16 @@ absl::Status SelfCommunicator::MonitoredBarrier(std::chrono::milliseconds, std::
 }
 
 void SelfCommunicator::PostMessage(uint64_t topic, const std::string& text) {
-  MutexLock lock(&notes_mu_);
-  notes_[topic] = text;
-  if (notes_.size() > kMessageTopicsMax) notes_.erase(notes_.begin());
+  MutexLock lock(&posted_mu_);
+  posted_[topic] = text;
+  if (posted_.size() > kMessageTopicsMax) posted_.erase(posted_.begin());
 }
 
 absl::StatusOr<std::vector<std::pair<Rank, std::string>>> SelfCommunicator::AwaitMessages(uint64_t topic, int count,
                                                                                           Deadline) {
-  MutexLock lock(&notes_mu_);
+  MutexLock lock(&posted_mu_);
   std::vector<std::pair<Rank, std::string>> notes;
-  if (const auto it = notes_.find(topic); it != notes_.end()) notes.emplace_back(Rank(0), it->second);
+  if (const auto it = posted_.find(topic); it != posted_.end()) notes.emplace_back(Rank(0), it->second);
   if (static_cast<int>(notes.size()) >= count) return notes;
   return absl::DeadlineExceededError(absl::StrCat("there are ", notes.size(), " messages, not ", count));
 }

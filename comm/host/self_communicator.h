@@ -31,7 +31,7 @@ class LoopbackOfOne {
   ProgressEngine own_engine_{transport_.get(), /*spin=*/std::chrono::nanoseconds::zero()};
 };
 
-class SelfCommunicator final : private LoopbackOfOne, public TransportCommunicator {
+class SelfCommunicator : private LoopbackOfOne, public TransportCommunicator {
  public:
   // `timeout`: of a message, where the request names none.
   explicit SelfCommunicator(size_t flight_records, std::chrono::milliseconds timeout = std::chrono::minutes(30));
@@ -44,8 +44,8 @@ class SelfCommunicator final : private LoopbackOfOne, public TransportCommunicat
                                                                           Deadline deadline) override;
 
  private:
-  Mutex notes_mu_;
-  std::map<uint64_t, std::string> notes_ ABSL_GUARDED_BY(notes_mu_);  // by topic
+  Mutex posted_mu_;
+  std::map<uint64_t, std::string> posted_ ABSL_GUARDED_BY(posted_mu_);  // by topic
 };
 
 }  // namespace lockstep

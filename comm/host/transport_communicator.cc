@@ -27,7 +27,7 @@ constexpr size_t kFlightRecordsPrinted = 16;
 // More calls than this in flight, or with handles that somebody keeps, and starting one allocates.
 constexpr size_t kStatesMax = 1024;
 
-// How often the caller of a collective by memory goes on with it before it waits like any other.
+// How often the caller of a collective in shared memory goes on with it before it waits like any other.
 constexpr int kLooks = 100;
 
 // In a world of one: a longer vector is timed.
@@ -254,19 +254,19 @@ void TransportCommunicator::LaunchCall(Call* call, const CollectiveRequest& requ
   started_.store(sequence, std::memory_order_relaxed);
   if (size_ == 1) return CopyAlone(call);
   const std::chrono::milliseconds timeout = request.timeout.count() > 0 ? request.timeout : options_.timeout;
-  const bool by_memory = IsByMemory(call->signature.algorithm);
-  const bool begins = by_memory && memory_executor_->idle();
+  const bool in_shared_memory = UsesSharedMemory(call->signature.algorithm);
+  const bool begins = in_shared_memory && memory_executor_->idle();
   const bool stays = call->background == nullptr && engine_->spins() && !request.background;
-  call->at_once = by_memory ? begins && Has(call->signature.algorithm, algorithms::kInline)
-                            : stays && call->plan->exchange().has_value();
-  if (by_memory) memory_executor_->Start(call);
+  call->at_once = in_shared_memory ? begins && Has(call->signature.algorithm, algorithms::kInline)
+                                   : stays && call->plan->exchange().has_value();
+  if (in_shared_memory) memory_executor_->Start(call);
   // The line that it may have written takes as long to come to a peer as what follows takes.
   history_.Add(call->signature);
   call->record = recorder_.Add(call->signature, call->call_plan->vector_bytes, {});
   if (begins) call->record->state = FlightRecord::State::kRunning;
   if (!call->at_once) TimeCall(call, timeout);
   if (call->background != nullptr) engine_->AddBackgroundWork();
-  if (by_memory) {
+  if (in_shared_memory) {
     // Ranks in step meet at once, which is less than it takes to begin to wait.
     int looks = stays ? kLooks : 1;
     do {
@@ -280,7 +280,7 @@ void TransportCommunicator::LaunchCall(Call* call, const CollectiveRequest& requ
   if (work->done().load(std::memory_order_acquire)) return;
   if (call->at_once) TimeCall(call, timeout);
   call->at_once = false;
-  if (by_memory && memory_executor_->busy()) engine_->Notify();
+  if (in_shared_memory && memory_executor_->busy()) engine_->Notify();
 }
 
 void TransportCommunicator::CopyAlone(Call* call) {
@@ -365,8 +365,9 @@ void TransportCommunicator::OnDone(Job* job, const absl::Status& status) {
 const Job* TransportCommunicator::FirstJob() const {
   const Job* first = executor_.jobs().empty() ? nullptr : executor_.jobs().front();
   if (memory_executor_ == nullptr || memory_executor_->jobs().empty()) return first;
-  const Job* const by_memory = memory_executor_->jobs().front();
-  return first == nullptr || by_memory->signature.sequence < first->signature.sequence ? by_memory : first;
+  const Job* const in_shared_memory = memory_executor_->jobs().front();
+  return first == nullptr || in_shared_memory->signature.sequence < first->signature.sequence ? in_shared_memory
+                                                                                              : first;
 }
 
 OperationName TransportCommunicator::FirstInFlight() const {

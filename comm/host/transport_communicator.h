@@ -49,7 +49,7 @@ struct TransportCommunicatorOptions {
   size_t chunk_bytes = 256 << 10;
   AlgorithmOverrides algorithms;
   bool checked = false;
-  bool deterministic = false;  // every reduction folds in rank order
+  bool deterministic = false;  // every reduction reduces in rank order
   std::chrono::milliseconds timeout{1800000};
   size_t flight_records = 256;
   WorldShape shape;                  // of these ranks

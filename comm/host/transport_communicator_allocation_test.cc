@@ -77,24 +77,24 @@ constexpr int kQuietRounds = 10, kRoundsMax = 500;
 constexpr char kLoopback[] = "loopback", kTcp[] = "tcp", kShm[] = "shm", kSymmetric[] = "symmetric";
 
 // Where all ranks wait for each other, again and again.
-class Meeting {
+class Barrier {
  public:
   void Await() {
     MutexLock lock(&mu_);
-    const int64_t meeting = meetings_;
+    const int64_t barrier = barriers_;
     if (++here_ == kRanks) {
       here_ = 0;
-      ++meetings_;
+      ++barriers_;
       changed_.SignalAll();
     }
-    while (meetings_ == meeting) LOCKSTEP_CHECK(changed_.WaitUntil(&mu_, CommTestDeadline())) << "a rank is missing";
+    while (barriers_ == barrier) LOCKSTEP_CHECK(changed_.WaitUntil(&mu_, CommTestDeadline())) << "a rank is missing";
   }
 
  private:
   Mutex mu_;
   CondVar changed_;
   int here_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t meetings_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t barriers_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 class AllocationTest : public ::testing::TestWithParam<const char*> {
@@ -121,7 +121,7 @@ class AllocationTest : public ::testing::TestWithParam<const char*> {
   }
 
   void ExpectQuietInTheEnd(const MakeRound& make) {
-    Meeting meeting;
+    Barrier barrier;
     int quiet = 0, rounds = 0;
     testing::RunRanks(kRanks, [&](int rank) {
       Communicator& self = *communicators_[rank];
@@ -139,13 +139,13 @@ class AllocationTest : public ::testing::TestWithParam<const char*> {
       int64_t before = 0;
       do {
         failures += round();
-        meeting.Await();
+        barrier.Await();
         if (rank == 0) {
           quiet = allocations == before ? quiet + 1 : 0;
           before = allocations;
           ++rounds;
         }
-        meeting.Await();
+        barrier.Await();
       } while (quiet < kQuietRounds && rounds < kRoundsMax);
       EXPECT_EQ(failures, 0);
     });

@@ -84,7 +84,7 @@ absl::Status TransportCommunicator::ShareMemory(uint32_t arena, Deadline deadlin
   MutexLock lock(mu());
   if (!memory.ok()) {
     if (absl::IsDeadlineExceeded(memory.status()) || !status_.ok()) return memory.status();
-    no_memory_ = absl::StrCat("no collectives by memory: ", memory.status().message(), "\n");
+    no_memory_ = absl::StrCat("no collectives in shared memory: ", memory.status().message(), "\n");
     LOCKSTEP_LOG(kWarning) << "rank " << rank_ << ": " << no_memory_;
     return absl::OkStatus();
   }
@@ -92,7 +92,7 @@ absl::Status TransportCommunicator::ShareMemory(uint32_t arena, Deadline deadlin
   Executor::Owner* const owner = this;
   memory_executor_ =
       std::make_unique<MemoryExecutor>(options_.shared_memory, *std::move(memory), Members(), memory_.get(), owner);
-  plans_.AllowByMemory();
+  plans_.AllowSharedMemory();
   return absl::OkStatus();
 }
 

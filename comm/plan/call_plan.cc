@@ -58,9 +58,10 @@ absl::StatusOr<BlockLayout> MakeLayout(const CollectiveRequest& request, absl::S
 }
 
 // Whether the folds apply the factor of an average, which is the same for all ranks' inputs, so that none is scaled
-// before. A schedule by memory reduces only where it folds, every rank's input at once.
+// before. A schedule in shared memory reduces only where it folds, every rank's input at once.
 bool ScalesInFold(const CollectiveRequest& request, const Schedule& schedule) {
-  return request.op == ReduceOp::kAvg && InputFactor(request, schedule.size) != 1.0 && IsByMemory(schedule.algorithm);
+  return request.op == ReduceOp::kAvg && InputFactor(request, schedule.size) != 1.0 &&
+         UsesSharedMemory(schedule.algorithm);
 }
 
 }  // namespace

@@ -79,14 +79,14 @@ class ExecutionPlan {
   // From one block of scratch to the next: the size of the vector's largest block, or on a stage of the largest piece of it.
   // What a rank gives in a kShare step is no longer.
   size_t scratch_block_bytes() const { return static_cast<size_t>(scratch_block_ * options_.element_bytes); }
-  // By memory: in how many rounds the schedule is executed, and how many elements of each block are moved in each at most.
+  // In shared memory: in how many rounds the schedule is executed, and how many elements of each block are moved in each at most.
   // One round of whole blocks but for staged schedules (comm/schedule/stage.h).
   int64_t rounds() const { return rounds_; }
   int64_t piece_elements() const { return piece_; }
   const Reduction& reduction() const { return options_.reduction; }
   // A kReduceMany step's work, on `elements` of each term and target.
-  void Fold(void* const* targets, size_t target_count, const void* const* terms, size_t term_count,
-            size_t elements) const {
+  void ReduceMany(void* const* targets, size_t target_count, const void* const* terms, size_t term_count,
+                  size_t elements) const {
     if (options_.scaled_sum == nullptr) return options_.reduce_many(targets, target_count, terms, term_count, elements);
     options_.scaled_sum(targets, target_count, terms, term_count, elements, options_.factor);
   }

@@ -1,5 +1,5 @@
-// Where plans by memory lay a step's operands, in all ranks' windows: schedules are carried out on real memory, rank after
-// rank from meeting to meeting, with blocks of all sizes. Plans of messages are tested with their executor.
+// Where plans in shared memory lay a step's operands, in all ranks' windows: schedules are carried out on real memory, rank after
+// rank from barrier to barrier, with blocks of all sizes. Plans of messages are tested with their executor.
 
 #include "comm/plan/execution_plan.h"
 
@@ -47,9 +47,9 @@ class World {
 
   void Run() {
     while (true) {
-      for (size_t rank = 0; rank < ranks_.size(); ++rank) RunToMeeting(static_cast<int>(rank));
+      for (size_t rank = 0; rank < ranks_.size(); ++rank) RunToBarrier(static_cast<int>(rank));
       if (ranks_[0].at == ranks_[0].plan->schedule().steps()) return;
-      Meet();
+      Barrier();
     }
   }
   // Empty where the rank has no output.
@@ -153,12 +153,12 @@ class World {
     return buffer.begin + begin;
   }
 
-  void RunToMeeting(int rank) {
+  void RunToBarrier(int rank) {
     Rank& own = ranks_[rank];
     for (; own.at < own.plan->schedule().steps(); ++own.at) {
       const Step& step = own.plan->schedule().step(own.at);
       const ExecutionPlan::StepLayout& layout = own.plan->step(own.at);
-      if (step.kind == Step::Kind::kMeet || step.kind == Step::Kind::kShare) return;
+      if (step.kind == Step::Kind::kBarrier || step.kind == Step::Kind::kShare) return;
       std::vector<void*> targets = {Address(rank, step.target, layout.target_offset, layout.elements)};
       if (step.kind == Step::Kind::kCopy) {
         const Element* const source = Address(rank, step.source, layout.source_offset, layout.elements);
@@ -173,11 +173,11 @@ class World {
       for (size_t k = 0; k < step.terms.size(); ++k) {
         terms.push_back(Address(rank, step.terms[k], layout.term_offsets[k], layout.elements));
       }
-      own.plan->Fold(targets.data(), targets.size(), terms.data(), terms.size(), layout.elements);
+      own.plan->ReduceMany(targets.data(), targets.size(), terms.data(), terms.size(), layout.elements);
     }
   }
 
-  void Meet() {
+  void Barrier() {
     for (size_t giver = 0; giver < ranks_.size(); ++giver) {
       const Rank& from = ranks_[giver];
       const Step& given = from.plan->schedule().step(from.at);
@@ -214,7 +214,7 @@ void ExpectRight(Algorithm algorithm, absl::Span<const int64_t> counts, bool in_
     const bool is_all_to_all = collective == Collective::kAllToAll;
     if (is_all_to_all && in_place) continue;
     const int64_t count =
-        algorithm == Algorithm::kOneLine ? 3 : std::accumulate(counts.begin(), counts.end(), int64_t{0});
+        algorithm == Algorithm::kInline ? 3 : std::accumulate(counts.begin(), counts.end(), int64_t{0});
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(
         BlockLayout layout, is_all_to_all          ? BlockLayout::Equal(counts[0], sizeof(Element), size)
                             : IsByRank(collective) ? BlockLayout::Explicit(counts, sizeof(Element))
@@ -231,16 +231,16 @@ void ExpectRight(Algorithm algorithm, absl::Span<const int64_t> counts, bool in_
   }
 }
 
-TEST(ExecutionPlanByMemory, FindsBlocksInTheWindowsOfAllRanks) {
+TEST(ExecutionPlanInSharedMemory, FindsBlocksInTheWindowsOfAllRanks) {
   const std::vector<int64_t> counts = {3, 0, 40, 1, 2, 17};
   for (const bool in_place : {false, true}) {
     for (size_t size = 1; size <= counts.size(); ++size) {
-      ExpectRight(Algorithm::kOnePass, absl::MakeConstSpan(counts).first(size), in_place);
+      ExpectRight(Algorithm::kDirect, absl::MakeConstSpan(counts).first(size), in_place);
     }
   }
 }
 
-TEST(ExecutionPlanByMemory, GoesInRoundsOverAStage) {
+TEST(ExecutionPlanInSharedMemory, GoesInRoundsOverAStage) {
   const auto plan_of = [](Algorithm algorithm, int64_t count) {
     ExecutionPlan::Options options;
     const auto schedule = BuildSchedule(Collective::kAllReduce, algorithm, Rank(1), 4, Rank(0));
@@ -262,14 +262,14 @@ TEST(ExecutionPlanByMemory, GoesInRoundsOverAStage) {
   EXPECT_EQ(plan.scratch_bytes(), 0) << "the stage is not the rank's own";
   EXPECT_EQ(plan.step(0).target_offset, 2 * piece * sizeof(double)) << "block 2 of a slot";
   EXPECT_EQ(plan.step(0).source_offset, 200 * piece * sizeof(double));
-  EXPECT_EQ(plan_of(Algorithm::kOnePass, 400 * piece).rounds(), 1);
+  EXPECT_EQ(plan_of(Algorithm::kDirect, 400 * piece).rounds(), 1);
 }
 
-TEST(ExecutionPlanByMemory, FindsWhatIsSharedInScratch) {
+TEST(ExecutionPlanInSharedMemory, FindsWhatIsSharedInScratch) {
   const std::vector<int64_t> counts = {2, 0, 3, 1, 3, 2};
   for (const bool in_place : {false, true}) {
     for (size_t size = 1; size <= counts.size(); ++size) {
-      ExpectRight(Algorithm::kOneLine, absl::MakeConstSpan(counts).first(size), in_place);
+      ExpectRight(Algorithm::kInline, absl::MakeConstSpan(counts).first(size), in_place);
     }
   }
 }

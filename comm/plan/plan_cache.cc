@@ -16,7 +16,7 @@ namespace {
 bool KeepsRankOrder(const CollectiveRequest& request, Algorithm algorithm) {
   if (!HasReduction(request.collective)) return true;
   const bool narrow = IsFloat(request.dtype) && SizeOf(request.dtype) < SizeOf(DType::kF32);
-  return FoldsInRankOrder(request.collective, algorithm) && (!narrow || RoundsOnce(request.collective, algorithm));
+  return ReducesInRankOrder(request.collective, algorithm) && (!narrow || RoundsOnce(request.collective, algorithm));
 }
 
 // Up to the next number of four binary digits and zeros: sizes that differ by less than an eighth are priced alike.
@@ -80,7 +80,7 @@ absl::Status PlanCache::CheckAllowed(const CollectiveRequest& request, bool shar
   if (Has(algorithm, algorithms::kDirect) && !shared) {
     return refused("not all of its buffers lie in memory of the communicator's allocator that the ranks share");
   }
-  if (Has(algorithm, algorithms::kInline | algorithms::kStage) && !by_memory_) {
+  if (Has(algorithm, algorithms::kInline | algorithms::kStage) && !shared_memory_) {
     return refused("the ranks do not share memory");
   }
   if (Has(algorithm, algorithms::kInline)) {

@@ -43,8 +43,8 @@ class PlanCache {
   // To be used under the lock of this cache.
   const std::shared_ptr<CostModel>& costs() const { return options_.costs; }
 
-  // The ranks share memory: buffers of their own may go by one_line and over a stage. Before the first Find.
-  void AllowByMemory() { by_memory_ = true; }
+  // The ranks share memory: buffers of their own may go by inline and over a stage. Before the first Find.
+  void AllowSharedMemory() { shared_memory_ = true; }
 
   // `shared`: all ranks' buffers lie in memory that all of them map. INVALID_ARGUMENT for a request that cannot be carried
   // out, saying why. Plans with counts of their own are made anew each time: whoever repeats such a call prepares
@@ -84,7 +84,7 @@ class PlanCache {
                                                                        Algorithm algorithm);
 
   Options options_;  // constant after construction
-  bool by_memory_ = false;
+  bool shared_memory_ = false;
   std::array<Entry, kEntries> entries_;       // by the key's hash; a newer one takes the place of an older
   std::shared_ptr<const CallPlan> uncached_;  // the last one with counts of its own
   std::map<std::tuple<Collective, Algorithm, Rank>, std::shared_ptr<const PreparedSchedule>> schedules_;

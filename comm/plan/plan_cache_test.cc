@@ -91,9 +91,9 @@ TEST(PlanCache, DeterministicChoicesFoldInRankOrderAndRoundOnce) {
       for (size_t blocks : {size_t{0}, size_t{1}, size_t{1} << 20}) {
         SCOPED_TRACE(testing::Message() << Name(collective) << ", " << size << " ranks, " << blocks << " per block");
         EXPECT_TRUE(
-            FoldsInRankOrder(collective, AlgorithmOf(cache, RequestOf(collective, DType::kF32, blocks * size))));
+            ReducesInRankOrder(collective, AlgorithmOf(cache, RequestOf(collective, DType::kF32, blocks * size))));
         const Algorithm narrow = AlgorithmOf(cache, RequestOf(collective, DType::kBF16, blocks * size));
-        EXPECT_TRUE(FoldsInRankOrder(collective, narrow));
+        EXPECT_TRUE(ReducesInRankOrder(collective, narrow));
         EXPECT_TRUE(RoundsOnce(collective, narrow));
       }
     }
@@ -143,24 +143,24 @@ TEST(PlanCache, UnequalBlocksGetAnAlgorithmThatCanDoThem) {
       request.counts = counts;
       const Algorithm chosen = AlgorithmOf(cache, request);
       EXPECT_FALSE(NeedsEqualBlocks(collective, chosen)) << Name(collective) << " by " << Name(chosen);
-      if (!NeedsEqualBlocks(collective, named) && !IsByMemory(named)) {
+      if (!NeedsEqualBlocks(collective, named) && !UsesSharedMemory(named)) {
         EXPECT_EQ(chosen, named);
       }
     }
   }
 }
 
-TEST(PlanCache, WhatLiesInSharedMemoryGoesInOnePass) {
+TEST(PlanCache, WhatLiesInSharedMemoryGoesDirectly) {
   PlanCache::Options options = OptionsFor(4);
   options.shape.network = MakeNetwork(kSharedMemory, kTcpBetweenHosts, /*ranks_per_host=*/4);
   PlanCache cache(options);
   for (size_t count : {size_t{16}, size_t{1024}, size_t{1} << 22}) {
     const CollectiveRequest request = RequestOf(Collective::kAllReduce, DType::kF32, count);
-    EXPECT_EQ(AlgorithmOf(cache, request, /*shared=*/true), Algorithm::kOnePass);
-    EXPECT_FALSE(IsByMemory(AlgorithmOf(cache, request)));
+    EXPECT_EQ(AlgorithmOf(cache, request, /*shared=*/true), Algorithm::kDirect);
+    EXPECT_FALSE(UsesSharedMemory(AlgorithmOf(cache, request)));
   }
   CollectiveRequest named = RequestOf(Collective::kAllReduce, DType::kF32, 16);
-  named.algorithm = Algorithm::kOnePass;
+  named.algorithm = Algorithm::kDirect;
   EXPECT_THAT(cache.Find(named, /*shared=*/false),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("communicator's allocator")));
 }
@@ -169,23 +169,23 @@ TEST(PlanCache, WhereMemoryIsSharedOrdinaryBuffersGoByLinesAndOverTheStage) {
   PlanCache::Options options = OptionsFor(4);
   options.shape.network = MakeNetwork(kSharedMemory, kTcpBetweenHosts, /*ranks_per_host=*/4);
   PlanCache without(options), with(options);
-  with.AllowByMemory();
+  with.AllowSharedMemory();
   const CollectiveRequest six = RequestOf(Collective::kAllReduce, DType::kF32, 6);
   const CollectiveRequest seven = RequestOf(Collective::kAllReduce, DType::kF32, 7);
   const CollectiveRequest six_each = RequestOf(Collective::kAllGather, DType::kF32, 24);
-  EXPECT_EQ(AlgorithmOf(with, six), Algorithm::kOneLine);
-  EXPECT_EQ(AlgorithmOf(with, six_each), Algorithm::kOneLine);
+  EXPECT_EQ(AlgorithmOf(with, six), Algorithm::kInline);
+  EXPECT_EQ(AlgorithmOf(with, six_each), Algorithm::kInline);
   EXPECT_EQ(AlgorithmOf(with, seven), Algorithm::kStaged);
   EXPECT_EQ(AlgorithmOf(with, RequestOf(Collective::kAllReduce, DType::kF32, 1 << 20)), Algorithm::kStagedTwoShot);
   // Messages let a rank that only sends go ahead.
-  EXPECT_FALSE(IsByMemory(AlgorithmOf(with, RequestOf(Collective::kBroadcast, DType::kF32, 1 << 20))));
-  EXPECT_FALSE(IsByMemory(AlgorithmOf(without, six)));
+  EXPECT_FALSE(UsesSharedMemory(AlgorithmOf(with, RequestOf(Collective::kBroadcast, DType::kF32, 1 << 20))));
+  EXPECT_FALSE(UsesSharedMemory(AlgorithmOf(without, six)));
   CollectiveRequest named = seven;
   named.algorithm = Algorithm::kStaged;
   EXPECT_THAT(with.Find(named, /*shared=*/true), IsOk());
   EXPECT_THAT(without.Find(named, /*shared=*/true),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("the ranks do not share memory")));
-  named.algorithm = Algorithm::kOneLine;
+  named.algorithm = Algorithm::kInline;
   EXPECT_THAT(with.Find(named, /*shared=*/false), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("24 bytes")));
 }
 

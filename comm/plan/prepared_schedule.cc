@@ -25,10 +25,10 @@ PreparedSchedule::PreparedSchedule(Schedule schedule) : schedule_(std::move(sche
     }
     lane_last[lane] = i;
   }
-  if (IsByMemory(schedule_.algorithm)) {
+  if (UsesSharedMemory(schedule_.algorithm)) {
     phases_.emplace_back();
     for (int i = 0; i < count; ++i) {
-      if (!IsMeeting(step(i).kind)) continue;
+      if (!IsBarrier(step(i).kind)) continue;
       phases_.back().end = i;
       phases_.push_back({i + 1, 0});
     }

@@ -1,5 +1,5 @@
 // A schedule with what the executor wants to know about it worked out once: who waits for whom, and whether chunk by chunk.
-// Of schedules by memory, whose steps follow one another: the phases between meetings.
+// Of schedules in shared memory, whose steps follow one another: the phases between barriers.
 
 #ifndef COMM_PLAN_PREPARED_SCHEDULE_H_
 #define COMM_PLAN_PREPARED_SCHEDULE_H_
@@ -26,10 +26,10 @@ class PreparedSchedule {
     absl::InlinedVector<bool, 3> chunkwise;
   };
 
-  // By memory: the steps before the first meeting, between two, or after the last.
+  // In shared memory: the steps before the first barrier, between two, or after the last.
   struct Phase {
     int32_t begin = 0;
-    int32_t end = 0;  // the meeting, but of the last phase
+    int32_t end = 0;  // the barrier, but of the last phase
   };
 
   explicit PreparedSchedule(Schedule schedule);

@@ -34,7 +34,7 @@ struct FlightRecord {
   Clock::time_point queued;
   Clock::time_point started;
   Clock::time_point ended;
-  // In messages; by memory, what this rank wrote to its peers' memory and read from it.
+  // In messages; in shared memory, what this rank wrote to its peers' memory and read from it.
   uint64_t sent_bytes = 0;
   uint64_t received_bytes = 0;
   int peer_count = 0;

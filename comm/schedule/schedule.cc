@@ -136,6 +136,8 @@ absl::StatusOr<Algorithm> ParseAlgorithm(absl::string_view name) {
     if (name == Name(algorithm)) return algorithm;
     absl::StrAppend(&known, known.empty() ? "" : ", ", Name(algorithm));
   }
+  if (name == "one_pass") return Algorithm::kDirect;  // its name until 0.2
+  if (name == "one_line") return Algorithm::kInline;
   return absl::InvalidArgumentError(absl::StrCat("unknown algorithm '", Clipped(name), "'; known are ", known));
 }
 
@@ -163,7 +165,7 @@ std::string ToString(const Step& step) {
       text = absl::StrCat("reduce_many ", ToString(step.target), step.more_targets.empty() ? "" : ", ",
                           Join(step.more_targets, ", "), " = ", Join(step.terms, " op "));
       break;
-    case Step::Kind::kMeet:
+    case Step::Kind::kBarrier:
       text = "meet";
       break;
     case Step::Kind::kShare:
@@ -212,7 +214,7 @@ absl::Status CheckAlgorithm(Collective collective, Algorithm algorithm) {
 
 bool NeedsEqualBlocks(Collective collective, Algorithm algorithm) { return Has(collective, algorithm, kEqualBlocks); }
 
-bool FoldsInRankOrder(Collective collective, Algorithm algorithm) { return Has(collective, algorithm, kRankOrder); }
+bool ReducesInRankOrder(Collective collective, Algorithm algorithm) { return Has(collective, algorithm, kRankOrder); }
 
 bool RoundsOnce(Collective collective, Algorithm algorithm) { return Has(collective, algorithm, kOneRounding); }
 

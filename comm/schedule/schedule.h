@@ -67,16 +67,16 @@ namespace algorithms {
 inline constexpr unsigned kMessages = 0;
 // It makes use of who shares a host (Topology). Others cost what they would with a rank on each host where ranks are interleaved.
 inline constexpr unsigned kByHosts = 1 << 0;
-// By memory, see Step. In the callers' buffers: for calls whose buffers all ranks map.
+// In shared memory, see Step. In the callers' buffers: for calls whose buffers all ranks map.
 inline constexpr unsigned kDirect = 1 << 1;
-// By memory, in the meeting itself: its first step is kShare, so it is for kShareBytesMax bytes of each rank.
+// In shared memory, in the barrier itself: its first step is kShare, so it is for kShareBytesMax bytes of each rank.
 inline constexpr unsigned kInline = 1 << 2;
-// By memory, through a stage, see Step: for any buffers.
+// In shared memory, through a stage, see Step: for any buffers.
 inline constexpr unsigned kStage = 1 << 3;
 // Whoever wants it names it, in a call or in LOCKSTEP_ALGORITHM: the selector never takes it, and its price is not compared
 // with the simulator's.
 inline constexpr unsigned kOnlyByName = 1 << 4;
-// Of one collective's: NeedsEqualBlocks(), FoldsInRankOrder(), RoundsOnce().
+// Of one collective's: NeedsEqualBlocks(), ReducesInRankOrder(), RoundsOnce().
 inline constexpr unsigned kEqualBlocks = 1 << 5;
 inline constexpr unsigned kRankOrder = 1 << 6;
 inline constexpr unsigned kOneRounding = 1 << 7;
@@ -96,10 +96,10 @@ constexpr bool Has(Algorithm algorithm, unsigned properties) {
   }
   return false;
 }
-// Whether the scratch of its schedules is a stage before all ranks. All such algorithms are by memory.
+// Whether the scratch of its schedules is a stage before all ranks. All such algorithms are in shared memory.
 constexpr bool IsStaged(Algorithm algorithm) { return Has(algorithm, algorithms::kStage); }
-// Whether its schedules are by memory: only for ranks that all share one host.
-constexpr bool IsByMemory(Algorithm algorithm) {
+// Whether its schedules are in shared memory: only for ranks that all share one host.
+constexpr bool UsesSharedMemory(Algorithm algorithm) {
   return Has(algorithm, algorithms::kDirect | algorithms::kInline | algorithms::kStage);
 }
 
@@ -148,7 +148,7 @@ struct Operand {
   int32_t blocks = 1;
   // In scratch: it is as large as blocks [holds, holds + blocks) of the vector. Elsewhere 0.
   int32_t holds = 0;
-  // Whose window it is: that of the rank whose schedule this is, or of another. Another's only by memory: its scratch where
+  // Whose window it is: that of the rank whose schedule this is, or of another. Another's only in shared memory: its scratch where
   // the algorithm is staged, and its input and output where it is not. Which blocks exist there is as on that rank.
   int32_t rank = kOwn;
 
@@ -171,31 +171,31 @@ inline constexpr int kShareBytesMax = 24;
 // Chunks. The executor cuts blocks into chunks of an agreed size, so that a step that names exactly the operand which
 // an earlier step produced may start chunk by chunk. Nothing in a schedule depends on it.
 //
-// By memory. Ranks that share a host may work in each other's windows instead of sending messages: IsByMemory() names
+// In shared memory. Ranks that share a host may work in each other's windows instead of sending messages: UsesSharedMemory() names
 // the algorithms whose schedules do. Such a schedule has no messages; `after` is empty everywhere, and its steps are
-// carried out whole, one after the other, in list order (comm/engine/memory_executor.h). What orders ranks is meetings, which
-// all ranks hold in the same order: everything before a meeting, on any rank, happens before everything after it, on any
-// rank. Between two meetings no two ranks touch the same block of the same memory where one of them writes it, in place
-// and out of place. Where ranks touch each other's input or output, every rank's first step is kMeet, in which they learn
-// where it is, and none touches it after its last meeting.
+// carried out whole, one after the other, in list order (comm/engine/memory_executor.h). What orders ranks is barriers, which
+// all ranks hold in the same order: everything before a barrier, on any rank, happens before everything after it, on any
+// rank. Between two barriers no two ranks touch the same block of the same memory where one of them writes it, in place
+// and out of place. Where ranks touch each other's input or output, every rank's first step is kBarrier, in which they learn
+// where it is, and none touches it after its last barrier.
 //
-// Staged. Where ranks share a host, but not the caller's buffers, IsStaged() names the algorithms by memory whose scratch
+// Staged. Where ranks share a host, but not the caller's buffers, IsStaged() names the algorithms in shared memory whose scratch
 // is a stage before all of them: ranks may touch each other's scratch, and no other window of theirs. Such a schedule
 // moves vectors of any length through a stage of fixed size: the executor carries it out in rounds, one for each piece of
-// the blocks, several at a time (comm/schedule/stage.h). So its steps are for single blocks, its meetings are kMeet, and there are
+// the blocks, several at a time (comm/schedule/stage.h). So its steps are for single blocks, its barriers are kBarrier, and there are
 // one or two of them.
 struct Step {
   enum class Kind : uint8_t {
     kSend,           // source -> peer
     kReceive,        // peer -> target
     kReceiveReduce,  // target = source op arriving
-    kCopy,           // target = source; by memory, either may be in another rank's window
+    kCopy,           // target = source; in shared memory, either may be in another rank's window
     kReduce,         // target = target op source, locally
-    kReduceMany,     // target = ((terms[0] op terms[1]) op terms[2]) ...; by memory, in any ranks' windows
-    // By memory alone. A meeting tells every other rank that this one is here, and is complete when every other rank has
+    kReduceMany,     // target = ((terms[0] op terms[1]) op terms[2]) ...; in shared memory, in any ranks' windows
+    // In shared memory alone. A barrier tells every other rank that this one is here, and is complete when every other rank has
     // told so.
-    kMeet,
-    // A meeting in which each rank gives a few bytes to all. What rank r gives, its `source`, arrives in scratch block
+    kBarrier,
+    // A barrier in which each rank gives a few bytes to all. What rank r gives, its `source`, arrives in scratch block
     // target.block + r of every rank, its own too, and is then what that block holds; what the block of a rank that
     // gives nothing then holds is undefined. `source` is one block of the rank's own input or output, of at most
     // kShareBytesMax bytes, or none. `target` is `size` blocks of scratch, each a piece of its own; its `holds` is 0.
@@ -220,7 +220,7 @@ struct Step {
   // the type in which the dtype accumulates (float32 for 16- and 8-bit floats) and rounded once, at the end: what
   // ReduceManyFunction in base/types/reduction.h does. Chunk c of the target needs chunk c of every term and nothing else.
   std::vector<Operand> terms;
-  // kReduceMany by memory: further places, each of the target's size, where the same result is written in the same pass.
+  // kReduceMany in shared memory: further places, each of the target's size, where the same result is written in the same pass.
   // What is said of the target and the terms holds of each of them; no two places overlap.
   std::vector<Operand> more_targets;
   // Indices of earlier steps of this rank that must be complete before this one starts. No index twice.
@@ -259,10 +259,10 @@ bool NeedsEqualBlocks(Collective collective, Algorithm algorithm);
 // Whether every element of the result is the left fold ((r0 op r1) op r2) op ... of the ranks' elements in rank order,
 // whatever the size, the root and the place of the element. Results are then independent of chunks, buckets and
 // transports. False where nothing is reduced.
-bool FoldsInRankOrder(Collective collective, Algorithm algorithm);
+bool ReducesInRankOrder(Collective collective, Algorithm algorithm);
 
 // Whether every element of the result is folded in one step straight from the inputs, so that 16- and 8-bit floats are
-// rounded once. Algorithms that fold in rank order give equal bits where they also agree in this, or where
+// rounded once. Algorithms that reduce in rank order give equal bits where they also agree in this, or where
 // the dtype accumulates in itself.
 bool RoundsOnce(Collective collective, Algorithm algorithm);
 

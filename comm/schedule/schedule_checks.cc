@@ -21,7 +21,7 @@ class StepChecker {
   StepChecker(const Schedule& schedule, bool in_place)
       : schedule_(schedule),
         memory_(schedule, in_place),
-        is_by_memory_(IsByMemory(schedule.algorithm)),
+        uses_shared_memory_(UsesSharedMemory(schedule.algorithm)),
         is_staged_(IsStaged(schedule.algorithm)),
         blocks_may_differ_(memory_.HasUnequalBlocks()),
         pieces_(std::max(schedule.scratch_blocks, 0)) {}
@@ -36,7 +36,7 @@ class StepChecker {
   };
 
   absl::Status Error(size_t index, absl::string_view fault) const { return StepError(schedule_, index, fault); }
-  // What a step of its kind has, and what only schedules by memory have.
+  // What a step of its kind has, and what only schedules in shared memory have.
   absl::Status CheckKind(size_t index) const;
   absl::Status CheckOperand(size_t index, const Operand& operand);
   absl::Status CheckScratch(size_t index, const Operand& operand);
@@ -46,7 +46,7 @@ class StepChecker {
 
   const Schedule& schedule_;
   const ScheduleMemory memory_;
-  const bool is_by_memory_;
+  const bool uses_shared_memory_;
   const bool is_staged_;
   const bool blocks_may_differ_;
   std::vector<Piece> pieces_;
@@ -56,15 +56,16 @@ absl::Status StepChecker::CheckKind(size_t index) const {
   const Step& step = schedule_.steps[index];
   if (static_cast<int>(step.kind) >= Step::kKindCount) return Error(index, "is of no known kind");
   if (IsMessage(step.kind)) {
-    if (is_by_memory_) return Error(index, "is a message, in a schedule by memory");
+    if (uses_shared_memory_) return Error(index, "is a message, in a schedule in shared memory");
     const int peer = step.peer.value();
     if (peer < 0 || peer >= schedule_.size) return Error(index, "has a peer outside the world");
     if (step.peer == schedule_.rank) return Error(index, "has the rank itself as its peer");
   }
-  if (IsMeeting(step.kind) && !is_by_memory_) return Error(index, "is a meeting, in a schedule that is not by memory");
+  if (IsBarrier(step.kind) && !uses_shared_memory_)
+    return Error(index, "is a barrier, in a schedule that is not in shared memory");
   if (is_staged_ && step.kind == Step::Kind::kShare) return Error(index, "shares, in a staged schedule");
   for (int32_t earlier : step.after) {
-    if (is_by_memory_) return Error(index, "waits for another step, in a schedule by memory");
+    if (uses_shared_memory_) return Error(index, "waits for another step, in a schedule in shared memory");
     if (earlier < 0 || earlier >= static_cast<int64_t>(index)) {
       return Error(index, absl::StrCat("waits for #", earlier, ", which is no earlier step"));
     }
@@ -73,7 +74,7 @@ absl::Status StepChecker::CheckKind(size_t index) const {
   if (is_many ? step.terms.size() < 2 : !step.terms.empty()) {
     return Error(index, absl::StrCat("has ", step.terms.size(), " terms"));
   }
-  if (!step.more_targets.empty() && (!is_many || !is_by_memory_)) return Error(index, "has more than one target");
+  if (!step.more_targets.empty() && (!is_many || !uses_shared_memory_)) return Error(index, "has more than one target");
   return absl::OkStatus();
 }
 
@@ -83,7 +84,7 @@ absl::Status StepChecker::CheckOperand(size_t index, const Operand& operand) {
   std::string whose;
   if (operand.rank != Operand::kOwn) {
     const Step::Kind kind = schedule_.steps[index].kind;
-    if (!is_by_memory_ || (kind != Step::Kind::kCopy && kind != Step::Kind::kReduceMany)) {
+    if (!uses_shared_memory_ || (kind != Step::Kind::kCopy && kind != Step::Kind::kReduceMany)) {
       return Error(index, "touches another rank's memory, which no such step can");
     }
     if (operand.rank < 0 || operand.rank >= schedule_.size || operand.rank == schedule_.rank.value()) {

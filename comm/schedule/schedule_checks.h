@@ -11,12 +11,12 @@
 
 namespace lockstep {
 
-// Steps name existing memory, peers and earlier steps, and never write through the input window. Schedules by memory
-// have no messages and no order but the list's, and only they have meetings and touch other ranks' memory.
+// Steps name existing memory, peers and earlier steps, and never write through the input window. Schedules in shared memory
+// have no messages and no order but the list's, and only they have barriers and touch other ranks' memory.
 absl::Status CheckSteps(const Schedule& schedule, bool in_place);
 
 // Any two steps that touch the same block of memory, one of them writing, are ordered by `after`. Needs checked steps,
-// not by memory: those of one rank follow one another.
+// not in shared memory: those of one rank follow one another.
 absl::Status CheckRaces(const Schedule& schedule, bool in_place);
 
 // "rank 2, step #3 (send output[1] to rank 3, after #2)"

@@ -1,5 +1,5 @@
 // The memory that one rank's schedule may touch, block by block, as schedule.h defines it: which blocks of which window
-// exist on this rank, or by memory on another, and which of them are the same memory.
+// exist on this rank, or in shared memory on another, and which of them are the same memory.
 
 #ifndef COMM_SCHEDULE_SCHEDULE_MEMORY_H_
 #define COMM_SCHEDULE_SCHEDULE_MEMORY_H_
@@ -58,13 +58,13 @@ class ScheduleMemory {
 
 // Which operands a step of each kind has, beside its terms, further targets and what arrives.
 constexpr bool ReadsSource(Step::Kind kind) {
-  return kind != Step::Kind::kReceive && kind != Step::Kind::kReduceMany && kind != Step::Kind::kMeet;
+  return kind != Step::Kind::kReceive && kind != Step::Kind::kReduceMany && kind != Step::Kind::kBarrier;
 }
-constexpr bool WritesTarget(Step::Kind kind) { return kind != Step::Kind::kSend && kind != Step::Kind::kMeet; }
+constexpr bool WritesTarget(Step::Kind kind) { return kind != Step::Kind::kSend && kind != Step::Kind::kBarrier; }
 constexpr bool IsMessage(Step::Kind kind) {
   return kind == Step::Kind::kSend || kind == Step::Kind::kReceive || kind == Step::Kind::kReceiveReduce;
 }
-constexpr bool IsMeeting(Step::Kind kind) { return kind == Step::Kind::kMeet || kind == Step::Kind::kShare; }
+constexpr bool IsBarrier(Step::Kind kind) { return kind == Step::Kind::kBarrier || kind == Step::Kind::kShare; }
 
 // The operand by which a step's bytes are counted: all of a step's operands are of one size, but for what a kShare step
 // gives (this one) and gets.

@@ -73,6 +73,8 @@ TEST(Schedule, NamesEveryCollectiveAndAlgorithm) {
     const Algorithm algorithm = static_cast<Algorithm>(index);
     EXPECT_THAT(ParseAlgorithm(Name(algorithm)), IsOkAndHolds(algorithm));
   }
+  EXPECT_THAT(ParseAlgorithm("one_pass"), IsOkAndHolds(Algorithm::kDirect));
+  EXPECT_THAT(ParseAlgorithm("one_line"), IsOkAndHolds(Algorithm::kInline));
   EXPECT_THAT(ParseAlgorithm("tree"),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("unknown algorithm 'tree'; known are auto, ring, recursive_doubling")));
@@ -91,8 +93,8 @@ TEST(Schedule, ListsTheAlgorithmsOfEveryCollective) {
                                        "binomial",
                                        "bruck",
                                        "scatter_all_gather",
-                                       "one_pass",
-                                       "one_line",
+                                       "direct",
+                                       "inline",
                                        "staged",
                                        "staged_two_shot",
                                        "dissemination",
@@ -107,39 +109,39 @@ TEST(Schedule, ListsTheAlgorithmsOfEveryCollective) {
   };
   EXPECT_THAT(names(Collective::kAllReduce),
               ElementsAre("recursive_doubling", "ring", "halving_doubling", "one_shot", "two_shot", "chain",
-                          "two_level", "one_pass", "one_line", "staged", "staged_two_shot"));
+                          "two_level", "direct", "inline", "staged", "staged_two_shot"));
   EXPECT_THAT(names(Collective::kBroadcast),
-              ElementsAre("binomial", "chain", "scatter_all_gather", "two_level", "one_pass", "one_line"));
-  EXPECT_THAT(names(Collective::kReduce), ElementsAre("binomial", "ring", "one_shot", "chain", "one_pass", "one_line"));
+              ElementsAre("binomial", "chain", "scatter_all_gather", "two_level", "direct", "inline"));
+  EXPECT_THAT(names(Collective::kReduce), ElementsAre("binomial", "ring", "one_shot", "chain", "direct", "inline"));
   EXPECT_THAT(names(Collective::kAllGather),
-              ElementsAre("ring", "one_shot", "bruck", "two_level", "one_pass", "one_line", "staged"));
+              ElementsAre("ring", "one_shot", "bruck", "two_level", "direct", "inline", "staged"));
   EXPECT_THAT(names(Collective::kReduceScatter),
-              ElementsAre("ring", "halving_doubling", "one_shot", "two_level", "one_pass", "staged"));
-  EXPECT_THAT(names(Collective::kBarrier), ElementsAre("dissemination", "one_line"));
-  EXPECT_THAT(names(Collective::kGather), ElementsAre("linear", "binomial", "one_pass"));
-  EXPECT_THAT(names(Collective::kScatter), ElementsAre("linear", "binomial", "one_pass"));
-  EXPECT_THAT(names(Collective::kAllToAll), ElementsAre("pairwise", "bruck", "one_pass", "staged"));
+              ElementsAre("ring", "halving_doubling", "one_shot", "two_level", "direct", "staged"));
+  EXPECT_THAT(names(Collective::kBarrier), ElementsAre("dissemination", "inline"));
+  EXPECT_THAT(names(Collective::kGather), ElementsAre("linear", "binomial", "direct"));
+  EXPECT_THAT(names(Collective::kScatter), ElementsAre("linear", "binomial", "direct"));
+  EXPECT_THAT(names(Collective::kAllToAll), ElementsAre("pairwise", "bruck", "direct", "staged"));
 }
 
 TEST(Schedule, PrintsWhoseWindowAnOperandIsIn) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Schedule pass,
-                                BuildSchedule(Collective::kAllReduce, Algorithm::kOnePass, Rank(1), 3, Rank(0)));
+                                BuildSchedule(Collective::kAllReduce, Algorithm::kDirect, Rank(1), 3, Rank(0)));
   EXPECT_EQ(ToString(pass),
-            "all_reduce one_pass, rank 1 of 3, 3 blocks, 0 of scratch\n"
+            "all_reduce direct, rank 1 of 3, 3 blocks, 0 of scratch\n"
             "#0 meet\n"
             "#1 reduce_many output[1], rank 2's output[1], rank 0's output[1] = rank 0's input[1] op input[1] op rank "
             "2's input[1]\n"
             "#2 meet\n");
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Schedule line,
-                                BuildSchedule(Collective::kBroadcast, Algorithm::kOneLine, Rank(1), 3, Rank(2)));
+                                BuildSchedule(Collective::kBroadcast, Algorithm::kInline, Rank(1), 3, Rank(2)));
   EXPECT_EQ(ToString(line),
-            "broadcast one_line, rank 1 of 3, root 2, 1 blocks, 3 of scratch\n"
+            "broadcast inline, rank 1 of 3, root 2, 1 blocks, 3 of scratch\n"
             "#0 share nothing: scratch[0..2] = everyone's\n"
             "#1 copy output[0] = scratch[2]\n");
   EXPECT_FALSE((Operand{Window::kInput, 1, 1} == Operand{Window::kInput, 1, 1, 0, /*rank=*/2}));
 }
 
-// A window that is the rank's own block begins there: by memory its offset depends on whose it is.
+// A window that is the rank's own block begins there: in shared memory its offset depends on whose it is.
 TEST(Schedule, KnowsWhichWindowsAreOneBlock) {
   for (Collective collective : AllCollectives()) {
     const bool gathers = collective == Collective::kAllGather || collective == Collective::kGather;
@@ -150,16 +152,17 @@ TEST(Schedule, KnowsWhichWindowsAreOneBlock) {
   }
 }
 
-// Steps of schedules by memory follow one another: what the executor for messages knows does not hold of them.
-TEST(Schedule, IsByMemoryOrByMessages) {
+// Steps of schedules in shared memory follow one another: what the executor for messages knows does not hold of them.
+TEST(Schedule, IsInSharedMemoryOrByMessages) {
   for (Collective collective : AllCollectives()) {
     for (Algorithm algorithm : AlgorithmsFor(collective)) {
       for (const Schedule& schedule : BuildAll(collective, algorithm, 5)) {
         for (const Step& step : schedule.steps) {
           const bool is_message = step.kind == Step::Kind::kSend || step.kind == Step::Kind::kReceive ||
                                   step.kind == Step::Kind::kReceiveReduce;
-          const bool is_meeting = step.kind == Step::Kind::kMeet || step.kind == Step::Kind::kShare;
-          EXPECT_FALSE(IsByMemory(algorithm) ? is_message || !step.after.empty() : is_meeting) << ToString(schedule);
+          const bool is_barrier = step.kind == Step::Kind::kBarrier || step.kind == Step::Kind::kShare;
+          EXPECT_FALSE(UsesSharedMemory(algorithm) ? is_message || !step.after.empty() : is_barrier)
+              << ToString(schedule);
         }
       }
     }
@@ -173,7 +176,7 @@ TEST(Schedule, HasAnAlgorithmForUnequalBlocksOfEveryCollective) {
     EXPECT_FALSE(NeedsEqualBlocks(collective, AlgorithmsFor(collective)[0])) << Name(collective);
   }
   EXPECT_TRUE(NeedsEqualBlocks(Collective::kAllToAll, Algorithm::kBruck));
-  EXPECT_TRUE(NeedsEqualBlocks(Collective::kAllToAll, Algorithm::kOnePass)) << "where is its block in a peer's input?";
+  EXPECT_TRUE(NeedsEqualBlocks(Collective::kAllToAll, Algorithm::kDirect)) << "where is its block in a peer's input?";
   EXPECT_FALSE(NeedsEqualBlocks(Collective::kAllGather, Algorithm::kBruck));
   EXPECT_FALSE(NeedsEqualBlocks(Collective::kBarrier, Algorithm::kRing)) << "not carried out at all";
 }

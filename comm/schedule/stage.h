@@ -1,7 +1,7 @@
 // The stage of a communicator: memory before all its ranks, through which staged collectives (comm/schedule/schedule.h) move the
 // vectors that lie in memory of the ranks' own. Here is its geometry; comm/engine/memory_executor.h carries rounds out.
 //
-// REQUIRES  of a staged schedule: two or three phases, which its meetings are between, and no more blocks of scratch than ranks
+// REQUIRES  of a staged schedule: two or three phases, which its barriers are between, and no more blocks of scratch than ranks
 // RETURNS   sizes in bytes
 // THREADS   any: all of this is constant
 
@@ -15,9 +15,9 @@ namespace lockstep {
 
 // Each rank has a part of kStageSlots slots. A schedule is carried out in rounds: a round moves one piece of every
 // block, as large as lets the schedule's blocks of scratch stand side by side in one slot. What lies between a
-// schedule's meetings is a phase, of which there are two or three. Rounds overlap: from one meeting of the communicator
+// schedule's barriers is a phase, of which there are two or three. Rounds overlap: from one barrier of the communicator
 // to the next, in one tick, a rank carries out the first phase of a round, the second phase of the round before, and
-// the third phase of the one before that. All ranks hold one meeting at the end of each tick, but after a collective's
+// the third phase of the one before that. All ranks hold one barrier at the end of each tick, but after a collective's
 // last.
 //
 //   tick        0            1            2            3            4
@@ -28,9 +28,9 @@ namespace lockstep {
 // Why rounds do not disturb each other. They touch different pieces of the caller's buffers. On the stage, each takes
 // the slot after that of the round before, over all collectives of the communicator, whichever ranks and phases a slot
 // is used by. A round begins at least one tick after the round before, also where that one belongs to the collective
-// before: a collective's last phase is never its first, and there is no meeting between it and the next collective's
+// before: a collective's last phase is never its first, and there is no barrier between it and the next collective's
 // first tick, which makes the two one tick. So the round that takes a slot again begins at least three ticks, and so a
-// meeting, after the one that had it began, which was then done within three ticks.
+// barrier, after the one that had it began, which was then done within three ticks.
 inline constexpr int kStagePhasesMin = 2;
 inline constexpr int kStagePhasesMax = 3;
 // As many as phases at most.
@@ -40,7 +40,7 @@ inline constexpr int64_t kStageSlotBytes = int64_t{256} << 10;
 inline constexpr int64_t kStageLineBytes = 64;
 
 // The most that a round moves of each block of the vector: a good part of a core's own cache, so that what one rank
-// stages is taken before it has left the caches, and much longer than a meeting takes.
+// stages is taken before it has left the caches, and much longer than a barrier takes.
 inline constexpr int64_t kStagePieceBytesMax = int64_t{128} << 10;
 
 // As much of each block as lets a schedule's blocks of scratch stand in one slot: from one block to the next.

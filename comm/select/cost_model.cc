@@ -12,8 +12,8 @@
 #include "base/check.h"
 #include "comm/schedule/schedule_memory.h"
 #include "comm/schedule/stage.h"
+#include "comm/select/barrier_costs.h"
 #include "comm/select/link_sharing.h"
-#include "comm/select/meeting_costs.h"
 
 namespace lockstep {
 namespace {
@@ -54,14 +54,14 @@ double WorkByteNs(const Step& step, const Network& network) {
              static_cast<double>(step.more_targets.size()) * network.copied_byte_ns / 2;
     case Step::Kind::kSend:
     case Step::Kind::kReceive:
-    case Step::Kind::kMeet:
+    case Step::Kind::kBarrier:
     case Step::Kind::kShare:
       break;
   }
   return 0;
 }
 
-// By memory all ranks of a host do alike but the root, and wait for each other in barriers: three stand for all.
+// In shared memory all ranks of a host do alike but the root, and wait for each other in barriers: three stand for all.
 double SharedMemoryNs(Collective collective, Algorithm algorithm, int size, double bytes, const Network& network) {
   std::vector<int> ranks = {0, 1, size - 1};
   if (size == 2) ranks.pop_back();
@@ -78,7 +78,7 @@ double SharedMemoryNs(Collective collective, Algorithm algorithm, int size, doub
       byte_ns = 0;
     };
     for (const Step& step : schedule.steps) {
-      if (!IsMeeting(step.kind)) {
+      if (!IsBarrier(step.kind)) {
         byte_ns += SizingOperand(step).blocks * WorkByteNs(step, network);
         continue;
       }
@@ -95,7 +95,7 @@ double SharedMemoryNs(Collective collective, Algorithm algorithm, int size, doub
     const auto piece_bytes = static_cast<double>(StagePieceBytes(schedules[0].scratch_blocks));
     barriers += std::max(1.0, std::ceil(block_bytes / piece_bytes)) - 1;
   }
-  return ns + barriers * MeetingNs(size);
+  return ns + barriers * BarrierNs(size);
 }
 
 }  // namespace
@@ -363,7 +363,7 @@ double CostModel::Ns(Collective collective, Algorithm algorithm, int64_t bytes) 
   const auto vector_bytes = static_cast<double>(bytes);
   if (algorithm == Algorithm::kAuto || !CheckAlgorithm(collective, algorithm).ok()) return kImpossible;
   if (size_ == 1) return collective == Collective::kBarrier ? 0 : vector_bytes * network_.copied_byte_ns;
-  if (IsByMemory(algorithm)) {
+  if (UsesSharedMemory(algorithm)) {
     if (size_ > network_.ranks_per_host) return kImpossible;
     return SharedMemoryNs(collective, algorithm, size_, vector_bytes, network_);
   }

@@ -42,7 +42,7 @@ std::string ToString(const AlgorithmOverrides& overrides);
 // `bytes` as for CostModel::Ns().
 Algorithm Cheapest(absl::Span<const Algorithm> candidates, Collective collective, int64_t bytes, CostModel* costs);
 
-// The override if there is one, else the cheapest of ChoicesFor(): on one host also of those by memory.
+// The override if there is one, else the cheapest of ChoicesFor(): on one host also of those in shared memory.
 Algorithm Select(Collective collective, int size, int64_t bytes, const AlgorithmOverrides& overrides = {},
                  const Network& network = kTcpNetwork);
 

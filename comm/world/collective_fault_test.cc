@@ -174,8 +174,8 @@ LOCKSTEP_RANK_FUNCTION(FaultyRank) {
       if (made.ok()) place = *std::move(made);
     } else if (words[0] == "once") {
       result = place.Operation(words[1]).Run();
-      if (place.symmetric != nullptr && !absl::StrContains(place.communicator()->FlightRecords(), "one_pass")) {
-        result.Update(absl::InternalError("not carried out by memory"));
+      if (place.symmetric != nullptr && !absl::StrContains(place.communicator()->FlightRecords(), "direct")) {
+        result.Update(absl::InternalError("not carried out in shared memory"));
       }
     } else if (words[0] == "until") {
       FaultOperation operation = place.Operation(words[1]);
@@ -344,7 +344,7 @@ std::vector<std::string> Transports() {
 }
 
 // Symmetric memory is not what a transport makes.
-std::vector<std::string> ByMemory() {
+std::vector<std::string> InSharedMemory() {
   if (GetEnv(kChosen).has_value()) return {};
   return {kSymmetric};
 }
@@ -353,11 +353,11 @@ INSTANTIATE_TEST_SUITE_P(All, CollectiveFaultTest,
                          ::testing::Combine(::testing::ValuesIn(Operations()), ::testing::ValuesIn(Transports()),
                                             ::testing::Values(kKill, kStop, kClose)),
                          CaseName);
-INSTANTIATE_TEST_SUITE_P(ByMemory, CollectiveFaultTest,
-                         ::testing::Combine(::testing::Values("all_reduce", "reduce_scatter", "all_gather",
-                                                              "broadcast"),
-                                            ::testing::ValuesIn(ByMemory()), ::testing::Values(kKill, kStop, kClose)),
-                         CaseName);
+INSTANTIATE_TEST_SUITE_P(
+    InSharedMemory, CollectiveFaultTest,
+    ::testing::Combine(::testing::Values("all_reduce", "reduce_scatter", "all_gather", "broadcast"),
+                       ::testing::ValuesIn(InSharedMemory()), ::testing::Values(kKill, kStop, kClose)),
+    CaseName);
 
 }  // namespace
 }  // namespace lockstep

@@ -426,7 +426,7 @@ absl::Status World::Parts::ConnectThrough(const WorldSpec& spec, const Settings&
       communicator_->ShareMemory(ChannelRegistry::MemoryOf(Rank(0), ChannelRegistry::kWorldMemory), deadline));
   for (int i = 0; i < kCollectiveCount && spec.rank == Rank(0) && !communicator_->SharesMemory(); ++i) {
     const Algorithm named = settings.algorithms.by_collective[i];
-    if (!IsByMemory(named)) continue;
+    if (!UsesSharedMemory(named)) continue;
     LOCKSTEP_LOG(kWarning) << Name(named) << " was asked for, and these ranks do not all share memory: "
                            << Name(static_cast<Collective>(i)) << " goes by another algorithm";
   }

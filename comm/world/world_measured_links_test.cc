@@ -115,12 +115,12 @@ TEST(MeasuredLinks, AreEqualOnAllRanksWhichChooseByThem) {
                               network.reduced_byte_ns, network.copied_byte_ns}) {
       EXPECT_GT(cost, 0) << lines[0];
     }
-    // A few bytes go by memory where ranks share it.
+    // A few bytes go in shared memory where ranks share it.
     AllReduce(worlds, 2);
-    const bool share_memory = LatestAlgorithm(*(*worlds[0])->communicator()) == Name(Algorithm::kOneLine);
+    const bool share_memory = LatestAlgorithm(*(*worlds[0])->communicator()) == Name(Algorithm::kInline);
     Algorithms candidates;
     for (const Algorithm algorithm : AlgorithmsFor(Collective::kAllReduce)) {
-      if (!IsByMemory(algorithm) || (share_memory && IsStaged(algorithm))) candidates.push_back(algorithm);
+      if (!UsesSharedMemory(algorithm) || (share_memory && IsStaged(algorithm))) candidates.push_back(algorithm);
     }
     CostModel costs(size, network);
     for (int64_t count = 64; count <= 1 << 20; count *= 4) {

@@ -107,7 +107,7 @@ TEST(WorldOverOfi, ADomainIsPinnedOrToldToBeMissing) {
 absl::Status RunEveryAlgorithm(Communicator* self, size_t count) {
   for (const Collective collective : kAllCollectives) {
     for (const Algorithm algorithm : AlgorithmsFor(collective)) {
-      if (IsByMemory(algorithm)) continue;
+      if (UsesSharedMemory(algorithm)) continue;
       CollectiveCase c;
       c.collective = collective;
       c.algorithm = algorithm;

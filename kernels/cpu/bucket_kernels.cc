@@ -69,7 +69,7 @@ absl::Status GatherNow(const std::vector<KeptPiece>& pieces, const std::vector<B
 absl::StatusOr<double> Count(const BucketGate& gate, size_t entry) {
   double count = 0;
   LOCKSTEP_RETURN_IF_ERROR(
-      CastScaled(DType::kF64, &count, RealOf(gate.dtype), At(gate.tail, entry, gate.dtype), 1, 1.0));
+      CastScaled(DType::kF64, &count, RealOf(gate.dtype), At(gate.trailer, entry, gate.dtype), 1, 1.0));
   return std::isnan(count) ? -1 : count;
 }
 

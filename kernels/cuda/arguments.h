@@ -27,9 +27,9 @@ constexpr uint32_t UnitElements(uint32_t element_bytes) { return kThreads * kUnr
 inline constexpr size_t kSmallArgumentBytes = 4096;
 inline constexpr size_t kLargeArgumentBytes = 32764;
 
-// bucket_kernels.h's BucketGate. A null tail is always open.
+// bucket_kernels.h's BucketGate. A null trailer is always open.
 struct Gate {
-  const void* tail;
+  const void* trailer;
   DType dtype;  // a float, or complex: then real parts
   bool divide_by_live;
   uint32_t closed_by;
@@ -57,7 +57,7 @@ struct Piece {
   uint64_t offset;
   uint64_t count;
   uint32_t first_block;
-  uint32_t entry;  // of the gate's tail
+  uint32_t entry;  // of the gate's trailer
 };
 
 // flat[entry_base + index] = value.

@@ -1,4 +1,4 @@
-// BucketKernels on GPUs: a launch for a bucket's gradients and its tail, and one that asks the tail on the device.
+// BucketKernels on GPUs: a launch for a bucket's gradients and its trailer, and one that asks the trailer on the device.
 
 #ifndef KERNELS_CUDA_BUCKET_KERNELS_H_
 #define KERNELS_CUDA_BUCKET_KERNELS_H_

@@ -1,7 +1,7 @@
 // What a kernel body may know of the machine that runs it: nothing but these few wrappers.
 //
 // A body is a function of (arguments, block, thread) that nvcc compiles for devices and any C++ compiler for the host,
-// where tests run it thread by thread, block by block: indices, tails and arithmetic are then proven without a device.
+// where tests run it thread by thread, block by block: indices, trailers and arithmetic are then proven without a device.
 // So bodies share no memory between threads, and what differs between the two is here and, for speed, in a few
 // conversions of elements_inl.h.
 //

@@ -61,7 +61,7 @@ absl::Status CheckPiece(const Call& call, const BucketPiece& piece, const Execut
         absl::StrCat(view.ToString(), " is not memory of ", Name(executor.device()), ", where the stream is"));
   }
   if (call.gate != nullptr && piece.entry > kEntryMax) {
-    return absl::InvalidArgumentError(absl::StrCat("no tail has an entry ", piece.entry));
+    return absl::InvalidArgumentError(absl::StrCat("no trailer has an entry ", piece.entry));
   }
   return absl::OkStatus();
 }
@@ -84,12 +84,12 @@ absl::Status CheckPieces(const Call& call, const Executor& executor, TotalsByDTy
 }
 
 absl::Status CheckGate(const BucketGate& gate) {
-  if (gate.tail == nullptr || !(IsFloat(gate.dtype) || IsComplex(gate.dtype)) || gate.closed_by > kEntryMax ||
+  if (gate.trailer == nullptr || !(IsFloat(gate.dtype) || IsComplex(gate.dtype)) || gate.closed_by > kEntryMax ||
       gate.joined > kEntryMax || gate.ranks < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("no gate: a tail of ", Name(gate.dtype), " with entries ",
+    return absl::InvalidArgumentError(absl::StrCat("no gate: a trailer of ", Name(gate.dtype), " with entries ",
                                                    gate.closed_by, " and ", gate.joined, " of ", gate.ranks, " ranks"));
   }
-  return CheckAligned("a tail", gate.tail, SizeOf(RealFormOf(gate.dtype).dtype));
+  return CheckAligned("a trailer", gate.trailer, SizeOf(RealFormOf(gate.dtype).dtype));
 }
 
 TransferSetup SetupOf(const Call& call, DType dtype) {
@@ -102,7 +102,7 @@ TransferSetup SetupOf(const Call& call, DType dtype) {
   setup.header.to_flat = call.to_flat;
   if (call.gate != nullptr) {
     const BucketGate& gate = *call.gate;
-    setup.header.gate = {gate.tail,
+    setup.header.gate = {gate.trailer,
                          gate.dtype,
                          gate.divide_by_live,
                          static_cast<uint32_t>(gate.closed_by),

@@ -182,9 +182,9 @@ TEST_P(FlattenConformance, ZerosAndValuesGoAlong) {
       rig_->Reset();
       const DType from = IsComplex(to) ? to : DType::kF32;
       constexpr size_t kCount = 5000;
-      constexpr size_t kTail = 2 * kCount + 3;
+      constexpr size_t kTrailer = 2 * kCount + 3;
       const Bytes source = TestElements(from, kCount, random_);
-      Bytes expected = TestElements(to, kTail + values + 10, random_);
+      Bytes expected = TestElements(to, kTrailer + values + 10, random_);
       const DeviceBytes on_device(*rig_, source, 0);
       const DeviceBytes flat(*rig_, expected, 0);
       const TensorView view = DeviceView(on_device.data(), from, {kCount});
@@ -195,7 +195,7 @@ TEST_P(FlattenConformance, ZerosAndValuesGoAlong) {
       pieces[1].offset = kCount;
       pieces[2].offset = 2 * kCount + 1;  // no zeros at all
       std::vector<BucketEntry> entries;
-      for (size_t i = 0; i < values; ++i) entries.push_back({kTail + values - i, static_cast<float>(i % 5)});
+      for (size_t i = 0; i < values; ++i) entries.push_back({kTrailer + values - i, static_cast<float>(i % 5)});
       ASSERT_THAT(internal::FlattenViews(pieces, entries, flat.data(), to, 1, executor()), IsOk());
 
       const size_t size = SizeOf(to);

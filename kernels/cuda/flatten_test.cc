@@ -158,9 +158,9 @@ TEST_F(FlattenRefuses, GatesThatAreNone) {
     return internal::UnflattenViews({&piece, 1}, flat_.data(), DType::kI32, 1, &gate, executor_);
   };
   EXPECT_THAT(unflatten(), StatusIs(StatusCode::kInvalidArgument, HasSubstr("no gate")));
-  gate.tail = flat_.data();
+  gate.trailer = flat_.data();
   gate.dtype = DType::kI32;
-  EXPECT_THAT(unflatten(), StatusIs(StatusCode::kInvalidArgument, HasSubstr("a tail of i32")));
+  EXPECT_THAT(unflatten(), StatusIs(StatusCode::kInvalidArgument, HasSubstr("a trailer of i32")));
   gate.dtype = DType::kF32;
   gate.divide_by_live = true;
   EXPECT_THAT(unflatten(), StatusIs(StatusCode::kInvalidArgument, HasSubstr("cannot scale i32")));
@@ -173,7 +173,7 @@ TEST(CudaBucketKernels, RefuseStreamsOfTheHost) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Stream> stream, HostDevice()->CreateStream("test"));
   float flat = 0;
   BucketGate gate;
-  gate.tail = &flat;
+  gate.trailer = &flat;
   EXPECT_THAT(CudaBucketKernels()->Gather({}, {}, &flat, DType::kF32, 1, *stream),
               StatusIs(StatusCode::kInvalidArgument, HasSubstr("cannot run in a stream of host")));
   EXPECT_THAT(CudaBucketKernels()->Spread({}, &flat, DType::kF32, 1, gate, *stream),

@@ -26,8 +26,8 @@ namespace cuda {
 
 class GateConformance : public KernelConformance {};
 
-// What the tail says decides: for every dtype that a bucket's wire may have.
-TEST_P(GateConformance, GateDecidesByTheTail) {
+// What the trailer says decides: for every dtype that a bucket's wire may have.
+TEST_P(GateConformance, GateDecidesByTheTrailer) {
   struct Case {
     float failed;
     float joined;
@@ -50,12 +50,12 @@ TEST_P(GateConformance, GateDecidesByTheTail) {
       rig_->Reset();
       const Case& test = cases[c];
       constexpr size_t kCount = 1500;
-      constexpr size_t kTailEntries = 6;
+      constexpr size_t kTrailerEntries = 6;
       const size_t size = SizeOf(wire);
-      Bytes source = TestElements(wire, 3 * kCount + kTailEntries, random_);
-      const float tail[kTailEntries] = {test.failed, test.joined, 1, test.used[0], test.used[1], test.used[2]};
-      for (size_t i = 0; i < kTailEntries; ++i) {
-        ReferenceCast(real, source.data() + (3 * kCount + i) * size, DType::kF32, &tail[i], 1, 1);
+      Bytes source = TestElements(wire, 3 * kCount + kTrailerEntries, random_);
+      const float trailer[kTrailerEntries] = {test.failed, test.joined, 1, test.used[0], test.used[1], test.used[2]};
+      for (size_t i = 0; i < kTrailerEntries; ++i) {
+        ReferenceCast(real, source.data() + (3 * kCount + i) * size, DType::kF32, &trailer[i], 1, 1);
       }
       Bytes expected = TestElements(to, 3 * kCount, random_);
       const DeviceBytes flat(*rig_, source, 0);
@@ -73,7 +73,7 @@ TEST_P(GateConformance, GateDecidesByTheTail) {
         pieces[i].entry = 3 + i;
       }
       BucketGate gate;
-      gate.tail = flat.data() + 3 * kCount * size;
+      gate.trailer = flat.data() + 3 * kCount * size;
       gate.dtype = wire;
       gate.closed_by = 0;
       gate.joined = 1;
@@ -96,12 +96,12 @@ TEST_P(GateConformance, GateDecidesByTheTail) {
   }
 }
 
-TEST_P(GateConformance, CountsInATailAreBounded) {
+TEST_P(GateConformance, CountsInATrailerAreBounded) {
   rig_->Reset();
-  const float tail[] = {0, 24, 1};
+  const float trailer[] = {0, 24, 1};
   const float one = 1;
-  Bytes source(sizeof(tail));
-  std::memcpy(source.data(), tail, sizeof(tail));
+  Bytes source(sizeof(trailer));
+  std::memcpy(source.data(), trailer, sizeof(trailer));
   const DeviceBytes on_device(*rig_, source, 0);
   const DeviceBytes flat(*rig_,
                          Bytes(reinterpret_cast<const uint8_t*>(&one), reinterpret_cast<const uint8_t*>(&one + 1)), 0);
@@ -111,7 +111,7 @@ TEST_P(GateConformance, CountsInATailAreBounded) {
   piece.view = &view;
   piece.entry = 2;
   BucketGate gate;
-  gate.tail = on_device.data();
+  gate.trailer = on_device.data();
   gate.joined = 1;
   gate.ranks = 32;
   gate.count_max = 16;

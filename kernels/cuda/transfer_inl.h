@@ -103,21 +103,21 @@ LOCKSTEP_BODY void ConvertRange(ToBits* target, const FromBits* source, uint32_t
   SweepVectors<1, 1>(target + behind, source + behind, count - behind, thread, convert);
 }
 
-// The real part of an entry of a gate's tail.
+// The real part of an entry of a gate's trailer.
 template <typename Format>
-LOCKSTEP_BODY double DecodeAt(const void* tail, uint64_t index) {
-  return static_cast<double>(Format::Decode(static_cast<const typename Format::Bits*>(tail)[index]));
+LOCKSTEP_BODY double DecodeAt(const void* trailer, uint64_t index) {
+  return static_cast<double>(Format::Decode(static_cast<const typename Format::Bits*>(trailer)[index]));
 }
 
-LOCKSTEP_BODY double TailValue(const Gate& gate, uint32_t entry) {
+LOCKSTEP_BODY double TrailerValue(const Gate& gate, uint32_t entry) {
   switch (gate.dtype) {
 #define LOCKSTEP_DTYPE_NARROW(number, id, ...) \
   case DType::k##id:                           \
-    return DecodeAt<id>(gate.tail, entry);
+    return DecodeAt<id>(gate.trailer, entry);
 #define LOCKSTEP_DTYPE_FLOAT(...) LOCKSTEP_DTYPE_NARROW(__VA_ARGS__)
 #define LOCKSTEP_DTYPE_COMPLEX(number, id, name, Part, part) \
   case DType::k##id:                                         \
-    return DecodeAt<part>(gate.tail, uint64_t{2} * entry);
+    return DecodeAt<part>(gate.trailer, uint64_t{2} * entry);
 #define LOCKSTEP_DTYPE(number, id, name, Kind) \
   case DType::k##id:                           \
     break;
@@ -133,12 +133,12 @@ struct Passage {
 };
 
 LOCKSTEP_BODY Passage Pass(const Gate& gate, uint32_t entry, double factor) {
-  if (gate.tail == nullptr) return {true, factor};
-  const double closed = TailValue(gate, gate.closed_by);
-  const double own = TailValue(gate, entry);
+  if (gate.trailer == nullptr) return {true, factor};
+  const double closed = TrailerValue(gate, gate.closed_by);
+  const double own = TrailerValue(gate, entry);
   const bool open = closed == 0 && own != 0;
   if (!gate.divide_by_live) return {open, factor};
-  const double joined = TailValue(gate, gate.joined);
+  const double joined = TrailerValue(gate, gate.joined);
   if (joined == 0) return {open, factor};
   // As the host counts: a whole number of ranks, at least one, also of what is no number.
   const double counted = joined > 1 ? joined : 1;

@@ -1,8 +1,8 @@
-// BufferSync: brings a model's buffers from one rank to the others once per synchronised step, on a channel of its own.
+// BufferSync: broadcasts a model's buffers once per synchronised step, on a channel of its own.
 //
-// With uneven inputs, ranks that have joined take part in it no longer: in the step in which a rank joins, of which the others hear when
-// it is over, it still does; then the ranks with inputs form a part of their own. The root is the highest rank that has inputs, as
-// in DDP: a small all-reduce before each broadcast tells which that is.
+// With uneven inputs, ranks that have joined leave it. A rank still takes part in the step in which it joins, since the others learn that
+// at the end of the step; then the ranks with inputs form a subgroup. The root is the highest rank that has inputs, as in DDP: a small
+// all-reduce before each broadcast finds it.
 
 #ifndef REDUCER_BUFFERS_BUFFER_SYNC_H_
 #define REDUCER_BUFFERS_BUFFER_SYNC_H_
@@ -53,11 +53,11 @@ class BufferSync {
   absl::StatusOr<FreshBuffers> Run(absl::Span<const TensorView> buffers, bool joined,
                                    std::chrono::milliseconds timeout = std::chrono::milliseconds(0));
 
-  // From the end of a synchronised step, and at first, to the next Run.
+  // At first, and from the end of a synchronised step to the next Run of a rank with inputs.
   bool due() const { return due_; }
   void StepEnded() { due_ = true; }
-  // After a step, in which `ranks_joined` were without inputs: every rank calls it, `joined` if it is one of them. Those take part no
-  // longer, where there are more of them than before, and not all.
+  // A step is over in which `ranks_joined` ranks were without inputs, this one among them if `joined`. Collective: if there are more of
+  // them than before, and not all ranks, they take part no longer.
   absl::Status Regroup(int ranks_joined, bool joined);
   // All take part again.
   void Restart();

@@ -35,7 +35,7 @@ struct AverageFactors {
 // `in_place`: gradients are where they are reduced, and not copied in: what they are to be multiplied by, the collective does.
 AverageFactors FactorsOf(Average average, double predivide_factor, int ranks, bool in_place);
 
-// INVALID_ARGUMENT for a predivide factor that is not between 2^-10 and 2^15: beyond, counts in 16-bit tails would vanish.
+// INVALID_ARGUMENT for a predivide factor that is not between 2^-10 and 2^15: beyond, counts in 16-bit status trailers would vanish.
 absl::Status CheckPredivideFactor(double factor);
 
 }  // namespace lockstep

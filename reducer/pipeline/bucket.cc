@@ -51,12 +51,12 @@ Bucket::Result Bucket::result() const {
   return {static_cast<const char*>(hooked.result->data()), hooked.result->dtype()};
 }
 
-void Bucket::ReadTail(const BucketTail& tail) {
-  failed = tail.Count(BucketTail::kFailed);
-  joined = tail.Count(BucketTail::kJoined);
-  unplanned = tail.Count(BucketTail::kUnplanned);
+void Bucket::ReadTrailer(const StatusTrailer& trailer) {
+  failed = trailer.Count(StatusTrailer::kFailed);
+  joined = trailer.Count(StatusTrailer::kJoined);
+  unplanned = trailer.Count(StatusTrailer::kUnplanned);
   if (failed > 0) return;
-  for (size_t s = 0; s < slots.size(); ++s) slots[s].used_anywhere = tail.Count(BucketTail::Used(s)) > 0;
+  for (size_t s = 0; s < slots.size(); ++s) slots[s].used_anywhere = trailer.Count(StatusTrailer::Used(s)) > 0;
 }
 
 void Bucket::TakeSparse(const Parameter& parameter) {

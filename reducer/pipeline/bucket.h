@@ -1,8 +1,7 @@
 // A bucket in memory: the gradients of one backward on their way in, and their averages on their way out.
 //
-// Of a bucket's fields each belongs to whoever has it at the time: those that mark gradients (each slot has one thread, under the
-// reducer's lock where more than one could), then the thread that launches it, then the streams one after the other, then whoever has
-// waited for them.
+// THREADS  A bucket belongs to one party after the other: the threads that mark its gradients (they change it under the reducer's lock, and
+//          copy each slot alone), then the thread that launches it, then the streams in turn, then whoever has waited for them.
 
 #ifndef REDUCER_PIPELINE_BUCKET_H_
 #define REDUCER_PIPELINE_BUCKET_H_
@@ -22,8 +21,8 @@
 #include "base/types/dtype.h"
 #include "reducer/pipeline/comm_hook.h"
 #include "reducer/plan/bucket_plan.h"
-#include "reducer/plan/bucket_tail.h"
 #include "reducer/plan/parameter.h"
+#include "reducer/plan/status_trailer.h"
 #include "reducer/sparse/sparse_gradient.h"
 
 namespace lockstep {
@@ -37,7 +36,7 @@ class Bucket {
     absl::Span<const int64_t> rows;
     TensorView target;           // where the average goes; no data: to the view or, where there are none, to `spare`
     bool used_anywhere = false;  // by any rank, once the bucket is reduced: there is an average
-    // Not used here, and what lives in the bucket is to stay if no rank uses it: it waits in `spare`, since zeros are reduced where it is.
+    // Not used here, and what lives in the bucket stays if no rank uses it. Meanwhile it is copied to `spare`: zeros are reduced there.
     bool keeps = false;
     DeviceMemory spare;  // of our own for one gradient, taken when it is needed
   };
@@ -57,8 +56,10 @@ class Bucket {
   }
   // Whether gradients live where they are reduced.
   bool in_place() const { return views_ == flat_; }
-  size_t tail_bytes() const { return BucketTail::Elements(slots.size()) * SizeOf(plan_->wire); }
-  BucketTail Tail(float one) const { return BucketTail(flat_ + plan_->tail * SizeOf(plan_->wire), plan_->wire, one); }
+  size_t trailer_bytes() const { return StatusTrailer::Elements(slots.size()) * SizeOf(plan_->wire); }
+  StatusTrailer Trailer(float one) const {
+    return StatusTrailer(flat_ + plan_->trailer * SizeOf(plan_->wire), plan_->wire, one);
+  }
 
   // A backward begins.
   void Reset();
@@ -72,7 +73,7 @@ class Bucket {
   // On the host: the slot's gradient, times the factor, or zeros where there is none, into the flat memory. Nothing of a sparse one, whose
   // rows travel from where they are. RESOURCE_EXHAUSTED where there is no memory for what the slot keeps.
   absl::Status CopyIn(size_t slot, double factor, const Parameter& parameter);
-  // On the host, once the tail is read: what slots have kept, where no rank has a gradient, or none may be written.
+  // On the host, once the status trailer is read: restores what slots keep, if no rank has a gradient, or no average may be written.
   void PutBack();
   // The average in `result` (of `dtype`, at the flat memory's offsets) times the factor to where it goes. RESOURCE_EXHAUSTED where
   // that is to be memory of our own, and there is none.
@@ -87,8 +88,8 @@ class Bucket {
     DType dtype;
   };
   Result result() const;
-  // Takes what the tail tells, after the reduction.
-  void ReadTail(const BucketTail& tail);
+  // Takes what the status trailer says after the reduction.
+  void ReadTrailer(const StatusTrailer& trailer);
 
   std::vector<Slot> slots;
   std::vector<size_t> staged;    // slots that are still to be copied in, by the copy-in stream
@@ -98,7 +99,7 @@ class Bucket {
   CoalescedGradient sparse_average;
   HookBucket hooked;
 
-  // What the tail told.
+  // From the status trailer.
   bool reduced = false;          // anything
   int failed = 0;                // ranks whose failure makes this no average
   int joined = 0;                // ranks without inputs
@@ -110,10 +111,10 @@ class Bucket {
   std::unique_ptr<Event> copied_in;
   std::unique_ptr<Event> all_reduced;
   std::unique_ptr<Event> copied_out;
-  // On a device: a copy of the tail on the host, once `told` is reached (with a hook, before that: whether it failed). `followed` is of
-  // the host: what the tail told is known.
+  // On a device: a copy of the status trailer on the host, complete once `told` is reached (with a hook, before that: whether it failed).
+  // `followed` is an event of the host: the copy was read.
   std::unique_ptr<Event> told;
-  DeviceMemory told_tail;
+  DeviceMemory told_trailer;
   std::unique_ptr<Event> followed;
 
  private:

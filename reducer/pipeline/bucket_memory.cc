@@ -22,7 +22,7 @@ size_t RoundedUp(size_t bytes) {
 
 // Of gradients that live beside their bucket.
 size_t ViewBytes(const BucketPlan::Bucket& bucket) {
-  return bucket.dtype == bucket.wire ? 0 : RoundedUp(bucket.tail * SizeOf(bucket.dtype));
+  return bucket.dtype == bucket.wire ? 0 : RoundedUp(bucket.trailer * SizeOf(bucket.dtype));
 }
 
 size_t Sum(const std::vector<size_t>& sizes) { return std::accumulate(sizes.begin(), sizes.end(), size_t{0}); }

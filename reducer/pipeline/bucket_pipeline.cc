@@ -103,7 +103,7 @@ absl::Status BucketPipeline::Stage(Bucket& bucket) {
 
 absl::Status BucketPipeline::EnqueueAllReduce(Bucket& bucket) {
   const bool trailer_alone = ReducesTrailerAlone(bucket);
-  const size_t begin = trailer_alone ? bucket.plan().tail : 0;
+  const size_t begin = trailer_alone ? bucket.plan().trailer : 0;
   const AverageFactors& factors = trailer_alone ? sum_ : settings_.factors;
   CollectiveRequest request;
   request.collective = Collective::kAllReduce;
@@ -124,7 +124,7 @@ void BucketPipeline::Reduced(Bucket& bucket, const absl::Status& status) {
   bucket.reduced = status.ok();
   step_.outcome->FailCommunication(InBucket(bucket, status));
   const BucketPlan::Bucket& plan = bucket.plan();
-  const size_t elements = plan.elements - (ReducesTrailerAlone(bucket) ? plan.tail : 0);
+  const size_t elements = plan.elements - (ReducesTrailerAlone(bucket) ? plan.trailer : 0);
   RecordOf(bucket).bytes += static_cast<int64_t>(elements * SizeOf(plan.wire));
 }
 
@@ -144,11 +144,11 @@ absl::Status BucketPipeline::EnqueueHook(Bucket& bucket) {
   hooked.step = step_.number;
   hooked.dtype = bucket.plan().wire;
   hooked.data = bucket.flat();
-  hooked.elements = bucket.plan().tail;
+  hooked.elements = bucket.plan().trailer;
   hooked.communicator = hook_communicator_.get();
   hooked.fail = [this, &bucket](const absl::Status& status) { FailHook(bucket, status); };
   if (bucket.plan().sparse) hooked.sparse = &bucket.sparse;
-  if (settings_.opens_steps && bucket.index() == 0) LOCKSTEP_RETURN_IF_ERROR(EnqueueOpening());
+  if (settings_.barrier_first && bucket.index() == 0) LOCKSTEP_RETURN_IF_ERROR(EnqueueBarrier());
   LOCKSTEP_RETURN_IF_ERROR(EnqueueBegan(bucket));
   // A hook that failed on this rank would meet the others' next one in the middle: it is not issued again in this step.
   if (!hook_issue_failed_) {
@@ -161,7 +161,7 @@ absl::Status BucketPipeline::EnqueueHook(Bucket& bucket) {
   return absl::OkStatus();
 }
 
-absl::Status BucketPipeline::EnqueueOpening() {
+absl::Status BucketPipeline::EnqueueBarrier() {
   CollectiveRequest request;
   request.collective = Collective::kBarrier;
   request.device = device_->id();

@@ -1,15 +1,15 @@
 // BucketPipeline: issues what happens to a bucket once it is full, on streams of its own.
 //
 //   copy in      waits for the gradients' streams, copies those that were not copied when they were marked
-//   collective   writes the tail and all-reduces data and tail together; or issues the hook, then writes and all-reduces the tail
-//   copy out     writes the averages back, where the tail says that there are any
+//   collective   writes the status trailer and all-reduces data and trailer together; or issues the hook, then all-reduces the trailer
+//   copy out     writes the averages back, if the trailer says that there are any
 //   optimizer    calls the optimizer on the bucket, where there is one
 //
 // Each waits for one event of the one before it, so no copy waits for a collective that it does not need. Buckets are launched in the
 // order of the plan, the same on all ranks.
 //
-// That is here. How memory is copied, and who finds out what the tail tells, depends on where the buckets are: on the host (reducer/
-// host_pipeline.h) the streams' threads do both as they come to it; on a device (reducer/pipeline/device_pipeline.h) kernels
+// How memory is copied, and who reads the status trailer, depends on where the buckets are. On the host
+// (reducer/pipeline/host_pipeline.h) the streams' threads do both in their turn. On a device (reducer/pipeline/device_pipeline.h) kernels
 // copy, and a thread of ours follows them.
 
 #ifndef REDUCER_PIPELINE_BUCKET_PIPELINE_H_
@@ -52,17 +52,17 @@ using OptimizerStep = std::function<absl::Status(const ReducedBucket& bucket)>;
 // An error in a collective of the bucket.
 absl::Status InBucket(const Bucket& bucket, const absl::Status& status);
 
-// Launch is called by one thread at a time, and everything else by one that has nothing under way but what it says.
+// THREADS  CopyIn: any. Launch and MarkPoint: one at a time. Everything else: one thread, while no other is in a call.
 class BucketPipeline {
  public:
-  // A rank without inputs waits for ranks that compute, and those may do so for as long as they like.
+  // The timeout of a rank without inputs: ranks that compute may take as long as they like.
   static constexpr std::chrono::hours kJoinedTimeout{24 * 365};
 
   struct Settings {
     AverageFactors factors;
-    bool divide_by_live = false;  // an average is that of the ranks which have inputs, not of all
+    bool divide_by_live = false;  // average over the ranks that have inputs
     bool in_place = false;        // gradients live where they are reduced: there is little to copy
-    bool opens_steps = false;     // ranks may be without inputs, and wait for a step to begin
+    bool barrier_first = false;   // ranks may be without inputs: with a hook, a step begins with a barrier
     std::shared_ptr<CommHook> hook;
     OptimizerStep optimizer;
   };
@@ -93,26 +93,26 @@ class BucketPipeline {
     size_t buckets = 0;
     bool planned = false;  // this rank holds the next plan
     bool joined = false;   // this rank has no inputs, and waits for those that do for as long as it takes
-    // Of a step that is captured into a graph: where, on the host, each replay leaves the last bucket's tail; null else. The host then
-    // follows nothing, and every stream of ours is part of the capture from the first bucket to MakeWait.
-    char* replayed_tail = nullptr;
+    // Of a captured step: memory of the host to which each replay copies the last bucket's status trailer; null else. The host follows no
+    // replay. Every stream of ours is part of the capture from the first bucket to MakeWait.
+    char* replayed_trailer = nullptr;
     // The end of the last bucket of the step before, if that was not awaited: it has the same memory. Null else.
     Event* after = nullptr;
   };
   void Begin(const Step& step);
 
-  // A gradient that is ready now into its slot, on the calling thread: while it is hot in cache. False where that is left to a stream.
+  // Whether a gradient that is ready now is copied into its slot by the marking thread, while it is hot in cache, or later by a stream.
   bool copies_at_once() const { return copies_at_once_; }
   absl::Status CopyIn(Bucket& bucket, size_t slot) const;
-  // What the stream has now must be done before the bucket's gradients are copied. Launch does it for all of its streams.
+  // The bucket's gradients are copied after what the stream has now. Launch calls it for all streams of the bucket.
   absl::Status MarkPoint(Bucket& bucket, Stream& stream) const;
-  // Issues all of the above for the bucket, of which nothing is under way.
+  // Issues everything for the bucket, of which nothing is under way.
   absl::Status Launch(Bucket& bucket);
   // Makes the stream wait for all that was launched, and ends our part in a capture.
   virtual absl::Status MakeWait(Stream& stream, Bucket& last) = 0;
-  // What must be done before the bucket's memory is used for another.
+  // The event after which the bucket's memory may be used for another.
   virtual Event* ReleasedBy(Bucket& bucket) { return bucket.copied_out.get(); }
-  // Until all that was launched is done, and what the tails tell is in the buckets.
+  // Waits until all that was launched is done, and the status trailers are read.
   virtual absl::Status Synchronize(Deadline deadline) = 0;
   // The same of the step of which this is the last bucket, while the next one may be under way.
   virtual absl::Status Await(Bucket& last, Deadline deadline) = 0;
@@ -177,7 +177,7 @@ class BucketPipeline {
   absl::Status EnqueueHook(Bucket& bucket);
   // Before the first hook of a step where ranks may have no inputs: those await the others here, not in the hook, whose operations have
   // deadlines.
-  absl::Status EnqueueOpening();
+  absl::Status EnqueueBarrier();
   absl::Status EnqueueAllReduce(Bucket& bucket);
   absl::Status Optimize(Bucket& bucket, Stream* stream);
 

@@ -11,7 +11,7 @@
 #include "base/status.h"
 #include "comm/schedule/schedule.h"
 #include "reducer/pipeline/host_pipeline.h"
-#include "reducer/plan/bucket_tail.h"
+#include "reducer/plan/status_trailer.h"
 #include "reducer/report/record.h"
 
 namespace lockstep {
@@ -37,7 +37,7 @@ absl::Status DevicePipeline::CreateStreams() {
 absl::Status DevicePipeline::CreateEvents(Bucket& bucket) {
   LOCKSTEP_RETURN_IF_ERROR(BucketPipeline::CreateEvents(bucket));
   LOCKSTEP_ASSIGN_OR_RETURN(bucket.told, device_->CreateEvent());
-  LOCKSTEP_ASSIGN_OR_RETURN(bucket.told_tail, DeviceMemory::AllocateOnHost(device_, bucket.tail_bytes()));
+  LOCKSTEP_ASSIGN_OR_RETURN(bucket.told_trailer, DeviceMemory::AllocateOnHost(device_, bucket.trailer_bytes()));
   LOCKSTEP_ASSIGN_OR_RETURN(bucket.followed, HostDevice()->CreateEvent());
   return absl::OkStatus();
 }
@@ -57,8 +57,8 @@ absl::Status DevicePipeline::EnqueueCopyIn(Bucket& bucket) {
     pieces.push_back({slot.used ? &slot.gradient : nullptr, planned.offset, planned.elements});
   }
   std::vector<kernels::BucketEntry> entries;
-  // With a hook the tail waits for what becomes of that.
-  if (settings_.hook == nullptr) entries = TailEntries(bucket);
+  // With a hook, the trailer comes behind the hook.
+  if (settings_.hook == nullptr) entries = TrailerEntries(bucket);
   return kernels_->Gather(pieces, entries, bucket.flat(), bucket.plan().wire, settings_.factors.copy_in, *copy_in_);
 }
 
@@ -69,15 +69,15 @@ absl::Status DevicePipeline::EnqueueKeep(Bucket& bucket, size_t s) {
   return spare.ok() ? copy_in_->Copy(*spare, bucket.ViewAt(s), parameter.bytes()) : spare.status();
 }
 
-std::vector<kernels::BucketEntry> DevicePipeline::TailEntries(Bucket& bucket) {
+std::vector<kernels::BucketEntry> DevicePipeline::TrailerEntries(Bucket& bucket) {
   const float one = One(bucket);
-  std::vector<kernels::BucketEntry> entries(BucketTail::Elements(bucket.slots.size()));
-  for (size_t e = 0; e < entries.size(); ++e) entries[e].index = bucket.plan().tail + e;
-  if (step_.outcome->Poisons(bucket.index())) entries[BucketTail::kFailed].value = one;
-  if (step_.joined) entries[BucketTail::kJoined].value = one;
-  if (!step_.planned) entries[BucketTail::kUnplanned].value = one;
+  std::vector<kernels::BucketEntry> entries(StatusTrailer::Elements(bucket.slots.size()));
+  for (size_t e = 0; e < entries.size(); ++e) entries[e].index = bucket.plan().trailer + e;
+  if (step_.outcome->MarksFailed(bucket.index())) entries[StatusTrailer::kFailed].value = one;
+  if (step_.joined) entries[StatusTrailer::kJoined].value = one;
+  if (!step_.planned) entries[StatusTrailer::kUnplanned].value = one;
   for (size_t s = 0; s < bucket.slots.size(); ++s) {
-    if (bucket.slots[s].used) entries[BucketTail::Used(s)].value = one;
+    if (bucket.slots[s].used) entries[StatusTrailer::Used(s)].value = one;
   }
   return entries;
 }
@@ -92,21 +92,21 @@ absl::Status DevicePipeline::EnqueueSparse(Bucket& bucket) {
 absl::Status DevicePipeline::EnqueueReduction(Bucket& bucket, const CollectiveRequest& request) {
   if (settings_.hook != nullptr) {
     FinishHook(bucket, absl::OkStatus());  // what becomes of it in the stream is not known yet
-    LOCKSTEP_RETURN_IF_ERROR(EnqueueTail(bucket));
+    LOCKSTEP_RETURN_IF_ERROR(EnqueueTrailer(bucket));
   }
   return communicator_->Enqueue(request, collective_.get(),
                                 [this, &bucket](const absl::Status& status) { Reduced(bucket, status); });
 }
 
-absl::Status DevicePipeline::EnqueueTail(Bucket& bucket) {
+absl::Status DevicePipeline::EnqueueTrailer(Bucket& bucket) {
   const DType wire = bucket.plan().wire;
-  LOCKSTEP_RETURN_IF_ERROR(kernels_->Gather({}, TailEntries(bucket), bucket.flat(), wire, 1, *collective_));
+  LOCKSTEP_RETURN_IF_ERROR(kernels_->Gather({}, TrailerEntries(bucket), bucket.flat(), wire, 1, *collective_));
   LOCKSTEP_RETURN_IF_ERROR(collective_->Enqueue([this, &bucket] {
     LookAtHook(bucket);
     return absl::OkStatus();
   }));
-  char* const failed = bucket.flat() + (bucket.plan().tail + BucketTail::kFailed) * SizeOf(wire);
-  return collective_->Copy(failed, bucket.told_tail.data(), SizeOf(wire));
+  char* const failed = bucket.flat() + (bucket.plan().trailer + StatusTrailer::kFailed) * SizeOf(wire);
+  return collective_->Copy(failed, bucket.told_trailer.data(), SizeOf(wire));
 }
 
 void DevicePipeline::LookAtHook(Bucket& bucket) {
@@ -116,10 +116,10 @@ void DevicePipeline::LookAtHook(Bucket& bucket) {
     const absl::Status status = hook_communicator_->status();
     if (!status.ok()) step_.outcome->Fail(HookFailure(bucket, status), bucket.index());
   }
-  static_assert(BucketTail::kFailed == 0, "it is the first entry that is copied");
-  BucketTail tail(bucket.told_tail.data(), bucket.plan().wire, One(bucket));
-  tail.Clear(bucket.slots.size());
-  if (step_.outcome->Poisons(bucket.index())) tail.Set(BucketTail::kFailed);
+  static_assert(StatusTrailer::kFailed == 0, "it is the first entry that is copied");
+  StatusTrailer trailer(bucket.told_trailer.data(), bucket.plan().wire, One(bucket));
+  trailer.Clear(bucket.slots.size());
+  if (step_.outcome->MarksFailed(bucket.index())) trailer.Set(StatusTrailer::kFailed);
 }
 
 absl::Status DevicePipeline::FindTarget(Bucket& bucket, size_t s) {
@@ -148,16 +148,16 @@ absl::Status DevicePipeline::EnqueueCopyOut(Bucket& bucket) {
     const TensorView& target = bucket.slots[s].target;
     const bool there = target.data() == static_cast<const void*>(result.data + planned.offset * SizeOf(result.dtype));
     if (there && settings_.factors.copy_out == 1 && !settings_.divide_by_live) continue;
-    pieces.push_back({&target, planned.offset, planned.elements, BucketTail::Used(s)});
+    pieces.push_back({&target, planned.offset, planned.elements, StatusTrailer::Used(s)});
   }
   if (pieces.empty()) return absl::OkStatus();
   kernels::BucketGate gate;
-  gate.tail = bucket.flat() + bucket.plan().tail * SizeOf(bucket.plan().wire);
+  gate.trailer = bucket.flat() + bucket.plan().trailer * SizeOf(bucket.plan().wire);
   gate.dtype = bucket.plan().wire;
-  gate.count_max = BucketTail::CountMax(gate.dtype);
-  gate.closed_by = BucketTail::kFailed;
+  gate.count_max = StatusTrailer::CountMax(gate.dtype);
+  gate.closed_by = StatusTrailer::kFailed;
   gate.divide_by_live = settings_.divide_by_live;
-  gate.joined = BucketTail::kJoined;
+  gate.joined = StatusTrailer::kJoined;
   gate.ranks = communicator_->size();
   LOCKSTEP_RETURN_IF_ERROR(
       kernels_->Spread(pieces, result.data, result.dtype, settings_.factors.copy_out, gate, *copy_out()));
@@ -172,12 +172,12 @@ absl::Status DevicePipeline::EnqueueCopyOut(Bucket& bucket) {
 }
 
 absl::Status DevicePipeline::EnqueueEnd(Bucket& bucket) {
-  const char* const tail = bucket.flat() + bucket.plan().tail * SizeOf(bucket.plan().wire);
-  const bool captured = step_.replayed_tail != nullptr;
+  const char* const trailer = bucket.flat() + bucket.plan().trailer * SizeOf(bucket.plan().wire);
+  const bool captured = step_.replayed_trailer != nullptr;
   const bool last = bucket.index() + 1 == step_.buckets;
   if (!captured || last) {
-    char* const target = captured ? step_.replayed_tail : bucket.told_tail.data();
-    LOCKSTEP_RETURN_IF_ERROR(copy_out()->Copy(target, tail, bucket.tail_bytes()));
+    char* const target = captured ? step_.replayed_trailer : bucket.told_trailer.data();
+    LOCKSTEP_RETURN_IF_ERROR(copy_out()->Copy(target, trailer, bucket.trailer_bytes()));
   }
   LOCKSTEP_RETURN_IF_ERROR(copy_out()->Record(bucket.told.get()));
   if (captured) return absl::OkStatus();
@@ -215,14 +215,14 @@ void DevicePipeline::Follow(Bucket& bucket, const Step& step) {
   step.outcome->FailCommunication(status);
   if (!status.ok()) bucket.reduced = false;
   if (bucket.reduced) {
-    bucket.ReadTail(BucketTail(bucket.told_tail.data(), bucket.plan().wire, 1));
+    bucket.ReadTrailer(StatusTrailer(bucket.told_trailer.data(), bucket.plan().wire, 1));
     bucket.copied_out_well = bucket.failed == 0;
   }
   if (optimizer_ != nullptr) CallOptimizer(bucket, optimizer_.get());
 }
 
 absl::Status DevicePipeline::MakeWait(Stream& stream, Bucket& last) {
-  // For the last tail, too: nothing of ours goes on behind what ends a capture, and a graph that is launched next
+  // For the last trailer, too: nothing of ours goes on behind what ends a capture, and a graph that is launched next
   // uses the buckets.
   if (optimizer_ == nullptr) return stream.Wait(ReleasedBy(last));
   LOCKSTEP_RETURN_IF_ERROR(watch_->Synchronize(Deadline::Infinite()));

@@ -1,11 +1,10 @@
-// DevicePipeline: buckets on a device. Kernels copy, in the order of the device's streams, and write averages only where the tail, which
-// they read themselves, says so. Everything is issued without waiting for data; a thread of ours, lockstep-watch, follows the device and
-// reads a copy of each tail: what it tells is known to the host some time after the averages are where they go.
+// DevicePipeline: buckets on a device. Kernels copy in the order of the device's streams. They read the status trailer, and write averages
+// only if it allows that. Everything is issued without waiting for data. A thread of ours, lockstep-watch, follows the device and reads
+// a copy of each trailer some time after the averages were written.
 //
-// So a failure reaches the tail only if it is known when the bucket is launched, or is one of a hook's communicator; and
-// an optimizer is called on the watching thread. Nobody follows a step that is captured into a graph: its replays leave a tail for
-// whoever asks. When a collective fails, what was issued behind it goes on all the same:
-// gradients of that step are undefined then, unlike on the host.
+// So a failure reaches the trailer only if it is known when the bucket is launched, or if a hook's communicator failed. An optimizer is
+// called on the watching thread. Nobody follows a captured step: its replays leave a trailer for CheckReplays. When a collective fails,
+// what was issued behind it runs all the same: unlike on the host, gradients of that step are undefined.
 
 #ifndef REDUCER_PIPELINE_DEVICE_PIPELINE_H_
 #define REDUCER_PIPELINE_DEVICE_PIPELINE_H_
@@ -48,14 +47,14 @@ class DevicePipeline final : public BucketPipeline {
   absl::Status EnqueueCopyOut(Bucket& bucket) override;
   absl::Status EnqueueEnd(Bucket& bucket) override;
 
-  std::vector<kernels::BucketEntry> TailEntries(Bucket& bucket);
+  std::vector<kernels::BucketEntry> TrailerEntries(Bucket& bucket);
   // On the copy-in stream: what the slot keeps, into its spare memory.
   absl::Status EnqueueKeep(Bucket& bucket, size_t slot);
-  // Where the slot's average goes: in memory of ours if nobody said, or if what is there stays without one.
+  // Where the slot's average goes: spare memory if no target was marked, or if the gradient in the view may have to stay.
   absl::Status FindTarget(Bucket& bucket, size_t slot);
-  // Behind a hook: the tail, to which the stream adds whether that failed.
-  absl::Status EnqueueTail(Bucket& bucket);
-  // In a closure of the stream, behind the hook: whether it failed, for the tail.
+  // Behind a hook: the trailer, to which the stream adds whether the hook failed.
+  absl::Status EnqueueTrailer(Bucket& bucket);
+  // In a closure of the stream, behind the hook: whether it failed, for the trailer.
   void LookAtHook(Bucket& bucket);
   // On the watching thread, while the next step may have begun.
   void Follow(Bucket& bucket, const Step& step);

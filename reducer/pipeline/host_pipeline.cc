@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/status.h"
-#include "reducer/plan/bucket_tail.h"
+#include "reducer/plan/status_trailer.h"
 #include "reducer/report/record.h"
 #include "reducer/sparse/sparse_all_gather.h"
 #include "reducer/sparse/sparse_gradient.h"
@@ -51,7 +51,7 @@ absl::Status HostPipeline::EnqueueReduction(Bucket& bucket, const CollectiveRequ
   const auto before = [this, &bucket] {
     RecordOf(bucket).Began(Stage::kCollective);
     if (settings_.hook != nullptr) FinishHook(bucket, bucket.hooked.status);
-    WriteTail(bucket);
+    WriteTrailer(bucket);
   };
   const auto done = [this, &bucket](const absl::Status& status) {
     Reduced(bucket, status);
@@ -60,14 +60,14 @@ absl::Status HostPipeline::EnqueueReduction(Bucket& bucket, const CollectiveRequ
   return communicator_->Enqueue(request, collective_.get(), before, done);
 }
 
-void HostPipeline::WriteTail(Bucket& bucket) {
-  BucketTail tail = bucket.Tail(One(bucket));
-  tail.Clear(bucket.slots.size());
-  if (step_.outcome->Poisons(bucket.index())) tail.Set(BucketTail::kFailed);
-  if (step_.joined) tail.Set(BucketTail::kJoined);
-  if (!step_.planned) tail.Set(BucketTail::kUnplanned);
+void HostPipeline::WriteTrailer(Bucket& bucket) {
+  StatusTrailer trailer = bucket.Trailer(One(bucket));
+  trailer.Clear(bucket.slots.size());
+  if (step_.outcome->MarksFailed(bucket.index())) trailer.Set(StatusTrailer::kFailed);
+  if (step_.joined) trailer.Set(StatusTrailer::kJoined);
+  if (!step_.planned) trailer.Set(StatusTrailer::kUnplanned);
   for (size_t s = 0; s < bucket.slots.size(); ++s) {
-    if (bucket.slots[s].used) tail.Set(BucketTail::Used(s));
+    if (bucket.slots[s].used) trailer.Set(StatusTrailer::Used(s));
   }
 }
 
@@ -111,7 +111,7 @@ double HostPipeline::CopyOutFactor(int joined) const {
 }
 
 absl::Status HostPipeline::CopyOut(Bucket& bucket) {
-  if (bucket.reduced) bucket.ReadTail(bucket.Tail(1));
+  if (bucket.reduced) bucket.ReadTrailer(bucket.Trailer(1));
   bucket.PutBack();
   // Nobody may step on what is not an average.
   if (!bucket.reduced || bucket.failed > 0) return absl::OkStatus();

@@ -1,5 +1,5 @@
-// HostPipeline: buckets on the host. The streams are threads, which copy when they come to it and know then what has failed so far and
-// what the tail tells.
+// HostPipeline: buckets on the host. The streams are threads. In its turn each copies, and knows what has failed so far and what the status
+// trailer says.
 
 #ifndef REDUCER_PIPELINE_HOST_PIPELINE_H_
 #define REDUCER_PIPELINE_HOST_PIPELINE_H_
@@ -36,7 +36,7 @@ class HostPipeline final : public BucketPipeline {
   absl::Status EnqueueEnd(Bucket& bucket) override;
 
   // On the streams' threads.
-  void WriteTail(Bucket& bucket);
+  void WriteTrailer(Bucket& bucket);
   void GatherSparse(Bucket& bucket);
   absl::Status CopyOut(Bucket& bucket);
   double CopyOutFactor(int joined) const;

@@ -40,7 +40,7 @@ void StepOutcome::FailCommunication(const absl::Status& status) {
   communication_.Update(status);
 }
 
-bool StepOutcome::Poisons(size_t bucket) {
+bool StepOutcome::MarksFailed(size_t bucket) {
   uint64_t topic = 0;
   std::string note;
   {

@@ -1,5 +1,5 @@
-// StepOutcome: how a synchronised backward went. What fails on one rank travels to the others behind its buckets' data, as a mark, and
-// beside them, as a note; so all return the same error.
+// StepOutcome: how a synchronised backward went. A failure on one rank reaches the others as `failed` in the status trailers of its
+// buckets, and as a note beside them. So all ranks return the same error.
 
 #ifndef REDUCER_PIPELINE_STEP_OUTCOME_H_
 #define REDUCER_PIPELINE_STEP_OUTCOME_H_
@@ -26,25 +26,24 @@ class StepOutcome {
 
   void Begin(uint64_t step);
 
-  // This rank's own failure, which concerns the buckets from `first_bucket` on. The first one is told; buckets are those of any, since
-  // a later failure may concern an earlier bucket. `provisional`: the next one, which has all there is to say, takes its place if no
-  // bucket has carried it by then.
+  // This rank failed, in the buckets from `first_bucket` on. The first failure is reported. It concerns the buckets of all failures, since
+  // a later one may concern an earlier bucket. `provisional`: the next failure, which says more, replaces it unless a bucket was marked.
   void Fail(const absl::Status& status, size_t first_bucket, bool provisional = false);
-  // The communicator's, which all ranks hear of by themselves.
+  // The communicator failed, which all ranks learn by themselves.
   void FailCommunication(const absl::Status& status);
 
-  // Whether the bucket, about to be sent, must carry the mark. What it stands for was noted before this returns.
-  bool Poisons(size_t bucket);
+  // Whether `failed` is to be set in the trailer of the bucket, which is about to be sent. If so, the note was posted.
+  bool MarksFailed(size_t bucket);
   // Whether some bucket did.
   bool told() const;
 
-  // How the step went: OK, or FAILED_PRECONDITION with the same text on all ranks when `failed_ranks` have sent their mark by the last
-  // bucket; else this rank's own failure, too late for the others to hear. `more` is appended to what all say. Waits for notes, which
-  // were posted before the marks were sent, up to 5 s.
+  // How the step went. Waits for notes, which were posted before the trailers were sent, up to 5 s.
+  // RETURNS  OK; or, if the last bucket counted `failed_ranks`, FAILED_PRECONDITION with the same text on all ranks, which ends with
+  //          `more`; or this rank's own failure, which came too late to be sent
   absl::Status Conclude(int failed_ranks, const std::string& more);
-  // What FailCommunication was told first.
+  // The first error of FailCommunication, or OK.
   absl::Status communication() const;
-  // FAILED_PRECONDITION with the notes that `failed_ranks` ranks, at least one, have left of a step: likewise.
+  // FAILED_PRECONDITION with the notes of a step that `failed_ranks` ranks (at least one) posted: waits as Conclude.
   absl::Status Incomplete(uint64_t step, int failed_ranks, const std::string& more) const;
 
  private:

@@ -45,29 +45,29 @@ class StepOutcomeTest : public ::testing::Test {
 };
 
 TEST_F(StepOutcomeTest, IsOkWhereNothingHappened) {
-  EXPECT_FALSE(outcome_.Poisons(0));
+  EXPECT_FALSE(outcome_.MarksFailed(0));
   LOCKSTEP_EXPECT_OK(outcome_.Conclude(0, "unused"));
 }
 
 TEST_F(StepOutcomeTest, AFailureConcernsTheBucketsFromTheFirstOn) {
   outcome_.Fail(absl::OkStatus(), 0);
-  EXPECT_FALSE(outcome_.Poisons(0)) << "no error is no failure";
+  EXPECT_FALSE(outcome_.MarksFailed(0)) << "no error is no failure";
   outcome_.Fail(absl::InternalError("it broke"), 2);
-  EXPECT_FALSE(outcome_.Poisons(0));
-  EXPECT_FALSE(outcome_.Poisons(1));
+  EXPECT_FALSE(outcome_.MarksFailed(0));
+  EXPECT_FALSE(outcome_.MarksFailed(1));
   EXPECT_FALSE(NotesOf(world_.communicator(1), 1).ok()) << "nothing is noted before a bucket carries it";
-  EXPECT_TRUE(outcome_.Poisons(2));
+  EXPECT_TRUE(outcome_.MarksFailed(2));
   // Before the mark is sent the note is there, which the others look for once they see the mark.
   EXPECT_THAT(NotesOf(world_.communicator(1), 1), IsOkAndHolds(ElementsAre(Pair(Rank(0), "it broke"))));
-  EXPECT_TRUE(outcome_.Poisons(3));
-  EXPECT_FALSE(outcome_.Poisons(1));
+  EXPECT_TRUE(outcome_.MarksFailed(3));
+  EXPECT_FALSE(outcome_.MarksFailed(1));
 }
 
 TEST_F(StepOutcomeTest, TheFirstFailureIsTold) {
   outcome_.Fail(absl::InternalError("first"), 1);
   outcome_.Fail(absl::InternalError("second"), 3);
-  EXPECT_FALSE(outcome_.Poisons(0));
-  EXPECT_TRUE(outcome_.Poisons(1));
+  EXPECT_FALSE(outcome_.MarksFailed(0));
+  EXPECT_TRUE(outcome_.MarksFailed(1));
   EXPECT_THAT(NotesOf(world_.communicator(0), 1), IsOkAndHolds(ElementsAre(Pair(Rank(0), "first"))));
 }
 
@@ -76,10 +76,10 @@ TEST_F(StepOutcomeTest, AProvisionalFailureGivesWayUnlessItWasTold) {
     outcome_.Begin(told ? 2 : 3);
     outcome_.Fail(absl::InternalError("a mark"), 1, /*provisional=*/true);
     outcome_.Fail(absl::InternalError("another mark"), 1, /*provisional=*/true);
-    EXPECT_EQ(told, told && outcome_.Poisons(1));
+    EXPECT_EQ(told, told && outcome_.MarksFailed(1));
     outcome_.Fail(absl::InternalError("all of it"), 1);
     outcome_.Fail(absl::InternalError("more"), 1);
-    EXPECT_TRUE(outcome_.Poisons(2));
+    EXPECT_TRUE(outcome_.MarksFailed(2));
     EXPECT_THAT(NotesOf(world_.communicator(0), told ? 2 : 3),
                 IsOkAndHolds(ElementsAre(Pair(Rank(0), told ? "a mark" : "all of it"))));
   }
@@ -89,17 +89,17 @@ TEST_F(StepOutcomeTest, AProvisionalFailureGivesWayUnlessItWasTold) {
 TEST_F(StepOutcomeTest, ALaterFailureMayConcernAnEarlierBucket) {
   outcome_.Fail(absl::InternalError("first"), 3);
   outcome_.Fail(absl::InternalError("second"), 1);
-  EXPECT_FALSE(outcome_.Poisons(0));
-  EXPECT_TRUE(outcome_.Poisons(1));
-  EXPECT_TRUE(outcome_.Poisons(3));
+  EXPECT_FALSE(outcome_.MarksFailed(0));
+  EXPECT_TRUE(outcome_.MarksFailed(1));
+  EXPECT_TRUE(outcome_.MarksFailed(3));
   EXPECT_THAT(NotesOf(world_.communicator(0), 1), IsOkAndHolds(ElementsAre(Pair(Rank(0), "first"))));
 }
 
 TEST_F(StepOutcomeTest, AllRanksConcludeTheSame) {
   outcome_.Fail(absl::InternalError("zero broke"), 0);
   others_.Fail(absl::DataLossError("one broke"), 0);
-  EXPECT_TRUE(others_.Poisons(0));
-  EXPECT_TRUE(outcome_.Poisons(0));
+  EXPECT_TRUE(others_.MarksFailed(0));
+  EXPECT_TRUE(outcome_.MarksFailed(0));
   const std::string text = "backward 1 is incomplete: rank 0: zero broke; rank 1: one broke. Try again.";
   EXPECT_THAT(outcome_.Conclude(2, "Try again."), StatusIs(absl::StatusCode::kFailedPrecondition, text));
   EXPECT_THAT(others_.Conclude(2, "Try again."), StatusIs(absl::StatusCode::kFailedPrecondition, text));
@@ -107,14 +107,14 @@ TEST_F(StepOutcomeTest, AllRanksConcludeTheSame) {
 
 TEST_F(StepOutcomeTest, ARankThatDidNotFailConcludesItToo) {
   others_.Fail(absl::InternalError("one broke"), 0);
-  EXPECT_TRUE(others_.Poisons(0));
+  EXPECT_TRUE(others_.MarksFailed(0));
   EXPECT_THAT(outcome_.Conclude(1, "More."),
               StatusIs(absl::StatusCode::kFailedPrecondition, "backward 1 is incomplete: rank 1: one broke. More."));
 }
 
 TEST_F(StepOutcomeTest, WhatTheFailureIsAboutTravelsBesideItsText) {
   others_.Fail(WithParameter(absl::InvalidArgumentError("parameter 3 is wrong"), 3), 0);
-  EXPECT_TRUE(others_.Poisons(0));
+  EXPECT_TRUE(others_.MarksFailed(0));
   const absl::Status concluded = outcome_.Conclude(1, "More.");
   EXPECT_THAT(concluded, StatusIs(absl::StatusCode::kFailedPrecondition,
                                   "backward 1 is incomplete: rank 1: parameter 3 is wrong. More."));
@@ -140,12 +140,12 @@ TEST_F(StepOutcomeTest, TheCommunicatorsFailureComesBeforeAll) {
 TEST_F(StepOutcomeTest, EveryStepStartsAnewAndHasATopicOfItsOwn) {
   outcome_.Fail(absl::InternalError("in step one"), 1);
   outcome_.FailCommunication(absl::AbortedError("in step one"));
-  EXPECT_TRUE(outcome_.Poisons(1));
+  EXPECT_TRUE(outcome_.MarksFailed(1));
   outcome_.Begin(2);
-  EXPECT_FALSE(outcome_.Poisons(1));
+  EXPECT_FALSE(outcome_.MarksFailed(1));
   LOCKSTEP_EXPECT_OK(outcome_.Conclude(0, "unused"));
   outcome_.Fail(absl::InternalError("in step two"), 0);
-  EXPECT_TRUE(outcome_.Poisons(0));
+  EXPECT_TRUE(outcome_.MarksFailed(0));
   EXPECT_THAT(NotesOf(world_.communicator(1), 2), IsOkAndHolds(ElementsAre(Pair(Rank(0), "in step two"))));
   EXPECT_THAT(outcome_.Conclude(1, "More."),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("backward 2 is incomplete: rank 0: in step")));

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "reducer/plan/bucket_tail.h"
+#include "reducer/plan/status_trailer.h"
 
 namespace lockstep {
 namespace {
@@ -80,8 +80,8 @@ void Append(BucketPlan& plan, absl::Span<const Parameter> parameters, const Plan
     bucket.slots.push_back({index, bucket.elements, elements});
     bucket.elements = AlignElements(bucket.elements + elements, aligned_bytes);
   }
-  bucket.tail = bucket.elements;
-  bucket.elements += BucketTail::Elements(bucket.slots.size());
+  bucket.trailer = bucket.elements;
+  bucket.elements += StatusTrailer::Elements(bucket.slots.size());
   plan.buckets.push_back(std::move(bucket));
 }
 

@@ -8,7 +8,7 @@
 // Buckets are numbered in the order in which their last gradient is expected, which is the order of launch.
 //
 // Delayed parameters have buckets of their own, launched directly after that of their trigger. A sparse parameter has one alone,
-// with nothing in it but a tail: its gradient travels as rows.
+// with nothing in it but a status trailer: its gradient travels as rows.
 
 #ifndef REDUCER_PLAN_BUCKET_PLAN_H_
 #define REDUCER_PLAN_BUCKET_PLAN_H_
@@ -60,10 +60,10 @@ struct BucketPlan {
     DType wire = DType::kF32;   // of its memory
     DeviceId device;
     std::vector<Slot> slots;
-    // The flat buffer: slots with the gaps between them, then the tail (reducer/plan/bucket_tail.h). All of it is reduced; what is in
+    // The flat buffer: slots with the gaps between them, then the status trailer (plan/status_trailer.h). All of it is reduced; what is in
     // the gaps means nothing.
     size_t elements = 0;
-    size_t tail = 0;  // its offset, in elements
+    size_t trailer = 0;  // its offset, in elements
     bool delayed = false;
     bool sparse = false;
 

@@ -10,8 +10,8 @@
 
 #include "absl/types/optional.h"
 #include "reducer/plan/bucket_plan.h"
-#include "reducer/plan/bucket_tail.h"
 #include "reducer/plan/plan_testing.h"
+#include "reducer/plan/status_trailer.h"
 
 namespace lockstep {
 namespace testing {
@@ -158,7 +158,7 @@ TEST(LayOut, KeepsTheOrderInWhichDelayedParametersAreNamed) {
               ElementsAre(ElementsAre(3), ElementsAre(0, 2, 1)));
 }
 
-TEST(LayOut, GivesASparseParameterATailAlone) {
+TEST(LayOut, GivesASparseParameterATrailerAlone) {
   std::vector<Parameter> table = Floats(2, 100);
   table[1].sparse = true;
   PlanRules rules = Caps({kUnlimited});
@@ -166,8 +166,8 @@ TEST(LayOut, GivesASparseParameterATailAlone) {
   const BucketPlan plan = PlanBuckets(table, rules);
   ASSERT_THAT(Contents(plan), ElementsAre(ElementsAre(1), ElementsAre(0)));
   EXPECT_TRUE(plan.buckets[0].sparse);
-  EXPECT_EQ(plan.buckets[0].tail, 0);
-  EXPECT_EQ(plan.buckets[0].elements, BucketTail::Elements(1));
+  EXPECT_EQ(plan.buckets[0].trailer, 0);
+  EXPECT_EQ(plan.buckets[0].elements, StatusTrailer::Elements(1));
   EXPECT_EQ(plan.buckets[0].wire, DType::kF32) << "rows are sent as they are";
   EXPECT_FALSE(plan.buckets[1].sparse);
   EXPECT_THAT(ToString(plan), HasSubstr(", sparse, parameters 1"));
@@ -270,8 +270,9 @@ void ExpectWhole(const std::vector<Parameter>& table, const BucketPlan& plan) {
       EXPECT_GE(slot.offset, behind);
       behind = slot.offset + slot.elements;
     }
-    EXPECT_GE(plan.buckets[b].tail, behind);
-    EXPECT_EQ(plan.buckets[b].elements, plan.buckets[b].tail + BucketTail::Elements(plan.buckets[b].slots.size()));
+    EXPECT_GE(plan.buckets[b].trailer, behind);
+    EXPECT_EQ(plan.buckets[b].elements,
+              plan.buckets[b].trailer + StatusTrailer::Elements(plan.buckets[b].slots.size()));
   }
   for (size_t i = 0; i < table.size(); ++i) EXPECT_EQ(seen[i], table[i].ignored ? 0 : 1);
 }

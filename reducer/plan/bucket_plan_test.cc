@@ -8,8 +8,8 @@
 #include <tuple>
 #include <vector>
 
-#include "reducer/plan/bucket_tail.h"
 #include "reducer/plan/plan_testing.h"
+#include "reducer/plan/status_trailer.h"
 
 namespace lockstep {
 namespace testing {
@@ -106,8 +106,8 @@ TEST(BucketPlan, AGradientOfNoElementsHasASlotAndFillsNoCap) {
 TEST(BucketPlan, ABucketOfNoElementsIsItsMark) {
   const BucketPlan plan = PlanBuckets({Of(DType::kF64, {0})}, {{kUnlimited}});
   ASSERT_EQ(plan.buckets.size(), 1);
-  EXPECT_EQ(plan.buckets[0].tail, 0);
-  EXPECT_EQ(plan.buckets[0].bytes(), BucketTail::Elements(1) * 8);
+  EXPECT_EQ(plan.buckets[0].trailer, 0);
+  EXPECT_EQ(plan.buckets[0].bytes(), StatusTrailer::Elements(1) * 8);
 }
 
 TEST(BucketPlan, AScalarIsOneElement) {
@@ -124,8 +124,8 @@ TEST(BucketPlan, SlotsBeginAtMultiplesOf256BytesAndTheMarkIsBehindThem) {
     EXPECT_EQ(bucket.slots[0].offset, 0);
     EXPECT_EQ(bucket.slots[1].offset, behind_first);
     EXPECT_EQ(bucket.slots[2].offset, behind_first + unit);
-    EXPECT_EQ(bucket.tail, behind_first + 2 * unit) << Name(dtype);
-    EXPECT_EQ(bucket.elements, bucket.tail + BucketTail::Elements(bucket.slots.size()));
+    EXPECT_EQ(bucket.trailer, behind_first + 2 * unit) << Name(dtype);
+    EXPECT_EQ(bucket.elements, bucket.trailer + StatusTrailer::Elements(bucket.slots.size()));
   }
 }
 
@@ -172,8 +172,8 @@ void CheckRules(const std::vector<Parameter>& table, const std::vector<size_t>& 
         EXPECT_LT(slot.parameter, bucket.slots[s - 1].parameter);
       }
     }
-    EXPECT_GE(bucket.tail, behind);
-    EXPECT_EQ(bucket.elements, bucket.tail + BucketTail::Elements(bucket.slots.size()));
+    EXPECT_GE(bucket.trailer, behind);
+    EXPECT_EQ(bucket.elements, bucket.trailer + StatusTrailer::Elements(bucket.slots.size()));
   }
   for (size_t i = 0; i < table.size(); ++i) {
     EXPECT_EQ(seen[i], table[i].ignored ? 0 : 1);

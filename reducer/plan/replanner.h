@@ -1,8 +1,8 @@
-// Replanner: how all ranks come by a new bucket plan without waiting for each other.
+// Replanner: brings a new bucket plan to all ranks, without any of them waiting.
 //
-// Rank 0's order wins. Once it has seen in which order gradients become ready it cuts buckets accordingly and posts the plan as a note; the
-// other ranks fetch it meanwhile. A rank that holds the plan says so in the tail of its next last bucket (unplanned = 0 there), and in
-// the first step whose sum is zero every rank reads that all hold it: the next step begins with it, on all of them.
+// Rank 0 records the order in which its gradients become ready, plans buckets by it, and posts the plan as a note; the other ranks fetch it
+// meanwhile. A rank that holds the plan clears `unplanned` in the status trailer of its next last bucket. The first step whose sum is
+// zero shows every rank that all hold the plan: the next step begins with it, on all of them.
 
 #ifndef REDUCER_PLAN_REPLANNER_H_
 #define REDUCER_PLAN_REPLANNER_H_

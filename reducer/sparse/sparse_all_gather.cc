@@ -15,7 +15,7 @@
 namespace lockstep {
 namespace {
 
-// What each rank first tells of its gradient. As small as it is, it fits beside a meeting of ranks that share a host.
+// What each rank first tells of its gradient. As small as it is, it fits beside a barrier of ranks that share a host.
 struct Outline {
   uint64_t given = 0;  // rows with values; kFailed: none, and an error
   uint64_t rows = 0;

@@ -23,7 +23,7 @@ struct SparseOptions {
 //
 // Each rank coalesces what it has and multiplies it by the factor; then rows are summed in rank order (Coalesce). So a
 // row has the value that the dense gradient would get, scaled as it is copied into its bucket and reduced by an
-// algorithm that folds in rank order and rounds once; but a -0 stays one where the dense sum has +0 from ranks without
+// algorithm that reduces in rank order and rounds once; but a -0 stays one where the dense sum has +0 from ranks without
 // the row.
 //
 // On the wire: three 64-bit numbers of each rank; then, unless no rank has rows, 8 bytes for each row that a rank has,

@@ -55,7 +55,7 @@ std::vector<char> Dense(const CoalescedGradient& sparse) {
   return dense;
 }
 
-// What the reducer makes of the dense gradient: scaled on its way into the bucket, then folded in rank order.
+// What the reducer makes of the dense gradient: scaled on its way into the bucket, then reduced in rank order.
 std::vector<char> DenseAverage(Communicator& communicator, const SparseGradient& mine) {
   std::vector<char> dense = Dense(Coalesce(mine, 1).value());
   const size_t count = dense.size() / SizeOf(mine.dtype);

@@ -99,14 +99,14 @@ until [[ -e $MEETING/$2.begun ]]; do sleep 0.01; done
 touch "$MEETING/$1.done"
 SCRIPT
 program comes_after <<<'[[ -e $MEETING/a.done && -e $MEETING/b.done ]] && echo "had it alone"'
-export MEETING=$TEST_TMPDIR/meeting
+export MEETING=$TEST_TMPDIR/barrier
 mkdir "$MEETING"
 cat >>"$folder/entries" <<'ENTRIES'
-test meeting/a 30 bin/meets a b
-fault meeting/b 30 bin/meets b a
-bench meeting/after 30 bin/comes_after
+test barrier/a 30 bin/meets a b
+fault barrier/b 30 bin/meets b a
+bench barrier/after 30 bin/comes_after
 ENTRIES
-start 0 --jobs 2 --filter meeting
+start 0 --jobs 2 --filter barrier
 expect '^had it alone$'
 [[ $(tail -n 1 "$output") == '3 passed, 0 failed, 0 skipped' ]] || fail 'another summary of two jobs'
 start 1 --jobs=3 --filter base/
@@ -130,7 +130,7 @@ expect '^FAIL  racecheck:base/passes .* exit status 99$'
 expect '^sanitizer .*--error-exitcode 99 .*--tool racecheck bin/passes$'
 expect_not 'table'
 [[ $(tail -n 1 "$output") == '1 passed, 1 failed, 0 skipped' ]] || fail 'another summary of sanitizers'
-start 2 --sanitize --filter meeting/b
+start 2 --sanitize --filter barrier/b
 printf '#!/bin/sh\necho "========= Error: Device not supported. Please refer to the documentation"\nexit 1\n' \
   >"$folder/path/compute-sanitizer"
 start 0 --sanitize --filter 'base/passes$'

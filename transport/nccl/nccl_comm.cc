@@ -143,7 +143,8 @@ absl::StatusOr<std::unique_ptr<NcclComm>> NcclComm::Split(int color, int key, De
   return status;
 }
 
-absl::Status NcclComm::AwaitSubgroup(nccl::Comm** subgroup, Attempt attempt, Deadline deadline, Interrupted interrupted) {
+absl::Status NcclComm::AwaitSubgroup(nccl::Comm** subgroup, Attempt attempt, Deadline deadline,
+                                     Interrupted interrupted) {
   // Pairs with whatever NCCL's thread publishes it by.
   while (__atomic_load_n(subgroup, __ATOMIC_ACQUIRE) == nullptr) {
     LOCKSTEP_RETURN_IF_ERROR(Await(comm_, nccl::kInProgress, attempt, deadline, interrupted));

@@ -96,7 +96,7 @@ TEST(NcclPlanTest, EverySendHasItsReceive) {
 
 TEST(NcclPlanTest, AFactorIsEncodedAsTheElementsAre) {
   for (const DType dtype : kFloatAndComplexDTypes) {
-    float data[4];
+    float data[4] = {};
     CollectiveRequest request = MakeRequest(Collective::kAllReduce, dtype, 2, data, data);
     request.op = ReduceOp::kPremulSum;
     request.factor = -0.375;
@@ -112,7 +112,7 @@ TEST(NcclPlanTest, AFactorIsEncodedAsTheElementsAre) {
 }
 
 TEST(NcclPlanTest, OnlyAPremultipliedSumHasAFactor) {
-  float data[4];
+  float data[4] = {};
   CollectiveRequest request = MakeRequest(Collective::kAllReduce, DType::kF32, 4, data, data);
   request.op = ReduceOp::kAvg;
   request.factor = 3;

@@ -45,9 +45,9 @@ constexpr int kRanks = 2;
 constexpr size_t kMiB = size_t{1} << 20;
 
 // What one rank does: `prepare` once, and `call` as often as wanted.
-class Player {
+class Runner {
  public:
-  virtual ~Player() = default;
+  virtual ~Runner() = default;
   virtual absl::Status Prepare(Communicator* host, Device* device, size_t bytes) = 0;
   virtual absl::Status Call() = 0;
 };
@@ -58,9 +58,9 @@ CollectiveRequest SumOf(void* vector, size_t bytes, DeviceId device) {
   return request;
 }
 
-class StagedPlayer : public Player {
+class StagedRunner : public Runner {
  public:
-  StagedPlayer(size_t chunk_bytes, int slots) {
+  StagedRunner(size_t chunk_bytes, int slots) {
     options_.chunk_bytes = chunk_bytes;
     options_.slots = slots;
   }
@@ -79,9 +79,9 @@ class StagedPlayer : public Player {
   std::unique_ptr<SymmetricBuffer> vector_;
 };
 
-class CollectivePlayer : public Player {
+class CollectiveRunner : public Runner {
  public:
-  ~CollectivePlayer() override {
+  ~CollectiveRunner() override {
     if (vector_ != nullptr) device_->FreeOnHost(vector_);
   }
   absl::Status Prepare(Communicator* host, Device* device, size_t bytes) override {
@@ -100,9 +100,9 @@ class CollectivePlayer : public Player {
   void* vector_ = nullptr;
 };
 
-class CopiesPlayer : public Player {
+class CopiesRunner : public Runner {
  public:
-  ~CopiesPlayer() override {
+  ~CopiesRunner() override {
     for (void* memory : on_host_) device_->FreeOnHost(memory);
     for (void* memory : on_device_) device_->Free(memory);
   }
@@ -131,8 +131,8 @@ class CopiesPlayer : public Player {
   std::vector<std::unique_ptr<Stream>> streams_;
 };
 
-template <typename MakePlayer>
-void Run(benchmark::State& state, const MakePlayer& make_player) {
+template <typename MakeRunner>
+void Run(benchmark::State& state, const MakeRunner& make_runner) {
   const size_t bytes = state.range(0) * kMiB;
   const absl::StatusOr<Device*> device = CudaDevice(0);
   if (!device.ok()) return state.SkipWithError(std::string(device.status().message()).c_str());
@@ -143,7 +143,7 @@ void Run(benchmark::State& state, const MakePlayer& make_player) {
     const auto play = [&]() -> absl::Status {
       LOCKSTEP_RETURN_IF_ERROR(worlds[rank].status());
       Communicator* const host = (*worlds[rank])->communicator();
-      const std::unique_ptr<Player> player = make_player();
+      const std::unique_ptr<Runner> player = make_runner();
       absl::Status status = player->Prepare(host, *device, bytes);
       if (status.ok()) status = player->Call();  // once for nothing
       if (!status.ok()) host->Abort("the benchmark failed");
@@ -169,7 +169,7 @@ void Run(benchmark::State& state, const MakePlayer& make_player) {
 void Staged(benchmark::State& state) {
   const size_t chunk_bytes = state.range(1) * 1024;
   const int slots = static_cast<int>(state.range(2));
-  Run(state, [&] { return std::make_unique<StagedPlayer>(chunk_bytes, slots); });
+  Run(state, [&] { return std::make_unique<StagedRunner>(chunk_bytes, slots); });
 }
 BENCHMARK(Staged)
     ->Args({100, 100 << 10, 1})
@@ -185,12 +185,12 @@ BENCHMARK(Staged)
     ->Unit(benchmark::kMicrosecond);
 
 void HostCollective(benchmark::State& state) {
-  Run(state, [] { return std::make_unique<CollectivePlayer>(); });
+  Run(state, [] { return std::make_unique<CollectiveRunner>(); });
 }
 BENCHMARK(HostCollective)->Arg(100)->Arg(25)->Arg(1)->UseRealTime()->Unit(benchmark::kMicrosecond);
 
 void Copies(benchmark::State& state) {
-  Run(state, [] { return std::make_unique<CopiesPlayer>(); });
+  Run(state, [] { return std::make_unique<CopiesRunner>(); });
 }
 BENCHMARK(Copies)->Arg(100)->Arg(25)->Arg(1)->UseRealTime()->Unit(benchmark::kMicrosecond);
 

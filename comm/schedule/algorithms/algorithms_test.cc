@@ -534,7 +534,7 @@ std::vector<std::vector<int32_t>> RoundsOfArrivals(const std::vector<Schedule>& 
 TEST(Rounds, AreLaterThanThoseOfAllMessagesThatAreWaitedFor) {
   for (const Collective collective : AllCollectives()) {
     for (const Algorithm algorithm : AlgorithmsFor(collective)) {
-      if (IsByMemory(algorithm)) continue;
+      if (UsesSharedMemory(algorithm)) continue;
       for (const int size : kSizes) {
         for (const int ranks_per_host : {size, 1, 2, 4, 5}) {
           // The others know no hosts.
@@ -575,7 +575,7 @@ TEST(Rounds, AreThoseOfTheRankAsFarFromAnotherRoot) {
     for (const Algorithm algorithm : AlgorithmsFor(collective)) {
       // Chains that fold begin at rank 0, whatever the root; two levels have hosts, which do not turn with the root.
       const bool turns = !(collective == Collective::kReduce && algorithm == Algorithm::kChain);
-      if (IsByMemory(algorithm) || !turns) continue;
+      if (UsesSharedMemory(algorithm) || !turns) continue;
       for (const int size : kSizes) {
         const std::vector<Schedule> from_first = BuildAll(collective, algorithm, size);
         const int root = size / 2;

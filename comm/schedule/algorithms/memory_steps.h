@@ -1,4 +1,4 @@
-// The list of steps of an algorithm by memory under construction: one after the other, nothing waits for anything else.
+// The list of steps of an algorithm in shared memory under construction: one after the other, nothing waits for anything else.
 
 #ifndef COMM_SCHEDULE_ALGORITHMS_MEMORY_STEPS_H_
 #define COMM_SCHEDULE_ALGORITHMS_MEMORY_STEPS_H_
@@ -22,13 +22,13 @@ class MemorySteps {
     return operand;
   }
 
-  void Meet() { Append(Step::Kind::kMeet, Nothing(), Nothing()); }
+  void Barrier() { Append(Step::Kind::kBarrier, Nothing(), Nothing()); }
   // What rank r gives is then in scratch block r.
   void Share(Operand source) { Append(Step::Kind::kShare, source, {Window::kScratch, 0, place_.size}); }
   void Copy(Operand source, Operand target) { Append(Step::Kind::kCopy, source, target); }
   // The fold of one operand of each rank, in rank order, in the target and in more targets.
   template <typename TermOf>
-  void Fold(TermOf term_of, Operand target, std::vector<Operand> more_targets = {}) {
+  void ReduceMany(TermOf term_of, Operand target, std::vector<Operand> more_targets = {}) {
     Append(Step::Kind::kReduceMany, Nothing(), target);
     Step& step = schedule_.steps.back();
     for (int rank = 0; rank < place_.size; ++rank) step.terms.push_back(term_of(rank));

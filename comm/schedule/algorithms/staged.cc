@@ -1,14 +1,14 @@
-// Algorithms by memory for buffers that their ranks alone map: through a stage, of which every rank has a part before all.
+// Algorithms in shared memory for buffers that their ranks alone map: through a stage, of which every rank has a part before all.
 //
-// staged: everyone copies to its part what others need of its input; a meeting; everyone takes what it needs from the
-// parts of the others. Every byte is written once more than by one_pass, and meets once.
+// staged: everyone copies to its part what others need of its input; a barrier; everyone takes what it needs from the
+// parts of the others. Every byte is written once more than by direct, and meets once.
 //
-// staged_two_shot: as two_shot with messages. Everyone stages what others own; a meeting; each rank folds the block that
-// it owns, and leaves the result on the stage; a meeting; everyone takes the results of the others. Of n ranks' inputs
+// staged_two_shot: as two_shot with messages. Everyone stages what others own; a barrier; each rank folds the block that
+// it owns, and leaves the result on the stage; a barrier; everyone takes the results of the others. Of n ranks' inputs
 // each then reads one n-th and writes one n-th, where staged has it read all.
 //
 // Whoever takes from several others begins with its next neighbour, so that not all read one part at a time. Collectives
-// with a root have no staged algorithm: their messages let a rank that only sends go ahead of the others, which a meeting
+// with a root have no staged algorithm: their messages let a rank that only sends go ahead of the others, which a barrier
 // does not.
 
 #include <utility>
@@ -34,9 +34,9 @@ class StagedSteps : public MemorySteps {
   }
   // The fold of everyone's version of a block: what others have staged, as the block of scratch of the same number, and this
   // rank's input.
-  void FoldStaged(int block, Operand target, std::vector<Operand> more_targets = {}) {
+  void ReduceStaged(int block, Operand target, std::vector<Operand> more_targets = {}) {
     const auto term_of = [&](int rank) { return rank == place_.rank ? Input(block) : Of(rank, Scratch(block, block)); };
-    Fold(term_of, target, std::move(more_targets));
+    ReduceMany(term_of, target, std::move(more_targets));
   }
 
   // Two shots. The result of a block is left where its owner's next neighbour has staged its version of it.
@@ -57,23 +57,23 @@ class StagedSteps : public MemorySteps {
 Schedule StagedAllReduce(const Place& place) {
   StagedSteps steps(place);
   steps.Copy(Input(0), Scratch(0, 0));
-  steps.Meet();
-  steps.FoldStaged(0, Output(0));
+  steps.Barrier();
+  steps.ReduceStaged(0, Output(0));
   return steps.Finish(/*blocks=*/1, /*scratch_blocks=*/1);
 }
 
 Schedule StagedReduceScatter(const Place& place) {
   StagedSteps steps(place);
   steps.StageForOwners();
-  steps.Meet();
-  steps.FoldStaged(place.rank, Output(place.rank));
+  steps.Barrier();
+  steps.ReduceStaged(place.rank, Output(place.rank));
   return steps.Finish(/*blocks=*/place.size, /*scratch_blocks=*/place.size);
 }
 
 Schedule StagedAllGather(const Place& place) {
   StagedSteps steps(place);
   steps.Copy(Input(place.rank), Scratch(0, place.rank));
-  steps.Meet();
+  steps.Barrier();
   for (int distance = 1; distance < place.size; ++distance) {
     const int peer = place.Neighbour(distance);
     steps.Copy(steps.Of(peer, Scratch(0, peer)), Output(peer));
@@ -85,7 +85,7 @@ Schedule StagedAllGather(const Place& place) {
 Schedule StagedAllToAll(const Place& place) {
   StagedSteps steps(place);
   steps.StageForOwners();
-  steps.Meet();
+  steps.Barrier();
   for (int distance = 1; distance < place.size; ++distance) {
     const int peer = place.Neighbour(distance);
     steps.Copy(steps.Of(peer, Scratch(place.rank, place.rank)), Output(peer));
@@ -97,9 +97,9 @@ Schedule StagedAllToAll(const Place& place) {
 Schedule StagedTwoShotAllReduce(const Place& place) {
   StagedSteps steps(place);
   steps.StageForOwners();
-  steps.Meet();
-  steps.FoldStaged(place.rank, Output(place.rank), {steps.ResultOf(place.rank)});
-  steps.Meet();
+  steps.Barrier();
+  steps.ReduceStaged(place.rank, Output(place.rank), {steps.ResultOf(place.rank)});
+  steps.Barrier();
   steps.TakeResults();
   return steps.Finish(/*blocks=*/place.size, /*scratch_blocks=*/place.size);
 }

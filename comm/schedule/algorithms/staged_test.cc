@@ -11,7 +11,7 @@
 #include "base/rank.h"
 #include "base/status.h"
 #include "base/status_matchers.h"
-#include "comm/engine/meeting_checks.h"
+#include "comm/engine/barrier_checks.h"
 #include "comm/plan/prepared_schedule.h"
 #include "comm/schedule/schedule.h"
 #include "comm/schedule/stage.h"
@@ -39,9 +39,9 @@ constexpr Pair kStagedPairs[] = {{Collective::kAllReduce, Algorithm::kStaged},
 TEST(Staged, TakesFromItsPeersStageAndNothingElse) {
   for (const auto& [collective, algorithm] : kStagedPairs) {
     for (const Schedule& schedule : BuildAll(collective, algorithm, 5)) {
-      int meetings = 0;
+      int barriers = 0;
       for (const Step& step : schedule.steps) {
-        if (step.kind == Step::Kind::kMeet) ++meetings;
+        if (step.kind == Step::Kind::kBarrier) ++barriers;
         std::vector<Operand> operands = step.terms;
         operands.insert(operands.end(), step.more_targets.begin(), step.more_targets.end());
         operands.insert(operands.end(), {step.source, step.target});
@@ -49,7 +49,7 @@ TEST(Staged, TakesFromItsPeersStageAndNothingElse) {
           EXPECT_TRUE(operand.rank == Operand::kOwn || operand.window == Window::kScratch) << ToString(schedule);
         }
       }
-      EXPECT_EQ(meetings, algorithm == Algorithm::kStagedTwoShot ? 2 : 1);
+      EXPECT_EQ(barriers, algorithm == Algorithm::kStagedTwoShot ? 2 : 1);
     }
   }
 }
@@ -84,7 +84,7 @@ class Rounds {
     for (const int rounds : rounds_of_calls_) {
       const int ticks = rounds + prepared_.phases() - 1;
       for (int tick = 0; tick < ticks; ++tick) {
-        if (tick > 0) all.steps.push_back(schedule_testing::Meet());
+        if (tick > 0) all.steps.push_back(schedule_testing::Barrier());
         for (int phase = 0; phase < prepared_.phases(); ++phase) {
           if (tick >= phase && tick - phase < rounds) AddPhase(phase, first_piece + tick - phase, &all);
         }
@@ -118,21 +118,21 @@ class Rounds {
   int pieces_ = 0;
 };
 
-// All-reduces of several rounds, all of whose outputs are to be the fold in rank order.
+// All-reduces of several rounds, all of whose outputs are to be the reduce in rank order.
 absl::Status ProveRounds(Algorithm algorithm, int size, const std::vector<int>& rounds_of_calls, int slots,
                          bool in_place) {
   std::vector<Schedule> all;
   for (Schedule& schedule : BuildAll(Collective::kAllReduce, algorithm, size)) {
     all.push_back(Rounds(std::move(schedule), rounds_of_calls, slots).WrittenOut());
   }
-  LOCKSTEP_RETURN_IF_ERROR(CheckMeetings(all, in_place));
+  LOCKSTEP_RETURN_IF_ERROR(CheckBarriers(all, in_place));
   SymbolicRun run(all, in_place);
   LOCKSTEP_RETURN_IF_ERROR(run.Run());
   for (int rank = 0; rank < size; ++rank) {
     for (int block = 0; block < all[rank].blocks; ++block) {
       const auto value = run.Output(rank, block);
       const bool whole = value != ExpressionTable::kUndefined && run.expressions().MissingLeaf(value) < 0;
-      if (whole && run.expressions().IsFoldInRankOrder(value) && run.expressions().block(value) == block) continue;
+      if (whole && run.expressions().ReducesInRankOrder(value) && run.expressions().block(value) == block) continue;
       return absl::InternalError(absl::StrCat("rank ", rank, ": output[", block, "]"));
     }
   }

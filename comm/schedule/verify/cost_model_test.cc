@@ -16,7 +16,7 @@
 #include "comm/schedule/stage.h"
 #include "comm/schedule/verify/schedule_testing.h"
 #include "comm/schedule/verify/simulator.h"
-#include "comm/select/meeting_costs.h"
+#include "comm/select/barrier_costs.h"
 #include "comm/select/selector.h"
 #include "comm/topology/link_costs.h"
 #include "gmock/gmock.h"
@@ -45,7 +45,7 @@ void ExpectSimulated(const Network& network, const std::vector<int>& sizes, doub
   const std::vector<int64_t> bytes = {0, 8, 4 * kKiB, 100'003, 3 * kMiB};
   for (const Collective collective : AllCollectives()) {
     for (const Algorithm algorithm : ChoicesFor(collective)) {
-      if (IsByMemory(algorithm)) continue;
+      if (UsesSharedMemory(algorithm)) continue;
       for (const int size : sizes) {
         CostModel model(size, network);
         LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::vector<Simulation> simulations,
@@ -97,7 +97,7 @@ TEST(CostModel, TheChoiceCostsHardlyMoreThanTheBest) {
                                                  : std::vector<int64_t>{8, 4 * kKiB, 100'003, 3 * kMiB};
           std::vector<double> best(bytes.size(), kImpossible), chosen(bytes.size());
           for (const Algorithm algorithm : ChoicesFor(collective)) {
-            if (IsByMemory(algorithm)) continue;
+            if (UsesSharedMemory(algorithm)) continue;
             LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::vector<Simulation> simulations,
                                           Simulate(Schedules(collective, algorithm, size, network), bytes, network));
             for (size_t i = 0; i < bytes.size(); ++i) {
@@ -124,7 +124,7 @@ TEST(CostModel, IsCloseInWorldsThatAreTooLargeToFollow) {
        {std::make_pair(kTcpNetwork, 200), std::make_pair(MakeNetwork(kSharedMemory, kTcpBetweenHosts, 8), 256)}) {
     for (const Collective collective : AllCollectives()) {
       for (const Algorithm algorithm : ChoicesFor(collective)) {
-        if (IsByMemory(algorithm)) continue;
+        if (UsesSharedMemory(algorithm)) continue;
         for (const int64_t bytes : {int64_t{8}, int64_t{300'000}}) {
           LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Simulation simulation,
                                         Simulate(collective, algorithm, size, bytes, network));
@@ -165,7 +165,7 @@ TEST(CostModel, GoesOnToThousandsOfRanks) {
       CostModel model(size, network);
       for (const Collective collective : AllCollectives()) {
         for (const Algorithm algorithm : ChoicesFor(collective)) {
-          if (IsByMemory(algorithm)) continue;
+          if (UsesSharedMemory(algorithm)) continue;
           const double small = model.Ns(collective, algorithm, 8);
           const double large = model.Ns(collective, algorithm, int64_t{1} << 33);
           EXPECT_TRUE(small > 0 && small <= large && large < 1e18)
@@ -183,7 +183,7 @@ TEST(CostModel, InSharedMemoryEqualsTheSimulation) {
   int possible = 0;
   for (const Collective collective : AllCollectives()) {
     for (const Algorithm algorithm : ChoicesFor(collective)) {
-      if (!IsByMemory(algorithm)) continue;
+      if (!UsesSharedMemory(algorithm)) continue;
       for (const int size : {2, 3, 4, 5, 8, 17, 64}) {
         const std::vector<Schedule> schedules = BuildAll(collective, algorithm, size);
         for (const int64_t bytes : {int64_t{0}, int64_t{8}, int64_t{24}, int64_t{25}, int64_t{100'003}, 3 * kMiB}) {
@@ -209,14 +209,14 @@ TEST(CostModel, InSharedMemoryIsBarriersAndBytes) {
   const auto ns = [](Collective collective, Algorithm algorithm, int64_t bytes) {
     return CostNs(collective, algorithm, /*size=*/4, bytes, kOneHost);
   };
-  const double barrier = MeetingNs(4), fold = 3 * kReducedByteNs, copy = kCopiedByteNs, write = copy / 2;
+  const double barrier = BarrierNs(4), fold = 3 * kReducedByteNs, copy = kCopiedByteNs, write = copy / 2;
   EXPECT_DOUBLE_EQ(barrier, 3 * kLine.message_ns + kLine.latency_ns);
-  EXPECT_DOUBLE_EQ(ns(Collective::kAllReduce, Algorithm::kOnePass, 4000), 2 * barrier + 1000 * (fold + 3 * write));
-  EXPECT_DOUBLE_EQ(ns(Collective::kReduceScatter, Algorithm::kOnePass, 4000), 2 * barrier + 1000 * fold);
-  EXPECT_DOUBLE_EQ(ns(Collective::kBroadcast, Algorithm::kOnePass, 4000), 2 * barrier + 4000 * copy);
-  EXPECT_DOUBLE_EQ(ns(Collective::kAllReduce, Algorithm::kOneLine, 24), barrier + 24 * fold);
-  EXPECT_DOUBLE_EQ(ns(Collective::kAllGather, Algorithm::kOneLine, 96), barrier + 96 * copy);
-  EXPECT_DOUBLE_EQ(ns(Collective::kBarrier, Algorithm::kOneLine, 0), barrier);
+  EXPECT_DOUBLE_EQ(ns(Collective::kAllReduce, Algorithm::kDirect, 4000), 2 * barrier + 1000 * (fold + 3 * write));
+  EXPECT_DOUBLE_EQ(ns(Collective::kReduceScatter, Algorithm::kDirect, 4000), 2 * barrier + 1000 * fold);
+  EXPECT_DOUBLE_EQ(ns(Collective::kBroadcast, Algorithm::kDirect, 4000), 2 * barrier + 4000 * copy);
+  EXPECT_DOUBLE_EQ(ns(Collective::kAllReduce, Algorithm::kInline, 24), barrier + 24 * fold);
+  EXPECT_DOUBLE_EQ(ns(Collective::kAllGather, Algorithm::kInline, 96), barrier + 96 * copy);
+  EXPECT_DOUBLE_EQ(ns(Collective::kBarrier, Algorithm::kInline, 0), barrier);
   EXPECT_DOUBLE_EQ(ns(Collective::kAllReduce, Algorithm::kStaged, 4000), barrier + 4000 * (copy + fold));
   EXPECT_DOUBLE_EQ(ns(Collective::kAllReduce, Algorithm::kStagedTwoShot, 4000),
                    2 * barrier + 1000 * (3 * copy + fold + write + 3 * copy));
@@ -232,13 +232,13 @@ TEST(CostModel, InSharedMemoryIsForOneHostAndForWhatASlotHolds) {
     return CostNs(collective, algorithm, /*size=*/8, bytes,
                   MakeNetwork(kSharedMemory, kTcpBetweenHosts, ranks_per_host));
   };
-  EXPECT_LT(ns(Collective::kAllReduce, Algorithm::kOnePass, 1 << 20, 8), kImpossible);
-  EXPECT_EQ(ns(Collective::kAllReduce, Algorithm::kOnePass, 1 << 20, 7), kImpossible);
-  EXPECT_EQ(ns(Collective::kBarrier, Algorithm::kOneLine, 0, 4), kImpossible);
-  EXPECT_LT(ns(Collective::kAllReduce, Algorithm::kOneLine, kShareBytesMax, 8), kImpossible);
-  EXPECT_EQ(ns(Collective::kAllReduce, Algorithm::kOneLine, kShareBytesMax + 1, 8), kImpossible);
-  EXPECT_LT(ns(Collective::kAllGather, Algorithm::kOneLine, 8 * kShareBytesMax, 8), kImpossible);
-  EXPECT_EQ(ns(Collective::kAllGather, Algorithm::kOneLine, 8 * kShareBytesMax + 1, 8), kImpossible);
+  EXPECT_LT(ns(Collective::kAllReduce, Algorithm::kDirect, 1 << 20, 8), kImpossible);
+  EXPECT_EQ(ns(Collective::kAllReduce, Algorithm::kDirect, 1 << 20, 7), kImpossible);
+  EXPECT_EQ(ns(Collective::kBarrier, Algorithm::kInline, 0, 4), kImpossible);
+  EXPECT_LT(ns(Collective::kAllReduce, Algorithm::kInline, kShareBytesMax, 8), kImpossible);
+  EXPECT_EQ(ns(Collective::kAllReduce, Algorithm::kInline, kShareBytesMax + 1, 8), kImpossible);
+  EXPECT_LT(ns(Collective::kAllGather, Algorithm::kInline, 8 * kShareBytesMax, 8), kImpossible);
+  EXPECT_EQ(ns(Collective::kAllGather, Algorithm::kInline, 8 * kShareBytesMax + 1, 8), kImpossible);
 }
 
 }  // namespace

@@ -77,7 +77,7 @@ int ExpressionTable::MissingLeaf(Id id) const {
   return -1;
 }
 
-bool ExpressionTable::IsFoldInRankOrder(Id id) const {
+bool ExpressionTable::ReducesInRankOrder(Id id) const {
   TreeId tree = Tree(id);
   for (int rank = ranks_ - 1; rank > 0; --rank) {
     const Node& node = nodes_[tree];

@@ -44,7 +44,7 @@ class ExpressionTable {
   int MissingLeaf(Id id) const;
   // Whether it is (((r0 op r1) op r2) op ...) of all ranks, up to the order of a node's two operands, wherever it is
   // rounded on the way.
-  bool IsFoldInRankOrder(Id id) const;
+  bool ReducesInRankOrder(Id id) const;
   // Whether it is one node whose terms are leaves, or a leaf.
   bool IsRoundedOnce(Id id) const;
 

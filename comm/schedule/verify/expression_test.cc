@@ -46,13 +46,13 @@ TEST(ExpressionTable, TellsWhereSumsAreRounded) {
 TEST(ExpressionTable, KnowsAFoldInRankOrder) {
   ExpressionTable table(3);
   const auto a = table.Leaf(Rank(0), 4), b = table.Leaf(Rank(1), 4), c = table.Leaf(Rank(2), 4);
-  EXPECT_TRUE(table.IsFoldInRankOrder(table.Combine(table.Combine(a, b), c)));
-  EXPECT_TRUE(table.IsFoldInRankOrder(table.Combine(c, table.Combine(b, a))));
-  EXPECT_TRUE(table.IsFoldInRankOrder(table.Combine(table.Accumulate(a, b), c)));
-  EXPECT_FALSE(table.IsFoldInRankOrder(table.Combine(table.Combine(a, c), b)));
-  EXPECT_FALSE(table.IsFoldInRankOrder(table.Combine(a, table.Combine(b, c))));
-  EXPECT_FALSE(table.IsFoldInRankOrder(table.Combine(a, b)));
-  EXPECT_FALSE(table.IsFoldInRankOrder(a));
+  EXPECT_TRUE(table.ReducesInRankOrder(table.Combine(table.Combine(a, b), c)));
+  EXPECT_TRUE(table.ReducesInRankOrder(table.Combine(c, table.Combine(b, a))));
+  EXPECT_TRUE(table.ReducesInRankOrder(table.Combine(table.Accumulate(a, b), c)));
+  EXPECT_FALSE(table.ReducesInRankOrder(table.Combine(table.Combine(a, c), b)));
+  EXPECT_FALSE(table.ReducesInRankOrder(table.Combine(a, table.Combine(b, c))));
+  EXPECT_FALSE(table.ReducesInRankOrder(table.Combine(a, b)));
+  EXPECT_FALSE(table.ReducesInRankOrder(a));
 }
 
 // The trees of different blocks are one, but not their ids.

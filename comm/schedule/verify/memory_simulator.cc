@@ -13,7 +13,7 @@
 #include "comm/plan/prepared_schedule.h"
 #include "comm/schedule/schedule_memory.h"
 #include "comm/schedule/stage.h"
-#include "comm/select/meeting_costs.h"
+#include "comm/select/barrier_costs.h"
 
 namespace lockstep {
 namespace {
@@ -25,24 +25,24 @@ std::string Describe(const Schedule& schedule, size_t index) {
 // One rank on its way through its list.
 struct Walker {
   const Schedule* schedule;
-  size_t at = 0;  // a meeting, or the end
+  size_t at = 0;  // a barrier, or the end
   double now = 0;
 
   bool done() const { return at == schedule->steps.size(); }
 
-  // Through all that comes before the next meeting.
+  // Through all that comes before the next barrier.
   absl::Status Walk(double bytes, const Network& network) {
     for (; !done(); ++at) {
       const Step& step = schedule->steps[at];
       const double step_bytes = schedule->blocks == 0 ? 0 : bytes / schedule->blocks * SizingOperand(step).blocks;
-      if (!IsMeeting(step.kind)) {
+      if (!IsBarrier(step.kind)) {
         now += WorkNs(step, step_bytes, network);
         continue;
       }
       if (step_bytes <= kShareBytesMax) break;
       return absl::InvalidArgumentError(absl::StrCat("rank ", schedule->rank.value(), " gives ", step_bytes,
                                                      " bytes in ", Describe(*schedule, at), ", at most ",
-                                                     kShareBytesMax, " can be given in a meeting"));
+                                                     kShareBytesMax, " can be given in a barrier"));
     }
     return absl::OkStatus();
   }
@@ -59,7 +59,7 @@ double SimulateStaged(absl::Span<const Schedule> schedules, double bytes, const 
   for (int rank = 0; rank < size; ++rank) {
     byte_ns[rank].push_back(0);
     for (const Step& step : schedules[rank].steps) {
-      if (IsMeeting(step.kind)) {
+      if (IsBarrier(step.kind)) {
         byte_ns[rank].push_back(0);
       } else {
         byte_ns[rank].back() += WorkNs(step, SizingOperand(step).blocks, network);
@@ -79,7 +79,7 @@ double SimulateStaged(absl::Span<const Schedule> schedules, double bytes, const 
       for (int64_t phase = 0; phase < phases; ++phase) work += of_rank[phase] * in_round(tick - phase);
       longest = std::max(longest, work);
     }
-    now += longest + (tick == 0 ? 0 : MeetingNs(size));
+    now += longest + (tick == 0 ? 0 : BarrierNs(size));
   }
   return now;
 }
@@ -97,14 +97,15 @@ double WorkNs(const Step& step, double bytes, const Network& network) {
     case Step::Kind::kReceive:
     case Step::Kind::kReceiveReduce:
     case Step::Kind::kReduce:
-    case Step::Kind::kMeet:
+    case Step::Kind::kBarrier:
     case Step::Kind::kShare:
       break;
   }
   return bytes * network.reduced_byte_ns;
 }
 
-absl::StatusOr<double> SimulateByMemory(absl::Span<const Schedule> schedules, double bytes, const Network& network) {
+absl::StatusOr<double> SimulateInSharedMemory(absl::Span<const Schedule> schedules, double bytes,
+                                              const Network& network) {
   const int size = static_cast<int>(schedules.size());
   if (size > network.ranks_per_host) {
     return absl::InvalidArgumentError(absl::StrCat(Name(schedules[0].algorithm), " is for ranks that share a host: ",
@@ -127,7 +128,7 @@ absl::StatusOr<double> SimulateByMemory(absl::Span<const Schedule> schedules, do
                                                         Describe(*waiting->schedule, waiting->at)));
     }
     for (Walker& rank : ranks) {
-      rank.now = last + MeetingNs(size);
+      rank.now = last + BarrierNs(size);
       ++rank.at;
     }
   }

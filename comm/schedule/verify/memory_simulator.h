@@ -1,4 +1,4 @@
-// The part of the simulator that is about schedules by memory, and what local work costs. The model is told in
+// The part of the simulator that is about schedules in shared memory, and what local work costs. The model is told in
 // comm/schedule/verify/simulator.h.
 
 #ifndef COMM_SCHEDULE_VERIFY_MEMORY_SIMULATOR_H_
@@ -13,13 +13,14 @@
 
 namespace lockstep {
 
-// What a step that is neither a message nor a meeting takes, of `bytes` bytes, or of a part of the step of so many.
+// What a step that is neither a message nor a barrier takes, of `bytes` bytes, or of a part of the step of so many.
 double WorkNs(const Step& step, double bytes, const Network& network);
 
-// From the common start until the last rank is done. `schedules` are those of all ranks of one collective by memory, in
+// From the common start until the last rank is done. `schedules` are those of all ranks of one collective in shared memory, in
 // rank order, `bytes` is not negative. INVALID_ARGUMENT when the ranks do not share one host, or when one gives more in a
-// meeting than a line holds; FAILED_PRECONDITION when a rank waits for ever in a meeting.
-absl::StatusOr<double> SimulateByMemory(absl::Span<const Schedule> schedules, double bytes, const Network& network);
+// barrier than a line holds; FAILED_PRECONDITION when a rank waits for ever in a barrier.
+absl::StatusOr<double> SimulateInSharedMemory(absl::Span<const Schedule> schedules, double bytes,
+                                              const Network& network);
 
 }  // namespace lockstep
 

@@ -32,8 +32,8 @@ void ExpectProved(Collective collective, Algorithm algorithm, int size, int root
   for (bool in_place : {false, true}) {
     SCOPED_TRACE(Describe(collective, algorithm, size, root, in_place));
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Proof proof, Prove(all, in_place));
-    if (FoldsInRankOrder(collective, algorithm)) {
-      ASSERT_TRUE(proof.folds_in_rank_order());
+    if (ReducesInRankOrder(collective, algorithm)) {
+      ASSERT_TRUE(proof.reduces_in_rank_order());
     }
     if (RoundsOnce(collective, algorithm)) {
       ASSERT_TRUE(proof.rounds_once());
@@ -148,28 +148,28 @@ TEST_P(SchedulesByHosts, AreProvedForManyHosts) {
 INSTANTIATE_TEST_SUITE_P(All, SchedulesByHosts, ::testing::ValuesIn(ShippedByHosts()), TestName);
 
 // The other side of ExpectProved: what is not said is not true either, at some size.
-TEST(FoldsInRankOrder, IsSaidOfAllAlgorithmsOfWhichItIsTrue) {
+TEST(ReducesInRankOrder, IsSaidOfAllAlgorithmsOfWhichItIsTrue) {
   for (Collective collective : AllCollectives()) {
     for (Algorithm algorithm : AlgorithmsFor(collective)) {
-      bool folds_in_rank_order = true, rounds_once = true;
+      bool reduces_in_rank_order = true, rounds_once = true;
       for (int size : {3, 4, 5, 6, 9}) {
         LOCKSTEP_ASSERT_OK_AND_ASSIGN(
             const Proof proof, Prove(BuildAll(collective, algorithm, size, /*root=*/1, Consecutive(size, 2)), true));
-        folds_in_rank_order = folds_in_rank_order && proof.folds_in_rank_order();
+        reduces_in_rank_order = reduces_in_rank_order && proof.reduces_in_rank_order();
         rounds_once = rounds_once && proof.rounds_once();
       }
-      EXPECT_EQ(FoldsInRankOrder(collective, algorithm), folds_in_rank_order)
+      EXPECT_EQ(ReducesInRankOrder(collective, algorithm), reduces_in_rank_order)
           << Name(collective) << " by " << Name(algorithm);
       EXPECT_EQ(RoundsOnce(collective, algorithm), rounds_once) << Name(collective) << " by " << Name(algorithm);
     }
   }
 }
 
-TEST(FoldsInRankOrder, HasAnAlgorithmForEveryReduction) {
+TEST(ReducesInRankOrder, HasAnAlgorithmForEveryReduction) {
   for (Collective collective : AllCollectives()) {
     const Algorithms known = AlgorithmsFor(collective);
     const bool some = std::any_of(known.begin(), known.end(), [&](Algorithm algorithm) {
-      return FoldsInRankOrder(collective, algorithm) && RoundsOnce(collective, algorithm);
+      return ReducesInRankOrder(collective, algorithm) && RoundsOnce(collective, algorithm);
     });
     EXPECT_EQ(some, HasReduction(collective)) << Name(collective);
   }

@@ -94,7 +94,7 @@ Operand Of(int rank, Operand operand) {
   operand.rank = rank;
   return operand;
 }
-Step Meet() { return Make(Step::Kind::kMeet, 0, Input(0, 0), Input(0, 0), {}); }
+Step Barrier() { return Make(Step::Kind::kBarrier, 0, Input(0, 0), Input(0, 0), {}); }
 Step Share(Operand source, Operand target) { return Make(Step::Kind::kShare, 0, source, target, {}); }
 Step ReduceInto(std::vector<Operand> terms, Operand target, std::vector<Operand> more_targets) {
   Step step = ReduceMany(std::move(terms), target);

@@ -41,9 +41,9 @@ Step Copy(Operand source, Operand target, After after = {});
 Step Reduce(Operand source, Operand target, After after = {});
 Step ReduceMany(std::vector<Operand> terms, Operand target, After after = {});
 
-// By memory: the same operand in another rank's window, and the steps that only such schedules have.
+// In shared memory: the same operand in another rank's window, and the steps that only such schedules have.
 Operand Of(int rank, Operand operand);
-Step Meet();
+Step Barrier();
 Step Share(Operand source, Operand target);
 Step ReduceInto(std::vector<Operand> terms, Operand target, std::vector<Operand> more_targets);
 

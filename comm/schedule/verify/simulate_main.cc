@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "comm/schedule/verify/price_table.h"
+#include "comm/schedule/verify/cost_table.h"
 
 ABSL_FLAG(int, ranks, 8, "size of the world");
 ABSL_FLAG(int, hosts, 1, "hosts that the ranks are on, equally many on each; must divide --ranks");
@@ -30,8 +30,8 @@ ABSL_FLAG(bool, step_by_step, false,
 namespace lockstep {
 namespace {
 
-absl::StatusOr<PriceTableOptions> OptionsFromFlags() {
-  PriceTableOptions options;
+absl::StatusOr<CostTableOptions> OptionsFromFlags() {
+  CostTableOptions options;
   options.ranks = absl::GetFlag(FLAGS_ranks);
   const int hosts = absl::GetFlag(FLAGS_hosts);
   if (hosts < 1 || options.ranks < 1 || options.ranks % hosts != 0) {
@@ -55,8 +55,8 @@ absl::StatusOr<PriceTableOptions> OptionsFromFlags() {
 }
 
 absl::StatusOr<std::string> Tables() {
-  LOCKSTEP_ASSIGN_OR_RETURN(const PriceTableOptions options, OptionsFromFlags());
-  return FormatPriceTables(options);
+  LOCKSTEP_ASSIGN_OR_RETURN(const CostTableOptions options, OptionsFromFlags());
+  return FormatCostTables(options);
 }
 
 int Main(int argc, char** argv) {

@@ -341,9 +341,10 @@ absl::StatusOr<std::vector<Simulation>> Simulate(absl::Span<const Schedule> sche
     if (bytes < 0) return absl::InvalidArgumentError(absl::StrCat("a vector of ", bytes, " bytes"));
   }
   std::vector<Simulation> simulations(sizes.size());
-  if (IsByMemory(schedules[0].algorithm)) {
+  if (UsesSharedMemory(schedules[0].algorithm)) {
     for (size_t i = 0; i < sizes.size(); ++i) {
-      LOCKSTEP_ASSIGN_OR_RETURN(simulations[i].ns, SimulateByMemory(schedules, static_cast<double>(sizes[i]), network));
+      LOCKSTEP_ASSIGN_OR_RETURN(simulations[i].ns,
+                                SimulateInSharedMemory(schedules, static_cast<double>(sizes[i]), network));
     }
     return simulations;
   }

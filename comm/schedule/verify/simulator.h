@@ -15,10 +15,10 @@
 //                   slower for it: comm/select/link_sharing.h says how much. Ranks of one host have links of their own among
 //                   each other.
 //
-// By memory (comm/schedule/schedule.h) there are no messages. A rank carries out its steps whole, one after the other:
+// In shared memory (comm/schedule/schedule.h) there are no messages. A rank carries out its steps whole, one after the other:
 //
-//   meeting         each rank that comes tells all others, one after the other, message_ns each (kLine in
-//                   comm/select/meeting_costs.h), and latency_ns after the last has told the last all go on. What is given in
+//   barrier         each rank that comes tells all others, one after the other, message_ns each (kLine in
+//                   comm/select/barrier_costs.h), and latency_ns after the last has told the last all go on. What is given in
 //                   it comes along.
 //   copy            b * copied_byte_ns, wherever the memory is.
 //   reduction       b * reduced_byte_ns for each operand that it folds in, and for each place after the first that it writes
@@ -62,7 +62,7 @@ struct Simulation {
 // start from, and what all-to-all has on each rank.
 //
 // INVALID_ARGUMENT for schedules that do not belong together, messages that nobody receives, a network with negative
-// costs, schedules by memory of ranks that do not share one host, or more in a meeting than can be given there;
+// costs, schedules in shared memory of ranks that do not share one host, or more in a barrier than can be given there;
 // FAILED_PRECONDITION when the schedules cannot be carried out in list order, naming the step that waits.
 //
 // For several sizes at once, because preparing thousands of schedules takes longer than carrying them out.

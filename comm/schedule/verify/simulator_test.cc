@@ -7,7 +7,7 @@
 #include "base/rank.h"
 #include "base/status_matchers.h"
 #include "comm/schedule/schedule.h"
-#include "comm/select/meeting_costs.h"
+#include "comm/select/barrier_costs.h"
 #include "comm/topology/link_costs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -163,19 +163,19 @@ TEST(Simulator, ReducesOnTheReceivingEnd) {
   EXPECT_DOUBLE_EQ(Ns(World({{copy}}), 400, TestNetwork(1)), 4);
 }
 
-// By memory: a list of steps for each rank.
-std::vector<Schedule> WorldByMemory(std::vector<std::vector<Step>> steps) {
+// In shared memory: a list of steps for each rank.
+std::vector<Schedule> WorldInSharedMemory(std::vector<std::vector<Step>> steps) {
   std::vector<Schedule> schedules = World(std::move(steps));
   for (Schedule& schedule : schedules) {
-    schedule.algorithm = Algorithm::kOnePass;
+    schedule.algorithm = Algorithm::kDirect;
     schedule.scratch_blocks = schedule.size;
   }
   return schedules;
 }
 
-Step Meet() {
+Step Barrier() {
   Step step;
-  step.kind = Step::Kind::kMeet;
+  step.kind = Step::Kind::kBarrier;
   step.source.blocks = 0;
   return step;
 }
@@ -187,17 +187,17 @@ Step Copy(Operand source, Operand target) {
   return step;
 }
 
-TEST(Simulator, AMeetingIsOverWhenTheLastRankHasToldTheLast) {
-  const double meeting = 2 * kLine.message_ns + kLine.latency_ns;
-  EXPECT_DOUBLE_EQ(Ns(WorldByMemory({{Meet()}, {Meet()}, {Meet()}}), 400, TestNetwork(3)), meeting);
+TEST(Simulator, ABarrierIsOverWhenTheLastRankHasToldTheLast) {
+  const double barrier = 2 * kLine.message_ns + kLine.latency_ns;
+  EXPECT_DOUBLE_EQ(Ns(WorldInSharedMemory({{Barrier()}, {Barrier()}, {Barrier()}}), 400, TestNetwork(3)), barrier);
   // One rank comes later, another has more to do afterwards.
   const std::vector<Schedule> late =
-      WorldByMemory({{Copy(kInput, kOutput), Meet()}, {Meet(), Copy(kInput, kOutput)}, {Meet()}});
-  EXPECT_DOUBLE_EQ(Ns(late, 400, TestNetwork(3)), 4 + meeting + 4);
-  EXPECT_DOUBLE_EQ(Ns(WorldByMemory({{Copy(kInput, kOutput)}, {}}), 400, TestNetwork(2)), 4);
+      WorldInSharedMemory({{Copy(kInput, kOutput), Barrier()}, {Barrier(), Copy(kInput, kOutput)}, {Barrier()}});
+  EXPECT_DOUBLE_EQ(Ns(late, 400, TestNetwork(3)), 4 + barrier + 4);
+  EXPECT_DOUBLE_EQ(Ns(WorldInSharedMemory({{Copy(kInput, kOutput)}, {}}), 400, TestNetwork(2)), 4);
 }
 
-TEST(Simulator, WorkByMemoryIsWhatItReadsAndWrites) {
+TEST(Simulator, WorkInSharedMemoryIsWhatItReadsAndWrites) {
   Operand peers_input = kInput, peers_output = kOutput;
   peers_input.rank = 1;
   peers_output.rank = 1;
@@ -206,20 +206,20 @@ TEST(Simulator, WorkByMemoryIsWhatItReadsAndWrites) {
   fold.target = kOutput;
   fold.terms = {kInput, peers_input};
   fold.more_targets = {peers_output};
-  EXPECT_DOUBLE_EQ(Ns(WorldByMemory({{fold}, {}}), 400, TestNetwork(2)), 40 + 2);
-  EXPECT_DOUBLE_EQ(Ns(WorldByMemory({{Copy(peers_input, kOutput)}, {}}), 400, TestNetwork(2)), 4);
+  EXPECT_DOUBLE_EQ(Ns(WorldInSharedMemory({{fold}, {}}), 400, TestNetwork(2)), 40 + 2);
+  EXPECT_DOUBLE_EQ(Ns(WorldInSharedMemory({{Copy(peers_input, kOutput)}, {}}), 400, TestNetwork(2)), 4);
 }
 
-TEST(Simulator, RefusesWhatCannotBeDoneByMemory) {
-  EXPECT_THAT(Simulate(Collective::kAllReduce, Algorithm::kOnePass, 8, 8, TestNetwork(4)),
+TEST(Simulator, RefusesWhatCannotBeDoneInSharedMemory) {
+  EXPECT_THAT(Simulate(Collective::kAllReduce, Algorithm::kDirect, 8, 8, TestNetwork(4)),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("one_pass is for ranks that share a host: 8 do not, with 4 on each")));
-  EXPECT_THAT(Simulate(Collective::kAllReduce, Algorithm::kOneLine, 2, 24, TestNetwork(2)), IsOk());
-  EXPECT_THAT(Simulate(Collective::kAllReduce, Algorithm::kOneLine, 2, 25, TestNetwork(2)),
+                       HasSubstr("direct is for ranks that share a host: 8 do not, with 4 on each")));
+  EXPECT_THAT(Simulate(Collective::kAllReduce, Algorithm::kInline, 2, 24, TestNetwork(2)), IsOk());
+  EXPECT_THAT(Simulate(Collective::kAllReduce, Algorithm::kInline, 2, 25, TestNetwork(2)),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank 0 gives 25 bytes in #0 (share input[0]")));
-  EXPECT_THAT(Simulate(Collective::kBroadcast, Algorithm::kOneLine, 2, 25, TestNetwork(2)),
+  EXPECT_THAT(Simulate(Collective::kBroadcast, Algorithm::kInline, 2, 25, TestNetwork(2)),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at most 24")));
-  EXPECT_THAT(Simulate(WorldByMemory({{Meet()}, {Meet(), Meet()}}), 8, TestNetwork(2)),
+  EXPECT_THAT(Simulate(WorldInSharedMemory({{Barrier()}, {Barrier(), Barrier()}}), 8, TestNetwork(2)),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("rank 1 waits for ever in #1 (meet)")));
 }
 
@@ -274,9 +274,9 @@ TEST(Simulator, RefusesSchedulesThatDoNotBelongTogether) {
   EXPECT_THAT(Simulate(world, 8, TestNetwork(2)),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("schedule 1 of 2 is that of rank 0 of 2")));
   world = World({{}, {}});
-  world[1].algorithm = Algorithm::kOnePass;
+  world[1].algorithm = Algorithm::kDirect;
   EXPECT_THAT(Simulate(world, 8, TestNetwork(2)),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("all_reduce by one_pass")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("all_reduce by direct")));
   EXPECT_THAT(Simulate(absl::Span<const Schedule>(), 8, TestNetwork(2)),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no schedules")));
   EXPECT_THAT(Simulate(Collective::kBroadcast, Algorithm::kDissemination, 4, 8, TestNetwork(2)),

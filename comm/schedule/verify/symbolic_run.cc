@@ -20,7 +20,7 @@ SymbolicRun::SymbolicRun(absl::Span<const Schedule> all_ranks, bool in_place)
 absl::Status SymbolicRun::Run() {
   NumberSteps();
   InitializeMemory();
-  if (IsByMemory(all_[0].algorithm)) return ExecuteByMemory();
+  if (UsesSharedMemory(all_[0].algorithm)) return ExecuteInSharedMemory();
   LOCKSTEP_RETURN_IF_ERROR(MatchMessages());
   return Execute();
 }
@@ -160,25 +160,25 @@ absl::Status SymbolicRun::Execute() {
   return completed == states_.size() ? absl::OkStatus() : Deadlock();
 }
 
-absl::Status SymbolicRun::ExecuteByMemory() {
+absl::Status SymbolicRun::ExecuteInSharedMemory() {
   std::vector<int> at = first_step_;
   const auto end_of = [this](size_t rank) { return first_step_[rank] + static_cast<int>(all_[rank].steps.size()); };
-  int meetings = 0;
+  int barriers = 0;
   while (true) {
     for (size_t rank = 0; rank < all_.size(); ++rank) {
-      for (; at[rank] != end_of(rank) && !IsMeeting(step(at[rank]).kind); ++at[rank]) {
-        states_[at[rank]].depth = meetings;
+      for (; at[rank] != end_of(rank) && !IsBarrier(step(at[rank]).kind); ++at[rank]) {
+        states_[at[rank]].depth = barriers;
         LOCKSTEP_RETURN_IF_ERROR(Apply(at[rank]));
       }
     }
     if (at[0] == end_of(0)) return absl::OkStatus();
-    ++meetings;
-    LOCKSTEP_RETURN_IF_ERROR(Meet(at));
-    for (int& id : at) states_[id++].depth = meetings;
+    ++barriers;
+    LOCKSTEP_RETURN_IF_ERROR(PassBarrier(at));
+    for (int& id : at) states_[id++].depth = barriers;
   }
 }
 
-absl::Status SymbolicRun::Meet(absl::Span<const int> ids) {
+absl::Status SymbolicRun::PassBarrier(absl::Span<const int> ids) {
   if (!heard_.empty()) {
     for (int id : ids) std::fill_n(Heard(id), words_, ~uint64_t{0});
   }
@@ -231,7 +231,7 @@ absl::Status SymbolicRun::MoveInto(int writer, int i, int reader) {
     case Step::Kind::kReceive:
     case Step::Kind::kCopy:
     case Step::Kind::kReduceMany:
-    case Step::Kind::kMeet:
+    case Step::Kind::kBarrier:
     case Step::Kind::kShare:
       break;
   }

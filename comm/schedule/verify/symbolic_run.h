@@ -27,7 +27,7 @@ class SymbolicRun {
  public:
   using Id = ExpressionTable::Id;
 
-  // Not empty. all_ranks[r] is rank r's schedule, in which CheckSteps and CheckRaces, or by memory CheckMeetings, have
+  // Not empty. all_ranks[r] is rank r's schedule, in which CheckSteps and CheckRaces, or in shared memory CheckBarriers, have
   // found nothing. Borrowed.
   SymbolicRun(absl::Span<const Schedule> all_ranks, bool in_place);
 
@@ -38,7 +38,7 @@ class SymbolicRun {
 
   // Of a block of the output that exists: what it ends as; kUndefined where nobody has written it.
   Id Output(int rank, int block) const;
-  // The longest chain of messages of which each had to wait for the one before; by memory, the meetings.
+  // The longest chain of messages of which each had to wait for the one before; in shared memory, the barriers.
   int message_depth() const;
   // Of barriers: a rank that need not have begun when this one has completed all its steps, or -1.
   int FirstUnheard(int rank) const;
@@ -79,9 +79,9 @@ class SymbolicRun {
   absl::Status MatchMessages();
   void InitializeMemory();
   absl::Status Execute();
-  absl::Status ExecuteByMemory();
-  // The step of each rank is the same meeting.
-  absl::Status Meet(absl::Span<const int> ids);
+  absl::Status ExecuteInSharedMemory();
+  // The step of each rank is the same barrier.
+  absl::Status PassBarrier(absl::Span<const int> ids);
   // One dependency less; starts the step when it was the last.
   void Release(int id);
   // Carries out a local step, or a message with both its ends.

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "comm/engine/meeting_checks.h"
+#include "comm/engine/barrier_checks.h"
 #include "comm/schedule/schedule_checks.h"
 #include "comm/schedule/schedule_memory.h"
 #include "comm/schedule/verify/symbolic_run.h"
@@ -83,7 +83,7 @@ absl::Status CheckOutput(const Schedule& schedule, int block, Id value, Id value
 absl::StatusOr<Proof> CheckOutputs(absl::Span<const Schedule> all, bool in_place, SymbolicRun* run) {
   ExpressionTable& expressions = run->expressions();
   const bool is_reduced = HasReduction(all[0].collective);
-  bool folds_in_rank_order = is_reduced, rounds_once = is_reduced;
+  bool reduces_in_rank_order = is_reduced, rounds_once = is_reduced;
   std::vector<std::vector<Id>> outputs;
   for (const Schedule& schedule : all) {
     const ScheduleMemory memory(schedule, in_place);
@@ -93,21 +93,21 @@ absl::StatusOr<Proof> CheckOutputs(absl::Span<const Schedule> all, bool in_place
       const Id value = run->Output(schedule.rank.value(), block);
       LOCKSTEP_RETURN_IF_ERROR(CheckOutput(schedule, block, value, run->Output(0, block), expressions));
       outputs.back()[block] = value;
-      folds_in_rank_order = folds_in_rank_order && expressions.IsFoldInRankOrder(value);
+      reduces_in_rank_order = reduces_in_rank_order && expressions.ReducesInRankOrder(value);
       rounds_once = rounds_once && expressions.IsRoundedOnce(value);
     }
   }
-  return Proof(std::move(expressions), std::move(outputs), run->message_depth(), folds_in_rank_order, rounds_once);
+  return Proof(std::move(expressions), std::move(outputs), run->message_depth(), reduces_in_rank_order, rounds_once);
 }
 
 }  // namespace
 
 Proof::Proof(ExpressionTable expressions, std::vector<std::vector<ExpressionTable::Id>> outputs, int message_depth,
-             bool folds_in_rank_order, bool rounds_once)
+             bool reduces_in_rank_order, bool rounds_once)
     : expressions_(std::move(expressions)),
       outputs_(std::move(outputs)),
       message_depth_(message_depth),
-      folds_in_rank_order_(folds_in_rank_order),
+      folds_in_rank_order_(reduces_in_rank_order),
       rounds_once_(rounds_once) {}
 
 std::string Proof::Expression(Rank rank, int block) const {
@@ -116,13 +116,13 @@ std::string Proof::Expression(Rank rank, int block) const {
 
 absl::StatusOr<Proof> Prove(absl::Span<const Schedule> all_ranks, bool in_place) {
   LOCKSTEP_RETURN_IF_ERROR(CheckWorld(all_ranks));
-  const bool by_memory = IsByMemory(all_ranks[0].algorithm);
+  const bool in_shared_memory = UsesSharedMemory(all_ranks[0].algorithm);
   for (const Schedule& schedule : all_ranks) {
     LOCKSTEP_RETURN_IF_ERROR(CheckSteps(schedule, in_place));
-    if (!by_memory) LOCKSTEP_RETURN_IF_ERROR(CheckRaces(schedule, in_place));
+    if (!in_shared_memory) LOCKSTEP_RETURN_IF_ERROR(CheckRaces(schedule, in_place));
   }
   if (IsStaged(all_ranks[0].algorithm)) LOCKSTEP_RETURN_IF_ERROR(CheckRounds(all_ranks));
-  if (by_memory) LOCKSTEP_RETURN_IF_ERROR(CheckMeetings(all_ranks, in_place));
+  if (in_shared_memory) LOCKSTEP_RETURN_IF_ERROR(CheckBarriers(all_ranks, in_place));
   SymbolicRun run(all_ranks, in_place);
   LOCKSTEP_RETURN_IF_ERROR(run.Run());
   if (all_ranks[0].collective == Collective::kBarrier) LOCKSTEP_RETURN_IF_ERROR(CheckBarrier(all_ranks, run));

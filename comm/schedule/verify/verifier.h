@@ -12,9 +12,9 @@
 //     in an all-reduce every rank builds the same tree but for the order of a node's two operands, so that all end with
 //     the same bits;
 //   - no rank leaves a barrier before every rank has entered it;
-//   - by memory, every rank holds the same meetings in the same order, and touches other ranks' input and output between
-//     its first step, a meeting, and its last meeting, and their scratch only where it is a stage; and what two ranks do
-//     to the same block of the same memory, one of them writing, has a meeting between;
+//   - in shared memory, every rank holds the same barriers in the same order, and touches other ranks' input and output between
+//     its first step, a barrier, and its last barrier, and their scratch only where it is a stage; and what two ranks do
+//     to the same block of the same memory, one of them writing, has a barrier between;
 //   - staged, the schedule has no more phases than a stage has slots, and at least two (comm/schedule/stage.h).
 //
 // Memory is compared by block, so a proof holds for every count.
@@ -38,7 +38,7 @@ namespace lockstep {
 class Proof {
  public:
   Proof(ExpressionTable expressions, std::vector<std::vector<ExpressionTable::Id>> outputs, int message_depth,
-        bool folds_in_rank_order, bool rounds_once);
+        bool reduces_in_rank_order, bool rounds_once);
 
   // What a block of a rank's output ends as: "((r2+r1)+r0)", where the left operand is the rank's own in a
   // receive_reduce and the target in a reduce, or "(r0+r1+r2)" from one reduce_many. "undefined" where the collective
@@ -48,7 +48,7 @@ class Proof {
   // model.
   int message_depth() const { return message_depth_; }
   // Whether every block of every rank's output is the left fold of the ranks' inputs in rank order.
-  bool folds_in_rank_order() const { return folds_in_rank_order_; }
+  bool reduces_in_rank_order() const { return folds_in_rank_order_; }
   // Whether every block of every rank's output is folded in one step, straight from the inputs.
   bool rounds_once() const { return rounds_once_; }
 

@@ -1,4 +1,4 @@
-// What the verifier proves and refuses in schedules by memory. That the library's own are proved as they are is in
+// What the verifier proves and refuses in schedules in shared memory. That the library's own are proved as they are is in
 // schedule_proofs_test.cc.
 
 #include "comm/schedule/verify/verifier.h"
@@ -17,10 +17,10 @@
 namespace lockstep {
 namespace {
 
+using schedule_testing::Barrier;
 using schedule_testing::Copy;
 using schedule_testing::Drop;
 using schedule_testing::Input;
-using schedule_testing::Meet;
 using schedule_testing::Of;
 using schedule_testing::Output;
 using schedule_testing::Reduce;
@@ -39,16 +39,16 @@ using Schedules = std::vector<Schedule>;
 
 Schedules World(Collective collective, int blocks, int scratch_blocks, std::vector<std::vector<Step>> steps) {
   Schedules all = schedule_testing::World(collective, blocks, scratch_blocks, std::move(steps));
-  for (Schedule& schedule : all) schedule.algorithm = Algorithm::kOnePass;
+  for (Schedule& schedule : all) schedule.algorithm = Algorithm::kDirect;
   return all;
 }
 
-// By collective and algorithm: every world by memory of some ranks, with a root in the middle.
+// By collective and algorithm: every world in shared memory of some ranks, with a root in the middle.
 std::vector<Schedules> Worlds(int size) {
   std::vector<Schedules> worlds;
   for (Collective collective : AllCollectives()) {
     for (Algorithm algorithm : AlgorithmsFor(collective)) {
-      if (IsByMemory(algorithm)) worlds.push_back(BuildAll(collective, algorithm, size, /*root=*/size / 2));
+      if (UsesSharedMemory(algorithm)) worlds.push_back(BuildAll(collective, algorithm, size, /*root=*/size / 2));
     }
   }
   return worlds;
@@ -63,7 +63,7 @@ std::vector<Operand*> Operands(Step* step) {
   return operands;
 }
 
-// Changes one operand at a time of every step of every world by memory: `change` says whether it has.
+// Changes one operand at a time of every step of every world in shared memory: `change` says whether it has.
 template <typename Change>
 void ExpectRefusedWithAny(Change change) {
   int changed = 0;
@@ -83,7 +83,7 @@ void ExpectRefusedWithAny(Change change) {
   EXPECT_GT(changed, 20);
 }
 
-TEST(VerifierByMemory, RefusesAnyScheduleWithoutOneOfItsSteps) {
+TEST(VerifierInSharedMemory, RefusesAnyScheduleWithoutOneOfItsSteps) {
   for (const Schedules& whole : Worlds(4)) {
     for (size_t rank = 0; rank < whole.size(); ++rank) {
       for (size_t index = 0; index < whole[rank].steps.size(); ++index) {
@@ -96,7 +96,7 @@ TEST(VerifierByMemory, RefusesAnyScheduleWithoutOneOfItsSteps) {
   }
 }
 
-TEST(VerifierByMemory, RefusesAnyOperandOfAnotherRank) {
+TEST(VerifierInSharedMemory, RefusesAnyOperandOfAnotherRank) {
   ExpectRefusedWithAny([](const Schedule& schedule, Operand* operand) {
     if (operand->rank == Operand::kOwn) return false;
     operand->rank = (operand->rank + 1) % schedule.size;
@@ -105,7 +105,7 @@ TEST(VerifierByMemory, RefusesAnyOperandOfAnotherRank) {
   });
 }
 
-TEST(VerifierByMemory, RefusesAnyOperandOfAnotherBlock) {
+TEST(VerifierInSharedMemory, RefusesAnyOperandOfAnotherBlock) {
   ExpectRefusedWithAny([](const Schedule& schedule, Operand* operand) {
     if (operand->window == Window::kScratch || schedule.blocks == 1) return false;
     operand->block = (operand->block + 1) % schedule.blocks;
@@ -119,101 +119,102 @@ TEST(VerifierByMemory, RefusesAnyOperandOfAnotherBlock) {
   });
 }
 
-TEST(VerifierByMemory, RefusesAPassThatDoesNotBeginOrEndWithAMeeting) {
+TEST(VerifierInSharedMemory, RefusesAPassThatDoesNotBeginOrEndWithABarrier) {
   for (Schedules& first : Worlds(3)) {
-    if (first[0].algorithm != Algorithm::kOnePass) continue;
+    if (first[0].algorithm != Algorithm::kDirect) continue;
     Schedules last = first;
     for (Schedule& schedule : first) Drop(&schedule, 0);
-    EXPECT_THAT(Verify(first, false), StatusIs(kInternal, HasSubstr("rank 0: the schedule does not begin with a kMeet "
-                                                                    "step, and ranks touch each other's memory")));
+    EXPECT_THAT(Verify(first, false),
+                StatusIs(kInternal, HasSubstr("rank 0: the schedule does not begin with a kBarrier "
+                                              "step, and ranks touch each other's memory")));
     for (Schedule& schedule : last) Drop(&schedule, static_cast<int>(schedule.steps.size()) - 1);
     EXPECT_THAT(Verify(last, false),
-                StatusIs(kInternal, HasSubstr("touches another rank's memory after the last meeting")));
+                StatusIs(kInternal, HasSubstr("touches another rank's memory after the last barrier")));
     for (Schedule& schedule : last) Drop(&schedule, 0);
-    EXPECT_THAT(Verify(last, false), StatusIs(kInternal, HasSubstr("does not begin with a kMeet step")));
+    EXPECT_THAT(Verify(last, false), StatusIs(kInternal, HasSubstr("does not begin with a kBarrier step")));
   }
   // The root touches nobody's memory, but tells where its own is.
-  Schedules all = BuildAll(Collective::kBroadcast, Algorithm::kOnePass, 3);
+  Schedules all = BuildAll(Collective::kBroadcast, Algorithm::kDirect, 3);
   ASSERT_EQ(ToString(all[0].steps[1]), "copy output[0] = input[0]");
   std::swap(all[0].steps[0], all[0].steps[1]);
   EXPECT_THAT(Verify(all, false), StatusIs(kInternal, HasSubstr("rank 0: the schedule does not begin with")));
 }
 
-TEST(VerifierByMemory, RefusesMeetingsThatDoNotMatch) {
-  Schedules all = BuildAll(Collective::kAllReduce, Algorithm::kOnePass, 3);
-  all[2].steps.push_back(Meet());
-  EXPECT_THAT(Verify(all, false), StatusIs(kInternal, "rank 2 holds 3 meetings, and rank 0 2"));
-  all = World(Collective::kBarrier, 0, 0, {{Meet()}, {Meet()}});
+TEST(VerifierInSharedMemory, RefusesBarriersThatDoNotMatch) {
+  Schedules all = BuildAll(Collective::kAllReduce, Algorithm::kDirect, 3);
+  all[2].steps.push_back(Barrier());
+  EXPECT_THAT(Verify(all, false), StatusIs(kInternal, "rank 2 holds 3 barriers, and rank 0 2"));
+  all = World(Collective::kBarrier, 0, 0, {{Barrier()}, {Barrier()}});
   LOCKSTEP_EXPECT_OK(Verify(all, false));
   all = World(Collective::kAllReduce, 1, 2,
-              {{Meet(), ReduceMany({Input(0), Of(1, Input(0))}, Output(0)), Meet()},
-               {Share(Input(0), Scratch(0, 0, 2)), Copy(Input(0), Output(0)), Meet()}});
+              {{Barrier(), ReduceMany({Input(0), Of(1, Input(0))}, Output(0)), Barrier()},
+               {Share(Input(0), Scratch(0, 0, 2)), Copy(Input(0), Output(0)), Barrier()}});
   EXPECT_THAT(Verify(all, false), StatusIs(kInternal, AllOf(StartsWith("rank 1, step #0 (share input[0]"),
-                                                            HasSubstr("is another kind of meeting than rank 0, step #0 "
+                                                            HasSubstr("is another kind of barrier than rank 0, step #0 "
                                                                       "(meet)"))));
 }
 
 // The blocks of a sum made by each rank, then fetched by the others: the way in two passes.
-std::vector<Step> FoldAndFetch(int rank, bool meets_between) {
+std::vector<Step> ReduceAndFetch(int rank, bool barrier_between) {
   const int peer = 1 - rank;
   std::vector<Operand> terms = {Input(rank), Of(peer, Input(rank))};
   if (rank == 1) std::swap(terms[0], terms[1]);
-  std::vector<Step> steps = {Meet(), ReduceMany(std::move(terms), Output(rank))};
-  if (meets_between) steps.push_back(Meet());
+  std::vector<Step> steps = {Barrier(), ReduceMany(std::move(terms), Output(rank))};
+  if (barrier_between) steps.push_back(Barrier());
   steps.push_back(Copy(Of(peer, Output(peer)), Output(peer)));
-  steps.push_back(Meet());
+  steps.push_back(Barrier());
   return steps;
 }
 
-TEST(VerifierByMemory, ProvesWhatIsOrderedByAMeeting) {
-  const Schedules all = World(Collective::kAllReduce, 2, 0, {FoldAndFetch(0, true), FoldAndFetch(1, true)});
+TEST(VerifierInSharedMemory, ProvesWhatIsOrderedByABarrier) {
+  const Schedules all = World(Collective::kAllReduce, 2, 0, {ReduceAndFetch(0, true), ReduceAndFetch(1, true)});
   for (bool in_place : {false, true}) {
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Proof proof, Prove(all, in_place));
     EXPECT_EQ(proof.Expression(Rank(0), 1), "(r0+r1)");
-    EXPECT_TRUE(proof.folds_in_rank_order());
+    EXPECT_TRUE(proof.reduces_in_rank_order());
     EXPECT_TRUE(proof.rounds_once());
     EXPECT_EQ(proof.message_depth(), 3);
   }
 }
 
-TEST(VerifierByMemory, RefusesARaceOfTwoRanks) {
-  const Schedules all = World(Collective::kAllReduce, 2, 0, {FoldAndFetch(0, false), FoldAndFetch(1, false)});
+TEST(VerifierInSharedMemory, RefusesARaceOfTwoRanks) {
+  const Schedules all = World(Collective::kAllReduce, 2, 0, {ReduceAndFetch(0, false), ReduceAndFetch(1, false)});
   EXPECT_THAT(Verify(all, false),
               StatusIs(kInternal, AllOf(StartsWith("rank 1, step #1 (reduce_many output[1] = rank 0's input[1] op "
                                                    "input[1]) races with rank 0, step #2 (copy output[1] = rank 1's "
                                                    "output[1])"),
-                                        HasSubstr("there is no meeting between them"))));
+                                        HasSubstr("there is no barrier between them"))));
 }
 
-TEST(VerifierByMemory, SeesRacesThatExistOnlyInPlace) {
+TEST(VerifierInSharedMemory, SeesRacesThatExistOnlyInPlace) {
   // Everybody makes the whole sum.
   const Schedules all = World(Collective::kAllReduce, 1, 0,
-                              {{Meet(), ReduceMany({Input(0), Of(1, Input(0))}, Output(0)), Meet()},
-                               {Meet(), ReduceMany({Of(0, Input(0)), Input(0)}, Output(0)), Meet()}});
+                              {{Barrier(), ReduceMany({Input(0), Of(1, Input(0))}, Output(0)), Barrier()},
+                               {Barrier(), ReduceMany({Of(0, Input(0)), Input(0)}, Output(0)), Barrier()}});
   LOCKSTEP_EXPECT_OK(Verify(all, /*in_place=*/false));
   EXPECT_THAT(Verify(all, /*in_place=*/true), StatusIs(kInternal, HasSubstr("races with rank 0, step #1 (reduce_many "
                                                                             "output[0] = input[0] op rank 1's input[0]"
                                                                             ") in place: both touch the same block")));
 }
 
-TEST(VerifierByMemory, RefusesTwoWritersOfABlock) {
-  Schedules all = BuildAll(Collective::kAllReduce, Algorithm::kOnePass, 3);
+TEST(VerifierInSharedMemory, RefusesTwoWritersOfABlock) {
+  Schedules all = BuildAll(Collective::kAllReduce, Algorithm::kDirect, 3);
   all[0].steps.insert(all[0].steps.begin() + 2, Copy(Output(0), Of(2, Output(1))));
   EXPECT_THAT(Verify(all, false),
               StatusIs(kInternal, HasSubstr("races with rank 0, step #2 (copy rank 2's output[1]")));
   // A reader beside other readers is none; beside a writer it is, whoever comes first.
-  all = BuildAll(Collective::kBroadcast, Algorithm::kOnePass, 4);
+  all = BuildAll(Collective::kBroadcast, Algorithm::kDirect, 4);
   all[0].steps.insert(all[0].steps.begin() + 2, Copy(Of(3, Output(0)), Output(0)));
   EXPECT_THAT(Verify(all, false), StatusIs(kInternal, AllOf(StartsWith("rank 3, step #1"), HasSubstr("races with"))));
 }
 
-// What a meeting shares is read before it.
-TEST(VerifierByMemory, RefusesToShareWhatAnotherRankWrites) {
-  const auto world = [](bool meets_between) {
-    std::vector<Step> root = {Meet(), Copy(Input(0), Of(1, Output(0))), Copy(Input(0), Output(0))};
-    std::vector<Step> other = {Meet()};
+// What a barrier shares is read before it.
+TEST(VerifierInSharedMemory, RefusesToShareWhatAnotherRankWrites) {
+  const auto world = [](bool barrier_between) {
+    std::vector<Step> root = {Barrier(), Copy(Input(0), Of(1, Output(0))), Copy(Input(0), Output(0))};
+    std::vector<Step> other = {Barrier()};
     for (std::vector<Step>* steps : {&root, &other}) {
-      if (meets_between) steps->push_back(Meet());
+      if (barrier_between) steps->push_back(Barrier());
       steps->push_back(Share(Output(0), Scratch(0, 0, 2)));
     }
     return World(Collective::kBroadcast, 1, 2, {root, other});
@@ -223,40 +224,40 @@ TEST(VerifierByMemory, RefusesToShareWhatAnotherRankWrites) {
                                                                      HasSubstr("races with rank 0, step #1"))));
 }
 
-TEST(VerifierByMemory, SeesTheOrderOfAFold) {
-  Schedules all = BuildAll(Collective::kAllReduce, Algorithm::kOnePass, 3);
+TEST(VerifierInSharedMemory, SeesTheOrderOfAFold) {
+  Schedules all = BuildAll(Collective::kAllReduce, Algorithm::kDirect, 3);
   std::swap(all[1].steps[1].terms[1], all[1].steps[1].terms[2]);
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Proof proof, Prove(all, true));
   EXPECT_EQ(proof.Expression(Rank(0), 1), "(r0+r2+r1)");
-  EXPECT_FALSE(proof.folds_in_rank_order());
-  // By one_line every rank folds for itself.
-  all = BuildAll(Collective::kAllReduce, Algorithm::kOneLine, 3);
+  EXPECT_FALSE(proof.reduces_in_rank_order());
+  // By inline every rank folds for itself.
+  all = BuildAll(Collective::kAllReduce, Algorithm::kInline, 3);
   std::swap(all[1].steps[1].terms[1], all[1].steps[1].terms[2]);
   EXPECT_THAT(Verify(all, true), StatusIs(kInternal, HasSubstr("rank 1: output[0] ends as (r0+r2+r1) of block 0, on "
                                                                "rank 0 as (r0+r1+r2): the bits may differ")));
 }
 
-TEST(VerifierByMemory, RefusesAnOutputThatIsNotWrittenEverywhere) {
-  Schedules all = BuildAll(Collective::kAllReduce, Algorithm::kOnePass, 3);
+TEST(VerifierInSharedMemory, RefusesAnOutputThatIsNotWrittenEverywhere) {
+  Schedules all = BuildAll(Collective::kAllReduce, Algorithm::kDirect, 3);
   ASSERT_EQ(all[1].steps[1].more_targets[0], Of(2, Output(1)));
   all[1].steps[1].more_targets.erase(all[1].steps[1].more_targets.begin());
   EXPECT_THAT(Verify(all, false), StatusIs(kInternal, HasSubstr("rank 2: output[1] is never written")));
   EXPECT_THAT(Verify(all, true), StatusIs(kInternal, HasSubstr("rank 2: output[1] ends as r2 of block 1")));
 }
 
-TEST(VerifierByMemory, RefusesSharesThatAreNotThere) {
-  Schedules all = BuildAll(Collective::kBroadcast, Algorithm::kOneLine, 3, /*root=*/1);
+TEST(VerifierInSharedMemory, RefusesSharesThatAreNotThere) {
+  Schedules all = BuildAll(Collective::kBroadcast, Algorithm::kInline, 3, /*root=*/1);
   all[1].steps[0].source = Input(0, 0);
   EXPECT_THAT(Verify(all, false), StatusIs(kInternal, AllOf(StartsWith("rank 0, step #1 (copy output[0] = scratch[1])"),
                                                             HasSubstr("reads memory that was never written"))));
-  all = BuildAll(Collective::kAllGather, Algorithm::kOneLine, 3);
+  all = BuildAll(Collective::kAllGather, Algorithm::kInline, 3);
   ASSERT_EQ(ToString(all[0].steps[2]), "copy output[1] = scratch[1] for [1]");
   all[0].steps[2].source = Scratch(1, 2);
   EXPECT_THAT(Verify(all, false),
               StatusIs(kInternal, HasSubstr("reads block 1 as if it were block 2, which may be smaller")));
 }
 
-TEST(VerifierByMemory, RefusesMalformedShares) {
+TEST(VerifierInSharedMemory, RefusesMalformedShares) {
   const auto fault = [](Operand source, Operand target) {
     const Step share = Share(source, target);
     return Verify(World(Collective::kAllReduce, 2, 3, {{share}, {share}}), false);
@@ -270,17 +271,17 @@ TEST(VerifierByMemory, RefusesMalformedShares) {
   }
   EXPECT_THAT(fault(Input(0), Scratch(2, 0, 2)), StatusIs(kInternal, HasSubstr("uses scratch[3], which is outside")));
   const Schedules first = World(Collective::kBroadcast, 1, 2,
-                                {{Share(Input(0), Scratch(0, 0, 2)), Copy(Input(0), Of(1, Output(0))), Meet()},
-                                 {Share(Input(0, 0), Scratch(0, 0, 2)), Meet()}});
+                                {{Share(Input(0), Scratch(0, 0, 2)), Copy(Input(0), Of(1, Output(0))), Barrier()},
+                                 {Share(Input(0, 0), Scratch(0, 0, 2)), Barrier()}});
   EXPECT_THAT(Verify(first, false),
-              StatusIs(kInternal, HasSubstr("rank 0: the schedule does not begin with a kMeet step")));
+              StatusIs(kInternal, HasSubstr("rank 0: the schedule does not begin with a kBarrier step")));
 }
 
-TEST(VerifierByMemory, RefusesMalformedSteps) {
+TEST(VerifierInSharedMemory, RefusesMalformedSteps) {
   const auto fault = [](Step step) {
-    return Verify(World(Collective::kAllReduce, 4, 1, {{Meet(), step, Meet()}, {Meet(), Meet()}}), false);
+    return Verify(World(Collective::kAllReduce, 4, 1, {{Barrier(), step, Barrier()}, {Barrier(), Barrier()}}), false);
   };
-  EXPECT_THAT(fault(Send(Input(0), 1)), StatusIs(kInternal, HasSubstr("is a message, in a schedule by memory")));
+  EXPECT_THAT(fault(Send(Input(0), 1)), StatusIs(kInternal, HasSubstr("is a message, in a schedule in shared memory")));
   EXPECT_THAT(fault(Copy(Input(0), Output(0), {0})), StatusIs(kInternal, HasSubstr("waits for another step")));
   EXPECT_THAT(fault(Copy(Input(0), Of(1, Input(0)))), StatusIs(kInternal, HasSubstr("writes the input")));
   EXPECT_THAT(fault(Copy(Input(0), Of(1, Scratch(0)))), StatusIs(kInternal, HasSubstr("another rank's scratch")));
@@ -306,19 +307,19 @@ TEST(VerifierByMemory, RefusesMalformedSteps) {
   // In place a target may be a term, but overlaps none in another way, in whosever memory.
   const Schedules shifted =
       World(Collective::kAllReduce, 3, 0,
-            {{Meet(), ReduceInto({Input(0, 2), Of(1, Input(0, 2))}, Output(0, 2), {Of(1, Output(1, 2))}), Meet()},
-             {Meet(), Meet()}});
+            {{Barrier(), ReduceInto({Input(0, 2), Of(1, Input(0, 2))}, Output(0, 2), {Of(1, Output(1, 2))}), Barrier()},
+             {Barrier(), Barrier()}});
   EXPECT_THAT(Verify(shifted, true), StatusIs(kInternal, HasSubstr("has a source and a target that overlap")));
   EXPECT_THAT(Verify(shifted, false), StatusIs(kInternal, HasSubstr("where block")));
 }
 
-TEST(VerifierByMemory, RefusesStagedSchedulesThatCannotGoInRounds) {
+TEST(VerifierInSharedMemory, RefusesStagedSchedulesThatCannotGoInRounds) {
   const auto staged = [](std::vector<std::vector<Step>> steps) {
     Schedules all = World(Collective::kAllReduce, 2, 2, std::move(steps));
     for (Schedule& schedule : all) schedule.algorithm = Algorithm::kStaged;
     return all;
   };
-  const auto fault = [&](Step step) { return Verify(staged({{step, Meet()}, {Meet()}}), false); };
+  const auto fault = [&](Step step) { return Verify(staged({{step, Barrier()}, {Barrier()}}), false); };
   EXPECT_THAT(fault(Copy(Of(1, Input(0)), Output(0))),
               StatusIs(kInternal, HasSubstr("touches another rank's input or output, in a staged schedule")));
   EXPECT_THAT(fault(Copy(Input(0), Of(1, Output(0)))),
@@ -331,27 +332,27 @@ TEST(VerifierByMemory, RefusesStagedSchedulesThatCannotGoInRounds) {
   EXPECT_THAT(Verify(staged({{share}, {share}}), false),
               StatusIs(kInternal, HasSubstr("shares, in a staged schedule")));
   EXPECT_THAT(Verify(staged({{}, {}}), false), StatusIs(kInternal, "a staged schedule of 1 phases"));
-  EXPECT_THAT(Verify(staged({{Meet(), Meet(), Meet()}, {}}), false),
+  EXPECT_THAT(Verify(staged({{Barrier(), Barrier(), Barrier()}, {}}), false),
               StatusIs(kInternal, "a staged schedule of 4 phases"));
-  Schedules all = staged({{Meet()}, {Meet()}});
+  Schedules all = staged({{Barrier()}, {Barrier()}});
   all[1].scratch_blocks = 1;
   EXPECT_THAT(Verify(all, false), StatusIs(kInternal, "rank 1 has 1 blocks of scratch on a stage, and rank 0 2"));
 }
 
-TEST(VerifierByMemory, RefusesWhatIsTakenFromAStageBeforeItIsThere) {
+TEST(VerifierInSharedMemory, RefusesWhatIsTakenFromAStageBeforeItIsThere) {
   for (const Algorithm algorithm : {Algorithm::kStaged, Algorithm::kStagedTwoShot}) {
     Schedules all = BuildAll(Collective::kAllReduce, algorithm, 3);
     auto& steps = all[1].steps;
-    const auto meeting =
-        std::find_if(steps.begin(), steps.end(), [](const Step& step) { return step.kind == Step::Kind::kMeet; });
-    std::swap(*meeting, *(meeting + 1));
-    EXPECT_THAT(Verify(all, false), StatusIs(kInternal, HasSubstr("there is no meeting between")));
+    const auto barrier =
+        std::find_if(steps.begin(), steps.end(), [](const Step& step) { return step.kind == Step::Kind::kBarrier; });
+    std::swap(*barrier, *(barrier + 1));
+    EXPECT_THAT(Verify(all, false), StatusIs(kInternal, HasSubstr("there is no barrier between")));
   }
 }
 
-TEST(VerifierByMemory, RefusesMemoryThatAnotherRankDoesNotHave) {
+TEST(VerifierInSharedMemory, RefusesMemoryThatAnotherRankDoesNotHave) {
   const auto fault = [](Collective collective, int blocks, Step step) {
-    return Verify(World(collective, blocks, 0, {{Meet(), step, Meet()}, {Meet(), Meet()}}), false);
+    return Verify(World(collective, blocks, 0, {{Barrier(), step, Barrier()}, {Barrier(), Barrier()}}), false);
   };
   EXPECT_THAT(fault(Collective::kBroadcast, 1, Copy(Of(1, Input(0)), Output(0))),
               StatusIs(kInternal, HasSubstr("uses rank 1's input[0], which is there on the root alone")));
@@ -363,22 +364,23 @@ TEST(VerifierByMemory, RefusesMemoryThatAnotherRankDoesNotHave) {
               StatusIs(kInternal, HasSubstr("uses rank 1's output[0], which is another rank's")));
 }
 
-TEST(VerifierByMemory, KeepsItsStepsOutOfOtherSchedules) {
+TEST(VerifierInSharedMemory, KeepsItsStepsOutOfOtherSchedules) {
   const auto fault = [](Step step) {
     return Verify(schedule_testing::World(Collective::kAllReduce, 1, 2, {{step}, {step}}), false);
   };
-  EXPECT_THAT(fault(Meet()), StatusIs(kInternal, HasSubstr("is a meeting, in a schedule that is not by memory")));
-  EXPECT_THAT(fault(Share(Input(0), Scratch(0, 0, 2))), StatusIs(kInternal, HasSubstr("is a meeting, in a schedule")));
+  EXPECT_THAT(fault(Barrier()),
+              StatusIs(kInternal, HasSubstr("is a barrier, in a schedule that is not in shared memory")));
+  EXPECT_THAT(fault(Share(Input(0), Scratch(0, 0, 2))), StatusIs(kInternal, HasSubstr("is a barrier, in a schedule")));
   EXPECT_THAT(fault(Copy(Of(1, Input(0)), Output(0))), StatusIs(kInternal, HasSubstr("touches another rank's memory")));
   EXPECT_THAT(fault(ReduceInto({Input(0), Scratch(0)}, Output(0), {Scratch(1)})),
               StatusIs(kInternal, HasSubstr("has more than one target")));
 }
 
-TEST(VerifierByMemory, RefusesABarrierWithoutAMeeting) {
+TEST(VerifierInSharedMemory, RefusesABarrierWithoutItsStep) {
   Schedules all = World(Collective::kBarrier, 0, 0, {{}, {}, {}});
   EXPECT_THAT(Verify(all, false),
               StatusIs(kInternal, HasSubstr("rank 0 may leave the barrier before rank 1 has entered it")));
-  for (Schedule& schedule : all) schedule.steps.push_back(Meet());
+  for (Schedule& schedule : all) schedule.steps.push_back(Barrier());
   LOCKSTEP_EXPECT_OK(Verify(all, false));
 }
 

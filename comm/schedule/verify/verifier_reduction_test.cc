@@ -49,7 +49,7 @@ TEST(Verifier, ProvesAFoldOfManyTerms) {
   LOCKSTEP_EXPECT_OK(Verify(all, /*in_place=*/false));
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Proof proof, Prove(all, /*in_place=*/true));
   EXPECT_EQ(proof.Expression(Rank(2), 0), "(r0+r1+r2)");
-  EXPECT_TRUE(proof.folds_in_rank_order());
+  EXPECT_TRUE(proof.reduces_in_rank_order());
   EXPECT_TRUE(proof.rounds_once());
 }
 
@@ -73,7 +73,7 @@ TEST(Verifier, SeesAFoldInAnotherOrder) {
   all[1].steps.back().terms = {Scratch(0), Scratch(1), Input(0)};
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Proof proof, Prove(all, false));
   EXPECT_EQ(proof.Expression(Rank(0), 0), "(r0+r2+r1)");
-  EXPECT_FALSE(proof.folds_in_rank_order());
+  EXPECT_FALSE(proof.reduces_in_rank_order());
   EXPECT_TRUE(proof.rounds_once());
 }
 

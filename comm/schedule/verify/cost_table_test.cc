@@ -1,4 +1,4 @@
-#include "comm/schedule/verify/price_table.h"
+#include "comm/schedule/verify/cost_table.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -21,8 +21,8 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-PriceTableOptions Options(int ranks, int ranks_per_host) {
-  PriceTableOptions options;
+CostTableOptions Options(int ranks, int ranks_per_host) {
+  CostTableOptions options;
   options.ranks = ranks;
   options.network =
       MakeNetwork(kSharedMemory, {/*latency_ns=*/20'000, /*byte_ns=*/0.32, /*message_ns=*/2000}, ranks_per_host);
@@ -31,10 +31,10 @@ PriceTableOptions Options(int ranks, int ranks_per_host) {
   return options;
 }
 
-size_t Count(bool by_memory) {
+size_t Count(bool in_shared_memory) {
   const Algorithms known = AlgorithmsFor(Collective::kAllReduce);
   return std::count_if(known.begin(), known.end(),
-                       [&](Algorithm algorithm) { return IsByMemory(algorithm) == by_memory; });
+                       [&](Algorithm algorithm) { return UsesSharedMemory(algorithm) == in_shared_memory; });
 }
 
 // The line of an algorithm, as words; empty where there is none.
@@ -46,11 +46,11 @@ std::vector<std::string> LineOf(Algorithm algorithm, absl::string_view text) {
   return {};
 }
 
-TEST(PriceTable, HasALineForEachAlgorithmAndOneMarkForEachSize) {
-  const PriceTableOptions options = Options(4096, 8);
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::string text, FormatPriceTables(options));
+TEST(CostTable, HasALineForEachAlgorithmAndOneMarkForEachSize) {
+  const CostTableOptions options = Options(4096, 8);
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::string text, FormatCostTables(options));
   std::vector<std::string> lines = absl::StrSplit(text, '\n');
-  ASSERT_EQ(lines.size(), 3 + Count(/*by_memory=*/false));
+  ASSERT_EQ(lines.size(), 3 + Count(/*in_shared_memory=*/false));
   EXPECT_EQ(lines.front(), "all_reduce, 4096 ranks, 8 on each of 512 hosts, us");
   EXPECT_EQ(lines[1], "algorithm                     8 B         1 MiB ");
   EXPECT_EQ(lines.back(), "");
@@ -59,9 +59,9 @@ TEST(PriceTable, HasALineForEachAlgorithmAndOneMarkForEachSize) {
   EXPECT_EQ(marks, 2);
 }
 
-TEST(PriceTable, MarksWhatTheSelectorChooses) {
-  const PriceTableOptions options = Options(64, 1);
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::string text, FormatPriceTables(options));
+TEST(CostTable, MarksWhatTheSelectorChooses) {
+  const CostTableOptions options = Options(64, 1);
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::string text, FormatCostTables(options));
   const Algorithm chosen = Select(Collective::kAllReduce, 64, 8, {}, options.network);
   const std::vector<std::string> words = LineOf(chosen, text);
   ASSERT_FALSE(words.empty()) << "no line of " << Name(chosen) << " in\n" << text;
@@ -69,53 +69,53 @@ TEST(PriceTable, MarksWhatTheSelectorChooses) {
 }
 
 // Ordinary buffers can share a few bytes, or go over a stage; only those of the allocator can be worked on in one pass.
-TEST(PriceTable, HasTheAlgorithmsByMemoryOfOneHostThatSharesIt) {
-  PriceTableOptions options = Options(4, 4);
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::string apart, FormatPriceTables(options));
-  EXPECT_THAT(LineOf(Algorithm::kOnePass, apart), ElementsAre());
+TEST(CostTable, HasTheAlgorithmsByMemoryOfOneHostThatSharesIt) {
+  CostTableOptions options = Options(4, 4);
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::string apart, FormatCostTables(options));
+  EXPECT_THAT(LineOf(Algorithm::kDirect, apart), ElementsAre());
   options.share_memory = true;
   for (bool step_by_step : {false, true}) {
     options.step_by_step = step_by_step;
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::string text, FormatPriceTables(options));
-    EXPECT_THAT(LineOf(Algorithm::kOneLine, text), ElementsAre("one_line", "0.1*", "-"));
-    EXPECT_THAT(LineOf(Algorithm::kOnePass, text), ElementsAre("one_pass", "0.3", HasSubstr("+")));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::string text, FormatCostTables(options));
+    EXPECT_THAT(LineOf(Algorithm::kInline, text), ElementsAre("inline", "0.1*", "-"));
+    EXPECT_THAT(LineOf(Algorithm::kDirect, text), ElementsAre("direct", "0.3", HasSubstr("+")));
     EXPECT_THAT(LineOf(Algorithm::kStagedTwoShot, text), ElementsAre("staged_two_shot", "0.3", HasSubstr("*")));
   }
   options = Options(8, 4);
   options.share_memory = true;
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::string two_hosts, FormatPriceTables(options));
-  EXPECT_THAT(LineOf(Algorithm::kOneLine, two_hosts), ElementsAre());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::string two_hosts, FormatCostTables(options));
+  EXPECT_THAT(LineOf(Algorithm::kInline, two_hosts), ElementsAre());
 }
 
-TEST(PriceTable, IsTheSameStepByStep) {
-  PriceTableOptions options = Options(16, 4);
+TEST(CostTable, IsTheSameStepByStep) {
+  CostTableOptions options = Options(16, 4);
   options.collectives = {Collective::kReduce};
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::string priced, FormatPriceTables(options));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::string priced, FormatCostTables(options));
   options.step_by_step = true;
-  EXPECT_THAT(FormatPriceTables(options), IsOkAndHolds(priced));
+  EXPECT_THAT(FormatCostTables(options), IsOkAndHolds(priced));
 }
 
-TEST(PriceTable, OfABarrierHasOneColumn) {
-  PriceTableOptions options = Options(4, 4);
+TEST(CostTable, OfABarrierHasOneColumn) {
+  CostTableOptions options = Options(4, 4);
   options.collectives = {Collective::kBarrier};
-  EXPECT_THAT(FormatPriceTables(options), IsOkAndHolds("barrier, 4 ranks, 4 on one host, us\n"
-                                                       "algorithm                     0 B \n"
-                                                       "dissemination                 0.4*\n"));
+  EXPECT_THAT(FormatCostTables(options), IsOkAndHolds("barrier, 4 ranks, 4 on one host, us\n"
+                                                      "algorithm                     0 B \n"
+                                                      "dissemination                 0.4*\n"));
 }
 
-TEST(PriceTable, RefusesWhatCannotBePriced) {
-  PriceTableOptions options = Options(0, 1);
-  EXPECT_THAT(FormatPriceTables(options), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 ranks")));
+TEST(CostTable, RefusesWhatHasNoCost) {
+  CostTableOptions options = Options(0, 1);
+  EXPECT_THAT(FormatCostTables(options), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 ranks")));
   options = Options(4096, 8);
   options.step_by_step = true;
-  EXPECT_THAT(FormatPriceTables(options),
+  EXPECT_THAT(FormatCostTables(options),
               StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr("4096 ranks"), HasSubstr("step by step"))));
   options = Options(4, 4);
   options.sizes = {-1};
-  EXPECT_THAT(FormatPriceTables(options), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("-1 bytes")));
+  EXPECT_THAT(FormatCostTables(options), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("-1 bytes")));
 }
 
-TEST(PriceTableText, OfBandwidthsIsNanosecondsForAByte) {
+TEST(CostTableText, OfBandwidthsIsNanosecondsForAByte) {
   EXPECT_THAT(ParseBandwidth("25gbit"), IsOkAndHolds(0.32));
   EXPECT_THAT(ParseBandwidth(" 1 "), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("kbit, mbit, gbit")));
   EXPECT_THAT(ParseBandwidth("800Mbit"), IsOkAndHolds(10));
@@ -126,7 +126,7 @@ TEST(PriceTableText, OfBandwidthsIsNanosecondsForAByte) {
   }
 }
 
-TEST(PriceTableText, OfLatenciesIsNanoseconds) {
+TEST(CostTableText, OfLatenciesIsNanoseconds) {
   EXPECT_THAT(ParseLatency("20us"), IsOkAndHolds(20'000));
   EXPECT_THAT(ParseLatency("0.5ms"), IsOkAndHolds(500'000));
   EXPECT_THAT(ParseLatency("750ns"), IsOkAndHolds(750));
@@ -134,7 +134,7 @@ TEST(PriceTableText, OfLatenciesIsNanoseconds) {
                                            AllOf(HasSubstr("'20' is no latency"), HasSubstr("ns, us, ms, s"))));
 }
 
-TEST(PriceTableText, OfSizesHasBinaryUnits) {
+TEST(CostTableText, OfSizesHasBinaryUnits) {
   EXPECT_THAT(ParseSizeList("0,8,1K, 25m ,1G"), IsOkAndHolds(ElementsAre(0, 8, 1 << 10, 25 << 20, 1 << 30)));
   for (const char* text : {"", "8,", "1.5", "1kb", "2000000G"}) {
     EXPECT_FALSE(ParseSizeList(text).ok()) << text;
@@ -142,7 +142,7 @@ TEST(PriceTableText, OfSizesHasBinaryUnits) {
   EXPECT_THAT(ParseSizeList("1.5K"), IsOkAndHolds(ElementsAre(1536)));
 }
 
-TEST(PriceTableText, OfCollectivesListsTheKnownOnes) {
+TEST(CostTableText, OfCollectivesListsTheKnownOnes) {
   EXPECT_THAT(ParseCollectiveList("barrier, reduce"),
               IsOkAndHolds(ElementsAre(Collective::kBarrier, Collective::kReduce)));
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::vector<Collective> all, ParseCollectiveList("all"));
@@ -152,7 +152,7 @@ TEST(PriceTableText, OfCollectivesListsTheKnownOnes) {
                        AllOf(HasSubstr("no collective 'allreduce'"), HasSubstr("all, all_reduce, broadcast"))));
 }
 
-TEST(PriceTableText, OfLocalLinksAreTheBuiltInClasses) {
+TEST(CostTableText, OfLocalLinksAreTheBuiltInClasses) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const LinkCosts tcp, ParseLocalLink("tcp"));
   EXPECT_EQ(tcp.latency_ns, kTcpOnOneHost.latency_ns);
   EXPECT_THAT(ParseLocalLink("shm"),

@@ -1,4 +1,4 @@
-// Marks: which parameters are ready in a backward, and which of them never will be. Pure bookkeeping, without memory or threads.
+// ReadySet: the ready set of a backward: which parameters are ready, and which never will be. Pure bookkeeping, without memory or threads.
 //
 // In a backward a parameter is
 //   expected   a gradient will come
@@ -6,17 +6,17 @@
 //   ready      all its marks came
 //   missing    by the end, none of those
 //
-// A mark that is refused counts as if it had not come, and is on record until a mark of the same parameter is accepted. Where one is
-// still on record at the end, the backward is incomplete, whatever else came: the embedder had a gradient, and it is not in the average.
+// A refused mark counts as none, and is on record until a mark of the same parameter is accepted. If one is still on record at the end, the
+// backward is incomplete: the embedder had a gradient that is not in the average.
 //
-// Static graph: the first backward counts the marks of each parameter, and nothing is ready before its end. Later ones expect as
-// many: a parameter is ready at its last mark, and one with another count is a changed graph.
+// Static graph: the first backward counts the marks of each parameter, and nothing is ready before its end. Later backwards expect as many:
+// a parameter is ready at its last mark. Another count means that the graph changed.
 //
-// A window goes from one synchronised backward's end to the next: in it gradients accumulate, and a parameter that was used in any of
-// its backwards is used.
+// A window lasts from the end of one synchronised backward to the end of the next. Gradients accumulate in it, and a parameter that was
+// used in any of its backwards is used.
 
-#ifndef REDUCER_MARKS_H_
-#define REDUCER_MARKS_H_
+#ifndef REDUCER_READY_SET_H_
+#define REDUCER_READY_SET_H_
 
 #include <cstddef>
 #include <map>
@@ -32,7 +32,7 @@
 namespace lockstep {
 
 // Externally synchronised.
-class Marks {
+class ReadySet {
  public:
   struct Rules {
     bool find_unused = false;
@@ -40,10 +40,12 @@ class Marks {
   };
 
   // `parameters` outlive this. `delayed` ones are not expected, and may be marked more than once.
-  Marks(absl::Span<const Parameter> parameters, absl::Span<const size_t> delayed, const Rules& rules);
+  ReadySet(absl::Span<const Parameter> parameters, absl::Span<const size_t> delayed, const Rules& rules);
 
-  // INVALID_ARGUMENT for an unused parameter out of range; FAILED_PRECONDITION where the rules have no unused parameters, or know
-  // them already. Nothing changed then. `unused`: all that will not come, or nullopt where that is not known.
+  // A backward begins. `unused`: the parameters that will not be marked; nullopt if that is not known.
+  // ERRORS  INVALID_ARGUMENT     an index out of range
+  //         FAILED_PRECONDITION  the rules have no unused parameters, or know them already
+  //         Nothing was changed.
   absl::Status Begin(absl::optional<absl::Span<const size_t>> unused);
 
   // What a mark does.
@@ -52,20 +54,22 @@ class Marks {
     kWaits,  // it is kept until more marks have come, the end, or (a delayed one) the trigger
   };
 
-  // Of a parameter in range and not ignored. FAILED_PRECONDITION, naming it and what may be the matter, when it was marked before, is
-  // unused, or shows that a static graph is none: no later mark of it can be accepted in this backward then.
+  // REQUIRES  the parameter is in range and not ignored
+  // ERRORS    FAILED_PRECONDITION  it was marked before, is unused, or does not fit the static graph. No later mark of it can be
+  //                                accepted in this backward.
   absl::StatusOr<Effect> Mark(size_t index);
-  // Such a parameter's mark was refused elsewhere, with that error.
+  // A mark of such a parameter was refused elsewhere, with that error.
   void Refuse(size_t index, const absl::Status& error);
 
-  // What the end of a backward finds out.
+  // What is known at the end of a backward.
   struct Rest {
     std::vector<size_t> ready;    // where nothing was ready before
     std::vector<size_t> unused;   // which nobody had said to be
     std::vector<size_t> missing;  // what should have come, or was refused
     std::string complaint;        // what is wrong with this backward, or ""
   };
-  // `accumulates`: a backward without sync. What did not come in it may have come before, or come yet, unless the graph is static.
+  // `accumulates`: a backward without sync. A gradient that is missing in it may have come before, or may yet come, unless the graph is
+  // static.
   Rest End(bool accumulates = false);
 
   // Whether marks are being counted, so that nothing is ready before the end.
@@ -115,4 +119,4 @@ class Marks {
 
 }  // namespace lockstep
 
-#endif  // REDUCER_MARKS_H_
+#endif  // REDUCER_READY_SET_H_

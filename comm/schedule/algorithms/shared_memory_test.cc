@@ -1,4 +1,4 @@
-// What the algorithms by memory are for, counted. That they are right is proved in comm/schedule/verify/schedule_proofs_test.cc.
+// What the algorithms in shared memory are for, counted. That they are right is proved in comm/schedule/verify/schedule_proofs_test.cc.
 
 #include <vector>
 
@@ -26,52 +26,52 @@ struct Traffic {
 Traffic TrafficOf(const Schedule& schedule) {
   Traffic traffic;
   for (const Step& step : schedule.steps) {
-    if (step.kind == Step::Kind::kMeet || step.kind == Step::Kind::kShare) continue;
+    if (step.kind == Step::Kind::kBarrier || step.kind == Step::Kind::kShare) continue;
     traffic.read += static_cast<int>(step.terms.size()) + (step.kind == Step::Kind::kCopy ? 1 : 0);
     traffic.written += 1 + static_cast<int>(step.more_targets.size());
   }
   return traffic;
 }
 
-int Meetings(Collective collective, Algorithm algorithm, int size) {
+int Barriers(Collective collective, Algorithm algorithm, int size) {
   const absl::StatusOr<Proof> proof = Prove(BuildAll(collective, algorithm, size), /*in_place=*/true);
   LOCKSTEP_EXPECT_OK(proof);
   return proof.ok() ? proof->message_depth() : -1;
 }
 
-TEST(OnePass, IsBetweenTwoMeetings) {
+TEST(Direct, IsBetweenTwoBarriers) {
   for (Collective collective : AllCollectives()) {
     for (int size : kSizes) {
       if (collective == Collective::kBarrier) continue;
-      EXPECT_EQ(Meetings(collective, Algorithm::kOnePass, size), 2) << Name(collective);
-      for (const Schedule& schedule : BuildAll(collective, Algorithm::kOnePass, size)) {
-        EXPECT_EQ(schedule.steps.front().kind, Step::Kind::kMeet);
-        EXPECT_EQ(schedule.steps.back().kind, Step::Kind::kMeet);
+      EXPECT_EQ(Barriers(collective, Algorithm::kDirect, size), 2) << Name(collective);
+      for (const Schedule& schedule : BuildAll(collective, Algorithm::kDirect, size)) {
+        EXPECT_EQ(schedule.steps.front().kind, Step::Kind::kBarrier);
+        EXPECT_EQ(schedule.steps.back().kind, Step::Kind::kBarrier);
         EXPECT_EQ(schedule.scratch_blocks, 0);
       }
     }
   }
 }
 
-TEST(OnePass, ReadsEveryInputAndWritesEveryOutputOnce) {
+TEST(Direct, ReadsEveryInputAndWritesEveryOutputOnce) {
   for (int size : kSizes) {
-    for (const Schedule& schedule : BuildAll(Collective::kAllReduce, Algorithm::kOnePass, size)) {
+    for (const Schedule& schedule : BuildAll(Collective::kAllReduce, Algorithm::kDirect, size)) {
       EXPECT_EQ(TrafficOf(schedule).read, size);
       EXPECT_EQ(TrafficOf(schedule).written, size);
     }
     for (Collective collective : {Collective::kReduce, Collective::kReduceScatter}) {
-      for (const Schedule& schedule : BuildAll(collective, Algorithm::kOnePass, size, /*root=*/size - 1)) {
+      for (const Schedule& schedule : BuildAll(collective, Algorithm::kDirect, size, /*root=*/size - 1)) {
         EXPECT_EQ(TrafficOf(schedule).read, size);
         EXPECT_EQ(TrafficOf(schedule).written, 1);
       }
     }
     for (Collective collective : {Collective::kAllGather, Collective::kAllToAll}) {
-      for (const Schedule& schedule : BuildAll(collective, Algorithm::kOnePass, size)) {
+      for (const Schedule& schedule : BuildAll(collective, Algorithm::kDirect, size)) {
         EXPECT_EQ(TrafficOf(schedule).written, size);
       }
     }
     for (Collective collective : {Collective::kBroadcast, Collective::kGather, Collective::kScatter}) {
-      for (const Schedule& schedule : BuildAll(collective, Algorithm::kOnePass, size)) {
+      for (const Schedule& schedule : BuildAll(collective, Algorithm::kDirect, size)) {
         EXPECT_EQ(TrafficOf(schedule).written, 1);
       }
     }
@@ -79,9 +79,9 @@ TEST(OnePass, ReadsEveryInputAndWritesEveryOutputOnce) {
 }
 
 // At no time do all ranks read one rank's memory, as long as they are equally fast.
-TEST(OnePass, BeginsWithTheNextNeighbour) {
+TEST(Direct, BeginsWithTheNextNeighbour) {
   for (Collective collective : {Collective::kAllGather, Collective::kAllToAll}) {
-    for (const Schedule& schedule : BuildAll(collective, Algorithm::kOnePass, 5)) {
+    for (const Schedule& schedule : BuildAll(collective, Algorithm::kDirect, 5)) {
       for (int distance = 1; distance < 5; ++distance) {
         EXPECT_EQ(schedule.steps[distance].source.rank, (schedule.rank.value() + distance) % 5);
       }
@@ -90,12 +90,12 @@ TEST(OnePass, BeginsWithTheNextNeighbour) {
   }
 }
 
-TEST(OneLine, IsOneMeetingAndTouchesNoOthersMemory) {
+TEST(Inline, IsOneBarrierAndTouchesNoOthersMemory) {
   for (Collective collective : {Collective::kAllReduce, Collective::kBroadcast, Collective::kReduce,
                                 Collective::kAllGather, Collective::kBarrier}) {
     for (int size : kSizes) {
-      EXPECT_EQ(Meetings(collective, Algorithm::kOneLine, size), 1) << Name(collective);
-      for (const Schedule& schedule : BuildAll(collective, Algorithm::kOneLine, size)) {
+      EXPECT_EQ(Barriers(collective, Algorithm::kInline, size), 1) << Name(collective);
+      for (const Schedule& schedule : BuildAll(collective, Algorithm::kInline, size)) {
         for (const Step& step : schedule.steps) {
           EXPECT_FALSE(IsOthers(step.source) || IsOthers(step.target)) << ToString(schedule);
           for (const Operand& term : step.terms) EXPECT_FALSE(IsOthers(term)) << ToString(schedule);
@@ -106,27 +106,27 @@ TEST(OneLine, IsOneMeetingAndTouchesNoOthersMemory) {
   }
 }
 
-TEST(ByMemory, FoldsInRankOrderAndRoundsOnce) {
+TEST(InSharedMemory, FoldsInRankOrderAndRoundsOnce) {
   const auto expression = [](Collective collective, Algorithm algorithm, int rank, int block) {
     const absl::StatusOr<Proof> proof = Prove(BuildAll(collective, algorithm, 4, /*root=*/2), /*in_place=*/true);
     LOCKSTEP_EXPECT_OK(proof);
     return proof.ok() ? proof->Expression(Rank(rank), block) : "";
   };
   for (int block = 0; block < 4; ++block) {
-    EXPECT_EQ(expression(Collective::kAllReduce, Algorithm::kOnePass, 3, block), "(r0+r1+r2+r3)");
-    EXPECT_EQ(expression(Collective::kReduce, Algorithm::kOnePass, 2, block), "(r0+r1+r2+r3)");
-    EXPECT_EQ(expression(Collective::kReduceScatter, Algorithm::kOnePass, block, block), "(r0+r1+r2+r3)");
+    EXPECT_EQ(expression(Collective::kAllReduce, Algorithm::kDirect, 3, block), "(r0+r1+r2+r3)");
+    EXPECT_EQ(expression(Collective::kReduce, Algorithm::kDirect, 2, block), "(r0+r1+r2+r3)");
+    EXPECT_EQ(expression(Collective::kReduceScatter, Algorithm::kDirect, block, block), "(r0+r1+r2+r3)");
   }
-  EXPECT_EQ(expression(Collective::kAllReduce, Algorithm::kOneLine, 3, 0), "(r0+r1+r2+r3)");
-  EXPECT_EQ(expression(Collective::kReduce, Algorithm::kOneLine, 2, 0), "(r0+r1+r2+r3)");
+  EXPECT_EQ(expression(Collective::kAllReduce, Algorithm::kInline, 3, 0), "(r0+r1+r2+r3)");
+  EXPECT_EQ(expression(Collective::kReduce, Algorithm::kInline, 2, 0), "(r0+r1+r2+r3)");
 }
 
 // Whatever an input is to be multiplied by, the folds may do it (comm/plan/call_plan.cc): nothing else reads an input to reduce
 // it, and every fold reads all ranks'.
-TEST(ByMemory, ReducesNothingButByFoldsOfAllRanks) {
+TEST(InSharedMemory, ReducesNothingButByFoldsOfAllRanks) {
   for (Collective collective : {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter}) {
     for (Algorithm algorithm : AlgorithmsFor(collective)) {
-      if (!IsByMemory(algorithm)) continue;
+      if (!UsesSharedMemory(algorithm)) continue;
       EXPECT_TRUE(RoundsOnce(collective, algorithm)) << Name(collective) << " by " << Name(algorithm);
       for (int size : kSizes) {
         for (const Schedule& schedule : BuildAll(collective, algorithm, size)) {

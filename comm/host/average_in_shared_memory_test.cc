@@ -1,5 +1,5 @@
-// Averages of floats and complex numbers by every algorithm that folds in rank order and rounds once: the bits are those
-// of the reference, which scales each input, rounds it to the dtype and folds. By memory the inputs are scaled as they
+// Averages of floats and complex numbers by every algorithm that reduces in rank order and rounds once: the bits are those
+// of the reference, which scales each input, rounds it to the dtype and folds. In shared memory the inputs are scaled as they
 // are folded, by messages before; nobody is to see the difference.
 
 #include <algorithm>
@@ -86,7 +86,7 @@ void ExpectAverage(Communicator& self, char* memory, CollectiveRequest request, 
   }
 }
 
-TEST(AverageByMemory, HasTheBitsOfScaledInputsFoldedInRankOrder) {
+TEST(AverageInSharedMemory, HasTheBitsOfScaledInputsFoldedInRankOrder) {
   for (const int size : {2, 3, 4}) {
     MemoryStore store;
     std::vector<WorldOrError> worlds = CreateWorlds(&store, size);
@@ -104,8 +104,8 @@ TEST(AverageByMemory, HasTheBitsOfScaledInputsFoldedInRankOrder) {
           for (const Collective collective : kReducing) {
             if (collective == Collective::kReduceScatter && count % size != 0) continue;
             for (const Algorithm algorithm : AlgorithmsFor(collective)) {
-              if (!FoldsInRankOrder(collective, algorithm) || !RoundsOnce(collective, algorithm)) continue;
-              if (algorithm == Algorithm::kOneLine && count * SizeOf(dtype) > kShareBytesMax) continue;
+              if (!ReducesInRankOrder(collective, algorithm) || !RoundsOnce(collective, algorithm)) continue;
+              if (algorithm == Algorithm::kInline && count * SizeOf(dtype) > kShareBytesMax) continue;
               CollectiveRequest request;
               request.collective = collective;
               request.algorithm = algorithm;

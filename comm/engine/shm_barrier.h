@@ -1,15 +1,15 @@
-// MeetingLines: how the ranks of a communicator meet in shared memory.
+// ShmBarrier: the barrier in shared memory that orders the ranks of a communicator.
 //
-// A meeting: each rank writes a line to every other and waits for one from each. What any rank did before it entered happens
+// A rank that enters writes a line to every other and waits for one from each. What any rank did before it entered happens
 // before what any rank does after it has read all lines. A line brings a few bytes along.
 //
 //   part   = line[2] for each writer       in the part of the reader: rank w writes lines 2w and 2w + 1 of every other's part
 //   line   = sequence:u64 envelope:32 bytes payload:24 bytes, one cache line; little-endian as the machine is
 //
-// The sequence number counts the communicator's meetings from 1; meeting k uses line k mod 2. The envelope is the signature
+// The sequence number counts the communicator's barriers from 1; barrier k uses line k mod 2. The envelope is the signature
 // of the collective that meets: the expected number with another envelope is a mismatch of calls.
 //
-// Two lines suffice. A writer overwrites its line of meeting k when it enters k + 2. It has then read the line of k + 1 from
+// Two lines suffice. A writer overwrites its line of barrier k when it enters k + 2. It has then read the line of k + 1 from
 // every rank, and a rank writes that only after it has read all lines of k. So nobody still reads the line of k.
 //
 // Ordering. The sequence number is stored last, with release: whoever loads it, with acquire, sees the line and all that its
@@ -18,8 +18,8 @@
 // consistent fence between the stores of the lines and the look at the peers' bells, and Arrived loads sequentially
 // consistently, as the sleeper's arming of its bell is; so either it sees the line or its bell is seen armed.
 
-#ifndef COMM_ENGINE_MEETING_H_
-#define COMM_ENGINE_MEETING_H_
+#ifndef COMM_ENGINE_SHM_BARRIER_H_
+#define COMM_ENGINE_SHM_BARRIER_H_
 
 #include <array>
 #include <atomic>
@@ -34,35 +34,35 @@
 
 namespace lockstep {
 
-using MeetingPayload = std::array<unsigned char, 24>;
+using BarrierPayload = std::array<unsigned char, 24>;
 
-struct alignas(64) MeetingLine {
+struct alignas(64) BarrierSlot {
   std::atomic<uint64_t> sequence;
   Envelope envelope;
-  MeetingPayload payload;
+  BarrierPayload payload;
 };
-static_assert(sizeof(MeetingLine) == 64, "one cache line");
+static_assert(sizeof(BarrierSlot) == 64, "one cache line");
 
 // Externally synchronised, together with the transport.
-class MeetingLines {
+class ShmBarrier {
  public:
   // Of an arena, on small pages, in which `size` ranks meet.
-  static constexpr size_t BytesPerRank(int size) { return 2 * sizeof(MeetingLine) * static_cast<size_t>(size); }
+  static constexpr size_t BytesPerRank(int size) { return 2 * sizeof(BarrierSlot) * static_cast<size_t>(size); }
 
   // The arena is ready; of each part of it the first BytesPerRank(size) bytes are used for nothing else. Borrows it and the
   // transport. `ranks`: the transport's rank of each rank of the communicator. `rank`: this one's, in the communicator.
-  MeetingLines(ShmTransport* transport, const SymmetricArena& arena, const std::vector<Rank>& ranks, Rank rank);
+  ShmBarrier(ShmTransport* transport, const SymmetricArena& arena, const std::vector<Rank>& ranks, Rank rank);
 
-  MeetingLines(const MeetingLines&) = delete;
-  MeetingLines& operator=(const MeetingLines&) = delete;
+  ShmBarrier(const ShmBarrier&) = delete;
+  ShmBarrier& operator=(const ShmBarrier&) = delete;
 
   int size() const { return static_cast<int>(peers_.size()); }
   Rank rank() const { return rank_; }
 
-  // Begins the next meeting: writes the lines. Every line of the one before has been read. Ring is to be called before this
+  // Begins the next barrier: writes the lines. Every line of the one before has been read. Ring is to be called before this
   // thread turns to anything else: apart, because the fence in it waits until the lines are written, and until then
   // there is other work to do.
-  void Enter(const Envelope& envelope, const MeetingPayload& payload);
+  void Enter(const Envelope& envelope, const BarrierPayload& payload);
 
   // Wakes the peers that sleep, if lines were written since the last call.
   void Ring() {
@@ -70,15 +70,15 @@ class MeetingLines {
   }
   bool rung() const { return rung_; }
 
-  // The peer's line of the meeting that was entered last; null while it is not there.
-  const MeetingLine* Arrived(Rank peer) const {
-    const MeetingLine& line = own_[2 * peer.value() + (sequence_ & 1)];
+  // The peer's line of the barrier that was entered last; null while it is not there.
+  const BarrierSlot* Arrived(Rank peer) const {
+    const BarrierSlot& line = own_[2 * peer.value() + (sequence_ & 1)];
     return line.sequence.load() == sequence_ ? &line : nullptr;
   }
 
  private:
   struct Peer {
-    MeetingLine* lines = nullptr;  // that this rank writes, as mapped here
+    BarrierSlot* lines = nullptr;  // that this rank writes, as mapped here
     Rank transport_rank;
   };
 
@@ -88,7 +88,7 @@ class MeetingLines {
   ShmTransport* const transport_;
   const Rank rank_;
   std::vector<Peer> peers_;  // by rank
-  const MeetingLine* own_ = nullptr;
+  const BarrierSlot* own_ = nullptr;
 
   uint64_t sequence_ = 0;
   bool rung_ = true;  // since lines were written last
@@ -96,4 +96,4 @@ class MeetingLines {
 
 }  // namespace lockstep
 
-#endif  // COMM_ENGINE_MEETING_H_
+#endif  // COMM_ENGINE_SHM_BARRIER_H_

@@ -141,7 +141,7 @@ void ExpectTheSame(Communicator& self, const SymmetricBuffer& buffer, Call call,
   call.request.input = input.data();
   call.request.output = ordinary.data();
   call.request.algorithm = AlgorithmsFor(collective)[0];
-  ASSERT_FALSE(IsByMemory(call.request.algorithm));
+  ASSERT_FALSE(UsesSharedMemory(call.request.algorithm));
   ASSERT_THAT(self.Run(call.request), IsOk());
 
   char* const base = buffer.data() + 64 * static_cast<size_t>(self.rank().value());
@@ -155,9 +155,9 @@ void ExpectTheSame(Communicator& self, const SymmetricBuffer& buffer, Call call,
   std::copy(input.begin(), input.end(), shared_input);
   call.request.input = shared_input;
   call.request.output = shared_output;
-  call.request.algorithm = Algorithm::kOnePass;
+  call.request.algorithm = Algorithm::kDirect;
   ASSERT_THAT(self.Run(call.request), IsOk());
-  EXPECT_THAT(LastRecord(self), HasSubstr("one_pass"));
+  EXPECT_THAT(LastRecord(self), HasSubstr("direct"));
   const bool at_root = !HasRoot(collective) || call.request.root == self.rank();
   const bool writes = at_root || collective == Collective::kBroadcast || collective == Collective::kScatter;
   if (!writes) return;
@@ -171,7 +171,7 @@ constexpr Collective kCollectives[] = {Collective::kAllReduce,     Collective::k
                                        Collective::kAllGather,     Collective::kGather,    Collective::kScatter,
                                        Collective::kReduceScatter, Collective::kAllToAll};
 
-TEST(OnePass, GivesWhatMessagesGive) {
+TEST(Direct, GivesWhatMessagesGive) {
   for (const int size : {2, 3, 4}) {
     Ranks ranks(size);
     ranks.Run([&](Communicator& self) {
@@ -196,7 +196,7 @@ TEST(OnePass, GivesWhatMessagesGive) {
   }
 }
 
-TEST(OnePass, EveryOp) {
+TEST(Direct, EveryOp) {
   Ranks ranks(3);
   ranks.Run([&](Communicator& self) {
     const auto buffer = Allocate(self);
@@ -215,7 +215,7 @@ TEST(OnePass, EveryOp) {
   });
 }
 
-TEST(OnePass, BlocksMayDiffer) {
+TEST(Direct, BlocksMayDiffer) {
   Ranks ranks(3);
   const std::vector<int64_t> counts = {5, 0, 1711}, none_empty = {5, 1, 1711};
   ranks.Run([&](Communicator& self) {
@@ -240,7 +240,7 @@ CollectiveRequest AllReduceOf(float* values, size_t count) {
   return MakeRequest(Collective::kAllReduce, DType::kF32, count, values, values);
 }
 
-TEST(OnePass, ManyInFlightPreparedAndInGroups) {
+TEST(Direct, ManyInFlightPreparedAndInGroups) {
   constexpr int kCalls = 20;
   constexpr size_t kCount = 500;
   Ranks ranks(3);
@@ -250,7 +250,7 @@ TEST(OnePass, ManyInFlightPreparedAndInGroups) {
     auto* const values = reinterpret_cast<float*>(buffer->data());
     std::vector<float> ordinary(kCalls * kCount, 1);
     std::fill_n(values, kCalls * kCount, 1);
-    // Calls by memory and by messages in turns.
+    // Calls in shared memory and by messages in turns.
     std::vector<Work> works;
     for (int i = 0; i < kCalls; ++i) {
       LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work shared, self.Start(AllReduceOf(values + i * kCount, kCount)));
@@ -277,7 +277,7 @@ TEST(OnePass, ManyInFlightPreparedAndInGroups) {
   });
 }
 
-TEST(OnePass, PartsHaveMemoryOfTheirOwn) {
+TEST(Direct, PartsHaveMemoryOfTheirOwn) {
   Ranks ranks(4);
   ranks.Run([&](Communicator& self) {
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto part, self.Split(self.rank().value() % 2, -self.rank().value()));
@@ -289,17 +289,17 @@ TEST(OnePass, PartsHaveMemoryOfTheirOwn) {
     values[0] = static_cast<float>(self.rank().value());
     values[1000] = 1;
     ASSERT_THAT(part->Run(AllReduceOf(values, 1001)), IsOk());
-    EXPECT_THAT(LastRecord(*part), HasSubstr("one_pass"));
+    EXPECT_THAT(LastRecord(*part), HasSubstr("direct"));
     EXPECT_EQ(values[0], self.rank().value() % 2 == 0 ? 2 : 4);
     EXPECT_EQ(values[1000], 2);
     // It is memory like any other for other communicators.
     ASSERT_THAT(self.Run(AllReduceOf(values + 1000, 1000)), IsOk());
-    EXPECT_THAT(LastRecord(self), Not(HasSubstr("one_pass")));
+    EXPECT_THAT(LastRecord(self), Not(HasSubstr("direct")));
     EXPECT_EQ(values[1000], 8);
   });
 }
 
-TEST(OnePass, BuffersComeAndGo) {
+TEST(Direct, BuffersComeAndGo) {
   Ranks ranks(2);
   ranks.Run([&](Communicator& self) {
     std::unique_ptr<SymmetricBuffer> last;  // one is given back while the next is in use
@@ -317,7 +317,7 @@ TEST(OnePass, BuffersComeAndGo) {
   });
 }
 
-TEST(OnePass, ABufferMayOutliveItsWorld) {
+TEST(Direct, ABufferMayOutliveItsWorld) {
   std::vector<std::unique_ptr<SymmetricBuffer>> buffers(2);
   {
     Ranks ranks(2);
@@ -330,7 +330,7 @@ TEST(OnePass, ABufferMayOutliveItsWorld) {
   for (const auto& buffer : buffers) EXPECT_EQ(reinterpret_cast<float*>(buffer->data())[0], 2);
 }
 
-TEST(OnePass, WithoutSharedMemoryABufferIsPrivate) {
+TEST(Direct, WithoutSharedMemoryABufferIsPrivate) {
   for (const char* const transport : {"tcp", "auto"}) {
     Ranks ranks(2, [&](int rank, WorldOptions* options) {
       options->transport = transport;
@@ -348,7 +348,7 @@ TEST(OnePass, WithoutSharedMemoryABufferIsPrivate) {
   }
 }
 
-TEST(OnePass, SizesThatDifferAreAnErrorAndNothingElse) {
+TEST(Direct, SizesThatDifferAreAnErrorAndNothingElse) {
   for (const char* const transport : {"shm", "tcp"}) {
     Ranks ranks(2, [&](int, WorldOptions* options) { options->transport = transport; });
     ranks.Run([&](Communicator& self) {
@@ -361,7 +361,7 @@ TEST(OnePass, SizesThatDifferAreAnErrorAndNothingElse) {
   }
 }
 
-TEST(OnePass, MemoryOnOneRankOnlyIsAMismatchOnAll) {
+TEST(Direct, MemoryOnOneRankOnlyIsAMismatchOnAll) {
   Ranks ranks(2, [](int, WorldOptions* options) { options->peer_timeout = std::chrono::milliseconds(5000); });
   std::vector<std::string> errors(2);
   Assembly assembly(2);
@@ -373,14 +373,14 @@ TEST(OnePass, MemoryOnOneRankOnlyIsAMismatchOnAll) {
     auto* const values = self.rank() == Rank(0) ? reinterpret_cast<float*>(buffer->data()) : ordinary.data();
     const absl::Status status = self.Run(AllReduceOf(values, 1000));
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition,
-                                 AllOf(HasSubstr("rank 0 called"), HasSubstr("one_pass"), HasSubstr("rank 1 called"))));
+                                 AllOf(HasSubstr("rank 0 called"), HasSubstr("direct"), HasSubstr("rank 1 called"))));
     // The cause, which is the same on all; before it each error says what this rank called.
     errors[self.rank().value()] = std::string(self.status().message());
   });
   EXPECT_EQ(errors[0], errors[1]);
 }
 
-TEST(OnePass, DifferentCallsAreAMismatchOnAll) {
+TEST(Direct, DifferentCallsAreAMismatchOnAll) {
   Ranks ranks(3);
   std::vector<std::string> errors(3);
   Assembly assembly(3);
@@ -398,17 +398,17 @@ TEST(OnePass, DifferentCallsAreAMismatchOnAll) {
   EXPECT_EQ(errors[0], errors[2]);
 }
 
-TEST(OnePass, CanBeAskedForByNameAndRefused) {
+TEST(Direct, CanBeAskedForByNameAndRefused) {
   Ranks ranks(2);
   ranks.Run([&](Communicator& self) {
     const auto buffer = Allocate(self);
     ASSERT_NE(buffer, nullptr);
     std::vector<float> ordinary(1000, 1);
     CollectiveRequest request = AllReduceOf(ordinary.data(), ordinary.size());
-    request.algorithm = Algorithm::kOnePass;
+    request.algorithm = Algorithm::kDirect;
     EXPECT_THAT(self.Run(request), StatusIs(absl::StatusCode::kInvalidArgument,
-                                            AllOf(HasSubstr("one_pass"), HasSubstr("communicator's allocator"))));
-    request.algorithm = Algorithm::kOneLine;
+                                            AllOf(HasSubstr("direct"), HasSubstr("communicator's allocator"))));
+    request.algorithm = Algorithm::kInline;
     EXPECT_THAT(self.Run(request), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at most 24 bytes")));
     request.count = 6;
     EXPECT_THAT(self.Run(request), IsOk());
@@ -421,7 +421,7 @@ TEST(OnePass, CanBeAskedForByNameAndRefused) {
   });
 }
 
-TEST(OneLine, CarriesAFewBytesOfOrdinaryMemory) {
+TEST(Inline, CarriesAFewBytesOfOrdinaryMemory) {
   for (const int size : {2, 3, 4}) {
     Ranks ranks(size);
     ranks.Run([&](Communicator& self) {
@@ -454,13 +454,13 @@ TEST(OneLine, CarriesAFewBytesOfOrdinaryMemory) {
         ASSERT_THAT(self.Run(call.request), IsOk());
         EXPECT_EQ(most, self.rank().value() == round % size ? static_cast<float>(size - 1) : 0);
       }
-      EXPECT_THAT(self.FlightRecords(), HasSubstr("one_line"));
+      EXPECT_THAT(self.FlightRecords(), HasSubstr("inline"));
     });
   }
 }
 
 // Who comes last does not read the clock, and who waits does.
-TEST(OneLine, IsTimedWhereItWaits) {
+TEST(Inline, IsTimedWhereItWaits) {
   Ranks ranks(2);
   std::atomic<Communicator*> first{nullptr};
   ranks.Run([&](Communicator& self) {
@@ -474,11 +474,11 @@ TEST(OneLine, IsTimedWhereItWaits) {
     ASSERT_THAT(self.Run(AllReduceOf(&value, 1)), IsOk());
     EXPECT_THAT(
         LastRecord(self),
-        AllOf(HasSubstr("one_line"), HasSubstr(self.rank() == Rank(0) ? "done in" : "done at once"), HasSubstr("4 B")));
+        AllOf(HasSubstr("inline"), HasSubstr(self.rank() == Rank(0) ? "done in" : "done at once"), HasSubstr("4 B")));
   });
 }
 
-TEST(OnePass, DeterministicBitsAreThoseOfMessages) {
+TEST(Direct, DeterministicBitsAreThoseOfMessages) {
   constexpr size_t kCount = 5000;
   for (const int size : {2, 3, 4}) {
     Ranks ranks(size, [](int, WorldOptions* options) { options->deterministic = true; });
@@ -502,7 +502,7 @@ TEST(OnePass, DeterministicBitsAreThoseOfMessages) {
   }
 }
 
-TEST(OnePass, AfterAFailureANewWorldHasNewMemory) {
+TEST(Direct, AfterAFailureANewWorldHasNewMemory) {
   std::vector<std::unique_ptr<SymmetricBuffer>> old(2);
   for (int round = 0; round < 2; ++round) {
     Ranks ranks(2);

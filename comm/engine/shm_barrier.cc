@@ -1,34 +1,33 @@
-#include "comm/engine/meeting.h"
+#include "comm/engine/shm_barrier.h"
 
 #include "base/check.h"
 
 namespace lockstep {
 
-MeetingLines::MeetingLines(ShmTransport* transport, const SymmetricArena& arena, const std::vector<Rank>& ranks,
-                           Rank rank)
+ShmBarrier::ShmBarrier(ShmTransport* transport, const SymmetricArena& arena, const std::vector<Rank>& ranks, Rank rank)
     : transport_(transport), rank_(rank) {
   LOCKSTEP_CHECK(arena.bytes_per_rank() >= BytesPerRank(static_cast<int>(ranks.size())))
       << arena.bytes_per_rank() << " bytes for " << ranks.size() << " ranks";
   for (const Rank member : ranks) {
-    MeetingLine* const lines = reinterpret_cast<MeetingLine*>(arena.base(member));
+    BarrierSlot* const lines = reinterpret_cast<BarrierSlot*>(arena.base(member));
     peers_.push_back({lines + 2 * rank.value(), member});
   }
-  own_ = reinterpret_cast<const MeetingLine*>(arena.base(ranks[rank.value()]));
+  own_ = reinterpret_cast<const BarrierSlot*>(arena.base(ranks[rank.value()]));
 }
 
-void MeetingLines::Enter(const Envelope& envelope, const MeetingPayload& payload) {
+void ShmBarrier::Enter(const Envelope& envelope, const BarrierPayload& payload) {
   ++sequence_;
   rung_ = false;
   for (int i = 0; i < size(); ++i) {
     if (i == rank_.value()) continue;
-    MeetingLine& line = peers_[i].lines[sequence_ & 1];
+    BarrierSlot& line = peers_[i].lines[sequence_ & 1];
     line.envelope = envelope;
     line.payload = payload;
     line.sequence.store(sequence_, std::memory_order_release);
   }
 }
 
-void MeetingLines::RingPeers() {
+void ShmBarrier::RingPeers() {
   rung_ = true;
   // std::atomic_thread_fence(std::memory_order_seq_cst), which GCC refuses to compile for ThreadSanitizer.
   __sync_synchronize();

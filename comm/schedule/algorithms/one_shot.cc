@@ -13,7 +13,7 @@ namespace algorithms {
 namespace {
 
 // output[block] = the fold of everyone's `block`. The others' arrive in scratch, nearest sender first.
-void ReceiveAndFold(const Place& place, int block, OrderedSteps* steps) {
+void ReceiveAndReduce(const Place& place, int block, OrderedSteps* steps) {
   std::vector<Operand> terms(place.size);
   terms[place.rank] = Input(block);
   for (int distance = 1; distance < place.size; ++distance) {
@@ -42,7 +42,7 @@ int FoldOwnBlock(const Place& place, OrderedSteps* steps) {
     steps->ReceiveReduce(place.Neighbour(1), Input(place.rank), Output(place.rank));
     return 0;
   }
-  ReceiveAndFold(place, place.rank, steps);
+  ReceiveAndReduce(place, place.rank, steps);
   return place.size - 1;
 }
 
@@ -51,7 +51,7 @@ int FoldOwnBlock(const Place& place, OrderedSteps* steps) {
 Schedule OneShotAllReduce(const Place& place) {
   OrderedSteps steps;
   for (int distance = 1; distance < place.size; ++distance) steps.Send(Input(0), place.Neighbour(distance));
-  ReceiveAndFold(place, /*block=*/0, &steps);
+  ReceiveAndReduce(place, /*block=*/0, &steps);
   return steps.Finish(/*blocks=*/1, /*scratch_blocks=*/place.size - 1);
 }
 
@@ -61,7 +61,7 @@ Schedule OneShotReduce(const Place& place) {
     steps.Send(Input(0), place.root);
     return steps.Finish(/*blocks=*/1, /*scratch_blocks=*/0);
   }
-  ReceiveAndFold(place, /*block=*/0, &steps);
+  ReceiveAndReduce(place, /*block=*/0, &steps);
   return steps.Finish(/*blocks=*/1, /*scratch_blocks=*/place.size - 1);
 }
 

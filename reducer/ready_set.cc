@@ -1,4 +1,4 @@
-#include "reducer/marks.h"
+#include "reducer/ready_set.h"
 
 #include <algorithm>
 
@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-Marks::Marks(absl::Span<const Parameter> parameters, absl::Span<const size_t> delayed, const Rules& rules)
+ReadySet::ReadySet(absl::Span<const Parameter> parameters, absl::Span<const size_t> delayed, const Rules& rules)
     : parameters_(parameters),
       rules_(rules),
       window_(parameters.size(), false),
@@ -20,9 +20,9 @@ Marks::Marks(absl::Span<const Parameter> parameters, absl::Span<const size_t> de
   states_ = initial_;
 }
 
-std::string Marks::Named(size_t index) const { return Describe(index, parameters_[index]); }
+std::string ReadySet::Named(size_t index) const { return Describe(index, parameters_[index]); }
 
-absl::Status Marks::Begin(absl::optional<absl::Span<const size_t>> unused) {
+absl::Status ReadySet::Begin(absl::optional<absl::Span<const size_t>> unused) {
   if (unused.has_value()) {
     if (rules_.static_graph) {
       return absl::FailedPreconditionError("a static graph knows its unused parameters from its first backward");
@@ -52,15 +52,15 @@ absl::Status Marks::Begin(absl::optional<absl::Span<const size_t>> unused) {
   return absl::OkStatus();
 }
 
-absl::Status Marks::Refused(size_t index, const std::string& why) {
+absl::Status ReadySet::Refused(size_t index, const std::string& why) {
   absl::Status error = absl::FailedPreconditionError(absl::StrCat("mark_ready: ", why));
   Refuse(index, error);
   return error;
 }
 
-void Marks::Refuse(size_t index, const absl::Status& error) { refused_.emplace(index, error.message()); }
+void ReadySet::Refuse(size_t index, const absl::Status& error) { refused_.emplace(index, error.message()); }
 
-absl::StatusOr<Marks::Effect> Marks::Mark(size_t index) {
+absl::StatusOr<ReadySet::Effect> ReadySet::Mark(size_t index) {
   State& state = states_[index];
   if (state == State::kUnused) {
     return Refused(index, rules_.static_graph
@@ -91,7 +91,7 @@ absl::StatusOr<Marks::Effect> Marks::Mark(size_t index) {
   return Effect::kReady;
 }
 
-Marks::Rest Marks::End(bool accumulates) {
+ReadySet::Rest ReadySet::End(bool accumulates) {
   Rest rest;
   const bool counting_now = counting();
   if (counting_now) {
@@ -121,7 +121,7 @@ Marks::Rest Marks::End(bool accumulates) {
   return rest;
 }
 
-std::string Marks::Complaint(absl::Span<const size_t> missing) const {
+std::string ReadySet::Complaint(absl::Span<const size_t> missing) const {
   std::vector<std::string> complaints;
   for (const auto& [index, error] : refused_) {
     if (complaints.size() < kNamed) complaints.push_back(absl::StrCat("a mark was refused (", error, ")"));
@@ -135,7 +135,7 @@ std::string Marks::Complaint(absl::Span<const size_t> missing) const {
   return absl::StrJoin(complaints, "; ");
 }
 
-std::string Marks::NoGradientCame(absl::Span<const size_t> missing) const {
+std::string ReadySet::NoGradientCame(absl::Span<const size_t> missing) const {
   std::vector<std::string> names;
   for (const size_t index : missing.first(std::min(missing.size(), kNamed))) {
     names.push_back(rules_.static_graph && marks_[index] > 0
@@ -148,7 +148,7 @@ std::string Marks::NoGradientCame(absl::Span<const size_t> missing) const {
       rules_.find_unused || rules_.static_graph ? "" : " (set find_unused_parameters if that is meant)");
 }
 
-std::vector<size_t> Marks::unused() const {
+std::vector<size_t> ReadySet::unused() const {
   std::vector<size_t> unused;
   for (size_t i = 0; i < states_.size(); ++i) {
     if (states_[i] == State::kUnused) unused.push_back(i);
@@ -156,7 +156,7 @@ std::vector<size_t> Marks::unused() const {
   return unused;
 }
 
-void Marks::EndWindow() {
+void ReadySet::EndWindow() {
   for (size_t i = 0; i < window_.size(); ++i) {
     if (initial_[i] != State::kDelayed) window_[i] = false;
   }

@@ -1,8 +1,8 @@
 // Price tables: algorithm x size for a described network, as text, with the selector's choice marked. What
 // //comm/schedule/verify:simulate prints.
 
-#ifndef COMM_SCHEDULE_VERIFY_PRICE_TABLE_H_
-#define COMM_SCHEDULE_VERIFY_PRICE_TABLE_H_
+#ifndef COMM_SCHEDULE_VERIFY_COST_TABLE_H_
+#define COMM_SCHEDULE_VERIFY_COST_TABLE_H_
 
 #include <cstdint>
 #include <string>
@@ -15,12 +15,12 @@
 
 namespace lockstep {
 
-struct PriceTableOptions {
+struct CostTableOptions {
   std::vector<Collective> collectives;
   std::vector<int64_t> sizes;  // bytes of the whole vector: see CostModel::Ns()
   int ranks = 1;
   Network network;
-  // The ranks of a host map each other's memory: where there is one host, the algorithms by memory too.
+  // The ranks of a host map each other's memory: where there is one host, the algorithms in shared memory too.
   bool share_memory = false;
   // Carry out the schedules of all ranks in virtual time (comm/schedule/verify/simulator.h) rather than ask the cost model.
   bool step_by_step = false;
@@ -36,7 +36,7 @@ struct PriceTableOptions {
 // "*" is what the selector takes for ordinary buffers; "+" what it takes for buffers of the communicator's allocator,
 // where that is something else. "-" where the algorithm cannot carry out the collective. INVALID_ARGUMENT for a world
 // without ranks, or (step by step) for one that cannot be simulated in memory, and for negative sizes.
-absl::StatusOr<std::string> FormatPriceTables(const PriceTableOptions& options);
+absl::StatusOr<std::string> FormatCostTables(const CostTableOptions& options);
 
 // Texts of the command line. All give INVALID_ARGUMENT that says what is expected.
 //
@@ -53,4 +53,4 @@ absl::StatusOr<LinkCosts> ParseLocalLink(absl::string_view text);
 
 }  // namespace lockstep
 
-#endif  // COMM_SCHEDULE_VERIFY_PRICE_TABLE_H_
+#endif  // COMM_SCHEDULE_VERIFY_COST_TABLE_H_

@@ -1,16 +1,16 @@
-// The tail of a bucket: what ranks tell each other behind its data, in the same all-reduce. Its entries are elements of the bucket's
-// dtype, zero or one before the sum, and then the number of ranks that have set them:
+// The status trailer of a bucket: flags of each rank behind its data, counted by the same all-reduce. Entries are elements of the bucket's
+// dtype: zero or one before the sum, and after it the number of ranks that set them.
 //
-//   failed       ranks that could not fill the bucket: nobody may take what is in it for an average
+//   failed       ranks that could not fill the bucket: its data are no average
 //   joined       ranks that have no more inputs and take part with zeros
 //   unplanned    ranks that do not hold the next bucket plan yet
 //   used(slot)   ranks that have a gradient for the slot's parameter; none: its gradient stays as it is
 //
-// A sum of ones is exact up to 2048 ranks in f16 and 256 in bf16, 16 in f8e4m3 and 8 in f8e5m2; beyond that it stops growing, and is
-// still not zero, which is all that most entries are asked for.
+// A sum of ones is exact up to 2048 ranks in f16, 256 in bf16, 16 in f8e4m3 and 8 in f8e5m2. Beyond that it stops growing, but is not
+// zero, which is enough for most entries.
 
-#ifndef REDUCER_PLAN_BUCKET_TAIL_H_
-#define REDUCER_PLAN_BUCKET_TAIL_H_
+#ifndef REDUCER_PLAN_STATUS_TRAILER_H_
+#define REDUCER_PLAN_STATUS_TRAILER_H_
 
 #include <cstddef>
 
@@ -18,7 +18,7 @@
 
 namespace lockstep {
 
-class BucketTail {
+class StatusTrailer {
  public:
   enum Entry : size_t { kFailed = 0, kJoined = 1, kUnplanned = 2, kUsed = 3 };  // the last: of the first slot
 
@@ -30,7 +30,7 @@ class BucketTail {
 
   // `begin` is the memory of the entries. `one` is what an entry is set to, so that the reduction adds one to it: 1 for a sum, the
   // number of ranks where the reduction divides by it.
-  BucketTail(char* begin, DType dtype, float one) : begin_(begin), dtype_(dtype), one_(one) {}
+  StatusTrailer(char* begin, DType dtype, float one) : begin_(begin), dtype_(dtype), one_(one) {}
 
   void Clear(size_t slots);
   void Set(size_t entry);
@@ -47,4 +47,4 @@ class BucketTail {
 
 }  // namespace lockstep
 
-#endif  // REDUCER_PLAN_BUCKET_TAIL_H_
+#endif  // REDUCER_PLAN_STATUS_TRAILER_H_

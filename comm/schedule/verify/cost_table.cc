@@ -1,4 +1,4 @@
-#include "comm/schedule/verify/price_table.h"
+#include "comm/schedule/verify/cost_table.h"
 
 #include <algorithm>
 #include <cmath>
@@ -36,7 +36,7 @@ std::string SizeText(int64_t bytes) {
   return absl::StrCat(bytes, " B");
 }
 
-absl::StatusOr<double> Microseconds(const PriceTableOptions& options, Collective collective, Algorithm algorithm,
+absl::StatusOr<double> Microseconds(const CostTableOptions& options, Collective collective, Algorithm algorithm,
                                     int64_t bytes, CostModel* costs) {
   const double price = costs->Ns(collective, algorithm, bytes);
   if (!options.step_by_step || std::isinf(price)) return price / 1000;
@@ -45,7 +45,7 @@ absl::StatusOr<double> Microseconds(const PriceTableOptions& options, Collective
   return simulation.ns / 1000;
 }
 
-absl::StatusOr<std::string> FormatPriceTable(const PriceTableOptions& options, Collective collective) {
+absl::StatusOr<std::string> FormatCostTable(const CostTableOptions& options, Collective collective) {
   const int ranks = options.ranks, ranks_per_host = std::min(ranks, options.network.ranks_per_host);
   const int hosts = options.network.HostOf(ranks - 1) + 1;
   std::string text = absl::StrCat(Name(collective), ", ", ranks, " rank", ranks == 1 ? "" : "s", ", ");
@@ -58,7 +58,7 @@ absl::StatusOr<std::string> FormatPriceTable(const PriceTableOptions& options, C
   CostModel costs(ranks, options.network);
   Algorithms all, for_shared, for_ordinary;
   for (Algorithm algorithm : AlgorithmsFor(collective)) {
-    if (IsByMemory(algorithm) && (!options.share_memory || hosts > 1)) continue;
+    if (UsesSharedMemory(algorithm) && (!options.share_memory || hosts > 1)) continue;
     all.push_back(algorithm);
     if (Has(algorithm, algorithms::kOnlyByName)) continue;
     for_shared.push_back(algorithm);
@@ -101,7 +101,7 @@ absl::StatusOr<double> ParseQuantity(absl::string_view text, absl::string_view w
 
 }  // namespace
 
-absl::StatusOr<std::string> FormatPriceTables(const PriceTableOptions& options) {
+absl::StatusOr<std::string> FormatCostTables(const CostTableOptions& options) {
   if (options.ranks < 1 || options.ranks > kRanksMax) {
     return absl::InvalidArgumentError(absl::StrCat(options.ranks, " ranks: from 1 to ", kRanksMax, " can be priced"));
   }
@@ -114,7 +114,7 @@ absl::StatusOr<std::string> FormatPriceTables(const PriceTableOptions& options) 
   }
   std::vector<std::string> tables;
   for (Collective collective : options.collectives) {
-    LOCKSTEP_ASSIGN_OR_RETURN(tables.emplace_back(), FormatPriceTable(options, collective));
+    LOCKSTEP_ASSIGN_OR_RETURN(tables.emplace_back(), FormatCostTable(options, collective));
   }
   return absl::StrJoin(tables, "\n");
 }

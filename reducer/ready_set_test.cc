@@ -1,4 +1,4 @@
-#include "reducer/marks.h"
+#include "reducer/ready_set.h"
 
 #include <string>
 #include <vector>
@@ -13,12 +13,12 @@ namespace {
 using ::testing::EndsWith;
 using ::testing::Field;
 using ::testing::StartsWith;
-using Effect = Marks::Effect;
-using Rest = Marks::Rest;
+using Effect = ReadySet::Effect;
+using Rest = ReadySet::Rest;
 
-constexpr Marks::Rules kPlain;
-constexpr Marks::Rules kFindUnused = {/*find_unused=*/true, /*static_graph=*/false};
-constexpr Marks::Rules kStaticGraph = {/*find_unused=*/false, /*static_graph=*/true};
+constexpr ReadySet::Rules kPlain;
+constexpr ReadySet::Rules kFindUnused = {/*find_unused=*/true, /*static_graph=*/false};
+constexpr ReadySet::Rules kStaticGraph = {/*find_unused=*/false, /*static_graph=*/true};
 
 // Parameters of two elements each: "p0", "p1", ... The ignored one, if there is one, is not expected.
 struct Parameters {
@@ -28,10 +28,10 @@ struct Parameters {
   std::vector<Parameter> table;
 };
 
-class TestMarks : private Parameters, public Marks {
+class TestMarks : private Parameters, public ReadySet {
  public:
   explicit TestMarks(int count, const Rules& rules = {}, const Order& delayed = {}, absl::optional<size_t> ignored = {})
-      : Parameters(count, ignored), Marks(table, delayed, rules) {}
+      : Parameters(count, ignored), ReadySet(table, delayed, rules) {}
 
   void BeginUnknown() { LOCKSTEP_EXPECT_OK(Begin(absl::nullopt)); }
   // EXPECTs that each mark is taken and does that.
@@ -54,7 +54,7 @@ auto RestIs(const Order& unused, const Order& missing, const Complaint& complain
 }
 auto NothingIsLeft() { return RestIs({}, {}, ""); }
 
-TEST(Marks, AreReadyAtOnceAndInOrder) {
+TEST(ReadySet, AreReadyAtOnceAndInOrder) {
   TestMarks marks(3);
   for (const Order& order : {Order{2, 0, 1}, {1, 2, 0}}) {
     marks.BeginUnknown();
@@ -65,7 +65,7 @@ TEST(Marks, AreReadyAtOnceAndInOrder) {
   }
 }
 
-TEST(Marks, TwiceIsRefusedWithAHintAndTheEndSaysSo) {
+TEST(ReadySet, TwiceIsRefusedWithAHintAndTheEndSaysSo) {
   TestMarks marks(2);
   marks.BeginUnknown();
   marks.MarkAll({1});
@@ -80,10 +80,10 @@ TEST(Marks, TwiceIsRefusedWithAHintAndTheEndSaysSo) {
   EXPECT_EQ(marks.Backward({0, 1}).complaint, "") << "nothing of it is left in the next backward";
 }
 
-TEST(Marks, ThatAreRefusedAreToldOfUnlessTheyComeAgain) {
+TEST(ReadySet, ThatAreRefusedAreToldOfUnlessTheyComeAgain) {
   const absl::Status wrong = absl::InvalidArgumentError("mark_ready: wrong dtype");
   const absl::Status wrong_again = absl::InvalidArgumentError("mark_ready: wrong shape");
-  for (const Marks::Rules& rules : {kPlain, kFindUnused, kStaticGraph}) {
+  for (const ReadySet::Rules& rules : {kPlain, kFindUnused, kStaticGraph}) {
     TestMarks marks(4, rules);
     // A static graph is counted in the first backward of which nothing was refused.
     for (int step = 0; step < 2; ++step) {
@@ -108,7 +108,7 @@ TEST(Marks, ThatAreRefusedAreToldOfUnlessTheyComeAgain) {
   }
 }
 
-TEST(Marks, OfManyRefusedTwentyAreTold) {
+TEST(ReadySet, OfManyRefusedTwentyAreTold) {
   TestMarks marks(25);
   marks.BeginUnknown();
   for (size_t i = 0; i < 24; ++i) marks.Refuse(i, absl::InvalidArgumentError(absl::StrCat("bad ", i)));
@@ -117,7 +117,7 @@ TEST(Marks, OfManyRefusedTwentyAreTold) {
                     Not(HasSubstr("bad 20"))));
 }
 
-TEST(Marks, ThatDoNotComeAreMissing) {
+TEST(ReadySet, ThatDoNotComeAreMissing) {
   TestMarks marks(4);
   EXPECT_THAT(marks.Backward({2}),
               RestIs({}, {0, 1, 3},
@@ -127,15 +127,15 @@ TEST(Marks, ThatDoNotComeAreMissing) {
   EXPECT_EQ(marks.Backward({0, 1, 2, 3}).complaint, "");
 }
 
-TEST(Marks, OfManyMissingTwentyAreNamed) {
+TEST(ReadySet, OfManyMissingTwentyAreNamed) {
   const Rest rest = TestMarks(25).Backward({});
   EXPECT_EQ(rest.missing.size(), 25);
   EXPECT_THAT(rest.complaint,
               AllOf(HasSubstr("'p19'"), Not(HasSubstr("'p20'")), HasSubstr("(f32[2]), and 5 more (set")));
 }
 
-TEST(Marks, OfIgnoredParametersAreNotExpected) {
-  for (const Marks::Rules& rules : {kPlain, kFindUnused, kStaticGraph}) {
+TEST(ReadySet, OfIgnoredParametersAreNotExpected) {
+  for (const ReadySet::Rules& rules : {kPlain, kFindUnused, kStaticGraph}) {
     TestMarks marks(3, rules, {}, /*ignored=*/1);
     for (int step = 0; step < 2; ++step) {
       const Rest rest = marks.Backward({2, 0});
@@ -181,7 +181,7 @@ TEST(MarksFindUnused, ARefusedBeginChangesNothing) {
   EXPECT_THAT(marks.order(), ElementsAre(0));
 }
 
-TEST(Marks, UnusedAreNamedOnlyWhereTheRulesHaveThem) {
+TEST(ReadySet, UnusedAreNamedOnlyWhereTheRulesHaveThem) {
   // Naming none is naming, too.
   for (const Order& unused : {Order(), {1}}) {
     EXPECT_THAT(TestMarks(2).Begin(unused), FailedPrecondition("set find_unused"));
@@ -229,7 +229,7 @@ TEST(MarksStaticGraph, ComplainsOfEveryOtherCount) {
   EXPECT_EQ(marks.Backward({1, 2, 0, 1}).complaint, "") << "the counts are still those of the first backward";
 }
 
-TEST(Marks, AWindowHasWhatWasUsedInAnyOfItsBackwards) {
+TEST(ReadySet, AWindowHasWhatWasUsedInAnyOfItsBackwards) {
   TestMarks marks(3, kFindUnused);
   marks.Backward({0});
   marks.Backward({1});
@@ -240,7 +240,7 @@ TEST(Marks, AWindowHasWhatWasUsedInAnyOfItsBackwards) {
   for (const size_t index : {0, 1, 2}) EXPECT_FALSE(marks.used_in_window(index));
 }
 
-TEST(Marks, ADelayedParameterWaitsForItsTaker) {
+TEST(ReadySet, ADelayedParameterWaitsForItsTaker) {
   TestMarks marks(3, {}, /*delayed=*/{1});
   EXPECT_EQ(marks.Backward({2, 0}).complaint, "") << "delayed parameters are not expected";
   marks.BeginUnknown();
@@ -255,7 +255,7 @@ TEST(Marks, ADelayedParameterWaitsForItsTaker) {
   EXPECT_FALSE(marks.used_in_window(1));
 }
 
-TEST(Marks, ADelayedParameterIsNeverUnusedNorCounted) {
+TEST(ReadySet, ADelayedParameterIsNeverUnusedNorCounted) {
   TestMarks found(3, kFindUnused, /*delayed=*/{1});
   EXPECT_THAT(found.Backward({0}).unused, ElementsAre(2));
   LOCKSTEP_EXPECT_OK(found.Begin(Order{1, 2}));
@@ -268,7 +268,7 @@ TEST(Marks, ADelayedParameterIsNeverUnusedNorCounted) {
   EXPECT_EQ(fixed.Backward({1, 0, 1, 2, 1}).complaint, "");
 }
 
-TEST(Marks, TellWhetherAStaticGraphWouldDo) {
+TEST(ReadySet, TellWhetherAStaticGraphWouldDo) {
   TestMarks marks(3, kFindUnused);
   EXPECT_FALSE(marks.can_be_static());
   marks.Backward({0, 2});

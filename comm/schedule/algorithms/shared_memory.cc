@@ -1,11 +1,11 @@
-// Algorithms by memory for buffers that all ranks map, and for a few bytes of any.
+// Algorithms in shared memory for buffers that all ranks map, and for a few bytes of any.
 //
-// one_pass: a meeting, after which all buffers are ready; each rank's share of the work, which reads inputs and writes
-// outputs where they lie, every byte once; a meeting, after which all shares are done. Nobody reads what was written, so
-// two meetings are enough, and some ranks may work in place while others do not. Where a rank copies from several others
+// direct: a barrier, after which all buffers are ready; each rank's share of the work, which reads inputs and writes
+// outputs where they lie, every byte once; a barrier, after which all shares are done. Nobody reads what was written, so
+// two barriers are enough, and some ranks may work in place while others do not. Where a rank copies from several others
 // it begins with its next neighbour, so that not all read one rank's memory at a time.
 //
-// one_line: one meeting, in which everyone's few bytes come along; the rest each rank does for itself. Nobody touches
+// inline: one barrier, in which everyone's few bytes come along; the rest each rank does for itself. Nobody touches
 // another rank's buffers.
 
 #include <utility>
@@ -18,17 +18,17 @@ namespace lockstep {
 namespace algorithms {
 namespace {
 
-// The steps of a pass: what ends them is a meeting.
+// The steps of a pass: what ends them is a barrier.
 class Pass : public MemorySteps {
  public:
-  explicit Pass(const Place& place) : MemorySteps(place) { Meet(); }
+  explicit Pass(const Place& place) : MemorySteps(place) { Barrier(); }
 
   // The fold of everyone's `block`.
   void FoldInputs(int block, Operand target, std::vector<Operand> more_targets = {}) {
-    Fold([&](int rank) { return Of(rank, Input(block)); }, target, std::move(more_targets));
+    ReduceMany([&](int rank) { return Of(rank, Input(block)); }, target, std::move(more_targets));
   }
-  Schedule MeetAndFinish(int blocks) {
-    Meet();
+  Schedule EnterAndFinish(int blocks) {
+    Barrier();
     return Finish(blocks, /*scratch_blocks=*/0);
   }
 };
@@ -38,79 +38,79 @@ Operand Shared(int rank) { return Scratch(rank, 0); }
 
 }  // namespace
 
-Schedule OnePassAllReduce(const Place& place) {
+Schedule DirectAllReduce(const Place& place) {
   Pass steps(place);
   std::vector<Operand> others;
   for (int distance = 1; distance < place.size; ++distance) {
     others.push_back(steps.Of(place.Neighbour(distance), Output(place.rank)));
   }
   steps.FoldInputs(place.rank, Output(place.rank), std::move(others));
-  return steps.MeetAndFinish(/*blocks=*/place.size);
+  return steps.EnterAndFinish(/*blocks=*/place.size);
 }
 
-Schedule OnePassReduce(const Place& place) {
+Schedule DirectReduce(const Place& place) {
   Pass steps(place);
   steps.FoldInputs(place.rank, steps.Of(place.root, Output(place.rank)));
-  return steps.MeetAndFinish(/*blocks=*/place.size);
+  return steps.EnterAndFinish(/*blocks=*/place.size);
 }
 
-Schedule OnePassReduceScatter(const Place& place) {
+Schedule DirectReduceScatter(const Place& place) {
   Pass steps(place);
   steps.FoldInputs(place.rank, Output(place.rank));
-  return steps.MeetAndFinish(/*blocks=*/place.size);
+  return steps.EnterAndFinish(/*blocks=*/place.size);
 }
 
-Schedule OnePassBroadcast(const Place& place) {
+Schedule DirectBroadcast(const Place& place) {
   Pass steps(place);
   steps.Copy(steps.Of(place.root, Input(0)), Output(0));
-  return steps.MeetAndFinish(/*blocks=*/1);
+  return steps.EnterAndFinish(/*blocks=*/1);
 }
 
-Schedule OnePassAllGather(const Place& place) {
+Schedule DirectAllGather(const Place& place) {
   Pass steps(place);
   for (int distance = 1; distance <= place.size; ++distance) {
     const int peer = place.Neighbour(distance);
     steps.Copy(steps.Of(peer, Input(peer)), Output(peer));
   }
-  return steps.MeetAndFinish(/*blocks=*/place.size);
+  return steps.EnterAndFinish(/*blocks=*/place.size);
 }
 
-Schedule OnePassGather(const Place& place) {
+Schedule DirectGather(const Place& place) {
   Pass steps(place);
   steps.Copy(Input(place.rank), steps.Of(place.root, Output(place.rank)));
-  return steps.MeetAndFinish(/*blocks=*/place.size);
+  return steps.EnterAndFinish(/*blocks=*/place.size);
 }
 
-Schedule OnePassScatter(const Place& place) {
+Schedule DirectScatter(const Place& place) {
   Pass steps(place);
   steps.Copy(steps.Of(place.root, Input(place.rank)), Output(place.rank));
-  return steps.MeetAndFinish(/*blocks=*/place.size);
+  return steps.EnterAndFinish(/*blocks=*/place.size);
 }
 
-Schedule OnePassAllToAll(const Place& place) {
+Schedule DirectAllToAll(const Place& place) {
   Pass steps(place);
   for (int distance = 1; distance <= place.size; ++distance) {
     const int peer = place.Neighbour(distance);
     steps.Copy(steps.Of(peer, Input(place.rank)), Output(peer));
   }
-  return steps.MeetAndFinish(/*blocks=*/place.size);
+  return steps.EnterAndFinish(/*blocks=*/place.size);
 }
 
-Schedule OneLineAllReduce(const Place& place) {
+Schedule InlineAllReduce(const Place& place) {
   MemorySteps steps(place);
   steps.Share(Input(0));
-  steps.Fold(Shared, Output(0));
+  steps.ReduceMany(Shared, Output(0));
   return steps.Finish(/*blocks=*/1, /*scratch_blocks=*/place.size);
 }
 
-Schedule OneLineReduce(const Place& place) {
+Schedule InlineReduce(const Place& place) {
   MemorySteps steps(place);
   steps.Share(Input(0));
-  if (place.rank == place.root) steps.Fold(Shared, Output(0));
+  if (place.rank == place.root) steps.ReduceMany(Shared, Output(0));
   return steps.Finish(/*blocks=*/1, /*scratch_blocks=*/place.size);
 }
 
-Schedule OneLineBroadcast(const Place& place) {
+Schedule InlineBroadcast(const Place& place) {
   MemorySteps steps(place);
   const bool is_root = place.rank == place.root;
   steps.Share(is_root ? Input(0) : Nothing());
@@ -118,7 +118,7 @@ Schedule OneLineBroadcast(const Place& place) {
   return steps.Finish(/*blocks=*/1, /*scratch_blocks=*/place.size);
 }
 
-Schedule OneLineAllGather(const Place& place) {
+Schedule InlineAllGather(const Place& place) {
   MemorySteps steps(place);
   steps.Share(Input(place.rank));
   for (int rank = 0; rank < place.size; ++rank) {
@@ -127,9 +127,9 @@ Schedule OneLineAllGather(const Place& place) {
   return steps.Finish(/*blocks=*/place.size, /*scratch_blocks=*/place.size);
 }
 
-Schedule OneLineBarrier(const Place& place) {
+Schedule InlineBarrier(const Place& place) {
   MemorySteps steps(place);
-  steps.Meet();
+  steps.Barrier();
   return steps.Finish(/*blocks=*/0, /*scratch_blocks=*/0);
 }
 
