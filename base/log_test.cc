@@ -79,7 +79,8 @@ TEST_F(LogTest, WithoutASinkOneWholeLineGoesToStderr) {
 }
 
 TEST(LogLevelTest, Names) {
-  EXPECT_STREQ(LogLevelName(LogLevel::kDebug), "debug");
+  const char* const names[] = {"error", "warning", "info", "debug", "trace"};
+  for (int level = 0; level < 5; ++level) EXPECT_STREQ(LogLevelName(static_cast<LogLevel>(level)), names[level]);
   EXPECT_STREQ(LogLevelName(static_cast<LogLevel>(9)), "unknown");
 }
 

@@ -93,6 +93,7 @@ TEST(Report, PrintsWhatItWritesAndReplacesWhatIsNotUtf8) {
   std::ifstream file(written);
   const nlohmann::json json = nlohmann::json::parse(file);
   EXPECT_EQ(json["facts"]["cpu"], "a quick one");
+  EXPECT_EQ(json["facts"]["no text"], "\xef\xbf\xbd");
   EXPECT_EQ(json["facts"]["os"], "a \"quoted\" name");
   EXPECT_EQ(json["rows"][1]["bytes"], 16);
   EXPECT_THAT(report.Write("/no/such/folder/file"), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("/no/such")));

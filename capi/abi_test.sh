@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The symbols that liblockstep.so exports equal the checked-in list; their version, its SONAME and flags are what docs/c_abi.md says; loading it
-# starts no thread.
+# The symbols that liblockstep.so exports equal the checked-in list; their version, its SONAME and flags are what docs/c_abi.md
+# says; loading it starts no thread.
 set -euo pipefail
 library=capi/liblockstep.so
 want=capi/exported_symbols.txt

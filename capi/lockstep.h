@@ -607,7 +607,8 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_create(lockstep_communicator* c
  * aborted. */
 LOCKSTEP_EXPORT void lockstep_reducer_destroy(lockstep_reducer* reducer);
 
-/* Copies the root's tensors (parameters, buffers) to every rank, for the start of training. Every rank calls it. Blocks until done. */
+/* Copies the root's tensors (parameters, buffers) to every rank, for the start of training. Every rank calls it. Blocks until done.
+ *   COST  the tensors are coalesced into few messages */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_broadcast(lockstep_reducer* reducer, const lockstep_tensor* tensors,
                                                            size_t tensor_count, int32_t root);
 
@@ -828,8 +829,8 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_set_logging_sample_rate(lockste
 
 /* ---- The reducer: sparse gradients, buffers, ranks that come and go, CUDA graphs --------------------------------- */
 
-/* ReadySet the gradient of a sparse parameter: values[i] is the gradient of row rows[i]. Rows come in any order. Values of repeated rows
- * are summed. `values` is row-major and has the parameter's shape, except that its first dimension is row_count, which may be 0. Both
+/* Marks the gradient of a sparse parameter as final: values[i] is the gradient of row rows[i]. Rows come in any order. Values of repeated
+ * rows are summed. `values` is row-major and has the parameter's shape, except that its first dimension is row_count, which may be 0. Both
  * arrays are only read, and borrowed like a gradient.
  *   ERRORS   INVALID_ARGUMENT  an argument does not match the table; the message names the first row out of range
  *            others            as lockstep_reducer_mark_ready
@@ -921,8 +922,8 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_change_communicator(lockstep_re
  *                                  in the message; averages were not written
  *
  * If a backward begins on a stream that is being captured (lockstep_backward_options.stream), and its gradients and its end are on streams
- * of the same capture, the step becomes part of the graph (docs/gpu.md). Each launch of the graph then averages the gradients at the same
- * addresses again. Only over NCCL. All ranks capture the same steps.
+ * of the same capture, the step becomes part of the graph (docs/gpu.md). Nothing of it is done during the capture. Each launch of the graph
+ * then averages the gradients at the same addresses again. Only over NCCL. All ranks capture the same steps.
  *
  * begin_backward refuses a step that a graph cannot repeat, with FAILED_PRECONDITION and a message that tells why and what to do. Nothing
  * was issued then, and other steps may follow. Refused are: hooks, optimizers, buffers, uneven inputs, unused and delayed parameters, the
@@ -1078,8 +1079,9 @@ LOCKSTEP_EXPORT void lockstep_bytes_free(void* data);
 /* ---- Memory for collectives --------------------------------------------------------------------------------------
  *
  * If all tensors of a collective are in such memory, ranks of one host read their peers' inputs and write their outputs directly, in one
- * pass, without a bounce buffer. Whether they are in it must be equal on all ranks. Between hosts this memory brings no advantage, nor for
- * a premultiplied reduce or reduce-scatter, an all-to-all in place or with counts, and a gather or scatter with an empty block. */
+ * pass, without a bounce buffer. Whether they are in it must be equal on all ranks. Between hosts it is used like other memory; libfabric
+ * registers it once. The same holds for a premultiplied reduce or reduce-scatter, an all-to-all in place or with counts, and a gather or
+ * scatter with an empty block. */
 typedef struct lockstep_memory lockstep_memory;
 
 /* Makes memory for collectives. Every rank calls it, with the same size and kind. On LOCKSTEP_HOST it is page-aligned and zeroed. On the

@@ -266,8 +266,8 @@ class Communicator {
   // Relaxed: who needs more asks for status().
   bool left() const { return left_.load(std::memory_order_relaxed); }
 
-  // Notes: small texts that ranks leave for each other under a topic, beside the data (see ControlChannel). Posting returns at
-  // once; AwaitMessages returns the notes in rank order once there are `count`.
+  // Posted messages: short texts that ranks leave for each other under a topic, beside the data (see ControlChannel); not those of
+  // Send and Receive. PostMessage returns at once. AwaitMessages returns them in rank order once there are `count`.
   virtual void PostMessage(uint64_t topic, const std::string& text) = 0;
   virtual absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitMessages(uint64_t topic, int count,
                                                                                   Deadline deadline) = 0;

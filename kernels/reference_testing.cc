@@ -155,6 +155,7 @@ void VisitInteger(DType dtype, Visitor visit) {
 }  // namespace
 
 double ReferenceDecode(DType dtype, uint64_t code) {
+  LOCKSTEP_CHECK(IsFloat(dtype)) << Name(dtype) << " is no float";
   const FloatFormat format = FormatOf(dtype);
   const uint64_t all_ones = format.all_ones_exponent() >> format.mantissa_bits;
   const uint64_t exponent = code >> format.mantissa_bits & all_ones;
@@ -171,6 +172,7 @@ double ReferenceDecode(DType dtype, uint64_t code) {
 }
 
 uint64_t ReferenceEncode(DType dtype, double value) {
+  LOCKSTEP_CHECK(IsFloat(dtype)) << Name(dtype) << " is no float";
   const FloatFormat format = FormatOf(dtype);
   if (std::isnan(value)) return format.nan();
   const uint64_t sign = std::signbit(value) ? format.sign() : 0;

@@ -44,6 +44,7 @@ bool BucketFiller::Complete(const Filling& filling) {
   if (filling.copies) step_.outcome->Fail(step_.pipeline->CopyIn(bucket, filling.slot), bucket.index());
   if (!bucket.FillOne()) return false;
   step_.record->buckets[bucket.index()].ready = StepClock::now();
+  bucket.SetFull();
   return true;
 }
 

@@ -35,7 +35,9 @@ class LaunchQueueTest : public ::testing::Test {
 
   // Whether that filled it, and then as a reducer does.
   void FillOne(size_t bucket) {
-    if (buckets_[bucket]->FillOne()) Run();
+    if (!buckets_[bucket]->FillOne()) return;
+    buckets_[bucket]->SetFull();
+    Run();
   }
 
   BucketPlan::Bucket plan_;

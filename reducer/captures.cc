@@ -31,11 +31,11 @@ absl::Status Captures::Check(const Candidate& candidate) {
         "buckets are about to be planned anew: run steps until plan_version() has grown, or make the reducer without "
         "replan");
   }
-  if (candidate.marks.counting()) return refuse("a static graph is counted first: run one step before");
+  if (candidate.ready_set.counting()) return refuse("a static graph is counted first: run one step before");
   if (options.find_unused && !options.static_graph && !candidate.unused_named) {
     return refuse("the host finds out in each step what is unused: name it in begin_backward, or set static_graph");
   }
-  const std::vector<size_t> unused = candidate.marks.unused();
+  const std::vector<size_t> unused = candidate.ready_set.unused();
   if (!unused.empty()) {
     return refuse(absl::StrCat("the host sees to averages of parameters that are unused, as ",
                                Describe(unused[0], candidate.parameters[unused[0]]), " is: mark all of them"));

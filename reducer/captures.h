@@ -37,7 +37,7 @@ class Captures {
     const Communicator& communicator;
     const ReducerOptions& options;
     absl::Span<const Parameter> parameters;
-    const ReadySet& marks;
+    const ReadySet& ready_set;
     bool unused_named;  // BackwardOptions::unused is set
     bool has_buffers;
     bool replanning;

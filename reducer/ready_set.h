@@ -1,4 +1,4 @@
-// ReadySet: the ready set of a backward: which parameters are ready, and which never will be. Pure bookkeeping, without memory or threads.
+// ReadySet: which parameters are ready in a backward, and which never will be. Pure bookkeeping, without memory or threads.
 //
 // In a backward a parameter is
 //   expected   a gradient will come

@@ -91,7 +91,7 @@ absl::Status Reducer::BeginBackward(const BackwardOptions& options) {
   }
   {
     MutexLock lock(&mu_);
-    LOCKSTEP_RETURN_IF_ERROR(marks_.Begin(options.unused));
+    LOCKSTEP_RETURN_IF_ERROR(ready_set_.Begin(options.unused));
     // Then gradients stay borrowed for the whole window.
     if (!options_.find_unused) written_.Forget();
     if (!options.sync) {
@@ -107,7 +107,7 @@ absl::Status Reducer::BeginBackward(const BackwardOptions& options) {
   {
     MutexLock lock(&mu_);
     BeginStep(/*joined=*/false);
-    for (const size_t index : marks_.unused()) unused.push_back(FillFromWindow(index, options.stream));
+    for (const size_t index : ready_set_.unused()) unused.push_back(FillFromWindow(index, options.stream));
   }
   for (const Filling& filling : unused) filler_.Complete(filling);
   filler_.LaunchFull();
@@ -116,8 +116,8 @@ absl::Status Reducer::BeginBackward(const BackwardOptions& options) {
 
 absl::Status Reducer::BeginCaptured(const BackwardOptions& options) {
   MutexLock lock(&mu_);
-  LOCKSTEP_RETURN_IF_ERROR(Captures::Check({*communicator_, options_, parameters_, marks_, options.unused.has_value(),
-                                            buffers_ != nullptr, replanner_->under_way()}));
+  LOCKSTEP_RETURN_IF_ERROR(Captures::Check({*communicator_, options_, parameters_, ready_set_,
+                                            options.unused.has_value(), buffers_ != nullptr, replanner_->under_way()}));
   LOCKSTEP_RETURN_IF_ERROR(HoldCommunicator("begin_backward"));
   const absl::StatusOr<char*> trailer = captures_.Add(step_ + 1, accelerator_.device, *buckets().back());
   if (!trailer.ok()) {
@@ -148,7 +148,7 @@ absl::Status Reducer::MarkReadySparse(size_t index, absl::Span<const int64_t> ro
 absl::Status Reducer::RefuseMark(size_t index, absl::Status error) {
   MutexLock lock(&mu_);
   const bool expected = index < parameters_.size() && !parameters_[index].ignored;
-  if (expected && state_ != State::kIdle && !ending_) marks_.Refuse(index, error);
+  if (expected && state_ != State::kIdle && !ending_) ready_set_.Refuse(index, error);
   return error;
 }
 
@@ -170,7 +170,7 @@ absl::StatusOr<ReadySet::Effect> Reducer::TakeMark(size_t index, const GradientR
         ", whose average goes there in this backward: a weight that is ",
         "shared is one parameter, and others have memory of their own until end_backward"));
   }
-  absl::StatusOr<ReadySet::Effect> effect = marks_.Mark(index);
+  absl::StatusOr<ReadySet::Effect> effect = ready_set_.Mark(index);
   // No later mark can make up for it. What has not been sent yet tells the other ranks.
   if (!effect.ok() && state_ == State::kArmed) {
     flight_->outcome->Fail(
@@ -193,7 +193,7 @@ absl::Status Reducer::Mark(size_t index, absl::Status checked, const GradientRef
     }
     const absl::StatusOr<ReadySet::Effect> effect = TakeMark(index, gradient);
     if (!effect.ok()) {
-      marks_.Refuse(index, effect.status());
+      ready_set_.Refuse(index, effect.status());
       return WithParameter(effect.status(), index);
     }
     if (*effect == ReadySet::Effect::kWaits || state_ == State::kAccumulating) {
@@ -211,7 +211,7 @@ absl::Status Reducer::Mark(size_t index, absl::Status checked, const GradientRef
 }
 
 Reducer::Filling Reducer::FillFromWindow(size_t index, Stream* stream) {
-  if (marks_.used_in_window(index)) {
+  if (ready_set_.used_in_window(index)) {
     const Gradient& gradient = window_[index];
     return filler_.Fill(index, {gradient.data, gradient.target, gradient.rows, gradient.stream});
   }
@@ -226,7 +226,7 @@ void Reducer::FillDelayed(Stream* stream, std::vector<Filling>* fillings) {
   if (std::exchange(delayed_filled_, true)) return;
   for (const size_t index : options_.delayed) {
     fillings->push_back(FillFromWindow(index, stream));
-    marks_.TakeDelayed(index);
+    ready_set_.TakeDelayed(index);
   }
 }
 
@@ -239,7 +239,7 @@ absl::Status Reducer::EndBackward(Stream* stream) {
       return absl::FailedPreconditionError("end_backward: no backward was begun");
     }
     const bool accumulates = state_ == State::kAccumulating;
-    rest = marks_.End(accumulates);
+    rest = ready_set_.End(accumulates);
     if (accumulates) {
       BecomeIdle();
       if (rest.complaint.empty()) return absl::OkStatus();
@@ -256,7 +256,7 @@ absl::Status Reducer::EndBackward(Stream* stream) {
     ending_ = true;
     StepRecord& record = flight_->record;
     record.end_called = StepClock::now();
-    for (const size_t index : marks_.unused()) {
+    for (const size_t index : ready_set_.unused()) {
       record.unused_parameter_bytes += static_cast<int64_t>(parameters_[index].bytes());
     }
     for (const size_t index : rest.ready) fillings.push_back(FillFromWindow(index, stream));

@@ -8,7 +8,8 @@
 //   accumulating EndBackward     idle
 //
 // THREADS  Several threads may call MarkReady at once; their calls have returned when EndBackward is called. One thread at a time calls
-//          everything else. No lock is held while something is copied or launched.
+//          everything else. No lock is held while something is copied or launched; an event of a
+//          caller's own stream is recorded with the lock held, and so is what a captured step begins with.
 //
 // One gradient's way. A gradient that is ready now (null stream) is copied into its bucket at once, scaled on the way, while it is hot in
 // cache. For gradients that are ready on streams the copy-in stream waits for one event per (bucket, stream) once the bucket is full, and
@@ -20,8 +21,8 @@
 // backward, also if that fails.
 //
 // A local failure never desynchronises. A rank that lacks gradients at EndBackward still launches every bucket, with zeros for what is
-// missing and `failed` set in the status trailer, and posts a note that says what is missing. Every rank sees the failure in the sum, reads
-// the notes, and returns the same FAILED_PRECONDITION. The next step may be tried. A stream with an error, a refused mark
+// missing and `failed` set in the status trailer, and posts a message that says what is missing. Every rank sees the failure in the sum,
+// reads the messages, and returns the same FAILED_PRECONDITION. The next step may be tried. A stream with an error, a refused mark
 // (reducer/ready_set.h) and a failed hook are reported in the same way. Only a rank that cannot launch a bucket aborts the communicator. A
 // failure after this rank's last bucket was sent is returned by this rank alone.
 //
@@ -61,7 +62,6 @@
 #include "base/device/device.h"
 #include "base/device/tensor_view.h"
 #include "base/mutex.h"
-#include "base/types/reduce_op.h"
 #include "comm/communicator.h"
 #include "reducer/bucket_filler.h"
 #include "reducer/buffers/buffer_sync.h"
@@ -349,7 +349,7 @@ class Reducer {
   // Guarded by mu_.
   mutable Mutex mu_;
   State state_ ABSL_GUARDED_BY(mu_) = State::kIdle;
-  ReadySet marks_ ABSL_GUARDED_BY(mu_);
+  ReadySet ready_set_ ABSL_GUARDED_BY(mu_);
   WrittenRanges written_ ABSL_GUARDED_BY(mu_);
   Captures captures_ ABSL_GUARDED_BY(mu_);
   // By parameter: gradients of backwards without sync, delayed ones, and those of a static graph's first backward.

@@ -293,7 +293,7 @@ TEST(MissingGradients, AreAnErrorWithoutNotesToo) {
     Mute mute(&communicator, nullptr);
     Worker worker(mute, Vectors(3, 20), BucketEach());
     EXPECT_THAT(worker.Step(0, worker.rank() == 0 ? worker.order() : worker.OrderWithout(1)),
-                FailedPrecondition("1 rank(s) failed, whose notes did not arrive (no notes here)"));
+                FailedPrecondition("1 rank(s) failed, whose messages did not arrive (no notes here)"));
     worker.ExpectStep(1);
   });
 }

@@ -40,10 +40,10 @@ void CountUse(absl::Span<const std::unique_ptr<Bucket>> buckets, std::vector<Par
 
 void Reducer::EndStep() {
   if (buffers_ != nullptr) buffers_->StepEnded();
-  marks_.EndWindow();
+  ready_set_.EndWindow();
   written_.Forget();
-  flight_->order = marks_.order();
-  flight_->can_be_static = marks_.can_be_static();
+  flight_->order = ready_set_.order();
+  flight_->can_be_static = ready_set_.can_be_static();
 }
 
 absl::Status Reducer::FinishIfUnderWay(Flight& flight) {

@@ -97,7 +97,7 @@ Reducer::Reducer(std::vector<Parameter> parameters, ReducerOptions options, Buck
       check_(parameters_),
       plan_(std::move(plan)),
       use_(parameters_.size()),
-      marks_(parameters_, options_.delayed, {options_.find_unused, options_.static_graph}),
+      ready_set_(parameters_, options_.delayed, {options_.find_unused, options_.static_graph}),
       written_(parameters_.size()),
       window_(parameters_.size()) {}
 
@@ -233,7 +233,7 @@ absl::Status Reducer::ChangeCommunicator(Communicator* communicator) {
     BecomeIdle();
     step_ = 0;
     captures_.Clear();
-    marks_.EndWindow();
+    ready_set_.EndWindow();
     written_.Forget();
   }
   const absl::Status opened = Open(communicator, Origin::kChanged);

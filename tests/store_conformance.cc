@@ -1,6 +1,7 @@
 #include "tests/store_conformance.h"
 
 #include <atomic>
+#include <cstdlib>
 #include <string>
 #include <thread>
 #include <vector>
@@ -82,6 +83,34 @@ TEST_P(StoreConformance, CompareAndSetHasOneWinner) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(winners, 1);
+}
+
+// Within a client and across two, each of which has several requests under way.
+TEST_P(StoreConformance, CompareAndSetOfManyThreadsLosesNothing) {
+  if (!world_->compares()) GTEST_SKIP() << "no compare-and-set";
+  constexpr int kThreads = 4;
+  constexpr int kWins = 50;
+  std::vector<std::thread> threads;
+  std::atomic<int> failures{0};
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([this, t, &failures] {
+      // Each number has one winner: an attempt says who, or which number stands.
+      std::string sum;
+      for (int wins = 0; wins < kWins;) {
+        const std::string mine = absl::StrCat(std::atoi(sum.c_str()) + 1, " by ", t);
+        const absl::StatusOr<std::string> stored = (t % 2 == 0 ? a_ : b_)->CompareAndSet("sum", sum, mine, Soon());
+        if (!stored.ok()) {
+          ++failures;
+          return;
+        }
+        if (*stored == mine) ++wins;
+        sum = *stored;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(failures, 0);
+  EXPECT_THAT(a_->Get("sum", Soon()), IsOkAndHolds(testing::StartsWith(absl::StrCat(kThreads * kWins, " by "))));
 }
 
 TEST_P(StoreConformance, WaitReturnsAtOnceWhatIsThere) {

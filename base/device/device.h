@@ -71,7 +71,7 @@ class Stream {
   // stay borrowed until the copy is done. RESOURCE_EXHAUSTED as in Enqueue.
   virtual absl::Status Copy(void* target, const void* source, size_t bytes) = 0;
 
-  // ReadySet the current end of the queue in `event`, replacing what the event stood for before.
+  // Records the current end of the queue in `event`, replacing what the event stood for before.
   // INVALID_ARGUMENT when the event is null or of another kind of device.
   virtual absl::Status Record(Event* event) = 0;
 

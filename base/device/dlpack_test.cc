@@ -140,6 +140,7 @@ TEST(DlpackTest, EveryDTypeAndLayoutIsTaken) {
       {DType::kBF16, 4, 16},   {DType::kF32, 2, 32},       {DType::kF64, 2, 64},         {DType::kF8E4M3, 10, 8},
       {DType::kF8E5M2, 12, 8}, {DType::kComplex64, 5, 64}, {DType::kComplex128, 5, 128},
   };
+  static_assert(std::size(cases) == kDTypeCount, "a dtype without its code");
   std::vector<int64_t> shape = {2, 3, 4};
   for (const auto& c : cases) {
     for (std::vector<int64_t> strides : {std::vector<int64_t>{20, 5, 1}, {60, 1, 3}, {40, 10, 2}}) {

@@ -28,6 +28,19 @@ def fake(how, **settings):
     return Implementation(how, 'peer', '', ['bench/compare/fake_runner'], [how], **settings)
 
 
+# Starts the ranks itself, as mpiexec does, each in a session of its own, and ends when one of them fails.
+LAUNCHER = '''
+import os, subprocess, sys
+ranks = [subprocess.Popen(sys.argv[1:], start_new_session=True, stdin=subprocess.DEVNULL if rank else None,
+                          env={**os.environ, 'LOCKSTEP_RANK': str(rank), 'LOCKSTEP_WORLD_SIZE': '2'}) for rank in (0, 1)]
+sys.exit(3 if any(os.wait()[1] for _ in ranks) else 0)
+'''
+
+
+def launched(how):
+    return Implementation(how, 'peer', '', [sys.executable, '-c', LAUNCHER, 'bench/compare/fake_runner'], [how], starts_ranks=True)
+
+
 class Misbehaviour(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -80,7 +93,7 @@ class Misbehaviour(unittest.TestCase):
 
     def test_death_drops_it_with_how_and_its_last_words(self):
         # Rank 0 waits for rank 1 in the meantime.
-        self.dropped(r'at 8: the launcher .*; it wrote: .*last words; .*rank 1 .* was killed by signal 6 \(SIGABRT\)', 'dies')
+        self.dropped(r'at 8: the launcher exited with status \d+; it wrote: .*last words; .*rank 1 .* was killed by signal 6 \(SIGABRT\)', 'dies')
 
     def test_silence_drops_it_when_patience_ends(self):
         self.dropped("at 8: ranks? (0, )?1 did not answer 'run 8 3' in time", 'hangs')
@@ -90,6 +103,18 @@ class Misbehaviour(unittest.TestCase):
 
     def test_what_a_rank_started_is_ended_with_it(self):
         self.dropped('^$', 'forks')
+
+    def test_a_launcher_that_starts_the_ranks_itself_is_measured(self):
+        good = self.outcome(launched('good'))
+        self.assertEqual((good.dropped, [len(seconds) for seconds in good.rounds.values()]), ('', [3, 3]))
+
+    def test_ranks_that_a_launcher_put_into_sessions_of_their_own_are_ended_too(self):
+        for how in ('hangs', 'deaf'):
+            with self.subTest(how), tempfile.TemporaryDirectory() as self.folder:
+                self.assertRegex(self.outcome(launched(how)).dropped, 'did not answer')
+
+    def test_the_death_of_a_launchers_rank_drops_it_with_its_last_words(self):
+        self.assertRegex(self.outcome(launched('dies')).dropped, '^at 8: the launcher exited with status 3; it wrote: .*last words')
 
     def test_a_refusal_at_the_start_is_the_reason(self):
         self.dropped('^at its start: rank 1: no paper$', 'refuses')

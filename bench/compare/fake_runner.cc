@@ -1,7 +1,7 @@
 // A rank of an implementation that misbehaves on purpose. Usage: fake_runner FOLDER BYTES_MAX HOW. Rank 1 does what HOW
 // says, the others behave:
-//   good, wrong (sums that are off by one), fails (reports an error), dies, hangs, refuses (before it says hello),
-//   silent (never says hello), deaf (hangs, and ignores SIGTERM), forks (a child that hangs, and behaves)
+//   good, wrong (sums that are off by one), fails (reports an error), dies, hangs, refuses (before it is ready),
+//   silent (never ready), deaf (hangs, and ignores SIGTERM), forks (a child that hangs, and behaves)
 
 #include <signal.h>
 #include <unistd.h>

@@ -1,8 +1,8 @@
 // The ranks of Lockstep and of the limits in bench:compare.
 //
-//   runner FOLDER BYTES_MAX KIND [CONGESTION_CONTROL]     a rank that lockstep-run starts
-//   runner facts       what the numbers depend on: a line "NAME: VALUE" each
-//   runner provider    the provider of libfabric that is measured
+//   runner FOLDER BYTES_MAX KIND [CONGESTION_CONTROL]   a rank that lockstep-run starts
+//   runner facts                                        what the numbers depend on: a line "NAME: VALUE" each
+//   runner provider                                     the provider of libfabric that is measured
 //
 // KIND is lockstep or symmetric, with the vector in memory of the communicator's allocator, which take LOCKSTEP_TRANSPORT and other
 // settings from the environment; direct or bounce, prototypes that sum; both_ways or one_way, which only move bytes between two bare

@@ -48,8 +48,8 @@ def start(words, output, environment=None, source=None, errors=subprocess.STDOUT
     try:
         return subprocess.Popen(words, stdin=source or subprocess.DEVNULL, stdout=output, stderr=errors,
                                 env={**os.environ, **(environment or {})}, start_new_session=True, preexec_fn=prepare)
-    except FileNotFoundError:
-        raise RunnerError(f'there is no program {words[0]}') from None
+    except OSError as error:
+        raise RunnerError(f'cannot start {words[0]}: {error.strerror}') from None
 
 
 def find_program(path):
@@ -93,7 +93,12 @@ class RunnerGroup:
     def describe_end(self):
         self.all_ended(after(GRACE_SECONDS))
         end = os.waitid(os.P_PID, self.launcher.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        how = 'closed its output' if end is None else f'ended with status {end.si_status}'
+        if end is None:
+            how = 'closed its output'
+        elif end.si_code == os.CLD_EXITED:
+            how = f'exited with status {end.si_status}'
+        else:
+            how = f'was killed by signal {end.si_status} ({signal.Signals(end.si_status).name})'
         return f'the launcher {how}{self.last_output()}'
 
     def last_output(self):

@@ -170,11 +170,12 @@ absl::StatusOr<Options> OptionsFromFlags() {
   return options;
 }
 
-// Has the kernel pace what this process sends over each of its TCP connections (socket(7), SO_MAX_PACING_RATE).
+// Has the kernel pace what this process sends over each of its TCP connections (socket(7), SO_MAX_PACING_RATE), the control
+// channel's too.
 //
-// ERRORS  FAILED_PRECONDITION  there is no connection yet
-// The half of a segment that the kernel sends early after a pause is all that it gains on a link of that rate. A link's latency, and
-// receivers that several ranks send to at once, are not emulated.
+// ERRORS  FAILED_PRECONDITION  there is no TCP connection at all
+// The half of a segment that the kernel sends early after a pause is all that it gains on a link of that rate. Not emulated: a link's
+// latency; that a rank which sends to several others at once shares its link among them; receivers that several ranks send to.
 absl::Status PaceConnections(double bytes_per_second) {
   if (bytes_per_second == 0) return absl::OkStatus();  // a link without a limit
   const auto rate = static_cast<uint64_t>(bytes_per_second);

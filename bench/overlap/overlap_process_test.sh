@@ -87,6 +87,7 @@ expect_refusal "no way to average 'never'" --average=never
 expect_refusal 'shared memory and libfabric have no link' --link=1gbit --transport=shm
 expect_refusal 'throttle goes with --link' --throttle
 expect_refusal "'fast'" --throttle --link=fast
+expect_refusal "'0gbit'" --throttle --link=0gbit
 expect_refusal "no device 'tpu'" --device=tpu
 expect_refusal 'gradients on a GPU are computed by a stream' --device=cuda
 expect_refusal '1 ranks have nothing to average' --nproc=1

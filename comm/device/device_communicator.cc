@@ -157,13 +157,21 @@ void DeviceCommunicator::OnLeave() {
 void DeviceCommunicator::Close() {
   ended_.store(true, std::memory_order_relaxed);
   failure_->Set(absl::CancelledError("the communicator was destroyed"));
-  MutexLock lock(&group_mu_);
-  if (group_ == nullptr) return;
-  const absl::Status open = absl::FailedPreconditionError(absl::StrCat(
-      "the communicator was destroyed with a group open: its ", group_->members.size(), " calls were not launched"));
-  LOCKSTEP_LOG(kError) << "rank " << rank() << ": " << open.message();
-  group_->Finish(open);
-  group_ = nullptr;
+  absl::Status open;
+  int opened_here = 0;
+  {
+    MutexLock lock(&group_mu_);
+    if (group_ == nullptr) return;
+    open = absl::FailedPreconditionError(absl::StrCat("the communicator was destroyed with a group open: its ",
+                                                      group_->members.size(), " calls were not launched"));
+    LOCKSTEP_LOG(kError) << "rank " << rank() << ": " << open.message();
+    if (group_->thread == std::this_thread::get_id()) opened_here = group_->depth;
+    group_->Finish(open);
+    group_ = nullptr;
+  }
+  // The host's, which may go on without this communicator, would keep this thread's calls for ever.
+  if (opened_here > 0) host_->Refuse(open).IgnoreError();
+  for (; opened_here > 0; --opened_here) host_->EndGroup().IgnoreError();
 }
 
 // ---- Where a call goes
@@ -184,9 +192,9 @@ absl::Status DeviceCommunicator::CheckHostCall(const DeviceCall& call) {
 }
 
 absl::StatusOr<bool> DeviceCommunicator::Route(const DeviceCall& call) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const bool mine,
-                            IsMine(std::visit([](const auto& request) { return request.device; }, call)));
-  if (mine) return true;
+  const absl::StatusOr<bool> mine = IsMine(std::visit([](const auto& request) { return request.device; }, call));
+  if (!mine.ok()) return host_->Refuse(mine.status());
+  if (*mine) return true;
   if (const absl::Status wrong = CheckHostCall(call); !wrong.ok()) return host_->Refuse(wrong);
   MutexLock lock(&group_mu_);
   if (group_ != nullptr && group_->thread == std::this_thread::get_id()) group_->on_host = true;

@@ -1,4 +1,4 @@
-// What orders the ranks in a world of schedules in shared memory: the part of the verifier that is about barriers.
+// What orders the ranks in a world of shared-memory schedules: the part of the verifier that is about barriers.
 
 #ifndef COMM_ENGINE_BARRIER_CHECKS_H_
 #define COMM_ENGINE_BARRIER_CHECKS_H_
@@ -12,7 +12,7 @@ namespace lockstep {
 // Every rank holds the same barriers in the same order, so none waits for ever. Where ranks touch each other's input or
 // output, all begin with a kBarrier step, in which they learn where it is, and none touches it after its last barrier, when its
 // owner may have left. Between two barriers no two ranks touch the same block of the same memory, one of them writing.
-// Needs steps in which CheckSteps has found nothing, of schedules in shared memory, and where they are staged CheckRounds. INTERNAL
+// Needs steps in which CheckSteps has found nothing, of shared-memory schedules, and where they are staged CheckRounds. INTERNAL
 // naming the rank, the step and what is wrong.
 absl::Status CheckBarriers(absl::Span<const Schedule> all_ranks, bool in_place);
 

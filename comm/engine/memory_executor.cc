@@ -236,7 +236,7 @@ inline const BarrierSlot* MemoryExecutor::Look(Rank peer) {
   // What it wrote before it ended is there by now.
   line = lines_.Arrived(peer);
   if (line == nullptr) {
-    Fail(absl::UnavailableError(absl::StrCat("meet rank ", peer.value(), " over ",
+    Fail(absl::UnavailableError(absl::StrCat("barrier with rank ", peer.value(), " over ",
                                              transport_->DescribePeer(ranks_[peer.value()]), ": ",
                                              connection.message())),
          peer, envelope_);

@@ -1,4 +1,4 @@
-// MemoryExecutor: executes schedules in shared memory (comm/schedule/schedule.h) on memory that the ranks share. It knows no algorithm.
+// MemoryExecutor: executes shared-memory schedules (comm/schedule/schedule.h). It knows no algorithm.
 //
 // Collectives run one after the other in the order in which they were started, which is the same on all ranks, and each of
 // them step by step, staged ones in rounds that overlap (comm/schedule/stage.h). Nothing is posted: a step is a look at lines

@@ -97,7 +97,7 @@ TEST_P(MemoryPeerDeathTest, IsNoticed) {
   EXPECT_THAT(group->Receive(1, TestDeadline()), IsOkAndHolds("there"));
   ASSERT_THAT(group->Signal(1, SIGKILL), IsOk());
   EXPECT_THAT(group->Receive(0, TestDeadline()),
-              IsOkAndHolds(AllOf(HasSubstr("UNAVAILABLE"), HasSubstr("meet rank 1 over shm pid"))));
+              IsOkAndHolds(AllOf(HasSubstr("UNAVAILABLE"), HasSubstr("barrier with rank 1 over shm pid"))));
   EXPECT_THAT(group->Wait(0, TestDeadline()), IsOk());
 }
 
@@ -163,7 +163,7 @@ TEST(MemoryProcesses, AStoppedPeerIsGivenUpAndHarmsNobodyWhenItWakes) {
   for (int rank : {0, 1}) EXPECT_THAT(group->Receive(rank, TestDeadline()), IsOkAndHolds("summed"));
   ASSERT_THAT(group->Signal(2, SIGCONT), IsOk());
   EXPECT_THAT(group->Receive(2, TestDeadline()),
-              IsOkAndHolds(AllOf(HasSubstr("UNAVAILABLE"), HasSubstr("meet rank 0 over shm pid"))));
+              IsOkAndHolds(AllOf(HasSubstr("UNAVAILABLE"), HasSubstr("barrier with rank 0 over shm pid"))));
   EXPECT_THAT(group->Wait(2, TestDeadline()), IsOk());
   for (int rank : {0, 1}) ASSERT_THAT(group->Send(rank, "it has ended"), IsOk());
   for (int rank : {0, 1}) EXPECT_THAT(group->Receive(rank, TestDeadline()), IsOkAndHolds("summed"));

@@ -269,7 +269,7 @@ TEST_F(MemoryExecutorTest, APeerThatIsLostBeforeItCameIsNamed) {
     AwaitLoss(rank, 2);
     ranks_[rank]->executor().Poll();
     EXPECT_EQ(jobs_[rank].failures, 1);
-    EXPECT_THAT(jobs_[rank].failure, StatusIs(Code::kUnavailable, HasSubstr("meet rank 2 over shm pid")));
+    EXPECT_THAT(jobs_[rank].failure, StatusIs(Code::kUnavailable, HasSubstr("barrier with rank 2 over shm pid")));
     EXPECT_EQ(jobs_[rank].failed_peer, Rank(2));
     ranks_[rank]->executor().Poll();
     EXPECT_EQ(jobs_[rank].failures, 1);
@@ -292,7 +292,7 @@ TEST_F(MemoryExecutorTest, APeerThatIsLostAfterItCameIsNotMissed) {
   EXPECT_EQ(data(0)[0], 7);
   // The next one it cannot have come to.
   Start(0, &jobs_[2], 1, Algorithm::kInline);
-  EXPECT_THAT(jobs_[2].failure, StatusIs(Code::kUnavailable, HasSubstr("meet rank 1 over shm")));
+  EXPECT_THAT(jobs_[2].failure, StatusIs(Code::kUnavailable, HasSubstr("barrier with rank 1 over shm")));
   ranks_.resize(1);
 }
 

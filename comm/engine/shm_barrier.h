@@ -7,7 +7,7 @@
 //   line   = sequence:u64 envelope:32 bytes payload:24 bytes, one cache line; little-endian as the machine is
 //
 // The sequence number counts the communicator's barriers from 1; barrier k uses line k mod 2. The envelope is the signature
-// of the collective that meets: the expected number with another envelope is a mismatch of calls.
+// of the collective whose ranks enter: the expected number with another envelope is a mismatch of calls.
 //
 // Two lines suffice. A writer overwrites its line of barrier k when it enters k + 2. It has then read the line of k + 1 from
 // every rank, and a rank writes that only after it has read all lines of k. So nobody still reads the line of k.
@@ -46,7 +46,7 @@ static_assert(sizeof(BarrierSlot) == 64, "one cache line");
 // Externally synchronised, together with the transport.
 class ShmBarrier {
  public:
-  // Of an arena, on small pages, in which `size` ranks meet.
+  // Of an arena, on small pages, for a barrier of `size` ranks.
   static constexpr size_t BytesPerRank(int size) { return 2 * sizeof(BarrierSlot) * static_cast<size_t>(size); }
 
   // The arena is ready; of each part of it the first BytesPerRank(size) bytes are used for nothing else. Borrows it and the

@@ -80,7 +80,7 @@ class SymmetricMemory {
   static bool BeginsAfter(uintptr_t address, const Region* region) { return address < region->begin; }
 
   void LockAndSweep() ABSL_LOCKS_EXCLUDED(mu_);
-  // ReadySet regions that were removed as leaving, and gives back those that no job uses.
+  // Marks regions that were removed as leaving, and gives back those that no job uses.
   void Sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Constant after construction.

@@ -275,6 +275,9 @@ TEST_P(DeterminismOn, EveryAlgorithmAndReductionGivesTheBitsOfLoopback) {
       if (here && ReducesInRankOrder(collective, algorithm)) all.insert(algorithm);
     }
   }
+  for (Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot, Algorithm::kChain}) {
+    EXPECT_EQ(all.count(algorithm), 1) << Name(algorithm);
+  }
   EXPECT_EQ(carried_out, all);
 }
 

@@ -34,10 +34,10 @@ void SelfCommunicator::PostMessage(uint64_t topic, const std::string& text) {
 absl::StatusOr<std::vector<std::pair<Rank, std::string>>> SelfCommunicator::AwaitMessages(uint64_t topic, int count,
                                                                                           Deadline) {
   MutexLock lock(&posted_mu_);
-  std::vector<std::pair<Rank, std::string>> notes;
-  if (const auto it = posted_.find(topic); it != posted_.end()) notes.emplace_back(Rank(0), it->second);
-  if (static_cast<int>(notes.size()) >= count) return notes;
-  return absl::DeadlineExceededError(absl::StrCat("there are ", notes.size(), " messages, not ", count));
+  std::vector<std::pair<Rank, std::string>> found;
+  if (const auto it = posted_.find(topic); it != posted_.end()) found.emplace_back(Rank(0), it->second);
+  if (static_cast<int>(found.size()) >= count) return found;
+  return absl::DeadlineExceededError(absl::StrCat("there are ", found.size(), " messages, not ", count));
 }
 
 }  // namespace lockstep

@@ -215,8 +215,7 @@ absl::StatusOr<TransportCommunicator::Call*> TransportCommunicator::PrepareCall(
   call->input = static_cast<const char*>(request.input);
   call->output = static_cast<char*>(request.output);
   const double factor = InputFactor(request, size_);
-  const bool exchange_in_place =
-      size_ > 1 && request.collective == Collective::kAllToAll && request.input == request.output;
+  const bool exchange_in_place = request.collective == Collective::kAllToAll && request.input == request.output;
   const size_t count = call->call_plan->input_count;
   if (count == 0 || (factor == 1.0 && !exchange_in_place)) return call;
 
@@ -252,9 +251,10 @@ void TransportCommunicator::LaunchCall(Call* call, const CollectiveRequest& requ
   call->background = std::move(background);
   call->record = nullptr;
   started_.store(sequence, std::memory_order_relaxed);
-  if (size_ == 1) return CopyAlone(call);
+  if (ABSL_PREDICT_FALSE(size_ == 1)) return CopyAlone(call);
   const std::chrono::milliseconds timeout = request.timeout.count() > 0 ? request.timeout : options_.timeout;
-  const bool in_shared_memory = UsesSharedMemory(call->signature.algorithm);
+  // Messages fall through: they are the longer way, and a jump would be a good part of posting a short one.
+  const bool in_shared_memory = ABSL_PREDICT_FALSE(UsesSharedMemory(call->signature.algorithm));
   const bool begins = in_shared_memory && memory_executor_->idle();
   const bool stays = call->background == nullptr && engine_->spins() && !request.background;
   call->at_once = in_shared_memory ? begins && Has(call->signature.algorithm, algorithms::kInline)
@@ -267,7 +267,7 @@ void TransportCommunicator::LaunchCall(Call* call, const CollectiveRequest& requ
   if (!call->at_once) TimeCall(call, timeout);
   if (call->background != nullptr) engine_->AddBackgroundWork();
   if (in_shared_memory) {
-    // Ranks in step meet at once, which is less than it takes to begin to wait.
+    // Ranks in step come to the barrier at once, which is less than it takes to begin to wait.
     int looks = stays ? kLooks : 1;
     do {
       memory_executor_->Poll();
@@ -291,7 +291,8 @@ void TransportCommunicator::CopyAlone(Call* call) {
   if (call->signature.collective != Collective::kBarrier && call->input != call->output && bytes > 0) {
     std::memcpy(call->output, call->input, bytes);
   }
-  const Ref<CallState> background = std::move(call->background);  // it was never in the background
+  // Kept until the call is complete; cleared, as OnDone would take it off the engine's count.
+  const Ref<CallState> background = std::move(call->background);
   call->background = nullptr;
   OnDone(call, absl::OkStatus());
 }

@@ -49,7 +49,7 @@ struct TransportCommunicatorOptions {
   size_t chunk_bytes = 256 << 10;
   AlgorithmOverrides algorithms;
   bool checked = false;
-  bool deterministic = false;  // every reduction reduces in rank order
+  bool deterministic = false;  // every reduction is in rank order
   std::chrono::milliseconds timeout{1800000};
   size_t flight_records = 256;
   WorldShape shape;                  // of these ranks
@@ -68,7 +68,7 @@ class TransportCommunicator : public Communicator,
                               private ProgressEngine::Client {
  public:
   // The engine and the control channel outlive the communicator. Without a control channel (null: ranks that are threads, in
-  // tests) a failure is known to this rank alone, and notes are UNIMPLEMENTED.
+  // tests) a failure is known to this rank alone, and posted messages are UNIMPLEMENTED.
   TransportCommunicator(ProgressEngine* engine, ControlChannel* control, TransportCommunicatorOptions options);
 
   // Leaves.
@@ -231,8 +231,8 @@ class TransportCommunicator : public Communicator,
   // Orders whole calls in checked mode, where one call is two collectives.
   Mutex checked_mu_;
 
-  const std::shared_ptr<RegisteredMemory>
-      registered_memory_;  // shared with buffers, which may outlive the communicator
+  // Shared with buffers, which may outlive the communicator.
+  const std::shared_ptr<RegisteredMemory> registered_memory_;
 
   // Guarded by the engine's mutex.
   Executor executor_;

@@ -12,10 +12,11 @@ template <typename Request>
 absl::StatusOr<Ref<TransportCommunicator::CallState>> TransportCommunicator::StartMessage(const Request& request,
                                                                                           MessageInfo* info,
                                                                                           bool background) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckOnHost(request.device));
-  LOCKSTEP_RETURN_IF_ERROR(CheckMessage(request, size_));
+  absl::Status wrong = CheckOnHost(request.device);
+  if (wrong.ok()) wrong = CheckMessage(request, size_);
+  if (!wrong.ok()) return Refuse(wrong);
   auto message = std::make_unique<Message>(ToCall(request), info, request.timeout, engine_);
-  const Ref<CallState> state = message->state;
+  Ref<CallState> state = message->state;
   MutexLock lock(mu());
   const absl::Status over = status_.ok() ? absl::OkStatus() : Over(NameOf(*message));
   if (Collecting()) group_->refused.Update(over);
@@ -28,7 +29,7 @@ absl::StatusOr<Ref<TransportCommunicator::CallState>> TransportCommunicator::Sta
   } else {
     LaunchMessage(std::move(message), background);
   }
-  return state;
+  return absl::StatusOr<Ref<CallState>>(std::move(state));
 }
 
 void TransportCommunicator::LaunchMessage(std::unique_ptr<Message> message, bool background) {

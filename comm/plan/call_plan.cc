@@ -58,7 +58,7 @@ absl::StatusOr<BlockLayout> MakeLayout(const CollectiveRequest& request, absl::S
 }
 
 // Whether the folds apply the factor of an average, which is the same for all ranks' inputs, so that none is scaled
-// before. A schedule in shared memory reduces only where it folds, every rank's input at once.
+// before. A shared-memory schedule reduces only where it folds, every rank's input at once.
 bool ScalesInFold(const CollectiveRequest& request, const Schedule& schedule) {
   return request.op == ReduceOp::kAvg && InputFactor(request, schedule.size) != 1.0 &&
          UsesSharedMemory(schedule.algorithm);
@@ -157,10 +157,11 @@ absl::StatusOr<std::shared_ptr<const CallPlan>> MakeCallPlan(const CollectiveReq
     }
     // The input is not ours to change, and a block has no room for the vector.
     plan->prepare_in_output = !block_out && at_root;
-    if (request.op == ReduceOp::kAvg && IsInteger(request.dtype) && at_root && size > 1)
+    if (request.op == ReduceOp::kAvg && IsInteger(request.dtype) && at_root && size > 1) {
       plan->divide_count = output_count;
+    }
   }
-  if (collective == Collective::kAllToAll) plan->input_count = request.count;
+  if (collective == Collective::kAllToAll && size > 1) plan->input_count = request.count;
   plan->execution = std::make_shared<const ExecutionPlan>(std::move(execution));
   return plan;
 }

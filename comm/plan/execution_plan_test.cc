@@ -1,4 +1,4 @@
-// Where plans in shared memory lay a step's operands, in all ranks' windows: schedules are carried out on real memory, rank after
+// Where shared-memory plans lay a step's operands, in all ranks' windows: schedules are carried out on real memory, rank after
 // rank from barrier to barrier, with blocks of all sizes. Plans of messages are tested with their executor.
 
 #include "comm/plan/execution_plan.h"

@@ -43,7 +43,7 @@ class PlanCache {
   // To be used under the lock of this cache.
   const std::shared_ptr<CostModel>& costs() const { return options_.costs; }
 
-  // The ranks share memory: buffers of their own may go by inline and over a stage. Before the first Find.
+  // The ranks share memory: buffers of their own may go inline or over a stage. Before the first Find.
   void AllowSharedMemory() { shared_memory_ = true; }
 
   // `shared`: all ranks' buffers lie in memory that all of them map. INVALID_ARGUMENT for a request that cannot be carried

@@ -1,5 +1,5 @@
 // A schedule with what the executor wants to know about it worked out once: who waits for whom, and whether chunk by chunk.
-// Of schedules in shared memory, whose steps follow one another: the phases between barriers.
+// Of shared-memory schedules, whose steps follow one another: the phases between barriers.
 
 #ifndef COMM_PLAN_PREPARED_SCHEDULE_H_
 #define COMM_PLAN_PREPARED_SCHEDULE_H_

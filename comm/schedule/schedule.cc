@@ -166,7 +166,7 @@ std::string ToString(const Step& step) {
                           Join(step.more_targets, ", "), " = ", Join(step.terms, " op "));
       break;
     case Step::Kind::kBarrier:
-      text = "meet";
+      text = "barrier";
       break;
     case Step::Kind::kShare:
       text = absl::StrCat("share ", ToString(step.source), ": ", ToString(step.target), " = everyone's");

@@ -179,7 +179,7 @@ inline constexpr int kShareBytesMax = 24;
 // and out of place. Where ranks touch each other's input or output, every rank's first step is kBarrier, in which they learn
 // where it is, and none touches it after its last barrier.
 //
-// Staged. Where ranks share a host, but not the caller's buffers, IsStaged() names the algorithms in shared memory whose scratch
+// Staged. Where ranks share a host, but not the caller's buffers, IsStaged() names the shared-memory algorithms whose scratch
 // is a stage before all of them: ranks may touch each other's scratch, and no other window of theirs. Such a schedule
 // moves vectors of any length through a stage of fixed size: the executor carries it out in rounds, one for each piece of
 // the blocks, several at a time (comm/schedule/stage.h). So its steps are for single blocks, its barriers are kBarrier, and there are

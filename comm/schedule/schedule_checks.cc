@@ -36,7 +36,7 @@ class StepChecker {
   };
 
   absl::Status Error(size_t index, absl::string_view fault) const { return StepError(schedule_, index, fault); }
-  // What a step of its kind has, and what only schedules in shared memory have.
+  // What a step of its kind has, and what only shared-memory schedules have.
   absl::Status CheckKind(size_t index) const;
   absl::Status CheckOperand(size_t index, const Operand& operand);
   absl::Status CheckScratch(size_t index, const Operand& operand);
@@ -56,16 +56,15 @@ absl::Status StepChecker::CheckKind(size_t index) const {
   const Step& step = schedule_.steps[index];
   if (static_cast<int>(step.kind) >= Step::kKindCount) return Error(index, "is of no known kind");
   if (IsMessage(step.kind)) {
-    if (uses_shared_memory_) return Error(index, "is a message, in a schedule in shared memory");
+    if (uses_shared_memory_) return Error(index, "is a message, in a shared-memory schedule");
     const int peer = step.peer.value();
     if (peer < 0 || peer >= schedule_.size) return Error(index, "has a peer outside the world");
     if (step.peer == schedule_.rank) return Error(index, "has the rank itself as its peer");
   }
-  if (IsBarrier(step.kind) && !uses_shared_memory_)
-    return Error(index, "is a barrier, in a schedule that is not in shared memory");
+  if (IsBarrier(step.kind) && !uses_shared_memory_) return Error(index, "is a barrier, in a schedule of messages");
   if (is_staged_ && step.kind == Step::Kind::kShare) return Error(index, "shares, in a staged schedule");
   for (int32_t earlier : step.after) {
-    if (uses_shared_memory_) return Error(index, "waits for another step, in a schedule in shared memory");
+    if (uses_shared_memory_) return Error(index, "waits for another step, in a shared-memory schedule");
     if (earlier < 0 || earlier >= static_cast<int64_t>(index)) {
       return Error(index, absl::StrCat("waits for #", earlier, ", which is no earlier step"));
     }

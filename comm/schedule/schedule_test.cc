@@ -128,10 +128,10 @@ TEST(Schedule, PrintsWhoseWindowAnOperandIsIn) {
                                 BuildSchedule(Collective::kAllReduce, Algorithm::kDirect, Rank(1), 3, Rank(0)));
   EXPECT_EQ(ToString(pass),
             "all_reduce direct, rank 1 of 3, 3 blocks, 0 of scratch\n"
-            "#0 meet\n"
+            "#0 barrier\n"
             "#1 reduce_many output[1], rank 2's output[1], rank 0's output[1] = rank 0's input[1] op input[1] op rank "
             "2's input[1]\n"
-            "#2 meet\n");
+            "#2 barrier\n");
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Schedule line,
                                 BuildSchedule(Collective::kBroadcast, Algorithm::kInline, Rank(1), 3, Rank(2)));
   EXPECT_EQ(ToString(line),
@@ -152,7 +152,7 @@ TEST(Schedule, KnowsWhichWindowsAreOneBlock) {
   }
 }
 
-// Steps of schedules in shared memory follow one another: what the executor for messages knows does not hold of them.
+// Steps of shared-memory schedules follow one another: what the executor for messages knows does not hold of them.
 TEST(Schedule, IsInSharedMemoryOrByMessages) {
   for (Collective collective : AllCollectives()) {
     for (Algorithm algorithm : AlgorithmsFor(collective)) {

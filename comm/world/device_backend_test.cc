@@ -171,5 +171,15 @@ TEST(DeviceBackend, TheHostHasNoneAndTheHostCommunicatorGoesOn) {
   EXPECT_THAT((*made[0])->Run(CollectiveRequest()), IsOk()) << "on the host";
 }
 
+TEST(DeviceBackend, AGroupThatIsOpenWhenItGoesLeavesTheHostsCommunicatorUsable) {
+  SelfCommunicator host(8);
+  FakeDevice device;
+  Made made = MakeDeviceCommunicator(&host, &device, {});
+  ASSERT_THAT(made.status(), IsOk());
+  for (int depth = 0; depth < 2; ++depth) ASSERT_THAT((*made)->StartGroup(), IsOk());
+  made->reset();
+  EXPECT_FALSE(host.InGroup());
+}
+
 }  // namespace
 }  // namespace lockstep

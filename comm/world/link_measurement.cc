@@ -88,7 +88,7 @@ absl::Status MeasureProcessor(MeasuredCosts* costs) {
   return absl::OkStatus();
 }
 
-// This rank's part in a pair. An error is told to every rank, so that none waits for a note that will not come.
+// This rank's part in a pair. An error is told to every rank, so that none waits for a message that will not come.
 absl::Status MeasurePair(ProgressEngine* engine, ControlChannel* control, ChannelId channel, const MeasuredPair& pair,
                          Deadline deadline, MeasuredCosts* costs) {
   const bool leads = engine->transport()->rank() == pair.leader;
@@ -134,14 +134,14 @@ std::string EncodeMeasuredCosts(const MeasuredCosts& costs) {
                        [](std::string* out, double number) { absl::StrAppendFormat(out, "%.1e", number); });
 }
 
-absl::StatusOr<MeasuredCosts> DecodeMeasuredCosts(absl::string_view note) {
-  const std::vector<absl::string_view> words = absl::StrSplit(note, ' ');
+absl::StatusOr<MeasuredCosts> DecodeMeasuredCosts(absl::string_view text) {
+  const std::vector<absl::string_view> words = absl::StrSplit(text, ' ');
   Numbers numbers = {};
   bool good = words.size() == kNumbers;
   for (size_t i = 0; good && i < kNumbers; ++i) {
     good = absl::SimpleAtod(words[i], &numbers[i]) && numbers[i] >= 0 && numbers[i] <= 1e15;
   }
-  if (!good) return absl::InternalError(absl::StrCat("'", note, "' is no note of measured costs"));
+  if (!good) return absl::InternalError(absl::StrCat("'", text, "' is no text of measured costs"));
   return CostsOfNumbers(numbers);
 }
 
@@ -179,15 +179,15 @@ absl::StatusOr<MeasuredCosts> MeasureLinks(ProgressEngine* engine, ControlChanne
     LOCKSTEP_RETURN_IF_ERROR(MeasureProcessor(&mine));
     control->PostMessage(channel, kMeasurementTopic, EncodeMeasuredCosts(mine));
   }
-  const auto notes = control->AwaitMessages(channel, kMeasurementTopic, static_cast<int>(leaders.size()), deadline);
-  if (!notes.ok()) {
+  const auto posted = control->AwaitMessages(channel, kMeasurementTopic, static_cast<int>(leaders.size()), deadline);
+  if (!posted.ok()) {
     // What was announced says it better.
-    return control->AwaitFailure(channel, Annotate(notes.status(), "wait for the ranks that measure links"),
+    return control->AwaitFailure(channel, Annotate(posted.status(), "wait for the ranks that measure links"),
                                  Deadline::Now());
   }
   MeasuredCosts slowest;
-  for (const auto& [rank, note] : *notes) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const MeasuredCosts costs, DecodeMeasuredCosts(note));
+  for (const auto& [rank, text] : *posted) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const MeasuredCosts costs, DecodeMeasuredCosts(text));
     slowest = Slowest(slowest, costs);
   }
   return slowest;

@@ -5,10 +5,10 @@
 // other: on each of the first eight hosts the first two ranks, then the first ranks of every two of these hosts. A
 // pair measures the way in which its messages really go. Of a class of links the most that any pair found counts,
 // each cost for itself: a collective is done when its slowest rank is. Costs are rounded to two digits. Those that
-// measured leave them with the control channel as a note, and all ranks take the same notes, so that all have the
+// measured leave them with the control channel as a posted message, and all ranks take the same ones, so that all have the
 // same numbers.
 //
-//   note = 8 numbers, separated by spaces: latency_ns, byte_ns and message_ns of links inside a host, the same of links
+//   text = 8 numbers, separated by spaces: latency_ns, byte_ns and message_ns of links inside a host, the same of links
 //          between hosts, reduced_byte_ns, copied_byte_ns; 0 where the rank has not measured it
 
 #ifndef COMM_WORLD_LINK_MEASUREMENT_H_
@@ -47,9 +47,9 @@ struct MeasuredPair {
 // Empty only in a world of one.
 std::vector<MeasuredPair> PairsToMeasure(const Topology& topology);
 
-// The note. Encoding rounds. INTERNAL for what is no note.
+// The text. Encoding rounds. INTERNAL for what is no such text.
 std::string EncodeMeasuredCosts(const MeasuredCosts& costs);
-absl::StatusOr<MeasuredCosts> DecodeMeasuredCosts(absl::string_view note);
+absl::StatusOr<MeasuredCosts> DecodeMeasuredCosts(absl::string_view text);
 
 // The larger of each cost.
 MeasuredCosts Slowest(const MeasuredCosts& a, const MeasuredCosts& b);

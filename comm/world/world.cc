@@ -484,7 +484,7 @@ absl::Status World::Parts::Create(const WorldOptions& options, const absl::Statu
   const WorldSpec& spec = *determined;
   for (const std::string& note : spec.notes) LOCKSTEP_LOG(kWarning) << note;
   if (alone) {
-    communicator_ = std::make_unique<SelfCommunicator>(settings->flight_records);
+    communicator_ = std::make_unique<SelfCommunicator>(settings->flight_records, settings->timeout);
     return absl::OkStatus();
   }
 

@@ -47,7 +47,7 @@ struct WorldOptions {
   std::string ofi_domain;    // with "ofi", each rank's own: a device of the provider's, "mlx5_1"
   int tcp_sockets = 0;       // 1: over which each connection's bytes are spread
   bool checked = false;
-  bool deterministic = false;  // reductions reduce in rank order: docs/numerics.md
+  bool deterministic = false;  // reductions are in rank order: docs/numerics.md
   bool measure_links = false;  // algorithms are chosen by costs measured now, not by those built in
   // Whose tensors the communicator takes beside the host's, and how they travel: "auto", "nccl" or "staged"
   // (comm/world/device_backend.h). The kind of the device and the way are equal on all ranks.

@@ -154,7 +154,7 @@ absl::Status WorldTransport::Connect(absl::Span<const Member> members, Deadline 
     absl::Status& shared = shared_[member.rank.value()];
     if (member.rank == self.rank) continue;
     if (shared.ok()) {
-      neighbours_.push_back(member.rank);
+      local_peers_.push_back(member.rank);
       continue;
     }
     // The two of them may believe different things.
@@ -195,25 +195,25 @@ absl::StatusOr<bool> WorldTransport::AllShareMemory(ControlChannel* control, abs
   const size_t expected =
       choice_ == TransportChoice::kShm ? members.size() : std::count_if(members.begin(), members.end(), is_here);
   const ChannelId channel = ChannelRegistry::kWorldChannel;
-  control->PostMessage(channel, kSharingTopic, neighbours_.size() + 1 == expected ? kAll : why_not_all_);
-  const auto await_notes = [&](Deadline until) {
+  control->PostMessage(channel, kSharingTopic, local_peers_.size() + 1 == expected ? kAll : why_not_all_);
+  const auto await_posted = [&](Deadline until) {
     return control->AwaitMessages(channel, kSharingTopic, static_cast<int>(members.size()), until);
   };
   // A rank that this one has given up may still be waiting for the answer to its own hello.
-  auto notes = await_notes(Deadline::Earlier(deadline, Deadline::After(kPause)));
-  while (absl::IsDeadlineExceeded(notes.status()) && !deadline.passed()) {
+  auto posted = await_posted(Deadline::Earlier(deadline, Deadline::After(kPause)));
+  while (absl::IsDeadlineExceeded(posted.status()) && !deadline.passed()) {
     if (shm_ != nullptr) shm_->AnswerLatecomers();
-    notes = await_notes(Deadline::Earlier(deadline, Deadline::After(kPause)));
+    posted = await_posted(Deadline::Earlier(deadline, Deadline::After(kPause)));
   }
   const auto refused = [](const std::string& why) {
     return absl::UnavailableError(absl::StrCat(why, " (and the transport is shm)"));
   };
-  // Who knows first may have gone already, rank 0 with the notes.
+  // Who knows first may have gone already, rank 0 with the messages.
   if (choice_ == TransportChoice::kShm && !why_not_all_.empty()) return refused(why_not_all_);
-  LOCKSTEP_RETURN_IF_ERROR(notes.status());
-  for (const auto& [rank, note] : *notes) {
-    if (note == kAll) continue;
-    if (choice_ == TransportChoice::kShm) return refused(absl::StrCat(Describe(members[rank.value()]), ": ", note));
+  LOCKSTEP_RETURN_IF_ERROR(posted.status());
+  for (const auto& [rank, text] : *posted) {
+    if (text == kAll) continue;
+    if (choice_ == TransportChoice::kShm) return refused(absl::StrCat(Describe(members[rank.value()]), ": ", text));
     return false;
   }
   return true;
@@ -221,10 +221,10 @@ absl::StatusOr<bool> WorldTransport::AllShareMemory(ControlChannel* control, abs
 
 absl::StatusOr<std::unique_ptr<Transport>> WorldTransport::Take() {
   if (choice_ == TransportChoice::kOfi) return std::unique_ptr<Transport>(std::move(ofi_));
-  if (neighbours_.empty()) return std::unique_ptr<Transport>(std::move(tcp_));
-  if (neighbours_.size() + 1 == shared_.size()) return std::unique_ptr<Transport>(std::move(shm_));
+  if (local_peers_.empty()) return std::unique_ptr<Transport>(std::move(tcp_));
+  if (local_peers_.size() + 1 == shared_.size()) return std::unique_ptr<Transport>(std::move(shm_));
   std::vector<int> routes(shared_.size(), kOverTcp);
-  for (const Rank neighbour : neighbours_) routes[neighbour.value()] = kOverShm;
+  for (const Rank peer : local_peers_) routes[peer.value()] = kOverShm;
   std::vector<std::unique_ptr<PollableTransport>> both;
   both.push_back(std::move(shm_));
   both.push_back(std::move(tcp_));

@@ -74,7 +74,7 @@ class WorldTransport {
   absl::Status Connect(absl::Span<const Member> members, Deadline deadline);
 
   // After Connect. Ranks that this one shares memory with, in order; itself is none of them.
-  const std::vector<Rank>& neighbours() const { return neighbours_; }
+  const std::vector<Rank>& local_peers() const { return local_peers_; }
   // "shm"; or "tcp 10.0.0.7:4411" and why not shared memory, if that was to be expected; or "ofi tcp;ofi_rxm
   // 10.0.0.7:4411".
   std::string DescribeRoute(const Member& peer) const;
@@ -88,7 +88,7 @@ class WorldTransport {
                                       Deadline deadline) const;
 
   // The part of it by which ranks share memory, for as long as the transport lives; null where there is none.
-  ShmTransport* shared_memory() const { return neighbours_.empty() ? nullptr : shm_.get(); }
+  ShmTransport* shared_memory() const { return local_peers_.empty() ? nullptr : shm_.get(); }
 
   // The one transport that all of it makes. Once.
   absl::StatusOr<std::unique_ptr<Transport>> Take();
@@ -108,7 +108,7 @@ class WorldTransport {
   absl::Status no_shm_;                // why
   std::vector<absl::Status> shared_;   // by rank: OK, or why it shares no memory with this one
   std::string why_not_all_;            // the first of these
-  std::vector<Rank> neighbours_;
+  std::vector<Rank> local_peers_;
 };
 
 }  // namespace lockstep

@@ -100,8 +100,8 @@ class Library:
             return
         code, message = self.error_code(error), self.error_message(error).decode()
         self.error_free(error)
-        # The codes are the header's first constants.
-        raise Error(next(name for name, value in _CONSTANTS.items() if value == code), message)
+        # The codes are the header's first constants. A newer library may have others.
+        raise Error(next((name for name, value in _CONSTANTS.items() if value == code), f'code {code}'), message)
 
     def text(self, function, *arguments):
         """Of a function that gives out a string."""

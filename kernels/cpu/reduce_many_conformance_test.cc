@@ -90,7 +90,7 @@ class ReduceManyConformance : public testing::TestWithParam<Variant> {
     std::vector<const void*> sources;
     std::vector<void*> targets;
     for (int s = 0; s < source_count; ++s) {
-      // LocalPeers differ in alignment, unless all are aligned.
+      // Neighbours differ in alignment, unless all are aligned.
       arrays.push_back(std::make_unique<GuardedBytes>(bytes, offset == 0 ? 0 : (offset + 3 * s) % 8));
       arrays.back()->Fill(values[s].data());
       sources.push_back(arrays.back()->data());

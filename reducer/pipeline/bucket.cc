@@ -32,6 +32,7 @@ void Bucket::Reset() {
   }
   sparse_average = CoalescedGradient();
   slots_left_.store(slots.size(), std::memory_order_relaxed);
+  full_.store(false, std::memory_order_relaxed);
   staged.clear();
   streams.clear();
   points = 0;

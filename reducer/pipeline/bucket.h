@@ -63,10 +63,11 @@ class Bucket {
 
   // A backward begins.
   void Reset();
-  // One more slot is copied in or staged. Whether it was the last.
+  // One more slot is copied in or staged. Whether it was the last: then SetFull is called next.
   bool FillOne() { return slots_left_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
-  // Acquires what was written before each FillOne.
-  bool full() const { return slots_left_.load(std::memory_order_acquire) == 0; }
+  // From now on whoever sees that it is full may launch it. Acquires what was written before each FillOne, and before this.
+  void SetFull() { full_.store(true, std::memory_order_release); }
+  bool full() const { return full_.load(std::memory_order_acquire); }
 
   // Of a sparse bucket: `sparse` from its slot.
   void TakeSparse(const Parameter& parameter);
@@ -124,6 +125,7 @@ class Bucket {
   char* const views_;
   Bucket* const before_;
   std::atomic<size_t> slots_left_{0};
+  std::atomic<bool> full_{false};
 };
 
 // A gradient of the parameter, which was checked, without gaps at `data`: with the table's strides where those are dense, else

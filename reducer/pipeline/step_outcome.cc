@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::chrono::milliseconds kNotesTimeout{5000};
+constexpr std::chrono::milliseconds kMessagesTimeout{5000};
 
 }  // namespace
 
@@ -21,7 +21,7 @@ void StepOutcome::Begin(uint64_t step) {
   step_ = step;
   failure_ = absl::OkStatus();
   first_bucket_ = 0;
-  noted_ = false;
+  posted_ = false;
   communication_ = absl::OkStatus();
 }
 
@@ -30,7 +30,7 @@ void StepOutcome::Fail(const absl::Status& status, size_t first_bucket, bool pro
   MutexLock lock(&mu_);
   if (failure_.ok()) first_bucket_ = first_bucket;
   first_bucket_ = std::min(first_bucket_, first_bucket);
-  if (!failure_.ok() && (noted_ || provisional || !provisional_)) return;
+  if (!failure_.ok() && (posted_ || provisional || !provisional_)) return;
   failure_ = status;
   provisional_ = provisional;
 }
@@ -42,21 +42,21 @@ void StepOutcome::FailCommunication(const absl::Status& status) {
 
 bool StepOutcome::MarksFailed(size_t bucket) {
   uint64_t topic = 0;
-  std::string note;
+  std::string message;
   {
     MutexLock lock(&mu_);
     if (failure_.ok() || bucket < first_bucket_) return false;
-    if (std::exchange(noted_, true)) return true;
+    if (std::exchange(posted_, true)) return true;
     topic = first_topic_ + step_;
-    note = PackMessage(failure_);
+    message = PackMessage(failure_);
   }
-  communicator_->PostMessage(topic, note);
+  communicator_->PostMessage(topic, message);
   return true;
 }
 
 bool StepOutcome::told() const {
   MutexLock lock(&mu_);
-  return noted_;
+  return posted_;
 }
 
 absl::Status StepOutcome::Conclude(int failed_ranks, const std::string& more) {
@@ -76,19 +76,20 @@ absl::Status StepOutcome::communication() const {
 }
 
 absl::Status StepOutcome::Incomplete(uint64_t step, int failed_ranks, const std::string& more) const {
-  const auto notes = communicator_->AwaitMessages(first_topic_ + step, failed_ranks, Deadline::After(kNotesTimeout));
+  const auto messages =
+      communicator_->AwaitMessages(first_topic_ + step, failed_ranks, Deadline::After(kMessagesTimeout));
   std::string text = absl::StrCat("backward ", step, " is incomplete: ");
   ErrorInfo first;
-  if (notes.ok()) {
-    absl::StrAppend(&text, absl::StrJoin(*notes, "; ", [&](std::string* out, const auto& note) {
-      const absl::Status failure = WithFailedRank(UnpackMessage(absl::StatusCode::kFailedPrecondition, note.second),
-                                                  communicator_->WorldRank(note.first).value());
+  if (messages.ok()) {
+    absl::StrAppend(&text, absl::StrJoin(*messages, "; ", [&](std::string* out, const auto& message) {
+      const absl::Status failure = WithFailedRank(UnpackMessage(absl::StatusCode::kFailedPrecondition, message.second),
+                                                  communicator_->WorldRank(message.first).value());
       if (first.empty()) first = GetErrorInfo(failure);
-      absl::StrAppend(out, "rank ", note.first.value(), ": ", failure.message());
+      absl::StrAppend(out, "rank ", message.first.value(), ": ", failure.message());
     }));
   } else {
-    absl::StrAppend(&text, failed_ranks, " rank(s) failed, whose notes did not arrive (", notes.status().message(),
-                    ")");
+    absl::StrAppend(&text, failed_ranks, " rank(s) failed, whose messages did not arrive (",
+                    messages.status().message(), ")");
   }
   absl::StrAppend(&text, ". ", more);
   return WithErrorInfo(absl::FailedPreconditionError(text), first);

@@ -1,5 +1,5 @@
 // StepOutcome: how a synchronised backward went. A failure on one rank reaches the others as `failed` in the status trailers of its
-// buckets, and as a note beside them. So all ranks return the same error.
+// buckets, and as a posted message beside them. So all ranks return the same error.
 
 #ifndef REDUCER_PIPELINE_STEP_OUTCOME_H_
 #define REDUCER_PIPELINE_STEP_OUTCOME_H_
@@ -32,18 +32,18 @@ class StepOutcome {
   // The communicator failed, which all ranks learn by themselves.
   void FailCommunication(const absl::Status& status);
 
-  // Whether `failed` is to be set in the trailer of the bucket, which is about to be sent. If so, the note was posted.
+  // Whether `failed` is to be set in the trailer of the bucket, which is about to be sent. If so, the message was posted.
   bool MarksFailed(size_t bucket);
   // Whether some bucket did.
   bool told() const;
 
-  // How the step went. Waits for notes, which were posted before the trailers were sent, up to 5 s.
+  // How the step went. Waits for messages, which were posted before the trailers were sent, up to 5 s.
   // RETURNS  OK; or, if the last bucket counted `failed_ranks`, FAILED_PRECONDITION with the same text on all ranks, which ends with
   //          `more`; or this rank's own failure, which came too late to be sent
   absl::Status Conclude(int failed_ranks, const std::string& more);
   // The first error of FailCommunication, or OK.
   absl::Status communication() const;
-  // FAILED_PRECONDITION with the notes of a step that `failed_ranks` ranks (at least one) posted: waits as Conclude.
+  // FAILED_PRECONDITION with the messages of a step that `failed_ranks` ranks (at least one) posted: waits as Conclude.
   absl::Status Incomplete(uint64_t step, int failed_ranks, const std::string& more) const;
 
  private:
@@ -56,7 +56,7 @@ class StepOutcome {
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
   bool provisional_ ABSL_GUARDED_BY(mu_) = false;
   size_t first_bucket_ ABSL_GUARDED_BY(mu_) = 0;
-  bool noted_ ABSL_GUARDED_BY(mu_) = false;
+  bool posted_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status communication_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -168,9 +168,10 @@ TEST(StepOutcome, CountsTheRanksWhoseNotesAreLost) {
   StepOutcome outcome(&communicator);
   outcome.set_first_topic(kFirstTopic);
   outcome.Begin(7);
-  EXPECT_THAT(outcome.Conclude(3, "More."),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       "backward 7 is incomplete: 3 rank(s) failed, whose notes did not arrive (nobody wrote). More."));
+  EXPECT_THAT(
+      outcome.Conclude(3, "More."),
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               "backward 7 is incomplete: 3 rank(s) failed, whose messages did not arrive (nobody wrote). More."));
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Replanner: brings a new bucket plan to all ranks, without any of them waiting.
 //
-// Rank 0 records the order in which its gradients become ready, plans buckets by it, and posts the plan as a note; the other ranks fetch it
-// meanwhile. A rank that holds the plan clears `unplanned` in the status trailer of its next last bucket. The first step whose sum is
+// Rank 0 records the order in which its gradients become ready, plans buckets by it, and posts the plan as a message; the other ranks fetch
+// it meanwhile. A rank that holds the plan clears `unplanned` in the status trailer of its next last bucket. The first step whose sum is
 // zero shows every rank that all hold the plan: the next step begins with it, on all of them.
 
 #ifndef REDUCER_PLAN_REPLANNER_H_

@@ -9,6 +9,7 @@
 #include "kernels/cpu/cast.h"
 
 namespace lockstep {
+
 int StatusTrailer::CountMax(DType dtype) {
   const int64_t float32_max = FormatOf(DType::kF32).whole_max();
   return static_cast<int>(IsFloat(dtype) ? std::min(FormatOf(dtype).whole_max(), float32_max) : float32_max);

@@ -295,10 +295,28 @@ TEST_F(LoggingDataTest, TellsTheOptionsAndWhatBecameKnown) {
   record_.error = "not utf-8: \xff";
   record_.can_set_static_graph = false;
   const json data = Data();
-  EXPECT_EQ(data["gradient_as_bucket_view"], false);
+  EXPECT_EQ(data["backend_name"], "lockstep");
+  EXPECT_EQ(data["bucket_cap_bytes"], 1 << 20);
   EXPECT_EQ(data["comm_hook"], "bf16");
   EXPECT_THAT(data["error"].get<std::string>(), HasSubstr("not utf-8"));
   EXPECT_EQ(data["can_set_static_graph"], false);
+}
+
+TEST_F(LoggingDataTest, TellsEachFlagUnderItsName) {
+  const std::pair<bool ReducerRecord::*, const char*> flags[] = {
+      {&ReducerRecord::broadcast_buffers, "broadcast_buffers"},
+      {&ReducerRecord::find_unused_parameters, "find_unused_parameters"},
+      {&ReducerRecord::gradient_as_bucket_view, "gradient_as_bucket_view"},
+      {&ReducerRecord::static_graph, "static_graph"},
+      {&ReducerRecord::join_uneven_inputs, "join_uneven_inputs"},
+  };
+  for (const auto& [set, name] : flags) {
+    record_.*set = true;
+    const json data = Data();
+    for (const auto& [other, other_name] : flags)
+      EXPECT_EQ(data[other_name], other == set) << name << ", " << other_name;
+    record_.*set = false;
+  }
 }
 
 TEST_F(LoggingDataTest, TellsTheTimesOfAStep) {

@@ -165,7 +165,7 @@ TEST(Trace, WritesAnEventALine) {
 class TraceFileTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string folder = absl::StrCat(::testing::TempDir(), "/trace_file_test.XXXXXX");
+    std::string folder = absl::StrCat(::testing::TempDir(), "/trace_test.XXXXXX");
     ASSERT_NE(mkdtemp(folder.data()), nullptr);
     folder_ = folder;
     unsetenv("LOCKSTEP_TRACE");

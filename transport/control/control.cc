@@ -169,7 +169,7 @@ class Search {
   // The result of what the store holds; nothing if that is of no use.
   absl::optional<absl::StatusOr<Welcomed>> Take(const std::string& text);
   // Tries the store's own host: a coordinator of another job, which refuses us and says so, or our own.
-  absl::optional<Welcomed> TryLocalCoordinator();
+  absl::optional<Welcomed> TryNewestCoordinator();
   void LogNowAndThen();
   // Tells the other ranks why this rank cannot reach the coordinator.
   absl::Status Fail(const absl::Status& why);
@@ -181,14 +181,14 @@ class Search {
   const Deadline believe_ = Deadline::After(kBeliefTime);
   Deadline next_log_ = Deadline::After(kLogInterval);
   absl::Status last_failure_;  // of the address in the store
-  std::string next_door_;
+  std::string other_job_;
 };
 
 void Search::LogNowAndThen() {
   if (!next_log_.passed()) return;
   next_log_ = Deadline::After(kLogInterval);
   LOCKSTEP_LOG(kInfo) << "rank " << options_.rank << " waits for rank 0 to appear in " << store_->Describe()
-                      << (last_failure_.ok() ? "" : "; ") << last_failure_.message() << next_door_;
+                      << (last_failure_.ok() ? "" : "; ") << last_failure_.message() << other_job_;
 }
 
 absl::Status Search::Fail(const absl::Status& why) {
@@ -197,12 +197,12 @@ absl::Status Search::Fail(const absl::Status& why) {
   return why;
 }
 
-absl::optional<Welcomed> Search::TryLocalCoordinator() {
+absl::optional<Welcomed> Search::TryNewestCoordinator() {
   const absl::StatusOr<std::string> text = store_->Get(control::kAnyJobKey, Deadline::After(kProbeTime));
   const absl::StatusOr<CoordinatorRecord> record = text.ok() ? control::DecodeCoordinatorRecord(*text) : text.status();
   if (!record.ok()) return absl::nullopt;
   Attempt attempt = TryCoordinator(options_, *record, Deadline::After(kProbeTime), [] { return true; });
-  if (attempt.rejected == control::RejectReason::kRefused) next_door_ = absl::StrCat("; ", attempt.status.message());
+  if (attempt.rejected == control::RejectReason::kRefused) other_job_ = absl::StrCat("; ", attempt.status.message());
   return std::move(attempt.welcomed);
 }
 
@@ -259,12 +259,12 @@ absl::StatusOr<Welcomed> Search::Run() {
       if (!deadline_.passed()) std::this_thread::sleep_for(kRetryPause);
     }
     if (deadline_.passed() || next_log_.passed()) {
-      if (absl::optional<Welcomed> welcomed = TryLocalCoordinator()) return *std::move(welcomed);
+      if (absl::optional<Welcomed> welcomed = TryNewestCoordinator()) return *std::move(welcomed);
     }
     if (deadline_.passed()) {
       return absl::DeadlineExceededError(absl::StrCat(
           "rank 0 has not appeared in ", store_->Describe(),
-          last_failure_.ok() ? "" : "; the address there is of no use: ", last_failure_.message(), next_door_));
+          last_failure_.ok() ? "" : "; the address there is of no use: ", last_failure_.message(), other_job_));
     }
     LogNowAndThen();
   }

@@ -132,8 +132,8 @@ class ControlChannel {
   // What was announced for the channel (or for all). Waits for it until the deadline; `fallback` if nothing was.
   virtual absl::Status AwaitFailure(ChannelId channel, const absl::Status& fallback, Deadline deadline) = 0;
 
-  // Posts a message: a short text that other ranks can read at the coordinator under a topic, when something in the data says
-  // that there are messages. Returns at once. The coordinator keeps the newest 64 topics; a message is at most 64 KiB.
+  // Posts a short text at the coordinator under a topic. Other ranks read it when something in the data tells them to. Returns at
+  // once. The coordinator keeps the newest 64 topics; a message is at most 64 KiB.
   virtual void PostMessage(ChannelId channel, uint64_t topic, const std::string& text) = 0;
   // All messages of the topic in rank order, once there are `count`; DEADLINE_EXCEEDED otherwise.
   virtual absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitMessages(ChannelId channel, uint64_t topic,

@@ -1,5 +1,4 @@
-// Barriers: the monitored barriers of a world: who has entered which, and when each times out. Only the coordinator's thread uses
-// it.
+// Barriers: who has entered which monitored barrier of a world, and when each times out. Only the coordinator's thread uses it.
 //
 // A barrier ends once: when all its ranks have entered, or when the timeout of the first waiting rank passes. All waiting ranks
 // then get the same list of ranks that had entered. A rank that enters later gets that list too, and is not on it.

@@ -59,8 +59,8 @@ class ExitNotifier {
  public:
   // Never destroyed: whatever exit() calls may come to it.
   static ExitNotifier& Get() {
-    static ExitNotifier* const messages = new ExitNotifier;
-    return *messages;
+    static ExitNotifier* const notifier = new ExitNotifier;
+    return *notifier;
   }
 
   void Add(Client* client) ABSL_LOCKS_EXCLUDED(mu_) {

@@ -100,7 +100,7 @@ class Client final : public ControlChannel {
   // Keeps a report for this rank's own handler: once the coordinator has left, or leaves before it answers, nobody announces
   // it.
   void KeepLocked(ChannelId channel, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The messages that answer a request which was posted. The channel's failure otherwise, or DEADLINE_EXCEEDED.
+  // The posted messages that answer `request`. The channel's failure otherwise, or DEADLINE_EXCEEDED.
   absl::StatusOr<MessageList> AwaitAnswer(uint64_t request, ChannelId channel, Deadline deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<std::vector<Member>> AwaitJoined(Deadline deadline);

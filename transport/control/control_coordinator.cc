@@ -69,7 +69,7 @@ class CoordinatorThread final : public Coordinator, private World::Output {
   int WaitForEvents(epoll_event* events);
   void AcceptAll(TimePoint now);
   void ReadFrom(Peer* peer, TimePoint now);
-  void Authenticate(Peer* peer, const Message& message, TimePoint now);
+  void HandleHello(Peer* peer, const Message& message, TimePoint now);
   void MarkTold(const Hello& hello);
   void FailSetup(const absl::Status& cause);
   void Close(Peer* peer);
@@ -210,7 +210,7 @@ void CoordinatorThread::ReadFrom(Peer* peer, TimePoint now) {
   for (Message& message : messages) {
     if (peer->closed || peer->rejected) break;
     if (peer->rank < 0) {
-      Authenticate(peer, message, now);
+      HandleHello(peer, message, now);
     } else if (!world_.Handle(peer->rank, std::move(message), now)) {
       input = Connection::Input::kMalformed;
       break;
@@ -224,7 +224,7 @@ void CoordinatorThread::ReadFrom(Peer* peer, TimePoint now) {
   }
 }
 
-void CoordinatorThread::Authenticate(Peer* peer, const Message& message, TimePoint now) {
+void CoordinatorThread::HandleHello(Peer* peer, const Message& message, TimePoint now) {
   const Hello* const hello = std::get_if<Hello>(&message);
   if (hello == nullptr || hello->magic != kMagic) {
     LOCKSTEP_LOG(kDebug) << "coordinator " << address_.ToString() << ": dropped an unauthenticated peer, "

@@ -1,6 +1,6 @@
 // Coordinator: the thread in rank 0's process to which every rank, rank 0 included, has a control connection.
 //
-// Its thread ("lockstep-coord") accepts connections, authenticates ranks, moves messages between connections and the World,
+// Its thread ("lockstep-coord") accepts connections, checks the hellos of ranks, moves messages between connections and the World,
 // sends heartbeats and watches for silence. It never blocks on a peer. What a rank does not read is queued up to a bound; beyond
 // that the rank counts as unresponsive. An unauthenticated peer has a few seconds for a proper hello, and only so many may try
 // at a time. While the world gathers, a coordinator that cannot accept connections for a whole heartbeat fails the set-up. A

@@ -9,7 +9,7 @@
 //   member    = rank:u32 host:string host_id:string pid:i64 address shm_address:string ofi_address:string
 //               list(word:u64)
 //   progress  = channel:u32 started:u64 completed:u64
-//   message   = rank:u32 string
+//   posted    = rank:u32 string
 //
 //   type              to           payload
 //    1 hello          coordinator  magic:u32 version:u16 job_id:string rank:u32 size:u32 world:u64 host:string pid:i64
@@ -28,12 +28,12 @@
 //   14 post message   coordinator  channel:u32 topic:u64 string
 //   15 await messages coordinator  request:u64 channel:u32 topic:u64 count:u32
 //   16 drop messages  coordinator  request:u64            the sender waits no longer
-//   17 messages       rank         request:u64 list(message)     in rank order
+//   17 posted messages rank        request:u64 list(posted)      in rank order
 //   18 disconnect     both
 //   19 ask            rank         channel:u32 sequence:u64
 //   20 called         coordinator  channel:u32 sequence:u64 string     empty: not called yet, or long ago
-//   21 enter barrier  coordinator  request:u64 channel:u32 sequence:u64 count:u32 timeout_ms:u64    answered by messages: empty
-//                                  ones of the ranks that have entered; fewer than `count` after a timeout
+//   21 enter barrier  coordinator  request:u64 channel:u32 sequence:u64 count:u32 timeout_ms:u64    answered by posted messages:
+//                                  empty ones of the ranks that have entered; fewer than `count` after a timeout
 //   22 closed         coordinator  channel:u32 members:u32 started:u64
 //   23 exiting        coordinator                         the process exits without having disconnected
 //
@@ -257,6 +257,10 @@ struct Exiting {
 using Message = std::variant<Hello, Welcome, Reject, Join, Joined, JoinFailed, GiveUp, Waiting, Ping, Pong, Report,
                              Late, FailureMessage, PostMessage, AwaitMessages, DropMessages, PostedMessages, Disconnect,
                              Ask, Called, EnterBarrier, Closed, Exiting>;
+static_assert(std::is_same_v<std::variant_alternative_t<3 - 1, Message>, Reject> &&
+                  std::is_same_v<std::variant_alternative_t<18 - 1, Message>, Disconnect> &&
+                  std::is_same_v<std::variant_alternative_t<23 - 1, Message>, Exiting>,
+              "types on the wire");
 
 // A whole frame, its length included.
 std::string Encode(const Message& message);

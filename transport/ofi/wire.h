@@ -6,7 +6,7 @@
 //             | 0:1 0:7 kind:8 channel:32    a notice: in one slot of up to kOfiSlotBytes
 //   notice    = token:u32 source:u32 number:u32 expected:u32 envelope:32 bytes, and then by kind
 //     eager   = payload                      message `number` of the channel, whole
-//     announce = bytes:u64                   message `number` of the channel is one of so many bytes: may it come?
+//     announce = bytes:u64                  message `number` of the channel is one of so many bytes: may it come?
 //     grant   = bytes:u64 piece:u64 piece_bytes:u32 pieces:u32
 //                                            so many pieces of message `number`, which is so long, have memory that
 //                                            waits, the first under the tag `piece` and each under the next
@@ -15,7 +15,7 @@
 //     closed  = sent:u32                     the channel has ended on this side: nothing of it is sent any more, and
 //                                            nothing received that has not been: the first `number` messages. The
 //                                            first `sent` messages have left, whatever of them is yet to arrive
-//     disconnect = -                         this rank has ended
+//     disconnect = -                        this rank has ended
 //     hello   = handshake                    who I am, and the token for messages to me
 //     welcome = handshake                    the same in answer
 //     refused = verdict:u32 detail:u64       in answer to a hello, with the token that it had

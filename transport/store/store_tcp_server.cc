@@ -87,7 +87,7 @@ class TcpStoreServer::Loop {
     uint64_t serial = 0;
     UniqueFd socket;
     SocketAddress peer;
-    bool authenticated = false;
+    bool said_hello = false;
     Clock::time_point hello_deadline;
     std::string in;  // bytes of requests that are not complete yet
     std::deque<std::string> out;
@@ -284,7 +284,7 @@ absl::Status TcpStoreServer::Loop::Read(Client* client) {
 
 absl::Status TcpStoreServer::Loop::TakeInput(Client* client) {
   absl::string_view rest = client->in;
-  if (!client->authenticated) {
+  if (!client->said_hello) {
     StoreHello hello;
     LOCKSTEP_ASSIGN_OR_RETURN(const bool complete, ParseStoreHello(rest, &hello));
     if (!complete) return absl::OkStatus();
@@ -297,7 +297,7 @@ absl::Status TcpStoreServer::Loop::TakeInput(Client* client) {
       return absl::InvalidArgumentError(
           absl::StrCat("speaks version ", hello.version, ", not ", kStoreProtocolVersion));
     }
-    client->authenticated = true;
+    client->said_hello = true;
     --unauthenticated_;
   }
   while (client->out_bytes <= kUnreadBytesMax) {
@@ -362,10 +362,10 @@ void TcpStoreServer::Loop::Reply(Client* client, const StoreService::Answer& ans
 void TcpStoreServer::Loop::Drop(Clients::iterator entry, const absl::Status& reason) {
   Client& client = entry->second;
   // A client that leaves is daily life; one that left without a word of ours, or that spoke nonsense, is worth a line.
-  if (!client.authenticated || reason.code() == absl::StatusCode::kInvalidArgument) {
-    Warn(client.peer, absl::StrCat(client.authenticated ? "" : "no client of this store: ", reason.message()));
+  if (!client.said_hello || reason.code() == absl::StatusCode::kInvalidArgument) {
+    Warn(client.peer, absl::StrCat(client.said_hello ? "" : "no client of this store: ", reason.message()));
   }
-  if (!client.authenticated) --unauthenticated_;
+  if (!client.said_hello) --unauthenticated_;
   service_.Forget(client.serial);
   clients_.erase(entry);
 }
@@ -376,7 +376,7 @@ void TcpStoreServer::Loop::Tick() {
   if (unauthenticated_ > 0) {
     for (auto client = clients_.begin(); client != clients_.end();) {
       const auto current = client++;
-      if (!current->second.authenticated && now >= current->second.hello_deadline) {
+      if (!current->second.said_hello && now >= current->second.hello_deadline) {
         Drop(current, absl::DeadlineExceededError(absl::StrCat("silent for ", options_.hello_timeout.count(), " ms")));
       }
     }

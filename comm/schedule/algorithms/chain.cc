@@ -1,5 +1,5 @@
 // Chains along the ranks. Every link carries the vector once in each direction, and its chunks follow each other down the
-// chain: for long vectors. A sum that starts at rank 0 and passes every rank is a reduce in rank order.
+// chain: for long vectors. A sum that starts at rank 0 and passes every rank is reduced in rank order.
 
 #include "comm/schedule/algorithms/algorithms.h"
 #include "comm/schedule/algorithms/ordered_steps.h"

@@ -1,4 +1,4 @@
-// The list of steps of an algorithm in shared memory under construction: one after the other, nothing waits for anything else.
+// The list of steps of an shared-memory algorithm under construction: one after the other, nothing waits for anything else.
 
 #ifndef COMM_SCHEDULE_ALGORITHMS_MEMORY_STEPS_H_
 #define COMM_SCHEDULE_ALGORITHMS_MEMORY_STEPS_H_

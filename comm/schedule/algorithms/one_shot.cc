@@ -1,4 +1,4 @@
-// Direct algorithms: every rank sends what others need straight to them, and whoever needs a result folds all
+// one_shot, two_shot: every rank sends what others need straight to them, and whoever needs a result folds all
 // contributions itself, in rank order and in one step. As few rounds as there can be, for as many messages as there can
 // be: for small worlds, and for ranks that share memory. Results do not depend on how the vector is cut.
 

@@ -1,4 +1,4 @@
-// What the algorithms in shared memory are for, counted. That they are right is proved in comm/schedule/verify/schedule_proofs_test.cc.
+// What the shared-memory algorithms are for, counted. That they are right is proved in comm/schedule/verify/schedule_proofs_test.cc.
 
 #include <vector>
 

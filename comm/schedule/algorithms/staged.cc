@@ -1,7 +1,7 @@
 // Algorithms in shared memory for buffers that their ranks alone map: through a stage, of which every rank has a part before all.
 //
 // staged: everyone copies to its part what others need of its input; a barrier; everyone takes what it needs from the
-// parts of the others. Every byte is written once more than by direct, and meets once.
+// parts of the others. Every byte is written once more than in direct, and there is one barrier.
 //
 // staged_two_shot: as two_shot with messages. Everyone stages what others own; a barrier; each rank folds the block that
 // it owns, and leaves the result on the stage; a barrier; everyone takes the results of the others. Of n ranks' inputs

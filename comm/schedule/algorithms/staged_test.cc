@@ -59,9 +59,9 @@ TEST(Staged, TwoShotsReuseThePlaceThatWasRead) {
   EXPECT_EQ(ToString(BuildAll(Collective::kAllReduce, Algorithm::kStagedTwoShot, 2)[0]),
             "all_reduce staged_two_shot, rank 0 of 2, 2 blocks, 2 of scratch\n"
             "#0 copy scratch[1] for [1] = input[1]\n"
-            "#1 meet\n"
+            "#1 barrier\n"
             "#2 reduce_many output[0], rank 1's scratch[0] = input[0] op rank 1's scratch[0]\n"
-            "#3 meet\n"
+            "#3 barrier\n"
             "#4 copy output[1] = scratch[1] for [1]\n");
 }
 
@@ -118,7 +118,7 @@ class Rounds {
   int pieces_ = 0;
 };
 
-// All-reduces of several rounds, all of whose outputs are to be the reduce in rank order.
+// All-reduces of several rounds, all of whose outputs are to be reduced in rank order.
 absl::Status ProveRounds(Algorithm algorithm, int size, const std::vector<int>& rounds_of_calls, int slots,
                          bool in_place) {
   std::vector<Schedule> all;

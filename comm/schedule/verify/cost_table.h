@@ -20,7 +20,7 @@ struct CostTableOptions {
   std::vector<int64_t> sizes;  // bytes of the whole vector: see CostModel::Ns()
   int ranks = 1;
   Network network;
-  // The ranks of a host map each other's memory: where there is one host, the algorithms in shared memory too.
+  // The ranks of a host map each other's memory: where there is one host, the shared-memory algorithms too.
   bool share_memory = false;
   // Carry out the schedules of all ranks in virtual time (comm/schedule/verify/simulator.h) rather than ask the cost model.
   bool step_by_step = false;

@@ -1,4 +1,4 @@
-// The part of the simulator that is about schedules in shared memory, and what local work costs. The model is told in
+// The part of the simulator that is about shared-memory schedules, and what local work costs. The model is told in
 // comm/schedule/verify/simulator.h.
 
 #ifndef COMM_SCHEDULE_VERIFY_MEMORY_SIMULATOR_H_

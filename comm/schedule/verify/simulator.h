@@ -62,7 +62,7 @@ struct Simulation {
 // start from, and what all-to-all has on each rank.
 //
 // INVALID_ARGUMENT for schedules that do not belong together, messages that nobody receives, a network with negative
-// costs, schedules in shared memory of ranks that do not share one host, or more in a barrier than can be given there;
+// costs, shared-memory schedules of ranks that do not share one host, or more in a barrier than can be given there;
 // FAILED_PRECONDITION when the schedules cannot be carried out in list order, naming the step that waits.
 //
 // For several sizes at once, because preparing thousands of schedules takes longer than carrying them out.

@@ -220,7 +220,7 @@ TEST(Simulator, RefusesWhatCannotBeDoneInSharedMemory) {
   EXPECT_THAT(Simulate(Collective::kBroadcast, Algorithm::kInline, 2, 25, TestNetwork(2)),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at most 24")));
   EXPECT_THAT(Simulate(WorldInSharedMemory({{Barrier()}, {Barrier(), Barrier()}}), 8, TestNetwork(2)),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("rank 1 waits for ever in #1 (meet)")));
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("rank 1 waits for ever in #1 (barrier)")));
 }
 
 TEST(Simulator, CountsWhatHostsExchange) {

@@ -1,4 +1,4 @@
-// What the verifier proves and refuses in schedules in shared memory. That the library's own are proved as they are is in
+// What the verifier proves and refuses in shared-memory schedules. That the library's own are proved as they are is in
 // schedule_proofs_test.cc.
 
 #include "comm/schedule/verify/verifier.h"
@@ -151,7 +151,7 @@ TEST(VerifierInSharedMemory, RefusesBarriersThatDoNotMatch) {
                {Share(Input(0), Scratch(0, 0, 2)), Copy(Input(0), Output(0)), Barrier()}});
   EXPECT_THAT(Verify(all, false), StatusIs(kInternal, AllOf(StartsWith("rank 1, step #0 (share input[0]"),
                                                             HasSubstr("is another kind of barrier than rank 0, step #0 "
-                                                                      "(meet)"))));
+                                                                      "(barrier)"))));
 }
 
 // The blocks of a sum made by each rank, then fetched by the others: the way in two passes.
@@ -230,7 +230,7 @@ TEST(VerifierInSharedMemory, SeesTheOrderOfAFold) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Proof proof, Prove(all, true));
   EXPECT_EQ(proof.Expression(Rank(0), 1), "(r0+r2+r1)");
   EXPECT_FALSE(proof.reduces_in_rank_order());
-  // By inline every rank folds for itself.
+  // In inline every rank reduces for itself.
   all = BuildAll(Collective::kAllReduce, Algorithm::kInline, 3);
   std::swap(all[1].steps[1].terms[1], all[1].steps[1].terms[2]);
   EXPECT_THAT(Verify(all, true), StatusIs(kInternal, HasSubstr("rank 1: output[0] ends as (r0+r2+r1) of block 0, on "
@@ -281,7 +281,7 @@ TEST(VerifierInSharedMemory, RefusesMalformedSteps) {
   const auto fault = [](Step step) {
     return Verify(World(Collective::kAllReduce, 4, 1, {{Barrier(), step, Barrier()}, {Barrier(), Barrier()}}), false);
   };
-  EXPECT_THAT(fault(Send(Input(0), 1)), StatusIs(kInternal, HasSubstr("is a message, in a schedule in shared memory")));
+  EXPECT_THAT(fault(Send(Input(0), 1)), StatusIs(kInternal, HasSubstr("is a message, in a shared-memory schedule")));
   EXPECT_THAT(fault(Copy(Input(0), Output(0), {0})), StatusIs(kInternal, HasSubstr("waits for another step")));
   EXPECT_THAT(fault(Copy(Input(0), Of(1, Input(0)))), StatusIs(kInternal, HasSubstr("writes the input")));
   EXPECT_THAT(fault(Copy(Input(0), Of(1, Scratch(0)))), StatusIs(kInternal, HasSubstr("another rank's scratch")));
@@ -368,8 +368,7 @@ TEST(VerifierInSharedMemory, KeepsItsStepsOutOfOtherSchedules) {
   const auto fault = [](Step step) {
     return Verify(schedule_testing::World(Collective::kAllReduce, 1, 2, {{step}, {step}}), false);
   };
-  EXPECT_THAT(fault(Barrier()),
-              StatusIs(kInternal, HasSubstr("is a barrier, in a schedule that is not in shared memory")));
+  EXPECT_THAT(fault(Barrier()), StatusIs(kInternal, HasSubstr("is a barrier, in a schedule of messages")));
   EXPECT_THAT(fault(Share(Input(0), Scratch(0, 0, 2))), StatusIs(kInternal, HasSubstr("is a barrier, in a schedule")));
   EXPECT_THAT(fault(Copy(Of(1, Input(0)), Output(0))), StatusIs(kInternal, HasSubstr("touches another rank's memory")));
   EXPECT_THAT(fault(ReduceInto({Input(0), Scratch(0)}, Output(0), {Scratch(1)})),
