@@ -1,4 +1,4 @@
-// The embedder's streams, borrowed by their handles when they are first seen.
+// The embedder's streams. Each is borrowed, by its handle, when it is first passed.
 
 #ifndef CAPI_STREAMS_H_
 #define CAPI_STREAMS_H_
@@ -18,8 +18,9 @@ namespace capi {
 // Thread-safe. What it gives out lives as long as it does.
 class Streams {
  public:
-  // Of `device`, null where there is none but the host. Null for NULL, which is the host, inline. INVALID_ARGUMENT for a stream of
-  // another device, UNIMPLEMENTED for one of the host's.
+  // The stream of `device`, which is null if there is only the host. Null for NULL, which means the host, inline.
+  // ERRORS  INVALID_ARGUMENT  the stream is of another device
+  //         UNIMPLEMENTED     it is a stream of the host
   absl::StatusOr<Stream*> Find(const lockstep_stream* stream, Device* device) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -27,7 +28,7 @@ class Streams {
   std::map<void*, std::unique_ptr<Stream>> streams_ ABSL_GUARDED_BY(mu_);
 };
 
-// As the embedder sees it. A device's by its own handle; a host's, which only a hook is given, by ours.
+// The stream for the embedder. Its handle is the device's own or, for a stream of the host, which only a hook gets, our Stream*.
 lockstep_stream ToStream(const Stream& stream);
 
 }  // namespace capi

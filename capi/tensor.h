@@ -1,4 +1,4 @@
-// Tensors and streams of the C ABI as ours.
+// Converts tensors, dtypes and devices between the C ABI and base.
 
 #ifndef CAPI_TENSOR_H_
 #define CAPI_TENSOR_H_
@@ -27,10 +27,10 @@ lockstep_tensor ToTensor(const TensorView& view);
 // An array of them; may be null when `count` is 0. Errors name the argument and the place.
 absl::StatusOr<std::vector<TensorView>> ToTensorViews(const lockstep_tensor* tensors, size_t count, const char* name);
 
-// For a collective that the other ranks are in already: this one takes part even with tensors that could not be read.
+// The views, or none if they could not be read: the other ranks are in the collective already, so this one takes part anyway.
 absl::Span<const TensorView> OrNone(const absl::StatusOr<std::vector<TensorView>>& views);
 
-// The ABI's dtypes are ours plus one, so that zero is none.
+// The ABI's dtypes are ours plus 1: its 0 is not a dtype.
 absl::StatusOr<DType> ToDType(lockstep_dtype dtype);
 lockstep_dtype FromDType(DType dtype);
 

@@ -2,7 +2,7 @@
 //
 //   lockstep-run [option...] program [argument...]
 //
-// Options end at the first word that is none; everything from the program on is the program's.
+// The first word that is not an option is the program. All words after it are its arguments.
 
 #ifndef LAUNCH_LAUNCHER_FLAGS_H_
 #define LAUNCH_LAUNCHER_FLAGS_H_

@@ -1,4 +1,4 @@
-// ProcessGuardian: a small process that ends other process groups if its owner dies before it has done so, even by SIGKILL.
+// ProcessGuardian: a small process that ends its owner's process groups if the owner dies first, even by SIGKILL.
 //
 // A death signal (PR_SET_PDEATHSIG) reaches only children; the guardian reaches their children too. It is a fork of its owner,
 // holds one end of a socket pair and no other descriptor, and sleeps until a message comes or the owner's death closes the
@@ -28,10 +28,10 @@ class ProcessGuardian {
   ProcessGuardian(const ProcessGuardian&) = delete;
   ProcessGuardian& operator=(const ProcessGuardian&) = delete;
 
-  // Watches the caller's own group, at most kGroupsMax at once. To be called in a forked child that leads a group,
-  // before it does anything that might outlive the owner. Async-signal-safe.
+  // Watches the caller's own group, at most kGroupsMax at once. Async-signal-safe.
+  // REQUIRES  the caller is a forked child that leads a group, and has not done anything yet that might outlive the owner
   static void WatchCaller(const void* guardian);
-  // The group has no members any more; its number may soon belong to somebody else.
+  // Stops watching the group. For a group without members: its number may soon belong to another process.
   void Forget(pid_t group);
 
  private:

@@ -30,19 +30,18 @@ struct SpawnOptions {
   sigset_t signal_mask = {};  // the child's; default: nothing blocked
   // A background group may then use tcsetattr() on its terminal without being stopped.
   bool ignore_terminal_stop = false;
-  // Runs in the child, in its own group, right before the program: it must be async-signal-safe. For what has to be
-  // true before the program does anything.
+  // Runs in the child, in its own group, right before the program. Must be async-signal-safe.
   void (*in_child)(const void* context) = nullptr;
   const void* in_child_context = nullptr;
 };
 
 // REQUIRES  the calling thread outlives the child: the child gets SIGKILL when that thread ends
 // RETURNS   the child's process id, which is also its group's
-// ERRORS    NOT_FOUND, PERMISSION_DENIED, FAILED_PRECONDITION (not a program). No child is left
+// ERRORS    NOT_FOUND, PERMISSION_DENIED, FAILED_PRECONDITION (not a program). There is no child then
 absl::StatusOr<pid_t> Spawn(const SpawnOptions& options);
 
-// The path of an executable file: `name` itself if it has a slash, else the first match in PATH. NOT_FOUND or
-// PERMISSION_DENIED, with the places that were searched.
+// The path of an executable file: `name` itself if it has a slash, else the first match in PATH.
+// ERRORS  NOT_FOUND, PERMISSION_DENIED, with the places that were searched
 absl::StatusOr<std::string> FindProgram(absl::string_view name);
 
 // This process's environment with these variables set.

@@ -2,7 +2,7 @@
 //
 // It forms the world: who takes part, where each rank listens for data, and whether all agree on every option that shapes
 // what goes over the wire. From then on it detects failures and reports the same failure on every rank. Without it, a
-// ring would blame a rank that itself waits.
+// ring would blame the neighbour, which only waits itself.
 //
 //   state of a rank    how it is known                              announced to all as
 //   dead               its connection closed without a disconnect   ABORTED   "rank 2 (host b, pid 71) died: ..."
@@ -48,20 +48,20 @@ struct ControlOptions {
   Rank rank;
   int size = 1;
   std::string job_id;
-  // Counts this rank's attempts at this set-up; ranks that do the same count alike. A failure of an earlier attempt than the
-  // reader's is ignored, and does not end a later one.
+  // The number of this rank's attempt at this set-up, equal on ranks that attempt it together. A failure of an earlier attempt
+  // does not end a later one.
   int attempt = 0;
-  // This rank cannot go on, and creates its channel for LeaveBecause alone. Not for rank 0, which has Refuse.
+  // This rank cannot go on, and creates its channel only to call LeaveBecause. Rank 0 calls Refuse instead.
   bool only_leaves = false;
   // Rank 0: the address that the coordinator binds, port 0. The store gets the address on which it listens.
   SocketAddress coordinator_bind_address;
-  // Rank 0, if it found nothing better than loopback: what it found. For ranks of other hosts, which cannot reach it.
+  // Rank 0, if it has only loopback: why, for the errors of ranks on other hosts, which cannot reach it.
   std::string why_loopback;
   // Rank 0, called now and then until all have joined: OK, or why they cannot join, for example because rank 0's store does
   // not let them in.
   std::function<absl::Status()> hindrance;
-  // Rank 0: how long it stays at most after a failed set-up, for others to read the reason in the store. For a store that
-  // ends with this set-up.
+  // Rank 0: how long it stays at most after a failed set-up, so that others can read the reason in the store. For a store
+  // that ends with this set-up.
   std::chrono::milliseconds parting{0};
   // All ranks use rank 0's.
   std::chrono::milliseconds peer_timeout{30000};
@@ -69,9 +69,9 @@ struct ControlOptions {
   std::function<void(const Failure&)> on_failure;
   // Called for every heartbeat, and when the coordinator asks who is late. Must return at once.
   std::function<std::vector<std::pair<ChannelId, Progress>>()> progress;
-  // What this rank called as collective `sequence` of a channel, in a text that is equal on all ranks that called the same;
-  // empty if it has not called it yet, or no longer knows. When a rank is stuck for a heartbeat, the coordinator asks all
-  // ranks, and announces a difference as FAILED_PRECONDITION. Must return at once; may be null.
+  // What this rank called as collective `sequence` of a channel. Ranks that called the same return the same text. Empty if it
+  // has not called it yet, or no longer knows. When a rank is stuck for a heartbeat, the coordinator asks all ranks, and
+  // announces a difference as FAILED_PRECONDITION. Must return at once; may be null.
   std::function<std::string(ChannelId, uint64_t sequence)> called;
 };
 
@@ -79,8 +79,8 @@ class ControlChannel {
  public:
   // Connects this rank to the coordinator. Rank 0 starts the coordinator and publishes its address in the store; the
   // others wait for that and connect. The keys are removed afterwards, so that a later world may use the same store and
-  // job id. The store is used until Join has returned or the channel was left. All ranks learn what goes wrong here or in
-  // Join: from the coordinator, or from the store if they have not reached it.
+  // job id. The store is used until Join has returned or the channel was left. All ranks learn of a failure here or in Join:
+  // from the coordinator, or from the store if they have not reached it.
   // ERRORS  DEADLINE_EXCEEDED    "rank 0 has not appeared"
   //         ALREADY_EXISTS       another process holds our rank; the message names its host and pid
   //         FAILED_PRECONDITION  the coordinator has another version, job or world size, or is on another host's loopback
@@ -88,35 +88,35 @@ class ControlChannel {
   static absl::StatusOr<std::unique_ptr<ControlChannel>> Create(ControlOptions options, Store* store,
                                                                 Deadline deadline);
 
-  // For rank 0, when it fails before it can create its channel: leaves the reason in the store for the ranks that wait there,
-  // and stays for them as `parting` says.
+  // For rank 0, when it fails before it can create its channel: leaves the reason in the store for the ranks that wait there.
+  // Blocks until they have read it, at most for `parting`.
   static void Refuse(const ControlOptions& options, Store* store, const absl::Status& why);
 
   virtual ~ControlChannel() = default;
   ControlChannel(const ControlChannel&) = delete;
   ControlChannel& operator=(const ControlChannel&) = delete;
 
-  // The local address of this rank's connection to the coordinator (the coordinator's own for rank 0), with port 0: a good
+  // The local address of this rank's connection to the coordinator, with port 0; for rank 0 the coordinator's own. A good
   // address for the data listener.
   virtual SocketAddress local_address() const = 0;
 
   // Tells the coordinator who we are and what must agree. Returns when all ranks have done so.
   // RETURNS  all members, by rank
   // ERRORS   the same on all ranks that take part:
-  //          DEADLINE_EXCEEDED    the earliest deadline of any rank has passed; lists the ranks still missing. A coordinator
-  //                               that does not answer has two seconds more
+  //          DEADLINE_EXCEEDED    the earliest deadline of any rank has passed; lists the ranks still missing. If the
+  //                               coordinator does not answer, two seconds later
   //          FAILED_PRECONDITION  options differ; names each with the value of each rank ("chunk_bytes: 262144 on ranks 0-2,
   //                               65536 on rank 3")
   virtual absl::StatusOr<std::vector<Member>> Join(const Member& self, absl::Span<const AgreedOption> options,
                                                    Deadline deadline) = 0;
 
-  // A number that only the ranks of this world have: it tells stale connections apart. Known from Create on.
+  // A number that only the ranks of this world have. It tells stale connections apart. Known once Create has returned.
   virtual uint64_t world_id() const = 0;
 
   // Reports that a channel failed here, with the reason. Returns at once. The coordinator announces the first report of a
-  // channel to all. If `suspect` is a rank (a data connection to it broke), the coordinator first waits up to half a second
-  // whether that rank turns out to be dead or to have left, and then announces that instead. Before the world has formed, a
-  // report on all channels fails the set-up of all ranks. Once the coordinator has left, only this rank's own handler runs.
+  // channel to all. If `suspect` is a rank (a data connection to it broke), the coordinator first waits up to half a second.
+  // If that rank turns out to be dead or to have left, it announces that instead. Before the world has formed, a report on
+  // all channels fails the set-up of all ranks. Once the coordinator has left, only this rank's own handler runs.
   virtual void Report(ChannelId channel, const absl::Status& status, Rank suspect) = 0;
   virtual void Report(ChannelId channel, const absl::Status& status) = 0;
 
@@ -125,29 +125,32 @@ class ControlChannel {
   virtual void ReportLate(ChannelId channel, uint64_t sequence, const std::string& operation) = 0;
 
   // Says that this rank has ended its use of a channel of `members` ranks in good order, after `started` collectives. Returns
-  // at once. If another rank has called one more on it, the coordinator announces ABORTED, naming this rank, after a heartbeat
-  // or two. If all ranks end it after the same collectives, it announces nothing.
+  // at once. If another rank has called more collectives on it, the coordinator announces ABORTED, naming this rank, after a
+  // heartbeat or two. If all ranks end it after the same number, it announces nothing.
   virtual void CloseChannel(ChannelId channel, int members, uint64_t started) = 0;
 
-  // What was announced for the channel (or for all). Waits for it until the deadline; `fallback` if nothing was.
+  // Waits until the deadline for a failure of the channel (or of all).
+  // RETURNS  the announced failure, or `fallback` if there was none
   virtual absl::Status AwaitFailure(ChannelId channel, const absl::Status& fallback, Deadline deadline) = 0;
 
-  // Posts a short text at the coordinator under a topic. Other ranks read it when something in the data tells them to. Returns at
-  // once. The coordinator keeps the newest 64 topics; a message is at most 64 KiB.
+  // Posts a text of at most 64 KiB at the coordinator under a topic. Returns at once. Other ranks read it when something in the
+  // data tells them to. The coordinator keeps the newest 64 topics.
   virtual void PostMessage(ChannelId channel, uint64_t topic, const std::string& text) = 0;
-  // All messages of the topic in rank order, once there are `count`; DEADLINE_EXCEEDED otherwise.
+  // Waits until the topic has `count` messages.
+  // RETURNS  all of them, in rank order
+  // ERRORS   the channel's failure; DEADLINE_EXCEEDED
   virtual absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitMessages(ChannelId channel, uint64_t topic,
                                                                                   int count, Deadline deadline) = 0;
 
   // Enters monitored barrier number `sequence` of the channel, which `count` ranks are to enter.
   // RETURNS  the ranks that had entered when it ended, in rank order: all, or fewer if the timeout of the first waiter passed.
-  //          All ranks get the same list, also those that come later
+  //          All ranks get the same list, even those that enter later
   // ERRORS   the channel's failure; DEADLINE_EXCEEDED if the coordinator does not answer within the timeout and two seconds
   virtual absl::StatusOr<std::vector<Rank>> EnterBarrier(ChannelId channel, uint64_t sequence, int count,
                                                          std::chrono::milliseconds timeout) = 0;
 
-  // Disconnects and closes. Waits for no peer. No callback runs afterwards; not to be called from one. The destructor does it
-  // too.
+  // Disconnects and closes. Waits for no peer. No callback runs afterwards. A callback must not call it. The destructor calls
+  // it.
   virtual void Leave() = 0;
 
   // Leaves because this rank cannot go on with the set-up. The set-up then fails on all ranks with `why`.

@@ -3,8 +3,8 @@
 // A barrier ends once: when all its ranks have entered, or when the timeout of the first waiting rank passes. All waiting ranks
 // then get the same list of ranks that had entered. A rank that enters later gets that list too, and is not on it.
 //
-// Bounded: 1024 barriers that not all ranks have entered, of which the oldest is dropped first. Ranks that wait in it run into
-// their own deadlines.
+// Bounded: at most 1024 barriers that not all ranks have entered. The oldest is dropped first; ranks that wait in it run into their
+// own deadlines.
 
 #ifndef TRANSPORT_CONTROL_CONTROL_BARRIERS_H_
 #define TRANSPORT_CONTROL_CONTROL_BARRIERS_H_

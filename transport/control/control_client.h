@@ -40,8 +40,8 @@ class Client final : public ControlChannel {
     SocketAddress local_address;
     // Rank 0's: ends after its own client has.
     std::unique_ptr<Coordinator> coordinator;
-    // Rank 0's. Called once, when Join has ended, or when the channel is left before: takes the coordinator's address out of the store,
-    // or tells there why there is no world to those that the coordinator has told nothing.
+    // Rank 0's. Called once: when Join has ended, or when the channel is left before that. Removes the coordinator's address from the
+    // store. If the set-up has failed, puts the reason there for `untold`, the ranks to which the coordinator has not told it.
     std::function<void(const absl::Status& result, std::vector<int> untold)> end_setup;
     // Rank 0's. Called now and then by Join: OK, or why the world cannot form.
     std::function<absl::Status()> hindrance;
@@ -50,7 +50,7 @@ class Client final : public ControlChannel {
   Client(Setup setup, Connection connection, Wakeup wakeup);
   ~Client() override;
 
-  // Starts the thread. `early` is what the coordinator said along with the welcome.
+  // Starts the thread. `early` holds the messages that came along with the welcome.
   // REQUIRES  called before anything but Leave
   // ERRORS    RESOURCE_EXHAUSTED  the thread cannot start
   absl::Status Start(std::vector<Message> early);
@@ -97,8 +97,7 @@ class Client final : public ControlChannel {
   // Any thread.
   void Post(const Message& message) ABSL_LOCKS_EXCLUDED(mu_);
   void PostLocked(const Message& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Keeps a report for this rank's own handler: once the coordinator has left, or leaves before it answers, nobody announces
-  // it.
+  // Keeps a report for this rank's own handler, if the coordinator has left or leaves before it answers: nobody announces it then.
   void KeepLocked(ChannelId channel, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The posted messages that answer `request`. The channel's failure otherwise, or DEADLINE_EXCEEDED.
   absl::StatusOr<MessageList> AwaitAnswer(uint64_t request, ChannelId channel, Deadline deadline)

@@ -1,7 +1,7 @@
 // MessageBoard: the messages that ranks post at the coordinator, and who waits for which. Only the coordinator's thread uses it.
 //
-// Bounded: 64 topics, of which the oldest is dropped first; 64 waits per rank (one more is ignored and runs into its deadline);
-// and per topic 2 MiB of text, after which messages are cut to their first 64 bytes, so that an answer fits into a frame.
+// Bounded. There are at most 64 topics; the oldest is dropped first. A rank has at most 64 waits; one more is ignored and runs into
+// its deadline. After 2 MiB of text in a topic, further messages are cut to 64 bytes, so that an answer fits into a frame.
 
 #ifndef TRANSPORT_CONTROL_CONTROL_MESSAGES_H_
 #define TRANSPORT_CONTROL_CONTROL_MESSAGES_H_
@@ -26,7 +26,7 @@ class MessageBoard {
     PostedMessages messages;
   };
 
-  // A second message of a rank on a topic replaces its first. Returns the waits that are over.
+  // A second message of a rank on a topic replaces its first. Returns the answers to waits that are over.
   std::vector<Answer> Post(int rank, const PostMessage& post);
 
   // The messages if there are enough; otherwise a later Post answers the rank.

@@ -22,8 +22,8 @@ struct Member {
   std::string host_id;  // equal on ranks that share a host: boot id and namespace, or LOCKSTEP_HOST_ID
   int64_t pid = 0;
   SocketAddress data_address;  // where it listens for TCP; none if it does not
-  std::string shm_address;     // of its shared memory; "none: " and why if it cannot; empty if it does not try
-  std::string ofi_address;     // of its endpoint of libfabric; empty if it has none
+  std::string shm_address;     // of its shared memory; "none: " and the reason if it has none; empty if it does not try
+  std::string ofi_address;     // of its libfabric endpoint; empty if it has none
   // The cores that it may run on: core i is bit i % 64 of word i / 64. Empty: unknown.
   std::vector<uint64_t> cores;
 };

@@ -15,9 +15,9 @@
 
 namespace lockstep {
 
-// Each callback returns 0 or an absl::StatusCode as a number (5: NOT_FOUND) and means what the method of that name in
-// store.h means. timeout_ms is what is left of the deadline, -1 for ever. Any thread may call, several at a time, with none
-// of our locks held. They must not throw.
+// Each callback does what the method of its name in store.h does. It returns 0, or an absl::StatusCode as a number (5: NOT_FOUND), and
+// must not throw. timeout_ms is what is left of the deadline; -1: no deadline. Any thread may call, several at a time, with none of
+// our locks held.
 struct StoreCallbacks {
   void* context = nullptr;
   int (*set)(void* context, const std::string& key, absl::string_view value, int64_t timeout_ms) = nullptr;

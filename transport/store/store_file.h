@@ -21,18 +21,18 @@
 
 namespace lockstep {
 
-// Changes are appended to the file under flock; each process replays those that it has not seen yet. A killed process loses its
-// lock, and the next writer cuts off half a record that it left. Wait polls every 1 to 20 ms.
+// Changes are appended to the file under flock. Each process replays those that it has not seen yet. If a process is killed, its lock
+// is free, and the next writer cuts off an incomplete record. Wait polls every 1 to 20 ms.
 //
-// When most of the file is about deleted keys, a writer replaces it by a file with the rest, by renaming: if it dies, one of the
-// two is left whole. The others notice at their next access. If it may not (a folder that it cannot write to, another user's
-// file, a symbolic link), the file grows.
+// When most of the file is about deleted keys, a writer replaces it by a shorter one, by renaming: if it dies, one of the two is left
+// whole. Other processes notice at their next access. If the writer may not (a folder that it cannot write to, another user's file, a
+// symbolic link), the file grows.
 //
 // The file stays when the job has ended, and the next job finds what is left in it. So each job uses its own path, or a job id.
 class FileStore : public Store {
  public:
-  // Creates the file if need be, readable by its owner only. FAILED_PRECONDITION for a file that is something else,
-  // which is left alone.
+  // Creates the file if there is none, readable by its owner only.
+  // ERRORS  FAILED_PRECONDITION  the file is something else; it is left alone
   static absl::StatusOr<std::unique_ptr<FileStore>> Open(const std::string& path, Deadline deadline);
 
   absl::Status Set(absl::string_view key, absl::string_view value, Deadline deadline) override;
@@ -46,8 +46,8 @@ class FileStore : public Store {
  private:
   FileStore(UniqueFd file, std::string path);
 
-  // Runs `body` with the file locked, map_ up to date with it and no other thread of this object inside. LOCK_EX also
-  // leaves the file without a torn end.
+  // Runs `body` with the file locked and map_ up to date; no other thread of this object is inside. With LOCK_EX the file has no torn
+  // end.
   absl::Status Locked(int lock, absl::string_view key, Deadline deadline, const std::function<absl::Status()>& body);
   // Opens the file that has replaced the open one; false if none has.
   absl::StatusOr<bool> Follow();
@@ -62,7 +62,7 @@ class FileStore : public Store {
 
   Mutex mu_;
   CondVar free_;
-  // flock belongs to the open file, not to the thread: among threads `busy_` decides. Whoever set it owns what follows.
+  // flock belongs to the open file, not to the thread, so threads exclude each other by `busy_`. Whoever set it owns what follows.
   bool busy_ ABSL_GUARDED_BY(mu_) = false;
   UniqueFd file_;
   StoreMap map_;

@@ -23,7 +23,7 @@ std::string DescribeStoreKey(absl::string_view key);
 // Not thread-safe. Keys and values are not checked against the limits of store.h: callers do that.
 class StoreMap {
  public:
-  // RESOURCE_EXHAUSTED rather than hold more than `bytes_max` of keys and values.
+  // Holds at most `bytes_max` of keys and values; then changes return RESOURCE_EXHAUSTED.
   explicit StoreMap(size_t bytes_max) : bytes_max_(bytes_max) {}
 
   // Null when there is none; valid until the next change.
@@ -32,8 +32,7 @@ class StoreMap {
   absl::Status Set(absl::string_view key, absl::string_view value);
   absl::StatusOr<std::string> Get(absl::string_view key) const;
 
-  // The result for a missing key is empty, and so is the `expected` that matches it: a loop that passes each result as the next
-  // `expected` ends.
+  // A missing key has the result "" and matches the `expected` "". So a loop that passes each result as the next `expected` ends.
   absl::StatusOr<std::string> CompareAndSet(absl::string_view key, absl::string_view expected,
                                             absl::string_view desired);
   void Delete(absl::string_view key);

@@ -16,7 +16,7 @@
 
 namespace lockstep {
 
-// All threads share one object. Only Wait ever waits; the other calls take no notice of their deadline.
+// All threads share one object. Only Wait waits; the other calls ignore their deadline.
 class MemoryStore : public Store {
  public:
   MemoryStore();
