@@ -16,7 +16,7 @@
 #include "base/status.h"
 #include "capi/error.h"
 #include "capi/lockstep.h"
-#include "capi/streams.h"
+#include "capi/tensor.h"
 #include "comm/communicator.h"
 #include "comm/symmetric_buffer.h"
 #include "comm/work.h"
@@ -53,8 +53,7 @@ class Context {
 
 struct lockstep_store {
   uint64_t fork_generation = lockstep::ForkGeneration();
-  lockstep::capi::Context context;          // outlives `store`
-  lockstep_store_callbacks callbacks = {};  // what `store` calls
+  lockstep::capi::Context context;  // outlives `store`
   std::unique_ptr<lockstep::Store> store;
 };
 

@@ -1,9 +1,19 @@
 // A store in one file that all ranks can open: no server, no port, any number of processes of one machine (or of
 // several, where the file system's locks work across machines, as NFS 4's do).
+//
+// The file is a log of changes; docs/wire_formats.md explains it.
+//
+//   file    = "LKSTFILE"  version:u32  zero:u32  { record }             numbers are little-endian
+//   record  = "LKSR"  kind:u32  key_bytes:u32  value_bytes:u32  checksum:u64  key  value
+//   kind    = 1 set | 2 delete                                         a delete has no value
+//
+// The checksum is FNV-1a, 64 bits, over kind, key_bytes, value_bytes, key and value. A killed writer may leave an incomplete record at
+// the end of the file: a torn end. No reader has applied it, and the next writer cuts it off.
 
 #ifndef TRANSPORT_STORE_STORE_FILE_H_
 #define TRANSPORT_STORE_STORE_FILE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -17,7 +27,7 @@
 #include "base/fork.h"
 #include "base/mutex.h"
 #include "transport/store/store.h"
-#include "transport/store/store_map.h"
+#include "transport/store/store_memory.h"
 
 namespace lockstep {
 
@@ -69,6 +79,25 @@ class FileStore : public Store {
   int64_t replayed_bytes_ = 0;  // of the file, its header included
   int64_t compact_at_bytes_;
 };
+
+// ---- The log: pure functions on bytes, for FileStore and its tests.
+
+inline constexpr size_t kStoreFileHeaderBytes = 16;
+
+std::string StoreFileHeader();
+
+// RETURNS  true if the header is complete; false if it was cut short (mostly an empty file)
+// ERRORS   FAILED_PRECONDITION  a file that begins with `bytes` is not one of ours
+absl::StatusOr<bool> CheckStoreFileHeader(absl::string_view bytes);
+
+enum class StoreRecordKind { kSet = 1, kDelete = 2 };
+
+std::string EncodeStoreRecord(StoreRecordKind kind, absl::string_view key, absl::string_view value);
+
+// Applies the records in `bytes`.
+// RETURNS  the bytes that they take: fewer than all if the end is torn
+// ERRORS   DATA_LOSS  something before the end is not a record
+absl::StatusOr<size_t> ReplayStoreRecords(absl::string_view bytes, StoreMap* map);
 
 }  // namespace lockstep
 

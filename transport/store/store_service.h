@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "base/deadline.h"
-#include "transport/store/store_map.h"
+#include "transport/store/store_memory.h"
 #include "transport/store/store_wire.h"
 
 namespace lockstep {

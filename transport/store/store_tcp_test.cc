@@ -1,6 +1,4 @@
 #include <poll.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <memory>
@@ -15,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "base/deadline.h"
 #include "base/fork.h"
+#include "base/fork_testing.h"
 #include "base/log_testing.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
@@ -38,12 +37,7 @@ Deadline Soon() { return Deadline::AfterMs(20'000); }
 
 SocketAddress Loopback() { return *SocketAddress::Parse("127.0.0.1:0"); }
 
-HostPort PortOf(const SocketAddress& address) {
-  HostPort result;
-  result.host = address.HostString();
-  result.port = address.port();
-  return result;
-}
+HostPort PortOf(const SocketAddress& address) { return {address.HostString(), address.port()}; }
 
 class TcpWorld : public StoreWorld {
  public:
@@ -145,9 +139,7 @@ TEST_F(TcpStoreServerTest, AnotherVersionIsToldOursAndDropped) {
 
 TEST_F(TcpStoreServerTest, AnImpossibleRequestEndsOnlyItsOwnConnection) {
   Start({});
-  StoreRequest request;
-  request.key = "k";
-  std::string huge = EncodeStoreRequest(request);
+  std::string huge = EncodeStoreRequest({StoreOp::kGet, "k"});
   StoreLittleEndian<uint32_t>(0xfffffff0, &huge[20]);
   const UniqueFd liar = ConnectWithHello();
   Send(liar, huge);
@@ -157,11 +149,7 @@ TEST_F(TcpStoreServerTest, AnImpossibleRequestEndsOnlyItsOwnConnection) {
 
 TEST_F(TcpStoreServerTest, HalfARequestHoldsUpNobodyAndIsForgotten) {
   Start({});
-  StoreRequest request;
-  request.op = StoreOp::kSet;
-  request.key = "half";
-  request.first = "value";
-  const std::string bytes = EncodeStoreRequest(request);
+  const std::string bytes = EncodeStoreRequest({StoreOp::kSet, "half", "value"});
   UniqueFd half = ConnectWithHello();
   Send(half, absl::string_view(bytes).substr(0, bytes.size() - 1));
   ExpectClientWorks();
@@ -172,21 +160,9 @@ TEST_F(TcpStoreServerTest, HalfARequestHoldsUpNobodyAndIsForgotten) {
 
 TEST_F(TcpStoreServerTest, RequestsInOneSegmentAndByteByByteAreTheSame) {
   Start({});
-  StoreRequest set;
-  set.id = 1;
-  set.op = StoreOp::kSet;
-  set.key = "k";
-  set.first = "v";
-  StoreRequest get;
-  get.id = 2;
-  get.key = "k";
-  const std::string requests = EncodeStoreRequest(set) + EncodeStoreRequest(get);
-  StoreReply set_reply;
-  set_reply.id = 1;
-  StoreReply get_reply;
-  get_reply.id = 2;
-  get_reply.body = "v";
-  const std::string expected = EncodeStoreReply(set_reply) + EncodeStoreReply(get_reply);
+  const std::string requests =
+      EncodeStoreRequest({StoreOp::kSet, "k", "v", "", 1}) + EncodeStoreRequest({StoreOp::kGet, "k", "", "", 2});
+  const std::string expected = EncodeStoreReply({1}) + EncodeStoreReply({2, absl::StatusCode::kOk, "v"});
 
   const UniqueFd at_once = ConnectWithHello();
   Send(at_once, requests);
@@ -206,12 +182,7 @@ TEST_F(TcpStoreServerTest, AClientThatDoesNotReadHoldsUpNobodyAndGetsEverythingL
   // More than the server queues for one client, so it stops listening to this one half way.
   constexpr int kRequests = 8;
   const UniqueFd sloth = ConnectWithHello();
-  StoreRequest get;
-  get.key = "big";
-  for (int i = 0; i < kRequests; ++i) {
-    get.id = static_cast<uint64_t>(i);
-    Send(sloth, EncodeStoreRequest(get));
-  }
+  for (uint64_t i = 0; i < kRequests; ++i) Send(sloth, EncodeStoreRequest({StoreOp::kGet, "big", "", "", i}));
   ExpectClientWorks();
   std::string reply(EncodeStoreReply(StoreReply()).size() + big.size(), '\0');
   for (int i = 0; i < kRequests; ++i) {
@@ -279,23 +250,17 @@ TEST_F(TcpStoreServerTest, TakenPortIsAlreadyExists) {
 
 TEST_F(TcpStoreServerTest, AForkedChildHoldsNoConnectionAndIsToldSo) {
   Start({});
-  const pid_t child = fork();
-  if (child == 0) {
-    const bool told = client_->Set("k", "v", Deadline::Now()).code() == absl::StatusCode::kFailedPrecondition;
+  const auto child = [&] {
+    const bool told = absl::IsFailedPrecondition(client_->Set("k", "v", Deadline::Now()));
     server_->Stop();
-    _exit(told ? 0 : 1);
-  }
-  int status = -1;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    return told ? 0 : 1;
+  };
+  EXPECT_EQ(RunInForkedChild(child, Soon()), 0);
   ExpectClientWorks();
 }
 
 TEST(TcpStoreClient, UnknownHostIsNotFoundInTheResolversWords) {
-  HostPort server;
-  server.host = "no such host";
-  server.port = 29400;
-  EXPECT_THAT(TcpStoreClient::Connect(server, Soon()),
+  EXPECT_THAT(TcpStoreClient::Connect({"no such host", 29400}, Soon()),
               StatusIs(absl::StatusCode::kNotFound,
                        AllOf(HasSubstr("store tcp://no such host:29400"), HasSubstr("not known"))));
 }
@@ -323,10 +288,7 @@ TEST(TcpStoreClient, NoServerByTheDeadlineSaysWhatHappenedLast) {
 TEST(TcpStoreClient, TriesEveryAddressOfAName) {
   // "localhost" is ::1 as well on most machines, and nobody listens there.
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto server, TcpStoreServer::Create(Loopback(), {}));
-  HostPort name;
-  name.host = "localhost";
-  name.port = server->address().port();
-  EXPECT_THAT(TcpStoreClient::Connect(name, Soon()), IsOk());
+  EXPECT_THAT(TcpStoreClient::Connect({"localhost", server->address().port()}, Soon()), IsOk());
 }
 
 // Something that listens but is no store server of ours: the test says what it answers.
@@ -412,12 +374,9 @@ TEST(TcpStoreClient, ARequestCutShortByItsDeadlineDoesNotSpoilTheNext) {
   const std::string second_bytes = impostor.Receive(28 + 5);
   ASSERT_THAT(ParseStoreRequest(second_bytes, &second), IsOkAndHolds(second_bytes.size()));
   EXPECT_EQ(second.key, "small");
-  StoreReply late;  // to a call that has returned
-  late.id = first.id;
-  StoreReply reply;
-  reply.id = second.id;
-  reply.body = "value";
-  const std::string replies = EncodeStoreReply(late) + EncodeStoreReply(reply);
+  // The first answers a call that has returned.
+  const std::string replies =
+      EncodeStoreReply({first.id}) + EncodeStoreReply({second.id, absl::StatusCode::kOk, "value"});
   ASSERT_THAT(SendAll(impostor.connection().get(), replies.data(), replies.size(), Soon()), IsOk());
   getting.join();
   EXPECT_THAT(value, IsOkAndHolds("value"));

@@ -54,18 +54,18 @@ enum class StoreOp : uint8_t { kSet = 1, kGet = 2, kCompareAndSet = 4, kWait = 5
 
 // Views are into the input it was parsed from.
 struct StoreRequest {
-  uint64_t id = 0;
   StoreOp op = StoreOp::kGet;
+  absl::string_view key = "";
+  absl::string_view first = "";
+  absl::string_view second = "";
+  uint64_t id = 0;
   uint32_t timeout_ms = 0;
-  absl::string_view key;
-  absl::string_view first;
-  absl::string_view second;
 };
 
 struct StoreReply {
   uint64_t id = 0;
   absl::StatusCode code = absl::StatusCode::kOk;
-  absl::string_view body;
+  absl::string_view body = "";
 };
 
 std::string EncodeStoreRequest(const StoreRequest& request);
