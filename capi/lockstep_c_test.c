@@ -1,6 +1,6 @@
 /* lockstep.h from C99: the sizes of its structs, errors, worlds and how they are made, handles after fork(), and every call on a
- * communicator once. More of the collectives is in lockstep_collectives_c_test.c and lockstep_in_flight_c_test.c; the reducer,
- * buffers and normalisation have files of their own, too. */
+ * communicator once. More of the collectives is in lockstep_collectives_c_test.c; the reducer, buffers and normalisation have files of
+ * their own, too. */
 
 #define _POSIX_C_SOURCE 200809L
 
