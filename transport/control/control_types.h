@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "base/rank.h"
 #include "transport/net/socket.h"
 #include "transport/transport.h"
@@ -29,7 +30,9 @@ struct Member {
 };
 
 // "rank 2 (host b, pid 71)".
-std::string Describe(const Member& member);
+inline std::string Describe(const Member& member) {
+  return absl::StrCat("rank ", member.rank.value(), " (host ", member.host, ", pid ", member.pid, ")");
+}
 
 // An option that must be equal on all ranks, by name.
 using AgreedOption = std::pair<std::string, std::string>;

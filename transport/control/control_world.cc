@@ -107,7 +107,7 @@ bool World::Handle(int rank, Message message, TimePoint now) {
   } else if (auto* closed = std::get_if<Closed>(&message)) {
     HandleClosed(rank, *closed);
   } else if (auto* post = std::get_if<PostMessage>(&message)) {
-    for (const MessageBoard::Answer& answer : messages_.Post(rank, *post)) output_->Send(answer.rank, answer.messages);
+    Send(messages_.Post(rank, *post));
   } else if (auto* await = std::get_if<AwaitMessages>(&message)) {
     if (absl::optional<PostedMessages> messages = messages_.Await(rank, *await))
       output_->Send(rank, *std::move(messages));
@@ -125,8 +125,8 @@ bool World::Handle(int rank, Message message, TimePoint now) {
   return true;
 }
 
-void World::Send(const std::vector<Barriers::Answer>& answers) {
-  for (const Barriers::Answer& answer : answers) output_->Send(answer.rank, answer.entered);
+void World::Send(const std::vector<Answer>& answers) {
+  for (const Answer& answer : answers) output_->Send(answer.rank, answer.messages);
 }
 
 void World::HandleJoin(int rank, Join join) {

@@ -40,7 +40,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "base/deadline.h"
-#include "transport/control/control_barriers.h"
 #include "transport/control/control_messages.h"
 #include "transport/control/control_protocol.h"
 #include "transport/control/control_types.h"
@@ -140,7 +139,7 @@ class World {
   void HandleCalled(int rank, Called called);
   void HandleReport(int rank, const Report& report, TimePoint now);
   void HandleLate(const Late& late, TimePoint now);
-  void Send(const std::vector<Barriers::Answer>& answers);
+  void Send(const std::vector<Answer>& answers);
   void HandleClosed(int rank, const Closed& closed);
   // Announces that some rank has closed the channel, if `rank` has called a collective there that the other has not.
   void CheckClosed(int rank, ChannelId channel, const Progress& progress);
