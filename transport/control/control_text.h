@@ -44,11 +44,13 @@ struct LateRank {
   Progress progress;
 };
 
-// "allreduce #17 (25 MiB f32 sum) did not finish in time: rank 2 (host b, pid 71) has not called it (it last completed
-// #16); rank 1 has called it and waits". Names the rank to blame first. Ranks in one situation share a sentence.
-std::string LateText(absl::string_view operation, uint64_t sequence, absl::Span<const LateRank> ranks);
-// The rank that the text names first, unless all have called the operation.
-absl::optional<int> FirstLate(uint64_t sequence, absl::Span<const LateRank> ranks);
+struct LateReport {
+  // "allreduce #17 (25 MiB f32 sum) did not finish in time: rank 2 (host b, pid 71) has not called it (it last completed
+  // #16); rank 1 has called it and waits". Names the rank to blame first. Ranks in one situation share a sentence.
+  std::string text;
+  absl::optional<int> first;  // the rank to blame; none if all have called the operation
+};
+LateReport DescribeLate(absl::string_view operation, uint64_t sequence, absl::Span<const LateRank> ranks);
 
 // "the ranks' collectives differ: rank 0 called reduce #2 (...); ranks 1, 3 called ...". `called` is by rank; empty: unknown.
 std::string MismatchText(absl::Span<const std::string> called);

@@ -73,8 +73,8 @@ class LateTextTest : public ::testing::Test {
     members_.back()->pid = 69 + static_cast<int>(ranks_.size());
     ranks_.push_back({members_.back().get(), state, {started, completed}});
   }
-  std::string Text() const { return LateText("allreduce #17", 17, ranks_); }
-  absl::optional<int> First() const { return FirstLate(17, ranks_); }
+  std::string Text() const { return DescribeLate("allreduce #17", 17, ranks_).text; }
+  absl::optional<int> First() const { return DescribeLate("allreduce #17", 17, ranks_).first; }
 
  private:
   std::vector<std::unique_ptr<Member>> members_;

@@ -382,8 +382,9 @@ void World::AnnounceLate(ChannelId channel, const LatePoll& poll) {
     ranks.push_back(rank);
   }
   ErrorInfo info;
-  info.failed_rank = FirstLate(poll.sequence, ranks);
-  Announce(channel, WithErrorInfo(absl::DeadlineExceededError(LateText(poll.operation, poll.sequence, ranks)), info));
+  const LateReport late = DescribeLate(poll.operation, poll.sequence, ranks);
+  info.failed_rank = late.first;
+  Announce(channel, WithErrorInfo(absl::DeadlineExceededError(late.text), info));
 }
 
 void World::Tick(TimePoint now) {
