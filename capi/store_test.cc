@@ -2,9 +2,7 @@
 
 #include "transport/store/store.h"
 
-#include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +14,7 @@
 #include "capi/error.h"
 #include "capi/handles.h"
 #include "capi/lockstep.h"
+#include "capi/store_testing.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/store_conformance.h"
@@ -25,31 +24,6 @@ namespace lockstep {
 namespace {
 
 using ::testing::HasSubstr;
-
-MemoryStore& Inner(void* context) { return *static_cast<MemoryStore*>(context); }
-
-// A MemoryStore behind C functions.
-lockstep_store_callbacks CallbacksOf(MemoryStore* inner) {
-  lockstep_store_callbacks callbacks;
-  LOCKSTEP_INIT(callbacks);
-  callbacks.context = inner;
-  callbacks.set = [](void* context, const char* key, const void* value, size_t bytes, int64_t) {
-    const absl::string_view text(static_cast<const char*>(value), bytes);
-    return static_cast<lockstep_code>(Inner(context).Set(key, text, Deadline::Infinite()).code());
-  };
-  callbacks.get = [](void* context, const char* key, void* buffer, size_t capacity, size_t* out_bytes, int64_t) {
-    const absl::StatusOr<std::string> found = Inner(context).Get(key, Deadline::Infinite());
-    if (found.ok()) {
-      *out_bytes = found->size();
-      std::memcpy(buffer, found->data(), std::min(capacity, found->size()));
-    }
-    return static_cast<lockstep_code>(found.status().code());
-  };
-  callbacks.remove = [](void* context, const char* key, int64_t) {
-    return static_cast<lockstep_code>(Inner(context).Delete(key, Deadline::Infinite()).code());
-  };
-  return callbacks;
-}
 
 using Handle = std::unique_ptr<lockstep_store, void (*)(lockstep_store*)>;
 

@@ -20,7 +20,6 @@
 #include "base/deadline.h"
 #include "base/status.h"
 #include "launch/output_relay.h"
-#include "launch/process_guardian.h"
 #include "launch/signal_inbox.h"
 #include "launch/spawn.h"
 #include "transport/net/socket.h"

@@ -18,6 +18,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
+#include "absl/types/span.h"
 
 namespace lockstep {
 
@@ -64,6 +65,22 @@ struct LaunchResult {
 // alone. A second SIGINT ends the job as a failed rank does. If nobody reads the launcher's output any more (EPIPE), the ranks' own
 // writes fail the same way.
 absl::StatusOr<LaunchResult> Launch(const LaunchOptions& options);
+
+// ---- The command line of lockstep-run.
+//
+//   lockstep-run [option...] program [argument...]
+//
+// The first word that is not an option is the program. All words after it are its arguments.
+
+struct LauncherFlags {
+  bool help = false;
+  LaunchOptions options;
+};
+
+// `arguments` without the launcher's own name. INVALID_ARGUMENT names the option and what it takes.
+absl::StatusOr<LauncherFlags> ParseLauncherFlags(absl::Span<const std::string> arguments);
+
+extern const char kLauncherHelp[];
 
 }  // namespace lockstep
 

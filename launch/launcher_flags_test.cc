@@ -1,4 +1,4 @@
-#include "launch/launcher_flags.h"
+#include "launch/launcher.h"
 
 #include <string>
 #include <vector>
