@@ -223,22 +223,6 @@ TEST_F(CoordinatorTest, ARankThatDoesNotReadIsUnresponsive) {
                        "rank 1 (host h, pid 71) is unresponsive: it does not read its control connection"));
 }
 
-TEST_F(CoordinatorTest, SilenceOfARankIsAnnounced) {
-  Form(milliseconds(2500));
-  // Rank 0 speaks on, rank 1 does not.
-  absl::StatusOr<Message> message = absl::DeadlineExceededError("");
-  const Deadline deadline = Soon();
-  while (absl::IsDeadlineExceeded(message.status()) && !deadline.passed()) {
-    zero_->Send(Pong{});
-    message = zero_->Receive(Deadline::AfterMs(20));
-  }
-  ASSERT_THAT(message, IsOk());
-  ASSERT_TRUE(std::holds_alternative<FailureMessage>(*message));
-  EXPECT_THAT(
-      std::get<FailureMessage>(*message).status,
-      StatusIs(absl::StatusCode::kAborted, "rank 1 (host h, pid 71) is unresponsive: no heartbeat for 2500 ms"));
-}
-
 TEST_F(CoordinatorTest, DisconnectsWhenItEnds) {
   Start(1);
   auto zero = ConnectAs(0);

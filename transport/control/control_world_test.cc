@@ -137,20 +137,6 @@ TEST_F(WorldTest, HellosThatDoNotBelongAreRefusedWithTheReason) {
   EXPECT_THAT(to_all_, IsEmpty());  // nobody else was disturbed
 }
 
-// Nobody else knows, and all would wait for a rank that cannot come.
-TEST_F(WorldTest, AnotherWorldSizeFailsForAll) {
-  Make(2);
-  Connect(0);
-  const absl::optional<Reject> reject = world_->Connect(HelloOf(2, 3));
-  ASSERT_TRUE(reject.has_value());
-  EXPECT_EQ(reject->reason, RejectReason::kRefused);
-  EXPECT_EQ(reject->status,
-            absl::FailedPreconditionError("the world has 2 ranks according to rank 0 (host h, pid 70), 3 "
-                                          "according to rank 2 (host h, pid 72)"));
-  EXPECT_EQ(TheJoinFailure(), reject->status);
-  EXPECT_EQ(world_->Connect(HelloOf(1, 2))->status, reject->status);
-}
-
 TEST_F(WorldTest, AnotherWorldSizeDoesNotDisturbAWorldThatHasFormed) {
   Form(2);
   ASSERT_TRUE(world_->Connect(HelloOf(2, 3)).has_value());
@@ -214,23 +200,6 @@ TEST_F(WorldTest, WhoeverGivesUpEndsTheWaitForAll) {
   ASSERT_TRUE(late.has_value());
   EXPECT_EQ(late->reason, RejectReason::kSetupFailed);
   EXPECT_EQ(late->status, TheJoinFailure());
-}
-
-TEST_F(WorldTest, DeathOrDepartureBeforeJoiningFailsAtOnce) {
-  Make(3);
-  Connect(0);
-  Connect(2);
-  JoinAs(0);
-  world_->Gone(2, kDied);
-  EXPECT_THAT(TheJoinFailure(),
-              StatusIs(absl::StatusCode::kAborted,
-                       "rank 2 (host h, pid 72) died: control connection closed before the world had formed"));
-  to_all_.clear();
-  Make(2);
-  Connect(1);
-  Tell(1, Disconnect{});
-  EXPECT_THAT(TheJoinFailure(),
-              StatusIs(absl::StatusCode::kAborted, "rank 1 (host h, pid 71) left before the world had formed"));
 }
 
 TEST_F(WorldTest, DeathIsAnnouncedOnceForAllChannels) {

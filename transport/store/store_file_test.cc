@@ -73,6 +73,12 @@ class FileWorld : public StoreWorld {
 INSTANTIATE_TEST_SUITE_P(File, StoreConformance,
                          testing::Values(StoreWorldFactory([] { return std::make_unique<FileWorld>(); })));
 
+class FileStoreTest : public ::testing::Test {
+ protected:
+  const std::string path_ = NewPath();
+  const std::unique_ptr<FileStore> store_ = FileStore::Open(path_, Soon()).value();
+};
+
 TEST(FileStore, IsCreatedForItsOwnerOnlyAndSurvivesItsLastUser) {
   const std::string path = NewPath();
   {
@@ -129,41 +135,35 @@ TEST(FileStore, ATornRecordIsIgnoredByReadersAndCutOffByTheNextWriter) {
   EXPECT_THAT(reader->Get("torn", Soon()), StatusIs(absl::StatusCode::kNotFound));
 }
 
-TEST(FileStore, DamageIsDataLossAndNamesTheFile) {
-  const std::string path = NewPath();
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, FileStore::Open(path, Soon()));
-  ASSERT_THAT(store->Set("k", "v", Soon()), IsOk());
-  AppendTo(path, std::string(100, 'x'));
-  EXPECT_THAT(store->Get("k", Soon()), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path)));
-  ASSERT_EQ(truncate(path.c_str(), 3), 0);
-  EXPECT_THAT(store->Get("k", Soon()), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("cut to 3 bytes")));
+TEST_F(FileStoreTest, DamageIsDataLossAndNamesTheFile) {
+  ASSERT_THAT(store_->Set("k", "v", Soon()), IsOk());
+  AppendTo(path_, std::string(100, 'x'));
+  EXPECT_THAT(store_->Get("k", Soon()), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path_)));
+  ASSERT_EQ(truncate(path_.c_str(), 3), 0);
+  EXPECT_THAT(store_->Get("k", Soon()), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("cut to 3 bytes")));
 }
 
-TEST(FileStore, WhatChangesNothingWritesNothing) {
-  const std::string path = NewPath();
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, FileStore::Open(path, Soon()));
-  ASSERT_THAT(store->Set("k", "v", Soon()), IsOk());
-  const std::string before = Contents(path);
-  EXPECT_THAT(store->Delete("other", Soon()), IsOk());
-  EXPECT_THAT(store->CompareAndSet("k", "x", "y", Soon()), IsOkAndHolds("v"));
-  EXPECT_THAT(store->Get("other", Soon()), StatusIs(absl::StatusCode::kNotFound));
-  EXPECT_EQ(Contents(path), before);
+TEST_F(FileStoreTest, WhatChangesNothingWritesNothing) {
+  ASSERT_THAT(store_->Set("k", "v", Soon()), IsOk());
+  const std::string before = Contents(path_);
+  EXPECT_THAT(store_->Delete("other", Soon()), IsOk());
+  EXPECT_THAT(store_->CompareAndSet("k", "x", "y", Soon()), IsOkAndHolds("v"));
+  EXPECT_THAT(store_->Get("other", Soon()), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_EQ(Contents(path_), before);
 }
 
-TEST(FileStore, ALockHeldElsewhereMeetsTheDeadlineAndNamesTheKey) {
-  const std::string path = NewPath();
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, FileStore::Open(path, Soon()));
-  const int other = open(path.c_str(), O_RDWR | O_CLOEXEC);
+TEST_F(FileStoreTest, ALockHeldElsewhereMeetsTheDeadlineAndNamesTheKey) {
+  const int other = open(path_.c_str(), O_RDWR | O_CLOEXEC);
   ASSERT_EQ(flock(other, LOCK_EX), 0);
   const auto late = StatusIs(absl::StatusCode::kDeadlineExceeded,
                              AllOf(HasSubstr("key 'k'"), HasSubstr("another process held the lock")));
-  EXPECT_THAT(store->Set("k", "v", Deadline::AfterMs(10)), late);
-  EXPECT_THAT(store->Get("k", Deadline::Now()), late);
+  EXPECT_THAT(store_->Set("k", "v", Deadline::AfterMs(10)), late);
+  EXPECT_THAT(store_->Get("k", Deadline::Now()), late);
   ASSERT_EQ(flock(other, LOCK_SH), 0);
-  EXPECT_THAT(store->Set("k", "v", Deadline::AfterMs(10)), late);
-  EXPECT_THAT(store->Get("k", Soon()), StatusIs(absl::StatusCode::kNotFound));  // readers share
+  EXPECT_THAT(store_->Set("k", "v", Deadline::AfterMs(10)), late);
+  EXPECT_THAT(store_->Get("k", Soon()), StatusIs(absl::StatusCode::kNotFound));  // readers share
   close(other);
-  EXPECT_THAT(store->Set("k", "v", Soon()), IsOk());
+  EXPECT_THAT(store_->Set("k", "v", Soon()), IsOk());
 }
 
 TEST(FileStore, ForgetsWhatWasDeletedAndKeepsTheRest) {
@@ -195,13 +195,11 @@ TEST(FileStore, ForgetsWhatWasDeletedAndKeepsTheRest) {
   EXPECT_NE(stat((path + ".next").c_str(), &status), 0);
 }
 
-TEST(FileStore, WhatIsAllInUseIsNotWrittenAgainAndAgain) {
-  const std::string path = NewPath();
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, FileStore::Open(path, Soon()));
+TEST_F(FileStoreTest, WhatIsAllInUseIsNotWrittenAgainAndAgain) {
   struct stat before = {}, after = {};
-  ASSERT_EQ(stat(path.c_str(), &before), 0);
-  for (int i = 0; i < 100; ++i) ASSERT_THAT(store->Set(absl::StrCat(i), std::string(1000, 'x'), Soon()), IsOk());
-  ASSERT_EQ(stat(path.c_str(), &after), 0);
+  ASSERT_EQ(stat(path_.c_str(), &before), 0);
+  for (int i = 0; i < 100; ++i) ASSERT_THAT(store_->Set(absl::StrCat(i), std::string(1000, 'x'), Soon()), IsOk());
+  ASSERT_EQ(stat(path_.c_str(), &after), 0);
   EXPECT_EQ(after.st_ino, before.st_ino);
 }
 
@@ -218,23 +216,21 @@ TEST(FileStore, BehindASymbolicLinkTheFileStaysWhereItIs) {
   EXPECT_THAT(store->Get("key", Soon()), IsOkAndHolds("999"));
 }
 
-TEST(FileStore, AKilledProcessGivesUpItsLock) {
-  const std::string path = NewPath();
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, FileStore::Open(path, Soon()));
+TEST_F(FileStoreTest, AKilledProcessGivesUpItsLock) {
   int ready[2];
   ASSERT_EQ(pipe(ready), 0);
   const pid_t child = fork();
   if (child == 0) {
-    const int file = open(path.c_str(), O_RDWR);
+    const int file = open(path_.c_str(), O_RDWR);
     if (flock(file, LOCK_EX) != 0 || write(ready[1], "x", 1) != 1) _exit(1);
     for (;;) pause();
   }
   close(ready[1]);
   char byte;
   ASSERT_EQ(read(ready[0], &byte, 1), 1);
-  EXPECT_THAT(store->Set("k", "v", Deadline::Now()), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_THAT(store_->Set("k", "v", Deadline::Now()), StatusIs(absl::StatusCode::kDeadlineExceeded));
   absl::Status status = absl::UnknownError("not run");
-  std::thread setting([&] { status = store->Set("k", "v", Soon()); });
+  std::thread setting([&] { status = store_->Set("k", "v", Soon()); });
   ASSERT_EQ(kill(child, SIGKILL), 0);
   setting.join();
   EXPECT_THAT(status, IsOk());
