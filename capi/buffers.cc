@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -86,9 +85,8 @@ lockstep_error* lockstep_buffer_set_broadcast(lockstep_buffer_set* set, const lo
     LOCKSTEP_RETURN_IF_ERROR(CheckNotForked(set->fork_generation, "buffer set"));
     lockstep_buffer_set_options given = {};
     LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::ReadOptions(options, "lockstep_buffer_set_options", &given));
-    if (given.timeout_ms < 0) return absl::InvalidArgumentError("timeout_ms is negative");
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto timeout, lockstep::capi::ReadTimeout(given.timeout_ms));
     const lockstep::Rank root(given.root);
-    const std::chrono::milliseconds timeout(given.timeout_ms);
     const auto views = lockstep::capi::ToTensorViews(tensors, tensor_count, "tensors");
     const absl::Span<const TensorView> tensors_now = OrNone(views);
     if (out_fresh == nullptr) return set->set->BroadcastInPlace(views.status(), tensors_now, root, timeout);

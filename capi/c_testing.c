@@ -130,10 +130,12 @@ lockstep_reducer_options OneEach(void) {
   return options;
 }
 
-lockstep_reducer* CreateReducer(lockstep_communicator* communicator, const Model* model,
+lockstep_reducer* CreateReducer(lockstep_communicator* communicator, const Model* model, size_t count,
                                 const lockstep_reducer_options* options) {
   lockstep_reducer* reducer = NULL;
-  OK(lockstep_reducer_create(communicator, model->table, PARAMETERS, options, &reducer));
+  Model fresh;
+  InitModel(&fresh);
+  OK(lockstep_reducer_create(communicator, model == NULL ? fresh.table : model->table, count, options, &reducer));
   return reducer;
 }
 
@@ -167,15 +169,6 @@ lockstep_error* RunStep(lockstep_reducer* reducer, Model* model, float value) {
 void CheckAll(const Model* model, float value) {
   int i;
   for (i = 0; i < PARAMETERS; ++i) CHECK(model->values[i] == value);
-}
-
-lockstep_reducer* MakeReducer(lockstep_communicator* communicator, size_t count,
-                              const lockstep_reducer_options* options) {
-  lockstep_reducer* reducer = NULL;
-  Model model;
-  InitModel(&model);
-  OK(lockstep_reducer_create(communicator, model.table, count, options, &reducer));
-  return reducer;
 }
 
 lockstep_error* Step(lockstep_reducer* reducer, size_t count, float* value) {

@@ -68,7 +68,8 @@ void InitModel(Model* model);
 /* Every gradient in a bucket of its own. */
 lockstep_reducer_options OneEach(void);
 
-lockstep_reducer* CreateReducer(lockstep_communicator* communicator, const Model* model,
+/* Of the model's first `count` parameters. NULL: of a new one. */
+lockstep_reducer* CreateReducer(lockstep_communicator* communicator, const Model* model, size_t count,
                                 const lockstep_reducer_options* options);
 
 void BeginWithoutSync(lockstep_reducer* reducer);
@@ -77,10 +78,6 @@ void Mark(lockstep_reducer* reducer, Model* model, size_t index, float value);
 /* Runs a step in which every gradient is `value`, the last parameter's first. Returns the step's result. */
 lockstep_error* RunStep(lockstep_reducer* reducer, Model* model, float value);
 void CheckAll(const Model* model, float value);
-
-/* Of the model's first `count` parameters. */
-lockstep_reducer* MakeReducer(lockstep_communicator* communicator, size_t count,
-                              const lockstep_reducer_options* options);
 
 /* Runs a step in which every gradient is *value, and sets *value to their average. Returns the step's result. */
 lockstep_error* Step(lockstep_reducer* reducer, size_t count, float* value);

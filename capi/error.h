@@ -3,9 +3,12 @@
 #ifndef CAPI_ERROR_H_
 #define CAPI_ERROR_H_
 
+#include <chrono>
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "capi/lockstep.h"
 
 namespace lockstep {
@@ -32,6 +35,9 @@ lockstep_error* Guard(Body&& body) {
 
 // "argument 'tensor' is NULL".
 absl::Status NullArgument(const char* name);
+
+// INVALID_ARGUMENT if it is negative.
+absl::StatusOr<std::chrono::milliseconds> ReadTimeout(int64_t timeout_ms);
 
 // A malloc'ed copy for lockstep_string_free.
 char* CopyString(const std::string& text);

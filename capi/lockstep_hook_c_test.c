@@ -63,7 +63,7 @@ static void StreamOrderedHook(lockstep_communicator* communicator) {
     options.hook = LOCKSTEP_HOOK_CALLBACK;
     options.hook_issue = AverageBucket;
     options.hook_context = &calls;
-    reducer = CreateReducer(communicator, &model, &options);
+    reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
     for (step = 1; step <= 3; ++step) {
       OK(RunStep(reducer, &model, mine * (float)step));
       CheckAll(&model, 1.5F * (float)step);
@@ -189,7 +189,7 @@ static void HookThatFails(lockstep_communicator* communicator) {
   options.hook = LOCKSTEP_HOOK_CALLBACK;
   options.hook_name = "clumsy";
   options.hook_issue = IssueClumsily;
-  reducer = CreateReducer(communicator, &model, &options);
+  reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
   for (step = 1; step <= 2; ++step) {
     MISUSED(RunStep(reducer, &model, mine), "rank 1: hook clumsy, bucket 0: no room");
     CHECK(model.values[2] == mine);
@@ -256,9 +256,9 @@ static void HostCompletedHook(lockstep_communicator* communicator) {
   options.hook = LOCKSTEP_HOOK_CALLBACK;
   options.hook_start = Start;
   options.hook_context = tasks;
-  patient = CreateReducer(communicator, &model, &options);
+  patient = CreateReducer(communicator, &model, PARAMETERS, &options);
   options.hook_timeout_ms = 10;
-  hasty = CreateReducer(communicator, &model, &options);
+  hasty = CreateReducer(communicator, &model, PARAMETERS, &options);
   for (i = 0; i < 5; ++i) {
     memset(tasks, 0, sizeof(tasks));
     for (k = 0; k < PARAMETERS; ++k) tasks[k].manner = manners[i];
@@ -311,7 +311,7 @@ static void GradientsOfABucket(lockstep_communicator* communicator) {
   options.hook = LOCKSTEP_HOOK_CALLBACK;
   options.hook_start = AverageEach;
   options.hook_context = &mine;
-  reducer = CreateReducer(communicator, &model, &options);
+  reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
   OK(lockstep_reducer_begin_backward(reducer, NULL));
   for (i = 0; i < PARAMETERS; ++i) Mark(reducer, &model, i, mine * (float)(i + 1));
   OK(lockstep_reducer_end_backward(reducer, NULL));

@@ -27,7 +27,7 @@ static void Unused(lockstep_communicator* communicator) {
   int given;
   InitModel(&model);
   options.find_unused_parameters = 1;
-  reducer = CreateReducer(communicator, &model, &options);
+  reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
   for (given = 0; given <= 1; ++given) {
     LOCKSTEP_INIT(backward);
     if (given) {
@@ -78,7 +78,7 @@ static void Unused(lockstep_communicator* communicator) {
   INVALID(lockstep_reducer_begin_backward(reducer, &backward), "parameter 7");
   lockstep_reducer_destroy(reducer);
 
-  reducer = CreateReducer(communicator, &model, NULL);
+  reducer = CreateReducer(communicator, &model, PARAMETERS, NULL);
   MISUSED(lockstep_reducer_begin_backward(reducer, &backward), "find_unused");
   lockstep_reducer_destroy(reducer);
 }
@@ -92,7 +92,7 @@ static void StaticGraph(lockstep_communicator* communicator) {
   int step;
   InitModel(&model);
   options.static_graph = 1;
-  reducer = CreateReducer(communicator, &model, &options);
+  reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
   for (step = 0; step < 3; ++step) {
     OK(lockstep_reducer_begin_backward(reducer, NULL));
     Mark(reducer, &model, 1, 100);
@@ -123,7 +123,7 @@ static void Delayed(lockstep_communicator* communicator) {
   options.delayed_trigger = 0;
   INVALID(lockstep_reducer_create(communicator, model.table, PARAMETERS, &options, &reducer), "itself delayed");
   options.delayed_trigger = 2;
-  reducer = CreateReducer(communicator, &model, &options);
+  reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
   OK(lockstep_reducer_begin_backward(reducer, NULL));
   Mark(reducer, &model, 2, mine);
   Mark(reducer, &model, 0, 10 * mine);

@@ -22,7 +22,7 @@ static void UseJoin(lockstep_communicator* communicator, int32_t rank, int32_t l
   lockstep_reducer* reducer;
   int epoch, step;
   options.divide_by_live_ranks = live;
-  reducer = MakeReducer(communicator, 2, &options);
+  reducer = CreateReducer(communicator, NULL, 2, &options);
   for (epoch = 0; epoch < 2; ++epoch) {
     float weight = 0;
     lockstep_tensor model = Vector(&weight, &kOne, LOCKSTEP_F32);
@@ -46,7 +46,7 @@ static void UseJoin(lockstep_communicator* communicator, int32_t rank, int32_t l
  * the highest rank that has inputs. */
 static void UseBuffers(lockstep_communicator* communicator, int32_t rank) {
   const lockstep_reducer_options options = Uneven();
-  lockstep_reducer* reducer = MakeReducer(communicator, 1, &options);
+  lockstep_reducer* reducer = CreateReducer(communicator, NULL, 1, &options);
   lockstep_reducer_buffer_options in_place;
   lockstep_forward_options forward;
   float weight = 0, mean = 0;
@@ -84,7 +84,7 @@ static void UseEarlyEnd(lockstep_communicator* communicator, int32_t rank) {
   float value = 3, weight = 0;
   const lockstep_tensor model = Vector(&weight, &kOne, LOCKSTEP_F32);
   options.throw_on_early_termination = 1;
-  reducer = MakeReducer(communicator, 1, &options);
+  reducer = CreateReducer(communicator, NULL, 1, &options);
   if (rank == 1) {
     MISUSED(lockstep_reducer_join(reducer, &model, 1, NULL, 0), "rank 1 has exhausted");
   } else {
@@ -97,7 +97,7 @@ static void UseEarlyEnd(lockstep_communicator* communicator, int32_t rank) {
 }
 
 static void RefuseJoin(lockstep_communicator* communicator) {
-  lockstep_reducer* reducer = MakeReducer(communicator, 1, NULL);
+  lockstep_reducer* reducer = CreateReducer(communicator, NULL, 1, NULL);
   MISUSED(lockstep_reducer_join(reducer, NULL, 0, NULL, 0), "set uneven_inputs");
   lockstep_reducer_destroy(reducer);
 }
@@ -113,7 +113,7 @@ static void UseTrace(lockstep_communicator* communicator, int32_t rank, const ch
   LOCKSTEP_INIT(options);
   snprintf(path, sizeof(path), "%s/steps-", folder);
   options.trace_path = path;
-  reducer = MakeReducer(communicator, 1, &options);
+  reducer = CreateReducer(communicator, NULL, 1, &options);
   OK(Step(reducer, 1, &value));
   snprintf(path, sizeof(path), "%s/steps-rank%d.json", folder, (int)rank);
   file = fopen(path, "r");
@@ -128,7 +128,7 @@ static void UseTrace(lockstep_communicator* communicator, int32_t rank, const ch
 /* Rank 2 gives up in the middle of a backward. */
 static void ChangeCommunicator(int32_t rank, int32_t size, const char* folder) {
   lockstep_communicator* communicator = Meet(rank, size, folder, "three");
-  lockstep_reducer* reducer = MakeReducer(communicator, 1, NULL);
+  lockstep_reducer* reducer = CreateReducer(communicator, NULL, 1, NULL);
   float value = (float)(3 * rank);
   float mean = (float)rank;
   const lockstep_tensor gradient = Vector(&value, &kOne, LOCKSTEP_F32);
@@ -229,7 +229,7 @@ static void BackwardWith(lockstep_reducer* reducer, int32_t rank) {
 
 /* Once a step, from rank 1, into memory that outlives the reducer. */
 static void UseFreshMemory(lockstep_communicator* communicator, int32_t rank) {
-  lockstep_reducer* reducer = MakeReducer(communicator, 1, NULL);
+  lockstep_reducer* reducer = CreateReducer(communicator, NULL, 1, NULL);
   lockstep_reducer_buffer_options options;
   lockstep_fresh_buffers *fresh = NULL, *other = NULL;
   Buffers buffers;
@@ -265,7 +265,7 @@ static void UseFreshMemory(lockstep_communicator* communicator, int32_t rank) {
 }
 
 static void UseInPlace(lockstep_communicator* communicator, int32_t rank, int32_t after) {
-  lockstep_reducer* reducer = MakeReducer(communicator, 1, NULL);
+  lockstep_reducer* reducer = CreateReducer(communicator, NULL, 1, NULL);
   lockstep_reducer_buffer_options options;
   lockstep_fresh_buffers* fresh = NULL;
   Buffers buffers;
@@ -321,7 +321,7 @@ static lockstep_error* AddMeans(void* context, lockstep_communicator* communicat
 
 /* {0, 0}, {1, 10} and {2, 20} add up to {3, 30}. */
 static void UseHook(lockstep_communicator* communicator, int32_t rank) {
-  lockstep_reducer* reducer = MakeReducer(communicator, 1, NULL);
+  lockstep_reducer* reducer = CreateReducer(communicator, NULL, 1, NULL);
   lockstep_reducer_buffer_options options;
   lockstep_fresh_buffers* fresh = NULL;
   Buffers buffers;
@@ -353,7 +353,7 @@ static void RefuseBuffers(lockstep_communicator* communicator, int32_t rank) {
   static const int64_t one = 1;
   float value = 3;
   const lockstep_tensor gradient = Vector(&value, &one, LOCKSTEP_F32);
-  lockstep_reducer* reducer = MakeReducer(communicator, 1, NULL);
+  lockstep_reducer* reducer = CreateReducer(communicator, NULL, 1, NULL);
   lockstep_reducer_buffer_options options;
   lockstep_fresh_buffers* fresh = NULL;
   Buffers buffers;

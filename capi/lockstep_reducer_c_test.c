@@ -92,7 +92,7 @@ static void BucketOptions(lockstep_communicator* communicator) {
   INVALID(lockstep_reducer_create(communicator, model.table, 3, &options, &reducer), "negative");
   options.buckets_in_memory_max = 1;
   options.caps_from_last = 1;
-  reducer = CreateReducer(communicator, &model, &options);
+  reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
   CHECK(lockstep_reducer_bucket_count(reducer) == 2);
   OK(lockstep_reducer_begin_backward(reducer, NULL));
   Mark(reducer, &model, 2, mine);
@@ -116,7 +116,7 @@ static void BucketViews(lockstep_communicator* communicator) {
   reducer = NULL;
   INVALID(lockstep_reducer_create(communicator, model.table, PARAMETERS, &options, &reducer), "take turns");
   options.buckets_in_memory_max = 0;
-  reducer = CreateReducer(communicator, &model, &options);
+  reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
   INVALID(lockstep_reducer_gradient_view(reducer, PARAMETERS, &views[0]), "out of range");
   for (i = 0; i < PARAMETERS; ++i) OK(lockstep_reducer_gradient_view(reducer, i, &views[i]));
   OK(lockstep_reducer_begin_backward(reducer, NULL));
@@ -157,7 +157,7 @@ static void Plans(lockstep_communicator* communicator) {
 
   /* Only when asked to. */
   options.no_replan = 1;
-  reducer = CreateReducer(communicator, &model, &options);
+  reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
   for (step = 0; step < 20; ++step) StepInOrder(reducer, &model, mine);
   CHECK(lockstep_reducer_plan_version(reducer) == 1);
   OK(lockstep_reducer_export_plan(reducer, &first));
@@ -174,7 +174,7 @@ static void Plans(lockstep_communicator* communicator) {
 
   /* By itself. */
   options.no_replan = 0;
-  reducer = CreateReducer(communicator, &model, &options);
+  reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
   for (step = 0; step < 100000 && lockstep_reducer_plan_version(reducer) == 1; ++step) {
     StepInOrder(reducer, &model, mine);
   }
@@ -183,7 +183,7 @@ static void Plans(lockstep_communicator* communicator) {
 
   /* As it was in another run. */
   options.plan = second;
-  reducer = CreateReducer(communicator, &model, &options);
+  reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
   for (step = 0; step < 20; ++step) StepInOrder(reducer, &model, mine);
   CHECK(lockstep_reducer_plan_version(reducer) == 1);
   OK(lockstep_reducer_export_plan(reducer, &first));
@@ -247,7 +247,7 @@ static void Compression(lockstep_communicator* communicator) {
   for (i = 0; i < sizeof(cases) / sizeof(cases[0]); ++i) {
     options.hook = cases[i].hook;
     options.compression = cases[i].compress;
-    reducer = CreateReducer(communicator, &model, &options);
+    reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
     OK(RunStep(reducer, &model, mine));
     CheckAll(&model, 1.5F);
     OK(RunStep(reducer, &model, fine));
@@ -259,7 +259,7 @@ static void Compression(lockstep_communicator* communicator) {
 
   options.compression = LOCKSTEP_COMPRESSION_NONE;
   options.hook = LOCKSTEP_HOOK_NOOP;
-  reducer = CreateReducer(communicator, &model, &options);
+  reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
   OK(RunStep(reducer, &model, mine));
   CheckAll(&model, mine);
   lockstep_reducer_destroy(reducer);
@@ -295,7 +295,7 @@ static void OptimizerStep(lockstep_communicator* communicator) {
   options.find_unused_parameters = 1;
   options.optimizer_step = Descend;
   options.optimizer_context = &descent;
-  reducer = CreateReducer(communicator, &model, &options);
+  reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
   OK(lockstep_reducer_begin_backward(reducer, NULL));
   if (rank == 0) Mark(reducer, &model, 1, 12);
   Mark(reducer, &model, 0, rank == 0 ? 2.0F : 6.0F);
@@ -393,7 +393,7 @@ static void UseReports(lockstep_communicator* communicator) {
   lockstep_bucket_statistics of;
   lockstep_reducer* reducer;
   char* text = NULL;
-  reducer = MakeReducer(communicator, 2, &options);
+  reducer = CreateReducer(communicator, NULL, 2, &options);
   LOCKSTEP_INIT(of);
   INVALID(lockstep_reducer_get_bucket_statistics(reducer, 0, &of), "bucket 0");
   CheckLogging(reducer, "\"world_size\": 2");

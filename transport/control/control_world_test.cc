@@ -12,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "base/error_info.h"
-#include "base/rank.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
