@@ -13,7 +13,6 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -33,7 +32,6 @@ struct LaunchOptions {
   int64_t grace_ms = 5000;  // from SIGTERM to SIGKILL
   std::string job_id;       // empty: random
   std::string store_url;    // empty: the launcher serves a store on the loopback interface
-  std::vector<std::pair<std::string, std::string>> environment;  // set for every rank besides the above
   // Where output goes; borrowed.
   int stdout_fd = 1;
   int stderr_fd = 2;
@@ -42,7 +40,6 @@ struct LaunchOptions {
 struct RankEnd {
   pid_t pid = 0;
   int wait_status = 0;  // of waitpid()
-  bool failed() const { return wait_status != 0; }
 };
 
 struct LaunchResult {

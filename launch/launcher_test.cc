@@ -94,16 +94,15 @@ class LauncherTest : public testing::Test {
 
 TEST_F(LauncherTest, TellsEachRankItsPlace) {
   options_.job_id = "job 7";
-  options_.environment = {{"EXTRA", "more"}};
   const LaunchResult result =
       Run(2,
           "echo $LOCKSTEP_RANK/$LOCKSTEP_WORLD_SIZE $LOCKSTEP_LOCAL_RANK/$LOCKSTEP_LOCAL_WORLD_SIZE "
-          "$LOCKSTEP_STORE $LOCKSTEP_JOB_ID $EXTRA");
+          "$LOCKSTEP_STORE $LOCKSTEP_JOB_ID");
   EXPECT_EQ(result.exit_status, 0);
   EXPECT_EQ(result.report, "");
   EXPECT_FALSE(result.first_failed.has_value());
   EXPECT_THAT(out_.lines(),
-              UnorderedElementsAre("[0] 0/2 0/2 file:///nowhere job 7 more", "[1] 1/2 1/2 file:///nowhere job 7 more"));
+              UnorderedElementsAre("[0] 0/2 0/2 file:///nowhere job 7", "[1] 1/2 1/2 file:///nowhere job 7"));
 }
 
 TEST_F(LauncherTest, ServesAStoreUnlessOneIsGiven) {

@@ -1,7 +1,6 @@
 #include "transport/control/control_text.h"
 
 #include <chrono>
-#include <memory>
 #include <string>
 #include <vector>
 

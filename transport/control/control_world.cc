@@ -202,7 +202,7 @@ void World::HandlePong(int rank, Pong pong, TimePoint now) {
     if (poll.nonce > slot.answered && poll.nonce <= pong.nonce) --poll.missing;
   }
   slot.answered = pong.nonce;
-  AnnounceCompletePolls();
+  AnnouncePolls(TimePoint::min());
 }
 
 void World::Inquire(ChannelId channel, uint64_t sequence, TimePoint now) {
@@ -333,7 +333,7 @@ void World::StopWaitingFor(int rank) {
   for (auto& [channel, poll] : polls_) {
     if (poll.nonce > slots_[rank].answered) --poll.missing;
   }
-  AnnounceCompletePolls();
+  AnnouncePolls(TimePoint::min());
 }
 
 bool World::failed(ChannelId channel) const {
@@ -357,12 +357,13 @@ void World::Announce(ChannelId channel, const absl::Status& status) {
   output_->SendToAll(FailureMessage{channel, status});
 }
 
-void World::AnnounceCompletePolls() {
-  std::vector<std::pair<ChannelId, LatePoll>> complete;
+void World::AnnouncePolls(TimePoint now) {
+  // Announcing erases the poll: collect first.
+  std::vector<std::pair<ChannelId, LatePoll>> ended;
   for (const auto& [channel, poll] : polls_) {
-    if (poll.missing <= 0) complete.emplace_back(channel, poll);
+    if (poll.missing <= 0 || now >= poll.due) ended.emplace_back(channel, poll);
   }
-  for (const auto& [channel, poll] : complete) AnnounceLate(channel, poll);
+  for (const auto& [channel, poll] : ended) AnnounceLate(channel, poll);
 }
 
 void World::AnnounceLate(ChannelId channel, const LatePoll& poll) {
@@ -406,12 +407,7 @@ void World::AnnounceDue(TimePoint now) {
     if (now >= pending.due) due_reports.emplace_back(channel, pending.status);
   }
   for (const auto& [channel, status] : due_reports) Announce(channel, status);
-
-  std::vector<std::pair<ChannelId, LatePoll>> due_polls;
-  for (const auto& [channel, poll] : polls_) {
-    if (now >= poll.due) due_polls.emplace_back(channel, poll);
-  }
-  for (const auto& [channel, poll] : due_polls) AnnounceLate(channel, poll);
+  AnnouncePolls(now);
 }
 
 World::TimePoint World::next_event() const {

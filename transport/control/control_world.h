@@ -158,7 +158,8 @@ class World {
   void Announce(ChannelId channel, const absl::Status& status);
   void AnnounceDue(TimePoint now);
   void AnnounceLate(ChannelId channel, const LatePoll& poll);
-  void AnnounceCompletePolls();
+  // Announces the polls that are due, or to which all living ranks have answered.
+  void AnnouncePolls(TimePoint now);
   // Does not expect answers of a rank that is gone.
   void StopWaitingFor(int rank);
 

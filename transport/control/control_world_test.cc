@@ -215,14 +215,6 @@ TEST_F(WorldTest, DeathIsAnnouncedOnceForAllChannels) {
   EXPECT_THAT(back->status, StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("has died in it")));
 }
 
-TEST_F(WorldTest, LeavingIsNoFailure) {
-  Form(2);
-  Tell(1, Disconnect{});
-  world_->Gone(1, kDied);  // its connection closes after the disconnect
-  Pass(milliseconds(10000));
-  EXPECT_THAT(Broadcasts<FailureMessage>(), IsEmpty());
-}
-
 TEST_F(WorldTest, WhoComesBackIsSentToTheNextWorld) {
   Form(3);
   Tell(1, Disconnect{});
@@ -238,19 +230,6 @@ TEST_F(WorldTest, WhoComesBackIsSentToTheNextWorld) {
   back = world_->Connect(HelloOf(1, 2));
   ASSERT_TRUE(back.has_value());
   EXPECT_EQ(back->reason, RejectReason::kOtherWorld) << "it knows why this one did not form";
-}
-
-TEST_F(WorldTest, TheFirstReportOfAChannelWinsAndOtherChannelsGoOn) {
-  Form(3);
-  Tell(1, Report{5, kNoRank, absl::InternalError("first")});
-  Tell(2, Report{5, kNoRank, absl::InternalError("second")});
-  EXPECT_THAT(TheFailure(5), StatusIs(absl::StatusCode::kInternal, "first"));
-  Tell(2, Report{6, kNoRank, absl::InternalError("another channel")});
-  world_->Gone(2, kDied);
-  const auto failures = Broadcasts<FailureMessage>();
-  ASSERT_THAT(failures, SizeIs(3));
-  EXPECT_EQ(failures[1].channel, 6u);
-  EXPECT_EQ(failures[2].channel, kAllChannels);
 }
 
 TEST_F(WorldTest, SuspectThatDiesWithinTheGraceIsNamed) {

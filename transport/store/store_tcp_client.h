@@ -41,9 +41,6 @@ class TcpStoreClient : public Store {
   absl::Status Delete(absl::string_view key, Deadline deadline) override;
   std::string Describe() const override { return description_; }
 
-  // This side of the connection: an address of this host that reaches the server's.
-  absl::StatusOr<SocketAddress> local_address() const { return LocalAddress(socket_.get()); }
-
  private:
   struct Call {
     bool answered = false;

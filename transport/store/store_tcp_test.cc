@@ -223,7 +223,8 @@ TEST_F(TcpStoreServerTest, ServerThatStopsEndsWaitsAtOnce) {
   std::thread waiter([&] { waited = client_->Wait("never", Deadline::AfterMs(60'000)); });
   std::thread waiter_too([&] { waited_too = client_->Wait("nor this", Deadline::AfterMs(60'000)); });
   ASSERT_THAT(other->Set("connected", "", Soon()), IsOk());
-  server_.reset();
+  server_->Stop();
+  server_->Stop();  // which may be called twice
   waiter.join();
   waiter_too.join();
   const auto lost = [](const char* key) {
@@ -233,13 +234,6 @@ TEST_F(TcpStoreServerTest, ServerThatStopsEndsWaitsAtOnce) {
   EXPECT_THAT(waited_too, lost("'nor this'"));
   EXPECT_THAT(client_->Set("k", "v", Soon()), lost("'k'"));  // for good
   EXPECT_THAT(other->Get("k", Soon()), lost("'k'"));
-}
-
-TEST_F(TcpStoreServerTest, StopMayBeCalledTwice) {
-  Start({});
-  server_->Stop();
-  server_->Stop();
-  EXPECT_THAT(client_->Get("k", Soon()), StatusIs(absl::StatusCode::kUnavailable));
 }
 
 TEST_F(TcpStoreServerTest, AForkedChildHoldsNoConnectionAndIsToldSo) {
@@ -262,7 +256,6 @@ TEST(TcpStoreClient, WaitsForAServerThatStartsLater) {
   ASSERT_THAT(server, IsOk());
   ASSERT_THAT(client, IsOk());
   EXPECT_THAT((*client)->Set("k", "v", Soon()), IsOk());
-  EXPECT_EQ((*client)->local_address()->HostString(), "127.0.0.1");
   EXPECT_EQ((*client)->Describe(), absl::StrCat("store tcp://", address.ToString()));
 }
 
