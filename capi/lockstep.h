@@ -626,7 +626,7 @@ typedef struct lockstep_backward_options {
   const lockstep_stream* stream;
 } lockstep_backward_options;
 
-/* Begins a step. Also returns an error of an earlier step that its end_backward could not return yet: one from another rank. Once.
+/* Begins a step. Also returns, once, an error of another rank in an earlier step that came too late for that step's end_backward.
  *   ERRORS  FAILED_PRECONDITION  the last backward was not ended; another reducer's backward is under way on this communicator;
  *                                `unused` without find_unused_parameters; the step cannot be captured
  *           INVALID_ARGUMENT     `unused` holds an index that is not in the table */
@@ -961,9 +961,9 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_nccl(const lockstep_commun
 
 /* A barrier that tells which ranks have not called it. It is not in the order of collectives, and may be called while some are in flight.
  * timeout_ms 0: the communicator's.
- *   ERRORS  DEADLINE_EXCEEDED  the first rank's timeout expired before all ranks had called. Every rank, also one that calls later, gets a
- *                              message with the missing ranks; lockstep_error_failed_rank is the first of them. The communicator
- *                              stays usable, and the next monitored barrier starts afresh.
+ *   ERRORS  DEADLINE_EXCEEDED  the timeout of a waiting rank expired before all ranks had called. Every rank, even one that calls later,
+ *                              gets a message with the missing ranks; lockstep_error_failed_rank is the first of them. The
+ *                              communicator stays usable, and the next monitored barrier starts afresh.
  *   COST    tens of microseconds: it goes through the coordinator */
 LOCKSTEP_EXPORT lockstep_error* lockstep_monitored_barrier(lockstep_communicator* communicator, int64_t timeout_ms);
 

@@ -152,7 +152,7 @@ class ControlChannel {
                                                                           Deadline deadline);
 
   // Enters monitored barrier number `sequence` of the channel, which `count` ranks are to enter.
-  // RETURNS  the ranks that had entered when it ended, in rank order: all, or fewer if the timeout of the first waiter passed.
+  // RETURNS  the ranks that had entered when it ended, in rank order: all, or fewer if a waiting rank's timeout passed.
   //          All ranks get the same list, even those that enter later
   // ERRORS   the channel's failure; DEADLINE_EXCEEDED if the coordinator does not answer within the timeout and two seconds
   absl::StatusOr<std::vector<Rank>> EnterBarrier(ChannelId channel, uint64_t sequence, int count,

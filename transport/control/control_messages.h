@@ -66,7 +66,7 @@ class MessageBoard {
 
 // Who has entered which monitored barrier of a world, and when each times out.
 //
-// A barrier ends once: when all its ranks have entered, or when the timeout of the first waiting rank passes. All waiting ranks
+// A barrier ends once: when all its ranks have entered, or when the timeout of a waiting rank passes. All waiting ranks
 // then get the same list of ranks that had entered. A rank that enters later gets that list too, and is not on it.
 //
 // Bounded: at most 1024 barriers that not all ranks have entered. The oldest is dropped first; ranks that wait in it run into their
