@@ -99,8 +99,7 @@ static void TestDtypes(void) {
   lockstep_communicator* communicator = NULL;
   lockstep_tensor tensor;
   float value = 1;
-  int32_t i;
-  for (i = 0; i < 16; ++i) CHECK(lockstep_dtype_size(i) == sizes[i]);
+  for (int32_t i = 0; i < 16; ++i) CHECK(lockstep_dtype_size(i) == sizes[i]);
   CHECK(lockstep_dtype_size(-1) == 0 && lockstep_dtype_size(16) == 0);
   OK(lockstep_communicator_create(NULL, &communicator));
   memset(&tensor, 0, sizeof(tensor));
@@ -171,7 +170,6 @@ static void TestWorldOfOne(void) {
 
 static void RunRank(int32_t rank, int32_t size, const char* folder) {
   char url[4096];
-  lockstep_communicator* communicator = NULL;
   lockstep_communicator_options options;
   pid_t child;
   int status = 0;
@@ -180,7 +178,7 @@ static void RunRank(int32_t rank, int32_t size, const char* folder) {
   options.local_world_size = size;
   options.local_rank = rank;
   options.transport = "shm";
-  communicator = MeetWith(rank, size, folder, "first", &options);
+  lockstep_communicator* communicator = MeetWith(rank, size, folder, "first", &options);
   UseEverything(communicator, 1);
 
   /* The child of a fork cannot use the handle, may forget it, and may make its own. */

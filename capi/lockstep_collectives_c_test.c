@@ -37,11 +37,10 @@ static void SumOnes(lockstep_communicator* communicator, size_t row) {
   const uint64_t sum = lockstep_communicator_size(communicator) == 2 ? dtypes[row].two : dtypes[row].one;
   const lockstep_tensor input = Vector(given, &count, dtypes[row].dtype);
   const lockstep_tensor output = Vector(got, &count, dtypes[row].dtype);
-  size_t i;
-  for (i = 0; i < COUNT; ++i) memcpy((char*)given + i * size, &dtypes[row].one, size);
+  for (size_t i = 0; i < COUNT; ++i) memcpy((char*)given + i * size, &dtypes[row].one, size);
   OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_SUM, NULL, NULL, NULL));
   OK(lockstep_all_reduce(communicator, &input, &input, LOCKSTEP_SUM, NULL, NULL, NULL));
-  for (i = 0; i < COUNT; ++i) CHECK(memcmp((char*)got + i * size, &sum, size) == 0);
+  for (size_t i = 0; i < COUNT; ++i) CHECK(memcmp((char*)got + i * size, &sum, size) == 0);
   CHECK(memcmp(given, got, COUNT * size) == 0);
 }
 
@@ -71,10 +70,9 @@ static void ReduceBy(lockstep_communicator* communicator, lockstep_reduce_op op)
   const int32_t rank = lockstep_communicator_rank(communicator);
   const lockstep_tensor input = Vector(given, &count, LOCKSTEP_I32);
   const lockstep_tensor output = Vector(got, &count, LOCKSTEP_I32);
-  int i;
-  for (i = 0; i < COUNT; ++i) given[i] = values[rank][i % 3];
+  for (int i = 0; i < COUNT; ++i) given[i] = values[rank][i % 3];
   OK(lockstep_all_reduce(communicator, &input, &output, op, NULL, NULL, NULL));
-  for (i = 0; i < COUNT; ++i) {
+  for (int i = 0; i < COUNT; ++i) {
     const int32_t one = values[0][i % 3], two = values[1][i % 3];
     CHECK(got[i] == (lockstep_communicator_size(communicator) == 2 ? Fold(op, one, two) : one));
   }
@@ -84,8 +82,7 @@ static void UseDTypesAndOps(lockstep_communicator* communicator) {
   const int64_t one = 1;
   double value = 1;
   lockstep_reduce_op op;
-  size_t i;
-  for (i = 0; i < sizeof(dtypes) / sizeof(dtypes[0]); ++i) {
+  for (size_t i = 0; i < sizeof(dtypes) / sizeof(dtypes[0]); ++i) {
     const int is_float = dtypes[i].dtype >= LOCKSTEP_F16 && dtypes[i].dtype <= LOCKSTEP_F64;
     const lockstep_tensor tensor = Vector(&value, &one, dtypes[i].dtype);
     SumOnes(communicator, i);
@@ -156,29 +153,28 @@ static void UseBlocksInPlace(lockstep_communicator* communicator) {
   const lockstep_tensor whole_v = Vector(values, &sum, LOCKSTEP_I64);
   const lockstep_tensor block_v = Vector(values + 3 * rank, &unequal[rank], LOCKSTEP_I64);
   const lockstep_tensor misplaced = Vector(values + 1, &each, LOCKSTEP_I64);
-  int64_t i;
 
-  for (i = 0; i < all; ++i) values[i] = i / COUNT == rank ? i : -1;
+  for (int64_t i = 0; i < all; ++i) values[i] = i / COUNT == rank ? i : -1;
   OK(lockstep_all_gather(communicator, &block, &whole, NULL, NULL, NULL));
-  for (i = 0; i < all; ++i) CHECK(values[i] == i);
+  for (int64_t i = 0; i < all; ++i) CHECK(values[i] == i);
 
-  for (i = 0; i < all; ++i) values[i] = (rank + 1) * i;
+  for (int64_t i = 0; i < all; ++i) values[i] = (rank + 1) * i;
   OK(lockstep_reduce_scatter(communicator, &whole, &block, LOCKSTEP_SUM, NULL, NULL, NULL));
-  for (i = 0; i < all; ++i) CHECK(values[i] == (i / COUNT == rank ? size * (size + 1) / 2 : rank + 1) * i);
+  for (int64_t i = 0; i < all; ++i) CHECK(values[i] == (i / COUNT == rank ? size * (size + 1) / 2 : rank + 1) * i);
 
-  for (i = 0; i < all; ++i) values[i] = i / COUNT == rank ? i : -1;
+  for (int64_t i = 0; i < all; ++i) values[i] = i / COUNT == rank ? i : -1;
   OK(lockstep_gather(communicator, &block, &whole, NULL, size - 1, NULL, NULL, NULL));
-  for (i = 0; i < all; ++i) CHECK(values[i] == (rank == size - 1 || i / COUNT == rank ? i : -1));
+  for (int64_t i = 0; i < all; ++i) CHECK(values[i] == (rank == size - 1 || i / COUNT == rank ? i : -1));
 
-  for (i = 0; i < all; ++i) values[i] = rank == size - 1 ? i : -1;
+  for (int64_t i = 0; i < all; ++i) values[i] = rank == size - 1 ? i : -1;
   OK(lockstep_scatter(communicator, &whole, &block, NULL, size - 1, NULL, NULL, NULL));
-  for (i = 0; i < all; ++i) CHECK(values[i] == (rank == size - 1 || i / COUNT == rank ? i : -1));
+  for (int64_t i = 0; i < all; ++i) CHECK(values[i] == (rank == size - 1 || i / COUNT == rank ? i : -1));
 
-  for (i = 0; i < sum; ++i) values[i] = (i >= 3) == rank ? i : -1;
+  for (int64_t i = 0; i < sum; ++i) values[i] = (i >= 3) == rank ? i : -1;
   OK(lockstep_all_gather_v(communicator, &block_v, &whole_v, unequal, NULL, NULL, NULL));
-  for (i = 0; i < sum; ++i) CHECK(values[i] == i);
+  for (int64_t i = 0; i < sum; ++i) CHECK(values[i] == i);
   OK(lockstep_reduce_scatter_v(communicator, &whole_v, &block_v, unequal, LOCKSTEP_SUM, NULL, NULL, NULL));
-  for (i = 0; i < sum; ++i) CHECK(values[i] == ((i >= 3) == rank ? size * i : i));
+  for (int64_t i = 0; i < sum; ++i) CHECK(values[i] == ((i >= 3) == rank ? size * i : i));
 
   INVALID(lockstep_all_gather(communicator, &misplaced, &whole, NULL, NULL, NULL),
           "input overlaps output elsewhere than at block");
@@ -248,9 +244,8 @@ static void RunRank(int32_t rank, int32_t size, const char* folder) {
                                           {"tcp-use", "tcp-pair", "tcp-checked"}};
   lockstep_communicator_options options;
   lockstep_communicator* communicator;
-  int i;
   LOCKSTEP_INIT(options);
-  for (i = 0; i < 2; ++i) {
+  for (int i = 0; i < 2; ++i) {
     options.transport = transports[i];
     options.checked = 0;
     communicator = MeetWith(rank, size, folder, names[i][0], &options);
@@ -328,14 +323,13 @@ static void TestRefusals(void) {
 static void TestCreation(void) {
   lockstep_communicator* communicator = NULL;
   lockstep_communicator_options options;
-  lockstep_error* error = NULL;
   char* text = NULL;
   LOCKSTEP_INIT(options);
   options.world_size = 1;
   options.device_kind = 7;
   INVALID(lockstep_communicator_create(&options, &communicator), "7");
   options.device_kind = LOCKSTEP_CUDA;
-  error = lockstep_communicator_create(&options, &communicator);
+  lockstep_error* error = lockstep_communicator_create(&options, &communicator);
   if (error != NULL) {
     /* No driver, no device, or a build without CUDA. */
     CHECK(lockstep_error_code(error) == LOCKSTEP_UNAVAILABLE);

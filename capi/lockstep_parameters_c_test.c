@@ -20,15 +20,12 @@ static void Unused(lockstep_communicator* communicator) {
   const size_t nowhere = 7;
   lockstep_reducer_options options = OneEach();
   lockstep_backward_options backward;
-  lockstep_reducer* reducer;
   Model model;
   int64_t here = -1, anywhere = -1;
-  size_t i;
-  int given;
   InitModel(&model);
   options.find_unused_parameters = 1;
-  reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
-  for (given = 0; given <= 1; ++given) {
+  lockstep_reducer* reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
+  for (int given = 0; given <= 1; ++given) {
     LOCKSTEP_INIT(backward);
     if (given) {
       backward.unused_given = 1;
@@ -45,7 +42,7 @@ static void Unused(lockstep_communicator* communicator) {
     CheckUnusedAnywhere(reducer, 2);
   }
 
-  for (i = 0; i < PARAMETERS; ++i) {
+  for (size_t i = 0; i < PARAMETERS; ++i) {
     OK(lockstep_reducer_parameter_uses(reducer, i, &here, &anywhere));
     CHECK(anywhere == (i == 2 ? 0 : 2) && here == (i == 1 && rank == 1 ? 0 : anywhere));
   }
@@ -87,13 +84,11 @@ static void Unused(lockstep_communicator* communicator) {
 static void StaticGraph(lockstep_communicator* communicator) {
   const float mine = (float)(lockstep_communicator_rank(communicator) + 1);
   lockstep_reducer_options options = OneEach();
-  lockstep_reducer* reducer;
   Model model;
-  int step;
   InitModel(&model);
   options.static_graph = 1;
-  reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
-  for (step = 0; step < 3; ++step) {
+  lockstep_reducer* reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
+  for (int step = 0; step < 3; ++step) {
     OK(lockstep_reducer_begin_backward(reducer, NULL));
     Mark(reducer, &model, 1, 100);
     Mark(reducer, &model, 0, mine);
@@ -219,7 +214,6 @@ static lockstep_error* LeaveRows(void* context, lockstep_hook_bucket* bucket, lo
 
 static void UseHook(lockstep_communicator* communicator) {
   lockstep_reducer_options options;
-  lockstep_reducer* reducer;
   Seen seen = {0, 0};
   int64_t row = 2, shape[2] = {1, 2};
   float numbers[2] = {8, 9}, weight = 1;
@@ -230,7 +224,7 @@ static void UseHook(lockstep_communicator* communicator) {
   options.hook_issue = LeaveRows;
   options.optimizer_step = SeeBucket;
   options.optimizer_context = &seen;
-  reducer = MakeSparse(communicator, &options);
+  lockstep_reducer* reducer = MakeSparse(communicator, &options);
   OK(lockstep_reducer_begin_backward(reducer, NULL));
   OK(lockstep_reducer_mark_ready_sparse(reducer, 1, &row, 1, &sparse, NULL));
   OK(lockstep_reducer_mark_ready(reducer, 0, &dense, NULL));
@@ -242,7 +236,6 @@ static void UseHook(lockstep_communicator* communicator) {
 static void UseRows(lockstep_communicator* communicator) {
   const int32_t rank = lockstep_communicator_rank(communicator);
   lockstep_reducer_options options;
-  lockstep_reducer* reducer;
   float weight = (float)(2 * rank);
   const lockstep_tensor dense = Vector(&weight, &kOne, LOCKSTEP_F32);
   /* Rank r has (1, 2) and (5, 6) for row r, and (2 r + 2, 0) for row 4. */
@@ -250,14 +243,13 @@ static void UseRows(lockstep_communicator* communicator) {
   float numbers[6] = {1, 2, 0, 0, 5, 6};
   const int64_t* rows = NULL;
   const void* values = NULL;
-  const float* averages;
   size_t count = 0;
   int32_t used = -1;
   lockstep_tensor sparse = Values(numbers, shape);
   numbers[2] = (float)(2 * rank + 2);
   LOCKSTEP_INIT(options);
   options.find_unused_parameters = 1;
-  reducer = MakeSparse(communicator, &options);
+  lockstep_reducer* reducer = MakeSparse(communicator, &options);
   MISUSED(lockstep_reducer_averaged_rows(reducer, 1, &rows, &values, &count, &used), "sparse_average");
 
   OK(lockstep_reducer_begin_backward(reducer, NULL));
@@ -274,7 +266,7 @@ static void UseRows(lockstep_communicator* communicator) {
   CHECK(weight == 1);
   OK(lockstep_reducer_averaged_rows(reducer, 1, &rows, &values, &count, &used));
   CHECK(used == 1 && count == 3 && rows[0] == 0 && rows[1] == 1 && rows[2] == 4);
-  averages = (const float*)values;
+  const float* averages = (const float*)values;
   CHECK(averages[0] == 3 && averages[1] == 4);
   CHECK(averages[2] == 3 && averages[3] == 4);
   CHECK(averages[4] == 3 && averages[5] == 0);

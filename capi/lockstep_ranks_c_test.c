@@ -19,14 +19,12 @@ static lockstep_reducer_options Uneven(void) {
  * ranks 12, 8 and 4, over those that are there 12 each. */
 static void UseJoin(lockstep_communicator* communicator, int32_t rank, int32_t live) {
   lockstep_reducer_options options = Uneven();
-  lockstep_reducer* reducer;
-  int epoch, step;
   options.divide_by_live_ranks = live;
-  reducer = CreateReducer(communicator, NULL, 2, &options);
-  for (epoch = 0; epoch < 2; ++epoch) {
+  lockstep_reducer* reducer = CreateReducer(communicator, NULL, 2, &options);
+  for (int epoch = 0; epoch < 2; ++epoch) {
     float weight = 0;
     lockstep_tensor model = Vector(&weight, &kOne, LOCKSTEP_F32);
-    for (step = 0; step <= rank; ++step) {
+    for (int step = 0; step <= rank; ++step) {
       const float expected = live ? 12 : (float)(12 - 4 * step);
       float value = 12;
       OK(Step(reducer, 2, &value));
@@ -52,7 +50,6 @@ static void UseBuffers(lockstep_communicator* communicator, int32_t rank) {
   float weight = 0, mean = 0;
   const lockstep_tensor model = Vector(&weight, &kOne, LOCKSTEP_F32);
   const lockstep_tensor buffer = Vector(&mean, &kOne, LOCKSTEP_F32);
-  int step;
   LOCKSTEP_INIT(in_place);
   in_place.in_place = 1;
   OK(lockstep_reducer_set_buffers(reducer, &buffer, 1, &in_place));
@@ -60,7 +57,7 @@ static void UseBuffers(lockstep_communicator* communicator, int32_t rank) {
   LOCKSTEP_INIT(forward);
   forward.buffers = &buffer;
   forward.buffer_count = 1;
-  for (step = 0; step < (rank == 2 ? 2 : 1); ++step) {
+  for (int step = 0; step < (rank == 2 ? 2 : 1); ++step) {
     float value = 3;
     mean = (float)(100 * step + rank + 1);
     OK(lockstep_reducer_begin_forward(reducer, &forward, NULL));
@@ -80,11 +77,10 @@ static void UseBuffers(lockstep_communicator* communicator, int32_t rank) {
 
 static void UseEarlyEnd(lockstep_communicator* communicator, int32_t rank) {
   lockstep_reducer_options options = Uneven();
-  lockstep_reducer* reducer;
   float value = 3, weight = 0;
   const lockstep_tensor model = Vector(&weight, &kOne, LOCKSTEP_F32);
   options.throw_on_early_termination = 1;
-  reducer = CreateReducer(communicator, NULL, 1, &options);
+  lockstep_reducer* reducer = CreateReducer(communicator, NULL, 1, &options);
   if (rank == 1) {
     MISUSED(lockstep_reducer_join(reducer, &model, 1, NULL, 0), "rank 1 has exhausted");
   } else {
@@ -106,19 +102,16 @@ static void RefuseJoin(lockstep_communicator* communicator) {
 static void UseTrace(lockstep_communicator* communicator, int32_t rank, const char* folder) {
   char path[512], text[4096];
   lockstep_reducer_options options;
-  lockstep_reducer* reducer;
   float value = 1;
-  size_t length;
-  FILE* file;
   LOCKSTEP_INIT(options);
   snprintf(path, sizeof(path), "%s/steps-", folder);
   options.trace_path = path;
-  reducer = CreateReducer(communicator, NULL, 1, &options);
+  lockstep_reducer* reducer = CreateReducer(communicator, NULL, 1, &options);
   OK(Step(reducer, 1, &value));
   snprintf(path, sizeof(path), "%s/steps-rank%d.json", folder, (int)rank);
-  file = fopen(path, "r");
+  FILE* file = fopen(path, "r");
   CHECK(file != NULL);
-  length = fread(text, 1, sizeof(text) - 1, file);
+  size_t length = fread(text, 1, sizeof(text) - 1, file);
   text[length] = '\0';
   CHECK(text[0] == '[' && strcmp(text + length - 3, "\n]\n") == 0 && strstr(text, "backward") != NULL);
   fclose(file);
@@ -233,7 +226,6 @@ static void UseFreshMemory(lockstep_communicator* communicator, int32_t rank) {
   lockstep_reducer_buffer_options options;
   lockstep_fresh_buffers *fresh = NULL, *other = NULL;
   Buffers buffers;
-  int step;
   /* Without buffers a forward may be announced all the same. */
   OK(lockstep_reducer_begin_forward(reducer, NULL, NULL));
   OK(lockstep_reducer_end_forward(reducer, NULL));
@@ -241,7 +233,7 @@ static void UseFreshMemory(lockstep_communicator* communicator, int32_t rank) {
   options.root = 1;
   InitBuffers(&buffers, rank);
   OK(lockstep_reducer_set_buffers(reducer, buffers.tensors, 2, &options));
-  for (step = 0; step < 2; ++step) {
+  for (int step = 0; step < 2; ++step) {
     lockstep_fresh_buffers_destroy(fresh);
     fresh = NULL;
     OK(lockstep_reducer_begin_forward(reducer, &buffers.forward, &fresh));

@@ -106,21 +106,19 @@ static void BucketOptions(lockstep_communicator* communicator) {
 static void BucketViews(lockstep_communicator* communicator) {
   const float mine = (float)(lockstep_communicator_rank(communicator) + 1);
   lockstep_reducer_options options = OneEach();
-  lockstep_reducer* reducer;
   lockstep_tensor views[PARAMETERS], average;
   Model model;
-  size_t i;
   InitModel(&model);
   options.gradient_as_bucket_view = 1;
   options.buckets_in_memory_max = 1;
-  reducer = NULL;
+  lockstep_reducer* reducer = NULL;
   INVALID(lockstep_reducer_create(communicator, model.table, PARAMETERS, &options, &reducer), "take turns");
   options.buckets_in_memory_max = 0;
   reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
   INVALID(lockstep_reducer_gradient_view(reducer, PARAMETERS, &views[0]), "out of range");
-  for (i = 0; i < PARAMETERS; ++i) OK(lockstep_reducer_gradient_view(reducer, i, &views[i]));
+  for (size_t i = 0; i < PARAMETERS; ++i) OK(lockstep_reducer_gradient_view(reducer, i, &views[i]));
   OK(lockstep_reducer_begin_backward(reducer, NULL));
-  for (i = 0; i < PARAMETERS; ++i) {
+  for (size_t i = 0; i < PARAMETERS; ++i) {
     CHECK(views[i].dimensions == 1 && views[i].shape[0] == 1 && views[i].data != views[(i + 1) % 3].data);
     *(float*)views[i].data = mine * (float)(i + 1);
     /* The last from elsewhere: it is copied there and back. */
@@ -139,31 +137,28 @@ static void BucketViews(lockstep_communicator* communicator) {
 
 /* One step whose gradients appear in the order 0, 1, 2, which is not the one expected at first. */
 static void StepInOrder(lockstep_reducer* reducer, Model* model, float mine) {
-  size_t i;
   OK(lockstep_reducer_begin_backward(reducer, NULL));
-  for (i = 0; i < PARAMETERS; ++i) Mark(reducer, model, i, mine * (float)(i + 1));
+  for (size_t i = 0; i < PARAMETERS; ++i) Mark(reducer, model, i, mine * (float)(i + 1));
   OK(lockstep_reducer_end_backward(reducer, NULL));
-  for (i = 0; i < PARAMETERS; ++i) CHECK(model->values[i] == 1.5F * (float)(i + 1));
+  for (size_t i = 0; i < PARAMETERS; ++i) CHECK(model->values[i] == 1.5F * (float)(i + 1));
 }
 
 static void Plans(lockstep_communicator* communicator) {
   const float mine = (float)(lockstep_communicator_rank(communicator) + 1);
   lockstep_reducer_options options = OneEach();
-  lockstep_reducer* reducer;
   char *first = NULL, *second = NULL;
   Model model;
-  int step;
   InitModel(&model);
 
   /* Only when asked to. */
   options.no_replan = 1;
-  reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
-  for (step = 0; step < 20; ++step) StepInOrder(reducer, &model, mine);
+  lockstep_reducer* reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
+  for (int step = 0; step < 20; ++step) StepInOrder(reducer, &model, mine);
   CHECK(lockstep_reducer_plan_version(reducer) == 1);
   OK(lockstep_reducer_export_plan(reducer, &first));
   CHECK(strstr(first, "bucket 2\nbucket 1\nbucket 0\n") != NULL);
   OK(lockstep_reducer_request_replan(reducer));
-  for (step = 0; step < 100000 && lockstep_reducer_plan_version(reducer) == 1; ++step) {
+  for (int step = 0; step < 100000 && lockstep_reducer_plan_version(reducer) == 1; ++step) {
     StepInOrder(reducer, &model, mine);
   }
   CHECK(lockstep_reducer_plan_version(reducer) == 2);
@@ -175,7 +170,7 @@ static void Plans(lockstep_communicator* communicator) {
   /* By itself. */
   options.no_replan = 0;
   reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
-  for (step = 0; step < 100000 && lockstep_reducer_plan_version(reducer) == 1; ++step) {
+  for (int step = 0; step < 100000 && lockstep_reducer_plan_version(reducer) == 1; ++step) {
     StepInOrder(reducer, &model, mine);
   }
   CHECK(lockstep_reducer_plan_version(reducer) == 2);
@@ -184,7 +179,7 @@ static void Plans(lockstep_communicator* communicator) {
   /* As it was in another run. */
   options.plan = second;
   reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
-  for (step = 0; step < 20; ++step) StepInOrder(reducer, &model, mine);
+  for (int step = 0; step < 20; ++step) StepInOrder(reducer, &model, mine);
   CHECK(lockstep_reducer_plan_version(reducer) == 1);
   OK(lockstep_reducer_export_plan(reducer, &first));
   CHECK(strcmp(first, second) == 0);
@@ -242,9 +237,8 @@ static void Compression(lockstep_communicator* communicator) {
   lockstep_reducer_options options = OneEach();
   lockstep_reducer* reducer = NULL;
   Model model;
-  size_t i;
   InitModel(&model);
-  for (i = 0; i < sizeof(cases) / sizeof(cases[0]); ++i) {
+  for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); ++i) {
     options.hook = cases[i].hook;
     options.compression = cases[i].compress;
     reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
@@ -273,11 +267,10 @@ typedef struct Descent {
 
 static lockstep_error* Descend(void* context, const lockstep_reduced_bucket* bucket) {
   Descent* descent = (Descent*)context;
-  size_t i;
   CHECK(bucket->struct_size == sizeof(*bucket) && bucket->index < bucket->count && bucket->count == PARAMETERS);
   CHECK(bucket->parameter_count <= 1);
   if (descent->fails) return lockstep_error_create(LOCKSTEP_FAILED_PRECONDITION, "it slipped");
-  for (i = 0; i < bucket->parameter_count; ++i) {
+  for (size_t i = 0; i < bucket->parameter_count; ++i) {
     CHECK(bucket->gradients[i].dtype == LOCKSTEP_F32 && bucket->gradients[i].shape[0] == 1);
     descent->weights[bucket->parameters[i]] -= *(const float*)bucket->gradients[i].data / 2;
   }
@@ -288,14 +281,13 @@ static lockstep_error* Descend(void* context, const lockstep_reduced_bucket* buc
 static void OptimizerStep(lockstep_communicator* communicator) {
   const int32_t rank = lockstep_communicator_rank(communicator);
   lockstep_reducer_options options = OneEach();
-  lockstep_reducer* reducer;
   Descent descent = {{10, 10, 10}, 0};
   Model model;
   InitModel(&model);
   options.find_unused_parameters = 1;
   options.optimizer_step = Descend;
   options.optimizer_context = &descent;
-  reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
+  lockstep_reducer* reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
   OK(lockstep_reducer_begin_backward(reducer, NULL));
   if (rank == 0) Mark(reducer, &model, 1, 12);
   Mark(reducer, &model, 0, rank == 0 ? 2.0F : 6.0F);
@@ -337,8 +329,7 @@ static void TestNulls(void) {
 }
 
 static void RunSteps(lockstep_reducer* reducer, int32_t rank, int count) {
-  int step;
-  for (step = 0; step < count; ++step) {
+  for (int step = 0; step < count; ++step) {
     float value = (float)(2 * rank);
     OK(Step(reducer, 2, &value));
     CHECK(value == 1);
@@ -358,11 +349,10 @@ static void UseBucketStatistics(const lockstep_reducer* reducer) {
   lockstep_reducer_statistics all;
   lockstep_bucket_statistics of;
   int64_t bytes = 0;
-  size_t b;
   LOCKSTEP_INIT(all);
   OK(lockstep_reducer_get_statistics(reducer, &all));
   CHECK(all.steps == 1 && all.buckets == 2);
-  for (b = 0; b < 2; ++b) {
+  for (size_t b = 0; b < 2; ++b) {
     LOCKSTEP_INIT(of);
     OK(lockstep_reducer_get_bucket_statistics(reducer, b, &of));
     CHECK(of.struct_size == sizeof(of));
@@ -391,9 +381,8 @@ static void UseReports(lockstep_communicator* communicator) {
   const int32_t rank = lockstep_communicator_rank(communicator);
   const lockstep_reducer_options options = OneEach();
   lockstep_bucket_statistics of;
-  lockstep_reducer* reducer;
   char* text = NULL;
-  reducer = CreateReducer(communicator, NULL, 2, &options);
+  lockstep_reducer* reducer = CreateReducer(communicator, NULL, 2, &options);
   LOCKSTEP_INIT(of);
   INVALID(lockstep_reducer_get_bucket_statistics(reducer, 0, &of), "bucket 0");
   CheckLogging(reducer, "\"world_size\": 2");
