@@ -42,6 +42,7 @@ class EmbeddersWorld : public StoreWorld {
     return clients_.back()->store.get();
   }
   bool compares() const override { return false; }
+  bool keys_are_bytes() const override { return false; }
 
  private:
   MemoryStore inner_;
@@ -74,6 +75,12 @@ TEST_F(EmbeddersStoreTest, SetAndGetAreRequired) {
   callbacks_ = CallbacksOf(&inner_);
   callbacks_.get = nullptr;
   EXPECT_THAT(Create(callbacks_).status(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("get is missing")));
+}
+
+TEST_F(EmbeddersStoreTest, ValuesAreBytes) {
+  Store& mine = store();
+  ASSERT_THAT(mine.Set("k", std::string("\0v\xff", 3), kNow), IsOk());
+  EXPECT_THAT(mine.Get("k", kNow), IsOkAndHolds(std::string("\0v\xff", 3)));
 }
 
 TEST_F(EmbeddersStoreTest, WithoutRemoveKeysStayAndThereIsNoCompareAndSet) {

@@ -28,6 +28,8 @@ class StoreWorld {
   virtual absl::StatusOr<Store*> NewClient() = 0;
   // Whether its clients have CompareAndSet.
   virtual bool compares() const { return true; }
+  // Whether keys may have zero bytes.
+  virtual bool keys_are_bytes() const { return true; }
 };
 
 using StoreWorldFactory = std::function<absl::StatusOr<std::unique_ptr<StoreWorld>>()>;
