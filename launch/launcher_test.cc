@@ -264,22 +264,23 @@ TEST_F(LauncherTest, WritersFailWhenNobodyReadsTheOutput) {
 }
 
 TEST_F(LauncherTest, ProgramThatCannotRunIsAnErrorBeforeAnythingStarts) {
-  options_.command = {"no-such-program-anywhere"};
-  EXPECT_THAT(Launch(options_), StatusIs(absl::StatusCode::kNotFound, HasSubstr("'no-such-program-anywhere' in PATH")));
-  options_.command = {"/no/such/program"};
-  EXPECT_THAT(Launch(options_), StatusIs(absl::StatusCode::kNotFound, HasSubstr("/no/such/program")));
-  options_.command = {"/tmp"};
-  EXPECT_THAT(Launch(options_), StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("is a directory")));
+  const auto launch = [this](const std::string& program) {
+    options_.command = {program};
+    return Launch(options_);
+  };
+  EXPECT_THAT(launch("no-such-program-anywhere"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("'no-such-program-anywhere' in PATH")));
+  EXPECT_THAT(launch("/no/such/program"), StatusIs(absl::StatusCode::kNotFound, HasSubstr("/no/such/program")));
+  EXPECT_THAT(launch("/tmp"), StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("is a directory")));
 
   const std::string file = File("text");
   std::ofstream(file) << "just text\n";
-  options_.command = {file};
   ASSERT_EQ(chmod(file.c_str(), 0600), 0);
-  EXPECT_THAT(Launch(options_), StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr(file)));
+  EXPECT_THAT(launch(file), StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr(file)));
   ASSERT_EQ(chmod(file.c_str(), 0700), 0);
-  EXPECT_THAT(Launch(options_), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("begins with #!")));
+  EXPECT_THAT(launch(file), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("begins with #!")));
   std::ofstream(file) << "#!/no/such/interpreter\n";
-  EXPECT_THAT(Launch(options_), StatusIs(absl::StatusCode::kNotFound, HasSubstr("interpreter")));
+  EXPECT_THAT(launch(file), StatusIs(absl::StatusCode::kNotFound, HasSubstr("interpreter")));
   EXPECT_EQ(out_.text() + err_.text(), "");
 }
 

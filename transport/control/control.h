@@ -60,7 +60,7 @@ struct ControlOptions {
   std::string job_id;
   // The number of this rank's attempt at this set-up, equal on ranks that attempt it together. A failure of an earlier attempt
   // does not end a later one.
-  int attempt;
+  int attempt = 0;
   // This rank cannot go on, and creates its channel only to call LeaveBecause. Rank 0 calls Refuse instead.
   bool only_leaves = false;
   // Rank 0: the address that the coordinator binds, port 0. The store gets the address on which it listens.
