@@ -4,11 +4,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/deadline.h"
+#include "base/status.h"
 #include "base/status_matchers.h"
 #include "capi/error.h"
 #include "capi/handles.h"
@@ -33,24 +33,18 @@ absl::StatusOr<Handle> Create(const lockstep_store_callbacks& callbacks) {
   return Handle(store, &lockstep_store_destroy);
 }
 
-class EmbeddersWorld : public StoreWorld {
- public:
-  absl::StatusOr<Store*> NewClient() override {
-    absl::StatusOr<Handle> client = Create(CallbacksOf(&inner_));
-    if (!client.ok()) return client.status();
-    clients_.push_back(*std::move(client));
-    return clients_.back()->store.get();
-  }
-  bool compares() const override { return false; }
-  bool keys_are_bytes() const override { return false; }
+StoreWorld EmbeddersWorld() {
+  StoreWorld world;
+  world.new_client = [inner = std::make_shared<MemoryStore>()]() -> absl::StatusOr<std::shared_ptr<Store>> {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<lockstep_store> handle, Create(CallbacksOf(inner.get())));
+    return std::shared_ptr<Store>(handle, handle->store.get());
+  };
+  world.compares = false;
+  world.keys_are_bytes = false;
+  return world;
+}
 
- private:
-  MemoryStore inner_;
-  std::vector<Handle> clients_;
-};
-
-INSTANTIATE_TEST_SUITE_P(Embedder, StoreConformance,
-                         testing::Values(StoreWorldFactory([] { return std::make_unique<EmbeddersWorld>(); })));
+INSTANTIATE_TEST_SUITE_P(Embedder, StoreConformance, testing::Values(StoreWorldFactory(EmbeddersWorld)));
 
 const Deadline kNow = Deadline::Now();
 

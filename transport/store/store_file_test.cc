@@ -15,7 +15,6 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -24,7 +23,6 @@
 #include "absl/strings/string_view.h"
 #include "base/deadline.h"
 #include "base/fork_testing.h"
-#include "base/status.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -57,21 +55,11 @@ void AppendTo(const std::string& path, absl::string_view bytes) {
   file << bytes;
 }
 
-class FileWorld : public StoreWorld {
- public:
-  absl::StatusOr<Store*> NewClient() override {
-    LOCKSTEP_ASSIGN_OR_RETURN(auto client, FileStore::Open(path_, Soon()));
-    clients_.push_back(std::move(client));
-    return clients_.back().get();
-  }
+StoreWorld FileWorld() {
+  return {[path = NewPath()] { return FileStore::Open(path, Soon()); }};
+}
 
- private:
-  const std::string path_ = NewPath();
-  std::vector<std::unique_ptr<FileStore>> clients_;
-};
-
-INSTANTIATE_TEST_SUITE_P(File, StoreConformance,
-                         testing::Values(StoreWorldFactory([] { return std::make_unique<FileWorld>(); })));
+INSTANTIATE_TEST_SUITE_P(File, StoreConformance, testing::Values(StoreWorldFactory(FileWorld)));
 
 class FileStoreTest : public ::testing::Test {
  protected:

@@ -4,12 +4,10 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/store_conformance.h"
-#include "transport/store/store.h"
 
 namespace lockstep {
 namespace {
@@ -53,16 +51,11 @@ TEST(DescribeStoreKey, EscapesAndCutsShort) {
 }
 
 // The clients of a memory store are one object.
-class MemoryWorld : public StoreWorld {
- public:
-  absl::StatusOr<Store*> NewClient() override { return &store_; }
+StoreWorld MemoryWorld() {
+  return {[store = std::make_shared<MemoryStore>()] { return store; }};
+}
 
- private:
-  MemoryStore store_;
-};
-
-INSTANTIATE_TEST_SUITE_P(Memory, StoreConformance,
-                         testing::Values(StoreWorldFactory([] { return std::make_unique<MemoryWorld>(); })));
+INSTANTIATE_TEST_SUITE_P(Memory, StoreConformance, testing::Values(StoreWorldFactory(MemoryWorld)));
 
 }  // namespace
 }  // namespace lockstep

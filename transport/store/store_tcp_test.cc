@@ -4,8 +4,6 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -39,26 +37,12 @@ SocketAddress Loopback() { return *SocketAddress::Parse("127.0.0.1:0"); }
 
 HostPort PortOf(const SocketAddress& address) { return {address.HostString(), address.port()}; }
 
-class TcpWorld : public StoreWorld {
- public:
-  static absl::StatusOr<std::unique_ptr<StoreWorld>> Create() {
-    auto world = std::make_unique<TcpWorld>();
-    LOCKSTEP_ASSIGN_OR_RETURN(world->server_, TcpStoreServer::Create(Loopback(), TcpStoreServer::Options()));
-    return world;
-  }
+absl::StatusOr<StoreWorld> TcpWorld() {
+  LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<TcpStoreServer> server, TcpStoreServer::Create(Loopback(), {}));
+  return StoreWorld{[server] { return TcpStoreClient::Connect(PortOf(server->address()), Soon()); }};
+}
 
-  absl::StatusOr<Store*> NewClient() override {
-    LOCKSTEP_ASSIGN_OR_RETURN(auto client, TcpStoreClient::Connect(PortOf(server_->address()), Soon()));
-    clients_.push_back(std::move(client));
-    return clients_.back().get();
-  }
-
- private:
-  std::unique_ptr<TcpStoreServer> server_;
-  std::vector<std::unique_ptr<TcpStoreClient>> clients_;
-};
-
-INSTANTIATE_TEST_SUITE_P(Tcp, StoreConformance, testing::Values(StoreWorldFactory(TcpWorld::Create)));
+INSTANTIATE_TEST_SUITE_P(Tcp, StoreConformance, testing::Values(StoreWorldFactory(TcpWorld)));
 
 // A server with one well-behaved client, whom the unauthenticated peers of each test must not trouble.
 class TcpStoreServerTest : public testing::Test {
