@@ -12,11 +12,10 @@ static void UseBlocks(lockstep_communicator* communicator) {
   const int32_t size = lockstep_communicator_size(communicator);
   int32_t values[160], blocks[160];
   int64_t counts[16], same[16], one = 1, mine = rank + 1, sum = 0, all = size, to_all = (int64_t)size * (rank + 1);
-  int i, k;
   lockstep_tensor input = Vector(values, &one, LOCKSTEP_I32);
   lockstep_tensor output = Vector(blocks, &all, LOCKSTEP_I32);
   CHECK(size <= 16);
-  for (i = 0; i < size; ++i) {
+  for (int i = 0; i < size; ++i) {
     counts[i] = i + 1;
     same[i] = rank + 1;
     sum += counts[i];
@@ -24,17 +23,17 @@ static void UseBlocks(lockstep_communicator* communicator) {
 
   values[0] = rank;
   OK(lockstep_gather(communicator, &input, rank == 0 ? &output : NULL, NULL, 0, NULL, NULL, NULL));
-  for (i = 0; rank == 0 && i < size; ++i) CHECK(blocks[i] == i);
-  for (i = 0; i < size; ++i) blocks[i] = 10 * i;
+  for (int i = 0; rank == 0 && i < size; ++i) CHECK(blocks[i] == i);
+  for (int i = 0; i < size; ++i) blocks[i] = 10 * i;
   OK(lockstep_scatter(communicator, rank == 0 ? &output : NULL, &input, NULL, 0, NULL, NULL, NULL));
   CHECK(values[0] == 10 * rank);
 
   /* Unequal blocks. */
-  for (i = 0; i < rank + 1; ++i) values[i] = 100 * rank + i;
+  for (int i = 0; i < rank + 1; ++i) values[i] = 100 * rank + i;
   input.shape = &mine;
   output.shape = &sum;
   OK(lockstep_all_gather_v(communicator, &input, &output, counts, NULL, NULL, NULL));
-  for (i = 0, k = 0; i < size; k += ++i) CHECK(blocks[k] == 100 * i && blocks[k + i] == 100 * i + i);
+  for (int i = 0, k = 0; i < size; k += ++i) CHECK(blocks[k] == 100 * i && blocks[k + i] == 100 * i + i);
   blocks[0] = -1;
   OK(lockstep_gather(communicator, &input, rank == 0 ? &output : NULL, counts, 0, NULL, NULL, NULL));
   CHECK(blocks[0] == (rank == 0 ? 0 : -1));
@@ -45,14 +44,14 @@ static void UseBlocks(lockstep_communicator* communicator) {
   CHECK(values[rank] == 100 * rank + rank);
 
   /* Rank r sends r + 1 elements to everybody. */
-  for (i = 0; i < size * (rank + 1); ++i) values[i] = rank;
+  for (int i = 0; i < size * (rank + 1); ++i) values[i] = rank;
   input.shape = &to_all;
   OK(lockstep_all_to_all_v(communicator, &input, &output, same, counts, NULL, NULL, NULL));
-  for (i = 0, k = 0; i < size; k += ++i) CHECK(blocks[k] == i && blocks[k + i] == i);
-  for (i = 0; i < size; ++i) blocks[i] = 100 * rank + i;
+  for (int i = 0, k = 0; i < size; k += ++i) CHECK(blocks[k] == i && blocks[k + i] == i);
+  for (int i = 0; i < size; ++i) blocks[i] = 100 * rank + i;
   output.shape = &all;
   OK(lockstep_all_to_all(communicator, &output, &output, NULL, NULL, NULL));
-  for (i = 0; i < size; ++i) CHECK(blocks[i] == 100 * i + rank);
+  for (int i = 0; i < size; ++i) CHECK(blocks[i] == 100 * i + rank);
 
   counts[0] = 77;
   INVALID(lockstep_all_gather_v(communicator, &output, &input, counts, NULL, NULL, NULL), "counts");
@@ -86,7 +85,6 @@ static void UseCalls(lockstep_communicator* communicator) {
   static float long_out[50000], long_in[50000];
   float value = (float)(rank + 1), sum = 0;
   const int64_t one = 1, many = 50000;
-  int i;
   size_t bytes = 0, sizes[16];
   char text[32];
   void* data = NULL;
@@ -109,7 +107,7 @@ static void UseCalls(lockstep_communicator* communicator) {
   collective.output = &output;
   OK(lockstep_prepared_create(communicator, &collective, NULL, &prepared));
   CHECK(lockstep_prepared_done(prepared) == 1 && sum == 0);
-  for (i = 1; i <= 3; ++i) {
+  for (int i = 1; i <= 3; ++i) {
     value = (float)(i * (rank + 1));
     OK(lockstep_prepared_start(prepared));
     OK(lockstep_prepared_wait(prepared, 60000));
@@ -118,7 +116,7 @@ static void UseCalls(lockstep_communicator* communicator) {
   lockstep_prepared_destroy(prepared);
 
   /* Everybody sends first: fine in a group. */
-  for (i = 0; i < 50000; ++i) long_out[i] = (float)(rank + i);
+  for (int i = 0; i < 50000; ++i) long_out[i] = (float)(rank + i);
   OK(lockstep_group_start(communicator));
   OK(lockstep_send(communicator, &out, next, 7, 0, NULL));
   OK(lockstep_receive(communicator, &in, previous, 7, 0, NULL, &member));
@@ -127,7 +125,7 @@ static void UseCalls(lockstep_communicator* communicator) {
   OK(lockstep_work_wait(member, 60000));
   OK(lockstep_work_message(member, &message));
   CHECK(message.source == previous && message.tag == 7 && message.bytes == sizeof(long_in));
-  for (i = 0; i < 50000; ++i) CHECK(long_in[i] == (float)(previous + i));
+  for (int i = 0; i < 50000; ++i) CHECK(long_in[i] == (float)(previous + i));
   lockstep_work_destroy(member);
   MISUSED(lockstep_group_end(communicator, NULL), "no group");
 
@@ -204,23 +202,21 @@ static void UseBuffer(lockstep_communicator* communicator, int32_t shared) {
   const size_t bytes = 2 * (size_t)count * sizeof(float);
   lockstep_memory* buffer = NULL;
   lockstep_tensor input, output;
-  float* values;
-  int i, k;
   INVALID(lockstep_memory_create(communicator, 0, LOCKSTEP_HOST, &buffer), "0 bytes");
   INVALID(lockstep_memory_create(NULL, bytes, LOCKSTEP_HOST, &buffer), "communicator");
   INVALID(lockstep_memory_create(communicator, bytes, LOCKSTEP_HOST, NULL), "out_memory");
   OK(lockstep_memory_create(communicator, bytes, LOCKSTEP_HOST, &buffer));
   CHECK(lockstep_memory_bytes(buffer) == bytes);
   CHECK(lockstep_memory_is_shared(buffer) == shared);
-  values = (float*)lockstep_memory_data(buffer);
-  for (i = 0; i < 2 * count; ++i) CHECK(values[i] == 0);
+  float* values = (float*)lockstep_memory_data(buffer);
+  for (int i = 0; i < 2 * count; ++i) CHECK(values[i] == 0);
   input = Vector(values, &count, LOCKSTEP_F32);
   output = Vector(values + count, &count, LOCKSTEP_F32);
-  for (k = 1; k <= 3; ++k) {
-    for (i = 0; i < count; ++i) values[i] = (float)(k * (rank + 1) + i % 7);
+  for (int k = 1; k <= 3; ++k) {
+    for (int i = 0; i < count; ++i) values[i] = (float)(k * (rank + 1) + i % 7);
     OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_SUM, NULL, NULL, NULL));
     OK(lockstep_all_reduce(communicator, &input, &input, LOCKSTEP_SUM, NULL, NULL, NULL));
-    for (i = 0; i < count; ++i) {
+    for (int i = 0; i < count; ++i) {
       CHECK(values[i] == (float)(k * size * (size + 1) / 2 + size * (i % 7)));
       CHECK(values[count + i] == values[i]);
     }
@@ -238,7 +234,6 @@ void UseEverything(lockstep_communicator* communicator, int32_t shared) {
   float mine = (float)(rank + 1), out = 0, sum = 0;
   float gathered[16] = {0};
   float values[2];
-  int i;
   const double twice = 2;
   char* text = NULL;
   lockstep_tensor input = Vector(&mine, &one, LOCKSTEP_F32);
@@ -249,7 +244,7 @@ void UseEverything(lockstep_communicator* communicator, int32_t shared) {
   lockstep_work* work = NULL;
   CHECK(size <= 16);
 
-  for (i = 1; i <= size; ++i) sum += (float)i;
+  for (int i = 1; i <= size; ++i) sum += (float)i;
   OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_SUM, NULL, NULL, NULL));
   CHECK(out == sum && mine == (float)(rank + 1));
   OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_AVG, NULL, NULL, NULL));
@@ -262,7 +257,7 @@ void UseEverything(lockstep_communicator* communicator, int32_t shared) {
   OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_PREMUL_SUM, &options, NULL, NULL));
   CHECK(out == 2 * sum);
   OK(lockstep_all_gather(communicator, &input, &whole, NULL, NULL, NULL));
-  for (i = 0; i < size; ++i) CHECK(gathered[i] == (float)(i + 1));
+  for (int i = 0; i < size; ++i) CHECK(gathered[i] == (float)(i + 1));
   OK(lockstep_reduce_scatter(communicator, &whole, &output, LOCKSTEP_SUM, NULL, NULL, NULL));
   CHECK(out == (float)((rank + 1) * size));
   out = -1;

@@ -45,10 +45,9 @@ lockstep_parameter Parameter(const char* name, const int64_t* shape, int32_t dim
 void RunRanks(int32_t size, void (*run)(int32_t rank, int32_t size, const char* folder)) {
   char folder[256];
   const char* root = getenv("TEST_TMPDIR");
-  int32_t rank, ended;
   snprintf(folder, sizeof(folder), "%s/ranks-XXXXXX", root == NULL ? "/tmp" : root);
   CHECK(mkdtemp(folder) != NULL);
-  for (rank = 1; rank < size; ++rank) {
+  for (int32_t rank = 1; rank < size; ++rank) {
     const pid_t child = fork();
     CHECK(child >= 0);
     if (child > 0) continue;
@@ -56,7 +55,7 @@ void RunRanks(int32_t size, void (*run)(int32_t rank, int32_t size, const char* 
     _exit(0);
   }
   run(0, size, folder);
-  for (ended = 1; ended < size; ++ended) {
+  for (int32_t ended = 1; ended < size; ++ended) {
     int status = 0;
     CHECK(wait(&status) > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0);
   }
@@ -115,8 +114,7 @@ void RunAlone(void (*run)(lockstep_communicator* communicator)) {
 void InitModel(Model* model) {
   static const char* const names[PARAMETERS] = {"zero", "one", "two"};
   static const int64_t one = 1;
-  int i;
-  for (i = 0; i < PARAMETERS; ++i) {
+  for (int i = 0; i < PARAMETERS; ++i) {
     model->table[i] = Parameter(names[i], &one, 1, LOCKSTEP_F32);
     model->values[i] = -1;
     model->gradients[i] = Vector(&model->values[i], &one, LOCKSTEP_F32);
@@ -130,10 +128,12 @@ lockstep_reducer_options OneEach(void) {
   return options;
 }
 
-lockstep_reducer* CreateReducer(lockstep_communicator* communicator, const Model* model,
+lockstep_reducer* CreateReducer(lockstep_communicator* communicator, const Model* model, size_t count,
                                 const lockstep_reducer_options* options) {
   lockstep_reducer* reducer = NULL;
-  OK(lockstep_reducer_create(communicator, model->table, PARAMETERS, options, &reducer));
+  Model fresh;
+  InitModel(&fresh);
+  OK(lockstep_reducer_create(communicator, model == NULL ? fresh.table : model->table, count, options, &reducer));
   return reducer;
 }
 
@@ -158,33 +158,21 @@ float AverageOf(lockstep_reducer* reducer, size_t index) {
 }
 
 lockstep_error* RunStep(lockstep_reducer* reducer, Model* model, float value) {
-  size_t i;
   OK(lockstep_reducer_begin_backward(reducer, NULL));
-  for (i = PARAMETERS; i-- > 0;) Mark(reducer, model, i, value);
+  for (size_t i = PARAMETERS; i-- > 0;) Mark(reducer, model, i, value);
   return lockstep_reducer_end_backward(reducer, NULL);
 }
 
 void CheckAll(const Model* model, float value) {
-  int i;
-  for (i = 0; i < PARAMETERS; ++i) CHECK(model->values[i] == value);
-}
-
-lockstep_reducer* MakeReducer(lockstep_communicator* communicator, size_t count,
-                              const lockstep_reducer_options* options) {
-  lockstep_reducer* reducer = NULL;
-  Model model;
-  InitModel(&model);
-  OK(lockstep_reducer_create(communicator, model.table, count, options, &reducer));
-  return reducer;
+  for (int i = 0; i < PARAMETERS; ++i) CHECK(model->values[i] == value);
 }
 
 lockstep_error* Step(lockstep_reducer* reducer, size_t count, float* value) {
-  lockstep_error* error;
   Model model;
   InitModel(&model);
   OK(lockstep_reducer_begin_backward(reducer, NULL));
   while (count-- > 0) Mark(reducer, &model, count, *value);
-  error = lockstep_reducer_end_backward(reducer, NULL);
+  lockstep_error* error = lockstep_reducer_end_backward(reducer, NULL);
   *value = model.values[0];
   return error;
 }

@@ -17,7 +17,7 @@
     }                                                                         \
   } while (0)
 
-/* Both take the error over. */
+/* Both free the error. */
 #define OK(call) CheckOk(call, __FILE__, __LINE__)
 #define FAILS(call, code, part) CheckError(call, code, part, __FILE__, __LINE__)
 #define INVALID(call, part) FAILS(call, LOCKSTEP_INVALID_ARGUMENT, part)
@@ -42,8 +42,8 @@ void RunWorld(int32_t size, void (*run)(lockstep_communicator* communicator));
 /* On a world of one, in this process. */
 void RunAlone(void (*run)(lockstep_communicator* communicator));
 
-/* A communicator of ranks that meet in a file of the folder. Equal names and sizes meet. MeetWith takes what else there is to
- * say from the options, which are left as they are. */
+/* A communicator whose store is the file `name` of the folder. Calls with equal name and size make one world. MeetWith copies the
+ * rest from `others`. */
 lockstep_communicator* MeetWith(int32_t rank, int32_t size, const char* folder, const char* name,
                                 const lockstep_communicator_options* others);
 lockstep_communicator* Meet(int32_t rank, int32_t size, const char* folder, const char* name);
@@ -51,8 +51,8 @@ lockstep_communicator* Meet(int32_t rank, int32_t size, const char* folder, cons
 /* A world of one. */
 lockstep_communicator* Alone(void);
 
-/* Makes each call on a communicator about once: what works on every kind of them. On all ranks, at most 16. `shared`: whether the ranks
- * share memory (0 in a world of one). */
+/* Makes each call that works on every kind of communicator about once. Every rank calls it; at most 16. `shared`: whether the ranks share
+ * memory (0 in a world of one). */
 void UseEverything(lockstep_communicator* communicator, int32_t shared);
 
 /* Three parameters of one f32, "zero" to "two", with memory for their gradients, which is -1 at first. */
@@ -68,21 +68,18 @@ void InitModel(Model* model);
 /* Every gradient in a bucket of its own. */
 lockstep_reducer_options OneEach(void);
 
-lockstep_reducer* CreateReducer(lockstep_communicator* communicator, const Model* model,
+/* Of the model's first `count` parameters. NULL: of a new one. */
+lockstep_reducer* CreateReducer(lockstep_communicator* communicator, const Model* model, size_t count,
                                 const lockstep_reducer_options* options);
 
 void BeginWithoutSync(lockstep_reducer* reducer);
 void Mark(lockstep_reducer* reducer, Model* model, size_t index, float value);
 
-/* A step in which every gradient is `value`, the last parameter's first, and how it ended. */
+/* Runs a step in which every gradient is `value`, the last parameter's first. Returns the step's result. */
 lockstep_error* RunStep(lockstep_reducer* reducer, Model* model, float value);
 void CheckAll(const Model* model, float value);
 
-/* Of the model's first `count` parameters. */
-lockstep_reducer* MakeReducer(lockstep_communicator* communicator, size_t count,
-                              const lockstep_reducer_options* options);
-
-/* A step whose gradients are *value each; *value is their average then. How it ended. */
+/* Runs a step in which every gradient is *value, and sets *value to their average. Returns the step's result. */
 lockstep_error* Step(lockstep_reducer* reducer, size_t count, float* value);
 
 /* The average of a parameter that some rank used. */

@@ -1,5 +1,3 @@
-#include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -32,6 +30,7 @@ using lockstep::Rank;
 using lockstep::TensorView;
 using lockstep::capi::Guard;
 using lockstep::capi::NullArgument;
+using lockstep::capi::ReadTimeout;
 using lockstep::capi::ToReduceOp;
 using lockstep::capi::ToTensorView;
 
@@ -108,9 +107,9 @@ absl::StatusOr<CollectiveRequest> ToRequest(const Communicator& ranks, const loc
                                             const lockstep_collective_options* options) {
   lockstep_collective_options given = {};
   LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::ReadOptions(options, "lockstep_collective_options", &given));
-  if (given.timeout_ms < 0) return absl::InvalidArgumentError("timeout_ms is negative");
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto timeout, ReadTimeout(given.timeout_ms));
   LOCKSTEP_ASSIGN_OR_RETURN(CollectiveRequest request, ToRequest(ranks, collective));
-  request.timeout = std::chrono::milliseconds(given.timeout_ms);
+  request.timeout = timeout;
   if ((given.factor != nullptr) != (collective.op == LOCKSTEP_PREMUL_SUM)) {
     return absl::InvalidArgumentError(given.factor == nullptr ? "LOCKSTEP_PREMUL_SUM without a factor in the options"
                                                               : "a factor in the options, but not LOCKSTEP_PREMUL_SUM");
@@ -151,12 +150,6 @@ lockstep_collective Collective(lockstep_collective_kind kind, const lockstep_ten
                                const lockstep_tensor* output, lockstep_reduce_op op = LOCKSTEP_SUM, int32_t root = 0,
                                const int64_t* counts = nullptr, const int64_t* output_counts = nullptr) {
   return {sizeof(lockstep_collective), kind, op, root, input, output, counts, output_counts};
-}
-
-// What is required of an operation and of a prepared collective alike.
-absl::StatusOr<lockstep::Deadline> WaitUntil(int64_t timeout_ms) {
-  if (timeout_ms < 0) return absl::InvalidArgumentError("timeout_ms is negative");
-  return lockstep::Deadline::AfterMs(timeout_ms);
 }
 
 }  // namespace
@@ -254,8 +247,8 @@ lockstep_error* lockstep_all_to_all_v(lockstep_communicator* communicator, const
 
 lockstep_error* lockstep_work_wait(lockstep_work* work, int64_t timeout_ms) {
   return Guard(work, [&]() -> absl::Status {
-    LOCKSTEP_ASSIGN_OR_RETURN(const lockstep::Deadline deadline, WaitUntil(timeout_ms));
-    return work->work.Wait(deadline);
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto timeout, ReadTimeout(timeout_ms));
+    return work->work.Wait(lockstep::Deadline::After(timeout));
   });
 }
 
@@ -300,8 +293,8 @@ lockstep_error* lockstep_prepared_start(lockstep_prepared* prepared) {
 
 lockstep_error* lockstep_prepared_wait(lockstep_prepared* prepared, int64_t timeout_ms) {
   return Guard(prepared, [&]() -> absl::Status {
-    LOCKSTEP_ASSIGN_OR_RETURN(const lockstep::Deadline deadline, WaitUntil(timeout_ms));
-    return prepared->collective->Wait(deadline);
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto timeout, ReadTimeout(timeout_ms));
+    return prepared->collective->Wait(lockstep::Deadline::After(timeout));
   });
 }
 
@@ -313,9 +306,9 @@ void lockstep_prepared_destroy(lockstep_prepared* prepared) { lockstep::capi::De
 
 lockstep_error* lockstep_monitored_barrier(lockstep_communicator* communicator, int64_t timeout_ms) {
   return Guard(communicator, [&]() -> absl::Status {
-    if (timeout_ms < 0) return absl::InvalidArgumentError("timeout_ms is negative");
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto timeout, ReadTimeout(timeout_ms));
     std::vector<Rank> missing;
-    const absl::Status come = communicator->get()->MonitoredBarrier(std::chrono::milliseconds(timeout_ms), &missing);
+    const absl::Status come = communicator->get()->MonitoredBarrier(timeout, &missing);
     lockstep::ErrorInfo info;
     if (!missing.empty()) info.failed_rank = missing.front().value();
     return lockstep::WithErrorInfo(come, info);

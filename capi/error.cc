@@ -95,6 +95,11 @@ absl::Status NullArgument(const char* name) {
   return absl::InvalidArgumentError(absl::StrCat("argument '", name, "' is NULL"));
 }
 
+absl::StatusOr<std::chrono::milliseconds> ReadTimeout(int64_t timeout_ms) {
+  if (timeout_ms < 0) return absl::InvalidArgumentError("timeout_ms is negative");
+  return std::chrono::milliseconds(timeout_ms);
+}
+
 absl::Status CheckStructSize(size_t struct_size, const char* name) {
   if (struct_size >= sizeof(size_t)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(name, ".struct_size is ", struct_size, ": LOCKSTEP_INIT sets it"));

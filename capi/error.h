@@ -3,9 +3,12 @@
 #ifndef CAPI_ERROR_H_
 #define CAPI_ERROR_H_
 
+#include <chrono>
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "capi/lockstep.h"
 
 namespace lockstep {
@@ -14,10 +17,10 @@ namespace capi {
 // NULL for OK; else a new error, or a static one when there is no memory for it.
 lockstep_error* ToError(const absl::Status& status);
 
-// What a callback of the embedder's returned; frees it.
+// The status of an error that an embedder's callback returned. Frees the error.
 absl::Status TakeError(lockstep_error* error);
 
-// Of the exception that is being handled.
+// The error for the exception that is being handled.
 lockstep_error* CaughtError();
 
 // Runs `body`, which returns a Status; no exception leaves.
@@ -33,17 +36,21 @@ lockstep_error* Guard(Body&& body) {
 // "argument 'tensor' is NULL".
 absl::Status NullArgument(const char* name);
 
+// INVALID_ARGUMENT if it is negative.
+absl::StatusOr<std::chrono::milliseconds> ReadTimeout(int64_t timeout_ms);
+
 // A malloc'ed copy for lockstep_string_free.
 char* CopyString(const std::string& text);
 
-// FAILED_PRECONDITION when a fork lies between the making of a handle and now.
+// FAILED_PRECONDITION if the process has forked since the handle was made.
 absl::Status CheckNotForked(uint64_t fork_generation, const char* handle);
 
-// What LOCKSTEP_INIT was not used on: every such struct says the size that its caller was compiled with.
+// INVALID_ARGUMENT if the size cannot be that of a struct: the caller has not used LOCKSTEP_INIT.
 absl::Status CheckStructSize(size_t struct_size, const char* name);
 
-// Takes over the options of a caller that may have been built with an older or newer header: what it does not know keeps
-// its default, what we do not know must be left at zero by it.
+// Copies the options of a caller that may have been built with an older or newer header. Fields that the caller's header lacks keep
+// their defaults.
+// ERRORS  UNIMPLEMENTED  a field that this library lacks is not zero
 template <typename Options>
 absl::Status ReadOptions(const Options* given, const char* name, Options* options) {
   if (given == nullptr) return absl::OkStatus();
@@ -62,7 +69,7 @@ absl::Status ReadOptions(const Options* given, const char* name, Options* option
   return absl::OkStatus();
 }
 
-// Fills in a struct of the caller's, which may be of another version: what it has room for.
+// Copies as much of `filled` to the caller's struct, which may be of another version, as that has room for.
 template <typename Struct>
 absl::Status WriteStruct(const Struct& filled, const char* name, Struct* out) {
   const size_t room = out->struct_size;

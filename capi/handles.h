@@ -16,7 +16,7 @@
 #include "base/status.h"
 #include "capi/error.h"
 #include "capi/lockstep.h"
-#include "capi/streams.h"
+#include "capi/tensor.h"
 #include "comm/communicator.h"
 #include "comm/symmetric_buffer.h"
 #include "comm/work.h"
@@ -28,7 +28,7 @@
 namespace lockstep {
 namespace capi {
 
-// A context of the embedder's, released when the library has made its last call with it.
+// A context of the embedder. Its destructor releases it, after the library's last call with it.
 class Context {
  public:
   Context() = default;
@@ -53,29 +53,28 @@ class Context {
 
 struct lockstep_store {
   uint64_t fork_generation = lockstep::ForkGeneration();
-  lockstep::capi::Context context;          // outlives `store`
-  lockstep_store_callbacks callbacks = {};  // what `store` calls
+  lockstep::capi::Context context;  // outlives `store`
   std::unique_ptr<lockstep::Store> store;
 };
 
-// Handles may be destroyed in any order. What is made of a communicator's handle (a work, a reducer, a buffer set) shares the
-// communicator with it. With the handle the communicator ends: its peers are told, and whatever shares it answers CANCELLED or
-// FAILED_PRECONDITION. The world ends with the last handle of any of its communicators, and is destroyed with whatever shares them.
+// Handles may be destroyed in any order. What is made from a communicator's handle (a work, a reducer, a buffer set) shares ownership
+// of the communicator. When the handle is destroyed, the communicator ends: its peers are told, and its other owners return CANCELLED
+// or FAILED_PRECONDITION. The world ends with the last handle of any of its communicators, and is destroyed with their last owner.
 struct lockstep_communicator {
   ~lockstep_communicator() {
     if (ranks != nullptr && ranks.use_count() > 1) ranks->Leave();
   }
   lockstep::Communicator* get() const { return borrowed != nullptr ? borrowed : ranks.get(); }
-  // For what is made of this. A hook's communicator goes with its reducer: only the world is kept then.
+  // For what is made from this. A hook's communicator belongs to its reducer: then only the world is kept.
   std::shared_ptr<lockstep::Communicator> Share() const {
     return borrowed != nullptr ? std::shared_ptr<lockstep::Communicator>(world, borrowed) : ranks;
   }
 
   uint64_t fork_generation = lockstep::ForkGeneration();
-  // The last one is destroyed first.
-  std::shared_ptr<void> open;                     // of the handles of the world's communicators: closes it
-  std::shared_ptr<lockstep::World> world;         // shared by the communicator of all ranks and its parts
-  std::shared_ptr<lockstep::Communicator> ranks;  // of all ranks, or a part; null where it is borrowed
+  // Destroyed from the last to the first.
+  std::shared_ptr<void> open;              // shared by all handles of the world's communicators: closes the world
+  std::shared_ptr<lockstep::World> world;  // shared by the communicator of all ranks and its subgroups
+  std::shared_ptr<lockstep::Communicator> ranks;  // of all ranks, or a subgroup; null if it is borrowed
   lockstep::Communicator* borrowed = nullptr;     // a hook's, which belongs to its reducer
   lockstep_hook_bucket* hook_bucket = nullptr;    // a stream-ordered hook's: collectives go on this bucket's stream
   lockstep::capi::Streams streams;
@@ -103,20 +102,20 @@ struct lockstep_prepared {
 
 struct lockstep_reducer {
   uint64_t fork_generation = lockstep::ForkGeneration();
-  // Of hook, optimizer and buffer hook; they outlive the reducer, which calls these.
+  // Outlive the reducer, which calls with them.
   lockstep::capi::Context hook;
   lockstep::capi::Context optimizer;
   lockstep::capi::Context buffer_hook;
-  std::shared_ptr<lockstep::World> world;  // its communicator's, for parts that a buffer hook makes
+  std::shared_ptr<lockstep::World> world;  // its communicator's, for subgroups that a buffer hook makes
   std::shared_ptr<lockstep::Communicator> communicator;
   lockstep::capi::Streams streams;  // outlives the reducer, which uses them
   std::unique_ptr<lockstep::Reducer> reducer;
-  // By parameter, what was last given out, whose shapes the caller borrows.
+  // What was last returned for each parameter: the caller borrows shape and strides.
   std::vector<lockstep::TensorView> averages;
   std::vector<lockstep::TensorView> views;
 };
 
-// Memory alone: a forked child has it too.
+// Only memory, so a forked child may use it.
 struct lockstep_fresh_buffers {
   lockstep::FreshBuffers buffers;
 };
@@ -124,7 +123,7 @@ struct lockstep_fresh_buffers {
 namespace lockstep {
 namespace capi {
 
-// Ends a handle. In a forked child what stands behind it waits for threads that are not there: it is left alone.
+// Destroys a handle. Does nothing in a forked child, where the destructors would wait for threads that do not exist.
 template <typename Handle>
 void Destroy(Handle* handle) {
   if (handle != nullptr && handle->fork_generation == ForkGeneration()) delete handle;

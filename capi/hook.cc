@@ -17,7 +17,6 @@
 #include "base/types/dtype.h"
 #include "capi/error.h"
 #include "capi/handles.h"
-#include "capi/streams.h"
 #include "capi/tensor.h"
 #include "comm/communicator.h"
 #include "reducer/sparse/sparse_gradient.h"

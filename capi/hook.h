@@ -15,13 +15,14 @@
 namespace lockstep {
 namespace capi {
 
-// Of options whose hook is LOCKSTEP_HOOK_CALLBACK. INVALID_ARGUMENT unless exactly one of the two functions is there, and for a
-// negative timeout. `world` is that of the reducer's communicator as it changes, for parts made of the hook's; it outlives the hook.
+// The hook of options with LOCKSTEP_HOOK_CALLBACK. *world is the world of the reducer's present communicator, for subgroups that the
+// hook makes; `world` outlives the hook.
+// ERRORS  INVALID_ARGUMENT  neither or both of the two functions are there, or the timeout is negative
 absl::StatusOr<std::shared_ptr<CommHook>> MakeCallbackHook(const lockstep_reducer_options& options,
                                                            const std::shared_ptr<World>* world);
 
-// What a collective on the communicator of a stream-ordered hook does: enqueues it on the bucket's stream. FAILED_PRECONDITION
-// unless `stream` is the one that hook_issue was given, on its thread and before it returns.
+// Enqueues a collective on the communicator of a stream-ordered hook on its bucket's stream.
+// ERRORS  FAILED_PRECONDITION  `stream` is not the one that hook_issue was given, or this is not its thread, or it has returned
 absl::Status EnqueueForHook(lockstep_hook_bucket* bucket, const lockstep_stream* stream, CollectiveRequest request);
 
 }  // namespace capi

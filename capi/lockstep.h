@@ -19,11 +19,11 @@
  *               order, for example by a garbage collector: see lockstep_communicator_destroy. In the child of a fork(), calls on a
  *               handle made before return FAILED_PRECONDITION, and destroying it only frees its memory. The child may make its
  *               own handles.
- *   Structs     The caller zeroes a struct that begins with struct_size and sets struct_size to its sizeof: LOCKSTEP_INIT(options)
- *               does both. So the library knows the size in the header that the caller was compiled with. Zero in any field is
- *               the default. New fields are only appended. In an array of such structs all struct_size are equal, and are the
- *               stride. A NULL options pointer means all defaults. The structs without struct_size (lockstep_tensor,
- *               lockstep_stream, lockstep_message) never change.
+ *   Structs     Before use, the caller zeroes a struct that begins with struct_size, and sets struct_size to its sizeof.
+ *               LOCKSTEP_INIT(options) does both. So the library knows the size in the header that the caller was compiled with.
+ *               Zero in any field is the default. New fields are only appended. In an array of such structs all struct_size are
+ *               equal; it is the stride. A NULL options pointer means all defaults. The structs without struct_size
+ *               (lockstep_tensor, lockstep_stream, lockstep_message) never change.
  *   Enums       An int32_t and named constants. Constants keep their values; new ones are appended.
  *   Outputs     Come last and are named out_*. Where one may be NULL, the comment says so.
  *   Memory      What the library allocates, the library frees (lockstep_string_free, lockstep_bytes_free). Strings and
@@ -181,7 +181,7 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_tensor_from_dlpack(const void* dl_tenso
 /* An ordered queue of work. A NULL lockstep_stream* means the host, inline: the input is ready when the call is made, and the output
  * is there when the call returns. The handle of a CUDA stream is a cudaStream_t. A NULL handle is the legacy default stream, and
  * cudaStreamPerThread is the calling thread's. A CUDA stream must outlive every communicator and reducer that it was passed to.
- * Only a hook_issue gets a stream of the host. */
+ * A stream of the host exists only in hook_issue, which the library passes one. */
 typedef struct lockstep_stream {
   void* handle;
   lockstep_device_kind device_kind;
@@ -201,8 +201,8 @@ typedef struct lockstep_communicator_options {
    * Open MPI's, PMI's, Slurm's variables. If none is set, the world has one rank. */
   int32_t world_size;
   int32_t rank;
-  /* How many ranks this host has, and which of them this is. 0: LOCKSTEP_LOCAL_WORLD_SIZE and LOCKSTEP_LOCAL_RANK, else unknown. If
-   * all ranks are on one host by this, they use the loopback interface. local_rank is ignored without local_world_size. */
+  /* How many ranks this host has, and which of them this is. 0: LOCKSTEP_LOCAL_WORLD_SIZE and LOCKSTEP_LOCAL_RANK, else unknown.
+   * local_rank is ignored without local_world_size. If local_world_size is world_size, ranks use the loopback interface. */
   int32_t local_world_size;
   int32_t local_rank;
   /* How the ranks find each other: a URL (tcp://host:port, which rank 0 serves, or file:///path), or a store. The store is used
@@ -231,19 +231,19 @@ typedef struct lockstep_communicator_options {
    * equal on all ranks; the index is this rank's own. */
   lockstep_device_kind device_kind;
   int32_t device_index;
-  /* How the device's tensors travel. "nccl"; "staged": through host memory, then by `transport`; default LOCKSTEP_DEVICE_BACKEND, or
-   * "auto": the first of these that all ranks can use. lockstep_communicator_describe tells which, and why. */
+  /* How the device's tensors travel. "nccl": by NCCL. "staged": through host memory, then by `transport`. "auto": the first of these
+   * that all ranks can use; lockstep_communicator_describe tells which, and why. Default LOCKSTEP_DEVICE_BACKEND, or "auto". */
   const char* device_backend;
   const char* tcp_congestion_control; /* default: reno between ranks of one host, else the system's; this rank's own */
   int32_t tcp_send_buffer_bytes;      /* default: the kernel's, which grows as needed; this rank's own, like the next */
   int32_t tcp_receive_buffer_bytes;
-  int32_t tcp_sockets; /* per connection, whose bytes are spread over them; default 1 */
+  int32_t tcp_sockets; /* per connection, which spreads its bytes over them; default 1 */
   /* 1: the kernel sends long messages without a copy, if it can (MSG_ZEROCOPY). After an abort a message under way may still be
    * sent, with whatever its memory then holds. This rank's own. */
   int32_t tcp_zero_copy;
   /* For the back end "nccl". The fewest and the most thread blocks of its kernels (NCCL 2.17; 0: NCCL chooses). split_share 1:
-   * subgroups share the communicator's resources (NCCL 2.18). They take less memory, but only one of them, the communicator
-   * included, may be used at a time. */
+   * subgroups share the communicator's resources (NCCL 2.18). They take less memory. But of the communicator and its subgroups, only
+   * one may be used at a time. */
   int32_t nccl_ctas_min;
   int32_t nccl_ctas_max;
   int32_t nccl_split_share;
@@ -266,11 +266,11 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_create(const lockstep_comm
 
 /* Ends the operations in flight, with CANCELLED here and ABORTED on the peers. Does not wait for the peers.
  *
- * If nothing is in flight here, peers can still finish what this rank has finished. Their later calls are ABORTED after a second or
- * two, with a message that names this rank. Subgroups stay usable. Works of the communicator are done. Reducers, prepared collectives
- * and buffer sets made of it return FAILED_PRECONDITION or CANCELLED; each is destroyed by its own call, earlier or later. On a hook's
+ * If nothing is in flight here, peers can still finish what this rank has finished. Their later calls return ABORTED after a second or
+ * two, with a message that names this rank. Subgroups stay usable. The communicator's works are done. Its reducers, prepared collectives
+ * and buffer sets then return FAILED_PRECONDITION or CANCELLED; each is destroyed by its own call, earlier or later. On a hook's
  * communicator the call has no effect.
- *   THREADS  No other thread is in a call on this handle. Others may be in calls on what was made of it; those calls return. */
+ *   THREADS  No other thread is in a call on this handle. Others may be in calls on what was made from it; those calls return. */
 LOCKSTEP_EXPORT void lockstep_communicator_destroy(lockstep_communicator* communicator);
 
 /* -1 for NULL. */
@@ -289,16 +289,16 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_abort(lockstep_communicato
 LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_describe(const lockstep_communicator* communicator,
                                                                char** out_text);
 
-/* Lists the last collectives, a line each, newest last: sequence, operation, sizes, state, times, bytes per peer. "done at once" is
- * one that ended sooner than a clock can be read. Free the text by lockstep_string_free. */
+/* Lists the last collectives, a line each, newest last: sequence, operation, sizes, state, times, bytes per peer. "done at once": it
+ * ended before the clock could be read. Free the text by lockstep_string_free. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_flight_records(const lockstep_communicator* communicator,
                                                                      char** out_text);
 
 /* ---- Collectives -------------------------------------------------------------------------------------------------
  *
- * Every rank of the communicator calls them in the same order, with equal counts, dtypes and ops. If ranks differ, each gets the same
- * FAILED_PRECONDITION, which tells which rank called what: from this call, or from the next if this one has finished. Then the
- * communicator is over. In checked mode it stays usable.
+ * Every rank of the communicator calls them in the same order, with equal counts, dtypes and ops. If ranks differ, all return the same
+ * FAILED_PRECONDITION, which tells which rank called what. A rank whose call has finished already returns it from its next call. The
+ * communicator is over then, except in checked mode.
  *
  * Tensors are contiguous. All tensors of a call are on the host, or all on the communicator's device. "In place" says how a call's
  * input and output may be the same memory. Any other overlap is INVALID_ARGUMENT.
@@ -449,7 +449,7 @@ LOCKSTEP_EXPORT void lockstep_work_destroy(lockstep_work* work);
  * DistributedDataParallel does the same; docs/embedding.md lists its options and their names here.
  *
  * One thread at a time uses a reducer, except that several may mark gradients at once. From begin_backward to end_backward the
- * communicator belongs to the reducer: others' collectives on it, subgroups, memory and another reducer's backward are
+ * communicator belongs to the reducer: other collectives on it, creating subgroups or memory, and another reducer's backward return
  * FAILED_PRECONDITION. Messages are allowed, and so is everything on a duplicate made before. */
 
 /* One row of the parameter table, which must be equal on all ranks. */
@@ -499,18 +499,18 @@ typedef struct lockstep_hook_bucket lockstep_hook_bucket;
 typedef struct lockstep_hook_completion lockstep_hook_completion;
 
 /* hook_issue: enqueues the work on a bucket, by collectives on this communicator and stream and by lockstep_hook_bucket_run, and
- * returns without waiting. The library frees the error that it returns, which makes the hook fail.
+ * returns without waiting. If it returns an error, the hook has failed; the library frees the error.
  *   THREADS  Runs on a thread that called mark_ready, begin_backward or end_backward. */
 typedef lockstep_error* (*lockstep_hook_issue)(void* context, lockstep_hook_bucket* bucket,
                                                lockstep_communicator* communicator, const lockstep_stream* stream);
 
-/* hook_start: does the work on a bucket, here or on another thread, by any means, also by any call of this header on this
+/* hook_start: does the work on a bucket by any means, here or on another thread. It may use any call of this header on this
  * communicator. Whoever finishes the work calls lockstep_hook_complete.
  *   THREADS  Runs on the thread lockstep-coll, which then waits for lockstep_hook_complete. */
 typedef void (*lockstep_hook_start)(void* context, lockstep_hook_bucket* bucket, lockstep_communicator* communicator,
                                     lockstep_hook_completion* completion);
 
-/* The parameters of a bucket that some rank used, with their averages, for an optimizer. Borrowed until the step returns. */
+/* For an optimizer: those parameters of a bucket that some rank used, and their averages. Borrowed until the step returns. */
 typedef struct lockstep_reduced_bucket {
   size_t struct_size; /* set by the library */
   size_t index;       /* 0 to count - 1, in the order of launch */
@@ -527,8 +527,8 @@ typedef struct lockstep_reduced_bucket {
   const lockstep_stream* stream;
 } lockstep_reduced_bucket;
 
-/* Updates these parameters while later buckets are still under way. The library frees the error that it returns: this rank's
- * end_backward fails with it, and the other ranks' if a later bucket can still tell them.
+/* Updates these parameters while later buckets are still under way. If it returns an error, this rank's end_backward fails with it, and
+ * so does the other ranks' if a later bucket can still tell them. The library frees the error.
  *   THREADS  Runs on the thread lockstep-opt. */
 typedef lockstep_error* (*lockstep_optimizer_step)(void* context, const lockstep_reduced_bucket* bucket);
 
@@ -539,9 +539,9 @@ typedef struct lockstep_reducer_options {
   /* A bucket is full when its bytes reach the cap. So a bucket has at least these bytes, except the last. */
   int64_t bucket_cap_bytes;       /* default 26,214,400 (25 MiB) */
   int64_t first_bucket_cap_bytes; /* default bucket_cap_bytes if that is given, else 1,048,576 (1 MiB) */
-  /* 1: a rank may leave parameters unused in a backward. A parameter that no rank used keeps its gradient. For one that only other
-   * ranks used see lockstep_reducer_averaged_gradient. A gradient marked in a backward without sync stays borrowed until the next
-   * backward with sync ends, where the parameter counts as used. */
+  /* 1: a rank may leave parameters unused in a backward. A parameter that no rank used keeps its gradient. If only other ranks used
+   * it, see lockstep_reducer_averaged_gradient. A gradient marked in a backward without sync stays borrowed until the next backward
+   * with sync has ended. In that backward the parameter counts as used. */
   int32_t find_unused_parameters;
   /* 1: every backward marks the same parameters, each as often as the first backward did. That may be several times (shared weights,
    * checkpointing): only the last mark counts. The first backward tells which parameters are unused. */
@@ -563,20 +563,20 @@ typedef struct lockstep_reducer_options {
   lockstep_optimizer_step optimizer_step;
   void* optimizer_context;
   lockstep_release optimizer_release;
-  /* Instead of the two caps above: the cap of each bucket of a dtype and device. The last one holds for all that follow. */
+  /* Replace the two caps above: for each dtype and device, the caps of its buckets in order. The last cap holds for all further ones. */
   const int64_t* bucket_caps_bytes;
   size_t bucket_cap_count;
   /* 1: caps count from the bucket that is launched last. A small last bucket leaves little to wait for when the backward ends. */
   int32_t caps_from_last;
-  /* How many buckets have memory at a time, in turns; 0: all. Gradients of the others are copied, and so borrowed, later. */
+  /* How many buckets have memory at a time; 0: all. They take turns. The library reads the gradients of a bucket once it has its turn. */
   int32_t buckets_in_memory_max;
   int32_t no_overlap; /* 1: end_backward launches every bucket; to compare speed */
-  /* 1: buckets are planned again only after lockstep_reducer_request_replan. 0: also once without a request, in the order in which
-   * rank 0's gradients appeared, unless gradients are bucket views, which would move. */
+  /* 1: buckets are planned again only after lockstep_reducer_request_replan. 0: they are also planned again once without a request, in
+   * the order in which rank 0's gradients appeared; but not with gradient_as_bucket_view, since the views would move. */
   int32_t no_replan;
   const char* plan; /* from lockstep_reducer_export_plan of an earlier run: the same buckets as then */
-  /* These parameters are reduced when the trigger's gradient is ready, with what was marked of them until then, in any backward.
-   * Those without a mark are unused. */
+  /* These parameters are reduced when the gradient of parameter delayed_trigger is ready. Marks of any backward until then count. Those
+   * without a mark are unused. */
   const size_t* delayed;
   size_t delayed_count;
   size_t delayed_trigger;
@@ -603,8 +603,8 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_create(lockstep_communicator* c
                                                         const lockstep_reducer_options* options,
                                                         lockstep_reducer** out_reducer);
 
-/* Inside a step: waits for the launched buckets, at most until their deadline. Does not wait if the communicator was destroyed or
- * aborted. */
+/* If a step is under way, waits for its launched buckets, at most until their deadline. Does not wait if the communicator was destroyed
+ * or aborted. */
 LOCKSTEP_EXPORT void lockstep_reducer_destroy(lockstep_reducer* reducer);
 
 /* Copies the root's tensors (parameters, buffers) to every rank, for the start of training. Every rank calls it. Blocks until done.
@@ -615,8 +615,8 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_broadcast(lockstep_reducer* red
 typedef struct lockstep_backward_options {
   size_t struct_size;
   int32_t no_sync; /* 1: nothing is sent, marks are only checked; gradients accumulate in the embedder's memory */
-  /* For find_unused_parameters. 0: a parameter without a mark at the end is unused. 1: exactly the parameters in `unused` are, perhaps
-   * none. Then buckets need not wait for the end, and a parameter neither marked nor in `unused` is an error. */
+  /* For find_unused_parameters. 0: a parameter without a mark at the end is unused. 1: exactly the parameters in `unused`, perhaps none,
+   * are unused. Then buckets need not wait for the end, and a parameter neither marked nor in `unused` is an error. */
   int32_t unused_given;
   const size_t* unused; /* indexes of parameters */
   size_t unused_count;
@@ -626,7 +626,7 @@ typedef struct lockstep_backward_options {
   const lockstep_stream* stream;
 } lockstep_backward_options;
 
-/* Begins a step. Also returns, once, an earlier step's errors of other ranks that its end_backward could not return.
+/* Begins a step. Also returns, once, an error of another rank in an earlier step that came too late for that step's end_backward.
  *   ERRORS  FAILED_PRECONDITION  the last backward was not ended; another reducer's backward is under way on this communicator;
  *                                `unused` without find_unused_parameters; the step cannot be captured
  *           INVALID_ARGUMENT     `unused` holds an index that is not in the table */
@@ -674,9 +674,10 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_averaged_gradient(lockstep_redu
  * is copied into the bucket and back. Shape and strides are borrowed until the next call for the same parameter.
  *   REQUIRES  gradient_as_bucket_view
  *
- * If this rank did not use a parameter in a synchronised backward, its view then holds the average if another rank used it, and its old
- * contents if none did. So the library copies it aside: writes to such a view must be complete, or in the stream given to
- * begin_backward (with `unused_given`) or else to end_backward. On a rank that has joined, views have no meaning. */
+ * If this rank did not use a parameter in a synchronised backward, its view holds afterwards the average if another rank used it, and its
+ * old contents if none did. The library copies the old contents aside for this. So writes to such a view must be complete when
+ * begin_backward (with `unused_given`) or else end_backward is called, or be in the stream given to it. On a rank that has joined, views
+ * have no meaning. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_gradient_view(lockstep_reducer* reducer, size_t index,
                                                                lockstep_tensor* out_tensor);
 
@@ -690,16 +691,16 @@ LOCKSTEP_EXPORT size_t lockstep_reducer_bucket_count(const lockstep_reducer* red
  * leaves the averages in the bucket.
  *
  * hook_issue is stream-ordered. It calls the collectives of this header with the communicator and the stream that it was given, and
- * out_work NULL. They return at once, and run in order: after the gradients are in the bucket, before the averages are taken out; on
- * the thread lockstep-coll, or for gradients on a device on one of its streams. The tensors' memory is borrowed until the backward has
- * ended. A collective that fails later fails the hook. A collective without the stream, or after hook_issue has returned, is
- * FAILED_PRECONDITION.
+ * out_work NULL. They return at once, and run in order: after the gradients are in the bucket, and before the averages are taken out.
+ * They run on the thread lockstep-coll or, for gradients on a device, on one of its streams. The tensors' memory is borrowed until the
+ * backward has ended. A collective that fails later fails the hook. A collective without the stream, or after hook_issue has returned,
+ * is FAILED_PRECONDITION.
  *
  * hook_start is host-completed: it is called when the gradients are in the bucket.
  *
- * The hook has a communicator of its own, which the reducer owns: the hook never destroys it, and its failure does not harm the
- * reducer's. If a hook fails on one rank, its communicator ends on all ranks, every rank's end_backward returns that error, and the next
- * backward has a new one. A hook must not call its reducer. */
+ * The hook has a communicator of its own. The reducer owns it, so the hook never destroys it. If a hook fails on one rank, the hook's
+ * communicator ends on all ranks, and every rank's end_backward returns that error. The reducer's communicator is not affected, and the
+ * next backward has a new one for the hook. A hook must not call its reducer. */
 
 /* The bucket's number, 0 to count - 1 in the order of launch; the number of buckets; the number of synchronised backwards begun, this
  * one included; the number of gradients in the bucket. 0 for NULL. */
@@ -736,7 +737,7 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_hook_bucket_set_rows(lockstep_hook_buck
 LOCKSTEP_EXPORT lockstep_error* lockstep_hook_bucket_set_result(lockstep_hook_bucket* bucket,
                                                                 const lockstep_tensor* result);
 
-/* Runs in the stream's order. The library frees the error that it returns, which makes the hook fail. */
+/* Runs in the stream's order. If it returns an error, the hook has failed; the library frees the error. */
 typedef lockstep_error* (*lockstep_hook_function)(void* context, lockstep_hook_bucket* bucket);
 
 /* Enqueues a function of the embedder on the bucket's stream. It is not called if something enqueued earlier for this bucket fails.
@@ -747,8 +748,8 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_hook_bucket_run(lockstep_hook_bucket* b
                                                          void* context);
 
 /* Tells that a host-completed hook is done with its bucket: NULL for success, or an error, which the library frees. Frees the
- * completion, so it is called exactly once. After hook_timeout_ms the hook has failed with DEADLINE_EXCEEDED: then the bucket must not
- * be touched, and this call only frees.
+ * completion, so it is called exactly once. After hook_timeout_ms the hook has failed with DEADLINE_EXCEEDED. Then the bucket must not
+ * be touched, and this call only frees completion and error.
  *   THREADS  Any thread may call it. */
 LOCKSTEP_EXPORT void lockstep_hook_complete(lockstep_hook_completion* completion, lockstep_error* error);
 
@@ -854,8 +855,8 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_averaged_rows(lockstep_reducer*
  * uses a separate communicator for them, so they do not change the order of its other calls. */
 
 /* Replaces the broadcast: changes the buffers in place, by calls on `communicator`, which has the ranks that take part. It and the
- * tensors are valid until the callback returns; the callback does not destroy them. The library frees the error that it returns, with
- * which the forward's or join's call fails on this rank alone. The callback must not call its reducer.
+ * tensors are valid until the callback returns; the callback does not destroy them. If it returns an error, begin_forward, end_forward
+ * or join fails with it, on this rank alone. The library frees the error. The callback must not call its reducer.
  *   THREADS  Runs on the thread that called begin_forward, end_forward or join. */
 typedef lockstep_error* (*lockstep_buffer_hook)(void* context, lockstep_communicator* communicator,
                                                 const lockstep_tensor* buffers, size_t buffer_count);
@@ -863,8 +864,8 @@ typedef lockstep_error* (*lockstep_buffer_hook)(void* context, lockstep_communic
 typedef struct lockstep_reducer_buffer_options {
   size_t struct_size;
   int32_t root; /* ignored with uneven_inputs: then it is the highest rank that has inputs */
-  /* 1: overwrites the other ranks' buffers. 0: the root's come in fresh memory, so that a later backward pass still finds the buffers
-   * of its own forward pass. A hook, and end_forward, always overwrite. */
+  /* 1: overwrites the other ranks' buffers. 0: the root's buffers arrive in fresh memory, so that a later backward pass still finds the
+   * buffers of its own forward pass. A hook, and end_forward, always overwrite. */
   int32_t in_place;
   int32_t after_forward;     /* 1: in end_forward, not in begin_forward */
   lockstep_buffer_hook hook; /* NULL: a broadcast */
@@ -887,9 +888,9 @@ typedef struct lockstep_forward_options {
 /* Memory with a copy of the root's buffers. It may outlive the reducer and the communicator. Its calls are with the buffer sets below. */
 typedef struct lockstep_fresh_buffers lockstep_fresh_buffers;
 
-/* Tell that a forward pass begins, and ends. The first forward since the last synchronised backward copies the buffers, also if its own
- * backward is without sync: then every rank calls these, and they block. Without buffers both calls are optional; begin_forward then only
- * gives the logging data its times. A forward without a backward (evaluation) needs no call.
+/* Tell that a forward pass begins, and ends. The first forward since the last synchronised backward copies the buffers, even if its own
+ * backward is without sync. For that every rank makes these calls, and they block. Without buffers both calls are optional; begin_forward
+ * then only gives the logging data its times. A forward without a backward (evaluation) needs no call.
  *   RETURNS  *out_fresh NULL, unless buffers came in fresh memory. out_fresh may be NULL if they never do.
  *   ERRORS   as lockstep_buffer_set_broadcast. A hook is not called if this rank's tensors cannot be read. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_begin_forward(lockstep_reducer* reducer,
@@ -899,8 +900,8 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_end_forward(lockstep_reducer* r
                                                              const lockstep_forward_options* options);
 
 /* Takes part with zeros in the steps of the ranks that still have inputs, and returns when all ranks have joined. Its operations have no
- * deadline. At the end `model` (pass parameters and buffers) is copied to every rank from the rank that joined last; of several, from the
- * highest. `buffers` are those of set_buffers, or none: a joining rank still takes part in one copy of the buffers.
+ * deadline. At the end `model` (pass parameters and buffers) is copied to every rank from the rank that joined last. If several did, it
+ * is the highest of them. `buffers` are those of set_buffers, or none: a joining rank still takes part in one copy of the buffers.
  *   ERRORS  INVALID_ARGUMENT     a tensor cannot be read; nothing has begun
  *           FAILED_PRECONDITION  without uneven_inputs, or by throw_on_early_termination */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_join(lockstep_reducer* reducer, const lockstep_tensor* model,
@@ -918,8 +919,8 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_change_communicator(lockstep_re
 /* Returns the error of the last complete replay of each CUDA graph with steps in it. Synchronise with the stream of the launch first. A
  * replay that hangs has no deadline.
  *   REQUIRES  graphs are destroyed before the reducer
- *   ERRORS    FAILED_PRECONDITION  gradients were missing when the step was captured: on every rank, with the rank and the parameters
- *                                  in the message; averages were not written
+ *   ERRORS    FAILED_PRECONDITION  some rank's gradients were missing when the step was captured. Every rank returns it; the message
+ *                                  names rank and parameters. Averages were not written.
  *
  * If a backward begins on a stream that is being captured (lockstep_backward_options.stream), and its gradients and its end are on streams
  * of the same capture, the step becomes part of the graph (docs/gpu.md). Nothing of it is done during the capture. Each launch of the graph
@@ -954,15 +955,15 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_mesh(lockstep_communicator
                                                            lockstep_communicator** out_communicators);
 
 /* Gets the ncclComm_t that collectives on the device use, for NCCL calls that this header does not have. It is borrowed.
- *   REQUIRES  all ranks order these calls and their collectives here alike; no rank aborts or destroys the ncclComm_t
+ *   REQUIRES  all ranks make these NCCL calls and their collectives here in one order; no rank aborts or destroys the ncclComm_t
  *   ERRORS    FAILED_PRECONDITION  the device's back end is not NCCL */
 LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_nccl(const lockstep_communicator* communicator, void** out_comm);
 
 /* A barrier that tells which ranks have not called it. It is not in the order of collectives, and may be called while some are in flight.
  * timeout_ms 0: the communicator's.
- *   ERRORS  DEADLINE_EXCEEDED  the first rank's timeout expired before all ranks had called. Every rank, also one that calls later, gets a
- *                              message with the missing ranks; lockstep_error_failed_rank is the first of them. The communicator
- *                              stays usable, and the next monitored barrier starts afresh.
+ *   ERRORS  DEADLINE_EXCEEDED  the timeout of a waiting rank expired before all ranks had called. Every rank, even one that calls later,
+ *                              gets a message with the missing ranks; lockstep_error_failed_rank is the first of them. The
+ *                              communicator stays usable, and the next monitored barrier starts afresh.
  *   COST    tens of microseconds: it goes through the coordinator */
 LOCKSTEP_EXPORT lockstep_error* lockstep_monitored_barrier(lockstep_communicator* communicator, int64_t timeout_ms);
 
@@ -1020,8 +1021,8 @@ LOCKSTEP_EXPORT void lockstep_prepared_destroy(lockstep_prepared* prepared);
  * Collect the calls that this thread makes on a communicator between start and end, and launch them together at the end. Inside a group
  * blocking sends and receives in any order cannot deadlock, since calls without out_work return at once. Groups nest; the outermost
  * end launches. If a call is refused, the end returns its error again, and nothing is launched.
- *   ERRORS  FAILED_PRECONDITION  another thread has a group open; also of a wait inside the group for a work of it, and of its works if
- *                                the communicator is destroyed with the group open */
+ *   ERRORS  FAILED_PRECONDITION  another thread has a group open. A wait inside the group for one of its works returns it, too. So do
+ *                                its works if the communicator is destroyed with the group open. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_group_start(lockstep_communicator* communicator);
 
 /* Launches the group. out_work NULL: returns when all its calls are done, with the first error of any. Else *out_work is the group.
@@ -1080,8 +1081,8 @@ LOCKSTEP_EXPORT void lockstep_bytes_free(void* data);
  *
  * If all tensors of a collective are in such memory, ranks of one host read their peers' inputs and write their outputs directly, in one
  * pass, without a bounce buffer. Whether they are in it must be equal on all ranks. Between hosts it is used like other memory; libfabric
- * registers it once. The same holds for a premultiplied reduce or reduce-scatter, an all-to-all in place or with counts, and a gather or
- * scatter with an empty block. */
+ * registers it once. These collectives use it like other memory on one host, too: a premultiplied reduce or reduce-scatter, an all-to-all
+ * in place or with counts, and a gather or scatter with an empty block. */
 typedef struct lockstep_memory lockstep_memory;
 
 /* Makes memory for collectives. Every rank calls it, with the same size and kind. On LOCKSTEP_HOST it is page-aligned and zeroed. On the
@@ -1169,8 +1170,8 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_batch_norm_sum_gradients(lockstep_commu
                                                                   float* sum_dy, float* sum_dy_xmu,
                                                                   const lockstep_batch_norm_options* options);
 
-/* targets[i] = sources[i], converted between float dtypes and rounded once: parameters to lower precision, gradients to float32. Not a
- * collective.
+/* targets[i] = sources[i], converted between float dtypes and rounded once. For parameters in lower precision, or gradients in float32.
+ * Not a collective.
  *   REQUIRES  a pair has equal shapes, and equal strides unless one tensor is row-major and the other has gaps; it shares no memory
  *   ERRORS    INVALID_ARGUMENT  a pair does not meet that; the message names the first such pair, and nothing is written */
 LOCKSTEP_EXPORT lockstep_error* lockstep_cast_tensors(const lockstep_tensor* sources, const lockstep_tensor* targets,

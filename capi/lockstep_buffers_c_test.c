@@ -53,7 +53,6 @@ static void UseBufferSet(lockstep_communicator* communicator) {
   lockstep_buffer_set_options options;
   lockstep_buffer_set* set = NULL;
   lockstep_fresh_buffers *fresh = NULL, *later = NULL;
-  const float* fresh_means;
 
   means[0] = (float)rank;
   means[1] = (float)(10 * rank);
@@ -76,7 +75,7 @@ static void UseBufferSet(lockstep_communicator* communicator) {
   LOCKSTEP_INIT(options);
   options.root = size - 1;
   OK(lockstep_buffer_set_broadcast(set, tensors, 2, &options, &fresh));
-  fresh_means = (const float*)lockstep_fresh_buffers_data(fresh, 0);
+  const float* fresh_means = (const float*)lockstep_fresh_buffers_data(fresh, 0);
   CHECK(fresh_means[0] == (float)(size - 1) && fresh_means[1] == (float)(10 * (size - 1)));
   CHECK(*(const int64_t*)lockstep_fresh_buffers_data(fresh, 1) == 100 + size - 1);
   CHECK(lockstep_fresh_buffers_data(fresh, 2) == NULL);
@@ -181,11 +180,10 @@ static void UseInForkedChild(lockstep_communicator* communicator) {
   const lockstep_tensor tensor = Vector(&value, &one, LOCKSTEP_F32);
   lockstep_buffer_set* set = NULL;
   lockstep_fresh_buffers* fresh = NULL;
-  pid_t child;
   int status = 0;
   OK(lockstep_buffer_set_create(communicator, &tensor, 1, &set));
   OK(lockstep_buffer_set_broadcast(set, &tensor, 1, NULL, &fresh));
-  child = fork();
+  pid_t child = fork();
   if (child == 0) {
     MISUSED(lockstep_buffer_set_broadcast(set, &tensor, 1, NULL, NULL), "fork");
     MISUSED(lockstep_batch_norm_sum_gradients(communicator, 1, &value, &value, NULL), "fork");

@@ -1,6 +1,6 @@
 /* lockstep.h from C99: the sizes of its structs, errors, worlds and how they are made, handles after fork(), and every call on a
- * communicator once. More of the collectives is in lockstep_collectives_c_test.c and lockstep_in_flight_c_test.c; the reducer,
- * buffers and normalisation have files of their own, too. */
+ * communicator once. More of the collectives is in lockstep_collectives_c_test.c; the reducer, buffers and normalisation have files of
+ * their own, too. */
 
 #define _POSIX_C_SOURCE 200809L
 
@@ -99,8 +99,7 @@ static void TestDtypes(void) {
   lockstep_communicator* communicator = NULL;
   lockstep_tensor tensor;
   float value = 1;
-  int32_t i;
-  for (i = 0; i < 16; ++i) CHECK(lockstep_dtype_size(i) == sizes[i]);
+  for (int32_t i = 0; i < 16; ++i) CHECK(lockstep_dtype_size(i) == sizes[i]);
   CHECK(lockstep_dtype_size(-1) == 0 && lockstep_dtype_size(16) == 0);
   OK(lockstep_communicator_create(NULL, &communicator));
   memset(&tensor, 0, sizeof(tensor));
@@ -169,77 +168,17 @@ static void TestWorldOfOne(void) {
   lockstep_communicator_destroy(communicator);
 }
 
-/* A store of the embedder's, in files of a folder. */
-static void Path(char* path, size_t capacity, const char* folder, const char* key) {
-  size_t length;
-  char* at;
-  snprintf(path, capacity, "%s/", folder);
-  length = strlen(path);
-  snprintf(path + length, capacity - length, "key-%s", key);
-  for (at = path + length; *at != '\0'; ++at) {
-    if (*at == '/') *at = '_';
-  }
-}
-
-static lockstep_code SetKey(void* context, const char* key, const void* value, size_t value_bytes, int64_t timeout_ms) {
-  char path[4096], temporary[4200];
-  FILE* file;
-  (void)timeout_ms;
-  Path(path, sizeof(path), (const char*)context, key);
-  snprintf(temporary, sizeof(temporary), "%s.%d", path, (int)getpid());
-  file = fopen(temporary, "wb");
-  if (file == NULL || fwrite(value, 1, value_bytes, file) != value_bytes || fclose(file) != 0) return LOCKSTEP_INTERNAL;
-  return rename(temporary, path) == 0 ? LOCKSTEP_OK : LOCKSTEP_INTERNAL;
-}
-
-static lockstep_code GetKey(void* context, const char* key, void* buffer, size_t capacity, size_t* out_value_bytes,
-                            int64_t timeout_ms) {
-  char path[4096];
-  FILE* file;
-  (void)timeout_ms;
-  Path(path, sizeof(path), (const char*)context, key);
-  file = fopen(path, "rb");
-  if (file == NULL) return LOCKSTEP_NOT_FOUND;
-  *out_value_bytes = fread(buffer, 1, capacity, file);
-  fclose(file);
-  return LOCKSTEP_OK;
-}
-
-static lockstep_code RemoveKey(void* context, const char* key, int64_t timeout_ms) {
-  char path[4096];
-  (void)timeout_ms;
-  Path(path, sizeof(path), (const char*)context, key);
-  remove(path);
-  return LOCKSTEP_OK;
-}
-
 static void RunRank(int32_t rank, int32_t size, const char* folder) {
   char url[4096];
-  lockstep_communicator* communicator = NULL;
   lockstep_communicator_options options;
-  lockstep_store_callbacks callbacks;
-  lockstep_store* store = NULL;
   pid_t child;
   int status = 0;
 
-  LOCKSTEP_INIT(callbacks);
-  INVALID(lockstep_store_create(&callbacks, &store), "");
-  callbacks.context = (void*)folder;
-  callbacks.set = SetKey;
-  callbacks.get = GetKey;
-  callbacks.remove = RemoveKey;
-  OK(lockstep_store_create(&callbacks, &store));
   LOCKSTEP_INIT(options);
-  options.world_size = 2;
-  options.rank = rank;
-  options.local_world_size = 2;
+  options.local_world_size = size;
   options.local_rank = rank;
-  options.store = store;
-  options.setup_timeout_ms = 60000;
-  options.timeout_ms = 60000;
   options.transport = "shm";
-  OK(lockstep_communicator_create(&options, &communicator));
-  lockstep_store_destroy(store);
+  lockstep_communicator* communicator = MeetWith(rank, size, folder, "first", &options);
   UseEverything(communicator, 1);
 
   /* The child of a fork cannot use the handle, may forget it, and may make its own. */
@@ -257,7 +196,7 @@ static void RunRank(int32_t rank, int32_t size, const char* folder) {
   OK(lockstep_barrier(communicator, NULL, NULL, NULL));
   lockstep_communicator_destroy(communicator);
 
-  /* Again, through a URL, checked, as if from another host, and aborted by rank 1. */
+  /* Again, checked, as if from another host, and aborted by rank 1. */
   snprintf(url, sizeof(url), "file://%s/store", folder);
   LOCKSTEP_INIT(options);
   options.world_size = 2;

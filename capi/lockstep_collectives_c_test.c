@@ -1,9 +1,9 @@
 /* The collectives of lockstep.h from C99: dtypes and ops, no elements, in place by blocks, and what is refused. On a world of one, and
- * on two processes over shared memory and over TCP. Expected values are folded here, as integers. */
+ * on two processes over shared memory and over TCP. Expected values are folded here, as integers. And what the C ABI says of devices
+ * where nothing, or the wrong thing, is on one. Skips nothing: with a GPU a communicator for it is made. */
 
+#include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "capi/c_testing.h"
@@ -12,51 +12,39 @@
 /* Odd, and beyond what a small message carries. */
 #define COUNT 12345
 
-/* ---- Elements of any dtype, of values from 0 to 10. */
+/* ---- Every dtype, and every op; of their combinations those that there are not. */
 
-static int IsFloat(int32_t dtype) {
-  return dtype == LOCKSTEP_F16 || dtype == LOCKSTEP_BF16 || dtype == LOCKSTEP_F32 || dtype == LOCKSTEP_F64;
+/* One and two, whose first bytes are the elements. */
+static const struct {
+  int32_t dtype;
+  uint64_t one, two;
+} dtypes[] = {{LOCKSTEP_BOOL, 1, 1},
+              {LOCKSTEP_U8, 1, 2},
+              {LOCKSTEP_I8, 1, 2},
+              {LOCKSTEP_I32, 1, 2},
+              {LOCKSTEP_U32, 1, 2},
+              {LOCKSTEP_I64, 1, 2},
+              {LOCKSTEP_U64, 1, 2},
+              {LOCKSTEP_F16, 0x3c00, 0x4000},
+              {LOCKSTEP_BF16, 0x3f80, 0x4000},
+              {LOCKSTEP_F32, 0x3f800000, 0x40000000},
+              {LOCKSTEP_F64, 0x3ff0000000000000, 0x4000000000000000}};
+
+static void SumOnes(lockstep_communicator* communicator, size_t row) {
+  static uint64_t given[COUNT], got[COUNT];
+  const int64_t count = COUNT;
+  const size_t size = lockstep_dtype_size(dtypes[row].dtype);
+  const uint64_t sum = lockstep_communicator_size(communicator) == 2 ? dtypes[row].two : dtypes[row].one;
+  const lockstep_tensor input = Vector(given, &count, dtypes[row].dtype);
+  const lockstep_tensor output = Vector(got, &count, dtypes[row].dtype);
+  for (size_t i = 0; i < COUNT; ++i) memcpy((char*)given + i * size, &dtypes[row].one, size);
+  OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_SUM, NULL, NULL, NULL));
+  OK(lockstep_all_reduce(communicator, &input, &input, LOCKSTEP_SUM, NULL, NULL, NULL));
+  for (size_t i = 0; i < COUNT; ++i) CHECK(memcmp((char*)got + i * size, &sum, size) == 0);
+  CHECK(memcmp(given, got, COUNT * size) == 0);
 }
 
-static void Put(int32_t dtype, void* values, size_t index, int value) {
-  static const uint16_t halves[11] = {0,      0x3c00, 0x4000, 0x4200, 0x4400, 0x4500,
-                                      0x4600, 0x4700, 0x4800, 0x4880, 0x4900};
-  const float single = (float)value;
-  const double real = value;
-  const int32_t word = value; /* little-endian: its first bytes are the shorter integers */
-  const int64_t whole = value;
-  char* const at = (char*)values + index * lockstep_dtype_size(dtype);
-  CHECK(value >= 0 && value <= 10);
-  switch (dtype) {
-    case LOCKSTEP_F16:
-      memcpy(at, &halves[value], 2);
-      break;
-    case LOCKSTEP_BF16:
-      memcpy(at, (const char*)&single + 2, 2);
-      break;
-    case LOCKSTEP_F32:
-      memcpy(at, &single, 4);
-      break;
-    case LOCKSTEP_F64:
-      memcpy(at, &real, 8);
-      break;
-    case LOCKSTEP_I64:
-    case LOCKSTEP_U64:
-      memcpy(at, &whole, 8);
-      break;
-    default:
-      memcpy(at, &word, lockstep_dtype_size(dtype));
-  }
-}
-
-/* What rank `rank` gives as element `index`. */
-static int Given(int32_t dtype, int32_t rank, size_t index) {
-  static const int values[2][3] = {{1, 3, 2}, {2, 1, 3}};
-  static const int truths[2][3] = {{1, 0, 1}, {1, 0, 0}};
-  return (dtype == LOCKSTEP_BOOL ? truths : values)[rank][index % 3];
-}
-
-static int Fold(int32_t dtype, lockstep_reduce_op op, int a, int b) {
+static int32_t Fold(lockstep_reduce_op op, int32_t a, int32_t b) {
   switch (op) {
     case LOCKSTEP_PROD:
       return a * b;
@@ -71,61 +59,40 @@ static int Fold(int32_t dtype, lockstep_reduce_op op, int a, int b) {
     case LOCKSTEP_XOR:
       return a ^ b;
     default:
-      return dtype == LOCKSTEP_BOOL ? (a | b) : a + b;
+      return a + b;
   }
 }
 
-static void ReduceAll(lockstep_communicator* communicator, int32_t dtype, lockstep_reduce_op op) {
-  const int32_t rank = lockstep_communicator_rank(communicator);
-  const int32_t size = lockstep_communicator_size(communicator);
+static void ReduceBy(lockstep_communicator* communicator, lockstep_reduce_op op) {
+  static const int32_t values[2][3] = {{1, 3, 2}, {2, 1, 3}};
+  static int32_t given[COUNT], got[COUNT];
   const int64_t count = COUNT;
-  const size_t bytes = COUNT * lockstep_dtype_size(dtype);
-  void* const given = malloc(bytes);
-  void* const got = malloc(bytes);
-  void* const expected = malloc(bytes);
-  const lockstep_tensor input = Vector(given, &count, dtype);
-  const lockstep_tensor output = Vector(got, &count, dtype);
-  const double twice = 2;
-  lockstep_collective_options options;
-  size_t i;
-  CHECK(given != NULL && got != NULL && expected != NULL);
-  LOCKSTEP_INIT(options);
-  if (op == LOCKSTEP_PREMUL_SUM) options.factor = &twice;
-  for (i = 0; i < COUNT; ++i) {
-    int value = Given(dtype, 0, i);
-    if (size == 2) value = Fold(dtype, op, value, Given(dtype, 1, i));
-    Put(dtype, expected, i, op == LOCKSTEP_PREMUL_SUM ? 2 * value : value);
-    Put(dtype, given, i, Given(dtype, rank, i));
-    Put(dtype, got, i, 0);
+  const int32_t rank = lockstep_communicator_rank(communicator);
+  const lockstep_tensor input = Vector(given, &count, LOCKSTEP_I32);
+  const lockstep_tensor output = Vector(got, &count, LOCKSTEP_I32);
+  for (int i = 0; i < COUNT; ++i) given[i] = values[rank][i % 3];
+  OK(lockstep_all_reduce(communicator, &input, &output, op, NULL, NULL, NULL));
+  for (int i = 0; i < COUNT; ++i) {
+    const int32_t one = values[0][i % 3], two = values[1][i % 3];
+    CHECK(got[i] == (lockstep_communicator_size(communicator) == 2 ? Fold(op, one, two) : one));
   }
-  OK(lockstep_all_reduce(communicator, &input, &output, op, &options, NULL, NULL));
-  CHECK(memcmp(got, expected, bytes) == 0);
-  OK(lockstep_all_reduce(communicator, &input, &input, op, &options, NULL, NULL));
-  CHECK(memcmp(given, expected, bytes) == 0);
-  free(given);
-  free(got);
-  free(expected);
 }
 
 static void UseDTypesAndOps(lockstep_communicator* communicator) {
-  static const int32_t dtypes[] = {LOCKSTEP_BOOL, LOCKSTEP_U8,  LOCKSTEP_I8,  LOCKSTEP_I32,  LOCKSTEP_U32, LOCKSTEP_I64,
-                                   LOCKSTEP_U64,  LOCKSTEP_F16, LOCKSTEP_F32, LOCKSTEP_BF16, LOCKSTEP_F64};
-  static const lockstep_reduce_op ops[] = {LOCKSTEP_SUM, LOCKSTEP_PREMUL_SUM, LOCKSTEP_PROD, LOCKSTEP_MIN,
-                                           LOCKSTEP_MAX, LOCKSTEP_AND,        LOCKSTEP_OR,   LOCKSTEP_XOR};
   const int64_t one = 1;
   double value = 1;
-  size_t i, k;
-  for (i = 0; i < sizeof(dtypes) / sizeof(dtypes[0]); ++i) {
-    for (k = 0; k < sizeof(ops) / sizeof(ops[0]); ++k) {
-      const int is_bitwise = ops[k] == LOCKSTEP_AND || ops[k] == LOCKSTEP_OR || ops[k] == LOCKSTEP_XOR;
-      const lockstep_tensor tensor = Vector(&value, &one, dtypes[i]);
-      if (is_bitwise ? !IsFloat(dtypes[i]) : IsFloat(dtypes[i]) || ops[k] != LOCKSTEP_PREMUL_SUM) {
-        ReduceAll(communicator, dtypes[i], ops[k]);
-      } else {
-        INVALID(lockstep_all_reduce(communicator, &tensor, &tensor, ops[k], NULL, NULL, NULL), "is not defined");
-      }
+  lockstep_reduce_op op;
+  for (size_t i = 0; i < sizeof(dtypes) / sizeof(dtypes[0]); ++i) {
+    const int is_float = dtypes[i].dtype >= LOCKSTEP_F16 && dtypes[i].dtype <= LOCKSTEP_F64;
+    const lockstep_tensor tensor = Vector(&value, &one, dtypes[i].dtype);
+    SumOnes(communicator, i);
+    for (op = LOCKSTEP_PREMUL_SUM; op <= LOCKSTEP_XOR; ++op) {
+      if (is_float ? op < LOCKSTEP_AND : op != LOCKSTEP_PREMUL_SUM) continue;
+      INVALID(lockstep_all_reduce(communicator, &tensor, &tensor, op, NULL, NULL, NULL), "is not defined");
     }
   }
+  ReduceBy(communicator, LOCKSTEP_SUM);
+  for (op = LOCKSTEP_PROD; op <= LOCKSTEP_XOR; ++op) ReduceBy(communicator, op);
 }
 
 /* ---- No elements. */
@@ -186,29 +153,28 @@ static void UseBlocksInPlace(lockstep_communicator* communicator) {
   const lockstep_tensor whole_v = Vector(values, &sum, LOCKSTEP_I64);
   const lockstep_tensor block_v = Vector(values + 3 * rank, &unequal[rank], LOCKSTEP_I64);
   const lockstep_tensor misplaced = Vector(values + 1, &each, LOCKSTEP_I64);
-  int64_t i;
 
-  for (i = 0; i < all; ++i) values[i] = i / COUNT == rank ? i : -1;
+  for (int64_t i = 0; i < all; ++i) values[i] = i / COUNT == rank ? i : -1;
   OK(lockstep_all_gather(communicator, &block, &whole, NULL, NULL, NULL));
-  for (i = 0; i < all; ++i) CHECK(values[i] == i);
+  for (int64_t i = 0; i < all; ++i) CHECK(values[i] == i);
 
-  for (i = 0; i < all; ++i) values[i] = (rank + 1) * i;
+  for (int64_t i = 0; i < all; ++i) values[i] = (rank + 1) * i;
   OK(lockstep_reduce_scatter(communicator, &whole, &block, LOCKSTEP_SUM, NULL, NULL, NULL));
-  for (i = 0; i < all; ++i) CHECK(values[i] == (i / COUNT == rank ? size * (size + 1) / 2 : rank + 1) * i);
+  for (int64_t i = 0; i < all; ++i) CHECK(values[i] == (i / COUNT == rank ? size * (size + 1) / 2 : rank + 1) * i);
 
-  for (i = 0; i < all; ++i) values[i] = i / COUNT == rank ? i : -1;
+  for (int64_t i = 0; i < all; ++i) values[i] = i / COUNT == rank ? i : -1;
   OK(lockstep_gather(communicator, &block, &whole, NULL, size - 1, NULL, NULL, NULL));
-  for (i = 0; i < all; ++i) CHECK(values[i] == (rank == size - 1 || i / COUNT == rank ? i : -1));
+  for (int64_t i = 0; i < all; ++i) CHECK(values[i] == (rank == size - 1 || i / COUNT == rank ? i : -1));
 
-  for (i = 0; i < all; ++i) values[i] = rank == size - 1 ? i : -1;
+  for (int64_t i = 0; i < all; ++i) values[i] = rank == size - 1 ? i : -1;
   OK(lockstep_scatter(communicator, &whole, &block, NULL, size - 1, NULL, NULL, NULL));
-  for (i = 0; i < all; ++i) CHECK(values[i] == (rank == size - 1 || i / COUNT == rank ? i : -1));
+  for (int64_t i = 0; i < all; ++i) CHECK(values[i] == (rank == size - 1 || i / COUNT == rank ? i : -1));
 
-  for (i = 0; i < sum; ++i) values[i] = (i >= 3) == rank ? i : -1;
+  for (int64_t i = 0; i < sum; ++i) values[i] = (i >= 3) == rank ? i : -1;
   OK(lockstep_all_gather_v(communicator, &block_v, &whole_v, unequal, NULL, NULL, NULL));
-  for (i = 0; i < sum; ++i) CHECK(values[i] == i);
+  for (int64_t i = 0; i < sum; ++i) CHECK(values[i] == i);
   OK(lockstep_reduce_scatter_v(communicator, &whole_v, &block_v, unequal, LOCKSTEP_SUM, NULL, NULL, NULL));
-  for (i = 0; i < sum; ++i) CHECK(values[i] == ((i >= 3) == rank ? size * i : i));
+  for (int64_t i = 0; i < sum; ++i) CHECK(values[i] == ((i >= 3) == rank ? size * i : i));
 
   INVALID(lockstep_all_gather(communicator, &misplaced, &whole, NULL, NULL, NULL),
           "input overlaps output elsewhere than at block");
@@ -278,9 +244,8 @@ static void RunRank(int32_t rank, int32_t size, const char* folder) {
                                           {"tcp-use", "tcp-pair", "tcp-checked"}};
   lockstep_communicator_options options;
   lockstep_communicator* communicator;
-  int i;
   LOCKSTEP_INIT(options);
-  for (i = 0; i < 2; ++i) {
+  for (int i = 0; i < 2; ++i) {
     options.transport = transports[i];
     options.checked = 0;
     communicator = MeetWith(rank, size, folder, names[i][0], &options);
@@ -298,8 +263,89 @@ static void RunRank(int32_t rank, int32_t size, const char* folder) {
   }
 }
 
+/* ---- Devices. */
+
+static lockstep_stream StreamOn(int32_t kind, int32_t index) {
+  lockstep_stream stream;
+  memset(&stream, 0, sizeof(stream));
+  stream.device_kind = kind;
+  stream.device_index = index;
+  return stream;
+}
+
+/* On a communicator for the host alone. */
+static void TestRefusals(void) {
+  lockstep_communicator* communicator = NULL;
+  lockstep_reducer* reducer = NULL;
+  lockstep_memory* buffer = NULL;
+  lockstep_backward_options backward;
+  lockstep_stream on_gpu = StreamOn(LOCKSTEP_CUDA, 0);
+  lockstep_stream on_host = StreamOn(LOCKSTEP_HOST, 0);
+  const int64_t shape[1] = {4};
+  float values[4] = {1, 2, 3, 4};
+  lockstep_tensor tensor = Vector(values, shape, LOCKSTEP_F32);
+  lockstep_parameter parameter = Parameter("w", shape, 1, LOCKSTEP_F32);
+  OK(lockstep_communicator_create(NULL, &communicator));
+
+  INVALID(lockstep_barrier(communicator, NULL, &on_gpu, NULL), "cuda:0");
+  FAILS(lockstep_barrier(communicator, NULL, &on_host, NULL), LOCKSTEP_UNIMPLEMENTED, "NULL");
+  FAILS(lockstep_memory_create(communicator, 64, LOCKSTEP_CUDA, &buffer), LOCKSTEP_UNIMPLEMENTED, "device");
+
+  tensor.device_kind = LOCKSTEP_CUDA;
+  INVALID(lockstep_broadcast(communicator, &tensor, 0, NULL, NULL, NULL), "cuda:0");
+  INVALID(lockstep_send(communicator, &tensor, 0, 0, 0, NULL), "cuda:0");
+  tensor.device_kind = LOCKSTEP_HOST;
+  OK(lockstep_broadcast(communicator, &tensor, 0, NULL, NULL, NULL));
+
+  parameter.device_kind = LOCKSTEP_CUDA;
+  INVALID(lockstep_reducer_create(communicator, &parameter, 1, NULL, &reducer), "cuda:0");
+  parameter.device_kind = LOCKSTEP_HOST;
+  OK(lockstep_reducer_create(communicator, &parameter, 1, NULL, &reducer));
+  LOCKSTEP_INIT(backward);
+  backward.stream = &on_gpu;
+  INVALID(lockstep_reducer_begin_backward(reducer, &backward), "cuda:0");
+  backward.stream = &on_host;
+  FAILS(lockstep_reducer_begin_backward(reducer, &backward), LOCKSTEP_UNIMPLEMENTED, "NULL");
+  backward.stream = NULL;
+  OK(lockstep_reducer_begin_backward(reducer, &backward));
+  INVALID(lockstep_reducer_mark_ready(reducer, 0, &tensor, &on_gpu), "cuda:0");
+  OK(lockstep_reducer_mark_ready(reducer, 0, &tensor, NULL));
+  INVALID(lockstep_reducer_end_backward(reducer, &on_gpu), "cuda:0");
+  OK(lockstep_reducer_end_backward(reducer, NULL));
+  CHECK(values[3] == 4);
+  /* Nothing was captured, so nothing was replayed. */
+  OK(lockstep_reducer_check_replays(reducer));
+  INVALID(lockstep_reducer_check_replays(NULL), "reducer");
+  lockstep_reducer_destroy(reducer);
+  lockstep_communicator_destroy(communicator);
+}
+
+static void TestCreation(void) {
+  lockstep_communicator* communicator = NULL;
+  lockstep_communicator_options options;
+  char* text = NULL;
+  LOCKSTEP_INIT(options);
+  options.world_size = 1;
+  options.device_kind = 7;
+  INVALID(lockstep_communicator_create(&options, &communicator), "7");
+  options.device_kind = LOCKSTEP_CUDA;
+  lockstep_error* error = lockstep_communicator_create(&options, &communicator);
+  if (error != NULL) {
+    /* No driver, no device, or a build without CUDA. */
+    CHECK(lockstep_error_code(error) == LOCKSTEP_UNAVAILABLE);
+    lockstep_error_free(error);
+    return;
+  }
+  OK(lockstep_communicator_describe(communicator, &text));
+  CHECK(strstr(text, "cuda:0") != NULL);
+  lockstep_string_free(text);
+  lockstep_communicator_destroy(communicator);
+}
+
 int main(void) {
   RunAlone(UseCollectives);
   RunRanks(2, RunRank);
+  TestRefusals();
+  TestCreation();
   return 0;
 }

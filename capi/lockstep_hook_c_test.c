@@ -49,8 +49,7 @@ static lockstep_error* AverageBucket(void* context, lockstep_hook_bucket* bucket
 static void StreamOrderedHook(lockstep_communicator* communicator) {
   const float mine = (float)(lockstep_communicator_rank(communicator) + 1);
   const int32_t dtypes[2] = {LOCKSTEP_F32, LOCKSTEP_F16};
-  int i, step;
-  for (i = 0; i < 2; ++i) {
+  for (int i = 0; i < 2; ++i) {
     lockstep_reducer_options options = OneEach();
     lockstep_reducer* reducer;
     Calls calls;
@@ -63,8 +62,8 @@ static void StreamOrderedHook(lockstep_communicator* communicator) {
     options.hook = LOCKSTEP_HOOK_CALLBACK;
     options.hook_issue = AverageBucket;
     options.hook_context = &calls;
-    reducer = CreateReducer(communicator, &model, &options);
-    for (step = 1; step <= 3; ++step) {
+    reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
+    for (int step = 1; step <= 3; ++step) {
       OK(RunStep(reducer, &model, mine * (float)step));
       CheckAll(&model, 1.5F * (float)step);
     }
@@ -132,14 +131,13 @@ static void HookOfSeveralPhases(lockstep_communicator* communicator) {
   lockstep_reducer_options options;
   lockstep_reducer* reducer = NULL;
   Phases phases;
-  int step;
   LOCKSTEP_INIT(options);
   options.hook = LOCKSTEP_HOOK_CALLBACK;
   options.hook_name = "phases";
   options.hook_issue = IssuePhases;
   options.hook_context = &phases;
   OK(lockstep_reducer_create(communicator, &parameter, 1, &options, &reducer));
-  for (step = 1; step <= 4; ++step) {
+  for (int step = 1; step <= 4; ++step) {
     memset(&phases, 0, sizeof(phases));
     values[0] = rank == 0 ? 1.0F : 3.0F;
     values[1] = rank == 0 ? 2.0F : 6.0F;
@@ -167,14 +165,13 @@ static lockstep_error* IssueClumsily(void* context, lockstep_hook_bucket* bucket
   const int rank = lockstep_communicator_rank(communicator);
   const int64_t step = lockstep_hook_bucket_step(bucket);
   lockstep_tensor whole, result = Vector(wrong, &seven, LOCKSTEP_F32);
-  lockstep_error* error;
   OK(lockstep_hook_bucket_tensor(bucket, &whole));
   if (step == 1 && rank == 1) return Refuse(context, bucket);
   if (step == 2 && rank == 1) OK(lockstep_hook_bucket_run(bucket, Refuse, context));
   if (step == 3) OK(lockstep_hook_bucket_set_result(bucket, &result));
   /* Whether a failed communicator is found out here or on the stream is a matter of time. */
-  error = lockstep_all_reduce(communicator, &whole, &whole, step == 4 && rank == 1 ? LOCKSTEP_MAX : LOCKSTEP_AVG, NULL,
-                              stream, NULL);
+  lockstep_error* error = lockstep_all_reduce(communicator, &whole, &whole,
+                                              step == 4 && rank == 1 ? LOCKSTEP_MAX : LOCKSTEP_AVG, NULL, stream, NULL);
   CHECK(error == NULL || step < 5);
   return error;
 }
@@ -182,15 +179,13 @@ static lockstep_error* IssueClumsily(void* context, lockstep_hook_bucket* bucket
 static void HookThatFails(lockstep_communicator* communicator) {
   const float mine = (float)(lockstep_communicator_rank(communicator) + 1);
   lockstep_reducer_options options = OneEach();
-  lockstep_reducer* reducer;
   Model model;
-  int step;
   InitModel(&model);
   options.hook = LOCKSTEP_HOOK_CALLBACK;
   options.hook_name = "clumsy";
   options.hook_issue = IssueClumsily;
-  reducer = CreateReducer(communicator, &model, &options);
-  for (step = 1; step <= 2; ++step) {
+  lockstep_reducer* reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
+  for (int step = 1; step <= 2; ++step) {
     MISUSED(RunStep(reducer, &model, mine), "rank 1: hook clumsy, bucket 0: no room");
     CHECK(model.values[2] == mine);
   }
@@ -251,17 +246,16 @@ static void HostCompletedHook(lockstep_communicator* communicator) {
   lockstep_reducer *patient, *hasty;
   Task tasks[PARAMETERS];
   Model model;
-  int i, k;
   InitModel(&model);
   options.hook = LOCKSTEP_HOOK_CALLBACK;
   options.hook_start = Start;
   options.hook_context = tasks;
-  patient = CreateReducer(communicator, &model, &options);
+  patient = CreateReducer(communicator, &model, PARAMETERS, &options);
   options.hook_timeout_ms = 10;
-  hasty = CreateReducer(communicator, &model, &options);
-  for (i = 0; i < 5; ++i) {
+  hasty = CreateReducer(communicator, &model, PARAMETERS, &options);
+  for (int i = 0; i < 5; ++i) {
     memset(tasks, 0, sizeof(tasks));
-    for (k = 0; k < PARAMETERS; ++k) tasks[k].manner = manners[i];
+    for (int k = 0; k < PARAMETERS; ++k) tasks[k].manner = manners[i];
     if (manners[i] == WITH_AN_ERROR) {
       MISUSED(RunStep(patient, &model, mine), "rank 1: hook callback, bucket 0: no room");
     } else if (manners[i] == TOO_LATE) {
@@ -270,7 +264,7 @@ static void HostCompletedHook(lockstep_communicator* communicator) {
       OK(RunStep(patient, &model, mine));
       CheckAll(&model, 1.5F);
     }
-    for (k = 0; k < PARAMETERS; ++k) {
+    for (int k = 0; k < PARAMETERS; ++k) {
       if (manners[i] == BY_ANOTHER_THREAD) CHECK(pthread_join(tasks[k].thread, NULL) == 0);
       if (manners[i] == TOO_LATE && tasks[k].started) lockstep_hook_complete(tasks[k].completion, NULL);
     }
@@ -303,19 +297,17 @@ static void AverageEach(void* context, lockstep_hook_bucket* bucket, lockstep_co
 static void GradientsOfABucket(lockstep_communicator* communicator) {
   float mine = (float)(lockstep_communicator_rank(communicator) + 1);
   lockstep_reducer_options options;
-  lockstep_reducer* reducer;
   Model model;
-  size_t i;
   InitModel(&model);
   LOCKSTEP_INIT(options);
   options.hook = LOCKSTEP_HOOK_CALLBACK;
   options.hook_start = AverageEach;
   options.hook_context = &mine;
-  reducer = CreateReducer(communicator, &model, &options);
+  lockstep_reducer* reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
   OK(lockstep_reducer_begin_backward(reducer, NULL));
-  for (i = 0; i < PARAMETERS; ++i) Mark(reducer, &model, i, mine * (float)(i + 1));
+  for (size_t i = 0; i < PARAMETERS; ++i) Mark(reducer, &model, i, mine * (float)(i + 1));
   OK(lockstep_reducer_end_backward(reducer, NULL));
-  for (i = 0; i < PARAMETERS; ++i) CHECK(model.values[i] == 1.5F * (float)(i + 1));
+  for (size_t i = 0; i < PARAMETERS; ++i) CHECK(model.values[i] == 1.5F * (float)(i + 1));
   lockstep_reducer_destroy(reducer);
 }
 

@@ -15,7 +15,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <map>
 #include <random>
 #include <set>
 #include <string>
@@ -23,13 +22,13 @@
 #include <tuple>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
-#include "base/mutex.h"
+#include "capi/store_testing.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/ranks.h"
+#include "transport/store/store_memory.h"
 
 namespace lockstep {
 namespace {
@@ -77,43 +76,12 @@ lockstep_tensor Floats(float* data, const int64_t* count) {
 }
 
 // A store of the embedder's, in memory that the ranks share.
-class Dictionary {
- public:
-  lockstep_store* NewStore() {
-    lockstep_store_callbacks callbacks;
-    LOCKSTEP_INIT(callbacks);
-    callbacks.context = this;
-    callbacks.set = [](void* self, const char* key, const void* value, size_t bytes, int64_t) -> lockstep_code {
-      auto* const dictionary = static_cast<Dictionary*>(self);
-      MutexLock lock(&dictionary->mu_);
-      dictionary->values_[key].assign(static_cast<const char*>(value), bytes);
-      return LOCKSTEP_OK;
-    };
-    callbacks.get = [](void* self, const char* key, void* buffer, size_t capacity, size_t* out_bytes,
-                       int64_t) -> lockstep_code {
-      auto* const dictionary = static_cast<Dictionary*>(self);
-      MutexLock lock(&dictionary->mu_);
-      const auto found = dictionary->values_.find(key);
-      if (found == dictionary->values_.end()) return LOCKSTEP_NOT_FOUND;
-      *out_bytes = found->second.size();
-      std::memcpy(buffer, found->second.data(), std::min(capacity, found->second.size()));
-      return LOCKSTEP_OK;
-    };
-    callbacks.remove = [](void* self, const char* key, int64_t) -> lockstep_code {
-      auto* const dictionary = static_cast<Dictionary*>(self);
-      MutexLock lock(&dictionary->mu_);
-      dictionary->values_.erase(key);
-      return LOCKSTEP_OK;
-    };
-    lockstep_store* store = nullptr;
-    EXPECT_GOOD(lockstep_store_create(&callbacks, &store));
-    return store;
-  }
-
- private:
-  Mutex mu_;
-  std::map<std::string, std::string> values_ ABSL_GUARDED_BY(mu_);
-};
+lockstep_store* NewStore(MemoryStore* memory) {
+  const lockstep_store_callbacks callbacks = CallbacksOf(memory);
+  lockstep_store* store = nullptr;
+  EXPECT_GOOD(lockstep_store_create(&callbacks, &store));
+  return store;
+}
 
 enum Thing { kCommunicator, kPart, kReducer, kMemory, kWork, kPrepared, kBufferSet, kStore, kThings };
 using Order = std::vector<Thing>;
@@ -130,8 +98,8 @@ std::string ToString(const Order& order) {
 class Handles {
  public:
   // UNAVAILABLE where this machine has no such transport; nothing is made then.
-  Result Create(Dictionary* dictionary, int rank, int size, const std::string& transport) {
-    store_ = dictionary->NewStore();
+  Result Create(MemoryStore* memory, int rank, int size, const std::string& transport) {
+    store_ = NewStore(memory);
     lockstep_communicator_options options;
     LOCKSTEP_INIT(options);
     options.world_size = size;
@@ -183,38 +151,27 @@ class Handles {
   }
 
   void Destroy(Thing thing) {
+    const auto end = [](auto** handle, auto destroy) {
+      destroy(*handle);
+      *handle = nullptr;
+    };
     switch (thing) {
       case kCommunicator:
-        lockstep_communicator_destroy(communicator_);
-        communicator_ = nullptr;
-        break;
+        return end(&communicator_, lockstep_communicator_destroy);
       case kPart:
-        lockstep_communicator_destroy(part_);
-        part_ = nullptr;
-        break;
+        return end(&part_, lockstep_communicator_destroy);
       case kReducer:
-        lockstep_reducer_destroy(reducer_);
-        reducer_ = nullptr;
-        break;
+        return end(&reducer_, lockstep_reducer_destroy);
       case kMemory:
-        lockstep_memory_destroy(memory_);
-        memory_ = nullptr;
-        break;
+        return end(&memory_, lockstep_memory_destroy);
       case kWork:
-        lockstep_work_destroy(work_);
-        work_ = nullptr;
-        break;
+        return end(&work_, lockstep_work_destroy);
       case kPrepared:
-        lockstep_prepared_destroy(prepared_);
-        prepared_ = nullptr;
-        break;
+        return end(&prepared_, lockstep_prepared_destroy);
       case kBufferSet:
-        lockstep_buffer_set_destroy(buffer_set_);
-        buffer_set_ = nullptr;
-        break;
+        return end(&buffer_set_, lockstep_buffer_set_destroy);
       default:
-        lockstep_store_destroy(store_);
-        store_ = nullptr;
+        return end(&store_, lockstep_store_destroy);
     }
   }
 
@@ -382,10 +339,10 @@ class CApiLifetimes : public ::testing::TestWithParam<Case> {
  protected:
   // Makes both ranks' handles. False where there is no such transport.
   bool Create(std::array<Handles, 2>* ranks) {
-    Dictionary dictionary;
+    MemoryStore memory;
     std::array<Result, 2> created;
-    testing::RunRanks(
-        2, [&](int rank) { created[rank] = (*ranks)[rank].Create(&dictionary, rank, 2, GetParam().transport); });
+    testing::RunRanks(2,
+                      [&](int rank) { created[rank] = (*ranks)[rank].Create(&memory, rank, 2, GetParam().transport); });
     if (created[0].code == LOCKSTEP_UNAVAILABLE) {
       Skip(created[0].text);
       return false;
@@ -403,7 +360,7 @@ class CApiLifetimes : public ::testing::TestWithParam<Case> {
 void CApiLifetimes::DestroyIn(const std::vector<Order>& orders) {
   for (const Order& order : orders) {
     SCOPED_TRACE(ToString(order));
-    // The dictionary goes before the stores: they are not used any more.
+    // The memory goes before the stores: they are not used any more.
     std::array<Handles, 2> ranks;
     if (!Create(&ranks)) return;
     if (GetParam().in_flight) ranks[0].StartAll(order);
@@ -513,9 +470,9 @@ TEST(CApiLifetimesAlone, HandlesMayBeDestroyedInAnyOrder) {
   Order order = {kCommunicator, kPart, kReducer, kMemory, kWork, kPrepared, kBufferSet};
   do {
     SCOPED_TRACE(ToString(order));
-    Dictionary dictionary;
+    MemoryStore memory;
     Handles handles;
-    ASSERT_EQ(handles.Create(&dictionary, 0, 1, "").code, LOCKSTEP_OK);
+    ASSERT_EQ(handles.Create(&memory, 0, 1, "").code, LOCKSTEP_OK);
     float value = 0;
     const lockstep_tensor tensor = Floats(&value, &kOne);
     lockstep_work* receive = nullptr;

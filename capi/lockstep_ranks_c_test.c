@@ -1,4 +1,5 @@
-/* Ranks that come and go, from C99 on three processes: that run out of inputs, or leave the others to another communicator. Traces. */
+/* From C99 on three processes: ranks that run out of inputs, or leave the others to another communicator; traces; buffers before and
+ * after the forward pass. */
 
 #include <stdio.h>
 #include <string.h>
@@ -18,14 +19,12 @@ static lockstep_reducer_options Uneven(void) {
  * ranks 12, 8 and 4, over those that are there 12 each. */
 static void UseJoin(lockstep_communicator* communicator, int32_t rank, int32_t live) {
   lockstep_reducer_options options = Uneven();
-  lockstep_reducer* reducer;
-  int epoch, step;
   options.divide_by_live_ranks = live;
-  reducer = MakeReducer(communicator, 2, &options);
-  for (epoch = 0; epoch < 2; ++epoch) {
+  lockstep_reducer* reducer = CreateReducer(communicator, NULL, 2, &options);
+  for (int epoch = 0; epoch < 2; ++epoch) {
     float weight = 0;
     lockstep_tensor model = Vector(&weight, &kOne, LOCKSTEP_F32);
-    for (step = 0; step <= rank; ++step) {
+    for (int step = 0; step <= rank; ++step) {
       const float expected = live ? 12 : (float)(12 - 4 * step);
       float value = 12;
       OK(Step(reducer, 2, &value));
@@ -45,13 +44,12 @@ static void UseJoin(lockstep_communicator* communicator, int32_t rank, int32_t l
  * the highest rank that has inputs. */
 static void UseBuffers(lockstep_communicator* communicator, int32_t rank) {
   const lockstep_reducer_options options = Uneven();
-  lockstep_reducer* reducer = MakeReducer(communicator, 1, &options);
+  lockstep_reducer* reducer = CreateReducer(communicator, NULL, 1, &options);
   lockstep_reducer_buffer_options in_place;
   lockstep_forward_options forward;
   float weight = 0, mean = 0;
   const lockstep_tensor model = Vector(&weight, &kOne, LOCKSTEP_F32);
   const lockstep_tensor buffer = Vector(&mean, &kOne, LOCKSTEP_F32);
-  int step;
   LOCKSTEP_INIT(in_place);
   in_place.in_place = 1;
   OK(lockstep_reducer_set_buffers(reducer, &buffer, 1, &in_place));
@@ -59,7 +57,7 @@ static void UseBuffers(lockstep_communicator* communicator, int32_t rank) {
   LOCKSTEP_INIT(forward);
   forward.buffers = &buffer;
   forward.buffer_count = 1;
-  for (step = 0; step < (rank == 2 ? 2 : 1); ++step) {
+  for (int step = 0; step < (rank == 2 ? 2 : 1); ++step) {
     float value = 3;
     mean = (float)(100 * step + rank + 1);
     OK(lockstep_reducer_begin_forward(reducer, &forward, NULL));
@@ -79,11 +77,10 @@ static void UseBuffers(lockstep_communicator* communicator, int32_t rank) {
 
 static void UseEarlyEnd(lockstep_communicator* communicator, int32_t rank) {
   lockstep_reducer_options options = Uneven();
-  lockstep_reducer* reducer;
   float value = 3, weight = 0;
   const lockstep_tensor model = Vector(&weight, &kOne, LOCKSTEP_F32);
   options.throw_on_early_termination = 1;
-  reducer = MakeReducer(communicator, 1, &options);
+  lockstep_reducer* reducer = CreateReducer(communicator, NULL, 1, &options);
   if (rank == 1) {
     MISUSED(lockstep_reducer_join(reducer, &model, 1, NULL, 0), "rank 1 has exhausted");
   } else {
@@ -96,7 +93,7 @@ static void UseEarlyEnd(lockstep_communicator* communicator, int32_t rank) {
 }
 
 static void RefuseJoin(lockstep_communicator* communicator) {
-  lockstep_reducer* reducer = MakeReducer(communicator, 1, NULL);
+  lockstep_reducer* reducer = CreateReducer(communicator, NULL, 1, NULL);
   MISUSED(lockstep_reducer_join(reducer, NULL, 0, NULL, 0), "set uneven_inputs");
   lockstep_reducer_destroy(reducer);
 }
@@ -105,19 +102,16 @@ static void RefuseJoin(lockstep_communicator* communicator) {
 static void UseTrace(lockstep_communicator* communicator, int32_t rank, const char* folder) {
   char path[512], text[4096];
   lockstep_reducer_options options;
-  lockstep_reducer* reducer;
   float value = 1;
-  size_t length;
-  FILE* file;
   LOCKSTEP_INIT(options);
   snprintf(path, sizeof(path), "%s/steps-", folder);
   options.trace_path = path;
-  reducer = MakeReducer(communicator, 1, &options);
+  lockstep_reducer* reducer = CreateReducer(communicator, NULL, 1, &options);
   OK(Step(reducer, 1, &value));
   snprintf(path, sizeof(path), "%s/steps-rank%d.json", folder, (int)rank);
-  file = fopen(path, "r");
+  FILE* file = fopen(path, "r");
   CHECK(file != NULL);
-  length = fread(text, 1, sizeof(text) - 1, file);
+  size_t length = fread(text, 1, sizeof(text) - 1, file);
   text[length] = '\0';
   CHECK(text[0] == '[' && strcmp(text + length - 3, "\n]\n") == 0 && strstr(text, "backward") != NULL);
   fclose(file);
@@ -127,7 +121,7 @@ static void UseTrace(lockstep_communicator* communicator, int32_t rank, const ch
 /* Rank 2 gives up in the middle of a backward. */
 static void ChangeCommunicator(int32_t rank, int32_t size, const char* folder) {
   lockstep_communicator* communicator = Meet(rank, size, folder, "three");
-  lockstep_reducer* reducer = MakeReducer(communicator, 1, NULL);
+  lockstep_reducer* reducer = CreateReducer(communicator, NULL, 1, NULL);
   float value = (float)(3 * rank);
   float mean = (float)rank;
   const lockstep_tensor gradient = Vector(&value, &kOne, LOCKSTEP_F32);
@@ -187,9 +181,209 @@ static void RunRank(int32_t rank, int32_t size, const char* folder) {
   ChangeCommunicator(rank, size, folder);
 }
 
+/* ---- Buffers before and after the forward pass. */
+
+/* A running mean of two channels and a count of batches, which on rank r begin as {r, 10 r} and 100 + r. */
+typedef struct Buffers {
+  float mean[2];
+  int64_t batches;
+  lockstep_tensor tensors[2];
+  lockstep_forward_options forward;
+} Buffers;
+
+static void InitBuffers(Buffers* buffers, int32_t rank) {
+  static const int64_t one = 1, two = 2;
+  buffers->mean[0] = (float)rank;
+  buffers->mean[1] = (float)(10 * rank);
+  buffers->batches = 100 + rank;
+  buffers->tensors[0] = Vector(buffers->mean, &two, LOCKSTEP_F32);
+  buffers->tensors[1] = Vector(&buffers->batches, &one, LOCKSTEP_I64);
+  LOCKSTEP_INIT(buffers->forward);
+  buffers->forward.buffers = buffers->tensors;
+  buffers->forward.buffer_count = 2;
+}
+
+static int Are(const Buffers* buffers, int32_t rank) {
+  return buffers->mean[0] == (float)rank && buffers->mean[1] == (float)(10 * rank) && buffers->batches == 100 + rank;
+}
+
+static void TestNulls(void) {
+  lockstep_fresh_buffers* fresh = NULL;
+  INVALID(lockstep_reducer_set_buffers(NULL, NULL, 0, NULL), "reducer");
+  INVALID(lockstep_reducer_begin_forward(NULL, NULL, &fresh), "reducer");
+  INVALID(lockstep_reducer_end_forward(NULL, NULL), "reducer");
+}
+
+static void BackwardWith(lockstep_reducer* reducer, int32_t rank) {
+  float value = (float)rank;
+  OK(Step(reducer, 1, &value));
+  CHECK(value > 1 - 1e-5F && value < 1 + 1e-5F);
+}
+
+/* Once a step, from rank 1, into memory that outlives the reducer. */
+static void UseFreshMemory(lockstep_communicator* communicator, int32_t rank) {
+  lockstep_reducer* reducer = CreateReducer(communicator, NULL, 1, NULL);
+  lockstep_reducer_buffer_options options;
+  lockstep_fresh_buffers *fresh = NULL, *other = NULL;
+  Buffers buffers;
+  /* Without buffers a forward may be announced all the same. */
+  OK(lockstep_reducer_begin_forward(reducer, NULL, NULL));
+  OK(lockstep_reducer_end_forward(reducer, NULL));
+  LOCKSTEP_INIT(options);
+  options.root = 1;
+  InitBuffers(&buffers, rank);
+  OK(lockstep_reducer_set_buffers(reducer, buffers.tensors, 2, &options));
+  for (int step = 0; step < 2; ++step) {
+    lockstep_fresh_buffers_destroy(fresh);
+    fresh = NULL;
+    OK(lockstep_reducer_begin_forward(reducer, &buffers.forward, &fresh));
+    CHECK(((const float*)lockstep_fresh_buffers_data(fresh, 0))[0] == 1);
+    CHECK(((const float*)lockstep_fresh_buffers_data(fresh, 0))[1] == 10);
+    CHECK(*(const int64_t*)lockstep_fresh_buffers_data(fresh, 1) == 101);
+    CHECK(Are(&buffers, rank));
+    /* The same step's second forward brings nothing. */
+    other = fresh;
+    OK(lockstep_reducer_begin_forward(reducer, &buffers.forward, &other));
+    CHECK(other == NULL);
+    OK(lockstep_reducer_end_forward(reducer, &buffers.forward));
+    BackwardWith(reducer, rank);
+  }
+  /* The next step's are due, and have nowhere to go. */
+  INVALID(lockstep_reducer_begin_forward(reducer, &buffers.forward, NULL), "out_fresh");
+  CHECK(Are(&buffers, rank));
+  lockstep_reducer_destroy(reducer);
+  CHECK(((const float*)lockstep_fresh_buffers_data(fresh, 0))[1] == 10);
+  lockstep_fresh_buffers_destroy(fresh);
+}
+
+static void UseInPlace(lockstep_communicator* communicator, int32_t rank, int32_t after) {
+  lockstep_reducer* reducer = CreateReducer(communicator, NULL, 1, NULL);
+  lockstep_reducer_buffer_options options;
+  lockstep_fresh_buffers* fresh = NULL;
+  Buffers buffers;
+  InitBuffers(&buffers, rank);
+  LOCKSTEP_INIT(options);
+  options.root = 2;
+  options.in_place = 1;
+  options.after_forward = after;
+  OK(lockstep_reducer_set_buffers(reducer, buffers.tensors, 2, &options));
+  OK(lockstep_reducer_begin_forward(reducer, &buffers.forward, &fresh));
+  CHECK(fresh == NULL && Are(&buffers, after ? rank : 2));
+  OK(lockstep_reducer_end_forward(reducer, &buffers.forward));
+  CHECK(Are(&buffers, 2));
+  BackwardWith(reducer, rank);
+  /* Rank 0 has a tensor that cannot be read, and is alone with that. */
+  InitBuffers(&buffers, rank);
+  if (rank == 0) {
+    buffers.tensors[1].dtype = 99;
+    if (!after) {
+      INVALID(lockstep_reducer_begin_forward(reducer, &buffers.forward, NULL), "'buffers[1]': 99");
+    } else {
+      INVALID(lockstep_reducer_end_forward(reducer, &buffers.forward), "'buffers[1]': 99");
+    }
+    CHECK(Are(&buffers, 0));
+  } else {
+    OK(lockstep_reducer_begin_forward(reducer, &buffers.forward, NULL));
+    OK(lockstep_reducer_end_forward(reducer, &buffers.forward));
+    CHECK(Are(&buffers, 2));
+  }
+  lockstep_reducer_destroy(reducer);
+}
+
+/* What a hook is to do. */
+typedef struct Hook {
+  int32_t calls;
+  lockstep_code code;
+} Hook;
+
+static lockstep_error* AddMeans(void* context, lockstep_communicator* communicator, const lockstep_tensor* buffers,
+                                size_t buffer_count) {
+  Hook* const hook = (Hook*)context;
+  lockstep_communicator* part = NULL;
+  ++hook->calls;
+  CHECK(lockstep_communicator_size(communicator) == 3);
+  CHECK(buffer_count == 2 && buffers[1].dtype == LOCKSTEP_I64 && buffers[0].shape[0] == 2);
+  OK(lockstep_all_reduce(communicator, &buffers[0], &buffers[0], LOCKSTEP_SUM, NULL, NULL, NULL));
+  /* A part of it is a communicator like any other. */
+  OK(lockstep_communicator_duplicate(communicator, &part));
+  OK(lockstep_broadcast(part, &buffers[1], 1, NULL, NULL, NULL));
+  lockstep_communicator_destroy(part);
+  return lockstep_error_create(hook->code, "no more room");
+}
+
+/* {0, 0}, {1, 10} and {2, 20} add up to {3, 30}. */
+static void UseHook(lockstep_communicator* communicator, int32_t rank) {
+  lockstep_reducer* reducer = CreateReducer(communicator, NULL, 1, NULL);
+  lockstep_reducer_buffer_options options;
+  lockstep_fresh_buffers* fresh = NULL;
+  Buffers buffers;
+  Hook hook = {0, LOCKSTEP_OK};
+  InitBuffers(&buffers, rank);
+  LOCKSTEP_INIT(options);
+  options.hook = AddMeans;
+  options.hook_context = &hook;
+  OK(lockstep_reducer_set_buffers(reducer, buffers.tensors, 2, &options));
+  OK(lockstep_reducer_begin_forward(reducer, &buffers.forward, &fresh));
+  CHECK(fresh == NULL && hook.calls == 1);
+  CHECK(buffers.mean[0] == 3 && buffers.mean[1] == 30 && buffers.batches == 101);
+  BackwardWith(reducer, rank);
+  /* Its error is this rank's alone. */
+  hook.code = rank == 2 ? LOCKSTEP_RESOURCE_EXHAUSTED : LOCKSTEP_OK;
+  if (rank == 2) {
+    FAILS(lockstep_reducer_begin_forward(reducer, &buffers.forward, NULL), LOCKSTEP_RESOURCE_EXHAUSTED,
+          "the buffer hook: no more room");
+  } else {
+    OK(lockstep_reducer_begin_forward(reducer, &buffers.forward, NULL));
+  }
+  CHECK(hook.calls == 2 && buffers.mean[0] == 9);
+  BackwardWith(reducer, rank);
+  lockstep_reducer_destroy(reducer);
+}
+
+/* Refused on all ranks; nothing is set then. */
+static void RefuseBuffers(lockstep_communicator* communicator, int32_t rank) {
+  static const int64_t one = 1;
+  float value = 3;
+  const lockstep_tensor gradient = Vector(&value, &one, LOCKSTEP_F32);
+  lockstep_reducer* reducer = CreateReducer(communicator, NULL, 1, NULL);
+  lockstep_reducer_buffer_options options;
+  lockstep_fresh_buffers* fresh = NULL;
+  Buffers buffers;
+  InitBuffers(&buffers, rank);
+  if (rank == 1) buffers.tensors[0].dtype = 99;
+  if (rank == 1) {
+    INVALID(lockstep_reducer_set_buffers(reducer, buffers.tensors, 2, NULL), "'buffers[0]': 99");
+  } else {
+    MISUSED(lockstep_reducer_set_buffers(reducer, buffers.tensors, 2, NULL), "'buffers[0]': 99");
+  }
+  InitBuffers(&buffers, rank);
+  MISUSED(lockstep_reducer_set_buffers(reducer, buffers.tensors, rank == 2 ? 1 : 2, NULL), "rank 2");
+  LOCKSTEP_INIT(options);
+  options.root = 3;
+  INVALID(lockstep_reducer_set_buffers(reducer, buffers.tensors, 2, &options), "root 3");
+  OK(lockstep_reducer_begin_forward(reducer, &buffers.forward, &fresh));
+  CHECK(fresh == NULL && Are(&buffers, rank));
+  OK(lockstep_reducer_begin_backward(reducer, NULL));
+  MISUSED(lockstep_reducer_set_buffers(reducer, buffers.tensors, 2, NULL), "end_backward");
+  OK(lockstep_reducer_mark_ready(reducer, 0, &gradient, NULL));
+  OK(lockstep_reducer_end_backward(reducer, NULL));
+  lockstep_reducer_destroy(reducer);
+}
+
+static void UseForward(lockstep_communicator* communicator) {
+  const int32_t rank = lockstep_communicator_rank(communicator);
+  UseFreshMemory(communicator, rank);
+  UseInPlace(communicator, rank, 0);
+  UseInPlace(communicator, rank, 1);
+  UseHook(communicator, rank);
+  RefuseBuffers(communicator, rank);
+}
+
 int main(void) {
   INVALID(lockstep_reducer_join(NULL, NULL, 0, NULL, 0), "reducer");
   INVALID(lockstep_reducer_change_communicator(NULL, NULL), "reducer");
   RunRanks(3, RunRank);
+  TestNulls();
+  RunWorld(3, UseForward);
   return 0;
 }

@@ -1,6 +1,9 @@
 /* The reducer's calls from C99 against numbers worked out by hand: steps, buckets, plans, bucket views, targets, compression, an
- * optimizer for each bucket. Gradients are one f32 each unless said otherwise, on rank 1 twice what they are on rank 0. */
+ * optimizer for each bucket; and what it tells about its steps. Gradients are one f32 each unless said otherwise, on rank 1 twice what
+ * they are on rank 0. */
 
+#include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "capi/c_testing.h"
@@ -89,7 +92,7 @@ static void BucketOptions(lockstep_communicator* communicator) {
   INVALID(lockstep_reducer_create(communicator, model.table, 3, &options, &reducer), "negative");
   options.buckets_in_memory_max = 1;
   options.caps_from_last = 1;
-  reducer = CreateReducer(communicator, &model, &options);
+  reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
   CHECK(lockstep_reducer_bucket_count(reducer) == 2);
   OK(lockstep_reducer_begin_backward(reducer, NULL));
   Mark(reducer, &model, 2, mine);
@@ -103,21 +106,19 @@ static void BucketOptions(lockstep_communicator* communicator) {
 static void BucketViews(lockstep_communicator* communicator) {
   const float mine = (float)(lockstep_communicator_rank(communicator) + 1);
   lockstep_reducer_options options = OneEach();
-  lockstep_reducer* reducer;
   lockstep_tensor views[PARAMETERS], average;
   Model model;
-  size_t i;
   InitModel(&model);
   options.gradient_as_bucket_view = 1;
   options.buckets_in_memory_max = 1;
-  reducer = NULL;
+  lockstep_reducer* reducer = NULL;
   INVALID(lockstep_reducer_create(communicator, model.table, PARAMETERS, &options, &reducer), "take turns");
   options.buckets_in_memory_max = 0;
-  reducer = CreateReducer(communicator, &model, &options);
+  reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
   INVALID(lockstep_reducer_gradient_view(reducer, PARAMETERS, &views[0]), "out of range");
-  for (i = 0; i < PARAMETERS; ++i) OK(lockstep_reducer_gradient_view(reducer, i, &views[i]));
+  for (size_t i = 0; i < PARAMETERS; ++i) OK(lockstep_reducer_gradient_view(reducer, i, &views[i]));
   OK(lockstep_reducer_begin_backward(reducer, NULL));
-  for (i = 0; i < PARAMETERS; ++i) {
+  for (size_t i = 0; i < PARAMETERS; ++i) {
     CHECK(views[i].dimensions == 1 && views[i].shape[0] == 1 && views[i].data != views[(i + 1) % 3].data);
     *(float*)views[i].data = mine * (float)(i + 1);
     /* The last from elsewhere: it is copied there and back. */
@@ -136,31 +137,28 @@ static void BucketViews(lockstep_communicator* communicator) {
 
 /* One step whose gradients appear in the order 0, 1, 2, which is not the one expected at first. */
 static void StepInOrder(lockstep_reducer* reducer, Model* model, float mine) {
-  size_t i;
   OK(lockstep_reducer_begin_backward(reducer, NULL));
-  for (i = 0; i < PARAMETERS; ++i) Mark(reducer, model, i, mine * (float)(i + 1));
+  for (size_t i = 0; i < PARAMETERS; ++i) Mark(reducer, model, i, mine * (float)(i + 1));
   OK(lockstep_reducer_end_backward(reducer, NULL));
-  for (i = 0; i < PARAMETERS; ++i) CHECK(model->values[i] == 1.5F * (float)(i + 1));
+  for (size_t i = 0; i < PARAMETERS; ++i) CHECK(model->values[i] == 1.5F * (float)(i + 1));
 }
 
 static void Plans(lockstep_communicator* communicator) {
   const float mine = (float)(lockstep_communicator_rank(communicator) + 1);
   lockstep_reducer_options options = OneEach();
-  lockstep_reducer* reducer;
   char *first = NULL, *second = NULL;
   Model model;
-  int step;
   InitModel(&model);
 
   /* Only when asked to. */
   options.no_replan = 1;
-  reducer = CreateReducer(communicator, &model, &options);
-  for (step = 0; step < 20; ++step) StepInOrder(reducer, &model, mine);
+  lockstep_reducer* reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
+  for (int step = 0; step < 20; ++step) StepInOrder(reducer, &model, mine);
   CHECK(lockstep_reducer_plan_version(reducer) == 1);
   OK(lockstep_reducer_export_plan(reducer, &first));
   CHECK(strstr(first, "bucket 2\nbucket 1\nbucket 0\n") != NULL);
   OK(lockstep_reducer_request_replan(reducer));
-  for (step = 0; step < 100000 && lockstep_reducer_plan_version(reducer) == 1; ++step) {
+  for (int step = 0; step < 100000 && lockstep_reducer_plan_version(reducer) == 1; ++step) {
     StepInOrder(reducer, &model, mine);
   }
   CHECK(lockstep_reducer_plan_version(reducer) == 2);
@@ -171,8 +169,8 @@ static void Plans(lockstep_communicator* communicator) {
 
   /* By itself. */
   options.no_replan = 0;
-  reducer = CreateReducer(communicator, &model, &options);
-  for (step = 0; step < 100000 && lockstep_reducer_plan_version(reducer) == 1; ++step) {
+  reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
+  for (int step = 0; step < 100000 && lockstep_reducer_plan_version(reducer) == 1; ++step) {
     StepInOrder(reducer, &model, mine);
   }
   CHECK(lockstep_reducer_plan_version(reducer) == 2);
@@ -180,8 +178,8 @@ static void Plans(lockstep_communicator* communicator) {
 
   /* As it was in another run. */
   options.plan = second;
-  reducer = CreateReducer(communicator, &model, &options);
-  for (step = 0; step < 20; ++step) StepInOrder(reducer, &model, mine);
+  reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
+  for (int step = 0; step < 20; ++step) StepInOrder(reducer, &model, mine);
   CHECK(lockstep_reducer_plan_version(reducer) == 1);
   OK(lockstep_reducer_export_plan(reducer, &first));
   CHECK(strcmp(first, second) == 0);
@@ -239,12 +237,11 @@ static void Compression(lockstep_communicator* communicator) {
   lockstep_reducer_options options = OneEach();
   lockstep_reducer* reducer = NULL;
   Model model;
-  size_t i;
   InitModel(&model);
-  for (i = 0; i < sizeof(cases) / sizeof(cases[0]); ++i) {
+  for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); ++i) {
     options.hook = cases[i].hook;
     options.compression = cases[i].compress;
-    reducer = CreateReducer(communicator, &model, &options);
+    reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
     OK(RunStep(reducer, &model, mine));
     CheckAll(&model, 1.5F);
     OK(RunStep(reducer, &model, fine));
@@ -256,7 +253,7 @@ static void Compression(lockstep_communicator* communicator) {
 
   options.compression = LOCKSTEP_COMPRESSION_NONE;
   options.hook = LOCKSTEP_HOOK_NOOP;
-  reducer = CreateReducer(communicator, &model, &options);
+  reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
   OK(RunStep(reducer, &model, mine));
   CheckAll(&model, mine);
   lockstep_reducer_destroy(reducer);
@@ -270,11 +267,10 @@ typedef struct Descent {
 
 static lockstep_error* Descend(void* context, const lockstep_reduced_bucket* bucket) {
   Descent* descent = (Descent*)context;
-  size_t i;
   CHECK(bucket->struct_size == sizeof(*bucket) && bucket->index < bucket->count && bucket->count == PARAMETERS);
   CHECK(bucket->parameter_count <= 1);
   if (descent->fails) return lockstep_error_create(LOCKSTEP_FAILED_PRECONDITION, "it slipped");
-  for (i = 0; i < bucket->parameter_count; ++i) {
+  for (size_t i = 0; i < bucket->parameter_count; ++i) {
     CHECK(bucket->gradients[i].dtype == LOCKSTEP_F32 && bucket->gradients[i].shape[0] == 1);
     descent->weights[bucket->parameters[i]] -= *(const float*)bucket->gradients[i].data / 2;
   }
@@ -285,14 +281,13 @@ static lockstep_error* Descend(void* context, const lockstep_reduced_bucket* buc
 static void OptimizerStep(lockstep_communicator* communicator) {
   const int32_t rank = lockstep_communicator_rank(communicator);
   lockstep_reducer_options options = OneEach();
-  lockstep_reducer* reducer;
   Descent descent = {{10, 10, 10}, 0};
   Model model;
   InitModel(&model);
   options.find_unused_parameters = 1;
   options.optimizer_step = Descend;
   options.optimizer_context = &descent;
-  reducer = CreateReducer(communicator, &model, &options);
+  lockstep_reducer* reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
   OK(lockstep_reducer_begin_backward(reducer, NULL));
   if (rank == 0) Mark(reducer, &model, 1, 12);
   Mark(reducer, &model, 0, rank == 0 ? 2.0F : 6.0F);
@@ -321,8 +316,109 @@ static void OfTwo(lockstep_communicator* communicator) {
   OptimizerStep(communicator);
 }
 
+/* ---- Reports: statistics of buckets, the summary, logging data. */
+
+static void TestNulls(void) {
+  lockstep_bucket_statistics statistics;
+  char* text = NULL;
+  LOCKSTEP_INIT(statistics);
+  INVALID(lockstep_reducer_get_bucket_statistics(NULL, 0, &statistics), "reducer");
+  INVALID(lockstep_reducer_report(NULL, LOCKSTEP_REPORT_SUMMARY, &text), "reducer");
+  INVALID(lockstep_reducer_report(NULL, LOCKSTEP_REPORT_LOGGING_DATA, &text), "reducer");
+  INVALID(lockstep_reducer_set_logging_sample_rate(NULL, 1), "reducer");
+}
+
+static void RunSteps(lockstep_reducer* reducer, int32_t rank, int count) {
+  for (int step = 0; step < count; ++step) {
+    float value = (float)(2 * rank);
+    OK(Step(reducer, 2, &value));
+    CHECK(value == 1);
+  }
+}
+
+static void CheckLogging(const lockstep_reducer* reducer, const char* part) {
+  char* json = NULL;
+  OK(lockstep_reducer_report(reducer, LOCKSTEP_REPORT_LOGGING_DATA, &json));
+  if (strstr(json, part) == NULL) fprintf(stderr, "no '%s' in\n%s\n", part, json);
+  CHECK(strstr(json, part) != NULL);
+  lockstep_string_free(json);
+}
+
+/* Two buckets. Of times only the order is known. */
+static void UseBucketStatistics(const lockstep_reducer* reducer) {
+  lockstep_reducer_statistics all;
+  lockstep_bucket_statistics of;
+  int64_t bytes = 0;
+  LOCKSTEP_INIT(all);
+  OK(lockstep_reducer_get_statistics(reducer, &all));
+  CHECK(all.steps == 1 && all.buckets == 2);
+  for (size_t b = 0; b < 2; ++b) {
+    LOCKSTEP_INIT(of);
+    OK(lockstep_reducer_get_bucket_statistics(reducer, b, &of));
+    CHECK(of.struct_size == sizeof(of));
+    CHECK(0 <= of.ready_ms && of.ready_ms <= of.launched_ms && of.launched_ms <= of.wire_begin_ms);
+    CHECK(of.wire_begin_ms <= of.wire_end_ms && of.wire_end_ms <= of.done_ms);
+    CHECK(0 <= of.exposed_ms && of.exposed_ms <= of.communication_ms);
+    CHECK(of.hidden_ms == of.communication_ms - of.exposed_ms);
+    CHECK(of.bytes >= 4);
+    bytes += of.bytes;
+  }
+  CHECK(bytes == all.bytes_reduced);
+  INVALID(lockstep_reducer_get_bucket_statistics(reducer, 2, &of), "bucket 2");
+  INVALID(lockstep_reducer_get_bucket_statistics(reducer, 0, NULL), "out_statistics");
+  /* A caller with an older header has room for less, one that forgot LOCKSTEP_INIT for nothing. */
+  LOCKSTEP_INIT(of);
+  of.struct_size = offsetof(lockstep_bucket_statistics, launched_ms);
+  of.launched_ms = -7;
+  OK(lockstep_reducer_get_bucket_statistics(reducer, 0, &of));
+  CHECK(of.struct_size == offsetof(lockstep_bucket_statistics, launched_ms));
+  CHECK(of.ready_ms >= 0 && of.launched_ms == -7);
+  of.struct_size = 0;
+  INVALID(lockstep_reducer_get_bucket_statistics(reducer, 0, &of), "LOCKSTEP_INIT");
+}
+
+static void UseReports(lockstep_communicator* communicator) {
+  const int32_t rank = lockstep_communicator_rank(communicator);
+  const lockstep_reducer_options options = OneEach();
+  lockstep_bucket_statistics of;
+  char* text = NULL;
+  lockstep_reducer* reducer = CreateReducer(communicator, NULL, 2, &options);
+  LOCKSTEP_INIT(of);
+  INVALID(lockstep_reducer_get_bucket_statistics(reducer, 0, &of), "bucket 0");
+  CheckLogging(reducer, "\"world_size\": 2");
+  CheckLogging(reducer, rank == 0 ? "\"rank\": 0" : "\"rank\": 1");
+  CheckLogging(reducer, "\"total_parameter_size_bytes\": 8");
+  CheckLogging(reducer, "\"iteration\": 0");
+
+  RunSteps(reducer, rank, 1);
+  UseBucketStatistics(reducer);
+  OK(lockstep_reducer_report(reducer, LOCKSTEP_REPORT_SUMMARY, &text));
+  CHECK(strstr(text, rank == 0 ? "step 1, rank 0 of 2" : "step 1, rank 1 of 2") != NULL);
+  lockstep_string_free(text);
+  INVALID(lockstep_reducer_report(reducer, LOCKSTEP_REPORT_SUMMARY, NULL), "out_text");
+  INVALID(lockstep_reducer_report(reducer, LOCKSTEP_REPORT_LOGGING_DATA, NULL), "out_text");
+  INVALID(lockstep_reducer_report(reducer, 2, &text), "2 is no lockstep_report");
+
+  /* Published where the next forward begins: all of the first ten, then by the rate. */
+  CheckLogging(reducer, "\"iteration\": 0");
+  OK(lockstep_reducer_begin_forward(reducer, NULL, NULL));
+  CheckLogging(reducer, "\"iteration\": 1,");
+  CheckLogging(reducer, "\"num_buckets_reduced\": 2");
+  INVALID(lockstep_reducer_set_logging_sample_rate(reducer, 0), "sample rate");
+  OK(lockstep_reducer_set_logging_sample_rate(reducer, 6));
+  RunSteps(reducer, rank, 10);
+  OK(lockstep_reducer_begin_forward(reducer, NULL, NULL));
+  CheckLogging(reducer, "\"iteration\": 10,");
+  RunSteps(reducer, rank, 1);
+  OK(lockstep_reducer_begin_forward(reducer, NULL, NULL));
+  CheckLogging(reducer, "\"iteration\": 12,");
+  lockstep_reducer_destroy(reducer);
+}
+
 int main(void) {
   RunWorld(2, OfTwo);
   RunAlone(OfAnyNumberOfRanks);
+  TestNulls();
+  RunWorld(2, UseReports);
   return 0;
 }

@@ -1,7 +1,5 @@
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,7 +8,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
-#include "base/device/device.h"
 #include "base/device/tensor_view.h"
 #include "base/rank.h"
 #include "base/status.h"
@@ -28,11 +25,7 @@ using lockstep::Rank;
 using lockstep::TensorView;
 using lockstep::capi::Guard;
 using lockstep::capi::NullArgument;
-
-absl::StatusOr<std::chrono::milliseconds> ReadTimeout(int64_t timeout_ms) {
-  if (timeout_ms < 0) return absl::InvalidArgumentError("timeout_ms is negative");
-  return std::chrono::milliseconds(timeout_ms);
-}
+using lockstep::capi::ReadTimeout;
 
 absl::StatusOr<TensorView> ToBuffer(const lockstep_tensor* tensor) {
   LOCKSTEP_ASSIGN_OR_RETURN(const TensorView view, lockstep::capi::ToTensorView(tensor, "tensor"));

@@ -1,11 +1,13 @@
+#include <cstddef>
+#include <cstdint>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "base/device/tensor_view.h"
 #include "base/status.h"
 #include "capi/error.h"
 #include "capi/handles.h"
@@ -16,11 +18,14 @@
 #include "reducer/plan/agreement.h"
 #include "reducer/plan/parameter.h"
 #include "reducer/reducer.h"
+#include "reducer/report/reports.h"
+#include "reducer/sparse/sparse_gradient.h"
 
 namespace {
 
 using lockstep::TensorView;
 using lockstep::capi::Context;
+using lockstep::capi::CopyString;
 using lockstep::capi::FindStream;
 using lockstep::capi::Guard;
 using lockstep::capi::NullArgument;
@@ -157,7 +162,7 @@ int64_t lockstep_reducer_plan_version(const lockstep_reducer* reducer) {
 lockstep_error* lockstep_reducer_export_plan(const lockstep_reducer* reducer, char** out_text) {
   return Guard(reducer, [&]() -> absl::Status {
     if (out_text == nullptr) return NullArgument("out_text");
-    *out_text = lockstep::capi::CopyString(reducer->reducer->ExportPlan());
+    *out_text = CopyString(reducer->reducer->ExportPlan());
     return absl::OkStatus();
   });
 }
@@ -196,4 +201,78 @@ lockstep_error* lockstep_reducer_get_statistics(const lockstep_reducer* reducer,
     full.buckets_launched_in_backward = last.buckets_launched_in_backward;
     return lockstep::capi::WriteStruct(full, "lockstep_reducer_statistics", out_statistics);
   });
+}
+
+lockstep_error* lockstep_reducer_mark_ready_sparse(lockstep_reducer* reducer, size_t index, const int64_t* rows,
+                                                   size_t row_count, const lockstep_tensor* values,
+                                                   const lockstep_stream* stream) {
+  return Guard(reducer, [&]() -> absl::Status {
+    const auto on = FindStream(*reducer, stream);
+    const auto view = ToTensorView(values, "values");
+    absl::Status read = rows == nullptr && row_count > 0 ? NullArgument("rows") : absl::OkStatus();
+    read.Update(on.status());
+    read.Update(view.status());
+    if (!read.ok()) return reducer->reducer->RefuseMark(index, read);
+    return reducer->reducer->MarkReadySparse(index, absl::MakeConstSpan(rows, row_count), *view, *on);
+  });
+}
+
+lockstep_error* lockstep_reducer_averaged_rows(lockstep_reducer* reducer, size_t index, const int64_t** out_rows,
+                                               const void** out_values, size_t* out_row_count, int32_t* out_used) {
+  return Guard(reducer, [&]() -> absl::Status {
+    if (out_rows == nullptr) return NullArgument("out_rows");
+    if (out_values == nullptr) return NullArgument("out_values");
+    if (out_row_count == nullptr) return NullArgument("out_row_count");
+    LOCKSTEP_ASSIGN_OR_RETURN(const lockstep::CoalescedGradient* const average,
+                              reducer->reducer->SparseAverageOf(index));
+    const bool used = average != nullptr;
+    *out_rows = used ? average->indices.data() : nullptr;
+    *out_values = used ? average->values.data() : nullptr;
+    *out_row_count = used ? average->indices.size() : 0;
+    if (out_used != nullptr) *out_used = used ? 1 : 0;
+    return absl::OkStatus();
+  });
+}
+
+lockstep_error* lockstep_reducer_get_bucket_statistics(const lockstep_reducer* reducer, size_t bucket,
+                                                       lockstep_bucket_statistics* out_statistics) {
+  return Guard(reducer, [&]() -> absl::Status {
+    if (out_statistics == nullptr) return NullArgument("out_statistics");
+    const lockstep::StepRecord& step = reducer->reducer->record().last;
+    if (bucket >= step.buckets.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("bucket ", bucket, " is out of range: the last step had ", step.buckets.size()));
+    }
+    const lockstep::BucketStatistics last = lockstep::Statistics(step, bucket);
+    lockstep_bucket_statistics filled = {};
+    filled.ready_ms = last.ready_ms;
+    filled.launched_ms = last.launched_ms;
+    filled.wire_begin_ms = last.wire_begin_ms;
+    filled.wire_end_ms = last.wire_end_ms;
+    filled.done_ms = last.done_ms;
+    filled.communication_ms = last.communication_ms;
+    filled.exposed_ms = last.exposed_ms;
+    filled.hidden_ms = last.hidden_ms();
+    filled.bytes = last.bytes;
+    return lockstep::capi::WriteStruct(filled, "lockstep_bucket_statistics", out_statistics);
+  });
+}
+
+lockstep_error* lockstep_reducer_report(const lockstep_reducer* reducer, lockstep_report report, char** out_text) {
+  return Guard(reducer, [&]() -> absl::Status {
+    if (out_text == nullptr) return NullArgument("out_text");
+    switch (report) {
+      case LOCKSTEP_REPORT_SUMMARY:
+        *out_text = CopyString(lockstep::Summary(reducer->reducer->record()));
+        return absl::OkStatus();
+      case LOCKSTEP_REPORT_LOGGING_DATA:
+        *out_text = CopyString(lockstep::LoggingData(reducer->reducer->record()));
+        return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(absl::StrCat(report, " is no lockstep_report"));
+  });
+}
+
+lockstep_error* lockstep_reducer_set_logging_sample_rate(lockstep_reducer* reducer, int64_t sample_rate) {
+  return Guard(reducer, [&] { return reducer->reducer->SetLoggingSampleRate(sample_rate); });
 }

@@ -11,7 +11,6 @@
 #include "base/types/dtype.h"
 #include "capi/error.h"
 #include "capi/hook.h"
-#include "capi/streams.h"
 #include "capi/tensor.h"
 #include "reducer/pipeline/average.h"
 #include "reducer/pipeline/bucket_pipeline.h"

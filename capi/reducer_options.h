@@ -1,4 +1,4 @@
-// The reducer's table and options of the C ABI as ours.
+// Converts the reducer's table and options from the C ABI.
 
 #ifndef CAPI_REDUCER_OPTIONS_H_
 #define CAPI_REDUCER_OPTIONS_H_
@@ -19,7 +19,7 @@ namespace capi {
 // Errors name the parameter.
 absl::StatusOr<std::vector<Parameter>> ToParameters(const lockstep_parameter* parameters, size_t count);
 
-// INVALID_ARGUMENT for what is no value of its field, and for fields that exclude each other. `world` as in capi/hook.h.
+// INVALID_ARGUMENT for a value that its field does not have, and for fields that exclude each other. `world` as in capi/hook.h.
 absl::StatusOr<ReducerOptions> ToReducerOptions(const lockstep_reducer_options& given,
                                                 const std::shared_ptr<World>* world);
 

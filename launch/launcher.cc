@@ -20,7 +20,6 @@
 #include "base/deadline.h"
 #include "base/status.h"
 #include "launch/output_relay.h"
-#include "launch/process_guardian.h"
 #include "launch/signal_inbox.h"
 #include "launch/spawn.h"
 #include "transport/net/socket.h"
@@ -113,7 +112,7 @@ absl::Status Job::Start(const std::string& path, const std::string& job_id, std:
   const std::string served = server_ != nullptr ? "1" : "0";
   const std::string size = absl::StrCat(options_.world_size);
   for (int rank = 0; rank < options_.world_size; ++rank) {
-    std::vector<std::pair<std::string, std::string>> variables = {
+    const std::vector<std::pair<std::string, std::string>> variables = {
         {"LOCKSTEP_RANK", absl::StrCat(rank)},
         {"LOCKSTEP_WORLD_SIZE", size},
         {"LOCKSTEP_LOCAL_RANK", absl::StrCat(rank)},
@@ -122,7 +121,6 @@ absl::Status Job::Start(const std::string& path, const std::string& job_id, std:
         {"LOCKSTEP_STORE_SERVED", served},
         {"LOCKSTEP_JOB_ID", job_id},
     };
-    variables.insert(variables.end(), options_.environment.begin(), options_.environment.end());
     SpawnOptions spawn;
     spawn.path = path;
     spawn.arguments = options_.command;

@@ -1,10 +1,10 @@
 // The launcher: runs a program as the ranks of one world on this host. What `lockstep-run` does, as a library.
 //
-// Each rank finds LOCKSTEP_RANK, _WORLD_SIZE, _LOCAL_RANK, _LOCAL_WORLD_SIZE, _STORE and _JOB_ID in its environment, and is
-// a process group of its own. Output comes back line by line behind "[rank] ". Signals are passed on. The first rank that
-// fails ends the job: all others get SIGTERM and, after a grace period, SIGKILL. Processes that a rank leaves behind in its
-// group when it exits are ended the same way. Nothing of the job outlives the launcher, even if SIGKILL ends the launcher;
-// only a process that leaves its rank's group on purpose (setsid) stays.
+// Each rank has LOCKSTEP_RANK, _WORLD_SIZE, _LOCAL_RANK, _LOCAL_WORLD_SIZE, _STORE and _JOB_ID in its environment, and is a process
+// group of its own. Each line of its output is printed with the prefix "[rank] ". Signals are passed on. The first rank that fails
+// ends the job: all others get SIGTERM and, after a grace period, SIGKILL. Processes that a rank leaves behind in its group when it
+// exits are ended the same way. Nothing of the job outlives the launcher, even if SIGKILL ends the launcher. Only a process that
+// leaves its rank's group on purpose (setsid) stays.
 
 #ifndef LAUNCH_LAUNCHER_H_
 #define LAUNCH_LAUNCHER_H_
@@ -13,11 +13,11 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
+#include "absl/types/span.h"
 
 namespace lockstep {
 
@@ -32,7 +32,6 @@ struct LaunchOptions {
   int64_t grace_ms = 5000;  // from SIGTERM to SIGKILL
   std::string job_id;       // empty: random
   std::string store_url;    // empty: the launcher serves a store on the loopback interface
-  std::vector<std::pair<std::string, std::string>> environment;  // set for every rank besides the above
   // Where output goes; borrowed.
   int stdout_fd = 1;
   int stderr_fd = 2;
@@ -41,13 +40,12 @@ struct LaunchOptions {
 struct RankEnd {
   pid_t pid = 0;
   int wait_status = 0;  // of waitpid()
-  bool failed() const { return wait_status != 0; }
 };
 
 struct LaunchResult {
   std::vector<RankEnd> ranks;
   absl::optional<int> first_failed;  // the rank that failed first
-  // 0, or that of the first failed rank: its exit status, or 128 + the signal that killed it.
+  // 0, or of the first failed rank: its exit status, or 128 + the signal that killed it.
   int exit_status = 0;
   // "rank 2 (pid 71) was killed by signal 9 (SIGKILL)"; empty when all is well.
   std::string report;
@@ -59,11 +57,27 @@ struct LaunchResult {
 //         NOT_FOUND, PERMISSION_DENIED  about the program
 //         FAILED_PRECONDITION           the program cannot run here, or another launch is under way in this process
 //
-// While it runs, it takes over the process's SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP and SIGCHLD, on
-// whichever thread they arrive, and reaps all children of the process. The terminal's signals and SIGTERM go to whole
-// groups, SIGUSR1 and SIGUSR2 to the ranks alone. A second SIGINT ends the job as a failed rank does. If nobody reads the
-// launcher's output any more (EPIPE), the ranks' own writes fail the same way.
+// While it runs, it takes over the process's SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP and SIGCHLD on all threads,
+// and reaps all children of the process. The terminal's signals and SIGTERM go to whole groups, SIGUSR1 and SIGUSR2 to the ranks
+// alone. A second SIGINT ends the job as a failed rank does. If nobody reads the launcher's output any more (EPIPE), the ranks' own
+// writes fail the same way.
 absl::StatusOr<LaunchResult> Launch(const LaunchOptions& options);
+
+// ---- The command line of lockstep-run.
+//
+//   lockstep-run [option...] program [argument...]
+//
+// The first word that is not an option is the program. All words after it are its arguments.
+
+struct LauncherFlags {
+  bool help = false;
+  LaunchOptions options;
+};
+
+// `arguments` without the launcher's own name. INVALID_ARGUMENT names the option and what it takes.
+absl::StatusOr<LauncherFlags> ParseLauncherFlags(absl::Span<const std::string> arguments);
+
+extern const char kLauncherHelp[];
 
 }  // namespace lockstep
 

@@ -1,4 +1,4 @@
-#include "launch/launcher_flags.h"
+#include "launch/launcher.h"
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"

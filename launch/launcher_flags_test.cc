@@ -1,6 +1,7 @@
-#include "launch/launcher_flags.h"
+#include "launch/launcher.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -57,17 +58,15 @@ TEST(LauncherFlags, RefusesBadNumbersAndSaysWhatTheOptionTakes) {
 }
 
 TEST(LauncherFlags, RefusesUnknownAndIncompleteOptions) {
-  EXPECT_THAT(ParseLauncherFlags(Words{"-np", "2", "x"}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no option -np")));
-  EXPECT_THAT(ParseLauncherFlags(Words{"--verbose"}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no option --verbose")));
-  EXPECT_THAT(ParseLauncherFlags(Words{"-n"}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("-n needs a value")));
-  EXPECT_THAT(ParseLauncherFlags(Words{"-n", "2"}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("which program")));
-  EXPECT_THAT(ParseLauncherFlags(Words{"x"}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("how many ranks")));
-  EXPECT_THAT(ParseLauncherFlags(Words{}), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("how many ranks")));
+  const std::pair<Words, const char*> cases[] = {{{"-np", "2", "x"}, "no option -np"},
+                                                 {{"--verbose"}, "no option --verbose"},
+                                                 {{"-n"}, "-n needs a value"},
+                                                 {{"-n", "2"}, "which program"},
+                                                 {{"x"}, "how many ranks"},
+                                                 {{}, "how many ranks"}};
+  for (const auto& [words, text] : cases) {
+    EXPECT_THAT(ParseLauncherFlags(words), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)));
+  }
 }
 
 }  // namespace

@@ -68,15 +68,21 @@ class LauncherTest : public testing::Test {
     rmdir(folder_.c_str());
   }
 
-  absl::StatusOr<LaunchResult> Run(int world_size, const std::string& script) {
+  // A job that starts.
+  LaunchResult Run(int world_size, const std::string& script) {
     options_.world_size = world_size;
     options_.command = {"/bin/sh", "-c", script};
-    return Launch(options_);
+    return Launch(options_).value();
   }
 
   std::string File(const std::string& name) {
     files_.push_back(absl::StrCat(folder_, "/", name));
     return files_.back();
+  }
+  std::string Fifo() {
+    const std::string fifo = File("fifo");
+    EXPECT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+    return fifo;
   }
 
   Capture out_;
@@ -88,22 +94,21 @@ class LauncherTest : public testing::Test {
 
 TEST_F(LauncherTest, TellsEachRankItsPlace) {
   options_.job_id = "job 7";
-  options_.environment = {{"EXTRA", "more"}};
-  const auto result = Run(2,
-                          "echo $LOCKSTEP_RANK/$LOCKSTEP_WORLD_SIZE $LOCKSTEP_LOCAL_RANK/$LOCKSTEP_LOCAL_WORLD_SIZE "
-                          "$LOCKSTEP_STORE $LOCKSTEP_JOB_ID $EXTRA");
-  ASSERT_THAT(result, IsOk());
-  EXPECT_EQ(result->exit_status, 0);
-  EXPECT_EQ(result->report, "");
-  EXPECT_FALSE(result->first_failed.has_value());
+  const LaunchResult result =
+      Run(2,
+          "echo $LOCKSTEP_RANK/$LOCKSTEP_WORLD_SIZE $LOCKSTEP_LOCAL_RANK/$LOCKSTEP_LOCAL_WORLD_SIZE "
+          "$LOCKSTEP_STORE $LOCKSTEP_JOB_ID");
+  EXPECT_EQ(result.exit_status, 0);
+  EXPECT_EQ(result.report, "");
+  EXPECT_FALSE(result.first_failed.has_value());
   EXPECT_THAT(out_.lines(),
-              UnorderedElementsAre("[0] 0/2 0/2 file:///nowhere job 7 more", "[1] 1/2 1/2 file:///nowhere job 7 more"));
+              UnorderedElementsAre("[0] 0/2 0/2 file:///nowhere job 7", "[1] 1/2 1/2 file:///nowhere job 7"));
 }
 
 TEST_F(LauncherTest, ServesAStoreUnlessOneIsGiven) {
-  ASSERT_THAT(Run(1, "echo $LOCKSTEP_STORE_SERVED"), IsOk());
+  Run(1, "echo $LOCKSTEP_STORE_SERVED");
   options_.store_url.clear();
-  ASSERT_THAT(Run(2, "echo $LOCKSTEP_STORE $LOCKSTEP_STORE_SERVED"), IsOk());
+  Run(2, "echo $LOCKSTEP_STORE $LOCKSTEP_STORE_SERVED");
   const std::vector<std::string> lines = out_.lines();
   ASSERT_EQ(lines.size(), 3);
   EXPECT_EQ(lines[0], "[0] 0");
@@ -112,8 +117,8 @@ TEST_F(LauncherTest, ServesAStoreUnlessOneIsGiven) {
 }
 
 TEST_F(LauncherTest, DrawsAnotherJobIdForEachJob) {
-  ASSERT_THAT(Run(1, "echo $LOCKSTEP_JOB_ID"), IsOk());
-  ASSERT_THAT(Run(1, "echo $LOCKSTEP_JOB_ID"), IsOk());
+  Run(1, "echo $LOCKSTEP_JOB_ID");
+  Run(1, "echo $LOCKSTEP_JOB_ID");
   const std::vector<std::string> lines = out_.lines();
   ASSERT_EQ(lines.size(), 2);
   EXPECT_GE(lines[0].size(), 12);
@@ -127,26 +132,26 @@ TEST_F(LauncherTest, ArgumentsArriveUntouched) {
 }
 
 TEST_F(LauncherTest, KeepsStdoutAndStderrApartAndCompletesTheLastLine) {
-  ASSERT_THAT(Run(1, "echo out; echo err >&2; printf 'no newline'; printf 'none here' >&2"), IsOk());
+  Run(1, "echo out; echo err >&2; printf 'no newline'; printf 'none here' >&2");
   EXPECT_EQ(out_.text(), "[0] out\n[0] no newline\n");
   EXPECT_EQ(err_.text(), "[0] err\n[0] none here\n");
 }
 
 TEST_F(LauncherTest, ForegroundRankWritesWithoutAPrefix) {
   options_.foreground_rank = 1;
-  ASSERT_THAT(Run(2, "printf \"r$LOCKSTEP_RANK\"; printf \"e$LOCKSTEP_RANK\" >&2"), IsOk());
+  Run(2, "printf \"r$LOCKSTEP_RANK\"; printf \"e$LOCKSTEP_RANK\" >&2");
   EXPECT_THAT(out_.text(), testing::AnyOf("r1[0] r0\n", "[0] r0\nr1"));
   EXPECT_THAT(err_.text(), testing::AnyOf("e1[0] e0\n", "[0] e0\ne1"));
 }
 
 TEST_F(LauncherTest, RanksReadNothing) {
-  ASSERT_THAT(Run(2, "cat; echo end"), IsOk());
+  Run(2, "cat; echo end");
   EXPECT_THAT(out_.lines(), UnorderedElementsAre("[0] end", "[1] end"));
 }
 
 // Three ranks write 20,000 lines each at once: nothing is lost, torn or out of order.
 TEST_F(LauncherTest, RelaysMuchOutputWithWholeLinesInOrder) {
-  ASSERT_THAT(Run(3, "seq 1 20000"), IsOk());
+  Run(3, "seq 1 20000");
   std::map<std::string, int> last;
   for (const std::string& line : out_.lines()) {
     const std::vector<std::string> words = absl::StrSplit(line, ' ');
@@ -161,42 +166,37 @@ TEST_F(LauncherTest, RelaysMuchOutputWithWholeLinesInOrder) {
 
 TEST_F(LauncherTest, FirstFailureEndsTheOthersAndGivesTheExitStatus) {
   // The others fail too once they are told to end: that is not what is reported.
-  const auto result = Run(3,
-                          "if [ $LOCKSTEP_RANK = 1 ]; then exit 3; fi\n"
-                          "sleep 1000 & trap 'echo told; exit 9' TERM; wait");
-  ASSERT_THAT(result, IsOk());
-  EXPECT_EQ(result->first_failed, 1);
-  EXPECT_EQ(result->exit_status, 3);
-  EXPECT_EQ(result->report, absl::StrCat("rank 1 (pid ", result->ranks[1].pid, ") exited with status 3"));
+  const LaunchResult result = Run(3,
+                                  "if [ $LOCKSTEP_RANK = 1 ]; then exit 3; fi\n"
+                                  "sleep 1000 & trap 'echo told; exit 9' TERM; wait");
+  EXPECT_EQ(result.first_failed, 1);
+  EXPECT_EQ(result.exit_status, 3);
+  EXPECT_EQ(result.report, absl::StrCat("rank 1 (pid ", result.ranks[1].pid, ") exited with status 3"));
 }
 
 TEST_F(LauncherTest, KilledRankIsReportedWithItsSignal) {
-  const auto result = Run(3, "if [ $LOCKSTEP_RANK = 2 ]; then kill -KILL $$; fi; sleep 1000 & wait");
-  ASSERT_THAT(result, IsOk());
-  EXPECT_EQ(result->first_failed, 2);
-  EXPECT_EQ(result->exit_status, 137);
-  EXPECT_EQ(result->report, absl::StrCat("rank 2 (pid ", result->ranks[2].pid, ") was killed by signal 9 (SIGKILL)"));
-  EXPECT_EQ(DescribeWaitStatus(result->ranks[0].wait_status), "was killed by signal 15 (SIGTERM)");
+  const LaunchResult result = Run(3, "if [ $LOCKSTEP_RANK = 2 ]; then kill -KILL $$; fi; sleep 1000 & wait");
+  EXPECT_EQ(result.first_failed, 2);
+  EXPECT_EQ(result.exit_status, 137);
+  EXPECT_EQ(result.report, absl::StrCat("rank 2 (pid ", result.ranks[2].pid, ") was killed by signal 9 (SIGKILL)"));
+  EXPECT_EQ(DescribeWaitStatus(result.ranks[0].wait_status), "was killed by signal 15 (SIGTERM)");
 }
 
 TEST_F(LauncherTest, RankThatIgnoresSigtermIsKilledAfterTheGracePeriod) {
   options_.grace_ms = 100;
-  const std::string fifo = File("fifo");
-  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
-  const auto result = Run(2, absl::StrCat("if [ $LOCKSTEP_RANK = 1 ]; then read line < ", fifo,
-                                          "; exit 4; fi\n"
-                                          "trap '' TERM; echo ready > ",
-                                          fifo, "; while :; do sleep 1000; done"));
-  ASSERT_THAT(result, IsOk());
-  EXPECT_EQ(result->exit_status, 4);
-  EXPECT_EQ(DescribeWaitStatus(result->ranks[0].wait_status), "was killed by signal 9 (SIGKILL)");
+  const std::string fifo = Fifo();
+  const LaunchResult result = Run(2, absl::StrCat("if [ $LOCKSTEP_RANK = 1 ]; then read line < ", fifo,
+                                                  "; exit 4; fi\n"
+                                                  "trap '' TERM; echo ready > ",
+                                                  fifo, "; while :; do sleep 1000; done"));
+  EXPECT_EQ(result.exit_status, 4);
+  EXPECT_EQ(DescribeWaitStatus(result.ranks[0].wait_status), "was killed by signal 9 (SIGKILL)");
 }
 
 TEST_F(LauncherTest, StoppedRankIsEndedWithoutWaitingForTheGracePeriod) {
   options_.grace_ms = 1000 * 1000;
-  const std::string fifo = File("fifo");
-  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
-  const auto result =
+  const std::string fifo = Fifo();
+  const LaunchResult result =
       Run(2, absl::StrCat("if [ $LOCKSTEP_RANK = 0 ]; then echo $$ > ", fifo,
                           "; kill -STOP $$; fi\n"
                           "read pid < ",
@@ -204,50 +204,44 @@ TEST_F(LauncherTest, StoppedRankIsEndedWithoutWaitingForTheGracePeriod) {
                           "\n"
                           "until read state < /proc/$pid/stat && case $state in *') T '*) ;; *) false; esac\n"
                           "do :; done; exit 5"));
-  ASSERT_THAT(result, IsOk());
-  EXPECT_EQ(result->exit_status, 5);
-  EXPECT_EQ(DescribeWaitStatus(result->ranks[0].wait_status), "was killed by signal 15 (SIGTERM)");
+  EXPECT_EQ(result.exit_status, 5);
+  EXPECT_EQ(DescribeWaitStatus(result.ranks[0].wait_status), "was killed by signal 15 (SIGTERM)");
 }
 
 TEST_F(LauncherTest, PassesSignalsOnToEveryRank) {
-  const std::string fifo = File("fifo");
-  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  const std::string fifo = Fifo();
   for (const char* signal : {"INT", "TERM", "HUP", "QUIT", "USR1", "USR2"}) {
     Capture out;
     options_.stdout_fd = out.fd();
     // Rank 1 has set its trap when rank 0, which has too, signals the launcher: its parent.
-    const auto result = Run(2, absl::StrCat("sleep 1000 & trap 'echo got ", signal, "; exit 0' ", signal,
-                                            "\n"
-                                            "if [ $LOCKSTEP_RANK = 1 ]; then echo ready > ",
-                                            fifo, "; else read line < ", fifo, "; kill -", signal,
-                                            " $PPID; fi\n"
-                                            "while :; do wait; done"));
-    ASSERT_THAT(result, IsOk());
-    EXPECT_EQ(result->exit_status, 0) << result->report;
+    const LaunchResult result = Run(2, absl::StrCat("sleep 1000 & trap 'echo got ", signal, "; exit 0' ", signal,
+                                                    "\n"
+                                                    "if [ $LOCKSTEP_RANK = 1 ]; then echo ready > ",
+                                                    fifo, "; else read line < ", fifo, "; kill -", signal,
+                                                    " $PPID; fi\n"
+                                                    "while :; do wait; done"));
+    EXPECT_EQ(result.exit_status, 0) << result.report;
     EXPECT_THAT(out.lines(), UnorderedElementsAre(absl::StrCat("[0] got ", signal), absl::StrCat("[1] got ", signal)));
   }
 }
 
 TEST_F(LauncherTest, ReportSaysWhichSignalWasPassedOn) {
-  const auto result = Run(1, "sleep 1000 & kill -TERM $PPID; wait");
-  ASSERT_THAT(result, IsOk());
-  EXPECT_EQ(result->exit_status, 128 + SIGTERM);
-  EXPECT_THAT(result->report, HasSubstr("killed by signal 15 (SIGTERM), after SIGTERM was passed on to all ranks"));
+  const LaunchResult result = Run(1, "sleep 1000 & kill -TERM $PPID; wait");
+  EXPECT_EQ(result.exit_status, 128 + SIGTERM);
+  EXPECT_THAT(result.report, HasSubstr("killed by signal 15 (SIGTERM), after SIGTERM was passed on to all ranks"));
 }
 
 TEST_F(LauncherTest, SecondInterruptEndsTheJob) {
-  const auto result =
+  const LaunchResult result =
       Run(1, "sleep 1000 & trap 'echo again; kill -INT $PPID' INT; kill -INT $PPID; while :; do wait; done");
-  ASSERT_THAT(result, IsOk());
   EXPECT_THAT(out_.lines(), testing::Contains("[0] again"));
-  EXPECT_EQ(result->exit_status, 128 + SIGTERM);
+  EXPECT_EQ(result.exit_status, 128 + SIGTERM);
 }
 
 TEST_F(LauncherTest, WhatARankLeavesBehindIsEndedWhenItExits) {
   options_.grace_ms = 100;
-  const auto result = Run(1, "(trap '' TERM; sleep 1000) & echo $!; sleep 1000 & echo $!");
-  ASSERT_THAT(result, IsOk());
-  EXPECT_EQ(result->exit_status, 0);
+  const LaunchResult result = Run(1, "(trap '' TERM; sleep 1000) & echo $!; sleep 1000 & echo $!");
+  EXPECT_EQ(result.exit_status, 0);
   const std::vector<std::string> lines = out_.lines();
   ASSERT_EQ(lines.size(), 2);
   for (const std::string& line : lines) {
@@ -263,30 +257,30 @@ TEST_F(LauncherTest, WritersFailWhenNobodyReadsTheOutput) {
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
   close(ends[0]);
   options_.stdout_fd = ends[1];
-  const auto result = Run(2, "exec cat /dev/zero");
+  const LaunchResult result = Run(2, "exec cat /dev/zero");
   close(ends[1]);
-  ASSERT_THAT(result, IsOk());
-  EXPECT_EQ(result->exit_status, 128 + SIGPIPE);
-  EXPECT_THAT(result->report, HasSubstr("the launcher could not write its output: stdout: Broken pipe"));
+  EXPECT_EQ(result.exit_status, 128 + SIGPIPE);
+  EXPECT_THAT(result.report, HasSubstr("the launcher could not write its output: stdout: Broken pipe"));
 }
 
 TEST_F(LauncherTest, ProgramThatCannotRunIsAnErrorBeforeAnythingStarts) {
-  options_.command = {"no-such-program-anywhere"};
-  EXPECT_THAT(Launch(options_), StatusIs(absl::StatusCode::kNotFound, HasSubstr("'no-such-program-anywhere' in PATH")));
-  options_.command = {"/no/such/program"};
-  EXPECT_THAT(Launch(options_), StatusIs(absl::StatusCode::kNotFound, HasSubstr("/no/such/program")));
-  options_.command = {"/tmp"};
-  EXPECT_THAT(Launch(options_), StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("is a directory")));
+  const auto launch = [this](const std::string& program) {
+    options_.command = {program};
+    return Launch(options_);
+  };
+  EXPECT_THAT(launch("no-such-program-anywhere"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("'no-such-program-anywhere' in PATH")));
+  EXPECT_THAT(launch("/no/such/program"), StatusIs(absl::StatusCode::kNotFound, HasSubstr("/no/such/program")));
+  EXPECT_THAT(launch("/tmp"), StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("is a directory")));
 
   const std::string file = File("text");
   std::ofstream(file) << "just text\n";
-  options_.command = {file};
   ASSERT_EQ(chmod(file.c_str(), 0600), 0);
-  EXPECT_THAT(Launch(options_), StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr(file)));
+  EXPECT_THAT(launch(file), StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr(file)));
   ASSERT_EQ(chmod(file.c_str(), 0700), 0);
-  EXPECT_THAT(Launch(options_), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("begins with #!")));
+  EXPECT_THAT(launch(file), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("begins with #!")));
   std::ofstream(file) << "#!/no/such/interpreter\n";
-  EXPECT_THAT(Launch(options_), StatusIs(absl::StatusCode::kNotFound, HasSubstr("interpreter")));
+  EXPECT_THAT(launch(file), StatusIs(absl::StatusCode::kNotFound, HasSubstr("interpreter")));
   EXPECT_EQ(out_.text() + err_.text(), "");
 }
 
@@ -358,8 +352,7 @@ TEST_F(LockstepRunTest, WrongUsageAndMissingProgramsHaveTheirOwnExitStatus) {
 // new parent we see each of them end: when waitpid() answers ECHILD, nothing is left.
 TEST_F(LockstepRunTest, NothingSurvivesALauncherThatIsKilled) {
   ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
-  const std::string fifo = File("fifo");
-  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  const std::string fifo = Fifo();
   const pid_t launcher =
       Start({"-n", "2", "/bin/sh", "-c",
              absl::StrCat("trap '' TERM HUP INT; sh -c 'sleep 1000 & echo ready > ", fifo, "; wait' & wait")});
@@ -382,8 +375,7 @@ TEST_F(LockstepRunTest, NothingSurvivesALauncherThatIsKilled) {
 }
 
 TEST_F(LockstepRunTest, StopsAndContinuesWithItsRanks) {
-  const std::string fifo = File("fifo");
-  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  const std::string fifo = Fifo();
   const pid_t launcher =
       Start({"-n", "1", "/bin/sh", "-c",
              absl::StrCat("sleep 1000 & trap 'exit 6' CONT; echo ready > ", fifo, "; while :; do wait; done")});

@@ -10,7 +10,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "launch/launcher.h"
-#include "launch/launcher_flags.h"
 
 namespace lockstep {
 namespace {

@@ -1,7 +1,7 @@
-// OutputRelay: carries what several processes write into pipes to one stdout and one stderr, whole lines at a time.
+// OutputRelay: copies what several processes write into pipes to one stdout and one stderr, whole lines at a time.
 //
-// For one thread that polls: PollFds() says for what, HandleEvents() does what can be done without blocking. The sinks belong
-// to others too (a shell, for example), so they stay blocking; the relay writes only what poll() has promised room for.
+// For one thread that polls: PollFds() says for what, HandleEvents() does what can be done without blocking. The sinks stay blocking,
+// since others use them too (a shell, for example). So the relay writes only when poll() has promised room.
 
 #ifndef LAUNCH_OUTPUT_RELAY_H_
 #define LAUNCH_OUTPUT_RELAY_H_
@@ -61,13 +61,13 @@ class OutputRelay {
   // `fds` is what the last PollFds() appended, with the answers of poll().
   void HandleEvents(absl::Span<const pollfd> fds);
 
-  // The writers are gone: takes what is left in the pipes, including last lines without a newline. HandleEvents() then writes
-  // what is pending().
+  // Call it when the writers are gone: reads what is left in the pipes, including last lines without a newline. HandleEvents() then
+  // writes what is pending().
   void Finish();
   bool pending() const;
   void Discard();  // what is pending
 
-  // The first error of a sink. Its streams were closed then, so that their writers get EPIPE, as without us.
+  // The first error of a sink. The relay has closed its streams then, so that their writers get EPIPE, as they would without it.
   const absl::Status& status() const { return status_; }
 
  private:

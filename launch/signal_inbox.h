@@ -17,8 +17,8 @@ namespace lockstep {
 
 // Blocks SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCHLD and SIGPIPE on the thread that creates it. The
 // same thread uses and destroys it; the destructor restores everything. Other threads of the process (a driver's, for example)
-// need not block them: a signal that reaches one of those goes on to the inbox. Of signals that the process ignores, only SIGCHLD
-// is sure to arrive. One inbox at a time: FAILED_PRECONDITION while there is another.
+// need not block them: a signal that reaches one of those is passed on to the inbox. Signals that the process ignores may not arrive,
+// except SIGCHLD. One inbox at a time: Open returns FAILED_PRECONDITION while there is another.
 class SignalInbox {
  public:
   struct Received {

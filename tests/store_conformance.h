@@ -1,6 +1,6 @@
 // What every Store promises, as tests. A store's own test supplies a world and instantiates them:
 //
-//   INSTANTIATE_TEST_SUITE_P(Memory, StoreConformance, testing::Values(StoreWorldFactory(MakeMemoryWorld)));
+//   INSTANTIATE_TEST_SUITE_P(Memory, StoreConformance, testing::Values(StoreWorldFactory(MemoryWorld)));
 //
 // A factory that answers UNAVAILABLE skips; any other error fails.
 
@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -21,21 +22,19 @@
 
 namespace lockstep {
 
-// One empty store, however many clients. It owns the clients.
-class StoreWorld {
- public:
-  virtual ~StoreWorld() = default;
-  virtual absl::StatusOr<Store*> NewClient() = 0;
-  // Whether its clients have CompareAndSet.
-  virtual bool compares() const { return true; }
+// One empty store, however many clients.
+struct StoreWorld {
+  std::function<absl::StatusOr<std::shared_ptr<Store>>()> new_client;
+  bool compares = true;        // its clients have CompareAndSet
+  bool keys_are_bytes = true;  // keys may have zero bytes
 };
 
-using StoreWorldFactory = std::function<absl::StatusOr<std::unique_ptr<StoreWorld>>()>;
+using StoreWorldFactory = std::function<absl::StatusOr<StoreWorld>()>;
 
 class StoreConformance : public testing::TestWithParam<StoreWorldFactory> {
  protected:
   void SetUp() override {
-    absl::StatusOr<std::unique_ptr<StoreWorld>> world = GetParam()();
+    absl::StatusOr<StoreWorld> world = GetParam()();
     if (absl::IsUnavailable(world.status())) GTEST_SKIP() << world.status();
     ASSERT_THAT(world, IsOk());
     world_ = *std::move(world);
@@ -45,15 +44,16 @@ class StoreConformance : public testing::TestWithParam<StoreWorldFactory> {
   }
 
   Store* NewClient() {
-    absl::StatusOr<Store*> client = world_->NewClient();
+    absl::StatusOr<std::shared_ptr<Store>> client = world_.new_client();
     EXPECT_THAT(client, IsOk());
-    return client.ok() ? *client : nullptr;
+    return client.ok() ? clients_.emplace_back(*std::move(client)).get() : nullptr;
   }
 
   // Longer than anything takes that works.
   static Deadline Soon() { return Deadline::AfterMs(20'000); }
 
-  std::unique_ptr<StoreWorld> world_;
+  StoreWorld world_;
+  std::vector<std::shared_ptr<Store>> clients_;
   Store* a_ = nullptr;
   Store* b_ = nullptr;
 };

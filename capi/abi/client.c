@@ -39,8 +39,7 @@ static void Ok(lockstep_error* error, int line) {
 #define CHECK_GUARDS(guarded) (CheckGuard((guarded).before), CheckGuard((guarded).after))
 
 static void CheckGuard(const unsigned char* guard) {
-  int i;
-  for (i = 0; i < GUARD; ++i) CHECK(guard[i] == 0x5a);
+  for (int i = 0; i < GUARD; ++i) CHECK(guard[i] == 0x5a);
 }
 
 /* The embedder's store: a few keys in memory. */
@@ -57,8 +56,7 @@ static struct {
 } dictionary = {PTHREAD_MUTEX_INITIALIZER, {{{0}, {0}, 0}}, 0};
 
 static Entry* Find(const char* key) {
-  int i;
-  for (i = 0; i < dictionary.count; ++i) {
+  for (int i = 0; i < dictionary.count; ++i) {
     if (strcmp(dictionary.entries[i].key, key) == 0) return &dictionary.entries[i];
   }
   return NULL;

@@ -15,7 +15,6 @@
 #include "base/fork.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "transport/control/control_client.h"
 #include "transport/control/control_connection.h"
 #include "transport/control/control_coordinator.h"
 #include "transport/control/control_protocol.h"
@@ -287,12 +286,12 @@ absl::Status Check(const ControlOptions& options) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<ControlChannel>> MakeClient(control::Client::Setup setup, Welcomed welcomed,
+absl::StatusOr<std::unique_ptr<ControlChannel>> MakeClient(ControlChannel::Setup setup, Welcomed welcomed,
                                                            Wakeup wakeup) {
   LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress local, LocalAddress(welcomed.connection.socket()));
   setup.local_address = local.WithPort(0);
   setup.welcome = std::move(welcomed.welcome);
-  auto client = std::make_unique<control::Client>(std::move(setup), std::move(welcomed.connection), std::move(wakeup));
+  auto client = std::make_unique<ControlChannel>(std::move(setup), std::move(welcomed.connection), std::move(wakeup));
   const absl::Status started = client->Start(std::move(welcomed.early));
   if (started.ok()) return client;
   client->LeaveBecause(started);
@@ -307,7 +306,7 @@ void EndSetup(const ControlOptions& options, Store* store, const std::string& re
   if (!result.ok()) control::AwaitReaders(store, key, Deadline::After(options.parting));
 }
 
-absl::StatusOr<std::unique_ptr<ControlChannel>> CreateOfRankZero(control::Client::Setup setup, Store* store,
+absl::StatusOr<std::unique_ptr<ControlChannel>> CreateOfRankZero(ControlChannel::Setup setup, Store* store,
                                                                  Deadline deadline) {
   const ControlOptions options = setup.options;
   LOCKSTEP_ASSIGN_OR_RETURN(Wakeup wakeup, Wakeup::Create());
@@ -350,7 +349,7 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> CreateOfRankZero(control::Client
 absl::StatusOr<std::unique_ptr<ControlChannel>> ControlChannel::Create(ControlOptions options, Store* store,
                                                                        Deadline deadline) {
   LOCKSTEP_RETURN_IF_ERROR(Check(options));
-  control::Client::Setup setup;
+  ControlChannel::Setup setup;
   setup.options = options;
   if (options.rank == Rank(0)) {
     absl::StatusOr<std::unique_ptr<ControlChannel>> channel = CreateOfRankZero(std::move(setup), store, deadline);

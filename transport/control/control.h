@@ -2,7 +2,7 @@
 //
 // It forms the world: who takes part, where each rank listens for data, and whether all agree on every option that shapes
 // what goes over the wire. From then on it detects failures and reports the same failure on every rank. Without it, a
-// ring would blame a rank that itself waits.
+// ring would blame the neighbour, which only waits itself.
 //
 //   state of a rank    how it is known                              announced to all as
 //   dead               its connection closed without a disconnect   ABORTED   "rank 2 (host b, pid 71) died: ..."
@@ -18,8 +18,9 @@
 // The coordinator announces only the first failure of a channel, so that all ranks return the same error. Each rank sees
 // rank 0's own death as the loss of its connection. A rank that was itself stopped finds the announcement when it wakes.
 //
-// THREADS  Thread-safe. Each rank has one control thread ("lockstep-ctl"); rank 0 has one more for the coordinator
-//          ("lockstep-coord"). The handler runs on the control thread, outside our locks.
+// THREADS  Thread-safe. Each rank has one control thread ("lockstep-ctl"), which owns the connection; rank 0 has one more for the
+//          coordinator ("lockstep-coord"). Other threads queue frames and wait for what the control thread has heard; one mutex
+//          protects that. The handler runs on the control thread, outside our locks.
 
 #ifndef TRANSPORT_CONTROL_CONTROL_H_
 #define TRANSPORT_CONTROL_CONTROL_H_
@@ -27,20 +28,29 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "base/deadline.h"
+#include "base/mutex.h"
 #include "base/rank.h"
+#include "base/thread.h"
+#include "transport/control/control_connection.h"
+#include "transport/control/control_coordinator.h"
+#include "transport/control/control_protocol.h"
 #include "transport/control/control_types.h"
 #include "transport/net/socket.h"
 #include "transport/store/store.h"
 #include "transport/transport.h"
+#include "transport/wakeup.h"
 
 namespace lockstep {
 
@@ -48,20 +58,20 @@ struct ControlOptions {
   Rank rank;
   int size = 1;
   std::string job_id;
-  // Counts this rank's attempts at this set-up; ranks that do the same count alike. A failure of an earlier attempt than the
-  // reader's is ignored, and does not end a later one.
+  // The number of this rank's attempt at this set-up, equal on ranks that attempt it together. A failure of an earlier attempt
+  // does not end a later one.
   int attempt = 0;
-  // This rank cannot go on, and creates its channel for LeaveBecause alone. Not for rank 0, which has Refuse.
+  // This rank cannot go on, and creates its channel only to call LeaveBecause. Rank 0 calls Refuse instead.
   bool only_leaves = false;
   // Rank 0: the address that the coordinator binds, port 0. The store gets the address on which it listens.
   SocketAddress coordinator_bind_address;
-  // Rank 0, if it found nothing better than loopback: what it found. For ranks of other hosts, which cannot reach it.
+  // Rank 0, if it has only loopback: why, for the errors of ranks on other hosts, which cannot reach it.
   std::string why_loopback;
   // Rank 0, called now and then until all have joined: OK, or why they cannot join, for example because rank 0's store does
   // not let them in.
   std::function<absl::Status()> hindrance;
-  // Rank 0: how long it stays at most after a failed set-up, for others to read the reason in the store. For a store that
-  // ends with this set-up.
+  // Rank 0: how long it stays at most after a failed set-up, so that others can read the reason in the store. For a store
+  // that ends with this set-up.
   std::chrono::milliseconds parting{0};
   // All ranks use rank 0's.
   std::chrono::milliseconds peer_timeout{30000};
@@ -69,9 +79,9 @@ struct ControlOptions {
   std::function<void(const Failure&)> on_failure;
   // Called for every heartbeat, and when the coordinator asks who is late. Must return at once.
   std::function<std::vector<std::pair<ChannelId, Progress>>()> progress;
-  // What this rank called as collective `sequence` of a channel, in a text that is equal on all ranks that called the same;
-  // empty if it has not called it yet, or no longer knows. When a rank is stuck for a heartbeat, the coordinator asks all
-  // ranks, and announces a difference as FAILED_PRECONDITION. Must return at once; may be null.
+  // What this rank called as collective `sequence` of a channel. Ranks that called the same return the same text. Empty if it
+  // has not called it yet, or no longer knows. When a rank is stuck for a heartbeat, the coordinator asks all ranks, and
+  // announces a difference as FAILED_PRECONDITION. Must return at once; may be null.
   std::function<std::string(ChannelId, uint64_t sequence)> called;
 };
 
@@ -79,8 +89,8 @@ class ControlChannel {
  public:
   // Connects this rank to the coordinator. Rank 0 starts the coordinator and publishes its address in the store; the
   // others wait for that and connect. The keys are removed afterwards, so that a later world may use the same store and
-  // job id. The store is used until Join has returned or the channel was left. All ranks learn what goes wrong here or in
-  // Join: from the coordinator, or from the store if they have not reached it.
+  // job id. The store is used until Join has returned or the channel was left. All ranks learn of a failure here or in Join:
+  // from the coordinator, or from the store if they have not reached it.
   // ERRORS  DEADLINE_EXCEEDED    "rank 0 has not appeared"
   //         ALREADY_EXISTS       another process holds our rank; the message names its host and pid
   //         FAILED_PRECONDITION  the coordinator has another version, job or world size, or is on another host's loopback
@@ -88,73 +98,163 @@ class ControlChannel {
   static absl::StatusOr<std::unique_ptr<ControlChannel>> Create(ControlOptions options, Store* store,
                                                                 Deadline deadline);
 
-  // For rank 0, when it fails before it can create its channel: leaves the reason in the store for the ranks that wait there,
-  // and stays for them as `parting` says.
+  // For rank 0, when it fails before it can create its channel: leaves the reason in the store for the ranks that wait there.
+  // Blocks until they have read it, at most for `parting`.
   static void Refuse(const ControlOptions& options, Store* store, const absl::Status& why);
 
-  virtual ~ControlChannel() = default;
+  ~ControlChannel();
   ControlChannel(const ControlChannel&) = delete;
   ControlChannel& operator=(const ControlChannel&) = delete;
 
-  // The local address of this rank's connection to the coordinator (the coordinator's own for rank 0), with port 0: a good
+  // The local address of this rank's connection to the coordinator, with port 0; for rank 0 the coordinator's own. A good
   // address for the data listener.
-  virtual SocketAddress local_address() const = 0;
+  SocketAddress local_address() const { return local_address_; }
 
   // Tells the coordinator who we are and what must agree. Returns when all ranks have done so.
   // RETURNS  all members, by rank
   // ERRORS   the same on all ranks that take part:
-  //          DEADLINE_EXCEEDED    the earliest deadline of any rank has passed; lists the ranks still missing. A coordinator
-  //                               that does not answer has two seconds more
+  //          DEADLINE_EXCEEDED    the earliest deadline of any rank has passed; lists the ranks still missing. If the
+  //                               coordinator does not answer, two seconds later
   //          FAILED_PRECONDITION  options differ; names each with the value of each rank ("chunk_bytes: 262144 on ranks 0-2,
   //                               65536 on rank 3")
-  virtual absl::StatusOr<std::vector<Member>> Join(const Member& self, absl::Span<const AgreedOption> options,
-                                                   Deadline deadline) = 0;
+  absl::StatusOr<std::vector<Member>> Join(const Member& self, absl::Span<const AgreedOption> options,
+                                           Deadline deadline);
 
-  // A number that only the ranks of this world have: it tells stale connections apart. Known from Create on.
-  virtual uint64_t world_id() const = 0;
+  // A number that only the ranks of this world have. It tells stale connections apart. Known once Create has returned.
+  uint64_t world_id() const { return world_id_; }
 
   // Reports that a channel failed here, with the reason. Returns at once. The coordinator announces the first report of a
-  // channel to all. If `suspect` is a rank (a data connection to it broke), the coordinator first waits up to half a second
-  // whether that rank turns out to be dead or to have left, and then announces that instead. Before the world has formed, a
-  // report on all channels fails the set-up of all ranks. Once the coordinator has left, only this rank's own handler runs.
-  virtual void Report(ChannelId channel, const absl::Status& status, Rank suspect) = 0;
-  virtual void Report(ChannelId channel, const absl::Status& status) = 0;
+  // channel to all. If `suspect` is a rank (a data connection to it broke), the coordinator first waits up to half a second.
+  // If that rank turns out to be dead or to have left, it announces that instead. Before the world has formed, a report on
+  // all channels fails the set-up of all ranks. Once the coordinator has left, only this rank's own handler runs.
+  void Report(ChannelId channel, const absl::Status& status, absl::optional<Rank> suspect = absl::nullopt);
 
   // Reports that an operation's deadline passed. The coordinator asks all ranks how far they are, and announces
   // DEADLINE_EXCEEDED with `operation` and the ranks that have not started or not finished collective `sequence`.
-  virtual void ReportLate(ChannelId channel, uint64_t sequence, const std::string& operation) = 0;
+  void ReportLate(ChannelId channel, uint64_t sequence, const std::string& operation);
 
   // Says that this rank has ended its use of a channel of `members` ranks in good order, after `started` collectives. Returns
-  // at once. If another rank has called one more on it, the coordinator announces ABORTED, naming this rank, after a heartbeat
-  // or two. If all ranks end it after the same collectives, it announces nothing.
-  virtual void CloseChannel(ChannelId channel, int members, uint64_t started) = 0;
+  // at once. If another rank has called more collectives on it, the coordinator announces ABORTED, naming this rank, after a
+  // heartbeat or two. If all ranks end it after the same number, it announces nothing.
+  void CloseChannel(ChannelId channel, int members, uint64_t started);
 
-  // What was announced for the channel (or for all). Waits for it until the deadline; `fallback` if nothing was.
-  virtual absl::Status AwaitFailure(ChannelId channel, const absl::Status& fallback, Deadline deadline) = 0;
+  // Waits until the deadline for a failure of the channel (or of all).
+  // RETURNS  the announced failure, or `fallback` if there was none
+  absl::Status AwaitFailure(ChannelId channel, const absl::Status& fallback, Deadline deadline);
 
-  // Posts a short text at the coordinator under a topic. Other ranks read it when something in the data tells them to. Returns at
-  // once. The coordinator keeps the newest 64 topics; a message is at most 64 KiB.
-  virtual void PostMessage(ChannelId channel, uint64_t topic, const std::string& text) = 0;
-  // All messages of the topic in rank order, once there are `count`; DEADLINE_EXCEEDED otherwise.
-  virtual absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitMessages(ChannelId channel, uint64_t topic,
-                                                                                  int count, Deadline deadline) = 0;
+  // Posts a text of at most 64 KiB at the coordinator under a topic. Returns at once. Other ranks read it when something in the
+  // data tells them to. The coordinator keeps the newest 64 topics.
+  void PostMessage(ChannelId channel, uint64_t topic, const std::string& text);
+  // Waits until the topic has `count` messages.
+  // RETURNS  all of them, in rank order
+  // ERRORS   the channel's failure; DEADLINE_EXCEEDED
+  absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitMessages(ChannelId channel, uint64_t topic, int count,
+                                                                          Deadline deadline);
 
   // Enters monitored barrier number `sequence` of the channel, which `count` ranks are to enter.
-  // RETURNS  the ranks that had entered when it ended, in rank order: all, or fewer if the timeout of the first waiter passed.
-  //          All ranks get the same list, also those that come later
+  // RETURNS  the ranks that had entered when it ended, in rank order: all, or fewer if a waiting rank's timeout passed.
+  //          All ranks get the same list, even those that enter later
   // ERRORS   the channel's failure; DEADLINE_EXCEEDED if the coordinator does not answer within the timeout and two seconds
-  virtual absl::StatusOr<std::vector<Rank>> EnterBarrier(ChannelId channel, uint64_t sequence, int count,
-                                                         std::chrono::milliseconds timeout) = 0;
+  absl::StatusOr<std::vector<Rank>> EnterBarrier(ChannelId channel, uint64_t sequence, int count,
+                                                 std::chrono::milliseconds timeout);
 
-  // Disconnects and closes. Waits for no peer. No callback runs afterwards; not to be called from one. The destructor does it
-  // too.
-  virtual void Leave() = 0;
+  // Disconnects and closes. Waits for no peer. No callback runs afterwards. A callback must not call it. The destructor calls
+  // it.
+  void Leave();
 
   // Leaves because this rank cannot go on with the set-up. The set-up then fails on all ranks with `why`.
-  virtual void LeaveBecause(const absl::Status& why) = 0;
+  void LeaveBecause(const absl::Status& why);
 
- protected:
-  ControlChannel() = default;
+  // For the exit of the process. TellExit tells the coordinator and returns at once; no callback runs afterwards. AwaitExitTold
+  // waits until the coordinator has told all ranks, or cannot. Neither blocks on a lock beyond the deadline.
+  void TellExit(Deadline deadline) ABSL_LOCKS_EXCLUDED(mu_);
+  void AwaitExitTold(Deadline deadline) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // For Create, as the next two: what a channel is made of.
+  struct Setup {
+    ControlOptions options;
+    control::Welcome welcome;
+    SocketAddress local_address;
+    // Rank 0's: ends after its own client has.
+    std::unique_ptr<control::Coordinator> coordinator;
+    // Rank 0's. Called once: when Join has ended, or when the channel is left before that. Removes the coordinator's address from the
+    // store. If the set-up has failed, puts the reason there for `untold`, the ranks to which the coordinator has not told it.
+    std::function<void(const absl::Status& result, std::vector<int> untold)> end_setup;
+    // Rank 0's. Called now and then by Join: OK, or why the world cannot form.
+    std::function<absl::Status()> hindrance;
+  };
+  ControlChannel(Setup setup, control::Connection connection, Wakeup wakeup);
+  // For Create: starts the thread. `early` holds the messages that came along with the welcome.
+  // REQUIRES  called before anything but Leave
+  // ERRORS    RESOURCE_EXHAUSTED  the thread cannot start
+  absl::Status Start(std::vector<control::Message> early);
+
+ private:
+  using MessageList = std::vector<std::pair<Rank, std::string>>;
+  enum class CoordinatorState { kUp, kLeft, kLost };
+
+  // The thread.
+  void Loop(std::vector<control::Message> early);
+  void WaitForInput(Deadline::Clock::time_point until);
+  void SendQueued();
+  void ReadFromCoordinator();
+  void Handle(control::Message message);
+  void SendPong(uint64_t nonce);
+  void LoseCoordinator(absl::string_view how);
+  void Deliver(ChannelId channel, const absl::Status& status);
+  void DeliverKept();
+  // True when it is the channel's first failure.
+  bool RecordLocked(ChannelId channel, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // Any thread.
+  void Post(const control::Message& message) ABSL_LOCKS_EXCLUDED(mu_);
+  void PostLocked(const control::Message& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Keeps a report for this rank's own handler, if the coordinator has left or leaves before it answers: nobody announces it then.
+  void KeepLocked(ChannelId channel, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The posted messages that answer `request`. The channel's failure otherwise, or DEADLINE_EXCEEDED.
+  absl::StatusOr<MessageList> AwaitAnswer(uint64_t request, ChannelId channel, Deadline deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<std::vector<Member>> AwaitJoined(Deadline deadline);
+  // Reports what keeps the world from forming, if rank 0 learns of something. Returns when Join has an answer, or at the
+  // deadline.
+  void WatchForHindrances(Deadline deadline);
+  absl::optional<absl::Status> FailureLocked(ChannelId channel) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool forked() const;
+
+  // Constant after construction.
+  const ControlOptions options_;
+  const uint64_t world_id_;
+  const std::chrono::milliseconds peer_timeout_;  // rank 0's
+  const SocketAddress local_address_;
+  const uint64_t fork_generation_;
+  const Wakeup wakeup_;
+
+  // The thread's own.
+  control::Connection connection_;
+  Deadline::Clock::time_point last_heard_;
+
+  // Join's own, and Leave's where it was not called.
+  std::function<void(const absl::Status& result, std::vector<int> untold)> end_setup_;
+  std::function<absl::Status()> hindrance_;
+
+  Mutex mu_;
+  CondVar changed_;
+  std::vector<control::Connection::Frame> queued_ ABSL_GUARDED_BY(mu_);
+  size_t queued_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<ChannelId, absl::Status> kept_ ABSL_GUARDED_BY(mu_);  // see KeepLocked
+  bool leaving_ ABSL_GUARDED_BY(mu_) = false;
+  bool exiting_ ABSL_GUARDED_BY(mu_) = false;
+  CoordinatorState coordinator_state_ ABSL_GUARDED_BY(mu_) = CoordinatorState::kUp;
+  Member coordinator_member_ ABSL_GUARDED_BY(mu_);
+  bool join_called_ ABSL_GUARDED_BY(mu_) = false;
+  absl::optional<absl::StatusOr<std::vector<Member>>> joined_ ABSL_GUARDED_BY(mu_);
+  std::string waiting_text_ ABSL_GUARDED_BY(mu_);
+  std::map<ChannelId, absl::Status> failures_ ABSL_GUARDED_BY(mu_);  // kAllChannels is one of its keys
+  uint64_t last_request_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<uint64_t, absl::optional<MessageList>> requests_ ABSL_GUARDED_BY(mu_);  // of AwaitAnswer calls under way
+
+  std::unique_ptr<control::Coordinator> coordinator_;
+  Thread thread_;
 };
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-#include "transport/control/control_client.h"
+#include "transport/control/control.h"
 
 #include <poll.h>
 
@@ -16,9 +16,11 @@
 #include "transport/control/control_store.h"
 
 namespace lockstep {
-namespace control {
 namespace {
 
+using control::Connection;
+using control::Encode;
+using control::Message;
 using Clock = Deadline::Clock;
 using std::chrono::milliseconds;
 
@@ -49,10 +51,6 @@ absl::Status Shortened(const absl::Status& status) {
   return Reworded(status, status.message().substr(0, kTextBytesMax));
 }
 
-}  // namespace
-
-namespace {
-
 // The clients of this process. They tell the coordinator when it exits: a rank that exits without destroying its communicator
 // has not died. In exit() other threads still run, and any of them may hold a lock; a forked child has none of this.
 class ExitNotifier {
@@ -63,11 +61,11 @@ class ExitNotifier {
     return *notifier;
   }
 
-  void Add(Client* client) ABSL_LOCKS_EXCLUDED(mu_) {
+  void Add(ControlChannel* client) ABSL_LOCKS_EXCLUDED(mu_) {
     MutexLock lock(&mu_);
     clients_.push_back(client);
   }
-  void Remove(Client* client) ABSL_LOCKS_EXCLUDED(mu_) {
+  void Remove(ControlChannel* client) ABSL_LOCKS_EXCLUDED(mu_) {
     // The parent may have held the lock.
     if (fork_generation_ != ForkGeneration()) return;
     MutexLock lock(&mu_);
@@ -84,19 +82,19 @@ class ExitNotifier {
     if (fork_generation_ != ForkGeneration()) return;
     const Deadline deadline = Deadline::After(kExitTime);
     if (!LockBy(&mu_, deadline)) return;
-    for (Client* client : clients_) client->TellExit(deadline);
-    for (Client* client : clients_) client->AwaitExitTold(deadline);
+    for (ControlChannel* client : clients_) client->TellExit(deadline);
+    for (ControlChannel* client : clients_) client->AwaitExitTold(deadline);
     mu_.Unlock();
   }
 
   const uint64_t fork_generation_;
   Mutex mu_;
-  std::vector<Client*> clients_ ABSL_GUARDED_BY(mu_);
+  std::vector<ControlChannel*> clients_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace
 
-Client::Client(Setup setup, Connection connection, Wakeup wakeup)
+ControlChannel::ControlChannel(Setup setup, Connection connection, Wakeup wakeup)
     : options_(std::move(setup.options)),
       world_id_(setup.welcome.world),
       peer_timeout_(setup.welcome.peer_timeout_ms),
@@ -112,26 +110,26 @@ Client::Client(Setup setup, Connection connection, Wakeup wakeup)
   ExitNotifier::Get().Add(this);
 }
 
-Client::~Client() {
+ControlChannel::~ControlChannel() {
   ExitNotifier::Get().Remove(this);
   Leave();
 }
 
-absl::Status Client::Start(std::vector<Message> early) {
+absl::Status ControlChannel::Start(std::vector<Message> early) {
   return thread_.Start("lockstep-ctl", [this, early = std::move(early)]() mutable { Loop(std::move(early)); });
 }
 
-bool Client::forked() const { return fork_generation_ != ForkGeneration(); }
+bool ControlChannel::forked() const { return fork_generation_ != ForkGeneration(); }
 
 // ---- Calls, on any thread.
 
-void Client::Post(const Message& message) {
+void ControlChannel::Post(const Message& message) {
   if (forked()) return;
   MutexLock lock(&mu_);
   PostLocked(message);
 }
 
-void Client::PostLocked(const Message& message) {
+void ControlChannel::PostLocked(const Message& message) {
   if (coordinator_state_ != CoordinatorState::kUp || leaving_) return;
   auto frame = std::make_shared<const std::string>(Encode(message));
   if (queued_bytes_ + frame->size() > kQueuedBytesMax) {
@@ -144,17 +142,16 @@ void Client::PostLocked(const Message& message) {
   wakeup_.Signal();
 }
 
-absl::StatusOr<std::vector<Member>> Client::Join(const Member& self, absl::Span<const AgreedOption> options,
-                                                 Deadline deadline) {
+absl::StatusOr<std::vector<Member>> ControlChannel::Join(const Member& self, absl::Span<const AgreedOption> options,
+                                                         Deadline deadline) {
   if (forked()) return absl::FailedPreconditionError("the control channel belongs to the parent process");
   if (self.rank != options_.rank) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank ", options_.rank.value(), " cannot join as ", lockstep::Describe(self)));
+    return absl::InvalidArgumentError(absl::StrCat("rank ", options_.rank.value(), " cannot join as ", Describe(self)));
   }
   control::Join join;
   join.member = self;
   join.options.assign(options.begin(), options.end());
-  if (Encode(join).size() > kRankFrameBytesMax) {
+  if (Encode(join).size() > control::kRankFrameBytesMax) {
     return absl::InvalidArgumentError("member and options are too long for a message to the coordinator");
   }
   {
@@ -176,7 +173,7 @@ absl::StatusOr<std::vector<Member>> Client::Join(const Member& self, absl::Span<
   return joined;
 }
 
-void Client::WatchForHindrances(Deadline deadline) {
+void ControlChannel::WatchForHindrances(Deadline deadline) {
   while (hindrance_ != nullptr && !deadline.passed()) {
     const Deadline look = Deadline::Earlier(deadline, Deadline::After(kHindranceInterval));
     {
@@ -192,7 +189,7 @@ void Client::WatchForHindrances(Deadline deadline) {
   }
 }
 
-absl::StatusOr<std::vector<Member>> Client::AwaitJoined(Deadline deadline) {
+absl::StatusOr<std::vector<Member>> ControlChannel::AwaitJoined(Deadline deadline) {
   WatchForHindrances(deadline);
   MutexLock lock(&mu_);
   while (!joined_.has_value() && !leaving_) {
@@ -200,7 +197,7 @@ absl::StatusOr<std::vector<Member>> Client::AwaitJoined(Deadline deadline) {
   }
   if (!joined_.has_value() && !leaving_) {
     // The coordinator decides, so that all ranks return the same.
-    PostLocked(GiveUp{});
+    PostLocked(control::GiveUp{});
     const Deadline verdict = Deadline::After(kVerdictTime);
     while (!joined_.has_value() && !leaving_) {
       if (!changed_.WaitUntil(&mu_, verdict)) break;
@@ -213,41 +210,36 @@ absl::StatusOr<std::vector<Member>> Client::AwaitJoined(Deadline deadline) {
                                                   waiting_text_.empty() ? "" : absl::StrCat("; ", waiting_text_)));
 }
 
-void Client::Report(ChannelId channel, const absl::Status& status, Rank suspect) {
+void ControlChannel::Report(ChannelId channel, const absl::Status& status, absl::optional<Rank> suspect) {
   if (status.ok()) return;
+  const uint32_t suspected = suspect.has_value() ? static_cast<uint32_t>(suspect->value()) : control::kNoRank;
   MutexLock lock(&mu_);
-  PostLocked(control::Report{channel, static_cast<uint32_t>(suspect.value()), Shortened(status)});
+  PostLocked(control::Report{channel, suspected, Shortened(status)});
+  if (!suspect.has_value()) return KeepLocked(channel, status);
   // What the coordinator would say of a suspect that has left. Another suspect may only have followed rank 0.
   const std::string left = absl::StrCat(Describe(coordinator_member_), " has closed its communicator");
   KeepLocked(channel, suspect == Rank(0) ? WithFailedRank(Reworded(status, absl::StatusCode::kAborted, left), 0)
                                          : Reworded(status, absl::StrCat(status.message(), "; ", left)));
 }
 
-void Client::Report(ChannelId channel, const absl::Status& status) {
-  if (status.ok()) return;
+void ControlChannel::ReportLate(ChannelId channel, uint64_t sequence, const std::string& operation) {
   MutexLock lock(&mu_);
-  PostLocked(control::Report{channel, kNoRank, Shortened(status)});
-  KeepLocked(channel, status);
-}
-
-void Client::ReportLate(ChannelId channel, uint64_t sequence, const std::string& operation) {
-  MutexLock lock(&mu_);
-  PostLocked(Late{channel, sequence, operation.substr(0, kTextBytesMax)});
+  PostLocked(control::Late{channel, sequence, operation.substr(0, kTextBytesMax)});
   KeepLocked(channel, absl::DeadlineExceededError(
                           absl::StrCat(operation, " did not finish in time; who is late is not known since ",
                                        Describe(coordinator_member_), " has closed its communicator")));
 }
 
-void Client::CloseChannel(ChannelId channel, int members, uint64_t started) {
-  Post(Closed{channel, static_cast<uint32_t>(members), started});
+void ControlChannel::CloseChannel(ChannelId channel, int members, uint64_t started) {
+  Post(control::Closed{channel, static_cast<uint32_t>(members), started});
 }
 
-void Client::KeepLocked(ChannelId channel, const absl::Status& status) {
+void ControlChannel::KeepLocked(ChannelId channel, const absl::Status& status) {
   kept_.emplace(channel, status);
   if (coordinator_state_ == CoordinatorState::kLeft) wakeup_.Signal();
 }
 
-void Client::DeliverKept() {
+void ControlChannel::DeliverKept() {
   std::map<ChannelId, absl::Status> kept;
   {
     MutexLock lock(&mu_);
@@ -257,7 +249,7 @@ void Client::DeliverKept() {
   for (const auto& [channel, status] : kept) Deliver(channel, status);
 }
 
-absl::optional<absl::Status> Client::FailureLocked(ChannelId channel) const {
+absl::optional<absl::Status> ControlChannel::FailureLocked(ChannelId channel) const {
   for (const ChannelId key : {channel, kAllChannels}) {
     const auto found = failures_.find(key);
     if (found != failures_.end()) return found->second;
@@ -265,7 +257,7 @@ absl::optional<absl::Status> Client::FailureLocked(ChannelId channel) const {
   return absl::nullopt;
 }
 
-absl::Status Client::AwaitFailure(ChannelId channel, const absl::Status& fallback, Deadline deadline) {
+absl::Status ControlChannel::AwaitFailure(ChannelId channel, const absl::Status& fallback, Deadline deadline) {
   if (forked()) return fallback;
   MutexLock lock(&mu_);
   for (bool in_time = true;; in_time = changed_.WaitUntil(&mu_, deadline)) {
@@ -274,25 +266,25 @@ absl::Status Client::AwaitFailure(ChannelId channel, const absl::Status& fallbac
   }
 }
 
-void Client::PostMessage(ChannelId channel, uint64_t topic, const std::string& text) {
-  Post(control::PostMessage{channel, topic, text.substr(0, kPostedBytesMax)});
+void ControlChannel::PostMessage(ChannelId channel, uint64_t topic, const std::string& text) {
+  Post(control::PostMessage{channel, topic, text.substr(0, control::kPostedBytesMax)});
 }
 
-absl::StatusOr<Client::MessageList> Client::AwaitMessages(ChannelId channel, uint64_t topic, int count,
-                                                          Deadline deadline) {
+absl::StatusOr<ControlChannel::MessageList> ControlChannel::AwaitMessages(ChannelId channel, uint64_t topic, int count,
+                                                                          Deadline deadline) {
   if (forked()) return absl::FailedPreconditionError("the control channel belongs to the parent process");
   MutexLock lock(&mu_);
   const uint64_t request = ++last_request_;
   PostLocked(control::AwaitMessages{request, channel, topic, static_cast<uint32_t>(std::max(count, 0))});
   absl::StatusOr<MessageList> messages = AwaitAnswer(request, channel, deadline);
   if (!absl::IsDeadlineExceeded(messages.status())) return messages;
-  PostLocked(DropMessages{request});
+  PostLocked(control::DropMessages{request});
   return absl::DeadlineExceededError(
       absl::StrCat("fewer than ", count, " messages on topic ", topic, " of channel ", channel));
 }
 
-absl::StatusOr<std::vector<Rank>> Client::EnterBarrier(ChannelId channel, uint64_t sequence, int count,
-                                                       milliseconds timeout) {
+absl::StatusOr<std::vector<Rank>> ControlChannel::EnterBarrier(ChannelId channel, uint64_t sequence, int count,
+                                                               milliseconds timeout) {
   if (forked()) return absl::FailedPreconditionError("the control channel belongs to the parent process");
   MutexLock lock(&mu_);
   const uint64_t request = ++last_request_;
@@ -305,7 +297,8 @@ absl::StatusOr<std::vector<Rank>> Client::EnterBarrier(ChannelId channel, uint64
   return entered;
 }
 
-absl::StatusOr<Client::MessageList> Client::AwaitAnswer(uint64_t request, ChannelId channel, Deadline deadline) {
+absl::StatusOr<ControlChannel::MessageList> ControlChannel::AwaitAnswer(uint64_t request, ChannelId channel,
+                                                                        Deadline deadline) {
   absl::optional<MessageList>& messages = requests_[request];
   absl::Status failure;
   while (!messages.has_value() && failure.ok()) {
@@ -326,14 +319,14 @@ absl::StatusOr<Client::MessageList> Client::AwaitAnswer(uint64_t request, Channe
   return failure;
 }
 
-void Client::Leave() {
+void ControlChannel::Leave() {
   std::function<void(const absl::Status& result, std::vector<int> untold)> end_setup;
   absl::Status why = absl::AbortedError("it left before the world had formed");
   if (!forked()) {
     MutexLock lock(&mu_);
     if (!join_called_) end_setup = std::exchange(end_setup_, nullptr);
     if (const auto reported = kept_.find(kAllChannels); reported != kept_.end()) why = reported->second;
-    PostLocked(Disconnect{});
+    PostLocked(control::Disconnect{});
     leaving_ = true;
     wakeup_.Signal();
     changed_.SignalAll();
@@ -352,20 +345,20 @@ void Client::Leave() {
   if (end_setup != nullptr) end_setup(why, std::move(untold));
 }
 
-void Client::LeaveBecause(const absl::Status& why) {
-  Report(kAllChannels, SaidBy(ThisProcess(options_.rank), why));
+void ControlChannel::LeaveBecause(const absl::Status& why) {
+  Report(kAllChannels, control::SaidBy(control::ThisProcess(options_.rank), why));
   Leave();
 }
 
-void Client::TellExit(Deadline deadline) {
+void ControlChannel::TellExit(Deadline deadline) {
   if (forked()) return;
   if (!LockBy(&mu_, deadline)) return;
   exiting_ = true;
-  PostLocked(Exiting{});
+  PostLocked(control::Exiting{});
   mu_.Unlock();
 }
 
-void Client::AwaitExitTold(Deadline deadline) {
+void ControlChannel::AwaitExitTold(Deadline deadline) {
   if (forked()) return;
   if (!LockBy(&mu_, deadline)) return;
   while (coordinator_state_ == CoordinatorState::kUp && !leaving_ && failures_.count(kAllChannels) == 0) {
@@ -377,10 +370,10 @@ void Client::AwaitExitTold(Deadline deadline) {
 
 // ---- The thread.
 
-void Client::Loop(std::vector<Message> early) {
+void ControlChannel::Loop(std::vector<Message> early) {
   for (Message& message : early) Handle(std::move(message));
-  const milliseconds interval = HeartbeatInterval(peer_timeout_);
-  const milliseconds stall_limit = StallLimit(peer_timeout_);
+  const milliseconds interval = control::HeartbeatInterval(peer_timeout_);
+  const milliseconds stall_limit = control::StallLimit(peer_timeout_);
   auto last_iteration = Clock::now();
   auto next_beat = last_iteration;
   for (;;) {
@@ -402,12 +395,12 @@ void Client::Loop(std::vector<Message> early) {
     if (now >= next_beat) {
       next_beat = now + interval;
       if (!connection_.wants_to_write()) SendPong(0);
-      if (now - last_heard_ > peer_timeout_) LoseCoordinator(SilenceText(peer_timeout_));
+      if (now - last_heard_ > peer_timeout_) LoseCoordinator(control::SilenceText(peer_timeout_));
     }
   }
 }
 
-void Client::WaitForInput(Clock::time_point until) {
+void ControlChannel::WaitForInput(Clock::time_point until) {
   pollfd entries[2] = {{wakeup_.descriptor(), POLLIN, 0}, {connection_.socket(), POLLIN, 0}};
   int timeout_ms = -1;
   nfds_t count = 1;
@@ -421,7 +414,7 @@ void Client::WaitForInput(Clock::time_point until) {
   if (entries[0].revents != 0) wakeup_.Clear();
 }
 
-void Client::SendQueued() {
+void ControlChannel::SendQueued() {
   std::vector<Connection::Frame> frames;
   {
     MutexLock lock(&mu_);
@@ -432,38 +425,38 @@ void Client::SendQueued() {
   connection_.Flush();
 }
 
-void Client::ReadFromCoordinator() {
+void ControlChannel::ReadFromCoordinator() {
   std::vector<Message> messages;
   const Connection::Input input = connection_.Receive(&messages);
   if (connection_.heard()) last_heard_ = Clock::now();
   for (Message& message : messages) Handle(std::move(message));
-  if (input == Connection::Input::kClosed) LoseCoordinator(kClosedText);
+  if (input == Connection::Input::kClosed) LoseCoordinator(control::kClosedText);
   if (input == Connection::Input::kMalformed) LoseCoordinator("broke the control protocol");
 }
 
-void Client::Handle(Message message) {
-  if (const auto* failure = std::get_if<FailureMessage>(&message)) {
+void ControlChannel::Handle(Message message) {
+  if (const auto* failure = std::get_if<control::FailureMessage>(&message)) {
     return Deliver(failure->channel, failure->status);
   }
-  if (const auto* ping = std::get_if<Ping>(&message)) {
+  if (const auto* ping = std::get_if<control::Ping>(&message)) {
     if (ping->nonce != 0) SendPong(ping->nonce);
     return;
   }
-  if (const auto* ask = std::get_if<Ask>(&message)) {
-    Called called{ask->channel, ask->sequence, ""};
+  if (const auto* ask = std::get_if<control::Ask>(&message)) {
+    control::Called called{ask->channel, ask->sequence, ""};
     if (options_.called != nullptr) called.text = options_.called(ask->channel, ask->sequence);
     connection_.Queue(std::make_shared<const std::string>(Encode(std::move(called))));
     connection_.Flush();
     return;
   }
   MutexLock lock(&mu_);
-  if (auto* joined = std::get_if<Joined>(&message)) {
+  if (auto* joined = std::get_if<control::Joined>(&message)) {
     if (joined_.has_value() || joined->members.size() != static_cast<size_t>(options_.size)) return;
     coordinator_member_ = joined->members[0];
     joined_ = std::move(joined->members);
-  } else if (const auto* failed = std::get_if<JoinFailed>(&message)) {
+  } else if (const auto* failed = std::get_if<control::JoinFailed>(&message)) {
     if (!joined_.has_value()) joined_ = failed->status;
-  } else if (auto* waiting = std::get_if<Waiting>(&message)) {
+  } else if (auto* waiting = std::get_if<control::Waiting>(&message)) {
     const std::string text = absl::StrCat("waiting for the world to form: ", waiting->text);
     if (options_.rank == Rank(0)) {
       LOCKSTEP_LOG(kWarning) << text;
@@ -471,10 +464,10 @@ void Client::Handle(Message message) {
       LOCKSTEP_LOG(kInfo) << text;
     }
     waiting_text_ = std::move(waiting->text);
-  } else if (auto* messages = std::get_if<PostedMessages>(&message)) {
+  } else if (auto* messages = std::get_if<control::PostedMessages>(&message)) {
     const auto found = requests_.find(messages->request);
     if (found != requests_.end()) found->second = std::move(messages->messages);
-  } else if (std::holds_alternative<Disconnect>(message)) {
+  } else if (std::holds_alternative<control::Disconnect>(message)) {
     coordinator_state_ = CoordinatorState::kLeft;
     if (!joined_.has_value()) {
       joined_ = absl::AbortedError(absl::StrCat(Describe(coordinator_member_), " left before the world had formed"));
@@ -483,8 +476,8 @@ void Client::Handle(Message message) {
   changed_.SignalAll();
 }
 
-void Client::SendPong(uint64_t nonce) {
-  Pong pong;
+void ControlChannel::SendPong(uint64_t nonce) {
+  control::Pong pong;
   pong.nonce = nonce;
   if (options_.progress != nullptr) pong.progress = options_.progress();
   if (pong.progress.size() > kChannelsPerPong) pong.progress.resize(kChannelsPerPong);
@@ -492,7 +485,7 @@ void Client::SendPong(uint64_t nonce) {
   connection_.Flush();
 }
 
-void Client::LoseCoordinator(absl::string_view how) {
+void ControlChannel::LoseCoordinator(absl::string_view how) {
   absl::Status status;
   bool news = false;
   {
@@ -509,12 +502,13 @@ void Client::LoseCoordinator(absl::string_view how) {
     changed_.SignalAll();
   }
   // If rank 0 is only stopped it finds this when it wakes up, and says what everybody else says.
-  connection_.Queue(std::make_shared<const std::string>(Encode(control::Report{kAllChannels, kNoRank, status})));
+  connection_.Queue(
+      std::make_shared<const std::string>(Encode(control::Report{kAllChannels, control::kNoRank, status})));
   connection_.Flush();
   if (news && options_.on_failure != nullptr) options_.on_failure(Failure{kAllChannels, status});
 }
 
-void Client::Deliver(ChannelId channel, const absl::Status& status) {
+void ControlChannel::Deliver(ChannelId channel, const absl::Status& status) {
   {
     MutexLock lock(&mu_);
     if (!RecordLocked(channel, status)) return;
@@ -524,9 +518,8 @@ void Client::Deliver(ChannelId channel, const absl::Status& status) {
   if (options_.on_failure != nullptr) options_.on_failure(Failure{channel, status});
 }
 
-bool Client::RecordLocked(ChannelId channel, const absl::Status& status) {
+bool ControlChannel::RecordLocked(ChannelId channel, const absl::Status& status) {
   return failures_.count(kAllChannels) == 0 && failures_.emplace(channel, status).second;
 }
 
-}  // namespace control
 }  // namespace lockstep

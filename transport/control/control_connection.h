@@ -26,8 +26,9 @@ class Connection {
   int socket() const { return socket_.get(); }
   void set_limit_bytes(size_t limit_bytes) { reader_.set_limit_bytes(limit_bytes); }
 
-  // Queues a frame; Flush sends it. False if the peer leaves too much unread: this frame and those queued before it are then
-  // dropped, which leaves room to say why. An empty queue takes a frame of any size.
+  // Queues a frame; Flush sends it. An empty queue takes a frame of any size.
+  // RETURNS  false if the peer leaves too much unread. This frame and those queued before it are then dropped, which leaves room to
+  //          say why
   bool Queue(Frame frame);
 
   // Sends what the socket takes. A failed send only ends sending; Receive reports the state of the peer's end.

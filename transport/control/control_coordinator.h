@@ -2,8 +2,8 @@
 //
 // Its thread ("lockstep-coord") accepts connections, checks the hellos of ranks, moves messages between connections and the World,
 // sends heartbeats and watches for silence. It never blocks on a peer. What a rank does not read is queued up to a bound; beyond
-// that the rank counts as unresponsive. An unauthenticated peer has a few seconds for a proper hello, and only so many may try
-// at a time. While the world gathers, a coordinator that cannot accept connections for a whole heartbeat fails the set-up. A
+// that the rank counts as unresponsive. An unauthenticated peer has a few seconds for a proper hello; the number of such peers is
+// bounded, too. While the world gathers, a coordinator that cannot accept connections for a whole heartbeat fails the set-up. A
 // coordinator that was itself stopped (SIGSTOP, a frozen machine) restarts its clocks instead of blaming everybody.
 
 #ifndef TRANSPORT_CONTROL_CONTROL_COORDINATOR_H_
@@ -29,7 +29,7 @@ std::chrono::milliseconds HeartbeatInterval(std::chrono::milliseconds peer_timeo
 // A loop that runs once a heartbeat and took longer than this was stopped: it must not judge the silence of others.
 std::chrono::milliseconds StallLimit(std::chrono::milliseconds peer_timeout);
 
-// The text of both ends for a peer that was silent for too long.
+// What either end says of a peer that was silent for too long.
 std::string SilenceText(std::chrono::milliseconds peer_timeout);
 inline constexpr char kClosedText[] = "died: control connection closed";
 
@@ -55,10 +55,10 @@ class Coordinator {
 
   virtual const SocketAddress& address() const = 0;
 
-  // OK, or why it cannot accept connections, which has failed the set-up. Any thread.
+  // OK, or why it cannot accept connections; the set-up has failed then. Any thread.
   virtual absl::Status status() const = 0;
 
-  // Ranks that have got neither a welcome nor a refusal yet, in order. Any thread.
+  // The ranks that have received neither a welcome nor a refusal yet, in order. Any thread.
   virtual std::vector<int> untold() const = 0;
 
  protected:

@@ -265,8 +265,8 @@ static_assert(std::is_same_v<std::variant_alternative_t<3 - 1, Message>, Reject>
 // A whole frame, its length included.
 std::string Encode(const Message& message);
 
-// `frame` is what the length counts: the type and the payload. INVALID_ARGUMENT says what does not follow the grammar.
-// Never allocates more than a small multiple of the frame's bytes.
+// Decodes a frame without its length: the type and the payload. Allocates at most a small multiple of the frame's bytes.
+// ERRORS  INVALID_ARGUMENT  it does not follow the grammar; says where
 absl::StatusOr<Message> Decode(absl::string_view frame);
 
 // Cuts a byte stream into frames.
@@ -279,8 +279,8 @@ class FrameReader {
 
   void Append(const char* data, size_t bytes) { buffer_.append(data, bytes); }
 
-  // True when there is a whole frame; *frame then holds until the next call of anything here. INVALID_ARGUMENT when a
-  // length is zero or beyond the limit: nothing sensible can follow on this stream.
+  // RETURNS  true if there is a whole frame; *frame is then valid until the next call of any method
+  // ERRORS   INVALID_ARGUMENT  a length is zero or beyond the limit; the stream is of no use then
   absl::StatusOr<bool> Next(absl::string_view* frame);
 
  private:
@@ -289,7 +289,7 @@ class FrameReader {
   size_t begin_ = 0;  // of what has not been returned yet
 };
 
-// What rank 0 puts into the store: where its coordinator is, which world it serves, and whose it is.
+// What rank 0 puts into the store: the address of its coordinator, the world that it serves, and whose it is.
 struct CoordinatorRecord {
   SocketAddress address;
   uint64_t world = 0;
@@ -300,8 +300,7 @@ struct CoordinatorRecord {
 std::string EncodeCoordinatorRecord(const CoordinatorRecord& record);
 absl::StatusOr<CoordinatorRecord> DecodeCoordinatorRecord(absl::string_view text);
 
-// What stands in its place once it is known that there will be no world: why, and which ranks have not read it yet. The same in
-// every version.
+// Replaces the coordinator's record if the set-up fails: why, and which ranks have not read it yet. Equal in all versions.
 struct FailureRecord {
   int64_t seconds = 0;      // since 1970, by the clock of who wrote it
   int attempt = 0;          // ControlOptions::attempt of who wrote it

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -131,32 +130,7 @@ absl::optional<int> OddOne(absl::Span<const std::string> called) {
   return absl::nullopt;
 }
 
-absl::optional<int> FirstLate(uint64_t sequence, absl::Span<const LateRank> ranks) {
-  // In the order of the text's sentences.
-  enum class Blame { kLeft, kSilent, kNotCalled, kUnaware, kNone };
-  std::tuple<Blame, uint64_t, uint64_t, int> first = {Blame::kNone, 0, 0, 0};
-  bool waiting = false;
-  bool done = false;
-  for (const LateRank& rank : ranks) {
-    Blame blame = Blame::kNone;
-    if (rank.state == LateRank::State::kLeft) blame = Blame::kLeft;
-    if (rank.state == LateRank::State::kSilent) blame = Blame::kSilent;
-    if (rank.state == LateRank::State::kUnaware) blame = Blame::kUnaware;
-    if (rank.state == LateRank::State::kAnswered) {
-      if (rank.progress.started < sequence) blame = Blame::kNotCalled;
-      waiting |= rank.progress.started >= sequence && rank.progress.completed < sequence;
-      done |= rank.progress.completed >= sequence;
-    }
-    const bool placed = blame == Blame::kSilent || blame == Blame::kNotCalled;
-    first = std::min(first, {blame, placed ? rank.progress.completed : 0, placed ? rank.progress.started : 0,
-                             rank.member->rank.value()});
-  }
-  const Blame blame = std::get<0>(first);
-  if (blame == Blame::kNone || (blame == Blame::kUnaware && done && !waiting)) return absl::nullopt;
-  return std::get<3>(first);
-}
-
-std::string LateText(absl::string_view operation, uint64_t sequence, absl::Span<const LateRank> ranks) {
+LateReport DescribeLate(absl::string_view operation, uint64_t sequence, absl::Span<const LateRank> ranks) {
   // Keyed by where the rank is instead, so that each place makes one sentence.
   using Position = std::pair<uint64_t, uint64_t>;  // completed, started
   std::map<Position, std::vector<const Member*>> not_called;
@@ -187,7 +161,12 @@ std::string LateText(absl::string_view operation, uint64_t sequence, absl::Span<
   }
 
   std::vector<std::string> sentences;
-  const auto add_positions = [&sentences](const auto& groups, const char* one, const char* many, const char* had) {
+  absl::optional<int> first;
+  const auto blame = [&](const std::vector<const Member*>& group, std::string what) {
+    if (!first.has_value()) first = group[0]->rank.value();
+    sentences.push_back(absl::StrCat(Who(group), what));
+  };
+  const auto add_positions = [&](const auto& groups, const char* one, const char* many, const char* had) {
     size_t count = 0;
     for (const auto& [position, group] : groups) {
       if (++count > kGroupsMax) {
@@ -195,21 +174,19 @@ std::string LateText(absl::string_view operation, uint64_t sequence, absl::Span<
         break;
       }
       const bool plural = group.size() > 1;
-      sentences.push_back(absl::StrCat(Who(group), plural ? many : one, " (", had,
-                                       Whereabouts({position.second, position.first}, plural), ")"));
+      blame(group,
+            absl::StrCat(plural ? many : one, " (", had, Whereabouts({position.second, position.first}, plural), ")"));
     }
   };
   if (!left.empty()) {
-    sentences.push_back(absl::StrCat(
-        Who(left), left.size() == 1 ? " has closed its communicator" : " have closed their communicators"));
+    blame(left, left.size() == 1 ? " has closed its communicator" : " have closed their communicators");
   }
   add_positions(silent, " does not answer", " do not answer", "when last heard, ");
   add_positions(not_called, " has not called it", " have not called it", "");
   // Usually they take no part in this channel. When nobody else is behind, they may be what everybody waits for.
   if (sentences.empty() && !unaware.empty() && (!waiting.empty() || done.empty())) {
-    sentences.push_back(absl::StrCat(Who(unaware), unaware.size() == 1 ? " has" : " have",
-                                     " not opened this communicator, or", unaware.size() == 1 ? " takes" : " take",
-                                     " no part in it"));
+    blame(unaware, absl::StrCat(unaware.size() == 1 ? " has" : " have", " not opened this communicator, or",
+                                unaware.size() == 1 ? " takes" : " take", " no part in it"));
   }
   if (!waiting.empty()) {
     sentences.push_back(
@@ -218,7 +195,7 @@ std::string LateText(absl::string_view operation, uint64_t sequence, absl::Span<
   if (!done.empty()) {
     sentences.push_back(absl::StrCat(RankList(done), done.size() == 1 ? " has" : " have", " completed it"));
   }
-  return absl::StrCat(operation, " did not finish in time: ", absl::StrJoin(sentences, "; "));
+  return {absl::StrCat(operation, " did not finish in time: ", absl::StrJoin(sentences, "; ")), first};
 }
 
 std::string DurationText(std::chrono::milliseconds duration) {

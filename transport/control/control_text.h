@@ -26,9 +26,9 @@ std::string MissingText(absl::Span<const int> ranks, int size);
 // ranks have the same options; their order does not matter.
 std::string OptionDifferences(absl::Span<const std::vector<AgreedOption>* const> by_rank);
 
-// "rank 1 (host b, pid 7) listens on loopback (127.0.0.1:4411), where rank 0 (host a, pid 5), on another host, ...": the first
-// rank that announces such an address to a host that has others. Empty when there is none; several hosts that all have
-// loopback alone are one machine under several names. By rank.
+// "rank 1 (host b, pid 7) listens on loopback (127.0.0.1:4411), where rank 0 (host a, pid 5), on another host, ...": of the first
+// rank with a loopback address, if a rank of another host has another address. Empty if there is none. Hosts that all have only
+// loopback are one machine under several names. `by_rank` has all members.
 std::string UnreachableText(absl::Span<const Member* const> by_rank);
 
 // What is known of one rank when an operation is late.
@@ -44,15 +44,17 @@ struct LateRank {
   Progress progress;
 };
 
-// "allreduce #17 (25 MiB f32 sum) did not finish in time: rank 2 (host b, pid 71) has not called it (it last completed
-// #16); rank 1 has called it and waits". Names the rank to blame first. Ranks in one situation share a sentence.
-std::string LateText(absl::string_view operation, uint64_t sequence, absl::Span<const LateRank> ranks);
-// The rank that the text names first, unless all have called the operation.
-absl::optional<int> FirstLate(uint64_t sequence, absl::Span<const LateRank> ranks);
+struct LateReport {
+  // "allreduce #17 (25 MiB f32 sum) did not finish in time: rank 2 (host b, pid 71) has not called it (it last completed
+  // #16); rank 1 has called it and waits". Names the rank to blame first. Ranks in one situation share a sentence.
+  std::string text;
+  absl::optional<int> first;  // the rank to blame; none if all have called the operation
+};
+LateReport DescribeLate(absl::string_view operation, uint64_t sequence, absl::Span<const LateRank> ranks);
 
-// "the ranks' collectives differ: rank 0 called reduce #2 (...); ranks 1, 3 called ...". By rank; empty: unknown.
+// "the ranks' collectives differ: rank 0 called reduce #2 (...); ranks 1, 3 called ...". `called` is by rank; empty: unknown.
 std::string MismatchText(absl::Span<const std::string> called);
-// The one rank that called something else than all others, where there are more than two.
+// The only rank that called something else than all others. None in a world of two.
 absl::optional<int> OddOne(absl::Span<const std::string> called);
 
 // "300 ms", "30 s".

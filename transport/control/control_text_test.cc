@@ -1,7 +1,6 @@
 #include "transport/control/control_text.h"
 
 #include <chrono>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -35,23 +34,15 @@ std::string Differences(const std::vector<std::vector<AgreedOption>>& options) {
   return OptionDifferences(by_rank);
 }
 
-TEST(OptionDifferences, EqualOptionsInAnyOrderAreNone) {
+TEST(OptionDifferences, GroupsRanksByValueFromTheLowestRank) {
+  const AgreedOption chunk = {"chunk_bytes", "262144"}, ring = {"algorithm", "ring"};
   EXPECT_EQ(Differences({{}}), "");
   EXPECT_EQ(Differences({{{"a", "1"}, {"b", "2"}}, {{"b", "2"}, {"a", "1"}}}), "");
-}
-
-TEST(OptionDifferences, GroupsRanksByValueFromTheLowestRank) {
-  EXPECT_EQ(Differences({{{"chunk_bytes", "262144"}},
-                         {{"chunk_bytes", "262144"}},
-                         {{"chunk_bytes", "262144"}},
-                         {{"chunk_bytes", "65536"}}}),
+  EXPECT_EQ(Differences({{chunk}, {chunk}, {chunk}, {{"chunk_bytes", "65536"}}}),
             "chunk_bytes: 262144 on ranks 0-2, 65536 on rank 3");
   EXPECT_EQ(Differences({{{"v", "z"}}, {{"v", "a"}}}), "v: z on rank 0, a on rank 1");
-}
-
-TEST(OptionDifferences, AnOptionThatSomeLackDiffersToo) {
-  EXPECT_EQ(Differences({{}, {{"algorithm", "ring"}}, {{"algorithm", "ring"}}}),
-            "algorithm: not set on rank 0, ring on ranks 1-2");
+  // An option that some lack differs, too.
+  EXPECT_EQ(Differences({{}, {ring}, {ring}}), "algorithm: not set on rank 0, ring on ranks 1-2");
   EXPECT_EQ(Differences({{{"a", ""}, {"b", "1"}}, {{"b", "2"}}}),
             "a: \"\" on rank 0, not set on rank 1; b: 1 on rank 0, 2 on rank 1");
 }
@@ -64,78 +55,65 @@ TEST(OptionDifferences, ManyValuesAreCutShort) {
   EXPECT_THAT(text, ::testing::EndsWith("s7 on rank 7, and 12 more values"));
 }
 
-class LateTextTest : public ::testing::Test {
- protected:
-  void Add(LateRank::State state, uint64_t started, uint64_t completed) {
-    members_.push_back(std::make_unique<Member>());
-    members_.back()->rank = Rank(static_cast<int>(ranks_.size()));
-    members_.back()->host = "b";
-    members_.back()->pid = 69 + static_cast<int>(ranks_.size());
-    ranks_.push_back({members_.back().get(), state, {started, completed}});
-  }
-  std::string Text() const { return LateText("allreduce #17", 17, ranks_); }
-  absl::optional<int> First() const { return FirstLate(17, ranks_); }
-
- private:
-  std::vector<std::unique_ptr<Member>> members_;
-  std::vector<LateRank> ranks_;
-};
-
 using State = LateRank::State;
 
-TEST_F(LateTextTest, NamesWhoHasNotCalledAndWhoWaits) {
-  Add(State::kAnswered, 17, 16);
-  Add(State::kAnswered, 17, 16);
-  Add(State::kAnswered, 16, 16);
-  EXPECT_EQ(Text(),
-            "allreduce #17 did not finish in time: rank 2 (host b, pid 71) has not called it (it last completed #16); "
-            "ranks 0-1 have called it and wait");
-  EXPECT_EQ(First(), 2);
-}
-
-TEST_F(LateTextTest, WhereAllHaveCalledNobodyIsFirst) {
-  Add(State::kAnswered, 17, 16);
-  Add(State::kAnswered, 18, 17);
-  EXPECT_EQ(Text(), "allreduce #17 did not finish in time: rank 0 has called it and waits; rank 1 has completed it");
-  EXPECT_EQ(First(), absl::nullopt);
-}
-
-TEST_F(LateTextTest, TellsStagesApart) {
-  Add(State::kAnswered, 17, 16);
-  Add(State::kAnswered, 15, 14);
-  Add(State::kAnswered, 0, 0);
-  Add(State::kAnswered, 18, 17);
-  Add(State::kSilent, 16, 16);
-  Add(State::kLeft, 0, 0);
-  EXPECT_EQ(Text(),
-            "allreduce #17 did not finish in time: rank 5 (host b, pid 74) has closed its communicator; "
-            "rank 4 (host b, pid 73) does not answer (when last heard, it last completed #16); "
-            "rank 2 (host b, pid 71) has not called it (it has completed none); "
-            "rank 1 (host b, pid 70) has not called it (it is still in #15); "
-            "rank 0 has called it and waits; rank 3 has completed it");
-  EXPECT_EQ(First(), 5);
-}
-
-TEST_F(LateTextTest, RanksAtTheSamePlaceShareASentence) {
-  Add(State::kAnswered, 17, 16);
-  for (int i = 0; i < 5; ++i) Add(State::kAnswered, 16, 16);
-  EXPECT_EQ(Text(),
-            "allreduce #17 did not finish in time: ranks 1-5 have not called it (they last completed #16); "
-            "rank 0 has called it and waits");
-  EXPECT_EQ(First(), 1);
-}
-
-TEST_F(LateTextTest, RanksThatDoNotKnowTheChannelAreNamedOnlyWhenNobodyElseIsBehind) {
-  Add(State::kAnswered, 17, 16);
-  Add(State::kUnaware, 0, 0);
-  EXPECT_EQ(
-      Text(),
-      "allreduce #17 did not finish in time: rank 1 (host b, pid 70) has not opened this communicator, or takes no "
-      "part in it; rank 0 has called it and waits");
-  EXPECT_EQ(First(), 1);
-  Add(State::kAnswered, 16, 16);
-  EXPECT_EQ(First(), 2);
-  EXPECT_THAT(Text(), ::testing::Not(::testing::HasSubstr("takes no part")));
+TEST(DescribeLate, NamesTheRanksToBlameFirst) {
+  struct Rank {
+    State state;
+    uint64_t started;
+    uint64_t completed;
+  };
+  const Rank waits = {State::kAnswered, 17, 16};
+  const Rank done = {State::kAnswered, 18, 17};
+  const Rank behind = {State::kAnswered, 16, 16};
+  const Rank unaware = {State::kUnaware, 0, 0};
+  const struct {
+    std::vector<Rank> ranks;
+    const char* text;
+    absl::optional<int> first;
+  } cases[] = {
+      {{waits, waits, behind},
+       "rank 2 (host b, pid 71) has not called it (it last completed #16); ranks 0-1 have called it and wait",
+       2},
+      {{waits, done}, "rank 0 has called it and waits; rank 1 has completed it", absl::nullopt},
+      {{waits,
+        {State::kAnswered, 15, 14},
+        {State::kAnswered, 0, 0},
+        done,
+        {State::kSilent, 16, 16},
+        {State::kLeft, 0, 0}},
+       "rank 5 (host b, pid 74) has closed its communicator; "
+       "rank 4 (host b, pid 73) does not answer (when last heard, it last completed #16); "
+       "rank 2 (host b, pid 71) has not called it (it has completed none); "
+       "rank 1 (host b, pid 70) has not called it (it is still in #15); "
+       "rank 0 has called it and waits; rank 3 has completed it",
+       5},
+      // Ranks at the same place share a sentence.
+      {{waits, behind, behind, behind, behind, behind},
+       "ranks 1-5 have not called it (they last completed #16); rank 0 has called it and waits",
+       1},
+      // Ranks that do not know the channel are named only if nobody else is behind.
+      {{waits, unaware},
+       "rank 1 (host b, pid 70) has not opened this communicator, or takes no part in it; rank 0 has called it and "
+       "waits",
+       1},
+      {{waits, unaware, behind},
+       "rank 2 (host b, pid 71) has not called it (it last completed #16); rank 0 has called it and waits",
+       2},
+  };
+  for (const auto& c : cases) {
+    std::vector<Member> members(c.ranks.size());
+    std::vector<LateRank> ranks;
+    for (size_t i = 0; i < members.size(); ++i) {
+      members[i].rank = lockstep::Rank(static_cast<int>(i));
+      members[i].host = "b";
+      members[i].pid = 69 + static_cast<int>(i);
+      ranks.push_back({&members[i], c.ranks[i].state, {c.ranks[i].started, c.ranks[i].completed}});
+    }
+    const LateReport late = DescribeLate("allreduce #17", 17, ranks);
+    EXPECT_EQ(late.text, absl::StrCat("allreduce #17 did not finish in time: ", c.text));
+    EXPECT_EQ(late.first, c.first);
+  }
 }
 
 TEST(MismatchText, NamesWhoCalledWhatLowestRankFirst) {

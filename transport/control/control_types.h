@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "base/rank.h"
 #include "transport/net/socket.h"
 #include "transport/transport.h"
@@ -22,14 +23,16 @@ struct Member {
   std::string host_id;  // equal on ranks that share a host: boot id and namespace, or LOCKSTEP_HOST_ID
   int64_t pid = 0;
   SocketAddress data_address;  // where it listens for TCP; none if it does not
-  std::string shm_address;     // of its shared memory; "none: " and why if it cannot; empty if it does not try
-  std::string ofi_address;     // of its endpoint of libfabric; empty if it has none
+  std::string shm_address;     // of its shared memory; "none: " and the reason if it has none; empty if it does not try
+  std::string ofi_address;     // of its libfabric endpoint; empty if it has none
   // The cores that it may run on: core i is bit i % 64 of word i / 64. Empty: unknown.
   std::vector<uint64_t> cores;
 };
 
 // "rank 2 (host b, pid 71)".
-std::string Describe(const Member& member);
+inline std::string Describe(const Member& member) {
+  return absl::StrCat("rank ", member.rank.value(), " (host ", member.host, ", pid ", member.pid, ")");
+}
 
 // An option that must be equal on all ranks, by name.
 using AgreedOption = std::pair<std::string, std::string>;

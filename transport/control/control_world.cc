@@ -107,7 +107,7 @@ bool World::Handle(int rank, Message message, TimePoint now) {
   } else if (auto* closed = std::get_if<Closed>(&message)) {
     HandleClosed(rank, *closed);
   } else if (auto* post = std::get_if<PostMessage>(&message)) {
-    for (const MessageBoard::Answer& answer : messages_.Post(rank, *post)) output_->Send(answer.rank, answer.messages);
+    Send(messages_.Post(rank, *post));
   } else if (auto* await = std::get_if<AwaitMessages>(&message)) {
     if (absl::optional<PostedMessages> messages = messages_.Await(rank, *await))
       output_->Send(rank, *std::move(messages));
@@ -125,8 +125,8 @@ bool World::Handle(int rank, Message message, TimePoint now) {
   return true;
 }
 
-void World::Send(const std::vector<Barriers::Answer>& answers) {
-  for (const Barriers::Answer& answer : answers) output_->Send(answer.rank, answer.entered);
+void World::Send(const std::vector<Answer>& answers) {
+  for (const Answer& answer : answers) output_->Send(answer.rank, answer.messages);
 }
 
 void World::HandleJoin(int rank, Join join) {
@@ -202,7 +202,7 @@ void World::HandlePong(int rank, Pong pong, TimePoint now) {
     if (poll.nonce > slot.answered && poll.nonce <= pong.nonce) --poll.missing;
   }
   slot.answered = pong.nonce;
-  AnnounceCompletePolls();
+  AnnouncePolls(TimePoint::min());
 }
 
 void World::Inquire(ChannelId channel, uint64_t sequence, TimePoint now) {
@@ -333,7 +333,7 @@ void World::StopWaitingFor(int rank) {
   for (auto& [channel, poll] : polls_) {
     if (poll.nonce > slots_[rank].answered) --poll.missing;
   }
-  AnnounceCompletePolls();
+  AnnouncePolls(TimePoint::min());
 }
 
 bool World::failed(ChannelId channel) const {
@@ -357,12 +357,13 @@ void World::Announce(ChannelId channel, const absl::Status& status) {
   output_->SendToAll(FailureMessage{channel, status});
 }
 
-void World::AnnounceCompletePolls() {
-  std::vector<std::pair<ChannelId, LatePoll>> complete;
+void World::AnnouncePolls(TimePoint now) {
+  // Announcing erases the poll: collect first.
+  std::vector<std::pair<ChannelId, LatePoll>> ended;
   for (const auto& [channel, poll] : polls_) {
-    if (poll.missing <= 0) complete.emplace_back(channel, poll);
+    if (poll.missing <= 0 || now >= poll.due) ended.emplace_back(channel, poll);
   }
-  for (const auto& [channel, poll] : complete) AnnounceLate(channel, poll);
+  for (const auto& [channel, poll] : ended) AnnounceLate(channel, poll);
 }
 
 void World::AnnounceLate(ChannelId channel, const LatePoll& poll) {
@@ -382,8 +383,9 @@ void World::AnnounceLate(ChannelId channel, const LatePoll& poll) {
     ranks.push_back(rank);
   }
   ErrorInfo info;
-  info.failed_rank = FirstLate(poll.sequence, ranks);
-  Announce(channel, WithErrorInfo(absl::DeadlineExceededError(LateText(poll.operation, poll.sequence, ranks)), info));
+  const LateReport late = DescribeLate(poll.operation, poll.sequence, ranks);
+  info.failed_rank = late.first;
+  Announce(channel, WithErrorInfo(absl::DeadlineExceededError(late.text), info));
 }
 
 void World::Tick(TimePoint now) {
@@ -405,12 +407,7 @@ void World::AnnounceDue(TimePoint now) {
     if (now >= pending.due) due_reports.emplace_back(channel, pending.status);
   }
   for (const auto& [channel, status] : due_reports) Announce(channel, status);
-
-  std::vector<std::pair<ChannelId, LatePoll>> due_polls;
-  for (const auto& [channel, poll] : polls_) {
-    if (now >= poll.due) due_polls.emplace_back(channel, poll);
-  }
-  for (const auto& [channel, poll] : due_polls) AnnounceLate(channel, poll);
+  AnnouncePolls(now);
 }
 
 World::TimePoint World::next_event() const {

@@ -13,11 +13,11 @@
 //   connected,     left                  disconnect
 //   joined         dead                  its connection closed without one; silence; it does not read; it said that it exits
 //
-//   stuck: a collective that a rank has not finished for a heartbeat. Every rank is asked what it called there; two different
-//   answers are announced as FAILED_PRECONDITION. So ranks learn of a mismatch even if their calls exchange no message.
+//   stuck: a rank has not finished a collective for a heartbeat. Then the world asks every rank what it called there, and announces
+//   two different answers as FAILED_PRECONDITION. So ranks learn of a mismatch even if their calls exchange no message.
 //
-//   closed: a rank has ended its use of a channel after a number of collectives. Nothing is announced until another rank's
-//   progress says that it has called more: those cannot end. Forgotten when all members have closed the channel.
+//   closed: a rank has ended its use of a channel after a number of collectives. If another rank's progress says that it has called
+//   more, the world announces the closing, since those calls cannot end. It forgets the channel when all members have closed it.
 //
 //   a report       is announced          as
 //   no suspect     at once               the reporter's own text
@@ -40,7 +40,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "base/deadline.h"
-#include "transport/control/control_barriers.h"
 #include "transport/control/control_messages.h"
 #include "transport/control/control_protocol.h"
 #include "transport/control/control_types.h"
@@ -77,10 +76,10 @@ class World {
   // A message of an accepted rank. False if it breaks the protocol.
   bool Handle(int rank, Message message, TimePoint now);
 
-  // The rank can take no further part: "died: control connection closed", "is unresponsive: ...". Does nothing for a rank that
-  // is gone already.
+  // The rank can take no further part: `how` is "died: control connection closed" or "is unresponsive: ...". Does nothing if the
+  // rank is gone already.
   void Gone(int rank, absl::string_view how);
-  // The same, when it disconnected.
+  // The same for a rank that disconnected.
   void Left(int rank);
 
   // Runs what is due. next_event() is when to call it again.
@@ -140,9 +139,9 @@ class World {
   void HandleCalled(int rank, Called called);
   void HandleReport(int rank, const Report& report, TimePoint now);
   void HandleLate(const Late& late, TimePoint now);
-  void Send(const std::vector<Barriers::Answer>& answers);
+  void Send(const std::vector<Answer>& answers);
   void HandleClosed(int rank, const Closed& closed);
-  // Announces that a rank has closed the channel, if this one has called a collective there that the other has not.
+  // Announces that some rank has closed the channel, if `rank` has called a collective there that the other has not.
   void CheckClosed(int rank, ChannelId channel, const Progress& progress);
   // The rank has gone in good order: explains pending reports that suspect it.
   void Explain(int rank, const std::vector<ChannelId>& channels);
@@ -159,7 +158,8 @@ class World {
   void Announce(ChannelId channel, const absl::Status& status);
   void AnnounceDue(TimePoint now);
   void AnnounceLate(ChannelId channel, const LatePoll& poll);
-  void AnnounceCompletePolls();
+  // Announces the polls that are due, or to which all living ranks have answered.
+  void AnnouncePolls(TimePoint now);
   // Does not expect answers of a rank that is gone.
   void StopWaitingFor(int rank);
 

@@ -12,11 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "base/error_info.h"
-#include "base/rank.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "transport/control/control_barriers.h"
 #include "transport/control/control_messages.h"
 #include "transport/control/control_protocol.h"
 #include "transport/control/control_testing.h"
@@ -138,20 +136,6 @@ TEST_F(WorldTest, HellosThatDoNotBelongAreRefusedWithTheReason) {
   EXPECT_THAT(to_all_, IsEmpty());  // nobody else was disturbed
 }
 
-// Nobody else knows, and all would wait for a rank that cannot come.
-TEST_F(WorldTest, AnotherWorldSizeFailsForAll) {
-  Make(2);
-  Connect(0);
-  const absl::optional<Reject> reject = world_->Connect(HelloOf(2, 3));
-  ASSERT_TRUE(reject.has_value());
-  EXPECT_EQ(reject->reason, RejectReason::kRefused);
-  EXPECT_EQ(reject->status,
-            absl::FailedPreconditionError("the world has 2 ranks according to rank 0 (host h, pid 70), 3 "
-                                          "according to rank 2 (host h, pid 72)"));
-  EXPECT_EQ(TheJoinFailure(), reject->status);
-  EXPECT_EQ(world_->Connect(HelloOf(1, 2))->status, reject->status);
-}
-
 TEST_F(WorldTest, AnotherWorldSizeDoesNotDisturbAWorldThatHasFormed) {
   Form(2);
   ASSERT_TRUE(world_->Connect(HelloOf(2, 3)).has_value());
@@ -202,16 +186,6 @@ TEST_F(WorldTest, WhatARankReportsWhileTheWorldGathersFailsForAll) {
   EXPECT_THAT(Broadcasts<JoinFailed>(), SizeIs(1));
 }
 
-TEST_F(WorldTest, DifferentOptionsFailForAll) {
-  Make(2);
-  Connect(0);
-  Connect(1);
-  JoinAs(0, {{"chunk_bytes", "1"}});
-  JoinAs(1, {{"chunk_bytes", "2"}});
-  EXPECT_THAT(TheJoinFailure(),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("chunk_bytes: 1 on rank 0, 2 on rank 1")));
-}
-
 TEST_F(WorldTest, WhoeverGivesUpEndsTheWaitForAll) {
   Make(4);
   Connect(0);
@@ -227,33 +201,6 @@ TEST_F(WorldTest, WhoeverGivesUpEndsTheWaitForAll) {
   EXPECT_EQ(late->status, TheJoinFailure());
 }
 
-TEST_F(WorldTest, DeathOrDepartureBeforeJoiningFailsAtOnce) {
-  Make(3);
-  Connect(0);
-  Connect(2);
-  JoinAs(0);
-  world_->Gone(2, kDied);
-  EXPECT_THAT(TheJoinFailure(),
-              StatusIs(absl::StatusCode::kAborted,
-                       "rank 2 (host h, pid 72) died: control connection closed before the world had formed"));
-  to_all_.clear();
-  Make(2);
-  Connect(1);
-  Tell(1, Disconnect{});
-  EXPECT_THAT(TheJoinFailure(),
-              StatusIs(absl::StatusCode::kAborted, "rank 1 (host h, pid 71) left before the world had formed"));
-}
-
-TEST_F(WorldTest, SaysWhomItWaitsFor) {
-  Make(2);
-  Connect(0);
-  JoinAs(0);
-  Pass(milliseconds(5000));
-  const auto waiting = Broadcasts<Waiting>();
-  ASSERT_THAT(waiting, SizeIs(1));
-  EXPECT_EQ(waiting[0].text, "rank 1 of 2 has not joined");
-}
-
 TEST_F(WorldTest, DeathIsAnnouncedOnceForAllChannels) {
   Form(3);
   world_->Gone(2, kDied);
@@ -266,14 +213,6 @@ TEST_F(WorldTest, DeathIsAnnouncedOnceForAllChannels) {
   const absl::optional<Reject> back = world_->Connect(HelloOf(2, 3));
   ASSERT_TRUE(back.has_value());
   EXPECT_THAT(back->status, StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("has died in it")));
-}
-
-TEST_F(WorldTest, LeavingIsNoFailure) {
-  Form(2);
-  Tell(1, Disconnect{});
-  world_->Gone(1, kDied);  // its connection closes after the disconnect
-  Pass(milliseconds(10000));
-  EXPECT_THAT(Broadcasts<FailureMessage>(), IsEmpty());
 }
 
 TEST_F(WorldTest, WhoComesBackIsSentToTheNextWorld) {
@@ -291,19 +230,6 @@ TEST_F(WorldTest, WhoComesBackIsSentToTheNextWorld) {
   back = world_->Connect(HelloOf(1, 2));
   ASSERT_TRUE(back.has_value());
   EXPECT_EQ(back->reason, RejectReason::kOtherWorld) << "it knows why this one did not form";
-}
-
-TEST_F(WorldTest, TheFirstReportOfAChannelWinsAndOtherChannelsGoOn) {
-  Form(3);
-  Tell(1, Report{5, kNoRank, absl::InternalError("first")});
-  Tell(2, Report{5, kNoRank, absl::InternalError("second")});
-  EXPECT_THAT(TheFailure(5), StatusIs(absl::StatusCode::kInternal, "first"));
-  Tell(2, Report{6, kNoRank, absl::InternalError("another channel")});
-  world_->Gone(2, kDied);
-  const auto failures = Broadcasts<FailureMessage>();
-  ASSERT_THAT(failures, SizeIs(3));
-  EXPECT_EQ(failures[1].channel, 6u);
-  EXPECT_EQ(failures[2].channel, kAllChannels);
 }
 
 TEST_F(WorldTest, SuspectThatDiesWithinTheGraceIsNamed) {
@@ -325,21 +251,13 @@ TEST_F(WorldTest, SuspectThatLivesOnIsNotBlamed) {
   EXPECT_EQ(TheFailure(5), kBroken);
 }
 
-TEST_F(WorldTest, SuspectThatLeftIsSaidToHaveLeft) {
-  Form(3);
-  Tell(2, Disconnect{});
-  Tell(1, Report{5, 2, kBroken});
-  EXPECT_THAT(TheFailure(5),
-              StatusIs(absl::StatusCode::kAborted, "rank 2 (host h, pid 72) has closed its communicator"));
-  EXPECT_EQ(GetErrorInfo(TheFailure(5)).failed_rank, 2);
-}
-
 TEST_F(WorldTest, AnySuspectThatLeavesWithinTheGraceExplainsTheReport) {
   Form(4);
   Tell(0, Report{5, 3, kBroken});
   Tell(1, Report{5, 2, kBroken});
   Tell(2, Disconnect{});
   EXPECT_THAT(TheFailure(5), StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 2 (host h, pid 72) has closed")));
+  EXPECT_EQ(GetErrorInfo(TheFailure(5)).failed_rank, 2);
 }
 
 TEST_F(WorldTest, WhoHasClosedAChannelIsNamedOnceAnotherGoesOnThere) {
@@ -457,24 +375,6 @@ TEST_F(WorldTest, MessagesOutOfPlaceAreRefused) {
   EXPECT_FALSE(world_->Handle(1, Join{}, now_));
   EXPECT_FALSE(world_->Handle(1, Welcome{}, now_));
   EXPECT_FALSE(world_->Handle(1, Hello{}, now_));
-}
-
-TEST_F(WorldTest, MessagesAreAnsweredOnceThereAreEnough) {
-  Form(3);
-  Tell(0, AwaitMessages{11, 5, 7, 2});
-  Tell(2, PostMessage{5, 7, "two"});
-  Tell(1, PostMessage{5, 8, "another topic"});
-  EXPECT_THAT(to_one_, IsEmpty());
-  Tell(1, PostMessage{5, 7, "one"});
-  ASSERT_THAT(to_one_, SizeIs(1));
-  EXPECT_EQ(to_one_[0].first, 0);
-  const PostedMessages& messages = std::get<PostedMessages>(to_one_[0].second);
-  EXPECT_EQ(messages.request, 11u);
-  ASSERT_THAT(messages.messages, SizeIs(2));
-  EXPECT_EQ(messages.messages[0], std::make_pair(Rank(1), std::string("one")));
-  EXPECT_EQ(messages.messages[1], std::make_pair(Rank(2), std::string("two")));
-  Tell(1, AwaitMessages{12, 5, 7, 1});
-  EXPECT_THAT(to_one_, SizeIs(2));
 }
 
 // Who had entered, according to the answers given to these ranks, which are taken out.

@@ -30,7 +30,8 @@ struct Family {
 constexpr Family kOurs = {"LOCKSTEP_*", "LOCKSTEP_RANK", "LOCKSTEP_WORLD_SIZE", "LOCKSTEP_LOCAL_RANK",
                           "LOCKSTEP_LOCAL_WORLD_SIZE"};
 constexpr Family kTorchrun = {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
-constexpr Family kForeign[] = {
+constexpr Family kFamilies[] = {
+    kOurs,
     kTorchrun,
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE"},
@@ -61,8 +62,7 @@ class Determination {
 
   // True when the family says rank and size.
   absl::StatusOr<bool> TakeOptions();
-  absl::StatusOr<bool> TakeOurs();
-  absl::StatusOr<bool> TakeForeign(const Family& family);
+  absl::StatusOr<bool> TakeFamily(const Family& family);
 
   absl::Status TakeRankAndSize(const Setting& rank, const Setting& size);
   absl::Status TakeLocal(const Setting& rank, const Setting& size);
@@ -124,12 +124,9 @@ absl::StatusOr<WorldSpec> Determination::Run() {
     world_.notes.push_back(absl::StrCat("unknown variable ", name, ": a typing error?"));
   }
   LOCKSTEP_ASSIGN_OR_RETURN(bool found, TakeOptions());
-  if (!found) {
-    LOCKSTEP_ASSIGN_OR_RETURN(found, TakeOurs());
-  }
-  for (const Family& family : kForeign) {
+  for (const Family& family : kFamilies) {
     if (found) break;
-    LOCKSTEP_ASSIGN_OR_RETURN(found, TakeForeign(family));
+    LOCKSTEP_ASSIGN_OR_RETURN(found, TakeFamily(family));
   }
   if (!found) {
     const std::vector<const char*> ours = {kOurs.rank, kOurs.size, "LOCKSTEP_STORE"};
@@ -165,39 +162,26 @@ absl::StatusOr<bool> Determination::TakeOptions() {
   return true;
 }
 
-absl::StatusOr<bool> Determination::TakeOurs() {
-  const bool has_rank = Lookup(kOurs.rank).has_value();
-  const bool has_size = Lookup(kOurs.size).has_value();
-  const bool has_local = Lookup(kOurs.local_rank).has_value() || Lookup(kOurs.local_size).has_value();
-  if (!has_rank && !has_size && !has_local) return false;
-  if (!has_rank || !has_size) {
-    std::vector<const char*> variables = {kOurs.rank, kOurs.size};
-    for (const char* const optional : {kOurs.local_rank, kOurs.local_size}) {
-      if (Lookup(optional).has_value()) variables.push_back(optional);
-    }
-    return absl::InvalidArgumentError(SetAndMissing(variables));
-  }
-  LOCKSTEP_ASSIGN_OR_RETURN(const Setting rank, Number(kOurs.rank));
-  LOCKSTEP_ASSIGN_OR_RETURN(const Setting size, Number(kOurs.size));
-  LOCKSTEP_RETURN_IF_ERROR(TakeRankAndSize(rank, size));
-  LOCKSTEP_RETURN_IF_ERROR(TakeLocalOf(kOurs));
-  world_.source = kOurs.name;
-  return true;
-}
-
-absl::StatusOr<bool> Determination::TakeForeign(const Family& family) {
+absl::StatusOr<bool> Determination::TakeFamily(const Family& family) {
+  const bool ours = &family == kFamilies;  // the first
   const bool has_rank = Lookup(family.rank).has_value();
   const bool has_size = Lookup(family.size).has_value();
-  if (!has_rank && !has_size) return false;
+  std::vector<const char*> variables = {family.rank, family.size};
+  for (const char* const optional : {kOurs.local_rank, kOurs.local_size}) {
+    if (ours && Lookup(optional).has_value()) variables.push_back(optional);
+  }
+  if (!has_rank && !has_size && variables.size() == 2) return false;
   if (!has_rank || !has_size) {
-    world_.notes.push_back(absl::StrCat(family.name, " skipped: ", SetAndMissing({family.rank, family.size})));
+    if (ours) return absl::InvalidArgumentError(SetAndMissing(variables));
+    world_.notes.push_back(absl::StrCat(family.name, " skipped: ", SetAndMissing(variables)));
     return false;
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const Setting rank, Number(family.rank));
   LOCKSTEP_ASSIGN_OR_RETURN(const Setting size, Number(family.size));
   LOCKSTEP_RETURN_IF_ERROR(TakeRankAndSize(rank, size));
-  // Somebody else's extra: not worth failing for.
   if (const absl::Status local = TakeLocalOf(family); !local.ok()) {
+    if (ours) return local;
+    // Somebody else's extra: not worth failing for.
     world_.notes.push_back(absl::StrCat(family.name, ": local rank ignored: ", local.message()));
   }
   world_.source = family.name;

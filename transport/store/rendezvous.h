@@ -10,11 +10,11 @@
 //   PMI         PMI_RANK, PMI_SIZE                 MPI_LOCALRANKID, MPI_LOCALNRANKS       -
 //   Slurm       SLURM_PROCID, SLURM_NTASKS         SLURM_LOCALID                          -
 //
-// Option store_url and LOCKSTEP_STORE, in this order, go before a source's own store; options and LOCKSTEP_JOB_ID name
-// the job for all. A half-set LOCKSTEP_* family is an error, a half-set foreign one is skipped with a note.
+// The store is that of option store_url, else of LOCKSTEP_STORE, else the source's own. The job's name comes from the options, else
+// from LOCKSTEP_JOB_ID. A half-set LOCKSTEP_* family is an error. A half-set foreign one is skipped with a note.
 //
-// At MASTER_PORT itself torchrun's own store listens, and the ports next to it are likely to be those of other jobs: so
-// ours is 1111 above (below, where that would leave the range of ports).
+// torchrun's own store listens at MASTER_PORT, and other jobs are likely to have the next ports. So ours is 1111 above (or below,
+// if that would leave the range of ports).
 
 #ifndef TRANSPORT_STORE_RENDEZVOUS_H_
 #define TRANSPORT_STORE_RENDEZVOUS_H_
@@ -60,14 +60,14 @@ struct WorldSpec {
   int local_size = -1;
   std::string store_url;     // valid; empty for a world of one and where the caller brings a store
   std::string store_source;  // "option store_url", "LOCKSTEP_STORE", "MASTER_ADDR and MASTER_PORT + 1111"
-  // Whether the launcher serves the store (LOCKSTEP_STORE_SERVED); else rank 0 does, where serving is needed.
+  // Whether the launcher serves the store (LOCKSTEP_STORE_SERVED). If not, rank 0 does, if the store needs a server.
   bool store_served = false;
   std::string job_id;
   std::string source;              // "options", "LOCKSTEP_*", "torchrun", "Open MPI", "PMI", "Slurm", "single process"
   std::vector<std::string> notes;  // for the log: families that were skipped and why, unknown variables
 };
 
-// A function of its arguments. INVALID_ARGUMENT names the option or variable, its value and what would be right.
+// Pure. INVALID_ARGUMENT names the option or variable, its value and what would be right.
 absl::StatusOr<WorldSpec> DetermineWorld(const RendezvousOptions& options, const Environment& environment);
 
 }  // namespace lockstep

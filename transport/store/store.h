@@ -30,9 +30,9 @@ class Store {
   // The value; NOT_FOUND when there is none. Does not wait for one to appear.
   virtual absl::StatusOr<std::string> Get(absl::string_view key, Deadline deadline) = 0;
 
-  // Sets `desired` when the value equals `expected` (an empty `expected` matches a missing key too). Returns the value
-  // that stands afterwards, empty when there is none: `desired` says that it was set, by this call or, where values do
-  // not tell their writers apart, by another. UNIMPLEMENTED by the embedder's.
+  // Sets `desired` if the value equals `expected`. An empty `expected` matches a missing key too.
+  // RETURNS  the value afterwards, empty if there is none. If it is `desired`, this call has set it, or another with the same value
+  // ERRORS   UNIMPLEMENTED  the embedder's store cannot do it
   virtual absl::StatusOr<std::string> CompareAndSet(absl::string_view key, absl::string_view expected,
                                                     absl::string_view desired, Deadline deadline) = 0;
 

@@ -17,7 +17,6 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "transport/store/store_file_log.h"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,4 @@
-#include "transport/store/store_file_log.h"
+#include "transport/store/store_file.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -11,10 +11,10 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -22,13 +22,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/deadline.h"
-#include "base/status.h"
+#include "base/fork_testing.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/store_conformance.h"
 #include "transport/store/store.h"
-#include "transport/store/store_file_log.h"
+#include "transport/store/store_memory.h"
 
 namespace lockstep {
 namespace {
@@ -55,21 +55,17 @@ void AppendTo(const std::string& path, absl::string_view bytes) {
   file << bytes;
 }
 
-class FileWorld : public StoreWorld {
- public:
-  absl::StatusOr<Store*> NewClient() override {
-    LOCKSTEP_ASSIGN_OR_RETURN(auto client, FileStore::Open(path_, Soon()));
-    clients_.push_back(std::move(client));
-    return clients_.back().get();
-  }
+StoreWorld FileWorld() {
+  return {[path = NewPath()] { return FileStore::Open(path, Soon()); }};
+}
 
- private:
+INSTANTIATE_TEST_SUITE_P(File, StoreConformance, testing::Values(StoreWorldFactory(FileWorld)));
+
+class FileStoreTest : public ::testing::Test {
+ protected:
   const std::string path_ = NewPath();
-  std::vector<std::unique_ptr<FileStore>> clients_;
+  const std::unique_ptr<FileStore> store_ = FileStore::Open(path_, Soon()).value();
 };
-
-INSTANTIATE_TEST_SUITE_P(File, StoreConformance,
-                         testing::Values(StoreWorldFactory([] { return std::make_unique<FileWorld>(); })));
 
 TEST(FileStore, IsCreatedForItsOwnerOnlyAndSurvivesItsLastUser) {
   const std::string path = NewPath();
@@ -127,41 +123,35 @@ TEST(FileStore, ATornRecordIsIgnoredByReadersAndCutOffByTheNextWriter) {
   EXPECT_THAT(reader->Get("torn", Soon()), StatusIs(absl::StatusCode::kNotFound));
 }
 
-TEST(FileStore, DamageIsDataLossAndNamesTheFile) {
-  const std::string path = NewPath();
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, FileStore::Open(path, Soon()));
-  ASSERT_THAT(store->Set("k", "v", Soon()), IsOk());
-  AppendTo(path, std::string(100, 'x'));
-  EXPECT_THAT(store->Get("k", Soon()), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path)));
-  ASSERT_EQ(truncate(path.c_str(), 3), 0);
-  EXPECT_THAT(store->Get("k", Soon()), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("cut to 3 bytes")));
+TEST_F(FileStoreTest, DamageIsDataLossAndNamesTheFile) {
+  ASSERT_THAT(store_->Set("k", "v", Soon()), IsOk());
+  AppendTo(path_, std::string(100, 'x'));
+  EXPECT_THAT(store_->Get("k", Soon()), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path_)));
+  ASSERT_EQ(truncate(path_.c_str(), 3), 0);
+  EXPECT_THAT(store_->Get("k", Soon()), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("cut to 3 bytes")));
 }
 
-TEST(FileStore, WhatChangesNothingWritesNothing) {
-  const std::string path = NewPath();
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, FileStore::Open(path, Soon()));
-  ASSERT_THAT(store->Set("k", "v", Soon()), IsOk());
-  const std::string before = Contents(path);
-  EXPECT_THAT(store->Delete("other", Soon()), IsOk());
-  EXPECT_THAT(store->CompareAndSet("k", "x", "y", Soon()), IsOkAndHolds("v"));
-  EXPECT_THAT(store->Get("other", Soon()), StatusIs(absl::StatusCode::kNotFound));
-  EXPECT_EQ(Contents(path), before);
+TEST_F(FileStoreTest, WhatChangesNothingWritesNothing) {
+  ASSERT_THAT(store_->Set("k", "v", Soon()), IsOk());
+  const std::string before = Contents(path_);
+  EXPECT_THAT(store_->Delete("other", Soon()), IsOk());
+  EXPECT_THAT(store_->CompareAndSet("k", "x", "y", Soon()), IsOkAndHolds("v"));
+  EXPECT_THAT(store_->Get("other", Soon()), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_EQ(Contents(path_), before);
 }
 
-TEST(FileStore, ALockHeldElsewhereMeetsTheDeadlineAndNamesTheKey) {
-  const std::string path = NewPath();
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, FileStore::Open(path, Soon()));
-  const int other = open(path.c_str(), O_RDWR | O_CLOEXEC);
+TEST_F(FileStoreTest, ALockHeldElsewhereMeetsTheDeadlineAndNamesTheKey) {
+  const int other = open(path_.c_str(), O_RDWR | O_CLOEXEC);
   ASSERT_EQ(flock(other, LOCK_EX), 0);
   const auto late = StatusIs(absl::StatusCode::kDeadlineExceeded,
                              AllOf(HasSubstr("key 'k'"), HasSubstr("another process held the lock")));
-  EXPECT_THAT(store->Set("k", "v", Deadline::AfterMs(10)), late);
-  EXPECT_THAT(store->Get("k", Deadline::Now()), late);
+  EXPECT_THAT(store_->Set("k", "v", Deadline::AfterMs(10)), late);
+  EXPECT_THAT(store_->Get("k", Deadline::Now()), late);
   ASSERT_EQ(flock(other, LOCK_SH), 0);
-  EXPECT_THAT(store->Set("k", "v", Deadline::AfterMs(10)), late);
-  EXPECT_THAT(store->Get("k", Soon()), StatusIs(absl::StatusCode::kNotFound));  // readers share
+  EXPECT_THAT(store_->Set("k", "v", Deadline::AfterMs(10)), late);
+  EXPECT_THAT(store_->Get("k", Soon()), StatusIs(absl::StatusCode::kNotFound));  // readers share
   close(other);
-  EXPECT_THAT(store->Set("k", "v", Soon()), IsOk());
+  EXPECT_THAT(store_->Set("k", "v", Soon()), IsOk());
 }
 
 TEST(FileStore, ForgetsWhatWasDeletedAndKeepsTheRest) {
@@ -193,13 +183,11 @@ TEST(FileStore, ForgetsWhatWasDeletedAndKeepsTheRest) {
   EXPECT_NE(stat((path + ".next").c_str(), &status), 0);
 }
 
-TEST(FileStore, WhatIsAllInUseIsNotWrittenAgainAndAgain) {
-  const std::string path = NewPath();
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, FileStore::Open(path, Soon()));
+TEST_F(FileStoreTest, WhatIsAllInUseIsNotWrittenAgainAndAgain) {
   struct stat before = {}, after = {};
-  ASSERT_EQ(stat(path.c_str(), &before), 0);
-  for (int i = 0; i < 100; ++i) ASSERT_THAT(store->Set(absl::StrCat(i), std::string(1000, 'x'), Soon()), IsOk());
-  ASSERT_EQ(stat(path.c_str(), &after), 0);
+  ASSERT_EQ(stat(path_.c_str(), &before), 0);
+  for (int i = 0; i < 100; ++i) ASSERT_THAT(store_->Set(absl::StrCat(i), std::string(1000, 'x'), Soon()), IsOk());
+  ASSERT_EQ(stat(path_.c_str(), &after), 0);
   EXPECT_EQ(after.st_ino, before.st_ino);
 }
 
@@ -216,23 +204,21 @@ TEST(FileStore, BehindASymbolicLinkTheFileStaysWhereItIs) {
   EXPECT_THAT(store->Get("key", Soon()), IsOkAndHolds("999"));
 }
 
-TEST(FileStore, AKilledProcessGivesUpItsLock) {
-  const std::string path = NewPath();
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, FileStore::Open(path, Soon()));
+TEST_F(FileStoreTest, AKilledProcessGivesUpItsLock) {
   int ready[2];
   ASSERT_EQ(pipe(ready), 0);
   const pid_t child = fork();
   if (child == 0) {
-    const int file = open(path.c_str(), O_RDWR);
+    const int file = open(path_.c_str(), O_RDWR);
     if (flock(file, LOCK_EX) != 0 || write(ready[1], "x", 1) != 1) _exit(1);
     for (;;) pause();
   }
   close(ready[1]);
   char byte;
   ASSERT_EQ(read(ready[0], &byte, 1), 1);
-  EXPECT_THAT(store->Set("k", "v", Deadline::Now()), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_THAT(store_->Set("k", "v", Deadline::Now()), StatusIs(absl::StatusCode::kDeadlineExceeded));
   absl::Status status = absl::UnknownError("not run");
-  std::thread setting([&] { status = store->Set("k", "v", Soon()); });
+  std::thread setting([&] { status = store_->Set("k", "v", Soon()); });
   ASSERT_EQ(kill(child, SIGKILL), 0);
   setting.join();
   EXPECT_THAT(status, IsOk());
@@ -275,14 +261,74 @@ TEST(FileStore, SeveralProcessesCountTogether) {
 
 TEST(FileStore, AForkedChildIsToldToOpenItsOwn) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, FileStore::Open(NewPath(), Soon()));
-  const pid_t child = fork();
-  if (child == 0) {
-    _exit(store->Set("k", "v", Deadline::Now()).code() == absl::StatusCode::kFailedPrecondition ? 0 : 1);
-  }
-  int status = -1;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  const auto child = [&] { return absl::IsFailedPrecondition(store->Set("k", "v", Deadline::Now())) ? 0 : 1; };
+  EXPECT_EQ(RunInForkedChild(child, Soon()), 0);
   EXPECT_THAT(store->Set("k", "v", Soon()), IsOk());
+}
+
+// ---- The log.
+
+constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
+
+std::string SetRecord(absl::string_view key, absl::string_view value) {
+  return EncodeStoreRecord(StoreRecordKind::kSet, key, value);
+}
+
+TEST(StoreFileLog, ReplaysInOrder) {
+  const std::string log = absl::StrCat(SetRecord("a", "1"), SetRecord("b", ""), SetRecord("a", "2"),
+                                       SetRecord("c", "3"), EncodeStoreRecord(StoreRecordKind::kDelete, "c", ""));
+  StoreMap map(kNoLimit);
+  EXPECT_THAT(ReplayStoreRecords(log, &map), IsOkAndHolds(log.size()));
+  EXPECT_THAT(map.Get("a"), IsOkAndHolds("2"));
+  EXPECT_THAT(map.Get("b"), IsOkAndHolds(""));
+  EXPECT_THAT(map.Get("c"), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(ReplayStoreRecords("", &map), IsOkAndHolds(0));
+}
+
+TEST(StoreFileLog, ARecordTornAnywhereIsNotApplied) {
+  const std::string good = SetRecord("good", "value");
+  const std::string log = absl::StrCat(good, SetRecord("torn", "some value"));
+  for (size_t length = good.size(); length < log.size(); ++length) {
+    StoreMap map(kNoLimit);
+    EXPECT_THAT(ReplayStoreRecords(absl::string_view(log).substr(0, length), &map), IsOkAndHolds(good.size()));
+    EXPECT_THAT(map.Get("good"), IsOkAndHolds("value"));
+    EXPECT_THAT(map.Get("torn"), StatusIs(absl::StatusCode::kNotFound));
+  }
+}
+
+TEST(StoreFileLog, ALastRecordWhoseBytesNeverArrivedIsTorn) {
+  std::string record = SetRecord("key", "value");
+  record.replace(record.size() - 5, 5, 5, '\0');
+  StoreMap map(kNoLimit);
+  EXPECT_THAT(ReplayStoreRecords(record, &map), IsOkAndHolds(0));
+  EXPECT_EQ(map.Find("key"), nullptr);
+}
+
+TEST(StoreFileLog, DamageInTheMiddleIsDataLoss) {
+  const std::string good = SetRecord("good", "value");
+  for (const size_t offset : {size_t{0}, size_t{4}, size_t{9}, size_t{16}, size_t{24}, good.size() - 1}) {
+    std::string log = absl::StrCat(good, good, good);
+    log[good.size() + offset] ^= 0x40;
+    StoreMap map(kNoLimit);
+    EXPECT_THAT(
+        ReplayStoreRecords(log, &map),
+        StatusIs(absl::StatusCode::kDataLoss, HasSubstr(absl::StrCat("damaged ", good.size(), " bytes behind"))))
+        << offset;
+  }
+}
+
+TEST(StoreFileLog, HeaderTellsOursFromOtherFiles) {
+  const std::string header = StoreFileHeader();
+  EXPECT_EQ(header, std::string("LKSTFILE\x01\0\0\0\0\0\0\0", kStoreFileHeaderBytes));
+  EXPECT_THAT(CheckStoreFileHeader(header), IsOkAndHolds(true));
+  for (size_t length = 0; length < header.size(); ++length) {
+    EXPECT_THAT(CheckStoreFileHeader(header.substr(0, length)), IsOkAndHolds(false));
+  }
+  EXPECT_THAT(CheckStoreFileHeader("#!/bin/sh\n"),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("is no store")));
+  std::string newer = header;
+  newer[8] = 2;
+  EXPECT_THAT(CheckStoreFileHeader(newer), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("version 2")));
 }
 
 }  // namespace

@@ -1,26 +1,61 @@
 #include "transport/store/store_memory.h"
 
 #include <memory>
+#include <string>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/store_conformance.h"
-#include "transport/store/store.h"
 
 namespace lockstep {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// What the operations mean is tested through every store, by tests/store_conformance.h.
+
+TEST(StoreMap, CountsTheBytesOfKeysAndValues) {
+  StoreMap map(1000);
+  ASSERT_THAT(map.Set("key", "12345"), IsOk());
+  EXPECT_EQ(map.bytes(), 8);
+  ASSERT_THAT(map.Set("key", "1"), IsOk());
+  EXPECT_EQ(map.bytes(), 4);
+  ASSERT_THAT(map.CompareAndSet("n", "", "100"), IsOkAndHolds("100"));
+  EXPECT_EQ(map.bytes(), 8);
+  map.Delete("key");
+  map.Delete("key");
+  EXPECT_EQ(map.bytes(), 4);
+}
+
+TEST(StoreMap, MoreThanItMayHoldIsResourceExhausted) {
+  StoreMap map(10);
+  ASSERT_THAT(map.Set("key", "1234567"), IsOk());
+  const auto full = StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("at most 10 bytes"));
+  EXPECT_THAT(map.Set("key", "12345678"), full);
+  EXPECT_THAT(map.Set("", "1"), full);
+  EXPECT_THAT(map.CompareAndSet("n", "", "1"), full);
+  EXPECT_THAT(map.Get("key"), IsOkAndHolds("1234567"));
+  // Replacing counts what it frees.
+  EXPECT_THAT(map.Set("key", "7654321"), IsOk());
+  EXPECT_EQ(map.bytes(), 10);
+}
+
+TEST(DescribeStoreKey, EscapesAndCutsShort) {
+  EXPECT_EQ(DescribeStoreKey("rank0"), "key 'rank0'");
+  EXPECT_EQ(DescribeStoreKey(std::string("a\0\n", 3)), "key 'a\\x00\\n'");
+  EXPECT_THAT(DescribeStoreKey(std::string(500, 'k')), AllOf(HasSubstr("kkk...'"), HasSubstr("(500 bytes)")));
+  EXPECT_LT(DescribeStoreKey(std::string(500, 'k')).size(), 110);
+}
+
 // The clients of a memory store are one object.
-class MemoryWorld : public StoreWorld {
- public:
-  absl::StatusOr<Store*> NewClient() override { return &store_; }
+StoreWorld MemoryWorld() {
+  return {[store = std::make_shared<MemoryStore>()] { return store; }};
+}
 
- private:
-  MemoryStore store_;
-};
-
-INSTANTIATE_TEST_SUITE_P(Memory, StoreConformance,
-                         testing::Values(StoreWorldFactory([] { return std::make_unique<MemoryWorld>(); })));
+INSTANTIATE_TEST_SUITE_P(Memory, StoreConformance, testing::Values(StoreWorldFactory(MemoryWorld)));
 
 }  // namespace
 }  // namespace lockstep

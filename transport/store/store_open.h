@@ -16,7 +16,7 @@
 
 namespace lockstep {
 
-// A rank's access to its world's store. Keys are as they come: jobs that share a store use different keys.
+// A rank's access to its world's store. Keys get no prefix: jobs that share a store use different keys.
 struct OpenedStore {
   // Only if this process serves. Destroyed last; the store then ends for every rank.
   std::unique_ptr<TcpStoreServer> server;

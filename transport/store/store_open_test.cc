@@ -20,6 +20,7 @@
 #include "transport/store/rendezvous.h"
 #include "transport/store/store.h"
 #include "transport/store/store_tcp_server.h"
+#include "transport/store/store_url.h"
 
 namespace lockstep {
 namespace {
@@ -48,22 +49,16 @@ void ExpectSameStore(Store* a, Store* b) {
 }
 
 TEST(OpenStore, Rank0ServesAndTheOthersConnect) {
-  const std::string url = absl::StrCat("tcp://127.0.0.1:", UnusedPort());
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank0, OpenStore(World(0, url), Soon()));
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank1, OpenStore(World(1, url), Soon()));
-  ASSERT_NE(rank0.server, nullptr);
-  EXPECT_EQ(rank1.server, nullptr);
-  // No wider than it was asked for.
-  EXPECT_TRUE(rank0.server->address().loopback());
-  ExpectSameStore(rank0.store.get(), rank1.store.get());
-}
-
-TEST(OpenStore, LocalhostStaysOnThisMachine) {
-  const std::string url = absl::StrCat("tcp://localhost:", UnusedPort());
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank0, OpenStore(World(0, url), Soon()));
-  EXPECT_TRUE(rank0.server->address().loopback());
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank1, OpenStore(World(1, url), Soon()));
-  ExpectSameStore(rank0.store.get(), rank1.store.get());
+  for (const char* const host : {"127.0.0.1", "localhost"}) {
+    const std::string url = absl::StrCat("tcp://", host, ":", UnusedPort());
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank0, OpenStore(World(0, url), Soon()));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank1, OpenStore(World(1, url), Soon()));
+    ASSERT_NE(rank0.server, nullptr);
+    EXPECT_EQ(rank1.server, nullptr);
+    // No wider than it was asked for.
+    EXPECT_TRUE(rank0.server->address().loopback());
+    ExpectSameStore(rank0.store.get(), rank1.store.get());
+  }
 }
 
 TEST(OpenStore, AHostNameIsServedWhereItLeads) {
@@ -157,12 +152,14 @@ TEST(OpenStore, ATakenPortNamesPortSourceAndHint) {
 TEST(OpenStore, NobodyServingMeetsTheDeadline) {
   const std::string url = absl::StrCat("tcp://127.0.0.1:", UnusedPort());
   EXPECT_THAT(OpenStore(World(1, url), Deadline::AfterMs(30)),
-              StatusIs(absl::StatusCode::kDeadlineExceeded, AllOf(HasSubstr(url), HasSubstr("is from the test"))));
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr(url), HasSubstr("Connection refused"), HasSubstr("is from the test"))));
 }
 
 TEST(OpenStore, UnknownHostIsNotFoundForEveryRankButTheServer) {
   EXPECT_THAT(OpenStore(World(1, "tcp://no such host:1"), Soon()),
-              StatusIs(absl::StatusCode::kNotFound, AllOf(HasSubstr("no such host"), HasSubstr("is from the test"))));
+              StatusIs(absl::StatusCode::kNotFound, AllOf(HasSubstr("store tcp://no such host:1"),
+                                                          HasSubstr("not known"), HasSubstr("is from the test"))));
 }
 
 TEST(OpenStore, FilesNeedNoServer) {
@@ -185,6 +182,50 @@ TEST(OpenStore, AWorldOfOneNeedsNone) {
   EXPECT_EQ(opened.store->Describe(), "store memory");
   world.size = 2;
   EXPECT_THAT(OpenStore(world, Soon()), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a world of 2")));
+}
+
+TEST(ParseStoreUrl, Tcp) {
+  for (const char* text : {"tcp://10.0.0.1:29400", "tcp://node-0.cluster:1", "tcp://[fe80::1%eth0]:65535"}) {
+    const auto url = ParseStoreUrl(text);
+    ASSERT_THAT(url, IsOk()) << text;
+    EXPECT_EQ(url->scheme, StoreUrl::kTcp);
+    EXPECT_EQ(TcpStoreUrl(url->server), text);
+  }
+  EXPECT_EQ(ParseStoreUrl("tcp://[fe80::1%eth0]:65535")->server.host, "fe80::1%eth0");
+  EXPECT_EQ(ParseStoreUrl("tcp://[fe80::1%eth0]:65535")->server.port, 65535);
+}
+
+TEST(ParseStoreUrl, File) {
+  const auto url = ParseStoreUrl("file:///tmp/a job/store");
+  ASSERT_THAT(url, IsOk());
+  EXPECT_EQ(url->scheme, StoreUrl::kFile);
+  EXPECT_EQ(url->path, "/tmp/a job/store");
+}
+
+TEST(ParseStoreUrl, SaysWhatIsWrong) {
+  const struct {
+    std::string url;
+    const char* message;
+  } cases[] = {
+      {"", "expected tcp://host:port or file:///path"},
+      {"10.0.0.1:29400", "expected tcp://host:port or file:///path"},
+      {"TCP://10.0.0.1:29400", "expected tcp://host:port or file:///path"},
+      {"etcd://10.0.0.1:29400", "expected tcp://host:port or file:///path"},
+      {"tcp://10.0.0.1", "no port"},
+      {"tcp://:29400", "no host"},
+      {"tcp://host:29400/", "'29400/' is no port"},
+      {"tcp://host:0", "port 0"},
+      {"file://relative/path", "absolute path"},
+      {"file://", "absolute path"},
+      {"file:///folder/", "a folder"},
+  };
+  for (const auto& c : cases) {
+    EXPECT_THAT(ParseStoreUrl(c.url), StatusIs(absl::StatusCode::kInvalidArgument,
+                                               AllOf(HasSubstr(c.message), HasSubstr("store URL '" + c.url + "'"))))
+        << c.url;
+  }
+  EXPECT_THAT(ParseStoreUrl(std::string("file:///a\0b", 11)),
+              StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr("NUL"), HasSubstr("'file:///a\\x00b'"))));
 }
 
 }  // namespace

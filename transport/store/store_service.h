@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "base/deadline.h"
-#include "transport/store/store_map.h"
+#include "transport/store/store_memory.h"
 #include "transport/store/store_wire.h"
 
 namespace lockstep {
@@ -33,13 +33,13 @@ class StoreService {
 
   explicit StoreService(size_t bytes_max) : map_(bytes_max) {}
 
-  // Appends the answers that this brings: to the request itself, unless it has to wait, and to the waits that it ended.
+  // Executes a request. Appends the answers to the request itself, unless it has to wait, and to the waits that it ended.
   void CarryOut(uint64_t client, const StoreRequest& request, TimePoint now, std::vector<Answer>* answers);
 
   // The client has left, and its waits with it.
   void Forget(uint64_t client);
 
-  // Waits whose time is over end without an answer: their clients have given up.
+  // Removes the waits whose time is over, without an answer: their clients have given up.
   void DropExpired(TimePoint now);
 
   bool anyone_waits() const { return !waits_.empty(); }

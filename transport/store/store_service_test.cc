@@ -22,13 +22,7 @@ using ::testing::IsEmpty;
 class StoreServiceTest : public testing::Test {
  protected:
   StoreRequest Request(StoreOp op, absl::string_view key, absl::string_view first = "") {
-    StoreRequest request;
-    request.id = ++last_id_;
-    request.op = op;
-    request.timeout_ms = kStoreNoTimeout;
-    request.key = key;
-    request.first = first;
-    return request;
+    return {op, key, first, "", ++last_id_, kStoreNoTimeout};
   }
 
   // "client.request=body" or "client.request!CODE" for each answer, in order.

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "transport/net/resolve.h"
-#include "transport/store/store_map.h"
+#include "transport/store/store_memory.h"
 #include "transport/store/store_url.h"
 
 namespace lockstep {
@@ -102,44 +102,26 @@ TcpStoreClient::TcpStoreClient(UniqueFd socket, std::string description)
 
 absl::Status TcpStoreClient::Set(absl::string_view key, absl::string_view value, Deadline deadline) {
   LOCKSTEP_RETURN_IF_ERROR(CheckStoreValue(key, value));
-  StoreRequest request;
-  request.op = StoreOp::kSet;
-  request.key = key;
-  request.first = value;
-  return Perform(request, deadline).status();
+  return Perform({StoreOp::kSet, key, value}, deadline).status();
 }
 
 absl::StatusOr<std::string> TcpStoreClient::Get(absl::string_view key, Deadline deadline) {
-  StoreRequest request;
-  request.op = StoreOp::kGet;
-  request.key = key;
-  return Perform(request, deadline);
+  return Perform({StoreOp::kGet, key}, deadline);
 }
 
 absl::StatusOr<std::string> TcpStoreClient::CompareAndSet(absl::string_view key, absl::string_view expected,
                                                           absl::string_view desired, Deadline deadline) {
   LOCKSTEP_RETURN_IF_ERROR(CheckStoreValue(key, expected));
   LOCKSTEP_RETURN_IF_ERROR(CheckStoreValue(key, desired));
-  StoreRequest request;
-  request.op = StoreOp::kCompareAndSet;
-  request.key = key;
-  request.first = expected;
-  request.second = desired;
-  return Perform(request, deadline);
+  return Perform({StoreOp::kCompareAndSet, key, expected, desired}, deadline);
 }
 
 absl::StatusOr<std::string> TcpStoreClient::Wait(absl::string_view key, Deadline deadline) {
-  StoreRequest request;
-  request.op = StoreOp::kWait;
-  request.key = key;
-  return Perform(request, deadline);
+  return Perform({StoreOp::kWait, key}, deadline);
 }
 
 absl::Status TcpStoreClient::Delete(absl::string_view key, Deadline deadline) {
-  StoreRequest request;
-  request.op = StoreOp::kDelete;
-  request.key = key;
-  return Perform(request, deadline).status();
+  return Perform({StoreOp::kDelete, key}, deadline).status();
 }
 
 absl::StatusOr<std::string> TcpStoreClient::Perform(StoreRequest request, Deadline deadline) {

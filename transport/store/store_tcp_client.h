@@ -22,8 +22,8 @@
 
 namespace lockstep {
 
-// One connection for any number of threads: a thread that waits does not block another. It has no thread of its own; of the
-// threads that await answers, one reads for all.
+// One connection for any number of threads; a thread that waits does not block another. There is no thread behind it: one of the
+// threads that await answers reads for all.
 //
 // Once the connection is lost, every call returns UNAVAILABLE: the store and its values are lost as well.
 class TcpStoreClient : public Store {
@@ -41,9 +41,6 @@ class TcpStoreClient : public Store {
   absl::Status Delete(absl::string_view key, Deadline deadline) override;
   std::string Describe() const override { return description_; }
 
-  // This side of the connection: an address of this host that reaches the server's.
-  absl::StatusOr<SocketAddress> local_address() const { return LocalAddress(socket_.get()); }
-
  private:
   struct Call {
     bool answered = false;
@@ -54,7 +51,7 @@ class TcpStoreClient : public Store {
 
   absl::StatusOr<std::string> Perform(StoreRequest request, Deadline deadline);
   absl::Status Send(absl::string_view bytes, Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // As much as the socket takes by the deadline, without the lock; says how much that was.
+  // Sends what the socket takes by the deadline, without the lock; *sent is how much that was.
   absl::Status SendSome(absl::string_view bytes, Deadline deadline, size_t* sent);
   // Waits for bytes until the deadline, without the lock, and takes what is there.
   absl::Status ReceiveSome(Deadline deadline, std::string* received);

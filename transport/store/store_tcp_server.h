@@ -47,7 +47,7 @@ class TcpStoreServer {
   const std::vector<SocketAddress>& addresses() const { return addresses_; }
   SocketAddress address() const { return addresses_.front(); }
 
-  // OK, or why it has not been able to accept connections for some time; clients that wait for one do not learn it.
+  // OK, or why it has not been able to accept connections for some time. The clients that wait for one are not told.
   absl::Status status() const;
 
   // Closes all connections and the listener. Clients that wait get UNAVAILABLE at once. Waits for nobody. A second call does
@@ -62,7 +62,7 @@ class TcpStoreServer {
   const std::vector<SocketAddress> addresses_;
   const uint64_t fork_generation_;
   mutable Mutex mu_;
-  // Everything inside belongs to the thread, but for the request to stop and for status(). Null once stopped.
+  // Belongs to the thread, except the request to stop and status(). Null once stopped.
   std::unique_ptr<Loop> loop_ ABSL_GUARDED_BY(mu_);
   Thread thread_ ABSL_GUARDED_BY(mu_);
 };

@@ -1,13 +1,9 @@
 #include <poll.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <memory>
 #include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "base/deadline.h"
 #include "base/fork.h"
+#include "base/fork_testing.h"
 #include "base/log_testing.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
@@ -38,33 +35,14 @@ Deadline Soon() { return Deadline::AfterMs(20'000); }
 
 SocketAddress Loopback() { return *SocketAddress::Parse("127.0.0.1:0"); }
 
-HostPort PortOf(const SocketAddress& address) {
-  HostPort result;
-  result.host = address.HostString();
-  result.port = address.port();
-  return result;
+HostPort PortOf(const SocketAddress& address) { return {address.HostString(), address.port()}; }
+
+absl::StatusOr<StoreWorld> TcpWorld() {
+  LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<TcpStoreServer> server, TcpStoreServer::Create(Loopback(), {}));
+  return StoreWorld{[server] { return TcpStoreClient::Connect(PortOf(server->address()), Soon()); }};
 }
 
-class TcpWorld : public StoreWorld {
- public:
-  static absl::StatusOr<std::unique_ptr<StoreWorld>> Create() {
-    auto world = std::make_unique<TcpWorld>();
-    LOCKSTEP_ASSIGN_OR_RETURN(world->server_, TcpStoreServer::Create(Loopback(), TcpStoreServer::Options()));
-    return world;
-  }
-
-  absl::StatusOr<Store*> NewClient() override {
-    LOCKSTEP_ASSIGN_OR_RETURN(auto client, TcpStoreClient::Connect(PortOf(server_->address()), Soon()));
-    clients_.push_back(std::move(client));
-    return clients_.back().get();
-  }
-
- private:
-  std::unique_ptr<TcpStoreServer> server_;
-  std::vector<std::unique_ptr<TcpStoreClient>> clients_;
-};
-
-INSTANTIATE_TEST_SUITE_P(Tcp, StoreConformance, testing::Values(StoreWorldFactory(TcpWorld::Create)));
+INSTANTIATE_TEST_SUITE_P(Tcp, StoreConformance, testing::Values(StoreWorldFactory(TcpWorld)));
 
 // A server with one well-behaved client, whom the unauthenticated peers of each test must not trouble.
 class TcpStoreServerTest : public testing::Test {
@@ -145,9 +123,7 @@ TEST_F(TcpStoreServerTest, AnotherVersionIsToldOursAndDropped) {
 
 TEST_F(TcpStoreServerTest, AnImpossibleRequestEndsOnlyItsOwnConnection) {
   Start({});
-  StoreRequest request;
-  request.key = "k";
-  std::string huge = EncodeStoreRequest(request);
+  std::string huge = EncodeStoreRequest({StoreOp::kGet, "k"});
   StoreLittleEndian<uint32_t>(0xfffffff0, &huge[20]);
   const UniqueFd liar = ConnectWithHello();
   Send(liar, huge);
@@ -157,11 +133,7 @@ TEST_F(TcpStoreServerTest, AnImpossibleRequestEndsOnlyItsOwnConnection) {
 
 TEST_F(TcpStoreServerTest, HalfARequestHoldsUpNobodyAndIsForgotten) {
   Start({});
-  StoreRequest request;
-  request.op = StoreOp::kSet;
-  request.key = "half";
-  request.first = "value";
-  const std::string bytes = EncodeStoreRequest(request);
+  const std::string bytes = EncodeStoreRequest({StoreOp::kSet, "half", "value"});
   UniqueFd half = ConnectWithHello();
   Send(half, absl::string_view(bytes).substr(0, bytes.size() - 1));
   ExpectClientWorks();
@@ -172,21 +144,9 @@ TEST_F(TcpStoreServerTest, HalfARequestHoldsUpNobodyAndIsForgotten) {
 
 TEST_F(TcpStoreServerTest, RequestsInOneSegmentAndByteByByteAreTheSame) {
   Start({});
-  StoreRequest set;
-  set.id = 1;
-  set.op = StoreOp::kSet;
-  set.key = "k";
-  set.first = "v";
-  StoreRequest get;
-  get.id = 2;
-  get.key = "k";
-  const std::string requests = EncodeStoreRequest(set) + EncodeStoreRequest(get);
-  StoreReply set_reply;
-  set_reply.id = 1;
-  StoreReply get_reply;
-  get_reply.id = 2;
-  get_reply.body = "v";
-  const std::string expected = EncodeStoreReply(set_reply) + EncodeStoreReply(get_reply);
+  const std::string requests =
+      EncodeStoreRequest({StoreOp::kSet, "k", "v", "", 1}) + EncodeStoreRequest({StoreOp::kGet, "k", "", "", 2});
+  const std::string expected = EncodeStoreReply({1}) + EncodeStoreReply({2, absl::StatusCode::kOk, "v"});
 
   const UniqueFd at_once = ConnectWithHello();
   Send(at_once, requests);
@@ -206,12 +166,7 @@ TEST_F(TcpStoreServerTest, AClientThatDoesNotReadHoldsUpNobodyAndGetsEverythingL
   // More than the server queues for one client, so it stops listening to this one half way.
   constexpr int kRequests = 8;
   const UniqueFd sloth = ConnectWithHello();
-  StoreRequest get;
-  get.key = "big";
-  for (int i = 0; i < kRequests; ++i) {
-    get.id = static_cast<uint64_t>(i);
-    Send(sloth, EncodeStoreRequest(get));
-  }
+  for (uint64_t i = 0; i < kRequests; ++i) Send(sloth, EncodeStoreRequest({StoreOp::kGet, "big", "", "", i}));
   ExpectClientWorks();
   std::string reply(EncodeStoreReply(StoreReply()).size() + big.size(), '\0');
   for (int i = 0; i < kRequests; ++i) {
@@ -252,7 +207,8 @@ TEST_F(TcpStoreServerTest, ServerThatStopsEndsWaitsAtOnce) {
   std::thread waiter([&] { waited = client_->Wait("never", Deadline::AfterMs(60'000)); });
   std::thread waiter_too([&] { waited_too = client_->Wait("nor this", Deadline::AfterMs(60'000)); });
   ASSERT_THAT(other->Set("connected", "", Soon()), IsOk());
-  server_.reset();
+  server_->Stop();
+  server_->Stop();  // which may be called twice
   waiter.join();
   waiter_too.join();
   const auto lost = [](const char* key) {
@@ -264,40 +220,15 @@ TEST_F(TcpStoreServerTest, ServerThatStopsEndsWaitsAtOnce) {
   EXPECT_THAT(other->Get("k", Soon()), lost("'k'"));
 }
 
-TEST_F(TcpStoreServerTest, StopMayBeCalledTwice) {
-  Start({});
-  server_->Stop();
-  server_->Stop();
-  EXPECT_THAT(client_->Get("k", Soon()), StatusIs(absl::StatusCode::kUnavailable));
-}
-
-TEST_F(TcpStoreServerTest, TakenPortIsAlreadyExists) {
-  Start({});
-  EXPECT_THAT(TcpStoreServer::Create(server_->address(), {}),
-              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr(server_->address().ToString())));
-}
-
 TEST_F(TcpStoreServerTest, AForkedChildHoldsNoConnectionAndIsToldSo) {
   Start({});
-  const pid_t child = fork();
-  if (child == 0) {
-    const bool told = client_->Set("k", "v", Deadline::Now()).code() == absl::StatusCode::kFailedPrecondition;
+  const auto child = [&] {
+    const bool told = absl::IsFailedPrecondition(client_->Set("k", "v", Deadline::Now()));
     server_->Stop();
-    _exit(told ? 0 : 1);
-  }
-  int status = -1;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    return told ? 0 : 1;
+  };
+  EXPECT_EQ(RunInForkedChild(child, Soon()), 0);
   ExpectClientWorks();
-}
-
-TEST(TcpStoreClient, UnknownHostIsNotFoundInTheResolversWords) {
-  HostPort server;
-  server.host = "no such host";
-  server.port = 29400;
-  EXPECT_THAT(TcpStoreClient::Connect(server, Soon()),
-              StatusIs(absl::StatusCode::kNotFound,
-                       AllOf(HasSubstr("store tcp://no such host:29400"), HasSubstr("not known"))));
 }
 
 TEST(TcpStoreClient, WaitsForAServerThatStartsLater) {
@@ -309,24 +240,13 @@ TEST(TcpStoreClient, WaitsForAServerThatStartsLater) {
   ASSERT_THAT(server, IsOk());
   ASSERT_THAT(client, IsOk());
   EXPECT_THAT((*client)->Set("k", "v", Soon()), IsOk());
-  EXPECT_EQ((*client)->local_address()->HostString(), "127.0.0.1");
   EXPECT_EQ((*client)->Describe(), absl::StrCat("store tcp://", address.ToString()));
-}
-
-TEST(TcpStoreClient, NoServerByTheDeadlineSaysWhatHappenedLast) {
-  const SocketAddress address = *LocalAddress(Listen(Loopback())->get());
-  EXPECT_THAT(TcpStoreClient::Connect(PortOf(address), Deadline::AfterMs(30)),
-              StatusIs(absl::StatusCode::kDeadlineExceeded,
-                       AllOf(HasSubstr(address.ToString()), HasSubstr("Connection refused"))));
 }
 
 TEST(TcpStoreClient, TriesEveryAddressOfAName) {
   // "localhost" is ::1 as well on most machines, and nobody listens there.
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto server, TcpStoreServer::Create(Loopback(), {}));
-  HostPort name;
-  name.host = "localhost";
-  name.port = server->address().port();
-  EXPECT_THAT(TcpStoreClient::Connect(name, Soon()), IsOk());
+  EXPECT_THAT(TcpStoreClient::Connect({"localhost", server->address().port()}, Soon()), IsOk());
 }
 
 // Something that listens but is no store server of ours: the test says what it answers.
@@ -412,12 +332,9 @@ TEST(TcpStoreClient, ARequestCutShortByItsDeadlineDoesNotSpoilTheNext) {
   const std::string second_bytes = impostor.Receive(28 + 5);
   ASSERT_THAT(ParseStoreRequest(second_bytes, &second), IsOkAndHolds(second_bytes.size()));
   EXPECT_EQ(second.key, "small");
-  StoreReply late;  // to a call that has returned
-  late.id = first.id;
-  StoreReply reply;
-  reply.id = second.id;
-  reply.body = "value";
-  const std::string replies = EncodeStoreReply(late) + EncodeStoreReply(reply);
+  // The first answers a call that has returned.
+  const std::string replies =
+      EncodeStoreReply({first.id}) + EncodeStoreReply({second.id, absl::StatusCode::kOk, "value"});
   ASSERT_THAT(SendAll(impostor.connection().get(), replies.data(), replies.size(), Soon()), IsOk());
   getting.join();
   EXPECT_THAT(value, IsOkAndHolds("value"));

@@ -16,9 +16,9 @@
 //   5 wait                                        value
 //   6 delete                                      empty
 //
-// Requests may overlap; replies name theirs by id and come in any order. A `wait` is answered once the key is there;
-// when timeout_ms (0xffffffff: never) has passed first, it is dropped without an answer, for the client has given up by
-// then. Any code but 0 (absl::StatusCode) has the message as its body.
+// Requests may overlap. A reply has the id of its request; replies come in any order. A `wait` is answered once the key is there. If
+// timeout_ms (0xffffffff: never) passes first, it is dropped without an answer, since the client has given up by then. `code` is an
+// absl::StatusCode; if it is not 0, the body is the message.
 
 #ifndef TRANSPORT_STORE_STORE_WIRE_H_
 #define TRANSPORT_STORE_STORE_WIRE_H_
@@ -42,8 +42,8 @@ enum class StoreVerdict : uint16_t { kWelcome = 0, kVersionNotSpoken = 1, kNoDes
 std::string StoreClientHello();
 std::string StoreServerHello(StoreVerdict verdict);
 
-// True once `input` begins with a whole hello, false while more is needed. INVALID_ARGUMENT as soon as the bytes cannot
-// be one. Whether the version is ours is the caller's question.
+// RETURNS  true once `input` begins with a whole hello, false while more is needed. The caller checks the version
+// ERRORS   INVALID_ARGUMENT  the bytes cannot be a hello
 struct StoreHello {
   uint16_t version = 0;
   uint16_t detail = 0;  // auth or verdict
@@ -54,25 +54,26 @@ enum class StoreOp : uint8_t { kSet = 1, kGet = 2, kCompareAndSet = 4, kWait = 5
 
 // Views are into the input it was parsed from.
 struct StoreRequest {
-  uint64_t id = 0;
   StoreOp op = StoreOp::kGet;
+  absl::string_view key = "";
+  absl::string_view first = "";
+  absl::string_view second = "";
+  uint64_t id = 0;
   uint32_t timeout_ms = 0;
-  absl::string_view key;
-  absl::string_view first;
-  absl::string_view second;
 };
 
 struct StoreReply {
   uint64_t id = 0;
   absl::StatusCode code = absl::StatusCode::kOk;
-  absl::string_view body;
+  absl::string_view body = "";
 };
 
 std::string EncodeStoreRequest(const StoreRequest& request);
 std::string EncodeStoreReply(const StoreReply& reply);
 
-// Take one message from the front of `input` and return its size, or 0 while it is not there entirely. INVALID_ARGUMENT
-// as soon as a header asks for more than store.h allows or cannot be ours: before its body arrives or is allocated.
+// Parse the message at the front of `input`.
+// RETURNS  its size, or 0 while it is incomplete
+// ERRORS   INVALID_ARGUMENT  a header is not ours or asks for more than store.h allows; known before the body arrives or is allocated
 absl::StatusOr<size_t> ParseStoreRequest(absl::string_view input, StoreRequest* request);
 absl::StatusOr<size_t> ParseStoreReply(absl::string_view input, StoreReply* reply);
 

@@ -15,24 +15,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
-StoreRequest ARequest() {
-  StoreRequest request;
-  request.id = 0x0102030405060708;
-  request.op = StoreOp::kCompareAndSet;
-  request.timeout_ms = 1500;
-  request.key = "the key";
-  request.first = absl::string_view("ex\0pected", 9);
-  request.second = "desired";
-  return request;
-}
+const StoreRequest kRequest = {StoreOp::kCompareAndSet, "the key", absl::string_view("ex\0pected", 9), "desired",
+                               0x0102030405060708,      1500};
 
 TEST(StoreWire, RequestIsExactlyTheDocumentedBytes) {
-  StoreRequest request;
-  request.id = 0x0102030405060708;
-  request.op = StoreOp::kSet;
-  request.timeout_ms = 0x11121314;
-  request.key = "k";
-  request.first = "vv";
+  const StoreRequest request = {StoreOp::kSet, "k", "vv", "", 0x0102030405060708, 0x11121314};
   EXPECT_EQ(EncodeStoreRequest(request), std::string("\x08\x07\x06\x05\x04\x03\x02\x01"
                                                      "\x01\0\0\0"
                                                      "\x14\x13\x12\x11"
@@ -45,7 +32,7 @@ TEST(StoreWire, RequestIsExactlyTheDocumentedBytes) {
 }
 
 TEST(StoreWire, RequestsComeBackFromEveryPrefixWholeOrNotAtAll) {
-  const std::string bytes = EncodeStoreRequest(ARequest());
+  const std::string bytes = EncodeStoreRequest(kRequest);
   const std::string with_next = absl::StrCat(bytes, "next");
   for (size_t length = 0; length < bytes.size(); ++length) {
     StoreRequest request;
@@ -53,20 +40,16 @@ TEST(StoreWire, RequestsComeBackFromEveryPrefixWholeOrNotAtAll) {
   }
   StoreRequest request;
   ASSERT_THAT(ParseStoreRequest(with_next, &request), IsOkAndHolds(bytes.size()));
-  EXPECT_EQ(request.id, ARequest().id);
-  EXPECT_EQ(request.op, ARequest().op);
-  EXPECT_EQ(request.timeout_ms, ARequest().timeout_ms);
-  EXPECT_EQ(request.key, ARequest().key);
-  EXPECT_EQ(request.first, ARequest().first);
-  EXPECT_EQ(request.second, ARequest().second);
+  EXPECT_EQ(request.id, kRequest.id);
+  EXPECT_EQ(request.op, kRequest.op);
+  EXPECT_EQ(request.timeout_ms, kRequest.timeout_ms);
+  EXPECT_EQ(request.key, kRequest.key);
+  EXPECT_EQ(request.first, kRequest.first);
+  EXPECT_EQ(request.second, kRequest.second);
 }
 
 TEST(StoreWire, RepliesComeBackFromEveryPrefixWholeOrNotAtAll) {
-  StoreReply sent;
-  sent.id = 77;
-  sent.code = absl::StatusCode::kNotFound;
-  sent.body = "no such key";
-  const std::string bytes = EncodeStoreReply(sent);
+  const std::string bytes = EncodeStoreReply({77, absl::StatusCode::kNotFound, "no such key"});
   StoreReply reply;
   for (size_t length = 0; length < bytes.size(); ++length) {
     EXPECT_THAT(ParseStoreReply(absl::string_view(bytes).substr(0, length), &reply), IsOkAndHolds(0)) << length;

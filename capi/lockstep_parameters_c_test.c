@@ -1,8 +1,145 @@
-/* Sparse gradients from C99, on two processes. */
+/* From C99, on two processes: parameters that are not used in every backward (found out, named, recorded by a static graph, kept for a
+ * trigger), backwards without sync, and sparse gradients. */
 
 #include <string.h>
 
 #include "capi/c_testing.h"
+#include "capi/lockstep.h"
+
+static void CheckUnusedAnywhere(lockstep_reducer* reducer, size_t index) {
+  lockstep_tensor tensor;
+  int32_t used = -1;
+  OK(lockstep_reducer_averaged_gradient(reducer, index, &tensor, &used));
+  CHECK(used == 0 && tensor.data == NULL && tensor.shape == NULL && tensor.dimensions == 0);
+}
+
+/* Parameter 0 is used by both ranks, 1 by rank 0 alone, 2 by none. */
+static void Unused(lockstep_communicator* communicator) {
+  const int32_t rank = lockstep_communicator_rank(communicator);
+  const size_t unused[2] = {2, 1};
+  const size_t nowhere = 7;
+  lockstep_reducer_options options = OneEach();
+  lockstep_backward_options backward;
+  Model model;
+  int64_t here = -1, anywhere = -1;
+  InitModel(&model);
+  options.find_unused_parameters = 1;
+  lockstep_reducer* reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
+  for (int given = 0; given <= 1; ++given) {
+    LOCKSTEP_INIT(backward);
+    if (given) {
+      backward.unused_given = 1;
+      backward.unused = unused;
+      backward.unused_count = rank == 0 ? 1 : 2;
+    }
+    OK(lockstep_reducer_begin_backward(reducer, &backward));
+    model.values[1] = -1;
+    if (rank == 0) Mark(reducer, &model, 1, 10);
+    Mark(reducer, &model, 0, rank == 0 ? 4.0F : 8.0F);
+    OK(lockstep_reducer_end_backward(reducer, NULL));
+    CHECK(model.values[0] == 6 && model.values[1] == (rank == 0 ? 5.0F : -1.0F) && model.values[2] == -1);
+    CHECK(AverageOf(reducer, 0) == 6 && AverageOf(reducer, 1) == 5);
+    CheckUnusedAnywhere(reducer, 2);
+  }
+
+  for (size_t i = 0; i < PARAMETERS; ++i) {
+    OK(lockstep_reducer_parameter_uses(reducer, i, &here, &anywhere));
+    CHECK(anywhere == (i == 2 ? 0 : 2) && here == (i == 1 && rank == 1 ? 0 : anywhere));
+  }
+  OK(lockstep_reducer_parameter_uses(reducer, 0, NULL, NULL));
+  INVALID(lockstep_reducer_parameter_uses(reducer, PARAMETERS, &here, NULL), "out of range");
+
+  /* An empty list says that all will come; none of the two ranks keeps that. */
+  backward.unused = NULL;
+  backward.unused_count = 0;
+  OK(lockstep_reducer_begin_backward(reducer, &backward));
+  Mark(reducer, &model, 0, 1);
+  MISUSED(lockstep_reducer_end_backward(reducer, NULL), "no gradient came");
+
+  /* Used in a backward without sync counts as used in the next one with. */
+  BeginWithoutSync(reducer);
+  if (rank == 1) Mark(reducer, &model, 2, 6);
+  OK(lockstep_reducer_end_backward(reducer, NULL));
+  OK(lockstep_reducer_begin_backward(reducer, NULL));
+  Mark(reducer, &model, 0, 1);
+  OK(lockstep_reducer_end_backward(reducer, NULL));
+  CHECK(AverageOf(reducer, 2) == 3);
+  CheckUnusedAnywhere(reducer, 1);
+
+  LOCKSTEP_INIT(backward);
+  backward.unused_count = 1;
+  INVALID(lockstep_reducer_begin_backward(reducer, &backward), "unused");
+  backward.unused = &nowhere;
+  INVALID(lockstep_reducer_begin_backward(reducer, &backward), "unused_given");
+  backward.unused_given = 1;
+  INVALID(lockstep_reducer_begin_backward(reducer, &backward), "parameter 7");
+  lockstep_reducer_destroy(reducer);
+
+  reducer = CreateReducer(communicator, &model, PARAMETERS, NULL);
+  MISUSED(lockstep_reducer_begin_backward(reducer, &backward), "find_unused");
+  lockstep_reducer_destroy(reducer);
+}
+
+/* Parameter 1 is shared and marked twice, 2 is never used. */
+static void StaticGraph(lockstep_communicator* communicator) {
+  const float mine = (float)(lockstep_communicator_rank(communicator) + 1);
+  lockstep_reducer_options options = OneEach();
+  Model model;
+  InitModel(&model);
+  options.static_graph = 1;
+  lockstep_reducer* reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
+  for (int step = 0; step < 3; ++step) {
+    OK(lockstep_reducer_begin_backward(reducer, NULL));
+    Mark(reducer, &model, 1, 100);
+    Mark(reducer, &model, 0, mine);
+    Mark(reducer, &model, 1, 2 * mine);
+    OK(lockstep_reducer_end_backward(reducer, NULL));
+    CHECK(model.values[0] == 1.5F && model.values[1] == 3 && model.values[2] == -1);
+  }
+  OK(lockstep_reducer_begin_backward(reducer, NULL));
+  Mark(reducer, &model, 0, mine);
+  MISUSED(lockstep_reducer_mark_ready(reducer, 2, &model.gradients[2], NULL), "the graph changed");
+  MISUSED(lockstep_reducer_end_backward(reducer, NULL),
+          "in the first backward); the graph changed: no gradient came for parameter 1");
+  lockstep_reducer_destroy(reducer);
+}
+
+/* Parameter 0 waits for 2. What is marked of it behind that is for the next time. */
+static void Delayed(lockstep_communicator* communicator) {
+  const float mine = (float)(lockstep_communicator_rank(communicator) + 1);
+  const size_t delayed = 0;
+  lockstep_reducer_options options = OneEach();
+  lockstep_reducer* reducer = NULL;
+  Model model;
+  InitModel(&model);
+  options.delayed_count = 1;
+  INVALID(lockstep_reducer_create(communicator, model.table, PARAMETERS, &options, &reducer), "delayed");
+  options.delayed = &delayed;
+  options.delayed_trigger = 0;
+  INVALID(lockstep_reducer_create(communicator, model.table, PARAMETERS, &options, &reducer), "itself delayed");
+  options.delayed_trigger = 2;
+  reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
+  OK(lockstep_reducer_begin_backward(reducer, NULL));
+  Mark(reducer, &model, 2, mine);
+  Mark(reducer, &model, 0, 10 * mine);
+  Mark(reducer, &model, 1, mine);
+  OK(lockstep_reducer_end_backward(reducer, NULL));
+  CHECK(model.values[2] == 1.5F && model.values[1] == 1.5F && model.values[0] == 10 * mine);
+  OK(lockstep_reducer_begin_backward(reducer, NULL));
+  Mark(reducer, &model, 2, mine);
+  Mark(reducer, &model, 1, mine);
+  OK(lockstep_reducer_end_backward(reducer, NULL));
+  CHECK(model.values[0] == 15);
+  lockstep_reducer_destroy(reducer);
+}
+
+static void UseSomeParameters(lockstep_communicator* communicator) {
+  Unused(communicator);
+  StaticGraph(communicator);
+  Delayed(communicator);
+}
+
+/* ---- Sparse gradients. */
 
 static const int64_t kOne = 1;
 
@@ -77,7 +214,6 @@ static lockstep_error* LeaveRows(void* context, lockstep_hook_bucket* bucket, lo
 
 static void UseHook(lockstep_communicator* communicator) {
   lockstep_reducer_options options;
-  lockstep_reducer* reducer;
   Seen seen = {0, 0};
   int64_t row = 2, shape[2] = {1, 2};
   float numbers[2] = {8, 9}, weight = 1;
@@ -88,7 +224,7 @@ static void UseHook(lockstep_communicator* communicator) {
   options.hook_issue = LeaveRows;
   options.optimizer_step = SeeBucket;
   options.optimizer_context = &seen;
-  reducer = MakeSparse(communicator, &options);
+  lockstep_reducer* reducer = MakeSparse(communicator, &options);
   OK(lockstep_reducer_begin_backward(reducer, NULL));
   OK(lockstep_reducer_mark_ready_sparse(reducer, 1, &row, 1, &sparse, NULL));
   OK(lockstep_reducer_mark_ready(reducer, 0, &dense, NULL));
@@ -100,7 +236,6 @@ static void UseHook(lockstep_communicator* communicator) {
 static void UseRows(lockstep_communicator* communicator) {
   const int32_t rank = lockstep_communicator_rank(communicator);
   lockstep_reducer_options options;
-  lockstep_reducer* reducer;
   float weight = (float)(2 * rank);
   const lockstep_tensor dense = Vector(&weight, &kOne, LOCKSTEP_F32);
   /* Rank r has (1, 2) and (5, 6) for row r, and (2 r + 2, 0) for row 4. */
@@ -108,14 +243,13 @@ static void UseRows(lockstep_communicator* communicator) {
   float numbers[6] = {1, 2, 0, 0, 5, 6};
   const int64_t* rows = NULL;
   const void* values = NULL;
-  const float* averages;
   size_t count = 0;
   int32_t used = -1;
   lockstep_tensor sparse = Values(numbers, shape);
   numbers[2] = (float)(2 * rank + 2);
   LOCKSTEP_INIT(options);
   options.find_unused_parameters = 1;
-  reducer = MakeSparse(communicator, &options);
+  lockstep_reducer* reducer = MakeSparse(communicator, &options);
   MISUSED(lockstep_reducer_averaged_rows(reducer, 1, &rows, &values, &count, &used), "sparse_average");
 
   OK(lockstep_reducer_begin_backward(reducer, NULL));
@@ -132,7 +266,7 @@ static void UseRows(lockstep_communicator* communicator) {
   CHECK(weight == 1);
   OK(lockstep_reducer_averaged_rows(reducer, 1, &rows, &values, &count, &used));
   CHECK(used == 1 && count == 3 && rows[0] == 0 && rows[1] == 1 && rows[2] == 4);
-  averages = (const float*)values;
+  const float* averages = (const float*)values;
   CHECK(averages[0] == 3 && averages[1] == 4);
   CHECK(averages[2] == 3 && averages[3] == 4);
   CHECK(averages[4] == 3 && averages[5] == 0);
@@ -163,6 +297,7 @@ static void UseSparse(lockstep_communicator* communicator) {
 }
 
 int main(void) {
+  RunWorld(2, UseSomeParameters);
   TestNulls();
   RunWorld(2, UseSparse);
   return 0;

@@ -1,0 +1,132 @@
+// The embedder's store, behind the Store that the library makes of it.
+
+#include "transport/store/store.h"
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/deadline.h"
+#include "base/status.h"
+#include "base/status_matchers.h"
+#include "capi/error.h"
+#include "capi/handles.h"
+#include "capi/lockstep.h"
+#include "capi/store_testing.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/store_conformance.h"
+#include "transport/store/store_memory.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::HasSubstr;
+
+using Handle = std::unique_ptr<lockstep_store, void (*)(lockstep_store*)>;
+
+absl::StatusOr<Handle> Create(const lockstep_store_callbacks& callbacks) {
+  lockstep_store* store = nullptr;
+  const absl::Status created = capi::TakeError(lockstep_store_create(&callbacks, &store));
+  if (!created.ok()) return created;
+  return Handle(store, &lockstep_store_destroy);
+}
+
+StoreWorld EmbeddersWorld() {
+  StoreWorld world;
+  world.new_client = [inner = std::make_shared<MemoryStore>()]() -> absl::StatusOr<std::shared_ptr<Store>> {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<lockstep_store> handle, Create(CallbacksOf(inner.get())));
+    return std::shared_ptr<Store>(handle, handle->store.get());
+  };
+  world.compares = false;
+  world.keys_are_bytes = false;
+  return world;
+}
+
+INSTANTIATE_TEST_SUITE_P(Embedder, StoreConformance, testing::Values(StoreWorldFactory(EmbeddersWorld)));
+
+const Deadline kNow = Deadline::Now();
+
+class EmbeddersStoreTest : public ::testing::Test {
+ protected:
+  // Of the callbacks as they are now.
+  Store& store() {
+    absl::StatusOr<Handle> created = Create(callbacks_);
+    EXPECT_THAT(created.status(), IsOk());
+    handle_ = *std::move(created);
+    return *handle_->store;
+  }
+
+  MemoryStore inner_;
+  lockstep_store_callbacks callbacks_ = CallbacksOf(&inner_);
+  Handle handle_{nullptr, &lockstep_store_destroy};
+};
+
+TEST_F(EmbeddersStoreTest, SetAndGetAreRequired) {
+  callbacks_.set = nullptr;
+  EXPECT_THAT(Create(callbacks_).status(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("set is missing")));
+  callbacks_ = CallbacksOf(&inner_);
+  callbacks_.get = nullptr;
+  EXPECT_THAT(Create(callbacks_).status(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("get is missing")));
+}
+
+TEST_F(EmbeddersStoreTest, ValuesAreBytes) {
+  Store& mine = store();
+  ASSERT_THAT(mine.Set("k", std::string("\0v\xff", 3), kNow), IsOk());
+  EXPECT_THAT(mine.Get("k", kNow), IsOkAndHolds(std::string("\0v\xff", 3)));
+}
+
+TEST_F(EmbeddersStoreTest, WithoutRemoveKeysStayAndThereIsNoCompareAndSet) {
+  callbacks_.remove = nullptr;
+  Store& mine = store();
+  EXPECT_THAT(mine.CompareAndSet("k", "", "x", kNow),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("no compare-and-set")));
+  EXPECT_THAT(mine.Set("k", "v", kNow), IsOk());
+  EXPECT_THAT(mine.Delete("k", kNow), IsOk());
+  EXPECT_THAT(mine.Wait("k", kNow), IsOkAndHolds("v"));
+}
+
+TEST_F(EmbeddersStoreTest, CodesBecomeErrorsThatNameCallbackAndKey) {
+  callbacks_.get = [](void*, const char*, void*, size_t, size_t*, int64_t) -> lockstep_code {
+    return LOCKSTEP_UNAVAILABLE;
+  };
+  callbacks_.set = [](void*, const char*, const void*, size_t, int64_t) -> lockstep_code { return 99; };
+  callbacks_.remove = [](void*, const char*, int64_t) -> lockstep_code { return LOCKSTEP_PERMISSION_DENIED; };
+  Store& mine = store();
+  const auto unavailable =
+      StatusIs(absl::StatusCode::kUnavailable, "store the embedder's store: callback get: key 'k': UNAVAILABLE");
+  EXPECT_THAT(mine.Get("k", kNow), unavailable);
+  EXPECT_THAT(mine.Wait("k", Deadline::AfterMs(10'000)), unavailable);  // at once: only NOT_FOUND is worth waiting for
+  EXPECT_THAT(mine.Set("k", "v", kNow), StatusIs(absl::StatusCode::kUnknown,
+                                                 HasSubstr("callback set: key 'k': returned 99, which is no status")));
+  EXPECT_THAT(mine.Delete("k", kNow), StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("PERMISSION_DENIED")));
+}
+
+TEST_F(EmbeddersStoreTest, DeadlinesReachTheCallbacks) {
+  int64_t seen_ms = 0;
+  callbacks_.context = &seen_ms;
+  callbacks_.set = [](void* context, const char*, const void*, size_t, int64_t timeout_ms) -> lockstep_code {
+    *static_cast<int64_t*>(context) = timeout_ms;
+    return LOCKSTEP_OK;
+  };
+  Store& mine = store();
+  ASSERT_THAT(mine.Set("k", "", Deadline::Infinite()), IsOk());
+  EXPECT_EQ(seen_ms, -1);
+  ASSERT_THAT(mine.Set("k", "", Deadline::Now()), IsOk());
+  EXPECT_EQ(seen_ms, 0);
+  ASSERT_THAT(mine.Set("k", "", Deadline::AfterMs(60'000)), IsOk());
+  EXPECT_GT(seen_ms, 30'000);
+  EXPECT_LE(seen_ms, 60'000);
+}
+
+TEST_F(EmbeddersStoreTest, AValueBeyondTheLimitIsNotTaken) {
+  callbacks_.get = [](void*, const char*, void*, size_t, size_t* out_bytes, int64_t) -> lockstep_code {
+    *out_bytes = kStoreValueBytesMax + 1;
+    return LOCKSTEP_OK;
+  };
+  EXPECT_THAT(store().Get("k", kNow), StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("callback get: key 'k'")));
+}
+
+}  // namespace
+}  // namespace lockstep
