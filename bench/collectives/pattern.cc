@@ -157,8 +157,8 @@ Pattern::Tile Pattern::MakeTile(const std::vector<int64_t>& values) const {
   return tile;
 }
 
-void Pattern::Fill(const Tile& tile, int64_t begin, void* target, size_t count) const {
-  const char* const source = tile.data() + begin % kPeriod * element_bytes_;
+void Pattern::FillInput(Rank rank, int64_t begin, void* target, size_t count) const {
+  const char* const source = inputs_[rank.value()].data() + begin % kPeriod * element_bytes_;
   for (size_t done = 0; done < count; done += kPeriod) {
     const size_t elements = std::min<size_t>(kPeriod, count - done);
     std::memcpy(static_cast<char*>(target) + done * element_bytes_, source, elements * element_bytes_);
@@ -178,12 +178,6 @@ uint64_t Pattern::CountWrong(const Tile& tile, int64_t begin, const void* data, 
   }
   return wrong;
 }
-
-void Pattern::FillInput(Rank rank, int64_t begin, void* target, size_t count) const {
-  Fill(inputs_[rank.value()], begin, target, count);
-}
-
-void Pattern::FillResult(int64_t begin, void* target, size_t count) const { Fill(result_, begin, target, count); }
 
 uint64_t Pattern::CountWrongInput(Rank rank, int64_t begin, const void* data, size_t count) const {
   return CountWrong(inputs_[rank.value()], begin, data, count);
