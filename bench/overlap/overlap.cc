@@ -31,8 +31,6 @@
 #include "bench/measure.h"
 #include "bench/model.h"
 #include "bench/overlap/computation.h"
-#include "bench/overlap/device_work.h"
-#include "bench/overlap/overhead.h"
 #include "bench/overlap/replay.h"
 #include "bench/overlap/report.h"
 #include "bench/ranks.h"
@@ -47,8 +45,8 @@ ABSL_FLAG(int, nproc, 2, "ranks to start");
 ABSL_FLAG(std::string, model, "resnet50", "whose gradients: resnet50, bert_base, bert_large, gpt2_small, mlp");
 ABSL_FLAG(std::string, compute, "busy",
           "busy: arithmetic on the rank's own core, as a framework on processors does; away: sleep, as when an "
-          "accelerator computes; on a stream, while the rank goes on: matmul: products of matrices, which compete with "
-          "communication for the device; stream: a clock, which leaves the device to communication");
+          "accelerator computes; stream: on a stream, while the rank goes on, a clock is watched, which leaves the "
+          "device to communication");
 ABSL_FLAG(double, compute_ms, 0,
           "of a step, a third of it forward; 0: such that backward takes as long as communication alone");
 ABSL_FLAG(bool, wake_per_bucket, false,
@@ -68,7 +66,6 @@ ABSL_FLAG(double, first_bucket_cap_mb, -1, "cap of the first bucket in MiB; belo
 ABSL_FLAG(double, bucket_cap_mb, -1, "cap of the other buckets in MiB; below 0: the reducer's default");
 ABSL_FLAG(std::string, compress, "", "what gradients are sent as: f16 or bf16; empty: as they are");
 ABSL_FLAG(bool, caps_from_last, false, "the first cap is that of the last bucket, and so on");
-ABSL_FLAG(std::string, average, "before", "when gradients are divided: before the sum, after it, or in_collective");
 ABSL_FLAG(bool, gradient_as_bucket_view, false, "gradients live in the buckets instead of being copied");
 ABSL_FLAG(int, rounds, 15, "rounds, in each of which every kind of step is measured");
 ABSL_FLAG(int, steps, 0, "steps of each kind in a round; 0: as many as fit in --round_ms, one at least");
@@ -95,15 +92,6 @@ absl::StatusOr<DeviceKind> ParseDeviceKind(const std::string& text) {
     if (text == lockstep::Name(kind)) return kind;
   }
   return absl::InvalidArgumentError(absl::StrCat("no device '", text, "'; known are host, cuda"));
-}
-
-// A sum is no average, and a factor of the embedder's changes no time.
-absl::StatusOr<Average> ParseAverage(const std::string& text) {
-  if (text == "before") return Average::kBefore;
-  if (text == "after") return Average::kAfter;
-  if (text == "in_collective") return Average::kInCollective;
-  return absl::InvalidArgumentError(
-      absl::StrCat("no way to average '", text, "'; known are before, after, in_collective"));
 }
 
 // 0 for "none".
@@ -138,8 +126,8 @@ absl::StatusOr<Options> OptionsFromFlags() {
     return invalid("who computes does not sleep: --wake_per_bucket goes with --compute away");
   }
   LOCKSTEP_ASSIGN_OR_RETURN(options.device, ParseDeviceKind(absl::GetFlag(FLAGS_device)));
-  if (options.device != DeviceKind::kHost && !ComputesOnStream(options.compute)) {
-    return invalid("gradients on a GPU are computed by a stream: --device cuda goes with --compute matmul or stream");
+  if (options.device != DeviceKind::kHost && options.compute != ComputeKind::kStream) {
+    return invalid("gradients on a GPU are computed by a stream: --device cuda goes with --compute stream");
   }
   const std::string link = absl::GetFlag(FLAGS_link);
   const std::string transport = absl::GetFlag(FLAGS_transport);
@@ -158,7 +146,6 @@ absl::StatusOr<Options> OptionsFromFlags() {
     options.reducer.compress = dtype == "f16" ? DType::kF16 : DType::kBF16;
   }
   if (absl::GetFlag(FLAGS_caps_from_last)) options.reducer.caps_from = CapsFrom::kLast;
-  LOCKSTEP_ASSIGN_OR_RETURN(options.reducer.average, ParseAverage(absl::GetFlag(FLAGS_average)));
   options.reducer.gradient_as_bucket_view = absl::GetFlag(FLAGS_gradient_as_bucket_view);
   options.reducer.replan = false;
   if (absl::GetFlag(FLAGS_rounds) < 1 || absl::GetFlag(FLAGS_overhead_steps) < 1) {
@@ -226,7 +213,7 @@ absl::StatusOr<Place> FindPlaceOnHost(const Options& options, Communicator* worl
   place.replay.device = HostDevice();
   place.communicator = world;
   place.text = "host";
-  if (ComputesOnStream(options.compute)) {
+  if (options.compute == ComputeKind::kStream) {
     LOCKSTEP_ASSIGN_OR_RETURN(place.stream, place.replay.device->CreateStream("compute"));
   }
   return place;
@@ -309,13 +296,7 @@ class OverlapProgram {
         computation_ = MakeAwayComputation(plan_, AwaitedGradients());
         break;
       case ComputeKind::kStream:
-        computation_ = MakeStreamComputation(plan_, place_.replay.stream, ClockWork(place_.replay.stream));
-        break;
-      case ComputeKind::kMatmul: {
-        LOCKSTEP_ASSIGN_OR_RETURN(matmul_, MatmulWork::Create(place_.replay.device, place_.replay.stream));
-        computation_ = MakeStreamComputation(plan_, place_.replay.stream,
-                                             [this](double seconds) { return matmul_->Enqueue(seconds); });
-      }
+        computation_ = MakeStreamComputation(plan_, place_.replay.stream);
     }
     return absl::OkStatus();
   }
@@ -417,7 +398,6 @@ class OverlapProgram {
     add("bucket caps", absl::StrCat(absl::StrJoin(options_.reducer.bucket_caps_bytes, ", "), " B, from the ",
                                     options_.reducer.caps_from == CapsFrom::kFirst ? "first" : "last", " gradients"));
     add("gradients", options_.reducer.gradient_as_bucket_view ? "live in the buckets" : "copied into buckets and back");
-    add("average", absl::StrCat("divided ", absl::GetFlag(FLAGS_average)));
     if (options_.reducer.compress.has_value()) add("sent as", lockstep::Name(*options_.reducer.compress));
     add("ideal", absl::StrCat("buckets one after the other, each when its gradients are there",
                               flag(options_.compute == ComputeKind::kBusy,
@@ -433,7 +413,6 @@ class OverlapProgram {
   const ProcessGroup group_;
   std::unique_ptr<Replay> replay_;
   ComputePlan plan_;
-  std::unique_ptr<MatmulWork> matmul_;  // with --compute matmul; computation_ borrows it
   std::unique_ptr<Computation> computation_;
   OverlapReport found_;
   Report report_;
