@@ -29,9 +29,6 @@ namespace bench {
 
 class BareFabric : public BareLink {
  public:
-  // As the provider calls itself that Connect would take.
-  static absl::StatusOr<std::string> ProviderAt(const std::string& provider, const std::string& host);
-
   // The other side of `socket` makes the same call: the two swap their addresses over it, and a byte each way over the provider. It stays
   // open as long. `provider` as LOCKSTEP_OFI_PROVIDER has it; empty: the preferred one, at `host`, an IPv4 address of this machine.
   // Errors of Ofi and FindProvider; UNIMPLEMENTED for a provider that wants its memory registered.
