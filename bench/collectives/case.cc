@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <complex>
 #include <cstring>
 #include <utility>
 
@@ -11,6 +12,10 @@
 #include "absl/strings/str_split.h"
 #include "base/deadline.h"
 #include "base/status.h"
+#include "base/types/bfloat16.h"
+#include "base/types/float16.h"
+#include "base/types/float8.h"
+#include "base/types/reduce_op.h"
 #include "comm/symmetric_buffer.h"
 #include "comm/work.h"
 
@@ -22,6 +27,48 @@ constexpr size_t kPageBytes = 4096;
 
 // In no input and no result: none is negative, and none is as large.
 constexpr unsigned char kWrongByte = 0xFB;
+
+// One rank's element, from 0 on, and such that the sum over all ranks is exact in the dtype: `max` at most.
+int64_t Summand(int64_t index, int rank, int ranks, int64_t max) {
+  // Squares, because a linear sequence would repeat after max + 1 elements, which may be a power of two.
+  if (const int64_t each_max = max / ranks; each_max > 0) return (index * index + 7 * rank) % 1009 % (each_max + 1);
+  // More ranks than that: most have 0.
+  return (index + rank) % ((ranks + max - 1) / max) == 0 ? 1 : 0;
+}
+
+// All integers from 0 to this are elements of the dtype.
+int64_t ExactIntegersMax(DType dtype) {
+  if (dtype == DType::kBool) return 1;
+  // Of integers as many as the smallest signed one has, and of all the wider ones as many as a float.
+  const int64_t float32_max = FormatOf(DType::kF32).whole_max();
+  if (!IsFloat(dtype)) return SizeOf(dtype) == 1 ? 127 : SizeOf(dtype) == 2 ? 32767 : float32_max;
+  return std::min(FormatOf(dtype).whole_max(), float32_max);
+}
+
+template <typename T>
+void Store(T value, void* target) {
+  std::memcpy(target, &value, sizeof(value));
+}
+
+void StoreElement(DType dtype, int64_t value, void* target) {
+  const float real = static_cast<float>(value);
+  switch (dtype) {
+#define LOCKSTEP_DTYPE_INTEGER(number, id, name, Type) \
+  case DType::k##id:                                   \
+    return Store(static_cast<Type>(value), target);
+#define LOCKSTEP_DTYPE_BOOL(...) LOCKSTEP_DTYPE_INTEGER(__VA_ARGS__)
+#define LOCKSTEP_DTYPE_NARROW(number, id, name, Type, ...) \
+  case DType::k##id:                                       \
+    return Store(Type(real), target);
+#define LOCKSTEP_DTYPE_FLOAT(number, id, name, Type, ...) \
+  case DType::k##id:                                      \
+    return Store(static_cast<Type>(value), target);
+#define LOCKSTEP_DTYPE_COMPLEX(number, id, name, Part, part) \
+  case DType::k##id:                                         \
+    return Store(std::complex<Part>(static_cast<Part>(value)), target);
+#include "base/types/dtypes.inc"
+  }
+}
 
 }  // namespace
 
@@ -74,6 +121,57 @@ absl::StatusOr<std::shared_ptr<char>> MakeVector(size_t bytes, Communicator* all
   return vector;
 }
 
+Pattern::Pattern(DType dtype, int ranks) : element_bytes_(SizeOf(dtype)) {
+  const int64_t max = ExactIntegersMax(dtype);
+  std::vector<int64_t> sums(kPeriod);
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::vector<int64_t> values(kPeriod);
+    for (int64_t i = 0; i < kPeriod; ++i) {
+      values[i] = Summand(i, rank, ranks, max);
+      // bool's sum is or: more than 1 is 1.
+      sums[i] = std::min(sums[i] + values[i], max);
+    }
+    inputs_.push_back(MakeTile(dtype, values));
+  }
+  sum_ = MakeTile(dtype, sums);
+}
+
+Pattern::Tile Pattern::MakeTile(DType dtype, const std::vector<int64_t>& values) {
+  Tile tile(2 * kPeriod * SizeOf(dtype));
+  for (int64_t i = 0; i < 2 * kPeriod; ++i) StoreElement(dtype, values[i % kPeriod], tile.data() + i * SizeOf(dtype));
+  return tile;
+}
+
+void Pattern::FillInput(Rank rank, int64_t begin, void* target, size_t count) const {
+  const char* const source = inputs_[rank.value()].data() + begin % kPeriod * element_bytes_;
+  for (size_t done = 0; done < count; done += kPeriod) {
+    const size_t elements = std::min<size_t>(kPeriod, count - done);
+    std::memcpy(static_cast<char*>(target) + done * element_bytes_, source, elements * element_bytes_);
+  }
+}
+
+uint64_t Pattern::CountWrong(const Tile& tile, int64_t begin, const void* data, size_t count) const {
+  const char* const expected = tile.data() + begin % kPeriod * element_bytes_;
+  uint64_t wrong = 0;
+  for (size_t done = 0; done < count; done += kPeriod) {
+    const size_t elements = std::min<size_t>(kPeriod, count - done);
+    const char* const found = static_cast<const char*>(data) + done * element_bytes_;
+    if (std::memcmp(found, expected, elements * element_bytes_) == 0) continue;
+    for (size_t i = 0; i < elements; ++i) {
+      if (std::memcmp(found + i * element_bytes_, expected + i * element_bytes_, element_bytes_) != 0) ++wrong;
+    }
+  }
+  return wrong;
+}
+
+uint64_t Pattern::CountWrongInput(Rank rank, int64_t begin, const void* data, size_t count) const {
+  return CountWrong(inputs_[rank.value()], begin, data, count);
+}
+
+uint64_t Pattern::CountWrongSum(int64_t begin, const void* data, size_t count) const {
+  return CountWrong(sum_, begin, data, count);
+}
+
 CaseSize SizeOfCase(const CaseKind& kind, int ranks, int64_t bytes) {
   CaseSize size;
   if (!kind.operation.has_data()) return size;
@@ -102,12 +200,11 @@ Case::Case(const CaseKind& kind, const CaseSize& size, Communicator* communicato
   }
   request_.collective = operation.collective;
   request_.dtype = kind_.dtype;
-  request_.op = kind_.op;
+  request_.op = ReduceOp::kSum;
   request_.root = kind_.root;
   request_.count = size_.count;
   request_.input = input_;
   request_.output = output_;
-  request_.factor = Pattern::kFactor;
 }
 
 Case::Part Case::OwnBlock() const { return {static_cast<int64_t>(communicator_->rank().value() * block_), block_}; }
@@ -189,7 +286,7 @@ uint64_t Case::CountWrongOutput() const {
     return pattern_->CountWrongInput(kind_.root, output.begin, output_, output.count);
   }
   if (operation.reduces() || !operation.has_blocks()) {
-    return pattern_->CountWrongResult(output.begin, output_, output.count);
+    return pattern_->CountWrongSum(output.begin, output_, output.count);
   }
   if (output.count == 0) return 0;  // of a gather, on a rank that is not the root
   // Blocks of all ranks: each rank's own one, or from an all-to-all the one for this rank.

@@ -15,8 +15,6 @@
 #include "absl/strings/string_view.h"
 #include "base/rank.h"
 #include "base/types/dtype.h"
-#include "base/types/reduce_op.h"
-#include "bench/collectives/pattern.h"
 #include "comm/communicator.h"
 #include "comm/schedule/schedule.h"
 
@@ -53,11 +51,39 @@ double BusFactor(const Operation& operation, int ranks);
 // with the errors of Communicator::Allocate; every rank must make the call.
 absl::StatusOr<std::shared_ptr<char>> MakeVector(size_t bytes, Communicator* allocator);
 
-// What every row of a table has in common.
+// Contents of vectors whose sum is known exactly, in whatever order ranks are combined. Immutable.
+//
+// The elements are small integers. No partial sum rounds or overflows in the dtype, so results are compared bit by bit, without a tolerance.
+// The elements repeat after a prime number of them. A block in the wrong place is some power of two away, and so it shows.
+class Pattern {
+ public:
+  static constexpr int64_t kPeriod = 251;
+
+  Pattern(DType dtype, int ranks);
+
+  // Writes elements [begin, begin + count) of a rank's input.
+  void FillInput(Rank rank, int64_t begin, void* target, size_t count) const;
+
+  // How many of the elements differ from elements [begin, begin + count) of a rank's input, or of the sum.
+  uint64_t CountWrongInput(Rank rank, int64_t begin, const void* data, size_t count) const;
+  uint64_t CountWrongSum(int64_t begin, const void* data, size_t count) const;
+
+ private:
+  // The first two periods of a vector. A whole period begins at each element of the first one.
+  using Tile = std::vector<char>;
+
+  static Tile MakeTile(DType dtype, const std::vector<int64_t>& values);
+  uint64_t CountWrong(const Tile& tile, int64_t begin, const void* data, size_t count) const;
+
+  size_t element_bytes_;
+  std::vector<Tile> inputs_;  // by rank
+  Tile sum_;
+};
+
+// What every row of a table has in common. Reductions are sums.
 struct CaseKind {
   Operation operation;
   DType dtype = DType::kF32;
-  ReduceOp op = ReduceOp::kSum;
   Rank root;
   bool in_place = false;
 };

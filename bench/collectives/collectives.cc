@@ -18,9 +18,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "base/types/dtype.h"
-#include "base/types/reduce_op.h"
 #include "bench/collectives/case.h"
-#include "bench/collectives/pattern.h"
 #include "bench/measure.h"
 #include "bench/ranks.h"
 #include "bench/report.h"
@@ -39,7 +37,6 @@ ABSL_FLAG(int64_t, round_ms, 20, "how long a round takes, when --iterations is 0
 ABSL_FLAG(int64_t, warmup, 5, "calls before the first round");
 ABSL_FLAG(int, rounds, 5, "rounds, whose median counts");
 ABSL_FLAG(std::string, dtype, "f32", "element type");
-ABSL_FLAG(std::string, op, "sum", "reduction");
 ABSL_FLAG(int, root, 0, "of broadcast, reduce, gather and scatter");
 ABSL_FLAG(bool, symmetric, false, "vectors lie in memory of the communicator's allocator");
 ABSL_FLAG(std::string, algorithm, "",
@@ -70,7 +67,6 @@ absl::StatusOr<Options> OptionsFromFlags() {
   LOCKSTEP_ASSIGN_OR_RETURN(
       options.sizes, SweepSizes(absl::GetFlag(FLAGS_begin), absl::GetFlag(FLAGS_end), absl::GetFlag(FLAGS_factor)));
   LOCKSTEP_ASSIGN_OR_RETURN(kind.dtype, ParseDType(absl::GetFlag(FLAGS_dtype)));
-  LOCKSTEP_ASSIGN_OR_RETURN(kind.op, ParseReduceOp(absl::GetFlag(FLAGS_op)));
   const int root = absl::GetFlag(FLAGS_root);
   if (root < 0 || root >= options.ranks) {
     return invalid(absl::StrCat("root ", root, " is not one of ", options.ranks, " ranks"));
@@ -83,7 +79,6 @@ absl::StatusOr<Options> OptionsFromFlags() {
   if (options.measure.rounds < 1) return invalid("there must be a round at least");
   if (options.measure.iterations < 0 || options.measure.warmup < 0) return invalid("calls are counted from 0");
   LOCKSTEP_RETURN_IF_ERROR(ParseAlgorithmOverrides(absl::GetFlag(FLAGS_algorithm)).status());
-  LOCKSTEP_RETURN_IF_ERROR(Pattern::Create(kind.dtype, kind.op, options.ranks).status());
   return options;
 }
 
@@ -119,8 +114,7 @@ class RankProgram {
     for (std::shared_ptr<char>& vector : vectors_) {
       LOCKSTEP_ASSIGN_OR_RETURN(vector, MakeVector(bytes, allocator));
     }
-    LOCKSTEP_ASSIGN_OR_RETURN(const Pattern pattern,
-                              Pattern::Create(options_.kind.dtype, options_.kind.op, group_.size()));
+    const Pattern pattern(options_.kind.dtype, group_.size());
     for (const Operation& operation : options_.operations) {
       report_.Begin(absl::StrFormat("#\n# %s\n# %64s  %32s\n", Name(operation), "out-of-place", "in-place"),
                     NcclTestsColumns());
@@ -162,7 +156,7 @@ class RankProgram {
                   {"bytes", size.bytes},
                   {"count", size.own_count},
                   {"dtype", operation.has_data() ? Name(kind.dtype) : "none"},
-                  {"op", operation.reduces() ? Name(kind.op) : "none"},
+                  {"op", operation.reduces() ? "sum" : "none"},
                   {"root", operation.has_root() ? kind.root.value() : -1}};
       for (const bool in_place : {false, true}) {
         Json& result = row[in_place ? "in_place" : "out_of_place"] = Json();
