@@ -19,7 +19,6 @@
 #include "base/status.h"
 #include "base/types/dtype.h"
 #include "bench/collectives/case.h"
-#include "bench/measure.h"
 #include "bench/ranks.h"
 #include "bench/report.h"
 #include "comm/select/selector.h"

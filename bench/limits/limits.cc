@@ -26,7 +26,6 @@
 #include "base/types/reduce_op.h"
 #include "bench/limits/fabric.h"
 #include "bench/limits/link.h"
-#include "bench/measure.h"
 #include "bench/ranks.h"
 #include "bench/report.h"
 #include "comm/communicator.h"

@@ -21,7 +21,7 @@
 #include "base/device/cuda/cuda_guard.h"
 #include "base/status.h"
 #include "bench/gpu_kernels/device_kernels.h"
-#include "bench/measure.h"
+#include "bench/report.h"
 
 namespace lockstep {
 namespace bench {

@@ -28,7 +28,6 @@
 #include "base/device/host_device.h"
 #include "base/status.h"
 #include "base/types/dtype.h"
-#include "bench/measure.h"
 #include "bench/model.h"
 #include "bench/overlap/computation.h"
 #include "bench/overlap/replay.h"

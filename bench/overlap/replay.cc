@@ -19,7 +19,7 @@
 #include "base/status.h"
 #include "base/types/dtype.h"
 #include "base/types/reduce_op.h"
-#include "bench/measure.h"
+#include "bench/report.h"
 #include "comm/communicator.h"
 #include "comm/host/self_communicator.h"
 #include "reducer/plan/bucket_plan.h"
