@@ -90,12 +90,6 @@ Adds Choose() {
 
 const Adds kAdds = Choose();
 
-}  // namespace
-
-void AddToBoth(float* a, float* b, size_t count) { kAdds.to_both(a, b, count); }
-
-void AddTo(float* a, const float* b, size_t count) { kAdds.to(a, b, count); }
-
 absl::StatusOr<SharedMapping> MapShared(size_t bytes, int file) {
   const int anonymous = file == kNoFile ? MAP_ANONYMOUS : 0;
   if (anonymous == 0 && ftruncate(file, static_cast<off_t>(bytes)) != 0)
@@ -104,6 +98,12 @@ absl::StatusOr<SharedMapping> MapShared(size_t bytes, int file) {
   if (data == MAP_FAILED) return ErrnoStatus(errno, "map shared memory");
   return SharedMapping(static_cast<char*>(data), [bytes](char* mapped) { munmap(mapped, bytes); });
 }
+
+}  // namespace
+
+void AddToBoth(float* a, float* b, size_t count) { kAdds.to_both(a, b, count); }
+
+void AddTo(float* a, const float* b, size_t count) { kAdds.to(a, b, count); }
 
 DirectAllReduce::DirectAllReduce(SharedMapping mapping, int ranks, size_t vectors_begin, size_t stride)
     : mapping_(std::move(mapping)),
