@@ -127,6 +127,16 @@ class CommunicatorConformance : public ::testing::TestWithParam<CommunicatorFact
     }
   }
 
+  // Runs `body` on every rank of a world of each of these sizes that there is.
+  enum Afterwards { kAsItIs, kStaysUsable };
+  void OnRanksOfSizes(const std::vector<int>& sizes, const std::function<void(Communicator&)>& body,
+                      Afterwards afterwards = kAsItIs) {
+    ForSizes(sizes, [&] {
+      OnRanks(body);
+      if (afterwards == kStaysUsable) ExpectUsable();
+    });
+  }
+
   // A float all-reduce that must succeed: the world is still good.
   void ExpectUsable() {
     CollectiveCase c;

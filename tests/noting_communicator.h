@@ -14,6 +14,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/device/device.h"
 #include "base/mutex.h"
@@ -27,8 +28,24 @@ namespace testing {
 // Keeps every note for as long as it lives. Thread-safe.
 class MemoryMessageBoard {
  public:
-  void Post(Rank rank, uint64_t topic, const std::string& text);
-  absl::StatusOr<std::vector<std::pair<Rank, std::string>>> Await(uint64_t topic, int count, Deadline deadline);
+  void Post(Rank rank, uint64_t topic, const std::string& text) {
+    MutexLock lock(&mu_);
+    topics_[topic][rank.value()] = text;
+    posted_.SignalAll();
+  }
+
+  absl::StatusOr<std::vector<std::pair<Rank, std::string>>> Await(uint64_t topic, int count, Deadline deadline) {
+    MutexLock lock(&mu_);
+    const std::map<int, std::string>& texts = topics_[topic];
+    while (static_cast<int>(texts.size()) < count) {
+      if (!posted_.WaitUntil(&mu_, deadline)) {
+        return absl::DeadlineExceededError(absl::StrCat("there are ", texts.size(), " messages, not ", count));
+      }
+    }
+    std::vector<std::pair<Rank, std::string>> notes;
+    for (const auto& [rank, text] : texts) notes.emplace_back(Rank(rank), text);
+    return notes;
+  }
 
  private:
   Mutex mu_;

@@ -122,15 +122,10 @@ class ProcessGroup {
   std::vector<Process> processes_;
 };
 
-// ---- What the macro and main() use ---------------------------------------------------------------------------------
-
+// What the macro uses.
 struct RankFunctionRegistration {
   RankFunctionRegistration(const char* name, RankFunction function);
 };
-
-// Whether this process was started as a rank, and its life if so; returns the exit status.
-bool IsRankProcess();
-int RunRankProcess();
 
 }  // namespace lockstep
 
