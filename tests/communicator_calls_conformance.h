@@ -130,39 +130,35 @@ TEST_P(CommunicatorConformance, AGroupLaunchesAtItsOutermostEnd) {
 }
 
 TEST_P(CommunicatorConformance, ARefusedCallOfAGroupSurfacesAtItsEndAndNothingIsLaunched) {
-  ForSizes({1, 2}, [&] {
-    const CaseReference reference(Large(1), size());
-    OnRanks([&](Communicator& self) {
-      CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
-      ASSERT_THAT(self.StartGroup(), IsOk());
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work good, self.Start(run.request()));
-      CollectiveRequest bad = run.request();
-      bad.op = ReduceOp::kXor;
-      EXPECT_THAT(self.Run(bad), StatusIs(Code::kInvalidArgument, ::testing::HasSubstr("xor")));
-      EXPECT_THAT(self.EndGroup().status(), StatusIs(Code::kInvalidArgument, ::testing::HasSubstr("xor")));
-      EXPECT_THAT(good.Wait(CommTestDeadline()),
-                  StatusIs(Code::kCancelled, ::testing::HasSubstr("group was not launched")));
-    });
-    ExpectUsable();
-  });
+  OnRanksOfSizes(
+      {1, 2}, Large(1),
+      [&](Communicator& self, const CaseReference& reference) {
+        CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+        ASSERT_THAT(self.StartGroup(), IsOk());
+        LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work good, self.Start(run.request()));
+        CollectiveRequest bad = run.request();
+        bad.op = ReduceOp::kXor;
+        EXPECT_THAT(self.Run(bad), StatusIs(Code::kInvalidArgument, ::testing::HasSubstr("xor")));
+        EXPECT_THAT(self.EndGroup().status(), StatusIs(Code::kInvalidArgument, ::testing::HasSubstr("xor")));
+        EXPECT_THAT(good.Wait(CommTestDeadline()),
+                    StatusIs(Code::kCancelled, ::testing::HasSubstr("group was not launched")));
+      },
+      kStaysUsable);
 }
 
 TEST_P(CommunicatorConformance, AGroupBelongsToItsThread) {
-  ForSizes({1, 2}, [&] {
-    CollectiveCase c;
-    c.count = 10;
-    const CaseReference reference(c, size());
-    OnRanks([&](Communicator& self) {
-      ASSERT_THAT(self.StartGroup(), IsOk());
-      std::thread([&] {
-        EXPECT_THAT(self.StartGroup(), StatusIs(Code::kFailedPrecondition, ::testing::HasSubstr("another thread")));
-        EXPECT_THAT(self.EndGroup().status(), StatusIs(Code::kFailedPrecondition));
-        CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
-        EXPECT_THAT(self.Run(run.request()), IsOk()) << "other threads' calls are not collected";
-        EXPECT_EQ(run.Check(), "");
-      }).join();
-      EXPECT_THAT(self.EndGroup().status(), IsOk()) << "an empty group";
-    });
+  CollectiveCase c;
+  c.count = 10;
+  OnRanksOfSizes({1, 2}, c, [&](Communicator& self, const CaseReference& reference) {
+    ASSERT_THAT(self.StartGroup(), IsOk());
+    std::thread([&] {
+      EXPECT_THAT(self.StartGroup(), StatusIs(Code::kFailedPrecondition, ::testing::HasSubstr("another thread")));
+      EXPECT_THAT(self.EndGroup().status(), StatusIs(Code::kFailedPrecondition));
+      CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+      EXPECT_THAT(self.Run(run.request()), IsOk()) << "other threads' calls are not collected";
+      EXPECT_EQ(run.Check(), "");
+    }).join();
+    EXPECT_THAT(self.EndGroup().status(), IsOk()) << "an empty group";
   });
 }
 
@@ -199,23 +195,20 @@ TEST_P(CommunicatorConformance, APreparedCollectiveIsStartedAsOftenAsWanted) {
 }
 
 TEST_P(CommunicatorConformance, PreparedCollectivesMixWithOthersAndMayBeForgotten) {
-  ForSizes({1, 2, 3}, [&] {
-    const CaseReference reference(Large(2), size());
-    OnRanks([&](Communicator& self) {
-      CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank())),
-          other(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<PreparedCollective> prepared, self.Prepare(run.request()));
-      ASSERT_THAT(prepared->Start(), IsOk());
-      prepared.reset();
-      // Only the one that is prepared on other ranks is not on this one.
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<PreparedCollective> again, self.Prepare(other.request()));
-      EXPECT_THAT(self.rank() == Rank(0) ? again->Run() : self.Run(other.request()), IsOk());
-      EXPECT_EQ(run.Check(), "");
-      EXPECT_EQ(other.Check(), "");
-      CollectiveRequest bad = run.request();
-      bad.op = ReduceOp::kXor;
-      EXPECT_THAT(self.Prepare(bad).status(), StatusIs(Code::kInvalidArgument));
-    });
+  OnRanksOfSizes({1, 2, 3}, Large(2), [&](Communicator& self, const CaseReference& reference) {
+    CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank())),
+        other(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<PreparedCollective> prepared, self.Prepare(run.request()));
+    ASSERT_THAT(prepared->Start(), IsOk());
+    prepared.reset();
+    // Only the one that is prepared on other ranks is not on this one.
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<PreparedCollective> again, self.Prepare(other.request()));
+    EXPECT_THAT(self.rank() == Rank(0) ? again->Run() : self.Run(other.request()), IsOk());
+    EXPECT_EQ(run.Check(), "");
+    EXPECT_EQ(other.Check(), "");
+    CollectiveRequest bad = run.request();
+    bad.op = ReduceOp::kXor;
+    EXPECT_THAT(self.Prepare(bad).status(), StatusIs(Code::kInvalidArgument));
   });
 }
 

@@ -136,6 +136,16 @@ class CommunicatorConformance : public ::testing::TestWithParam<CommunicatorFact
       if (afterwards == kStaysUsable) ExpectUsable();
     });
   }
+  // The same with a case's reference.
+  void OnRanksOfSizes(const std::vector<int>& sizes, const CollectiveCase& c,
+                      const std::function<void(Communicator&, const CaseReference&)>& body,
+                      Afterwards afterwards = kAsItIs) {
+    ForSizes(sizes, [&] {
+      const CaseReference reference(c, size());
+      OnRanks([&](Communicator& self) { body(self, reference); });
+      if (afterwards == kStaysUsable) ExpectUsable();
+    });
+  }
 
   // A float all-reduce that must succeed: the world is still good.
   void ExpectUsable() {

@@ -111,16 +111,13 @@ TEST_P(CommunicatorConformance, WorkMayBeWaitedForOnSeveralOtherThreads) {
 
 // Nobody waits: the communicator must get there by itself.
 TEST_P(CommunicatorConformance, StartedWorkGoesOnWithoutAWaiter) {
-  ForSizes({2, 3}, [&] {
-    const CaseReference reference(Large(1), size());
-    OnRanks([&](Communicator& self) {
-      CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.Start(run.request()));
-      const Deadline deadline = CommTestDeadline();
-      while (!work.done() && !deadline.passed()) std::this_thread::yield();
-      ASSERT_TRUE(work.done());
-      EXPECT_EQ(run.Check(), "");
-    });
+  OnRanksOfSizes({2, 3}, Large(1), [&](Communicator& self, const CaseReference& reference) {
+    CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.Start(run.request()));
+    const Deadline deadline = CommTestDeadline();
+    while (!work.done() && !deadline.passed()) std::this_thread::yield();
+    ASSERT_TRUE(work.done());
+    EXPECT_EQ(run.Check(), "");
   });
 }
 
@@ -281,128 +278,115 @@ TEST_P(CommunicatorConformance, CallbacksComeOnceWithoutAWaiter) {
 }
 
 TEST_P(CommunicatorConformance, ACallbackOfWhatIsDoneComesAtOnceOnItsThread) {
-  ForSizes({1, 2}, [&] {
-    const CaseReference reference(Large(1), size());
-    OnRanks([&](Communicator& self) {
-      CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.Start(run.request()));
-      EXPECT_THAT(work.Wait(CommTestDeadline()), IsOk());
-      Completions completions;
-      work.OnComplete(completions.Expect());
-      EXPECT_THAT(completions.threads(), ::testing::ElementsAre(std::this_thread::get_id()));
-      EXPECT_THAT(completions.Await(), ::testing::ElementsAre(IsOk()));
-    });
+  OnRanksOfSizes({1, 2}, Large(1), [&](Communicator& self, const CaseReference& reference) {
+    CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.Start(run.request()));
+    EXPECT_THAT(work.Wait(CommTestDeadline()), IsOk());
+    Completions completions;
+    work.OnComplete(completions.Expect());
+    EXPECT_THAT(completions.threads(), ::testing::ElementsAre(std::this_thread::get_id()));
+    EXPECT_THAT(completions.Await(), ::testing::ElementsAre(IsOk()));
   });
 }
 
 // Registered while it is completed: on the thread that started it, on another one, beside one who waits.
 TEST_P(CommunicatorConformance, CallbacksComeOnceHoweverTheyRaceWithTheEnd) {
-  ForSizes({1, 2, 3}, [&] {
-    constexpr int kRounds = 60;
-    CollectiveCase small;
-    small.count = 3;
-    const CaseReference reference(small, size());
-    OnRanks([&](Communicator& self) {
-      std::deque<CaseRun> runs;
-      std::deque<Completions> completions(kRounds);
-      for (int round = 0; round < kRounds; ++round) {
-        CaseRun& run = runs.emplace_back(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
-        LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.Start(run.request()));
-        std::thread other([&completions, round, work] { work.OnComplete(completions[round].Expect()); });
-        if (round % 2 == 0) work.OnComplete(completions[round].Expect());
-        if (round % 3 == 0) {
-          EXPECT_THAT(work.Wait(CommTestDeadline()), IsOk());
-        }
-        other.join();
+  constexpr int kRounds = 60;
+  CollectiveCase small;
+  small.count = 3;
+  OnRanksOfSizes({1, 2, 3}, small, [&](Communicator& self, const CaseReference& reference) {
+    std::deque<CaseRun> runs;
+    std::deque<Completions> completions(kRounds);
+    for (int round = 0; round < kRounds; ++round) {
+      CaseRun& run = runs.emplace_back(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.Start(run.request()));
+      std::thread other([&completions, round, work] { work.OnComplete(completions[round].Expect()); });
+      if (round % 2 == 0) work.OnComplete(completions[round].Expect());
+      if (round % 3 == 0) {
+        EXPECT_THAT(work.Wait(CommTestDeadline()), IsOk());
       }
-      for (Completions& one : completions) EXPECT_THAT(one.Await(), ::testing::Each(IsOk()));
-    });
+      other.join();
+    }
+    for (Completions& one : completions) EXPECT_THAT(one.Await(), ::testing::Each(IsOk()));
   });
 }
 
 TEST_P(CommunicatorConformance, ACallbackMayDestroyTheHandleAndStartMore) {
   if (GetParam().checked) GTEST_SKIP() << "a start waits for all ranks, whose callbacks take turns here";
-  ForSizes({1, 2, 3}, [&] {
-    const CaseReference reference(Large(2), size());
-    OnRanks([&](Communicator& self) {
-      CaseRun first(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
-      CaseRun second(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work started, self.Start(first.request()));
-      Completions completions;
-      auto handle = std::make_shared<std::unique_ptr<Work>>(std::make_unique<Work>(std::move(started)));
-      Work* const work = handle->get();
-      work->OnComplete([&, handle, done = completions.Expect()](const absl::Status& status) mutable {
-        handle->reset();
-        EXPECT_THAT(status, IsOk());
-        LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work next, self.Start(second.request()));
-        next.OnComplete(std::move(done));
-      });
-      EXPECT_THAT(completions.Await(), ::testing::ElementsAre(IsOk()));
-      EXPECT_EQ(first.Check(), "");
-      EXPECT_EQ(second.Check(), "");
+  OnRanksOfSizes({1, 2, 3}, Large(2), [&](Communicator& self, const CaseReference& reference) {
+    CaseRun first(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+    CaseRun second(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work started, self.Start(first.request()));
+    Completions completions;
+    auto handle = std::make_shared<std::unique_ptr<Work>>(std::make_unique<Work>(std::move(started)));
+    Work* const work = handle->get();
+    work->OnComplete([&, handle, done = completions.Expect()](const absl::Status& status) mutable {
+      handle->reset();
+      EXPECT_THAT(status, IsOk());
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work next, self.Start(second.request()));
+      next.OnComplete(std::move(done));
     });
+    EXPECT_THAT(completions.Await(), ::testing::ElementsAre(IsOk()));
+    EXPECT_EQ(first.Check(), "");
+    EXPECT_EQ(second.Check(), "");
   });
 }
 
 TEST_P(CommunicatorConformance, EachStartOfAPreparedCollectiveHasCallbacksOfItsOwn) {
-  ForSizes({1, 2, 3}, [&] {
-    constexpr int kRounds = 20;
-    const CaseReference reference(Large(3), size());
-    OnRanks([&](Communicator& self) {
-      CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<PreparedCollective> prepared, self.Prepare(run.request()));
-      std::deque<Completions> completions(kRounds + 1);
-      prepared->OnComplete(completions[kRounds].Expect());
-      EXPECT_THAT(completions[kRounds].Await(), ::testing::ElementsAre(IsOk())) << "before the first start";
-      for (int round = 0; round < kRounds; ++round) {
-        ASSERT_THAT(prepared->Start(), IsOk());
-        prepared->OnComplete(completions[round].Expect());
-        prepared->OnComplete(completions[round].Expect());
-        if (round % 2 == 0) {
-          EXPECT_THAT(completions[round].Await(), ::testing::Each(IsOk()));
-          EXPECT_TRUE(prepared->done());
-        } else {
-          EXPECT_THAT(prepared->Wait(CommTestDeadline()), IsOk());
-        }
+  constexpr int kRounds = 20;
+  OnRanksOfSizes({1, 2, 3}, Large(3), [&](Communicator& self, const CaseReference& reference) {
+    CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<PreparedCollective> prepared, self.Prepare(run.request()));
+    std::deque<Completions> completions(kRounds + 1);
+    prepared->OnComplete(completions[kRounds].Expect());
+    EXPECT_THAT(completions[kRounds].Await(), ::testing::ElementsAre(IsOk())) << "before the first start";
+    for (int round = 0; round < kRounds; ++round) {
+      ASSERT_THAT(prepared->Start(), IsOk());
+      prepared->OnComplete(completions[round].Expect());
+      prepared->OnComplete(completions[round].Expect());
+      if (round % 2 == 0) {
+        EXPECT_THAT(completions[round].Await(), ::testing::Each(IsOk()));
+        EXPECT_TRUE(prepared->done());
+      } else {
+        EXPECT_THAT(prepared->Wait(CommTestDeadline()), IsOk());
       }
-      for (Completions& one : completions) EXPECT_THAT(one.Await(), ::testing::Each(IsOk()));
-      EXPECT_EQ(run.Check(), "");
-    });
+    }
+    for (Completions& one : completions) EXPECT_THAT(one.Await(), ::testing::Each(IsOk()));
+    EXPECT_EQ(run.Check(), "");
   });
 }
 
 // Its members' and its own, registered while it is open and afterwards.
 TEST_P(CommunicatorConformance, CallbacksOfAGroupComeOnceItIsLaunched) {
-  ForSizes({1, 2, 3}, [&] {
-    const CaseReference reference(Large(4), size());
-    OnRanks([&](Communicator& self) {
-      CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
-      CaseRun other(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
-      Completions completions;
-      ASSERT_THAT(self.StartGroup(), IsOk());
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work member, self.Start(run.request()));
-      member.OnComplete(completions.Expect());
-      ASSERT_THAT(self.Start(other.request()).status(), IsOk());
-      EXPECT_TRUE(completions.numbers().empty()) << "nothing is launched yet";
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.EndGroup());
-      member.OnComplete(completions.Expect());
-      work.OnComplete(completions.Expect());
-      EXPECT_THAT(completions.Await(), ::testing::Each(IsOk()));
-      EXPECT_EQ(run.Check(), "");
-      EXPECT_EQ(other.Check(), "");
-      // A group that is refused completes what it has collected, too.
-      ASSERT_THAT(self.StartGroup(), IsOk());
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work dropped, self.Start(run.request()));
-      Completions of_dropped;
-      dropped.OnComplete(of_dropped.Expect());
-      CollectiveRequest wrong = run.request();
-      wrong.op = ReduceOp::kXor;
-      EXPECT_FALSE(self.Start(wrong).ok());
-      EXPECT_FALSE(self.EndGroup().ok());
-      EXPECT_THAT(of_dropped.Await(), ::testing::ElementsAre(StatusIs(Code::kCancelled)));
-    });
-    ExpectUsable();
-  });
+  OnRanksOfSizes(
+      {1, 2, 3}, Large(4),
+      [&](Communicator& self, const CaseReference& reference) {
+        CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+        CaseRun other(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+        Completions completions;
+        ASSERT_THAT(self.StartGroup(), IsOk());
+        LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work member, self.Start(run.request()));
+        member.OnComplete(completions.Expect());
+        ASSERT_THAT(self.Start(other.request()).status(), IsOk());
+        EXPECT_TRUE(completions.numbers().empty()) << "nothing is launched yet";
+        LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.EndGroup());
+        member.OnComplete(completions.Expect());
+        work.OnComplete(completions.Expect());
+        EXPECT_THAT(completions.Await(), ::testing::Each(IsOk()));
+        EXPECT_EQ(run.Check(), "");
+        EXPECT_EQ(other.Check(), "");
+        // A group that is refused completes what it has collected, too.
+        ASSERT_THAT(self.StartGroup(), IsOk());
+        LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work dropped, self.Start(run.request()));
+        Completions of_dropped;
+        dropped.OnComplete(of_dropped.Expect());
+        CollectiveRequest wrong = run.request();
+        wrong.op = ReduceOp::kXor;
+        EXPECT_FALSE(self.Start(wrong).ok());
+        EXPECT_FALSE(self.EndGroup().ok());
+        EXPECT_THAT(of_dropped.Await(), ::testing::ElementsAre(StatusIs(Code::kCancelled)));
+      },
+      kStaysUsable);
 }
 
 // Rank 0 aborts while it waits for a rank that comes only afterwards.
@@ -438,18 +422,15 @@ TEST_P(CommunicatorConformance, CallbacksTellOfAnAbort) {
 
 TEST_P(CommunicatorConformance, CallbacksTellThatADeadlineHasPassed) {
   if (GetParam().checked) GTEST_SKIP() << "nothing is in flight before all ranks have called";
-  ForSizes({2}, [&] {
-    const CaseReference reference(Large(6), size());
-    OnRanks([&](Communicator& self) {
-      if (self.rank() == Rank(1)) return;
-      CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
-      CollectiveRequest request = run.request();
-      request.timeout = std::chrono::milliseconds(50);
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.Start(request));
-      Completions completions;
-      work.OnComplete(completions.Expect());
-      EXPECT_THAT(completions.Await(), ::testing::ElementsAre(StatusIs(Code::kDeadlineExceeded)));
-    });
+  OnRanksOfSizes({2}, Large(6), [&](Communicator& self, const CaseReference& reference) {
+    if (self.rank() == Rank(1)) return;
+    CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+    CollectiveRequest request = run.request();
+    request.timeout = std::chrono::milliseconds(50);
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.Start(request));
+    Completions completions;
+    work.OnComplete(completions.Expect());
+    EXPECT_THAT(completions.Await(), ::testing::ElementsAre(StatusIs(Code::kDeadlineExceeded)));
   });
 }
 
