@@ -60,14 +60,14 @@ def lockstep(runner, transport):
 
 
 def limits(runner, transport, ranks):
-    """What nothing can beat over that transport: those that so many ranks can do."""
+    """What nothing can beat over that transport, of two ranks."""
     def made(name, kind, about, **settings):
         return Implementation(name, 'limit', about, [runner], [kind], **settings)
-    if transport == 'shm':
-        found = [made('direct', 'direct', 'every rank sums its block in the memory of all, one pass')]
-        return found + [made('bounce', 'bounce', 'private memory, 128 KiB chunks through a mailbox')] * (ranks == 2)
     if ranks != 2:
         return []
+    if transport == 'shm':
+        return [made('direct', 'direct', 'every rank sums its block in the memory of all, one pass'),
+                made('bounce', 'bounce', 'private memory, 128 KiB chunks through a mailbox')]
     one_way = {'moves_only': True, 'bytes_max': ONE_WAY_BYTES_MAX}
     if transport == 'tcp':
         # What Lockstep uses inside a host.

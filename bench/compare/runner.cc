@@ -134,8 +134,7 @@ absl::StatusOr<Implementation> MakePrototype(bool direct, lockstep_runner* runne
   LOCKSTEP_ASSIGN_OR_RETURN(const UniqueFd file, OpenSharedFile(runner));
   Implementation made;
   if (direct) {
-    LOCKSTEP_ASSIGN_OR_RETURN(DirectAllReduce reduce,
-                              DirectAllReduce::Create(runner->size, runner->bytes_max, file.get()));
+    LOCKSTEP_ASSIGN_OR_RETURN(DirectAllReduce reduce, DirectAllReduce::Create(runner->bytes_max, file.get()));
     made.vector = reduce.vector(runner->rank);
     made.call = [reduce, rank = runner->rank](float* /*data*/, size_t count) { return reduce.Run(rank, count); };
     return made;
@@ -148,9 +147,8 @@ absl::StatusOr<Implementation> MakePrototype(bool direct, lockstep_runner* runne
 absl::StatusOr<Implementation> Make(const std::string& kind, const std::string& congestion_control,
                                     lockstep_runner* runner) {
   if (kind == "lockstep" || kind == "symmetric") return MakeLockstep(kind == "symmetric", runner);
-  if (kind == "direct") return MakePrototype(/*direct=*/true, runner);
   if (runner->size != 2) return absl::InvalidArgumentError(kind + " is for two ranks");
-  if (kind == "bounce") return MakePrototype(/*direct=*/false, runner);
+  if (kind == "direct" || kind == "bounce") return MakePrototype(kind == "direct", runner);
   for (const char* const known : {"both_ways", "one_way", "fabric_both_ways", "fabric_in_pieces", "fabric_one_way"}) {
     if (kind == known) return MakeBareLink(kind, congestion_control, runner);
   }

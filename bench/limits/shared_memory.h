@@ -1,10 +1,10 @@
 // The limits of an all-reduce between processes that share memory, with no call, no check and no second message in the way.
 //
-// DirectAllReduce is for processes that map each other's vectors. Every rank owns a block. It waits until all ranks have come, sums its
-// block straight out of all vectors into all vectors, in one pass if there are two ranks, and waits until all have done so. It copies
+// Both are for two ranks. DirectAllReduce is for processes that map each other's vectors. Each rank owns half of the sum. It waits until the
+// other has come, sums its half straight out of both vectors into both, in one pass, and waits until the other has done so. It copies
 // nothing that an all-reduce need not move.
 //
-// BounceAllReduce is for two ranks that share memory, but not their vectors. Each rank owns half of the sum. It copies the other rank's half
+// BounceAllReduce is for ranks that share memory, but not their vectors. Each rank owns half of the sum. It copies the other rank's half
 // into a mailbox that both map, chunk by chunk. The owner adds each chunk to its own vector and leaves the sum in the mailbox. The first
 // rank copies the sum back. So of every two bytes one is copied in and out, and one is added; no scheme through private vectors moves less.
 //
@@ -26,11 +26,8 @@
 namespace lockstep {
 namespace bench {
 
-// Sums of float32 vectors as fast as the processor does them; on purpose not Lockstep's kernels. The vectors must not overlap.
-// a[i] = b[i] = a[i] + b[i], in one pass.
+// a[i] = b[i] = a[i] + b[i] in one pass, as fast as the processor does it; on purpose not Lockstep's kernels. The vectors must not overlap.
 void AddToBoth(float* a, float* b, size_t count);
-// a[i] += b[i].
-void AddTo(float* a, const float* b, size_t count);
 
 // Memory of zeros, shared by the threads of a process or, with a file, by all processes that map it. Pages are made when first touched.
 using SharedMapping = std::shared_ptr<char>;
@@ -39,24 +36,24 @@ constexpr int kNoFile = -1;
 
 class DirectAllReduce {
  public:
-  static absl::StatusOr<DirectAllReduce> Create(int ranks, size_t bytes_max, int file = kNoFile);
+  static absl::StatusOr<DirectAllReduce> Create(size_t bytes_max, int file = kNoFile);
 
   // Of `bytes_max` bytes.
-  float* vector(int rank) const { return reinterpret_cast<float*>(mapping_.get() + vectors_begin_ + rank * stride_); }
+  float* vector(int rank) const { return reinterpret_cast<float*>(mapping_.get() + kVectorsBegin + rank * stride_); }
 
-  // The first `count` elements of every rank's vector become their sum.
+  // The first `count` elements of both vectors become their sum.
   absl::Status Run(int rank, size_t count) const;
 
  private:
-  DirectAllReduce(SharedMapping mapping, int ranks, size_t vectors_begin, size_t stride);
-  // Returns once every rank has called it as often as this one.
+  static constexpr size_t kVectorsBegin = 4096;  // the page before them has the ranks' flags
+
+  DirectAllReduce(SharedMapping mapping, int spins, size_t stride)
+      : mapping_(std::move(mapping)), spins_(spins), stride_(stride) {}
+  // Returns once the other rank has called it as often as this one.
   absl::Status Barrier(int rank) const;
-  void SumBlock(int rank, size_t begin, size_t count) const;
 
   SharedMapping mapping_;
-  int ranks_;
   int spins_;
-  size_t vectors_begin_;
   size_t stride_;
 };
 

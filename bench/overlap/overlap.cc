@@ -67,9 +67,7 @@ ABSL_FLAG(std::string, compress, "", "what gradients are sent as: f16 or bf16; e
 ABSL_FLAG(bool, caps_from_last, false, "the first cap is that of the last bucket, and so on");
 ABSL_FLAG(bool, gradient_as_bucket_view, false, "gradients live in the buckets instead of being copied");
 ABSL_FLAG(int, rounds, 15, "rounds, in each of which every kind of step is measured");
-ABSL_FLAG(int, steps, 0, "steps of each kind in a round; 0: as many as fit in --round_ms, one at least");
-ABSL_FLAG(int64_t, round_ms, 100, "see --steps");
-ABSL_FLAG(int, overhead_steps, 300, "steps of the reducer alone, with nothing to move");
+ABSL_FLAG(int64_t, round_ms, 100, "how long the steps of each kind take in a round; there is one at least");
 ABSL_FLAG(bool, pin, true, "keep each rank on a core of its own, where there are as many");
 ABSL_FLAG(std::string, json, "", "also write the results, every round of them, to this file");
 
@@ -78,6 +76,7 @@ namespace bench {
 namespace {
 
 constexpr int kWarmUpSteps = 3;
+constexpr int kOverheadSteps = 300;
 
 absl::Status SetCap(double mib, size_t* cap_bytes) {
   if (mib < 0) return absl::OkStatus();
@@ -147,11 +146,8 @@ absl::StatusOr<Options> OptionsFromFlags() {
   if (absl::GetFlag(FLAGS_caps_from_last)) options.reducer.caps_from = CapsFrom::kLast;
   options.reducer.gradient_as_bucket_view = absl::GetFlag(FLAGS_gradient_as_bucket_view);
   options.reducer.replan = false;
-  if (absl::GetFlag(FLAGS_rounds) < 1 || absl::GetFlag(FLAGS_overhead_steps) < 1) {
-    return invalid("there must be a round at least");
-  }
-  if (absl::GetFlag(FLAGS_steps) < 0 || absl::GetFlag(FLAGS_round_ms) < 1) {
-    return invalid("a round has a step or a millisecond");
+  if (absl::GetFlag(FLAGS_rounds) < 1 || absl::GetFlag(FLAGS_round_ms) < 1) {
+    return invalid("there must be a round at least, of a millisecond");
   }
   return options;
 }
@@ -247,8 +243,7 @@ class OverlapProgram {
     }
     LOCKSTEP_RETURN_IF_ERROR(replay_->CheckedStep());
     LOCKSTEP_RETURN_IF_ERROR(group_.Barrier());
-    LOCKSTEP_ASSIGN_OR_RETURN(found_.overhead,
-                              MeasureReducerOverhead(replay_->reducer().plan(), absl::GetFlag(FLAGS_overhead_steps)));
+    LOCKSTEP_ASSIGN_OR_RETURN(found_.overhead, MeasureReducerOverhead(replay_->reducer().plan(), kOverheadSteps));
     Show(found_, &report_);
     return report_.Write(absl::GetFlag(FLAGS_json));
   }
@@ -256,14 +251,12 @@ class OverlapProgram {
  private:
   // Every rank alike, so that the leader's memory stands for all.
   absl::Status MakeReplay() {
-    LOCKSTEP_RETURN_IF_ERROR(ResetPeakMemory());
-    LOCKSTEP_ASSIGN_OR_RETURN(const ProcessMemory before, MeasureProcessMemory());
+    LOCKSTEP_ASSIGN_OR_RETURN(const int64_t bytes_before, ProportionalBytes());
     LOCKSTEP_ASSIGN_OR_RETURN(replay_, Replay::Create(group_, model_, options_.reducer, place_.replay));
     for (int step = 0; step < 2; ++step) LOCKSTEP_RETURN_IF_ERROR(replay_->CheckedStep());
-    LOCKSTEP_ASSIGN_OR_RETURN(const ProcessMemory after, MeasureProcessMemory());
+    LOCKSTEP_ASSIGN_OR_RETURN(const int64_t bytes_after, ProportionalBytes());
     found_.memory.gradient_bytes = model_.elements() * static_cast<int64_t>(sizeof(float));
-    found_.memory.resident_bytes_max = after.peak_resident_bytes - before.resident_bytes;
-    found_.memory.proportional_bytes = after.proportional_bytes - before.proportional_bytes;
+    found_.memory.proportional_bytes = bytes_after - bytes_before;
     for (const BucketPlan::Bucket& bucket : replay_->reducer().plan().buckets) {
       OverlapBucket row;
       row.bytes = static_cast<int64_t>(bucket.bytes());
@@ -320,7 +313,6 @@ class OverlapProgram {
     for (int step = 0; step < kWarmUpSteps; ++step) {
       LOCKSTEP_ASSIGN_OR_RETURN(seconds, replay_->Step(*computation_, 1, /*overlap=*/true));
     }
-    if (absl::GetFlag(FLAGS_steps) > 0) return absl::GetFlag(FLAGS_steps);
     const double fitting = static_cast<double>(absl::GetFlag(FLAGS_round_ms)) / 1e3 / seconds;
     return std::clamp(static_cast<int>(fitting), 1, 1000);
   }

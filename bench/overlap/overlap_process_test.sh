@@ -4,7 +4,7 @@ set -euo pipefail
 overlap=$1
 output=$TEST_TMPDIR/output
 json=$TEST_TMPDIR/results.json
-quick=(--model=mlp --compute_ms=1 --rounds=2 --steps=1 --overhead_steps=2 --nopin)
+quick=(--model=mlp --compute_ms=1 --rounds=2 --round_ms=1 --nopin)
 
 fail() {
   echo "$1" >&2
@@ -89,5 +89,5 @@ for ms in -1 nan inf; do expect_refusal 'a step cannot compute for' --compute_ms
 expect_refusal 'shared memory and libfabric have no link' --link=1gbit --transport=ofi
 expect_refusal 'who computes does not sleep' --wake_per_bucket
 expect_refusal 'a round at least' --rounds=0
-expect_refusal 'a step or a millisecond' --steps=-1
+expect_refusal 'of a millisecond' --round_ms=0
 expect_refusal "'mlp' is no flag" mlp

@@ -104,16 +104,9 @@ struct ReducerOverhead {
 // is copied, and an all-reduce is a call that returns at once. What is left are checks, counts, and handing buckets from thread to thread.
 absl::StatusOr<ReducerOverhead> MeasureReducerOverhead(const BucketPlan& plan, int steps);
 
-// Of this process, as the kernel counts it.
-struct ProcessMemory {
-  int64_t resident_bytes = 0;       // VmRSS: pages that it has touched, among them those of its peers that it maps
-  int64_t peak_resident_bytes = 0;  // VmHWM: the most of that since ResetPeakMemory()
-  int64_t proportional_bytes = 0;   // Pss: a page that n processes have counts for 1/n
-};
-
-// From proc_pid_status(5) and smaps_rollup. UNAVAILABLE where the kernel does not tell.
-absl::StatusOr<ProcessMemory> MeasureProcessMemory();
-absl::Status ResetPeakMemory();
+// Memory of this process, as the kernel counts it (Pss of smaps_rollup): a page that n processes have counts for 1/n. UNAVAILABLE where the
+// kernel does not tell.
+absl::StatusOr<int64_t> ProportionalBytes();
 
 }  // namespace bench
 }  // namespace lockstep

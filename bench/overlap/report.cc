@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 namespace lockstep {
@@ -87,17 +86,13 @@ void ShowOverhead(const OverlapReport& found, Report* report) {
 }
 
 void ShowMemory(const OverlapMemory& memory, Report* report) {
-  const auto copies = [&](int64_t bytes) {
-    return absl::StrFormat("%.1f MiB (%.2f copies of the gradients)", static_cast<double>(bytes) / (1 << 20),
-                           static_cast<double>(bytes) / static_cast<double>(memory.gradient_bytes));
-  };
-  report->Print(absl::StrCat("# memory of a rank for gradients and reducer: ", copies(memory.proportional_bytes),
-                             " when shared pages are divided by those who share them; ",
-                             copies(memory.resident_bytes_max),
-                             " resident at most, with what it sees of other ranks'\n"));
+  const auto bytes = static_cast<double>(memory.proportional_bytes);
+  report->Print(absl::StrFormat(
+      "# memory of a rank for gradients and reducer: %.1f MiB (%.2f copies of the gradients) when shared pages are "
+      "divided by those who share them\n",
+      bytes / (1 << 20), bytes / static_cast<double>(memory.gradient_bytes)));
   report->AddRow({{"name", "memory"},
                   {"gradient_bytes", memory.gradient_bytes},
-                  {"resident_bytes_max", memory.resident_bytes_max},
                   {"proportional_bytes", memory.proportional_bytes}},
                  /*printed=*/false);
 }

@@ -51,8 +51,7 @@ struct OverlapRound {
 // On rank 0: what gradients and a reducer added, once it has gone through two steps.
 struct OverlapMemory {
   int64_t gradient_bytes = 0;      // of one copy
-  int64_t resident_bytes_max = 0;  // at any time; memory of other ranks that is mapped here counts in full
-  int64_t proportional_bytes = 0;  // at the end; what n ranks share counts for 1/n
+  int64_t proportional_bytes = 0;  // what n ranks share counts for 1/n
 };
 
 struct OverlapReport {
@@ -67,7 +66,7 @@ struct OverlapReport {
 //   {"name": "with overlap", "step_ms": {spread}, "rounds_ms": [22.0, ...]}
 //   {"name": "with overlap / ideal", "ratio": {spread}}
 //   {"name": "the reducer itself", "mark_ready_us": 80.5, "step_us": 120.1}    of all parameters
-//   {"name": "memory", "gradient_bytes": ..., "resident_bytes_max": ..., "proportional_bytes": ...}
+//   {"name": "memory", "gradient_bytes": ..., "proportional_bytes": ...}
 void Show(const OverlapReport& found, Report* report);
 
 }  // namespace bench
