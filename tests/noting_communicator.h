@@ -1,4 +1,4 @@
-// Notes for communicators of ranks that are threads: a board in memory in place of the control channel's coordinator.
+// Messages to all ranks for communicators whose ranks are threads: a board in memory in place of the control channel's coordinator.
 
 #ifndef TESTS_NOTING_COMMUNICATOR_H_
 #define TESTS_NOTING_COMMUNICATOR_H_
@@ -25,7 +25,7 @@
 namespace lockstep {
 namespace testing {
 
-// Keeps every note for as long as it lives. Thread-safe.
+// Keeps every message for as long as it lives. Thread-safe.
 class MemoryMessageBoard {
  public:
   void Post(Rank rank, uint64_t topic, const std::string& text) {
@@ -53,7 +53,7 @@ class MemoryMessageBoard {
   std::map<uint64_t, std::map<int, std::string>> topics_ ABSL_GUARDED_BY(mu_);  // then by rank
 };
 
-// Everything but notes goes to `communicator`. Both outlive this.
+// Forwards everything but messages to `communicator`. Both arguments outlive this.
 class NotingCommunicator : public Communicator {
  public:
   NotingCommunicator(Communicator* communicator, MemoryMessageBoard* board) : inner_(communicator), board_(board) {}
