@@ -223,7 +223,7 @@ def compare(options, scratch):
     if options.json:
         # A relative path counts from the folder in which the user called `bazel run`, which changes it.
         path = pathlib.Path(os.environ.get('BUILD_WORKING_DIRECTORY', ''), options.json)
-        path.write_text(json.dumps(report.to_json(facts, missing, comparisons), indent=2) + '\n', encoding='utf-8', errors='replace')
+        path.write_text(json.dumps(report.to_json(facts, comparisons), indent=2) + '\n', encoding='utf-8', errors='replace')
     return not any(result.dropped for done in comparisons for result in done.results if result.kind == 'lockstep')
 
 

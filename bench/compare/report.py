@@ -30,10 +30,6 @@ class Comparison:
     sizes: list
     results: list
 
-    def bandwidth(self, size, seconds):
-        """The bus bandwidth in GB/s (10^9 bytes), as nccl-tests defines it for all-reduce: size / time x 2 (n - 1) / n."""
-        return size / seconds / 1e9 * 2 * (self.ranks - 1) / self.ranks
-
     def fastest_peer(self, size):
         peers = [result for result in self.results if result.kind == 'peer' and result.median(size) is not None]
         return min(peers, key=lambda result: result.median(size), default=None)
@@ -117,28 +113,16 @@ def table(comparison):
     return text
 
 
-def to_json(facts, missing, comparisons):
+def to_json(facts, comparisons):
     """The form of bench/report.h, with every round, so that other statistics can be made:
-    {"facts": {"cpu": ..., ...}, "missing": ["gloo: ..."],
-     "implementations": [{"transport": "tcp", "name": "lockstep", "kind": "lockstep", "about": ..., "congestion_control": "reno",
-                          "dropped": null}],
-     "rows": [{"transport": "tcp", "ranks": 2, "name": "lockstep", "bytes": 8, "calls": 1000, "time_us": {"low": ..., "median": ...,
-               "high": ...}, "busbw_gbps": 0.001, "rounds_us": [7.0, 7.1, ...], "lockstep_ratio": {"lockstep": {"low": ..., ...}}}]}
-    A size that was not measured has no row. `lockstep_ratio` is, for each kind of Lockstep but this one, its time over this one's."""
-    def spread(values):
-        return dict(zip(('low', 'median', 'high'), values))
-
+    {"facts": {"cpu": ..., ...},
+     "rows": [{"transport": "tcp", "ranks": 2, "name": "lockstep", "bytes": 8, "calls": 1000,
+               "time_us": {"low": ..., "median": ..., "high": ...}, "rounds_us": [7.0, 7.1, ...]}]}
+    A size that was not measured has no row."""
     def row(comparison, result, size):
         rounds_us = [1e6 * seconds for seconds in result.rounds[size]]
-        ratios = {ours.name: ratio(ours, result, size) for ours in comparison.results if ours.kind == 'lockstep' and ours is not result}
         return {'transport': comparison.transport, 'ranks': comparison.ranks, 'name': result.name, 'bytes': size,
-                'calls': result.calls[size], 'time_us': spread(quartiles(rounds_us)),
-                'busbw_gbps': comparison.bandwidth(size, result.median(size)), 'rounds_us': rounds_us,
-                'lockstep_ratio': {name: spread(values) for name, values in ratios.items() if values}}
+                'calls': result.calls[size], 'time_us': dict(zip(('low', 'median', 'high'), quartiles(rounds_us))), 'rounds_us': rounds_us}
 
-    every = [(comparison, result) for comparison in comparisons for result in comparison.results]
-    return {'facts': facts, 'missing': missing,
-            'implementations': [{'transport': comparison.transport, 'name': result.name, 'kind': result.kind, 'about': result.about,
-                                 'congestion_control': result.congestion_control, 'dropped': result.dropped or None}
-                                for comparison, result in every],
-            'rows': [row(comparison, result, size) for comparison, result in every for size in comparison.sizes if result.rounds.get(size)]}
+    return {'facts': facts, 'rows': [row(comparison, result, size) for comparison in comparisons for result in comparison.results
+                                     for size in comparison.sizes if result.rounds.get(size)]}
