@@ -48,6 +48,8 @@ class DeviceConformance : public testing::TestWithParam<DeviceFactory> {
     if (absl::IsUnavailable(device.status())) GTEST_SKIP() << device.status();
     LOCKSTEP_ASSERT_OK(device);
     device_ = *device;
+    stream_ = NewStream();
+    event_ = NewEvent();
   }
 
   std::unique_ptr<Stream> NewStream() {
@@ -81,6 +83,8 @@ class DeviceConformance : public testing::TestWithParam<DeviceFactory> {
   }
 
   Device* device_ = nullptr;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Event> event_;
 };
 
 // ---- Streams and events: their order and their errors
@@ -92,19 +96,17 @@ class ForeignEvent final : public Event {
   absl::Status Synchronize(Deadline deadline) override { return absl::OkStatus(); }
 };
 
-TEST_P(DeviceConformance, StreamIsOnItsDevice) { EXPECT_EQ(NewStream()->device(), device_->id()); }
+TEST_P(DeviceConformance, StreamIsOnItsDevice) { EXPECT_EQ(stream_->device(), device_->id()); }
 
 TEST_P(DeviceConformance, UnusedStreamIsIdleAndWithoutError) {
-  const auto stream = NewStream();
-  EXPECT_THAT(stream->Synchronize(Deadline::Now()), IsOk());
-  EXPECT_THAT(stream->status(), IsOk());
+  EXPECT_THAT(stream_->Synchronize(Deadline::Now()), IsOk());
+  EXPECT_THAT(stream_->status(), IsOk());
 }
 
 TEST_P(DeviceConformance, WorkRunsInOrder) {
-  const auto stream = NewStream();
   std::vector<int> order;  // touched by the stream's work alone until Synchronize
-  for (int i = 0; i < 1000; ++i) EnqueueOk(stream.get(), [&order, i] { order.push_back(i); });
-  ASSERT_THAT(stream->Synchronize(Soon()), IsOk());
+  for (int i = 0; i < 1000; ++i) EnqueueOk(stream_.get(), [&order, i] { order.push_back(i); });
+  ASSERT_THAT(stream_->Synchronize(Soon()), IsOk());
   ASSERT_EQ(order.size(), 1000);
   for (int i = 0; i < 1000; ++i) ASSERT_EQ(order[i], i);
 }
@@ -112,17 +114,16 @@ TEST_P(DeviceConformance, WorkRunsInOrder) {
 TEST_P(DeviceConformance, WorkOfEachThreadRunsInItsOrder) {
   constexpr int kThreads = 4;
   constexpr int kEach = 500;
-  const auto stream = NewStream();
   std::vector<std::vector<int>> orders(kThreads);
   {
     std::vector<Thread> threads;
     for (int t = 0; t < kThreads; ++t) {
-      threads.emplace_back("enqueuer", [&stream, order = &orders[t]] {
-        for (int i = 0; i < kEach; ++i) EnqueueOk(stream.get(), [order, i] { order->push_back(i); });
+      threads.emplace_back("enqueuer", [this, order = &orders[t]] {
+        for (int i = 0; i < kEach; ++i) EnqueueOk(stream_.get(), [order, i] { order->push_back(i); });
       });
     }
   }
-  ASSERT_THAT(stream->Synchronize(Soon()), IsOk());
+  ASSERT_THAT(stream_->Synchronize(Soon()), IsOk());
   for (const std::vector<int>& order : orders) {
     ASSERT_EQ(order.size(), kEach);
     for (int i = 0; i < kEach; ++i) ASSERT_EQ(order[i], i);
@@ -130,79 +131,70 @@ TEST_P(DeviceConformance, WorkOfEachThreadRunsInItsOrder) {
 }
 
 TEST_P(DeviceConformance, SynchronizeGivesUpAtItsDeadlineAndTheWorkGoesOn) {
-  const auto stream = NewStream();
   Gate gate;
-  EnqueueGate(stream.get(), &gate);
-  EXPECT_THAT(stream->Synchronize(Deadline::Now()), StatusIs(absl::StatusCode::kDeadlineExceeded));
-  EXPECT_THAT(stream->Synchronize(Deadline::AfterMs(2)), StatusIs(absl::StatusCode::kDeadlineExceeded));
-  EXPECT_THAT(stream->status(), IsOk()) << "giving up waiting is no error of the stream";
+  EnqueueGate(stream_.get(), &gate);
+  EXPECT_THAT(stream_->Synchronize(Deadline::Now()), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_THAT(stream_->Synchronize(Deadline::AfterMs(2)), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_THAT(stream_->status(), IsOk()) << "giving up waiting is no error of the stream";
   gate.Open();
-  EXPECT_THAT(stream->Synchronize(Soon()), IsOk());
+  EXPECT_THAT(stream_->Synchronize(Soon()), IsOk());
 }
 
 TEST_P(DeviceConformance, EventNeverRecordedIsReached) {
-  const auto event = NewEvent();
-  EXPECT_TRUE(event->Query());
-  EXPECT_THAT(event->Synchronize(Deadline::Now()), IsOk());
+  EXPECT_TRUE(event_->Query());
+  EXPECT_THAT(event_->Synchronize(Deadline::Now()), IsOk());
 }
 
 TEST_P(DeviceConformance, WaitingForAnEventNeverRecordedDoesNothing) {
-  const auto stream = NewStream();
-  const auto event = NewEvent();
-  ASSERT_THAT(stream->Wait(event.get()), IsOk());
+  ASSERT_THAT(stream_->Wait(event_.get()), IsOk());
   bool ran = false;
-  EnqueueOk(stream.get(), [&ran] { ran = true; });
-  ASSERT_THAT(stream->Synchronize(Soon()), IsOk());
+  EnqueueOk(stream_.get(), [&ran] { ran = true; });
+  ASSERT_THAT(stream_->Synchronize(Soon()), IsOk());
   EXPECT_TRUE(ran);
 }
 
 TEST_P(DeviceConformance, EventIsReachedWhenTheWorkBeforeItIsDoneAndNotLater) {
-  const auto stream = NewStream();
-  const auto event = NewEvent();
   Gate before;
   Gate after;
-  EnqueueGate(stream.get(), &before);
-  ASSERT_THAT(stream->Record(event.get()), IsOk());
-  EnqueueGate(stream.get(), &after);
-  EXPECT_FALSE(event->Query());
-  EXPECT_THAT(event->Synchronize(Deadline::Now()), StatusIs(absl::StatusCode::kDeadlineExceeded));
-  EXPECT_THAT(event->Synchronize(Deadline::AfterMs(2)), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  EnqueueGate(stream_.get(), &before);
+  ASSERT_THAT(stream_->Record(event_.get()), IsOk());
+  EnqueueGate(stream_.get(), &after);
+  EXPECT_FALSE(event_->Query());
+  EXPECT_THAT(event_->Synchronize(Deadline::Now()), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_THAT(event_->Synchronize(Deadline::AfterMs(2)), StatusIs(absl::StatusCode::kDeadlineExceeded));
   before.Open();
-  EXPECT_THAT(event->Synchronize(Soon()), IsOk());
-  EXPECT_TRUE(event->Query());
+  EXPECT_THAT(event_->Synchronize(Soon()), IsOk());
+  EXPECT_TRUE(event_->Query());
   after.Open();
-  EXPECT_THAT(stream->Synchronize(Soon()), IsOk());
+  EXPECT_THAT(stream_->Synchronize(Soon()), IsOk());
 }
 
 TEST_P(DeviceConformance, RecordMovesTheEvent) {
-  const auto stream = NewStream();
-  const auto event = NewEvent();
   const auto first_point = NewEvent();
   Gate first;
   Gate second;
-  EnqueueGate(stream.get(), &first);
-  ASSERT_THAT(stream->Record(event.get()), IsOk());
-  ASSERT_THAT(stream->Record(first_point.get()), IsOk());
-  EnqueueGate(stream.get(), &second);
-  ASSERT_THAT(stream->Record(event.get()), IsOk());
+  EnqueueGate(stream_.get(), &first);
+  ASSERT_THAT(stream_->Record(event_.get()), IsOk());
+  ASSERT_THAT(stream_->Record(first_point.get()), IsOk());
+  EnqueueGate(stream_.get(), &second);
+  ASSERT_THAT(stream_->Record(event_.get()), IsOk());
   first.Open();
   ASSERT_THAT(first_point->Synchronize(Soon()), IsOk());
-  EXPECT_FALSE(event->Query()) << "it stands for the second point now";
+  EXPECT_FALSE(event_->Query()) << "it stands for the second point now";
   second.Open();
-  EXPECT_THAT(event->Synchronize(Soon()), IsOk());
+  EXPECT_THAT(event_->Synchronize(Soon()), IsOk());
 }
 
 TEST_P(DeviceConformance, EventMovesFromOneStreamToAnother) {
   const auto blocked = NewStream();
   const auto idle = NewStream();
-  const auto event = NewEvent();
   Gate gate;
   EnqueueGate(blocked.get(), &gate);
-  ASSERT_THAT(blocked->Record(event.get()), IsOk());
-  EXPECT_FALSE(event->Query());
-  ASSERT_THAT(idle->Record(event.get()), IsOk());
-  EXPECT_THAT(event->Synchronize(Soon()), IsOk());
-  EXPECT_TRUE(event->Query());
+  ASSERT_THAT(blocked->Record(event_.get()), IsOk());
+  EXPECT_FALSE(event_->Query());
+  ASSERT_THAT(idle->Record(event_.get()), IsOk());
+  EXPECT_THAT(event_->Synchronize(Soon()), IsOk());
+  EXPECT_TRUE(event_->Query());
   gate.Open();
   EXPECT_THAT(blocked->Synchronize(Soon()), IsOk());
 }
@@ -210,14 +202,13 @@ TEST_P(DeviceConformance, EventMovesFromOneStreamToAnother) {
 TEST_P(DeviceConformance, WorkBehindAWaitSeesWhatTheOtherStreamWrote) {
   const auto producer = NewStream();
   const auto consumer = NewStream();
-  const auto event = NewEvent();
   Gate gate;
   int value = 0;
   int seen = -1;
   EnqueueGate(producer.get(), &gate);
   EnqueueOk(producer.get(), [&value] { value = 42; });
-  ASSERT_THAT(producer->Record(event.get()), IsOk());
-  ASSERT_THAT(consumer->Wait(event.get()), IsOk());
+  ASSERT_THAT(producer->Record(event_.get()), IsOk());
+  ASSERT_THAT(consumer->Wait(event_.get()), IsOk());
   EnqueueOk(consumer.get(), [&value, &seen] { seen = value; });
   EXPECT_THAT(consumer->Synchronize(Deadline::AfterMs(2)), StatusIs(absl::StatusCode::kDeadlineExceeded));
   gate.Open();
@@ -229,20 +220,19 @@ TEST_P(DeviceConformance, WorkBehindAWaitSeesWhatTheOtherStreamWrote) {
 TEST_P(DeviceConformance, WaitMeansThePointOfItsOwnMoment) {
   const auto producer = NewStream();
   const auto consumer = NewStream();
-  const auto event = NewEvent();
   const auto consumed = NewEvent();
   Gate first;
   Gate second;
   EnqueueGate(producer.get(), &first);
-  ASSERT_THAT(producer->Record(event.get()), IsOk());
-  ASSERT_THAT(consumer->Wait(event.get()), IsOk());
+  ASSERT_THAT(producer->Record(event_.get()), IsOk());
+  ASSERT_THAT(consumer->Wait(event_.get()), IsOk());
   ASSERT_THAT(consumer->Record(consumed.get()), IsOk());
   EnqueueGate(producer.get(), &second);
-  ASSERT_THAT(producer->Record(event.get()), IsOk());
+  ASSERT_THAT(producer->Record(event_.get()), IsOk());
   EXPECT_FALSE(consumed->Query());
   first.Open();
   EXPECT_THAT(consumed->Synchronize(Soon()), IsOk());
-  EXPECT_FALSE(event->Query());
+  EXPECT_FALSE(event_->Query());
   second.Open();
   EXPECT_THAT(producer->Synchronize(Soon()), IsOk());
 }
@@ -255,11 +245,9 @@ TEST_P(DeviceConformance, WaitOutlivesTheEvent) {
   bool seen = false;
   EnqueueGate(producer.get(), &gate);
   EnqueueOk(producer.get(), [&produced] { produced = true; });
-  {
-    const auto event = NewEvent();
-    ASSERT_THAT(producer->Record(event.get()), IsOk());
-    ASSERT_THAT(consumer->Wait(event.get()), IsOk());
-  }
+  ASSERT_THAT(producer->Record(event_.get()), IsOk());
+  ASSERT_THAT(consumer->Wait(event_.get()), IsOk());
+  event_.reset();
   EnqueueOk(consumer.get(), [&produced, &seen] { seen = produced; });
   gate.Open();
   ASSERT_THAT(consumer->Synchronize(Soon()), IsOk());
@@ -267,12 +255,10 @@ TEST_P(DeviceConformance, WaitOutlivesTheEvent) {
 }
 
 TEST_P(DeviceConformance, StreamMayWaitForItself) {
-  const auto stream = NewStream();
-  const auto event = NewEvent();
-  EnqueueOk(stream.get(), [] {});
-  ASSERT_THAT(stream->Record(event.get()), IsOk());
-  ASSERT_THAT(stream->Wait(event.get()), IsOk());
-  EXPECT_THAT(stream->Synchronize(Soon()), IsOk());
+  EnqueueOk(stream_.get(), [] {});
+  ASSERT_THAT(stream_->Record(event_.get()), IsOk());
+  ASSERT_THAT(stream_->Wait(event_.get()), IsOk());
+  EXPECT_THAT(stream_->Synchronize(Soon()), IsOk());
 }
 
 // A baton goes round many streams, each of which waits for the one before.
@@ -295,13 +281,11 @@ TEST_P(DeviceConformance, ManyStreamsKeepTheOrderOfTheirEvents) {
 }
 
 TEST_P(DeviceConformance, QueryThatHoldsMakesTheWorkVisible) {
-  const auto stream = NewStream();
-  const auto event = NewEvent();
   std::vector<int> written;
-  EnqueueOk(stream.get(), [&written] { written.assign(1000, 7); });
-  ASSERT_THAT(stream->Record(event.get()), IsOk());
+  EnqueueOk(stream_.get(), [&written] { written.assign(1000, 7); });
+  ASSERT_THAT(stream_->Record(event_.get()), IsOk());
   const Deadline deadline = Soon();
-  while (!event->Query()) {
+  while (!event_->Query()) {
     ASSERT_FALSE(deadline.passed());
     std::this_thread::yield();
   }
@@ -309,19 +293,17 @@ TEST_P(DeviceConformance, QueryThatHoldsMakesTheWorkVisible) {
 }
 
 TEST_P(DeviceConformance, ManyThreadsWaitForOneEvent) {
-  const auto stream = NewStream();
-  const auto event = NewEvent();
   Gate gate;
   int value = 0;
-  EnqueueGate(stream.get(), &gate);
-  EnqueueOk(stream.get(), [&value] { value = 9; });
-  ASSERT_THAT(stream->Record(event.get()), IsOk());
+  EnqueueGate(stream_.get(), &gate);
+  EnqueueOk(stream_.get(), [&value] { value = 9; });
+  ASSERT_THAT(stream_->Record(event_.get()), IsOk());
   std::atomic<int> good{0};
   {
     std::vector<Thread> threads;
     for (int t = 0; t < 4; ++t) {
       threads.emplace_back("waiter", [&] {
-        if (event->Synchronize(Soon()).ok() && value == 9) ++good;
+        if (event_->Synchronize(Soon()).ok() && value == 9) ++good;
       });
     }
     gate.Open();
@@ -330,35 +312,33 @@ TEST_P(DeviceConformance, ManyThreadsWaitForOneEvent) {
 }
 
 TEST_P(DeviceConformance, FirstErrorSticksAndLaterWorkIsSkipped) {
-  const auto stream = NewStream();
   int before = 0;
   int after = 0;
   const auto captured = std::make_shared<int>(0);
-  EnqueueOk(stream.get(), [&before] { ++before; });
-  EnqueueError(stream.get(), absl::AbortedError("the first"));
-  EnqueueError(stream.get(), absl::InternalError("the second"));
-  EnqueueOk(stream.get(), [&after, captured] { ++after; });
+  EnqueueOk(stream_.get(), [&before] { ++before; });
+  EnqueueError(stream_.get(), absl::AbortedError("the first"));
+  EnqueueError(stream_.get(), absl::InternalError("the second"));
+  EnqueueOk(stream_.get(), [&after, captured] { ++after; });
   const auto is_the_first = StatusIs(absl::StatusCode::kAborted, testing::HasSubstr("the first"));
-  EXPECT_THAT(stream->Synchronize(Soon()), is_the_first);
-  EXPECT_THAT(stream->status(), is_the_first);
+  EXPECT_THAT(stream_->Synchronize(Soon()), is_the_first);
+  EXPECT_THAT(stream_->status(), is_the_first);
   EXPECT_EQ(before, 1);
   EXPECT_EQ(after, 0);
   EXPECT_EQ(captured.use_count(), 1) << "skipped work is destroyed";
-  EnqueueOk(stream.get(), [&after] { ++after; });
-  EXPECT_THAT(stream->Synchronize(Soon()), is_the_first);
+  EnqueueOk(stream_.get(), [&after] { ++after; });
+  EXPECT_THAT(stream_->Synchronize(Soon()), is_the_first);
   EXPECT_EQ(after, 0);
 }
 
 TEST_P(DeviceConformance, EventsCompleteAfterAnErrorAndErrorsStayInTheirStream) {
   const auto failing = NewStream();
   const auto other = NewStream();
-  const auto event = NewEvent();
   EnqueueError(failing.get(), absl::AbortedError("failed"));
   EnqueueOk(failing.get(), [] {});
-  ASSERT_THAT(failing->Record(event.get()), IsOk());
-  EXPECT_THAT(event->Synchronize(Soon()), IsOk());
+  ASSERT_THAT(failing->Record(event_.get()), IsOk());
+  EXPECT_THAT(event_->Synchronize(Soon()), IsOk());
   bool ran = false;
-  ASSERT_THAT(other->Wait(event.get()), IsOk());
+  ASSERT_THAT(other->Wait(event_.get()), IsOk());
   EnqueueOk(other.get(), [&ran] { ran = true; });
   EXPECT_THAT(other->Synchronize(Soon()), IsOk());
   EXPECT_TRUE(ran);
@@ -369,40 +349,35 @@ TEST_P(DeviceConformance, FailedStreamStillWaitsForOthers) {
   const auto failing = NewStream();
   const auto other = NewStream();
   const auto others_point = NewEvent();
-  const auto event = NewEvent();
   Gate gate;
   EnqueueError(failing.get(), absl::AbortedError("failed"));
   ASSERT_THAT(failing->Synchronize(Soon()), StatusIs(absl::StatusCode::kAborted));
   EnqueueGate(other.get(), &gate);
   ASSERT_THAT(other->Record(others_point.get()), IsOk());
   ASSERT_THAT(failing->Wait(others_point.get()), IsOk());
-  ASSERT_THAT(failing->Record(event.get()), IsOk());
-  EXPECT_THAT(event->Synchronize(Deadline::AfterMs(2)), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  ASSERT_THAT(failing->Record(event_.get()), IsOk());
+  EXPECT_THAT(event_->Synchronize(Deadline::AfterMs(2)), StatusIs(absl::StatusCode::kDeadlineExceeded));
   gate.Open();
-  EXPECT_THAT(event->Synchronize(Soon()), IsOk());
+  EXPECT_THAT(event_->Synchronize(Soon()), IsOk());
 }
 
 TEST_P(DeviceConformance, EventsThatAreNullOrForeignAreRefused) {
-  const auto stream = NewStream();
   ForeignEvent foreign;
-  EXPECT_THAT(stream->Record(nullptr), StatusIs(absl::StatusCode::kInvalidArgument));
-  EXPECT_THAT(stream->Wait(nullptr), StatusIs(absl::StatusCode::kInvalidArgument));
-  EXPECT_THAT(stream->Record(&foreign), StatusIs(absl::StatusCode::kInvalidArgument));
-  EXPECT_THAT(stream->Wait(&foreign), StatusIs(absl::StatusCode::kInvalidArgument));
-  EXPECT_THAT(stream->status(), IsOk());
+  EXPECT_THAT(stream_->Record(nullptr), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(stream_->Wait(nullptr), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(stream_->Record(&foreign), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(stream_->Wait(&foreign), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(stream_->status(), IsOk());
 }
 
 TEST_P(DeviceConformance, DestroyingAStreamDestroysItsWorkAndCompletesItsEvents) {
-  const auto event = NewEvent();
   const auto captured = std::make_shared<std::atomic<int>>(0);
-  {
-    const auto stream = NewStream();
-    for (int i = 0; i < 2000; ++i) EnqueueOk(stream.get(), [captured] { ++*captured; });
-    ASSERT_THAT(stream->Record(event.get()), IsOk());
-  }
+  for (int i = 0; i < 2000; ++i) EnqueueOk(stream_.get(), [captured] { ++*captured; });
+  ASSERT_THAT(stream_->Record(event_.get()), IsOk());
+  stream_.reset();
   EXPECT_EQ(captured.use_count(), 1);
-  EXPECT_TRUE(event->Query());
-  EXPECT_THAT(event->Synchronize(Deadline::Now()), IsOk());
+  EXPECT_TRUE(event_->Query());
+  EXPECT_THAT(event_->Synchronize(Deadline::Now()), IsOk());
 }
 
 // No test can see the moment when the destructor has begun, so what is behind the running closure is seconds of work.
@@ -443,12 +418,11 @@ TEST_P(DeviceConformance, DestructorLetsTheRunningClosureFinishAndDropsTheRest) 
 TEST_P(DeviceConformance, DestroyedStreamReleasesThoseThatWaitForIt) {
   auto doomed = NewStream();
   const auto waiting = NewStream();
-  const auto event = NewEvent();
   Gate gate;
   EnqueueGate(doomed.get(), &gate);
   for (int i = 0; i < 100; ++i) EnqueueOk(doomed.get(), [] {});
-  ASSERT_THAT(doomed->Record(event.get()), IsOk());
-  ASSERT_THAT(waiting->Wait(event.get()), IsOk());
+  ASSERT_THAT(doomed->Record(event_.get()), IsOk());
+  ASSERT_THAT(waiting->Wait(event_.get()), IsOk());
   bool ran = false;
   EnqueueOk(waiting.get(), [&ran] { ran = true; });
   gate.Open();
@@ -462,16 +436,15 @@ TEST_P(DeviceConformance, DestroyedStreamReleasesThoseThatWaitForIt) {
 // From the host to the device and back, between two pieces of other work.
 TEST_P(DeviceConformance, CopiesRunInOrder) {
   constexpr size_t kBytes = 100'003;
-  const auto stream = NewStream();
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(void* const allocated, device_->AllocateOnHost(kBytes));
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(void* const on_device, device_->Allocate(kBytes));
   auto* const on_host = static_cast<unsigned char*>(allocated);
-  EnqueueOk(stream.get(), [on_host] { std::fill_n(on_host, kBytes, static_cast<unsigned char>(7)); });
-  EXPECT_THAT(stream->Copy(on_device, on_host, kBytes), IsOk());
-  EnqueueOk(stream.get(), [on_host] { std::fill_n(on_host, kBytes, static_cast<unsigned char>(0)); });
-  EXPECT_THAT(stream->Copy(on_host, on_device, kBytes), IsOk());
-  EXPECT_THAT(stream->Copy(nullptr, nullptr, 0), IsOk());
-  ASSERT_THAT(stream->Synchronize(Soon()), IsOk());
+  EnqueueOk(stream_.get(), [on_host] { std::fill_n(on_host, kBytes, static_cast<unsigned char>(7)); });
+  EXPECT_THAT(stream_->Copy(on_device, on_host, kBytes), IsOk());
+  EnqueueOk(stream_.get(), [on_host] { std::fill_n(on_host, kBytes, static_cast<unsigned char>(0)); });
+  EXPECT_THAT(stream_->Copy(on_host, on_device, kBytes), IsOk());
+  EXPECT_THAT(stream_->Copy(nullptr, nullptr, 0), IsOk());
+  ASSERT_THAT(stream_->Synchronize(Soon()), IsOk());
   EXPECT_EQ(std::count(on_host, on_host + kBytes, 7), kBytes);
   device_->Free(on_device);
   device_->FreeOnHost(on_host);
@@ -507,63 +480,59 @@ class SharedFlag {
 };
 
 // A driver, or a sandbox around it, may lack what flags need.
-#define LOCKSTEP_SKIP_WITHOUT_FLAGS()                                 \
-  do {                                                                \
-    const SharedFlag any(device_);                                    \
-    const absl::Status taken = NewStream()->AwaitValue(any.get(), 0); \
-    if (absl::IsUnimplemented(taken)) GTEST_SKIP() << taken;          \
+#define LOCKSTEP_SKIP_WITHOUT_FLAGS()                             \
+  do {                                                            \
+    const SharedFlag any(device_);                                \
+    const absl::Status taken = stream_->AwaitValue(any.get(), 0); \
+    if (absl::IsUnimplemented(taken)) GTEST_SKIP() << taken;      \
   } while (false)
 
 TEST_P(DeviceConformance, WorkBehindAnAwaitedValueStartsOnceTheHostStoresIt) {
   LOCKSTEP_SKIP_WITHOUT_FLAGS();
-  const auto stream = NewStream();
-  const auto event = NewEvent();
   SharedFlag flag(device_);
   int written = 0;
   int seen = -1;
-  ASSERT_THAT(stream->AwaitValue(flag.get(), 3), IsOk());
-  EnqueueOk(stream.get(), [&] { seen = written; });
-  ASSERT_THAT(stream->Record(event.get()), IsOk());
+  ASSERT_THAT(stream_->AwaitValue(flag.get(), 3), IsOk());
+  EnqueueOk(stream_.get(), [&] { seen = written; });
+  ASSERT_THAT(stream_->Record(event_.get()), IsOk());
   flag.Store(2);
-  EXPECT_THAT(event->Synchronize(Deadline::AfterMs(2)), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_THAT(event_->Synchronize(Deadline::AfterMs(2)), StatusIs(absl::StatusCode::kDeadlineExceeded));
   EXPECT_EQ(seen, -1);
   written = 42;
   flag.Store(3);
-  ASSERT_THAT(event->Synchronize(Soon()), IsOk());
+  ASSERT_THAT(event_->Synchronize(Soon()), IsOk());
   EXPECT_EQ(seen, 42);
 }
 
 TEST_P(DeviceConformance, ValuesAreComparedInACircle) {
   LOCKSTEP_SKIP_WITHOUT_FLAGS();
-  const auto stream = NewStream();
   SharedFlag flag(device_, 3);
   for (const uint32_t reached : {3u, 2u, 0u, 0xffffffffu, 0x80000004u}) {
-    ASSERT_THAT(stream->AwaitValue(flag.get(), reached), IsOk());
-    EXPECT_THAT(stream->Synchronize(Soon()), IsOk()) << reached;
+    ASSERT_THAT(stream_->AwaitValue(flag.get(), reached), IsOk());
+    EXPECT_THAT(stream_->Synchronize(Soon()), IsOk()) << reached;
   }
   for (const uint32_t missing : {4u, 0x80000003u}) {
     SharedFlag awaited(device_, 3);
-    ASSERT_THAT(stream->AwaitValue(awaited.get(), missing), IsOk());
-    EXPECT_THAT(stream->Synchronize(Deadline::AfterMs(2)), StatusIs(absl::StatusCode::kDeadlineExceeded)) << missing;
+    ASSERT_THAT(stream_->AwaitValue(awaited.get(), missing), IsOk());
+    EXPECT_THAT(stream_->Synchronize(Deadline::AfterMs(2)), StatusIs(absl::StatusCode::kDeadlineExceeded)) << missing;
     awaited.Store(missing);
-    EXPECT_THAT(stream->Synchronize(Soon()), IsOk()) << missing;
+    EXPECT_THAT(stream_->Synchronize(Soon()), IsOk()) << missing;
   }
 }
 
 TEST_P(DeviceConformance, WhoeverAcquiresAWrittenValueSeesWhatTheStreamWroteBefore) {
   LOCKSTEP_SKIP_WITHOUT_FLAGS();
-  const auto stream = NewStream();
   Gate gate;
   SharedFlag flag(device_);
   std::vector<int> written;
-  EnqueueGate(stream.get(), &gate);
-  EnqueueOk(stream.get(), [&written] { written.assign(1000, 7); });
-  ASSERT_THAT(stream->WriteValue(flag.get(), 5), IsOk());
+  EnqueueGate(stream_.get(), &gate);
+  EnqueueOk(stream_.get(), [&written] { written.assign(1000, 7); });
+  ASSERT_THAT(stream_->WriteValue(flag.get(), 5), IsOk());
   EXPECT_EQ(flag.get()->load(), 0);
   gate.Open();
   ASSERT_TRUE(flag.Await(5));
   EXPECT_THAT(written, testing::AllOf(testing::SizeIs(1000), testing::Each(7)));
-  EXPECT_THAT(stream->Synchronize(Soon()), IsOk());
+  EXPECT_THAT(stream_->Synchronize(Soon()), IsOk());
 }
 
 TEST_P(DeviceConformance, StreamAwaitsWhatAnotherWrites) {
@@ -592,26 +561,23 @@ TEST_P(DeviceConformance, StreamAwaitsWhatAnotherWrites) {
 // Or whoever waits for the value would wait for ever, and memory would go that a wait protects.
 TEST_P(DeviceConformance, FailedStreamStillAwaitsAndWritesValues) {
   LOCKSTEP_SKIP_WITHOUT_FLAGS();
-  const auto stream = NewStream();
-  const auto event = NewEvent();
   SharedFlag awaited(device_);
   SharedFlag written(device_);
-  EnqueueError(stream.get(), absl::AbortedError("failed"));
-  ASSERT_THAT(stream->Synchronize(Soon()), StatusIs(absl::StatusCode::kAborted));
-  ASSERT_THAT(stream->AwaitValue(awaited.get(), 1), IsOk());
-  ASSERT_THAT(stream->WriteValue(written.get(), 1), IsOk());
-  ASSERT_THAT(stream->Record(event.get()), IsOk());
-  EXPECT_THAT(event->Synchronize(Deadline::AfterMs(2)), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  EnqueueError(stream_.get(), absl::AbortedError("failed"));
+  ASSERT_THAT(stream_->Synchronize(Soon()), StatusIs(absl::StatusCode::kAborted));
+  ASSERT_THAT(stream_->AwaitValue(awaited.get(), 1), IsOk());
+  ASSERT_THAT(stream_->WriteValue(written.get(), 1), IsOk());
+  ASSERT_THAT(stream_->Record(event_.get()), IsOk());
+  EXPECT_THAT(event_->Synchronize(Deadline::AfterMs(2)), StatusIs(absl::StatusCode::kDeadlineExceeded));
   EXPECT_EQ(written.get()->load(), 0);
   awaited.Store(1);
-  EXPECT_THAT(event->Synchronize(Soon()), IsOk());
+  EXPECT_THAT(event_->Synchronize(Soon()), IsOk());
   EXPECT_TRUE(written.Await(1));
 }
 
 TEST_P(DeviceConformance, NullFlagIsRefused) {
-  const auto stream = NewStream();
-  EXPECT_THAT(stream->AwaitValue(nullptr, 1), StatusIs(absl::StatusCode::kInvalidArgument));
-  EXPECT_THAT(stream->WriteValue(nullptr, 1), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(stream_->AwaitValue(nullptr, 1), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(stream_->WriteValue(nullptr, 1), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
 TEST_P(DeviceConformance, AllocationsAreAlignedAndDistinct) {
