@@ -201,20 +201,7 @@ TEST(MeasureReducerOverhead, CutsAsManyBucketsFromParametersOfNoSize) {
   EXPECT_GE(overhead.step_seconds, overhead.mark_ready_seconds);
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
-#else
-constexpr bool kSanitized = false;
-#endif
-
 TEST(ProportionalBytes, CountWhatWasTouched) {
-  if (kSanitized) GTEST_SKIP() << "a sanitizer keeps memory that was given back";
   constexpr size_t kBytes = 64 << 20;
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const int64_t before, ProportionalBytes());
   EXPECT_GT(before, 0);
