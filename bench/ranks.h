@@ -86,8 +86,8 @@ class ProcessGroup {
 };
 
 // The measuring loop, as in nccl-tests: in a round every rank makes many calls back to back, behind a barrier. The time of the round is
-// that of the slowest rank divided by the number of calls. Unlike nccl-tests there are several rounds, and their median counts: other load
-// on the machine distorts a mean.
+// that of the slowest rank divided by the number of calls. Unlike nccl-tests there are several rounds, and their median counts: other
+// load on the machine distorts a mean.
 struct MeasureOptions {
   int64_t iterations = 0;  // calls in a round; 0: as many as fill round_time
   int64_t warmup = 5;      // calls before the first round

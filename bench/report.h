@@ -3,8 +3,8 @@
 //
 //   {"facts": {"cpu": ..., ...}, "rows": [{"name": ..., "bytes": 8, "time_us": 9.1, ...}, ...]}
 //
-// A row of a table is a JSON object, and its cells are fields of it. Names of fields end with units: _us, _ms, _gbps. A spread over rounds
-// is {"low": ..., "median": ..., "high": ...}. bench/old_and_new.py and bench/compare/report.py use the same form.
+// A row of a table is a JSON object, and its cells are fields of it. Names of fields end with units: _us, _ms, _gbps. A spread over
+// rounds is {"low": ..., "median": ..., "high": ...}. bench/old_and_new.py and bench/compare/report.py use the same form.
 
 #ifndef BENCH_REPORT_H_
 #define BENCH_REPORT_H_
@@ -92,8 +92,8 @@ class Report {
 // bits.
 absl::StatusOr<int64_t> ParseByteCount(absl::string_view text);
 
-// begin, begin x factor, ... up to and including `end`. After a begin of 0 comes 1. INVALID_ARGUMENT for an end before the begin and for a
-// factor below 2.
+// begin, begin x factor, ... up to and including `end`. After a begin of 0 comes 1. INVALID_ARGUMENT for an end before the begin and
+// for a factor below 2.
 absl::StatusOr<std::vector<int64_t>> SweepSizes(absl::string_view begin, absl::string_view end, int64_t factor);
 
 }  // namespace bench

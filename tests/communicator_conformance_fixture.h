@@ -30,8 +30,8 @@ class CommunicatorConformance : public ::testing::TestWithParam<CommunicatorFact
  protected:
   using Code = absl::StatusCode;
 
-  // The algorithms that implement some calls here, and the selector's choice where that may be one in shared memory. With symmetric memory
-  // only those to which it makes a difference.
+  // The algorithms that implement some calls here, and the selector's choice where that may be one in shared memory. With symmetric
+  // memory only those to which it makes a difference.
   Algorithms AlgorithmsHere(Collective collective) const {
     const bool in_shared_memory = GetParam().shares_memory && size() > 1;
     Algorithms algorithms;

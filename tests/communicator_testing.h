@@ -114,8 +114,8 @@ class CaseArena {
   int taken_ = 0;
 };
 
-// Where the buffers of a case are. With a device: in memory of the host that the device reaches (Device::AllocateOnHost), and requests name
-// the device. With an arena: there, while it has room. Both outlive the buffers.
+// Where the buffers of a case are. With a device: in memory of the host that the device reaches (Device::AllocateOnHost), and requests
+// name the device. With an arena: there, while it has room. Both outlive the buffers.
 struct CaseMemory {
   Device* device = nullptr;
   CaseArena* arena = nullptr;
@@ -144,8 +144,8 @@ class CaseRun {
 
   const CollectiveRequest& request() const { return request_; }
 
-  // After the collective succeeded: "" if the output is right, the input unchanged where it must be, and the memory around both unwritten;
-  // otherwise what is wrong.
+  // After the collective succeeded: "" if the output is right, the input unchanged where it must be, and the memory around both
+  // unwritten; otherwise what is wrong.
   std::string Check();
 
   // For comparing ranks with each other.

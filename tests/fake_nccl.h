@@ -1,11 +1,11 @@
 // A library that looks like NCCL, for tests where there is no GPU: tests/libfake_nccl.so, loaded as NCCL is.
 //
-// Its ranks are threads of one process. A group of calls becomes a host function in its stream. The function waits for the same calls of
-// the other ranks, and then executes them on memory of the host, in rank order (kernels/reference_testing.h). In a capture, a graph repeats
-// it: the replays of all ranks' n-th captured groups belong together.
+// Its ranks are threads of one process. A group of calls becomes a host function in its stream. The function waits for the same calls
+// of the other ranks, and then executes them on memory of the host, in rank order (kernels/reference_testing.h). In a capture, a graph
+// repeats it: the replays of all ranks' n-th captured groups belong together.
 //
-// It is never blocking: what a call began is in progress for some queries of the communicator's state. Wrong calls are counted as misuse: on
-// a communicator that was destroyed, calls that differ between ranks, operators that are left.
+// It is never blocking: what a call began is in progress for some queries of the communicator's state. Wrong calls are counted as
+// misuse: on a communicator that was destroyed, calls that differ between ranks, operators that are left.
 
 #ifndef TESTS_FAKE_NCCL_H_
 #define TESTS_FAKE_NCCL_H_

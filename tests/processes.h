@@ -61,8 +61,8 @@ class RankProcess {
 // Runs in the process; what it returns is what ProcessGroup::Wait() answers. A failed EXPECT in it counts as INTERNAL.
 using RankFunction = absl::Status (*)(RankProcess& self);
 
-// The processes of one rank function. Used by one thread, which must live as long: the processes are killed when it ends. The test program
-// becomes the parent of its ranks' orphans, so that the destructor ends them too.
+// The processes of one rank function. Used by one thread, which must live as long: the processes are killed when it ends. The test
+// program becomes the parent of its ranks' orphans, so that the destructor ends them too.
 class ProcessGroup {
  public:
   struct Options {
@@ -73,8 +73,8 @@ class ProcessGroup {
 
   static absl::StatusOr<std::unique_ptr<ProcessGroup>> Start(absl::string_view function, const Options& options);
 
-  // Kills and reaps what is left, children of ranks included. Fails the test if something remains. Prints what the ranks wrote if the test
-  // has failed.
+  // Kills and reaps what is left, children of ranks included. Fails the test if something remains. Prints what the ranks wrote if the
+  // test has failed.
   ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
@@ -92,7 +92,8 @@ class ProcessGroup {
   // Waits until the rank ends. Returns what its function returned. May be called again; messages that the rank sent before can still be
   // received.
   //
-  // ERRORS  UNKNOWN            the function did not return, or the process failed afterwards: "process 1 was killed by signal 9 (SIGKILL)"
+  // ERRORS  UNKNOWN            the function did not return, or the process failed afterwards: "process 1 was killed by signal 9
+  // (SIGKILL)"
   //         DEADLINE_EXCEEDED  the rank is still running
   absl::Status Wait(int rank, Deadline deadline);
   std::vector<absl::Status> WaitAll(Deadline deadline);

@@ -34,8 +34,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> MakeStagedTestCommunicator(Communi
                                                                          std::chrono::milliseconds timeout);
 void ReplaceTestCommunicators(MakeTestCommunicator make);
 
-// A communicator for tensors on the test's device and on the host, made from one for the host, which outlives it. If the device is the host,
-// it is that one. Collective.
+// A communicator for tensors on the test's device and on the host, made from one for the host, which outlives it. If the device is the
+// host, it is that one. Collective.
 class ForTestDevice {
  public:
   explicit ForTestDevice(Communicator* host,

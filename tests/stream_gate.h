@@ -1,5 +1,5 @@
-// A gate at which a stream of the test's device waits until the host opens it. It needs no closure: on a GPU the closures of all streams run
-// on one thread.
+// A gate at which a stream of the test's device waits until the host opens it. It needs no closure: on a GPU the closures of all
+// streams run on one thread.
 
 #ifndef TESTS_STREAM_GATE_H_
 #define TESTS_STREAM_GATE_H_

@@ -39,8 +39,8 @@ bool WithHostKernels();
 
 // Memory that the test's device and the host reach, uninitialised and aligned to 256 bytes. Thread-safe.
 //
-// On a GPU, allocating and freeing wait for what other ranks have in flight. So memory there comes from one large allocation as long as that
-// lasts, and freed memory is kept for the next request of its size.
+// On a GPU, allocating and freeing wait for what other ranks have in flight. So memory there comes from one large allocation as long as
+// that lasts, and freed memory is kept for the next request of its size.
 void* AllocateReachable(size_t bytes);
 void FreeReachable(void* memory, size_t bytes);
 

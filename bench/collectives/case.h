@@ -53,8 +53,8 @@ absl::StatusOr<std::shared_ptr<char>> MakeVector(size_t bytes, Communicator* all
 
 // Contents of vectors whose sum is known exactly, in whatever order ranks are combined. Immutable.
 //
-// The elements are small integers. No partial sum rounds or overflows in the dtype, so results are compared bit by bit, without a tolerance.
-// The elements repeat after a prime number of them. A block in the wrong place is some power of two away, and so it shows.
+// The elements are small integers. No partial sum rounds or overflows in the dtype, so results are compared bit by bit, without a
+// tolerance. The elements repeat after a prime number of them. A block in the wrong place is some power of two away, and so it shows.
 class Pattern {
  public:
   static constexpr int64_t kPeriod = 251;

@@ -1,5 +1,5 @@
-// BareFabric: a BareLink over one provider of libfabric. It is the limit that Lockstep's transport over libfabric is measured against. The
-// two share the choice of the provider, and nothing else.
+// BareFabric: a BareLink over one provider of libfabric. It is the limit that Lockstep's transport over libfabric is measured against.
+// The two share the choice of the provider, and nothing else.
 //
 // Reliable-datagram endpoints, tagged messages, receives posted before sends; short messages are injected.
 
@@ -29,9 +29,9 @@ namespace bench {
 
 class BareFabric : public BareLink {
  public:
-  // Connects to the other side of `socket`, which makes the same call. The two swap their addresses over the socket, which stays open, and
-  // then a byte each way over the provider. `provider`: as in LOCKSTEP_OFI_PROVIDER; empty: the preferred one. `host`: an IPv4 address of
-  // this machine.
+  // Connects to the other side of `socket`, which makes the same call. The two swap their addresses over the socket, which stays open,
+  // and then a byte each way over the provider. `provider`: as in LOCKSTEP_OFI_PROVIDER; empty: the preferred one. `host`: an IPv4
+  // address of this machine.
   //
   // ERRORS  UNIMPLEMENTED  the provider wants its memory registered
   //         those of Ofi() and FindProvider()

@@ -3,8 +3,8 @@
 //
 // Two ranks' all-reduce moves the whole vector each way: at once when they swap vectors, in two halves around a ring. So its limit is a
 // bare exchange of as many bytes both ways at once; and for a few bytes, where nothing overlaps, nothing is faster than a message one
-// way, half of a ping-pong. Each round measures all of them, in turns that begin with another one each time, so that what the machine does
-// meanwhile meets all alike; a ratio is of one round, and their median counts. Bare bytes go in whichever pieces are the fastest.
+// way, half of a ping-pong. Each round measures all of them, in turns that begin with another one each time, so that what the machine
+// does meanwhile meets all alike; a ratio is of one round, and their median counts. Bare bytes go in whichever pieces are the fastest.
 
 #include <array>
 #include <chrono>

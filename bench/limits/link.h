@@ -1,5 +1,5 @@
-// BareLink: two processes that swap bytes with as little in between as the medium allows. Lockstep's transports are measured against it. None
-// of their code moves a byte here.
+// BareLink: two processes that swap bytes with as little in between as the medium allows. Lockstep's transports are measured against
+// it. None of their code moves a byte here.
 //
 // Not thread-safe. A transfer polls and never sleeps, so both processes need a core of their own.
 //
@@ -32,8 +32,8 @@ class BareLink {
   // Moves bytes both ways at once. The other side makes the matching call.
   virtual absl::Status Exchange(const void* out, size_t out_bytes, void* in, size_t in_bytes) = 0;
 
-  // Bytes travel in pieces of at most so many. A piece is a system call, or a message of which a few are in flight. Which size is the best
-  // depends on the medium and on the size of the transfer.
+  // Bytes travel in pieces of at most so many. A piece is a system call, or a message of which a few are in flight. Which size is the
+  // best depends on the medium and on the size of the transfer.
   virtual void set_piece_bytes(size_t bytes) = 0;
   static constexpr size_t kPieceBytes = size_t{256} << 10;  // unless it is set
   static constexpr size_t kWhole = SIZE_MAX;

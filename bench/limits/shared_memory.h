@@ -1,12 +1,13 @@
 // The limits of an all-reduce between processes that share memory, with no call, no check and no second message in the way.
 //
-// Both are for two ranks. DirectAllReduce is for processes that map each other's vectors. Each rank owns half of the sum. It waits until the
-// other has come, sums its half straight out of both vectors into both, in one pass, and waits until the other has done so. It copies
-// nothing that an all-reduce need not move.
+// Both are for two ranks. DirectAllReduce is for processes that map each other's vectors. Each rank owns half of the sum. It waits
+// until the other has come, sums its half straight out of both vectors into both, in one pass, and waits until the other has done so.
+// It copies nothing that an all-reduce need not move.
 //
-// BounceAllReduce is for ranks that share memory, but not their vectors. Each rank owns half of the sum. It copies the other rank's half
-// into a mailbox that both map, chunk by chunk. The owner adds each chunk to its own vector and leaves the sum in the mailbox. The first
-// rank copies the sum back. So of every two bytes one is copied in and out, and one is added; no scheme through private vectors moves less.
+// BounceAllReduce is for ranks that share memory, but not their vectors. Each rank owns half of the sum. It copies the other rank's
+// half into a mailbox that both map, chunk by chunk. The owner adds each chunk to its own vector and leaves the sum in the mailbox. The
+// first rank copies the sum back. So of every two bytes one is copied in and out, and one is added; no scheme through private vectors
+// moves less.
 //
 // THREADS  Ranks are threads that share one object, or processes that each make one with the same file. Each rank calls from one thread.
 //          All state is in the shared memory.
@@ -26,7 +27,8 @@
 namespace lockstep {
 namespace bench {
 
-// a[i] = b[i] = a[i] + b[i] in one pass, as fast as the processor does it; on purpose not Lockstep's kernels. The vectors must not overlap.
+// a[i] = b[i] = a[i] + b[i] in one pass, as fast as the processor does it; on purpose not Lockstep's kernels. The vectors must not
+// overlap.
 void AddToBoth(float* a, float* b, size_t count);
 
 // Memory of zeros, shared by the threads of a process or, with a file, by all processes that map it. Pages are made when first touched.

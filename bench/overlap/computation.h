@@ -40,8 +40,8 @@ enum class ComputeKind {
 absl::StatusOr<ComputeKind> ParseComputeKind(absl::string_view text);
 const char* Name(ComputeKind kind);
 
-// Used by one thread. A step is Begin(), Forward(), and Backward() of every parameter in the reverse order of definition. Finish() follows
-// some steps.
+// Used by one thread. A step is Begin(), Forward(), and Backward() of every parameter in the reverse order of definition. Finish()
+// follows some steps.
 class Computation {
  public:
   virtual ~Computation() = default;
@@ -68,13 +68,13 @@ double CalibrateArithmetic();
 std::unique_ptr<Computation> MakeBusyComputation(const ComputePlan& plan, double units_per_second,
                                                  std::vector<absl::Span<float>> gradients, float value);
 
-// Sleeps until the parts of the plan, one after the other from Begin() on, would be done elsewhere. What the caller does in between delays
-// nothing. Touches no gradient, as an accelerator writes memory without the core. Makes the calling thread's timers exact
+// Sleeps until the parts of the plan, one after the other from Begin() on, would be done elsewhere. What the caller does in between
+// delays nothing. Touches no gradient, as an accelerator writes memory without the core. Makes the calling thread's timers exact
 // (PR_SET_TIMERSLACK). `awaited`: by parameter, whether Backward() sleeps; otherwise it returns early. Empty: it always sleeps.
 std::unique_ptr<Computation> MakeAwayComputation(const ComputePlan& plan, std::vector<bool> awaited);
 
-// Enqueues on the stream, which it borrows, a wait for each part of the plan that takes time: on a GPU a kernel of one thread that watches
-// the clock, on the host a sleep of the stream's thread. Touches no gradient.
+// Enqueues on the stream, which it borrows, a wait for each part of the plan that takes time: on a GPU a kernel of one thread that
+// watches the clock, on the host a sleep of the stream's thread. Touches no gradient.
 std::unique_ptr<Computation> MakeStreamComputation(const ComputePlan& plan, Stream* stream);
 
 }  // namespace bench

@@ -100,12 +100,13 @@ struct ReducerOverhead {
   double step_seconds = 0;        // those, BeginBackward() and EndBackward(), with nothing computed in between
 };
 
-// Measures a reducer in a world of one. It has as many parameters as `plan`, and as many in each bucket, but of one float each. So nothing
-// is copied, and an all-reduce is a call that returns at once. What is left are checks, counts, and handing buckets from thread to thread.
+// Measures a reducer in a world of one. It has as many parameters as `plan`, and as many in each bucket, but of one float each. So
+// nothing is copied, and an all-reduce is a call that returns at once. What is left are checks, counts, and handing buckets from thread
+// to thread.
 absl::StatusOr<ReducerOverhead> MeasureReducerOverhead(const BucketPlan& plan, int steps);
 
-// Memory of this process, as the kernel counts it (Pss of smaps_rollup): a page that n processes have counts for 1/n. UNAVAILABLE where the
-// kernel does not tell.
+// Memory of this process, as the kernel counts it (Pss of smaps_rollup): a page that n processes have counts for 1/n. UNAVAILABLE where
+// the kernel does not tell.
 absl::StatusOr<int64_t> ProportionalBytes();
 
 }  // namespace bench
