@@ -255,8 +255,8 @@ class OverlapProgram {
     LOCKSTEP_ASSIGN_OR_RETURN(replay_, Replay::Create(group_, model_, options_.reducer, place_.replay));
     for (int step = 0; step < 2; ++step) LOCKSTEP_RETURN_IF_ERROR(replay_->CheckedStep());
     LOCKSTEP_ASSIGN_OR_RETURN(const int64_t bytes_after, ProportionalBytes());
-    found_.memory.gradient_bytes = model_.elements() * static_cast<int64_t>(sizeof(float));
-    found_.memory.proportional_bytes = bytes_after - bytes_before;
+    found_.gradient_bytes = model_.elements() * static_cast<int64_t>(sizeof(float));
+    found_.memory_bytes = bytes_after - bytes_before;
     for (const BucketPlan::Bucket& bucket : replay_->reducer().plan().buckets) {
       OverlapBucket row;
       row.bytes = static_cast<int64_t>(bucket.bytes());

@@ -218,7 +218,8 @@ OverlapReport TwoRounds() {
                    {4096, 6, {{0.020, 0.004, 0.003}, {0.020, 0.004, 0.003}}}};
   found.rounds = {{0.020, 0.006, 0.030, 0.024, 0.020}, {0.020, 0.006, 0.029, 0.020, 0.020}};
   found.overhead = {2, 0.000005, 0.000011};
-  found.memory = {4 << 20, 2 << 20};
+  found.gradient_bytes = 4 << 20;
+  found.memory_bytes = 2 << 20;
   return found;
 }
 

@@ -85,16 +85,15 @@ void ShowOverhead(const OverlapReport& found, Report* report) {
                  /*printed=*/false);
 }
 
-void ShowMemory(const OverlapMemory& memory, Report* report) {
-  const auto bytes = static_cast<double>(memory.proportional_bytes);
+void ShowMemory(const OverlapReport& found, Report* report) {
+  const auto bytes = static_cast<double>(found.memory_bytes);
   report->Print(absl::StrFormat(
       "# memory of a rank for gradients and reducer: %.1f MiB (%.2f copies of the gradients) when shared pages are "
       "divided by those who share them\n",
-      bytes / (1 << 20), bytes / static_cast<double>(memory.gradient_bytes)));
-  report->AddRow({{"name", "memory"},
-                  {"gradient_bytes", memory.gradient_bytes},
-                  {"proportional_bytes", memory.proportional_bytes}},
-                 /*printed=*/false);
+      bytes / (1 << 20), bytes / static_cast<double>(found.gradient_bytes)));
+  report->AddRow(
+      {{"name", "memory"}, {"gradient_bytes", found.gradient_bytes}, {"proportional_bytes", found.memory_bytes}},
+      /*printed=*/false);
 }
 
 }  // namespace
@@ -118,7 +117,7 @@ void Show(const OverlapReport& found, Report* report) {
   ShowBuckets(found.buckets, report);
   ShowRounds(found.rounds, report);
   ShowOverhead(found, report);
-  ShowMemory(found.memory, report);
+  ShowMemory(found, report);
 }
 
 }  // namespace bench

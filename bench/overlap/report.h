@@ -48,17 +48,13 @@ struct OverlapRound {
   double exposed() const { return overlapped - compute; }
 };
 
-// On rank 0: what gradients and a reducer added, once it has gone through two steps.
-struct OverlapMemory {
-  int64_t gradient_bytes = 0;      // of one copy
-  int64_t proportional_bytes = 0;  // what n ranks share counts for 1/n
-};
-
 struct OverlapReport {
   std::vector<OverlapBucket> buckets;
   std::vector<OverlapRound> rounds;
   ReducerOverhead overhead;
-  OverlapMemory memory;
+  int64_t gradient_bytes = 0;  // of one copy
+  // What gradients and a reducer added to rank 0's memory, once it has gone through two steps; what n ranks share counts for 1/n.
+  int64_t memory_bytes = 0;
 };
 
 // Adds to the report: buckets, times and ratios with medians and quartiles over rounds, the reducer's own time, memory. The rows are
