@@ -85,9 +85,8 @@ class Compared:
         one = self.implementations[i]
         self.tell(f'starting {one.name}')
         try:
-            self.groups[i] = runners.RunnerGroup(
-                one, self.options.nproc, self.largest(i), self.options.pin, pathlib.Path(self.folder, str(i)),
-                runners.after(self.options.start_patience_s))
+            self.groups[i] = runners.RunnerGroup(one, self.options.nproc, self.largest(i), pathlib.Path(self.folder, str(i)),
+                                                 runners.after(self.options.start_patience_s))
         except runners.RunnerError as error:
             self.drop(i, 'at its start', error)
 
@@ -158,8 +157,6 @@ def parse_options(words):
                                      allow_abbrev=False)
     add = parser.add_argument
     add('--nproc', type=int, default=2, help='ranks of each implementation')
-    add('--nopin', dest='pin', action='store_false',
-        help="leave the calling thread of each rank where it is, instead of keeping it on one core, rank after rank and round again")
     add('--peers', type=names_in('peer', implementations.PEERS, 'all', 'none'), default='all',
         help='all, none, or some of gloo, openmpi, mpich, pytorch with commas between')
     add('--transports', type=names_in('transport', report.TRANSPORTS), default='shm,tcp', help='one comparison for each: shm, tcp, ofi')
@@ -206,7 +203,7 @@ def compare(options, scratch):
     facts = dict(line.split(': ', 1) for line in implementations.output_of([runner, 'facts']).splitlines())
     missing = []
     peers = find_peers(options, scratch, facts, missing)
-    facts['ranks'] = f'{options.nproc}, {"each kept on one core, by turns" if options.pin else "not pinned"}'
+    facts['ranks'] = f'{options.nproc}, each kept on one core, by turns'
     facts['rounds'] = f'{options.rounds} of {options.round_ms} ms for each implementation in turn'
     print(report.facts_text(facts) + ''.join(f'# {text}\n' for text in missing), end='', flush=True)
     comparisons = []

@@ -99,9 +99,9 @@ class Options(unittest.TestCase):
     def test_defaults(self):
         options = compare.parse_options([])
         self.assertEqual((options.peers, options.transports), (list(implementations.PEERS), ['shm', 'tcp']))
-        self.assertEqual((options.sizes[0], options.sizes[-1], options.pin), (8, 64 << 20, True))
-        options = compare.parse_options(['--peers', 'mpich,gloo,mpich', '--sizes=1K,8', '--nopin'])
-        self.assertEqual((options.peers, options.sizes, options.pin), (['mpich', 'gloo'], [8, 1024], False))
+        self.assertEqual((options.sizes[0], options.sizes[-1]), (8, 64 << 20))
+        options = compare.parse_options(['--peers', 'mpich,gloo,mpich', '--sizes=1K,8'])
+        self.assertEqual((options.peers, options.sizes), (['mpich', 'gloo'], [8, 1024]))
         self.assertEqual(compare.parse_options(['--peers=none']).peers, [])
 
 

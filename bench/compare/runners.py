@@ -41,7 +41,7 @@ def find_program(path):
 
 
 class RunnerGroup:
-    def __init__(self, implementation, ranks, bytes_max, pin, folder, deadline):
+    def __init__(self, implementation, ranks, bytes_max, folder, deadline):
         """Returns when all ranks are ready. `folder` is made."""
         folder = pathlib.Path(folder)
         folder.mkdir()
@@ -60,8 +60,6 @@ class RunnerGroup:
                 raise RunnerError(f'cannot start {words[0]}: {error.strerror}') from None
         try:
             self.await_ready('start', deadline)
-            if pin:
-                self.ask('pin', deadline)
         except BaseException:
             self.close()
             raise
