@@ -57,8 +57,8 @@ ABSL_FLAG(std::string, backend, "auto",
 ABSL_FLAG(std::string, transport, "", "auto, shm, tcp or ofi; empty: as LOCKSTEP_TRANSPORT says");
 ABSL_FLAG(
     std::string, link, "",
-    "put each rank on an emulated host, with links of this rate between them, as tc writes it (1gbit), or none for "
-    "as fast as the kernel copies; needs root and iproute2: without them, as with --throttle");
+    "put each rank on an emulated host, with links of this rate between them, as tc writes it (1gbit); needs root and "
+    "iproute2: without them, as with --throttle");
 ABSL_FLAG(bool, throttle, false,
           "with --link, the kernel paces each connection as such a link would, instead of emulating hosts");
 ABSL_FLAG(double, first_bucket_cap_mb, -1, "cap of the first bucket in MiB; below 0: the reducer's default");
@@ -92,9 +92,7 @@ absl::StatusOr<DeviceKind> ParseDeviceKind(const std::string& text) {
   return absl::InvalidArgumentError(absl::StrCat("no device '", text, "'; known are host, cuda"));
 }
 
-// 0 for "none".
 absl::StatusOr<double> LinkBytesPerSecond(const std::string& link) {
-  if (link == "none") return 0;
   LOCKSTEP_ASSIGN_OR_RETURN(const double ns_per_byte, ParseBandwidth(link));
   return 1e9 / ns_per_byte;
 }
@@ -104,7 +102,7 @@ struct Options {
   ModelTable model;
   ComputeKind compute = ComputeKind::kBusy;
   DeviceKind device = DeviceKind::kHost;
-  double link_bytes_per_second = 0;  // with --throttle; 0: without a limit
+  double link_bytes_per_second = 0;  // with --throttle
   // Not planned anew: gradients come in the order that the first plan expects.
   ReducerOptions reducer;
 };
@@ -159,7 +157,6 @@ absl::StatusOr<Options> OptionsFromFlags() {
 // The half of a segment that the kernel sends early after a pause is all that it gains on a link of that rate. Not emulated: a link's
 // latency; that a rank which sends to several others at once shares its link among them; receivers that several ranks send to.
 absl::Status PaceConnections(double bytes_per_second) {
-  if (bytes_per_second == 0) return absl::OkStatus();  // a link without a limit
   const auto rate = static_cast<uint64_t>(bytes_per_second);
   int paced = 0;
   DIR* const descriptors = opendir("/proc/self/fd");
