@@ -480,11 +480,11 @@ class SharedFlag {
 };
 
 // A driver, or a sandbox around it, may lack what flags need.
-#define LOCKSTEP_SKIP_WITHOUT_FLAGS()                             \
-  do {                                                            \
-    const SharedFlag any(device_);                                \
-    const absl::Status taken = stream_->AwaitValue(any.get(), 0); \
-    if (absl::IsUnimplemented(taken)) GTEST_SKIP() << taken;      \
+#define LOCKSTEP_SKIP_WITHOUT_FLAGS()                                 \
+  do {                                                                \
+    const SharedFlag any(device_);                                    \
+    const absl::Status taken = NewStream()->AwaitValue(any.get(), 0); \
+    if (absl::IsUnimplemented(taken)) GTEST_SKIP() << taken;          \
   } while (false)
 
 TEST_P(DeviceConformance, WorkBehindAnAwaitedValueStartsOnceTheHostStoresIt) {
