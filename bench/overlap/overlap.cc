@@ -25,7 +25,6 @@
 #include "absl/strings/str_split.h"
 #include "base/device/cuda/cuda_device.h"
 #include "base/device/device.h"
-#include "base/device/host_device.h"
 #include "base/status.h"
 #include "base/types/dtype.h"
 #include "bench/model.h"
@@ -85,13 +84,6 @@ absl::Status SetCap(double mib, size_t* cap_bytes) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<DeviceKind> ParseDeviceKind(const std::string& text) {
-  for (const DeviceKind kind : {DeviceKind::kHost, DeviceKind::kCuda}) {
-    if (text == lockstep::Name(kind)) return kind;
-  }
-  return absl::InvalidArgumentError(absl::StrCat("no device '", text, "'; known are host, cuda"));
-}
-
 absl::StatusOr<double> LinkBytesPerSecond(const std::string& link) {
   LOCKSTEP_ASSIGN_OR_RETURN(const double ns_per_byte, ParseBandwidth(link));
   return 1e9 / ns_per_byte;
@@ -101,7 +93,7 @@ struct Options {
   int ranks = 2;
   ModelTable model;
   ComputeKind compute = ComputeKind::kBusy;
-  DeviceKind device = DeviceKind::kHost;
+  bool on_gpu = false;
   double link_bytes_per_second = 0;  // with --throttle
   // Not planned anew: gradients come in the order that the first plan expects.
   ReducerOptions reducer;
@@ -121,8 +113,11 @@ absl::StatusOr<Options> OptionsFromFlags() {
   if (absl::GetFlag(FLAGS_wake_per_bucket) && options.compute != ComputeKind::kAway) {
     return invalid("who computes does not sleep: --wake_per_bucket goes with --compute away");
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(options.device, ParseDeviceKind(absl::GetFlag(FLAGS_device)));
-  if (options.device != DeviceKind::kHost && options.compute != ComputeKind::kStream) {
+  const std::string device = absl::GetFlag(FLAGS_device);
+  options.on_gpu = device == "cuda";
+  if (device != "host" && device != "cuda")
+    return invalid(absl::StrCat("no device '", device, "'; known are host, cuda"));
+  if (options.on_gpu && options.compute != ComputeKind::kStream) {
     return invalid("gradients on a GPU are computed by a stream: --device cuda goes with --compute stream");
   }
   const std::string link = absl::GetFlag(FLAGS_link);
@@ -176,44 +171,34 @@ absl::Status PaceConnections(double bytes_per_second) {
 struct Place {
   ReplayPlace replay;
   Communicator* communicator = nullptr;
-  std::string text;  // for people: the device, and how its tensors travel
+  std::string text;  // of a GPU, for people: the device, and how its tensors travel
   // What the others borrow, where they are not the caller's.
   std::unique_ptr<Communicator> on_device;
   std::unique_ptr<Stream> stream;
 };
 
-absl::StatusOr<Place> FindPlaceOnGpu(const Options& options, Communicator* world) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const int gpus, CudaDeviceCount());
-  const int rank = world->rank().value();
-  if (world->size() > gpus) setenv("NCCL_HOSTID", absl::StrCat("rank", rank).c_str(), /*overwrite=*/0);
-  Place place;
-  LOCKSTEP_ASSIGN_OR_RETURN(place.replay.device, CudaDevice(rank % gpus));
-  DeviceBackendOptions backend;
-  backend.backend = absl::GetFlag(FLAGS_backend);
-  LOCKSTEP_ASSIGN_OR_RETURN(place.on_device, MakeDeviceCommunicator(world, place.replay.device, backend));
-  place.communicator = place.on_device.get();
-  // The default stream, in which frameworks compute unless they are told otherwise.
-  LOCKSTEP_ASSIGN_OR_RETURN(place.stream, place.replay.device->BorrowStream(nullptr));
-  // The first line is the device's.
-  const std::string description = place.communicator->Describe();
-  place.text = std::string(*absl::StrSplit(description, '\n').begin());
-  return place;
-}
-
-absl::StatusOr<Place> FindPlaceOnHost(const Options& options, Communicator* world) {
-  Place place;
-  place.replay.device = HostDevice();
-  place.communicator = world;
-  place.text = "host";
-  if (options.compute == ComputeKind::kStream) {
-    LOCKSTEP_ASSIGN_OR_RETURN(place.stream, place.replay.device->CreateStream("compute"));
-  }
-  return place;
-}
-
 absl::StatusOr<Place> FindPlace(const Options& options, Communicator* world) {
-  LOCKSTEP_ASSIGN_OR_RETURN(Place place, options.device == DeviceKind::kHost ? FindPlaceOnHost(options, world)
-                                                                             : FindPlaceOnGpu(options, world));
+  Place place;
+  if (!options.on_gpu) {
+    place.communicator = world;
+    if (options.compute == ComputeKind::kStream) {
+      LOCKSTEP_ASSIGN_OR_RETURN(place.stream, place.replay.device->CreateStream("compute"));
+    }
+  } else {
+    LOCKSTEP_ASSIGN_OR_RETURN(const int gpus, CudaDeviceCount());
+    const int rank = world->rank().value();
+    if (world->size() > gpus) setenv("NCCL_HOSTID", absl::StrCat("rank", rank).c_str(), /*overwrite=*/0);
+    LOCKSTEP_ASSIGN_OR_RETURN(place.replay.device, CudaDevice(rank % gpus));
+    DeviceBackendOptions backend;
+    backend.backend = absl::GetFlag(FLAGS_backend);
+    LOCKSTEP_ASSIGN_OR_RETURN(place.on_device, MakeDeviceCommunicator(world, place.replay.device, backend));
+    place.communicator = place.on_device.get();
+    // The default stream, in which frameworks compute unless they are told otherwise.
+    LOCKSTEP_ASSIGN_OR_RETURN(place.stream, place.replay.device->BorrowStream(nullptr));
+    // The first line is the device's.
+    const std::string description = place.communicator->Describe();
+    place.text = std::string(*absl::StrSplit(description, '\n').begin());
+  }
   place.replay.stream = place.stream.get();
   return place;
 }
@@ -370,7 +355,7 @@ class OverlapProgram {
     const auto add = [&facts](const char* name, const std::string& value) { facts.emplace_back(name, value); };
     add("ranks", absl::StrCat(group_.size(),
                               flag(absl::GetFlag(FLAGS_pin), ", each on a core of its own where there are as many")));
-    if (options_.device != DeviceKind::kHost) add("gradients on", place_.text);
+    if (options_.on_gpu) add("gradients on", place_.text);
     add("transport",
         absl::StrCat(group_.Routes(), link.empty()                    ? ""
                                       : absl::GetFlag(FLAGS_throttle) ? ", paced as by links of " + link
@@ -464,7 +449,7 @@ int Main(int argc, char** argv) {
     const absl::Status status = RunRank(*options);
     return status.ok() ? 0 : Complain(status);
   }
-  if (options->device != DeviceKind::kHost) {
+  if (options->on_gpu) {
     if (const absl::Status gpus = CudaDeviceCount().status(); !gpus.ok()) return Complain(gpus, kSkipped);
   }
   const std::string link = absl::GetFlag(FLAGS_link);
