@@ -9,7 +9,6 @@
 #include "absl/status/status.h"
 #include "base/rank.h"
 #include "base/status_matchers.h"
-#include "bench/measure.h"
 #include "bench/model.h"
 #include "bench/ranks.h"
 #include "bench/report.h"

@@ -26,10 +26,9 @@ namespace bench {
 struct ModelParameter {
   std::string name;
   std::vector<int64_t> shape;
-  // Of one example's forward pass: multiplications (each with its addition) in the operations whose backward comes
-  // between the gradient before and this one, when gradients come in the reverse order of definition. Convolutions
-  // (output elements x kernel elements), matrix products (m x n x k) and the two products of attention (2 x positions^2
-  // x width); all else is small beside them and counts as nothing.
+  // Multiplications (each with its addition) of one example's forward pass, in the operations whose backward comes between the gradient
+  // before and this one. Gradients come in the reverse order of definition. Counted are convolutions (output elements x kernel elements),
+  // matrix products (m x n x k) and the two products of attention (2 x positions^2 x width). All else is small and counts as nothing.
   double multiply_adds = 0;
 
   int64_t elements() const;
@@ -37,14 +36,14 @@ struct ModelParameter {
 
 struct ModelTable {
   std::string name;
-  std::string example;  // what the multiplications are counted for: "an image of 224 x 224"
+  std::string example;  // one input, for which multiplications are counted: "an image of 224 x 224"
   std::vector<ModelParameter> parameters;
 
   int64_t elements() const;
   double multiply_adds() const;
 };
 
-// INVALID_ARGUMENT lists the known ones.
+// INVALID_ARGUMENT lists the known models.
 absl::StatusOr<ModelTable> FindModel(absl::string_view name);
 
 }  // namespace bench

@@ -19,12 +19,16 @@
 #include "base/status.h"
 #include "base/types/dtype.h"
 #include "base/types/reduce_op.h"
+#include "bench/report.h"
 #include "comm/plan/collectives.h"
 #include "launch/launcher.h"
 
 namespace lockstep {
 namespace bench {
 namespace {
+
+constexpr int64_t kIterationsMin = 2;
+constexpr int64_t kIterationsMax = 100'000;
 
 absl::Status PinToCore(int rank, int local_ranks) {
   cpu_set_t allowed;
@@ -134,6 +138,28 @@ absl::StatusOr<uint64_t> ProcessGroup::Sum(uint64_t value) const {
 
 absl::StatusOr<int64_t> ProcessGroup::FromLeader(int64_t value) const {
   return AllReduced(communicator_, DType::kI64, ReduceOp::kSum, leads() ? value : 0);
+}
+
+absl::StatusOr<int64_t> WarmUp(const ProcessGroup& group, const MeasureOptions& options, Calls calls) {
+  LOCKSTEP_RETURN_IF_ERROR(calls(options.warmup));
+  if (options.iterations > 0) return options.iterations;
+  // Three calls alone are far from what many back to back come to, so the second estimate is made from more.
+  int64_t iterations = kIterationsMin + 1;
+  for (int estimate = 0; estimate < 2; ++estimate) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const double seconds, TimeRound(group, iterations, calls));
+    const double round_seconds = std::chrono::duration<double>(options.round_time).count();
+    const double fitting = round_seconds / std::max(seconds, 1e-9) / (estimate == 0 ? 10 : 1);
+    iterations = std::clamp(static_cast<int64_t>(fitting), kIterationsMin, kIterationsMax);
+    if (fitting < kIterationsMin) break;
+  }
+  return iterations;
+}
+
+absl::StatusOr<double> TimeRound(const ProcessGroup& group, int64_t iterations, Calls calls) {
+  LOCKSTEP_RETURN_IF_ERROR(group.Barrier());
+  const auto begin = std::chrono::steady_clock::now();
+  LOCKSTEP_RETURN_IF_ERROR(calls(iterations));
+  return group.Largest(SecondsSince(begin) / static_cast<double>(iterations));
 }
 
 }  // namespace bench

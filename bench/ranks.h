@@ -1,13 +1,15 @@
-// The ranks of a benchmark: processes that it starts itself, unless a launcher has, and small values that they tell each other.
+// The ranks of a benchmark: processes that it starts itself, unless a launcher has; and the measuring loop that they share.
 
 #ifndef BENCH_RANKS_H_
 #define BENCH_RANKS_H_
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/rank.h"
@@ -22,10 +24,10 @@ inline constexpr int kFailed = 1;
 inline constexpr int kWrongUsage = 2;
 inline constexpr int kSkipped = 77;
 
-// Parses the flags; exits with kWrongUsage for a word that is none. What runs again as ranks does so with the same words.
+// Parses the flags. An argument that is no flag ends the program with kWrongUsage.
 void ParseFlags(int argc, char** argv, const char* usage);
 
-// Prints the message behind the program's name; returns `exit_status`.
+// Prints the program's name and the message to stderr. Returns `exit_status`.
 int Complain(const absl::Status& status, int exit_status = kFailed);
 
 // Whether a launcher started this process as a rank.
@@ -33,11 +35,11 @@ bool IsRank();
 
 absl::StatusOr<std::string> ThisProgram();
 
-// Runs this program again, with the same arguments, as so many ranks, of which rank 0 keeps the terminal; returns the exit status for
-// this process. Complains on stderr about a rank that fails.
+// Runs this program again, with the same arguments, as so many ranks. Rank 0 keeps the terminal. Reports a rank that fails on stderr.
+// Returns the exit status for this process.
 int RunAsRanks(int ranks, char** argv);
 
-// The main function of a benchmark whose options are read from flags and have a number of `ranks`: each of them runs `run`.
+// The main function of a benchmark. `read` reads the options, among them the number of `ranks`, from flags. Each rank runs `run`.
 template <typename Options>
 int RunBench(int argc, char** argv, const char* usage, absl::StatusOr<Options> (*read)(),
              absl::Status (*run)(const Options&)) {
@@ -49,13 +51,13 @@ int RunBench(int argc, char** argv, const char* usage, absl::StatusOr<Options> (
   return status.ok() ? 0 : Complain(status);
 }
 
-// As a rank, or alone: the world of `ranks` ranks. INVALID_ARGUMENT where the launcher started another number. `pin` keeps the calling
-// thread on a core of its own among those that it may use, the rank-th, if there are as many. That is done once the world is made: what
-// the ranks may use together decides whether they poll. Threads made before keep what they had.
+// Creates the world of `ranks` ranks, as one of them or alone. INVALID_ARGUMENT if the launcher started another number. `pin`: ties the
+// calling thread to one core, the rank-th of those that it may use, if there are as many. It does so once the world is made, because
+// ranks poll only if they may use enough cores together. Threads made before stay as they are.
 absl::StatusOr<std::unique_ptr<World>> JoinWorld(const WorldOptions& options, int ranks, bool pin);
 
-// Over what `self` reaches the others, from a communicator's description of itself: "shm", "tcp 10.0.0.1:4411"; each route once, with
-// commas between. "none" where it tells of no other rank.
+// How `self` reaches the others, from a communicator's description of itself: "shm", "tcp 10.0.0.1:4411". Each route once, with commas
+// between. "none" if the description names no other rank.
 std::string RoutesIn(const std::string& description, Rank self);
 
 // Small values that the ranks of a benchmark tell each other, outside what is measured. Every rank makes the same calls in the same
@@ -76,12 +78,31 @@ class ProcessGroup {
   // Element by element.
   absl::Status TakeLargest(std::vector<double>* values) const;
   absl::StatusOr<uint64_t> Sum(uint64_t value) const;
-  // Rank 0's value; that of the others does not matter.
+  // Rank 0's value.
   absl::StatusOr<int64_t> FromLeader(int64_t value) const;
 
  private:
   Communicator* communicator_;
 };
+
+// The measuring loop, as in nccl-tests: in a round every rank makes many calls back to back, behind a barrier. The time of the round is
+// that of the slowest rank divided by the number of calls. Unlike nccl-tests there are several rounds, and their median counts: other
+// load on the machine distorts a mean.
+struct MeasureOptions {
+  int64_t iterations = 0;  // calls in a round; 0: as many as fill round_time
+  int64_t warmup = 5;      // calls before the first round
+  int rounds = 5;
+  std::chrono::milliseconds round_time{20};
+};
+
+// Makes this rank's part of so many calls, back to back.
+using Calls = absl::FunctionRef<absl::Status(int64_t calls)>;
+
+// Warms up. Returns the number of calls for a round, equal on all ranks.
+absl::StatusOr<int64_t> WarmUp(const ProcessGroup& group, const MeasureOptions& options, Calls calls);
+
+// Seconds per call in one round, equal on all ranks.
+absl::StatusOr<double> TimeRound(const ProcessGroup& group, int64_t iterations, Calls calls);
 
 }  // namespace bench
 }  // namespace lockstep

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <fstream>
 #include <limits>
 
@@ -102,7 +101,26 @@ std::string Line(const Columns& columns, absl::FunctionRef<std::string(const Col
   return text + "\n";
 }
 
+double AtFraction(const std::vector<double>& sorted, double fraction) {
+  const double place = fraction * static_cast<double>(sorted.size() - 1);
+  const size_t below = static_cast<size_t>(place);
+  const size_t above = std::min(below + 1, sorted.size() - 1);
+  return sorted[below] + (place - static_cast<double>(below)) * (sorted[above] - sorted[below]);
+}
+
 }  // namespace
+
+Quartiles QuartilesOf(std::vector<double> values) {
+  if (values.empty()) return {};
+  std::sort(values.begin(), values.end());
+  return {AtFraction(values, 0.25), AtFraction(values, 0.5), AtFraction(values, 0.75)};
+}
+
+double Median(const std::vector<double>& values) { return QuartilesOf(values).median; }
+
+double SecondsSince(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
 
 Facts MachineFacts() {
   return {
@@ -163,7 +181,6 @@ void Report::AddRow(Json row, bool printed) {
 absl::Status Report::Write(const std::string& path) const {
   if (output_ == nullptr || path.empty()) return absl::OkStatus();
   const std::string text = json_.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-  if (path == "-") return std::fputs(text.c_str(), stdout) < 0 ? ErrnoStatus(errno, "write") : absl::OkStatus();
   const char* const folder = getenv("BUILD_WORKING_DIRECTORY");
   const bool as_it_is = absl::StartsWith(path, "/") || folder == nullptr;
   const std::string file = as_it_is ? path : absl::StrCat(folder, "/", path);

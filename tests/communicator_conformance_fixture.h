@@ -1,4 +1,4 @@
-// What the parts of tests/communicator_conformance.h stand on: worlds from a factory, and cases that are carried out and judged.
+// The fixture of tests/communicator_conformance.h: makes worlds by a factory, runs cases, and checks their results.
 
 #ifndef TESTS_COMMUNICATOR_CONFORMANCE_FIXTURE_H_
 #define TESTS_COMMUNICATOR_CONFORMANCE_FIXTURE_H_
@@ -30,8 +30,8 @@ class CommunicatorConformance : public ::testing::TestWithParam<CommunicatorFact
  protected:
   using Code = absl::StatusCode;
 
-  // Those that carry out some calls here, the choice among them included where that may be in shared memory. Of symmetric memory
-  // those alone that it makes a difference to.
+  // The algorithms that implement some calls here, and the selector's choice where that may be one in shared memory. With symmetric
+  // memory only those to which it makes a difference.
   Algorithms AlgorithmsHere(Collective collective) const {
     const bool in_shared_memory = GetParam().shares_memory && size() > 1;
     Algorithms algorithms;
@@ -44,21 +44,21 @@ class CommunicatorConformance : public ::testing::TestWithParam<CommunicatorFact
     return algorithms;
   }
 
-  // Makes the case one that its algorithm carries out. False where there is none.
+  // Changes the case into one that its algorithm implements. False if there is none.
   bool Fit(CollectiveCase* c) const {
     if (Has(c->algorithm, algorithms::kInline)) {
       if (c->unequal) return false;
       c->count = std::min<size_t>(c->count, kShareBytesMax / SizeOf(c->dtype));
     }
     if (!Has(c->algorithm, algorithms::kDirect) || c->collective == Collective::kBarrier) return true;
-    // What is multiplied first goes to memory of the rank's own, unless it fits the output.
+    // A premultiplied input goes to memory of the rank's own, unless it fits into the output.
     const bool multiplies = HasReduction(c->collective) && c->op == ReduceOp::kPremulSum;
     if (c->count == 0 || (multiplies && c->collective != Collective::kAllReduce)) return false;
     if (c->collective == Collective::kAllToAll && (c->unequal || c->in_place)) return false;
     return !c->unequal || !HasRoot(c->collective);  // of empty blocks a rank cannot tell where they are
   }
 
-  // Runs `body` with a world of each of these sizes that there is.
+  // Runs `body` with a world of each of these sizes that the factory makes.
   void ForSizes(const std::vector<int>& sizes, const std::function<void()>& body) {
     int worlds = 0;
     for (const int size : sizes) {
@@ -97,8 +97,8 @@ class CommunicatorConformance : public ::testing::TestWithParam<CommunicatorFact
     return IsDefined(dtype, op) && communicator(0).Supports(collective, dtype, op).ok();
   }
 
-  // Carries out the cases one after the other on all ranks and judges every output; where a reference does not fix its
-  // bits, ranks must have the same ones.
+  // Runs the cases one after the other on all ranks and checks every output. Where the reference has a tolerance, all ranks must have the
+  // same bits.
   void RunCases(const std::vector<CollectiveCase>& cases) {
     std::deque<CaseReference> references;
     for (const CollectiveCase& c : cases) {
@@ -125,6 +125,26 @@ class CommunicatorConformance : public ::testing::TestWithParam<CommunicatorFact
         EXPECT_EQ(outputs[rank][i], outputs[0][i]) << "rank " << rank << ": " << ToString(references[i].collective());
       }
     }
+  }
+
+  // Runs `body` on every rank of a world of each of these sizes that the factory makes.
+  enum Afterwards { kAsItIs, kStaysUsable };
+  void OnRanksOfSizes(const std::vector<int>& sizes, const std::function<void(Communicator&)>& body,
+                      Afterwards afterwards = kAsItIs) {
+    ForSizes(sizes, [&] {
+      OnRanks(body);
+      if (afterwards == kStaysUsable) ExpectUsable();
+    });
+  }
+  // The same with a case's reference.
+  void OnRanksOfSizes(const std::vector<int>& sizes, const CollectiveCase& c,
+                      const std::function<void(Communicator&, const CaseReference&)>& body,
+                      Afterwards afterwards = kAsItIs) {
+    ForSizes(sizes, [&] {
+      const CaseReference reference(c, size());
+      OnRanks([&](Communicator& self) { body(self, reference); });
+      if (afterwards == kStaysUsable) ExpectUsable();
+    });
   }
 
   // A float all-reduce that must succeed: the world is still good.

@@ -72,9 +72,8 @@ TEST_P(CommunicatorConformance, ManyInFlightMayBeWaitedForInAnyOrder) {
       std::vector<Work> works;
       for (const CaseReference& reference : references) {
         CaseRun& run = runs.emplace_back(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
-        absl::StatusOr<Work> work = self.Start(run.request());
-        ASSERT_THAT(work.status(), IsOk());
-        works.push_back(*std::move(work));
+        LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.Start(run.request()));
+        works.push_back(std::move(work));
       }
       const int stride = std::vector<int>{1, 47, 5, 7, 11}[self.rank().value() % 5];  // coprime to the number of works
       for (int k = 0; k < kWorks; ++k) {
@@ -97,10 +96,9 @@ TEST_P(CommunicatorConformance, WorkMayBeWaitedForOnSeveralOtherThreads) {
       std::vector<std::thread> waiters;
       for (const CaseReference& reference : references) {
         CaseRun& run = runs.emplace_back(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
-        absl::StatusOr<Work> work = self.Start(run.request());
-        ASSERT_THAT(work.status(), IsOk());
+        LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.Start(run.request()));
         for (int waiter = 0; waiter < 2; ++waiter) {
-          waiters.emplace_back([work = *work, &run]() mutable {
+          waiters.emplace_back([work, &run]() mutable {
             EXPECT_THAT(work.Wait(CommTestDeadline()), IsOk());
             EXPECT_EQ(run.Check(), "");
           });
@@ -113,17 +111,13 @@ TEST_P(CommunicatorConformance, WorkMayBeWaitedForOnSeveralOtherThreads) {
 
 // Nobody waits: the communicator must get there by itself.
 TEST_P(CommunicatorConformance, StartedWorkGoesOnWithoutAWaiter) {
-  ForSizes({2, 3}, [&] {
-    const CaseReference reference(Large(1), size());
-    OnRanks([&](Communicator& self) {
-      CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
-      absl::StatusOr<Work> work = self.Start(run.request());
-      ASSERT_THAT(work.status(), IsOk());
-      const Deadline deadline = CommTestDeadline();
-      while (!work->done() && !deadline.passed()) std::this_thread::yield();
-      ASSERT_TRUE(work->done());
-      EXPECT_EQ(run.Check(), "");
-    });
+  OnRanksOfSizes({2, 3}, Large(1), [&](Communicator& self, const CaseReference& reference) {
+    CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.Start(run.request()));
+    const Deadline deadline = CommTestDeadline();
+    while (!work.done() && !deadline.passed()) std::this_thread::yield();
+    ASSERT_TRUE(work.done());
+    EXPECT_EQ(run.Check(), "");
   });
 }
 
@@ -138,16 +132,15 @@ TEST_P(CommunicatorConformance, AWaitThatIsGivenUpDoesNotEndTheOperation) {
       if (self.rank() != Rank(0)) {
         EXPECT_THAT(given_up.Await(CommTestDeadline()), IsOk());
       }
-      absl::StatusOr<Work> work = self.Start(run.request());
-      ASSERT_THAT(work.status(), IsOk());
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.Start(run.request()));
       if (self.rank() == Rank(0)) {
-        EXPECT_THAT(work->Wait(Deadline::Now()), StatusIs(Code::kDeadlineExceeded, ::testing::HasSubstr("goes on")));
-        EXPECT_THAT(work->Wait(Deadline::AfterMs(5)), StatusIs(Code::kDeadlineExceeded));
-        EXPECT_FALSE(work->done());
+        EXPECT_THAT(work.Wait(Deadline::Now()), StatusIs(Code::kDeadlineExceeded, ::testing::HasSubstr("goes on")));
+        EXPECT_THAT(work.Wait(Deadline::AfterMs(5)), StatusIs(Code::kDeadlineExceeded));
+        EXPECT_FALSE(work.done());
         given_up.Open();
       }
-      EXPECT_THAT(work->Wait(CommTestDeadline()), IsOk());
-      EXPECT_THAT(work->Wait(Deadline::Now()), IsOk()) << "a result stays, however late it is asked for";
+      EXPECT_THAT(work.Wait(CommTestDeadline()), IsOk());
+      EXPECT_THAT(work.Wait(Deadline::Now()), IsOk()) << "a result stays, however late it is asked for";
       EXPECT_EQ(run.Check(), "");
     });
   });
@@ -199,9 +192,8 @@ TEST_P(CommunicatorConformance, BlockingCallsMixWithStartedWork) {
       for (int round = 0; round < kRounds; ++round) {
         CaseRun& run =
             runs.emplace_back(round % 4 == 0 ? large : reference, self.rank(), OrdinaryMemoryOf(self.rank()));
-        absl::StatusOr<Work> work = self.Start(run.request());
-        ASSERT_THAT(work.status(), IsOk());
-        waiters.emplace_back([work = *work]() mutable { EXPECT_THAT(work.Wait(CommTestDeadline()), IsOk()); });
+        LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.Start(run.request()));
+        waiters.emplace_back([work]() mutable { EXPECT_THAT(work.Wait(CommTestDeadline()), IsOk()); });
         CaseRun blocking(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
         EXPECT_THAT(self.Run(blocking.request()), IsOk());
         EXPECT_EQ(blocking.Check(), "");
@@ -239,10 +231,6 @@ class Completions {
     EXPECT_EQ(numbers.size(), expected_);
     return statuses_;
   }
-  std::vector<size_t> numbers() {
-    MutexLock lock(&mu_);
-    return numbers_;
-  }
   std::vector<std::thread::id> threads() {
     MutexLock lock(&mu_);
     return threads_;
@@ -273,10 +261,9 @@ TEST_P(CommunicatorConformance, CallbacksComeOnceWithoutAWaiter) {
       std::deque<Completions> completions(kWorks);
       for (int i = 0; i < kWorks; ++i) {
         CaseRun& run = runs.emplace_back(references[i], self.rank(), OrdinaryMemoryOf(self.rank()));
-        absl::StatusOr<Work> work = self.Start(run.request());
-        ASSERT_THAT(work.status(), IsOk());
-        work->OnComplete(completions[i].Expect());
-        if (i % 2 == 0) work->OnComplete(completions[i].Expect());
+        LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.Start(run.request()));
+        work.OnComplete(completions[i].Expect());
+        if (i % 2 == 0) work.OnComplete(completions[i].Expect());
       }
       for (int i = 0; i < kWorks; ++i) {
         EXPECT_THAT(completions[i].Await(), ::testing::Each(IsOk()));
@@ -287,132 +274,115 @@ TEST_P(CommunicatorConformance, CallbacksComeOnceWithoutAWaiter) {
 }
 
 TEST_P(CommunicatorConformance, ACallbackOfWhatIsDoneComesAtOnceOnItsThread) {
-  ForSizes({1, 2}, [&] {
-    const CaseReference reference(Large(1), size());
-    OnRanks([&](Communicator& self) {
-      CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
-      absl::StatusOr<Work> work = self.Start(run.request());
-      ASSERT_THAT(work.status(), IsOk());
-      EXPECT_THAT(work->Wait(CommTestDeadline()), IsOk());
-      Completions completions;
-      work->OnComplete(completions.Expect());
-      EXPECT_THAT(completions.threads(), ::testing::ElementsAre(std::this_thread::get_id()));
-      EXPECT_THAT(completions.Await(), ::testing::ElementsAre(IsOk()));
-    });
+  OnRanksOfSizes({1, 2}, Large(1), [&](Communicator& self, const CaseReference& reference) {
+    CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.Start(run.request()));
+    EXPECT_THAT(work.Wait(CommTestDeadline()), IsOk());
+    Completions completions;
+    work.OnComplete(completions.Expect());
+    EXPECT_THAT(completions.threads(), ::testing::ElementsAre(std::this_thread::get_id()));
+    EXPECT_THAT(completions.Await(), ::testing::ElementsAre(IsOk()));
   });
 }
 
 // Registered while it is completed: on the thread that started it, on another one, beside one who waits.
 TEST_P(CommunicatorConformance, CallbacksComeOnceHoweverTheyRaceWithTheEnd) {
-  ForSizes({1, 2, 3}, [&] {
-    constexpr int kRounds = 60;
-    CollectiveCase small;
-    small.count = 3;
-    const CaseReference reference(small, size());
-    OnRanks([&](Communicator& self) {
-      std::deque<CaseRun> runs;
-      std::deque<Completions> completions(kRounds);
-      for (int round = 0; round < kRounds; ++round) {
-        CaseRun& run = runs.emplace_back(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
-        absl::StatusOr<Work> work = self.Start(run.request());
-        ASSERT_THAT(work.status(), IsOk());
-        std::thread other([&completions, round, work = *work] { work.OnComplete(completions[round].Expect()); });
-        if (round % 2 == 0) work->OnComplete(completions[round].Expect());
-        if (round % 3 == 0) {
-          EXPECT_THAT(work->Wait(CommTestDeadline()), IsOk());
-        }
-        other.join();
+  constexpr int kRounds = 60;
+  CollectiveCase small;
+  small.count = 3;
+  OnRanksOfSizes({1, 2, 3}, small, [&](Communicator& self, const CaseReference& reference) {
+    std::deque<CaseRun> runs;
+    std::deque<Completions> completions(kRounds);
+    for (int round = 0; round < kRounds; ++round) {
+      CaseRun& run = runs.emplace_back(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.Start(run.request()));
+      std::thread other([&completions, round, work] { work.OnComplete(completions[round].Expect()); });
+      if (round % 2 == 0) work.OnComplete(completions[round].Expect());
+      if (round % 3 == 0) {
+        EXPECT_THAT(work.Wait(CommTestDeadline()), IsOk());
       }
-      for (Completions& one : completions) EXPECT_THAT(one.Await(), ::testing::Each(IsOk()));
-    });
+      other.join();
+    }
+    for (Completions& one : completions) EXPECT_THAT(one.Await(), ::testing::Each(IsOk()));
   });
 }
 
 TEST_P(CommunicatorConformance, ACallbackMayDestroyTheHandleAndStartMore) {
   if (GetParam().checked) GTEST_SKIP() << "a start waits for all ranks, whose callbacks take turns here";
-  ForSizes({1, 2, 3}, [&] {
-    const CaseReference reference(Large(2), size());
-    OnRanks([&](Communicator& self) {
-      CaseRun first(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
-      CaseRun second(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
-      absl::StatusOr<Work> started = self.Start(first.request());
-      ASSERT_THAT(started.status(), IsOk());
-      Completions completions;
-      auto handle = std::make_shared<std::unique_ptr<Work>>(std::make_unique<Work>(*std::move(started)));
-      Work* const work = handle->get();
-      work->OnComplete([&, handle, done = completions.Expect()](const absl::Status& status) mutable {
-        handle->reset();
-        EXPECT_THAT(status, IsOk());
-        absl::StatusOr<Work> next = self.Start(second.request());
-        ASSERT_THAT(next.status(), IsOk());
-        next->OnComplete(std::move(done));
-      });
-      EXPECT_THAT(completions.Await(), ::testing::ElementsAre(IsOk()));
-      EXPECT_EQ(first.Check(), "");
-      EXPECT_EQ(second.Check(), "");
+  OnRanksOfSizes({1, 2, 3}, Large(2), [&](Communicator& self, const CaseReference& reference) {
+    CaseRun first(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+    CaseRun second(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work started, self.Start(first.request()));
+    Completions completions;
+    auto handle = std::make_shared<std::unique_ptr<Work>>(std::make_unique<Work>(std::move(started)));
+    Work* const work = handle->get();
+    work->OnComplete([&, handle, done = completions.Expect()](const absl::Status& status) mutable {
+      handle->reset();
+      EXPECT_THAT(status, IsOk());
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work next, self.Start(second.request()));
+      next.OnComplete(std::move(done));
     });
+    EXPECT_THAT(completions.Await(), ::testing::ElementsAre(IsOk()));
+    EXPECT_EQ(first.Check(), "");
+    EXPECT_EQ(second.Check(), "");
   });
 }
 
 TEST_P(CommunicatorConformance, EachStartOfAPreparedCollectiveHasCallbacksOfItsOwn) {
-  ForSizes({1, 2, 3}, [&] {
-    constexpr int kRounds = 20;
-    const CaseReference reference(Large(3), size());
-    OnRanks([&](Communicator& self) {
-      CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<PreparedCollective> prepared, self.Prepare(run.request()));
-      std::deque<Completions> completions(kRounds + 1);
-      prepared->OnComplete(completions[kRounds].Expect());
-      EXPECT_THAT(completions[kRounds].Await(), ::testing::ElementsAre(IsOk())) << "before the first start";
-      for (int round = 0; round < kRounds; ++round) {
-        ASSERT_THAT(prepared->Start(), IsOk());
-        prepared->OnComplete(completions[round].Expect());
-        prepared->OnComplete(completions[round].Expect());
-        if (round % 2 == 0) {
-          EXPECT_THAT(completions[round].Await(), ::testing::Each(IsOk()));
-          EXPECT_TRUE(prepared->done());
-        } else {
-          EXPECT_THAT(prepared->Wait(CommTestDeadline()), IsOk());
-        }
+  constexpr int kRounds = 20;
+  OnRanksOfSizes({1, 2, 3}, Large(3), [&](Communicator& self, const CaseReference& reference) {
+    CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<PreparedCollective> prepared, self.Prepare(run.request()));
+    std::deque<Completions> completions(kRounds + 1);
+    prepared->OnComplete(completions[kRounds].Expect());
+    EXPECT_THAT(completions[kRounds].Await(), ::testing::ElementsAre(IsOk())) << "before the first start";
+    for (int round = 0; round < kRounds; ++round) {
+      ASSERT_THAT(prepared->Start(), IsOk());
+      prepared->OnComplete(completions[round].Expect());
+      prepared->OnComplete(completions[round].Expect());
+      if (round % 2 == 0) {
+        EXPECT_THAT(completions[round].Await(), ::testing::Each(IsOk()));
+        EXPECT_TRUE(prepared->done());
+      } else {
+        EXPECT_THAT(prepared->Wait(CommTestDeadline()), IsOk());
       }
-      for (Completions& one : completions) EXPECT_THAT(one.Await(), ::testing::Each(IsOk()));
-      EXPECT_EQ(run.Check(), "");
-    });
+    }
+    for (Completions& one : completions) EXPECT_THAT(one.Await(), ::testing::Each(IsOk()));
+    EXPECT_EQ(run.Check(), "");
   });
 }
 
 // Its members' and its own, registered while it is open and afterwards.
 TEST_P(CommunicatorConformance, CallbacksOfAGroupComeOnceItIsLaunched) {
-  ForSizes({1, 2, 3}, [&] {
-    const CaseReference reference(Large(4), size());
-    OnRanks([&](Communicator& self) {
-      CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
-      CaseRun other(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
-      Completions completions;
-      ASSERT_THAT(self.StartGroup(), IsOk());
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work member, self.Start(run.request()));
-      member.OnComplete(completions.Expect());
-      ASSERT_THAT(self.Start(other.request()).status(), IsOk());
-      EXPECT_TRUE(completions.numbers().empty()) << "nothing is launched yet";
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.EndGroup());
-      member.OnComplete(completions.Expect());
-      work.OnComplete(completions.Expect());
-      EXPECT_THAT(completions.Await(), ::testing::Each(IsOk()));
-      EXPECT_EQ(run.Check(), "");
-      EXPECT_EQ(other.Check(), "");
-      // A group that is refused completes what it has collected, too.
-      ASSERT_THAT(self.StartGroup(), IsOk());
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work dropped, self.Start(run.request()));
-      Completions of_dropped;
-      dropped.OnComplete(of_dropped.Expect());
-      CollectiveRequest wrong = run.request();
-      wrong.op = ReduceOp::kXor;
-      EXPECT_FALSE(self.Start(wrong).ok());
-      EXPECT_FALSE(self.EndGroup().ok());
-      EXPECT_THAT(of_dropped.Await(), ::testing::ElementsAre(StatusIs(Code::kCancelled)));
-    });
-    ExpectUsable();
-  });
+  OnRanksOfSizes(
+      {1, 2, 3}, Large(4),
+      [&](Communicator& self, const CaseReference& reference) {
+        CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+        CaseRun other(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+        Completions completions;
+        ASSERT_THAT(self.StartGroup(), IsOk());
+        LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work member, self.Start(run.request()));
+        member.OnComplete(completions.Expect());
+        ASSERT_THAT(self.Start(other.request()).status(), IsOk());
+        EXPECT_TRUE(completions.threads().empty()) << "nothing is launched yet";
+        LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.EndGroup());
+        member.OnComplete(completions.Expect());
+        work.OnComplete(completions.Expect());
+        EXPECT_THAT(completions.Await(), ::testing::Each(IsOk()));
+        EXPECT_EQ(run.Check(), "");
+        EXPECT_EQ(other.Check(), "");
+        // A group that is refused completes what it has collected, too.
+        ASSERT_THAT(self.StartGroup(), IsOk());
+        LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work dropped, self.Start(run.request()));
+        Completions of_dropped;
+        dropped.OnComplete(of_dropped.Expect());
+        CollectiveRequest wrong = run.request();
+        wrong.op = ReduceOp::kXor;
+        EXPECT_FALSE(self.Start(wrong).ok());
+        EXPECT_FALSE(self.EndGroup().ok());
+        EXPECT_THAT(of_dropped.Await(), ::testing::ElementsAre(StatusIs(Code::kCancelled)));
+      },
+      kStaysUsable);
 }
 
 // Rank 0 aborts while it waits for a rank that comes only afterwards.
@@ -448,19 +418,15 @@ TEST_P(CommunicatorConformance, CallbacksTellOfAnAbort) {
 
 TEST_P(CommunicatorConformance, CallbacksTellThatADeadlineHasPassed) {
   if (GetParam().checked) GTEST_SKIP() << "nothing is in flight before all ranks have called";
-  ForSizes({2}, [&] {
-    const CaseReference reference(Large(6), size());
-    OnRanks([&](Communicator& self) {
-      if (self.rank() == Rank(1)) return;
-      CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
-      CollectiveRequest request = run.request();
-      request.timeout = std::chrono::milliseconds(50);
-      absl::StatusOr<Work> work = self.Start(request);
-      ASSERT_THAT(work.status(), IsOk());
-      Completions completions;
-      work->OnComplete(completions.Expect());
-      EXPECT_THAT(completions.Await(), ::testing::ElementsAre(StatusIs(Code::kDeadlineExceeded)));
-    });
+  OnRanksOfSizes({2}, Large(6), [&](Communicator& self, const CaseReference& reference) {
+    if (self.rank() == Rank(1)) return;
+    CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+    CollectiveRequest request = run.request();
+    request.timeout = std::chrono::milliseconds(50);
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.Start(request));
+    Completions completions;
+    work.OnComplete(completions.Expect());
+    EXPECT_THAT(completions.Await(), ::testing::ElementsAre(StatusIs(Code::kDeadlineExceeded)));
   });
 }
 
@@ -468,50 +434,48 @@ TEST_P(CommunicatorConformance, CallbacksTellThatADeadlineHasPassed) {
 
 // The collective sees what the stream's work before it wrote, and what comes later sees the collective's output.
 TEST_P(CommunicatorConformance, EnqueuedCollectivesKeepTheStreamsOrder) {
-  ForSizes({1, 2, 3}, [&] {
-    OnRanks([&](Communicator& self) {
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<Stream> stream, HostDevice()->CreateStream("test"));
-      constexpr int kRounds = 10;
-      std::vector<float> value(1000, 1.0f);
-      CollectiveRequest request =
-          MakeRequest(Collective::kAllReduce, DType::kF32, value.size(), value.data(), value.data());
-      request.op = ReduceOp::kMax;
-      int done = 0;
-      for (int round = 0; round < kRounds; ++round) {
-        ASSERT_THAT(stream->Enqueue([&] {
-          for (float& f : value) f += static_cast<float>(1 + self.rank().value());
-          return absl::OkStatus();
-        }),
-                    IsOk());
-        ASSERT_THAT(self.Enqueue(request, stream.get(),
-                                 [&](const absl::Status& status) {
-                                   EXPECT_THAT(status, IsOk());
-                                   ++done;
-                                 }),
-                    IsOk());
-      }
-      ASSERT_THAT(stream->Synchronize(CommTestDeadline()), IsOk());
-      EXPECT_EQ(done, kRounds);
-      EXPECT_THAT(value, ::testing::Each(1.0f + kRounds * size()));
-    });
+  OnRanksOfSizes({1, 2, 3}, [&](Communicator& self) {
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<Stream> stream, HostDevice()->CreateStream("test"));
+    constexpr int kRounds = 10;
+    std::vector<float> value(1000, 1.0f);
+    CollectiveRequest request =
+        MakeRequest(Collective::kAllReduce, DType::kF32, value.size(), value.data(), value.data());
+    request.op = ReduceOp::kMax;
+    int done = 0;
+    for (int round = 0; round < kRounds; ++round) {
+      ASSERT_THAT(stream->Enqueue([&] {
+        for (float& f : value) f += static_cast<float>(1 + self.rank().value());
+        return absl::OkStatus();
+      }),
+                  IsOk());
+      ASSERT_THAT(self.Enqueue(request, stream.get(),
+                               [&](const absl::Status& status) {
+                                 EXPECT_THAT(status, IsOk());
+                                 ++done;
+                               }),
+                  IsOk());
+    }
+    ASSERT_THAT(stream->Synchronize(CommTestDeadline()), IsOk());
+    EXPECT_EQ(done, kRounds);
+    EXPECT_THAT(value, ::testing::Each(1.0f + kRounds * size()));
   });
 }
 
 TEST_P(CommunicatorConformance, AnEnqueuedErrorReachesDoneAndNotTheStream) {
-  ForSizes({1, 2}, [&] {
-    OnRanks([&](Communicator& self) {
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<Stream> stream, HostDevice()->CreateStream("test"));
-      CollectiveRequest request;
-      request.collective = Collective::kAllReduce;
-      request.dtype = DType::kF32;
-      request.op = ReduceOp::kXor;
-      absl::Status result;
-      ASSERT_THAT(self.Enqueue(request, stream.get(), [&](const absl::Status& status) { result = status; }), IsOk());
-      ASSERT_THAT(stream->Synchronize(CommTestDeadline()), IsOk());
-      EXPECT_THAT(result, StatusIs(Code::kInvalidArgument, ::testing::HasSubstr("xor")));
-    });
-    ExpectUsable();
-  });
+  OnRanksOfSizes(
+      {1, 2},
+      [&](Communicator& self) {
+        LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<Stream> stream, HostDevice()->CreateStream("test"));
+        CollectiveRequest request;
+        request.collective = Collective::kAllReduce;
+        request.dtype = DType::kF32;
+        request.op = ReduceOp::kXor;
+        absl::Status result;
+        ASSERT_THAT(self.Enqueue(request, stream.get(), [&](const absl::Status& status) { result = status; }), IsOk());
+        ASSERT_THAT(stream->Synchronize(CommTestDeadline()), IsOk());
+        EXPECT_THAT(result, StatusIs(Code::kInvalidArgument, ::testing::HasSubstr("xor")));
+      },
+      kStaysUsable);
 }
 
 TEST_P(CommunicatorConformance, FlightRecordsTellWhatWasDone) {

@@ -1,5 +1,5 @@
-// What tests of communicators share: inputs, the reference that judges outputs, buffers with guards, and collectives as
-// data, so that suites can cover combinations of them.
+// What tests of communicators share: collectives as data, so that suites cover their combinations; inputs; the reference of outputs;
+// buffers with guards.
 
 #ifndef TESTS_COMMUNICATOR_TESTING_H_
 #define TESTS_COMMUNICATOR_TESTING_H_
@@ -59,8 +59,10 @@ int64_t PairCount(const CollectiveCase& c, int source, int target);
 // A rank's factor of a premultiplied sum.
 double FactorOf(int rank);
 
-// The inputs of all ranks, and what each rank's output must be: worked out in rank order by kernels/reference_testing.h. Inputs
-// are such that sums and products of floats are exact, but for averages over an odd number of ranks. Immutable.
+// The inputs of all ranks, and what each rank's output must be. Immutable.
+//
+// kernels/reference_testing.h computes the outputs in rank order. Inputs are such that sums and products of floats are exact, except for
+// averages over a number of ranks that is no power of two.
 class CaseReference {
  public:
   CaseReference(const CollectiveCase& c, int size);
@@ -72,10 +74,10 @@ class CaseReference {
   const CollectiveCase& collective() const { return case_; }
   int size() const { return size_; }
 
-  // The whole vector; where the input is the rank's block of it, that.
+  // The whole vector, or the rank's block of it, as the collective has it.
   const std::vector<char>& input(int rank) const { return data_->inputs[rank]; }
 
-  // Empty where the rank gets no output.
+  // Empty if the rank has no output.
   absl::Span<const char> expected(int rank) const;
 
   // By how much an element of the output may differ; 0: not at all.
@@ -93,15 +95,15 @@ class CaseReference {
   std::shared_ptr<const Data> data_;  // shared by variants
 };
 
-// "" when the arrays are equal within the tolerance, else where they differ.
+// "" if the arrays are equal within the tolerance; otherwise where they differ.
 std::string Difference(DType dtype, absl::Span<const char> expected, const char* actual, double tolerance);
 
-// Memory from which one rank's buffers are taken, one behind the other; from its beginning again when all have gone.
+// Memory for one rank's buffers, one behind the other. It starts anew when all have been given back.
 class CaseArena {
  public:
   CaseArena(char* data, size_t bytes) : data_(data), bytes_(bytes) {}
 
-  // Null when there is no room.
+  // Null if there is no room.
   char* Take(size_t bytes);
   void GiveBack() { --taken_; }
 
@@ -112,8 +114,8 @@ class CaseArena {
   int taken_ = 0;
 };
 
-// Where the buffers of a case are. With a device: memory of the host that the device reaches as if it were its own
-// (Device::AllocateOnHost), and requests that say so. With an arena: there, while it has room. Both outlive the buffers.
+// Where the buffers of a case are. With a device: in memory of the host that the device reaches (Device::AllocateOnHost), and requests
+// name the device. With an arena: there, while it has room. Both outlive the buffers.
 struct CaseMemory {
   Device* device = nullptr;
   CaseArena* arena = nullptr;
@@ -135,15 +137,15 @@ class GuardedBuffer {
   size_t size_ = 0;
 };
 
-// One rank's buffers of one case, and the verdict on them. The reference outlives it.
+// One rank's buffers of one case, and the check of them. The reference outlives it.
 class CaseRun {
  public:
   CaseRun(const CaseReference& reference, Rank rank, CaseMemory memory = {});
 
   const CollectiveRequest& request() const { return request_; }
 
-  // After the collective succeeded. "" when everything is right: the output, the input where it must be unchanged, and
-  // the memory around both.
+  // After the collective succeeded: "" if the output is right, the input unchanged where it must be, and the memory around both
+  // unwritten; otherwise what is wrong.
   std::string Check();
 
   // For comparing ranks with each other.
@@ -181,8 +183,8 @@ inline std::string CommunicatorFactoryName(const ::testing::TestParamInfo<Commun
   return info.param.name;
 }
 
-// What an error of a collective says: which it was and, if it was started, how far it had come on this rank, and at the end what ended
-// the communicator, whose status() is `ended`; and the same as data beside it.
+// Expects that the error of a collective names the collective, its number if it was started, and at its end the cause `ended`, the
+// communicator's status(); and that its ErrorInfo says the same.
 void ExpectErrorOf(Collective collective, const absl::Status& error, const absl::Status& ended);
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
-// A device made of the host: its memory is the host's, its streams are host streams, and it says that it is cuda:0. For
-// tests of what is above devices.
+// A device made of the host, for tests of what is above devices. Its memory is the host's, its streams are host streams, and its id is
+// cuda:0.
 //
 // As on CUDA, closures of all its streams run one at a time, so that one that waits holds up the others.
 

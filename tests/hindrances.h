@@ -1,5 +1,5 @@
-// What keeps this process from what it could do otherwise: refused system calls, limits. For processes of their own
-// (tests/processes.h) and forked children.
+// Keeps this process from what it could do otherwise: refused system calls, limits. For ranks that are processes (tests/processes.h) and
+// forked children.
 
 #ifndef TESTS_HINDRANCES_H_
 #define TESTS_HINDRANCES_H_
@@ -20,8 +20,8 @@ struct RefusedCall {
   uint32_t value = 0;
 };
 
-// The call fails from now on, until the process ends, on this thread and those that it starts: as under a container's filter.
-// UNAVAILABLE where the system has no such filters.
+// Makes the call fail until the process ends, on this thread and those that it starts, as a container's filter does. UNAVAILABLE if the
+// system has no such filters.
 absl::Status Refuse(const RefusedCall& call);
 
 // Sets the soft limit, as far as the hard one allows; it may be raised again.

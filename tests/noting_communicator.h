@@ -1,4 +1,4 @@
-// Notes for communicators of ranks that are threads: a board in memory in place of the control channel's coordinator.
+// Messages to all ranks for communicators whose ranks are threads: a board in memory in place of the control channel's coordinator.
 
 #ifndef TESTS_NOTING_COMMUNICATOR_H_
 #define TESTS_NOTING_COMMUNICATOR_H_
@@ -14,6 +14,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/device/device.h"
 #include "base/mutex.h"
@@ -24,11 +25,27 @@
 namespace lockstep {
 namespace testing {
 
-// Keeps every note for as long as it lives. Thread-safe.
+// Keeps every message for as long as it lives. Thread-safe.
 class MemoryMessageBoard {
  public:
-  void Post(Rank rank, uint64_t topic, const std::string& text);
-  absl::StatusOr<std::vector<std::pair<Rank, std::string>>> Await(uint64_t topic, int count, Deadline deadline);
+  void Post(Rank rank, uint64_t topic, const std::string& text) {
+    MutexLock lock(&mu_);
+    topics_[topic][rank.value()] = text;
+    posted_.SignalAll();
+  }
+
+  absl::StatusOr<std::vector<std::pair<Rank, std::string>>> Await(uint64_t topic, int count, Deadline deadline) {
+    MutexLock lock(&mu_);
+    const std::map<int, std::string>& texts = topics_[topic];
+    while (static_cast<int>(texts.size()) < count) {
+      if (!posted_.WaitUntil(&mu_, deadline)) {
+        return absl::DeadlineExceededError(absl::StrCat("there are ", texts.size(), " messages, not ", count));
+      }
+    }
+    std::vector<std::pair<Rank, std::string>> notes;
+    for (const auto& [rank, text] : texts) notes.emplace_back(Rank(rank), text);
+    return notes;
+  }
 
  private:
   Mutex mu_;
@@ -36,7 +53,7 @@ class MemoryMessageBoard {
   std::map<uint64_t, std::map<int, std::string>> topics_ ABSL_GUARDED_BY(mu_);  // then by rank
 };
 
-// Everything but notes goes to `communicator`. Both outlive this.
+// Forwards everything but messages to `communicator`. Both arguments outlive this.
 class NotingCommunicator : public Communicator {
  public:
   NotingCommunicator(Communicator* communicator, MemoryMessageBoard* board) : inner_(communicator), board_(board) {}

@@ -21,6 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "base/check.h"
 #include "base/status.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launch/spawn.h"
 
@@ -269,8 +270,6 @@ absl::StatusOr<std::string> RankProcess::Receive(Deadline deadline) {
   return datagram;
 }
 
-bool IsRankProcess() { return getenv(kFunctionVariable) != nullptr; }
-
 int RunRankProcess() {
   RankProcess self;
   const std::string name = getenv(kFunctionVariable);
@@ -301,3 +300,10 @@ int RunRankProcess() {
 }
 
 }  // namespace lockstep
+
+// The program is the test and, executed again by it, each of its ranks.
+int main(int argc, char** argv) {
+  if (getenv(lockstep::kFunctionVariable) != nullptr) return lockstep::RunRankProcess();
+  testing::InitGoogleMock(&argc, argv);
+  return RUN_ALL_TESTS();
+}

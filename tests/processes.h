@@ -61,8 +61,8 @@ class RankProcess {
 // Runs in the process; what it returns is what ProcessGroup::Wait() answers. A failed EXPECT in it counts as INTERNAL.
 using RankFunction = absl::Status (*)(RankProcess& self);
 
-// The processes of one rank function. Used by one thread, which must live as long: the processes are killed when it
-// ends. Makes the test program the parent of its ranks' orphans, so that nothing escapes the clean-up.
+// The processes of one rank function. Used by one thread, which must live as long: the processes are killed when it ends. The test
+// program becomes the parent of its ranks' orphans, so that the destructor ends them too.
 class ProcessGroup {
  public:
   struct Options {
@@ -73,8 +73,8 @@ class ProcessGroup {
 
   static absl::StatusOr<std::unique_ptr<ProcessGroup>> Start(absl::string_view function, const Options& options);
 
-  // Kills and reaps whatever is left, children of ranks included, and fails the test should something remain. If the
-  // test has failed, prints what the ranks wrote.
+  // Kills and reaps what is left, children of ranks included. Fails the test if something remains. Prints what the ranks wrote if the
+  // test has failed.
   ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
@@ -82,16 +82,19 @@ class ProcessGroup {
   int size() const { return static_cast<int>(processes_.size()); }
   pid_t pid(int rank) const { return processes_[rank].pid; }
 
-  // To the rank's process alone. FAILED_PRECONDITION when it was waited for.
+  // Signals the rank's process, not its children. FAILED_PRECONDITION if it was waited for.
   absl::Status Signal(int rank, int signal);
 
   absl::Status Send(int rank, absl::string_view message);
   // The next message. UNAVAILABLE when the rank ended without sending one.
   absl::StatusOr<std::string> Receive(int rank, Deadline deadline);
 
-  // How the rank ended, as often as asked; messages it sent before can still be received. What its function returned;
-  // UNKNOWN when it did not return or the process failed after it had ("process 1 was killed by signal 9 (SIGKILL)");
-  // DEADLINE_EXCEEDED when it runs on.
+  // Waits until the rank ends. Returns what its function returned. May be called again; messages that the rank sent before can still be
+  // received.
+  //
+  // ERRORS  UNKNOWN            the function did not return, or the process failed afterwards: "process 1 was killed by signal 9
+  // (SIGKILL)"
+  //         DEADLINE_EXCEEDED  the rank is still running
   absl::Status Wait(int rank, Deadline deadline);
   std::vector<absl::Status> WaitAll(Deadline deadline);
 
@@ -113,7 +116,7 @@ class ProcessGroup {
 
   ProcessGroup();
   absl::Status StartOne(absl::string_view function, int rank, const Options& options);
-  // Takes one message from the socket if one is there; false when there is none.
+  // Takes one message from the socket. False if there is none.
   bool TakeMessage(Process* process);
   void Reap(int rank);
 
@@ -122,15 +125,10 @@ class ProcessGroup {
   std::vector<Process> processes_;
 };
 
-// ---- What the macro and main() use ---------------------------------------------------------------------------------
-
+// What the macro uses.
 struct RankFunctionRegistration {
   RankFunctionRegistration(const char* name, RankFunction function);
 };
-
-// Whether this process was started as a rank, and its life if so; returns the exit status.
-bool IsRankProcess();
-int RunRankProcess();
 
 }  // namespace lockstep
 

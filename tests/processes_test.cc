@@ -11,7 +11,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/deadline.h"
 #include "base/status.h"
 #include "base/status_matchers.h"
@@ -22,7 +21,6 @@ namespace lockstep {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::Each;
 using ::testing::HasSubstr;
 
 Deadline Soon() { return Deadline::AfterMs(20000); }
@@ -31,23 +29,6 @@ ProcessGroup::Options OfSize(int size) {
   ProcessGroup::Options options;
   options.size = size;
   return options;
-}
-
-LOCKSTEP_RANK_FUNCTION(TellPlace) {
-  return self.Send(absl::StrCat(self.rank(), "/", self.size(), " ", absl::StrJoin(self.arguments(), ","), " ",
-                                getenv("COLOUR"), " ", getpid()));
-}
-
-TEST(ProcessGroup, EachRankIsAProcessThatKnowsItsPlace) {
-  ProcessGroup::Options options = OfSize(3);
-  options.arguments = {"a b", "", "--gtest_help"};
-  options.environment = {{"COLOUR", "red"}};
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto group, ProcessGroup::Start("TellPlace", options));
-  for (int rank = 0; rank < 3; ++rank) {
-    EXPECT_THAT(group->Receive(rank, Soon()),
-                IsOkAndHolds(absl::StrCat(rank, "/3 a b,,--gtest_help red ", group->pid(rank))));
-  }
-  EXPECT_THAT(group->WaitAll(Soon()), Each(IsOk()));
 }
 
 LOCKSTEP_RANK_FUNCTION(Echo) {
@@ -123,16 +104,6 @@ TEST(ProcessGroup, ProcessThatEndsInAnotherWayIsUnknownAndSaysHow) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto badly, ProcessGroup::Start("ExitBadly", OfSize(1)));
   EXPECT_THAT(badly->Wait(0, Soon()),
               StatusIs(absl::StatusCode::kUnknown, HasSubstr("after its function had returned")));
-}
-
-TEST(ProcessGroup, KilledRankIsReportedAndTheOthersGoOn) {
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto group, ProcessGroup::Start("Echo", OfSize(2)));
-  ASSERT_THAT(group->Signal(0, SIGKILL), IsOk());
-  EXPECT_THAT(group->Wait(0, Soon()),
-              StatusIs(absl::StatusCode::kUnknown, "process 0 was killed by signal 9 (SIGKILL)"));
-  EXPECT_THAT(group->Signal(0, SIGKILL), StatusIs(absl::StatusCode::kFailedPrecondition));
-  ASSERT_THAT(group->Send(1, "still there"), IsOk());
-  EXPECT_THAT(group->Receive(1, Soon()), IsOkAndHolds("still there"));
 }
 
 TEST(ProcessGroup, StoppedRankAnswersOnceItIsContinued) {

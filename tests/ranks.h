@@ -29,13 +29,13 @@ void RunRanks(int size, const std::function<void(int rank)>& body);
 // Makes communicators for the test's device, collectively, with that timeout.
 using MakeTestCommunicator = absl::StatusOr<std::unique_ptr<Communicator>> (*)(Communicator* host, Device* device,
                                                                                std::chrono::milliseconds timeout);
-// Staged ones, which are what is made unless that is replaced; before any is.
+// The default: staged communicators. ReplaceTestCommunicators() must come before the first one is made.
 absl::StatusOr<std::unique_ptr<Communicator>> MakeStagedTestCommunicator(Communicator* host, Device* device,
                                                                          std::chrono::milliseconds timeout);
 void ReplaceTestCommunicators(MakeTestCommunicator make);
 
-// A communicator for tensors on the test's device as well, over one for the host, which outlives it: that itself where the device is
-// the host. Collective.
+// A communicator for tensors on the test's device and on the host, made from one for the host, which outlives it. If the device is the
+// host, it is that one. Collective.
 class ForTestDevice {
  public:
   explicit ForTestDevice(Communicator* host,
@@ -50,7 +50,7 @@ class ForTestDevice {
 };
 
 // Communicators of `size` ranks over one loopback network, without a control channel: each rank has its own view of a failure.
-// Notes are left on a board in memory. For tensors on the test's device, too (tests/test_device.h).
+// Messages to all ranks go to a board in memory. For tensors on the test's device, too (tests/test_device.h).
 class LoopbackWorld {
  public:
   explicit LoopbackWorld(int size, LoopbackOptions network = {}, TransportCommunicatorOptions options = {});

@@ -167,9 +167,8 @@ TEST_P(StoreConformance, ValuesUpToTheLimitArriveWhole) {
   std::string big(kStoreValueBytesMax, '\0');
   for (size_t i = 0; i < big.size(); i += 61) big[i] = static_cast<char>(i >> 8);
   ASSERT_THAT(a_->Set("big", big, Soon()), IsOk());
-  const absl::StatusOr<std::string> arrived = b_->Get("big", Soon());
-  ASSERT_THAT(arrived, IsOk());
-  EXPECT_TRUE(*arrived == big);  // not EXPECT_EQ: nobody wants to read 16 MiB twice
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::string arrived, b_->Get("big", Soon()));
+  EXPECT_TRUE(arrived == big);  // not EXPECT_EQ: nobody wants to read 16 MiB twice
 }
 
 TEST_P(StoreConformance, LimitsAreCheckedAndNameTheKey) {

@@ -1,5 +1,5 @@
-// A gate that a stream of the test's device stands at until the host opens it, without a closure: on a GPU all closures run on one thread,
-// which also those of others need.
+// A gate at which a stream of the test's device waits until the host opens it. It needs no closure: on a GPU the closures of all
+// streams run on one thread.
 
 #ifndef TESTS_STREAM_GATE_H_
 #define TESTS_STREAM_GATE_H_
@@ -14,7 +14,7 @@
 
 namespace lockstep {
 
-// Thread-safe. Outlives the streams that stand at it, and is open when they are destroyed.
+// Thread-safe. Must outlive the streams that wait at it, and be open when they are destroyed.
 class StreamGate {
  public:
   StreamGate() : word_(new (testing::AllocateReachable(sizeof(Word))) Word(0)) {}
@@ -22,7 +22,7 @@ class StreamGate {
   StreamGate(const StreamGate&) = delete;
   StreamGate& operator=(const StreamGate&) = delete;
 
-  // What is enqueued later waits for Open.
+  // Work that is enqueued later waits for Open().
   absl::Status HoldUp(Stream& stream) { return stream.AwaitValue(word_, kOpen); }
   void Open() { word_->store(kOpen, std::memory_order_release); }
 

@@ -1,4 +1,4 @@
-// The device on which tests run that can do with any: the host or, by the environment variable DEVICE_UNDER_TEST,
+// The device for tests that run on any: the host or, by the environment variable DEVICE_UNDER_TEST,
 //
 //   fake       devices made of the host, which call themselves cuda:0, with kernels of the host
 //   one_queue  the same, with one queue for all streams of a device (base/device/shared_queues_testing.h)
@@ -20,9 +20,9 @@
 namespace lockstep {
 namespace testing {
 
-// One for each rank, since ranks are processes elsewhere and a device's closures wait for each other. Never destroyed.
+// One for each rank: elsewhere ranks are processes, and closures of one device wait for each other. Never destroyed.
 Device* TestDevice(int rank);
-// What a thread that stands for a rank begins with.
+// Must be called first by a thread that stands for a rank.
 void BecomeTestRank(int rank);
 
 inline DeviceId TestDeviceId() { return TestDevice(0)->id(); }
@@ -37,9 +37,10 @@ bool ByNccl();
 // Whether the test's device has the host's kernels.
 bool WithHostKernels();
 
-// Memory that the test's device and the host reach, uninitialised and aligned to 256 bytes. On a GPU, where taking and freeing memory
-// waits for what other ranks have under way, it comes from one large allocation as long as that lasts, and what is freed is kept for
-// more of its size. Thread-safe.
+// Memory that the test's device and the host reach, uninitialised and aligned to 256 bytes. Thread-safe.
+//
+// On a GPU, allocating and freeing wait for what other ranks have in flight. So memory there comes from one large allocation as long as
+// that lasts, and freed memory is kept for the next request of its size.
 void* AllocateReachable(size_t bytes);
 void FreeReachable(void* memory, size_t bytes);
 

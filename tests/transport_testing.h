@@ -1,5 +1,4 @@
-// What tests of transports share: operations that remember how they ended, and turns for the ranks that one thread
-// drives.
+// What tests of transports share: operations that keep how they ended, and loops that poll transports.
 
 #ifndef TESTS_TRANSPORT_TESTING_H_
 #define TESTS_TRANSPORT_TESTING_H_

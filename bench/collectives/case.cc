@@ -3,17 +3,21 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <complex>
 #include <cstring>
-#include <deque>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "base/check.h"
 #include "base/deadline.h"
 #include "base/status.h"
+#include "base/types/bfloat16.h"
+#include "base/types/float16.h"
+#include "base/types/float8.h"
+#include "base/types/reduce_op.h"
+#include "comm/symmetric_buffer.h"
+#include "comm/work.h"
 
 namespace lockstep {
 namespace bench {
@@ -24,51 +28,70 @@ constexpr size_t kPageBytes = 4096;
 // In no input and no result: none is negative, and none is as large.
 constexpr unsigned char kWrongByte = 0xFB;
 
-std::vector<Operation> AllOperations() {
-  std::vector<Operation> all;
-  for (const bool unequal : {false, true}) {
-    for (int i = 0; i < kCollectiveCount; ++i) {
-      Operation operation;
-      operation.collective = static_cast<Collective>(i);
-      operation.unequal = unequal;
-      if (!unequal || operation.has_blocks()) all.push_back(operation);
-    }
+// One rank's element, from 0 on, and such that the sum over all ranks is exact in the dtype: `max` at most.
+int64_t Summand(int64_t index, int rank, int ranks, int64_t max) {
+  // Squares, because a linear sequence would repeat after max + 1 elements, which may be a power of two.
+  if (const int64_t each_max = max / ranks; each_max > 0) return (index * index + 7 * rank) % 1009 % (each_max + 1);
+  // More ranks than that: most have 0.
+  return (index + rank) % ((ranks + max - 1) / max) == 0 ? 1 : 0;
+}
+
+// All integers from 0 to this are elements of the dtype.
+int64_t ExactIntegersMax(DType dtype) {
+  if (dtype == DType::kBool) return 1;
+  // Of integers as many as the smallest signed one has, and of all the wider ones as many as a float.
+  const int64_t float32_max = FormatOf(DType::kF32).whole_max();
+  if (!IsFloat(dtype)) return SizeOf(dtype) == 1 ? 127 : SizeOf(dtype) == 2 ? 32767 : float32_max;
+  return std::min(FormatOf(dtype).whole_max(), float32_max);
+}
+
+template <typename T>
+void Store(T value, void* target) {
+  std::memcpy(target, &value, sizeof(value));
+}
+
+void StoreElement(DType dtype, int64_t value, void* target) {
+  const float real = static_cast<float>(value);
+  switch (dtype) {
+#define LOCKSTEP_DTYPE_INTEGER(number, id, name, Type) \
+  case DType::k##id:                                   \
+    return Store(static_cast<Type>(value), target);
+#define LOCKSTEP_DTYPE_BOOL(...) LOCKSTEP_DTYPE_INTEGER(__VA_ARGS__)
+#define LOCKSTEP_DTYPE_NARROW(number, id, name, Type, ...) \
+  case DType::k##id:                                       \
+    return Store(Type(real), target);
+#define LOCKSTEP_DTYPE_FLOAT(number, id, name, Type, ...) \
+  case DType::k##id:                                      \
+    return Store(static_cast<Type>(value), target);
+#define LOCKSTEP_DTYPE_COMPLEX(number, id, name, Part, part) \
+  case DType::k##id:                                         \
+    return Store(std::complex<Part>(static_cast<Part>(value)), target);
+#include "base/types/dtypes.inc"
   }
-  all.emplace_back().messages = true;
-  return all;
 }
 
 }  // namespace
 
 std::string Name(const Operation& operation) {
-  if (operation.messages) return "send_receive";
-  return absl::StrCat(Name(operation.collective), operation.unequal ? "_v" : "");
+  return operation.messages ? "send_receive" : Name(operation.collective);
 }
 
 absl::StatusOr<std::vector<Operation>> ParseOperations(absl::string_view text) {
-  const std::vector<Operation> all = AllOperations();
+  std::vector<Operation> all;
+  for (int i = 0; i < kCollectiveCount; ++i) all.push_back({static_cast<Collective>(i)});
+  all.emplace_back().messages = true;
   if (text == "all") return all;
   std::vector<Operation> chosen;
   for (const absl::string_view name : absl::StrSplit(text, ',')) {
-    const size_t before = chosen.size();
-    for (const Operation& operation : all) {
-      if (Name(operation) == name) chosen.push_back(operation);
-    }
-    if (chosen.size() == before) {
+    const auto found = std::find_if(all.begin(), all.end(), [&](const Operation& some) { return Name(some) == name; });
+    if (found == all.end()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "no collective '", name, "'; known are all, ",
           absl::StrJoin(all, ", ", [](std::string* out, const Operation& some) { out->append(Name(some)); })));
     }
+    chosen.push_back(*found);
   }
   return chosen;
-}
-
-std::vector<int64_t> BlockCounts(int64_t count, int ranks, bool unequal) {
-  std::vector<int64_t> counts(ranks);
-  const int64_t parts = unequal ? int64_t{ranks} * (ranks + 1) / 2 : ranks;
-  for (int rank = 0; rank < ranks; ++rank) counts[rank] = count / parts * (unequal ? rank + 1 : 1);
-  counts.back() += count - std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  return counts;
 }
 
 double AlgorithmBandwidth(int64_t bytes, double seconds) {
@@ -77,52 +100,76 @@ double AlgorithmBandwidth(int64_t bytes, double seconds) {
 
 double BusFactor(const Operation& operation, int ranks) {
   const double others = static_cast<double>(ranks - 1) / ranks;
-  if (operation.messages) return 1;
-  switch (operation.collective) {
-    case Collective::kAllReduce:
-      return 2 * others;
-    case Collective::kAllGather:
-    case Collective::kReduceScatter:
-    case Collective::kGather:
-    case Collective::kScatter:
-    case Collective::kAllToAll:
-      return others;
-    case Collective::kBroadcast:
-    case Collective::kReduce:
-    case Collective::kBarrier:
-      break;
-  }
-  return 1;
+  if (operation.is(Collective::kAllReduce)) return 2 * others;
+  return operation.has_blocks() ? others : 1;
 }
 
-void Memory::Free::operator()(char* memory) const { free(memory); }
-
-absl::StatusOr<Memory> Memory::Create(int vectors, size_t vector_bytes) {
-  Memory memory;
-  memory.vector_bytes_ = std::max(vector_bytes, kPageBytes);
-  for (int i = 0; i < vectors; ++i) {
-    void* allocated = nullptr;
-    if (posix_memalign(&allocated, kPageBytes, memory.vector_bytes_) != 0) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("no memory for ", vectors, " vectors of ", memory.vector_bytes_, " bytes"));
+absl::StatusOr<std::shared_ptr<char>> MakeVector(size_t bytes, Communicator* allocator) {
+  bytes = std::max(bytes, kPageBytes);
+  std::shared_ptr<char> vector;
+  if (allocator != nullptr) {
+    LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<SymmetricBuffer> buffer, allocator->Allocate(bytes));
+    vector = std::shared_ptr<char>(buffer, buffer->data());
+  } else {
+    void* memory = nullptr;
+    if (posix_memalign(&memory, kPageBytes, bytes) != 0) {
+      return absl::ResourceExhaustedError(absl::StrCat("no memory for a vector of ", bytes, " bytes"));
     }
-    memory.ordinary_.emplace_back(static_cast<char*>(allocated));
-    memory.vectors_.push_back(static_cast<char*>(allocated));
-    std::memset(allocated, 0, memory.vector_bytes_);
+    vector = std::shared_ptr<char>(static_cast<char*>(memory), &free);
   }
-  return memory;
+  std::memset(vector.get(), 0, bytes);  // touched before anything is timed
+  return vector;
 }
 
-absl::StatusOr<Memory> Memory::Allocate(Communicator* communicator, int vectors, size_t vector_bytes) {
-  Memory memory;
-  memory.vector_bytes_ = std::max(vector_bytes, kPageBytes);
-  for (int i = 0; i < vectors; ++i) {
-    LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<SymmetricBuffer> buffer, communicator->Allocate(memory.vector_bytes_));
-    memory.vectors_.push_back(buffer->data());
-    std::memset(buffer->data(), 0, memory.vector_bytes_);
-    memory.allocated_.push_back(std::move(buffer));
+Pattern::Pattern(DType dtype, int ranks) : element_bytes_(SizeOf(dtype)) {
+  const int64_t max = ExactIntegersMax(dtype);
+  std::vector<int64_t> sums(kPeriod);
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::vector<int64_t> values(kPeriod);
+    for (int64_t i = 0; i < kPeriod; ++i) {
+      values[i] = Summand(i, rank, ranks, max);
+      // bool's sum is or: more than 1 is 1.
+      sums[i] = std::min(sums[i] + values[i], max);
+    }
+    inputs_.push_back(MakeTile(dtype, values));
   }
-  return memory;
+  sum_ = MakeTile(dtype, sums);
+}
+
+Pattern::Tile Pattern::MakeTile(DType dtype, const std::vector<int64_t>& values) {
+  Tile tile(2 * kPeriod * SizeOf(dtype));
+  for (int64_t i = 0; i < 2 * kPeriod; ++i) StoreElement(dtype, values[i % kPeriod], tile.data() + i * SizeOf(dtype));
+  return tile;
+}
+
+void Pattern::FillInput(Rank rank, int64_t begin, void* target, size_t count) const {
+  const char* const source = inputs_[rank.value()].data() + begin % kPeriod * element_bytes_;
+  for (size_t done = 0; done < count; done += kPeriod) {
+    const size_t elements = std::min<size_t>(kPeriod, count - done);
+    std::memcpy(static_cast<char*>(target) + done * element_bytes_, source, elements * element_bytes_);
+  }
+}
+
+uint64_t Pattern::CountWrong(const Tile& tile, int64_t begin, const void* data, size_t count) const {
+  const char* const expected = tile.data() + begin % kPeriod * element_bytes_;
+  uint64_t wrong = 0;
+  for (size_t done = 0; done < count; done += kPeriod) {
+    const size_t elements = std::min<size_t>(kPeriod, count - done);
+    const char* const found = static_cast<const char*>(data) + done * element_bytes_;
+    if (std::memcmp(found, expected, elements * element_bytes_) == 0) continue;
+    for (size_t i = 0; i < elements; ++i) {
+      if (std::memcmp(found + i * element_bytes_, expected + i * element_bytes_, element_bytes_) != 0) ++wrong;
+    }
+  }
+  return wrong;
+}
+
+uint64_t Pattern::CountWrongInput(Rank rank, int64_t begin, const void* data, size_t count) const {
+  return CountWrong(inputs_[rank.value()], begin, data, count);
+}
+
+uint64_t Pattern::CountWrongSum(int64_t begin, const void* data, size_t count) const {
+  return CountWrong(sum_, begin, data, count);
 }
 
 CaseSize SizeOfCase(const CaseKind& kind, int ranks, int64_t bytes) {
@@ -136,56 +183,31 @@ CaseSize SizeOfCase(const CaseKind& kind, int ranks, int64_t bytes) {
   return size;
 }
 
-int Case::VectorsFor(const CaseKind& kind) { return std::max(kind.in_flight, 1) * (kind.in_place ? 1 : 2); }
-
-Case::Case(const CaseKind& kind, const CaseSize& size, Communicator* communicator, const Pattern* pattern,
-           Memory* memory)
+Case::Case(const CaseKind& kind, const CaseSize& size, Communicator* communicator, const Pattern* pattern, char* first,
+           char* second)
     : kind_(kind),
       size_(size),
       communicator_(communicator),
       pattern_(pattern),
-      counts_(BlockCounts(static_cast<int64_t>(size.count), communicator->size(), kind.operation.unequal)) {
-  LOCKSTEP_CHECK(memory->vectors() >= VectorsFor(kind));
-  LOCKSTEP_CHECK(memory->vector_bytes() >= size.bytes);
+      block_(size.count / communicator->size()),
+      input_(first),
+      output_(kind.in_place ? first : second) {
   const Operation& operation = kind_.operation;
-  const size_t own_offset = OwnBlock().begin * SizeOf(kind_.dtype);
-  for (int rank = 0; rank < communicator_->size(); ++rank) {
-    pair_counts_.push_back(PairCount(communicator_->rank().value(), rank));
+  if (kind_.in_place) {
+    const size_t own_offset = OwnBlock().begin * SizeOf(kind_.dtype);
+    if (operation.is(Collective::kAllGather) || operation.is(Collective::kGather)) input_ += own_offset;
+    if (operation.is(Collective::kReduceScatter) || operation.is(Collective::kScatter)) output_ += own_offset;
   }
-  for (int i = 0; i < std::max(kind_.in_flight, 1); ++i) {
-    Place place;
-    if (kind_.in_place) {
-      place.input = place.output = memory->vector(i);
-      if (operation.is(Collective::kAllGather) || operation.is(Collective::kGather)) place.input += own_offset;
-      if (operation.is(Collective::kReduceScatter) || operation.is(Collective::kScatter)) place.output += own_offset;
-    } else {
-      place.input = memory->vector(2 * i);
-      place.output = memory->vector(2 * i + 1);
-    }
-    places_.push_back(place);
-    CollectiveRequest request;
-    request.collective = operation.collective;
-    request.dtype = kind_.dtype;
-    request.op = kind_.op;
-    request.root = kind_.root;
-    request.count = size_.count;
-    if (operation.unequal && operation.is(Collective::kAllToAll)) {
-      request.counts = request.output_counts = pair_counts_;
-    } else if (operation.unequal) {
-      request.counts = counts_;
-    }
-    request.input = place.input;
-    request.output = place.output;
-    request.factor = Pattern::kFactor;
-    request.algorithm = kind_.algorithm;
-    requests_.push_back(request);
-  }
+  request_.collective = operation.collective;
+  request_.dtype = kind_.dtype;
+  request_.op = ReduceOp::kSum;
+  request_.root = kind_.root;
+  request_.count = size_.count;
+  request_.input = input_;
+  request_.output = output_;
 }
 
-Case::Part Case::OwnBlock() const {
-  const int rank = communicator_->rank().value();
-  return {std::accumulate(counts_.begin(), counts_.begin() + rank, int64_t{0}), static_cast<size_t>(counts_[rank])};
-}
+Case::Part Case::OwnBlock() const { return {static_cast<int64_t>(communicator_->rank().value() * block_), block_}; }
 
 Case::Part Case::PartOf(Buffer buffer) const {
   const bool input = buffer == Buffer::kInput;
@@ -215,162 +237,66 @@ Case::Part Case::PartOf(Buffer buffer) const {
 
 void Case::Fill() {
   const Part input = PartOf(Buffer::kInput);
-  const Part output = PartOf(Buffer::kOutput);
-  for (const Place& place : places_) {
-    std::memset(place.output, kWrongByte, output.count * SizeOf(kind_.dtype));
-    pattern_->FillInput(communicator_->rank(), input.begin, place.input, input.count);
-  }
+  std::memset(output_, kWrongByte, PartOf(Buffer::kOutput).count * SizeOf(kind_.dtype));
+  pattern_->FillInput(communicator_->rank(), input.begin, input_, input.count);
 }
 
 absl::Status Case::Run(int64_t calls) {
-  if (kind_.prepared) return RunPrepared(calls);
-  if (kind_.grouped) return RunGroups(calls);
-  if (kind_.in_flight > 0) return RunInFlight(calls);
-  for (int64_t i = 0; i < calls; ++i) LOCKSTEP_RETURN_IF_ERROR(RunOne());
-  return absl::OkStatus();
-}
-
-// The operation's own deadline bounds every wait, here and below.
-absl::Status Case::RunOne() {
-  if (!kind_.operation.messages) return communicator_->Run(requests_[0]);
-  LOCKSTEP_ASSIGN_OR_RETURN(Work receive, StartReceive(0));
-  LOCKSTEP_RETURN_IF_ERROR(communicator_->Send(Outgoing(0)));
-  return receive.Wait(Deadline::Infinite());
-}
-
-absl::Status Case::RunInFlight(int64_t calls) {
-  std::deque<Work> flying;
   for (int64_t i = 0; i < calls; ++i) {
-    if (flying.size() == places_.size()) {
-      LOCKSTEP_RETURN_IF_ERROR(flying.front().Wait(Deadline::Infinite()));
-      flying.pop_front();
-    }
-    LOCKSTEP_ASSIGN_OR_RETURN(Work work, Start(i % places_.size()));
-    flying.push_back(std::move(work));
-  }
-  for (Work& work : flying) LOCKSTEP_RETURN_IF_ERROR(work.Wait(Deadline::Infinite()));
-  return absl::OkStatus();
-}
-
-absl::Status Case::RunGroups(int64_t calls) {
-  while (calls > 0) {
-    const int64_t together = std::min(calls, static_cast<int64_t>(places_.size()));
-    LOCKSTEP_RETURN_IF_ERROR(communicator_->StartGroup());
-    for (int64_t place = 0; place < together; ++place) LOCKSTEP_RETURN_IF_ERROR(Start(place).status());
-    LOCKSTEP_ASSIGN_OR_RETURN(Work group, communicator_->EndGroup());
-    LOCKSTEP_RETURN_IF_ERROR(group.Wait(Deadline::Infinite()));
-    calls -= together;
+    LOCKSTEP_RETURN_IF_ERROR(kind_.operation.messages ? RunMessages() : communicator_->Run(request_));
   }
   return absl::OkStatus();
 }
 
-absl::Status Case::RunPrepared(int64_t calls) {
-  while (prepared_.size() < requests_.size()) {
-    LOCKSTEP_ASSIGN_OR_RETURN(prepared_.emplace_back(), communicator_->Prepare(requests_[prepared_.size()]));
-  }
-  for (int64_t i = 0; i < calls; ++i) {
-    PreparedCollective& next = *prepared_[i % prepared_.size()];
-    if (kind_.in_flight == 0) {
-      LOCKSTEP_RETURN_IF_ERROR(next.Run());
-    } else {
-      LOCKSTEP_RETURN_IF_ERROR(next.Wait(Deadline::Infinite()));
-      LOCKSTEP_RETURN_IF_ERROR(next.Start());
-    }
-  }
-  for (const auto& collective : prepared_) LOCKSTEP_RETURN_IF_ERROR(collective->Wait(Deadline::Infinite()));
-  return absl::OkStatus();
+absl::Status Case::RunMessages() {
+  ReceiveRequest receive;
+  receive.source = Neighbour(-1);
+  receive.tag = 0;
+  receive.data = output_;
+  receive.bytes = static_cast<size_t>(size_.bytes);
+  LOCKSTEP_ASSIGN_OR_RETURN(Work received, communicator_->StartReceive(receive));
+  SendRequest send;
+  send.target = Neighbour(1);
+  send.data = input_;
+  send.bytes = static_cast<size_t>(size_.bytes);
+  LOCKSTEP_RETURN_IF_ERROR(communicator_->Send(send));
+  // The operation's own deadline bounds the wait.
+  return received.Wait(Deadline::Infinite());
 }
 
-absl::StatusOr<Work> Case::Start(size_t place) {
-  if (!kind_.operation.messages) return communicator_->Start(requests_[place]);
-  LOCKSTEP_RETURN_IF_ERROR(communicator_->StartGroup());
-  LOCKSTEP_RETURN_IF_ERROR(StartReceive(place).status());
-  LOCKSTEP_RETURN_IF_ERROR(communicator_->StartSend(Outgoing(place)).status());
-  return communicator_->EndGroup();
-}
-
-absl::StatusOr<Work> Case::StartReceive(size_t place) {
-  ReceiveRequest request;
-  request.source = PreviousRank();
-  request.tag = static_cast<int64_t>(place);
-  request.data = places_[place].output;
-  request.bytes = static_cast<size_t>(size_.bytes);
-  return communicator_->StartReceive(request);
-}
-
-SendRequest Case::Outgoing(size_t place) const {
-  SendRequest request;
-  request.target = Rank((communicator_->rank().value() + 1) % communicator_->size());
-  request.tag = static_cast<int64_t>(place);
-  request.data = places_[place].input;
-  request.bytes = static_cast<size_t>(size_.bytes);
-  return request;
-}
-
-Rank Case::PreviousRank() const {
-  return Rank((communicator_->rank().value() + communicator_->size() - 1) % communicator_->size());
+Rank Case::Neighbour(int distance) const {
+  const int size = communicator_->size();
+  return Rank((communicator_->rank().value() + distance + size) % size);
 }
 
 uint64_t Case::CountWrong() const {
-  const Place& place = places_[0];
-  const Part input = PartOf(Buffer::kInput);
-  uint64_t wrong = 0;
+  uint64_t wrong = CountWrongOutput();
   if (!kind_.in_place) {
-    wrong += pattern_->CountWrongInput(communicator_->rank(), input.begin, place.input, input.count);
+    const Part input = PartOf(Buffer::kInput);
+    wrong += pattern_->CountWrongInput(communicator_->rank(), input.begin, input_, input.count);
   }
-  return wrong + CountWrongOutput();
+  return wrong;
 }
 
 uint64_t Case::CountWrongOutput() const {
-  const char* const data = places_[0].output;
+  const Operation& operation = kind_.operation;
   const Part output = PartOf(Buffer::kOutput);
-  if (kind_.operation.messages) return pattern_->CountWrongInput(PreviousRank(), 0, data, output.count);
-  const size_t element_bytes = SizeOf(kind_.dtype);
+  if (operation.messages) return pattern_->CountWrongInput(Neighbour(-1), 0, output_, output.count);
+  if (operation.is(Collective::kBroadcast) || operation.is(Collective::kScatter)) {
+    return pattern_->CountWrongInput(kind_.root, output.begin, output_, output.count);
+  }
+  if (operation.reduces() || !operation.has_blocks()) {
+    return pattern_->CountWrongSum(output.begin, output_, output.count);
+  }
+  if (output.count == 0) return 0;  // of a gather, on a rank that is not the root
+  // Blocks of all ranks: each rank's own one, or from an all-to-all the one for this rank.
   uint64_t wrong = 0;
-  int64_t begin = 0;
-  switch (kind_.operation.collective) {
-    case Collective::kBroadcast:
-    case Collective::kScatter:
-      return pattern_->CountWrongInput(kind_.root, output.begin, data, output.count);
-    case Collective::kGather:
-      if (communicator_->rank() != kind_.root) return 0;
-      [[fallthrough]];
-    case Collective::kAllGather:
-      for (int rank = 0; rank < communicator_->size(); begin += counts_[rank++]) {
-        wrong += pattern_->CountWrongInput(Rank(rank), begin, data + begin * element_bytes, counts_[rank]);
-      }
-      return wrong;
-    case Collective::kAllToAll:
-      for (int rank = 0; rank < communicator_->size(); begin += pair_counts_[rank++]) {
-        int64_t begin_there = 0;
-        for (int before = 0; before < communicator_->rank().value(); ++before) begin_there += PairCount(rank, before);
-        wrong += pattern_->CountWrongInput(Rank(rank), begin_there, data + begin * element_bytes, pair_counts_[rank]);
-      }
-      return wrong;
-    case Collective::kAllReduce:
-    case Collective::kReduce:
-    case Collective::kReduceScatter:
-    case Collective::kBarrier:
-      break;
+  for (int rank = 0; rank < communicator_->size(); ++rank) {
+    const auto begin = static_cast<int64_t>(rank * block_);
+    const int64_t begin_there = operation.is(Collective::kAllToAll) ? OwnBlock().begin : begin;
+    wrong += pattern_->CountWrongInput(Rank(rank), begin_there, output_ + begin * SizeOf(kind_.dtype), block_);
   }
-  return pattern_->CountWrongResult(output.begin, data, output.count);
-}
-
-absl::StatusOr<Measurement> Measure(const ProcessGroup& group, const MeasureOptions& options, Case* measured) {
-  const auto calls = [measured](int64_t count) { return measured->Run(count); };
-  Measurement measurement;
-  measured->Fill();
-  LOCKSTEP_ASSIGN_OR_RETURN(measurement.iterations, WarmUp(group, options, calls));
-  std::vector<double> rounds;
-  for (int round = 0; round < options.rounds; ++round) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const double seconds, TimeRound(group, measurement.iterations, calls));
-    rounds.push_back(seconds);
-  }
-  measurement.seconds = Median(rounds);
-  measured->Fill();
-  LOCKSTEP_RETURN_IF_ERROR(measured->Run(1));
-  LOCKSTEP_ASSIGN_OR_RETURN(measurement.wrong, group.Sum(measured->CountWrong()));
-  return measurement;
+  return wrong;
 }
 
 }  // namespace bench

@@ -3,7 +3,6 @@
 // Started by a user it runs itself again as the ranks of one world on this host; as a rank it joins the world, measures, and on rank 0
 // prints.
 
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -19,10 +18,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "base/types/dtype.h"
-#include "base/types/reduce_op.h"
 #include "bench/collectives/case.h"
-#include "bench/collectives/pattern.h"
-#include "bench/measure.h"
 #include "bench/ranks.h"
 #include "bench/report.h"
 #include "comm/select/selector.h"
@@ -31,10 +27,7 @@
 ABSL_FLAG(int, nproc, 2, "ranks to start");
 ABSL_FLAG(std::string, collective, "all",
           "all, or some with commas between: all_reduce, broadcast, reduce, all_gather, reduce_scatter, barrier, "
-          "gather, scatter, "
-          "all_to_all; with unequal blocks all_gather_v, reduce_scatter_v, gather_v, scatter_v, all_to_all_v; and "
-          "send_receive, from each "
-          "rank to the next; all but that with --prepared");
+          "gather, scatter, all_to_all; and send_receive, from each rank to the next");
 ABSL_FLAG(std::string, begin, "8", "smallest size in bytes, of the whole vector; K, M and G are powers of 1024");
 ABSL_FLAG(std::string, end, "64M", "largest size");
 ABSL_FLAG(int64_t, factor, 4, "from one size to the next");
@@ -43,18 +36,13 @@ ABSL_FLAG(int64_t, round_ms, 20, "how long a round takes, when --iterations is 0
 ABSL_FLAG(int64_t, warmup, 5, "calls before the first round");
 ABSL_FLAG(int, rounds, 5, "rounds, whose median counts");
 ABSL_FLAG(std::string, dtype, "f32", "element type");
-ABSL_FLAG(std::string, op, "sum", "reduction");
 ABSL_FLAG(int, root, 0, "of broadcast, reduce, gather and scatter");
 ABSL_FLAG(bool, symmetric, false, "vectors lie in memory of the communicator's allocator");
 ABSL_FLAG(std::string, algorithm, "",
           "for every collective that it carries out, or collective:algorithm;...; empty: chosen by size");
-ABSL_FLAG(bool, async, false, "start calls and wait for them, several in flight, instead of blocking calls");
-ABSL_FLAG(bool, group, false, "launch --in_flight calls together as a group and wait for it, again and again");
-ABSL_FLAG(bool, prepared, false, "set collectives up once and start them again and again, blocking or with --async");
-ABSL_FLAG(int, in_flight, 4, "how many, with --async or --group");
 ABSL_FLAG(bool, pin, true, "keep each rank on a core of its own, where there are as many");
 ABSL_FLAG(std::string, transport, "", "auto, tcp, shm or ofi; empty: as LOCKSTEP_TRANSPORT says");
-ABSL_FLAG(std::string, json, "", "also write the results to this file; -: to stdout, and the tables to stderr");
+ABSL_FLAG(std::string, json, "", "also write the results to this file");
 
 namespace lockstep {
 namespace bench {
@@ -74,30 +62,15 @@ absl::StatusOr<Options> OptionsFromFlags() {
   CaseKind& kind = options.kind;
   options.ranks = absl::GetFlag(FLAGS_nproc);
   if (options.ranks < 1) return invalid(absl::StrCat("there are ", options.ranks, " ranks"));
-  kind.prepared = absl::GetFlag(FLAGS_prepared);
   LOCKSTEP_ASSIGN_OR_RETURN(options.operations, ParseOperations(absl::GetFlag(FLAGS_collective)));
-  const auto is_message = [](const Operation& operation) { return operation.messages; };
-  if (kind.prepared) {
-    const auto messages = std::remove_if(options.operations.begin(), options.operations.end(), is_message);
-    if (messages != options.operations.end() && absl::GetFlag(FLAGS_collective) != "all") {
-      return invalid("send_receive cannot be prepared");
-    }
-    options.operations.erase(messages, options.operations.end());
-  }
   LOCKSTEP_ASSIGN_OR_RETURN(
       options.sizes, SweepSizes(absl::GetFlag(FLAGS_begin), absl::GetFlag(FLAGS_end), absl::GetFlag(FLAGS_factor)));
   LOCKSTEP_ASSIGN_OR_RETURN(kind.dtype, ParseDType(absl::GetFlag(FLAGS_dtype)));
-  LOCKSTEP_ASSIGN_OR_RETURN(kind.op, ParseReduceOp(absl::GetFlag(FLAGS_op)));
   const int root = absl::GetFlag(FLAGS_root);
   if (root < 0 || root >= options.ranks) {
     return invalid(absl::StrCat("root ", root, " is not one of ", options.ranks, " ranks"));
   }
   kind.root = Rank(root);
-  kind.grouped = absl::GetFlag(FLAGS_group);
-  kind.in_flight = absl::GetFlag(FLAGS_async) || kind.grouped ? absl::GetFlag(FLAGS_in_flight) : 0;
-  if (kind.in_flight < 0 || kind.in_flight > 1024) return invalid("0 to 1024 calls may be in flight");
-  if (kind.grouped && kind.in_flight == 0) return invalid("a group has a call at least");
-  if (kind.grouped && kind.prepared) return invalid("a prepared collective is in no group");
   options.measure.iterations = absl::GetFlag(FLAGS_iterations);
   options.measure.round_time = std::chrono::milliseconds(absl::GetFlag(FLAGS_round_ms));
   options.measure.warmup = absl::GetFlag(FLAGS_warmup);
@@ -105,7 +78,6 @@ absl::StatusOr<Options> OptionsFromFlags() {
   if (options.measure.rounds < 1) return invalid("there must be a round at least");
   if (options.measure.iterations < 0 || options.measure.warmup < 0) return invalid("calls are counted from 0");
   LOCKSTEP_RETURN_IF_ERROR(ParseAlgorithmOverrides(absl::GetFlag(FLAGS_algorithm)).status());
-  LOCKSTEP_RETURN_IF_ERROR(Pattern::Create(kind.dtype, kind.op, options.ranks).status());
   return options;
 }
 
@@ -132,25 +104,20 @@ Columns NcclTestsColumns() {
 class RankProgram {
  public:
   RankProgram(const Options& options, Communicator* communicator)
-      : options_(options),
-        group_(communicator),
-        report_(!group_.leads()                    ? nullptr
-                : absl::GetFlag(FLAGS_json) == "-" ? stderr
-                                                   : stdout) {}
+      : options_(options), group_(communicator), report_(group_.leads() ? stdout : nullptr) {}
 
   absl::Status Run() {
     Describe();
     const auto bytes = static_cast<size_t>(options_.sizes.back());
-    const int vectors = Case::VectorsFor(options_.kind);
-    LOCKSTEP_ASSIGN_OR_RETURN(Memory memory, absl::GetFlag(FLAGS_symmetric)
-                                                 ? Memory::Allocate(group_.communicator(), vectors, bytes)
-                                                 : Memory::Create(vectors, bytes));
-    LOCKSTEP_ASSIGN_OR_RETURN(const Pattern pattern,
-                              Pattern::Create(options_.kind.dtype, options_.kind.op, group_.size()));
+    Communicator* const allocator = absl::GetFlag(FLAGS_symmetric) ? group_.communicator() : nullptr;
+    for (std::shared_ptr<char>& vector : vectors_) {
+      LOCKSTEP_ASSIGN_OR_RETURN(vector, MakeVector(bytes, allocator));
+    }
+    const Pattern pattern(options_.kind.dtype, group_.size());
     for (const Operation& operation : options_.operations) {
       report_.Begin(absl::StrFormat("#\n# %s\n# %64s  %32s\n", Name(operation), "out-of-place", "in-place"),
                     NcclTestsColumns());
-      LOCKSTEP_RETURN_IF_ERROR(RunOperation(operation, pattern, &memory));
+      LOCKSTEP_RETURN_IF_ERROR(RunOperation(operation, pattern));
     }
     report_.Print(absl::StrFormat("#\n# wrong elements: %d %s\n# average bus bandwidth: %.3f GB/s\n", wrong_,
                                   wrong_ == 0 ? "OK" : "FAILED", measured_ == 0 ? 0 : bandwidths_ / measured_));
@@ -164,7 +131,7 @@ class RankProgram {
     const std::string algorithm = absl::GetFlag(FLAGS_algorithm);
     const char* const pinned = absl::GetFlag(FLAGS_pin) ? ", each on a core of its own where there are as many" : "";
     report_.AddFacts(MachineFacts());
-    report_.AddFacts({{"ranks", absl::StrCat(group_.size(), pinned, ", ", Calls())},
+    report_.AddFacts({{"ranks", absl::StrCat(group_.size(), pinned)},
                       {"transport", group_.Routes()},
                       {"memory", absl::GetFlag(FLAGS_symmetric) ? "of the communicator's allocator" : "ordinary"},
                       {"algorithm", algorithm.empty() ? "chosen by size" : algorithm},
@@ -175,14 +142,7 @@ class RankProgram {
                                             " calls back to back, median of ", measure.rounds, " rounds")}});
   }
 
-  std::string Calls() const {
-    const CaseKind& kind = options_.kind;
-    if (kind.grouped) return absl::StrCat("groups of ", kind.in_flight, " calls");
-    return absl::StrCat(kind.prepared ? "prepared, " : "",
-                        kind.in_flight == 0 ? "blocking calls" : absl::StrCat(kind.in_flight, " calls in flight"));
-  }
-
-  absl::Status RunOperation(const Operation& operation, const Pattern& pattern, Memory* memory) {
+  absl::Status RunOperation(const Operation& operation, const Pattern& pattern) {
     CaseKind kind = options_.kind;
     kind.operation = operation;
     int64_t last_bytes = -1;
@@ -195,39 +155,51 @@ class RankProgram {
                   {"bytes", size.bytes},
                   {"count", size.own_count},
                   {"dtype", operation.has_data() ? Name(kind.dtype) : "none"},
-                  {"op", operation.reduces() ? Name(kind.op) : "none"},
+                  {"op", operation.reduces() ? "sum" : "none"},
                   {"root", operation.has_root() ? kind.root.value() : -1}};
       for (const bool in_place : {false, true}) {
         Json& result = row[in_place ? "in_place" : "out_of_place"] = Json();
         if (in_place && (!operation.has_data() || operation.messages)) continue;
         kind.in_place = in_place;
-        LOCKSTEP_ASSIGN_OR_RETURN(result, MeasureCase(kind, size, pattern, memory));
+        LOCKSTEP_ASSIGN_OR_RETURN(result, MeasureCase(kind, size, pattern));
       }
       report_.AddRow(std::move(row));
     }
     return absl::OkStatus();
   }
 
-  absl::StatusOr<Json> MeasureCase(const CaseKind& kind, const CaseSize& size, const Pattern& pattern, Memory* memory) {
-    Case measured(kind, size, group_.communicator(), &pattern, memory);
-    LOCKSTEP_ASSIGN_OR_RETURN(const Measurement found, Measure(group_, options_.measure, &measured));
-    const double algbw = AlgorithmBandwidth(size.bytes, found.seconds);
+  // Times the case, then checks one more call on fresh data.
+  absl::StatusOr<Json> MeasureCase(const CaseKind& kind, const CaseSize& size, const Pattern& pattern) {
+    Case measured(kind, size, group_.communicator(), &pattern, vectors_[0].get(), vectors_[1].get());
+    const auto calls = [&measured](int64_t count) { return measured.Run(count); };
+    measured.Fill();
+    LOCKSTEP_ASSIGN_OR_RETURN(const int64_t iterations, WarmUp(group_, options_.measure, calls));
+    std::vector<double> rounds(options_.measure.rounds);
+    for (double& seconds : rounds) {
+      LOCKSTEP_ASSIGN_OR_RETURN(seconds, TimeRound(group_, iterations, calls));
+    }
+    measured.Fill();
+    LOCKSTEP_RETURN_IF_ERROR(measured.Run(1));
+    LOCKSTEP_ASSIGN_OR_RETURN(const uint64_t wrong, group_.Sum(measured.CountWrong()));
+    const double seconds = Median(rounds);
+    const double algbw = AlgorithmBandwidth(size.bytes, seconds);
     const double busbw = algbw * BusFactor(kind.operation, group_.size());
-    wrong_ += found.wrong;
+    wrong_ += wrong;
     if (size.bytes > 0) {
       bandwidths_ += busbw;
       ++measured_;
     }
-    return Json{{"time_us", found.seconds * 1e6},
+    return Json{{"time_us", seconds * 1e6},
                 {"algbw_gbps", algbw},
                 {"busbw_gbps", busbw},
-                {"wrong", found.wrong},
-                {"iterations", found.iterations}};
+                {"wrong", wrong},
+                {"iterations", iterations}};
   }
 
   const Options& options_;
   const ProcessGroup group_;
   Report report_;
+  std::shared_ptr<char> vectors_[2];  // as large as the largest size
   uint64_t wrong_ = 0;
   // Of all rows with bytes, in and out of place.
   double bandwidths_ = 0;

@@ -7,21 +7,19 @@ sleeps. At each size every one is checked, tells how many calls fill a round, an
 another one each time, so that what the machine does meanwhile meets all alike. One that is wrong, dies or does not answer in time is
 ended and takes no further part; the others go on.
 
-Exits with 0 when Lockstep went through every comparison; with 1 when it was dropped from one, when a signal ended a comparison early,
-and when a file could not be written; with 2 for options that do not go together.
+Exits with 0 when Lockstep went through every comparison; with 1 when it was dropped from one, and when a file could not be written; with
+2 for options that do not go together.
 """
 
 import argparse
 import json
 import os
 import pathlib
-import signal
 import sys
 import tempfile
 
 sys.dont_write_bytecode = True  # beside the sources
 
-import fi_pingpong
 import implementations
 import report
 import runners
@@ -40,10 +38,10 @@ def tell(text):
 
 
 class Compared:
-    """Runs the implementations of one comparison. `interrupted` is asked between measurements: true ends it early."""
+    """Runs the implementations of one comparison."""
 
-    def __init__(self, options, transport, folder, compared, interrupted=lambda: False):
-        self.options, self.transport, self.folder, self.interrupted = options, transport, folder, interrupted
+    def __init__(self, options, transport, folder, compared):
+        self.options, self.transport, self.folder = options, transport, folder
         self.implementations = compared
         self.results = [report.Result(one.name, one.kind, one.about) for one in compared]
         self.groups = [None] * len(compared)  # None: takes no part any more
@@ -51,26 +49,21 @@ class Compared:
     def run(self):
         everyone = range(len(self.implementations))
         try:
-            self.each(everyone, self.start)
+            for i in everyone:
+                self.start(i)
             for size in self.options.sizes:
-                if self.interrupted():
-                    break
                 self.tell(f'{report.size_text(size)} bytes')
-                self.each(everyone, lambda i: self.step(i, size, '', self.prepare))
+                for i in everyone:
+                    self.step(i, size, '', self.prepare)
                 for turn in range(self.options.rounds):
-                    order = [(i + turn) % len(everyone) for i in everyone]
-                    self.each(order, lambda i: self.step(i, size, f' in round {turn + 1}', self.measure))
+                    for i in everyone:
+                        self.step((i + turn) % len(everyone), size, f' in round {turn + 1}', self.measure)
             for i in everyone:
                 self.finish(i)
         finally:
             for group in filter(None, self.groups):
                 group.close()
         return report.Comparison(self.transport, self.options.nproc, self.options.sizes, self.results)
-
-    def each(self, order, action):
-        for i in order:
-            if not self.interrupted():
-                action(i)
 
     def tell(self, text):
         tell(f'{self.transport}: {text}')
@@ -92,9 +85,8 @@ class Compared:
         one = self.implementations[i]
         self.tell(f'starting {one.name}')
         try:
-            self.groups[i] = fi_pingpong.PingpongGroup(one.provider, self.options.pin) if one.provider else runners.RunnerGroup(
-                one, self.options.nproc, self.largest(i), self.options.pin, pathlib.Path(self.folder, str(i)),
-                runners.after(self.options.start_patience_s))
+            self.groups[i] = runners.RunnerGroup(one, self.options.nproc, self.largest(i), pathlib.Path(self.folder, str(i)),
+                                                 runners.after(self.options.start_patience_s))
         except runners.RunnerError as error:
             self.drop(i, 'at its start', error)
 
@@ -165,8 +157,6 @@ def parse_options(words):
                                      allow_abbrev=False)
     add = parser.add_argument
     add('--nproc', type=int, default=2, help='ranks of each implementation')
-    add('--nopin', dest='pin', action='store_false',
-        help="leave the calling thread of each rank where it is, instead of keeping it on one core, rank after rank and round again")
     add('--peers', type=names_in('peer', implementations.PEERS, 'all', 'none'), default='all',
         help='all, none, or some of gloo, openmpi, mpich, pytorch with commas between')
     add('--transports', type=names_in('transport', report.TRANSPORTS), default='shm,tcp', help='one comparison for each: shm, tcp, ofi')
@@ -174,11 +164,7 @@ def parse_options(words):
     add('--rounds', type=int, default=15, help='in each of which every implementation is measured once')
     add('--round_ms', type=int, default=20, help='how long one is measured in a round')
     add('--patience_s', type=float, default=30, help='one that does not answer for so long is dropped')
-    add('--nompi_malloc', dest='mpi_malloc', action='store_false',
-        help='leave out MPI under the malloc settings that keep its temporaries mapped')
-    add('--congestion', default='reno', help="of the bare sockets: what Lockstep uses inside a host; empty: the system's default")
     add('--json', default='', help='also write the results, every round of them, to this file')
-    add('--plot', default='', help='also draw bus bandwidth over size into this SVG file')
     options = parser.parse_args(words)
     options.start_patience_s = START_PATIENCE_S
     if not 2 <= options.nproc <= runners.RANKS_MAX:
@@ -211,60 +197,38 @@ def find_peers(options, folder, facts, missing):
     return found
 
 
-def write(path, text):
-    """A relative path counts from the folder in which the user called `bazel run`, which changes it."""
-    pathlib.Path(os.environ.get('BUILD_WORKING_DIRECTORY', ''), path).write_text(text, encoding='utf-8', errors='replace')
-
-
-def compare(options, scratch, interrupted):
-    """Whether Lockstep went through, and nothing interrupted it."""
+def compare(options, scratch):
+    """Whether Lockstep went through."""
     runner = runners.find_program('bench/compare/runner')
     facts = dict(line.split(': ', 1) for line in implementations.output_of([runner, 'facts']).splitlines())
     missing = []
     peers = find_peers(options, scratch, facts, missing)
-    facts['ranks'] = f'{options.nproc}, {"each kept on one core, by turns" if options.pin else "not pinned"}'
+    facts['ranks'] = f'{options.nproc}, each kept on one core, by turns'
     facts['rounds'] = f'{options.rounds} of {options.round_ms} ms for each implementation in turn'
-    provider = ''
-    if 'ofi' in options.transports and not implementations.fi_pingpong_installed():
-        missing.append(f'fi_pingpong is not installed: {implementations.how_to_install("fi_pingpong")}')
-    elif 'ofi' in options.transports:
-        provider = (implementations.asked([runner, 'provider']) or '').strip()
     print(report.facts_text(facts) + ''.join(f'# {text}\n' for text in missing), end='', flush=True)
     comparisons = []
     for transport in options.transports:
         folder = pathlib.Path(scratch, transport)
         folder.mkdir()
         compared = implementations.lockstep(runner, transport)
-        compared += implementations.limits(runner, transport, options.nproc, options.congestion, provider)
+        compared += implementations.limits(runner, transport, options.nproc)
         if transport != 'ofi':  # for which no peer is set up
             for peer in peers:
-                compared += implementations.peers(peer, transport, options.nproc, options.mpi_malloc)
-        comparisons.append(Compared(options, transport, folder, compared, interrupted).run())
+                compared += implementations.peers(peer, transport, options.nproc)
+        comparisons.append(Compared(options, transport, folder, compared).run())
         print(report.table(comparisons[-1]), end='', flush=True)
-        if interrupted():
-            tell('ended early by a signal')
-            break
     if options.json:
-        write(options.json, json.dumps(report.to_json(facts, missing, comparisons), indent=2) + '\n')
-    if options.plot:
-        write(options.plot, report.plot(comparisons))
-    dropped = any(result.dropped for done in comparisons for result in done.results if result.kind == 'lockstep')
-    return not dropped and not interrupted()
+        # A relative path counts from the folder in which the user called `bazel run`, which changes it.
+        path = pathlib.Path(os.environ.get('BUILD_WORKING_DIRECTORY', ''), options.json)
+        path.write_text(json.dumps(report.to_json(facts, comparisons), indent=2) + '\n', encoding='utf-8', errors='replace')
+    return not any(result.dropped for done in comparisons for result in done.results if result.kind == 'lockstep')
 
 
 def main():
     options = parse_options(sys.argv[1:])
-    signals = []
-
-    def interrupt(number, _):
-        # Ends it early and in order: runners are ended, and what was measured is printed. The second one kills.
-        signals.append(number)
-        signal.signal(number, signal.SIG_DFL)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupt)
     with tempfile.TemporaryDirectory(prefix='compare-') as scratch:
         try:
-            return 0 if compare(options, scratch, lambda: bool(signals)) else 1
+            return 0 if compare(options, scratch) else 1
         except (OSError, implementations.DoesNotWork) as error:
             tell(str(error))
             return 1

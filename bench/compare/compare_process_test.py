@@ -7,7 +7,6 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -76,12 +75,6 @@ class Misbehaviour(unittest.TestCase):
         small = self.outcome(fake('good', bytes_max=8))
         self.assertEqual((small.dropped, list(small.rounds)), ('', [8]))
 
-    def test_an_interruption_ends_it_in_order(self):
-        running = compare.Compared(self.options, 'tcp', self.folder, [fake('good')])
-        running.interrupted = lambda: 4096 in running.results[0].calls
-        result = running.run().results[0]
-        self.assertEqual((result.dropped, list(result.rounds)), ('', [8]))
-
     def dropped(self, pattern, how, **settings):
         self.assertRegex(self.outcome(fake(how, **settings)).dropped, pattern)
 
@@ -147,30 +140,25 @@ class Program(unittest.TestCase):
         self.assertEqual(len(re.findall(f'^ +{pattern} *$', output, re.MULTILINE)), number, output)
 
     def test_over_tcp(self):
-        written, plot = self.folder / 'results.json', self.folder / 'plot.svg'
-        output = self.table('--transports=tcp', '--sizes=8,1000,256K', f'--json={written}', f'--plot={plot}')
+        written = self.folder / 'results.json'
+        output = self.table('--transports=tcp', '--sizes=8,1000,256K', f'--json={written}')
         # Medians and ratios; 1,000 bytes and 256 KiB are not powers of each other. No ping-pong of 256 KiB.
         self.rows(output, '8( +[0-9.]+){3}', 1)
         self.rows(output, '256K( +[0-9.]+){2} +-', 1)
         self.rows(output, r'1000( +[0-9.]+ \[[0-9.]+-[0-9.]+\]){2}', 1)
         self.assertEqual(json.loads(written.read_text())['rows'][0]['transport'], 'tcp')
-        self.assertIn('</svg>', plot.read_text())
         # Nothing else is left.
-        self.assertEqual(sorted(self.folder.iterdir()), sorted([written, plot]))
+        self.assertEqual(list(self.folder.iterdir()), [written])
 
     def test_over_libfabric_beside_its_bare_provider(self):
         output = self.table('--transports=ofi', '--sizes=8,256K')
-        self.rows(output, '8( +[0-9.]+){4,5}', 1)
-        if shutil.which('fi_pingpong'):
-            self.assertRegex(output, '# +fi_pingpong')
-        else:
-            self.assertRegex(output, 'install .*libfabric-bin')
+        self.rows(output, '8( +[0-9.]+){4}', 1)
 
     def test_over_shared_memory_for_more_ranks_than_a_pair(self):
         # Ordinary memory and the allocator's, each beside all others.
         output = self.table('--transports=shm', '--nproc=3', '--sizes=8,64K')
-        self.rows(output, '64K( +[0-9.]+){3}', 1)
-        self.rows(output, r'64K( +[0-9.]+ \[[0-9.]+-[0-9.]+\]){2}', 2)
+        self.rows(output, '64K( +[0-9.]+){2}', 1)
+        self.rows(output, r'64K( +[0-9.]+ \[[0-9.]+-[0-9.]+\])', 2)
 
     def test_wrong_usage_is_told_before_anything_starts(self):
         for text, *words in (("no peer 'nccl'", '--peers=nccl'), ("no transport 'ib'", '--transports=ib'), ('no vector', '--sizes=6'),

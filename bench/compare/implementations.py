@@ -8,7 +8,6 @@ without it: it is found, and its runner compiled, when a comparison begins.
 import dataclasses
 import os
 import re
-import shutil
 import subprocess
 
 PEERS = ('gloo', 'openmpi', 'mpich', 'pytorch')
@@ -17,7 +16,6 @@ INSTALL = {
     'openmpi': 'gcc openmpi-bin libopenmpi-dev',
     'mpich': 'gcc mpich libmpich-dev',
     'pytorch': 'gcc python3-torch',
-    'fi_pingpong': 'libfabric-bin',
 }
 ONE_WAY_BYTES_MAX = 64 << 10  # above this a ping-pong tells nothing that the exchange does not
 # MPI allocates a temporary in every call. Above glibc's 32 MiB it is mapped, faulted in and unmapped each time, unless malloc is told
@@ -36,7 +34,6 @@ class Implementation:
     starts_ranks: bool = False  # the command starts all ranks by itself; else lockstep-run does
     moves_only: bool = False  # moves bytes and sums nothing: there is no result to check
     bytes_max: float = float('inf')  # larger vectors are not asked of it
-    provider: str = ''  # of libfabric: run by fi_pingpong.py instead of runners
 
 
 class NotInstalled(Exception):
@@ -62,31 +59,28 @@ def lockstep(runner, transport):
     return [ordinary, made('lockstep symm', "memory of the communicator's allocator", 'symmetric')]
 
 
-def limits(runner, transport, ranks, congestion, provider):
-    """What nothing can beat over that transport: those that so many ranks can do. `provider`: for fi_pingpong; empty: not installed."""
+def limits(runner, transport, ranks):
+    """What nothing can beat over that transport, of two ranks."""
     def made(name, kind, about, **settings):
         return Implementation(name, 'limit', about, [runner], [kind], **settings)
-    if transport == 'shm':
-        found = [made('direct', 'direct', 'every rank sums its block in the memory of all, one pass')]
-        return found + [made('bounce', 'bounce', 'private memory, 128 KiB chunks through a mailbox')] * (ranks == 2)
     if ranks != 2:
         return []
+    if transport == 'shm':
+        return [made('direct', 'direct', 'every rank sums its block in the memory of all, one pass'),
+                made('bounce', 'bounce', 'private memory, 128 KiB chunks through a mailbox')]
     one_way = {'moves_only': True, 'bytes_max': ONE_WAY_BYTES_MAX}
     if transport == 'tcp':
-        control = f'congestion control {congestion or "the system default"}'
+        # What Lockstep uses inside a host.
+        control = 'congestion control reno'
         found = [made('both ways', 'both_ways', f'bare sockets, vectors both ways at once, {control}', moves_only=True),
                  made('one way', 'one_way', f'bare sockets, half a ping-pong, {control}', **one_way)]
         for limit in found:
-            limit.options.append(congestion)
+            limit.options.append('reno')
         return found
-    found = [
+    return [
         made('both ways', 'fabric_both_ways', 'the bare provider, vectors both ways at once', moves_only=True),
         made('in pieces', 'fabric_in_pieces', 'the bare provider, both ways at once in pieces of 256 KiB', moves_only=True),
         made('one way', 'fabric_one_way', 'the bare provider, half a ping-pong', **one_way)]
-    if provider:
-        found.append(Implementation('fi_pingpong', 'limit', "libfabric's own program, a message one way", [], moves_only=True,
-                                    provider=provider))
-    return found
 
 
 def output_of(words, timeout=60):
@@ -173,7 +167,7 @@ def find_pytorch(name, sources, folder):
     raise NotInstalled('no python3 can import torch.distributed with Gloo')
 
 
-def peers(peer, transport, ranks, with_malloc):
+def peers(peer, transport, ranks):
     """One implementation for each setting of a peer that is worth a column. Gloo and PyTorch know TCP alone, and are what their users have
     on one host too, so they take part over shared memory as well."""
     def made(name, how, command, options=(), environment=None):
@@ -209,12 +203,6 @@ def peers(peer, transport, ranks, with_malloc):
                  mpich('mpich ucx', "everything through UCX's shared memory", MPIR_CVAR_NOLOCAL='1', UCX_TLS='posix,sysv,cma,self')]
     else:
         found = [mpich('mpich', 'through UCX tcp on lo', MPIR_CVAR_NOLOCAL='1', UCX_TLS='tcp,self', UCX_NET_DEVICES='lo')]
-    if with_malloc:
-        settings = ' '.join(f'{name}={value}' for name, value in MALLOC.items())
-        found += [dataclasses.replace(plain, name=f'{plain.name} m', about=f'{plain.about}, {settings}',
-                                      environment={**plain.environment, **MALLOC}) for plain in found]
-    return found
-
-
-def fi_pingpong_installed():
-    return shutil.which('fi_pingpong') is not None
+    settings = ' '.join(f'{name}={value}' for name, value in MALLOC.items())
+    return found + [dataclasses.replace(plain, name=f'{plain.name} m', about=f'{plain.about}, {settings}',
+                                        environment={**plain.environment, **MALLOC}) for plain in found]

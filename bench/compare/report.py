@@ -1,9 +1,7 @@
-"""What comparisons have found out: as tables and a plot for people, and as JSON for scripts."""
+"""What comparisons have found out: as tables for people, and as JSON for scripts."""
 
 import dataclasses
-import math
 import statistics
-from xml.sax.saxutils import escape
 
 TRANSPORTS = {'shm': 'shared memory', 'tcp': 'TCP', 'ofi': 'libfabric'}
 UNITS = 'KMGT'
@@ -31,10 +29,6 @@ class Comparison:
     ranks: int
     sizes: list
     results: list
-
-    def bandwidth(self, size, seconds):
-        """The bus bandwidth in GB/s (10^9 bytes), as nccl-tests defines it for all-reduce: size / time x 2 (n - 1) / n."""
-        return size / seconds / 1e9 * 2 * (self.ranks - 1) / self.ranks
 
     def fastest_peer(self, size):
         peers = [result for result in self.results if result.kind == 'peer' and result.median(size) is not None]
@@ -119,95 +113,16 @@ def table(comparison):
     return text
 
 
-def to_json(facts, missing, comparisons):
+def to_json(facts, comparisons):
     """The form of bench/report.h, with every round, so that other statistics can be made:
-    {"facts": {"cpu": ..., ...}, "missing": ["gloo: ..."],
-     "implementations": [{"transport": "tcp", "name": "lockstep", "kind": "lockstep", "about": ..., "congestion_control": "reno",
-                          "dropped": null}],
-     "rows": [{"transport": "tcp", "ranks": 2, "name": "lockstep", "bytes": 8, "calls": 1000, "time_us": {"low": ..., "median": ...,
-               "high": ...}, "busbw_gbps": 0.001, "rounds_us": [7.0, 7.1, ...], "lockstep_ratio": {"lockstep": {"low": ..., ...}}}]}
-    A size that was not measured has no row. `lockstep_ratio` is, for each kind of Lockstep but this one, its time over this one's."""
-    def spread(values):
-        return dict(zip(('low', 'median', 'high'), values))
-
+    {"facts": {"cpu": ..., ...},
+     "rows": [{"transport": "tcp", "ranks": 2, "name": "lockstep", "bytes": 8, "calls": 1000,
+               "time_us": {"low": ..., "median": ..., "high": ...}, "rounds_us": [7.0, 7.1, ...]}]}
+    A size that was not measured has no row."""
     def row(comparison, result, size):
         rounds_us = [1e6 * seconds for seconds in result.rounds[size]]
-        ratios = {ours.name: ratio(ours, result, size) for ours in comparison.results if ours.kind == 'lockstep' and ours is not result}
         return {'transport': comparison.transport, 'ranks': comparison.ranks, 'name': result.name, 'bytes': size,
-                'calls': result.calls[size], 'time_us': spread(quartiles(rounds_us)),
-                'busbw_gbps': comparison.bandwidth(size, result.median(size)), 'rounds_us': rounds_us,
-                'lockstep_ratio': {name: spread(values) for name, values in ratios.items() if values}}
+                'calls': result.calls[size], 'time_us': dict(zip(('low', 'median', 'high'), quartiles(rounds_us))), 'rounds_us': rounds_us}
 
-    every = [(comparison, result) for comparison in comparisons for result in comparison.results]
-    return {'facts': facts, 'missing': missing,
-            'implementations': [{'transport': comparison.transport, 'name': result.name, 'kind': result.kind, 'about': result.about,
-                                 'congestion_control': result.congestion_control, 'dropped': result.dropped or None}
-                                for comparison, result in every],
-            'rows': [row(comparison, result, size) for comparison, result in every for size in comparison.sizes if result.rounds.get(size)]}
-
-
-# Of one panel, in pixels. The legend stands right of the axes.
-PANEL_WIDTH, PANEL_HEIGHT = 900, 430
-LEFT, RIGHT, TOP, BOTTOM = 70, 690, 40, 380
-LABEL_WIDTH = 28  # labels that are nearer to each other would overlap
-# Okabe and Ito's colours, which the colour-blind can tell apart, and four more; Lockstep's are the first.
-COLOURS = ('#000000', '#d55e00', '#0072b2', '#009e73', '#cc79a7', '#56b4e9', '#e69f00', '#7f7f7f', '#8c564b', '#9467bd', '#b8b000')
-
-
-def plot(comparisons):
-    """Bus bandwidth over size, both in powers: an SVG document with a panel for each comparison."""
-    height = PANEL_HEIGHT * len(comparisons)
-    svg = (f'<svg xmlns="http://www.w3.org/2000/svg" width="{PANEL_WIDTH}" height="{height}" viewBox="0 0 {PANEL_WIDTH} {height}" '
-           f'font-family="sans-serif" font-size="12">\n<rect width="100%" height="100%" fill="white"/>\n')
-    for i, comparison in enumerate(comparisons):
-        svg += f'<g transform="translate(0 {PANEL_HEIGHT * i})">\n{panel(comparison)}</g>\n'
-    return svg + '</svg>\n'
-
-
-def axis(low, high, start, end):
-    """From values to pixels."""
-    return lambda value: start + (end - start) * (math.log10(value / low) / math.log10(high / low) if high > low else 0.5)
-
-
-def style(kind, index):
-    # When the colours have run out they begin again, dotted.
-    dashes = ' stroke-dasharray="6 4"' if kind == 'limit' else ' stroke-dasharray="2 3"' if index >= len(COLOURS) else ''
-    return f'stroke="{COLOURS[index % len(COLOURS)]}" stroke-width="{3 if kind == "lockstep" else 1.5}"{dashes}'
-
-
-def panel(comparison):
-    def words(x, y, anchor, text):
-        return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>\n'
-
-    def line(x1, y1, x2, y2, look):
-        return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" {look}/>\n'
-
-    def points(result):
-        return [(size, comparison.bandwidth(size, result.median(size))) for size in comparison.sizes if result.median(size) is not None]
-
-    sizes = comparison.sizes
-    bandwidths = [bandwidth for result in comparison.results for _, bandwidth in points(result)] or [1]
-    first = math.floor(math.log10(min(bandwidths)))
-    last = max(first + 1, math.ceil(math.log10(max(bandwidths))))
-    x, y = axis(sizes[0], sizes[-1], LEFT, RIGHT), axis(10.0**first, 10.0**last, BOTTOM, TOP)
-    svg = words((LEFT + RIGHT) / 2, TOP - 16, 'middle', f'all-reduce over {TRANSPORTS[comparison.transport]}, {comparison.ranks} ranks: '
-                'bus bandwidth (GB/s) over size (bytes)')
-    faint = 'stroke="#dddddd"'
-    for decade in range(first, last + 1):
-        at = y(10.0**decade)
-        svg += line(LEFT, at, RIGHT, at, faint) + words(LEFT - 8, at + 4, 'end', f'{10.0**decade:g}')
-    labelled = 0
-    for size in sizes:
-        svg += line(x(size), TOP, x(size), BOTTOM, faint)
-        if x(size) - labelled >= LABEL_WIDTH:
-            svg += words(x(size), BOTTOM + 18, 'middle', size_text(size))
-            labelled = x(size)
-    # Lockstep first, so that it has the first colours whatever the order.
-    for index, result in enumerate(sorted(comparison.results, key=lambda result: result.kind != 'lockstep')):
-        look = style(result.kind, index)
-        path = ' '.join(f'{x(size):.1f},{y(bandwidth):.1f}' for size, bandwidth in points(result))
-        svg += f'<polyline fill="none" {look} points="{path}"/>\n' if path else ''
-        at = TOP + 10 + 22 * index
-        svg += line(RIGHT + 20, at, RIGHT + 56, at, look)
-        svg += words(RIGHT + 64, at + 4, 'start', result.name + (' (dropped)' if result.dropped else ''))
-    return svg
+    return {'facts': facts, 'rows': [row(comparison, result, size) for comparison in comparisons for result in comparison.results
+                                     for size in comparison.sizes if result.rounds.get(size)]}

@@ -2,7 +2,6 @@
 //
 //   runner FOLDER BYTES_MAX KIND [CONGESTION_CONTROL]   a rank that lockstep-run starts
 //   runner facts                                        what the numbers depend on: a line "NAME: VALUE" each
-//   runner provider                                     the provider of libfabric that is measured
 //
 // KIND is lockstep or symmetric, with the vector in memory of the communicator's allocator, which take LOCKSTEP_TRANSPORT and other
 // settings from the environment; direct or bounce, prototypes that sum; both_ways or one_way, which only move bytes between two bare
@@ -135,8 +134,7 @@ absl::StatusOr<Implementation> MakePrototype(bool direct, lockstep_runner* runne
   LOCKSTEP_ASSIGN_OR_RETURN(const UniqueFd file, OpenSharedFile(runner));
   Implementation made;
   if (direct) {
-    LOCKSTEP_ASSIGN_OR_RETURN(DirectAllReduce reduce,
-                              DirectAllReduce::Create(runner->size, runner->bytes_max, file.get()));
+    LOCKSTEP_ASSIGN_OR_RETURN(DirectAllReduce reduce, DirectAllReduce::Create(runner->bytes_max, file.get()));
     made.vector = reduce.vector(runner->rank);
     made.call = [reduce, rank = runner->rank](float* /*data*/, size_t count) { return reduce.Run(rank, count); };
     return made;
@@ -149,9 +147,8 @@ absl::StatusOr<Implementation> MakePrototype(bool direct, lockstep_runner* runne
 absl::StatusOr<Implementation> Make(const std::string& kind, const std::string& congestion_control,
                                     lockstep_runner* runner) {
   if (kind == "lockstep" || kind == "symmetric") return MakeLockstep(kind == "symmetric", runner);
-  if (kind == "direct") return MakePrototype(/*direct=*/true, runner);
   if (runner->size != 2) return absl::InvalidArgumentError(kind + " is for two ranks");
-  if (kind == "bounce") return MakePrototype(/*direct=*/false, runner);
+  if (kind == "direct" || kind == "bounce") return MakePrototype(kind == "direct", runner);
   for (const char* const known : {"both_ways", "one_way", "fabric_both_ways", "fabric_in_pieces", "fabric_one_way"}) {
     if (kind == known) return MakeBareLink(kind, congestion_control, runner);
   }
@@ -176,30 +173,14 @@ int Call(void* context, float* data, size_t count) {
   return -1;
 }
 
-int Complain(const absl::Status& status) {
-  std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
-  return 1;
-}
-
-int PrintProvider() {
-  const absl::StatusOr<std::string> provider =
-      BareFabric::ProviderAt(GetEnv("LOCKSTEP_OFI_PROVIDER").value_or(""), kLoopback);
-  if (!provider.ok()) return Complain(provider.status());
-  std::printf("%s\n", provider->c_str());
-  return 0;
-}
-
 int Main(int argc, char** argv) {
-  const std::string question = argc == 2 ? argv[1] : "";
-  if (question == "provider") return PrintProvider();
-  if (question == "facts") {
+  if (argc == 2 && argv[1] == std::string("facts")) {
     for (const auto& fact : MachineFacts()) std::printf("%s: %s\n", fact.first.c_str(), fact.second.c_str());
     return 0;
   }
   Rank rank;
   if (argc < 4 || argc > 5 || lockstep_runner_begin(&rank.runner, argc, argv) != 0) {
-    std::fprintf(
-        stderr, "usage: lockstep-run ... runner FOLDER BYTES_MAX KIND [CONGESTION_CONTROL]; runner facts | provider\n");
+    std::fprintf(stderr, "usage: lockstep-run ... runner FOLDER BYTES_MAX KIND [CONGESTION_CONTROL]; runner facts\n");
     return 2;
   }
   rank.runner.allreduce = &Call;

@@ -10,7 +10,6 @@
  * writes a command, rank 0 copies it into the page, every rank carries it out and leaves its answer there, and rank 0 prints "ready":
  *
  *   command            answer of each rank
- *   pin                ok
  *   run BYTES CALLS    SECONDS WALL_SECONDS             of one call; and with what is done before it
  *   check BYTES        ELEMENTS                         that are wrong after one call
  *   sockets            CONGESTION_CONTROL BYTES_SENT
@@ -276,11 +275,6 @@ static inline int lockstep_runner_answer(struct lockstep_runner* runner, const c
     sprintf(answer, "%llu", (unsigned long long)wrong);
     return runner->error[0] != '\0' ? -1 : 0;
   }
-  strcpy(answer, "ok");
-  if (strcmp(command, "pin\n") == 0) {
-    lockstep_runner_pin(runner);
-    return 0;
-  }
   if (strcmp(command, "sockets\n") == 0) {
     lockstep_runner_sockets(answer);
     return 0;
@@ -323,6 +317,8 @@ static inline int lockstep_runner_serve(struct lockstep_runner* runner) {
   runner->clock_cost = lockstep_runner_measure_clock();
   for (uint32_t number = 1;; ++number) {
     lockstep_runner_barrier(runner);
+    /* Not sooner: which cores the ranks may use together decides whether Lockstep polls. */
+    if (number == 1) lockstep_runner_pin(runner);
     if (runner->rank == 0) dprintf(STDOUT_FILENO, "ready\n");
     alarm(0);
     if (lockstep_runner_await_command(runner, number) != 0) return 1;

@@ -33,25 +33,6 @@ def left_ms(deadline):
     return max(0, int(1000 * (deadline - time.monotonic())))
 
 
-def names(numbers):
-    return f'rank{"" if len(numbers) == 1 else "s"} {", ".join(map(str, numbers))}'
-
-
-def start(words, output, environment=None, source=None, errors=subprocess.STDOUT, core=None):
-    """A process that leads a session, dies with us, and may use that core alone (None: all). `source` of None is empty."""
-    prctl = ctypes.CDLL(None).prctl
-
-    def prepare():
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if core is not None:
-            os.sched_setaffinity(0, {core})
-    try:
-        return subprocess.Popen(words, stdin=source or subprocess.DEVNULL, stdout=output, stderr=errors,
-                                env={**os.environ, **(environment or {})}, start_new_session=True, preexec_fn=prepare)
-    except OSError as error:
-        raise RunnerError(f'cannot start {words[0]}: {error.strerror}') from None
-
-
 def find_program(path):
     """What was built: beside the program as Bazel lays it out, or where a test is started."""
     folders = (f'{os.path.abspath(sys.argv[0])}.runfiles/lockstep', os.getcwd())
@@ -60,7 +41,7 @@ def find_program(path):
 
 
 class RunnerGroup:
-    def __init__(self, implementation, ranks, bytes_max, pin, folder, deadline):
+    def __init__(self, implementation, ranks, bytes_max, folder, deadline):
         """Returns when all ranks are ready. `folder` is made."""
         folder = pathlib.Path(folder)
         folder.mkdir()
@@ -68,13 +49,17 @@ class RunnerGroup:
         self.page.write_bytes(bytes(PAGE_BYTES))
         self.ranks, self.commands, self.received = ranks, 0, b''
         launcher = [] if implementation.starts_ranks else [find_program('launch/lockstep-run'), '-n', str(ranks), '--foreground', '0']
+        words = [*launcher, *implementation.command, str(folder), str(bytes_max), *implementation.options]
+        prctl = ctypes.CDLL(None).prctl
         with open(self.output, 'wb') as output:
-            self.launcher = start([*launcher, *implementation.command, str(folder), str(bytes_max), *implementation.options],
-                                  subprocess.PIPE, implementation.environment, subprocess.PIPE, output)
+            try:
+                self.launcher = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output,
+                                                 env={**os.environ, **implementation.environment}, start_new_session=True,
+                                                 preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+            except OSError as error:
+                raise RunnerError(f'cannot start {words[0]}: {error.strerror}') from None
         try:
             self.await_ready('start', deadline)
-            if pin:
-                self.ask('pin', deadline)
         except BaseException:
             self.close()
             raise
@@ -143,7 +128,8 @@ class RunnerGroup:
                 raise RunnerError(self.describe_end())
             if left_ms(deadline) == 0:
                 late = [rank for rank, (entered, answered, _) in enumerate(self.entries()) if not entered or answered < self.commands]
-                raise RunnerError(f'{names(late)} did not {what} in time{self.last_output()}')
+                ranks = f'rank{"" if len(late) == 1 else "s"} {", ".join(map(str, late))}'
+                raise RunnerError(f'{ranks} did not {what} in time{self.last_output()}')
         self.received = self.received.partition(b'ready\n')[2]
 
     def send(self, line):

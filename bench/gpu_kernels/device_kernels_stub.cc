@@ -13,7 +13,6 @@ int LaunchEmpty(void*) { return kCudaNotSupported; }
 int LaunchClockWatcher(uint64_t, void*) { return kCudaNotSupported; }
 const char* CopyKindName(int) { return ""; }
 int LaunchCopy(int, void*, const void*, size_t, void*) { return kCudaNotSupported; }
-int LaunchMatmul(const MatmulArguments&, void*) { return kCudaNotSupported; }
 
 }  // namespace bench
 }  // namespace lockstep

@@ -26,9 +26,9 @@
 #include "base/status.h"
 #include "base/types/dtype.h"
 #include "bench/gpu_kernels/device_kernels.h"
-#include "bench/measure.h"
 #include "bench/model.h"
 #include "bench/ranks.h"
+#include "bench/report.h"
 #include "kernels/bucket_kernels.h"
 #include "kernels/cuda/flatten.h"
 

@@ -18,14 +18,6 @@ namespace {
 // A running count of pieces, in fewer bits than any provider's tags have.
 uint64_t TagOf(uint64_t piece) { return piece & 0xffffffff; }
 
-absl::StatusOr<OfiProvider> Find(const std::string& provider, const std::string& host) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const OfiLibrary* const library, Ofi());
-  OfiRequest wish;
-  wish.provider = provider;
-  LOCKSTEP_ASSIGN_OR_RETURN(wish.address, SocketAddress::Parse(absl::StrCat(host, ":0")));
-  return FindProvider(library->api, wish);
-}
-
 }  // namespace
 
 BareFabric::BareFabric(const OfiApi* api, OfiInfo info, std::shared_ptr<BareLink> socket)
@@ -44,15 +36,13 @@ BareFabric::~BareFabric() {
   if (fabric_ != nullptr) fi_close(&fabric_->fid);
 }
 
-absl::StatusOr<std::string> BareFabric::ProviderAt(const std::string& provider, const std::string& host) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const OfiProvider found, Find(provider, host));
-  return found.info->fabric_attr->prov_name;
-}
-
 absl::StatusOr<std::unique_ptr<BareFabric>> BareFabric::Connect(const std::string& provider, const std::string& host,
                                                                 std::shared_ptr<BareLink> socket) {
   LOCKSTEP_ASSIGN_OR_RETURN(const OfiLibrary* const library, Ofi());
-  LOCKSTEP_ASSIGN_OR_RETURN(OfiProvider found, Find(provider, host));
+  OfiRequest request;
+  request.provider = provider;
+  LOCKSTEP_ASSIGN_OR_RETURN(request.address, SocketAddress::Parse(absl::StrCat(host, ":0")));
+  LOCKSTEP_ASSIGN_OR_RETURN(OfiProvider found, FindProvider(library->api, request));
   if ((found.info->domain_attr->mr_mode & FI_MR_LOCAL) != 0) {
     return absl::UnimplementedError(
         absl::StrCat(found.info->fabric_attr->prov_name, " wants memory registered, which this program does not do"));

@@ -1,5 +1,5 @@
-// BareFabric: what two processes get out of one provider of libfabric with nothing in between: the limit that Lockstep's transport over
-// libfabric is measured against. Choosing the provider is all that it shares with it.
+// BareFabric: a BareLink over one provider of libfabric. It is the limit that Lockstep's transport over libfabric is measured against.
+// The two share the choice of the provider, and nothing else.
 //
 // Reliable-datagram endpoints, tagged messages, receives posted before sends; short messages are injected.
 
@@ -29,19 +29,19 @@ namespace bench {
 
 class BareFabric : public BareLink {
  public:
-  // As the provider calls itself that Connect would take.
-  static absl::StatusOr<std::string> ProviderAt(const std::string& provider, const std::string& host);
-
-  // The other side of `socket` makes the same call: the two swap their addresses over it, and a byte each way over the provider. It stays
-  // open as long. `provider` as LOCKSTEP_OFI_PROVIDER has it; empty: the preferred one, at `host`, an IPv4 address of this machine.
-  // Errors of Ofi and FindProvider; UNIMPLEMENTED for a provider that wants its memory registered.
+  // Connects to the other side of `socket`, which makes the same call. The two swap their addresses over the socket, which stays open,
+  // and then a byte each way over the provider. `provider`: as in LOCKSTEP_OFI_PROVIDER; empty: the preferred one. `host`: an IPv4
+  // address of this machine.
+  //
+  // ERRORS  UNIMPLEMENTED  the provider wants its memory registered
+  //         those of Ofi() and FindProvider()
   static absl::StatusOr<std::unique_ptr<BareFabric>> Connect(const std::string& provider, const std::string& host,
                                                              std::shared_ptr<BareLink> socket);
   ~BareFabric() override;
   BareFabric(const BareFabric&) = delete;
   BareFabric& operator=(const BareFabric&) = delete;
 
-  // As the provider calls itself.
+  // The provider's own name.
   std::string provider() const { return info_->fabric_attr->prov_name; }
 
   void set_piece_bytes(size_t bytes) override { piece_bytes_ = bytes; }
@@ -50,7 +50,7 @@ class BareFabric : public BareLink {
  private:
   static constexpr int kWindow = 4;  // pieces in flight, each way
 
-  // What is in flight; the provider gives its address back.
+  // A piece in flight. Its completion names it by its address.
   struct Slot {
     fi_context2 context = {};
     size_t bytes = 0;
@@ -67,10 +67,10 @@ class BareFabric : public BareLink {
   BareFabric(const OfiApi* api, OfiInfo info, std::shared_ptr<BareLink> socket);
   absl::Status Open();
   absl::StatusOr<std::string> Address() const;
-  // Post as many pieces as there are slots, unless the provider is busy. True when there were any.
+  // Post as many pieces as there are free slots, until the provider is busy. True if they posted any.
   absl::StatusOr<bool> PostReceives(char* target, Half* half);
   absl::StatusOr<bool> PostSends(const char* source, Half* half);
-  // True when something completed.
+  // True if something completed.
   absl::StatusOr<bool> Poll(Half* out, Half* in);
   absl::Status ReadError();
 
@@ -88,7 +88,7 @@ class BareFabric : public BareLink {
   uint64_t sent_ = 0;
   uint64_t received_ = 0;
   std::array<Slot, 2 * kWindow> slots_;
-  std::vector<Slot*> send_slots_;  // that are free
+  std::vector<Slot*> send_slots_;  // the free ones
   std::vector<Slot*> receive_slots_;
 };
 

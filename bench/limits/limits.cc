@@ -2,9 +2,9 @@
 // processes with no Lockstep code in the way. See --help.
 //
 // Two ranks' all-reduce moves the whole vector each way: at once when they swap vectors, in two halves around a ring. So its limit is a
-// bare exchange of as many bytes both ways at once; and for a few bytes, where nothing overlaps, nothing is faster than a message one
-// way, half of a ping-pong. Each round measures all of them, in turns that begin with another one each time, so that what the machine does
-// meanwhile meets all alike; a ratio is of one round, and their median counts. Bare bytes go in whichever pieces are the fastest.
+// bare exchange of as many bytes both ways at once. For a few bytes, where nothing overlaps, nothing is faster than a message one way,
+// half of a ping-pong. Each round measures all of them, and begins with another one each time: load on the machine meets all alike. A
+// ratio is of one round, and the median of the rounds' ratios counts. Bare bytes go in whichever pieces are the fastest.
 
 #include <array>
 #include <chrono>
@@ -26,7 +26,6 @@
 #include "base/types/reduce_op.h"
 #include "bench/limits/fabric.h"
 #include "bench/limits/link.h"
-#include "bench/measure.h"
 #include "bench/ranks.h"
 #include "bench/report.h"
 #include "comm/communicator.h"

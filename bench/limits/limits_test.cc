@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/status.h"
 #include "base/status_matchers.h"
 #include "base/thread.h"
 #include "bench/limits/fabric.h"
@@ -30,13 +31,10 @@ struct Pair {
 };
 
 absl::StatusOr<Pair> MakePair() {
-  absl::StatusOr<BareListener> listener = BareListener::Create("");
-  if (!listener.ok()) return listener.status();
-  absl::StatusOr<BareSocket> connected = BareSocket::Connect(listener->port(), "");
-  if (!connected.ok()) return connected.status();
-  absl::StatusOr<BareSocket> accepted = listener->Accept();
-  if (!accepted.ok()) return accepted.status();
-  return Pair{std::make_unique<BareSocket>(*std::move(connected)), std::make_unique<BareSocket>(*std::move(accepted))};
+  LOCKSTEP_ASSIGN_OR_RETURN(BareListener listener, BareListener::Create(""));
+  LOCKSTEP_ASSIGN_OR_RETURN(BareSocket connected, BareSocket::Connect(listener.port(), ""));
+  LOCKSTEP_ASSIGN_OR_RETURN(BareSocket accepted, listener.Accept());
+  return Pair{std::make_unique<BareSocket>(std::move(connected)), std::make_unique<BareSocket>(std::move(accepted))};
 }
 
 std::vector<char> Bytes(size_t count, int seed) {
@@ -47,8 +45,7 @@ std::vector<char> Bytes(size_t count, int seed) {
 
 // More than the sockets' buffers hold, so that both ends must read in order to write.
 TEST(BareSocket, ExchangesMoreThanTheSocketsHold) {
-  absl::StatusOr<Pair> pair = MakePair();
-  ASSERT_THAT(pair, IsOk());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Pair pair, MakePair());
   const size_t count = (size_t{24} << 20) + 13;
   const std::vector<char> from_a = Bytes(count, 1);
   const std::vector<char> from_b = Bytes(count, 2);
@@ -56,8 +53,8 @@ TEST(BareSocket, ExchangesMoreThanTheSocketsHold) {
   std::vector<char> at_b(count);
   absl::Status status_b;
   {
-    Thread other("other", [&] { status_b = pair->b->Exchange(from_b.data(), count, at_b.data(), count); });
-    EXPECT_THAT(pair->a->Exchange(from_a.data(), count, at_a.data(), count), IsOk());
+    Thread other("other", [&] { status_b = pair.b->Exchange(from_b.data(), count, at_b.data(), count); });
+    EXPECT_THAT(pair.a->Exchange(from_a.data(), count, at_a.data(), count), IsOk());
   }
   EXPECT_THAT(status_b, IsOk());
   EXPECT_TRUE(at_a == from_b);
@@ -65,36 +62,31 @@ TEST(BareSocket, ExchangesMoreThanTheSocketsHold) {
 }
 
 TEST(BareSocket, LeavesTheNextMessageInTheSocket) {
-  absl::StatusOr<Pair> pair = MakePair();
-  ASSERT_THAT(pair, IsOk());
-  pair->b->set_piece_bytes(1 << 20);
-  ASSERT_THAT(pair->a->Send("onetwo", 6), IsOk());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Pair pair, MakePair());
+  pair.b->set_piece_bytes(1 << 20);
+  ASSERT_THAT(pair.a->Send("onetwo", 6), IsOk());
   char text[4] = "";
-  ASSERT_THAT(pair->b->Receive(text, 3), IsOk());
+  ASSERT_THAT(pair.b->Receive(text, 3), IsOk());
   EXPECT_STREQ(text, "one");
-  ASSERT_THAT(pair->b->Receive(text, 3), IsOk());
+  ASSERT_THAT(pair.b->Receive(text, 3), IsOk());
   EXPECT_STREQ(text, "two");
-  EXPECT_THAT(pair->b->Receive(text, 0), IsOk());
+  EXPECT_THAT(pair.b->Receive(text, 0), IsOk());
 }
 
 TEST(BareSocket, APeerThatIsGoneIsAnError) {
-  absl::StatusOr<Pair> pair = MakePair();
-  ASSERT_THAT(pair, IsOk());
-  pair->a.reset();
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Pair pair, MakePair());
+  pair.a.reset();
   char byte;
-  EXPECT_THAT(pair->b->Receive(&byte, 1), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("closed")));
+  EXPECT_THAT(pair.b->Receive(&byte, 1), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("closed")));
 }
 
 TEST(BareSocket, UsesTheCongestionControlThatItWasTold) {
   // Every kernel has reno, and lets everyone use it.
-  absl::StatusOr<BareListener> listener = BareListener::Create("reno");
-  ASSERT_THAT(listener, IsOk());
-  absl::StatusOr<BareSocket> connected = BareSocket::Connect(listener->port(), "reno");
-  ASSERT_THAT(connected, IsOk());
-  absl::StatusOr<BareSocket> accepted = listener->Accept();
-  ASSERT_THAT(accepted, IsOk());
-  EXPECT_EQ(connected->CongestionControl(), "reno");
-  EXPECT_EQ(accepted->CongestionControl(), "reno");
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(BareListener listener, BareListener::Create("reno"));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(BareSocket connected, BareSocket::Connect(listener.port(), "reno"));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(BareSocket accepted, listener.Accept());
+  EXPECT_EQ(connected.CongestionControl(), "reno");
+  EXPECT_EQ(accepted.CongestionControl(), "reno");
   EXPECT_THAT(BareListener::Create("", "nowhere"),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'nowhere' is no IPv4 address")));
   EXPECT_THAT(BareSocket::Connect(1, "", "::1"),
@@ -105,16 +97,13 @@ TEST(BareSocket, UsesTheCongestionControlThatItWasTold) {
 // Two sides of this process, each doing the same.
 template <typename Do>
 void OnBothSides(const Do& side) {
-  absl::StatusOr<BareListener> listener = BareListener::Create("");
-  ASSERT_THAT(listener, IsOk());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(BareListener listener, BareListener::Create(""));
   Thread other("other", [&] {
-    absl::StatusOr<BareSocket> socket = BareSocket::Connect(listener->port(), "");
-    ASSERT_THAT(socket, IsOk());
-    side(1, std::make_shared<BareSocket>(*std::move(socket)));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(BareSocket socket, BareSocket::Connect(listener.port(), ""));
+    side(1, std::make_shared<BareSocket>(std::move(socket)));
   });
-  absl::StatusOr<BareSocket> socket = listener->Accept();
-  ASSERT_THAT(socket, IsOk());
-  side(0, std::make_shared<BareSocket>(*std::move(socket)));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(BareSocket socket, listener.Accept());
+  side(0, std::make_shared<BareSocket>(std::move(socket)));
 }
 
 // The last byte is another.
@@ -129,21 +118,21 @@ class BareFabricOver : public ::testing::TestWithParam<std::string> {};
 // Both ways: what is injected, sent at once, by rendezvous, and in pieces of which the last one is shorter.
 TEST_P(BareFabricOver, ExchangesBothWays) {
   OnBothSides([](int side, const std::shared_ptr<BareSocket>& socket) {
-    absl::StatusOr<std::unique_ptr<BareFabric>> fabric = BareFabric::Connect(GetParam(), "127.0.0.1", socket);
-    ASSERT_THAT(fabric, IsOk());
-    EXPECT_EQ((*fabric)->provider(), GetParam());
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<BareFabric> fabric,
+                                  BareFabric::Connect(GetParam(), "127.0.0.1", socket));
+    EXPECT_EQ(fabric->provider(), GetParam());
     for (const size_t piece_bytes : {BareFabric::kWhole, BareFabric::kPieceBytes}) {
-      (*fabric)->set_piece_bytes(piece_bytes);
+      fabric->set_piece_bytes(piece_bytes);
       for (const size_t bytes : {size_t{1}, size_t{4096}, size_t{300'000}, (size_t{5} << 20) + 13}) {
         const std::vector<char> out = Filled(bytes, side == 0 ? 'a' : 'b');
         std::vector<char> in(bytes);
-        ASSERT_THAT((*fabric)->Exchange(out.data(), bytes, in.data(), bytes), IsOk());
+        ASSERT_THAT(fabric->Exchange(out.data(), bytes, in.data(), bytes), IsOk());
         EXPECT_TRUE(in == Filled(bytes, side == 0 ? 'b' : 'a')) << bytes << " bytes";
       }
     }
     // Until the other has everything, too: what moves its bytes is this side's polling.
     char byte = 0;
-    EXPECT_THAT((*fabric)->Exchange(&byte, 1, &byte, 1), IsOk());
+    EXPECT_THAT(fabric->Exchange(&byte, 1, &byte, 1), IsOk());
     EXPECT_THAT(socket->Exchange(&byte, 1, &byte, 1), IsOk());
   });
 }
@@ -165,72 +154,59 @@ constexpr float kUntouched = -1;
 // Sums of these are exact.
 float Element(int rank, size_t index) { return static_cast<float>(index % 251 + 3 * rank); }
 
-float Sum(int ranks, size_t index) {
-  float sum = 0;
-  for (int rank = 0; rank < ranks; ++rank) sum += Element(rank, index);
-  return sum;
-}
-
-size_t CountWrong(const float* vector, size_t count, int ranks) {
+size_t CountWrong(const float* vector, size_t count) {
   size_t wrong = 0;
-  for (size_t i = 0; i < count; ++i) wrong += vector[i] != Sum(ranks, i) ? 1 : 0;
+  for (size_t i = 0; i < count; ++i) wrong += vector[i] != Element(0, i) + Element(1, i) ? 1 : 0;
   return wrong;
 }
 
-TEST(Add, AddsToOneAndToBoth) {
+TEST(Add, AddsToBoth) {
   // Lengths around those of vector registers.
   for (size_t count = 0; count < 70; ++count) {
     std::vector<float> a(count + 1), b(count + 1, 2);
     std::iota(a.begin(), a.end(), 0.0F);
-    AddTo(a.data(), b.data(), count);
-    for (size_t i = 0; i < count; ++i) EXPECT_EQ(a[i], static_cast<float>(i + 2));
     AddToBoth(a.data(), b.data(), count);
-    for (size_t i = 0; i < count; ++i) EXPECT_EQ(a[i], static_cast<float>(i + 4));
+    for (size_t i = 0; i < count; ++i) EXPECT_EQ(a[i], static_cast<float>(i + 2));
     EXPECT_TRUE(std::equal(a.begin(), a.begin() + count, b.begin()));
     EXPECT_EQ(a[count], static_cast<float>(count));
     EXPECT_EQ(b[count], 2);
   }
 }
 
-TEST(DirectAllReduce, SumsExactlyForSeveralRanksAndSizes) {
-  for (const int ranks : {1, 2, 3, 4}) {
-    absl::StatusOr<DirectAllReduce> direct = DirectAllReduce::Create(ranks, (kCountMax + 1) * sizeof(float));
-    ASSERT_THAT(direct, IsOk());
-    std::vector<Thread> threads;
-    for (int rank = 0; rank < ranks; ++rank) {
-      threads.emplace_back("rank", [&direct, rank, ranks] {
-        float* const vector = direct->vector(rank);
-        for (const size_t count : kCounts) {
-          for (size_t i = 0; i < count; ++i) vector[i] = Element(rank, i);
-          vector[count] = kUntouched;
-          EXPECT_THAT(direct->Run(rank, count), IsOk());
-          EXPECT_EQ(CountWrong(vector, count, ranks), 0) << count << " elements, rank " << rank << " of " << ranks;
-          EXPECT_EQ(vector[count], kUntouched);
-        }
-      });
+// Runs `body` on a thread for each of two ranks.
+template <typename Body>
+void OnTwoRanks(const Body& body) {
+  std::vector<Thread> threads;
+  for (int rank = 0; rank < 2; ++rank) threads.emplace_back("rank", [&body, rank] { body(rank); });
+}
+
+// Runs an all-reduce of each count on the vector, which has an element more than the largest.
+template <typename Run>
+void SumsExactly(int rank, float* vector, const Run& run) {
+  // Twice, so that calls begin at either slot.
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    for (const size_t count : kCounts) {
+      for (size_t i = 0; i < count; ++i) vector[i] = Element(rank, i);
+      vector[count] = kUntouched;
+      EXPECT_THAT(run(count), IsOk());
+      EXPECT_EQ(CountWrong(vector, count), 0) << count << " elements, rank " << rank;
+      EXPECT_EQ(vector[count], kUntouched);
     }
   }
 }
 
+TEST(DirectAllReduce, SumsExactlyForSeveralSizes) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(DirectAllReduce direct, DirectAllReduce::Create((kCountMax + 1) * sizeof(float)));
+  OnTwoRanks(
+      [&](int rank) { SumsExactly(rank, direct.vector(rank), [&](size_t count) { return direct.Run(rank, count); }); });
+}
+
 TEST(BounceAllReduce, SumsExactlyForSeveralSizes) {
-  absl::StatusOr<BounceAllReduce> bounce = BounceAllReduce::Create();
-  ASSERT_THAT(bounce, IsOk());
-  std::vector<Thread> threads;
-  for (int rank = 0; rank < 2; ++rank) {
-    threads.emplace_back("rank", [&bounce, rank] {
-      std::vector<float> vector(kCountMax + 1);
-      // Twice, so that calls begin at either slot.
-      for (int repeat = 0; repeat < 2; ++repeat) {
-        for (const size_t count : kCounts) {
-          for (size_t i = 0; i < count; ++i) vector[i] = Element(rank, i);
-          vector[count] = kUntouched;
-          EXPECT_THAT(bounce->Run(rank, vector.data(), count), IsOk());
-          EXPECT_EQ(CountWrong(vector.data(), count, 2), 0) << count << " elements, rank " << rank;
-          EXPECT_EQ(vector[count], kUntouched);
-        }
-      }
-    });
-  }
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(BounceAllReduce bounce, BounceAllReduce::Create());
+  OnTwoRanks([&](int rank) {
+    std::vector<float> vector(kCountMax + 1);
+    SumsExactly(rank, vector.data(), [&](size_t count) { return bounce.Run(rank, vector.data(), count); });
+  });
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
-// BareLink: two processes that swap bytes with as little in between as the medium allows: what Lockstep's transports are measured
-// against. None of its code moves a byte here.
+// BareLink: two processes that swap bytes with as little in between as the medium allows. Lockstep's transports are measured against
+// it. None of their code moves a byte here.
 //
-// Busy-polled: a transfer never sleeps, so both processes need a core of their own. Not thread-safe. A peer that does not move for half a
-// minute is DEADLINE_EXCEEDED.
+// Not thread-safe. A transfer polls and never sleeps, so both processes need a core of their own.
+//
+// ERRORS  UNAVAILABLE        the peer is gone
+//         DEADLINE_EXCEEDED  the peer does not move for half a minute
 
 #ifndef BENCH_LIMITS_LINK_H_
 #define BENCH_LIMITS_LINK_H_
@@ -27,17 +29,17 @@ class BareLink {
 
   absl::Status Send(const void* data, size_t bytes) { return Exchange(data, bytes, nullptr, 0); }
   absl::Status Receive(void* data, size_t bytes) { return Exchange(nullptr, 0, data, bytes); }
-  // Both ways at once. The other side makes the call that matches.
+  // Moves bytes both ways at once. The other side makes the matching call.
   virtual absl::Status Exchange(const void* out, size_t out_bytes, void* in, size_t in_bytes) = 0;
 
-  // Bytes travel in pieces of at most so many: of a system call, or of a message of which a few are in flight. Neither small ones nor
-  // large ones are the best for every medium and size.
+  // Bytes travel in pieces of at most so many. A piece is a system call, or a message of which a few are in flight. Which size is the
+  // best depends on the medium and on the size of the transfer.
   virtual void set_piece_bytes(size_t bytes) = 0;
   static constexpr size_t kPieceBytes = size_t{256} << 10;  // unless it is set
   static constexpr size_t kWhole = SIZE_MAX;
 };
 
-// How long a transfer has not moved. Reading the clock after every poll would show in the shortest transfers.
+// Bounds how long a transfer does not move. It reads the clock once in many polls: after every poll that would show in short transfers.
 class BarePatience {
  public:
   void Moved() { idle_polls_ = 0; }
@@ -61,10 +63,10 @@ class BarePatience {
   Clock::time_point idle_since_;
 };
 
-// One TCP connection. Non-blocking. A peer that is gone is UNAVAILABLE.
+// One TCP connection. Non-blocking.
 class BareSocket : public BareLink {
  public:
-  // To a BareListener at an IPv4 address. `congestion_control`: a name that the kernel knows; empty: its default.
+  // Connects to a BareListener at an IPv4 address. `congestion_control`: a name that the kernel knows; empty: its default.
   static absl::StatusOr<BareSocket> Connect(uint16_t port, const std::string& congestion_control,
                                             const std::string& host = "127.0.0.1");
 
@@ -88,12 +90,12 @@ class BareSocket : public BareLink {
 
 class BareListener {
  public:
-  // At an IPv4 address of this machine, on a port of the kernel's choice.
+  // Listens at an IPv4 address of this machine, on a port of the kernel's choice.
   static absl::StatusOr<BareListener> Create(const std::string& congestion_control,
                                              const std::string& host = "127.0.0.1");
 
   uint16_t port() const { return port_; }
-  // Waits half a minute at most.
+  // Waits for a BareSocket, half a minute at most.
   absl::StatusOr<BareSocket> Accept();
 
  private:

@@ -22,7 +22,6 @@ constexpr int kPollsPerLook = 4096;  // at the clock
 constexpr int kSpins = 10'000;
 constexpr size_t kPageBytes = 4096;
 constexpr size_t kLineElements = 64 / sizeof(float);
-constexpr size_t kPieceElements = 1024;  // stays in the nearest cache
 constexpr size_t kChunkElements = BounceAllReduce::kChunkBytes / sizeof(float);
 // While one chunk is added by the other rank, the next is copied in.
 constexpr int kSlots = 2;
@@ -31,8 +30,8 @@ size_t Chunks(size_t count) { return (count + kChunkElements - 1) / kChunkElemen
 
 size_t RoundedUp(size_t number, size_t multiple) { return (number + multiple - 1) / multiple * multiple; }
 
-// Polls before a waiting rank gives its core away: many while every rank can have a core, else one.
-int SpinsFor(int ranks) { return ranks <= sysconf(_SC_NPROCESSORS_ONLN) ? kSpins : 1; }
+// Polls before a waiting rank gives its core away: many while both ranks can have a core, else one.
+int Spins() { return sysconf(_SC_NPROCESSORS_ONLN) >= 2 ? kSpins : 1; }
 
 // A count that one rank raises and others wait for, in a cache line of its own. All zero bytes is a count of zero.
 struct alignas(64) SharedFlag {
@@ -60,41 +59,29 @@ absl::Status SharedFlag::Await(uint64_t at_least, int spins) const {
 
 // Plain loops that the compiler turns into vector instructions, once for every instruction set that matters (the target is built with
 // -O3).
-#define LOCKSTEP_BENCH_ADDS(suffix, attributes)                                                 \
-  attributes void AddToBoth##suffix(float* __restrict a, float* __restrict b, size_t count) {   \
-    for (size_t i = 0; i < count; ++i) a[i] = b[i] = a[i] + b[i];                               \
-  }                                                                                             \
-  attributes void AddTo##suffix(float* __restrict a, const float* __restrict b, size_t count) { \
-    for (size_t i = 0; i < count; ++i) a[i] += b[i];                                            \
+#define LOCKSTEP_BENCH_ADD(suffix, attributes)                                                \
+  attributes void AddToBoth##suffix(float* __restrict a, float* __restrict b, size_t count) { \
+    for (size_t i = 0; i < count; ++i) a[i] = b[i] = a[i] + b[i];                             \
   }
 
-LOCKSTEP_BENCH_ADDS(Plain, )
+LOCKSTEP_BENCH_ADD(Plain, )
 
 #ifdef __x86_64__
-LOCKSTEP_BENCH_ADDS(Avx2, __attribute__((target("avx2"))))
-LOCKSTEP_BENCH_ADDS(Avx512, __attribute__((target("avx512f"))))
+LOCKSTEP_BENCH_ADD(Avx2, __attribute__((target("avx2"))))
+LOCKSTEP_BENCH_ADD(Avx512, __attribute__((target("avx512f"))))
 #endif
 
-struct Adds {
-  void (*to_both)(float*, float*, size_t) = &AddToBothPlain;
-  void (*to)(float*, const float*, size_t) = &AddToPlain;
-};
+using Add = void (*)(float*, float*, size_t);
 
-Adds Choose() {
+Add Choose() {
 #ifdef __x86_64__
-  if (__builtin_cpu_supports("avx512f")) return {&AddToBothAvx512, &AddToAvx512};
-  if (__builtin_cpu_supports("avx2")) return {&AddToBothAvx2, &AddToAvx2};
+  if (__builtin_cpu_supports("avx512f")) return &AddToBothAvx512;
+  if (__builtin_cpu_supports("avx2")) return &AddToBothAvx2;
 #endif
-  return {};
+  return &AddToBothPlain;
 }
 
-const Adds kAdds = Choose();
-
-}  // namespace
-
-void AddToBoth(float* a, float* b, size_t count) { kAdds.to_both(a, b, count); }
-
-void AddTo(float* a, const float* b, size_t count) { kAdds.to(a, b, count); }
+const Add kAdd = Choose();
 
 absl::StatusOr<SharedMapping> MapShared(size_t bytes, int file) {
   const int anonymous = file == kNoFile ? MAP_ANONYMOUS : 0;
@@ -105,49 +92,30 @@ absl::StatusOr<SharedMapping> MapShared(size_t bytes, int file) {
   return SharedMapping(static_cast<char*>(data), [bytes](char* mapped) { munmap(mapped, bytes); });
 }
 
-DirectAllReduce::DirectAllReduce(SharedMapping mapping, int ranks, size_t vectors_begin, size_t stride)
-    : mapping_(std::move(mapping)),
-      ranks_(ranks),
-      spins_(SpinsFor(ranks)),
-      vectors_begin_(vectors_begin),
-      stride_(stride) {}
+}  // namespace
 
-absl::StatusOr<DirectAllReduce> DirectAllReduce::Create(int ranks, size_t bytes_max, int file) {
-  const size_t vectors_begin = RoundedUp(ranks * sizeof(SharedFlag), kPageBytes);
+void AddToBoth(float* a, float* b, size_t count) { kAdd(a, b, count); }
+
+absl::StatusOr<DirectAllReduce> DirectAllReduce::Create(size_t bytes_max, int file) {
+  static_assert(2 * sizeof(SharedFlag) <= kVectorsBegin);
   const size_t stride = RoundedUp(bytes_max, kPageBytes);
-  LOCKSTEP_ASSIGN_OR_RETURN(SharedMapping mapping, MapShared(vectors_begin + ranks * stride, file));
-  return DirectAllReduce(std::move(mapping), ranks, vectors_begin, stride);
+  LOCKSTEP_ASSIGN_OR_RETURN(SharedMapping mapping, MapShared(kVectorsBegin + 2 * stride, file));
+  return DirectAllReduce(std::move(mapping), Spins(), stride);
 }
 
 absl::Status DirectAllReduce::Barrier(int rank) const {
   SharedFlag* const flags = reinterpret_cast<SharedFlag*>(mapping_.get());
   const uint64_t barrier = flags[rank].own() + 1;
   flags[rank].Raise(barrier);
-  for (int other = 0; other < ranks_; ++other) {
-    LOCKSTEP_RETURN_IF_ERROR(flags[other].Await(barrier, spins_));
-  }
-  return absl::OkStatus();
-}
-
-void DirectAllReduce::SumBlock(int rank, size_t begin, size_t count) const {
-  if (ranks_ == 2) return AddToBoth(vector(rank) + begin, vector(1 - rank) + begin, count);
-  for (size_t done = 0; done < count; done += kPieceElements) {
-    const size_t piece = std::min(count - done, kPieceElements);
-    float sum[kPieceElements];
-    std::memcpy(sum, vector(0) + begin + done, piece * sizeof(float));
-    for (int other = 1; other < ranks_; ++other) AddTo(sum, vector(other) + begin + done, piece);
-    for (int other = 0; other < ranks_; ++other) {
-      std::memcpy(vector(other) + begin + done, sum, piece * sizeof(float));
-    }
-  }
+  return flags[1 - rank].Await(barrier, spins_);
 }
 
 absl::Status DirectAllReduce::Run(int rank, size_t count) const {
   LOCKSTEP_RETURN_IF_ERROR(Barrier(rank));
-  // Whole cache lines, so that no line is written by two ranks.
-  const size_t block = RoundedUp((count + ranks_ - 1) / ranks_, kLineElements);
-  const size_t begin = std::min(count, rank * block);
-  SumBlock(rank, begin, std::min(count - begin, block));
+  // Whole cache lines, so that no line is written by both ranks.
+  const size_t half = RoundedUp((count + 1) / 2, kLineElements);
+  const size_t begin = std::min(count, rank * half);
+  AddToBoth(vector(rank) + begin, vector(1 - rank) + begin, std::min(count - begin, half));
   return Barrier(rank);
 }
 
@@ -159,7 +127,7 @@ struct BounceAllReduce::Mailbox {
 
 absl::StatusOr<BounceAllReduce> BounceAllReduce::Create(int file) {
   LOCKSTEP_ASSIGN_OR_RETURN(SharedMapping mapping, MapShared(2 * sizeof(Mailbox), file));
-  return BounceAllReduce(std::move(mapping), SpinsFor(2));
+  return BounceAllReduce(std::move(mapping), Spins());
 }
 
 BounceAllReduce::Mailbox* BounceAllReduce::mailbox(int rank) const {

@@ -9,14 +9,19 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <thread>
 #include <utility>
 
 #include "absl/base/attributes.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
-#include "bench/measure.h"
-#include "bench/overlap/device_work.h"
+#include "base/device/cuda/cuda_api.h"
+#include "base/device/cuda/cuda_error.h"
+#include "base/device/cuda/cuda_guard.h"
+#include "base/status.h"
+#include "bench/gpu_kernels/device_kernels.h"
+#include "bench/report.h"
 
 namespace lockstep {
 namespace bench {
@@ -64,7 +69,6 @@ class BusyComputation : public Computation {
     }
   }
 
-  void Begin() override {}
   void Forward() override { arithmetic_.Do(forward_units_); }
   void Backward(size_t parameter) override {
     arithmetic_.Do(backward_units_[parameter]);
@@ -133,10 +137,8 @@ constexpr std::chrono::seconds kPatience{60};  // for what a few steps compute
 
 class StreamComputation : public Computation {
  public:
-  StreamComputation(const ComputePlan& plan, Stream* stream, StreamWork work)
-      : plan_(plan), stream_(stream), work_(std::move(work)) {}
+  StreamComputation(const ComputePlan& plan, Stream* stream) : plan_(plan), stream_(stream) {}
 
-  void Begin() override {}
   void Forward() override { Compute(plan_.forward_seconds); }
   void Backward(size_t parameter) override { Compute(plan_.backward_seconds[parameter]); }
   absl::Status Finish() override {
@@ -146,13 +148,26 @@ class StreamComputation : public Computation {
 
  private:
   void Compute(double seconds) {
-    if (seconds > 0) status_.Update(work_(seconds));
+    if (seconds > 0) status_.Update(Enqueue(Nanoseconds(seconds)));
+  }
+
+  absl::Status Enqueue(int64_t nanoseconds) {
+    const DeviceId device = stream_->device();
+    if (device.kind == DeviceKind::kHost) {
+      return stream_->Enqueue([nanoseconds] {
+        std::this_thread::sleep_for(std::chrono::nanoseconds(nanoseconds));
+        return absl::OkStatus();
+      });
+    }
+    const CudaGuard guard(TheCudaApi(), device.index);
+    LOCKSTEP_RETURN_IF_ERROR(guard.status());
+    const int code = LaunchClockWatcher(static_cast<uint64_t>(nanoseconds), stream_->native());
+    return CudaStatus(code, "launch of a kernel that watches the clock", device.index);
   }
 
   const ComputePlan plan_;
   Stream* const stream_;
-  const StreamWork work_;
-  absl::Status status_;  // the first error of issuing
+  absl::Status status_;  // the first error of enqueuing
 };
 
 }  // namespace
@@ -174,19 +189,16 @@ ComputePlan PlanCompute(const ModelTable& model, double total_seconds) {
 }
 
 absl::StatusOr<ComputeKind> ParseComputeKind(absl::string_view text) {
-  for (const ComputeKind kind : {ComputeKind::kBusy, ComputeKind::kAway, ComputeKind::kStream, ComputeKind::kMatmul}) {
+  for (const ComputeKind kind : {ComputeKind::kBusy, ComputeKind::kAway, ComputeKind::kStream}) {
     if (text == Name(kind)) return kind;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("no way to compute '", text, "'; known are busy, away, stream, matmul"));
+  return absl::InvalidArgumentError(absl::StrCat("no way to compute '", text, "'; known are busy, away, stream"));
 }
 
 const char* Name(ComputeKind kind) {
-  constexpr const char* kNames[] = {"busy", "away", "stream", "matmul"};
+  constexpr const char* kNames[] = {"busy", "away", "stream"};
   return kNames[static_cast<int>(kind)];
 }
-
-bool ComputesOnStream(ComputeKind kind) { return kind == ComputeKind::kStream || kind == ComputeKind::kMatmul; }
 
 double CalibrateArithmetic() {
   Arithmetic arithmetic;
@@ -215,14 +227,8 @@ std::unique_ptr<Computation> MakeAwayComputation(const ComputePlan& plan, std::v
   return std::make_unique<AwayComputation>(plan, std::move(awaited));
 }
 
-StreamWork ClockWork(Stream* stream) {
-  return [stream](double seconds) {
-    return Occupy(*stream, std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9)));
-  };
-}
-
-std::unique_ptr<Computation> MakeStreamComputation(const ComputePlan& plan, Stream* stream, StreamWork work) {
-  return std::make_unique<StreamComputation>(plan, stream, std::move(work));
+std::unique_ptr<Computation> MakeStreamComputation(const ComputePlan& plan, Stream* stream) {
+  return std::make_unique<StreamComputation>(plan, stream);
 }
 
 }  // namespace bench

@@ -25,14 +25,10 @@
 #include "absl/strings/str_split.h"
 #include "base/device/cuda/cuda_device.h"
 #include "base/device/device.h"
-#include "base/device/host_device.h"
 #include "base/status.h"
 #include "base/types/dtype.h"
-#include "bench/measure.h"
 #include "bench/model.h"
 #include "bench/overlap/computation.h"
-#include "bench/overlap/device_work.h"
-#include "bench/overlap/overhead.h"
 #include "bench/overlap/replay.h"
 #include "bench/overlap/report.h"
 #include "bench/ranks.h"
@@ -47,8 +43,8 @@ ABSL_FLAG(int, nproc, 2, "ranks to start");
 ABSL_FLAG(std::string, model, "resnet50", "whose gradients: resnet50, bert_base, bert_large, gpt2_small, mlp");
 ABSL_FLAG(std::string, compute, "busy",
           "busy: arithmetic on the rank's own core, as a framework on processors does; away: sleep, as when an "
-          "accelerator computes; on a stream, while the rank goes on: matmul: products of matrices, which compete with "
-          "communication for the device; stream: a clock, which leaves the device to communication");
+          "accelerator computes; stream: on a stream, while the rank goes on, a clock is watched, which leaves the "
+          "device to communication");
 ABSL_FLAG(double, compute_ms, 0,
           "of a step, a third of it forward; 0: such that backward takes as long as communication alone");
 ABSL_FLAG(bool, wake_per_bucket, false,
@@ -60,20 +56,17 @@ ABSL_FLAG(std::string, backend, "auto",
 ABSL_FLAG(std::string, transport, "", "auto, shm, tcp or ofi; empty: as LOCKSTEP_TRANSPORT says");
 ABSL_FLAG(
     std::string, link, "",
-    "put each rank on an emulated host, with links of this rate between them, as tc writes it (1gbit), or none for "
-    "as fast as the kernel copies; needs root and iproute2: without them, as with --throttle");
+    "put each rank on an emulated host, with links of this rate between them, as tc writes it (1gbit); needs root and "
+    "iproute2: without them, as with --throttle");
 ABSL_FLAG(bool, throttle, false,
           "with --link, the kernel paces each connection as such a link would, instead of emulating hosts");
 ABSL_FLAG(double, first_bucket_cap_mb, -1, "cap of the first bucket in MiB; below 0: the reducer's default");
 ABSL_FLAG(double, bucket_cap_mb, -1, "cap of the other buckets in MiB; below 0: the reducer's default");
 ABSL_FLAG(std::string, compress, "", "what gradients are sent as: f16 or bf16; empty: as they are");
 ABSL_FLAG(bool, caps_from_last, false, "the first cap is that of the last bucket, and so on");
-ABSL_FLAG(std::string, average, "before", "when gradients are divided: before the sum, after it, or in_collective");
 ABSL_FLAG(bool, gradient_as_bucket_view, false, "gradients live in the buckets instead of being copied");
 ABSL_FLAG(int, rounds, 15, "rounds, in each of which every kind of step is measured");
-ABSL_FLAG(int, steps, 0, "steps of each kind in a round; 0: as many as fit in --round_ms, one at least");
-ABSL_FLAG(int64_t, round_ms, 100, "see --steps");
-ABSL_FLAG(int, overhead_steps, 300, "steps of the reducer alone, with nothing to move");
+ABSL_FLAG(int64_t, round_ms, 100, "how long the steps of each kind take in a round; there is one at least");
 ABSL_FLAG(bool, pin, true, "keep each rank on a core of its own, where there are as many");
 ABSL_FLAG(std::string, json, "", "also write the results, every round of them, to this file");
 
@@ -82,6 +75,7 @@ namespace bench {
 namespace {
 
 constexpr int kWarmUpSteps = 3;
+constexpr int kOverheadSteps = 300;
 
 absl::Status SetCap(double mib, size_t* cap_bytes) {
   if (mib < 0) return absl::OkStatus();
@@ -90,25 +84,7 @@ absl::Status SetCap(double mib, size_t* cap_bytes) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<DeviceKind> ParseDeviceKind(const std::string& text) {
-  for (const DeviceKind kind : {DeviceKind::kHost, DeviceKind::kCuda}) {
-    if (text == lockstep::Name(kind)) return kind;
-  }
-  return absl::InvalidArgumentError(absl::StrCat("no device '", text, "'; known are host, cuda"));
-}
-
-// A sum is no average, and a factor of the embedder's changes no time.
-absl::StatusOr<Average> ParseAverage(const std::string& text) {
-  if (text == "before") return Average::kBefore;
-  if (text == "after") return Average::kAfter;
-  if (text == "in_collective") return Average::kInCollective;
-  return absl::InvalidArgumentError(
-      absl::StrCat("no way to average '", text, "'; known are before, after, in_collective"));
-}
-
-// 0 for "none".
 absl::StatusOr<double> LinkBytesPerSecond(const std::string& link) {
-  if (link == "none") return 0;
   LOCKSTEP_ASSIGN_OR_RETURN(const double ns_per_byte, ParseBandwidth(link));
   return 1e9 / ns_per_byte;
 }
@@ -117,8 +93,8 @@ struct Options {
   int ranks = 2;
   ModelTable model;
   ComputeKind compute = ComputeKind::kBusy;
-  DeviceKind device = DeviceKind::kHost;
-  double link_bytes_per_second = 0;  // with --throttle; 0: without a limit
+  bool on_gpu = false;
+  double link_bytes_per_second = 0;  // with --throttle
   // Not planned anew: gradients come in the order that the first plan expects.
   ReducerOptions reducer;
 };
@@ -137,9 +113,12 @@ absl::StatusOr<Options> OptionsFromFlags() {
   if (absl::GetFlag(FLAGS_wake_per_bucket) && options.compute != ComputeKind::kAway) {
     return invalid("who computes does not sleep: --wake_per_bucket goes with --compute away");
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(options.device, ParseDeviceKind(absl::GetFlag(FLAGS_device)));
-  if (options.device != DeviceKind::kHost && !ComputesOnStream(options.compute)) {
-    return invalid("gradients on a GPU are computed by a stream: --device cuda goes with --compute matmul or stream");
+  const std::string device = absl::GetFlag(FLAGS_device);
+  options.on_gpu = device == "cuda";
+  if (device != "host" && device != "cuda")
+    return invalid(absl::StrCat("no device '", device, "'; known are host, cuda"));
+  if (options.on_gpu && options.compute != ComputeKind::kStream) {
+    return invalid("gradients on a GPU are computed by a stream: --device cuda goes with --compute stream");
   }
   const std::string link = absl::GetFlag(FLAGS_link);
   const std::string transport = absl::GetFlag(FLAGS_transport);
@@ -158,14 +137,10 @@ absl::StatusOr<Options> OptionsFromFlags() {
     options.reducer.compress = dtype == "f16" ? DType::kF16 : DType::kBF16;
   }
   if (absl::GetFlag(FLAGS_caps_from_last)) options.reducer.caps_from = CapsFrom::kLast;
-  LOCKSTEP_ASSIGN_OR_RETURN(options.reducer.average, ParseAverage(absl::GetFlag(FLAGS_average)));
   options.reducer.gradient_as_bucket_view = absl::GetFlag(FLAGS_gradient_as_bucket_view);
   options.reducer.replan = false;
-  if (absl::GetFlag(FLAGS_rounds) < 1 || absl::GetFlag(FLAGS_overhead_steps) < 1) {
-    return invalid("there must be a round at least");
-  }
-  if (absl::GetFlag(FLAGS_steps) < 0 || absl::GetFlag(FLAGS_round_ms) < 1) {
-    return invalid("a round has a step or a millisecond");
+  if (absl::GetFlag(FLAGS_rounds) < 1 || absl::GetFlag(FLAGS_round_ms) < 1) {
+    return invalid("there must be a round at least, of a millisecond");
   }
   return options;
 }
@@ -177,7 +152,6 @@ absl::StatusOr<Options> OptionsFromFlags() {
 // The half of a segment that the kernel sends early after a pause is all that it gains on a link of that rate. Not emulated: a link's
 // latency; that a rank which sends to several others at once shares its link among them; receivers that several ranks send to.
 absl::Status PaceConnections(double bytes_per_second) {
-  if (bytes_per_second == 0) return absl::OkStatus();  // a link without a limit
   const auto rate = static_cast<uint64_t>(bytes_per_second);
   int paced = 0;
   DIR* const descriptors = opendir("/proc/self/fd");
@@ -197,44 +171,34 @@ absl::Status PaceConnections(double bytes_per_second) {
 struct Place {
   ReplayPlace replay;
   Communicator* communicator = nullptr;
-  std::string text;  // for people: the device, and how its tensors travel
+  std::string text;  // of a GPU, for people: the device, and how its tensors travel
   // What the others borrow, where they are not the caller's.
   std::unique_ptr<Communicator> on_device;
   std::unique_ptr<Stream> stream;
 };
 
-absl::StatusOr<Place> FindPlaceOnGpu(const Options& options, Communicator* world) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const int gpus, CudaDeviceCount());
-  const int rank = world->rank().value();
-  if (world->size() > gpus) setenv("NCCL_HOSTID", absl::StrCat("rank", rank).c_str(), /*overwrite=*/0);
-  Place place;
-  LOCKSTEP_ASSIGN_OR_RETURN(place.replay.device, CudaDevice(rank % gpus));
-  DeviceBackendOptions backend;
-  backend.backend = absl::GetFlag(FLAGS_backend);
-  LOCKSTEP_ASSIGN_OR_RETURN(place.on_device, MakeDeviceCommunicator(world, place.replay.device, backend));
-  place.communicator = place.on_device.get();
-  // The default stream, in which frameworks compute unless they are told otherwise.
-  LOCKSTEP_ASSIGN_OR_RETURN(place.stream, place.replay.device->BorrowStream(nullptr));
-  // The first line is the device's.
-  const std::string description = place.communicator->Describe();
-  place.text = std::string(*absl::StrSplit(description, '\n').begin());
-  return place;
-}
-
-absl::StatusOr<Place> FindPlaceOnHost(const Options& options, Communicator* world) {
-  Place place;
-  place.replay.device = HostDevice();
-  place.communicator = world;
-  place.text = "host";
-  if (ComputesOnStream(options.compute)) {
-    LOCKSTEP_ASSIGN_OR_RETURN(place.stream, place.replay.device->CreateStream("compute"));
-  }
-  return place;
-}
-
 absl::StatusOr<Place> FindPlace(const Options& options, Communicator* world) {
-  LOCKSTEP_ASSIGN_OR_RETURN(Place place, options.device == DeviceKind::kHost ? FindPlaceOnHost(options, world)
-                                                                             : FindPlaceOnGpu(options, world));
+  Place place;
+  if (!options.on_gpu) {
+    place.communicator = world;
+    if (options.compute == ComputeKind::kStream) {
+      LOCKSTEP_ASSIGN_OR_RETURN(place.stream, place.replay.device->CreateStream("compute"));
+    }
+  } else {
+    LOCKSTEP_ASSIGN_OR_RETURN(const int gpus, CudaDeviceCount());
+    const int rank = world->rank().value();
+    if (world->size() > gpus) setenv("NCCL_HOSTID", absl::StrCat("rank", rank).c_str(), /*overwrite=*/0);
+    LOCKSTEP_ASSIGN_OR_RETURN(place.replay.device, CudaDevice(rank % gpus));
+    DeviceBackendOptions backend;
+    backend.backend = absl::GetFlag(FLAGS_backend);
+    LOCKSTEP_ASSIGN_OR_RETURN(place.on_device, MakeDeviceCommunicator(world, place.replay.device, backend));
+    place.communicator = place.on_device.get();
+    // The default stream, in which frameworks compute unless they are told otherwise.
+    LOCKSTEP_ASSIGN_OR_RETURN(place.stream, place.replay.device->BorrowStream(nullptr));
+    // The first line is the device's.
+    const std::string description = place.communicator->Describe();
+    place.text = std::string(*absl::StrSplit(description, '\n').begin());
+  }
   place.replay.stream = place.stream.get();
   return place;
 }
@@ -261,8 +225,7 @@ class OverlapProgram {
     }
     LOCKSTEP_RETURN_IF_ERROR(replay_->CheckedStep());
     LOCKSTEP_RETURN_IF_ERROR(group_.Barrier());
-    LOCKSTEP_ASSIGN_OR_RETURN(found_.overhead,
-                              MeasureReducerOverhead(replay_->reducer().plan(), absl::GetFlag(FLAGS_overhead_steps)));
+    LOCKSTEP_ASSIGN_OR_RETURN(found_.overhead, MeasureReducerOverhead(replay_->reducer().plan(), kOverheadSteps));
     Show(found_, &report_);
     return report_.Write(absl::GetFlag(FLAGS_json));
   }
@@ -270,14 +233,12 @@ class OverlapProgram {
  private:
   // Every rank alike, so that the leader's memory stands for all.
   absl::Status MakeReplay() {
-    LOCKSTEP_RETURN_IF_ERROR(ResetPeakMemory());
-    LOCKSTEP_ASSIGN_OR_RETURN(const ProcessMemory before, MeasureProcessMemory());
+    LOCKSTEP_ASSIGN_OR_RETURN(const int64_t bytes_before, ProportionalBytes());
     LOCKSTEP_ASSIGN_OR_RETURN(replay_, Replay::Create(group_, model_, options_.reducer, place_.replay));
     for (int step = 0; step < 2; ++step) LOCKSTEP_RETURN_IF_ERROR(replay_->CheckedStep());
-    LOCKSTEP_ASSIGN_OR_RETURN(const ProcessMemory after, MeasureProcessMemory());
-    found_.memory.gradient_bytes = model_.elements() * static_cast<int64_t>(sizeof(float));
-    found_.memory.resident_bytes_max = after.peak_resident_bytes - before.resident_bytes;
-    found_.memory.proportional_bytes = after.proportional_bytes - before.proportional_bytes;
+    LOCKSTEP_ASSIGN_OR_RETURN(const int64_t bytes_after, ProportionalBytes());
+    found_.gradient_bytes = model_.elements() * static_cast<int64_t>(sizeof(float));
+    found_.memory_bytes = bytes_after - bytes_before;
     for (const BucketPlan::Bucket& bucket : replay_->reducer().plan().buckets) {
       OverlapBucket row;
       row.bytes = static_cast<int64_t>(bucket.bytes());
@@ -309,13 +270,7 @@ class OverlapProgram {
         computation_ = MakeAwayComputation(plan_, AwaitedGradients());
         break;
       case ComputeKind::kStream:
-        computation_ = MakeStreamComputation(plan_, place_.replay.stream, ClockWork(place_.replay.stream));
-        break;
-      case ComputeKind::kMatmul: {
-        LOCKSTEP_ASSIGN_OR_RETURN(matmul_, MatmulWork::Create(place_.replay.device, place_.replay.stream));
-        computation_ = MakeStreamComputation(plan_, place_.replay.stream,
-                                             [this](double seconds) { return matmul_->Enqueue(seconds); });
-      }
+        computation_ = MakeStreamComputation(plan_, place_.replay.stream);
     }
     return absl::OkStatus();
   }
@@ -340,7 +295,6 @@ class OverlapProgram {
     for (int step = 0; step < kWarmUpSteps; ++step) {
       LOCKSTEP_ASSIGN_OR_RETURN(seconds, replay_->Step(*computation_, 1, /*overlap=*/true));
     }
-    if (absl::GetFlag(FLAGS_steps) > 0) return absl::GetFlag(FLAGS_steps);
     const double fitting = static_cast<double>(absl::GetFlag(FLAGS_round_ms)) / 1e3 / seconds;
     return std::clamp(static_cast<int>(fitting), 1, 1000);
   }
@@ -401,7 +355,7 @@ class OverlapProgram {
     const auto add = [&facts](const char* name, const std::string& value) { facts.emplace_back(name, value); };
     add("ranks", absl::StrCat(group_.size(),
                               flag(absl::GetFlag(FLAGS_pin), ", each on a core of its own where there are as many")));
-    if (options_.device != DeviceKind::kHost) add("gradients on", place_.text);
+    if (options_.on_gpu) add("gradients on", place_.text);
     add("transport",
         absl::StrCat(group_.Routes(), link.empty()                    ? ""
                                       : absl::GetFlag(FLAGS_throttle) ? ", paced as by links of " + link
@@ -417,7 +371,6 @@ class OverlapProgram {
     add("bucket caps", absl::StrCat(absl::StrJoin(options_.reducer.bucket_caps_bytes, ", "), " B, from the ",
                                     options_.reducer.caps_from == CapsFrom::kFirst ? "first" : "last", " gradients"));
     add("gradients", options_.reducer.gradient_as_bucket_view ? "live in the buckets" : "copied into buckets and back");
-    add("average", absl::StrCat("divided ", absl::GetFlag(FLAGS_average)));
     if (options_.reducer.compress.has_value()) add("sent as", lockstep::Name(*options_.reducer.compress));
     add("ideal", absl::StrCat("buckets one after the other, each when its gradients are there",
                               flag(options_.compute == ComputeKind::kBusy,
@@ -433,7 +386,6 @@ class OverlapProgram {
   const ProcessGroup group_;
   std::unique_ptr<Replay> replay_;
   ComputePlan plan_;
-  std::unique_ptr<MatmulWork> matmul_;  // with --compute matmul; computation_ borrows it
   std::unique_ptr<Computation> computation_;
   OverlapReport found_;
   Report report_;
@@ -497,7 +449,7 @@ int Main(int argc, char** argv) {
     const absl::Status status = RunRank(*options);
     return status.ok() ? 0 : Complain(status);
   }
-  if (options->device != DeviceKind::kHost) {
+  if (options->on_gpu) {
     if (const absl::Status gpus = CudaDeviceCount().status(); !gpus.ok()) return Complain(gpus, kSkipped);
   }
   const std::string link = absl::GetFlag(FLAGS_link);

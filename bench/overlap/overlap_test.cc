@@ -1,19 +1,20 @@
 // What bench:overlap is made of: plans and ideals in numbers; work on a host stream everywhere, and on a GPU where there is one.
 
+#include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <memory>
-#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/deadline.h"
 #include "base/device/cuda/cuda_device.h"
@@ -22,12 +23,16 @@
 #include "base/status_matchers.h"
 #include "bench/model.h"
 #include "bench/overlap/computation.h"
-#include "bench/overlap/device_work.h"
-#include "bench/overlap/overhead.h"
+#include "bench/overlap/replay.h"
 #include "bench/overlap/report.h"
+#include "bench/ranks.h"
+#include "comm/communicator.h"
+#include "comm/host/transport_communicator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "reducer/plan/bucket_plan.h"
+#include "reducer/reducer.h"
+#include "tests/ranks.h"
 
 namespace lockstep {
 namespace bench {
@@ -95,11 +100,10 @@ ComputePlan SmallPlan() {
 }
 
 TEST(ComputeKind, IsReadAsItIsNamed) {
-  for (const ComputeKind kind : {ComputeKind::kBusy, ComputeKind::kAway, ComputeKind::kStream, ComputeKind::kMatmul}) {
+  for (const ComputeKind kind : {ComputeKind::kBusy, ComputeKind::kAway, ComputeKind::kStream}) {
     EXPECT_THAT(ParseComputeKind(Name(kind)), IsOkAndHolds(kind));
   }
-  EXPECT_THAT(ParseComputeKind("idle"),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("busy, away, stream, matmul")));
+  EXPECT_THAT(ParseComputeKind("idle"), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("busy, away, stream")));
 }
 
 TEST(BusyComputation, WritesAGradientWhenItIsComputed) {
@@ -154,12 +158,7 @@ ComputePlan SlowPlan() {
 void TakesItsTimeOn(Device& device) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Stream> stream, device.CreateStream("compute"));
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Event> computed, device.CreateEvent());
-  // Whatever is done once is done now.
-  ASSERT_THAT(Occupy(*stream, std::chrono::nanoseconds(1)), IsOk());
-  ASSERT_THAT(stream->Synchronize(Soon()), IsOk());
-
-  const std::unique_ptr<Computation> computation =
-      MakeStreamComputation(SlowPlan(), stream.get(), ClockWork(stream.get()));
+  const std::unique_ptr<Computation> computation = MakeStreamComputation(SlowPlan(), stream.get());
   const Clock::time_point begin = Clock::now();
   computation->Begin();
   computation->Forward();
@@ -183,148 +182,10 @@ TEST(StreamComputation, TakesItsTimeOnAGpu) {
 TEST(StreamComputation, TellsWhyTheStreamFailed) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Stream> stream, HostDevice()->CreateStream("compute"));
   ASSERT_THAT(stream->Enqueue([] { return absl::DataLossError("lost"); }), IsOk());
-  const std::unique_ptr<Computation> computation =
-      MakeStreamComputation(SlowPlan(), stream.get(), ClockWork(stream.get()));
+  const std::unique_ptr<Computation> computation = MakeStreamComputation(SlowPlan(), stream.get());
   computation->Begin();
   computation->Forward();
   EXPECT_THAT(computation->Finish(), StatusIs(absl::StatusCode::kDataLoss));
-}
-
-struct Sizes {
-  uint32_t rows;
-  uint32_t columns;
-  uint32_t depth;
-};
-
-// Less than a tile, tiles exactly, and one more or less than tiles; an element more than the depth of a tile.
-constexpr Sizes kSizes[] = {{1, 1, 1},    {1, 65, 3},   {63, 64, 16},   {64, 64, 17},   {65, 63, 15},
-                            {64, 128, 1}, {130, 2, 33}, {128, 192, 64}, {200, 137, 100}};
-
-std::vector<float> RandomMatrix(size_t elements, std::mt19937& random) {
-  std::vector<float> matrix(elements);
-  for (float& value : matrix) value = std::uniform_real_distribution<float>(-1, 1)(random);
-  return matrix;
-}
-
-// In f64, and the sum of the products' sizes, which bounds how far roundings in f32 may lead away.
-struct Expected {
-  double value = 0;
-  double size = 0;
-};
-Expected Element(const std::vector<float>& left, const std::vector<float>& right, const Sizes& sizes, size_t row,
-                 size_t column) {
-  Expected expected;
-  for (size_t d = 0; d < sizes.depth; ++d) {
-    const double product = double{left[row * sizes.depth + d]} * right[d * sizes.columns + column];
-    expected.value += product;
-    expected.size += std::abs(product);
-  }
-  return expected;
-}
-
-void IsTheProductOn(Device& device, const Sizes& sizes) {
-  SCOPED_TRACE(testing::Message() << sizes.rows << " x " << sizes.depth << " x " << sizes.columns);
-  constexpr size_t kBeyond = 100;  // elements behind the product, which stay as they are
-  constexpr float kUntouched = 777;
-  std::mt19937 random(1);
-  const std::vector<float> left = RandomMatrix(size_t{sizes.rows} * sizes.depth, random);
-  const std::vector<float> right = RandomMatrix(size_t{sizes.depth} * sizes.columns, random);
-  std::vector<float> product(size_t{sizes.rows} * sizes.columns + kBeyond, kUntouched);
-
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Stream> stream, device.CreateStream("compute"));
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(void* const memory,
-                                device.Allocate((left.size() + right.size() + product.size()) * sizeof(float)));
-  auto* const left_there = static_cast<float*>(memory);
-  float* const right_there = left_there + left.size();
-  float* const product_there = right_there + right.size();
-  ASSERT_THAT(stream->Copy(left_there, left.data(), left.size() * sizeof(float)), IsOk());
-  ASSERT_THAT(stream->Copy(right_there, right.data(), right.size() * sizeof(float)), IsOk());
-  ASSERT_THAT(stream->Copy(product_there, product.data(), product.size() * sizeof(float)), IsOk());
-  ASSERT_THAT(Matmul(*stream, {left_there, right_there, product_there, sizes.rows, sizes.columns, sizes.depth}),
-              IsOk());
-  ASSERT_THAT(stream->Copy(product.data(), product_there, product.size() * sizeof(float)), IsOk());
-  ASSERT_THAT(stream->Synchronize(Soon()), IsOk());
-  device.Free(memory);
-
-  for (size_t row = 0; row < sizes.rows; ++row) {
-    for (size_t column = 0; column < sizes.columns; ++column) {
-      const Expected expected = Element(left, right, sizes, row, column);
-      // Each of `depth` products and sums rounds by half a unit of the last place at most (Higham, Accuracy and Stability of
-      // Numerical Algorithms, section 3.1).
-      ASSERT_NEAR(product[row * sizes.columns + column], expected.value, expected.size * (sizes.depth + 1) * 6e-8)
-          << "row " << row << ", column " << column;
-    }
-  }
-  for (size_t i = product.size() - kBeyond; i < product.size(); ++i) ASSERT_EQ(product[i], kUntouched) << i;
-}
-
-TEST(Matmul, IsTheProductOnTheHost) {
-  for (const Sizes& sizes : kSizes) IsTheProductOn(*HostDevice(), sizes);
-}
-
-TEST(Matmul, IsTheProductOnAGpu) {
-  const absl::StatusOr<Device*> device = CudaDevice(0);
-  if (absl::IsUnavailable(device.status())) GTEST_SKIP() << device.status();
-  ASSERT_THAT(device, IsOk());
-  for (const Sizes& sizes : kSizes) IsTheProductOn(**device, sizes);
-}
-
-TEST(MatmulCost, HasAPartThatIsAlwaysTheSame) {
-  const MatmulCost cost = MatmulCost::From(100, 0.003, 500, 0.011);
-  EXPECT_NEAR(cost.seconds_per_depth, 2e-5, 1e-12);
-  EXPECT_NEAR(cost.launch_seconds, 1e-3, 1e-12);
-  EXPECT_NEAR(cost.SecondsOf(200), 0.005, 1e-12);
-}
-
-TEST(MatmulCost, StaysSaneWhereMeasurementsDisturbEachOther) {
-  // As long as the deeper one, or longer.
-  for (const double seconds : {0.01, 0.5}) {
-    const MatmulCost cost = MatmulCost::From(100, seconds, 500, 0.01);
-    EXPECT_NEAR(cost.launch_seconds, 0.005, 1e-12) << seconds;
-    EXPECT_NEAR(cost.SecondsOf(500), 0.01, 1e-12) << seconds;
-  }
-  // Shorter than its depth allows.
-  const MatmulCost cost = MatmulCost::From(100, 0.0001, 500, 0.01);
-  EXPECT_NEAR(cost.launch_seconds, 0, 1e-12);
-  EXPECT_NEAR(cost.SecondsOf(500), 0.01, 1e-12);
-}
-
-TEST(MatmulCost, FindsTheDepthThatComesNearest) {
-  MatmulCost cost;
-  cost.launch_seconds = 1e-3;
-  cost.seconds_per_depth = 1e-5;
-  EXPECT_EQ(cost.DepthFor(0.002, 4096), 100);
-  EXPECT_EQ(cost.DepthFor(0.002004, 4096), 100);
-  EXPECT_EQ(cost.DepthFor(0.002006, 4096), 101);
-  EXPECT_EQ(cost.DepthFor(10, 4096), 4096) << "the deepest";
-  EXPECT_EQ(cost.DepthFor(0.001, 4096), 0) << "a launch alone";
-  EXPECT_EQ(cost.DepthFor(-1, 4096), 0) << "time that others took too much of";
-}
-
-void MultipliesOn(Device& device) {
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Stream> stream, device.CreateStream("compute"));
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<MatmulWork> work, MatmulWork::Create(&device, stream.get()));
-  EXPECT_GT(work->cost().seconds_per_depth, 0);
-  EXPECT_GE(work->cost().launch_seconds, 0);
-  // Longer than one product, and shorter than any.
-  EXPECT_THAT(work->Enqueue(work->cost().SecondsOf(5000)), IsOk());
-  EXPECT_THAT(work->Enqueue(work->cost().launch_seconds / 2), IsOk());
-  EXPECT_THAT(stream->Synchronize(Soon()), IsOk());
-}
-
-TEST(MatmulWork, MultipliesOnTheHost) { MultipliesOn(*HostDevice()); }
-
-TEST(MatmulWork, MultipliesOnAGpu) {
-  const absl::StatusOr<Device*> device = CudaDevice(0);
-  if (absl::IsUnavailable(device.status())) GTEST_SKIP() << device.status();
-  ASSERT_THAT(device, IsOk());
-  MultipliesOn(**device);
-}
-
-TEST(MatmulWork, TellsWhyTheStreamFailed) {
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Stream> stream, HostDevice()->CreateStream("compute"));
-  ASSERT_THAT(stream->Enqueue([] { return absl::DataLossError("lost"); }), IsOk());
-  EXPECT_THAT(MatmulWork::Create(HostDevice(), stream.get()), StatusIs(absl::StatusCode::kDataLoss));
 }
 
 TEST(MeasureReducerOverhead, CutsAsManyBucketsFromParametersOfNoSize) {
@@ -340,35 +201,15 @@ TEST(MeasureReducerOverhead, CutsAsManyBucketsFromParametersOfNoSize) {
   EXPECT_GE(overhead.step_seconds, overhead.mark_ready_seconds);
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
-#else
-constexpr bool kSanitized = false;
-#endif
-
-TEST(ProcessMemory, CountsWhatWasTouched) {
-  if (kSanitized) GTEST_SKIP() << "a sanitizer keeps memory that was given back";
+TEST(ProportionalBytes, CountWhatWasTouched) {
   constexpr size_t kBytes = 64 << 20;
-  ASSERT_THAT(ResetPeakMemory(), IsOk());
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const ProcessMemory before, MeasureProcessMemory());
-  EXPECT_GT(before.resident_bytes, 0);
-  EXPECT_LT(before.peak_resident_bytes, before.resident_bytes + (16 << 20)) << "the peak was not reset";
-  {
-    std::vector<char> memory(kBytes);
-    // A compiler may leave out writes that nobody reads, but not these.
-    for (size_t i = 0; i < kBytes; i += 4096) *static_cast<volatile char*>(&memory[i]) = 1;
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const ProcessMemory with, MeasureProcessMemory());
-    EXPECT_GE(with.resident_bytes, before.resident_bytes + static_cast<int64_t>(kBytes * 9 / 10));
-    EXPECT_GE(with.proportional_bytes, before.proportional_bytes + static_cast<int64_t>(kBytes * 9 / 10));
-  }
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const ProcessMemory after, MeasureProcessMemory());
-  EXPECT_GE(after.peak_resident_bytes, before.resident_bytes + static_cast<int64_t>(kBytes * 9 / 10));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const int64_t before, ProportionalBytes());
+  EXPECT_GT(before, 0);
+  std::vector<char> memory(kBytes);
+  // A compiler may leave out writes that nobody reads, but not these.
+  for (size_t i = 0; i < kBytes; i += 4096) *static_cast<volatile char*>(&memory[i]) = 1;
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const int64_t with, ProportionalBytes());
+  EXPECT_GE(with, before + static_cast<int64_t>(kBytes * 9 / 10));
 }
 
 OverlapReport TwoRounds() {
@@ -377,7 +218,8 @@ OverlapReport TwoRounds() {
                    {4096, 6, {{0.020, 0.004, 0.003}, {0.020, 0.004, 0.003}}}};
   found.rounds = {{0.020, 0.006, 0.030, 0.024, 0.020}, {0.020, 0.006, 0.029, 0.020, 0.020}};
   found.overhead = {2, 0.000005, 0.000011};
-  found.memory = {4 << 20, 8 << 20, 2 << 20};
+  found.gradient_bytes = 4 << 20;
+  found.memory_bytes = 2 << 20;
   return found;
 }
 
@@ -411,8 +253,7 @@ TEST(Show, PrintsTheTables) {
       "# the reducer itself, with nothing to move: 0.500 us a parameter in mark_ready, 1.100 us with begin and end; a "
       "step 11.0 us, 0.05 % of one with overlap\n"
       "# memory of a rank for gradients and reducer: 2.0 MiB (0.50 copies of the gradients) when shared pages are "
-      "divided by those who share them; 8.0 MiB (2.00 copies of the gradients) resident at most, with what it sees of "
-      "other ranks'\n");
+      "divided by those who share them\n");
 }
 
 TEST(Show, KeepsEveryRoundInMilliseconds) {
@@ -430,6 +271,173 @@ TEST(Show, KeepsEveryRoundInMilliseconds) {
   EXPECT_THAT(rows[5]["rounds_ms"][0].get<double>(), DoubleEq(24));
   EXPECT_THAT(rows[10]["step_us"].get<double>(), DoubleEq(11));
   EXPECT_EQ(rows[11]["proportional_bytes"], 2 << 20);
+}
+
+// ---- A replayed step does what a training step does, in the same order. Ranks are threads over a loopback network.
+
+ModelTable SmallModel() {
+  ModelTable model;
+  model.parameters = {{"first", {3}}, {"second", {7, 10}}, {"third", {1}}};
+  return model;
+}
+
+// Writes gradients without taking time, and notes what it is told.
+class NotingComputation : public Computation {
+ public:
+  NotingComputation(std::vector<absl::Span<float>> gradients, float value)
+      : gradients_(std::move(gradients)), value_(value) {}
+
+  void Begin() override { told_.emplace_back("begin"); }
+  void Forward() override { told_.emplace_back("forward"); }
+  void Backward(size_t parameter) override {
+    told_.push_back(absl::StrCat("backward ", parameter));
+    std::fill(gradients_[parameter].begin(), gradients_[parameter].end(), value_);
+  }
+
+  const std::vector<std::string>& told() const { return told_; }
+
+ private:
+  const std::vector<absl::Span<float>> gradients_;
+  const float value_;
+  std::vector<std::string> told_;
+};
+
+// The same in the order of a stream.
+class WritingComputation : public Computation {
+ public:
+  WritingComputation(std::vector<absl::Span<float>> gradients, float value, Stream* stream)
+      : gradients_(std::move(gradients)), value_(value), stream_(stream) {}
+
+  void Forward() override {}
+  void Backward(size_t parameter) override {
+    EXPECT_THAT(stream_->Enqueue([gradient = gradients_[parameter], value = value_] {
+      std::fill(gradient.begin(), gradient.end(), value);
+      return absl::OkStatus();
+    }),
+                IsOk());
+  }
+  absl::Status Finish() override { return stream_->Synchronize(Deadline::After(std::chrono::seconds(20))); }
+
+ private:
+  const std::vector<absl::Span<float>> gradients_;
+  const float value_;
+  Stream* const stream_;
+};
+
+// A bucket for each gradient.
+ReducerOptions SmallBuckets() {
+  ReducerOptions options;
+  options.bucket_caps_bytes = {0};
+  options.replan = false;
+  return options;
+}
+
+// Runs the body on two ranks, each with its replay. The body takes a
+// stream, too: null, or that of the gradients.
+template <typename Body>
+void OnTwoRanksWithStream(const ReducerOptions& options, bool with_stream, Body body) {
+  TransportCommunicatorOptions limits;
+  limits.timeout = std::chrono::seconds(20);
+  lockstep::testing::LoopbackWorld world(2, {}, limits);
+  const ModelTable model = SmallModel();
+  world.Run([&](Communicator& communicator) {
+    std::unique_ptr<Stream> stream;
+    if (with_stream) {
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(stream, HostDevice()->CreateStream("compute"));
+    }
+    auto replay = Replay::Create(ProcessGroup(&communicator), model, options, {HostDevice(), stream.get()});
+    ASSERT_THAT(replay, IsOk());
+    body(**replay, stream.get());
+  });
+}
+
+template <typename Body>
+void OnTwoRanks(const ReducerOptions& options, Body body) {
+  OnTwoRanksWithStream(options, /*with_stream=*/false, [&body](Replay& replay, Stream*) { body(replay); });
+}
+
+TEST(Replay, ComputesInTheReverseOrderOfDefinition) {
+  OnTwoRanks(SmallBuckets(), [](Replay& replay) {
+    const auto once = ElementsAre("begin", "forward", "backward 2", "backward 1", "backward 0");
+    NotingComputation alone(replay.gradients(), replay.own_value());
+    EXPECT_THAT(replay.ComputeOnly(alone, 1), IsOk());
+    EXPECT_THAT(alone.told(), once);
+    for (const bool overlap : {false, true}) {
+      NotingComputation computation(replay.gradients(), replay.own_value());
+      EXPECT_THAT(replay.Step(computation, 1, overlap), IsOk());
+      EXPECT_THAT(computation.told(), once) << "overlap " << overlap;
+    }
+  });
+}
+
+TEST(Replay, AveragesWithAndWithoutOverlapAndCopies) {
+  for (const bool in_buckets : {false, true}) {
+    ReducerOptions options = SmallBuckets();
+    options.gradient_as_bucket_view = in_buckets;
+    OnTwoRanks(options, [](Replay& replay) {
+      for (const bool overlap : {false, true}) {
+        NotingComputation computation(replay.gradients(), replay.own_value());
+        EXPECT_THAT(replay.Step(computation, 3, overlap), IsOk());
+        for (const absl::Span<float> gradient : replay.gradients()) EXPECT_THAT(gradient, Each(1.5F));
+      }
+      EXPECT_THAT(replay.CheckedStep(), IsOk());
+    });
+  }
+}
+
+TEST(Replay, AveragesWhatAStreamComputes) {
+  for (const bool in_buckets : {false, true}) {
+    ReducerOptions options = SmallBuckets();
+    options.gradient_as_bucket_view = in_buckets;
+    OnTwoRanksWithStream(options, /*with_stream=*/true, [](Replay& replay, Stream* stream) {
+      EXPECT_THAT(replay.CheckedStep(), IsOk());
+      for (const bool overlap : {false, true}) {
+        WritingComputation computation(replay.gradients(), replay.own_value(), stream);
+        EXPECT_THAT(replay.Step(computation, 3, overlap), IsOk());
+        for (const absl::Span<float> gradient : replay.gradients()) EXPECT_THAT(gradient, Each(1.5F));
+      }
+    });
+  }
+}
+
+TEST(Replay, FindsWhatIsNoAverage) {
+  ReducerOptions sums = SmallBuckets();
+  sums.average = Average::kNone;
+  for (const bool with_stream : {false, true}) {
+    OnTwoRanksWithStream(sums, with_stream, [](Replay& replay, Stream*) {
+      EXPECT_THAT(replay.CheckedStep(),
+                  StatusIs(absl::StatusCode::kDataLoss, HasSubstr("'first' has 3 where the average is 1.5")));
+    });
+  }
+}
+
+TEST(Replay, KnowsWhenAStreamHasComputedABucket) {
+  OnTwoRanksWithStream(SmallBuckets(), /*with_stream=*/true, [](Replay& replay, Stream* stream) {
+    // The last bucket takes the longest by far.
+    ComputePlan plan;
+    plan.backward_seconds = {0.02, 0, 0.001};
+    const std::unique_ptr<Computation> computation = MakeStreamComputation(plan, stream);
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Replay::ComputeTimes compute, replay.ComputeOnly(*computation, 2));
+    ASSERT_EQ(compute.ready_seconds.size(), 3);
+    EXPECT_TRUE(std::is_sorted(compute.ready_seconds.begin(), compute.ready_seconds.end()));
+    EXPECT_GE(compute.ready_seconds[0], 0.001);
+    EXPECT_GE(compute.ready_seconds[2], 0.021);
+    EXPECT_GE(compute.seconds, compute.ready_seconds[2]);
+  });
+}
+
+TEST(Replay, TimesEachBucket) {
+  OnTwoRanks(SmallBuckets(), [](Replay& replay) {
+    NotingComputation computation(replay.gradients(), replay.own_value());
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Replay::ComputeTimes compute, replay.ComputeOnly(computation, 2));
+    ASSERT_EQ(compute.ready_seconds.size(), 3);
+    EXPECT_TRUE(std::is_sorted(compute.ready_seconds.begin(), compute.ready_seconds.end()));
+    EXPECT_GE(compute.seconds, compute.ready_seconds.back());
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Replay::WireTimes wire, replay.CommunicationOnly(2, /*background=*/true));
+    EXPECT_EQ(wire.seconds.size(), 3);
+    EXPECT_THAT(wire.seconds, Each(::testing::Gt(0)));
+    EXPECT_THAT(wire.processor_seconds, Each(::testing::Gt(0)));
+  });
 }
 
 }  // namespace

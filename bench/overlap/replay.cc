@@ -5,16 +5,23 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <fstream>
+#include <string>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/deadline.h"
 #include "base/device/device.h"
 #include "base/status.h"
 #include "base/types/dtype.h"
 #include "base/types/reduce_op.h"
-#include "bench/measure.h"
+#include "bench/report.h"
 #include "comm/communicator.h"
+#include "comm/host/self_communicator.h"
 #include "reducer/plan/bucket_plan.h"
 #include "reducer/plan/parameter.h"
 
@@ -25,6 +32,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kPatience{60};  // for what a stream does in a step or two
+constexpr int kWarmUpSteps = 3;
 
 double ProcessorSeconds() {
   timespec time = {};
@@ -237,6 +245,63 @@ absl::Status Replay::CheckedStep() {
   const float average = static_cast<float>(group_.size() + 1) / 2;
   for (size_t p = 0; p < gradients_.size(); ++p) LOCKSTEP_RETURN_IF_ERROR(CheckGradient(p, average));
   return absl::OkStatus();
+}
+
+absl::StatusOr<ReducerOverhead> MeasureReducerOverhead(const BucketPlan& plan, int steps) {
+  const size_t count = plan.locations.size();
+  std::vector<float> gradients(count);
+  std::vector<TensorView> views;
+  std::vector<Parameter> parameters;
+  for (size_t i = 0; i < count; ++i) {
+    LOCKSTEP_ASSIGN_OR_RETURN(TensorView view, TensorView::Vector(&gradients[i], DType::kF32, 1));
+    views.push_back(std::move(view));
+    Parameter parameter;
+    parameter.name = absl::StrCat("p", i);
+    parameter.shape = {1};
+    parameters.push_back(std::move(parameter));
+  }
+  ReducerOptions options;
+  // Caps that cut a table of single floats as `plan` cuts its own.
+  options.bucket_caps_bytes.clear();
+  for (const BucketPlan::Bucket& bucket : plan.buckets) {
+    options.bucket_caps_bytes.push_back(bucket.slots.size() * sizeof(float));
+  }
+  SelfCommunicator alone(/*flight_records=*/16);
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Reducer> reducer,
+                            Reducer::Create(&alone, std::move(parameters), std::move(options)));
+  std::vector<double> mark_ready;
+  std::vector<double> whole;
+  for (int step = -kWarmUpSteps; step < steps; ++step) {
+    const Clock::time_point begin = Clock::now();
+    LOCKSTEP_RETURN_IF_ERROR(reducer->BeginBackward({}));
+    const Clock::time_point begun = Clock::now();
+    for (size_t left = count; left > 0; --left) {
+      LOCKSTEP_RETURN_IF_ERROR(reducer->MarkReady(left - 1, views[left - 1], /*stream=*/nullptr));
+    }
+    const double marked_seconds = SecondsSince(begun);
+    LOCKSTEP_RETURN_IF_ERROR(reducer->EndBackward(/*stream=*/nullptr));
+    if (step < 0) continue;
+    mark_ready.push_back(marked_seconds);
+    whole.push_back(SecondsSince(begin));
+  }
+  ReducerOverhead overhead;
+  overhead.buckets = static_cast<int>(reducer->plan().buckets.size());
+  overhead.mark_ready_seconds = Median(mark_ready);
+  overhead.step_seconds = Median(whole);
+  return overhead;
+}
+
+absl::StatusOr<int64_t> ProportionalBytes() {
+  std::ifstream file("/proc/self/smaps_rollup");
+  for (std::string line; std::getline(file, line);) {  // "Pss:      1234 kB"
+    absl::string_view rest = line;
+    int64_t kib = 0;
+    if (absl::ConsumePrefix(&rest, "Pss:") && absl::ConsumeSuffix(&rest, "kB") &&
+        absl::SimpleAtoi(absl::StripAsciiWhitespace(rest), &kib)) {
+      return kib * 1024;
+    }
+  }
+  return absl::UnavailableError("no Pss in /proc/self/smaps_rollup");
 }
 
 }  // namespace bench

@@ -1,15 +1,10 @@
-// Replay: a model's training step without the training. One rank's part of it.
-//
-// The ranks of a process group make the same calls in the same order. What is timed begins behind a barrier and counts as the
-// slowest rank's. Used by one thread.
-//
-// Gradients are on a device. Where a stream computes them, they are ready in its order, and so are the averages; times are
-// then those of the device, as the host sees them.
+// Replay: one rank's part of a model's training step without the training; and what the reducer costs in it: time and memory.
 
 #ifndef BENCH_OVERLAP_REPLAY_H_
 #define BENCH_OVERLAP_REPLAY_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -23,6 +18,7 @@
 #include "bench/overlap/computation.h"
 #include "bench/ranks.h"
 #include "comm/symmetric_buffer.h"
+#include "reducer/plan/bucket_plan.h"
 #include "reducer/reducer.h"
 
 namespace lockstep {
@@ -31,20 +27,24 @@ namespace bench {
 // Where gradients are and what computes them.
 struct ReplayPlace {
   Device* device = HostDevice();
-  Stream* stream = nullptr;  // of the device; null: the caller, which only the host allows
+  Stream* stream = nullptr;  // of the device; null: the calling thread computes, which only the host allows
 };
 
+// The ranks of a process group make the same calls in the same order. What is timed begins behind a barrier, and its time is that of the
+// slowest rank. With a stream gradients and averages are ready in its order, and times are the device's, as the host sees them.
+//
+// Used by one thread.
 class Replay {
  public:
-  // With gradients and a reducer of them, whose errors it has. The group's communicator, which is one for the device, the
-  // model and the stream must outlive it.
+  // Makes gradients and a reducer of them. Errors are those of Reducer::Create(). The model, the stream and the group's communicator,
+  // which is one for the device, must outlive the replay.
   static absl::StatusOr<std::unique_ptr<Replay>> Create(const ProcessGroup& group, const ModelTable& model,
                                                         const ReducerOptions& options, const ReplayPlace& place = {});
   ~Replay();
 
   const Reducer& reducer() const { return *reducer_; }
 
-  // What Computation is made of: memory of the device's.
+  // For MakeBusyComputation(): the gradients, in the device's memory, and what this rank writes into them.
   std::vector<absl::Span<float>> gradients() const { return gradients_; }
   float own_value() const { return static_cast<float>(group_.rank().value() + 1); }
 
@@ -55,18 +55,18 @@ class Replay {
   };
   absl::StatusOr<ComputeTimes> ComputeOnly(Computation& computation, int steps);
 
-  // The all-reduce of each bucket alone, one after the other, in memory as the reducer's. `background`: as whoever
-  // shares its core with computation asks for it.
+  // The all-reduce of each bucket alone, one after the other, in memory like the reducer's. `background`: the calls leave the core to
+  // computation, as a reducer's do (CollectiveRequest::background).
   struct WireTimes {
     std::vector<double> seconds;            // by bucket
     std::vector<double> processor_seconds;  // of all threads of the rank's process
   };
   absl::StatusOr<WireTimes> CommunicationOnly(int steps, bool background);
 
-  // Seconds of a step. Without overlap the reducer is told of the gradients when all are computed.
+  // Seconds of a step. Without overlap gradients are marked ready when all are computed.
   absl::StatusOr<double> Step(Computation& computation, int steps, bool overlap);
 
-  // A step on gradients that tell the ranks apart; DATA_LOSS when one is not the average afterwards.
+  // Runs a step on gradients that tell the ranks apart. DATA_LOSS if one is not the average afterwards.
   absl::Status CheckedStep();
 
  private:
@@ -75,7 +75,7 @@ class Replay {
   absl::Status AllocateGradients();
   absl::Status FindGradientsInBuckets();
   absl::Status MarkReady(size_t parameter) { return reducer_->MarkReady(parameter, views_[parameter], place_.stream); }
-  // These return when it is done.
+  // These two wait until it is done.
   absl::Status FillGradient(size_t parameter, float value);
   absl::Status CheckGradient(size_t parameter, float average);
   absl::Status CopyNow(void* target, const void* source, size_t bytes);
@@ -92,6 +92,22 @@ class Replay {
   std::unique_ptr<Reducer> reducer_;
   std::unique_ptr<SymmetricBuffer> wire_memory_;  // of CommunicationOnly, from its first call on
 };
+
+// Medians over steps, in seconds.
+struct ReducerOverhead {
+  int buckets = 0;
+  double mark_ready_seconds = 0;  // all calls of MarkReady() in a step together
+  double step_seconds = 0;        // those, BeginBackward() and EndBackward(), with nothing computed in between
+};
+
+// Measures a reducer in a world of one. It has as many parameters as `plan`, and as many in each bucket, but of one float each. So
+// nothing is copied, and an all-reduce is a call that returns at once. What is left are checks, counts, and handing buckets from thread
+// to thread.
+absl::StatusOr<ReducerOverhead> MeasureReducerOverhead(const BucketPlan& plan, int steps);
+
+// Memory of this process, as the kernel counts it (Pss of smaps_rollup): a page that n processes have counts for 1/n. UNAVAILABLE where
+// the kernel does not tell.
+absl::StatusOr<int64_t> ProportionalBytes();
 
 }  // namespace bench
 }  // namespace lockstep

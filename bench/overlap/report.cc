@@ -5,9 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "bench/measure.h"
 
 namespace lockstep {
 namespace bench {
@@ -87,20 +85,15 @@ void ShowOverhead(const OverlapReport& found, Report* report) {
                  /*printed=*/false);
 }
 
-void ShowMemory(const OverlapMemory& memory, Report* report) {
-  const auto copies = [&](int64_t bytes) {
-    return absl::StrFormat("%.1f MiB (%.2f copies of the gradients)", static_cast<double>(bytes) / (1 << 20),
-                           static_cast<double>(bytes) / static_cast<double>(memory.gradient_bytes));
-  };
-  report->Print(absl::StrCat("# memory of a rank for gradients and reducer: ", copies(memory.proportional_bytes),
-                             " when shared pages are divided by those who share them; ",
-                             copies(memory.resident_bytes_max),
-                             " resident at most, with what it sees of other ranks'\n"));
-  report->AddRow({{"name", "memory"},
-                  {"gradient_bytes", memory.gradient_bytes},
-                  {"resident_bytes_max", memory.resident_bytes_max},
-                  {"proportional_bytes", memory.proportional_bytes}},
-                 /*printed=*/false);
+void ShowMemory(const OverlapReport& found, Report* report) {
+  const auto bytes = static_cast<double>(found.memory_bytes);
+  report->Print(absl::StrFormat(
+      "# memory of a rank for gradients and reducer: %.1f MiB (%.2f copies of the gradients) when shared pages are "
+      "divided by those who share them\n",
+      bytes / (1 << 20), bytes / static_cast<double>(found.gradient_bytes)));
+  report->AddRow(
+      {{"name", "memory"}, {"gradient_bytes", found.gradient_bytes}, {"proportional_bytes", found.memory_bytes}},
+      /*printed=*/false);
 }
 
 }  // namespace
@@ -124,7 +117,7 @@ void Show(const OverlapReport& found, Report* report) {
   ShowBuckets(found.buckets, report);
   ShowRounds(found.rounds, report);
   ShowOverhead(found, report);
-  ShowMemory(found.memory, report);
+  ShowMemory(found, report);
 }
 
 }  // namespace bench

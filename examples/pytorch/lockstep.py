@@ -112,21 +112,11 @@ class Library:
         return text
 
 
-class Communicator:
-    """The ranks, as `options` (fields of CommunicatorOptions) or the environment name them. Made when all have met."""
-
-    def __init__(self, library, **options):
-        self.library = library
-        self.handle = c_void_p()
-        library.communicator_create(CommunicatorOptions(**options), ctypes.byref(self.handle))
-        self.rank = library.communicator_rank(self.handle)
-        self.size = library.communicator_size(self.handle)
-
-    def describe(self):
-        return self.library.text(self.library.communicator_describe, self.handle)
+class _Handle:
+    """Owns `handle`, which `_destroy` ends."""
 
     def close(self):
-        self.library.communicator_destroy(self.handle)
+        self._destroy(self.handle)
         self.handle = c_void_p()
 
     def __enter__(self):
@@ -136,14 +126,28 @@ class Communicator:
         self.close()
 
 
-class Reducer:
+class Communicator(_Handle):
+    """The ranks, as `options` (fields of CommunicatorOptions) or the environment name them. Made when all have met."""
+
+    def __init__(self, library, **options):
+        self.library, self._destroy = library, library.communicator_destroy
+        self.handle = c_void_p()
+        library.communicator_create(CommunicatorOptions(**options), ctypes.byref(self.handle))
+        self.rank = library.communicator_rank(self.handle)
+        self.size = library.communicator_size(self.handle)
+
+    def describe(self):
+        return self.library.text(self.library.communicator_describe, self.handle)
+
+
+class Reducer(_Handle):
     """Averages the gradients of `parameters`, a list of Parameter in the order of definition.
 
     `options` are fields of ReducerOptions.
     """
 
     def __init__(self, communicator, parameters, **options):
-        self._library = communicator.library
+        self._library, self._destroy = communicator.library, communicator.library.reducer_destroy
         self.handle = c_void_p()
         table = (Parameter * len(parameters))(*parameters)
         self._library.reducer_create(communicator.handle, table, len(parameters), ReducerOptions(**options),
@@ -179,16 +183,6 @@ class Reducer:
 
     def bucket_count(self):
         return self._library.reducer_bucket_count(self.handle)
-
-    def close(self):
-        self._library.reducer_destroy(self.handle)
-        self.handle = c_void_p()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
 
 
 def int64s(values):

@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """lockstep.py on the CPU without any framework: its structures, errors, two processes that average arrays.
 
 Usage: lockstep_test.py LIBRARY HEADER. With LOCKSTEP_RANK set it is one of the two processes.
@@ -10,7 +11,9 @@ import sys
 import tempfile
 import unittest
 
-import lockstep
+sys.dont_write_bytecode = True  # beside the sources
+
+import lockstep  # noqa: E402
 
 PATH = os.path.abspath(sys.argv.pop(1))
 HEADER = os.path.abspath(sys.argv.pop(1))

@@ -3,10 +3,10 @@
     python3 torch_step.py --device cuda --backend staged
 
 starts --nproc ranks of itself, all on one GPU or on the CPU, and prints PASS where
-  - each averaged gradient is, to --tolerance of the largest value in it on any rank, what torch.distributed makes of the
+  - each averaged gradient is, to 1e-6 of the largest value in it on any rank, what torch.distributed makes of the
     gradients that autograd left on each rank before they were averaged;
-  - it is, to --ddp_tolerance of its norm, the gradient of the same step under DistributedDataParallel, whose kernels
-    need not add up in the same order;
+  - it is, to 1e-3 of its norm, the gradient of the same step under DistributedDataParallel, whose kernels need not add
+    up in the same order;
   - the ranks' parameters are equal to the bit after each step.
 Then steps without averaging, with Lockstep and with DistributedDataParallel take turns, and their times are printed.
 Exit status 0: as above; 1: not; 77: there is no PyTorch here, or not the device.
@@ -27,6 +27,8 @@ import lockstep
 
 NOTHING_HERE = 77
 TINY = 1e-30  # instead of a divisor of zero
+TOLERANCE, DDP_TOLERANCE = 1e-6, 1e-3
+STEPS_IN_ROUND = 5  # of each kind
 
 
 def parse():
@@ -34,18 +36,12 @@ def parse():
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--backend", choices=("auto", "nccl", "staged"), default="auto",
                         help="how Lockstep brings a GPU's tensors to the other ranks")
-    parser.add_argument("--reference", choices=("gloo", "nccl"),
-                        help="PyTorch's own; default: nccl beside --backend nccl, else gloo")
     parser.add_argument("--model", choices=("auto", "resnet50", "transformer", "cnn"), default="auto",
                         help="auto: on a GPU resnet50, or without torchvision the transformer; on the CPU the cnn")
     parser.add_argument("--batch", type=int, default=16, help="samples of each rank")
     parser.add_argument("--nproc", type=int, default=2, help="ranks")
     parser.add_argument("--steps", type=int, default=3, help="whose gradients are compared")
     parser.add_argument("--rounds", type=int, default=7, help="in which the three kinds of steps take turns")
-    parser.add_argument("--steps_in_round", type=int, default=5, help="of each kind")
-    parser.add_argument("--tolerance", type=float, default=1e-6)
-    parser.add_argument("--ddp_tolerance", type=float, default=1e-3)
-    parser.add_argument("--library", default="liblockstep.so")
     parser.add_argument("--timeout_s", type=float, default=240, help="of everything")
     return parser.parse_args()
 
@@ -208,10 +204,10 @@ class Rank:
                 largest = self.all_reduced(own.abs().max(), op.MAX).clamp_min(TINY)
                 error = float((gradient - average).abs().max() / largest)
                 # Written so that NaN is wrong.
-                if not error <= self.options.tolerance:
+                if not error <= TOLERANCE:
                     wrong.append(f"{where}: {error:.2g} of the largest value from the average of the ranks' gradients")
                 ddp_error = float((gradient - ddp_gradients[name]).norm() / average.norm().clamp_min(TINY))
-                if not ddp_error <= self.options.ddp_tolerance and not self.vanishes(average):
+                if not ddp_error <= DDP_TOLERANCE and not self.vanishes(average):
                     wrong.append(f"{where}: {ddp_error:.2g} of its norm from DistributedDataParallel's")
                 worst, worst_ddp = max(worst, error), max(worst_ddp, ddp_error)
                 differing += not self.torch.equal(own, average)
@@ -249,11 +245,11 @@ class Rank:
             for kind, step in kinds.items():
                 self.meet()
                 begin = time.perf_counter()
-                for i in range(self.options.steps_in_round):
+                for i in range(STEPS_IN_ROUND):
                     step(*batches[i % len(batches)])
                 self.finish()
                 if number > 0:  # the first round warms up
-                    times[kind].append((time.perf_counter() - begin) * 1e3 / self.options.steps_in_round)
+                    times[kind].append((time.perf_counter() - begin) * 1e3 / STEPS_IN_ROUND)
         self.say(f"\n{'milliseconds a step':<36} median   quartiles, of {self.options.rounds} rounds")
         for kind, values in times.items():
             self.say_quartiles(kind, values, 2)
@@ -315,10 +311,10 @@ def run_rank(options):
     import torch
     rank, size = int(os.environ["LOCKSTEP_RANK"]), int(os.environ["LOCKSTEP_WORLD_SIZE"])
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // size))
-    reference = options.reference or ("nccl" if options.backend == "nccl" else "gloo")
+    reference = "nccl" if options.backend == "nccl" else "gloo"
     torch.distributed.init_process_group(reference, init_method=os.environ["TORCH_STORE"], rank=rank, world_size=size,
                                          timeout=timedelta(seconds=options.timeout_s))
-    library = lockstep.Library(options.library)
+    library = lockstep.Library()
     timeout_ms = int(options.timeout_s * 1000)
     with lockstep.Communicator(library, timeout_ms=timeout_ms, **device_options(options)) as communicator:
         this = Rank(options, communicator)
