@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -104,6 +105,11 @@ inline Sink CopySink(std::vector<unsigned char>* target) {
 
 using Transports = std::vector<std::unique_ptr<Transport>>;
 
+template <typename T>
+Transports AsTransports(std::vector<std::unique_ptr<T>> ranks) {
+  return Transports(std::make_move_iterator(ranks.begin()), std::make_move_iterator(ranks.end()));
+}
+
 // Drives all ranks in turns on this thread until `done`, or fails the test.
 template <typename Done>
 bool Drive(const std::vector<Transport*>& transports, Done done, Deadline deadline = TestDeadline()) {
@@ -119,11 +125,20 @@ bool Drive(const std::vector<Transport*>& transports, Done done, Deadline deadli
   return true;
 }
 
-template <typename Done>
-bool DriveAll(const Transports& transports, Done done, Deadline deadline = TestDeadline()) {
+// The same for all of a world that there are.
+template <typename T, typename Done>
+bool DriveAll(const std::vector<std::unique_ptr<T>>& transports, Done done, Deadline deadline = TestDeadline()) {
   std::vector<Transport*> borrowed;
-  for (const auto& transport : transports) borrowed.push_back(transport.get());
+  for (const auto& transport : transports) {
+    if (transport != nullptr) borrowed.push_back(transport.get());
+  }
   return Drive(borrowed, done, deadline);
+}
+
+// Whether all operations of a container have completed.
+template <typename Operations>
+bool AllDone(const Operations& operations) {
+  return std::all_of(std::begin(operations), std::end(operations), [](const auto& one) { return one.done(); });
 }
 
 // Drives one rank until `done`, sleeping in WaitForEvent: a wake-up that is lost fails the test.
@@ -145,6 +160,46 @@ void RunRanks(const std::vector<std::unique_ptr<T>>& ranks, const Body& body) {
   std::vector<Thread> threads;
   for (const auto& rank : ranks) threads.emplace_back("rank", [&body, borrowed = rank.get()] { body(borrowed); });
 }
+
+// A world of transports of one kind, which the test's thread drives.
+template <typename T>
+class TransportWorldTest : public testing::Test {
+ protected:
+  T* rank(int index) { return ranks_[index].get(); }
+
+  template <typename Done>
+  bool DriveAll(Done done) {
+    return lockstep::DriveAll(ranks_, done);
+  }
+
+  // Moves a message. Returns how the send ended or, if well, how the receive ended.
+  absl::Status Exchange(int from, int to, ChannelId channel, const void* source, void* target, size_t bytes) {
+    TestOperation send, receive;
+    rank(to)->Receive(Rank(from), channel, TestEnvelope(1), Sink{target, bytes}, &receive);
+    rank(from)->Send(Rank(to), channel, TestEnvelope(1), source, bytes, &send);
+    DriveAll([&] { return send.done() && receive.done(); });
+    return send.status.ok() ? receive.status : send.status;
+  }
+
+  // Moves a message, to show that the world is well.
+  void ExpectExchange(int from, int to, ChannelId channel = 0) {
+    const std::vector<unsigned char> data = TestPayload(50'000, channel);
+    std::vector<unsigned char> target(data.size());
+    const absl::Status status = Exchange(from, to, channel, data.data(), target.data(), data.size());
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_TRUE(target == data);
+  }
+
+  // How a send ends that nobody receives.
+  absl::Status SendStatus(int from, int to) {
+    TestOperation send;
+    rank(from)->Send(Rank(to), 0, TestEnvelope(1), "x", 1, &send);
+    DriveAll([&] { return send.done(); });
+    return send.status;
+  }
+
+  std::vector<std::unique_ptr<T>> ranks_;
+};
 
 }  // namespace lockstep
 

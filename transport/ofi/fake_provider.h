@@ -16,6 +16,9 @@
 
 namespace lockstep {
 
+// As the provider for InfiniBand: every buffer is to be registered.
+inline constexpr int kFakeRegistersAll = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+
 struct FakeProviderOptions {
   std::string name = "fake";
   int mr_mode = 0;

@@ -16,8 +16,6 @@
 #include "transport/ofi/endpoint.h"
 #include "transport/ofi/memory.h"
 #include "transport/ofi/peers.h"
-#include "transport/ofi/record_pool.h"
-#include "transport/ofi/slot_pool.h"
 #include "transport/ofi/wire.h"
 #include "transport/transport.h"
 

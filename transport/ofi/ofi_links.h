@@ -19,9 +19,7 @@
 #include "transport/ofi/memory.h"
 #include "transport/ofi/peers.h"
 #include "transport/ofi/receiver.h"
-#include "transport/ofi/record_pool.h"
 #include "transport/ofi/sender.h"
-#include "transport/ofi/slot_pool.h"
 #include "transport/ofi/wire.h"
 #include "transport/transport.h"
 

@@ -63,9 +63,7 @@ inline absl::StatusOr<Transports> CreateConnectedOfiWorld(
   std::vector<absl::Status> connected(ranks.size());
   RunRanks(ranks, [&](OfiTransport* rank) { connected[rank->rank().value()] = rank->Connect(TestDeadline()); });
   for (const absl::Status& status : connected) LOCKSTEP_RETURN_IF_ERROR(status);
-  Transports transports;
-  for (auto& rank : ranks) transports.push_back(std::move(rank));
-  return transports;
+  return AsTransports(std::move(ranks));
 }
 
 }  // namespace lockstep

@@ -72,9 +72,6 @@ struct OfiTransportOptions {
   std::chrono::milliseconds connect_timeout{10000};
   // How long AbortChannel waits for messages that are on their way into memory or out of it.
   std::chrono::milliseconds drain_timeout{2000};
-  // How many registrations stay of memory that was not kept, once no message uses them. Only for programs that call
-  // DeregisterMemory before any such memory is unmapped.
-  size_t registrations_max = 0;
   // Null: the process's (Ofi()).
   const OfiApi* api = nullptr;
 };

@@ -25,7 +25,7 @@
 #include "base/deadline.h"
 #include "base/rank.h"
 #include "transport/ofi/endpoint.h"
-#include "transport/ofi/slot_pool.h"
+#include "transport/ofi/memory.h"
 #include "transport/ofi/wire.h"
 #include "transport/transport.h"
 

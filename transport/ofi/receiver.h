@@ -24,7 +24,6 @@
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
 #include "transport/ofi/link_base.h"
-#include "transport/ofi/record_pool.h"
 #include "transport/ofi/wire.h"
 #include "transport/transport.h"
 

@@ -65,40 +65,11 @@ class FakeListener {
   UniqueFd connection_;
 };
 
-class TcpFixture : public testing::Test {
+class TcpFixture : public TransportWorldTest<TcpTransport> {
  protected:
   void Create(
       int size, const std::function<void(TcpTransportOptions*)>& change = [](TcpTransportOptions*) {}) {
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(ranks_, CreateTcpWorld(size, change));
-    for (const auto& rank : ranks_) borrowed_.push_back(rank.get());
-  }
-
-  TcpTransport* rank(int index) { return ranks_[index].get(); }
-
-  template <typename Done>
-  bool DriveAll(Done done) {
-    return Drive(borrowed_, done);
-  }
-
-  // A message from 0 to 1, to show that the world is well.
-  void Exchange(ChannelId channel) {
-    const std::vector<unsigned char> data = TestPayload(5000, channel);
-    std::vector<unsigned char> target(data.size());
-    TestOperation send, receive;
-    rank(0)->Send(Rank(1), channel, TestEnvelope(1), data.data(), data.size(), &send);
-    rank(1)->Receive(Rank(0), channel, TestEnvelope(1), CopySink(&target), &receive);
-    ASSERT_TRUE(DriveAll([&] { return send.done() && receive.done(); }));
-    EXPECT_THAT(send.status, IsOk());
-    EXPECT_THAT(receive.status, IsOk());
-    EXPECT_EQ(target, data);
-  }
-
-  // How a send from 0 to 1 ends.
-  absl::Status SendStatus() {
-    TestOperation send;
-    rank(0)->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &send);
-    DriveAll([&] { return send.done(); });
-    return send.status;
   }
 
   // Somebody's connection to a rank, which has said `bytes`.
@@ -126,9 +97,6 @@ class TcpFixture : public testing::Test {
 
   // A hello that fits from rank 0 to rank 1.
   static Hello AHello(ChannelId channel) { return {"test", 17, Rank(0), Rank(1), channel, 1 << 20, 99, 0, 1, ""}; }
-
-  TcpTransports ranks_;
-  std::vector<Transport*> borrowed_;
 };
 
 }  // namespace lockstep

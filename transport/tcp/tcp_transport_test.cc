@@ -1,5 +1,5 @@
-// What is TCP's own: unauthenticated peers at the listener, hellos that do not fit, connections that break, and many of them.
-// connections_test.cc has how they are made, tests/transport_conformance.h what every transport promises,
+// TCP as a Transport (tests/transport_conformance.h), over IPv4 and IPv6; and what is its own: unauthenticated peers at the
+// listener, hellos that do not fit, connections that break, and many of them. connections_test.cc has how they are made,
 // peer_death_test.cc processes that die.
 
 #include "transport/tcp/tcp_transport.h"
@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <deque>
 #include <functional>
 #include <string>
@@ -20,9 +21,11 @@
 #include "base/fork.h"
 #include "base/log_testing.h"
 #include "base/rank.h"
+#include "base/status.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/transport_conformance.h"
 #include "tests/transport_testing.h"
 #include "transport/link/message_header.h"
 #include "transport/net/socket.h"
@@ -36,6 +39,33 @@ namespace {
 
 using Code = absl::StatusCode;
 using testing::HasSubstr;
+
+TransportFactory Factory(const std::string& name, const std::string& bind_address, size_t staging_bytes,
+                         int sockets = 1, bool zero_copy = false) {
+  return {name, [=](int size) -> absl::StatusOr<Transports> {
+            const SocketAddress bind = TestAddress(bind_address);
+            if (const auto probe = Listen(bind); !probe.ok()) {
+              return absl::UnavailableError(probe.status().message());
+            }
+            LOCKSTEP_ASSIGN_OR_RETURN(TcpTransports ranks, CreateTcpWorld(size, [&](TcpTransportOptions* options) {
+                                        options->bind_address = bind;
+                                        options->staging_bytes = staging_bytes;
+                                        options->sockets = sockets;
+                                        options->tuning.zero_copy = zero_copy;
+                                      }));
+            return AsTransports(std::move(ranks));
+          }};
+}
+
+INSTANTIATE_TEST_SUITE_P(Tcp, TransportConformance,
+                         testing::Values(Factory("IPv4", "127.0.0.1:0", 256 << 10),
+                                         // So small that most elements arrive in parts.
+                                         Factory("IPv4SmallStaging", "127.0.0.1:0", 64),
+                                         Factory("IPv4ThreeSockets", "127.0.0.1:0", 256 << 10, 3),
+                                         Factory("IPv6", "[::1]:0", 256 << 10),
+                                         Factory("IPv4ZeroCopy", "127.0.0.1:0", 256 << 10, 1, true),
+                                         Factory("IPv6ZeroCopy", "[::1]:0", 256 << 10, 1, true)),
+                         TransportFactoryName);
 
 using TcpTransportTest = TcpFixture;
 
@@ -92,12 +122,12 @@ TEST_F(TcpTransportTest, UnauthenticatedPeersReachNoRankAndAreLoggedOnceASecond)
     unauthenticated.push_back(Say(1, hello.substr(0, hello.size() - 1)));
     unauthenticated.push_back(Say(1, ""));
     Say(1, hello.substr(0, 20));  // and gone again
-    Exchange(i);
+    ExpectExchange(0, 1, i);
   }
   for (const UniqueFd& peer : unauthenticated) {
     EXPECT_THAT(ReadAnswer(peer.get()), StatusIs(Code::kUnavailable, testing::_)) << "closed, without an answer";
   }
-  Exchange(100);
+  ExpectExchange(0, 1, 100);
   EXPECT_GE(log.lines().size(), 1);
   EXPECT_LE(log.lines().size(), 4) << testing::PrintToString(log.lines());
   EXPECT_THAT(log.lines()[0], HasSubstr("connection from 127.0.0.1:"));
@@ -121,7 +151,7 @@ TEST_F(TcpTransportTest, AFloodCostsABoundedNumberOfConnectionsAndNobodyElse) {
   LogLines log;
   std::vector<UniqueFd> flood;
   for (int i = 0; i < 200; ++i) flood.push_back(Say(1, ""));
-  Exchange(1);
+  ExpectExchange(0, 1, 1);
   const auto open = [&flood] {
     return std::count_if(flood.begin(), flood.end(), [](const UniqueFd& socket) {
       char byte;
@@ -175,12 +205,12 @@ TEST_F(TcpTransportTest, HellosThatDoNotFitAreAnswered) {
     EXPECT_EQ(answer.version, kTcpProtocolVersion);
     EXPECT_THAT(ReadAnswer(socket.get()), StatusIs(Code::kUnavailable, testing::_)) << "closed after it";
   }
-  Exchange(0);
+  ExpectExchange(0, 1, 0);
 }
 
 TEST_F(TcpTransportTest, AMessageThatWasNotExpectedLeavesTheOtherDirection) {
   Create(2);
-  Exchange(0);
+  ExpectExchange(0, 1, 0);
   TestOperation send, receive, back_send, back_receive;
   std::vector<unsigned char> target(1), back_target(1);
   rank(1)->Receive(Rank(0), 0, TestEnvelope(1), CopySink(&target), &receive);
@@ -197,7 +227,7 @@ TEST_F(TcpTransportTest, AMessageThatWasNotExpectedLeavesTheOtherDirection) {
 // Closing a socket on which something lies unread resets the connection, and drops what is still on its way.
 TEST_F(TcpTransportTest, WhatWasSentArrivesThoughItsSenderLeftAMessageUnread) {
   Create(2);
-  Exchange(0);
+  ExpectExchange(0, 1, 0);
   TestOperation unread;
   rank(1)->Send(Rank(0), 0, TestEnvelope(1), "x", 1, &unread);
   ASSERT_TRUE(unread.done());
@@ -252,7 +282,7 @@ TEST_F(TcpTransportTest, AResetIsToldByItsErrno) {
 
 TEST_F(TcpTransportTest, APeerThatClosedWhileNothingWasSentFailsTheNextSend) {
   Create(2);
-  Exchange(0);
+  ExpectExchange(0, 1, 0);
   ranks_[1] = nullptr;
   // The close is an event: the wait ends with it.
   rank(0)->WaitForEvent(TestDeadline());
@@ -268,10 +298,8 @@ TEST_F(TcpTransportTest, APeerThatClosedWhileNothingWasSentFailsTheNextSend) {
 TEST_F(TcpTransportTest, ManyConnectionsAreServedByEvents) {
   constexpr int kChannels = 40;
   constexpr size_t kBytes = 300'000;
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(TcpTransports ranks, CreateTcpWorld(2));
-  Transports transports;
-  for (auto& rank : ranks) transports.push_back(std::move(rank));
-  RunRanks(transports, [&](Transport* self) {
+  Create(2);
+  RunRanks(ranks_, [&](Transport* self) {
     const Rank peer(1 - self->rank().value());
     const std::vector<unsigned char> data = TestPayload(kBytes, 3);
     std::deque<TestOperation> operations;
@@ -280,7 +308,7 @@ TEST_F(TcpTransportTest, ManyConnectionsAreServedByEvents) {
       self->Receive(peer, channel, TestEnvelope(1), CopySink(&targets[channel]), &operations.emplace_back());
       self->Send(peer, channel, TestEnvelope(1), data.data(), kBytes, &operations.emplace_back());
     }
-    Await(self, [&] { return std::all_of(operations.begin(), operations.end(), [](auto& o) { return o.done(); }); });
+    Await(self, [&] { return AllDone(operations); });
     for (const auto& target : targets) EXPECT_TRUE(target == data);
     EXPECT_THAT(self->Close(TestDeadline()), IsOk());
   });
