@@ -28,7 +28,6 @@
 #include "base/mutex.h"
 #include "base/thread.h"
 #include "transport/nccl/nccl_abi.h"
-#include "transport/nccl/nccl_call.h"
 #include "transport/nccl/nccl_library.h"
 
 namespace lockstep {

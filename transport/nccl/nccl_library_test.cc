@@ -12,7 +12,6 @@
 #include "gtest/gtest.h"
 #include "tests/fake_nccl.h"
 #include "transport/nccl/nccl_abi.h"
-#include "transport/nccl/nccl_places.h"
 
 namespace lockstep {
 namespace {
