@@ -17,15 +17,16 @@ absl::Status BrokenSink(const Sink& sink) {
 
 }  // namespace internal
 
-absl::Status CheckWorld(const char* transport, Rank rank, int size, const std::string& job_id,
-                        size_t job_id_bytes_max) {
+absl::Status CheckWorld(const char* transport, const WorldIdentity& self, size_t job_id_bytes_max) {
   const auto invalid = [transport](auto... what) {
     return absl::InvalidArgumentError(absl::StrCat(transport, " transport: ", what...));
   };
-  if (size < 1) return invalid("a world of ", size, " ranks");
-  if (rank.value() < 0 || rank.value() >= size) return invalid("rank ", rank.value(), " in a world of ", size);
-  if (job_id.size() > job_id_bytes_max) {
-    return invalid("a job id of ", job_id.size(), " bytes, more than ", job_id_bytes_max);
+  if (self.size < 1) return invalid("a world of ", self.size, " ranks");
+  if (self.rank.value() < 0 || self.rank.value() >= self.size) {
+    return invalid("rank ", self.rank.value(), " in a world of ", self.size);
+  }
+  if (self.job_id.size() > job_id_bytes_max) {
+    return invalid("a job id of ", self.job_id.size(), " bytes, more than ", job_id_bytes_max);
   }
   return absl::OkStatus();
 }

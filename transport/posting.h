@@ -4,6 +4,7 @@
 #define TRANSPORT_POSTING_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -14,6 +15,18 @@
 #include "transport/transport.h"
 
 namespace lockstep {
+
+// Who a rank is: the beginning of every transport's options. The ranks of a world must agree in it.
+struct WorldIdentity {
+  Rank rank;
+  int size = 1;
+  std::string job_id;
+  // A random number that the ranks of one world agree on, so that a process left from an earlier one is turned away.
+  uint64_t world_id = 0;
+  // The unit into which the layers above cut long messages.
+  uint32_t chunk_bytes = uint32_t{1} << 20;
+};
+
 namespace internal {
 
 absl::Status NoPeer(const char* transport, Rank rank, int size, Rank peer);
@@ -22,7 +35,7 @@ absl::Status BrokenSink(const Sink& sink);
 }  // namespace internal
 
 // INVALID_ARGUMENT for a rank outside the world and for a job id that is too long.
-absl::Status CheckWorld(const char* transport, Rank rank, int size, const std::string& job_id, size_t job_id_bytes_max);
+absl::Status CheckWorld(const char* transport, const WorldIdentity& self, size_t job_id_bytes_max);
 
 // INVALID_ARGUMENT for this rank itself and for ranks outside the world.
 inline absl::Status CheckPeer(const char* transport, Rank rank, int size, Rank peer) {

@@ -32,7 +32,7 @@ inline OfiTransportOptions OfiTestOptions(int rank, int size, const std::string&
   options.size = size;
   options.job_id = "test";
   options.world_id = 17;
-  options.bind_address = OfiTestAddress();
+  options.bind_address = OfiTestAddress().ToString();
   options.provider = provider;
   return options;
 }

@@ -30,7 +30,7 @@ absl::StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::Create(ShmTransportO
   const auto invalid = [](auto... what) {
     return absl::InvalidArgumentError(absl::StrCat("shm transport: ", what...));
   };
-  LOCKSTEP_RETURN_IF_ERROR(CheckWorld("shm", options.rank, options.size, options.job_id, kShmJobIdBytesMax));
+  LOCKSTEP_RETURN_IF_ERROR(CheckWorld("shm", options, kShmJobIdBytesMax));
   if (!options.mailbox.valid()) {
     return invalid("mailboxes of ", options.mailbox.cells, " cells and ", options.mailbox.ring_bytes, " bytes");
   }

@@ -42,7 +42,7 @@ absl::StatusOr<std::unique_ptr<TcpTransport>> TcpTransport::Create(TcpTransportO
   const auto invalid = [](absl::string_view what) {
     return absl::InvalidArgumentError(absl::StrCat("tcp transport: ", what));
   };
-  LOCKSTEP_RETURN_IF_ERROR(CheckWorld("tcp", options.rank, options.size, options.job_id, kJobIdBytesMax));
+  LOCKSTEP_RETURN_IF_ERROR(CheckWorld("tcp", options, kJobIdBytesMax));
   if (options.sockets < 1 || options.sockets > kTcpSocketsMax) {
     return invalid(absl::StrCat(options.sockets, " sockets a connection, not 1 to ", kTcpSocketsMax));
   }

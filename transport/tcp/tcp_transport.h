@@ -47,16 +47,9 @@ namespace lockstep {
 
 inline constexpr int kTcpSocketsMax = 64;
 
-struct TcpTransportOptions {
-  Rank rank;
-  int size = 1;
-  std::string job_id;
-  // A random number that the ranks of one world agree on, so that a process left from an earlier one is turned away.
-  uint64_t world_id = 0;
+struct TcpTransportOptions : WorldIdentity {
   // Port 0 lets the system choose; address() tells.
   SocketAddress bind_address;
-  // Compared between ranks: the unit into which the layers above cut long messages.
-  uint32_t chunk_bytes = uint32_t{1} << 20;
   // How long an accepted connection may take to say who it is.
   std::chrono::milliseconds handshake_timeout{5000};
   // How long to try a peer's listener that cannot be reached. A refusal is final.
