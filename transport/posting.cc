@@ -31,6 +31,20 @@ absl::Status CheckWorld(const char* transport, const WorldIdentity& self, size_t
   return absl::OkStatus();
 }
 
+absl::Status Mismatch(const Operation& operation) {
+  const Operation::Internal& expected = operation.internal;
+  const std::string what = operation.arrived_bytes == expected.bytes
+                               ? "a message with another envelope arrived than the one expected"
+                               : absl::StrCat("a message of ", operation.arrived_bytes, " bytes arrived where ",
+                                              expected.bytes, " were expected");
+  return absl::FailedPreconditionError(absl::StrCat("channel ", expected.channel, " is broken: ", what));
+}
+
+std::string DescribeWay(bool sends, const Transport& transport, Rank peer) {
+  return absl::StrCat(sends ? "send to rank " : "recv from rank ", peer.value(), " over ",
+                      transport.DescribePeer(peer));
+}
+
 absl::Status FlushAndClose(Transport* transport, Deadline deadline, bool* closed,
                            const std::function<bool()>& pending) {
   if (*closed) return absl::OkStatus();

@@ -1,4 +1,4 @@
-// What all transports do alike: check arguments, fill in operations, close.
+// What all transports do alike: check arguments, fill in operations and queue them, describe errors, close.
 
 #ifndef TRANSPORT_POSTING_H_
 #define TRANSPORT_POSTING_H_
@@ -70,6 +70,53 @@ inline void FillReceive(Operation* operation, Rank peer, ChannelId channel, cons
   message.bytes = sink.bytes;
   message.done_bytes = 0;
 }
+
+// FAILED_PRECONDITION: what arrived first (operation->arrived) is not what the receive expects, so the channel is broken.
+absl::Status Mismatch(const Operation& operation);
+
+// "recv from rank 5 over tcp 10.0.0.7:4411", for errors.
+std::string DescribeWay(bool sends, const Transport& transport, Rank peer);
+
+// Operations in the order in which they were posted, linked through themselves: posting allocates nothing.
+//
+// Borrows what it links. Externally synchronised.
+class OperationQueue {
+ public:
+  OperationQueue() = default;
+  OperationQueue(const OperationQueue&) = delete;
+  OperationQueue& operator=(const OperationQueue&) = delete;
+
+  bool empty() const { return front_ == nullptr; }
+  Operation* front() const { return front_; }
+
+  void Push(Operation* operation) {
+    operation->internal.next = nullptr;
+    (front_ == nullptr ? front_ : back_->internal.next) = operation;
+    back_ = operation;
+  }
+
+  Operation* Pop() {
+    Operation* const operation = front_;
+    front_ = operation->internal.next;
+    return operation;
+  }
+
+  // Completes what is queued now; what completions post stays for a later call, so that this one ends.
+  void CompleteAll(const absl::Status& status) {
+    Operation* operation = front_;
+    front_ = nullptr;
+    while (operation != nullptr) {
+      // Read first: the completion may use the operation again.
+      Operation* const next = operation->internal.next;
+      operation->complete(operation, status);
+      operation = next;
+    }
+  }
+
+ private:
+  Operation* front_ = nullptr;
+  Operation* back_ = nullptr;  // valid while front_ is set
+};
 
 // Transport::Close by Progress, WaitForEvent and Abort: waits until nothing is `pending`, sets *closed, and aborts.
 // DEADLINE_EXCEEDED when sends were cut off.

@@ -21,8 +21,8 @@
 #include "absl/status/status.h"
 #include "transport/link/byte_stream.h"
 #include "transport/link/message_header.h"
-#include "transport/link/operation_queue.h"
 #include "transport/link/sink_writer.h"
+#include "transport/posting.h"
 #include "transport/transport.h"
 
 namespace lockstep {

@@ -28,9 +28,6 @@ class LinkTable {
   // Borrows the transport, which has a size and a rank by now.
   LinkTable(const Transport* transport, size_t staging_bytes);
 
-  // Null when there is no such link yet.
-  Link* Find(Link::Direction direction, Rank peer, ChannelId channel) const;
-
   // Finds the link or makes it; it is broken from the start when its channel was aborted. Allocates when it makes one.
   Link* Get(Link::Direction direction, Rank peer, ChannelId channel);
 
@@ -72,9 +69,6 @@ class LinkTable {
   // Destroys a broken link whose operations have completed. Between two Runs, by who knows that nobody refers to it any
   // more; a later Get makes it anew.
   void Release(Link* link);
-  // OK, or what BreakAll was told first.
-  const absl::Status& status() const { return status_; }
-
   const PeerCounters& counters(Rank peer) const { return counters_[peer.value()]; }
 
  private:
@@ -91,7 +85,7 @@ class LinkTable {
   std::vector<PeerCounters> counters_;  // by peer; never resized, links point into it
   absl::flat_hash_map<uint64_t, std::unique_ptr<Link>> links_;
   absl::flat_hash_map<ChannelId, absl::Status> broken_channels_;
-  absl::Status status_;
+  absl::Status status_;  // OK, or what BreakAll was told first
 
   // Links that have, or lately had, operations.
   std::vector<Link*> active_;

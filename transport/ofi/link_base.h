@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "base/rank.h"
 #include "base/status.h"
 #include "transport/ofi/endpoint.h"
 #include "transport/ofi/memory.h"
 #include "transport/ofi/peers.h"
 #include "transport/ofi/wire.h"
+#include "transport/posting.h"
 #include "transport/transport.h"
 
 namespace lockstep {
@@ -58,6 +58,9 @@ inline constexpr uint32_t kOfiPiecesMax = 8;
 // How many messages a receiver may ask for before the sender has announced them.
 inline constexpr int kOfiGrantedEarlyMax = 16;
 
+// Whether message number a comes before b, modulo 2^32.
+inline bool OfiBefore(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) < 0; }
+
 // The messages of one channel from and to one other rank.
 struct OfiLinkBase {
   OfiParts* parts = nullptr;
@@ -82,10 +85,9 @@ struct OfiLinkBase {
     told = notice.expected;
     parts->peers->Send(peer, kind, channel, notice, payload, bytes);
   }
-  // "recv from rank 5 over ofi tcp;ofi_rxm 10.0.0.7:4411: " before the cause.
-  absl::Status Because(const char* what, const absl::Status& cause) const {
-    return Reworded(cause, absl::StrCat(what, " rank ", peer.value(), " over ", parts->transport->DescribePeer(peer),
-                                        ": ", cause.message()));
+  // With the way before the cause.
+  absl::Status Because(bool sends, const absl::Status& cause) const {
+    return Annotate(cause, DescribeWay(sends, *parts->transport, peer));
   }
 };
 

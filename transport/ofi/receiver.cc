@@ -2,18 +2,15 @@
 
 #include <algorithm>
 #include <cstring>
-#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/types/dtype.h"
+#include "transport/posting.h"
 
 namespace lockstep {
 namespace {
-
-// Whether a comes before b, modulo 2^32.
-bool Before(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) < 0; }
 
 // How many messages may be expected that the peer does not know of before it is told without being sent anything else.
 constexpr uint32_t kUntoldMax = kOfiUnexpectedMax / 2;
@@ -107,7 +104,7 @@ OfiIncoming* OfiReceiver::Find(uint32_t number) const {
 bool OfiReceiver::OnEager(const OfiNotice& notice, const unsigned char* payload, size_t bytes, OfiSlot* slot) {
   if (broken()) return false;
   const Unexpected message = {notice.number, notice.envelope, bytes, payload, slot};
-  if (Before(notice.number, base_->posted)) {
+  if (OfiBefore(notice.number, base_->posted)) {
     if (OfiIncoming* const record = Find(notice.number)) Match(record, message);
     return false;
   }
@@ -120,7 +117,7 @@ bool OfiReceiver::OnEager(const OfiNotice& notice, const unsigned char* payload,
 void OfiReceiver::OnAnnounce(const OfiNotice& notice, uint64_t bytes) {
   if (broken()) return;
   const Unexpected message = {notice.number, notice.envelope, bytes, nullptr, nullptr};
-  if (Before(notice.number, base_->posted)) {
+  if (OfiBefore(notice.number, base_->posted)) {
     if (OfiIncoming* const record = Find(notice.number)) Match(record, message);
   } else if (unexpected_.size() < kOfiUnexpectedMax) {
     unexpected_.push_back(message);
@@ -132,17 +129,6 @@ bool OfiReceiver::Fits(OfiIncoming* record, const Envelope& envelope, uint64_t b
   record->operation->arrived_bytes = bytes;
   const Operation::Internal& expected = record->operation->internal;
   return envelope == expected.envelope && bytes == expected.bytes;
-}
-
-// Of a record whose message did not fit.
-std::string OfiReceiver::Mismatch(const Operation& operation) const {
-  const Operation::Internal& expected = operation.internal;
-  const std::string broken = absl::StrCat("channel ", base_->channel, " is broken: ");
-  if (operation.arrived_bytes != expected.bytes) {
-    return absl::StrCat(broken, "a message of ", operation.arrived_bytes, " bytes arrived where ", expected.bytes,
-                        " were expected");
-  }
-  return absl::StrCat(broken, "a message with another envelope arrived than the one expected");
 }
 
 void OfiReceiver::Match(OfiIncoming* record, const Unexpected& message) {
@@ -229,7 +215,6 @@ bool OfiReceiver::PostPiece(OfiIncoming* record) {
     piece->post.descriptor = record->region == nullptr ? nullptr : record->region->descriptor();
   }
   ++record->in_flight;
-  ++in_flight_;
   flying_.push_back(piece);
   parts.endpoint->Post(&piece->post);
   return true;
@@ -241,7 +226,6 @@ void OfiReceiver::OnPieceReceived(OfiPost* post, const OfiCompletion& completion
   OfiParts& parts = *self->base_->parts;
   OfiIncoming* const record = static_cast<OfiIncoming*>(piece->record);
   self->flying_.erase(std::find(self->flying_.begin(), self->flying_.end(), piece));
-  --self->in_flight_;
   --record->in_flight;
   const bool cancelled = absl::IsCancelled(completion.status);
   const bool whole = completion.status.ok() && completion.bytes == post->bytes;
@@ -295,7 +279,7 @@ void OfiReceiver::CompleteFront() {
     OfiIncoming* const record = front_;
     if (record->in_flight > 0) break;
     if (record->state == State::kMismatch && !broken()) {
-      return Fail(absl::FailedPreconditionError(Mismatch(*record->operation)));
+      return Fail(Mismatch(*record->operation));
     }
     const bool done = record->state == State::kDone && !broken();
     if (!done && !broken() && Awaited(*record)) break;
@@ -313,7 +297,7 @@ void OfiReceiver::CompleteFront() {
   if (!broken()) TellExpected();
 }
 
-void OfiReceiver::Fail(const absl::Status& status) { Break(base_->Because("recv from", status)); }
+void OfiReceiver::Fail(const absl::Status& status) { Break(base_->Because(/*sends=*/false, status)); }
 
 void OfiReceiver::Break(const absl::Status& status) {
   LOCKSTEP_CHECK(!status.ok());
@@ -329,13 +313,13 @@ void OfiReceiver::Break(const absl::Status& status) {
 }
 
 bool OfiReceiver::Awaited(const OfiIncoming& record) const {
-  return !ended_ || (sent_.has_value() && Before(record.number, *sent_));
+  return !ended_ || (sent_.has_value() && OfiBefore(record.number, *sent_));
 }
 
 void OfiReceiver::End(const absl::Status& cause, absl::optional<uint32_t> sent) {
   if (!ended_) {
     ended_ = true;
-    end_ = base_->Because("recv from", cause);
+    end_ = base_->Because(/*sends=*/false, cause);
     sent_ = sent;
   } else if (!sent.has_value()) {
     sent_ = absl::nullopt;
@@ -348,7 +332,6 @@ void OfiReceiver::End(const absl::Status& cause, absl::optional<uint32_t> sent) 
 
 void OfiReceiver::Drop(const absl::Status& status) {
   flying_.clear();
-  in_flight_ = 0;
   for (OfiIncoming* record = front_; record != nullptr; record = record->next) record->in_flight = 0;
   Break(status);
 }

@@ -18,7 +18,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -81,7 +80,7 @@ class OfiReceiver {
   bool broken() const { return !status_.ok(); }
   bool pending() const { return front_ != nullptr; }
   // Pieces whose memory the provider may write.
-  int in_flight() const { return in_flight_; }
+  size_t in_flight() const { return flying_.size(); }
 
  private:
   struct Unexpected {
@@ -96,7 +95,6 @@ class OfiReceiver {
   OfiIncoming* Find(uint32_t number) const;
   // Whether what arrived is what the record expects.
   bool Fits(OfiIncoming* record, const Envelope& envelope, uint64_t bytes);
-  std::string Mismatch(const Operation& operation) const;
   void Match(OfiIncoming* record, const Unexpected& message);
   bool Long(const OfiIncoming& record) const;
   // If the peer does not know of much that is expected.
@@ -118,7 +116,6 @@ class OfiReceiver {
   OfiIncoming* back_ = nullptr;  // valid while front_ is set
   std::vector<Unexpected> unexpected_;
   std::vector<OfiPiece*> flying_;
-  int in_flight_ = 0;
   int granted_early_ = 0;       // messages that were asked for and have not begun to arrive
   bool more_to_grant_ = false;  // when one of these does
   bool starving_ = false;       // among the parts' starved

@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
-#include "transport/link/operation_queue.h"
+#include "transport/posting.h"
 #include "transport/shm/doorbell.h"
 #include "transport/shm/mailbox.h"
 #include "transport/shm/shared_memory.h"

@@ -38,7 +38,6 @@ class Acceptor {
   static absl::StatusOr<std::unique_ptr<Acceptor>> Create(const SocketAddress& bind_address, AcceptorOptions options);
 
   const SocketAddress& address() const { return address_; }
-  int listener() const { return listener_.get(); }
 
   // Readable (level-triggered) while Poll has something to do, but for deadlines.
   int event_descriptor() const { return events_.get(); }
@@ -51,8 +50,6 @@ class Acceptor {
   // Answers, and on a rejection reads away what else the peer sent, lest closing the socket resets the connection
   // before the answer is read. A failure is not told: the next use of the socket will.
   static void SendAnswer(int socket, const Answer& answer);
-
-  int pending_count() const { return static_cast<int>(pending_.size()); }
 
  private:
   struct Pending {

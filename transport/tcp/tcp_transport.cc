@@ -59,7 +59,7 @@ absl::StatusOr<std::unique_ptr<TcpTransport>> TcpTransport::Create(TcpTransportO
   accepting.pending_max = options.pending_connections_max;
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Acceptor> acceptor, Acceptor::Create(options.bind_address, accepting));
   // Tried here, so that a wrong name is an error now, not at the first message.
-  LOCKSTEP_RETURN_IF_ERROR(SetCongestionControl(acceptor->listener(), options.tuning.congestion_control));
+  LOCKSTEP_RETURN_IF_ERROR(CheckCongestionControl(options.tuning.congestion_control));
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd events, NewEpoll());
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd timer, NewTimer());
   LOCKSTEP_ASSIGN_OR_RETURN(Wakeup wakeup, Wakeup::Create());

@@ -71,7 +71,7 @@ struct TcpTransportOptions : WorldIdentity {
 class TcpTransport final : public PollableTransport {
  public:
   // Listens from now on. INVALID_ARGUMENT for a rank outside the world, an over-long job id, a number of sockets
-  // outside of 1 to kTcpSocketsMax, an address that this machine does not have; see SetCongestionControl for that
+  // outside of 1 to kTcpSocketsMax, an address that this machine does not have; see CheckCongestionControl for that
   // option.
   static absl::StatusOr<std::unique_ptr<TcpTransport>> Create(TcpTransportOptions options);
   ~TcpTransport() override;
