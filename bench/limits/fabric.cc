@@ -19,11 +19,11 @@ namespace {
 uint64_t TagOf(uint64_t piece) { return piece & 0xffffffff; }
 
 absl::StatusOr<OfiProvider> Find(const std::string& provider, const std::string& host) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const OfiLibrary* const library, Ofi());
+  LOCKSTEP_ASSIGN_OR_RETURN(const OfiApi* const api, Ofi());
   OfiRequest wish;
   wish.provider = provider;
   LOCKSTEP_ASSIGN_OR_RETURN(wish.address, SocketAddress::Parse(absl::StrCat(host, ":0")));
-  return FindProvider(library->api, wish);
+  return FindProvider(*api, wish);
 }
 
 }  // namespace
@@ -51,13 +51,13 @@ absl::StatusOr<std::string> BareFabric::ProviderAt(const std::string& provider, 
 
 absl::StatusOr<std::unique_ptr<BareFabric>> BareFabric::Connect(const std::string& provider, const std::string& host,
                                                                 std::shared_ptr<BareLink> socket) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const OfiLibrary* const library, Ofi());
+  LOCKSTEP_ASSIGN_OR_RETURN(const OfiApi* const api, Ofi());
   LOCKSTEP_ASSIGN_OR_RETURN(OfiProvider found, Find(provider, host));
   if ((found.info->domain_attr->mr_mode & FI_MR_LOCAL) != 0) {
     return absl::UnimplementedError(
         absl::StrCat(found.info->fabric_attr->prov_name, " wants memory registered, which this program does not do"));
   }
-  std::unique_ptr<BareFabric> made(new BareFabric(&library->api, std::move(found.info), socket));
+  std::unique_ptr<BareFabric> made(new BareFabric(api, std::move(found.info), socket));
   LOCKSTEP_RETURN_IF_ERROR(made->Open());
 
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string own, made->Address());

@@ -33,10 +33,10 @@ constexpr uint64_t kTag = 7;
 class EndpointTest : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    const absl::StatusOr<const OfiLibrary*> library = Ofi();
-    if (absl::IsUnavailable(library.status())) GTEST_SKIP() << library.status();
-    ASSERT_THAT(library, IsOk());
-    api_ = &(*library)->api;
+    const absl::StatusOr<const OfiApi*> api = Ofi();
+    if (absl::IsUnavailable(api.status())) GTEST_SKIP() << api.status();
+    ASSERT_THAT(api, IsOk());
+    api_ = *api;
     for (std::unique_ptr<OfiEndpoint>* const endpoint : {&sender_, &receiver_}) {
       OfiRequest request;
       request.provider = GetParam();

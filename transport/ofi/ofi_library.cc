@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 #include <rdma/fi_errno.h>
 
+#include <string>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,12 +14,6 @@
 
 namespace lockstep {
 namespace {
-
-template <typename Function>
-bool Bind(void* library, const char* name, Function* function) {
-  *function = reinterpret_cast<Function>(dlsym(library, name));
-  return *function != nullptr;
-}
 
 absl::StatusCode CodeOf(int error) {
   switch (error) {
@@ -51,12 +47,7 @@ absl::StatusCode CodeOf(int error) {
 
 }  // namespace
 
-std::string OfiLibrary::Describe() const {
-  const uint32_t version = api.version();
-  return absl::StrCat("libfabric ", FI_MAJOR(version), ".", FI_MINOR(version), " (", path, ")");
-}
-
-absl::StatusOr<OfiLibrary> LoadOfiLibrary(const std::string& file) {
+absl::StatusOr<OfiApi> LoadOfiLibrary(const std::string& file) {
   const auto unavailable = [&](absl::string_view why) {
     return absl::UnavailableError(
         absl::StrCat("no usable libfabric (LOCKSTEP_OFI_LIBRARY may name one): ", file, ": ", why));
@@ -66,44 +57,37 @@ absl::StatusOr<OfiLibrary> LoadOfiLibrary(const std::string& file) {
     const char* const error = dlerror();
     return unavailable(error != nullptr ? error : "dlopen failed");
   }
-  OfiLibrary result;
-  const char* missing = nullptr;
-  const auto need = [&](const char* name, auto* function) {
-    if (!Bind(library, name, function) && missing == nullptr) missing = name;
-  };
-  need("fi_getinfo", &result.api.getinfo);
-  need("fi_freeinfo", &result.api.freeinfo);
-  need("fi_dupinfo", &result.api.dupinfo);
-  need("fi_fabric", &result.api.fabric);
-  need("fi_version", &result.api.version);
-  need("fi_strerror", &result.api.strerror);
+  OfiApi api;
   std::string why;
-  if (missing != nullptr) {
-    why = absl::StrCat("has no ", missing);
-  } else if (const uint32_t version = result.api.version(); version < kOfiVersion) {
-    why = absl::StrCat(FI_MAJOR(version), ".", FI_MINOR(version), " is too old: ", FI_MAJOR(kOfiVersion), ".",
-                       FI_MINOR(kOfiVersion), " is the oldest supported");
+  const auto need = [&](const char* name, auto* function) {
+    *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(dlsym(library, name));
+    if (*function == nullptr && why.empty()) why = absl::StrCat("has no ", name);
+  };
+  need("fi_getinfo", &api.getinfo);
+  need("fi_freeinfo", &api.freeinfo);
+  need("fi_dupinfo", &api.dupinfo);
+  need("fi_fabric", &api.fabric);
+  need("fi_version", &api.version);
+  need("fi_strerror", &api.strerror);
+  if (why.empty() && api.version() < kOfiVersion) {
+    why = absl::StrCat(FI_MAJOR(api.version()), ".", FI_MINOR(api.version()), " is too old: ", FI_MAJOR(kOfiVersion),
+                       ".", FI_MINOR(kOfiVersion), " is the oldest supported");
   }
-  if (!why.empty()) {
-    dlclose(library);
-    return unavailable(why);
-  }
-  Dl_info place = {};
-  const bool found = dladdr(reinterpret_cast<const void*>(result.api.getinfo), &place) != 0;
-  result.path = found && place.dli_fname != nullptr ? place.dli_fname : file;
-  return result;
+  if (why.empty()) return api;
+  dlclose(library);
+  return unavailable(why);
 }
 
-absl::StatusOr<const OfiLibrary*> Ofi() {
+absl::StatusOr<const OfiApi*> Ofi() {
   static Mutex* const mu = new Mutex();
-  static const OfiLibrary* library = nullptr;
+  static const OfiApi* api = nullptr;
   MutexLock lock(mu);
-  if (library == nullptr) {
-    LOCKSTEP_ASSIGN_OR_RETURN(OfiLibrary loaded,
+  if (api == nullptr) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const OfiApi loaded,
                               LoadOfiLibrary(GetEnv("LOCKSTEP_OFI_LIBRARY").value_or("libfabric.so.1")));
-    library = new OfiLibrary(std::move(loaded));
+    api = new OfiApi(loaded);
   }
-  return library;
+  return api;
 }
 
 absl::Status OfiStatus(const OfiApi& api, int64_t result, absl::string_view attempt) {

@@ -1,8 +1,8 @@
 // The libfabric that this process uses: opened when it is first asked for, never unloaded.
 //
 // Its headers are included in this folder only, and nothing is linked, so a program runs where libfabric is absent. All
-// other calls of libfabric go through tables of functions inside the objects that fi_getinfo and fi_fabric lead to; so
-// whoever replaces this table (a test) replaces the library.
+// other calls of libfabric go through tables of functions inside the objects that fi_getinfo and fi_fabric lead to. So a
+// test that replaces this table replaces the library.
 
 #ifndef TRANSPORT_OFI_OFI_LIBRARY_H_
 #define TRANSPORT_OFI_OFI_LIBRARY_H_
@@ -22,7 +22,7 @@ namespace lockstep {
 // this header's structures have room for.
 inline constexpr uint32_t kOfiVersion = FI_VERSION(1, 12);
 
-// The entry points, as in <rdma/fabric.h>.
+// The entry points, as in <rdma/fabric.h>. Immutable once loaded, and thread-safe.
 struct OfiApi {
   int (*getinfo)(uint32_t version, const char* node, const char* service, uint64_t flags, const fi_info* hints,
                  fi_info** info) = nullptr;
@@ -34,19 +34,11 @@ struct OfiApi {
   const char* (*strerror)(int error) = nullptr;
 };
 
-// Immutable and thread-safe.
-struct OfiLibrary {
-  OfiApi api;
-  std::string path;  // where it was loaded from
-
-  std::string Describe() const;  // "libfabric 1.17 (/usr/lib/libfabric.so.1)"
-};
-
 // Loads `file`, a path or a name on the loader's path. UNAVAILABLE says why not.
-absl::StatusOr<OfiLibrary> LoadOfiLibrary(const std::string& file);
+absl::StatusOr<OfiApi> LoadOfiLibrary(const std::string& file);
 
-// The process's: LOCKSTEP_OFI_LIBRARY, or libfabric.so.1; looked for again while there is none. UNAVAILABLE as above.
-absl::StatusOr<const OfiLibrary*> Ofi();
+// The process's: LOCKSTEP_OFI_LIBRARY, or libfabric.so.1. Tried again at each call while there is none. UNAVAILABLE as above.
+absl::StatusOr<const OfiApi*> Ofi();
 
 // What a call returned, a negative errno or libfabric's own: "<attempt>: Connection refused (111)". UNAVAILABLE where a
 // peer or the network is the cause, RESOURCE_EXHAUSTED for memory and queues, UNIMPLEMENTED for what a provider lacks,

@@ -61,8 +61,7 @@ void SettleSizes(const fi_info& info, OfiTransportOptions* options) {
 absl::StatusOr<std::unique_ptr<OfiTransport>> OfiTransport::Create(OfiTransportOptions options) {
   LOCKSTEP_RETURN_IF_ERROR(Check(options));
   if (options.api == nullptr) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const OfiLibrary* library, Ofi());
-    options.api = &library->api;
+    LOCKSTEP_ASSIGN_OR_RETURN(options.api, Ofi());
   }
   OfiRequest request;
   request.provider = options.provider;

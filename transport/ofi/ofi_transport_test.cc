@@ -55,8 +55,7 @@ class UnauthenticatedPeer {
     OfiRequest request;
     request.provider = kProvider;
     request.address = OfiTestAddress();
-    const OfiApi& api = (*Ofi())->api;
-    endpoint_ = *OfiEndpoint::Create(&api, std::move(FindProvider(api, request)->info));
+    endpoint_ = *OfiEndpoint::Create(*Ofi(), std::move(FindProvider(**Ofi(), request)->info));
     heard_.complete = [](OfiPost* post, const OfiCompletion& completion) {
       static_cast<Post*>(post)->done = true;
       static_cast<Post*>(post)->tag_seen = completion.tag;
