@@ -7,7 +7,7 @@
 //   answer     = magic:u32 version:u16 verdict:u16 detail:u32 reserved:u32  back; the same in every version
 //
 // Little-endian. Reserved fields are 0 and not looked at. Version 2 has no authentication: the field is empty. After an
-// answer of kAccepted both ranks send messages (transport/link/message_header.h); otherwise both sides close.
+// answer of kAccepted both ranks send messages (transport/link/link.h); otherwise both sides close.
 
 #ifndef TRANSPORT_TCP_HANDSHAKE_H_
 #define TRANSPORT_TCP_HANDSHAKE_H_

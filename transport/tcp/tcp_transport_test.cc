@@ -27,7 +27,7 @@
 #include "gtest/gtest.h"
 #include "tests/transport_conformance.h"
 #include "tests/transport_testing.h"
-#include "transport/link/message_header.h"
+#include "transport/link/link.h"
 #include "transport/net/socket.h"
 #include "transport/tcp/handshake.h"
 #include "transport/tcp/tcp_fixture.h"
