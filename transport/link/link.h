@@ -44,10 +44,8 @@ struct MessageHeader {
 };
 
 inline void EncodeMessageHeader(const MessageHeader& header, unsigned char* target) {
-  StoreLittleEndian<uint32_t>(kMessageMagic, target);
-  StoreLittleEndian<uint32_t>(0, target + 4);
-  StoreLittleEndian<uint64_t>(header.bytes, target + 8);
-  std::copy(header.envelope.begin(), header.envelope.end(), target + 16);
+  target = StoreLittleEndians(target, kMessageMagic, /*flags=*/uint32_t{0}, header.bytes);
+  std::copy(header.envelope.begin(), header.envelope.end(), target);
 }
 
 // False when this is no header of ours.
