@@ -7,8 +7,8 @@
 //   open      one     no: the stream said EAGAIN   nothing, until MarkReady()
 //   broken    closes  -                            completes every operation with the reason
 //
-// A send completes when the stream has taken it and does not read its memory any more, which a stream that copies never
-// does: MarkReleased() tells of the others.
+// A send completes when the stream has taken it and no longer reads its memory. A stream that copies does not read it later;
+// for others MarkReleased() tells.
 // A broken link stays broken: what was lost on it cannot be known.
 
 #ifndef TRANSPORT_LINK_LINK_H_
@@ -104,7 +104,7 @@ class Link {
   static constexpr size_t kInlineBytesMax = 1024;
 
   // Messages of up to kInlineBytesMax that are no operations, moved at once where nothing else is under way on the link.
-  // What is moved of one in vain belongs to the operation that is posted next, which must be of the same message.
+  // If a part of one has moved, the operation that is posted next must be of the same message, and moves the rest.
   bool can_move_at_once() const { return open() && !pending() && early_bytes_ == 0; }
   // True when all of it was sent.
   bool SendAtOnce(const Envelope& envelope, const void* data, size_t bytes);

@@ -44,8 +44,8 @@ class LinkTable {
 
   // To be tried by the next Run, or by the one that is under way.
   void Schedule(Link* link);
-  // The same for every link that has operations and is ready; or for receives and all links that are open, ready or
-  // not, where trying costs less than asking.
+  // The same for every link that has operations and is ready. kReceives and kAll also try receives, or all links, that are
+  // open and not known to be ready, for where trying costs less than asking.
   enum class Try { kReady, kReceives, kAll };
   void ScheduleActive(Try which);
 
@@ -66,8 +66,8 @@ class LinkTable {
   // Breaks the links of a channel, or all, now and in future. Their operations complete in the next Run.
   void BreakChannel(ChannelId channel, const absl::Status& status);
   void BreakAll(const absl::Status& status);
-  // Destroys a broken link whose operations have completed. Between two Runs, by who knows that nobody refers to it any
-  // more; a later Get makes it anew.
+  // Destroys a broken link whose operations have completed. A later Get makes it anew.
+  // REQUIRES  called between two Runs; nobody refers to the link any more
   void Release(Link* link);
   const PeerCounters& counters(Rank peer) const { return counters_[peer.value()]; }
 

@@ -35,7 +35,7 @@ struct OfiPiece {
 class OfiReceiver;
 class OfiSender;
 
-// Operations whose completion is due, in order. They run outside of everything else: the transport takes them.
+// Operations whose completion is due, in order. OfiLinks::RunDue completes them, outside of everything else.
 using OfiDue = std::vector<std::pair<Operation*, absl::Status>>;
 
 // Borrowed by all links of a transport. Externally synchronised, as all that is in it.

@@ -1,18 +1,18 @@
 // The transport over libfabric: one reliable-datagram endpoint for a rank, whose provider is chosen by what it can do
 // (transport/ofi/provider.h).
 //
-// Short messages travel whole and wait at the receiver, if need be, within what it has room for. Long ones are asked
-// for by the receiver when their memory waits, as soon as the receive is posted, and arrive where they belong without
-// being copied by us; docs/wire_formats.md has the protocol. A handshake comes before anything else between two ranks.
+// Two ranks shake hands before anything else. Short messages travel whole, and wait at the receiver until it receives them,
+// as far as it has room. The receiver asks for a long message as soon as its receive is posted; it arrives in place, and we
+// copy nothing. docs/wire_formats.md has the protocol.
 //
 // Progress. Every provider is treated as one that moves only when it is called (FI_PROGRESS_MANUAL). A waiter sleeps on
-// the provider's descriptor where it has one that can be slept on, and on a timer: 1 ms where it has none, or while the
-// provider refuses something (a connection is being made), else 50 ms.
+// the provider's descriptor, if it has one that works, and on a timer. The timer ticks every millisecond if there is no
+// descriptor, or while the provider refuses something (because a connection is being made); else every 50 ms.
 //
-// Memory. Where a provider wants buffers registered (FI_MR_LOCAL), those of messages are, for as long as messages need
-// them; or from RegisterMemory to DeregisterMemory, before which such memory may not be unmapped: the provider would hold the old
-// pages, and a message from new memory at the same address would be sent from those. (After an abort a provider may hold a
-// message that its receiver gave up, and what it is registered as, until it is closed.)
+// Memory. If a provider wants buffers registered (FI_MR_LOCAL), a buffer is registered while a message needs it. Memory given
+// to RegisterMemory stays registered until DeregisterMemory, and must not be unmapped before: the provider would hold the old
+// pages, and send from those what lies in new memory at the same address. (After an abort a provider may hold a message that
+// its receiver gave up, and its registration, until it is closed.)
 //
 // Fork. A child touches nothing of the provider. Its descriptors are the provider's: a child that goes on without exec
 // keeps them open.

@@ -1,8 +1,7 @@
 // Which of libfabric's providers carries the messages, on which interface, and why none of the others.
 //
-// Judged by attributes, not by names: what a provider says of itself (fi_getinfo(3)) is compared with what we can do.
-// Names only put those that fit in order: real fabrics first, then what runs over sockets. Which are handled by their
-// attributes alone, and were never run, docs/libfabric.md says.
+// The choice compares a provider's attributes (fi_getinfo(3)) with what we can do. Names only order those that fit: real
+// fabrics first, then what runs over sockets. docs/libfabric.md lists the providers that were never run.
 
 #ifndef TRANSPORT_OFI_PROVIDER_H_
 #define TRANSPORT_OFI_PROVIDER_H_
@@ -34,10 +33,9 @@ struct OfiRequest {
   // Empty: by preference. "tcp;ofi_rxm" is that one; "tcp" is also what is layered over it, when no provider has just
   // that name.
   std::string provider;
-  // Of providers with IP addresses only the interface that has this one will do; the port is not looked at. Without a
-  // family: any.
+  // A provider with IP addresses must be at this one, whatever the port. Without a family: any.
   SocketAddress address;
-  // Only this domain will do, the provider's name for a device or an interface ("mlx5_1", "rdmap0s6-rdm", "eth0"); empty: any.
+  // It must be this domain, the provider's name for a device or an interface ("mlx5_1", "rdmap0s6-rdm", "eth0"); empty: any.
   std::string domain;
 };
 
