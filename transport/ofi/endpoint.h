@@ -147,9 +147,6 @@ class OfiEndpoint {
   OfiEndpoint(const OfiApi* api, OfiInfo info);
 
   absl::Status Open();
-  // For the provider shm, before the endpoint is enabled: takes a name that no process has or had. What a killed process
-  // leaves behind would block the next process with its number.
-  int TakeName();
   absl::Status OpenQueue();
   bool CrashesWhenClosed() const;
   // Gives it to the provider; returns the provider's answer.
@@ -161,7 +158,6 @@ class OfiEndpoint {
   void Fail(OfiPost* post, int64_t error);
   bool Retry(Queue* queue);
   bool RetryAll();
-  int64_t ReadCompletions(fi_cq_tagged_entry* entries);
   bool ReadErrors();
   void Complete(OfiPost* post, const OfiCompletion& completion);
 

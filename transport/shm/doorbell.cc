@@ -1,30 +1,20 @@
 #include "transport/shm/doorbell.h"
 
-#include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <cerrno>
+#include <utility>
 
 #include "base/status.h"
 
 namespace lockstep {
-namespace {
-
-void WriteOne(int descriptor) {
-  const uint64_t one = 1;
-  (void)!write(descriptor, &one, sizeof(one));  // fails only when 2^64 - 1 rings are waiting
-}
-
-}  // namespace
 
 absl::StatusOr<Doorbell> Doorbell::Create() {
   LOCKSTEP_ASSIGN_OR_RETURN(SharedMemory page, SharedMemory::Create(kPageBytes));
-  const int event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (event < 0) return ErrnoStatus(errno, "eventfd for a doorbell");
-  return Doorbell(std::move(page), UniqueFd(event));
+  LOCKSTEP_ASSIGN_OR_RETURN(Wakeup event, Wakeup::Create());
+  return Doorbell(std::move(page), std::move(event));
 }
 
-Doorbell::Doorbell(SharedMemory page, UniqueFd event)
+Doorbell::Doorbell(SharedMemory page, Wakeup event)
     : page_(std::move(page)), event_(std::move(event)), fork_generation_(ForkGeneration()) {}
 
 Doorbell::Doorbell(Doorbell&& other) noexcept
@@ -47,15 +37,6 @@ void Doorbell::Disarm() {
   armed_.store(false);
 }
 
-void Doorbell::Ring() {
-  if (fork_generation_ == ForkGeneration()) WriteOne(event_.get());
-}
-
-void Doorbell::Silence() {
-  uint64_t count;
-  (void)!read(event_.get(), &count, sizeof(count));
-}
-
 absl::StatusOr<PeerDoorbell> PeerDoorbell::Attach(UniqueFd page, UniqueFd event) {
   PeerDoorbell bell;
   LOCKSTEP_ASSIGN_OR_RETURN(bell.page_, SharedMemory::Attach(std::move(page), Doorbell::kPageBytes));
@@ -65,7 +46,8 @@ absl::StatusOr<PeerDoorbell> PeerDoorbell::Attach(UniqueFd page, UniqueFd event)
 
 void PeerDoorbell::Ring(uint32_t armed) {
   rung_ = armed;
-  WriteOne(event_.get());
+  const uint64_t one = 1;
+  (void)!write(event_.get(), &one, sizeof(one));  // fails only when 2^64 - 1 rings are waiting
 }
 
 }  // namespace lockstep

@@ -23,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "base/fork.h"
 #include "transport/shm/shared_memory.h"
+#include "transport/wakeup.h"
 
 namespace lockstep {
 
@@ -36,23 +37,23 @@ class Doorbell {
   Doorbell(Doorbell&& other) noexcept;
 
   int page_descriptor() const { return page_.descriptor(); }
-  int event_descriptor() const { return event_.get(); }
+  int event_descriptor() const { return event_.descriptor(); }
 
   // From now on peers ring. Check the mailboxes after this call.
   void Arm();
   void Disarm();
   bool armed() const { return armed_.load(); }
 
-  void Ring();
+  void Ring() { event_.Signal(); }
   // Clears the ring. Arm or Disarm follows.
-  void Silence();
+  void Silence() { event_.Clear(); }
 
  private:
-  Doorbell(SharedMemory page, UniqueFd event);
+  Doorbell(SharedMemory page, Wakeup event);
   std::atomic<uint32_t>* word() { return reinterpret_cast<std::atomic<uint32_t>*>(page_.data()); }
 
   SharedMemory page_;
-  UniqueFd event_;
+  Wakeup event_;
   uint64_t fork_generation_ = 0;
   uint32_t number_ = 0;
   // Whether the word is set, for threads that must not touch what a forked child does not have.

@@ -147,7 +147,6 @@ class ShmTransport final : public PollableTransport, private LocalPeers::Observe
   absl::Status CheckMemory(size_t more_bytes) const;
 
   void Post(ShmLink* link, Operation* operation);
-  void Activate(ShmLink* link);
   // Tries all links with operations, one after the other, until none moves or all had their share. Returns whether anything
   // moved.
   bool Run();

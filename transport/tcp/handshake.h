@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "base/rank.h"
+#include "transport/posting.h"
 #include "transport/transport.h"
 
 namespace lockstep {
@@ -72,12 +73,7 @@ struct Answer {
 };
 
 // What the listening rank compares a hello with.
-struct HandshakeExpectation {
-  std::string job_id;
-  uint64_t world_id = 0;
-  Rank rank;
-  int size = 1;
-  uint32_t chunk_bytes = 0;
+struct HandshakeExpectation : WorldIdentity {
   uint16_t sockets = 1;
 };
 

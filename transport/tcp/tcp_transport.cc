@@ -53,8 +53,7 @@ absl::StatusOr<std::unique_ptr<TcpTransport>> TcpTransport::Create(TcpTransportO
   if (options.pending_connections_max < 1) return invalid("no room for connections that have not shaken hands");
 
   AcceptorOptions accepting;
-  accepting.expectation = {options.job_id, options.world_id,    options.rank,
-                           options.size,   options.chunk_bytes, static_cast<uint16_t>(options.sockets)};
+  accepting.expectation = {options, static_cast<uint16_t>(options.sockets)};
   accepting.handshake_timeout = options.handshake_timeout;
   accepting.pending_max = options.pending_connections_max;
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Acceptor> acceptor, Acceptor::Create(options.bind_address, accepting));

@@ -30,7 +30,7 @@
 #include "transport/link/link.h"
 #include "transport/net/socket.h"
 #include "transport/tcp/handshake.h"
-#include "transport/tcp/tcp_fixture.h"
+#include "transport/tcp/tcp_testing.h"
 #include "transport/tcp/tcp_transport.h"
 #include "transport/transport.h"
 
