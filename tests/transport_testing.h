@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "base/deadline.h"
+#include "base/fork_testing.h"
 #include "base/rank.h"
 #include "base/thread.h"
 #include "base/types/reduction.h"
@@ -196,6 +197,30 @@ class TransportWorldTest : public testing::Test {
     rank(from)->Send(Rank(to), 0, TestEnvelope(1), "x", 1, &send);
     DriveAll([&] { return send.done(); });
     return send.status;
+  }
+
+  // That transports are of no use in a forked child, say so, and disturb nobody. `also` runs in the child, too.
+  void ExpectUselessAfterFork(const std::function<void()>& also = [] {}) {
+    ExpectExchange(0, 1);
+    const int in_child = RunInForkedChild(
+        [&] {
+          TestOperation send, new_send, receive;
+          char target = 0;
+          rank(0)->Send(Rank(1), 0, TestEnvelope(1), "y", 1, &send);
+          rank(0)->Send(Rank(1), 77, TestEnvelope(1), "y", 1, &new_send);
+          rank(1)->Receive(Rank(0), 0, TestEnvelope(1), Sink{&target, 1}, &receive);
+          rank(0)->Progress();
+          also();
+          for (const TestOperation* operation : {&send, &new_send, &receive}) {
+            if (!absl::IsFailedPrecondition(operation->status)) return 1;
+          }
+          ranks_.clear();
+          return 0;
+        },
+        TestDeadline());
+    EXPECT_EQ(in_child, 0);
+    ExpectExchange(0, 1);
+    ExpectExchange(1, 0, 1);
   }
 
   std::vector<std::unique_ptr<T>> ranks_;

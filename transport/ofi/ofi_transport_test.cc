@@ -21,7 +21,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
-#include "base/fork_testing.h"
 #include "base/rank.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
@@ -344,20 +343,7 @@ TEST_F(OfiTransportTest, ManyChannelsAtOnce) {
 }
 
 TEST_F(OfiTransportTest, AForkedChildHasNoUseOfItAndDoesNotDisturbTheParent) {
-  if (!Create(2)) return;
-  ExpectExchange(0, 1);
-  const int outcome = RunInForkedChild(
-      [&] {
-        TestOperation send;
-        rank(0)->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &send);
-        const bool refused = send.done() && absl::IsFailedPrecondition(send.status);
-        ranks_.clear();
-        return refused ? 0 : 1;
-      },
-      TestDeadline());
-  EXPECT_EQ(outcome, 0);
-  ExpectExchange(0, 1, 1);
-  ExpectExchange(1, 0, 2);
+  if (Create(2)) ExpectUselessAfterFork();
 }
 
 // Some milliseconds a message: enough to see that it works.

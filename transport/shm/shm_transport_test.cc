@@ -14,7 +14,6 @@
 #include "absl/status/statusor.h"
 #include "base/deadline.h"
 #include "base/fork.h"
-#include "base/fork_testing.h"
 #include "base/rank.h"
 #include "base/status.h"
 #include "base/status_matchers.h"
@@ -268,31 +267,13 @@ TEST_F(ShmTransportTest, ManyMailboxesMayBeMadeWhileThePeerSleeps) {
   for (int channel = 0; channel < kChannels; ++channel) EXPECT_EQ(received[channel], channel);
 }
 
-// In a forked child the transport is of no use, says so, and disturbs nobody.
 TEST_F(ShmTransportTest, FailsInAForkedChildAndWorksInTheParent) {
   Create(2);
-  ExpectExchange(0, 1);
   rank(0)->WaitForEvent(Deadline::AfterMs(1));
-  const int in_child = RunInForkedChild(
-      [&] {
-        TestOperation send, new_send, receive;
-        char target = 0;
-        rank(0)->Send(Rank(1), 0, TestEnvelope(1), "y", 1, &send);
-        rank(0)->Send(Rank(1), 1, TestEnvelope(1), "y", 1, &new_send);
-        rank(1)->Receive(Rank(0), 0, TestEnvelope(1), Sink{&target, 1}, &receive);
-        rank(0)->Progress();
-        rank(0)->WaitForEvent(Deadline::AfterMs(1));
-        rank(0)->Wake();
-        for (const TestOperation* operation : {&send, &new_send, &receive}) {
-          if (!absl::IsFailedPrecondition(operation->status)) return 1;
-        }
-        ranks_.clear();
-        return 0;
-      },
-      TestDeadline());
-  EXPECT_EQ(in_child, 0);
-  ExpectExchange(0, 1);
-  ExpectExchange(1, 0);
+  ExpectUselessAfterFork([&] {
+    rank(0)->WaitForEvent(Deadline::AfterMs(1));
+    rank(0)->Wake();
+  });
 }
 
 }  // namespace

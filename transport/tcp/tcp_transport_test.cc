@@ -281,6 +281,11 @@ TEST_F(TcpTransportTest, APeerThatClosedWhileNothingWasSentFailsTheNextSend) {
   EXPECT_THAT(send.status, StatusIs(Code::kUnavailable, testing::EndsWith(": connection closed by peer")));
 }
 
+TEST_F(TcpTransportTest, FailsInAForkedChildAndWorksInTheParent) {
+  Create(2);
+  ExpectUselessAfterFork();
+}
+
 // More connections than are tried one by one, with messages that need many rounds, both ways; every rank a thread that
 // sleeps when nothing moves.
 TEST_F(TcpTransportTest, ManyConnectionsAreServedByEvents) {
