@@ -1,5 +1,5 @@
 // The part of NCCL's binary interface that we use, in plain types: NCCL is found when a program runs, so we build
-// without its header. After nccl.h of NCCL 2.28.9 (https://github.com/NVIDIA/nccl, src/nccl.h.in); nccl_abi_test.cc
+// without its header. After nccl.h of NCCL 2.28.9 (https://github.com/NVIDIA/nccl, src/nccl.h.in); nccl_library_test.cc
 // compares the two where the toolkit has that header.
 
 #ifndef TRANSPORT_NCCL_NCCL_ABI_H_

@@ -25,7 +25,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "transport/ofi/call_guard.h"
-#include "transport/ofi/ofi_library.h"
 #include "transport/ofi/provider.h"
 
 namespace lockstep {

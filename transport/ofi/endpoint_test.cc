@@ -19,7 +19,6 @@
 #include "tests/gate.h"
 #include "tests/transport_testing.h"
 #include "transport/ofi/call_guard.h"
-#include "transport/ofi/ofi_library.h"
 #include "transport/ofi/ofi_testing.h"
 #include "transport/ofi/provider.h"
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "transport/ofi/ofi_library.h"
+#include "transport/ofi/provider.h"
 
 namespace lockstep {
 

@@ -34,7 +34,6 @@
 #include "base/fork.h"
 #include "base/rank.h"
 #include "transport/ofi/endpoint.h"
-#include "transport/ofi/ofi_library.h"
 #include "transport/ofi/provider.h"
 #include "transport/posting.h"
 #include "transport/sleepers.h"

@@ -28,7 +28,6 @@
 #include "tests/transport_testing.h"
 #include "transport/net/socket.h"
 #include "transport/ofi/endpoint.h"
-#include "transport/ofi/ofi_library.h"
 #include "transport/ofi/ofi_testing.h"
 #include "transport/ofi/provider.h"
 #include "transport/ofi/wire.h"

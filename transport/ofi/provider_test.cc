@@ -20,7 +20,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "transport/net/socket.h"
-#include "transport/ofi/ofi_library.h"
 
 namespace lockstep {
 namespace {
