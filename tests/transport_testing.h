@@ -21,12 +21,15 @@
 #include "base/thread.h"
 #include "base/types/reduction.h"
 #include "gtest/gtest.h"
+#include "transport/posting.h"
 #include "transport/transport.h"
 
 namespace lockstep {
 
 // No test waits longer for anything. Generous: sanitizers on a busy machine are slow.
 inline Deadline TestDeadline() { return Deadline::AfterMs(30'000); }
+
+inline WorldIdentity TestIdentity(int rank, int size) { return {Rank(rank), size, "test", /*world_id=*/17}; }
 
 // Counts its completions and keeps the last one's status. Must complete before it is destroyed.
 struct TestOperation : Operation {

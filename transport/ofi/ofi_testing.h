@@ -28,10 +28,7 @@ inline SocketAddress OfiTestAddress() {
 
 inline OfiTransportOptions OfiTestOptions(int rank, int size, const std::string& provider = "") {
   OfiTransportOptions options;
-  options.rank = Rank(rank);
-  options.size = size;
-  options.job_id = "test";
-  options.world_id = 17;
+  static_cast<WorldIdentity&>(options) = TestIdentity(rank, size);
   options.bind_address = OfiTestAddress().ToString();
   options.provider = provider;
   return options;

@@ -38,10 +38,7 @@ inline SocketAddress TestAddress(const std::string& text = "127.0.0.1:0") {
 
 inline TcpTransportOptions TestOptions(int rank, int size) {
   TcpTransportOptions options;
-  options.rank = Rank(rank);
-  options.size = size;
-  options.job_id = "test";
-  options.world_id = 17;
+  static_cast<WorldIdentity&>(options) = TestIdentity(rank, size);
   options.bind_address = TestAddress();
   return options;
 }
