@@ -61,6 +61,13 @@ inline constexpr int kOfiGrantedEarlyMax = 16;
 // Whether message number a comes before b, modulo 2^32.
 inline bool OfiBefore(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) < 0; }
 
+// The record of a message, among those that are linked behind `front`; null if there is none.
+template <typename Record>
+Record* OfiFind(Record* front, uint32_t number) {
+  while (front != nullptr && front->number != number) front = front->next;
+  return front;
+}
+
 // The messages of one channel from and to one other rank.
 struct OfiLinkBase {
   OfiParts* parts = nullptr;

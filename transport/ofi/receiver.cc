@@ -94,18 +94,11 @@ void OfiReceiver::Advance() {
   TellExpected();
 }
 
-OfiIncoming* OfiReceiver::Find(uint32_t number) const {
-  for (OfiIncoming* record = front_; record != nullptr; record = record->next) {
-    if (record->number == number) return record;
-  }
-  return nullptr;
-}
-
 bool OfiReceiver::OnEager(const OfiNotice& notice, const unsigned char* payload, size_t bytes, OfiSlot* slot) {
   if (broken()) return false;
   const Unexpected message = {notice.number, notice.envelope, bytes, payload, slot};
   if (OfiBefore(notice.number, base_->posted)) {
-    if (OfiIncoming* const record = Find(notice.number)) Match(record, message);
+    if (OfiIncoming* const record = OfiFind(front_, notice.number)) Match(record, message);
     return false;
   }
   // More than the peer may send: it is none that follows our protocol.
@@ -118,7 +111,7 @@ void OfiReceiver::OnAnnounce(const OfiNotice& notice, uint64_t bytes) {
   if (broken()) return;
   const Unexpected message = {notice.number, notice.envelope, bytes, nullptr, nullptr};
   if (OfiBefore(notice.number, base_->posted)) {
-    if (OfiIncoming* const record = Find(notice.number)) Match(record, message);
+    if (OfiIncoming* const record = OfiFind(front_, notice.number)) Match(record, message);
   } else if (unexpected_.size() < kOfiUnexpectedMax) {
     unexpected_.push_back(message);
   }

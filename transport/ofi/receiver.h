@@ -92,7 +92,6 @@ class OfiReceiver {
   };
 
   static void OnPieceReceived(OfiPost* post, const OfiCompletion& completion);
-  OfiIncoming* Find(uint32_t number) const;
   // Whether what arrived is what the record expects.
   bool Fits(OfiIncoming* record, const Envelope& envelope, uint64_t bytes);
   void Match(OfiIncoming* record, const Unexpected& message);

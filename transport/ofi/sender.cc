@@ -161,13 +161,6 @@ void OfiSender::CompleteFront() {
   }
 }
 
-OfiOutgoing* OfiSender::Find(uint32_t number) const {
-  for (OfiOutgoing* record = front_; record != nullptr; record = record->next) {
-    if (record->number == number) return record;
-  }
-  return nullptr;
-}
-
 void OfiSender::OnExpected(uint32_t expected) {
   // Notices may arrive in another order than they were sent in.
   if (!OfiBefore(peer_expects_, expected)) return;
@@ -177,7 +170,7 @@ void OfiSender::OnExpected(uint32_t expected) {
 
 void OfiSender::OnGrant(uint32_t number, const Envelope& envelope, const OfiGrant& grant) {
   if (broken()) return;
-  OfiOutgoing* const record = Find(number);
+  OfiOutgoing* const record = OfiFind(front_, number);
   if (record == nullptr || record->state == OfiOutgoing::State::kWaiting) {
     // No receiver asks for more in advance.
     if (OfiBefore(number, next_number_) && record == nullptr) return;
@@ -191,7 +184,7 @@ void OfiSender::OnGrant(uint32_t number, const Envelope& envelope, const OfiGran
 }
 
 void OfiSender::OnDiscard(uint32_t number) {
-  OfiOutgoing* const record = Find(number);
+  OfiOutgoing* const record = OfiFind(front_, number);
   if (record == nullptr || record->state != OfiOutgoing::State::kAnnounced) return;
   record->state = OfiOutgoing::State::kDone;
   CompleteFront();

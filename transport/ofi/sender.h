@@ -93,7 +93,6 @@ class OfiSender {
   bool Expected(uint32_t number) const;
   void Move(OfiOutgoing* record, const OfiGrant& grant);
   void PostPieces(OfiOutgoing* record);
-  OfiOutgoing* Find(uint32_t number) const;
   void CompleteFront();
   // Forgets the pieces of this message, or of all, that the provider still has.
   void Abandon(const OfiOutgoing* of);
