@@ -290,9 +290,12 @@ bool OfiLinks::OnNotice(Rank peer, OfiKind kind, ChannelId channel, const OfiNot
   if (link->receive.broken() && broken_channels_.contains(channel)) TellClosed(link);
   switch (kind) {
     case OfiKind::kEager:
-      return link->receive.OnEager(notice, payload, bytes, slot);
+      return link->receive.OnMessage({notice.number, notice.envelope, bytes, payload, slot});
     case OfiKind::kAnnounce:
-      if (bytes >= sizeof(uint64_t)) link->receive.OnAnnounce(notice, LoadLittleEndian<uint64_t>(payload));
+      if (bytes >= sizeof(uint64_t)) {
+        link->receive.OnMessage(
+            {notice.number, notice.envelope, LoadLittleEndian<uint64_t>(payload), nullptr, nullptr});
+      }
       break;
     case OfiKind::kGrant:
       if (bytes >= kOfiGrantBytes) link->send.OnGrant(notice.number, notice.envelope, DecodeOfiGrant(payload));

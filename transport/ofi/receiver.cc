@@ -39,9 +39,9 @@ void OfiReceiver::Post(Operation* operation) {
   back_ = record;
   if (broken()) return CompleteFront();
   const auto found = std::find_if(unexpected_.begin(), unexpected_.end(),
-                                  [&](const Unexpected& message) { return message.number == record->number; });
+                                  [&](const Message& message) { return message.number == record->number; });
   if (found != unexpected_.end()) {
-    const Unexpected message = *found;
+    const Message message = *found;
     *found = unexpected_.back();
     unexpected_.pop_back();
     Match(record, message);
@@ -56,7 +56,7 @@ void OfiReceiver::Post(Operation* operation) {
 
 bool OfiReceiver::ReceiveAtOnce(const Envelope& expected, const Sink& sink) {
   const auto found = std::find_if(unexpected_.begin(), unexpected_.end(),
-                                  [&](const Unexpected& message) { return message.number == base_->posted; });
+                                  [&](const Message& message) { return message.number == base_->posted; });
   if (found == unexpected_.end()) return false;
   if (found->slot == nullptr || found->envelope != expected || found->bytes != sink.bytes) return false;
   Combine(sink, 0, found->payload, sink.bytes);
@@ -94,27 +94,16 @@ void OfiReceiver::Advance() {
   TellExpected();
 }
 
-bool OfiReceiver::OnEager(const OfiNotice& notice, const unsigned char* payload, size_t bytes, OfiSlot* slot) {
+bool OfiReceiver::OnMessage(const Message& message) {
   if (broken()) return false;
-  const Unexpected message = {notice.number, notice.envelope, bytes, payload, slot};
-  if (OfiBefore(notice.number, base_->posted)) {
-    if (OfiIncoming* const record = OfiFind(front_, notice.number)) Match(record, message);
+  if (OfiBefore(message.number, base_->posted)) {
+    if (OfiIncoming* const record = OfiFind(front_, message.number)) Match(record, message);
     return false;
   }
   // More than the peer may send: it is none that follows our protocol.
   if (unexpected_.size() >= kOfiUnexpectedMax) return false;
   unexpected_.push_back(message);
   return true;
-}
-
-void OfiReceiver::OnAnnounce(const OfiNotice& notice, uint64_t bytes) {
-  if (broken()) return;
-  const Unexpected message = {notice.number, notice.envelope, bytes, nullptr, nullptr};
-  if (OfiBefore(notice.number, base_->posted)) {
-    if (OfiIncoming* const record = OfiFind(front_, notice.number)) Match(record, message);
-  } else if (unexpected_.size() < kOfiUnexpectedMax) {
-    unexpected_.push_back(message);
-  }
 }
 
 bool OfiReceiver::Fits(OfiIncoming* record, const Envelope& envelope, uint64_t bytes) {
@@ -124,7 +113,7 @@ bool OfiReceiver::Fits(OfiIncoming* record, const Envelope& envelope, uint64_t b
   return envelope == expected.envelope && bytes == expected.bytes;
 }
 
-void OfiReceiver::Match(OfiIncoming* record, const Unexpected& message) {
+void OfiReceiver::Match(OfiIncoming* record, const Message& message) {
   using State = OfiIncoming::State;
   const bool early = record->state == State::kMoving || record->state == State::kStarved;
   if (record->announced || (!early && record->state != State::kWaiting)) return;
@@ -296,7 +285,7 @@ void OfiReceiver::Break(const absl::Status& status) {
   LOCKSTEP_CHECK(!status.ok());
   if (!broken()) {
     status_ = status;
-    for (const Unexpected& message : unexpected_) {
+    for (const Message& message : unexpected_) {
       if (message.slot != nullptr) base_->parts->peers->GiveBack(message.slot);
     }
     unexpected_.clear();

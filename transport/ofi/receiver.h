@@ -64,9 +64,15 @@ class OfiReceiver {
   // Staging slots are free again.
   void Resume();
 
-  // True when the slot is kept until a receive takes the message.
-  bool OnEager(const OfiNotice& notice, const unsigned char* payload, size_t bytes, OfiSlot* slot);
-  void OnAnnounce(const OfiNotice& notice, uint64_t bytes);
+  // A message that has arrived whole, or is announced. True when its slot is kept until a receive takes it.
+  struct Message {
+    uint32_t number = 0;
+    Envelope envelope = {};
+    uint64_t bytes = 0;
+    const unsigned char* payload = nullptr;
+    OfiSlot* slot = nullptr;  // null: only announced
+  };
+  bool OnMessage(const Message& message);
 
   // Every operation completes with this, now and in future, as soon as the provider no longer writes into its memory. The
   // first reason counts.
@@ -83,18 +89,10 @@ class OfiReceiver {
   size_t in_flight() const { return flying_.size(); }
 
  private:
-  struct Unexpected {
-    uint32_t number = 0;
-    Envelope envelope = {};
-    uint64_t bytes = 0;
-    const unsigned char* payload = nullptr;
-    OfiSlot* slot = nullptr;  // null: only announced
-  };
-
   static void OnPieceReceived(OfiPost* post, const OfiCompletion& completion);
   // Whether what arrived is what the record expects.
   bool Fits(OfiIncoming* record, const Envelope& envelope, uint64_t bytes);
-  void Match(OfiIncoming* record, const Unexpected& message);
+  void Match(OfiIncoming* record, const Message& message);
   bool Long(const OfiIncoming& record) const;
   // If the peer does not know of much that is expected.
   void TellExpected();
@@ -113,7 +111,7 @@ class OfiReceiver {
   OfiRecordPool<OfiIncoming>* const records_;
   OfiIncoming* front_ = nullptr;
   OfiIncoming* back_ = nullptr;  // valid while front_ is set
-  std::vector<Unexpected> unexpected_;
+  std::vector<Message> unexpected_;
   std::vector<OfiPiece*> flying_;
   int granted_early_ = 0;       // messages that were asked for and have not begun to arrive
   bool more_to_grant_ = false;  // when one of these does
