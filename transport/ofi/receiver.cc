@@ -106,21 +106,17 @@ bool OfiReceiver::OnMessage(const Message& message) {
   return true;
 }
 
-bool OfiReceiver::Fits(OfiIncoming* record, const Envelope& envelope, uint64_t bytes) {
-  record->operation->arrived = envelope;
-  record->operation->arrived_bytes = bytes;
-  const Operation::Internal& expected = record->operation->internal;
-  return envelope == expected.envelope && bytes == expected.bytes;
-}
-
 void OfiReceiver::Match(OfiIncoming* record, const Message& message) {
   using State = OfiIncoming::State;
   const bool early = record->state == State::kMoving || record->state == State::kStarved;
   if (record->announced || (!early && record->state != State::kWaiting)) return;
   record->announced = true;
   if (early) --granted_early_;
-  const Sink& sink = record->operation->internal.sink;
-  const bool fits = Fits(record, message.envelope, message.bytes);
+  const Operation::Internal& expected = record->operation->internal;
+  const Sink& sink = expected.sink;
+  record->operation->arrived = message.envelope;
+  record->operation->arrived_bytes = message.bytes;
+  const bool fits = message.envelope == expected.envelope && message.bytes == expected.bytes;
   const bool whole = message.slot != nullptr;
   if (fits && !whole) {
     if (!early && !ended_) Grant(record);

@@ -90,8 +90,6 @@ class OfiReceiver {
 
  private:
   static void OnPieceReceived(OfiPost* post, const OfiCompletion& completion);
-  // Whether what arrived is what the record expects.
-  bool Fits(OfiIncoming* record, const Envelope& envelope, uint64_t bytes);
   void Match(OfiIncoming* record, const Message& message);
   bool Long(const OfiIncoming& record) const;
   // If the peer does not know of much that is expected.

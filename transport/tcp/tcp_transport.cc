@@ -194,16 +194,14 @@ bool TcpTransport::PollEvents() {
     armed_ = Deadline::Infinite();
     changed |= connections_.Advance();
   }
-  if (due || arrivals) changed |= AdmitArrivals();
+  if ((due || arrivals) && acceptor_ != nullptr) {
+    for (Acceptor::Arrival& arrival : acceptor_->Poll()) {
+      connections_.Admit(std::move(arrival));
+      changed = true;
+    }
+  }
   ArmTimer();
   return changed;
-}
-
-bool TcpTransport::AdmitArrivals() {
-  if (acceptor_ == nullptr) return false;
-  std::vector<Acceptor::Arrival> arrivals = acceptor_->Poll();
-  for (Acceptor::Arrival& arrival : arrivals) connections_.Admit(std::move(arrival));
-  return !arrivals.empty();
 }
 
 void TcpTransport::ArmTimer() {

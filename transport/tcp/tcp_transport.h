@@ -121,8 +121,6 @@ class TcpTransport final : public PollableTransport {
   void TellWorkLeft();
   // Takes events out of the epoll set and schedules the links that they concern. True when a connection was made.
   bool PollEvents();
-  // True when there was one.
-  bool AdmitArrivals();
   void ArmTimer();
 
   // Constant after construction.
