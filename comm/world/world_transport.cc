@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t kMessageChunkBytes = 256 << 10;
 constexpr int64_t kOfiMessageChunkBytes = 512 << 10;
 
-// The default first.
+// Columns: name, uses_shm, uses_tcp, create_wide, agreed_option, chunk_bytes, on_one_host. The default first.
 constexpr TransportKind kTransports[] = {
     {"auto", true, true, nullptr, "", kMessageChunkBytes, kTcpOnOneHost},
     {"tcp", false, true, nullptr, "", kMessageChunkBytes, kTcpOnOneHost},
