@@ -151,8 +151,8 @@ TEST_F(OfiTransportTest, TellsItsProviderAndWhyNoOther) {
   EXPECT_EQ(rank(0)->agreed(), kProvider);
   EXPECT_THAT(rank(0)->address(), MatchesRegex("tcp;ofi_rxm [0-9a-f]+"));
   EXPECT_THAT(rank(0)->DescribePeer(Rank(1)), MatchesRegex("ofi tcp;ofi_rxm 127\\.0\\.0\\.1:[0-9]+"));
-  EXPECT_THAT(rank(0)->DescribeChoice(), testing::ContainsRegex("^providers of libfabric:\ntcp;ofi_rxm [^:]+: chosen\n"
-                                                                "([^:]+: [^c].*\n)+"));
+  EXPECT_THAT(rank(0)->DescribeChoice(), AllOf(testing::StartsWith("providers of libfabric:\ntcp;ofi_rxm "),
+                                               HasSubstr(" 127.0.0.1: chosen\n"), HasSubstr(": is not ")));
 }
 
 TEST_F(OfiTransportTest, AddressesMustBeThoseOfTheWorldAndOfOneProvider) {
