@@ -112,6 +112,7 @@ TEST_F(TcpTransportTest, DescribesPeersByAddress) {
 TEST_F(TcpTransportTest, UnauthenticatedPeersReachNoRankAndAreLoggedOnceASecond) {
   Create(2, [](TcpTransportOptions* options) { options->handshake_timeout = std::chrono::milliseconds(50); });
   LogLines log;
+  const auto begin = Deadline::Clock::now();
   const std::string hello = EncodeHello(AHello(0));
   std::vector<UniqueFd> unauthenticated;
   for (int i = 0; i < 10; ++i) {
@@ -128,7 +129,8 @@ TEST_F(TcpTransportTest, UnauthenticatedPeersReachNoRankAndAreLoggedOnceASecond)
   }
   ExpectExchange(0, 1, 100);
   EXPECT_GE(log.lines().size(), 1);
-  EXPECT_LE(log.lines().size(), 4) << testing::PrintToString(log.lines());
+  EXPECT_LE(log.lines().size(), 1 + (Deadline::Clock::now() - begin) / std::chrono::seconds(1))
+      << testing::PrintToString(log.lines());
   EXPECT_THAT(log.lines()[0], HasSubstr("connection from 127.0.0.1:"));
 }
 
