@@ -49,26 +49,23 @@ inline absl::Status CheckSink(const Sink& sink) {
   return internal::BrokenSink(sink);
 }
 
-inline void FillSend(Operation* operation, Rank peer, ChannelId channel, const Envelope& envelope, const void* data,
-                     size_t bytes) {
+inline void Fill(Operation* operation, Rank peer, ChannelId channel, const Envelope& envelope, size_t bytes) {
   Operation::Internal& message = operation->internal;
   message.peer = peer;
   message.channel = channel;
   message.envelope = envelope;
-  message.source = data;
   message.bytes = bytes;
   message.done_bytes = 0;
 }
-
+inline void FillSend(Operation* operation, Rank peer, ChannelId channel, const Envelope& envelope, const void* data,
+                     size_t bytes) {
+  Fill(operation, peer, channel, envelope, bytes);
+  operation->internal.source = data;
+}
 inline void FillReceive(Operation* operation, Rank peer, ChannelId channel, const Envelope& expected,
                         const Sink& sink) {
-  Operation::Internal& message = operation->internal;
-  message.peer = peer;
-  message.channel = channel;
-  message.envelope = expected;
-  message.sink = sink;
-  message.bytes = sink.bytes;
-  message.done_bytes = 0;
+  Fill(operation, peer, channel, expected, sink.bytes);
+  operation->internal.sink = sink;
 }
 
 // FAILED_PRECONDITION: what arrived first (operation->arrived) is not what the receive expects, so the channel is broken.
