@@ -167,7 +167,7 @@ void RunRanks(const std::vector<std::unique_ptr<T>>& ranks, const Body& body) {
 
 // A world of transports of one kind, which the test's thread drives.
 template <typename T>
-class TransportWorldTest : public testing::Test {
+class TransportWorldTest : public ::testing::Test {
  protected:
   T* rank(int index) { return ranks_[index].get(); }
 
