@@ -83,6 +83,13 @@ class LinkTest : public testing::Test {
     return link;
   }
 
+  // Runs a link whose stream may move bytes again. Returns whether anything moved.
+  bool RunReady(Link* link) {
+    link->MarkReady();
+    table_.Schedule(link);
+    return table_.Run();
+  }
+
   static std::string Encoded(const std::string& payload, unsigned char envelope) {
     unsigned char header[kMessageHeaderBytes];
     EncodeMessageHeader({payload.size(), TestEnvelope(envelope)}, header);
@@ -170,9 +177,7 @@ TEST_F(ExchangeTest, WhatWasSentInPartIsFinishedByTheSend) {
     table_.PostSend(send_, TestEnvelope(1), "1234", 4, &send);
     EXPECT_FALSE(send.done());
     script_.room = 1000;
-    send_->MarkReady();
-    table_.Schedule(send_);
-    table_.Run();
+    RunReady(send_);
     EXPECT_TRUE(send.done());
     EXPECT_EQ(script_.bytes, Encoded("1234", 1));
   }
@@ -192,9 +197,7 @@ TEST_F(ExchangeTest, WhatCameInPartIsFinishedByTheReceive) {
     table_.Run();
     EXPECT_FALSE(receive.done());
     arriving_.bytes = encoded.substr(first);
-    receive_->MarkReady();
-    table_.Schedule(receive_);
-    table_.Run();
+    RunReady(receive_);
     EXPECT_TRUE(receive.done());
     EXPECT_THAT(receive.status, IsOk());
     EXPECT_EQ(std::string(target_, 4), "abcd") << first;
@@ -247,9 +250,7 @@ TEST_F(LinkTest, AShortReadIsNotFollowedByAnotherUntilTheStreamIsReady) {
   for (size_t bytes : {20, 30, 6}) {
     script_.bytes = encoded.substr(given, bytes);
     given += bytes;
-    link->MarkReady();
-    table_.Schedule(link);
-    table_.Run();
+    RunReady(link);
   }
   EXPECT_TRUE(receive.done());
   EXPECT_THAT(receive.status, IsOk());
@@ -303,9 +304,7 @@ TEST_F(LinkTest, OneByteAtATimeArrivesWhole) {
   script_.call_bytes_max = 1;
   table_.PostSend(link, TestEnvelope(1), payload.data(), payload.size(), &send);
   while (!send.done()) {
-    link->MarkReady();
-    table_.Schedule(link);
-    ASSERT_TRUE(table_.Run());
+    ASSERT_TRUE(RunReady(link));
   }
   EXPECT_EQ(script_.bytes, Encoded(payload, 1));
 }
@@ -339,9 +338,7 @@ TEST_F(LinkTest, ASendCompletesWhenTheStreamReleasesItsMemory) {
   EXPECT_FALSE(sends[1].done());
   script_.room = 10 * message;
   script_.unreleased = 100;
-  link->MarkReady();
-  table_.Schedule(link);
-  table_.Run();
+  RunReady(link);
   EXPECT_TRUE(sends[1].done());
   EXPECT_FALSE(sends[2].done()) << "written, but its last 100 bytes may still be read";
   EXPECT_TRUE(table_.sends_pending());

@@ -90,7 +90,6 @@ class NcclComm {
   absl::StatusOr<void*> Register(void* memory, size_t bytes);
   void Deregister(void* handle);
 
-  const NcclLibrary& library() const { return *library_; }
   // NCCL's communicator; null once it has ended.
   nccl::Comm* handle() const ABSL_LOCKS_EXCLUDED(mu_) {
     MutexLock lock(&mu_);
