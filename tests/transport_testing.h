@@ -8,22 +8,27 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "base/deadline.h"
+#include "base/fork_testing.h"
 #include "base/rank.h"
 #include "base/thread.h"
 #include "base/types/reduction.h"
 #include "gtest/gtest.h"
+#include "transport/posting.h"
 #include "transport/transport.h"
 
 namespace lockstep {
 
 // No test waits longer for anything. Generous: sanitizers on a busy machine are slow.
 inline Deadline TestDeadline() { return Deadline::AfterMs(30'000); }
+
+inline WorldIdentity TestIdentity(int rank, int size) { return {Rank(rank), size, "test", /*world_id=*/17}; }
 
 // Counts its completions and keeps the last one's status. Must complete before it is destroyed.
 struct TestOperation : Operation {
@@ -103,6 +108,11 @@ inline Sink CopySink(std::vector<unsigned char>* target) {
 
 using Transports = std::vector<std::unique_ptr<Transport>>;
 
+template <typename T>
+Transports AsTransports(std::vector<std::unique_ptr<T>> ranks) {
+  return Transports(std::make_move_iterator(ranks.begin()), std::make_move_iterator(ranks.end()));
+}
+
 // Drives all ranks in turns on this thread until `done`, or fails the test.
 template <typename Done>
 bool Drive(const std::vector<Transport*>& transports, Done done, Deadline deadline = TestDeadline()) {
@@ -118,11 +128,20 @@ bool Drive(const std::vector<Transport*>& transports, Done done, Deadline deadli
   return true;
 }
 
-template <typename Done>
-bool DriveAll(const Transports& transports, Done done, Deadline deadline = TestDeadline()) {
+// The same for all of a world that there are.
+template <typename T, typename Done>
+bool DriveAll(const std::vector<std::unique_ptr<T>>& transports, Done done, Deadline deadline = TestDeadline()) {
   std::vector<Transport*> borrowed;
-  for (const auto& transport : transports) borrowed.push_back(transport.get());
+  for (const auto& transport : transports) {
+    if (transport != nullptr) borrowed.push_back(transport.get());
+  }
   return Drive(borrowed, done, deadline);
+}
+
+// Whether all operations of a container have completed.
+template <typename Operations>
+bool AllDone(const Operations& operations) {
+  return std::all_of(std::begin(operations), std::end(operations), [](const auto& one) { return one.done(); });
 }
 
 // Drives one rank until `done`, sleeping in WaitForEvent: a wake-up that is lost fails the test.
@@ -144,6 +163,70 @@ void RunRanks(const std::vector<std::unique_ptr<T>>& ranks, const Body& body) {
   std::vector<Thread> threads;
   for (const auto& rank : ranks) threads.emplace_back("rank", [&body, borrowed = rank.get()] { body(borrowed); });
 }
+
+// A world of transports of one kind, which the test's thread drives.
+template <typename T>
+class TransportWorldTest : public ::testing::Test {
+ protected:
+  T* rank(int index) { return ranks_[index].get(); }
+
+  template <typename Done>
+  bool DriveAll(Done done) {
+    return lockstep::DriveAll(ranks_, done);
+  }
+
+  // Moves a message. Returns how the send ended or, if well, how the receive ended.
+  absl::Status Exchange(int from, int to, ChannelId channel, const void* source, void* target, size_t bytes) {
+    TestOperation send, receive;
+    rank(to)->Receive(Rank(from), channel, TestEnvelope(1), Sink{target, bytes}, &receive);
+    rank(from)->Send(Rank(to), channel, TestEnvelope(1), source, bytes, &send);
+    DriveAll([&] { return send.done() && receive.done(); });
+    return send.status.ok() ? receive.status : send.status;
+  }
+
+  // Moves a message, to show that the world is well.
+  void ExpectExchange(int from, int to, ChannelId channel = 0) {
+    const std::vector<unsigned char> data = TestPayload(50'000, channel);
+    std::vector<unsigned char> target(data.size());
+    const absl::Status status = Exchange(from, to, channel, data.data(), target.data(), data.size());
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_TRUE(target == data);
+  }
+
+  // How a send ends that nobody receives.
+  absl::Status SendStatus(int from, int to) {
+    TestOperation send;
+    rank(from)->Send(Rank(to), 0, TestEnvelope(1), "x", 1, &send);
+    DriveAll([&] { return send.done(); });
+    return send.status;
+  }
+
+  // That transports are of no use in a forked child, say so, and disturb nobody. `also` runs in the child, too.
+  void ExpectUselessAfterFork(const std::function<void()>& also = [] {}) {
+    ExpectExchange(0, 1);
+    const int in_child = RunInForkedChild(
+        [&] {
+          TestOperation send, new_send, receive;
+          char target = 0;
+          rank(0)->Send(Rank(1), 0, TestEnvelope(1), "y", 1, &send);
+          rank(0)->Send(Rank(1), 77, TestEnvelope(1), "y", 1, &new_send);
+          rank(1)->Receive(Rank(0), 0, TestEnvelope(1), Sink{&target, 1}, &receive);
+          rank(0)->Progress();
+          also();
+          for (const TestOperation* operation : {&send, &new_send, &receive}) {
+            if (!absl::IsFailedPrecondition(operation->status)) return 1;
+          }
+          ranks_.clear();
+          return 0;
+        },
+        TestDeadline());
+    EXPECT_EQ(in_child, 0);
+    ExpectExchange(0, 1);
+    ExpectExchange(1, 0, 1);
+  }
+
+  std::vector<std::unique_ptr<T>> ranks_;
+};
 
 }  // namespace lockstep
 

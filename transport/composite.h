@@ -30,9 +30,9 @@ namespace lockstep {
 
 class CompositeTransport final : public Transport {
  public:
-  // `routes` has for each rank the index of the transport that reaches it; one's own entry is not used. The transport
-  // with the lowest latency goes first. INVALID_ARGUMENT for routes that lead nowhere, and
-  // for transports of different ranks or worlds.
+  // `routes` has for each rank the index of the transport that reaches it; this rank's own entry is not used. The transport
+  // with the lowest latency goes first.
+  // ERRORS  INVALID_ARGUMENT  a route leads nowhere, or the transports are of different ranks or worlds
   static absl::StatusOr<std::unique_ptr<CompositeTransport>> Create(
       std::vector<std::unique_ptr<PollableTransport>> transports, std::vector<int> routes);
 

@@ -1,8 +1,10 @@
 // PollableTransport: a Transport whose events a poll() can wait for together with other descriptors, so that one
 // thread can sleep on several transports at once (transport/composite.h).
 //
-// A wait is: BeginWait; if it says so, poll() on the descriptors; EndWait. WaitForEvent is that with one transport. All
-// three may be called by any thread at any time, as WaitForEvent.
+// To wait: call BeginWait, poll() the descriptors if it returned true, then call EndWait. WaitForEvent does that for one
+// transport.
+//
+// THREADS  Any thread may do this at any time, as WaitForEvent.
 
 #ifndef TRANSPORT_POLLABLE_TRANSPORT_H_
 #define TRANSPORT_POLLABLE_TRANSPORT_H_

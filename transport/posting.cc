@@ -17,17 +17,32 @@ absl::Status BrokenSink(const Sink& sink) {
 
 }  // namespace internal
 
-absl::Status CheckWorld(const char* transport, Rank rank, int size, const std::string& job_id,
-                        size_t job_id_bytes_max) {
+absl::Status CheckWorld(const char* transport, const WorldIdentity& self, size_t job_id_bytes_max) {
   const auto invalid = [transport](auto... what) {
     return absl::InvalidArgumentError(absl::StrCat(transport, " transport: ", what...));
   };
-  if (size < 1) return invalid("a world of ", size, " ranks");
-  if (rank.value() < 0 || rank.value() >= size) return invalid("rank ", rank.value(), " in a world of ", size);
-  if (job_id.size() > job_id_bytes_max) {
-    return invalid("a job id of ", job_id.size(), " bytes, more than ", job_id_bytes_max);
+  if (self.size < 1) return invalid("a world of ", self.size, " ranks");
+  if (self.rank.value() < 0 || self.rank.value() >= self.size) {
+    return invalid("rank ", self.rank.value(), " in a world of ", self.size);
+  }
+  if (self.job_id.size() > job_id_bytes_max) {
+    return invalid("a job id of ", self.job_id.size(), " bytes, more than ", job_id_bytes_max);
   }
   return absl::OkStatus();
+}
+
+absl::Status Mismatch(const Operation& operation) {
+  const Operation::Internal& expected = operation.internal;
+  const std::string what = operation.arrived_bytes == expected.bytes
+                               ? "a message with another envelope arrived than the one expected"
+                               : absl::StrCat("a message of ", operation.arrived_bytes, " bytes arrived where ",
+                                              expected.bytes, " were expected");
+  return absl::FailedPreconditionError(absl::StrCat("channel ", expected.channel, " is broken: ", what));
+}
+
+std::string DescribeWay(bool sends, const Transport& transport, Rank peer) {
+  return absl::StrCat(sends ? "send to rank " : "recv from rank ", peer.value(), " over ",
+                      transport.DescribePeer(peer));
 }
 
 absl::Status FlushAndClose(Transport* transport, Deadline deadline, bool* closed,

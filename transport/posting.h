@@ -1,9 +1,10 @@
-// What all transports do alike: check arguments, fill in operations, close.
+// What all transports do alike: check arguments, fill in operations and queue them, describe errors, close.
 
 #ifndef TRANSPORT_POSTING_H_
 #define TRANSPORT_POSTING_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -14,6 +15,18 @@
 #include "transport/transport.h"
 
 namespace lockstep {
+
+// Who a rank is: the beginning of every transport's options. The ranks of a world must agree in it.
+struct WorldIdentity {
+  Rank rank;
+  int size = 1;
+  std::string job_id;
+  // A random number that the ranks of one world agree on, so that a process left from an earlier one is turned away.
+  uint64_t world_id = 0;
+  // The unit into which the layers above cut long messages.
+  uint32_t chunk_bytes = uint32_t{1} << 20;
+};
+
 namespace internal {
 
 absl::Status NoPeer(const char* transport, Rank rank, int size, Rank peer);
@@ -22,7 +35,7 @@ absl::Status BrokenSink(const Sink& sink);
 }  // namespace internal
 
 // INVALID_ARGUMENT for a rank outside the world and for a job id that is too long.
-absl::Status CheckWorld(const char* transport, Rank rank, int size, const std::string& job_id, size_t job_id_bytes_max);
+absl::Status CheckWorld(const char* transport, const WorldIdentity& self, size_t job_id_bytes_max);
 
 // INVALID_ARGUMENT for this rank itself and for ranks outside the world.
 inline absl::Status CheckPeer(const char* transport, Rank rank, int size, Rank peer) {
@@ -36,27 +49,71 @@ inline absl::Status CheckSink(const Sink& sink) {
   return internal::BrokenSink(sink);
 }
 
-inline void FillSend(Operation* operation, Rank peer, ChannelId channel, const Envelope& envelope, const void* data,
-                     size_t bytes) {
+inline void Fill(Operation* operation, Rank peer, ChannelId channel, const Envelope& envelope, size_t bytes) {
   Operation::Internal& message = operation->internal;
   message.peer = peer;
   message.channel = channel;
   message.envelope = envelope;
-  message.source = data;
   message.bytes = bytes;
   message.done_bytes = 0;
 }
-
+inline void FillSend(Operation* operation, Rank peer, ChannelId channel, const Envelope& envelope, const void* data,
+                     size_t bytes) {
+  Fill(operation, peer, channel, envelope, bytes);
+  operation->internal.source = data;
+}
 inline void FillReceive(Operation* operation, Rank peer, ChannelId channel, const Envelope& expected,
                         const Sink& sink) {
-  Operation::Internal& message = operation->internal;
-  message.peer = peer;
-  message.channel = channel;
-  message.envelope = expected;
-  message.sink = sink;
-  message.bytes = sink.bytes;
-  message.done_bytes = 0;
+  Fill(operation, peer, channel, expected, sink.bytes);
+  operation->internal.sink = sink;
 }
+
+// FAILED_PRECONDITION: what arrived first (operation->arrived) is not what the receive expects, so the channel is broken.
+absl::Status Mismatch(const Operation& operation);
+
+// "recv from rank 5 over tcp 10.0.0.7:4411", for errors.
+std::string DescribeWay(bool sends, const Transport& transport, Rank peer);
+
+// Operations in the order in which they were posted, linked through themselves: posting allocates nothing.
+//
+// Borrows what it links. Externally synchronised.
+class OperationQueue {
+ public:
+  OperationQueue() = default;
+  OperationQueue(const OperationQueue&) = delete;
+  OperationQueue& operator=(const OperationQueue&) = delete;
+
+  bool empty() const { return front_ == nullptr; }
+  Operation* front() const { return front_; }
+
+  void Push(Operation* operation) {
+    operation->internal.next = nullptr;
+    (front_ == nullptr ? front_ : back_->internal.next) = operation;
+    back_ = operation;
+  }
+
+  Operation* Pop() {
+    Operation* const operation = front_;
+    front_ = operation->internal.next;
+    return operation;
+  }
+
+  // Completes what is queued now; what completions post stays for a later call, so that this one ends.
+  void CompleteAll(const absl::Status& status) {
+    Operation* operation = front_;
+    front_ = nullptr;
+    while (operation != nullptr) {
+      // Read first: the completion may use the operation again.
+      Operation* const next = operation->internal.next;
+      operation->complete(operation, status);
+      operation = next;
+    }
+  }
+
+ private:
+  Operation* front_ = nullptr;
+  Operation* back_ = nullptr;  // valid while front_ is set
+};
 
 // Transport::Close by Progress, WaitForEvent and Abort: waits until nothing is `pending`, sets *closed, and aborts.
 // DEADLINE_EXCEEDED when sends were cut off.

@@ -111,8 +111,8 @@ class Transport {
   virtual absl::Status RegisterMemory(const void* memory, size_t bytes) { return absl::OkStatus(); }
   virtual void DeregisterMemory(const void* memory, size_t bytes) {}
 
-  // Sends a short message to a peer and receives one from it, without operations. For ranks in step, where that is over
-  // before waiting is worth while. Sends `sink.bytes` bytes, then polls up to `polls` times for a message of the same length
+  // Sends a short message to a peer and receives one from it, without operations. For ranks in step: it is over before
+  // waiting would pay off. Sends `sink.bytes` bytes, then polls up to `polls` times for a message of the same length
   // and envelope. `data` may be the sink's memory. By default: kNothing.
   // RETURNS  kNothing  it was not possible, or only in part. This message must be the next that is sent to the peer on the
   //                    channel, and the next that is received from it
@@ -120,7 +120,7 @@ class Transport {
   //          kAll      both are done
   enum class Exchanged { kNothing, kSent, kAll };
   virtual Exchanged Exchange(Rank peer, ChannelId channel, const Envelope& envelope, const void* data, const Sink& sink,
-                             int looks) {
+                             int polls) {
     return Exchanged::kNothing;
   }
 
@@ -143,7 +143,7 @@ class Transport {
   // returns. Peers see the channel's connections close, also peers that had none.
   virtual void AbortChannel(ChannelId channel, const absl::Status& status) = 0;
 
-  // The same for every channel and for ever.
+  // Does this for all channels, for ever.
   virtual void Abort(const absl::Status& status) = 0;
 
   // Flushes sends under way until the deadline, then completes the rest with CANCELLED and releases connections and

@@ -38,16 +38,16 @@ BareFabric::~BareFabric() {
 
 absl::StatusOr<std::unique_ptr<BareFabric>> BareFabric::Connect(const std::string& provider, const std::string& host,
                                                                 std::shared_ptr<BareLink> socket) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const OfiLibrary* const library, Ofi());
+  LOCKSTEP_ASSIGN_OR_RETURN(const OfiApi* const api, Ofi());
   OfiRequest request;
   request.provider = provider;
   LOCKSTEP_ASSIGN_OR_RETURN(request.address, SocketAddress::Parse(absl::StrCat(host, ":0")));
-  LOCKSTEP_ASSIGN_OR_RETURN(OfiProvider found, FindProvider(library->api, request));
+  LOCKSTEP_ASSIGN_OR_RETURN(OfiProvider found, FindProvider(*api, request));
   if ((found.info->domain_attr->mr_mode & FI_MR_LOCAL) != 0) {
     return absl::UnimplementedError(
         absl::StrCat(found.info->fabric_attr->prov_name, " wants memory registered, which this program does not do"));
   }
-  std::unique_ptr<BareFabric> made(new BareFabric(&library->api, std::move(found.info), socket));
+  std::unique_ptr<BareFabric> made(new BareFabric(api, std::move(found.info), socket));
   LOCKSTEP_RETURN_IF_ERROR(made->Open());
 
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string own, made->Address());

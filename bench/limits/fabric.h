@@ -21,7 +21,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "bench/limits/link.h"
-#include "transport/ofi/ofi_library.h"
 #include "transport/ofi/provider.h"
 
 namespace lockstep {

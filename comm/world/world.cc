@@ -77,7 +77,7 @@ struct Settings {
   bool checked = false;
   bool deterministic = false;
   bool measure_links = false;
-  TransportChoice transport = TransportChoice::kAuto;
+  const TransportKind* transport = &DefaultTransport();
   Text interface;
   std::string host_id;
   SocketTuning tcp_tuning;
@@ -136,15 +136,15 @@ absl::StatusOr<Settings> ReadSettings(const WorldOptions& options) {
 
   const Text transport = ReadText(options.transport, "transport", "LOCKSTEP_TRANSPORT");
   if (!transport.value.empty()) {
-    const absl::StatusOr<TransportChoice> choice = ParseTransportChoice(transport.value);
-    if (!choice.ok()) return Annotate(choice.status(), transport.from);
-    settings.transport = *choice;
+    const absl::StatusOr<const TransportKind*> kind = FindTransport(transport.value);
+    if (!kind.ok()) return Annotate(kind.status(), transport.from);
+    settings.transport = *kind;
   }
   if (options.chunk_bytes != 0) {
     settings.chunk_bytes = options.chunk_bytes;
   } else {
     LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<int64_t> chunk, GetEnvInt("LOCKSTEP_CHUNK_BYTES", 64, 1 << 30));
-    settings.chunk_bytes = chunk.value_or(TraitsOf(settings.transport).chunk_bytes);
+    settings.chunk_bytes = chunk.value_or(settings.transport->chunk_bytes);
   }
   if (settings.chunk_bytes < 64 || settings.chunk_bytes > (1 << 30) || settings.chunk_bytes % 64 != 0) {
     return absl::InvalidArgumentError(absl::StrCat("chunk_bytes is ", settings.chunk_bytes,
@@ -184,7 +184,7 @@ std::vector<AgreedOption> OptionsToAgreeOn(const Settings& settings, const World
   // Named as the fields of lockstep_communicator_options are.
   const auto yes_or_no = [](bool value) { return value ? "yes" : "no"; };
   const std::string algorithms = ToString(settings.algorithms);
-  std::vector<AgreedOption> options = {{"transport", Name(settings.transport)},
+  std::vector<AgreedOption> options = {{"transport", settings.transport->name},
                                        {"algorithm", algorithms.empty() ? "chosen by size" : algorithms},
                                        {"checked", yes_or_no(settings.checked)},
                                        {"chunk_bytes", absl::StrCat(settings.chunk_bytes)},
@@ -232,29 +232,18 @@ std::string WhyLoopback(const WorldSpec& spec, const Settings& settings, const I
 
 WorldTransport::Options TransportOptions(const WorldSpec& spec, const Settings& settings, uint64_t world_id,
                                          const SocketAddress& address) {
+  const WorldIdentity self = {spec.rank, spec.size, spec.job_id, world_id, static_cast<uint32_t>(settings.chunk_bytes)};
   WorldTransport::Options options;
-  options.choice = settings.transport;
-  options.tcp.rank = spec.rank;
-  options.tcp.size = spec.size;
-  options.tcp.job_id = spec.job_id;
-  options.tcp.world_id = world_id;
+  options.kind = settings.transport;
+  static_cast<WorldIdentity&>(options.tcp) = self;
   options.tcp.bind_address = address;
-  options.tcp.chunk_bytes = settings.chunk_bytes;
   options.tcp.tuning = settings.tcp_tuning;
   options.tcp.sockets = settings.tcp_sockets;
-  options.shm.rank = spec.rank;
-  options.shm.size = spec.size;
-  options.shm.job_id = spec.job_id;
-  options.shm.world_id = world_id;
-  options.shm.chunk_bytes = settings.chunk_bytes;
-  options.ofi.rank = spec.rank;
-  options.ofi.size = spec.size;
-  options.ofi.job_id = spec.job_id;
-  options.ofi.world_id = world_id;
-  options.ofi.bind_address = address;
-  options.ofi.chunk_bytes = settings.chunk_bytes;
-  options.ofi.provider = settings.ofi_provider;
-  options.ofi.domain = settings.ofi_domain;
+  static_cast<WorldIdentity&>(options.shm) = self;
+  static_cast<WorldIdentity&>(options.wide) = self;
+  options.wide.bind_address = address.WithPort(0).ToString();
+  options.wide.provider = settings.ofi_provider;
+  options.wide.domain = settings.ofi_domain;
   return options;
 }
 
@@ -269,9 +258,7 @@ std::string Describe(const WorldSpec& spec, const Settings& settings, const Stor
     absl::StrAppend(&text, lockstep::Describe(member), " over ",
                     member.rank == spec.rank ? "nothing: it is this rank" : transport.DescribeRoute(member), "\n");
   }
-  const std::string providers = transport.DescribeProviders();
-  if (!providers.empty()) absl::StrAppend(&text, "providers of libfabric:\n", providers);
-  return text;
+  return text + transport.DescribeChoice();
 }
 
 }  // namespace
@@ -409,7 +396,7 @@ absl::Status World::Parts::ConnectThrough(const WorldSpec& spec, const Settings&
   options.deterministic = settings.deterministic;
   options.timeout = settings.timeout;
   options.flight_records = settings.flight_records;
-  const LinkCosts& without_memory = TraitsOf(settings.transport).on_one_host;
+  const LinkCosts& without_memory = settings.transport->on_one_host;
   options.shape = ShapeOf(members, share_memory ? kSharedMemory : without_memory);
   options.description = description;
   if (settings.measure_links) {

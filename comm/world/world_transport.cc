@@ -7,12 +7,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/types/optional.h"
-#include "base/check.h"
 #include "base/clipped.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "comm/host/channel_registry.h"
 #include "transport/composite.h"
+#include "transport/ofi/ofi_transport.h"
 #include "transport/pollable_transport.h"
 
 namespace lockstep {
@@ -22,11 +22,12 @@ namespace {
 constexpr int64_t kMessageChunkBytes = 256 << 10;
 constexpr int64_t kOfiMessageChunkBytes = 512 << 10;
 
-constexpr TransportTraits kTransports[] = {
-    {TransportChoice::kAuto, "auto", true, kMessageChunkBytes, kTcpOnOneHost},
-    {TransportChoice::kTcp, "tcp", false, kMessageChunkBytes, kTcpOnOneHost},
-    {TransportChoice::kShm, "shm", true, kMessageChunkBytes, kTcpOnOneHost},
-    {TransportChoice::kOfi, "ofi", false, kOfiMessageChunkBytes, kLibfabricOnOneHost},
+// Columns: name, uses_shm, uses_tcp, create_wide, agreed_option, chunk_bytes, on_one_host. The default first.
+constexpr TransportKind kTransports[] = {
+    {"auto", true, true, nullptr, "", kMessageChunkBytes, kTcpOnOneHost},
+    {"tcp", false, true, nullptr, "", kMessageChunkBytes, kTcpOnOneHost},
+    {"shm", true, false, nullptr, "", kMessageChunkBytes, kTcpOnOneHost},
+    {"ofi", false, false, &CreateOfiTransport, "ofi_provider", kOfiMessageChunkBytes, kLibfabricOnOneHost},
 };
 
 constexpr int kOverShm = 0;
@@ -51,59 +52,40 @@ absl::optional<std::string> WhyNone(const Member& member) {
 
 }  // namespace
 
-const TransportTraits& TraitsOf(TransportChoice choice) {
-  for (const TransportTraits& traits : kTransports) {
-    if (traits.choice == choice) return traits;
-  }
-  LOCKSTEP_CHECK(false) << "transport " << static_cast<int>(choice) << " has no row";
-  return kTransports[0];
-}
+const TransportKind& DefaultTransport() { return kTransports[0]; }
 
-absl::StatusOr<TransportChoice> ParseTransportChoice(absl::string_view name) {
+absl::StatusOr<const TransportKind*> FindTransport(absl::string_view name) {
   std::string known;
-  for (const TransportTraits& traits : kTransports) {
-    if (name == traits.name) return traits.choice;
-    absl::StrAppend(&known, known.empty() ? "" : ", ", traits.name);
+  for (const TransportKind& kind : kTransports) {
+    if (name == kind.name) return &kind;
+    absl::StrAppend(&known, known.empty() ? "" : ", ", kind.name);
   }
   return absl::InvalidArgumentError(absl::StrCat("unknown transport '", Clipped(name), "'; known are ", known));
 }
 
-absl::StatusOr<WorldTransport> WorldTransport::ListenOverOfi(Options options) {
-  WorldTransport made(options.choice, options.ofi.rank);
-  made.no_shm_ = absl::UnavailableError("this world uses libfabric alone");
-  absl::StatusOr<std::unique_ptr<OfiTransport>> ofi = OfiTransport::Create(std::move(options.ofi));
-  if (ofi.ok()) {
-    made.ofi_ = *std::move(ofi);
-    LOCKSTEP_LOG(kInfo) << "rank " << made.rank_ << " uses libfabric's " << made.ofi_->address();
-    LOCKSTEP_LOG(kDebug) << "providers of libfabric:\n" << made.DescribeProviders();
-  } else if (absl::IsInvalidArgument(ofi.status())) {
-    return ofi.status();
-  } else {
-    made.no_ofi_ = ofi.status();
-  }
-  return made;
-}
-
 absl::StatusOr<WorldTransport> WorldTransport::Listen(Options options) {
-  if (options.choice == TransportChoice::kOfi) return ListenOverOfi(std::move(options));
-  WorldTransport made(options.choice, options.tcp.rank);
-  if (options.choice != TransportChoice::kTcp) {
+  const TransportKind& kind = *options.kind;
+  WorldTransport made(&kind, options.tcp.rank);
+  made.no_shm_ = absl::UnavailableError(
+      absl::StrCat("this world uses ", kind.create_wide != nullptr ? kind.name : "TCP", " alone"));
+  if (kind.create_wide != nullptr) {
+    absl::StatusOr<std::unique_ptr<WideTransport>> wide = kind.create_wide(options.wide);
+    if (absl::IsInvalidArgument(wide.status())) return wide.status();
+    made.no_wide_ = wide.status();
+    if (wide.ok()) made.wide_ = *std::move(wide);
+  }
+  if (kind.uses_shm) {
     absl::StatusOr<std::unique_ptr<ShmTransport>> shm = ShmTransport::Create(std::move(options.shm));
+    if (absl::IsInvalidArgument(shm.status())) return shm.status();
+    made.no_shm_ = shm.status();
     if (shm.ok()) {
       made.shm_ = *std::move(shm);
-    } else if (absl::IsInvalidArgument(shm.status())) {
-      return shm.status();
-    } else {
-      made.no_shm_ = shm.status();
-      if (options.choice == TransportChoice::kAuto) {
-        LOCKSTEP_LOG(kWarning) << "rank " << options.tcp.rank
-                               << " uses TCP with the ranks of its own host too: " << shm.status().message();
-      }
+    } else if (kind.uses_tcp) {
+      LOCKSTEP_LOG(kWarning) << "rank " << options.tcp.rank
+                             << " uses TCP with the ranks of its own host too: " << shm.status().message();
     }
-  } else {
-    made.no_shm_ = absl::UnavailableError("this world uses TCP alone");
   }
-  if (options.choice != TransportChoice::kShm) {
+  if (kind.uses_tcp) {
     LOCKSTEP_ASSIGN_OR_RETURN(made.tcp_, TcpTransport::Create(std::move(options.tcp)));
   }
   return made;
@@ -111,33 +93,30 @@ absl::StatusOr<WorldTransport> WorldTransport::Listen(Options options) {
 
 void WorldTransport::Announce(Member* self) const {
   if (tcp_ != nullptr) self->data_address = tcp_->address();
-  if (ofi_ != nullptr) self->ofi_address = ofi_->address();
-  if (!may_share_memory()) return;
+  if (wide_ != nullptr) self->ofi_address = wide_->address();
+  if (!kind_->uses_shm) return;
   self->shm_address = shm_ != nullptr ? shm_->address() : absl::StrCat(kNoAddress, no_shm_.message());
 }
 
 std::vector<AgreedOption> WorldTransport::OptionsToAgreeOn() const {
-  if (choice_ != TransportChoice::kOfi) return {};
-  return {{"ofi_provider", ofi_ != nullptr ? ofi_->provider() : absl::StrCat("none (", no_ofi_.message(), ")")}};
-}
-
-absl::Status WorldTransport::ConnectOverOfi(absl::Span<const Member> members, Deadline deadline) {
-  shared_.assign(members.size(), no_shm_);
-  if (ofi_ == nullptr) return Annotate(no_ofi_, "the transport is ofi");
-  std::vector<std::string> addresses;
-  for (const Member& member : members) addresses.push_back(member.ofi_address);
-  LOCKSTEP_RETURN_IF_ERROR(ofi_->SetPeers(addresses));
-  return ofi_->Connect(deadline);
+  if (kind_->create_wide == nullptr) return {};
+  return {{kind_->agreed_option, wide_ != nullptr ? wide_->agreed() : absl::StrCat("none (", no_wide_.message(), ")")}};
 }
 
 absl::Status WorldTransport::Connect(absl::Span<const Member> members, Deadline deadline) {
-  if (choice_ == TransportChoice::kOfi) return ConnectOverOfi(members, deadline);
+  shared_.assign(members.size(), no_shm_);
+  if (kind_->create_wide != nullptr) {
+    if (wide_ == nullptr) return Annotate(no_wide_, absl::StrCat("the transport is ", kind_->name));
+    std::vector<std::string> addresses;
+    for (const Member& member : members) addresses.push_back(member.ofi_address);
+    LOCKSTEP_RETURN_IF_ERROR(wide_->SetPeers(addresses));
+    return wide_->Connect(deadline);
+  }
   if (tcp_ != nullptr) {
     std::vector<SocketAddress> addresses;
     for (const Member& member : members) addresses.push_back(member.data_address);
     LOCKSTEP_RETURN_IF_ERROR(tcp_->SetPeers(std::move(addresses)));
   }
-  shared_.assign(members.size(), no_shm_);
   if (shm_ == nullptr) {
     why_not_all_ = absl::StrCat("rank ", rank_.value(), " can make no shared memory: ", no_shm_.message());
     return absl::OkStatus();
@@ -169,7 +148,7 @@ absl::Status WorldTransport::Connect(absl::Span<const Member> members, Deadline 
     if (why_not_all_.empty()) {
       why_not_all_ = absl::StrCat("no shared memory with ", Describe(member), ": ", shared.message());
     }
-    if (choice_ == TransportChoice::kShm || member.host_id != self.host_id) continue;
+    if (shm_alone() || member.host_id != self.host_id) continue;
     LOCKSTEP_LOG(kWarning) << "rank " << self.rank << " uses TCP with " << Describe(member)
                            << " of its own host: " << shared.message();
   }
@@ -178,22 +157,17 @@ absl::Status WorldTransport::Connect(absl::Span<const Member> members, Deadline 
 
 std::string WorldTransport::DescribeRoute(const Member& peer) const {
   const absl::Status& shared = shared_[peer.rank.value()];
-  if (choice_ == TransportChoice::kOfi) return ofi_->DescribePeer(peer.rank);
+  if (wide_ != nullptr) return wide_->DescribePeer(peer.rank);
   if (shared.ok()) return "shm";
   const std::string tcp = absl::StrCat("tcp ", peer.data_address.ToString());
-  return choice_ == TransportChoice::kTcp ? tcp : absl::StrCat(tcp, " (not shm: ", shared.message(), ")");
-}
-
-std::string WorldTransport::DescribeProviders() const {
-  return ofi_ == nullptr ? "" : absl::StrCat(lockstep::Describe(ofi_->candidates()), "\n");
+  return kind_->uses_shm ? absl::StrCat(tcp, " (not shm: ", shared.message(), ")") : tcp;
 }
 
 absl::StatusOr<bool> WorldTransport::AllShareMemory(ControlChannel* control, absl::Span<const Member> members,
                                                     Deadline deadline) const {
-  if (!may_share_memory()) return false;
+  if (!kind_->uses_shm) return false;
   const auto is_here = [&](const Member& member) { return member.host_id == members[rank_.value()].host_id; };
-  const size_t expected =
-      choice_ == TransportChoice::kShm ? members.size() : std::count_if(members.begin(), members.end(), is_here);
+  const size_t expected = shm_alone() ? members.size() : std::count_if(members.begin(), members.end(), is_here);
   const ChannelId channel = ChannelRegistry::kWorldChannel;
   control->PostMessage(channel, kSharingTopic, local_peers_.size() + 1 == expected ? kAll : why_not_all_);
   const auto await_posted = [&](Deadline until) {
@@ -209,18 +183,18 @@ absl::StatusOr<bool> WorldTransport::AllShareMemory(ControlChannel* control, abs
     return absl::UnavailableError(absl::StrCat(why, " (and the transport is shm)"));
   };
   // Who knows first may have gone already, rank 0 with the messages.
-  if (choice_ == TransportChoice::kShm && !why_not_all_.empty()) return refused(why_not_all_);
+  if (shm_alone() && !why_not_all_.empty()) return refused(why_not_all_);
   LOCKSTEP_RETURN_IF_ERROR(posted.status());
   for (const auto& [rank, text] : *posted) {
     if (text == kAll) continue;
-    if (choice_ == TransportChoice::kShm) return refused(absl::StrCat(Describe(members[rank.value()]), ": ", text));
+    if (shm_alone()) return refused(absl::StrCat(Describe(members[rank.value()]), ": ", text));
     return false;
   }
   return true;
 }
 
 absl::StatusOr<std::unique_ptr<Transport>> WorldTransport::Take() {
-  if (choice_ == TransportChoice::kOfi) return std::unique_ptr<Transport>(std::move(ofi_));
+  if (kind_->create_wide != nullptr) return std::unique_ptr<Transport>(std::move(wide_));
   if (local_peers_.empty()) return std::unique_ptr<Transport>(std::move(tcp_));
   if (local_peers_.size() + 1 == shared_.size()) return std::unique_ptr<Transport>(std::move(shm_));
   std::vector<int> routes(shared_.size(), kOverTcp);

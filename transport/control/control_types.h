@@ -24,7 +24,7 @@ struct Member {
   int64_t pid = 0;
   SocketAddress data_address;  // where it listens for TCP; none if it does not
   std::string shm_address;     // of its shared memory; "none: " and the reason if it has none; empty if it does not try
-  std::string ofi_address;     // of its libfabric endpoint; empty if it has none
+  std::string ofi_address;     // of the transport that carries everything, as libfabric; empty if there is none
   // The cores that it may run on: core i is bit i % 64 of word i / 64. Empty: unknown.
   std::vector<uint64_t> cores;
 };

@@ -30,8 +30,8 @@ class ByteStream {
   // there.
   virtual ssize_t Read(const iovec* pieces, int count) = 0;
 
-  // The memory of all that was written may be used again but for that of the last so many bytes. None for a stream that
-  // copies. Asks the system for news, if there may be any.
+  // Of how many of the last bytes written the memory may not be used again yet. 0 for a stream that copies. Asks the system
+  // for news, if there may be any.
   virtual uint64_t UnreleasedBytes() { return 0; }
 
  protected:

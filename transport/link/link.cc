@@ -275,17 +275,10 @@ bool Link::Accept(Operation* operation) {
   if (header.bytes == expected.bytes && header.envelope == expected.envelope) return true;
   operation->arrived = header.envelope;
   operation->arrived_bytes = header.bytes;
-  BreakBecause(absl::FailedPreconditionError(absl::StrCat(
-      "channel ", channel_, " is broken: ",
-      header.bytes == expected.bytes
-          ? std::string("a message with another envelope arrived than the one expected")
-          : absl::StrCat("a message of ", header.bytes, " bytes arrived where ", expected.bytes, " were expected"))));
+  BreakBecause(Mismatch(*operation));
   return false;
 }
 
-std::string Link::Describe() const {
-  return absl::StrCat(direction_ == Direction::kSend ? "send to rank " : "recv from rank ", peer_.value(), " over ",
-                      transport_->DescribePeer(peer_));
-}
+std::string Link::Describe() const { return DescribeWay(direction_ == Direction::kSend, *transport_, peer_); }
 
 }  // namespace lockstep

@@ -7,25 +7,54 @@
 //   open      one     no: the stream said EAGAIN   nothing, until MarkReady()
 //   broken    closes  -                            completes every operation with the reason
 //
-// A send completes when the stream has taken it and does not read its memory any more, which a stream that copies never
-// does: MarkReleased() tells of the others.
+// A send completes when the stream has taken it and no longer reads its memory. A stream that copies does not read it later;
+// for others MarkReleased() tells.
 // A broken link stays broken: what was lost on it cannot be known.
 
 #ifndef TRANSPORT_LINK_LINK_H_
 #define TRANSPORT_LINK_LINK_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "transport/link/byte_stream.h"
-#include "transport/link/message_header.h"
-#include "transport/link/operation_queue.h"
 #include "transport/link/sink_writer.h"
+#include "transport/net/little_endian.h"
+#include "transport/posting.h"
 #include "transport/transport.h"
 
 namespace lockstep {
+
+// What stands before each message on a byte stream (docs/wire_formats.md):
+//
+//   message  = header payload
+//   header   = magic:u32 flags:u32 payload_bytes:u64 envelope:32 bytes
+//
+// Numbers are little-endian; flags are 0 in version 1.
+inline constexpr size_t kMessageHeaderBytes = 48;
+inline constexpr uint32_t kMessageMagic = 0x31474d4c;  // "LMG1"
+
+struct MessageHeader {
+  uint64_t bytes = 0;
+  Envelope envelope = {};
+};
+
+inline void EncodeMessageHeader(const MessageHeader& header, unsigned char* target) {
+  target = StoreLittleEndians(target, kMessageMagic, /*flags=*/uint32_t{0}, header.bytes);
+  std::copy(header.envelope.begin(), header.envelope.end(), target);
+}
+
+// False when this is no header of ours.
+inline bool DecodeMessageHeader(const unsigned char* source, MessageHeader* header) {
+  if (LoadLittleEndian<uint32_t>(source) != kMessageMagic || LoadLittleEndian<uint32_t>(source + 4) != 0) return false;
+  header->bytes = LoadLittleEndian<uint64_t>(source + 8);
+  std::copy(source + 16, source + kMessageHeaderBytes, header->envelope.begin());
+  return true;
+}
 
 // Externally synchronised, as the transport that owns it. Completions run inside Advance only.
 class Link {
@@ -75,7 +104,7 @@ class Link {
   static constexpr size_t kInlineBytesMax = 1024;
 
   // Messages of up to kInlineBytesMax that are no operations, moved at once where nothing else is under way on the link.
-  // What is moved of one in vain belongs to the operation that is posted next, which must be of the same message.
+  // If a part of one has moved, the operation that is posted next must be of the same message, and moves the rest.
   bool can_move_at_once() const { return open() && !pending() && early_bytes_ == 0; }
   // True when all of it was sent.
   bool SendAtOnce(const Envelope& envelope, const void* data, size_t bytes);

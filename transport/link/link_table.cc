@@ -18,11 +18,6 @@ uint64_t Key(Link::Direction direction, Rank peer, ChannelId channel) {
 LinkTable::LinkTable(const Transport* transport, size_t staging_bytes)
     : transport_(transport), staging_(staging_bytes / sizeof(CacheLine) + 1), counters_(transport->size()) {}
 
-Link* LinkTable::Find(Link::Direction direction, Rank peer, ChannelId channel) const {
-  const auto found = links_.find(Key(direction, peer, channel));
-  return found == links_.end() ? nullptr : found->second.get();
-}
-
 Link* LinkTable::Get(Link::Direction direction, Rank peer, ChannelId channel) {
   std::unique_ptr<Link>& link = links_[Key(direction, peer, channel)];
   if (link != nullptr) return link.get();

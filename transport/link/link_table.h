@@ -28,9 +28,6 @@ class LinkTable {
   // Borrows the transport, which has a size and a rank by now.
   LinkTable(const Transport* transport, size_t staging_bytes);
 
-  // Null when there is no such link yet.
-  Link* Find(Link::Direction direction, Rank peer, ChannelId channel) const;
-
   // Finds the link or makes it; it is broken from the start when its channel was aborted. Allocates when it makes one.
   Link* Get(Link::Direction direction, Rank peer, ChannelId channel);
 
@@ -47,8 +44,8 @@ class LinkTable {
 
   // To be tried by the next Run, or by the one that is under way.
   void Schedule(Link* link);
-  // The same for every link that has operations and is ready; or for receives and all links that are open, ready or
-  // not, where trying costs less than asking.
+  // The same for every link that has operations and is ready. kReceives and kAll also try receives, or all links, that are
+  // open and not known to be ready, for where trying costs less than asking.
   enum class Try { kReady, kReceives, kAll };
   void ScheduleActive(Try which);
 
@@ -69,12 +66,9 @@ class LinkTable {
   // Breaks the links of a channel, or all, now and in future. Their operations complete in the next Run.
   void BreakChannel(ChannelId channel, const absl::Status& status);
   void BreakAll(const absl::Status& status);
-  // Destroys a broken link whose operations have completed. Between two Runs, by who knows that nobody refers to it any
-  // more; a later Get makes it anew.
+  // Destroys a broken link whose operations have completed. A later Get makes it anew.
+  // REQUIRES  called between two Runs; nobody refers to the link any more
   void Release(Link* link);
-  // OK, or what BreakAll was told first.
-  const absl::Status& status() const { return status_; }
-
   const PeerCounters& counters(Rank peer) const { return counters_[peer.value()]; }
 
  private:
@@ -91,7 +85,7 @@ class LinkTable {
   std::vector<PeerCounters> counters_;  // by peer; never resized, links point into it
   absl::flat_hash_map<uint64_t, std::unique_ptr<Link>> links_;
   absl::flat_hash_map<ChannelId, absl::Status> broken_channels_;
-  absl::Status status_;
+  absl::Status status_;  // OK, or what BreakAll was told first
 
   // Links that have, or lately had, operations.
   std::vector<Link*> active_;

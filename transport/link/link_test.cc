@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -13,7 +15,7 @@
 #include "gtest/gtest.h"
 #include "tests/transport_testing.h"
 #include "transport/link/link_table.h"
-#include "transport/link/message_header.h"
+#include "transport/link/sink_writer.h"
 #include "transport/loopback/loopback.h"
 
 namespace lockstep {
@@ -79,6 +81,13 @@ class LinkTest : public testing::Test {
     Link* const link = table_.Get(direction, Rank(1), 0);
     link->Open(std::make_unique<ScriptedStream>(&script_));
     return link;
+  }
+
+  // Runs a link whose stream may move bytes again. Returns whether anything moved.
+  bool RunReady(Link* link) {
+    link->MarkReady();
+    table_.Schedule(link);
+    return table_.Run();
   }
 
   static std::string Encoded(const std::string& payload, unsigned char envelope) {
@@ -168,9 +177,7 @@ TEST_F(ExchangeTest, WhatWasSentInPartIsFinishedByTheSend) {
     table_.PostSend(send_, TestEnvelope(1), "1234", 4, &send);
     EXPECT_FALSE(send.done());
     script_.room = 1000;
-    send_->MarkReady();
-    table_.Schedule(send_);
-    table_.Run();
+    RunReady(send_);
     EXPECT_TRUE(send.done());
     EXPECT_EQ(script_.bytes, Encoded("1234", 1));
   }
@@ -190,9 +197,7 @@ TEST_F(ExchangeTest, WhatCameInPartIsFinishedByTheReceive) {
     table_.Run();
     EXPECT_FALSE(receive.done());
     arriving_.bytes = encoded.substr(first);
-    receive_->MarkReady();
-    table_.Schedule(receive_);
-    table_.Run();
+    RunReady(receive_);
     EXPECT_TRUE(receive.done());
     EXPECT_THAT(receive.status, IsOk());
     EXPECT_EQ(std::string(target_, 4), "abcd") << first;
@@ -245,9 +250,7 @@ TEST_F(LinkTest, AShortReadIsNotFollowedByAnotherUntilTheStreamIsReady) {
   for (size_t bytes : {20, 30, 6}) {
     script_.bytes = encoded.substr(given, bytes);
     given += bytes;
-    link->MarkReady();
-    table_.Schedule(link);
-    table_.Run();
+    RunReady(link);
   }
   EXPECT_TRUE(receive.done());
   EXPECT_THAT(receive.status, IsOk());
@@ -301,9 +304,7 @@ TEST_F(LinkTest, OneByteAtATimeArrivesWhole) {
   script_.call_bytes_max = 1;
   table_.PostSend(link, TestEnvelope(1), payload.data(), payload.size(), &send);
   while (!send.done()) {
-    link->MarkReady();
-    table_.Schedule(link);
-    ASSERT_TRUE(table_.Run());
+    ASSERT_TRUE(RunReady(link));
   }
   EXPECT_EQ(script_.bytes, Encoded(payload, 1));
 }
@@ -337,9 +338,7 @@ TEST_F(LinkTest, ASendCompletesWhenTheStreamReleasesItsMemory) {
   EXPECT_FALSE(sends[1].done());
   script_.room = 10 * message;
   script_.unreleased = 100;
-  link->MarkReady();
-  table_.Schedule(link);
-  table_.Run();
+  RunReady(link);
   EXPECT_TRUE(sends[1].done());
   EXPECT_FALSE(sends[2].done()) << "written, but its last 100 bytes may still be read";
   EXPECT_TRUE(table_.sends_pending());
@@ -422,7 +421,6 @@ TEST_F(LinkTest, AReleasedLinkOfAnAbortedChannelIsMadeAnewAndBroken) {
   table_.Run();
   EXPECT_THAT(send.status, StatusIs(Code::kAborted, "given up"));
   table_.Release(link);
-  EXPECT_EQ(table_.Find(Link::Direction::kSend, Rank(1), 0), nullptr);
   EXPECT_EQ(table_.active_count(), 0);
   EXPECT_FALSE(table_.work_left());
   table_.PostSend(table_.Get(Link::Direction::kSend, Rank(1), 0), TestEnvelope(1), "x", 1, &later);
@@ -482,6 +480,60 @@ TEST_F(LinkTest, LinksOfAnAbortedChannelAreBrokenFromTheStart) {
   table_.BreakAll(absl::AbortedError("all of it"));
   EXPECT_TRUE(table_.Get(Link::Direction::kReceive, Rank(1), 4)->broken());
   EXPECT_TRUE(table_.Get(Link::Direction::kSend, Rank(1), 5)->broken());
+}
+
+struct alignas(16) Memory {
+  unsigned char bytes[64];
+};
+
+TEST(SinkWriter, CopiesStraightIntoTheTarget) {
+  Memory memory;
+  SinkWriter writer({memory.bytes, sizeof(memory.bytes)});
+  unsigned char target[1000];
+  writer.Begin({target, sizeof(target)});
+  EXPECT_EQ(writer.Next().iov_base, target);
+  EXPECT_EQ(writer.Next().iov_len, 1000);
+  writer.Commit(999);
+  EXPECT_EQ(writer.Next().iov_base, target + 999);
+  writer.Commit(1);
+  EXPECT_EQ(writer.Next().iov_len, 0);
+}
+
+// Reduces in pieces of random lengths; the staging memory is spoilt between pieces, as other streams do.
+TEST(SinkWriter, ReducesWholeElementsWhateverLengthsArrive) {
+  std::mt19937 random(7);
+  for (size_t count : {0, 1, 2, 100}) {
+    for (bool in_place : {true, false}) {
+      Memory memory;
+      SinkWriter writer({memory.bytes, sizeof(memory.bytes)});
+      std::vector<Wide> arriving, own, other(count), expected;
+      for (size_t i = 0; i < count; ++i) {
+        arriving.push_back({1.0 * i, 2.0 * i});
+        own.push_back({0.5, 1.0 * i});
+        expected.push_back({1.0 * i + 0.5, 3.0 * i});
+      }
+      std::vector<Wide>& target = in_place ? own : other;
+      writer.Begin({target.data(), count * sizeof(Wide), own.data(), &kAddWide});
+      const auto* source = reinterpret_cast<const unsigned char*>(arriving.data());
+      for (iovec place = writer.Next(); place.iov_len > 0; place = writer.Next()) {
+        ASSERT_GE(static_cast<unsigned char*>(place.iov_base), memory.bytes);
+        ASSERT_LE(static_cast<unsigned char*>(place.iov_base) + place.iov_len, memory.bytes + sizeof(memory.bytes));
+        const size_t left = reinterpret_cast<const unsigned char*>(arriving.data() + count) - source;
+        const bool elsewhere = random() % 2 == 0;
+        const size_t bytes = 1 + random() % (elsewhere ? left : place.iov_len);
+        if (elsewhere) {
+          writer.Put(source, bytes);
+        } else {
+          std::memcpy(place.iov_base, source, bytes);
+          writer.Commit(bytes);
+        }
+        source += bytes;
+        std::memset(memory.bytes, 0xee, sizeof(memory.bytes));
+      }
+      EXPECT_EQ(source, reinterpret_cast<const unsigned char*>(arriving.data() + count));
+      EXPECT_TRUE(target == expected);
+    }
+  }
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
 // Loopback: a transport between ranks that are threads (or turns) of one process. For tests, and first-class: it runs
 // the same links as the TCP transport, over pipes that behave as badly as a network may.
 //
-// What a pipe holds is cut into pieces, and pieces are held back for a number of turns, as drawn from the seed for each
-// (source, target, channel): what one thread does that drives all ranks repeats from run to run, and with a thread per
-// rank the pieces of each pipe repeat.
+// A pipe delivers its bytes in pieces, and holds each piece back for a number of attempts. Both follow from the seed, for each
+// (source, target, channel). So a run repeats exactly if one thread drives all ranks; with a thread for each rank the pieces
+// of each pipe repeat.
 
 #ifndef TRANSPORT_LOOPBACK_LOOPBACK_H_
 #define TRANSPORT_LOOPBACK_LOOPBACK_H_

@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <chrono>
+#include <iterator>
 #include <thread>
 #include <utility>
 
@@ -19,26 +20,13 @@ namespace {
 constexpr int kYields = 1000;
 constexpr std::chrono::microseconds kPause(50);
 
+// By number.
+constexpr const char* kNames[] = {"ncclSuccess",       "ncclUnhandledCudaError", "ncclSystemError",
+                                  "ncclInternalError", "ncclInvalidArgument",    "ncclInvalidUsage",
+                                  "ncclRemoteError",   "ncclInProgress"};
+
 const char* NameOf(nccl::Result result) {
-  switch (result) {
-    case nccl::kSuccess:
-      return "ncclSuccess";
-    case nccl::kUnhandledCudaError:
-      return "ncclUnhandledCudaError";
-    case nccl::kSystemError:
-      return "ncclSystemError";
-    case nccl::kInternalError:
-      return "ncclInternalError";
-    case nccl::kInvalidArgument:
-      return "ncclInvalidArgument";
-    case nccl::kInvalidUsage:
-      return "ncclInvalidUsage";
-    case nccl::kRemoteError:
-      return "ncclRemoteError";
-    case nccl::kInProgress:
-      return "ncclInProgress";
-  }
-  return "unknown result";
+  return result >= 0 && result < std::size(kNames) ? kNames[result] : "unknown result";
 }
 
 absl::StatusCode CodeOf(nccl::Result result) {

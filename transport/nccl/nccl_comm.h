@@ -28,7 +28,6 @@
 #include "base/mutex.h"
 #include "base/thread.h"
 #include "transport/nccl/nccl_abi.h"
-#include "transport/nccl/nccl_call.h"
 #include "transport/nccl/nccl_library.h"
 
 namespace lockstep {
@@ -91,7 +90,6 @@ class NcclComm {
   absl::StatusOr<void*> Register(void* memory, size_t bytes);
   void Deregister(void* handle);
 
-  const NcclLibrary& library() const { return *library_; }
   // NCCL's communicator; null once it has ended.
   nccl::Comm* handle() const ABSL_LOCKS_EXCLUDED(mu_) {
     MutexLock lock(&mu_);

@@ -1,17 +1,34 @@
-// The NCCL library of this process: loaded at first use, never unloaded.
+// The NCCL library of this process: where it may be, loaded at first use, never unloaded. And memory of its allocator.
 
 #ifndef TRANSPORT_NCCL_NCCL_LIBRARY_H_
 #define TRANSPORT_NCCL_NCCL_LIBRARY_H_
 
+#include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "transport/nccl/nccl_abi.h"
-#include "transport/nccl/nccl_places.h"
 
 namespace lockstep {
+
+// Where a library may be.
+struct NcclPlace {
+  std::string file;      // for dlopen: a path, or a name that the loader looks for
+  std::string reason;    // "LOCKSTEP_NCCL_LIBRARY", for messages
+  bool present = false;  // only if it is in this process already
+};
+
+// From the environment and folders, in order of preference. Loads nothing.
+//   - LOCKSTEP_NCCL_LIBRARY, and if that is set nothing else
+//   - the library that this process has loaded already: a framework's, whose communicators and ours then share one
+//   - the loader's path
+//   - CUDA_HOME and /usr/local/cuda
+//   - the nvidia-nccl package of Python where it is installed (VIRTUAL_ENV, CONDA_PREFIX, the prefix of the python3 on PATH,
+//     PYTHONPATH, HOME)
+std::vector<NcclPlace> NcclPlaces();
 
 // Immutable and thread-safe.
 class NcclLibrary {
@@ -51,6 +68,32 @@ class NcclLibrary {
 
 // The process's library, from NcclPlaces(). Tried again at each call until one is found. UNAVAILABLE as Load.
 absl::StatusOr<const NcclLibrary*> Nccl();
+
+// Memory that NCCL can share between the ranks of a host and register with its transports. Immutable. The destructor waits,
+// as cudaFree does, until the device has no more work of this process's.
+class NcclMemory {
+ public:
+  // Uninitialised. Borrows the library.
+  // REQUIRES  can_register()
+  // ERRORS    RESOURCE_EXHAUSTED says how much was asked for
+  static absl::StatusOr<std::unique_ptr<NcclMemory>> Allocate(const NcclLibrary* library, int device, size_t bytes);
+
+  ~NcclMemory();
+  NcclMemory(const NcclMemory&) = delete;
+  NcclMemory& operator=(const NcclMemory&) = delete;
+
+  char* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  NcclMemory(const NcclLibrary* library, int device, char* data, size_t bytes)
+      : library_(library), device_(device), data_(data), bytes_(bytes) {}
+
+  const NcclLibrary* const library_;
+  const int device_;
+  char* const data_;
+  const size_t bytes_;
+};
 
 }  // namespace lockstep
 

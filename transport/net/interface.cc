@@ -211,14 +211,15 @@ absl::StatusOr<std::vector<InterfaceAddress>> ListInterfaceAddresses() {
 }
 
 absl::StatusOr<InterfaceChoice> ChooseInterface(const std::vector<InterfaceAddress>& candidates,
-                                                absl::string_view selection_text, bool allow_loopback) {
+                                                absl::string_view selection_text, WorldHosts hosts) {
+  if (hosts == WorldHosts::kOne && selection_text.empty()) selection_text = "=lo";
   LOCKSTEP_ASSIGN_OR_RETURN(const Selection selection, ParseSelection(selection_text));
 
   const InterfaceAddress* best = nullptr;
   Preference best_preference;
   std::vector<std::string> reasons(candidates.size());
   for (size_t i = 0; i < candidates.size(); ++i) {
-    const Preference preference = Judge(candidates[i], selection, allow_loopback, &reasons[i]);
+    const Preference preference = Judge(candidates[i], selection, hosts != WorldHosts::kSeveral, &reasons[i]);
     if (!reasons[i].empty()) continue;
     // Strictly less: among equals the system's order decides.
     if (best == nullptr || preference < best_preference) {
@@ -234,22 +235,14 @@ absl::StatusOr<InterfaceChoice> ChooseInterface(const std::vector<InterfaceAddre
     choice.rejected.push_back(absl::StrCat(Describe(candidates[i]), ": ", reasons[i]));
   }
   if (best == nullptr) {
+    const bool apart = hosts == WorldHosts::kSeveral && selection_text.empty();
     return absl::NotFoundError(
-        absl::StrCat("no network interface fits ",
+        absl::StrCat(apart ? "the ranks are on several hosts, which reach each other by no loopback: " : "",
+                     "no network interface fits ",
                      selection_text.empty() ? "(no selection)" : absl::StrCat("'", Clipped(selection_text), "'"), ": ",
                      choice.rejected.empty() ? "this machine has none" : absl::StrJoin(choice.rejected, "; ")));
   }
   choice.chosen = *best;
-  return choice;
-}
-
-absl::StatusOr<InterfaceChoice> ChooseInterface(const std::vector<InterfaceAddress>& candidates,
-                                                absl::string_view selection, WorldHosts hosts) {
-  if (hosts == WorldHosts::kOne && selection.empty()) selection = "=lo";
-  absl::StatusOr<InterfaceChoice> choice = ChooseInterface(candidates, selection, hosts != WorldHosts::kSeveral);
-  if (absl::IsNotFound(choice.status()) && hosts == WorldHosts::kSeveral && selection.empty()) {
-    return Annotate(choice.status(), "the ranks are on several hosts, which reach each other by no loopback");
-  }
   return choice;
 }
 

@@ -27,21 +27,18 @@ struct InterfaceChoice {
   std::vector<std::string> rejected;  // "docker0 172.17.0.1: not in 10.0.0.0/8", one line each
 };
 
+// Where the ranks of a world are, as far as one of them knows before it has met the others.
+enum class WorldHosts { kOne, kSeveral, kUnknown };
+
 // Chooses by `selection` (the option `interface`, or LOCKSTEP_INTERFACE): a comma-separated list of
 //   eth            names that begin with this      =eth0        exactly this name
 //   ^docker        not names that begin with this  ^=docker0    not exactly this name
 //   10.0.0.0/8     addresses inside (v4 or v6)     ^10.0.0.0/8  not these
-// Positive entries are alternatives, in order of preference. Empty: any interface that is up, loopback and link-local last.
-// Loopback is chosen only when named, or when `allow_loopback` and nothing else is there. Pure: a function of its
-// arguments. NOT_FOUND lists every candidate and why it was rejected; INVALID_ARGUMENT for an entry that cannot be parsed.
-absl::StatusOr<InterfaceChoice> ChooseInterface(const std::vector<InterfaceAddress>& candidates,
-                                                absl::string_view selection, bool allow_loopback);
-
-// Where the ranks of a world are, as far as one of them knows before it has met the others.
-enum class WorldHosts { kOne, kSeveral, kUnknown };
-
-// ChooseInterface for a rank of such a world. Without a selection: on one host loopback, on several never loopback, and where that
-// is not known loopback when nothing else is there. Errors: also NOT_FOUND, saying that the world has several hosts.
+// Positive entries are alternatives, in order of preference. Without any: any interface that is up, link-local last. Then
+// loopback is chosen only in a world on one host, and where the hosts are not known if nothing else is there. Pure: a
+// function of its arguments.
+// ERRORS  NOT_FOUND         lists every candidate and why it was rejected
+//         INVALID_ARGUMENT  an entry cannot be parsed
 absl::StatusOr<InterfaceChoice> ChooseInterface(const std::vector<InterfaceAddress>& candidates,
                                                 absl::string_view selection, WorldHosts hosts);
 

@@ -39,9 +39,9 @@ std::vector<InterfaceAddress> Machine() {
 }
 
 // "eth0 10.1.0.2", or the error.
-std::string Chosen(absl::string_view selection, bool allow_loopback = false,
+std::string Chosen(absl::string_view selection, WorldHosts hosts = WorldHosts::kSeveral,
                    const std::vector<InterfaceAddress>& machine = Machine()) {
-  const auto choice = ChooseInterface(machine, selection, allow_loopback);
+  const auto choice = ChooseInterface(machine, selection, hosts);
   if (!choice.ok()) return choice.status().ToString();
   return absl::StrCat(choice->chosen.name, " ", choice->chosen.address.HostString());
 }
@@ -85,17 +85,19 @@ TEST(ChooseInterface, SubnetsOfBothFamilies) {
 TEST(ChooseInterface, LoopbackOnlyWhenNamedOrTheLastResort) {
   EXPECT_EQ(Chosen("=lo"), "lo 127.0.0.1");
   EXPECT_EQ(Chosen("127.0.0.0/8"), "lo 127.0.0.1");
-  EXPECT_EQ(Chosen("", true), "docker0 172.17.0.1");
+  EXPECT_EQ(Chosen("", WorldHosts::kUnknown), "docker0 172.17.0.1");
   const std::vector<InterfaceAddress> alone = {Make("lo", "::1"), Make("lo", "127.0.0.1")};
-  EXPECT_EQ(Chosen("", true, alone), "lo 127.0.0.1");
-  EXPECT_THAT(Chosen("", false, alone), AllOf(HasSubstr("NOT_FOUND"), HasSubstr("lo 127.0.0.1: loopback")));
-  EXPECT_THAT(Chosen("^eth", false, alone), HasSubstr("NOT_FOUND"));
+  EXPECT_EQ(Chosen("", WorldHosts::kUnknown, alone), "lo 127.0.0.1");
+  EXPECT_THAT(Chosen("", WorldHosts::kSeveral, alone),
+              AllOf(HasSubstr("NOT_FOUND"), HasSubstr("lo 127.0.0.1: loopback")));
+  EXPECT_THAT(Chosen("^eth", WorldHosts::kSeveral, alone), HasSubstr("NOT_FOUND"));
 }
 
 TEST(ChooseInterface, LinkLocalComesAfterOrdinaryAndBeforeLoopback) {
-  EXPECT_EQ(Chosen("", true, {Make("lo", "127.0.0.1"), Make("a", "169.254.1.1"), Make("b", "2001:db8::1")}),
-            "b 2001:db8::1");
-  EXPECT_EQ(Chosen("", true, {Make("lo", "127.0.0.1"), Make("a", "fe80::1")}), "a fe80::1");
+  EXPECT_EQ(
+      Chosen("", WorldHosts::kUnknown, {Make("lo", "127.0.0.1"), Make("a", "169.254.1.1"), Make("b", "2001:db8::1")}),
+      "b 2001:db8::1");
+  EXPECT_EQ(Chosen("", WorldHosts::kUnknown, {Make("lo", "127.0.0.1"), Make("a", "fe80::1")}), "a fe80::1");
 }
 
 TEST(ChooseInterface, InterfacesThatAreDownAreNeverChosen) {
@@ -106,7 +108,7 @@ TEST(ChooseInterface, EveryRejectionHasItsReason) {
   const std::vector<InterfaceAddress> machine = {Make("lo", "127.0.0.1"), Make("docker0", "172.17.0.1"),
                                                  Make("eth0", "10.1.0.2"), Make("eth1", "10.2.0.2", false),
                                                  Make("ib0", "10.9.0.2")};
-  const auto choice = ChooseInterface(machine, "=ib0,10.0.0.0/8,^docker", false);
+  const auto choice = ChooseInterface(machine, "=ib0,10.0.0.0/8,^docker", WorldHosts::kSeveral);
   ASSERT_THAT(choice, IsOk());
   EXPECT_EQ(choice->chosen.name, "ib0");
   EXPECT_THAT(choice->rejected,
@@ -115,32 +117,26 @@ TEST(ChooseInterface, EveryRejectionHasItsReason) {
 }
 
 TEST(ChooseInterface, NotFoundListsEveryCandidate) {
-  EXPECT_THAT(ChooseInterface({Make("eth0", "10.1.0.2"), Make("lo", "127.0.0.1")}, "wlan", false),
+  EXPECT_THAT(ChooseInterface({Make("eth0", "10.1.0.2"), Make("lo", "127.0.0.1")}, "wlan", WorldHosts::kSeveral),
               StatusIs(absl::StatusCode::kNotFound,
                        AllOf(HasSubstr("'wlan'"), HasSubstr("eth0 10.1.0.2: does not begin with wlan"),
                              HasSubstr("lo 127.0.0.1: does not begin with wlan"))));
-  EXPECT_THAT(ChooseInterface({}, "", true), StatusIs(absl::StatusCode::kNotFound, HasSubstr("this machine has none")));
+  EXPECT_THAT(ChooseInterface({}, "", WorldHosts::kUnknown),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("this machine has none")));
 }
 
 // As it is for a moment when a network comes up, or its cable is out.
 TEST(ChooseInterface, AWorldOverSeveralHostsNeverChoosesLoopback) {
   const std::vector<InterfaceAddress> down = {Make("lo", "127.0.0.1"), Make("eth0", "10.1.0.2", false)};
-  const auto chosen = [](const std::vector<InterfaceAddress>& machine, absl::string_view selection, WorldHosts hosts) {
-    const auto choice = ChooseInterface(machine, selection, hosts);
-    return choice.ok() ? choice->chosen.name : choice.status().ToString();
-  };
-  EXPECT_THAT(chosen(down, "", WorldHosts::kSeveral),
+  EXPECT_THAT(Chosen("", WorldHosts::kSeveral, down),
               AllOf(HasSubstr("NOT_FOUND: the ranks are on several hosts"), HasSubstr("lo 127.0.0.1: loopback"),
                     HasSubstr("eth0 10.1.0.2: is down")));
-  EXPECT_EQ(chosen(down, "", WorldHosts::kUnknown), "lo");
-  EXPECT_EQ(chosen(down, "", WorldHosts::kOne), "lo");
+  EXPECT_EQ(Chosen("", WorldHosts::kUnknown, down), "lo 127.0.0.1");
+  EXPECT_EQ(Chosen("", WorldHosts::kOne, down), "lo 127.0.0.1");
   // Whoever names it has a reason.
-  EXPECT_EQ(chosen(down, "=lo", WorldHosts::kSeveral), "lo");
-  for (const WorldHosts hosts : {WorldHosts::kSeveral, WorldHosts::kUnknown}) {
-    EXPECT_EQ(chosen(Machine(), "", hosts), "docker0");
-  }
-  EXPECT_EQ(chosen(Machine(), "", WorldHosts::kOne), "lo");
-  EXPECT_EQ(chosen(Machine(), "eth", WorldHosts::kOne), "eth0");
+  EXPECT_EQ(Chosen("=lo", WorldHosts::kSeveral, down), "lo 127.0.0.1");
+  EXPECT_EQ(Chosen("", WorldHosts::kOne), "lo 127.0.0.1");
+  EXPECT_EQ(Chosen("eth", WorldHosts::kOne), "eth0 10.1.0.2");
 }
 
 TEST(ChooseInterface, EntriesThatCannotBeParsedAreInvalid) {
@@ -164,7 +160,7 @@ TEST(ChooseInterface, EntriesThatCannotBeParsedAreInvalid) {
       {"fe80::1", "as in fe80::1/128"},
   };
   for (const auto& c : cases) {
-    EXPECT_THAT(ChooseInterface(Machine(), c.selection, true),
+    EXPECT_THAT(ChooseInterface(Machine(), c.selection, WorldHosts::kUnknown),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          AllOf(HasSubstr(c.message), HasSubstr(absl::StrCat("selection '", c.selection, "'")))))
         << c.selection;

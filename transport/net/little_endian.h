@@ -33,7 +33,18 @@ T LoadLittleEndian(const void* source) {
   return value;
 }
 
-// One behind the other.
+// Several, one behind the other. Both return the end.
+template <typename... T>
+unsigned char* StoreLittleEndians(unsigned char* target, T... values) {
+  ((StoreLittleEndian(values, target), target += sizeof(T)), ...);
+  return target;
+}
+template <typename... T>
+const unsigned char* LoadLittleEndians(const unsigned char* source, T*... values) {
+  ((*values = LoadLittleEndian<T>(source), source += sizeof(T)), ...);
+  return source;
+}
+
 template <typename... T>
 void AppendLittleEndian(std::string* out, T... values) {
   const auto append = [out](auto value) {
@@ -56,6 +67,10 @@ class LittleEndianReader {
     const T value = LoadLittleEndian<T>(left_.data());
     left_.remove_prefix(sizeof(T));
     return value;
+  }
+  template <typename... T>
+  void TakeAll(T*... values) {
+    ((*values = Take<T>()), ...);
   }
   bool complete() const { return complete_; }
   absl::string_view left() const { return left_; }

@@ -98,6 +98,28 @@ std::string FromLocal(int socket) {
   return local.ok() && !local->wildcard() ? absl::StrCat(" from ", local->ToString()) : "";
 }
 
+// Calls move(done), which returns as send() and recv() do, until all bytes have moved.
+template <typename Move>
+absl::Status MoveAll(int socket, const char* verb, const char* way, short events, size_t bytes, Deadline deadline,
+                     Move move) {
+  const auto attempt = [&] { return absl::StrCat(verb, bytes, way, DescribePeer(socket)); };
+  for (size_t done = 0; done < bytes;) {
+    const ssize_t moved = move(done);
+    if (moved > 0) {
+      done += static_cast<size_t>(moved);
+    } else if (moved == 0) {
+      return absl::UnavailableError(absl::StrCat(attempt(), ": connection closed after ", done));
+    } else if (errno == EAGAIN) {
+      LOCKSTEP_ASSIGN_OR_RETURN(const bool ready, PollUntil(socket, events, deadline));
+      if (!ready) return absl::DeadlineExceededError(absl::StrCat(attempt(), ": only ", done, " by the deadline"));
+    } else if (errno != EINTR) {
+      const int error = errno;  // before describing the peer overwrites it
+      return ErrnoStatus(error, absl::StrCat(attempt(), ", after ", done));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<SocketAddress> SocketAddress::Parse(absl::string_view text) {
@@ -340,41 +362,15 @@ absl::Status FinishConnect(int socket, const SocketAddress& address, bool* refus
 }
 
 absl::Status SendAll(int socket, const void* data, size_t bytes, Deadline deadline) {
-  const char* const begin = static_cast<const char*>(data);
-  const auto attempt = [&] { return absl::StrCat("send ", bytes, " bytes to ", DescribePeer(socket)); };
-  for (size_t done = 0; done < bytes;) {
-    const ssize_t sent = send(socket, begin + done, bytes - done, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent >= 0) {
-      done += static_cast<size_t>(sent);
-    } else if (errno == EAGAIN) {
-      LOCKSTEP_ASSIGN_OR_RETURN(const bool ready, PollUntil(socket, POLLOUT, deadline));
-      if (!ready) return absl::DeadlineExceededError(absl::StrCat(attempt(), ": only ", done, " by the deadline"));
-    } else if (errno != EINTR) {
-      const int error = errno;  // before describing the peer overwrites it
-      return ErrnoStatus(error, absl::StrCat(attempt(), ", after ", done));
-    }
-  }
-  return absl::OkStatus();
+  return MoveAll(socket, "send ", " bytes to ", POLLOUT, bytes, deadline, [&](size_t done) {
+    return send(socket, static_cast<const char*>(data) + done, bytes - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+  });
 }
 
 absl::Status ReceiveAll(int socket, void* data, size_t bytes, Deadline deadline) {
-  char* const begin = static_cast<char*>(data);
-  const auto attempt = [&] { return absl::StrCat("receive ", bytes, " bytes from ", DescribePeer(socket)); };
-  for (size_t done = 0; done < bytes;) {
-    const ssize_t received = recv(socket, begin + done, bytes - done, MSG_DONTWAIT);
-    if (received > 0) {
-      done += static_cast<size_t>(received);
-    } else if (received == 0) {
-      return absl::UnavailableError(absl::StrCat(attempt(), ": connection closed after ", done));
-    } else if (errno == EAGAIN) {
-      LOCKSTEP_ASSIGN_OR_RETURN(const bool ready, PollUntil(socket, POLLIN, deadline));
-      if (!ready) return absl::DeadlineExceededError(absl::StrCat(attempt(), ": only ", done, " by the deadline"));
-    } else if (errno != EINTR) {
-      const int error = errno;  // before describing the peer overwrites it
-      return ErrnoStatus(error, absl::StrCat(attempt(), ", after ", done));
-    }
-  }
-  return absl::OkStatus();
+  return MoveAll(socket, "receive ", " bytes from ", POLLIN, bytes, deadline, [&](size_t done) {
+    return recv(socket, static_cast<char*>(data) + done, bytes - done, MSG_DONTWAIT);
+  });
 }
 
 }  // namespace lockstep

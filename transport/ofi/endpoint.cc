@@ -116,7 +116,10 @@ absl::Status OfiEndpoint::Open() {
   LOCKSTEP_RETURN_IF_ERROR(
       done(fi_ep_bind(endpoint_, &completions_->fid, FI_TRANSMIT | FI_RECV), "fi_ep_bind to completions"));
   if (absl::string_view(info_->fabric_attr->prov_name) == kShm) {
-    LOCKSTEP_RETURN_IF_ERROR(done(TakeName(), "fi_setname"));
+    // A name that no process has or had. What a killed process leaves behind would block the next with its number.
+    std::random_device random;
+    std::string name = absl::StrCat("fi_shm://lockstep-", getpid(), "-", absl::Hex(random()), absl::Hex(random()));
+    LOCKSTEP_RETURN_IF_ERROR(done(fi_setname(&endpoint_->fid, &name[0], name.size() + 1), "fi_setname"));
     guard_ = std::make_unique<OfiCallGuard>(kShm, OfiCallGuard::Options());
   }
   LOCKSTEP_RETURN_IF_ERROR(done(fi_enable(endpoint_), "fi_enable"));
@@ -125,12 +128,6 @@ absl::Status OfiEndpoint::Open() {
   LOCKSTEP_RETURN_IF_ERROR(done(fi_getname(&endpoint_->fid, name, &bytes), "fi_getname"));
   address_.assign(name, bytes);
   return absl::OkStatus();
-}
-
-int OfiEndpoint::TakeName() {
-  std::random_device random;
-  const std::string name = absl::StrCat("fi_shm://lockstep-", getpid(), "-", absl::Hex(random()), absl::Hex(random()));
-  return fi_setname(&endpoint_->fid, const_cast<char*>(name.c_str()), name.size() + 1);
 }
 
 absl::Status OfiEndpoint::OpenQueue() {
@@ -321,16 +318,15 @@ bool OfiEndpoint::ReadErrors() {
   return true;
 }
 
-int64_t OfiEndpoint::ReadCompletions(fi_cq_tagged_entry* entries) {
-  const OfiCallGuard::Call call(guard_.get());
-  return fi_cq_read(completions_, entries, kEntriesPerRead);
-}
-
 bool OfiEndpoint::Poll() {
   bool moved = RetryAll();
   fi_cq_tagged_entry entries[kEntriesPerRead];
   for (int i = 0; i < kReadsPerPoll; ++i) {
-    const int64_t count = ReadCompletions(entries);
+    int64_t count;
+    {
+      const OfiCallGuard::Call call(guard_.get());
+      count = fi_cq_read(completions_, entries, kEntriesPerRead);
+    }
     if (count == -FI_EAVAIL) {
       moved |= ReadErrors();
       continue;

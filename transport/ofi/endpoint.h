@@ -25,7 +25,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "transport/ofi/call_guard.h"
-#include "transport/ofi/ofi_library.h"
 #include "transport/ofi/provider.h"
 
 namespace lockstep {
@@ -80,14 +79,14 @@ class OfiEndpoint {
   // This endpoint's address, as bytes that mean something to the same provider elsewhere.
   const std::string& address() const { return address_; }
 
-  // A number for Post, from 0 upwards. INVALID_ARGUMENT for what is no address of this provider. Connects nothing yet.
+  // Returns a number for Post, from 0 upwards. Connects nothing yet. INVALID_ARGUMENT if this is no address of the provider.
   absl::StatusOr<int> AddPeer(absl::string_view address);
 
-  // Begins an operation, or begins it again and again inside Poll until the provider takes it. Notices to one peer are
-  // taken in the order in which they are posted, and so is everything else.
+  // Gives an operation to the provider. If the provider refuses it for now, Poll tries again until it is taken. Notices to
+  // one peer are taken in the order in which they are posted, and so is everything else.
   void Post(OfiPost* post);
 
-  // Sends at once and copies `data`: true when that was possible.
+  // Sends at once, and copies `data`. False if the provider does not take it now.
   bool Inject(int peer, uint64_t tag, const void* data, size_t bytes);
 
   // Ends a receive, or a send that the provider has not taken yet, if possible. It completes in either case, in a later Poll.
@@ -96,10 +95,11 @@ class OfiEndpoint {
   // The same for all sends to a peer that the provider has not taken yet.
   void CancelRefused(int peer);
 
-  // Moves what can be moved and runs completions. True when there were any. Not from inside a completion.
+  // Moves what can be moved and runs completions. Returns whether there were any.
+  // REQUIRES  not called by a completion
   bool Poll();
 
-  // Whether Poll has something to try again, of which no event tells.
+  // Whether Poll has something to try again. No event tells when.
   bool refused() const {
     return !blocked_.empty() || failed_.front != nullptr || refused_notices_.front != nullptr ||
            refused_receives_.front != nullptr;
@@ -111,7 +111,7 @@ class OfiEndpoint {
   // provider wants them closed first. If closing would crash, what the provider holds (descriptors, connections, buffers) stays
   // open, unused, for the life of the process.
   void Shutdown();
-  // In a forked child: nothing below calls the provider any more.
+  // For a forked child: from now on nothing here calls the provider.
   void Leave() { left_ = true; }
 
   // A descriptor that becomes readable when Poll has something to do, or -1. Valid while PrepareToWait returns true.
@@ -146,9 +146,6 @@ class OfiEndpoint {
   OfiEndpoint(const OfiApi* api, OfiInfo info);
 
   absl::Status Open();
-  // For the provider shm, before the endpoint is enabled: takes a name that no process has or had. What a killed process
-  // leaves behind would block the next process with its number.
-  int TakeName();
   absl::Status OpenQueue();
   bool CrashesWhenClosed() const;
   // Gives it to the provider; returns the provider's answer.
@@ -160,7 +157,6 @@ class OfiEndpoint {
   void Fail(OfiPost* post, int64_t error);
   bool Retry(Queue* queue);
   bool RetryAll();
-  int64_t ReadCompletions(fi_cq_tagged_entry* entries);
   bool ReadErrors();
   void Complete(OfiPost* post, const OfiCompletion& completion);
 

@@ -1,8 +1,9 @@
 // Endpoints of real providers that end while a long message is under way, which is what a peer that is stopped or cut off
-// leaves behind.
+// leaves behind; and the guard of calls that do not return.
 
 #include "transport/ofi/endpoint.h"
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -15,8 +16,9 @@
 #include "base/deadline.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
+#include "tests/gate.h"
 #include "tests/transport_testing.h"
-#include "transport/ofi/ofi_library.h"
+#include "transport/ofi/call_guard.h"
 #include "transport/ofi/ofi_testing.h"
 #include "transport/ofi/provider.h"
 
@@ -30,10 +32,10 @@ constexpr uint64_t kTag = 7;
 class EndpointTest : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    const absl::StatusOr<const OfiLibrary*> library = Ofi();
-    if (absl::IsUnavailable(library.status())) GTEST_SKIP() << library.status();
-    ASSERT_THAT(library, IsOk());
-    api_ = &(*library)->api;
+    const absl::StatusOr<const OfiApi*> api = Ofi();
+    if (absl::IsUnavailable(api.status())) GTEST_SKIP() << api.status();
+    ASSERT_THAT(api, IsOk());
+    api_ = *api;
     for (std::unique_ptr<OfiEndpoint>* const endpoint : {&sender_, &receiver_}) {
       OfiRequest request;
       request.provider = GetParam();
@@ -107,6 +109,42 @@ TEST_P(EndpointTest, EndsWhileALongMessageIsSent) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Providers, EndpointTest, testing::Values("tcp;ofi_rxm", "net;ofi_rxm"));
+
+constexpr std::chrono::milliseconds kTick{1};
+
+TEST(OfiCallGuard, TellsOfACallThatDoesNotReturn) {
+  Gate stuck;
+  OfiCallGuard guard("shm", {kTick, [&stuck] { stuck.Open(); }});
+  { const OfiCallGuard::Call returns(&guard); }
+  const OfiCallGuard::Call call(&guard);
+  EXPECT_THAT(stuck.Await(TestDeadline()), IsOk());
+}
+
+TEST(OfiCallGuard, SaysNothingBetweenCalls) {
+  bool told = false;
+  {
+    OfiCallGuard guard("shm", {kTick, [&told] { told = true; }});
+    { const OfiCallGuard::Call returns(&guard); }
+    // As long as the guard of a call that does not return takes.
+    Gate stuck;
+    OfiCallGuard other("shm", {3 * kTick, [&stuck] { stuck.Open(); }});
+    const OfiCallGuard::Call call(&other);
+    EXPECT_THAT(stuck.Await(TestDeadline()), IsOk());
+  }
+  EXPECT_FALSE(told);
+}
+
+TEST(OfiCallGuardDeathTest, EndsTheProcessAndSaysWhy) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(
+      {
+        OfiCallGuard guard("shm", {kTick, nullptr});
+        const OfiCallGuard::Call call(&guard);
+        Gate never;
+        (void)never.Await(TestDeadline());
+      },
+      "provider shm has not returned from a call");
+}
 
 }  // namespace
 }  // namespace lockstep

@@ -30,12 +30,6 @@ Mutex* Lock() {
 // What an operation's context holds while the provider has it.
 void* const kTaken = reinterpret_cast<void*>(0x7a6b);
 
-struct Fabric {
-  fid_fabric fid = {};
-};
-struct Domain {
-  fid_domain fid = {};
-};
 struct Addresses {
   fid_av fid = {};
   std::vector<std::string> names;
@@ -117,6 +111,8 @@ struct FakeCalls {
     delete reinterpret_cast<Object*>(object);
     return 0;
   }
+  // Of objects without a state.
+  static int Keep(fid*) { return 0; }
   template <int (*close)(fid*)>
   static fi_ops* Ops() {
     static fi_ops ops = {sizeof(fi_ops), close, &Bind, &Control, nullptr, nullptr, nullptr};
@@ -157,10 +153,10 @@ struct FakeCalls {
     ops.size = sizeof(ops);
     ops.domain = &OpenDomain;
     ops.trywait = [](fid_fabric*, fid**, int) { return 0; };
-    auto* const made = new Fabric();
-    made->fid.fid.ops = Ops<&Delete<Fabric>>();
-    made->fid.ops = &ops;
-    *fabric = &made->fid;
+    static fid_fabric made = {};
+    made.fid.ops = Ops<&Keep>();
+    made.ops = &ops;
+    *fabric = &made;
     return 0;
   }
   static int OpenDomain(fid_fabric* fabric, fi_info* info, fid_domain** domain, void* context) {
@@ -172,11 +168,11 @@ struct FakeCalls {
     static fi_ops_mr mr = {};
     mr.size = sizeof(mr);
     mr.regattr = &Register;
-    auto* const made = new Domain();
-    made->fid.fid.ops = Ops<&Delete<Domain>>();
-    made->fid.ops = &ops;
-    made->fid.mr = &mr;
-    *domain = &made->fid;
+    static fid_domain made = {};
+    made.fid.ops = Ops<&Keep>();
+    made.ops = &ops;
+    made.mr = &mr;
+    *domain = &made;
     return 0;
   }
   static int OpenAddresses(fid_domain* domain, fi_av_attr* attributes, fid_av** av, void* context) {
@@ -326,12 +322,16 @@ struct FakeCalls {
     if (mark != kTaken) Complain("a context that was written to");
     mark = nullptr;
   }
+  static uint64_t Random() {
+    uint64_t& state = the_provider->random_;
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return state >> 33;
+  }
   static bool Refused() {
     FakeProvider& provider = *the_provider;
     if (provider.options_.refusals == 0) return false;
     if (provider.refused_-- > 0) return true;
-    provider.random_ = provider.random_ * 6364136223846793005 + 1442695040888963407;
-    provider.refused_ = static_cast<int>(provider.random_ >> 33) % (provider.options_.refusals + 1);
+    provider.refused_ = static_cast<int>(Random() % (provider.options_.refusals + 1));
     return false;
   }
 
@@ -454,9 +454,7 @@ struct FakeCalls {
     std::deque<Message>& arriving = endpoint->arriving;
     size_t chosen = 0;
     if (the_provider->options_.scramble) {
-      uint64_t& random = the_provider->random_;
-      random = random * 6364136223846793005u + 1442695040888963407u;
-      chosen = (random >> 33) % arriving.size();
+      chosen = Random() % arriving.size();
       for (size_t i = 0; i < chosen; ++i) {
         if (arriving[i].tag == arriving[chosen].tag) chosen = i;
       }

@@ -1,5 +1,5 @@
-// A provider of libfabric in memory, for tests: what real ones demand only on machines with their hardware, this one
-// demands where it is told to, and it checks that it is given what it demanded.
+// A provider of libfabric in memory, for tests. It makes the demands that real providers make only on machines with their
+// hardware, as its options say, and checks that they are met.
 
 #ifndef TRANSPORT_OFI_FAKE_PROVIDER_H_
 #define TRANSPORT_OFI_FAKE_PROVIDER_H_
@@ -12,9 +12,12 @@
 #include <string>
 #include <vector>
 
-#include "transport/ofi/ofi_library.h"
+#include "transport/ofi/provider.h"
 
 namespace lockstep {
+
+// As the provider for InfiniBand: every buffer is to be registered.
+inline constexpr int kFakeRegistersAll = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 
 struct FakeProviderOptions {
   std::string name = "fake";
@@ -28,7 +31,7 @@ struct FakeProviderOptions {
   size_t eager_bytes = 16384;
   // Up to so many calls in a row that post something are answered with "again", then one is carried out.
   int refusals = 0;
-  // Who sends a message that leaves with a receive does not learn of that.
+  // The sender of a message that leaves only with a receive is not told that it has left.
   bool silent = false;
   // Messages with different tags arrive in another order than they were sent in.
   bool scramble = false;
@@ -48,14 +51,14 @@ class FakeProvider {
   const OfiApi& api() const { return api_; }
   FakeProviderOptions& options() { return options_; }
 
-  // What was done to it that its attributes forbid, in words; empty when all is well.
+  // What was done that the attributes forbid, in words. Empty when all is well.
   const std::vector<std::string>& complaints() const { return complaints_; }
   // Registrations that are open, and how many were made.
   size_t registered() const { return registrations_.size(); }
   int registrations_made() const { return registrations_made_; }
   // Of all endpoints, in the order in which they were made.
   std::vector<std::string> addresses() const;
-  // Endpoints whose messages get nowhere from now on, and whose peers learn nothing of it: as if stopped.
+  // From now on this endpoint's messages get nowhere, and its peers are not told, as if its process were stopped.
   void Stop(const std::string& address) { stopped_.push_back(address); }
   // Receives cannot be cancelled from now on: their data is on its way.
   void KeepReceives() { keep_receives_ = true; }

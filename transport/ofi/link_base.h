@@ -10,15 +10,13 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "base/rank.h"
 #include "base/status.h"
 #include "transport/ofi/endpoint.h"
 #include "transport/ofi/memory.h"
 #include "transport/ofi/peers.h"
-#include "transport/ofi/record_pool.h"
-#include "transport/ofi/slot_pool.h"
 #include "transport/ofi/wire.h"
+#include "transport/posting.h"
 #include "transport/transport.h"
 
 namespace lockstep {
@@ -37,7 +35,7 @@ struct OfiPiece {
 class OfiReceiver;
 class OfiSender;
 
-// Operations whose completion is due, in order. They run outside of everything else: the transport takes them.
+// Operations whose completion is due, in order. OfiLinks::RunDue completes them, outside of everything else.
 using OfiDue = std::vector<std::pair<Operation*, absl::Status>>;
 
 // Borrowed by all links of a transport. Externally synchronised, as all that is in it.
@@ -59,6 +57,16 @@ struct OfiParts {
 inline constexpr uint32_t kOfiPiecesMax = 8;
 // How many messages a receiver may ask for before the sender has announced them.
 inline constexpr int kOfiGrantedEarlyMax = 16;
+
+// Whether message number a comes before b, modulo 2^32.
+inline bool OfiBefore(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) < 0; }
+
+// The record of a message, among those that are linked behind `front`; null if there is none.
+template <typename Record>
+Record* OfiFind(Record* front, uint32_t number) {
+  while (front != nullptr && front->number != number) front = front->next;
+  return front;
+}
 
 // The messages of one channel from and to one other rank.
 struct OfiLinkBase {
@@ -84,10 +92,9 @@ struct OfiLinkBase {
     told = notice.expected;
     parts->peers->Send(peer, kind, channel, notice, payload, bytes);
   }
-  // "recv from rank 5 over ofi tcp;ofi_rxm 10.0.0.7:4411: " before the cause.
-  absl::Status Because(const char* what, const absl::Status& cause) const {
-    return Reworded(cause, absl::StrCat(what, " rank ", peer.value(), " over ", parts->transport->DescribePeer(peer),
-                                        ": ", cause.message()));
+  // With the way before the cause.
+  absl::Status Because(bool sends, const absl::Status& cause) const {
+    return Annotate(cause, DescribeWay(sends, *parts->transport, peer));
   }
 };
 

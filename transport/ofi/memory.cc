@@ -1,6 +1,7 @@
 #include "transport/ofi/memory.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "base/status.h"
@@ -9,10 +10,6 @@ namespace lockstep {
 namespace {
 
 uintptr_t AddressOf(const void* memory) { return reinterpret_cast<uintptr_t>(memory); }
-
-bool Overlap(const OfiMemory::Region& region, uintptr_t begin, size_t bytes) {
-  return region.begin < begin + bytes && begin < region.begin + region.bytes;
-}
 
 }  // namespace
 
@@ -35,8 +32,6 @@ absl::StatusOr<OfiMemory::Region*> OfiMemory::Borrow(const void* memory, size_t 
   Region* region = Find(AddressOf(memory), bytes);
   if (region == nullptr) {
     LOCKSTEP_ASSIGN_OR_RETURN(region, Add(memory, bytes));
-  } else if (region->users == 0 && !region->by_caller) {
-    idle_.erase(region->idle);
   }
   ++region->users;
   return region;
@@ -44,29 +39,15 @@ absl::StatusOr<OfiMemory::Region*> OfiMemory::Borrow(const void* memory, size_t 
 
 void OfiMemory::Return(Region* region) {
   if (region == nullptr || --region->users > 0) return;
-  if (region->deregistered) return Erase(region);
-  if (region->by_caller) return;
-  region->idle = idle_.insert(idle_.end(), region);
-  if (idle_.size() <= regions_max_) return;
-  Region* const oldest = idle_.front();
-  idle_.pop_front();
-  Erase(oldest);
+  if (region->deregistered || !region->by_caller) Erase(region);
 }
 
 absl::StatusOr<OfiMemory::Region*> OfiMemory::Add(const void* memory, size_t bytes) {
-  absl::StatusOr<fid_mr*> registration = endpoint_->Register(memory, bytes);
-  // Providers have room for so many: what nobody uses makes room.
-  while (!registration.ok() && !idle_.empty()) {
-    Region* const oldest = idle_.front();
-    idle_.pop_front();
-    Erase(oldest);
-    registration = endpoint_->Register(memory, bytes);
-  }
-  LOCKSTEP_RETURN_IF_ERROR(registration.status());
+  LOCKSTEP_ASSIGN_OR_RETURN(fid_mr* const registration, endpoint_->Register(memory, bytes));
   Region& region = regions_.emplace(AddressOf(memory), Region())->second;
   region.begin = AddressOf(memory);
   region.bytes = bytes;
-  region.registration = *registration;
+  region.registration = registration;
   longest_ = std::max(longest_, bytes);
   return &region;
 }
@@ -79,14 +60,14 @@ absl::Status OfiMemory::Register(const void* memory, size_t bytes) {
 }
 
 void OfiMemory::Deregister(const void* memory, size_t bytes) {
+  const uintptr_t begin = AddressOf(memory);
   for (auto at = regions_.begin(); at != regions_.end();) {
     Region& region = at->second;
     ++at;
-    if (region.deregistered || !Overlap(region, AddressOf(memory), bytes)) continue;
+    const bool overlaps = region.begin < begin + bytes && begin < region.begin + region.bytes;
+    if (region.deregistered || !overlaps) continue;
     region.deregistered = true;
-    if (region.users > 0) continue;
-    if (!region.by_caller) idle_.erase(region.idle);
-    Erase(&region);
+    if (region.users == 0) Erase(&region);
   }
 }
 
@@ -97,6 +78,52 @@ void OfiMemory::Erase(Region* region) {
       std::find_if(range.first, range.second, [region](const auto& entry) { return &entry.second == region; });
   LOCKSTEP_CHECK(found != range.second) << "a registration that is not known";
   regions_.erase(found);
+}
+
+OfiSlotPool::~OfiSlotPool() {
+  for (const auto& slab : slabs_) {
+    if (slab->registration != nullptr) endpoint_->CloseRegistration(slab->registration);
+  }
+}
+
+bool OfiSlotPool::Grow() {
+  const size_t count = std::min(slab_slots_, slots_max_ - slots_count_);
+  if (count == 0 || !status_.ok()) return false;
+  auto slab = std::make_unique<Slab>();
+  slab->memory.resize(count * slot_bytes_ / sizeof(CacheLine));
+  if (endpoint_->registers_all()) {
+    absl::StatusOr<fid_mr*> registered = endpoint_->Register(slab->memory.data(), count * slot_bytes_);
+    if (!registered.ok()) {
+      status_ = registered.status();
+      return false;
+    }
+    slab->registration = *registered;
+  }
+  slab->slots = std::vector<OfiSlot>(count);
+  for (size_t i = 0; i < count; ++i) {
+    OfiSlot& slot = slab->slots[i];
+    slot.post.buffer = slab->memory.front().bytes + i * slot_bytes_;
+    slot.post.descriptor = slab->registration == nullptr ? nullptr : slab->registration->mem_desc;
+    Give(&slot);
+  }
+  slots_count_ += count;
+  slabs_.push_back(std::move(slab));
+  return true;
+}
+
+OfiSlot* OfiSlotPool::Take() {
+  if (free_ == nullptr && !Grow()) return nullptr;
+  OfiSlot* const slot = free_;
+  free_ = slot->next;
+  slot->next = nullptr;
+  --free_count_;
+  return slot;
+}
+
+void OfiSlotPool::Give(OfiSlot* slot) {
+  slot->next = free_;
+  free_ = slot;
+  ++free_count_;
 }
 
 }  // namespace lockstep

@@ -1,23 +1,27 @@
-// The libfabric transport as a Transport, over the providers that run on any machine and bear several endpoints in a
-// process. The provider shm does not: an endpoint that closes takes the memory away that other endpoints of the process
-// send to.
+// The libfabric transport as a Transport: over providers that run on any machine, and over one that demands what real ones do
+// on machines with their hardware. The provider shm is not among them: an endpoint that closes takes the memory away that
+// other endpoints of its process send to.
 
 #include <cstddef>
+#include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
 #include "tests/transport_conformance.h"
 #include "tests/transport_testing.h"
+#include "transport/ofi/fake_provider.h"
 #include "transport/ofi/ofi_testing.h"
 #include "transport/ofi/ofi_transport.h"
 
 namespace lockstep {
 namespace {
 
-TransportFactory Factory(const std::string& name, const std::string& provider, uint32_t piece_bytes,
-                         size_t staging_bytes, size_t staging_pieces) {
+TransportFactory Real(const std::string& name, const std::string& provider, uint32_t piece_bytes, size_t staging_bytes,
+                      size_t staging_pieces) {
   return {name, [=](int size) -> absl::StatusOr<Transports> {
             absl::StatusOr<Transports> ranks =
                 CreateConnectedOfiWorld(size, provider, [&](OfiTransportOptions* options) {
@@ -32,10 +36,68 @@ TransportFactory Factory(const std::string& name, const std::string& provider, u
 }
 
 INSTANTIATE_TEST_SUITE_P(Ofi, TransportConformance,
-                         testing::Values(Factory("TcpRxm", "tcp;ofi_rxm", 1 << 20, 256 << 10, 16),
+                         testing::Values(Real("TcpRxm", "tcp;ofi_rxm", 1 << 20, 256 << 10, 16),
                                          // Many pieces of every message, and too little room for reductions.
-                                         Factory("TcpRxmSmallPieces", "tcp;ofi_rxm", 10'000, 4096, 2),
-                                         Factory("NetRxm", "net;ofi_rxm", 1 << 20, 256 << 10, 16)),
+                                         Real("TcpRxmSmallPieces", "tcp;ofi_rxm", 10'000, 4096, 2),
+                                         Real("NetRxm", "net;ofi_rxm", 1 << 20, 256 << 10, 16)),
+                         TransportFactoryName);
+
+// Of the test that runs: replaced by the next one, when the transports of the last are gone.
+std::unique_ptr<FakeProvider> fake_provider;
+
+TransportFactory Fake(const std::string& name, const std::function<void(FakeProviderOptions*)>& change) {
+  return {name, [=](int size) -> absl::StatusOr<Transports> {
+            fake_provider = nullptr;
+            FakeProviderOptions fake;
+            change(&fake);
+            fake_provider = std::make_unique<FakeProvider>(fake);
+            return CreateConnectedOfiWorld(size, "",
+                                           [](OfiTransportOptions* options) { options->api = &fake_provider->api(); });
+          }};
+}
+
+// As the provider for InfiniBand: every buffer is registered. And nothing is injected, as with EFA.
+void RegistersAll(FakeProviderOptions* fake) {
+  fake->mr_mode = kFakeRegistersAll;
+  fake->inject_bytes = 0;
+}
+
+void BindsRegistrations(FakeProviderOptions* fake) {
+  RegistersAll(fake);
+  fake->mr_mode |= FI_MR_ENDPOINT;
+  fake->message_bytes_max = 8192;
+}
+
+void RefusesOften(FakeProviderOptions* fake) {
+  fake->refusals = 3;
+  fake->queue = 64;
+}
+
+// What is longer than this waits at its sender until the receiver looks.
+void SendsLittleAhead(FakeProviderOptions* fake) {
+  fake->eager_bytes = 2048;
+  fake->mode = FI_CONTEXT;
+}
+
+// Whatever a test did, the provider had nothing to complain of.
+class Complaints : public testing::EmptyTestEventListener {
+  void OnTestEnd(const testing::TestInfo&) override {
+    if (fake_provider == nullptr) return;
+    EXPECT_EQ(fake_provider->complaints(), std::vector<std::string>());
+    EXPECT_EQ(fake_provider->registered(), 0u);
+    fake_provider = nullptr;
+  }
+};
+const bool listening = [] {
+  testing::UnitTest::GetInstance()->listeners().Append(new Complaints());
+  return true;
+}();
+
+INSTANTIATE_TEST_SUITE_P(Fake, TransportConformance,
+                         testing::Values(Fake("RegistersAll", RegistersAll),
+                                         Fake("BindsRegistrations", BindsRegistrations),
+                                         Fake("RefusesOften", RefusesOften),
+                                         Fake("SendsLittleAhead", SendsLittleAhead)),
                          TransportFactoryName);
 
 }  // namespace

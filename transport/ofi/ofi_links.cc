@@ -27,17 +27,30 @@ int NoticeSlots(const fi_info& info, int size) {
   return std::max(std::min(32 + 4 * size, most), 1);
 }
 
+// What this rank says of itself.
+OfiHandshake HandshakeOf(const OfiTransportOptions& options, const OfiEndpoint& endpoint) {
+  OfiHandshake handshake;
+  handshake.world_size = static_cast<uint32_t>(options.size);
+  handshake.chunk_bytes = options.chunk_bytes;
+  handshake.world_id = options.world_id;
+  handshake.job_id = options.job_id;
+  handshake.provider = endpoint.info().fabric_attr->prov_name;
+  handshake.address = endpoint.address();
+  return handshake;
+}
+
 }  // namespace
 
-OfiLinks::OfiLinks(const Transport* transport, std::unique_ptr<OfiEndpoint> endpoint, OfiLinksOptions options)
+OfiLinks::OfiLinks(const Transport* transport, std::unique_ptr<OfiEndpoint> endpoint,
+                   const OfiTransportOptions* options)
     : transport_(transport),
-      drain_timeout_(options.drain_timeout),
+      options_(options),
       counters_(transport->size()),
       endpoint_(std::move(endpoint)),
-      memory_(std::make_unique<OfiMemory>(endpoint_.get(), options.registrations_max)),
-      staging_(
-          std::make_unique<OfiSlotPool>(endpoint_.get(), options.staging_bytes, kStagingSlab, options.staging_pieces)),
-      peers_(std::make_unique<OfiPeers>(std::move(options.handshake), transport->rank(), options.connect_timeout,
+      memory_(std::make_unique<OfiMemory>(endpoint_.get())),
+      staging_(std::make_unique<OfiSlotPool>(endpoint_.get(), options->staging_bytes, kStagingSlab,
+                                             options->staging_pieces)),
+      peers_(std::make_unique<OfiPeers>(HandshakeOf(*options, *endpoint_), transport->rank(), options->connect_timeout,
                                         NoticeSlots(endpoint_->info(), transport->size()), endpoint_.get(),
                                         static_cast<OfiPeers::Observer*>(this))),
       last_used_(transport->size(), nullptr) {
@@ -48,7 +61,7 @@ OfiLinks::OfiLinks(const Transport* transport, std::unique_ptr<OfiEndpoint> endp
   parts_.staging = staging_.get();
   parts_.due = &due_;
   parts_.pieces = &pieces_;
-  parts_.piece_bytes = options.piece_bytes;
+  parts_.piece_bytes = options->piece_bytes;
   // Random above what is counted, so that nobody else finds the tags under which memory waits.
   parts_.next_piece = (uint64_t{std::random_device()()} << 31) & (kOfiPieceTag - 1);
 }
@@ -175,7 +188,7 @@ void OfiLinks::Revoke(const absl::Status& status, const ChannelId* channel) {
 void OfiLinks::TellClosed(Link* link) {
   if (link->closing) return;
   link->closing = true;
-  link->closing_deadline = Deadline::After(drain_timeout_);
+  link->closing_deadline = Deadline::After(options_->drain_timeout);
   closing_.push_back(link);
   TellClosed();
 }
@@ -195,8 +208,8 @@ void OfiLinks::TellClosed() {
   for (const Link* const link : closing_) {
     if (!link->closing_deadline.passed()) continue;
     stuck_ = absl::UnavailableError(absl::StrCat("memory that rank ", link->base.peer.value(),
-                                                 " was sending to did not come back within ", drain_timeout_.count(),
-                                                 " ms"));
+                                                 " was sending to did not come back within ",
+                                                 options_->drain_timeout.count(), " ms"));
   }
 }
 
@@ -277,9 +290,12 @@ bool OfiLinks::OnNotice(Rank peer, OfiKind kind, ChannelId channel, const OfiNot
   if (link->receive.broken() && broken_channels_.contains(channel)) TellClosed(link);
   switch (kind) {
     case OfiKind::kEager:
-      return link->receive.OnEager(notice, payload, bytes, slot);
+      return link->receive.OnMessage({notice.number, notice.envelope, bytes, payload, slot});
     case OfiKind::kAnnounce:
-      if (bytes >= sizeof(uint64_t)) link->receive.OnAnnounce(notice, LoadLittleEndian<uint64_t>(payload));
+      if (bytes >= sizeof(uint64_t)) {
+        link->receive.OnMessage(
+            {notice.number, notice.envelope, LoadLittleEndian<uint64_t>(payload), nullptr, nullptr});
+      }
       break;
     case OfiKind::kGrant:
       if (bytes >= kOfiGrantBytes) link->send.OnGrant(notice.number, notice.envelope, DecodeOfiGrant(payload));

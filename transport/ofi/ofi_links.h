@@ -3,7 +3,6 @@
 #ifndef TRANSPORT_OFI_OFI_LINKS_H_
 #define TRANSPORT_OFI_OFI_LINKS_H_
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -17,32 +16,20 @@
 #include "transport/ofi/endpoint.h"
 #include "transport/ofi/link_base.h"
 #include "transport/ofi/memory.h"
+#include "transport/ofi/ofi_transport.h"
 #include "transport/ofi/peers.h"
 #include "transport/ofi/receiver.h"
-#include "transport/ofi/record_pool.h"
 #include "transport/ofi/sender.h"
-#include "transport/ofi/slot_pool.h"
 #include "transport/ofi/wire.h"
 #include "transport/transport.h"
 
 namespace lockstep {
 
-struct OfiLinksOptions {
-  OfiHandshake handshake;  // what this rank says of itself
-  std::chrono::milliseconds connect_timeout{0};
-  // How long the provider may keep memory that was for a peer that has left.
-  std::chrono::milliseconds drain_timeout{0};
-  uint32_t piece_bytes = 0;
-  size_t staging_bytes = 0;
-  size_t staging_pieces = 0;
-  size_t registrations_max = 0;
-};
-
 // Externally synchronised. Completions run in RunDue only.
 class OfiLinks final : private OfiPeers::Observer {
  public:
-  // Borrows the transport, which knows its rank and size by now.
-  OfiLinks(const Transport* transport, std::unique_ptr<OfiEndpoint> endpoint, OfiLinksOptions options);
+  // Borrows the transport, which knows its rank and size by now, and the options, whose sizes are settled.
+  OfiLinks(const Transport* transport, std::unique_ptr<OfiEndpoint> endpoint, const OfiTransportOptions* options);
   ~OfiLinks() override;
 
   absl::Status SetAddresses(const std::vector<std::string>& addresses) { return peers_->SetAddresses(addresses); }
@@ -130,7 +117,7 @@ class OfiLinks final : private OfiPeers::Observer {
                 size_t bytes, OfiSlot* slot) override;
 
   const Transport* const transport_;
-  const std::chrono::milliseconds drain_timeout_;
+  const OfiTransportOptions* const options_;
   std::vector<PeerCounters> counters_;  // by peer; never resized, links point into it
   std::unique_ptr<OfiEndpoint> endpoint_;
   std::unique_ptr<OfiMemory> memory_;

@@ -28,11 +28,8 @@ inline SocketAddress OfiTestAddress() {
 
 inline OfiTransportOptions OfiTestOptions(int rank, int size, const std::string& provider = "") {
   OfiTransportOptions options;
-  options.rank = Rank(rank);
-  options.size = size;
-  options.job_id = "test";
-  options.world_id = 17;
-  options.bind_address = OfiTestAddress();
+  static_cast<WorldIdentity&>(options) = TestIdentity(rank, size);
+  options.bind_address = OfiTestAddress().ToString();
   options.provider = provider;
   return options;
 }
@@ -63,9 +60,7 @@ inline absl::StatusOr<Transports> CreateConnectedOfiWorld(
   std::vector<absl::Status> connected(ranks.size());
   RunRanks(ranks, [&](OfiTransport* rank) { connected[rank->rank().value()] = rank->Connect(TestDeadline()); });
   for (const absl::Status& status : connected) LOCKSTEP_RETURN_IF_ERROR(status);
-  Transports transports;
-  for (auto& rank : ranks) transports.push_back(std::move(rank));
-  return transports;
+  return AsTransports(std::move(ranks));
 }
 
 }  // namespace lockstep

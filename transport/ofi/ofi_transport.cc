@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "transport/net/epoll.h"
 #include "transport/ofi/endpoint.h"
+#include "transport/ofi/ofi_links.h"
 #include "transport/ofi/wire.h"
 
 namespace lockstep {
@@ -32,7 +33,7 @@ absl::Status Check(const OfiTransportOptions& options) {
   const auto invalid = [](auto... what) {
     return absl::InvalidArgumentError(absl::StrCat("ofi transport: ", what...));
   };
-  LOCKSTEP_RETURN_IF_ERROR(CheckWorld("ofi", options.rank, options.size, options.job_id, kOfiJobIdBytesMax));
+  LOCKSTEP_RETURN_IF_ERROR(CheckWorld("ofi", options, kOfiJobIdBytesMax));
   const auto too_short = [](size_t bytes) { return bytes != 0 && bytes < 64; };
   if (too_short(options.piece_bytes) || too_short(options.staging_bytes) || options.staging_pieces < 2) {
     return invalid("pieces of ", options.piece_bytes, " bytes, and ", options.staging_pieces, " of ",
@@ -45,24 +46,33 @@ absl::Status Check(const OfiTransportOptions& options) {
 // takes longer.
 size_t BestPieceBytes(absl::string_view provider) { return provider == "net;ofi_rxm" ? 256 << 10 : 512 << 10; }
 
-// Whole elements of every type, in whole lines of the cache.
-size_t RoundDown(size_t bytes, size_t most) { return std::min(bytes, most) / 64 * 64; }
+void SettleSizes(const fi_info& info, OfiTransportOptions* options) {
+  const auto settle = [&](size_t bytes) {
+    const size_t wanted = bytes != 0 ? bytes : BestPieceBytes(info.fabric_attr->prov_name);
+    // Whole elements of every type, in whole lines of the cache.
+    return std::min(wanted, info.ep_attr->max_msg_size) / 64 * 64;
+  };
+  options->piece_bytes = static_cast<uint32_t>(settle(options->piece_bytes));
+  options->staging_bytes = settle(options->staging_bytes);
+}
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<OfiTransport>> OfiTransport::Create(OfiTransportOptions options) {
   LOCKSTEP_RETURN_IF_ERROR(Check(options));
   if (options.api == nullptr) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const OfiLibrary* library, Ofi());
-    options.api = &library->api;
+    LOCKSTEP_ASSIGN_OR_RETURN(options.api, Ofi());
   }
   OfiRequest request;
   request.provider = options.provider;
-  request.address = options.bind_address.WithPort(0);
+  if (!options.bind_address.empty()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(request.address, SocketAddress::Parse(options.bind_address));
+  }
   request.domain = options.domain;
   LOCKSTEP_ASSIGN_OR_RETURN(OfiProvider provider, FindProvider(*options.api, request));
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<OfiEndpoint> endpoint,
                             OfiEndpoint::Create(options.api, std::move(provider.info)));
+  SettleSizes(endpoint->info(), &options);
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd events, NewEpoll());
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd timer, NewTimer());
   LOCKSTEP_ASSIGN_OR_RETURN(Wakeup wakeup, Wakeup::Create());
@@ -70,7 +80,17 @@ absl::StatusOr<std::unique_ptr<OfiTransport>> OfiTransport::Create(OfiTransportO
   std::unique_ptr<OfiTransport> transport(new OfiTransport(std::move(options), std::move(provider.candidates),
                                                            std::move(events), std::move(timer), std::move(wakeup)));
   LOCKSTEP_RETURN_IF_ERROR(transport->Open(std::move(endpoint)));
+  LOCKSTEP_LOG(kInfo) << "rank " << transport->rank() << " uses libfabric's " << transport->address();
+  LOCKSTEP_LOG(kDebug) << transport->DescribeChoice();
   return transport;
+}
+
+absl::StatusOr<std::unique_ptr<WideTransport>> CreateOfiTransport(const WideTransportOptions& options) {
+  return OfiTransport::Create(OfiTransportOptions{options});
+}
+
+std::string OfiTransport::DescribeChoice() const {
+  return absl::StrCat("providers of libfabric:\n", Describe(candidates_), "\n");
 }
 
 OfiTransport::OfiTransport(OfiTransportOptions options, std::vector<OfiCandidate> candidates, UniqueFd events,
@@ -92,23 +112,7 @@ absl::Status OfiTransport::Open(std::unique_ptr<OfiEndpoint> endpoint) {
   }
   fast_tick_ = !descriptor_watched_;
   SetTick();
-  const size_t best = BestPieceBytes(provider_);
-  const size_t piece_bytes = options_.piece_bytes != 0 ? options_.piece_bytes : best;
-  const size_t staging_bytes = options_.staging_bytes != 0 ? options_.staging_bytes : best;
-  OfiLinksOptions options;
-  options.handshake.world_size = static_cast<uint32_t>(options_.size);
-  options.handshake.chunk_bytes = options_.chunk_bytes;
-  options.handshake.world_id = options_.world_id;
-  options.handshake.job_id = options_.job_id;
-  options.handshake.provider = provider_;
-  options.handshake.address = endpoint->address();
-  options.connect_timeout = options_.connect_timeout;
-  options.drain_timeout = options_.drain_timeout;
-  options.piece_bytes = static_cast<uint32_t>(RoundDown(piece_bytes, info.ep_attr->max_msg_size));
-  options.staging_bytes = RoundDown(staging_bytes, info.ep_attr->max_msg_size);
-  options.staging_pieces = options_.staging_pieces;
-  options.registrations_max = options_.registrations_max;
-  links_ = std::make_unique<OfiLinks>(this, std::move(endpoint), std::move(options));
+  links_ = std::make_unique<OfiLinks>(this, std::move(endpoint), &options_);
   return links_->status();
 }
 
@@ -156,7 +160,7 @@ absl::Status OfiTransport::Connect(Deadline deadline) {
     }
   }
   // Answers that others wait for.
-  while (sends_pending() && !deadline.passed()) {
+  while (links_->sends_pending() && !deadline.passed()) {
     if (!Progress()) WaitForEvent(deadline);
   }
   return absl::OkStatus();
@@ -288,16 +292,13 @@ void OfiTransport::SetTick() {
   LOCKSTEP_CHECK(set == 0) << "timerfd_settime: errno " << errno;
 }
 
-bool OfiTransport::BeginWait() {
-  if (!sleepers_.Begin()) return false;
-  if (armed_.load()) return true;
-  sleep_wanted_.store(true, std::memory_order_relaxed);
-  return false;
-}
-
 void OfiTransport::WaitForEvent(Deadline deadline) {
-  const bool sleep = BeginWait();
-  EndWait(sleep && sleepers_.Sleep(deadline));
+  bool sleep = sleepers_.Begin();
+  if (sleep && !armed_.load()) {
+    sleep_wanted_.store(true, std::memory_order_relaxed);
+    sleep = false;
+  }
+  sleepers_.End(sleep && sleepers_.Sleep(deadline));
 }
 
 void OfiTransport::AbortChannel(ChannelId channel, const absl::Status& status) {
@@ -329,10 +330,10 @@ void OfiTransport::Abort(const absl::Status& status) {
 
 absl::Status OfiTransport::Close(Deadline deadline) {
   LOCKSTEP_CHECK(!links_->running()) << "a completion may not close its transport";
-  return FlushAndClose(this, deadline, &closed_, [this] { return !Forked() && sends_pending(); });
+  return FlushAndClose(this, deadline, &closed_, [this] { return !Forked() && links_->sends_pending(); });
 }
 
-bool OfiTransport::sends_pending() const { return links_->sends_pending(); }
+bool OfiTransport::sends_lag() const { return links_->notices_pending(); }
 
 PeerCounters OfiTransport::counters(Rank peer) const { return links_->counters(peer); }
 

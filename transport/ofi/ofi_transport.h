@@ -1,26 +1,24 @@
 // The transport over libfabric: one reliable-datagram endpoint for a rank, whose provider is chosen by what it can do
 // (transport/ofi/provider.h).
 //
-// Short messages travel whole and wait at the receiver, if need be, within what it has room for. Long ones are asked
-// for by the receiver when their memory waits, as soon as the receive is posted, and arrive where they belong without
-// being copied by us; docs/wire_formats.md has the protocol. A handshake comes before anything else between two ranks.
+// Two ranks shake hands before anything else. Short messages travel whole, and wait at the receiver until it receives them,
+// as far as it has room. The receiver asks for a long message as soon as its receive is posted; it arrives in place, and we
+// copy nothing. docs/wire_formats.md has the protocol.
 //
 // Progress. Every provider is treated as one that moves only when it is called (FI_PROGRESS_MANUAL). A waiter sleeps on
-// the provider's descriptor where it has one that can be slept on, and on a timer: 1 ms where it has none, or while the
-// provider refuses something (a connection is being made), else 50 ms.
+// the provider's descriptor, if it has one that works, and on a timer. The timer ticks every millisecond if there is no
+// descriptor, or while the provider refuses something (because a connection is being made); else every 50 ms.
 //
-// Memory. Where a provider wants buffers registered (FI_MR_LOCAL), those of messages are, for as long as messages need
-// them; or from RegisterMemory to DeregisterMemory, before which such memory may not be unmapped: the provider would hold the old
-// pages, and a message from new memory at the same address would be sent from those. (After an abort a provider may hold a
-// message that its receiver gave up, and what it is registered as, until it is closed.)
+// Memory. If a provider wants buffers registered (FI_MR_LOCAL), a buffer is registered while a message needs it. Memory given
+// to RegisterMemory stays registered until DeregisterMemory, and must not be unmapped before: the provider would hold the old
+// pages, and send from those what lies in new memory at the same address. (After an abort a provider may hold a message that
+// its receiver gave up, and its registration, until it is closed.)
 //
 // Fork. A child touches nothing of the provider. Its descriptors are the provider's: a child that goes on without exec
 // keeps them open.
 
 #ifndef TRANSPORT_OFI_OFI_TRANSPORT_H_
 #define TRANSPORT_OFI_OFI_TRANSPORT_H_
-
-#include <poll.h>
 
 #include <atomic>
 #include <chrono>
@@ -35,33 +33,18 @@
 #include "base/deadline.h"
 #include "base/fork.h"
 #include "base/rank.h"
-#include "transport/net/socket.h"
 #include "transport/ofi/endpoint.h"
-#include "transport/ofi/ofi_library.h"
-#include "transport/ofi/ofi_links.h"
 #include "transport/ofi/provider.h"
-#include "transport/pollable_transport.h"
 #include "transport/posting.h"
 #include "transport/sleepers.h"
 #include "transport/transport.h"
 #include "transport/wakeup.h"
+#include "transport/wide_transport.h"
 
 namespace lockstep {
 
-struct OfiTransportOptions {
-  Rank rank;
-  int size = 1;
-  std::string job_id;
-  // A random number that the ranks of one world agree on, so that a process left from an earlier one is turned away.
-  uint64_t world_id = 0;
-  // The interface that providers with IP addresses use; the port is the provider's choice. Without a family: any.
-  SocketAddress bind_address;
-  // As OfiRequest::provider: empty for the best that there is.
-  std::string provider;
-  // As OfiRequest::domain: empty for the first that the provider lists at the address.
-  std::string domain;
-  // Compared between ranks: the unit into which the layers above cut long messages.
-  uint32_t chunk_bytes = uint32_t{1} << 20;
+// An empty bind_address: any. An empty provider or domain, as in OfiRequest: the best, or the first at the address.
+struct OfiTransportOptions : WideTransportOptions {
   // The longest piece that a message is received in, and that a reduction reads at a time; a provider may have shorter
   // messages. 0: what the provider moves best.
   uint32_t piece_bytes = 0;
@@ -72,38 +55,31 @@ struct OfiTransportOptions {
   std::chrono::milliseconds connect_timeout{10000};
   // How long AbortChannel waits for messages that are on their way into memory or out of it.
   std::chrono::milliseconds drain_timeout{2000};
-  // How many registrations stay of memory that was not kept, once no message uses them. Only for programs that call
-  // DeregisterMemory before any such memory is unmapped.
-  size_t registrations_max = 0;
   // Null: the process's (Ofi()).
   const OfiApi* api = nullptr;
 };
 
-class OfiTransport final : public PollableTransport {
+class OfiLinks;
+
+class OfiTransport final : public WideTransport {
  public:
   // INVALID_ARGUMENT for a rank outside the world or an over-long job id; UNAVAILABLE without libfabric; NOT_FOUND when
   // no provider will do, with the candidates and why; else what the provider says.
   static absl::StatusOr<std::unique_ptr<OfiTransport>> Create(OfiTransportOptions options);
   ~OfiTransport() override;
 
-  // Where this rank is reached, to be told to the others: "tcp;ofi_rxm 02009c4b7f000001", the provider's name and its
-  // own kind of address in hexadecimal.
-  const std::string& address() const { return address_; }
-  const std::string& provider() const { return provider_; }
-  // The chosen one first, and why the others were not.
-  const std::vector<OfiCandidate>& candidates() const { return candidates_; }
+  // "tcp;ofi_rxm 02009c4b7f000001": the provider's name, and its own kind of address in hexadecimal.
+  const std::string& address() const override { return address_; }
+  // The provider's name.
+  const std::string& agreed() const override { return provider_; }
+  // All providers, the chosen one first, and why the others were not.
+  std::string DescribeChoice() const override;
 
-  // Where each rank is reached; one's own entry is not used. To be called once, before the first Send. INVALID_ARGUMENT
-  // for another number of addresses than ranks, or what is no address; FAILED_PRECONDITION when a rank uses another
-  // provider than this one, naming both.
-  absl::Status SetPeers(const std::vector<std::string>& addresses);
+  // FAILED_PRECONDITION when a rank uses another provider than this one, naming both.
+  absl::Status SetPeers(const std::vector<std::string>& addresses) override;
 
-  // Shakes hands with every peer. Optional: otherwise the first message to a peer begins the handshake, and a peer that
-  // nobody drives does not answer it. All ranks call it at about the same time, after SetPeers.
-  // ERRORS  FAILED_PRECONDITION  a peer refuses
-  //         UNAVAILABLE          a peer does not answer within the connect timeout
-  //         DEADLINE_EXCEEDED    each message names the rank, its address and the reason
-  absl::Status Connect(Deadline deadline);
+  // Optional: otherwise the first message to a peer begins the handshake, and a peer that nobody drives does not answer it.
+  absl::Status Connect(Deadline deadline) override;
 
   const char* name() const override { return "ofi"; }
   Rank rank() const override { return options_.rank; }
@@ -119,7 +95,7 @@ class OfiTransport final : public PollableTransport {
                      int polls) override;
   bool Progress() override;
   bool sends_may_lag() const override { return true; }
-  bool sends_lag() const override { return links_->notices_pending(); }
+  bool sends_lag() const override;
   void WaitForEvent(Deadline deadline) override;
   void Wake() override { sleepers_.Wake(); }
   // Waits up to the drain timeout for messages of the channel that are on their way into memory or out of it. When they
@@ -130,11 +106,6 @@ class OfiTransport final : public PollableTransport {
   // DEADLINE_EXCEEDED when sends were cut off.
   absl::Status Close(Deadline deadline) override;
   PeerCounters counters(Rank peer) const override;
-
-  void AppendDescriptors(std::vector<pollfd>* descriptors) const override { sleepers_.AppendDescriptors(descriptors); }
-  bool BeginWait() override;
-  void EndWait(bool event) override { sleepers_.End(event); }
-  bool sends_pending() const override;
 
  private:
   OfiTransport(OfiTransportOptions options, std::vector<OfiCandidate> candidates, UniqueFd events, UniqueFd timer,
@@ -179,6 +150,9 @@ class OfiTransport final : public PollableTransport {
   std::atomic<bool> armed_{false};
   std::atomic<bool> sleep_wanted_{false};  // a hint from waiters to Progress, relaxed
 };
+
+// OfiTransport::Create, for the table of comm/world.
+absl::StatusOr<std::unique_ptr<WideTransport>> CreateOfiTransport(const WideTransportOptions& options);
 
 }  // namespace lockstep
 

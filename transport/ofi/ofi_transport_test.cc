@@ -21,7 +21,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
-#include "base/fork_testing.h"
 #include "base/rank.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
@@ -29,7 +28,6 @@
 #include "tests/transport_testing.h"
 #include "transport/net/socket.h"
 #include "transport/ofi/endpoint.h"
-#include "transport/ofi/ofi_library.h"
 #include "transport/ofi/ofi_testing.h"
 #include "transport/ofi/provider.h"
 #include "transport/ofi/wire.h"
@@ -55,8 +53,7 @@ class UnauthenticatedPeer {
     OfiRequest request;
     request.provider = kProvider;
     request.address = OfiTestAddress();
-    const OfiApi& api = (*Ofi())->api;
-    endpoint_ = *OfiEndpoint::Create(&api, std::move(FindProvider(api, request)->info));
+    endpoint_ = *OfiEndpoint::Create(*Ofi(), std::move(FindProvider(**Ofi(), request)->info));
     heard_.complete = [](OfiPost* post, const OfiCompletion& completion) {
       static_cast<Post*>(post)->done = true;
       static_cast<Post*>(post)->tag_seen = completion.tag;
@@ -107,12 +104,11 @@ class UnauthenticatedPeer {
   std::deque<Post> said_;
 };
 
-class OfiTransportTest : public testing::Test {
+class OfiTransportTest : public TransportWorldTest<OfiTransport> {
  protected:
   // Not in SetUp, so that a test says what it wants. False when the test is to end.
-  bool Create(
-      int size, const std::function<void(OfiTransportOptions*)>& change = [](OfiTransportOptions*) {}) {
-    absl::StatusOr<OfiTransports> ranks = CreateOfiWorld(size, kProvider, change);
+  bool Create(int size, const std::string& provider, const std::function<void(OfiTransportOptions*)>& change) {
+    absl::StatusOr<OfiTransports> ranks = CreateOfiWorld(size, provider, change);
     if (absl::IsUnavailable(ranks.status()) || absl::IsNotFound(ranks.status())) {
       Skip(ranks.status());
       return false;
@@ -120,39 +116,12 @@ class OfiTransportTest : public testing::Test {
     EXPECT_THAT(ranks.status(), IsOk());
     if (!ranks.ok()) return false;
     ranks_ = *std::move(ranks);
-    for (const auto& rank : ranks_) borrowed_.push_back(rank.get());
     return true;
   }
-
-  OfiTransport* rank(int index) { return ranks_[index].get(); }
-
-  template <typename Done>
-  bool DriveAll(Done done) {
-    return Drive(borrowed_, done);
+  bool Create(
+      int size, const std::function<void(OfiTransportOptions*)>& change = [](OfiTransportOptions*) {}) {
+    return Create(size, kProvider, change);
   }
-
-  // A message from one rank to another, to show that the world is well.
-  void Exchange(int from, int to, ChannelId channel = 0) {
-    const std::vector<unsigned char> data = TestPayload(50'000, channel);
-    std::vector<unsigned char> target(data.size());
-    TestOperation send, receive;
-    rank(from)->Send(Rank(to), channel, TestEnvelope(1), data.data(), data.size(), &send);
-    rank(to)->Receive(Rank(from), channel, TestEnvelope(1), CopySink(&target), &receive);
-    ASSERT_TRUE(DriveAll([&] { return send.done() && receive.done(); }));
-    EXPECT_THAT(send.status, IsOk());
-    EXPECT_THAT(receive.status, IsOk());
-    EXPECT_TRUE(target == data);
-  }
-
-  absl::Status SendStatus(int from, int to) {
-    TestOperation send;
-    rank(from)->Send(Rank(to), 0, TestEnvelope(1), "x", 1, &send);
-    DriveAll([&] { return send.done(); });
-    return send.status;
-  }
-
-  OfiTransports ranks_;
-  std::vector<Transport*> borrowed_;
 
  private:
   static void Skip(const absl::Status& status) { GTEST_SKIP() << status; }
@@ -171,7 +140,7 @@ TEST_F(OfiTransportTest, CreationSaysWhatIsWrong) {
   EXPECT_THAT(create([](auto* o) { o->job_id = std::string(1025, 'j'); }),
               StatusIs(Code::kInvalidArgument, HasSubstr("1025 bytes")));
   EXPECT_THAT(create([](auto* o) { o->staging_pieces = 1; }), StatusIs(Code::kInvalidArgument, HasSubstr("pieces")));
-  EXPECT_THAT(create([](auto* o) { o->bind_address = *SocketAddress::Parse("192.0.2.77:0"); }),
+  EXPECT_THAT(create([](auto* o) { o->bind_address = "192.0.2.77:0"; }),
               StatusIs(Code::kNotFound, HasSubstr("is not at 192.0.2.77")));
   EXPECT_THAT(create([](auto* o) { o->provider = "nobody's"; }),
               StatusIs(Code::kNotFound, AllOf(HasSubstr("(nobody's)"), HasSubstr("tcp;ofi_rxm"))));
@@ -179,12 +148,11 @@ TEST_F(OfiTransportTest, CreationSaysWhatIsWrong) {
 
 TEST_F(OfiTransportTest, TellsItsProviderAndWhyNoOther) {
   if (!Create(2)) return;
-  EXPECT_EQ(rank(0)->provider(), kProvider);
+  EXPECT_EQ(rank(0)->agreed(), kProvider);
   EXPECT_THAT(rank(0)->address(), MatchesRegex("tcp;ofi_rxm [0-9a-f]+"));
   EXPECT_THAT(rank(0)->DescribePeer(Rank(1)), MatchesRegex("ofi tcp;ofi_rxm 127\\.0\\.0\\.1:[0-9]+"));
-  ASSERT_GT(rank(0)->candidates().size(), 1u);
-  EXPECT_EQ(rank(0)->candidates()[0].provider, kProvider);
-  for (size_t i = 1; i < rank(0)->candidates().size(); ++i) EXPECT_NE(rank(0)->candidates()[i].rejected, "");
+  EXPECT_THAT(rank(0)->DescribeChoice(), AllOf(testing::StartsWith("providers of libfabric:\ntcp;ofi_rxm "),
+                                               HasSubstr(" 127.0.0.1: chosen\n"), HasSubstr(": is not ")));
 }
 
 TEST_F(OfiTransportTest, AddressesMustBeThoseOfTheWorldAndOfOneProvider) {
@@ -233,32 +201,30 @@ TEST_F(OfiTransportTest, WhoDoesNotFitIsRefusedAndToldWhyWhileTheOthersGoOn) {
   for (const Case& c : {Case{"it belongs to another job than 'stray'", [](auto* o) { o->job_id = "stray"; }},
                         Case{"it belongs to another world", [](auto* o) { o->world_id = 18; }},
                         Case{"it cuts messages into 1048576 bytes", [](auto* o) { o->chunk_bytes = 1 << 18; }}}) {
-    ranks_.clear();
-    borrowed_.clear();
     if (!Create(3, [&](OfiTransportOptions* options) {
           if (options->rank == Rank(1)) c.change(options);
         })) {
       return;
     }
-    Exchange(0, 2);
+    ExpectExchange(0, 2);
     EXPECT_THAT(SendStatus(1, 0), StatusIs(Code::kFailedPrecondition,
                                            AllOf(HasSubstr("send to rank 0 over ofi tcp;ofi_rxm 127.0.0.1:"),
                                                  HasSubstr("the peer refused the connection"), HasSubstr(c.message))));
-    Exchange(0, 2, 5);
+    ExpectExchange(0, 2, 5);
   }
 }
 
 TEST_F(OfiTransportTest, ASecondProcessOfTheSameRankIsRefused) {
   if (!Create(2)) return;
-  Exchange(1, 0);
+  ExpectExchange(1, 0);
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto second, OfiTransport::Create(OfiTestOptions(1, 2, kProvider)));
   ASSERT_THAT(second->SetPeers({rank(0)->address(), second->address()}), IsOk());
   TestOperation send;
   second->Send(Rank(0), 0, TestEnvelope(1), "x", 1, &send);
-  borrowed_.push_back(second.get());
+  ranks_.push_back(std::move(second));
   ASSERT_TRUE(DriveAll([&] { return send.done(); }));
   EXPECT_THAT(send.status, StatusIs(Code::kFailedPrecondition, HasSubstr("another process has this rank already")));
-  Exchange(1, 0, 3);
+  ExpectExchange(1, 0, 3);
 }
 
 TEST_F(OfiTransportTest, AnotherVersionIsToldOurs) {
@@ -284,7 +250,7 @@ TEST_F(OfiTransportTest, AnotherVersionIsToldOurs) {
 
 TEST_F(OfiTransportTest, WhatUnauthenticatedPeersSendReachesNobody) {
   if (!Create(2)) return;
-  Exchange(0, 1);
+  ExpectExchange(0, 1);
   UnauthenticatedPeer outsider;
   const std::vector<unsigned char> noise = TestPayload(20'000, 1);
   const std::string bytes(noise.begin(), noise.end());
@@ -299,8 +265,8 @@ TEST_F(OfiTransportTest, WhatUnauthenticatedPeersSendReachesNobody) {
   }
   ASSERT_TRUE(DriveAll([&] { return outsider.said_all(); }));
   EXPECT_FALSE(receive.done());
-  Exchange(0, 1, 3);
-  Exchange(1, 0, 4);
+  ExpectExchange(0, 1, 3);
+  ExpectExchange(1, 0, 4);
   EXPECT_EQ(target, std::vector<unsigned char>(16, 0xab));
   ranks_.clear();
   EXPECT_EQ(receive.completions, 1);
@@ -308,7 +274,7 @@ TEST_F(OfiTransportTest, WhatUnauthenticatedPeersSendReachesNobody) {
 
 TEST_F(OfiTransportTest, GarbageOnTheProvidersPortStopsNobody) {
   if (!Create(3)) return;
-  Exchange(0, 1);
+  ExpectExchange(0, 1);
   const std::string name = NameOf(rank(0)->address());
   const SocketAddress port =
       SocketAddress::From(reinterpret_cast<const sockaddr*>(name.data()), static_cast<socklen_t>(name.size()));
@@ -320,18 +286,17 @@ TEST_F(OfiTransportTest, GarbageOnTheProvidersPortStopsNobody) {
     if (i % 2 == 0) open.push_back(std::move(socket));
     rank(0)->Progress();
   }
-  Exchange(0, 1, 1);
-  Exchange(2, 0, 2);  // a new connection
+  ExpectExchange(0, 1, 1);
+  ExpectExchange(2, 0, 2);  // a new connection
 }
 
 TEST_F(OfiTransportTest, NobodyAtTheAddressIsUnavailable) {
   constexpr std::chrono::milliseconds kConnectTimeout(3000);  // which ranks that are there must keep
   if (!Create(3, [&](OfiTransportOptions* o) { o->connect_timeout = kConnectTimeout; })) return;
   ranks_[1] = nullptr;
-  borrowed_.erase(borrowed_.begin() + 1);
   TestOperation send;
   rank(0)->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &send);
-  Exchange(0, 2);
+  ExpectExchange(0, 2);
   ASSERT_TRUE(Await(rank(0), [&] { return send.done(); }));
   EXPECT_THAT(send.status,
               StatusIs(Code::kUnavailable,
@@ -371,44 +336,22 @@ TEST_F(OfiTransportTest, ManyChannelsAtOnce) {
     received[i].resize(sent[i].size());
     rank(1 - i % 2)->Receive(Rank(i % 2), i / 2, TestEnvelope(1), CopySink(&received[i]), &operations.emplace_back());
   }
-  ASSERT_TRUE(DriveAll([&] {
-    return std::all_of(operations.begin(), operations.end(), [](const TestOperation& one) { return one.done(); });
-  }));
+  ASSERT_TRUE(DriveAll([&] { return AllDone(operations); }));
   for (const TestOperation& operation : operations) EXPECT_THAT(operation.status, IsOk());
   EXPECT_TRUE(received == sent);
 }
 
 TEST_F(OfiTransportTest, AForkedChildHasNoUseOfItAndDoesNotDisturbTheParent) {
-  if (!Create(2)) return;
-  Exchange(0, 1);
-  const int outcome = RunInForkedChild(
-      [&] {
-        TestOperation send;
-        rank(0)->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &send);
-        const bool refused = send.done() && absl::IsFailedPrecondition(send.status);
-        ranks_.clear();
-        return refused ? 0 : 1;
-      },
-      TestDeadline());
-  EXPECT_EQ(outcome, 0);
-  Exchange(0, 1, 1);
-  Exchange(1, 0, 2);
+  if (Create(2)) ExpectUselessAfterFork();
 }
 
 // Some milliseconds a message: enough to see that it works.
-TEST(OfiSockets, PassesMessages) {
-  absl::StatusOr<OfiTransports> ranks = CreateOfiWorld(2, "sockets");
-  if (absl::IsUnavailable(ranks.status()) || absl::IsNotFound(ranks.status())) GTEST_SKIP() << ranks.status();
-  ASSERT_THAT(ranks.status(), IsOk());
+TEST_F(OfiTransportTest, TheProviderSocketsPassesMessages) {
+  if (!Create(2, "sockets", [](OfiTransportOptions*) {})) return;
   for (size_t bytes : {0, 100, 100'000}) {
     const std::vector<unsigned char> data = TestPayload(bytes, 1);
     std::vector<unsigned char> target(bytes);
-    TestOperation send, receive;
-    (*ranks)[0]->Send(Rank(1), 0, TestEnvelope(1), data.data(), bytes, &send);
-    (*ranks)[1]->Receive(Rank(0), 0, TestEnvelope(1), CopySink(&target), &receive);
-    ASSERT_TRUE(Drive({(*ranks)[0].get(), (*ranks)[1].get()}, [&] { return send.done() && receive.done(); }));
-    EXPECT_THAT(send.status, IsOk());
-    EXPECT_THAT(receive.status, IsOk());
+    EXPECT_THAT(Exchange(0, 1, 0, data.data(), target.data(), bytes), IsOk());
     EXPECT_TRUE(target == data);
   }
 }

@@ -228,17 +228,17 @@ bool OfiPeers::Handle(OfiSlot* slot, const OfiCompletion& completion) {
 
 void OfiPeers::HandleHandshake(OfiKind kind, const OfiNotice& notice, absl::string_view bytes) {
   if (kind != OfiKind::kHello && (notice.token != own_.token || notice.source >= peers_.size())) return;
+  const Rank peer(static_cast<int>(notice.source));
   if (kind == OfiKind::kRefused) {
-    if (bytes.size() < kOfiRefusalBytes) return;
-    HandleRefusal(Rank(static_cast<int>(notice.source)),
-                  DecodeOfiRefusal(reinterpret_cast<const unsigned char*>(bytes.data())));
-    return;
+    if (bytes.size() < kOfiRefusalBytes || peers_[notice.source].state != State::kHandshake) return;
+    const OfiRefusal refusal = DecodeOfiRefusal(reinterpret_cast<const unsigned char*>(bytes.data()));
+    own_.target = notice.source;
+    return BecomeGone(peer, Annotate(OfiRefusalStatus(refusal, own_), "the peer refused the connection"));
   }
   OfiHandshake handshake;
   if (!DecodeOfiHandshake(bytes, &handshake)) return;
   if (kind == OfiKind::kHello) return HandleHello(notice.source, handshake);
-  const Rank peer(static_cast<int>(notice.source));
-  if (peers_[peer.value()].state == State::kHandshake) BecomeOpen(peer, handshake.token);
+  if (peers_[notice.source].state == State::kHandshake) BecomeOpen(peer, handshake.token);
 }
 
 void OfiPeers::HandleHello(uint32_t source, const OfiHandshake& handshake) {
@@ -301,12 +301,6 @@ int OfiPeers::FindUnauthenticated(const std::string& address) {
   if (!index.ok()) return -1;
   unauthenticated_.emplace(address, *index);
   return *index;
-}
-
-void OfiPeers::HandleRefusal(Rank peer, const OfiRefusal& refusal) {
-  if (peers_[peer.value()].state != State::kHandshake) return;
-  own_.target = static_cast<uint32_t>(peer.value());
-  BecomeGone(peer, Annotate(OfiRefusalStatus(refusal, own_), "the peer refused the connection"));
 }
 
 void OfiPeers::BecomeOpen(Rank peer, uint32_t token) {

@@ -25,7 +25,7 @@
 #include "base/deadline.h"
 #include "base/rank.h"
 #include "transport/ofi/endpoint.h"
-#include "transport/ofi/slot_pool.h"
+#include "transport/ofi/memory.h"
 #include "transport/ofi/wire.h"
 #include "transport/transport.h"
 
@@ -110,7 +110,6 @@ class OfiPeers {
   void HandleHandshake(OfiKind kind, const OfiNotice& notice, absl::string_view bytes);
   void HandleHello(uint32_t source, const OfiHandshake& handshake);
   void Refuse(uint32_t source, const OfiHandshake& handshake, const OfiRefusal& refusal);
-  void HandleRefusal(Rank peer, const OfiRefusal& refusal);
   void BecomeOpen(Rank peer, uint32_t token);
   // It has disconnected: gone, once nothing can come any more that was sent before.
   void SeeOff(Rank peer);

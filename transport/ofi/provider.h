@@ -1,24 +1,56 @@
-// Which of libfabric's providers carries the messages, on which interface, and why none of the others.
+// libfabric as this process uses it, which of its providers carries the messages, on which interface, and why none of the others.
 //
-// Judged by attributes, not by names: what a provider says of itself (fi_getinfo(3)) is compared with what we can do.
-// Names only put those that fit in order: real fabrics first, then what runs over sockets. Which are handled by their
-// attributes alone, and were never run, docs/libfabric.md says.
+// The library is opened when it is first asked for, and never unloaded. Its headers are included in this folder only, and
+// nothing is linked, so a program runs where libfabric is absent. All other calls of libfabric go through tables of functions
+// inside the objects that fi_getinfo and fi_fabric lead to. So a test that replaces OfiApi replaces the library.
+//
+// The choice compares a provider's attributes (fi_getinfo(3)) with what we can do. Names only order those that fit: real
+// fabrics first, then what runs over sockets. docs/libfabric.md lists the providers that were never run.
 
 #ifndef TRANSPORT_OFI_PROVIDER_H_
 #define TRANSPORT_OFI_PROVIDER_H_
 
 #include <rdma/fabric.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "transport/net/socket.h"
-#include "transport/ofi/ofi_library.h"
 
 namespace lockstep {
+
+// The version of the interface that is asked for: it has all we use, old libraries will do, and new ones write no more than
+// this header's structures have room for.
+inline constexpr uint32_t kOfiVersion = FI_VERSION(1, 12);
+
+// The entry points, as in <rdma/fabric.h>. Immutable once loaded, and thread-safe.
+struct OfiApi {
+  int (*getinfo)(uint32_t version, const char* node, const char* service, uint64_t flags, const fi_info* hints,
+                 fi_info** info) = nullptr;
+  void (*freeinfo)(fi_info* info) = nullptr;
+  // Of null: an empty one. No fi_info is made in any other way: the library's may be larger than the header's.
+  fi_info* (*dupinfo)(const fi_info* info) = nullptr;
+  int (*fabric)(fi_fabric_attr* attributes, fid_fabric** fabric, void* context) = nullptr;
+  uint32_t (*version)() = nullptr;
+  const char* (*strerror)(int error) = nullptr;
+};
+
+// Loads `file`, a path or a name on the loader's path. UNAVAILABLE says why not.
+absl::StatusOr<OfiApi> LoadOfiLibrary(const std::string& file);
+
+// The process's: LOCKSTEP_OFI_LIBRARY, or libfabric.so.1. Tried again at each call while there is none. UNAVAILABLE as above.
+absl::StatusOr<const OfiApi*> Ofi();
+
+// What a call returned, a negative errno or libfabric's own: "<attempt>: Connection refused (111)". UNAVAILABLE where a
+// peer or the network is the cause, RESOURCE_EXHAUSTED for memory and queues, UNIMPLEMENTED for what a provider lacks,
+// else INTERNAL.
+absl::Status OfiStatus(const OfiApi& api, int64_t result, absl::string_view attempt);
 
 // The tags that we use have no more bits than this: some fabrics' have no more.
 inline constexpr int kOfiTagBits = 48;
@@ -34,10 +66,9 @@ struct OfiRequest {
   // Empty: by preference. "tcp;ofi_rxm" is that one; "tcp" is also what is layered over it, when no provider has just
   // that name.
   std::string provider;
-  // Of providers with IP addresses only the interface that has this one will do; the port is not looked at. Without a
-  // family: any.
+  // A provider with IP addresses must be at this one, whatever the port. Without a family: any.
   SocketAddress address;
-  // Only this domain will do, the provider's name for a device or an interface ("mlx5_1", "rdmap0s6-rdm", "eth0"); empty: any.
+  // It must be this domain, the provider's name for a device or an interface ("mlx5_1", "rdmap0s6-rdm", "eth0"); empty: any.
   std::string domain;
 };
 

@@ -1,14 +1,17 @@
-// Made-up infos: what providers say of themselves, as their man pages describe them (fi_efa(7), fi_verbs(7), fi_cxi(7),
-// fi_shm(7)) and as Debian's fi_info lists them.
+// The choice of a provider, with made-up infos: what providers say of themselves, as their man pages describe them (fi_efa(7),
+// fi_verbs(7), fi_cxi(7), fi_shm(7)) and as Debian's fi_info lists them. And the library that they are of.
 
 #include "transport/ofi/provider.h"
 
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <deque>
 #include <functional>
+#include <iostream>
 #include <string>
 
 #include "absl/status/status.h"
@@ -17,7 +20,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "transport/net/socket.h"
-#include "transport/ofi/ofi_library.h"
 
 namespace lockstep {
 namespace {
@@ -275,12 +277,12 @@ TEST(ChooseProvider, NothingIsNothing) {
 
 // What this machine has, if it has any: the choice is one that endpoints can be made of.
 TEST(FindProvider, FindsOneAtTheLoopback) {
-  const auto library = Ofi();
-  if (!library.ok()) GTEST_SKIP() << library.status();
+  const auto api = Ofi();
+  if (!api.ok()) GTEST_SKIP() << api.status();
   OfiRequest request;
   request.provider = "tcp;ofi_rxm";
   request.address = Address("127.0.0.1:0");
-  const absl::StatusOr<OfiProvider> provider = FindProvider((*library)->api, request);
+  const absl::StatusOr<OfiProvider> provider = FindProvider(**api, request);
   if (absl::IsNotFound(provider.status())) GTEST_SKIP() << provider.status();
   ASSERT_THAT(provider, IsOk());
   EXPECT_STREQ(provider->info->fabric_attr->prov_name, "tcp;ofi_rxm");
@@ -289,8 +291,50 @@ TEST(FindProvider, FindsOneAtTheLoopback) {
   EXPECT_EQ(provider->info->next, nullptr);
   request.provider = "nobody's";
   EXPECT_THAT(
-      FindProvider((*library)->api, request).status(),
+      FindProvider(**api, request).status(),
       StatusIs(Code::kNotFound, AllOf(HasSubstr("nobody's"), HasSubstr("tcp;ofi_rxm"), Not(HasSubstr("chosen")))));
+}
+
+TEST(OfiLibrary, IsLoadedWhereItIs) {
+  const auto api = LoadOfiLibrary("libfabric.so.1");
+  if (absl::IsUnavailable(api.status())) GTEST_SKIP() << api.status();
+  ASSERT_THAT(api, IsOk());
+  EXPECT_GE(api->version(), kOfiVersion);
+}
+
+TEST(OfiLibrary, SaysWhatWasTriedWhereItIsNot) {
+  EXPECT_THAT(LoadOfiLibrary("/nowhere/libfabric.so.1").status(),
+              StatusIs(Code::kUnavailable, AllOf(HasSubstr("no usable libfabric"), HasSubstr("LOCKSTEP_OFI_LIBRARY"),
+                                                 HasSubstr("/nowhere/libfabric.so.1: cannot open"))));
+}
+
+TEST(OfiLibrary, AnotherLibraryIsNone) {
+  EXPECT_THAT(LoadOfiLibrary("libm.so.6").status(),
+              StatusIs(Code::kUnavailable, HasSubstr("libm.so.6: has no fi_getinfo")));
+}
+
+// In a process of its own, where no library is loaded yet: first wherever the variable leads, then the system's, which stays.
+TEST(OfiLibraryDeathTest, TheVariableNamesIt) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        setenv("LOCKSTEP_OFI_LIBRARY", "/nowhere/at_all.so", /*overwrite=*/1);
+        std::cerr << Ofi().status();
+        unsetenv("LOCKSTEP_OFI_LIBRARY");
+        const auto api = Ofi();
+        std::_Exit(api.ok() ? *Ofi() != *api : !absl::IsUnavailable(api.status()));
+      },
+      testing::ExitedWithCode(0), "UNAVAILABLE: .*/nowhere/at_all.so");
+}
+
+TEST(OfiLibrary, ErrorsTellWhatToDo) {
+  OfiApi api;
+  api.strerror = [](int error) { return error == FI_ECONNRESET ? "it broke" : "it failed"; };
+  EXPECT_THAT(OfiStatus(api, -FI_ECONNRESET, "a call"), StatusIs(Code::kUnavailable, "a call: it broke (104)"));
+  EXPECT_THAT(OfiStatus(api, FI_ENOMEM, "a call"), StatusIs(Code::kResourceExhausted, HasSubstr("it failed")));
+  EXPECT_THAT(OfiStatus(api, -FI_ENOSYS, "a call"), StatusIs(Code::kUnimplemented, HasSubstr("a call")));
+  EXPECT_THAT(OfiStatus(api, -FI_ECANCELED, "a call"), StatusIs(Code::kCancelled, HasSubstr("a call")));
+  EXPECT_THAT(OfiStatus(api, -FI_EINVAL, "a call"), StatusIs(Code::kInternal, HasSubstr("a call")));
 }
 
 }  // namespace

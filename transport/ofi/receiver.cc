@@ -2,18 +2,15 @@
 
 #include <algorithm>
 #include <cstring>
-#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/types/dtype.h"
+#include "transport/posting.h"
 
 namespace lockstep {
 namespace {
-
-// Whether a comes before b, modulo 2^32.
-bool Before(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) < 0; }
 
 // How many messages may be expected that the peer does not know of before it is told without being sent anything else.
 constexpr uint32_t kUntoldMax = kOfiUnexpectedMax / 2;
@@ -42,9 +39,9 @@ void OfiReceiver::Post(Operation* operation) {
   back_ = record;
   if (broken()) return CompleteFront();
   const auto found = std::find_if(unexpected_.begin(), unexpected_.end(),
-                                  [&](const Unexpected& message) { return message.number == record->number; });
+                                  [&](const Message& message) { return message.number == record->number; });
   if (found != unexpected_.end()) {
-    const Unexpected message = *found;
+    const Message message = *found;
     *found = unexpected_.back();
     unexpected_.pop_back();
     Match(record, message);
@@ -59,7 +56,7 @@ void OfiReceiver::Post(Operation* operation) {
 
 bool OfiReceiver::ReceiveAtOnce(const Envelope& expected, const Sink& sink) {
   const auto found = std::find_if(unexpected_.begin(), unexpected_.end(),
-                                  [&](const Unexpected& message) { return message.number == base_->posted; });
+                                  [&](const Message& message) { return message.number == base_->posted; });
   if (found == unexpected_.end()) return false;
   if (found->slot == nullptr || found->envelope != expected || found->bytes != sink.bytes) return false;
   Combine(sink, 0, found->payload, sink.bytes);
@@ -97,18 +94,10 @@ void OfiReceiver::Advance() {
   TellExpected();
 }
 
-OfiIncoming* OfiReceiver::Find(uint32_t number) const {
-  for (OfiIncoming* record = front_; record != nullptr; record = record->next) {
-    if (record->number == number) return record;
-  }
-  return nullptr;
-}
-
-bool OfiReceiver::OnEager(const OfiNotice& notice, const unsigned char* payload, size_t bytes, OfiSlot* slot) {
+bool OfiReceiver::OnMessage(const Message& message) {
   if (broken()) return false;
-  const Unexpected message = {notice.number, notice.envelope, bytes, payload, slot};
-  if (Before(notice.number, base_->posted)) {
-    if (OfiIncoming* const record = Find(notice.number)) Match(record, message);
+  if (OfiBefore(message.number, base_->posted)) {
+    if (OfiIncoming* const record = OfiFind(front_, message.number)) Match(record, message);
     return false;
   }
   // More than the peer may send: it is none that follows our protocol.
@@ -117,42 +106,17 @@ bool OfiReceiver::OnEager(const OfiNotice& notice, const unsigned char* payload,
   return true;
 }
 
-void OfiReceiver::OnAnnounce(const OfiNotice& notice, uint64_t bytes) {
-  if (broken()) return;
-  const Unexpected message = {notice.number, notice.envelope, bytes, nullptr, nullptr};
-  if (Before(notice.number, base_->posted)) {
-    if (OfiIncoming* const record = Find(notice.number)) Match(record, message);
-  } else if (unexpected_.size() < kOfiUnexpectedMax) {
-    unexpected_.push_back(message);
-  }
-}
-
-bool OfiReceiver::Fits(OfiIncoming* record, const Envelope& envelope, uint64_t bytes) {
-  record->operation->arrived = envelope;
-  record->operation->arrived_bytes = bytes;
-  const Operation::Internal& expected = record->operation->internal;
-  return envelope == expected.envelope && bytes == expected.bytes;
-}
-
-// Of a record whose message did not fit.
-std::string OfiReceiver::Mismatch(const Operation& operation) const {
-  const Operation::Internal& expected = operation.internal;
-  const std::string broken = absl::StrCat("channel ", base_->channel, " is broken: ");
-  if (operation.arrived_bytes != expected.bytes) {
-    return absl::StrCat(broken, "a message of ", operation.arrived_bytes, " bytes arrived where ", expected.bytes,
-                        " were expected");
-  }
-  return absl::StrCat(broken, "a message with another envelope arrived than the one expected");
-}
-
-void OfiReceiver::Match(OfiIncoming* record, const Unexpected& message) {
+void OfiReceiver::Match(OfiIncoming* record, const Message& message) {
   using State = OfiIncoming::State;
   const bool early = record->state == State::kMoving || record->state == State::kStarved;
   if (record->announced || (!early && record->state != State::kWaiting)) return;
   record->announced = true;
   if (early) --granted_early_;
-  const Sink& sink = record->operation->internal.sink;
-  const bool fits = Fits(record, message.envelope, message.bytes);
+  const Operation::Internal& expected = record->operation->internal;
+  const Sink& sink = expected.sink;
+  record->operation->arrived = message.envelope;
+  record->operation->arrived_bytes = message.bytes;
+  const bool fits = message.envelope == expected.envelope && message.bytes == expected.bytes;
   const bool whole = message.slot != nullptr;
   if (fits && !whole) {
     if (!early && !ended_) Grant(record);
@@ -229,7 +193,6 @@ bool OfiReceiver::PostPiece(OfiIncoming* record) {
     piece->post.descriptor = record->region == nullptr ? nullptr : record->region->descriptor();
   }
   ++record->in_flight;
-  ++in_flight_;
   flying_.push_back(piece);
   parts.endpoint->Post(&piece->post);
   return true;
@@ -241,7 +204,6 @@ void OfiReceiver::OnPieceReceived(OfiPost* post, const OfiCompletion& completion
   OfiParts& parts = *self->base_->parts;
   OfiIncoming* const record = static_cast<OfiIncoming*>(piece->record);
   self->flying_.erase(std::find(self->flying_.begin(), self->flying_.end(), piece));
-  --self->in_flight_;
   --record->in_flight;
   const bool cancelled = absl::IsCancelled(completion.status);
   const bool whole = completion.status.ok() && completion.bytes == post->bytes;
@@ -295,7 +257,7 @@ void OfiReceiver::CompleteFront() {
     OfiIncoming* const record = front_;
     if (record->in_flight > 0) break;
     if (record->state == State::kMismatch && !broken()) {
-      return Fail(absl::FailedPreconditionError(Mismatch(*record->operation)));
+      return Fail(Mismatch(*record->operation));
     }
     const bool done = record->state == State::kDone && !broken();
     if (!done && !broken() && Awaited(*record)) break;
@@ -313,13 +275,13 @@ void OfiReceiver::CompleteFront() {
   if (!broken()) TellExpected();
 }
 
-void OfiReceiver::Fail(const absl::Status& status) { Break(base_->Because("recv from", status)); }
+void OfiReceiver::Fail(const absl::Status& status) { Break(base_->Because(/*sends=*/false, status)); }
 
 void OfiReceiver::Break(const absl::Status& status) {
   LOCKSTEP_CHECK(!status.ok());
   if (!broken()) {
     status_ = status;
-    for (const Unexpected& message : unexpected_) {
+    for (const Message& message : unexpected_) {
       if (message.slot != nullptr) base_->parts->peers->GiveBack(message.slot);
     }
     unexpected_.clear();
@@ -329,13 +291,13 @@ void OfiReceiver::Break(const absl::Status& status) {
 }
 
 bool OfiReceiver::Awaited(const OfiIncoming& record) const {
-  return !ended_ || (sent_.has_value() && Before(record.number, *sent_));
+  return !ended_ || (sent_.has_value() && OfiBefore(record.number, *sent_));
 }
 
 void OfiReceiver::End(const absl::Status& cause, absl::optional<uint32_t> sent) {
   if (!ended_) {
     ended_ = true;
-    end_ = base_->Because("recv from", cause);
+    end_ = base_->Because(/*sends=*/false, cause);
     sent_ = sent;
   } else if (!sent.has_value()) {
     sent_ = absl::nullopt;
@@ -348,7 +310,6 @@ void OfiReceiver::End(const absl::Status& cause, absl::optional<uint32_t> sent) 
 
 void OfiReceiver::Drop(const absl::Status& status) {
   flying_.clear();
-  in_flight_ = 0;
   for (OfiIncoming* record = front_; record != nullptr; record = record->next) record->in_flight = 0;
   Break(status);
 }

@@ -18,13 +18,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
 #include "transport/ofi/link_base.h"
-#include "transport/ofi/record_pool.h"
 #include "transport/ofi/wire.h"
 #include "transport/transport.h"
 
@@ -66,9 +64,15 @@ class OfiReceiver {
   // Staging slots are free again.
   void Resume();
 
-  // True when the slot is kept until a receive takes the message.
-  bool OnEager(const OfiNotice& notice, const unsigned char* payload, size_t bytes, OfiSlot* slot);
-  void OnAnnounce(const OfiNotice& notice, uint64_t bytes);
+  // A message that has arrived whole, or is announced. True when its slot is kept until a receive takes it.
+  struct Message {
+    uint32_t number = 0;
+    Envelope envelope = {};
+    uint64_t bytes = 0;
+    const unsigned char* payload = nullptr;
+    OfiSlot* slot = nullptr;  // null: only announced
+  };
+  bool OnMessage(const Message& message);
 
   // Every operation completes with this, now and in future, as soon as the provider no longer writes into its memory. The
   // first reason counts.
@@ -82,23 +86,11 @@ class OfiReceiver {
   bool broken() const { return !status_.ok(); }
   bool pending() const { return front_ != nullptr; }
   // Pieces whose memory the provider may write.
-  int in_flight() const { return in_flight_; }
+  size_t in_flight() const { return flying_.size(); }
 
  private:
-  struct Unexpected {
-    uint32_t number = 0;
-    Envelope envelope = {};
-    uint64_t bytes = 0;
-    const unsigned char* payload = nullptr;
-    OfiSlot* slot = nullptr;  // null: only announced
-  };
-
   static void OnPieceReceived(OfiPost* post, const OfiCompletion& completion);
-  OfiIncoming* Find(uint32_t number) const;
-  // Whether what arrived is what the record expects.
-  bool Fits(OfiIncoming* record, const Envelope& envelope, uint64_t bytes);
-  std::string Mismatch(const Operation& operation) const;
-  void Match(OfiIncoming* record, const Unexpected& message);
+  void Match(OfiIncoming* record, const Message& message);
   bool Long(const OfiIncoming& record) const;
   // If the peer does not know of much that is expected.
   void TellExpected();
@@ -117,9 +109,8 @@ class OfiReceiver {
   OfiRecordPool<OfiIncoming>* const records_;
   OfiIncoming* front_ = nullptr;
   OfiIncoming* back_ = nullptr;  // valid while front_ is set
-  std::vector<Unexpected> unexpected_;
+  std::vector<Message> unexpected_;
   std::vector<OfiPiece*> flying_;
-  int in_flight_ = 0;
   int granted_early_ = 0;       // messages that were asked for and have not begun to arrive
   bool more_to_grant_ = false;  // when one of these does
   bool starving_ = false;       // among the parts' starved

@@ -9,13 +9,6 @@
 #include "transport/net/little_endian.h"
 
 namespace lockstep {
-namespace {
-
-// Whether a comes before b, modulo 2^32.
-bool Before(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) < 0; }
-
-}  // namespace
-
 void OfiSender::Post(Operation* operation) {
   OfiOutgoing* const record = records_->Take();
   record->operation = operation;
@@ -59,7 +52,7 @@ bool OfiSender::Start(OfiOutgoing* record) {
   return true;
 }
 
-bool OfiSender::Expected(uint32_t number) const { return Before(number, peer_expects_ + kOfiUnexpectedMax); }
+bool OfiSender::Expected(uint32_t number) const { return OfiBefore(number, peer_expects_ + kOfiUnexpectedMax); }
 
 void OfiSender::Announce() {
   unannounced_ = false;
@@ -129,7 +122,6 @@ void OfiSender::PostPieces(OfiOutgoing* record) {
     piece->post.descriptor = record->region == nullptr ? nullptr : record->region->descriptor();
     piece->post.tag = kOfiPieceTag | ((record->grant.piece + index) & (kOfiPieceTag - 1));
     flying_.push_back(piece);
-    ++in_flight_;
     base_->parts->endpoint->Post(&piece->post);
   }
 }
@@ -142,7 +134,6 @@ void OfiSender::OnPieceSent(OfiPost* post, const OfiCompletion& completion) {
   self->base_->parts->pieces->Give(piece);
   if (record == nullptr) return self->base_->parts->memory->Return(region);
   self->flying_.erase(std::find(self->flying_.begin(), self->flying_.end(), piece));
-  --self->in_flight_;
   ++record->done;
   if (!completion.status.ok() && !absl::IsCancelled(completion.status)) {
     self->base_->parts->peers->Lose(self->base_->peer, completion.status);
@@ -170,26 +161,19 @@ void OfiSender::CompleteFront() {
   }
 }
 
-OfiOutgoing* OfiSender::Find(uint32_t number) const {
-  for (OfiOutgoing* record = front_; record != nullptr; record = record->next) {
-    if (record->number == number) return record;
-  }
-  return nullptr;
-}
-
 void OfiSender::OnExpected(uint32_t expected) {
   // Notices may arrive in another order than they were sent in.
-  if (!Before(peer_expects_, expected)) return;
+  if (!OfiBefore(peer_expects_, expected)) return;
   peer_expects_ = expected;
   Advance();
 }
 
 void OfiSender::OnGrant(uint32_t number, const Envelope& envelope, const OfiGrant& grant) {
   if (broken()) return;
-  OfiOutgoing* const record = Find(number);
+  OfiOutgoing* const record = OfiFind(front_, number);
   if (record == nullptr || record->state == OfiOutgoing::State::kWaiting) {
     // No receiver asks for more in advance.
-    if (Before(number, next_number_) && record == nullptr) return;
+    if (OfiBefore(number, next_number_) && record == nullptr) return;
     if (early_.size() >= kOfiGrantedEarlyMax) return;
     early_.push_back({number, envelope, grant});
     return Advance();
@@ -200,14 +184,14 @@ void OfiSender::OnGrant(uint32_t number, const Envelope& envelope, const OfiGran
 }
 
 void OfiSender::OnDiscard(uint32_t number) {
-  OfiOutgoing* const record = Find(number);
+  OfiOutgoing* const record = OfiFind(front_, number);
   if (record == nullptr || record->state != OfiOutgoing::State::kAnnounced) return;
   record->state = OfiOutgoing::State::kDone;
   CompleteFront();
 }
 
 void OfiSender::OnReceived(uint32_t count) {
-  for (OfiOutgoing* record = front_; record != nullptr && Before(record->number, count); record = record->next) {
+  for (OfiOutgoing* record = front_; record != nullptr && OfiBefore(record->number, count); record = record->next) {
     if (record->state != OfiOutgoing::State::kMoving) continue;
     Abandon(record);
     record->state = OfiOutgoing::State::kDone;
@@ -232,7 +216,6 @@ void OfiSender::Break(const absl::Status& status, bool abandon) {
 
 void OfiSender::Drop(const absl::Status& status) {
   flying_.clear();
-  in_flight_ = 0;
   for (OfiOutgoing* record = front_; record != nullptr; record = record->next) record->done = record->posted;
   Break(status, /*abandon=*/false);
 }
@@ -246,7 +229,6 @@ void OfiSender::Abandon(const OfiOutgoing* of) {
       continue;
     }
     ++record->done;
-    --in_flight_;
     piece->record = nullptr;
     // The provider has it still, whoever unmaps the memory.
     piece->region = base_->parts->memory->Share(record->region);

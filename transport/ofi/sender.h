@@ -21,7 +21,6 @@
 
 #include "absl/status/status.h"
 #include "transport/ofi/link_base.h"
-#include "transport/ofi/record_pool.h"
 #include "transport/ofi/wire.h"
 #include "transport/transport.h"
 
@@ -67,7 +66,7 @@ class OfiSender {
   // Every operation completes with this, now and in future, as soon as the provider is done with its memory. With `abandon`
   // at once, since the peer has no use for what it may still get. The first reason counts.
   void Break(const absl::Status& status, bool abandon);
-  void BreakBecause(const absl::Status& cause, bool abandon) { Break(base_->Because("send to", cause), abandon); }
+  void BreakBecause(const absl::Status& cause, bool abandon) { Break(base_->Because(/*sends=*/true, cause), abandon); }
   // The endpoint is closed, or not to be touched: every operation completes.
   void Drop(const absl::Status& status);
   bool broken() const { return !status_.ok(); }
@@ -76,7 +75,7 @@ class OfiSender {
   // How many messages have left, modulo 2^32: in order, and none of those that were broken off.
   uint32_t sent() const { return sent_; }
   // Pieces whose memory the provider may be reading.
-  int in_flight() const { return in_flight_; }
+  size_t in_flight() const { return flying_.size(); }
 
  private:
   struct Early {
@@ -94,7 +93,6 @@ class OfiSender {
   bool Expected(uint32_t number) const;
   void Move(OfiOutgoing* record, const OfiGrant& grant);
   void PostPieces(OfiOutgoing* record);
-  OfiOutgoing* Find(uint32_t number) const;
   void CompleteFront();
   // Forgets the pieces of this message, or of all, that the provider still has.
   void Abandon(const OfiOutgoing* of);
@@ -107,7 +105,6 @@ class OfiSender {
   uint32_t next_number_ = 0;
   uint32_t sent_ = 0;
   uint32_t peer_expects_ = 0;
-  int in_flight_ = 0;
   std::vector<Early> early_;  // grants of messages that have not been started
   std::vector<OfiPiece*> flying_;
   bool unannounced_ = false;  // among the parts'

@@ -1,8 +1,10 @@
 #include "transport/ofi/wire.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/substitute.h"
 #include "transport/net/little_endian.h"
 
 namespace lockstep {
@@ -13,42 +15,29 @@ constexpr size_t kHandshakeBytes = 48;
 }  // namespace
 
 void EncodeOfiNotice(const OfiNotice& notice, unsigned char* target) {
-  StoreLittleEndian<uint32_t>(notice.token, target);
-  StoreLittleEndian<uint32_t>(notice.source, target + 4);
-  StoreLittleEndian<uint32_t>(notice.number, target + 8);
-  StoreLittleEndian<uint32_t>(notice.expected, target + 12);
-  std::copy(notice.envelope.begin(), notice.envelope.end(), target + 16);
+  target = StoreLittleEndians(target, notice.token, notice.source, notice.number, notice.expected);
+  std::copy(notice.envelope.begin(), notice.envelope.end(), target);
 }
 
 OfiNotice DecodeOfiNotice(const unsigned char* source) {
   OfiNotice notice;
-  notice.token = LoadLittleEndian<uint32_t>(source);
-  notice.source = LoadLittleEndian<uint32_t>(source + 4);
-  notice.number = LoadLittleEndian<uint32_t>(source + 8);
-  notice.expected = LoadLittleEndian<uint32_t>(source + 12);
-  std::copy(source + 16, source + kOfiNoticeBytes, notice.envelope.begin());
+  source = LoadLittleEndians(source, &notice.token, &notice.source, &notice.number, &notice.expected);
+  std::copy_n(source, notice.envelope.size(), notice.envelope.begin());
   return notice;
 }
 
 void EncodeOfiGrant(const OfiGrant& grant, unsigned char* target) {
-  StoreLittleEndian<uint64_t>(grant.bytes, target);
-  StoreLittleEndian<uint64_t>(grant.piece, target + 8);
-  StoreLittleEndian<uint32_t>(grant.piece_bytes, target + 16);
-  StoreLittleEndian<uint32_t>(grant.pieces, target + 20);
+  StoreLittleEndians(target, grant.bytes, grant.piece, grant.piece_bytes, grant.pieces);
 }
 
 OfiGrant DecodeOfiGrant(const unsigned char* source) {
   OfiGrant grant;
-  grant.bytes = LoadLittleEndian<uint64_t>(source);
-  grant.piece = LoadLittleEndian<uint64_t>(source + 8);
-  grant.piece_bytes = LoadLittleEndian<uint32_t>(source + 16);
-  grant.pieces = LoadLittleEndian<uint32_t>(source + 20);
+  LoadLittleEndians(source, &grant.bytes, &grant.piece, &grant.piece_bytes, &grant.pieces);
   return grant;
 }
 
 void EncodeOfiRefusal(const OfiRefusal& refusal, unsigned char* target) {
-  StoreLittleEndian<uint32_t>(static_cast<uint32_t>(refusal.verdict), target);
-  StoreLittleEndian<uint64_t>(refusal.detail, target + 4);
+  StoreLittleEndians(target, static_cast<uint32_t>(refusal.verdict), refusal.detail);
 }
 
 OfiRefusal DecodeOfiRefusal(const unsigned char* source) {
@@ -68,21 +57,16 @@ std::string EncodeOfiHandshake(const OfiHandshake& handshake) {
 bool DecodeOfiHandshake(absl::string_view bytes, OfiHandshake* handshake) {
   LittleEndianReader reader(bytes);
   if (bytes.size() < kHandshakeBytes || reader.Take<uint32_t>() != kOfiMagic) return false;
-  handshake->version = reader.Take<uint32_t>();
-  handshake->token = reader.Take<uint32_t>();
+  reader.TakeAll(&handshake->version, &handshake->token);
   if (handshake->version != kOfiProtocolVersion) return true;
-  handshake->world_size = reader.Take<uint32_t>();
-  handshake->target = reader.Take<uint32_t>();
-  handshake->chunk_bytes = reader.Take<uint32_t>();
-  handshake->world_id = reader.Take<uint64_t>();
-  const uint64_t job_id_bytes = reader.Take<uint32_t>();
-  const uint64_t provider_bytes = reader.Take<uint32_t>();
-  const uint64_t address_bytes = reader.Take<uint32_t>();
+  uint32_t job_id_bytes, provider_bytes, address_bytes;
+  reader.TakeAll(&handshake->world_size, &handshake->target, &handshake->chunk_bytes, &handshake->world_id,
+                 &job_id_bytes, &provider_bytes, &address_bytes);
   const absl::string_view rest = bytes.substr(kHandshakeBytes);
-  if (job_id_bytes + provider_bytes + address_bytes != rest.size()) return false;
+  if (uint64_t{job_id_bytes} + provider_bytes + address_bytes != rest.size()) return false;
   handshake->job_id = std::string(rest.substr(0, job_id_bytes));
   handshake->provider = std::string(rest.substr(job_id_bytes, provider_bytes));
-  handshake->address = std::string(rest.substr(job_id_bytes + provider_bytes));
+  handshake->address = std::string(rest.substr(size_t{job_id_bytes} + provider_bytes));
   return true;
 }
 
@@ -100,32 +84,27 @@ OfiRefusal CheckOfiHandshake(const OfiHandshake& handshake, uint32_t source, con
 }
 
 absl::Status OfiRefusalStatus(const OfiRefusal& refusal, const OfiHandshake& own) {
-  const auto because = [](auto... what) { return absl::FailedPreconditionError(absl::StrCat(what...)); };
-  switch (refusal.verdict) {
-    case OfiVerdict::kOtherVersion:
-      return because("it speaks version ", refusal.detail, " of the protocol, this rank ", own.version);
-    case OfiVerdict::kOtherJob:
-      return because("it belongs to another job than '", own.job_id, "'");
-    case OfiVerdict::kOtherWorld:
-      return because("it belongs to another world of job '", own.job_id, "'");
-    case OfiVerdict::kOtherRank:
-      return because("it is rank ", refusal.detail, ", not ", own.target);
-    case OfiVerdict::kOtherWorldSize:
-      return because("its world has ", refusal.detail, " ranks, not ", own.world_size);
-    case OfiVerdict::kOtherChunkSize:
-      return because("it cuts messages into ", refusal.detail, " bytes, this rank into ", own.chunk_bytes);
-    case OfiVerdict::kOtherProvider:
-      return because("it uses another provider than ", own.provider);
-    case OfiVerdict::kDuplicate:
-      return because("another process has this rank already: is it claimed by two processes?");
-    case OfiVerdict::kNoSuchRank:
-      return because("it is in a world of ", refusal.detail, " ranks and expects no handshake from this one");
-    case OfiVerdict::kGone:
-      return because("it has lost this rank, or given it up");
-    case OfiVerdict::kAccepted:
-      break;
+  // By verdict. $0 is the refusal's detail, the others are what this rank has.
+  static constexpr const char* kTexts[] = {
+      nullptr,
+      "it speaks version $0 of the protocol, this rank $1",
+      "it belongs to another job than '$2'",
+      "it belongs to another world of job '$2'",
+      "it is rank $0, not $3",
+      "its world has $0 ranks, not $4",
+      "it cuts messages into $0 bytes, this rank into $5",
+      "it uses another provider than $6",
+      "another process has this rank already: is it claimed by two processes?",
+      "it is in a world of $0 ranks and expects no handshake from this one",
+      "it has lost this rank, or given it up",
+  };
+  const auto number = static_cast<uint32_t>(refusal.verdict);
+  if (number == 0 || number >= std::size(kTexts)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("it refused for a reason that this rank does not know (", number, ")"));
   }
-  return because("it refused for a reason that this rank does not know (", static_cast<uint32_t>(refusal.verdict), ")");
+  return absl::FailedPreconditionError(absl::Substitute(kTexts[number], refusal.detail, own.version, own.job_id,
+                                                        own.target, own.world_size, own.chunk_bytes, own.provider));
 }
 
 }  // namespace lockstep

@@ -22,12 +22,12 @@
 //   handshake = magic:u32 version:u32 token:u32 world_size:u32 target:u32 chunk_bytes:u32 world_id:u64
 //               job_id_bytes:u32 provider_bytes:u32 address_bytes:u32 reserved:u32 job_id provider address
 //
-// Numbers are little-endian. `number` counts the messages from one rank to another on a channel, modulo 2^32;
-// `expected` is before which of them, from the rank that it is sent to, the sender of the notice has posted receives,
-// but at most kOfiUnexpectedMax after the first that has not completed: a provider may lose what it has no room for. A
-// rank may send eager and announce with numbers up to kOfiUnexpectedMax beyond what is expected. A token is a random
-// number that a rank hands to its peers in the handshake: what does not begin with it is dropped. A fabric may deliver
-// in another order than things were sent in.
+// Numbers are little-endian. `number` counts the messages from one rank to another on a channel, modulo 2^32.
+// `expected` is about the messages that come back: the notice's sender has posted receives for all before this number. It
+// tells of no more than kOfiUnexpectedMax after the first that has not completed, since a provider may lose what it has no
+// room for. A rank may send eager and announce with numbers up to kOfiUnexpectedMax beyond what is expected. A token is a
+// random number that a rank hands to its peers in the handshake; a notice that does not begin with it is dropped. A fabric
+// may deliver in another order than things were sent in.
 
 #ifndef TRANSPORT_OFI_WIRE_H_
 #define TRANSPORT_OFI_WIRE_H_

@@ -17,12 +17,18 @@
 #ifndef TRANSPORT_SHM_DOORBELL_H_
 #define TRANSPORT_SHM_DOORBELL_H_
 
+#include <unistd.h>
+
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "base/fork.h"
+#include "base/status.h"
 #include "transport/shm/shared_memory.h"
+#include "transport/wakeup.h"
 
 namespace lockstep {
 
@@ -32,27 +38,46 @@ class Doorbell {
  public:
   static constexpr size_t kPageBytes = 4096;
 
-  static absl::StatusOr<Doorbell> Create();
-  Doorbell(Doorbell&& other) noexcept;
+  static absl::StatusOr<Doorbell> Create() {
+    LOCKSTEP_ASSIGN_OR_RETURN(SharedMemory page, SharedMemory::Create(kPageBytes));
+    LOCKSTEP_ASSIGN_OR_RETURN(Wakeup event, Wakeup::Create());
+    return Doorbell(std::move(page), std::move(event));
+  }
+  Doorbell(Doorbell&& other) noexcept
+      : page_(std::move(other.page_)),
+        event_(std::move(other.event_)),
+        fork_generation_(other.fork_generation_),
+        number_(other.number_),
+        armed_(other.armed_.load()) {}
 
   int page_descriptor() const { return page_.descriptor(); }
-  int event_descriptor() const { return event_.get(); }
+  int event_descriptor() const { return event_.descriptor(); }
 
   // From now on peers ring. Check the mailboxes after this call.
-  void Arm();
-  void Disarm();
+  void Arm() {
+    if (fork_generation_ != ForkGeneration()) return;
+    if (++number_ == 0) number_ = 1;
+    word()->store(number_);
+    armed_.store(true);
+  }
+  void Disarm() {
+    if (fork_generation_ != ForkGeneration()) return;
+    word()->store(0);
+    armed_.store(false);
+  }
   bool armed() const { return armed_.load(); }
 
-  void Ring();
+  void Ring() { event_.Signal(); }
   // Clears the ring. Arm or Disarm follows.
-  void Silence();
+  void Silence() { event_.Clear(); }
 
  private:
-  Doorbell(SharedMemory page, UniqueFd event);
+  Doorbell(SharedMemory page, Wakeup event)
+      : page_(std::move(page)), event_(std::move(event)), fork_generation_(ForkGeneration()) {}
   std::atomic<uint32_t>* word() { return reinterpret_cast<std::atomic<uint32_t>*>(page_.data()); }
 
   SharedMemory page_;
-  UniqueFd event_;
+  Wakeup event_;
   uint64_t fork_generation_ = 0;
   uint32_t number_ = 0;
   // Whether the word is set, for threads that must not touch what a forked child does not have.
@@ -64,7 +89,12 @@ class PeerDoorbell {
  public:
   PeerDoorbell() = default;
   // As SharedMemory::Attach.
-  static absl::StatusOr<PeerDoorbell> Attach(UniqueFd page, UniqueFd event);
+  static absl::StatusOr<PeerDoorbell> Attach(UniqueFd page, UniqueFd event) {
+    PeerDoorbell bell;
+    LOCKSTEP_ASSIGN_OR_RETURN(bell.page_, SharedMemory::Attach(std::move(page), Doorbell::kPageBytes));
+    bell.event_ = std::move(event);
+    return bell;
+  }
 
   // Call it after putting something that the owner may wait for.
   void RingIfArmed() {
@@ -73,7 +103,11 @@ class PeerDoorbell {
   }
 
  private:
-  void Ring(uint32_t armed);
+  void Ring(uint32_t armed) {
+    rung_ = armed;
+    const uint64_t one = 1;
+    (void)!write(event_.get(), &one, sizeof(one));  // fails only when 2^64 - 1 rings are waiting
+  }
 
   SharedMemory page_;
   UniqueFd event_;

@@ -56,14 +56,10 @@ absl::StatusOr<ShmHello> DecodeHello(absl::string_view bytes) {
   if (decoder.Take<uint32_t>() != kHelloMagic) return malformed;
   const uint16_t version = decoder.Take<uint16_t>();
   if (decoder.complete() && version != kShmProtocolVersion) return OtherVersion(version);
-  (void)decoder.Take<uint16_t>();
   ShmHello hello;
-  hello.world_id = decoder.Take<uint64_t>();
-  hello.nonce = decoder.Take<uint64_t>();
-  const uint32_t source = decoder.Take<uint32_t>();
-  const uint32_t target = decoder.Take<uint32_t>();
-  hello.chunk_bytes = decoder.Take<uint32_t>();
-  const uint32_t job_id_bytes = decoder.Take<uint32_t>();
+  uint16_t zero;
+  uint32_t source, target, job_id_bytes;
+  decoder.TakeAll(&zero, &hello.world_id, &hello.nonce, &source, &target, &hello.chunk_bytes, &job_id_bytes);
   if (!decoder.complete() || source > kRankMax || target > kRankMax || job_id_bytes != decoder.left().size()) {
     return malformed;
   }
@@ -106,11 +102,10 @@ std::string EncodeAnswer(const absl::Status& answer) {
 absl::Status DecodeAnswer(absl::string_view bytes) {
   LittleEndianReader decoder(bytes);
   const absl::Status malformed = absl::FailedPreconditionError("whoever listens there is no Lockstep peer");
-  if (decoder.Take<uint32_t>() != kAnswerMagic) return malformed;
-  const uint16_t version = decoder.Take<uint16_t>();
-  (void)decoder.Take<uint16_t>();
-  const uint32_t code = decoder.Take<uint32_t>();
-  const uint32_t text_bytes = decoder.Take<uint32_t>();
+  uint16_t version, zero;
+  uint32_t magic, code, text_bytes;
+  decoder.TakeAll(&magic, &version, &zero, &code, &text_bytes);
+  if (magic != kAnswerMagic) return malformed;
   if (!decoder.complete() || text_bytes != decoder.left().size()) return malformed;
   if (version != kShmProtocolVersion) return OtherVersion(version);
   return absl::Status(static_cast<absl::StatusCode>(code), decoder.left());
@@ -127,12 +122,9 @@ std::string EncodeNotice(const ShmNotice& notice) {
 absl::StatusOr<ShmNotice> DecodeNotice(absl::string_view bytes) {
   LittleEndianReader decoder(bytes);
   ShmNotice notice;
-  const uint32_t kind = decoder.Take<uint32_t>();
+  uint32_t kind;
+  decoder.TakeAll(&kind, &notice.channel, &notice.geometry.cells, &notice.geometry.ring_bytes, &notice.bytes);
   notice.kind = static_cast<ShmNoticeKind>(kind);
-  notice.channel = decoder.Take<uint32_t>();
-  notice.geometry.cells = decoder.Take<uint32_t>();
-  notice.geometry.ring_bytes = decoder.Take<uint32_t>();
-  notice.bytes = decoder.Take<uint64_t>();
   const bool known = kind >= 1 && kind <= static_cast<uint32_t>(ShmNoticeKind::kMapped);
   const bool fits = notice.kind != ShmNoticeKind::kMailbox || notice.geometry.valid();
   if (decoder.complete() && decoder.left().empty() && known && fits) return notice;

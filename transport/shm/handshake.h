@@ -22,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/rank.h"
+#include "transport/posting.h"
 #include "transport/shm/mailbox.h"
 #include "transport/transport.h"
 
@@ -52,13 +53,8 @@ struct ShmHello {
 };
 
 // What the target compares a hello with.
-struct ShmExpectation {
-  std::string job_id;
-  uint64_t world_id = 0;
+struct ShmExpectation : WorldIdentity {
   uint64_t nonce = 0;
-  Rank rank;
-  int size = 1;
-  uint32_t chunk_bytes = 0;
 };
 
 enum class ShmNoticeKind : uint32_t { kMailbox = 1, kClosed = 2, kArena = 3, kMapped = 4 };

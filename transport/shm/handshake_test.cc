@@ -15,7 +15,7 @@ using Code = absl::StatusCode;
 using testing::HasSubstr;
 
 const ShmHello kHello = {"job", 17, 0x1234, Rank(1), Rank(2), 4096};
-const ShmExpectation kExpectation = {"job", 17, 0x1234, Rank(2), 3, 4096};
+const ShmExpectation kExpectation = {{Rank(2), 3, "job", 17, 4096}, 0x1234};
 
 TEST(ShmHandshake, AddressesAreText) {
   const ShmAddress address = {"lockstep-0123456789abcdef", 0xfe};

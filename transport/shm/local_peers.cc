@@ -222,23 +222,14 @@ bool LocalPeers::ReadHello(UniqueFd* socket) {
   peer->their_socket = std::move(*socket);
   // Its notices are looked at once Connect has ended.
   (void)epoll_ctl(events_.get(), EPOLL_CTL_DEL, peer->their_socket.get(), nullptr);
-  TakeDoorbell(peer, &message);
+  absl::StatusOr<PeerDoorbell> bell = absl::FailedPreconditionError("no doorbell came with the hello");
+  if (message.descriptors.size() == 2) {
+    bell = PeerDoorbell::Attach(std::move(message.descriptors[0]), std::move(message.descriptors[1]));
+  }
+  peer->theirs_status = bell.status();
+  if (bell.ok()) peer->bell = *std::move(bell);
   Settle(peer);
   return true;
-}
-
-void LocalPeers::TakeDoorbell(Peer* peer, UnixMessage* hello) {
-  if (hello->descriptors.size() != 2) {
-    peer->theirs_status = absl::FailedPreconditionError("no doorbell came with the hello");
-    return;
-  }
-  absl::StatusOr<PeerDoorbell> bell =
-      PeerDoorbell::Attach(std::move(hello->descriptors[0]), std::move(hello->descriptors[1]));
-  if (bell.ok()) {
-    peer->bell = *std::move(bell);
-  } else {
-    peer->theirs_status = bell.status();
-  }
 }
 
 void LocalPeers::Settle(Peer* peer) {

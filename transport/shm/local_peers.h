@@ -114,7 +114,6 @@ class LocalPeers {
   absl::StatusOr<UniqueFd> AcceptOneMore();
   // True when the connection is done with: it said hello, or is an unauthenticated peer's.
   bool ReadHello(UniqueFd* socket);
-  void TakeDoorbell(Peer* peer, UnixMessage* hello);
   // Answers and decides as far as what is known goes.
   void Settle(Peer* peer);
   void Decide(Peer* peer, const absl::Status& status);

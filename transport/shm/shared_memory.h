@@ -18,7 +18,7 @@
 
 namespace lockstep {
 
-// Owns the mapping, not what is in it. Movable. In a forked child data() must not be touched, and the destructor knows.
+// Owns the mapping, not what is in it. Movable. A forked child must not touch data(); there the destructor unmaps nothing.
 class SharedMemory {
  public:
   // kHuge: pages of 2 MiB where the system gives them on request (shmem_enabled of transparent huge pages). A hint.

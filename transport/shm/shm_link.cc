@@ -155,18 +155,10 @@ bool ShmLink::Accept(Operation* operation, const MailboxReader::Piece& piece) {
   if (piece.message_bytes == expected.bytes && same_envelope) return true;
   std::copy(piece.envelope, piece.envelope + operation->arrived.size(), operation->arrived.begin());
   operation->arrived_bytes = piece.message_bytes;
-  BreakBecause(absl::FailedPreconditionError(
-      absl::StrCat("channel ", channel_, " is broken: ",
-                   piece.message_bytes == expected.bytes
-                       ? std::string("a message with another envelope arrived than the one expected")
-                       : absl::StrCat("a message of ", piece.message_bytes, " bytes arrived where ", expected.bytes,
-                                      " were expected"))));
+  BreakBecause(Mismatch(*operation));
   return false;
 }
 
-std::string ShmLink::Describe() const {
-  return absl::StrCat(direction_ == Direction::kSend ? "send to rank " : "recv from rank ", peer_.value(), " over ",
-                      transport_->DescribePeer(peer_));
-}
+std::string ShmLink::Describe() const { return DescribeWay(direction_ == Direction::kSend, *transport_, peer_); }
 
 }  // namespace lockstep

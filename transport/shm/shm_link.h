@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
-#include "transport/link/operation_queue.h"
+#include "transport/posting.h"
 #include "transport/shm/doorbell.h"
 #include "transport/shm/mailbox.h"
 #include "transport/shm/shared_memory.h"
@@ -25,6 +25,8 @@
 
 namespace lockstep {
 
+// If it is destroyed unbroken, the peer finds out from the connection between the two.
+//
 // Externally synchronised, as the transport that owns it. Completions run inside Advance only.
 class ShmLink {
  public:
@@ -33,8 +35,6 @@ class ShmLink {
   // Borrows the transport (for the peer's description in errors), the counters and the peer's bell.
   ShmLink(const Transport* transport, Direction direction, Rank peer, ChannelId channel, PeerCounters* counters,
           PeerDoorbell* bell);
-  // Destroyed without having been broken, it leaves the peer to find out from the connection between the two.
-  ~ShmLink() = default;
 
   Direction direction() const { return direction_; }
   Rank peer() const { return peer_; }

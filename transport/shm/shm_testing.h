@@ -14,17 +14,14 @@
 #include "base/deadline.h"
 #include "base/rank.h"
 #include "base/status.h"
-#include "base/thread.h"
+#include "tests/transport_testing.h"
 #include "transport/shm/shm_transport.h"
 
 namespace lockstep {
 
 inline ShmTransportOptions ShmTestOptions(int rank, int size) {
   ShmTransportOptions options;
-  options.rank = Rank(rank);
-  options.size = size;
-  options.job_id = "test";
-  options.world_id = 17;
+  static_cast<WorldIdentity&>(options) = TestIdentity(rank, size);
   return options;
 }
 
@@ -33,13 +30,9 @@ using ShmTransports = std::vector<std::unique_ptr<ShmTransport>>;
 // Connects all of them, each on a thread of its own; `addresses` by rank. What each rank found, by rank.
 inline std::vector<std::vector<absl::Status>> ConnectAll(const ShmTransports& ranks,
                                                          const std::vector<std::string>& addresses,
-                                                         Deadline deadline = Deadline::AfterMs(30'000)) {
+                                                         Deadline deadline = TestDeadline()) {
   std::vector<std::vector<absl::Status>> found(ranks.size());
-  std::vector<Thread> threads;
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    threads.emplace_back("connect", [&, i] { found[i] = ranks[i]->Connect(addresses, deadline); });
-  }
-  for (Thread& thread : threads) thread.Join();
+  RunRanks(ranks, [&](ShmTransport* rank) { found[rank->rank().value()] = rank->Connect(addresses, deadline); });
   return found;
 }
 

@@ -30,7 +30,7 @@ absl::StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::Create(ShmTransportO
   const auto invalid = [](auto... what) {
     return absl::InvalidArgumentError(absl::StrCat("shm transport: ", what...));
   };
-  LOCKSTEP_RETURN_IF_ERROR(CheckWorld("shm", options.rank, options.size, options.job_id, kShmJobIdBytesMax));
+  LOCKSTEP_RETURN_IF_ERROR(CheckWorld("shm", options, kShmJobIdBytesMax));
   if (!options.mailbox.valid()) {
     return invalid("mailboxes of ", options.mailbox.cells, " cells and ", options.mailbox.ring_bytes, " bytes");
   }
@@ -41,7 +41,7 @@ absl::StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::Create(ShmTransportO
   LOCKSTEP_RETURN_IF_ERROR(Unusable(SharedMemory::Create(options.mailbox.bytes()).status()));
   absl::StatusOr<Doorbell> bell = Doorbell::Create();
   LOCKSTEP_RETURN_IF_ERROR(Unusable(bell.status()));
-  const ShmExpectation self = {options.job_id, options.world_id, 0, options.rank, options.size, options.chunk_bytes};
+  const ShmExpectation self = {options, /*nonce=*/0};
   std::unique_ptr<ShmTransport> transport(new ShmTransport(std::move(options), *std::move(bell)));
   absl::StatusOr<std::unique_ptr<LocalPeers>> local_peers = LocalPeers::Create(self, &transport->bell_);
   LOCKSTEP_RETURN_IF_ERROR(Unusable(local_peers.status()));
@@ -159,7 +159,8 @@ void ShmTransport::Receive(Rank source, ChannelId channel, const Envelope& expec
 
 void ShmTransport::Post(ShmLink* link, Operation* operation) {
   link->Post(operation);
-  Activate(link);
+  if (!link->active_) active_.push_back(link);
+  link->active_ = true;
   if (running_) {
     untried_ = true;  // the call that is under way goes on with it
     return;
@@ -172,12 +173,6 @@ void ShmTransport::Post(ShmLink* link, Operation* operation) {
     untried_ = false;
     KeepAwake();
   }
-}
-
-void ShmTransport::Activate(ShmLink* link) {
-  if (link->active_) return;
-  link->active_ = true;
-  active_.push_back(link);
 }
 
 bool ShmTransport::Progress() {

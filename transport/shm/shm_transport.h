@@ -49,14 +49,7 @@
 
 namespace lockstep {
 
-struct ShmTransportOptions {
-  Rank rank;
-  int size = 1;
-  std::string job_id;
-  // A random number that the ranks of one world agree on, so that a process left from an earlier one is turned away.
-  uint64_t world_id = 0;
-  // Compared between ranks: the unit into which the layers above cut long messages.
-  uint32_t chunk_bytes = uint32_t{1} << 20;
+struct ShmTransportOptions : WorldIdentity {
   // Of each mailbox this rank makes.
   MailboxGeometry mailbox;
   // How much of a message is put at once: small enough to be in the private cache when the receiver reads it.
@@ -154,7 +147,6 @@ class ShmTransport final : public PollableTransport, private LocalPeers::Observe
   absl::Status CheckMemory(size_t more_bytes) const;
 
   void Post(ShmLink* link, Operation* operation);
-  void Activate(ShmLink* link);
   // Tries all links with operations, one after the other, until none moves or all had their share. Returns whether anything
   // moved.
   bool Run();

@@ -1,9 +1,8 @@
-// What is shared memory's own: who shares it with whom, limits, unauthenticated peers, forks. tests/transport_conformance.h has what
-// every transport promises; shm_process_test.cc has processes that die and stop.
+// Shared memory as a Transport (tests/transport_conformance.h), and what is its own: who shares it with whom, limits,
+// unauthenticated peers, forks. shm_process_test.cc has processes that die and stop.
 
 #include "transport/shm/shm_transport.h"
 
-#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <functional>
@@ -15,14 +14,16 @@
 #include "absl/status/statusor.h"
 #include "base/deadline.h"
 #include "base/fork.h"
-#include "base/fork_testing.h"
 #include "base/rank.h"
+#include "base/status.h"
 #include "base/status_matchers.h"
 #include "base/thread.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/transport_conformance.h"
 #include "tests/transport_testing.h"
 #include "transport/shm/handshake.h"
+#include "transport/shm/mailbox.h"
 #include "transport/shm/shm_testing.h"
 #include "transport/shm/unix_socket.h"
 
@@ -32,31 +33,44 @@ namespace {
 using Code = absl::StatusCode;
 using testing::HasSubstr;
 
-// Exchanges one byte from rank `source` to rank `target` of the world, both driven by this thread.
-void ExpectReach(const ShmTransports& ranks, int source, int target) {
-  TestOperation send, receive;
-  char byte = 0;
-  ranks[target]->Receive(Rank(source), 0, TestEnvelope(1), Sink{&byte, 1}, &receive);
-  ranks[source]->Send(Rank(target), 0, TestEnvelope(1), "x", 1, &send);
-  Drive({ranks[source].get(), ranks[target].get()}, [&] { return send.done() && receive.done(); });
-  EXPECT_THAT(send.status, IsOk());
-  EXPECT_THAT(receive.status, IsOk());
-  EXPECT_EQ(byte, 'x');
+TransportFactory Factory(const std::string& name, const MailboxGeometry& mailbox, size_t piece_bytes_max,
+                         int yields_max) {
+  return {name, [=](int size) -> absl::StatusOr<Transports> {
+            LOCKSTEP_ASSIGN_OR_RETURN(ShmTransports ranks, CreateShmWorld(size, [&](ShmTransportOptions* options) {
+                                        options->mailbox = mailbox;
+                                        options->piece_bytes_max = piece_bytes_max;
+                                        options->yields_max = yields_max;
+                                      }));
+            return AsTransports(std::move(ranks));
+          }};
 }
 
-ShmTransports CreateAlone(int size, const std::function<void(ShmTransportOptions* options)>& change) {
-  ShmTransports ranks;
-  for (int i = 0; i < size; ++i) {
-    ShmTransportOptions options = ShmTestOptions(i, size);
-    change(&options);
-    auto rank = ShmTransport::Create(std::move(options));
-    EXPECT_THAT(rank, IsOk());
-    ranks.push_back(*std::move(rank));
+INSTANTIATE_TEST_SUITE_P(Shm, TransportConformance,
+                         testing::Values(Factory("Default", MailboxGeometry(), 16 << 10, 20),
+                                         // So small that everything wraps and blocks all the time.
+                                         Factory("Tiny", MailboxGeometry{32, 4096}, 192, 0)),
+                         TransportFactoryName);
+
+class ShmTransportTest : public TransportWorldTest<ShmTransport> {
+ protected:
+  void Create(
+      int size, const std::function<void(ShmTransportOptions*)>& change = [](ShmTransportOptions*) {}) {
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(ranks_, CreateShmWorld(size, change));
   }
-  return ranks;
-}
+  // Ranks that know nothing of each other.
+  void CreateAlone(
+      int size, const std::function<void(ShmTransportOptions*)>& change = [](ShmTransportOptions*) {}) {
+    ranks_.clear();
+    for (int i = 0; i < size; ++i) {
+      ShmTransportOptions options = ShmTestOptions(i, size);
+      change(&options);
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto rank, ShmTransport::Create(std::move(options)));
+      ranks_.push_back(std::move(rank));
+    }
+  }
+};
 
-TEST(ShmTransport, CreationSaysWhatIsWrong) {
+TEST_F(ShmTransportTest, CreationSaysWhatIsWrong) {
   const auto create = [](auto change) {
     ShmTransportOptions options = ShmTestOptions(0, 2);
     change(&options);
@@ -73,26 +87,26 @@ TEST(ShmTransport, CreationSaysWhatIsWrong) {
               StatusIs(Code::kInvalidArgument, HasSubstr("pieces of 100")));
 }
 
-TEST(ShmTransport, WhoIsNotConnectedCannotBeReached) {
-  ShmTransports ranks = CreateAlone(2, [](ShmTransportOptions*) {});
+TEST_F(ShmTransportTest, WhoIsNotConnectedCannotBeReached) {
+  CreateAlone(2);
   TestOperation send, receive;
   char byte = 0;
-  ranks[0]->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &send);
-  ranks[0]->Receive(Rank(1), 0, TestEnvelope(1), Sink{&byte, 1}, &receive);
+  rank(0)->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &send);
+  rank(0)->Receive(Rank(1), 0, TestEnvelope(1), Sink{&byte, 1}, &receive);
   EXPECT_THAT(send.status,
               StatusIs(Code::kUnavailable, "send to rank 1 over shm: its memory is not shared: it was not asked"));
   EXPECT_THAT(receive.status, StatusIs(Code::kUnavailable, HasSubstr("recv from rank 1 over shm")));
 }
 
-TEST(ShmTransport, ConnectFindsOutWhoSharesMemory) {
-  ShmTransports ranks = CreateAlone(3, [](ShmTransportOptions*) {});
-  std::vector<std::string> addresses = Addresses(ranks);
+TEST_F(ShmTransportTest, ConnectFindsOutWhoSharesMemory) {
+  CreateAlone(3);
+  std::vector<std::string> addresses = Addresses(ranks_);
   // Nobody listens at rank 2's: as in another network namespace. It cannot reach the others' either.
   const std::string nowhere = "lockstep-of-another-namespace/0000000000000000";
   const std::vector<std::vector<std::string>> seen = {
       {addresses[0], addresses[1], nowhere}, {addresses[0], addresses[1], nowhere}, {nowhere, nowhere, addresses[2]}};
   std::vector<std::vector<absl::Status>> found(3);
-  RunRanks(ranks, [&](ShmTransport* rank) {
+  RunRanks(ranks_, [&](ShmTransport* rank) {
     found[rank->rank().value()] = rank->Connect(seen[rank->rank().value()], TestDeadline());
   });
   for (int i : {0, 1}) {
@@ -101,29 +115,29 @@ TEST(ShmTransport, ConnectFindsOutWhoSharesMemory) {
     EXPECT_THAT(found[i][2], StatusIs(Code::kUnavailable, HasSubstr("another-namespace: Connection refused")));
     EXPECT_THAT(found[2][i], StatusIs(Code::kUnavailable, HasSubstr("Connection refused")));
   }
-  ExpectReach(ranks, 0, 1);
-  ExpectReach(ranks, 1, 0);
+  ExpectExchange(0, 1);
+  ExpectExchange(1, 0);
 }
 
 // One side cannot reach the other: both find out, and why.
-TEST(ShmTransport, ARankThatCannotReachAPeerTellsIt) {
-  ShmTransports ranks = CreateAlone(2, [](ShmTransportOptions*) {});
+TEST_F(ShmTransportTest, ARankThatCannotReachAPeerTellsIt) {
+  CreateAlone(2);
   std::vector<absl::Status> found;
   std::atomic<bool> answered{false};
   Thread other("connect", [&] {
-    found = ranks[1]->Connect({ranks[0]->address(), ""}, TestDeadline());
+    found = rank(1)->Connect({rank(0)->address(), ""}, TestDeadline());
     answered = true;
   });
-  EXPECT_THAT(ranks[0]->Connect({"", "nowhere/0000000000000000"}, TestDeadline())[1],
+  EXPECT_THAT(rank(0)->Connect({"", "nowhere/0000000000000000"}, TestDeadline())[1],
               StatusIs(Code::kUnavailable, HasSubstr("@nowhere: Connection refused")));
   // Should the hello come only now, it is answered as the rank goes on.
   const Deadline deadline = TestDeadline();
-  while (!answered && !deadline.passed()) ranks[0]->Progress();
+  while (!answered && !deadline.passed()) rank(0)->Progress();
   other.Join();
   EXPECT_THAT(found[0], StatusIs(Code::kUnavailable, HasSubstr("it turned us away: connect to unix socket @nowhere")));
 }
 
-TEST(ShmTransport, DifferencesAreFoundOnBothSides) {
+TEST_F(ShmTransportTest, DifferencesAreFoundOnBothSides) {
   struct Case {
     std::function<void(ShmTransportOptions*)> change;
     const char* message;
@@ -132,26 +146,26 @@ TEST(ShmTransport, DifferencesAreFoundOnBothSides) {
        {Case{[](ShmTransportOptions* o) { o->job_id = "job of " + std::to_string(o->rank.value()); }, "another job"},
         Case{[](ShmTransportOptions* o) { o->world_id = o->rank.value(); }, "another world"},
         Case{[](ShmTransportOptions* o) { o->chunk_bytes = 64 << o->rank.value(); }, "chunk size"}}) {
-    ShmTransports ranks = CreateAlone(2, c.change);
-    const auto found = ConnectAll(ranks, Addresses(ranks));
+    CreateAlone(2, c.change);
+    const auto found = ConnectAll(ranks_, Addresses(ranks_));
     EXPECT_THAT(found[0][1], StatusIs(Code::kFailedPrecondition, HasSubstr(c.message)));
     EXPECT_THAT(found[1][0], StatusIs(Code::kFailedPrecondition, HasSubstr(c.message)));
   }
 }
 
-TEST(ShmTransport, ConnectEndsWithItsDeadline) {
-  ShmTransports ranks = CreateAlone(2, [](ShmTransportOptions*) {});
-  const auto found = ranks[0]->Connect(Addresses(ranks), Deadline::AfterMs(20));
+TEST_F(ShmTransportTest, ConnectEndsWithItsDeadline) {
+  CreateAlone(2);
+  const auto found = rank(0)->Connect(Addresses(ranks_), Deadline::AfterMs(20));
   EXPECT_THAT(found[0], IsOk());
   EXPECT_THAT(found[1], StatusIs(Code::kDeadlineExceeded, HasSubstr("did not answer in time")));
   // Who comes later finds out, although rank 0 does nothing any more.
-  const auto late = ranks[1]->Connect(Addresses(ranks), TestDeadline());
+  const auto late = rank(1)->Connect(Addresses(ranks_), TestDeadline());
   EXPECT_THAT(late[0], StatusIs(Code::kUnavailable, HasSubstr("it no longer waits")));
 }
 
-TEST(ShmTransport, UnauthenticatedPeersAreRefused) {
-  ShmTransports ranks = CreateAlone(2, [](ShmTransportOptions*) {});
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const ShmAddress address, ShmAddress::Parse(ranks[0]->address()));
+TEST_F(ShmTransportTest, UnauthenticatedPeersAreRefused) {
+  CreateAlone(2);
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const ShmAddress address, ShmAddress::Parse(rank(0)->address()));
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(UniqueFd silent, ConnectUnix(address.name));
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(UniqueFd babbling, ConnectUnix(address.name));
   EXPECT_THAT(SendUnix(babbling.get(), "who is there?", {}), IsOkAndHolds(true));
@@ -163,10 +177,10 @@ TEST(ShmTransport, UnauthenticatedPeersAreRefused) {
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(UniqueFd one, ConnectUnix(address.name));
     crowd.push_back(std::move(one));
   }
-  for (const auto& found : ConnectAll(ranks, Addresses(ranks))) {
+  for (const auto& found : ConnectAll(ranks_, Addresses(ranks_))) {
     for (const absl::Status& status : found) EXPECT_THAT(status, IsOk());
   }
-  ExpectReach(ranks, 0, 1);
+  ExpectExchange(0, 1);
   UnixMessage message;
   EXPECT_THAT(ReceiveUnix(babbling.get(), &message), IsOkAndHolds(true));
   EXPECT_THAT(DecodeAnswer(message.bytes), StatusIs(Code::kInvalidArgument, HasSubstr("no hello")));
@@ -174,17 +188,15 @@ TEST(ShmTransport, UnauthenticatedPeersAreRefused) {
   EXPECT_THAT(DecodeAnswer(message.bytes), StatusIs(Code::kFailedPrecondition, HasSubstr("nonce")));
 }
 
-TEST(ShmTransport, MemoryIsBoundedAndTheBoundIsNamed) {
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(ShmTransports ranks, CreateShmWorld(2, [](ShmTransportOptions* options) {
-                                  options->memory_bytes_max = MailboxGeometry().bytes() * 5 / 2;
-                                }));
+TEST_F(ShmTransportTest, MemoryIsBoundedAndTheBoundIsNamed) {
+  Create(2, [](ShmTransportOptions* options) { options->memory_bytes_max = MailboxGeometry().bytes() * 5 / 2; });
   std::deque<TestOperation> sends, receives;
   char byte = 0;
   for (int channel = 0; channel < 3; ++channel) {
-    ranks[0]->Send(Rank(1), channel, TestEnvelope(1), "x", 1, &sends.emplace_back());
-    ranks[1]->Receive(Rank(0), channel, TestEnvelope(1), Sink{&byte, 1}, &receives.emplace_back());
+    rank(0)->Send(Rank(1), channel, TestEnvelope(1), "x", 1, &sends.emplace_back());
+    rank(1)->Receive(Rank(0), channel, TestEnvelope(1), Sink{&byte, 1}, &receives.emplace_back());
   }
-  ASSERT_TRUE(Drive({ranks[0].get(), ranks[1].get()}, [&] { return receives[2].done() && receives[1].done(); }));
+  ASSERT_TRUE(DriveAll([&] { return receives[2].done() && receives[1].done(); }));
   for (int channel : {0, 1}) {
     EXPECT_THAT(sends[channel].status, IsOk());
     EXPECT_THAT(receives[channel].status, IsOk());
@@ -193,100 +205,75 @@ TEST(ShmTransport, MemoryIsBoundedAndTheBoundIsNamed) {
   EXPECT_THAT(receives[2].status, StatusIs(Code::kUnavailable, HasSubstr("recv from rank 0")));
   // The others go on, and a channel that is given up makes room.
   TestOperation more;
-  ranks[0]->Send(Rank(1), 1, TestEnvelope(1), "z", 1, &more);
+  rank(0)->Send(Rank(1), 1, TestEnvelope(1), "z", 1, &more);
   EXPECT_THAT(more.status, IsOk());
-  for (auto& rank : ranks) rank->AbortChannel(0, absl::CancelledError("done with it"));
+  for (auto& rank : ranks_) rank->AbortChannel(0, absl::CancelledError("done with it"));
   TestOperation send, receive;
-  ranks[0]->Send(Rank(1), 7, TestEnvelope(1), "y", 1, &send);
-  ranks[1]->Receive(Rank(0), 7, TestEnvelope(1), Sink{&byte, 1}, &receive);
-  ASSERT_TRUE(Drive({ranks[0].get(), ranks[1].get()}, [&] { return receive.done() && send.done(); }));
+  rank(0)->Send(Rank(1), 7, TestEnvelope(1), "y", 1, &send);
+  rank(1)->Receive(Rank(0), 7, TestEnvelope(1), Sink{&byte, 1}, &receive);
+  ASSERT_TRUE(DriveAll([&] { return receive.done() && send.done(); }));
   EXPECT_THAT(receive.status, IsOk());
   EXPECT_EQ(byte, 'y');
 }
 
 // A peer whose receive side gave up before this rank's first message on the channel.
-TEST(ShmTransport, AMailboxForAChannelThatWasGivenUpIsRefused) {
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(ShmTransports ranks, CreateShmWorld(2));
-  ranks[1]->AbortChannel(3, absl::AbortedError("never mind"));
+TEST_F(ShmTransportTest, AMailboxForAChannelThatWasGivenUpIsRefused) {
+  Create(2);
+  rank(1)->AbortChannel(3, absl::AbortedError("never mind"));
   TestOperation large;
-  ranks[0]->Send(Rank(1), 3, TestEnvelope(1), LargePayload().data(), LargePayload().size(), &large);
-  ASSERT_TRUE(Drive({ranks[0].get(), ranks[1].get()}, [&] { return large.done(); }));
+  rank(0)->Send(Rank(1), 3, TestEnvelope(1), LargePayload().data(), LargePayload().size(), &large);
+  ASSERT_TRUE(DriveAll([&] { return large.done(); }));
   EXPECT_THAT(large.status, StatusIs(Code::kUnavailable, HasSubstr("send to rank 1 over shm pid")));
-  ExpectReach(ranks, 0, 1);
+  ExpectExchange(0, 1);
 }
 
 // As a program does that makes and destroys communicators all day: what a channel took is given back on both sides.
-TEST(ShmTransport, ChannelsMayComeAndGo) {
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(ShmTransports ranks, CreateShmWorld(2, [](ShmTransportOptions* options) {
-                                  options->memory_bytes_max = MailboxGeometry().bytes() * 2;
-                                }));
+TEST_F(ShmTransportTest, ChannelsMayComeAndGo) {
+  Create(2, [](ShmTransportOptions* options) { options->memory_bytes_max = MailboxGeometry().bytes() * 2; });
   for (ChannelId channel = 0; channel < 50; ++channel) {
     TestOperation sends[2], receives[2];
     int values[2] = {};
     for (int i : {0, 1}) {
-      ranks[i]->Receive(Rank(1 - i), channel, TestEnvelope(1), Sink{&values[i], sizeof(int)}, &receives[i]);
-      ranks[i]->Send(Rank(1 - i), channel, TestEnvelope(1), &channel, sizeof(channel), &sends[i]);
+      rank(i)->Receive(Rank(1 - i), channel, TestEnvelope(1), Sink{&values[i], sizeof(int)}, &receives[i]);
+      rank(i)->Send(Rank(1 - i), channel, TestEnvelope(1), &channel, sizeof(channel), &sends[i]);
     }
-    ASSERT_TRUE(Drive({ranks[0].get(), ranks[1].get()}, [&] { return receives[0].done() && receives[1].done(); }));
+    ASSERT_TRUE(DriveAll([&] { return AllDone(receives); }));
     for (int i : {0, 1}) {
       ASSERT_THAT(receives[i].status, IsOk());
       EXPECT_EQ(values[i], channel);
-      ranks[i]->AbortChannel(channel, absl::CancelledError("done with it"));
+      rank(i)->AbortChannel(channel, absl::CancelledError("done with it"));
     }
     TestOperation later;
-    ranks[0]->Send(Rank(1), channel, TestEnvelope(1), &channel, sizeof(channel), &later);
+    rank(0)->Send(Rank(1), channel, TestEnvelope(1), &channel, sizeof(channel), &later);
     EXPECT_THAT(later.status, StatusIs(Code::kCancelled, "done with it"));
   }
 }
 
 // More channels than a socket's buffer holds notices, while the peer is not driven.
-TEST(ShmTransport, ManyMailboxesMayBeMadeWhileThePeerSleeps) {
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(ShmTransports ranks, CreateShmWorld(2, [](ShmTransportOptions* options) {
-                                  options->mailbox = {8, 4096};
-                                }));
+TEST_F(ShmTransportTest, ManyMailboxesMayBeMadeWhileThePeerSleeps) {
+  Create(2, [](ShmTransportOptions* options) { options->mailbox = {8, 4096}; });
   constexpr int kChannels = 1000;
   std::deque<TestOperation> sends, receives;
   std::vector<int> received(kChannels, -1);
   for (int channel = 0; channel < kChannels; ++channel) {
-    ranks[0]->Send(Rank(1), channel, TestEnvelope(1), &channel, sizeof(channel), &sends.emplace_back());
+    rank(0)->Send(Rank(1), channel, TestEnvelope(1), &channel, sizeof(channel), &sends.emplace_back());
     EXPECT_THAT(sends.back().status, IsOk());
   }
   for (int channel = 0; channel < kChannels; ++channel) {
-    ranks[1]->Receive(Rank(0), channel, TestEnvelope(1), Sink{&received[channel], sizeof(int)},
-                      &receives.emplace_back());
+    rank(1)->Receive(Rank(0), channel, TestEnvelope(1), Sink{&received[channel], sizeof(int)},
+                     &receives.emplace_back());
   }
-  const auto all = [&] {
-    return std::all_of(receives.begin(), receives.end(), [](const TestOperation& one) { return one.done(); });
-  };
-  ASSERT_TRUE(Drive({ranks[0].get(), ranks[1].get()}, all));
+  ASSERT_TRUE(DriveAll([&] { return AllDone(receives); }));
   for (int channel = 0; channel < kChannels; ++channel) EXPECT_EQ(received[channel], channel);
 }
 
-// In a forked child the transport is of no use, says so, and disturbs nobody.
-TEST(ShmTransport, FailsInAForkedChildAndWorksInTheParent) {
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(ShmTransports ranks, CreateShmWorld(2));
-  ExpectReach(ranks, 0, 1);
-  ranks[0]->WaitForEvent(Deadline::AfterMs(1));
-  const int in_child = RunInForkedChild(
-      [&] {
-        TestOperation send, new_send, receive;
-        char target = 0;
-        ranks[0]->Send(Rank(1), 0, TestEnvelope(1), "y", 1, &send);
-        ranks[0]->Send(Rank(1), 1, TestEnvelope(1), "y", 1, &new_send);
-        ranks[1]->Receive(Rank(0), 0, TestEnvelope(1), Sink{&target, 1}, &receive);
-        ranks[0]->Progress();
-        ranks[0]->WaitForEvent(Deadline::AfterMs(1));
-        ranks[0]->Wake();
-        for (const TestOperation* operation : {&send, &new_send, &receive}) {
-          if (!absl::IsFailedPrecondition(operation->status)) return 1;
-        }
-        ranks.clear();
-        return 0;
-      },
-      TestDeadline());
-  EXPECT_EQ(in_child, 0);
-  ExpectReach(ranks, 0, 1);
-  ExpectReach(ranks, 1, 0);
+TEST_F(ShmTransportTest, FailsInAForkedChildAndWorksInTheParent) {
+  Create(2);
+  rank(0)->WaitForEvent(Deadline::AfterMs(1));
+  ExpectUselessAfterFork([&] {
+    rank(0)->WaitForEvent(Deadline::AfterMs(1));
+    rank(0)->Wake();
+  });
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // Acceptor: the listener of a TcpTransport and the connections that have not shaken hands yet.
 //
-// Whoever connects has a deadline to say a hello that fits; unauthenticated peers, silence and floods cost a bounded number of
-// descriptors, one log line a second, and nothing else. All of it hides behind one epoll descriptor of its own, so that
-// they do not crowd the events of the connections that carry data either.
+// Whoever connects must send a hello that fits by a deadline. Unauthenticated peers, silence and floods cost a bounded number
+// of descriptors and one log line a second. The listener and these connections have an epoll set of their own, so that they
+// do not crowd the events of connections that carry data.
 
 #ifndef TRANSPORT_TCP_ACCEPTOR_H_
 #define TRANSPORT_TCP_ACCEPTOR_H_
@@ -38,9 +38,8 @@ class Acceptor {
   static absl::StatusOr<std::unique_ptr<Acceptor>> Create(const SocketAddress& bind_address, AcceptorOptions options);
 
   const SocketAddress& address() const { return address_; }
-  int listener() const { return listener_.get(); }
 
-  // Readable (level-triggered) while Poll has something to do, but for deadlines.
+  // Readable (level-triggered) while Poll has something to do. A deadline does not show here.
   int event_descriptor() const { return events_.get(); }
   // When Poll is due even without an event.
   Deadline next_deadline() const;
@@ -48,11 +47,9 @@ class Acceptor {
   // Accepts, reads hellos, answers those that do not fit, drops who is late. Never waits.
   std::vector<Arrival> Poll();
 
-  // Answers, and on a rejection reads away what else the peer sent, lest closing the socket resets the connection
-  // before the answer is read. A failure is not told: the next use of the socket will.
+  // Answers. On a rejection it also discards what else the peer sent: a socket that is closed with unread data resets the
+  // connection, perhaps before the answer is read. Reports no failure; the next use of the socket does.
   static void SendAnswer(int socket, const Answer& answer);
-
-  int pending_count() const { return static_cast<int>(pending_.size()); }
 
  private:
   struct Pending {

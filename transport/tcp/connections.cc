@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/log.h"
-#include "transport/tcp/striped_stream.h"
+#include "transport/tcp/tcp_stream.h"
 #include "transport/tcp/zero_copy_stream.h"
 
 namespace lockstep {

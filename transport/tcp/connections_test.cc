@@ -20,10 +20,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/transport_testing.h"
-#include "transport/link/message_header.h"
+#include "transport/link/link.h"
 #include "transport/net/socket.h"
 #include "transport/tcp/handshake.h"
-#include "transport/tcp/tcp_fixture.h"
 #include "transport/tcp/tcp_testing.h"
 #include "transport/tcp/tcp_transport.h"
 #include "transport/transport.h"
@@ -39,25 +38,25 @@ using ConnectionsTest = TcpFixture;
 TEST_F(ConnectionsTest, ASecondConnectionForARankAndChannelIsTurnedAway) {
   Create(2);
   LogLines log;
-  Exchange(5);
+  ExpectExchange(0, 1, 5);
   const UniqueFd second = Say(1, EncodeHello(AHello(5)));
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Answer answer, ReadAnswer(second.get()));
   EXPECT_EQ(answer.verdict, Verdict::kDuplicate);
   EXPECT_THAT(log.lines(),
               testing::Contains(HasSubstr("rank 1: a connection was turned away: it says that it is rank 0, as which "
                                           "another process is connected on channel 5 already")));
-  Exchange(5);
+  ExpectExchange(0, 1, 5);
 }
 
 TEST_F(ConnectionsTest, TwoProcessesThatClaimOneRankAreTold) {
   Create(2);
   LogLines log;
-  Exchange(0);
+  ExpectExchange(0, 1, 0);
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto usurper, TcpTransport::Create(TestOptions(0, 2)));
   ASSERT_THAT(usurper->SetPeers({usurper->address(), rank(1)->address()}), IsOk());
   TestOperation send;
   usurper->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &send);
-  borrowed_.push_back(usurper.get());
+  ranks_.push_back(std::move(usurper));
   ASSERT_TRUE(DriveAll([&] { return send.done(); }));
   EXPECT_THAT(send.status, StatusIs(Code::kFailedPrecondition, HasSubstr("claimed by two processes")));
   EXPECT_THAT(send.status.message(), HasSubstr("send to rank 1 over tcp " + rank(1)->address().ToString()));
@@ -83,10 +82,8 @@ TEST_F(ConnectionsTest, APeerWithOtherOptionsTellsTheSenderWhy) {
   };
   for (const Case& c : cases) {
     LogLines log;
-    ranks_.clear();
-    borrowed_.clear();
     Create(3, c.change);
-    EXPECT_THAT(SendStatus(), StatusIs(Code::kFailedPrecondition, HasSubstr(c.message)));
+    EXPECT_THAT(SendStatus(0, 1), StatusIs(Code::kFailedPrecondition, HasSubstr(c.message)));
     EXPECT_THAT(log.lines(), testing::Contains(HasSubstr(absl::StrCat(" turned away: ", c.refuser))));
   }
 }
@@ -224,8 +221,7 @@ TEST_F(ConnectionsTest, TwoRanksThatConnectAtOnceShareOneConnection) {
       // In two of the cases one rank goes as far as it can alone.
       for (int turn = 0; turn < 100 && first >= 2; ++turn) rank(self)->Progress();
     }
-    ASSERT_TRUE(
-        DriveAll([&] { return receives[0].done() && receives[1].done() && sends[0].done() && sends[1].done(); }));
+    ASSERT_TRUE(DriveAll([&] { return AllDone(receives) && AllDone(sends); }));
     for (int i = 0; i < 2; ++i) {
       EXPECT_THAT(sends[i].status, IsOk());
       EXPECT_THAT(receives[i].status, IsOk());
@@ -325,7 +321,7 @@ TEST_F(ConnectionsTest, APeerThatGoesBeforeAllItsSocketsAreThereFailsBothWays) {
 TEST_F(ConnectionsTest, SeveralSocketsShareOneConnection) {
   Create(2, [](TcpTransportOptions* options) { options->sockets = 3; });
   const auto before = OpenDescriptors();
-  Exchange(0);
+  ExpectExchange(0, 1, 0);
   // A message may have come by the first of them before the others are accepted.
   ASSERT_TRUE(DriveAll([&] { return OpenDescriptors() == before + 2 * 3; }));
   rank(0)->AbortChannel(0, absl::AbortedError("given up"));

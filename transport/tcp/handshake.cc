@@ -1,8 +1,10 @@
 #include "transport/tcp/handshake.h"
 
+#include <iterator>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/substitute.h"
 #include "base/check.h"
 #include "transport/net/little_endian.h"
 
@@ -38,21 +40,15 @@ HelloPrefix DecodeHelloPrefix(const unsigned char* bytes) {
 
 bool DecodeHelloBody(absl::string_view body, Hello* hello) {
   if (body.size() < kBodyFixedBytes) return false;
-  const unsigned char* const bytes = reinterpret_cast<const unsigned char*>(body.data());
-  const uint32_t source = LoadLittleEndian<uint32_t>(bytes + 8);
-  const uint32_t target = LoadLittleEndian<uint32_t>(bytes + 12);
-  const size_t job_id_bytes = LoadLittleEndian<uint16_t>(bytes + 32);
-  const size_t authentication_bytes = LoadLittleEndian<uint16_t>(bytes + 34);
+  uint32_t source, target;
+  uint16_t job_id_bytes, authentication_bytes;
+  LoadLittleEndians(reinterpret_cast<const unsigned char*>(body.data()), &hello->world_id, &source, &target,
+                    &hello->channel, &hello->chunk_bytes, &hello->instance, &hello->socket, &hello->sockets,
+                    &job_id_bytes, &authentication_bytes);
   if (source > kRankMax || target > kRankMax || job_id_bytes > kJobIdBytesMax) return false;
   if (body.size() != kBodyFixedBytes + job_id_bytes + authentication_bytes) return false;
-  hello->world_id = LoadLittleEndian<uint64_t>(bytes);
   hello->source = Rank(static_cast<int>(source));
   hello->target = Rank(static_cast<int>(target));
-  hello->channel = LoadLittleEndian<uint32_t>(bytes + 16);
-  hello->chunk_bytes = LoadLittleEndian<uint32_t>(bytes + 20);
-  hello->instance = LoadLittleEndian<uint32_t>(bytes + 24);
-  hello->socket = LoadLittleEndian<uint16_t>(bytes + 28);
-  hello->sockets = LoadLittleEndian<uint16_t>(bytes + 30);
   if (hello->socket >= hello->sockets) return false;
   hello->job_id = std::string(body.substr(kBodyFixedBytes, job_id_bytes));
   hello->authentication = std::string(body.substr(kBodyFixedBytes + job_id_bytes));
@@ -74,61 +70,44 @@ Answer JudgeHello(const Hello& hello, const HandshakeExpectation& expected) {
 }
 
 void EncodeAnswer(const Answer& answer, unsigned char* target) {
-  StoreLittleEndian<uint32_t>(kAnswerMagic, target);
-  StoreLittleEndian<uint16_t>(answer.version, target + 4);
-  StoreLittleEndian<uint16_t>(static_cast<uint16_t>(answer.verdict), target + 6);
-  StoreLittleEndian<uint32_t>(answer.detail, target + 8);
-  StoreLittleEndian<uint32_t>(0, target + 12);
+  StoreLittleEndians(target, kAnswerMagic, answer.version, static_cast<uint16_t>(answer.verdict), answer.detail,
+                     uint32_t{0});
 }
 
 bool DecodeAnswer(const unsigned char* bytes, Answer* answer) {
-  if (LoadLittleEndian<uint32_t>(bytes) != kAnswerMagic) return false;
-  answer->version = LoadLittleEndian<uint16_t>(bytes + 4);
-  answer->verdict = static_cast<Verdict>(LoadLittleEndian<uint16_t>(bytes + 6));
-  answer->detail = LoadLittleEndian<uint32_t>(bytes + 8);
-  return true;
+  uint32_t magic;
+  uint16_t verdict;
+  LoadLittleEndians(bytes, &magic, &answer->version, &verdict, &answer->detail);
+  answer->verdict = static_cast<Verdict>(verdict);
+  return magic == kAnswerMagic;
 }
 
 absl::Status RejectionStatus(const Answer& answer, const Hello& hello) {
-  const int target = hello.target.value();
-  switch (answer.verdict) {
-    case Verdict::kAccepted:
-      break;  // no rejection: our own mistake
-    case Verdict::kOtherVersion:
-      return absl::FailedPreconditionError(
-          absl::StrCat("peer speaks protocol version ", answer.version, ", we ", kTcpProtocolVersion));
-    case Verdict::kMalformed:
-      return absl::FailedPreconditionError("peer cannot read our handshake");
-    case Verdict::kOtherJob:
-      return absl::FailedPreconditionError(absl::StrCat("peer belongs to another job than '", hello.job_id, "'"));
-    case Verdict::kOtherWorld:
-      return absl::FailedPreconditionError(absl::StrCat("peer belongs to another world of job '", hello.job_id,
-                                                        "': one of us is left from an earlier one"));
-    case Verdict::kOtherRank:
-      return absl::FailedPreconditionError(absl::StrCat("peer is rank ", answer.detail, ", not rank ", target));
-    case Verdict::kNoSuchRank:
-      return absl::FailedPreconditionError(absl::StrCat("peer is in a world of ", answer.detail,
-                                                        " ranks and expects no connection from rank ",
-                                                        hello.source.value()));
-    case Verdict::kOtherChunkSize:
-      return absl::FailedPreconditionError(
-          absl::StrCat("peer's chunk size is ", answer.detail, " bytes, ours ", hello.chunk_bytes));
-    case Verdict::kDuplicate:
-      return absl::FailedPreconditionError(absl::StrCat("peer already had a connection from rank ",
-                                                        hello.source.value(), " on channel ", hello.channel,
-                                                        ": is that rank claimed by two processes?"));
-    case Verdict::kNotAuthenticated:
-      return absl::FailedPreconditionError("peer does not accept our authentication");
-    case Verdict::kAborted:
-      return absl::UnavailableError(absl::StrCat("peer has given up channel ", hello.channel));
-    case Verdict::kOtherSockets:
-      return absl::FailedPreconditionError(
-          absl::StrCat("peer uses ", answer.detail, " sockets a connection, we ", hello.sockets));
-    case Verdict::kCrossed:
-      return absl::UnavailableError("peer is connecting to us, and that connection did not arrive");
+  // By verdict. $0 is the answer's detail, $1 its version.
+  static constexpr const char* kTexts[] = {
+      nullptr,  // no rejection: our own mistake
+      "peer speaks protocol version $1, we $2",
+      "peer cannot read our handshake",
+      "peer belongs to another job than '$3'",
+      "peer belongs to another world of job '$3': one of us is left from an earlier one",
+      "peer is rank $0, not rank $4",
+      "peer is in a world of $0 ranks and expects no connection from rank $5",
+      "peer's chunk size is $0 bytes, ours $6",
+      "peer already had a connection from rank $5 on channel $7: is that rank claimed by two processes?",
+      "peer does not accept our authentication",
+      "peer has given up channel $7",
+      "peer is connecting to us, and that connection did not arrive",
+      "peer uses $0 sockets a connection, we $8",
+  };
+  const auto number = static_cast<uint32_t>(answer.verdict);
+  if (number == 0 || number >= std::size(kTexts)) {
+    return absl::FailedPreconditionError(absl::StrCat("peer turned us away with verdict ", number, ", unknown to us"));
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat("peer turned us away with verdict ", static_cast<uint32_t>(answer.verdict), ", unknown to us"));
+  const bool passing = answer.verdict == Verdict::kAborted || answer.verdict == Verdict::kCrossed;
+  return absl::Status(
+      passing ? absl::StatusCode::kUnavailable : absl::StatusCode::kFailedPrecondition,
+      absl::Substitute(kTexts[number], answer.detail, answer.version, kTcpProtocolVersion, hello.job_id,
+                       hello.target.value(), hello.source.value(), hello.chunk_bytes, hello.channel, hello.sockets));
 }
 
 std::string RefusalText(const Answer& answer, const Hello& hello) {

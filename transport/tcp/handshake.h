@@ -7,7 +7,7 @@
 //   answer     = magic:u32 version:u16 verdict:u16 detail:u32 reserved:u32  back; the same in every version
 //
 // Little-endian. Reserved fields are 0 and not looked at. Version 2 has no authentication: the field is empty. After an
-// answer of kAccepted both ranks send messages (transport/link/message_header.h); otherwise both sides close.
+// answer of kAccepted both ranks send messages (transport/link/link.h); otherwise both sides close.
 
 #ifndef TRANSPORT_TCP_HANDSHAKE_H_
 #define TRANSPORT_TCP_HANDSHAKE_H_
@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "base/rank.h"
+#include "transport/posting.h"
 #include "transport/transport.h"
 
 namespace lockstep {
@@ -72,12 +73,7 @@ struct Answer {
 };
 
 // What the listening rank compares a hello with.
-struct HandshakeExpectation {
-  std::string job_id;
-  uint64_t world_id = 0;
-  Rank rank;
-  int size = 1;
-  uint32_t chunk_bytes = 0;
+struct HandshakeExpectation : WorldIdentity {
   uint16_t sockets = 1;
 };
 

@@ -18,7 +18,7 @@ using Code = absl::StatusCode;
 const unsigned char* Bytes(const std::string& text) { return reinterpret_cast<const unsigned char*>(text.data()); }
 
 Hello AHello() { return {"job", 0x1122334455667788, Rank(2), Rank(1), 7, 1 << 20, 0xa1b2c3d4, 1, 2, ""}; }
-HandshakeExpectation AnExpectation() { return {"job", 0x1122334455667788, Rank(1), 4, 1 << 20, 2}; }
+HandshakeExpectation AnExpectation() { return {{Rank(1), 4, "job", 0x1122334455667788, 1 << 20}, 2}; }
 
 TEST(Handshake, AHelloLooksAsTheDocumentSays) {
   const char expected[] =

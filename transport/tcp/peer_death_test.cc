@@ -1,4 +1,4 @@
-// Processes that die, and processes that fork: what their peers see of it.
+// Processes that die, also ones that have forked: what their peers see of it.
 
 #include <signal.h>
 #include <sys/types.h>
@@ -12,7 +12,6 @@
 #include "absl/status/statusor.h"
 #include "base/deadline.h"
 #include "base/fork.h"
-#include "base/fork_testing.h"
 #include "base/rank.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
@@ -101,38 +100,6 @@ TEST_P(PeerDeathTest, FailsTheReceivesOfTheSurvivorAtOnce) {
 
 INSTANTIATE_TEST_SUITE_P(AndItsChild, PeerDeathTest, testing::Bool(),
                          [](const auto& info) { return info.param ? "Lives" : "IsNone"; });
-
-// In a forked child the transport is of no use, says so, and disturbs neither the parent nor descriptors of the
-// child's.
-TEST(TcpTransportAfterFork, FailsInTheChildAndWorksInTheParent) {
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(TcpTransports ranks, CreateTcpWorld(2));
-  const auto exchange = [&ranks] {
-    TestOperation send, receive;
-    char target = 0;
-    ranks[0]->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &send);
-    ranks[1]->Receive(Rank(0), 0, TestEnvelope(1), {&target, 1}, &receive);
-    Drive({ranks[0].get(), ranks[1].get()}, [&] { return send.done() && receive.done(); });
-    return target;
-  };
-  EXPECT_EQ(exchange(), 'x');
-  const int in_child = RunInForkedChild(
-      [&] {
-        TestOperation send, new_send, receive;
-        char target = 0;
-        ranks[0]->Send(Rank(1), 0, TestEnvelope(1), "y", 1, &send);
-        ranks[0]->Send(Rank(1), 1, TestEnvelope(1), "y", 1, &new_send);
-        ranks[1]->Receive(Rank(0), 0, TestEnvelope(1), {&target, 1}, &receive);
-        ranks[0]->Progress();
-        for (const TestOperation* operation : {&send, &new_send, &receive}) {
-          if (!absl::IsFailedPrecondition(operation->status)) return 1;
-        }
-        ranks.clear();
-        return 0;
-      },
-      TestDeadline());
-  EXPECT_EQ(in_child, 0);
-  EXPECT_EQ(exchange(), 'x');
-}
 
 }  // namespace
 }  // namespace lockstep

@@ -23,20 +23,7 @@ void SetBuffer(int socket, int option, const char* name, int bytes) {
   LOCKSTEP_LOG(kDebug) << "tcp transport: " << ErrnoStatus(errno, name).message();
 }
 
-}  // namespace
-
-void Tune(int socket, const SocketTuning& tuning) {
-  ChooseCongestionControl(socket, tuning.congestion_control);
-  SetBuffer(socket, SO_SNDBUF, "SO_SNDBUF", tuning.send_buffer_bytes);
-  SetBuffer(socket, SO_RCVBUF, "SO_RCVBUF", tuning.receive_buffer_bytes);
-  const int on = 1;
-  if (tuning.zero_copy && setsockopt(socket, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof(on)) != 0) {
-    LOCKSTEP_LOG(kInfo) << "tcp transport: " << ErrnoStatus(errno, "SO_ZEROCOPY").message();
-  }
-}
-
 absl::Status SetCongestionControl(int socket, const std::string& name) {
-  if (name.empty()) return absl::OkStatus();
   if (setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name.data(), static_cast<socklen_t>(name.size())) == 0) {
     return absl::OkStatus();
   }
@@ -47,19 +34,7 @@ absl::Status SetCongestionControl(int socket, const std::string& name) {
                      absl::StrCat("congestion control '", Clipped(name), "' (this system allows: ", allowed, ")"));
 }
 
-absl::Status CheckCongestionControl(const std::string& name) {
-  if (name.empty()) return absl::OkStatus();
-  const UniqueFd trial(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  return trial.valid() ? SetCongestionControl(trial.get(), name) : absl::OkStatus();
-}
-
-std::string CongestionControlOf(int socket) {
-  char name[16] = "";  // TCP_CA_NAME_MAX
-  socklen_t length = sizeof(name) - 1;
-  if (getsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name, &length) != 0) return "unknown";
-  return name;
-}
-
+// Whether a connected socket's other end is on this host, in the same network namespace.
 bool StaysOnHost(int socket) {
   const absl::StatusOr<SocketAddress> local = LocalAddress(socket);
   const absl::StatusOr<SocketAddress> peer = PeerAddress(socket);
@@ -67,10 +42,26 @@ bool StaysOnHost(int socket) {
   return peer->loopback() || local->WithPort(0) == peer->WithPort(0);
 }
 
-void ChooseCongestionControl(int socket, const std::string& option) {
-  if (option.empty() && !StaysOnHost(socket)) return;
-  const absl::Status set = SetCongestionControl(socket, option.empty() ? "reno" : option);
-  if (!set.ok()) LOCKSTEP_LOG(kDebug) << "tcp transport: " << set.message();
+}  // namespace
+
+void Tune(int socket, const SocketTuning& tuning) {
+  if (!tuning.congestion_control.empty() || StaysOnHost(socket)) {
+    const absl::Status set =
+        SetCongestionControl(socket, tuning.congestion_control.empty() ? "reno" : tuning.congestion_control);
+    if (!set.ok()) LOCKSTEP_LOG(kDebug) << "tcp transport: " << set.message();
+  }
+  SetBuffer(socket, SO_SNDBUF, "SO_SNDBUF", tuning.send_buffer_bytes);
+  SetBuffer(socket, SO_RCVBUF, "SO_RCVBUF", tuning.receive_buffer_bytes);
+  const int on = 1;
+  if (tuning.zero_copy && setsockopt(socket, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof(on)) != 0) {
+    LOCKSTEP_LOG(kInfo) << "tcp transport: " << ErrnoStatus(errno, "SO_ZEROCOPY").message();
+  }
+}
+
+absl::Status CheckCongestionControl(const std::string& name) {
+  if (name.empty()) return absl::OkStatus();
+  const UniqueFd trial(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return trial.valid() ? SetCongestionControl(trial.get(), name) : absl::OkStatus();
 }
 
 }  // namespace lockstep

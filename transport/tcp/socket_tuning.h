@@ -14,7 +14,7 @@
 namespace lockstep {
 
 struct SocketTuning {
-  std::string congestion_control;  // see ChooseCongestionControl
+  std::string congestion_control;  // empty: reno if the connection stays on the host, else the system's default
   // Of the kernel's buffers. 0 leaves them to the kernel, which lets them grow as the connection needs; any other
   // number ends that. The kernel doubles it for its own needs, and caps it (net.core.wmem_max and rmem_max).
   int send_buffer_bytes = 0;
@@ -23,25 +23,15 @@ struct SocketTuning {
   bool zero_copy = false;
 };
 
-// For a connected socket. What cannot be had is logged at debug level: the connection works without.
+// Sets this on a connected socket. Logs at debug level what it cannot have: the connection works without.
 void Tune(int socket, const SocketTuning& tuning);
 
-// Does nothing for an empty name. NOT_FOUND when the kernel has none of that name, PERMISSION_DENIED when its
-// administrator does not let everyone use it; both name what is allowed.
-absl::Status SetCongestionControl(int socket, const std::string& name);
-
-// Whether SetCongestionControl would take it on a socket of this system; OK where that cannot be tried.
+// Whether sockets of this system take a congestion control of this name; OK for an empty name, and where that cannot be
+// tried.
+// ERRORS  NOT_FOUND          the kernel has none of that name
+//         PERMISSION_DENIED  its administrator does not let everyone use it
+//         Both name what is allowed
 absl::Status CheckCongestionControl(const std::string& name);
-
-// What a connected socket uses: "reno".
-std::string CongestionControlOf(int socket);
-
-// Whether a connected socket's other end is on this host, in the same network namespace.
-bool StaysOnHost(int socket);
-
-// For a connected socket. Names one by the option; empty: reno if the connection stays on the host, else the system's
-// default. Failures are logged at debug level: the connection works with any.
-void ChooseCongestionControl(int socket, const std::string& option);
 
 }  // namespace lockstep
 

@@ -1,7 +1,7 @@
-// A connected socket, and its two directions as ByteStreams: one system call for each call.
+// A connected socket, its two directions as ByteStreams with one system call for each call, and several of them as one.
 //
-// Data flows both ways on one socket, so that acknowledgements ride on data; but the two directions begin and end by
-// themselves, as the links that use them do. The socket closes with the later one.
+// Data flows both ways on one socket, so that acknowledgements ride on data. Each direction begins and ends by itself, as the
+// link that uses it does. The socket closes with the later one.
 
 #ifndef TRANSPORT_TCP_TCP_STREAM_H_
 #define TRANSPORT_TCP_TCP_STREAM_H_
@@ -9,9 +9,11 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/fork.h"
@@ -64,6 +66,29 @@ class TcpStream final : public ByteStream {
   const std::shared_ptr<TcpSocket> socket_;
   const int descriptor_;
   bool* const ended_;
+};
+
+// A byte stream over several sockets: where a network gives one flow too little, or hashes it to a busy path.
+//
+// The stream is cut into stripes of one length, and stripe i travels on socket i mod n. Both ends count, and so know
+// where they are: nothing is added to the bytes, their order is kept, and short messages stay together on one socket.
+// The writer goes on to the next socket as soon as the kernel has taken a stripe, so that all are under way at once.
+class StripedStream final : public ByteStream {
+ public:
+  // The same streams in the same order, and the same length, at both ends.
+  StripedStream(std::vector<std::unique_ptr<ByteStream>> streams, size_t stripe_bytes);
+
+  ssize_t Write(const iovec* pieces, int count) override;
+  ssize_t Read(const iovec* pieces, int count) override;
+
+ private:
+  // Moves what lies in each stripe with `move`, until one of them moves less than it was asked for.
+  template <typename Move>
+  ssize_t Run(const iovec* pieces, int count, Move move);
+
+  const std::vector<std::unique_ptr<ByteStream>> streams_;
+  const size_t stripe_bytes_;
+  uint64_t position_ = 0;
 };
 
 }  // namespace lockstep

@@ -42,7 +42,7 @@ absl::StatusOr<std::unique_ptr<TcpTransport>> TcpTransport::Create(TcpTransportO
   const auto invalid = [](absl::string_view what) {
     return absl::InvalidArgumentError(absl::StrCat("tcp transport: ", what));
   };
-  LOCKSTEP_RETURN_IF_ERROR(CheckWorld("tcp", options.rank, options.size, options.job_id, kJobIdBytesMax));
+  LOCKSTEP_RETURN_IF_ERROR(CheckWorld("tcp", options, kJobIdBytesMax));
   if (options.sockets < 1 || options.sockets > kTcpSocketsMax) {
     return invalid(absl::StrCat(options.sockets, " sockets a connection, not 1 to ", kTcpSocketsMax));
   }
@@ -53,13 +53,12 @@ absl::StatusOr<std::unique_ptr<TcpTransport>> TcpTransport::Create(TcpTransportO
   if (options.pending_connections_max < 1) return invalid("no room for connections that have not shaken hands");
 
   AcceptorOptions accepting;
-  accepting.expectation = {options.job_id, options.world_id,    options.rank,
-                           options.size,   options.chunk_bytes, static_cast<uint16_t>(options.sockets)};
+  accepting.expectation = {options, static_cast<uint16_t>(options.sockets)};
   accepting.handshake_timeout = options.handshake_timeout;
   accepting.pending_max = options.pending_connections_max;
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Acceptor> acceptor, Acceptor::Create(options.bind_address, accepting));
   // Tried here, so that a wrong name is an error now, not at the first message.
-  LOCKSTEP_RETURN_IF_ERROR(SetCongestionControl(acceptor->listener(), options.tuning.congestion_control));
+  LOCKSTEP_RETURN_IF_ERROR(CheckCongestionControl(options.tuning.congestion_control));
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd events, NewEpoll());
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd timer, NewTimer());
   LOCKSTEP_ASSIGN_OR_RETURN(Wakeup wakeup, Wakeup::Create());
@@ -195,16 +194,14 @@ bool TcpTransport::PollEvents() {
     armed_ = Deadline::Infinite();
     changed |= connections_.Advance();
   }
-  if (due || arrivals) changed |= AdmitArrivals();
+  if ((due || arrivals) && acceptor_ != nullptr) {
+    for (Acceptor::Arrival& arrival : acceptor_->Poll()) {
+      connections_.Admit(std::move(arrival));
+      changed = true;
+    }
+  }
   ArmTimer();
   return changed;
-}
-
-bool TcpTransport::AdmitArrivals() {
-  if (acceptor_ == nullptr) return false;
-  std::vector<Acceptor::Arrival> arrivals = acceptor_->Poll();
-  for (Acceptor::Arrival& arrival : arrivals) connections_.Admit(std::move(arrival));
-  return !arrivals.empty();
 }
 
 void TcpTransport::ArmTimer() {

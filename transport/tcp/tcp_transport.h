@@ -47,16 +47,9 @@ namespace lockstep {
 
 inline constexpr int kTcpSocketsMax = 64;
 
-struct TcpTransportOptions {
-  Rank rank;
-  int size = 1;
-  std::string job_id;
-  // A random number that the ranks of one world agree on, so that a process left from an earlier one is turned away.
-  uint64_t world_id = 0;
+struct TcpTransportOptions : WorldIdentity {
   // Port 0 lets the system choose; address() tells.
   SocketAddress bind_address;
-  // Compared between ranks: the unit into which the layers above cut long messages.
-  uint32_t chunk_bytes = uint32_t{1} << 20;
   // How long an accepted connection may take to say who it is.
   std::chrono::milliseconds handshake_timeout{5000};
   // How long to try a peer's listener that cannot be reached. A refusal is final.
@@ -78,7 +71,7 @@ struct TcpTransportOptions {
 class TcpTransport final : public PollableTransport {
  public:
   // Listens from now on. INVALID_ARGUMENT for a rank outside the world, an over-long job id, a number of sockets
-  // outside of 1 to kTcpSocketsMax, an address that this machine does not have; see SetCongestionControl for that
+  // outside of 1 to kTcpSocketsMax, an address that this machine does not have; see CheckCongestionControl for that
   // option.
   static absl::StatusOr<std::unique_ptr<TcpTransport>> Create(TcpTransportOptions options);
   ~TcpTransport() override;
@@ -128,8 +121,6 @@ class TcpTransport final : public PollableTransport {
   void TellWorkLeft();
   // Takes events out of the epoll set and schedules the links that they concern. True when a connection was made.
   bool PollEvents();
-  // True when there was one.
-  bool AdmitArrivals();
   void ArmTimer();
 
   // Constant after construction.

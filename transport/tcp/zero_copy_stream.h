@@ -1,11 +1,11 @@
 // The sending direction of a socket that has SO_ZEROCOPY: long pieces are sent from where they lie, short ones copied.
 //
-// It copies instead where the kernel would: for good once the kernel says that it copied (to a peer on the same machine
-// it always does), and a single piece where the kernel refuses to lock more memory (RLIMIT_MEMLOCK, or
-// net.core.optmem_max) or too many sends are outstanding.
+// It copies a single piece if the kernel refuses to lock more memory (RLIMIT_MEMLOCK, or net.core.optmem_max), or if too many
+// sends are outstanding. It copies everything from then on if the kernel says that it copied; to a peer on the same machine
+// it always does.
 //
-// A stream that goes while the kernel still reads lets its socket reset the connection, so that the kernel drops what it
-// has not sent and does not send it again. What the network device holds by then may still be sent, as it lies in
+// A stream that is destroyed while the kernel still reads makes its socket reset the connection. Then the kernel drops what it
+// has not sent, and does not send it again. What the network device holds by then may still be sent, as it lies in
 // memory at that moment: the kernel has the pages pinned, so that it reads no other memory, and never writes to them.
 //
 // The kernel numbers such sends from 0, one for each call that took anything, modulo 2^32. It pins the pages, only ever

@@ -1,5 +1,5 @@
 // Zero-copy sends over sockets. The kernel copies what reaches a socket of the same machine, but not before: what waits
-// for the peer's window lies in the sender's memory, and that is what most of this plays with. tcp_conformance_test.cc has
+// for the peer's window lies in the sender's memory, and that is what most of this plays with. tcp_transport_test.cc has
 // everything else with zero-copy sends on; zero_copy_stream_test.cc what needs no socket.
 
 #include <poll.h>
@@ -27,10 +27,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/transport_testing.h"
-#include "transport/link/message_header.h"
+#include "transport/link/link.h"
 #include "transport/net/socket.h"
 #include "transport/tcp/handshake.h"
-#include "transport/tcp/tcp_fixture.h"
+#include "transport/tcp/tcp_testing.h"
 #include "transport/tcp/tcp_transport.h"
 #include "transport/transport.h"
 
@@ -90,30 +90,40 @@ class ZeroCopyTest : public TcpFixture {
     }
   }
 
+  // A zero-copy send of rank 1 that the kernel has taken, and whose memory it has not released.
+  void BeginSlowSend() {
+    CreateWorld(/*zero_copy=*/true);
+    reader_ = ConnectSlowReader();
+    rank(1)->Send(Rank(0), 0, TestEnvelope(1), data_.data(), data_.size(), &send_);
+    HandOver();
+    ASSERT_FALSE(send_.done());
+  }
+
+  std::vector<unsigned char> data_ = TestPayload(kBytes, 1);
+  TestOperation send_;
+  UniqueFd reader_;
+
  private:
   const LogLevel level_;
 };
 
 TEST_F(ZeroCopyTest, ASendCompletesWhenItsMemoryIsFree) {
-  const std::vector<unsigned char> data = TestPayload(kBytes, 1);
   for (const bool zero_copy : {false, true}) {
     SCOPED_TRACE(zero_copy);
-    ranks_.clear();
-    borrowed_.clear();
     CreateWorld(zero_copy);
     const UniqueFd reader = ConnectSlowReader();
     TestOperation send, small;
-    rank(1)->Send(Rank(0), 0, TestEnvelope(1), data.data(), data.size(), &send);
+    rank(1)->Send(Rank(0), 0, TestEnvelope(1), data_.data(), data_.size(), &send);
     rank(1)->Send(Rank(0), 0, TestEnvelope(2), "x", 1, &small);
     HandOver();
     EXPECT_EQ(send.done(), !zero_copy) << "the kernel has taken all of it";
     EXPECT_EQ(small.done(), !zero_copy) << "in their order";
-    std::vector<unsigned char> arrived(2 * kMessageHeaderBytes + data.size() + 1);
+    std::vector<unsigned char> arrived(2 * kMessageHeaderBytes + data_.size() + 1);
     ASSERT_THAT(ReceiveAll(reader.get(), arrived.data(), arrived.size(), TestDeadline()), IsOk());
     ASSERT_TRUE(Await(rank(1), [&] { return small.done(); }));
     EXPECT_THAT(send.status, IsOk());
     EXPECT_THAT(small.status, IsOk());
-    EXPECT_TRUE(std::equal(data.begin(), data.end(), arrived.begin() + kMessageHeaderBytes));
+    EXPECT_TRUE(std::equal(data_.begin(), data_.end(), arrived.begin() + kMessageHeaderBytes));
   }
 }
 
@@ -122,10 +132,7 @@ TEST_F(ZeroCopyTest, TurnsItselfOffWhereTheKernelCopies) {
   LogLines log;
   for (int i = 0; i < 5; ++i) {
     std::vector<unsigned char> target(LargePayload().size());
-    TestOperation send, receive;
-    rank(0)->Send(Rank(1), 0, TestEnvelope(1), LargePayload().data(), LargePayload().size(), &send);
-    rank(1)->Receive(Rank(0), 0, TestEnvelope(1), CopySink(&target), &receive);
-    ASSERT_TRUE(DriveAll([&] { return send.done() && receive.done(); }));
+    EXPECT_THAT(Exchange(0, 1, 0, LargePayload().data(), target.data(), target.size()), IsOk());
     EXPECT_TRUE(target == LargePayload());
   }
   EXPECT_THAT(log.lines(), testing::ElementsAre(HasSubstr(kNoMore + std::to_string(rank(1)->address().port()))));
@@ -133,72 +140,50 @@ TEST_F(ZeroCopyTest, TurnsItselfOffWhereTheKernelCopies) {
 
 // A sender that gave up may use its memory again: the peer must not be sent what it puts there.
 TEST_F(ZeroCopyTest, AnAbortedSendsMemoryIsNotSentAnyMore) {
-  CreateWorld(/*zero_copy=*/true);
-  const UniqueFd reader = ConnectSlowReader();
-  const std::vector<unsigned char> original = TestPayload(kBytes, 1);
-  std::vector<unsigned char> data = original;
-  TestOperation send;
-  rank(1)->Send(Rank(0), 0, TestEnvelope(1), data.data(), data.size(), &send);
-  HandOver();
-  ASSERT_FALSE(send.done());
+  BeginSlowSend();
+  const std::vector<unsigned char> original = data_;
   rank(1)->AbortChannel(0, absl::AbortedError("given up"));
-  EXPECT_THAT(send.status, StatusIs(Code::kAborted, "given up"));
-  std::fill(data.begin(), data.end(), 0);
+  EXPECT_THAT(send_.status, StatusIs(Code::kAborted, "given up"));
+  std::fill(data_.begin(), data_.end(), 0);
 
   std::vector<unsigned char> arrived;
-  EXPECT_EQ(ReadToEnd(reader.get(), &arrived), ECONNRESET);
+  EXPECT_EQ(ReadToEnd(reader_.get(), &arrived), ECONNRESET);
   ASSERT_LE(arrived.size(), kMessageHeaderBytes + kBytes);
   const size_t header = std::min(arrived.size(), kMessageHeaderBytes);
   EXPECT_TRUE(std::equal(arrived.begin() + header, arrived.end(), original.begin()));
 }
 
 TEST_F(ZeroCopyTest, WhatAPeerTookBeforeItClosedWasSent) {
-  CreateWorld(/*zero_copy=*/true);
-  UniqueFd reader = ConnectSlowReader();
-  const std::vector<unsigned char> data = TestPayload(kBytes, 1);
-  TestOperation send;
-  rank(1)->Send(Rank(0), 0, TestEnvelope(1), data.data(), data.size(), &send);
-  HandOver();
-  ASSERT_FALSE(send.done());
-  std::vector<unsigned char> arrived(kMessageHeaderBytes + data.size());
-  ASSERT_THAT(ReceiveAll(reader.get(), arrived.data(), arrived.size(), TestDeadline()), IsOk());
-  reader.reset();
+  BeginSlowSend();
+  std::vector<unsigned char> arrived(kMessageHeaderBytes + data_.size());
+  ASSERT_THAT(ReceiveAll(reader_.get(), arrived.data(), arrived.size(), TestDeadline()), IsOk());
+  reader_.reset();
   // One event tells of both: that the memory is free, and that the connection is closed.
-  ASSERT_TRUE(Await(rank(1), [&] { return send.done(); }));
-  EXPECT_THAT(send.status, IsOk());
+  ASSERT_TRUE(Await(rank(1), [&] { return send_.done(); }));
+  EXPECT_THAT(send_.status, IsOk());
 }
 
 TEST_F(ZeroCopyTest, CloseWaitsForTheMemory) {
-  CreateWorld(/*zero_copy=*/true);
-  const UniqueFd reader = ConnectSlowReader();
-  const std::vector<unsigned char> data = TestPayload(kBytes, 1);
-  TestOperation send;
-  rank(1)->Send(Rank(0), 0, TestEnvelope(1), data.data(), data.size(), &send);
+  BeginSlowSend();
   EXPECT_THAT(rank(1)->Close(Deadline::AfterMs(20)), StatusIs(Code::kDeadlineExceeded, testing::_));
-  EXPECT_THAT(send.status, StatusIs(Code::kCancelled, testing::_));
+  EXPECT_THAT(send_.status, StatusIs(Code::kCancelled, testing::_));
 }
 
 TEST_F(ZeroCopyTest, AForkedChildDoesNotDisturbWhatIsUnderWay) {
-  CreateWorld(/*zero_copy=*/true);
-  const UniqueFd reader = ConnectSlowReader();
-  const std::vector<unsigned char> data = TestPayload(kBytes, 1);
-  TestOperation send;
-  rank(1)->Send(Rank(0), 0, TestEnvelope(1), data.data(), data.size(), &send);
-  HandOver();
-  ASSERT_FALSE(send.done());
+  BeginSlowSend();
   const int in_child = RunInForkedChild(
       [&] {
         rank(1)->Progress();
-        if (!absl::IsFailedPrecondition(send.status)) return 1;
+        if (!absl::IsFailedPrecondition(send_.status)) return 1;
         ranks_.clear();
         return 0;
       },
       TestDeadline());
   EXPECT_EQ(in_child, 0);
-  std::vector<unsigned char> arrived(kMessageHeaderBytes + data.size());
-  ASSERT_THAT(ReceiveAll(reader.get(), arrived.data(), arrived.size(), TestDeadline()), IsOk());
-  ASSERT_TRUE(Await(rank(1), [&] { return send.done(); }));
-  EXPECT_THAT(send.status, IsOk());
+  std::vector<unsigned char> arrived(kMessageHeaderBytes + data_.size());
+  ASSERT_THAT(ReceiveAll(reader_.get(), arrived.data(), arrived.size(), TestDeadline()), IsOk());
+  ASSERT_TRUE(Await(rank(1), [&] { return send_.done(); }));
+  EXPECT_THAT(send_.status, IsOk());
 }
 
 // A process that may lock no memory. That nothing was sent without a copy shows in the log: over loopback the first such
@@ -217,11 +202,8 @@ TEST_F(ZeroCopyTest, WhatMayNotBeLockedIsCopied) {
         for (int i = 0; i < 3; ++i) {
           std::vector<unsigned char> target(kBytes);
           const std::vector<unsigned char> data = TestPayload(kBytes, i);
-          TestOperation send, receive;
-          rank(0)->Send(Rank(1), 0, TestEnvelope(1), data.data(), data.size(), &send);
-          rank(1)->Receive(Rank(0), 0, TestEnvelope(1), CopySink(&target), &receive);
-          if (!DriveAll([&] { return send.done() && receive.done(); })) return 2;
-          if (!send.status.ok() || !receive.status.ok() || target != data) return 3;
+          if (!Exchange(0, 1, 0, data.data(), target.data(), kBytes).ok()) return 2;
+          if (target != data) return 3;
         }
         for (const std::string& line : log.lines()) {
           if (line.find(kNoMore) != std::string::npos) return 4;

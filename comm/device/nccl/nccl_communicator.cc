@@ -19,7 +19,7 @@
 #include "comm/device/nccl/nccl_plan.h"
 #include "comm/plan/call_plan.h"
 #include "comm/record/signature.h"
-#include "transport/nccl/nccl_memory.h"
+#include "transport/nccl/nccl_library.h"
 
 namespace lockstep {
 namespace {

@@ -46,7 +46,7 @@
 #include "comm/device/device_watchdog.h"
 #include "comm/schedule/schedule.h"
 #include "comm/symmetric_buffer.h"
-#include "transport/nccl/nccl_call.h"
+#include "transport/nccl/nccl_abi.h"
 #include "transport/nccl/nccl_comm.h"
 #include "transport/nccl/nccl_library.h"
 

@@ -21,7 +21,7 @@
 #include "base/types/reduce_op.h"
 #include "comm/communicator.h"
 #include "comm/schedule/schedule.h"
-#include "transport/nccl/nccl_call.h"
+#include "transport/nccl/nccl_abi.h"
 
 namespace lockstep {
 

@@ -20,7 +20,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/reference_testing.h"
-#include "transport/nccl/nccl_call.h"
+#include "transport/nccl/nccl_abi.h"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,4 @@
-#include "transport/tcp/striped_stream.h"
+#include "transport/tcp/tcp_stream.h"
 
 #include <algorithm>
 #include <cerrno>
