@@ -1,4 +1,4 @@
-// KeptGradients: gradients that live in buckets, copied out before the buckets move, and put back where they live then.
+// KeptGradients: copies gradients that live in buckets out before the buckets move, and back to their new places.
 
 #ifndef REDUCER_KEPT_GRADIENTS_H_
 #define REDUCER_KEPT_GRADIENTS_H_

@@ -245,7 +245,7 @@ class Reducer {
  private:
   enum class State { kIdle, kArmed, kAccumulating };
 
-  // What is kept of a step until it is known how it went. The buckets of both flights are the same memory.
+  // The state of a step until its outcome is known. The buckets of both flights are the same memory.
   struct Flight {
     std::vector<std::unique_ptr<Bucket>> buckets;
     std::unique_ptr<StepOutcome> outcome;  // constant on a communicator
@@ -337,7 +337,7 @@ class Reducer {
   bool holds_ = false;                   // the communicator
   std::unique_ptr<BufferSync> buffers_;  // null: no buffers
   ReducerRecord record_;
-  StepTime forward_begin_;                    // of the backward to come, if one does
+  StepTime forward_begin_;                    // of the next backward, if there is one
   std::unique_ptr<TraceFile> trace_;          // null: nobody asks for one
   Flight flights_[2];                         // the second one only where steps run ahead
   Flight* flight_ = &flights_[0];             // of the last step that was begun

@@ -11,8 +11,8 @@
 namespace lockstep {
 namespace kernels {
 
-// target[i] = to(source[i] * factor). The product is taken in float32 (the factor rounded to it), or in double if
-// either side is f64; then it is rounded once, to nearest even, so that f64 reaches f16 without a stop at float32.
+// target[i] = to(source[i] * factor). The product is computed in float32 (with the factor rounded to float32), or in
+// double if either side is f64. It is rounded once, to nearest even: f64 becomes f16 without a step in float32.
 // Overflow becomes infinity, or NaN in f8e4m3, which has none.
 //
 // From a dtype to itself: a factor of 1 copies the bytes, NaN payloads and all; another factor is Scale.

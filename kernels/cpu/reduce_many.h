@@ -1,9 +1,9 @@
 // Element-wise reduction of any number of arrays on the CPU, in order and in one pass, into any number of targets.
 //
-// What the direct algorithms are made of: with every rank's vector at hand (in shared memory, or collected), the owner
-// of a piece folds all of them in rank order, reading each byte once, and writes the result into every copy. Operations
-// mean what kernels/cpu/reduce.h says. What differs is rounding: 16- and 8-bit floats stay in float32 from the first
-// source to the last, and are rounded once. Every variant of variant.h gives the same bits.
+// The direct algorithms use this. With every rank's vector at hand (in shared memory, or collected), the owner of a
+// piece reduces them in rank order, reads each byte once, and writes the result into every copy. Operations are those
+// of kernels/cpu/reduce.h, but 16- and 8-bit floats stay in float32 from the first source to the last and are rounded
+// once. Every variant of variant.h gives the same bits.
 
 #ifndef KERNELS_CPU_REDUCE_MANY_H_
 #define KERNELS_CPU_REDUCE_MANY_H_
@@ -20,8 +20,8 @@ namespace kernels {
 // Fails where CombineFor does, with its errors.
 absl::StatusOr<ReduceManyFunction> ReduceManyFor(DType dtype, ReduceOp op);
 
-// Likewise of sums whose sources are scaled as they are read, with the bits that Scale in kernels/cpu/scale.h would give
-// them. INVALID_ARGUMENT where that cannot be: for integers and bool.
+// The same for sums whose sources are scaled as they are read, with the bits of Scale in kernels/cpu/scale.h.
+// INVALID_ARGUMENT for integers and bool.
 absl::StatusOr<ScaledSumFunction> ScaledSumFor(DType dtype);
 
 }  // namespace kernels

@@ -1,5 +1,5 @@
-// What kernels are given: by value, in the constant memory that holds a launch's arguments, so that no table has to be
-// copied to the device beforehand. Plain C++ that host compilers and nvcc lay out alike. Private to kernels/cuda.
+// The arguments of kernels. They are passed by value, in the constant memory of a launch, so no table has to be copied
+// to the device beforehand. Plain C++ that host compilers and nvcc lay out alike. Private to kernels/cuda.
 
 #ifndef KERNELS_CUDA_ARGUMENTS_H_
 #define KERNELS_CUDA_ARGUMENTS_H_

@@ -17,8 +17,8 @@ struct Blocks {
   uint32_t count;
 };
 
-// Each thread has one round of loads to do: on an H200 that moved more bytes in a second than blocks which go on, for large totals
-// and for small ones. Elements of at most `element_bytes`.
+// Blocks for elements of at most `element_bytes`. Each thread does one round of loads: on an H200 that was faster than
+// blocks that loop, for large totals and for small ones.
 Blocks BlocksFor(uint64_t elements, size_t element_bytes);
 
 // Blocks of `block_elements` that `elements` need.

@@ -20,12 +20,12 @@ namespace lockstep {
 namespace kernels {
 namespace cuda {
 
-// target[i] = to(source[i] * factor), as CastScaled of kernels/cpu/cast.h, also for what CheckCast refuses. Where
-// `saturated` is not null, it is on the device, and the number of elements that were finite and are no longer is added
-// to it: what rounds beyond the largest value, to infinity or, in f8e4m3, NaN. Then `to` must be a float.
+// target[i] = to(source[i] * factor), with the errors of kernels/cpu/cast.h. `saturated` is null or memory of the
+// device; then `to` must be a float, and the number of elements that were finite and became infinite (in f8e4m3: NaN)
+// is added to it.
 //
-// `target` may equal `source` exactly if the elements have one size. INVALID_ARGUMENT where it overlaps it in another way, and
-// for arrays that are not aligned to their elements (parts of complex ones).
+// `target` may equal `source` exactly if the elements have one size. INVALID_ARGUMENT for any other overlap, and for
+// arrays that are not aligned to their elements (complex: to the parts).
 absl::Status CastScaled(DType to, void* target, DType from, const void* source, size_t count, double factor,
                         uint64_t* saturated, Stream& stream);
 

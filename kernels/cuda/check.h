@@ -15,9 +15,9 @@ namespace lockstep {
 namespace kernels {
 namespace cuda {
 
-// Adds how many elements are infinite or NaN to *on_device, which is memory of the device; of complex numbers each part
-// counts. INVALID_ARGUMENT for integers and bool, and for an array that is not aligned to its elements (parts of
-// complex ones).
+// Adds the number of elements that are infinite or NaN to *on_device, memory of the device. Each part of a complex
+// number counts. INVALID_ARGUMENT for integers and bool, and for an array that is not aligned to its elements (complex:
+// to the parts).
 absl::Status CountNonFinite(DType dtype, const void* data, size_t count, uint64_t* on_device, Stream& stream);
 
 namespace internal {

@@ -10,9 +10,9 @@
 // The views must be on the stream's device, and the flat array, on it as well, hold every piece's range. Pieces may be
 // empty. Thread-safe: nothing is kept between calls.
 //
-// Callers see to it, since comparing thousands of pieces with each other would cost more than moving them: each element of a
-// target is written at most once, and what is written overlaps nothing that is read, but that a dense view may be its own
-// range of the flat array exactly, where their elements have one size.
+// REQUIRES that each element of a target is written at most once, and that what is written overlaps nothing that is
+// read. A dense view may be exactly its own range of the flat array if their elements have one size. This is not
+// checked: comparing thousands of pieces would cost more than moving them.
 //
 // INVALID_ARGUMENT, before anything is enqueued: what CheckCast (kernels/cpu/cast.h) refuses; a view elsewhere; a flat
 // array not aligned to its element; a stream that is not CUDA's. UNAVAILABLE in a build without CUDA. INTERNAL with
@@ -42,8 +42,8 @@ namespace cuda {
 absl::Status FlattenViews(absl::Span<const BucketPiece> pieces, absl::Span<const BucketEntry> entries, void* flat,
                           DType flat_dtype, double factor, Stream& stream);
 
-// view[i] = dtype(flat[offset + i] * factor) for every piece that the gate, if there is one, lets pass. A view may be
-// its range of the flat array, which is then scaled in place.
+// view[i] = dtype(flat[offset + i] * factor) for every piece that the gate, if any, lets pass. A view may be its range
+// of the flat array, which is then scaled in place.
 absl::Status UnflattenViews(absl::Span<const BucketPiece> pieces, const void* flat, DType flat_dtype, double factor,
                             const BucketGate* gate, Stream& stream);
 

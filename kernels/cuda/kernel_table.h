@@ -10,7 +10,7 @@ namespace lockstep {
 namespace kernels {
 namespace cuda {
 
-// Called by nobody: an Executor knows what it stands for.
+// Never called as such: an Executor knows the real type.
 using KernelFunction = void (*)();
 
 // Elements of 1, 2, 4, 8 and 16 bytes.

@@ -9,10 +9,9 @@ namespace lockstep {
 namespace kernels {
 namespace cuda {
 
-// Has CUDA load every kernel onto the device of that index, which it otherwise does at the first launch of each: that
-// may wait for work that is running, and deadlocks where such work waits for what is about to be launched. Call it
-// before the first step. Thread-safe; what is loaded already costs little. UNAVAILABLE where there is no such device or
-// no CUDA.
+// Loads every kernel onto the device of that index. Call it before the first step: otherwise CUDA loads a kernel at its
+// first launch, which may wait for running work, and deadlocks if that work waits for the launch. Thread-safe; cheap if
+// everything is loaded. UNAVAILABLE without such a device or without CUDA.
 absl::Status Preload(int device);
 
 }  // namespace cuda

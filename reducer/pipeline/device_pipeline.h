@@ -2,9 +2,10 @@
 // only if it allows that. Everything is issued without waiting for data. A thread of ours, lockstep-watch, follows the device and reads
 // a copy of each trailer some time after the averages were written.
 //
-// So a failure reaches the trailer only if it is known when the bucket is launched, or if a hook's communicator failed. An optimizer is
-// called on the watching thread. Nobody follows a captured step: its replays leave a trailer for CheckReplays. When a collective fails,
-// what was issued behind it runs all the same: unlike on the host, gradients of that step are undefined.
+// So a failure reaches the trailer only if it is known when the bucket is launched, or if a hook's communicator failed.
+// The watching thread calls the optimizer. No thread follows a captured step: its replays leave a trailer for
+// CheckReplays. When a collective fails, the work issued after it runs all the same: unlike on the host, gradients of
+// that step are undefined.
 
 #ifndef REDUCER_PIPELINE_DEVICE_PIPELINE_H_
 #define REDUCER_PIPELINE_DEVICE_PIPELINE_H_
@@ -33,7 +34,8 @@ class DevicePipeline final : public BucketPipeline {
 
   absl::Status CreateStreams() override;
   absl::Status CreateEvents(Bucket& bucket) override;
-  // With an optimizer, waits until the last bucket is reduced: what the stream is to wait for is only enqueued then.
+  // With an optimizer, blocks until the last bucket is reduced: only then is the work enqueued that the stream waits
+  // for.
   absl::Status MakeWait(Stream& stream, Bucket& last) override;
   absl::Status Synchronize(Deadline deadline) override;
   absl::Status Await(Bucket& last, Deadline deadline) override;
@@ -65,7 +67,7 @@ class DevicePipeline final : public BucketPipeline {
   std::unique_ptr<Event> optimized_event_;  // null where there is no optimizer
 };
 
-// The one for where the parts' device has its memory: `kernels` are the device's, and null for the host.
+// Makes a HostPipeline if `kernels` is null, else a DevicePipeline with the device's kernels.
 std::unique_ptr<BucketPipeline> MakePipeline(const BucketPipeline::Parts& parts, const kernels::BucketKernels* kernels,
                                              BucketPipeline::Settings settings);
 

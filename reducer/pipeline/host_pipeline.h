@@ -1,5 +1,5 @@
-// HostPipeline: buckets on the host. The streams are threads. In its turn each copies, and knows what has failed so far and what the status
-// trailer says.
+// HostPipeline: buckets on the host. The streams are threads. They copy, and know the failures so far and the status
+// trailer.
 
 #ifndef REDUCER_PIPELINE_HOST_PIPELINE_H_
 #define REDUCER_PIPELINE_HOST_PIPELINE_H_

@@ -1,4 +1,4 @@
-// Bucket plans as text: to be kept beside a checkpoint, so that a job that starts again adds up in the same order, and to be sent to
+// Bucket plans as text: to keep beside a checkpoint, so that a restarted job sums in the same order, and to send to
 // other ranks.
 //
 //   lockstep-bucket-plan 1
@@ -20,7 +20,7 @@ namespace lockstep {
 
 std::string PlanToText(absl::Span<const Parameter> parameters, const BucketGroups& groups);
 
-// INVALID_ARGUMENT, saying where, for a text that is none, is of another table, or has groups that CheckGroups refuses.
+// INVALID_ARGUMENT, which says where: the text is no plan, is of another table, or has groups that CheckGroups refuses.
 absl::StatusOr<BucketGroups> PlanFromText(absl::Span<const Parameter> parameters, const PlanRules& rules,
                                           const std::string& text);
 
