@@ -5,7 +5,6 @@
 #define KERNELS_CUDA_DEVICE_TRANSFERS_INL_H_
 
 #include "kernels/cuda/device_entry_inl.h"
-#include "kernels/cuda/device_kernels_internal.h"
 #include "kernels/cuda/table_inl.h"
 
 #define LOCKSTEP_JOIN(a, b) a##b

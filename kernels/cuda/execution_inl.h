@@ -80,12 +80,6 @@ LOCKSTEP_BODY void Store(V* target, const V& value) {
   *reinterpret_cast<Word*>(target) = word;
 }
 
-// Adds every thread's `mine` to *counter. All threads of a warp must call it.
-LOCKSTEP_BODY void AddToCounter(uint64_t* counter, uint32_t mine) {
-  const uint32_t sum = __reduce_add_sync(0xFFFFFFFF, mine);
-  if (threadIdx.x % 32 == 0 && sum != 0) atomicAdd(reinterpret_cast<unsigned long long*>(counter), sum);
-}
-
 #else
 
 template <typename V>
@@ -106,8 +100,6 @@ LOCKSTEP_BODY void Store(V* target, const V& value) {
   CheckAligned(target);
   std::memcpy(target, &value, sizeof(V));
 }
-
-LOCKSTEP_BODY void AddToCounter(uint64_t* counter, uint32_t mine) { *counter += mine; }
 
 #endif
 

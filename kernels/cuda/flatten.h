@@ -1,7 +1,7 @@
 // Gathering many tensors on a GPU into one flat array and spreading it out again, with conversion and a factor on the
 // way: gradients into a bucket, and a bucket into gradients.
 //
-// Every element is converted as by CastScaled (cast.h), with the bits of the CPU's kernels/cpu/flatten.h. Functions
+// Every element is converted as by CastScaled (kernels/cpu/cast.h), with the bits of kernels/cpu/flatten.h. Functions
 // enqueue and return: what they read and write stays borrowed until the stream has come past it, but views, pieces and
 // entries only until they return. All dense pieces of one dtype that fit the arguments of a launch (about 1,000, or 120
 // of them where drivers are old) are one launch; pieces with gaps between their elements are another, and several times
@@ -55,7 +55,16 @@ absl::Status UnflattenViews(absl::Span<const BucketPiece> pieces, const void* fl
                             const BucketGate* gate, Executor& executor);
 
 }  // namespace internal
+// Loads every kernel onto the device of that index. Call it before the first step: otherwise CUDA loads a kernel at its
+// first launch, which may wait for running work, and deadlocks if that work waits for the launch. Thread-safe; cheap if
+// everything is loaded. UNAVAILABLE without such a device or without CUDA.
+absl::Status Preload(int device);
+
 }  // namespace cuda
+
+// The same as an interface, for streams of CUDA devices (base/device/cuda/cuda_device.h). Never destroyed.
+const BucketKernels* CudaBucketKernels();
+
 }  // namespace kernels
 }  // namespace lockstep
 

@@ -16,7 +16,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/bucket_kernels.h"
-#include "kernels/cuda/bucket_kernels.h"
 #include "kernels/cuda/host_executor_testing.h"
 
 namespace lockstep {

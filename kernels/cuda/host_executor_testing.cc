@@ -32,8 +32,6 @@ const KernelTable& HostExecutor::kernels() const {
 #define LOCKSTEP_DTYPE_NARROW(number, id, ...) AddTransfersTo<HostEntry, id>(kernels);
 #define LOCKSTEP_DTYPE_FLOAT(...) LOCKSTEP_DTYPE_NARROW(__VA_ARGS__)
 #include "base/types/dtypes.inc"
-    AddChecks<HostEntry>(kernels);
-    AddFills<HostEntry>(kernels);
     return kernels;
   }();
   return table;

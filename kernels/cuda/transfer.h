@@ -1,4 +1,4 @@
-// Packs pieces into argument blocks of transfer kernels and launches them. What flatten.h and cast.h share.
+// Packs pieces into argument blocks of transfer kernels and launches them. What flatten.cc needs.
 // Private to kernels/cuda.
 
 #ifndef KERNELS_CUDA_TRANSFER_H_
@@ -30,7 +30,6 @@ struct TransferSetup {
   DType to;
   DType from;
   TransferHeader header;  // but for what counts pieces, blocks and entries
-  uint64_t elements;      // of all pieces together, to cut them sensibly
   size_t pieces;
   size_t entries;
 };
@@ -88,11 +87,6 @@ absl::Status RunTransfer(const TransferSetup& setup, Executor& executor, const F
   TransferBatch<kSmallArgumentBytes> batch(setup, executor.kernels().transfer_small[to][from], executor);
   return run(batch);
 }
-
-// One array to another. `saturated` may be null; INVALID_ARGUMENT when an array is not aligned to its real elements, and when
-// they overlap otherwise than exactly.
-absl::Status TransferArray(DType to, void* target, DType from, const void* source, size_t count, double factor,
-                           uint64_t* saturated, Executor& executor);
 
 }  // namespace cuda
 }  // namespace kernels

@@ -16,7 +16,7 @@ struct Accelerator {
 };
 
 // Finds the host, or the communicator's device. INVALID_ARGUMENT for any other device; UNIMPLEMENTED for a kind of
-// device without kernels; errors of kernels/cuda/preload.h.
+// device without kernels; errors of cuda::Preload.
 absl::StatusOr<Accelerator> FindAccelerator(const Communicator& communicator, DeviceId id);
 
 // From now on, devices other than the host use these kernels. They are never destroyed.
