@@ -142,26 +142,6 @@ absl::Status CheckViews(absl::Span<const ViewPiece> pieces, Direction direction,
 
 }  // namespace
 
-absl::Status Flatten(absl::Span<const SourcePiece> pieces, DType piece_dtype, void* flat, DType flat_dtype,
-                     double factor) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckCast(flat_dtype, piece_dtype, factor));
-  for (const SourcePiece& piece : pieces) {
-    uint8_t* const target = At(flat, piece.offset, flat_dtype);
-    LOCKSTEP_RETURN_IF_ERROR(CastScaled(flat_dtype, target, piece_dtype, piece.data, piece.count, factor));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Unflatten(absl::Span<const TargetPiece> pieces, DType piece_dtype, const void* flat, DType flat_dtype,
-                       double factor) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckCast(piece_dtype, flat_dtype, factor));
-  for (const TargetPiece& piece : pieces) {
-    const uint8_t* const source = At(flat, piece.offset, flat_dtype);
-    LOCKSTEP_RETURN_IF_ERROR(CastScaled(piece_dtype, piece.data, flat_dtype, source, piece.count, factor));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status FlattenViews(absl::Span<const ViewPiece> pieces, void* flat, DType flat_dtype, double factor) {
   LOCKSTEP_RETURN_IF_ERROR(CheckViews(pieces, Direction::kFlatten, flat_dtype, factor));
   for (const ViewPiece& piece : pieces) {

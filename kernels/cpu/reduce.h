@@ -1,4 +1,4 @@
-// Element-wise reduction of two arrays on the CPU.
+// Element-wise reduction on the CPU: of two arrays, and of any number of them.
 //
 // Numbers (every variant of variant.h gives the same bits, and no operation depends on the order of its operands):
 //   f16, bf16, f8*    computed in float32, rounded once, to nearest even
@@ -23,8 +23,19 @@ namespace kernels {
 // The active variant's function for the pair; valid for ever, from any thread. Resolve it once, outside the hot path.
 //
 // INVALID_ARGUMENT if the pair has no meaning (CheckDefined), and for kAvg and kPremulSum. These are a sum and a
-// scaling: take the function of kSum, and kernels/cpu/scale.h.
+// scaling: take the function of kSum, and kernels/cpu/cast.h.
 absl::StatusOr<CombineFunction> CombineFor(DType dtype, ReduceOp op);
+
+// The same for any number of arrays, in order and in one pass, into any number of targets. 16- and 8-bit floats stay in
+// float32 from the first source to the last and are rounded once.
+//
+// The direct algorithms use this. With every rank's vector at hand (in shared memory, or collected), the owner of a
+// piece reduces them in rank order, reads each byte once, and writes the result into every copy.
+absl::StatusOr<ReduceManyFunction> ReduceManyFor(DType dtype, ReduceOp op);
+
+// The same for sums whose sources are scaled as they are read, with the bits of Scale in kernels/cpu/cast.h.
+// INVALID_ARGUMENT for integers and bool.
+absl::StatusOr<ScaledSumFunction> ScaledSumFor(DType dtype);
 
 }  // namespace kernels
 }  // namespace lockstep
