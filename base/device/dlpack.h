@@ -1,4 +1,4 @@
-// Makes a TensorView of DLPack's DLTensor, the struct by which array libraries exchange tensors without copying.
+// From DLPack's DLTensor, the struct by which array libraries hand each other tensors without copying, to TensorView.
 
 #ifndef BASE_DEVICE_DLPACK_H_
 #define BASE_DEVICE_DLPACK_H_
