@@ -68,7 +68,6 @@
 #include "reducer/buffers/buffers.h"
 #include "reducer/captures.h"
 #include "reducer/gradient_check.h"
-#include "reducer/kept_gradients.h"
 #include "reducer/pipeline/accelerator.h"
 #include "reducer/pipeline/bucket.h"
 #include "reducer/pipeline/bucket_memory.h"

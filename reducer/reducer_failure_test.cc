@@ -27,7 +27,7 @@ ReducerOptions BucketEach(bool overlap = true) {
 }
 
 // EXPECTs that the gradients are this rank's own after a failure of the communicator, where that is promised: a device goes on with what
-// was issued, so there they are undefined (reducer/pipeline/device_pipeline.h).
+// was issued, so there they are undefined (reducer/pipeline/device_pipeline.cc).
 void ExpectUntouched(const Replica& replica, int step) {
   if (OnHost()) replica.ExpectLocals(step);
 }

@@ -11,8 +11,8 @@
 #include "base/device/device.h"
 #include "base/status.h"
 #include "gtest/gtest.h"
+#include "kernels/cuda/executor.h"
 #include "kernels/cuda/host_executor_testing.h"
-#include "kernels/cuda/stream_executor.h"
 
 namespace lockstep {
 namespace kernels {

@@ -5,16 +5,21 @@
 #define REDUCER_PIPELINE_BUCKET_MEMORY_H_
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/device/device.h"
 #include "base/device/device_memory.h"
 #include "comm/communicator.h"
 #include "comm/symmetric_buffer.h"
 #include "reducer/pipeline/accelerator.h"
 #include "reducer/pipeline/bucket.h"
 #include "reducer/plan/bucket_plan.h"
+#include "reducer/plan/parameter.h"
 
 namespace lockstep {
 
@@ -52,6 +57,31 @@ class BucketMemory {
   const Use use_;
   std::unique_ptr<SymmetricBuffer> flat_;
   DeviceMemory views_;  // none where gradients live in `flat_`, or not in buckets
+};
+
+// Copies gradients that live in buckets out before the buckets move, and back to their new places.
+class KeptGradients {
+ public:
+  struct Gradient {
+    size_t index = 0;
+    const void* view = nullptr;  // where it lived
+    size_t at = 0;               // in the memory of all
+  };
+  // By parameter: where it lives now.
+  using ViewAt = std::function<char*(size_t index)>;
+
+  KeptGradients() = default;  // none
+
+  // Copies them out of the device's memory. Blocks, and so does PutBack.
+  static absl::StatusOr<KeptGradients> Take(Device* device, absl::Span<const Parameter> parameters,
+                                            const ViewAt& view_at);
+  absl::Status PutBack(Device* device, absl::Span<const Parameter> parameters, const ViewAt& view_at) const;
+
+  absl::Span<const Gradient> gradients() const { return gradients_; }
+
+ private:
+  std::vector<Gradient> gradients_;
+  DeviceMemory bytes_;
 };
 
 }  // namespace lockstep

@@ -8,8 +8,8 @@
 // Each stage waits for one event of the stage before it, so no copy waits for a collective that it does not need.
 // Buckets are launched in the order of the plan, which is the same on all ranks.
 //
-// On the host (reducer/pipeline/host_pipeline.h) the streams' threads copy memory and read the status trailer. On a
-// device (reducer/pipeline/device_pipeline.h) kernels do, and a thread of ours follows them.
+// On the host (reducer/pipeline/host_pipeline.cc) the streams' threads copy memory and read the status trailer. On a
+// device (reducer/pipeline/device_pipeline.cc) kernels do, and a thread of ours follows them.
 
 #ifndef REDUCER_PIPELINE_BUCKET_PIPELINE_H_
 #define REDUCER_PIPELINE_BUCKET_PIPELINE_H_
@@ -27,6 +27,7 @@
 #include "base/device/device.h"
 #include "base/device/tensor_view.h"
 #include "comm/communicator.h"
+#include "kernels/bucket_kernels.h"
 #include "reducer/pipeline/average.h"
 #include "reducer/pipeline/bucket.h"
 #include "reducer/pipeline/comm_hook.h"
@@ -186,6 +187,13 @@ class BucketPipeline {
   bool hook_issue_failed_ = false;  // in this step; of the thread that launches
   std::vector<size_t> optimized_;   // of the thread that calls the optimizer, until it has been waited for
 };
+
+// Of buckets on the host (reducer/pipeline/host_pipeline.cc).
+std::unique_ptr<BucketPipeline> MakeHostPipeline(const BucketPipeline::Parts& parts, BucketPipeline::Settings settings);
+// Of buckets on a device (reducer/pipeline/device_pipeline.cc), with its kernels, which outlive the pipeline.
+std::unique_ptr<BucketPipeline> MakeDevicePipeline(const BucketPipeline::Parts& parts,
+                                                   const kernels::BucketKernels* kernels,
+                                                   BucketPipeline::Settings settings);
 
 }  // namespace lockstep
 

@@ -1,6 +1,10 @@
-#include "reducer/pipeline/host_pipeline.h"
+// HostPipeline: buckets on the host. The streams are threads. They copy, and know the failures so far and the status
+// trailer.
+
+#include "reducer/pipeline/bucket_pipeline.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "base/status.h"
@@ -10,6 +14,35 @@
 #include "reducer/sparse/sparse_gradient.h"
 
 namespace lockstep {
+namespace {
+
+class HostPipeline final : public BucketPipeline {
+ public:
+  HostPipeline(const Parts& parts, Settings settings)
+      : BucketPipeline(parts, std::move(settings), /*copies_at_once=*/true) {}
+  ~HostPipeline() override;
+
+  absl::Status CreateStreams() override;
+  absl::Status MakeWait(Stream& stream, Bucket& last) override;
+  absl::Status Synchronize(Deadline deadline) override;
+  absl::Status Await(Bucket&, Deadline deadline) override { return Synchronize(deadline); }
+
+ private:
+  absl::Status EnqueueCopyIn(Bucket& bucket) override;
+  absl::Status EnqueueBegan(Bucket& bucket) override;
+  absl::Status EnqueueSparse(Bucket& bucket) override;
+  absl::Status EnqueueReduction(Bucket& bucket, const CollectiveRequest& request) override;
+  absl::Status EnqueueCopyOut(Bucket& bucket) override;
+  absl::Status EnqueueEnd(Bucket& bucket) override;
+
+  // On the streams' threads.
+  void WriteTrailer(Bucket& bucket);
+  void GatherSparse(Bucket& bucket);
+  absl::Status CopyOut(Bucket& bucket);
+  double CopyOutFactor(int joined) const;
+
+  std::unique_ptr<Event> optimized_event_;  // constant once created; null where there is no optimizer
+};
 
 HostPipeline::~HostPipeline() {
   // Closures on the streams point to this and to buckets.
@@ -152,6 +185,13 @@ absl::Status HostPipeline::Synchronize(Deadline deadline) {
     if (stream != nullptr) LOCKSTEP_RETURN_IF_ERROR(stream->Synchronize(deadline));
   }
   return absl::OkStatus();
+}
+
+}  // namespace
+
+std::unique_ptr<BucketPipeline> MakeHostPipeline(const BucketPipeline::Parts& parts,
+                                                 BucketPipeline::Settings settings) {
+  return std::make_unique<HostPipeline>(parts, std::move(settings));
 }
 
 }  // namespace lockstep
