@@ -75,7 +75,7 @@ RowMap AsMap(const CoalescedGradient& gradient) {
 
 class Model : public Worker {
  public:
-  Model(Communicator& communicator, const ReducerOptions& options) : Worker(communicator, Table(), options) {}
+  using Worker::Worker;
 
   absl::Status MarkRows(Rows& rows, Stream* stream = nullptr) {
     return reducer().MarkReadySparse(1, rows.indices, rows.view(), stream);
@@ -105,10 +105,7 @@ class Model : public Worker {
 };
 
 void RunModels(int size, const ReducerOptions& options, const std::function<void(Model&)>& body) {
-  RunWorld(size, [&](Communicator& communicator) {
-    Model model(communicator, options);
-    body(model);
-  });
+  RunWorkers<Model>(size, Table(), options, body);
 }
 
 class Sparse : public ::testing::TestWithParam<std::pair<int, Average>> {};

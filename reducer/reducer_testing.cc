@@ -341,14 +341,6 @@ absl::Status Worker::StepInViews(int step, const Order& order) {
   return absl::OkStatus();
 }
 
-void RunWorkers(int size, const std::vector<Parameter>& table, const ReducerOptions& options,
-                const std::function<void(Worker&)>& body) {
-  RunWorld(size, [&](Communicator& communicator) {
-    Worker worker(communicator, table, options);
-    body(worker);
-  });
-}
-
 std::vector<std::unique_ptr<Worker>> MakeWorkers(LoopbackWorld& world, const std::vector<Parameter>& table,
                                                  const ReducerOptions& options) {
   std::vector<std::unique_ptr<Worker>> workers(world.size());

@@ -152,9 +152,14 @@ class Worker : public Replica {
   std::unique_ptr<Reducer> reducer_;  // ends first: it may use the stream
 };
 
-// RunWorld with workers of equal arguments.
-void RunWorkers(int size, const std::vector<Parameter>& table, const ReducerOptions& options,
-                const std::function<void(Worker&)>& body);
+// RunWorld with workers of equal arguments, perhaps of a derived class.
+template <typename OneWorker = Worker, typename Body>
+void RunWorkers(int size, const std::vector<Parameter>& table, const ReducerOptions& options, const Body& body) {
+  RunWorld(size, [&](Communicator& communicator) {
+    OneWorker worker(communicator, table, options);
+    body(worker);
+  });
+}
 // Workers that outlive one run of a world, by rank.
 std::vector<std::unique_ptr<Worker>> MakeWorkers(LoopbackWorld& world, const std::vector<Parameter>& table,
                                                  const ReducerOptions& options);
