@@ -71,22 +71,6 @@ TEST_P(ReducerNumbers, AreTheSameBitsHoweverFewBucketsAreInMemory) {
   }
 }
 
-TEST_P(ReducerNumbers, OfAccumulatedGradientsAreMeansOfSums) {
-  RunWorkers(size(), MixedTable(), options(kSmall), [](Worker& worker) {
-    for (int window = 0; window < 2; ++window) {
-      const int first = 10 * window;
-      worker.Compute(first);
-      for (int more = 1; more < 3; ++more) {
-        LOCKSTEP_EXPECT_OK(worker.Backward({/*sync=*/false}));
-        worker.Accumulate(first + more);
-      }
-      LOCKSTEP_EXPECT_OK(worker.Backward());
-      worker.ExpectAveragesOf({first, first + 1, first + 2});
-      EXPECT_EQ(worker.reducer().statistics().steps, window + 1);
-    }
-  });
-}
-
 TEST(Reducer, SendsNothingWhileAccumulating) {
   std::atomic<int> messages{0};
   LoopbackOptions network;
