@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -16,7 +17,9 @@ namespace lockstep {
 namespace {
 
 using testing::AllOf;
+using testing::AnyOf;
 using testing::Eq;
+using testing::Gt;
 using testing::HasSubstr;
 using testing::Not;
 using testing::Pointee;
@@ -84,6 +87,51 @@ absl::StatusOr<std::unique_ptr<int>> AddOne(absl::StatusOr<std::unique_ptr<int>>
 TEST(StatusTest, AssignOrReturnMovesTheValueOrReturnsTheError) {
   EXPECT_THAT(AddOne(std::make_unique<int>(4)), IsOkAndHolds(Pointee(5)));
   EXPECT_THAT(AddOne(absl::NotFoundError("x")), StatusIs(absl::StatusCode::kNotFound, Eq("x")));
+}
+
+// ---- base/status_matchers.h
+
+const absl::Status kNotFound = absl::NotFoundError("no key \"a\"");
+
+TEST(StatusMatchersTest, IsOkTakesStatusAndStatusOr) {
+  EXPECT_THAT(absl::OkStatus(), IsOk());
+  EXPECT_THAT(absl::StatusOr<int>(1), IsOk());
+  EXPECT_THAT(kNotFound, Not(IsOk()));
+  EXPECT_THAT(absl::StatusOr<int>(kNotFound), Not(IsOk()));
+}
+
+TEST(StatusMatchersTest, IsOkAndHoldsTakesValuesAndMatchers) {
+  EXPECT_THAT(absl::StatusOr<int>(4), IsOkAndHolds(4));
+  EXPECT_THAT(absl::StatusOr<int>(4), IsOkAndHolds(Gt(3)));
+  EXPECT_THAT(absl::StatusOr<int>(4), Not(IsOkAndHolds(5)));
+  EXPECT_THAT(absl::StatusOr<int>(kNotFound), Not(IsOkAndHolds(testing::_)));
+  EXPECT_THAT(absl::StatusOr<std::string>("text"), IsOkAndHolds("text"));
+  EXPECT_THAT(absl::StatusOr<std::unique_ptr<int>>(std::make_unique<int>(3)), IsOkAndHolds(Pointee(3)));
+}
+
+TEST(StatusMatchersTest, StatusIsComparesCodeAndMessage) {
+  EXPECT_THAT(kNotFound, StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(kNotFound, StatusIs(absl::StatusCode::kNotFound, HasSubstr("\"a\"")));
+  EXPECT_THAT(kNotFound, StatusIs(AnyOf(absl::StatusCode::kNotFound, absl::StatusCode::kAborted)));
+  EXPECT_THAT(kNotFound, Not(StatusIs(absl::StatusCode::kAborted)));
+  EXPECT_THAT(kNotFound, Not(StatusIs(absl::StatusCode::kNotFound, HasSubstr("\"b\""))));
+  EXPECT_THAT(absl::StatusOr<int>(kNotFound), StatusIs(absl::StatusCode::kNotFound, HasSubstr("no key")));
+  EXPECT_THAT(absl::StatusOr<int>(1), Not(StatusIs(absl::StatusCode::kNotFound)));
+  EXPECT_THAT(absl::OkStatus(), StatusIs(absl::StatusCode::kOk));
+}
+
+TEST(StatusMatchersTest, FailuresAreReadable) {
+  EXPECT_EQ(testing::PrintToString(kNotFound), "NOT_FOUND: no key \"a\"");
+  EXPECT_EQ(testing::PrintToString(absl::StatusOr<int>(kNotFound)), "NOT_FOUND: no key \"a\"");
+  EXPECT_EQ(testing::PrintToString(absl::StatusOr<int>(7)), "OK: 7");
+  EXPECT_THAT(testing::DescribeMatcher<absl::Status>(StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 2"))),
+              testing::AllOf(HasSubstr("ABORTED"), HasSubstr("rank 2")));
+  EXPECT_THAT(testing::DescribeMatcher<absl::StatusOr<int>>(IsOkAndHolds(Gt(3))), HasSubstr("is > 3"));
+}
+
+TEST(StatusMatchersTest, AssertOkAndAssignMovesTheValue) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto value, absl::StatusOr<std::unique_ptr<int>>(std::make_unique<int>(3)));
+  EXPECT_EQ(*value, 3);
 }
 
 }  // namespace
