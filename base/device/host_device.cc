@@ -43,14 +43,39 @@ class StreamProgress {
   }
 
   // Called by the stream only, with growing points.
-  void Advance(uint64_t point);
+  void Advance(uint64_t point) {
+    done_.store(point, std::memory_order_seq_cst);
+    if (awaited_.load(std::memory_order_seq_cst) > point) return;
+    {
+      MutexLock lock(&mu_);
+      // Those who wake too early say again what they wait for.
+      awaited_.store(kNobody, std::memory_order_seq_cst);
+    }
+    advanced_.SignalAll();
+  }
+
   // Every point counts as reached from now on: the stream is gone.
   void End() { Advance(kEnd); }
 
   // Waits for the point, the deadline or *cancelled (may be null; call WakeWaiters() after setting it). Returns whether the
   // point is reached.
-  bool Await(uint64_t point, Deadline deadline, const std::atomic<bool>* cancelled);
-  void WakeWaiters();
+  bool Await(uint64_t point, Deadline deadline, const std::atomic<bool>* cancelled) {
+    if (Reached(point)) return true;
+    MutexLock lock(&mu_);
+    bool waiting = true;
+    while (true) {
+      if (point < awaited_.load(std::memory_order_relaxed)) awaited_.store(point, std::memory_order_seq_cst);
+      if (done_.load(std::memory_order_seq_cst) >= point) return true;
+      if (!waiting || (cancelled != nullptr && cancelled->load(std::memory_order_acquire))) return false;
+      waiting = advanced_.WaitUntil(&mu_, deadline);
+    }
+  }
+
+  void WakeWaiters() {
+    // Taking the lock waits out a waiter between its look at `cancelled` and its sleep.
+    { MutexLock lock(&mu_); }
+    advanced_.SignalAll();
+  }
 
  private:
   static constexpr uint64_t kEnd = UINT64_MAX;
@@ -75,17 +100,39 @@ struct StreamPoint {
 
 class HostEvent final : public Event {
  public:
-  HostEvent();
-  ~HostEvent() override;
+  HostEvent() : fork_generation_(ForkGeneration()) {}
+  ~HostEvent() override {
+    // Another thread of the parent may have been inside the progress when the process forked: the child leaves it alone.
+    if (forked()) new StreamPoint(std::move(point_));
+  }
 
-  bool Query() const override;
-  absl::Status Synchronize(Deadline deadline) override;
+  // In a forked child the stream makes no progress any more, and whoever polls must not do so for ever.
+  bool Query() const override {
+    if (forked()) return true;
+    MutexLock lock(&mu_);
+    return point_.Reached();
+  }
 
-  StreamPoint point() const;
-  void set_point(StreamPoint point);
+  absl::Status Synchronize(Deadline deadline) override {
+    if (forked()) return absl::FailedPreconditionError("host event: made before fork()");
+    const StreamPoint awaited = point();
+    if (awaited.Reached() || awaited.progress->Await(awaited.number, deadline, nullptr)) return absl::OkStatus();
+    return absl::DeadlineExceededError(absl::StrCat("host event: ", awaited.progress->Missing(awaited.number),
+                                                    " entries of its stream before it are not done"));
+  }
+
+  StreamPoint point() const {
+    MutexLock lock(&mu_);
+    return point_;
+  }
+
+  void set_point(StreamPoint point) {
+    MutexLock lock(&mu_);
+    std::swap(point_, point);
+  }
 
  private:
-  bool forked() const;
+  bool forked() const { return fork_generation_ != ForkGeneration(); }
 
   const uint64_t fork_generation_;
 
@@ -93,21 +140,93 @@ class HostEvent final : public Event {
   StreamPoint point_ ABSL_GUARDED_BY(mu_);
 };
 
+constexpr uint64_t kQueueBound = 65536;
+
+class HostQueue;
+// The queue whose worker this thread is.
+thread_local const HostQueue* queue_of_this_thread = nullptr;
+
 // The queue and the thread that executes it.
 class HostQueue {
  public:
-  explicit HostQueue(const std::string& name);
+  explicit HostQueue(const std::string& name) : name_(name), progress_(std::make_shared<StreamProgress>()) {}
   // Lets the running closure finish, drops the rest, and completes every point.
-  ~HostQueue();
+  ~HostQueue() {
+    std::shared_ptr<StreamProgress> worker_waits_for;
+    Thread worker;
+    {
+      MutexLock lock(&mu_);
+      stopping_.store(true, std::memory_order_release);
+      worker_waits_for = worker_waits_for_;
+      worker = std::move(worker_);
+    }
 
-  absl::Status Push(absl::AnyInvocable<absl::Status()> work);
-  absl::Status PushWait(StreamPoint point);
+    work_arrived_.SignalOne();
+    if (worker_waits_for != nullptr) worker_waits_for->WakeWaiters();
+    worker.Join();
+    std::vector<Entry> dropped;
+    {
+      MutexLock lock(&mu_);
+      dropped.swap(queue_);
+    }
+
+    // Closures go before the events complete: nobody frees what they refer to under their destructors.
+    dropped.clear();
+    progress_->End();
+  }
+
+  absl::Status Push(absl::AnyInvocable<absl::Status()> work) { return Push(Entry{std::move(work), {}}); }
+  absl::Status PushWait(StreamPoint point) {
+    // A point of this very queue lies before anything pushed now.
+    if (point.progress == progress_ || point.Reached()) return absl::OkStatus();
+    return Push(Entry{nullptr, std::move(point)});
+  }
+
   // Stream::AwaitValue and Stream::WriteValue.
-  absl::Status PushAwait(const std::atomic<uint32_t>* flag, uint32_t value);
-  absl::Status PushWrite(std::atomic<uint32_t>* flag, uint32_t value);
-  StreamPoint End() const;
-  absl::Status Synchronize(Deadline deadline);
-  absl::Status error() const;
+  absl::Status PushAwait(const std::atomic<uint32_t>* flag, uint32_t value) {
+    return Push(Entry{[this, flag, value] {
+                        AwaitFlag(*flag, value);
+                        return absl::OkStatus();
+                      },
+                      {},
+                      /*after_errors=*/true});
+  }
+
+  absl::Status PushWrite(std::atomic<uint32_t>* flag, uint32_t value) {
+    return Push(Entry{[flag, value] {
+                        flag->store(value, std::memory_order_release);
+                        return absl::OkStatus();
+                      },
+                      {},
+                      /*after_errors=*/true});
+  }
+
+  StreamPoint End() const {
+    MutexLock lock(&mu_);
+    return {progress_, pushed_};
+  }
+
+  absl::Status Synchronize(Deadline deadline) {
+    if (queue_of_this_thread == this) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("host stream \"", name_, "\": synchronized from its own work, which would wait for itself"));
+    }
+
+    const StreamPoint end = End();
+
+    if (!progress_->Await(end.number, deadline, nullptr)) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("host stream \"", name_, "\": ", progress_->Missing(end.number), " entries are not done"));
+    }
+
+    return error();
+  }
+
+  absl::Status error() const {
+    if (!failed_.load(std::memory_order_acquire)) return absl::OkStatus();
+    MutexLock lock(&mu_);
+    return error_;
+  }
 
  private:
   // Runs `work`, or waits for `point` where there is no work.
@@ -117,15 +236,103 @@ class HostQueue {
     bool after_errors = false;  // run the work after an error of the stream, too
   };
 
-  absl::Status Push(Entry entry);
-  absl::Status StartWorker() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Push(Entry entry) {
+    bool wake = false;
+    {
+      MutexLock lock(&mu_);
+      if (pushed_ - progress_->done() >= kQueueBound) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat("host stream \"", name_, "\": its queue is full with ", kQueueBound, " entries"));
+      }
+      if (!worker_.joinable()) {
+        if (absl::Status started = StartWorker(); !started.ok()) return started;
+      }
+      queue_.push_back(std::move(entry));
+      ++pushed_;
+      std::swap(wake, worker_sleeps_);
+    }
+
+    if (wake) work_arrived_.SignalOne();
+    return absl::OkStatus();
+  }
+
+  absl::Status StartWorker() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return Annotate(worker_.Start(name_, [this] { Run(); }), absl::StrCat("host stream \"", name_, "\""));
+  }
 
   // The worker's.
-  void Run();
-  void Execute(Entry* entry);
-  void RunWork(absl::AnyInvocable<absl::Status()>* work);
-  void AwaitPoint(const StreamPoint& point);
-  void AwaitFlag(const std::atomic<uint32_t>& flag, uint32_t value) const;
+  void Run() {
+    queue_of_this_thread = this;
+    std::vector<Entry> batch;
+    uint64_t done = 0;
+
+    while (true) {
+      {
+        MutexLock lock(&mu_);
+        while (queue_.empty() && !stopping_.load(std::memory_order_relaxed)) {
+          worker_sleeps_ = true;
+          work_arrived_.WaitUntil(&mu_, Deadline::Infinite());
+        }
+        worker_sleeps_ = false;
+        // The two vectors take turns, so that a steady state allocates nothing.
+        batch.swap(queue_);
+      }
+      for (Entry& entry : batch) {
+        if (stopping_.load(std::memory_order_acquire)) return;
+        Execute(&entry);
+        // A wait cut short by the end of the stream is not done.
+        if (stopping_.load(std::memory_order_acquire)) return;
+        progress_->Advance(++done);
+      }
+      batch.clear();
+      if (stopping_.load(std::memory_order_acquire)) return;
+    }
+  }
+
+  void Execute(Entry* entry) {
+    if (entry->work == nullptr) {
+      // After an error too: what is recorded behind the wait must not seem reached before what it waits for.
+      AwaitPoint(entry->point);
+      entry->point = StreamPoint();
+      return;
+    }
+
+    if (entry->after_errors || !failed_.load(std::memory_order_relaxed)) RunWork(&entry->work);
+    // Now, not with the batch: whoever sees the entry done may count on its captures being gone.
+    entry->work = nullptr;
+  }
+
+  void RunWork(absl::AnyInvocable<absl::Status()>* work) {
+    absl::Status status;
+    try {
+      status = (*work)();
+    } catch (const std::exception& exception) {
+      // The work may be an embedder's; the thread is ours, and an exception that leaves it ends the process.
+      status = absl::InternalError(absl::StrCat("host stream \"", name_, "\": its work threw ", exception.what()));
+    }
+
+    if (status.ok()) return;
+    MutexLock lock(&mu_);
+    error_ = std::move(status);
+    failed_.store(true, std::memory_order_release);
+  }
+
+  void AwaitPoint(const StreamPoint& point) {
+    {
+      MutexLock lock(&mu_);
+      worker_waits_for_ = point.progress;
+    }
+
+    point.progress->Await(point.number, Deadline::Infinite(), &stopping_);
+    MutexLock lock(&mu_);
+    worker_waits_for_ = nullptr;
+  }
+
+  void AwaitFlag(const std::atomic<uint32_t>& flag, uint32_t value) const {
+    PollUntil(Deadline::Infinite(), [&] {
+      return HasComeTo(flag.load(std::memory_order_acquire), value) || stopping_.load(std::memory_order_acquire);
+    });
+  }
 
   // Constant after construction.
   const std::string name_;
@@ -145,35 +352,6 @@ class HostQueue {
   Thread worker_ ABSL_GUARDED_BY(mu_);
 };
 
-class HostStream final : public Stream {
- public:
-  explicit HostStream(const std::string& name);
-  ~HostStream() override;
-
-  DeviceId device() const override { return DeviceId(); }
-  absl::Status Enqueue(absl::AnyInvocable<absl::Status()> work) override;
-  absl::Status Copy(void* target, const void* source, size_t bytes) override;
-  absl::Status Record(Event* event) override;
-  absl::Status Wait(Event* event) override;
-  absl::Status AwaitValue(const std::atomic<uint32_t>* flag, uint32_t value) override;
-  absl::Status WriteValue(std::atomic<uint32_t>* flag, uint32_t value) override;
-  absl::Status Synchronize(Deadline deadline) override;
-  absl::Status status() const override;
-
- private:
-  // FAILED_PRECONDITION in a forked child, where the thread does not exist.
-  absl::Status CheckUsable() const;
-
-  const std::string name_;
-  const uint64_t fork_generation_;
-  std::unique_ptr<HostQueue> queue_;
-};
-
-constexpr uint64_t kQueueBound = 65536;
-
-// The queue whose worker this thread is.
-thread_local const HostQueue* queue_of_this_thread = nullptr;
-
 absl::StatusOr<HostEvent*> AsHostEvent(Event* event) {
   HostEvent* host_event = dynamic_cast<HostEvent*>(event);
   if (host_event != nullptr) return host_event;
@@ -181,297 +359,77 @@ absl::StatusOr<HostEvent*> AsHostEvent(Event* event) {
                                                      : "the event belongs to another device than the host");
 }
 
-void StreamProgress::Advance(uint64_t point) {
-  done_.store(point, std::memory_order_seq_cst);
-  if (awaited_.load(std::memory_order_seq_cst) > point) return;
-  {
-    MutexLock lock(&mu_);
-    // Those who wake too early say again what they wait for.
-    awaited_.store(kNobody, std::memory_order_seq_cst);
+class HostStream final : public Stream {
+ public:
+  explicit HostStream(const std::string& name)
+      : name_(name), fork_generation_(ForkGeneration()), queue_(std::make_unique<HostQueue>(name)) {}
+  ~HostStream() override {
+    // In a forked child the queue is as the parent's threads left it, perhaps halfway through a change.
+    if (!CheckUsable().ok()) queue_.release();
   }
-  advanced_.SignalAll();
-}
 
-bool StreamProgress::Await(uint64_t point, Deadline deadline, const std::atomic<bool>* cancelled) {
-  if (Reached(point)) return true;
-  MutexLock lock(&mu_);
-  bool waiting = true;
-  while (true) {
-    if (point < awaited_.load(std::memory_order_relaxed)) awaited_.store(point, std::memory_order_seq_cst);
-    if (done_.load(std::memory_order_seq_cst) >= point) return true;
-    if (!waiting || (cancelled != nullptr && cancelled->load(std::memory_order_acquire))) return false;
-    waiting = advanced_.WaitUntil(&mu_, deadline);
+  DeviceId device() const override { return DeviceId(); }
+  absl::Status Enqueue(absl::AnyInvocable<absl::Status()> work) override {
+    if (absl::Status usable = CheckUsable(); !usable.ok()) return usable;
+    if (work == nullptr) return absl::InvalidArgumentError(absl::StrCat("host stream \"", name_, "\": null work"));
+    return queue_->Push(std::move(work));
   }
-}
 
-void StreamProgress::WakeWaiters() {
-  // Taking the lock waits out a waiter between its look at `cancelled` and its sleep.
-  { MutexLock lock(&mu_); }
-  advanced_.SignalAll();
-}
-
-HostEvent::HostEvent() : fork_generation_(ForkGeneration()) {}
-
-HostEvent::~HostEvent() {
-  // Another thread of the parent may have been inside the progress when the process forked: the child leaves it alone.
-  if (forked()) new StreamPoint(std::move(point_));
-}
-
-bool HostEvent::forked() const { return fork_generation_ != ForkGeneration(); }
-
-// In a forked child the stream makes no progress any more, and whoever polls must not do so for ever.
-bool HostEvent::Query() const {
-  if (forked()) return true;
-  MutexLock lock(&mu_);
-  return point_.Reached();
-}
-
-absl::Status HostEvent::Synchronize(Deadline deadline) {
-  if (forked()) return absl::FailedPreconditionError("host event: made before fork()");
-  const StreamPoint awaited = point();
-  if (awaited.Reached() || awaited.progress->Await(awaited.number, deadline, nullptr)) return absl::OkStatus();
-  return absl::DeadlineExceededError(absl::StrCat("host event: ", awaited.progress->Missing(awaited.number),
-                                                  " entries of its stream before it are not done"));
-}
-
-StreamPoint HostEvent::point() const {
-  MutexLock lock(&mu_);
-  return point_;
-}
-
-void HostEvent::set_point(StreamPoint point) {
-  MutexLock lock(&mu_);
-  std::swap(point_, point);
-}
-
-HostQueue::HostQueue(const std::string& name) : name_(name), progress_(std::make_shared<StreamProgress>()) {}
-
-HostQueue::~HostQueue() {
-  std::shared_ptr<StreamProgress> worker_waits_for;
-  Thread worker;
-  {
-    MutexLock lock(&mu_);
-    stopping_.store(true, std::memory_order_release);
-    worker_waits_for = worker_waits_for_;
-    worker = std::move(worker_);
+  absl::Status Copy(void* target, const void* source, size_t bytes) override {
+    return Enqueue([target, source, bytes] {
+      if (bytes > 0) std::memcpy(target, source, bytes);
+      return absl::OkStatus();
+    });
   }
-  work_arrived_.SignalOne();
-  if (worker_waits_for != nullptr) worker_waits_for->WakeWaiters();
-  worker.Join();
-  std::vector<Entry> dropped;
-  {
-    MutexLock lock(&mu_);
-    dropped.swap(queue_);
-  }
-  // Closures go before the events complete: nobody frees what they refer to under their destructors.
-  dropped.clear();
-  progress_->End();
-}
 
-absl::Status HostQueue::Push(absl::AnyInvocable<absl::Status()> work) { return Push(Entry{std::move(work), {}}); }
-
-absl::Status HostQueue::PushWait(StreamPoint point) {
-  // A point of this very queue lies before anything pushed now.
-  if (point.progress == progress_ || point.Reached()) return absl::OkStatus();
-  return Push(Entry{nullptr, std::move(point)});
-}
-
-absl::Status HostQueue::PushAwait(const std::atomic<uint32_t>* flag, uint32_t value) {
-  return Push(Entry{[this, flag, value] {
-                      AwaitFlag(*flag, value);
-                      return absl::OkStatus();
-                    },
-                    {},
-                    /*after_errors=*/true});
-}
-
-absl::Status HostQueue::PushWrite(std::atomic<uint32_t>* flag, uint32_t value) {
-  return Push(Entry{[flag, value] {
-                      flag->store(value, std::memory_order_release);
-                      return absl::OkStatus();
-                    },
-                    {},
-                    /*after_errors=*/true});
-}
-
-absl::Status HostQueue::Push(Entry entry) {
-  bool wake = false;
-  {
-    MutexLock lock(&mu_);
-    if (pushed_ - progress_->done() >= kQueueBound) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("host stream \"", name_, "\": its queue is full with ", kQueueBound, " entries"));
-    }
-    if (!worker_.joinable()) {
-      if (absl::Status started = StartWorker(); !started.ok()) return started;
-    }
-    queue_.push_back(std::move(entry));
-    ++pushed_;
-    std::swap(wake, worker_sleeps_);
-  }
-  if (wake) work_arrived_.SignalOne();
-  return absl::OkStatus();
-}
-
-absl::Status HostQueue::StartWorker() {
-  return Annotate(worker_.Start(name_, [this] { Run(); }), absl::StrCat("host stream \"", name_, "\""));
-}
-
-StreamPoint HostQueue::End() const {
-  MutexLock lock(&mu_);
-  return {progress_, pushed_};
-}
-
-absl::Status HostQueue::Synchronize(Deadline deadline) {
-  if (queue_of_this_thread == this) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("host stream \"", name_, "\": synchronized from its own work, which would wait for itself"));
-  }
-  const StreamPoint end = End();
-  if (!progress_->Await(end.number, deadline, nullptr)) {
-    return absl::DeadlineExceededError(
-        absl::StrCat("host stream \"", name_, "\": ", progress_->Missing(end.number), " entries are not done"));
-  }
-  return error();
-}
-
-absl::Status HostQueue::error() const {
-  if (!failed_.load(std::memory_order_acquire)) return absl::OkStatus();
-  MutexLock lock(&mu_);
-  return error_;
-}
-
-void HostQueue::Run() {
-  queue_of_this_thread = this;
-  std::vector<Entry> batch;
-  uint64_t done = 0;
-  while (true) {
-    {
-      MutexLock lock(&mu_);
-      while (queue_.empty() && !stopping_.load(std::memory_order_relaxed)) {
-        worker_sleeps_ = true;
-        work_arrived_.WaitUntil(&mu_, Deadline::Infinite());
-      }
-      worker_sleeps_ = false;
-      // The two vectors take turns, so that a steady state allocates nothing.
-      batch.swap(queue_);
-    }
-    for (Entry& entry : batch) {
-      if (stopping_.load(std::memory_order_acquire)) return;
-      Execute(&entry);
-      // A wait cut short by the end of the stream is not done.
-      if (stopping_.load(std::memory_order_acquire)) return;
-      progress_->Advance(++done);
-    }
-    batch.clear();
-    if (stopping_.load(std::memory_order_acquire)) return;
-  }
-}
-
-void HostQueue::Execute(Entry* entry) {
-  if (entry->work == nullptr) {
-    // After an error too: what is recorded behind the wait must not seem reached before what it waits for.
-    AwaitPoint(entry->point);
-    entry->point = StreamPoint();
-    return;
-  }
-  if (entry->after_errors || !failed_.load(std::memory_order_relaxed)) RunWork(&entry->work);
-  // Now, not with the batch: whoever sees the entry done may count on its captures being gone.
-  entry->work = nullptr;
-}
-
-void HostQueue::RunWork(absl::AnyInvocable<absl::Status()>* work) {
-  absl::Status status;
-  try {
-    status = (*work)();
-  } catch (const std::exception& exception) {
-    // The work may be an embedder's; the thread is ours, and an exception that leaves it ends the process.
-    status = absl::InternalError(absl::StrCat("host stream \"", name_, "\": its work threw ", exception.what()));
-  }
-  if (status.ok()) return;
-  MutexLock lock(&mu_);
-  error_ = std::move(status);
-  failed_.store(true, std::memory_order_release);
-}
-
-void HostQueue::AwaitPoint(const StreamPoint& point) {
-  {
-    MutexLock lock(&mu_);
-    worker_waits_for_ = point.progress;
-  }
-  point.progress->Await(point.number, Deadline::Infinite(), &stopping_);
-  MutexLock lock(&mu_);
-  worker_waits_for_ = nullptr;
-}
-
-void HostQueue::AwaitFlag(const std::atomic<uint32_t>& flag, uint32_t value) const {
-  PollUntil(Deadline::Infinite(), [&] {
-    return HasComeTo(flag.load(std::memory_order_acquire), value) || stopping_.load(std::memory_order_acquire);
-  });
-}
-
-HostStream::HostStream(const std::string& name)
-    : name_(name), fork_generation_(ForkGeneration()), queue_(std::make_unique<HostQueue>(name)) {}
-
-HostStream::~HostStream() {
-  // In a forked child the queue is as the parent's threads left it, perhaps halfway through a change.
-  if (!CheckUsable().ok()) queue_.release();
-}
-
-absl::Status HostStream::CheckUsable() const {
-  if (fork_generation_ == ForkGeneration()) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("host stream \"", name_, "\": made before fork()"));
-}
-
-absl::Status HostStream::Enqueue(absl::AnyInvocable<absl::Status()> work) {
-  if (absl::Status usable = CheckUsable(); !usable.ok()) return usable;
-  if (work == nullptr) return absl::InvalidArgumentError(absl::StrCat("host stream \"", name_, "\": null work"));
-  return queue_->Push(std::move(work));
-}
-
-absl::Status HostStream::Copy(void* target, const void* source, size_t bytes) {
-  return Enqueue([target, source, bytes] {
-    if (bytes > 0) std::memcpy(target, source, bytes);
+  absl::Status Record(Event* event) override {
+    if (absl::Status usable = CheckUsable(); !usable.ok()) return usable;
+    const absl::StatusOr<HostEvent*> host_event = AsHostEvent(event);
+    if (!host_event.ok()) return host_event.status();
+    (*host_event)->set_point(queue_->End());
     return absl::OkStatus();
-  });
-}
+  }
 
-absl::Status HostStream::Record(Event* event) {
-  if (absl::Status usable = CheckUsable(); !usable.ok()) return usable;
-  const absl::StatusOr<HostEvent*> host_event = AsHostEvent(event);
-  if (!host_event.ok()) return host_event.status();
-  (*host_event)->set_point(queue_->End());
-  return absl::OkStatus();
-}
+  absl::Status Wait(Event* event) override {
+    if (absl::Status usable = CheckUsable(); !usable.ok()) return usable;
+    const absl::StatusOr<HostEvent*> host_event = AsHostEvent(event);
+    if (!host_event.ok()) return host_event.status();
+    return queue_->PushWait((*host_event)->point());
+  }
 
-absl::Status HostStream::Wait(Event* event) {
-  if (absl::Status usable = CheckUsable(); !usable.ok()) return usable;
-  const absl::StatusOr<HostEvent*> host_event = AsHostEvent(event);
-  if (!host_event.ok()) return host_event.status();
-  return queue_->PushWait((*host_event)->point());
-}
+  absl::Status AwaitValue(const std::atomic<uint32_t>* flag, uint32_t value) override {
+    if (absl::Status usable = CheckUsable(); !usable.ok()) return usable;
+    if (flag == nullptr) return absl::InvalidArgumentError(absl::StrCat("host stream \"", name_, "\": null flag"));
+    return queue_->PushAwait(flag, value);
+  }
 
-absl::Status HostStream::AwaitValue(const std::atomic<uint32_t>* flag, uint32_t value) {
-  if (absl::Status usable = CheckUsable(); !usable.ok()) return usable;
-  if (flag == nullptr) return absl::InvalidArgumentError(absl::StrCat("host stream \"", name_, "\": null flag"));
-  return queue_->PushAwait(flag, value);
-}
+  absl::Status WriteValue(std::atomic<uint32_t>* flag, uint32_t value) override {
+    if (absl::Status usable = CheckUsable(); !usable.ok()) return usable;
+    if (flag == nullptr) return absl::InvalidArgumentError(absl::StrCat("host stream \"", name_, "\": null flag"));
+    return queue_->PushWrite(flag, value);
+  }
 
-absl::Status HostStream::WriteValue(std::atomic<uint32_t>* flag, uint32_t value) {
-  if (absl::Status usable = CheckUsable(); !usable.ok()) return usable;
-  if (flag == nullptr) return absl::InvalidArgumentError(absl::StrCat("host stream \"", name_, "\": null flag"));
-  return queue_->PushWrite(flag, value);
-}
+  absl::Status Synchronize(Deadline deadline) override {
+    if (absl::Status usable = CheckUsable(); !usable.ok()) return usable;
+    return queue_->Synchronize(deadline);
+  }
 
-absl::Status HostStream::Synchronize(Deadline deadline) {
-  if (absl::Status usable = CheckUsable(); !usable.ok()) return usable;
-  return queue_->Synchronize(deadline);
-}
+  absl::Status status() const override {
+    if (absl::Status usable = CheckUsable(); !usable.ok()) return usable;
+    return queue_->error();
+  }
 
-absl::Status HostStream::status() const {
-  if (absl::Status usable = CheckUsable(); !usable.ok()) return usable;
-  return queue_->error();
-}
+ private:
+  // FAILED_PRECONDITION in a forked child, where the thread does not exist.
+  absl::Status CheckUsable() const {
+    if (fork_generation_ == ForkGeneration()) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat("host stream \"", name_, "\": made before fork()"));
+  }
+
+  const std::string name_;
+  const uint64_t fork_generation_;
+  std::unique_ptr<HostQueue> queue_;
+};
 
 // What Device promises; also the alignment that DLPack asks for, and four cache lines.
 constexpr size_t kAlignment = 256;
