@@ -62,41 +62,43 @@ class FakeCudaDeviceTest : public testing::Test {
 // Of ordinary memory.
 std::atomic<uint32_t> some_flag{0};
 
+struct Objects {
+  Device& device;
+  Stream& stream;
+  Event& event;
+};
+
 struct FailingCall {
   std::string function;
   // Calls the function on the way.
-  std::function<absl::Status(Device& device, Stream& stream, Event& event)> use;
+  std::function<absl::Status(const Objects& on)> use;
 };
 
 std::vector<FailingCall> FailingCalls() {
   return {
-      {"cudaGetDevice", [](Device& device, Stream&, Event&) { return device.CreateEvent().status(); }},
-      {"cudaSetDevice", [](Device& device, Stream&, Event&) { return device.CreateEvent().status(); }},
-      {"cudaDeviceGetStreamPriorityRange",
-       [](Device& device, Stream&, Event&) { return device.CreateStream("fails").status(); }},
-      {"cudaStreamCreateWithPriority",
-       [](Device& device, Stream&, Event&) { return device.CreateStream("fails").status(); }},
-      {"cudaEventCreateWithFlags", [](Device& device, Stream&, Event&) { return device.CreateEvent().status(); }},
-      {"cudaStreamGetDevice",
-       [](Device& device, Stream& stream, Event&) { return device.BorrowStream(stream.native()).status(); }},
-      {"cudaMalloc", [](Device& device, Stream&, Event&) { return device.Allocate(kBytes).status(); }},
-      {"cudaHostAlloc", [](Device& device, Stream&, Event&) { return device.AllocateOnHost(kBytes).status(); }},
-      {"cudaStreamIsCapturing", [](Device&, Stream& stream, Event&) { return IsCapturing(stream).status(); }},
-      {"cudaStreamIsCapturing", [](Device&, Stream& stream, Event&) { return stream.Enqueue(Nothing); }},
-      {"cudaLaunchHostFunc", [](Device&, Stream& stream, Event&) { return stream.Enqueue(Nothing); }},
+      {"cudaGetDevice", [](const Objects& on) { return on.device.CreateEvent().status(); }},
+      {"cudaSetDevice", [](const Objects& on) { return on.device.CreateEvent().status(); }},
+      {"cudaDeviceGetStreamPriorityRange", [](const Objects& on) { return on.device.CreateStream("fails").status(); }},
+      {"cudaStreamCreateWithPriority", [](const Objects& on) { return on.device.CreateStream("fails").status(); }},
+      {"cudaEventCreateWithFlags", [](const Objects& on) { return on.device.CreateEvent().status(); }},
+      {"cudaStreamGetDevice", [](const Objects& on) { return on.device.BorrowStream(on.stream.native()).status(); }},
+      {"cudaMalloc", [](const Objects& on) { return on.device.Allocate(kBytes).status(); }},
+      {"cudaHostAlloc", [](const Objects& on) { return on.device.AllocateOnHost(kBytes).status(); }},
+      {"cudaStreamIsCapturing", [](const Objects& on) { return IsCapturing(on.stream).status(); }},
+      {"cudaStreamIsCapturing", [](const Objects& on) { return on.stream.Enqueue(Nothing); }},
+      {"cudaLaunchHostFunc", [](const Objects& on) { return on.stream.Enqueue(Nothing); }},
       {"cudaMemcpyAsync",
-       [](Device&, Stream& stream, Event&) {
+       [](const Objects& on) {
          char bytes[2] = {};
-         return stream.Copy(&bytes[0], &bytes[1], 1);
+         return on.stream.Copy(&bytes[0], &bytes[1], 1);
        }},
-      {"cudaEventRecord", [](Device&, Stream& stream, Event& event) { return stream.Record(&event); }},
-      {"cudaStreamWaitEvent", [](Device&, Stream& stream, Event& event) { return stream.Wait(&event); }},
-      {"cuStreamWaitValue32", [](Device&, Stream& stream, Event&) { return stream.AwaitValue(&some_flag, 0); }},
-      {"cuStreamWriteValue32", [](Device&, Stream& stream, Event&) { return stream.WriteValue(&some_flag, 0); }},
-      {"cudaStreamQuery", [](Device&, Stream& stream, Event&) { return stream.Synchronize(Soon()); }},
-      {"cudaEventQuery", [](Device&, Stream&, Event& event) { return event.Synchronize(Soon()); }},
-      {"cudaPointerGetAttributes",
-       [](Device& device, Stream& stream, Event&) { return CheckPointer(&stream, device.id()); }},
+      {"cudaEventRecord", [](const Objects& on) { return on.stream.Record(&on.event); }},
+      {"cudaStreamWaitEvent", [](const Objects& on) { return on.stream.Wait(&on.event); }},
+      {"cuStreamWaitValue32", [](const Objects& on) { return on.stream.AwaitValue(&some_flag, 0); }},
+      {"cuStreamWriteValue32", [](const Objects& on) { return on.stream.WriteValue(&some_flag, 0); }},
+      {"cudaStreamQuery", [](const Objects& on) { return on.stream.Synchronize(Soon()); }},
+      {"cudaEventQuery", [](const Objects& on) { return on.event.Synchronize(Soon()); }},
+      {"cudaPointerGetAttributes", [](const Objects& on) { return CheckPointer(&on.stream, on.device.id()); }},
   };
 }
 
@@ -109,7 +111,7 @@ TEST_F(FakeCudaDeviceTest, EveryFailureNamesTheCallTheDeviceAndTheCauseAndLeaves
     const int live = cuda_.live();
     cuda_.Fail(call.function, kUnknown);
     const std::string where = call.function == "cudaGetDevice" ? "CUDA: " : " on cuda:1";
-    EXPECT_THAT(call.use(device_, *stream, *event),
+    EXPECT_THAT(call.use({device_, *stream, *event}),
                 StatusIs(absl::StatusCode::kInternal, AllOf(HasSubstr(call.function + "("), HasSubstr(where),
                                                             HasSubstr(": the test asked for this (cudaErrorFake)"))));
     EXPECT_TRUE(cuda_.LastErrorIsClear());
