@@ -1,4 +1,4 @@
-// From DLPack's DLTensor, the struct by which array libraries hand each other tensors without copying, to TensorView.
+// Makes a TensorView of DLPack's DLTensor, the struct by which array libraries exchange tensors without copying.
 
 #ifndef BASE_DEVICE_DLPACK_H_
 #define BASE_DEVICE_DLPACK_H_

@@ -92,7 +92,7 @@ class StreamProgress {
 
 struct StreamPoint {
   // Shared by the stream, the events recorded in it and the streams that wait for those: any of them may go first.
-  std::shared_ptr<StreamProgress> progress;  // null: a point that was reached before all
+  std::shared_ptr<StreamProgress> progress;  // null: a point that was always reached
   uint64_t number = 0;
 
   bool Reached() const { return progress == nullptr || progress->Reached(number); }

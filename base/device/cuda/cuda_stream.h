@@ -28,8 +28,8 @@ namespace internal {
 bool MayCallCuda(uint64_t fork_generation);
 // FAILED_PRECONDITION with the reason; `what` names the object.
 absl::Status MayNotCallCuda(uint64_t fork_generation, absl::string_view what);
-// The same for a destructor, which otherwise leaves things as they are. In a forked child they belong to the parent. In a
-// closure it logs the leak: destroying there might wait for that closure.
+// The same for a destructor, which does nothing if this is false. In a forked child the objects belong to the parent.
+// In a closure, destroying might wait for that closure: the leak is logged.
 bool MayDestroyInCuda(uint64_t fork_generation, absl::string_view what);
 
 class CudaEvent final : public Event {
