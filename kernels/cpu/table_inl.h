@@ -14,7 +14,6 @@
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/lanes_inl.h"
 #include "kernels/cpu/narrow_inl.h"
-#include "kernels/cpu/reduce_many_inl.h"
 
 namespace lockstep {
 namespace kernels {

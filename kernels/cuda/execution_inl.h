@@ -5,7 +5,7 @@
 // So bodies share no memory between threads, and what differs between the two is here and, for speed, in a few
 // conversions of elements_inl.h.
 //
-// Headers named *_inl.h are included by a table*.cu or by host_executor.cc and nothing else; all in them is internal.
+// Headers named *_inl.h are included by a device_*.cu or by rig_testing.cc and nothing else; all in them is internal.
 
 #ifndef KERNELS_CUDA_EXECUTION_INL_H_
 #define KERNELS_CUDA_EXECUTION_INL_H_

@@ -1,4 +1,4 @@
-// Who runs a kernel: a CUDA stream or, in tests, the host (host_executor_testing.h). What prepares
+// Who runs a kernel: a CUDA stream or, in tests, the host (rig_testing.h). What prepares
 // arguments knows only this, so that tests of it need no device. Private to kernels/cuda.
 
 #ifndef KERNELS_CUDA_EXECUTOR_H_

@@ -23,6 +23,7 @@
 #include "base/thread.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/device_conformance.h"
 #include "tests/gate.h"
 
 namespace lockstep {
@@ -545,4 +546,10 @@ TEST_F(FakeCudaDeviceTest, ForkedChildIsToldAndMayDestroyWhatItInherited) {
 }
 
 }  // namespace
+// What is ours of the device keeps its promises where there is no GPU.
+INSTANTIATE_TEST_SUITE_P(FakeCuda, DeviceConformance, testing::Values(DeviceFactory([] {
+                           [[maybe_unused]] static FakeCuda* const fake = new FakeCuda;
+                           return CudaDevice(1);
+                         })));
+
 }  // namespace lockstep

@@ -9,7 +9,6 @@
 #include "base/device/cuda/cuda_api.h"
 #include "base/device/cuda/cuda_graph_testing.h"
 #include "base/device/cuda/cuda_guard.h"
-#include "base/device/cuda/cuda_kernels_testing.h"
 #include "base/device/device.h"
 #include "base/device/devices.h"
 #include "base/status_matchers.h"
