@@ -165,8 +165,7 @@ TEST(ReducersCommunicator, IsRefusedToOthersInABackward) {
     const auto refused =
         FailedPrecondition("the communicator is in use by the backward of a reducer, which is under way");
 
-    worker.Compute(0);
-    LOCKSTEP_EXPECT_OK(worker.Begin());
+    worker.BeginStep(0);
     for (const size_t index : {2, 1, 0}) {
       if (index != 2 || worker.rank() == 1) {  // on one rank or on both
         EXPECT_THAT(communicator.Run(sum), refused);
@@ -196,8 +195,7 @@ TEST(ReducersCommunicator, IsRefusedToOthersInABackward) {
     receive.data = &byte;
     receive.bytes = 1;
     LOCKSTEP_EXPECT_OK(worker.rank() == 0 ? communicator.Send(send) : communicator.Receive(receive));
-    LOCKSTEP_EXPECT_OK(worker.End());
-    worker.ExpectAverages(0);
+    worker.EndStep(0);
 
     // Between backwards it is free, and in one that sends nothing.
     LOCKSTEP_EXPECT_OK(communicator.Run(sum));
@@ -230,27 +228,23 @@ TEST(ReducersCommunicator, IsOneReducersInABackwardAndTheNextOnesAfterwards) {
     Worker generator(communicator, Vectors(3, 20));
     Worker discriminator(communicator, Vectors(2, 50));
     for (int step = 0; step < 4; ++step) {
-      generator.Compute(step);
-      LOCKSTEP_EXPECT_OK(generator.Begin());
+      generator.BeginStep(step);
       EXPECT_THAT(discriminator.Begin(),
                   FailedPrecondition("the backward of another reducer is under way on this communicator"));
       EXPECT_THAT(discriminator.End(), FailedPrecondition("no backward was begun"));
       generator.MarkAll(generator.order());
       // One that sends nothing is in nobody's way.
       LOCKSTEP_EXPECT_OK(discriminator.BackwardOf({}, {/*sync=*/false}));
-      LOCKSTEP_EXPECT_OK(generator.End());
-      generator.ExpectAverages(step);
+      generator.EndStep(step);
       discriminator.ExpectStep(step);
     }
     // At once they are on communicators of their own.
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto duplicate, communicator.Duplicate());
     LOCKSTEP_EXPECT_OK(discriminator.reducer().ChangeCommunicator(duplicate.get()));
-    generator.Compute(7);
-    LOCKSTEP_EXPECT_OK(generator.Begin());
+    generator.BeginStep(7);
     discriminator.ExpectStep(8);
     generator.MarkAll(generator.order());
-    LOCKSTEP_EXPECT_OK(generator.End());
-    generator.ExpectAverages(7);
+    generator.EndStep(7);
     LOCKSTEP_EXPECT_OK(discriminator.reducer().ChangeCommunicator(&communicator));
   });
 }

@@ -2,14 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 #include <thread>
 
-#include "base/types/bfloat16.h"
-#include "base/types/float16.h"
-#include "base/types/float8.h"
 #include "kernels/cpu/bucket_kernels.h"
+#include "kernels/cpu/cast.h"
 #include "kernels/cpu/flatten.h"
 #include "reducer/pipeline/accelerator.h"
 
@@ -19,50 +16,17 @@ namespace {
 
 constexpr char kBetweenElements = 0x5A;
 
-template <typename T>
-T Load(const char* at) {
-  T value;
-  std::memcpy(&value, at, sizeof(value));
-  return value;
-}
-
-template <typename T>
-void Store(char* at, T value) {
-  std::memcpy(at, &value, sizeof(value));
-}
-
 size_t NumbersIn(DType dtype) { return IsComplex(dtype) ? 2 : 1; }
 
 // Of a float.
 double Read(DType dtype, const char* at) {
-  switch (dtype) {
-#define LOCKSTEP_DTYPE_NARROW(number, id, name, Type, ...) \
-  case DType::k##id:                                       \
-    return static_cast<float>(Load<Type>(at));
-#define LOCKSTEP_DTYPE_FLOAT(number, id, name, Type, ...) \
-  case DType::k##id:                                      \
-    return Load<Type>(at);
-#define LOCKSTEP_DTYPE(number, id, name, Kind) \
-  case DType::k##id:                           \
-    break;
-#include "base/types/dtypes.inc"
-  }
-  return NAN;
+  double value = 0;
+  LOCKSTEP_EXPECT_OK(kernels::CastScaled(DType::kF64, &value, dtype, at, 1, 1));
+  return value;
 }
 
 void Write(DType dtype, char* at, double value) {
-  switch (dtype) {
-#define LOCKSTEP_DTYPE_NARROW(number, id, name, Type, ...) \
-  case DType::k##id:                                       \
-    return Store(at, Type(static_cast<float>(value)));
-#define LOCKSTEP_DTYPE_FLOAT(number, id, name, Type, ...) \
-  case DType::k##id:                                      \
-    return Store(at, static_cast<Type>(value));
-#define LOCKSTEP_DTYPE(number, id, name, Kind) \
-  case DType::k##id:                           \
-    return;
-#include "base/types/dtypes.inc"
-  }
+  LOCKSTEP_EXPECT_OK(kernels::CastScaled(dtype, at, DType::kF64, &value, 1, 1));
 }
 
 double Epsilon(DType dtype) { return std::ldexp(1, -1 - FormatOf(dtype).mantissa_bits); }
@@ -285,6 +249,16 @@ Stream& Worker::stream() {
 
 void Worker::MarkAll(const Order& order, Stream* stream) {
   for (const size_t index : order) LOCKSTEP_EXPECT_OK(Mark(index, stream));
+}
+
+void Worker::BeginStep(int step) {
+  Compute(step);
+  LOCKSTEP_EXPECT_OK(Begin());
+}
+
+void Worker::EndStep(int step) {
+  LOCKSTEP_EXPECT_OK(End());
+  ExpectAverages(step);
 }
 
 absl::Status Worker::BackwardOf(const Order& order, const BackwardOptions& options, Stream* stream) {

@@ -110,6 +110,9 @@ class Worker : public Replica {
   absl::Status End(Stream* stream = nullptr) { return reducer_->EndBackward(stream); }
   // EXPECTs that each mark is taken.
   void MarkAll(const Order& order, Stream* stream = nullptr);
+  // EXPECT that the backward of a step begins, and that it ends with averages.
+  void BeginStep(int step);
+  void EndStep(int step);
 
   // A backward over the gradients as they are; a step computes them before.
   absl::Status BackwardOf(const Order& order, const BackwardOptions& options = {}, Stream* stream = nullptr);

@@ -4,6 +4,7 @@
 #include "reducer/plan/bucket_plan.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <random>
@@ -72,6 +73,7 @@ TEST(BucketPlan, TakesParametersInReverseOrderUpToTheCaps) {
       // 4 bytes each, in slots of 256.
       {"caps count gradients and not the gaps between them", {F32(1), F32(1), F32(1)}, {{12}}, {{2, 1, 0}}},
       {"a cap of zero gives every gradient a bucket", {F32(5), F32(0), F32(7)}, {{0}}, {{2}, {1}, {0}}},
+      {"a gradient above the cap is not split", {F32(1), F32(1 << 20), F32(1)}, {{8}}, {{2, 1}, {0}}},
       {"caps are used up one by one and the last repeats", ones, {{4, 8, 12}}, {{7}, {6, 5}, {4, 3, 2}, {1, 0}}},
       {"the first may be the largest", ones, {{12, 4}}, {{7, 6, 5}, {4}, {3}, {2}, {1}, {0}}},
       {"caps from the last gradients make the last bucket small",
@@ -116,13 +118,6 @@ TEST(BucketPlan, EveryDTypeAndDeviceUsesUpTheCapsByItself) {
                                           ElementsAre(7, 3), ElementsAre(6, 2), ElementsAre(5, 1), ElementsAre(4, 0)));
   EXPECT_EQ(plan.buckets[4].device, gpu1);
   EXPECT_EQ(plan.buckets[6].dtype, DType::kF16);
-}
-
-TEST(BucketPlan, AGradientAboveTheCapIsNotSplit) {
-  const std::vector<Parameter> table = {F32(1), F32(1 << 20), F32(1)};
-  const BucketPlan plan = PlanBuckets(table, {{8}});
-  EXPECT_THAT(GroupsOf(plan), ElementsAre(ElementsAre(2, 1), ElementsAre(0)));
-  EXPECT_EQ(plan.buckets[0].slots[1].elements, size_t{1} << 20);
 }
 
 TEST(BucketPlan, AGradientOfNoElementsHasASlotAndFillsNoCap) {
@@ -499,28 +494,27 @@ void ExpectRulesKept(const std::vector<Parameter>& table, const std::vector<size
   }
 }
 
-TEST(Plans, KeepTheirRules) {
+void ForRandomTables(int rounds, bool with_sparse,
+                     const std::function<void(Random&, const std::vector<Parameter>&)>& body) {
   const unsigned seed = std::random_device{}();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   Random random(seed);
-  for (int round = 0; round < 300; ++round) {
-    const std::vector<Parameter> table = RandomTable(random, /*with_sparse=*/false);
+  for (; rounds > 0 && !::testing::Test::HasFailure(); --rounds) body(random, RandomTable(random, with_sparse));
+}
+
+TEST(Plans, KeepTheirRules) {
+  ForRandomTables(300, /*with_sparse=*/false, [](Random& random, const std::vector<Parameter>& table) {
     std::vector<size_t> caps;
     for (int left = 1 + random.Below(4); left > 0; --left) {
       caps.push_back(random.Below(3) == 0 ? 0 : random.Below(4000));
     }
     const CapsFrom from = random.Below(2) == 0 ? CapsFrom::kFirst : CapsFrom::kLast;
     ExpectRulesKept(table, caps, from, PlanBuckets(table, {caps, from}));
-    if (HasFailure()) return;
-  }
+  });
 }
 
 TEST(Plans, OfAnyOrderAndAnyGroupsAreWholeAndFitInPlanBytesMax) {
-  const unsigned seed = std::random_device{}();
-  SCOPED_TRACE(::testing::Message() << "seed " << seed);
-  Random random(seed);
-  for (int round = 0; round < 500; ++round) {
-    const std::vector<Parameter> table = RandomTable(random, /*with_sparse=*/true);
+  ForRandomTables(500, /*with_sparse=*/true, [](Random& random, const std::vector<Parameter>& table) {
     const PlanRules rules = RandomRules(random, table);
     LOCKSTEP_ASSERT_OK(CheckRules(rules, table));
     const size_t bytes_max = PlanBytesMax(table, rules);
@@ -534,17 +528,12 @@ TEST(Plans, OfAnyOrderAndAnyGroupsAreWholeAndFitInPlanBytesMax) {
         EXPECT_LE(BytesOf(plan), bytes_max);
       }
     }
-    if (HasFailure()) return;
-  }
+  });
 }
 
 // Within a bucket, and of the buckets' last gradients, the order is the one that was given.
 TEST(Plans, OfAnOrderKeepIt) {
-  const unsigned seed = std::random_device{}();
-  SCOPED_TRACE(::testing::Message() << "seed " << seed);
-  Random random(seed);
-  for (int round = 0; round < 200; ++round) {
-    const std::vector<Parameter> table = RandomTable(random, /*with_sparse=*/true);
+  ForRandomTables(200, /*with_sparse=*/true, [](Random& random, const std::vector<Parameter>& table) {
     const PlanRules rules = RandomRules(random, table);
     const Order order = random.Shuffled(ExpectedOrder(table, rules));
     std::vector<size_t> place(table.size(), 0);
@@ -555,8 +544,7 @@ TEST(Plans, OfAnOrderKeepIt) {
       EXPECT_GE(place[group.back()], last);
       last = place[group.back()];
     }
-    if (HasFailure()) return;
-  }
+  });
 }
 
 }  // namespace
