@@ -78,13 +78,6 @@ INSTANTIATE_TEST_SUITE_P(
              [](BackwardOptions* backward) { backward->unused = absl::Span<const size_t>(); }}),
     [](const auto& info) { return info.param.name; });
 
-TEST_F(ReducerCapture, NeedsNoStepBefore) {
-  OnCapturingRanks([](CapturingRank& rank) {
-    void* const graph = rank.CaptureStep();
-    rank.Replay(graph, 0);
-  });
-}
-
 TEST_F(ReducerCapture, GradientsMayBeOnStreamsThatTheEmbedderForks) {
   OnCapturingRanks([](CapturingRank& rank) {
     const auto other = rank.communicator().accelerator()->CreateStream("other").value();
@@ -123,6 +116,7 @@ TEST_F(ReducerCapture, WaitsUntilBucketsArePlannedAnew) {
       [](ReducerOptions* options) { options->replan = true; });
 }
 
+// And needs no step before.
 TEST_F(ReducerCapture, AGraphOutlivesANewPlan) {
   OnCapturingRanks([](CapturingRank& rank) {
     void* const graph = rank.CaptureStep();

@@ -167,25 +167,6 @@ TEST_F(CudaDeviceTest, KernelRuns) {
   device_->Free(target);
 }
 
-TEST_F(CudaDeviceTest, StreamIsNotCapturingByItself) { EXPECT_THAT(IsCapturing(*NewStream()), IsOkAndHolds(false)); }
-
-TEST_F(CudaDeviceTest, WorkMayNotCallCuda) {
-  const auto stream = NewStream();
-  const auto event = NewEvent();
-  absl::Status recorded;
-  absl::Status allocated;
-  ASSERT_THAT(stream->Enqueue([&] {
-    recorded = stream->Record(event.get());
-    allocated = device_->Allocate(1).status();
-    return absl::OkStatus();
-  }),
-              IsOk());
-  ASSERT_THAT(stream->Synchronize(Soon()), IsOk());
-  const auto refused = StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("may not call CUDA"));
-  EXPECT_THAT(recorded, refused);
-  EXPECT_THAT(allocated, refused);
-}
-
 // While another stream is captured in the strictest mode, all that may happen in a step happens beside it.
 TEST_F(CudaDeviceTest, CaptureTakesCopiesAndIsNotBrokenByWhatIsDoneBesideIt) {
   const auto captured = NewStream();
