@@ -160,7 +160,6 @@ class HostQueue {
       worker_waits_for = worker_waits_for_;
       worker = std::move(worker_);
     }
-
     work_arrived_.SignalOne();
     if (worker_waits_for != nullptr) worker_waits_for->WakeWaiters();
     worker.Join();
@@ -169,7 +168,6 @@ class HostQueue {
       MutexLock lock(&mu_);
       dropped.swap(queue_);
     }
-
     // Closures go before the events complete: nobody frees what they refer to under their destructors.
     dropped.clear();
     progress_->End();
@@ -211,14 +209,11 @@ class HostQueue {
       return absl::FailedPreconditionError(
           absl::StrCat("host stream \"", name_, "\": synchronized from its own work, which would wait for itself"));
     }
-
     const StreamPoint end = End();
-
     if (!progress_->Await(end.number, deadline, nullptr)) {
       return absl::DeadlineExceededError(
           absl::StrCat("host stream \"", name_, "\": ", progress_->Missing(end.number), " entries are not done"));
     }
-
     return error();
   }
 
@@ -251,7 +246,6 @@ class HostQueue {
       ++pushed_;
       std::swap(wake, worker_sleeps_);
     }
-
     if (wake) work_arrived_.SignalOne();
     return absl::OkStatus();
   }
@@ -265,7 +259,6 @@ class HostQueue {
     queue_of_this_thread = this;
     std::vector<Entry> batch;
     uint64_t done = 0;
-
     while (true) {
       {
         MutexLock lock(&mu_);
@@ -296,7 +289,6 @@ class HostQueue {
       entry->point = StreamPoint();
       return;
     }
-
     if (entry->after_errors || !failed_.load(std::memory_order_relaxed)) RunWork(&entry->work);
     // Now, not with the batch: whoever sees the entry done may count on its captures being gone.
     entry->work = nullptr;
@@ -310,7 +302,6 @@ class HostQueue {
       // The work may be an embedder's; the thread is ours, and an exception that leaves it ends the process.
       status = absl::InternalError(absl::StrCat("host stream \"", name_, "\": its work threw ", exception.what()));
     }
-
     if (status.ok()) return;
     MutexLock lock(&mu_);
     error_ = std::move(status);
@@ -322,7 +313,6 @@ class HostQueue {
       MutexLock lock(&mu_);
       worker_waits_for_ = point.progress;
     }
-
     point.progress->Await(point.number, Deadline::Infinite(), &stopping_);
     MutexLock lock(&mu_);
     worker_waits_for_ = nullptr;
@@ -339,8 +329,8 @@ class HostQueue {
   const std::shared_ptr<StreamProgress> progress_;
 
   std::atomic<bool> stopping_{false};  // written with mu_ held
-  std::atomic<bool> failed_{
-      false};  // released after error_ is written: an acquirer may skip the lock while it is false
+  // Released after error_ is written: an acquirer may skip the lock while it is false.
+  std::atomic<bool> failed_{false};
 
   mutable Mutex mu_;
   CondVar work_arrived_;
