@@ -59,7 +59,7 @@ class ReadySet {
   //                                accepted in this backward.
   absl::StatusOr<Effect> Mark(size_t index);
   // A mark of the parameter was refused elsewhere, with that error.
-  void Refuse(size_t index, const absl::Status& error);
+  void Refuse(size_t index, const absl::Status& error) { refused_.emplace(index, error.message()); }
 
   // What is known at the end of a backward.
   struct Rest {
@@ -92,7 +92,7 @@ class ReadySet {
 
   static constexpr size_t kNamed = 20;  // in a complaint
 
-  std::string Named(size_t index) const;
+  std::string Named(size_t index) const { return Describe(index, parameters_[index]); }
   absl::Status Refused(size_t index, const std::string& why);
   std::string Complaint(absl::Span<const size_t> missing) const;
   std::string NoGradientCame(absl::Span<const size_t> missing) const;

@@ -162,15 +162,9 @@ std::vector<double> Replica::Get(size_t index) const {
   return values;
 }
 
-void Replica::Compute(size_t index, int step) { Set(index, Local(index, rank_, step), &memory_[index]); }
-
 absl::Status Replica::ComputeOn(Stream& stream, size_t index, int step) {
   Set(index, Local(index, rank_, step), &computed_[index]);
   return stream.Copy(memory_[index].data(), computed_[index].data(), memory_[index].size());
-}
-
-void Replica::Compute(int step) {
-  for (size_t index = 0; index < table_.size(); ++index) Compute(index, step);
 }
 
 void Replica::Accumulate(int step) {
@@ -215,10 +209,6 @@ void Replica::ExpectAverage(size_t index, int size, const std::vector<int>& step
   }
 }
 
-void Replica::ExpectAverages(int size, const std::vector<int>& steps, Average average) const {
-  for (size_t index = 0; index < table_.size(); ++index) ExpectAverage(index, size, steps, average);
-}
-
 void Replica::ExpectLocal(size_t index, int step) const {
   EXPECT_EQ(Get(index), Local(index, rank_, step)) << "rank " << rank_ << ", parameter " << index;
 }
@@ -245,20 +235,6 @@ Stream& Worker::stream() {
     stream_ = (accelerator != nullptr ? accelerator : TestDevice(rank_))->CreateStream("test").value();
   }
   return *stream_;
-}
-
-void Worker::MarkAll(const Order& order, Stream* stream) {
-  for (const size_t index : order) LOCKSTEP_EXPECT_OK(Mark(index, stream));
-}
-
-void Worker::BeginStep(int step) {
-  Compute(step);
-  LOCKSTEP_EXPECT_OK(Begin());
-}
-
-void Worker::EndStep(int step) {
-  LOCKSTEP_EXPECT_OK(End());
-  ExpectAverages(step);
 }
 
 absl::Status Worker::BackwardOf(const Order& order, const BackwardOptions& options, Stream* stream) {
@@ -293,16 +269,8 @@ TensorView Worker::View(size_t index) const {
 
 void Worker::ToView(size_t index) { CopyView(gradient(index), View(index)); }
 
-void Worker::ToViews() {
-  for (const size_t index : order()) ToView(index);
-}
-
 void Worker::FromViews() {
   for (const size_t index : order()) CopyView(View(index), gradient(index));
-}
-
-void Worker::MarkViews(const Order& order, Stream* stream) {
-  for (const size_t index : order) LOCKSTEP_EXPECT_OK(MarkView(index, stream));
 }
 
 absl::Status Worker::StepInViews(int step, const Order& order) {
