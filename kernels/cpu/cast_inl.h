@@ -141,29 +141,17 @@ void ScaleComplex(void* target, const void* source, size_t count, double factor)
   ForEachScaled<FloatScaleKernel<T>>(target, source, 2 * count, factor);
 }
 
-// Up to 32 bits, through double: exact operands, and a quotient that is not whole is at least 1 / divisor away from the
-// next whole number, farther than rounding reaches. A divisor beyond T's range leaves zeros, as it should.
-template <typename T>
-void DivideSmall(void* data, size_t count, int64_t divisor) {
+// Integers of up to 32 bits go through double: exact operands, and a quotient that is not whole is at least 1 / divisor
+// away from the next whole number, farther than rounding reaches. A divisor beyond T's range leaves zeros, as it should.
+// Wider ones go through themselves: the divisor is positive, so the one overflow of integer division cannot happen.
+template <typename T, typename Through>
+void Divide(void* data, size_t count, int64_t divisor) {
   auto* bytes = static_cast<uint8_t*>(data);
-  const auto by = static_cast<double>(divisor);
+  const auto by = static_cast<Through>(divisor);
   for (size_t i = 0; i < count; ++i) {
     T value;
     __builtin_memcpy(&value, bytes + i * sizeof(T), sizeof(T));
-    value = static_cast<T>(static_cast<double>(value) / by);
-    __builtin_memcpy(bytes + i * sizeof(T), &value, sizeof(T));
-  }
-}
-
-// The divisor is positive, so the one overflow of integer division cannot happen.
-template <typename T>
-void DivideWide(void* data, size_t count, int64_t divisor) {
-  auto* bytes = static_cast<uint8_t*>(data);
-  const auto by = static_cast<T>(divisor);
-  for (size_t i = 0; i < count; ++i) {
-    T value;
-    __builtin_memcpy(&value, bytes + i * sizeof(T), sizeof(T));
-    value /= by;
+    value = static_cast<T>(static_cast<Through>(value) / by);
     __builtin_memcpy(bytes + i * sizeof(T), &value, sizeof(T));
   }
 }

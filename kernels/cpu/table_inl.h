@@ -54,11 +54,7 @@ class TableBuilder {
     Operation<IntegerKernel<Unsigned, And>>(dtype, ReduceOp::kAnd);
     Operation<IntegerKernel<Unsigned, Or>>(dtype, ReduceOp::kOr);
     Operation<IntegerKernel<Unsigned, Xor>>(dtype, ReduceOp::kXor);
-    if constexpr (sizeof(T) < 8) {
-      table_.divide[static_cast<int>(dtype)] = &DivideSmall<T>;
-    } else {
-      table_.divide[static_cast<int>(dtype)] = &DivideWide<T>;
-    }
+    table_.divide[static_cast<int>(dtype)] = &Divide<T, std::conditional_t<sizeof(T) < 8, double, T>>;
   }
 
   template <DType kDType>
