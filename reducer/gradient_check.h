@@ -35,7 +35,7 @@ class GradientCheck {
   absl::Status Index(size_t index, bool sparse, absl::string_view call) const;
 
   // `view` is where the gradient lives in its bucket, or null. A parameter whose strides leave gaps is row-major there.
-  // ERRORS INVALID_ARGUMENT it does not match: the message says what
+  // ERRORS  INVALID_ARGUMENT     it does not match: the message says what
   //         FAILED_PRECONDITION  it lies in the buckets' memory, but not at `view`
   absl::Status Gradient(size_t index, const TensorView& gradient, const void* view) const;
   // The same for the target of an average: of any real float dtype (complex: of the same dtype).

@@ -8,8 +8,8 @@
 //   accumulating EndBackward     idle
 //
 // THREADS  Several threads may call MarkReady at once; their calls have returned when EndBackward is called. One thread at a time calls
-//          everything else. No lock is held while something is copied or launched; an event of a
-//          caller's own stream is recorded with the lock held, and so is what a captured step begins with.
+//          everything else. No lock is held while something is copied or launched; an event of a caller's own stream is recorded
+//          with the lock held, and so is what a captured step begins with.
 //
 // One gradient's way. A gradient that is ready now (null stream) is copied into its bucket at once, scaled on the way, while it is hot in
 // cache. For gradients that are ready on streams the copy-in stream waits for one event per (bucket, stream) once the bucket is full, and

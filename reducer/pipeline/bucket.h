@@ -1,7 +1,6 @@
 // A bucket in memory: it takes the gradients of one backward, and gives their averages.
 //
-// THREADS A bucket has one owner after the other: the threads that mark its gradients (they change it under the
-// reducer's lock, and
+// THREADS  A bucket has one owner after the other: the threads that mark its gradients (they change it under the reducer's lock, and
 //          copy each slot alone), then the thread that launches it, then the streams in turn, then whoever has waited for them.
 
 #ifndef REDUCER_PIPELINE_BUCKET_H_
