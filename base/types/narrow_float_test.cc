@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/types/bfloat16.h"
+#include "base/types/dtype.h"
 #include "base/types/float16.h"
 #include "base/types/float8.h"
 #include "gtest/gtest.h"
@@ -34,16 +35,9 @@ static_assert(Float8E4M3(1.0f).bits() == 0x38 && static_cast<float>(Float8E5M2::
 uint32_t FloatBits(float value) { return __builtin_bit_cast(uint32_t, value); }
 float FloatFromBits(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 
-struct NarrowFormat {
-  int exponent_bits;
-  int mantissa_bits;
-  bool has_infinity;  // then the highest exponent is for infinity and NaN; otherwise only its last mantissa is NaN
-  uint32_t nan;       // the NaN that conversion gives
-};
-
 class NarrowFloatModel {
  public:
-  explicit NarrowFloatModel(NarrowFormat format) : format_(format) {
+  explicit NarrowFloatModel(FloatFormat format) : format_(format) {
     const uint32_t end = sign();
     for (uint32_t code = 0; code < end && !IsNan(code) && !IsInfinity(code); ++code) values_.push_back(Value(code));
     // What would come next if exponents went on: numbers that round to it overflow.
@@ -66,7 +60,7 @@ class NarrowFloatModel {
 
   // What converting `value` from float must give: the nearest code, the even one of two equally near.
   uint32_t Encode(float value) const {
-    if (std::isnan(value)) return format_.nan;
+    if (std::isnan(value)) return static_cast<uint32_t>(format_.nan());
     const double magnitude = std::fabs(static_cast<double>(value));
     uint32_t code = overflow();
     if (magnitude < values_.back()) {
@@ -75,7 +69,7 @@ class NarrowFloatModel {
       const double middle = (values_[low] + values_[low + 1]) / 2;
       code = magnitude < middle || (magnitude == middle && low % 2 == 0) ? low : low + 1;
     }
-    if (code == overflow() && !format_.has_infinity) return format_.nan;
+    if (code == overflow() && !format_.has_infinity) return static_cast<uint32_t>(format_.nan());
     return std::signbit(value) ? code | sign() : code;
   }
 
@@ -97,16 +91,16 @@ class NarrowFloatModel {
     return exponent == 0 ? std::ldexp(fraction, 1 - bias) : std::ldexp(1 + fraction, exponent - bias);
   }
 
-  const NarrowFormat format_;
+  const FloatFormat format_;
   std::vector<double> values_;
 };
 
 template <typename Type>
-NarrowFormat FormatOfType();
-#define LOCKSTEP_DTYPE_NARROW(number, id, name, Type, exponent_bits, mantissa_bits, has_infinity, dlpack)     \
-  template <>                                                                                                 \
-  NarrowFormat FormatOfType<Type>() {                                                                         \
-    return {exponent_bits, mantissa_bits, has_infinity, static_cast<uint32_t>(FormatOf(DType::k##id).nan())}; \
+FloatFormat FormatOfType();
+#define LOCKSTEP_DTYPE_NARROW(number, id, name, Type, ...) \
+  template <>                                              \
+  FloatFormat FormatOfType<Type>() {                       \
+    return FormatOf(DType::k##id);                         \
   }
 #include "base/types/dtypes.inc"
 
@@ -178,7 +172,7 @@ TYPED_TEST(NarrowFloatTest, FloatsOfEveryExponentRoundToTheNearest) {
 
 TYPED_TEST(NarrowFloatTest, NanIsCanonical) {
   for (uint32_t bits : {0x7F800001u, 0x7FC00000u, 0x7FFFFFFFu, 0xFF800001u, 0xFFC00000u, 0xFFC12345u, 0xFFFFFFFFu}) {
-    EXPECT_EQ(TypeParam(FloatFromBits(bits)).bits(), FormatOfType<TypeParam>().nan) << std::hex << bits;
+    EXPECT_EQ(TypeParam(FloatFromBits(bits)).bits(), FormatOfType<TypeParam>().nan()) << std::hex << bits;
   }
 }
 
