@@ -38,6 +38,8 @@ Deadline Soon() { return Deadline::AfterMs(20000); }
 
 absl::Status Nothing() { return absl::OkStatus(); }
 
+auto Refused(const std::string& why) { return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why)); }
+
 int CurrentDevice() {
   int device = -1;
   EXPECT_EQ(TheCudaApi().get_device(&device), kCudaSuccess);
@@ -163,16 +165,15 @@ TEST_F(FakeCudaDeviceTest, DevicesAreFoundByTheirNames) {
   EXPECT_THAT(FindDevice(DeviceId()), IsOkAndHolds(HostDevice()));
   EXPECT_THAT(FindDevice({DeviceKind::kCuda, 1}), IsOkAndHolds(&device_));
   EXPECT_EQ(device_.id(), (DeviceId{DeviceKind::kCuda, 1}));
-  EXPECT_THAT(FindDevice({DeviceKind::kHost, 1}), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("host:1")));
-  EXPECT_THAT(FindDevice({DeviceKind::kCuda, 2}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cuda:2: this machine has 2 CUDA devices")));
+  EXPECT_THAT(FindDevice({DeviceKind::kHost, 1}), Refused("host:1"));
+  EXPECT_THAT(FindDevice({DeviceKind::kCuda, 2}), Refused("cuda:2: this machine has 2 CUDA devices"));
 }
 
 TEST_F(FakeCudaDeviceTest, GpusHaveAddressesOnTheirHost) {
   EXPECT_THAT(CudaPciAddress(0), IsOkAndHolds("0000:01:00.0"));
   EXPECT_THAT(CudaPciAddress(1), IsOkAndHolds("0000:02:00.0"));
   cuda_.Fail("cudaDeviceGetPCIBusId", kCudaInvalidDevice);
-  EXPECT_THAT(CudaPciAddress(2), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cudaDeviceGetPCIBusId")));
+  EXPECT_THAT(CudaPciAddress(2), Refused("cudaDeviceGetPCIBusId"));
 }
 
 TEST_F(FakeCudaDeviceTest, ForeignThreadGoesBackToItsDeviceAndOursStays) {
@@ -281,7 +282,7 @@ TEST_F(FakeCudaDeviceTest, RefusedClosureIsDestroyed) {
   cuda_.Fail("cudaLaunchHostFunc", kCudaOutOfMemory);
   EXPECT_THAT(stream->Enqueue(work), StatusIs(absl::StatusCode::kResourceExhausted));
   EXPECT_EQ(captured.use_count(), 2) << "the test's own and the lambda's";
-  EXPECT_THAT(stream->Enqueue(nullptr), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("null work")));
+  EXPECT_THAT(stream->Enqueue(nullptr), Refused("null work"));
   ASSERT_THAT(stream->Enqueue(work), IsOk());
   EXPECT_THAT(stream->Synchronize(Soon()), IsOk());
 }
@@ -348,8 +349,7 @@ TEST_F(FakeCudaDeviceTest, BorrowedStreamDropsItsWorkAndLeavesTheStream) {
 TEST_F(FakeCudaDeviceTest, StreamOfAnotherDeviceIsNotBorrowed) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(Device* const first, CudaDevice(0));
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto stream, first->CreateStream("first"));
-  EXPECT_THAT(device_.BorrowStream(stream->native()),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(" is one of cuda:0")));
+  EXPECT_THAT(device_.BorrowStream(stream->native()), Refused(" is one of cuda:0"));
   EXPECT_THAT(first->BorrowStream(stream->native()), IsOk());
 }
 
@@ -370,8 +370,7 @@ TEST_F(FakeCudaDeviceTest, StreamsWaitForEventsOfOtherDevicesButDoNotRecordThem)
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto event, first->CreateEvent());
   const auto stream = NewStream();
   EXPECT_THAT(stream->Wait(event.get()), IsOk());
-  EXPECT_THAT(stream->Record(event.get()),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cannot record an event of cuda:0")));
+  EXPECT_THAT(stream->Record(event.get()), Refused("cannot record an event of cuda:0"));
 }
 
 TEST_F(FakeCudaDeviceTest, CapturedStreamTakesNoClosureAndIsNotWaitedFor) {
@@ -405,7 +404,7 @@ TEST_F(FakeCudaDeviceTest, CapturedStreamNeitherAwaitsNorWritesValues) {
 
 TEST_F(FakeCudaDeviceTest, FlagsAreInMemoryThatTheDeviceReaches) {
   const auto stream = NewStream();
-  const auto refused = StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("Value32(stream, address, value)"));
+  const auto refused = Refused("Value32(stream, address, value)");
   EXPECT_THAT(stream->AwaitValue(&some_flag, 0), refused);
   EXPECT_THAT(stream->WriteValue(&some_flag, 0), refused);
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(void* const memory, device_.AllocateOnHost(sizeof(some_flag)));
@@ -496,12 +495,9 @@ TEST_F(FakeCudaDeviceTest, MemoryIsWhereItWasDeclaredOrTheErrorNamesBoth) {
   void* const pinned = device_.AllocateOnHost(kBytes).value();
   const char pageable = 0;
   EXPECT_THAT(CheckPointer(static_cast<char*>(on_device) + kBytes - 1, cuda), IsOk());
-  EXPECT_THAT(CheckPointer(on_device, host),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is memory of cuda:1, but host was declared")));
-  EXPECT_THAT(CheckPointer(on_device, {DeviceKind::kCuda, 0}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is memory of cuda:1, but cuda:0 was declared")));
-  EXPECT_THAT(CheckPointer(&pageable, cuda),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is memory of host, but cuda:1 was declared")));
+  EXPECT_THAT(CheckPointer(on_device, host), Refused("is memory of cuda:1, but host was declared"));
+  EXPECT_THAT(CheckPointer(on_device, {DeviceKind::kCuda, 0}), Refused("is memory of cuda:1, but cuda:0 was declared"));
+  EXPECT_THAT(CheckPointer(&pageable, cuda), Refused("is memory of host, but cuda:1 was declared"));
   EXPECT_THAT(CheckPointer(&pageable, host), IsOk());
   for (const DeviceId declared : {cuda, host}) {
     EXPECT_THAT(CheckPointer(pinned, declared), IsOk());
