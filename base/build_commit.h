@@ -5,8 +5,8 @@
 
 namespace lockstep {
 
-// RETURNS  "3f1c2ab90d4e", the first 12 digits of git's commit, with "-modified" behind them where files under version control had
-//          been changed; "unknown" unless it was built with --config=release in a checkout. Valid for ever.
+// RETURNS  the first 12 digits of git's commit ("3f1c2ab90d4e"), followed by "-modified" if files under version control were changed;
+//          "unknown" unless it was built with --config=release in a checkout. Valid for ever.
 const char* BuildCommit();
 
 }  // namespace lockstep

@@ -9,8 +9,8 @@
 
 namespace lockstep {
 
-// What a user, an environment or a peer gave, as a message echoes it: control characters as escapes, at most 100 bytes, then "..." and
-// how many there are.
+// Text of a user, the environment or a peer, ready to be quoted in a message: control characters are escaped; beyond
+// 100 bytes it ends with "..." and the number of bytes.
 std::string Clipped(absl::string_view text);
 
 }  // namespace lockstep

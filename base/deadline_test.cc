@@ -3,6 +3,7 @@
 #include <chrono>
 #include <limits>
 
+#include "base/poll.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {
@@ -49,6 +50,23 @@ TEST(DeadlineTest, EarlierPicksTheEarlier) {
   const Deadline hour = Deadline::After(hours(1));
   EXPECT_EQ(Deadline::Earlier(hour, Deadline::Infinite()).time(), hour.time());
   EXPECT_EQ(Deadline::Earlier(Deadline::Now(), hour).time(), Deadline::Now().time());
+}
+
+TEST(PollUntilTest, LooksOnceThoughTheDeadlineHasPassed) {
+  int looked = 0;
+  EXPECT_TRUE(PollUntil(Deadline::Now(), [&] { return ++looked == 1; }));
+  EXPECT_FALSE(PollUntil(Deadline::Now(), [&] { return ++looked == 1; }));
+  EXPECT_EQ(looked, 2);
+}
+
+TEST(PollUntilTest, LooksUntilItIsReached) {
+  int looked = 0;
+  EXPECT_TRUE(PollUntil(Deadline::AfterMs(20000), [&] { return ++looked == 200; }));
+  EXPECT_EQ(looked, 200);
+}
+
+TEST(PollUntilTest, EndsAtItsDeadline) {
+  EXPECT_FALSE(PollUntil(Deadline::AfterMs(2), [] { return false; }));
 }
 
 }  // namespace

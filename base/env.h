@@ -23,16 +23,17 @@ absl::Span<const char* const> EnvironmentVariables();
 // The value of a variable of any family; nothing when unset. An empty value counts as unset.
 absl::optional<std::string> GetEnv(absl::string_view name);
 
-// The index of the word that it is; any other value is an error.
+// The index in `words` of the variable's value. Any other value is an error.
 absl::StatusOr<absl::optional<int>> GetEnvWord(absl::string_view name, absl::Span<const char* const> words);
 
-// Digits, after a minus where it is negative, and nothing else. False when it is no such number or fits no int64_t.
+// Parses decimal digits, after a minus if the number is negative. False for any other text, and if the number does not
+// fit in an int64_t.
 bool ParseInteger(absl::string_view text, int64_t* value);
 
 absl::StatusOr<absl::optional<int64_t>> GetEnvInt(absl::string_view name, int64_t min, int64_t max);
 absl::StatusOr<absl::optional<bool>> GetEnvBool(absl::string_view name);  // 0/1, false/true, no/yes, off/on
 
-// Names in this process's environment that begin with LOCKSTEP_ and are none of ours: typing errors, most likely. Sorted.
+// Names in this process's environment that begin with LOCKSTEP_ and are not ours: probably typing errors. Sorted.
 std::vector<std::string> UnknownEnvironmentVariables();
 
 }  // namespace lockstep

@@ -18,7 +18,8 @@
 namespace lockstep {
 
 struct ErrorInfo {
-  // In the world: the rank that died, hangs, left, aborted, or did not do what the others did. Of several, the first named.
+  // The rank, in the world, that died, hangs, left, aborted or did something else than the others. If there are
+  // several, the first named.
   absl::optional<int> failed_rank;
   absl::optional<int64_t> parameter;  // its index in the reducer's table
   // The operation that returned the error: "all_reduce", "send", ...; empty: none.

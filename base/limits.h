@@ -24,16 +24,17 @@ struct MemoryLeft {
 
   // To all processes of this machine: MemAvailable and SwapFree.
   uint64_t machine = kUnknown;
-  // To all processes of a control group: the one that leaves least, of this process's group and those above it. memory.max in
-  // version 2, memory.limit_in_bytes in version 1. Inside a container, its own group is usually the top.
+  // To all processes of a control group. Of this process's group and the groups above it, this is about the one that
+  // leaves least. memory.max in version 2, memory.limit_in_bytes in version 1. Inside a container, its own group is
+  // usually the top.
   uint64_t group = kUnknown;
   uint64_t group_id = 0;   // equal for all processes of that group on one machine, 0 without a group
   std::string group_file;  // that states the limit
 };
 MemoryLeft ReadMemoryLeft();
 
-// Why this machine's processes cannot touch `machine_bytes` more, `group_bytes` of them in the group: "1048576 bytes are left
-// by /sys/fs/cgroup/memory.max". Empty if they can, as far as is known.
+// Says why processes of this machine cannot touch `machine_bytes` more, `group_bytes` of them in the group: "1048576
+// bytes are left by /sys/fs/cgroup/memory.max". Empty if nothing known prevents it.
 std::string WhyNoMemory(const MemoryLeft& left, uint64_t machine_bytes, uint64_t group_bytes);
 // Of this process alone.
 std::string WhyNoMemory(uint64_t bytes);

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/error_info.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -16,7 +18,9 @@ namespace lockstep {
 namespace {
 
 using testing::AllOf;
+using testing::AnyOf;
 using testing::Eq;
+using testing::Gt;
 using testing::HasSubstr;
 using testing::Not;
 using testing::Pointee;
@@ -84,6 +88,102 @@ absl::StatusOr<std::unique_ptr<int>> AddOne(absl::StatusOr<std::unique_ptr<int>>
 TEST(StatusTest, AssignOrReturnMovesTheValueOrReturnsTheError) {
   EXPECT_THAT(AddOne(std::make_unique<int>(4)), IsOkAndHolds(Pointee(5)));
   EXPECT_THAT(AddOne(absl::NotFoundError("x")), StatusIs(absl::StatusCode::kNotFound, Eq("x")));
+}
+
+// ---- base/status_matchers.h
+
+const absl::Status kNotFound = absl::NotFoundError("no key \"a\"");
+
+TEST(StatusMatchersTest, IsOkTakesStatusAndStatusOr) {
+  EXPECT_THAT(absl::OkStatus(), IsOk());
+  EXPECT_THAT(absl::StatusOr<int>(1), IsOk());
+  EXPECT_THAT(kNotFound, Not(IsOk()));
+  EXPECT_THAT(absl::StatusOr<int>(kNotFound), Not(IsOk()));
+}
+
+TEST(StatusMatchersTest, IsOkAndHoldsTakesValuesAndMatchers) {
+  EXPECT_THAT(absl::StatusOr<int>(4), IsOkAndHolds(4));
+  EXPECT_THAT(absl::StatusOr<int>(4), IsOkAndHolds(Gt(3)));
+  EXPECT_THAT(absl::StatusOr<int>(4), Not(IsOkAndHolds(5)));
+  EXPECT_THAT(absl::StatusOr<int>(kNotFound), Not(IsOkAndHolds(testing::_)));
+  EXPECT_THAT(absl::StatusOr<std::string>("text"), IsOkAndHolds("text"));
+  EXPECT_THAT(absl::StatusOr<std::unique_ptr<int>>(std::make_unique<int>(3)), IsOkAndHolds(Pointee(3)));
+}
+
+TEST(StatusMatchersTest, StatusIsComparesCodeAndMessage) {
+  EXPECT_THAT(kNotFound, StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(kNotFound, StatusIs(absl::StatusCode::kNotFound, HasSubstr("\"a\"")));
+  EXPECT_THAT(kNotFound, StatusIs(AnyOf(absl::StatusCode::kNotFound, absl::StatusCode::kAborted)));
+  EXPECT_THAT(kNotFound, Not(StatusIs(absl::StatusCode::kAborted)));
+  EXPECT_THAT(kNotFound, Not(StatusIs(absl::StatusCode::kNotFound, HasSubstr("\"b\""))));
+  EXPECT_THAT(absl::StatusOr<int>(kNotFound), StatusIs(absl::StatusCode::kNotFound, HasSubstr("no key")));
+  EXPECT_THAT(absl::StatusOr<int>(1), Not(StatusIs(absl::StatusCode::kNotFound)));
+  EXPECT_THAT(absl::OkStatus(), StatusIs(absl::StatusCode::kOk));
+}
+
+TEST(StatusMatchersTest, FailuresAreReadable) {
+  EXPECT_EQ(testing::PrintToString(kNotFound), "NOT_FOUND: no key \"a\"");
+  EXPECT_EQ(testing::PrintToString(absl::StatusOr<int>(kNotFound)), "NOT_FOUND: no key \"a\"");
+  EXPECT_EQ(testing::PrintToString(absl::StatusOr<int>(7)), "OK: 7");
+  EXPECT_THAT(testing::DescribeMatcher<absl::Status>(StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 2"))),
+              testing::AllOf(HasSubstr("ABORTED"), HasSubstr("rank 2")));
+  EXPECT_THAT(testing::DescribeMatcher<absl::StatusOr<int>>(IsOkAndHolds(Gt(3))), HasSubstr("is > 3"));
+}
+
+TEST(StatusMatchersTest, AssertOkAndAssignMovesTheValue) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto value, absl::StatusOr<std::unique_ptr<int>>(std::make_unique<int>(3)));
+  EXPECT_EQ(*value, 3);
+}
+
+ErrorInfo Everything() {
+  ErrorInfo info;
+  info.failed_rank = 0;
+  info.parameter = 160;
+  info.collective = "all_reduce";
+  info.sequence = 17;
+  info.bucket = 3;
+  return info;
+}
+
+TEST(ErrorInfoTest, TravelsWithTheStatusAndThroughAnnotations) {
+  const absl::Status status = WithErrorInfo(absl::AbortedError("rank 0 died"), Everything());
+  EXPECT_TRUE(GetErrorInfo(status) == Everything());
+  EXPECT_TRUE(GetErrorInfo(Annotate(status, "splitting")) == Everything());
+  const absl::Status reworded = Reworded(status, absl::StatusCode::kCancelled, "not launched");
+  EXPECT_THAT(reworded, StatusIs(absl::StatusCode::kCancelled, testing::Eq("not launched")));
+  EXPECT_TRUE(GetErrorInfo(reworded) == Everything());
+}
+
+TEST(ErrorInfoTest, WhatIsKnownAlreadyStays) {
+  ErrorInfo first;
+  first.collective = "send";
+  const absl::Status status = WithErrorInfo(WithErrorInfo(absl::AbortedError("x"), first), Everything());
+  ErrorInfo both = Everything();
+  both.collective = "send";
+  both.sequence.reset();  // another collective's
+  EXPECT_TRUE(GetErrorInfo(status) == both) << status;
+}
+
+TEST(ErrorInfoTest, NothingIsNoPayload) {
+  EXPECT_TRUE(GetErrorInfo(absl::AbortedError("x")).empty());
+  EXPECT_EQ(WithErrorInfo(absl::AbortedError("x"), ErrorInfo()), absl::AbortedError("x"));
+  EXPECT_THAT(WithErrorInfo(absl::OkStatus(), Everything()), IsOk());
+}
+
+TEST(ErrorInfoTest, TextComesBackAndNonsenseIsNothing) {
+  EXPECT_EQ(ToText(Everything()), "failed_rank=0 parameter=160 collective=all_reduce sequence=17 bucket=3");
+  EXPECT_TRUE(ErrorInfoFromText(ToText(Everything())) == Everything());
+  for (const char* text : {"", " ", "=", "failed_rank", "failed_rank=", "failed_rank=x sequence=-1", "colour=3"}) {
+    EXPECT_TRUE(ErrorInfoFromText(text).empty()) << text;
+  }
+}
+
+TEST(ErrorInfoTest, MessagesAreToldAnotherRankWithIt) {
+  const absl::Status with = WithErrorInfo(absl::AbortedError("rank 0 died"), Everything());
+  const absl::Status without = absl::AbortedError("rank 0 died");
+  EXPECT_EQ(PackMessage(without), "rank 0 died");
+  EXPECT_EQ(UnpackMessage(absl::StatusCode::kAborted, PackMessage(with)), with);
+  EXPECT_EQ(UnpackMessage(absl::StatusCode::kAborted, PackMessage(without)), without);
 }
 
 }  // namespace

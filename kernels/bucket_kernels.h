@@ -1,8 +1,8 @@
-// BucketKernels: what is done to a bucket's memory on a device, in the order of a stream: gradients and the trailer into it, averages out
-// of it. One interface for every device, so that who uses it is tested without one.
+// BucketKernels: copies gradients and the status trailer into a bucket's memory on a device, and averages out of it, in
+// the order of a stream. One interface for every device, so that its users can be tested without one.
 //
-// Everything returns once it is issued; views are borrowed until then, memory until it is done. Elements are converted as by
-// kernels/cpu/flatten.h, to the same bits. Thread-safe.
+// Calls return once the work is issued. Views are borrowed until then, memory until the work is done. Elements are
+// converted as by kernels/cpu/flatten.h, to the same bits. Thread-safe.
 
 #ifndef KERNELS_BUCKET_KERNELS_H_
 #define KERNELS_BUCKET_KERNELS_H_
@@ -32,8 +32,8 @@ struct BucketEntry {
   float value = 0;
 };
 
-// Averages are written only where a bucket's trailer, which is there when the stream comes to it, says so. An entry counts ranks, from 0 to
-// `count_max`, beyond which it is taken for that.
+// Decides on the device, by the bucket's trailer, which averages are written. The stream reads the trailer when it
+// reaches the call. An entry counts ranks; a count above `count_max` is taken as `count_max`.
 struct BucketGate {
   const void* trailer = nullptr;
   DType dtype = DType::kF32;

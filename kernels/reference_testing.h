@@ -1,8 +1,7 @@
 // What every kernel, on every processor and device, is compared with: one element at a time, in arithmetic wide enough
 // to be exact or to round once, by the rules written out. Slow, shared by nothing that it judges.
 //
-// The meaning of each operation is that of kernels/cpu/reduce.h, reduce_many.h, scale.h and cast.h; combinations without one must not
-// be asked for.
+// The meaning of each operation is that of kernels/cpu/reduce.h and cast.h. REQUIRES that the combination has one.
 
 #ifndef KERNELS_REFERENCE_TESTING_H_
 #define KERNELS_REFERENCE_TESTING_H_

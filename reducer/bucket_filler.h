@@ -1,7 +1,7 @@
 // BucketFiller: puts the gradients of a step into their slots, and launches buckets that are full.
 //
-//   Fill or Stage   the slot has its gradient, or none, but for the copy
-//   Complete        copies it, where that is for this thread to do; then the bucket may be full
+//   Fill or Stage   notes the gradient of a slot, or that it has none
+//   Complete        copies it, if this thread is to do that; the bucket may be full then
 //   LaunchFull      launches full buckets in the order of the plan
 
 #ifndef REDUCER_BUCKET_FILLER_H_
@@ -24,14 +24,14 @@
 
 namespace lockstep {
 
-// As it was marked.
+// A gradient as it was marked.
 struct Gradient {
   TensorView data;
   TensorView target;
-  absl::Span<const int64_t> rows;  // of a sparse one
+  absl::Span<const int64_t> rows;  // of a sparse gradient
   Stream* stream = nullptr;
 };
-// The same on its way: a mark copies its views once.
+// The same by reference, so that a mark copies its views once.
 struct GradientRef {
   const TensorView& data;
   const TensorView& target;
@@ -39,24 +39,24 @@ struct GradientRef {
   Stream* stream;
 };
 
-// Launches the full buckets of a step, one thread at a time, without a lock. A bucket is launched when it is full and all before it are,
-// so every rank launches the same collectives in the same order whatever the order of its gradients. Whoever calls Run while another
-// thread is in it leaves the work to that thread, which looks again.
+// Launches the full buckets of a step, one thread at a time, without a lock. A bucket is launched when it and all
+// buckets before it are full. So every rank launches the same collectives in the same order, whatever the order of its
+// gradients. A thread that calls Run while another thread is in it returns; the other thread then looks again.
 class LaunchQueue {
  public:
-  // A step begins. Of its buckets, which outlive it, those before `end` may be launched.
-  // REQUIRES  no other call at the same time
+  // A step begins. Buckets before `end` may be launched. The buckets outlive the step. REQUIRES no other call at the
+  // same time
   void Begin(absl::Span<const std::unique_ptr<Bucket>> buckets, size_t end) {
     buckets_ = buckets;
     next_ = 0;
     end_.store(end, std::memory_order_relaxed);
   }
 
-  // From the next Run on all may.
+  // From the next Run on, all buckets may be launched.
   void Open() { end_.store(buckets_.size(), std::memory_order_relaxed); }
 
-  // Calls launch(bucket) for every bucket that may be launched. False from it: no bucket of this step is launched any more.
-  // THREADS  any; to be called after each bucket that became full. Calls of `launch` come one after the other.
+  // Calls launch(bucket) for every bucket that may be launched. If it returns false, no later bucket of this step is
+  // launched. THREADS any; to be called after each bucket that became full. Calls of `launch` come one after the other.
   template <typename Launch>
   void Run(const Launch& launch) {
     // The count orders the calls: whoever takes it to zero has seen what all the others wrote before theirs.
@@ -81,7 +81,7 @@ class LaunchQueue {
 // Fill, Stage and Begin are externally synchronised; Complete and LaunchFull may be called by several threads at once.
 class BucketFiller {
  public:
-  // All that is pointed to outlives the step.
+  // Everything pointed to outlives the step.
   struct Step {
     const BucketPlan* plan = nullptr;
     absl::Span<const std::unique_ptr<Bucket>> buckets;
@@ -91,9 +91,9 @@ class BucketFiller {
     StepRecord* record = nullptr;
     bool captured = false;
   };
-  // Of the buckets those before `launch_end` may be launched.
+  // Buckets before `launch_end` may be launched.
   void Begin(const Step& step, size_t launch_end);
-  // From the next LaunchFull on all may.
+  // From the next LaunchFull on, all buckets may be launched.
   void OpenAll() { launches_.Open(); }
 
   struct Filling {
@@ -107,8 +107,8 @@ class BucketFiller {
 
   // Whether the bucket is full now.
   bool Complete(const Filling& filling);
-  // To be called after a bucket became full. A bucket that cannot be launched aborts the communicator, or ends the launches of a step
-  // that is captured.
+  // Call it after a bucket became full. A bucket that cannot be launched aborts the communicator; in a captured step it
+  // only ends the launches.
   void LaunchFull();
 
  private:

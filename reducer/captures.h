@@ -1,11 +1,12 @@
 // Captures: the steps of a reducer that were captured into CUDA graphs.
 //
-// Capturing a step is an ordinary step on streams that are captured, but for what the host does beside the streams: it follows nothing,
-// since nothing happens yet, and leaves nothing in the streams that a graph could not repeat.
+// A captured step is an ordinary step on streams that are being captured. The host does less beside them: it follows
+// nothing, since nothing runs yet, and it puts nothing into the streams that a graph could not repeat.
 //
-// Our streams become part of the capture by the first bucket, which waits for the point at which the backward began, and end their part
-// in it where the embedder's stream waits for the last one. In between they wait for events that were recorded in the capture only: CUDA
-// refuses others. What a replay needs stays where it is for as long as the reducer lives, or until it goes over to another communicator.
+// Our streams join the capture with the first bucket, which waits for the point at which the backward began. They leave
+// it where the embedder's stream waits for the last bucket. In between they wait only for events that were recorded in
+// the capture: CUDA refuses others. What a replay needs stays where it is until the reducer ends or changes its
+// communicator.
 
 #ifndef REDUCER_CAPTURES_H_
 #define REDUCER_CAPTURES_H_
@@ -59,7 +60,7 @@ class Captures {
 
   // A step begins.
   void ForgetStream() { checked_stream_ = nullptr; }
-  // Whether a gradient may be ready on that stream: captured or not, as the step is.
+  // Checks that the stream of a gradient is being captured if, and only if, the step is.
   absl::Status CheckStream(Stream* stream, bool captured);
 
  private:

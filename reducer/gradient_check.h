@@ -1,5 +1,5 @@
 // Checks that a gradient matches its parameter's row of the table.
-// COST  little for one that does; with pointers checked, a microsecond each.
+// COST  little for a gradient that matches; a microsecond each if pointers are checked.
 
 #ifndef REDUCER_GRADIENT_CHECK_H_
 #define REDUCER_GRADIENT_CHECK_H_
@@ -24,20 +24,21 @@ class GradientCheck {
 
   // Whether pointers are checked, too.
   void set_pointers(bool pointers) { pointers_ = pointers; }
-  // In bucket views: the memory of the buckets, and the version of the plan that laid them out. Both are borrowed.
+  // In bucket views: the memory of the buckets, and the version of their plan. Borrows both.
   void set_views(const BucketMemory* memory, const int64_t* plan_version) {
     memory_ = memory;
     plan_version_ = plan_version;
   }
 
-  // INVALID_ARGUMENT, naming the call, for an index out of range, an ignored parameter, or one of the other kind.
+  // INVALID_ARGUMENT, which names the call: the index is out of range, the parameter is ignored, or it is not of the
+  // kind `sparse`.
   absl::Status Index(size_t index, bool sparse, absl::string_view call) const;
 
-  // `view`: where the gradient lives in its bucket, or null. There a parameter whose strides leave gaps is row-major.
+  // `view` is where the gradient lives in its bucket, or null. A parameter whose strides leave gaps is row-major there.
   // ERRORS  INVALID_ARGUMENT     it does not match: the message says what
   //         FAILED_PRECONDITION  it lies in the buckets' memory, but not at `view`
   absl::Status Gradient(size_t index, const TensorView& gradient, const void* view) const;
-  // The same for where an average goes: of any real float dtype (complex: the same).
+  // The same for the target of an average: of any real float dtype (complex: of the same dtype).
   absl::Status Target(size_t index, const TensorView& target, const void* view) const;
   absl::Status Sparse(size_t index, absl::Span<const int64_t> rows, const TensorView& values) const;
 

@@ -20,8 +20,6 @@ ReadySet::ReadySet(absl::Span<const Parameter> parameters, absl::Span<const size
   states_ = initial_;
 }
 
-std::string ReadySet::Named(size_t index) const { return Describe(index, parameters_[index]); }
-
 absl::Status ReadySet::Begin(absl::optional<absl::Span<const size_t>> unused) {
   if (unused.has_value()) {
     if (rules_.static_graph) {
@@ -57,8 +55,6 @@ absl::Status ReadySet::Refused(size_t index, const std::string& why) {
   Refuse(index, error);
   return error;
 }
-
-void ReadySet::Refuse(size_t index, const absl::Status& error) { refused_.emplace(index, error.message()); }
 
 absl::StatusOr<ReadySet::Effect> ReadySet::Mark(size_t index) {
   State& state = states_[index];

@@ -39,7 +39,7 @@ class ReadySet {
     bool static_graph = false;
   };
 
-  // `parameters` outlive this. `delayed` ones are not expected, and may be marked more than once.
+  // `parameters` outlive this. `delayed` parameters are not expected, and may be marked more than once.
   ReadySet(absl::Span<const Parameter> parameters, absl::Span<const size_t> delayed, const Rules& rules);
 
   // A backward begins. `unused`: the parameters that will not be marked; nullopt if that is not known.
@@ -58,13 +58,13 @@ class ReadySet {
   // ERRORS    FAILED_PRECONDITION  it was marked before, is unused, or does not fit the static graph. No later mark of it can be
   //                                accepted in this backward.
   absl::StatusOr<Effect> Mark(size_t index);
-  // A mark of such a parameter was refused elsewhere, with that error.
-  void Refuse(size_t index, const absl::Status& error);
+  // A mark of the parameter was refused elsewhere, with that error.
+  void Refuse(size_t index, const absl::Status& error) { refused_.emplace(index, error.message()); }
 
   // What is known at the end of a backward.
   struct Rest {
-    std::vector<size_t> ready;    // where nothing was ready before
-    std::vector<size_t> unused;   // which nobody had said to be
+    std::vector<size_t> ready;    // those that were not ready before
+    std::vector<size_t> unused;   // and not named when the backward began
     std::vector<size_t> missing;  // what should have come, or was refused
     std::string complaint;        // what is wrong with this backward, or ""
   };
@@ -74,7 +74,7 @@ class ReadySet {
 
   // Whether marks are being counted, so that nothing is ready before the end.
   bool counting() const { return rules_.static_graph && !counted_; }
-  // Those known to be, as a backward has begun.
+  // The parameters known to be unused when a backward has begun.
   std::vector<size_t> unused() const;
 
   bool used_in_window(size_t index) const { return window_[index]; }
@@ -84,7 +84,7 @@ class ReadySet {
 
   // In the order in which they became ready in this backward.
   const std::vector<size_t>& order() const { return order_; }
-  // Whether the same parameters were used in every backward so far, at least two: a static graph would do.
+  // Whether a static graph would do: the same parameters were used in every backward so far, at least two.
   bool can_be_static() const { return backwards_ > 1 && !varied_; }
 
  private:
@@ -92,7 +92,7 @@ class ReadySet {
 
   static constexpr size_t kNamed = 20;  // in a complaint
 
-  std::string Named(size_t index) const;
+  std::string Named(size_t index) const { return Describe(index, parameters_[index]); }
   absl::Status Refused(size_t index, const std::string& why);
   std::string Complaint(absl::Span<const size_t> missing) const;
   std::string NoGradientCame(absl::Span<const size_t> missing) const;

@@ -128,13 +128,6 @@ TEST(ReadySet, MissesWhatDoesNotCome) {
   EXPECT_EQ(ready_set.Backward({0, 1, 2, 3}).complaint, "");
 }
 
-TEST(ReadySet, NamesTwentyMissingOnes) {
-  const Rest rest = TestReadySet(25).Backward({});
-  EXPECT_EQ(rest.missing.size(), 25);
-  EXPECT_THAT(rest.complaint,
-              AllOf(HasSubstr("'p19'"), Not(HasSubstr("'p20'")), HasSubstr("(f32[2]), and 5 more (set")));
-}
-
 TEST(ReadySet, ExpectsNoIgnoredParameters) {
   for (const ReadySet::Rules& rules : {kPlain, kFindUnused, kStaticGraph}) {
     TestReadySet ready_set(3, rules, {}, /*ignored=*/1);

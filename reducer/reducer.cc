@@ -7,7 +7,6 @@
 #include "base/error_info.h"
 #include "base/status.h"
 #include "reducer/buffers/broadcast.h"
-#include "reducer/plan/plan_text.h"
 
 namespace lockstep {
 

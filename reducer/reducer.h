@@ -8,8 +8,8 @@
 //   accumulating EndBackward     idle
 //
 // THREADS  Several threads may call MarkReady at once; their calls have returned when EndBackward is called. One thread at a time calls
-//          everything else. No lock is held while something is copied or launched; an event of a
-//          caller's own stream is recorded with the lock held, and so is what a captured step begins with.
+//          everything else. No lock is held while something is copied or launched; an event of a caller's own stream is recorded
+//          with the lock held, and so is what a captured step begins with.
 //
 // One gradient's way. A gradient that is ready now (null stream) is copied into its bucket at once, scaled on the way, while it is hot in
 // cache. For gradients that are ready on streams the copy-in stream waits for one event per (bucket, stream) once the bucket is full, and
@@ -68,7 +68,6 @@
 #include "reducer/buffers/buffers.h"
 #include "reducer/captures.h"
 #include "reducer/gradient_check.h"
-#include "reducer/kept_gradients.h"
 #include "reducer/pipeline/accelerator.h"
 #include "reducer/pipeline/bucket.h"
 #include "reducer/pipeline/bucket_memory.h"
@@ -245,7 +244,7 @@ class Reducer {
  private:
   enum class State { kIdle, kArmed, kAccumulating };
 
-  // What is kept of a step until it is known how it went. The buckets of both flights are the same memory.
+  // The state of a step until its outcome is known. The buckets of both flights are the same memory.
   struct Flight {
     std::vector<std::unique_ptr<Bucket>> buckets;
     std::unique_ptr<StepOutcome> outcome;  // constant on a communicator
@@ -337,7 +336,7 @@ class Reducer {
   bool holds_ = false;                   // the communicator
   std::unique_ptr<BufferSync> buffers_;  // null: no buffers
   ReducerRecord record_;
-  StepTime forward_begin_;                    // of the backward to come, if one does
+  StepTime forward_begin_;                    // of the next backward, if there is one
   std::unique_ptr<TraceFile> trace_;          // null: nobody asks for one
   Flight flights_[2];                         // the second one only where steps run ahead
   Flight* flight_ = &flights_[0];             // of the last step that was begun

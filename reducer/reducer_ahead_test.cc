@@ -1,10 +1,12 @@
-// Steps that are issued before the one before them is done, over the fake CUDA and the fake NCCL.
+// Over the fake CUDA and the fake NCCL: steps that are issued before the one before them is done, and pointers that are checked.
 
 #include <atomic>
 #include <memory>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "base/device/cuda/cuda_api_testing.h"
+#include "comm/device/device_communicator.h"
 #include "comm/device/nccl/nccl_testing.h"
 #include "kernels/bucket_kernels.h"
 #include "reducer/pipeline/accelerator.h"
@@ -125,6 +127,29 @@ TEST_F(ReducerAhead, AStepIsCapturedOnceTheLastOneIsOver) {
     LOCKSTEP_EXPECT_OK(rank.reducer().CheckReplays());
     EXPECT_THAT(rank.reducer().AverageOf(0), IsOk());
     EXPECT_EQ(rank.reducer().statistics().steps, 5);
+  });
+}
+
+// In checked mode a reducer looks whether gradients are where they say, before a kernel does.
+TEST_F(ReducerAhead, MemoryOfTheHostIsNoGradientOfADevice) {
+  Create(2);
+  OnRanks([](Communicator& self) {
+    static_cast<DeviceCommunicator&>(self).CheckPointers();
+    CapturingRank rank(self);
+    rank.Compute(0);
+    LOCKSTEP_ASSERT_OK(rank.Begin());
+    std::vector<float> on_host(90);
+    const TensorView gradient = rank.Gradient(2);
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(
+        const TensorView claimed,
+        TensorView::Create(on_host.data(), DType::kF32, gradient.shape(), gradient.strides(), self.device()));
+    const auto refused = InvalidArgument("mark_ready: the gradient of parameter 2 'p2'", "cuda:0");
+    EXPECT_THAT(rank.reducer().MarkReady(2, claimed, &rank.stream()), refused);
+    const auto target_refused = InvalidArgument("the target of parameter 2");
+    EXPECT_THAT(rank.reducer().MarkReady(2, gradient, claimed, &rank.stream()), target_refused);
+
+    // It is still to come. The bucket waits for others, so nothing is issued: the fake NCCL's buckets are memory of the host.
+    LOCKSTEP_EXPECT_OK(rank.reducer().MarkReady(2, gradient, &rank.stream()));
   });
 }
 

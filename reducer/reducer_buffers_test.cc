@@ -16,7 +16,7 @@ using When = BufferOptions::When;
 // A worker with a parameter and a buffer, three floats each.
 class Model : public Worker {
  public:
-  Model(Communicator& communicator, const ReducerOptions& options) : Worker(communicator, Vectors(1, 3), options) {}
+  using Worker::Worker;
 
   std::vector<TensorView> buffers() { return {VectorView(buffer.data(), DType::kF32, 3)}; }
   absl::Status SetBuffers(const BufferOptions& options) { return reducer().SetBuffers(buffers(), options); }
@@ -42,10 +42,7 @@ class Model : public Worker {
 };
 
 void RunModels(int size, const ReducerOptions& options, const std::function<void(Model&)>& body) {
-  RunWorld(size, [&](Communicator& communicator) {
-    Model model(communicator, options);
-    body(model);
-  });
+  RunWorkers<Model>(size, Vectors(1, 3), options, body);
 }
 
 ReducerOptions Uneven() {

@@ -34,6 +34,16 @@ class ReducerCapture : public NcclTest {
     NcclTest::SetUp();
     Create(kRanks);
   }
+  // Ranks whose options are the usual ones, changed.
+  void OnCapturingRanks(const std::function<void(CapturingRank&)>& body,
+                        const std::function<void(ReducerOptions*)>& change = nullptr) {
+    OnRanks([&](Communicator& self) {
+      ReducerOptions options = CapturingRank::Options();
+      if (change) change(&options);
+      CapturingRank rank(self, options);
+      body(rank);
+    });
+  }
 };
 
 // ---- What can be captured
@@ -68,19 +78,10 @@ INSTANTIATE_TEST_SUITE_P(
              [](BackwardOptions* backward) { backward->unused = absl::Span<const size_t>(); }}),
     [](const auto& info) { return info.param.name; });
 
-TEST_F(ReducerCapture, NeedsNoStepBefore) {
-  OnRanks([](Communicator& self) {
-    CapturingRank rank(self);
-    void* const graph = rank.CaptureStep();
-    rank.Replay(graph, 0);
-  });
-}
-
 TEST_F(ReducerCapture, GradientsMayBeOnStreamsThatTheEmbedderForks) {
-  OnRanks([](Communicator& self) {
-    CapturingRank rank(self);
-    const auto other = self.accelerator()->CreateStream("other").value();
-    const auto forked = self.accelerator()->CreateEvent().value();
+  OnCapturingRanks([](CapturingRank& rank) {
+    const auto other = rank.communicator().accelerator()->CreateStream("other").value();
+    const auto forked = rank.communicator().accelerator()->CreateEvent().value();
     void* const graph = rank.Capture([&] {
       LOCKSTEP_EXPECT_OK(rank.Begin(rank.InStream()));
       LOCKSTEP_EXPECT_OK(rank.stream().Record(forked.get()));
@@ -101,24 +102,23 @@ TEST_F(ReducerCapture, GradientsMayBeOnStreamsThatTheEmbedderForks) {
 }
 
 TEST_F(ReducerCapture, WaitsUntilBucketsArePlannedAnew) {
-  OnRanks([](Communicator& self) {
-    ReducerOptions options = CapturingRank::Options();
-    options.replan = true;
-    CapturingRank rank(self, options);
-    const int step = StepUntil(rank.reducer(), 2, 0, [&](int s) {
-      if (s == 1) {
-        rank.Capture([&] { EXPECT_THAT(rank.Backward(), FailedPrecondition("planned anew: run steps until")); });
-      }
-      rank.ExpectStep(s);
-      return absl::OkStatus();
-    });
-    rank.Replay(rank.CaptureStep(), step);
-  });
+  OnCapturingRanks(
+      [](CapturingRank& rank) {
+        const int step = StepUntil(rank.reducer(), 2, 0, [&](int s) {
+          if (s == 1) {
+            rank.Capture([&] { EXPECT_THAT(rank.Backward(), FailedPrecondition("planned anew: run steps until")); });
+          }
+          rank.ExpectStep(s);
+          return absl::OkStatus();
+        });
+        rank.Replay(rank.CaptureStep(), step);
+      },
+      [](ReducerOptions* options) { options->replan = true; });
 }
 
+// And needs no step before.
 TEST_F(ReducerCapture, AGraphOutlivesANewPlan) {
-  OnRanks([](Communicator& self) {
-    CapturingRank rank(self);
+  OnCapturingRanks([](CapturingRank& rank) {
     void* const graph = rank.CaptureStep();
     rank.Replay(graph, 0);
     LOCKSTEP_EXPECT_OK(rank.reducer().RequestReplan());
@@ -144,17 +144,16 @@ class ReducerCaptureRefusal : public ReducerCapture, public ::testing::WithParam
 
 // On every rank, before anything is issued: the capture ends well, and so does the next step.
 TEST_P(ReducerCaptureRefusal, SaysWhyAndLeavesTheReducerToOrdinarySteps) {
-  OnRanks([](Communicator& self) {
-    ReducerOptions options = CapturingRank::Options();
-    GetParam().set(&options);
-    CapturingRank rank(self, options);
-    rank.Capture([&] {
-      EXPECT_THAT(rank.Begin(rank.InStream()),
-                  FailedPrecondition(StartsWith("begin_backward: the stream is being captured"), GetParam().why));
-      EXPECT_THAT(rank.End(&rank.stream()), FailedPrecondition("no backward was begun"));
-    });
-    rank.ExpectStep(1);
-  });
+  OnCapturingRanks(
+      [](CapturingRank& rank) {
+        rank.Capture([&] {
+          EXPECT_THAT(rank.Begin(rank.InStream()),
+                      FailedPrecondition(StartsWith("begin_backward: the stream is being captured"), GetParam().why));
+          EXPECT_THAT(rank.End(&rank.stream()), FailedPrecondition("no backward was begun"));
+        });
+        rank.ExpectStep(1);
+      },
+      GetParam().set);
 }
 
 absl::Status Nothing(const ReducedBucket&) { return absl::OkStatus(); }
@@ -176,33 +175,30 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.name; });
 
 TEST_F(ReducerCapture, RefusesHooks) {
-  OnRanks([](Communicator& self) {
-    ReducerOptions options = CapturingRank::Options();
-    options.hook = MakeNoopHook();
-    CapturingRank rank(self, options);
-    rank.Capture([&] { EXPECT_THAT(rank.Backward(), FailedPrecondition("make the reducer without one")); });
-    LOCKSTEP_EXPECT_OK(rank.Backward());
-    LOCKSTEP_EXPECT_OK(rank.Synchronize());
-  });
+  OnCapturingRanks(
+      [](CapturingRank& rank) {
+        rank.Capture([&] { EXPECT_THAT(rank.Backward(), FailedPrecondition("make the reducer without one")); });
+        LOCKSTEP_EXPECT_OK(rank.Backward());
+        LOCKSTEP_EXPECT_OK(rank.Synchronize());
+      },
+      [](ReducerOptions* options) { options->hook = MakeNoopHook(); });
 }
 
 TEST_F(ReducerCapture, RefusesParametersThatAreUnused) {
-  OnRanks([](Communicator& self) {
-    ReducerOptions options = CapturingRank::Options();
-    options.find_unused = true;
-    CapturingRank rank(self, options);
-    const std::vector<size_t> unused = {4};
-    BackwardOptions backward = rank.InStream();
-    backward.unused = unused;
-    rank.Capture([&] { EXPECT_THAT(rank.Backward(backward), FailedPrecondition("unused, as parameter 4", "p4")); });
-    LOCKSTEP_EXPECT_OK(rank.Backward(backward, {0, 1, 2, 3, 5, 6}));
-    LOCKSTEP_EXPECT_OK(rank.Synchronize());
-  });
+  OnCapturingRanks(
+      [](CapturingRank& rank) {
+        const std::vector<size_t> unused = {4};
+        BackwardOptions backward = rank.InStream();
+        backward.unused = unused;
+        rank.Capture([&] { EXPECT_THAT(rank.Backward(backward), FailedPrecondition("unused, as parameter 4", "p4")); });
+        LOCKSTEP_EXPECT_OK(rank.Backward(backward, {0, 1, 2, 3, 5, 6}));
+        LOCKSTEP_EXPECT_OK(rank.Synchronize());
+      },
+      [](ReducerOptions* options) { options->find_unused = true; });
 }
 
 TEST_F(ReducerCapture, RefusesBuffersThatTheHostBrings) {
-  OnRanks([](Communicator& self) {
-    CapturingRank rank(self);
+  OnCapturingRanks([](CapturingRank& rank) {
     float mean = 1;
     LOCKSTEP_ASSERT_OK(rank.reducer().SetBuffers({TensorView::Vector(&mean, DType::kF32, 1).value()}, {}));
     rank.Capture([&] { EXPECT_THAT(rank.Backward(), FailedPrecondition("broadcast them by yourself")); });
@@ -219,9 +215,8 @@ TEST_F(ReducerCapture, RefusesABackEndWhoseHostTakesPart) {
 }
 
 TEST_F(ReducerCapture, MarksOnOtherStreamsAreRefused) {
-  OnRanks([](Communicator& self) {
-    CapturingRank rank(self);
-    const auto other = self.accelerator()->CreateStream("other").value();
+  OnCapturingRanks([](CapturingRank& rank) {
+    const auto other = rank.communicator().accelerator()->CreateStream("other").value();
     // A step that was not begun as a captured one.
     LOCKSTEP_EXPECT_OK(rank.Begin());
     rank.Capture(
@@ -243,15 +238,14 @@ TEST_F(ReducerCapture, MarksOnOtherStreamsAreRefused) {
 }
 
 TEST_F(ReducerCapture, ABackwardWithoutSyncIssuesNothing) {
-  OnRanks([](Communicator& self) {
-    ReducerOptions options = CapturingRank::Options();
-    options.optimizer = Nothing;  // refused with sync
-    CapturingRank rank(self, options);
-    BackwardOptions backward = rank.InStream();
-    backward.sync = false;
-    EXPECT_NE(rank.CaptureStep(backward), nullptr);
-    rank.ExpectStep(1);
-  });
+  OnCapturingRanks(
+      [](CapturingRank& rank) {
+        BackwardOptions backward = rank.InStream();
+        backward.sync = false;
+        EXPECT_NE(rank.CaptureStep(backward), nullptr);
+        rank.ExpectStep(1);
+      },
+      [](ReducerOptions* options) { options->optimizer = Nothing; });  // refused with sync
 }
 
 // ---- What goes wrong
@@ -259,9 +253,8 @@ TEST_F(ReducerCapture, ABackwardWithoutSyncIssuesNothing) {
 // With some, and with all of them, when our streams have nothing to follow into the capture but its beginning.
 TEST_F(ReducerCapture, GradientsThatWereMissingFailEachReplayOnEveryRank) {
   for (const std::vector<size_t>& marked : {std::vector<size_t>{0, 1, 3, 4, 5, 6}, std::vector<size_t>()}) {
-    OnRanks([&marked](Communicator& self) {
-      CapturingRank rank(self);
-      const bool failing = self.rank() == Rank(1);
+    OnCapturingRanks([&marked](CapturingRank& rank) {
+      const bool failing = rank.rank() == 1;
       rank.ExpectStep(0);
       void* const good = rank.CaptureStep();
       void* const graph = rank.Capture([&] {
@@ -288,13 +281,12 @@ TEST_F(ReducerCapture, GradientsThatWereMissingFailEachReplayOnEveryRank) {
 
 // What would tell the other ranks has been captured by then.
 TEST_F(ReducerCapture, AMarkTooManyIsThisRanksErrorAndItsGraphIsNotToBeLaunched) {
-  OnRanks([](Communicator& self) {
-    CapturingRank rank(self);
+  OnCapturingRanks([](CapturingRank& rank) {
     rank.ExpectStep(0);
     rank.Capture([&] {
       LOCKSTEP_EXPECT_OK(rank.Begin(rank.InStream()));
       rank.MarkAll(rank.order());
-      const bool failing = self.rank() == Rank(1);
+      const bool failing = rank.rank() == 1;
       if (failing) {
         EXPECT_THAT(rank.Mark(2, &rank.stream()), FailedPrecondition("marked ready twice"));
       }
@@ -310,9 +302,8 @@ TEST_F(ReducerCapture, AMarkTooManyIsThisRanksErrorAndItsGraphIsNotToBeLaunched)
 }
 
 TEST_F(ReducerCapture, WhatEndsTheCaptureEndsTheStepAndNothingElse) {
-  OnRanks([](Communicator& self) {
-    CapturingRank rank(self);
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto barrier, self.Duplicate());
+  OnCapturingRanks([](CapturingRank& rank) {
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto barrier, rank.communicator().Duplicate());
     rank.ExpectStep(0);
     ASSERT_EQ(BeginCapture(rank.stream().native()), 0);
     LOCKSTEP_EXPECT_OK(rank.Begin(rank.InStream()));
@@ -327,15 +318,14 @@ TEST_F(ReducerCapture, WhatEndsTheCaptureEndsTheStepAndNothingElse) {
                 FailedPrecondition("captured backward 2, which is not whole: its graph must not be launched"));
     void* graph = nullptr;
     EXPECT_EQ(EndCapture(rank.stream().native(), &graph), kCudaCaptureInvalidated);
-    LOCKSTEP_EXPECT_OK(self.status());
+    LOCKSTEP_EXPECT_OK(rank.communicator().status());
     rank.ExpectStep(1);
     rank.Replay(rank.CaptureStep(), 2);
   });
 }
 
 TEST_F(ReducerCapture, ABackwardThatOutlivesItsCaptureIsGivenUp) {
-  OnRanks([](Communicator& self) {
-    CapturingRank rank(self);
+  OnCapturingRanks([](CapturingRank& rank) {
     for (const bool named : {true, false}) {
       ASSERT_EQ(BeginCapture(rank.stream().native()), 0);
       LOCKSTEP_EXPECT_OK(rank.Begin(rank.InStream()));
@@ -349,8 +339,7 @@ TEST_F(ReducerCapture, ABackwardThatOutlivesItsCaptureIsGivenUp) {
 }
 
 TEST_F(ReducerCapture, AveragesOfACapturedBackwardAreNotToBeAskedFor) {
-  OnRanks([](Communicator& self) {
-    CapturingRank rank(self);
+  OnCapturingRanks([](CapturingRank& rank) {
     void* const graph = rank.CaptureStep();
     EXPECT_THAT(rank.reducer().AverageOf(0), FailedPrecondition("the last backward was captured"));
     rank.Replay(graph, 0);
@@ -361,11 +350,10 @@ TEST_F(ReducerCapture, AveragesOfACapturedBackwardAreNotToBeAskedFor) {
 
 TEST_F(ReducerCapture, AFailedCommunicatorIsToldByTheCheck) {
   absl::Barrier captured(2);  // an abort would end the capture of a rank that is not so far
-  OnRanks([&](Communicator& self) {
-    CapturingRank rank(self);
+  OnCapturingRanks([&](CapturingRank& rank) {
     rank.CaptureStep();
     captured.Block();
-    self.Abort("the test says so");
+    rank.communicator().Abort("the test says so");
     EXPECT_THAT(rank.reducer().CheckReplays(), Aborted("the test says so"));
   });
 }

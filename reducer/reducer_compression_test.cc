@@ -128,16 +128,6 @@ TEST_P(Compression, SendsHalfTheBytes) {
   EXPECT_NEAR(static_cast<double>(reduced_half) / static_cast<double>(reduced_full), 0.5, 0.01);
 }
 
-TEST(CompressionOptions, KnowTwoDTypes) {
-  LoopbackWorld world(1, {}, ShortTimeout());
-  for (const DType dtype : {DType::kF32, DType::kF8E4M3, DType::kI32}) {
-    ReducerOptions options;
-    options.compress = dtype;
-    EXPECT_THAT(Reducer::Create(world.communicator(0), Vectors(1, 1), options),
-                InvalidArgument("compressed to f16 or bf16, not to"));
-  }
-}
-
 }  // namespace
 }  // namespace testing
 }  // namespace lockstep

@@ -27,7 +27,7 @@ ReducerOptions BucketEach(bool overlap = true) {
 }
 
 // EXPECTs that the gradients are this rank's own after a failure of the communicator, where that is promised: a device goes on with what
-// was issued, so there they are undefined (reducer/pipeline/device_pipeline.h).
+// was issued, so there they are undefined (reducer/pipeline/device_pipeline.cc).
 void ExpectUntouched(const Replica& replica, int step) {
   if (OnHost()) replica.ExpectLocals(step);
 }
@@ -122,8 +122,7 @@ TEST_P(MissingGradient, LeavesItsWholeBucketAlone) {
 
 TEST_P(MissingGradient, LosesNothingOnAStream) {
   RunWorkers(2, Vectors(3, 20), options(), [](Worker& worker) {
-    worker.Compute(0);
-    LOCKSTEP_EXPECT_OK(worker.Begin());
+    worker.BeginStep(0);
     worker.MarkAll(worker.rank() == 0 ? worker.order() : worker.OrderWithout(1), &worker.stream());
     const auto incomplete = FailedPrecondition("rank 1: no gradient came for parameter 1 'p1'");
     if (worker.rank() == 1) {
@@ -210,8 +209,7 @@ TEST(RefusedMark, IsToldOnAllRanksUnlessItComesAgain) {
       RunWorkers(3, Vectors(4, 20), options, [&](Worker& worker) {
         LOCKSTEP_EXPECT_OK(worker.Step(0));
         ReachableVector<double> memory(20);
-        worker.Compute(1);
-        LOCKSTEP_EXPECT_OK(worker.Begin());
+        worker.BeginStep(1);
         if (worker.rank() == 1) {
           EXPECT_THAT(worker.reducer().MarkReady(2, VectorView(memory.data(), DType::kF64, 20), nullptr),
                       InvalidArgument());
@@ -243,8 +241,7 @@ TEST(RefusedMark, ThatIsOneTooManyIsToldOnAllRanksWhileSomethingIsLeftToSend) {
     for (const bool late : {false, true}) {
       RunWorkers(2, Vectors(3, 20), options, [&](Worker& worker) {
         LOCKSTEP_EXPECT_OK(worker.Step(0));
-        worker.Compute(1);
-        LOCKSTEP_EXPECT_OK(worker.Begin());
+        worker.BeginStep(1);
         LOCKSTEP_EXPECT_OK(worker.Mark(2));
         if (worker.rank() == 1 && !late) {
           EXPECT_THAT(worker.Mark(2), FailedPrecondition());
@@ -301,8 +298,7 @@ TEST(MissingGradients, AreAnErrorWithoutNotesToo) {
 TEST(ReducerFailure, OfAStreamIsToldToTheOtherRanks) {
   for (const size_t failing : {0, 1, 2}) {
     RunWorkers(3, Vectors(3, 20), BucketEach(), [&](Worker& worker) {
-      worker.Compute(0);
-      LOCKSTEP_EXPECT_OK(worker.Begin());
+      worker.BeginStep(0);
       if (worker.rank() == 1) {
         LOCKSTEP_EXPECT_OK(worker.stream().Enqueue([] { return absl::InternalError("bad kernel"); }));
         // On a device the others are told what is known when the bucket is launched.
@@ -351,8 +347,7 @@ TEST(ReducerFailure, OfAPeerInTheMiddleOfAStepEndsItOnTheSurvivors) {
     const auto workers = MakeWorkers(world, Vectors(4, 1000), BucketEach(overlap));
     RunRanks(3, [&](int rank) {
       LOCKSTEP_EXPECT_OK(workers[rank]->Step(0));
-      workers[rank]->Compute(1);
-      LOCKSTEP_EXPECT_OK(workers[rank]->Begin());
+      workers[rank]->BeginStep(1);
       if (rank != 2) workers[rank]->MarkAll({3, 2});
     });
     world.network().Disconnect(Rank(2));
@@ -374,10 +369,7 @@ TEST(ReducerFailure, OfAPeerInTheMiddleOfAStepEndsItOnTheSurvivors) {
 TEST(ReducerFailure, AnAbortDuringBackwardIsReturnedAtItsEnd) {
   LoopbackWorld world(2, {}, ShortTimeout());
   const auto workers = MakeWorkers(world, Vectors(3, 20), BucketEach());
-  RunRanks(2, [&](int rank) {
-    workers[rank]->Compute(0);
-    LOCKSTEP_EXPECT_OK(workers[rank]->Begin());
-  });
+  RunRanks(2, [&](int rank) { workers[rank]->BeginStep(0); });
   // Begun on both, since a communicator may tell the other of it at once.
   RunRanks(2, [&](int rank) {
     Worker& worker = *workers[rank];
@@ -391,8 +383,7 @@ TEST(ReducerFailure, AnAbortDuringBackwardIsReturnedAtItsEnd) {
 
 TEST(ReducerFailure, MayBeDestroyedWithABackwardInProgress) {
   RunWorkers(2, Vectors(3, 20), BucketEach(), [](Worker& worker) {
-    worker.Compute(0);
-    LOCKSTEP_EXPECT_OK(worker.Begin());
+    worker.BeginStep(0);
     worker.MarkAll({2, 1});
     worker.DestroyReducer();
     // What was launched was finished.
@@ -409,8 +400,7 @@ TEST(ReducerFailure, DestructionWaitsForNoPeerOnceTheCommunicatorIsAborted) {
   const auto workers = MakeWorkers(world, Vectors(3, 20), BucketEach());
   // Rank 1 never takes part, and the deadline of an operation is far away.
   Worker& worker = *workers[0];
-  worker.Compute(0);
-  LOCKSTEP_EXPECT_OK(worker.Begin());
+  worker.BeginStep(0);
   worker.MarkAll({2, 1, 0});
   const auto begun = std::chrono::steady_clock::now();
   world.communicator(0)->Abort("test");

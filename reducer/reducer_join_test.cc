@@ -22,8 +22,7 @@ ReducerOptions Uneven() {
 // A worker that trains by plain gradient descent: weights plus averages.
 class Model : public Worker {
  public:
-  Model(Communicator& communicator, int parameters, const ReducerOptions& options)
-      : Worker(communicator, Vectors(parameters, kElements), options) {}
+  using Worker::Worker;
 
   // Every gradient is `value`. The step's status.
   absl::Status Step(float value) {
@@ -43,10 +42,7 @@ class Model : public Worker {
 };
 
 void RunModels(int size, int parameters, const ReducerOptions& options, const std::function<void(Model&)>& body) {
-  RunWorld(size, [&](Communicator& communicator) {
-    Model model(communicator, parameters, options);
-    body(model);
-  });
+  RunWorkers<Model>(size, Vectors(parameters, kElements), options, body);
 }
 
 struct Way {
@@ -127,7 +123,7 @@ TEST(Joined, WaitsLongerThanAnOperationMay) {
     world.Run([&](Communicator& communicator) {
       ReducerOptions options = Uneven();
       if (hooked) options.hook = MakeNoopHook();
-      Model model(communicator, 2, options);
+      Model model(communicator, Vectors(2, kElements), options);
       if (model.rank() == 1) {
         // As if it were computing.
         std::this_thread::sleep_for(short_deadline.timeout + std::chrono::milliseconds(500));

@@ -159,8 +159,10 @@ struct Training {
     return sign * scale * weight * (last ? 1 : tiny ? 0 : micro + 1);
   }
 
-  // Of a sparse parameter: rows that all have, that one rank has, that come twice, and that come with some micro-batches only.
+  // Of a sparse parameter: rows that all have, that one rank has, that come twice, and that come with some micro-batches only. The last
+  // rank's first gradient of a step has none, which in steps of one backward is all that it has.
   std::vector<int64_t> Rows(int rank, int micro) const {
+    if (rank == ranks - 1 && micro == 0) return {};
     std::vector<int64_t> rows = {6, rank, 5, 6};
     if (micro == 1) rows.push_back(7);
     return rows;

@@ -13,7 +13,6 @@
 #include "base/types/dtype.h"
 #include "comm/schedule/schedule.h"
 #include "reducer/pipeline/accelerator.h"
-#include "reducer/pipeline/device_pipeline.h"
 #include "reducer/plan/agreement.h"
 #include "reducer/reducer.h"
 #include "xxhash.h"
@@ -143,8 +142,9 @@ absl::Status Reducer::Allocate() {
   settings.barrier_first = options_.uneven_inputs;
   settings.hook = options_.hook;
   settings.optimizer = options_.optimizer;
-  pipeline_ =
-      MakePipeline({accelerator_.device, communicator_, parameters_}, accelerator_.kernels, std::move(settings));
+  const BucketPipeline::Parts parts = {accelerator_.device, communicator_, parameters_};
+  pipeline_ = accelerator_.kernels == nullptr ? MakeHostPipeline(parts, std::move(settings))
+                                              : MakeDevicePipeline(parts, accelerator_.kernels, std::move(settings));
   LOCKSTEP_RETURN_IF_ERROR(BeginRecord());
   LOCKSTEP_RETURN_IF_ERROR(pipeline_->CreateStreams());
   return MakeBuckets();

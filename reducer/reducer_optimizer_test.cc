@@ -61,32 +61,34 @@ ReducerOptions BucketEach(OptimizerStep optimizer) {
   return options;
 }
 
-// A worker of some vectors, with the calls of its optimizer.
-struct Stepping {
-  Stepping(Communicator& communicator, int parameters, ReducerOptions options = BucketEach(nullptr))
-      : worker(communicator, Vectors(parameters, kElements), WithCalls(std::move(options))) {}
+// A worker with the calls of its optimizer.
+class Stepping : public Calls, public Worker {
+ public:
+  Stepping(Communicator& communicator, const std::vector<Parameter>& table, ReducerOptions options)
+      : Worker(communicator, table, WithCalls(std::move(options))) {}
 
   // EXPECTs that each gradient was seen, the last one first, with the numbers that it has now.
   void ExpectSeen() {
-    const size_t count = worker.table().size();
-    const std::vector<Calls::Call> taken = calls.Take(count);
+    const size_t count = table().size();
+    const std::vector<Call> taken = Take(count);
     for (size_t b = 0; b < count; ++b) {
-      EXPECT_THAT(taken[b].gradients, ElementsAre(Floats(worker.gradient(count - 1 - b))));
+      EXPECT_THAT(taken[b].gradients, ElementsAre(Floats(gradient(count - 1 - b))));
     }
   }
-
-  Calls calls;
-  Worker worker;  // ends first
 
  private:
   ReducerOptions WithCalls(ReducerOptions options) {
     options.optimizer = [this](const ReducedBucket& bucket) {
-      calls.Add(bucket);
+      Add(bucket);
       return absl::OkStatus();
     };
     return options;
   }
 };
+
+void RunStepping(int parameters, const ReducerOptions& options, const std::function<void(Stepping&)>& body) {
+  RunWorkers<Stepping>(2, Vectors(parameters, kElements), options, body);
+}
 
 // Every rank holds its last gradient back until the optimizer has been at work on both ranks.
 TEST(OptimizerPerBucket, StepsWhileOthersAreStillUnderWay) {
@@ -98,26 +100,23 @@ TEST(OptimizerPerBucket, StepsWhileOthersAreStillUnderWay) {
                     if (bucket.index == 1) stepped[rank].Open();
                     return absl::OkStatus();
                   }));
-    worker.Compute(0);
-    LOCKSTEP_EXPECT_OK(worker.Begin());
+    worker.BeginStep(0);
     worker.MarkAll({2, 1});
     for (Gate& gate : stepped) LOCKSTEP_EXPECT_OK(gate.Await(Soon()));
     worker.ExpectAverage(2, 0);
     worker.MarkAll({0});
-    LOCKSTEP_EXPECT_OK(worker.End());
-    worker.ExpectAverages(0);
+    worker.EndStep(0);
   });
 }
 
 TEST(OptimizerPerBucket, SeesAveragesWhereTheGradientsAre) {
-  RunWorld(2, [](Communicator& communicator) {
-    ReducerOptions options = BucketEach(nullptr);
-    options.bucket_caps_bytes = {80};
-    Stepping stepping(communicator, 5, options);
+  ReducerOptions options = BucketEach(nullptr);
+  options.bucket_caps_bytes = {80};
+  RunStepping(5, options, [](Stepping& worker) {
     for (int step = 0; step < 3; ++step) {
-      stepping.worker.ExpectStep(step);
+      worker.ExpectStep(step);
       // The end has waited for it.
-      const std::vector<Calls::Call> taken = stepping.calls.Take(3);
+      const std::vector<Calls::Call> taken = worker.Take(3);
       const std::vector<std::vector<size_t>> buckets = {{4, 3}, {2, 1}, {0}};
       for (size_t b = 0; b < 3; ++b) {
         EXPECT_EQ(taken[b].index, b);
@@ -125,7 +124,7 @@ TEST(OptimizerPerBucket, SeesAveragesWhereTheGradientsAre) {
         EXPECT_EQ(taken[b].parameters, buckets[b]);
         ASSERT_EQ(taken[b].gradients.size(), buckets[b].size());
         for (size_t i = 0; i < buckets[b].size(); ++i) {
-          const TensorView& gradient = stepping.worker.gradient(buckets[b][i]);
+          const TensorView& gradient = worker.gradient(buckets[b][i]);
           EXPECT_EQ(taken[b].places[i], gradient.data());
           EXPECT_EQ(taken[b].gradients[i], Floats(gradient));
         }
@@ -143,8 +142,7 @@ TEST(OptimizerPerBucket, IsWaitedForByTheStreamOfTheEnd) {
                     ++stepped;
                     return gate.Await(Soon());
                   }));
-    worker.Compute(0);
-    LOCKSTEP_EXPECT_OK(worker.Begin());
+    worker.BeginStep(0);
     worker.MarkAll(worker.order());
     // Were it waited for here, the gate would stay shut.
     LOCKSTEP_EXPECT_OK(worker.End(&worker.stream()));
@@ -159,73 +157,66 @@ TEST(OptimizerPerBucket, IsWaitedForByTheStreamOfTheEnd) {
 }
 
 TEST(OptimizerPerBucket, WaitsForTheLastBackwardOfAWindow) {
-  RunWorld(2, [](Communicator& communicator) {
-    Stepping stepping(communicator, 2);
-    Worker& worker = stepping.worker;
+  RunStepping(2, BucketEach(nullptr), [](Stepping& worker) {
     for (int step = 0; step < 4; step += 2) {
       worker.Compute(step);
       LOCKSTEP_EXPECT_OK(worker.Backward({/*sync=*/false}));
-      stepping.calls.Take(0);
+      worker.Take(0);
       worker.Accumulate(step + 1);
       LOCKSTEP_EXPECT_OK(worker.Backward());
       worker.ExpectAveragesOf({step, step + 1});
-      stepping.ExpectSeen();
+      worker.ExpectSeen();
     }
   });
 }
 
 // Of three parameters in one bucket 0 is used by both ranks, 1 by rank 0 alone, 2 by nobody.
 TEST(OptimizerPerBucket, GetsWhatSomeRankUsed) {
-  RunWorld(2, [](Communicator& communicator) {
-    ReducerOptions options = BucketEach(nullptr);
-    options.bucket_caps_bytes = {1 << 20};
-    options.find_unused = true;
-    Stepping stepping(communicator, 3, options);
-    Worker& worker = stepping.worker;
+  ReducerOptions options = BucketEach(nullptr);
+  options.bucket_caps_bytes = {1 << 20};
+  options.find_unused = true;
+  RunStepping(3, options, [](Stepping& worker) {
     Fill(worker.gradient(0), 4);
     Fill(worker.gradient(1), 6);
     LOCKSTEP_EXPECT_OK(worker.BackwardOf(worker.rank() == 0 ? Order{0, 1} : Order{0}));
-    const std::vector<Calls::Call> taken = stepping.calls.Take(1);
+    const std::vector<Calls::Call> taken = worker.Take(1);
     EXPECT_THAT(taken[0].parameters, ElementsAre(1, 0));
     EXPECT_THAT(taken[0].gradients, ElementsAre(Each(3), Each(4)));
 
     // And where nobody used anything, nothing; the bucket was reduced all the same.
     LOCKSTEP_EXPECT_OK(worker.BackwardOf({}));
-    EXPECT_THAT(stepping.calls.Take(1)[0].parameters, IsEmpty());
+    EXPECT_THAT(worker.Take(1)[0].parameters, IsEmpty());
   });
 }
 
 TEST(OptimizerPerBucket, SeesGradientsInTheirDTypeWhateverIsSent) {
   for (const bool hooked : {false, true}) {
-    RunWorld(2, [&](Communicator& communicator) {
-      ReducerOptions options = BucketEach(nullptr);
-      options.compress = DType::kBF16;
-      if (hooked) options.hook = MakeNoopHook();
-      Stepping stepping(communicator, 2, options);
-      LOCKSTEP_EXPECT_OK(stepping.worker.Step(1));
-      stepping.ExpectSeen();
-      hooked ? stepping.worker.ExpectLocals(1) : stepping.worker.ExpectAverages(1);
+    ReducerOptions options = BucketEach(nullptr);
+    options.compress = DType::kBF16;
+    if (hooked) options.hook = MakeNoopHook();
+    RunStepping(2, options, [&](Stepping& worker) {
+      LOCKSTEP_EXPECT_OK(worker.Step(1));
+      worker.ExpectSeen();
+      hooked ? worker.ExpectLocals(1) : worker.ExpectAverages(1);
     });
   }
 }
 
 TEST(OptimizerPerBucket, IsSparedTheBucketsThatFailed) {
   std::vector<std::string> messages(2);
-  RunWorld(2, [&](Communicator& communicator) {
-    Stepping stepping(communicator, 4);
-    Worker& worker = stepping.worker;
+  RunStepping(4, BucketEach(nullptr), [&](Stepping& worker) {
     // Bucket 2 has a hole on rank 1, and 3 is behind it.
     const absl::Status status = worker.Step(0, worker.rank() == 0 ? worker.order() : Order{3, 2, 0});
     EXPECT_THAT(status, FailedPrecondition());
     messages[worker.rank()] = std::string(status.message());
-    const std::vector<Calls::Call> taken = stepping.calls.Take(2);
+    const std::vector<Calls::Call> taken = worker.Take(2);
     EXPECT_THAT(taken[0].parameters, ElementsAre(3));
     EXPECT_THAT(taken[1].parameters, ElementsAre(2));
     worker.ExpectAverages({2, 3}, 0);
     worker.ExpectLocals({0, 1}, 0);
 
     worker.ExpectStep(1);
-    stepping.calls.Take(4);
+    worker.Take(4);
   });
   EXPECT_THAT(messages, Each(messages[0]));
   EXPECT_THAT(messages[0], AllOf(HasSubstr("rank 1: no gradient came for parameter 1 'p1'"),
@@ -262,8 +253,7 @@ TEST(OptimizerPerBucket, ThatFailsEarlierIsToldToAllOrToNobody) {
                       stepped.Open();
                       return absl::DataLossError("it broke");
                     }));
-      worker.Compute(0);
-      LOCKSTEP_EXPECT_OK(worker.Begin());
+      worker.BeginStep(0);
       worker.MarkAll({3});
       if (round % 2 == 0) {
         LOCKSTEP_EXPECT_OK(stepped.Await(Soon()));

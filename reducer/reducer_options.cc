@@ -3,7 +3,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
-#include "reducer/plan/plan_text.h"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,4 @@
-// What an embedder may ask of a reducer, once, when it is made.
+// The options of a reducer.
 
 #ifndef REDUCER_REDUCER_OPTIONS_H_
 #define REDUCER_REDUCER_OPTIONS_H_
@@ -32,13 +32,14 @@ struct ReducerOptions {
 
 PlanRules RulesOf(const ReducerOptions& options);
 
-// INVALID_ARGUMENT for options that contradict each other or cannot be had for this table.
+// INVALID_ARGUMENT for options that contradict each other or do not suit this table.
 absl::Status CheckOptions(const ReducerOptions& options, absl::Span<const Parameter> parameters);
 
-// What ranks must agree on, for AgreeOnParameters: "averaging: LOCKSTEP_AVERAGING_BEFORE; hook: none; ...".
+// The options that must be equal on all ranks, for AgreeOnParameters: "averaging: LOCKSTEP_AVERAGING_BEFORE; hook:
+// none; ...".
 std::string Settings(const ReducerOptions& options);
 
-// As the options say, which were checked.
+// The first plan by these options. REQUIRES that they were checked.
 BucketPlan FirstPlan(absl::Span<const Parameter> parameters, const ReducerOptions& options);
 
 }  // namespace lockstep

@@ -111,14 +111,12 @@ INSTANTIATE_TEST_SUITE_P(Ranks, ReducerOverlap, ::testing::Values(2, 3, 4), Rank
 // only in EndBackward would let it wait in vain.
 TEST_P(ReducerOverlap, SendsTheFirstBucketBeforeTheLastGradientIsReady) {
   RunWatched(BucketEach(), [](Worker& worker, Watch& watch) {
-    worker.Compute(0);
-    LOCKSTEP_EXPECT_OK(worker.Begin());
+    worker.BeginStep(0);
     worker.MarkAll({3, 2, 1});
     LOCKSTEP_EXPECT_OK(watch.Await(worker.rank(), 1, Soon()));
     EXPECT_EQ(watch.counts(worker.rank())[0], worker.plan().buckets[0].elements);
     worker.MarkAll({0});
-    LOCKSTEP_EXPECT_OK(worker.End());
-    worker.ExpectAverages(0);
+    worker.EndStep(0);
   });
 }
 
@@ -127,16 +125,14 @@ TEST_P(ReducerOverlap, IsOffOnRequest) {
   LoopbackWorld world(size(), Observed(&watch), ShortTimeout());
   const auto workers = MakeWorkers(world, FourSizes(), BucketEach(/*overlap=*/false));
   RunRanks(size(), [&](int rank) {
-    workers[rank]->Compute(0);
-    LOCKSTEP_EXPECT_OK(workers[rank]->Begin());
+    workers[rank]->BeginStep(0);
     workers[rank]->MarkAll({3, 2, 1, 0});
   });
   // Everything is marked on every rank, and nothing was sent.
   for (int rank = 0; rank < size(); ++rank) EXPECT_THAT(watch.counts(rank), IsEmpty());
   RunRanks(size(), [&](int rank) {
     Worker& worker = *workers[rank];
-    LOCKSTEP_EXPECT_OK(worker.End());
-    worker.ExpectAverages(0);
+    worker.EndStep(0);
     EXPECT_THAT(watch.counts(rank), ElementsAreArray(BucketSizes(worker)));
     // Nor was anything launched that had merely not been sent yet.
     EXPECT_EQ(worker.reducer().statistics().buckets_launched_in_backward, 0);
@@ -170,8 +166,7 @@ TEST_P(ReducerOverlap, ABucketWaitsForTheStreamsOfItsOwnGradientsOnly) {
     LOCKSTEP_EXPECT_OK(watch.Await(rank, 2, Soon()));
     EXPECT_EQ(watch.counts(rank).size(), 2);
     gate.Open();
-    LOCKSTEP_EXPECT_OK(worker.End());
-    worker.ExpectAverages(7);
+    worker.EndStep(7);
     EXPECT_THAT(watch.counts(rank), ElementsAreArray(BucketSizes(worker)));
     worker.DestroyReducer();  // before the stream
   });

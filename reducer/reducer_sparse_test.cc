@@ -1,19 +1,13 @@
-// Sparse gradients among dense ones: averages against a dense single-process computation, and what is told of bad ones.
+// Sparse gradients among dense ones: what is beside them, and what is told of bad ones. Their averages: reducer_matrix_test.cc.
 
-#include <map>
-#include <memory>
-#include <string>
-#include <utility>
+#include <functional>
 #include <vector>
 
 #include "reducer/reducer_testing.h"
-#include "reducer/sparse/sparse_gradient.h"
 
 namespace lockstep {
 namespace testing {
 namespace {
-
-using RowMap = std::map<int64_t, std::vector<float>>;
 
 constexpr int64_t kRows = 50;
 constexpr int64_t kWidth = 3;
@@ -27,165 +21,30 @@ std::vector<Parameter> Table() {
   return table;
 }
 
-// Which rows a rank has in a step: repeated ones, none at all, the same as others have.
-std::vector<int64_t> RowsOf(int rank, int step) {
-  if ((rank + step) % 3 == 2) return {};
-  return {(7 * rank + step) % kRows, 3, 49 - rank, 3};
-}
-float ValueOf(int rank, int step, size_t place, int64_t column) {
-  return static_cast<float>(rank + 2 * step + 3 * static_cast<int>(place) + column);
-}
-
+// Of an embedding: some rows, one of them twice.
 struct Rows {
-  Rows(int rank, int step) : indices(RowsOf(rank, step)) {
-    for (size_t i = 0; i < indices.size(); ++i) {
-      for (int64_t c = 0; c < kWidth; ++c) values.push_back(ValueOf(rank, step, i, c));
-    }
-  }
   TensorView view() {
     const std::vector<int64_t> shape = {static_cast<int64_t>(indices.size()), kWidth};
     return TensorView::Create(values.data(), DType::kF32, shape, {}, {}).value();
   }
-  std::vector<int64_t> indices;
-  std::vector<float> values;
+  std::vector<int64_t> indices = {0, 3, 49, 3};
+  std::vector<float> values = std::vector<float>(4 * kWidth, 1.0F);
 };
-
-// What one process would get: the sum of all ranks' rows, divided.
-RowMap Expected(int ranks, int step, float divisor) {
-  RowMap rows;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const Rows own(rank, step);
-    for (size_t i = 0; i < own.indices.size(); ++i) {
-      std::vector<float>& row = rows[own.indices[i]];
-      row.resize(kWidth);
-      for (int64_t c = 0; c < kWidth; ++c) row[c] += own.values[i * kWidth + c] / divisor;
-    }
-  }
-  return rows;
-}
-
-RowMap AsMap(const CoalescedGradient& gradient) {
-  RowMap rows;
-  const auto* values = reinterpret_cast<const float*>(gradient.values.data());
-  for (size_t i = 0; i < gradient.indices.size(); ++i) {
-    rows[gradient.indices[i]] = std::vector<float>(values + i * kWidth, values + (i + 1) * kWidth);
-  }
-  return rows;
-}
 
 class Model : public Worker {
  public:
-  Model(Communicator& communicator, const ReducerOptions& options) : Worker(communicator, Table(), options) {}
+  using Worker::Worker;
 
-  absl::Status MarkRows(Rows& rows, Stream* stream = nullptr) {
-    return reducer().MarkReadySparse(1, rows.indices, rows.view(), stream);
-  }
+  absl::Status MarkRows(Rows& rows) { return reducer().MarkReadySparse(1, rows.indices, rows.view(), nullptr); }
   // EXPECTs that the mark is taken.
   void MarkDense(size_t index, float value) {
     Fill(gradient(index), value);
     MarkAll({index});
   }
-  // A backward with those dense gradients and, unless they are null, rows.
-  absl::Status Backward(float first, float last, Rows* rows, Stream* stream = nullptr) {
-    LOCKSTEP_EXPECT_OK(Begin());
-    MarkDense(2, last);
-    if (rows != nullptr) {
-      LOCKSTEP_EXPECT_OK(MarkRows(*rows, stream));
-    }
-    MarkDense(0, first);
-    return End();
-  }
-  void ExpectDense(size_t index, float value) { EXPECT_THAT(Floats(gradient(index)), Each(value)); }
-  // The average of the rows; null, if there is none.
-  const CoalescedGradient* RowAverage() {
-    const auto average = reducer().SparseAverageOf(1);
-    LOCKSTEP_EXPECT_OK(average);
-    return average.ok() ? *average : nullptr;
-  }
 };
 
 void RunModels(int size, const ReducerOptions& options, const std::function<void(Model&)>& body) {
-  RunWorld(size, [&](Communicator& communicator) {
-    Model model(communicator, options);
-    body(model);
-  });
-}
-
-class Sparse : public ::testing::TestWithParam<std::pair<int, Average>> {};
-
-INSTANTIATE_TEST_SUITE_P(Reducer, Sparse,
-                         ::testing::Values(std::make_pair(1, Average::kBefore), std::make_pair(2, Average::kBefore),
-                                           std::make_pair(4, Average::kBefore), std::make_pair(4, Average::kAfter),
-                                           std::make_pair(3, Average::kNone), std::make_pair(2, Average::kPredivide)),
-                         [](const auto& info) {
-                           return absl::StrCat(info.param.first, "_", static_cast<int>(info.param.second));
-                         });
-
-TEST_P(Sparse, AverageIsThatOfASingleProcess) {
-  ReducerOptions options = Caps({0});
-  options.average = GetParam().second;
-  options.predivide_factor = 2;
-  RunModels(GetParam().first, options, [&](Model& model) {
-    const float divisor = options.average == Average::kNone ? 1 : static_cast<float>(model.size());
-    for (int step = 0; step < 6; ++step) {
-      Rows rows(model.rank(), step);
-      LOCKSTEP_EXPECT_OK(model.Backward(12, 6, &rows, step % 2 == 0 ? nullptr : &model.stream()));
-      model.ExpectDense(0, 12 * static_cast<float>(model.size()) / divisor);
-      const CoalescedGradient* const got = model.RowAverage();
-      ASSERT_NE(got, nullptr);
-      EXPECT_EQ(AsMap(*got), Expected(model.size(), step, divisor)) << "step " << step;
-    }
-  });
-}
-
-TEST(SparseGradients, MayBeUnusedOrAccumulated) {
-  ReducerOptions options;
-  options.find_unused = true;
-  RunModels(2, options, [](Model& model) {
-    Rows rows(0, 0);
-    const auto run = [&](bool marks, bool sync) {
-      LOCKSTEP_EXPECT_OK(model.Begin({sync}));
-      model.MarkDense(0, 1);
-      if (marks) {
-        LOCKSTEP_EXPECT_OK(model.MarkRows(rows));
-      }
-      LOCKSTEP_EXPECT_OK(model.End());
-    };
-    run(false, true);
-    EXPECT_EQ(model.RowAverage(), nullptr);
-    run(model.rank() == 1, true);
-    ASSERT_NE(model.RowAverage(), nullptr);
-    EXPECT_THAT(model.RowAverage()->indices, ElementsAre(0, 3, 49));
-    // In a backward without sync, then not in the one with.
-    run(true, false);
-    run(false, true);
-    ASSERT_NE(model.RowAverage(), nullptr);
-    EXPECT_EQ(AsMap(*model.RowAverage()).at(49)[0], ValueOf(0, 0, 2, 0));
-  });
-}
-
-TEST(SparseGradients, GiveAHookBothParts) {
-  class Negating : public CommHook {
-   public:
-    std::string name() const override { return "negating"; }
-    absl::Status Issue(HookBucket& bucket, Stream& stream) override {
-      if (bucket.sparse == nullptr) return absl::OkStatus();
-      return stream.Enqueue([&bucket] {
-        auto result = Coalesce(*bucket.sparse, -1);
-        bucket.status = result.status();
-        if (result.ok()) bucket.sparse_result = *std::move(result);
-        return absl::OkStatus();
-      });
-    }
-  };
-  ReducerOptions options;
-  options.hook = std::make_shared<Negating>();
-  RunModels(2, options, [](Model& model) {
-    Rows rows(0, 0);
-    LOCKSTEP_EXPECT_OK(model.Backward(12, 6, &rows));
-    ASSERT_NE(model.RowAverage(), nullptr);
-    EXPECT_EQ(AsMap(*model.RowAverage()).at(49)[1], -ValueOf(0, 0, 2, 1));
-  });
+  RunWorkers<Model>(size, Table(), options, body);
 }
 
 // Longer than any bucket beside it.
@@ -193,7 +52,7 @@ TEST(SparseGradients, LeaveTheBucketsBesideTheirsAlone) {
   ReducerOptions options = Caps({0});
   options.gradient_as_bucket_view = true;
   RunModels(2, options, [](Model& model) {
-    Rows rows(0, 0);
+    Rows rows;
     for (int i = 0; i < 500; ++i) {
       rows.indices.push_back(i % kRows);
       rows.values.insert(rows.values.end(), kWidth, 1.0F);
@@ -205,13 +64,13 @@ TEST(SparseGradients, LeaveTheBucketsBesideTheirsAlone) {
     LOCKSTEP_EXPECT_OK(model.MarkRows(rows));
     LOCKSTEP_EXPECT_OK(model.End());
     EXPECT_THAT(Floats(model.View(0)), Each(8));
-    model.ExpectDense(2, 6);
+    EXPECT_THAT(Floats(model.gradient(2)), Each(6));
   });
 }
 
 TEST(SparseGradients, ThatAreBadAreRefusedAndTheStepGoesOn) {
   RunModels(2, {}, [](Model& model) {
-    Rows rows(0, 0);
+    Rows rows;
     const auto mark = [&](size_t index, const std::vector<int64_t>& indices) {
       return model.reducer().MarkReadySparse(index, indices, rows.view(), nullptr);
     };
@@ -247,11 +106,17 @@ TEST(SparseGradients, ThatAreBadAreRefusedAndTheStepGoesOn) {
 
 TEST(SparseGradients, ThatAreMissingAreAnErrorOnAllRanks) {
   RunModels(2, {}, [](Model& model) {
-    Rows rows(0, 0);
-    EXPECT_THAT(model.Backward(1, 1, model.rank() == 1 ? nullptr : &rows),
-                FailedPrecondition("rank 1: no gradient came for parameter 1 'embedding'"));
-    LOCKSTEP_EXPECT_OK(model.Backward(1, 1, &rows));
-    EXPECT_NE(model.RowAverage(), nullptr);
+    Rows rows;
+    for (const bool missing : {true, false}) {
+      LOCKSTEP_EXPECT_OK(model.Begin());
+      if (!missing || model.rank() == 0) {
+        LOCKSTEP_EXPECT_OK(model.MarkRows(rows));
+      }
+      model.MarkAll({2, 0});
+      const auto error = FailedPrecondition("rank 1: no gradient came for parameter 1 'embedding'");
+      EXPECT_THAT(model.End(), ::testing::Conditional(missing, error, IsOk()));
+    }
+    EXPECT_THAT(model.reducer().SparseAverageOf(1), IsOkAndHolds(::testing::NotNull()));
   });
 }
 

@@ -112,8 +112,7 @@ TEST(TargetStrides, AreThoseOfTheTable) {
     std::vector<Parameter> wide = table;
     for (Parameter& parameter : wide) parameter.dtype = DType::kF64;
     Replica targets(wide, worker.rank());
-    worker.Compute(5);
-    LOCKSTEP_EXPECT_OK(worker.Begin());
+    worker.BeginStep(5);
     for (const size_t index : {0, 1}) {
       LOCKSTEP_EXPECT_OK(worker.reducer().MarkReady(index, worker.gradient(index), targets.gradient(index), nullptr));
     }

@@ -71,22 +71,6 @@ TEST_P(ReducerNumbers, AreTheSameBitsHoweverFewBucketsAreInMemory) {
   }
 }
 
-TEST_P(ReducerNumbers, OfAccumulatedGradientsAreMeansOfSums) {
-  RunWorkers(size(), MixedTable(), options(kSmall), [](Worker& worker) {
-    for (int window = 0; window < 2; ++window) {
-      const int first = 10 * window;
-      worker.Compute(first);
-      for (int more = 1; more < 3; ++more) {
-        LOCKSTEP_EXPECT_OK(worker.Backward({/*sync=*/false}));
-        worker.Accumulate(first + more);
-      }
-      LOCKSTEP_EXPECT_OK(worker.Backward());
-      worker.ExpectAveragesOf({first, first + 1, first + 2});
-      EXPECT_EQ(worker.reducer().statistics().steps, window + 1);
-    }
-  });
-}
-
 TEST(Reducer, SendsNothingWhileAccumulating) {
   std::atomic<int> messages{0};
   LoopbackOptions network;
@@ -152,8 +136,7 @@ TEST(Reducer, LeavesIgnoredParametersAlone) {
   std::vector<Parameter> table = Vectors(5, 20);
   table[1].ignored = table[4].ignored = true;
   RunWorkers(2, table, Caps(kSmall), [](Worker& worker) {
-    worker.Compute(0);
-    LOCKSTEP_EXPECT_OK(worker.Begin());
+    worker.BeginStep(0);
     EXPECT_THAT(worker.Mark(4), InvalidArgument("parameter 4 'p4' (f32[20]) is ignored"));
     worker.MarkAll({3, 2, 0});
     LOCKSTEP_EXPECT_OK(worker.End());
@@ -202,19 +185,6 @@ TEST(Reducer, DoesWithoutSharedMemoryWhereThereIsNone) {
   });
 }
 
-TEST(Reducer, SeveralShareACommunicatorInTurn) {
-  RunWorld(2, [](Communicator& communicator) {
-    Worker generator(communicator, Vectors(5, 33), Caps(kSmall));
-    Worker critic(communicator, MixedTable(), Caps(kSmall));
-    for (int step = 0; step < 3; ++step) {
-      LOCKSTEP_EXPECT_OK(generator.Step(step));
-      LOCKSTEP_EXPECT_OK(critic.Step(step + 1));
-      generator.ExpectAverages(step);
-      critic.ExpectAverages(step + 1);
-    }
-  });
-}
-
 // Runs a body on several threads at once, by their number.
 void OnThreads(int count, const std::function<void(int)>& body) {
   std::vector<std::thread> threads;
@@ -229,14 +199,12 @@ TEST(Reducer, TakesGradientsFromSeveralThreadsAtOnce) {
     options.overlap = overlap;
     RunWorkers(2, Vectors(64, 50), options, [](Worker& worker) {
       for (int step = 0; step < 8; ++step) {
-        worker.Compute(step);
-        LOCKSTEP_EXPECT_OK(worker.Begin());
+        worker.BeginStep(step);
         const Order order = Shuffled(worker, step);
         OnThreads(kThreads, [&](int t) {
           for (size_t i = t; i < order.size(); i += kThreads) worker.MarkAll({order[i]});
         });
-        LOCKSTEP_EXPECT_OK(worker.End());
-        worker.ExpectAverages(step);
+        worker.EndStep(step);
       }
     });
   }
@@ -245,8 +213,7 @@ TEST(Reducer, TakesGradientsFromSeveralThreadsAtOnce) {
 TEST_F(ReducerAlone, OneOfSeveralThreadsWinsWhenAllMarkTheSameGradient) {
   Worker worker(*communicator_, Vectors(3, 50), Caps(kSmall));
   for (int step = 0; step < 20; ++step) {
-    worker.Compute(step);
-    LOCKSTEP_EXPECT_OK(worker.Begin());
+    worker.BeginStep(step);
     std::atomic<int> accepted{0};
     OnThreads(4, [&](int) {
       for (size_t index = 0; index < 3; ++index) accepted += worker.Mark(index).ok() ? 1 : 0;

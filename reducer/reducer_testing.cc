@@ -2,14 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 #include <thread>
 
-#include "base/types/bfloat16.h"
-#include "base/types/float16.h"
-#include "base/types/float8.h"
 #include "kernels/cpu/bucket_kernels.h"
+#include "kernels/cpu/cast.h"
 #include "kernels/cpu/flatten.h"
 #include "reducer/pipeline/accelerator.h"
 
@@ -19,50 +16,17 @@ namespace {
 
 constexpr char kBetweenElements = 0x5A;
 
-template <typename T>
-T Load(const char* at) {
-  T value;
-  std::memcpy(&value, at, sizeof(value));
-  return value;
-}
-
-template <typename T>
-void Store(char* at, T value) {
-  std::memcpy(at, &value, sizeof(value));
-}
-
 size_t NumbersIn(DType dtype) { return IsComplex(dtype) ? 2 : 1; }
 
 // Of a float.
 double Read(DType dtype, const char* at) {
-  switch (dtype) {
-#define LOCKSTEP_DTYPE_NARROW(number, id, name, Type, ...) \
-  case DType::k##id:                                       \
-    return static_cast<float>(Load<Type>(at));
-#define LOCKSTEP_DTYPE_FLOAT(number, id, name, Type, ...) \
-  case DType::k##id:                                      \
-    return Load<Type>(at);
-#define LOCKSTEP_DTYPE(number, id, name, Kind) \
-  case DType::k##id:                           \
-    break;
-#include "base/types/dtypes.inc"
-  }
-  return NAN;
+  double value = 0;
+  LOCKSTEP_EXPECT_OK(kernels::CastScaled(DType::kF64, &value, dtype, at, 1, 1));
+  return value;
 }
 
 void Write(DType dtype, char* at, double value) {
-  switch (dtype) {
-#define LOCKSTEP_DTYPE_NARROW(number, id, name, Type, ...) \
-  case DType::k##id:                                       \
-    return Store(at, Type(static_cast<float>(value)));
-#define LOCKSTEP_DTYPE_FLOAT(number, id, name, Type, ...) \
-  case DType::k##id:                                      \
-    return Store(at, static_cast<Type>(value));
-#define LOCKSTEP_DTYPE(number, id, name, Kind) \
-  case DType::k##id:                           \
-    return;
-#include "base/types/dtypes.inc"
-  }
+  LOCKSTEP_EXPECT_OK(kernels::CastScaled(dtype, at, DType::kF64, &value, 1, 1));
 }
 
 double Epsilon(DType dtype) { return std::ldexp(1, -1 - FormatOf(dtype).mantissa_bits); }
@@ -198,15 +162,9 @@ std::vector<double> Replica::Get(size_t index) const {
   return values;
 }
 
-void Replica::Compute(size_t index, int step) { Set(index, Local(index, rank_, step), &memory_[index]); }
-
 absl::Status Replica::ComputeOn(Stream& stream, size_t index, int step) {
   Set(index, Local(index, rank_, step), &computed_[index]);
   return stream.Copy(memory_[index].data(), computed_[index].data(), memory_[index].size());
-}
-
-void Replica::Compute(int step) {
-  for (size_t index = 0; index < table_.size(); ++index) Compute(index, step);
 }
 
 void Replica::Accumulate(int step) {
@@ -251,10 +209,6 @@ void Replica::ExpectAverage(size_t index, int size, const std::vector<int>& step
   }
 }
 
-void Replica::ExpectAverages(int size, const std::vector<int>& steps, Average average) const {
-  for (size_t index = 0; index < table_.size(); ++index) ExpectAverage(index, size, steps, average);
-}
-
 void Replica::ExpectLocal(size_t index, int step) const {
   EXPECT_EQ(Get(index), Local(index, rank_, step)) << "rank " << rank_ << ", parameter " << index;
 }
@@ -281,10 +235,6 @@ Stream& Worker::stream() {
     stream_ = (accelerator != nullptr ? accelerator : TestDevice(rank_))->CreateStream("test").value();
   }
   return *stream_;
-}
-
-void Worker::MarkAll(const Order& order, Stream* stream) {
-  for (const size_t index : order) LOCKSTEP_EXPECT_OK(Mark(index, stream));
 }
 
 absl::Status Worker::BackwardOf(const Order& order, const BackwardOptions& options, Stream* stream) {
@@ -319,16 +269,8 @@ TensorView Worker::View(size_t index) const {
 
 void Worker::ToView(size_t index) { CopyView(gradient(index), View(index)); }
 
-void Worker::ToViews() {
-  for (const size_t index : order()) ToView(index);
-}
-
 void Worker::FromViews() {
   for (const size_t index : order()) CopyView(View(index), gradient(index));
-}
-
-void Worker::MarkViews(const Order& order, Stream* stream) {
-  for (const size_t index : order) LOCKSTEP_EXPECT_OK(MarkView(index, stream));
 }
 
 absl::Status Worker::StepInViews(int step, const Order& order) {
@@ -339,14 +281,6 @@ absl::Status Worker::StepInViews(int step, const Order& order) {
   LOCKSTEP_RETURN_IF_ERROR(End());
   FromViews();
   return absl::OkStatus();
-}
-
-void RunWorkers(int size, const std::vector<Parameter>& table, const ReducerOptions& options,
-                const std::function<void(Worker&)>& body) {
-  RunWorld(size, [&](Communicator& communicator) {
-    Worker worker(communicator, table, options);
-    body(worker);
-  });
 }
 
 std::vector<std::unique_ptr<Worker>> MakeWorkers(LoopbackWorld& world, const std::vector<Parameter>& table,

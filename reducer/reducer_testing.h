@@ -49,15 +49,19 @@ class Replica {
   Order OrderWithout(size_t missing) const;
 
   // Sets the gradients to those of a step, or adds them.
-  void Compute(int step);
-  void Compute(size_t index, int step);
+  void Compute(int step) {
+    for (const size_t index : order()) Compute(index, step);
+  }
+  void Compute(size_t index, int step) { Set(index, Local(index, rank_, step), &memory_[index]); }
   // The same in the order of a stream: by a copy, since a GPU's closures may have to wait for other ranks'. Not twice before it is done.
   absl::Status ComputeOn(Stream& stream, size_t index, int step);
   void Accumulate(int step);
 
   // EXPECTs what `size` ranks have after the steps, accumulated, and that memory between elements is as it was. Exact where
   // divisor times a whole number is: worlds of 1, 2 and 4.
-  void ExpectAverages(int size, const std::vector<int>& steps, Average average = Average::kBefore) const;
+  void ExpectAverages(int size, const std::vector<int>& steps, Average average = Average::kBefore) const {
+    for (const size_t index : order()) ExpectAverage(index, size, steps, average);
+  }
   void ExpectAverage(size_t index, int size, const std::vector<int>& steps, Average average = Average::kBefore) const;
   // EXPECTs this rank's own gradient of the step.
   void ExpectLocal(size_t index, int step) const;
@@ -109,7 +113,18 @@ class Worker : public Replica {
   }
   absl::Status End(Stream* stream = nullptr) { return reducer_->EndBackward(stream); }
   // EXPECTs that each mark is taken.
-  void MarkAll(const Order& order, Stream* stream = nullptr);
+  void MarkAll(const Order& order, Stream* stream = nullptr) {
+    for (const size_t index : order) LOCKSTEP_EXPECT_OK(Mark(index, stream));
+  }
+  // EXPECT that the backward of a step begins, and that it ends with averages.
+  void BeginStep(int step) {
+    Compute(step);
+    LOCKSTEP_EXPECT_OK(Begin());
+  }
+  void EndStep(int step) {
+    LOCKSTEP_EXPECT_OK(End());
+    ExpectAverages(step);
+  }
 
   // A backward over the gradients as they are; a step computes them before.
   absl::Status BackwardOf(const Order& order, const BackwardOptions& options = {}, Stream* stream = nullptr);
@@ -134,13 +149,17 @@ class Worker : public Replica {
   // strides and views with those or, where they leave gaps, row-major.
   TensorView View(size_t index) const;
   void ToView(size_t index);
-  void ToViews();
+  void ToViews() {
+    for (const size_t index : order()) ToView(index);
+  }
   void FromViews();
   absl::Status MarkView(size_t index, Stream* stream = nullptr) {
     return reducer_->MarkReady(index, View(index), stream);
   }
   // EXPECTs that each mark is taken.
-  void MarkViews(const Order& order, Stream* stream = nullptr);
+  void MarkViews(const Order& order, Stream* stream = nullptr) {
+    for (const size_t index : order) LOCKSTEP_EXPECT_OK(MarkView(index, stream));
+  }
   absl::Status StepInViews(int step, const Order& order);
   absl::Status StepInViews(int step) { return StepInViews(step, order()); }
 
@@ -152,9 +171,14 @@ class Worker : public Replica {
   std::unique_ptr<Reducer> reducer_;  // ends first: it may use the stream
 };
 
-// RunWorld with workers of equal arguments.
-void RunWorkers(int size, const std::vector<Parameter>& table, const ReducerOptions& options,
-                const std::function<void(Worker&)>& body);
+// RunWorld with workers of equal arguments, perhaps of a derived class.
+template <typename OneWorker = Worker, typename Body>
+void RunWorkers(int size, const std::vector<Parameter>& table, const ReducerOptions& options, const Body& body) {
+  RunWorld(size, [&](Communicator& communicator) {
+    OneWorker worker(communicator, table, options);
+    body(worker);
+  });
+}
 // Workers that outlive one run of a world, by rank.
 std::vector<std::unique_ptr<Worker>> MakeWorkers(LoopbackWorld& world, const std::vector<Parameter>& table,
                                                  const ReducerOptions& options);

@@ -24,8 +24,7 @@ float First(const TensorView& view) { return Floats(view)[0]; }
 // A worker whose gradients are one float each, of which tests know the sum.
 class Model : public Worker {
  public:
-  Model(Communicator& communicator, int parameters, const ReducerOptions& options)
-      : Worker(communicator, Vectors(parameters, kElements), options) {}
+  using Worker::Worker;
 
   void Set(size_t index, float value) { Fill(gradient(index), value); }
   void ExpectAll(size_t index, float value) const {
@@ -66,10 +65,7 @@ class Model : public Worker {
 };
 
 void RunModels(int size, int parameters, const ReducerOptions& options, const std::function<void(Model&)>& body) {
-  RunWorld(size, [&](Communicator& communicator) {
-    Model model(communicator, parameters, options);
-    body(model);
-  });
+  RunWorkers<Model>(size, Vectors(parameters, kElements), options, body);
 }
 
 // `unused` outlives the options.
@@ -180,10 +176,10 @@ ReducerOptions StaticGraph() {
 TEST(UnusedSaidBeforehand, NeedsFindUnusedAndParametersThatThereAre) {
   RunWorld(1, [](Communicator& communicator) {
     const std::vector<size_t> unused = {7};
-    EXPECT_THAT(Model(communicator, 2, FindUnused()).Begin(Saying(unused)),
+    EXPECT_THAT(Worker(communicator, Vectors(2, 1), FindUnused()).Begin(Saying(unused)),
                 InvalidArgument("parameter 7 is out of range: there are 2"));
-    EXPECT_THAT(Model(communicator, 2, {}).Begin(Saying(unused)), FailedPrecondition("set find_unused"));
-    Model fixed(communicator, 2, StaticGraph());
+    EXPECT_THAT(Worker(communicator, Vectors(2, 1)).Begin(Saying(unused)), FailedPrecondition("set find_unused"));
+    Worker fixed(communicator, Vectors(2, 1), StaticGraph());
     EXPECT_THAT(fixed.Begin(Saying(unused)), FailedPrecondition("from its first backward"));
     LOCKSTEP_EXPECT_OK(fixed.Begin());
   });
@@ -275,25 +271,6 @@ TEST(DelayedParameters, KeepTheirDTypes) {
   RunWorkers(2, MixedTable(), options, [](Worker& worker) {
     for (int step = 0; step < 3; ++step) worker.ExpectStep(step);
   });
-}
-
-TEST(DelayedParameters, ThatCannotBeAreRefused) {
-  LoopbackWorld world(1, {}, ShortTimeout());
-  const auto create = [&](std::vector<size_t> delayed, size_t trigger) {
-    std::vector<Parameter> table = Vectors(4, kElements);
-    table[2].ignored = true;
-    ReducerOptions options;
-    options.delayed = std::move(delayed);
-    options.delayed_trigger = trigger;
-    return Reducer::Create(world.communicator(0), table, options).status();
-  };
-  LOCKSTEP_EXPECT_OK(create({0}, 1));
-  EXPECT_THAT(create({4}, 1), InvalidArgument("out of range"));
-  EXPECT_THAT(create({0, 0}, 1), InvalidArgument("named twice"));
-  EXPECT_THAT(create({2}, 1), InvalidArgument("is ignored"));
-  EXPECT_THAT(create({0, 1}, 1), InvalidArgument("itself delayed"));
-  EXPECT_THAT(create({0}, 2), InvalidArgument("itself ignored"));
-  EXPECT_THAT(create({0}, 9), InvalidArgument("trigger of delayed"));
 }
 
 }  // namespace

@@ -59,25 +59,6 @@ TEST_P(ReducerViews, HaveTheAveragesOfOneProcessAndTheSameBitsEverywhere) {
   EXPECT_THAT(bytes, Each(bytes[0]));
 }
 
-TEST_P(ReducerViews, KeepWhatWasAccumulatedInThem) {
-  Run([](Worker& worker) {
-    for (int step = 0; step < 6; step += 2) {
-      worker.Compute(step);
-      worker.ToViews();
-      LOCKSTEP_EXPECT_OK(worker.Begin({/*sync=*/false}));
-      worker.MarkViews(worker.order());
-      LOCKSTEP_EXPECT_OK(worker.End());
-      worker.Accumulate(step + 1);
-      worker.ToViews();
-      LOCKSTEP_EXPECT_OK(worker.Begin());
-      worker.MarkViews(worker.order());
-      LOCKSTEP_EXPECT_OK(worker.End());
-      worker.FromViews();
-      worker.ExpectAveragesOf({step, step + 1});
-    }
-  });
-}
-
 // Some of a bucket's gradients elsewhere, others on other ranks: each average is where its gradient is.
 TEST_P(ReducerViews, MayBeLeftForMemoryElsewhere) {
   Run([&](Worker& worker) {
@@ -287,27 +268,7 @@ ReducerOptions FindUnused() {
   return options;
 }
 
-// Where a rank did not use a parameter and another one did, the average is in the view.
-TEST(BucketViews, OfUnusedParametersGetTheAverage) {
-  ReducerOptions options = FindUnused();
-  options.bucket_caps_bytes = {64, 500};
-  RunWorkers(2, Vectors(2, 10), options, [](Worker& worker) {
-    for (int step = 0; step < 3; ++step) {
-      LOCKSTEP_EXPECT_OK(worker.Begin());
-      const size_t used = (worker.rank() + step) % 2;
-      Fill(worker.View(used), 4.0F + step);
-      worker.MarkViews({used});
-      LOCKSTEP_EXPECT_OK(worker.End());
-      for (const size_t index : {0, 1}) {
-        EXPECT_THAT(Floats(worker.View(index)), Each((4.0F + step) / 2));
-        LOCKSTEP_ASSERT_OK_AND_ASSIGN(const TensorView average, worker.reducer().AverageOf(index));
-        EXPECT_EQ(average.data(), worker.View(index).data());
-      }
-    }
-  });
-}
-
-// Nor does a delayed parameter that was not marked lose its gradient, or one that nobody used in a step that failed.
+// A delayed parameter that was not marked keeps its gradient, and so does one that nobody used in a step that failed.
 TEST(BucketViews, OfWhatNobodyUsedStayAsTheyAre) {
   ReducerOptions options = FindUnused();
   options.delayed = {0};

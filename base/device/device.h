@@ -39,7 +39,7 @@ std::string Name(DeviceId device);  // "host", "cuda:1"
 
 class Event;
 
-// Whether a counter that wraps has reached `value`. REQUIRES that the two are less than half its range apart.
+// Whether a counter that wraps has reached `value`. REQUIRES that they are less than half the counter's range apart.
 inline bool HasComeTo(uint32_t counter, uint32_t value) { return static_cast<int32_t>(counter - value) >= 0; }
 
 // Thread-safe. Work enqueued by one thread runs in the order in which it was enqueued.
@@ -54,7 +54,7 @@ class Stream {
 
   virtual DeviceId device() const = 0;
 
-  // The vendor's handle, of a stream that has one (cudaStream_t); null on the host.
+  // The vendor's handle (cudaStream_t); null on the host.
   virtual void* native() const { return nullptr; }
 
   // Whether this is cudaStreamPerThread: each call then uses the stream of the calling thread.
@@ -67,8 +67,8 @@ class Stream {
   // not call CUDA. RESOURCE_EXHAUSTED when the queue is full (host: 65,536 entries); the closure is destroyed then.
   virtual absl::Status Enqueue(absl::AnyInvocable<absl::Status()> work) = 0;
 
-  // Copies `bytes` bytes in the stream's order, between any memory that the device reaches: its own and the host's. Both
-  // stay borrowed until the copy is done. RESOURCE_EXHAUSTED as in Enqueue.
+  // Copies `bytes` bytes in the stream's order. Source and target are memory of the device or of the host; they stay
+  // borrowed until the copy is done. RESOURCE_EXHAUSTED as in Enqueue.
   virtual absl::Status Copy(void* target, const void* source, size_t bytes) = 0;
 
   // Records the current end of the queue in `event`, replacing what the event stood for before.

@@ -7,9 +7,9 @@
 
 namespace lockstep {
 
-// The process's host device. Never destroyed. A stream's thread is started by the first work that it has to do, so that
-// creating a stream costs nothing; destroying one lets the running closure finish, drops the rest and completes its
-// events. Work may not synchronize with its own stream (FAILED_PRECONDITION) nor destroy it.
+// The process's host device. Never destroyed. The first work of a stream starts its thread, so creating a stream costs
+// nothing. Destroying a stream lets the running closure finish, drops the rest and completes its events. Work may not
+// synchronize with its own stream (FAILED_PRECONDITION), nor destroy it.
 Device* HostDevice();
 
 }  // namespace lockstep

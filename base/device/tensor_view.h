@@ -43,8 +43,8 @@ class TensorView {
   // Row-major without gaps.
   bool contiguous() const { return contiguous_; }
 
-  // Some order of the dimensions makes it contiguous (channels-last, a transpose): its elements fill
-  // [data, data + bytes) exactly, so it may be copied as one block.
+  // Whether the elements fill [data, data + bytes) exactly, so that it may be copied as one block. True if some order
+  // of the dimensions makes it contiguous (channels-last, a transpose).
   bool dense() const { return dense_; }
 
   // "f32[64, 3, 7, 7] on host", with strides where they are not row-major.
@@ -64,8 +64,8 @@ class TensorView {
 // Whether the byte extents of two views share a byte.
 bool Overlap(const TensorView& a, const TensorView& b);
 
-// Whether the shapes are equal and every element has the same place in both, counted in elements. (Strides of dimensions
-// with a single element mean nothing.) Of any dtypes and devices.
+// Whether the shapes are equal and every element has the same place in both, counted in elements. Strides of dimensions
+// with a single element do not count, nor do dtypes and devices.
 bool SameLayout(const TensorView& a, const TensorView& b);
 
 }  // namespace lockstep

@@ -57,11 +57,11 @@ bool IsFloat(DType dtype);    // f16, bf16, f32, f64, f8e4m3, f8e5m2
 bool IsInteger(DType dtype);  // u8, i8, i32, u32, i64, u64
 bool IsComplex(DType dtype);  // complex64, complex128
 
-// Of a complex dtype that of its parts, f32 or f64; others stay what they are.
+// The dtype of a complex dtype's parts, f32 or f64. Any other dtype itself.
 DType RealOf(DType dtype);
 
-// The bits of a float from the top: a sign, the exponent, the mantissa. With infinity as in IEEE 754: the all-ones exponent is that
-// and the NaNs. Without, the all-ones code alone is a NaN.
+// How a float is stored; from the top bit: sign, exponent, mantissa. With has_infinity, codes with an all-ones exponent
+// are infinity and NaNs, as in IEEE 754. Without it, only the all-ones code is a NaN.
 struct FloatFormat {
   int exponent_bits = 0;
   int mantissa_bits = 0;
@@ -75,7 +75,7 @@ struct FloatFormat {
   constexpr uint64_t nan() const {
     return has_infinity ? all_ones_exponent() + (uint64_t{1} << (mantissa_bits - 1)) : sign() - 1;
   }
-  // The first code after the largest finite one: infinity, or where there is none the NaN.
+  // The first code after the largest finite one: infinity, or NaN if the format has no infinity.
   constexpr uint64_t overflow() const { return has_infinity ? all_ones_exponent() : nan(); }
   // All whole numbers from 0 to this have a code.
   constexpr int64_t whole_max() const { return int64_t{2} << mantissa_bits; }

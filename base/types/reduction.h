@@ -14,16 +14,16 @@ namespace lockstep {
 // no other way. Pointers need no alignment beyond a byte. Pure arithmetic: no allocation, no lock.
 using CombineFunction = void (*)(void* target, const void* left, const void* right, size_t count);
 
-// targets[t][i] = ((sources[0][i] op sources[1][i]) op sources[2][i]) op ... for `count` elements and every t, in one pass
-// over the memory: what reduces in rank order, and writes the result wherever it is needed. At least one target and one
-// source; a single source is copied as it is. 16- and 8-bit floats are computed in float32 and rounded once, at the end;
-// two sources give what CombineFunction gives. A target may equal a source exactly and overlaps none in any other way;
-// targets do not overlap each other. Pure arithmetic, of any alignment, like CombineFunction.
+// targets[t][i] = ((sources[0][i] op sources[1][i]) op sources[2][i]) op ... for `count` elements and every t, in one
+// pass over the memory. Reduces in rank order and writes the result wherever it is needed. At least one target and one
+// source; a single source is copied as it is. 16- and 8-bit floats are computed in float32 and rounded once, at the
+// end. Two sources give the bits of CombineFunction. A target may equal a source exactly and overlaps no source in any
+// other way; targets do not overlap each other. Pure arithmetic, of any alignment.
 using ReduceManyFunction = void (*)(void* const* targets, size_t target_count, const void* const* sources,
                                     size_t source_count, size_t count);
 
-// targets[t][i] = ((sources[0][i] * factor) + (sources[1][i] * factor)) + ..., otherwise like a ReduceManyFunction. Has
-// the bits of scaling every source first: each product is rounded to the dtype, also that of a single source.
+// targets[t][i] = ((sources[0][i] * factor) + (sources[1][i] * factor)) + ..., otherwise like a ReduceManyFunction.
+// Gives the bits of scaling every source first: each product is rounded to the dtype, even if there is one source.
 using ScaledSumFunction = void (*)(void* const* targets, size_t target_count, const void* const* sources,
                                    size_t source_count, size_t count, double factor);
 

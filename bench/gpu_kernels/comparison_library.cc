@@ -16,7 +16,6 @@
 #include "bench/model.h"
 #include "kernels/bucket_kernels.h"
 #include "kernels/cuda/flatten.h"
-#include "kernels/cuda/preload.h"
 
 namespace lockstep {
 namespace bench {

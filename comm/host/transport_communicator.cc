@@ -10,7 +10,7 @@
 #include "base/ref.h"
 #include "base/status.h"
 #include "comm/host/transport_call.h"
-#include "kernels/cpu/scale.h"
+#include "kernels/cpu/cast.h"
 
 namespace lockstep {
 namespace {

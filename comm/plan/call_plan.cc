@@ -7,7 +7,6 @@
 #include "base/status.h"
 #include "comm/schedule/block_layout.h"
 #include "kernels/cpu/reduce.h"
-#include "kernels/cpu/reduce_many.h"
 
 namespace lockstep {
 namespace {

@@ -1,5 +1,5 @@
-// BucketKernels on the host: closures on host streams. What a device's are compared with, and what stands in for them where there is
-// none.
+// BucketKernels on the host: closures on host streams. Tests compare a device's kernels with these, and use these where
+// there is no device.
 
 #ifndef KERNELS_CPU_BUCKET_KERNELS_H_
 #define KERNELS_CPU_BUCKET_KERNELS_H_
@@ -9,7 +9,7 @@
 namespace lockstep {
 namespace kernels {
 
-// Of streams whose memory the host can address, whatever they call their device. Never destroyed.
+// For streams whose memory the host can address, whatever device they name. Never destroyed.
 const BucketKernels* HostBucketKernels();
 
 }  // namespace kernels

@@ -234,7 +234,7 @@ TEST_P(CastConformance, EqualsTheReferenceForEverySizeAndAlignmentAndInPlace) {
 TEST_P(CastConformance, ScalesEveryDTypeThatHasFractions) {
   std::mt19937_64 random(kSeed + 4);
   for (DType dtype : kAllDTypes) {
-    const ScaleFunction scale = table_->scale[static_cast<int>(dtype)];
+    const ScaleFunction scale = table_->cast[static_cast<int>(dtype)][static_cast<int>(dtype)];
     ASSERT_EQ(scale != nullptr, IsFloat(dtype) || IsComplex(dtype)) << Name(dtype);
     if (scale == nullptr) continue;
     const size_t size = SizeOf(dtype);

@@ -47,57 +47,41 @@ class RowMajorCursor {
   int64_t offset_ = 0;
 };
 
+enum class Direction { kFlatten, kUnflatten };
+
 // Copies `count` elements of `kBytes` between the cursor's places in `data` and contiguous memory.
-template <size_t kBytes>
-void Gather(RowMajorCursor& cursor, const void* data, uint8_t* packed, size_t count) {
+template <size_t kBytes, Direction kDirection>
+void Move(RowMajorCursor& cursor, void* data, uint8_t* packed, size_t count) {
   for (size_t i = 0; i < count; ++i, cursor.Next()) {
-    std::memcpy(packed + i * kBytes, static_cast<const uint8_t*>(data) + cursor.offset() * kBytes, kBytes);
-  }
-}
-template <size_t kBytes>
-void Scatter(RowMajorCursor& cursor, void* data, const uint8_t* packed, size_t count) {
-  for (size_t i = 0; i < count; ++i, cursor.Next()) {
-    std::memcpy(static_cast<uint8_t*>(data) + cursor.offset() * kBytes, packed + i * kBytes, kBytes);
+    uint8_t* const place = static_cast<uint8_t*>(data) + cursor.offset() * kBytes;
+    uint8_t* const in_row = packed + i * kBytes;
+    constexpr bool kGathers = kDirection == Direction::kFlatten;
+    std::memcpy(kGathers ? in_row : place, kGathers ? place : in_row, kBytes);
   }
 }
 
-using GatherFunction = void (*)(RowMajorCursor&, const void*, uint8_t*, size_t);
-using ScatterFunction = void (*)(RowMajorCursor&, void*, const uint8_t*, size_t);
+using MoveFunction = void (*)(RowMajorCursor&, void*, uint8_t*, size_t);
 
-GatherFunction GatherOf(size_t element_bytes) {
+template <Direction kDirection>
+MoveFunction MoveOf(size_t element_bytes) {
   switch (element_bytes) {
     case 1:
-      return &Gather<1>;
+      return &Move<1, kDirection>;
     case 2:
-      return &Gather<2>;
+      return &Move<2, kDirection>;
     case 4:
-      return &Gather<4>;
+      return &Move<4, kDirection>;
     case 8:
-      return &Gather<8>;
+      return &Move<8, kDirection>;
     default:
-      return &Gather<kElementBytesMax>;
-  }
-}
-
-ScatterFunction ScatterOf(size_t element_bytes) {
-  switch (element_bytes) {
-    case 1:
-      return &Scatter<1>;
-    case 2:
-      return &Scatter<2>;
-    case 4:
-      return &Scatter<4>;
-    case 8:
-      return &Scatter<8>;
-    default:
-      return &Scatter<kElementBytesMax>;
+      return &Move<kElementBytesMax, kDirection>;
   }
 }
 
 absl::Status FlattenView(const TensorView& view, uint8_t* flat, DType flat_dtype, double factor) {
   const DType dtype = view.dtype();
   if (view.dense()) return CastScaled(flat_dtype, flat, dtype, view.data(), view.elements(), factor);
-  const GatherFunction gather = GatherOf(SizeOf(dtype));
+  const MoveFunction gather = MoveOf<Direction::kFlatten>(SizeOf(dtype));
   RowMajorCursor cursor(view);
   uint8_t staging[kStagingBytes];
   const size_t step = kStagingBytes / SizeOf(dtype);
@@ -112,7 +96,7 @@ absl::Status FlattenView(const TensorView& view, uint8_t* flat, DType flat_dtype
 absl::Status UnflattenView(const TensorView& view, const uint8_t* flat, DType flat_dtype, double factor) {
   const DType dtype = view.dtype();
   if (view.dense()) return CastScaled(dtype, view.data(), flat_dtype, flat, view.elements(), factor);
-  const ScatterFunction scatter = ScatterOf(SizeOf(dtype));
+  const MoveFunction scatter = MoveOf<Direction::kUnflatten>(SizeOf(dtype));
   RowMajorCursor cursor(view);
   uint8_t staging[kStagingBytes];
   const size_t step = kStagingBytes / SizeOf(dtype);
@@ -123,8 +107,6 @@ absl::Status UnflattenView(const TensorView& view, const uint8_t* flat, DType fl
   }
   return absl::OkStatus();
 }
-
-enum class Direction { kFlatten, kUnflatten };
 
 // Before anything is written, so that an error leaves the target whole.
 absl::Status CheckViews(absl::Span<const ViewPiece> pieces, Direction direction, DType flat_dtype, double factor) {
@@ -141,26 +123,6 @@ absl::Status CheckViews(absl::Span<const ViewPiece> pieces, Direction direction,
 }
 
 }  // namespace
-
-absl::Status Flatten(absl::Span<const SourcePiece> pieces, DType piece_dtype, void* flat, DType flat_dtype,
-                     double factor) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckCast(flat_dtype, piece_dtype, factor));
-  for (const SourcePiece& piece : pieces) {
-    uint8_t* const target = At(flat, piece.offset, flat_dtype);
-    LOCKSTEP_RETURN_IF_ERROR(CastScaled(flat_dtype, target, piece_dtype, piece.data, piece.count, factor));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Unflatten(absl::Span<const TargetPiece> pieces, DType piece_dtype, const void* flat, DType flat_dtype,
-                       double factor) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckCast(piece_dtype, flat_dtype, factor));
-  for (const TargetPiece& piece : pieces) {
-    const uint8_t* const source = At(flat, piece.offset, flat_dtype);
-    LOCKSTEP_RETURN_IF_ERROR(CastScaled(piece_dtype, piece.data, flat_dtype, source, piece.count, factor));
-  }
-  return absl::OkStatus();
-}
 
 absl::Status FlattenViews(absl::Span<const ViewPiece> pieces, void* flat, DType flat_dtype, double factor) {
   LOCKSTEP_RETURN_IF_ERROR(CheckViews(pieces, Direction::kFlatten, flat_dtype, factor));

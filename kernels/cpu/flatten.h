@@ -2,9 +2,8 @@
 // gradients into a bucket, and a bucket into gradients.
 //
 // Every element is converted as by CastScaled (kernels/cpu/cast.h), with the same rules for dtypes and factor; on an
-// error nothing is written. Pieces may be empty, and then null. Offsets and counts are elements; the flat array must
-// hold every piece's range. The flat array and the pieces share no memory, and neither do two targets.
-// Runs on the calling thread.
+// error nothing is written. The flat array must hold every piece's range. The flat array and the pieces share no memory,
+// and neither do two targets. Runs on the calling thread.
 
 #ifndef KERNELS_CPU_FLATTEN_H_
 #define KERNELS_CPU_FLATTEN_H_
@@ -19,36 +18,18 @@
 namespace lockstep {
 namespace kernels {
 
-struct SourcePiece {
-  const void* data = nullptr;
-  size_t offset = 0;  // in the flat array
-  size_t count = 0;
-};
-
-struct TargetPiece {
-  void* data = nullptr;
-  size_t offset = 0;
-  size_t count = 0;
-};
-
-// flat[offset + i] = flat_dtype(data[i] * factor) for every piece.
-absl::Status Flatten(absl::Span<const SourcePiece> pieces, DType piece_dtype, void* flat, DType flat_dtype,
-                     double factor);
-
-// data[i] = piece_dtype(flat[offset + i] * factor) for every piece.
-absl::Status Unflatten(absl::Span<const TargetPiece> pieces, DType piece_dtype, const void* flat, DType flat_dtype,
-                       double factor);
-
 // A piece that is a tensor on the host, of any strides. A dense one (row-major, transposed, channels-last) is taken as
 // one block in the order of its memory, so the flat range means the same elements only to views of the same strides.
 // Any other is walked element by element in row-major order: several times slower.
 struct ViewPiece {
   const TensorView* view = nullptr;  // borrowed
-  size_t offset = 0;                 // in the flat array
+  size_t offset = 0;                 // in the flat array, in elements
 };
 
-// As Flatten and Unflatten, each piece with its view's dtype. INVALID_ARGUMENT too for a view that is not on the host.
+// flat[offset + i] = flat_dtype(view[i] * factor) for every piece. INVALID_ARGUMENT too for a view that is not on the host.
 absl::Status FlattenViews(absl::Span<const ViewPiece> pieces, void* flat, DType flat_dtype, double factor);
+
+// view[i] = dtype(flat[offset + i] * factor) for every piece, with the same errors.
 absl::Status UnflattenViews(absl::Span<const ViewPiece> pieces, const void* flat, DType flat_dtype, double factor);
 
 }  // namespace kernels

@@ -29,52 +29,42 @@ TensorView View(void* data, DType dtype, const std::vector<int64_t>& shape, cons
   return view.value_or(TensorView());
 }
 
+TensorView Vector(std::vector<float>* values) {
+  return View(values->data(), DType::kF32, {static_cast<int64_t>(values->size())}, {});
+}
+
 std::vector<float> Iota(size_t count) {
   std::vector<float> values(count);
   std::iota(values.begin(), values.end(), 0.0f);
   return values;
 }
 
-TEST(Flatten, PlacesScaledPiecesAtTheirOffsetsAndNothingBetweenThem) {
-  const std::vector<float> a = {1, 2, 3};
-  const std::vector<float> b = {10, 20};
+TEST(FlattenViews, PlacesScaledPiecesAtTheirOffsetsAndNothingBetweenThem) {
+  std::vector<float> a = {1, 2, 3};
+  std::vector<float> b = {10, 20};
+  const TensorView views[] = {Vector(&a), TensorView(), Vector(&b)};
+  const ViewPiece pieces[] = {{&views[0], 1}, {&views[1], 4}, {&views[2], 5}};
   std::vector<float> flat(8, -1);
-  const SourcePiece pieces[] = {{a.data(), 1, 3}, {nullptr, 4, 0}, {b.data(), 5, 2}};
-  EXPECT_THAT(Flatten(pieces, DType::kF32, flat.data(), DType::kF32, 0.5), IsOk());
+  EXPECT_THAT(FlattenViews(pieces, flat.data(), DType::kF32, 0.5), IsOk());
   EXPECT_THAT(flat, ElementsAre(-1, 0.5, 1, 1.5, -1, 5, 10, -1));
 }
 
-TEST(Flatten, ConvertsToTheFlatDType) {
-  const std::vector<float> a = {1, 2};
-  const std::vector<float> b = {3};
+TEST(FlattenViews, ConvertToTheFlatDTypeAndBack) {
+  std::vector<float> a = {1, 2};
+  std::vector<float> b = {3};
+  const TensorView views[] = {Vector(&a), Vector(&b)};
+  const ViewPiece pieces[] = {{&views[0], 0}, {&views[1], 2}};
   std::vector<uint16_t> flat(3);
-  const SourcePiece pieces[] = {{a.data(), 0, 2}, {b.data(), 2, 1}};
-  EXPECT_THAT(Flatten(pieces, DType::kF32, flat.data(), DType::kBF16, 2.0), IsOk());
+  EXPECT_THAT(FlattenViews(pieces, flat.data(), DType::kBF16, 2.0), IsOk());
   EXPECT_THAT(flat, ElementsAre(BFloat16(2).bits(), BFloat16(4).bits(), BFloat16(6).bits()));
+  EXPECT_THAT(UnflattenViews(pieces, flat.data(), DType::kBF16, 5), IsOk());
+  EXPECT_THAT(a, ElementsAre(10, 20));
+  EXPECT_THAT(b, ElementsAre(30));
 }
 
-TEST(Unflatten, IsTheReverse) {
-  const std::vector<uint16_t> flat = {BFloat16(2).bits(), BFloat16(4).bits(), BFloat16(6).bits()};
-  std::vector<float> a(2);
-  std::vector<float> b(1);
-  const TargetPiece pieces[] = {{a.data(), 0, 2}, {nullptr, 0, 0}, {b.data(), 2, 1}};
-  EXPECT_THAT(Unflatten(pieces, DType::kF32, flat.data(), DType::kBF16, 0.5), IsOk());
-  EXPECT_THAT(a, ElementsAre(1, 2));
-  EXPECT_THAT(b, ElementsAre(3));
-}
-
-TEST(Flatten, NoPiecesIsFine) {
-  EXPECT_THAT(Flatten({}, DType::kF32, nullptr, DType::kF16, 1.0), IsOk());
-  EXPECT_THAT(Unflatten({}, DType::kF32, nullptr, DType::kF16, 1.0), IsOk());
+TEST(FlattenViews, NoPiecesIsFine) {
   EXPECT_THAT(FlattenViews({}, nullptr, DType::kF16, 1.0), IsOk());
   EXPECT_THAT(UnflattenViews({}, nullptr, DType::kF16, 1.0), IsOk());
-}
-
-TEST(Flatten, RefusesWhatCannotBeCastEvenWithoutPieces) {
-  EXPECT_THAT(Flatten({}, DType::kI32, nullptr, DType::kF32, 1.0),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cannot convert i32 to f32")));
-  EXPECT_THAT(Unflatten({}, DType::kI32, nullptr, DType::kF32, 1.0),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cannot convert f32 to i32")));
 }
 
 TEST(FlattenViews, TakesDenseViewsInTheOrderOfTheirMemory) {

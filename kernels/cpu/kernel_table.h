@@ -1,5 +1,5 @@
-// All CPU kernels of one variant, as data. Private to kernels/cpu: callers use reduce.h, reduce_many.h,
-// scale.h, cast.h and flatten.h.
+// All CPU kernels of one variant, as data. Private to kernels/cpu: callers use reduce.h, cast.h and
+// flatten.h.
 
 #ifndef KERNELS_CPU_KERNEL_TABLE_H_
 #define KERNELS_CPU_KERNEL_TABLE_H_
@@ -23,9 +23,8 @@ struct KernelTable {
   CombineFunction combine[kDTypeCount][kReduceOpCount];
   ReduceManyFunction reduce_many[kDTypeCount][kReduceOpCount];
   ScaledSumFunction scaled_sum[kDTypeCount];
-  ScaleFunction scale[kDTypeCount];
   DivideFunction divide[kDTypeCount];
-  ScaleFunction cast[kDTypeCount][kDTypeCount];  // [to][from]; to == from is a scaling
+  ScaleFunction cast[kDTypeCount][kDTypeCount];  // [to][from]; of floats, and complex to themselves: a scaling
 };
 
 // One each in table_scalar.cc, table_avx2.cc and table_avx512.cc. Calling into one that the processor does not support

@@ -141,7 +141,7 @@ void RegisterVariant(Variant variant, const KernelTable& table) {
         [average, c](benchmark::State& state) { ReduceManyInPlace(state, average, c.dtype, c.sources, c.targets); });
   }
   for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    const ScaleFunction scale = table.scale[static_cast<int>(dtype)];
+    const ScaleFunction scale = table.cast[static_cast<int>(dtype)][static_cast<int>(dtype)];
     Register("scale_" + Name(dtype) + suffix,
              [scale, dtype](benchmark::State& state) { Convert(state, scale, dtype, dtype, SIZE_MAX / 2); });
   }

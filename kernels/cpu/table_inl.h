@@ -14,8 +14,6 @@
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/lanes_inl.h"
 #include "kernels/cpu/narrow_inl.h"
-#include "kernels/cpu/reduce_many_inl.h"
-#include "kernels/cpu/scale_inl.h"
 
 namespace lockstep {
 namespace kernels {
@@ -35,7 +33,6 @@ class TableBuilder {
   constexpr void ScaledSum(DType dtype) {
     table_.scaled_sum[static_cast<int>(dtype)] = &SumScaled<Sum, Scaling>;
   }
-  constexpr ScaleFunction& Scale(DType dtype) { return table_.scale[static_cast<int>(dtype)]; }
   constexpr ScaleFunction& Cast(DType to, DType from) {
     return table_.cast[static_cast<int>(to)][static_cast<int>(from)];
   }
@@ -57,11 +54,7 @@ class TableBuilder {
     Operation<IntegerKernel<Unsigned, And>>(dtype, ReduceOp::kAnd);
     Operation<IntegerKernel<Unsigned, Or>>(dtype, ReduceOp::kOr);
     Operation<IntegerKernel<Unsigned, Xor>>(dtype, ReduceOp::kXor);
-    if constexpr (sizeof(T) < 8) {
-      table_.divide[static_cast<int>(dtype)] = &DivideSmall<T>;
-    } else {
-      table_.divide[static_cast<int>(dtype)] = &DivideWide<T>;
-    }
+    table_.divide[static_cast<int>(dtype)] = &Divide<T, std::conditional_t<sizeof(T) < 8, double, T>>;
   }
 
   template <DType kDType>
@@ -70,7 +63,7 @@ class TableBuilder {
     Operation<NarrowKernel<Format, Add>>(kDType, ReduceOp::kSum);
     Operation<NarrowKernel<Format, Multiply>>(kDType, ReduceOp::kProd);
     ScaledSum<NarrowKernel<Format, Add>, NarrowScaleKernel<Format>>(kDType);
-    Scale(kDType) = &ScaleAll<NarrowScaleKernel<Format>>;
+    Cast(kDType, kDType) = &ScaleAll<NarrowScaleKernel<Format>>;
     OrderAndCasts<kDType>();
   }
 
@@ -79,7 +72,7 @@ class TableBuilder {
     Operation<FloatKernel<T, Add>>(kDType, ReduceOp::kSum);
     Operation<FloatKernel<T, Multiply>>(kDType, ReduceOp::kProd);
     ScaledSum<FloatKernel<T, Add>, FloatScaleKernel<T>>(kDType);
-    Scale(kDType) = &ScaleAll<FloatScaleKernel<T>>;
+    Cast(kDType, kDType) = &ScaleAll<FloatScaleKernel<T>>;
     OrderAndCasts<kDType>();
   }
 
@@ -88,8 +81,7 @@ class TableBuilder {
     Operation<ComplexSumKernel<T>>(dtype, ReduceOp::kSum);
     Operation<ComplexProductKernel<T>>(dtype, ReduceOp::kProd);
     ScaledSum<ComplexSumKernel<T>, FloatScaleKernel<T>>(dtype);
-    Scale(dtype) = &ScaleComplex<T>;
-    Cast(dtype, dtype) = Scale(dtype);
+    Cast(dtype, dtype) = &ScaleComplex<T>;
   }
 
  private:
@@ -105,7 +97,7 @@ class TableBuilder {
   template <DType kTo, DType kFrom>
   constexpr void CastOf() {
     if constexpr (kTo == kFrom) {
-      Cast(kTo, kFrom) = Scale(kTo);  // to its own dtype, a cast is a scaling
+      // A scaling, which is there already.
     } else if constexpr (kTo == DType::kF64) {
       Cast(kTo, kFrom) = &ScaleAll<CastToDoubleKernel<FormatOfDType<kFrom>>>;
     } else if constexpr (kFrom != DType::kF64) {

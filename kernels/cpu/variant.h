@@ -22,12 +22,12 @@ inline constexpr Variant kAllVariants[] = {Variant::kScalar, Variant::kAvx2, Var
 // "scalar", "avx2", "avx512": what the environment variable LOCKSTEP_CPU takes.
 const char* Name(Variant variant);
 
-// What LOCKSTEP_CPU says, or that it takes something else.
+// The variant in LOCKSTEP_CPU. INVALID_ARGUMENT for another value.
 absl::StatusOr<absl::optional<Variant>> VariantOfEnvironment();
 
-// What the kernels of this process use: the highest variant that the processor (and the operating system, which must
-// save the registers) supports and LOCKSTEP_CPU allows. Decided at the first call; an unknown value of the variable is
-// ignored here; creating a world fails. Thread-safe.
+// The variant that the kernels of this process use: the highest that LOCKSTEP_CPU allows and that the processor and the
+// operating system (which must save the registers) support. Decided at the first call. An unknown value of the variable
+// is ignored here, but creating a world fails. Thread-safe.
 Variant ActiveVariant();
 
 // The active variant's kernels.

@@ -1,5 +1,5 @@
-// What kernels are given: by value, in the constant memory that holds a launch's arguments, so that no table has to be
-// copied to the device beforehand. Plain C++ that host compilers and nvcc lay out alike. Private to kernels/cuda.
+// The arguments of kernels. They are passed by value, in the constant memory of a launch, so no table has to be copied
+// to the device beforehand. Plain C++ that host compilers and nvcc lay out alike. Private to kernels/cuda.
 
 #ifndef KERNELS_CUDA_ARGUMENTS_H_
 #define KERNELS_CUDA_ARGUMENTS_H_
@@ -41,7 +41,6 @@ struct Gate {
 struct TransferHeader {
   void* flat;
   double factor;
-  uint64_t* saturated;  // counts elements that were finite and no longer are; only kernels that count read it
   uint64_t entry_base;
   Gate gate;
   uint32_t pieces;
@@ -105,20 +104,6 @@ struct StridedArguments {
   Dimension dimensions[kDimensions];
 };
 static_assert(sizeof(StridedArguments) <= kSmallArgumentBytes, "a kernel's arguments");
-
-struct CheckArguments {
-  const void* data;
-  uint64_t count;
-  uint64_t* non_finite;
-  uint32_t block_elements;
-};
-
-struct FillArguments {
-  void* target;
-  uint64_t count;
-  uint64_t pattern[2];  // the element, as often as it fits
-  uint32_t block_elements;
-};
 
 }  // namespace cuda
 }  // namespace kernels

@@ -3,11 +3,18 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/arguments.h"
-#include "kernels/cuda/device_kernels_internal.h"
 
 namespace lockstep {
 namespace kernels {
 namespace cuda {
+namespace internal {
+
+// One file each (device_transfers_inl.h), so that they compile side by side.
+#define LOCKSTEP_DTYPE_NARROW(number, id, ...) void AddTransfersTo##id(KernelTable& table);
+#define LOCKSTEP_DTYPE_FLOAT(...) LOCKSTEP_DTYPE_NARROW(__VA_ARGS__)
+#include "base/types/dtypes.inc"
+
+}  // namespace internal
 
 const KernelTable& DeviceKernels() {
   static const KernelTable table = [] {
@@ -15,7 +22,6 @@ const KernelTable& DeviceKernels() {
 #define LOCKSTEP_DTYPE_NARROW(number, id, ...) internal::AddTransfersTo##id(kernels);
 #define LOCKSTEP_DTYPE_FLOAT(...) LOCKSTEP_DTYPE_NARROW(__VA_ARGS__)
 #include "base/types/dtypes.inc"
-    internal::AddArrayKernels(kernels);
     return kernels;
   }();
   return table;

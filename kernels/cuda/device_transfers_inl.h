@@ -4,8 +4,8 @@
 #ifndef KERNELS_CUDA_DEVICE_TRANSFERS_INL_H_
 #define KERNELS_CUDA_DEVICE_TRANSFERS_INL_H_
 
-#include "kernels/cuda/device_entry_inl.h"
-#include "kernels/cuda/device_kernels_internal.h"
+#include "kernels/cuda/arguments.h"
+#include "kernels/cuda/kernel_table.h"
 #include "kernels/cuda/table_inl.h"
 
 #define LOCKSTEP_JOIN(a, b) a##b
@@ -15,6 +15,24 @@
 namespace lockstep {
 namespace kernels {
 namespace cuda {
+namespace {
+
+// So that a processor has as many loads under way as its share of the memory needs, and registers enough not to spill.
+inline constexpr int kBlocksPerProcessor = 4;
+
+template <typename Body>
+__global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
+    RunBody(const __grid_constant__ typename Body::Arguments arguments) {
+  Body::Run(arguments, blockIdx.x, threadIdx.x);
+}
+
+template <typename Body>
+struct DeviceEntry {
+  static KernelFunction Function() { return reinterpret_cast<KernelFunction>(&RunBody<Body>); }
+};
+
+}  // namespace
+
 namespace internal {
 
 LOCKSTEP_ADD_TRANSFERS(LOCKSTEP_TO)

@@ -4,8 +4,6 @@
 // A format offers
 //   Bits, Wide        an element in memory; the type it is computed in (float, double)
 //   Decode, Encode    exact; rounded once to nearest even, with the canonical NaN
-//   kMagnitude        all of Bits but the sign
-//   kNonFinite        the smallest magnitude that is no finite number
 
 #ifndef KERNELS_CUDA_ELEMENTS_INL_H_
 #define KERNELS_CUDA_ELEMENTS_INL_H_
@@ -40,8 +38,6 @@ struct Narrow {
   using Storage = typename StorageOf<kOfDType>::Type;
   using Bits = std::conditional_t<FormatOf(kOfDType).bits() == 8, uint8_t, uint16_t>;
   using Wide = float;
-  static constexpr Bits kMagnitude = static_cast<Bits>(static_cast<Bits>(~Bits{0}) >> 1);
-  static constexpr Bits kNonFinite = static_cast<Bits>(FormatOf(kOfDType).overflow());
   static LOCKSTEP_BODY Wide Decode(Bits bits) { return static_cast<float>(Storage::FromBits(bits)); }
   static LOCKSTEP_BODY Bits Encode(Wide value) { return Storage(value).bits(); }
 };
@@ -55,8 +51,6 @@ struct Element<DType::kF32> {
   static constexpr DType kDType = DType::kF32;
   using Bits = uint32_t;
   using Wide = float;
-  static constexpr Bits kMagnitude = 0x7FFFFFFF;
-  static constexpr Bits kNonFinite = 0x7F800000;
   static LOCKSTEP_BODY Wide Decode(Bits bits) { return __builtin_bit_cast(float, bits); }
   static LOCKSTEP_BODY Bits Encode(Wide value) {
     return value != value ? 0x7FC00000 : __builtin_bit_cast(uint32_t, value);
@@ -69,7 +63,6 @@ struct Element<DType::kF64> {
   using Bits = uint64_t;
   using Wide = double;
   static constexpr Bits kMagnitude = 0x7FFFFFFFFFFFFFFF;
-  static constexpr Bits kNonFinite = 0x7FF0000000000000;
   static LOCKSTEP_BODY Wide Decode(Bits bits) { return __builtin_bit_cast(double, bits); }
   static LOCKSTEP_BODY Bits Encode(Wide value) {
     return value != value ? 0x7FF8000000000000 : __builtin_bit_cast(uint64_t, value);
@@ -135,11 +128,6 @@ struct Element<DType::kF8E5M2> : Narrow<DType::kF8E5M2> {
 #define LOCKSTEP_DTYPE_NARROW(number, id, ...) using id = Element<DType::k##id>;
 #define LOCKSTEP_DTYPE_FLOAT(...) LOCKSTEP_DTYPE_NARROW(__VA_ARGS__)
 #include "base/types/dtypes.inc"
-
-template <typename Format>
-LOCKSTEP_BODY bool IsFinite(typename Format::Bits bits) {
-  return (bits & Format::kMagnitude) < Format::kNonFinite;
-}
 
 // A double rounded to float by "round to odd", so that rounding the result to a narrower format to nearest even gives
 // what rounding the double directly would have: see kernels/cpu/cast_inl.h.

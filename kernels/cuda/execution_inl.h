@@ -5,7 +5,7 @@
 // So bodies share no memory between threads, and what differs between the two is here and, for speed, in a few
 // conversions of elements_inl.h.
 //
-// Headers named *_inl.h are included by a table*.cu or by host_executor.cc and nothing else; all in them is internal.
+// Headers named *_inl.h are included by a device_*.cu or by rig_testing.cc and nothing else; all in them is internal.
 
 #ifndef KERNELS_CUDA_EXECUTION_INL_H_
 #define KERNELS_CUDA_EXECUTION_INL_H_
@@ -80,12 +80,6 @@ LOCKSTEP_BODY void Store(V* target, const V& value) {
   *reinterpret_cast<Word*>(target) = word;
 }
 
-// Adds every thread's `mine` to *counter. All threads of a warp must call it.
-LOCKSTEP_BODY void AddToCounter(uint64_t* counter, uint32_t mine) {
-  const uint32_t sum = __reduce_add_sync(0xFFFFFFFF, mine);
-  if (threadIdx.x % 32 == 0 && sum != 0) atomicAdd(reinterpret_cast<unsigned long long*>(counter), sum);
-}
-
 #else
 
 template <typename V>
@@ -106,8 +100,6 @@ LOCKSTEP_BODY void Store(V* target, const V& value) {
   CheckAligned(target);
   std::memcpy(target, &value, sizeof(V));
 }
-
-LOCKSTEP_BODY void AddToCounter(uint64_t* counter, uint32_t mine) { *counter += mine; }
 
 #endif
 

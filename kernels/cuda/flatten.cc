@@ -6,12 +6,16 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/device/cuda/cuda_api.h"
+#include "base/device/cuda/cuda_error.h"
+#include "base/device/cuda/cuda_guard.h"
 #include "base/device/tensor_view.h"
 #include "base/status.h"
 #include "kernels/cpu/cast.h"
 #include "kernels/cuda/arguments.h"
-#include "kernels/cuda/blocks.h"
-#include "kernels/cuda/stream_executor.h"
+#include "kernels/cuda/device_kernels.h"
+#include "kernels/cuda/executor.h"
 #include "kernels/cuda/transfer.h"
 
 namespace lockstep {
@@ -45,7 +49,6 @@ bool IsInPlace(const Call& call, const BucketPiece& piece) {
 struct Totals {
   size_t dense = 0;
   size_t strided = 0;
-  uint64_t elements = 0;
 };
 
 using TotalsByDType = Totals[kDTypeCount];
@@ -77,10 +80,16 @@ absl::Status CheckPieces(const Call& call, const Executor& executor, TotalsByDTy
     if (!status.ok()) return Annotate(status, absl::StrCat("piece ", i, " of ", call.pieces.size()));
     if (piece.view->elements() == 0 || IsInPlace(call, piece)) continue;
     Totals& total = totals[static_cast<int>(piece.view->dtype())];
-    total.elements += piece.view->elements();
     ++(piece.view->dense() ? total.dense : total.strided);
   }
   return absl::OkStatus();
+}
+
+// A device would fault at an address that is not aligned.
+absl::Status CheckAligned(const char* what, const void* array, DType dtype) {
+  const size_t alignment = SizeOf(RealFormOf(dtype).dtype);
+  if (reinterpret_cast<uintptr_t>(array) % alignment == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat("%s at %p is not aligned to %d bytes", what, array, alignment));
 }
 
 absl::Status CheckGate(const BucketGate& gate) {
@@ -89,7 +98,7 @@ absl::Status CheckGate(const BucketGate& gate) {
     return absl::InvalidArgumentError(absl::StrCat("no gate: a trailer of ", Name(gate.dtype), " with entries ",
                                                    gate.closed_by, " and ", gate.joined, " of ", gate.ranks, " ranks"));
   }
-  return CheckAligned("a trailer", gate.trailer, SizeOf(RealFormOf(gate.dtype).dtype));
+  return CheckAligned("a trailer", gate.trailer, gate.dtype);
 }
 
 TransferSetup SetupOf(const Call& call, DType dtype) {
@@ -144,7 +153,6 @@ absl::Status TransferDense(const Call& call, DType dtype, const Totals& totals, 
                            Executor& executor) {
   TransferSetup setup = SetupOf(call, dtype);
   const uint32_t parts = RealFormOf(dtype).parts;
-  setup.elements = parts * totals.elements;
   setup.pieces = totals.dense;
   if (with_the_rest) {
     setup.entries = parts * call.entries.size();
@@ -189,7 +197,6 @@ absl::InlinedVector<Dimension, 8> DimensionsOf(const TensorView& view) {
 absl::Status TransferStrided(const Call& call, DType dtype, const Totals& totals, Executor& executor) {
   TransferSetup setup = SetupOf(call, dtype);
   const uint32_t parts = RealFormOf(dtype).parts;
-  setup.elements = parts * totals.elements;
   StridedBatch batch(setup, executor);
   for (const BucketPiece& piece : call.pieces) {
     if (piece.view == nullptr || piece.view->dtype() != dtype || piece.view->dense()) continue;
@@ -204,7 +211,7 @@ absl::Status TransferStrided(const Call& call, DType dtype, const Totals& totals
 absl::Status Run(Call call, Executor& executor) {
   TotalsByDType totals;
   LOCKSTEP_RETURN_IF_ERROR(CheckPieces(call, executor, totals));
-  LOCKSTEP_RETURN_IF_ERROR(CheckAligned("a flat array", call.flat, SizeOf(RealFormOf(call.flat_dtype).dtype)));
+  LOCKSTEP_RETURN_IF_ERROR(CheckAligned("a flat array", call.flat, call.flat_dtype));
   if (call.gate != nullptr) LOCKSTEP_RETURN_IF_ERROR(CheckGate(*call.gate));
   LOCKSTEP_RETURN_IF_ERROR(CheckEntries(call));
   // Zeros and entries need no dtype: they go with the first pieces that have the flat array's parts, or by themselves.
@@ -250,6 +257,35 @@ absl::Status UnflattenViews(absl::Span<const BucketPiece> pieces, const void* fl
   return internal::UnflattenViews(pieces, flat, flat_dtype, factor, gate, executor);
 }
 
+absl::Status Preload(int device) {
+  const CudaGuard guard(TheCudaApi(), device);
+  LOCKSTEP_RETURN_IF_ERROR(guard.status());
+  return CudaStatus(LoadKernels(), "cudaFuncGetAttributes of the kernels", device);
+}
+
 }  // namespace cuda
+
+namespace {
+
+class Cuda final : public BucketKernels {
+ public:
+  absl::Status Gather(absl::Span<const BucketPiece> pieces, absl::Span<const BucketEntry> entries, void* flat,
+                      DType flat_dtype, double factor, Stream& stream) const override {
+    return cuda::FlattenViews(pieces, entries, flat, flat_dtype, factor, stream);
+  }
+
+  absl::Status Spread(absl::Span<const BucketPiece> pieces, const void* flat, DType flat_dtype, double factor,
+                      const BucketGate& gate, Stream& stream) const override {
+    return cuda::UnflattenViews(pieces, flat, flat_dtype, factor, &gate, stream);
+  }
+};
+
+}  // namespace
+
+const BucketKernels* CudaBucketKernels() {
+  static const Cuda* const kernels = new Cuda;
+  return kernels;
+}
+
 }  // namespace kernels
 }  // namespace lockstep

@@ -1,7 +1,5 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/flatten_conformance.h"
-#include "kernels/cuda/flatten_matrix_conformance.h"
-#include "kernels/cuda/gate_conformance.h"
 #include "kernels/cuda/rig_testing.h"
 
 namespace lockstep {
@@ -10,8 +8,6 @@ namespace cuda {
 namespace {
 
 INSTANTIATE_TEST_SUITE_P(OnTheHost, FlattenConformance, testing::Values(&MakeHostRig));
-INSTANTIATE_TEST_SUITE_P(OnTheHost, FlattenMatrixConformance, testing::Values(&MakeHostRig));
-INSTANTIATE_TEST_SUITE_P(OnTheHost, GateConformance, testing::Values(&MakeHostRig));
 
 }  // namespace
 }  // namespace cuda

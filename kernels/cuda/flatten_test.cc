@@ -16,8 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/bucket_kernels.h"
-#include "kernels/cuda/bucket_kernels.h"
-#include "kernels/cuda/host_executor_testing.h"
+#include "kernels/cuda/rig_testing.h"
 
 namespace lockstep {
 namespace kernels {

@@ -10,21 +10,15 @@ namespace lockstep {
 namespace kernels {
 namespace cuda {
 
-// Called by nobody: an Executor knows what it stands for.
+// Never called as such: an Executor knows the real type.
 using KernelFunction = void (*)();
-
-// Elements of 1, 2, 4, 8 and 16 bytes.
-inline constexpr int kFillSizes = 5;
 
 // Indexed by the enumerators' values; null where the combination has no meaning. What merely moves bits, or computes
 // with the parts of complex numbers, uses the kernels of a float of the size. arguments.h has each kernel's arguments.
 struct KernelTable {
   KernelFunction transfer_small[kDTypeCount][kDTypeCount];  // [to][from], of floats; by the size of the arguments
   KernelFunction transfer_large[kDTypeCount][kDTypeCount];
-  KernelFunction transfer_counting[kDTypeCount][kDTypeCount];  // small arguments
   KernelFunction transfer_strided[kDTypeCount][kDTypeCount];
-  KernelFunction count_non_finite[kDTypeCount];  // of floats
-  KernelFunction fill[kFillSizes];               // by the logarithm of the element's bytes
 };
 
 }  // namespace cuda

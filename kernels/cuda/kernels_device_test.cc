@@ -3,11 +3,7 @@
 #include "base/device/cuda/cuda_device.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "kernels/cuda/array_conformance.h"
 #include "kernels/cuda/flatten_conformance.h"
-#include "kernels/cuda/flatten_matrix_conformance.h"
-#include "kernels/cuda/gate_conformance.h"
-#include "kernels/cuda/preload.h"
 #include "kernels/cuda/rig_testing.h"
 
 namespace lockstep {
@@ -15,10 +11,7 @@ namespace kernels {
 namespace cuda {
 namespace {
 
-INSTANTIATE_TEST_SUITE_P(OnADevice, ArrayConformance, testing::Values(&MakeDeviceRig));
 INSTANTIATE_TEST_SUITE_P(OnADevice, FlattenConformance, testing::Values(&MakeDeviceRig));
-INSTANTIATE_TEST_SUITE_P(OnADevice, FlattenMatrixConformance, testing::Values(&MakeDeviceRig));
-INSTANTIATE_TEST_SUITE_P(OnADevice, GateConformance, testing::Values(&MakeDeviceRig));
 
 TEST(Preload, LoadsEveryKernelOrSaysWhyNot) {
   const auto devices = CudaDeviceCount();

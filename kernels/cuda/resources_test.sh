@@ -17,13 +17,12 @@ cuobjdump=$home/bin/cuobjdump
 }
 
 for object in "$@"; do "$cuobjdump" --dump-resource-usage "$object"; done | awk '
-  # A template of bodies in its mangled name: RunBodyINS2_8TransferINS2_3F64E..., of which Transfer with a last argument of true
-  # counts what saturates.
+  # A template of bodies in its mangled name: RunBodyINS2_8TransferINS2_3F64E...
   function kind_of(name) {
     if (!match(name, /RunBodyINS[0-9A-Z]*_[0-9]+[A-Za-z]+I/)) return name
     kind = substr(name, RSTART, RLENGTH - 1)
     sub(/.*_[0-9]+/, "", kind)
-    return kind == "Transfer" && name ~ /Lb1E/ ? "Transfer, counting" : kind
+    return kind
   }
   $1 == "arch" { architecture = $3 }
   $1 == "Function" { name = substr($2, 1, length($2) - 1) }
@@ -38,8 +37,7 @@ for object in "$@"; do "$cuobjdump" --dump-resource-usage "$object"; done | awk 
     if (!(row in least) || registers < least[row]) least[row] = registers
     if (registers > most[row]) most[row] = registers
     if (own > stack[row]) stack[row] = own
-    # Counting is only done on request; from f64 to itself it spills even where it may have 80 registers.
-    if (own > 0 && kind != "Transfer, counting") {
+    if (own > 0) {
       printf "%s of %s has %d bytes of its own in memory\n", name, architecture, own
       failed = 1
     }

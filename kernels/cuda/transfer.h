@@ -1,14 +1,16 @@
-// Packs pieces into argument blocks of transfer kernels and launches them. What flatten.h and cast.h share.
-// Private to kernels/cuda.
+// Packs pieces into argument blocks of transfer kernels and launches them. Private to flatten.cc.
 
 #ifndef KERNELS_CUDA_TRANSFER_H_
 #define KERNELS_CUDA_TRANSFER_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "base/check.h"
+#include "base/status.h"
 #include "base/types/dtype.h"
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/executor.h"
@@ -23,17 +25,51 @@ struct RealForm {
   DType dtype;
   uint32_t parts;
 };
-RealForm RealFormOf(DType dtype);
+constexpr DType FloatOfSize(size_t bytes) {
+  return bytes == 1 ? DType::kF8E5M2 : bytes == 2 ? DType::kF16 : bytes == 4 ? DType::kF32 : DType::kF64;
+}
+
+inline RealForm RealFormOf(DType dtype) {
+  switch (dtype) {
+#define LOCKSTEP_DTYPE_BOOL(number, id, name, Type) \
+  case DType::k##id:                                \
+    return {FloatOfSize(sizeof(Type)), 1};
+#define LOCKSTEP_DTYPE_INTEGER(...) LOCKSTEP_DTYPE_BOOL(__VA_ARGS__)
+#define LOCKSTEP_DTYPE_COMPLEX(number, id, name, Part, part) \
+  case DType::k##id:                                         \
+    return {DType::k##part, 2};
+#define LOCKSTEP_DTYPE(number, id, name, Kind) \
+  case DType::k##id:                           \
+    break;
+#include "base/types/dtypes.inc"
+  }
+  return {dtype, 1};
+}
 
 // One row of transfers: of real forms, all between the same flat array and pieces of one dtype.
 struct TransferSetup {
   DType to;
   DType from;
   TransferHeader header;  // but for what counts pieces, blocks and entries
-  uint64_t elements;      // of all pieces together, to cut them sensibly
   size_t pieces;
   size_t entries;
 };
+
+inline TransferHeader Begin(const TransferSetup& setup) {
+  TransferHeader header = setup.header;
+  header.pieces = 0;
+  header.piece_blocks = 0;
+  header.entries = 0;
+  // Each thread does one round of loads: on an H200 that was faster than blocks that loop, for large totals and for
+  // small ones.
+  header.block_elements = UnitElements(static_cast<uint32_t>(std::max(SizeOf(setup.to), SizeOf(setup.from))));
+  return header;
+}
+
+// Blocks of `block_elements` that `elements` need.
+inline uint32_t BlockCount(uint64_t elements, uint32_t block_elements) {
+  return static_cast<uint32_t>((elements + block_elements - 1) / block_elements);
+}
 
 // Pieces first, then entries; Flush at the end. Launches whenever a block of arguments is full. Empty pieces are left
 // out.
@@ -41,12 +77,42 @@ template <size_t kBytes>
 class TransferBatch {
  public:
   // `kernel` takes TransferArguments<kBytes>.
-  TransferBatch(const TransferSetup& setup, KernelFunction kernel, Executor& executor);
+  TransferBatch(const TransferSetup& setup, KernelFunction kernel, Executor& executor)
+      : kernel_(kernel), executor_(executor) {
+    arguments_.header = Begin(setup);
+  }
 
-  absl::Status Add(void* data, uint64_t offset, uint64_t count, uint32_t entry);
+  absl::Status Add(void* data, uint64_t offset, uint64_t count, uint32_t entry) {
+    TransferHeader& header = arguments_.header;
+    if (count == 0) return absl::OkStatus();
+    if (header.pieces == TransferArguments<kBytes>::kSlots) LOCKSTEP_RETURN_IF_ERROR(Flush());
+    arguments_.slots[header.pieces++].piece = {data, offset, count, header.piece_blocks, entry};
+    header.piece_blocks += BlockCount(count, header.block_elements);
+    return absl::OkStatus();
+  }
+
   // `index` counts from the setup's entry_base.
-  absl::Status AddEntry(uint32_t index, float value);
-  absl::Status Flush();
+  absl::Status AddEntry(uint32_t index, float value) {
+    TransferHeader& header = arguments_.header;
+    if (header.pieces + header.entries / kEntriesPerSlot == TransferArguments<kBytes>::kSlots) {
+      LOCKSTEP_RETURN_IF_ERROR(Flush());
+    }
+    arguments_.slots[header.pieces + header.entries / kEntriesPerSlot].entries[header.entries % kEntriesPerSlot] = {
+        index, value};
+    ++header.entries;
+    return absl::OkStatus();
+  }
+
+  absl::Status Flush() {
+    TransferHeader& header = arguments_.header;
+    const uint32_t blocks = header.piece_blocks + BlockCount(header.entries, kThreads);
+    if (blocks == 0) return absl::OkStatus();
+    const absl::Status status = executor_.Launch(kernel_, blocks, &arguments_);
+    header.pieces = 0;
+    header.piece_blocks = 0;
+    header.entries = 0;
+    return status;
+  }
 
  private:
   const KernelFunction kernel_;
@@ -57,12 +123,42 @@ class TransferBatch {
 // Of strided pieces, without entries.
 class StridedBatch {
  public:
-  StridedBatch(const TransferSetup& setup, Executor& executor);
+  static constexpr size_t kDimensionsMax = 33;
+  static_assert(kDimensionsMax <= StridedArguments::kDimensions, "a piece must fit");
+
+  StridedBatch(const TransferSetup& setup, Executor& executor)
+      : kernel_(executor.kernels().transfer_strided[static_cast<int>(setup.to)][static_cast<int>(setup.from)]),
+        executor_(executor) {
+    arguments_.header = Begin(setup);
+  }
 
   // At most kDimensionsMax dimensions, in row-major order.
-  static constexpr size_t kDimensionsMax = 33;
-  absl::Status Add(const Piece& piece, absl::Span<const Dimension> dimensions);
-  absl::Status Flush();
+  absl::Status Add(const Piece& piece, absl::Span<const Dimension> dimensions) {
+    TransferHeader& header = arguments_.header;
+    LOCKSTEP_CHECK(dimensions.size() <= kDimensionsMax) << dimensions.size() << " dimensions";
+    if (header.pieces == StridedArguments::kPieces || dimensions_ + dimensions.size() > StridedArguments::kDimensions) {
+      LOCKSTEP_RETURN_IF_ERROR(Flush());
+    }
+    StridedPiece& strided = arguments_.pieces[header.pieces++];
+    strided.piece = piece;
+    strided.piece.first_block = header.piece_blocks;
+    strided.first_dimension = dimensions_;
+    strided.dimensions = static_cast<uint32_t>(dimensions.size());
+    std::copy(dimensions.begin(), dimensions.end(), arguments_.dimensions + dimensions_);
+    dimensions_ += strided.dimensions;
+    header.piece_blocks += BlockCount(piece.count, header.block_elements);
+    return absl::OkStatus();
+  }
+
+  absl::Status Flush() {
+    TransferHeader& header = arguments_.header;
+    if (header.pieces == 0) return absl::OkStatus();
+    const absl::Status status = executor_.Launch(kernel_, header.piece_blocks, &arguments_);
+    header.pieces = 0;
+    header.piece_blocks = 0;
+    dimensions_ = 0;
+    return status;
+  }
 
  private:
   const KernelFunction kernel_;
@@ -88,11 +184,6 @@ absl::Status RunTransfer(const TransferSetup& setup, Executor& executor, const F
   TransferBatch<kSmallArgumentBytes> batch(setup, executor.kernels().transfer_small[to][from], executor);
   return run(batch);
 }
-
-// One array to another. `saturated` may be null; INVALID_ARGUMENT when an array is not aligned to its real elements, and when
-// they overlap otherwise than exactly.
-absl::Status TransferArray(DType to, void* target, DType from, const void* source, size_t count, double factor,
-                           uint64_t* saturated, Executor& executor);
 
 }  // namespace cuda
 }  // namespace kernels

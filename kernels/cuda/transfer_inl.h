@@ -25,25 +25,13 @@ namespace kernels {
 namespace cuda {
 namespace {
 
-// The three ways to make an element of another.
+// The two ways to make an element of another.
 template <typename To, typename From>
 struct Converting {
   typename Conversion<To, From>::Factor factor;
 
   LOCKSTEP_BODY typename To::Bits operator()(typename From::Bits bits) {
     return Conversion<To, From>::Apply(bits, factor);
-  }
-};
-
-template <typename To, typename From>
-struct CountingSaturated {
-  typename Conversion<To, From>::Factor factor;
-  uint32_t saturated;
-
-  LOCKSTEP_BODY typename To::Bits operator()(typename From::Bits bits) {
-    const auto result = Conversion<To, From>::Apply(bits, factor);
-    saturated += IsFinite<From>(bits) && !IsFinite<To>(result) ? 1 : 0;
-    return result;
   }
 };
 
@@ -163,7 +151,7 @@ LOCKSTEP_BODY uint32_t FindPiece(uint32_t pieces, uint32_t block, const FirstBlo
   return begin;
 }
 
-template <typename To, typename From, size_t kBytes, bool kCounting>
+template <typename To, typename From, size_t kBytes>
 struct Transfer {
   using Arguments = TransferArguments<kBytes>;
 
@@ -201,14 +189,8 @@ struct Transfer {
         return ConvertRange(target, source, count, thread, convert);
       }
     }
-    if constexpr (kCounting) {
-      CountingSaturated<To, From> convert = {factor, 0};
-      ConvertRange(target, source, count, thread, convert);
-      AddToCounter(header.saturated, convert.saturated);
-    } else {
-      Converting<To, From> convert = {factor};
-      ConvertRange(target, source, count, thread, convert);
-    }
+    Converting<To, From> convert = {factor};
+    ConvertRange(target, source, count, thread, convert);
   }
 
   static LOCKSTEP_BODY void Clear(ToBits* target, uint32_t count, uint32_t thread) {

@@ -1,34 +1,17 @@
 #include "reducer/buffers/batch_statistics.h"
 
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <random>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/rank.h"
-#include "base/status_matchers.h"
-#include "comm/communicator.h"
 #include "comm/host/self_communicator.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "tests/ranks.h"
+#include "reducer/plan/plan_testing.h"
 
 namespace lockstep {
+namespace testing {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using testing::LoopbackWorld;
-
-TransportCommunicatorOptions ShortTimeout() {
-  TransportCommunicatorOptions options;
-  options.timeout = std::chrono::seconds(20);
-  return options;
-}
 
 // By channel, the elements of one rank.
 using Elements = std::vector<std::vector<float>>;
@@ -114,8 +97,7 @@ TEST(BatchStatistics, OfAllRanksAreThoseOfTheWholeBatch) {
     const std::vector<Elements> ranks = RandomBatch(counts, 7, seed);
     const int size = static_cast<int>(counts.size());
     std::vector<WholeBatch> results(size);
-    LoopbackWorld world(size, {}, ShortTimeout());
-    world.Run([&](Communicator& communicator) {
+    RunWorld(size, [&](Communicator& communicator) {
       const int rank = communicator.rank().value();
       LOCKSTEP_ASSERT_OK_AND_ASSIGN(results[rank], CombineBatch(communicator, Local(ranks[rank]).part(), 1e-5));
     });
@@ -152,8 +134,7 @@ TEST(BatchStatistics, CountBeyondWhatAFloatTells) {
   const int64_t count = (int64_t{1} << 40) - 1;
   const float zero = 0;
   const BatchPart part = {count, absl::MakeConstSpan(&zero, 1), absl::MakeConstSpan(&zero, 1)};
-  LoopbackWorld world(3, {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
+  RunWorld(3, [&](Communicator& communicator) {
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const WholeBatch batch, CombineBatch(communicator, part, 1));
     EXPECT_EQ(batch.count, 3 * count);
   });
@@ -161,8 +142,7 @@ TEST(BatchStatistics, CountBeyondWhatAFloatTells) {
 
 TEST(BatchStatistics, OfNoElementsAreZerosAndLeaveTheRunningOnes) {
   const std::vector<float> nan(2, std::numeric_limits<float>::quiet_NaN());
-  LoopbackWorld world(2, {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
+  RunWorld(2, [&](Communicator& communicator) {
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const WholeBatch batch, CombineBatch(communicator, {0, nan, nan}, 0.25));
     EXPECT_EQ(batch.count, 0);
     EXPECT_THAT(batch.mean, ElementsAre(0, 0));
@@ -177,62 +157,59 @@ TEST(BatchStatistics, OfNoElementsAreZerosAndLeaveTheRunningOnes) {
 }
 
 TEST(BatchStatistics, WithoutChannelsTellTheCount) {
-  LoopbackWorld world(2, {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
+  RunWorld(2, [&](Communicator& communicator) {
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const WholeBatch batch, CombineBatch(communicator, {3, {}, {}}, 1e-5));
     EXPECT_EQ(batch.count, 6);
     EXPECT_TRUE(batch.mean.empty());
   });
 }
 
-TEST(UpdateRunning, TakesTheUnbiasedVariance) {
-  WholeBatch batch;
-  batch.count = 5;
-  batch.mean = {10};
-  batch.variance = {8};
-  std::vector<float> mean = {2};
-  std::vector<float> variance = {6};
-  UpdateRunning(batch, 0.25, absl::MakeSpan(mean), absl::MakeSpan(variance));
-  EXPECT_EQ(mean[0], 4);      // 0.75 * 2 + 0.25 * 10
-  EXPECT_EQ(variance[0], 7);  // 0.75 * 6 + 0.25 * 8 * 5 / 4
-}
-
-TEST(UpdateRunning, OfASingleElementLeavesTheVariance) {
-  WholeBatch batch;
-  batch.count = 1;
-  batch.mean = {10};
-  batch.variance = {0};
-  std::vector<float> mean = {2};
-  std::vector<float> variance = {6};
-  UpdateRunning(batch, 0.5, absl::MakeSpan(mean), absl::MakeSpan(variance));
-  EXPECT_EQ(mean[0], 6);
-  EXPECT_EQ(variance[0], 6);
+TEST(UpdateRunning, TakesTheUnbiasedVarianceUnlessThereIsASingleElement) {
+  const struct {
+    int64_t count;
+    double variance;
+    double momentum;
+    float mean_after;
+    float variance_after;
+  } cases[] = {
+      {5, 8, 0.25, 4, 7},  // 0.75 * 2 + 0.25 * 10; 0.75 * 6 + 0.25 * 8 * 5 / 4
+      {1, 0, 0.5, 6, 6},
+  };
+  for (const auto& c : cases) {
+    WholeBatch batch;
+    batch.count = c.count;
+    batch.mean = {10};
+    batch.variance = {c.variance};
+    std::vector<float> mean = {2};
+    std::vector<float> variance = {6};
+    UpdateRunning(batch, c.momentum, absl::MakeSpan(mean), absl::MakeSpan(variance));
+    EXPECT_EQ(mean[0], c.mean_after);
+    EXPECT_EQ(variance[0], c.variance_after);
+  }
 }
 
 TEST(BatchStatistics, RefuseArgumentsThatCannotBe) {
   SelfCommunicator communicator(16);
   const std::vector<float> one(1);
   const std::vector<float> two(2);
-  const auto refused = [](const char* why) { return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why)); };
-  EXPECT_THAT(CombineBatch(communicator, {-1, one, one}, 0).status(), refused("a count of -1"));
-  EXPECT_THAT(CombineBatch(communicator, {(int64_t{1} << 40) + 1, one, one}, 0).status(), refused("a count of 109951"));
-  EXPECT_THAT(CombineBatch(communicator, {1, one, two}, 0).status(), refused("1 means and 2 variances"));
-  EXPECT_THAT(CombineBatch(communicator, {1, one, one}, -1e-5).status(), refused("an epsilon of -1e-05"));
-  EXPECT_THAT(CombineBatch(communicator, {1, one, one}, std::nan("")).status(), refused("an epsilon of nan"));
+  EXPECT_THAT(CombineBatch(communicator, {-1, one, one}, 0).status(), InvalidArgument("a count of -1"));
+  EXPECT_THAT(CombineBatch(communicator, {(int64_t{1} << 40) + 1, one, one}, 0).status(),
+              InvalidArgument("a count of 109951"));
+  EXPECT_THAT(CombineBatch(communicator, {1, one, two}, 0).status(), InvalidArgument("1 means and 2 variances"));
+  EXPECT_THAT(CombineBatch(communicator, {1, one, one}, -1e-5).status(), InvalidArgument("an epsilon of -1e-05"));
+  EXPECT_THAT(CombineBatch(communicator, {1, one, one}, std::nan("")).status(), InvalidArgument("an epsilon of nan"));
   EXPECT_THAT(CombineBatch(communicator, {1, one, one}, std::numeric_limits<double>::infinity()).status(),
-              refused("an epsilon of inf"));
+              InvalidArgument("an epsilon of inf"));
   std::vector<float> dy(1);
   std::vector<float> dy_xmu(2);
   EXPECT_THAT(SumBatchGradients(communicator, absl::MakeSpan(dy), absl::MakeSpan(dy_xmu)),
-              refused("1 sums of dy and 2 of"));
+              InvalidArgument("1 sums of dy and 2 of"));
 }
 
 TEST(BatchStatistics, OfDifferentChannelsAreFoundOut) {
-  LoopbackWorld world(2, {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) {
+  RunWorld(2, [&](Communicator& communicator) {
     const std::vector<float> values(communicator.rank() == Rank(0) ? 3 : 4);
-    EXPECT_THAT(CombineBatch(communicator, {1, values, values}, 0).status(),
-                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("all_gather")));
+    EXPECT_THAT(CombineBatch(communicator, {1, values, values}, 0).status(), FailedPrecondition("all_gather"));
   });
 }
 
@@ -240,8 +217,7 @@ TEST(BatchStatistics, OfDifferentChannelsAreFoundOut) {
 TEST(SumBatchGradients, AddsInDoubleAndRoundsOnce) {
   const std::vector<std::vector<float>> dy = {{1e9F, 0.5F}, {1, 0.25F}, {-1e9F, 1}};
   for (int size = 2; size <= 3; ++size) {
-    LoopbackWorld world(size, {}, ShortTimeout());
-    world.Run([&](Communicator& communicator) {
+    RunWorld(size, [&](Communicator& communicator) {
       std::vector<float> sum_dy = dy[communicator.rank().value()];
       std::vector<float> sum_dy_xmu = {static_cast<float>(communicator.rank().value()), -1};
       LOCKSTEP_ASSERT_OK(SumBatchGradients(communicator, absl::MakeSpan(sum_dy), absl::MakeSpan(sum_dy_xmu)));
@@ -252,9 +228,9 @@ TEST(SumBatchGradients, AddsInDoubleAndRoundsOnce) {
 }
 
 TEST(SumBatchGradients, OfNoChannelsIsNothing) {
-  LoopbackWorld world(2, {}, ShortTimeout());
-  world.Run([&](Communicator& communicator) { LOCKSTEP_EXPECT_OK(SumBatchGradients(communicator, {}, {})); });
+  RunWorld(2, [&](Communicator& communicator) { LOCKSTEP_EXPECT_OK(SumBatchGradients(communicator, {}, {})); });
 }
 
 }  // namespace
+}  // namespace testing
 }  // namespace lockstep

@@ -11,14 +11,14 @@
 
 namespace lockstep {
 
-// The root's tensors overwrite the other ranks'. Small tensors of the host travel together in messages of up to 250 MiB,
-// larger ones and those on the communicator's device in place; two messages are under way at a time. No stream may still
-// have something to do with them. Blocks.
+// Overwrites the other ranks' tensors by the root's. Blocks. REQUIRES that no stream still uses them. Small tensors of
+// the host travel together in messages of up to 250 MiB; larger ones, and those on the communicator's device, travel in
+// place. Two messages are under way at a time.
 //
-// Tensors are dense memory (any order of dimensions, no gaps) of the host or of the communicator's device;
-// INVALID_ARGUMENT names one that is not, on its own rank, and the others get a FAILED_PRECONDITION that quotes it. So do
-// all ranks when roots, or number, dtypes, shapes or strides of tensors differ: that is compared first, by one small
-// collective, and nothing is written then.
+// Tensors are dense memory (any order of dimensions, no gaps) of the host or of the communicator's device; A rank with
+// another tensor returns INVALID_ARGUMENT, which names it; the others return a FAILED_PRECONDITION that quotes it. If
+// roots, or number, dtypes, shapes or strides of tensors differ, all ranks return FAILED_PRECONDITION. One small
+// collective compares them first; nothing is written then.
 absl::Status BroadcastCoalesced(Communicator& communicator, absl::Span<const TensorView> tensors, Rank root);
 
 }  // namespace lockstep

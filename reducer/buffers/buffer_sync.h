@@ -30,9 +30,9 @@ struct BufferOptions {
   enum class When { kBeforeForward, kAfterForward };
 
   Rank root{0};
-  bool highest_with_inputs = false;  // is the root instead: of reducers with uneven inputs
-  // Otherwise what arrives is handed back in fresh memory, and nothing that a backward pass to come still reads is overwritten. After
-  // the forward pass, and by a hook, always in place.
+  bool highest_with_inputs = false;  // the root is the highest rank with inputs instead
+  // If false, buffers arrive in fresh memory, so nothing is overwritten that a later backward pass still reads. After
+  // the forward pass, and with a hook, it is always in place.
   bool in_place = false;
   When when = When::kBeforeForward;
   BufferHook hook;
@@ -42,31 +42,31 @@ struct BufferOptions {
 // Used by one thread at a time.
 class BufferSync {
  public:
-  // Every rank calls it. The communicator outlives it. Errors as of BufferSet::Create, and of a split.
+  // Collective. The communicator outlives the result. ERRORS  those of BufferSet::Create, and of a split
   static absl::StatusOr<std::unique_ptr<BufferSync>> Create(Communicator* communicator, BufferOptions options,
                                                             absl::Span<const TensorView> buffers);
 
   const BufferOptions& options() const { return options_; }
 
-  // Every rank that takes part calls it, `joined` if it has no inputs. Views are empty where everything is in place, and where all ranks
-  // have joined at once. timeout 0: the communicator's.
+  // Collective among the ranks that take part; `joined` if this rank has no inputs. RETURNS no views if it is in place,
+  // or if all ranks have joined at once. timeout 0: the communicator's.
   absl::StatusOr<FreshBuffers> Run(absl::Span<const TensorView> buffers, bool joined,
                                    std::chrono::milliseconds timeout = std::chrono::milliseconds(0));
 
-  // At first, and from the end of a synchronised step to the next Run of a rank with inputs.
+  // Whether a Run is due: at first, and from the end of a synchronised step to the next Run of a rank with inputs.
   bool due() const { return due_; }
   void StepEnded() { due_ = true; }
-  // A step is over in which `ranks_joined` ranks were without inputs, this one among them if `joined`. Collective: if there are more of
-  // them than before, and not all ranks, they take part no longer.
+  // A step is over in which `ranks_joined` ranks had no inputs; `joined` if this is one of them. If there are more than
+  // before, but not all ranks, they take part no longer; that is collective.
   absl::Status Regroup(int ranks_joined, bool joined);
-  // All take part again.
+  // From now on all ranks take part again.
   void Restart();
 
  private:
   BufferSync(std::unique_ptr<Communicator> channel, BufferOptions options, absl::Span<const TensorView> buffers)
       : channel_(std::move(channel)), options_(std::move(options)), like_(buffers.begin(), buffers.end()) {}
 
-  // Of those who take part now.
+  // The communicator of the ranks that take part now.
   Communicator& channel() { return part_ == nullptr ? *channel_ : *part_; }
 
   const std::unique_ptr<Communicator> channel_;

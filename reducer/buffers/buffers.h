@@ -1,11 +1,10 @@
-// A model's buffers (running statistics and whatever else it keeps beside its parameters), brought from one rank to
-// all, as before each forward pass.
+// Broadcasts a model's buffers (running statistics and other state beside its parameters) from one rank to all, as
+// before each forward pass.
 //
-// What arrives is handed back in fresh memory: a backward pass that is yet to come may still read the buffers of the
-// forward pass before, so those are left alone (in place is there too). All buffers travel as one message, which lands
-// where it stays.
+// Buffers arrive in fresh memory, because a later backward pass may still read those of the forward pass before. In
+// place is possible, too. All buffers travel as one message, which is not copied again.
 //
-// That ranks have the same buffers is found out once, by Create; a broadcast only moves bytes.
+// Create compares the buffers of the ranks, once. A broadcast only moves bytes.
 
 #ifndef REDUCER_BUFFERS_BUFFERS_H_
 #define REDUCER_BUFFERS_BUFFERS_H_
@@ -27,11 +26,11 @@
 
 namespace lockstep {
 
-// Buffers as they came from the root. Owns their memory, one block in which each begins at a multiple of 256 bytes;
-// depends on nothing but the device that it is on.
+// Buffers as they came from the root. Owns their memory: one block in which each begins at a multiple of 256 bytes.
+// Depends only on its device.
 class FreshBuffers {
  public:
-  // Of the buffers' dtypes, shapes and strides, in their order.
+  // In the buffers' order, with their dtypes, shapes and strides.
   absl::Span<const TensorView> views() const { return views_; }
 
  private:
@@ -44,22 +43,21 @@ class FreshBuffers {
 // Used by one thread at a time. The communicator must outlive it, and its collectives must not be called out of order.
 class BufferSet {
  public:
-  // Every rank calls it. Compares dtypes, shapes and strides of the buffers across ranks. They are dense memory (any
-  // order of dimensions, no gaps), all on the host or all on the communicator's device: INVALID_ARGUMENT names one that
-  // is not, on its own rank. Otherwise all ranks return the same FAILED_PRECONDITION, about the lowest rank that has such
-  // a buffer, or the first that differs from rank 0. `local` is another reason why this rank cannot take part, or OK.
-  // `settings` are compared, too, as by AgreeOnParameters.
+  // Collective. Compares dtypes, shapes and strides of the buffers across ranks, and `settings` as AgreeOnParameters
+  // does. Buffers are dense memory (any order of dimensions, no gaps), all on the host or all on the communicator's
+  // device. `local` is another reason why this rank cannot take part, or OK. A rank with a bad buffer returns
+  // INVALID_ARGUMENT, which names it. All others return the same FAILED_PRECONDITION, about the lowest such rank or the
+  // first that differs from rank 0.
   static absl::StatusOr<std::unique_ptr<BufferSet>> Create(Communicator* communicator, const absl::Status& local,
                                                            absl::Span<const TensorView> buffers,
                                                            const std::string& settings = "");
 
-  // Every rank calls it, with the same root. Blocks. `buffers` are the ones of now, which need not lie where those of
-  // Create did; only the root's are read. No stream may still have something to do with them. timeout 0: the
-  // communicator's.
+  // Collective, with the same root on all ranks. Blocks. `buffers` need not lie where those of Create did; only the
+  // root's are read. REQUIRES that no stream still uses them. timeout 0: the communicator's.
   //
-  // INVALID_ARGUMENT for a root that is no rank, before anything is sent. A rank with buffers that are not like those
-  // of Create (INVALID_ARGUMENT), or with another reason of its own (`local`), takes part all the same and is alone in
-  // its error, unless it is the root: then the others return FAILED_PRECONDITION. The communicator stays usable.
+  // INVALID_ARGUMENT for a root that is no rank, before anything is sent; and for buffers that differ from those of
+  // Create. A rank with such buffers, or with a reason of its own (`local`), takes part all the same. It alone returns
+  // its error; if it is the root, the others return FAILED_PRECONDITION. The communicator stays usable.
   absl::StatusOr<FreshBuffers> Broadcast(const absl::Status& local, absl::Span<const TensorView> buffers, Rank root,
                                          std::chrono::milliseconds timeout = std::chrono::milliseconds(0));
 

@@ -6,8 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/device/host_device.h"
 #include "base/status.h"
-#include "kernels/cuda/bucket_kernels.h"
-#include "kernels/cuda/preload.h"
+#include "kernels/cuda/flatten.h"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,4 @@
-// Accelerator: where a reducer's gradients are, with what works there.
+// Accelerator: the device of a reducer's gradients, and its kernels.
 
 #ifndef REDUCER_PIPELINE_ACCELERATOR_H_
 #define REDUCER_PIPELINE_ACCELERATOR_H_
@@ -15,11 +15,11 @@ struct Accelerator {
   const kernels::BucketKernels* kernels = nullptr;  // null on the host, which needs none
 };
 
-// The host, or the communicator's device. INVALID_ARGUMENT for any other; UNIMPLEMENTED for a kind of device that there are no
-// kernels for; errors of kernels/cuda/preload.h.
+// Finds the host, or the communicator's device. INVALID_ARGUMENT for any other device; UNIMPLEMENTED for a kind of
+// device without kernels; errors of cuda::Preload.
 absl::StatusOr<Accelerator> FindAccelerator(const Communicator& communicator, DeviceId id);
 
-// From now on devices that are not the host use these kernels, which are never destroyed.
+// From now on, devices other than the host use these kernels. They are never destroyed.
 void ReplaceKernelsForTesting(const kernels::BucketKernels* kernels);
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
-// How the average of a bucket is taken: what gradients are multiplied by on the way in, what the all-reduce does, and what its result is
-// multiplied by on the way out. Pure.
+// How the average of a bucket is computed: the factor on the way in, the op of the all-reduce, and the factor on the
+// way out. Pure.
 
 #ifndef REDUCER_PIPELINE_AVERAGE_H_
 #define REDUCER_PIPELINE_AVERAGE_H_
@@ -26,13 +26,13 @@ struct AverageFactors {
   ReduceOp op = ReduceOp::kSum;
   double premultiply = 1;  // of a premul-sum
   double copy_out = 1;
-  float one = 1;  // what the all-reduce makes a 1 of
-  // What a gradient is multiplied by before the sum, whether as it is copied in or by the collective: rows of a sparse one are neither
-  // copied in nor all-reduced.
+  float one = 1;  // what the all-reduce turns into 1
+  // The factor before the sum, of the copy or of the collective. Rows of a sparse gradient are neither copied in nor
+  // all-reduced.
   double before_sum = 1;
 };
 
-// `in_place`: gradients are where they are reduced, and not copied in: what they are to be multiplied by, the collective does.
+// `in_place`: gradients are reduced where they are. They are not copied in, so the collective multiplies them.
 AverageFactors FactorsOf(Average average, double predivide_factor, int ranks, bool in_place);
 
 // INVALID_ARGUMENT for a predivide factor that is not between 2^-10 and 2^15: beyond, counts in 16-bit status trailers would vanish.

@@ -1,6 +1,6 @@
-// A bucket in memory: the gradients of one backward on their way in, and their averages on their way out.
+// A bucket in memory: it takes the gradients of one backward, and gives their averages.
 //
-// THREADS  A bucket belongs to one party after the other: the threads that mark its gradients (they change it under the reducer's lock, and
+// THREADS  A bucket has one owner after the other: the threads that mark its gradients (they change it under the reducer's lock, and
 //          copy each slot alone), then the thread that launches it, then the streams in turn, then whoever has waited for them.
 
 #ifndef REDUCER_PIPELINE_BUCKET_H_
@@ -32,17 +32,19 @@ class Bucket {
   // One gradient in a backward.
   struct Slot {
     bool used = false;    // this rank has a gradient
-    TensorView gradient;  // it; of a sparse one the rows' values
+    TensorView gradient;  // the values of the rows, if it is sparse
     absl::Span<const int64_t> rows;
     TensorView target;           // where the average goes; no data: to the view or, where there are none, to `spare`
     bool used_anywhere = false;  // by any rank, once the bucket is reduced: there is an average
-    // Not used here, and what lives in the bucket stays if no rank uses it. Meanwhile it is copied to `spare`: zeros are reduced there.
+    // This rank does not use it, and it stays as it is if no rank does. Meanwhile it is copied to `spare`, and zeros
+    // are reduced.
     bool keeps = false;
-    DeviceMemory spare;  // of our own for one gradient, taken when it is needed
+    DeviceMemory spare;  // memory for one gradient, allocated when it is needed
   };
 
-  // `flat` is the memory of plan.bytes(); `views` that of the gradients where they live in buckets, else null: the same as `flat`
-  // where both have one dtype. Both are aligned to 256 bytes. `before`, or null, has the same memory before this one.
+  // `flat` is memory of plan.bytes(). `views` is the memory of gradients that live in the bucket: null if they do not,
+  // and `flat` if they are sent in their own dtype. Both are aligned to 256 bytes. `before` is the bucket that had this
+  // memory before, or null.
   Bucket(const BucketPlan::Bucket& plan, size_t index, char* flat, char* views, Bucket* before);
 
   const BucketPlan::Bucket& plan() const { return *plan_; }
@@ -63,33 +65,36 @@ class Bucket {
 
   // A backward begins.
   void Reset();
-  // One more slot is copied in or staged. Whether it was the last: then SetFull is called next.
+  // One more slot is copied in or staged. RETURNS whether it was the last; the caller then calls SetFull.
   bool FillOne() { return slots_left_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
-  // From now on whoever sees that it is full may launch it. Acquires what was written before each FillOne, and before this.
+  // From now on any thread that sees full() may launch it. full() acquires what was written before each FillOne, and
+  // before this.
   void SetFull() { full_.store(true, std::memory_order_release); }
   bool full() const { return full_.load(std::memory_order_acquire); }
 
   // Of a sparse bucket: `sparse` from its slot.
   void TakeSparse(const Parameter& parameter);
-  // On the host: the slot's gradient, times the factor, or zeros where there is none, into the flat memory. Nothing of a sparse one, whose
-  // rows travel from where they are. RESOURCE_EXHAUSTED where there is no memory for what the slot keeps.
+  // On the host: copies the slot's gradient, times the factor, or zeros if it has none, into the flat memory. Copies
+  // nothing of a sparse one, whose rows travel from where they are. RESOURCE_EXHAUSTED if there is no memory for what
+  // the slot keeps.
   absl::Status CopyIn(size_t slot, double factor, const Parameter& parameter);
-  // On the host, once the status trailer is read: restores what slots keep, if no rank has a gradient, or no average may be written.
+  // On the host, once the status trailer is read: restores what slots keep if no rank has a gradient, or if no average
+  // may be written.
   void PutBack();
-  // The average in `result` (of `dtype`, at the flat memory's offsets) times the factor to where it goes. RESOURCE_EXHAUSTED where
-  // that is to be memory of our own, and there is none.
+  // Writes the average in `result` (of `dtype`, at the flat memory's offsets), times the factor, to its target.
+  // RESOURCE_EXHAUSTED if that is to be memory of our own, and there is none.
   absl::Status CopyOut(size_t slot, const char* result, DType dtype, double factor, const Parameter& parameter);
-  // The slot's spare memory, on the device of its gradient. RESOURCE_EXHAUSTED where there is none.
+  // The slot's spare memory, on the device of its gradient. RESOURCE_EXHAUSTED if there is none.
   absl::StatusOr<char*> Spare(size_t slot, Device* device, const Parameter& parameter);
   // Whether the gradient lies where it is reduced.
   bool InPlace(size_t slot) const;
-  // What is to be copied out: at the flat memory's offsets.
+  // The averages to copy out, at the flat memory's offsets.
   struct Result {
     const char* data;
     DType dtype;
   };
   Result result() const;
-  // Takes what the status trailer says after the reduction.
+  // Reads the status trailer after the reduction.
   void ReadTrailer(const StatusTrailer& trailer);
 
   std::vector<Slot> slots;
@@ -112,8 +117,8 @@ class Bucket {
   std::unique_ptr<Event> copied_in;
   std::unique_ptr<Event> all_reduced;
   std::unique_ptr<Event> copied_out;
-  // On a device: a copy of the status trailer on the host, complete once `told` is reached (with a hook, before that: whether it failed).
-  // `followed` is an event of the host: the copy was read.
+  // On a device: `told_trailer` is a copy of the status trailer on the host, complete once `told` is reached (before
+  // that, with a hook, it says whether the hook failed). `followed` is an event of the host: the copy was read.
   std::unique_ptr<Event> told;
   DeviceMemory told_trailer;
   std::unique_ptr<Event> followed;
@@ -128,8 +133,8 @@ class Bucket {
   std::atomic<bool> full_{false};
 };
 
-// A gradient of the parameter, which was checked, without gaps at `data`: with the table's strides where those are dense, else
-// row-major. It has the order in which the flat memory has the slot.
+// A view without gaps at `data` for a gradient of a checked parameter: with the table's strides if they are dense, else
+// row-major. The slot's elements have this order in the flat memory.
 TensorView DenseView(const Parameter& parameter, void* data);
 
 }  // namespace lockstep

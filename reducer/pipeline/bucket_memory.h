@@ -1,19 +1,25 @@
-// BucketMemory: where buckets lie, and gradients that live in them. Allocated once; any plan that fits is laid out in it.
+// BucketMemory: the memory of buckets and of gradients that live in them. Allocated once; any plan that fits is laid
+// out in it.
 
 #ifndef REDUCER_PIPELINE_BUCKET_MEMORY_H_
 #define REDUCER_PIPELINE_BUCKET_MEMORY_H_
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/device/device.h"
 #include "base/device/device_memory.h"
 #include "comm/communicator.h"
 #include "comm/symmetric_buffer.h"
 #include "reducer/pipeline/accelerator.h"
 #include "reducer/pipeline/bucket.h"
 #include "reducer/plan/bucket_plan.h"
+#include "reducer/plan/parameter.h"
 
 namespace lockstep {
 
@@ -24,11 +30,14 @@ class BucketMemory {
     bool views = false;      // gradients live in buckets
   };
 
-  // Collective: ends well on every rank or on none, but for what this rank alone lacks (RESOURCE_EXHAUSTED). Memory of the
-  // communicator's allocator on the accelerator for the plan, or `bytes_max` where all buckets are in memory; on the host of this rank
-  // alone, with a warning, where ranks cannot share it. Gradients that live there are zero at first. Where buckets are compressed,
-  // gradients that live in them have private memory beside. Where the ranks of a host would together touch more than it has left,
-  // nothing is allocated: RESOURCE_EXHAUSTED, with both figures, on a rank that lacks it, FAILED_PRECONDITION on the others.
+  // Collective. Allocates memory of the communicator's allocator on the accelerator for the plan, or `bytes_max` if all
+  // buckets are in memory at once. On a host whose ranks cannot share it, the memory is this rank's own, with a
+  // warning. Gradients that live in the memory are zero at first. If buckets are compressed, gradients that live in
+  // them have private memory.
+  //
+  // ERRORS  RESOURCE_EXHAUSTED   this rank lacks memory, or the ranks of its host would together touch more than the
+  //                              host has left (with both figures)
+  //         FAILED_PRECONDITION  another rank lacks memory: nothing is allocated anywhere
   static absl::StatusOr<std::unique_ptr<BucketMemory>> Allocate(Communicator& communicator,
                                                                 const Accelerator& accelerator, const BucketPlan& plan,
                                                                 size_t bytes_max, const Use& use);
@@ -42,12 +51,37 @@ class BucketMemory {
  private:
   explicit BucketMemory(const Use& use) : use_(use) {}
 
-  // Bytes of the regions with which a plan's buckets take turns.
+  // The bytes of each region. The plan's buckets take turns in the regions.
   std::vector<size_t> Regions(const BucketPlan& plan) const;
 
   const Use use_;
   std::unique_ptr<SymmetricBuffer> flat_;
   DeviceMemory views_;  // none where gradients live in `flat_`, or not in buckets
+};
+
+// Copies gradients that live in buckets out before the buckets move, and back to their new places.
+class KeptGradients {
+ public:
+  struct Gradient {
+    size_t index = 0;
+    const void* view = nullptr;  // where it lived
+    size_t at = 0;               // in the memory of all
+  };
+  // By parameter: where it lives now.
+  using ViewAt = std::function<char*(size_t index)>;
+
+  KeptGradients() = default;  // none
+
+  // Copies them out of the device's memory. Blocks, and so does PutBack.
+  static absl::StatusOr<KeptGradients> Take(Device* device, absl::Span<const Parameter> parameters,
+                                            const ViewAt& view_at);
+  absl::Status PutBack(Device* device, absl::Span<const Parameter> parameters, const ViewAt& view_at) const;
+
+  absl::Span<const Gradient> gradients() const { return gradients_; }
+
+ private:
+  std::vector<Gradient> gradients_;
+  DeviceMemory bytes_;
 };
 
 }  // namespace lockstep

@@ -1,16 +1,15 @@
-// BucketPipeline: issues what happens to a bucket once it is full, on streams of its own.
+// BucketPipeline: issues the work for full buckets on streams of its own.
 //
 //   copy in      waits for the gradients' streams, copies those that were not copied when they were marked
 //   collective   writes the status trailer and all-reduces data and trailer together; or issues the hook, then all-reduces the trailer
 //   copy out     writes the averages back, if the trailer says that there are any
 //   optimizer    calls the optimizer on the bucket, where there is one
 //
-// Each waits for one event of the one before it, so no copy waits for a collective that it does not need. Buckets are launched in the
-// order of the plan, the same on all ranks.
+// Each stage waits for one event of the stage before it, so no copy waits for a collective that it does not need.
+// Buckets are launched in the order of the plan, which is the same on all ranks.
 //
-// How memory is copied, and who reads the status trailer, depends on where the buckets are. On the host
-// (reducer/pipeline/host_pipeline.h) the streams' threads do both in their turn. On a device (reducer/pipeline/device_pipeline.h) kernels
-// copy, and a thread of ours follows them.
+// On the host (reducer/pipeline/host_pipeline.cc) the streams' threads copy memory and read the status trailer. On a
+// device (reducer/pipeline/device_pipeline.cc) kernels do, and a thread of ours follows them.
 
 #ifndef REDUCER_PIPELINE_BUCKET_PIPELINE_H_
 #define REDUCER_PIPELINE_BUCKET_PIPELINE_H_
@@ -28,6 +27,7 @@
 #include "base/device/device.h"
 #include "base/device/tensor_view.h"
 #include "comm/communicator.h"
+#include "kernels/bucket_kernels.h"
 #include "reducer/pipeline/average.h"
 #include "reducer/pipeline/bucket.h"
 #include "reducer/pipeline/comm_hook.h"
@@ -38,24 +38,24 @@
 
 namespace lockstep {
 
-// What the optimizer gets of a bucket: the parameters that some rank used, and their averages. Borrowed until it returns.
+// A bucket for the optimizer: the parameters that some rank used, and their averages. Borrowed until it returns.
 struct ReducedBucket {
   size_t index = 0;
   size_t count = 0;
   absl::Span<const size_t> parameters;
   absl::Span<const TensorView> gradients;
-  const CoalescedGradient* sparse = nullptr;  // instead of a tensor, of a sparse parameter
-  Stream* stream = nullptr;                   // of a device: where the step is to be enqueued; null: to be taken now
+  const CoalescedGradient* sparse = nullptr;  // of a sparse parameter, instead of a tensor
+  Stream* stream = nullptr;                   // on a device: enqueue the step here; null: do it now
 };
 using OptimizerStep = std::function<absl::Status(const ReducedBucket& bucket)>;
 
-// An error in a collective of the bucket.
+// The error, annotated with the bucket.
 absl::Status InBucket(const Bucket& bucket, const absl::Status& status);
 
 // THREADS  CopyIn: any. Launch and MarkPoint: one at a time. Everything else: one thread, while no other is in a call.
 class BucketPipeline {
  public:
-  // The timeout of a rank without inputs: ranks that compute may take as long as they like.
+  // The timeout of a rank without inputs: the ranks that compute have no deadline.
   static constexpr std::chrono::hours kJoinedTimeout{24 * 365};
 
   struct Settings {
@@ -67,14 +67,14 @@ class BucketPipeline {
     OptimizerStep optimizer;
   };
 
-  // What a pipeline works with. All that is pointed to outlives it, and so do the parameters.
+  // What a pipeline works with. Everything pointed to outlives it, and so do the parameters.
   struct Parts {
     Device* device = nullptr;
     Communicator* communicator = nullptr;
     absl::Span<const Parameter> parameters;
   };
 
-  // Waits for what was launched, whose collectives end by their own deadlines.
+  // Waits for launched buckets, whose collectives end by their deadlines.
   virtual ~BucketPipeline() = default;
 
   BucketPipeline(const BucketPipeline&) = delete;
@@ -82,31 +82,34 @@ class BucketPipeline {
 
   virtual absl::Status CreateStreams();
   virtual absl::Status CreateEvents(Bucket& bucket);
-  // Collective where there is a hook that communicates: gives it a communicator of its own, in place of one that failed.
+  // Gives a hook that communicates a communicator of its own, in place of one that failed. Collective if there is such
+  // a hook.
   absl::Status RenewHookCommunicator();
 
-  // All that is pointed to is the step's own until it has been awaited.
+  // Everything pointed to belongs to the step until it has been awaited.
   struct Step {
     StepOutcome* outcome = nullptr;
     StepRecord* record = nullptr;
     uint64_t number = 0;
     size_t buckets = 0;
     bool planned = false;  // this rank holds the next plan
-    bool joined = false;   // this rank has no inputs, and waits for those that do for as long as it takes
-    // Of a captured step: memory of the host to which each replay copies the last bucket's status trailer; null else. The host follows no
-    // replay. Every stream of ours is part of the capture from the first bucket to MakeWait.
+    bool joined = false;   // this rank has no inputs, and waits without a deadline
+    // Of a captured step, else null: memory of the host to which each replay copies the last bucket's status trailer.
+    // The host follows no replay. Every stream of ours is part of the capture from the first bucket to MakeWait.
     char* replayed_trailer = nullptr;
-    // The end of the last bucket of the step before, if that was not awaited: it has the same memory. Null else.
+    // The end of the last bucket of the step before, if that step was not awaited, else null: it has the same memory.
     Event* after = nullptr;
   };
   void Begin(const Step& step);
 
-  // Whether a gradient that is ready now is copied into its slot by the marking thread, while it is hot in cache, or later by a stream.
+  // Whether the marking thread copies a gradient that is ready now into its slot, while it is hot in cache. If not, a
+  // stream does so later.
   bool copies_at_once() const { return copies_at_once_; }
   absl::Status CopyIn(Bucket& bucket, size_t slot) const;
-  // The bucket's gradients are copied after what the stream has now. Launch calls it for all streams of the bucket.
+  // The bucket's gradients are copied after the stream has reached its current end. Launch calls it for all streams of
+  // the bucket.
   absl::Status MarkPoint(Bucket& bucket, Stream& stream) const;
-  // Issues everything for the bucket, of which nothing is under way.
+  // Issues all work for the bucket. REQUIRES that none is under way.
   absl::Status Launch(Bucket& bucket);
   // Makes the stream wait for all that was launched, and ends our part in a capture.
   virtual absl::Status MakeWait(Stream& stream, Bucket& last) = 0;
@@ -114,7 +117,7 @@ class BucketPipeline {
   virtual Event* ReleasedBy(Bucket& bucket) { return bucket.copied_out.get(); }
   // Waits until all that was launched is done, and the status trailers are read.
   virtual absl::Status Synchronize(Deadline deadline) = 0;
-  // The same of the step of which this is the last bucket, while the next one may be under way.
+  // The same for the step whose last bucket this is. The next step may be under way.
   virtual absl::Status Await(Bucket& last, Deadline deadline) = 0;
 
   // Buckets of the step on which the optimizer was called. After Synchronize.
@@ -123,9 +126,9 @@ class BucketPipeline {
  protected:
   BucketPipeline(const Parts& parts, Settings settings, bool copies_at_once);
 
-  // ---- What depends on where buckets are. Each is issued in the order of a stream of ours.
+  // ---- What differs between host and device. Each is issued in the order of a stream of ours.
 
-  // On the copy-in stream: the staged slots, and whatever else can be put into the bucket then.
+  // On the copy-in stream: the staged slots, and what else can be written into the bucket then.
   virtual absl::Status EnqueueCopyIn(Bucket& bucket) = 0;
   // On the collective stream, ahead of a hook: the bucket's turn begins.
   virtual absl::Status EnqueueBegan(Bucket& bucket) = 0;
@@ -142,17 +145,17 @@ class BucketPipeline {
   BucketRecord& RecordOf(const Bucket& bucket) const { return step_.record->buckets[bucket.index()]; }
   absl::Status HookFailure(const Bucket& bucket, const absl::Status& status) const;
   void FailHook(Bucket& bucket, const absl::Status& status);
-  // What a hook or the rows of a sparse gradient have brought together needs an all-reduce of the trailer alone: a sum.
+  // Whether a hook, or an exchange of rows, has combined the data, so that only the trailer is all-reduced: by a sum.
   bool ReducesTrailerAlone(const Bucket& bucket) const { return settings_.hook != nullptr || bucket.plan().sparse; }
-  // What a set entry of the trailer is, so that the reduction adds one to it.
+  // The value of a set entry of the trailer: the reduction turns it into 1.
   float One(const Bucket& bucket) const { return (ReducesTrailerAlone(bucket) ? sum_ : settings_.factors).one; }
-  // How the all-reduce went, as Communicator::Enqueue tells it.
+  // Takes the result of the all-reduce from Communicator::Enqueue.
   void Reduced(Bucket& bucket, const absl::Status& status);
-  // What a hook that ended so has left is looked at; on an error the hook has failed.
+  // Takes what the hook has left. On an error, `status` or of the result, the hook has failed.
   void FinishHook(Bucket& bucket, absl::Status status);
   void CallOptimizer(Bucket& bucket, Stream* stream);
 
-  // One of its own, or that of the collectives where there is little to copy: going over to another thread takes longer then.
+  // The stream of the collectives if there is little to copy, since changing threads would take longer; else its own.
   Stream* copy_out() const { return settings_.in_place ? collective_.get() : copy_out_.get(); }
 
   // Constant after construction.
@@ -161,7 +164,7 @@ class BucketPipeline {
   const absl::Span<const Parameter> parameters_;
   const Settings settings_;
   const bool copies_at_once_;
-  const AverageFactors sum_{};  // of what is no gradient
+  const AverageFactors sum_{};  // of everything but gradients
   // Constant once created.
   std::unique_ptr<Stream> copy_in_;
   std::unique_ptr<Stream> collective_;
@@ -175,7 +178,7 @@ class BucketPipeline {
  private:
   absl::Status Stage(Bucket& bucket);
   absl::Status EnqueueHook(Bucket& bucket);
-  // Before the first hook of a step where ranks may have no inputs: those await the others here, not in the hook, whose operations have
+  // Before the first hook of a step: ranks without inputs await the others here, since the operations of hooks have
   // deadlines.
   absl::Status EnqueueBarrier();
   absl::Status EnqueueAllReduce(Bucket& bucket);
@@ -184,6 +187,13 @@ class BucketPipeline {
   bool hook_issue_failed_ = false;  // in this step; of the thread that launches
   std::vector<size_t> optimized_;   // of the thread that calls the optimizer, until it has been waited for
 };
+
+// Of buckets on the host (reducer/pipeline/host_pipeline.cc).
+std::unique_ptr<BucketPipeline> MakeHostPipeline(const BucketPipeline::Parts& parts, BucketPipeline::Settings settings);
+// Of buckets on a device (reducer/pipeline/device_pipeline.cc), with its kernels, which outlive the pipeline.
+std::unique_ptr<BucketPipeline> MakeDevicePipeline(const BucketPipeline::Parts& parts,
+                                                   const kernels::BucketKernels* kernels,
+                                                   BucketPipeline::Settings settings);
 
 }  // namespace lockstep
 

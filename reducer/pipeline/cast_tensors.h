@@ -1,5 +1,5 @@
-// Casting many tensors at once, for training in mixed precision: the parameters into copies of lower precision that the
-// forward pass computes with, and the gradients of those into the float32 ones that the optimiser reads.
+// Casts many tensors at once, for training in mixed precision: parameters into copies of lower precision for the
+// forward pass, and their gradients into float32 for the optimizer.
 
 #ifndef REDUCER_PIPELINE_CAST_TENSORS_H_
 #define REDUCER_PIPELINE_CAST_TENSORS_H_
@@ -13,8 +13,8 @@ namespace lockstep {
 // targets[i] = sources[i], element by element, converted as by CastScaled (kernels/cpu/cast.h): between floats, rounded
 // once to nearest even; equal dtypes are copied. Runs on the calling thread, sends nothing.
 //
-// Of each pair, shapes are equal; both have the same layout without gaps, or one is row-major and the other has gaps.
-// They are on the host and share no memory. INVALID_ARGUMENT names the first pair that is not so, and nothing is
+// The shapes of a pair are equal. Both have the same layout without gaps, or one is row-major and the other has gaps.
+// They are on the host and share no memory. INVALID_ARGUMENT names the first pair that breaks a rule; nothing is
 // written then.
 absl::Status CastTensors(absl::Span<const TensorView> sources, absl::Span<const TensorView> targets);
 

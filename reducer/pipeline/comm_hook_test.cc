@@ -53,14 +53,6 @@ TEST_F(NoopHook, TouchesNothing) {
   LOCKSTEP_EXPECT_OK(bucket_.status);
 }
 
-TEST(HookBucket, KnowsTheLastOne) {
-  HookBucket bucket;
-  bucket.count = 2;
-  EXPECT_FALSE(bucket.is_last());
-  bucket.index = 1;
-  EXPECT_TRUE(bucket.is_last());
-}
-
 // The stream stands until another thread completes the hook, and what follows sees what that thread wrote.
 TEST_F(HostCompletedHook, HoldsTheStreamUntilItIsCompleted) {
   Gate started;

@@ -21,20 +21,20 @@ class StepOutcome {
   // The communicator outlives this.
   explicit StepOutcome(Communicator* communicator) : communicator_(communicator) {}
 
-  // Notes of step k are left under topic first_topic + k, which nobody else uses. Before the first step.
+  // Messages of step k are posted under topic first_topic + k, which nobody else uses. Call it before the first step.
   void set_first_topic(uint64_t topic) { first_topic_ = topic; }
 
   void Begin(uint64_t step);
 
-  // This rank failed, in the buckets from `first_bucket` on. The first failure is reported. It concerns the buckets of all failures, since
-  // a later one may concern an earlier bucket. `provisional`: the next failure, which says more, replaces it unless a bucket was marked.
+  // This rank failed, in the buckets from `first_bucket` on. The first failure is reported, for the buckets of all
+  // failures. `provisional`: the next failure, which says more, replaces this one unless a bucket was marked failed.
   void Fail(const absl::Status& status, size_t first_bucket, bool provisional = false);
   // The communicator failed, which all ranks learn by themselves.
   void FailCommunication(const absl::Status& status);
 
-  // Whether `failed` is to be set in the trailer of the bucket, which is about to be sent. If so, the message was posted.
+  // Whether to set `failed` in the trailer of the bucket, which is about to be sent. If so, the message was posted.
   bool MarksFailed(size_t bucket);
-  // Whether some bucket did.
+  // Whether some bucket was marked failed.
   bool told() const;
 
   // How the step went. Waits for messages, which were posted before the trailers were sent, up to 5 s.

@@ -44,11 +44,6 @@ class StepOutcomeTest : public ::testing::Test {
   StepOutcome others_;  // of rank 1
 };
 
-TEST_F(StepOutcomeTest, IsOkWhereNothingHappened) {
-  EXPECT_FALSE(outcome_.MarksFailed(0));
-  LOCKSTEP_EXPECT_OK(outcome_.Conclude(0, "unused"));
-}
-
 TEST_F(StepOutcomeTest, AFailureConcernsTheBucketsFromTheFirstOn) {
   outcome_.Fail(absl::OkStatus(), 0);
   EXPECT_FALSE(outcome_.MarksFailed(0)) << "no error is no failure";
@@ -63,12 +58,18 @@ TEST_F(StepOutcomeTest, AFailureConcernsTheBucketsFromTheFirstOn) {
   EXPECT_FALSE(outcome_.MarksFailed(1));
 }
 
-TEST_F(StepOutcomeTest, TheFirstFailureIsTold) {
-  outcome_.Fail(absl::InternalError("first"), 1);
-  outcome_.Fail(absl::InternalError("second"), 3);
-  EXPECT_FALSE(outcome_.MarksFailed(0));
-  EXPECT_TRUE(outcome_.MarksFailed(1));
-  EXPECT_THAT(NotesOf(world_.communicator(0), 1), IsOkAndHolds(ElementsAre(Pair(Rank(0), "first"))));
+// A later one may concern an earlier bucket: a hook that cannot be issued for bucket 3 ends its communicator, over which that of bucket 1
+// may be under way.
+TEST_F(StepOutcomeTest, TheFirstFailureIsToldForTheBucketsOfAll) {
+  for (const size_t first : {1, 3}) {
+    outcome_.Begin(first);
+    outcome_.Fail(absl::InternalError("first"), first);
+    outcome_.Fail(absl::InternalError("second"), 4 - first);
+    EXPECT_FALSE(outcome_.MarksFailed(0));
+    EXPECT_TRUE(outcome_.MarksFailed(1));
+    EXPECT_TRUE(outcome_.MarksFailed(3));
+    EXPECT_THAT(NotesOf(world_.communicator(0), first), IsOkAndHolds(ElementsAre(Pair(Rank(0), "first"))));
+  }
 }
 
 TEST_F(StepOutcomeTest, AProvisionalFailureGivesWayUnlessItWasTold) {
@@ -85,16 +86,6 @@ TEST_F(StepOutcomeTest, AProvisionalFailureGivesWayUnlessItWasTold) {
   }
 }
 
-// A hook that cannot be issued for bucket 3 ends its communicator, over which that of bucket 1 may be under way.
-TEST_F(StepOutcomeTest, ALaterFailureMayConcernAnEarlierBucket) {
-  outcome_.Fail(absl::InternalError("first"), 3);
-  outcome_.Fail(absl::InternalError("second"), 1);
-  EXPECT_FALSE(outcome_.MarksFailed(0));
-  EXPECT_TRUE(outcome_.MarksFailed(1));
-  EXPECT_TRUE(outcome_.MarksFailed(3));
-  EXPECT_THAT(NotesOf(world_.communicator(0), 1), IsOkAndHolds(ElementsAre(Pair(Rank(0), "first"))));
-}
-
 TEST_F(StepOutcomeTest, AllRanksConcludeTheSame) {
   outcome_.Fail(absl::InternalError("zero broke"), 0);
   others_.Fail(absl::DataLossError("one broke"), 0);
@@ -103,13 +94,6 @@ TEST_F(StepOutcomeTest, AllRanksConcludeTheSame) {
   const std::string text = "backward 1 is incomplete: rank 0: zero broke; rank 1: one broke. Try again.";
   EXPECT_THAT(outcome_.Conclude(2, "Try again."), StatusIs(absl::StatusCode::kFailedPrecondition, text));
   EXPECT_THAT(others_.Conclude(2, "Try again."), StatusIs(absl::StatusCode::kFailedPrecondition, text));
-}
-
-TEST_F(StepOutcomeTest, ARankThatDidNotFailConcludesItToo) {
-  others_.Fail(absl::InternalError("one broke"), 0);
-  EXPECT_TRUE(others_.MarksFailed(0));
-  EXPECT_THAT(outcome_.Conclude(1, "More."),
-              StatusIs(absl::StatusCode::kFailedPrecondition, "backward 1 is incomplete: rank 1: one broke. More."));
 }
 
 TEST_F(StepOutcomeTest, WhatTheFailureIsAboutTravelsBesideItsText) {

@@ -1,7 +1,6 @@
-// Where the averages of a backward are to be written, so that no two parameters' go to the same memory.
+// Where the averages of a backward are written. Finds two parameters with the same memory.
 //
-// Cheap for embedders whose gradients stay where they are: a range that is where it was before costs a comparison. Another one is
-// looked up in an ordered map.
+// COST a comparison for a range that is where it was before; another one is looked up in an ordered map.
 
 #ifndef REDUCER_PIPELINE_WRITTEN_RANGES_H_
 #define REDUCER_PIPELINE_WRITTEN_RANGES_H_
@@ -22,7 +21,7 @@ class WrittenRanges {
  public:
   explicit WrittenRanges(size_t parameters) : ranges_(parameters) {}
 
-  // What was added so far may be overwritten from now on.
+  // From now on, what was added may be overwritten.
   void Forget() { ++round_; }
 
   // A parameter's average goes to `target`, instead of where it went before. RETURNS the parameter that has some of that memory since the
@@ -40,7 +39,7 @@ class WrittenRanges {
     return absl::nullopt;
   }
 
-  // A parameter's average goes to none of this memory.
+  // The parameter's average goes to no memory here.
   void Remove(size_t parameter) {
     if (ranges_[parameter].in_map) Drop(map_.find(ranges_[parameter].begin));
   }

@@ -1,5 +1,4 @@
-// Whether all ranks have the same table of parameters (or other tensors) and settings, found out by collectives and told to
-// all of them alike.
+// Compares tables of parameters (or other tensors) and settings across ranks.
 
 #ifndef REDUCER_PLAN_AGREEMENT_H_
 #define REDUCER_PLAN_AGREEMENT_H_
@@ -15,16 +14,17 @@
 
 namespace lockstep {
 
-// Every rank calls it. `local` is what is wrong with this rank's own arguments, or OK. OK when nobody has a complaint. Otherwise a
-// rank with a complaint of its own returns it, and all ranks whose arguments were good return the same FAILED_PRECONDITION naming
-// the lowest rank that has one, the first difference from rank 0 of a table, or which ranks have which of the settings that differ.
-// Those are for people: "average: before; hook: none; ...", named as the embedder knows them. `by_holder` as in CollectiveRequest.
+// Collective. `local` is the error in this rank's own arguments, or OK. RETURNS OK if no rank has an error and all are
+// equal. Otherwise a rank with an error of its own returns that. All others return the same FAILED_PRECONDITION: it
+// names the lowest rank with an error, the first difference from rank 0's table, or the settings that differ and the
+// ranks that have them. `settings` are for people: "average: before; hook: none; ...", named as the embedder knows
+// them. `by_holder` as in CollectiveRequest.
 absl::Status AgreeOnParameters(Communicator& communicator, const absl::Status& local, const std::string& settings,
                                absl::Span<const Parameter> parameters, bool by_holder = false);
 
-// The same for tensors without names whose bytes are to be copied from rank to rank: strides are compared too, and a
-// tensor of this rank's that is not dense memory on the host or the communicator's device is a complaint
-// (INVALID_ARGUMENT). `what` they are for names them in messages.
+// The same for tensors without names whose bytes are to be copied between ranks. Strides are compared, too. A tensor of
+// this rank that is not dense memory of the host or of the communicator's device is INVALID_ARGUMENT. `what` names the
+// tensors in messages.
 absl::Status AgreeOnTensors(Communicator& communicator, const absl::Status& local, absl::string_view what,
                             const std::string& settings, absl::Span<const TensorView> tensors);
 

@@ -1,14 +1,15 @@
-// Which parameter's gradient goes into which bucket, and where in it. Pure, and equal on every rank for equal arguments.
+// Decides which parameter's gradient goes into which bucket, and where in it. Pure: equal on every rank for equal
+// arguments.
 //
-// Gradients appear roughly in the reverse order of definition, so parameters are taken in that order, or in the order in which they
-// were seen to appear; those that are to be ignored are not taken. A bucket holds one dtype on one device. It is full when the bytes
-// of the gradients in it reach its cap: a cap is a lower bound, a gradient is never split, and a cap of zero gives every gradient a
-// bucket of its own. The caps of a list are used up one by one per (dtype, device), the last one repeats; beginning either with the
-// first gradients, so that communication begins early, or with the last, so that little of it is left when the backward pass ends.
-// Buckets are numbered in the order in which their last gradient is expected, which is the order of launch.
+// Gradients appear roughly in the reverse order of definition. So parameters are taken in that order, or in an order
+// that was seen. Ignored parameters are left out. A bucket holds one dtype on one device. It is full when the bytes of
+// its gradients reach its cap: a cap is a lower bound, a gradient is never split, and a cap of zero gives every
+// gradient a bucket of its own. Caps are used one by one per (dtype, device); the last one repeats. They begin with the
+// first gradients, so that communication begins early, or with the last, so that little of it is left when the backward
+// pass ends. Buckets are numbered in the order in which their last gradient is expected. That is the order of launch.
 //
-// Delayed parameters have buckets of their own, launched directly after that of their trigger. A sparse parameter has one alone,
-// with nothing in it but a status trailer: its gradient travels as rows.
+// Delayed parameters have buckets of their own, launched directly after the bucket of their trigger. A sparse parameter
+// has a bucket for itself that holds only a status trailer: its gradient travels as rows.
 
 #ifndef REDUCER_PLAN_BUCKET_PLAN_H_
 #define REDUCER_PLAN_BUCKET_PLAN_H_
@@ -33,17 +34,17 @@ enum class CapsFrom { kFirst, kLast };  // the gradients with which the caps' li
 struct PlanRules {
   std::vector<size_t> caps_bytes;  // not empty
   CapsFrom caps_from = CapsFrom::kFirst;
-  // What real floats are sent as: a bucket's memory is of this dtype. Complex numbers are sent as they are.
+  // The dtype in which real floats are sent, and of the bucket's memory. Complex numbers are sent as they are.
   absl::optional<DType> wire = absl::nullopt;
   std::vector<size_t> delayed = {};  // parameters
-  size_t delayed_trigger = 0;        // one that is not delayed, where there are any
+  size_t delayed_trigger = 0;        // not delayed; unused if nothing is delayed
 };
 
-// INVALID_ARGUMENT for rules that this table cannot have: no caps, a wire dtype that is no 16-bit float, delayed parameters out of
-// range, named twice, ignored or sparse, a trigger that is one of them or ignored.
+// INVALID_ARGUMENT: there are no caps; the wire dtype is no 16-bit float; a delayed parameter is out of range, named
+// twice, ignored or sparse; the trigger is delayed or ignored.
 absl::Status CheckRules(const PlanRules& rules, absl::Span<const Parameter> parameters);
 
-// The parameters of each bucket in the order of launch, but for delayed ones.
+// The parameters of each bucket in the order of launch, without delayed ones.
 using BucketGroups = std::vector<std::vector<size_t>>;
 
 struct BucketPlan {
@@ -60,8 +61,8 @@ struct BucketPlan {
     DType wire = DType::kF32;   // of its memory
     DeviceId device;
     std::vector<Slot> slots;
-    // The flat buffer: slots with the gaps between them, then the status trailer (plan/status_trailer.h). All of it is reduced; what is in
-    // the gaps means nothing.
+    // The flat buffer: slots with gaps between them, then the status trailer (plan/status_trailer.h). All of it is
+    // reduced; gaps hold nothing of use.
     size_t elements = 0;
     size_t trailer = 0;  // its offset, in elements
     bool delayed = false;
@@ -81,29 +82,43 @@ struct BucketPlan {
   std::vector<Location> locations;  // by parameter
 };
 
-// The order in which gradients are expected as long as nobody has seen any: reduced parameters, not delayed, the last one first.
+// The order in which gradients are expected before any was seen: reduced parameters that are not delayed, the last one
+// first.
 std::vector<size_t> ExpectedOrder(absl::Span<const Parameter> parameters, const PlanRules& rules);
 
-// `order` is a permutation of what ExpectedOrder has.
+// REQUIRES that `order` is a permutation of ExpectedOrder.
 BucketGroups GroupByCaps(absl::Span<const Parameter> parameters, const PlanRules& rules,
                          absl::Span<const size_t> order);
 
 // INVALID_ARGUMENT unless every reduced, not delayed parameter is in exactly one group, and groups are of one dtype and device.
 absl::Status CheckGroups(absl::Span<const Parameter> parameters, const PlanRules& rules, const BucketGroups& groups);
 
-// `groups` are as CheckGroups wants them.
+// REQUIRES that CheckGroups accepts `groups`.
 BucketPlan LayOut(absl::Span<const Parameter> parameters, const PlanRules& rules, const BucketGroups& groups);
 
-// All of the above, in the expected order.
+// The plan for the expected order.
 BucketPlan PlanBuckets(absl::Span<const Parameter> parameters, const PlanRules& rules);
 
 BucketGroups GroupsOf(const BucketPlan& plan);
 
-// Bytes that any plan for this table and these rules fits in, whatever its order.
+// Bytes that suffice for any plan of this table and these rules, whatever its order.
 size_t PlanBytesMax(absl::Span<const Parameter> parameters, const PlanRules& rules);
 
 // One line per bucket.
 std::string ToString(const BucketPlan& plan);
+
+// Bucket plans as text: to keep beside a checkpoint, so that a restarted job sums in the same order, and to send to
+// other ranks.
+//
+//   lockstep-bucket-plan 1
+//   parameters <hash of the table, 16 hexadecimal digits>
+//   bucket 7 6 5           parameters by index; one line a bucket, in the order of launch; delayed ones are not listed
+//   bucket 4 3
+std::string PlanToText(absl::Span<const Parameter> parameters, const BucketGroups& groups);
+
+// INVALID_ARGUMENT, which says where: the text is no plan, is of another table, or has groups that CheckGroups refuses.
+absl::StatusOr<BucketGroups> PlanFromText(absl::Span<const Parameter> parameters, const PlanRules& rules,
+                                          const std::string& text);
 
 }  // namespace lockstep
 

@@ -1,4 +1,4 @@
-// The parameter table: what the embedder says once about every parameter whose gradient is to be reduced.
+// The parameter table: describes every parameter whose gradient is to be reduced.
 
 #ifndef REDUCER_PLAN_PARAMETER_H_
 #define REDUCER_PLAN_PARAMETER_H_
@@ -16,14 +16,14 @@
 namespace lockstep {
 
 struct Parameter {
-  // For people, and compared across ranks. Empty: it has none, and is known by its index. Others are unique in a table.
+  // For people, and compared across ranks. Unique in a table, or empty: then the parameter is known by its index.
   std::string name;
   DType dtype = DType::kF32;
   DeviceId device;
   std::vector<int64_t> shape;
   std::vector<int64_t> strides;  // of the gradient, in elements; empty: row-major
   bool ignored = false;          // has no gradient, or one that stays this rank's own
-  // Its gradient comes as rows: of the first dimension, some of which have no gradient. At least one dimension, row-major.
+  // Its gradient comes as some rows of the first dimension. At least one dimension, row-major.
   bool sparse = false;
 
   int64_t elements() const;
@@ -33,13 +33,13 @@ struct Parameter {
 // "parameter 3 'layer1.weight' (f32[512, 784])", "parameter 3 (f32[512, 784])" without a name.
 std::string Describe(size_t index, const Parameter& parameter);
 
-// INVALID_ARGUMENT for a table in which nothing is to be reduced or two parameters have the same name (a shared weight is one
-// parameter), and naming the first parameter that cannot be reduced: a dtype that is no float and not complex (nothing else
-// has a gradient), a bad shape, another device than the others, a sparse gradient on a device (UNIMPLEMENTED), more bytes
-// than there are addresses.
+// INVALID_ARGUMENT if nothing is to be reduced, or if two parameters have the same name (a shared weight is one
+// parameter). Otherwise names the first parameter that cannot be reduced: its dtype is neither float nor complex, its
+// shape is bad, its device is not that of the others, it has more bytes than there are addresses, or it is sparse on a
+// device (UNIMPLEMENTED).
 absl::Status CheckParameters(absl::Span<const Parameter> parameters);
 
-// Of a table that was checked: where its gradients are.
+// The device of the gradients of a checked table.
 DeviceId DeviceOf(absl::Span<const Parameter> parameters);
 
 // The table as bytes, for comparison across ranks, and the first difference between two of them as a sentence.

@@ -1,5 +1,3 @@
-#include "reducer/plan/plan_text.h"
-
 #include <string>
 #include <vector>
 

@@ -9,7 +9,6 @@
 #include "base/device/host_device.h"
 #include "base/log.h"
 #include "base/rank.h"
-#include "reducer/plan/plan_text.h"
 
 namespace lockstep {
 namespace {

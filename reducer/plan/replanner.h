@@ -22,7 +22,7 @@
 
 namespace lockstep {
 
-// Called by one thread at a time, but for held().
+// THREADS one at a time; held() any.
 class Replanner {
  public:
   // Plan k is posted under topic first_topic + k. Everything else outlives this.
@@ -33,12 +33,12 @@ class Replanner {
   Replanner(const Replanner&) = delete;
   Replanner& operator=(const Replanner&) = delete;
 
-  // From the next order that is recorded a plan is to be made. Every rank calls it; a plan is adopted once all have. Until it is
-  // taken another request is the same one.
+  // Requests a plan from the next recorded order. Every rank calls it; the plan is adopted once all have. Further calls
+  // before it is taken do nothing.
   void Request();
 
-  // The order in which this rank's gradients became ready in a backward that went well; those that did not come are taken to come
-  // last. Does something only after a request. `fits`: whether a plan can be had with the memory that there is.
+  // Records the order in which this rank's gradients became ready in a backward that succeeded. Missing ones count as
+  // last. Does nothing without a request. `fits` tells whether a plan fits in the memory.
   void Record(const std::vector<size_t>& order, const std::function<bool(const BucketPlan&)>& fits);
 
   // Whether the next plan has arrived. Thread-safe.
@@ -47,11 +47,12 @@ class Replanner {
   // Whether a request has not led to a plan yet: the same on all ranks.
   bool under_way() const { return under_way_; }
 
-  // The plan, when the ranks have agreed to go over to it; empty where rank 0 found none that fits, and all stay with what they have.
-  // Warns when this rank's order differs much from it, once in the life of the process.
+  // Takes the plan, when all ranks hold it. Empty if rank 0 found none that fits: all keep their plan. Warns, once per
+  // process, if this rank's order differs much from it.
   BucketGroups Take();
 
-  // Of the last plan taken: the share of pairs of gradients that this rank would have planned in the other order, 0 to 1.
+  // The share of pairs of gradients, 0 to 1, that this rank would have planned in the other order. Of the last plan
+  // taken.
   double disorder() const { return disorder_; }
 
  private:
@@ -77,7 +78,8 @@ class Replanner {
   BucketGroups groups_;
 };
 
-// The share of pairs that have another order in `a` than in `b`, which are permutations of the same things (Kendall's distance).
+// Kendall's distance: the share of pairs whose order differs between `a` and `b`. REQUIRES that these are permutations
+// of the same values.
 double Disorder(absl::Span<const size_t> a, absl::Span<const size_t> b);
 
 }  // namespace lockstep

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/deadline.h"
-#include "base/log.h"
+#include "base/log_testing.h"
 #include "reducer/plan/plan_testing.h"
 
 namespace lockstep {
@@ -27,19 +27,6 @@ PlanRules Caps(size_t cap) {
   rules.caps_bytes = {cap};
   return rules;
 }
-
-// Keeps warnings while it lives. One thread logs at a time here.
-class Warnings {
- public:
-  Warnings() {
-    SetLogSink([](void* self, LogLevel, const char* line) { static_cast<Warnings*>(self)->lines_ += line; }, this);
-  }
-  ~Warnings() { SetLogSink(nullptr, nullptr); }
-  const std::string& lines() const { return lines_; }
-
- private:
-  std::string lines_;
-};
 
 const Order kUp = {0, 1, 2, 3, 4, 5, 6, 7};
 const Order kDown = {7, 6, 5, 4, 3, 2, 1, 0};
@@ -82,8 +69,8 @@ class ReplannerTest : public ::testing::Test {
     for (const auto& replanner : replanners_) EXPECT_THAT(replanner->Take(), groups);
   }
   // EXPECTs that rank 1 finds out about that disorder as it takes its plan. Its warnings.
-  std::string TakeInDisorder(double disorder) {
-    Warnings warnings;
+  std::vector<std::string> TakeInDisorder(double disorder) {
+    const LogLines warnings;
     of(1).Take();
     EXPECT_DOUBLE_EQ(of(1).disorder(), disorder);
     return warnings.lines();
@@ -103,19 +90,20 @@ TEST_F(ReplannerTest, ARankInAnotherOrderWarnsOnceAProcess) {
   Create(Vectors(8, 1), Caps(0));
   Plan(kUp, kDown);
   {
-    Warnings warnings;
+    const LogLines warnings;
     of(0).Take();
     EXPECT_EQ(of(0).disorder(), 0);
-    EXPECT_EQ(warnings.lines(), "");
+    EXPECT_THAT(warnings.lines(), IsEmpty());
   }
   const std::string where =
       absl::StrCat("where ", Describe(0, table_[0]), " comes next on rank 0, ", Describe(7, table_[7]), " does here");
-  EXPECT_THAT(TakeInDisorder(1), AllOf(HasSubstr("rank 1 computes its gradients in another order than rank 0"),
-                                       HasSubstr(where), HasSubstr("100 % of all pairs of parameters")));
+  EXPECT_THAT(TakeInDisorder(1),
+              ElementsAre(AllOf(HasSubstr("rank 1 computes its gradients in another order than rank 0"),
+                                HasSubstr(where), HasSubstr("100 % of all pairs of parameters"))));
   // Another reducer of the process, which is no better.
   Create(Vectors(8, 1), Caps(0));
   Plan(kUp, kDown);
-  EXPECT_EQ(TakeInDisorder(1), "");
+  EXPECT_THAT(TakeInDisorder(1), IsEmpty());
 }
 
 TEST_F(ReplannerTest, DoesNothingUnasked) {
@@ -213,7 +201,7 @@ TEST_F(ReplannerTest, EndsWhileAPlanIsAwaited) {
 TEST_F(ReplannerTest, ALittleDisorderIsNoWarning) {
   Create(Vectors(8, 1), Caps(0));
   Plan(kUp, {1, 0, 2, 3, 4, 5, 7, 6});
-  EXPECT_EQ(TakeInDisorder(2.0 / 28), "");
+  EXPECT_THAT(TakeInDisorder(2.0 / 28), IsEmpty());
 }
 
 // Buckets are of one dtype, so that a plan follows no order to the letter: nobody can do better.
@@ -222,10 +210,10 @@ TEST_F(ReplannerTest, RanksInOneOrderDoNotWarnHoweverDTypesMix) {
   for (const size_t index : {0, 1, 2, 3, 8}) table[index].dtype = DType::kF16;
   Create(table, Caps(1 << 20));
   Plan({0, 1, 2, 3, 4, 5, 6, 7, 8});
-  Warnings warnings;
+  const LogLines warnings;
   ExpectTaken(ElementsAre(ElementsAre(4, 5, 6, 7), ElementsAre(0, 1, 2, 3, 8)));
   for (const int rank : {0, 1}) EXPECT_EQ(of(rank).disorder(), 0);
-  EXPECT_THAT(warnings.lines(), Not(HasSubstr("another order")));
+  EXPECT_THAT(warnings.lines(), Each(Not(HasSubstr("another order"))));
 }
 
 TEST(Disorder, IsZeroForEqualAndOneForOppositeOrders) {

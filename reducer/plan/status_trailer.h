@@ -6,8 +6,8 @@
 //   unplanned    ranks that do not hold the next bucket plan yet
 //   used(slot)   ranks that have a gradient for the slot's parameter; none: its gradient stays as it is
 //
-// A sum of ones is exact up to 2048 ranks in f16, 256 in bf16, 16 in f8e4m3 and 8 in f8e5m2. Beyond that it stops growing, but is not
-// zero, which is enough for most entries.
+// A sum of ones is exact up to 2048 ranks in f16, 256 in bf16, 16 in f8e4m3 and 8 in f8e5m2. Beyond that it stops
+// growing, but is never zero. Most entries need no more.
 
 #ifndef REDUCER_PLAN_STATUS_TRAILER_H_
 #define REDUCER_PLAN_STATUS_TRAILER_H_
@@ -25,7 +25,7 @@ class StatusTrailer {
   static size_t Elements(size_t slots) { return kUsed + slots; }
   static size_t Used(size_t slot) { return kUsed + slot; }
 
-  // Up to so many ranks a count in this dtype is exact.
+  // The number of ranks up to which a count in this dtype is exact.
   static int CountMax(DType dtype);
 
   // `begin` is the memory of the entries. `one` is what an entry is set to, so that the reduction adds one to it: 1 for a sum, the
@@ -34,7 +34,7 @@ class StatusTrailer {
 
   void Clear(size_t slots);
   void Set(size_t entry);
-  // How many ranks have set it, after the reduction. At least 1 unless none has.
+  // After the reduction: how many ranks have set it. At least 1 if any has.
   int Count(size_t entry) const;
 
  private:

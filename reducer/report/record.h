@@ -3,12 +3,12 @@
 //   the caller's calls   forward_begin   backward_begin ... end_called   end
 //   of each bucket       ready   launched   copy in   collective   copy out   optimizer
 //
-// Plain values. Everything that a reducer reports is a function of them: reports.h has statistics, DDP's logging data and a summary,
-// trace.h a trace. A time that was not recorded is the clock's epoch, which no process has seen: a bucket whose gradients are copied by
-// the threads that mark them has no copy in, one that is not reduced no collective, and so on.
+// Plain values. Everything that a reducer reports is a function of them: reports.h has statistics, DDP's logging data
+// and a summary, trace.h a trace. A time that was not recorded is the clock's epoch, which no process has seen: for
+// example the copy in of a bucket whose gradients the marking threads copy.
 //
-// THREADS  Externally synchronised, each bucket by itself: whoever has a bucket writes its record, beside the others.
-// COST     Noting a time reads the clock, takes no lock, and allocates nothing once as many buckets and parameters were there before.
+// THREADS  Externally synchronised, each bucket by itself: the owner of a bucket writes its record.
+// COST     Recording a time reads the clock, takes no lock, and allocates nothing unless there are more buckets or parameters than before.
 
 #ifndef REDUCER_REPORT_RECORD_H_
 #define REDUCER_REPORT_RECORD_H_
@@ -42,7 +42,7 @@ struct StepInterval {
   bool recorded() const { return IsRecorded(begin) && IsRecorded(end); }
 };
 
-// What streams do with a bucket, in this order.
+// The stages of a bucket on the streams, in this order.
 enum class Stage : int { kCopyIn = 0, kCollective = 1, kCopyOut = 2, kOptimizer = 3 };
 inline constexpr int kStageCount = 4;
 
@@ -78,7 +78,7 @@ struct StepRecord {
   std::vector<uint32_t> ready_order;   // parameters, as they were marked
   int64_t unused_parameter_bytes = 0;  // of parameters that had no gradient on this rank
 
-  // A backward begins: nothing else is recorded of it yet.
+  // A backward begins. Clears the record.
   void Begin(uint64_t number, const BucketPlan& plan, StepTime forward, StepTime now = StepClock::now());
   // All of it is done. An EndBackward that waited for that returns now.
   void Finish(StepTime now = StepClock::now()) {
@@ -86,8 +86,8 @@ struct StepRecord {
   }
 };
 
-// A moment by the steady clock and by the system's. Constant over the life of what owns it, so that durations between
-// absolute times are the steady clock's, whatever is done to the system's meanwhile.
+// One moment by the steady clock and by the system's. Constant, so that durations between absolute times are the steady
+// clock's even if the system's time is set.
 struct ClockAnchor {
   StepTime steady = StepClock::now();
   std::chrono::system_clock::time_point system = std::chrono::system_clock::now();
@@ -96,14 +96,14 @@ struct ClockAnchor {
   int64_t UnixNanoseconds(StepTime time) const;
 };
 
-// The parts of a step that DDP measures: the forward pass, the backward pass, its communication (from the first launch of a bucket that
-// was reduced to when the last of them was done), and what the last two have in common, whether or not something was on the wire all
-// the while.
+// The parts of a step that DDP measures: forward pass, backward pass, communication (from the first launch of a reduced
+// bucket to the end of the last one), and the time that the last two have in common, even if nothing was on the wire
+// for a part of it.
 enum class Phase : int { kForward = 0, kBackward = 1, kCommunication = 2, kOverlap = 3 };
 inline constexpr int kPhaseCount = 4;
 std::array<StepInterval, kPhaseCount> Phases(const StepRecord& record);
 
-// How long it was; nothing if an end was not recorded, or the host heard of the ends in another order than they happened.
+// Its length. None if an end was not recorded, or if the host learned of the ends in the wrong order.
 absl::optional<int64_t> Nanoseconds(const StepInterval& interval);
 
 struct ReducerRecord {
@@ -138,8 +138,8 @@ struct ReducerRecord {
   uint64_t sample_rate = 100;
   ClockAnchor anchor;
 
-  // Samples the last step, unless that was done before: one of the first ten, or of every `sample_rate`-th. Called where a forward begins,
-  // and where a backward does, for embedders that announce no forwards.
+  // Samples the last step, once, if it is one of the first ten or a multiple of `sample_rate`. Called when a forward
+  // begins, and when a backward does, for embedders that announce no forwards.
   void Sample();
   // ERRORS  INVALID_ARGUMENT  a rate below 1; nothing was changed
   absl::Status SetSampleRate(int64_t rate);

@@ -9,14 +9,14 @@
 //   args   = "step"; of a bucket's events "bucket", and of its collective "bytes"
 //
 // The format is the JSON Array Format of "Trace Event Format"
-// (https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU). The array is complete after every step: a step is
-// written by one pwrite over the closing bracket of the last one, so a process that dies leaves valid JSON. Were it cut in the middle of
-// that, what is whole can still be read: the format makes the closing bracket optional, "to support tracing systems that can not cleanly
-// finish writing the trace".
+// (https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU). The array is complete after every
+// step: one pwrite puts a step over the closing bracket of the last one, so a process that dies leaves valid JSON. A
+// file that is cut within a step can still be read: the format makes the closing bracket optional, "to support tracing
+// systems that can not cleanly finish writing the trace".
 //
-// Timestamps are the steady clock's as they are: CLOCK_MONOTONIC, which all processes of a host share, so that traces
-// of its ranks may be put side by side (jq -s add rank*.json). Between hosts it means nothing. Slices of a track do
-// not overlap, as the format asks, since a stream carries out one thing after the other.
+// Timestamps are those of the steady clock, CLOCK_MONOTONIC. All processes of a host share it, so traces of its ranks
+// can be joined (jq -s add rank*.json). Times of different hosts cannot be compared. Slices of a track do not overlap,
+// as the format asks, since a stream executes one thing at a time.
 
 #ifndef REDUCER_REPORT_TRACE_H_
 #define REDUCER_REPORT_TRACE_H_
@@ -37,7 +37,7 @@ namespace lockstep {
 // The events that name the process ("rank 0") and its tracks.
 std::string TraceNames(Rank rank);
 
-// The events of a step; empty for a record in which nothing is. Nothing is drawn of a stage that did not end.
+// The events of a step; empty for an empty record. A stage that did not end has no event.
 std::string TraceEvents(const StepRecord& record, Rank rank);
 
 // Externally synchronised. The file is locked (flock) while it is open: a second reducer with the same path and rank,
@@ -51,13 +51,13 @@ class TraceFile {
   // folder.
   static std::string FileName(absl::string_view path, Rank rank);
 
-  // Makes the file, or empties one that is there. Null where neither `trace_path` nor, that being empty, LOCKSTEP_TRACE
-  // says where. The error of the file system, with the file's name.
+  // Makes or empties the file of `trace_path` or, if that is empty, of LOCKSTEP_TRACE. Null if both are empty. Returns
+  // errors of the file system, with the file's name.
   static absl::StatusOr<std::unique_ptr<TraceFile>> Open(absl::string_view trace_path, Rank rank,
                                                          int64_t steps_max = kStepsMax);
 
-  // One system call for a step; it may wait for the disk. An error is told once: the trace ends before that step, and
-  // calls after it do nothing, as after `steps_max` steps.
+  // Writes a step by one system call, which may wait for the disk. An error is returned once and ends the trace before
+  // that step. Later calls do nothing, and so do calls after `steps_max` steps.
   absl::Status Append(const StepRecord& record);
 
   const std::string& name() const { return name_; }

@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -171,6 +172,11 @@ class TraceFileTest : public ::testing::Test {
     unsetenv("LOCKSTEP_TRACE");
   }
 
+  // Of rank 0, in the test's folder.
+  std::unique_ptr<TraceFile> Open(int64_t steps_max = TraceFile::kStepsMax) const {
+    return TraceFile::Open(folder_, Rank(0), steps_max).value();
+  }
+
   static StepRecord Record(uint64_t step) {
     StepRecord record;
     record.step = step;
@@ -231,53 +237,47 @@ TEST_F(TraceFileTest, TheOptionGoesBeforeTheEnvironment) {
 }
 
 TEST_F(TraceFileTest, IsWholeAfterEveryStep) {
-  const auto trace = TraceFile::Open(folder_, Rank(0));
-  LOCKSTEP_ASSERT_OK(trace);
-  const std::string& name = (*trace)->name();
+  const std::unique_ptr<TraceFile> trace = Open();
+  const std::string& name = trace->name();
   EXPECT_EQ(Slices(name), 0);
   EXPECT_THAT(Text(name), HasSubstr("rank 0"));
   for (int step = 1; step <= 5; ++step) {
-    LOCKSTEP_EXPECT_OK((*trace)->Append(Record(step)));
+    LOCKSTEP_EXPECT_OK(trace->Append(Record(step)));
     EXPECT_EQ(Slices(name), 2 * step);
     EXPECT_THAT(Text(name), EndsWith("\n]\n"));
   }
 }
 
 TEST_F(TraceFileTest, AnEmptyRecordLeavesItAsItIs) {
-  const auto trace = TraceFile::Open(folder_, Rank(0));
-  LOCKSTEP_ASSERT_OK(trace);
-  LOCKSTEP_EXPECT_OK((*trace)->Append(StepRecord()));
-  EXPECT_EQ(Slices((*trace)->name()), 0);
+  const std::unique_ptr<TraceFile> trace = Open();
+  LOCKSTEP_EXPECT_OK(trace->Append(StepRecord()));
+  EXPECT_EQ(Slices(trace->name()), 0);
 }
 
 TEST_F(TraceFileTest, StopsAtItsBound) {
-  const auto trace = TraceFile::Open(folder_, Rank(0), /*steps_max=*/3);
-  LOCKSTEP_ASSERT_OK(trace);
-  for (int step = 1; step <= 10; ++step) LOCKSTEP_EXPECT_OK((*trace)->Append(Record(step)));
-  EXPECT_EQ(Slices((*trace)->name()), 2 * 3);
+  const std::unique_ptr<TraceFile> trace = Open(/*steps_max=*/3);
+  for (int step = 1; step <= 10; ++step) LOCKSTEP_EXPECT_OK(trace->Append(Record(step)));
+  EXPECT_EQ(Slices(trace->name()), 2 * 3);
 }
 
 TEST_F(TraceFileTest, ReplacesTheTraceOfAnEarlierRun) {
   for (const int steps : {5, 1}) {
-    const auto trace = TraceFile::Open(folder_, Rank(0));
-    LOCKSTEP_ASSERT_OK(trace);
-    for (int step = 1; step <= steps; ++step) LOCKSTEP_EXPECT_OK((*trace)->Append(Record(step)));
-    EXPECT_EQ((*trace)->name(), TraceFile::FileName(folder_, Rank(0)));
-    EXPECT_EQ(Slices((*trace)->name()), 2 * steps);
+    const std::unique_ptr<TraceFile> trace = Open();
+    for (int step = 1; step <= steps; ++step) LOCKSTEP_EXPECT_OK(trace->Append(Record(step)));
+    EXPECT_EQ(trace->name(), TraceFile::FileName(folder_, Rank(0)));
+    EXPECT_EQ(Slices(trace->name()), 2 * steps);
   }
 }
 
 TEST_F(TraceFileTest, TwoOfOneRankHaveAFileEach) {
-  const auto first = TraceFile::Open(folder_, Rank(0));
-  LOCKSTEP_ASSERT_OK(first);
-  LOCKSTEP_EXPECT_OK((*first)->Append(Record(1)));
-  const auto second = TraceFile::Open(folder_, Rank(0));
-  LOCKSTEP_ASSERT_OK(second);
-  EXPECT_EQ((*second)->name(), absl::StrCat(folder_, "/rank0.2.json"));
-  LOCKSTEP_EXPECT_OK((*second)->Append(Record(1)));
-  LOCKSTEP_EXPECT_OK((*second)->Append(Record(2)));
-  EXPECT_EQ(Slices((*first)->name()), 2);
-  EXPECT_EQ(Slices((*second)->name()), 4);
+  const std::unique_ptr<TraceFile> first = Open();
+  LOCKSTEP_EXPECT_OK(first->Append(Record(1)));
+  const std::unique_ptr<TraceFile> second = Open();
+  EXPECT_EQ(second->name(), absl::StrCat(folder_, "/rank0.2.json"));
+  LOCKSTEP_EXPECT_OK(second->Append(Record(1)));
+  LOCKSTEP_EXPECT_OK(second->Append(Record(2)));
+  EXPECT_EQ(Slices(first->name()), 2);
+  EXPECT_EQ(Slices(second->name()), 4);
 }
 
 TEST_F(TraceFileTest, SurvivesTheDeathOfItsProcess) {
@@ -297,9 +297,8 @@ TEST_F(TraceFileTest, SurvivesTheDeathOfItsProcess) {
   ASSERT_TRUE(WIFSIGNALED(status)) << status;
   EXPECT_EQ(Slices(TraceFile::FileName(folder_, Rank(0))), 6);
   // And nobody holds its lock.
-  const auto trace = TraceFile::Open(folder_, Rank(0));
-  LOCKSTEP_ASSERT_OK(trace);
-  EXPECT_EQ((*trace)->name(), TraceFile::FileName(folder_, Rank(0)));
+  const std::unique_ptr<TraceFile> trace = Open();
+  EXPECT_EQ(trace->name(), TraceFile::FileName(folder_, Rank(0)));
 }
 
 TEST_F(TraceFileTest, SaysWhichFileCannotBeMade) {
@@ -308,10 +307,9 @@ TEST_F(TraceFileTest, SaysWhichFileCannotBeMade) {
 }
 
 TEST_F(TraceFileTest, EndsWholeWhereTheDiskDoes) {
-  const auto trace = TraceFile::Open(folder_, Rank(0));
-  LOCKSTEP_ASSERT_OK(trace);
-  const std::string& name = (*trace)->name();
-  LOCKSTEP_EXPECT_OK((*trace)->Append(Record(1)));
+  const std::unique_ptr<TraceFile> trace = Open();
+  const std::string& name = trace->name();
+  LOCKSTEP_EXPECT_OK(trace->Append(Record(1)));
   const std::string before = Text(name);
 
   // Files may grow by less than a step.
@@ -321,7 +319,7 @@ TEST_F(TraceFileTest, EndsWholeWhereTheDiskDoes) {
   tight.rlim_cur = before.size() + 20;
   const auto handler = signal(SIGXFSZ, SIG_IGN);
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &tight), 0);
-  const absl::Status full = (*trace)->Append(Record(2));
+  const absl::Status full = trace->Append(Record(2));
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
   signal(SIGXFSZ, handler);
 
@@ -329,7 +327,7 @@ TEST_F(TraceFileTest, EndsWholeWhereTheDiskDoes) {
   EXPECT_THAT(std::string(full.message()), HasSubstr(name));
   EXPECT_EQ(Text(name), before);
   // Told once.
-  LOCKSTEP_EXPECT_OK((*trace)->Append(Record(3)));
+  LOCKSTEP_EXPECT_OK(trace->Append(Record(3)));
   EXPECT_EQ(Text(name), before);
 }
 

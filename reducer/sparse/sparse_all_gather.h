@@ -1,4 +1,4 @@
-// The average of sparse gradients across ranks: each rank's rows are sent to all, and stay rows.
+// Averages sparse gradients across ranks: each rank's rows are sent to all, and the result is rows.
 
 #ifndef REDUCER_SPARSE_SPARSE_ALL_GATHER_H_
 #define REDUCER_SPARSE_SPARSE_ALL_GATHER_H_
@@ -21,18 +21,17 @@ struct SparseOptions {
 
 // Every rank calls it. Blocks. The result is the same bits on every rank.
 //
-// Each rank coalesces what it has and multiplies it by the factor; then rows are summed in rank order (Coalesce). So a
-// row has the value that the dense gradient would get, scaled as it is copied into its bucket and reduced by an
-// algorithm that reduces in rank order and rounds once; but a -0 stays one where the dense sum has +0 from ranks without
-// the row.
+// Each rank coalesces its rows and multiplies them by the factor. Then rows are summed in rank order (Coalesce). So a
+// row has the value of the dense gradient, scaled as it is copied into its bucket and reduced in rank order with one
+// rounding. One difference: a -0 stays -0 where the dense sum adds +0 of ranks without the row.
 //
 // On the wire: three 64-bit numbers of each rank; then, unless no rank has rows, 8 bytes for each row that a rank has,
 // and row_elements of the dtype. Every rank gets all of it.
 //
-// `local` is why this rank has no gradient to give, or OK. It takes part with no rows then, as it does when its
-// gradient is bad; both are this rank's own error, and FAILED_PRECONDITION on the others, quoting the lowest such rank.
-// dtypes, rows or row elements that differ are the same FAILED_PRECONDITION on all ranks, and more rows than can be
-// addressed RESOURCE_EXHAUSTED. The communicator stays usable after all of these.
+// `local` says why this rank has no gradient, or is OK. A rank without a gradient, or with a bad one, takes part with
+// no rows and returns its own error. The others return FAILED_PRECONDITION, which quotes the lowest such rank. If
+// dtypes, rows or row elements differ, all ranks return the same FAILED_PRECONDITION; if there are more rows than can
+// be addressed, RESOURCE_EXHAUSTED. The communicator stays usable.
 absl::StatusOr<CoalescedGradient> AllGatherSparse(Communicator& communicator, const absl::Status& local,
                                                   const SparseGradient& gradient, const SparseOptions& options);
 

@@ -8,7 +8,7 @@
 #include "base/types/reduce_op.h"
 #include "base/types/reduction.h"
 #include "kernels/cpu/cast.h"
-#include "kernels/cpu/reduce_many.h"
+#include "kernels/cpu/reduce.h"
 
 namespace lockstep {
 

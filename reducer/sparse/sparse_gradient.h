@@ -1,6 +1,5 @@
-// A gradient that has values for some rows of its parameter only, as that of an embedding has, and making one of many
-// values for a row. Pure functions: reducer/sparse/sparse_all_gather.h brings the gradients of all ranks together. Nothing
-// here ever takes memory for the rows that have no values.
+// Sparse gradients: they have values only for some rows of their parameter, like that of an embedding. Pure functions,
+// which take no memory for rows without values. reducer/sparse/sparse_all_gather.h combines the gradients of all ranks.
 
 #ifndef REDUCER_SPARSE_SPARSE_GRADIENT_H_
 #define REDUCER_SPARSE_SPARSE_GRADIENT_H_
@@ -48,15 +47,14 @@ struct CoalescedGradient {
 // "sparse gradient of 'embedding' (f32, 50000 rows of 512)".
 std::string Describe(const SparseGradient& gradient);
 
-// INVALID_ARGUMENT, naming the parameter, and the position and value of the first index that is no row of it; also for
-// a dtype that is no float and not complex, for negative sizes, missing values, and more bytes than there are
-// addresses.
+// INVALID_ARGUMENT, which names the parameter: an index is no row (the first one, with its position), the dtype is
+// neither float nor complex, a size is negative, values are missing, or there are more bytes than addresses.
 absl::Status CheckSparseGradient(const SparseGradient& gradient);
 
-// Sums the values of each row in their order, then multiplies the sums by `factor`. The sums of 16- and 8-bit floats
-// are kept in float32 and rounded once, others are rounded with each addition (ReduceManyFor); a row's only value stays
-// as it is. The product is that of CastScaled, as a dense gradient is scaled on its way into a bucket; a factor of 1
-// changes nothing. Errors of CheckSparseGradient. Time: n log n in the number of indices, n in values.
+// Sums the values of each row in their order, then multiplies the sums by `factor`. Sums of 16- and 8-bit floats are
+// kept in float32 and rounded once; others are rounded with each addition (ReduceManyFor). A row's only value stays as
+// it is. The product is that of CastScaled; a factor of 1 changes nothing. ERRORS those of CheckSparseGradient. COST n
+// log n in the number of indices, n in values.
 absl::StatusOr<CoalescedGradient> Coalesce(const SparseGradient& gradient, double factor);
 
 }  // namespace lockstep

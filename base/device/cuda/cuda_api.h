@@ -89,9 +89,9 @@ struct CudaApi {
   int (*stream_destroy)(void* stream);
   int (*stream_query)(void* stream);
   int (*stream_wait_event)(void* stream, void* event);
-  // -1 where the runtime is too old to tell (before 12.8). No default stream.
+  // *device is -1 if the runtime is older than 12.8. REQUIRES that the stream is no default stream.
   int (*stream_get_device)(void* stream, int* device);
-  // Whether it is being captured, or was until the capture became invalid.
+  // Whether the stream is being captured, also by a capture that became invalid.
   int (*stream_is_capturing)(void* stream, bool* capturing);
   // *mode is a cudaStreamCaptureMode, for example kCudaCaptureRelaxed.
   int (*thread_exchange_stream_capture_mode)(int* mode);

@@ -42,6 +42,7 @@ class HostFunction {
     MutexLock lock(mu);
     never_called->push_back(argument_);
   }
+
   HostFunction(HostFunction&& other) noexcept
       : function_(other.function_), argument_(std::exchange(other.argument_, nullptr)) {}
 
@@ -58,7 +59,89 @@ constexpr size_t kMost = size_t{1} << 40;
 
 class FakeCuda::Table {
  public:
-  static CudaApi Make();
+  static CudaApi Make() {
+    CudaApi api = {};
+    api.get_error_name = [](int code) { return code == kCudaNotReady ? "cudaErrorNotReady" : "cudaErrorFake"; };
+    api.get_error_string = [](int) { return "the test asked for this"; };
+    api.get_last_error = [] { return std::exchange(last_error, int{kCudaSuccess}); };
+    api.driver_get_version = [](int* version) { return *version = 12080, int{kCudaSuccess}; };
+    api.runtime_get_version = [](int* version) { return *version = 13000, int{kCudaSuccess}; };
+    api.get_device_count = [](int* count) {
+      return Call("cudaGetDeviceCount", [&](FakeCuda& fake) {
+        *count = fake.devices_;
+        return fake.devices_ == 0 ? kCudaNoDevice : kCudaSuccess;
+      });
+    };
+    api.get_device = [](int* device) {
+      return Call("cudaGetDevice", [&](FakeCuda&) { return *device = current_device, kCudaSuccess; });
+    };
+    api.set_device = [](int device) {
+      return Call("cudaSetDevice", [&](FakeCuda& fake) {
+        if (device < 0 || device >= fake.devices_) return kCudaInvalidDevice;
+        current_device = device;
+        return kCudaSuccess;
+      });
+    };
+    api.device_get_pci_bus_id = [](char* address, int bytes, int device) {
+      return Call("cudaDeviceGetPCIBusId", [&](FakeCuda&) -> int {
+        std::snprintf(address, bytes, "0000:%02x:00.0", device + 1);
+        return kCudaSuccess;
+      });
+    };
+    api.device_get_stream_priority_range = [](int* least, int* greatest) {
+      return Call("cudaDeviceGetStreamPriorityRange", [&](FakeCuda&) {
+        *least = kLeastPriority;
+        *greatest = kGreatestPriority;
+        return kCudaSuccess;
+      });
+    };
+    api.stream_create = StreamCreate;
+    api.stream_destroy = StreamDestroy;
+    api.stream_query = StreamQuery;
+    api.stream_wait_event = StreamWaitEvent;
+    api.stream_get_device = StreamGetDevice;
+    api.stream_is_capturing = [](void* stream, bool* capturing) {
+      return Call("cudaStreamIsCapturing", [&](FakeCuda& fake) {
+        FakeStream* const found = Find(fake, stream);
+        if (found == nullptr) return kCudaInvalidHandle;
+        MutexLock lock(&fake.mu_);
+        *capturing = fake.captures_.capturing(found);
+        return kCudaSuccess;
+      });
+    };
+    api.thread_exchange_stream_capture_mode = [](int* mode) {
+      return Call("cudaThreadExchangeStreamCaptureMode", [&](FakeCuda&) {
+        std::swap(*mode, capture_mode);
+        return kCudaSuccess;
+      });
+    };
+    api.event_create = EventCreate;
+    api.event_destroy = EventDestroy;
+    api.event_record = EventRecord;
+    api.event_query = EventQuery;
+    api.launch_host_func = LaunchHostFunc;
+    api.memcpy_async = MemcpyAsync;
+    api.stream_wait_value = StreamWaitValue;
+    api.stream_write_value = StreamWriteValue;
+    api.malloc = [](void** memory, size_t bytes) {
+      return CallUnsafeInCapture("cudaMalloc",
+                                 [&](FakeCuda& fake) { return NewMemory(fake, memory, bytes, CudaPointer::kDevice); });
+    };
+    api.free = [](void* memory) {
+      return CallUnsafeInCapture("cudaFree",
+                                 [&](FakeCuda& fake) { return DeleteMemory(fake, memory, CudaPointer::kDevice); });
+    };
+    api.host_alloc = [](void** memory, size_t bytes) {
+      return CallUnsafeInCapture("cudaHostAlloc",
+                                 [&](FakeCuda& fake) { return NewMemory(fake, memory, bytes, CudaPointer::kPinned); });
+    };
+    api.free_host = [](void* memory) {
+      return CallUnsafeInCapture("cudaFreeHost",
+                                 [&](FakeCuda& fake) { return DeleteMemory(fake, memory, CudaPointer::kPinned); });
+    };
+    api.pointer_get_attributes = PointerGetAttributes;
+    return api;
+  }
 
  private:
   static FakeCuda& It() {
@@ -73,13 +156,27 @@ class FakeCuda::Table {
   }
 
   // Begins every function: notes the call, and answers what a test has asked for.
-  static int Enter(const char* function);
+  static int Enter(const char* function) {
+    FakeCuda& fake = It();
+    MutexLock lock(&fake.mu_);
+    ++fake.calls_[function];
+    if (inside_closure) return kCudaNotPermitted;
+    for (auto failure = fake.failures_.begin(); failure != fake.failures_.end(); ++failure) {
+      if (failure->function != function || --failure->nth > 0) continue;
+      const int code = failure->code;
+      fake.failures_.erase(failure);
+      return code;
+    }
+    return fake.lost_;
+  }
+
   // The body is what a function does unless it is to fail.
   template <typename Body>
   static int Call(const char* function, const Body& body) {
     if (const int code = Enter(function); code != kCudaSuccess) return Answer(code);
     return Answer(body(It()));
   }
+
   // Of a function that breaks the captures that are under way, unless its thread has said that it may.
   template <typename Body>
   static int CallUnsafeInCapture(const char* function, const Body& body) {
@@ -88,7 +185,14 @@ class FakeCuda::Table {
       return body(fake);
     });
   }
-  static bool BreaksCapture(FakeCuda& fake);
+
+  static bool BreaksCapture(FakeCuda& fake) {
+    MutexLock lock(&fake.mu_);
+    if (capture_mode == kCudaCaptureRelaxed || !fake.captures_.any()) return false;
+    fake.captures_.Invalidate();
+    return true;
+  }
+
   // What is put into a stream: `run` goes into the graph where that is captured. Else `enqueue` puts it there.
   template <typename Enqueue>
   static int Put(FakeCuda& fake, void* stream, std::function<void()> run, const Enqueue& enqueue) {
@@ -103,418 +207,288 @@ class FakeCuda::Table {
   }
 
   // Null when the handle is none of a stream on the calling thread's device.
-  static FakeStream* Find(FakeCuda& fake, void* handle);
-  static FakeEvent* FindEvent(FakeCuda& fake, void* handle);
-
-  static int StreamCreate(void** stream, int priority);
-  static int StreamDestroy(void* stream);
-  static int StreamQuery(void* stream);
-  static int StreamGetDevice(void* stream, int* device);
-  static int EventCreate(void** event);
-  static int EventDestroy(void* event);
-  static int EventRecord(void* event, void* stream);
-  static int EventQuery(void* event);
-  static int StreamWaitEvent(void* stream, void* event);
-  static int LaunchHostFunc(void* stream, void (*function)(void*), void* argument);
-  static int Kernel(void* stream, const std::function<void()>& kernel);
-  static int MemcpyAsync(void* target, const void* source, size_t bytes, void* stream);
-  static int StreamWaitValue(void* stream, const void* address, uint32_t value);
-  static int StreamWriteValue(void* stream, void* address, uint32_t value);
-  // Whether the device reaches `bytes` bytes there, which are the host's.
-  static bool IsPinned(FakeCuda& fake, const void* address, size_t bytes);
-  static int NewMemory(FakeCuda& fake, void** memory, size_t bytes, CudaPointer::Kind kind);
-  static int DeleteMemory(FakeCuda& fake, void* memory, CudaPointer::Kind kind);
-  static int PointerGetAttributes(CudaPointer* attributes, const void* pointer);
-  static int BeginCapture(void* stream);
-  static int EndCapture(void* stream, void** graph);
-  static int LaunchGraph(void* graph, void* stream);
-  static int DestroyGraph(void* graph);
-
-  friend class FakeCuda;
-};
-
-int FakeCuda::Table::Enter(const char* function) {
-  FakeCuda& fake = It();
-  MutexLock lock(&fake.mu_);
-  ++fake.calls_[function];
-  if (inside_closure) return kCudaNotPermitted;
-  for (auto failure = fake.failures_.begin(); failure != fake.failures_.end(); ++failure) {
-    if (failure->function != function || --failure->nth > 0) continue;
-    const int code = failure->code;
-    fake.failures_.erase(failure);
-    return code;
+  static FakeStream* Find(FakeCuda& fake, void* handle) {
+    MutexLock lock(&fake.mu_);
+    const auto number = reinterpret_cast<uintptr_t>(handle);
+    if (number <= kCudaPerThreadStream) {
+      const std::thread::id thread = number == kCudaPerThreadStream ? std::this_thread::get_id() : std::thread::id();
+      FakeStream& stream = fake.default_streams_[{current_device, thread}];
+      if (stream.stream == nullptr) stream.stream = fake.NewStream(current_device);
+      return &stream;
+    }
+    const auto found = fake.streams_.find(handle);
+    if (found == fake.streams_.end() || !found->second->exists || found->second->device != current_device)
+      return nullptr;
+    return found->second.get();
   }
-  return fake.lost_;
-}
 
-bool FakeCuda::Table::BreaksCapture(FakeCuda& fake) {
-  MutexLock lock(&fake.mu_);
-  if (capture_mode == kCudaCaptureRelaxed || !fake.captures_.any()) return false;
-  fake.captures_.Invalidate();
-  return true;
-}
-
-FakeCuda::FakeStream* FakeCuda::Table::Find(FakeCuda& fake, void* handle) {
-  MutexLock lock(&fake.mu_);
-  const auto number = reinterpret_cast<uintptr_t>(handle);
-  if (number <= kCudaPerThreadStream) {
-    const std::thread::id thread = number == kCudaPerThreadStream ? std::this_thread::get_id() : std::thread::id();
-    FakeStream& stream = fake.default_streams_[{current_device, thread}];
-    if (stream.stream == nullptr) stream.stream = fake.NewStream(current_device);
-    return &stream;
+  static FakeEvent* FindEvent(FakeCuda& fake, void* handle) {
+    MutexLock lock(&fake.mu_);
+    const auto found = fake.events_.find(handle);
+    return found == fake.events_.end() || !found->second->exists ? nullptr : found->second.get();
   }
-  const auto found = fake.streams_.find(handle);
-  if (found == fake.streams_.end() || !found->second->exists || found->second->device != current_device) return nullptr;
-  return found->second.get();
-}
 
-FakeCuda::FakeEvent* FakeCuda::Table::FindEvent(FakeCuda& fake, void* handle) {
-  MutexLock lock(&fake.mu_);
-  const auto found = fake.events_.find(handle);
-  return found == fake.events_.end() || !found->second->exists ? nullptr : found->second.get();
-}
-
-int FakeCuda::Table::StreamCreate(void** stream, int priority) {
-  return Call("cudaStreamCreateWithPriority", [&](FakeCuda& fake) {
-    auto created = std::make_unique<FakeStream>();
-    created->device = current_device;
-    created->priority = priority;
-    *stream = created.get();
-    MutexLock lock(&fake.mu_);
-    created->stream = fake.NewStream(current_device);
-    fake.streams_[*stream] = std::move(created);
-    return kCudaSuccess;
-  });
-}
-
-int FakeCuda::Table::StreamDestroy(void* stream) {
-  return Call("cudaStreamDestroy", [&](FakeCuda& fake) {
-    FakeStream* const found = Find(fake, stream);
-    if (found == nullptr) return kCudaInvalidHandle;
-    MutexLock lock(&fake.mu_);
-    found->exists = false;
-    return kCudaSuccess;
-  });
-}
-
-int FakeCuda::Table::StreamQuery(void* stream) {
-  return CallUnsafeInCapture("cudaStreamQuery", [&](FakeCuda& fake) {
-    FakeStream* const found = Find(fake, stream);
-    if (found == nullptr) return kCudaInvalidHandle;
-    {
+  static int StreamCreate(void** stream, int priority) {
+    return Call("cudaStreamCreateWithPriority", [&](FakeCuda& fake) {
+      auto created = std::make_unique<FakeStream>();
+      created->device = current_device;
+      created->priority = priority;
+      *stream = created.get();
       MutexLock lock(&fake.mu_);
-      if (fake.captures_.capturing(found)) {
-        fake.captures_.Invalidate();
-        return kCudaCaptureUnsupported;
-      }
-    }
-    return found->stream->Synchronize(Deadline::Now()).ok() ? kCudaSuccess : kCudaNotReady;
-  });
-}
-
-int FakeCuda::Table::StreamGetDevice(void* stream, int* device) {
-  return Call("cudaStreamGetDevice", [&](FakeCuda& fake) {
-    MutexLock lock(&fake.mu_);
-    const auto found = fake.streams_.find(stream);
-    if (found == fake.streams_.end()) return kCudaInvalidHandle;
-    *device = found->second->device;
-    return kCudaSuccess;
-  });
-}
-
-int FakeCuda::Table::EventCreate(void** event) {
-  return Call("cudaEventCreateWithFlags", [&](FakeCuda& fake) {
-    auto created = std::make_unique<FakeEvent>();
-    created->event = HostDevice()->CreateEvent().value();
-    created->device = current_device;
-    *event = created.get();
-    MutexLock lock(&fake.mu_);
-    fake.events_[*event] = std::move(created);
-    return kCudaSuccess;
-  });
-}
-
-int FakeCuda::Table::EventDestroy(void* event) {
-  return Call("cudaEventDestroy", [&](FakeCuda& fake) {
-    FakeEvent* const found = FindEvent(fake, event);
-    if (found == nullptr || found->device != current_device) return kCudaInvalidHandle;
-    MutexLock lock(&fake.mu_);
-    found->exists = false;
-    return kCudaSuccess;
-  });
-}
-
-int FakeCuda::Table::EventRecord(void* event, void* stream) {
-  return Call("cudaEventRecord", [&](FakeCuda& fake) -> int {
-    FakeEvent* const found = FindEvent(fake, event);
-    FakeStream* const in = Find(fake, stream);
-    if (found == nullptr || in == nullptr || found->device != current_device) return kCudaInvalidHandle;
-    {
-      MutexLock lock(&fake.mu_);
-      const auto [captured, code] = fake.captures_.Record(in, found);
-      if (captured) return code;
-    }
-    return in->stream->Record(found->event.get()).ok() ? kCudaSuccess : kCudaOutOfMemory;
-  });
-}
-
-int FakeCuda::Table::EventQuery(void* event) {
-  return CallUnsafeInCapture("cudaEventQuery", [&](FakeCuda& fake) -> int {
-    FakeEvent* const found = FindEvent(fake, event);
-    if (found == nullptr || found->device != current_device) return kCudaInvalidHandle;
-    {
-      MutexLock lock(&fake.mu_);
-      const auto [captured, code] = fake.captures_.Query(found);
-      if (captured) return code;
-    }
-    return found->event->Query() ? kCudaSuccess : kCudaNotReady;
-  });
-}
-
-int FakeCuda::Table::StreamWaitEvent(void* stream, void* event) {
-  return Call("cudaStreamWaitEvent", [&](FakeCuda& fake) -> int {
-    FakeEvent* const found = FindEvent(fake, event);
-    FakeStream* const in = Find(fake, stream);
-    if (found == nullptr || in == nullptr) return kCudaInvalidHandle;
-    {
-      MutexLock lock(&fake.mu_);
-      const auto [captured, code] = fake.captures_.Wait(in, found);
-      if (captured) return code;
-    }
-    return in->stream->Wait(found->event.get()).ok() ? kCudaSuccess : kCudaOutOfMemory;
-  });
-}
-
-int FakeCuda::Table::LaunchHostFunc(void* stream, void (*function)(void*), void* argument) {
-  return Call("cudaLaunchHostFunc", [&](FakeCuda& fake) -> int {
-    const auto run = [function, argument] { CallHostFunction(function, argument); };
-    return Put(fake, stream, run, [&](Stream& in) {
-      return in.Enqueue([&fake, called = HostFunction(function, argument)]() mutable {
-        if (!fake.lost()) called.Call();
-        return absl::OkStatus();
-      });
-    });
-  });
-}
-
-int FakeCuda::Table::Kernel(void* stream, const std::function<void()>& kernel) {
-  return Call("cudaLaunchKernel", [&](FakeCuda& fake) -> int {
-    return Put(fake, stream, kernel, [&](Stream& in) {
-      return in.Enqueue([kernel] {
-        kernel();
-        return absl::OkStatus();
-      });
-    });
-  });
-}
-
-int FakeCuda::Table::MemcpyAsync(void* target, const void* source, size_t bytes, void* stream) {
-  return Call("cudaMemcpyAsync", [&](FakeCuda& fake) -> int {
-    const auto run = [target, source, bytes] { std::memcpy(target, source, bytes); };
-    return Put(fake, stream, run, [&](Stream& in) { return in.Copy(target, source, bytes); });
-  });
-}
-
-int FakeCuda::Table::StreamWaitValue(void* stream, const void* address, uint32_t value) {
-  return Call("cuStreamWaitValue32", [&](FakeCuda& fake) {
-    FakeStream* const in = Find(fake, stream);
-    if (in == nullptr) return kCudaInvalidHandle;
-    if (!IsPinned(fake, address, sizeof(value))) return kCudaInvalidValue;
-    const auto* const flag = static_cast<const std::atomic<uint32_t>*>(address);
-    return in->stream->AwaitValue(flag, value).ok() ? kCudaSuccess : kCudaOutOfMemory;
-  });
-}
-
-int FakeCuda::Table::StreamWriteValue(void* stream, void* address, uint32_t value) {
-  return Call("cuStreamWriteValue32", [&](FakeCuda& fake) {
-    FakeStream* const in = Find(fake, stream);
-    if (in == nullptr) return kCudaInvalidHandle;
-    if (!IsPinned(fake, address, sizeof(value))) return kCudaInvalidValue;
-    auto* const flag = static_cast<std::atomic<uint32_t>*>(address);
-    return in->stream->WriteValue(flag, value).ok() ? kCudaSuccess : kCudaOutOfMemory;
-  });
-}
-
-bool FakeCuda::Table::IsPinned(FakeCuda& fake, const void* address, size_t bytes) {
-  MutexLock lock(&fake.mu_);
-  auto found = fake.memory_.upper_bound(address);
-  if (found == fake.memory_.begin()) return false;
-  --found;
-  const size_t offset = static_cast<const char*>(address) - static_cast<const char*>(found->first);
-  return found->second.pointer.kind == CudaPointer::kPinned && offset + bytes <= found->second.bytes;
-}
-
-int FakeCuda::Table::NewMemory(FakeCuda& fake, void** memory, size_t bytes, CudaPointer::Kind kind) {
-  if (bytes == 0) return *memory = nullptr, kCudaSuccess;
-  if (bytes > kMost) return kCudaOutOfMemory;
-  *memory = HostDevice()->Allocate(bytes).value_or(nullptr);
-  if (*memory == nullptr) return kCudaOutOfMemory;
-  MutexLock lock(&fake.mu_);
-  fake.memory_[*memory] = {{kind, current_device}, bytes};
-  return kCudaSuccess;
-}
-
-int FakeCuda::Table::DeleteMemory(FakeCuda& fake, void* memory, CudaPointer::Kind kind) {
-  MutexLock lock(&fake.mu_);
-  const auto found = fake.memory_.find(memory);
-  if (found == fake.memory_.end() || found->second.pointer.kind != kind) return kCudaInvalidValue;
-  fake.memory_.erase(found);
-  HostDevice()->Free(memory);
-  return kCudaSuccess;
-}
-
-int FakeCuda::Table::PointerGetAttributes(CudaPointer* attributes, const void* pointer) {
-  return Call("cudaPointerGetAttributes", [&](FakeCuda& fake) {
-    MutexLock lock(&fake.mu_);
-    *attributes = CudaPointer();
-    auto found = fake.memory_.upper_bound(pointer);
-    if (found == fake.memory_.begin()) return kCudaSuccess;
-    --found;
-    const auto* const begin = static_cast<const char*>(found->first);
-    if (std::less<const char*>()(static_cast<const char*>(pointer), begin + found->second.bytes)) {
-      *attributes = found->second.pointer;
-    }
-    return kCudaSuccess;
-  });
-}
-
-int FakeCuda::Table::BeginCapture(void* stream) {
-  return Call("cudaStreamBeginCapture", [&](FakeCuda& fake) -> int {
-    FakeStream* const found = Find(fake, stream);
-    if (found == nullptr) return kCudaInvalidHandle;
-    MutexLock lock(&fake.mu_);
-    return fake.captures_.Begin(found);
-  });
-}
-
-int FakeCuda::Table::EndCapture(void* stream, void** graph) {
-  return Call("cudaStreamEndCapture", [&](FakeCuda& fake) -> int {
-    FakeStream* const found = Find(fake, stream);
-    if (found == nullptr) return kCudaInvalidHandle;
-    auto made = std::make_unique<Graph>();
-    MutexLock lock(&fake.mu_);
-    const int code = fake.captures_.End(found, &made->nodes);
-    if (code != kCudaSuccess) return code;
-    *graph = made.get();
-    fake.graphs_[*graph] = std::move(made);
-    return code;
-  });
-}
-
-int FakeCuda::Table::LaunchGraph(void* graph, void* stream) {
-  return Call("cudaGraphLaunch", [&](FakeCuda& fake) -> int {
-    FakeStream* const in = Find(fake, stream);
-    std::shared_ptr<const FakeGraph> nodes;
-    FakeGraph::Order order = FakeGraph::Order::kOldestFirst;
-    {
-      MutexLock lock(&fake.mu_);
-      const auto found = fake.graphs_.find(graph);
-      if (in == nullptr || found == fake.graphs_.end() || !found->second->exists) return kCudaInvalidHandle;
-      if (fake.captures_.capturing(in)) return kCudaCaptureUnsupported;
-      nodes = found->second->nodes;
-      if (found->second->launches++ % 2 == 1) order = FakeGraph::Order::kNewestFirst;
-    }
-    const absl::Status launched = in->stream->Enqueue([nodes, order] {
-      nodes->Run(order);
-      return absl::OkStatus();
-    });
-    return launched.ok() ? kCudaSuccess : kCudaOutOfMemory;
-  });
-}
-
-int FakeCuda::Table::DestroyGraph(void* graph) {
-  return Call("cudaGraphExecDestroy", [&](FakeCuda& fake) -> int {
-    MutexLock lock(&fake.mu_);
-    const auto found = fake.graphs_.find(graph);
-    if (found == fake.graphs_.end() || !found->second->exists) return kCudaInvalidHandle;
-    found->second->exists = false;
-    return kCudaSuccess;
-  });
-}
-
-CudaApi FakeCuda::Table::Make() {
-  CudaApi api = {};
-  api.get_error_name = [](int code) { return code == kCudaNotReady ? "cudaErrorNotReady" : "cudaErrorFake"; };
-  api.get_error_string = [](int) { return "the test asked for this"; };
-  api.get_last_error = [] { return std::exchange(last_error, int{kCudaSuccess}); };
-  api.driver_get_version = [](int* version) { return *version = 12080, int{kCudaSuccess}; };
-  api.runtime_get_version = [](int* version) { return *version = 13000, int{kCudaSuccess}; };
-  api.get_device_count = [](int* count) {
-    return Call("cudaGetDeviceCount", [&](FakeCuda& fake) {
-      *count = fake.devices_;
-      return fake.devices_ == 0 ? kCudaNoDevice : kCudaSuccess;
-    });
-  };
-  api.get_device = [](int* device) {
-    return Call("cudaGetDevice", [&](FakeCuda&) { return *device = current_device, kCudaSuccess; });
-  };
-  api.set_device = [](int device) {
-    return Call("cudaSetDevice", [&](FakeCuda& fake) {
-      if (device < 0 || device >= fake.devices_) return kCudaInvalidDevice;
-      current_device = device;
+      created->stream = fake.NewStream(current_device);
+      fake.streams_[*stream] = std::move(created);
       return kCudaSuccess;
     });
-  };
-  api.device_get_pci_bus_id = [](char* address, int bytes, int device) {
-    return Call("cudaDeviceGetPCIBusId", [&](FakeCuda&) -> int {
-      std::snprintf(address, bytes, "0000:%02x:00.0", device + 1);
-      return kCudaSuccess;
-    });
-  };
-  api.device_get_stream_priority_range = [](int* least, int* greatest) {
-    return Call("cudaDeviceGetStreamPriorityRange", [&](FakeCuda&) {
-      *least = kLeastPriority;
-      *greatest = kGreatestPriority;
-      return kCudaSuccess;
-    });
-  };
-  api.stream_create = StreamCreate;
-  api.stream_destroy = StreamDestroy;
-  api.stream_query = StreamQuery;
-  api.stream_wait_event = StreamWaitEvent;
-  api.stream_get_device = StreamGetDevice;
-  api.stream_is_capturing = [](void* stream, bool* capturing) {
-    return Call("cudaStreamIsCapturing", [&](FakeCuda& fake) {
+  }
+
+  static int StreamDestroy(void* stream) {
+    return Call("cudaStreamDestroy", [&](FakeCuda& fake) {
       FakeStream* const found = Find(fake, stream);
       if (found == nullptr) return kCudaInvalidHandle;
       MutexLock lock(&fake.mu_);
-      *capturing = fake.captures_.capturing(found);
+      found->exists = false;
       return kCudaSuccess;
     });
-  };
-  api.thread_exchange_stream_capture_mode = [](int* mode) {
-    return Call("cudaThreadExchangeStreamCaptureMode", [&](FakeCuda&) {
-      std::swap(*mode, capture_mode);
+  }
+
+  static int StreamQuery(void* stream) {
+    return CallUnsafeInCapture("cudaStreamQuery", [&](FakeCuda& fake) {
+      FakeStream* const found = Find(fake, stream);
+      if (found == nullptr) return kCudaInvalidHandle;
+      {
+        MutexLock lock(&fake.mu_);
+        if (fake.captures_.capturing(found)) {
+          fake.captures_.Invalidate();
+          return kCudaCaptureUnsupported;
+        }
+      }
+      return found->stream->Synchronize(Deadline::Now()).ok() ? kCudaSuccess : kCudaNotReady;
+    });
+  }
+
+  static int StreamGetDevice(void* stream, int* device) {
+    return Call("cudaStreamGetDevice", [&](FakeCuda& fake) {
+      MutexLock lock(&fake.mu_);
+      const auto found = fake.streams_.find(stream);
+      if (found == fake.streams_.end()) return kCudaInvalidHandle;
+      *device = found->second->device;
       return kCudaSuccess;
     });
-  };
-  api.event_create = EventCreate;
-  api.event_destroy = EventDestroy;
-  api.event_record = EventRecord;
-  api.event_query = EventQuery;
-  api.launch_host_func = LaunchHostFunc;
-  api.memcpy_async = MemcpyAsync;
-  api.stream_wait_value = StreamWaitValue;
-  api.stream_write_value = StreamWriteValue;
-  api.malloc = [](void** memory, size_t bytes) {
-    return CallUnsafeInCapture("cudaMalloc",
-                               [&](FakeCuda& fake) { return NewMemory(fake, memory, bytes, CudaPointer::kDevice); });
-  };
-  api.free = [](void* memory) {
-    return CallUnsafeInCapture("cudaFree",
-                               [&](FakeCuda& fake) { return DeleteMemory(fake, memory, CudaPointer::kDevice); });
-  };
-  api.host_alloc = [](void** memory, size_t bytes) {
-    return CallUnsafeInCapture("cudaHostAlloc",
-                               [&](FakeCuda& fake) { return NewMemory(fake, memory, bytes, CudaPointer::kPinned); });
-  };
-  api.free_host = [](void* memory) {
-    return CallUnsafeInCapture("cudaFreeHost",
-                               [&](FakeCuda& fake) { return DeleteMemory(fake, memory, CudaPointer::kPinned); });
-  };
-  api.pointer_get_attributes = PointerGetAttributes;
-  return api;
-}
+  }
+
+  static int EventCreate(void** event) {
+    return Call("cudaEventCreateWithFlags", [&](FakeCuda& fake) {
+      auto created = std::make_unique<FakeEvent>();
+      created->event = HostDevice()->CreateEvent().value();
+      created->device = current_device;
+      *event = created.get();
+      MutexLock lock(&fake.mu_);
+      fake.events_[*event] = std::move(created);
+      return kCudaSuccess;
+    });
+  }
+
+  static int EventDestroy(void* event) {
+    return Call("cudaEventDestroy", [&](FakeCuda& fake) {
+      FakeEvent* const found = FindEvent(fake, event);
+      if (found == nullptr || found->device != current_device) return kCudaInvalidHandle;
+      MutexLock lock(&fake.mu_);
+      found->exists = false;
+      return kCudaSuccess;
+    });
+  }
+
+  static int EventRecord(void* event, void* stream) {
+    return Call("cudaEventRecord", [&](FakeCuda& fake) -> int {
+      FakeEvent* const found = FindEvent(fake, event);
+      FakeStream* const in = Find(fake, stream);
+      if (found == nullptr || in == nullptr || found->device != current_device) return kCudaInvalidHandle;
+      {
+        MutexLock lock(&fake.mu_);
+        const auto [captured, code] = fake.captures_.Record(in, found);
+        if (captured) return code;
+      }
+      return in->stream->Record(found->event.get()).ok() ? kCudaSuccess : kCudaOutOfMemory;
+    });
+  }
+
+  static int EventQuery(void* event) {
+    return CallUnsafeInCapture("cudaEventQuery", [&](FakeCuda& fake) -> int {
+      FakeEvent* const found = FindEvent(fake, event);
+      if (found == nullptr || found->device != current_device) return kCudaInvalidHandle;
+      {
+        MutexLock lock(&fake.mu_);
+        const auto [captured, code] = fake.captures_.Query(found);
+        if (captured) return code;
+      }
+      return found->event->Query() ? kCudaSuccess : kCudaNotReady;
+    });
+  }
+
+  static int StreamWaitEvent(void* stream, void* event) {
+    return Call("cudaStreamWaitEvent", [&](FakeCuda& fake) -> int {
+      FakeEvent* const found = FindEvent(fake, event);
+      FakeStream* const in = Find(fake, stream);
+      if (found == nullptr || in == nullptr) return kCudaInvalidHandle;
+      {
+        MutexLock lock(&fake.mu_);
+        const auto [captured, code] = fake.captures_.Wait(in, found);
+        if (captured) return code;
+      }
+      return in->stream->Wait(found->event.get()).ok() ? kCudaSuccess : kCudaOutOfMemory;
+    });
+  }
+
+  static int LaunchHostFunc(void* stream, void (*function)(void*), void* argument) {
+    return Call("cudaLaunchHostFunc", [&](FakeCuda& fake) -> int {
+      const auto run = [function, argument] { CallHostFunction(function, argument); };
+      return Put(fake, stream, run, [&](Stream& in) {
+        return in.Enqueue([&fake, called = HostFunction(function, argument)]() mutable {
+          if (!fake.lost()) called.Call();
+          return absl::OkStatus();
+        });
+      });
+    });
+  }
+
+  static int Kernel(void* stream, const std::function<void()>& kernel) {
+    return Call("cudaLaunchKernel", [&](FakeCuda& fake) -> int {
+      return Put(fake, stream, kernel, [&](Stream& in) {
+        return in.Enqueue([kernel] {
+          kernel();
+          return absl::OkStatus();
+        });
+      });
+    });
+  }
+
+  static int MemcpyAsync(void* target, const void* source, size_t bytes, void* stream) {
+    return Call("cudaMemcpyAsync", [&](FakeCuda& fake) -> int {
+      const auto run = [target, source, bytes] { std::memcpy(target, source, bytes); };
+      return Put(fake, stream, run, [&](Stream& in) { return in.Copy(target, source, bytes); });
+    });
+  }
+
+  static int StreamWaitValue(void* stream, const void* address, uint32_t value) {
+    return Call("cuStreamWaitValue32", [&](FakeCuda& fake) {
+      FakeStream* const in = Find(fake, stream);
+      if (in == nullptr) return kCudaInvalidHandle;
+      if (!IsPinned(fake, address, sizeof(value))) return kCudaInvalidValue;
+      const auto* const flag = static_cast<const std::atomic<uint32_t>*>(address);
+      return in->stream->AwaitValue(flag, value).ok() ? kCudaSuccess : kCudaOutOfMemory;
+    });
+  }
+
+  static int StreamWriteValue(void* stream, void* address, uint32_t value) {
+    return Call("cuStreamWriteValue32", [&](FakeCuda& fake) {
+      FakeStream* const in = Find(fake, stream);
+      if (in == nullptr) return kCudaInvalidHandle;
+      if (!IsPinned(fake, address, sizeof(value))) return kCudaInvalidValue;
+      auto* const flag = static_cast<std::atomic<uint32_t>*>(address);
+      return in->stream->WriteValue(flag, value).ok() ? kCudaSuccess : kCudaOutOfMemory;
+    });
+  }
+
+  // Whether the device reaches `bytes` bytes there, which are the host's.
+  static bool IsPinned(FakeCuda& fake, const void* address, size_t bytes) {
+    MutexLock lock(&fake.mu_);
+    auto found = fake.memory_.upper_bound(address);
+    if (found == fake.memory_.begin()) return false;
+    --found;
+    const size_t offset = static_cast<const char*>(address) - static_cast<const char*>(found->first);
+    return found->second.pointer.kind == CudaPointer::kPinned && offset + bytes <= found->second.bytes;
+  }
+
+  static int NewMemory(FakeCuda& fake, void** memory, size_t bytes, CudaPointer::Kind kind) {
+    if (bytes == 0) return *memory = nullptr, kCudaSuccess;
+    if (bytes > kMost) return kCudaOutOfMemory;
+    *memory = HostDevice()->Allocate(bytes).value_or(nullptr);
+    if (*memory == nullptr) return kCudaOutOfMemory;
+    MutexLock lock(&fake.mu_);
+    fake.memory_[*memory] = {{kind, current_device}, bytes};
+    return kCudaSuccess;
+  }
+
+  static int DeleteMemory(FakeCuda& fake, void* memory, CudaPointer::Kind kind) {
+    MutexLock lock(&fake.mu_);
+    const auto found = fake.memory_.find(memory);
+    if (found == fake.memory_.end() || found->second.pointer.kind != kind) return kCudaInvalidValue;
+    fake.memory_.erase(found);
+    HostDevice()->Free(memory);
+    return kCudaSuccess;
+  }
+
+  static int PointerGetAttributes(CudaPointer* attributes, const void* pointer) {
+    return Call("cudaPointerGetAttributes", [&](FakeCuda& fake) {
+      MutexLock lock(&fake.mu_);
+      *attributes = CudaPointer();
+      auto found = fake.memory_.upper_bound(pointer);
+      if (found == fake.memory_.begin()) return kCudaSuccess;
+      --found;
+      const auto* const begin = static_cast<const char*>(found->first);
+      if (std::less<const char*>()(static_cast<const char*>(pointer), begin + found->second.bytes)) {
+        *attributes = found->second.pointer;
+      }
+      return kCudaSuccess;
+    });
+  }
+
+  static int BeginCapture(void* stream) {
+    return Call("cudaStreamBeginCapture", [&](FakeCuda& fake) -> int {
+      FakeStream* const found = Find(fake, stream);
+      if (found == nullptr) return kCudaInvalidHandle;
+      MutexLock lock(&fake.mu_);
+      return fake.captures_.Begin(found);
+    });
+  }
+
+  static int EndCapture(void* stream, void** graph) {
+    return Call("cudaStreamEndCapture", [&](FakeCuda& fake) -> int {
+      FakeStream* const found = Find(fake, stream);
+      if (found == nullptr) return kCudaInvalidHandle;
+      auto made = std::make_unique<Graph>();
+      MutexLock lock(&fake.mu_);
+      const int code = fake.captures_.End(found, &made->nodes);
+      if (code != kCudaSuccess) return code;
+      *graph = made.get();
+      fake.graphs_[*graph] = std::move(made);
+      return code;
+    });
+  }
+
+  static int LaunchGraph(void* graph, void* stream) {
+    return Call("cudaGraphLaunch", [&](FakeCuda& fake) -> int {
+      FakeStream* const in = Find(fake, stream);
+      std::shared_ptr<const FakeGraph> nodes;
+      FakeGraph::Order order = FakeGraph::Order::kOldestFirst;
+      {
+        MutexLock lock(&fake.mu_);
+        const auto found = fake.graphs_.find(graph);
+        if (in == nullptr || found == fake.graphs_.end() || !found->second->exists) return kCudaInvalidHandle;
+        if (fake.captures_.capturing(in)) return kCudaCaptureUnsupported;
+        nodes = found->second->nodes;
+        if (found->second->launches++ % 2 == 1) order = FakeGraph::Order::kNewestFirst;
+      }
+      const absl::Status launched = in->stream->Enqueue([nodes, order] {
+        nodes->Run(order);
+        return absl::OkStatus();
+      });
+      return launched.ok() ? kCudaSuccess : kCudaOutOfMemory;
+    });
+  }
+
+  static int DestroyGraph(void* graph) {
+    return Call("cudaGraphExecDestroy", [&](FakeCuda& fake) -> int {
+      MutexLock lock(&fake.mu_);
+      const auto found = fake.graphs_.find(graph);
+      if (found == fake.graphs_.end() || !found->second->exists) return kCudaInvalidHandle;
+      found->second->exists = false;
+      return kCudaSuccess;
+    });
+  }
+
+  friend class FakeCuda;
+};
 
 FakeCuda::FakeCuda(int devices)
     : api_(Table::Make()),

@@ -72,10 +72,6 @@ int FakeCaptures::End(const void* stream, std::shared_ptr<const FakeGraph>* grap
   return code;
 }
 
-void FakeCaptures::Invalidate() {
-  for (auto& [number, capture] : captures_) capture.valid = false;
-}
-
 FakeCaptures::Answer FakeCaptures::Launch(const void* stream, std::function<void()> run) {
   if (!capturing(stream)) return {false, kCudaSuccess};
   Capture& capture = Of(stream);

@@ -63,7 +63,9 @@ class FakeCaptures {
   bool capturing(const void* stream) const { return streams_.count(stream) == 1; }
   bool any() const { return !captures_.empty(); }
   // Of all captures: something that none allows was done.
-  void Invalidate();
+  void Invalidate() {
+    for (auto& [number, capture] : captures_) capture.valid = false;
+  }
 
   Answer Launch(const void* stream, std::function<void()> run);
   Answer Record(const void* stream, const void* event);

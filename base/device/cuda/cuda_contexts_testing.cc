@@ -13,7 +13,7 @@
 #include "base/device/cuda/cuda_api.h"
 #include "base/device/cuda/cuda_device.h"
 #include "base/device/cuda/cuda_error.h"
-#include "base/device/cuda/cuda_kernels_testing.h"
+#include "base/device/cuda/cuda_graph_testing.h"
 #include "base/mutex.h"
 #include "base/status.h"
 

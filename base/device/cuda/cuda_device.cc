@@ -22,9 +22,6 @@
 namespace lockstep {
 namespace {
 
-using internal::CudaEvent;
-using internal::CudaStream;
-
 class Cuda final : public Device {
  public:
   Cuda(const CudaApi& api, int index) : api_(api), index_(index), fork_generation_(ForkGeneration()) {}
@@ -43,14 +40,14 @@ class Cuda final : public Device {
     LOCKSTEP_RETURN_IF_ERROR(CudaStatus(api_.stream_create(&native, greatest),
                                         "cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest)",
                                         index_));
-    return std::make_unique<CudaStream>(api_, index_, native, CudaStream::Ownership::kOwned, name);
+    return internal::MakeCudaStream(api_, index_, native, /*owned=*/true, name);
   }
 
   absl::StatusOr<std::unique_ptr<Event>> CreateEvent() override {
     LOCKSTEP_RETURN_IF_ERROR(MayCall());
     const CudaGuard guard(api_, index_);
     LOCKSTEP_RETURN_IF_ERROR(guard.status());
-    return CudaEvent::Create(api_, index_);
+    return internal::MakeCudaEvent(api_, index_);
   }
 
   absl::StatusOr<std::unique_ptr<Stream>> BorrowStream(void* native) override {
@@ -63,7 +60,7 @@ class Cuda final : public Device {
     if (handle != 0 && handle != kCudaLegacyStream && handle != kCudaPerThreadStream) {
       LOCKSTEP_RETURN_IF_ERROR(CheckStream(native));
     }
-    return std::make_unique<CudaStream>(api_, index_, native, CudaStream::Ownership::kBorrowed, name);
+    return internal::MakeCudaStream(api_, index_, native, /*owned=*/false, name);
   }
 
   absl::StatusOr<void*> Allocate(size_t bytes) override { return AllocateWith(api_.malloc, "cudaMalloc", bytes); }
@@ -163,12 +160,6 @@ absl::StatusOr<std::string> CudaPciAddress(int index) {
   const int code = TheCudaApi().device_get_pci_bus_id(address.data(), static_cast<int>(address.size()), index);
   LOCKSTEP_RETURN_IF_ERROR(CudaStatus(code, "cudaDeviceGetPCIBusId", index));
   return std::string(address.data());
-}
-
-absl::StatusOr<bool> IsCapturing(Stream& stream) {
-  CudaStream* const cuda_stream = dynamic_cast<CudaStream*>(&stream);
-  if (cuda_stream == nullptr) return false;
-  return cuda_stream->IsCapturing();
 }
 
 }  // namespace lockstep

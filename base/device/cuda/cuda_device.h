@@ -28,18 +28,18 @@ namespace lockstep {
 // versions.
 absl::StatusOr<int> CudaDeviceCount();
 
-// The process's device of that index, never destroyed. Thread-safe. UNAVAILABLE as above; INVALID_ARGUMENT when there
-// are fewer devices. CUDA sets itself up on the device with its first stream, event or allocation, not before.
+// The process's device of that index. Never destroyed. Thread-safe. UNAVAILABLE as above; INVALID_ARGUMENT when there
+// are fewer devices. The first stream, event or allocation sets CUDA up on the device.
 //
 // BorrowStream takes any cudaStream_t of this device (INVALID_ARGUMENT for another's, from CUDA 12.8 on). Null and
 // cudaStreamLegacy are the device's default stream; cudaStreamPerThread is at each call the calling thread's.
 // Destroying what it returned destroys the closures that have not begun, and waits only for the one that runs.
 absl::StatusOr<Device*> CudaDevice(int index);
 
-// Which of its host's GPUs the process's device of that index is: "0000:3b:00.0". UNAVAILABLE as above.
+// The PCI address of the process's device of that index: "0000:3b:00.0". UNAVAILABLE as above.
 absl::StatusOr<std::string> CudaPciAddress(int index);
 
-// Whether what is issued in the stream goes into a graph instead of being done. False on the host.
+// Whether the stream is being captured, so that work goes into a graph instead of being done. False on the host.
 absl::StatusOr<bool> IsCapturing(Stream& stream);
 
 struct CudaApi;

@@ -23,6 +23,7 @@
 #include "base/thread.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/device_conformance.h"
 #include "tests/gate.h"
 
 namespace lockstep {
@@ -36,6 +37,8 @@ constexpr size_t kBytes = 4096;
 Deadline Soon() { return Deadline::AfterMs(20000); }
 
 absl::Status Nothing() { return absl::OkStatus(); }
+
+auto Refused(const std::string& why) { return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why)); }
 
 int CurrentDevice() {
   int device = -1;
@@ -62,41 +65,43 @@ class FakeCudaDeviceTest : public testing::Test {
 // Of ordinary memory.
 std::atomic<uint32_t> some_flag{0};
 
+struct Objects {
+  Device& device;
+  Stream& stream;
+  Event& event;
+};
+
 struct FailingCall {
   std::string function;
   // Calls the function on the way.
-  std::function<absl::Status(Device& device, Stream& stream, Event& event)> use;
+  std::function<absl::Status(const Objects& on)> use;
 };
 
 std::vector<FailingCall> FailingCalls() {
   return {
-      {"cudaGetDevice", [](Device& device, Stream&, Event&) { return device.CreateEvent().status(); }},
-      {"cudaSetDevice", [](Device& device, Stream&, Event&) { return device.CreateEvent().status(); }},
-      {"cudaDeviceGetStreamPriorityRange",
-       [](Device& device, Stream&, Event&) { return device.CreateStream("fails").status(); }},
-      {"cudaStreamCreateWithPriority",
-       [](Device& device, Stream&, Event&) { return device.CreateStream("fails").status(); }},
-      {"cudaEventCreateWithFlags", [](Device& device, Stream&, Event&) { return device.CreateEvent().status(); }},
-      {"cudaStreamGetDevice",
-       [](Device& device, Stream& stream, Event&) { return device.BorrowStream(stream.native()).status(); }},
-      {"cudaMalloc", [](Device& device, Stream&, Event&) { return device.Allocate(kBytes).status(); }},
-      {"cudaHostAlloc", [](Device& device, Stream&, Event&) { return device.AllocateOnHost(kBytes).status(); }},
-      {"cudaStreamIsCapturing", [](Device&, Stream& stream, Event&) { return IsCapturing(stream).status(); }},
-      {"cudaStreamIsCapturing", [](Device&, Stream& stream, Event&) { return stream.Enqueue(Nothing); }},
-      {"cudaLaunchHostFunc", [](Device&, Stream& stream, Event&) { return stream.Enqueue(Nothing); }},
+      {"cudaGetDevice", [](const Objects& on) { return on.device.CreateEvent().status(); }},
+      {"cudaSetDevice", [](const Objects& on) { return on.device.CreateEvent().status(); }},
+      {"cudaDeviceGetStreamPriorityRange", [](const Objects& on) { return on.device.CreateStream("fails").status(); }},
+      {"cudaStreamCreateWithPriority", [](const Objects& on) { return on.device.CreateStream("fails").status(); }},
+      {"cudaEventCreateWithFlags", [](const Objects& on) { return on.device.CreateEvent().status(); }},
+      {"cudaStreamGetDevice", [](const Objects& on) { return on.device.BorrowStream(on.stream.native()).status(); }},
+      {"cudaMalloc", [](const Objects& on) { return on.device.Allocate(kBytes).status(); }},
+      {"cudaHostAlloc", [](const Objects& on) { return on.device.AllocateOnHost(kBytes).status(); }},
+      {"cudaStreamIsCapturing", [](const Objects& on) { return IsCapturing(on.stream).status(); }},
+      {"cudaStreamIsCapturing", [](const Objects& on) { return on.stream.Enqueue(Nothing); }},
+      {"cudaLaunchHostFunc", [](const Objects& on) { return on.stream.Enqueue(Nothing); }},
       {"cudaMemcpyAsync",
-       [](Device&, Stream& stream, Event&) {
+       [](const Objects& on) {
          char bytes[2] = {};
-         return stream.Copy(&bytes[0], &bytes[1], 1);
+         return on.stream.Copy(&bytes[0], &bytes[1], 1);
        }},
-      {"cudaEventRecord", [](Device&, Stream& stream, Event& event) { return stream.Record(&event); }},
-      {"cudaStreamWaitEvent", [](Device&, Stream& stream, Event& event) { return stream.Wait(&event); }},
-      {"cuStreamWaitValue32", [](Device&, Stream& stream, Event&) { return stream.AwaitValue(&some_flag, 0); }},
-      {"cuStreamWriteValue32", [](Device&, Stream& stream, Event&) { return stream.WriteValue(&some_flag, 0); }},
-      {"cudaStreamQuery", [](Device&, Stream& stream, Event&) { return stream.Synchronize(Soon()); }},
-      {"cudaEventQuery", [](Device&, Stream&, Event& event) { return event.Synchronize(Soon()); }},
-      {"cudaPointerGetAttributes",
-       [](Device& device, Stream& stream, Event&) { return CheckPointer(&stream, device.id()); }},
+      {"cudaEventRecord", [](const Objects& on) { return on.stream.Record(&on.event); }},
+      {"cudaStreamWaitEvent", [](const Objects& on) { return on.stream.Wait(&on.event); }},
+      {"cuStreamWaitValue32", [](const Objects& on) { return on.stream.AwaitValue(&some_flag, 0); }},
+      {"cuStreamWriteValue32", [](const Objects& on) { return on.stream.WriteValue(&some_flag, 0); }},
+      {"cudaStreamQuery", [](const Objects& on) { return on.stream.Synchronize(Soon()); }},
+      {"cudaEventQuery", [](const Objects& on) { return on.event.Synchronize(Soon()); }},
+      {"cudaPointerGetAttributes", [](const Objects& on) { return CheckPointer(&on.stream, on.device.id()); }},
   };
 }
 
@@ -109,7 +114,7 @@ TEST_F(FakeCudaDeviceTest, EveryFailureNamesTheCallTheDeviceAndTheCauseAndLeaves
     const int live = cuda_.live();
     cuda_.Fail(call.function, kUnknown);
     const std::string where = call.function == "cudaGetDevice" ? "CUDA: " : " on cuda:1";
-    EXPECT_THAT(call.use(device_, *stream, *event),
+    EXPECT_THAT(call.use({device_, *stream, *event}),
                 StatusIs(absl::StatusCode::kInternal, AllOf(HasSubstr(call.function + "("), HasSubstr(where),
                                                             HasSubstr(": the test asked for this (cudaErrorFake)"))));
     EXPECT_TRUE(cuda_.LastErrorIsClear());
@@ -160,16 +165,15 @@ TEST_F(FakeCudaDeviceTest, DevicesAreFoundByTheirNames) {
   EXPECT_THAT(FindDevice(DeviceId()), IsOkAndHolds(HostDevice()));
   EXPECT_THAT(FindDevice({DeviceKind::kCuda, 1}), IsOkAndHolds(&device_));
   EXPECT_EQ(device_.id(), (DeviceId{DeviceKind::kCuda, 1}));
-  EXPECT_THAT(FindDevice({DeviceKind::kHost, 1}), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("host:1")));
-  EXPECT_THAT(FindDevice({DeviceKind::kCuda, 2}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cuda:2: this machine has 2 CUDA devices")));
+  EXPECT_THAT(FindDevice({DeviceKind::kHost, 1}), Refused("host:1"));
+  EXPECT_THAT(FindDevice({DeviceKind::kCuda, 2}), Refused("cuda:2: this machine has 2 CUDA devices"));
 }
 
 TEST_F(FakeCudaDeviceTest, GpusHaveAddressesOnTheirHost) {
   EXPECT_THAT(CudaPciAddress(0), IsOkAndHolds("0000:01:00.0"));
   EXPECT_THAT(CudaPciAddress(1), IsOkAndHolds("0000:02:00.0"));
   cuda_.Fail("cudaDeviceGetPCIBusId", kCudaInvalidDevice);
-  EXPECT_THAT(CudaPciAddress(2), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cudaDeviceGetPCIBusId")));
+  EXPECT_THAT(CudaPciAddress(2), Refused("cudaDeviceGetPCIBusId"));
 }
 
 TEST_F(FakeCudaDeviceTest, ForeignThreadGoesBackToItsDeviceAndOursStays) {
@@ -278,7 +282,7 @@ TEST_F(FakeCudaDeviceTest, RefusedClosureIsDestroyed) {
   cuda_.Fail("cudaLaunchHostFunc", kCudaOutOfMemory);
   EXPECT_THAT(stream->Enqueue(work), StatusIs(absl::StatusCode::kResourceExhausted));
   EXPECT_EQ(captured.use_count(), 2) << "the test's own and the lambda's";
-  EXPECT_THAT(stream->Enqueue(nullptr), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("null work")));
+  EXPECT_THAT(stream->Enqueue(nullptr), Refused("null work"));
   ASSERT_THAT(stream->Enqueue(work), IsOk());
   EXPECT_THAT(stream->Synchronize(Soon()), IsOk());
 }
@@ -345,8 +349,7 @@ TEST_F(FakeCudaDeviceTest, BorrowedStreamDropsItsWorkAndLeavesTheStream) {
 TEST_F(FakeCudaDeviceTest, StreamOfAnotherDeviceIsNotBorrowed) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(Device* const first, CudaDevice(0));
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto stream, first->CreateStream("first"));
-  EXPECT_THAT(device_.BorrowStream(stream->native()),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(" is one of cuda:0")));
+  EXPECT_THAT(device_.BorrowStream(stream->native()), Refused(" is one of cuda:0"));
   EXPECT_THAT(first->BorrowStream(stream->native()), IsOk());
 }
 
@@ -367,8 +370,7 @@ TEST_F(FakeCudaDeviceTest, StreamsWaitForEventsOfOtherDevicesButDoNotRecordThem)
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto event, first->CreateEvent());
   const auto stream = NewStream();
   EXPECT_THAT(stream->Wait(event.get()), IsOk());
-  EXPECT_THAT(stream->Record(event.get()),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cannot record an event of cuda:0")));
+  EXPECT_THAT(stream->Record(event.get()), Refused("cannot record an event of cuda:0"));
 }
 
 TEST_F(FakeCudaDeviceTest, CapturedStreamTakesNoClosureAndIsNotWaitedFor) {
@@ -402,7 +404,7 @@ TEST_F(FakeCudaDeviceTest, CapturedStreamNeitherAwaitsNorWritesValues) {
 
 TEST_F(FakeCudaDeviceTest, FlagsAreInMemoryThatTheDeviceReaches) {
   const auto stream = NewStream();
-  const auto refused = StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("Value32(stream, address, value)"));
+  const auto refused = Refused("Value32(stream, address, value)");
   EXPECT_THAT(stream->AwaitValue(&some_flag, 0), refused);
   EXPECT_THAT(stream->WriteValue(&some_flag, 0), refused);
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(void* const memory, device_.AllocateOnHost(sizeof(some_flag)));
@@ -493,12 +495,9 @@ TEST_F(FakeCudaDeviceTest, MemoryIsWhereItWasDeclaredOrTheErrorNamesBoth) {
   void* const pinned = device_.AllocateOnHost(kBytes).value();
   const char pageable = 0;
   EXPECT_THAT(CheckPointer(static_cast<char*>(on_device) + kBytes - 1, cuda), IsOk());
-  EXPECT_THAT(CheckPointer(on_device, host),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is memory of cuda:1, but host was declared")));
-  EXPECT_THAT(CheckPointer(on_device, {DeviceKind::kCuda, 0}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is memory of cuda:1, but cuda:0 was declared")));
-  EXPECT_THAT(CheckPointer(&pageable, cuda),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is memory of host, but cuda:1 was declared")));
+  EXPECT_THAT(CheckPointer(on_device, host), Refused("is memory of cuda:1, but host was declared"));
+  EXPECT_THAT(CheckPointer(on_device, {DeviceKind::kCuda, 0}), Refused("is memory of cuda:1, but cuda:0 was declared"));
+  EXPECT_THAT(CheckPointer(&pageable, cuda), Refused("is memory of host, but cuda:1 was declared"));
   EXPECT_THAT(CheckPointer(&pageable, host), IsOk());
   for (const DeviceId declared : {cuda, host}) {
     EXPECT_THAT(CheckPointer(pinned, declared), IsOk());
@@ -543,4 +542,10 @@ TEST_F(FakeCudaDeviceTest, ForkedChildIsToldAndMayDestroyWhatItInherited) {
 }
 
 }  // namespace
+// What is ours of the device keeps its promises where there is no GPU.
+INSTANTIATE_TEST_SUITE_P(FakeCuda, DeviceConformance, testing::Values(DeviceFactory([] {
+                           [[maybe_unused]] static FakeCuda* const fake = new FakeCuda;
+                           return CudaDevice(1);
+                         })));
+
 }  // namespace lockstep

@@ -9,7 +9,6 @@
 #include "base/device/cuda/cuda_api.h"
 #include "base/device/cuda/cuda_graph_testing.h"
 #include "base/device/cuda/cuda_guard.h"
-#include "base/device/cuda/cuda_kernels_testing.h"
 #include "base/device/device.h"
 #include "base/device/devices.h"
 #include "base/status_matchers.h"
@@ -166,25 +165,6 @@ TEST_F(CudaDeviceTest, KernelRuns) {
   EXPECT_THAT(stream->Synchronize(Soon()), IsOk());
   EXPECT_EQ(read, 0x10C57E9);
   device_->Free(target);
-}
-
-TEST_F(CudaDeviceTest, StreamIsNotCapturingByItself) { EXPECT_THAT(IsCapturing(*NewStream()), IsOkAndHolds(false)); }
-
-TEST_F(CudaDeviceTest, WorkMayNotCallCuda) {
-  const auto stream = NewStream();
-  const auto event = NewEvent();
-  absl::Status recorded;
-  absl::Status allocated;
-  ASSERT_THAT(stream->Enqueue([&] {
-    recorded = stream->Record(event.get());
-    allocated = device_->Allocate(1).status();
-    return absl::OkStatus();
-  }),
-              IsOk());
-  ASSERT_THAT(stream->Synchronize(Soon()), IsOk());
-  const auto refused = StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("may not call CUDA"));
-  EXPECT_THAT(recorded, refused);
-  EXPECT_THAT(allocated, refused);
 }
 
 // While another stream is captured in the strictest mode, all that may happen in a step happens beside it.

@@ -1,8 +1,10 @@
 // Captures what is issued in a CUDA stream into a graph, for tests: by CUDA, or by the fake that stands in for it
-// (base/device/cuda/cuda_api_testing.h).
+// (base/device/cuda/cuda_api_testing.h). And two kernels for tests. Plain C++, so that nvcc sees no Abseil.
 
 #ifndef BASE_DEVICE_CUDA_CUDA_GRAPH_TESTING_H_
 #define BASE_DEVICE_CUDA_CUDA_GRAPH_TESTING_H_
+
+#include <cstddef>
 
 namespace lockstep {
 
@@ -23,11 +25,19 @@ struct CudaGraphs {
   int (*destroy)(void* graph);
 };
 
-// CUDA's: defined by cuda_graph_testing.cu or its stub.
+// CUDA's: defined, as the kernels are, by cuda_graph_testing.cu or, in a build without CUDA, by its stub.
 const CudaGraphs& LinkedCudaGraphs();
 
 // Puts others in the place of CUDA's, or those back (null).
 void ReplaceCudaGraphs(const CudaGraphs* graphs);
+
+// ---- Kernels, in the order of a cudaStream_t. Both return CUDA's code.
+
+// Copies between memory that the device reaches, pinned memory of the host included: between two places on the host
+// cudaMemcpyAsync keeps its caller until it is done.
+int CopyByKernel(void* target, const void* source, size_t bytes, void* stream);
+// *target = value.
+int LaunchWriteInt(int* target, int value, void* stream);
 
 }  // namespace internal
 }  // namespace lockstep

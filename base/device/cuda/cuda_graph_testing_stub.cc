@@ -14,5 +14,8 @@ const CudaGraphs& LinkedCudaGraphs() {
   return graphs;
 }
 
+int CopyByKernel(void*, const void*, size_t, void*) { return kCudaNoDevice; }
+int LaunchWriteInt(int*, int, void*) { return kCudaNoDevice; }
+
 }  // namespace internal
 }  // namespace lockstep

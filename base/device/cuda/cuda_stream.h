@@ -3,19 +3,14 @@
 #ifndef BASE_DEVICE_CUDA_CUDA_STREAM_H_
 #define BASE_DEVICE_CUDA_CUDA_STREAM_H_
 
-#include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 
-#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "base/deadline.h"
 #include "base/device/cuda/cuda_api.h"
-#include "base/device/cuda/cuda_host_work.h"
 #include "base/device/device.h"
 
 namespace lockstep {
@@ -26,76 +21,15 @@ namespace internal {
 bool MayCallCuda(uint64_t fork_generation);
 // FAILED_PRECONDITION with the reason; `what` names the object.
 absl::Status MayNotCallCuda(uint64_t fork_generation, absl::string_view what);
-// The same for a destructor, which otherwise leaves things as they are. In a forked child they belong to the parent. In a
-// closure it logs the leak: destroying there might wait for that closure.
+// The same for a destructor, which does nothing if this is false. In a forked child the objects belong to the parent.
+// In a closure, destroying might wait for that closure: the leak is logged.
 bool MayDestroyInCuda(uint64_t fork_generation, absl::string_view what);
 
-class CudaEvent final : public Event {
- public:
-  // The calling thread is on the device.
-  static absl::StatusOr<std::unique_ptr<CudaEvent>> Create(const CudaApi& api, int device);
-  ~CudaEvent() override;
-
-  // Also true when the device is lost or the event is part of a capture, where Synchronize() returns the error, and in a
-  // forked child. Also false in work of a CUDA stream, which may not call CUDA.
-  bool Query() const override;
-  absl::Status Synchronize(Deadline deadline) override;
-
-  // The same as a cudaError_t; kCudaNotReady when the deadline has passed.
-  int Await(Deadline deadline) const;
-
-  int device() const { return device_; }
-  void* native() const { return native_; }
-
- private:
-  CudaEvent(const CudaApi& api, int device, void* native);
-
-  const CudaApi& api_;
-  const int device_;
-  void* const native_;
-  const uint64_t fork_generation_;
-};
-
-class CudaStream final : public Stream {
- public:
-  enum class Ownership { kOwned, kBorrowed };
-
-  CudaStream(const CudaApi& api, int device, void* native, Ownership ownership, const std::string& name);
-  ~CudaStream() override;
-
-  DeviceId device() const override { return {DeviceKind::kCuda, device_}; }
-  void* native() const override { return native_; }
-  // cudaStreamPerThread.
-  bool is_callers() const override { return reinterpret_cast<uintptr_t>(native_) == 2; }
-  // False if CUDA returns an error.
-  bool capturing() const override;
-  absl::Status Enqueue(absl::AnyInvocable<absl::Status()> work) override;
-  absl::Status Copy(void* target, const void* source, size_t bytes) override;
-  absl::Status Record(Event* event) override;
-  absl::Status Wait(Event* event) override;
-  absl::Status AwaitValue(const std::atomic<uint32_t>* flag, uint32_t value) override;
-  absl::Status WriteValue(std::atomic<uint32_t>* flag, uint32_t value) override;
-  absl::Status Synchronize(Deadline deadline) override;
-  absl::Status status() const override;
-
-  // IsCapturing of base/device/cuda/cuda_device.h.
-  absl::StatusOr<bool> IsCapturing() const;
-
- private:
-  absl::Status MayCall() const;
-  absl::Status RefuseCapture(absl::string_view what);
-  absl::Status AwaitEnd(Deadline deadline);
-  // Waits for the device, for a limited time.
-  void Drain();
-
-  const CudaApi& api_;
-  const int device_;
-  void* const native_;
-  const Ownership ownership_;
-  const uint64_t fork_generation_;
-  // Shared with the closures that CUDA has yet to call, some perhaps after the stream's end.
-  std::shared_ptr<CudaHostWork> work_;
-};
+// `owned`: it is destroyed with the stream. The table outlives all.
+std::unique_ptr<Stream> MakeCudaStream(const CudaApi& api, int device, void* native, bool owned,
+                                       const std::string& name);
+// The calling thread is on the device.
+absl::StatusOr<std::unique_ptr<Event>> MakeCudaEvent(const CudaApi& api, int device);
 
 }  // namespace internal
 }  // namespace lockstep

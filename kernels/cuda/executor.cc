@@ -1,4 +1,4 @@
-#include "kernels/cuda/stream_executor.h"
+#include "kernels/cuda/executor.h"
 
 #include "absl/strings/str_cat.h"
 #include "base/device/cuda/cuda_api.h"
