@@ -1,6 +1,6 @@
-// What the ranks' results come to, alike on all of them: for set-ups that all can do or none does.
+// Comparing the results of all ranks, for set-ups that either all ranks do or none. The answer is the same on every rank.
 //
-// Blocking and collective. An error of the communicator is the answer where it has one.
+// Blocking and collective. When the communicator itself fails, its error is returned.
 
 #ifndef COMM_AGREEMENT_H_
 #define COMM_AGREEMENT_H_
@@ -13,22 +13,23 @@
 
 namespace lockstep {
 
-// Whether the error only says that this is not for these ranks: UNAVAILABLE, FAILED_PRECONDITION and UNIMPLEMENTED.
-// Another way may be.
+// Whether the error only says that this way does not work for these ranks: UNAVAILABLE, FAILED_PRECONDITION or UNIMPLEMENTED.
+// Another way may work.
 bool IsRefusal(const absl::Status& status);
 
-// The first error that is no refusal; else the first one.
+// One rank's error: the first that is no refusal; if all are refusals, the first.
 struct RankError {
-  int rank = -1;  // all went well
+  int rank = -1;  // -1: no rank has an error
   absl::Status status;
 };
 
 absl::StatusOr<RankError> CompareResults(Communicator* communicator, const absl::Status& mine);
 
-// Whether every rank can. This rank's own error where it has one; else UNAVAILABLE, naming one that has.
+// OK if every rank's `mine` is OK. Otherwise this rank's own error, or UNAVAILABLE naming a rank that has one.
 absl::Status AgreeThatAllCan(Communicator* communicator, const absl::Status& mine);
 
-// Whether every rank is about to make the calls of that text: FAILED_PRECONDITION that has all of them otherwise.
+// OK if every rank gives the same text, which describes the calls that it is about to make. Otherwise FAILED_PRECONDITION, with the
+// texts of all ranks.
 absl::Status AgreeOnCalls(Communicator* communicator, const std::string& mine);
 
 }  // namespace lockstep

@@ -1,7 +1,7 @@
-// Byte objects: collectives of strings whose sizes the ranks need not know beforehand. Sizes first, then bytes.
+// Byte objects: collectives of strings whose sizes the ranks need not know beforehand. They exchange sizes first, then bytes.
 //
-// Blocking and collective. For set-up and small things: configurations, seeds, checksums. An object may be empty, and at
-// most 1 GiB: a size beyond that is INVALID_ARGUMENT on every rank rather than an allocation.
+// Blocking and collective. For set-up and small things: configurations, seeds, checksums. An object may be empty.
+// ERRORS  INVALID_ARGUMENT on every rank when an object is larger than 1 GiB. Nothing is allocated for it.
 
 #ifndef COMM_BYTE_OBJECTS_H_
 #define COMM_BYTE_OBJECTS_H_

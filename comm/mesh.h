@@ -1,10 +1,9 @@
 // Mesh: the ranks of a communicator as a grid of named dimensions ("dp" by "tp"), with a communicator for each line of it.
 //
-// Rank r has the coordinates of the r-th cell in row-major order: the last dimension changes fastest, so its neighbours are
-// neighbouring ranks. Along a dimension, a rank shares a communicator with those that differ from it in that coordinate
-// alone; its rank there is the coordinate.
+// Rank r has the coordinates of the r-th cell in row-major order: the last dimension changes fastest. A line along a dimension is the
+// ranks that differ in that coordinate alone. They share a communicator, in which a rank's number is its coordinate.
 //
-// Thread-safe, as the communicators are. Owns them; they must be destroyed before the world.
+// Thread-safe, as the communicators are. Owns them; destroy it before the world.
 
 #ifndef COMM_MESH_H_
 #define COMM_MESH_H_
@@ -28,19 +27,21 @@ struct MeshDimension {
 
 class Mesh {
  public:
-  // Collective over `communicator`; every rank gives the same dimensions. INVALID_ARGUMENT when a name is empty or given twice, a
-  // size is not positive, or the sizes do not multiply to the number of ranks; FAILED_PRECONDITION, the same on all ranks,
-  // when they give different dimensions.
+  // Makes this rank's communicators. Collective over `communicator`.
+  // REQUIRES  every rank gives the same dimensions
+  // ERRORS    INVALID_ARGUMENT     a name is empty or given twice, a size is not positive, or the sizes do not multiply to the
+  //                                number of ranks
+  //           FAILED_PRECONDITION  the ranks gave different dimensions; the same error on all of them
   static absl::StatusOr<std::unique_ptr<Mesh>> Create(Communicator* communicator,
                                                       absl::Span<const MeshDimension> dimensions);
 
   absl::Span<const MeshDimension> dimensions() const { return dimensions_; }
-  // By dimension, of this rank.
+  // This rank's, by dimension.
   absl::Span<const int> coordinates() const { return coordinates_; }
 
-  // The communicator of this rank's line along a dimension; NOT_FOUND lists those that there are.
+  // The communicator of this rank's line along a dimension. NOT_FOUND for an unknown name, listing the known ones.
   absl::StatusOr<Communicator*> Along(absl::string_view dimension) const;
-  // The same for a caller who is to own it and outlive the mesh: it is not to be had from here any more.
+  // Moves that communicator to the caller. It may outlive the mesh, which then no longer has it.
   absl::StatusOr<std::unique_ptr<Communicator>> Take(absl::string_view dimension);
 
  private:

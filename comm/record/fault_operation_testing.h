@@ -1,5 +1,5 @@
-// What faults interrupt: one collective, or a message from each rank to the next, with what it needs, repeated as often as
-// wanted and checked each time.
+// The operation that a fault test interrupts: one collective, or a message from each rank to the next. It may be repeated, and
+// each result is checked.
 
 #ifndef COMM_RECORD_FAULT_OPERATION_TESTING_H_
 #define COMM_RECORD_FAULT_OPERATION_TESTING_H_
@@ -26,13 +26,14 @@ class FaultOperation {
   // Bytes of a symmetric buffer with room for any operation of a world of at most `size` ranks.
   static size_t SymmetricBytes(int size);
 
-  // `name` is a collective's or kMessages. Its vectors are ordinary memory, or, for collectives, lie in `symmetric`. Borrows both.
+  // `name` is a collective's or kMessages. Its vectors are ordinary memory; those of a collective may lie in `symmetric`. Borrows
+  // communicator and buffer.
   FaultOperation(const std::string& name, Communicator* self, SymmetricBuffer* symmetric = nullptr);
 
-  // Waits for it, and checks what came of it: DATA_LOSS where that is wrong.
+  // Executes it and checks the result. DATA_LOSS if the result is wrong.
   absl::Status Run();
 
-  // One of it under way at a time.
+  // REQUIRES  the last one is done
   absl::StatusOr<Work> Start();
 
  private:

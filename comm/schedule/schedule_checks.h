@@ -1,4 +1,4 @@
-// What can be proved from one rank's schedule alone: the part of the verifier that needs no other rank.
+// Checks of one rank's schedule alone: the part of the verifier that needs no other rank.
 
 #ifndef COMM_SCHEDULE_SCHEDULE_CHECKS_H_
 #define COMM_SCHEDULE_SCHEDULE_CHECKS_H_
@@ -11,12 +11,12 @@
 
 namespace lockstep {
 
-// Steps name existing memory, peers and earlier steps, and never write through the input window. Schedules in shared memory
-// have no messages and no order but the list's, and only they have barriers and touch other ranks' memory.
+// Checks that steps name existing memory, peers and earlier steps, and never write through the input window. Schedules in shared
+// memory have no messages and an empty `after`, and only they have barriers and touch other ranks' memory.
 absl::Status CheckSteps(const Schedule& schedule, bool in_place);
 
-// Any two steps that touch the same block of memory, one of them writing, are ordered by `after`. Needs checked steps,
-// not in shared memory: those of one rank follow one another.
+// Checks that any two steps that touch the same block of memory, one of them writing, are ordered by `after`.
+// REQUIRES  a schedule of messages that passes CheckSteps. (In shared memory the steps of a rank run one after the other.)
 absl::Status CheckRaces(const Schedule& schedule, bool in_place);
 
 // "rank 2, step #3 (send output[1] to rank 3, after #2)"

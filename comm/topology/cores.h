@@ -10,7 +10,7 @@ namespace lockstep {
 
 using CoreSet = std::vector<uint64_t>;
 
-// Of the calling thread: its affinity mask. Empty when the system does not tell.
+// The affinity mask of the calling thread. Empty when the system does not tell.
 CoreSet CoresOfThisThread();
 
 void AddCores(const CoreSet& added, CoreSet* cores);

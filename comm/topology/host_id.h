@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-// The host's name, for messages.
+// The host's name, for texts.
 std::string HostName();
 
 // Equal for processes that share a host and its network namespace, and different otherwise: LOCKSTEP_HOST_ID if set, else the

@@ -1,6 +1,6 @@
-// What the algorithm files share: the list of steps under construction, and their entry points.
+// Shared by the algorithm files: the list of steps under construction, and the entry points.
 //
-// An entry point is a pure function of one rank's place in the world. It fills in blocks, scratch_blocks and steps;
+// An entry point is a pure function of one rank's place in the world. It fills in blocks, scratch_blocks and steps.
 // BuildSchedule checks the place beforehand, handles a world of one, and fills in the rest.
 
 #ifndef COMM_SCHEDULE_ALGORITHMS_ALGORITHMS_H_
@@ -32,7 +32,7 @@ inline Operand Input(int block) { return {Window::kInput, block, 1}; }
 inline Operand Output(int block) { return {Window::kOutput, block, 1}; }
 // With room for block `holds` of the vector.
 inline Operand Scratch(int block, int holds) { return {Window::kScratch, block, 1, holds}; }
-// The operand of a message without payload, and of a step's side that is not there.
+// The operand of a message without payload, and of a side that a step does not have.
 inline Operand Nothing() { return {Window::kInput, 0, 0}; }
 
 // How many rounds it takes to reach `size` ranks from one when each round doubles them.
@@ -42,13 +42,13 @@ inline int DoublingRounds(int size) {
   return rounds;
 }
 
-// A list in which the algorithm says what waits for what. Each call appends a step and returns its index, for the `after`
+// A list of steps whose order the algorithm gives. Each call appends a step and returns its index, for the `after`
 // of later ones. Step::kNone in an `after` is skipped, so that the first round of a loop needs no case of its own.
 class StepList {
  public:
   using After = std::initializer_list<int32_t>;
 
-  // What is sent from here on is of this round, or of the next. The first is 0.
+  // Sets the round of the sends that follow. The first is 0.
   void InRound(int round) { round_ = round; }
   void NextRound() { ++round_; }
 

@@ -15,12 +15,12 @@ struct Hosts {
 
   int count() const { return static_cast<int>(ranks.size()); }
   const std::vector<int>& mine() const { return ranks[own_host]; }
-  // The rank of `host` that handles there what belongs to `rank`: itself on its own host.
+  // The rank of `host` that handles `rank`'s blocks there. On `rank`'s own host: `rank`.
   int DeputyOf(int rank, int host) const { return ranks[host][local_of[rank] % ranks[host].size()]; }
-  // The other way round: the ranks of `host` whose deputy on the own host is its rank number `local`, in order.
+  // The inverse: the ranks of `host` whose deputy on the own host is its rank number `local`, in order.
   std::vector<int> RanksWithDeputy(int host, int local) const;
-  // Round the hosts from the own one on, and round the own host's ranks; negative distances go back. At most as far as
-  // there are.
+  // The host `distance` places further on, from the own one round all hosts; the same for the ranks of the own host. Negative
+  // distances go back. |distance| is at most the number of hosts or ranks.
   int HostFurtherOn(int distance) const { return (own_host + distance + count()) % count(); }
   int LocalFurtherOn(int distance) const {
     const int locals = static_cast<int>(mine().size());

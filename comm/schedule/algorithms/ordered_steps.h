@@ -1,8 +1,8 @@
-// A list of steps that orders itself.
+// A list of steps that computes `after` itself.
 //
-// For algorithms whose steps touch memory in too many patterns to say by hand what waits for what: each step waits for
-// exactly those earlier ones with which it would otherwise race, in place or out of place, less those that it waits for
-// through others. That is the order that the verifier asks for, no more.
+// For algorithms whose steps touch memory in too many patterns to order them by hand. Each step waits for exactly those earlier
+// ones with which it would otherwise race, in place or out of place, except those that it already waits for through others. The
+// verifier asks for no more.
 
 #ifndef COMM_SCHEDULE_ALGORITHMS_ORDERED_STEPS_H_
 #define COMM_SCHEDULE_ALGORITHMS_ORDERED_STEPS_H_
@@ -18,12 +18,12 @@ namespace algorithms {
 
 class OrderedSteps {
  public:
-  // What input and output are in place: one memory, or two all the same (all-to-all).
+  // In place, input and output are one memory; in an all-to-all they are two.
   enum class InPlace { kOneMemory, kTwoMemories };
 
   explicit OrderedSteps(InPlace in_place = InPlace::kOneMemory) : in_place_(in_place) {}
 
-  // What is sent from here on is of this round, or of the next. The first is 0.
+  // Sets the round of the sends that follow. The first is 0.
   void InRound(int round) { round_ = round; }
   void NextRound() { ++round_; }
 
@@ -37,12 +37,12 @@ class OrderedSteps {
   Schedule Finish(int blocks, int scratch_blocks);
 
  private:
-  // What has happened to a block of memory.
+  // The steps that accessed a block of memory.
   struct Location {
-    int32_t writer = Step::kNone;  // the last
+    int32_t writer = Step::kNone;  // the last one
     std::vector<int32_t> readers;  // since then
   };
-  // The memory as it is out of place, or in place: by window, by block.
+  // By window, by block.
   using Memory = std::array<std::vector<Location>, 3>;
   enum Mode { kOutOfPlace, kInPlace, kModes };
 
@@ -50,14 +50,14 @@ class OrderedSteps {
 
   void Append(Step step, bool reads_source, bool writes_target);
   Location& At(Mode mode, Window window, int block);
-  // Leaves out what others among `after` wait for.
+  // Removes those that others in `after` wait for.
   void Prune(std::vector<int32_t>* after);
 
   const InPlace in_place_;
   Schedule schedule_;
   int32_t round_ = 0;
   std::array<Memory, kModes> memory_;
-  std::vector<int32_t> visited_;  // by step: the last step for which Prune came by
+  std::vector<int32_t> visited_;  // by step: the last step for which Prune visited it
 };
 
 }  // namespace algorithms

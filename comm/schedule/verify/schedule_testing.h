@@ -1,4 +1,4 @@
-// What the tests of schedules share: whole worlds of them, built by the library or written by hand.
+// For tests of schedules: whole worlds of them, built by the library or written by hand.
 
 #ifndef COMM_SCHEDULE_VERIFY_SCHEDULE_TESTING_H_
 #define COMM_SCHEDULE_VERIFY_SCHEDULE_TESTING_H_
@@ -11,18 +11,17 @@
 
 namespace lockstep {
 
-// Every rank's schedule, by rank. A test failure where one cannot be built.
+// Every rank's schedule, by rank. A test failure if one cannot be built.
 std::vector<Schedule> BuildAll(Collective collective, Algorithm algorithm, int size, int root = 0,
                                const Topology& topology = {});
 
-// All the collectives there are.
 std::vector<Collective> AllCollectives();
 
 // Rank r on host r / ranks_per_host.
 Topology Consecutive(int size, int ranks_per_host);
 // Rank r on host r % hosts, as launchers place ranks by node.
 Topology RoundRobin(int size, int hosts);
-// Hosts of all sizes, their ranks strewn over the world: equal for equal arguments.
+// Hosts of different sizes, whose ranks are scattered over the world: equal for equal arguments.
 Topology Strewn(int size, int hosts);
 
 // Worlds written by hand: by rank, a list of steps, each naming those that it waits for.
