@@ -293,11 +293,7 @@ inline bool MemoryExecutor::Compute(const Step& step, const Piece& piece) {
   if (step.kind != Step::Kind::kReduceMany) {
     const char* const source = Address(step.source, layout.source_offset, piece, /*written=*/false);
     if (source == nullptr) return false;
-    if (step.kind == Step::Kind::kReduce) {
-      plan.reduction().combine(target, target, source, elements);
-    } else if (source != target) {
-      std::memcpy(target, source, piece.bytes);
-    }
+    if (source != target) std::memcpy(target, source, piece.bytes);
     return true;
   }
   targets_.assign(1, target);

@@ -188,7 +188,6 @@ struct Step {
     kReceive,        // peer -> target
     kReceiveReduce,  // target = source op arriving
     kCopy,           // target = source; in shared memory, either may be in another rank's window
-    kReduce,         // target = target op source, locally
     kReduceMany,     // target = ((terms[0] op terms[1]) op terms[2]) ...; in shared memory, in any ranks' windows
     // In shared memory only. A barrier of all ranks: it is complete when every rank has begun it.
     kBarrier,
@@ -198,7 +197,7 @@ struct Step {
     // piece of its own; its `holds` is 0.
     kShare,
   };
-  static constexpr int kKindCount = 8;
+  static constexpr int kKindCount = 7;
   // In a list under construction: no step.
   static constexpr int32_t kNone = -1;
   // Few steps wait for more than three others.

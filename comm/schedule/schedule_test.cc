@@ -49,7 +49,7 @@ TEST(Schedule, PrintsOneLineForEachStep) {
             "#0 copy output[0] = input[0]\n"
             "#1 send output[0] to rank 1, after #0\n"
             "#2 receive scratch[0] from rank 1\n"
-            "#3 reduce output[0] = output[0] op scratch[0], after #1 #2\n");
+            "#3 reduce_many output[0] = output[0] op scratch[0], after #1 #2\n");
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Schedule barrier,
                                 BuildSchedule(Collective::kBarrier, Algorithm::kDissemination, Rank(0), 2, Rank(0)));
   EXPECT_THAT(ToString(barrier), HasSubstr("#0 send nothing to rank 1\n"));

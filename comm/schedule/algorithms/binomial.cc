@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "comm/schedule/algorithms/algorithms.h"
-#include "comm/schedule/algorithms/ordered_steps.h"
 
 namespace lockstep {
 namespace algorithms {
@@ -61,15 +60,15 @@ std::vector<Branch> BranchesOf(const Place& place, int rank) {
 }  // namespace
 
 Schedule BinomialBroadcast(const Place& place) {
-  StepList steps;
+  OrderedSteps steps;
   const bool is_root = place.rank == place.root;
   const Operand value = is_root ? Input(0) : Output(0);
-  const int32_t received = is_root ? Step::kNone : steps.Receive(Parent(place), value);
+  if (!is_root) steps.Receive(Parent(place), value);
   // The largest subtree has the longest way to go: it is served first.
   const std::vector<int> children = Children(place);
   for (int child = static_cast<int>(children.size()) - 1; child >= 0; --child) {
     steps.InRound(RoundFromRoot(place, child));
-    steps.Send(value, children[child], {received});
+    steps.Send(value, children[child]);
   }
   if (is_root) steps.Copy(Input(0), Output(0));
   return steps.Finish(/*blocks=*/1, /*scratch_blocks=*/0);
@@ -78,19 +77,18 @@ Schedule BinomialBroadcast(const Place& place) {
 // A rank adds up its children, the smallest subtree first: it is ready first, and the sum then runs in rank order from
 // the root on.
 Schedule BinomialReduce(const Place& place) {
-  StepList steps;
+  OrderedSteps steps;
   const bool is_root = place.rank == place.root;
   const std::vector<int> children = Children(place);
   Operand sum = Input(0);
-  int32_t summed = Step::kNone;
   for (int child : children) {
     const Operand next = is_root ? Output(0) : Scratch(0, 0);
-    summed = steps.ReceiveReduce(child, sum, next, {summed});
+    steps.ReceiveReduce(child, sum, next);
     sum = next;
   }
   if (!is_root) {
     steps.InRound(RoundToRoot(place));
-    steps.Send(sum, Parent(place), {summed});
+    steps.Send(sum, Parent(place));
   }
   return steps.Finish(/*blocks=*/1, /*scratch_blocks=*/is_root || children.empty() ? 0 : 1);
 }

@@ -16,7 +16,7 @@
 
 #include <vector>
 
-#include "comm/schedule/algorithms/ordered_steps.h"
+#include "comm/schedule/algorithms/algorithms.h"
 #include "comm/schedule/schedule.h"
 
 namespace lockstep {

@@ -37,8 +37,9 @@ Step Send(Operand source, int peer, After after = {});
 Step Receive(int peer, Operand target, After after = {});
 Step ReceiveReduce(int peer, Operand source, Operand target, After after = {});
 Step Copy(Operand source, Operand target, After after = {});
-Step Reduce(Operand source, Operand target, After after = {});
 Step ReduceMany(std::vector<Operand> terms, Operand target, After after = {});
+// target = target op source
+Step Reduce(Operand source, Operand target, After after = {});
 
 // In shared memory: the same operand in another rank's window, and the steps that only such schedules have.
 Operand Of(int rank, Operand operand);

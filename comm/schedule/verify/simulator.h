@@ -16,7 +16,7 @@
 // In shared memory (comm/schedule/schedule.h) there are no messages. A rank runs its steps whole, one after the other:
 //
 //   barrier         each rank that comes tells all others, one after the other, message_ns each (kLine in
-//                   comm/select/barrier_costs.h). All go on latency_ns after the last rank has told its last. What ranks give
+//                   comm/topology/link_costs.h). All go on latency_ns after the last rank has told its last. What ranks give
 //                   in a barrier costs nothing more.
 //   copy            b * copied_byte_ns, wherever the memory is.
 //   reduction       b * reduced_byte_ns for each operand that it reduces, and half of what a copy takes for each target after

@@ -16,9 +16,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "comm/schedule/schedule.h"
-#include "comm/schedule/schedule_checks.h"
 #include "comm/schedule/schedule_memory.h"
 #include "comm/schedule/verify/expression.h"
+#include "comm/schedule/verify/schedule_checks.h"
 
 namespace lockstep {
 
@@ -91,7 +91,6 @@ class SymbolicRun {
   absl::Status WriteTo(int id, const Operand& target, int i, Id value);
   absl::Status Read(int id, const Operand& operand, int i, Id* value);
   absl::Status CheckCombinable(int id, Id left, Id right) const;
-  absl::Status CombineInto(int id, int i, Id left, Id right);
   absl::Status FoldInto(int id, int i);
   // Moves what `reader` reads as its source to what `writer` writes. For a local step both are the step.
   absl::Status MoveInto(int writer, int i, int reader);

@@ -23,7 +23,6 @@ using schedule_testing::Drop;
 using schedule_testing::Input;
 using schedule_testing::Of;
 using schedule_testing::Output;
-using schedule_testing::Reduce;
 using schedule_testing::ReduceInto;
 using schedule_testing::ReduceMany;
 using schedule_testing::Scratch;
@@ -292,7 +291,6 @@ TEST(VerifierInSharedMemory, RefusesMalformedSteps) {
   EXPECT_THAT(fault(Copy(Of(-2, Input(0)), Output(0))), StatusIs(kInternal, HasSubstr("names rank -2")));
   EXPECT_THAT(fault(Copy(Of(1, Input(4)), Output(0))),
               StatusIs(kInternal, HasSubstr("uses rank 1's input[4], which is outside the vector")));
-  EXPECT_THAT(fault(Reduce(Of(1, Input(0)), Output(0))), StatusIs(kInternal, HasSubstr("which no such step can")));
   EXPECT_THAT(fault(ReduceInto({Input(0), Of(1, Input(0))}, Output(0), {Of(1, Input(0))})),
               StatusIs(kInternal, HasSubstr("writes the input")));
   EXPECT_THAT(fault(ReduceInto({Input(0), Of(1, Input(0))}, Output(0), {Output(0)})),
