@@ -312,6 +312,20 @@ TEST(Inline, IsTakenForAFewBytesOfOrdinaryMemory) {
   });
 }
 
+TEST(Inline, BlocksMayDiffer) {
+  Ranks ranks(3);
+  const std::vector<int64_t> counts = {2, 0, 3};
+  ranks.Run([&](Communicator& self) {
+    const std::vector<int64_t> mine(counts[self.rank().value()], self.rank().value() + 1);
+    std::vector<int64_t> all(5);
+    CollectiveRequest request = MakeRequest(Collective::kAllGather, DType::kI64, 5, mine.data(), all.data());
+    request.counts = counts;
+    request.algorithm = Algorithm::kInline;
+    ASSERT_THAT(self.Run(request), IsOk());
+    EXPECT_THAT(all, ::testing::ElementsAre(1, 1, 3, 3, 3));
+  });
+}
+
 // Who comes last does not read the clock, and who waits does.
 TEST(Inline, IsTimedWhereItWaits) {
   Ranks ranks(2);
