@@ -2,7 +2,7 @@
 // them, the leader, takes the time.
 //
 // The result is the link's costs in the cost model (comm/topology/link_costs.h): L = latency_ns, m = message_ns and
-// g = byte_ns. By the model (comm/schedule/verify/simulator.h) the three operations take
+// g = byte_ns. By the model (comm/schedule/verify/simulator.h) the three message patterns take
 //
 //   echo     n rounds: a small message there, and one back       2 n (m + L)
 //   stream   n small messages there, then one back               (n + 1) m + 2 L
@@ -16,7 +16,7 @@
 //
 // On the wire all messages have one envelope. Before each repetition:
 //
-//   request = n:u32      little-endian, from the leader; 0: the operation is over, the next begins
+//   request = n:u32      little-endian, from the leader; 0: the pattern is over, the next begins
 //   answer  = any:u8[4]  the follower is ready
 
 #ifndef COMM_WORLD_LINK_TIMING_H_
@@ -34,7 +34,7 @@
 
 namespace lockstep {
 
-// Medians of the three operations.
+// Medians of the three patterns.
 struct LinkTimes {
   double echo_round_ns = 0;
   double stream_ns = 0;

@@ -233,25 +233,19 @@ WorldTransport::Options TransportOptions(const WorldSpec& spec, const Settings& 
                                          const SocketAddress& address) {
   WorldTransport::Options options;
   options.choice = settings.transport;
-  options.tcp.rank = spec.rank;
-  options.tcp.size = spec.size;
-  options.tcp.job_id = spec.job_id;
-  options.tcp.world_id = world_id;
-  options.tcp.bind_address = address;
-  options.tcp.chunk_bytes = settings.chunk_bytes;
+  const auto set_common = [&](auto* of_transport) {
+    of_transport->rank = spec.rank;
+    of_transport->size = spec.size;
+    of_transport->job_id = spec.job_id;
+    of_transport->world_id = world_id;
+    of_transport->chunk_bytes = settings.chunk_bytes;
+  };
+  set_common(&options.tcp);
+  set_common(&options.shm);
+  set_common(&options.ofi);
+  options.tcp.bind_address = options.ofi.bind_address = address;
   options.tcp.tuning = settings.tcp_tuning;
   options.tcp.sockets = settings.tcp_sockets;
-  options.shm.rank = spec.rank;
-  options.shm.size = spec.size;
-  options.shm.job_id = spec.job_id;
-  options.shm.world_id = world_id;
-  options.shm.chunk_bytes = settings.chunk_bytes;
-  options.ofi.rank = spec.rank;
-  options.ofi.size = spec.size;
-  options.ofi.job_id = spec.job_id;
-  options.ofi.world_id = world_id;
-  options.ofi.bind_address = address;
-  options.ofi.chunk_bytes = settings.chunk_bytes;
   options.ofi.provider = settings.ofi_provider;
   options.ofi.domain = settings.ofi_domain;
   return options;

@@ -145,6 +145,11 @@ class NcclTest : public ::testing::Test {
   void ExpectHostsGood() {
     testing::RunRanks(size(), [&](int r) { EXPECT_THAT(world_->worlds[r]->communicator()->Run({}), IsOk()); });
   }
+  // Until somebody else has noticed a failure.
+  static void AwaitFailure(const Communicator& self) {
+    const Deadline deadline = CommTestDeadline();
+    while (self.status().ok() && !deadline.passed()) std::this_thread::yield();
+  }
   // NCCL is asked to abort each communicator once, whoever finds out.
   void ExpectAbortedOnce() {
     const Deadline deadline = CommTestDeadline();
