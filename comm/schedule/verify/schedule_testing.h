@@ -5,9 +5,13 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "base/status_matchers.h"
 #include "comm/schedule/schedule.h"
+#include "gmock/gmock.h"
 
 namespace lockstep {
 
@@ -50,6 +54,11 @@ Step ReduceInto(std::vector<Operand> terms, Operand target, std::vector<Operand>
 // With rank 0 as root, and of no algorithm.
 std::vector<Schedule> World(Collective collective, int blocks, int scratch_blocks,
                             std::vector<std::vector<Step>> steps);
+
+// What the verifier returns for a fault: INTERNAL with this text in it.
+inline auto IsFault(const std::string& text) {
+  return StatusIs(absl::StatusCode::kInternal, ::testing::HasSubstr(text));
+}
 
 // Takes a step out of a list, and out of every `after`.
 void Drop(Schedule* schedule, int index);
