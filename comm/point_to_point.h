@@ -30,7 +30,6 @@
 #include <deque>
 #include <list>
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 

@@ -1,4 +1,4 @@
-// A rank that runs collectives in shared memory only, for tests and benchmarks.
+// A rank that runs collectives in shared memory only, for tests.
 
 #ifndef COMM_ENGINE_MEMORY_TESTING_H_
 #define COMM_ENGINE_MEMORY_TESTING_H_

@@ -1,11 +1,9 @@
 #include "comm/plan/collectives.h"
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/device/device.h"
 #include "base/device/tensor_view.h"
 #include "base/rank.h"

@@ -3,10 +3,8 @@
 #ifndef COMM_HOST_TRANSPORT_CALL_H_
 #define COMM_HOST_TRANSPORT_CALL_H_
 
-#include <cstddef>
 #include <memory>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"

@@ -363,10 +363,9 @@ TEST(TransportCommunicatorErrors, DestructionWithAGroupOpenSaysSo) {
   Member self(&network, 0);
   Buffers buffers;
   ASSERT_THAT(self.communicator->StartGroup(), IsOk());
-  absl::StatusOr<Work> work = self.communicator->Start(buffers.Request(Collective::kAllReduce));
-  ASSERT_THAT(work.status(), IsOk());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.communicator->Start(buffers.Request(Collective::kAllReduce)));
   self.communicator.reset();
-  EXPECT_THAT(work->Wait(Deadline::Now()),
+  EXPECT_THAT(work.Wait(Deadline::Now()),
               StatusIs(Code::kFailedPrecondition, HasSubstr("destroyed with a group open: its 1 calls")));
 }
 
@@ -379,15 +378,14 @@ TEST(TransportCommunicatorErrors, AMessageEndsWithItsPeerOrItsDeadline) {
   receive.bytes = 1;
   receive.source = Rank(1);
   receive.tag = 3;
-  absl::StatusOr<Work> orphan = world.communicator(0)->StartReceive(receive);
-  ASSERT_THAT(orphan.status(), IsOk());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work orphan, world.communicator(0)->StartReceive(receive));
   receive.source = kAnySource;
   receive.timeout = milliseconds(40);
   EXPECT_THAT(world.communicator(2)->Receive(receive),
               StatusIs(Code::kDeadlineExceeded, HasSubstr("receive from any rank with tag 3 (1 B) did not finish")));
   world.network().Disconnect(Rank(1));
-  EXPECT_THAT(orphan->Wait(Soon()), StatusIs(Code::kAborted, HasSubstr("receive from rank 1 with tag 3")));
-  EXPECT_EQ(ToText(GetErrorInfo(orphan->Wait(Soon()))), "failed_rank=1 collective=receive");
+  EXPECT_THAT(orphan.Wait(Soon()), StatusIs(Code::kAborted, HasSubstr("receive from rank 1 with tag 3")));
+  EXPECT_EQ(ToText(GetErrorInfo(orphan.Wait(Soon()))), "failed_rank=1 collective=receive");
   EXPECT_THAT(world.communicator(0)->status(), StatusIs(Code::kAborted));
 }
 
@@ -471,12 +469,11 @@ TEST(TransportCommunicatorErrors, AnOperationsDeadlineEndsIt) {
     if (wait == 0) {
       status = self.Run(request);
     } else {
-      absl::StatusOr<Work> work = self.Start(request);
-      ASSERT_THAT(work.status(), IsOk());
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.Start(request));
       const Deadline deadline = Soon();
       // Somebody waits, or nobody does.
-      while (wait == 1 && !work->done() && !deadline.passed()) std::this_thread::yield();
-      status = work->Wait(Soon());
+      while (wait == 1 && !work.done() && !deadline.passed()) std::this_thread::yield();
+      status = work.Wait(Soon());
     }
     EXPECT_GE(Deadline::Clock::now() - begin, milliseconds(40));
     EXPECT_THAT(status, StatusIs(Code::kDeadlineExceeded,
@@ -498,18 +495,16 @@ TEST(TransportCommunicatorErrors, TheEarliestDeadlineCounts) {
   LoopbackWorld world(2, {}, Options());
   Communicator& self = *world.communicator(0);
   Buffers buffers;
-  absl::StatusOr<Work> first = self.Start(buffers.Request(Collective::kAllReduce));
-  ASSERT_THAT(first.status(), IsOk());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work first, self.Start(buffers.Request(Collective::kAllReduce)));
   CollectiveRequest request = buffers.Request(Collective::kAllReduce);
   request.timeout = milliseconds(40);
-  absl::StatusOr<Work> second = self.Start(request);
-  ASSERT_THAT(second.status(), IsOk());
-  EXPECT_THAT(first->Wait(Deadline::AfterMs(20'000)), StatusIs(Code::kDeadlineExceeded, HasSubstr("#2")));
-  EXPECT_TRUE(first->done());
-  ExpectErrorOf(Collective::kAllReduce, first->Wait(Soon()), self.status());
-  ExpectErrorOf(Collective::kAllReduce, second->Wait(Soon()), self.status());
-  EXPECT_EQ(GetErrorInfo(first->Wait(Soon())).sequence, 1u);
-  EXPECT_EQ(GetErrorInfo(second->Wait(Soon())).sequence, 2u);
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work second, self.Start(request));
+  EXPECT_THAT(first.Wait(Deadline::AfterMs(20'000)), StatusIs(Code::kDeadlineExceeded, HasSubstr("#2")));
+  EXPECT_TRUE(first.done());
+  ExpectErrorOf(Collective::kAllReduce, first.Wait(Soon()), self.status());
+  ExpectErrorOf(Collective::kAllReduce, second.Wait(Soon()), self.status());
+  EXPECT_EQ(GetErrorInfo(first.Wait(Soon())).sequence, 1u);
+  EXPECT_EQ(GetErrorInfo(second.Wait(Soon())).sequence, 2u);
 }
 
 TEST(TransportCommunicatorErrors, AbortEndsABlockingCallOfAnotherThread) {
@@ -542,9 +537,9 @@ TEST(TransportCommunicatorErrors, DestructionCancelsWhatIsInFlightAndWorkOutlive
   Buffers buffers;
   std::vector<Work> works;
   for (int i = 0; i < 3; ++i) {
-    absl::StatusOr<Work> work = self->communicator->Start(buffers.Request(Collective::kAllReduce, 100'000));
-    ASSERT_THAT(work.status(), IsOk());
-    works.push_back(*std::move(work));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work,
+                                  self->communicator->Start(buffers.Request(Collective::kAllReduce, 100'000)));
+    works.push_back(std::move(work));
   }
   std::thread waiter([work = works[0]]() mutable {
     EXPECT_THAT(work.Wait(Soon()), StatusIs(Code::kCancelled, HasSubstr("destroyed")));
@@ -559,13 +554,12 @@ TEST(TransportCommunicatorErrors, DestructionAfterAFailureIsQuiet) {
   LoopbackNetwork network(2);
   Member self(&network, 0);
   Buffers buffers;
-  absl::StatusOr<Work> work = self.communicator->Start(buffers.Request(Collective::kAllReduce));
-  ASSERT_THAT(work.status(), IsOk());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.communicator->Start(buffers.Request(Collective::kAllReduce)));
   self.communicator->OnFailure(absl::AbortedError("rank 1 died"));
   self.communicator->OnFailure(absl::InternalError("and more"));
-  EXPECT_THAT(work->Wait(Deadline::Now()), StatusIs(Code::kAborted, ::testing::EndsWith(": rank 1 died")));
+  EXPECT_THAT(work.Wait(Deadline::Now()), StatusIs(Code::kAborted, ::testing::EndsWith(": rank 1 died")));
   self.communicator.reset();
-  EXPECT_THAT(work->Wait(Deadline::Now()), StatusIs(Code::kAborted, ::testing::EndsWith(": rank 1 died")));
+  EXPECT_THAT(work.Wait(Deadline::Now()), StatusIs(Code::kAborted, ::testing::EndsWith(": rank 1 died")));
 }
 
 // Two communicators on one transport: a failure ends one of them.
@@ -594,12 +588,11 @@ TEST(TransportCommunicatorErrors, ProgressCountsWhatWasStartedAndWhatCompleted) 
   Member other(&network, 1);
   EXPECT_EQ(self.communicator->progress().started, 0);
   Buffers buffers, other_buffers;
-  absl::StatusOr<Work> work = self.communicator->Start(buffers.Request(Collective::kAllReduce));
-  ASSERT_THAT(work.status(), IsOk());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.communicator->Start(buffers.Request(Collective::kAllReduce)));
   EXPECT_EQ(self.communicator->progress().started, 1);
   EXPECT_EQ(self.communicator->progress().completed, 0);
   EXPECT_THAT(other.communicator->Run(other_buffers.Request(Collective::kAllReduce)), IsOk());
-  EXPECT_THAT(work->Wait(Soon()), IsOk());
+  EXPECT_THAT(work.Wait(Soon()), IsOk());
   EXPECT_EQ(self.communicator->progress().completed, 1);
 }
 

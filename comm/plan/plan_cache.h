@@ -12,7 +12,6 @@
 #include <map>
 #include <memory>
 #include <tuple>
-#include <utility>
 
 #include "absl/status/statusor.h"
 #include "comm/communicator.h"

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "base/rank.h"
-#include "base/status_matchers.h"
 #include "comm/plan/execution_plan.h"
 #include "comm/schedule/block_layout.h"
 #include "comm/schedule/schedule.h"

@@ -1,7 +1,5 @@
 #include "comm/schedule/schedule.h"
 
-#include <utility>
-
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"

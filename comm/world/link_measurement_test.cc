@@ -149,10 +149,9 @@ class MeasureLinksTest : public ::testing::Test {
       options.coordinator_bind_address = *SocketAddress::Parse("127.0.0.1:0");
       options.on_failure = [](const Failure&) {};
       options.progress = [] { return std::vector<std::pair<ChannelId, Progress>>(); };
-      absl::StatusOr<std::unique_ptr<ControlChannel>> control =
-          ControlChannel::Create(std::move(options), &store_, Soon());
-      ASSERT_THAT(control, IsOk());
-      member.control = *std::move(control);
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<ControlChannel> control,
+                                    ControlChannel::Create(std::move(options), &store_, Soon()));
+      member.control = std::move(control);
       lockstep::Member self;
       self.rank = Rank(rank);
       self.host = "h";
@@ -188,14 +187,13 @@ TEST_F(MeasureLinksTest, AllRanksHaveTheSameNumbers) {
   Start(static_cast<int>(hosts.size()));
   std::vector<std::string> texts(hosts.size());
   RunRanks(static_cast<int>(hosts.size()), [&](int rank) {
-    const absl::StatusOr<MeasuredCosts> costs = Measure(rank, hosts);
-    ASSERT_THAT(costs, IsOk());
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const MeasuredCosts costs, Measure(rank, hosts));
     for (const double cost :
-         {costs->local.latency_ns, costs->local.byte_ns, costs->local.message_ns, costs->remote.latency_ns,
-          costs->remote.byte_ns, costs->remote.message_ns, costs->reduced_byte_ns, costs->copied_byte_ns}) {
+         {costs.local.latency_ns, costs.local.byte_ns, costs.local.message_ns, costs.remote.latency_ns,
+          costs.remote.byte_ns, costs.remote.message_ns, costs.reduced_byte_ns, costs.copied_byte_ns}) {
       EXPECT_THAT(cost, Gt(0));
     }
-    texts[rank] = Describe(*costs);
+    texts[rank] = Describe(costs);
   });
   EXPECT_THAT(texts, Each(Eq(texts[0])));
 }

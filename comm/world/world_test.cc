@@ -13,7 +13,6 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -63,6 +62,14 @@ std::vector<absl::Status> StatusesOf(const std::vector<WorldOrError>& worlds) {
   std::vector<absl::Status> statuses;
   for (const WorldOrError& world : worlds) statuses.push_back(world.status());
   return statuses;
+}
+
+// Met at a store of their own.
+std::vector<WorldOrError> Formed(int size, const std::function<void(int, WorldOptions*)>& change = nullptr) {
+  MemoryStore store;
+  std::vector<WorldOrError> worlds = CreateWorlds(&store, size, change);
+  EXPECT_THAT(StatusesOf(worlds), Each(IsOk()));
+  return worlds;
 }
 
 CollectiveRequest AllReduce(std::vector<float>* data) {
@@ -449,9 +456,7 @@ TEST(World, TwoProcessesMayNotClaimOneRank) {
 
 // Rank 1 calls something else. In a ring of four, rank 3 is no neighbour of it, and hears the same.
 TEST(World, AMismatchIsTheSameTextOnEveryRank) {
-  MemoryStore store;
-  const std::vector<WorldOrError> worlds = CreateWorlds(&store, 4);
-  ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
+  const std::vector<WorldOrError> worlds = Formed(4);
   const std::vector<absl::Status> errors = ErrorsOf(worlds, [](Communicator& self) {
     std::vector<float> data(100'000 - (self.rank() == Rank(1) ? 1 : 0));
     return self.Run(AllReduce(&data));
@@ -465,9 +470,7 @@ TEST(World, AMismatchIsTheSameTextOnEveryRank) {
 
 // Ranks whose part is to send are done before anybody knows: the next call tells them.
 TEST(World, AMismatchOfRootsIsToldByTheNextCallAtTheLatest) {
-  MemoryStore store;
-  const std::vector<WorldOrError> worlds = CreateWorlds(&store, 4);
-  ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
+  const std::vector<WorldOrError> worlds = Formed(4);
   const std::vector<absl::Status> errors = ErrorsOf(worlds, [](Communicator& self) {
     std::vector<float> data(10);
     CollectiveRequest request = AllReduce(&data);
@@ -482,10 +485,8 @@ TEST(World, AMismatchOfRootsIsToldByTheNextCallAtTheLatest) {
 
 // Each believes the other to be the sender, so both only receive: the heartbeats tell, long before the deadline.
 TEST(World, AMismatchInWhichNoMessageMeetsAnotherIsTheSameTextOnEveryRank) {
-  MemoryStore store;
   const std::vector<WorldOrError> worlds =
-      CreateWorlds(&store, 2, [](int, WorldOptions* options) { options->peer_timeout = milliseconds(5'000); });
-  ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
+      Formed(2, [](int, WorldOptions* options) { options->peer_timeout = milliseconds(5'000); });
   const std::vector<absl::Status> errors = ErrorsOf(worlds, [](Communicator& self) {
     std::vector<float> data(10);
     CollectiveRequest request = AllReduce(&data);
@@ -500,10 +501,7 @@ TEST(World, AMismatchInWhichNoMessageMeetsAnotherIsTheSameTextOnEveryRank) {
 }
 
 TEST(World, CheckedModeStaysUsableAfterAMismatch) {
-  MemoryStore store;
-  const std::vector<WorldOrError> worlds =
-      CreateWorlds(&store, 3, [](int, WorldOptions* options) { options->checked = true; });
-  ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
+  const std::vector<WorldOrError> worlds = Formed(3, [](int, WorldOptions* options) { options->checked = true; });
   std::vector<absl::Status> errors(3);
   RunRanks(3, [&](int rank) {
     std::vector<float> data(100 + rank);
@@ -517,9 +515,7 @@ TEST(World, CheckedModeStaysUsableAfterAMismatch) {
 }
 
 TEST(World, ALateRankIsNamedEverywhereWhenADeadlinePasses) {
-  MemoryStore store;
-  const std::vector<WorldOrError> worlds = CreateWorlds(&store, 4);
-  ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
+  const std::vector<WorldOrError> worlds = Formed(4);
   Gate others_have_called, announced;
   std::atomic<int> called{0}, ended{0};
   const std::vector<absl::Status> errors = ErrorsOf(worlds, [&](Communicator& self) {
@@ -546,9 +542,7 @@ TEST(World, ALateRankIsNamedEverywhereWhenADeadlinePasses) {
 }
 
 TEST(World, AnAbortIsTheSameTextOnEveryRank) {
-  MemoryStore store;
-  const std::vector<WorldOrError> worlds = CreateWorlds(&store, 4);
-  ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
+  const std::vector<WorldOrError> worlds = Formed(4);
   const std::vector<absl::Status> errors = ErrorsOf(worlds, [](Communicator& self) {
     if (self.rank() == Rank(2)) self.Abort("loss is NaN");
     std::vector<float> data(100'000);
@@ -558,9 +552,7 @@ TEST(World, AnAbortIsTheSameTextOnEveryRank) {
 }
 
 TEST(World, NotesReachEveryRank) {
-  MemoryStore store;
-  const std::vector<WorldOrError> worlds = CreateWorlds(&store, 3);
-  ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
+  const std::vector<WorldOrError> worlds = Formed(3);
   RunRanks(3, [&](int rank) {
     Communicator& self = *(*worlds[rank])->communicator();
     if (rank != 1) self.PostMessage(77, absl::StrCat("from ", rank));
@@ -574,9 +566,7 @@ TEST(World, NotesReachEveryRank) {
 TEST(World, ARankThatLeavesAfterTheLastCollectiveDisturbsNobody) {
   std::chrono::nanoseconds shortest = std::chrono::nanoseconds::max();
   for (int round = 0; round < 5; ++round) {
-    MemoryStore store;
-    std::vector<WorldOrError> worlds = CreateWorlds(&store, 4);
-    ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
+    std::vector<WorldOrError> worlds = Formed(4);
     Gate left;
     const auto begin = Deadline::Clock::now();
     RunRanks(4, [&](int rank) {
@@ -603,19 +593,16 @@ TEST(World, ARankThatLeavesAfterTheLastCollectiveDisturbsNobody) {
 
 TEST(World, ARankThatLeavesInTheMiddleEndsTheOthersByName) {
   for (const int leaver : {0, 2}) {
-    MemoryStore store;
-    std::vector<WorldOrError> worlds = CreateWorlds(&store, 4);
-    ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
+    std::vector<WorldOrError> worlds = Formed(4);
     std::vector<absl::Status> errors(4);
     RunRanks(4, [&](int rank) {
       Communicator* const self = (*worlds[rank])->communicator();
       std::vector<float> data(500'000), more(10);
       if (rank == leaver) {
-        absl::StatusOr<Work> work = self->Start(AllReduce(&more));
-        ASSERT_THAT(work.status(), IsOk());
+        LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self->Start(AllReduce(&more)));
         worlds[rank]->reset();
         // The small message of the others may have come in time.
-        EXPECT_THAT(work->Wait(Deadline::Now()), AnyOf(StatusIs(Code::kCancelled), IsOk()));
+        EXPECT_THAT(work.Wait(Deadline::Now()), AnyOf(StatusIs(Code::kCancelled), IsOk()));
         errors[rank] = absl::AbortedError(absl::StrCat("rank ", leaver));
         return;
       }

@@ -2,7 +2,6 @@
 // fake of NCCL.
 
 #include <chrono>
-#include <memory>
 #include <thread>
 
 #include "absl/status/status.h"

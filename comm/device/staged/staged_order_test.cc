@@ -5,12 +5,10 @@
 #include <cstddef>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/deadline.h"
 #include "base/device/device.h"
 #include "base/device/host_device.h"
@@ -59,7 +57,13 @@ class StagedOrder : public ::testing::Test {
 
   StagedCommunicator& rank(int rank) { return *world_->rank(rank); }
   std::unique_ptr<Stream> NewStream(int rank) { return devices_[rank]->CreateStream("test").value(); }
-
+  static void EnqueueFill(Stream* stream, std::vector<float>* values) {
+    const auto fill = [values] {
+      std::fill(values->begin(), values->end(), 1.0f);
+      return absl::OkStatus();
+    };
+    ASSERT_THAT(stream->Enqueue(fill), IsOk());
+  }
   CollectiveRequest SumOf(std::vector<float>* values, int rank = 0) {
     CollectiveRequest request =
         MakeRequest(Collective::kAllReduce, DType::kF32, values->size(), values->data(), values->data());
@@ -147,11 +151,7 @@ TEST_F(StagedOrder, EnqueueNeverWaitsForItsStream) {
     std::vector<std::vector<float>> values(20, std::vector<float>(2 * kElements, 0.0f));
     ASSERT_THAT(stream->Enqueue([&] { return before[r].Await(CommTestDeadline()); }), IsOk());
     for (std::vector<float>& value : values) {
-      ASSERT_THAT(stream->Enqueue([&] {
-        std::fill(value.begin(), value.end(), 1.0f);
-        return absl::OkStatus();
-      }),
-                  IsOk());
+      EnqueueFill(stream.get(), &value);
       ASSERT_THAT(rank(r).Enqueue(SumOf(&value, r), stream.get(), Ignore), IsOk());
     }
     for (const std::vector<float>& value : values) EXPECT_THAT(value, Each(0.0f));
@@ -173,11 +173,7 @@ TEST_F(StagedOrder, StreamsThatAreReadyInAnotherOrderDoNotBlockEachOther) {
     ASSERT_THAT(host->Record(hold.get()), IsOk());
     std::vector<float> first(kElements, 0.0f), second(kElements, 1.0f);
     ASSERT_THAT(late->Wait(hold.get()), IsOk());
-    ASSERT_THAT(late->Enqueue([&] {
-      std::fill(first.begin(), first.end(), 1.0f);
-      return absl::OkStatus();
-    }),
-                IsOk());
+    EnqueueFill(late.get(), &first);
     ASSERT_THAT(rank(r).Enqueue(SumOf(&first, r), late.get(), Ignore), IsOk());
     ASSERT_THAT(rank(r).Enqueue(SumOf(&second, r), early.get(), Ignore), IsOk());
     // No closure waits for a call: others get on.

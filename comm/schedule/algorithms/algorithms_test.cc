@@ -16,7 +16,6 @@
 #include "comm/schedule/schedule.h"
 #include "comm/schedule/verify/schedule_testing.h"
 #include "comm/schedule/verify/verifier.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <functional>
 #include <utility>
 #include <vector>
 

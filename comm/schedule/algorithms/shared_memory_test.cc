@@ -1,14 +1,10 @@
 // What the shared-memory algorithms are for, counted. That they are right is proved in comm/schedule/verify/schedule_proofs_test.cc.
 
-#include <vector>
-
 #include "absl/status/statusor.h"
 #include "base/rank.h"
-#include "base/status_matchers.h"
 #include "comm/schedule/schedule.h"
 #include "comm/schedule/verify/schedule_testing.h"
 #include "comm/schedule/verify/verifier.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {

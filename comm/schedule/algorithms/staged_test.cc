@@ -1,8 +1,6 @@
 // What the staged algorithms are for, counted, and a proof of what comm/schedule/stage.h says of rounds that overlap. That one round
 // is right is proved in comm/schedule/verify/schedule_proofs_test.cc.
 
-#include <algorithm>
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -18,6 +18,16 @@ const char* WindowName(Window window) {
   return window == Window::kInput ? "input" : window == Window::kOutput ? "output" : "scratch";
 }
 
+// Calls `use(operand, writes)` for what the step reads and then for what it writes, until that is an error.
+template <typename Use>
+absl::Status ForOperands(const Step& step, const Use& use) {
+  if (ReadsSource(step.kind)) LOCKSTEP_RETURN_IF_ERROR(use(step.source, false));
+  for (const Operand& term : step.terms) LOCKSTEP_RETURN_IF_ERROR(use(term, false));
+  if (WritesTarget(step.kind)) LOCKSTEP_RETURN_IF_ERROR(use(step.target, true));
+  for (const Operand& target : step.more_targets) LOCKSTEP_RETURN_IF_ERROR(use(target, true));
+  return absl::OkStatus();
+}
+
 // The steps of one schedule, one by one.
 class StepChecker {
  public:
@@ -157,12 +167,11 @@ absl::Status StepChecker::CheckOverlap(size_t index) const {
     return Error(index, absl::StrCat("has ", operand.blocks, " blocks as ", writes ? "another target" : "its source",
                                      " and ", blocks, " as its target"));
   };
-  LOCKSTEP_RETURN_IF_ERROR(note(step.target, /*writes=*/true));
-  for (const Operand& target : step.more_targets) LOCKSTEP_RETURN_IF_ERROR(note(target, /*writes=*/true));
-  if (ReadsSource(step.kind)) LOCKSTEP_RETURN_IF_ERROR(note(step.source, /*writes=*/false));
-  for (const Operand& term : step.terms) LOCKSTEP_RETURN_IF_ERROR(note(term, /*writes=*/false));
+  LOCKSTEP_RETURN_IF_ERROR(ForOperands(step, note));
   // Few are of one rank where there are many targets.
-  std::stable_sort(uses.begin(), uses.end(), [](const Use& a, const Use& b) { return a.owner < b.owner; });
+  std::stable_sort(uses.begin(), uses.end(), [](const Use& a, const Use& b) {
+    return a.owner != b.owner ? a.owner < b.owner : a.writes && !b.writes;
+  });
   for (auto first = uses.begin(), last = first; first != uses.end(); first = last) {
     last = std::find_if(first, uses.end(), [&](const Use& use) { return use.owner != first->owner; });
     for (auto written = first; written != last && written->writes; ++written) {
@@ -180,17 +189,12 @@ absl::Status StepChecker::Check(size_t index) {
   const Step& step = schedule_.steps[index];
   LOCKSTEP_RETURN_IF_ERROR(CheckKind(index));
   if (step.kind == Step::Kind::kShare) return CheckShare(index);
-  if (ReadsSource(step.kind)) LOCKSTEP_RETURN_IF_ERROR(CheckOperand(index, step.source));
-  for (const Operand& term : step.terms) LOCKSTEP_RETURN_IF_ERROR(CheckOperand(index, term));
-  if (!WritesTarget(step.kind)) return absl::OkStatus();
-  const auto check_target = [&](const Operand& target) {
-    LOCKSTEP_RETURN_IF_ERROR(CheckOperand(index, target));
-    if (target.window == Window::kInput && target.blocks > 0) return Error(index, "writes the input");
-    return absl::OkStatus();
-  };
-  LOCKSTEP_RETURN_IF_ERROR(check_target(step.target));
-  for (const Operand& target : step.more_targets) LOCKSTEP_RETURN_IF_ERROR(check_target(target));
-  return CheckOverlap(index);
+  LOCKSTEP_RETURN_IF_ERROR(ForOperands(step, [&](const Operand& operand, bool writes) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckOperand(index, operand));
+    const bool writes_input = writes && operand.window == Window::kInput && operand.blocks > 0;
+    return writes_input ? Error(index, "writes the input") : absl::OkStatus();
+  }));
+  return WritesTarget(step.kind) ? CheckOverlap(index) : absl::OkStatus();
 }
 
 struct Access {
@@ -231,15 +235,12 @@ absl::Status CheckRaces(const Schedule& schedule, bool in_place) {
   }
 
   std::vector<std::vector<Access>> accesses(memory.locations());
-  const auto note = [&](const Operand& operand, int step, bool writes) {
-    for (int i = 0; i < operand.blocks; ++i) accesses[memory.Location(operand) + i].push_back({step, writes});
-  };
   for (int index = 0; index < steps; ++index) {
-    const Step& step = schedule.steps[index];
-    if (memory.IsVoid(step)) continue;
-    if (ReadsSource(step.kind)) note(step.source, index, /*writes=*/false);
-    for (const Operand& term : step.terms) note(term, index, /*writes=*/false);
-    if (WritesTarget(step.kind)) note(step.target, index, /*writes=*/true);
+    if (memory.IsVoid(schedule.steps[index])) continue;
+    LOCKSTEP_RETURN_IF_ERROR(ForOperands(schedule.steps[index], [&](const Operand& operand, bool writes) {
+      for (int i = 0; i < operand.blocks; ++i) accesses[memory.Location(operand) + i].push_back({index, writes});
+      return absl::OkStatus();
+    }));
   }
   for (const std::vector<Access>& at_location : accesses) {
     for (size_t i = 0; i < at_location.size(); ++i) {
@@ -273,16 +274,12 @@ std::vector<int32_t> BarriersOf(const Schedule& schedule) {
 
 // Their stage, before everyone's eyes all the time, does not count.
 bool TouchesOthers(const Step& step) {
-  const auto is_of_another = [](const Operand& operand) {
-    return operand.rank != Operand::kOwn && operand.window != Window::kScratch;
-  };
-  for (const Operand& term : step.terms) {
-    if (is_of_another(term)) return true;
-  }
-  for (const Operand& target : step.more_targets) {
-    if (is_of_another(target)) return true;
-  }
-  return is_of_another(step.source) || is_of_another(step.target);
+  bool touches = false;
+  ForOperands(step, [&](const Operand& operand, bool /*writes*/) {
+    touches |= operand.rank != Operand::kOwn && operand.window != Window::kScratch;
+    return absl::OkStatus();
+  }).IgnoreError();
+  return touches;
 }
 
 // One rank's against rank 0's.
@@ -352,15 +349,8 @@ class Races {
 absl::Status Races::Add(int rank, int32_t index, int32_t barrier) {
   const Step& step = all_[rank].steps[index];
   if (ScheduleMemory(all_[rank], in_place_).IsVoid(step)) return absl::OkStatus();
-  if (ReadsSource(step.kind)) LOCKSTEP_RETURN_IF_ERROR(Touch(rank, index, barrier, step.source, /*writes=*/false));
-  for (const Operand& term : step.terms) {
-    LOCKSTEP_RETURN_IF_ERROR(Touch(rank, index, barrier, term, /*writes=*/false));
-  }
-  if (WritesTarget(step.kind)) LOCKSTEP_RETURN_IF_ERROR(Touch(rank, index, barrier, step.target, /*writes=*/true));
-  for (const Operand& target : step.more_targets) {
-    LOCKSTEP_RETURN_IF_ERROR(Touch(rank, index, barrier, target, /*writes=*/true));
-  }
-  return absl::OkStatus();
+  return ForOperands(step,
+                     [&](const Operand& operand, bool writes) { return Touch(rank, index, barrier, operand, writes); });
 }
 
 absl::Status Races::Touch(int rank, int32_t index, int32_t barrier, const Operand& operand, bool writes) {

@@ -6,7 +6,6 @@
 
 #include "absl/status/statusor.h"
 #include "base/rank.h"
-#include "base/status_matchers.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {
