@@ -83,9 +83,7 @@ void PointToPoint::StartSend(MessageCall* call) {
   if (target == self_) return SendToSelf(call);
   if (!Open(target, call)) return;
   Lane& to = lane(target);
-  Header header;
-  header.tag = call->tag;
-  header.bytes = call->bytes;
+  Header header = {Kind::kAnnounce, call->tag, 0, call->bytes};
   if (call->bytes <= kEagerBytesMax && to.eager_weight + Weight(call->bytes) <= kEagerWindow) {
     to.eager_weight += Weight(call->bytes);
     header.kind = Kind::kEager;
@@ -94,16 +92,13 @@ void PointToPoint::StartSend(MessageCall* call) {
     if (header.bytes > 0 && !failed_) SendPayload(target, call);
     return;
   }
-  header.kind = Kind::kAnnounce;
   header.id = ++to.announcements;
   to.announced.emplace(header.id, call);
   SendHeader(target, header, nullptr);
 }
 
 void PointToPoint::SendToSelf(MessageCall* call) {
-  Header header;
-  header.tag = call->tag;
-  header.bytes = call->bytes;
+  const Header header = {Kind::kEager, call->tag, 0, call->bytes};
   if (MessageCall* const receive = TakeReceive(self_, call->tag)) {
     receive->info = {self_, call->tag, call->bytes};
     const absl::Status status = CheckRoom(*receive, header);
@@ -226,10 +221,7 @@ void PointToPoint::OnHeader(Rank source, const Header& header) {
         Done(call, NoRoom(call->tag, call->bytes, source, header.bytes));
         break;
       }
-      Header data;
-      data.kind = Kind::kData;
-      data.id = header.id;
-      data.bytes = call->bytes;
+      const Header data = {Kind::kData, 0, header.id, call->bytes};
       SendHeader(source, data, call->bytes == 0 ? call : nullptr);
       if (data.bytes > 0 && !failed_) SendPayload(source, call);
       break;
@@ -319,18 +311,13 @@ void PointToPoint::Deliver(MessageCall* receive, Arrival* arrival) {
 }
 
 void PointToPoint::Answer(MessageCall* receive, Rank source, const Header& announced) {
-  Header answer;
-  answer.id = announced.id;
   receive->info = {source, announced.tag, announced.bytes};
   const absl::Status status = CheckRoom(*receive, announced);
   if (status.ok()) {
-    answer.kind = Kind::kAccept;
     lane(source).accepted.emplace(announced.id, receive);
-    return SendHeader(source, answer, nullptr);
+    return SendHeader(source, {Kind::kAccept, 0, announced.id, 0}, nullptr);
   }
-  answer.kind = Kind::kRefuse;
-  answer.bytes = receive->bytes;
-  SendHeader(source, answer, nullptr);
+  SendHeader(source, {Kind::kRefuse, 0, announced.id, receive->bytes}, nullptr);
   if (!failed_) Done(receive, status);
 }
 
@@ -347,9 +334,7 @@ void PointToPoint::Consumed(Rank source, size_t bytes) {
   size_t& weight = lane(source).consumed_weight;
   weight += Weight(bytes);
   if (weight < kEagerWindow / 2) return;
-  Header header;
-  header.kind = Kind::kConsumed;
-  header.bytes = weight;
+  const Header header = {Kind::kConsumed, 0, 0, weight};
   weight = 0;
   SendHeader(source, header, nullptr);
 }

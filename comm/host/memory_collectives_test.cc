@@ -186,6 +186,7 @@ TEST_P(MemoryCollectivesTest, StagedVectorsOfAllLengths) {
     what.algorithm = i % 5 == 4 ? Algorithm::kStagedTwoShot : Algorithm::kStaged;
     what.collective = kStagedCollectives[i % 5 % 4];
     what.count = random() % (i % 3 == 0 ? 300'000 : 20'000) / (IsByRank(what.collective) ? size : 1);
+    what.op = i % 2 == 0 ? ReduceOp::kSum : ReduceOp::kAvg;
     what.in_place = random() % 2 == 0 && what.collective != Collective::kAllToAll;
     references.emplace_back(what, size);
   }

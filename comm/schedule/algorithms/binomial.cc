@@ -57,6 +57,14 @@ std::vector<Branch> BranchesOf(const Place& place, int rank) {
   return branches;
 }
 
+// Where this rank holds a branch: the root in the vector itself, others in scratch.
+Operand Held(const Place& place, const Branch& branch, Window vector) {
+  if (place.rank == place.root) return {vector, branch.block, branch.blocks};
+  return {Window::kScratch, branch.offset, branch.blocks, branch.block};
+}
+int ScratchOf(const Place& place, bool is_leaf) {
+  return place.rank == place.root || is_leaf ? 0 : SubtreeSize(place, place.rank);
+}
 }  // namespace
 
 Schedule BinomialBroadcast(const Place& place) {
@@ -96,36 +104,28 @@ Schedule BinomialReduce(const Place& place) {
 // Blocks that pass through a rank are collected in its scratch, in the order in which they are sent on.
 Schedule BinomialGather(const Place& place) {
   OrderedSteps steps;
-  const bool is_root = place.rank == place.root;
   const std::vector<int> children = Children(place);
   const bool is_leaf = children.empty();
-  const auto held = [&](const Branch& branch) -> Operand {
-    if (is_root) return {Window::kOutput, branch.block, branch.blocks};
-    return {Window::kScratch, branch.offset, branch.blocks, branch.block};
-  };
+  const auto held = [&](const Branch& branch) { return Held(place, branch, Window::kOutput); };
   if (!is_leaf) steps.Copy(Input(place.rank), held({0, place.rank, 1}));
   for (int child : children) {
     for (const Branch& branch : BranchesOf(place, child)) steps.Receive(child, held(branch));
   }
-  if (!is_root) {
+  if (place.rank != place.root) {
     steps.InRound(RoundToRoot(place));
     for (const Branch& branch : BranchesOf(place, place.rank)) {
       steps.Send(is_leaf ? Input(place.rank) : held(branch), Parent(place));
     }
   }
-  return steps.Finish(/*blocks=*/place.size, is_root || is_leaf ? 0 : SubtreeSize(place, place.rank));
+  return steps.Finish(/*blocks=*/place.size, ScratchOf(place, is_leaf));
 }
 
 Schedule BinomialScatter(const Place& place) {
   OrderedSteps steps;
-  const bool is_root = place.rank == place.root;
   const std::vector<int> children = Children(place);
   const bool is_leaf = children.empty();
-  const auto held = [&](const Branch& branch) -> Operand {
-    if (is_root) return {Window::kInput, branch.block, branch.blocks};
-    return {Window::kScratch, branch.offset, branch.blocks, branch.block};
-  };
-  if (!is_root) {
+  const auto held = [&](const Branch& branch) { return Held(place, branch, Window::kInput); };
+  if (place.rank != place.root) {
     for (const Branch& branch : BranchesOf(place, place.rank)) {
       steps.Receive(Parent(place), is_leaf ? Output(place.rank) : held(branch));
     }
@@ -136,7 +136,7 @@ Schedule BinomialScatter(const Place& place) {
     for (const Branch& branch : BranchesOf(place, children[child])) steps.Send(held(branch), children[child]);
   }
   if (!is_leaf) steps.Copy(held({0, place.rank, 1}), Output(place.rank));
-  return steps.Finish(/*blocks=*/place.size, is_root || is_leaf ? 0 : SubtreeSize(place, place.rank));
+  return steps.Finish(/*blocks=*/place.size, ScratchOf(place, is_leaf));
 }
 
 }  // namespace algorithms
