@@ -148,31 +148,6 @@ TEST_P(MemoryCollectivesTest, PipelinesOfAllCollectives) {
   });
 }
 
-// Vectors of several pieces, whose ends are no piece's.
-TEST_P(MemoryCollectivesTest, LongVectors) {
-  const int size = GetParam();
-  const size_t block = 1'234'567 / size;
-  const size_t bytes = Call::Bytes(block * size);
-  std::deque<CaseReference> references;
-  for (const Collective collective : {Collective::kAllReduce, Collective::kAllToAll, Collective::kReduceScatter}) {
-    CollectiveCase what;
-    what.collective = collective;
-    what.algorithm = Algorithm::kDirect;
-    what.count = IsByRank(collective) ? block : block * size;
-    references.emplace_back(what, size);
-    what.in_place = true;
-    if (collective != Collective::kAllToAll) references.emplace_back(CaseReference(references.back()), what);
-  }
-  Run(size, bytes, [&](MemoryRank* self) {
-    for (const CaseReference& reference : references) {
-      Call call(reference, *self, self->data(), bytes);
-      ASSERT_THAT(call.Begin(self), IsOk());
-      ASSERT_TRUE(self->Await(call.job(), TestDeadline()));
-      call.Check();
-    }
-  });
-}
-
 // Of many rounds and of few, one behind the other: each takes the stage where the one before has left it.
 TEST_P(MemoryCollectivesTest, StagedVectorsOfAllLengths) {
   constexpr int kCalls = 12;

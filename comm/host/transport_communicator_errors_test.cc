@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/deadline.h"
 #include "base/error_info.h"
 #include "base/fork.h"

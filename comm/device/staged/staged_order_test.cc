@@ -276,37 +276,6 @@ TEST_F(StagedOrder, ACallThatIsLateIsNamed) {
                                                       HasSubstr("did not finish in time"))));
 }
 
-// With a call in the collective, one that waits, and one that its stream has not come to yet.
-TEST_F(StagedOrder, AbortEndsWhatIsOnItsWay) {
-  Make(2);
-  std::unique_ptr<Stream> stream = NewStream(0);
-  std::vector<float> values(5 * kElements, 1.0f), others(kElements, 1.0f);
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, rank(0).Start(SumOf(&values, 0)));
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work waiting, rank(0).Start(SumOf(&others, 0)));
-  Gate before;
-  ASSERT_THAT(stream->Enqueue([&] { return before.Await(CommTestDeadline()); }), IsOk());
-  ASSERT_THAT(rank(0).Enqueue(SumOf(&others, 0), stream.get(), Ignore), IsOk());
-  rank(0).Abort("enough");
-  EXPECT_THAT(work.Wait(CommTestDeadline()), StatusIs(Code::kAborted, HasSubstr("enough")));
-  EXPECT_THAT(waiting.Wait(CommTestDeadline()), StatusIs(Code::kAborted, HasSubstr("enough")));
-  before.Open();
-  EXPECT_THAT(stream->Synchronize(CommTestDeadline()), IsOk());
-  EXPECT_THAT(rank(1).Run(SumOf(&others, 1)), StatusIs(Code::kAborted));
-}
-
-TEST_F(StagedOrder, DestroyedWithCallsInFlightItLetsStreamsGoOn) {
-  Make(2);
-  std::unique_ptr<Stream> stream = NewStream(0);
-  std::vector<float> values(5 * kElements, 1.0f);
-  for (int i = 0; i < 3; ++i) ASSERT_THAT(rank(0).Enqueue(SumOf(&values, 0), stream.get(), Ignore), IsOk());
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, rank(0).Start(SumOf(&values, 0)));
-  world_->rank(0) = nullptr;
-  EXPECT_THAT(work.Wait(Deadline::Now()), StatusIs(Code::kCancelled, HasSubstr("destroyed")));
-  EXPECT_THAT(stream->Synchronize(CommTestDeadline()), IsOk());
-  EXPECT_EQ(devices_[0]->allocations(), 0) << "its staging memory is freed";
-  EXPECT_THAT(rank(1).Run(SumOf(&values, 1)), StatusIs(Code::kAborted));
-}
-
 // ---- What is refused
 
 TEST_F(StagedOrder, CallsInTheWrongPlaceAreRefusedAndBreakNothing) {
