@@ -561,26 +561,6 @@ TEST(TransportCommunicatorErrors, DestructionAfterAFailureIsQuiet) {
   EXPECT_THAT(work.Wait(Deadline::Now()), StatusIs(Code::kAborted, ::testing::EndsWith(": rank 1 died")));
 }
 
-// Two communicators on one transport: a failure ends one of them.
-TEST(TransportCommunicatorErrors, AFailureEndsOneChannelOnly) {
-  LoopbackNetwork network(2);
-  std::vector<std::unique_ptr<Member>> members;
-  std::vector<std::unique_ptr<TransportCommunicator>> others;
-  for (int rank = 0; rank < 2; ++rank) {
-    members.push_back(std::make_unique<Member>(&network, rank));
-    TransportCommunicatorOptions options = Options();
-    options.channel = 2;
-    others.push_back(std::make_unique<TransportCommunicator>(members.back()->engine.get(), nullptr, options));
-  }
-  members[0]->communicator->Abort("enough");
-  ::lockstep::testing::RunRanks(2, [&](int rank) {
-    Buffers buffers;
-    EXPECT_THAT(members[rank]->communicator->Run(buffers.Request(Collective::kAllReduce)), StatusIs(Code::kAborted));
-    EXPECT_THAT(others[rank]->Run(buffers.Request(Collective::kAllReduce)), IsOk());
-  });
-  others.clear();
-}
-
 TEST(TransportCommunicatorErrors, ProgressCountsWhatWasStartedAndWhatCompleted) {
   LoopbackNetwork network(2);
   Member self(&network, 0);

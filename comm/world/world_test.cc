@@ -259,11 +259,6 @@ TEST(World, UsesSharedMemoryInsideAHostAndTcpBetweenHosts) {
   EXPECT_THAT(refused[3].status(), StatusIs(Code::kUnavailable, HasSubstr("no shared memory with rank 0 (host ")));
 }
 
-TEST(World, MeetsAtAFile) {
-  const std::string file = absl::StrCat("file://", ::testing::TempDir(), "/world_test_", getpid());
-  ExpectUsable(CreateWorlds(nullptr, 2, [&](int, WorldOptions* options) { options->store_url = file; }));
-}
-
 // Several jobs at one store at once, and the same job there again.
 TEST(World, SharesItsStoreWithOthersAndLeavesItClean) {
   MemoryStore store;
@@ -589,37 +584,6 @@ TEST(World, ARankThatLeavesAfterTheLastCollectiveDisturbsNobody) {
   }
   // A busy machine may hold up some of the rounds; a grace period would be in each.
   EXPECT_LT(shortest, milliseconds(1500)) << "longer than a grace period";
-}
-
-TEST(World, ARankThatLeavesInTheMiddleEndsTheOthersByName) {
-  for (const int leaver : {0, 2}) {
-    std::vector<WorldOrError> worlds = Formed(4);
-    std::vector<absl::Status> errors(4);
-    RunRanks(4, [&](int rank) {
-      Communicator* const self = (*worlds[rank])->communicator();
-      std::vector<float> data(500'000), more(10);
-      if (rank == leaver) {
-        LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self->Start(AllReduce(&more)));
-        worlds[rank]->reset();
-        // The small message of the others may have come in time.
-        EXPECT_THAT(work.Wait(Deadline::Now()), AnyOf(StatusIs(Code::kCancelled), IsOk()));
-        errors[rank] = absl::AbortedError(absl::StrCat("rank ", leaver));
-        return;
-      }
-      absl::Status status = self->Run(AllReduce(&more));
-      if (status.ok()) status = self->Run(AllReduce(&data));
-      errors[rank] = self->status();
-      EXPECT_EQ(status.code(), errors[rank].code());
-    });
-    EXPECT_THAT(errors, Each(StatusIs(Code::kAborted)));
-    const int neighbour = (leaver + 1) % 4, opposite = (leaver + 2) % 4;
-    EXPECT_THAT(errors[neighbour], StatusIs(Code::kAborted, AllOf(HasSubstr(absl::StrCat("rank ", leaver, " (host ")),
-                                                                  HasSubstr("has closed its communicator"))));
-    // With rank 0 the coordinator is gone: who is no neighbour of it only sees its own neighbours leave in turn.
-    if (leaver != 0) {
-      EXPECT_EQ(errors[opposite], errors[neighbour]);
-    }
-  }
 }
 
 }  // namespace
