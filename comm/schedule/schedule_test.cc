@@ -152,23 +152,6 @@ TEST(Schedule, KnowsWhichWindowsAreOneBlock) {
   }
 }
 
-// Steps of shared-memory schedules follow one another: what the executor for messages knows does not hold of them.
-TEST(Schedule, IsInSharedMemoryOrByMessages) {
-  for (Collective collective : AllCollectives()) {
-    for (Algorithm algorithm : AlgorithmsFor(collective)) {
-      for (const Schedule& schedule : BuildAll(collective, algorithm, 5)) {
-        for (const Step& step : schedule.steps) {
-          const bool is_message = step.kind == Step::Kind::kSend || step.kind == Step::Kind::kReceive ||
-                                  step.kind == Step::Kind::kReceiveReduce;
-          const bool is_barrier = step.kind == Step::Kind::kBarrier || step.kind == Step::Kind::kShare;
-          EXPECT_FALSE(UsesSharedMemory(algorithm) ? is_message || !step.after.empty() : is_barrier)
-              << ToString(schedule);
-        }
-      }
-    }
-  }
-}
-
 // The v-forms have a choice everywhere: one algorithm of each collective takes any layout.
 TEST(Schedule, HasAnAlgorithmForUnequalBlocksOfEveryCollective) {
   for (Collective collective : AllCollectives()) {

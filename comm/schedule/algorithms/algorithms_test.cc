@@ -306,13 +306,6 @@ TEST(Chain, PassesTheVectorAlong) {
   }
 }
 
-TEST(Chain, FoldsInRankOrderWhateverTheRoot) {
-  EXPECT_EQ(Expression(BuildAll(Collective::kAllReduce, Algorithm::kChain, 4), 1, 0), "(r3+(r2+(r1+r0)))");
-  for (int root = 0; root < 4; ++root) {
-    EXPECT_EQ(Expression(BuildAll(Collective::kReduce, Algorithm::kChain, 4, root), root, 0), "(r3+(r2+(r1+r0)))");
-  }
-}
-
 TEST(ScatterAllGatherBroadcast, SendsEveryRankEachBlockOnce) {
   for (int size : kSizes) {
     const int root = size - 1;
