@@ -417,29 +417,6 @@ TEST(ProgressEngine, ClientsArePolledAfterASleepAndBesideATransportThatMoves) {
   EXPECT_TRUE(done);
 }
 
-TEST(ProgressEngine, DeadlinesAreLookedAfterByACaller) {
-  FakeTransport transport;
-  ProgressEngine engine(&transport, nanoseconds::zero());
-  std::atomic<bool> done{false};
-  FakeClient client(&engine, nullptr, [&] { done = true; });
-  const auto begin = Deadline::Clock::now();
-  client.Set(Deadline::AfterMs(20));
-  engine.Drive(done, Soon(), false);
-  EXPECT_TRUE(done);
-  EXPECT_GE(Deadline::Clock::now() - begin, milliseconds(20));
-}
-
-TEST(ProgressEngine, DeadlinesAreLookedAfterByItsOwnThread) {
-  FakeTransport transport;
-  ProgressEngine engine(&transport, nanoseconds::zero());
-  std::atomic<bool> done{false};
-  FakeClient client(&engine, nullptr, [&] { done = true; });
-  Background background(&engine);
-  ASSERT_TRUE(transport.AwaitSleeper());
-  client.Set(Deadline::AfterMs(1));  // noted while the thread sleeps
-  EXPECT_TRUE(AwaitTrue(done));
-}
-
 // A transport that is never idle leaves no pause in which to look at the clock, and yet somebody must.
 TEST(ProgressEngine, DeadlinesAreLookedAfterWhileDataMoves) {
   FakeTransport transport;

@@ -57,13 +57,6 @@ class StagedOrder : public ::testing::Test {
 
   StagedCommunicator& rank(int rank) { return *world_->rank(rank); }
   std::unique_ptr<Stream> NewStream(int rank) { return devices_[rank]->CreateStream("test").value(); }
-  static void EnqueueFill(Stream* stream, std::vector<float>* values) {
-    const auto fill = [values] {
-      std::fill(values->begin(), values->end(), 1.0f);
-      return absl::OkStatus();
-    };
-    ASSERT_THAT(stream->Enqueue(fill), IsOk());
-  }
   CollectiveRequest SumOf(std::vector<float>* values, int rank = 0) {
     CollectiveRequest request =
         MakeRequest(Collective::kAllReduce, DType::kF32, values->size(), values->data(), values->data());
@@ -107,42 +100,6 @@ class Log {
 
 // ---- What streams see
 
-// Two streams in turn, each behind the other by an event, with work of their own between the collectives.
-TEST_F(StagedOrder, CollectivesAreBehindWhatCameBeforeAndAheadOfWhatComesLater) {
-  Make(3);
-  constexpr int kRounds = 12;
-  RunRanks(3, [&](int r) {
-    std::vector<std::unique_ptr<Stream>> streams;
-    for (int i = 0; i < 2; ++i) streams.push_back(NewStream(r));
-    std::unique_ptr<Event> handed_over = devices_[r]->CreateEvent().value();
-    std::vector<float> values(3 * kElements + 5, 1.0f);
-    const std::vector<float> ones(values.size(), 1.0f);
-    CollectiveRequest request = SumOf(&values, r);
-    request.op = ReduceOp::kMax;
-    int done = 0;
-    for (int round = 0; round < kRounds; ++round) {
-      Stream& stream = *streams[round % 2];
-      ASSERT_THAT(stream.Wait(handed_over.get()), IsOk());
-      ASSERT_THAT(stream.Enqueue([&] {
-        for (float& value : values) value += static_cast<float>(1 + r);
-        return absl::OkStatus();
-      }),
-                  IsOk());
-      ASSERT_THAT(rank(r).Enqueue(request, &stream,
-                                  [&](const absl::Status& status) {
-                                    EXPECT_THAT(status, IsOk());
-                                    ++done;
-                                  }),
-                  IsOk());
-      EXPECT_EQ(done, round + 1) << "called before Enqueue returns";
-      ASSERT_THAT(stream.Record(handed_over.get()), IsOk());
-    }
-    for (auto& stream : streams) ASSERT_THAT(stream->Synchronize(CommTestDeadline()), IsOk());
-    EXPECT_THAT(values, Each(1.0f + 3 * kRounds));
-    EXPECT_THAT(rank(r).status(), IsOk());
-  });
-}
-
 TEST_F(StagedOrder, EnqueueNeverWaitsForItsStream) {
   Make(2);
   Gate before[2];
@@ -151,42 +108,17 @@ TEST_F(StagedOrder, EnqueueNeverWaitsForItsStream) {
     std::vector<std::vector<float>> values(20, std::vector<float>(2 * kElements, 0.0f));
     ASSERT_THAT(stream->Enqueue([&] { return before[r].Await(CommTestDeadline()); }), IsOk());
     for (std::vector<float>& value : values) {
-      EnqueueFill(stream.get(), &value);
+      const auto fill = [&value] {
+        std::fill(value.begin(), value.end(), 1.0f);
+        return absl::OkStatus();
+      };
+      ASSERT_THAT(stream->Enqueue(fill), IsOk());
       ASSERT_THAT(rank(r).Enqueue(SumOf(&value, r), stream.get(), Ignore), IsOk());
     }
     for (const std::vector<float>& value : values) EXPECT_THAT(value, Each(0.0f));
     before[r].Open();
     ASSERT_THAT(stream->Synchronize(CommTestDeadline()), IsOk());
     for (const std::vector<float>& value : values) EXPECT_THAT(value, Each(2.0f));
-  });
-}
-
-// The first call's stream comes to it last, on a device that runs one closure at a time.
-TEST_F(StagedOrder, StreamsThatAreReadyInAnotherOrderDoNotBlockEachOther) {
-  Make(2);
-  RunRanks(2, [&](int r) {
-    std::unique_ptr<Stream> late = NewStream(r), early = NewStream(r);
-    std::unique_ptr<Event> hold = devices_[r]->CreateEvent().value();
-    std::unique_ptr<Stream> host = HostDevice()->CreateStream("hold").value();
-    Gate gate;
-    ASSERT_THAT(host->Enqueue([&] { return gate.Await(CommTestDeadline()); }), IsOk());
-    ASSERT_THAT(host->Record(hold.get()), IsOk());
-    std::vector<float> first(kElements, 0.0f), second(kElements, 1.0f);
-    ASSERT_THAT(late->Wait(hold.get()), IsOk());
-    EnqueueFill(late.get(), &first);
-    ASSERT_THAT(rank(r).Enqueue(SumOf(&first, r), late.get(), Ignore), IsOk());
-    ASSERT_THAT(rank(r).Enqueue(SumOf(&second, r), early.get(), Ignore), IsOk());
-    // No closure waits for a call: others get on.
-    std::unique_ptr<Stream> other = NewStream(r);
-    for (int i = 0; i < 200; ++i) {
-      ASSERT_THAT(other->Enqueue([] { return absl::OkStatus(); }), IsOk());
-      ASSERT_THAT(other->Synchronize(CommTestDeadline()), IsOk());
-    }
-    gate.Open();
-    ASSERT_THAT(late->Synchronize(CommTestDeadline()), IsOk());
-    ASSERT_THAT(early->Synchronize(CommTestDeadline()), IsOk());
-    EXPECT_THAT(first, Each(2.0f));
-    EXPECT_THAT(second, Each(2.0f));
   });
 }
 
