@@ -19,7 +19,6 @@
 #include "absl/types/span.h"
 #include "base/deadline.h"
 #include "comm/plan/execution_plan.h"
-#include "comm/plan/prepared_schedule.h"
 #include "comm/record/flight_recorder.h"
 #include "comm/record/signature.h"
 #include "transport/transport.h"

@@ -14,7 +14,6 @@
 #include "absl/status/status.h"
 #include "base/deadline.h"
 #include "base/error_info.h"
-#include "base/fork.h"
 #include "base/rank.h"
 #include "base/status_matchers.h"
 #include "base/types/dtype.h"
@@ -29,8 +28,6 @@
 #include "tests/communicator_testing.h"
 #include "tests/ranks.h"
 #include "transport/loopback/loopback.h"
-#include "transport/net/socket.h"
-#include "transport/tcp/handshake.h"
 #include "transport/tcp/tcp_testing.h"
 #include "transport/tcp/tcp_transport.h"
 #include "transport/transport.h"
@@ -222,7 +219,6 @@ class TcpMembers {
     });
     return errors;
   }
-  SocketAddress address(int rank) const { return transports_[rank]->address(); }
 
  private:
   TcpTransports transports_;
@@ -246,27 +242,6 @@ TEST(TransportCommunicatorErrors, ARefusedConnectionIsNoMismatchOfCollectives) {
     EXPECT_THAT(errors[1], StatusIs(Code::kFailedPrecondition, AllOf(HasSubstr("rank 1: reduce #1"), HasSubstr(c.text),
                                                                      Not(HasSubstr("collectives differ")))));
   }
-}
-
-// Of two processes that claim rank 1 the second is told so.
-TEST(TransportCommunicatorErrors, ASecondProcessInARanksPlaceIsNoMismatchOfCollectives) {
-  TcpMembers members([](TcpTransportOptions*) {});
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const UniqueFd first, Connect(members.address(0), Soon(), false));
-  const TcpTransportOptions known = TestOptions(1, 2);
-  Hello hello;
-  hello.job_id = known.job_id;
-  hello.world_id = known.world_id;
-  hello.source = Rank(1);
-  hello.target = Rank(0);
-  hello.channel = Options().channel;
-  hello.chunk_bytes = static_cast<uint32_t>(known.chunk_bytes);
-  hello.instance = 99;
-  const std::string bytes = EncodeHello(hello);
-  ASSERT_THAT(SendAll(first.get(), bytes.data(), bytes.size(), Soon()), IsOk());
-  EXPECT_THAT(members.Reduce()[1],
-              StatusIs(Code::kFailedPrecondition,
-                       AllOf(HasSubstr("peer already had a connection from rank 1"),
-                             HasSubstr("claimed by two processes"), Not(HasSubstr("collectives differ")))));
 }
 
 // The ranks make the same calls; one is a call behind.

@@ -495,20 +495,6 @@ TEST(World, AMismatchInWhichNoMessageMeetsAnotherIsTheSameTextOnEveryRank) {
   EXPECT_THAT(errors, Each(Eq(errors[0])));
 }
 
-TEST(World, CheckedModeStaysUsableAfterAMismatch) {
-  const std::vector<WorldOrError> worlds = Formed(3, [](int, WorldOptions* options) { options->checked = true; });
-  std::vector<absl::Status> errors(3);
-  RunRanks(3, [&](int rank) {
-    std::vector<float> data(100 + rank);
-    errors[rank] = (*worlds[rank])->communicator()->Run(AllReduce(&data));
-  });
-  EXPECT_THAT(errors[0],
-              StatusIs(Code::kFailedPrecondition, AllOf(HasSubstr("rank 0 called all_reduce #2 (100 f32 sum, ring)"),
-                                                        HasSubstr("rank 2 called all_reduce #2 (102 f32 sum, ring)"))));
-  EXPECT_THAT(errors, Each(Eq(errors[0])));
-  ExpectUsable(worlds);
-}
-
 TEST(World, ALateRankIsNamedEverywhereWhenADeadlinePasses) {
   const std::vector<WorldOrError> worlds = Formed(4);
   Gate others_have_called, announced;
