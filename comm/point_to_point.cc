@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-
+#include "transport/net/little_endian.h"
 namespace lockstep {
 namespace {
 
@@ -16,16 +16,6 @@ size_t Weight(size_t bytes) { return bytes + kMessageWeight; }
 // Every frame's envelope. The order on the lane says the rest.
 constexpr Envelope kHeaderEnvelope = {'p', '2', 'p', ' ', 'h', 'e', 'a', 'd', 'e', 'r'};
 constexpr Envelope kPayloadEnvelope = {'p', '2', 'p', ' ', 'p', 'a', 'y', 'l', 'o', 'a', 'd'};
-
-void Store(unsigned char* at, uint64_t value) {
-  for (int i = 0; i < 8; ++i) at[i] = static_cast<unsigned char>(value >> (8 * i));
-}
-
-uint64_t Load(const unsigned char* at) {
-  uint64_t value = 0;
-  for (int i = 0; i < 8; ++i) value |= static_cast<uint64_t>(at[i]) << (8 * i);
-  return value;
-}
 
 absl::Status NoRoom(int64_t tag, uint64_t bytes, Rank target, uint64_t room) {
   return absl::FailedPreconditionError(absl::StrCat("the message with tag ", tag, " has ", bytes,
@@ -386,18 +376,18 @@ void PointToPoint::FailAll(const absl::Status& status) {
 std::array<unsigned char, PointToPoint::kHeaderBytes> PointToPoint::EncodeHeader(const Header& header) {
   std::array<unsigned char, kHeaderBytes> bytes = {};
   bytes[0] = static_cast<unsigned char>(header.kind);
-  Store(&bytes[8], static_cast<uint64_t>(header.tag));
-  Store(&bytes[16], header.id);
-  Store(&bytes[24], header.bytes);
+  StoreLittleEndian<uint64_t>(header.tag, &bytes[8]);
+  StoreLittleEndian<uint64_t>(header.id, &bytes[16]);
+  StoreLittleEndian<uint64_t>(header.bytes, &bytes[24]);
   return bytes;
 }
 
 PointToPoint::Header PointToPoint::DecodeHeader(const std::array<unsigned char, kHeaderBytes>& bytes) {
   Header header;
   header.kind = static_cast<Kind>(bytes[0]);
-  header.tag = static_cast<int64_t>(Load(&bytes[8]));
-  header.id = Load(&bytes[16]);
-  header.bytes = Load(&bytes[24]);
+  header.tag = static_cast<int64_t>(LoadLittleEndian<uint64_t>(&bytes[8]));
+  header.id = LoadLittleEndian<uint64_t>(&bytes[16]);
+  header.bytes = LoadLittleEndian<uint64_t>(&bytes[24]);
   return header;
 }
 
