@@ -102,7 +102,7 @@ class MemoryExecutor {
   void Enter(int barrier);
   // Null when the peer's slot is not written yet.
   const BarrierSlot* Look(Rank peer);
-  void TakeLine(int barrier, Rank peer, const BarrierPayload& payload);
+  void TakeSlot(int barrier, Rank peer, const BarrierPayload& payload);
   // Whether the slots of this barrier bring the places of the ranks' buffers.
   bool TellsPlaces(int barrier) const;
   // False when a peer's buffer is not in a region.
@@ -122,7 +122,7 @@ class MemoryExecutor {
   std::vector<char*> stage_;  // by rank: where its part begins
   const size_t slot_bytes_;
 
-  ShmBarrier lines_;
+  ShmBarrier barrier_;
   int next_slot_ = 0;       // of the stage: that of the next round that begins
   std::vector<Job*> jobs_;  // in the order started
   bool advancing_ = false;

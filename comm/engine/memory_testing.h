@@ -61,11 +61,11 @@ class MemoryRank : public Executor::Owner {
       for (int i = 0; i < transport->size(); ++i) ranks.emplace_back(i);
     }
     std::unique_ptr<MemoryRank> self(new MemoryRank(transport, std::move(ranks)));
-    LOCKSTEP_ASSIGN_OR_RETURN(auto lines, self->MakeArena(MemoryExecutor::ArenaBytesPerRank(transport->size()),
+    LOCKSTEP_ASSIGN_OR_RETURN(auto slots, self->MakeArena(MemoryExecutor::ArenaBytesPerRank(transport->size()),
                                                           /*huge_pages=*/false, deadline));
     LOCKSTEP_RETURN_IF_ERROR(self->AddRegion(region_bytes, deadline).status());
     self->executor_ =
-        std::make_unique<MemoryExecutor>(transport, std::move(lines), self->ranks_, &self->memory_, self.get());
+        std::make_unique<MemoryExecutor>(transport, std::move(slots), self->ranks_, &self->memory_, self.get());
     return self;
   }
   ~MemoryRank() override {

@@ -73,13 +73,13 @@ class ShmBarrier {
 
   // The peer's slot of the barrier that was entered last; null until the peer has written it.
   const BarrierSlot* Arrived(Rank peer) const {
-    const BarrierSlot& line = own_[2 * peer.value() + (sequence_ & 1)];
-    return line.sequence.load() == sequence_ ? &line : nullptr;
+    const BarrierSlot& slot = own_[2 * peer.value() + (sequence_ & 1)];
+    return slot.sequence.load() == sequence_ ? &slot : nullptr;
   }
 
  private:
   struct Peer {
-    BarrierSlot* lines = nullptr;  // the two slots that this rank writes, as mapped here
+    BarrierSlot* slots = nullptr;  // the two slots that this rank writes, as mapped here
     Rank transport_rank;
   };
 
