@@ -275,14 +275,6 @@ TEST_F(ExecutorTest, CutsBlocksIntoChunks) {
   EXPECT_THAT(ranks_[0]->executor().jobs(), IsEmpty());
 }
 
-TEST_F(ExecutorTest, AMessageWithoutBytesIsStillAMessage) {
-  MakeRanks(3);
-  TestJob jobs[3];
-  StartAll(jobs, 1, Collective::kBarrier, Algorithm::kDissemination, 0, 0);
-  Await(jobs);
-  EXPECT_THAT(BytesSentBy(0), ElementsAre(0, 0));
-}
-
 // A chain of ranks passes on what it has received before all of it has arrived.
 TEST_F(ExecutorTest, PassesOnChunksAsTheyCome) {
   MakeRanks(4, /*buffer_bytes=*/1000);

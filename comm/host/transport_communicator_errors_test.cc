@@ -244,23 +244,6 @@ TEST(TransportCommunicatorErrors, ARefusedConnectionIsNoMismatchOfCollectives) {
   }
 }
 
-// The ranks make the same calls; one is a call behind.
-TEST(TransportCommunicatorErrors, ARankThatIsACallBehindIsToldSo) {
-  LoopbackWorld world(2, {}, Options());
-  std::vector<absl::Status> errors(2);
-  world.Run([&](Communicator& self) {
-    Buffers buffers;
-    CollectiveRequest bcast = buffers.Request(Collective::kBroadcast);
-    if (self.rank() == Rank(0)) {
-      EXPECT_THAT(self.Run(bcast), IsOk());
-    }
-    errors[self.rank().value()] = self.Run(buffers.Request(Collective::kAllReduce));
-  });
-  EXPECT_THAT(errors, ::testing::Contains(StatusIs(
-                          Code::kFailedPrecondition,
-                          AllOf(HasSubstr("rank 0 called broadcast #1"), HasSubstr("; rank 1 called all_reduce #1")))));
-}
-
 // The sum is the same: the blocks are not.
 TEST(TransportCommunicatorErrors, CountsThatDifferBetweenRanksAreFound) {
   for (const bool checked : {false, true}) {
